@@ -1,0 +1,114 @@
+"""What a call costs beyond its arithmetic: `python benchmarks/overhead.py`.
+
+The problems are so small that their arithmetic is lost in the noise: K = 16, one block of products
+for each of at most 16 outputs, about 0.1 us. It is not subtracted: the table shows whole calls, as
+Python sees them. Results are checked against the float64 oracle before anything is timed.
+Exits with 1 where a result is wrong or a bar is missed.
+"""
+
+import statistics
+import sys
+from time import perf_counter
+
+import numpy as np
+import torch
+
+import nvfp4kern
+from nvfp4kern.competition.nvfp4_gemm import custom_kernel as drop_in_gemm
+from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel as drop_in_group_gemm
+from nvfp4kern.verify import data, reference
+
+K = 16
+BATCHES, CALLS = 51, 4000
+
+
+def dense_cases():
+    """(name, call, result, expected, bar in us or None)"""
+    rng = np.random.default_rng(0)
+    matrix, vector = data.full_range(rng, 16, K), data.full_range(rng, 1, K)
+    expected = reference.gemv(matrix.values, vector.values)
+    arrays = (
+        matrix.codes,
+        vector.codes,
+        matrix.scales,
+        vector.scales,
+        np.zeros((16, 1), np.float16),
+    )
+    for kind, wrap, bar in [("torch", torch.from_numpy, 2.0), ("NumPy", np.copy, None)]:
+        a, b, sfa, sfb, out = map(wrap, arrays)
+        row = out.reshape(1, 16)
+
+        def gemv(a=a, b=b, sfa=sfa, sfb=sfb, out=out):
+            return nvfp4kern.gemv(a, b, sfa, sfb, out=out)
+
+        def gemv_new(a=a, b=b, sfa=sfa, sfb=sfb):
+            return nvfp4kern.gemv(a, b, sfa, sfb)
+
+        def gemm(a=a, b=b, sfa=sfa, sfb=sfb, out=row):
+            return nvfp4kern.gemm(b, a, sfb, sfa, out=out)
+
+        yield f"gemv, {kind}, out=", gemv, expected, bar
+        yield f"gemv, {kind}, allocating", gemv_new, expected, None
+        yield f"gemm, {kind}, out=", gemm, expected, None
+
+
+def drop_in_cases():
+    one = data.competition("gemm", (1, 1, K, 1), benign=False)
+    yield "drop-in gemm", lambda: drop_in_gemm(one.data), one, None
+    for groups, bar in [(1, None), (4, 12.0), (8, None)]:
+        many = data.competition("group_gemm", [(1, 1, K, 1)] * groups, benign=False)
+        yield (
+            f"drop-in group_gemm, {groups} groups",
+            lambda d=many.data: drop_in_group_gemm(d),
+            many,
+            bar,
+        )
+
+
+def check(got, expected):
+    return reference.check(
+        np.asarray(got, np.float32).reshape(expected.exact.shape), expected, "float16"
+    ).ok
+
+
+def check_drop_in(result, case):
+    """Every result against the oracle; both are [L, M, N] once permuted back."""
+    results = result if isinstance(result, list) else [result]
+    expected = [reference.gemm(a.values, b.values) for a, b in case.operands]
+    return all(check(r.permute(2, 0, 1), e) for r, e in zip(results, expected, strict=True))
+
+
+def microseconds(call):
+    """Median and quartiles over batches."""
+    times = []
+    for _ in range(BATCHES):
+        start = perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((perf_counter() - start) / CALLS * 1e6)
+    low, median, high = statistics.quantiles(times, n=4)
+    return median, low, high
+
+
+def main():
+    cases = [(name, call, check(call(), want), bar) for name, call, want, bar in dense_cases()]
+    cases += [(name, call, check_drop_in(call(), c), bar) for name, call, c, bar in drop_in_cases()]
+    failed = 0
+    print(f"torch {torch.__version__}, NumPy {np.__version__}, Python {sys.version.split()[0]}")
+    print(f"{'call':<32}{'us':>8}{'[quartiles]':>18}{'bar':>8}  verdict")
+    for name, call, right, bar in cases:
+        if not right:
+            print(f"{name:<32}{'':>34}  WRONG RESULT, not timed")
+            failed += 1
+            continue
+        median, low, high = microseconds(call)
+        missed = bar is not None and median >= bar
+        failed += missed
+        verdict = "MISSED" if missed else "ok" if bar else ""
+        spread = f"[{low:.2f}, {high:.2f}]"
+        print(f"{name:<32}{median:8.2f}{spread:>18}{f'< {bar:g}' if bar else '':>8}  {verdict}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

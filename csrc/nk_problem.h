@@ -1,0 +1,126 @@
+/* Checked problems: what an operator hands to a backend. Plain data, nothing left to validate. Strides are in bytes. */
+#ifndef NK_PROBLEM_H
+#define NK_PROBLEM_H
+
+#include "nvfp4kern.h"
+
+/* [L, rows, K]: NVFP4 (sf set), or 16-bit (sf NULL). */
+typedef struct nk_operand {
+    const uint8_t *data;
+    nk_dtype dtype; /* NK_E2M1X2, NK_F16 or NK_BF16 */
+    nk_sf_layout sf_layout;
+    int64_t row_stride, batch_stride;
+    int64_t k_stride; /* 16-bit: from element to element; NVFP4 is always packed */
+    const uint8_t *sf;
+    int64_t sf_row_stride; /* linear only */
+    int64_t sf_batch_stride;
+} nk_operand;
+
+/* [L, M, N] of fp16, bf16 or fp32; row-major (col_stride = element size) or column-major (row_stride = element size). */
+typedef struct nk_output {
+    uint8_t *data;
+    nk_dtype dtype;
+    int64_t row_stride, col_stride, batch_stride;
+} nk_output;
+
+/* One factor per output column: data[n * stride], or `value` for all where data is NULL. */
+typedef struct nk_alpha {
+    float value;
+    const float *data;
+    int64_t stride; /* in elements; 0 for a 1-element tensor */
+    int64_t group_stride;
+} nk_alpha;
+
+/* One addend per output column; data NULL: none. */
+typedef struct nk_bias {
+    const uint8_t *data;
+    nk_dtype dtype; /* NK_F32, NK_F16 or NK_BF16 */
+    int64_t stride, group_stride;
+} nk_bias;
+
+/* D[l,m,n] = alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n].
+ * A gemv is the gemm of one token: its vector is A (m = 1), its matrix is B, its result [L,1,N] is D. */
+typedef struct nk_gemm_problem {
+    nk_device device;
+    int64_t l, m, n, k;
+    nk_operand a, b;
+    nk_output d;
+    nk_alpha alpha;
+    nk_bias bias;
+} nk_gemm_problem;
+
+typedef struct nk_dual_gemm_problem {
+    nk_device device;
+    int64_t l, m, n, k;
+    nk_operand a, b1, b2;
+    nk_output d;
+    nk_alpha alpha1, alpha2;
+    nk_activation activation;
+} nk_dual_gemm_problem;
+
+/* List form: `list` holds `groups` gemms. Contiguous form: list is NULL, `all` has m = all rows and l = 1, expert g is
+ * rows offsets[g] .. offsets[g+1], its weights are b + g * batch_stride, and a blocked sfa holds a_sf_bytes bytes. */
+typedef struct nk_grouped_gemm_problem {
+    nk_device device;
+    int64_t groups;
+    const nk_gemm_problem *list;
+    nk_gemm_problem all;
+    const int32_t *offsets;
+    int64_t a_sf_bytes;
+} nk_grouped_gemm_problem;
+
+typedef struct nk_route_problem {
+    nk_device device;
+    int64_t m, n, k;
+    nk_operand x, w;
+    nk_alpha alpha;
+    int64_t top_k, n_group, topk_group;
+    nk_score score;
+    bool renormalize, dense;
+    float scaling_factor;
+    const float *correction_bias; /* or NULL */
+    int64_t correction_bias_stride; /* in elements */
+    nk_output weights;
+    int32_t *ids;
+    int64_t ids_row_stride, ids_col_stride; /* in elements */
+    int32_t *counts, *offsets, *sorted_rows; /* all or none; contiguous */
+} nk_route_problem;
+
+typedef struct nk_quantize_problem {
+    nk_device device;
+    int64_t l, rows, k;
+    const uint8_t *x;
+    nk_dtype x_dtype;
+    int64_t x_row_stride, x_batch_stride;
+    nk_alpha global_scale;
+    float *amax_out; /* set: the global scale is computed from x and written here */
+    uint8_t *codes;
+    int64_t codes_row_stride, codes_batch_stride;
+    uint8_t *sf;
+    nk_sf_layout layout;
+    int64_t sf_row_stride;   /* linear only */
+    int64_t sf_batch_stride;
+    int64_t sf_padded_rows;  /* blocked: rows of a batch's buffer, padding included */
+    const int32_t *offsets;  /* blocked with experts, or NULL */
+    int64_t groups;
+} nk_quantize_problem;
+
+typedef struct nk_dequantize_problem {
+    nk_device device;
+    int64_t l, rows, k;
+    nk_operand q;
+    nk_alpha global_scale;
+    nk_output out;
+} nk_dequantize_problem;
+
+typedef struct nk_relayout_problem {
+    nk_device device;
+    nk_sf_layout to;
+    int64_t l, rows, cols;
+    uint8_t *linear; /* `in` or `out`, by direction */
+    int64_t linear_row_stride, linear_batch_stride;
+    uint8_t *blocked;
+    int64_t blocked_batch_stride;
+} nk_relayout_problem;
+
+#endif

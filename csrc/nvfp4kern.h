@@ -1,0 +1,218 @@
+/* nvfp4kern: the C interface.
+ *
+ * The caller describes tensors (nk_tensor), fills one argument struct per operator and calls one function per operator.
+ * The library allocates nothing and owns nothing: outputs and workspace belong to the caller, the stream is explicit.
+ * Every function returns nk_status; on failure nk_status_message() says which argument, what came and what was expected,
+ * and nothing has been written.
+ *
+ * Each operator comes as a pair:
+ *   nk_<op>_out(args, spec)   shape and dtype of the outputs these inputs ask for (contiguous; data is NULL)
+ *   nk_<op>(args, exec)       checks everything, picks a backend and a kernel (exec->plan), runs it unless exec->dry_run
+ */
+#ifndef NVFP4KERN_H
+#define NVFP4KERN_H
+
+#include "nk_status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NK_VERSION "0.1.0"
+#define NK_MAX_DIMS 6
+#define NK_MAX_EXPERTS 1024 /* route: columns of w */
+#define NK_MAX_TOP_K 32
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Tensors                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+typedef enum nk_dtype {
+    NK_U8,     /* raw bytes; stands for NK_E2M1X2 or NK_E4M3 wherever those are expected */
+    NK_E2M1X2, /* one byte: two E2M1 codes along K, the even element in the low nibble */
+    NK_E4M3,   /* float8_e4m3fn */
+    NK_F16,
+    NK_BF16,
+    NK_F32,
+    NK_I32,
+} nk_dtype;
+
+typedef enum nk_device_type { NK_CPU, NK_CUDA } nk_device_type;
+
+typedef struct nk_device {
+    nk_device_type type;
+    int32_t index;
+} nk_device;
+
+typedef struct nk_tensor {
+    const char *name; /* the argument it came in as, for messages */
+    int32_t index;    /* position in a list argument, or -1 */
+    bool read_only;
+    nk_dtype dtype;
+    nk_device device;
+    int32_t ndim;
+    void *data;
+    int64_t shape[NK_MAX_DIMS];
+    int64_t stride[NK_MAX_DIMS]; /* in elements */
+} nk_tensor;
+
+typedef enum nk_sf_layout {
+    NK_SF_LINEAR,  /* [rows, K/16] */
+    NK_SF_BLOCKED, /* 128x4 atoms, see nk_format.h */
+} nk_sf_layout;
+
+/* A multiplier of the accumulator: a tensor (fp32, one element or one per output column), or `value` where it is NULL. */
+typedef struct nk_scalar {
+    float value;
+    const nk_tensor *tensor;
+} nk_scalar;
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Execution                                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* What a call uses. Strings are static. Zero means "does not apply". */
+typedef struct nk_plan {
+    const char *backend, *kernel, *why;
+    int64_t tile_m, tile_n, tile_k;
+    int64_t grid;            /* CTAs, or tiles on the CPU */
+    int64_t workspace_bytes; /* device memory that the run needs */
+    int32_t threads, stages, cluster;
+    int32_t config; /* row of the backend's tile table */
+    bool batch_invariant;
+} nk_plan;
+
+typedef struct nk_exec {
+    bool dry_run; /* check and plan only; `out` may then be missing */
+    void *stream;
+    void *workspace; /* at least plan.workspace_bytes, else the call ends with NK_NEEDS_WORKSPACE and can be repeated */
+    int64_t workspace_bytes;
+    nk_plan plan; /* written by the call */
+} nk_exec;
+
+/* Row `i` of the backend table; false past the end. `why_not` is NULL where the row can run here. */
+typedef struct nk_backend_info {
+    const char *name, *devices, *why_not;
+} nk_backend_info;
+bool nk_backend_list(int i, nk_backend_info *info);
+
+/* Loads everything that first calls would load. */
+nk_status nk_warmup(nk_device device);
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Operators. Shapes are row-major with an optional leading batch L; K counts elements, so fp4 tensors are [.., K/2].*/
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* gemm: D[m,n] = alpha[n] * sum_k A[m,k] B[n,k] + bias[n].  a [L,M,K], b [L,N,K], out [L,M,N].
+ * gemv: D[m] = alpha[m] * sum_k A[m,k] b[k].  a [L,M,K] the matrix, b [L,1,K] the vector, out [L,M,1].
+ * The weights (gemm: b, gemv: a) are NVFP4. The other operand is NVFP4, or fp16/bf16 with its scales NULL. */
+typedef struct nk_gemm_args {
+    const nk_tensor *a, *b, *sfa, *sfb;
+    nk_sf_layout sfa_layout, sfb_layout;
+    nk_scalar alpha;
+    const nk_tensor *bias; /* [N] or NULL; gemm only */
+    nk_dtype out_dtype;    /* read by nk_*_out only */
+    const nk_tensor *out;
+} nk_gemm_args;
+nk_status nk_gemv_out(const nk_gemm_args *args, nk_tensor *spec);
+nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec);
+nk_status nk_gemm_out(const nk_gemm_args *args, nk_tensor *spec);
+nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec);
+
+/* dual_gemm: D = act(alpha1 * A B1^T) * (alpha2 * A B2^T).  a [L,M,K], b1 and b2 [L,N,K], out [L,M,N]. */
+typedef enum nk_activation { NK_SILU, NK_GELU, NK_GELU_TANH, NK_RELU, NK_IDENTITY } nk_activation;
+
+typedef struct nk_dual_gemm_args {
+    const nk_tensor *a, *b1, *b2, *sfa, *sfb1, *sfb2;
+    nk_sf_layout sfa_layout, sfb_layout; /* sfb_layout holds for sfb1 and sfb2 */
+    nk_scalar alpha1, alpha2;
+    nk_activation activation;
+    nk_dtype out_dtype;
+    const nk_tensor *out;
+} nk_dual_gemm_args;
+nk_status nk_dual_gemm_out(const nk_dual_gemm_args *args, nk_tensor *spec);
+nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
+
+/* grouped_gemm, list form: `groups` independent 2-D gemms of any shapes, `list` one nk_gemm_args each.
+ * grouped_gemm, contiguous form (`list` NULL): one nk_gemm_args `all` with a [sum M, K], b [G, N, K], out [sum M, N];
+ * rows offsets[g] .. offsets[g+1] of a and out belong to expert g; `offsets` int32 [G+1] on the device.
+ * A blocked sfa starts expert g at atom row sum_{i<g} ceil(M_i/128); alpha is [1], [G] or [G,N], bias [G,N].
+ * Operands: both NVFP4; NVFP4 b with 16-bit a; or both the same 16-bit type, b then with K or N innermost. */
+struct nk_gemm_problem;
+typedef struct nk_grouped_gemm_args {
+    int64_t groups;
+    const nk_gemm_args *list;
+    struct nk_gemm_problem *problems; /* list form: room for `groups` problems, filled by the call */
+    nk_gemm_args all;
+    const nk_tensor *offsets;
+} nk_grouped_gemm_args;
+size_t nk_gemm_problem_size(void);
+/* `specs`: one per group in the list form, one in all in the contiguous form. */
+nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
+nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
+
+/* route: logits = alpha * X W^T, the k best experts of each row and their weights.  x [M,K], w [N,K], fp16 or bf16. */
+typedef enum nk_score { NK_TOPK_SOFTMAX, NK_SOFTMAX_TOPK, NK_SIGMOID } nk_score;
+
+typedef struct nk_route_args {
+    const nk_tensor *x, *w;
+    int64_t k;
+    nk_score score;
+    const nk_tensor *correction_bias; /* fp32 [N] or NULL; sigmoid only; steers the selection, not the weights */
+    int64_t n_group, topk_group;
+    bool renormalize;
+    float scaling_factor;
+    nk_scalar alpha;
+    bool dense;
+    bool permutation; /* ask for counts, offsets and permutation */
+    nk_dtype out_dtype;
+    const nk_tensor *weights;     /* [M,k], or [M,N] where dense */
+    const nk_tensor *ids;         /* int32 [M,k] */
+    const nk_tensor *counts;      /* int32 [N]: rows that chose expert n */
+    const nk_tensor *offsets;     /* int32 [N+1]: running sum of counts */
+    const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + slot, sorted by expert, rows ascending within one */
+} nk_route_args;
+#define NK_ROUTE_OUTPUTS 5
+/* `specs` in the order weights, ids, counts, offsets, sorted_rows; *count is 2 or 5. */
+nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
+nk_status nk_route(const nk_route_args *args, nk_exec *exec);
+
+/* quantize: x [L,M,K] fp16/bf16/fp32 -> codes [L,M,K/2], scales (linear [L,M,K/16], or blocked [L,padded M,padded K/16]).
+ * The global scale is the decode multiplier s2: `global_scale`, or amax(x)/2688 where `amax` is set, then written to
+ * `amax_out` (fp32 [1]). `offsets` (int32 [G+1], blocked, no batch) starts each expert's rows at an atom of its own. */
+typedef struct nk_quantize_args {
+    const nk_tensor *x;
+    nk_scalar global_scale;
+    bool amax;
+    nk_sf_layout layout;
+    const nk_tensor *offsets;
+    const nk_tensor *codes, *scales, *amax_out;
+} nk_quantize_args;
+#define NK_QUANTIZE_OUTPUTS 3
+/* `specs` in the order codes, scales, amax_out; *count is 2 or 3. */
+nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANTIZE_OUTPUTS], int *count);
+nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec);
+
+/* dequantize: codes [L,M,K/2] and scales -> out [L,M,K] = code * sf * global_scale. */
+typedef struct nk_dequantize_args {
+    const nk_tensor *codes, *scales;
+    nk_sf_layout layout;
+    nk_scalar global_scale;
+    nk_dtype out_dtype;
+    const nk_tensor *out;
+} nk_dequantize_args;
+nk_status nk_dequantize_out(const nk_dequantize_args *args, nk_tensor *spec);
+nk_status nk_dequantize(const nk_dequantize_args *args, nk_exec *exec);
+
+/* relayout: scale bytes between linear [L,rows,cols] and blocked (padding written as zero); cols = K/16.
+ * `rows` and `cols` are read only from blocked to linear; the other way the input's shape says them. */
+typedef struct nk_relayout_args {
+    nk_sf_layout to;
+    const nk_tensor *in;
+    int64_t rows, cols;
+    const nk_tensor *out;
+} nk_relayout_args;
+nk_status nk_relayout_out(const nk_relayout_args *args, nk_tensor *spec);
+nk_status nk_relayout(const nk_relayout_args *args, nk_exec *exec);
+
+#endif

@@ -1,0 +1,59 @@
+#include "op_gemm.h"
+
+#include "../backend.h"
+
+nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b_dtypes, const nk_tensor *first,
+                         nk_gemm_problem *problem, nk_view *like)
+{
+    nk_view b;
+    int64_t b_k;
+    *problem = (nk_gemm_problem){.device = first->device};
+    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, a_dtypes, first, NULL, &problem->a, like,
+                            &problem->k));
+    NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, b_dtypes, first, like, &problem->b, &b, &b_k));
+    NK_TRY(nk_check_same_k(args->b, b_k, args->a, problem->k));
+    problem->l = like->l;
+    problem->m = like->rows;
+    problem->n = b.rows;
+    NK_CHECK_AT(!args->sfa || problem->b.sf, NK_TYPE_ERROR, args->b, "dtype %s, expected NVFP4 like %s",
+                nk_dtype_name(args->b->dtype), args->a->name);
+    NK_CHECK_AT(problem->b.sf || problem->b.dtype == problem->a.dtype, NK_TYPE_ERROR, args->b,
+                "dtype %s, expected %s like %s", nk_dtype_name(args->b->dtype), nk_dtype_name(args->a->dtype),
+                args->a->name);
+    return NK_OK;
+}
+
+nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                         nk_gemm_problem *problem)
+{
+    NK_TRY(nk_check_out_matrix(args->out, spec, exec, first, &problem->d));
+    if (!args->out) return NK_OK;
+    const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor, args->bias};
+    return nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]);
+}
+
+/* K must be innermost in a gemm's 16-bit activations; only grouped_gemm's 16-bit b may have N there. */
+static nk_status check(const nk_gemm_args *args, nk_gemm_problem *problem, nk_tensor *spec)
+{
+    nk_view like;
+    NK_TRY(nk_gemm_inputs(args, NK_FP4 | NK_HALVES, NK_FP4, args->a, problem, &like));
+    NK_TRY(nk_check_k_innermost(args->a, &problem->a));
+    NK_TRY(nk_check_alpha(&args->alpha, problem->n, args->a, &problem->alpha));
+    NK_TRY(nk_check_bias(args->bias, problem->n, args->a, &problem->bias));
+    return nk_spec_matrix("out", args->out_dtype, args->a, &like, problem->m, problem->n, spec);
+}
+
+nk_status nk_gemm_out(const nk_gemm_args *args, nk_tensor *spec)
+{
+    nk_gemm_problem problem;
+    return check(args, &problem, spec);
+}
+
+nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec)
+{
+    nk_gemm_problem problem;
+    nk_tensor spec;
+    NK_TRY(check(args, &problem, &spec));
+    NK_TRY(nk_gemm_output(args, &spec, exec, args->a, &problem));
+    NK_DISPATCH(gemm, &problem, exec, nk_numel(&spec) == 0);
+}

@@ -1,0 +1,46 @@
+#include "op_check.h"
+
+#include "../backend.h"
+
+/* The problem is the gemm of one token: its vector becomes A, its matrix B, so that alpha per row of `a` is alpha[n]. */
+static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_tensor *spec)
+{
+    nk_view matrix, vector;
+    int64_t k;
+    *problem = (nk_gemv_problem){.device = args->a->device};
+    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4, args->a, NULL, &problem->b, &matrix,
+                            &problem->k));
+    NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, NK_FP4 | NK_HALVES, args->a, &matrix,
+                            &problem->a, &vector, &k));
+    NK_CHECK_AT(vector.rows == 1, NK_VALUE_ERROR, args->b, "shape %s, expected one row", nk_shape_text(args->b).s);
+    NK_TRY(nk_check_same_k(args->b, k, args->a, problem->k));
+    NK_TRY(nk_check_k_innermost(args->b, &problem->a));
+    problem->l = matrix.l;
+    problem->m = 1;
+    problem->n = matrix.rows;
+    NK_TRY(nk_check_alpha(&args->alpha, problem->n, args->a, &problem->alpha));
+    return nk_spec_matrix("out", args->out_dtype, args->a, &matrix, problem->n, 1, spec);
+}
+
+nk_status nk_gemv_out(const nk_gemm_args *args, nk_tensor *spec)
+{
+    nk_gemv_problem problem;
+    return check(args, &problem, spec);
+}
+
+nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec)
+{
+    nk_gemv_problem problem;
+    nk_tensor spec;
+    nk_output column;
+    NK_TRY(check(args, &problem, &spec));
+    NK_TRY(nk_check_out_matrix(args->out, &spec, exec, args->a, &column));
+    if (args->out) {
+        const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor};
+        NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
+    }
+    problem.d = column; /* [L, M, 1] as the gemm's [L, 1, N] */
+    problem.d.row_stride = column.col_stride;
+    problem.d.col_stride = column.row_stride;
+    NK_DISPATCH(gemv, &problem, exec, nk_numel(&spec) == 0);
+}

@@ -1,0 +1,156 @@
+#include "op_gemm.h"
+
+#include "../backend.h"
+
+#include <inttypes.h>
+
+size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem); }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* List form: every group is a gemm of its own                                                                      */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A 16-bit b has K or N innermost: torch's grouped_mm takes the transposed view. */
+static nk_status check_16_bit_strides(const nk_tensor *b, const nk_view *v)
+{
+    int64_t size = nk_dtype_size(b->dtype);
+    NK_CHECK_AT(v->cols <= 1 || v->rows <= 1 || v->col_stride == size || v->row_stride == size, NK_VALUE_ERROR, b,
+                "strides of %" PRId64 " and %" PRId64 " elements, expected K or N to be contiguous",
+                v->row_stride / size, v->col_stride / size);
+    return NK_OK;
+}
+
+static nk_status check_group(const nk_gemm_args *args, const nk_tensor *first, nk_gemm_problem *problem,
+                             nk_tensor *spec)
+{
+    nk_view like, b;
+    NK_TRY(nk_gemm_inputs(args, NK_FP4 | NK_HALVES, NK_FP4 | NK_HALVES, first, problem, &like));
+    NK_CHECK_AT(!like.batched, NK_VALUE_ERROR, args->a, "shape %s, expected no batch in a group",
+                nk_shape_text(args->a).s);
+    NK_TRY(nk_check_k_innermost(args->a, &problem->a));
+    NK_TRY(nk_view_of(args->b, "[N, K]", NULL, NULL, &b));
+    NK_TRY(check_16_bit_strides(args->b, &b));
+    NK_TRY(nk_check_alpha(&args->alpha, problem->n, first, &problem->alpha));
+    NK_TRY(nk_check_bias(args->bias, problem->n, first, &problem->bias));
+    NK_TRY(nk_spec_matrix("out", args->out_dtype, first, &like, problem->m, problem->n, spec));
+    spec->index = args->a->index;
+    return NK_OK;
+}
+
+static const nk_tensor *output_at(const void *list, int64_t g) { return ((const nk_gemm_args *)list)[g].out; }
+
+#define TENSORS_PER_GROUP 7
+static const nk_tensor *tensor_at(const void *list, int64_t i)
+{
+    const nk_gemm_args *o = &((const nk_gemm_args *)list)[i / TENSORS_PER_GROUP];
+    const nk_tensor *tensors[TENSORS_PER_GROUP] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
+    return tensors[i % TENSORS_PER_GROUP];
+}
+
+static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
+{
+    nk_grouped_gemm_problem problem = {.groups = args->groups, .list = args->problems};
+    bool empty = true;
+    for (int64_t g = 0; g < args->groups; g++) {
+        const nk_tensor *first = args->list[0].a;
+        nk_tensor spec;
+        problem.device = first->device;
+        NK_TRY(check_group(&args->list[g], first, &args->problems[g], &spec));
+        NK_TRY(nk_check_out_matrix(args->list[g].out, &spec, exec, first, &args->problems[g].d));
+        empty = empty && nk_numel(&spec) == 0;
+    }
+    NK_TRY(nk_check_disjoint_many(args->list, output_at, args->groups, tensor_at, args->groups * TENSORS_PER_GROUP));
+    NK_DISPATCH(grouped_gemm, &problem, exec, empty);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Contiguous form: experts are row ranges                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem, nk_tensor *spec)
+{
+    const nk_gemm_args *all = &args->all;
+    const nk_tensor *first = all->a, *offsets = args->offsets;
+    nk_gemm_problem *p = &problem->all;
+    nk_view a, b;
+    int64_t k;
+    *problem = (nk_grouped_gemm_problem){.device = first->device, .all.device = first->device, .all.l = 1};
+    NK_CHECK_AT(first->ndim == 2, NK_VALUE_ERROR, first, "shape %s, expected [sum M, K/2]", nk_shape_text(first).s);
+    NK_CHECK_AT(all->b->ndim == 3, NK_VALUE_ERROR, all->b, "shape %s, expected [G, N, K/2]", nk_shape_text(all->b).s);
+    NK_TRY(nk_check_operand(first, all->sfa, "sfa", all->sfa_layout, NK_FP4 | NK_HALVES, first, NULL, &p->a, &a, &p->k));
+    NK_TRY(nk_check_k_innermost(first, &p->a));
+    NK_TRY(nk_check_operand(all->b, all->sfb, "sfb", all->sfb_layout, NK_FP4 | NK_HALVES, first, NULL, &p->b, &b, &k));
+    NK_TRY(check_16_bit_strides(all->b, &b));
+    NK_TRY(nk_check_same_k(all->b, k, first, p->k));
+    NK_CHECK_AT(p->b.sf || p->b.dtype == p->a.dtype, NK_TYPE_ERROR, all->b, "dtype %s, expected %s like a",
+                nk_dtype_name(all->b->dtype), nk_dtype_name(first->dtype));
+    problem->groups = b.l;
+    p->m = a.rows;
+    p->n = b.rows;
+
+    NK_CHECK_AT(offsets->ndim == 1 && offsets->shape[0] == b.l + 1, NK_VALUE_ERROR, offsets,
+                "shape %s, expected (%" PRId64 ",): one more than the experts of b", nk_shape_text(offsets).s, b.l + 1);
+    int64_t atoms;
+    NK_TRY(nk_check_offsets(offsets, p->m, first, &atoms));
+    problem->offsets = offsets->data;
+    if (p->a.sf && p->a.sf_layout == NK_SF_BLOCKED) {
+        int64_t bytes;
+        problem->a_sf_bytes = nk_numel(all->sfa);
+        NK_TRY(nk_blocked_bytes(all->sfa, atoms * NK_SF_ATOM_ROWS, p->k, &bytes));
+        NK_CHECK_AT(problem->a_sf_bytes >= bytes, NK_VALUE_ERROR, all->sfa,
+                    "%" PRId64 " bytes, expected at least %" PRId64 ": each expert's rows start at an atom of 128",
+                    problem->a_sf_bytes, bytes);
+    }
+
+    /* alpha: one, [G] or [G, N]; bias: [G, N] */
+    const nk_tensor *t = all->alpha.tensor;
+    p->alpha.value = all->alpha.value;
+    if (t) {
+        NK_TRY(nk_check_tensor(t, NK_DTYPE_BIT(NK_F32), first));
+        bool one = nk_numel(t) == 1, per_expert = t->ndim == 1 && t->shape[0] == b.l;
+        NK_CHECK_AT(one || per_expert || (t->ndim == 2 && t->shape[0] == b.l && t->shape[1] == b.rows), NK_VALUE_ERROR,
+                    t, "shape %s, expected one element, (%" PRId64 ",) or (%" PRId64 ", %" PRId64 ")",
+                    nk_shape_text(t).s, b.l, b.l, b.rows);
+        p->alpha.data = t->data;
+        p->alpha.group_stride = one ? 0 : t->stride[0];
+        p->alpha.stride = one || per_expert ? 0 : t->stride[1];
+    }
+    t = all->bias;
+    if (t) {
+        NK_TRY(nk_check_tensor(t, NK_FLOATS, first));
+        NK_CHECK_AT(t->ndim == 2 && t->shape[0] == b.l && t->shape[1] == b.rows, NK_VALUE_ERROR, t,
+                    "shape %s, expected (%" PRId64 ", %" PRId64 ")", nk_shape_text(t).s, b.l, b.rows);
+        int64_t size = nk_dtype_size(t->dtype);
+        p->bias = (nk_bias){t->data, t->dtype, t->stride[1] * size, t->stride[0] * size};
+    }
+    return nk_spec_matrix("out", all->out_dtype, first, &a, p->m, p->n, spec);
+}
+
+static nk_status run_contiguous(const nk_grouped_gemm_args *args, nk_exec *exec)
+{
+    nk_grouped_gemm_problem problem;
+    nk_tensor spec;
+    NK_TRY(check_contiguous(args, &problem, &spec));
+    NK_TRY(nk_gemm_output(&args->all, &spec, exec, args->all.a, &problem.all));
+    if (args->all.out) NK_TRY(nk_check_disjoint(args->all.out, &args->offsets, 1));
+    NK_DISPATCH(grouped_gemm, &problem, exec, nk_numel(&spec) == 0 || problem.groups == 0);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs)
+{
+    if (!args->list) {
+        nk_grouped_gemm_problem problem;
+        return check_contiguous(args, &problem, specs);
+    }
+    for (int64_t g = 0; g < args->groups; g++) {
+        NK_TRY(check_group(&args->list[g], args->list[0].a, &args->problems[g], &specs[g]));
+    }
+    return NK_OK;
+}
+
+nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec)
+{
+    return args->list ? run_list(args, exec) : run_contiguous(args, exec);
+}

@@ -1,0 +1,112 @@
+/* Whether outputs share memory with anything else. */
+#include "op_check.h"
+
+/* A tensor as rows of `width` bytes that start at multiples of `pitch`. Pitch 0: one row; 1: no such structure, it
+ * counts as every byte in its range. */
+typedef struct rectangle {
+    int64_t width, pitch;
+} rectangle;
+
+typedef struct range {
+    uintptr_t low, high; /* all bytes lie in [low, high) */
+} range;
+
+/* False for a tensor without bytes. */
+static bool range_of(const nk_tensor *t, range *r)
+{
+    int64_t low, high;
+    if (!t || nk_byte_range(t, &low, &high) != NK_OK || low == high) return false;
+    *r = (range){(uintptr_t)t->data + (uintptr_t)low, (uintptr_t)t->data + (uintptr_t)high};
+    return true;
+}
+
+static rectangle rectangle_of(const nk_tensor *t)
+{
+    int64_t size = nk_dtype_size(t->dtype);
+    rectangle r = {size, 0};
+    int dims[NK_MAX_DIMS], count = nk_sorted_dims(t, dims);
+    for (int i = 0; i < count; i++) {
+        int64_t stride = t->stride[dims[i]] * size;
+        if (stride < 0) return (rectangle){0, 1};
+        if (!r.pitch && stride <= r.width) r.width += stride * (t->shape[dims[i]] - 1);
+        else if (!r.pitch) r.pitch = stride;
+        else if (stride % r.pitch != 0) return (rectangle){0, 1};
+    }
+    return r;
+}
+
+static bool shares_bytes(const nk_tensor *x, range in_x, const nk_tensor *y, range in_y)
+{
+    if (in_x.high <= in_y.low || in_y.high <= in_x.low) return false;
+    rectangle a = rectangle_of(x), b = rectangle_of(y);
+    if (a.pitch <= 1 || a.pitch != b.pitch) return true;
+    uintptr_t pitch = (uintptr_t)a.pitch, from_a_to_b = (in_y.low % pitch + pitch - in_x.low % pitch) % pitch;
+    return from_a_to_b < (uintptr_t)a.width || pitch - from_a_to_b < (uintptr_t)b.width;
+}
+
+static nk_status check(const nk_tensor *out, range in_out, const nk_tensor *other, range in_other)
+{
+    NK_CHECK_AT(other == out || !shares_bytes(out, in_out, other, in_other), NK_VALUE_ERROR, out,
+                "shares memory with %s, expected memory of its own", other->name);
+    return NK_OK;
+}
+
+nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others, int count)
+{
+    range in_out, in_other;
+    if (!range_of(out, &in_out)) return NK_OK;
+    for (int i = 0; i < count; i++) {
+        if (range_of(others[i], &in_other)) NK_TRY(check(out, in_out, others[i], in_other));
+    }
+    return NK_OK;
+}
+
+/* Outputs are taken by the chunk and sorted by their first byte. `reach` is the furthest last byte so far: walking back
+ * from the first output beyond `other`, the walk ends where nothing earlier reaches into it. */
+#define CHUNK 128
+typedef struct sorted_output {
+    const nk_tensor *t;
+    range in;
+    uintptr_t reach;
+} sorted_output;
+
+static nk_status check_chunk(const sorted_output *sorted, int count, const nk_tensor *other, range in_other)
+{
+    int from = 0, to = count;
+    while (from < to) {
+        int middle = (from + to) / 2;
+        if (sorted[middle].in.low < in_other.high) from = middle + 1;
+        else to = middle;
+    }
+    for (int i = from - 1; i >= 0 && sorted[i].reach > in_other.low; i--) {
+        NK_TRY(check(sorted[i].t, sorted[i].in, other, in_other));
+    }
+    return NK_OK;
+}
+
+nk_status nk_check_disjoint_many(const void *of, nk_tensor_at output, int64_t outputs, nk_tensor_at other,
+                                 int64_t others)
+{
+    sorted_output sorted[CHUNK];
+    for (int64_t g = 0; g < outputs;) {
+        int count = 0;
+        for (; g < outputs && count < CHUNK; g++) {
+            sorted_output next = {.t = output(of, g)};
+            if (!range_of(next.t, &next.in)) continue;
+            int at = count++;
+            for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--) sorted[at] = sorted[at - 1];
+            sorted[at] = next;
+        }
+        uintptr_t reach = 0;
+        for (int i = 0; i < count; i++) {
+            if (sorted[i].in.high > reach) reach = sorted[i].in.high;
+            sorted[i].reach = reach;
+        }
+        for (int64_t i = 0; i < others; i++) {
+            const nk_tensor *t = other(of, i);
+            range in;
+            if (range_of(t, &in)) NK_TRY(check_chunk(sorted, count, t, in));
+        }
+    }
+    return NK_OK;
+}

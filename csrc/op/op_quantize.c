@@ -1,0 +1,104 @@
+#include "op_check.h"
+
+#include "../backend.h"
+
+#include <inttypes.h>
+
+typedef struct outputs {
+    nk_tensor spec[NK_QUANTIZE_OUTPUTS]; /* codes, scales, amax_out */
+    int count;
+} outputs;
+
+static nk_status scales_spec(const nk_quantize_args *args, const nk_view *x, const nk_quantize_problem *p,
+                             nk_tensor *spec)
+{
+    int64_t cols = p->k / NK_SF_VEC;
+    if (args->layout == NK_SF_LINEAR) return nk_spec_matrix("scales", NK_E4M3, args->x, x, x->rows, cols, spec);
+    return nk_spec_matrix("scales", NK_E4M3, args->x, x, p->sf_padded_rows, nk_sf_padded_cols(cols), spec);
+}
+
+static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_view *x, outputs *outs)
+{
+    const nk_tensor *first = args->x;
+    NK_TRY(nk_check_tensor(first, NK_FLOATS, first));
+    NK_TRY(nk_view_of(first, "[M, K]", NULL, NULL, x));
+    NK_CHECK_AT(x->cols % NK_SF_VEC == 0, NK_VALUE_ERROR, first, "shape %s, expected K to be a multiple of 16",
+                nk_shape_text(first).s);
+    NK_CHECK_AT(x->cols <= 1 || x->col_stride == nk_dtype_size(first->dtype), NK_VALUE_ERROR, first,
+                "stride %" PRId64 " along K, expected 1", x->col_stride / nk_dtype_size(first->dtype));
+    *p = (nk_quantize_problem){
+        .device = first->device,
+        .l = x->l,
+        .rows = x->rows,
+        .k = x->cols,
+        .x = first->data,
+        .x_dtype = first->dtype,
+        .x_row_stride = x->row_stride,
+        .x_batch_stride = x->batch_stride,
+        .layout = args->layout,
+        .sf_padded_rows = nk_sf_padded_rows(x->rows),
+    };
+    NK_TRY(nk_check_alpha(&args->global_scale, 1, first, &p->global_scale));
+    if (args->offsets) {
+        const nk_tensor *offsets = args->offsets;
+        int64_t atoms;
+        NK_CHECK_AT(args->layout == NK_SF_BLOCKED && !x->batched, NK_VALUE_ERROR, offsets,
+                    "given, expected None unless scale_layout='blocked' and x is [M, K]");
+        NK_TRY(nk_check_offsets(offsets, x->rows, first, &atoms));
+        p->offsets = offsets->data;
+        p->groups = offsets->shape[0] - 1;
+        p->sf_padded_rows = (x->rows / NK_SF_ATOM_ROWS + p->groups) * NK_SF_ATOM_ROWS; /* the most any split needs */
+    }
+    NK_TRY(nk_spec_matrix("codes", NK_E2M1X2, first, x, x->rows, x->cols / 2, &outs->spec[0]));
+    NK_TRY(scales_spec(args, x, p, &outs->spec[1]));
+    outs->spec[2] = nk_spec("global_scale", NK_F32, first->device, 1, (int64_t[]){1});
+    outs->count = args->amax ? 3 : 2;
+    return NK_OK;
+}
+
+nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANTIZE_OUTPUTS], int *count)
+{
+    nk_quantize_problem problem;
+    nk_view x;
+    outputs outs;
+    NK_TRY(check(args, &problem, &x, &outs));
+    for (int i = 0; i < outs.count; i++) specs[i] = outs.spec[i];
+    *count = outs.count;
+    return NK_OK;
+}
+
+nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
+{
+    nk_quantize_problem p;
+    nk_view x, codes_view;
+    outputs outs;
+    NK_TRY(check(args, &p, &x, &outs));
+
+    const nk_tensor *codes = args->codes, *scales = args->scales, *amax_out = args->amax_out;
+    NK_TRY(nk_check_out(&codes, &outs.spec[0], NK_FP4, exec, args->x));
+    NK_TRY(nk_view_of(codes, "[M, K/2]", NULL, NULL, &codes_view));
+    NK_CHECK_AT(codes_view.cols <= 1 || codes_view.col_stride == 1, NK_VALUE_ERROR, codes,
+                "stride %" PRId64 " along K, expected 1", codes_view.col_stride);
+    p.codes = codes->data;
+    p.codes_row_stride = codes_view.row_stride;
+    p.codes_batch_stride = codes_view.batch_stride;
+
+    if (!scales) NK_TRY(nk_check_out(&scales, &outs.spec[1], NK_FP8, exec, args->x));
+    nk_view rows = x;
+    if (args->layout == NK_SF_BLOCKED) rows.rows = p.sf_padded_rows;
+    const uint8_t *sf;
+    NK_TRY(nk_check_scales(scales, args->layout, &rows, p.k, args->x, &sf, &p.sf_row_stride, &p.sf_batch_stride));
+    if (args->scales) NK_TRY(nk_check_writable(scales));
+    p.sf = scales->data;
+
+    if (args->amax) {
+        NK_TRY(nk_check_out(&amax_out, &outs.spec[2], NK_DTYPE_BIT(NK_F32), exec, args->x));
+        p.amax_out = amax_out->data;
+    }
+    const nk_tensor *all[] = {args->codes, args->scales, args->amax_out, args->x, args->offsets,
+                              args->global_scale.tensor};
+    for (int i = 0; i < outs.count; i++) {
+        if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
+    }
+    NK_DISPATCH(quantize, &p, exec, false); /* even an empty x may have padding or a global scale to write */
+}

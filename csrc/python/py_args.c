@@ -1,0 +1,250 @@
+#include "py_args.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The call                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static int count_names(const py_operator *op)
+{
+    int count = 0;
+    while (count < PY_MAX_ARGS && op->names[count]) count++;
+    return count;
+}
+
+static int too_many(const py_operator *op, Py_ssize_t nargs)
+{
+    const char *s = op->positional == 1 ? "" : "s", *were = nargs == 1 ? "was" : "were";
+    if (op->required < op->positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional argument%s but %zd %s given", op->name,
+                     op->required, op->positional, s, nargs, were);
+    } else {
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument%s but %zd %s given", op->name, op->positional,
+                     s, nargs, were);
+    }
+    return -1;
+}
+
+/* "f() missing 2 required positional arguments: 'b' and 'sfa'" */
+static int missing(const py_operator *op, PyObject *const *values)
+{
+    char names[256] = "";
+    int left = 0, count = 0;
+    for (int i = 0; i < op->required; i++) left += !values[i];
+    for (int i = 0; i < op->required; i++) {
+        if (values[i]) continue;
+        size_t at = strlen(names);
+        const char *before = count == 0 ? "" : count + 1 < left ? ", " : left == 2 ? " and " : ", and ";
+        PyOS_snprintf(names + at, sizeof names - at, "%s'%s'", before, op->names[i]);
+        count++;
+    }
+    PyErr_Format(PyExc_TypeError, "%s() missing %d required positional argument%s: %s", op->name, count,
+                 count == 1 ? "" : "s", names);
+    return -1;
+}
+
+int py_parse(const py_operator *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **values)
+{
+    if (nargs > op->positional) return too_many(op, nargs);
+    for (Py_ssize_t i = 0; i < nargs; i++) values[i] = args[i];
+
+    Py_ssize_t keywords = kwnames ? PyTuple_Size(kwnames) : 0;
+    int count = keywords ? count_names(op) : 0;
+    for (Py_ssize_t i = 0; i < keywords; i++) {
+        const char *keyword = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(kwnames, i), NULL);
+        if (!keyword) return -1;
+        int at = 0;
+        while (at < count && strcmp(op->names[at], keyword) != 0) at++;
+        if (at == count) {
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%s'", op->name, keyword);
+            return -1;
+        }
+        if (values[at]) {
+            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'", op->name, keyword);
+            return -1;
+        }
+        values[at] = args[nargs + i];
+    }
+    for (int i = 0; i < op->required; i++) {
+        if (!values[i]) return missing(op, values);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Numbers                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* "<name>: <type>, expected <expected>" */
+static int wrong_type(PyObject *object, const char *name, int32_t index, const char *expected)
+{
+    PyObject *type = PyType_GetName(Py_TYPE(object));
+    if (!type) return -1;
+    py_fail_at(PyExc_TypeError, name, index, "%U, expected %s", type, expected);
+    Py_DECREF(type);
+    return -1;
+}
+
+int py_int(PyObject *object, const char *name, int64_t *value)
+{
+    if (!object) return 0;
+    PyObject *number = PyIndex_Check(object) ? PyNumber_Index(object) : NULL;
+    if (!number) return PyErr_Occurred() ? -1 : wrong_type(object, name, -1, "an int");
+    int overflow;
+    *value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    Py_DECREF(number);
+    if (overflow) return py_fail_at(PyExc_ValueError, name, -1, "%R does not fit 64 bits", object);
+    return *value == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int py_bool(PyObject *object, const char *name, bool *value)
+{
+    if (!object) return 0;
+    if (object != Py_True && object != Py_False) return wrong_type(object, name, -1, "True or False");
+    *value = object == Py_True;
+    return 0;
+}
+
+int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_none)
+{
+    *is_none = !object || object == Py_None;
+    if (*is_none) return 0;
+    if (object != Py_True && object != Py_False) return wrong_type(object, name, -1, "True, False or None");
+    *value = object == Py_True;
+    return 0;
+}
+
+/* Halfway from FLT_MAX to 2^128: from here on rounding to fp32 gives infinity. */
+#define FLOAT_OVERFLOW 0x1.ffffffp127
+
+int py_float(PyObject *object, const char *name, int32_t index, float *value)
+{
+    if (!object) return 0;
+    if (PyBool_Check(object) || !PyNumber_Check(object) || PyComplex_Check(object)) {
+        return wrong_type(object, name, index, "a number");
+    }
+    double number = PyFloat_AsDouble(object);
+    bool too_big = isfinite(number) && fabs(number) >= FLOAT_OVERFLOW;
+    if (number == -1 && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
+        PyErr_Clear();
+        too_big = true;
+    }
+    if (too_big) return py_fail_at(PyExc_ValueError, name, index, "a finite number that overflows float32");
+    *value = (float)number;
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Words                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static int unknown_word(PyObject *object, const char *name, const char *const *words)
+{
+    char valid[256] = "";
+    for (int i = 0; words[i]; i++) {
+        size_t at = strlen(valid);
+        const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
+        PyOS_snprintf(valid + at, sizeof valid - at, "%s'%s'", before, words[i]);
+    }
+    return py_fail_at(PyExc_ValueError, name, -1, "%R, expected %s", object, valid);
+}
+
+static int find_word(const char *text, const char *const *words)
+{
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(text, words[i]) == 0) return i;
+    }
+    return -1;
+}
+
+int py_word(PyObject *object, const char *name, const char *const *words, int *choice)
+{
+    if (!object) return 0;
+    if (!PyUnicode_Check(object)) return wrong_type(object, name, -1, "a str");
+    const char *text = PyUnicode_AsUTF8AndSize(object, NULL);
+    if (!text) return -1;
+    *choice = find_word(text, words);
+    return *choice < 0 ? unknown_word(object, name, words) : 0;
+}
+
+/* "float16", np.float16 (by __name__), np.dtype("float16") and torch.float16 (by the last part of str). */
+int py_out_dtype(PyObject *object, nk_dtype *dtype)
+{
+    static const char *const words[] = {"float16", "bfloat16", "float32", NULL};
+    static const nk_dtype dtypes[] = {NK_F16, NK_BF16, NK_F32};
+    PyObject *word = NULL;
+    const char *text;
+    int choice = -1, failed = -1;
+    if (!object || object == Py_None) return 0;
+    if (PyUnicode_Check(object)) word = Py_NewRef(object);
+    else if (PyType_Check(object)) word = PyObject_GetAttrString(object, "__name__");
+    else word = PyObject_Str(object);
+    if (!word || !(text = PyUnicode_AsUTF8AndSize(word, NULL))) goto done;
+    const char *dot = PyUnicode_Check(object) ? NULL : strrchr(text, '.');
+    choice = find_word(dot ? dot + 1 : text, words);
+    if (choice < 0) {
+        unknown_word(object, "out_dtype", words);
+        goto done;
+    }
+    *dtype = dtypes[choice];
+    failed = 0;
+done:
+    Py_XDECREF(word);
+    return failed;
+}
+
+int py_scale_layout(PyObject *object, nk_sf_layout *layout)
+{
+    static const char *const words[] = {[NK_SF_LINEAR] = "linear", [NK_SF_BLOCKED] = "blocked", NULL};
+    int choice = NK_SF_LINEAR;
+    if (py_word(object, "scale_layout", words, &choice) < 0) return -1;
+    *layout = (nk_sf_layout)choice;
+    return 0;
+}
+
+int py_scale_layouts(PyObject *object, nk_sf_layout *sfa, nk_sf_layout *sfb)
+{
+    if (!object || PyUnicode_Check(object)) {
+        if (py_scale_layout(object, sfa) < 0) return -1;
+        *sfb = *sfa;
+        return 0;
+    }
+    if (!PyTuple_Check(object) && !PyList_Check(object)) {
+        return wrong_type(object, "scale_layout", -1, "a str or a pair of them for (sfa, sfb)");
+    }
+    Py_ssize_t count = PySequence_Size(object);
+    if (count != 2) {
+        return py_fail_at(PyExc_ValueError, "scale_layout", -1, "%zd items, expected a pair for (sfa, sfb)", count);
+    }
+    nk_sf_layout *layouts[] = {sfa, sfb};
+    for (int i = 0; i < 2; i++) {
+        PyObject *word = PySequence_GetItem(object, i);
+        int failed = word ? py_scale_layout(word, layouts[i]) : -1;
+        Py_XDECREF(word);
+        if (failed) return -1;
+    }
+    return 0;
+}
+
+PyObject *py_items(py_call *call, PyObject *object, const char *name, Py_ssize_t count, const char *expected)
+{
+    PyObject *tuple = object;
+    if (PyList_Check(object)) {
+        /* A copy, as another thread may change the list while the GIL is released. */
+        tuple = PyList_AsTuple(object);
+        if (!tuple || py_keep(call, tuple) < 0) return NULL;
+    } else if (!PyTuple_Check(object)) {
+        wrong_type(object, name, -1, expected);
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_Size(tuple);
+    if (count >= 0 && size != count) {
+        py_fail_at(PyExc_ValueError, name, -1, "%zd items, expected %zd: %s", size, count, expected);
+        return NULL;
+    }
+    return tuple;
+}

@@ -1,0 +1,212 @@
+/* custom_kernel(data) of the GPU MODE NVFP4 problems: their tuples, their axis order, their argument names.
+ *
+ * Their tensors are [rows, K/2, L] with L outermost in memory; ours are [L, rows, K/2]. Their scales come twice; the
+ * permuted ones are views of the blocked layout, which every operator takes as they are. */
+#include "py_args.h"
+#include "py_grouped.h"
+
+static nk_status run_gemv(const void *args, nk_exec *exec) { return nk_gemv(args, exec); }
+static nk_status run_gemm(const void *args, nk_exec *exec) { return nk_gemm(args, exec); }
+static nk_status run_dual_gemm(const void *args, nk_exec *exec) { return nk_dual_gemm(args, exec); }
+
+/* [rows, cols, L] -> [L, rows, cols]. */
+static int rotated(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t,
+                   const nk_tensor **pointer)
+{
+    if (py_tensor(call, object, name, index, t) < 0) return -1;
+    if (t->ndim != 3) {
+        return py_fail_at(PyExc_ValueError, name, index, "%d dimensions, expected 3: [rows, columns, L]", (int)t->ndim);
+    }
+    nk_tensor was = *t;
+    for (int d = 0; d < 3; d++) {
+        t->shape[(d + 1) % 3] = was.shape[d];
+        t->stride[(d + 1) % 3] = was.stride[d];
+    }
+    py_tidy_strides(t);
+    *pointer = t;
+    return 0;
+}
+
+static int permuted(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t,
+                    const nk_tensor **pointer)
+{
+    if (py_tensor(call, object, name, index, t) < 0) return -1;
+    if (t->ndim != 6) {
+        return py_fail_at(PyExc_ValueError, name, index,
+                          "%d dimensions, expected 6: [32, 4, rest_m, 4, rest_k, L]", (int)t->ndim);
+    }
+    *pointer = t;
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* gemv, gemm, dual_gemm                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define SINGLE_TUPLE "(a, b, sfa, sfb, sfa_permuted, sfb_permuted, c)"
+
+static int single(py_call *call, PyObject *data, nk_gemm_args *args, nk_tensor t[5], PyObject **c)
+{
+    PyObject *items = py_items(call, data, "data", 7, SINGLE_TUPLE);
+    if (!items) return -1;
+    *c = PyTuple_GetItem(items, 6);
+    args->alpha.value = 1;
+    args->sfa_layout = args->sfb_layout = NK_SF_BLOCKED;
+    if (rotated(call, PyTuple_GetItem(items, 0), "a", -1, &t[0], &args->a) < 0 ||
+        rotated(call, PyTuple_GetItem(items, 1), "b", -1, &t[1], &args->b) < 0 ||
+        permuted(call, PyTuple_GetItem(items, 4), "sfa_permuted", -1, &t[2], &args->sfa) < 0 ||
+        permuted(call, PyTuple_GetItem(items, 5), "sfb_permuted", -1, &t[3], &args->sfb) < 0 ||
+        rotated(call, *c, "c", -1, &t[4], &args->out) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static int gemv(py_call *call, PyObject *const *v, PyObject **result)
+{
+    nk_gemm_args args = {0};
+    nk_tensor t[5], *b = &t[1];
+    PyObject *c;
+    if (single(call, v[0], &args, t, &c) < 0) return -1;
+    if (b->shape[1] < 1) return py_fail_at(PyExc_ValueError, "b", -1, "no rows, expected the vector in row 0");
+    b->shape[1] = 1; /* the harness pads the vector to 128 rows */
+    py_tidy_strides(b);
+    if (py_execute(call, run_gemv, &args) < 0) return -1;
+    *result = Py_NewRef(c);
+    return 0;
+}
+
+static int gemm(py_call *call, PyObject *const *v, PyObject **result)
+{
+    nk_gemm_args args = {0};
+    nk_tensor t[5];
+    PyObject *c;
+    if (single(call, v[0], &args, t, &c) < 0 || py_execute(call, run_gemm, &args) < 0) return -1;
+    *result = Py_NewRef(c);
+    return 0;
+}
+
+static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
+{
+    nk_dual_gemm_args args = {
+        .sfa_layout = NK_SF_BLOCKED, .sfb_layout = NK_SF_BLOCKED, .alpha1.value = 1, .alpha2.value = 1};
+    nk_tensor a, b1, b2, sfa, sfb1, sfb2, c;
+    PyObject *data = py_items(call, v[0], "data", 10,
+                              "(a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c)");
+    if (!data || rotated(call, PyTuple_GetItem(data, 0), "a", -1, &a, &args.a) < 0 ||
+        rotated(call, PyTuple_GetItem(data, 1), "b1", -1, &b1, &args.b1) < 0 ||
+        rotated(call, PyTuple_GetItem(data, 2), "b2", -1, &b2, &args.b2) < 0 ||
+        permuted(call, PyTuple_GetItem(data, 6), "sfa_permuted", -1, &sfa, &args.sfa) < 0 ||
+        permuted(call, PyTuple_GetItem(data, 7), "sfb1_permuted", -1, &sfb1, &args.sfb1) < 0 ||
+        permuted(call, PyTuple_GetItem(data, 8), "sfb2_permuted", -1, &sfb2, &args.sfb2) < 0 ||
+        rotated(call, PyTuple_GetItem(data, 9), "c", -1, &c, &args.out) < 0 ||
+        py_execute(call, run_dual_gemm, &args) < 0) {
+        return -1;
+    }
+    *result = Py_NewRef(PyTuple_GetItem(data, 9));
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* group_gemm                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A group is one matrix: the L = 1 at the end of its tensors goes. */
+static int one_matrix(nk_tensor *t)
+{
+    bool scales = t->ndim == 6;
+    int64_t l = scales ? t->shape[5] : t->shape[0];
+    if (l != 1) return py_fail_at(PyExc_ValueError, t->name, t->index, "L = %lld, expected 1", (long long)l);
+    t->ndim--;
+    for (int d = 0; d < t->ndim && !scales; d++) {
+        t->shape[d] = t->shape[d + 1];
+        t->stride[d] = t->stride[d + 1];
+    }
+    return 0;
+}
+
+/* `t` is [rows, cols] by problem_sizes. */
+static int agrees(const nk_tensor *t, int64_t rows, int64_t cols)
+{
+    if (t->shape[0] == rows && t->shape[1] == cols) return 0;
+    return py_fail_at(PyExc_ValueError, t->name, t->index,
+                      "shape (%lld, %lld, 1), but problem_sizes[%d] asks for (%lld, %lld, 1)", (long long)t->shape[0],
+                      (long long)t->shape[1], (int)t->index, (long long)rows, (long long)cols);
+}
+
+/* Item g of a list of tuples. */
+static PyObject *inner(py_call *call, PyObject *items, Py_ssize_t g, const char *name, Py_ssize_t count,
+                       const char *expected)
+{
+    return py_items(call, PyTuple_GetItem(items, g), name, count, expected);
+}
+
+static int group(py_call *call, PyObject *abc, PyObject *sf, PyObject *sizes, int32_t g, py_group *t, nk_gemm_args *p)
+{
+    enum { M, N, K, L };
+    int64_t size[4];
+    for (int i = 0; i < 4; i++) {
+        if (py_int(PyTuple_GetItem(sizes, i), "problem_sizes", &size[i]) < 0) return -1;
+    }
+    p->sfa_layout = p->sfb_layout = NK_SF_BLOCKED;
+    if (rotated(call, PyTuple_GetItem(abc, 0), "a", g, &t->a, &p->a) < 0 ||
+        rotated(call, PyTuple_GetItem(abc, 1), "b", g, &t->b, &p->b) < 0 ||
+        permuted(call, PyTuple_GetItem(sf, 0), "sfa_permuted", g, &t->sfa, &p->sfa) < 0 ||
+        permuted(call, PyTuple_GetItem(sf, 1), "sfb_permuted", g, &t->sfb, &p->sfb) < 0 ||
+        rotated(call, PyTuple_GetItem(abc, 2), "c", g, &t->out, &p->out) < 0) {
+        return -1;
+    }
+    if (size[L] != 1) {
+        return py_fail_at(PyExc_ValueError, "problem_sizes", g, "l = %lld, expected 1", (long long)size[L]);
+    }
+    if (one_matrix(&t->a) < 0 || one_matrix(&t->b) < 0 || one_matrix(&t->sfa) < 0 || one_matrix(&t->sfb) < 0 ||
+        one_matrix(&t->out) < 0) {
+        return -1;
+    }
+    if (size[K] % 2) {
+        return py_fail_at(PyExc_ValueError, "problem_sizes", g, "k = %lld, expected an even number",
+                          (long long)size[K]);
+    }
+    if (agrees(&t->a, size[M], size[K] / 2) < 0 || agrees(&t->b, size[N], size[K] / 2) < 0) return -1;
+    return agrees(&t->out, size[M], size[N]);
+}
+
+static int group_gemm(py_call *call, PyObject *const *v, PyObject **result)
+{
+    static const char *const per_group = "as many as in abc_tensors";
+    py_groups groups = {0};
+    PyObject *data, *abcs, *sfs, *sizes;
+    int failed = -1;
+    if (!(data = py_items(call, v[0], "data", 4,
+                          "(abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes)")) ||
+        !(abcs = py_items(call, PyTuple_GetItem(data, 0), "abc_tensors", -1, "a list"))) {
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_Size(abcs);
+    if (!(sfs = py_items(call, PyTuple_GetItem(data, 2), "sfasfb_reordered_tensors", count, per_group)) ||
+        !(sizes = py_items(call, PyTuple_GetItem(data, 3), "problem_sizes", count, per_group)) ||
+        py_groups_init(&groups, count) < 0 || !(*result = PyList_New(count))) {
+        goto done;
+    }
+    for (Py_ssize_t g = 0; g < count; g++) {
+        PyObject *abc = inner(call, abcs, g, "abc_tensors", 3, "(a, b, c)");
+        PyObject *sf = abc ? inner(call, sfs, g, "sfasfb_reordered_tensors", 2, "(sfa, sfb)") : NULL;
+        PyObject *size = sf ? inner(call, sizes, g, "problem_sizes", 4, "(m, n, k, l)") : NULL;
+        if (!size || group(call, abc, sf, size, (int32_t)g, &groups.tensors[g], &groups.list[g]) < 0) goto done;
+        if (PyList_SetItem(*result, g, Py_NewRef(PyTuple_GetItem(abc, 2))) < 0) goto done;
+    }
+    failed = py_groups_run(call, &groups);
+done:
+    py_groups_free(&groups);
+    return failed;
+}
+
+/* Their functions are called as custom_kernel(data). */
+#define DROP_IN(operator)                                                                                              \
+    const py_operator py_competition_##operator = {                                                                    \
+        .name = "custom_kernel", .required = 1, .positional = 1, .names = {"data"}, .run = operator}
+
+DROP_IN(gemv);
+DROP_IN(gemm);
+DROP_IN(dual_gemm);
+DROP_IN(group_gemm);

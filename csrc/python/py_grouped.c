@@ -1,0 +1,194 @@
+/* grouped_gemm in both forms. */
+#include "py_grouped.h"
+
+#include "py_args.h"
+#include "py_output.h"
+
+PY_ADAPT(grouped_gemm)
+
+enum { A, B, SFA, SFB, OFFSETS, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Groups                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+int py_groups_init(py_groups *groups, Py_ssize_t count)
+{
+    size_t n = (size_t)count;
+    groups->count = count;
+    groups->tensors = PyMem_Calloc(n, sizeof *groups->tensors);
+    groups->list = PyMem_Calloc(n, sizeof *groups->list);
+    groups->problems = PyMem_Calloc(n, nk_gemm_problem_size());
+    if (!groups->tensors || !groups->list || !groups->problems) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t g = 0; g < count; g++) groups->list[g].alpha.value = 1;
+    return 0;
+}
+
+static nk_grouped_gemm_args list_args(const py_groups *groups)
+{
+    return (nk_grouped_gemm_args){.groups = groups->count, .list = groups->list, .problems = groups->problems};
+}
+
+int py_groups_run(py_call *call, const py_groups *groups)
+{
+    nk_grouped_gemm_args args = list_args(groups);
+    return py_execute(call, run_grouped_gemm, &args);
+}
+
+void py_groups_free(py_groups *groups)
+{
+    PyMem_Free(groups->problems);
+    PyMem_Free(groups->list);
+    PyMem_Free(groups->tensors);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* List form                                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *const one_per_group = "a list with one item for each of a";
+
+/* NULL stays NULL: there is no such list. */
+static int optional_items(py_call *call, PyObject *object, const char *name, Py_ssize_t count, PyObject **items)
+{
+    if (!object || object == Py_None) return 0;
+    *items = py_items(call, object, name, count, one_per_group);
+    return *items ? 0 : -1;
+}
+
+static int tensor_of(py_call *call, PyObject *items, const char *name, Py_ssize_t g, nk_tensor *t,
+                     const nk_tensor **pointer)
+{
+    if (py_tensor(call, PyTuple_GetItem(items, g), name, (int32_t)g, t) < 0) return -1;
+    *pointer = t;
+    return 0;
+}
+
+static int optional_tensor_of(py_call *call, PyObject *items, const char *name, Py_ssize_t g, nk_tensor *t,
+                              const nk_tensor **pointer)
+{
+    return items && PyTuple_GetItem(items, g) != Py_None ? tensor_of(call, items, name, g, t, pointer) : 0;
+}
+
+/* alpha: a number for all groups, or a list. A bare tensor could mean [G] or [N] and is refused. */
+static int alpha_items(py_call *call, PyObject *object, Py_ssize_t count, PyObject **items, float *value)
+{
+    if (!object || object == Py_None) return 0;
+    if (PyFloat_Check(object) || PyLong_Check(object)) return py_float(object, "alpha", -1, value);
+    *items = py_items(call, object, "alpha", count, "a number or a list with one item for each of a");
+    return *items ? 0 : -1;
+}
+
+/* The caller's list itself, or a new one. */
+static int list_outputs(py_call *call, PyObject *out, py_groups *groups, PyObject **result)
+{
+    if (out && out != Py_None) {
+        *result = Py_NewRef(out);
+        return 0;
+    }
+    if (call->exec.dry_run) return 0;
+    nk_grouped_gemm_args args = list_args(groups);
+    nk_tensor *specs = PyMem_Calloc((size_t)groups->count, sizeof *specs);
+    int failed = -1;
+    *result = PyList_New(groups->count);
+    if (!specs) PyErr_NoMemory();
+    if (!specs || !*result || py_check(call, spec_grouped_gemm(&args, specs)) < 0) goto done;
+    for (Py_ssize_t g = 0; g < groups->count; g++) {
+        PyObject *output = NULL;
+        if (py_output(call, NULL, &specs[g], &groups->tensors[g].out, &groups->list[g].out, &output) < 0) goto done;
+        if (PyList_SetItem(*result, g, output) < 0) goto done;
+    }
+    failed = 0;
+done:
+    PyMem_Free(specs);
+    return failed;
+}
+
+static int list_form(py_call *call, PyObject *const *v, PyObject **result)
+{
+    py_groups groups = {0};
+    PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *biases = NULL, *outs = NULL;
+    nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_F16};
+    int failed = -1;
+    if (v[OFFSETS] && v[OFFSETS] != Py_None) {
+        return py_fail_at(PyExc_ValueError, "offsets", -1, "given, expected None where a is a list");
+    }
+    if (!(as = py_items(call, v[A], "a", -1, "a list"))) return -1;
+    Py_ssize_t count = PyTuple_Size(as);
+    if (!(bs = py_items(call, v[B], "b", count, one_per_group)) ||
+        optional_items(call, v[SFA], "sfa", count, &sfas) < 0 ||
+        optional_items(call, v[SFB], "sfb", count, &sfbs) < 0 ||
+        alpha_items(call, v[ALPHA], count, &alphas, &common.alpha.value) < 0 ||
+        optional_items(call, v[BIAS], "bias", count, &biases) < 0 ||
+        py_scale_layouts(v[SCALE_LAYOUT], &common.sfa_layout, &common.sfb_layout) < 0 ||
+        optional_items(call, v[OUT], "out", count, &outs) < 0 ||
+        py_output_dtype(v[OUT_DTYPE], NULL, &common.out_dtype) < 0 || py_groups_init(&groups, count) < 0) {
+        goto done;
+    }
+    for (Py_ssize_t g = 0; g < count; g++) {
+        py_group *t = &groups.tensors[g];
+        nk_gemm_args *p = &groups.list[g];
+        PyObject *alpha = alphas ? PyTuple_GetItem(alphas, g) : NULL;
+        *p = common;
+        if (tensor_of(call, as, "a", g, &t->a, &p->a) < 0 || tensor_of(call, bs, "b", g, &t->b, &p->b) < 0 ||
+            optional_tensor_of(call, sfas, "sfa", g, &t->sfa, &p->sfa) < 0 ||
+            optional_tensor_of(call, sfbs, "sfb", g, &t->sfb, &p->sfb) < 0 ||
+            py_scalar(call, alpha, "alpha", (int32_t)g, &t->alpha, &p->alpha) < 0 ||
+            optional_tensor_of(call, biases, "bias", g, &t->bias, &p->bias) < 0) {
+            goto done;
+        }
+    }
+    for (Py_ssize_t g = 0; outs && g < count; g++) {
+        py_group *t = &groups.tensors[g];
+        nk_gemm_args *p = &groups.list[g];
+        if (py_given_output(call, PyTuple_GetItem(outs, g), "out", (int32_t)g, &t->out, &p->out) < 0 ||
+            py_output_dtype(v[OUT_DTYPE], p->out, &p->out_dtype) < 0) {
+            goto done;
+        }
+    }
+    if (list_outputs(call, v[OUT], &groups, result) < 0) goto done;
+    failed = py_groups_run(call, &groups);
+done:
+    py_groups_free(&groups);
+    return failed;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Contiguous form                                                                                                  */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static int contiguous_form(py_call *call, PyObject *const *v, PyObject **result)
+{
+    nk_tensor a, b, sfa, sfb, offsets, alpha, bias, out;
+    nk_grouped_gemm_args args = {.all = {.alpha.value = 1, .out_dtype = NK_F16}};
+    nk_gemm_args *all = &args.all;
+    if (py_argument(call, v[A], "a", &a, &all->a) < 0 || py_argument(call, v[B], "b", &b, &all->b) < 0 ||
+        py_optional(call, v[SFA], "sfa", &sfa, &all->sfa) < 0 ||
+        py_optional(call, v[SFB], "sfb", &sfb, &all->sfb) < 0 ||
+        py_argument(call, v[OFFSETS] ? v[OFFSETS] : Py_None, "offsets", &offsets, &args.offsets) < 0 ||
+        (v[ALPHA] != Py_None && py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &all->alpha) < 0) ||
+        py_optional(call, v[BIAS], "bias", &bias, &all->bias) < 0 ||
+        py_scale_layouts(v[SCALE_LAYOUT], &all->sfa_layout, &all->sfb_layout) < 0 ||
+        py_optional_output(call, v[OUT], &out, &all->out) < 0 ||
+        py_output_dtype(v[OUT_DTYPE], all->out, &all->out_dtype) < 0) {
+        return -1;
+    }
+    return py_finish(call, v[OUT], spec_grouped_gemm, run_grouped_gemm, &args, &out, &all->out, result);
+}
+
+static int grouped_gemm(py_call *call, PyObject *const *v, PyObject **result)
+{
+    bool list = PyList_Check(v[A]) || PyTuple_Check(v[A]);
+    return list ? list_form(call, v, result) : contiguous_form(call, v, result);
+}
+
+const py_operator py_grouped_gemm = {
+    .name = "grouped_gemm",
+    .required = 2,
+    .positional = 4,
+    .names = {"a", "b", "sfa", "sfb", "offsets", "alpha", "bias", "scale_layout", "out", "out_dtype"},
+    .run = grouped_gemm,
+};

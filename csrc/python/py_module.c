@@ -1,0 +1,189 @@
+/* The module: its functions, its state, its types. */
+#include "py_args.h"
+#include "py_docs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Operators                                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define OPERATOR(op)                                                                                                   \
+    static PyObject *op(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)                  \
+    {                                                                                                                  \
+        return py_invoke(module, &py_##op, args, nargs, kwnames, false);                                               \
+    }
+OPERATOR(quantize)
+OPERATOR(dequantize)
+OPERATOR(to_blocked)
+OPERATOR(from_blocked)
+OPERATOR(gemv)
+OPERATOR(gemm)
+OPERATOR(dual_gemm)
+OPERATOR(grouped_gemm)
+OPERATOR(route)
+OPERATOR(competition_gemv)
+OPERATOR(competition_gemm)
+OPERATOR(competition_dual_gemm)
+OPERATOR(competition_group_gemm)
+
+static PyObject *explain(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const char *const names[] = {"quantize", "dequantize", "to_blocked", "from_blocked", "gemv",
+                                        "gemm",     "dual_gemm",  "grouped_gemm", "route",      NULL};
+    static const py_operator *const operators[] = {&py_quantize, &py_dequantize, &py_to_blocked,
+                                                   &py_from_blocked, &py_gemv, &py_gemm,
+                                                   &py_dual_gemm, &py_grouped_gemm, &py_route};
+    int op;
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "explain() missing 1 required positional argument: 'op'");
+        return NULL;
+    }
+    if (py_word(args[0], "op", names, &op) < 0) return NULL;
+    return py_invoke(module, operators[op], args + 1, nargs - 1, kwnames, true);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The machine                                                                                                      */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *backends(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    nk_backend_info info;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && nk_backend_list(i, &info); i++) {
+        PyObject *row = Py_BuildValue("{sssssOsz}", "name", info.name, "devices", info.devices, "available",
+                                      info.why_not ? Py_False : Py_True, "why_not", info.why_not);
+        if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+/* "cpu", "cuda" or "cuda:<index>". */
+static int parse_device(PyObject *object, nk_device *device)
+{
+    PyObject *text = PyObject_Str(object);
+    const char *s = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    int failed = s ? 0 : -1;
+    *device = (nk_device){NK_CUDA, 0};
+    if (s && strcmp(s, "cpu") == 0) {
+        device->type = NK_CPU;
+    } else if (s && strcmp(s, "cuda") != 0) {
+        char *end = NULL;
+        long index = strncmp(s, "cuda:", 5) == 0 && s[5] >= '0' && s[5] <= '9' ? strtol(s + 5, &end, 10) : -1;
+        if (index < 0 || index > INT32_MAX || *end) {
+            failed = py_fail_at(PyExc_ValueError, "device", -1, "%R, expected 'cpu', 'cuda' or 'cuda:<index>'", object);
+        }
+        device->index = (int32_t)index;
+    }
+    Py_XDECREF(text);
+    return failed;
+}
+
+static nk_status warm(const void *device, nk_exec *exec)
+{
+    (void)exec;
+    return nk_warmup(*(const nk_device *)device);
+}
+
+static int warmup_run(py_call *call, PyObject *const *v, PyObject **result)
+{
+    nk_device device;
+    if (v[0] && v[0] != Py_None) {
+        if (parse_device(v[0], &device) < 0 || py_execute(call, warm, &device) < 0) return -1;
+    } else {
+        /* Row by row, and no device twice: the rows for GPUs share their devices. */
+        bool warmed[2] = {false, false};
+        nk_backend_info info;
+        for (int i = 0; nk_backend_list(i, &info); i++) {
+            device = (nk_device){strcmp(info.name, "cpu") == 0 ? NK_CPU : NK_CUDA, 0};
+            if (info.why_not || warmed[device.type]) continue;
+            if (py_execute(call, warm, &device) < 0) return -1;
+            warmed[device.type] = true;
+        }
+    }
+    *result = Py_NewRef(Py_None);
+    return 0;
+}
+
+static const py_operator py_warmup = {
+    .name = "warmup", .required = 0, .positional = 1, .names = {"device"}, .run = warmup_run};
+OPERATOR(warmup)
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The module                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define FASTCALL(name, doc) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, doc}
+
+static PyMethodDef methods[] = {
+    FASTCALL(quantize, py_doc_quantize),
+    FASTCALL(dequantize, py_doc_dequantize),
+    FASTCALL(to_blocked, py_doc_to_blocked),
+    FASTCALL(from_blocked, py_doc_from_blocked),
+    FASTCALL(gemv, py_doc_gemv),
+    FASTCALL(gemm, py_doc_gemm),
+    FASTCALL(dual_gemm, py_doc_dual_gemm),
+    FASTCALL(grouped_gemm, py_doc_grouped_gemm),
+    FASTCALL(route, py_doc_route),
+    FASTCALL(explain, py_doc_explain),
+    {"backends", backends, METH_NOARGS, py_doc_backends},
+    FASTCALL(warmup, py_doc_warmup),
+    FASTCALL(competition_gemv, py_doc_competition),
+    FASTCALL(competition_gemm, py_doc_competition),
+    FASTCALL(competition_dual_gemm, py_doc_competition),
+    FASTCALL(competition_group_gemm, py_doc_competition),
+    {NULL, NULL, 0, NULL},
+};
+
+static int execute(PyObject *module)
+{
+    py_state *state = PyModule_GetState(module);
+    state->backend_error = PyErr_NewExceptionWithDoc(
+        "nvfp4kern.BackendError", "What this machine or this build of nvfp4kern cannot do.", PyExc_RuntimeError, NULL);
+    if (!state->backend_error) return -1;
+    if (PyModule_AddObjectRef(module, "BackendError", state->backend_error) < 0) return -1;
+    return PyModule_AddStringConstant(module, "__version__", NK_VERSION);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    py_state *state = PyModule_GetState(module);
+    Py_VISIT(state->backend_error);
+    Py_VISIT(state->nvfp4);
+    Py_VISIT(state->empty);
+    Py_VISIT(state->current_stream);
+    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) Py_VISIT(state->exchange[i].type);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    py_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->backend_error);
+    Py_CLEAR(state->nvfp4);
+    Py_CLEAR(state->empty);
+    Py_CLEAR(state->current_stream);
+    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) Py_CLEAR(state->exchange[i].type);
+    return 0;
+}
+
+static void free_state(void *module) { clear(module); }
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "nvfp4kern._C",
+    .m_size = sizeof(py_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_state,
+};
+
+PyMODINIT_FUNC PyInit__C(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,67 @@
+"""Builds nvfp4kern/_C.abi3.so: one extension of plain C for every CPython from 3.11 on."""
+
+import os
+import re
+from glob import glob
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fvisibility=hidden -Wall -Wextra -Wconversion".split()
+LINK = ["-lm", "-pthread"]
+if os.environ.get("NVFP4KERN_WERROR") == "1":
+    FLAGS.append("-Werror")
+if os.environ.get("NVFP4KERN_SANITIZE") == "1":
+    FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g"]
+    LINK += ["-fsanitize=address,undefined"]
+
+
+def dlpack_header() -> str:
+    """The dlpack.h of an installed package (found without importing it): torch's, else the one in apache-tvm-ffi."""
+    found = []
+    for package, place in [
+        ("torch", "include/ATen/dlpack.h"),
+        ("tvm_ffi", "include/dlpack/dlpack.h"),
+        ("tvm_ffi", "3rdparty/dlpack/include/dlpack/dlpack.h"),
+    ]:
+        spec = find_spec(package)
+        for folder in spec.submodule_search_locations or [] if spec else []:
+            header = Path(folder, place)
+            if not header.is_file():
+                continue
+            numbers = dict(
+                re.findall(r"define DLPACK_(MAJOR|MINOR)_VERSION (\d+)", header.read_text())
+            )
+            version = int(numbers["MAJOR"]), int(numbers["MINOR"])
+            if version[0] == 1 and version >= (1, 3):
+                return str(header)
+            found.append(f"{header} is {version[0]}.{version[1]}")
+    raise SystemExit(
+        "nvfp4kern needs dlpack.h of DLPack 1.3 or a later 1.x, as torch >= 2.10 or apache-tvm-ffi >= 0.1.2 "
+        f"ship it; found: {'; '.join(found) or 'none'}"
+    )
+
+
+extension = Extension(
+    "nvfp4kern._C",
+    sources=sorted(
+        os.path.relpath(path, ROOT) for path in glob(f"{ROOT}/csrc/**/*.c", recursive=True)
+    ),
+    depends=sorted(
+        os.path.relpath(path, ROOT) for path in glob(f"{ROOT}/csrc/**/*.h", recursive=True)
+    ),
+    define_macros=[("Py_LIMITED_API", "0x030B0000"), ("NK_DLPACK_H", f'"{dlpack_header()}"')],
+    extra_compile_args=FLAGS,
+    extra_link_args=LINK,
+    py_limited_api=True,
+)
+
+setup(
+    version=re.search(r'define NK_VERSION "(.+)"', (ROOT / "csrc/nvfp4kern.h").read_text()).group(
+        1
+    ),
+    ext_modules=[extension],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,17 @@
+"""GPU MODE nvfp4_group_gemm: c = a @ b.T for every group.
+
+`from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel` is a whole submission.
+"""
+
+from typing import Any
+
+from .._C import competition_group_gemm
+
+
+def custom_kernel(data: Any) -> Any:
+    """Write every c and return them as a list.
+
+    data: (abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes), one (a, b, c),
+    (sfa, sfb), (sfa_permuted, sfb_permuted) and (m, n, k, 1) per group.
+    """
+    return competition_group_gemm(data)

@@ -1,0 +1,77 @@
+"""NVFP4 as a value, and the sizes of its scale buffers. Integers only: knows no array library."""
+
+from typing import Any, NamedTuple
+
+SF_VEC = 16
+"""Elements along K that share one scale."""
+
+ATOM_ROWS, ATOM_COLS = 128, 4
+"""Rows and scales of one atom (512 bytes) of the blocked layout."""
+
+
+class NVFP4(NamedTuple):
+    """A quantised tensor: value = code * scale * global_scale."""
+
+    data: Any
+    """fp4 codes, two per byte: [.., M, K/2]."""
+    scales: Any
+    """e4m3 scales, linear [.., M, K/16] or blocked."""
+    global_scale: Any
+    """The decode multiplier: a float or a 1-element float32 tensor."""
+
+
+def _ceil_div(x: int, y: int) -> int:
+    return -(-x // y)
+
+
+def scale_columns(k: int) -> int:
+    """Scales per row of K elements."""
+    if k % SF_VEC:
+        raise ValueError(f"k: {k}, expected a multiple of {SF_VEC}")
+    return k // SF_VEC
+
+
+def linear_shape(rows: int, k: int) -> tuple[int, int]:
+    """Shape of the linear scales of a [rows, K] tensor."""
+    return rows, scale_columns(k)
+
+
+def blocked_shape(rows: int, k: int) -> tuple[int, int]:
+    """Padded shape of the blocked scales of a [rows, K] tensor; its product is the buffer's size in bytes."""
+    return (
+        _ceil_div(rows, ATOM_ROWS) * ATOM_ROWS,
+        _ceil_div(scale_columns(k), ATOM_COLS) * ATOM_COLS,
+    )
+
+
+def blocked_bytes(rows: int, k: int) -> int:
+    """Size of the blocked scales of a [rows, K] tensor."""
+    padded_rows, padded_columns = blocked_shape(rows, k)
+    return padded_rows * padded_columns
+
+
+def blocked_offset(row: int, column: int, k: int) -> int:
+    """Where in its blocked buffer the scale of `row` and of the 16 elements from K = 16 * column lies."""
+    atom = row // ATOM_ROWS * _ceil_div(scale_columns(k), ATOM_COLS) + column // ATOM_COLS
+    return (
+        atom * ATOM_ROWS * ATOM_COLS
+        + row % 32 * 16
+        + row // 32 % 4 * ATOM_COLS
+        + column % ATOM_COLS
+    )
+
+
+def grouped_blocked_shape(rows: int, k: int, groups: int) -> tuple[int, int]:
+    """Padded shape that holds the blocked scales of `rows` rows, however `groups` groups split them.
+
+    Every group begins an atom of its own. `quantize(..., offsets=)` returns this shape.
+    """
+    return (rows // ATOM_ROWS + groups) * ATOM_ROWS, blocked_shape(0, k)[1]
+
+
+def global_scale_from_divisor(divisor: Any) -> Any:
+    """The decode multiplier from its inverse, which is what compressed-tensors checkpoints store.
+
+    Works on floats and on tensors alike.
+    """
+    return 1.0 / divisor

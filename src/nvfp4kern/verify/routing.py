@@ -1,0 +1,157 @@
+"""The oracle of `route`: logits and bounds, keys, group-limited selection, weights, permutation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .reference import FLT_MIN, UNIT, Expected, check, error_bound, matmul, round_to
+
+SCORES = ("topk_softmax", "softmax_topk", "sigmoid")
+
+
+@dataclass
+class Options:
+    """The arguments of `route` that steer selection and weights."""
+
+    k: int
+    score: str = "topk_softmax"
+    correction_bias: np.ndarray | None = None
+    n_group: int = 1
+    topk_group: int = 1
+    renormalize: bool | None = None
+    scaling_factor: float = 1.0
+
+    @property
+    def normalized(self):
+        return self.score == "sigmoid" if self.renormalize is None else self.renormalize
+
+
+def logits(x, w, alpha=1.0, c=1):
+    """x [M, K], w [N, K] -> alpha[n] * sum_k x*w [M, N] and its bound e, float64."""
+    alpha = np.asarray(alpha, np.float32).astype(np.float64)
+    total, magnitude = matmul(x, w)
+    with np.errstate(invalid="ignore"):
+        exact = alpha * total
+        e = error_bound(total, magnitude, x.shape[1], alpha, 0.0, c)
+    return exact, np.where(np.isfinite(exact), e, 0)
+
+
+def sigmoid(x):
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def keys(logit, e, options):
+    """What selection compares, and how far a backend's key may lie from it."""
+    if options.correction_bias is None:
+        return logit, e
+    key = round_to(sigmoid(logit), "float32").astype(np.float64)
+    key = round_to(key + options.correction_bias, "float32").astype(np.float64)
+    return key, e / 4 + UNIT * (6 + np.abs(key))  # sigmoid rises by at most 1/4
+
+
+def group_scores(key, options):
+    """[M, N] -> [M, n_group]: the largest key, with a correction bias the sum of the two largest.
+
+    NaN keys do not count; a group of nothing else scores NaN.
+    """
+    groups = key.reshape(len(key), options.n_group, key.shape[1] // options.n_group)
+    ranked = -np.sort(-groups, axis=-1)  # falling, NaN last
+    best = ranked[..., 0]
+    if options.correction_bias is None or ranked.shape[-1] == 1:
+        return best
+    second = ranked[..., 1]
+    return np.where(np.isnan(second), best, round_to(best + second, "float32"))
+
+
+def _in_best_groups(key, options):
+    scores = group_scores(key, options)
+    chosen = np.zeros(scores.shape, bool)
+    best = np.argsort(-scores, axis=-1, kind="stable")[:, : options.topk_group]
+    np.put_along_axis(chosen, best, True, axis=-1)
+    return np.repeat(chosen, key.shape[1] // options.n_group, axis=1)
+
+
+def select(key, options):
+    """[M, N] exact keys -> ids [M, k]: falling keys, ties to the lower expert, NaN last."""
+    allowed = _in_best_groups(key, options)
+    order = np.argsort(-key, axis=-1, kind="stable")
+    refused = ~np.take_along_axis(allowed, order, axis=-1)
+    order = np.take_along_axis(order, np.argsort(refused, axis=-1, kind="stable"), axis=-1)
+    return order[:, : options.k]
+
+
+def wrong_ids(ids, key, e, options):
+    """None, or what is wrong with a row's ids, for keys [N] known to within e [N], none NaN.
+
+    Selected keys >= unselected keys - 2e; groups likewise by their scores, unselected experts
+    counting where their group is certainly in.
+    """
+    if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) >= len(key):
+        return f"ids {ids} are not distinct experts of {len(key)}"
+    slack = 2 * e.max()
+    if (np.diff(key[ids]) > slack).any():
+        return f"ids {ids} are not in selection order, keys {key[ids]}"
+    size = len(key) // options.n_group
+    scores = group_scores(key[None], options)[0]
+    group_slack = slack
+    if options.correction_bias is not None:
+        group_slack = 2 * slack + UNIT * np.abs(scores).max()
+    ranked = np.sort(scores)[::-1]
+    last_in = ranked[options.topk_group - 1]
+    touched = np.zeros(options.n_group, bool)
+    touched[np.asarray(ids) // size] = True
+    if touched.sum() > options.topk_group or (scores[touched] < last_in - group_slack).any():
+        return f"ids {ids} come from groups {np.flatnonzero(touched)} with scores {scores[touched]}"
+    if options.topk_group < options.n_group:
+        touched |= scores > ranked[options.topk_group] + group_slack
+    else:
+        touched[:] = True
+    rest = np.setdiff1d(np.flatnonzero(np.repeat(touched, size)), ids)
+    if rest.size and key[rest].max() > key[ids].min() + slack:
+        return f"ids {ids} leave out expert {rest[key[rest].argmax()]} of key {key[rest].max()}"
+    return None
+
+
+def weights(logit, e, ids, options):
+    """[M, N] logits and the ids chosen -> the Expected [M, k] weights.
+
+    A logit off by e changes an exponential by the factor exp(e), a quotient by exp(2e); the rest is
+    rounding.
+    """
+    chosen = np.take_along_axis(logit, ids, axis=-1)
+    over_all = options.score == "softmax_topk" and not options.normalized
+    involved = logit if over_all else chosen
+    spread, floor = 0.0, FLT_MIN
+    with np.errstate(all="ignore"):
+        if options.score == "sigmoid":
+            value = sigmoid(chosen)
+            if options.normalized:
+                total = value.sum(axis=-1, keepdims=True) + np.float64(np.float32(1e-20))
+                value, floor = value / total, FLT_MIN / total
+        else:
+            top = involved.max(axis=-1, keepdims=True)
+            value = np.exp(chosen - top) / np.exp(involved - top).sum(axis=-1, keepdims=True)
+            spread = np.abs(chosen - top) + 1
+        value = value * np.float64(np.float32(options.scaling_factor))
+        rounding = UNIT * (involved.shape[1] + 16 + 2 * spread)
+        error = np.abs(value) * (np.expm1(2 * e.max(axis=-1, keepdims=True)) + rounding)
+        error = error + floor * np.abs(options.scaling_factor)
+    return Expected.within(value, np.where(np.isfinite(error), error, 0))
+
+
+def scatter(values, ids, experts):
+    """[M, k] weights -> [M, N], zeros elsewhere."""
+    dense = np.zeros((len(ids), experts), values.dtype)
+    np.put_along_axis(dense, ids, values, axis=-1)
+    return dense
+
+
+def permutation(ids, experts):
+    """counts [N], offsets [N+1], sorted_rows [M*k] (m*k + slot by expert, ascending within one)."""
+    counts = np.bincount(ids.ravel(), minlength=experts)
+    return counts, np.append(0, np.cumsum(counts)), np.argsort(ids.ravel(), kind="stable")
+
+
+def check_weights(got, logit, e, ids, options, dtype="float32"):
+    return check(got, weights(logit, e, ids, options), dtype)

@@ -1,0 +1,147 @@
+"""One good call for each operator, for tests that spoil one argument at a time."""
+
+import torch
+from generators import Guarded
+
+import nvfp4kern
+
+M, N, K, G, L = 6, 10, 64, 3, 2
+
+
+def bytes_of(*shape, device):
+    return torch.full(shape, 0x22, dtype=torch.uint8, device=device)
+
+
+def gemm(device):
+    return {
+        "a": bytes_of(M, K // 2, device=device),
+        "b": bytes_of(N, K // 2, device=device),
+        "sfa": bytes_of(M, K // 16, device=device),
+        "sfb": bytes_of(N, K // 16, device=device),
+        "alpha": torch.ones(N, device=device),
+        "bias": torch.ones(N, device=device),
+        "out": Guarded((M, N), "float16", device),
+    }
+
+
+def gemv(device):
+    return gemm(device) | {
+        "b": bytes_of(1, K // 2, device=device),
+        "sfb": bytes_of(1, K // 16, device=device),
+        "alpha": torch.ones(M, device=device),
+        "bias": None,
+        "out": Guarded((M, 1), "float16", device),
+    }
+
+
+def batched(device):
+    args = gemm(device)
+    for name in ("a", "b", "sfa", "sfb"):
+        args[name] = args[name].expand(L, *args[name].shape).contiguous()
+    return args | {"out": Guarded((L, M, N), "float16", device)}
+
+
+def w4a16(device):
+    a = torch.ones((M, K), dtype=torch.float16, device=device)
+    return gemm(device) | {"a": a, "sfa": None}
+
+
+def dual_gemm(device):
+    args = gemm(device)
+    return {
+        "a": args["a"],
+        "b1": args["b"],
+        "b2": args["b"].clone(),
+        "sfa": args["sfa"],
+        "sfb1": args["sfb"],
+        "sfb2": args["sfb"].clone(),
+        "out": args["out"],
+    }
+
+
+def group_list(device):
+    args = gemm(device)
+    groups = {name: [args[name].clone() for _ in range(G)] for name in ("a", "b", "sfa", "sfb")}
+    return groups | {"out": [Guarded((M, N), "float16", device) for _ in range(G)]}
+
+
+def contiguous(device):
+    args = gemm(device)
+    return args | {
+        "b": bytes_of(G, N, K // 2, device=device),
+        "sfb": bytes_of(G, N, K // 16, device=device),
+        "offsets": torch.tensor([0, 2, 2, M], dtype=torch.int32, device=device),
+        "alpha": torch.ones((G, N), device=device),
+        "bias": torch.ones((G, N), device=device),
+    }
+
+
+def route(device):
+    return {
+        "x": torch.ones((M, K), dtype=torch.float16, device=device),
+        "w": torch.ones((N, K), dtype=torch.float16, device=device),
+        "k": 4,
+        "out": [Guarded((M, 4), "float32", device), Guarded((M, 4), torch.int32, device)],
+    }
+
+
+def sigmoid(device):
+    return route(device) | {"score": "sigmoid", "correction_bias": torch.ones(N, device=device)}
+
+
+def permuting(device):
+    args = route(device)
+    args["out"] += [Guarded(shape, torch.int32, device) for shape in ((N,), (N + 1,), (M * 4,))]
+    return args | {"permutation": True}
+
+
+def quantize(device):
+    return {
+        "x": torch.ones((M, K), dtype=torch.float16, device=device),
+        "out": [Guarded((M, K // per_byte), torch.uint8, device) for per_byte in (2, 16)],
+    }
+
+
+def dequantize(device):
+    args = gemm(device)
+    return {"q": (args["a"], args["sfa"], 1.0), "out": Guarded((M, K), "float16", device)}
+
+
+def to_blocked(device):
+    out = Guarded((128, 4), torch.uint8, device)
+    return {"scales": bytes_of(M, 4, device=device), "out": out}
+
+
+def from_blocked(device):
+    out = Guarded((M, 4), torch.uint8, device)
+    return {"buffer": bytes_of(128, 4, device=device), "rows": M, "cols": 4, "out": out}
+
+
+FUNCTIONS = {
+    gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
+    group_list: "grouped_gemm", contiguous: "grouped_gemm", route: "route", sigmoid: "route",
+    permuting: "route",
+    quantize: "quantize", dequantize: "dequantize", to_blocked: "to_blocked",
+    from_blocked: "from_blocked",
+}  # fmt: skip
+
+
+def guards_in(value):
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in items if isinstance(item, Guarded)]
+
+
+def tensors_of(value):
+    if isinstance(value, Guarded):
+        return value.tensor
+    return type(value)(map(tensors_of, value)) if type(value) in (list, tuple) else value
+
+
+def invoke(base, args):
+    """Positional what is so by design, keywords the rest; None means not given, but for scales."""
+    function = getattr(nvfp4kern, FUNCTIONS[base])
+    names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
+    names += ("buffer", "rows", "cols")
+    args = {name: tensors_of(value) for name, value in args.items()}
+    positional = [args.pop(name) for name in names if name in args]
+    return function(*positional, **{name: v for name, v in args.items() if v is not None})

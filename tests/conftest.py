@@ -1,0 +1,52 @@
+"""Every test that computes runs on every backend that this build and this machine have."""
+
+from dataclasses import dataclass
+
+import pytest
+
+import nvfp4kern
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A row of nvfp4kern.backends(). `c` scales the error bound of its matrix products."""
+
+    name: str
+    device: str
+    c: int
+
+
+ROWS = [
+    Backend(row["name"], "cpu", 1) if row["name"] == "cpu" else Backend(row["name"], "cuda", 12)
+    for row in nvfp4kern.backends()
+    if row["available"]
+]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: minutes of arithmetic; only with --slow")
+    config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="slow: give --slow")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(params=ROWS, ids=lambda row: row.name)
+def backend(request, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_BACKEND", request.param.name)
+    return request.param
+
+
+@pytest.fixture
+def device(backend):
+    return backend.device

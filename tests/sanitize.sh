@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The operators' tests under AddressSanitizer and UndefinedBehaviorSanitizer: tests/sanitize.sh [pytest arguments]
+#
+# Builds a copy of the tree into a temporary folder (the normal install and build/ stay as they are) and runs $PYTHON,
+# which must have the test extra installed. torch takes part: it runs under a preloaded libasan. Leaks of Python itself
+# drown ours, so detect_leaks=0; tests/test_lifetime.py counts ours.
+set -euo pipefail
+
+die() { echo "sanitize.sh: $*" >&2; exit 1; }
+
+python=${PYTHON:-python}
+root=$(cd "$(dirname "$0")/.." && pwd)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+cp -r "$root"/{pyproject.toml,setup.py,README.md,LICENSE,csrc,src,tests} "$tree"
+find "$tree" \( -name '*.so' -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +
+NVFP4KERN_SANITIZE=1 "$python" -m pip install --quiet --no-deps --target "$tree/installed" "$tree"
+rm -rf "$tree/src"
+
+cc=${CC:-gcc}
+runtime=$("$cc" -print-file-name=libasan.so)
+[ -e "$runtime" ] || die "$cc has no libasan.so"
+
+sanitized() {
+    # Python's own pools hide overruns: every allocation goes to malloc. libasan wraps the throwing of C++ exceptions,
+    # as torch does, and finds what it wraps only where libstdc++ is there from the start.
+    env PYTHONPATH="$tree/installed" PYTHONMALLOC=malloc NVFP4KERN_SANITIZED=1 \
+        LD_PRELOAD="$(realpath "$runtime") $("$cc" -print-file-name=libstdc++.so.6)" \
+        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1:log_path=$tree/report" \
+        UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:log_path=$tree/report" \
+        "$python" "$@"
+}
+
+echo "-- the sanitizers see a bug"
+# An array that lies about its size: the library must be caught reading past the end, in its own code.
+cat > "$tree/bug.py" <<'PYTHON'
+import numpy as np
+import nvfp4kern
+
+assert "installed" in nvfp4kern.__file__, nvfp4kern.__file__
+assert "libasan" in open("/proc/self/maps").read()
+real = np.zeros(4096, np.uint8)
+lie = np.lib.stride_tricks.as_strided(real, (64, 128), (128, 1))
+nvfp4kern.to_blocked(lie)
+PYTHON
+if sanitized "$tree/bug.py" 2> "$tree/bug.log"; then
+    die "a read past the end of a buffer went unnoticed"
+fi
+cat "$tree"/report.* >> "$tree/bug.log" 2> /dev/null || true
+rm -f "$tree"/report.*
+grep -q 'heap-buffer-overflow' "$tree/bug.log" && grep -q 'cpu_relayout' "$tree/bug.log" || {
+    cat "$tree/bug.log" >&2
+    die "expected a report of a heap-buffer-overflow in cpu_relayout"
+}
+# A shared object that UBSan instrumented calls its handlers.
+nm -D --undefined-only "$tree"/installed/nvfp4kern/_C.abi3.so | grep -q __ubsan_handle
+echo "found, as it must be"
+
+echo "-- the tests"
+cd "$tree"
+if [ $# -eq 0 ]; then
+    # Left out: what asserts memory or starts programs of its own, what is about text, what needs gigabytes.
+    set -- --ignore=tests/test_lifetime.py --ignore=tests/test_source_rules.py --ignore=tests/test_reference.py
+    set -- "$@" -m "not large and not slow" --hypothesis-seed=0
+fi
+# Reports go to files: pytest catches what a dying process writes.
+code=0
+sanitized -m pytest -q -p no:cacheprovider "$@" || code=$?
+if compgen -G "$tree/report.*" > /dev/null; then
+    cat "$tree"/report.* >&2
+    die "the sanitizers found something, see above"
+fi
+exit $code

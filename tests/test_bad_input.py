@@ -1,0 +1,267 @@
+"""Bad input raises an error that names the argument, and changes nothing."""
+
+import re
+
+import pytest
+import torch
+from calls import (
+    FUNCTIONS,
+    K,
+    M,
+    N,
+    batched,
+    contiguous,
+    dequantize,
+    dual_gemm,
+    from_blocked,
+    gemm,
+    gemv,
+    group_list,
+    guards_in,
+    invoke,
+    permuting,
+    quantize,
+    route,
+    sigmoid,
+    tensors_of,
+    to_blocked,
+    w4a16,
+)
+from generators import Guarded, unchanged
+
+
+def refused(base, device, change, exception, name):
+    args = base(device)
+    guards = [guard for value in args.values() for guard in guards_in(value)]
+    args |= change(args)
+    guards += [guard for value in args.values() for guard in guards_in(value)]
+    watched = [t for t in tensors_of(list(args.values())) if isinstance(t, torch.Tensor)]
+    with unchanged([t for t in watched if t.is_contiguous() and t.numel() < 2**20]):
+        with pytest.raises(exception) as caught:
+            invoke(base, args)
+    assert re.match(rf"{re.escape(name)}(\[\d+\])?:", str(caught.value)), str(caught.value)
+    assert all(guard.untouched() for guard in guards)
+
+
+@pytest.mark.parametrize("base", FUNCTIONS, ids=lambda f: f.__name__)
+def test_the_good_input_is_good(device, base):
+    args = base(device)
+    invoke(base, args)
+    for guard in guards_in(args["out"]):
+        assert guard.guards_intact() and not guard.untouched()
+
+
+def to(name, **options):
+    return lambda args: {name: args[name].to(**options)}
+
+
+def swap(name, make):
+    return lambda args: {name: make(args[name])}
+
+
+def wide(t):
+    """The same shape with an inner stride of 2."""
+    return t.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+def output(*shape, dtype="float16"):
+    return lambda args: {"out": Guarded(shape, dtype, args["a"].device)}
+
+
+def one_of(name, index, make):
+    def change(args):
+        items = list(args[name])
+        items[index] = make(items[index])
+        return {name: items}
+
+    return change
+
+
+def item(index, *shape, dtype="float32"):
+    def change(args):
+        outs = list(args["out"])
+        outs[index] = Guarded(shape, dtype, "cpu")
+        return {"out": outs}
+
+    return change
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def zeros(*shape, dtype=torch.uint8):
+    return torch.zeros(shape, dtype=dtype)
+
+
+def given(**args):
+    """Replaces arguments, whatever they were."""
+    return lambda _: args
+
+
+def cut(*names, k):
+    """The first k bytes of every row."""
+    return lambda args: {n: args[n][:, : k // 8 if n.startswith("sf") else k] for n in names}
+
+
+BAD = [
+    # wrong dtype
+    (gemm, to("a", dtype=torch.int16), TypeError, "a"),
+    (gemm, to("b", dtype=torch.float16), TypeError, "b"),
+    (gemm, to("sfa", dtype=torch.float32), TypeError, "sfa"),
+    (gemm, to("sfb", dtype=torch.int8), TypeError, "sfb"),
+    (gemm, to("alpha", dtype=torch.float16), TypeError, "alpha"),
+    (gemm, to("bias", dtype=torch.float64), TypeError, "bias"),
+    (gemm, output(M, N, dtype=torch.int32), TypeError, "out"),
+    (gemv, to("a", dtype=torch.float16), TypeError, "a"),
+    (gemv, to("b", dtype=torch.float32), TypeError, "b"),
+    (w4a16, to("a", dtype=torch.float32), TypeError, "a"),
+    (dual_gemm, to("b2", dtype=torch.float16), TypeError, "b2"),
+    (dual_gemm, to("sfb1", dtype=torch.float16), TypeError, "sfb1"),
+    (contiguous, to("b", dtype=torch.bfloat16), ValueError, "sfb"),
+    (route, to("x", dtype=torch.float32), TypeError, "x"),
+    (route, to("w", dtype=torch.bfloat16), TypeError, "w"),
+    (quantize, to("x", dtype=torch.float64), TypeError, "x"),
+    (to_blocked, to("scales", dtype=torch.float16), TypeError, "scales"),
+    (from_blocked, to("buffer", dtype=torch.int32), TypeError, "buffer"),
+    (dequantize, one_of("q", 0, torch.Tensor.half), TypeError, "q.data"),
+    (dequantize, one_of("q", 1, torch.Tensor.half), TypeError, "q.scales"),
+    # wrong rank
+    (gemm, swap("a", lambda t: t[0]), ValueError, "a"),
+    (gemm, swap("b", lambda t: t[None, None]), ValueError, "b"),
+    (gemm, swap("b", lambda t: t[None]), ValueError, "b"),
+    (batched, swap("b", lambda t: t[:1]), ValueError, "b"),
+    (batched, swap("sfa", lambda t: t[0]), ValueError, "sfa"),
+    (gemm, swap("sfa", lambda t: t[None]), ValueError, "sfa"),
+    (gemm, swap("alpha", lambda t: t[None]), ValueError, "alpha"),
+    (gemm, swap("bias", lambda t: t[None]), ValueError, "bias"),
+    (contiguous, swap("b", lambda t: t[0]), ValueError, "b"),
+    (contiguous, swap("a", lambda t: t[None]), ValueError, "a"),
+    (route, swap("x", lambda t: t[None]), ValueError, "x"),
+    (quantize, swap("x", lambda t: t[0]), ValueError, "x"),
+    # K not a multiple of 16, K that differs
+    (gemm, swap("a", lambda t: t[:, :28]), ValueError, "a"),
+    (w4a16, swap("a", lambda t: t[:, :56]), ValueError, "a"),
+    (gemm, swap("b", lambda t: t[:, :24]), ValueError, "sfb"),
+    (gemm, cut("b", "sfb", k=24), ValueError, "b"),
+    (gemv, cut("b", "sfb", k=24), ValueError, "b"),
+    (dual_gemm, cut("b2", "sfb2", k=24), ValueError, "b2"),
+    (route, swap("w", lambda t: t[:, :48]), ValueError, "w"),
+    (quantize, swap("x", lambda t: t[:, :56]), ValueError, "x"),
+    # rows that differ
+    (gemv, lambda args: {"b": args["a"], "sfb": args["sfa"]}, ValueError, "b"),
+    (dual_gemm, lambda args: {"b2": args["b2"][1:], "sfb2": args["sfb2"][1:]}, ValueError, "b2"),
+    (gemm, swap("alpha", lambda t: t[:-1]), ValueError, "alpha"),
+    (gemm, swap("bias", lambda t: t[:1]), ValueError, "bias"),
+    (contiguous, swap("alpha", lambda t: t[:2]), ValueError, "alpha"),
+    (contiguous, swap("bias", lambda t: t[0]), ValueError, "bias"),
+    # scales
+    (gemm, swap("sfa", lambda t: t[:-1]), ValueError, "sfa"),
+    (gemm, swap("sfb", lambda t: t[:, :-1]), ValueError, "sfb"),
+    (gemm, swap("sfb", wide), ValueError, "sfb"),
+    (gemm, given(scale_layout="blocked"), ValueError, "sfa"),
+    (gemm, given(scale_layout=("linear", "blocked")), ValueError, "sfb"),
+    (gemm, given(sfa=zeros(32, 4, 1, 4, 1)), ValueError, "sfa"),
+    (contiguous, given(sfa=zeros(128, 4),
+                            scale_layout=("blocked", "linear")), ValueError, "sfa"),
+    (dual_gemm, given(sfb2=zeros(511),
+                           sfb1=zeros(512),
+                           scale_layout=("linear", "blocked")), ValueError, "sfb2"),
+    (from_blocked, swap("buffer", lambda t: t[:127]), ValueError, "buffer"),
+    (from_blocked, given(rows=129, out=None), ValueError, "buffer"),
+    (from_blocked, given(rows=-1), ValueError, "rows"),
+    (from_blocked, given(cols=-1), ValueError, "cols"),
+    (w4a16, given(sfa=zeros(M, K // 16)), ValueError, "sfa"),
+    (gemm, given(sfa=None), ValueError, "sfa"),
+    # strides
+    (gemm, swap("a", wide), ValueError, "a"),
+    (w4a16, swap("a", wide), ValueError, "a"),
+    (route, swap("x", wide), ValueError, "x"),
+    (quantize, swap("x", wide), ValueError, "x"),
+    (contiguous, given(offsets=int32(*[0] * 8)[::2]), ValueError, "offsets"),
+    # out
+    (gemm, output(M + 1, N), ValueError, "out"),
+    (gemm, output(N, M), ValueError, "out"),
+    (gemm, output(1, M, N), ValueError, "out"),
+    (gemv, output(M), ValueError, "out"),
+    (gemm, given(out_dtype="float32"), (TypeError, ValueError), "out_dtype"),
+    (gemm, given(out=torch.zeros(1, dtype=torch.float16).expand(M, N)), ValueError, "out"),
+    (gemm, given(out=zeros(2 * M, 2 * N, dtype=torch.half)[::2, ::2]), ValueError, "out"),
+    (group_list, lambda args: {"out": args["out"][:2]}, ValueError, "out"),
+    (group_list, lambda args: {"out": [args["out"][0]] * 3}, ValueError, "out"),
+    (route, item(0, M, 5), ValueError, "out"),
+    (route, item(1, M, 4, dtype=torch.float32), TypeError, "out"),
+    (permuting, item(2, N + 1, dtype=torch.int32), ValueError, "out"),
+    (permuting, item(3, N, dtype=torch.int32), ValueError, "out"),
+    (permuting, item(4, M * 4 - 1, dtype=torch.int32), ValueError, "out"),
+    (quantize, item(1, M, 5, dtype=torch.uint8), ValueError, "out"),
+    (quantize, item(0, M, K, dtype=torch.uint8), ValueError, "out"),
+    # groups
+    (group_list, lambda args: {"b": args["b"][:2]}, ValueError, "b"),
+    (group_list, lambda args: {"sfa": args["sfa"][:2]}, ValueError, "sfa"),
+    (group_list, lambda args: {"sfb": args["sfb"] * 2}, ValueError, "sfb"),
+    (group_list, lambda args: {"alpha": [1.0]}, ValueError, "alpha"),
+    (group_list, lambda args: {"bias": []}, ValueError, "bias"),
+    (group_list, one_of("a", 1, lambda t: t[:, :24]), ValueError, "sfa"),
+    (group_list, one_of("b", 2, lambda t: t.half()), (TypeError, ValueError), "sfb"),
+    (group_list, given(offsets=int32(0, 0, 0, 0)), ValueError, "offsets"),
+    (contiguous, given(offsets=None), TypeError, "offsets"),
+    (contiguous, given(offsets=int32(0, 3, 2, M)), ValueError, "offsets"),
+    (contiguous, given(offsets=int32(0, 3, 3, M + 1)), ValueError, "offsets"),
+    (contiguous, given(offsets=int32(-1, 3, 3, M)), ValueError, "offsets"),
+    (contiguous, given(offsets=int32(0, 3, M)), ValueError, "offsets"),
+    (contiguous, to("offsets", dtype=torch.int64), TypeError, "offsets"),
+    (quantize, given(offsets=torch.tensor([0, M], dtype=torch.int32)), ValueError, "offsets"),
+    # numbers
+    (route, given(k=0), ValueError, "k"),
+    (route, given(k=-1), ValueError, "k"),
+    (route, given(k=N + 1), ValueError, "k"),
+    (route, given(k=2.0), TypeError, "k"),
+    (route, given(k=2**70), ValueError, "k"),
+    (route, given(n_group=3), ValueError, "n_group"),
+    (route, given(n_group=0), ValueError, "n_group"),
+    (route, given(n_group=5, topk_group=6), ValueError, "topk_group"),
+    (route, given(n_group=5, topk_group=1), ValueError, "k"),
+    (route, given(scaling_factor=1e39), ValueError, "scaling_factor"),
+    (route, given(correction_bias=torch.zeros(N)), ValueError, "correction_bias"),
+    (sigmoid, swap("correction_bias", lambda t: t[1:]), ValueError, "correction_bias"),
+    (sigmoid, to("correction_bias", dtype=torch.float16), TypeError, "correction_bias"),
+    (route, given(w=torch.zeros((1025, K), dtype=torch.float16)), ValueError, "w"),
+    (gemm, given(alpha=1e39), ValueError, "alpha"),
+    (gemm, given(alpha="1"), TypeError, "alpha"),
+    (quantize, given(global_scale=0.0), ValueError, "global_scale"),
+    (quantize, given(global_scale=-1.0), ValueError, "global_scale"),
+    (quantize, given(global_scale=float("nan")), ValueError, "global_scale"),
+    (quantize, given(global_scale=float("inf")), ValueError, "global_scale"),
+    (quantize, given(global_scale=1e-60), ValueError, "global_scale"),
+    (quantize, given(global_scale=torch.ones(2)), ValueError, "global_scale"),
+    # option words
+    (gemm, given(scale_layout="swizzled"), ValueError, "scale_layout"),
+    (gemm, given(scale_layout=("linear",)), ValueError, "scale_layout"),
+    (gemm, given(out_dtype="float8"), ValueError, "out_dtype"),
+    (dual_gemm, given(activation="swish"), ValueError, "activation"),
+    (route, given(score="softmax"), ValueError, "score"),
+    (quantize, given(global_scale="max"), ValueError, "global_scale"),
+    (quantize, given(scale_layout=("linear", "linear")), (TypeError, ValueError), "scale_layout"),
+    (route, given(dense=1), TypeError, "dense"),
+    (route, given(renormalize=False), ValueError, "renormalize"),
+    (route, given(renormalize=0), TypeError, "renormalize"),
+    # no tensors
+    (gemm, given(a=None), TypeError, "a"),
+    (gemm, given(b=object()), TypeError, "b"),
+    (gemm, given(sfb=[1, 2]), TypeError, "sfb"),
+    (gemm, given(out=3), TypeError, "out"),
+    (dual_gemm, given(sfb2=None), (TypeError, ValueError), "sfb2"),
+    (route, given(x=None), TypeError, "x"),
+    (dequantize, given(q=None), TypeError, "q"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "base, change, exception, name",
+    [pytest.param(*case, id=f"{n}-{case[0].__name__}-{case[3]}") for n, case in enumerate(BAD)],
+)
+def test_bad_input(device, base, change, exception, name):
+    if device != "cpu":
+        pytest.skip("the same checks, before any backend")
+    refused(base, device, change, exception, name)

@@ -1,0 +1,357 @@
+"""gemm: D[m,n] = alpha[n] * sum_k A[m,k] B[n,k] + bias[n]."""
+
+import numpy as np
+import pytest
+import torch
+from generators import (
+    DTYPES,
+    ODD_SHAPES,
+    ORDERS,
+    SCALE_FORMS,
+    assert_ok,
+    codes,
+    floats,
+    layout_of,
+    rng_of,
+    run,
+    scale_bytes,
+    scales,
+    unchanged,
+    values,
+)
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference
+
+BATCHES = (None, 1, 3)
+
+
+def operands(rng, make, m, n, k, batch=None, **options):
+    lead = () if batch is None else (batch,)
+    return make(rng, *lead, m, k, **options), make(rng, *lead, n, k, **options)
+
+
+def run_gemm(a, b, device, *, forms=("linear", "linear"), rng=None, byte=None, **options):
+    rng = rng or rng_of(9)
+    shape = (*a.codes.shape[:-1], b.codes.shape[-2])
+    sf = [scales(o, form, rng, device, byte) for o, form in zip((a, b), forms, strict=True)]
+    layout = tuple(layout_of(form) for form in forms)
+    return run(
+        nvfp4kern.gemm,
+        codes(a, device),
+        codes(b, device),
+        *sf,
+        shape=shape,
+        device=device,
+        scale_layout=layout if layout[0] != layout[1] else layout[0],
+        **options,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("m, n, k", ODD_SHAPES)
+def test_exact_family_is_the_oracle_to_the_bit(device, m, n, k, batch, dtype):
+    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
+    x, total = reference.matmul(a.values, b.values)
+    assert data.is_exact(a.values, b.values, total)
+    got = run_gemm(a, b, device, dtype=dtype)
+    assert_ok(reference.check_bits(got, reference.round_to(x, dtype)))
+
+
+@pytest.mark.parametrize("form_b", SCALE_FORMS)
+@pytest.mark.parametrize("form_a", SCALE_FORMS)
+@pytest.mark.parametrize("batch", (None, 2))
+def test_scale_layouts(device, form_a, form_b, batch):
+    m, n, k = 131, 40, 112
+    a, b = operands(rng_of(1), data.exact_family, m, n, k, batch)
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    got = run_gemm(a, b, device, forms=(form_a, form_b))
+    assert_ok(reference.check_bits(got, want))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("batch", (None, 2))
+def test_output_orders(device, order, batch, dtype):
+    a, b = operands(rng_of(2), data.exact_family, 33, 18, 64, batch)
+    want = reference.gemm(a.values, b.values).rounded(dtype)
+    got = run_gemm(a, b, device, order=order, dtype=dtype)
+    assert_ok(reference.check_bits(got, want))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_overflow_goes_to_infinity(device, dtype):
+    a, b = operands(rng_of(3), data.exact_family, 20, 30, 512, low=6, high=8)
+    want = reference.gemm(a.values, b.values).rounded(dtype)
+    assert np.isinf(want).any() == (dtype == "float16")
+    assert_ok(reference.check_bits(run_gemm(a, b, device, dtype=dtype), want))
+
+
+def test_subnormal_outputs(device):
+    a, b = operands(rng_of(4), data.exact_family, 20, 30, 16, low=-9, high=-7)
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    assert ((want != 0) & (np.abs(want) < 2.0**-14)).any()
+    assert_ok(reference.check_bits(run_gemm(a, b, device), want))
+
+
+def test_long_k(device):
+    a, b = operands(rng_of(5), data.exact_family, 3, 5, 7168)
+    x, total = reference.matmul(a.values, b.values)
+    assert data.is_exact(a.values, b.values, total)
+    got = run_gemm(a, b, device, dtype="float32")
+    assert_ok(reference.check_bits(got, x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("forms", [("linear", "blocked"), ("permuted", "strided")])
+@pytest.mark.parametrize("m, n, k", [*ODD_SHAPES, (20, 24, 4096)])
+def test_full_range_is_within_the_bound(backend, m, n, k, forms, dtype):
+    a, b = operands(rng_of(m, n, k, 7), data.full_range, m, n, k)
+    got = run_gemm(a, b, backend.device, forms=forms, dtype=dtype)
+    expected = reference.gemm(a.values, b.values, c=backend.c)
+    assert_ok(reference.check(got, expected, dtype))
+
+
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+def test_every_code_pair_and_every_scale_pair(backend, form):
+    """K = 16 and one non-zero element: D is one product, exact in float32."""
+    rows = np.arange(16 * 127)
+    packed = np.zeros((rows.size, 8), np.uint8)
+    packed[:, 0] = rows % 16
+    operand = data.Operand(packed, (rows // 16).astype(np.uint8)[:, None])
+    left = data.Operand(packed[::7], operand.scales[::7])
+    got = run_gemm(left, operand, backend.device, forms=(form, form), dtype="float32")
+    want = reference.matmul(left.values, operand.values)[0]
+    assert_ok(reference.check_bits(got, want))
+
+
+@pytest.mark.parametrize("forms", [("linear", "linear"), ("blocked", "blocked")])
+@pytest.mark.parametrize("byte", (0x7F, 0xFF))
+def test_a_nan_scale_poisons_exactly_its_outputs(backend, forms, byte):
+    a, b = operands(rng_of(8), data.full_range, 37, 21, 96)
+    clean = run_gemm(a, b, backend.device, forms=forms)
+    a.scales[5, 2] = b.scales[11, 0] = byte
+    a.codes[5, 16:24] = 0  # the poisoned block has nothing but zero codes
+    got = run_gemm(a, b, backend.device, forms=forms)
+    nan = np.zeros(got.shape, bool)
+    nan[5, :] = nan[:, 11] = True
+    np.testing.assert_array_equal(np.isnan(got), nan)
+    np.testing.assert_array_equal(got[~nan], clean[~nan])
+
+
+@pytest.mark.parametrize("byte", (0x7F, 0xFF, 0x7E))
+def test_padding_reaches_no_output(device, byte):
+    a, b = operands(rng_of(10), data.exact_family, 33, 7, 48)
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    for form in ("blocked", "flat", "permuted"):
+        got = run_gemm(a, b, device, forms=(form, form), byte=byte)
+        assert_ok(reference.check_bits(got, want), form)
+
+
+def test_bit_7_of_a_scale_is_ignored(device):
+    a, b = operands(rng_of(11), data.exact_family, 33, 7, 48)
+    want = run_gemm(a, b, device)
+    a.scales |= rng_of(12).integers(0, 2, a.scales.shape, np.uint8) << 7
+    b.scales |= 0x80
+    np.testing.assert_array_equal(run_gemm(a, b, device), want)
+
+
+def alphas(rng, n, device):
+    column = rng.standard_normal(n).astype(np.float32)
+    wide = torch.from_numpy(np.repeat(column, 2)).to(device)
+    return {
+        "float": (0.3, 0.3),
+        "int": (-2, -2),
+        "zero": (0.0, 0.0),
+        "one element": (floats([-1.7], "float32", device), np.float32(-1.7)),
+        "0-d": (floats(0.11, "float32", device), np.float32(0.11)),
+        "per column": (floats(column, "float32", device), column),
+        "per column, strided": (wide[::2], column),
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", alphas(rng_of(0), 1, "cpu"))
+@pytest.mark.parametrize("bias_dtype", (None, *DTYPES))
+def test_alpha_and_bias(backend, kind, bias_dtype, dtype):
+    rng = rng_of(13)
+    a, b = operands(rng, data.full_range, 9, 27, 80, 2)
+    alpha, alpha_value = alphas(rng, 27, backend.device)[kind]
+    bias_value, bias = 0.0, None
+    if bias_dtype:
+        bias_value = data.halves(rng, bias_dtype, 27, scale=1e4)
+        bias = floats(bias_value, bias_dtype, backend.device)
+    got = run_gemm(a, b, backend.device, alpha=alpha, bias=bias, dtype=dtype)
+    expected = reference.gemm(a.values, b.values, alpha=alpha_value, bias=bias_value, c=backend.c)
+    assert_ok(reference.check(got, expected, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("m, n, k", ODD_SHAPES)
+def test_16_bit_activations(backend, m, n, k, a_dtype, dtype):
+    rng = rng_of(m, n, k)
+    device = backend.device
+    x = data.halves(rng, a_dtype, 2, m, k)
+    b = data.full_range(rng, 2, n, k)
+    for form in ("linear", "blocked"):
+        got = run(
+            nvfp4kern.gemm,
+            floats(x, a_dtype, device),
+            codes(b, device),
+            None,
+            scales(b, form, rng, device),
+            shape=(2, m, n),
+            device=device,
+            dtype=dtype,
+            scale_layout=form,
+        )
+        expected = reference.gemm(x.astype(np.float64), b.values, c=backend.c, nvfp4=False)
+        assert_ok(reference.check(got, expected, dtype), form)
+
+
+@pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
+def test_16_bit_activations_exact(device, a_dtype):
+    rng = rng_of(14)
+    x, b = data.small_integers(rng, 17, 208), data.exact_family(rng, 33, 208)
+    total, magnitude = reference.matmul(x.astype(np.float64), b.values)
+    assert data.is_exact(x, b.values, magnitude)
+    args = floats(x, a_dtype, device), codes(b, device), None, scale_bytes(b.scales, device)
+    got = run(nvfp4kern.gemm, *args, shape=(17, 33), device=device, dtype="float32")
+    assert_ok(reference.check_bits(got, total))
+
+
+def test_bfloat16_activations_keep_their_range(backend):
+    rng = rng_of(15)
+    x = data.halves(rng, "bfloat16", 5, 64, scale=1e30)
+    b = data.full_range(rng, 9, 64)
+    args = floats(x, "bfloat16", backend.device), codes(b, backend.device), None
+    sf = scale_bytes(b.scales, backend.device)
+    for dtype in ("float32", "bfloat16"):
+        got = run(nvfp4kern.gemm, *args, sf, shape=(5, 9), device=backend.device, dtype=dtype)
+        expected = reference.gemm(x.astype(np.float64), b.values, c=backend.c, nvfp4=False)
+        assert np.abs(expected.exact).max() > 1e32
+        assert_ok(reference.check(got, expected, dtype))
+
+
+@pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
+def test_16_bit_specials(device, a_dtype):
+    x = np.ones((4, 16), np.float32)
+    x[1, 3], x[2, 0], x[2, 1], x[3, 0] = np.nan, np.inf, -np.inf, np.inf
+    b = data.Operand(np.full((2, 8), 0x22, np.uint8), np.full((2, 1), 0x38, np.uint8))
+    b.codes[1, 0] = 0  # inf * 0
+    args = floats(x, a_dtype, device), codes(b, device), None, scale_bytes(b.scales, device)
+    got = run(nvfp4kern.gemm, *args, shape=(4, 2), device=device)
+    nan, inf = np.nan, np.inf
+    np.testing.assert_array_equal(got, [[16, 14], [nan, nan], [nan, nan], [inf, nan]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_k_gives_bias_or_zero(device, dtype):
+    a, b = operands(rng_of(16), data.full_range, 5, 7, 0, 2)
+    bias = np.arange(7, dtype=np.float32) - 3
+    got = run_gemm(a, b, device, dtype=dtype, bias=floats(bias, "float32", device), alpha=2.0)
+    np.testing.assert_array_equal(got, np.broadcast_to(bias, (2, 5, 7)))
+    for form in ("linear", "blocked"):
+        got = run_gemm(a, b, device, dtype=dtype, forms=(form, form))
+        assert_ok(reference.check_bits(got, np.zeros((2, 5, 7))))
+
+
+@pytest.mark.parametrize("batch, m, n", [(None, 0, 5), (None, 5, 0), (0, 3, 4), (2, 0, 0)])
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+def test_empty(device, batch, m, n, form):
+    a, b = operands(rng_of(17), data.full_range, m, n, 32, batch)
+    got = run_gemm(a, b, device, forms=(form, form))
+    assert got.size == 0
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_strides_of_empty_tensors_do_not_matter(device, which):
+    """torch.from_numpy(np.zeros((0, 16))) has strides of 0."""
+    a, b = operands(rng_of(17), data.full_range, 0, 5, 32)
+    out = torch.zeros((0, 5), dtype=torch.float16, device=device)
+    args = [codes(a, device, native=False), codes(b, device, native=False)]
+    args += [scale_bytes(o.scales, device, native=False) for o in (a, b)]
+    args.append(out)
+    strange = torch.as_strided(args[which], (0, *args[which].shape[1:]), (0, 0))
+    args[which] = strange
+    if which in (1, 3):  # an empty b, then
+        args[1], args[3], args[4] = args[1][:0], args[3][:0], out[:, :0]
+        args[which] = strange
+    result = nvfp4kern.gemm(*args[:4], out=args[4])
+    assert result is args[4]
+
+
+def test_views_with_other_strides(device):
+    """Rows of a wider buffer, a batch inside out, one operand for every batch."""
+    rng = rng_of(18)
+    batch, m, n, k = 3, 10, 12, 64
+    wide = data.exact_family(rng, m, batch, 2 * k)
+    b = data.exact_family(rng, 1, n, k)
+    a = data.Operand(
+        wide.codes[..., : k // 2].swapaxes(0, 1), wide.scales[..., : k // 16].swapaxes(0, 1)
+    )
+    a_codes = torch.from_numpy(wide.codes).to(device)[..., : k // 2].transpose(0, 1)
+    a_scales = torch.from_numpy(wide.scales).to(device)[..., : k // 16].transpose(0, 1)
+    b_codes = codes(b, device, native=False).expand(batch, n, k // 2)
+    b_scales = scale_bytes(b.scales, device, native=False).expand(batch, n, k // 16)
+    args = a_codes, b_codes, a_scales, b_scales
+    got = run(nvfp4kern.gemm, *args, shape=(batch, m, n), device=device)
+    want = reference.gemm(a.values, np.repeat(b.values, batch, 0)).rounded("float16")
+    assert_ok(reference.check_bits(got, want))
+
+
+def test_addresses_without_alignment(device):
+    a, b = operands(rng_of(19), data.exact_family, 6, 7, 48)
+    moved = []
+    for array in (a.codes, b.codes, a.scales, b.scales):
+        flat = torch.zeros(array.size + 3, dtype=torch.uint8, device=device)
+        flat[3:] = torch.from_numpy(array.ravel())
+        moved.append(flat[3:].view(array.shape))
+    got = run(nvfp4kern.gemm, *moved, shape=(6, 7), device=device)
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(got, want))
+
+
+@pytest.mark.parametrize("batch", (None, 2))
+@pytest.mark.parametrize("dtype", (None, *DTYPES))
+def test_new_output(device, batch, dtype):
+    a, b = operands(rng_of(20), data.exact_family, 6, 7, 48, batch)
+    args = [codes(o, device) for o in (a, b)] + [scale_bytes(o.scales, device) for o in (a, b)]
+    with unchanged(args):
+        got = nvfp4kern.gemm(*args, **({"out_dtype": dtype} if dtype else {}))
+    assert got.dtype == getattr(torch, dtype or "float16") and got.is_contiguous()
+    assert got.device.type == device
+    want = reference.gemm(a.values, b.values).rounded(dtype or "float16")
+    assert_ok(reference.check_bits(values(got), want))
+
+
+@pytest.mark.parametrize("dtype", ("float16", "float32"))
+def test_numpy(device, dtype):
+    if device != "cpu":
+        pytest.skip("NumPy arrays live on the CPU")
+    a, b = operands(rng_of(21), data.exact_family, 6, 7, 48)
+    with unchanged(a.codes, b.codes, a.scales, b.scales):
+        got = nvfp4kern.gemm(a.codes, b.codes, a.scales, b.scales, out_dtype=dtype)
+        out = np.empty((7, 6), dtype).T
+        assert nvfp4kern.gemm(a.codes, b.codes, a.scales, b.scales, out=out) is out
+    want = reference.gemm(a.values, b.values).rounded(dtype)
+    assert type(got) is np.ndarray and got.dtype == dtype
+    assert_ok(reference.check_bits(got, want))
+    assert_ok(reference.check_bits(out, want))
+
+
+def test_rows_do_not_depend_on_the_batch(device):
+    """What explain calls batch_invariant is."""
+    a, b = operands(rng_of(22), data.full_range, 40, 30, 512)
+    args = codes(a, device), codes(b, device), scale_bytes(a.scales, device)
+    sfb = scale_bytes(b.scales, device)
+    if not nvfp4kern.explain("gemm", *args, sfb)["batch_invariant"]:
+        pytest.skip("explain does not promise it")
+    whole = run_gemm(a, b, device, dtype="float32")
+    for first, end in ((0, 1), (7, 10), (33, 40)):
+        part = run_gemm(
+            data.Operand(a.codes[first:end], a.scales[first:end]), b, device, dtype="float32"
+        )
+        np.testing.assert_array_equal(part, whole[first:end])

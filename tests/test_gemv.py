@@ -1,0 +1,183 @@
+"""gemv: D[m] = alpha[m] * sum_k A[m,k] b[k].
+
+Every addition rounds to nearest: c = 1 on every backend.
+"""
+
+import numpy as np
+import pytest
+import torch
+from generators import (
+    DTYPES,
+    ORDERS,
+    SCALE_FORMS,
+    assert_ok,
+    codes,
+    floats,
+    layout_of,
+    rng_of,
+    run,
+    scale_bytes,
+    scales,
+    unchanged,
+    values,
+)
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference
+
+SHAPES = [(1, 16), (3, 48), (17, 80), (129, 256), (130, 4096)]
+
+
+def operands(rng, make, m, k, batch=None):
+    lead = () if batch is None else (batch,)
+    return make(rng, *lead, m, k), make(rng, *lead, 1, k)
+
+
+def run_gemv(a, b, device, *, forms=("linear", "linear"), byte=None, **options):
+    sf = [scales(o, form, rng_of(9), device, byte) for o, form in zip((a, b), forms, strict=True)]
+    layout = tuple(layout_of(form) for form in forms)
+    return run(
+        nvfp4kern.gemv,
+        codes(a, device),
+        codes(b, device),
+        *sf,
+        shape=(*a.codes.shape[:-1], 1),
+        device=device,
+        scale_layout=layout,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("batch", (None, 1, 3))
+@pytest.mark.parametrize("m, k", SHAPES)
+def test_exact_family_is_the_oracle_to_the_bit(device, m, k, batch, dtype):
+    a, b = operands(rng_of(m, k), data.exact_family, m, k, batch)
+    x, total = reference.matmul(a.values, b.values)
+    assert data.is_exact(a.values, b.values, total)
+    got = run_gemv(a, b, device, dtype=dtype)
+    assert_ok(reference.check_bits(got, reference.round_to(x, dtype)))
+
+
+@pytest.mark.parametrize("form_b", SCALE_FORMS)
+@pytest.mark.parametrize("form_a", SCALE_FORMS)
+@pytest.mark.parametrize("batch", (None, 2))
+def test_scale_layouts(device, form_a, form_b, batch):
+    a, b = operands(rng_of(1), data.exact_family, 131, 112, batch)
+    want = reference.gemv(a.values, b.values).rounded("float16")
+    got = run_gemv(a, b, device, forms=(form_a, form_b))
+    assert_ok(reference.check_bits(got, want))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_output_orders(device, order):
+    a, b = operands(rng_of(2), data.exact_family, 33, 64, 2)
+    want = reference.gemv(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(run_gemv(a, b, device, order=order), want))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("forms", [("linear", "blocked"), ("permuted", "strided")])
+@pytest.mark.parametrize("m, k", SHAPES)
+def test_full_range_is_within_the_bound(device, m, k, forms, dtype):
+    a, b = operands(rng_of(m, k), data.full_range, m, k, 2)
+    got = run_gemv(a, b, device, forms=forms, dtype=dtype)
+    assert_ok(reference.check(got, reference.gemv(a.values, b.values), dtype))
+
+
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+def test_a_nan_scale_poisons_exactly_its_outputs(device, form):
+    a, b = operands(rng_of(3), data.full_range, 37, 96, 2)
+    a.scales[0, 5, 2] = a.scales[1, 36, 0] = 0x7F
+    got = run_gemv(a, b, device, forms=(form, form))
+    assert np.argwhere(np.isnan(got)).tolist() == [[0, 5, 0], [1, 36, 0]]
+    b.scales[1, 0, 3] = 0xFF
+    got = run_gemv(a, b, device, forms=(form, form))
+    assert np.isnan(got[1]).all() and np.isnan(got[0]).sum() == 1
+
+
+@pytest.mark.parametrize("byte", (0x7F, 0xFF))
+def test_padding_and_bit_7_reach_no_output(device, byte):
+    a, b = operands(rng_of(4), data.exact_family, 33, 48)
+    want = reference.gemv(a.values, b.values).rounded("float16")
+    a.scales |= 0x80
+    for form in ("blocked", "flat", "permuted"):
+        got = run_gemv(a, b, device, forms=(form, form), byte=byte)
+        assert_ok(reference.check_bits(got, want), form)
+
+
+@pytest.mark.parametrize("kind", ("float", "one element", "per row"))
+def test_alpha(device, kind):
+    rng = rng_of(5)
+    a, b = operands(rng, data.full_range, 27, 80, 2)
+    value = {
+        "float": 0.3,
+        "one element": np.array([-1.7], np.float32),
+        "per row": rng.standard_normal(27).astype(np.float32),
+    }[kind]
+    alpha = value if kind == "float" else floats(value, "float32", device)
+    got = run_gemv(a, b, device, alpha=alpha, dtype="float32")
+    assert_ok(reference.check(got, reference.gemv(a.values, b.values, alpha=value), "float32"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("b_dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("m, k", SHAPES)
+def test_16_bit_vector(device, m, k, b_dtype, dtype):
+    rng = rng_of(m, k)
+    a = data.full_range(rng, 2, m, k)
+    scale = 1e30 if b_dtype == "bfloat16" and dtype != "float16" else 1.0
+    x = data.halves(rng, b_dtype, 2, 1, k, scale=scale)
+    args = codes(a, device), floats(x, b_dtype, device), scale_bytes(a.scales, device)
+    got = run(nvfp4kern.gemv, *args, shape=(2, m, 1), device=device, dtype=dtype)
+    expected = reference.gemv(a.values, x.astype(np.float64), nvfp4=False)
+    assert_ok(reference.check(got, expected, dtype))
+
+
+@pytest.mark.parametrize("batch, m", [(None, 0), (0, 4), (2, 0)])
+def test_empty(device, batch, m):
+    a, b = operands(rng_of(6), data.full_range, m, 32, batch)
+    assert run_gemv(a, b, device).size == 0
+
+
+def test_no_k_gives_zero(device):
+    a, b = operands(rng_of(7), data.full_range, 5, 0)
+    assert_ok(reference.check_bits(run_gemv(a, b, device, alpha=3.0), np.zeros((5, 1))))
+
+
+def test_views_with_other_strides(device):
+    rng = rng_of(8)
+    wide, b = data.exact_family(rng, 12, 128), data.exact_family(rng, 1, 64)
+    a = data.Operand(wide.codes[::2, :32], wide.scales[::2, :4])
+    args = [
+        torch.from_numpy(wide.codes).to(device)[::2, :32],
+        codes(b, device, native=False),
+        torch.from_numpy(wide.scales).to(device)[::2, :4],
+        scale_bytes(b.scales, device, native=False),
+    ]
+    got = run(nvfp4kern.gemv, *args, shape=(6, 1), device=device)
+    want = reference.gemv(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(got, want))
+
+
+@pytest.mark.parametrize("dtype", (None, *DTYPES))
+def test_new_output(device, dtype):
+    a, b = operands(rng_of(10), data.exact_family, 6, 48, 2)
+    args = [codes(o, device) for o in (a, b)] + [scale_bytes(o.scales, device) for o in (a, b)]
+    with unchanged(args):
+        got = nvfp4kern.gemv(*args, **({"out_dtype": dtype} if dtype else {}))
+    assert got.dtype == getattr(torch, dtype or "float16") and got.shape == (2, 6, 1)
+    want = reference.gemv(a.values, b.values).rounded(dtype or "float16")
+    assert_ok(reference.check_bits(values(got), want))
+
+
+def test_numpy(device):
+    if device != "cpu":
+        pytest.skip("NumPy arrays live on the CPU")
+    a, b = operands(rng_of(11), data.exact_family, 6, 48)
+    out = np.empty((6, 1), np.float32)
+    assert nvfp4kern.gemv(a.codes, b.codes, a.scales, b.scales, out=out) is out
+    want = reference.gemv(a.values, b.values).rounded("float32")
+    assert_ok(reference.check_bits(out, want))
+    got = nvfp4kern.gemv(a.codes, b.codes, a.scales, b.scales)
+    assert got.dtype == np.float16 and (got == out.astype(np.float16)).all()

@@ -1,0 +1,272 @@
+"""Drawn shapes, strides, layouts, dtypes and kinds of alpha: the oracle's answer every time."""
+
+import numpy as np
+import torch
+from generators import (
+    DTYPES,
+    ORDERS,
+    SCALE_FORMS,
+    Guarded,
+    assert_ok,
+    codes,
+    floats,
+    layout_of,
+    raw,
+    rng_of,
+    run,
+    scale_bytes,
+    scales,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference, routing
+
+check = settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # the backend holds for all
+)
+
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.one_of(st.integers(0, 9), st.sampled_from((16, 17, 31, 33, 127, 128, 129, 130, 257)))
+ks = st.integers(0, 24).map(lambda blocks: 16 * blocks)
+batches = st.sampled_from((None, None, 1, 2, 3))
+forms = st.tuples(st.sampled_from(SCALE_FORMS), st.sampled_from(SCALE_FORMS))
+dtypes, orders = st.sampled_from(DTYPES), st.sampled_from(ORDERS)
+makers = st.sampled_from((data.exact_family, data.full_range))
+alpha_kinds = st.sampled_from(("none", "float", "one", "column"))
+halves = st.sampled_from(("float16", "bfloat16"))
+
+
+def strided(tensor, rng):
+    """The same codes as a view into a larger buffer: rows apart by more than their length."""
+    extra = int(rng.integers(0, 4))
+    if tensor.numel() == 0 or not extra:
+        return tensor
+    wide = tensor.new_empty((*tensor.shape[:-1], tensor.shape[-1] + extra))
+    wide[..., extra:] = tensor
+    return wide[..., extra:]
+
+
+def alpha_of(kind, n, rng, device):
+    """The argument and its value."""
+    if kind == "none":
+        return {}, 1.0
+    value = rng.standard_normal(n if kind == "column" else 1).astype(np.float32)
+    if kind == "float":
+        return {"alpha": float(value[0])}, value
+    return {"alpha": floats(value, "float32", device)}, value
+
+
+def verdict(got, expected, dtype, exact):
+    if exact:
+        return reference.check_bits(got, expected.rounded(dtype))
+    return reference.check(got, expected, dtype)
+
+
+@check
+@given(seeds, makers, sizes, sizes, ks, batches, forms, dtypes, orders, alpha_kinds, st.booleans())
+def test_gemm(backend, seed, make, m, n, k, batch, form, dtype, order, alpha_kind, biased):
+    rng, device = rng_of(seed), backend.device
+    lead = () if batch is None else (batch,)
+    a, b = make(rng, *lead, m, k), make(rng, *lead, n, k)
+    options, alpha = alpha_of(alpha_kind, n, rng, device)
+    bias = 0.0
+    if biased:
+        bias = data.halves(rng, dtype, n, scale=100)
+        options["bias"] = floats(bias, dtype, device)
+    got = run(
+        nvfp4kern.gemm,
+        *(strided(codes(o, device, native=False), rng) for o in (a, b)),
+        *(scales(o, f, rng, device) for o, f in zip((a, b), form, strict=True)),
+        shape=(*lead, m, n),
+        device=device,
+        dtype=dtype,
+        order=order,
+        scale_layout=tuple(map(layout_of, form)),
+        **options,
+    )
+    expected = reference.gemm(a.values, b.values, alpha=alpha, bias=bias, c=backend.c)
+    exact = make is data.exact_family and alpha_kind == "none" and not biased
+    assert_ok(verdict(got, expected, dtype, exact))
+
+
+@check
+@given(seeds, makers, sizes, ks, batches, forms, dtypes, orders, alpha_kinds)
+def test_gemv(backend, seed, make, m, k, batch, form, dtype, order, alpha_kind):
+    rng, device = rng_of(seed), backend.device
+    lead = () if batch is None else (batch,)
+    a, b = make(rng, *lead, m, k), make(rng, *lead, 1, k)
+    options, alpha = alpha_of(alpha_kind, m, rng, device)
+    got = run(
+        nvfp4kern.gemv,
+        *(strided(codes(o, device, native=False), rng) for o in (a, b)),
+        *(scales(o, f, rng, device) for o, f in zip((a, b), form, strict=True)),
+        shape=(*lead, m, 1),
+        device=device,
+        dtype=dtype,
+        order=order,
+        scale_layout=tuple(map(layout_of, form)),
+        **options,
+    )
+    exact = make is data.exact_family and alpha_kind == "none"
+    assert_ok(verdict(got, reference.gemv(a.values, b.values, alpha=alpha), dtype, exact))
+
+
+@check
+@given(seeds, sizes, sizes, ks, halves, st.sampled_from(SCALE_FORMS), dtypes, orders)
+def test_16_bit_activations(backend, seed, m, n, k, a_dtype, form, dtype, order):
+    rng, device = rng_of(seed), backend.device
+    x, b = data.halves(rng, a_dtype, m, k), data.full_range(rng, n, k)
+    got = run(
+        nvfp4kern.gemm,
+        strided(floats(x, a_dtype, device), rng),
+        codes(b, device),
+        None,
+        scales(b, form, rng, device),
+        shape=(m, n),
+        device=device,
+        dtype=dtype,
+        order=order,
+        scale_layout=layout_of(form),
+    )
+    expected = reference.gemm(x.astype(np.float64), b.values, c=backend.c, nvfp4=False)
+    assert_ok(reference.check(got, expected, dtype))
+
+
+@check
+@given(
+    seeds, makers, sizes, sizes, ks, forms, dtypes, orders,
+    st.sampled_from(tuple(reference.ACTIVATIONS)), alpha_kinds,
+)  # fmt: skip
+def test_dual_gemm(backend, seed, make, m, n, k, form, dtype, order, activation, alpha_kind):
+    rng, device = rng_of(seed), backend.device
+    ops = [make(rng, rows, k) for rows in (m, n, n)]
+    options, alpha = alpha_of(alpha_kind, n, rng, device)
+    got = run(
+        nvfp4kern.dual_gemm,
+        *(strided(codes(o, device, native=False), rng) for o in ops),
+        *(scales(o, f, rng, device) for o, f in zip(ops, (*form, form[1]), strict=True)),
+        shape=(m, n),
+        device=device,
+        dtype=dtype,
+        order=order,
+        activation=activation,
+        scale_layout=tuple(map(layout_of, form)),
+        **({"alpha1": options["alpha"]} if options else {}),
+    )
+    values = [o.values for o in ops]
+    expected = reference.dual_gemm(*values, alpha1=alpha, activation=activation, c=backend.c)
+    assert_ok(reference.check(got, expected, dtype))
+
+
+@check
+@given(seeds, makers, st.lists(st.tuples(sizes, sizes, ks), max_size=6), forms, dtypes, orders)
+def test_grouped_gemm_list(backend, seed, make, groups, form, dtype, order):
+    rng, device = rng_of(seed), backend.device
+    pairs = [(make(rng, m, k), make(rng, n, k)) for m, n, k in groups]
+    outs = [Guarded((m, n), dtype, device, order) for m, n, _ in groups]
+    sides = list(zip(*pairs, strict=True)) or [(), ()]
+    args = [[codes(o, device) for o in side] for side in sides]
+    for side, f in zip(sides, form, strict=True):
+        args.append([scales(o, f, rng, device) for o in side])
+    layout = tuple(map(layout_of, form))
+    nvfp4kern.grouped_gemm(*args, out=[o.tensor for o in outs], scale_layout=layout)
+    for out, (a, b) in zip(outs, pairs, strict=True):
+        assert out.guards_intact()
+        expected = reference.gemm(a.values, b.values, c=backend.c)
+        got = out.tensor.cpu().float().numpy()
+        assert_ok(verdict(got, expected, dtype, make is data.exact_family))
+
+
+@check
+@given(seeds, st.lists(sizes, min_size=1, max_size=6), sizes, ks, dtypes, st.booleans())
+def test_grouped_gemm_contiguous(backend, seed, rows, n, k, dtype, blocked):
+    rng, device = rng_of(seed), backend.device
+    first, total = int(rng.integers(0, 3)), sum(rows) + 4
+    offsets = first + np.append(0, np.cumsum(rows))
+    a, b = data.exact_family(rng, total, k), data.exact_family(rng, len(rows), n, k)
+    sfa = a.scales
+    if blocked:
+        sfa = reference.to_blocked_by_expert(a.scales, offsets)
+    got = run(
+        nvfp4kern.grouped_gemm,
+        codes(a, device),
+        codes(b, device),
+        scale_bytes(sfa, device),
+        scale_bytes(b.scales, device),
+        shape=(total, n),
+        device=device,
+        dtype=dtype,
+        offsets=torch.tensor(offsets, dtype=torch.int32, device=device),
+        scale_layout=("blocked" if blocked else "linear", "linear"),
+    )
+    for g in range(len(rows)):
+        part = slice(offsets[g], offsets[g + 1])
+        expected = reference.gemm(a.values[part], b.values[g])
+        assert_ok(reference.check_bits(got[part], expected.rounded(dtype)), g)
+
+
+magnitudes = st.sampled_from((1e-44, 1e-38, 1e-20, 1e-3, 1.0, 1e4, 1e20, 1e38))
+
+
+@check
+@given(seeds, sizes, ks, batches, dtypes, st.booleans(), magnitudes, magnitudes, st.booleans())
+def test_quantize(backend, seed, m, k, batch, dtype, blocked, magnitude, s2, amax):
+    rng, device = rng_of(seed), backend.device
+    lead = () if batch is None else (batch,)
+    x = data.halves(rng, dtype, *lead, m, k, scale=magnitude)
+    if x.size:
+        x.flat[rng.integers(0, x.size, 3)] = [np.inf, np.nan, -0.0]
+    scale = "amax" if amax else s2
+    layout = "blocked" if blocked else "linear"
+    given_x = strided(floats(x, dtype, device), rng)
+    q = nvfp4kern.quantize(given_x, global_scale=scale, scale_layout=layout)
+    want_codes, want_scales, want_s2 = reference.quantize(x, scale)
+    if blocked:
+        want_scales = reference.to_blocked(want_scales)
+    np.testing.assert_array_equal(raw(q.data), want_codes)
+    np.testing.assert_array_equal(raw(q.scales), want_scales)
+    assert np.float32(q.global_scale) == want_s2
+
+
+@check
+@given(st.data(), seeds, st.integers(0, 40), ks, halves, st.sampled_from(routing.SCORES))
+def test_route(backend, drawn, seed, m, k, dtype, score):
+    rng, device = rng_of(seed), backend.device
+    n_group = drawn.draw(st.integers(1, 8))
+    size = drawn.draw(st.integers(1, 20))
+    topk_group = drawn.draw(st.integers(1, n_group))
+    n, top_k = n_group * size, drawn.draw(st.integers(1, min(32, topk_group * size)))
+    renormalize = drawn.draw(st.sampled_from((None, True, False)[: 2 + (score != "topk_softmax")]))
+    factor = drawn.draw(st.sampled_from((1.0, 2.5)))
+    options = routing.Options(top_k, score, None, n_group, topk_group, renormalize, factor)
+    x, w = (data.small_integers(rng, rows, k, most=2) for rows in (m, n))
+    weights, ids = nvfp4kern.route(
+        floats(x, dtype, device),
+        floats(w, dtype, device),
+        top_k,
+        score=score,
+        n_group=n_group,
+        topk_group=topk_group,
+        renormalize=renormalize,
+        scaling_factor=factor,
+    )
+    logit, e = routing.logits(x.astype(np.float64), w.astype(np.float64))
+    ids = ids.cpu().numpy()
+    np.testing.assert_array_equal(ids, routing.select(logit, options))
+    if m:
+        assert_ok(routing.check_weights(weights.cpu().numpy(), logit, 0 * e, ids, options))
+
+
+@check
+@given(seeds, sizes, st.integers(0, 20), batches)
+def test_blocked_and_back(device, seed, rows, cols, batch):
+    shape = (*(() if batch is None else (batch,)), rows, cols)
+    array = rng_of(seed).integers(0, 256, shape, np.uint8)
+    blocked = nvfp4kern.to_blocked(strided(scale_bytes(array, device, False), rng_of(seed)))
+    np.testing.assert_array_equal(raw(blocked), reference.to_blocked(array))
+    np.testing.assert_array_equal(raw(nvfp4kern.from_blocked(blocked, rows, cols)), array)

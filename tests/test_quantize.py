@@ -1,0 +1,342 @@
+"""quantize byte by byte against the float32 model; dequantize and the scale layouts."""
+
+import numpy as np
+import pytest
+import torch
+from generators import (
+    DTYPES,
+    ORDERS,
+    SCALE_FORMS,
+    Guarded,
+    assert_ok,
+    codes,
+    floats,
+    layout_of,
+    raw,
+    rng_of,
+    run,
+    scale_bytes,
+    scales,
+    unchanged,
+    values,
+)
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference
+
+SHAPES = [(1, 16), (3, 48), (17, 80), (130, 4176)]
+S2_RANGE = [1e-45, 1.5e-42, 2.0**-127, 1.2e-38, 1e-10, 0.37, 1.0, 1e10, 1.7e38, 3.4028235e38]
+
+
+def check_bytes(q, x, global_scale=None, layout="linear"):
+    """q against the model of x, an array of float32 values."""
+    want_codes, want_scales, s2 = reference.quantize(x, global_scale)
+    if layout == "blocked":
+        want_scales = reference.to_blocked(want_scales)
+    np.testing.assert_array_equal(raw(q.data), want_codes)
+    np.testing.assert_array_equal(raw(q.scales), want_scales)
+    return s2
+
+
+def hostile(rng, dtype, rows=40, k=256):
+    """Every exponent of the format, zeros of both signs, denormals, ties, infinities and NaN."""
+    low, high = {"float16": (-24, 16), "bfloat16": (-133, 128), "float32": (-149, 128)}[dtype]
+    exponent = rng.integers(low, high, (rows, k // 16, 1)) + rng.integers(
+        -3, 2, (rows, k // 16, 16)
+    )
+    mantissa = rng.integers(8, 16, exponent.shape) / 8  # coarse: many ties
+    x = np.ldexp(rng.choice([-1, 1], exponent.shape) * mantissa, exponent).reshape(rows, k)
+    x = reference.round_to(x, dtype)
+    x[np.isinf(x)] = 1
+    x[rng.random(x.shape) < 0.1] = 0.0
+    x[rng.random(x.shape) < 0.1] = -0.0
+    x[0, :32] = 0
+    x[1, 3], x[1, 20], x[1, 37], x[1, 40] = np.nan, np.inf, -np.inf, np.nan
+    x[2, 5] = -np.inf
+    return x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+@pytest.mark.parametrize("rows, k", SHAPES)
+def test_normal_data(device, rows, k, layout, dtype):
+    x = data.halves(rng_of(rows, k), dtype, rows, k)
+    given = floats(x, dtype, device)
+    for scale in (None, 0.013, "amax"):
+        with unchanged(given):
+            q = nvfp4kern.quantize(given, global_scale=scale, scale_layout=layout)
+        s2 = check_bytes(q, x, scale, layout)
+        assert np.float32(q.global_scale) == s2
+        assert isinstance(q.global_scale, torch.Tensor) == (scale == "amax")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", (None, "amax", *S2_RANGE))
+def test_hostile_data(device, scale, dtype):
+    x = hostile(rng_of(1), dtype)
+    q = nvfp4kern.quantize(floats(x, dtype, device), global_scale=scale)
+    s2 = check_bytes(q, x, scale)
+    assert np.float32(q.global_scale) == s2
+
+
+@pytest.mark.parametrize("scale", S2_RANGE)
+def test_scale_in_an_array(device, scale):
+    x = hostile(rng_of(2), "float32")
+    s2 = floats([scale], "float32", device)
+    with unchanged(s2):
+        q = nvfp4kern.quantize(floats(x, "float32", device), global_scale=s2)
+    check_bytes(q, x, scale)
+    assert q.global_scale is s2
+
+
+@pytest.mark.parametrize("scale", (np.nan, np.inf, -np.inf, -1.0, -1e-45))
+def test_a_scale_that_is_none_poisons_every_block(device, scale):
+    x = hostile(rng_of(3), "float32")
+    s2 = floats([scale], "float32", device)
+    q = nvfp4kern.quantize(floats(x, "float32", device), global_scale=s2)
+    assert (raw(q.scales) == 0x7F).all() and not raw(q.data).any()
+    check_bytes(q, x, scale)
+
+
+def test_a_scale_of_zero_in_an_array(device):
+    x = hostile(rng_of(3), "float32")
+    q = nvfp4kern.quantize(
+        floats(x, "float32", device), global_scale=floats([0.0], "float32", device)
+    )
+    check_bytes(q, x, 0.0)
+
+
+@pytest.mark.parametrize("magnitude", (0.0, 1.4e-45, 1e-41, 1e-38, 1e-30, 1e30, 3.4e38))
+def test_amax_at_both_ends(device, magnitude):
+    x = (rng_of(4).uniform(-1, 1, (9, 64)) * magnitude).astype(np.float32)
+    x.flat[7] = magnitude
+    q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax")
+    assert values(q.global_scale).reshape(()) == check_bytes(q, x, "amax")
+
+
+def test_amax_passes_over_infinity_and_nan(device):
+    x = data.halves(rng_of(5), "float32", 4, 64)
+    clean = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax")
+    x[1, 0], x[2, 17] = np.inf, np.nan
+    q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax")
+    assert torch.equal(q.global_scale, clean.global_scale)
+    check_bytes(q, x, "amax")
+    np.testing.assert_array_equal(raw(q.data)[[0, 3]], raw(clean.data)[[0, 3]])
+
+
+@pytest.mark.parametrize("bad", (np.inf, -np.inf, np.nan))
+def test_amax_of_nothing_finite(device, bad):
+    x = np.full((2, 16), bad, np.float32)
+    q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax")
+    assert check_bytes(q, x, "amax") == 1 == float(q.global_scale)
+
+
+def test_every_tie_goes_to_even(device):
+    """Scale 1 by an element of 6; all values between codes, on the ties and next to them."""
+    ties = (reference.E2M1[:-1] + reference.E2M1[1:]) / 2
+    around = np.stack([ties, np.nextafter(ties, 0), np.nextafter(ties, 9)]).astype(np.float32)
+    around[1:] = np.nextafter(around[0], np.float32([[0], [9]]), dtype=np.float32)
+    x = np.zeros((2, 64), np.float32)
+    x[:, ::16] = 6
+    x[0, np.arange(64) % 16 > 8] = np.resize(around, 28)
+    x[1] = -x[0]
+    q = nvfp4kern.quantize(floats(x, "float32", device))
+    check_bytes(q, x)
+    got = reference.decode_e2m1(raw(q.data))
+    np.testing.assert_array_equal(np.abs(got[0, 9:16]), [0, 1, 1, 2, 2, 4, 4])
+
+
+def test_every_tie_of_the_scale_goes_to_even(device):
+    """Block maxima halfway between 6 times neighbouring scales."""
+    middle = (reference.E4M3[:126] + reference.E4M3[1:127]) / 2 * 6
+    steps = [np.float32(middle), np.nextafter(np.float32(middle), np.float32(0))]
+    x = np.zeros((126, 3 * 16), np.float32)
+    x[:, 0], x[:, 16] = steps
+    x[:, 32] = np.nextafter(np.float32(middle), np.float32(1e9))
+    check_bytes(nvfp4kern.quantize(floats(x, "float32", device)), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_denormals_survive_a_caller_that_flushes_them(device, dtype):
+    x = hostile(rng_of(6), dtype)
+    given, scale_of = floats(x, dtype, device), (None, "amax", 1e-45)
+    want = [reference.quantize(x, s) for s in scale_of]
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush denormals")
+    try:
+        got = [nvfp4kern.quantize(given, global_scale=s) for s in scale_of]
+        assert torch.tensor([1e-40]).mul(1).item() == 0  # the caller's mode is still on
+    finally:
+        torch.set_flush_denormal(False)
+    for q, (want_codes, want_scales, _) in zip(got, want, strict=True):
+        np.testing.assert_array_equal(raw(q.data), want_codes)
+        np.testing.assert_array_equal(raw(q.scales), want_scales)
+
+
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+def test_batches(device, layout):
+    x = hostile(rng_of(7), "float32", 3 * 40).reshape(3, 40, 256)
+    q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax", scale_layout=layout)
+    check_bytes(q, x, "amax", layout)
+
+
+def test_views_with_other_strides(device):
+    wide = data.halves(rng_of(8), "float16", 10, 3, 128)
+    given = floats(wide, "float16", device)[:, :, :64].transpose(0, 1)
+    check_bytes(nvfp4kern.quantize(given), wide[:, :, :64].swapaxes(0, 1))
+    flipped = floats(wide[:, 0], "float16", device)[::3]
+    check_bytes(nvfp4kern.quantize(flipped), wide[::3, 0])
+
+
+@pytest.mark.parametrize("batch, rows, k", [(None, 0, 32), (None, 3, 0), (0, 3, 32), (2, 0, 0)])
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+def test_empty(device, batch, rows, k, layout):
+    x = np.zeros((*(() if batch is None else (batch,)), rows, k), np.float32)
+    given = floats(x, "float32", device)
+    q = nvfp4kern.quantize(given, global_scale="amax", scale_layout=layout)
+    assert float(q.global_scale) == 1
+    check_bytes(q, x, "amax", layout)
+
+
+def guarded_outputs(x, layout, device):
+    want_codes, want_scales, _ = reference.quantize(x, "amax")
+    if layout == "blocked":
+        want_scales = reference.to_blocked(want_scales)
+    order = "padded rows" if layout == "linear" else "row"
+    return [
+        Guarded(want_codes.shape, torch.uint8, device, "padded rows"),
+        Guarded(want_scales.shape, torch.uint8, device, order),
+        Guarded((1,), torch.float32, device),
+    ]
+
+
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+def test_given_outputs(device, layout):
+    x = hostile(rng_of(9), "float32", 130, 80)
+    outs = guarded_outputs(x, layout, device)
+    given = floats(x, "float32", device)
+    with unchanged(given):
+        q = nvfp4kern.quantize(
+            given, global_scale="amax", scale_layout=layout, out=[o.tensor for o in outs]
+        )
+    assert all(got is out.tensor for got, out in zip(q, outs, strict=True))
+    assert all(out.guards_intact() for out in outs)
+    assert float(q.global_scale) == check_bytes(q, x, "amax", layout)
+
+
+@pytest.mark.parametrize(
+    "offsets", ([0, 40], [0, 0, 3, 3, 200], [5, 130, 131, 131, 300], [0] * 6, [300, 300])
+)
+def test_an_atom_row_for_every_expert(device, offsets):
+    x = data.halves(rng_of(10), "bfloat16", 300, 96)
+    where = torch.tensor(offsets, dtype=torch.int32, device=device)
+    q = nvfp4kern.quantize(floats(x, "bfloat16", device), scale_layout="blocked", offsets=where)
+    want_codes, want_scales, _ = reference.quantize(x)
+    np.testing.assert_array_equal(raw(q.data), want_codes)
+    np.testing.assert_array_equal(
+        raw(q.scales), reference.to_blocked_by_expert(want_scales, offsets)
+    )
+
+
+def test_numpy(device):
+    if device != "cpu":
+        pytest.skip("NumPy arrays live on the CPU")
+    for dtype in ("float16", "float32"):
+        x = hostile(rng_of(11), dtype).astype(dtype)
+        q = nvfp4kern.quantize(x, global_scale="amax")
+        assert all(type(part) is np.ndarray for part in q)
+        check_bytes(q, x.astype(np.float32), "amax")
+
+
+# ---------------------------------------------------------------------------------------------
+# dequantize
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", SCALE_FORMS)
+@pytest.mark.parametrize("batch", (None, 2))
+def test_dequantize(device, form, dtype, batch):
+    rng = rng_of(12)
+    operand = data.full_range(rng, *(() if batch is None else (batch,)), 33, 112)
+    operand.scales[..., 3, 2] = 0x7F
+    operand.scales[..., 4, :] |= 0x80
+    for s2 in (None, 1.0, 0.37, floats([-3e38], "float32", device), 1e-45):
+        factor = None if s2 is None else float(s2)
+        want = reference.round_to(
+            reference.dequantize(operand.codes, operand.scales, factor), dtype
+        )
+        got = run(
+            nvfp4kern.dequantize,
+            (codes(operand, device), scales(operand, form, rng, device), s2),
+            shape=want.shape,
+            device=device,
+            dtype=dtype,
+            scale_layout=layout_of(form),
+        )
+        assert_ok(reference.check_bits(got, want), s2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_dequantize_output_orders(device, order):
+    operand = data.full_range(rng_of(13), 2, 5, 48)
+    q = codes(operand, device), scale_bytes(operand.scales, device), None
+    got = run(nvfp4kern.dequantize, q, shape=(2, 5, 48), device=device, order=order)
+    assert_ok(reference.check_bits(got, reference.round_to(operand.values, "float16")))
+
+
+@pytest.mark.parametrize("dtype", (None, *DTYPES))
+def test_what_quantize_made_comes_back(device, dtype):
+    operand = data.exact_family(rng_of(14), 20, 64)
+    operand.codes[..., ::8] |= 0x07  # every block reaches 6: the scale is the only choice
+    x = reference.round_to(operand.values, "float16")
+    q = nvfp4kern.quantize(floats(x, "float16", device))
+    got = nvfp4kern.dequantize(q, **({"out_dtype": dtype} if dtype else {}))
+    assert got.dtype == getattr(torch, dtype or "float16") and got.shape == (20, 64)
+    np.testing.assert_array_equal(values(got), x)
+
+
+# ---------------------------------------------------------------------------------------------
+# Scale layouts
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows, cols", [(1, 1), (128, 4), (129, 5), (300, 17), (0, 3), (3, 0)])
+@pytest.mark.parametrize("batch", (None, 3))
+@pytest.mark.parametrize("native", (True, False))
+def test_to_blocked_and_back(device, rows, cols, batch, native):
+    lead = () if batch is None else (batch,)
+    array = rng_of(rows, cols).integers(0, 256, (*lead, rows, cols), np.uint8)
+    given = scale_bytes(array, device, native)
+    blocked = nvfp4kern.to_blocked(given)
+    assert blocked.dtype == given.dtype
+    np.testing.assert_array_equal(raw(blocked), reference.to_blocked(array))
+    back = nvfp4kern.from_blocked(blocked, rows, cols)
+    assert back.dtype == given.dtype
+    np.testing.assert_array_equal(raw(back), array)
+
+
+@pytest.mark.parametrize("form", ("blocked", "flat", "permuted"))
+@pytest.mark.parametrize("batch", (None, 2))
+def test_from_blocked_passes_over_padding(device, form, batch):
+    lead = () if batch is None else (batch,)
+    operand = data.full_range(rng_of(15), *lead, 130, 80)
+    buffer = scales(operand, form, rng_of(16), device)
+    if form == "flat" and batch:
+        buffer = buffer.view(torch.uint8).reshape(batch, -1, 8)
+    got = nvfp4kern.from_blocked(buffer, 130, 5)
+    np.testing.assert_array_equal(raw(got), operand.scales)
+
+
+def test_to_blocked_into_a_given_buffer(device):
+    array = rng_of(17).integers(0, 256, (130, 5), np.uint8)
+    wide = torch.zeros((130, 9), dtype=torch.uint8, device=device)
+    wide[:, 2:7] = torch.from_numpy(array)
+    out = Guarded((256, 8), torch.uint8, device)
+    assert nvfp4kern.to_blocked(wide[:, 2:7], out=out.tensor) is out.tensor
+    assert out.guards_intact()
+    np.testing.assert_array_equal(raw(out.tensor), reference.to_blocked(array))
+    back = Guarded((130, 5), torch.uint8, device, "padded rows")
+    assert nvfp4kern.from_blocked(out.tensor, 130, 5, out=back.tensor) is back.tensor
+    assert back.guards_intact()
+    np.testing.assert_array_equal(raw(back.tensor), array)
