@@ -9,7 +9,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
-FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fvisibility=hidden -Wall -Wextra -Wconversion".split()
+FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fvisibility=hidden".split()
+FLAGS += "-Wall -Wextra -Wconversion".split()
 LINK = ["-lm", "-pthread"]
 if os.environ.get("NVFP4KERN_WERROR") == "1":
     FLAGS.append("-Werror")
@@ -19,7 +20,7 @@ if os.environ.get("NVFP4KERN_SANITIZE") == "1":
 
 
 def dlpack_header() -> str:
-    """The dlpack.h of an installed package (found without importing it): torch's, else the one in apache-tvm-ffi."""
+    """Torch's dlpack.h, else the one in apache-tvm-ffi; finds them without importing anything."""
     found = []
     for package, place in [
         ("torch", "include/ATen/dlpack.h"),
@@ -39,8 +40,8 @@ def dlpack_header() -> str:
                 return str(header)
             found.append(f"{header} is {version[0]}.{version[1]}")
     raise SystemExit(
-        "nvfp4kern needs dlpack.h of DLPack 1.3 or a later 1.x, as torch >= 2.10 or apache-tvm-ffi >= 0.1.2 "
-        f"ship it; found: {'; '.join(found) or 'none'}"
+        "nvfp4kern needs dlpack.h of DLPack 1.3 or a later 1.x, as in torch >= 2.10 or "
+        f"apache-tvm-ffi >= 0.1.2; found: {'; '.join(found) or 'none'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""NVFP4 kernels: quantisation, GEMV, GEMM, dual GEMM, grouped GEMM and routing, with one meaning on every device."""
+"""NVFP4 kernels of large-model inference, with one meaning on every device."""
 
 from ._C import (
     BackendError,

@@ -1,6 +1,7 @@
 """Allocation for array types without DLPack's C exchange API.
 
-The only place that knows array libraries by name. It imports none: an array in hand means that its library is loaded.
+The only place that knows array libraries by name. It imports none: whoever holds an array has
+loaded its library.
 """
 
 import sys
@@ -27,7 +28,7 @@ def _unsupported(array: Any, name: str) -> TypeError:
 
 
 def empty(array: Any, dtype: str, shape: tuple[int, ...], name: str) -> Any:
-    """Uninitialised memory of the kind and on the device of `array`; `name` is the output that it is for."""
+    """Uninitialised memory of the kind and on the device of `array`, for the output `name`."""
     library = _library(array)
     if library is None:
         raise _unsupported(array, name)
@@ -35,7 +36,7 @@ def empty(array: Any, dtype: str, shape: tuple[int, ...], name: str) -> Any:
         return library.empty(shape, dtype=getattr(library, dtype), device=array.device)
     if dtype == "bfloat16":
         raise TypeError(
-            f"out_dtype: bfloat16, but {library.__name__} has no such type; pass out= or ask for another"
+            f"out_dtype: bfloat16, but {library.__name__} has no such type; pass out= or another"
         )
     dtype = _STORED_AS.get(dtype, dtype)
     if library.__name__ == "cupy":
@@ -45,7 +46,7 @@ def empty(array: Any, dtype: str, shape: tuple[int, ...], name: str) -> Any:
 
 
 def current_stream(array: Any) -> int:
-    """Handle of the stream that `array`'s library works on now; 0, the legacy default stream, where nobody knows."""
+    """The current stream of `array`'s library; 0, the default stream, where nobody knows."""
     library = _library(array)
     if library is not None and library.__name__ == "torch":
         return library.cuda.current_stream(array.device).cuda_stream

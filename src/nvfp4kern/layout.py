@@ -37,7 +37,7 @@ def linear_shape(rows: int, k: int) -> tuple[int, int]:
 
 
 def blocked_shape(rows: int, k: int) -> tuple[int, int]:
-    """Padded shape of the blocked scales of a [rows, K] tensor; its product is the buffer's size in bytes."""
+    """Padded shape of the blocked scales of a [rows, K] tensor."""
     return (
         _ceil_div(rows, ATOM_ROWS) * ATOM_ROWS,
         _ceil_div(scale_columns(k), ATOM_COLS) * ATOM_COLS,
@@ -51,7 +51,7 @@ def blocked_bytes(rows: int, k: int) -> int:
 
 
 def blocked_offset(row: int, column: int, k: int) -> int:
-    """Where in its blocked buffer the scale of `row` and of the 16 elements from K = 16 * column lies."""
+    """Where in the blocked scales that of `row` and the 16 elements from K = 16 * column lies."""
     atom = row // ATOM_ROWS * _ceil_div(scale_columns(k), ATOM_COLS) + column // ATOM_COLS
     return (
         atom * ATOM_ROWS * ATOM_COLS
@@ -62,7 +62,7 @@ def blocked_offset(row: int, column: int, k: int) -> int:
 
 
 def grouped_blocked_shape(rows: int, k: int, groups: int) -> tuple[int, int]:
-    """Padded shape that holds the blocked scales of `rows` rows, however `groups` groups split them.
+    """Padded shape for the blocked scales of `rows` rows, however `groups` groups split them.
 
     Every group begins an atom of its own. `quantize(..., offsets=)` returns this shape.
     """

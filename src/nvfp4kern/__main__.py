@@ -1,0 +1,203 @@
+"""`python -m nvfp4kern`: checks every operator on this machine; `info`, `explain OP SHAPE`."""
+
+import argparse
+import os
+import sys
+import time
+
+import nvfp4kern
+
+NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
+
+
+# ---------------------------------------------------------------------------------------------
+# check
+# ---------------------------------------------------------------------------------------------
+
+
+def best_of(run, seconds=0.2, most=20):
+    """(result, fastest time): a first call, then more while they are short."""
+    times, begin = [], time.perf_counter()
+    while not times or (time.perf_counter() - begin < seconds and len(times) < most):
+        start = time.perf_counter()
+        result = run()
+        times.append(time.perf_counter() - start)
+    return result, min(times)
+
+
+def rate(case, seconds):
+    amount, unit = (case.work, "GFLOP/s") if case.work else (case.moved, "GB/s")
+    return f"{amount / seconds / 1e9:.2f} {unit}"
+
+
+def table(progress_title):
+    from rich.table import Table
+
+    rows = Table(title=progress_title, title_justify="left")
+    for name, justify in [
+        ("operator", "left"), ("shape", "left"), ("backend", "left"), ("time", "right"),
+        ("rate", "right"), ("error/bound", "right"), ("verdict", "left"),
+    ]:  # fmt: skip
+        rows.add_column(name, justify=justify, overflow="fold", no_wrap=name != "shape")
+    return rows
+
+
+def check(operators, everything):
+    """Runs the cases; the exit status."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from nvfp4kern.verify.cases import cases
+
+    # A pipe has no width: wide enough there that no row breaks.
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    rows, failures, count = table(f"nvfp4kern {nvfp4kern.__version__}"), [], 0
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(operators))
+        for operator in operators:
+            for case in cases(operator, everything):
+                progress.update(bar, description=f"{operator} {case.shape}")
+                name, arguments, options = case.explain
+                plan = nvfp4kern.explain(name, *arguments, **options)
+                result, seconds = best_of(case.run)
+                verdict = case.judge(result)
+                count += 1
+                if not verdict.ok:
+                    failures.append(f"{operator} {case.shape}: {verdict}")
+                rows.add_row(
+                    operator,
+                    case.shape,
+                    plan["backend"],
+                    f"{seconds * 1e3:.3f} ms",
+                    rate(case, seconds),
+                    f"{verdict.worst:.3f}",
+                    "[green]ok" if verdict.ok else "[red]WRONG",
+                )
+            progress.advance(bar)
+    console.print(rows)
+    for failure in failures:
+        console.print(failure, style="red", markup=False)
+    console.print(f"{count - len(failures)} of {count} cases right against the float64 oracle")
+    return 1 if failures or not count else 0
+
+
+# ---------------------------------------------------------------------------------------------
+# info, explain
+# ---------------------------------------------------------------------------------------------
+
+
+def info():
+    print(f"nvfp4kern {nvfp4kern.__version__}, Python {sys.version.split()[0]}")
+    for row in nvfp4kern.backends():
+        state = "available" if row["available"] else row["why_not"]
+        print(f"  {row['name']:<6} {row['devices']:<40} {state}")
+    forced = os.environ.get("NVFP4KERN_BACKEND")
+    if forced:
+        print(f"  NVFP4KERN_BACKEND={forced} forces one")
+    return 0
+
+
+SHAPES = {
+    "gemv": "MxK[xL]",
+    "gemm": "MxNxK[xL]",
+    "dual_gemm": "MxNxK[xL]",
+    "grouped_gemm": "MxNxK[,MxNxK ...]",
+    "route": "MxNxK",
+    "quantize": "MxK",
+    "dequantize": "MxK",
+}
+
+
+def operands(k, *rows):
+    """Codes and scales of [rows, K] operands; their contents do not matter."""
+    import numpy as np
+
+    if k % 16:
+        raise ValueError(f"K = {k}")
+    codes = [np.empty((r, k // 2), np.uint8) for r in rows]
+    return (*codes, *(np.empty((r, k // 16), np.uint8) for r in rows))
+
+
+def batched(arrays, batch):
+    import numpy as np
+
+    return [np.broadcast_to(array, (batch, *array.shape)) for array in arrays]
+
+
+def arguments_of(operator, text):
+    """The arguments of a call of this shape. ValueError where the shape is none."""
+    import numpy as np
+
+    groups = [[int(size) for size in part.split("x")] for part in text.split(",")]
+    sizes, wanted = groups[0], SHAPES[operator].partition("[")[0].count("x") + 1
+    has_batch = "[xL]" in SHAPES[operator]
+    lengths = {len(g) for g in groups}
+    if not lengths <= {wanted, wanted + has_batch} or min(map(min, groups)) < 0:
+        raise ValueError(text)
+    if len(groups) > 1 and operator != "grouped_gemm":
+        raise ValueError(text)
+    batch = sizes[wanted] if len(sizes) > wanted else None
+    if operator == "quantize":
+        return (np.empty(sizes, np.float16),)
+    if operator == "dequantize":
+        return ((*operands(sizes[1], sizes[0]), 1.0),)
+    if operator == "route":
+        m, n, k = sizes
+        return np.empty((m, k), np.float16), np.empty((n, k), np.float16), min(4, n)
+    if operator == "grouped_gemm":
+        return tuple(map(list, zip(*(operands(k, m, n) for m, n, k in groups), strict=True)))
+    if operator == "gemv":
+        arrays = operands(sizes[1], sizes[0], 1)
+    else:
+        m, n, k = sizes[:3]
+        arrays = operands(k, m, *[n] * (2 if operator == "dual_gemm" else 1))
+    return tuple(arrays if batch is None else batched(arrays, batch))
+
+
+def explain(operator, shape):
+    try:
+        arguments = arguments_of(operator, shape)
+    except ValueError:
+        expected = f"expected {SHAPES[operator]} with K a multiple of 16 for {operator}"
+        print(f"shape: {shape!r}, {expected}", file=sys.stderr)
+        return 2
+    for key, value in nvfp4kern.explain(operator, *arguments).items():
+        print(f"{key:<16} {value}")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m nvfp4kern", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
+    parser.add_argument("--op", metavar="OP", help="one operator only")
+    commands = parser.add_subparsers(dest="command", metavar="info | explain")
+    commands.add_parser("info", help="backends of this build and machine")
+    one = commands.add_parser("explain", help="what a call would use; runs nothing")
+    one.add_argument("op", choices=SHAPES)
+    one.add_argument("shape", help="for example 128x7168x16384")
+    arguments = parser.parse_args()
+    if arguments.command == "info":
+        return info()
+    try:
+        if arguments.command == "explain":
+            return explain(arguments.op, arguments.shape)
+        from nvfp4kern.verify.cases import OPERATORS
+
+        if arguments.op and arguments.op not in OPERATORS:
+            parser.error(f"--op: {arguments.op!r}, expected one of {', '.join(OPERATORS)}")
+        return check([arguments.op] if arguments.op else OPERATORS, arguments.all)
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("numpy", "rich"):
+            raise
+        print(f"python -m nvfp4kern {NEEDS}", file=sys.stderr)
+        return 2
+    except (ValueError, nvfp4kern.BackendError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

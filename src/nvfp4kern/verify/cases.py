@@ -1,0 +1,268 @@
+"""The main job's cases: every operator on the competition's shapes, each with its own oracle."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+import nvfp4kern
+
+from . import data, reference, routing, shapes
+from .reference import Verdict
+
+OPERATORS = (
+    "quantize",
+    "dequantize",
+    "relayout",
+    "gemv",
+    "gemm",
+    "dual_gemm",
+    "grouped_gemm",
+    "route",
+)
+
+SPREAD = 1.2e9
+"""Multiply-adds of the largest shapes that a run without --all takes (the two smallest anyway)."""
+
+
+@dataclass
+class Case:
+    """`run` is what is timed; `judge` compares what it returned with the oracle.
+
+    `work` counts operations (2 per multiply-add); 0 where `moved`, the bytes read and written, is
+    what the operator is about.
+    """
+
+    operator: str
+    shape: str
+    run: Callable
+    judge: Callable[..., Verdict]
+    work: float
+    moved: float
+    explain: tuple
+
+
+def _bytes(*arrays):
+    return float(sum(array.nbytes for array in arrays))
+
+
+def _case(operator, shape, arguments, options, judge, *, work=0.0, moved=0.0, name=None):
+    function = getattr(nvfp4kern, name or operator)
+    return Case(
+        operator,
+        shape,
+        lambda: function(*arguments, **options),
+        judge,
+        work,
+        moved,
+        (name or operator, arguments, options),
+    )
+
+
+def _by_size(problem, everything, benchmarks):
+    """A problem's test shapes up to SPREAD, or all of them and the benchmarks."""
+    tests = shapes.TESTS[problem]
+    if everything:
+        return tests + benchmarks
+    tests = sorted(tests, key=lambda shape: shapes.multiply_adds(problem, shape))
+    small = [shape for shape in tests if shapes.multiply_adds(problem, shape) <= SPREAD]
+    return small if len(small) > 1 else tests[:2]
+
+
+def _operands(rng, batch, k, *rows):
+    """Full-range operands; a batch of one goes without its leading dimension."""
+    lead = (batch,) if batch > 1 else ()
+    return [data.full_range(rng, *lead, r, k) for r in rows]
+
+
+def _blocked(rng, operand):
+    """The operand's scales in the blocked layout, with garbage (NaN included) in the padding."""
+    rows, cols = operand.scales.shape[-2:]
+    noise = [data.noisy_padding(rng, rows, cols) for _ in range(operand.scales[..., 0, 0].size)]
+    return reference.to_blocked(operand.scales, np.stack(noise))
+
+
+def gemv(rng, everything):
+    for m, k, batch in _by_size("gemv", everything, shapes.GEMV_BENCHMARKS):
+        a, b = _operands(rng, batch, k, m, 1)
+        arguments = (a.codes, b.codes, _blocked(rng, a), _blocked(rng, b))
+
+        def judge(got, a=a, b=b):
+            return reference.check(got, reference.gemv(a.values, b.values), "float16")
+
+        yield _case(
+            "gemv",
+            f"{m}x{k}" + f"x{batch}" * (batch > 1),
+            arguments,
+            {"scale_layout": "blocked"},
+            judge,
+            moved=_bytes(a.codes, a.scales, b.codes, b.scales) + 2.0 * batch * m,
+        )
+
+
+def gemm(rng, everything):
+    for m, n, k, batch in _by_size("gemm", everything, shapes.GEMM_BENCHMARKS):
+        a, b = _operands(rng, batch, k, m, n)
+        arguments = (a.codes, b.codes, _blocked(rng, a), _blocked(rng, b))
+
+        def judge(got, a=a, b=b):
+            return reference.check(got, reference.gemm(a.values, b.values, c=12), "float16")
+
+        yield _case(
+            "gemm",
+            f"{m}x{n}x{k}",
+            arguments,
+            {"scale_layout": "blocked"},
+            judge,
+            work=2.0 * m * n * k * batch,
+        )
+
+
+def dual_gemm(rng, everything):
+    for m, n, k, batch in _by_size("dual_gemm", everything, shapes.DUAL_GEMM_BENCHMARKS):
+        operands = _operands(rng, batch, k, m, n, n)
+        arguments = (*(o.codes for o in operands), *(o.scales for o in operands))
+        alpha = 2.0**-12  # brings silu's argument to where it bends
+
+        def judge(got, operands=operands, alpha=alpha):
+            values = (o.values for o in operands)
+            expected = reference.dual_gemm(*values, alpha1=alpha, alpha2=alpha, c=12)
+            return reference.check(got, expected, "float16")
+
+        yield _case(
+            "dual_gemm",
+            f"{m}x{n}x{k}",
+            arguments,
+            {"alpha1": alpha, "alpha2": alpha},
+            judge,
+            work=4.0 * m * n * k * batch,
+        )
+
+
+def grouped_gemm(rng, everything):
+    for groups in _by_size("group_gemm", everything, shapes.GROUP_GEMM_BENCHMARKS):
+        pairs = [_operands(rng, 1, k, m, n) for m, n, k, _ in groups]
+        a, b = ([pair[side] for pair in pairs] for side in (0, 1))
+        arguments = (
+            [o.codes for o in a],
+            [o.codes for o in b],
+            [_blocked(rng, o) for o in a],
+            [_blocked(rng, o) for o in b],
+        )
+
+        def judge(got, pairs=pairs):
+            verdicts = [
+                reference.check(out, reference.gemm(a.values, b.values, c=12), "float16")
+                for out, (a, b) in zip(got, pairs, strict=True)
+            ]
+            return min(verdicts, key=lambda v: (v.ok, -v.worst))
+
+        ms = ",".join(str(m) for m, *_ in groups)
+        yield _case(
+            "grouped_gemm",
+            f"m={ms}",
+            arguments,
+            {"scale_layout": "blocked"},
+            judge,
+            work=2.0 * shapes.multiply_adds("group_gemm", groups),
+        )
+
+
+def route(rng, everything):
+    sizes = shapes.ROUTE_BENCHMARKS + (shapes.ROUTE_LARGE if everything else [(64, 256, 7168)])
+    for m, n, k in sizes:
+        x, w = (data.halves(rng, "float16", rows, k) for rows in (m, n))
+        options = routing.Options(k=4)
+
+        def judge(got, x=x, w=w, options=options):
+            weights, ids = got
+            logit, e = routing.logits(x, w, c=12)
+            for row, wrong in enumerate(
+                map(routing.wrong_ids, ids, logit, e, [options] * len(ids))
+            ):
+                if wrong:
+                    return Verdict(False, np.inf, (row,), np.nan, np.nan)
+            return routing.check_weights(weights, logit, e, ids, options)
+
+        yield _case(
+            "route",
+            f"{m}x{n}x{k}",
+            (x.astype(np.float16), w.astype(np.float16), options.k),
+            {},
+            judge,
+            work=2.0 * m * n * k,
+        )
+
+
+def _rows_of_weights(everything):
+    return [(512, 4096), (1000, 1408)] + [(4096, 7168), (7168, 16384)] * everything
+
+
+def _same_bytes(got, want):
+    return reference.check_bits(np.float32(got), np.float32(want))
+
+
+def quantize(rng, everything):
+    for rows, k in _rows_of_weights(everything):
+        x = rng.standard_normal((rows, k)).astype(np.float16)
+
+        def judge(got, x=x):
+            codes, scales, s2 = reference.quantize(x, "amax")
+            same = np.array_equal(got.scales, scales) and np.array_equal(got.global_scale, [s2])
+            verdict = _same_bytes(got.data, codes)
+            verdict.ok = verdict.ok and same
+            return verdict
+
+        yield _case(
+            "quantize",
+            f"{rows}x{k}",
+            (x,),
+            {"global_scale": "amax"},
+            judge,
+            moved=x.nbytes * (2 + 0.5 / 2 + 1 / 32),
+        )
+
+
+def dequantize(rng, everything):
+    for rows, k in _rows_of_weights(everything):
+        q = data.full_range(rng, rows, k)
+
+        def judge(got, q=q):
+            want = reference.round_to(reference.dequantize(q.codes, q.scales, 0.125), "float16")
+            return reference.check_bits(got, want)
+
+        yield _case(
+            "dequantize",
+            f"{rows}x{k}",
+            ((q.codes, q.scales, 0.125),),
+            {},
+            judge,
+            moved=_bytes(q.codes, q.scales) + 2.0 * rows * k,
+        )
+
+
+def relayout(rng, everything):
+    for rows, k in _rows_of_weights(everything):
+        scales = data.full_range(rng, rows, k).scales
+
+        def judge(got, scales=scales):
+            want = reference.to_blocked(scales)
+            back = nvfp4kern.from_blocked(got, *scales.shape)
+            verdict = _same_bytes(got.reshape(want.shape), want)
+            verdict.ok = verdict.ok and np.array_equal(back, scales)
+            return verdict
+
+        yield _case(
+            "relayout",
+            f"{rows}x{k}",
+            (scales,),
+            {},
+            judge,
+            moved=2.0 * scales.nbytes,
+            name="to_blocked",
+        )
+
+
+def cases(operator: str, everything: bool) -> Iterator[Case]:
+    """The cases of one of OPERATORS, made one at a time."""
+    yield from globals()[operator](np.random.default_rng(0), everything)
