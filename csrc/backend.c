@@ -53,7 +53,7 @@ nk_status nk_warmup(nk_device device)
         served = true;
         if (table[i]->warmup) NK_TRY(table[i]->warmup(device));
     }
-    NK_CHECK(served, NK_BACKEND_ERROR, "device: no backend of this build runs on %s:%d",
-             device_type_name(device.type), device.index);
+    NK_CHECK(served, NK_BACKEND_ERROR, "device: no backend of this build runs on %s:%d", device_type_name(device.type),
+             device.index);
     return NK_OK;
 }

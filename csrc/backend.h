@@ -6,10 +6,10 @@
 #include "nk_problem.h"
 
 /* `plan` is a pure function of the problem: it picks a kernel and a tile. `run` launches what was planned. */
-#define NK_CELL(op)                                                                                                    \
-    struct {                                                                                                           \
-        nk_status (*plan)(const nk_##op##_problem *problem, nk_plan *plan);                                            \
-        nk_status (*run)(const nk_##op##_problem *problem, const nk_exec *exec);                                       \
+#define NK_CELL(op)                                                              \
+    struct {                                                                     \
+        nk_status (*plan)(const nk_##op##_problem *problem, nk_plan *plan);      \
+        nk_status (*run)(const nk_##op##_problem *problem, const nk_exec *exec); \
     } op
 
 typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
@@ -30,19 +30,20 @@ typedef struct nk_backend {
     NK_CELL(relayout);
 } nk_backend;
 
-/* First row in table order that serves `device`, honours NVFP4KERN_BACKEND, and whose cell at `cell_offset` is there. */
+/* First row in table order that serves `device`, honours NVFP4KERN_BACKEND, and whose cell at `cell_offset` is there.
+ */
 nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend **row);
 
 /* Ends an operator: pick, plan, and run unless this is a dry run or there is nothing to write. */
-#define NK_DISPATCH(op, problem, exec, empty)                                                                          \
-    do {                                                                                                               \
-        const nk_backend *row_;                                                                                        \
-        NK_TRY(nk_backend_pick((problem)->device, offsetof(nk_backend, op), &row_));                                   \
-        (exec)->plan = (nk_plan){.backend = row_->name};                                                               \
-        NK_TRY(row_->op.plan((problem), &(exec)->plan));                                                               \
-        if ((exec)->dry_run || (empty)) return NK_OK;                                                                  \
-        if ((exec)->plan.workspace_bytes > (exec)->workspace_bytes) return NK_NEEDS_WORKSPACE;                         \
-        return row_->op.run((problem), (exec));                                                                        \
+#define NK_DISPATCH(op, problem, exec, empty)                                                  \
+    do {                                                                                       \
+        const nk_backend *row_;                                                                \
+        NK_TRY(nk_backend_pick((problem)->device, offsetof(nk_backend, op), &row_));           \
+        (exec)->plan = (nk_plan){.backend = row_->name};                                       \
+        NK_TRY(row_->op.plan((problem), &(exec)->plan));                                       \
+        if ((exec)->dry_run || (empty)) return NK_OK;                                          \
+        if ((exec)->plan.workspace_bytes > (exec)->workspace_bytes) return NK_NEEDS_WORKSPACE; \
+        return row_->op.run((problem), (exec));                                                \
     } while (0)
 
 extern const nk_backend nk_backend_cpu;

@@ -16,7 +16,8 @@ typedef struct nk_operand {
     int64_t sf_batch_stride;
 } nk_operand;
 
-/* [L, M, N] of fp16, bf16 or fp32; row-major (col_stride = element size) or column-major (row_stride = element size). */
+/* [L, M, N] of fp16, bf16 or fp32; row-major (col_stride = element size) or column-major (row_stride = element size).
+ */
 typedef struct nk_output {
     uint8_t *data;
     nk_dtype dtype;
@@ -78,11 +79,11 @@ typedef struct nk_route_problem {
     nk_score score;
     bool renormalize, dense;
     float scaling_factor;
-    const float *correction_bias; /* or NULL */
+    const float *correction_bias;   /* or NULL */
     int64_t correction_bias_stride; /* in elements */
     nk_output weights;
     int32_t *ids;
-    int64_t ids_row_stride, ids_col_stride; /* in elements */
+    int64_t ids_row_stride, ids_col_stride;  /* in elements */
     int32_t *counts, *offsets, *sorted_rows; /* all or none; contiguous */
 } nk_route_problem;
 
@@ -98,10 +99,10 @@ typedef struct nk_quantize_problem {
     int64_t codes_row_stride, codes_batch_stride;
     uint8_t *sf;
     nk_sf_layout layout;
-    int64_t sf_row_stride;   /* linear only */
+    int64_t sf_row_stride; /* linear only */
     int64_t sf_batch_stride;
-    int64_t sf_padded_rows;  /* blocked: rows of a batch's buffer, padding included */
-    const int32_t *offsets;  /* blocked with experts, or NULL */
+    int64_t sf_padded_rows; /* blocked: rows of a batch's buffer, padding included */
+    const int32_t *offsets; /* blocked with experts, or NULL */
     int64_t groups;
 } nk_quantize_problem;
 

@@ -19,15 +19,15 @@ __attribute__((format(printf, 2, 3)))
 #endif
 nk_status nk_fail(nk_status status, const char *format, ...);
 
-#define NK_TRY(call)                                                                                                   \
-    do {                                                                                                               \
-        nk_status nk_try_status_ = (call);                                                                             \
-        if (nk_try_status_ != NK_OK) return nk_try_status_;                                                            \
+#define NK_TRY(call)                                        \
+    do {                                                    \
+        nk_status nk_try_status_ = (call);                  \
+        if (nk_try_status_ != NK_OK) return nk_try_status_; \
     } while (0)
 
-#define NK_CHECK(condition, status, ...)                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) return nk_fail((status), __VA_ARGS__);                                                       \
+#define NK_CHECK(condition, status, ...)                         \
+    do {                                                         \
+        if (!(condition)) return nk_fail((status), __VA_ARGS__); \
     } while (0)
 
 #endif

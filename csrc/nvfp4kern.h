@@ -2,12 +2,13 @@
  *
  * The caller describes tensors (nk_tensor), fills one argument struct per operator and calls one function per operator.
  * The library allocates nothing and owns nothing: outputs and workspace belong to the caller, the stream is explicit.
- * Every function returns nk_status; on failure nk_status_message() says which argument, what came and what was expected,
- * and nothing has been written.
+ * Every function returns nk_status; on failure nk_status_message() says which argument, what came and what was
+ * expected, and nothing has been written.
  *
  * Each operator comes as a pair:
  *   nk_<op>_out(args, spec)   shape and dtype of the outputs these inputs ask for (contiguous; data is NULL)
- *   nk_<op>(args, exec)       checks everything, picks a backend and a kernel (exec->plan), runs it unless exec->dry_run
+ *   nk_<op>(args, exec)       checks everything, picks a backend and a kernel (exec->plan), runs it unless
+ * exec->dry_run
  */
 #ifndef NVFP4KERN_H
 #define NVFP4KERN_H
@@ -61,7 +62,8 @@ typedef enum nk_sf_layout {
     NK_SF_BLOCKED, /* 128x4 atoms, see nk_format.h */
 } nk_sf_layout;
 
-/* A multiplier of the accumulator: a tensor (fp32, one element or one per output column), or `value` where it is NULL. */
+/* A multiplier of the accumulator: a tensor (fp32, one element or one per output column), or `value` where it is NULL.
+ */
 typedef struct nk_scalar {
     float value;
     const nk_tensor *tensor;
@@ -177,9 +179,10 @@ typedef struct nk_route_args {
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
 
-/* quantize: x [L,M,K] fp16/bf16/fp32 -> codes [L,M,K/2], scales (linear [L,M,K/16], or blocked [L,padded M,padded K/16]).
- * The global scale is the decode multiplier s2: `global_scale`, or amax(x)/2688 where `amax` is set, then written to
- * `amax_out` (fp32 [1]). `offsets` (int32 [G+1], blocked, no batch) starts each expert's rows at an atom of its own. */
+/* quantize: x [L,M,K] fp16/bf16/fp32 -> codes [L,M,K/2], scales (linear [L,M,K/16], or blocked [L,padded M,padded
+ * K/16]). The global scale is the decode multiplier s2: `global_scale`, or amax(x)/2688 where `amax` is set, then
+ * written to `amax_out` (fp32 [1]). `offsets` (int32 [G+1], blocked, no batch) starts each expert's rows at an atom of
+ * its own. */
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     nk_scalar global_scale;

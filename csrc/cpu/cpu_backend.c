@@ -90,16 +90,16 @@ static nk_status plan_relayout(const nk_relayout_problem *p, nk_plan *plan)
 /* Runs: with denormals and round-to-nearest, whatever mode the caller's thread is in                               */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define RUN(op)                                                                                                        \
-    static nk_status run_##op(const nk_##op##_problem *problem, const nk_exec *exec)                                   \
-    {                                                                                                                  \
-        (void)exec;                                                                                                    \
-        fenv_t callers;                                                                                                \
-        fegetenv(&callers);                                                                                            \
-        fesetenv(FE_DFL_ENV);                                                                                          \
-        cpu_##op(problem);                                                                                             \
-        fesetenv(&callers);                                                                                            \
-        return NK_OK;                                                                                                  \
+#define RUN(op)                                                                      \
+    static nk_status run_##op(const nk_##op##_problem *problem, const nk_exec *exec) \
+    {                                                                                \
+        (void)exec;                                                                  \
+        fenv_t callers;                                                              \
+        fegetenv(&callers);                                                          \
+        fesetenv(FE_DFL_ENV);                                                        \
+        cpu_##op(problem);                                                           \
+        fesetenv(&callers);                                                          \
+        return NK_OK;                                                                \
     }
 
 RUN(gemm)

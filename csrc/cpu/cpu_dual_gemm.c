@@ -9,11 +9,16 @@ static float activate(nk_activation activation, float h)
 {
     double x = h;
     switch (activation) {
-    case NK_SILU: return (float)(x / (1 + exp(-x)));
-    case NK_GELU: return (float)(x / 2 * (1 + erf(x * sqrt(0.5))));
-    case NK_GELU_TANH: return (float)(x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))));
-    case NK_RELU: return h < 0 ? 0.0f : h; /* keeps NaN */
-    case NK_IDENTITY: return h;
+    case NK_SILU:
+        return (float)(x / (1 + exp(-x)));
+    case NK_GELU:
+        return (float)(x / 2 * (1 + erf(x * sqrt(0.5))));
+    case NK_GELU_TANH:
+        return (float)(x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))));
+    case NK_RELU:
+        return h < 0 ? 0.0f : h; /* keeps NaN */
+    case NK_IDENTITY:
+        return h;
     }
     return NAN;
 }

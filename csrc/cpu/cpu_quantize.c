@@ -59,7 +59,8 @@ static float finite_amax(const nk_quantize_problem *p)
 
 static float encode_scale(const nk_quantize_problem *p)
 {
-    if (!p->amax_out) return fminf(1.0f / alpha_at(&p->global_scale, 0), FLT_MAX);
+    float s = 1.0f / alpha_at(&p->global_scale, 0);
+    if (!p->amax_out) return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
     float amax = finite_amax(p), full = NK_E2M1_MAX * NK_E4M3_MAX;
     *p->amax_out = amax > 0 ? amax / full : 1.0f;
     return amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
@@ -79,7 +80,6 @@ static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row,
     return false;
 }
 
-/* Where the scale bytes of one row go: sf + offset(col). */
 static void quantize_row(const nk_quantize_problem *p, const encoder *e, int64_t l, int64_t row)
 {
     const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride;
@@ -89,10 +89,13 @@ static void quantize_row(const nk_quantize_problem *p, const encoder *e, int64_t
     bool owned = locate(p, row, &atom_row, &in_expert);
     for (int64_t col = 0; col < cols; col++) {
         float block[NK_SF_VEC];
-        for (int i = 0; i < NK_SF_VEC; i++) block[i] = load_float(x + (col * NK_SF_VEC + i) * size, p->x_dtype);
+        for (int i = 0; i < NK_SF_VEC; i++)
+            block[i] = load_float(x + (col * NK_SF_VEC + i) * size, p->x_dtype);
         uint8_t byte = encode_block(e, block, codes + col * (NK_SF_VEC / 2));
-        if (p->layout == NK_SF_LINEAR) sf[row * p->sf_row_stride + col] = byte;
-        else if (owned) sf[nk_sf_blocked_offset(atom_row * NK_SF_ATOM_ROWS + in_expert, col, cols)] = byte;
+        if (p->layout == NK_SF_LINEAR)
+            sf[row * p->sf_row_stride + col] = byte;
+        else if (owned)
+            sf[nk_sf_blocked_offset(atom_row * NK_SF_ATOM_ROWS + in_expert, col, cols)] = byte;
     }
 }
 
@@ -102,6 +105,7 @@ void cpu_quantize(const nk_quantize_problem *p)
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
     for (int64_t l = 0; l < p->l; l++) {
         if (p->layout == NK_SF_BLOCKED && padded) memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);
-        for (int64_t row = 0; row < p->rows; row++) quantize_row(p, &e, l, row);
+        for (int64_t row = 0; row < p->rows; row++)
+            quantize_row(p, &e, l, row);
     }
 }

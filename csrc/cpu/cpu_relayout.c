@@ -16,8 +16,10 @@ void cpu_relayout(const nk_relayout_problem *p)
             for (int64_t col = 0; col < p->cols; col++) {
                 uint8_t *in_linear = linear + row * p->linear_row_stride + col;
                 uint8_t *in_blocked = blocked + nk_sf_blocked_offset(row, col, p->cols);
-                if (p->to == NK_SF_BLOCKED) *in_blocked = *in_linear;
-                else *in_linear = *in_blocked;
+                if (p->to == NK_SF_BLOCKED)
+                    *in_blocked = *in_linear;
+                else
+                    *in_linear = *in_blocked;
             }
         }
     }

@@ -6,7 +6,10 @@
 #include "cpu_tile.h"
 
 /* Whether a key goes before another that has a lower index: ties stay with the lower one. */
-static bool beats(float key, float lower_indexed) { return key > lower_indexed || (isnan(lower_indexed) && !isnan(key)); }
+static bool beats(float key, float lower_indexed)
+{
+    return key > lower_indexed || (isnan(lower_indexed) && !isnan(key));
+}
 
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -56,10 +59,12 @@ static void select_experts(const nk_route_problem *p, const float *logits, int32
         return;
     }
     int64_t size = p->n / p->n_group;
-    for (int64_t g = 0; g < p->n_group; g++) scores[g] = group_score(keys + g * size, size, p->correction_bias != NULL);
+    for (int64_t g = 0; g < p->n_group; g++)
+        scores[g] = group_score(keys + g * size, size, p->correction_bias != NULL);
     select_best(scores, NULL, p->n_group, p->topk_group, groups);
     for (int64_t i = 0; i < p->topk_group; i++) {
-        for (int64_t n = groups[i] * size; n < (groups[i] + 1) * size; n++) allowed[n] = true;
+        for (int64_t n = groups[i] * size; n < (groups[i] + 1) * size; n++)
+            allowed[n] = true;
     }
     select_best(keys, allowed, p->n, p->top_k, ids);
 }
@@ -73,7 +78,8 @@ static float softmax_denominator(const float *logits, const int32_t *ids, int64_
         if (beats(logit, max) || isnan(logit)) max = logit;
         if (isnan(max)) break;
     }
-    for (int64_t i = 0; i < count; i++) sum += expf(logits[ids ? ids[i] : i] - max);
+    for (int64_t i = 0; i < count; i++)
+        sum += expf(logits[ids ? ids[i] : i] - max);
     *largest = max;
     return sum;
 }
@@ -82,17 +88,21 @@ static void weigh(const nk_route_problem *p, const float *logits, const int32_t 
 {
     float max, sum = 0;
     if (p->score == NK_SIGMOID) {
-        for (int64_t i = 0; i < p->top_k; i++) sum += weights[i] = sigmoid(logits[ids[i]]);
+        for (int64_t i = 0; i < p->top_k; i++)
+            sum += weights[i] = sigmoid(logits[ids[i]]);
         if (p->renormalize) { /* 1e-20 as DeepSeek-V3's gate has it: all-zero scores give zeros */
-            for (int64_t i = 0; i < p->top_k; i++) weights[i] /= sum + 1e-20f;
+            for (int64_t i = 0; i < p->top_k; i++)
+                weights[i] /= sum + 1e-20f;
         }
     } else {
         /* Renormalising a softmax over all experts cancels its denominator: that is the softmax of the selected. */
         bool all = p->score == NK_SOFTMAX_TOPK && !p->renormalize;
         sum = softmax_denominator(logits, all ? NULL : ids, all ? p->n : p->top_k, &max);
-        for (int64_t i = 0; i < p->top_k; i++) weights[i] = expf(logits[ids[i]] - max) / sum;
+        for (int64_t i = 0; i < p->top_k; i++)
+            weights[i] = expf(logits[ids[i]] - max) / sum;
     }
-    for (int64_t i = 0; i < p->top_k; i++) weights[i] *= p->scaling_factor;
+    for (int64_t i = 0; i < p->top_k; i++)
+        weights[i] *= p->scaling_factor;
 }
 
 static void route_row(const nk_route_problem *p, int64_t m, const float *logits)
@@ -102,7 +112,8 @@ static void route_row(const nk_route_problem *p, int64_t m, const float *logits)
     select_experts(p, logits, ids);
     weigh(p, logits, ids, weights);
     if (p->dense) {
-        for (int64_t n = 0; n < p->n; n++) store_output(&p->weights, 0, m, n, 0.0f);
+        for (int64_t n = 0; n < p->n; n++)
+            store_output(&p->weights, 0, m, n, 0.0f);
     }
     for (int64_t i = 0; i < p->top_k; i++) {
         store_output(&p->weights, 0, m, p->dense ? ids[i] : i, weights[i]);
@@ -114,9 +125,11 @@ static void route_row(const nk_route_problem *p, int64_t m, const float *logits)
 static void sort_by_expert(const nk_route_problem *p)
 {
     int32_t next[NK_MAX_EXPERTS];
-    for (int64_t n = 0; n < p->n; n++) p->counts[n] = 0;
+    for (int64_t n = 0; n < p->n; n++)
+        p->counts[n] = 0;
     for (int64_t m = 0; m < p->m; m++) {
-        for (int64_t i = 0; i < p->top_k; i++) p->counts[p->ids[m * p->ids_row_stride + i * p->ids_col_stride]]++;
+        for (int64_t i = 0; i < p->top_k; i++)
+            p->counts[p->ids[m * p->ids_row_stride + i * p->ids_col_stride]]++;
     }
     p->offsets[0] = 0;
     for (int64_t n = 0; n < p->n; n++) {
@@ -147,7 +160,8 @@ void cpu_route(const nk_route_problem *p)
                 }
             }
         }
-        for (int64_t i = 0; i < mb; i++) route_row(p, m0 + i, logits[i]);
+        for (int64_t i = 0; i < mb; i++)
+            route_row(p, m0 + i, logits[i]);
     }
     if (p->counts) sort_by_expert(p);
 }

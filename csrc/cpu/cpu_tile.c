@@ -42,7 +42,8 @@ static void load_values(const nk_operand *o, int64_t l, int64_t row0, int64_t ro
     for (int64_t r = 0; r < rows; r++) {
         const uint8_t *row = operand_row(o, l, row0 + r);
         if (o->dtype != NK_E2M1X2) {
-            for (int64_t i = 0; i < kb; i++) panel[r][i] = load_float(row + (k0 + i) * o->k_stride, o->dtype);
+            for (int64_t i = 0; i < kb; i++)
+                panel[r][i] = load_float(row + (k0 + i) * o->k_stride, o->dtype);
             continue;
         }
         int16_t twice_e2m1[CPU_TILE_K];
@@ -58,7 +59,8 @@ static float dot_codes(const int16_t *a, const float *sfa, const int16_t *b, con
 {
     for (int64_t block = 0; block < kb / NK_SF_VEC; block++) {
         int32_t dot = 0;
-        for (int i = 0; i < NK_SF_VEC; i++) dot += a[block * NK_SF_VEC + i] * b[block * NK_SF_VEC + i];
+        for (int i = 0; i < NK_SF_VEC; i++)
+            dot += a[block * NK_SF_VEC + i] * b[block * NK_SF_VEC + i];
         sum += (float)dot * (0.25f * sfa[block] * sfb[block]);
     }
     return sum;
@@ -68,9 +70,11 @@ static float dot_values(const float *a, const float *b, int64_t kb, float sum)
 {
     float lanes[NK_SF_VEC] = {0}; /* independent sums, so that compilers can use vectors */
     for (int64_t i = 0; i < kb; i += NK_SF_VEC) {
-        for (int lane = 0; lane < NK_SF_VEC; lane++) lanes[lane] += a[i + lane] * b[i + lane];
+        for (int lane = 0; lane < NK_SF_VEC; lane++)
+            lanes[lane] += a[i + lane] * b[i + lane];
     }
-    for (int lane = 0; lane < NK_SF_VEC; lane++) sum += lanes[lane];
+    for (int lane = 0; lane < NK_SF_VEC; lane++)
+        sum += lanes[lane];
     return sum;
 }
 
@@ -99,7 +103,8 @@ static void accumulate_values(const nk_operand *a, const nk_operand *b, int64_t 
         load_values(a, l, m0, mb, k0, kb, k, pa);
         load_values(b, l, n0, nb, k0, kb, k, pb);
         for (int64_t i = 0; i < mb; i++) {
-            for (int64_t j = 0; j < nb; j++) acc[i][j] = dot_values(pa[i], pb[j], kb, acc[i][j]);
+            for (int64_t j = 0; j < nb; j++)
+                acc[i][j] = dot_values(pa[i], pb[j], kb, acc[i][j]);
         }
     }
 }
@@ -107,7 +112,8 @@ static void accumulate_values(const nk_operand *a, const nk_operand *b, int64_t 
 void cpu_accumulate(const nk_operand *a, const nk_operand *b, int64_t l, int64_t m0, int64_t mb, int64_t n0, int64_t nb,
                     int64_t k, cpu_tile acc)
 {
-    for (int64_t i = 0; i < mb; i++) memset(acc[i], 0, (size_t)nb * sizeof acc[i][0]);
+    for (int64_t i = 0; i < mb; i++)
+        memset(acc[i], 0, (size_t)nb * sizeof acc[i][0]);
     bool codes = a->dtype == NK_E2M1X2 && b->dtype == NK_E2M1X2;
     (codes ? accumulate_codes : accumulate_values)(a, b, l, m0, mb, n0, nb, k, acc);
 }

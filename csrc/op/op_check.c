@@ -35,8 +35,8 @@ static const struct {
     const char *name;
     int64_t size;
 } dtypes_by_number[] = {
-    [NK_U8] = {"uint8", 1},      [NK_E2M1X2] = {"float4_e2m1fn_x2", 1}, [NK_E4M3] = {"float8_e4m3fn", 1},
-    [NK_F16] = {"float16", 2},   [NK_BF16] = {"bfloat16", 2},           [NK_F32] = {"float32", 4},
+    [NK_U8] = {"uint8", 1},    [NK_E2M1X2] = {"float4_e2m1fn_x2", 1}, [NK_E4M3] = {"float8_e4m3fn", 1},
+    [NK_F16] = {"float16", 2}, [NK_BF16] = {"bfloat16", 2},           [NK_F32] = {"float32", 4},
     [NK_I32] = {"int32", 4},
 };
 #define DTYPES ((int)(sizeof dtypes_by_number / sizeof dtypes_by_number[0]))
@@ -58,8 +58,10 @@ static nk_text dtypes_text(unsigned dtypes)
 static nk_text device_text(nk_device device)
 {
     nk_text text;
-    if (device.type == NK_CPU) snprintf(text.s, sizeof text.s, "cpu");
-    else snprintf(text.s, sizeof text.s, "cuda:%" PRId32, device.index);
+    if (device.type == NK_CPU)
+        snprintf(text.s, sizeof text.s, "cpu");
+    else
+        snprintf(text.s, sizeof text.s, "cuda:%" PRId32, device.index);
     return text;
 }
 
@@ -77,7 +79,8 @@ nk_status nk_mul(int64_t x, int64_t y, const nk_tensor *t, int64_t *product)
 int64_t nk_numel(const nk_tensor *t)
 {
     int64_t numel = 1;
-    for (int d = 0; d < t->ndim; d++) numel *= t->shape[d];
+    for (int d = 0; d < t->ndim; d++)
+        numel *= t->shape[d];
     return numel;
 }
 
@@ -122,6 +125,7 @@ nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *
 static bool is_contiguous(const nk_tensor *t, int from_dim)
 {
     int64_t expected = 1;
+    if (nk_numel(t) == 0) return true;
     for (int d = t->ndim - 1; d >= from_dim; d--) {
         if (t->shape[d] > 1 && t->stride[d] != expected) return false;
         expected *= t->shape[d];
@@ -172,7 +176,8 @@ static bool is_permuted_view(const nk_tensor *sf, const nk_view *of, int64_t k)
     const int64_t shape[] = {32, 4, rest_m, 4, rest_k, of->l};
     const int64_t stride[] = {16, 4, rest_k * NK_SF_ATOM_BYTES, 1, NK_SF_ATOM_BYTES, sf->stride[5]};
     for (int d = 0; d < sf->ndim; d++) {
-        if (sf->shape[d] != shape[d] || (shape[d] > 1 && sf->stride[d] != stride[d])) return false;
+        if (sf->shape[d] != shape[d]) return false;
+        if (shape[d] > 1 && sf->stride[d] != stride[d] && nk_numel(sf) > 0) return false;
     }
     return sf->ndim == 6 || of->l == 1;
 }
@@ -196,8 +201,8 @@ static nk_status check_blocked(const nk_tensor *sf, const nk_view *of, int64_t k
         return NK_OK;
     }
     /* A 5-D or 6-D tensor in another order than memory's is no byte buffer, even where it is contiguous. */
-    bool natural = sf->ndim < 5 || (sf->shape[sf->ndim - 3] == 32 && sf->shape[sf->ndim - 2] == 4 &&
-                                    sf->shape[sf->ndim - 1] == 4);
+    bool natural =
+        sf->ndim < 5 || (sf->shape[sf->ndim - 3] == 32 && sf->shape[sf->ndim - 2] == 4 && sf->shape[sf->ndim - 1] == 4);
     NK_CHECK_AT(natural && is_contiguous(sf, 0) && nk_numel(sf) >= all, NK_VALUE_ERROR, sf,
                 "shape %s, expected blocked scales: a [32, 4, %" PRId64 ", 4, %" PRId64 ", %" PRId64
                 "] view of them or a contiguous buffer of at least %" PRId64 " bytes",
@@ -299,7 +304,8 @@ nk_status nk_check_bias(const nk_tensor *bias, int64_t n, const nk_tensor *first
     NK_TRY(nk_check_tensor(bias, NK_FLOATS, first));
     NK_CHECK_AT(bias->ndim == 1 && bias->shape[0] == n, NK_VALUE_ERROR, bias, "shape %s, expected (%" PRId64 ",)",
                 nk_shape_text(bias).s, n);
-    *checked = (nk_bias){.data = bias->data, .dtype = bias->dtype, .stride = bias->stride[0] * nk_dtype_size(bias->dtype)};
+    *checked =
+        (nk_bias){.data = bias->data, .dtype = bias->dtype, .stride = bias->stride[0] * nk_dtype_size(bias->dtype)};
     return NK_OK;
 }
 
@@ -357,7 +363,8 @@ int nk_sorted_dims(const nk_tensor *t, int dims[NK_MAX_DIMS])
     for (int d = 0; d < t->ndim; d++) {
         if (t->shape[d] <= 1) continue;
         int at = count++;
-        for (; at > 0 && t->stride[dims[at - 1]] > t->stride[d]; at--) dims[at] = dims[at - 1];
+        for (; at > 0 && t->stride[dims[at - 1]] > t->stride[d]; at--)
+            dims[at] = dims[at - 1];
         dims[at] = d;
     }
     return count;
@@ -374,7 +381,8 @@ nk_status nk_check_out(const nk_tensor **out, const nk_tensor *spec, unsigned dt
     const nk_tensor *t = *out;
     NK_TRY(nk_check_tensor(t, dtypes, first));
     bool same = t->ndim == spec->ndim;
-    for (int d = 0; same && d < t->ndim; d++) same = t->shape[d] == spec->shape[d];
+    for (int d = 0; same && d < t->ndim; d++)
+        same = t->shape[d] == spec->shape[d];
     NK_CHECK_AT(same, NK_VALUE_ERROR, t, "shape %s, expected %s", nk_shape_text(t).s, nk_shape_text(spec).s);
     return nk_check_writable(t);
 }

@@ -11,9 +11,9 @@ __attribute__((format(printf, 3, 4)))
 #endif
 nk_status nk_fail_at(nk_status status, const nk_tensor *t, const char *format, ...);
 
-#define NK_CHECK_AT(condition, status, t, ...)                                                                         \
-    do {                                                                                                               \
-        if (!(condition)) return nk_fail_at((status), (t), __VA_ARGS__);                                               \
+#define NK_CHECK_AT(condition, status, t, ...)                           \
+    do {                                                                 \
+        if (!(condition)) return nk_fail_at((status), (t), __VA_ARGS__); \
     } while (0)
 
 /* "(2, 3)" */

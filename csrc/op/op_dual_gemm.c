@@ -10,10 +10,10 @@ static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *prob
     NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4 | NK_HALVES, args->a, NULL, &problem->a,
                             &a, &problem->k));
     NK_TRY(nk_check_k_innermost(args->a, &problem->a));
-    NK_TRY(nk_check_operand(args->b1, args->sfb1, "sfb1", args->sfb_layout, NK_FP4, args->a, &a, &problem->b1, &b1,
-                            &k1));
-    NK_TRY(nk_check_operand(args->b2, args->sfb2, "sfb2", args->sfb_layout, NK_FP4, args->a, &a, &problem->b2, &b2,
-                            &k2));
+    NK_TRY(
+        nk_check_operand(args->b1, args->sfb1, "sfb1", args->sfb_layout, NK_FP4, args->a, &a, &problem->b1, &b1, &k1));
+    NK_TRY(
+        nk_check_operand(args->b2, args->sfb2, "sfb2", args->sfb_layout, NK_FP4, args->a, &a, &problem->b2, &b2, &k2));
     NK_TRY(nk_check_same_k(args->b1, k1, args->a, problem->k));
     NK_TRY(nk_check_same_k(args->b2, k2, args->a, problem->k));
     NK_CHECK_AT(b2.rows == b1.rows, NK_VALUE_ERROR, args->b2, "shape %s, expected the shape of b1, %s",
@@ -39,8 +39,8 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec)
     NK_TRY(check(args, &problem, &spec));
     NK_TRY(nk_check_out_matrix(args->out, &spec, exec, args->a, &problem.d));
     if (args->out) {
-        const nk_tensor *inputs[] = {args->a,    args->b1,   args->b2,           args->sfa,
-                                     args->sfb1, args->sfb2, args->alpha1.tensor, args->alpha2.tensor};
+        const nk_tensor *inputs[] = {
+            args->a, args->b1, args->b2, args->sfa, args->sfb1, args->sfb2, args->alpha1.tensor, args->alpha2.tensor};
         NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
     }
     NK_DISPATCH(dual_gemm, &problem, exec, nk_numel(&spec) == 0);

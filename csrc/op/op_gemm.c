@@ -15,11 +15,11 @@ nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b
     problem->l = like->l;
     problem->m = like->rows;
     problem->n = b.rows;
-    NK_CHECK_AT(!args->sfa || problem->b.sf, NK_TYPE_ERROR, args->b, "dtype %s, expected NVFP4 like %s",
+    bool a_fp4 = problem->a.dtype == NK_E2M1X2, b_fp4 = problem->b.dtype == NK_E2M1X2;
+    NK_CHECK_AT(!a_fp4 || b_fp4, NK_TYPE_ERROR, args->b, "dtype %s, expected NVFP4 like %s",
                 nk_dtype_name(args->b->dtype), args->a->name);
-    NK_CHECK_AT(problem->b.sf || problem->b.dtype == problem->a.dtype, NK_TYPE_ERROR, args->b,
-                "dtype %s, expected %s like %s", nk_dtype_name(args->b->dtype), nk_dtype_name(args->a->dtype),
-                args->a->name);
+    NK_CHECK_AT(b_fp4 || problem->b.dtype == problem->a.dtype, NK_TYPE_ERROR, args->b, "dtype %s, expected %s like %s",
+                nk_dtype_name(args->b->dtype), nk_dtype_name(args->a->dtype), args->a->name);
     return NK_OK;
 }
 

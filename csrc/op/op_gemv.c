@@ -2,7 +2,8 @@
 
 #include "../backend.h"
 
-/* The problem is the gemm of one token: its vector becomes A, its matrix B, so that alpha per row of `a` is alpha[n]. */
+/* The problem is the gemm of one token: its vector becomes A, its matrix B, so that alpha per row of `a` is alpha[n].
+ */
 static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_tensor *spec)
 {
     nk_view matrix, vector;

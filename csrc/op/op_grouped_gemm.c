@@ -77,13 +77,14 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
     *problem = (nk_grouped_gemm_problem){.device = first->device, .all.device = first->device, .all.l = 1};
     NK_CHECK_AT(first->ndim == 2, NK_VALUE_ERROR, first, "shape %s, expected [sum M, K/2]", nk_shape_text(first).s);
     NK_CHECK_AT(all->b->ndim == 3, NK_VALUE_ERROR, all->b, "shape %s, expected [G, N, K/2]", nk_shape_text(all->b).s);
-    NK_TRY(nk_check_operand(first, all->sfa, "sfa", all->sfa_layout, NK_FP4 | NK_HALVES, first, NULL, &p->a, &a, &p->k));
+    NK_TRY(
+        nk_check_operand(first, all->sfa, "sfa", all->sfa_layout, NK_FP4 | NK_HALVES, first, NULL, &p->a, &a, &p->k));
     NK_TRY(nk_check_k_innermost(first, &p->a));
     NK_TRY(nk_check_operand(all->b, all->sfb, "sfb", all->sfb_layout, NK_FP4 | NK_HALVES, first, NULL, &p->b, &b, &k));
     NK_TRY(check_16_bit_strides(all->b, &b));
     NK_TRY(nk_check_same_k(all->b, k, first, p->k));
-    NK_CHECK_AT(p->b.sf || p->b.dtype == p->a.dtype, NK_TYPE_ERROR, all->b, "dtype %s, expected %s like a",
-                nk_dtype_name(all->b->dtype), nk_dtype_name(first->dtype));
+    NK_CHECK_AT(p->b.dtype == NK_E2M1X2 || p->b.dtype == p->a.dtype, NK_TYPE_ERROR, all->b,
+                "dtype %s, expected %s like a", nk_dtype_name(all->b->dtype), nk_dtype_name(first->dtype));
     problem->groups = b.l;
     p->m = a.rows;
     p->n = b.rows;

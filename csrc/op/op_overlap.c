@@ -28,9 +28,12 @@ static rectangle rectangle_of(const nk_tensor *t)
     for (int i = 0; i < count; i++) {
         int64_t stride = t->stride[dims[i]] * size;
         if (stride < 0) return (rectangle){0, 1};
-        if (!r.pitch && stride <= r.width) r.width += stride * (t->shape[dims[i]] - 1);
-        else if (!r.pitch) r.pitch = stride;
-        else if (stride % r.pitch != 0) return (rectangle){0, 1};
+        if (!r.pitch && stride <= r.width)
+            r.width += stride * (t->shape[dims[i]] - 1);
+        else if (!r.pitch)
+            r.pitch = stride;
+        else if (stride % r.pitch != 0)
+            return (rectangle){0, 1};
     }
     return r;
 }
@@ -75,8 +78,10 @@ static nk_status check_chunk(const sorted_output *sorted, int count, const nk_te
     int from = 0, to = count;
     while (from < to) {
         int middle = (from + to) / 2;
-        if (sorted[middle].in.low < in_other.high) from = middle + 1;
-        else to = middle;
+        if (sorted[middle].in.low < in_other.high)
+            from = middle + 1;
+        else
+            to = middle;
     }
     for (int i = from - 1; i >= 0 && sorted[i].reach > in_other.low; i--) {
         NK_TRY(check(sorted[i].t, sorted[i].in, other, in_other));
@@ -94,7 +99,8 @@ nk_status nk_check_disjoint_many(const void *of, nk_tensor_at output, int64_t ou
             sorted_output next = {.t = output(of, g)};
             if (!range_of(next.t, &next.in)) continue;
             int at = count++;
-            for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--) sorted[at] = sorted[at - 1];
+            for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--)
+                sorted[at] = sorted[at - 1];
             sorted[at] = next;
         }
         uintptr_t reach = 0;

@@ -62,7 +62,8 @@ nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANT
     nk_view x;
     outputs outs;
     NK_TRY(check(args, &problem, &x, &outs));
-    for (int i = 0; i < outs.count; i++) specs[i] = outs.spec[i];
+    for (int i = 0; i < outs.count; i++)
+        specs[i] = outs.spec[i];
     *count = outs.count;
     return NK_OK;
 }
@@ -95,8 +96,8 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
         NK_TRY(nk_check_out(&amax_out, &outs.spec[2], NK_DTYPE_BIT(NK_F32), exec, args->x));
         p.amax_out = amax_out->data;
     }
-    const nk_tensor *all[] = {args->codes, args->scales, args->amax_out, args->x, args->offsets,
-                              args->global_scale.tensor};
+    const nk_tensor *all[] = {args->codes, args->scales,  args->amax_out,
+                              args->x,     args->offsets, args->global_scale.tensor};
     for (int i = 0; i < outs.count; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

@@ -16,7 +16,9 @@ static nk_status linear_view(const nk_relayout_args *args, nk_view *v)
     bool permuted = in->ndim == 6 && in->shape[0] == 32 && in->shape[1] == 4 && in->shape[3] == 4;
     *v = (nk_view){
         .batched = in->ndim == 3 || in->ndim == 6,
-        .l = permuted ? in->shape[5] : in->ndim == 3 || in->ndim == 6 ? in->shape[0] : 1,
+        .l = permuted                         ? in->shape[5]
+             : in->ndim == 3 || in->ndim == 6 ? in->shape[0]
+                                              : 1,
         .rows = args->rows,
         .cols = args->cols,
     };
@@ -27,8 +29,7 @@ static nk_status check(const nk_relayout_args *args, nk_relayout_problem *p, nk_
 {
     NK_TRY(nk_check_tensor(args->in, NK_FP8, args->in));
     NK_TRY(linear_view(args, v));
-    *p = (nk_relayout_problem){
-        .device = args->in->device, .to = args->to, .l = v->l, .rows = v->rows, .cols = v->cols};
+    *p = (nk_relayout_problem){.device = args->in->device, .to = args->to, .l = v->l, .rows = v->rows, .cols = v->cols};
     bool blocked = args->to == NK_SF_BLOCKED;
     return nk_spec_matrix("out", args->in->dtype, args->in, v, blocked ? nk_sf_padded_rows(v->rows) : v->rows,
                           blocked ? nk_sf_padded_cols(v->cols) : v->cols, spec);

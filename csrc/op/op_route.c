@@ -29,8 +29,8 @@ static nk_status check(const nk_route_args *args, nk_route_problem *p, outputs *
     NK_CHECK_AT(p->n <= NK_MAX_EXPERTS, NK_VALUE_ERROR, args->w, "shape %s is %" PRId64 " experts, expected at most %d",
                 nk_shape_text(args->w).s, p->n, NK_MAX_EXPERTS);
     NK_CHECK(args->k >= 1 && args->k <= NK_MAX_TOP_K && args->k <= p->n, NK_VALUE_ERROR,
-             "k: %" PRId64 ", expected 1 to %" PRId64 " (w has %" PRId64 " experts, and at most %d are chosen)", args->k,
-             p->n < NK_MAX_TOP_K ? p->n : (int64_t)NK_MAX_TOP_K, p->n, NK_MAX_TOP_K);
+             "k: %" PRId64 ", expected 1 to %" PRId64 " (w has %" PRId64 " experts, and at most %d are chosen)",
+             args->k, p->n < NK_MAX_TOP_K ? p->n : (int64_t)NK_MAX_TOP_K, p->n, NK_MAX_TOP_K);
     NK_CHECK(args->n_group >= 1 && p->n % args->n_group == 0, NK_VALUE_ERROR,
              "n_group: %" PRId64 ", expected a divisor of the %" PRId64 " experts of w", args->n_group, p->n);
     NK_CHECK(args->topk_group >= 1 && args->topk_group <= args->n_group, NK_VALUE_ERROR,
@@ -48,8 +48,8 @@ static nk_status check(const nk_route_args *args, nk_route_problem *p, outputs *
     if (bias) {
         NK_CHECK_AT(args->score == NK_SIGMOID, NK_VALUE_ERROR, bias, "given, expected None unless score='sigmoid'");
         NK_TRY(nk_check_tensor(bias, NK_DTYPE_BIT(NK_F32), first));
-        NK_CHECK_AT(bias->ndim == 1 && bias->shape[0] == p->n, NK_VALUE_ERROR, bias, "shape %s, expected (%" PRId64 ",)",
-                    nk_shape_text(bias).s, p->n);
+        NK_CHECK_AT(bias->ndim == 1 && bias->shape[0] == p->n, NK_VALUE_ERROR, bias,
+                    "shape %s, expected (%" PRId64 ",)", nk_shape_text(bias).s, p->n);
         p->correction_bias = bias->data;
         p->correction_bias_stride = bias->stride[0];
     }
@@ -72,7 +72,8 @@ nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPU
     nk_route_problem problem;
     outputs outs;
     NK_TRY(check(args, &problem, &outs));
-    for (int i = 0; i < outs.count; i++) specs[i] = outs.spec[i];
+    for (int i = 0; i < outs.count; i++)
+        specs[i] = outs.spec[i];
     *count = outs.count;
     return NK_OK;
 }
@@ -97,9 +98,8 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
         problem.offsets = ints[2]->data;
         problem.sorted_rows = ints[3]->data;
     }
-    const nk_tensor *all[] = {args->weights,      args->ids, args->counts, args->offsets,
-                              args->sorted_rows,  args->x,   args->w,      args->correction_bias,
-                              args->alpha.tensor};
+    const nk_tensor *all[] = {args->weights, args->ids, args->counts,          args->offsets,     args->sorted_rows,
+                              args->x,       args->w,   args->correction_bias, args->alpha.tensor};
     for (int i = 0; i < outs.count; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

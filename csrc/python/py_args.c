@@ -120,6 +120,17 @@ int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_no
 /* Halfway from FLT_MAX to 2^128: from here on rounding to fp32 gives infinity. */
 #define FLOAT_OVERFLOW 0x1.ffffffp127
 
+/* (float)number with its denormals, which the conversion itself would flush where the thread runs in FTZ mode. */
+static float to_float(double number)
+{
+    if (!(fabs(number) < FLT_MIN)) return (float)number;
+    uint32_t bits = (uint32_t)rint(fabs(number) * 0x1p149); /* a denormal is that many times 2^-149 */
+    if (signbit(number)) bits |= 0x80000000u;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 int py_float(PyObject *object, const char *name, int32_t index, float *value)
 {
     if (!object) return 0;
@@ -134,7 +145,7 @@ int py_float(PyObject *object, const char *name, int32_t index, float *value)
         too_big = true;
     }
     if (too_big) return py_fail_at(PyExc_ValueError, name, index, "a finite number that overflows float32");
-    *value = (float)number;
+    *value = to_float(number);
     return 0;
 }
 

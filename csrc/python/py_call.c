@@ -53,7 +53,8 @@ int py_check(py_call *call, nk_status status)
 static int allocate_workspace(py_call *call)
 {
     int64_t bytes = call->exec.plan.workspace_bytes;
-    nk_tensor t = {.name = "workspace", .index = -1, .dtype = NK_U8, .device = call->device, .ndim = 1, .shape = {bytes}};
+    nk_tensor t = {
+        .name = "workspace", .index = -1, .dtype = NK_U8, .device = call->device, .ndim = 1, .shape = {bytes}};
     if (call->device.type == NK_CUDA) {
         PyObject *object = py_empty(call, &t, &t);
         if (!object || py_keep(call, object) < 0) return -1;

@@ -8,7 +8,7 @@
     "[rows, K/16] or 'blocked' in 128x4 atoms. L is an optional leading batch, K a multiple of 16.\n"
 
 #define PY_DOC_OUTPUT                                                                                                  \
-    "out: where to write; without it a new tensor of the kind of the first argument. It shares no byte with an input.\n" \
+    "out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.\n"           \
     "out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.\n"
 
 #define PY_DOC_ERRORS                                                                                                  \
@@ -20,11 +20,11 @@ static const char py_doc_quantize[] =
     "Quantise to NVFP4: x ~ code * scale * global_scale. Returns NVFP4(data, scales, global_scale).\n\n"
     "x: [M, K] or [L, M, K], float16, bfloat16 or float32, contiguous along K.\n"
     "global_scale: the decode multiplier. None is 1; a number above 0; a 1-element float32 tensor on x's device; or\n"
-    "    'amax': max|x| / 2688 over the finite x, computed on the device. The result holds 1.0, the argument itself, or\n"
-    "    the new 1-element tensor.\n"
+    "    'amax': max|x| / 2688 over the finite x, computed on the device. The result holds 1.0, the argument itself,\n"
+    "    or the new 1-element tensor.\n"
     "scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4], padding is 0.\n"
-    "offsets: int32 [G+1] with 'blocked' and no L: expert g's rows offsets[g]..offsets[g+1] begin an atom of their own,\n"
-    "    as grouped_gemm wants them; scales then have M//128 + G atom rows.\n"
+    "offsets: int32 [G+1] with 'blocked' and no L: expert g's rows offsets[g]..offsets[g+1] begin an atom of their\n"
+    "    own, as grouped_gemm wants them; scales then have M//128 + G atom rows.\n"
     "out: (data, scales), with 'amax' also (data, scales, global_scale); an item that is None is made.\n\n"
     "Block scale: e4m3(amax/6 / global_scale); codes: e2m1(x / (scale * global_scale)), to nearest even, saturating.\n"
     "The bytes are the same on every backend.\n\n" PY_DOC_ERRORS;
@@ -45,7 +45,8 @@ static const char py_doc_to_blocked[] =
 static const char py_doc_from_blocked[] =
     "from_blocked($module, /, buffer, rows, cols, *, out=None)\n--\n\n"
     "Scales from the 128x4-blocked layout to linear [L, rows, cols]; cols is K/16.\n\n"
-    "buffer: at least the padded size; [L, ...] for a batch, or the [32, 4, rest_m, 4, rest_k, L] view.\n\n" PY_DOC_ERRORS;
+    "buffer: at least the padded size; [L, ...] for a batch, or the [32, 4, rest_m, 4, rest_k, L] view.\n\n"
+    PY_DOC_ERRORS;
 
 static const char py_doc_gemv[] =
     "gemv($module, /, a, b, sfa, sfb=None, *, alpha=1.0, scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
@@ -53,7 +54,8 @@ static const char py_doc_gemv[] =
     "a: the matrix, NVFP4 [L, M, K/2] with scales sfa.\n"
     "b: the vector, NVFP4 [L, 1, K/2] with scales sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.\n"
     "alpha: a number, or float32 with one element or [M].\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
+    "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
 
 static const char py_doc_gemm[] =
     "gemm($module, /, a, b, sfa, sfb, *, alpha=1.0, bias=None, scale_layout='linear', out=None, "
@@ -63,7 +65,8 @@ static const char py_doc_gemm[] =
     "b: the weights, NVFP4 [L, N, K/2] with scales sfb.\n"
     "alpha: a number, or float32 with one element or [N].\n"
     "bias: float32, float16 or bfloat16 [N].\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
+    "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
 
 static const char py_doc_dual_gemm[] =
     "dual_gemm($module, /, a, b1, b2, sfa, sfb1, sfb2, *, alpha1=1.0, alpha2=1.0, activation='silu', "
@@ -79,14 +82,15 @@ static const char py_doc_grouped_gemm[] =
     "grouped_gemm($module, /, a, b, sfa=None, sfb=None, *, offsets=None, alpha=None, bias=None, "
     "scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
     "One gemm per group: out_g = alpha_g * a_g @ b_g.T + bias_g.\n\n"
-    "List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha a number\n"
-    "    or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.\n"
-    "Contiguous form, a is a tensor [sum M, K/2]: group g is rows offsets[g]..offsets[g+1] (int32 [G+1], on the device,\n"
-    "    never read back). b is [G, N, K/2], alpha a number or float32 with one element, [G] or [G, N], bias [G, N].\n"
-    "    Blocked sfa begin every group at an atom of 128 rows. Returns [sum M, N]; rows of no group are not written.\n"
-    "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scales), b then\n"
-    "    with K or N innermost.\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
+    "List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha a\n"
+    "    number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.\n"
+    "Contiguous form, a is a tensor [sum M, K/2]: group g is rows offsets[g]..offsets[g+1] (int32 [G+1], on the\n"
+    "    device, never read back). b is [G, N, K/2], alpha a number or float32 with one element, [G] or [G, N], bias\n"
+    "    [G, N]. Blocked sfa begin every group at an atom of 128 rows. Returns [sum M, N]; rows of no group stay as is.\n"
+    "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scales), b\n"
+    "    then with K or N innermost.\n"
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
+    "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
 
 static const char py_doc_route[] =
     "route($module, /, x, w, k, *, score='topk_softmax', correction_bias=None, n_group=1, topk_group=1, "
@@ -103,26 +107,29 @@ static const char py_doc_route[] =
     "dense: weights become [M, N] with zeros elsewhere.\n"
     "permutation: also return what brings rows together by expert.\n"
     "out: a tuple like the result; an item that is None is made. out_dtype: of the weights, as elsewhere.\n\n"
-    "Returns (weights [M, k], ids int32 [M, k]), in selection order; with permutation also counts [N], offsets [N+1] and\n"
-    "sorted_rows [M*k] (m*k + slot, sorted by expert), all int32. Equal logits go to the lower expert.\n\n" PY_DOC_ERRORS;
+    "Returns (weights [M, k], ids int32 [M, k]), in selection order; with permutation also counts [N], offsets [N+1]\n"
+    "and sorted_rows [M*k] (m*k + slot, sorted by expert), all int32. Equal logits go to the lower expert.\n\n"
+    PY_DOC_ERRORS;
 
 static const char py_doc_explain[] =
     "explain($module, op, /, *args, **kwargs)\n--\n\n"
     "What a call of the operator named `op` with these arguments would use; runs nothing and allocates no output.\n\n"
-    "Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile_m, tile_n,\n"
-    "tile_k, grid, threads, stages, cluster and config. Raises what the call would raise.\n\n"
+    "Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile_m,\n"
+    "tile_n, tile_k, grid, threads, stages, cluster and config. Raises what the call would raise.\n\n"
     ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
 
 static const char py_doc_backends[] =
     "backends($module, /)\n--\n\n"
-    "The backends of this build, in order of preference: dicts with name, devices, available, and why_not (None where\n"
-    "available).\n";
+    "The backends of this build, in order of preference: dicts with name, devices, available, and why_not (None\n"
+    "where available).\n";
 
 static const char py_doc_warmup[] =
     "warmup($module, /, device=None)\n--\n\n"
     "Load everything that first calls would load.\n\n"
     "device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is that, or None for every usable backend.\n";
 
-static const char py_doc_competition[] = "The drop-in behind nvfp4kern.competition: takes the harness's tuple, returns c.";
+/* `what`: the function's own name. */
+#define PY_DOC_COMPETITION(what)                                                                                       \
+    what "($module, data, /)\n--\n\nThe custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c.\n"
 
 #endif

@@ -68,7 +68,7 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
     nk_dual_gemm_args args = {.alpha1.value = 1, .alpha2.value = 1, .out_dtype = NK_F16};
     int activation = NK_SILU;
     if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B1], "b1", &b1, &args.b1) < 0 ||
-        py_argument(call, v[B2], "b2", &b2, &args.b2) < 0 || py_argument(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
+        py_argument(call, v[B2], "b2", &b2, &args.b2) < 0 || py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
         py_argument(call, v[SFB1], "sfb1", &sfb1, &args.sfb1) < 0 ||
         py_argument(call, v[SFB2], "sfb2", &sfb2, &args.sfb2) < 0 ||
         py_scalar(call, v[ALPHA1], "alpha1", -1, &alpha1, &args.alpha1) < 0 ||

@@ -132,10 +132,10 @@ static PyMethodDef methods[] = {
     FASTCALL(explain, py_doc_explain),
     {"backends", backends, METH_NOARGS, py_doc_backends},
     FASTCALL(warmup, py_doc_warmup),
-    FASTCALL(competition_gemv, py_doc_competition),
-    FASTCALL(competition_gemm, py_doc_competition),
-    FASTCALL(competition_dual_gemm, py_doc_competition),
-    FASTCALL(competition_group_gemm, py_doc_competition),
+    FASTCALL(competition_gemv, PY_DOC_COMPETITION("competition_gemv")),
+    FASTCALL(competition_gemm, PY_DOC_COMPETITION("competition_gemm")),
+    FASTCALL(competition_dual_gemm, PY_DOC_COMPETITION("competition_dual_gemm")),
+    FASTCALL(competition_group_gemm, PY_DOC_COMPETITION("competition_group_gemm")),
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,8 +11,8 @@ int py_output_dtype(PyObject *out_dtype, const nk_tensor *out, nk_dtype *dtype);
 /* `out` where given; None: nothing is. */
 int py_optional_output(py_call *call, PyObject *out, nk_tensor *t, const nk_tensor **pointer);
 
-/* The same for an `out` of `least` to `most` items, `expected` in words: given[i], t[i] and *pointers[i] for each that is
- * there, NULL and untouched for each that is None or missing. */
+/* The same for an `out` of `least` or `most` items, `expected` in words: given[i], t[i] and *pointers[i] for each item,
+ * untouched where it is None or missing. */
 int py_optional_outputs(py_call *call, PyObject *out, const char *expected, Py_ssize_t least, Py_ssize_t most,
                         PyObject **given, nk_tensor *t, const nk_tensor **const *pointers);
 

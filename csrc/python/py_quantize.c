@@ -2,7 +2,7 @@
 #include "py_args.h"
 #include "py_output.h"
 
-#include <math.h>
+#include <string.h>
 
 PY_ADAPT(dequantize)
 PY_ADAPT(relayout)
@@ -12,6 +12,8 @@ static nk_status run_quantize(const void *args, nk_exec *exec) { return nk_quant
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* quantize                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+#define FLOAT_INFINITY_BITS 0x7f800000u
 
 /* None, "amax", a number or a 1-element tensor. */
 static int global_scale_argument(py_call *call, PyObject *object, nk_tensor *t, nk_quantize_args *args)
@@ -24,11 +26,11 @@ static int global_scale_argument(py_call *call, PyObject *object, nk_tensor *t, 
         return py_word(object, "global_scale", words, &word);
     }
     if (py_scalar(call, object, "global_scale", -1, t, &args->global_scale) < 0) return -1;
-    float value = args->global_scale.value;
-    if (!args->global_scale.tensor && !(isfinite(value) && value > 0)) {
-        return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected a finite number above 0 in float32", object);
-    }
-    return 0;
+    if (args->global_scale.tensor) return 0;
+    uint32_t bits; /* and not the value: the caller's thread may take denormals for zero */
+    memcpy(&bits, &args->global_scale.value, sizeof bits);
+    if (bits > 0 && bits < FLOAT_INFINITY_BITS) return 0;
+    return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected a finite number above 0 in float32", object);
 }
 
 /* NVFP4(data, scales, global_scale); global_scale is the new tensor, the caller's object, or a float. */
@@ -55,8 +57,9 @@ static int quantize(py_call *call, PyObject *const *v, PyObject **result)
         global_scale_argument(call, v[GLOBAL_SCALE], &global_scale, &args) < 0 ||
         py_scale_layout(v[SCALE_LAYOUT], &args.layout) < 0 ||
         py_optional(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
-        py_optional_outputs(call, v[OUT], args.amax ? "(data, scales) or (data, scales, global_scale)" : "(data, scales)",
-                            2, args.amax ? 3 : 2, given, t, slots) < 0 ||
+        py_optional_outputs(call, v[OUT],
+                            args.amax ? "(data, scales) or (data, scales, global_scale)" : "(data, scales)", 2,
+                            args.amax ? 3 : 2, given, t, slots) < 0 ||
         py_check(call, nk_quantize_out(&args, specs, &count)) < 0) {
         return -1;
     }

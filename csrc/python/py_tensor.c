@@ -27,7 +27,10 @@ static const struct {
 
 const char *py_dtype_name(nk_dtype dtype) { return dtypes[dtype].name; }
 
-static bool same_dtype(DLDataType x, DLDataType y) { return x.code == y.code && x.bits == y.bits && x.lanes == y.lanes; }
+static bool same_dtype(DLDataType x, DLDataType y)
+{
+    return x.code == y.code && x.bits == y.bits && x.lanes == y.lanes;
+}
 
 static int unknown_dtype(const nk_tensor *t, DLDataType dtype)
 {
@@ -81,27 +84,32 @@ static int set_device(py_call *call, nk_tensor *t, DLDevice device)
     case kDLCUDA:
     case kDLCUDAManaged: t->device = (nk_device){NK_CUDA, device.device_id}; return 0;
     default:
-        return py_fail_at(call->state->backend_error, t->name, t->index, "on DLPack device type %d, expected CPU or CUDA",
-                          (int)device.device_type);
+        return py_fail_at(call->state->backend_error, t->name, t->index,
+                          "on DLPack device type %d, expected CPU or CUDA", (int)device.device_type);
     }
 }
 
 void py_tidy_strides(nk_tensor *t)
 {
+    bool empty = false;
+    for (int d = 0; d < t->ndim; d++) empty = empty || t->shape[d] == 0;
+    uint64_t inner = 1; /* unsigned: sizes that overflow are the operator's to report */
     for (int d = t->ndim - 1; d >= 0; d--) {
-        if (t->shape[d] > 1) continue;
-        /* Unsigned: sizes that overflow are the operator's to report. */
-        uint64_t inner = d + 1 < t->ndim ? (uint64_t)t->shape[d + 1] * (uint64_t)t->stride[d + 1] : 1;
-        t->stride[d] = (int64_t)inner;
+        if (empty || t->shape[d] == 1) t->stride[d] = (int64_t)inner; /* frameworks put anything there, even 0 */
+        inner = (t->shape[d] ? (uint64_t)t->shape[d] : 1) * (uint64_t)t->stride[d];
     }
 }
+
+/* What empty tensors point to: producers leave theirs NULL, which in C means "not given". Aligned for any dtype. */
+static _Alignas(16) char nothing[16];
 
 /* Fills *t, whose name and index are there already. */
 static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
 {
     bool empty = false;
     if (flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) {
-        return py_fail_at(PyExc_BufferError, t->name, t->index, "one fp4 element per byte, expected them packed in pairs");
+        return py_fail_at(PyExc_BufferError, t->name, t->index,
+                          "one fp4 element per byte, expected them packed in pairs");
     }
     if (dl->ndim < 0 || dl->ndim > NK_MAX_DIMS) {
         return py_fail_at(PyExc_ValueError, t->name, t->index, "%d dimensions, expected at most %d", (int)dl->ndim,
@@ -117,7 +125,8 @@ static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor
         empty = empty || t->shape[d] == 0;
     }
     t->data = dl->byte_offset ? (char *)dl->data + dl->byte_offset : dl->data;
-    if (!t->data && !empty) {
+    if (!t->data && empty) t->data = nothing;
+    if (!t->data) {
         return py_fail_at(PyExc_ValueError, t->name, t->index, "a tensor without memory, expected a real one");
     }
     py_tidy_strides(t);

@@ -22,7 +22,7 @@ int py_given_output(py_call *call, PyObject *object, const char *name, int32_t i
 /* A new object as `spec` says, of the type of call->like, described in *t (which may be `spec`). */
 PyObject *py_empty(py_call *call, const nk_tensor *spec, nk_tensor *t);
 
-/* Dimensions of size 0 or 1 get the strides that they had in a compact tensor: what a producer put there is noise. */
+/* Dimensions of size 1, and all of an empty tensor, get a compact tensor's strides: what producers say is noise. */
 void py_tidy_strides(nk_tensor *t);
 
 const char *py_dtype_name(nk_dtype dtype);
