@@ -4,7 +4,11 @@
 #include "../nk_format.h"
 #include "cpu_tile.h"
 
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#else
 #include <fenv.h>
+#endif
 
 static bool serves(nk_device device) { return device.type == NK_CPU; }
 static const char *why_not(void) { return NULL; }
@@ -90,15 +94,34 @@ static nk_status plan_relayout(const nk_relayout_problem *p, nk_plan *plan)
 /* Runs: with denormals and round-to-nearest, whatever mode the caller's thread is in                               */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+#ifdef __SSE2__ /* a tenth of what <fenv.h> takes, which saves the x87 unit too */
+typedef unsigned float_mode;
+static float_mode enter_default_mode(void)
+{
+    float_mode callers = _mm_getcsr();
+    _mm_setcsr(0x1F80);
+    return callers;
+}
+static void leave_default_mode(float_mode callers) { _mm_setcsr(callers); }
+#else
+typedef fenv_t float_mode;
+static float_mode enter_default_mode(void)
+{
+    float_mode callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    return callers;
+}
+static void leave_default_mode(float_mode callers) { fesetenv(&callers); }
+#endif
+
 #define RUN(op)                                                                      \
     static nk_status run_##op(const nk_##op##_problem *problem, const nk_exec *exec) \
     {                                                                                \
         (void)exec;                                                                  \
-        fenv_t callers;                                                              \
-        fegetenv(&callers);                                                          \
-        fesetenv(FE_DFL_ENV);                                                        \
+        float_mode callers = enter_default_mode();                                   \
         cpu_##op(problem);                                                           \
-        fesetenv(&callers);                                                          \
+        leave_default_mode(callers);                                                 \
         return NK_OK;                                                                \
     }
 

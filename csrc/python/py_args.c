@@ -17,13 +17,12 @@ static int count_names(const py_operator *op)
 
 static int too_many(const py_operator *op, Py_ssize_t nargs)
 {
-    const char *s = op->positional == 1 ? "" : "s", *were = nargs == 1 ? "was" : "were";
     if (op->required < op->positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional argument%s but %zd %s given", op->name,
-                     op->required, op->positional, s, nargs, were);
+        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional arguments but %zd were given", op->name,
+                     op->required, op->positional, nargs);
     } else {
-        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument%s but %zd %s given", op->name, op->positional,
-                     s, nargs, were);
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument%s but %zd were given", op->name,
+                     op->positional, op->positional == 1 ? "" : "s", nargs);
     }
     return -1;
 }

@@ -86,7 +86,7 @@ static const char py_doc_grouped_gemm[] =
     "    number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.\n"
     "Contiguous form, a is a tensor [sum M, K/2]: group g is rows offsets[g]..offsets[g+1] (int32 [G+1], on the\n"
     "    device, never read back). b is [G, N, K/2], alpha a number or float32 with one element, [G] or [G, N], bias\n"
-    "    [G, N]. Blocked sfa begin every group at an atom of 128 rows. Returns [sum M, N]; rows of no group stay as is.\n"
+    "    [G, N]. Blocked sfa begin every group at an atom of 128 rows. Returns [sum M, N]; rows of no group are kept.\n"
     "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scales), b\n"
     "    then with K or N innermost.\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT

@@ -245,6 +245,10 @@ static int add_stream(py_call *call, PyObject *object, PyObject *kwargs)
     int failed = -1;
     long type, index;
     PyObject *stream = NULL, *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    if (!device && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear(); /* whoever has GPU memory has the method too */
+        return 0;
+    }
     if (!device || !PyArg_ParseTuple(device, "ll", &type, &index)) goto done;
     if (type != kDLCUDA && type != kDLCUDAManaged) {
         failed = 0;
