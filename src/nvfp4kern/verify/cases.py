@@ -27,7 +27,8 @@ SPREAD = 1.2e9
 
 @dataclass
 class Case:
-    """`run` is what is timed; `judge` compares what it returned with the oracle.
+    """`run` is what is timed; `judge` compares what it returned, and the c of its sums' bound
+    (reference.error_bound), with the oracle.
 
     `work` counts operations (2 per multiply-add); 0 where `moved`, the bytes read and written, is
     what the operator is about.
@@ -87,7 +88,7 @@ def gemv(rng, everything):
         a, b = _operands(rng, batch, k, m, 1)
         arguments = (a.codes, b.codes, _blocked(rng, a), _blocked(rng, b))
 
-        def judge(got, a=a, b=b):
+        def judge(got, c, a=a, b=b):
             return reference.check(got, reference.gemv(a.values, b.values), "float16")
 
         yield _case(
@@ -105,8 +106,8 @@ def gemm(rng, everything):
         a, b = _operands(rng, batch, k, m, n)
         arguments = (a.codes, b.codes, _blocked(rng, a), _blocked(rng, b))
 
-        def judge(got, a=a, b=b):
-            return reference.check(got, reference.gemm(a.values, b.values, c=12), "float16")
+        def judge(got, c, a=a, b=b):
+            return reference.check(got, reference.gemm(a.values, b.values, c=c), "float16")
 
         yield _case(
             "gemm",
@@ -124,9 +125,9 @@ def dual_gemm(rng, everything):
         arguments = (*(o.codes for o in operands), *(o.scales for o in operands))
         alpha = 2.0**-12  # brings silu's argument to where it bends
 
-        def judge(got, operands=operands, alpha=alpha):
+        def judge(got, c, operands=operands, alpha=alpha):
             values = (o.values for o in operands)
-            expected = reference.dual_gemm(*values, alpha1=alpha, alpha2=alpha, c=12)
+            expected = reference.dual_gemm(*values, alpha1=alpha, alpha2=alpha, c=c)
             return reference.check(got, expected, "float16")
 
         yield _case(
@@ -150,9 +151,9 @@ def grouped_gemm(rng, everything):
             [_blocked(rng, o) for o in b],
         )
 
-        def judge(got, pairs=pairs):
+        def judge(got, c, pairs=pairs):
             verdicts = [
-                reference.check(out, reference.gemm(a.values, b.values, c=12), "float16")
+                reference.check(out, reference.gemm(a.values, b.values, c=c), "float16")
                 for out, (a, b) in zip(got, pairs, strict=True)
             ]
             return min(verdicts, key=lambda v: (v.ok, -v.worst))
@@ -174,9 +175,9 @@ def route(rng, everything):
         x, w = (data.halves(rng, "float16", rows, k) for rows in (m, n))
         options = routing.Options(k=4)
 
-        def judge(got, x=x, w=w, options=options):
+        def judge(got, c, x=x, w=w, options=options):
             weights, ids = got
-            logit, e = routing.logits(x, w, c=12)
+            logit, e = routing.logits(x, w, c=c)
             for row, wrong in enumerate(
                 map(routing.wrong_ids, ids, logit, e, [options] * len(ids))
             ):
@@ -206,7 +207,7 @@ def quantize(rng, everything):
     for rows, k in _rows_of_weights(everything):
         x = rng.standard_normal((rows, k)).astype(np.float16)
 
-        def judge(got, x=x):
+        def judge(got, c, x=x):
             codes, scales, s2 = reference.quantize(x, "amax")
             same = np.array_equal(got.scales, scales) and np.array_equal(got.global_scale, [s2])
             verdict = _same_bytes(got.data, codes)
@@ -227,7 +228,7 @@ def dequantize(rng, everything):
     for rows, k in _rows_of_weights(everything):
         q = data.full_range(rng, rows, k)
 
-        def judge(got, q=q):
+        def judge(got, c, q=q):
             want = reference.round_to(reference.dequantize(q.codes, q.scales, 0.125), "float16")
             return reference.check_bits(got, want)
 
@@ -245,7 +246,7 @@ def relayout(rng, everything):
     for rows, k in _rows_of_weights(everything):
         scales = data.full_range(rng, rows, k).scales
 
-        def judge(got, scales=scales):
+        def judge(got, c, scales=scales):
             want = reference.to_blocked(scales)
             back = nvfp4kern.from_blocked(got, *scales.shape)
             verdict = _same_bytes(got.reshape(want.shape), want)
