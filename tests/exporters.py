@@ -1,0 +1,104 @@
+"""Ways to hand a tensor over by DLPack, and one gemm to hand tensors to."""
+
+import ctypes
+
+import numpy as np
+import torch
+
+import nvfp4kern as nk
+
+M, N, K = 3, 5, 32
+
+
+def operands():
+    """uint8 and torch: a, b, sfa, sfb."""
+    rng = np.random.default_rng(7)
+    codes = rng.integers(0, 256, (M + N, K // 2), np.uint8)
+    scales = rng.integers(0x30, 0x40, (M + N, K // 16), np.uint8)
+    return tuple(torch.from_numpy(t) for t in (codes[:M], codes[M:], scales[:M], scales[M:]))
+
+
+OPERANDS = operands()
+EXPECTED = nk.gemm(*OPERANDS)
+
+
+def same(x, y):
+    return np.array_equal(np.asarray(x), np.asarray(y))
+
+
+class Versioned:
+    """Only the Python protocol, as of DLPack 1.0."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        assert stream is None and max_version >= (1, 3)
+        return self.tensor.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+class Legacy(Versioned):
+    """And before 1.0."""
+
+    def __dlpack__(self, *, stream=None):
+        return self.tensor.__dlpack__()
+
+
+def old_capsule(tensor):
+    return tensor.__dlpack__()
+
+
+def new_capsule(tensor):
+    return tensor.__dlpack__(max_version=(1, 3))
+
+
+class Capsule(ctypes.Structure):
+    """A DLManagedTensorVersioned with DLTensor inside, made by hand."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+    NAME = b"dltensor_versioned"
+
+    @classmethod
+    def of(cls, array, dtype, shape, **fields):
+        """The object lives as long as its capsule is in use; so does `array`."""
+        self = cls(major=1, minor=3, data=array.ctypes.data, device_type=1, ndim=len(shape))
+        self.code, self.bits, self.lanes = dtype
+        self.sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+        self.shape, self.array = self.sizes, array
+        for name, value in fields.items():
+            setattr(self, name, value)
+        return self
+
+    def __dlpack__(self, **kwargs):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self), self.NAME, None)
+
+
+U8, FP4, FP4X2 = (1, 8, 1), (17, 4, 1), (17, 4, 2)
+
+
+def capsule_of(tensor, dtype=U8, shape=None, **fields):
+    return Capsule.of(
+        tensor.numpy(), dtype, tuple(tensor.shape) if shape is None else shape, **fields
+    )
