@@ -4,7 +4,7 @@
 
 #include "nvfp4kern.h"
 
-/* [L, rows, K]: NVFP4 (sf set), or 16-bit (sf NULL). */
+/* [L, rows, K]: NVFP4, or 16-bit without scales; dtype says which (the pointers of empty tensors may be NULL). */
 typedef struct nk_operand {
     const uint8_t *data;
     nk_dtype dtype; /* NK_E2M1X2, NK_F16 or NK_BF16 */
