@@ -143,7 +143,13 @@ static int not_exported(const nk_tensor *t)
     PyErr_Fetch(&type, &cause, &traceback);
     PyErr_NormalizeException(&type, &cause, &traceback);
     if (traceback) PyException_SetTraceback(cause, traceback);
-    py_fail_at(PyExc_BufferError, t->name, t->index, "cannot be exported: %S", cause);
+    /* The first line only: torch appends a C++ backtrace, which the cause keeps. */
+    PyObject *text = PyObject_Str(cause), *lines = text ? PyUnicode_Splitlines(text, 0) : NULL;
+    PyObject *first = lines && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : NULL;
+    PyErr_Clear();
+    py_fail_at(PyExc_BufferError, t->name, t->index, "cannot be exported: %S", first ? first : cause);
+    Py_XDECREF(lines);
+    Py_XDECREF(text);
     PyErr_Fetch(&error_type, &error, &error_traceback);
     PyErr_NormalizeException(&error_type, &error, &error_traceback);
     PyException_SetCause(error, cause); /* steals */
