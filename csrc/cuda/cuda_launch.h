@@ -1,0 +1,60 @@
+/* Kernels from C. An image (one .cu file, embedded by the build) is loaded on first use, also inside a graph capture;
+ * a launch binds the primary context of its device and restores the caller's. Nothing here allocates or synchronises.
+ */
+#ifndef NK_CUDA_LAUNCH_H
+#define NK_CUDA_LAUNCH_H
+
+#include "../nvfp4kern.h"
+
+#include <stdatomic.h>
+
+#define CUDA_MAX_PARAM_BYTES 32764 /* of one launch, from CUDA 12.1 and sm_70 on */
+
+/* What plans know of a GPU. */
+typedef struct cuda_gpu {
+    int32_t index;
+    int32_t compute_capability; /* 80, 89, 90, .. */
+    int32_t sms;
+    int32_t smem_per_cta; /* bytes that one CTA can have; NVFP4KERN_SMEM_LIMIT lowers it */
+    int32_t smem_per_sm;  /* shared by the CTAs of one SM, 1 KB of each CTA's share reserved */
+    int32_t l2_bytes;
+} cuda_gpu;
+
+/* Why no GPU can be used, or NULL. */
+const char *cuda_why_not(void);
+int32_t cuda_gpu_count(void);
+
+/* The facts of one GPU; never NULL on NK_OK. */
+nk_status cuda_gpu_of(nk_device device, const cuda_gpu **gpu);
+
+/* One .cu file as fatbin. The build defines cuda_image_<file> for each. */
+typedef struct cuda_image {
+    const char *name;
+    const unsigned char *begin;
+    _Atomic(void *) library; /* CUlibrary, NULL before first use */
+} cuda_image;
+
+/* All images of this build, ended by NULL. */
+extern cuda_image *const cuda_images[];
+
+/* One extern "C" __global__ function. Static storage; the state is filled on first launch. */
+typedef struct cuda_kernel {
+    const char *name;
+    cuda_image *image;
+    _Atomic(void *) handle;  /* CUkernel */
+    _Atomic(uint64_t) ready; /* bit i: loaded on device i, and allowed all of its shared memory */
+} cuda_kernel;
+
+typedef struct cuda_grid {
+    int64_t x, y, z; /* CTAs; y and z at most 65535 */
+    int32_t threads;
+    int32_t smem_bytes; /* dynamic */
+} cuda_grid;
+
+/* args[i] points to the i-th parameter. */
+nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const cuda_grid *grid, void *const args[]);
+
+/* Loads every kernel of the images whose name begins with `prefix`. */
+nk_status cuda_warmup(nk_device device, const char *prefix);
+
+#endif

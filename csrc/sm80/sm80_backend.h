@@ -1,0 +1,22 @@
+/* The sm80 row: portable mma.sync kernels for sm_80 and newer. One host file and one .cu file per operator; `plan`
+ * picks, `run` launches. */
+#ifndef NK_SM80_BACKEND_H
+#define NK_SM80_BACKEND_H
+
+#include "../backend.h"
+#include "../cuda/cuda_launch.h"
+
+#define SM80_DECLARE(op)                                                       \
+    nk_status sm80_plan_##op(const nk_##op##_problem *problem, nk_plan *plan); \
+    nk_status sm80_run_##op(const nk_##op##_problem *problem, const nk_exec *exec)
+
+SM80_DECLARE(gemv);
+SM80_DECLARE(gemm);
+SM80_DECLARE(dual_gemm);
+SM80_DECLARE(grouped_gemm);
+SM80_DECLARE(route);
+SM80_DECLARE(quantize);
+SM80_DECLARE(dequantize);
+SM80_DECLARE(relayout);
+
+#endif
