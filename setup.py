@@ -1,17 +1,21 @@
-"""Builds nvfp4kern/_C.abi3.so: one extension of plain C for every CPython from 3.11 on."""
+"""Builds nvfp4kern/_C.abi3.so: plain C with the kernels as data, for every CPython from 3.11 on."""
 
 import os
 import re
-from glob import glob
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "build_tools"))
+import kernels  # noqa: E402
+
 FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fvisibility=hidden".split()
 FLAGS += "-Wall -Wextra -Wconversion".split()
-LINK = ["-lm", "-pthread"]
+LINK = ["-lm", "-pthread", "-ldl"]
 if os.environ.get("NVFP4KERN_WERROR") == "1":
     FLAGS.append("-Werror")
 if os.environ.get("NVFP4KERN_SANITIZE") == "1":
@@ -45,15 +49,39 @@ def dlpack_header() -> str:
     )
 
 
+def files(pattern: str) -> list[str]:
+    """Of csrc; without the folders that need CUDA where no kernels are wanted."""
+    found = (path.relative_to(ROOT) for path in (ROOT / "csrc").rglob(pattern))
+    return sorted(str(path) for path in found if kernels.wanted() or not needs_cuda(path))
+
+
+def needs_cuda(path: Path) -> bool:
+    return path.parts[1] == "cuda" or path.parts[1] in kernels.ARCHS
+
+
+class BuildWithKernels(build_ext):
+    def build_extension(self, ext):
+        if kernels.wanted():
+            nvcc = kernels.find_nvcc()
+            if nvcc is None:
+                raise SystemExit(
+                    "no nvcc: set NVCC or CUDA_HOME, or NVFP4KERN_CUDA=0 for the CPU only"
+                )
+            ext.sources.append(kernels.build(nvcc, ROOT / "csrc", Path(self.build_temp, "kernels")))
+            ext.include_dirs += [str(ROOT / "csrc"), kernels.include_folder(nvcc)]
+            ext.define_macros.append(("NK_WITH_CUDA", "1"))
+        super().build_extension(ext)
+
+
 extension = Extension(
     "nvfp4kern._C",
-    sources=sorted(
-        os.path.relpath(path, ROOT) for path in glob(f"{ROOT}/csrc/**/*.c", recursive=True)
-    ),
-    depends=sorted(
-        os.path.relpath(path, ROOT) for path in glob(f"{ROOT}/csrc/**/*.h", recursive=True)
-    ),
-    define_macros=[("Py_LIMITED_API", "0x030B0000"), ("NK_DLPACK_H", f'"{dlpack_header()}"')],
+    sources=files("*.c"),
+    depends=files("*.h") + files("*.cu") + files("*.cuh"),
+    define_macros=[
+        ("Py_LIMITED_API", "0x030B0000"),
+        ("NK_DLPACK_H", f'"{dlpack_header()}"'),
+        ("_GNU_SOURCE", None),
+    ],
     extra_compile_args=FLAGS,
     extra_link_args=LINK,
     py_limited_api=True,
@@ -63,6 +91,7 @@ setup(
     version=re.search(r'define NK_VERSION "(.+)"', (ROOT / "csrc/nvfp4kern.h").read_text()).group(
         1
     ),
+    cmdclass={"build_ext": BuildWithKernels},
     ext_modules=[extension],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

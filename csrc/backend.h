@@ -16,9 +16,11 @@ typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
 
 typedef struct nk_backend {
     const char *name;
-    const char *devices;                   /* for people */
+    const char *devices; /* for people */
+    nk_device_type device_type;
     bool (*serves)(nk_device device);      /* whether this row can run on this device, here and now */
     const char *(*why_not)(void);          /* NULL where some device of this machine is served, else the reason */
+    int32_t (*device_count)(void);         /* how many of its type there are */
     nk_status (*warmup)(nk_device device); /* may be NULL */
     NK_CELL(gemv);
     NK_CELL(gemm);
@@ -47,5 +49,8 @@ nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend
     } while (0)
 
 extern const nk_backend nk_backend_cpu;
+#ifdef NK_WITH_CUDA
+extern const nk_backend nk_backend_sm80;
+#endif
 
 #endif

@@ -98,8 +98,9 @@ typedef struct nk_backend_info {
 } nk_backend_info;
 bool nk_backend_list(int i, nk_backend_info *info);
 
-/* Loads everything that first calls would load. */
+/* Loads everything that first calls would load: for one device, or for every one that some row serves. */
 nk_status nk_warmup(nk_device device);
+nk_status nk_warmup_all(void);
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Operators. Shapes are row-major with an optional leading batch L; K counts elements, so fp4 tensors are [.., K/2].*/

@@ -136,6 +136,7 @@ RUN(relayout)
 const nk_backend nk_backend_cpu = {
     .name = "cpu",
     .devices = "any CPU tensor",
+    .device_type = NK_CPU,
     .serves = serves,
     .why_not = why_not,
     .gemv = {plan_gemm, run_gemm},

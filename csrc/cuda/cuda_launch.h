@@ -4,7 +4,7 @@
 #ifndef NK_CUDA_LAUNCH_H
 #define NK_CUDA_LAUNCH_H
 
-#include "../nvfp4kern.h"
+#include "../nk_problem.h"
 
 #include <stdatomic.h>
 

@@ -86,25 +86,15 @@ static int parse_device(PyObject *object, nk_device *device)
 static nk_status warm(const void *device, nk_exec *exec)
 {
     (void)exec;
-    return nk_warmup(*(const nk_device *)device);
+    return device ? nk_warmup(*(const nk_device *)device) : nk_warmup_all();
 }
 
 static int warmup_run(py_call *call, PyObject *const *v, PyObject **result)
 {
     nk_device device;
-    if (v[0] && v[0] != Py_None) {
-        if (parse_device(v[0], &device) < 0 || py_execute(call, warm, &device) < 0) return -1;
-    } else {
-        /* Row by row, and no device twice: the rows for GPUs share their devices. */
-        bool warmed[2] = {false, false};
-        nk_backend_info info;
-        for (int i = 0; nk_backend_list(i, &info); i++) {
-            device = (nk_device){strcmp(info.name, "cpu") == 0 ? NK_CPU : NK_CUDA, 0};
-            if (info.why_not || warmed[device.type]) continue;
-            if (py_execute(call, warm, &device) < 0) return -1;
-            warmed[device.type] = true;
-        }
-    }
+    bool one = v[0] && v[0] != Py_None;
+    if (one && parse_device(v[0], &device) < 0) return -1;
+    if (py_execute(call, warm, one ? &device : NULL) < 0) return -1;
     *result = Py_NewRef(Py_None);
     return 0;
 }

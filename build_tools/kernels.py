@@ -1,0 +1,126 @@
+"""nvcc: finds it, turns every csrc/<arch>/*.cu into a fatbin, embeds the fatbins in one C file.
+
+What ptxas says of each kernel (registers, shared memory, spills) is kept beside the fatbin; a
+spill is a warning.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+ARCHS = {  # folder -> what nvcc makes of its kernels: one virtual architecture, its SASS, its PTX
+    "sm80": "-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80]",
+}
+FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v,--warn-on-spills -Wno-deprecated-gpu-targets".split()
+
+WHEELS = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime")]
+WHEELS.append("nvidia-cuda-cccl==13.0.*")  # <nv/target>, which cuda_fp16.h wants
+"""An nvcc without a toolkit."""
+
+
+def wanted() -> bool:
+    """NVFP4KERN_CUDA=0 asks for a build without kernels."""
+    return os.environ.get("NVFP4KERN_CUDA", "1") != "0"
+
+
+def find_nvcc() -> Path | None:
+    """$NVCC, else of $CUDA_HOME, else on PATH, else from the compiler wheels."""
+    if os.environ.get("NVCC"):
+        found = shutil.which(os.environ["NVCC"])
+        if not found:
+            raise SystemExit(f"NVCC: {os.environ['NVCC']} is no executable file")
+        return Path(found).resolve()
+    if os.environ.get("CUDA_HOME"):
+        found = Path(os.environ["CUDA_HOME"], "bin/nvcc")
+        if not found.is_file():
+            raise SystemExit(f"CUDA_HOME: there is no {found}")
+        return found.resolve()
+    if shutil.which("nvcc"):
+        return Path(shutil.which("nvcc")).resolve()
+    spec = find_spec("nvidia")
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        if Path(folder, "cu13/bin/nvcc").is_file():
+            return Path(folder, "cu13/bin/nvcc")
+    return None
+
+
+def include_folder(nvcc: Path) -> str:
+    """Where cuda.h is: where nvcc itself looks (it may be a script that calls another nvcc)."""
+    command = [nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    folders = re.findall(r'"-I([^"]+)"', said) + re.findall(r"TOP=(\S+)", said)
+    for folder in [*folders, *(f"{top}/include" for top in folders)]:
+        if Path(folder, "cuda.h").is_file():
+            return folder
+    raise SystemExit(f"{nvcc}: it knows no folder with cuda.h")
+
+
+def _compile(nvcc: Path, source: Path, fatbin: Path) -> str:
+    """Makes the fatbin unless it is newer than every kernel source; returns ptxas's report."""
+    report = fatbin.with_suffix(".txt")
+    newest = max(
+        path.stat().st_mtime
+        for path in (*source.parents[1].rglob("*.h"), *source.parents[1].rglob("*.cuh"), source)
+    )
+    if report.is_file() and fatbin.is_file() and fatbin.stat().st_mtime > newest:
+        return report.read_text()
+    command = [nvcc, *FLAGS, ARCHS[source.parent.name], "-fatbin", "-o", fatbin, source]
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        fatbin.unlink(missing_ok=True)
+        raise SystemExit(f"nvcc failed on {source}:\n{done.stdout}{done.stderr}")
+    said = f"{source.name}: {time.monotonic() - start:.0f} s\n{done.stdout}{done.stderr}"
+    report.write_text(said)
+    return said
+
+
+def _summary(reports: dict[str, str]) -> str:
+    """One line for each image; a warning for each kernel that spills."""
+    lines, total = [], 0
+    for image, text in reports.items():
+        kernels = set(re.findall(r"Compiling entry function '(\w+)'", text))
+        registers = [int(n) for n in re.findall(r"Used (\d+) registers", text)]
+        seconds = re.match(r".*: (\d+) s", text).group(1)
+        total += len(kernels)
+        lines.append(
+            f"{image}: {len(kernels)} kernels, at most {max(registers)} registers, {seconds} s"
+        )
+        for kernel, arch, stores in re.findall(
+            r"entry function '(\w+)' for '(\w+)'.*?(\d+) bytes spill stores", text, flags=re.S
+        ):
+            if stores != "0":
+                lines.append(f"warning: {kernel} for {arch} spills {stores} bytes")
+    return "\n".join([*lines, f"{total} kernels in {len(reports)} images"])
+
+
+_EMBEDDED = """
+__asm__(".section .rodata\\n.balign 64\\nnk_image_{name}:\\n.incbin \\"{path}\\"\\n.previous");
+extern const unsigned char nk_image_{name}[] __attribute__((visibility("hidden")));
+cuda_image cuda_image_{name} = {{.name = "{name}", .begin = nk_image_{name}}};
+"""
+
+
+def build(nvcc: Path, csrc: Path, folder: Path) -> str:
+    """Compiles all kernels into `folder`; returns the C file that embeds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = sorted(source for arch in ARCHS for source in (csrc / arch).glob("*.cu"))
+    fatbins = [(folder / source.stem).with_suffix(".fatbin").absolute() for source in sources]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        reports = list(pool.map(partial(_compile, nvcc), sources, fatbins))
+    summary = _summary({fatbin.stem: text for fatbin, text in zip(fatbins, reports, strict=True)})
+    (folder / "summary.txt").write_text(summary + "\n")
+    print(summary)
+    text = '#include "cuda/cuda_launch.h"\n'
+    text += "".join(_EMBEDDED.format(name=fatbin.stem, path=fatbin) for fatbin in fatbins)
+    images = "".join(f"&cuda_image_{fatbin.stem}, " for fatbin in fatbins)
+    text += f"\ncuda_image *const cuda_images[] = {{{images}NULL}};\n"
+    embedding = folder / "cuda_images.c"
+    embedding.write_text(text)
+    return str(embedding)

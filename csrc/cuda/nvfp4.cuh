@@ -1,0 +1,34 @@
+/* Eight E2M1 codes to four half2 in eleven integer instructions, and E4M3 bytes to halves, without fp8 hardware.
+ *
+ * The three magnitude bits of a code placed at bits 11..9 of a half, the sign at bit 15, are the value times 2^-14, the
+ * half subnormal of .5 included: the decode is moving bits. Times a scale factor in fp16 that stays exact (at most six
+ * significant bits, smallest product 2^-24), so the 2^14 is left to the fp32 end of a sum. */
+#ifndef NK_NVFP4_CUH
+#define NK_NVFP4_CUH
+
+#include "convert.cuh"
+
+#define NVFP4_UNIT 0x1p14f /* what a decoded value must be multiplied by */
+
+/* Elements 0..7 of `codes` (element 0 in the lowest nibble) as pairs (0,4), (1,5), (2,6), (3,7). */
+__device__ inline void e2m1x8_to_half2x4(uint32_t codes, uint32_t pairs[4])
+{
+    uint32_t high = (codes >> 3 & 0x0E0E0E0E) | (codes & 0x80808080);     /* odd nibbles, one a byte */
+    uint32_t low = (codes << 1 & 0x0E0E0E0E) | (codes << 4 & 0x80808080); /* even nibbles */
+    pairs[0] = __byte_perm(low, 0, 0x2404);
+    pairs[1] = __byte_perm(high, 0, 0x2404);
+    pairs[2] = low & 0xFF00FF00;
+    pairs[3] = high & 0xFF00FF00;
+}
+
+/* Bytes 0 and 1 as halves. Exponent and mantissa of E4M3 at bits 13..7 of a half are the value times 2^-8; 0x7F would
+ * be 480 and is made a NaN. */
+__device__ inline uint32_t e4m3x2_to_half2(uint32_t bytes)
+{
+    uint32_t bits = __byte_perm(bytes, 0, 0x1404) >> 1 & 0x3F803F80;
+    bits |= (bits + 0x00800080) & 0x40004000;
+    __half2 scaled = __hmul2(*(__half2 *)&bits, __half2half2(__ushort_as_half(0x5C00))); /* 256 */
+    return *(uint32_t *)&scaled;
+}
+
+#endif

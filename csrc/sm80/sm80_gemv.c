@@ -1,0 +1,83 @@
+#include "sm80_backend.h"
+
+#include "sm80_gemv_config.h"
+
+extern cuda_image cuda_image_sm80_gemv;
+
+#define CTAS_PER_SM 2
+
+/* Rows: what the vector is made of. Columns: whether every address is aligned. */
+enum { NARROW, WIDE };
+#define KERNEL(text) {.name = "sm80_gemv_" text, .image = &cuda_image_sm80_gemv}
+static cuda_kernel kernels[][2] = {
+    {KERNEL("codes_narrow"), KERNEL("codes")},
+    {KERNEL("halves_narrow"), KERNEL("halves")},
+    {KERNEL("bfloats_narrow"), KERNEL("bfloats")},
+};
+
+static cuda_kernel *kernel_of(const nk_gemv_problem *p)
+{
+    const nk_operand *w = &p->b;
+    uint64_t codes = (uint64_t)(uintptr_t)w->data | (uint64_t)w->row_stride | (uint64_t)w->batch_stride;
+    uint64_t sf = (uint64_t)(uintptr_t)w->sf | (uint64_t)w->sf_batch_stride;
+    if (w->sf_layout == NK_SF_LINEAR) sf |= (uint64_t)w->sf_row_stride;
+    bool wide = p->k % SM80_GEMV_CHUNK == 0 && codes % 16 == 0 && sf % (w->sf_layout == NK_SF_BLOCKED ? 16 : 2) == 0;
+    return &kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
+}
+
+typedef struct shape {
+    int64_t items, items_per_cta, chunks;
+    int split;
+} shape;
+
+/* What a CTA does one after the other, in turns of one item a warp team and 1024 elements a warp. */
+static int64_t steps(int64_t items, int64_t slices, int64_t ctas, int split)
+{
+    int64_t at_once = ctas * (SM80_GEMV_WARPS / split);
+    return nk_ceil_div(items, at_once) * nk_ceil_div(slices, split);
+}
+
+/* The team size that ends first; from K alone where rows must not depend on the batch. */
+static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    int64_t chunks = nk_ceil_div(p->k, SM80_GEMV_CHUNK), slices = nk_ceil_div(chunks, 32);
+    int64_t ctas = (int64_t)gpu->sms * CTAS_PER_SM, room = gpu->smem_per_sm / CTAS_PER_SM - 1024;
+    if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
+    room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
+    *s = (shape){.items = p->l * sm80_gemv_groups(p->n), .chunks = chunks < room ? chunks : room, .split = 1};
+    for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
+        bool better = steps(s->items, slices, ctas, split) < steps(s->items, slices, ctas, s->split);
+        if (better || sm80_batch_invariant()) s->split = split;
+    }
+    int64_t at_once = SM80_GEMV_WARPS / s->split;
+    s->items_per_cta = nk_ceil_div(s->items, ctas * at_once) * at_once;
+    return NK_OK;
+}
+
+nk_status sm80_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
+{
+    shape s = {0};
+    NK_TRY(pick_shape(p, &s));
+    plan->kernel = kernel_of(p)->name;
+    plan->why = "one token: weights are read once, at memory speed";
+    plan->tile_m = 1;
+    plan->tile_n = SM80_GEMV_ROWS;
+    plan->tile_k = SM80_GEMV_CHUNK * 32 * s.split;
+    plan->grid = s.items ? nk_ceil_div(s.items, s.items_per_cta) : 0;
+    plan->threads = 32 * SM80_GEMV_WARPS;
+    plan->config = s.split;
+    plan->batch_invariant = sm80_batch_invariant(); /* else the team size depends on the number of matrices */
+    return NK_OK;
+}
+
+nk_status sm80_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
+{
+    shape s = {0};
+    NK_TRY(pick_shape(p, &s));
+    int chunks = (int)s.chunks;
+    cuda_grid grid = {nk_ceil_div(s.items, s.items_per_cta), 1, 1, 32 * SM80_GEMV_WARPS, sm80_gemv_smem(chunks)};
+    void *args[] = {(void *)(uintptr_t)p, &s.split, &chunks, &s.items_per_cta};
+    return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
+}
