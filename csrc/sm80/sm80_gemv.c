@@ -4,8 +4,6 @@
 
 extern cuda_image cuda_image_sm80_gemv;
 
-#define CTAS_PER_SM 2
-
 /* Rows: what the vector is made of. Columns: whether every address is aligned. */
 enum { NARROW, WIDE };
 #define KERNEL(text) {.name = "sm80_gemv_" text, .image = &cuda_image_sm80_gemv}
@@ -26,15 +24,19 @@ static cuda_kernel *kernel_of(const nk_gemv_problem *p)
 }
 
 typedef struct shape {
-    int64_t items, items_per_cta, chunks;
-    int split;
+    int64_t groups_per_cta;
+    int split, chunks, ctas_per_batch;
 } shape;
 
-/* What a CTA does one after the other, in turns of one item a warp team and 1024 elements a warp. */
-static int64_t steps(int64_t items, int64_t slices, int64_t ctas, int split)
+/* Turns of one group a team, and what each takes: steps of 1024 elements a warp. */
+static int64_t turns(int64_t groups, int64_t ctas, int split)
 {
-    int64_t at_once = ctas * (SM80_GEMV_WARPS / split);
-    return nk_ceil_div(items, at_once) * nk_ceil_div(slices, split);
+    return nk_ceil_div(groups, ctas * (SM80_GEMV_WARPS / split));
+}
+
+static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
+{
+    return turns(groups, ctas, split) * nk_ceil_div(slices, split);
 }
 
 /* The team size that ends first; from K alone where rows must not depend on the batch. */
@@ -43,16 +45,18 @@ static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     int64_t chunks = nk_ceil_div(p->k, SM80_GEMV_CHUNK), slices = nk_ceil_div(chunks, 32);
-    int64_t ctas = (int64_t)gpu->sms * CTAS_PER_SM, room = gpu->smem_per_sm / CTAS_PER_SM - 1024;
+    int64_t groups = sm80_gemv_groups(p->n), ctas = (int64_t)gpu->sms * SM80_GEMV_CTAS_PER_SM / (p->l > 0 ? p->l : 1);
+    int64_t room = gpu->smem_per_sm / SM80_GEMV_CTAS_PER_SM - 1024;
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
     room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
-    *s = (shape){.items = p->l * sm80_gemv_groups(p->n), .chunks = chunks < room ? chunks : room, .split = 1};
+    if (ctas < 1) ctas = 1;
+    *s = (shape){.chunks = (int)(chunks < room ? chunks : room), .split = 1};
     for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
-        bool better = steps(s->items, slices, ctas, split) < steps(s->items, slices, ctas, s->split);
+        bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, s->split);
         if (better || sm80_batch_invariant()) s->split = split;
     }
-    int64_t at_once = SM80_GEMV_WARPS / s->split;
-    s->items_per_cta = nk_ceil_div(s->items, ctas * at_once) * at_once;
+    s->groups_per_cta = turns(groups, ctas, s->split) * (SM80_GEMV_WARPS / s->split);
+    s->ctas_per_batch = groups ? (int)nk_ceil_div(groups, s->groups_per_cta) : 0;
     return NK_OK;
 }
 
@@ -65,7 +69,7 @@ nk_status sm80_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     plan->tile_m = 1;
     plan->tile_n = SM80_GEMV_ROWS;
     plan->tile_k = SM80_GEMV_CHUNK * 32 * s.split;
-    plan->grid = s.items ? nk_ceil_div(s.items, s.items_per_cta) : 0;
+    plan->grid = p->l * s.ctas_per_batch;
     plan->threads = 32 * SM80_GEMV_WARPS;
     plan->config = s.split;
     plan->batch_invariant = sm80_batch_invariant(); /* else the team size depends on the number of matrices */
@@ -76,8 +80,8 @@ nk_status sm80_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
 {
     shape s = {0};
     NK_TRY(pick_shape(p, &s));
-    int chunks = (int)s.chunks;
-    cuda_grid grid = {nk_ceil_div(s.items, s.items_per_cta), 1, 1, 32 * SM80_GEMV_WARPS, sm80_gemv_smem(chunks)};
-    void *args[] = {(void *)(uintptr_t)p, &s.split, &chunks, &s.items_per_cta};
+    int32_t threads = 32 * SM80_GEMV_WARPS;
+    cuda_grid grid = {p->l * s.ctas_per_batch, 1, 1, threads, sm80_gemv_smem(s.chunks)};
+    void *args[] = {(void *)(uintptr_t)p, &s.split, &s.chunks, &s.ctas_per_batch, &s.groups_per_cta};
     return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
 }

@@ -5,6 +5,7 @@
 #include "../nk_format.h"
 
 #define SM80_GEMV_WARPS 8
+#define SM80_GEMV_CTAS_PER_SM 2
 #define SM80_GEMV_ROWS \
     4 /* of the matrix at once, 32 rows apart: one 16-byte word of a blocked SF atom holds all four */
 #define SM80_GEMV_CHUNK 32 /* elements that a lane takes of a row at once: 16 bytes of codes, two scale factors */
@@ -14,7 +15,6 @@
  *   halves  [4 words][chunks] of 16 bytes */
 #define SM80_GEMV_CHUNK_BYTES 72
 #define SM80_GEMV_PARTIAL_BYTES (2 * SM80_GEMV_WARPS * SM80_GEMV_ROWS * 4)
-#define SM80_GEMV_MAX_CHUNKS 512 /* K = 16384; a longer vector is staged in segments */
 
 NK_HD int32_t sm80_gemv_smem(int64_t chunks)
 {
