@@ -55,6 +55,7 @@ __device__ inline uint32_t fetch_sf_bytes(const nk_operand &o, int64_t l, int64_
 typedef struct rows {
     uint4 codes[ROWS];
     uint32_t sf[ROWS];
+    int slot; /* the chunk's place in the segment; -1 where the lane has none */
 } rows;
 
 /* The order of a warp's work, the same for all warps of a CTA. */
@@ -94,20 +95,14 @@ __device__ inline void advance(const nk_gemm_problem &p, const walk &w, int64_t 
     if (c.segment >= w.total) enter_group(p, w, l, c.group + w.at_once, c);
 }
 
-/* Whether the lane has a chunk there; slot is its place in the segment. */
-__device__ inline bool at_work(const walk &w, const cursor &c, int &slot)
-{
-    slot = w.first + c.step * w.stride;
-    return c.group < w.end && slot < w.chunks && c.segment + slot < w.total;
-}
-
 template <bool WIDE>
 __device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const cursor &c, int64_t l, rows &out)
 {
-    int slot;
-    if (!at_work(w, c, slot)) return;
+    const int slot = w.first + c.step * w.stride;
+    const bool at_work = c.group < w.end && slot < w.chunks && c.segment + slot < w.total;
+    out.slot = at_work ? slot : -1;
+    if (!at_work) return;
     const int chunk = c.segment + slot;
-    const int64_t row_step = 32 * p.b.row_stride, sf_step = 32 * p.b.sf_row_stride, cols = p.k / NK_SF_VEC;
     if (WIDE && p.b.sf_layout == NK_SF_BLOCKED) { /* the four rows' factors of 64 elements are neighbours */
         const uint4 four = __ldg((const uint4 *)(c.sf + (uint32_t)chunk / 2 * (int64_t)NK_SF_ATOM_BYTES));
         const uint32_t words[ROWS] = {four.x, four.y, four.z, four.w};
@@ -118,15 +113,15 @@ __device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const curs
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int row = r < c.present ? r : 0;
-        const uint8_t *codes = c.codes + row * row_step + (int64_t)chunk * 16;
+        const uint8_t *codes = c.codes + row * (32 * p.b.row_stride) + (int64_t)chunk * 16;
         if (WIDE) {
             out.codes[r] = __ldg((const uint4 *)codes);
             if (p.b.sf_layout == NK_SF_LINEAR) {
-                out.sf[r] = __ldg((const uint16_t *)(c.sf + row * sf_step + 2 * (int64_t)chunk));
+                out.sf[r] = __ldg((const uint16_t *)(c.sf + row * (32 * p.b.sf_row_stride) + 2 * (int64_t)chunk));
             }
         } else {
             out.codes[r] = fetch_bytes(codes, p.k / 2 - (int64_t)chunk * 16);
-            out.sf[r] = fetch_sf_bytes(p.b, l, row_of(c.group) + 32 * row, chunk, cols);
+            out.sf[r] = fetch_sf_bytes(p.b, l, row_of(c.group) + 32 * row, chunk, p.k / NK_SF_VEC);
         }
     }
 }
@@ -215,19 +210,18 @@ template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, 
     return sum;
 }
 
-template <int KIND>
-__device__ inline void dot_rows(const walk &w, const cursor &c, int count, const rows &w4, float sums[ROWS])
+/* `count` chunks of the vector are in shared memory. */
+template <int KIND> __device__ inline void dot_rows(const rows &w, int count, float sums[ROWS])
 {
-    int slot;
-    if (!at_work(w, c, slot)) return;
+    if (w.slot < 0) return;
     uint4 x[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        x[i] = smem[i * count + slot];
-    float2 sfx = KIND == CODES ? ((const float2 *)(smem + 4 * count))[slot] : make_float2(NVFP4_UNIT, NVFP4_UNIT);
+        x[i] = smem[i * count + w.slot];
+    float2 sfx = KIND == CODES ? ((const float2 *)(smem + 4 * count))[w.slot] : make_float2(NVFP4_UNIT, NVFP4_UNIT);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        sums[r] = dot_chunk<KIND>(w4.codes[r], w4.sf[r], x, sfx, sums[r]);
+        sums[r] = dot_chunk<KIND>(w.codes[r], w.sf[r], x, sfx, sums[r]);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -270,15 +264,14 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int
                     .stride = 32 * split,
                     .at_once = SM80_GEMV_WARPS / split};
     float *partials = (float *)((char *)smem + (int64_t)chunks * SM80_GEMV_CHUNK_BYTES);
-    cursor now, ahead;
-    enter_group(p, w, l, first + warp / split, now);
-    ahead = now;
+    cursor ahead;
     rows next;
+    enter_group(p, w, l, first + warp / split, ahead);
     fetch<WIDE>(p, w, ahead, l, next);
     int staged = -1;
     for (int turn = 0; first + (int64_t)turn * w.at_once < w.end; turn++) {
         float sums[ROWS] = {0, 0, 0, 0};
-        const int64_t group = now.group;
+        const int64_t group = first + (int64_t)turn * w.at_once + warp / split;
         for (int segment = 0; segment < w.total; segment += chunks) {
             const int count = min(chunks, w.total - segment);
             if (staged != segment) {
@@ -291,8 +284,7 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int
                 const rows current = next;
                 advance(p, w, l, ahead);
                 fetch<WIDE>(p, w, ahead, l, next);
-                dot_rows<KIND>(w, now, count, current, sums);
-                advance(p, w, l, now);
+                dot_rows<KIND>(current, count, sums);
             }
         }
         const float sum = team_sum(sums, split, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
@@ -300,7 +292,6 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int
         if (group < w.end && member == 0 && lane % 8 == 0 && n < p.n) {
             store_float(output_at(p.d, l, 0, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
         }
-        if (w.total == 0) now.group += w.at_once; /* K = 0: no steps were taken */
     }
 }
 
