@@ -3,7 +3,7 @@
 #
 # Builds a copy of the tree into a temporary folder (the normal install and build/ stay as they are) and runs $PYTHON,
 # which must have the test extra installed. torch takes part: it runs under a preloaded libasan. Leaks of Python itself
-# drown ours, so detect_leaks=0; tests/test_lifetime.py counts ours.
+# drown ours, so detect_leaks=0; tests/test_lifetime.py counts ours. Built without kernels: tests/sanitize_gpu.sh is theirs.
 set -euo pipefail
 
 die() { echo "sanitize.sh: $*" >&2; exit 1; }
@@ -13,9 +13,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
-cp -r "$root"/{pyproject.toml,setup.py,README.md,LICENSE,csrc,src,tests} "$tree"
+cp -r "$root"/{pyproject.toml,setup.py,build_tools,README.md,LICENSE,csrc,src,tests} "$tree"
 find "$tree" \( -name '*.so' -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +
-NVFP4KERN_SANITIZE=1 "$python" -m pip install --quiet --no-deps --target "$tree/installed" "$tree"
+NVFP4KERN_CUDA=0 NVFP4KERN_SANITIZE=1 "$python" -m pip install --quiet --no-deps --target "$tree/installed" "$tree"
 rm -rf "$tree/src"
 
 cc=${CC:-gcc}

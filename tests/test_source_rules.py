@@ -289,7 +289,7 @@ def test_every_backend_is_reported():
     rows = re.findall(r"&nk_backend_(\w+)", (CSRC / "backend.c").read_text())
     text = (CSRC / "backend.h").read_text()
     assert rows and all(f"extern const nk_backend nk_backend_{row};" in text for row in rows)
-    assert [row["name"] for row in nvfp4kern.backends()] == rows
+    assert [row["name"] for row in nvfp4kern.backends()] in (rows, ["cpu"])  # NVFP4KERN_CUDA=0
 
 
 def test_the_specification_has_every_cell():
