@@ -31,4 +31,21 @@ __device__ inline uint32_t e4m3x2_to_half2(uint32_t bytes)
     return *(uint32_t *)&scaled;
 }
 
+/* The same pairs in bf16, whose magnitude bits are 8..6: the value times 2^-126. */
+__device__ inline void e2m1x8_to_bfloat2x4(uint32_t codes, uint32_t pairs[4])
+{
+    const uint32_t sign = 0x80008000, magnitude = 0x01C001C0;
+    pairs[0] = (codes << 12 & sign) | (codes << 6 & magnitude);
+    pairs[1] = (codes << 8 & sign) | (codes << 2 & magnitude);
+    pairs[2] = (codes << 4 & sign) | (codes >> 2 & magnitude);
+    pairs[3] = (codes & sign) | (codes >> 6 & magnitude);
+}
+
+/* Bytes 0 and 1 as bf16 times 2^112: with the codes' 2^-126 products carry 2^-14, as in fp16. */
+__device__ inline uint32_t e4m3x2_to_bfloat2(uint32_t bytes)
+{
+    const float low = e4m3_to_float(bytes) * 0x1p112f, high = e4m3_to_float(bytes >> 8) * 0x1p112f;
+    return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632); /* four significant bits: exact */
+}
+
 #endif

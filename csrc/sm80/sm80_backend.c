@@ -40,4 +40,5 @@ const nk_backend nk_backend_sm80 = {
     .device_count = cuda_gpu_count,
     .warmup = warmup,
     .gemv = CELL(gemv),
+    .gemm = CELL(gemm),
 };

@@ -1,0 +1,47 @@
+/* One PTX instruction a function, named after it. https://docs.nvidia.com/cuda/parallel-thread-execution */
+#ifndef NK_SM80_PTX_CUH
+#define NK_SM80_PTX_CUH
+
+#include <stdint.h>
+
+__device__ inline uint32_t shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
+
+/* Copies the first `valid` of BYTES = 4, 8 or 16 bytes and zeros the rest; both addresses aligned to BYTES. */
+template <int BYTES> __device__ inline void cp_async(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
+                 "r"(valid)
+                 : "memory");
+}
+
+/* The same 16 bytes past L1: for what is read once. */
+__device__ inline void cp_async_cg(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid)
+                 : "memory");
+}
+
+__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Until at most PENDING of this thread's groups are under way. */
+template <int PENDING> __device__ inline void cp_async_wait_group()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* d += a b: a 16x16, b 16x8, d 16x8 in fp32. */
+__device__ inline void mma_m16n8k16_f16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void mma_m16n8k16_bf16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif
