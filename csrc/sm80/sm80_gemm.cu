@@ -30,15 +30,17 @@ __device__ inline place place_of(const sm80_gemm_params &q, int64_t index)
 template <int TOKENS, int WARPS, int STAGES, int KIND>
 __device__ inline void gemm(const nk_gemm_problem &p, const sm80_gemm_params &q)
 {
-    constexpr int ITEMS = ITEMS_OF(TOKENS, WARPS), TILES = TOKENS / 8;
+    constexpr int ITEMS = smem_t<TOKENS, WARPS, STAGES, KIND>::ITEMS, TILES = TOKENS / 8, ROWS = WARPS * 32,
+                  THREADS = WARPS * 32;
     auto &s = *(smem_t<TOKENS, WARPS, STAGES, KIND> *)smem;
+    static_assert(sizeof s >= 4 * TOKENS * OUT_PITCH(ROWS), "the finished tile takes the place of the operands");
     static_assert(sizeof s == SM80_GEMM_SMEM(TOKENS, WARPS, STAGES, KIND), "the host asks for what the kernel uses");
     const place at = place_of(q, blockIdx.x);
     const int64_t row = first_row<WARPS>(at.nt), token = at.mt * TOKENS;
     weight_rows w;
     token_rows_t<ITEMS> x;
     point_weights(p.b, at.l, row, p.n, p.k, w);
-    point_tokens<TOKENS, WARPS>(p.a, at.l, token, p.m, 0, p.k, x);
+    point_tokens(p.a, at.l, token, p.m, 0, p.k, threadIdx.x >> 5, WARPS, x);
 
     float acc[2][TILES][4] = {};
     const int first = at.split * q.steps_per_split, steps = min(q.steps - first, q.steps_per_split);
@@ -49,28 +51,33 @@ __device__ inline void gemm(const nk_gemm_problem &p, const sm80_gemm_params &q)
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const float4 v = scaled(acc[j][tile], product_unit<KIND>());
-            if (q.splits > 1) {
-                const int64_t split_tile = at.tile * q.splits + at.split;
-                *partial_at(q.partials, split_tile, 2 * TILES, j * TILES + tile, 32 * WARPS) = v;
-            } else {
-                store_quad(p, at.l, token + token_of(tile), p.m, row + 32 * j, v);
-            }
+            const int64_t split_tile = at.tile * q.splits + at.split;
+            if (q.splits == 1)
+                stage_quad<ROWS>((float *)smem, tile, j, v);
+            else
+                *partial_at(q.partials, split_tile, 2 * TILES, j * TILES + tile, THREADS) = v;
         }
     }
+    if (q.splits > 1) return;
+    const tile_out out = {at.l, at.mt * TOKENS, p.m, at.nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
+    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out);
 }
 
 /* One CTA for each eight tokens of a tile. */
 template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_gemm_problem &p, const sm80_gemm_params &q)
 {
-    constexpr int TILES = TOKENS / 8;
+    constexpr int TILES = TOKENS / 8, ROWS = WARPS * 32, THREADS = WARPS * 32;
+    __shared__ float stage[8 * OUT_PITCH(ROWS)];
     const int tile = blockIdx.x % TILES;
     const int64_t index = blockIdx.x / TILES, mt = index % q.m_tiles, nt = index / q.m_tiles % q.n_tiles;
-    const int64_t l = index / q.m_tiles / q.n_tiles;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float4 v = reduce_partials(q.partials, index, q.splits, 2 * TILES, j * TILES + tile, 32 * WARPS);
-        store_quad(p, l, mt * TOKENS + token_of(tile), p.m, first_row<WARPS>(nt) + 32 * j, v);
+        stage_quad<ROWS>(stage, 0, j,
+                         reduce_partials(q.partials, index, q.splits, 2 * TILES, j * TILES + tile, THREADS));
     }
+    const int64_t l = index / q.m_tiles / q.n_tiles;
+    const tile_out out = {l, mt * TOKENS + tile * 8, p.m, nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
+    store_tile<8, ROWS, THREADS>(stage, out);
 }
 
 #define GEMM(name, kind, TOKENS, WARPS, STAGES, CTAS, KIND)                                    \

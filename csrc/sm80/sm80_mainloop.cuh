@@ -18,19 +18,25 @@
 #include "sm80_gemm_config.h"
 #include "sm80_ptx.cuh"
 
-template <int TOKENS, int WARPS, int STAGES, int KIND> struct smem_t {
+template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
+    static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TOKENS / 8;
+    static constexpr int ITEMS = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles of tokens that one warp decodes */
+    /* The i-th of them; at least TILES where it has none. */
+    static __device__ int slot(int warp, int i) { return warp + i * WARPS; }
+    static constexpr int SLOTS = TILES;
+
     uint4 weights[STAGES][WARPS][4][32];
     uint4 weight_sf[STAGES][WARPS][32];
-    uint4 tokens[STAGES][TOKENS / 8][SM80_GEMM_TOKEN_QUADS(KIND)][32];
-    uint4 decoded[2][TOKENS / 8][SM80_GEMM_WORDS(KIND)][32];
-    uint32_t token_sf[STAGES][TOKENS / 8][32];
+    uint4 tokens[STAGES][SLOTS][SM80_GEMM_TOKEN_QUADS(KIND)][32];
+    uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];
+    uint32_t token_sf[STAGES][SLOTS][32];
 };
 
 /* This lane's four weight rows, in two pairs 32 rows apart: slots 0 and 1, 2 and 3. */
 typedef struct weight_rows {
     const uint8_t *row[2], *sf[2]; /* of the first of each pair */
     int64_t row_step[2];           /* bytes to the second; 0 where that row is not there */
-    int64_t sf_step[2];            /* linear: likewise */
+    int64_t sf_step[2];            /* linear: likewise for the factors */
     int64_t k_stride;              /* halves only */
     bool blocked;
     bool adjacent; /* blocked: the factors of all four are 16 contiguous bytes, not twice 8 */
@@ -40,35 +46,71 @@ typedef struct weight_rows {
 template <int ITEMS> struct token_rows_t {
     const uint8_t *row[ITEMS];
     const uint8_t *sf[ITEMS];
-    int sf_step; /* bytes from one group of four factors to the next: 4, or an atom */
+    bool blocked;
 };
 
 __device__ inline bool is_aligned(const void *at, uint32_t bytes) { return ((uintptr_t)at & (bytes - 1)) == 0; }
 
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Fetching a step that lies within K, all addresses aligned: nothing but copies                                    */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Bytes from one step to the next of a row's chunk, and of its factors. */
+template <int KIND> __device__ inline int64_t row_advance(const weight_rows &w)
+{
+    return SM80_GEMM_PLAIN(KIND) ? SM80_GEMM_STEP(KIND) * w.k_stride : 64;
+}
+__device__ inline int sf_advance(bool blocked) { return blocked ? 2 * NK_SF_ATOM_BYTES : 8; }
+
+template <typename S>
+__device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows_t<S::ITEMS> &x)
+{
+    constexpr int KIND = S::KIND;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const uint32_t to = shared_address(&s.weights[stage][warp][0][lane]);
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        cp_async_cg(to + r * 512, w.row[r >> 1] + (r & 1 ? w.row_step[r >> 1] : 0));
+    if (!SM80_GEMM_PLAIN(KIND)) {
+        const uint32_t sf = shared_address(&s.weight_sf[stage][warp][lane]);
+        if (w.blocked && w.adjacent) {
+            cp_async<16>(sf, w.sf[0]);
+        } else if (w.blocked) {
+            cp_async<8>(sf, w.sf[0]);
+            cp_async<8>(sf + 8, w.sf[1]);
+        } else {
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                cp_async<4>(sf + r * 4, w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        const int tile = S::slot(warp, i);
+        if (S::ITEMS == 1 && tile >= S::SLOTS) return;
+        const uint32_t token = shared_address(&s.tokens[stage][tile][0][lane]);
+#pragma unroll
+        for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
+            cp_async<16>(token + q * 512, x.row[i] + q * 16);
+        if (KIND == SM80_GEMM_CODES) cp_async<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Any other step: zeros beyond K, for codes, halves and factors alike; misaligned sources byte by byte             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
 __device__ inline int clamped(int value, int most) { return max(0, min(value, most)); }
 
-/* A misaligned source: byte by byte. */
-__device__ inline void copy_bytes(void *to, const uint8_t *from, int valid, int bytes)
+template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
 {
+    if (valid > 0 && is_aligned(from, BYTES)) {
+        cp_async_zfill<BYTES>(shared_address(to), from, valid);
+        return;
+    }
 #pragma unroll 1
-    for (int i = 0; i < bytes; i++)
+    for (int i = 0; i < BYTES; i++)
         ((uint8_t *)to)[i] = i < valid ? from[i] : 0;
-}
-
-__device__ inline void copy16(void *to, const uint8_t *from, int valid)
-{
-    if (is_aligned(from, 16))
-        cp_async_cg(to, from, valid);
-    else
-        copy_bytes(to, from, valid, 16);
-}
-
-template <int BYTES> __device__ inline void copy_sf(void *to, const uint8_t *from, int valid)
-{
-    if (is_aligned(from, BYTES))
-        cp_async<BYTES>(to, from, valid);
-    else
-        copy_bytes(to, from, valid, BYTES);
 }
 
 /* Eight halves that do not lie side by side. */
@@ -79,70 +121,48 @@ __device__ inline void gather_halves(void *to, const uint8_t *from, int64_t stri
         ((uint16_t *)to)[i] = i < valid ? *(const uint16_t *)(from + i * stride) : 0;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Fetching one step: zeros beyond K, for codes, halves and factors alike                                           */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* K is counted in blocks of 16 elements: a code chunk is two, a chunk of halves a half. */
-template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline void fetch_weights(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, const weight_rows &w, int step,
-                                     int blocks)
+/* K is counted in blocks of 16 elements: a chunk of codes is two, a chunk of halves a half. */
+template <typename S>
+__device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const token_rows_t<S::ITEMS> &x, int step,
+                                  int blocks)
 {
+    constexpr int KIND = S::KIND, QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
-    const int valid = SM80_GEMM_PLAIN(KIND) ? (chunk < 2 * blocks ? 16 : 0) : clamped((blocks - 2 * chunk) * 8, 16);
-    const int64_t at = valid ? chunk * (SM80_GEMM_PLAIN(KIND) ? 8 * w.k_stride : (int64_t)16) : 0;
+    const int group = step * 2 + (lane >> 1 & 1), factors = clamped(blocks - group * 4, 4); /* of four factors */
+    const int codes = clamped((blocks - 2 * chunk) * 8, 16);
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         uint4 *to = &s.weights[stage][warp][r][lane];
-        const uint8_t *from = w.row[r >> 1] + (r & 1 ? w.row_step[r >> 1] : 0) + at;
-        if (SM80_GEMM_PLAIN(KIND) && w.k_stride != 2)
-            gather_halves(to, from, w.k_stride, valid / 2);
+        const uint8_t *from = w.row[r >> 1] + (r & 1 ? w.row_step[r >> 1] : 0);
+        if (!SM80_GEMM_PLAIN(KIND))
+            copy<16>(to, from, codes);
+        else if (w.k_stride == 2)
+            copy<16>(to, from, chunk < 2 * blocks ? 16 : 0);
         else
-            copy16(to, from, valid);
+            gather_halves(to, from, w.k_stride, chunk < 2 * blocks ? 8 : 0);
     }
-    if (SM80_GEMM_PLAIN(KIND)) return;
-    const int group = step * 2 + (lane >> 1 & 1), factors = clamped(blocks - group * 4, 4); /* of four factors */
-    uint32_t *to = (uint32_t *)&s.weight_sf[stage][warp][lane];
-    if (w.blocked) {
-        const int64_t atom = factors ? group * (int64_t)NK_SF_ATOM_BYTES : 0;
-        if (w.adjacent) {
-            copy_sf<16>(to, w.sf[0] + atom, factors ? 16 : 0);
-        } else {
-            copy_sf<8>(to, w.sf[0] + atom, factors ? 8 : 0);
-            copy_sf<8>(to + 2, w.sf[1] + atom, factors ? 8 : 0);
-        }
-    } else {
+    if (!SM80_GEMM_PLAIN(KIND)) {
+        uint32_t *to = (uint32_t *)&s.weight_sf[stage][warp][lane];
+        /* A blocked row's four factors are always there, padding included. */
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            const uint8_t *from = w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0);
-            copy_sf<4>(to + r, from + (factors ? group * (int64_t)4 : 0), factors);
+        for (int pair = 0; pair < 2 && w.blocked; pair++) {
+            copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors ? 8 : 0);
+        }
+#pragma unroll
+        for (int r = 0; r < 4 && !w.blocked; r++) {
+            copy<4>(to + r, w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0), factors);
         }
     }
-}
-
-template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
-__device__ inline void fetch_tokens(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, const token_rows_t<ITEMS> &x,
-                                    int step, int blocks)
-{
-    constexpr int QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
 #pragma unroll
-    for (int i = 0; i < ITEMS; i++) {
-        const int tile = warp + i * WARPS;
-        if (ITEMS == 1 && tile >= TOKENS / 8) return;
-        if (KIND == SM80_GEMM_CODES) {
-            const int group = step * 2 + (lane >> 1 & 1), factors = clamped(blocks - group * 4, 4);
-            const int valid = clamped((blocks - 2 * chunk) * 8, 16);
-            copy16(&s.tokens[stage][tile][0][lane], x.row[i] + (valid ? chunk * (int64_t)16 : 0), valid);
-            /* A blocked row's four factors are always there, padding included. */
-            copy_sf<4>(&s.token_sf[stage][tile][lane], x.sf[i] + (factors ? group * (int64_t)x.sf_step : 0), factors);
-        } else {
+    for (int i = 0; i < S::ITEMS; i++) {
+        const int tile = S::slot(warp, i);
+        if (S::ITEMS == 1 && tile >= S::SLOTS) return;
 #pragma unroll
-            for (int q = 0; q < QUADS; q++) {
-                const int eighth = chunk * QUADS + q, valid = eighth < 2 * blocks ? 16 : 0;
-                copy16(&s.tokens[stage][tile][q][lane], x.row[i] + (valid ? eighth * (int64_t)16 : 0), valid);
-            }
+        for (int q = 0; q < QUADS; q++) {
+            const int valid = KIND == SM80_GEMM_CODES ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
+            copy<16>(&s.tokens[stage][tile][q][lane], x.row[i] + q * 16, valid);
         }
+        if (KIND == SM80_GEMM_CODES) copy<4>(&s.token_sf[stage][tile][lane], x.sf[i], factors);
     }
 }
 
@@ -179,40 +199,73 @@ template <bool BFLOAT> __device__ inline void decode_word(uint32_t codes, uint32
     }
 }
 
-template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
-__device__ inline void decode_tokens(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int buffer, int step,
-                                     int blocks)
+/* The factors of this lane's rows, ready to multiply with; step as counted from K = 0. */
+template <int TOKENS, int WARPS, int STAGES, int KIND>
+__device__ inline void decode_weight_sf(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int step, int blocks,
+                                        uint32_t sf[4])
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (SM80_GEMM_PLAIN(KIND)) return;
+    const uint4 factors = s.weight_sf[stage][threadIdx.x >> 5][threadIdx.x & 31];
 #pragma unroll
-    for (int i = 0; i < ITEMS; i++) {
-        const int tile = warp + i * WARPS;
-        if (ITEMS == 1 && tile >= TOKENS / 8) return;
-        if (KIND == SM80_GEMM_CODES) {
-            const uint32_t pair = sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks);
-            const uint32_t sf = e4m3x2_to_half2(pair);
-            const uint4 codes = s.tokens[stage][tile][0][lane];
-#pragma unroll
-            for (int word = 0; word < 4; word++) {
-                uint32_t pairs[4];
-                decode_word<false>(word_of(codes, word), sf >> word / 2 * 16, pairs);
-                s.decoded[buffer][tile][word % SM80_GEMM_WORDS(KIND)][lane] =
-                    make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-            }
-        } else {
-#pragma unroll
-            for (int q = 0; q < SM80_GEMM_WORDS(KIND); q++) {
-                const uint4 v = s.tokens[stage][tile][q % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
-                const uint4 paired = make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632),
-                                                __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
-                s.decoded[buffer][tile][q][lane] = SM80_GEMM_PLAIN(KIND) ? v : paired;
-            }
-        }
+    for (int r = 0; r < 4; r++) {
+        const uint32_t pair = sf_pair(word_of(factors, r), step * 4 + (threadIdx.x & 3), blocks);
+        sf[r] = KIND == SM80_GEMM_BFLOATS ? e4m3x2_to_bfloat2(pair) : e4m3x2_to_half2(pair);
     }
 }
 
+/* Row r's fragments of word `word`: a[k16 step][m16 tile][register]. */
+template <int TOKENS, int WARPS, int STAGES, int KIND>
+__device__ inline void decode_weights(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int word, int r,
+                                      const uint32_t sf[4], uint32_t a[2][2][4])
+{
+    const uint4 *slot = &s.weights[stage][threadIdx.x >> 5][r][threadIdx.x & 31];
+    uint32_t pairs[4];
+    if (SM80_GEMM_PLAIN(KIND)) {
+        const uint4 v = *slot;
+        pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
+    } else {
+        decode_word<KIND == SM80_GEMM_BFLOATS>(((const uint32_t *)slot)[word], sf[r] >> word / 2 * 16, pairs);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        a[half][r & 1][r >> 1] = pairs[2 * half];
+        a[half][r & 1][2 + (r >> 1)] = pairs[2 * half + 1];
+    }
+}
+
+/* The factors of this lane's row of n8 tile `tile`. */
+template <int TOKENS, int WARPS, int STAGES, int KIND>
+__device__ inline uint32_t decode_token_sf(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int tile, int step,
+                                           int blocks)
+{
+    if (KIND != SM80_GEMM_CODES) return 0;
+    const int lane = threadIdx.x & 31;
+    return e4m3x2_to_half2(sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks));
+}
+
+/* Word `word` of this lane's row of n8 tile `tile`, as a fragment for all warps. */
+template <int TOKENS, int WARPS, int STAGES, int KIND>
+__device__ inline void decode_token(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int buffer, int tile, int word,
+                                    uint32_t sf)
+{
+    const int lane = threadIdx.x & 31;
+    uint4 v;
+    if (KIND == SM80_GEMM_CODES) {
+        uint32_t pairs[4];
+        decode_word<false>(((const uint32_t *)&s.tokens[stage][tile][0][lane])[word], sf >> word / 2 * 16, pairs);
+        v = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    } else {
+        v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
+        if (!SM80_GEMM_PLAIN(KIND)) {
+            v = make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                           __byte_perm(v.y, v.w, 0x7632));
+        }
+    }
+    s.decoded[buffer][tile][word][lane] = v;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Multiplying one step                                                                                             */
+/* Multiplying one step while the next is decoded                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <int KIND> __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
@@ -223,72 +276,81 @@ template <int KIND> __device__ inline void mma(float d[4], const uint32_t a[4], 
         mma_m16n8k16_f16(d, a, b0, b1);
 }
 
-/* One word of every row against all tokens: two k16 steps. pairs[r] are row r's eight elements. */
-template <int KIND, int TILES>
-__device__ inline void multiply_word(const uint32_t pairs[4][4], const uint4 (*decoded)[SM80_GEMM_WORDS(KIND)][32],
-                                     int word, float acc[2][TILES][4])
+/* `a` holds word 0 of this step, and of the next one afterwards; sf likewise. Decoding (integer pipes) is laid between
+ * the multiplications (tensor pipe), a word of weights ahead: two warps a scheduler are too few to cover one with the
+ * other. After the last step this decodes what the ring happens to hold, for nobody. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+__device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer, int step,
+                                int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TOKENS / 8][4])
 {
-    uint32_t a[2][2][4]; /* [k16 step][m16 tile] */
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            a[half][r & 1][r >> 1] = pairs[r][2 * half];
-            a[half][r & 1][2 + (r >> 1)] = pairs[r][2 * half + 1];
-        }
-    }
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        const uint4 b = decoded[tile][word][threadIdx.x & 31];
-        mma<KIND>(acc[0][tile], a[0][0], b.x, b.y);
-        mma<KIND>(acc[1][tile], a[0][1], b.x, b.y);
-        mma<KIND>(acc[0][tile], a[1][0], b.z, b.w);
-        mma<KIND>(acc[1][tile], a[1][1], b.z, b.w);
-    }
-}
-
-template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int buffer, int step, int blocks,
-                                float acc[2][TOKENS / 8][4])
-{
+    constexpr int TILES = TOKENS / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    constexpr bool BFLOAT = KIND == SM80_GEMM_BFLOATS;
-    uint32_t pairs[4][4];
-    if (SM80_GEMM_PLAIN(KIND)) {
+    uint32_t token_sf[ITEMS];
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            const uint4 raw = s.weights[stage][warp][r][lane];
-            pairs[r][0] = raw.x, pairs[r][1] = raw.y, pairs[r][2] = raw.z, pairs[r][3] = raw.w;
-        }
-        multiply_word<KIND, TOKENS / 8>(pairs, s.decoded[buffer], 0, acc);
-        return;
+    for (int i = 0; i < ITEMS; i++) {
+        const int tile = warp + i * WARPS;
+        token_sf[i] = ITEMS > 1 || tile < TILES ? decode_token_sf(s, next_stage, tile, step + 1, blocks) : 0;
     }
-    const uint4 factors = s.weight_sf[stage][warp][lane];
-    uint32_t sf[4];
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-        const uint32_t pair = sf_pair(word_of(factors, r), step * 4 + (lane & 3), blocks);
-        sf[r] = BFLOAT ? e4m3x2_to_bfloat2(pair) : e4m3x2_to_half2(pair);
-    }
-    /* Not unrolled: half the code, and registers for one block of 16 at a time. */
-#pragma unroll 1
-    for (int block = 0; block < 2; block++) {
-        uint2 raw[4];
+    for (int word = 0; word < WORDS; word++) {
+        const bool wraps = word + 1 == WORDS;
+        uint32_t ahead[2][2][4];
+        if (wraps) decode_weight_sf(s, next_stage, step + 1, blocks, sf);
 #pragma unroll
-        for (int r = 0; r < 4; r++)
-            raw[r] = ((const uint2 *)&s.weights[stage][warp][r][lane])[block];
+        for (int group = 0; group < GROUPS; group++) {
+            uint4 b[GROUP];
 #pragma unroll
-        for (int word = 0; word < 2; word++) {
+            for (int i = 0; i < GROUP; i++)
+                b[i] = s.decoded[buffer][group * GROUP + i][word][lane];
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                decode_word<BFLOAT>(word ? raw[r].y : raw[r].x, block ? sf[r] >> 16 : sf[r], pairs[r]);
+                if (r * GROUPS / 4 != group) continue;
+                decode_weights(s, wraps ? next_stage : stage, wraps ? 0 : word + 1, r, sf, ahead);
             }
-            multiply_word<KIND, TOKENS / 8>(pairs, s.decoded[buffer], 2 * block + word, acc);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int i = 0; i < GROUP; i++) {
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        mma<KIND>(acc[j][group * GROUP + i], a[half][j], half ? b[i].z : b[i].x,
+                                  half ? b[i].w : b[i].y);
+                    }
+                }
+            }
+#pragma unroll
+            for (int unit = 0; unit < ITEMS * WORDS; unit++) {
+                if (unit * GROUPS / ITEMS != word * GROUPS + group) continue;
+                const int tile = warp + unit / WORDS * WARPS;
+                if (ITEMS > 1 || tile < TILES) {
+                    decode_token(s, next_stage, buffer ^ 1, tile, unit % WORDS, token_sf[unit / WORDS]);
+                }
+            }
         }
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            ((uint32_t *)a)[i] = ((uint32_t *)ahead)[i];
     }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+/* What multiply() finds decoded in every other step. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+__device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int step, int blocks, uint32_t a[2][2][4],
+                                    uint32_t sf[4])
+{
+    decode_weight_sf(s, 0, step, blocks, sf);
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        decode_weights(s, 0, 0, r, sf, a);
+    for (int tile = threadIdx.x >> 5; tile < TOKENS / 8; tile += WARPS) {
+        const uint32_t token_sf = decode_token_sf(s, 0, tile, step, blocks);
+#pragma unroll
+        for (int word = 0; word < SM80_GEMM_WORDS(KIND); word++)
+            decode_token(s, 0, 0, tile, word, token_sf);
+    }
+}
 
 /* What a sum of products must be multiplied by: the 2^-14 of each decoded operand. */
 template <int KIND> __device__ inline float product_unit()
@@ -296,42 +358,83 @@ template <int KIND> __device__ inline float product_unit()
     return KIND == SM80_GEMM_CODES ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
 }
 
-/* Adds `steps` steps from `first` on. All threads of the CTA; it may be called again after a barrier of the caller's.
- */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
-__device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, const weight_rows &w,
-                                  const token_rows_t<ITEMS> &x, int blocks, int first, int steps,
-                                  float acc[2][TOKENS / 8][4])
+/* From K = 0 to this lane's chunk of step `first`; whether all its addresses are aligned for fetch_whole. */
+template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows_t<S::ITEMS> &x, int first)
 {
-    static_assert(STAGES >= 2, "a step is fetched while another is multiplied");
+    constexpr int KIND = S::KIND, token_step = 64 * SM80_GEMM_TOKEN_QUADS(KIND);
+    const int c = threadIdx.x & 3, sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
+    const int64_t row_step = row_advance<KIND>(w);
+    bool wide = !SM80_GEMM_PLAIN(KIND) || w.k_stride == 2;
 #pragma unroll
-    for (int ahead = 0; ahead < STAGES - 1; ahead++) {
-        if (ahead < steps) {
-            fetch_weights(s, ahead, w, first + ahead, blocks);
-            fetch_tokens(s, ahead, x, first + ahead, blocks);
-        }
-        cp_async_commit_group();
+    for (int pair = 0; pair < 2; pair++) {
+        w.row[pair] += first * row_step + c * (row_step / 4);
+        w.sf[pair] += first * (int64_t)sf_step + c / 2 * (sf_step / 2);
+        wide = wide && is_aligned(w.row[pair], 16) && is_aligned((void *)w.row_step[pair], 16);
+        if (SM80_GEMM_PLAIN(KIND)) continue;
+        wide = wide && is_aligned(w.sf[pair], w.blocked ? (w.adjacent && pair == 0 ? 16 : 8) : 4);
+        wide = wide && (w.blocked || is_aligned((void *)w.sf_step[pair], 4));
     }
-    cp_async_wait_group<STAGES - 2>();
-    if (steps > 0) decode_tokens<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, 0, 0, first, blocks);
-    __syncthreads();
-    int stage = 0, next = STAGES > 1 ? 1 : 0, last = STAGES - 1;
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        x.row[i] += first * (int64_t)token_step + c * (token_step / 4);
+        x.sf[i] += first * (int64_t)token_sf_step + c / 2 * (token_sf_step / 2);
+        wide = wide && is_aligned(x.row[i], 16) && (KIND != SM80_GEMM_CODES || is_aligned(x.sf[i], 4));
+    }
+    return wide;
+}
+
+/* `steps` steps on. */
+template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::ITEMS> &x, int steps)
+{
+    const int64_t row_step = steps * row_advance<S::KIND>(w);
+    const int sf_step = steps * sf_advance(w.blocked), token_sf_step = steps * sf_advance(x.blocked);
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        w.row[pair] += row_step;
+        w.sf[pair] += sf_step;
+    }
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        x.row[i] += steps * 64 * SM80_GEMM_TOKEN_QUADS(S::KIND);
+        x.sf[i] += token_sf_step;
+    }
+}
+
+/* Adds `steps` steps from `first` on; w and x point to K = 0. All threads of the CTA; ends with a barrier. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+__device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<ITEMS> x,
+                                  int blocks, int first, int steps, float acc[2][TOKENS / 8][4])
+{
+    using S = smem_t<TOKENS, WARPS, STAGES, KIND>;
+    static_assert(STAGES >= 3, "one step is multiplied, one decoded, one fetched");
+    constexpr int BLOCKS_PER_STEP = SM80_GEMM_STEP(KIND) / NK_SF_VEC;
+    const bool wide = start_at<S>(w, x, first);
+    const int whole = __syncthreads_and(wide) ? blocks / BLOCKS_PER_STEP - first : 0; /* steps that lie within K */
+
+    int stage = 0, last = 0; /* of the step multiplied; of the one fetched */
+    uint32_t a[2][2][4], sf[4];
 #pragma unroll 1
-    for (int step = 0; step < steps; step++) {
-        if (step + STAGES - 1 < steps) {
-            fetch_weights(s, last, w, first + step + STAGES - 1, blocks);
-            fetch_tokens(s, last, x, first + step + STAGES - 1, blocks);
+    for (int step = 1 - STAGES; step < steps; step++) {
+        const int ahead = step + STAGES - 1;
+        if (ahead < steps) {
+            if (ahead < whole)
+                fetch_whole(s, last, w, x);
+            else
+                fetch_part(s, last, w, x, first + ahead, blocks);
+            advance<S>(w, x, 1);
         }
+        last = last + 1 == STAGES ? 0 : last + 1;
         cp_async_commit_group();
+        if (step < -1) continue; /* the ring is being filled */
         cp_async_wait_group<STAGES - 2>();
-        if (step + 1 < steps) {
-            decode_tokens<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, next, (step + 1) & 1, first + step + 1, blocks);
+        if (step < 0) {
+            decode_first<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, first, blocks, a, sf);
+        } else {
+            const int next = stage + 1 == STAGES ? 0 : stage + 1;
+            multiply<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, stage, next, step & 1, first + step, blocks, a, sf, acc);
+            stage = next;
         }
-        multiply(s, stage, step & 1, first + step, blocks, acc);
         __syncthreads();
-        last = stage;
-        stage = next;
-        next = next + 1 == STAGES ? 0 : next + 1;
     }
 }
 

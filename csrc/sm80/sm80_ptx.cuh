@@ -7,18 +7,21 @@
 __device__ inline uint32_t shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
 
 /* Copies the first `valid` of BYTES = 4, 8 or 16 bytes and zeros the rest; both addresses aligned to BYTES. */
-template <int BYTES> __device__ inline void cp_async(void *to, const void *from, int valid)
+template <int BYTES> __device__ inline void cp_async_zfill(uint32_t to, const void *from, int valid)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
-                 "r"(valid)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid)
                  : "memory");
 }
 
-/* The same 16 bytes past L1: for what is read once. */
-__device__ inline void cp_async_cg(void *to, const void *from, int valid)
+template <int BYTES> __device__ inline void cp_async(uint32_t to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
+}
+
+/* 16 bytes past L1: for what is read once. */
+__device__ inline void cp_async_cg(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -4,9 +4,6 @@
 
 #include "sm80_mainloop.cuh"
 
-/* n8 tiles of tokens that one thread decodes. */
-#define ITEMS_OF(tokens, warps) ((tokens) / 8 > (warps) ? (tokens) / 8 / (warps) : 1)
-
 __device__ inline int64_t at_most(int64_t value, int64_t most) { return value < most ? value : most; }
 
 /* This lane's weight rows in tile `nt`: 32 apart, so that one 16-byte word of a blocked SF atom holds all four. */
@@ -41,47 +38,147 @@ __device__ inline void point_weights(const nk_operand &b, int64_t l, int64_t row
     w.adjacent = true;
 }
 
-/* Tokens beyond `end` are read as the last one and never stored; sf_row is what a blocked SF calls token 0. */
-template <int TOKENS, int WARPS, int ITEMS>
+/* This lane's rows of the n8 tiles tile, tile + tile_step, .. from `token` on. Tokens beyond `end` are read as the last
+ * one and never stored; sf_row is what a blocked SF calls token 0. */
+template <int ITEMS>
 __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t token, int64_t end, int64_t sf_row,
-                                    int64_t k, token_rows_t<ITEMS> &x)
+                                    int64_t k, int tile, int tile_step, token_rows_t<ITEMS> &x)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    x.sf_step = a.sf_layout == NK_SF_BLOCKED ? NK_SF_ATOM_BYTES : 4;
+    x.blocked = a.sf_layout == NK_SF_BLOCKED;
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
-        const int64_t row = at_most(token + (warp + i * WARPS) * 8 + lane / 4, end - 1);
+        const int64_t row = at_most(token + (tile + i * tile_step) * 8 + (threadIdx.x & 31) / 4, end - 1);
         x.row[i] = a.data + l * a.batch_stride + row * a.row_stride;
-        x.sf[i] = sf_at(a, l, row + (a.sf_layout == NK_SF_BLOCKED ? sf_row : 0), 0, k / NK_SF_VEC);
+        x.sf[i] = sf_at(a, l, row + (x.blocked ? sf_row : 0), 0, k / NK_SF_VEC);
     }
 }
 
-/* Of tile `tile` of n8 tokens, what a thread holds: rows j and j + 2 of its four, tokens 2 (lane % 4) and the next. */
-__device__ inline int64_t token_of(int tile) { return tile * 8 + (threadIdx.x & 3) * 2; }
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* A finished tile: as fragments to shared memory, from there to the output in whole rows or columns                */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline void store_sum(const nk_gemm_problem &p, int64_t l, int64_t m, int64_t n, float sum)
-{
-    store_float(output_at(p.d, l, m, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
-}
-
-/* v: (row, token), (row, token + 1), (row + 64, token), (row + 64, token + 1); tokens end at `end`. */
-__device__ inline void store_quad(const nk_gemm_problem &p, int64_t l, int64_t token, int64_t end, int64_t row,
-                                  float4 v)
-{
-    const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int64_t n = row + (i >> 1) * 64, m = token + (i & 1);
-        if (n < p.n && m < end) store_sum(p, l, m, n, values[i]);
-    }
-}
+/* Sums [TOKENS][ROWS], fp32; a row's padding spreads a fragment's 32 values over all banks. */
+#define OUT_PITCH(rows) ((rows) + 4)
 
 __device__ inline float4 scaled(const float acc[4], float unit)
 {
     return make_float4(acc[0] * unit, acc[1] * unit, acc[2] * unit, acc[3] * unit);
 }
 
-/* Where a thread keeps quad `quad` of a tile's partial sums: [split tile][quad][thread]. */
+/* v: this lane's row `slot` and `slot + 2` of its four, for tokens 2 (lane % 4) and the next of n8 tile `tile`. */
+template <int ROWS> __device__ inline void stage_quad(float *stage, int tile, int slot, float4 v)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int row = warp / 4 * NK_SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * slot, token = tile * 8 + lane % 4 * 2;
+    float *at = stage + token * OUT_PITCH(ROWS) + row;
+    at[0] = v.x;
+    at[OUT_PITCH(ROWS)] = v.y;
+    at[64] = v.z;
+    at[OUT_PITCH(ROWS) + 64] = v.w;
+}
+
+__device__ inline uint32_t pack_halves(float x, float y)
+{
+    const __half2 v = __floats2half2_rn(x, y);
+    return *(const uint32_t *)&v;
+}
+
+__device__ inline uint32_t pack_bfloats(float x, float y)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *(const uint32_t *)&v;
+}
+
+/* Four neighbouring elements; the address is aligned to their size. */
+__device__ inline void store_four(uint8_t *at, nk_dtype dtype, float4 v)
+{
+    if (dtype == NK_F32)
+        *(float4 *)at = v;
+    else if (dtype == NK_F16)
+        *(uint2 *)at = make_uint2(pack_halves(v.x, v.y), pack_halves(v.z, v.w));
+    else
+        *(uint2 *)at = make_uint2(pack_bfloats(v.x, v.y), pack_bfloats(v.z, v.w));
+}
+
+/* Where a tile goes. */
+typedef struct tile_out {
+    int64_t l, token, token_end, row, row_end;
+    const nk_output *d;
+    const nk_alpha *alpha; /* NULL: the staged values are final */
+    const nk_bias *bias;
+} tile_out;
+
+__device__ inline float finished(const tile_out &o, int64_t n, float sum)
+{
+    return o.alpha ? scale_and_add(*o.alpha, *o.bias, n, sum) : sum;
+}
+
+/* Rows of the output, four columns a thread. */
+template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_rows(const float *stage, const tile_out &o)
+{
+    constexpr int QUADS = ROWS / 4;
+    static_assert(THREADS % QUADS == 0 || QUADS % THREADS == 0, "a thread keeps its columns");
+    const int64_t n = o.row + threadIdx.x % QUADS * 4;
+    const int64_t size = o.d->dtype == NK_F32 ? 4 : 2;
+    const uint8_t *base = output_at(*o.d, o.l, 0, n);
+    const bool wide =
+        n + 4 <= o.row_end && o.d->col_stride == size && (((uintptr_t)base | o.d->row_stride) & (4 * size - 1)) == 0;
+    if (n >= o.row_end) return;
+    float alpha[4], bias[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int64_t column = at_most(n + i, o.row_end - 1);
+        alpha[i] = o.alpha ? alpha_at(*o.alpha, column) : 1;
+        if (o.alpha && o.bias->data) bias[i] = load_float(o.bias->data + column * o.bias->stride, o.bias->dtype);
+    }
+    const bool biased = o.alpha && o.bias->data;
+#pragma unroll 1
+    for (int token = threadIdx.x / QUADS; token < TOKENS && o.token + token < o.token_end; token += THREADS / QUADS) {
+        const float4 sum = *(const float4 *)(stage + token * OUT_PITCH(ROWS) + threadIdx.x % QUADS * 4);
+        float v[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = biased ? __fmaf_rn(alpha[i], v[i], bias[i]) : __fmul_rn(alpha[i], v[i]);
+        uint8_t *at = output_at(*o.d, o.l, o.token + token, n);
+        if (wide) {
+            store_four(at, o.d->dtype, make_float4(v[0], v[1], v[2], v[3]));
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (n + i < o.row_end) store_float(at + i * o.d->col_stride, o.d->dtype, v[i]);
+        }
+    }
+}
+
+/* Columns of the output where tokens are neighbours in memory. */
+template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_columns(const float *stage, const tile_out &o)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TOKENS * ROWS; i += THREADS) {
+        const int token = i % TOKENS, row = i / TOKENS;
+        const int64_t m = o.token + token, n = o.row + row;
+        if (m >= o.token_end || n >= o.row_end) continue;
+        const float v = finished(o, n, stage[token * OUT_PITCH(ROWS) + row]);
+        store_float(output_at(*o.d, o.l, m, n), o.d->dtype, v);
+    }
+}
+
+/* All threads; ends the use of `stage` only with the caller's next barrier. */
+template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_tile(const float *stage, const tile_out &o)
+{
+    __syncthreads();
+    if (o.d->row_stride < o.d->col_stride)
+        store_columns<TOKENS, ROWS, THREADS>(stage, o);
+    else
+        store_rows<TOKENS, ROWS, THREADS>(stage, o);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Partial sums of a split K, in the workspace as the threads hold them                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* [split tile][quad][thread] */
 __device__ inline float4 *partial_at(float *partials, int64_t split_tile, int quads, int quad, int threads)
 {
     return (float4 *)partials + (split_tile * quads + quad) * threads + threadIdx.x;
