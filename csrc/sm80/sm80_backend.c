@@ -41,4 +41,6 @@ const nk_backend nk_backend_sm80 = {
     .warmup = warmup,
     .gemv = CELL(gemv),
     .gemm = CELL(gemm),
+    .dual_gemm = CELL(dual_gemm),
+    .grouped_gemm = CELL(grouped_gemm),
 };

@@ -15,8 +15,12 @@ static nk_status choose(const nk_gemm_problem *p, int *kind, sm80_gemm_choice *c
     return sm80_gemm_choose(p->device, p->l, p->m, p->n, p->k, *kind, OUTPUTS_PER_WARP, choice);
 }
 
+/* The gemv's order of summation is another one. */
+static bool is_gemv(const nk_gemm_problem *p) { return p->m == 1 && !sm80_batch_invariant(); }
+
 nk_status sm80_plan_gemm(const nk_gemm_problem *p, nk_plan *plan)
 {
+    if (is_gemv(p)) return sm80_plan_gemv(p, plan);
     sm80_gemm_choice choice = {0};
     int kind = 0;
     NK_TRY(choose(p, &kind, &choice));
@@ -27,6 +31,7 @@ nk_status sm80_plan_gemm(const nk_gemm_problem *p, nk_plan *plan)
 
 nk_status sm80_run_gemm(const nk_gemm_problem *p, const nk_exec *exec)
 {
+    if (is_gemv(p)) return sm80_run_gemv(p, exec);
     sm80_gemm_choice choice = {0};
     int kind = 0;
     NK_TRY(choose(p, &kind, &choice));

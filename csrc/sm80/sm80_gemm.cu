@@ -10,33 +10,16 @@
 
 extern __shared__ uint4 smem[];
 
-typedef struct place {
-    int64_t l, nt, mt, tile; /* tile: index of (l, nt, mt) */
-    int split;
-} place;
-
-__device__ inline place place_of(const sm80_gemm_params &q, int64_t index)
-{
-    place at;
-    at.mt = index % q.m_tiles;
-    at.split = (int)(index / q.m_tiles % q.splits);
-    const int64_t rest = index / q.m_tiles / q.splits;
-    at.nt = rest % q.n_tiles;
-    at.l = rest / q.n_tiles;
-    at.tile = rest * q.m_tiles + at.mt;
-    return at;
-}
-
 template <int TOKENS, int WARPS, int STAGES, int KIND>
 __device__ inline void gemm(const nk_gemm_problem &p, const sm80_gemm_params &q)
 {
     constexpr int ITEMS = smem_t<TOKENS, WARPS, STAGES, KIND>::ITEMS, TILES = TOKENS / 8, ROWS = WARPS * 32,
                   THREADS = WARPS * 32;
     auto &s = *(smem_t<TOKENS, WARPS, STAGES, KIND> *)smem;
-    static_assert(sizeof s >= 4 * TOKENS * OUT_PITCH(ROWS), "the finished tile takes the place of the operands");
-    static_assert(sizeof s == SM80_GEMM_SMEM(TOKENS, WARPS, STAGES, KIND), "the host asks for what the kernel uses");
-    const place at = place_of(q, blockIdx.x);
-    const int64_t row = first_row<WARPS>(at.nt), token = at.mt * TOKENS;
+    static_assert(sizeof s == SM80_GEMM_OPERANDS(TOKENS, WARPS, STAGES, KIND),
+                  "the host asks for what the kernel uses");
+    const split_place at = split_place_of(q);
+    const int64_t row = first_row<WARPS>(at.nt), token = at.mt * (int64_t)TOKENS;
     weight_rows w;
     token_rows_t<ITEMS> x;
     point_weights(p.b, at.l, row, p.n, p.k, w);
@@ -51,15 +34,14 @@ __device__ inline void gemm(const nk_gemm_problem &p, const sm80_gemm_params &q)
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const float4 v = scaled(acc[j][tile], product_unit<KIND>());
-            const int64_t split_tile = at.tile * q.splits + at.split;
             if (q.splits == 1)
                 stage_quad<ROWS>((float *)smem, tile, j, v);
             else
-                *partial_at(q.partials, split_tile, 2 * TILES, j * TILES + tile, THREADS) = v;
+                *partial_at(q.partials, at.split_tile, 2 * TILES, j * TILES + tile, THREADS) = v;
         }
     }
     if (q.splits > 1) return;
-    const tile_out out = {at.l, at.mt * TOKENS, p.m, at.nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
+    const tile_out out = {at.l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, &p.alpha, &p.bias};
     store_tile<TOKENS, ROWS, THREADS>((float *)smem, out);
 }
 
@@ -67,16 +49,16 @@ __device__ inline void gemm(const nk_gemm_problem &p, const sm80_gemm_params &q)
 template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_gemm_problem &p, const sm80_gemm_params &q)
 {
     constexpr int TILES = TOKENS / 8, ROWS = WARPS * 32, THREADS = WARPS * 32;
-    __shared__ float stage[8 * OUT_PITCH(ROWS)];
+    __shared__ float stage[8 * SM80_OUT_PITCH(ROWS)];
     const int tile = blockIdx.x % TILES;
-    const int64_t index = blockIdx.x / TILES, mt = index % q.m_tiles, nt = index / q.m_tiles % q.n_tiles;
+    const uint32_t index = blockIdx.x / TILES, mt = index % q.m_tiles, rest = index / q.m_tiles;
+    const int64_t nt = rest % q.n_tiles, l = rest / q.n_tiles;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         stage_quad<ROWS>(stage, 0, j,
                          reduce_partials(q.partials, index, q.splits, 2 * TILES, j * TILES + tile, THREADS));
     }
-    const int64_t l = index / q.m_tiles / q.n_tiles;
-    const tile_out out = {l, mt * TOKENS + tile * 8, p.m, nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
+    const tile_out out = {l, mt * (int64_t)TOKENS + tile * 8, p.m, nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
     store_tile<8, ROWS, THREADS>(stage, out);
 }
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 typedef struct sm80_gemm_params {
-    int64_t m_tiles, n_tiles;
+    uint32_t m_tiles, n_tiles;
     int steps, steps_per_split, splits; /* of K */
     float *partials;                    /* splits > 1: fp32 sums of every split tile */
 } sm80_gemm_params;

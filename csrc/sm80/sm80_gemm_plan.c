@@ -24,21 +24,27 @@ static int64_t ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gp
     return fit < t->ctas ? (fit < 1 ? 1 : fit) : t->ctas;
 }
 
-/* Microseconds, roughly, of one step of K on an SM that is full of such CTAs: tensor cores or memory, whichever is
- * slower. Constants of an H200; only ratios matter. */
+/* Microseconds, roughly; fitted to every tile and split of 21 products on an H200. Only ratios matter. */
+#define FLOP_PER_US 2.87e6     /* of an SM, with decoding in the same issue slots */
+#define DECODE_US 0.113        /* a step's, of 128 weight rows */
+#define BYTES_PER_US 20e3      /* of an SM's share of memory */
+#define LONE_STEP_US 0.69      /* no CTA walks faster, however empty its SM: latencies and barriers */
+#define LONE_TOKEN_US 0.016    /* and for every token of the tile */
+#define CTA_US 2.6             /* filling the ring and the epilogue */
+#define SPLIT_COST_US 3.8      /* a second launch */
+#define SUM_BYTES_PER_US 4.3e6 /* partial sums through L2 and back */
+#define MAX_SPLITS 16
+
+/* One step of K on an SM with `resident` such CTAs. */
 static double step_us(const sm80_gemm_tile *t, int64_t resident)
 {
-    double tensor = (double)t->tokens * t->warps * 32 * 128 * 2 / 3.6e6; /* of 475 TFLOP/s over 132 SMs */
-    double memory = (double)(t->tokens + t->warps * 32) * 72 / 30e3;     /* of 4 TB/s */
-    double latency = 0.45 * (double)t->warps / 4;                        /* decode and barriers of a lone CTA */
-    double work = tensor > memory ? tensor : memory;
-    return work * (double)resident > latency ? work * (double)resident : latency;
+    double rows = t->warps * 32, tokens = t->tokens;
+    double compute = tokens * rows * SM80_GEMM_STEP(SM80_GEMM_CODES) * 2 / FLOP_PER_US + DECODE_US * rows / 128;
+    double memory = (tokens + rows) * 72 / BYTES_PER_US; /* codes and factors */
+    double work = (compute > memory ? compute : memory) * (double)resident,
+           lone = LONE_STEP_US + LONE_TOKEN_US * tokens;
+    return work > lone ? work : lone;
 }
-
-#define SPLIT_COST_US 2.5      /* a second launch */
-#define SUM_BYTES_PER_US 2.5e6 /* partial sums through L2 and back */
-#define CTA_STEPS 3            /* filling the ring and the epilogue, in steps */
-#define MAX_SPLITS 16
 
 typedef struct candidate {
     int tile, splits;
@@ -67,7 +73,7 @@ nk_status sm80_gemm_choose(nk_device device, int64_t l, int64_t m, int64_t n, in
             if (invariant && splits > 1) break; /* a row's sums must not depend on how many tiles there are */
             const int64_t ctas = tiles * splits, waves = nk_ceil_div(ctas, slots);
             const int64_t crowd = ctas < slots ? nk_ceil_div(ctas, gpu->sms) : resident;
-            double us = (double)waves * (double)(nk_ceil_div(steps, splits) + CTA_STEPS) * step_us(t, crowd);
+            double us = (double)waves * ((double)nk_ceil_div(steps, splits) * step_us(t, crowd) + CTA_US);
             if (splits > 1) us += SPLIT_COST_US + (double)ctas * t->tokens * t->warps * 32 * 4 / SUM_BYTES_PER_US;
             consider((candidate){i, splits, us}, &best);
         }
@@ -78,13 +84,13 @@ nk_status sm80_gemm_choose(nk_device device, int64_t l, int64_t m, int64_t n, in
     const int64_t per_split = nk_ceil_div(steps, best.splits);
     const int64_t splits = per_split ? nk_ceil_div(steps, per_split) : 1; /* none without a step */
     sm80_gemm_params params = {
-        .m_tiles = nk_ceil_div(m, t->tokens),
-        .n_tiles = nk_ceil_div(n, outputs_per_warp * t->warps),
+        .m_tiles = (uint32_t)nk_ceil_div(m, t->tokens),
+        .n_tiles = (uint32_t)nk_ceil_div(n, outputs_per_warp * t->warps),
         .steps = (int)steps,
         .steps_per_split = (int)per_split,
         .splits = (int)splits,
     };
-    const int64_t tiles = l * params.m_tiles * params.n_tiles;
+    const int64_t tiles = l * nk_ceil_div(m, t->tokens) * nk_ceil_div(n, outputs_per_warp * t->warps);
     *choice = (sm80_gemm_choice){
         .tile = best.tile,
         .smem_bytes = smem_of(t, kind),

@@ -35,9 +35,10 @@ template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
 /* This lane's four weight rows, in two pairs 32 rows apart: slots 0 and 1, 2 and 3. */
 typedef struct weight_rows {
     const uint8_t *row[2], *sf[2]; /* of the first of each pair */
-    int64_t row_step[2];           /* bytes to the second; 0 where that row is not there */
+    int64_t row_step[2];           /* bytes to the second: the same in all lanes, which costs no registers */
     int64_t sf_step[2];            /* linear: likewise for the factors */
     int64_t k_stride;              /* halves only */
+    bool alone[2];                 /* the second row is beyond N */
     bool blocked;
     bool adjacent; /* blocked: the factors of all four are 16 contiguous bytes, not twice 8 */
 } weight_rows;
@@ -52,7 +53,7 @@ template <int ITEMS> struct token_rows_t {
 __device__ inline bool is_aligned(const void *at, uint32_t bytes) { return ((uintptr_t)at & (bytes - 1)) == 0; }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Fetching a step that lies within K, all addresses aligned: nothing but copies                                    */
+/* Fetching a step that lies within K, all rows there, all addresses aligned: nothing but copies                    */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Bytes from one step to the next of a row's chunk, and of its factors. */
@@ -133,7 +134,7 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         uint4 *to = &s.weights[stage][warp][r][lane];
-        const uint8_t *from = w.row[r >> 1] + (r & 1 ? w.row_step[r >> 1] : 0);
+        const uint8_t *from = w.row[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.row_step[r >> 1] : 0);
         if (!SM80_GEMM_PLAIN(KIND))
             copy<16>(to, from, codes);
         else if (w.k_stride == 2)
@@ -150,7 +151,7 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         }
 #pragma unroll
         for (int r = 0; r < 4 && !w.blocked; r++) {
-            copy<4>(to + r, w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0), factors);
+            copy<4>(to + r, w.sf[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.sf_step[r >> 1] : 0), factors);
         }
     }
 #pragma unroll
@@ -200,10 +201,9 @@ template <bool BFLOAT> __device__ inline void decode_word(uint32_t codes, uint32
 }
 
 /* The factors of this lane's rows, ready to multiply with; step as counted from K = 0. */
-template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline void decode_weight_sf(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int step, int blocks,
-                                        uint32_t sf[4])
+template <typename S> __device__ inline void decode_weight_sf(S &s, int stage, int step, int blocks, uint32_t sf[4])
 {
+    constexpr int KIND = S::KIND;
     if (SM80_GEMM_PLAIN(KIND)) return;
     const uint4 factors = s.weight_sf[stage][threadIdx.x >> 5][threadIdx.x & 31];
 #pragma unroll
@@ -214,10 +214,10 @@ __device__ inline void decode_weight_sf(smem_t<TOKENS, WARPS, STAGES, KIND> &s, 
 }
 
 /* Row r's fragments of word `word`: a[k16 step][m16 tile][register]. */
-template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline void decode_weights(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int word, int r,
-                                      const uint32_t sf[4], uint32_t a[2][2][4])
+template <typename S>
+__device__ inline void decode_weights(S &s, int stage, int word, int r, const uint32_t sf[4], uint32_t a[2][2][4])
 {
+    constexpr int KIND = S::KIND;
     const uint4 *slot = &s.weights[stage][threadIdx.x >> 5][r][threadIdx.x & 31];
     uint32_t pairs[4];
     if (SM80_GEMM_PLAIN(KIND)) {
@@ -234,34 +234,28 @@ __device__ inline void decode_weights(smem_t<TOKENS, WARPS, STAGES, KIND> &s, in
 }
 
 /* The factors of this lane's row of n8 tile `tile`. */
-template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline uint32_t decode_token_sf(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int tile, int step,
-                                           int blocks)
+template <typename S> __device__ inline uint32_t decode_token_sf(S &s, int stage, int tile, int step, int blocks)
 {
+    constexpr int KIND = S::KIND;
     if (KIND != SM80_GEMM_CODES) return 0;
     const int lane = threadIdx.x & 31;
     return e4m3x2_to_half2(sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks));
 }
 
-/* Word `word` of this lane's row of n8 tile `tile`, as a fragment for all warps. */
-template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline void decode_token(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int buffer, int tile, int word,
-                                    uint32_t sf)
+/* Word `word` of this lane's row of n8 tile `tile`, as fragments of two k16 steps. */
+template <typename S> __device__ inline uint4 token_word(S &s, int stage, int tile, int word, uint32_t sf)
 {
+    constexpr int KIND = S::KIND;
     const int lane = threadIdx.x & 31;
-    uint4 v;
     if (KIND == SM80_GEMM_CODES) {
         uint32_t pairs[4];
         decode_word<false>(((const uint32_t *)&s.tokens[stage][tile][0][lane])[word], sf >> word / 2 * 16, pairs);
-        v = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    } else {
-        v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
-        if (!SM80_GEMM_PLAIN(KIND)) {
-            v = make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
-                           __byte_perm(v.y, v.w, 0x7632));
-        }
+        return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
-    s.decoded[buffer][tile][word][lane] = v;
+    const uint4 v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
+    if (SM80_GEMM_PLAIN(KIND)) return v;
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                      __byte_perm(v.y, v.w, 0x7632));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -323,7 +317,8 @@ __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stag
                 if (unit * GROUPS / ITEMS != word * GROUPS + group) continue;
                 const int tile = warp + unit / WORDS * WARPS;
                 if (ITEMS > 1 || tile < TILES) {
-                    decode_token(s, next_stage, buffer ^ 1, tile, unit % WORDS, token_sf[unit / WORDS]);
+                    s.decoded[buffer ^ 1][tile][unit % WORDS][lane] =
+                        token_word(s, next_stage, tile, unit % WORDS, token_sf[unit / WORDS]);
                 }
             }
         }
@@ -347,8 +342,9 @@ __device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int 
     for (int tile = threadIdx.x >> 5; tile < TOKENS / 8; tile += WARPS) {
         const uint32_t token_sf = decode_token_sf(s, 0, tile, step, blocks);
 #pragma unroll
-        for (int word = 0; word < SM80_GEMM_WORDS(KIND); word++)
-            decode_token(s, 0, 0, tile, word, token_sf);
+        for (int word = 0; word < SM80_GEMM_WORDS(KIND); word++) {
+            s.decoded[0][tile][word][threadIdx.x & 31] = token_word(s, 0, tile, word, token_sf);
+        }
     }
 }
 
@@ -358,7 +354,7 @@ template <int KIND> __device__ inline float product_unit()
     return KIND == SM80_GEMM_CODES ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
 }
 
-/* From K = 0 to this lane's chunk of step `first`; whether all its addresses are aligned for fetch_whole. */
+/* From K = 0 to this lane's chunk of step `first`; whether fetch_whole may be used. */
 template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows_t<S::ITEMS> &x, int first)
 {
     constexpr int KIND = S::KIND, token_step = 64 * SM80_GEMM_TOKEN_QUADS(KIND);
@@ -369,7 +365,7 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
     for (int pair = 0; pair < 2; pair++) {
         w.row[pair] += first * row_step + c * (row_step / 4);
         w.sf[pair] += first * (int64_t)sf_step + c / 2 * (sf_step / 2);
-        wide = wide && is_aligned(w.row[pair], 16) && is_aligned((void *)w.row_step[pair], 16);
+        wide = wide && is_aligned(w.row[pair], 16) && is_aligned((void *)w.row_step[pair], 16) && !w.alone[pair];
         if (SM80_GEMM_PLAIN(KIND)) continue;
         wide = wide && is_aligned(w.sf[pair], w.blocked ? (w.adjacent && pair == 0 ? 16 : 8) : 4);
         wide = wide && (w.blocked || is_aligned((void *)w.sf_step[pair], 4));
@@ -408,8 +404,8 @@ __device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight
     using S = smem_t<TOKENS, WARPS, STAGES, KIND>;
     static_assert(STAGES >= 3, "one step is multiplied, one decoded, one fetched");
     constexpr int BLOCKS_PER_STEP = SM80_GEMM_STEP(KIND) / NK_SF_VEC;
-    const bool wide = start_at<S>(w, x, first);
-    const int whole = __syncthreads_and(wide) ? blocks / BLOCKS_PER_STEP - first : 0; /* steps that lie within K */
+    const bool wide = __all_sync(~0u, start_at<S>(w, x, first));
+    const int whole = wide ? blocks / BLOCKS_PER_STEP - first : 0; /* steps that lie within K */
 
     int stage = 0, last = 0; /* of the step multiplied; of the one fetched */
     uint32_t a[2][2][4], sf[4];

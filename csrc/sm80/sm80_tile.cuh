@@ -2,6 +2,7 @@
 #ifndef NK_SM80_TILE_CUH
 #define NK_SM80_TILE_CUH
 
+#include "sm80_gemm_params.h"
 #include "sm80_mainloop.cuh"
 
 __device__ inline int64_t at_most(int64_t value, int64_t most) { return value < most ? value : most; }
@@ -18,10 +19,10 @@ __device__ inline void point_pair(const nk_operand &b, int64_t l, int64_t row, i
                                   weight_rows &w)
 {
     const int64_t present = at_most(row, n - 1);
-    const bool second = row + 32 < n;
     w.row[pair] = b.data + l * b.batch_stride + present * b.row_stride;
-    w.row_step[pair] = second ? 32 * b.row_stride : 0;
-    w.sf_step[pair] = second ? 32 * b.sf_row_stride : 0;
+    w.row_step[pair] = 32 * b.row_stride;
+    w.sf_step[pair] = 32 * b.sf_row_stride;
+    w.alone[pair] = row + 32 >= n;
     w.k_stride = b.k_stride;
     w.blocked = b.sf_layout == NK_SF_BLOCKED;
     /* A pair is two of an atom's four row quarters, and an atom with any row is there as a whole; one wholly beyond N
@@ -57,9 +58,6 @@ __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t toke
 /* A finished tile: as fragments to shared memory, from there to the output in whole rows or columns                */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Sums [TOKENS][ROWS], fp32; a row's padding spreads a fragment's 32 values over all banks. */
-#define OUT_PITCH(rows) ((rows) + 4)
-
 __device__ inline float4 scaled(const float acc[4], float unit)
 {
     return make_float4(acc[0] * unit, acc[1] * unit, acc[2] * unit, acc[3] * unit);
@@ -70,11 +68,11 @@ template <int ROWS> __device__ inline void stage_quad(float *stage, int tile, in
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int row = warp / 4 * NK_SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * slot, token = tile * 8 + lane % 4 * 2;
-    float *at = stage + token * OUT_PITCH(ROWS) + row;
+    float *at = stage + token * SM80_OUT_PITCH(ROWS) + row;
     at[0] = v.x;
-    at[OUT_PITCH(ROWS)] = v.y;
+    at[SM80_OUT_PITCH(ROWS)] = v.y;
     at[64] = v.z;
-    at[OUT_PITCH(ROWS) + 64] = v.w;
+    at[SM80_OUT_PITCH(ROWS) + 64] = v.w;
 }
 
 __device__ inline uint32_t pack_halves(float x, float y)
@@ -134,7 +132,7 @@ template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_rows(c
     const bool biased = o.alpha && o.bias->data;
 #pragma unroll 1
     for (int token = threadIdx.x / QUADS; token < TOKENS && o.token + token < o.token_end; token += THREADS / QUADS) {
-        const float4 sum = *(const float4 *)(stage + token * OUT_PITCH(ROWS) + threadIdx.x % QUADS * 4);
+        const float4 sum = *(const float4 *)(stage + token * SM80_OUT_PITCH(ROWS) + threadIdx.x % QUADS * 4);
         float v[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -159,7 +157,7 @@ template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_column
         const int token = i % TOKENS, row = i / TOKENS;
         const int64_t m = o.token + token, n = o.row + row;
         if (m >= o.token_end || n >= o.row_end) continue;
-        const float v = finished(o, n, stage[token * OUT_PITCH(ROWS) + row]);
+        const float v = finished(o, n, stage[token * SM80_OUT_PITCH(ROWS) + row]);
         store_float(output_at(*o.d, o.l, m, n), o.d->dtype, v);
     }
 }
@@ -177,6 +175,25 @@ template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_tile(c
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Partial sums of a split K, in the workspace as the threads hold them                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A CTA's place in a grid of weight tiles x splits x token tiles: those of the same weights are neighbours. 32-bit
+ * divisions: 64-bit ones would take longer than a step. */
+typedef struct split_place {
+    uint32_t l, nt, mt, split;
+    int64_t split_tile; /* counts splits of a tile, then tiles */
+} split_place;
+
+__device__ inline split_place split_place_of(const sm80_gemm_params &q)
+{
+    split_place at;
+    const uint32_t splits = (uint32_t)q.splits, outer = blockIdx.x / q.m_tiles, rest = outer / splits;
+    at.mt = blockIdx.x % q.m_tiles;
+    at.split = outer % splits;
+    at.nt = rest % q.n_tiles;
+    at.l = rest / q.n_tiles;
+    at.split_tile = ((int64_t)rest * q.m_tiles + at.mt) * splits + at.split;
+    return at;
+}
 
 /* [split tile][quad][thread] */
 __device__ inline float4 *partial_at(float *partials, int64_t split_tile, int quads, int quad, int threads)
