@@ -2,11 +2,10 @@
  *
  * The gemm's main loop, whose m16 tiles are half of B1 and half of B2: a CTA makes WARPS * 16 features (n) of TOKENS
  * tokens (m), and a thread ends with gate and up of the same features and tokens, so the activation needs no exchange.
- * Split sums of both go to the workspace and a second kernel adds them in order, as in gemm.
+ * Shared tiles are summed by a second kernel, as in gemm.
  *
  * Roles, synchronisation, memory map: sm80_mainloop.cuh. */
 #include "sm80_activation.cuh"
-#include "sm80_gemm_params.h"
 #include "sm80_tile.cuh"
 
 extern __shared__ uint4 smem[];
@@ -32,55 +31,58 @@ __device__ inline void stage_features(const nk_dual_gemm_problem &p, float *stag
     at[SM80_OUT_PITCH(ROWS)] = __fmul_rn(activate(p.activation, __fmul_rn(alpha1, v.y)), __fmul_rn(alpha2, v.w));
 }
 
+/* `units` of a tile from `first` on. Begins with shared memory free, ends with it in use by the stores. */
 template <int TOKENS, int WARPS, int STAGES, int KIND>
-__device__ inline void dual_gemm(const nk_dual_gemm_problem &p, const sm80_gemm_params &q)
+__device__ inline void multiply_tile(const nk_dual_gemm_problem &p, const sm80_gemm_params &q, uint32_t tile,
+                                     uint32_t first, uint32_t units)
 {
     using S = smem_t<TOKENS, WARPS, STAGES, KIND>;
     constexpr int TILES = TOKENS / 8, ROWS = WARPS * 16, THREADS = WARPS * 32;
     S &s = *(S *)smem;
-    const split_place at = split_place_of(q);
-    const int64_t l = at.l, feature = first_feature<WARPS>(at.nt), token = at.mt * (int64_t)TOKENS;
+    const tile_place at = place_of(q, tile);
+    const int64_t feature = first_feature<WARPS>(at.nt), token = at.mt * (int64_t)TOKENS;
     weight_rows w;
     token_rows_t<S::ITEMS> x;
-    point_pair(p.b1, l, feature, p.n, p.k, 0, w);
-    point_pair(p.b2, l, feature, p.n, p.k, 1, w);
+    point_pair(p.b1, at.l, feature, p.n, p.k, 0, w);
+    point_pair(p.b2, at.l, feature, p.n, p.k, 1, w);
     w.adjacent = false;
-    point_tokens(p.a, l, token, p.m, 0, p.k, threadIdx.x >> 5, WARPS, x);
+    point_tokens(p.a, at.l, token, p.m, 0, p.k, threadIdx.x >> 5, WARPS, x);
 
+    const bool whole = units == q.units;
     float acc[2][TILES][4] = {};
-    const int first = at.split * q.steps_per_split, steps = min(q.steps - first, q.steps_per_split);
-    accumulate(s, w, x, (int)(p.k / NK_SF_VEC), first, steps, acc);
+    accumulate(s, w, x, (int)(p.k / NK_SF_VEC), (int)first, (int)(whole ? q.steps : units), acc);
 
 #pragma unroll
     for (int j = 0; j < 2; j++) {
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            const float4 v = scaled(acc[j][tile], product_unit<KIND>());
-            if (q.splits == 1)
-                stage_features<ROWS>(p, (float *)smem, tile, j, feature + 32 * j, v);
+        for (int i = 0; i < TILES; i++) {
+            const float4 v = scaled(acc[j][i], product_unit<KIND>());
+            if (whole)
+                stage_features<ROWS>(p, (float *)smem, i, j, first_feature<WARPS>(at.nt) + 32 * j, v);
             else
-                *partial_at(q.partials, at.split_tile, 2 * TILES, j * TILES + tile, THREADS) = v;
+                *partial_at(q.partials, part_of(blockIdx.x, first == 0), 2 * TILES, j * TILES + i, THREADS) = v;
         }
     }
-    if (q.splits > 1) return;
-    const tile_out out = {l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, NULL, NULL};
+    if (!whole) return;
+    const tile_out out = {at.l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, NULL, NULL};
     store_tile<TOKENS, ROWS, THREADS>((float *)smem, out);
 }
 
-/* One CTA for each eight tokens of a tile. */
+/* One CTA for each boundary between two of the other kernel's and each eight tokens. */
 template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_dual_gemm_problem &p, const sm80_gemm_params &q)
 {
     constexpr int TILES = TOKENS / 8, ROWS = WARPS * 16, THREADS = WARPS * 32;
     __shared__ float stage[8 * SM80_OUT_PITCH(ROWS)];
-    const int tile = blockIdx.x % TILES;
-    const uint32_t index = blockIdx.x / TILES, mt = index % q.m_tiles, rest = index / q.m_tiles;
-    const int64_t nt = rest % q.n_tiles, l = rest / q.n_tiles;
+    const uint32_t cta = blockIdx.x / TILES + 1, eight = blockIdx.x % TILES, tile = cta * q.share / q.units;
+    shared_tile shared;
+    if (!is_shared_at(cta, q.share, tile * q.units, q.units, shared)) return;
+    const tile_place at = place_of(q, tile);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float4 v = reduce_partials(q.partials, index, q.splits, 2 * TILES, j * TILES + tile, THREADS);
-        stage_features<ROWS>(p, stage, 0, j, first_feature<WARPS>(nt) + 32 * j, v);
+        const float4 v = sum_parts(q.partials, shared, 2 * TILES, j * TILES + eight, THREADS);
+        stage_features<ROWS>(p, stage, 0, j, first_feature<WARPS>(at.nt) + 32 * j, v);
     }
-    const tile_out out = {l, mt * (int64_t)TOKENS + tile * 8, p.m, nt * ROWS, p.n, &p.d, NULL, NULL};
+    const tile_out out = {at.l, at.mt * (int64_t)TOKENS + eight * 8, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, NULL, NULL};
     store_tile<8, ROWS, THREADS>(stage, out);
 }
 
@@ -88,7 +90,9 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_dual_gem
     extern "C" __global__ void __launch_bounds__(32 * WARPS, CTAS) sm80_dual_gemm_##name##_##kind(  \
         const __grid_constant__ nk_dual_gemm_problem p, const __grid_constant__ sm80_gemm_params q) \
     {                                                                                               \
-        dual_gemm<TOKENS, WARPS, STAGES, KIND>(p, q);                                               \
+        each_part(q, [&](uint32_t tile, uint32_t first, uint32_t units) {                           \
+            multiply_tile<TOKENS, WARPS, STAGES, KIND>(p, q, tile, first, units);                   \
+        });                                                                                         \
     }
 
 #define KERNELS(name, TOKENS, WARPS, STAGES, CTAS)                                                  \

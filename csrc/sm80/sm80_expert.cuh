@@ -10,6 +10,7 @@ typedef struct expert_tokens {
     int64_t begin, end; /* of the expert's rows */
     int64_t first;      /* of the tile's */
     int64_t atom_row;   /* SF atom rows of the experts before it */
+    uint32_t tiles;     /* of all experts, where none was found */
     bool found;
 } expert_tokens;
 
@@ -41,16 +42,20 @@ __device__ inline int scan_sum(int value)
     return value;
 }
 
-/* Tile `index` of TOKENS tokens, counted over all experts. Offsets are read as if clamped to 0..rows and never falling:
- * whatever they hold, no byte outside the operands is touched. Begins and ends with barriers: `s` may overlap anything.
+#define NO_TILE UINT32_MAX
+
+/* Tile `index` of TOKENS tokens, counted over all experts, or none of them: NO_TILE. Offsets are read as if clamped to
+ * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. Begins and ends with
+ * barriers: `s` may overlap anything.
  */
 template <int TOKENS, int WARPS>
 __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32_t *offsets, int64_t experts,
-                                            int64_t rows, int64_t index)
+                                            int64_t rows, uint32_t index)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int most = (int)(rows < INT32_MAX ? rows : INT32_MAX);
-    int end_before = max(0, min(offsets[0], most)), tiles_before = 0, atoms_before = 0;
+    int end_before = max(0, min(offsets[0], most)), atoms_before = 0;
+    uint32_t tiles_before = 0;
     if (threadIdx.x == 0) s.found.found = false;
     __syncthreads();
     for (int64_t base = 0; base < experts; base += 32 * WARPS) {
@@ -68,26 +73,29 @@ __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32
         end = max(end, carried);
         const int tokens = expert < experts ? end - begin : 0;
 
-        const int tiles = (tokens + TOKENS - 1) / TOKENS, atoms = (tokens + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS;
-        int first_tile = scan_sum(tiles), first_atom = scan_sum(atoms);
-        if (lane == 31) s.warp_sums[warp] = make_int2(first_tile, first_atom);
+        const uint32_t tiles = (uint32_t)(tokens + TOKENS - 1) / TOKENS;
+        const int atoms = (tokens + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS;
+        int first_atom = scan_sum(atoms);
+        uint32_t first_tile = (uint32_t)scan_sum((int)tiles);
+        if (lane == 31) s.warp_sums[warp] = make_int2((int)first_tile, first_atom);
         __syncthreads();
         first_tile += tiles_before - tiles;
         first_atom += atoms_before - atoms;
         for (int i = 0; i < WARPS; i++) {
             const int2 sums = s.warp_sums[i];
-            if (i < warp) first_tile += sums.x, first_atom += sums.y;
-            tiles_before += sums.x;
+            if (i < warp) first_tile += (uint32_t)sums.x, first_atom += sums.y;
+            tiles_before += (uint32_t)sums.x;
             atoms_before += sums.y;
             end_before = max(end_before, s.warp_most[i]);
         }
-        if (index >= first_tile && index < first_tile + tiles) {
-            s.found = {expert, begin, end, begin + (index - first_tile) * TOKENS, first_atom, true};
+        if (index - first_tile < tiles) {
+            s.found = {expert, begin, end, begin + (int64_t)(index - first_tile) * TOKENS, first_atom, 0, true};
         }
         __syncthreads();
         if (index < tiles_before) break;
     }
-    const expert_tokens found = s.found;
+    expert_tokens found = s.found;
+    found.tiles = tiles_before;
     __syncthreads();
     return found;
 }

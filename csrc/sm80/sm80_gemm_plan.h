@@ -7,6 +7,8 @@
 #include "sm80_gemm_config.h"
 #include "sm80_gemm_params.h"
 
+#define SM80_MAX_UNITS INT32_MAX /* kernels count steps in 32 bits */
+
 typedef struct sm80_gemm_tile {
     const char *name;
     int32_t tokens, warps, stages, ctas; /* ctas: an SM's, as far as registers allow */
@@ -14,21 +16,32 @@ typedef struct sm80_gemm_tile {
 
 extern const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT];
 
+/* What there is to do with one of the tiles. */
+typedef struct sm80_gemm_work {
+    int64_t tiles, steps; /* steps: of all tiles together, a tile of K = 0 counting one */
+} sm80_gemm_work;
+
 typedef struct sm80_gemm_choice {
-    int tile; /* index of sm80_gemm_tiles */
-    int32_t smem_bytes;
+    int tile;      /* index of sm80_gemm_tiles */
+    int64_t share; /* steps that a CTA takes; 0: a tile each */
     int64_t grid, reduce_grid;
-    sm80_gemm_params params;
+    int32_t smem_bytes;
     int64_t workspace_bytes;
-    bool batch_invariant;
 } sm80_gemm_choice;
 
 /* SM80_GEMM_CODES, .. from the operands of a product. */
 int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
 
-/* l products of m tokens and n weight rows; `rows_per_tile` weight rows (outputs) make a warp's 32. */
-nk_status sm80_gemm_choose(nk_device device, int64_t l, int64_t m, int64_t n, int64_t k, int kind, int outputs_per_warp,
+/* Steps of K in a tile. */
+int64_t sm80_gemm_steps(int64_t k, int kind);
+
+/* The tile and share that end first, by the work that each tile would make of it. */
+nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT],
                            sm80_gemm_choice *choice);
+
+/* For l products of m tokens with n weight rows, `outputs_per_warp` of which make a warp's 32. */
+nk_status sm80_gemm_choose_uniform(nk_device device, int64_t l, int64_t m, int64_t n, int64_t k, int kind,
+                                   int outputs_per_warp, sm80_gemm_choice *choice, sm80_gemm_params *params);
 
 /* Fills a plan from a choice. */
 void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan);

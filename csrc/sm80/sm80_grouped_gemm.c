@@ -25,13 +25,10 @@ typedef struct batch {
 
 static bool is_empty(const nk_gemm_problem *p) { return p->m == 0 || p->n == 0; }
 
-/* Large K first: the longest tiles should not start last. */
-static void insert(batch *b, const nk_gemm_problem *p)
+static void append(batch *b, const nk_gemm_problem *p)
 {
-    int at = b->params.count++;
-    for (; at > 0 && b->params.group[at - 1].gemm.k < p->k; at--)
-        b->params.group[at] = b->params.group[at - 1];
-    b->params.group[at].gemm = *p;
+    sm80_group *g = &b->params.group[b->params.count++];
+    *g = (sm80_group){.gemm = *p, .steps = (uint32_t)sm80_gemm_steps(p->k, b->kind)};
 }
 
 static int64_t token_tiles_at_most(int64_t rows, int64_t experts, int64_t tokens)
@@ -40,36 +37,66 @@ static int64_t token_tiles_at_most(int64_t rows, int64_t experts, int64_t tokens
     return (rows - busy) / tokens + busy;
 }
 
-/* Picks a tile for groups whose sizes differ by the mean of them; numbers the tiles. */
+/* Contiguous: what the largest tile counts would be if all experts had the same share of the rows. */
+static int64_t token_tiles_expected(int64_t rows, int64_t experts, int64_t tokens)
+{
+    int64_t busy = experts < rows ? experts : rows;
+    return busy * nk_ceil_div(nk_ceil_div(rows, busy), tokens);
+}
+
+static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n) { return nk_ceil_div(n, OUTPUTS_PER_WARP * t->warps); }
+
+static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, const sm80_gemm_tile *t)
+{
+    sm80_gemm_work work = {0, 0};
+    for (int i = 0; i < b->params.count; i++) {
+        const nk_gemm_problem *gemm = &b->params.group[i].gemm;
+        int64_t token_tiles =
+            p->list ? nk_ceil_div(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
+        int64_t tiles = token_tiles * weight_tiles(t, gemm->n);
+        work.tiles += tiles;
+        work.steps += tiles * b->params.group[i].steps;
+    }
+    return work;
+}
+
+/* Numbers the units of all groups. */
+static void number(sm80_grouped_gemm_params *q, const sm80_gemm_tile *t, bool whole)
+{
+    int64_t units = 0;
+    for (int i = 0; i < q->count; i++) {
+        sm80_group *g = &q->group[i];
+        g->units = whole ? 1 : g->steps;
+        g->begin = (uint32_t)units;
+        units += nk_ceil_div(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
+    }
+    q->units = (uint32_t)units;
+}
+
+/* Contiguous: the grid is for any offsets. Whole tiles: a CTA for each that there may be. Else enough for the GPU. */
+static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_tile *t)
+{
+    const nk_gemm_problem *all = &p->all;
+    int64_t most = token_tiles_at_most(all->m, p->groups, t->tokens) * weight_tiles(t, all->n);
+    bool whole = b->choice.share == 0 || most * b->params.group[0].steps > SM80_MAX_UNITS;
+    b->params.group[0].units = whole ? 1 : b->params.group[0].steps;
+    if (!whole) return;
+    b->choice.grid = most;
+    b->choice.reduce_grid = b->choice.workspace_bytes = 0;
+}
+
 static nk_status choose(const nk_grouped_gemm_problem *p, batch *b)
 {
-    sm80_grouped_gemm_params *q = &b->params;
-    int64_t rows = 0, n = 0, k = 0, groups = p->list ? q->count : p->groups;
-    for (int i = 0; i < q->count; i++) {
-        const nk_gemm_problem *gemm = &q->group[i].gemm;
-        rows += gemm->m;
-        n += gemm->n;
-        k += gemm->k;
-    }
-    int64_t busy = groups < rows ? groups : rows;
-    NK_TRY(sm80_gemm_choose(p->device, busy, nk_ceil_div(rows, busy), n / q->count, k / q->count, b->kind,
-                            OUTPUTS_PER_WARP, &b->choice));
+    sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
+    for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
+        work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
+    NK_TRY(sm80_gemm_choose(p->device, b->kind, work, &b->choice));
     const sm80_gemm_tile *t = &sm80_gemm_tiles[b->choice.tile];
-    int64_t tiles = 0;
-    q->splits = (uint32_t)b->choice.params.splits;
-    for (int i = 0; i < q->count; i++) {
-        const nk_gemm_problem *gemm = &q->group[i].gemm;
-        q->group[i].first_tile = (uint32_t)tiles;
-        tiles += nk_ceil_div(gemm->m, t->tokens) * nk_ceil_div(gemm->n, 32 * t->warps);
-    }
-    q->tiles = (uint32_t)tiles;
-    if (!p->list) {
-        q->tiles = (uint32_t)token_tiles_at_most(rows, groups, t->tokens);
-        tiles = q->tiles * nk_ceil_div(p->all.n, 32 * t->warps);
-    }
-    b->choice.grid = tiles * q->splits;
-    b->choice.reduce_grid = tiles * (t->tokens / 8);
-    b->choice.workspace_bytes = q->splits > 1 ? tiles * q->splits * t->tokens * t->warps * 32 * 4 : 0;
+    if (p->list)
+        number(&b->params, t, b->choice.share == 0);
+    else
+        widen(p, b, t);
+    b->params.ctas = (uint32_t)b->choice.grid;
     return NK_OK;
 }
 
@@ -86,7 +113,7 @@ static nk_status next_batch(const nk_grouped_gemm_problem *p, int64_t *next, bat
         b->params.offsets = p->offsets;
         b->params.experts = p->groups;
         b->params.a_sf_bytes = p->a_sf_bytes;
-        insert(b, &p->all);
+        append(b, &p->all);
     }
     for (; p->list && *next < p->groups && b->params.count < SM80_GROUPS_PER_LAUNCH; ++*next) {
         const nk_gemm_problem *gemm = &p->list[*next];
@@ -94,7 +121,7 @@ static nk_status next_batch(const nk_grouped_gemm_problem *p, int64_t *next, bat
         int kind = sm80_gemm_kind(&gemm->a, &gemm->b);
         if (b->params.count == 0) b->kind = kind;
         if (kind != b->kind) break;
-        insert(b, gemm);
+        append(b, gemm);
     }
     if (b->params.count == 0) return NK_OK;
     *any = true;
@@ -132,7 +159,7 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
         cuda_grid grid = {b.choice.grid, 1, 1, threads, b.choice.smem_bytes};
         void *args[] = {&b.params};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
-        if (b.params.splits > 1) {
+        if (b.choice.reduce_grid) {
             cuda_grid sum = {b.choice.reduce_grid, 1, 1, threads, SM80_EXPERT_SCAN_BYTES};
             NK_TRY(cuda_launch(&kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
         }

@@ -12,19 +12,21 @@
 
 typedef struct sm80_group {
     nk_gemm_problem gemm;
-    uint32_t first_tile; /* tiles of the groups before it */
+    uint32_t begin; /* units of the groups before it */
+    uint32_t steps; /* of K in a tile */
+    uint32_t units; /* what a tile counts, see sm80_gemm_params.h */
 } sm80_group;
 
 /* List form: `count` groups. Contiguous form: one, `all` of the problem, whose rows `offsets` (on the device) deals out
- * to `experts`; how many tokens each has, and so its tiles, only the kernel knows. */
+ * to `experts`; how many tiles of tokens they have, only the kernel knows. All groups' units are dealt out to CTAs. */
 typedef struct sm80_grouped_gemm_params {
-    uint32_t tiles;  /* list: all; contiguous: at most so many of tokens */
-    uint32_t splits; /* of every group's K */
+    uint32_t ctas;  /* of the kernel that multiplies */
+    uint32_t units; /* list: of all groups */
     int count;
     const int32_t *offsets;
     int64_t experts;
     int64_t a_sf_bytes; /* blocked sfa of the contiguous form: its size */
-    float *partials;    /* splits > 1: fp32 sums of every split tile */
+    float *partials;    /* as in sm80_gemm_params */
     sm80_group group[SM80_GROUPS_PER_LAUNCH];
 } sm80_grouped_gemm_params;
 

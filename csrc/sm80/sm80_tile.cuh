@@ -173,44 +173,70 @@ template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_tile(c
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Partial sums of a split K, in the workspace as the threads hold them                                             */
+/* Tiles whose K several CTAs share: parts of their sums, in the workspace as the threads hold them                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A CTA's place in a grid of weight tiles x splits x token tiles: those of the same weights are neighbours. 32-bit
- * divisions: 64-bit ones would take longer than a step. */
-typedef struct split_place {
-    uint32_t l, nt, mt, split;
-    int64_t split_tile; /* counts splits of a tile, then tiles */
-} split_place;
+__device__ inline uint32_t part_of(uint32_t cta, bool begins_tile) { return 2 * cta + (begins_tile ? 1 : 0); }
 
-__device__ inline split_place split_place_of(const sm80_gemm_params &q)
+__device__ inline float4 *partial_at(float *partials, uint32_t part, int quads, int quad, int threads)
 {
-    split_place at;
-    const uint32_t splits = (uint32_t)q.splits, outer = blockIdx.x / q.m_tiles, rest = outer / splits;
-    at.mt = blockIdx.x % q.m_tiles;
-    at.split = outer % splits;
-    at.nt = rest % q.n_tiles;
-    at.l = rest / q.n_tiles;
-    at.split_tile = ((int64_t)rest * q.m_tiles + at.mt) * splits + at.split;
-    return at;
+    return (float4 *)partials + ((int64_t)part * quads + quad) * threads + threadIdx.x;
 }
 
-/* [split tile][quad][thread] */
-__device__ inline float4 *partial_at(float *partials, int64_t split_tile, int quads, int quad, int threads)
+/* A shared tile, as the kernel that adds parts finds it: from the first CTA boundary inside it. */
+typedef struct shared_tile {
+    uint32_t cta, last; /* the CTAs that have parts: cta - 1 .. last */
+} shared_tile;
+
+/* Whether the boundary before `cta` is the first inside a tile of units begin .. begin + units. */
+__device__ inline bool is_shared_at(uint32_t cta, uint32_t share, uint32_t begin, uint32_t units, shared_tile &t)
 {
-    return (float4 *)partials + (split_tile * quads + quad) * threads + threadIdx.x;
+    const uint32_t boundary = cta * share;
+    t.cta = cta;
+    t.last = (begin + units - 1) / share;
+    return boundary != begin && boundary - begin <= share;
 }
 
-/* Sums over splits, in their order. */
-__device__ inline float4 reduce_partials(float *partials, int64_t tile, int splits, int quads, int quad, int threads)
+/* The sum of its parts, in their order. */
+__device__ inline float4 sum_parts(float *partials, const shared_tile &t, int quads, int quad, int threads)
 {
-    float4 sum = make_float4(0, 0, 0, 0);
+    float4 sum = __ldcg(partial_at(partials, part_of(t.cta - 1, true), quads, quad, threads));
 #pragma unroll 4
-    for (int i = 0; i < splits; i++) {
-        const float4 v = __ldcg(partial_at(partials, tile * splits + i, quads, quad, threads));
+    for (uint32_t c = t.cta; c <= t.last; c++) {
+        const float4 v = __ldcg(partial_at(partials, part_of(c, false), quads, quad, threads));
         sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
     }
     return sum;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* gemm and dual_gemm: tiles of the same weights are neighbours and meet in L2                                      */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct tile_place {
+    uint32_t l, nt, mt;
+} tile_place;
+
+__device__ inline tile_place place_of(const sm80_gemm_params &q, uint32_t tile)
+{
+    const uint32_t rest = tile / q.m_tiles;
+    return {rest / q.n_tiles, rest % q.n_tiles, tile % q.m_tiles};
+}
+
+/* Calls multiply(tile, first unit, units) for what this CTA takes, shared memory free at every call. */
+template <typename F> __device__ inline void each_part(const sm80_gemm_params &q, F multiply)
+{
+    const uint32_t begin = blockIdx.x * q.share;
+    uint32_t tile = begin / q.units, first = begin % q.units, left = q.share;
+#pragma unroll 1
+    while (true) {
+        const uint32_t units = min(left, q.units - first);
+        multiply(tile, first, units);
+        left -= units;
+        if (left == 0 || ++tile == q.tiles) return;
+        first = 0;
+        __syncthreads();
+    }
 }
 
 #endif
