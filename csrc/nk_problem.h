@@ -93,6 +93,8 @@ typedef struct nk_quantize_problem {
     const uint8_t *x;
     nk_dtype x_dtype;
     int64_t x_row_stride, x_batch_stride;
+    const uint8_t *up; /* set: silu(x) * up is quantised; of x's type */
+    int64_t up_row_stride, up_batch_stride;
     nk_alpha global_scale;
     float *amax_out; /* set: the global scale is computed from x and written here */
     uint8_t *codes;

@@ -180,12 +180,13 @@ typedef struct nk_route_args {
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
 
-/* quantize: x [L,M,K] fp16/bf16/fp32 -> codes [L,M,K/2], scales (linear [L,M,K/16], or blocked [L,padded M,padded
- * K/16]). The global scale is the decode multiplier s2: `global_scale`, or amax(x)/2688 where `amax` is set, then
- * written to `amax_out` (fp32 [1]). `offsets` (int32 [G+1], blocked, no batch) starts each expert's rows at an atom of
- * its own. */
+/* quantize: x [L,M,K] fp16/bf16/fp32, or silu(x) * up where `up` is set -> codes [L,M,K/2], scales (linear [L,M,K/16],
+ * or blocked [L,padded M,padded K/16]). The global scale is the decode multiplier s2: `global_scale`, or amax(x)/2688
+ * where `amax` is set, then written to `amax_out` (fp32 [1]). `offsets` (int32 [G+1], blocked, no batch) starts each
+ * expert's rows at an atom of its own. */
 typedef struct nk_quantize_args {
     const nk_tensor *x;
+    const nk_tensor *up; /* of x's shape and dtype, or NULL */
     nk_scalar global_scale;
     bool amax;
     nk_sf_layout layout;

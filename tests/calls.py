@@ -102,6 +102,10 @@ def quantize(device):
     }
 
 
+def gated(device):
+    return quantize(device) | {"up": torch.ones((M, K), dtype=torch.float16, device=device)}
+
+
 def dequantize(device):
     args = gemm(device)
     return {"q": (args["a"], args["sfa"], 1.0), "out": Guarded((M, K), "float16", device)}
@@ -121,7 +125,7 @@ FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", route: "route", sigmoid: "route",
     permuting: "route",
-    quantize: "quantize", dequantize: "dequantize", to_blocked: "to_blocked",
+    quantize: "quantize", gated: "quantize", dequantize: "dequantize", to_blocked: "to_blocked",
     from_blocked: "from_blocked",
 }  # fmt: skip
 

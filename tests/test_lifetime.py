@@ -122,6 +122,7 @@ GOOD = {
     "route": partial(nk.route, HALVES, ROUTER, 2, permutation=True),
     "route-dense": partial(nk.route, HALVES, ROUTER, 2, dense=True),
     "quantize": partial(nk.quantize, X32, global_scale="amax", scale_layout="blocked"),
+    "quantize-up": partial(nk.quantize, X32, up=X32),
     "quantize-numpy": partial(nk.quantize, np.ones((M, K), np.float32)),
     "dequantize": partial(nk.dequantize, QUANTIZED, out_dtype="bfloat16"),
     "from_blocked": partial(nk.from_blocked, BLOCKED, M, K // 16),

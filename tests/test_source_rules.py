@@ -20,7 +20,12 @@ PY_FILES = sorted(
     p for place in (PACKAGE, ROOT / "tests", ROOT / "benchmarks") for p in place.rglob("*.py")
 )
 
-SHARED = {"nk_status.h", "nk_format.h", "nk_problem.h"}  # what operators and backends both know
+SHARED = {
+    "nk_status.h",
+    "nk_format.h",
+    "nk_math.h",
+    "nk_problem.h",
+}  # what operators and backends both know
 MAY_INCLUDE = {  # folder -> headers outside that folder; nobody may include python/
     "": SHARED | {"nvfp4kern.h", "backend.h"},
     "python": {"nvfp4kern.h"},

@@ -1,9 +1,11 @@
-/* With S = min(fl(1/s2), FLT_MAX), or min(fl(2688/g), FLT_MAX) for the amax g, and a the largest |x| of a block of 16:
+/* x is the input, or silu(input) * up.
+ * With S = min(fl(1/s2), FLT_MAX), or min(fl(2688/g), FLT_MAX) for the amax g, and a the largest |x| of a block of 16:
  *   sf   = e4m3_rne(min(fl(a * fl(S * fl(1/6))), 448))
  *   code = e2m1_rne(fl(x * min(fl(1 / fl(sf * fl(1/S))), FLT_MAX)))
  * The order of these fp32 operations is the contract: every backend writes the same bytes. */
 #include "cpu_backend.h"
 
+#include "../nk_math.h"
 #include "cpu_operand.h"
 
 #include <float.h>
@@ -41,16 +43,32 @@ static uint8_t encode_block(const encoder *e, const float x[NK_SF_VEC], uint8_t 
     return sf;
 }
 
+/* x[l, row, k .. k + 15] */
+static void load_block(const nk_quantize_problem *p, int64_t l, int64_t row, int64_t k, float block[NK_SF_VEC])
+{
+    int64_t size = p->x_dtype == NK_F32 ? 4 : 2;
+    const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride + k * size;
+    for (int i = 0; i < NK_SF_VEC; i++)
+        block[i] = load_float(x + i * size, p->x_dtype);
+    if (!p->up) return;
+    const uint8_t *up = p->up + l * p->up_batch_stride + row * p->up_row_stride + k * size;
+    for (int i = 0; i < NK_SF_VEC; i++)
+        block[i] = nk_silu(block[i]) * load_float(up + i * size, p->x_dtype);
+}
+
 /* Largest finite |x|: a NaN or an infinity poisons its own block only. */
 static float finite_amax(const nk_quantize_problem *p)
 {
     float amax = 0;
     for (int64_t l = 0; l < p->l; l++) {
         for (int64_t row = 0; row < p->rows; row++) {
-            const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride;
-            for (int64_t i = 0; i < p->k; i++) {
-                float v = fabsf(load_float(x + i * (p->x_dtype == NK_F32 ? 4 : 2), p->x_dtype));
-                if (v > amax && v <= FLT_MAX) amax = v;
+            for (int64_t k = 0; k < p->k; k += NK_SF_VEC) {
+                float block[NK_SF_VEC];
+                load_block(p, l, row, k, block);
+                for (int i = 0; i < NK_SF_VEC; i++) {
+                    float v = fabsf(block[i]);
+                    if (v > amax && v <= FLT_MAX) amax = v;
+                }
             }
         }
     }
@@ -82,15 +100,13 @@ static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row,
 
 static void quantize_row(const nk_quantize_problem *p, const encoder *e, int64_t l, int64_t row)
 {
-    const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride;
     uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
     uint8_t *sf = p->sf + l * p->sf_batch_stride;
-    int64_t cols = p->k / NK_SF_VEC, atom_row, in_expert, size = p->x_dtype == NK_F32 ? 4 : 2;
+    int64_t cols = p->k / NK_SF_VEC, atom_row, in_expert;
     bool owned = locate(p, row, &atom_row, &in_expert);
     for (int64_t col = 0; col < cols; col++) {
         float block[NK_SF_VEC];
-        for (int i = 0; i < NK_SF_VEC; i++)
-            block[i] = load_float(x + (col * NK_SF_VEC + i) * size, p->x_dtype);
+        load_block(p, l, row, col * NK_SF_VEC, block);
         uint8_t byte = encode_block(e, block, codes + col * (NK_SF_VEC / 2));
         if (p->layout == NK_SF_LINEAR)
             sf[row * p->sf_row_stride + col] = byte;

@@ -17,15 +17,36 @@ static nk_status scales_spec(const nk_quantize_args *args, const nk_view *x, con
     return nk_spec_matrix("scales", NK_E4M3, args->x, x, p->sf_padded_rows, nk_sf_padded_cols(cols), spec);
 }
 
+/* [L, M, K] with K a multiple of 16 and innermost. */
+static nk_status check_input(const nk_tensor *t, unsigned dtypes, const nk_tensor *first, nk_view *view)
+{
+    NK_TRY(nk_check_tensor(t, dtypes, first));
+    NK_TRY(nk_view_of(t, "[M, K]", NULL, NULL, view));
+    NK_CHECK_AT(view->cols % NK_SF_VEC == 0, NK_VALUE_ERROR, t, "shape %s, expected K to be a multiple of 16",
+                nk_shape_text(t).s);
+    NK_CHECK_AT(view->cols <= 1 || view->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
+                "stride %" PRId64 " along K, expected 1", view->col_stride / nk_dtype_size(t->dtype));
+    return NK_OK;
+}
+
+static nk_status check_up(const nk_quantize_args *args, const nk_view *x, nk_quantize_problem *p)
+{
+    const nk_tensor *up = args->up;
+    nk_view view;
+    NK_TRY(check_input(up, NK_DTYPE_BIT(args->x->dtype), args->x, &view));
+    bool same = view.batched == x->batched && view.l == x->l && view.rows == x->rows && view.cols == x->cols;
+    NK_CHECK_AT(same, NK_VALUE_ERROR, up, "shape %s, expected %s, the shape of x", nk_shape_text(up).s,
+                nk_shape_text(args->x).s);
+    p->up = up->data;
+    p->up_row_stride = view.row_stride;
+    p->up_batch_stride = view.batch_stride;
+    return NK_OK;
+}
+
 static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_view *x, outputs *outs)
 {
     const nk_tensor *first = args->x;
-    NK_TRY(nk_check_tensor(first, NK_FLOATS, first));
-    NK_TRY(nk_view_of(first, "[M, K]", NULL, NULL, x));
-    NK_CHECK_AT(x->cols % NK_SF_VEC == 0, NK_VALUE_ERROR, first, "shape %s, expected K to be a multiple of 16",
-                nk_shape_text(first).s);
-    NK_CHECK_AT(x->cols <= 1 || x->col_stride == nk_dtype_size(first->dtype), NK_VALUE_ERROR, first,
-                "stride %" PRId64 " along K, expected 1", x->col_stride / nk_dtype_size(first->dtype));
+    NK_TRY(check_input(first, NK_FLOATS, first, x));
     *p = (nk_quantize_problem){
         .device = first->device,
         .l = x->l,
@@ -38,6 +59,7 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
         .layout = args->layout,
         .sf_padded_rows = nk_sf_padded_rows(x->rows),
     };
+    if (args->up) NK_TRY(check_up(args, x, p));
     NK_TRY(nk_check_alpha(&args->global_scale, 1, first, &p->global_scale));
     if (args->offsets) {
         const nk_tensor *offsets = args->offsets;
@@ -96,8 +118,8 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
         NK_TRY(nk_check_out(&amax_out, &outs.spec[2], NK_DTYPE_BIT(NK_F32), exec, args->x));
         p.amax_out = amax_out->data;
     }
-    const nk_tensor *all[] = {args->codes, args->scales,  args->amax_out,
-                              args->x,     args->offsets, args->global_scale.tensor};
+    const nk_tensor *all[] = {args->codes, args->scales,  args->amax_out,           args->x,
+                              args->up,    args->offsets, args->global_scale.tensor};
     for (int i = 0; i < outs.count; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

@@ -16,9 +16,10 @@
     "(not on this machine); the message begins with the argument's name, and nothing has been written.\n"
 
 static const char py_doc_quantize[] =
-    "quantize($module, /, x, *, global_scale=None, scale_layout='linear', offsets=None, out=None)\n--\n\n"
+    "quantize($module, /, x, *, up=None, global_scale=None, scale_layout='linear', offsets=None, out=None)\n--\n\n"
     "Quantise to NVFP4: x ~ code * scale * global_scale. Returns NVFP4(data, scales, global_scale).\n\n"
     "x: [M, K] or [L, M, K], float16, bfloat16 or float32, contiguous along K.\n"
+    "up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, then takes the place of x.\n"
     "global_scale: the decode multiplier. None is 1; a number above 0; a 1-element float32 tensor on x's device; or\n"
     "    'amax': max|x| / 2688 over the finite x, computed on the device. The result holds 1.0, the argument itself,\n"
     "    or the new 1-element tensor.\n"

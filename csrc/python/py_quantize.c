@@ -47,13 +47,14 @@ static PyObject *nvfp4(py_call *call, PyObject *const outputs[NK_QUANTIZE_OUTPUT
 
 static int quantize(py_call *call, PyObject *const *v, PyObject **result)
 {
-    enum { X, GLOBAL_SCALE, SCALE_LAYOUT, OFFSETS, OUT };
-    nk_tensor x, global_scale, offsets, t[NK_QUANTIZE_OUTPUTS], specs[NK_QUANTIZE_OUTPUTS];
+    enum { X, UP, GLOBAL_SCALE, SCALE_LAYOUT, OFFSETS, OUT };
+    nk_tensor x, up, global_scale, offsets, t[NK_QUANTIZE_OUTPUTS], specs[NK_QUANTIZE_OUTPUTS];
     nk_quantize_args args = {.global_scale.value = 1};
     const nk_tensor **slots[] = {&args.codes, &args.scales, &args.amax_out};
     PyObject *given[NK_QUANTIZE_OUTPUTS] = {NULL}, *outputs[NK_QUANTIZE_OUTPUTS] = {NULL};
     int count, failed = -1;
     if (py_argument(call, v[X], "x", &x, &args.x) < 0 ||
+        py_optional(call, v[UP], "up", &up, &args.up) < 0 ||
         global_scale_argument(call, v[GLOBAL_SCALE], &global_scale, &args) < 0 ||
         py_scale_layout(v[SCALE_LAYOUT], &args.layout) < 0 ||
         py_optional(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
@@ -78,7 +79,7 @@ const py_operator py_quantize = {
     .name = "quantize",
     .required = 1,
     .positional = 1,
-    .names = {"x", "global_scale", "scale_layout", "offsets", "out"},
+    .names = {"x", "up", "global_scale", "scale_layout", "offsets", "out"},
     .run = quantize,
 };
 

@@ -25,6 +25,7 @@ class BackendError(RuntimeError): ...
 def quantize(
     x: Tensor,
     *,
+    up: Tensor | None = None,
     global_scale: Scalar | Literal["amax"] | None = None,
     scale_layout: Layout = "linear",
     offsets: Tensor | None = None,

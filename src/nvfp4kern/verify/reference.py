@@ -365,13 +365,35 @@ def global_scale_pair(x, global_scale):
     return s2, np.minimum(one / s2, FLT_MAX)
 
 
-def quantize(x, global_scale=None):
-    """x [.., K] float32 -> codes [.., K/2], scales [.., K/16], s2.
+def silu(x):
+    """float32, in the operations of the contract (csrc/nk_math.h), every one rounded."""
+    f = np.float32
+    x = np.where(np.asarray(x, f) < -128, f(-128), np.asarray(x, f))
+    t = np.where(x > 128, f(128), x)
+    shifted = t * f(-1.44269504) + f(12582912)
+    k = shifted - f(12582912)
+    n = shifted.view(np.int32).astype(np.int64) - f(12582912).view(np.int32)
+    r = (-t - k * f(0.693359375)) - k * f(-2.12194440e-4)
+    tail = np.full_like(r, float.fromhex("0x1.6db64cp-10"))
+    for coefficient in ("0x1.123ce0p-7", "0x1.55545cp-5", "0x1.55548cp-3", "0x1p-1"):
+        tail = tail * r + f(float.fromhex(coefficient))
+    p = (r * r) * tail + r
+
+    small = np.ldexp(f(1), -np.minimum(np.abs(n), 126)).astype(f)
+    denominator = (small + np.where(n > 0, p, f(1))) + np.where(n > 0, f(1), small * p)
+    quotient = x / denominator
+    beyond = np.ldexp(f(1), -np.clip(n - 126, 0, 59)).astype(f)
+    return np.where(n > 0, quotient * small, quotient) * beyond
+
+
+def quantize(x, global_scale=None, up=None):
+    """x [.., K] float32, or silu(x) * up -> codes [.., K/2], scales [.., K/16], s2.
 
     `global_scale`: None, a number or "amax".
     """
     with np.errstate(all="ignore"):
-        return _quantize(np.asarray(x, np.float32), global_scale)
+        x = np.asarray(x, np.float32)
+        return _quantize(x if up is None else silu(x) * np.asarray(up, np.float32), global_scale)
 
 
 def _quantize(x, global_scale):
