@@ -43,4 +43,7 @@ const nk_backend nk_backend_sm80 = {
     .gemm = CELL(gemm),
     .dual_gemm = CELL(dual_gemm),
     .grouped_gemm = CELL(grouped_gemm),
+    .quantize = CELL(quantize),
+    .dequantize = CELL(dequantize),
+    .relayout = CELL(relayout),
 };
