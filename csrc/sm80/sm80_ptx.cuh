@@ -32,6 +32,15 @@ template <int PENDING> __device__ inline void cp_async_wait_group()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+/* Four 8x8 matrices of 16-bit elements; lane i points to row i % 8 of matrix i / 8, 16 bytes. */
+__device__ inline void ldmatrix_x4(uint32_t d[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 /* d += a b: a 16x16, b 16x8, d 16x8 in fp32. */
 __device__ inline void mma_m16n8k16_f16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
