@@ -46,4 +46,5 @@ const nk_backend nk_backend_sm80 = {
     .quantize = CELL(quantize),
     .dequantize = CELL(dequantize),
     .relayout = CELL(relayout),
+    .route = CELL(route),
 };

@@ -1,0 +1,168 @@
+#include "sm80_backend.h"
+
+#include "../nk_format.h"
+#include "sm80_route_config.h"
+
+extern cuda_image cuda_image_sm80_route;
+
+typedef struct tile {
+    int32_t tokens, experts, step, stages, smem_bytes;
+} tile;
+
+static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
+#define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages) \
+    [SM80_ROUTE_##name] = {tokens, experts, 64 * (k_warps), stages, SM80_ROUTE_SMEM(tokens, experts, k_warps, stages)},
+    SM80_ROUTE_TILES(ROW)
+#undef ROW
+};
+
+#define KERNEL(text) {.name = "sm80_route_" text, .image = &cuda_image_sm80_route}
+#define ROW(name, ...) [SM80_ROUTE_##name] = {KERNEL(#name "_halves"), KERNEL(#name "_bfloats")},
+static cuda_kernel kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
+#undef ROW
+
+/* A tile and how many CTAs share a group of tokens: `parts` of the experts times `splits` of K. */
+typedef struct choice {
+    int tile;
+    int64_t groups, expert_tiles, parts, steps, splits;
+    double us;
+} choice;
+
+/* Microseconds on an H200; only ratios matter. */
+#define BYTES_PER_US 60e3 /* from L2 into one SM */
+#define FLOPS_PER_US 3.6e6
+#define STEP_US 0.3    /* a barrier and what it waits for */
+#define MEETING_US 2.5 /* sums to memory, a counter, sums back */
+#define TURN_US 1.2    /* eight tokens */
+#define MAX_SPLITS 32
+
+static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
+{
+    int64_t fit = gpu->smem_per_sm / (t->smem_bytes + 1024);
+    return fit < 1 ? 1 : fit > 2 ? 2 : fit;
+}
+
+static double larger(double x, double y) { return x > y ? x : y; }
+
+static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const tile *t = &tiles[c->tile];
+    const int64_t ctas = c->parts * c->splits, total = ctas * c->groups, resident = resident_ctas(t, gpu);
+    const int64_t waves = nk_ceil_div(total, resident * gpu->sms), fair = nk_ceil_div(total, gpu->sms);
+    const double crowd = (double)(fair < resident ? fair : resident);
+    const double tokens = (double)(p->m < t->tokens ? p->m : t->tokens), experts = (double)t->experts;
+    const double bytes = (tokens + experts) * t->step * 2, flops = 2.0 * t->tokens * experts * t->step;
+    const double step = larger(crowd * larger(bytes / BYTES_PER_US, flops / FLOPS_PER_US), STEP_US);
+    const double sums = crowd * tokens * experts * 4 / BYTES_PER_US;
+    const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
+    const int64_t turns = nk_ceil_div((int64_t)tokens, SM80_ROUTE_WARPS), rounds = nk_ceil_div(turns, ctas);
+    const double turn = TURN_US + (double)(c->splits * c->expert_tiles) * 8 * experts * 4 / BYTES_PER_US;
+    return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
+                            (double)rounds * turn);
+}
+
+/* A row's sums depend on the tile and the splits: with batch invariance neither depends on M. */
+static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, choice *best)
+{
+    const tile *t = &tiles[index];
+    choice c = {
+        .tile = index,
+        .groups = nk_ceil_div(p->m, t->tokens),
+        .expert_tiles = nk_ceil_div(p->n, t->experts),
+        .steps = nk_ceil_div(p->k, t->step),
+    };
+    for (int alone = 0; alone < 2; alone++) {
+        const int64_t most = alone || c.steps == 0 ? 1 : c.steps < MAX_SPLITS ? c.steps : MAX_SPLITS;
+        c.parts = alone ? 1 : c.expert_tiles;
+        for (int64_t splits = 1; splits <= most; splits++) {
+            c.splits = c.steps ? nk_ceil_div(c.steps, nk_ceil_div(c.steps, splits)) : 1; /* none without a step */
+            c.us = time_of(&c, p, gpu);
+            if (best->tile < 0 || c.us < best->us) *best = c;
+        }
+    }
+}
+
+#define INVARIANT_STEPS 8 /* of K, of one split */
+
+static nk_status choose(const nk_route_problem *p, choice *best)
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    *best = (choice){.tile = -1};
+    if (sm80_batch_invariant()) {
+        const tile *t = &tiles[SM80_ROUTE_t32];
+        const int64_t experts = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
+        *best = (choice){SM80_ROUTE_t32, nk_ceil_div(p->m, t->tokens), experts, experts, steps, 1, 0};
+        if (steps) best->splits = nk_ceil_div(steps, INVARIANT_STEPS);
+        return NK_OK;
+    }
+    for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
+        if (tiles[i].smem_bytes + 1024 <= gpu->smem_per_cta) consider(p, gpu, i, best);
+    }
+    NK_CHECK(best->tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
+             gpu->index, gpu->smem_per_cta);
+    return NK_OK;
+}
+
+static int64_t counter_bytes(const choice *c)
+{
+    return nk_ceil_div((c->groups * SM80_ROUTE_COUNTERS + 1) * 8, 256) * 256;
+}
+
+static int64_t pitch_of(const choice *c) { return c->expert_tiles * tiles[c->tile].experts; }
+
+nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
+{
+    choice c = {0};
+    NK_TRY(choose(p, &c));
+    const tile *t = &tiles[c.tile];
+    NK_CHECK(c.groups <= INT32_MAX && c.splits <= 65535, NK_VALUE_ERROR,
+             "route: %lld tokens of %lld elements are more than one launch can have", (long long)p->m, (long long)p->k);
+    plan->kernel = kernels[c.tile][p->x.dtype == NK_BF16].name;
+    plan->why = c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
+                                       : "tokens enough for all SMs: a CTA has its tokens to itself";
+    plan->tile_m = t->tokens;
+    plan->tile_n = t->experts;
+    plan->tile_k = t->step;
+    plan->grid = c.groups * c.parts * c.splits;
+    plan->threads = SM80_ROUTE_THREADS;
+    plan->stages = t->stages;
+    plan->config = c.tile;
+    plan->workspace_bytes = counter_bytes(&c) + c.splits * p->m * pitch_of(&c) * 4;
+    plan->batch_invariant = sm80_batch_invariant();
+    return NK_OK;
+}
+
+/* Another number for every launch, spread over all 64 bits (splitmix64). */
+static uint64_t counter_base(void)
+{
+    static _Atomic uint64_t launches;
+    uint64_t z = (atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed) + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
+{
+    choice c = {0};
+    NK_TRY(choose(p, &c));
+    sm80_route_params params = {
+        .partials = (float *)((uint8_t *)exec->workspace + counter_bytes(&c)),
+        .counters = exec->workspace,
+        .base = counter_base(),
+        .groups = (int32_t)c.groups,
+        .pitch = (int32_t)pitch_of(&c),
+        .ctas = (int32_t)(c.parts * c.splits),
+        .splits = (int32_t)c.splits,
+        .steps = (int32_t)c.steps,
+        .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),
+        .expert_tiles = (int32_t)c.expert_tiles,
+        .tiles_per_cta = (int32_t)(c.expert_tiles / c.parts),
+    };
+    /* Without a token one CTA writes the empty permutation. */
+    cuda_grid grid = {c.groups, c.parts, c.splits, SM80_ROUTE_THREADS, tiles[c.tile].smem_bytes};
+    if (c.groups == 0) grid.x = grid.y = grid.z = 1;
+    void *args[] = {(void *)(uintptr_t)p, &params};
+    return cuda_launch(&kernels[c.tile][p->x.dtype == NK_BF16], p->device, exec->stream, &grid, args);
+}

@@ -1,0 +1,101 @@
+/* The permutation: a stable counting sort of (token, slot) by expert, by one CTA.
+ *
+ * Warp w takes the w-th part of the entries in order. First every warp counts its entries by expert; then a warp's
+ * histogram becomes where its first entry of each expert goes; then it places its entries, 32 at a time, equal experts
+ * in lane order. */
+#ifndef NK_SM80_ROUTE_SORT_CUH
+#define NK_SM80_ROUTE_SORT_CUH
+
+#include "sm80_route_topk.cuh"
+
+#define EXPERTS_PER_THREAD (NK_MAX_EXPERTS / SM80_ROUTE_THREADS)
+
+typedef struct sort_t {
+    int32_t next[SM80_ROUTE_WARPS][NK_MAX_EXPERTS];
+    int32_t warp_sums[SM80_ROUTE_WARPS];
+} sort_t;
+
+__device__ inline int expert_at(const nk_route_problem &p, uint32_t entry)
+{
+    const uint32_t m = entry / (uint32_t)p.top_k, slot = entry % (uint32_t)p.top_k;
+    return __ldcg(p.ids + m * p.ids_row_stride + slot * p.ids_col_stride);
+}
+
+/* Sum over the threads before this one. */
+__device__ inline int32_t sum_before(sort_t &s, int32_t value)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int32_t sum = value, before = 0;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int32_t lower = __shfl_up_sync(ALL_LANES, sum, distance);
+        if (lane >= distance) sum += lower;
+    }
+    if (lane == 31) s.warp_sums[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warp; i++)
+        before += s.warp_sums[i];
+    return before + sum - value;
+}
+
+/* Histograms to places; counts and offsets leave on the way. */
+__device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
+{
+    const int first = threadIdx.x * EXPERTS_PER_THREAD;
+    int32_t counts[EXPERTS_PER_THREAD], total = 0;
+#pragma unroll
+    for (int i = 0; i < EXPERTS_PER_THREAD; i++) {
+        counts[i] = 0;
+#pragma unroll
+        for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++)
+            counts[i] += s.next[warp][first + i];
+        total += counts[i];
+    }
+    int32_t place = sum_before(s, total);
+#pragma unroll
+    for (int i = 0; i < EXPERTS_PER_THREAD; i++) {
+        if (first + i < p.n) {
+            p.counts[first + i] = counts[i];
+            p.offsets[first + i] = place;
+            if (first + i == p.n - 1) p.offsets[p.n] = place + counts[i];
+        }
+#pragma unroll
+        for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++) {
+            const int32_t count = s.next[warp][first + i];
+            s.next[warp][first + i] = place;
+            place += count;
+        }
+    }
+}
+
+__device__ inline void sort_by_expert(const nk_route_problem &p, sort_t &s)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int64_t entries = p.m * p.top_k, part = nk_ceil_div(entries, SM80_ROUTE_THREADS) * 32;
+    const int64_t first = warp * part, end = first + part < entries ? first + part : entries;
+    __syncthreads();
+    for (int i = threadIdx.x; i < SM80_ROUTE_WARPS * NK_MAX_EXPERTS; i += SM80_ROUTE_THREADS)
+        s.next[0][i] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int64_t entry = first + lane; entry < end; entry += 32)
+        atomicAdd(&s.next[warp][expert_at(p, (uint32_t)entry)], 1);
+    __syncthreads();
+    place_experts(p, s);
+    __syncthreads();
+    int ahead = first + lane < end ? expert_at(p, (uint32_t)(first + lane)) : -1;
+    for (int64_t entry = first + lane; entry - lane < end; entry += 32) {
+        const int expert = ahead;
+        ahead = entry + 32 < end ? expert_at(p, (uint32_t)(entry + 32)) : -1;
+        const uint32_t equal = __match_any_sync(ALL_LANES, expert), lower = equal & ((1u << lane) - 1);
+        const int32_t place = expert < 0 ? 0 : s.next[warp][expert];
+        __syncwarp();
+        if (expert >= 0) {
+            p.sorted_rows[place + __popc(lower)] = (int32_t)entry;
+            if (lower == 0) s.next[warp][expert] = place + __popc(equal);
+        }
+        __syncwarp();
+    }
+}
+
+#endif
