@@ -6,12 +6,13 @@
 extern cuda_image cuda_image_sm80_route;
 
 typedef struct tile {
-    int32_t tokens, experts, step, stages, smem_bytes;
+    int32_t tokens, experts, step, stages, ctas, smem_bytes;
 } tile;
 
 static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
-#define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages) \
-    [SM80_ROUTE_##name] = {tokens, experts, 64 * (k_warps), stages, SM80_ROUTE_SMEM(tokens, experts, k_warps, stages)},
+#define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages, ctas) \
+    [SM80_ROUTE_##name] = {tokens, experts, 64 * (k_warps),                          \
+                           stages, ctas,    SM80_ROUTE_SMEM(tokens, experts, k_warps, stages)},
     SM80_ROUTE_TILES(ROW)
 #undef ROW
 };
@@ -39,7 +40,7 @@ typedef struct choice {
 static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 {
     int64_t fit = gpu->smem_per_sm / (t->smem_bytes + 1024);
-    return fit < 1 ? 1 : fit > 2 ? 2 : fit;
+    return fit < 1 ? 1 : fit < t->ctas ? fit : t->ctas;
 }
 
 static double larger(double x, double y) { return x > y ? x : y; }
@@ -56,7 +57,8 @@ static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu
     const double sums = crowd * tokens * experts * 4 / BYTES_PER_US;
     const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
     const int64_t turns = nk_ceil_div((int64_t)tokens, SM80_ROUTE_WARPS), rounds = nk_ceil_div(turns, ctas);
-    const double turn = TURN_US + (double)(c->splits * c->expert_tiles) * 8 * experts * 4 / BYTES_PER_US;
+    const double turn = TURN_US + (double)(c->splits * c->expert_tiles) * larger(tokens < 8 ? tokens : 8, 2) * experts *
+                                      4 / BYTES_PER_US;
     return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
                             (double)rounds * turn);
 }

@@ -226,14 +226,14 @@ __device__ inline void sum_share(const nk_route_problem &p, const sm80_route_par
 /* Counters of a group. */
 enum { ARRIVED, CLAIMED, LEFT };
 
-/* The next eight tokens; beyond the group's where there are none left, or others see to them. One thread. */
+/* The first eight tokens for this CTA; beyond the group's where others see to them. One thread. */
 __device__ inline int first_turn(const sm80_route_params &q, uint64_t *counters, int turns)
 {
     if (q.ctas == 1) return 0;
-    const int before = (int)count(&counters[ARRIVED], q.base);
+    const int before = (int)count_and_publish(&counters[ARRIVED], q.base);
     bool complete = before == q.ctas - 1;
     if (!complete && before >= q.ctas - turns) complete = wait_for(&counters[ARRIVED], q.base, q.ctas);
-    return complete ? (int)count(&counters[CLAIMED], q.base) : turns;
+    return !complete ? turns : turns == 1 ? 0 : (int)count(&counters[CLAIMED], q.base);
 }
 
 __device__ inline int next_turn(const sm80_route_params &q, uint64_t *counters, int turn)
@@ -245,7 +245,7 @@ __device__ inline int next_turn(const sm80_route_params &q, uint64_t *counters, 
 __device__ inline bool leave(const sm80_route_params &q, uint64_t *counters)
 {
     if (q.ctas == 1) return true;
-    if (count(&counters[LEFT], q.base) != q.ctas - 1) return false;
+    if (count_and_publish(&counters[LEFT], q.base) != q.ctas - 1) return false;
     for (int i = 0; i < SM80_ROUTE_COUNTERS; i++)
         spoil_counter(&counters[i], q.base);
     return true;
@@ -255,7 +255,7 @@ __device__ inline bool leave(const sm80_route_params &q, uint64_t *counters)
 __device__ inline bool leave_all(const sm80_route_params &q, uint64_t *counter)
 {
     if (q.groups <= 1) return true;
-    if (count(counter, q.base) != q.groups - 1) return false;
+    if (count_and_publish(counter, q.base) != q.groups - 1) return false;
     spoil_counter(counter, q.base);
     return true;
 }
@@ -271,16 +271,19 @@ __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_
     __syncthreads();
     for (int turn = *shared; turn < turns; turn = *shared) {
         const int token = turn * WARPS + threadIdx.x / 32;
+        int next = turns;
+        if (threadIdx.x == 0 && turns > 1) next = next_turn(q, counters, turn); /* under way while this one is routed */
         if (token < tokens) route_token(p, q, m0 + token, ((scratch_t *)smem)[threadIdx.x / 32]);
         __syncthreads();
-        if (threadIdx.x == 0) *shared = next_turn(q, counters, turn);
+        if (threadIdx.x == 0) *shared = next;
         __syncthreads();
     }
-    __syncthreads();
-    if (!p.counts && q.ctas == 1) return false;
-    if (threadIdx.x == 0) {
-        *shared = leave(q, counters) && p.counts && leave_all(q, q.counters + q.groups * SM80_ROUTE_COUNTERS);
+    if (!p.counts) {
+        if (threadIdx.x == 0) leave(q, counters);
+        return false;
     }
+    __syncthreads();
+    if (threadIdx.x == 0) *shared = leave(q, counters) && leave_all(q, q.counters + q.groups * SM80_ROUTE_COUNTERS);
     __syncthreads();
     return *shared;
 }
@@ -304,11 +307,11 @@ template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_p
     if (last && p.counts) sort_by_expert(p, *(sort_t *)smem);
 }
 
-#define ROUTE(name, type, BFLOAT, ...)                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) sm80_route_##name##_##type(         \
-        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q) \
-    {                                                                                            \
-        route<tile_t<__VA_ARGS__>, BFLOAT>(p, q);                                                \
+#define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(          \
+        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)     \
+    {                                                                                                \
+        route<tile_t<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES>, BFLOAT>(p, q);    \
     }
 #define KERNELS(name, ...)                  \
     ROUTE(name, halves, false, __VA_ARGS__) \

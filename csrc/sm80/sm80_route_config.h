@@ -4,13 +4,15 @@
 
 #include "../nk_problem.h"
 
-/* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES): a CTA multiplies EXPERTS rows of w with TOKENS
- * rows of x, 64 K_WARPS elements of K at a time; K_WARPS warps share a warp tile's K. STAGES steps are in shared
- * memory. All fit the 99 KB of small devices. */
-#define SM80_ROUTE_TILES(X)      \
-    X(t8, 8, 32, 8, 16, 4, 4)    \
-    X(t32, 32, 64, 32, 16, 2, 4) \
-    X(t128, 128, 128, 64, 32, 1, 3)
+/* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow): a CTA
+ * multiplies EXPERTS rows of w with TOKENS rows of x, 64 K_WARPS elements of K at a time; K_WARPS warps share a warp
+ * tile's K. STAGES steps are in shared memory. All but the last, which is for GPUs that have the shared memory, fit the
+ * 99 KB of small devices. */
+#define SM80_ROUTE_TILES(X)            \
+    X(t8, 8, 32, 8, 16, 4, 4, 2)       \
+    X(t32, 32, 64, 32, 16, 2, 4, 2)    \
+    X(t128, 128, 128, 64, 32, 1, 3, 2) \
+    X(t128x256, 128, 256, 64, 64, 1, 3, 1)
 
 enum {
 #define SM80_ROUTE_INDEX(name, ...) SM80_ROUTE_##name,

@@ -23,12 +23,17 @@ __device__ inline void prepare_counter(uint64_t *counter, uint64_t base, uint64_
     if (found > most) atomicCAS((counter_word *)counter, (counter_word)(found + base), (counter_word)base);
 }
 
-/* How many counted before. One thread, for a CTA that met at a barrier: what its threads wrote before is seen by
- * whoever counts later. */
+/* How many counted before. One thread. */
 __device__ inline uint64_t count(uint64_t *counter, uint64_t base)
 {
+    return atomicAdd((counter_word *)counter, (counter_word)1) - base;
+}
+
+/* The same for a CTA that met at a barrier: what its threads wrote before is seen by whoever counts later. */
+__device__ inline uint64_t count_and_publish(uint64_t *counter, uint64_t base)
+{
     __threadfence();
-    const uint64_t before = atomicAdd((counter_word *)counter, (counter_word)1) - base;
+    const uint64_t before = count(counter, base);
     __threadfence();
     return before;
 }

@@ -61,8 +61,12 @@ template <int J> __device__ inline selection select(const uint32_t *from, int n,
         uint32_t best = RANK_TAKEN;
         int at = 0;
 #pragma unroll
-        for (int v = 0; v < 4 * J; v++) {
-            if (ranks[v] > best) best = ranks[v], at = v;
+        for (int v = 0; v < 4 * J; v += 4) { /* pairs first: a chain of comparisons would be all latency */
+            const bool right0 = ranks[v + 1] > ranks[v], right1 = ranks[v + 3] > ranks[v + 2];
+            const uint32_t best0 = right0 ? ranks[v + 1] : ranks[v], best1 = right1 ? ranks[v + 3] : ranks[v + 2];
+            const bool right = best1 > best0;
+            const uint32_t four = right ? best1 : best0;
+            if (four > best) best = four, at = v + (right ? 2 + right1 : right0);
         }
         const uint32_t top = __reduce_max_sync(ALL_LANES, best), index = index_of(at);
         const uint32_t winner = __reduce_min_sync(ALL_LANES, best == top ? index : ~0u);
@@ -133,56 +137,79 @@ __device__ inline void score_groups(const nk_route_problem &p, float *keys)
 /* One token                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Sums over the splits, in their order; then logits. */
+#define SPLITS_AT_ONCE 8
+
+/* Sums over the splits, in their order. */
+__device__ inline float4 sum_splits(const float *from, int64_t stride, int splits)
+{
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int split = 0; split < splits; split += SPLITS_AT_ONCE) {
+        float4 parts[SPLITS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < SPLITS_AT_ONCE; i++) {
+            parts[i] = make_float4(0, 0, 0, 0);
+            if (split + i < splits) parts[i] = __ldcg((const float4 *)(from + (split + i) * stride));
+        }
+#pragma unroll
+        for (int i = 0; i < SPLITS_AT_ONCE; i++) {
+            sum = make_float4(sum.x + parts[i].x, sum.y + parts[i].y, sum.z + parts[i].z, sum.w + parts[i].w);
+        }
+    }
+    return sum;
+}
+
 __device__ inline void load_logits(const nk_route_problem &p, const sm80_route_params &q, int64_t m, float *logits)
 {
-    const int lane = threadIdx.x & 31;
-    const int64_t split_stride = p.m * q.pitch;
-#pragma unroll 1
-    for (int n = 4 * lane; n < q.pitch; n += 128) {
-        const float *from = q.partials + m * q.pitch + n;
-        float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-        for (int split = 0; split < q.splits; split++) {
-            const float4 part = __ldcg((const float4 *)(from + split * split_stride));
-            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+#pragma unroll 2
+    for (int n = 4 * (threadIdx.x & 31); n < q.pitch; n += 128) {
+        const float4 sum = sum_splits(q.partials + m * q.pitch + n, p.m * q.pitch, q.splits);
+        float v[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (!p.alpha.data || n + i < p.n) v[i] = __fmul_rn(alpha_at(p.alpha, n + i), v[i]);
         }
-        *(float4 *)&logits[n] = sum;
+        *(float4 *)&logits[n] = make_float4(v[0], v[1], v[2], v[3]);
     }
     __syncwarp();
+}
+
+/* Ranks of the experts in allowed groups; `groups` has a bit for each, 32 a lane. */
+__device__ inline void rank_experts(const nk_route_problem &p, scratch_t &s, uint32_t groups)
+{
+    const int lane = threadIdx.x & 31, size = (int)(p.n / p.n_group);
 #pragma unroll 1
-    for (int n = lane; n < p.n; n += 32)
-        logits[n] = __fmul_rn(alpha_at(p.alpha, n), logits[n]);
-    __syncwarp();
+    for (int n0 = 0; n0 < p.n; n0 += 32) { /* all lanes, for the shuffle */
+        const int n = n0 + lane, group = min(n, (int)p.n - 1) / size;
+        const bool allowed = __shfl_sync(ALL_LANES, groups, group / 32) >> group % 32 & 1;
+        if (n < p.n) s.ranks[n] = allowed ? rank_of(key_of(p, s.logits[n], n)) : RANK_TAKEN;
+    }
 }
 
 /* The expert of slot `lane`. First the groups are selected, if that is asked for, then experts in them. */
 __device__ inline int select_expert(const nk_route_problem &p, scratch_t &s)
 {
-    const int lane = threadIdx.x & 31, size = (int)(p.n / p.n_group);
+    const int lane = threadIdx.x & 31, n_group = (int)p.n_group;
     const bool grouped = p.topk_group < p.n_group;
-    selection chosen = {0, ALL_LANES};
+#pragma unroll 4
+    for (int n = lane; n < p.n; n += 32) {
+        const float key = key_of(p, s.logits[n], n);
+        s.ranks[n] = grouped ? __float_as_uint(key) : rank_of(key);
+    }
+    __syncwarp();
+    selection chosen = {0, 0};
 #pragma unroll 1
     for (int phase = grouped ? 0 : 1; phase < 2; phase++) {
         const bool of_groups = phase == 0;
         if (of_groups) {
-#pragma unroll 1
-            for (int n = lane; n < p.n; n += 32)
-                s.keys[n] = key_of(p, s.logits[n], n);
-            __syncwarp();
             score_groups(p, s.keys);
-        }
-        const int candidates = (int)(of_groups ? p.n_group : p.n);
-#pragma unroll 1
-        for (int n0 = 0; n0 < candidates; n0 += 32) { /* all lanes, for the shuffle */
-            const int n = n0 + lane, group = grouped ? min(n, (int)p.n - 1) / size : 0;
-            const bool allowed = of_groups || __shfl_sync(ALL_LANES, chosen.among, group / 32) >> group % 32 & 1;
-            if (n >= candidates) continue;
-            const float key = of_groups ? s.keys[n] : key_of(p, s.logits[n], n);
-            s.ranks[n] = allowed ? rank_of(key) : RANK_TAKEN;
+            for (int g = lane; g < n_group; g += 32)
+                s.ranks[g] = rank_of(s.keys[g]);
+        } else if (grouped) {
+            rank_experts(p, s, chosen.among);
         }
         __syncwarp();
-        chosen = select_any(s.ranks, candidates, (int)(of_groups ? p.topk_group : p.top_k));
+        chosen = select_any(s.ranks, of_groups ? n_group : (int)p.n, (int)(of_groups ? p.topk_group : p.top_k));
         __syncwarp();
     }
     return chosen.winner;
