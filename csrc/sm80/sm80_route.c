@@ -36,6 +36,7 @@ typedef struct choice {
 #define MEETING_US 2.5 /* sums to memory, a counter, sums back */
 #define TURN_US 1.2    /* eight tokens */
 #define MAX_SPLITS 32
+#define PATIENCE 20000 /* clocks, some 10 us */
 
 static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 {
@@ -44,6 +45,25 @@ static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 }
 
 static double larger(double x, double y) { return x > y ? x : y; }
+
+static bool all_resident(const choice *c, const cuda_gpu *gpu)
+{
+    return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
+}
+
+/* CTAs of a group that will take part in routing. */
+static int64_t routing_ctas(const choice *c, const cuda_gpu *gpu)
+{
+    return all_resident(c, gpu) ? c->parts * c->splits : 1;
+}
+
+/* Tokens that a CTA routes at a time. */
+static int64_t turn_tokens(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const int64_t tokens = p->m < tiles[c->tile].tokens ? p->m : tiles[c->tile].tokens;
+    const int64_t fair = nk_ceil_div(tokens, routing_ctas(c, gpu));
+    return fair < 1 ? 1 : fair > SM80_ROUTE_WARPS ? SM80_ROUTE_WARPS : fair;
+}
 
 static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
@@ -56,9 +76,9 @@ static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu
     const double step = larger(crowd * larger(bytes / BYTES_PER_US, flops / FLOPS_PER_US), STEP_US);
     const double sums = crowd * tokens * experts * 4 / BYTES_PER_US;
     const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
-    const int64_t turns = nk_ceil_div((int64_t)tokens, SM80_ROUTE_WARPS), rounds = nk_ceil_div(turns, ctas);
-    const double turn = TURN_US + (double)(c->splits * c->expert_tiles) * larger(tokens < 8 ? tokens : 8, 2) * experts *
-                                      4 / BYTES_PER_US;
+    const int64_t at_once = turn_tokens(c, p, gpu);
+    const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * routing_ctas(c, gpu));
+    const double turn = TURN_US + (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / BYTES_PER_US;
     return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
                             (double)rounds * turn);
 }
@@ -148,6 +168,8 @@ static uint64_t counter_base(void)
 nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
 {
     choice c = {0};
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
     NK_TRY(choose(p, &c));
     sm80_route_params params = {
         .partials = (float *)((uint8_t *)exec->workspace + counter_bytes(&c)),
@@ -156,6 +178,8 @@ nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
         .groups = (int32_t)c.groups,
         .pitch = (int32_t)pitch_of(&c),
         .ctas = (int32_t)(c.parts * c.splits),
+        .turn_tokens = (int32_t)turn_tokens(&c, p, gpu),
+        .patience = all_resident(&c, gpu) ? PATIENCE : 0,
         .splits = (int32_t)c.splits,
         .steps = (int32_t)c.steps,
         .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),

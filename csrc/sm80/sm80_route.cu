@@ -1,14 +1,20 @@
 /* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k]; the best experts of each row and their weights; all in one launch.
  *
- * Work:     a group of CTAs shares a tile of tokens: each multiplies it with one tile of experts over one split of K,
- * or with all expert tiles in turn where there are tokens enough for all SMs. Sums go to the workspace. Once all of a
- * group are there, CTAs of the group take eight tokens at a time, one a warp, and route them (sm80_route_topk.cuh). The
- * last CTA of the launch sorts by expert where a permutation is wanted. Roles:    all warps alike. Experts are the A
- * operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns); fragments come by ldmatrix. Barriers: one CTA
- * barrier per step: it publishes the copies of this step, and ends the reads of the stage that is filled next. CTAs
- * meet at counters (sm80_route_join.cuh): `arrived` when sums are written, `claimed` for the next eight tokens, `left`
- * when done. Who routes a token changes nothing: sums are added in split order. Only the last CTAs to arrive wait for
- * the others, and only for a while; the very last need not wait. Memory:   see sm80_route_config.h. */
+ * Work: a group of CTAs shares a tile of tokens. Each multiplies it with one tile of experts over one split of K, or
+ * with all expert tiles in turn where there are tokens enough for all SMs. Sums go to the workspace. Once all of a
+ * group's are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). The
+ * last CTA of the launch sorts by expert where a permutation is wanted (sm80_route_sort.cuh).
+ *
+ * Roles: all warps alike. Experts are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns);
+ * fragments come by ldmatrix.
+ *
+ * Synchronisation: one CTA barrier per step; it publishes the copies of this step, and ends the reads of the stage that
+ * is filled next. CTAs meet at a group's counters (sm80_route_join.cuh): `arrived` when sums are written, `claimed` for
+ * the next tokens, `left` when done. CTAs wait for the rest of their group only where all can be resident, and only for
+ * a while; the last to arrive need not wait and leaves no token behind. Who routes a token changes nothing: sums are
+ * added in split order.
+ *
+ * Memory: see sm80_route_config.h. */
 #include "sm80_ptx.cuh"
 #include "sm80_route_join.cuh"
 #include "sm80_route_sort.cuh"
@@ -76,17 +82,17 @@ template <typename S, int ROWS>
 __device__ inline void fetch_rows(uint4 *to, const source &from, bool inside, bool aligned)
 {
     const uint8_t *at = from.at;
+    if (inside && aligned) {
+        const uint32_t slot = shared_address(to);
 #pragma unroll
-    for (int i = 0; i < ROWS / S::ROW_STEP; i++, at += from.step) {
-        if (i >= from.present) return;
-        uint4 *slot = to + i * S::ROW_STEP * 8;
-        if (!inside)
-            *slot = make_uint4(0, 0, 0, 0);
-        else if (aligned)
-            cp_async_cg(shared_address(slot), at);
-        else
-            *slot = gather(at);
+        for (int i = 0; i < ROWS / S::ROW_STEP; i++, at += from.step) {
+            if (i < from.present) cp_async_cg(slot + i * S::ROW_STEP * 128, at);
+        }
+        return;
     }
+#pragma unroll 1
+    for (int i = 0; i < ROWS / S::ROW_STEP && i < from.present; i++, at += from.step)
+        to[i * S::ROW_STEP * 8] = inside ? gather(at) : make_uint4(0, 0, 0, 0);
 }
 
 template <typename S> __device__ inline void fetch(S &s, int stage, sources &from, bool inside)
@@ -226,13 +232,13 @@ __device__ inline void sum_share(const nk_route_problem &p, const sm80_route_par
 /* Counters of a group. */
 enum { ARRIVED, CLAIMED, LEFT };
 
-/* The first eight tokens for this CTA; beyond the group's where others see to them. One thread. */
+/* This CTA's first turn; beyond the group's where others see to them. One thread. */
 __device__ inline int first_turn(const sm80_route_params &q, uint64_t *counters, int turns)
 {
     if (q.ctas == 1) return 0;
     const int before = (int)count_and_publish(&counters[ARRIVED], q.base);
     bool complete = before == q.ctas - 1;
-    if (!complete && before >= q.ctas - turns) complete = wait_for(&counters[ARRIVED], q.base, q.ctas);
+    if (!complete && before >= q.ctas - turns) complete = wait_for(&counters[ARRIVED], q.base, q.ctas, q.patience);
     return !complete ? turns : turns == 1 ? 0 : (int)count(&counters[CLAIMED], q.base);
 }
 
@@ -260,21 +266,24 @@ __device__ inline bool leave_all(const sm80_route_params &q, uint64_t *counter)
     return true;
 }
 
-/* Routes the group's tokens from `m0` on, together with its other CTAs; then whether there is nobody left to route. */
+/* Routes the group's tokens together with its other CTAs; then whether there is nobody left to route. */
 template <int TOKENS>
 __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int group, int *shared)
 {
     const int64_t m0 = (int64_t)group * TOKENS;
-    const int tokens = p.m - m0 < TOKENS ? (int)(p.m - m0) : TOKENS, turns = (tokens + WARPS - 1) / WARPS;
+    const int tokens = p.m - m0 < TOKENS ? (int)(p.m - m0) : TOKENS;
+    const int turns = (tokens + q.turn_tokens - 1) / q.turn_tokens, warp = threadIdx.x / 32;
     uint64_t *counters = q.counters + group * SM80_ROUTE_COUNTERS;
+    scratch_t *scratch = (scratch_t *)smem; /* [token of a turn] */
     if (threadIdx.x == 0) *shared = first_turn(q, counters, turns);
     __syncthreads();
     for (int turn = *shared; turn < turns; turn = *shared) {
-        const int token = turn * WARPS + threadIdx.x / 32;
+        const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
         int next = turns;
         if (threadIdx.x == 0 && turns > 1) next = next_turn(q, counters, turn); /* under way while this one is routed */
-        if (token < tokens) route_token(p, q, m0 + token, ((scratch_t *)smem)[threadIdx.x / 32]);
+        load_logits(p, q, m0 + token, count, scratch);
         __syncthreads();
+        if (warp < count) route_token(p, m0 + token + warp, scratch[warp]);
         if (threadIdx.x == 0) *shared = next;
         __syncthreads();
     }
@@ -298,7 +307,7 @@ template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_p
     bool last = true;
     if (q.groups > 0) { /* else there is no token, only a permutation of nothing */
         if (q.ctas > 1 && threadIdx.x < SM80_ROUTE_COUNTERS)
-            prepare_counter(q.counters + group * SM80_ROUTE_COUNTERS + threadIdx.x, q.base, q.ctas + S::T / WARPS);
+            prepare_counter(q.counters + group * SM80_ROUTE_COUNTERS + threadIdx.x, q.base, q.ctas + S::T);
         else if (p.counts && threadIdx.x == SM80_ROUTE_COUNTERS)
             prepare_counter(q.counters + q.groups * SM80_ROUTE_COUNTERS, q.base, q.groups);
         sum_share<S, BFLOAT>(p, q, (int64_t)group * S::T);

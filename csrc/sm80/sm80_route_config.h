@@ -36,7 +36,9 @@ typedef struct sm80_route_params {
     uint64_t base;      /* what this launch's counters count from */
     int32_t groups;     /* token tiles */
     int32_t pitch;
-    int32_t ctas; /* of a group */
+    int32_t ctas;        /* of a group */
+    int32_t turn_tokens; /* that a CTA routes at a time, one a warp */
+    int32_t patience;    /* clocks to wait for the other CTAs of a group */
     int32_t splits, steps, steps_per_split;
     int32_t expert_tiles, tiles_per_cta; /* of the group; taken in turns by one CTA */
 } sm80_route_params;

@@ -40,11 +40,10 @@ __device__ inline uint64_t count_and_publish(uint64_t *counter, uint64_t base)
 
 __device__ inline void spoil_counter(uint64_t *counter, uint64_t base) { *(volatile uint64_t *)counter = base - 1; }
 
-/* Whether `all` have counted, waiting for them for a few microseconds only: CTAs that never started would be waited for
- * in vain. One thread. */
-__device__ inline bool wait_for(const uint64_t *counter, uint64_t base, uint64_t all)
+/* Whether `all` have counted, waiting for them for `patience` clocks only: CTAs that cannot start while this one is
+ * there would be waited for in vain. One thread. */
+__device__ inline bool wait_for(const uint64_t *counter, uint64_t base, uint64_t all, int64_t patience)
 {
-    const int64_t patience = 20000; /* clocks */
     const int64_t start = clock64();
     bool complete = counted(counter, base) == all;
     while (!complete && clock64() - start < patience)

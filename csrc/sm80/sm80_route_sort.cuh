@@ -15,10 +15,22 @@ typedef struct sort_t {
     int32_t warp_sums[SM80_ROUTE_WARPS];
 } sort_t;
 
-__device__ inline int expert_at(const nk_route_problem &p, uint32_t entry)
+#define NOBODY (-1)
+
+/* The experts of BATCH times 32 entries from `first` on: a lane's are 32 apart. Enough loads at once to cover their
+ * latency. */
+#define BATCH 16
+__device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
 {
-    const uint32_t m = entry / (uint32_t)p.top_k, slot = entry % (uint32_t)p.top_k;
-    return __ldcg(p.ids + m * p.ids_row_stride + slot * p.ids_col_stride);
+    const uint32_t k = (uint32_t)p.top_k;
+    const bool contiguous = p.ids_col_stride == 1 && p.ids_row_stride == k;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        const int64_t entry = first + i * 32 + (threadIdx.x & 31);
+        const uint32_t m = (uint32_t)entry / k, slot = (uint32_t)entry % k;
+        const int64_t at = contiguous ? entry : m * p.ids_row_stride + slot * p.ids_col_stride;
+        experts[i] = entry < end ? __ldcg(p.ids + at) : NOBODY;
+    }
 }
 
 /* Sum over the threads before this one. */
@@ -73,28 +85,36 @@ __device__ inline void sort_by_expert(const nk_route_problem &p, sort_t &s)
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int64_t entries = p.m * p.top_k, part = nk_ceil_div(entries, SM80_ROUTE_THREADS) * 32;
     const int64_t first = warp * part, end = first + part < entries ? first + part : entries;
+    int32_t *next = s.next[warp];
     __syncthreads();
     for (int i = threadIdx.x; i < SM80_ROUTE_WARPS * NK_MAX_EXPERTS; i += SM80_ROUTE_THREADS)
         s.next[0][i] = 0;
     __syncthreads();
-#pragma unroll 4
-    for (int64_t entry = first + lane; entry < end; entry += 32)
-        atomicAdd(&s.next[warp][expert_at(p, (uint32_t)entry)], 1);
+    int experts[BATCH];
+    for (int64_t at = first; at < end; at += 32 * BATCH) {
+        load_experts(p, at, end, experts);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (experts[i] != NOBODY) atomicAdd(&next[experts[i]], 1);
+        }
+    }
     __syncthreads();
     place_experts(p, s);
     __syncthreads();
-    int ahead = first + lane < end ? expert_at(p, (uint32_t)(first + lane)) : -1;
-    for (int64_t entry = first + lane; entry - lane < end; entry += 32) {
-        const int expert = ahead;
-        ahead = entry + 32 < end ? expert_at(p, (uint32_t)(entry + 32)) : -1;
-        const uint32_t equal = __match_any_sync(ALL_LANES, expert), lower = equal & ((1u << lane) - 1);
-        const int32_t place = expert < 0 ? 0 : s.next[warp][expert];
-        __syncwarp();
-        if (expert >= 0) {
-            p.sorted_rows[place + __popc(lower)] = (int32_t)entry;
-            if (lower == 0) s.next[warp][expert] = place + __popc(equal);
+    for (int64_t at = first; at < end; at += 32 * BATCH) {
+        load_experts(p, at, end, experts);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int expert = experts[i];
+            const uint32_t equal = __match_any_sync(ALL_LANES, expert), lower = equal & ((1u << lane) - 1);
+            const int32_t place = expert != NOBODY ? next[expert] : 0;
+            __syncwarp();
+            if (expert != NOBODY) {
+                p.sorted_rows[place + __popc(lower)] = (int32_t)at + i * 32 + lane;
+                if (lower == 0) next[expert] = place + __popc(equal);
+            }
+            __syncwarp();
         }
-        __syncwarp();
     }
 }
 

@@ -54,8 +54,14 @@ template <int J> __device__ inline selection select(const uint32_t *from, int n,
     selection mine = {0, 0};
     uint32_t ranks[4 * J];
 #pragma unroll
-    for (int v = 0; v < 4 * J; v++)
-        ranks[v] = index_of(v) < n ? from[index_of(v)] : RANK_TAKEN;
+    for (int v = 0; v < 4 * J; v += 4) {
+        const uint4 four = *(const uint4 *)&from[index_of(v)];
+        ranks[v] = four.x, ranks[v + 1] = four.y, ranks[v + 2] = four.z, ranks[v + 3] = four.w;
+    }
+#pragma unroll
+    for (int v = 0; v < 4 * J; v++) {
+        if (index_of(v) >= n) ranks[v] = RANK_TAKEN;
+    }
 #pragma unroll 1
     for (int slot = 0; slot < count; slot++) {
         uint32_t best = RANK_TAKEN;
@@ -159,19 +165,21 @@ __device__ inline float4 sum_splits(const float *from, int64_t stride, int split
     return sum;
 }
 
-__device__ inline void load_logits(const nk_route_problem &p, const sm80_route_params &q, int64_t m, float *logits)
+/* All threads of the CTA: the logits of `count` tokens from m on. */
+__device__ inline void load_logits(const nk_route_problem &p, const sm80_route_params &q, int64_t m, int count,
+                                   scratch_t *scratch)
 {
-#pragma unroll 2
-    for (int n = 4 * (threadIdx.x & 31); n < q.pitch; n += 128) {
-        const float4 sum = sum_splits(q.partials + m * q.pitch + n, p.m * q.pitch, q.splits);
+    const int quads = q.pitch / 4;
+    for (int i = threadIdx.x; i < count * quads; i += SM80_ROUTE_THREADS) {
+        const int token = i / quads, n = i % quads * 4;
+        const float4 sum = sum_splits(q.partials + (m + token) * q.pitch + n, p.m * q.pitch, q.splits);
         float v[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (!p.alpha.data || n + i < p.n) v[i] = __fmul_rn(alpha_at(p.alpha, n + i), v[i]);
+        for (int j = 0; j < 4; j++) {
+            if (!p.alpha.data || n + j < p.n) v[j] = __fmul_rn(alpha_at(p.alpha, n + j), v[j]);
         }
-        *(float4 *)&logits[n] = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)&scratch[token].logits[n] = make_float4(v[0], v[1], v[2], v[3]);
     }
-    __syncwarp();
 }
 
 /* Ranks of the experts in allowed groups; `groups` has a bit for each, 32 a lane. */
@@ -271,10 +279,10 @@ __device__ inline void store_dense(const nk_route_problem &p, int64_t m, float *
         store_float(output_at(p.weights, 0, m, n), p.weights.dtype, row[n]);
 }
 
-__device__ inline void route_token(const nk_route_problem &p, const sm80_route_params &q, int64_t m, scratch_t &s)
+/* From logits to outputs. */
+__device__ inline void route_token(const nk_route_problem &p, int64_t m, scratch_t &s)
 {
     const int lane = threadIdx.x & 31;
-    load_logits(p, q, m, s.logits);
     const int expert = select_expert(p, s);
     const float weight = weight_of(p, s.logits, s.logits[expert]);
     if (lane < p.top_k) p.ids[m * p.ids_row_stride + lane * p.ids_col_stride] = expert;
@@ -282,7 +290,6 @@ __device__ inline void route_token(const nk_route_problem &p, const sm80_route_p
         store_dense(p, m, s.logits, expert, weight);
     else if (lane < p.top_k)
         store_float(output_at(p.weights, 0, m, lane), p.weights.dtype, weight);
-    __syncwarp();
 }
 
 #endif
