@@ -7,12 +7,13 @@ extern cuda_image cuda_image_sm80_route;
 
 typedef struct tile {
     int32_t tokens, experts, step, stages, ctas, smem_bytes;
+    bool aligned;
 } tile;
 
 static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
-#define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages, ctas) \
-    [SM80_ROUTE_##name] = {tokens, experts, 64 * (k_warps),                          \
-                           stages, ctas,    SM80_ROUTE_SMEM(tokens, experts, k_warps, stages)},
+#define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages, ctas, aligned) \
+    [SM80_ROUTE_##name] = {                                                                   \
+        tokens, experts, 64 * (k_warps), stages, ctas, SM80_ROUTE_SMEM(tokens, experts, k_warps, stages), aligned},
     SM80_ROUTE_TILES(ROW)
 #undef ROW
 };
@@ -36,7 +37,6 @@ typedef struct choice {
 #define MEETING_US 2.5 /* sums to memory, a counter, sums back */
 #define TURN_US 1.2    /* eight tokens */
 #define MAX_SPLITS 32
-#define PATIENCE 20000 /* clocks, some 10 us */
 
 static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 {
@@ -51,18 +51,29 @@ static bool all_resident(const choice *c, const cuda_gpu *gpu)
     return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
 }
 
-/* CTAs of a group that will take part in routing. */
-static int64_t routing_ctas(const choice *c, const cuda_gpu *gpu)
+/* CTAs of a group that may share the routing: one where the others need not be there at the same time. */
+static int64_t waiters_of(const choice *c, const cuda_gpu *gpu)
 {
-    return all_resident(c, gpu) ? c->parts * c->splits : 1;
+    const int64_t ctas = c->parts * c->splits;
+    if (!all_resident(c, gpu)) return 1;
+    return ctas < SM80_ROUTE_MOST_WAITERS ? ctas : SM80_ROUTE_MOST_WAITERS;
 }
 
 /* Tokens that a CTA routes at a time. */
 static int64_t turn_tokens(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t tokens = p->m < tiles[c->tile].tokens ? p->m : tiles[c->tile].tokens;
-    const int64_t fair = nk_ceil_div(tokens, routing_ctas(c, gpu));
+    const int64_t fair = nk_ceil_div(tokens, waiters_of(c, gpu));
     return fair < 1 ? 1 : fair > SM80_ROUTE_WARPS ? SM80_ROUTE_WARPS : fair;
+}
+
+/* CTAs of the launch that share routing: of a group as many as it has turns, but at most the waiters. */
+static int64_t leavers_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const int64_t tokens = tiles[c->tile].tokens, at_once = turn_tokens(c, p, gpu), waiters = waiters_of(c, gpu);
+    if (c->groups == 0) return 1;
+    const int64_t full = nk_ceil_div(tokens, at_once), last = nk_ceil_div(p->m - (c->groups - 1) * tokens, at_once);
+    return (c->groups - 1) * (full < waiters ? full : waiters) + (last < waiters ? last : waiters);
 }
 
 static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
@@ -77,7 +88,7 @@ static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu
     const double sums = crowd * tokens * experts * 4 / BYTES_PER_US;
     const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
     const int64_t at_once = turn_tokens(c, p, gpu);
-    const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * routing_ctas(c, gpu));
+    const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * waiters_of(c, gpu));
     const double turn = TURN_US + (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / BYTES_PER_US;
     return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
                             (double)rounds * turn);
@@ -98,6 +109,7 @@ static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, 
         c.parts = alone ? 1 : c.expert_tiles;
         for (int64_t splits = 1; splits <= most; splits++) {
             c.splits = c.steps ? nk_ceil_div(c.steps, nk_ceil_div(c.steps, splits)) : 1; /* none without a step */
+            if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) continue;
             c.us = time_of(&c, p, gpu);
             if (best->tile < 0 || c.us < best->us) *best = c;
         }
@@ -105,6 +117,15 @@ static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, 
 }
 
 #define INVARIANT_STEPS 8 /* of K, of one split */
+#define INVARIANT_SPLITS 64
+
+static bool is_aligned(const nk_route_problem *p)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)p->x.data | (uint64_t)(uintptr_t)p->w.data;
+    if (p->m > 1) bits |= (uint64_t)p->x.row_stride;
+    if (p->n > 1) bits |= (uint64_t)p->w.row_stride;
+    return bits % 16 == 0;
+}
 
 static nk_status choose(const nk_route_problem *p, choice *best)
 {
@@ -112,14 +133,17 @@ static nk_status choose(const nk_route_problem *p, choice *best)
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     *best = (choice){.tile = -1};
     if (sm80_batch_invariant()) {
-        const tile *t = &tiles[SM80_ROUTE_t32];
+        const int index = is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow; /* which add alike */
+        const tile *t = &tiles[index];
         const int64_t experts = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
-        *best = (choice){SM80_ROUTE_t32, nk_ceil_div(p->m, t->tokens), experts, experts, steps, 1, 0};
+        *best = (choice){index, nk_ceil_div(p->m, t->tokens), experts, experts, steps, 1, 0};
         if (steps) best->splits = nk_ceil_div(steps, INVARIANT_STEPS);
+        if (best->splits > INVARIANT_SPLITS) best->splits = nk_ceil_div(steps, nk_ceil_div(steps, INVARIANT_SPLITS));
         return NK_OK;
     }
     for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
-        if (tiles[i].smem_bytes + 1024 <= gpu->smem_per_cta) consider(p, gpu, i, best);
+        if (tiles[i].smem_bytes + 1024 > gpu->smem_per_cta || tiles[i].aligned != is_aligned(p)) continue;
+        consider(p, gpu, i, best);
     }
     NK_CHECK(best->tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
              gpu->index, gpu->smem_per_cta);
@@ -179,7 +203,8 @@ nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
         .pitch = (int32_t)pitch_of(&c),
         .ctas = (int32_t)(c.parts * c.splits),
         .turn_tokens = (int32_t)turn_tokens(&c, p, gpu),
-        .patience = all_resident(&c, gpu) ? PATIENCE : 0,
+        .waiters = (int32_t)waiters_of(&c, gpu),
+        .leavers = leavers_of(&c, p, gpu),
         .splits = (int32_t)c.splits,
         .steps = (int32_t)c.steps,
         .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),

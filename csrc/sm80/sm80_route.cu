@@ -28,9 +28,11 @@ extern __shared__ uint4 smem[];
 /* Sums of products                                                                                                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <int TOKENS, int EXPERTS, int WARP_TOKENS, int WARP_EXPERTS, int K_WARPS_, int STAGES_> struct tile_t {
+template <int TOKENS, int EXPERTS, int WARP_TOKENS, int WARP_EXPERTS, int K_WARPS_, int STAGES_, bool ALIGNED_>
+struct tile_t {
     static constexpr int T = TOKENS, E = EXPERTS, WT = WARP_TOKENS, WE = WARP_EXPERTS, K_WARPS = K_WARPS_,
                          STAGES = STAGES_;
+    static constexpr bool ALIGNED = ALIGNED_;         /* every row of x and w to 16 bytes */
     static constexpr int CHUNKS = 8 * K_WARPS;        /* 16-byte words of a row and step */
     static constexpr int ROW_STEP = THREADS / CHUNKS; /* rows that all threads fetch at once */
     static constexpr int STEP = 64 * K_WARPS;         /* elements along K */
@@ -52,7 +54,6 @@ typedef struct source {
 typedef struct sources {
     source w, x;
     int inside;
-    bool aligned;
 } sources;
 
 template <typename S> __device__ inline source source_of(const nk_operand &o, int64_t row, int64_t end, int64_t k)
@@ -65,11 +66,6 @@ template <typename S> __device__ inline source source_of(const nk_operand &o, in
     return from;
 }
 
-__device__ inline uint64_t misalignment(const nk_operand &o)
-{
-    return ((uint64_t)(uintptr_t)o.data | (uint64_t)o.row_stride) & 15;
-}
-
 __device__ inline uint4 gather(const uint8_t *from)
 {
     const uint16_t *v = (const uint16_t *)from;
@@ -78,29 +74,26 @@ __device__ inline uint4 gather(const uint8_t *from)
 
 /* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there stay what they are: they only touch
  * sums that nobody reads. */
-template <typename S, int ROWS>
-__device__ inline void fetch_rows(uint4 *to, const source &from, bool inside, bool aligned)
+template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const source &from, bool inside)
 {
     const uint8_t *at = from.at;
-    if (inside && aligned) {
-        const uint32_t slot = shared_address(to);
 #pragma unroll
-        for (int i = 0; i < ROWS / S::ROW_STEP; i++, at += from.step) {
-            if (i < from.present) cp_async_cg(slot + i * S::ROW_STEP * 128, at);
-        }
-        return;
+    for (int i = 0; i < ROWS / S::ROW_STEP; i++, at += from.step) {
+        uint4 *slot = to + i * S::ROW_STEP * 8;
+        if (i >= from.present) continue;
+        if (S::ALIGNED)
+            cp_async_cg_zfill(shared_address(slot), at, inside ? 16 : 0);
+        else
+            *slot = inside ? gather(at) : make_uint4(0, 0, 0, 0);
     }
-#pragma unroll 1
-    for (int i = 0; i < ROWS / S::ROW_STEP && i < from.present; i++, at += from.step)
-        to[i * S::ROW_STEP * 8] = inside ? gather(at) : make_uint4(0, 0, 0, 0);
 }
 
 template <typename S> __device__ inline void fetch(S &s, int stage, sources &from, bool inside)
 {
     const int chunk = threadIdx.x % S::CHUNKS, row = threadIdx.x / S::CHUNKS;
     uint4 *to = &s.ring[stage][chunk / 8][row][(chunk ^ row) % 8];
-    fetch_rows<S, S::E>(to, from.w, inside, from.aligned);
-    fetch_rows<S, S::T>(to + S::E * 8, from.x, inside, from.aligned);
+    fetch_rows<S, S::E>(to, from.w, inside);
+    fetch_rows<S, S::T>(to + S::E * 8, from.x, inside);
     from.w.at += 2 * S::STEP;
     from.x.at += 2 * S::STEP;
 }
@@ -218,8 +211,7 @@ __device__ inline void sum_share(const nk_route_problem &p, const sm80_route_par
     const int inside = rest > 0 ? (int)nk_ceil_div(rest, S::STEP) : 0; /* K is a multiple of 16: no word is cut */
     for (int tile = tile0; tile < min(tile0 + q.tiles_per_cta, q.expert_tiles); tile++) {
         float acc[S::WE / 16][S::WT / 8][4] = {};
-        const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside,
-                              (misalignment(p.w) | misalignment(p.x)) == 0};
+        const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside};
         accumulate<S, BFLOAT>(s, from, steps, acc);
         store_sums<S>(p, q, split, m0, tile * S::E, acc);
     }
@@ -229,72 +221,62 @@ __device__ inline void sum_share(const nk_route_problem &p, const sm80_route_par
 /* From sums to experts                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Counters of a group. */
-enum { ARRIVED, CLAIMED, LEFT };
-
-/* This CTA's first turn; beyond the group's where others see to them. One thread. */
-__device__ inline int first_turn(const sm80_route_params &q, uint64_t *counters, int turns)
+/* The counters that this CTA will use. */
+__device__ inline void prepare(const nk_route_problem &p, const sm80_route_params &q)
 {
-    if (q.ctas == 1) return 0;
-    const int before = (int)count_and_publish(&counters[ARRIVED], q.base);
-    bool complete = before == q.ctas - 1;
-    if (!complete && before >= q.ctas - turns) complete = wait_for(&counters[ARRIVED], q.base, q.ctas, q.patience);
-    return !complete ? turns : turns == 1 ? 0 : (int)count(&counters[CLAIMED], q.base);
+    const int64_t group = blockIdx.x;
+    if (q.ctas > 1 && threadIdx.x < SM80_ROUTE_COUNTERS) {
+        const uint64_t most = q.ctas + (threadIdx.x == ARRIVED ? SM80_ROUTE_GAVE_UP * SM80_ROUTE_MOST_WAITERS : 0);
+        prepare_counter(q.counters + group * SM80_ROUTE_COUNTERS + threadIdx.x, q.base, most);
+    } else if (p.counts && q.leavers > 1 && threadIdx.x == SM80_ROUTE_COUNTERS) {
+        prepare_counter(q.counters + (int64_t)q.groups * SM80_ROUTE_COUNTERS, q.base, q.leavers);
+    }
 }
 
-__device__ inline int next_turn(const sm80_route_params &q, uint64_t *counters, int turn)
+/* Whether this CTA is the last of the launch to route. All threads. */
+__device__ inline bool leave(const sm80_route_params &q)
 {
-    return q.ctas == 1 ? turn + 1 : (int)count(&counters[CLAIMED], q.base);
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint64_t *counter = q.counters + (int64_t)q.groups * SM80_ROUTE_COUNTERS;
+        last = q.leavers == 1 || add_and_publish(counter, q.base, 1) == q.leavers - 1;
+        if (q.leavers > 1 && last) spoil_counter(counter, q.base);
+    }
+    __syncthreads();
+    return last;
 }
 
-/* Whether this CTA is the last of its group to leave. One thread. */
-__device__ inline bool leave(const sm80_route_params &q, uint64_t *counters)
+/* Routes the group's tokens together with its other CTAs; then whether the launch has none left. */
+template <int TOKENS> __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q)
 {
-    if (q.ctas == 1) return true;
-    if (count_and_publish(&counters[LEFT], q.base) != q.ctas - 1) return false;
-    for (int i = 0; i < SM80_ROUTE_COUNTERS; i++)
-        spoil_counter(&counters[i], q.base);
-    return true;
-}
-
-/* Whether it is so in the last group. One thread. */
-__device__ inline bool leave_all(const sm80_route_params &q, uint64_t *counter)
-{
-    if (q.groups <= 1) return true;
-    if (count_and_publish(counter, q.base) != q.groups - 1) return false;
-    spoil_counter(counter, q.base);
-    return true;
-}
-
-/* Routes the group's tokens together with its other CTAs; then whether there is nobody left to route. */
-template <int TOKENS>
-__device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int group, int *shared)
-{
-    const int64_t m0 = (int64_t)group * TOKENS;
+    __shared__ int first, stride;
+    const int64_t m0 = (int64_t)blockIdx.x * TOKENS;
     const int tokens = p.m - m0 < TOKENS ? (int)(p.m - m0) : TOKENS;
     const int turns = (tokens + q.turn_tokens - 1) / q.turn_tokens, warp = threadIdx.x / 32;
-    uint64_t *counters = q.counters + group * SM80_ROUTE_COUNTERS;
+    uint64_t *counters = q.counters + (int64_t)blockIdx.x * SM80_ROUTE_COUNTERS;
     scratch_t *scratch = (scratch_t *)smem; /* [token of a turn] */
-    if (threadIdx.x == 0) *shared = first_turn(q, counters, turns);
+    bool last_to_see = false;
+    if (threadIdx.x == 0) {
+        const share mine = meet(q, counters, turns);
+        first = mine.first;
+        stride = mine.stride;
+        last_to_see = mine.last_to_see;
+    }
     __syncthreads();
-    for (int turn = *shared; turn < turns; turn = *shared) {
+    if (stride == 0) return false;
+    for (int turn = first; turn < turns; turn += stride) {
         const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
-        int next = turns;
-        if (threadIdx.x == 0 && turns > 1) next = next_turn(q, counters, turn); /* under way while this one is routed */
         load_logits(p, q, m0 + token, count, scratch);
         __syncthreads();
         if (warp < count) route_token(p, m0 + token + warp, scratch[warp]);
-        if (threadIdx.x == 0) *shared = next;
         __syncthreads();
     }
-    if (!p.counts) {
-        if (threadIdx.x == 0) leave(q, counters);
-        return false;
+    if (last_to_see) {
+        spoil_counter(&counters[ARRIVED], q.base);
+        spoil_counter(&counters[SEEN], q.base);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) *shared = leave(q, counters) && leave_all(q, q.counters + q.groups * SM80_ROUTE_COUNTERS);
-    __syncthreads();
-    return *shared;
+    return p.counts && leave(q);
 }
 
 template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
@@ -302,25 +284,20 @@ template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_p
     static_assert(sizeof(S) == SM80_ROUTE_SMEM(S::T, S::E, S::K_WARPS, S::STAGES), "the host asks for what is used");
     static_assert(sizeof(S) >= WARPS * sizeof(scratch_t) && sizeof(S) >= sizeof(sort_t), "later uses fit");
     static_assert(sizeof(S) >= 4 * S::K_WARPS * S::T * S::PITCH, "the finished tile takes the place of the operands");
-    __shared__ int shared;
-    const int group = blockIdx.x;
-    bool last = true;
+    bool last = p.counts != NULL;
     if (q.groups > 0) { /* else there is no token, only a permutation of nothing */
-        if (q.ctas > 1 && threadIdx.x < SM80_ROUTE_COUNTERS)
-            prepare_counter(q.counters + group * SM80_ROUTE_COUNTERS + threadIdx.x, q.base, q.ctas + S::T);
-        else if (p.counts && threadIdx.x == SM80_ROUTE_COUNTERS)
-            prepare_counter(q.counters + q.groups * SM80_ROUTE_COUNTERS, q.base, q.groups);
-        sum_share<S, BFLOAT>(p, q, (int64_t)group * S::T);
-        last = route_tokens<S::T>(p, q, group, &shared);
+        prepare(p, q);
+        sum_share<S, BFLOAT>(p, q, (int64_t)blockIdx.x * S::T);
+        last = route_tokens<S::T>(p, q);
     }
-    if (last && p.counts) sort_by_expert(p, *(sort_t *)smem);
+    if (last) sort_by_expert(p, *(sort_t *)smem);
 }
 
-#define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS) \
-    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(          \
-        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)     \
-    {                                                                                                \
-        route<tile_t<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES>, BFLOAT>(p, q);    \
+#define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED) \
+    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(                   \
+        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)              \
+    {                                                                                                         \
+        route<tile_t<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, ALIGNED>, BFLOAT>(p, q);    \
     }
 #define KERNELS(name, ...)                  \
     ROUTE(name, halves, false, __VA_ARGS__) \

@@ -4,15 +4,16 @@
 
 #include "../nk_problem.h"
 
-/* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow): a CTA
- * multiplies EXPERTS rows of w with TOKENS rows of x, 64 K_WARPS elements of K at a time; K_WARPS warps share a warp
- * tile's K. STAGES steps are in shared memory. All but the last, which is for GPUs that have the shared memory, fit the
- * 99 KB of small devices. */
-#define SM80_ROUTE_TILES(X)            \
-    X(t8, 8, 32, 8, 16, 4, 4, 2)       \
-    X(t32, 32, 64, 32, 16, 2, 4, 2)    \
-    X(t128, 128, 128, 64, 32, 1, 3, 2) \
-    X(t128x256, 128, 256, 64, 64, 1, 3, 1)
+/* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow, ALIGNED): a
+ * CTA multiplies EXPERTS rows of w with TOKENS rows of x, 64 K_WARPS elements of K at a time; K_WARPS warps share a
+ * warp tile's K. STAGES steps are in shared memory. ALIGNED: rows of 16-byte words; `narrow` serves all other
+ * addresses. All but t128x256, which is for GPUs that have the shared memory, fit the 99 KB of small devices. */
+#define SM80_ROUTE_TILES(X)               \
+    X(t8, 8, 32, 8, 16, 4, 4, 2, 1)       \
+    X(t32, 32, 64, 32, 16, 2, 4, 2, 1)    \
+    X(narrow, 32, 64, 32, 16, 2, 4, 2, 0) \
+    X(t128, 128, 128, 64, 32, 1, 3, 2, 1) \
+    X(t128x256, 128, 256, 64, 64, 1, 4, 1, 1)
 
 enum {
 #define SM80_ROUTE_INDEX(name, ...) SM80_ROUTE_##name,
@@ -38,11 +39,16 @@ typedef struct sm80_route_params {
     int32_t pitch;
     int32_t ctas;        /* of a group */
     int32_t turn_tokens; /* that a CTA routes at a time, one a warp */
-    int32_t patience;    /* clocks to wait for the other CTAs of a group */
+    int32_t waiters;     /* CTAs of a group that may share the turns */
+    int64_t leavers;     /* CTAs of the launch that route, or that waited to */
     int32_t splits, steps, steps_per_split;
     int32_t expert_tiles, tiles_per_cta; /* of the group; taken in turns by one CTA */
 } sm80_route_params;
 
-#define SM80_ROUTE_COUNTERS 3
+#define SM80_ROUTE_COUNTERS 2
+#define SM80_ROUTE_MOST_CTAS 4095  /* of a group: 12 bits of a counter */
+#define SM80_ROUTE_MOST_WAITERS 31 /* 5 bits above */
+#define SM80_ROUTE_GAVE_UP 4096u
+#define SM80_ROUTE_PATIENCE 20000 /* clocks, some 10 us */
 
 #endif
