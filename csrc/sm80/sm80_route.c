@@ -31,11 +31,13 @@ typedef struct choice {
 } choice;
 
 /* Microseconds on an H200; only ratios matter. */
-#define BYTES_PER_US 60e3 /* from L2 into one SM */
-#define FLOPS_PER_US 3.6e6
-#define STEP_US 0.3    /* a barrier and what it waits for */
+#define BYTES_PER_US 30e3 /* into one SM while all are at work */
+#define FLOPS_PER_US 2.1e6
+#define CROWDED 1.1 /* two CTAs of an SM get into each other's way */
+#define STEP_US 0.3 /* a barrier and what it waits for */
+#define SUM_BYTES_PER_US 60e3
 #define MEETING_US 2.5 /* sums to memory, a counter, sums back */
-#define TURN_US 1.2    /* eight tokens */
+#define TURN_US 1.2    /* up to eight tokens */
 #define MAX_SPLITS 32
 
 static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
@@ -76,6 +78,17 @@ static int64_t leavers_of(const choice *c, const nk_route_problem *p, const cuda
     return (c->groups - 1) * (full < waiters ? full : waiters) + (last < waiters ? last : waiters);
 }
 
+#define ENTRIES_PER_SORTER 1024
+
+/* Those of them that share the sorting, if that is asked for. */
+static int64_t sorters_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const int64_t leavers = leavers_of(c, p, gpu), parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
+    int64_t sorters = leavers < parts ? leavers : parts;
+    if (!all_resident(c, gpu) || sorters < 1) return 1;
+    return sorters < SM80_ROUTE_MOST_WAITERS ? sorters : SM80_ROUTE_MOST_WAITERS;
+}
+
 static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const tile *t = &tiles[c->tile];
@@ -84,12 +97,13 @@ static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu
     const double crowd = (double)(fair < resident ? fair : resident);
     const double tokens = (double)(p->m < t->tokens ? p->m : t->tokens), experts = (double)t->experts;
     const double bytes = (tokens + experts) * t->step * 2, flops = 2.0 * t->tokens * experts * t->step;
-    const double step = larger(crowd * larger(bytes / BYTES_PER_US, flops / FLOPS_PER_US), STEP_US);
-    const double sums = crowd * tokens * experts * 4 / BYTES_PER_US;
+    const double work = crowd * (crowd > 1 ? CROWDED : 1);
+    const double step = larger(work * larger(bytes / BYTES_PER_US, flops / FLOPS_PER_US), STEP_US);
+    const double sums = crowd * tokens * experts * 4 / SUM_BYTES_PER_US;
     const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
     const int64_t at_once = turn_tokens(c, p, gpu);
     const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * waiters_of(c, gpu));
-    const double turn = TURN_US + (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / BYTES_PER_US;
+    const double turn = TURN_US + (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / SUM_BYTES_PER_US;
     return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
                             (double)rounds * turn);
 }
@@ -152,7 +166,7 @@ static nk_status choose(const nk_route_problem *p, choice *best)
 
 static int64_t counter_bytes(const choice *c)
 {
-    return nk_ceil_div((c->groups * SM80_ROUTE_COUNTERS + 1) * 8, 256) * 256;
+    return nk_ceil_div((c->groups + 1) * SM80_ROUTE_COUNTERS * 8, 256) * 256;
 }
 
 static int64_t pitch_of(const choice *c) { return c->expert_tiles * tiles[c->tile].experts; }
@@ -189,6 +203,9 @@ static uint64_t counter_base(void)
     return z ^ z >> 31;
 }
 
+/* In clocks: long enough for CTAs that started together, also on a GPU that is slower than this one's. */
+#define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
+
 nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
 {
     choice c = {0};
@@ -203,8 +220,10 @@ nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
         .pitch = (int32_t)pitch_of(&c),
         .ctas = (int32_t)(c.parts * c.splits),
         .turn_tokens = (int32_t)turn_tokens(&c, p, gpu),
+        .patience = PATIENCE(time_of(&c, p, gpu)),
         .waiters = (int32_t)waiters_of(&c, gpu),
-        .leavers = leavers_of(&c, p, gpu),
+        .leavers = (int32_t)leavers_of(&c, p, gpu),
+        .sorters = (int32_t)sorters_of(&c, p, gpu),
         .splits = (int32_t)c.splits,
         .steps = (int32_t)c.steps,
         .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),

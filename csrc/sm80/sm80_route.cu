@@ -117,7 +117,9 @@ template <typename S> __device__ inline int warp_token()
     return threadIdx.x / 32 / S::K_WARPS / (S::E / S::WE) * S::WT;
 }
 
-template <typename S, bool BFLOAT> __device__ inline void multiply(S &s, int stage, float acc[S::WE / 16][S::WT / 8][4])
+/* Elements 16 FIRST .. 16 LAST of this warp's 64 of a step. */
+template <typename S, bool BFLOAT, int FIRST, int LAST>
+__device__ inline void multiply(S &s, int stage, float acc[S::WE / 16][S::WT / 8][4])
 {
     const int lane = threadIdx.x & 31;
     const uint32_t rows = shared_address(&s.ring[stage][warp_k<S>()][0][0]);
@@ -128,7 +130,7 @@ template <typename S, bool BFLOAT> __device__ inline void multiply(S &s, int sta
     const int a_chunk = lane / 16, b_chunk = S::WT > 8 ? lane / 8 % 2 : lane / 8;
     uint32_t b[4];
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) {
+    for (int kk = FIRST; kk < LAST; kk++) {
         uint32_t a[S::WE / 16][4];
 #pragma unroll
         for (int i = 0; i < S::WE / 16; i++)
@@ -159,9 +161,11 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
         const int ahead = step + S::STAGES - 1;
         cp_async_wait_group<S::STAGES - 2>();
         __syncthreads();
+        /* Few tokens: copies first, they take longest. Many: under multiplications that are under way. */
+        if (S::T >= 128) multiply<S, BFLOAT, 0, 2>(s, stage, acc);
         if (ahead < steps) fetch(s, stage ? stage - 1 : S::STAGES - 1, from, ahead < from.inside);
         cp_async_commit_group();
-        multiply<S, BFLOAT>(s, stage, acc);
+        multiply<S, BFLOAT, S::T >= 128 ? 2 : 0, 4>(s, stage, acc);
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     cp_async_wait_group<0>();
@@ -221,62 +225,72 @@ __device__ inline void sum_share(const nk_route_problem &p, const sm80_route_par
 /* From sums to experts                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The counters that this CTA will use. */
-__device__ inline void prepare(const nk_route_problem &p, const sm80_route_params &q)
+__device__ inline int turns_of(const sm80_route_params &q, int tokens)
 {
-    const int64_t group = blockIdx.x;
-    if (q.ctas > 1 && threadIdx.x < SM80_ROUTE_COUNTERS) {
-        const uint64_t most = q.ctas + (threadIdx.x == ARRIVED ? SM80_ROUTE_GAVE_UP * SM80_ROUTE_MOST_WAITERS : 0);
-        prepare_counter(q.counters + group * SM80_ROUTE_COUNTERS + threadIdx.x, q.base, most);
-    } else if (p.counts && q.leavers > 1 && threadIdx.x == SM80_ROUTE_COUNTERS) {
-        prepare_counter(q.counters + (int64_t)q.groups * SM80_ROUTE_COUNTERS, q.base, q.leavers);
-    }
+    return (tokens + q.turn_tokens - 1) / q.turn_tokens;
 }
 
-/* Whether this CTA is the last of the launch to route. All threads. */
-__device__ inline bool leave(const sm80_route_params &q)
+__device__ inline meeting group_meeting(const sm80_route_params &q, int turns)
 {
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint64_t *counter = q.counters + (int64_t)q.groups * SM80_ROUTE_COUNTERS;
-        last = q.leavers == 1 || add_and_publish(counter, q.base, 1) == q.leavers - 1;
-        if (q.leavers > 1 && last) spoil_counter(counter, q.base);
-    }
-    __syncthreads();
-    return last;
+    return {q.counters + (int64_t)blockIdx.x * MEETING_COUNTERS,
+            q.base,
+            q.ctas,
+            min(q.waiters, turns),
+            q.patience,
+            SM80_ROUTE_MOST_CTAS + 1};
 }
 
-/* Routes the group's tokens together with its other CTAs; then whether the launch has none left. */
-template <int TOKENS> __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q)
+__device__ inline meeting launch_meeting(const sm80_route_params &q)
 {
-    __shared__ int first, stride;
-    const int64_t m0 = (int64_t)blockIdx.x * TOKENS;
-    const int tokens = p.m - m0 < TOKENS ? (int)(p.m - m0) : TOKENS;
-    const int turns = (tokens + q.turn_tokens - 1) / q.turn_tokens, warp = threadIdx.x / 32;
-    uint64_t *counters = q.counters + (int64_t)blockIdx.x * SM80_ROUTE_COUNTERS;
+    return {q.counters + (int64_t)q.groups * MEETING_COUNTERS,
+            q.base,
+            q.leavers,
+            q.sorters,
+            q.patience,
+            1ull << (32 - __clz(q.leavers))};
+}
+
+/* Routes the group's tokens together with its other CTAs; then whether this one is of those that may sort. */
+__device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int64_t m0, int tokens)
+{
+    __shared__ int part, parts;
+    const int turns = turns_of(q, tokens), warp = threadIdx.x / 32;
     scratch_t *scratch = (scratch_t *)smem; /* [token of a turn] */
     bool last_to_see = false;
     if (threadIdx.x == 0) {
-        const share mine = meet(q, counters, turns);
-        first = mine.first;
-        stride = mine.stride;
+        const share mine = meet(group_meeting(q, turns));
+        part = mine.part < mine.parts ? mine.part : turns;
+        parts = mine.parts;
         last_to_see = mine.last_to_see;
     }
     __syncthreads();
-    if (stride == 0) return false;
-    for (int turn = first; turn < turns; turn += stride) {
+    if (parts == 0) return false;
+    for (int turn = part; turn < turns; turn += parts) {
         const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
         load_logits(p, q, m0 + token, count, scratch);
         __syncthreads();
         if (warp < count) route_token(p, m0 + token + warp, scratch[warp]);
         __syncthreads();
     }
-    if (last_to_see) {
-        spoil_counter(&counters[ARRIVED], q.base);
-        spoil_counter(&counters[SEEN], q.base);
+    if (last_to_see) end_meeting(group_meeting(q, turns));
+    return p.counts != NULL;
+}
+
+/* Sorts together with the other CTAs of the launch. */
+__device__ inline void sort_rows(const nk_route_problem &p, const sm80_route_params &q)
+{
+    __shared__ int part, parts;
+    bool last_to_see = false;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const share mine = meet(launch_meeting(q));
+        part = mine.part;
+        parts = mine.parts;
+        last_to_see = mine.last_to_see;
     }
-    return p.counts && leave(q);
+    __syncthreads();
+    if (part < parts) sort_part(p, *(sort_t *)smem, part, parts);
+    if (last_to_see) end_meeting(launch_meeting(q));
 }
 
 template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
@@ -284,13 +298,18 @@ template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_p
     static_assert(sizeof(S) == SM80_ROUTE_SMEM(S::T, S::E, S::K_WARPS, S::STAGES), "the host asks for what is used");
     static_assert(sizeof(S) >= WARPS * sizeof(scratch_t) && sizeof(S) >= sizeof(sort_t), "later uses fit");
     static_assert(sizeof(S) >= 4 * S::K_WARPS * S::T * S::PITCH, "the finished tile takes the place of the operands");
-    bool last = p.counts != NULL;
+    const int64_t m0 = (int64_t)blockIdx.x * S::T;
+    const int tokens = p.m - m0 < S::T ? (int)(p.m - m0) : S::T;
+    bool sorts = true;
     if (q.groups > 0) { /* else there is no token, only a permutation of nothing */
-        prepare(p, q);
-        sum_share<S, BFLOAT>(p, q, (int64_t)blockIdx.x * S::T);
-        last = route_tokens<S::T>(p, q);
+        if (q.ctas > 1 && threadIdx.x < MEETING_COUNTERS)
+            prepare_meeting(group_meeting(q, turns_of(q, tokens)), threadIdx.x);
+        else if (p.counts && q.leavers > 1 && threadIdx.x / 32 == 1 && threadIdx.x % 32 < MEETING_COUNTERS)
+            prepare_meeting(launch_meeting(q), threadIdx.x % 32);
+        sum_share<S, BFLOAT>(p, q, m0);
+        sorts = route_tokens(p, q, m0, tokens);
     }
-    if (last) sort_by_expert(p, *(sort_t *)smem);
+    if (sorts && p.counts) sort_rows(p, q);
 }
 
 #define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED) \

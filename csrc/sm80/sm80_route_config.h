@@ -33,22 +33,22 @@ enum {
 /* How the CTAs of one launch share the work: the grid is [splits][expert parts][groups]. */
 typedef struct sm80_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K */
-    uint64_t *counters; /* [groups][SM80_ROUTE_COUNTERS], then one for the launch */
+    uint64_t *counters; /* [groups][SM80_ROUTE_COUNTERS], then the launch's */
     uint64_t base;      /* what this launch's counters count from */
     int32_t groups;     /* token tiles */
     int32_t pitch;
     int32_t ctas;        /* of a group */
     int32_t turn_tokens; /* that a CTA routes at a time, one a warp */
     int32_t waiters;     /* CTAs of a group that may share the turns */
-    int64_t leavers;     /* CTAs of the launch that route, or that waited to */
+    int32_t leavers;     /* CTAs of the launch that route, or that waited to */
+    int32_t sorters;     /* those of them that may share the sorting */
+    int32_t patience;    /* clocks to wait for others */
     int32_t splits, steps, steps_per_split;
     int32_t expert_tiles, tiles_per_cta; /* of the group; taken in turns by one CTA */
 } sm80_route_params;
 
-#define SM80_ROUTE_COUNTERS 2
-#define SM80_ROUTE_MOST_CTAS 4095  /* of a group: 12 bits of a counter */
-#define SM80_ROUTE_MOST_WAITERS 31 /* 5 bits above */
-#define SM80_ROUTE_GAVE_UP 4096u
-#define SM80_ROUTE_PATIENCE 20000 /* clocks, some 10 us */
+#define SM80_ROUTE_COUNTERS 2     /* of a group */
+#define SM80_ROUTE_MOST_CTAS 4095 /* of a group */
+#define SM80_ROUTE_MOST_WAITERS 31
 
 #endif

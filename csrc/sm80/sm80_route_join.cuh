@@ -35,39 +35,59 @@ __device__ inline uint64_t add_and_publish(uint64_t *counter, uint64_t base, uin
 
 __device__ inline void spoil_counter(uint64_t *counter, uint64_t base) { *(volatile uint64_t *)counter = base - 1; }
 
-/* Counters of a group: CTAs that arrived, and above those the ones that gave up waiting; CTAs that waited to the end.
- */
-enum { ARRIVED, SEEN };
-#define ARRIVALS(counted) ((int)((counted) & (SM80_ROUTE_GAVE_UP - 1)))
+/* A meeting's two counters: CTAs that arrived, and above those the ones that gave up waiting; CTAs that waited. */
+enum { ARRIVED, SEEN, MEETING_COUNTERS };
 
-/* A CTA's tokens of its group, counted in turns. Stride 0: none, and it did not wait for any. */
+/* Who meets: `ctas` come; the last `waiters` of them share the work that comes next. */
+typedef struct meeting {
+    uint64_t *counters;
+    uint64_t base;
+    int ctas, waiters;
+    int patience;     /* clocks */
+    uint64_t gave_up; /* one that did; a power of two above `ctas` */
+} meeting;
+
+/* Threads MEETING_COUNTERS of a CTA, long before it meets. */
+__device__ inline void prepare_meeting(const meeting &m, int counter)
+{
+    const uint64_t most = counter == SEEN ? m.waiters : m.ctas + m.gave_up * (m.waiters - 1);
+    prepare_counter(&m.counters[counter], m.base, most);
+}
+
+/* Part `part` of `parts` of the work; parts 0: no longer needed; part = parts: waited, but in vain. */
 typedef struct share {
-    int first, stride;
+    int part, parts;
     bool last_to_see; /* nobody needs the counters any more */
 } share;
 
-/* The last `waiters` CTAs to arrive share the turns. Those before the very last wait for it, but only for a while: it
- * may be that it cannot start while they are there. Where one gave up, the very last takes all turns; then a turn may
- * be taken twice, with the same result. One thread, after a barrier. */
-__device__ inline share meet(const sm80_route_params &q, uint64_t *counters, int turns)
+/* Those before the very last wait for it, but only for a while: it may be that it cannot start while they are there.
+ * Where one gave up, the very last does all; then a part may be done twice, with the same result. One thread, after a
+ * barrier. */
+__device__ inline share meet(const meeting &m)
 {
-    const int waiters = min(turns, q.waiters);
-    if (q.ctas == 1) return {0, 1, false};
-    const uint64_t before = add_and_publish(&counters[ARRIVED], q.base, 1);
-    const int slot = ARRIVALS(before) - (q.ctas - waiters);
+    if (m.ctas == 1) return {0, 1, false};
+    const uint64_t before = add_and_publish(&m.counters[ARRIVED], m.base, 1), arrivals = m.gave_up - 1;
+    const int slot = (int)(before & arrivals) - (m.ctas - m.waiters);
     if (slot < 0) return {0, 0, false};
-    const bool very_last = slot == waiters - 1;
+    const bool very_last = slot == m.waiters - 1;
     bool complete = very_last;
     const int64_t start = clock64();
-    while (!complete && clock64() - start < SM80_ROUTE_PATIENCE)
-        complete = ARRIVALS(counted(&counters[ARRIVED], q.base)) == q.ctas;
-    if (!complete) complete = ARRIVALS(add_and_publish(&counters[ARRIVED], q.base, SM80_ROUTE_GAVE_UP)) == q.ctas;
+    while (!complete && clock64() - start < m.patience)
+        complete = (counted(&m.counters[ARRIVED], m.base) & arrivals) == m.ctas;
+    if (!complete) complete = (add_and_publish(&m.counters[ARRIVED], m.base, m.gave_up) & arrivals) == m.ctas;
     __threadfence();
     const bool last_to_see =
-        waiters == 1 || atomicAdd((counter_word *)&counters[SEEN], (counter_word)1) - q.base == waiters - 1;
-    if (!complete) return {turns, 1, last_to_see};
-    if (very_last && before >= SM80_ROUTE_GAVE_UP) return {0, 1, last_to_see};
-    return {slot, waiters, last_to_see};
+        m.waiters == 1 || atomicAdd((counter_word *)&m.counters[SEEN], (counter_word)1) - m.base == m.waiters - 1;
+    if (!complete) return {1, 1, last_to_see};
+    if (very_last && before >= m.gave_up) return {0, 1, last_to_see};
+    return {slot, m.waiters, last_to_see};
+}
+
+/* The last to see. */
+__device__ inline void end_meeting(const meeting &m)
+{
+    for (int i = 0; i < MEETING_COUNTERS; i++)
+        spoil_counter(&m.counters[i], m.base);
 }
 
 #endif

@@ -1,8 +1,8 @@
-/* The permutation: a stable counting sort of (token, slot) by expert, by one CTA.
+/* The permutation: a stable counting sort of (token, slot) by expert, by one CTA or in equal parts by several.
  *
- * Warp w takes the w-th part of the entries in order. First every warp counts its entries by expert; then a warp's
- * histogram becomes where its first entry of each expert goes; then it places its entries, 32 at a time, equal experts
- * in lane order. */
+ * A CTA counts all entries by expert: those before its part, those after it, and in its part for each of eight equal
+ * pieces, a warp's each. Then a warp's histogram becomes where its first entry of each expert goes; then it places its
+ * entries, 32 at a time, equal experts in lane order. */
 #ifndef NK_SM80_ROUTE_SORT_CUH
 #define NK_SM80_ROUTE_SORT_CUH
 
@@ -11,7 +11,7 @@
 #define EXPERTS_PER_THREAD (NK_MAX_EXPERTS / SM80_ROUTE_THREADS)
 
 typedef struct sort_t {
-    int32_t next[SM80_ROUTE_WARPS][NK_MAX_EXPERTS];
+    int32_t next[SM80_ROUTE_WARPS][NK_MAX_EXPERTS], before[NK_MAX_EXPERTS], after[NK_MAX_EXPERTS];
     int32_t warp_sums[SM80_ROUTE_WARPS];
 } sort_t;
 
@@ -50,57 +50,58 @@ __device__ inline int32_t sum_before(sort_t &s, int32_t value)
     return before + sum - value;
 }
 
-/* Histograms to places; counts and offsets leave on the way. */
+/* Histograms to places. Counts and offsets leave on the way, from all parts alike. */
 __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
 {
     const int first = threadIdx.x * EXPERTS_PER_THREAD;
     int32_t counts[EXPERTS_PER_THREAD], total = 0;
 #pragma unroll
     for (int i = 0; i < EXPERTS_PER_THREAD; i++) {
-        counts[i] = 0;
+        counts[i] = s.before[first + i] + s.after[first + i];
 #pragma unroll
         for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++)
             counts[i] += s.next[warp][first + i];
         total += counts[i];
     }
-    int32_t place = sum_before(s, total);
+    int32_t offset = sum_before(s, total);
 #pragma unroll
     for (int i = 0; i < EXPERTS_PER_THREAD; i++) {
         if (first + i < p.n) {
             p.counts[first + i] = counts[i];
-            p.offsets[first + i] = place;
-            if (first + i == p.n - 1) p.offsets[p.n] = place + counts[i];
+            p.offsets[first + i] = offset;
+            if (first + i == p.n - 1) p.offsets[p.n] = offset + counts[i];
         }
+        int32_t place = offset + s.before[first + i];
 #pragma unroll
         for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++) {
             const int32_t count = s.next[warp][first + i];
             s.next[warp][first + i] = place;
             place += count;
         }
+        offset += counts[i];
     }
 }
 
-__device__ inline void sort_by_expert(const nk_route_problem &p, sort_t &s)
+/* Entries first .. end, `stride` entries from one batch of a warp to its next. */
+__device__ inline void count_experts(const nk_route_problem &p, int64_t first, int64_t end, int64_t stride,
+                                     int32_t *counts)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int64_t entries = p.m * p.top_k, part = nk_ceil_div(entries, SM80_ROUTE_THREADS) * 32;
-    const int64_t first = warp * part, end = first + part < entries ? first + part : entries;
-    int32_t *next = s.next[warp];
-    __syncthreads();
-    for (int i = threadIdx.x; i < SM80_ROUTE_WARPS * NK_MAX_EXPERTS; i += SM80_ROUTE_THREADS)
-        s.next[0][i] = 0;
-    __syncthreads();
     int experts[BATCH];
-    for (int64_t at = first; at < end; at += 32 * BATCH) {
+#pragma unroll 1
+    for (int64_t at = first; at < end; at += stride) {
         load_experts(p, at, end, experts);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            if (experts[i] != NOBODY) atomicAdd(&next[experts[i]], 1);
+            if (experts[i] != NOBODY) atomicAdd(&counts[experts[i]], 1);
         }
     }
-    __syncthreads();
-    place_experts(p, s);
-    __syncthreads();
+}
+
+__device__ inline void place_entries(const nk_route_problem &p, int64_t first, int64_t end, int32_t *next)
+{
+    const int lane = threadIdx.x & 31;
+    int experts[BATCH];
+#pragma unroll 1
     for (int64_t at = first; at < end; at += 32 * BATCH) {
         load_experts(p, at, end, experts);
 #pragma unroll
@@ -116,6 +117,25 @@ __device__ inline void sort_by_expert(const nk_route_problem &p, sort_t &s)
             __syncwarp();
         }
     }
+}
+
+__device__ inline void sort_part(const nk_route_problem &p, sort_t &s, int part, int parts)
+{
+    const int warp = threadIdx.x >> 5;
+    const int64_t entries = p.m * p.top_k, piece = nk_ceil_div(entries, (int64_t)parts * SM80_ROUTE_THREADS) * 32;
+    const int64_t begin = part * piece * SM80_ROUTE_WARPS, end = min(begin + piece * SM80_ROUTE_WARPS, entries);
+    const int64_t first = begin + warp * piece, last = min(first + piece, entries);
+    const int64_t batch = 32 * BATCH, all = SM80_ROUTE_WARPS * batch;
+    for (int i = threadIdx.x; i < (SM80_ROUTE_WARPS + 2) * NK_MAX_EXPERTS; i += SM80_ROUTE_THREADS)
+        s.next[0][i] = 0; /* before and after, too */
+    __syncthreads();
+    count_experts(p, warp * batch, min(begin, entries), all, s.before);
+    count_experts(p, end + warp * batch, entries, all, s.after);
+    count_experts(p, first, last, batch, s.next[warp]);
+    __syncthreads();
+    place_experts(p, s);
+    __syncthreads();
+    place_entries(p, first, last, s.next[warp]);
 }
 
 #endif
