@@ -33,12 +33,11 @@ typedef struct choice {
 /* Microseconds on an H200; only ratios matter. */
 #define BYTES_PER_US 30e3 /* into one SM while all are at work */
 #define FLOPS_PER_US 2.1e6
-#define CROWDED 1.1 /* two CTAs of an SM get into each other's way */
-#define STEP_US 0.3 /* a barrier and what it waits for */
+#define CROWDED 1.05 /* two CTAs of an SM get into each other's way */
+#define STEP_US 0.3  /* a barrier and what it waits for */
 #define SUM_BYTES_PER_US 60e3
 #define MEETING_US 2.5 /* sums to memory, a counter, sums back */
-#define TURN_US 1.2    /* up to eight tokens */
-#define MAX_SPLITS 32
+#define TURN_US 2.0    /* up to eight tokens */
 
 static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 {
@@ -108,30 +107,34 @@ static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu
                             (double)rounds * turn);
 }
 
-/* A row's sums depend on the tile and the splits: with batch invariance neither depends on M. */
-static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, choice *best)
+static choice shape_of(const nk_route_problem *p, int index)
 {
     const tile *t = &tiles[index];
-    choice c = {
+    return (choice){
         .tile = index,
         .groups = nk_ceil_div(p->m, t->tokens),
         .expert_tiles = nk_ceil_div(p->n, t->experts),
+        .parts = 1,
         .steps = nk_ceil_div(p->k, t->step),
+        .splits = 1,
     };
-    for (int alone = 0; alone < 2; alone++) {
-        const int64_t most = alone || c.steps == 0 ? 1 : c.steps < MAX_SPLITS ? c.steps : MAX_SPLITS;
-        c.parts = alone ? 1 : c.expert_tiles;
-        for (int64_t splits = 1; splits <= most; splits++) {
-            c.splits = c.steps ? nk_ceil_div(c.steps, nk_ceil_div(c.steps, splits)) : 1; /* none without a step */
-            if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) continue;
-            c.us = time_of(&c, p, gpu);
-            if (best->tile < 0 || c.us < best->us) *best = c;
-        }
-    }
 }
 
-#define INVARIANT_STEPS 8 /* of K, of one split */
-#define INVARIANT_SPLITS 64
+/* The best way to share the work of one tile: not at all, or experts and perhaps K. */
+static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, choice *best)
+{
+    static const int8_t splits[] = {1, 2, 3, 4, 6, 7, 8, 10, 14, 16, 28, 32};
+    choice c = shape_of(p, index);
+    for (int i = -1; i < (int)sizeof splits; i++) {
+        c.parts = i < 0 ? 1 : c.expert_tiles;
+        c.splits = i < 0 ? 1 : splits[i];
+        if (c.splits > 1 && c.splits > c.steps) break;
+        if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) break;
+        if (c.splits > 1) c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, c.splits)); /* none without a step */
+        c.us = time_of(&c, p, gpu);
+        if (best->tile < 0 || c.us < best->us) *best = c;
+    }
+}
 
 static bool is_aligned(const nk_route_problem *p)
 {
@@ -141,27 +144,58 @@ static bool is_aligned(const nk_route_problem *p)
     return bits % 16 == 0;
 }
 
+/* Whether a tile is neither far too small nor far too large: the others are not worth the time to think about them. */
+static bool is_near(const nk_route_problem *p, const tile *t)
+{
+    if (!t->aligned) return true;
+    return p->m <= 64 * t->tokens && p->m >= t->tokens / 2 - 15 && (t->experts <= 128 || p->n > 128);
+}
+
+#define INVARIANT_STEPS 8 /* of K, of one split */
+#define INVARIANT_SPLITS 64
+
+/* A row's sums depend on the tile and the splits: neither may depend on M. The two tiles add alike. */
+static choice invariant_choice(const nk_route_problem *p)
+{
+    choice c = shape_of(p, is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow);
+    int64_t steps = nk_ceil_div(c.steps, INVARIANT_SPLITS);
+    if (steps < INVARIANT_STEPS) steps = INVARIANT_STEPS;
+    c.parts = c.expert_tiles;
+    if (c.steps) c.splits = nk_ceil_div(c.steps, steps);
+    return c;
+}
+
 static nk_status choose(const nk_route_problem *p, choice *best)
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     *best = (choice){.tile = -1};
     if (sm80_batch_invariant()) {
-        const int index = is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow; /* which add alike */
-        const tile *t = &tiles[index];
-        const int64_t experts = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
-        *best = (choice){index, nk_ceil_div(p->m, t->tokens), experts, experts, steps, 1, 0};
-        if (steps) best->splits = nk_ceil_div(steps, INVARIANT_STEPS);
-        if (best->splits > INVARIANT_SPLITS) best->splits = nk_ceil_div(steps, nk_ceil_div(steps, INVARIANT_SPLITS));
+        *best = invariant_choice(p);
         return NK_OK;
     }
-    for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
-        if (tiles[i].smem_bytes + 1024 > gpu->smem_per_cta || tiles[i].aligned != is_aligned(p)) continue;
-        consider(p, gpu, i, best);
+    for (int any = 0; any < 2 && best->tile < 0; any++) {
+        for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
+            const tile *t = &tiles[i];
+            const bool fits = t->smem_bytes + 1024 <= gpu->smem_per_cta && t->aligned == is_aligned(p);
+            if (fits && (any || is_near(p, t))) consider(p, gpu, i, best);
+        }
     }
     NK_CHECK(best->tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
              gpu->index, gpu->smem_per_cta);
     return NK_OK;
+}
+
+/* What was chosen. */
+static choice choice_of(const nk_route_problem *p, const nk_plan *plan)
+{
+    choice c = shape_of(p, plan->config);
+    const int64_t ctas = c.groups ? plan->grid / c.groups : 1;
+    if (ctas > 1) {
+        c.parts = c.expert_tiles;
+        c.splits = ctas / c.parts;
+    }
+    return c;
 }
 
 static int64_t counter_bytes(const choice *c)
@@ -208,10 +242,9 @@ static uint64_t counter_base(void)
 
 nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
 {
-    choice c = {0};
+    const choice c = choice_of(p, &exec->plan);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    NK_TRY(choose(p, &c));
     sm80_route_params params = {
         .partials = (float *)((uint8_t *)exec->workspace + counter_bytes(&c)),
         .counters = exec->workspace,
