@@ -2,17 +2,17 @@
  *
  * Work: a group of CTAs shares a tile of tokens. Each multiplies it with one tile of experts over one split of K, or
  * with all expert tiles in turn where there are tokens enough for all SMs. Sums go to the workspace. Once all of a
- * group's are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). The
- * last CTA of the launch sorts by expert where a permutation is wanted (sm80_route_sort.cuh).
+ * group's are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). Last
+ * they sort by expert where a permutation is wanted (sm80_route_sort.cuh).
  *
  * Roles: all warps alike. Experts are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns);
  * fragments come by ldmatrix.
  *
  * Synchronisation: one CTA barrier per step; it publishes the copies of this step, and ends the reads of the stage that
- * is filled next. CTAs meet at a group's counters (sm80_route_join.cuh): `arrived` when sums are written, `claimed` for
- * the next tokens, `left` when done. CTAs wait for the rest of their group only where all can be resident, and only for
- * a while; the last to arrive need not wait and leaves no token behind. Who routes a token changes nothing: sums are
- * added in split order.
+ * is filled next. CTAs meet twice (sm80_route_join.cuh): those of a group when sums are written, those of the launch
+ * when tokens are routed, if there is a permutation to make. The last to arrive never waits and leaves nothing undone;
+ * some of the others wait for it to share the work, only where all can be resident, and only for a while. Who does what
+ * changes nothing: sums are added in split order.
  *
  * Memory: see sm80_route_config.h. */
 #include "sm80_ptx.cuh"

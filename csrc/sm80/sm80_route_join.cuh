@@ -37,6 +37,7 @@ __device__ inline void spoil_counter(uint64_t *counter, uint64_t base) { *(volat
 
 /* A meeting's two counters: CTAs that arrived, and above those the ones that gave up waiting; CTAs that waited. */
 enum { ARRIVED, SEEN, MEETING_COUNTERS };
+static_assert(MEETING_COUNTERS == SM80_ROUTE_COUNTERS, "the host makes room for them");
 
 /* Who meets: `ctas` come; the last `waiters` of them share the work that comes next. */
 typedef struct meeting {
@@ -47,7 +48,7 @@ typedef struct meeting {
     uint64_t gave_up; /* one that did; a power of two above `ctas` */
 } meeting;
 
-/* Threads MEETING_COUNTERS of a CTA, long before it meets. */
+/* One thread for each counter, long before its CTA meets. */
 __device__ inline void prepare_meeting(const meeting &m, int counter)
 {
     const uint64_t most = counter == SEEN ? m.waiters : m.ctas + m.gave_up * (m.waiters - 1);

@@ -8,8 +8,6 @@
 
 #include "sm80_route_topk.cuh"
 
-#define EXPERTS_PER_THREAD (NK_MAX_EXPERTS / SM80_ROUTE_THREADS)
-
 typedef struct sort_t {
     int32_t next[SM80_ROUTE_WARPS][NK_MAX_EXPERTS], before[NK_MAX_EXPERTS], after[NK_MAX_EXPERTS];
     int32_t warp_sums[SM80_ROUTE_WARPS];
@@ -23,13 +21,18 @@ typedef struct sort_t {
 __device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
 {
     const uint32_t k = (uint32_t)p.top_k;
-    const bool contiguous = p.ids_col_stride == 1 && p.ids_row_stride == k;
+    first += threadIdx.x & 31;
+    if (p.ids_col_stride == 1 && p.ids_row_stride == k) {
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            experts[i] = first + i * 32 < end ? __ldcg(p.ids + first + i * 32) : NOBODY;
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
-        const int64_t entry = first + i * 32 + (threadIdx.x & 31);
-        const uint32_t m = (uint32_t)entry / k, slot = (uint32_t)entry % k;
-        const int64_t at = contiguous ? entry : m * p.ids_row_stride + slot * p.ids_col_stride;
-        experts[i] = entry < end ? __ldcg(p.ids + at) : NOBODY;
+        const uint32_t entry = (uint32_t)first + i * 32, m = entry / k, slot = entry % k;
+        const int32_t *at = p.ids + m * p.ids_row_stride + slot * p.ids_col_stride;
+        experts[i] = first + i * 32 < end ? __ldcg(at) : NOBODY;
     }
 }
 
@@ -50,35 +53,38 @@ __device__ inline int32_t sum_before(sort_t &s, int32_t value)
     return before + sum - value;
 }
 
+/* Four neighbouring experts' numbers, a thread's own. */
+__device__ inline int4 *four_of(int32_t *of_experts) { return (int4 *)of_experts + threadIdx.x; }
+
+__device__ inline int4 operator+(int4 a, int4 b) { return make_int4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+
 /* Histograms to places. Counts and offsets leave on the way, from all parts alike. */
 __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
 {
-    const int first = threadIdx.x * EXPERTS_PER_THREAD;
-    int32_t counts[EXPERTS_PER_THREAD], total = 0;
+    static_assert(NK_MAX_EXPERTS == 4 * SM80_ROUTE_THREADS, "every thread has four experts");
+    const int first = threadIdx.x * 4;
+    int4 sum = *four_of(s.before) + *four_of(s.after);
 #pragma unroll
-    for (int i = 0; i < EXPERTS_PER_THREAD; i++) {
-        counts[i] = s.before[first + i] + s.after[first + i];
+    for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++)
+        sum = sum + *four_of(s.next[warp]);
+    const int32_t offset = sum_before(s, sum.x + sum.y + sum.z + sum.w);
+    const int32_t counts[4] = {sum.x, sum.y, sum.z, sum.w};
+    const int32_t offsets[5] = {offset, offset + sum.x, offset + sum.x + sum.y, offset + sum.x + sum.y + sum.z,
+                                offset + sum.x + sum.y + sum.z + sum.w};
 #pragma unroll
-        for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++)
-            counts[i] += s.next[warp][first + i];
-        total += counts[i];
-    }
-    int32_t offset = sum_before(s, total);
-#pragma unroll
-    for (int i = 0; i < EXPERTS_PER_THREAD; i++) {
+    for (int i = 0; i < 4; i++) {
         if (first + i < p.n) {
             p.counts[first + i] = counts[i];
-            p.offsets[first + i] = offset;
-            if (first + i == p.n - 1) p.offsets[p.n] = offset + counts[i];
+            p.offsets[first + i] = offsets[i];
+            if (first + i == p.n - 1) p.offsets[p.n] = offsets[i + 1];
         }
-        int32_t place = offset + s.before[first + i];
+    }
+    int4 place = make_int4(offsets[0], offsets[1], offsets[2], offsets[3]) + *four_of(s.before);
 #pragma unroll
-        for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++) {
-            const int32_t count = s.next[warp][first + i];
-            s.next[warp][first + i] = place;
-            place += count;
-        }
-        offset += counts[i];
+    for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++) {
+        const int4 count = *four_of(s.next[warp]);
+        *four_of(s.next[warp]) = place;
+        place = place + count;
     }
 }
 
@@ -106,6 +112,7 @@ __device__ inline void place_entries(const nk_route_problem &p, int64_t first, i
         load_experts(p, at, end, experts);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
+            if (at + i * 32 >= end) break;
             const int expert = experts[i];
             const uint32_t equal = __match_any_sync(ALL_LANES, expert), lower = equal & ((1u << lane) - 1);
             const int32_t place = expert != NOBODY ? next[expert] : 0;
@@ -126,8 +133,9 @@ __device__ inline void sort_part(const nk_route_problem &p, sort_t &s, int part,
     const int64_t begin = part * piece * SM80_ROUTE_WARPS, end = min(begin + piece * SM80_ROUTE_WARPS, entries);
     const int64_t first = begin + warp * piece, last = min(first + piece, entries);
     const int64_t batch = 32 * BATCH, all = SM80_ROUTE_WARPS * batch;
-    for (int i = threadIdx.x; i < (SM80_ROUTE_WARPS + 2) * NK_MAX_EXPERTS; i += SM80_ROUTE_THREADS)
-        s.next[0][i] = 0; /* before and after, too */
+#pragma unroll
+    for (int i = 0; i < SM80_ROUTE_WARPS + 2; i++)
+        *four_of(s.next[0] + i * NK_MAX_EXPERTS) = make_int4(0, 0, 0, 0); /* before and after, too */
     __syncthreads();
     count_experts(p, warp * batch, min(begin, entries), all, s.before);
     count_experts(p, end + warp * batch, entries, all, s.after);

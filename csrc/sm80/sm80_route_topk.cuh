@@ -1,4 +1,5 @@
-/* One warp routes one token: sums its partial logits, ranks keys, picks the best, weighs them, writes.
+/* A CTA sums the partial logits of a few tokens; then one warp routes one token: ranks keys, picks the best, weighs
+ * them, writes.
  *
  * Lane i owns the experts 128 j + 4 i .. + 3 for j < J. A rank is a key as an integer that orders alike; a lane finds
  * its best rank, two warp reductions find the best of all and the lowest expert that has it. Slot i's result is lane
