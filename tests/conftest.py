@@ -1,10 +1,18 @@
-"""Every test that computes runs on every backend that this build and this machine have."""
+"""Every test that computes runs on every backend that this build and this machine have.
 
+NVFP4KERN_BACKEND=<row> keeps the tests of that row (and those that belong to none). It is taken out
+of the environment: what such a test does with CPU tensors is the CPU's business.
+"""
+
+import os
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-import nvfp4kern
+FORCED = os.environ.pop("NVFP4KERN_BACKEND", "")
+
+import nvfp4kern  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -16,11 +24,20 @@ class Backend:
     c: int
 
 
-ROWS = [
-    Backend(row["name"], "cpu", 1) if row["name"] == "cpu" else Backend(row["name"], "cuda", 12)
-    for row in nvfp4kern.backends()
-    if row["available"]
-]
+def rows():
+    """What the tests can run on: a GPU's row needs a torch that knows GPUs."""
+    found = [
+        Backend(row["name"], "cpu", 1) if row["name"] == "cpu" else Backend(row["name"], "cuda", 12)
+        for row in nvfp4kern.backends()
+        if row["available"] and (row["name"] == "cpu" or torch.cuda.is_available())
+    ]
+    found = [row for row in found if FORCED in ("", row.name)]
+    if not found:
+        raise pytest.UsageError(f"NVFP4KERN_BACKEND={FORCED}: no such backend here")
+    return found
+
+
+ROWS = rows()
 
 
 def pytest_addoption(parser):

@@ -11,6 +11,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 ODD_SHAPES = [(1, 1, 16), (3, 17, 48), (17, 129, 80), (129, 3, 176), (130, 33, 256)]  # M, N, K
 POISON = -4320.0  # exact in every output type
 GUARD = 0xA5
+AROUND = 256  # bytes before and after an input
 
 
 def rng_of(*seed):
@@ -22,11 +23,19 @@ def rng_of(*seed):
 # ---------------------------------------------------------------------------------------------
 
 
+def surrounded(tensor, device):
+    """A contiguous copy on `device`, aligned, in the middle of NaNs: bytes of 0xFF in any dtype."""
+    if tensor.numel() == 0:
+        return tensor.new_empty(tensor.shape, device=device)
+    size = tensor.numel() * tensor.element_size()
+    buffer = torch.full((size + 2 * AROUND,), 0xFF, dtype=torch.uint8, device=device)
+    inner = buffer[AROUND : AROUND + size].view(tensor.dtype).view(tensor.shape)
+    return inner.copy_(tensor)
+
+
 def from_numpy(array, device):
     """A copy; an empty one has the strides of its shape (NumPy gives it zeros)."""
-    if array.size == 0:
-        return torch.from_numpy(array).new_empty(array.shape, device=device)
-    return torch.from_numpy(np.array(array)).to(device)
+    return surrounded(torch.from_numpy(np.array(array)), device)
 
 
 def codes(operand, device, native=True):
@@ -42,7 +51,8 @@ def scale_bytes(array, device, native=True):
 
 def floats(values, dtype, device):
     """Values that `dtype` can represent."""
-    return from_numpy(np.array(values, np.float32), device).to(getattr(torch, dtype))
+    given = torch.from_numpy(np.array(values, np.float32)).to(getattr(torch, dtype))
+    return surrounded(given, device)
 
 
 def values(tensor):

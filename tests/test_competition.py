@@ -136,7 +136,8 @@ def test_a_wrong_result_tensor_is_refused(device, problem, change):
 def test_scales_of_another_shape_are_refused(device, problem):
     """Scales too small for the operand they come with: nothing is read past their end."""
     case = data.competition(problem, dict(ODD_CASES)[problem], device=device)
-    small = data.competition(problem, (1, 16, 1) if problem == "gemv" else (1, 1, 16, 1)).data
+    size = (1, 16, 1) if problem == "gemv" else (1, 1, 16, 1)
+    small = data.competition(problem, size, device=device).data
     operands = 3 if problem == "dual_gemm" else 2
     wrong = (*case.data[:operands], *small[operands:-1], case.data[-1])
     with pytest.raises(ValueError):
