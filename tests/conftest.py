@@ -40,6 +40,19 @@ def rows():
 ROWS = rows()
 
 
+def why_no_gpu():
+    """The reason that a skipped test shows."""
+    if FORCED == "cpu":
+        return "NVFP4KERN_BACKEND=cpu"
+    others = [row for row in nvfp4kern.backends() if row["name"] != "cpu"]
+    why = next((row["why_not"] for row in others if not row["available"]), None)
+    return why or ("torch sees no GPU" if others else "a build without kernels")
+
+
+GPUS = [row for row in ROWS if row.device == "cuda"]
+NO_GPU = [] if GPUS else [pytest.param(None, marks=pytest.mark.skip(reason=why_no_gpu()), id="gpu")]
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
@@ -67,3 +80,10 @@ def backend(request, monkeypatch):
 @pytest.fixture
 def device(backend):
     return backend.device
+
+
+@pytest.fixture(params=GPUS or NO_GPU, ids=lambda row: row.name)
+def gpu(request, monkeypatch):
+    """A backend again, for tests of what only GPUs have: skipped where there is none."""
+    monkeypatch.setenv("NVFP4KERN_BACKEND", request.param.name)
+    return request.param

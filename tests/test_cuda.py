@@ -1,0 +1,207 @@
+"""What surrounds the kernels of every operator: streams, graph captures, workspace, batches."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cuda_calls import OPERATORS, SIZES, Call
+from generators import raw, rng_of
+
+import nvfp4kern
+from nvfp4kern.verify import data
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+every_operator = pytest.mark.parametrize("name", OPERATORS)
+every_size = pytest.mark.parametrize("size", SIZES)
+A_WHILE = 40_000_000  # cycles, some 20 ms: longer than any of these calls takes to enqueue
+
+
+def run_python(program, **environment):
+    """In a fresh process that knows the tests' modules; what it wrote to standard output."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=Path(__file__).parent,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@every_size
+@every_operator
+def test_the_gpu_writes_what_the_cpu_writes(name, size):
+    """Outputs are poisoned, guarded, and of the exact family."""
+    call = Call(name, size=size)
+    for seed in range(3):
+        call.fill(seed).run()
+        call.check(seed)
+
+
+@every_operator
+def test_inputs_are_left_alone(name):
+    call = Call(name)
+    before = [raw(t).copy() for t in call.inputs()]
+    call.run()
+    for tensor, then in zip(call.inputs(), before, strict=True):
+        np.testing.assert_array_equal(raw(tensor), then)
+
+
+@every_operator
+def test_launches_are_ordered_in_the_current_stream(name):
+    """The call comes back while its inputs are yet to be written, and what comes after waits."""
+    call, stream = Call(name, seed=9), torch.cuda.Stream()
+    call.run()
+    right, wrong = call.staged(1), call.staged(2)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(A_WHILE)
+        call.copy(right)
+        call.run()
+        for ours, new in zip(call.inputs(), wrong, strict=True):
+            ours.copy_(new)
+        assert not stream.query()
+    stream.synchronize()
+    call.check(1)
+
+
+@every_size
+@every_operator
+def test_captured_calls_replay_on_new_data(name, size):
+    """Also with outputs and workspace that the capture itself allocates."""
+    call, graph = Call(name, size=size), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call.run()
+        allocated = call.outputs_of(call.function(*call.args, **call.options))
+    for seed in (1, 2, 1):
+        call.fill(seed)
+        graph.replay()
+        call.check(seed)
+        for made, out in zip(allocated, call.outs, strict=True):
+            if not name.startswith("contiguous"):  # rows of nobody hold anything
+                np.testing.assert_array_equal(raw(made), raw(out.tensor))
+
+
+@every_operator
+def test_the_first_call_of_a_process_may_be_captured(name):
+    run_python(f"""
+        import torch
+        from cuda_calls import Call
+        call, graph = Call({name!r}), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call.run()
+        for seed in (1, 2):
+            call.fill(seed)
+            graph.replay()
+            call.check(seed)
+    """)
+
+
+def test_a_first_call_disturbs_no_capture_of_another_thread():
+    run_python("""
+        import threading
+        import torch
+        from cuda_calls import Call
+        captured, other = Call("gemv"), Call("gemm", size="small")
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        captured.run()
+        torch.cuda.synchronize()
+        assert not other.explain()["workspace_bytes"]  # torch's allocator must stay out of it
+        def body():
+            with torch.cuda.stream(stream):
+                other.run()
+        with torch.cuda.graph(graph):  # a capture that watches all threads
+            thread = threading.Thread(target=body)
+            thread.start()
+            thread.join()
+            captured.run()
+        stream.synchronize()
+        other.check(0)
+        captured.fill(1)
+        graph.replay()
+        captured.check(1)
+    """)
+
+
+@pytest.mark.parametrize("byte", (0xFF, 0x7B))
+@every_operator
+def test_workspace_may_hold_anything(name, byte):
+    call = Call(name)
+    size = call.explain()["workspace_bytes"]
+    for _ in range(2):
+        garbage = torch.full((size,), byte, dtype=torch.uint8, device="cuda")
+        del garbage  # the allocator's next block of this size
+        call.fill(3).run()
+        call.check(3)
+
+
+# ---------------------------------------------------------------------------------------------
+# Batch invariance
+# ---------------------------------------------------------------------------------------------
+
+
+def tokens_and_weights(k=4096, n=96, m=200):
+    rng = rng_of(1)
+    operands = data.full_range(rng, m, k), data.full_range(rng, n, k)
+    return [torch.from_numpy(part).cuda() for o in operands for part in (o.codes, o.scales)]
+
+
+def of_gemm(a, sfa, b, sfb):
+    return nvfp4kern.gemm, (a, b, sfa, sfb), {"alpha": 2.0**-10}
+
+
+def of_dual_gemm(a, sfa, b, sfb):
+    half = len(b) // 2
+    args = a, b[:half], b[half:], sfa, sfb[:half], sfb[half:]
+    return nvfp4kern.dual_gemm, args, {"alpha1": 2.0**-22, "alpha2": 2.0**-10}
+
+
+def of_contiguous(a, sfa, b, sfb):
+    offsets = torch.tensor([0, len(a)], dtype=torch.int32, device="cuda")
+    return nvfp4kern.grouped_gemm, (a, b[None], sfa, sfb[None]), {"offsets": offsets, "alpha": 1e-3}
+
+
+def of_bfloats(a, sfa, b, sfb):
+    x = nvfp4kern.dequantize((a, sfa, 2.0**-8), out_dtype="bfloat16")
+    return nvfp4kern.gemm, (x, b, None, sfb), {}
+
+
+@pytest.mark.parametrize("make", (of_gemm, of_dual_gemm, of_contiguous, of_bfloats))
+@pytest.mark.parametrize("asked", (True, False))
+def test_a_row_does_not_depend_on_its_batch_where_that_is_promised(make, asked, monkeypatch):
+    """On data whose sums depend on their order; NVFP4KERN_BATCH_INVARIANT=1 demands the promise."""
+    if asked:
+        monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    a, sfa, b, sfb = tokens_and_weights()
+    seen = {}
+    for rows in (1, 7, 8, 33, 64, 100, 200):
+        function, args, options = make(a[:rows], sfa[:rows], b, sfb)
+        promised = nvfp4kern.explain(function.__name__, *args, **options)["batch_invariant"]
+        assert promised or not asked
+        if promised:
+            seen[rows] = raw(function(*args, **options))
+    for rows, got in seen.items():
+        whole = seen[max(seen)]
+        np.testing.assert_array_equal(got, whole[: got.size].reshape(got.shape), f"{rows} rows")
+
+
+def test_batched_products_are_as_those_of_one(monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    matrix, vector = (
+        data.full_range(rng_of(2), 5, 300, 4096),
+        data.full_range(rng_of(3), 5, 1, 4096),
+    )
+    parts = (matrix.codes, vector.codes, matrix.scales, vector.scales)
+    args = [torch.from_numpy(part).cuda() for part in parts]
+    together = nvfp4kern.gemv(*args, alpha=2.0**-10)
+    for i in range(5):
+        alone = nvfp4kern.gemv(*(t[i] for t in args), alpha=2.0**-10)
+        np.testing.assert_array_equal(raw(alone), raw(together[i]))
