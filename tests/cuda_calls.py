@@ -5,7 +5,11 @@ write the same bytes: into poisoned outputs between guards, from inputs between 
 """
 
 import os
+import subprocess
+import sys
+import textwrap
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -267,3 +271,17 @@ class Call:
         for ours, theirs in zip(self.outs, want.outs, strict=True):
             same(self.name, ours.tensor, theirs.tensor)
         assert all(out.guards_intact() for out in self.outs)
+
+
+def run_python(program, **environment):
+    """In a fresh process that knows the tests' modules; what it wrote to standard output."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=Path(__file__).parent,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

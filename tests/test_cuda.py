@@ -1,15 +1,9 @@
 """What surrounds the kernels of every operator: streams, graph captures, workspace, batches."""
 
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from cuda_calls import OPERATORS, SIZES, Call
+from cuda_calls import OPERATORS, SIZES, Call, run_python
 from generators import raw, rng_of
 
 import nvfp4kern
@@ -20,20 +14,6 @@ pytestmark = pytest.mark.usefixtures("gpu")
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 every_size = pytest.mark.parametrize("size", SIZES)
 A_WHILE = 40_000_000  # cycles, some 20 ms: longer than any of these calls takes to enqueue
-
-
-def run_python(program, **environment):
-    """In a fresh process that knows the tests' modules; what it wrote to standard output."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=Path(__file__).parent,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @every_size

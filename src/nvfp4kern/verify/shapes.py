@@ -67,6 +67,12 @@ TESTS = {
     "dual_gemm": DUAL_GEMM_TESTS,
     "group_gemm": GROUP_GEMM_TESTS,
 }
+BENCHMARKS = {
+    "gemv": GEMV_BENCHMARKS,
+    "gemm": GEMM_BENCHMARKS,
+    "dual_gemm": DUAL_GEMM_BENCHMARKS,
+    "group_gemm": GROUP_GEMM_BENCHMARKS,
+}
 
 
 def multiply_adds(problem, shape):
