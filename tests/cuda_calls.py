@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -274,11 +273,11 @@ class Call:
 
 
 def run_python(program, **environment):
-    """In a fresh process that knows the tests' modules; what it wrote to standard output."""
+    """In a fresh process that finds the modules that this one finds; its standard output."""
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path if folder)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=Path(__file__).parent,
-        env=os.environ | environment,
+        env=os.environ | {"PYTHONPATH": path} | environment,
         capture_output=True,
         text=True,
         timeout=300,
