@@ -2,24 +2,27 @@
 
 The problems are tiny: K = 16, one block of products for each of 16 outputs (drop-ins: of one output
 per group). That little arithmetic (0.6 us of a gemv on the CPU) is not subtracted: the table shows
-whole calls, as Python sees them. Results are checked against the float64 oracle before anything is
-timed. Exits with 2 where a result is wrong, with 1 where a bar is missed.
+whole calls, as Python sees them. With a GPU: from Python's call until the launch has returned, the
+GPU idle, next to a bare launch from C in the same run. Results are checked against the float64
+oracle before anything is timed. Exits with 2 where a result is wrong, with 1 where a bar is missed.
 """
 
 import statistics
 import sys
 from time import perf_counter
 
+import bare_launch
 import numpy as np
 import torch
 
 import nvfp4kern
 from nvfp4kern.competition.nvfp4_gemm import custom_kernel as drop_in_gemm
+from nvfp4kern.competition.nvfp4_gemv import custom_kernel as drop_in_gemv
 from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel as drop_in_group_gemm
 from nvfp4kern.verify import data, reference
 
 K = 16
-BATCHES, CALLS = 51, 4000
+BATCHES, CALLS, LAUNCHES = 51, 4000, 2000
 
 
 def dense_cases():
@@ -66,6 +69,7 @@ def drop_in_cases():
 
 
 def check(got, expected):
+    got = got.cpu() if isinstance(got, torch.Tensor) else got
     return reference.check(
         np.asarray(got, np.float32).reshape(expected.exact.shape), expected, "float16"
     ).ok
@@ -74,8 +78,14 @@ def check(got, expected):
 def check_drop_in(result, case):
     """Every result against the oracle; both are [L, M, N] once permuted back."""
     results = result if isinstance(result, list) else [result]
-    expected = [reference.gemm(a.values, b.values) for a, b in case.operands]
+    c = 12 if results[0].is_cuda else 1
+    expected = [reference.gemm(a.values, b.values, c=c) for a, b in case.operands]
     return all(check(r.permute(2, 0, 1), e) for r, e in zip(results, expected, strict=True))
+
+
+def quartiles(samples):
+    low, median, high = statistics.quantiles(samples, n=4)
+    return median, low, high
 
 
 def microseconds(call):
@@ -86,27 +96,64 @@ def microseconds(call):
         for _ in range(CALLS):
             call()
         times.append((perf_counter() - start) / CALLS * 1e6)
-    low, median, high = statistics.quantiles(times, n=4)
-    return median, low, high
+    return quartiles(times)
+
+
+def launch_microseconds(call):
+    """Median and quartiles over single calls, each with the GPU idle."""
+    times = []
+    for _ in range(LAUNCHES):
+        torch.cuda.synchronize()
+        start = perf_counter()
+        call()
+        times.append((perf_counter() - start) * 1e6)
+    return quartiles(times[LAUNCHES // 10 :])
+
+
+def show(name, timed, bar=None):
+    """Prints a row; whether it misses its bar."""
+    median, low, high = timed
+    too_slow = bar is not None and median >= bar
+    verdict = "MISSED" if too_slow else "ok" if bar else ""
+    spread = f"[{low:.2f}, {high:.2f}]"
+    print(f"{name:<36}{median:8.2f}{spread:>18}{f'< {bar:.3g}' if bar else '':>8}  {verdict}")
+    return too_slow
+
+
+def run(cases, measure):
+    """(wrong, missed) of cases (name, call, right, bar); a wrong one is not timed."""
+    wrong = missed = 0
+    for name, call, right, bar in cases:
+        if right:
+            missed += show(name, measure(call), bar)
+        else:
+            print(f"{name:<36}{'':>34}  WRONG RESULT, not timed")
+            wrong += 1
+    return wrong, missed
+
+
+def gpu_cases(bare):
+    """The drop-ins, each with its bar: a bare launch and what we may add to it."""
+    matrix = data.competition("gemv", (128, 256, 1), benign=False, device="cuda")
+    many = data.competition("group_gemm", [(64, 128, 256, 1)] * 8, benign=False, device="cuda")
+    for name, call, case, allowed in [
+        ("gemv", lambda: drop_in_gemv(matrix.data), matrix, 2),
+        ("group_gemm, 8 groups", lambda: drop_in_group_gemm(many.data), many, 8),
+    ]:
+        yield f"drop-in {name}, to launch", call, check_drop_in(call(), case), bare + allowed
 
 
 def main():
     cases = [(name, call, check(call(), want), bar) for name, call, want, bar in dense_cases()]
     cases += [(name, call, check_drop_in(call(), c), bar) for name, call, c, bar in drop_in_cases()]
-    wrong = missed = 0
     print(f"torch {torch.__version__}, NumPy {np.__version__}, Python {sys.version.split()[0]}")
-    print(f"{'call':<32}{'us':>8}{'[quartiles]':>18}{'bar':>8}  verdict")
-    for name, call, right, bar in cases:
-        if not right:
-            print(f"{name:<32}{'':>34}  WRONG RESULT, not timed")
-            wrong += 1
-            continue
-        median, low, high = microseconds(call)
-        too_slow = bar is not None and median >= bar
-        missed += too_slow
-        verdict = "MISSED" if too_slow else "ok" if bar else ""
-        spread = f"[{low:.2f}, {high:.2f}]"
-        print(f"{name:<32}{median:8.2f}{spread:>18}{f'< {bar:g}' if bar else '':>8}  {verdict}")
+    print(f"{'call':<36}{'us':>8}{'[quartiles]':>18}{'bar':>8}  verdict")
+    wrong, missed = run(cases, microseconds)
+    if torch.cuda.is_available():
+        bare = quartiles(bare_launch.samples(LAUNCHES)[LAUNCHES // 10 :])
+        show(f"bare launch, {torch.cuda.get_device_name()}", bare)
+        on_gpu = run(gpu_cases(bare[0]), launch_microseconds)
+        wrong, missed = wrong + on_gpu[0], missed + on_gpu[1]
     return 2 if wrong else 1 if missed else 0
 
 
