@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Every kernel under compute-sanitizer's memcheck, racecheck, initcheck and synccheck: tests/sanitize_gpu.sh [tool ..]
+#
+# $PYTHON must find nvfp4kern and a torch that sees a GPU. The tools run side by side. torch's allocator goes without its
+# cache, so that an allocation ends where its tensor does and new memory is uninitialised.
+set -euo pipefail
+
+die() { echo "sanitize_gpu.sh: $*" >&2; exit 1; }
+
+python=${PYTHON:-python3}
+cases=$(cd "$(dirname "$0")" && pwd)/sanitize_cases.py
+reports=$(mktemp -d)
+trap 'rm -rf "$reports"' EXIT
+[ $# -gt 0 ] || set -- memcheck racecheck initcheck synccheck
+sanitizer=$(PATH="$PATH:/usr/local/cuda/bin" command -v compute-sanitizer) || die "no compute-sanitizer"
+
+sanitized() { # tool, argument of the program
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$1" --error-exitcode 9 --print-limit 20 \
+        "$python" "$cases" "$2"
+}
+
+echo "-- the kernels"
+"$python" "$cases" kernels || die "not every kernel ran"
+
+echo "-- the sanitizer sees a bug"
+if sanitized memcheck bug > "$reports/bug" 2>&1; then die "a read past the end of an allocation went unnoticed"; fi
+grep -q 'Invalid __global__ read' "$reports/bug" || { cat "$reports/bug" >&2; die "expected an invalid read"; }
+echo "found, as it must be"
+
+declare -A started
+for tool in "$@"; do
+    sanitized "$tool" run > "$reports/$tool" 2>&1 &
+    started[$tool]=$!
+done
+failed=
+for tool in "$@"; do
+    if wait "${started[$tool]}"; then
+        echo "-- $tool: $(grep 'SUMMARY' "$reports/$tool" || die "$tool gave no summary")"
+    else
+        echo "-- $tool: FAILED"
+        head -n 200 "$reports/$tool"
+        failed="$failed $tool"
+    fi
+done
+[ -z "$failed" ] || die "errors found by:$failed"
