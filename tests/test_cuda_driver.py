@@ -232,7 +232,7 @@ def test_ptx_text_from_a_folder_replaces_the_built_in_kernels(gpu, tmp_path):
     text = tmp_path / f"{image}.ptx"
     text.write_text("this is no PTX\n")
     said = run_python(CALL_GEMV, NVFP4KERN_PTX_DIR=str(tmp_path))
-    assert "cuLibraryLoadData" in said and image in said and "CUDA_ERROR" in said
+    assert "CUDA_ERROR" in said and image in said  # found out when loaded, or when first needed
 
     nvcc, source = shutil.which("nvcc"), CSRC / gpu.name / f"{image}.cu"
     if not nvcc or not source.is_file():
