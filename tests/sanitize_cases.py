@@ -1,52 +1,187 @@
-"""Every operator in every kernel that a plan can pick, at small odd shapes: for sanitize_gpu.sh.
+"""Every operator in every kernel that plans pick at small and odd shapes, for sanitize_gpu.sh.
 
-    python tests/sanitize_cases.py run | kernels | bug
+    python tests/sanitize_cases.py kernels | run | bug
 
-`run` calls them, `kernels` also prints the kernels that ran and fails where one of the extension's
-did not, `bug` reads past the end of an allocation, which memcheck must see.
+`kernels` prints what ran and fails where a kernel of the extension did not, `run` is for a
+sanitizer to watch, `bug` reads past the end of an allocation, which memcheck must see.
 """
 
 import ctypes
+import itertools
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
-from cuda_calls import OPERATORS, leaves, mapped
-from generators import rng_of
+from cuda_calls import leaves
 
 import nvfp4kern
 
 FATBIN = (0xBA55ED50).to_bytes(4, "little")  # how one begins
+M = (1, 5, 12, 20, 30, 50, 64, 100, 130, 300)
+N = (17, 33, 100, 260, 520, 1100, 2100)
+K = (48, 144, 528, 1024, 4096)
+FLOATS = {"halves": torch.float16, "bfloats": torch.bfloat16, "floats": torch.float32}
+PLAIN = {f"plain {name}": FLOATS[name] for name in ("halves", "bfloats")}
 
-# M, N, K: one step of K and many, a tile of every size, more than one tile of the largest.
-SHAPES = [
-    (1, 33, 48), (3, 70, 2064), (12, 70, 528), (30, 130, 272), (60, 200, 144), (40, 516, 1040),
-    (130, 270, 80), (260, 1100, 144), (300, 2500, 272),
-]  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------
+# Where tensors come from
+# ---------------------------------------------------------------------------------------------
+
+
+def blank(shape, dtype, top=0, *, buffer=[]):  # noqa: B006
+    """A view of one buffer: plans look at no values."""
+    if not buffer:
+        buffer.append(torch.empty(2**28, dtype=torch.uint8, device="cuda"))
+    size = torch.Size(shape).numel() * dtype.itemsize
+    return buffer[0][:size].view(dtype).view(shape)
+
+
+def random(shape, dtype, top=0):
+    """An allocation of its own; int32: offsets up to `top`. Filled by a copy, not by a kernel."""
+    if dtype == torch.int32:
+        return torch.linspace(0, top, *shape).to(dtype).cuda()
+    if dtype == torch.uint8:
+        return torch.randint(0, 256, shape, dtype=dtype).cuda()
+    return torch.randn(shape).to(dtype).cuda()
+
+
+# ---------------------------------------------------------------------------------------------
+# The operators: (function, arguments, options) of tensors from `new`
+# ---------------------------------------------------------------------------------------------
+
+
+def operand(new, kind, *shape):
+    if kind in FLOATS | PLAIN:
+        return new(shape, (FLOATS | PLAIN)[kind]), None
+    *rows, k = shape
+    return new((*rows, k // 2), torch.uint8), new((*rows, k // 16), torch.uint8)
+
+
+def weights(new, kind, *shape):
+    return operand(new, kind if kind in PLAIN else "codes", *shape)
+
+
+def gemv(kind, new, m, n, k):
+    batch = min(m, 3)
+    (a, sfa), (b, sfb) = operand(new, "codes", batch, n, k), operand(new, kind, batch, 1, k)
+    return nvfp4kern.gemv, (a, b, sfa, sfb), {}
+
+
+def gemm(kind, new, m, n, k):
+    (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, n, k)
+    return nvfp4kern.gemm, (a, b, sfa, sfb), {}
+
+
+def dual_gemm(kind, new, m, n, k):
+    (a, sfa), *both = operand(new, kind, m, k), *(weights(new, kind, n, k) for _ in range(2))
+    (b1, sfb1), (b2, sfb2) = both
+    return nvfp4kern.dual_gemm, (a, b1, b2, sfa, sfb1, sfb2), {"alpha1": 2.0**-16}
+
+
+def group_list(kind, new, m, n, k):
+    sizes = (m, n, k), (3, n + 1, 32)
+    a, sfa = zip(*(operand(new, kind, m, k) for m, _, k in sizes), strict=True)
+    b, sfb = zip(*(weights(new, kind, n, k) for _, n, k in sizes), strict=True)
+    scales = [list(sf) if sf[0] is not None else None for sf in (sfa, sfb)]
+    return nvfp4kern.grouped_gemm, (list(a), list(b), *scales), {}
+
+
+def contiguous(kind, new, m, n, k):
+    (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, 3, n, k)
+    return nvfp4kern.grouped_gemm, (a, b, sfa, sfb), {"offsets": new((4,), torch.int32, m)}
+
+
+def route(options, kind, new, m, n, k):
+    n = min(n, 1024)
+    args = new((m, k), FLOATS[kind]), new((n, k), FLOATS[kind])
+    return nvfp4kern.route, (*args, min(n, 6)), options
+
+
+def quantize(options, kind, shift, new, m, n, k):
+    x = new((m, k + 16), FLOATS[kind])[:, shift : shift + k]
+    return nvfp4kern.quantize, (x,), options
+
+
+def quantize_by_expert(kind, new, m, n, k):
+    options = {"scale_layout": "blocked", "offsets": new((4,), torch.int32, m)}
+    return nvfp4kern.quantize, (new((m, k), FLOATS[kind]),), options
+
+
+def dequantize(dtype, new, m, n, k):
+    return nvfp4kern.dequantize, ((*operand(new, "codes", m, k), 0.5),), {"out_dtype": dtype}
+
+
+def to_blocked(new, m, n, k):
+    return nvfp4kern.to_blocked, (operand(new, "codes", m, k)[1],), {}
+
+
+def from_blocked(new, m, n, k):
+    buffer = new((-(-m // 128) * 128, -(-k // 64) * 4), torch.uint8)
+    return nvfp4kern.from_blocked, (buffer, m, k // 16), {}
+
+
+ROUTES = [
+    {},
+    {"score": "softmax_topk", "dense": True},
+    {"score": "softmax_topk", "renormalize": True, "out_dtype": "bfloat16"},
+    {"score": "sigmoid", "permutation": True},
+]
+BUILDERS = [
+    *(
+        partial(make, kind)
+        for make in (gemv, gemm, dual_gemm)
+        for kind in ("codes", "halves", "bfloats")
+    ),
+    *(
+        partial(make, kind)
+        for make in (group_list, contiguous)
+        for kind in ("codes", "halves", "bfloats", *PLAIN)
+    ),
+    *(partial(route, options, kind) for options in ROUTES for kind in ("halves", "bfloats")),
+    *(
+        partial(quantize, {"global_scale": scale}, kind, shift)
+        for scale in (None, "amax")
+        for kind in FLOATS
+        for shift in (0, 1)
+    ),
+    *(partial(quantize_by_expert, kind) for kind in FLOATS),
+    *(partial(dequantize, dtype) for dtype in ("float16", "bfloat16", "float32")),
+    to_blocked,
+    from_blocked,
+]
 
 
 def cases():
-    """(name, call) for whatever makes a plan that none before it made."""
+    """(builder, shape): the smallest for each builder, kernel, and whether there is workspace."""
+    shapes = sorted(itertools.product(M, N, K), key=lambda shape: shape[0] * shape[1] * shape[2])
     seen = set()
-    for shape in SHAPES:
-        for name, make in OPERATORS.items():
-            function, args, options = make(rng_of(0), *shape)
-            args, options = mapped(lambda t: t.cuda(), (args, options))
-            plan = nvfp4kern.explain(function.__name__, *args, **options)
-            key = name, plan["kernel"], plan["workspace_bytes"] > 0
-            if key not in seen:
-                seen.add(key)
-                yield name, lambda f=function, a=args, o=options: f(*a, **o)
+    for build, shape in itertools.product(BUILDERS, shapes):
+        function, args, options = build(blank, *shape)
+        plan = nvfp4kern.explain(function.__name__, *args, **options)
+        key = build, plan["kernel"], plan["workspace_bytes"] > 0
+        if key not in seen:
+            seen.add(key)
+            yield build, shape
+
+
+# ---------------------------------------------------------------------------------------------
+# Commands; they return the exit status
+# ---------------------------------------------------------------------------------------------
 
 
 def run():
     """Reading a result back shows initcheck what was not written; rows of nobody never are."""
-    for name, call in cases():
-        results = leaves((call(),))
+    torch.manual_seed(0)
+    for build, shape in list(cases()):
+        function, args, options = build(random, *shape)
+        results = leaves((function(*args, **options),))
         torch.cuda.synchronize()
-        if not name.startswith("contiguous"):
-            mapped(lambda t: t.view(torch.uint8).cpu(), results)
+        for result in results:
+            if "offsets" not in options:
+                result.view(torch.uint8).cpu()
 
 
 def embedded():
@@ -55,8 +190,7 @@ def embedded():
     driver, code, names = ctypes.CDLL("libcuda.so.1"), extension.read_bytes(), set()
     for fatbin in re.finditer(re.escape(FATBIN), code):
         library, count, name = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_char_p()
-        image = code[fatbin.start() :]
-        nothing = None, None, 0
+        image, nothing = code[fatbin.start() :], (None, None, 0)
         assert driver.cuLibraryLoadData(ctypes.byref(library), image, *nothing, *nothing) == 0
         driver.cuLibraryGetKernelCount(ctypes.byref(count), library)
         found = (ctypes.c_void_p * count.value)()
@@ -68,8 +202,8 @@ def embedded():
 
 
 def kernels():
-    """Prints what ran; 1 where not everything did, the exit status."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    """Prints what ran; 1 where not everything did."""
+    with torch.profiler.profile(acc_events=True) as profile:
         run()
     ran = {event.key for event in profile.key_averages() if re.match(r"sm\d+_", event.key)}
     left = sorted(embedded() - ran)
@@ -81,8 +215,7 @@ def kernels():
 
 def bug():
     """A matrix whose memory is cut short after its shape is known."""
-    function, args, options = OPERATORS["gemv_of_halves"](rng_of(0), 1, 300, 2048)
-    args, options = mapped(lambda t: t.cuda(), (args, options))
+    function, args, options = gemv("halves", random, 1, 300, 2048)
     args[0].untyped_storage().resize_(1024)
     function(*args, **options)
     torch.cuda.synchronize()
