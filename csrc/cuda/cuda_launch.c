@@ -146,7 +146,11 @@ static nk_status load_bytes(cuda_image *image, const void *bytes, CUlibrary *lib
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
     CUresult result = driver->cuLibraryLoadData(library, bytes, options, values, 2, NULL, NULL, 0);
     nk_status status = cuda_driver_check(result, "cuLibraryLoadData", image->name);
-    if (status == NK_OK || !log[0]) return status;
+    if (!log[0]) return status;
+    if (status == NK_OK) { /* PTX that does not compile; the driver would only say so when asked for a kernel */
+        driver->cuLibraryUnload(*library);
+        return nk_fail(NK_BACKEND_ERROR, "cuLibraryLoadData of %s: %s", image->name, log);
+    }
     char message[256];
     snprintf(message, sizeof message, "%s", nk_status_message());
     return nk_fail(status, "%s: %s", message, log);
