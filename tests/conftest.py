@@ -1,7 +1,8 @@
 """Every test that computes runs on every backend that this build and this machine have.
 
 NVFP4KERN_BACKEND=<row> keeps the tests of that row (and those that belong to none). It is taken out
-of the environment: what such a test does with CPU tensors is the CPU's business.
+of the environment: what such a test does with CPU tensors is the CPU's business. NVFP4KERN_TESTED
+hands it on to the processes of pytest-xdist.
 """
 
 import os
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-FORCED = os.environ.pop("NVFP4KERN_BACKEND", "")
+FORCED = os.environ.pop("NVFP4KERN_BACKEND", os.environ.get("NVFP4KERN_TESTED", ""))
+os.environ["NVFP4KERN_TESTED"] = FORCED
 
 import nvfp4kern  # noqa: E402
 

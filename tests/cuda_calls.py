@@ -71,6 +71,13 @@ def dual_gemm(rng, m, n, k):
     return nvfp4kern.dual_gemm, [a, b1, b2, sfa, sfb1, sfb2], {"alpha1": 2.0**-9, "alpha2": 2.0**-4}
 
 
+def dual_gemm_of_halves(rng, m, n, k):
+    a = integers(rng, "float16", m, k)
+    (b1, sfb1), (b2, sfb2) = nvfp4(rng, n, k), nvfp4(rng, n, k)
+    options = {"alpha1": 2.0**-9, "alpha2": 2.0**-4, "activation": "relu", "out_dtype": "float32"}
+    return nvfp4kern.dual_gemm, [a, b1, b2, None, sfb1, sfb2], options
+
+
 def group_list(rng, m, n, k):
     sizes = [(m, n, k), (1, n + 1, 32), (0, n, k), (3 * m, 2 * n, k + 16)]
     a, sfa = zip(*(nvfp4(rng, rows, depth) for rows, _, depth in sizes), strict=True)
@@ -165,9 +172,9 @@ OPERATORS = {
     make.__name__: make
     for make in (
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
-        group_list, group_list_of_halves, contiguous, contiguous_of_bfloats, contiguous_of_halves,
-        route, route_sigmoid, route_dense, quantize, quantize_amax, quantize_by_expert,
-        dequantize, to_blocked, from_blocked,
+        dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
+        contiguous_of_halves, route, route_sigmoid, route_dense, quantize, quantize_amax,
+        quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip
 

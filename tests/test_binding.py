@@ -131,7 +131,9 @@ def test_global_scale_must_be_a_positive_number(scale):
 NAMES = ("a", "b", "sfa", "sfb")
 
 
-@pytest.mark.parametrize("value", [[1, 2], object(), 3, "x"], ids=str)
+@pytest.mark.parametrize(
+    "value", [[1, 2], object(), 3, "x"], ids=lambda value: type(value).__name__
+)
 @pytest.mark.parametrize("position", range(4))
 def test_objects_without_dlpack(position, value):
     args = list(OPERANDS)

@@ -164,12 +164,19 @@ def test_dual_gemm(backend, seed, make, m, n, k, form, dtype, order, activation,
 
 
 @check
-@given(seeds, makers, st.lists(st.tuples(sizes, sizes, ks), max_size=6), forms, dtypes, orders)
+@given(
+    seeds,
+    makers,
+    st.lists(st.tuples(sizes, sizes, ks), min_size=1, max_size=6),
+    forms,
+    dtypes,
+    orders,
+)
 def test_grouped_gemm_list(backend, seed, make, groups, form, dtype, order):
     rng, device = rng_of(seed), backend.device
     pairs = [(make(rng, m, k), make(rng, n, k)) for m, n, k in groups]
     outs = [Guarded((m, n), dtype, device, order) for m, n, _ in groups]
-    sides = list(zip(*pairs, strict=True)) or [(), ()]
+    sides = list(zip(*pairs, strict=True))
     args = [[codes(o, device) for o in side] for side in sides]
     for side, f in zip(sides, form, strict=True):
         args.append([scales(o, f, rng, device) for o in side])
