@@ -18,12 +18,15 @@ sanitizer=$(PATH="$PATH:/usr/local/cuda/bin" command -v compute-sanitizer) || di
 limits=("" 101376) # shared memory that a CTA may have, the device's own and that of small ones: plans differ
 
 sanitized() { # tool, argument of the program
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$1" --error-exitcode 9 --print-limit 20 \
-        "$python" "$cases" "$2"
+    local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
+    if [ "$1" = memcheck ]; then options+=(--destroy-on-device-error kernel); fi # on to the next kernel
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
 }
 
 watched() { # tool
-    for limit in "${limits[@]}"; do NVFP4KERN_SMEM_LIMIT=$limit sanitized "$1" run || return; done
+    local code=0
+    for limit in "${limits[@]}"; do NVFP4KERN_SMEM_LIMIT=$limit sanitized "$1" run || code=$?; done
+    return $code
 }
 
 echo "-- the kernels"
@@ -49,7 +52,7 @@ for tool in "$@"; do
         echo "-- $tool, $((SECONDS - begin)) s: $(grep 'SUMMARY' "$reports/$tool" | tr -d '\n')"
     else
         echo "-- $tool: FAILED"
-        head -n 200 "$reports/$tool"
+        grep -v 'Host Frame' "$reports/$tool" | head -n 150
         failed="$failed $tool"
     fi
 done
