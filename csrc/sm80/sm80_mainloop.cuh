@@ -105,8 +105,8 @@ __device__ inline int clamped(int value, int most) { return max(0, min(value, mo
 
 template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
 {
-    if (valid > 0 && is_aligned(from, BYTES)) {
-        cp_async_zfill<BYTES>(shared_address(to), from, valid);
+    if (valid == BYTES && is_aligned(from, BYTES)) {
+        cp_async<BYTES>(shared_address(to), from);
         return;
     }
 #pragma unroll 1

@@ -6,13 +6,7 @@
 
 __device__ inline uint32_t shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
 
-/* Copies the first `valid` of BYTES = 4, 8 or 16 bytes and zeros the rest; both addresses aligned to BYTES. */
-template <int BYTES> __device__ inline void cp_async_zfill(uint32_t to, const void *from, int valid)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid)
-                 : "memory");
-}
-
+/* BYTES = 4, 8 or 16; both addresses aligned to that. */
 template <int BYTES> __device__ inline void cp_async(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
