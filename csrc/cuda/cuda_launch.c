@@ -34,12 +34,12 @@ static const cuda_driver *driver;
 static void lock_loading(void) { pthread_mutex_lock(&loading); }
 static void unlock_loading(void) { pthread_mutex_unlock(&loading); }
 
-/* A smaller device than this one, for tests: bytes of shared memory that one CTA may have. */
-static int smem_limit(int bytes)
+/* A smaller device than this one, for tests: the number in the environment where it is less. */
+static int limited(const char *variable, int most)
 {
-    const char *text = getenv("NVFP4KERN_SMEM_LIMIT");
-    long limit = text && *text ? strtol(text, NULL, 10) : bytes;
-    return limit > 0 && limit < bytes ? (int)limit : bytes;
+    const char *text = getenv(variable);
+    long limit = text && *text ? strtol(text, NULL, 10) : most;
+    return limit > 0 && limit < most ? (int)limit : most;
 }
 
 static nk_status read_facts(int index)
@@ -62,7 +62,9 @@ static nk_status read_facts(int index)
         CUresult result = driver->cuDeviceGetAttribute(wanted[i].value, wanted[i].attribute, gpu->handle);
         NK_TRY(cuda_driver_check(result, "cuDeviceGetAttribute", "a GPU"));
     }
-    gpu->facts = (cuda_gpu){index, 10 * major + minor, sms, smem_limit(per_cta), per_sm, l2};
+    sms = limited("NVFP4KERN_SM_LIMIT", sms);
+    per_cta = limited("NVFP4KERN_SMEM_LIMIT", per_cta);
+    gpu->facts = (cuda_gpu){index, 10 * major + minor, sms, per_cta, per_sm, l2};
     return NK_OK;
 }
 

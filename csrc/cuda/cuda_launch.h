@@ -14,9 +14,9 @@
 typedef struct cuda_gpu {
     int32_t index;
     int32_t compute_capability; /* 80, 89, 90, .. */
-    int32_t sms;
-    int32_t smem_per_cta; /* bytes that one CTA can have; NVFP4KERN_SMEM_LIMIT lowers it */
-    int32_t smem_per_sm;  /* shared by the CTAs of one SM, 1 KB of each CTA's share reserved */
+    int32_t sms;                /* NVFP4KERN_SM_LIMIT lowers it */
+    int32_t smem_per_cta;       /* bytes that one CTA can have; NVFP4KERN_SMEM_LIMIT lowers it */
+    int32_t smem_per_sm;        /* shared by the CTAs of one SM, 1 KB of each CTA's share reserved */
     int32_t l2_bytes;
 } cuda_gpu;
 
