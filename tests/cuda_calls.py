@@ -143,6 +143,11 @@ def quantize_amax(rng, m, n, k):
     return nvfp4kern.quantize, [x], {"global_scale": "amax", "scale_layout": "blocked"}
 
 
+def quantize_gated(rng, m, n, k):
+    x, up = (from_numpy(data.halves(rng, "bfloat16", 7 * m, k), "cpu").bfloat16() for _ in range(2))
+    return nvfp4kern.quantize, [x], {"up": up, "global_scale": "amax"}
+
+
 def quantize_by_expert(rng, m, n, k):
     x = from_numpy(data.halves(rng, "float32", 7 * m, k), "cpu")
     return (
@@ -174,7 +179,7 @@ OPERATORS = {
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
         contiguous_of_halves, route, route_sigmoid, route_dense, quantize, quantize_amax,
-        quantize_by_expert, dequantize, to_blocked, from_blocked,
+        quantize_gated, quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip
 
