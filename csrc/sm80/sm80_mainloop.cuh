@@ -101,11 +101,10 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 /* Any other step: zeros beyond K, for codes, halves and factors alike; misaligned sources byte by byte             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline int clamped(int value, int most) { return max(0, min(value, most)); }
-
+/* The first `valid` of BYTES bytes, which may be none or more than BYTES. No byte after them is touched. */
 template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
 {
-    if (valid == BYTES && is_aligned(from, BYTES)) {
+    if (valid >= BYTES && is_aligned(from, BYTES)) {
         cp_async<BYTES>(shared_address(to), from);
         return;
     }
@@ -129,8 +128,8 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
 {
     constexpr int KIND = S::KIND, QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
-    const int group = step * 2 + (lane >> 1 & 1), factors = clamped(blocks - group * 4, 4); /* of four factors */
-    const int codes = clamped((blocks - 2 * chunk) * 8, 16);
+    const int group = step * 2 + (lane >> 1 & 1), factors = blocks - group * 4; /* bytes left of either */
+    const int codes = (blocks - 2 * chunk) * 8;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         uint4 *to = &s.weights[stage][warp][r][lane];
@@ -147,7 +146,7 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         /* A blocked row's four factors are always there, padding included. */
 #pragma unroll
         for (int pair = 0; pair < 2 && w.blocked; pair++) {
-            copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors ? 8 : 0);
+            copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors > 0 ? 8 : 0);
         }
 #pragma unroll
         for (int r = 0; r < 4 && !w.blocked; r++) {
