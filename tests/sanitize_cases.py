@@ -167,6 +167,13 @@ BUILDERS = [
 ]
 
 
+def label(build):
+    """A builder in words."""
+    if not isinstance(build, partial):
+        return build.__name__
+    return " ".join(map(str, (build.func.__name__, *build.args)))
+
+
 def cases():
     """(builder, shape): the smallest for each builder, kernel, and whether there is workspace."""
     shapes = sorted(itertools.product(M, N, K), key=math.prod)
@@ -195,6 +202,7 @@ def run():
     for build, shape in list(cases()):
         function, args, options = build(random, *shape)
         torch.use_deterministic_algorithms(function is nvfp4kern.route)
+        print(label(build), shape, file=sys.stderr, flush=True)  # so that a report shows who it was
         results = leaves((function(*args, **options),))
         torch.cuda.synchronize()
         for result in results:

@@ -21,7 +21,7 @@ gpus=(NVFP4KERN_SM_LIMIT= NVFP4KERN_SMEM_LIMIT=101376 NVFP4KERN_SM_LIMIT=3)
 sanitized() { # tool, argument of the program
     local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
     if [ "$1" = memcheck ]; then options+=(--destroy-on-device-error kernel); fi # on to the next kernel
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 300 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
 }
 
 watched() { # tool
@@ -31,7 +31,7 @@ watched() { # tool
 }
 
 echo "-- the kernels"
-for gpu in "${gpus[@]}"; do env "$gpu" "$python" "$cases" ran; done | sort -u > "$reports/ran"
+for gpu in "${gpus[@]}"; do env "$gpu" "$python" "$cases" ran 2> /dev/null; done | sort -u > "$reports/ran"
 "$python" "$cases" embedded | sort > "$reports/embedded"
 echo "$(wc -l < "$reports/ran") ran:" $(cat "$reports/ran")
 never=$(comm -13 "$reports/ran" "$reports/embedded")
@@ -53,7 +53,8 @@ for tool in "$@"; do
         echo "-- $tool, $((SECONDS - begin)) s: $(grep 'SUMMARY' "$reports/$tool" | tr -d '\n')"
     else
         echo "-- $tool: FAILED"
-        grep -v 'Host Frame' "$reports/$tool" | head -n 150
+        grep -v 'Host Frame' "$reports/$tool" > "$reports/short"
+        head -n 100 "$reports/short"; echo ...; tail -n 30 "$reports/short"
         failed="$failed $tool"
     fi
 done
