@@ -22,29 +22,30 @@ static int64_t sum_bytes(const sm80_gemm_tile *t) { return (int64_t)t->tokens * 
 
 int64_t sm80_gemm_steps(int64_t k, int kind)
 {
-    int64_t steps = nk_ceil_div(k, SM80_GEMM_STEP(kind));
+    int64_t steps = sm80_tiles_of(k, SM80_GEMM_STEP(kind));
     return steps ? steps : 1; /* of zeros */
 }
 
-static int64_t ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
+static int ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
 {
-    int64_t fit = gpu->smem_per_sm / (smem_of(t, kind) + 1024);
+    int fit = gpu->smem_per_sm / (smem_of(t, kind) + 1024);
     return fit < t->ctas ? (fit < 1 ? 1 : fit) : t->ctas;
 }
 
-/* Microseconds, roughly: fitted to some 1500 launches of all tiles on an H200, within 2 % of the best choice on
- * average. Only ratios matter. */
-#define FLOP_PER_US 2.84e6     /* of an SM, with decoding in the same issue slots */
-#define DECODE_US 0.048        /* a step's, of 128 weight rows */
-#define BYTES_PER_US 19e3      /* of an SM's share of memory */
-#define LONE_STEP_US 0.97      /* no CTA walks faster, however empty its SM: latencies and barriers */
-#define LONE_TOKEN_US 0.012    /* and for every token of the tile */
-#define CTA_US 1.8             /* filling the ring and the epilogue */
-#define PART_US 0.5            /* going on to another tile */
-#define REDUCE_US 5.0          /* a second launch */
+/* Microseconds, roughly: fitted to some 1500 launches of all tiles on an H200, within 1 % of the best choice on
+ * average, 7 % at worst. Only ratios matter. */
+#define FLOP_PER_US 2.88e6     /* of an SM, with decoding in the same issue slots */
+#define DECODE_US 0.11         /* a step's, of 128 weight rows */
+#define BYTES_PER_US 23e3      /* of an SM's share of memory */
+#define LONE_STEP_US 0.78      /* no CTA walks faster, however empty its SM: latencies and barriers */
+#define LONE_TOKEN_US 0.008    /* and for every token of the tile */
+#define NEIGHBOUR 0.45         /* how much of that a further CTA of the SM adds */
+#define CTA_US 0.5             /* filling the ring and the epilogue */
+#define PART_US 0.24           /* going on to another tile */
+#define REDUCE_US 6.3          /* a second launch */
 #define SUM_BYTES_PER_US 2.7e6 /* partial sums through L2 and back */
-#define MAX_SPLITS 16
 #define MIN_SHARE 2
+#define DEALINGS 8 /* of a tile: more than CTAs an SM can hold */
 
 /* One step of K on an SM with `resident` such CTAs. */
 static double step_us(const sm80_gemm_tile *t, int64_t resident)
@@ -52,29 +53,36 @@ static double step_us(const sm80_gemm_tile *t, int64_t resident)
     double rows = t->warps * 32, tokens = t->tokens;
     double compute = tokens * rows * SM80_GEMM_STEP(SM80_GEMM_CODES) * 2 / FLOP_PER_US + DECODE_US * rows / 128;
     double memory = (tokens + rows) * 72 / BYTES_PER_US; /* codes and factors */
-    double work = (compute > memory ? compute : memory) * (double)resident,
-           lone = LONE_STEP_US + LONE_TOKEN_US * tokens;
+    double work = (compute > memory ? compute : memory) * (double)resident;
+    double lone = (LONE_STEP_US + LONE_TOKEN_US * tokens) * (1 + NEIGHBOUR * (double)(resident - 1));
     return work > lone ? work : lone;
 }
 
-/* Microseconds that `work` takes if every CTA does `share` steps of it, or (share = 0) a tile. */
-static double launch_us(const sm80_gemm_tile *t, int64_t resident, const cuda_gpu *gpu, sm80_gemm_work work,
-                        int64_t share)
+/* Steps that a CTA takes of `work`, or 0: a tile each. `dealing` is 0 for that, else how many CTAs an SM gets. */
+static int64_t share_of(sm80_gemm_work work, int dealing, const cuda_gpu *gpu)
+{
+    return dealing ? sm80_tiles_of(work.steps, dealing * gpu->sms) : 0;
+}
+
+/* Microseconds that `work` takes. */
+static double launch_us(const sm80_gemm_tile *t, int resident, const cuda_gpu *gpu, sm80_gemm_work work, int dealing)
 {
     double steps = (double)work.steps / (double)work.tiles; /* of a tile, on average */
-    int64_t ctas = share ? nk_ceil_div(work.steps, share) : work.tiles, slots = resident * gpu->sms;
-    int64_t waves = nk_ceil_div(ctas, slots), crowd = ctas < slots ? nk_ceil_div(ctas, gpu->sms) : resident;
-    if (!share) return (double)waves * (steps * step_us(t, crowd) + CTA_US);
-    bool aligned = (double)share * (double)nk_ceil_div((int64_t)steps, share) == steps; /* a CTA stays in one tile */
-    double others = aligned ? 0 : 1 + (double)(share - 2) / steps;                      /* tiles after the first */
-    double bytes = (double)ctas * (aligned ? 1 : 2) * (double)sum_bytes(t);
-    double cta = (double)share * step_us(t, crowd) + CTA_US + others * PART_US;
-    return (double)waves * cta + REDUCE_US + bytes / SUM_BYTES_PER_US;
+    int64_t share = share_of(work, dealing, gpu);
+    int32_t slots = resident * gpu->sms;
+    if (!share) {
+        int64_t waves = sm80_tiles_of(work.tiles, slots);
+        int64_t crowd = work.tiles < slots ? sm80_tiles_of(work.tiles, gpu->sms) : resident;
+        return (double)waves * (steps * step_us(t, crowd) + CTA_US);
+    }
+    double ctas = (double)work.steps / (double)share;
+    double others = 1 + (double)(share - MIN_SHARE) / steps; /* tiles after the first */
+    double cta = (double)share * step_us(t, dealing) + CTA_US + others * PART_US;
+    return cta + REDUCE_US + ctas * 2 * (double)sum_bytes(t) / SUM_BYTES_PER_US;
 }
 
 typedef struct candidate {
-    int tile;
-    int64_t share;
+    int tile, dealing;
     double us;
 } candidate;
 
@@ -83,65 +91,87 @@ static void consider(candidate c, candidate *best)
     if (best->tile < 0 || c.us < best->us) *best = c;
 }
 
-/* A tile each, K cut into equal parts, or all steps dealt out to as many CTAs as the GPU holds. */
-static void consider_tile(int i, int64_t resident, const cuda_gpu *gpu, sm80_gemm_work work, candidate *best)
+/* A tile each, or all steps dealt out to as many CTAs as fill the GPU once, twice, .. */
+static void consider_tile(int i, int kind, const cuda_gpu *gpu, sm80_gemm_work work, candidate *best)
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[i];
+    int resident = ctas_per_sm(t, kind, gpu);
     consider((candidate){i, 0, work.tiles ? launch_us(t, resident, gpu, work, 0) : 0}, best);
     /* Else a row's sums would depend on how many tiles there are. */
     if (sm80_batch_invariant() || work.tiles == 0 || work.steps > SM80_MAX_UNITS) return;
-    for (int64_t n = 2; n <= MAX_SPLITS + resident; n++) {
-        int64_t share = n <= MAX_SPLITS ? nk_ceil_div(work.steps, work.tiles * n)
-                                        : nk_ceil_div(work.steps, (n - MAX_SPLITS) * gpu->sms);
-        if (share < MIN_SHARE) continue;
-        consider((candidate){i, share, launch_us(t, resident, gpu, work, share)}, best);
+    for (int dealing = 1; dealing <= resident; dealing++) {
+        if (share_of(work, dealing, gpu) < MIN_SHARE) break;
+        consider((candidate){i, dealing, launch_us(t, resident, gpu, work, dealing)}, best);
     }
 }
 
-nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT],
-                           sm80_gemm_choice *choice)
+nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config)
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(device, &gpu));
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
-        if (smem_of(&sm80_gemm_tiles[i], kind) > gpu->smem_per_cta) continue;
-        consider_tile(i, ctas_per_sm(&sm80_gemm_tiles[i], kind, gpu), gpu, work[i], &best);
+        if (smem_of(&sm80_gemm_tiles[i], kind) <= gpu->smem_per_cta) consider_tile(i, kind, gpu, work[i], &best);
     }
     NK_CHECK(best.tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
              gpu->index, gpu->smem_per_cta);
-    const sm80_gemm_tile *t = &sm80_gemm_tiles[best.tile];
-    int64_t grid = best.share ? nk_ceil_div(work[best.tile].steps, best.share) : work[best.tile].tiles;
+    *config = best.tile * DEALINGS + best.dealing;
+    return NK_OK;
+}
+
+const sm80_gemm_tile *sm80_gemm_tile_of(int config) { return &sm80_gemm_tiles[config / DEALINGS]; }
+
+nk_status sm80_gemm_settle(nk_device device, int kind, int config, sm80_gemm_work work, sm80_gemm_choice *choice)
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(device, &gpu));
+    const sm80_gemm_tile *t = sm80_gemm_tile_of(config);
+    int64_t share = share_of(work, config % DEALINGS, gpu), grid = share ? nk_ceil_div(work.steps, share) : work.tiles;
     *choice = (sm80_gemm_choice){
-        .tile = best.tile,
-        .share = best.share,
+        .tile = config / DEALINGS,
+        .share = share,
         .grid = grid,
-        .reduce_grid = best.share ? (grid - 1) * (t->tokens / 8) : 0,
+        .reduce_grid = share ? (grid - 1) * (t->tokens / 8) : 0,
         .smem_bytes = smem_of(t, kind),
-        .workspace_bytes = best.share ? 2 * grid * sum_bytes(t) : 0,
+        .workspace_bytes = share ? 2 * grid * sum_bytes(t) : 0,
     };
     return NK_OK;
 }
 
-nk_status sm80_gemm_choose_uniform(nk_device device, int64_t l, int64_t m, int64_t n, int64_t k, int kind,
-                                   int outputs_per_warp, sm80_gemm_choice *choice, sm80_gemm_params *params)
+static sm80_gemm_work work_of(const sm80_product *p, const sm80_gemm_tile *t)
 {
-    int64_t steps = sm80_gemm_steps(k, kind);
+    int64_t tiles = p->l * sm80_tiles_of(p->m, t->tokens) * sm80_tiles_of(p->n, p->outputs_per_warp * t->warps);
+    return (sm80_gemm_work){tiles, tiles * sm80_gemm_steps(p->k, p->kind)};
+}
+
+nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, nk_plan *plan)
+{
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
-    for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
-        const sm80_gemm_tile *t = &sm80_gemm_tiles[i];
-        work[i].tiles = l * nk_ceil_div(m, t->tokens) * nk_ceil_div(n, outputs_per_warp * t->warps);
-        work[i].steps = work[i].tiles * steps;
-    }
-    NK_TRY(sm80_gemm_choose(device, kind, work, choice));
-    const sm80_gemm_tile *t = &sm80_gemm_tiles[choice->tile];
+    for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
+        work[i] = work_of(p, &sm80_gemm_tiles[i]);
+    sm80_gemm_choice choice;
+    NK_TRY(sm80_gemm_choose(device, p->kind, work, &plan->config));
+    NK_TRY(sm80_gemm_settle(device, p->kind, plan->config, work[plan->config / DEALINGS], &choice));
+    sm80_gemm_describe(&choice, p->kind, p->outputs_per_warp, plan);
+    return NK_OK;
+}
+
+nk_status sm80_gemm_resume(nk_device device, const sm80_product *p, const nk_exec *exec, sm80_gemm_choice *choice,
+                           sm80_gemm_params *params)
+{
+    int config = exec->plan.config;
+    const sm80_gemm_tile *t = sm80_gemm_tile_of(config);
+    sm80_gemm_work work = work_of(p, t);
+    NK_TRY(sm80_gemm_settle(device, p->kind, config, work, choice));
+    uint32_t steps = (uint32_t)sm80_gemm_steps(p->k, p->kind);
     *params = (sm80_gemm_params){
-        .m_tiles = (uint32_t)nk_ceil_div(m, t->tokens),
-        .n_tiles = (uint32_t)nk_ceil_div(n, outputs_per_warp * t->warps),
-        .tiles = (uint32_t)work[choice->tile].tiles,
-        .steps = (uint32_t)steps,
-        .units = choice->share ? (uint32_t)steps : 1,
+        .m_tiles = (uint32_t)sm80_tiles_of(p->m, t->tokens),
+        .n_tiles = (uint32_t)sm80_tiles_of(p->n, p->outputs_per_warp * t->warps),
+        .tiles = (uint32_t)work.tiles,
+        .steps = steps,
+        .units = choice->share ? steps : 1,
         .share = choice->share ? (uint32_t)choice->share : 1,
+        .partials = exec->workspace,
     };
     return NK_OK;
 }
@@ -158,7 +188,6 @@ void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_pe
     plan->grid = choice->grid;
     plan->threads = 32 * t->warps;
     plan->stages = t->stages;
-    plan->config = choice->tile;
     plan->workspace_bytes = choice->workspace_bytes;
     plan->batch_invariant = sm80_batch_invariant();
 }

@@ -16,6 +16,13 @@ typedef struct sm80_gemm_tile {
 
 extern const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT];
 
+/* Tiles of `per` that cover `size`. 64-bit divisions would be most of a plan's time. */
+static inline int64_t sm80_tiles_of(int64_t size, int32_t per)
+{
+    if (size > INT32_MAX) return nk_ceil_div(size, per);
+    return (int64_t)(((uint32_t)size + (uint32_t)per - 1) / (uint32_t)per);
+}
+
 /* What there is to do with one of the tiles. */
 typedef struct sm80_gemm_work {
     int64_t tiles, steps; /* steps: of all tiles together, a tile of K = 0 counting one */
@@ -35,15 +42,25 @@ int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
 /* Steps of K in a tile. */
 int64_t sm80_gemm_steps(int64_t k, int kind);
 
-/* The tile and share that end first, by the work that each tile would make of it. */
-nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT],
-                           sm80_gemm_choice *choice);
+/* The tile and the dealing that end first, by the work that each tile would make of it, as one number. */
+nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config);
+const sm80_gemm_tile *sm80_gemm_tile_of(int config);
 
-/* For l products of m tokens with n weight rows, `outputs_per_warp` of which make a warp's 32. */
-nk_status sm80_gemm_choose_uniform(nk_device device, int64_t l, int64_t m, int64_t n, int64_t k, int kind,
-                                   int outputs_per_warp, sm80_gemm_choice *choice, sm80_gemm_params *params);
+/* What follows from it. */
+nk_status sm80_gemm_settle(nk_device device, int kind, int config, sm80_gemm_work work, sm80_gemm_choice *choice);
 
 /* Fills a plan from a choice. */
 void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan);
+
+/* l products of m tokens with n outputs each, `outputs_per_warp` of which take a warp's 32 weight rows. */
+typedef struct sm80_product {
+    int64_t l, m, n, k;
+    int kind, outputs_per_warp;
+} sm80_product;
+
+/* For `plan`: chooses and describes. For `run`: what the plan means. */
+nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, nk_plan *plan);
+nk_status sm80_gemm_resume(nk_device device, const sm80_product *p, const nk_exec *exec, sm80_gemm_choice *choice,
+                           sm80_gemm_params *params);
 
 #endif

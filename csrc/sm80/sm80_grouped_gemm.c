@@ -17,8 +17,7 @@ static cuda_kernel kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1] = {SM
 
 /* Groups that one launch takes: of one kind, and no more than its parameters hold. */
 typedef struct batch {
-    int kind;
-    int64_t next; /* of the list: where the next launch goes on */
+    int kind, config;
     sm80_gemm_choice choice;
     sm80_grouped_gemm_params params;
 } batch;
@@ -44,7 +43,10 @@ static int64_t token_tiles_expected(int64_t rows, int64_t experts, int64_t token
     return busy * nk_ceil_div(nk_ceil_div(rows, busy), tokens);
 }
 
-static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n) { return nk_ceil_div(n, OUTPUTS_PER_WARP * t->warps); }
+static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n)
+{
+    return sm80_tiles_of(n, OUTPUTS_PER_WARP * t->warps);
+}
 
 static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, const sm80_gemm_tile *t)
 {
@@ -52,7 +54,7 @@ static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, 
     for (int i = 0; i < b->params.count; i++) {
         const nk_gemm_problem *gemm = &b->params.group[i].gemm;
         int64_t token_tiles =
-            p->list ? nk_ceil_div(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
+            p->list ? sm80_tiles_of(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
         int64_t tiles = token_tiles * weight_tiles(t, gemm->n);
         work.tiles += tiles;
         work.steps += tiles * b->params.group[i].steps;
@@ -68,7 +70,7 @@ static void number(sm80_grouped_gemm_params *q, const sm80_gemm_tile *t, bool wh
         sm80_group *g = &q->group[i];
         g->units = whole ? 1 : g->steps;
         g->begin = (uint32_t)units;
-        units += nk_ceil_div(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
+        units += sm80_tiles_of(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
     }
     q->units = (uint32_t)units;
 }
@@ -85,13 +87,20 @@ static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_ti
     b->choice.reduce_grid = b->choice.workspace_bytes = 0;
 }
 
-static nk_status choose(const nk_grouped_gemm_problem *p, batch *b)
+#define CHOOSE (-1)
+
+/* Settles how a batch is launched: as `config` says, or as is best. */
+static nk_status settle(const nk_grouped_gemm_problem *p, batch *b, int config)
 {
-    sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
-    for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
-        work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
-    NK_TRY(sm80_gemm_choose(p->device, b->kind, work, &b->choice));
-    const sm80_gemm_tile *t = &sm80_gemm_tiles[b->choice.tile];
+    if (config == CHOOSE) {
+        sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
+        for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
+            work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
+        NK_TRY(sm80_gemm_choose(p->device, b->kind, work, &config));
+    }
+    const sm80_gemm_tile *t = sm80_gemm_tile_of(config);
+    b->config = config;
+    NK_TRY(sm80_gemm_settle(p->device, b->kind, config, work_of(p, b, t), &b->choice));
     if (p->list)
         number(&b->params, t, b->choice.share == 0);
     else
@@ -101,13 +110,12 @@ static nk_status choose(const nk_grouped_gemm_problem *p, batch *b)
 }
 
 /* The next launch: the list's groups of the first kind met from `next` on. False past the end. */
-static nk_status next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b, bool *any)
+static bool next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b)
 {
     b->params.count = 0;
     b->params.offsets = NULL;
-    *any = false;
     if (!p->list) {
-        if (*next > 0 || p->groups == 0 || is_empty(&p->all)) return NK_OK;
+        if (*next > 0 || p->groups == 0 || is_empty(&p->all)) return false;
         *next = 1;
         b->kind = sm80_gemm_kind(&p->all.a, &p->all.b);
         b->params.offsets = p->offsets;
@@ -123,9 +131,7 @@ static nk_status next_batch(const nk_grouped_gemm_problem *p, int64_t *next, bat
         if (kind != b->kind) break;
         append(b, gemm);
     }
-    if (b->params.count == 0) return NK_OK;
-    *any = true;
-    return choose(p, b);
+    return b->params.count > 0;
 }
 
 /* Describes the first launch; the workspace serves one after the other. */
@@ -133,15 +139,14 @@ nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, nk_plan *plan
 {
     batch b;
     int64_t next = 0, workspace = 0;
-    bool any, first = true;
-    NK_TRY(next_batch(p, &next, &b, &any));
-    for (; any; first = false) {
+    for (bool first = true; next_batch(p, &next, &b); first = false) {
+        NK_TRY(settle(p, &b, CHOOSE));
         if (first) {
             plan->kernel = kernels[b.choice.tile][b.kind].name;
+            plan->config = b.config;
             sm80_gemm_describe(&b.choice, b.kind, OUTPUTS_PER_WARP, plan);
         }
         if (b.choice.workspace_bytes > workspace) workspace = b.choice.workspace_bytes;
-        NK_TRY(next_batch(p, &next, &b, &any));
     }
     plan->workspace_bytes = workspace;
     return NK_OK;
@@ -151,19 +156,16 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
 {
     batch b;
     int64_t next = 0;
-    bool any;
-    NK_TRY(next_batch(p, &next, &b, &any));
-    while (any) {
+    for (int config = exec->plan.config; next_batch(p, &next, &b); config = CHOOSE) {
+        NK_TRY(settle(p, &b, config));
         b.params.partials = exec->workspace;
         int32_t threads = 32 * sm80_gemm_tiles[b.choice.tile].warps;
         cuda_grid grid = {b.choice.grid, 1, 1, threads, b.choice.smem_bytes};
         void *args[] = {&b.params};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
-        if (b.choice.reduce_grid) {
-            cuda_grid sum = {b.choice.reduce_grid, 1, 1, threads, SM80_EXPERT_SCAN_BYTES};
-            NK_TRY(cuda_launch(&kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
-        }
-        NK_TRY(next_batch(p, &next, &b, &any));
+        if (b.choice.reduce_grid == 0) continue;
+        cuda_grid sum = {b.choice.reduce_grid, 1, 1, threads, SM80_EXPERT_SCAN_BYTES};
+        NK_TRY(cuda_launch(&kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
     }
     return NK_OK;
 }

@@ -4,8 +4,8 @@
 
 #include "../nk_problem.h"
 
-/* A launch's parameters end at 32,764 bytes. */
-#define SM80_GROUPS_PER_LAUNCH 112
+/* 9 KB: a launch's parameters may have 32,764 bytes, but all of them travel with every launch. */
+#define SM80_GROUPS_PER_LAUNCH 32
 
 /* Shared memory that finding an expert takes, before anything else uses it. */
 #define SM80_EXPERT_SCAN_BYTES 256
