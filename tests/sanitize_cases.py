@@ -21,8 +21,8 @@ import nvfp4kern
 
 FATBIN = (0xBA55ED50).to_bytes(4, "little")  # how one begins
 M = (1, 5, 12, 20, 30, 50, 64, 100, 130, 300)
-N = (17, 33, 100, 260, 520, 1100)
-K = (48, 144, 528, 1024, 2064)
+N = (17, 33, 100, 190, 260, 520, 1100)
+K = (48, 144, 528, 1024, 1296, 2064)
 MOST = 4e7  # M N K of a case
 FLOATS = {"halves": torch.float16, "bfloats": torch.bfloat16, "floats": torch.float32}
 PLAIN = {f"plain {name}": FLOATS[name] for name in ("halves", "bfloats")}

@@ -22,7 +22,7 @@ static int64_t sum_bytes(const sm80_gemm_tile *t) { return (int64_t)t->tokens * 
 
 int64_t sm80_gemm_steps(int64_t k, int kind)
 {
-    int64_t steps = sm80_tiles_of(k, SM80_GEMM_STEP(kind));
+    int64_t steps = sm80_cover(k, SM80_GEMM_STEP(kind));
     return steps ? steps : 1; /* of zeros */
 }
 
@@ -51,17 +51,25 @@ static int ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
 static double step_us(const sm80_gemm_tile *t, int64_t resident)
 {
     double rows = t->warps * 32, tokens = t->tokens;
-    double compute = tokens * rows * SM80_GEMM_STEP(SM80_GEMM_CODES) * 2 / FLOP_PER_US + DECODE_US * rows / 128;
-    double memory = (tokens + rows) * 72 / BYTES_PER_US; /* codes and factors */
+    double compute =
+        tokens * rows * SM80_GEMM_STEP(SM80_GEMM_CODES) * 2 * (1 / FLOP_PER_US) + DECODE_US * rows * (1.0 / 128);
+    double memory = (tokens + rows) * 72 * (1 / BYTES_PER_US); /* codes and factors */
     double work = (compute > memory ? compute : memory) * (double)resident;
     double lone = (LONE_STEP_US + LONE_TOKEN_US * tokens) * (1 + NEIGHBOUR * (double)(resident - 1));
     return work > lone ? work : lone;
 }
 
+/* 64-bit divisions would be most of a plan's time. */
+static int64_t ceil_div(int64_t x, int64_t y)
+{
+    if (x > INT32_MAX || y > INT32_MAX) return nk_ceil_div(x, y);
+    return (int64_t)(((uint32_t)x + (uint32_t)y - 1) / (uint32_t)y);
+}
+
 /* Steps that a CTA takes of `work`, or 0: a tile each. `dealing` is 0 for that, else how many CTAs an SM gets. */
 static int64_t share_of(sm80_gemm_work work, int dealing, const cuda_gpu *gpu)
 {
-    return dealing ? sm80_tiles_of(work.steps, dealing * gpu->sms) : 0;
+    return dealing ? ceil_div(work.steps, dealing * gpu->sms) : 0;
 }
 
 /* Microseconds that `work` takes. */
@@ -71,14 +79,15 @@ static double launch_us(const sm80_gemm_tile *t, int resident, const cuda_gpu *g
     int64_t share = share_of(work, dealing, gpu);
     int32_t slots = resident * gpu->sms;
     if (!share) {
-        int64_t waves = sm80_tiles_of(work.tiles, slots);
-        int64_t crowd = work.tiles < slots ? sm80_tiles_of(work.tiles, gpu->sms) : resident;
+        int64_t waves = ceil_div(work.tiles, slots);
+        int64_t crowd = work.tiles < slots ? ceil_div(work.tiles, gpu->sms) : resident;
         return (double)waves * (steps * step_us(t, crowd) + CTA_US);
     }
-    double ctas = (double)work.steps / (double)share;
-    double others = 1 + (double)(share - MIN_SHARE) / steps; /* tiles after the first */
+    bool aligned = share * ceil_div((int64_t)steps, share) * work.tiles == work.steps;
+    double others = aligned ? 0 : 1 + (double)(share - MIN_SHARE) / steps; /* tiles of a CTA after its first */
+    double sums = (double)work.steps / (double)share * (aligned ? 1 : 2) * (double)sum_bytes(t);
     double cta = (double)share * step_us(t, dealing) + CTA_US + others * PART_US;
-    return cta + REDUCE_US + ctas * 2 * (double)sum_bytes(t) / SUM_BYTES_PER_US;
+    return cta + REDUCE_US + sums * (1 / SUM_BYTES_PER_US);
 }
 
 typedef struct candidate {
@@ -92,13 +101,13 @@ static void consider(candidate c, candidate *best)
 }
 
 /* A tile each, or all steps dealt out to as many CTAs as fill the GPU once, twice, .. */
-static void consider_tile(int i, int kind, const cuda_gpu *gpu, sm80_gemm_work work, candidate *best)
+static void consider_tile(int i, int kind, const cuda_gpu *gpu, bool invariant, sm80_gemm_work work, candidate *best)
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[i];
     int resident = ctas_per_sm(t, kind, gpu);
     consider((candidate){i, 0, work.tiles ? launch_us(t, resident, gpu, work, 0) : 0}, best);
     /* Else a row's sums would depend on how many tiles there are. */
-    if (sm80_batch_invariant() || work.tiles == 0 || work.steps > SM80_MAX_UNITS) return;
+    if (invariant || work.tiles == 0 || work.steps > SM80_MAX_UNITS) return;
     for (int dealing = 1; dealing <= resident; dealing++) {
         if (share_of(work, dealing, gpu) < MIN_SHARE) break;
         consider((candidate){i, dealing, launch_us(t, resident, gpu, work, dealing)}, best);
@@ -109,9 +118,11 @@ nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(device, &gpu));
+    const bool invariant = sm80_batch_invariant(); /* asked once: it walks the environment */
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
-        if (smem_of(&sm80_gemm_tiles[i], kind) <= gpu->smem_per_cta) consider_tile(i, kind, gpu, work[i], &best);
+        if (smem_of(&sm80_gemm_tiles[i], kind) <= gpu->smem_per_cta)
+            consider_tile(i, kind, gpu, invariant, work[i], &best);
     }
     NK_CHECK(best.tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
              gpu->index, gpu->smem_per_cta);
@@ -140,7 +151,7 @@ nk_status sm80_gemm_settle(nk_device device, int kind, int config, sm80_gemm_wor
 
 static sm80_gemm_work work_of(const sm80_product *p, const sm80_gemm_tile *t)
 {
-    int64_t tiles = p->l * sm80_tiles_of(p->m, t->tokens) * sm80_tiles_of(p->n, p->outputs_per_warp * t->warps);
+    int64_t tiles = p->l * sm80_cover(p->m, t->tokens) * sm80_cover(p->n, p->outputs_per_warp * t->warps);
     return (sm80_gemm_work){tiles, tiles * sm80_gemm_steps(p->k, p->kind)};
 }
 
@@ -165,8 +176,8 @@ nk_status sm80_gemm_resume(nk_device device, const sm80_product *p, const nk_exe
     NK_TRY(sm80_gemm_settle(device, p->kind, config, work, choice));
     uint32_t steps = (uint32_t)sm80_gemm_steps(p->k, p->kind);
     *params = (sm80_gemm_params){
-        .m_tiles = (uint32_t)sm80_tiles_of(p->m, t->tokens),
-        .n_tiles = (uint32_t)sm80_tiles_of(p->n, p->outputs_per_warp * t->warps),
+        .m_tiles = (uint32_t)sm80_cover(p->m, t->tokens),
+        .n_tiles = (uint32_t)sm80_cover(p->n, p->outputs_per_warp * t->warps),
         .tiles = (uint32_t)work.tiles,
         .steps = steps,
         .units = choice->share ? steps : 1,

@@ -16,12 +16,8 @@ typedef struct sm80_gemm_tile {
 
 extern const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT];
 
-/* Tiles of `per` that cover `size`. 64-bit divisions would be most of a plan's time. */
-static inline int64_t sm80_tiles_of(int64_t size, int32_t per)
-{
-    if (size > INT32_MAX) return nk_ceil_div(size, per);
-    return (int64_t)(((uint32_t)size + (uint32_t)per - 1) / (uint32_t)per);
-}
+/* Tiles of `per`, a power of two, that cover `size`. */
+static inline int64_t sm80_cover(int64_t size, int32_t per) { return (size + per - 1) >> __builtin_ctz((unsigned)per); }
 
 /* What there is to do with one of the tiles. */
 typedef struct sm80_gemm_work {

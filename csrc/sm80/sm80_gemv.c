@@ -50,10 +50,11 @@ static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
     room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
     if (ctas < 1) ctas = 1;
+    const bool invariant = sm80_batch_invariant();
     *s = (shape){.chunks = (int)(chunks < room ? chunks : room), .split = 1};
     for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
         bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, s->split);
-        if (better || sm80_batch_invariant()) s->split = split;
+        if (better || invariant) s->split = split;
     }
     s->groups_per_cta = turns(groups, ctas, s->split) * (SM80_GEMV_WARPS / s->split);
     s->ctas_per_batch = groups ? (int)nk_ceil_div(groups, s->groups_per_cta) : 0;

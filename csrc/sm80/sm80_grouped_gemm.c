@@ -43,10 +43,7 @@ static int64_t token_tiles_expected(int64_t rows, int64_t experts, int64_t token
     return busy * nk_ceil_div(nk_ceil_div(rows, busy), tokens);
 }
 
-static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n)
-{
-    return sm80_tiles_of(n, OUTPUTS_PER_WARP * t->warps);
-}
+static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n) { return sm80_cover(n, OUTPUTS_PER_WARP * t->warps); }
 
 static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, const sm80_gemm_tile *t)
 {
@@ -54,7 +51,7 @@ static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, 
     for (int i = 0; i < b->params.count; i++) {
         const nk_gemm_problem *gemm = &b->params.group[i].gemm;
         int64_t token_tiles =
-            p->list ? sm80_tiles_of(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
+            p->list ? sm80_cover(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
         int64_t tiles = token_tiles * weight_tiles(t, gemm->n);
         work.tiles += tiles;
         work.steps += tiles * b->params.group[i].steps;
@@ -70,7 +67,7 @@ static void number(sm80_grouped_gemm_params *q, const sm80_gemm_tile *t, bool wh
         sm80_group *g = &q->group[i];
         g->units = whole ? 1 : g->steps;
         g->begin = (uint32_t)units;
-        units += sm80_tiles_of(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
+        units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
     }
     q->units = (uint32_t)units;
 }
