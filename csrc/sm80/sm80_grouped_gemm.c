@@ -17,17 +17,28 @@ static cuda_kernel kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1] = {SM
 
 /* Groups that one launch takes: of one kind, and no more than its parameters hold. */
 typedef struct batch {
-    int kind, config;
+    int kind, config, count;
+    const nk_gemm_problem *member[SM80_GROUPS_PER_LAUNCH];
     sm80_gemm_choice choice;
-    sm80_grouped_gemm_params params;
 } batch;
 
 static bool is_empty(const nk_gemm_problem *p) { return p->m == 0 || p->n == 0; }
 
-static void append(batch *b, const nk_gemm_problem *p)
+/* The next launch: the list's groups of the first kind met from `next` on. False past the end. */
+static bool next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b)
 {
-    sm80_group *g = &b->params.group[b->params.count++];
-    *g = (sm80_group){.gemm = *p, .steps = (uint32_t)sm80_gemm_steps(p->k, b->kind)};
+    const nk_gemm_problem *all = p->list ? p->list : &p->all;
+    int64_t count = p->list ? p->groups : p->groups > 0;
+    b->count = 0;
+    for (; *next < count && b->count < SM80_GROUPS_PER_LAUNCH; ++*next) {
+        const nk_gemm_problem *gemm = &all[*next];
+        if (is_empty(gemm)) continue;
+        int kind = sm80_gemm_kind(&gemm->a, &gemm->b);
+        if (b->count == 0) b->kind = kind;
+        if (kind != b->kind) break;
+        b->member[b->count++] = gemm;
+    }
+    return b->count > 0;
 }
 
 static int64_t token_tiles_at_most(int64_t rows, int64_t experts, int64_t tokens)
@@ -48,28 +59,15 @@ static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n) { return sm80_co
 static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, const sm80_gemm_tile *t)
 {
     sm80_gemm_work work = {0, 0};
-    for (int i = 0; i < b->params.count; i++) {
-        const nk_gemm_problem *gemm = &b->params.group[i].gemm;
+    for (int i = 0; i < b->count; i++) {
+        const nk_gemm_problem *gemm = b->member[i];
         int64_t token_tiles =
             p->list ? sm80_cover(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
         int64_t tiles = token_tiles * weight_tiles(t, gemm->n);
         work.tiles += tiles;
-        work.steps += tiles * b->params.group[i].steps;
+        work.steps += tiles * sm80_gemm_steps(gemm->k, b->kind);
     }
     return work;
-}
-
-/* Numbers the units of all groups. */
-static void number(sm80_grouped_gemm_params *q, const sm80_gemm_tile *t, bool whole)
-{
-    int64_t units = 0;
-    for (int i = 0; i < q->count; i++) {
-        sm80_group *g = &q->group[i];
-        g->units = whole ? 1 : g->steps;
-        g->begin = (uint32_t)units;
-        units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
-    }
-    q->units = (uint32_t)units;
 }
 
 /* Contiguous: the grid is for any offsets. Whole tiles: a CTA for each that there may be. Else enough for the GPU. */
@@ -77,58 +75,50 @@ static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_ti
 {
     const nk_gemm_problem *all = &p->all;
     int64_t most = token_tiles_at_most(all->m, p->groups, t->tokens) * weight_tiles(t, all->n);
-    bool whole = b->choice.share == 0 || most * b->params.group[0].steps > SM80_MAX_UNITS;
-    b->params.group[0].units = whole ? 1 : b->params.group[0].steps;
-    if (!whole) return;
+    if (b->choice.share && most * sm80_gemm_steps(all->k, b->kind) <= SM80_MAX_UNITS) return;
+    b->choice.share = 0;
     b->choice.grid = most;
     b->choice.reduce_grid = b->choice.workspace_bytes = 0;
 }
 
 #define CHOOSE (-1)
 
-/* Settles how a batch is launched: as `config` says, or as is best. */
+/* How a batch is launched: as `config` says, or as is best. */
 static nk_status settle(const nk_grouped_gemm_problem *p, batch *b, int config)
 {
+    b->config = config;
     if (config == CHOOSE) {
         sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
         for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
             work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
-        NK_TRY(sm80_gemm_choose(p->device, b->kind, work, &config));
+        NK_TRY(sm80_gemm_choose(p->device, b->kind, work, &b->config));
     }
-    const sm80_gemm_tile *t = sm80_gemm_tile_of(config);
-    b->config = config;
-    NK_TRY(sm80_gemm_settle(p->device, b->kind, config, work_of(p, b, t), &b->choice));
-    if (p->list)
-        number(&b->params, t, b->choice.share == 0);
-    else
-        widen(p, b, t);
-    b->params.ctas = (uint32_t)b->choice.grid;
+    const sm80_gemm_tile *t = sm80_gemm_tile_of(b->config);
+    NK_TRY(sm80_gemm_settle(p->device, b->kind, b->config, work_of(p, b, t), &b->choice));
+    if (!p->list) widen(p, b, t);
     return NK_OK;
 }
 
-/* The next launch: the list's groups of the first kind met from `next` on. False past the end. */
-static bool next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b)
+/* The launch's parameters; numbers the units of all groups. */
+static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partials, sm80_grouped_gemm_params *q)
 {
-    b->params.count = 0;
-    b->params.offsets = NULL;
-    if (!p->list) {
-        if (*next > 0 || p->groups == 0 || is_empty(&p->all)) return false;
-        *next = 1;
-        b->kind = sm80_gemm_kind(&p->all.a, &p->all.b);
-        b->params.offsets = p->offsets;
-        b->params.experts = p->groups;
-        b->params.a_sf_bytes = p->a_sf_bytes;
-        append(b, &p->all);
+    const sm80_gemm_tile *t = &sm80_gemm_tiles[b->choice.tile];
+    int64_t units = 0;
+    for (int i = 0; i < b->count; i++) {
+        sm80_group *g = &q->group[i];
+        g->gemm = *b->member[i];
+        g->begin = (uint32_t)units;
+        g->steps = (uint32_t)sm80_gemm_steps(g->gemm.k, b->kind);
+        g->units = b->choice.share ? g->steps : 1;
+        units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
     }
-    for (; p->list && *next < p->groups && b->params.count < SM80_GROUPS_PER_LAUNCH; ++*next) {
-        const nk_gemm_problem *gemm = &p->list[*next];
-        if (is_empty(gemm)) continue;
-        int kind = sm80_gemm_kind(&gemm->a, &gemm->b);
-        if (b->params.count == 0) b->kind = kind;
-        if (kind != b->kind) break;
-        append(b, gemm);
-    }
-    return b->params.count > 0;
+    q->ctas = (uint32_t)b->choice.grid;
+    q->units = (uint32_t)units;
+    q->count = b->count;
+    q->offsets = p->list ? NULL : p->offsets;
+    q->experts = p->groups;
+    q->a_sf_bytes = p->a_sf_bytes;
+    q->partials = partials;
 }
 
 /* Describes the first launch; the workspace serves one after the other. */
@@ -155,10 +145,11 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
     int64_t next = 0;
     for (int config = exec->plan.config; next_batch(p, &next, &b); config = CHOOSE) {
         NK_TRY(settle(p, &b, config));
-        b.params.partials = exec->workspace;
+        sm80_grouped_gemm_params params;
+        fill(p, &b, exec->workspace, &params);
         int32_t threads = 32 * sm80_gemm_tiles[b.choice.tile].warps;
         cuda_grid grid = {b.choice.grid, 1, 1, threads, b.choice.smem_bytes};
-        void *args[] = {&b.params};
+        void *args[] = {&params};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
         if (b.choice.reduce_grid == 0) continue;
         cuda_grid sum = {b.choice.reduce_grid, 1, 1, threads, SM80_EXPERT_SCAN_BYTES};
