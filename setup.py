@@ -61,6 +61,7 @@ def needs_cuda(path: Path) -> bool:
 
 class BuildWithKernels(build_ext):
     def build_extension(self, ext):
+        self.force = True  # what is up to date depends on options, too; kernels know for themselves
         if kernels.wanted():
             nvcc = kernels.find_nvcc()
             if nvcc is None:

@@ -62,22 +62,27 @@ def include_folder(nvcc: Path) -> str:
 
 
 def _compile(nvcc: Path, source: Path, fatbin: Path) -> str:
-    """Makes the fatbin unless it is newer than every kernel source; returns ptxas's report."""
+    """Makes the fatbin unless this compiler made it from these sources; returns ptxas's report."""
+    command = [nvcc, *FLAGS, ARCHS[source.parent.name], "-fatbin", "-o", fatbin, source]
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")
     newest = max(
         path.stat().st_mtime
         for path in (*source.parents[1].rglob("*.h"), *source.parents[1].rglob("*.cuh"), source)
     )
     if report.is_file() and fatbin.is_file() and fatbin.stat().st_mtime > newest:
-        return report.read_text()
-    command = [nvcc, *FLAGS, ARCHS[source.parent.name], "-fatbin", "-o", fatbin, source]
+        said = report.read_text()
+        if said.startswith(made_by):
+            return said.removeprefix(made_by)
+    report.unlink(missing_ok=True)  # while there is none, the fatbin counts as unfinished
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         fatbin.unlink(missing_ok=True)
         raise SystemExit(f"nvcc failed on {source}:\n{done.stdout}{done.stderr}")
     said = f"{source.name}: {time.monotonic() - start:.0f} s\n{done.stdout}{done.stderr}"
-    report.write_text(said)
+    report.write_text(made_by + said)
     return said
 
 

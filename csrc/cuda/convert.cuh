@@ -1,6 +1,5 @@
 /* Scalars on the device: bytes to float and back, each rounding once to nearest even. The same meaning as
- * cpu/cpu_convert.h; images are compiled without FTZ and without contraction across statements that the contract
- * separates (use __fmul_rn and __fadd_rn where that matters). */
+ * cpu/cpu_convert.h; images are compiled without FTZ and without contraction (-fmad=false). */
 #ifndef NK_CONVERT_CUH
 #define NK_CONVERT_CUH
 
@@ -15,13 +14,6 @@ __device__ inline float e4m3_to_float(uint32_t byte)
 {
     uint32_t magnitude = byte & 0x7F;
     return magnitude == NK_E4M3_NAN ? __uint_as_float(0x7FC00000) : __uint_as_float(magnitude << 20) * 0x1p120f;
-}
-
-/* Twice a code is a small integer: magnitudes 0 1 2 3 4 6 8 12. */
-__device__ inline float e2m1_to_float(uint32_t code)
-{
-    float magnitude = 0.5f * (float)(0xC8643210u >> (code & 7) * 4 & 15);
-    return code & 8 ? -magnitude : magnitude;
 }
 
 /* One element of an fp16, bf16 or fp32 tensor. */

@@ -45,7 +45,7 @@ static int limited(const char *variable, int most)
 static nk_status read_facts(int index)
 {
     gpu_state *gpu = &gpus[index];
-    int major, minor, sms, per_cta, per_sm, l2;
+    int major, minor, sms, per_cta, per_sm;
     const struct {
         CUdevice_attribute attribute;
         int *value;
@@ -55,7 +55,6 @@ static nk_status read_facts(int index)
         {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &sms},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &per_cta},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &per_sm},
-        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &l2},
     };
     NK_TRY(cuda_driver_check(driver->cuDeviceGet(&gpu->handle, index), "cuDeviceGet", "a GPU"));
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
@@ -64,7 +63,7 @@ static nk_status read_facts(int index)
     }
     sms = limited("NVFP4KERN_SM_LIMIT", sms);
     per_cta = limited("NVFP4KERN_SMEM_LIMIT", per_cta);
-    gpu->facts = (cuda_gpu){index, 10 * major + minor, sms, per_cta, per_sm, l2};
+    gpu->facts = (cuda_gpu){index, 10 * major + minor, sms, per_cta, per_sm};
     return NK_OK;
 }
 

@@ -1,5 +1,6 @@
 /* Kernels from C. An image (one .cu file, embedded by the build) is loaded on first use, also inside a graph capture;
- * a launch binds the primary context of its device and restores the caller's. Nothing here allocates or synchronises.
+ * a launch binds the primary context of its device and restores the caller's. Launches neither allocate nor
+ * synchronise.
  */
 #ifndef NK_CUDA_LAUNCH_H
 #define NK_CUDA_LAUNCH_H
@@ -17,7 +18,6 @@ typedef struct cuda_gpu {
     int32_t sms;                /* NVFP4KERN_SM_LIMIT lowers it */
     int32_t smem_per_cta;       /* bytes that one CTA can have; NVFP4KERN_SMEM_LIMIT lowers it */
     int32_t smem_per_sm;        /* shared by the CTAs of one SM, 1 KB of each CTA's share reserved */
-    int32_t l2_bytes;
 } cuda_gpu;
 
 /* Why no GPU can be used, or NULL. */

@@ -72,7 +72,7 @@ __device__ inline void multiply_tile(const nk_dual_gemm_problem &p, const sm80_g
 template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_dual_gemm_problem &p, const sm80_gemm_params &q)
 {
     constexpr int TILES = TOKENS / 8, ROWS = WARPS * 16, THREADS = WARPS * 32;
-    __shared__ float stage[8 * SM80_OUT_PITCH(ROWS)];
+    __shared__ __align__(16) float stage[8 * SM80_OUT_PITCH(ROWS)]; /* read four at a time */
     const uint32_t cta = blockIdx.x / TILES + 1, eight = blockIdx.x % TILES, tile = cta * q.share / q.units;
     shared_tile shared;
     if (!is_shared_at(cta, q.share, tile * q.units, q.units, shared)) return;

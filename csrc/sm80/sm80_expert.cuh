@@ -45,9 +45,8 @@ __device__ inline int scan_sum(int value)
 #define NO_TILE UINT32_MAX
 
 /* Tile `index` of TOKENS tokens, counted over all experts, or none of them: NO_TILE. Offsets are read as if clamped to
- * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. Begins and ends with
- * barriers: `s` may overlap anything.
- */
+ * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free, and is
+ * again afterwards. */
 template <int TOKENS, int WARPS>
 __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32_t *offsets, int64_t experts,
                                             int64_t rows, uint32_t index)
@@ -56,8 +55,7 @@ __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32
     const int most = (int)(rows < INT32_MAX ? rows : INT32_MAX);
     int end_before = max(0, min(offsets[0], most)), atoms_before = 0;
     uint32_t tiles_before = 0;
-    if (threadIdx.x == 0) s.found.found = false;
-    __syncthreads();
+    if (threadIdx.x == 0) s.found.found = false; /* two barriers before anyone else writes it */
     for (int64_t base = 0; base < experts; base += 32 * WARPS) {
         const int64_t expert = base + threadIdx.x;
         const int end_here = expert < experts ? max(0, min(offsets[expert + 1], most)) : 0;
@@ -73,8 +71,8 @@ __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32
         end = max(end, carried);
         const int tokens = expert < experts ? end - begin : 0;
 
-        const uint32_t tiles = (uint32_t)(tokens + TOKENS - 1) / TOKENS;
-        const int atoms = (tokens + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS;
+        const uint32_t tiles = ((uint32_t)tokens + TOKENS - 1) / TOKENS;
+        const int atoms = (int)(((uint32_t)tokens + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS);
         int first_atom = scan_sum(atoms);
         uint32_t first_tile = (uint32_t)scan_sum((int)tiles);
         if (lane == 31) s.warp_sums[warp] = make_int2((int)first_tile, first_atom);

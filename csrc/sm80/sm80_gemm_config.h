@@ -5,9 +5,11 @@
 #include "../nk_format.h"
 
 /* A CTA multiplies WARPS * 32 weight rows with TOKENS tokens, one step of K at a time; STAGES steps are in shared
- * memory. X(name, TOKENS, WARPS, STAGES, CTAs per SM that shared memory and registers allow on large devices) Small
- * tiles are for few tokens, where weights come at memory speed and bytes in flight count; the large one decodes a
- * weight for 128 tokens at once. All but t128 fit the 99 KB of small devices. */
+ * memory. Small tiles are for few tokens, where weights come at memory speed and bytes in flight count; the large one
+ * decodes a weight for 128 tokens at once. The 99 KB of small devices have room for all up to t32, and for t64 where
+ * tokens are not 16-bit beside NVFP4 weights.
+ *
+ * X(name, TOKENS, WARPS, STAGES, CTAs per SM that shared memory and registers allow on large devices) */
 #define SM80_GEMM_TILES(X) \
     X(t8, 8, 4, 6, 3)      \
     X(t16, 16, 4, 5, 3)    \

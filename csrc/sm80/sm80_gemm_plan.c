@@ -1,7 +1,7 @@
 #include "sm80_gemm_plan.h"
 
 const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT] = {
-#define ROW(name, tokens, warps, stages, ctas) [SM80_GEMM_##name] = {#name, tokens, warps, stages, ctas},
+#define ROW(name, tokens, warps, stages, ctas) [SM80_GEMM_##name] = {tokens, warps, stages, ctas},
     SM80_GEMM_TILES(ROW)
 #undef ROW
 };

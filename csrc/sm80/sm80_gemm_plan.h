@@ -1,4 +1,4 @@
-/* Picks a tile and a K split for a matrix product: a pure function of its sizes and the GPU. */
+/* Picks a tile for a matrix product and deals its steps of K out to CTAs: a pure function of its sizes and the GPU. */
 #ifndef NK_SM80_GEMM_PLAN_H
 #define NK_SM80_GEMM_PLAN_H
 
@@ -10,7 +10,6 @@
 #define SM80_MAX_UNITS INT32_MAX /* kernels count steps in 32 bits */
 
 typedef struct sm80_gemm_tile {
-    const char *name;
     int32_t tokens, warps, stages, ctas; /* ctas: an SM's, as far as registers allow */
 } sm80_gemm_tile;
 

@@ -49,6 +49,8 @@ static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
     int64_t room = gpu->smem_per_sm / SM80_GEMV_CTAS_PER_SM - 1024;
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
     room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
+    NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
+             gpu->index, gpu->smem_per_cta);
     if (ctas < 1) ctas = 1;
     const bool invariant = sm80_batch_invariant();
     *s = (shape){.chunks = (int)(chunks < room ? chunks : room), .split = 1};

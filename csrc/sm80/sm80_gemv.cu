@@ -1,15 +1,20 @@
 /* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]): the gemm of one token, at memory speed.
  *
- * Work:     a group is four rows of W, 32 apart. A CTA takes a contiguous range of one batch's groups; teams of `split`
- *           of its eight warps share a group along K, in turns.
- * Roles:    all warps alike. A lane takes chunks of 32 elements (16 bytes of codes) of each of the four rows,
- * multiplies them with the vector from shared memory and keeps fp32 sums. What the next step needs is being fetched,
- * across turns too, while this one is multiplied: at memory speed nothing else matters. Sums:     W4A4: products of
- * codes in fp16 pairs, eight to a lane and block: quarters times 2^-1, at most 1152 of the smallest unit, so exact;
- * then in fp32 dot * (sfw * sfx), which is exact too, and one rounded addition. Halves: fp32 fused multiply-adds, then
- * the block's scale factor. Barriers: one around each staging of the vector; one per item where warps share a row
- * (partial sums are double-buffered, so that the next item's writes cannot meet this item's reads). Memory:   see
- * sm80_gemv_config.h. */
+ * Work: a group is four rows of W, 32 apart. A CTA takes a contiguous range of one batch's groups; teams of `split` of
+ * its eight warps share a group along K, in turns.
+ *
+ * Roles: all warps alike. A lane takes chunks of 32 elements (16 bytes of codes) of each of the four rows, multiplies
+ * them with the vector from shared memory and keeps fp32 sums. What the next step needs is being fetched, across turns
+ * too, while this one is multiplied: at memory speed nothing else matters.
+ *
+ * Sums: W4A4: products of codes in fp16 pairs, eight to a lane and block: quarters times 2^-1, at most 1152 of the
+ * smallest unit, so exact; then in fp32 dot * (sfw * sfx), which is exact too, and one rounded addition. Halves: fp32
+ * fused multiply-adds, then the block's scale factor.
+ *
+ * Barriers: one around each staging of the vector; one per item where warps share a row (partial sums are
+ * double-buffered, so that the next item's writes cannot meet this item's reads).
+ *
+ * Memory: see sm80_gemv_config.h. */
 #include "../cuda/nvfp4.cuh"
 #include "sm80_gemv_config.h"
 

@@ -145,6 +145,8 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
     int64_t next = 0;
     for (int config = exec->plan.config; next_batch(p, &next, &b); config = CHOOSE) {
         NK_TRY(settle(p, &b, config));
+        NK_CHECK(b.choice.workspace_bytes <= exec->workspace_bytes, NK_BACKEND_ERROR,
+                 "grouped_gemm: the environment changed between planning and running");
         sm80_grouped_gemm_params params;
         fill(p, &b, exec->workspace, &params);
         int32_t threads = 32 * sm80_gemm_tiles[b.choice.tile].warps;

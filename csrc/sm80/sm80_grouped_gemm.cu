@@ -163,7 +163,7 @@ __device__ inline void grouped_gemm(const sm80_grouped_gemm_params &q)
 template <int TOKENS, int WARPS> __device__ inline void reduce(const sm80_grouped_gemm_params &q)
 {
     constexpr int TILES = TOKENS / 8, ROWS = WARPS * 32, THREADS = WARPS * 32;
-    __shared__ float stage[8 * SM80_OUT_PITCH(ROWS)];
+    __shared__ __align__(16) float stage[8 * SM80_OUT_PITCH(ROWS)]; /* read four at a time */
     const uint32_t cta = blockIdx.x / TILES + 1, eight = blockIdx.x % TILES;
     const dealt d = deal<TOKENS, WARPS>(q);
     if (cta * d.share >= d.units) return;

@@ -23,13 +23,12 @@ template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
     static constexpr int ITEMS = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles of tokens that one warp decodes */
     /* The i-th of them; at least TILES where it has none. */
     static __device__ int slot(int warp, int i) { return warp + i * WARPS; }
-    static constexpr int SLOTS = TILES;
 
     uint4 weights[STAGES][WARPS][4][32];
     uint4 weight_sf[STAGES][WARPS][32];
-    uint4 tokens[STAGES][SLOTS][SM80_GEMM_TOKEN_QUADS(KIND)][32];
+    uint4 tokens[STAGES][TILES][SM80_GEMM_TOKEN_QUADS(KIND)][32];
     uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];
-    uint32_t token_sf[STAGES][SLOTS][32];
+    uint32_t token_sf[STAGES][TILES][32];
 };
 
 /* This lane's four weight rows, in two pairs 32 rows apart: slots 0 and 1, 2 and 3. */
@@ -88,7 +87,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 #pragma unroll
     for (int i = 0; i < S::ITEMS; i++) {
         const int tile = S::slot(warp, i);
-        if (S::ITEMS == 1 && tile >= S::SLOTS) return;
+        if (S::ITEMS == 1 && tile >= S::TILES) return;
         const uint32_t token = shared_address(&s.tokens[stage][tile][0][lane]);
 #pragma unroll
         for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
@@ -101,7 +100,9 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 /* Any other step: zeros beyond K, for codes, halves and factors alike; misaligned sources byte by byte             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The first `valid` of BYTES bytes, which may be none or more than BYTES. No byte after them is touched. */
+/* The first `valid` of BYTES bytes, which may be none or more than BYTES. No byte after them is touched. (Clamped to
+ * 0..BYTES and compared with BYTES, ptxas 13.0 makes of it, for sm_90, one VIMNMX.RELU whose predicate let 8 of 16 pass
+ * as all.) */
 template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
 {
     if (valid >= BYTES && is_aligned(from, BYTES)) {
@@ -129,7 +130,7 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
     constexpr int KIND = S::KIND, QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
     const int group = step * 2 + (lane >> 1 & 1), factors = blocks - group * 4; /* bytes left of either */
-    const int codes = (blocks - 2 * chunk) * 8;
+    const int rest = blocks - 2 * chunk, codes = rest >= 2 ? 16 : rest * 8;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         uint4 *to = &s.weights[stage][warp][r][lane];
@@ -156,7 +157,7 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
 #pragma unroll
     for (int i = 0; i < S::ITEMS; i++) {
         const int tile = S::slot(warp, i);
-        if (S::ITEMS == 1 && tile >= S::SLOTS) return;
+        if (S::ITEMS == 1 && tile >= S::TILES) return;
 #pragma unroll
         for (int q = 0; q < QUADS; q++) {
             const int valid = KIND == SM80_GEMM_CODES ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
@@ -378,11 +379,11 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
     return wide;
 }
 
-/* `steps` steps on. */
-template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::ITEMS> &x, int steps)
+/* One step on. */
+template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::ITEMS> &x)
 {
-    const int64_t row_step = steps * row_advance<S::KIND>(w);
-    const int sf_step = steps * sf_advance(w.blocked), token_sf_step = steps * sf_advance(x.blocked);
+    const int64_t row_step = row_advance<S::KIND>(w);
+    const int sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
 #pragma unroll
     for (int pair = 0; pair < 2; pair++) {
         w.row[pair] += row_step;
@@ -390,7 +391,7 @@ template <typename S> __device__ inline void advance(weight_rows &w, token_rows_
     }
 #pragma unroll
     for (int i = 0; i < S::ITEMS; i++) {
-        x.row[i] += steps * 64 * SM80_GEMM_TOKEN_QUADS(S::KIND);
+        x.row[i] += 64 * SM80_GEMM_TOKEN_QUADS(S::KIND);
         x.sf[i] += token_sf_step;
     }
 }
@@ -416,7 +417,7 @@ __device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight
                 fetch_whole(s, last, w, x);
             else
                 fetch_part(s, last, w, x, first + ahead, blocks);
-            advance<S>(w, x, 1);
+            advance<S>(w, x);
         }
         last = last + 1 == STAGES ? 0 : last + 1;
         cp_async_commit_group();

@@ -210,8 +210,8 @@ nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
     choice c = {0};
     NK_TRY(choose(p, &c));
     const tile *t = &tiles[c.tile];
-    NK_CHECK(c.groups <= INT32_MAX && c.splits <= 65535, NK_VALUE_ERROR,
-             "route: %lld tokens of %lld elements are more than one launch can have", (long long)p->m, (long long)p->k);
+    NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
+             (long long)p->m);
     plan->kernel = kernels[c.tile][p->x.dtype == NK_BF16].name;
     plan->why = c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
                                        : "tokens enough for all SMs: a CTA has its tokens to itself";
@@ -260,7 +260,6 @@ nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
         .splits = (int32_t)c.splits,
         .steps = (int32_t)c.steps,
         .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),
-        .expert_tiles = (int32_t)c.expert_tiles,
         .tiles_per_cta = (int32_t)(c.expert_tiles / c.parts),
     };
     /* Without a token one CTA writes the empty permutation. */

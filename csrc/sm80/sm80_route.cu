@@ -213,7 +213,7 @@ __device__ inline void sum_share(const nk_route_problem &p, const sm80_route_par
     const int steps = min(q.steps - first, q.steps_per_split), tile0 = blockIdx.y * q.tiles_per_cta;
     const int64_t k = (int64_t)first * S::STEP, rest = p.k - k - threadIdx.x % S::CHUNKS * 8;
     const int inside = rest > 0 ? (int)nk_ceil_div(rest, S::STEP) : 0; /* K is a multiple of 16: no word is cut */
-    for (int tile = tile0; tile < min(tile0 + q.tiles_per_cta, q.expert_tiles); tile++) {
+    for (int tile = tile0; tile < tile0 + q.tiles_per_cta; tile++) {
         float acc[S::WE / 16][S::WT / 8][4] = {};
         const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside};
         accumulate<S, BFLOAT>(s, from, steps, acc);

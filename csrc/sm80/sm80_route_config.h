@@ -44,7 +44,7 @@ typedef struct sm80_route_params {
     int32_t sorters;     /* those of them that may share the sorting */
     int32_t patience;    /* clocks to wait for others */
     int32_t splits, steps, steps_per_split;
-    int32_t expert_tiles, tiles_per_cta; /* of the group; taken in turns by one CTA */
+    int32_t tiles_per_cta; /* of experts, taken in turns */
 } sm80_route_params;
 
 #define SM80_ROUTE_COUNTERS 2     /* of a group */
