@@ -31,7 +31,8 @@ enum {
     SM80_GEMM_BFLOATS,       /* bf16 x NVFP4 */
     SM80_GEMM_PLAIN_HALVES,  /* fp16 x fp16 */
     SM80_GEMM_PLAIN_BFLOATS, /* bf16 x bf16 */
-    SM80_GEMM_KIND_COUNT
+    SM80_GEMM_KIND_COUNT,
+    SM80_GEMM_FP4_KINDS = SM80_GEMM_PLAIN_HALVES /* those before have NVFP4 weights */
 };
 
 /* A thread takes 16 bytes of a weight row per step: 32 codes, or 8 halves. */

@@ -155,7 +155,7 @@ static sm80_gemm_work work_of(const sm80_product *p, const sm80_gemm_tile *t)
     return (sm80_gemm_work){tiles, tiles * sm80_gemm_steps(p->k, p->kind)};
 }
 
-nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, nk_plan *plan)
+nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, nk_plan *plan)
 {
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
@@ -163,28 +163,34 @@ nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, nk_plan *plan)
     sm80_gemm_choice choice;
     NK_TRY(sm80_gemm_choose(device, p->kind, work, &plan->config));
     NK_TRY(sm80_gemm_settle(device, p->kind, plan->config, work[plan->config / DEALINGS], &choice));
+    plan->kernel = kernels[choice.tile][p->kind].name;
     sm80_gemm_describe(&choice, p->kind, p->outputs_per_warp, plan);
     return NK_OK;
 }
 
-nk_status sm80_gemm_resume(nk_device device, const sm80_product *p, const nk_exec *exec, sm80_gemm_choice *choice,
-                           sm80_gemm_params *params)
+nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kernels *kernels, const void *problem,
+                        const nk_exec *exec)
 {
-    int config = exec->plan.config;
-    const sm80_gemm_tile *t = sm80_gemm_tile_of(config);
+    const sm80_gemm_tile *t = sm80_gemm_tile_of(exec->plan.config);
     sm80_gemm_work work = work_of(p, t);
-    NK_TRY(sm80_gemm_settle(device, p->kind, config, work, choice));
+    sm80_gemm_choice choice;
+    NK_TRY(sm80_gemm_settle(device, p->kind, exec->plan.config, work, &choice));
     uint32_t steps = (uint32_t)sm80_gemm_steps(p->k, p->kind);
-    *params = (sm80_gemm_params){
+    sm80_gemm_params params = {
         .m_tiles = (uint32_t)sm80_cover(p->m, t->tokens),
         .n_tiles = (uint32_t)sm80_cover(p->n, p->outputs_per_warp * t->warps),
         .tiles = (uint32_t)work.tiles,
         .steps = steps,
-        .units = choice->share ? steps : 1,
-        .share = choice->share ? (uint32_t)choice->share : 1,
+        .units = choice.share ? steps : 1,
+        .share = choice.share ? (uint32_t)choice.share : 1,
         .partials = exec->workspace,
     };
-    return NK_OK;
+    cuda_grid grid = {choice.grid, 1, 1, 32 * t->warps, choice.smem_bytes};
+    void *args[] = {(void *)(uintptr_t)problem, &params};
+    NK_TRY(cuda_launch(&kernels[choice.tile][p->kind], device, exec->stream, &grid, args));
+    if (choice.reduce_grid == 0) return NK_OK;
+    cuda_grid sum = {choice.reduce_grid, 1, 1, 32 * t->warps, 0};
+    return cuda_launch(&kernels[choice.tile][SM80_GEMM_FP4_KINDS], device, exec->stream, &sum, args);
 }
 
 void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan)

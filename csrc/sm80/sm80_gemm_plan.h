@@ -53,9 +53,12 @@ typedef struct sm80_product {
     int kind, outputs_per_warp;
 } sm80_product;
 
-/* For `plan`: chooses and describes. For `run`: what the plan means. */
-nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, nk_plan *plan);
-nk_status sm80_gemm_resume(nk_device device, const sm80_product *p, const nk_exec *exec, sm80_gemm_choice *choice,
-                           sm80_gemm_params *params);
+/* Of one tile: by kind, and last the one that adds the parts of shared tiles. */
+typedef cuda_kernel sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
+
+/* An operator's plan and run; `kernels` by tile, `problem` is their first parameter. */
+nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, nk_plan *plan);
+nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kernels *kernels, const void *problem,
+                        const nk_exec *exec);
 
 #endif
