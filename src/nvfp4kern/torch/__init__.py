@@ -1,0 +1,213 @@
+"""nvfp4kern for torch.compile: the functions of `nvfp4kern`, as operators that torch can trace.
+
+`import nvfp4kern.torch as nk` in place of `import nvfp4kern as nk` is all that a model changes.
+The operators themselves are `torch.ops.nvfp4kern.*`. Tensors are torch's; there are no gradients
+(a backward pass through an operator raises NotImplementedError) and no DTensor rules.
+Needs torch 2.8, the first with float4_e2m1fn_x2.
+"""
+
+import torch
+
+from .. import _C
+from .._C import BackendError, backends, explain, warmup
+from ..layout import NVFP4, global_scale_from_divisor
+from . import ops
+
+__all__ = [
+    "NVFP4",
+    "BackendError",
+    "backends",
+    "dequantize",
+    "dual_gemm",
+    "explain",
+    "from_blocked",
+    "gemm",
+    "gemv",
+    "global_scale_from_divisor",
+    "grouped_gemm",
+    "quantize",
+    "route",
+    "to_blocked",
+    "warmup",
+]
+
+_OPS = getattr(torch.ops, ops.NAMESPACE)
+_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+# ---------------------------------------------------------------------------------------------
+# From the Python API's arguments to the schemas'
+# ---------------------------------------------------------------------------------------------
+
+
+def _pair(scale_layout):
+    if isinstance(scale_layout, str):
+        return scale_layout, scale_layout
+    if isinstance(scale_layout, (tuple, list)) and len(scale_layout) == 2:
+        return tuple(scale_layout)
+    raise ValueError(f"scale_layout: {scale_layout!r}, expected a word or a pair of words")
+
+
+def _number(value, name):
+    """(number, tensor): the one that does not count is the default."""
+    if isinstance(value, torch.Tensor):
+        return 1.0, value
+    if isinstance(value, bool) or not isinstance(value, (float, int)):
+        raise TypeError(f"{name}: {type(value).__name__}, expected a number or a tensor")
+    return float(value), None
+
+
+def _dtype(out_dtype, out=None):
+    if isinstance(out_dtype, str):
+        if out_dtype not in _DTYPES:
+            raise ValueError(f"out_dtype: {out_dtype!r}, expected one of {tuple(_DTYPES)}")
+        out_dtype = _DTYPES[out_dtype]
+    if out is not None and out_dtype is not None and out.dtype != out_dtype:
+        raise ValueError(f"out_dtype: {out_dtype}, but out has dtype {out.dtype}")
+    return out_dtype
+
+
+def _one(new, writing, args, out, out_dtype):
+    """Calls an operator of one output: the new tensor, or `out` itself."""
+    dtype = _dtype(out_dtype, out)
+    if out is None:
+        return new(*args, dtype)
+    writing(*args, out=out)
+    return out
+
+
+def _all_given(out, names):
+    """`out` as a tuple with one tensor for each name; unlike nvfp4kern.*, no item may be None."""
+    if len(out) != len(names) or any(item is None for item in out):
+        raise ValueError(f"out: expected tensors ({', '.join(names)})")
+    return dict(zip(names, out, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------
+# Operators
+# ---------------------------------------------------------------------------------------------
+
+
+def gemv(a, b, sfa, sfb=None, *, alpha=1.0, scale_layout="linear", out=None, out_dtype=None):
+    args = (a, b, sfa, sfb, *_number(alpha, "alpha"), *_pair(scale_layout))
+    return _one(_OPS.gemv.default, _OPS.gemv_out.default, args, out, out_dtype)
+
+
+def gemm(a, b, sfa, sfb, *, alpha=1.0, bias=None, scale_layout="linear", out=None, out_dtype=None):
+    args = (a, b, sfa, sfb, *_number(alpha, "alpha"), bias, *_pair(scale_layout))
+    return _one(_OPS.gemm.default, _OPS.gemm_out.default, args, out, out_dtype)
+
+
+def dual_gemm(
+    a, b1, b2, sfa, sfb1, sfb2, *, alpha1=1.0, alpha2=1.0, activation="silu",
+    scale_layout="linear", out=None, out_dtype=None,
+):  # fmt: skip
+    alphas = (*_number(alpha1, "alpha1"), *_number(alpha2, "alpha2"))
+    args = (a, b1, b2, sfa, sfb1, sfb2, *alphas, activation, *_pair(scale_layout))
+    return _one(_OPS.dual_gemm.default, _OPS.dual_gemm_out.default, args, out, out_dtype)
+
+
+def grouped_gemm(
+    a, b, sfa=None, sfb=None, *, offsets=None, alpha=None, bias=None, scale_layout="linear",
+    out=None, out_dtype=None,
+):  # fmt: skip
+    alpha = 1.0 if alpha is None else alpha
+    if isinstance(a, (list, tuple)):
+        if offsets is not None:
+            raise ValueError("offsets: given, expected None where a is a list")
+        return _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype)
+    if offsets is None:
+        raise TypeError("offsets: None, expected a tensor")
+    args = (a, b, sfa, sfb, offsets, *_number(alpha, "alpha"), bias, *_pair(scale_layout))
+    return _one(_OPS.grouped_gemm.default, _OPS.grouped_gemm_out.default, args, out, out_dtype)
+
+
+def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype):
+    count = len(a)
+    if isinstance(alpha, torch.Tensor):
+        raise TypeError("alpha: a tensor, expected a number or a list with one item for each of a")
+    alphas = list(alpha) if isinstance(alpha, (list, tuple)) else [alpha] * count
+    if count == 0:  # no tensor from which to tell the device, and nothing to do
+        return [] if out is None else out
+    numbers = [_number(1.0 if item is None else item, "alpha") for item in alphas]
+    none = [None] * count
+    args = (
+        list(a), list(b), none if sfa is None else list(sfa), none if sfb is None else list(sfb),
+        [number for number, _ in numbers], [tensor for _, tensor in numbers],
+        none if bias is None else list(bias), *_pair(scale_layout),
+    )  # fmt: skip
+    for given in () if out is None else out:
+        _dtype(out_dtype, given)
+    if out is None:
+        return list(_OPS.grouped_gemm_list.default(*args, _dtype(out_dtype)))
+    _OPS.grouped_gemm_list_out.default(*args, out=list(out))
+    return out
+
+
+def route(
+    x, w, k, *, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1,
+    renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, out=None,
+    out_dtype=None,
+):  # fmt: skip
+    args = (
+        x, w, k, score, correction_bias, n_group, topk_group, renormalize, float(scaling_factor),
+        *_number(alpha, "alpha"), dense,
+    )  # fmt: skip
+    if out is None:
+        new = _OPS.route_permutation.default if permutation else _OPS.route.default
+        return new(*args, _dtype(out_dtype))
+    names = ops.ROUTED + ops.PERMUTATION if permutation else ops.ROUTED
+    outs = _all_given(out, names)
+    _dtype(out_dtype, outs["weights"])
+    (_OPS.route_permutation_out if permutation else _OPS.route_out).default(*args, **outs)
+    return tuple(out)
+
+
+def quantize(x, *, up=None, global_scale=None, scale_layout="linear", offsets=None, out=None):
+    if isinstance(global_scale, str):
+        return _quantize_amax(x, up, global_scale, scale_layout, offsets, out)
+    scale = 1.0 if global_scale is None else global_scale
+    args = (x, up, *_number(scale, "global_scale"), scale_layout, offsets)
+    if out is None:
+        return NVFP4(*_OPS.quantize.default(*args), scale)
+    outs = _all_given(out, ("data", "scales"))
+    _OPS.quantize_out.default(*args, **outs)
+    return NVFP4(*out, scale)
+
+
+def _quantize_amax(x, up, word, scale_layout, offsets, out):
+    if word != "amax":
+        raise ValueError(f"global_scale: {word!r}, expected 'amax'")
+    args = (x, up, scale_layout, offsets)
+    if out is None:
+        return NVFP4(*_OPS.quantize_amax.default(*args))
+    if len(out) == 2:
+        out = (*out, torch.empty(1, dtype=torch.float32, device=x.device))
+    _OPS.quantize_amax_out.default(*args, **_all_given(out, ("data", "scales", "global_scale")))
+    return NVFP4(*out)
+
+
+def dequantize(q, *, scale_layout="linear", out=None, out_dtype=None):
+    data, scales, scale = q
+    scale = _number(1.0 if scale is None else scale, "q.global_scale")
+    args = (data, scales, *scale, scale_layout)
+    return _one(_OPS.dequantize.default, _OPS.dequantize_out.default, args, out, out_dtype)
+
+
+def to_blocked(scales, *, out=None):
+    if out is None:
+        return _OPS.to_blocked.default(scales)
+    _OPS.to_blocked_out.default(scales, out=out)
+    return out
+
+
+def from_blocked(buffer, rows, cols, *, out=None):
+    if out is None:
+        return _OPS.from_blocked.default(buffer, rows, cols)
+    _OPS.from_blocked_out.default(buffer, rows, cols, out=out)
+    return out
+
+
+for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize",
+              "to_blocked", "from_blocked"):  # fmt: skip
+    globals()[_name].__doc__ = getattr(_C, _name).__doc__

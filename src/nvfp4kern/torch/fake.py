@@ -1,0 +1,341 @@
+"""What the operators return, from shapes alone: for tracing, and to allocate outputs left out.
+
+The C library checks a real call. These are its rules on sizes that may be symbols: what relates two
+tensors goes through torch._check, so that an unbacked size is checked when the code runs, and what
+only the data say (offsets, overlap, alignment) stays with the real call.
+"""
+
+import torch
+
+from ..layout import ATOM_COLS, ATOM_ROWS, SF_VEC
+
+CODES = (torch.float4_e2m1fn_x2, torch.uint8)
+SCALES = (torch.float8_e4m3fn, torch.uint8)
+HALVES = (torch.float16, torch.bfloat16)
+FLOATS = (*HALVES, torch.float32)
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "identity")
+SCORES = ("topk_softmax", "softmax_topk", "sigmoid")
+MAX_EXPERTS, MAX_TOP_K = 1024, 32
+
+
+# ---------------------------------------------------------------------------------------------
+# Checks
+# ---------------------------------------------------------------------------------------------
+
+
+def expect(condition, name, got, expected):
+    torch._check_value(condition, lambda: f"{name}: {got}, expected {expected}")
+
+
+def word(name, value, words):
+    expect(value in words, name, repr(value), " or ".join(map(repr, words)))
+
+
+def shape_of(t):
+    return f"shape {tuple(t.shape)}"
+
+
+def tensor(name, t, dtypes, first):
+    if t.dtype not in dtypes:
+        names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name}: dtype {str(t.dtype).removeprefix('torch.')}, expected {names}")
+    expect(t.device == first.device, name, f"device {t.device}", first.device)
+
+
+def same_sizes(name, t, sizes, expected):
+    """Dimension by dimension, so that each becomes one equation of symbols."""
+    expect(t.dim() == len(sizes), name, shape_of(t), expected)
+    for ours, size in zip(t.shape, sizes, strict=True):
+        expect(ours == size, name, shape_of(t), expected)
+
+
+def up_to(size, multiple):
+    return (size + multiple - 1) // multiple * multiple
+
+
+def blocked_sizes(rows, cols):
+    return up_to(rows, ATOM_ROWS), up_to(cols, ATOM_COLS)
+
+
+def scales(name, sf, layout, sizes, first):
+    """The scales of [.., rows, K/16] = `sizes`."""
+    word("scale_layout", layout, ("linear", "blocked"))
+    tensor(name, sf, SCALES, first)
+    *batch, rows, cols = sizes
+    if layout == "linear":
+        same_sizes(name, sf, sizes, f"{tuple(sizes)} for scale_layout 'linear'")
+        unit_stride(name, sf, "K/16")
+        return
+    padded_rows, padded_cols = blocked_sizes(rows, cols)
+    least = padded_rows * padded_cols * (batch[0] if batch else 1)
+    expect(sf.numel() >= least, name, shape_of(sf), f"blocked scales of at least {least} bytes")
+
+
+def unit_stride(name, t, what):
+    """Strides come first: they are rarely symbols where they are 1."""
+    expect(t.stride(-1) == 1 or t.shape[-1] <= 1, name, f"stride {t.stride(-1)} along {what}", "1")
+
+
+def operand(name, t, sf_name, sf, layout, dtypes, first, k_innermost=True):
+    """(batch, rows, K) of codes with their scales, or of 16-bit values without."""
+    tensor(name, t, dtypes, first)
+    expect(t.dim() in (2, 3), name, shape_of(t), "[rows, K] with or without the batch L")
+    is_fp4 = t.dtype in CODES
+    *batch, rows, k = t.shape
+    if is_fp4:
+        k = 2 * k
+    expect(k % SF_VEC == 0, name, f"{shape_of(t)} is K = {k}", "a multiple of 16")
+    if is_fp4 or k_innermost:
+        unit_stride(name, t, "K")
+    if is_fp4:
+        expect(sf is not None, sf_name, "None", f"the scales of {name}")
+        scales(sf_name, sf, layout, (*batch, rows, k // SF_VEC), first)
+    else:
+        expect(sf is None, sf_name, "given", f"None for {name} of dtype {t.dtype}")
+    return tuple(batch), rows, k
+
+
+def same_k(name, t, k, of_a):
+    expect(k == of_a, name, f"{shape_of(t)} is K = {k}", f"K = {of_a} as in a")
+
+
+def same_batch(name, t, batch, first):
+    expected = f"the batch of the first argument, which has {shape_of(first)}"
+    expect(t.dim() == first.dim(), name, shape_of(t), expected)
+    for ours, theirs in zip(batch, first.shape[:-2], strict=True):
+        expect(ours == theirs, name, shape_of(t), expected)
+
+
+def alpha_like(name, t, n, first):
+    """One element, or [n]."""
+    if t is not None:
+        tensor(name, t, (torch.float32,), first)
+        fits = (t.dim() == 1 and t.shape[0] == n) or t.numel() == 1
+        expect(fits, name, shape_of(t), f"one element or ({n},)")
+
+
+def bias_like(name, t, sizes, first):
+    if t is not None:
+        tensor(name, t, FLOATS, first)
+        same_sizes(name, t, sizes, tuple(sizes))
+
+
+def out_dtype_of(dtype, default=torch.float16):
+    if dtype is None:
+        return default
+    if dtype not in FLOATS:
+        raise ValueError(f"out_dtype: {dtype}, expected float16 or bfloat16 or float32")
+    return dtype
+
+
+def empty(like, sizes, dtype):
+    return torch.empty(sizes, dtype=dtype, device=like.device)
+
+
+def kind_of(dtype):
+    """The dtypes that may stand in for the one of an output that the operator would make."""
+    kinds = (SCALES, FLOATS) if dtype != torch.float4_e2m1fn_x2 else (CODES,)
+    return next((kind for kind in kinds if dtype in kind), (dtype,))
+
+
+def given(names, outs, specs):
+    """Outputs that the caller gave, against those that the operator would have made."""
+    for name, out, spec in zip(names, outs, specs, strict=True):
+        tensor(name, out, kind_of(spec.dtype), spec)
+        if spec.dtype not in SCALES:  # blocked ones may have any shape of enough bytes
+            same_sizes(name, out, spec.shape, tuple(spec.shape))
+
+
+# ---------------------------------------------------------------------------------------------
+# Operators: the parameters of the schemas in ops.py
+# ---------------------------------------------------------------------------------------------
+
+
+def gemv(
+    a, b, sfa, sfb=None, alpha=1.0, alpha_tensor=None, sfa_layout="linear", sfb_layout="linear",
+    out_dtype=None,
+):  # fmt: skip
+    batch, rows, k = operand("a", a, "sfa", sfa, sfa_layout, CODES, a)
+    b_batch, one, b_k = operand("b", b, "sfb", sfb, sfb_layout, CODES + HALVES, a)
+    same_batch("b", b, b_batch, a)
+    expect(one == 1, "b", shape_of(b), "one row")
+    same_k("b", b, b_k, k)
+    alpha_like("alpha", alpha_tensor, rows, a)
+    return empty(a, (*batch, rows, 1), out_dtype_of(out_dtype))
+
+
+def gemm(
+    a, b, sfa, sfb, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
+    sfb_layout="linear", out_dtype=None,
+):  # fmt: skip
+    batch, m, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
+    b_batch, n, b_k = operand("b", b, "sfb", sfb, sfb_layout, CODES, a)
+    same_batch("b", b, b_batch, a)
+    same_k("b", b, b_k, k)
+    alpha_like("alpha", alpha_tensor, n, a)
+    bias_like("bias", bias, (n,), a)
+    return empty(a, (*batch, m, n), out_dtype_of(out_dtype))
+
+
+def dual_gemm(
+    a, b1, b2, sfa, sfb1, sfb2, alpha1=1.0, alpha1_tensor=None, alpha2=1.0, alpha2_tensor=None,
+    activation="silu", sfa_layout="linear", sfb_layout="linear", out_dtype=None,
+):  # fmt: skip
+    word("activation", activation, ACTIVATIONS)
+    batch, m, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
+    sizes = []
+    for name, b, sf in (("b1", b1, sfb1), ("b2", b2, sfb2)):
+        b_batch, n, b_k = operand(name, b, f"sf{name}", sf, sfb_layout, CODES, a)
+        same_batch(name, b, b_batch, a)
+        same_k(name, b, b_k, k)
+        sizes.append(n)
+    n = sizes[0]
+    expect(sizes[1] == n, "b2", shape_of(b2), f"the shape of b1, {tuple(b1.shape)}")
+    alpha_like("alpha1", alpha1_tensor, n, a)
+    alpha_like("alpha2", alpha2_tensor, n, a)
+    return empty(a, (*batch, m, n), out_dtype_of(out_dtype))
+
+
+def grouped_gemm(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
+    sfb_layout="linear", out_dtype=None,
+):  # fmt: skip
+    expect(a.dim() == 2, "a", shape_of(a), "[sum M, K/2]")
+    expect(b.dim() == 3, "b", shape_of(b), "[G, N, K/2]")
+    _, m, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
+    (groups,), n, b_k = operand("b", b, "sfb", sfb, sfb_layout, b_dtypes(a), a, k_innermost=False)
+    same_k("b", b, b_k, k)
+    tensor("offsets", offsets, (torch.int32,), a)
+    same_sizes("offsets", offsets, (groups + 1,), f"({groups + 1},): one more than the experts")
+    if alpha_tensor is not None and alpha_tensor.dim() == 2:
+        tensor("alpha", alpha_tensor, (torch.float32,), a)
+        same_sizes("alpha", alpha_tensor, (groups, n), f"one element, [G] or ({groups}, {n})")
+    else:
+        alpha_like("alpha", alpha_tensor, groups, a)
+    bias_like("bias", bias, (groups, n), a)
+    return empty(a, (m, n), out_dtype_of(out_dtype))
+
+
+def b_dtypes(a):
+    """Of grouped_gemm's b: codes, or the type of a 16-bit a."""
+    return CODES + ((a.dtype,) if a.dtype in HALVES else ())
+
+
+def grouped_gemm_list(
+    a, b, sfa, sfb, alpha, alpha_tensor, bias, sfa_layout="linear", sfb_layout="linear",
+    out_dtype=None,
+):  # fmt: skip
+    outs = []
+    for name, items in (
+        ("b", b),
+        ("sfa", sfa),
+        ("sfb", sfb),
+        ("alpha", alpha_tensor),
+        ("bias", bias),
+    ):
+        expect(len(items) == len(a), name, f"{len(items)} items", "one item for each of a")
+    for g in range(len(a)):
+        expect(a[g].dim() == 2, f"a[{g}]", shape_of(a[g]), "no batch in a group")
+        expect(b[g].dim() == 2, f"b[{g}]", shape_of(b[g]), "no batch in a group")
+        _, m, k = operand(f"a[{g}]", a[g], f"sfa[{g}]", sfa[g], sfa_layout, CODES + HALVES, a[0])
+        _, n, b_k = operand(
+            f"b[{g}]", b[g], f"sfb[{g}]", sfb[g], sfb_layout, b_dtypes(a[g]), a[0],
+            k_innermost=False,
+        )  # fmt: skip
+        same_k(f"b[{g}]", b[g], b_k, k)
+        alpha_like(f"alpha[{g}]", alpha_tensor[g], n, a[0])
+        bias_like(f"bias[{g}]", bias[g], (n,), a[0])
+        outs.append(empty(a[g], (m, n), out_dtype_of(out_dtype)))
+    return outs
+
+
+def route(
+    x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
+    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, out_dtype=None,
+):  # fmt: skip
+    word("score", score, SCORES)
+    expect(x.dim() == 2, "x", shape_of(x), "[M, K]")
+    expect(w.dim() == 2, "w", shape_of(w), "[N, K]")
+    _, m, x_k = operand("x", x, "", None, "linear", HALVES, x)
+    _, n, w_k = operand("w", w, "", None, "linear", (x.dtype,), x)
+    expect(w_k == x_k, "w", f"{shape_of(w)} is K = {w_k}", f"K = {x_k} as in x")
+    expect(n <= MAX_EXPERTS, "w", f"{shape_of(w)} is {n} experts", f"at most {MAX_EXPERTS}")
+    expect(1 <= k <= MAX_TOP_K, "k", k, f"1 to {MAX_TOP_K}")
+    expect(n_group >= 1, "n_group", n_group, "1 or more")
+    expect(n % n_group == 0, "n_group", n_group, f"a divisor of the {n} experts of w")
+    expect(1 <= topk_group <= n_group, "topk_group", topk_group, f"1 to n_group = {n_group}")
+    expect(k <= n // n_group * topk_group, "k", k, f"at most the experts in {topk_group} groups")
+    if renormalize is False and score == "topk_softmax":
+        raise ValueError("renormalize: False, expected None or True with score='topk_softmax'")
+    if correction_bias is not None:
+        expect(score == "sigmoid", "correction_bias", "given", "None unless score='sigmoid'")
+        tensor("correction_bias", correction_bias, (torch.float32,), x)
+        same_sizes("correction_bias", correction_bias, (n,), f"({n},)")
+    alpha_like("alpha", alpha_tensor, n, x)
+    weights = empty(x, (m, n if dense else k), out_dtype_of(out_dtype, torch.float32))
+    return weights, empty(x, (m, k), torch.int32)
+
+
+def route_permutation(x, w, k, *args):
+    weights, ids = route(x, w, k, *args)
+    n, rows = w.shape[0], x.shape[0] * k
+    return weights, ids, *(empty(x, (size,), torch.int32) for size in (n, n + 1, rows))
+
+
+def quantize(
+    x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None
+):
+    word("scale_layout", scale_layout, ("linear", "blocked"))
+    batch, m, k = operand("x", x, "", None, "linear", FLOATS, x)
+    if up is not None:
+        tensor("up", up, (x.dtype,), x)
+        same_sizes("up", up, x.shape, f"{tuple(x.shape)}, the shape of x")
+        unit_stride("up", up, "K")
+    if global_scale_tensor is not None:
+        tensor("global_scale", global_scale_tensor, (torch.float32,), x)
+        one = global_scale_tensor.numel() == 1
+        expect(one, "global_scale", shape_of(global_scale_tensor), "one element")
+    rows, cols = m, k // SF_VEC
+    if scale_layout == "blocked":
+        rows, cols = blocked_sizes(m, cols)
+    if offsets is not None:
+        blocked = scale_layout == "blocked" and not batch
+        expect(blocked, "offsets", "given", "None unless scale_layout='blocked' and x is [M, K]")
+        tensor("offsets", offsets, (torch.int32,), x)
+        expect(offsets.dim() == 1, "offsets", shape_of(offsets), "[G + 1]")
+        rows = (m // ATOM_ROWS + offsets.shape[0] - 1) * ATOM_ROWS
+    data = empty(x, (*batch, m, k // 2), torch.float4_e2m1fn_x2)
+    return data, empty(x, (*batch, rows, cols), torch.float8_e4m3fn)
+
+
+def quantize_amax(x, up=None, scale_layout="linear", offsets=None):
+    data, scales = quantize(x, up, 1.0, None, scale_layout, offsets)
+    return data, scales, empty(x, (1,), torch.float32)
+
+
+def dequantize(
+    data, scales, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", out_dtype=None
+):
+    batch, rows, k = operand("q.data", data, "q.scales", scales, scale_layout, CODES, data)
+    alpha_like("q.global_scale", global_scale_tensor, 1, data)
+    return empty(data, (*batch, rows, k), out_dtype_of(out_dtype))
+
+
+def to_blocked(scales):
+    tensor("scales", scales, SCALES, scales)
+    expect(scales.dim() in (2, 3), "scales", shape_of(scales), "[rows, K/16] with or without L")
+    *batch, rows, cols = scales.shape
+    unit_stride("scales", scales, "K/16")
+    return empty(scales, (*batch, *blocked_sizes(rows, cols)), scales.dtype)
+
+
+def from_blocked(buffer, rows, cols):
+    tensor("buffer", buffer, SCALES, buffer)
+    expect(rows >= 0, "rows", rows, "a size from 0")
+    expect(cols >= 0, "cols", cols, "a size from 0")
+    permuted = buffer.dim() == 6 and buffer.shape[0] == 32 and buffer.shape[3] == 4
+    batch = ()
+    if buffer.dim() in (3, 6):
+        batch = (buffer.shape[5 if permuted else 0],)
+    scales("buffer", buffer, "blocked", (*batch, rows, cols), buffer)
+    return empty(buffer, (*batch, rows, cols), buffer.dtype)

@@ -1,0 +1,299 @@
+"""torch.ops.nvfp4kern.*: schemas, kernels, and what an operator without a gradient says.
+
+Registered through torch.library.Library and not through custom_op, whose Python layers cost several
+times as much as the rest of a call: on a 2-core machine where a call of nvfp4kern.gemm takes 6 us,
+one through the registration below takes 17 us and one through custom_op 36 to 46 us.
+
+An argument that is a number or a tensor in the Python API is two here, `alpha` and `alpha_tensor`,
+of which the tensor counts; a pair of scale layouts is `sfa_layout` and `sfb_layout`. Every operator
+<op> has a sibling <op>_out that writes to tensors given and returns nothing.
+"""
+
+import torch
+
+from .. import _C
+from . import fake
+
+NAMESPACE = "nvfp4kern"
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # what it registers lives as long as it does
+
+_LAYOUTS = 'str sfa_layout="linear", str sfb_layout="linear"'
+_GEMV = f"""Tensor a, Tensor b, Tensor sfa, Tensor? sfb=None, float alpha=1.0,
+    Tensor? alpha_tensor=None, {_LAYOUTS}"""
+_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor sfb, float alpha=1.0,
+    Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}"""
+_DUAL_GEMM = f"""Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tensor sfb2,
+    float alpha1=1.0, Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None,
+    str activation="silu", {_LAYOUTS}"""
+_GROUPED_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0,
+    Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}"""
+_GROUPED_GEMM_LIST = f"""Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
+    Tensor?[] alpha_tensor, Tensor?[] bias, {_LAYOUTS}"""
+_ROUTE = """Tensor x, Tensor w, int k, str score="topk_softmax", Tensor? correction_bias=None,
+    int n_group=1, int topk_group=1, bool? renormalize=None, float scaling_factor=1.0,
+    float alpha=1.0, Tensor? alpha_tensor=None, bool dense=False"""
+_QUANTIZE = """Tensor x, Tensor? up=None, float global_scale=1.0,
+    Tensor? global_scale_tensor=None, str scale_layout="linear", Tensor? offsets=None"""
+_QUANTIZE_AMAX = """Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None"""
+_DEQUANTIZE = """Tensor data, Tensor scales, float global_scale=1.0,
+    Tensor? global_scale_tensor=None, str scale_layout="linear" """
+
+
+# ---------------------------------------------------------------------------------------------
+# Kernels: the same call on every device
+# ---------------------------------------------------------------------------------------------
+
+
+def _or(number, tensor):
+    return number if tensor is None else tensor
+
+
+def _gemv(
+    a, b, sfa, sfb=None, alpha=1.0, alpha_tensor=None, sfa_layout="linear", sfb_layout="linear",
+    out_dtype=None, *, out=None,
+):  # fmt: skip
+    return _C.gemv(
+        a, b, sfa, sfb, alpha=_or(alpha, alpha_tensor), scale_layout=(sfa_layout, sfb_layout),
+        out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _gemm(
+    a, b, sfa, sfb, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
+    sfb_layout="linear", out_dtype=None, *, out=None,
+):  # fmt: skip
+    return _C.gemm(
+        a, b, sfa, sfb, alpha=_or(alpha, alpha_tensor), bias=bias,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _dual_gemm(
+    a, b1, b2, sfa, sfb1, sfb2, alpha1=1.0, alpha1_tensor=None, alpha2=1.0, alpha2_tensor=None,
+    activation="silu", sfa_layout="linear", sfb_layout="linear", out_dtype=None, *, out=None,
+):  # fmt: skip
+    return _C.dual_gemm(
+        a, b1, b2, sfa, sfb1, sfb2, alpha1=_or(alpha1, alpha1_tensor),
+        alpha2=_or(alpha2, alpha2_tensor), activation=activation,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _grouped_gemm(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
+    sfb_layout="linear", out_dtype=None, *, out=None,
+):  # fmt: skip
+    return _C.grouped_gemm(
+        a, b, sfa, sfb, offsets=offsets, alpha=_or(alpha, alpha_tensor), bias=bias,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _grouped_gemm_list(
+    a, b, sfa, sfb, alpha, alpha_tensor, bias, sfa_layout="linear", sfb_layout="linear",
+    out_dtype=None, *, out=None,
+):  # fmt: skip
+    return _C.grouped_gemm(
+        a, b, sfa, sfb, alpha=list(map(_or, alpha, alpha_tensor)), bias=bias,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _route(
+    x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
+    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, out_dtype=None, *,
+    permutation=False, out=None,
+):  # fmt: skip
+    return _C.route(
+        x, w, k, score=score, correction_bias=correction_bias, n_group=n_group,
+        topk_group=topk_group, renormalize=renormalize, scaling_factor=scaling_factor,
+        alpha=_or(alpha, alpha_tensor), dense=dense, permutation=permutation,
+        out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _route_permutation(*args, out=None):
+    return _route(*args, permutation=True, out=out)
+
+
+def _quantize(
+    x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
+    *, out=None,
+):  # fmt: skip
+    q = _C.quantize(
+        x, up=up, global_scale=_or(global_scale, global_scale_tensor), scale_layout=scale_layout,
+        offsets=offsets, out=out,
+    )  # fmt: skip
+    return q.data, q.scales
+
+
+def _quantize_amax(x, up=None, scale_layout="linear", offsets=None, *, out=None):
+    return tuple(
+        _C.quantize(
+            x, up=up, global_scale="amax", scale_layout=scale_layout, offsets=offsets, out=out
+        )
+    )
+
+
+def _dequantize(
+    data, scales, global_scale=1.0, global_scale_tensor=None, scale_layout="linear",
+    out_dtype=None, *, out=None,
+):  # fmt: skip
+    q = (data, scales, _or(global_scale, global_scale_tensor))
+    return _C.dequantize(q, scale_layout=scale_layout, out=out, out_dtype=out_dtype)
+
+
+# ---------------------------------------------------------------------------------------------
+# Gradients: there are none
+# ---------------------------------------------------------------------------------------------
+
+
+class _NoGradient(torch.autograd.Function):
+    """Carries an operator's outputs; raises where a gradient is asked of them."""
+
+    @staticmethod
+    def forward(ctx, name, run, *tensors):
+        ctx.name = name
+        result = run()
+        return tuple(result) if isinstance(result, list) else result
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError(
+            f"{ctx.name} has no gradient: nvfp4kern's operators are for inference. Call it under "
+            "torch.no_grad() or torch.inference_mode(), or detach what goes in or comes out"
+        )
+
+
+def _tensors_in(values):
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
+
+
+def _asks_for_gradients(args, kwargs):
+    return torch.is_grad_enabled() and any(
+        t.requires_grad for t in (*_tensors_in(args), *_tensors_in(kwargs.values()))
+    )
+
+
+def _autograd(op):
+    """The Autograd kernel of an operator that returns new tensors."""
+    below = torch._C._after_autograd_keyset
+    enabled = torch.is_grad_enabled
+    name = op.name()
+
+    def autograd(keyset, *args):
+        if not enabled() or not _asks_for_gradients(args, {}):
+            return op.redispatch(keyset & below, *args)
+
+        def run():
+            return op.redispatch(keyset & below, *args)
+
+        result = _NoGradient.apply(name, run, *_tensors_in(args))
+        returns_list = len(op._schema.returns) == 1 and isinstance(result, tuple)
+        return list(result) if returns_list else result
+
+    return autograd
+
+
+def _autograd_out(op):
+    """That of one that writes to its arguments."""
+    below = torch._C._after_autograd_keyset
+    name = op.name()
+
+    def autograd(keyset, *args, **outs):
+        if _asks_for_gradients(args, outs):
+            raise NotImplementedError(
+                f"{name} has no gradient, but one of its arguments requires grad: call it under "
+                "torch.no_grad() or torch.inference_mode()"
+            )
+        for out in _tensors_in(outs.values()):
+            if not out.is_inference():
+                torch.autograd.graph.increment_version(out)
+        op.redispatch(keyset & below, *args, **outs)
+
+    return autograd
+
+
+# ---------------------------------------------------------------------------------------------
+# Registration
+# ---------------------------------------------------------------------------------------------
+
+
+def _writing(names, kernel):
+    """The kernel of an operator that writes to the tensors `names`."""
+
+    def write(*args, **outs):
+        kernel(*args, out=outs["out"] if names == ("out",) else tuple(outs[n] for n in names))
+
+    return write
+
+
+def _checking(names, rule):
+    """Its fake."""
+
+    def check(*args, **outs):
+        specs = rule(*args)
+        if isinstance(specs, list):
+            fake.given([f"out[{g}]" for g in range(len(specs))], outs["out"], specs)
+        else:
+            specs = specs if isinstance(specs, tuple) else (specs,)
+            fake.given(names, tuple(outs[n] for n in names), specs)
+
+    return check
+
+
+def _register(name, arguments, returns, kernel, rule, autograd):
+    _LIBRARY.define(f"{name}({arguments}) -> {returns}", tags=torch.Tag.pt2_compliant_tag)
+    qualified = f"{NAMESPACE}::{name}"
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, kernel, key)
+    torch.library.register_fake(qualified, rule, lib=_LIBRARY)
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    _LIBRARY.impl(name, autograd(op), "Autograd", with_keyset=True)
+
+
+def _operator(name, arguments, outputs, kernel, rule, out_dtype=True):
+    """<name> and <name>_out. `outputs` are the names of the tensors returned."""
+    if outputs == ("out[]",):
+        names, returns, written = ("out",), "Tensor[]", "Tensor(a!)[] out"
+    else:
+        names = outputs
+        returns = ", ".join(f"Tensor {output}" for output in outputs)
+        returns = f"({returns})" if len(outputs) > 1 else "Tensor"
+        written = ", ".join(f"Tensor(a{i}!) {output}" for i, output in enumerate(outputs))
+    new = f"{arguments}, ScalarType? out_dtype=None" if out_dtype else arguments
+    _register(name, new, returns, kernel, rule, _autograd)
+    written = f"{arguments}, *, {written}"
+    write, check = _writing(names, kernel), _checking(names, rule)
+    _register(f"{name}_out", written, "()", write, check, _autograd_out)
+
+
+ROUTED = ("weights", "ids")
+PERMUTATION = ("counts", "offsets", "sorted_rows")
+
+_operator("gemv", _GEMV, ("out",), _gemv, fake.gemv)
+_operator("gemm", _GEMM, ("out",), _gemm, fake.gemm)
+_operator("dual_gemm", _DUAL_GEMM, ("out",), _dual_gemm, fake.dual_gemm)
+_operator("grouped_gemm", _GROUPED_GEMM, ("out",), _grouped_gemm, fake.grouped_gemm)
+_operator(
+    "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
+)
+_operator("route", _ROUTE, ROUTED, _route, fake.route)
+_operator(
+    "route_permutation", _ROUTE, ROUTED + PERMUTATION, _route_permutation, fake.route_permutation
+)
+_operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, False)
+_operator(
+    "quantize_amax", _QUANTIZE_AMAX, ("data", "scales", "global_scale"), _quantize_amax,
+    fake.quantize_amax, False,
+)  # fmt: skip
+_operator("dequantize", _DEQUANTIZE, ("out",), _dequantize, fake.dequantize)
+_operator("to_blocked", "Tensor scales", ("out",), _C.to_blocked, fake.to_blocked, False)
+_operator(
+    "from_blocked", "Tensor buffer, SymInt rows, SymInt cols", ("out",), _C.from_blocked,
+    fake.from_blocked, False,
+)  # fmt: skip
