@@ -1,0 +1,328 @@
+"""nvfp4kern.torch: the registered operators do what nvfp4kern.* does, eagerly and when traced."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from cuda_calls import OPERATORS, Call, leaves, mapped
+from generators import raw
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import nvfp4kern
+import nvfp4kern.torch as nk
+from nvfp4kern.torch import ops
+
+FUNCTIONS = (
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize", "to_blocked",
+    "from_blocked",
+)  # fmt: skip
+OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
+
+every_operator = pytest.mark.parametrize("name", OPERATORS)
+every_way = pytest.mark.parametrize("way", ["new", "out"])
+# What compilers, not nvfp4kern, warn about.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def call_of(name, device):
+    """A call of nvfp4kern.torch's function, on tensors of its own."""
+    call = Call(name, device, "small")
+    call.function = getattr(nk, call.function.__name__)
+    return call
+
+
+def plain(call):
+    """The same function of nvfp4kern itself."""
+    return getattr(nvfp4kern, call.function.__name__)(*call.args, **call.options)
+
+
+def described(tensors):
+    return [(t.dtype, tuple(t.shape), t.stride(), t.device.type) for t in tensors]
+
+
+def assert_same(got, want):
+    for ours, theirs in zip(leaves((got,)), leaves((want,)), strict=True):
+        assert described([ours]) == described([theirs])
+        np.testing.assert_array_equal(raw(ours), raw(theirs))
+
+
+# ---------------------------------------------------------------------------------------------
+# Eagerly
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_have_the_signatures_of_the_package(name):
+    ours = inspect.signature(getattr(nk, name)).parameters
+    theirs = inspect.signature(getattr(nvfp4kern, name)).parameters
+    assert [(p.name, p.kind) for p in ours.values()] == [(p.name, p.kind) for p in theirs.values()]
+    for parameter in ours.values():  # out_dtype: None stands for the default
+        expected = theirs[parameter.name].default
+        assert parameter.default == (None if parameter.name == "out_dtype" else expected)
+    assert getattr(nk, name).__doc__ == getattr(nvfp4kern, name).__doc__
+
+
+def test_what_else_is_public_is_the_package_s():
+    assert set(nk.__all__) == set(nvfp4kern.__all__) - {"__version__"}
+    for name in set(nk.__all__) - set(FUNCTIONS):
+        assert getattr(nk, name) is getattr(nvfp4kern, name)
+
+
+@every_operator
+def test_new_tensors_are_those_of_the_package(name, device):
+    call = call_of(name, device)
+    got, want = call.function(*call.args, **call.options), plain(call)
+    assert type(got) is type(want)
+    if name.startswith("contiguous"):  # rows of nobody hold anything
+        assert described([got]) == described([want])
+    else:
+        assert_same(got, want)
+
+
+@every_operator
+def test_out_is_filled_and_returned(name, device):
+    call = call_of(name, device)
+    before = [out.tensor._version for out in call.outs]
+    result = call.run()
+    call.check()
+    tensors = call.outputs_of(result)
+    assert all(ours is out.tensor for ours, out in zip(tensors, call.outs, strict=True))
+    assert all(out.tensor._version > then for out, then in zip(call.outs, before, strict=True))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@every_operator
+def test_grad_modes_change_nothing(name, mode, device):
+    with mode():
+        call = call_of(name, device)
+        call.run()
+        call.check()
+    call = call_of(name, device)
+    with mode():
+        call.run()
+    call.check()
+
+
+# ---------------------------------------------------------------------------------------------
+# Schemas and fakes
+# ---------------------------------------------------------------------------------------------
+
+
+class Recorder(TorchDispatchMode):
+    """Which operators of ours are called, and with what."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == ops.NAMESPACE:
+            self.calls.append((function, args, kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def in_bytes(tree):
+    """torch can neither copy float4 nor compare float8, which opcheck does with inputs."""
+    return mapped(lambda t: t.view(torch.uint8) if t.element_size() == 1 else t, tree)
+
+
+def covering(call):
+    """Offsets under which every row is somebody's: opcheck compares whole outputs."""
+    if call.name.startswith("contiguous"):
+        offsets = call.options["offsets"]
+        offsets[0], offsets[-1] = 0, call.args[0].shape[0]
+    return call
+
+
+@every_way
+@every_operator
+def test_opcheck_passes(name, way, device):
+    call = covering(call_of(name, device))
+    out = {"out": call.out} if way == "out" else {}
+    with Recorder() as recorder:
+        call.function(*call.args, **out, **call.options)
+    ((function, args, kwargs),) = recorder.calls
+    assert function._schema.name.endswith("_out") == (way == "out")
+    opcheck(function, in_bytes(args), in_bytes(kwargs))
+
+
+@every_operator
+def test_fakes_of_float4_and_float8_are_like_the_real_outputs(name, device):
+    call = call_of(name, device)
+    fp4 = {t for t in call.args if isinstance(t, torch.Tensor) and t.dtype == torch.uint8}
+    if name not in ("to_blocked", "from_blocked"):
+        call.args = mapped(lambda t: t.view(torch.float4_e2m1fn_x2) if t in fp4 else t, call.args)
+    assert_fake_like_real(call.function, call.args, call.options)
+
+
+def assert_fake_like_real(function, args, options):
+    real = function(*args, **options)
+    with FakeTensorMode() as mode:
+        args, options = mapped(mode.from_tensor, (args, options))
+        fake = function(*args, **options)
+    assert described(leaves((fake,))) == described(leaves((real,)))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 128, 129])
+@pytest.mark.parametrize("layout", ["linear", "blocked"])
+def test_fakes_of_any_number_of_rows(rows, layout, device):
+    x = torch.ones((rows, 48), dtype=torch.float16, device=device)
+    w = nvfp4kern.quantize(torch.ones((5, 48), dtype=torch.float16, device=device))
+    q = nvfp4kern.quantize(x, scale_layout=layout)
+    offsets = torch.tensor([0, 0, rows], dtype=torch.int32, device=device)
+    own = nvfp4kern.quantize(x, scale_layout="blocked", offsets=offsets)
+    layouts = {"scale_layout": (layout, "linear")}
+    for function, args, options in (
+        (nk.quantize, (x,), {"scale_layout": layout, "global_scale": "amax"}),
+        (nk.quantize, (x,), {"scale_layout": "blocked", "offsets": offsets}),
+        (nk.dequantize, (tuple(q),), {"scale_layout": layout}),
+        (nk.gemm, (q.data, w.data, q.scales, w.scales), layouts),
+        (nk.gemv, (q.data, w.data[:1], q.scales, w.scales[:1]), layouts),
+        (nk.route, (x, x.new_ones(4, 48), 2), {"permutation": True}),
+        (
+            nk.grouped_gemm,
+            (own.data, w.data.expand(2, 5, 24), own.scales, w.scales.expand(2, 5, 3)),
+            {"offsets": offsets, "scale_layout": ("blocked", "linear")},
+        ),
+    ):
+        assert_fake_like_real(function, args, options)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_defaults_are_those_of_the_schema(name):
+    """The dispatcher leaves trailing defaults out, so kernels and fakes have them too."""
+    base = name.removesuffix("_out")
+    schema = getattr(getattr(torch.ops, ops.NAMESPACE), name).default._schema
+    arguments = {a.name: a for a in schema.arguments if not a.kwarg_only}
+    for function in (getattr(ops, f"_{base}", None), getattr(nk.ops.fake, base)):
+        parameters = inspect.signature(function).parameters if function else {}
+        for parameter in parameters.values():
+            if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+                continue
+            if parameter.name == "out_dtype" and name != base:
+                continue
+            argument = arguments[parameter.name]
+            expected = argument.default_value if argument.has_default_value() else parameter.empty
+            assert parameter.default == expected, (name, parameter.name)
+
+
+def spoiled(device):
+    """(function, arguments, options) of calls that are wrong for what shapes and dtypes say."""
+    x = torch.ones((6, 64), dtype=torch.float16, device=device)
+    q = nvfp4kern.quantize(x)
+    w = nvfp4kern.quantize(torch.ones((10, 64), device=device))
+    good = (q.data, w.data, q.scales, w.scales)
+    ints = torch.zeros(3, dtype=torch.int32, device=device)
+    experts = (w.data.expand(2, 10, 32), q.scales, w.scales.expand(2, 10, 4))
+    yield nk.gemm, (q.data, w.data, q.scales, w.scales[:, :3]), {}
+    yield nk.gemm, (q.data, w.data, q.scales, w.scales[:9]), {}
+    yield nk.gemm, (q.data, w.data, None, w.scales), {}
+    yield nk.gemm, (x, *good[1:]), {}
+    yield nk.gemm, (x.float(), w.data, None, w.scales), {}
+    yield nk.gemm, (q.data[:, :24], w.data, q.scales[:, :3], w.scales), {}
+    yield nk.gemm, (q.data[None], w.data, q.scales[None], w.scales), {}
+    yield nk.gemm, (q.data[0], *good[1:]), {}
+    yield nk.gemm, good, {"scale_layout": "blocked"}
+    yield nk.gemm, good, {"scale_layout": "diagonal"}
+    yield nk.gemm, good, {"scale_layout": ("linear",)}
+    yield nk.gemm, good, {"alpha": torch.ones(9, device=device)}
+    yield nk.gemm, good, {"alpha": x[0, :1]}
+    yield nk.gemm, good, {"alpha": "1"}
+    yield nk.gemm, good, {"bias": torch.ones(9, device=device)}
+    yield nk.gemm, good, {"out_dtype": "float64"}
+    yield nk.gemm, good, {"out_dtype": torch.int32}
+    yield nk.gemm, good, {"out": x.new_empty(6, 9)}
+    yield nk.gemm, good, {"out": ints}
+    yield nk.gemm, good, {"out": x.new_empty(6, 10), "out_dtype": "float32"}
+    yield nk.gemv, good, {}
+    yield nk.dual_gemm, (q.data, w.data, w.data[:9], q.scales, w.scales, w.scales[:9]), {}
+    yield nk.dual_gemm, (q.data, w.data, w.data, *good[2:], w.scales), {"activation": "tanh"}
+    yield nk.grouped_gemm, (q.data, *experts), {}
+    yield nk.grouped_gemm, (q.data, *experts), {"offsets": ints[:2]}
+    yield nk.grouped_gemm, (q.data, *experts), {"offsets": ints.float()}
+    yield nk.grouped_gemm, ([q.data], [w.data, w.data], [q.scales], [w.scales]), {}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales[:9]]), {}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"offsets": ints}
+    yield nk.route, (x, x[:, :48], 2), {}
+    yield nk.route, (x, x.bfloat16(), 2), {}
+    yield nk.route, (x, x, 7), {}
+    yield nk.route, (x, x, 2), {"score": "best"}
+    yield nk.route, (x, x, 2), {"n_group": 4}
+    yield nk.route, (x, x, 2), {"renormalize": False}
+    yield nk.route, (x, x, 2), {"correction_bias": torch.ones(6, device=device)}
+    yield nk.route, (x, x, 2), {"out": (x,)}
+    yield nk.quantize, (x[:, :40],), {}
+    yield nk.quantize, (x.t(),), {}
+    yield nk.quantize, (ints,), {}
+    yield nk.quantize, (x,), {"global_scale": "max"}
+    yield nk.quantize, (x,), {"up": x[:3]}
+    yield nk.quantize, (x,), {"offsets": ints}
+    yield nk.quantize, (x,), {"global_scale": torch.ones(2, device=device)}
+    yield nk.dequantize, ((q.data, q.scales[:, :3], None),), {}
+    yield nk.to_blocked, (x,), {}
+    yield nk.from_blocked, (q.scales, 6, 4), {}
+
+
+def test_fakes_raise_what_real_calls_raise(device):
+    for i, (function, args, options) in enumerate(spoiled(device)):
+        with pytest.raises((ValueError, TypeError)) as real:
+            getattr(nvfp4kern, function.__name__)(*args, **options)
+        with pytest.raises(real.type):
+            function(*args, **options)
+        with FakeTensorMode() as mode, pytest.raises((ValueError, TypeError)) as fake:
+            args, options = mapped(mode.from_tensor, (args, options))
+            function(*args, **options)
+        context = (i, function.__name__, str(real.value), str(fake.value))
+        assert fake.type is real.type, context
+        assert str(fake.value).split(":")[0] == str(real.value).split(":")[0], context
+
+
+# ---------------------------------------------------------------------------------------------
+# Gradients
+# ---------------------------------------------------------------------------------------------
+
+
+def test_a_gradient_is_refused_by_the_operator_s_name(device):
+    x = torch.ones((2, 32), device=device, requires_grad=True)
+    q = nvfp4kern.quantize(torch.ones((3, 32), device=device))
+    alpha = torch.ones(3, device=device, requires_grad=True)
+    half = x.detach().half()
+    for name, y in (
+        ("dequantize", nk.dequantize(nk.quantize(x))),
+        ("gemm", nk.gemm(half, q.data, None, q.scales, alpha=alpha)),
+        (
+            "grouped_gemm_list",
+            nk.grouped_gemm([half], [q.data], None, [q.scales], alpha=[alpha])[0],
+        ),
+        ("route", nk.route(half, half, 1, alpha=x[0, :1])[0]),
+    ):
+        with pytest.raises(NotImplementedError, match=f"nvfp4kern::{name} has no gradient"):
+            y.sum().backward()
+    with pytest.raises(NotImplementedError, match="nvfp4kern::gemm_out has no gradient"):
+        nk.gemm(half, q.data, None, q.scales, alpha=alpha, out=half.new_empty(2, 3))
+    with torch.no_grad():
+        assert not nk.dequantize(nk.quantize(x)).requires_grad
+
+
+# ---------------------------------------------------------------------------------------------
+# CUDA graphs
+# ---------------------------------------------------------------------------------------------
+
+
+@every_operator
+def test_captured_operators_replay_on_new_data(name, gpu):
+    """New offsets included; with outputs given and with those that the capture allocates."""
+    call, graph = call_of(name, gpu.device), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call.run()
+        made = call.outputs_of(call.function(*call.args, **call.options))
+    for seed in (1, 2, 1):
+        call.fill(seed)
+        graph.replay()
+        call.check(seed)
+        for new, out in zip(made, call.outs, strict=True):
+            if not name.startswith("contiguous"):  # rows of nobody hold anything
+                np.testing.assert_array_equal(raw(new), raw(out.tensor))
