@@ -1,9 +1,12 @@
 """nvfp4kern.torch under torch.compile: whole models become one graph and compute the same."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from generators import Guarded, raw
+from test_main import README
 from test_torch_library import assert_same
 
 import nvfp4kern
@@ -78,6 +81,14 @@ def test_models_compile_into_one_graph(block, compiler, dynamic, device):
             torch.testing.assert_close(got[0], want[0])  # a compiler may contract the sum
         else:
             assert_same(got, want)
+
+
+def test_readme_example():
+    _, code = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    names = {}
+    torch._dynamo.reset()
+    exec(compile(code, str(README), "exec"), names)
+    assert names["y"].shape == (64, 128) and names["y"].isfinite().all()
 
 
 def test_compiled_outputs_are_written_in_place(device):
