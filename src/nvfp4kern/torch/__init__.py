@@ -52,7 +52,8 @@ def _number(value, name):
     """(number, tensor): the one that does not count is the default."""
     if isinstance(value, torch.Tensor):
         return 1.0, value
-    if isinstance(value, bool) or not isinstance(value, (float, int)):
+    is_number = isinstance(value, (float, int)) or hasattr(value, "__float__")  # NumPy's have it
+    if isinstance(value, bool) or not is_number:
         raise TypeError(f"{name}: {type(value).__name__}, expected a number or a tensor")
     return float(value), None
 
@@ -77,7 +78,7 @@ def _one(new, writing, args, out, out_dtype):
 
 
 def _all_given(out, names):
-    """`out` as a tuple with one tensor for each name; unlike nvfp4kern.*, no item may be None."""
+    """`out` by name. Unlike with nvfp4kern.*, no item may be None."""
     if len(out) != len(names) or any(item is None for item in out):
         raise ValueError(f"out: expected tensors ({', '.join(names)})")
     return dict(zip(names, out, strict=True))
