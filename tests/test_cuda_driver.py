@@ -3,38 +3,19 @@
 import ctypes
 import shutil
 import subprocess
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from cuda_calls import OPERATORS, Call, run_python
+from threads import in_threads
 
 import nvfp4kern
 
 CSRC = Path(__file__).parents[1] / "csrc"
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-
-
-def in_threads(*jobs):
-    """Each in a thread of its own, all at once; raises what one of them raised."""
-    failures = []
-
-    def body(job):
-        try:
-            job()
-        except BaseException as error:  # noqa: B036
-            failures.append(error)
-
-    threads = [threading.Thread(target=body, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 # ---------------------------------------------------------------------------------------------

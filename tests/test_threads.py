@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from threads import in_threads
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -70,26 +71,6 @@ def bits(result):
     if isinstance(result, torch.Tensor):
         return result.contiguous().view(torch.uint8).numpy().tobytes()
     return np.asarray(result).tobytes()
-
-
-def in_threads(*jobs):
-    """Runs every job in a thread of its own, all at once; raises what the first one raised."""
-    barrier, failures = threading.Barrier(len(jobs)), []
-
-    def body(job):
-        try:
-            barrier.wait(60)
-            job()
-        except BaseException as error:  # noqa: B036
-            failures.append(error)
-
-    threads = [threading.Thread(target=body, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def test_operators_run_concurrently():
