@@ -16,6 +16,7 @@ from pathlib import Path
 
 ARCHS = {  # folder -> what nvcc makes of its kernels: one virtual architecture, its SASS, its PTX
     "sm80": "-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80]",
+    "sm90": "-gencode=arch=compute_90a,code=sm_90a",
 }
 FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v,--warn-on-spills -Wno-deprecated-gpu-targets".split()
 
@@ -67,10 +68,9 @@ def _compile(nvcc: Path, source: Path, fatbin: Path) -> str:
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")
-    newest = max(
-        path.stat().st_mtime
-        for path in (*source.parents[1].rglob("*.h"), *source.parents[1].rglob("*.cuh"), source)
-    )
+    known = (source.parents[1], source.parents[1] / "cuda", source.parent)  # folders it includes from
+    headers = (path for folder in known for path in folder.glob("*.*h"))
+    newest = max(path.stat().st_mtime for path in (*headers, source))
     if report.is_file() and fatbin.is_file() and fatbin.stat().st_mtime > newest:
         said = report.read_text()
         if said.startswith(made_by):

@@ -7,6 +7,7 @@
 static const nk_backend *const table[] = {
     &nk_backend_cpu,
 #ifdef NK_WITH_CUDA
+    &nk_backend_sm90,
     &nk_backend_sm80,
 #endif
 };
@@ -33,22 +34,32 @@ static bool has_cell(const nk_backend *row, size_t offset)
     return plan != NULL;
 }
 
+/* Where to begin: with NVFP4KERN_BACKEND's row, which the rows after it stand in for where it has no kernel. */
+static nk_status first_row(nk_device device, int *first)
+{
+    const char *name = getenv("NVFP4KERN_BACKEND");
+    *first = 0;
+    if (!name || !*name) return NK_OK;
+    while (*first < ROWS && strcmp(name, table[*first]->name) != 0)
+        ++*first;
+    NK_CHECK(*first < ROWS, NK_BACKEND_ERROR,
+             "NVFP4KERN_BACKEND: '%s' is no backend of this build, see nvfp4kern.backends()", name);
+    NK_CHECK(table[*first]->serves(device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d",
+             name, device_type_name(device.type), device.index);
+    return NK_OK;
+}
+
 nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend **row)
 {
-    const char *forced = getenv("NVFP4KERN_BACKEND");
-    if (forced && !*forced) forced = NULL;
-    bool known = false;
-    for (int i = 0; i < ROWS; i++) {
-        if (forced && strcmp(forced, table[i]->name) != 0) continue;
-        known = true;
+    int i = 0;
+    if (!*row) NK_TRY(first_row(device, &i));
+    while (*row && table[i++] != *row)
+        ;
+    for (; i < ROWS; i++) {
         if (!table[i]->serves(device) || !has_cell(table[i], cell_offset)) continue;
         *row = table[i];
         return NK_OK;
     }
-    NK_CHECK(known, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: '%s' is no backend of this build, see nvfp4kern.backends()",
-             forced);
-    NK_CHECK(!forced, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' cannot run this operator on %s:%d", forced,
-             device_type_name(device.type), device.index);
     return nobody_serves("", device);
 }
 

@@ -1,15 +1,17 @@
 /* Backends are rows, operators are columns. An operator (op/) dispatches into the first row that serves the device and
- * has the column; a NULL cell falls through to a later, more general row. */
+ * takes the problem; a NULL cell, or one that does not take it, falls through to a later, more general row. */
 #ifndef NK_BACKEND_H
 #define NK_BACKEND_H
 
 #include "nk_problem.h"
 
-/* `plan` is a pure function of the problem: it picks a kernel and a tile. `run` launches what was planned. */
+/* `plan` is a pure function of the problem: it picks a kernel and a tile. `run` launches what was planned. `takes` says
+ * whether there is a kernel for this problem; NULL: for every one. */
 #define NK_CELL(op)                                                              \
     struct {                                                                     \
         nk_status (*plan)(const nk_##op##_problem *problem, nk_plan *plan);      \
         nk_status (*run)(const nk_##op##_problem *problem, const nk_exec *exec); \
+        bool (*takes)(const nk_##op##_problem *problem);                         \
     } op
 
 typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
@@ -32,15 +34,17 @@ typedef struct nk_backend {
     NK_CELL(relayout);
 } nk_backend;
 
-/* First row in table order that serves `device`, honours NVFP4KERN_BACKEND, and whose cell at `cell_offset` is there.
- */
+/* The first row after *row (NULL: of all, or from NVFP4KERN_BACKEND's on) that serves `device` and whose cell at
+ * `cell_offset` is there. */
 nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend **row);
 
 /* Ends an operator: pick, plan, and run unless this is a dry run or there is nothing to write. */
 #define NK_DISPATCH(op, problem, exec, empty)                                                  \
     do {                                                                                       \
-        const nk_backend *row_;                                                                \
-        NK_TRY(nk_backend_pick((problem)->device, offsetof(nk_backend, op), &row_));           \
+        const nk_backend *row_ = NULL;                                                         \
+        do                                                                                     \
+            NK_TRY(nk_backend_pick((problem)->device, offsetof(nk_backend, op), &row_));       \
+        while (row_->op.takes && !row_->op.takes((problem)));                                  \
         (exec)->plan = (nk_plan){.backend = row_->name};                                       \
         NK_TRY(row_->op.plan((problem), &(exec)->plan));                                       \
         if ((exec)->dry_run || (empty)) return NK_OK;                                          \
@@ -50,6 +54,7 @@ nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend
 
 extern const nk_backend nk_backend_cpu;
 #ifdef NK_WITH_CUDA
+extern const nk_backend nk_backend_sm90;
 extern const nk_backend nk_backend_sm80;
 #endif
 

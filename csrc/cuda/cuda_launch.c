@@ -271,6 +271,16 @@ static nk_status launch(cuda_kernel *kernel, const gpu_state *gpu, void *stream,
         LOADING(status, load_kernel(kernel, gpu));
         NK_TRY(status);
     }
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (grid->cluster > 1) {
+        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                                  .value.clusterDim = {(unsigned)grid->cluster, 1, 1}};
+    }
+    if (grid->overlap) {
+        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                                  .value.programmaticStreamSerializationAllowed = 1};
+    }
     CUlaunchConfig config = {
         .gridDimX = (unsigned)grid->x,
         .gridDimY = (unsigned)grid->y,
@@ -280,6 +290,8 @@ static nk_status launch(cuda_kernel *kernel, const gpu_state *gpu, void *stream,
         .blockDimZ = 1,
         .sharedMemBytes = (unsigned)grid->smem_bytes,
         .hStream = stream,
+        .attrs = attributes,
+        .numAttrs = count,
     };
     /* A CUkernel may be launched as the CUfunction of the current context. */
     CUfunction function = atomic_load_explicit(&kernel->handle, memory_order_relaxed);

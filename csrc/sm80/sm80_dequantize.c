@@ -48,7 +48,7 @@ nk_status sm80_run_dequantize(const nk_dequantize_problem *p, const nk_exec *exe
     uint64_t codes = (uint64_t)(uintptr_t)p->q.data | (uint64_t)p->q.row_stride | (uint64_t)p->q.batch_stride;
     uint64_t out = (uint64_t)(uintptr_t)p->out.data | (uint64_t)p->out.row_stride | (uint64_t)p->out.batch_stride;
     int wide_codes = codes % 4 == 0, wide_out = out % 16 == 0 && p->out.col_stride == out_size(p);
-    cuda_grid grid = {t.count, 1, 1, SM80_TILE_THREADS, 0};
+    cuda_grid grid = {.x = t.count, .y = 1, .z = 1, .threads = SM80_TILE_THREADS};
     void *args[] = {(void *)(uintptr_t)p, &t, &wide_codes, &wide_out};
     return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
 }

@@ -185,11 +185,11 @@ nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kerne
         .share = choice.share ? (uint32_t)choice.share : 1,
         .partials = exec->workspace,
     };
-    cuda_grid grid = {choice.grid, 1, 1, 32 * t->warps, choice.smem_bytes};
+    cuda_grid grid = {.x = choice.grid, .y = 1, .z = 1, .threads = 32 * t->warps, .smem_bytes = choice.smem_bytes};
     void *args[] = {(void *)(uintptr_t)problem, &params};
     NK_TRY(cuda_launch(&kernels[choice.tile][p->kind], device, exec->stream, &grid, args));
     if (choice.reduce_grid == 0) return NK_OK;
-    cuda_grid sum = {choice.reduce_grid, 1, 1, 32 * t->warps, 0};
+    cuda_grid sum = {.x = choice.reduce_grid, .y = 1, .z = 1, .threads = 32 * t->warps};
     return cuda_launch(&kernels[choice.tile][SM80_GEMM_FP4_KINDS], device, exec->stream, &sum, args);
 }
 

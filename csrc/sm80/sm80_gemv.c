@@ -84,7 +84,8 @@ nk_status sm80_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
     shape s = {0};
     NK_TRY(pick_shape(p, &s));
     int32_t threads = 32 * SM80_GEMV_WARPS;
-    cuda_grid grid = {p->l * s.ctas_per_batch, 1, 1, threads, sm80_gemv_smem(s.chunks)};
+    cuda_grid grid = {
+        .x = p->l * s.ctas_per_batch, .y = 1, .z = 1, .threads = threads, .smem_bytes = sm80_gemv_smem(s.chunks)};
     void *args[] = {(void *)(uintptr_t)p, &s.split, &s.chunks, &s.ctas_per_batch, &s.groups_per_cta};
     return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
 }

@@ -150,11 +150,12 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
         sm80_grouped_gemm_params params;
         fill(p, &b, exec->workspace, &params);
         int32_t threads = 32 * sm80_gemm_tiles[b.choice.tile].warps;
-        cuda_grid grid = {b.choice.grid, 1, 1, threads, b.choice.smem_bytes};
+        cuda_grid grid = {.x = b.choice.grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = b.choice.smem_bytes};
         void *args[] = {&params};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
         if (b.choice.reduce_grid == 0) continue;
-        cuda_grid sum = {b.choice.reduce_grid, 1, 1, threads, SM80_EXPERT_SCAN_BYTES};
+        cuda_grid sum = {
+            .x = b.choice.reduce_grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = SM80_EXPERT_SCAN_BYTES};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
     }
     return NK_OK;

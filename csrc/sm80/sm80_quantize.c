@@ -130,14 +130,14 @@ nk_status sm80_run_quantize(const nk_quantize_problem *p, const nk_exec *exec)
     void *args[] = {(void *)(uintptr_t)p, &q};
     if (q.atoms > 0) {
         q.experts = exec->workspace;
-        cuda_grid grid = {1, 1, 1, SM80_EXPERT_THREADS, 0};
+        cuda_grid grid = {.x = 1, .y = 1, .z = 1, .threads = SM80_EXPERT_THREADS};
         NK_TRY(cuda_launch(&experts_kernel, p->device, exec->stream, &grid, args));
     }
     if (q.maxima_count > 0) {
         q.maxima = (uint32_t *)((uint8_t *)exec->workspace + atoms_bytes(&q));
-        cuda_grid grid = {q.maxima_count, 1, 1, SM80_AMAX_THREADS, 0};
+        cuda_grid grid = {.x = q.maxima_count, .y = 1, .z = 1, .threads = SM80_AMAX_THREADS};
         NK_TRY(cuda_launch(kernel_of(amax_kernels, p), p->device, exec->stream, &grid, args));
     }
-    cuda_grid grid = {ctas, 1, 1, SM80_TILE_THREADS, 0};
+    cuda_grid grid = {.x = ctas, .y = 1, .z = 1, .threads = SM80_TILE_THREADS};
     return cuda_launch(kernel_of(kernels, p), p->device, exec->stream, &grid, args);
 }

@@ -41,7 +41,7 @@ nk_status sm80_plan_relayout(const nk_relayout_problem *p, nk_plan *plan)
 nk_status sm80_run_relayout(const nk_relayout_problem *p, const nk_exec *exec)
 {
     int64_t rows = atom_rows(p), cols = col_tiles(p);
-    cuda_grid grid = {p->l * rows * cols, 1, 1, SM80_RELAYOUT_THREADS, 0};
+    cuda_grid grid = {.x = p->l * rows * cols, .y = 1, .z = 1, .threads = SM80_RELAYOUT_THREADS};
     void *args[] = {(void *)(uintptr_t)p, &rows, &cols};
     return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
 }

@@ -263,7 +263,11 @@ nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
         .tiles_per_cta = (int32_t)(c.expert_tiles / c.parts),
     };
     /* Without a token one CTA writes the empty permutation. */
-    cuda_grid grid = {c.groups, c.parts, c.splits, SM80_ROUTE_THREADS, tiles[c.tile].smem_bytes};
+    cuda_grid grid = {.x = c.groups,
+                      .y = c.parts,
+                      .z = c.splits,
+                      .threads = SM80_ROUTE_THREADS,
+                      .smem_bytes = tiles[c.tile].smem_bytes};
     if (c.groups == 0) grid.x = grid.y = grid.z = 1;
     void *args[] = {(void *)(uintptr_t)p, &params};
     return cuda_launch(&kernels[c.tile][p->x.dtype == NK_BF16], p->device, exec->stream, &grid, args);

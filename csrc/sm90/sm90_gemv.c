@@ -1,0 +1,165 @@
+#include "sm90_backend.h"
+#include "sm90_gemv_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern cuda_image cuda_image_sm90_gemv;
+
+enum { CODES, HALVES, FEW_CODES, FEW_HALVES, FEW_BFLOATS };
+enum { LINEAR, BLOCKED, NARROW };
+#define KERNEL(text) {.name = "sm90_gemv_" text, .image = &cuda_image_sm90_gemv}
+#define PATHS(text) {KERNEL(text "_linear"), KERNEL(text "_blocked"), KERNEL(text "_narrow")}
+#define KERNELS(text) {PATHS(text), PATHS(text "_short")}
+static cuda_kernel kernels[][2][3] = {
+    [CODES] = KERNELS("codes"),           [HALVES] = KERNELS("halves"),           [FEW_CODES] = KERNELS("few_codes"),
+    [FEW_HALVES] = KERNELS("few_halves"), [FEW_BFLOATS] = KERNELS("few_bfloats"),
+};
+
+/* bf16 does not fit the kernel for one token: its smallest values times undecoded weights would leave fp32. */
+static int form_of(const nk_gemv_problem *p)
+{
+    if (p->a.dtype == NK_BF16) return FEW_BFLOATS;
+    return (p->m == 1 ? CODES : FEW_CODES) + (p->a.dtype == NK_F16);
+}
+
+/* The low bits of every address of an operand's values and of its scale factors. */
+static uint64_t bits_of_data(const nk_operand *o)
+{
+    return (uint64_t)(uintptr_t)o->data | (uint64_t)o->row_stride | (uint64_t)o->batch_stride;
+}
+
+static uint64_t bits_of_sf(const nk_operand *o)
+{
+    uint64_t rows = o->sf_layout == NK_SF_LINEAR ? (uint64_t)o->sf_row_stride : 0;
+    return (uint64_t)(uintptr_t)o->sf | (uint64_t)o->sf_batch_stride | rows;
+}
+
+static int path_of(const nk_gemv_problem *p)
+{
+    uint64_t data = bits_of_data(&p->a) | bits_of_data(&p->b), sf = bits_of_sf(&p->b), token_sf = 0;
+    if (p->a.dtype == NK_E2M1X2) token_sf = bits_of_sf(&p->a);
+    if (p->k % (2 * SM90_GEMV_CHUNK) || data % 16 || sf % 4 || token_sf % 2) return NARROW;
+    return p->b.sf_layout == NK_SF_BLOCKED ? BLOCKED : LINEAR;
+}
+
+typedef struct shape {
+    sm90_gemv_params params;
+    bool is_short;
+    int32_t smem_bytes;
+} shape;
+
+#define FULL_OCTET 7      /* rows: fewer are multiplied for nothing */
+#define SHORT_COST 1.15   /* of a row, where half of an mma is empty */
+#define LARGE_CLUSTERS .9 /* of a GPU's CTAs that clusters of four and more can be: parts of it are no multiple */
+
+/* What the rows of a CTA cost in tiles of `tile` rows; how many teams share them. */
+static double cost_of(int64_t rows, int tile, int *log_teams)
+{
+    *log_teams = 0;
+    while (*log_teams < SM90_GEMV_LOG_WARPS && (int64_t)tile << *log_teams < rows)
+        ++*log_teams;
+    return (double)(nk_ceil_div(rows, (int64_t)tile << *log_teams) * tile << *log_teams);
+}
+
+/* The shape of a launch in which 1 << log_cluster CTAs share rows; false where it does not fit. */
+static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster, shape *s)
+{
+    int64_t slots = (int64_t)gpu->sms * SM90_GEMV_CTAS_PER_SM;
+    if (log_cluster > 1) slots = (int64_t)((double)slots * LARGE_CLUSTERS);
+    slots = (slots >> log_cluster) / (p->l > 0 ? p->l : 1);
+    int64_t places = sm90_gemv_places(p->n, p->b.sf_layout == NK_SF_BLOCKED);
+    int64_t rows = nk_ceil_div(places, slots > 0 ? slots : 1);
+    if (rows > SM90_GEMV_ROWS) rows = SM90_GEMV_ROWS;
+    if (rows < 1) rows = 1;
+    int64_t units = nk_ceil_div(sm90_gemv_units(p->k), (int64_t)1 << log_cluster);
+    int64_t room = gpu->smem_per_sm / SM90_GEMV_CTAS_PER_SM - 1024;
+    if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
+    if (units * SM90_GEMV_CHUNKS * p->m * 64 > room) return false; /* and no 32-bit number overflows */
+    int tall_teams, short_teams;
+    double tall = cost_of(rows, 2 * SM90_GEMV_OCTET, &tall_teams);
+    s->is_short = SHORT_COST * cost_of(rows, SM90_GEMV_OCTET, &short_teams) < tall;
+    s->params = (sm90_gemv_params){.log_teams = s->is_short ? short_teams : tall_teams,
+                                   .log_cluster = log_cluster,
+                                   .units = (int32_t)units,
+                                   .rows = (int32_t)rows,
+                                   .clusters = (uint32_t)nk_ceil_div(places, rows)};
+    s->smem_bytes = sm90_gemv_smem((int32_t)units, (int32_t)p->m, s->params.log_teams, (int32_t)rows);
+    return s->smem_bytes <= room;
+}
+
+/* The smallest cluster that has shared memory for its tokens and rows for its tiles, as long as each of its warps has
+ * some of K. */
+static bool pick_shape(const nk_gemv_problem *p, shape *best)
+{
+    const cuda_gpu *gpu = NULL;
+    shape s;
+    bool found = false;
+    if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
+    for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
+        if (!shape_of(p, gpu, log_cluster, &s)) continue;
+        if (found && (log_cluster > 1 || s.params.units < SM90_GEMV_WARPS)) break;
+        *best = s;
+        found = true;
+        if (s.params.rows >= FULL_OCTET) break;
+    }
+    return found;
+}
+
+/* Offsets between the rows of a tile are 32-bit numbers. */
+#define LARGEST_STRIDE (1 << 23)
+
+static bool is_near(int64_t stride) { return stride >= 0 && stride < LARGEST_STRIDE; }
+
+bool sm90_takes_gemv(const nk_gemv_problem *p)
+{
+    const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
+    shape s;
+    if (p->m > SM90_GEMV_TOKENS || (invariant && strcmp(invariant, "1") == 0)) return false;
+    if (!is_near(p->b.row_stride) || !is_near(p->b.sf_row_stride) || p->k >= LARGEST_STRIDE) return false;
+    return pick_shape(p, &s);
+}
+
+static cuda_kernel *kernel_of(const nk_gemv_problem *p, const shape *s)
+{
+    return &kernels[form_of(p)][s->is_short][path_of(p)];
+}
+
+static int64_t grid_of(const nk_gemv_problem *p, const shape *s)
+{
+    return (p->l * s->params.clusters) << s->params.log_cluster;
+}
+
+nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
+{
+    shape s = {0};
+    NK_CHECK(pick_shape(p, &s), NK_BACKEND_ERROR, "sm90: no shape for this gemv");
+    plan->kernel = kernel_of(p, &s)->name;
+    plan->why = path_of(p) == NARROW ? "few tokens; weights are read byte by byte: K or an address is not aligned"
+                                     : "few tokens: weights are read once, at memory speed";
+    plan->tile_m = p->m;
+    plan->tile_n = SM90_GEMV_OCTET * (s.is_short ? 1 : 2);
+    plan->tile_k = SM90_GEMV_UNIT;
+    plan->grid = grid_of(p, &s);
+    plan->threads = 32 * SM90_GEMV_WARPS;
+    plan->stages = SM90_GEMV_SLOTS / (s.is_short ? 1 : 2);
+    plan->cluster = 1 << s.params.log_cluster;
+    return NK_OK;
+}
+
+nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
+{
+    shape s = {0};
+    const sm90_pdl pdl = sm90_pdl_wanted();
+    NK_CHECK(pick_shape(p, &s), NK_BACKEND_ERROR, "sm90: no shape for this gemv");
+    s.params.early = pdl == SM90_PDL_WEIGHTS;
+    cuda_grid grid = {.x = grid_of(p, &s),
+                      .y = 1,
+                      .z = 1,
+                      .threads = 32 * SM90_GEMV_WARPS,
+                      .smem_bytes = s.smem_bytes,
+                      .cluster = 1 << s.params.log_cluster,
+                      .overlap = pdl != SM90_PDL_OFF};
+    void *args[] = {(void *)(uintptr_t)p, &s.params};
+    return cuda_launch(kernel_of(p, &s), p->device, exec->stream, &grid, args);
+}

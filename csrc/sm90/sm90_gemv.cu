@@ -1,0 +1,387 @@
+/* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once, at memory
+ * speed.
+ *
+ * Work: see sm90_gemv_config.h. A step of a warp is a tile of rows of W, one octet or two, and a unit of K.
+ *
+ * Roles: all warps alike, and until the end each for itself. A warp fetches whole lines, steps ahead (cp.async), into
+ * slots of its own. Lane (g, c) = (lane / 4, lane % 4) takes two chunks of 32 elements of row g of each octet, and
+ * decodes them in registers into A of mma.m16n8k16; B, the tokens, comes from shared memory in the order of the decode:
+ * any order of K will do where both sides have it.
+ *
+ * One token (ONE): the columns of B are the blocks of the scale factors. A lane's chunk is two blocks, so the four
+ * chunks of an mma are eight: column 2c has the token's values where lane c's first block is, 2c + 1 where its second
+ * is, zeros elsewhere. First and second blocks are multiplied with the same B into different D, of which only the
+ * even and only the odd columns mean anything: the sums of a lane's own blocks, in its own registers. They take W's
+ * scale factors as floats: exact for NVFP4, one rounded addition for each block.
+ *
+ * More tokens (FEW): columns are tokens; W times its scale factors is exact in 16 bits, sums stay in the tensor cores.
+ *
+ * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the tokens are
+ * in shared memory, and once all partial sums are; where CTAs share rows, a cluster's once each has added its own, and
+ * once more before any of them leaves. The kernels before this one have ended when the first thing is read
+ * (griddepcontrol); the next kernel may come early, it waits likewise.
+ *
+ * Memory: see sm90_gemv_config.h. Lanes whose part of B is zero read the zeros at its beginning. */
+#include "sm90_gemv.cuh"
+
+enum { CODES, HALVES, BFLOATS };
+enum { ONE, FEW };
+enum { SHORT = 1, TALL = 2 }; /* octets of a tile */
+
+#define THREADS (32 * SM90_GEMV_WARPS)
+
+extern __shared__ __align__(128) uint4 smem[];
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Tokens into shared memory                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define BATCH 4 /* items that a thread has under way */
+
+/* A piece of a token: of NVFP4 a chunk with its two scale factors, of 16-bit elements the eight of a word. */
+typedef struct item {
+    uint4 raw;
+    uint32_t sf;
+} item;
+
+template <int KIND> __device__ inline int item_words() { return KIND == CODES ? 4 : 1; }
+
+/* Where a CTA's part of K begins in token 0. */
+typedef struct source {
+    const uint8_t *values, *sf;
+} source;
+
+template <int KIND> __device__ inline source source_of(const nk_gemm_problem &p, const share &w)
+{
+    const int64_t k = w.first_unit * SM90_GEMV_UNIT;
+    const uint8_t *values = p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2);
+    return {values, KIND == CODES ? sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC) : nullptr};
+}
+
+/* Tokens are fewer than the rows of a scale-factor atom's quarter. */
+template <int KIND, int PATH>
+__device__ inline item load_item(const nk_operand &a, const source &from, const share &w, int m, int index)
+{
+    const uint8_t *values = from.values + m * a.row_stride + index * 16;
+    item out = {make_uint4(0, 0, 0, 0), 0};
+    const int words = w.words - index * item_words<KIND>();
+    if (words <= 0) return out;
+    out.raw = PATH == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
+    if (KIND != CODES) return out;
+    const uint8_t *sf =
+        from.sf + (a.sf_layout == NK_SF_BLOCKED ? m * 16 + (index >> 1) * NK_SF_ATOM_BYTES + (index & 1) * 2
+                                                : m * a.sf_row_stride + index * 2);
+    out.sf = PATH == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
+    return out;
+}
+
+/* Where word w of a chunk lies: lanes meet no bank twice, neither storing nor loading. */
+__device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
+
+/* The words of an item as halves in the pair order of the decode, NVFP4 times its scale factors and 2^-14: exact. */
+template <int KIND> __device__ inline void store_item(const item &v, int index, int tokens, int m)
+{
+    uint4 *staged = smem + SM90_GEMV_TOKENS_AT / 16;
+    if (KIND != CODES) {
+        const int chunk = index >> 2;
+        staged[(chunk * tokens + m) * 4 + turned(index & 3, chunk)] =
+            make_uint4(__byte_perm(v.raw.x, v.raw.z, 0x5410), __byte_perm(v.raw.x, v.raw.z, 0x7632),
+                       __byte_perm(v.raw.y, v.raw.w, 0x5410), __byte_perm(v.raw.y, v.raw.w, 0x7632));
+        return;
+    }
+    const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        uint32_t pairs[4];
+        e2m1x8_to_half2x4(words[word], pairs);
+        const uint32_t both = __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            __half2 value = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
+            pairs[i] = *(uint32_t *)&value;
+        }
+        staged[(index * tokens + m) * 4 + turned(word, index)] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+}
+
+/* Items `first` and on of the CTA's part of K of every token, `per_token` of each; zeros beyond K. */
+template <int KIND, int FORM, int PATH>
+__device__ inline void load_items(const nk_operand &a, const source &from, const share &w, int first, int items,
+                                  int per_token, item batch[BATCH])
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        const uint32_t at = first + i * THREADS + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
+        if (at < items) batch[i] = load_item<KIND, PATH>(a, from, w, m, at - m * per_token);
+    }
+}
+
+template <int KIND, int FORM>
+__device__ inline void store_items(int first, int items, int per_token, int tokens, const item batch[BATCH])
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        const uint32_t at = first + i * THREADS + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
+        if (at < items) store_item<KIND>(batch[i], at - m * per_token, tokens, m);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Products                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Where a lane reads B: chunk 2c of unit 0, and how far on the next chunk and the next unit are. FEW: of token g; ONE:
+ * of the block that is column g, where that is one of this lane's. Other lanes read zeros. */
+typedef struct reader {
+    uint32_t at, chunk_step, unit_step;
+} reader;
+
+template <int FORM> __device__ inline reader reader_of_lane(int tokens)
+{
+    const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
+    const uint32_t zeros = (uint32_t)__cvta_generic_to_shared(smem), values = zeros + SM90_GEMV_TOKENS_AT;
+    const bool mine = FORM == ONE ? g >> 1 == c : g < tokens;
+    const int token = FORM == ONE ? 0 : g, word = FORM == ONE ? 2 * (g & 1) : 0;
+    reader r;
+    r.at = mine ? values + (2 * c * tokens + token) * 64 + turned(word, 2 * c) * 16 : zeros;
+    r.chunk_step = mine ? tokens * 64 : 0;
+    r.unit_step = r.chunk_step * SM90_GEMV_CHUNKS;
+    return r;
+}
+
+/* Four pairs of eight codes; FEW: times the block's scale factor, a pair of equal values. */
+template <int KIND, int FORM> __device__ inline void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
+{
+    if (KIND != BFLOATS)
+        e2m1x8_to_half2x4(codes, pairs);
+    else
+        e2m1x8_to_bfloat2x4(codes, pairs);
+    if (FORM == ONE) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (KIND != BFLOATS)
+            *(__half2 *)&pairs[i] = __hmul2(*(__half2 *)&pairs[i], *(__half2 *)&scale);
+        else
+            *(__nv_bfloat162 *)&pairs[i] = __hmul2(*(__nv_bfloat162 *)&pairs[i], *(__nv_bfloat162 *)&scale);
+    }
+}
+
+template <int KIND> __device__ inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    if (KIND == BFLOATS)
+        mma_m16n8k16_bf16(d, a, b0, b1);
+    else
+        mma_m16n8k16_f16(d, a, b0, b1);
+}
+
+/* What a lane multiplies in a step: two chunks of one row of each octet, and their scale factors. */
+typedef struct weights {
+    uint4 codes[2][2]; /* [octet][chunk] */
+    uint32_t sf[2];
+} weights;
+
+template <int OCTETS> __device__ inline weights load_slot(uint32_t slot)
+{
+    const int lane = threadIdx.x & 31;
+    const uint32_t chunks = slot_at(lane >> 2, 2 * (lane & 3));
+    weights w = {};
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
+        w.codes[o][0] = ld_shared_v4(slot + chunks);
+        w.codes[o][1] = ld_shared_v4(slot + (chunks ^ 16));
+        w.sf[o] = ld_shared(slot + 1024 + lane * 4) & 0x7F7F7F7F;
+    }
+    return w;
+}
+
+/* sums[octet] (ONE) or sums[..] as an mma has them (FEW) += chunk 2c + j times B. */
+template <int KIND, int FORM, int OCTETS>
+__device__ inline void multiply(const weights &w, const reader &b, int unit, int j, float sums[4])
+{
+    const uint32_t low[4] = {w.codes[0][j].x, w.codes[0][j].y, w.codes[0][j].z, w.codes[0][j].w};
+    const uint32_t high[4] = {w.codes[1][j].x, w.codes[1][j].y, w.codes[1][j].z, w.codes[1][j].w};
+    const uint32_t at = b.at + unit * b.unit_step + j * b.chunk_step;
+    uint32_t scales[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const uint32_t bytes = w.sf[r] >> 16 * j & 0xFFFF;
+        scales[r] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes) : cvt_f16x2_e4m3x2(bytes);
+    }
+    float blocks[2][4] = {}; /* ONE: of the first and the second blocks */
+    uint4 x[4];              /* ONE: two words, which both blocks take */
+#pragma unroll
+    for (int word = 0; word < (FORM == ONE ? 2 : 4); word++)
+        x[word] = ld_shared_v4(at ^ word << 4);
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        const uint32_t both = word < 2 ? 0x1010 : 0x3232; /* the word's scale factor, twice */
+        const uint4 v = x[FORM == ONE ? word & 1 : word];
+        uint32_t p[4], q[4] = {};
+        decode<KIND, FORM>(low[word], __byte_perm(scales[0], 0, both), p);
+        if (OCTETS == TALL) decode<KIND, FORM>(high[word], __byte_perm(scales[1], 0, both), q);
+        const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
+        float *d = FORM == ONE ? blocks[word >> 1] : sums;
+        multiply_add<KIND>(d, first, v.x, v.y);
+        multiply_add<KIND>(d, second, v.z, v.w);
+    }
+    if (FORM == FEW) return;
+#pragma unroll
+    for (int r = 0; r < (OCTETS == TALL ? 2 : 1); r++) {
+        const float2 scale = __half22float2(*(__half2 *)&scales[r]);
+        sums[r] = __fmaf_rn(blocks[0][2 * r], scale.x, sums[r]);
+        sums[r] = __fmaf_rn(blocks[1][2 * r + 1], scale.y, sums[r]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Sums                                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A finished tile's partial sums into shared memory; `sums` are zero afterwards. */
+template <int FORM, int OCTETS>
+__device__ inline void keep_sums(const share &w, int tile, int rows, int tokens, float sums[4], float *partials)
+{
+    const int lane = threadIdx.x & 31, c = lane & 3;
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+        const int64_t place = w.first + (tile * OCTETS + o) * SM90_GEMV_OCTET + (lane >> 2);
+        float *at = partials + (w.mate * rows + (int)(place - w.cta_first)) * tokens;
+        if (FORM == ONE) {
+            sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
+            sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
+            if (c == 0 && place < w.end) *at = sums[o];
+        } else if (place < w.end) {
+            if (2 * c < tokens) at[2 * c] = sums[2 * o];
+            if (2 * c + 1 < tokens) at[2 * c + 1] = sums[2 * o + 1];
+        }
+    }
+    sums[0] = sums[1] = sums[2] = sums[3] = 0;
+}
+
+template <int KIND, int PATH>
+__device__ inline void store_sum(const nk_gemm_problem &p, const share &w, int token, int place, float sum)
+{
+    const int64_t n = sm90_gemv_row(w.cta_first + place, is_blocked<PATH>(p.b));
+    const float value = sum * (KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT);
+    if (n < p.n) store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, value));
+}
+
+/* Adds the parts of the warps of each team in order, and, where CTAs share rows, then those of the cluster's CTAs,
+ * which take turns with the rows. */
+template <int KIND, int PATH>
+__device__ inline void store_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
+                                  float *partials)
+{
+    const int parts = min(w.mates, w.units), cluster = 1 << s.log_cluster;
+    for (int i = threadIdx.x; i < w.count * tokens; i += THREADS) {
+        const int place = tokens == 1 ? i : i / tokens;
+        float sum = 0;
+        for (int mate = 0; mate < parts; mate++)
+            sum += partials[mate * s.rows * tokens + i];
+        if (cluster == 1)
+            store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);
+        else
+            partials[i] = sum;
+    }
+    if (cluster == 1) return;
+    barrier_cluster();
+    const int rank = blockIdx.x & (cluster - 1);
+    const uint32_t from = (uint32_t)__cvta_generic_to_shared(partials);
+    for (int i = threadIdx.x + THREADS * rank; i < w.count * tokens; i += THREADS * cluster) {
+        const int place = tokens == 1 ? i : i / tokens;
+        float sum = 0;
+        for (int q = 0; q < cluster; q++)
+            sum += ld_shared_cluster(mapa(from + i * 4, q));
+        store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);
+    }
+    barrier_cluster();
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The kernel                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Multiplies all of a warp's steps; SLOTS - 1 of them are under way. */
+template <int KIND, int FORM, int PATH, int OCTETS>
+__device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring, int rows,
+                            float *partials)
+{
+    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
+    const int tokens = FORM == ONE ? 1 : (int)p.m;
+    const uint32_t end = ring + SM90_GEMV_RING_BYTES;
+    const reader b = reader_of_lane<FORM>(tokens);
+    float sums[4] = {0, 0, 0, 0};
+    uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
+    int unit = w.mate, tile = 0;
+    for (int step = 0; step < w.steps; step++) {
+        cp_async_wait_group<SLOTS - 2>();
+        __syncwarp();
+        const weights now = load_slot<OCTETS>(slot);
+        const bool more = step + SLOTS - 1 < w.steps;
+        fetch<PATH, OCTETS>(w, ahead, more, free_slot);
+        if (more) advance<PATH, OCTETS>(p, w, ahead);
+        free_slot = slot;
+        slot += OCTETS * SM90_GEMV_SLOT_BYTES;
+        if (slot == end) slot = ring;
+        multiply<KIND, FORM, OCTETS>(now, b, unit, 0, sums);
+        multiply<KIND, FORM, OCTETS>(now, b, unit, 1, sums);
+        unit += w.mates;
+        if (unit >= w.units) {
+            keep_sums<FORM, OCTETS>(w, tile++, rows, tokens, sums, partials);
+            unit = w.mate;
+        }
+    }
+}
+
+template <int KIND, int FORM, int PATH, int OCTETS>
+__device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
+{
+    const int tokens = FORM == ONE ? 1 : (int)p.m;
+    const share w = share_of_warp<PATH>(p, s, OCTETS * SM90_GEMV_OCTET);
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(s.units, tokens));
+    const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS), items = per_token * tokens;
+    const source from = source_of<KIND>(p, w);
+    const uint32_t zeros = (uint32_t)__cvta_generic_to_shared(smem);
+    uint32_t ring = zeros + SM90_GEMV_ZERO_BYTES + (threadIdx.x >> 5) * SM90_GEMV_RING_BYTES;
+    cursor ahead;
+    item batch[BATCH];
+    enter_tile<PATH, OCTETS>(p, w, 0, ahead);
+    griddepcontrol_launch_dependents();
+    if (s.early) prefetch_weights<PATH>(p, w);
+    griddepcontrol_wait();
+    load_items<KIND, FORM, PATH>(p.a, from, w, 0, items, per_token, batch); /* first: nothing begins without them */
+    for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
+        fetch<PATH, OCTETS>(w, ahead, i < w.steps, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+        if (i < w.steps) advance<PATH, OCTETS>(p, w, ahead);
+    }
+    if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    store_items<KIND, FORM>(0, items, per_token, tokens, batch);
+    for (int first = BATCH * THREADS; first < items; first += BATCH * THREADS) {
+        load_items<KIND, FORM, PATH>(p.a, from, w, first, items, per_token, batch);
+        store_items<KIND, FORM>(first, items, per_token, tokens, batch);
+    }
+    __syncthreads();
+    walk<KIND, FORM, PATH, OCTETS>(p, w, ahead, ring, s.rows, partials);
+    __syncthreads();
+    store_sums<KIND, PATH>(p, s, w, tokens, partials);
+}
+
+#define GEMV(name, KIND, FORM, PATH, OCTETS)                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, SM90_GEMV_CTAS_PER_SM)                                \
+        sm90_gemv_##name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemv_params s) \
+    {                                                                                                           \
+        gemv<KIND, FORM, PATH, OCTETS>(p, s);                                                                   \
+    }
+#define GEMVS(name, KIND, FORM)                            \
+    GEMV(name##_linear, KIND, FORM, LINEAR, TALL)          \
+    GEMV(name##_blocked, KIND, FORM, BLOCKED, TALL)        \
+    GEMV(name##_narrow, KIND, FORM, NARROW, TALL)          \
+    GEMV(name##_short_linear, KIND, FORM, LINEAR, SHORT)   \
+    GEMV(name##_short_blocked, KIND, FORM, BLOCKED, SHORT) \
+    GEMV(name##_short_narrow, KIND, FORM, NARROW, SHORT)
+
+GEMVS(codes, CODES, ONE)
+GEMVS(halves, HALVES, ONE)
+GEMVS(few_codes, CODES, FEW)
+GEMVS(few_halves, HALVES, FEW)
+GEMVS(few_bfloats, BFLOATS, FEW)

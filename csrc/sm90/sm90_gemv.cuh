@@ -1,0 +1,176 @@
+/* What the kernels for few tokens share: the order in which a warp walks over its weights, and fetching them. */
+#ifndef NK_SM90_GEMV_CUH
+#define NK_SM90_GEMV_CUH
+
+#include "../cuda/nvfp4.cuh"
+#include "sm90_gemv_config.h"
+#include "sm90_ptx.cuh"
+
+/* How weights are read: every address aligned and K % 32 = 0, in one of the layouts of scale factors; or byte by byte.
+ */
+enum { LINEAR, BLOCKED, NARROW };
+
+/* What a warp has to do: units mate, mate + mates, .. of its CTA's part of K for each of its tiles. */
+typedef struct share {
+    int64_t l, cta_first; /* batch; the CTA's first place */
+    int count;            /* of its places */
+    int64_t first, end;   /* places of this warp's team */
+    int64_t first_unit;   /* of the CTA's part of K */
+    int units, words;     /* of that part: the last CTA's may be shorter; a word is eight elements */
+    int mate, mates, tiles;
+    int steps; /* of this warp in all */
+} share;
+
+/* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
+typedef struct cursor {
+    const uint8_t *codes, *sf;             /* of the tile's first row, at the unit */
+    int32_t codes_offset[4], sf_offset[2]; /* from there to this lane's rows: every fourth, every eighth of the tile */
+    int tile, unit;
+} cursor;
+
+template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
+{
+    return PATH == BLOCKED || (PATH == NARROW && o.sf_layout == NK_SF_BLOCKED);
+}
+
+/* sf_at where the layout is known. */
+template <int PATH>
+__device__ inline const uint8_t *factors_at(const nk_operand &o, int64_t l, int64_t row, int64_t block, int64_t k)
+{
+    const uint8_t *sf = o.sf + l * o.sf_batch_stride;
+    if (is_blocked<PATH>(o)) return sf + nk_sf_blocked_offset(row, block, k / NK_SF_VEC);
+    return sf + row * o.sf_row_stride + block;
+}
+
+/* `rows`: of a tile. */
+template <int PATH> __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s, int rows)
+{
+    const int log_mates = SM90_GEMV_LOG_WARPS - s.log_teams, warp = threadIdx.x >> 5, team = warp >> log_mates;
+    const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
+    const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
+    const int64_t places = sm90_gemv_places(p.n, is_blocked<PATH>(p.b));
+    share w;
+    w.l = batch;
+    w.cta_first = (int64_t)(cluster - batch * s.clusters) * s.rows;
+    w.count = (int)min((int64_t)s.rows, places - w.cta_first);
+    w.first = w.cta_first + (w.count * team >> s.log_teams);
+    w.end = w.cta_first + (w.count * (team + 1) >> s.log_teams);
+    w.first_unit = (int64_t)rank * s.units;
+    w.units = (int)max((int64_t)0, min((int64_t)s.units, sm90_gemv_units(p.k) - w.first_unit));
+    w.words = (int)min((int64_t)w.units * SM90_GEMV_WORDS, p.k / 8 - w.first_unit * SM90_GEMV_WORDS);
+    w.mates = 1 << log_mates;
+    w.mate = warp & (w.mates - 1);
+    w.tiles = (int)(w.end - w.first + rows - 1) / rows;
+    w.steps = w.tiles * ((w.units - w.mate + w.mates - 1) >> log_mates);
+    return w;
+}
+
+/* Rows of a tile that are not there are read as others that are: no bytes more, and their sums are not kept. */
+__device__ inline int64_t row_at(int64_t place, int64_t end, int64_t rows, bool blocked)
+{
+    if (place >= end) place = end - 1;
+    const int64_t row = sm90_gemv_row(place, blocked);
+    return row < rows ? row : sm90_gemv_row(place & ~(int64_t)3, blocked);
+}
+
+/* OCTETS: of a tile. */
+template <int PATH, int OCTETS>
+__device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, cursor &at)
+{
+    const int lane = threadIdx.x & 31;
+    const bool blocked = is_blocked<PATH>(p.b);
+    const int64_t unit = w.first_unit + w.mate, first = w.first + tile * (OCTETS * SM90_GEMV_OCTET);
+    const int64_t top = row_at(first, w.end, p.n, blocked), block = unit * (SM90_GEMV_UNIT / NK_SF_VEC);
+    const uint8_t *sf = factors_at<PATH>(p.b, w.l, top, block, p.k);
+    at.tile = tile;
+    at.unit = w.mate;
+    at.codes = p.b.data + w.l * p.b.batch_stride + top * p.b.row_stride + unit * (SM90_GEMV_UNIT / 2) + (lane & 7) * 16;
+    at.sf = sf + (lane & 3) * (blocked ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
+#pragma unroll
+    for (int i = 0; i < 2 * OCTETS; i++) {
+        const int64_t row = row_at(first + 4 * i + (lane >> 3), w.end, p.n, blocked);
+        at.codes_offset[i] = (int32_t)((row - top) * p.b.row_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < OCTETS; i++) {
+        const int64_t row = row_at(first + 8 * i + (lane >> 2), w.end, p.n, blocked);
+        at.sf_offset[i] = (int32_t)(factors_at<PATH>(p.b, w.l, row, block, p.k) - sf);
+    }
+}
+
+template <int PATH, int OCTETS> __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
+{
+    at.unit += w.mates;
+    if (at.unit >= w.units) return enter_tile<PATH, OCTETS>(p, w, at.tile + 1, at);
+    at.codes += w.mates * (SM90_GEMV_UNIT / 2);
+    at.sf += w.mates * (is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS);
+}
+
+/* The first `valid` of 16 bytes; the rest is zero. */
+__device__ inline uint4 fetch_bytes(const uint8_t *at, int valid)
+{
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        words[w] = 0;
+        for (int i = 0; i < 4 && 4 * w + i < valid; i++)
+            words[w] |= (uint32_t)at[4 * w + i] << 8 * i;
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* The scale factors of two chunks of which `words` are there. */
+__device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
+{
+    uint32_t bytes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bytes |= 2 * i < words ? (uint32_t)sf[i] << 8 * i : 0;
+    return bytes;
+}
+
+/* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. */
+__device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
+
+/* A step's weights into a slot, nothing where there is no step. Scale factors beyond K are zero: any codes do there. */
+template <int PATH, int OCTETS>
+__device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint32_t slot)
+{
+    const int lane = threadIdx.x & 31, words = wanted ? w.words - at.unit * SM90_GEMV_WORDS : 0;
+    const int codes_words = words - 4 * (lane & 7), sf_words = words - 8 * (lane & 3);
+#pragma unroll
+    for (int i = 0; i < 2 * OCTETS; i++) {
+        const uint8_t *codes = at.codes + at.codes_offset[i];
+        const uint32_t to = slot + i / 2 * SM90_GEMV_SLOT_BYTES + slot_at(4 * (i & 1) + (lane >> 3), lane & 7);
+        if (PATH != NARROW)
+            cp_async_16(to, codes, codes_words > 0);
+        else
+            st_shared_v4(to, fetch_bytes(codes, 4 * codes_words));
+    }
+#pragma unroll
+    for (int i = 0; i < OCTETS; i++) {
+        const uint32_t to = slot + i * SM90_GEMV_SLOT_BYTES + 1024 + lane * 4;
+        if (PATH != NARROW)
+            cp_async_4_or_zero(to, at.sf + at.sf_offset[i], sf_words > 0);
+        else
+            st_shared(to, fetch_factors(at.sf + at.sf_offset[i], sf_words));
+    }
+    cp_async_commit_group();
+}
+
+/* The codes of the first steps into L2: a line for each lane and turn. */
+#define PREFETCHED_UNITS 4
+template <int PATH> __device__ inline void prefetch_weights(const nk_gemm_problem &p, const share &w)
+{
+    const int lane = threadIdx.x & 31;
+    if (w.steps == 0) return;
+    const int64_t row = row_at(w.first + (lane & 15), w.end, p.n, is_blocked<PATH>(p.b));
+    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride;
+#pragma unroll
+    for (int turn = 0; turn < PREFETCHED_UNITS; turn += 2) {
+        const int unit = w.mate + (turn + (lane >> 4)) * w.mates;
+        if (unit < w.units) prefetch_global_l2(codes + (w.first_unit + unit) * (SM90_GEMV_UNIT / 2));
+    }
+}
+
+#endif
