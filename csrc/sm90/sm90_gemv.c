@@ -46,64 +46,60 @@ static int path_of(const nk_gemv_problem *p)
 typedef struct shape {
     sm90_gemv_params params;
     bool is_short;
-    int32_t smem_bytes;
+    int32_t warps, smem_bytes;
+    int64_t ctas; /* that have something to do at once */
 } shape;
 
-#define FULL_OCTET 7      /* rows: fewer are multiplied for nothing */
-#define SHORT_COST 1.15   /* of a row, where half of an mma is empty */
+#define FEW_ROWS 8        /* of a CTA: half of a tile would be empty */
 #define LARGE_CLUSTERS .9 /* of a GPU's CTAs that clusters of four and more can be: parts of it are no multiple */
 
-/* What the rows of a CTA cost in tiles of `tile` rows; how many teams share them. */
-static double cost_of(int64_t rows, int tile, int *log_teams)
+/* The shape of a launch of CTAs of `warps` warps, 1 << log_cluster of which share rows; false where it does not fit. */
+static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int32_t warps, int log_cluster, shape *s)
 {
-    *log_teams = 0;
-    while (*log_teams < SM90_GEMV_LOG_WARPS && (int64_t)tile << *log_teams < rows)
-        ++*log_teams;
-    return (double)(nk_ceil_div(rows, (int64_t)tile << *log_teams) * tile << *log_teams);
-}
-
-/* The shape of a launch in which 1 << log_cluster CTAs share rows; false where it does not fit. */
-static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster, shape *s)
-{
-    int64_t slots = (int64_t)gpu->sms * SM90_GEMV_CTAS_PER_SM;
+    int ctas_per_sm = SM90_GEMV_WARPS / warps;
+    int64_t batches = p->l > 0 ? p->l : 1, slots = (int64_t)gpu->sms * ctas_per_sm;
     if (log_cluster > 1) slots = (int64_t)((double)slots * LARGE_CLUSTERS);
-    slots = (slots >> log_cluster) / (p->l > 0 ? p->l : 1);
+    slots = (slots >> log_cluster) / batches;
     int64_t places = sm90_gemv_places(p->n, p->b.sf_layout == NK_SF_BLOCKED);
     int64_t rows = nk_ceil_div(places, slots > 0 ? slots : 1);
     if (rows > SM90_GEMV_ROWS) rows = SM90_GEMV_ROWS;
     if (rows < 1) rows = 1;
     int64_t units = nk_ceil_div(sm90_gemv_units(p->k), (int64_t)1 << log_cluster);
-    int64_t room = gpu->smem_per_sm / SM90_GEMV_CTAS_PER_SM - 1024;
+    int64_t room = gpu->smem_per_sm / ctas_per_sm - 1024;
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
-    if (units * SM90_GEMV_CHUNKS * p->m * 64 > room) return false; /* and no 32-bit number overflows */
-    int tall_teams, short_teams;
-    double tall = cost_of(rows, 2 * SM90_GEMV_OCTET, &tall_teams);
-    s->is_short = SHORT_COST * cost_of(rows, SM90_GEMV_OCTET, &short_teams) < tall;
-    s->params = (sm90_gemv_params){.log_teams = s->is_short ? short_teams : tall_teams,
-                                   .log_cluster = log_cluster,
-                                   .units = (int32_t)units,
-                                   .rows = (int32_t)rows,
-                                   .clusters = (uint32_t)nk_ceil_div(places, rows)};
-    s->smem_bytes = sm90_gemv_smem((int32_t)units, (int32_t)p->m, s->params.log_teams, (int32_t)rows);
+    if (units * SM90_GEMV_CHUNKS * p->m * 64 > room) return false; /* from here on 32 bits are enough */
+    *s = (shape){.params = {.rows = (int32_t)rows,
+                            .units = (int32_t)units,
+                            .log_cluster = log_cluster,
+                            .clusters = (uint32_t)nk_ceil_div(places, rows)},
+                 .is_short = rows <= FEW_ROWS,
+                 .warps = warps,
+                 .ctas = (slots << log_cluster) * batches};
+    int32_t tile = SM90_GEMV_OCTET * (s->is_short ? 1 : 2), tiles = ((int32_t)rows + tile - 1) / tile;
+    int32_t run = (tiles * (int32_t)units + warps - 1) / warps;
+    s->params.run = run > 0 ? run : 1;
+    int32_t parts = sm90_gemv_parts((int32_t)units, s->params.run, warps);
+    s->smem_bytes = sm90_gemv_sums_at(warps, (int32_t)units, (int32_t)p->m) + parts * (int32_t)(rows * p->m) * 4;
     return s->smem_bytes <= room;
 }
 
-/* The smallest cluster that has shared memory for its tokens and rows for its tiles, as long as each of its warps has
- * some of K. */
+/* The smallest cluster that has shared memory for its tokens. An SM's warps are one CTA, which decodes the tokens once,
+ * but where more CTAs can be shared out more evenly among the batches. */
 static bool pick_shape(const nk_gemv_problem *p, shape *best)
 {
     const cuda_gpu *gpu = NULL;
     shape s;
-    bool found = false;
     if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
     for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        if (!shape_of(p, gpu, log_cluster, &s)) continue;
-        if (found && (log_cluster > 1 || s.params.units < SM90_GEMV_WARPS)) break;
-        *best = s;
-        found = true;
-        if (s.params.rows >= FULL_OCTET) break;
+        bool found = shape_of(p, gpu, SM90_GEMV_WARPS, log_cluster, best);
+        if (!shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, &s)) {
+            if (found) return true;
+            continue;
+        }
+        if (!found || s.ctas > 2 * best->ctas) *best = s;
+        return true;
     }
-    return found;
+    return false;
 }
 
 /* Offsets between the rows of a tile are 32-bit numbers. */
@@ -141,7 +137,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     plan->tile_n = SM90_GEMV_OCTET * (s.is_short ? 1 : 2);
     plan->tile_k = SM90_GEMV_UNIT;
     plan->grid = grid_of(p, &s);
-    plan->threads = 32 * SM90_GEMV_WARPS;
+    plan->threads = 32 * s.warps;
     plan->stages = SM90_GEMV_SLOTS / (s.is_short ? 1 : 2);
     plan->cluster = 1 << s.params.log_cluster;
     return NK_OK;
@@ -156,7 +152,7 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
     cuda_grid grid = {.x = grid_of(p, &s),
                       .y = 1,
                       .z = 1,
-                      .threads = 32 * SM90_GEMV_WARPS,
+                      .threads = 32 * s.warps,
                       .smem_bytes = s.smem_bytes,
                       .cluster = 1 << s.params.log_cluster,
                       .overlap = pdl != SM90_PDL_OFF};

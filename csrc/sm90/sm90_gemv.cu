@@ -19,7 +19,7 @@
  * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the tokens are
  * in shared memory, and once all partial sums are; where CTAs share rows, a cluster's once each has added its own, and
  * once more before any of them leaves. The kernels before this one have ended when the first thing is read
- * (griddepcontrol); the next kernel may come early, it waits likewise.
+ * (griddepcontrol); the next kernel may come when the last sums are being added, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Lanes whose part of B is zero read the zeros at its beginning. */
 #include "sm90_gemv.cuh"
@@ -27,8 +27,6 @@
 enum { CODES, HALVES, BFLOATS };
 enum { ONE, FEW };
 enum { SHORT = 1, TALL = 2 }; /* octets of a tile */
-
-#define THREADS (32 * SM90_GEMV_WARPS)
 
 extern __shared__ __align__(128) uint4 smem[];
 
@@ -81,7 +79,7 @@ __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 
 /* The words of an item as halves in the pair order of the decode, NVFP4 times its scale factors and 2^-14: exact. */
 template <int KIND> __device__ inline void store_item(const item &v, int index, int tokens, int m)
 {
-    uint4 *staged = smem + SM90_GEMV_TOKENS_AT / 16;
+    uint4 *staged = smem + sm90_gemv_tokens_at(blockDim.x >> 5) / 16;
     if (KIND != CODES) {
         const int chunk = index >> 2;
         staged[(chunk * tokens + m) * 4 + turned(index & 3, chunk)] =
@@ -111,7 +109,7 @@ __device__ inline void load_items(const nk_operand &a, const source &from, const
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
-        const uint32_t at = first + i * THREADS + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
+        const uint32_t at = first + i * blockDim.x + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
         if (at < items) batch[i] = load_item<KIND, PATH>(a, from, w, m, at - m * per_token);
     }
 }
@@ -121,7 +119,7 @@ __device__ inline void store_items(int first, int items, int per_token, int toke
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
-        const uint32_t at = first + i * THREADS + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
+        const uint32_t at = first + i * blockDim.x + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
         if (at < items) store_item<KIND>(batch[i], at - m * per_token, tokens, m);
     }
 }
@@ -139,7 +137,8 @@ typedef struct reader {
 template <int FORM> __device__ inline reader reader_of_lane(int tokens)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
-    const uint32_t zeros = (uint32_t)__cvta_generic_to_shared(smem), values = zeros + SM90_GEMV_TOKENS_AT;
+    const uint32_t zeros = (uint32_t)__cvta_generic_to_shared(smem),
+                   values = zeros + sm90_gemv_tokens_at(blockDim.x >> 5);
     const bool mine = FORM == ONE ? g >> 1 == c : g < tokens;
     const int token = FORM == ONE ? 0 : g, word = FORM == ONE ? 2 * (g & 1) : 0;
     reader r;
@@ -237,20 +236,21 @@ __device__ inline void multiply(const weights &w, const reader &b, int unit, int
 /* Sums                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A finished tile's partial sums into shared memory; `sums` are zero afterwards. */
+/* What this warp has of a tile into shared memory; `sums` are zero afterwards. */
 template <int FORM, int OCTETS>
-__device__ inline void keep_sums(const share &w, int tile, int rows, int tokens, float sums[4], float *partials)
+__device__ inline void keep_sums(const share &w, const sm90_gemv_params &s, int tile, int tokens, float sums[4],
+                                 float *partials)
 {
-    const int lane = threadIdx.x & 31, c = lane & 3;
+    const int lane = threadIdx.x & 31, c = lane & 3, part = (threadIdx.x >> 5) - tile * w.units / s.run;
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
-        const int64_t place = w.first + (tile * OCTETS + o) * SM90_GEMV_OCTET + (lane >> 2);
-        float *at = partials + (w.mate * rows + (int)(place - w.cta_first)) * tokens;
+        const int place = (tile * OCTETS + o) * SM90_GEMV_OCTET + (lane >> 2);
+        float *at = partials + (part * s.rows + place) * tokens;
         if (FORM == ONE) {
             sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
             sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
-            if (c == 0 && place < w.end) *at = sums[o];
-        } else if (place < w.end) {
+            if (c == 0 && place < s.rows) *at = sums[o];
+        } else if (place < s.rows) {
             if (2 * c < tokens) at[2 * c] = sums[2 * o];
             if (2 * c + 1 < tokens) at[2 * c + 1] = sums[2 * o + 1];
         }
@@ -266,18 +266,19 @@ __device__ inline void store_sum(const nk_gemm_problem &p, const share &w, int t
     if (n < p.n) store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, value));
 }
 
-/* Adds the parts of the warps of each team in order, and, where CTAs share rows, then those of the cluster's CTAs,
- * which take turns with the rows. */
-template <int KIND, int PATH>
+/* Adds the parts of each tile in order, and, where CTAs share rows, then those of the cluster's CTAs, which take turns
+ * with the rows. */
+template <int KIND, int PATH, int OCTETS>
 __device__ inline void store_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
                                   float *partials)
 {
-    const int parts = min(w.mates, w.units), cluster = 1 << s.log_cluster;
-    for (int i = threadIdx.x; i < w.count * tokens; i += THREADS) {
-        const int place = tokens == 1 ? i : i / tokens;
+    const int count = (int)(w.cta_end - w.cta_first) * tokens, cluster = 1 << s.log_cluster;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+        const int place = tokens == 1 ? i : i / tokens, tile = place / (OCTETS * SM90_GEMV_OCTET);
+        const int parts = w.units ? ((tile + 1) * w.units - 1) / s.run - tile * w.units / s.run + 1 : 0;
         float sum = 0;
-        for (int mate = 0; mate < parts; mate++)
-            sum += partials[mate * s.rows * tokens + i];
+        for (int part = 0; part < parts; part++)
+            sum += partials[part * s.rows * tokens + i];
         if (cluster == 1)
             store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);
         else
@@ -287,7 +288,7 @@ __device__ inline void store_sums(const nk_gemm_problem &p, const sm90_gemv_para
     barrier_cluster();
     const int rank = blockIdx.x & (cluster - 1);
     const uint32_t from = (uint32_t)__cvta_generic_to_shared(partials);
-    for (int i = threadIdx.x + THREADS * rank; i < w.count * tokens; i += THREADS * cluster) {
+    for (int i = threadIdx.x + blockDim.x * rank; i < count; i += blockDim.x * cluster) {
         const int place = tokens == 1 ? i : i / tokens;
         float sum = 0;
         for (int q = 0; q < cluster; q++)
@@ -303,8 +304,8 @@ __device__ inline void store_sums(const nk_gemm_problem &p, const sm90_gemv_para
 
 /* Multiplies all of a warp's steps; SLOTS - 1 of them are under way. */
 template <int KIND, int FORM, int PATH, int OCTETS>
-__device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring, int rows,
-                            float *partials)
+__device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90_gemv_params &s, int tile, int unit,
+                            cursor &ahead, uint32_t ring, float *partials)
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
     const int tokens = FORM == ONE ? 1 : (int)p.m;
@@ -312,12 +313,11 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ah
     const reader b = reader_of_lane<FORM>(tokens);
     float sums[4] = {0, 0, 0, 0};
     uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
-    int unit = w.mate, tile = 0;
-    for (int step = 0; step < w.steps; step++) {
+    for (int step = w.begin; step < w.end; step++) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
         const weights now = load_slot<OCTETS>(slot);
-        const bool more = step + SLOTS - 1 < w.steps;
+        const bool more = step + SLOTS - 1 < w.end;
         fetch<PATH, OCTETS>(w, ahead, more, free_slot);
         if (more) advance<PATH, OCTETS>(p, w, ahead);
         free_slot = slot;
@@ -325,10 +325,9 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ah
         if (slot == end) slot = ring;
         multiply<KIND, FORM, OCTETS>(now, b, unit, 0, sums);
         multiply<KIND, FORM, OCTETS>(now, b, unit, 1, sums);
-        unit += w.mates;
-        if (unit >= w.units) {
-            keep_sums<FORM, OCTETS>(w, tile++, rows, tokens, sums, partials);
-            unit = w.mate;
+        if (++unit == w.units || step + 1 == w.end) {
+            keep_sums<FORM, OCTETS>(w, s, tile++, tokens, sums, partials);
+            unit = 0;
         }
     }
 }
@@ -336,38 +335,39 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ah
 template <int KIND, int FORM, int PATH, int OCTETS>
 __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int tokens = FORM == ONE ? 1 : (int)p.m;
-    const share w = share_of_warp<PATH>(p, s, OCTETS * SM90_GEMV_OCTET);
-    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(s.units, tokens));
+    const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
+    const share w = share_of_warp<PATH, OCTETS>(p, s);
+    const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS), items = per_token * tokens;
     const source from = source_of<KIND>(p, w);
-    const uint32_t zeros = (uint32_t)__cvta_generic_to_shared(smem);
-    uint32_t ring = zeros + SM90_GEMV_ZERO_BYTES + (threadIdx.x >> 5) * SM90_GEMV_RING_BYTES;
+    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_ZERO_BYTES + warp * SM90_GEMV_RING_BYTES;
     cursor ahead;
     item batch[BATCH];
-    enter_tile<PATH, OCTETS>(p, w, 0, ahead);
-    griddepcontrol_launch_dependents();
-    if (s.early) prefetch_weights<PATH>(p, w);
+    enter_tile<PATH, OCTETS>(p, w, tile, unit, ahead);
+    if (s.early) prefetch_weights<PATH, OCTETS>(p, w, tile, unit);
     griddepcontrol_wait();
     load_items<KIND, FORM, PATH>(p.a, from, w, 0, items, per_token, batch); /* first: nothing begins without them */
     for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
-        fetch<PATH, OCTETS>(w, ahead, i < w.steps, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-        if (i < w.steps) advance<PATH, OCTETS>(p, w, ahead);
+        const bool wanted = w.begin + i < w.end;
+        fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+        if (wanted) advance<PATH, OCTETS>(p, w, ahead);
     }
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     store_items<KIND, FORM>(0, items, per_token, tokens, batch);
-    for (int first = BATCH * THREADS; first < items; first += BATCH * THREADS) {
+    for (int first = BATCH * blockDim.x; first < items; first += BATCH * blockDim.x) {
         load_items<KIND, FORM, PATH>(p.a, from, w, first, items, per_token, batch);
         store_items<KIND, FORM>(first, items, per_token, tokens, batch);
     }
     __syncthreads();
-    walk<KIND, FORM, PATH, OCTETS>(p, w, ahead, ring, s.rows, partials);
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens));
+    walk<KIND, FORM, PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, partials);
+    griddepcontrol_launch_dependents();
     __syncthreads();
-    store_sums<KIND, PATH>(p, s, w, tokens, partials);
+    store_sums<KIND, PATH, OCTETS>(p, s, w, tokens, partials);
 }
 
 #define GEMV(name, KIND, FORM, PATH, OCTETS)                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, SM90_GEMV_CTAS_PER_SM)                                \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
         sm90_gemv_##name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemv_params s) \
     {                                                                                                           \
         gemv<KIND, FORM, PATH, OCTETS>(p, s);                                                                   \

@@ -10,15 +10,12 @@
  */
 enum { LINEAR, BLOCKED, NARROW };
 
-/* What a warp has to do: units mate, mate + mates, .. of its CTA's part of K for each of its tiles. */
+/* What a CTA has to do, and this warp of it: steps begin .. end. */
 typedef struct share {
-    int64_t l, cta_first; /* batch; the CTA's first place */
-    int count;            /* of its places */
-    int64_t first, end;   /* places of this warp's team */
-    int64_t first_unit;   /* of the CTA's part of K */
-    int units, words;     /* of that part: the last CTA's may be shorter; a word is eight elements */
-    int mate, mates, tiles;
-    int steps; /* of this warp in all */
+    int64_t l, cta_first, cta_end; /* batch; places */
+    int64_t first_unit;            /* of the CTA's part of K */
+    int units, words;              /* of that part: the last CTA's may be shorter */
+    int begin, end;
 } share;
 
 /* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
@@ -42,26 +39,22 @@ __device__ inline const uint8_t *factors_at(const nk_operand &o, int64_t l, int6
     return sf + row * o.sf_row_stride + block;
 }
 
-/* `rows`: of a tile. */
-template <int PATH> __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s, int rows)
+template <int PATH, int OCTETS>
+__device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int log_mates = SM90_GEMV_LOG_WARPS - s.log_teams, warp = threadIdx.x >> 5, team = warp >> log_mates;
+    const int warp = threadIdx.x >> 5, rows = OCTETS * SM90_GEMV_OCTET;
     const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
     const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
-    const int64_t places = sm90_gemv_places(p.n, is_blocked<PATH>(p.b));
     share w;
     w.l = batch;
     w.cta_first = (int64_t)(cluster - batch * s.clusters) * s.rows;
-    w.count = (int)min((int64_t)s.rows, places - w.cta_first);
-    w.first = w.cta_first + (w.count * team >> s.log_teams);
-    w.end = w.cta_first + (w.count * (team + 1) >> s.log_teams);
+    w.cta_end = min(w.cta_first + s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)));
     w.first_unit = (int64_t)rank * s.units;
     w.units = (int)max((int64_t)0, min((int64_t)s.units, sm90_gemv_units(p.k) - w.first_unit));
     w.words = (int)min((int64_t)w.units * SM90_GEMV_WORDS, p.k / 8 - w.first_unit * SM90_GEMV_WORDS);
-    w.mates = 1 << log_mates;
-    w.mate = warp & (w.mates - 1);
-    w.tiles = (int)(w.end - w.first + rows - 1) / rows;
-    w.steps = w.tiles * ((w.units - w.mate + w.mates - 1) >> log_mates);
+    const int tiles = (int)(w.cta_end - w.cta_first + rows - 1) / rows, steps = tiles * w.units;
+    w.begin = min(warp * s.run, steps);
+    w.end = min(w.begin + s.run, steps);
     return w;
 }
 
@@ -75,35 +68,34 @@ __device__ inline int64_t row_at(int64_t place, int64_t end, int64_t rows, bool 
 
 /* OCTETS: of a tile. */
 template <int PATH, int OCTETS>
-__device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, cursor &at)
+__device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, int unit, cursor &at)
 {
     const int lane = threadIdx.x & 31;
     const bool blocked = is_blocked<PATH>(p.b);
-    const int64_t unit = w.first_unit + w.mate, first = w.first + tile * (OCTETS * SM90_GEMV_OCTET);
-    const int64_t top = row_at(first, w.end, p.n, blocked), block = unit * (SM90_GEMV_UNIT / NK_SF_VEC);
+    const int64_t first = w.cta_first + tile * (OCTETS * SM90_GEMV_OCTET), top = row_at(first, w.cta_end, p.n, blocked);
+    const int64_t k = (w.first_unit + unit) * SM90_GEMV_UNIT, block = k / NK_SF_VEC;
     const uint8_t *sf = factors_at<PATH>(p.b, w.l, top, block, p.k);
     at.tile = tile;
-    at.unit = w.mate;
-    at.codes = p.b.data + w.l * p.b.batch_stride + top * p.b.row_stride + unit * (SM90_GEMV_UNIT / 2) + (lane & 7) * 16;
+    at.unit = unit;
+    at.codes = p.b.data + w.l * p.b.batch_stride + top * p.b.row_stride + k / 2 + (lane & 7) * 16;
     at.sf = sf + (lane & 3) * (blocked ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
-        const int64_t row = row_at(first + 4 * i + (lane >> 3), w.end, p.n, blocked);
+        const int64_t row = row_at(first + 4 * i + (lane >> 3), w.cta_end, p.n, blocked);
         at.codes_offset[i] = (int32_t)((row - top) * p.b.row_stride);
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
-        const int64_t row = row_at(first + 8 * i + (lane >> 2), w.end, p.n, blocked);
+        const int64_t row = row_at(first + 8 * i + (lane >> 2), w.cta_end, p.n, blocked);
         at.sf_offset[i] = (int32_t)(factors_at<PATH>(p.b, w.l, row, block, p.k) - sf);
     }
 }
 
 template <int PATH, int OCTETS> __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
 {
-    at.unit += w.mates;
-    if (at.unit >= w.units) return enter_tile<PATH, OCTETS>(p, w, at.tile + 1, at);
-    at.codes += w.mates * (SM90_GEMV_UNIT / 2);
-    at.sf += w.mates * (is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS);
+    if (++at.unit == w.units) return enter_tile<PATH, OCTETS>(p, w, at.tile + 1, 0, at);
+    at.codes += SM90_GEMV_UNIT / 2;
+    at.sf += is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
 /* The first `valid` of 16 bytes; the rest is zero. */
@@ -158,18 +150,20 @@ __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint
     cp_async_commit_group();
 }
 
-/* The codes of the first steps into L2: a line for each lane and turn. */
+/* The codes of the warp's first steps into L2: a line for each lane and turn. */
 #define PREFETCHED_UNITS 4
-template <int PATH> __device__ inline void prefetch_weights(const nk_gemm_problem &p, const share &w)
+template <int PATH, int OCTETS>
+__device__ inline void prefetch_weights(const nk_gemm_problem &p, const share &w, int tile, int unit)
 {
-    const int lane = threadIdx.x & 31;
-    if (w.steps == 0) return;
-    const int64_t row = row_at(w.first + (lane & 15), w.end, p.n, is_blocked<PATH>(p.b));
+    const int lane = threadIdx.x & 31, rows = OCTETS * SM90_GEMV_OCTET;
+    if (w.begin >= w.end) return;
+    const int64_t place = w.cta_first + tile * rows + lane % rows;
+    const int64_t row = row_at(place, w.cta_end, p.n, is_blocked<PATH>(p.b));
     const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride;
 #pragma unroll
-    for (int turn = 0; turn < PREFETCHED_UNITS; turn += 2) {
-        const int unit = w.mate + (turn + (lane >> 4)) * w.mates;
-        if (unit < w.units) prefetch_global_l2(codes + (w.first_unit + unit) * (SM90_GEMV_UNIT / 2));
+    for (int ahead = 0; ahead < PREFETCHED_UNITS; ahead += 32 / rows) {
+        const int at = unit + ahead + lane / rows;
+        if (at < w.units) prefetch_global_l2(codes + (w.first_unit + at) * (SM90_GEMV_UNIT / 2));
     }
 }
 

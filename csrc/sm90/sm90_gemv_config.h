@@ -4,9 +4,9 @@
 
 #include "../nk_format.h"
 
-#define SM90_GEMV_LOG_WARPS 3
-#define SM90_GEMV_WARPS (1 << SM90_GEMV_LOG_WARPS)
-#define SM90_GEMV_CTAS_PER_SM 2
+#define SM90_GEMV_WARPS                                                                                              \
+    16                     /* most of a CTA, and those of an SM: one CTA has them all, or two have half of them each \
+                            */
 #define SM90_GEMV_CHUNK 32 /* elements of a row in one load of a lane: 16 bytes of codes, two scale factors */
 #define SM90_GEMV_UNIT 256 /* elements of K at once: two chunks, 64 elements, for each lane of four */
 #define SM90_GEMV_CHUNKS (SM90_GEMV_UNIT / SM90_GEMV_CHUNK)
@@ -19,12 +19,12 @@
 #define SM90_GEMV_ROWS 512       /* most rows of a CTA */
 #define SM90_GEMV_ZERO_BYTES 256 /* what a lane without values reads */
 
-/* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K; in a
- * CTA teams of warps share out the rows, and the warps of a team the units. Powers of two go as logarithms: a division
- * is a tenth of what comes before a warp's first load. */
+/* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
+ * steps of a CTA, a unit of a tile each, tile by tile, are cut into as many runs as it has warps. */
 typedef struct sm90_gemv_params {
-    int32_t log_teams, log_cluster;
-    int32_t units, rows;
+    int32_t rows, units;
+    int32_t run; /* steps of a warp, the same for CTAs with fewer rows */
+    int32_t log_cluster;
     uint32_t clusters; /* of a batch */
     int32_t early;     /* weights may be read before the kernels before this one have ended */
 } sm90_gemv_params;
@@ -45,21 +45,22 @@ NK_HD int64_t sm90_gemv_row(int64_t place, int blocked)
     return blocked ? (group >> 5) * NK_SF_ATOM_ROWS + (group & 31) + 32 * (place & 3) : place;
 }
 
-/* Shared memory: zeros; the rings [warp][slot] of weights, each lane's own chunks [chunk][lane] and then its scale
- * factors [lane]; the tokens' part of K, decoded, 64 bytes a chunk and token; partial sums [warp of a
- * team][row][token].
- */
-#define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
-#define SM90_GEMV_TOKENS_AT (SM90_GEMV_ZERO_BYTES + SM90_GEMV_WARPS * SM90_GEMV_RING_BYTES)
-
-NK_HD int32_t sm90_gemv_sums_at(int32_t units, int32_t tokens)
+/* Warps that share a tile, at most. */
+NK_HD int32_t sm90_gemv_parts(int32_t units, int32_t run, int32_t warps)
 {
-    return SM90_GEMV_TOKENS_AT + units * SM90_GEMV_CHUNKS * tokens * 64;
+    int32_t parts = (units + run - 2) / run + 1;
+    return parts < warps ? parts : warps;
 }
 
-NK_HD int32_t sm90_gemv_smem(int32_t units, int32_t tokens, int32_t log_teams, int32_t rows)
+/* Shared memory: zeros; the rings [warp][slot] of weights, codes [row of eight][part] and then scale factors [row]; the
+ * tokens' part of K, decoded, 64 bytes a chunk and token; partial sums [part of a tile][row][token]. */
+#define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
+
+NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_ZERO_BYTES + warps * SM90_GEMV_RING_BYTES; }
+
+NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t units, int32_t tokens)
 {
-    return sm90_gemv_sums_at(units, tokens) + (SM90_GEMV_WARPS >> log_teams) * rows * tokens * 4;
+    return sm90_gemv_tokens_at(warps) + units * SM90_GEMV_CHUNKS * tokens * 64;
 }
 
 #endif
