@@ -355,3 +355,43 @@ def test_rows_do_not_depend_on_the_batch(device):
             data.Operand(a.codes[first:end], a.scales[first:end]), b, device, dtype="float32"
         )
         np.testing.assert_array_equal(part, whole[first:end])
+
+
+# Few tokens have kernels of their own: many rows fill their tiles, a long K is shared by CTAs.
+FEW_TOKENS = [
+    (m, n, k)
+    for n, k in ((4300, 528), (9001, 1024), (9001, 1040), (70000, 64), (300, 16384))
+    for m in (1, 2, 8)
+]
+
+
+@pytest.mark.parametrize("forms", [("linear", "linear"), ("permuted", "blocked")])
+@pytest.mark.parametrize("m, n, k", FEW_TOKENS)
+def test_few_tokens(gpu, m, n, k, forms):
+    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k)
+    x, total = reference.matmul(a.values, b.values)
+    assert data.is_exact(a.values, b.values, total)
+    got = run_gemm(a, b, gpu.device, forms=forms, dtype="float32")
+    assert_ok(reference.check_bits(got, x))
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+@pytest.mark.parametrize("m, n, k", FEW_TOKENS)
+def test_few_16_bit_tokens(gpu, m, n, k, form, dtype):
+    b = data.exact_family(rng_of(n, k), n, k)
+    x = torch.from_numpy(rng_of(m, k).integers(-8, 9, (m, k)) / 4).to(dtype)
+    want, _ = reference.matmul(x.double().numpy(), b.values)
+    sfb = scales(b, form, rng_of(1), gpu.device)
+    got = run(
+        nvfp4kern.gemm,
+        x.to(gpu.device),
+        codes(b, gpu.device),
+        None,
+        sfb,
+        shape=(m, n),
+        device=gpu.device,
+        scale_layout=layout_of(form),
+        dtype="float32",
+    )
+    assert_ok(reference.check_bits(got, want))

@@ -47,7 +47,6 @@ typedef struct shape {
     sm90_gemv_params params;
     bool is_short;
     int32_t warps, smem_bytes;
-    int64_t ctas; /* that have something to do at once */
 } shape;
 
 #define FEW_ROWS 8        /* of a CTA: half of a tile would be empty */
@@ -73,8 +72,7 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int32_t warp
                             .log_cluster = log_cluster,
                             .clusters = (uint32_t)nk_ceil_div(places, rows)},
                  .is_short = rows <= FEW_ROWS,
-                 .warps = warps,
-                 .ctas = (slots << log_cluster) * batches};
+                 .warps = warps};
     int32_t tile = SM90_GEMV_OCTET * (s->is_short ? 1 : 2), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t run = (tiles * (int32_t)units + warps - 1) / warps;
     s->params.run = run > 0 ? run : 1;
@@ -83,21 +81,15 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int32_t warp
     return s->smem_bytes <= room;
 }
 
-/* The smallest cluster that has shared memory for its tokens. An SM's warps are one CTA, which decodes the tokens once,
- * but where more CTAs can be shared out more evenly among the batches. */
+/* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
+ * has room for more tokens. */
 static bool pick_shape(const nk_gemv_problem *p, shape *best)
 {
     const cuda_gpu *gpu = NULL;
-    shape s;
     if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
     for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        bool found = shape_of(p, gpu, SM90_GEMV_WARPS, log_cluster, best);
-        if (!shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, &s)) {
-            if (found) return true;
-            continue;
-        }
-        if (!found || s.ctas > 2 * best->ctas) *best = s;
-        return true;
+        if (shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, best)) return true;
+        if (shape_of(p, gpu, SM90_GEMV_WARPS, log_cluster, best)) return true;
     }
     return false;
 }

@@ -19,7 +19,7 @@
  * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the tokens are
  * in shared memory, and once all partial sums are; where CTAs share rows, a cluster's once each has added its own, and
  * once more before any of them leaves. The kernels before this one have ended when the first thing is read
- * (griddepcontrol); the next kernel may come when the last sums are being added, it waits likewise.
+ * (griddepcontrol); the next kernel may come as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Lanes whose part of B is zero read the zeros at its beginning. */
 #include "sm90_gemv.cuh"
@@ -344,14 +344,11 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     cursor ahead;
     item batch[BATCH];
     enter_tile<PATH, OCTETS>(p, w, tile, unit, ahead);
-    if (s.early) prefetch_weights<PATH, OCTETS>(p, w, tile, unit);
+    griddepcontrol_launch_dependents();
+    if (s.early) fill_ring<PATH, OCTETS>(p, w, ahead, ring);
     griddepcontrol_wait();
-    load_items<KIND, FORM, PATH>(p.a, from, w, 0, items, per_token, batch); /* first: nothing begins without them */
-    for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
-        const bool wanted = w.begin + i < w.end;
-        fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-        if (wanted) advance<PATH, OCTETS>(p, w, ahead);
-    }
+    load_items<KIND, FORM, PATH>(p.a, from, w, 0, items, per_token, batch); /* nothing begins without them */
+    if (!s.early) fill_ring<PATH, OCTETS>(p, w, ahead, ring);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     store_items<KIND, FORM>(0, items, per_token, tokens, batch);
     for (int first = BATCH * blockDim.x; first < items; first += BATCH * blockDim.x) {
@@ -361,7 +358,6 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     __syncthreads();
     float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens));
     walk<KIND, FORM, PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, partials);
-    griddepcontrol_launch_dependents();
     __syncthreads();
     store_sums<KIND, PATH, OCTETS>(p, s, w, tokens, partials);
 }

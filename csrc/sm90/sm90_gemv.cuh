@@ -150,20 +150,14 @@ __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint
     cp_async_commit_group();
 }
 
-/* The codes of the warp's first steps into L2: a line for each lane and turn. */
-#define PREFETCHED_UNITS 4
+/* The first steps, as many as there is room for but one. */
 template <int PATH, int OCTETS>
-__device__ inline void prefetch_weights(const nk_gemm_problem &p, const share &w, int tile, int unit)
+__device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring)
 {
-    const int lane = threadIdx.x & 31, rows = OCTETS * SM90_GEMV_OCTET;
-    if (w.begin >= w.end) return;
-    const int64_t place = w.cta_first + tile * rows + lane % rows;
-    const int64_t row = row_at(place, w.cta_end, p.n, is_blocked<PATH>(p.b));
-    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride;
-#pragma unroll
-    for (int ahead = 0; ahead < PREFETCHED_UNITS; ahead += 32 / rows) {
-        const int at = unit + ahead + lane / rows;
-        if (at < w.units) prefetch_global_l2(codes + (w.first_unit + at) * (SM90_GEMV_UNIT / 2));
+    for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
+        const bool wanted = w.begin + i < w.end;
+        fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+        if (wanted) advance<PATH, OCTETS>(p, w, ahead);
     }
 }
 

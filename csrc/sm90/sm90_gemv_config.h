@@ -4,9 +4,7 @@
 
 #include "../nk_format.h"
 
-#define SM90_GEMV_WARPS                                                                                              \
-    16                     /* most of a CTA, and those of an SM: one CTA has them all, or two have half of them each \
-                            */
+#define SM90_GEMV_WARPS 16 /* of an SM: two CTAs have half of them each, or one has them all */
 #define SM90_GEMV_CHUNK 32 /* elements of a row in one load of a lane: 16 bytes of codes, two scale factors */
 #define SM90_GEMV_UNIT 256 /* elements of K at once: two chunks, 64 elements, for each lane of four */
 #define SM90_GEMV_CHUNKS (SM90_GEMV_UNIT / SM90_GEMV_CHUNK)

@@ -11,13 +11,6 @@ __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait
 /* The next kernel's CTAs may come as soon as there is room; they wait before they read. */
 __device__ inline void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-__device__ inline uint32_t cluster_ctarank()
-{
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
 /* All threads of all CTAs of the cluster have come; what they wrote to shared memory is seen. */
 __device__ inline void barrier_cluster()
 {
@@ -89,8 +82,6 @@ __device__ inline void st_shared_v4(uint32_t at, uint4 v)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-
-__device__ inline void prefetch_global_l2(const uint8_t *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 /* Two E4M3 bytes as halves, exact; 0x7F is NaN. */
 __device__ inline uint32_t cvt_f16x2_e4m3x2(uint32_t bytes)
