@@ -1,4 +1,4 @@
-"""`python -m nvfp4kern bench`: every operator next to what the machine allows and what else there is.
+"""`python -m nvfp4kern bench`: every operator, the machine's ceilings, and what else there is.
 
 Results of every set of operands are checked before anything is timed; a wrong one gets no time, and
 exit status 2. On a GPU `time` is a graph replay over operands rotated past the L2 cache, `cold` one
@@ -31,13 +31,9 @@ def add_arguments(parser):
         metavar="OP",
         help=f"some of {', '.join(OPERATORS)}",
     )
-    parser.add_argument(
-        "--device", choices=("cuda", "cpu"), help="default: cuda where there is one"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write rows and environment there"
-    )
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them there, as PNG")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and environment")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them as PNG files")
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="with an earlier --json: ratios of medians"
     )

@@ -60,7 +60,7 @@ def dequantizing(build, operands, scale):
 
 
 def grouped_mm(a, b, ends):
-    """torch's own: tokens [M, K], weights [G, N, K], the group's last rows; bf16 is all it takes."""
+    """torch's own, bf16 only: tokens [M, K], weights [G, N, K], the row after each group's last."""
     if not hasattr(functional, "grouped_mm"):
         raise Unavailable(f"torch {torch.__version__} has no grouped_mm")
     return partial(functional.grouped_mm, a, b.mT, offs=ends)

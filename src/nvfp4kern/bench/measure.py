@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import torch
 
@@ -135,7 +135,7 @@ def _driver_says(gpu):
 def environment(device):
     """Versions, the machine, and on a GPU its ceilings."""
     found = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "nvfp4kern": nvfp4kern.__version__,
         "torch": torch.__version__,
         "python": sys.version.split()[0],

@@ -10,7 +10,7 @@ def _time(entry):
     return f"{entry['median']:.2f}"
 
 
-def _bound(row):
+def bound(row):
     """What `/ bound` is over: the reading kernel where that was timed, else the floor."""
     read = row.get("read", {})
     return read.get("median") or row.get("floor")
@@ -37,7 +37,7 @@ def _cells(row, baselines, on_gpu):
     cells = [row["shape"], "{median:.2f} ({low:.2f}, {high:.2f})".format(**row["time"])]
     if on_gpu:
         cells += [_time(row["cold"]), f"{row['floor']:.2f}", _read(row)]
-        cells.append(f"{row['time']['median'] / _bound(row):.2f}")
+        cells.append(f"{row['time']['median'] / bound(row):.2f}")
     return *cells, *(_baseline(row, name) for name in baselines)
 
 

@@ -72,7 +72,7 @@ def _estimate(calls):
 
 @cache
 def _side_stream():
-    """Graphs cannot be captured on the default stream; one for all, as cuBLAS has memory in each."""
+    """Nothing can be captured on the default one. One for all: cuBLAS takes memory for each."""
     return torch.cuda.Stream()
 
 
