@@ -3,26 +3,27 @@
 import math
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from .report import bound, by_operator
 
 OURS, BOUND = "#0b5cad", "#777777"
-OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#b8a000")
-MARKERS = ("s", "^", "D", "v")
+OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#b8a000", "#5a4a42")
+MARKERS = ("s", "^", "D", "v", "P")
 DPI = 130
 
 
+def _others(row):
+    """{kind of baseline: microseconds} of those available: "cuBLAS fp16, a loop" is cuBLAS fp16."""
+    others = row["others"].items()
+    return {name.partition(",")[0]: o["median"] for name, o in others if "median" in o}
+
+
 def _style(rows):
-    """{baseline: colour and marker}, the same in all panels of a figure."""
-    names = dict.fromkeys(name for row in rows for name in row["others"])
+    """{kind of baseline: colour and marker}, the same in all panels of a figure."""
+    names = dict.fromkeys(name for row in rows for name in _others(row))
     looks = [{"color": c, "marker": m} for c, m in zip(OTHERS, MARKERS, strict=True)]
     return {name: looks[i % len(looks)] for i, name in enumerate(names)}
-
-
-def _times(rows, name):
-    """(place, microseconds) of a baseline where it is available."""
-    found = [(row["at"], row["others"].get(name, {}).get("median")) for row in rows]
-    return [(at, time) for at, time in found if time]
 
 
 def _curves(rows, style):
@@ -30,7 +31,7 @@ def _curves(rows, style):
     curves = {"nvfp4kern": ([(r["at"], r["time"]["median"]) for r in rows], {"lw": 2.4})}
     curves["nvfp4kern"][1].update(color=OURS, marker="o", ms=5, zorder=3)
     for name, look in style.items():
-        points = _times(rows, name)
+        points = [(r["at"], _others(r)[name]) for r in rows if name in _others(r)]
         if points:
             curves[name] = points, {"lw": 1.3, "ms": 4, **look}
     reads = [(r["at"], r["read"]["median"]) for r in rows if "median" in r.get("read", {})]
@@ -53,8 +54,9 @@ def _panel(axes, rows, style, rate):
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sorted(work), [str(at) for at in sorted(work)], fontsize=8)
-    axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     axes.grid(alpha=0.25)
     axes.set_title(rows[0]["series"], fontsize=10, loc="left")
     axes.set_ylabel("TFLOP/s" if rate else "microseconds")
@@ -68,7 +70,7 @@ def _finish(figure, title, handles_of):
     for axes in handles_of:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    columns = min(4, len(found))
+    columns = min(5, len(found))
     figure.legend(
         found.values(), found, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
@@ -96,7 +98,7 @@ def _sweep(rows, title):
     return figure
 
 
-def _label(row, most=38):
+def _label(row, most=46):
     shape = row["shape"] if len(row["shape"]) <= most else row["shape"][: most - 1] + "…"
     return f"{row['op']} {shape}"
 
@@ -118,13 +120,13 @@ def _ratios(rows, title):
     left.set_ylim(len(rows) - 0.4, -0.6)
     for name, look in style.items():
         points = [
-            (row["others"][name]["median"] / row["time"]["median"], place)
+            (_others(row)[name] / row["time"]["median"], place)
             for place, row in enumerate(rows)
-            if "median" in row["others"].get(name, {})
+            if name in _others(row)
         ]
-        right.scatter(*zip(*points, strict=True), label=name, s=26, **look) if points else None
+        right.scatter(*zip(*points, strict=True), label=name, s=26, **look)
     right.axvline(1, color=BOUND, lw=1.4, ls="--")
-    right.set_xscale("log")
+    right.set_xscale("log", base=2)
     right.xaxis.set_major_formatter("{x:g}")
     right.set_xlabel("baseline's time / ours: right of 1 ours is faster")
     for axes in (left, right):

@@ -103,17 +103,21 @@ def line(row):
 # ---------------------------------------------------------------------------------------------
 
 
+def _key(row):
+    return row["set"], row["op"], row["shape"]
+
+
 def _pairs(earlier, later):
     """Rows of both that were timed in both, and the names of the others."""
-    before = {(row["op"], row["shape"]): row for row in earlier["rows"]}
+    before = {_key(row): row for row in earlier["rows"]}
     pairs, alone = [], []
     for row in later["rows"]:
-        other = before.pop((row["op"], row["shape"]), None)
+        other = before.pop(_key(row), None)
         if other and other["right"] and row["right"]:
             pairs.append((other, row))
         else:
-            alone.append(f"{row['op']} {row['shape']}")
-    return pairs, alone + [f"{op} {shape}" for op, shape in before]
+            alone.append(_key(row))
+    return pairs, [": ".join(key) for key in (*alone, *before)]
 
 
 def ratios(earlier, later):

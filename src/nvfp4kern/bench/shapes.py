@@ -152,12 +152,11 @@ SETS = {
 
 
 def chosen(sets, operators):
-    """The shapes of these sets and operators, in that order, each once."""
+    """The shapes of these operators in these sets, in the sets' order."""
     found = []
-    for name in sets:
+    for name in dict.fromkeys(sets):
         for shape in SETS[name]():
-            seen = any((s.make, s.sizes) == (shape.make, shape.sizes) for s in found)
-            if shape.op in operators and not seen:
+            if shape.op in operators:
                 shape.set = name
                 found.append(shape)
     return found
