@@ -199,9 +199,10 @@ def main():
         needs = {"numpy": CHECK_NEEDS, "rich": CHECK_NEEDS}
         if arguments.command == "bench":
             needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": PLOT_NEEDS}
-        if missing.name not in needs:
+        name = (missing.name or "").partition(".")[0]
+        if name not in needs:
             raise
-        print(f"python -m nvfp4kern {needs[missing.name]}", file=sys.stderr)
+        print(f"python -m nvfp4kern {needs[name]}", file=sys.stderr)
         return 2
     except (ValueError, nvfp4kern.BackendError) as error:
         print(error, file=sys.stderr)

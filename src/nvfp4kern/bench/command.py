@@ -75,4 +75,4 @@ def run(arguments):
 
         for path in plots.draw(result, arguments.plot):
             console.print(f"drawn: {path}", soft_wrap=True)
-    return 0 if all(row["right"] for row in result["rows"]) else 2
+    return 2 if any(map(report.is_wrong, result["rows"])) else 0

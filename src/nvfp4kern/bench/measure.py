@@ -91,13 +91,27 @@ def _plan(call):
 
 
 def measured(shape, device):
-    """The row of one shape, ready for JSON; without times where a result was wrong."""
+    """The row of one shape, ready for JSON; without times where a result was wrong, or memory was
+    too small."""
     row = {"set": shape.set, "op": shape.op, "sizes": shape.sizes}
     row |= {"series": shape.series, "at": shape.at}
+    try:
+        return _checked_and_timed(shape, device, row)
+    except torch.OutOfMemoryError as error:
+        text = "x".join(str(size) for size in shape.sizes.values())
+        return row | {"shape": text, "unavailable": _reason(error)}
+
+
+def _checked_and_timed(shape, device, row):
     make = getattr(products, shape.make, None) or getattr(others, shape.make)
     torch.manual_seed(0)
     case = make(device, **shape.sizes)
-    row |= {"shape": case.shape, "sets": len(case.calls), "moved": case.moved, "work": case.work}
+    row = row | {
+        "shape": case.shape,
+        "sets": len(case.calls),
+        "moved": case.moved,
+        "work": case.work,
+    }
     row |= _plan(case.calls[0])
     for call in case.calls:
         call()

@@ -86,7 +86,8 @@ def bytes_of(*operands):
 
 def poisoned(device, *shape, dtype=torch.float16):
     """What no right result is, so that an element that is not written shows."""
-    return torch.full(shape, torch.nan if dtype.is_floating_point else -1, dtype=dtype).to(device)
+    value = torch.nan if dtype.is_floating_point else -1
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def _chunks(weights):

@@ -70,7 +70,7 @@ def _finish(figure, title, handles_of):
     for axes in handles_of:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    columns = min(5, len(found))
+    columns = min(6, len(found))
     figure.legend(
         found.values(), found, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
@@ -168,7 +168,7 @@ def draw(result, folder):
     machine = result["environment"].get("gpu", "CPU")
     kinds, paths = {}, []
     for row in result["rows"]:
-        if row["right"]:
+        if "time" in row:
             kind = _grid if row["set"] == "grid" else _sweep if row["series"] else _ratios
             kinds.setdefault((row["set"], kind), []).append(row)
     for (name, kind), rows in kinds.items():

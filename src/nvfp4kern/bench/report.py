@@ -6,6 +6,11 @@ TOLERANCE = 0.03
 """What medians of two runs may differ by without a mark."""
 
 
+def is_wrong(row):
+    """Not so where nothing could be computed."""
+    return not row.get("right", True)
+
+
 def _time(entry):
     return f"{entry['median']:.2f}"
 
@@ -32,8 +37,10 @@ def _read(row):
 
 
 def _cells(row, baselines, on_gpu):
-    if not row["right"]:
+    if is_wrong(row):
         return row["shape"], "[red]WRONG RESULT, not timed"
+    if "time" not in row:
+        return row["shape"], "unavailable"
     cells = [row["shape"], "{median:.2f} ({low:.2f}, {high:.2f})".format(**row["time"])]
     if on_gpu:
         cells += [_time(row["cold"]), f"{row['floor']:.2f}", _read(row)]
@@ -66,8 +73,8 @@ def _title(found):
 def _missing(rows):
     """Every reason why something is unavailable, once for each operator."""
     for row in rows:
-        entries = row.get("others", {}) | ({"read": row["read"]} if "read" in row else {})
-        for name, entry in entries.items():
+        ours = {row["shape"]: row} | {"read": row.get("read", {})}
+        for name, entry in (ours | row.get("others", {})).items():
             if "unavailable" in entry:
                 yield f"{row['op']}: {name} is unavailable: {entry['unavailable']}"
 
@@ -87,14 +94,14 @@ def show(console, result):
         console.print(_table(op, rows, on_gpu))
     for text in dict.fromkeys(_missing(result["rows"])):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
-    wrong = sum(not row["right"] for row in result["rows"])
+    wrong = sum(map(is_wrong, result["rows"]))
     if wrong:
         console.print(f"[red]{wrong} of {len(result['rows'])} rows: WRONG RESULT")
 
 
 def line(row):
     """A row in short, for a log."""
-    time = _time(row["time"]) if row["right"] else "WRONG RESULT"
+    time = _time(row["time"]) if "time" in row else row.get("unavailable", "WRONG RESULT")
     return f"{row['op']} {row['shape']}: {time}"
 
 
@@ -113,7 +120,7 @@ def _pairs(earlier, later):
     pairs, alone = [], []
     for row in later["rows"]:
         other = before.pop(_key(row), None)
-        if other and other["right"] and row["right"]:
+        if other and "time" in other and "time" in row:
             pairs.append((other, row))
         else:
             alone.append(_key(row))
@@ -134,7 +141,7 @@ def _marked(ratio):
     if ratio is None:
         return ""
     colour = "red" if ratio > 1 + TOLERANCE else "green" if ratio < 1 - TOLERANCE else None
-    return f"[{colour}]{ratio:.3f} *[/]" if colour else f"{ratio:.3f}  "
+    return f"[{colour}]* {ratio:.3f}[/]" if colour else f"{ratio:.3f}"
 
 
 def compare(console, earlier, later):
