@@ -297,6 +297,17 @@ def test_xor():
     assert read_kernel._xor(words).item() == want
 
 
+def test_rows_of_a_gpu(gpu, bench, tmp_path):
+    path = tmp_path / "gpu.json"
+    status, out, _ = bench("--shapes", "quick", "--op", *OPERATORS[:4], "--json", path)
+    assert status == 0, out
+    for row in rows_of(path):
+        assert row["right"] and row["backend"] == gpu.name
+        assert {"time", "cold", "floor", "others"} <= set(row)
+        assert "unavailable" not in row.get("read", {})
+    assert json.loads(path.read_text())["environment"]["ceilings"]["read"] > 0
+
+
 class Event:
     """Events 1.5 ms apart."""
 
