@@ -12,7 +12,7 @@ from torch.nn import functional
 import nvfp4kern
 
 from .case import Unavailable
-from .operands import Operand, floats
+from .operands import FLOATS, Operand, floats
 
 LARGEST = 6 * 448.0
 FLOAT = {"cuda": "cuBLAS fp16", "cpu": "torch fp32"}
@@ -47,13 +47,20 @@ def in_order(calls):
 def dequantizing(build, operands, scale):
     """build(*floats), a call, of operands that every call dequantises anew; the first, scaled."""
     scales = [scale] + [1.0] * (len(operands) - 1)
-    made = [floats(o, s) for o, s in zip(operands, scales, strict=True)]
+    made, steps = [], []
+    for o, s in zip(operands, scales, strict=True):
+        if isinstance(o, Operand):
+            device = o.codes.device
+            made.append(torch.empty(o.shape, dtype=FLOATS[device.type], device=device))
+            given = {"out": made[-1], "out_dtype": made[-1].dtype}
+            steps.append(partial(nvfp4kern.dequantize, (o.codes, o.linear, s), **given))
+        else:
+            made.append(floats(o, s))
     product = build(*made)
 
     def call():
-        for o, s, out in zip(operands, scales, made, strict=True):
-            if isinstance(o, Operand):
-                nvfp4kern.dequantize((o.codes, o.linear, s), out=out, out_dtype=out.dtype)
+        for step in steps:
+            step()
         return product()
 
     return call
