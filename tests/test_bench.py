@@ -361,11 +361,18 @@ def stand_in(monkeypatch):
 
 def row_on_stand_in(make, set="competition", **sizes):
     case, row = make("cpu", **sizes), {"set": set}
-    for call in case.calls:
-        call()
     measure._on_gpu(case, row)
+    assert case.outs[0].isnan().all()  # whatever is replayed has to write it again
     row["right"] = measure._cold(case, row)
     return row
+
+
+def test_times_are_per_call(stand_in):
+    calls = []
+    replay = timing.captured([lambda: calls.append(0), lambda: calls.append(1)])
+    assert replay.count == 2 and calls == [0, 1] * 3  # warmed up, estimated, captured
+    assert timing.in_turns({"": replay})[""] == timing.Time(750, 750, 750)
+    assert timing.queued(calls.clear) == timing.cold(calls.clear) == timing.Time(1500, 1500, 1500)
 
 
 def test_a_row_of_a_gpu(stand_in):

@@ -84,10 +84,14 @@ def bytes_of(*operands):
     )
 
 
+def poison(tensor):
+    """Bytes that no right result has (NaN, -1), so that an element that is not written shows."""
+    tensor.view(torch.uint8).fill_(255)
+    return tensor
+
+
 def poisoned(device, *shape, dtype=torch.float16):
-    """What no right result is, so that an element that is not written shows."""
-    value = torch.nan if dtype.is_floating_point else -1
-    return torch.full(shape, value, dtype=dtype, device=device)
+    return poison(torch.empty(shape, dtype=dtype, device=device))
 
 
 def _chunks(weights):

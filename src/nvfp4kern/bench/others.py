@@ -92,7 +92,7 @@ def quantize(device, rows, k, amax):
     count = rotation(moved, device)
     inputs = [torch.randn(rows, k, device=device).bfloat16() for _ in range(count)]
     outs = [
-        [poisoned(device, rows, k // per, dtype=torch.int8).view(torch.uint8) for per in (2, 16)]
+        [poisoned(device, rows, k // per, dtype=torch.uint8) for per in (2, 16)]
         + [poisoned(device, 1, dtype=torch.float32)] * amax
         for _ in inputs
     ]

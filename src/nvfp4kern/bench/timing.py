@@ -131,6 +131,18 @@ def in_turns(replays):
     }
 
 
+def queued(call):
+    """Time of a call without a graph, for one that is long beside its launch."""
+    call()
+    events = [_events() for _ in range(SAMPLES)]
+    for begin, end in events:
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return Time.of([begin.elapsed_time(end) * 1e3 for begin, end in events[1:]])
+
+
 def cold(call, samples=51):
     """Event time of single calls after the L2 was overwritten."""
     times = []
