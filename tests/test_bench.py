@@ -1,7 +1,5 @@
-"""`python -m nvfp4kern bench`: what it says, writes and returns. How long anything takes it tests
-nowhere; the GPU's side runs on a stand-in for torch.cuda."""
+"""`python -m nvfp4kern bench`: what it says, writes and returns, and what it takes for right."""
 
-import contextlib
 import functools
 import inspect
 import json
@@ -13,7 +11,7 @@ import torch
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
-from nvfp4kern.bench import ceilings, measure, operands, others, products, read_kernel, timing
+from nvfp4kern.bench import operands, others, products
 from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
 
 NO_COMPILER = "compiled code is timed on a GPU only"
@@ -30,6 +28,10 @@ COLUMNS = {  # operator -> its baselines on a CPU
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
 }
+
+
+def rows_of(path):
+    return json.loads(path.read_text())["rows"]
 
 
 @pytest.fixture
@@ -56,10 +58,6 @@ def earlier(tmp_path_factory):
         patch.setattr(sys, "argv", f"nvfp4kern bench --device cpu --json {path}".split())
         assert main.main() == 0
     return path
-
-
-def rows_of(path):
-    return json.loads(path.read_text())["rows"]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -245,180 +243,6 @@ def test_a_gated_product_may_not_be_off_by_two_units():
     assert not operands.is_gated_product(wrong, *three, alpha)
 
 
-# ---------------------------------------------------------------------------------------------
-# The GPU's side
-# ---------------------------------------------------------------------------------------------
-
-
-class Buffer:
-    """As much of a tensor as the reading kernel's parameters are made from."""
-
-    def __init__(self, address, nbytes):
-        self.address, self.nbytes = address, nbytes
-
-    def data_ptr(self):
-        return self.address
-
-    def is_contiguous(self):
-        return True
-
-
-def test_the_reading_kernel_finds_every_word_of_its_buffers():
-    sizes = [16 * 256 * 3, 16 * 5, 16 * 257 + 7]
-    buffers = [Buffer(2**40 + 2**20 * i, size) for i, size in enumerate(sizes)]
-    given = read_kernel._parameters(buffers)
-    assert list(given.next_chunks) == [3, 4, 6, 6, 6, 6]
-    found, b = [], 0
-    for chunk in range(6):
-        b += chunk == given.next_chunks[b]
-        words = range(256 * chunk, min(256 * (chunk + 1), given.ends[b]))
-        found += [(given.bases[b] + 16 * word) % 2**64 for word in words]
-    assert found == [x.address + 16 * i for x in buffers for i in range(x.nbytes // 16)]
-
-
-def test_the_reading_kernel_refuses_what_it_cannot_read():
-    with pytest.raises(ValueError, match="buffers: 7, expected 1 to 6"):
-        read_kernel._parameters([Buffer(0, 16)] * 7)
-    with pytest.raises(ValueError, match=r"buffers\[0\]: .*aligned to 16 bytes"):
-        read_kernel._parameters([Buffer(8, 16)])
-
-
-def test_the_reading_kernel_reads(gpu):
-    sizes = [4096, 100_000, 16, 33_000_000, 5]
-    buffers = [torch.randint(0, 256, (n,), dtype=torch.uint8, device="cuda") for n in sizes]
-    for per_sm in read_kernel.GRIDS:
-        read_kernel.read_kernel(buffers, per_sm)()
-    torch.cuda.synchronize()
-
-
-def test_xor():
-    words = torch.randint(-(2**31), 2**31, (1003,), dtype=torch.int64).int()[: 4 * 250]
-    want = functools.reduce(int.__xor__, words.tolist())
-    assert read_kernel._xor(words).item() == want
-
-
-def test_rows_of_a_gpu(gpu, bench, tmp_path):
-    path = tmp_path / "gpu.json"
-    status, out, _ = bench("--shapes", "quick", "--op", *OPERATORS[:4], "--json", path)
-    assert status == 0, out
-    for row in rows_of(path):
-        assert row["right"] and row["backend"] == gpu.name
-        assert {"time", "cold", "floor", "others"} <= set(row)
-        assert "unavailable" not in row.get("read", {})
-    assert json.loads(path.read_text())["environment"]["ceilings"]["read"] > 0
-
-
-class Event:
-    """Events 1.5 ms apart."""
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        pass
-
-    def elapsed_time(self, _):
-        return 1.5
-
-
-class Graph:
-    """Its calls run when they are captured."""
-
-    def replay(self):
-        pass
-
-
-class Stream:
-    def wait_stream(self, _):
-        pass
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    """torch.cuda as far as timing uses it, and ceilings."""
-    fakes = {
-        "Event": Event,
-        "CUDAGraph": Graph,
-        "Stream": Stream,
-        "current_stream": Stream,
-        "set_stream": lambda _: None,
-        "synchronize": lambda: None,
-        "stream": lambda _: contextlib.nullcontext(),
-        "graph": lambda *_, **__: contextlib.nullcontext(),
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(timing, "overwrite_l2", lambda: None)
-    monkeypatch.setattr(timing, "WARM_UP_S", 0)
-    timing._side_stream.cache_clear()
-    limits = ceilings.Ceilings(read=4e6, copy=4e6, rate=7e8)
-    monkeypatch.setattr(ceilings, "measured", lambda: limits)
-    readers = {f"read {count}": [lambda: None] * count for count in (1, 2)}
-    monkeypatch.setattr(ceilings, "readers", lambda _: readers)
-    yield
-    timing._side_stream.cache_clear()
-
-
-def row_on_stand_in(make, set="competition", **sizes):
-    case, row = make("cpu", **sizes), {"set": set}
-    measure._on_gpu(case, row)
-    assert case.outs[0].isnan().all()  # whatever is replayed has to write it again
-    row["right"] = measure._cold(case, row)
-    return row
-
-
-def test_times_are_per_call(stand_in):
-    calls = []
-    replay = timing.captured([lambda: calls.append(0), lambda: calls.append(1)])
-    assert replay.count == 2 and calls == [0, 1] * 3  # warmed up, estimated, captured
-    assert timing.in_turns({"": replay})[""] == timing.Time(750, 750, 750)
-    assert timing.queued(calls.clear) == timing.cold(calls.clear) == timing.Time(1500, 1500, 1500)
-
-
-def test_a_row_of_a_gpu(stand_in):
-    row = row_on_stand_in(products.gemv, m=64, k=256, batch=1)
-    assert row["right"] and row["time"] == row["cold"] == vars(timing.Time(1500, 1500, 1500))
-    assert row["read"]["median"] == 750  # of the faster of two
-    assert row["floor"] == pytest.approx((65 * 256 * 9 / 16 + 2 * 64) / 4e6)
-    assert set(row["others"]) == COLUMNS["gemv"]
-    assert all("median" in entry for entry in row["others"].values())
-
-
-def test_arithmetic_that_takes_longer_than_reading_needs_no_reader(stand_in, monkeypatch):
-    monkeypatch.setattr(ceilings.measured(), "rate", 1.0)
-    row = row_on_stand_in(products.gemm, m=8, n=8, k=64, batch=1, wide=False)
-    assert "read" not in row and row["floor"] == 2.0 * 8 * 8 * 64
-
-
-def test_a_reader_that_does_not_load_is_unavailable(stand_in, monkeypatch):
-    def readers(_):
-        raise OSError("libcuda.so.1: no such file")
-
-    monkeypatch.setattr(ceilings, "readers", readers)
-    row = row_on_stand_in(products.gemv, m=64, k=256, batch=1)
-    assert row["read"] == {"unavailable": "libcuda.so.1: no such file"}
-
-
-def test_a_drop_in_that_is_wrong_makes_the_row_wrong(stand_in, monkeypatch):
-    make = products.drop_ins.gemm
-
-    def wrong(*given):
-        _, right = make(*given)
-        return (lambda: None), right  # its result stays NaN
-
-    monkeypatch.setattr(products.drop_ins, "gemm", wrong)
-    sizes = {"m": 8, "n": 8, "k": 64, "batch": 1, "wide": False}
-    assert row_on_stand_in(products.gemm, **sizes)["right"] is False
-    assert row_on_stand_in(products.gemm, set="smallm", **sizes)["right"] is True
-
-
-def test_a_baseline_that_computes_something_else_is_no_baseline(stand_in, monkeypatch):
-    monkeypatch.setattr(products.baselines, "gated", lambda a, b1, b2: a @ b1.mT)
-    row = row_on_stand_in(products.dual_gemm, m=8, n=8, k=64)
-    reason = {"unavailable": "it computes something else"}
-    assert row["others"] == dict.fromkeys(COLUMNS["dual_gemm"], reason)
-
-
 @pytest.mark.parametrize("k, batch", [(256, 1), (48, 3)])
 def test_drop_ins_take_what_they_are_given(k, batch):
     for make, sizes in [
@@ -431,3 +255,14 @@ def test_drop_ins_take_what_they_are_given(k, batch):
         assert not right()
         call()
         assert right()
+
+
+def test_rows_of_a_gpu(gpu, bench, tmp_path):
+    path = tmp_path / "gpu.json"
+    status, out, _ = bench("--shapes", "quick", "--op", *OPERATORS[:4], "--json", path)
+    assert status == 0, out
+    for row in rows_of(path):
+        assert row["right"] and row["backend"] == gpu.name
+        assert {"time", "cold", "floor", "others"} <= set(row)
+        assert "unavailable" not in row.get("read", {})
+    assert json.loads(path.read_text())["environment"]["ceilings"]["read"] > 0
