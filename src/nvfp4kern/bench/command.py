@@ -12,6 +12,7 @@ from . import report
 from .measure import environment, measured
 from .shapes import chosen
 
+WIDTH = 150
 DEFAULT = {"cuda": ("competition", "tokens", "moe"), "cpu": ("quick",)}
 
 
@@ -65,8 +66,9 @@ def _measure(arguments):
 def run(arguments):
     earlier = _read(arguments.compare) if arguments.compare else None
     result = _read(arguments.source) if arguments.source else _measure(arguments)
-    # A pipe has no width: wide enough there that no row breaks.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    # A pipe has no width: wide enough there that no row breaks. Below WIDTH columns would go.
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    console.width = max(WIDTH, console.width)
     report.show(console, result)
     if earlier:
         report.compare(console, earlier, result)

@@ -48,14 +48,21 @@ def _cells(row, baselines, on_gpu):
     return *cells, *(_baseline(row, name) for name in baselines)
 
 
+def _two_lines(name):
+    """Broken where that leaves it narrowest."""
+    breaks = [i for i, letter in enumerate(name) if letter == " "]
+    middle = min(breaks, key=lambda i: abs(2 * i - len(name)), default=None)
+    return name if middle is None else f"{name[:middle]}\n{name[middle + 1 :]}"
+
+
 def _table(op, rows, on_gpu):
     baselines = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
     table = Table(title=f"{op}, microseconds", title_justify="left")
-    table.add_column("shape")
+    table.add_column("shape", min_width=20, overflow="fold")
     columns = ["time (quartiles)"]
     columns += ["cold", "floor", "read", "/ bound"] if on_gpu else []
-    for name in columns + [f"{name} (/ ours)" for name in baselines]:
-        table.add_column(name, justify="right", no_wrap=name not in baselines)
+    for name in columns + [_two_lines(name) + "\n(/ ours)" for name in baselines]:
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row, baselines, on_gpu))
     return table
