@@ -5,9 +5,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import torch
+from nvfp4kern.bench import driver
 
-PTX = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n"
+PTX = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n"
 
 SOURCE = r"""
 #include <time.h>
@@ -33,19 +33,6 @@ void measure(int (*launch)(void *, void *, void **, void **), int (*wait)(void *
 """
 
 
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("attribute_count", ctypes.c_uint),
-    ]
-
-
 def compiled():
     """The C above, as a function."""
     with tempfile.TemporaryDirectory() as folder:
@@ -58,15 +45,9 @@ def compiled():
 
 def samples(count):
     """Microseconds of `count` launches on torch's current stream."""
-    torch.cuda.synchronize()  # torch's context is current from here on
-    driver = ctypes.CDLL("libcuda.so.1")
-    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    assert driver.cuModuleLoadData(ctypes.byref(module), PTX) == 0
-    assert driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"empty") == 0
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    config = LaunchConfig((1, 1, 1), (32, 1, 1), 0, stream)
-    assert driver.cuLaunchKernelEx(ctypes.byref(config), kernel, None, None) == 0
-    us = (ctypes.c_double * count)()
-    wait = driver.cuStreamSynchronize
-    compiled()(driver.cuLaunchKernelEx, wait, ctypes.byref(config), kernel, stream, count, us)
+    kernel, config, cuda = driver.load(PTX, "empty"), driver.config(1, 32), driver.library()
+    driver.check(cuda.cuLaunchKernelEx(ctypes.byref(config), kernel, None, None), "a first launch")
+    us, stream = (ctypes.c_double * count)(), ctypes.c_void_p(config.stream)
+    launch, wait = cuda.cuLaunchKernelEx, cuda.cuStreamSynchronize
+    compiled()(launch, wait, ctypes.byref(config), kernel, stream, count, us)
     return list(us)

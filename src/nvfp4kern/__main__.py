@@ -1,4 +1,4 @@
-"""`python -m nvfp4kern`: checks every operator on this machine; `info`, `explain OP SHAPE`."""
+"""`python -m nvfp4kern`: checks every operator on this machine; `info`, `explain`, `bench`."""
 
 import argparse
 import os
@@ -6,8 +6,11 @@ import sys
 import time
 
 import nvfp4kern
+from nvfp4kern import bench
 
-NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
+CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
+BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
+PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
 # ---------------------------------------------------------------------------------------------
@@ -173,26 +176,33 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m nvfp4kern", description=__doc__)
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
-    commands = parser.add_subparsers(dest="command", metavar="info | explain")
+    commands = parser.add_subparsers(dest="command", metavar="info | explain | bench")
     commands.add_parser("info", help="backends of this build and machine")
     one = commands.add_parser("explain", help="what a call would use; runs nothing")
     one.add_argument("op", choices=SHAPES)
     one.add_argument("shape", help="for example 128x7168x16384")
+    bench.add_arguments(commands.add_parser("bench", help="times every operator, and what else"))
     arguments = parser.parse_args()
     if arguments.command == "info":
         return info()
     try:
         if arguments.command == "explain":
             return explain(arguments.op, arguments.shape)
+        if arguments.command == "bench":
+            return bench.run(arguments)
         from nvfp4kern.verify.cases import OPERATORS
 
         if arguments.op and arguments.op not in OPERATORS:
             parser.error(f"--op: {arguments.op!r}, expected one of {', '.join(OPERATORS)}")
         return check([arguments.op] if arguments.op else OPERATORS, arguments.all)
     except ModuleNotFoundError as missing:
-        if missing.name not in ("numpy", "rich"):
+        needs = {"numpy": CHECK_NEEDS, "rich": CHECK_NEEDS}
+        if arguments.command == "bench":
+            needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": PLOT_NEEDS}
+        name = (missing.name or "").partition(".")[0]
+        if name not in needs:
             raise
-        print(f"python -m nvfp4kern {NEEDS}", file=sys.stderr)
+        print(f"python -m nvfp4kern {needs[name]}", file=sys.stderr)
         return 2
     except (ValueError, nvfp4kern.BackendError) as error:
         print(error, file=sys.stderr)

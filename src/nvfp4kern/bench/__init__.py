@@ -1,0 +1,56 @@
+"""`python -m nvfp4kern bench`: every operator, the machine's ceilings, and what else there is.
+
+Results of every set of operands are checked before anything is timed; a wrong one gets no time, and
+exit status 2. On a GPU `time` is a graph replay over operands rotated past the L2 cache, `cold` one
+call as the competition's harness times it (of its entry point, where the shape is one of its own),
+`floor` the bytes that must move over this GPU's read bandwidth or the operations over its fp16
+rate, `read` a kernel that reads the same bytes and does nothing else: all measured in the same run.
+On a CPU times are of the wall, and few shapes are taken.
+"""
+
+from pathlib import Path
+
+from .shapes import OPERATORS, SETS
+
+
+def add_arguments(parser):
+    parser.description = __doc__.partition("\n\n")[2]
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        choices=SETS,
+        metavar="SET",
+        help=f"{', '.join(SETS)}; default: competition tokens moe, on a CPU quick",
+    )
+    parser.add_argument(
+        "--op",
+        nargs="+",
+        choices=OPERATORS,
+        default=OPERATORS,
+        dest="operators",
+        metavar="OP",
+        help=f"some of {', '.join(OPERATORS)}",
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and environment")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them as PNG files")
+    parser.add_argument(
+        "--compare", type=Path, metavar="FILE", help="with an earlier --json: ratios of medians"
+    )
+    parser.add_argument(
+        "--from",
+        type=Path,
+        metavar="FILE",
+        dest="source",
+        help="show, plot and compare the rows of a --json; runs nothing",
+    )
+
+
+def run(arguments):
+    """The exit status: 0, or 2 where a result was wrong. ModuleNotFoundError where torch, rich or
+    matplotlib is wanted and missing."""
+    if arguments.plot:
+        from . import plots  # noqa: F401  (its absence is known now, not after minutes)
+    from . import command
+
+    return command.run(arguments)

@@ -1,0 +1,106 @@
+"""What else computes the same: cuBLAS on operands dequantised beforehand, torch eager or compiled.
+
+Each function returns a call on its operands. Operands of products are plain floats: dequantising
+them is timed only where the name says so.
+"""
+
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+import nvfp4kern
+
+from .case import Unavailable
+from .operands import FLOATS, Operand, floats
+
+LARGEST = 6 * 448.0
+FLOAT = {"cuda": "cuBLAS fp16", "cpu": "torch fp32"}
+LOOP = {"cuda": "cuBLAS fp16, a loop", "cpu": "torch fp32, a loop"}
+PAIR = {"cuda": "cuBLAS fp16, two and silu", "cpu": "torch fp32, two and silu"}
+DEQUANTIZED = "dequantize + matmul"
+DEQUANTIZED_LOOP = "dequantize + matmul, a loop"
+GROUPED_MM = "torch grouped_mm bf16"
+EAGER, COMPILED = "torch eager", "torch.compile"
+
+
+def gemm(a, b):
+    """a [.., M, K], b [.., N, K]; one token is cuBLAS's gemv."""
+    out = a.new_empty(*a.shape[:-1], b.shape[-2])
+    return partial(torch.matmul, a, b.mT, out=out)
+
+
+def gated(a, b1, b2):
+    """Two products and what comes after them."""
+    return functional.silu(a @ b1.mT) * (a @ b2.mT)
+
+
+def in_order(calls):
+    """One call that makes them all, and returns what they did."""
+
+    def call():
+        return [one() for one in calls]
+
+    return call
+
+
+def dequantizing(build, operands, scale):
+    """build(*floats), a call, of operands that every call dequantises anew; the first, scaled."""
+    scales = [scale] + [1.0] * (len(operands) - 1)
+    made, steps = [], []
+    for o, s in zip(operands, scales, strict=True):
+        if isinstance(o, Operand):
+            device = o.codes.device
+            made.append(torch.empty(o.shape, dtype=FLOATS[device.type], device=device))
+            given = {"out": made[-1], "out_dtype": made[-1].dtype}
+            steps.append(partial(nvfp4kern.dequantize, (o.codes, o.linear, s), **given))
+        else:
+            made.append(floats(o, s))
+    product = build(*made)
+
+    def call():
+        for step in steps:
+            step()
+        return product()
+
+    return call
+
+
+def grouped_mm(a, b, ends):
+    """torch's own, bf16 only: tokens [M, K], weights [G, N, K], the row after each group's last."""
+    if not hasattr(functional, "grouped_mm"):
+        raise Unavailable(f"torch {torch.__version__} has no grouped_mm")
+    return partial(functional.grouped_mm, a, b.mT, offs=ends)
+
+
+def compiled(function, device):
+    """By inductor, for the shapes at hand. Reset, else the eighth recompilation runs eagerly."""
+    if device == "cpu":
+        raise Unavailable("compiled code is timed on a GPU only")
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def route(x, w, k):
+    """Top-k of the logits, softmax over them."""
+    logits, ids = torch.topk(x @ w.T, k)
+    return functional.softmax(logits.float(), -1), ids.int()
+
+
+def quantize(x, scale, steps):
+    """Codes and scales; `scale` None: from the largest value. `steps`: where E2M1 rounds up."""
+    if scale is None:
+        scale = x.abs().amax().float() / LARGEST
+    blocks = x.float().unflatten(-1, (-1, 16))
+    factors = (blocks.abs().amax(-1) / (6 * scale)).to(torch.float8_e4m3fn)
+    scaled = blocks / (factors.float() * scale)[..., None]
+    codes = torch.bucketize(scaled.abs(), steps, out_int32=True) + 8 * (scaled < 0)
+    codes = codes.flatten(-2).to(torch.uint8)
+    return codes[..., ::2] | codes[..., 1::2] << 4, factors
+
+
+def dequantize(codes, scales, table):
+    """Through a table of all codes' values."""
+    both = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
+    factors = scales.view(torch.float8_e4m3fn).half().repeat_interleave(16, -1)
+    return table[both.int()] * factors

@@ -1,0 +1,38 @@
+"""One problem: what is called, what says whether it is right, and what it is compared with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from . import timing
+
+
+@dataclass
+class Case:
+    """`calls` (ours), `outs` (where they write) and `right(i)` are for each set of operands.
+
+    moved: bytes of all inputs and outputs, on average over the sets; work: operations, 0 where only
+    memory counts. others: by name, what makes the calls of a baseline, or raises where there is
+    none; `agrees` says whether what such a call returned is what ours did on the first set.
+    reads: for each set, what a kernel that only reads would read. drop_in: makes the call of the
+    competition's entry point on the first set, and says whether its result is right.
+    """
+
+    shape: str
+    moved: float
+    work: float
+    calls: list[Callable]
+    outs: list
+    right: Callable[[int], bool]
+    others: dict[str, Callable[[], list[Callable]]]
+    agrees: Callable[[object], bool]
+    reads: list[list] = field(default_factory=list)
+    drop_in: Callable[[], tuple[Callable, Callable[[], bool]]] | None = None
+
+
+class Unavailable(Exception):
+    """What a baseline raises that is not there; the reason is shown."""
+
+
+def rotated(sets, nbytes, device):
+    """As many of the sets as a rotation of operands of `nbytes` needs."""
+    return sets[: timing.rotation(nbytes, device)]

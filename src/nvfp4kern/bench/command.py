@@ -1,0 +1,80 @@
+"""What `python -m nvfp4kern bench` does with its arguments."""
+
+import json
+import sys
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from . import report
+from .measure import environment, measured
+from .shapes import chosen
+
+WIDTH = 150
+DEFAULT = {"cuda": ("competition", "tokens", "moe"), "cpu": ("quick",)}
+
+
+def _write(path, result):
+    if path:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _read(path):
+    """An earlier result. ValueError where the file holds none."""
+    try:
+        result = json.loads(path.read_text())
+        if not isinstance(result["rows"], list) or not isinstance(result["environment"], dict):
+            raise TypeError
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: expected what --json wrote ({error!r})") from error
+    return result
+
+
+def _device(wanted):
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ValueError("--device: 'cuda', but torch sees no GPU")
+    return wanted or ("cuda" if there else "cpu")
+
+
+def _measure(arguments):
+    """Rows are written one by one: an interruption costs the row it falls into."""
+    device = _device(arguments.device)
+    shapes = chosen(arguments.shapes or DEFAULT[device], arguments.operators)
+    if not shapes:
+        raise ValueError("--shapes, --op: these sets have no shape of these operators")
+    begin = perf_counter()
+    result = {"environment": environment(device), "rows": []}
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(shapes))
+        for shape in shapes:
+            progress.update(bar, description=f"{shape.set}: {shape.op}")
+            row = measured(shape, device)
+            result["rows"].append(row)
+            result["environment"]["seconds"] = round(perf_counter() - begin, 1)
+            _write(arguments.json, result)
+            progress.advance(bar)
+            if not console.is_terminal:
+                print(report.line(row), file=sys.stderr, flush=True)
+    return result
+
+
+def run(arguments):
+    earlier = _read(arguments.compare) if arguments.compare else None
+    result = _read(arguments.source) if arguments.source else _measure(arguments)
+    # A pipe has no width: wide enough there that no row breaks. Below WIDTH columns would go.
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    console.width = max(WIDTH, console.width)
+    report.show(console, result)
+    if earlier:
+        report.compare(console, earlier, result)
+    if arguments.plot:
+        from . import plots
+
+        for path in plots.draw(result, arguments.plot):
+            console.print(f"drawn: {path}", soft_wrap=True)
+    return 2 if any(map(report.is_wrong, result["rows"])) else 0

@@ -1,0 +1,175 @@
+"""From a shape to its row: checked first, timed then. And what the rows were measured on."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import torch
+
+import nvfp4kern
+
+from . import ceilings, others, products, timing
+from .operands import poison
+
+
+def _reason(error):
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:160]
+
+
+def _tensors(outs):
+    return outs if isinstance(outs, (list, tuple)) else [outs]
+
+
+def _copies(case):
+    return [[t.clone() for t in _tensors(outs)] for outs in case.outs]
+
+
+def _poison(case):
+    """What is timed must write the results again."""
+    for outs in case.outs:
+        for tensor in _tensors(outs):
+            poison(tensor)
+
+
+def _same(case, copies):
+    return all(
+        torch.equal(now, then)
+        for outs, kept in zip(case.outs, copies, strict=True)
+        for now, then in zip(_tensors(outs), kept, strict=True)
+    )
+
+
+def _baselines(case, ready):
+    """{name: what `ready` makes of its calls}, and {name: why there is none}: whatever it raises,
+    or that its result is not ours."""
+    found, missing = {}, {}
+    for name, build in case.others.items():
+        try:
+            calls = build()
+            if not case.agrees(calls[0]()):
+                raise RuntimeError("it computes something else")
+            found[name] = ready(calls)
+        except Exception as error:
+            missing[name] = {"unavailable": _reason(error)}
+    return found, missing
+
+
+def _on_host(case, row):
+    found, missing = _baselines(case, timing.host)
+    _poison(case)
+    row["time"] = vars(timing.host(case.calls))
+    row["others"] = {name: vars(time) for name, time in found.items()} | missing
+
+
+def _on_gpu(case, row):
+    ours = timing.captured(case.calls)
+    found, missing = _baselines(case, timing.captured)
+    limits, readers = ceilings.measured(), {}
+    if case.reads and limits.bound_by_memory(case.moved, case.work):
+        try:
+            calls = ceilings.readers(case.reads)
+            readers = {name: timing.captured(some) for name, some in calls.items()}
+        except (OSError, RuntimeError, ValueError) as error:
+            row["read"] = {"unavailable": _reason(error)}
+    _poison(case)
+    times = timing.in_turns({"": ours} | found | readers)
+    row["time"] = vars(times[""])
+    row["others"] = {name: vars(times[name]) for name in found} | missing
+    row["floor"] = limits.floor(case.moved, case.work)
+    if readers:
+        row["read"] = vars(min((times[name] for name in readers), key=lambda t: t.median))
+
+
+def _cold(case, row):
+    """Of the drop-in for the competition's own shapes. False where its result is wrong."""
+    call = case.calls[0]
+    if row["set"] == "competition" and case.drop_in:
+        call, right = case.drop_in()
+        call()
+        if not right():
+            return False
+    row["cold"] = vars(timing.cold(call))
+    return True
+
+
+def _plan(call):
+    plan = nvfp4kern.explain(call.func.__name__, *call.args, **call.keywords)
+    return {"backend": plan["backend"], "kernel": plan["kernel"]}
+
+
+def measured(shape, device):
+    """The row of one shape, ready for JSON; without times where a result was wrong, or memory was
+    too small."""
+    row = {"set": shape.set, "op": shape.op, "sizes": shape.sizes}
+    row |= {"series": shape.series, "at": shape.at}
+    try:
+        return _checked_and_timed(shape, device, row)
+    except torch.OutOfMemoryError as error:
+        text = "x".join(str(size) for size in shape.sizes.values())
+        return row | {"shape": text, "unavailable": _reason(error)}
+
+
+def _checked_and_timed(shape, device, row):
+    make = getattr(products, shape.make, None) or getattr(others, shape.make)
+    torch.manual_seed(0)
+    case = make(device, **shape.sizes)
+    row = row | {
+        "shape": case.shape,
+        "sets": len(case.calls),
+        "moved": case.moved,
+        "work": case.work,
+    }
+    row |= _plan(case.calls[0])
+    for call in case.calls:
+        call()
+    row["right"] = all(map(case.right, range(len(case.calls))))
+    if not row["right"]:
+        return row
+    copies = _copies(case)
+    untimed = dict(row)
+    if device == "cpu":
+        _on_host(case, row)
+    else:
+        _on_gpu(case, row)
+        row["right"] = _cold(case, row)
+    row["right"] = row["right"] and _same(case, copies)
+    return row if row["right"] else untimed | {"right": False}
+
+
+# ---------------------------------------------------------------------------------------------
+# Environment
+# ---------------------------------------------------------------------------------------------
+
+QUERIES = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
+
+
+def _driver_says(gpu):
+    command = ["nvidia-smi", f"--query-gpu={','.join(QUERIES)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run([*command, "-i", f"GPU-{gpu.uuid}"], capture_output=True, text=True)
+        values = done.stdout.strip().split(", ")
+    except (OSError, AttributeError):
+        values = []
+    return dict(zip(QUERIES, values, strict=True)) if len(values) == len(QUERIES) else {}
+
+
+def environment(device):
+    """Versions, the machine, and on a GPU its ceilings."""
+    found = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "nvfp4kern": nvfp4kern.__version__,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "host": platform.platform(),
+        "device": device,
+        "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith("NVFP4KERN_")},
+    }
+    if device == "cuda":
+        gpu = torch.cuda.get_device_properties(0)
+        found |= {"gpu": gpu.name, "sms": gpu.multi_processor_count, "l2": gpu.L2_cache_size}
+        found |= {"cuda": torch.version.cuda} | _driver_says(gpu)
+        found["ceilings"] = vars(ceilings.measured())
+    return found

@@ -1,0 +1,162 @@
+"""What is timed, by set: each Shape names a function in products.py or others.py and its sizes."""
+
+from dataclasses import dataclass, field
+
+from ..verify import shapes as verified
+
+OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize")
+
+
+@dataclass
+class Shape:
+    """`make(device, **sizes)` gives the case.
+
+    Where it is a point of a line in a plot: `series` names the line, `at` is its place on it.
+    """
+
+    op: str
+    make: str
+    sizes: dict
+    series: str = ""
+    at: int = 0
+    set: str = field(default="", init=False)
+
+
+@dataclass
+class Model:
+    """A mixture of experts: what one GPU has of a layer, and how many of them a token goes to."""
+
+    name: str
+    experts: int
+    top: int
+    hidden: int
+    intermediate: int
+
+
+# From the public configs. DeepSeek-V3 has 256 experts: on 32 GPUs each holds 8 of them and, where
+# every GPU brings as many tokens, gets 8 rows for each of its own.
+MODELS = [
+    Model("Qwen3-30B-A3B", 128, 8, 2048, 768),
+    Model("gpt-oss-20b", 32, 4, 2880, 2880),
+    Model("gpt-oss-120b", 128, 4, 2880, 2880),
+    Model("DeepSeek-V3, 8 of 256", 8, 8, 7168, 2048),
+]
+DECODED = (1, 8, 64, 256)
+SWEPT = [2**i for i in range(13)]
+FEW = (1, 4, 8, 16, 32, 64)
+WEIGHTS = [(7168, 16384), (4096, 7168), (7168, 2048)]
+GRID = (1024, 2048, 4096, 8192, 14336, 28672)
+
+
+def _gemv(m, k, batch, **more):
+    return Shape("gemv", "gemv", {"m": m, "k": k, "batch": batch}, **more)
+
+
+def _gemm(m, n, k, batch=1, wide=False, **more):
+    sizes = {"m": m, "n": n, "k": k, "batch": batch, "wide": wide}
+    return Shape("gemm", "gemm", sizes, **more)
+
+
+def _dual(m, n, k, batch=1):
+    if batch != 1:
+        raise ValueError(f"dual_gemm: a batch of {batch}, expected 1")
+    return Shape("dual_gemm", "dual_gemm", {"m": m, "n": n, "k": k})
+
+
+def _groups(groups):
+    return Shape("grouped_gemm", "grouped_gemm", {"groups": [group[:3] for group in groups]})
+
+
+def _route(m, n, k):
+    top = 8 if n > 128 else 4
+    return Shape("route", "route", {"m": m, "n": n, "k": k, "top": top})
+
+
+def _quantize(rows, k, amax=False):
+    return Shape("quantize", "quantize", {"rows": rows, "k": k, "amax": amax})
+
+
+def _dequantize(rows, k):
+    return Shape("dequantize", "dequantize", {"rows": rows, "k": k})
+
+
+def _competition():
+    yield from (_gemv(*sizes) for sizes in verified.GEMV_BENCHMARKS)
+    yield from (_gemm(*sizes) for sizes in verified.GEMM_BENCHMARKS)
+    yield from (_dual(*sizes) for sizes in verified.DUAL_GEMM_BENCHMARKS)
+    yield from (_groups(groups) for groups in verified.GROUP_GEMM_BENCHMARKS)
+    yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS + verified.ROUTE_LARGE)
+    for rows in (8192, 64):
+        yield from (_quantize(rows, 8192, amax) for amax in (False, True))
+        yield _dequantize(rows, 8192)
+
+
+def _tokens():
+    for wide in (False, True):
+        series = f"gemm {'W4A16' if wide else 'W4A4'} 8192x8192"
+        yield from (_gemm(m, 8192, 8192, wide=wide, series=series, at=m) for m in SWEPT)
+
+
+def _moe():
+    """Both products of a layer: into the intermediate size, gate and up together, and back."""
+    for model in MODELS:
+        sizes = {
+            "gate_up": (2 * model.intermediate, model.hidden),
+            "down": (model.hidden, model.intermediate),
+        }
+        for name, (n, k) in sizes.items():
+            for tokens in DECODED:
+                given = {"experts": model.experts, "top": model.top, "n": n, "k": k}
+                label = f"{model.name} {name}"
+                given |= {"label": label, "tokens": tokens}
+                yield Shape("grouped_gemm", "mixture", given, series=label, at=tokens)
+
+
+def _smallm():
+    for m in FEW:
+        yield from (_gemm(m, *weights) for weights in WEIGHTS)
+        yield _dual(m, 4096, 7168)
+        yield _groups([(m, 4096, 7168)] * 8)
+        yield _route(m, 256, 7168)
+        yield _quantize(m, 8192)
+
+
+def _grid():
+    for n in GRID:
+        for k in GRID:
+            yield _gemv(n, k, 1)
+            yield _gemm(1, n, k)
+
+
+def _quick():
+    yield from (_gemv(*sizes) for sizes in verified.GEMV_TESTS[:2])
+    yield _gemm(*verified.GEMM_TESTS[0])
+    yield from (_gemm(m, 256, 256, series="gemm W4A16 256x256", at=m, wide=True) for m in (1, 4))
+    yield _dual(*verified.DUAL_GEMM_TESTS[1])
+    yield _groups(verified.GROUP_GEMM_TESTS[0])
+    small = {"experts": 4, "top": 2, "n": 64, "k": 128, "label": "small", "tokens": 8}
+    yield Shape("grouped_gemm", "mixture", small, series="small", at=8)
+    yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])
+    yield from (_quantize(256, 1024, amax) for amax in (False, True))
+    yield _dequantize(256, 1024)
+
+
+SETS = {
+    "competition": _competition,
+    "tokens": _tokens,
+    "moe": _moe,
+    "smallm": _smallm,
+    "grid": _grid,
+    "quick": _quick,
+}
+
+
+def chosen(sets, operators):
+    """The shapes of these operators in these sets, in the sets' order."""
+    found = []
+    for name in dict.fromkeys(sets):
+        for shape in SETS[name]():
+            if shape.op in operators:
+                shape.set = name
+                found.append(shape)
+    return found

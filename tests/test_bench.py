@@ -1,0 +1,268 @@
+"""`python -m nvfp4kern bench`: what it says, writes and returns, and what it takes for right."""
+
+import functools
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import nvfp4kern
+from nvfp4kern import __main__ as main
+from nvfp4kern.bench import operands, others, products
+from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
+
+NO_COMPILER = "compiled code is timed on a GPU only"
+COLUMNS = {  # operator -> its baselines on a CPU
+    "gemv": {"torch fp32", "dequantize + matmul"},
+    "gemm": {"torch fp32", "dequantize + matmul"},
+    "dual_gemm": {"torch fp32, two and silu", "dequantize + matmul"},
+    "grouped_gemm": {
+        "torch fp32, a loop",
+        "dequantize + matmul, a loop",
+        "torch grouped_mm bf16",
+    },
+    "route": {"torch eager", "torch.compile"},
+    "quantize": {"torch eager", "torch.compile"},
+    "dequantize": {"torch eager", "torch.compile"},
+}
+
+
+def rows_of(path):
+    return json.loads(path.read_text())["rows"]
+
+
+@pytest.fixture
+def bench(monkeypatch, capsys):
+    """Runs the command; (exit status, what it printed, what it complained)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["nvfp4kern", "bench", *map(str, arguments)])
+        try:
+            status = main.main()
+        except SystemExit as stopped:
+            status = stopped.code
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory):
+    """A result of the quick set, as --json writes it."""
+    path = tmp_path_factory.mktemp("bench") / "earlier.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", f"nvfp4kern bench --device cpu --json {path}".split())
+        assert main.main() == 0
+    return path
+
+
+# ---------------------------------------------------------------------------------------------
+# The command
+# ---------------------------------------------------------------------------------------------
+
+
+def test_every_operator_is_checked_and_has_all_its_columns(earlier):
+    rows = rows_of(earlier)
+    assert {row["op"] for row in rows} == set(OPERATORS)
+    for row in rows:
+        assert row["right"] and row["backend"] == "cpu" and row["kernel"].startswith("cpu_")
+        assert row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"]
+        assert set(row["others"]) == COLUMNS[row["op"]]
+
+
+def test_what_is_not_there_is_unavailable_and_says_why(earlier, bench):
+    rows = {(row["op"], row["shape"]): row for row in rows_of(earlier)}
+    route = rows["route", "512x8x128, top 4"]
+    assert route["others"]["torch.compile"] == {"unavailable": NO_COMPILER}
+    status, out, _ = bench("--from", earlier)
+    assert status == 0 and f"route: torch.compile is unavailable: {NO_COMPILER}" in out
+
+
+def test_the_environment_is_written(earlier):
+    found = json.loads(earlier.read_text())["environment"]
+    assert found["torch"] == torch.__version__ and found["nvfp4kern"] == nvfp4kern.__version__
+    assert found["device"] == "cpu" and found["date"] and found["seconds"] >= 0
+
+
+def test_a_run_equals_itself(earlier, bench):
+    status, out, _ = bench("--from", earlier, "--compare", earlier)
+    count = len(rows_of(earlier))
+    assert status == 0
+    assert f"{count} of {count} times within 3%, the farthest 0.0% away" in out
+    assert "*" not in out.split("beyond 3%")[1]
+
+
+def test_changes_are_marked(earlier, bench, tmp_path):
+    result = json.loads(earlier.read_text())
+    result["rows"][0]["time"]["median"] *= 1.1
+    result["rows"][1]["time"]["median"] *= 0.96
+    result["rows"][2]["time"]["median"] *= 1.02
+    gone = result["rows"].pop()
+    later = tmp_path / "later.json"
+    later.write_text(json.dumps(result))
+    status, out, _ = bench("--from", later, "--compare", earlier)
+    count = len(result["rows"])
+    assert status == 0
+    assert "* 1.100" in out and "* 0.960" in out and "  1.020" in out
+    assert f"{count - 2} of {count} times within 3%, the farthest 10.0% away" in out
+    assert f"not compared: quick: {gone['op']}: {gone['shape']}" in out
+
+
+def test_a_new_run_is_compared(earlier, bench):
+    arguments = "--device", "cpu", "--op", "dequantize", "--compare", earlier
+    status, out, _ = bench(*arguments)
+    assert status == 0 and "of 1 times within 3%" in out and "not compared: quick: gemv" in out
+
+
+def test_pictures(earlier, bench, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "new" / "folder"
+    status, out, _ = bench("--from", earlier, "--plot", folder)
+    assert status == 0
+    drawn = sorted(path.name for path in folder.iterdir())
+    assert drawn == ["quick_ratios.png", "quick_sweep.png"]
+    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
+    assert all(name in out for name in drawn)
+
+
+@pytest.mark.parametrize("right_calls", [0, 1], ids=["at once", "while it is timed"])
+def test_a_wrong_result_has_no_time_and_fails_the_run(right_calls, bench, monkeypatch, tmp_path):
+    calls = []
+
+    @functools.wraps(nvfp4kern.dequantize)
+    def dequantize(q, *, out, **options):
+        wrong = len(calls) >= right_calls
+        calls.append(nvfp4kern._C.dequantize(q, out=out, **options))
+        out[3, 5] += wrong
+
+    monkeypatch.setattr(nvfp4kern, "dequantize", dequantize)
+    path = tmp_path / "wrong.json"
+    status, out, err = bench("--device", "cpu", "--op", "dequantize", "--json", path)
+    (row,) = rows_of(path)
+    assert status == 2 and "WRONG RESULT" in out and "WRONG RESULT" in err
+    assert row["right"] is False and not {"time", "others"} & set(row)
+    assert bench("--from", path)[0] == 2
+
+
+def test_too_little_memory_for_one_shape(bench, monkeypatch, tmp_path):
+    def dequantize(*_, **__):
+        raise torch.OutOfMemoryError("out of memory: 1 GiB wanted\nand more")
+
+    monkeypatch.setattr(others, "dequantize", dequantize)
+    path = tmp_path / "result.json"
+    status, out, _ = bench("--device", "cpu", "--op", "dequantize", "--json", path)
+    (row,) = rows_of(path)
+    assert status == 0 and row["unavailable"] == "out of memory: 1 GiB wanted"
+    assert "dequantize: 256x1024 is unavailable: out of memory: 1 GiB wanted" in out
+
+
+@pytest.mark.parametrize(
+    "module, arguments, expected",
+    [
+        ("torch", [], "bench needs PyTorch and rich"),
+        ("matplotlib", ["--plot", "here"], "bench --plot needs matplotlib"),
+    ],
+)
+def test_a_missing_module_is_named(module, arguments, expected):
+    program = f"import sys; sys.modules[{module!r}] = None; from nvfp4kern.__main__ import main; "
+    command = [sys.executable, "-c", program + "sys.exit(main())", "bench", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr and "pip install" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--shapes", "huge"], "'huge'"),
+        (["--op", "conv"], "'conv'"),
+        (["--shapes", "tokens", "--op", "route"], "no shape of these operators"),
+        (["--from", "nowhere.json"], "nowhere.json: expected what --json wrote"),
+        (["--compare", __file__], "test_bench.py: expected what --json wrote"),
+    ],
+)
+def test_bad_arguments(arguments, expected, bench):
+    status, _, err = bench("--device", "cpu", *arguments)
+    assert status == 2 and expected in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
+def test_no_gpu(bench):
+    status, _, err = bench("--device", "cuda")
+    assert status == 2 and "--device: 'cuda', but torch sees no GPU" in err
+
+
+# ---------------------------------------------------------------------------------------------
+# Shapes, operands
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shapes_are_what_their_cases_take(name):
+    shapes = chosen([name, name], OPERATORS)
+    assert shapes and {shape.op for shape in shapes} <= set(OPERATORS)
+    assert all(bool(shape.series) == bool(shape.at) for shape in shapes)
+    for shape in shapes:
+        make = getattr(products, shape.make, None) or getattr(others, shape.make)
+        inspect.signature(make).bind("cpu", **shape.sizes)
+    assert len(shapes) == len(list(SETS[name]()))
+
+
+def test_the_sweep_and_the_grid_are_whole():
+    assert [s.at for s in chosen(["tokens"], ["gemm"])] == 2 * [2**i for i in range(13)]
+    assert len(chosen(["grid"], ["gemv"])) == len(chosen(["grid"], ["gemm"])) == 36
+
+
+@pytest.mark.parametrize("make", ["operand", "wide"])
+def test_one_wrong_bit_is_seen(make):
+    torch.manual_seed(0)
+    a = operands.operand("cpu", 3, 4096)
+    if make == "wide":
+        a = operands.Wide(operands.halves("cpu", 3, 4096))
+    b = operands.operand("cpu", 5, 4096)
+    exact = operands.ALPHA * (a.values().double() @ b.values().double().mT)
+    right = exact.half()
+    assert torch.equal(exact, exact.float().double())  # nothing is lost before the one rounding
+    assert operands.is_product(right, a, b)
+    for wrong in (right.view(torch.int16) + torch.eye(3, 5, dtype=torch.int16), right * torch.nan):
+        assert not operands.is_product(wrong.view(torch.float16), a, b)
+
+
+def test_a_gated_product_may_not_be_off_by_two_units():
+    torch.manual_seed(0)
+    three = [operands.operand("cpu", rows, 256) for rows in (4, 6, 6)]
+    alpha = products.GATED_ALPHA
+    h, u = (alpha * (three[0].values().double() @ b.values().double().mT) for b in three[1:])
+    right = (torch.nn.functional.silu(h) * u).half()
+    assert operands.is_gated_product(right, *three, alpha)
+    wrong = (right.view(torch.int16) + 2).view(torch.float16)
+    assert not operands.is_gated_product(wrong, *three, alpha)
+
+
+@pytest.mark.parametrize("k, batch", [(256, 1), (48, 3)])
+def test_drop_ins_take_what_they_are_given(k, batch):
+    for make, sizes in [
+        (products.gemv, {"m": 130, "k": k, "batch": batch}),
+        (products.gemm, {"m": 3, "n": 7, "k": k, "batch": batch, "wide": False}),
+        (products.dual_gemm, {"m": 3, "n": 130, "k": k}),
+        (products.grouped_gemm, {"groups": [(3, 7, k), (5, 130, 2 * k)]}),
+    ]:
+        call, right = make("cpu", **sizes).drop_in()
+        assert not right()
+        call()
+        assert right()
+
+
+def test_rows_of_a_gpu(gpu, bench, tmp_path):
+    path = tmp_path / "gpu.json"
+    status, out, _ = bench("--shapes", "quick", "--op", *OPERATORS[:4], "--json", path)
+    assert status == 0, out
+    for row in rows_of(path):
+        assert row["right"] and row["backend"] == gpu.name
+        assert {"time", "cold", "floor", "others"} <= set(row)
+        assert "unavailable" not in row.get("read", {})
+    assert json.loads(path.read_text())["environment"]["ceilings"]["read"] > 0
