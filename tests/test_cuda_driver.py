@@ -220,7 +220,8 @@ def test_ptx_text_from_a_folder_replaces_the_built_in_kernels(gpu, tmp_path):
     nvcc, source = shutil.which("nvcc"), CSRC / gpu.name / f"{image}.cu"
     if not nvcc or not source.is_file():
         pytest.skip("needs nvcc and the kernels' sources for the rest")
-    command = [nvcc, "-ptx", "-arch=compute_80", "-std=c++17", "-fmad=false", "-o", text, source]
+    arch = {"sm80": "compute_80", "sm90": "compute_90a"}[gpu.name]
+    command = [nvcc, "-ptx", f"-arch={arch}", "-std=c++17", "-fmad=false", "-o", text, source]
     subprocess.run(command, check=True, capture_output=True)
     assert name in text.read_text()
     assert run_python(CALL_GEMV, NVFP4KERN_PTX_DIR=str(tmp_path)) == "right\n"

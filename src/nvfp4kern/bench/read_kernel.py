@@ -160,4 +160,6 @@ def read_kernel(buffers, ctas_per_sm=2):
     if result.item() != want.item():
         raise RuntimeError("the reading kernel did not read all of its buffers")
     given.result = 0
-    return partial(driver.launch, _kernel(), grid, THREADS, given)
+    call = partial(driver.launch, _kernel(), grid, THREADS, given)
+    call.buffers = buffers  # alive as long as the call
+    return call

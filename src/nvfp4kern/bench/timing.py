@@ -78,10 +78,11 @@ def _side_stream():
 
 @dataclass
 class Replay:
-    """A graph of `count` calls."""
+    """A graph of `count` calls, which own the memory that it works on."""
 
     graph: torch.cuda.CUDAGraph
     count: int
+    calls: list
 
     def sample(self):
         """Events around a replay."""
@@ -112,7 +113,7 @@ def captured(calls):
                     call()
     finally:
         torch.cuda.set_stream(here)  # a capture that fails leaves its own behind
-    return Replay(graph, rounds * len(calls))
+    return Replay(graph, rounds * len(calls), calls)
 
 
 def in_turns(replays):
