@@ -37,7 +37,9 @@ watched() { # tool
 }
 
 echo "-- the kernels"
-for gpu in "${gpus[@]}"; do env $gpu "$python" "$cases" ran 2> /dev/null; done | sort -u > "$reports/ran"
+for gpu in "${gpus[@]}"; do env $gpu "$python" "$cases" ran 2> /dev/null >> "$reports/some" & done
+wait
+sort -u "$reports/some" > "$reports/ran"
 "$python" "$cases" embedded | sort > "$reports/embedded"
 echo "$(wc -l < "$reports/ran") ran:" $(cat "$reports/ran")
 never=$(comm -13 "$reports/ran" "$reports/embedded")

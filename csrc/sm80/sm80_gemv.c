@@ -16,9 +16,13 @@ static cuda_kernel kernels[][2] = {
 static cuda_kernel *kernel_of(const nk_gemv_problem *p)
 {
     const nk_operand *w = &p->b;
-    uint64_t codes = (uint64_t)(uintptr_t)w->data | (uint64_t)w->row_stride | (uint64_t)w->batch_stride;
-    uint64_t sf = (uint64_t)(uintptr_t)w->sf | (uint64_t)w->sf_batch_stride;
-    if (w->sf_layout == NK_SF_LINEAR) sf |= (uint64_t)w->sf_row_stride;
+    uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
+    if (p->n > 1) codes |= (uint64_t)w->row_stride; /* a stride that leads nowhere may be any number */
+    if (p->n > 1 && w->sf_layout == NK_SF_LINEAR) sf |= (uint64_t)w->sf_row_stride;
+    if (p->l > 1) {
+        codes |= (uint64_t)w->batch_stride;
+        sf |= (uint64_t)w->sf_batch_stride;
+    }
     bool wide = p->k % SM80_GEMV_CHUNK == 0 && codes % 16 == 0 && sf % (w->sf_layout == NK_SF_BLOCKED ? 16 : 2) == 0;
     return &kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
 }

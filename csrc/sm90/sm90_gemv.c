@@ -23,22 +23,25 @@ static int form_of(const nk_gemv_problem *p)
     return (p->m == 1 ? CODES : FEW_CODES) + (p->a.dtype == NK_F16);
 }
 
-/* The low bits of every address of an operand's values and of its scale factors. */
-static uint64_t bits_of_data(const nk_operand *o)
+/* The low bits of every address of an operand's values and of its scale factors. A stride that leads nowhere may be any
+ * number. */
+static uint64_t bits_of_data(const nk_operand *o, int64_t rows, int64_t batches)
 {
-    return (uint64_t)(uintptr_t)o->data | (uint64_t)o->row_stride | (uint64_t)o->batch_stride;
+    return (uint64_t)(uintptr_t)o->data | (rows > 1 ? (uint64_t)o->row_stride : 0) |
+           (batches > 1 ? (uint64_t)o->batch_stride : 0);
 }
 
-static uint64_t bits_of_sf(const nk_operand *o)
+static uint64_t bits_of_sf(const nk_operand *o, int64_t rows, int64_t batches)
 {
-    uint64_t rows = o->sf_layout == NK_SF_LINEAR ? (uint64_t)o->sf_row_stride : 0;
-    return (uint64_t)(uintptr_t)o->sf | (uint64_t)o->sf_batch_stride | rows;
+    return (uint64_t)(uintptr_t)o->sf | (rows > 1 && o->sf_layout == NK_SF_LINEAR ? (uint64_t)o->sf_row_stride : 0) |
+           (batches > 1 ? (uint64_t)o->sf_batch_stride : 0);
 }
 
 static int path_of(const nk_gemv_problem *p)
 {
-    uint64_t data = bits_of_data(&p->a) | bits_of_data(&p->b), sf = bits_of_sf(&p->b), token_sf = 0;
-    if (p->a.dtype == NK_E2M1X2) token_sf = bits_of_sf(&p->a);
+    uint64_t data = bits_of_data(&p->a, p->m, p->l) | bits_of_data(&p->b, p->n, p->l);
+    uint64_t sf = bits_of_sf(&p->b, p->n, p->l), token_sf = 0;
+    if (p->a.dtype == NK_E2M1X2) token_sf = bits_of_sf(&p->a, p->m, p->l);
     if (p->k % (2 * SM90_GEMV_CHUNK) || data % 16 || sf % 4 || token_sf % 2) return NARROW;
     return p->b.sf_layout == NK_SF_BLOCKED ? BLOCKED : LINEAR;
 }
@@ -49,7 +52,7 @@ typedef struct shape {
     int32_t warps, smem_bytes;
 } shape;
 
-#define FEW_ROWS 8        /* of a CTA: half of a tile would be empty */
+#define FEW_ROWS SM90_GEMV_OCTET /* of a CTA: half of a tile would be empty */
 #define LARGE_CLUSTERS .9 /* of a GPU's CTAs that clusters of four and more can be: parts of it are no multiple */
 
 /* The shape of a launch of CTAs of `warps` warps, 1 << log_cluster of which share rows; false where it does not fit. */
@@ -82,14 +85,16 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int32_t warp
 }
 
 /* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
- * has room for more tokens. */
+ * has room for more tokens, and twice the rows where they would not fill half of an octet. */
 static bool pick_shape(const nk_gemv_problem *p, shape *best)
 {
     const cuda_gpu *gpu = NULL;
     if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
     for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        if (shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, best)) return true;
+        bool two = shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, best);
+        if (two && 2 * best->params.rows > SM90_GEMV_OCTET) return true;
         if (shape_of(p, gpu, SM90_GEMV_WARPS, log_cluster, best)) return true;
+        if (two) return shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, best);
     }
     return false;
 }
