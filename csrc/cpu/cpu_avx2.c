@@ -23,6 +23,12 @@ OPERATION vf vf_load(const float *from) { return _mm256_loadu_ps(from); }
 OPERATION void vf_store(float *to, vf x) { _mm256_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm256_fmadd_ps(x, y, z); }
+OPERATION float vf_sum(vf x)
+{
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
 OPERATION vf vf_of_int(vi x) { return _mm256_cvtepi32_ps(x); }
 OPERATION vf vf_of_bits(vi x) { return _mm256_castsi256_ps(x); }
 
@@ -30,6 +36,8 @@ OPERATION vi vi_set(int32_t x) { return _mm256_set1_epi32(x); }
 OPERATION vi vi_load(const void *from) { return _mm256_loadu_si256(from); }
 OPERATION void vi_store(void *to, vi x) { _mm256_storeu_si256(to, x); }
 OPERATION vi vi_add(vi x, vi y) { return _mm256_add_epi32(x, y); }
+OPERATION vi vi_sub(vi x, vi y) { return _mm256_sub_epi32(x, y); }
+OPERATION vi vi_sub_bytes(vi x, vi y) { return _mm256_sub_epi8(x, y); }
 OPERATION vi vi_and(vi x, vi y) { return _mm256_and_si256(x, y); }
 OPERATION vi vi_sll(vi x, int count) { return _mm256_slli_epi32(x, count); }
 OPERATION vi vi_srl(vi x, int count) { return _mm256_srli_epi32(x, count); }
@@ -113,6 +121,20 @@ CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *t
     }
 }
 
+/* Elements 4 half .. 4 half + 3, each twice. */
+OPERATION vf vf_twice_each(vf x, int half)
+{
+    const vi lower = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    return _mm256_permutevar8x32_ps(x, _mm256_add_epi32(lower, _mm256_set1_epi32(4 * half)));
+}
+
+/* bias + the products of unsigned bytes u and signed bytes s, four to a word */
+OPERATION vi dot_pair(vi bias, vi u0, vi s0, vi u1, vi s1)
+{
+    vi pairs = _mm256_add_epi16(_mm256_maddubs_epi16(u0, s0), _mm256_maddubs_epi16(u1, s1));
+    return _mm256_add_epi32(bias, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
 /* bias + sum over a block of codes[q] times the four signed bytes q of `elements` */
 OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 {
@@ -131,6 +153,7 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 #include "cpu_rows.h"
 #include "cpu_simd_blocks.h"
 #include "cpu_simd_tile.h"
+#include "cpu_simd_vector.h"
 
 static bool available(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
@@ -139,6 +162,7 @@ const cpu_path cpu_path_avx2 = {
     .why = "CPU tensors; AVX2",
     .available = available,
     .accumulate = accumulate,
+    .multiply_vector = multiply_vector,
     CPU_ROWS,
 };
 #endif

@@ -22,6 +22,7 @@ OPERATION vf vf_load(const float *from) { return _mm512_loadu_ps(from); }
 OPERATION void vf_store(float *to, vf x) { _mm512_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
+OPERATION float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
 OPERATION vf vf_of_int(vi x) { return _mm512_cvtepi32_ps(x); }
 OPERATION vf vf_of_bits(vi x) { return _mm512_castsi512_ps(x); }
 
@@ -29,6 +30,8 @@ OPERATION vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 OPERATION vi vi_load(const void *from) { return _mm512_loadu_si512(from); }
 OPERATION void vi_store(void *to, vi x) { _mm512_storeu_si512(to, x); }
 OPERATION vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
+OPERATION vi vi_sub(vi x, vi y) { return _mm512_sub_epi32(x, y); }
+OPERATION vi vi_sub_bytes(vi x, vi y) { return _mm512_sub_epi8(x, y); }
 OPERATION vi vi_and(vi x, vi y) { return _mm512_and_si512(x, y); }
 OPERATION vi vi_sll(vi x, int count) { return _mm512_slli_epi32(x, (unsigned)count); }
 OPERATION vi vi_srl(vi x, int count) { return _mm512_srli_epi32(x, (unsigned)count); }
@@ -103,6 +106,24 @@ CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *t
     }
 }
 
+/* Elements 8 half .. 8 half + 7, each twice. */
+OPERATION vf vf_twice_each(vf x, int half)
+{
+    const vi lower = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lower, _mm512_set1_epi32(8 * half)), x);
+}
+
+/* bias + the products of unsigned bytes u and signed bytes s, four to a word */
+OPERATION vi dot_pair(vi bias, vi u0, vi s0, vi u1, vi s1)
+{
+#ifdef CPU_VNNI
+    return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(bias, u0, s0), u1, s1);
+#else
+    vi pairs = _mm512_add_epi16(_mm512_maddubs_epi16(u0, s0), _mm512_maddubs_epi16(u1, s1));
+    return _mm512_add_epi32(bias, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
+}
+
 /* bias + sum over a block of codes[q] times the four signed bytes q of `elements` */
 OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 {
@@ -128,5 +149,6 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 #include "cpu_rows.h"
 #include "cpu_simd_blocks.h"
 #include "cpu_simd_tile.h"
+#include "cpu_simd_vector.h"
 
 #endif

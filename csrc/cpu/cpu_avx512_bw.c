@@ -15,6 +15,7 @@ const cpu_path cpu_path_avx512_bw = {
     .why = "CPU tensors; AVX-512 (BW)",
     .available = available,
     .accumulate = accumulate,
+    .multiply_vector = multiply_vector,
     CPU_ROWS,
 };
 #endif

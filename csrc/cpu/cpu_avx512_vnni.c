@@ -17,6 +17,7 @@ const cpu_path cpu_path_avx512_vnni = {
     .why = "CPU tensors; AVX-512 (VNNI)",
     .available = available,
     .accumulate = accumulate,
+    .multiply_vector = multiply_vector,
     CPU_ROWS,
 };
 #endif

@@ -5,6 +5,9 @@
 #include "cpu_float_mode.h"
 #include "cpu_pool.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static bool serves(nk_device device) { return device.type == NK_CPU; }
 static const char *why_not(void) { return NULL; }
 
@@ -15,6 +18,8 @@ static const char *why_not(void) { return NULL; }
 /* What a call computes with, as the environment and the calling thread's affinity have it now. */
 static nk_status choose(cpu_means *means)
 {
+    const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
+    means->batch_invariant = invariant && strcmp(invariant, "1") == 0;
     NK_TRY(cpu_path_pick(&means->path));
     return cpu_thread_count(&means->threads);
 }
@@ -27,15 +32,20 @@ static nk_status plan_rows(nk_plan *plan, const char *kernel, int64_t rows)
     plan->why = means.path->why;
     plan->grid = rows;
     plan->threads = means.threads;
-    plan->batch_invariant = true; /* a sum's order depends on K alone */
+    plan->batch_invariant = true;
     return NK_OK;
 }
 
+/* A sum's order depends on K alone, but for rows that are multiplied by themselves. */
 static nk_status plan_tiles(nk_plan *plan, const char *kernel, int64_t l, int64_t m, int64_t n)
 {
+    cpu_means means;
+    NK_TRY(choose(&means));
+    NK_TRY(plan_rows(plan, kernel, l * nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N)));
+    plan->batch_invariant = means.batch_invariant || !means.path->multiply_vector;
     plan->tile_m = CPU_TILE_M;
     plan->tile_n = CPU_TILE_N;
-    return plan_rows(plan, kernel, l * nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N));
+    return NK_OK;
 }
 
 static nk_status plan_gemm(const nk_gemm_problem *p, nk_plan *plan)

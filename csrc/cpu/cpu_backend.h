@@ -14,6 +14,6 @@ void cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means);
 void cpu_relayout(const nk_relayout_problem *problem, cpu_means means);
 
 /* One tile of a gemm, start to end. */
-void cpu_gemm_tile(const cpu_path *path, const nk_gemm_problem *problem, cpu_tile_place at);
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, cpu_tile_place at);
 
 #endif

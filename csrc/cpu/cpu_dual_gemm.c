@@ -8,7 +8,7 @@
 
 typedef struct dual_gemm {
     const nk_dual_gemm_problem *problem;
-    const cpu_path *path;
+    cpu_means means;
     cpu_tiling tiling;
 } dual_gemm;
 
@@ -47,19 +47,19 @@ static void run_tile(void *context, int64_t tile)
     const nk_dual_gemm_problem *p = c->problem;
     cpu_tile_place at = cpu_tile_at(&c->tiling, tile);
     cpu_tile h, u;
-    cpu_sum_tile(c->path, &p->a, &p->b1, p->k, at, h);
-    cpu_sum_tile(c->path, &p->a, &p->b2, p->k, at, u);
-    cpu_scale_tile(c->path, &p->alpha1, NULL, at, h);
-    cpu_scale_tile(c->path, &p->alpha2, NULL, at, u);
+    cpu_sum_tile(c->means, &p->a, &p->b1, p->k, at, h);
+    cpu_sum_tile(c->means, &p->a, &p->b2, p->k, at, u);
+    cpu_scale_tile(c->means.path, &p->alpha1, NULL, at, h);
+    cpu_scale_tile(c->means.path, &p->alpha2, NULL, at, u);
     for (int64_t i = 0; i < at.mb; i++)
-        activate_row(p, c->path, h[i], u[i], at.nb);
-    cpu_store_tile(c->path, &p->d, at, h);
+        activate_row(p, c->means.path, h[i], u[i], at.nb);
+    cpu_store_tile(c->means.path, &p->d, at, h);
 }
 
 void cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means)
 {
     double products = 2 * (double)p->l * (double)p->m * (double)p->n * (double)p->k;
     int threads = cpu_worthwhile_threads(products, means.threads);
-    dual_gemm c = {p, means.path, cpu_tiling_of(p->l, p->m, p->n, threads)};
+    dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
     cpu_for_each(cpu_tile_count(&c.tiling), threads, run_tile, &c);
 }

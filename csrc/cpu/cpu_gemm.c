@@ -6,27 +6,27 @@
 
 typedef struct gemm {
     const nk_gemm_problem *problem;
-    const cpu_path *path;
+    cpu_means means;
     cpu_tiling tiling;
 } gemm;
 
-void cpu_gemm_tile(const cpu_path *path, const nk_gemm_problem *p, cpu_tile_place at)
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, cpu_tile_place at)
 {
     cpu_tile acc;
-    cpu_sum_tile(path, &p->a, &p->b, p->k, at, acc);
-    cpu_scale_tile(path, &p->alpha, &p->bias, at, acc);
-    cpu_store_tile(path, &p->d, at, acc);
+    cpu_sum_tile(means, &p->a, &p->b, p->k, at, acc);
+    cpu_scale_tile(means.path, &p->alpha, &p->bias, at, acc);
+    cpu_store_tile(means.path, &p->d, at, acc);
 }
 
 static void run_tile(void *context, int64_t tile)
 {
     gemm *g = context;
-    cpu_gemm_tile(g->path, g->problem, cpu_tile_at(&g->tiling, tile));
+    cpu_gemm_tile(g->means, g->problem, cpu_tile_at(&g->tiling, tile));
 }
 
 void cpu_gemm(const nk_gemm_problem *p, cpu_means means)
 {
     int threads = cpu_worthwhile_threads((double)p->l * (double)p->m * (double)p->n * (double)p->k, means.threads);
-    gemm g = {p, means.path, cpu_tiling_of(p->l, p->m, p->n, threads)};
+    gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
     cpu_for_each(cpu_tile_count(&g.tiling), threads, run_tile, &g);
 }

@@ -6,7 +6,7 @@
 
 typedef struct grouped {
     const nk_grouped_gemm_problem *problem;
-    const cpu_path *path;
+    cpu_means means;
     int threads;
 } grouped;
 
@@ -51,7 +51,7 @@ static void run_tile(void *context, int64_t tile)
         int64_t tiles = cpu_tile_count(&tiling);
         if (tile < tiles) {
             nk_gemm_problem gemm = p->list ? p->list[g] : expert(p, g, atom_row);
-            cpu_gemm_tile(c->path, &gemm, cpu_tile_at(&tiling, tile));
+            cpu_gemm_tile(c->means, &gemm, cpu_tile_at(&tiling, tile));
             return;
         }
         tile -= tiles;
@@ -66,7 +66,7 @@ void cpu_grouped_gemm(const nk_grouped_gemm_problem *p, cpu_means means)
         const nk_gemm_problem *gemm = p->list ? &p->list[g] : &p->all;
         products += (double)rows_of(p, g) * (double)gemm->n * (double)gemm->k;
     }
-    grouped c = {p, means.path, cpu_worthwhile_threads(products, means.threads)};
+    grouped c = {p, means, cpu_worthwhile_threads(products, means.threads)};
     int64_t tiles = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         cpu_tiling tiling = tiling_of(&c, g);

@@ -35,6 +35,9 @@ typedef struct cpu_path {
      * on the rest of the batch. acc may get anything outside mb x nb. */
     void (*accumulate)(const cpu_product *product, cpu_tile acc);
 
+    /* For NVFP4 B, the same for one row (mb = 1) in an order of its own, read as memory likes best; NULL: none. */
+    void (*multiply_vector)(const cpu_product *product, float *sums);
+
     /* Rows of `count` elements. `scale`: v = alpha v + bias, rounded once (bias NULL: alpha v). `gate`: v = silu(v) up,
      * two roundings, silu as nk_math.h has it. */
     void (*load)(const uint8_t *from, nk_dtype dtype, int64_t count, float *to);
@@ -61,6 +64,7 @@ nk_status cpu_path_pick(const cpu_path **path);
 typedef struct cpu_means {
     const cpu_path *path;
     int threads;
+    bool batch_invariant; /* NVFP4KERN_BATCH_INVARIANT=1: one order for all sums */
 } cpu_means;
 
 static inline int64_t cpu_min(int64_t x, int64_t y) { return x < y ? x : y; }

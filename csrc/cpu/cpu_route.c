@@ -11,7 +11,7 @@
 
 typedef struct route {
     const nk_route_problem *problem;
-    const cpu_path *path;
+    cpu_means means;
     int64_t rows; /* of a job */
 } route;
 
@@ -163,8 +163,8 @@ static void route_rows(void *context, int64_t job)
     cpu_tile_place at = {.m0 = job * c->rows, .mb = cpu_min(c->rows, p->m - job * c->rows)};
     for (; at.n0 < p->n; at.n0 += CPU_TILE_N) {
         at.nb = cpu_min(CPU_TILE_N, p->n - at.n0);
-        cpu_sum_tile(c->path, &p->x, &p->w, p->k, at, acc);
-        cpu_scale_tile(c->path, &p->alpha, NULL, at, acc);
+        cpu_sum_tile(c->means, &p->x, &p->w, p->k, at, acc);
+        cpu_scale_tile(c->means.path, &p->alpha, NULL, at, acc);
         for (int64_t i = 0; i < at.mb; i++)
             memcpy(logits[i] + at.n0, acc[i], (size_t)at.nb * sizeof acc[i][0]);
     }
@@ -176,7 +176,7 @@ void cpu_route(const nk_route_problem *p, cpu_means means)
 {
     int threads = cpu_worthwhile_threads((double)p->m * (double)p->n * (double)p->k, means.threads);
     int64_t share = nk_ceil_div(p->m, threads);
-    route c = {p, means.path, share < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(share, MAX_ROWS)};
+    route c = {p, means, share < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(share, MAX_ROWS)};
     cpu_for_each(nk_ceil_div(p->m, c.rows), threads, route_rows, &c);
     if (p->counts) sort_by_expert(p);
 }

@@ -39,11 +39,13 @@ int cpu_worthwhile_threads(double products, int threads)
     return most < 1 ? 1 : most < threads ? (int)most : threads;
 }
 
-void cpu_sum_tile(const cpu_path *path, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at,
-                  cpu_tile acc)
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at, cpu_tile acc)
 {
     cpu_product product = {.a = a, .b = b, .l = at.l, .m0 = at.m0, .mb = at.mb, .n0 = at.n0, .nb = at.nb, .k = k};
-    path->accumulate(&product, acc);
+    if (at.mb == 1 && b->dtype == NK_E2M1X2 && !means.batch_invariant && means.path->multiply_vector)
+        means.path->multiply_vector(&product, acc[0]);
+    else
+        means.path->accumulate(&product, acc);
 }
 
 void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_place at, cpu_tile acc)

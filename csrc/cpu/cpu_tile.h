@@ -22,7 +22,7 @@ cpu_tile_place cpu_tile_at(const cpu_tiling *tiling, int64_t tile);
 int cpu_worthwhile_threads(double products, int threads);
 
 /* acc = sum_k A B^T */
-void cpu_sum_tile(const cpu_path *path, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at,
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at,
                   cpu_tile acc);
 
 /* acc = alpha acc + bias, rounded once; `bias` may be NULL. */
