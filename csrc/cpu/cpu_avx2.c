@@ -13,7 +13,6 @@
 #define VALUE_VECTORS 2
 #define CPU_ROWS_HALVES
 #define OPERATION CPU_TARGET static inline __attribute__((always_inline))
-#define PREFETCH(address) _mm_prefetch((const char *)(address), _MM_HINT_T0)
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -22,6 +21,11 @@ OPERATION vf vf_set(float x) { return _mm256_set1_ps(x); }
 OPERATION vf vf_load(const float *from) { return _mm256_loadu_ps(from); }
 OPERATION void vf_store(float *to, vf x) { _mm256_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
+OPERATION vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
+OPERATION vf vf_div(vf x, vf y) { return _mm256_div_ps(x, y); }
+OPERATION vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); } /* y where one is NaN */
+OPERATION vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); } /* y where one is NaN */
+OPERATION vf vf_magnitude(vf x, float most) { return _mm256_min_ps(_mm256_andnot_ps(vf_set(-0.0f), x), vf_set(most)); }
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm256_fmadd_ps(x, y, z); }
 OPERATION float vf_sum(vf x)
 {
@@ -36,6 +40,9 @@ OPERATION vi vi_set(int32_t x) { return _mm256_set1_epi32(x); }
 OPERATION vi vi_load(const void *from) { return _mm256_loadu_si256(from); }
 OPERATION void vi_store(void *to, vi x) { _mm256_storeu_si256(to, x); }
 OPERATION vi vi_add(vi x, vi y) { return _mm256_add_epi32(x, y); }
+OPERATION vi vi_of_bits(vf x) { return _mm256_castps_si256(x); }
+OPERATION vi vi_max(vi x, vi y) { return _mm256_max_epi32(x, y); }
+OPERATION vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
 OPERATION vi vi_sub(vi x, vi y) { return _mm256_sub_epi32(x, y); }
 OPERATION vi vi_sub_bytes(vi x, vi y) { return _mm256_sub_epi8(x, y); }
 OPERATION vi vi_and(vi x, vi y) { return _mm256_and_si256(x, y); }
@@ -46,6 +53,8 @@ OPERATION vi vi_of_bytes(const uint8_t *from) { return _mm256_cvtepu8_epi32(_mm_
 typedef __m256i vmask;
 OPERATION vmask vi_less(vi x, vi y) { return _mm256_cmpgt_epi32(y, x); }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(mask)); }
+
+OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, mask); }
 
 /* The first `words` words; the others are 0 and not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
@@ -74,12 +83,40 @@ OPERATION void vi_transpose(vi x[LANES])
     }
 }
 
+/* The largest word of vector i becomes word i. */
+OPERATION vi vi_max_of_each(vi x[LANES])
+{
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        x[i] = vi_max(_mm256_permute2x128_si256(x[i], x[4 + i], 0x20), _mm256_permute2x128_si256(x[i], x[4 + i], 0x31));
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+    {
+        x[i] = vi_max(_mm256_unpacklo_epi32(x[i], x[2 + i]), _mm256_unpackhi_epi32(x[i], x[2 + i]));
+    }
+    return vi_max(_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]));
+}
+
 /* 2 e2m1 + 12 of every byte's low nibble */
 OPERATION vi raised_of_nibbles(vi x)
 {
     const vi table =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     return _mm256_shuffle_epi8(table, _mm256_and_si256(x, _mm256_set1_epi8(15)));
+}
+
+/* Nibbles to words and back; only the low four bits of a word are what they should be. */
+OPERATION vi vi_of_nibbles(const uint8_t *from)
+{
+    vi pairs = _mm256_cvtepu8_epi64(_mm_loadu_si32(from));
+    return _mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28));
+}
+OPERATION void vi_store_nibbles(uint8_t *to, vi x)
+{
+    vi pairs = _mm256_or_si256(x, _mm256_srli_epi64(x, 28));
+    __m128i words =
+        _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(pairs, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)));
+    _mm_storeu_si32(to, _mm_shuffle_epi8(words, _mm_set1_epi32(0x0C080400)));
 }
 
 /* e2m1 of every word's low nibble: the magnitude of its three low bits, which are all that the permutation looks at */
@@ -150,7 +187,6 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
     return _mm256_add_epi32(bias, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-#include "cpu_rows.h"
 #include "cpu_simd_blocks.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"

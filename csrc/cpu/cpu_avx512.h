@@ -12,7 +12,6 @@
 #define VALUE_VECTORS 2
 #define CPU_ROWS_HALVES
 #define OPERATION CPU_TARGET static inline __attribute__((always_inline))
-#define PREFETCH(address) _mm_prefetch((const char *)(address), _MM_HINT_T0)
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -21,6 +20,11 @@ OPERATION vf vf_set(float x) { return _mm512_set1_ps(x); }
 OPERATION vf vf_load(const float *from) { return _mm512_loadu_ps(from); }
 OPERATION void vf_store(float *to, vf x) { _mm512_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
+OPERATION vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
+OPERATION vf vf_div(vf x, vf y) { return _mm512_div_ps(x, y); }
+OPERATION vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); }                                /* y where one is NaN */
+OPERATION vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); }                                /* y where one is NaN */
+OPERATION vf vf_magnitude(vf x, float most) { return _mm512_range_ps(x, vf_set(most), 0x0A); } /* min(|x|, most) */
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
 OPERATION float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
 OPERATION vf vf_of_int(vi x) { return _mm512_cvtepi32_ps(x); }
@@ -30,6 +34,9 @@ OPERATION vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 OPERATION vi vi_load(const void *from) { return _mm512_loadu_si512(from); }
 OPERATION void vi_store(void *to, vi x) { _mm512_storeu_si512(to, x); }
 OPERATION vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
+OPERATION vi vi_of_bits(vf x) { return _mm512_castps_si512(x); }
+OPERATION vi vi_max(vi x, vi y) { return _mm512_max_epi32(x, y); }
+OPERATION vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
 OPERATION vi vi_sub(vi x, vi y) { return _mm512_sub_epi32(x, y); }
 OPERATION vi vi_sub_bytes(vi x, vi y) { return _mm512_sub_epi8(x, y); }
 OPERATION vi vi_and(vi x, vi y) { return _mm512_and_si512(x, y); }
@@ -40,6 +47,8 @@ OPERATION vi vi_of_bytes(const uint8_t *from) { return _mm512_cvtepu8_epi32(_mm_
 typedef __mmask16 vmask;
 OPERATION vmask vi_less(vi x, vi y) { return _mm512_cmplt_epi32_mask(x, y); }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm512_mask_blend_ps(mask, no, yes); }
+
+OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm512_mask_blend_epi32(mask, no, yes); }
 
 /* The first `words` words; the others are 0 and not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
@@ -72,11 +81,41 @@ OPERATION void vi_transpose(vi x[LANES])
     }
 }
 
+/* The largest word of vector i becomes word i. */
+OPERATION vi vi_max_of_each(vi x[LANES])
+{
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+    {
+        x[i] = vi_max(_mm512_shuffle_i32x4(x[i], x[8 + i], 0x44), _mm512_shuffle_i32x4(x[i], x[8 + i], 0xEE));
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        x[i] = vi_max(_mm512_shuffle_i32x4(x[i], x[4 + i], 0x88), _mm512_shuffle_i32x4(x[i], x[4 + i], 0xDD));
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+    {
+        x[i] = vi_max(_mm512_unpacklo_epi32(x[i], x[2 + i]), _mm512_unpackhi_epi32(x[i], x[2 + i]));
+    }
+    vi all = vi_max(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+    return _mm512_shuffle_i32x4(all, all, 0xD8); /* quarters came as 0, 2, 1, 3 */
+}
+
 /* 2 e2m1 + 12 of every byte's low nibble */
 OPERATION vi raised_of_nibbles(vi x)
 {
     const vi table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     return _mm512_shuffle_epi8(table, _mm512_and_si512(x, _mm512_set1_epi8(15)));
+}
+
+/* Nibbles to words and back; only the low four bits of a word are what they should be. */
+OPERATION vi vi_of_nibbles(const uint8_t *from)
+{
+    vi pairs = _mm512_cvtepu8_epi64(_mm_loadu_si64(from));
+    return _mm512_or_si512(pairs, _mm512_slli_epi64(pairs, 28));
+}
+OPERATION void vi_store_nibbles(uint8_t *to, vi x)
+{
+    _mm_storeu_si64(to, _mm512_cvtepi64_epi8(_mm512_or_si512(x, _mm512_srli_epi64(x, 28))));
 }
 
 /* e2m1 of every word's low nibble */
@@ -146,7 +185,6 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 #endif
 }
 
-#include "cpu_rows.h"
 #include "cpu_simd_blocks.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"

@@ -24,56 +24,60 @@ static nk_status choose(cpu_means *means)
     return cpu_thread_count(&means->threads);
 }
 
-static nk_status plan_rows(nk_plan *plan, const char *kernel, int64_t rows)
+static nk_status plan_jobs(nk_plan *plan, const char *kernel, int64_t jobs, cpu_means *means)
 {
-    cpu_means means;
-    NK_TRY(choose(&means));
+    NK_TRY(choose(means));
     plan->kernel = kernel;
-    plan->why = means.path->why;
-    plan->grid = rows;
-    plan->threads = means.threads;
+    plan->why = means->path->why;
+    plan->grid = jobs;
+    plan->threads = means->threads;
     plan->batch_invariant = true;
     return NK_OK;
 }
 
-/* A sum's order depends on K alone, but for rows that are multiplied by themselves. */
-static nk_status plan_tiles(nk_plan *plan, const char *kernel, int64_t l, int64_t m, int64_t n)
+static nk_status plan_rows(nk_plan *plan, const char *kernel, int64_t rows)
 {
     cpu_means means;
-    NK_TRY(choose(&means));
-    NK_TRY(plan_rows(plan, kernel, l * nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N)));
-    plan->batch_invariant = means.batch_invariant || !means.path->multiply_vector;
+    return plan_jobs(plan, kernel, rows, &means);
+}
+
+static int64_t tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
+
+/* A sum's order depends on K alone, but for rows that are multiplied by themselves. */
+static nk_status plan_tiles(nk_plan *plan, const char *kernel, int64_t count)
+{
+    cpu_means means;
+    NK_TRY(plan_jobs(plan, kernel, count, &means));
     plan->tile_m = CPU_TILE_M;
     plan->tile_n = CPU_TILE_N;
+    plan->batch_invariant = means.batch_invariant || !means.path->multiply_vector;
     return NK_OK;
 }
 
 static nk_status plan_gemm(const nk_gemm_problem *p, nk_plan *plan)
 {
-    return plan_tiles(plan, "cpu_gemm", p->l, p->m, p->n);
+    return plan_tiles(plan, "cpu_gemm", p->l * tiles(p->m, p->n));
 }
 
 static nk_status plan_dual_gemm(const nk_dual_gemm_problem *p, nk_plan *plan)
 {
-    return plan_tiles(plan, "cpu_dual_gemm", p->l, p->m, p->n);
+    return plan_tiles(plan, "cpu_dual_gemm", p->l * tiles(p->m, p->n));
 }
 
 static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, nk_plan *plan)
 {
-    int64_t tiles = nk_ceil_div(p->all.m, CPU_TILE_M) * nk_ceil_div(p->all.n, CPU_TILE_N); /* experts end tiles early */
-    if (p->list) {
-        tiles = 0;
-        for (int64_t g = 0; g < p->groups; g++)
-            tiles += nk_ceil_div(p->list[g].m, CPU_TILE_M) * nk_ceil_div(p->list[g].n, CPU_TILE_N);
-    }
-    NK_TRY(plan_tiles(plan, "cpu_grouped_gemm", 0, 0, 0));
-    plan->grid = tiles;
-    return NK_OK;
+    int64_t count = p->list ? 0 : tiles(p->all.m, p->all.n); /* at least: experts end tiles early */
+    for (int64_t g = 0; p->list && g < p->groups; g++)
+        count += tiles(p->list[g].m, p->list[g].n);
+    return plan_tiles(plan, "cpu_grouped_gemm", count);
 }
 
+/* No row of 16-bit weights is multiplied by itself. */
 static nk_status plan_route(const nk_route_problem *p, nk_plan *plan)
 {
-    return plan_tiles(plan, "cpu_route", 1, p->m, p->n);
+    NK_TRY(plan_tiles(plan, "cpu_route", tiles(p->m, p->n)));
+    plan->batch_invariant = true;
+    return NK_OK;
 }
 
 static nk_status plan_quantize(const nk_quantize_problem *p, nk_plan *plan)

@@ -49,11 +49,11 @@ static inline uint8_t e4m3_of_float(float value)
 }
 
 /* Ties go to the even code: at .25, 1.25, 2.5 and 5 down, at .75, 1.75 and 3.5 up. Saturates at 6; NaN gives 0. */
-static inline uint32_t e2m1_of_float(float value)
+static inline uint8_t e2m1_of_float(float value)
 {
     float v = fabsf(value);
     int code = (v > 0.25f) + (v >= 0.75f) + (v > 1.25f) + (v >= 1.75f) + (v > 2.5f) + (v >= 3.5f) + (v > 5.0f);
-    return (uint32_t)code | (bits_of_float(value) >> 28 & 8);
+    return (uint8_t)(code | (signbit(value) ? 8 : 0));
 }
 
 static inline float half_to_float(uint16_t half)

@@ -5,7 +5,7 @@
 #include "cpu_path.h"
 #include "cpu_pool.h"
 
-#define CHUNK 512          /* elements that stay in L1 from one step to the next */
+#define CHUNK 1024         /* elements that stay in L1 from one step to the next */
 #define JOB_ELEMENTS 65536 /* some tens of microseconds */
 
 typedef struct dequantization {

@@ -4,6 +4,13 @@
 
 #include "cpu_convert.h"
 
+/* A hint, where the compiler knows one; any address will do. */
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
 static inline const uint8_t *operand_row(const nk_operand *o, int64_t l, int64_t row)
 {
     return o->data + l * o->batch_stride + row * o->row_stride;

@@ -8,10 +8,6 @@
 #include "cpu_convert.h"
 #include "cpu_path.h"
 
-#include <float.h>
-
-#define MAX_ROW 512 /* elements worked on at a time */
-
 #ifndef CPU_ROWS_HALVES
 CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to)
 {
@@ -80,92 +76,7 @@ CPU_TARGET static void gate_row(float *restrict values, const float *restrict up
         values[i] = nk_silu(values[i]) * up[i];
 }
 
-/* Magnitudes as integers: those order as the floats do, infinity and NaN after all. */
-CPU_TARGET static float finite_amax_row(const float *values, int64_t count)
-{
-    uint32_t amax = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t magnitude = bits_of_float(values[i]) & 0x7FFFFFFF;
-        magnitude = magnitude < 0x7F800000 ? magnitude : 0;
-        amax = amax > magnitude ? amax : magnitude;
-    }
-    return float_of_bits(amax);
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Blocks of 16                                                                                                     */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-#define MAX_BLOCKS (MAX_ROW / NK_SF_VEC)
-
-CPU_TARGET static uint32_t largest_magnitude(const float block[NK_SF_VEC])
-{
-    uint32_t amax = 0;
-    for (int i = 0; i < NK_SF_VEC; i++) {
-        uint32_t magnitude = bits_of_float(block[i]) & 0x7FFFFFFF;
-        amax = amax > magnitude ? amax : magnitude;
-    }
-    return amax;
-}
-
-/* Scale bytes and what multiplies the elements; 0 there: every code is 0. */
-CPU_TARGET static void scale_blocks(const cpu_encoder *e, const uint32_t *amax, int64_t blocks, uint8_t *sf,
-                                    float *to_code)
-{
-    for (int64_t b = 0; b < blocks; b++) {
-        float scaled = float_of_bits(amax[b]) * e->to_sf;
-        scaled = scaled < NK_E4M3_MAX ? scaled : NK_E4M3_MAX;
-        bool poisoned = amax[b] > 0x7F800000 || !e->valid;
-        uint32_t byte = e4m3_of_float(scaled);
-        float factor = 1.0f / (e4m3_to_float((uint8_t)byte) * e->inverse_s);
-        factor = factor < FLT_MAX ? factor : FLT_MAX;
-        sf[b] = (uint8_t)(poisoned ? NK_E4M3_NAN : byte);
-        to_code[b] = poisoned || byte == 0 ? 0 : factor;
-    }
-}
-
-/* An infinity saturates even where to_code is 0; in a block whose scale is 0 or NaN every code is 0. */
-CPU_TARGET static void encode_block(const float *restrict block, float to_code, bool zero,
-                                    uint8_t codes[restrict NK_SF_VEC / 2])
-{
-    uint8_t nibbles[NK_SF_VEC];
-    for (int i = 0; i < NK_SF_VEC; i++) {
-        uint32_t bits = bits_of_float(block[i]);
-        uint32_t infinite = (bits & 0x80000000) | 0x40C00000; /* 6, with its sign */
-        bool is_infinite = (bits & 0x7FFFFFFF) == 0x7F800000;
-        float scaled = block[i] * to_code;
-        nibbles[i] = (uint8_t)e2m1_of_float(float_of_bits(is_infinite ? infinite : bits_of_float(scaled)));
-    }
-    for (int i = 0; i < NK_SF_VEC / 2; i++)
-        codes[i] = (uint8_t)(zero ? 0 : nibbles[2 * i] | nibbles[2 * i + 1] << 4);
-}
-
-CPU_TARGET static void encode_row(const cpu_encoder *e, const float *values, int64_t blocks, uint8_t *codes,
-                                  uint8_t *sf)
-{
-    uint32_t amax[MAX_BLOCKS];
-    float to_code[MAX_BLOCKS];
-    for (int64_t b0 = 0; b0 < blocks; b0 += MAX_BLOCKS) {
-        int64_t count = cpu_min(MAX_BLOCKS, blocks - b0);
-        for (int64_t b = 0; b < count; b++)
-            amax[b] = largest_magnitude(values + (b0 + b) * NK_SF_VEC);
-        scale_blocks(e, amax, count, sf + b0, to_code);
-        for (int64_t b = 0; b < count; b++) {
-            bool zero = sf[b0 + b] == 0 || sf[b0 + b] == NK_E4M3_NAN;
-            encode_block(values + (b0 + b) * NK_SF_VEC, to_code[b], zero, codes + (b0 + b) * (NK_SF_VEC / 2));
-        }
-    }
-}
-
-CPU_TARGET static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)
-{
-    for (int64_t b = 0; b < blocks; b++) {
-        float scale = e4m3_to_float(sf[b]);
-        for (int i = 0; i < NK_SF_VEC; i++)
-            values[b * NK_SF_VEC + i] = E2M1[codes[b * (NK_SF_VEC / 2) + i / 2] >> (i % 2 * 4) & 15] * scale;
-    }
-}
-
+/* With the three of a path's own: finite_amax_row, encode_row, decode_row. */
 #define CPU_ROWS                                                                                                \
     .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .finite_amax = finite_amax_row, \
     .encode = encode_row, .decode = decode_row

@@ -7,6 +7,8 @@
 #define CPU_TARGET
 #include "cpu_rows.h"
 
+#include <float.h>
+
 #define PANEL_ROWS 32
 #define PANEL_K 512 /* elements decoded at a time: two panels fit a core's L2 */
 #define BLOCKS (PANEL_K / NK_SF_VEC)
@@ -17,6 +19,61 @@ typedef struct code_panel {
 } code_panel;
 
 typedef float value_panel[PANEL_ROWS][PANEL_K];
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Rows of blocks                                                                                                   */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static float finite_amax_row(const float *values, int64_t count)
+{
+    float amax = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float v = fabsf(values[i]);
+        if (v > amax && v <= FLT_MAX) amax = v;
+    }
+    return amax;
+}
+
+static uint8_t encode_block(const cpu_encoder *e, const float x[NK_SF_VEC], uint8_t codes[NK_SF_VEC / 2])
+{
+    float amax = 0;
+    bool poisoned = !e->valid;
+    for (int i = 0; i < NK_SF_VEC; i++) {
+        poisoned = poisoned || isnan(x[i]);
+        amax = fmaxf(amax, fabsf(x[i]));
+    }
+    memset(codes, 0, NK_SF_VEC / 2);
+    if (poisoned) return NK_E4M3_NAN;
+    uint8_t sf = e4m3_of_float(fminf(amax * e->to_sf, NK_E4M3_MAX));
+    if (sf == 0) return 0;
+
+    float to_code = fminf(1.0f / (e4m3_to_float(sf) * e->inverse_s), FLT_MAX);
+    for (int i = 0; i < NK_SF_VEC; i++) {
+        /* An infinity saturates even where to_code is 0. */
+        uint8_t code = e2m1_of_float(isinf(x[i]) ? copysignf(NK_E2M1_MAX, x[i]) : x[i] * to_code);
+        codes[i / 2] |= (uint8_t)(i % 2 ? code << 4 : code);
+    }
+    return sf;
+}
+
+static void encode_row(const cpu_encoder *e, const float *values, int64_t blocks, uint8_t *codes, uint8_t *sf)
+{
+    for (int64_t b = 0; b < blocks; b++)
+        sf[b] = encode_block(e, values + b * NK_SF_VEC, codes + b * (NK_SF_VEC / 2));
+}
+
+static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)
+{
+    for (int64_t b = 0; b < blocks; b++) {
+        float scale = e4m3_to_float(sf[b]);
+        for (int i = 0; i < NK_SF_VEC; i++)
+            values[b * NK_SF_VEC + i] = E2M1[codes[b * (NK_SF_VEC / 2) + i / 2] >> (i % 2 * 4) & 15] * scale;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Sums                                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 static void decode_codes(const uint8_t *packed, int64_t count, int16_t *twice_e2m1)
 {

@@ -16,9 +16,6 @@
 #define CODES_K 512 /* elements of K at a time: a strip stays in a core's L1, the rows in its L2 */
 #define VALUES_K 256
 #define BLOCKS (CODES_K / NK_SF_VEC)
-#define INLINE CPU_TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#define ALIGNED _Alignas(64)
 
 typedef struct code_rows {
     ALIGNED int8_t twice_e2m1[CPU_TILE_M][CODES_K];
@@ -42,15 +39,6 @@ typedef struct value_strip {
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Scales                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-/* x: scale bytes without their bit 7 */
-INLINE vf vf_of_e4m3(vi x)
-{
-    vf subnormal = vf_mul(vf_of_int(x), vf_set(0x1p-9f));
-    vf normal = vf_of_bits(vi_add(vi_sll(x, 20), vi_set((127 - 7) << 23)));
-    vf number = vf_select(vi_less(x, vi_set(8)), subnormal, normal);
-    return vf_select(vi_less(x, vi_set(NK_E4M3_NAN)), number, vf_set(NAN));
-}
 
 /* The scales of LANES columns as [block][lane], for blocks from k0 / 16; the floats of one vector of columns lie
  * `pitch` apart. */
@@ -96,7 +84,7 @@ CPU_TARGET static void load_code_rows(const cpu_product *p, int64_t k0, int64_t 
 }
 
 /* The next LANES words (of 4 bytes) of LANES rows, as one vector per word; `words` of them are there. */
-INLINE void load_columns(const uint8_t *const row[LANES], int64_t byte, int64_t words, vi column[LANES])
+OPERATION void load_columns(const uint8_t *const row[LANES], int64_t byte, int64_t words, vi column[LANES])
 {
     UNROLL for (int i = 0; i < LANES; i++)
     {
@@ -105,7 +93,7 @@ INLINE void load_columns(const uint8_t *const row[LANES], int64_t byte, int64_t 
     vi_transpose(column);
 }
 
-INLINE void find_columns(const cpu_product *p, int64_t n0, int64_t byte, const uint8_t *row[LANES])
+OPERATION void find_columns(const cpu_product *p, int64_t n0, int64_t byte, const uint8_t *row[LANES])
 {
     for (int64_t i = 0; i < LANES; i++)
         row[i] = operand_row(p->b, p->l, n0 + cpu_min(i, p->n0 + p->nb - 1 - n0)) + byte;
@@ -133,8 +121,8 @@ CPU_TARGET static void load_code_columns(const cpu_product *p, int64_t n0, int64
     }
 }
 
-INLINE void multiply_codes(const code_rows *a, int64_t row, int rows, const code_strip *b, int64_t blocks,
-                           float (*acc)[CPU_TILE_N])
+OPERATION void multiply_codes(const code_rows *a, int64_t row, int rows, const code_strip *b, int64_t blocks,
+                              float (*acc)[CPU_TILE_N])
 {
     vf sum[CODE_ROWS][CODE_VECTORS];
     UNROLL for (int r = 0; r < rows; r++)
@@ -264,8 +252,8 @@ CPU_TARGET static void load_value_columns(const cpu_product *p, int64_t n0, int6
     }
 }
 
-INLINE void multiply_values(const value_rows *a, int64_t row, int rows, const value_strip *b, int64_t kb,
-                            float (*acc)[CPU_TILE_N])
+OPERATION void multiply_values(const value_rows *a, int64_t row, int rows, const value_strip *b, int64_t kb,
+                               float (*acc)[CPU_TILE_N])
 {
     vf sum[VALUE_ROWS][VALUE_VECTORS];
     UNROLL for (int r = 0; r < rows; r++)

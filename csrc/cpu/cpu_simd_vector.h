@@ -34,7 +34,7 @@ typedef struct weight_row {
 } weight_row;
 
 /* `left`: elements that there are; beyond, codes and scales are 0. */
-INLINE weight_step load_step(const weight_row *row, int64_t k, int64_t left)
+OPERATION weight_step load_step(const weight_row *row, int64_t k, int64_t left)
 {
     const uint8_t *codes = row->codes + k / 2;
     PREFETCH(codes + AHEAD);
@@ -93,7 +93,7 @@ CPU_TARGET static void load_vector(const cpu_product *p, int64_t k0, int64_t kb,
     }
 }
 
-INLINE vf add_step(const vector_step *a, const weight_row *row, int64_t k, int64_t left, vf sum)
+OPERATION vf add_step(const vector_step *a, const weight_row *row, int64_t k, int64_t left, vf sum)
 {
     weight_step b = load_step(row, k, left);
     vf scale = vf_mul(b.sf, vf_load(a->quarter_sf));
@@ -150,7 +150,7 @@ CPU_TARGET static void load_value_vector(const cpu_product *p, int64_t k0, int64
     }
 }
 
-INLINE vf add_value_step(const value_step *a, const weight_row *row, int64_t k, int64_t left, vf sum)
+OPERATION vf add_value_step(const value_step *a, const weight_row *row, int64_t k, int64_t left, vf sum)
 {
     weight_step b = load_step(row, k, left);
     UNROLL for (int half = 0; half < 2; half++)
