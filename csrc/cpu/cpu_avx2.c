@@ -42,7 +42,6 @@ OPERATION void vi_store(void *to, vi x) { _mm256_storeu_si256(to, x); }
 OPERATION vi vi_add(vi x, vi y) { return _mm256_add_epi32(x, y); }
 OPERATION vi vi_of_bits(vf x) { return _mm256_castps_si256(x); }
 OPERATION vi vi_max(vi x, vi y) { return _mm256_max_epi32(x, y); }
-OPERATION vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
 OPERATION vi vi_sub(vi x, vi y) { return _mm256_sub_epi32(x, y); }
 OPERATION vi vi_sub_bytes(vi x, vi y) { return _mm256_sub_epi8(x, y); }
 OPERATION vi vi_and(vi x, vi y) { return _mm256_and_si256(x, y); }
@@ -55,6 +54,12 @@ OPERATION vmask vi_less(vi x, vi y) { return _mm256_cmpgt_epi32(y, x); }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(mask)); }
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, mask); }
+
+/* Bit by bit. */
+OPERATION vi vi_pick(vi mask, vi yes, vi no)
+{
+    return _mm256_or_si256(_mm256_and_si256(mask, yes), _mm256_andnot_si256(mask, no));
+}
 
 /* The first `words` words; the others are 0 and not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)

@@ -36,7 +36,6 @@ OPERATION void vi_store(void *to, vi x) { _mm512_storeu_si512(to, x); }
 OPERATION vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
 OPERATION vi vi_of_bits(vf x) { return _mm512_castps_si512(x); }
 OPERATION vi vi_max(vi x, vi y) { return _mm512_max_epi32(x, y); }
-OPERATION vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
 OPERATION vi vi_sub(vi x, vi y) { return _mm512_sub_epi32(x, y); }
 OPERATION vi vi_sub_bytes(vi x, vi y) { return _mm512_sub_epi8(x, y); }
 OPERATION vi vi_and(vi x, vi y) { return _mm512_and_si512(x, y); }
@@ -49,6 +48,9 @@ OPERATION vmask vi_less(vi x, vi y) { return _mm512_cmplt_epi32_mask(x, y); }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm512_mask_blend_ps(mask, no, yes); }
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm512_mask_blend_epi32(mask, no, yes); }
+
+/* Bit by bit. */
+OPERATION vi vi_pick(vi mask, vi yes, vi no) { return _mm512_ternarylogic_epi32(mask, yes, no, 0xCA); }
 
 /* The first `words` words; the others are 0 and not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)

@@ -74,8 +74,7 @@ OPERATION vi vi_e2m1_of(vf x)
     vf v = vf_magnitude(x, NK_E2M1_MAX);
     vi power = vi_and(vi_of_bits(vf_max(v, vf_set(1))), vi_set(0x7F800000));
     vi counted = vi_of_bits(vf_add(v, vf_of_bits(vi_add(power, vi_set((22 << 23) + 6)))));
-    vi sign = vi_and(vi_srl(vi_of_bits(x), 28), vi_set(8));
-    return vi_or(sign, vi_and(vi_add(counted, vi_srl(counted, 22)), vi_set(7)));
+    return vi_pick(vi_set(7), vi_add(counted, vi_srl(counted, 22)), vi_srl(vi_of_bits(x), 28));
 }
 _Static_assert((2 * (127 + 22) + 6) % 16 == 0, "vi_e2m1_of");
 
