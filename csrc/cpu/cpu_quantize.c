@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #define CHUNK 1024         /* elements that stay in L1 from one step to the next */
+#define AHEAD 2048         /* elements to prefetch */
 #define JOB_ELEMENTS 65536 /* some tens of microseconds */
 
 typedef struct quantization {
@@ -34,7 +35,7 @@ static void load_row_chunk(const quantization *q, const uint8_t *row, int64_t k,
     nk_dtype dtype = q->problem->x_dtype;
     int64_t size = dtype == NK_F32 ? 4 : 2;
     for (int64_t i = 0; i < CHUNK * size; i += 64)
-        PREFETCH(row + (k + CHUNK) * size + i);
+        PREFETCH(row + (k + AHEAD) * size + i);
     q->path->load(row + k * size, dtype, count, chunk);
 }
 
