@@ -6,8 +6,10 @@ hands it on to the processes of pytest-xdist.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,20 +21,44 @@ import nvfp4kern  # noqa: E402
 
 @dataclass(frozen=True)
 class Backend:
-    """A row of nvfp4kern.backends(). `c` scales the error bound of its matrix products."""
+    """A row of nvfp4kern.backends(). `c` scales the error bound of its matrix products.
+
+    The CPU's row is there once for each of its paths, what NVFP4KERN_CPU can say.
+    """
 
     name: str
     device: str
     c: int
+    path: str | None = None
+
+    def __str__(self):
+        return f"{self.name}-{self.path}" if self.path else self.name
+
+    def force(self, monkeypatch):
+        monkeypatch.setenv("NVFP4KERN_BACKEND", self.name)
+        if self.path:
+            monkeypatch.setenv("NVFP4KERN_CPU", self.path)
+
+
+def cpu_paths():
+    """Those that this processor has; NVFP4KERN_CPU asks for one."""
+    asked = os.environ.get("NVFP4KERN_CPU")
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for path in ("scalar", "avx2", "avx512-bw", "avx512-vnni"):
+            patch.setenv("NVFP4KERN_CPU", path)
+            with suppress(nvfp4kern.BackendError):
+                nvfp4kern.explain("to_blocked", np.zeros((1, 1), np.uint8))
+                found.append(path)
+    return [asked] if asked else found
 
 
 def rows():
     """What the tests can run on: a GPU's row needs a torch that knows GPUs."""
-    found = [
-        Backend(row["name"], "cpu", 1) if row["name"] == "cpu" else Backend(row["name"], "cuda", 12)
-        for row in nvfp4kern.backends()
-        if row["available"] and (row["name"] == "cpu" or torch.cuda.is_available())
-    ]
+    names = [row["name"] for row in nvfp4kern.backends() if row["available"]]
+    found = [Backend("cpu", "cpu", 1, path) for path in cpu_paths()]
+    if torch.cuda.is_available():
+        found += [Backend(name, "cuda", 12) for name in names if name != "cpu"]
     found = [row for row in found if FORCED in ("", row.name)]
     if not found:
         raise pytest.UsageError(f"NVFP4KERN_BACKEND={FORCED}: no such backend here")
@@ -73,9 +99,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
-@pytest.fixture(params=ROWS, ids=lambda row: row.name)
+@pytest.fixture(params=ROWS, ids=str)
 def backend(request, monkeypatch):
-    monkeypatch.setenv("NVFP4KERN_BACKEND", request.param.name)
+    request.param.force(monkeypatch)
     return request.param
 
 
@@ -84,8 +110,8 @@ def device(backend):
     return backend.device
 
 
-@pytest.fixture(params=GPUS or NO_GPU, ids=lambda row: row.name)
+@pytest.fixture(params=GPUS or NO_GPU, ids=str)
 def gpu(request, monkeypatch):
     """A backend again, for tests of what only GPUs have: skipped where there is none."""
-    monkeypatch.setenv("NVFP4KERN_BACKEND", request.param.name)
+    request.param.force(monkeypatch)
     return request.param

@@ -2,13 +2,11 @@
 
 #include "../backend.h"
 #include "../nk_format.h"
-#include "cpu_tile.h"
+#include "cpu_float_mode.h"
+#include "cpu_pool.h"
 
-#ifdef __SSE2__
-#include <xmmintrin.h>
-#else
-#include <fenv.h>
-#endif
+#include <stdlib.h>
+#include <string.h>
 
 static bool serves(nk_device device) { return device.type == NK_CPU; }
 static const char *why_not(void) { return NULL; }
@@ -17,111 +15,99 @@ static const char *why_not(void) { return NULL; }
 /* Plans                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static void plan_tiles(nk_plan *plan, const char *kernel, int64_t l, int64_t m, int64_t n)
+/* What a call computes with, as the environment and the calling thread's affinity have it now. */
+static nk_status choose(cpu_means *means)
 {
-    plan->kernel = kernel;
-    plan->why = "CPU tensors; portable C, the specification";
-    plan->tile_m = CPU_TILE_M;
-    plan->tile_n = CPU_TILE_N;
-    plan->tile_k = CPU_TILE_K;
-    plan->grid = l * nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N);
-    plan->threads = 1;
-    plan->batch_invariant = true; /* a sum's order depends on K alone */
+    const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
+    means->batch_invariant = invariant && strcmp(invariant, "1") == 0;
+    NK_TRY(cpu_path_pick(&means->path));
+    return cpu_thread_count(&means->threads);
 }
 
-static void plan_rows(nk_plan *plan, const char *kernel, int64_t rows)
+static nk_status plan_jobs(nk_plan *plan, const char *kernel, int64_t jobs, cpu_means *means)
 {
+    NK_TRY(choose(means));
     plan->kernel = kernel;
-    plan->why = "CPU tensors; portable C, the specification";
-    plan->grid = rows;
-    plan->threads = 1;
+    plan->why = means->path->why;
+    plan->grid = jobs;
+    plan->threads = means->threads;
     plan->batch_invariant = true;
+    return NK_OK;
+}
+
+static nk_status plan_rows(nk_plan *plan, const char *kernel, int64_t rows)
+{
+    cpu_means means;
+    return plan_jobs(plan, kernel, rows, &means);
+}
+
+static int64_t tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
+
+/* A sum's order depends on K alone, but for rows that are multiplied by themselves. */
+static nk_status plan_tiles(nk_plan *plan, const char *kernel, int64_t count)
+{
+    cpu_means means;
+    NK_TRY(plan_jobs(plan, kernel, count, &means));
+    plan->tile_m = CPU_TILE_M;
+    plan->tile_n = CPU_TILE_N;
+    plan->batch_invariant = means.batch_invariant || !means.path->multiply_vector;
+    return NK_OK;
 }
 
 static nk_status plan_gemm(const nk_gemm_problem *p, nk_plan *plan)
 {
-    plan_tiles(plan, "cpu_gemm", p->l, p->m, p->n);
-    return NK_OK;
+    return plan_tiles(plan, "cpu_gemm", p->l * tiles(p->m, p->n));
 }
 
 static nk_status plan_dual_gemm(const nk_dual_gemm_problem *p, nk_plan *plan)
 {
-    plan_tiles(plan, "cpu_dual_gemm", p->l, p->m, p->n);
-    return NK_OK;
+    return plan_tiles(plan, "cpu_dual_gemm", p->l * tiles(p->m, p->n));
 }
 
 static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, nk_plan *plan)
 {
-    if (!p->list) {
-        plan_tiles(plan, "cpu_grouped_gemm", 1, p->all.m, p->all.n); /* at least: experts end tiles early */
-        return NK_OK;
-    }
-    int64_t tiles = 0;
-    for (int64_t g = 0; g < p->groups; g++) {
-        plan_tiles(plan, "cpu_grouped_gemm", 1, p->list[g].m, p->list[g].n);
-        tiles += plan->grid;
-    }
-    plan_tiles(plan, "cpu_grouped_gemm", 0, 0, 0);
-    plan->grid = tiles;
-    return NK_OK;
+    int64_t count = p->list ? 0 : tiles(p->all.m, p->all.n); /* at least: experts end tiles early */
+    for (int64_t g = 0; p->list && g < p->groups; g++)
+        count += tiles(p->list[g].m, p->list[g].n);
+    return plan_tiles(plan, "cpu_grouped_gemm", count);
 }
 
+/* No row of 16-bit weights is multiplied by itself. */
 static nk_status plan_route(const nk_route_problem *p, nk_plan *plan)
 {
-    plan_tiles(plan, "cpu_route", 1, p->m, p->n);
+    NK_TRY(plan_tiles(plan, "cpu_route", tiles(p->m, p->n)));
+    plan->batch_invariant = true;
     return NK_OK;
 }
 
 static nk_status plan_quantize(const nk_quantize_problem *p, nk_plan *plan)
 {
-    plan_rows(plan, "cpu_quantize", p->l * p->rows);
-    return NK_OK;
+    return plan_rows(plan, "cpu_quantize", p->l * p->rows);
 }
 
 static nk_status plan_dequantize(const nk_dequantize_problem *p, nk_plan *plan)
 {
-    plan_rows(plan, "cpu_dequantize", p->l * p->rows);
-    return NK_OK;
+    return plan_rows(plan, "cpu_dequantize", p->l * p->rows);
 }
 
 static nk_status plan_relayout(const nk_relayout_problem *p, nk_plan *plan)
 {
-    plan_rows(plan, "cpu_relayout", p->l * p->rows);
-    return NK_OK;
+    return plan_rows(plan, "cpu_relayout", p->l * p->rows);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Runs: with denormals and round-to-nearest, whatever mode the caller's thread is in                               */
+/* Runs                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-#ifdef __SSE2__ /* a tenth of what <fenv.h> takes, which saves the x87 unit too */
-typedef unsigned float_mode;
-static float_mode enter_default_mode(void)
-{
-    float_mode callers = _mm_getcsr();
-    _mm_setcsr(0x1F80);
-    return callers;
-}
-static void leave_default_mode(float_mode callers) { _mm_setcsr(callers); }
-#else
-typedef fenv_t float_mode;
-static float_mode enter_default_mode(void)
-{
-    float_mode callers;
-    fegetenv(&callers);
-    fesetenv(FE_DFL_ENV);
-    return callers;
-}
-static void leave_default_mode(float_mode callers) { fesetenv(&callers); }
-#endif
 
 #define RUN(op)                                                                      \
     static nk_status run_##op(const nk_##op##_problem *problem, const nk_exec *exec) \
     {                                                                                \
         (void)exec;                                                                  \
-        float_mode callers = enter_default_mode();                                   \
-        cpu_##op(problem);                                                           \
-        leave_default_mode(callers);                                                 \
+        cpu_means means;                                                             \
+        NK_TRY(choose(&means));                                                      \
+        cpu_float_mode callers = cpu_enter_default_mode();                           \
+        cpu_##op(problem, means);                                                    \
+        cpu_leave_default_mode(callers);                                             \
         return NK_OK;                                                                \
     }
 

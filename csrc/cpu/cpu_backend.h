@@ -1,17 +1,19 @@
-/* The CPU row: one function per operator, on checked problems, on the calling thread. */
+/* The CPU row: one function per operator, on checked problems. */
 #ifndef NK_CPU_BACKEND_H
 #define NK_CPU_BACKEND_H
 
-#include "../nk_problem.h"
+#include "cpu_path.h"
+#include "cpu_tile.h"
 
-void cpu_gemm(const nk_gemm_problem *problem); /* gemv is its m = 1 */
-void cpu_dual_gemm(const nk_dual_gemm_problem *problem);
-void cpu_grouped_gemm(const nk_grouped_gemm_problem *problem);
-void cpu_route(const nk_route_problem *problem);
-void cpu_quantize(const nk_quantize_problem *problem);
-void cpu_dequantize(const nk_dequantize_problem *problem);
-void cpu_relayout(const nk_relayout_problem *problem);
+void cpu_gemm(const nk_gemm_problem *problem, cpu_means means); /* gemv is its m = 1 */
+void cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means);
+void cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means);
+void cpu_route(const nk_route_problem *problem, cpu_means means);
+void cpu_quantize(const nk_quantize_problem *problem, cpu_means means);
+void cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means);
+void cpu_relayout(const nk_relayout_problem *problem, cpu_means means);
 
-static inline int64_t cpu_min(int64_t x, int64_t y) { return x < y ? x : y; }
+/* One tile of a gemm, start to end. */
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, cpu_tile_place at);
 
 #endif

@@ -27,21 +27,25 @@ static const float E2M1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.
 /* Twice that: small integers. */
 static const int8_t TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+/* What follows computes every case and then selects, so that compilers can use vectors. */
+
 static inline float e4m3_to_float(uint8_t byte)
 {
     uint32_t magnitude = byte & 0x7F;
-    if (magnitude == NK_E4M3_NAN) return NAN;
-    if (magnitude < 8) return (float)magnitude * 0x1p-9f; /* subnormal */
-    return float_of_bits((magnitude << 20) + ((127 - 7) << 23));
+    float subnormal = (float)(int32_t)magnitude * 0x1p-9f;
+    float normal = float_of_bits((magnitude << 20) + ((127 - 7) << 23));
+    float number = magnitude < 8 ? subnormal : normal;
+    return magnitude == NK_E4M3_NAN ? NAN : number;
 }
 
 /* value in [0, 448] */
 static inline uint8_t e4m3_of_float(float value)
 {
     /* Below the smallest normal, 2^-6, the step is 2^-9, which is one unit in the last place of 2^14. */
-    if (value < 0x1p-6f) return (uint8_t)(bits_of_float(value + 0x1p14f) - bits_of_float(0x1p14f));
+    uint32_t subnormal = bits_of_float(value + 0x1p14f) - bits_of_float(0x1p14f);
     uint32_t bits = bits_of_float(value);
-    return (uint8_t)((((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3)));
+    uint32_t normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
+    return (uint8_t)(value < 0x1p-6f ? subnormal : normal);
 }
 
 /* Ties go to the even code: at .25, 1.25, 2.5 and 5 down, at .75, 1.75 and 3.5 up. Saturates at 6; NaN gives 0. */
@@ -55,21 +59,22 @@ static inline uint8_t e2m1_of_float(float value)
 static inline float half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7FFF;
-    if (magnitude < 0x400) return float_of_bits(sign | bits_of_float((float)magnitude * 0x1p-24f)); /* subnormal */
-    if (magnitude >= 0x7C00) return float_of_bits(sign | 0x7F800000 | (magnitude & 0x3FF) << 13);
-    return float_of_bits(sign | ((magnitude << 13) + ((127 - 15) << 23)));
+    uint32_t subnormal = bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t special = 0x7F800000 | (magnitude & 0x3FF) << 13;
+    uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
+    uint32_t number = magnitude < 0x400 ? subnormal : normal;
+    return float_of_bits(sign | (magnitude >= 0x7C00 ? special : number));
 }
 
 static inline uint16_t half_of_float(float value)
 {
-    uint32_t bits = bits_of_float(value), magnitude = bits & 0x7FFFFFFF;
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    if (magnitude > 0x7F800000) return sign | 0x7E00;  /* NaN */
-    if (magnitude >= 0x477FF000) return sign | 0x7C00; /* 65520 and above round to infinity */
-    if (magnitude < 0x38800000) { /* below 2^-14 the step is 2^-24, one unit in the last place of .5 */
-        return sign | (uint16_t)(bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f));
-    }
-    return sign | (uint16_t)((magnitude + 0xFFF + (magnitude >> 13 & 1) - ((127 - 15) << 23)) >> 13);
+    uint32_t bits = bits_of_float(value), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
+    /* Below 2^-14 the step is 2^-24, one unit in the last place of .5. */
+    uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
+    uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1) - ((127 - 15) << 23)) >> 13;
+    uint32_t number = magnitude < 0x38800000 ? subnormal : normal;
+    number = magnitude >= 0x477FF000 ? 0x7C00 : number; /* 65520 and above round to infinity */
+    return (uint16_t)(sign | (magnitude > 0x7F800000 ? 0x7E00 : number));
 }
 
 static inline float bfloat_to_float(uint16_t bfloat) { return float_of_bits((uint32_t)bfloat << 16); }
@@ -77,8 +82,8 @@ static inline float bfloat_to_float(uint16_t bfloat) { return float_of_bits((uin
 static inline uint16_t bfloat_of_float(float value)
 {
     uint32_t bits = bits_of_float(value);
-    if (isnan(value)) return (uint16_t)(bits >> 16 & 0x8000) | 0x7FC0;
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    uint32_t nan = (bits >> 16 & 0x8000) | 0x7FC0, number = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : number);
 }
 
 /* One element of an fp16, bf16 or fp32 tensor. */

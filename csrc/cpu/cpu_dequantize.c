@@ -2,18 +2,53 @@
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
+#include "cpu_path.h"
+#include "cpu_pool.h"
 
-void cpu_dequantize(const nk_dequantize_problem *p)
+#define CHUNK 1024         /* elements that stay in L1 from one step to the next */
+#define JOB_ELEMENTS 65536 /* some tens of microseconds */
+
+typedef struct dequantization {
+    const nk_dequantize_problem *problem;
+    const cpu_path *path;
+    int64_t rows; /* of a job, counted through the batch */
+} dequantization;
+
+static void store_chunk(const dequantization *d, int64_t l, int64_t row, int64_t k, int64_t count, const float *chunk)
 {
-    float global_scale = alpha_at(&p->global_scale, 0);
-    for (int64_t l = 0; l < p->l; l++) {
-        for (int64_t row = 0; row < p->rows; row++) {
-            const uint8_t *codes = operand_row(&p->q, l, row);
-            for (int64_t k = 0; k < p->k; k++) {
-                float sf = e4m3_to_float(operand_sf(&p->q, l, row, k / NK_SF_VEC, p->k / NK_SF_VEC));
-                float e2m1 = E2M1[codes[k / 2] >> (k % 2 * 4) & 15];
-                store_output(&p->out, l, row, k, e2m1 * sf * global_scale);
-            }
+    const nk_output *out = &d->problem->out;
+    uint8_t *to = out->data + l * out->batch_stride + row * out->row_stride + k * out->col_stride;
+    if (out->col_stride == (out->dtype == NK_F32 ? 4 : 2)) {
+        d->path->store(chunk, out->dtype, count, to);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        store_float(to + i * out->col_stride, out->dtype, chunk[i]);
+}
+
+static void dequantize_rows(void *context, int64_t job)
+{
+    const dequantization *d = context;
+    const nk_dequantize_problem *p = d->problem;
+    float chunk[CHUNK], global_scale[CHUNK];
+    uint8_t sf[CHUNK / NK_SF_VEC];
+    for (int64_t i = 0; i < CHUNK; i++)
+        global_scale[i] = alpha_at(&p->global_scale, 0);
+    for (int64_t i = job * d->rows; i < cpu_min((job + 1) * d->rows, p->l * p->rows); i++) {
+        int64_t l = i / p->rows, row = i % p->rows;
+        for (int64_t k = 0; k < p->k; k += CHUNK) {
+            int64_t count = cpu_min(CHUNK, p->k - k);
+            gather_sf(&p->q, l, row, k / NK_SF_VEC, count / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+            d->path->decode(operand_row(&p->q, l, row) + k / 2, sf, count / NK_SF_VEC, chunk);
+            d->path->scale(chunk, global_scale, NULL, count);
+            store_chunk(d, l, row, k, count, chunk);
         }
     }
+}
+
+void cpu_dequantize(const nk_dequantize_problem *p, cpu_means means)
+{
+    int64_t rows = p->k < JOB_ELEMENTS ? JOB_ELEMENTS / (p->k + 1) + 1 : 1;
+    dequantization d = {p, means.path, rows};
+    cpu_for_each(nk_ceil_div(p->l * p->rows, rows), means.threads, dequantize_rows, &d);
 }

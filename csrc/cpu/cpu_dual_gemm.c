@@ -1,16 +1,24 @@
 /* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k])) */
 #include "cpu_backend.h"
 
-#include "cpu_operand.h"
+#include "cpu_pool.h"
 #include "cpu_tile.h"
 
-/* One fp32 rounding of the mathematical function, to within what double-precision libm gives. */
+#include <math.h>
+
+typedef struct dual_gemm {
+    const nk_dual_gemm_problem *problem;
+    cpu_means means;
+    cpu_tiling tiling;
+} dual_gemm;
+
+/* One fp32 rounding of the mathematical function, to within what double-precision libm gives; silu has its own. */
 static float activate(nk_activation activation, float h)
 {
     double x = h;
     switch (activation) {
     case NK_SILU:
-        return (float)(x / (1 + exp(-x)));
+        break;
     case NK_GELU:
         return (float)(x / 2 * (1 + erf(x * sqrt(0.5))));
     case NK_GELU_TANH:
@@ -23,29 +31,35 @@ static float activate(nk_activation activation, float h)
     return NAN;
 }
 
-static void finish_tile(const nk_dual_gemm_problem *p, int64_t l, int64_t m0, int64_t mb, int64_t n0, int64_t nb,
-                        cpu_tile acc1, cpu_tile acc2)
+static void activate_row(const nk_dual_gemm_problem *p, const cpu_path *path, float *h, const float *u, int64_t count)
 {
-    for (int64_t i = 0; i < mb; i++) {
-        for (int64_t j = 0; j < nb; j++) {
-            float h = alpha_at(&p->alpha1, n0 + j) * acc1[i][j];
-            float u = alpha_at(&p->alpha2, n0 + j) * acc2[i][j];
-            store_output(&p->d, l, m0 + i, n0 + j, activate(p->activation, h) * u);
-        }
+    if (p->activation == NK_SILU) {
+        path->gate(h, u, count);
+        return;
     }
+    for (int64_t j = 0; j < count; j++)
+        h[j] = activate(p->activation, h[j]) * u[j];
 }
 
-void cpu_dual_gemm(const nk_dual_gemm_problem *p)
+static void run_tile(void *context, int64_t tile)
 {
-    cpu_tile acc1, acc2;
-    for (int64_t l = 0; l < p->l; l++) {
-        for (int64_t m0 = 0; m0 < p->m; m0 += CPU_TILE_M) {
-            for (int64_t n0 = 0; n0 < p->n; n0 += CPU_TILE_N) {
-                int64_t mb = cpu_min(CPU_TILE_M, p->m - m0), nb = cpu_min(CPU_TILE_N, p->n - n0);
-                cpu_accumulate(&p->a, &p->b1, l, m0, mb, n0, nb, p->k, acc1);
-                cpu_accumulate(&p->a, &p->b2, l, m0, mb, n0, nb, p->k, acc2);
-                finish_tile(p, l, m0, mb, n0, nb, acc1, acc2);
-            }
-        }
-    }
+    const dual_gemm *c = context;
+    const nk_dual_gemm_problem *p = c->problem;
+    cpu_tile_place at = cpu_tile_at(&c->tiling, tile);
+    cpu_tile h, u;
+    cpu_sum_tile(c->means, &p->a, &p->b1, p->k, at, h);
+    cpu_sum_tile(c->means, &p->a, &p->b2, p->k, at, u);
+    cpu_scale_tile(c->means.path, &p->alpha1, NULL, at, h);
+    cpu_scale_tile(c->means.path, &p->alpha2, NULL, at, u);
+    for (int64_t i = 0; i < at.mb; i++)
+        activate_row(p, c->means.path, h[i], u[i], at.nb);
+    cpu_store_tile(c->means.path, &p->d, at, h);
+}
+
+void cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means)
+{
+    double products = 2 * (double)p->l * (double)p->m * (double)p->n * (double)p->k;
+    int threads = cpu_worthwhile_threads(products, means.threads);
+    dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
+    cpu_for_each(cpu_tile_count(&c.tiling), threads, run_tile, &c);
 }

@@ -1,29 +1,32 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]) */
 #include "cpu_backend.h"
 
-#include "cpu_operand.h"
+#include "cpu_pool.h"
 #include "cpu_tile.h"
 
-static void finish_tile(const nk_gemm_problem *p, int64_t l, int64_t m0, int64_t mb, int64_t n0, int64_t nb,
-                        cpu_tile acc)
-{
-    for (int64_t i = 0; i < mb; i++) {
-        for (int64_t j = 0; j < nb; j++) {
-            store_output(&p->d, l, m0 + i, n0 + j, scale_and_add(&p->alpha, &p->bias, n0 + j, acc[i][j]));
-        }
-    }
-}
+typedef struct gemm {
+    const nk_gemm_problem *problem;
+    cpu_means means;
+    cpu_tiling tiling;
+} gemm;
 
-void cpu_gemm(const nk_gemm_problem *p)
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, cpu_tile_place at)
 {
     cpu_tile acc;
-    for (int64_t l = 0; l < p->l; l++) {
-        for (int64_t m0 = 0; m0 < p->m; m0 += CPU_TILE_M) {
-            for (int64_t n0 = 0; n0 < p->n; n0 += CPU_TILE_N) {
-                int64_t mb = cpu_min(CPU_TILE_M, p->m - m0), nb = cpu_min(CPU_TILE_N, p->n - n0);
-                cpu_accumulate(&p->a, &p->b, l, m0, mb, n0, nb, p->k, acc);
-                finish_tile(p, l, m0, mb, n0, nb, acc);
-            }
-        }
-    }
+    cpu_sum_tile(means, &p->a, &p->b, p->k, at, acc);
+    cpu_scale_tile(means.path, &p->alpha, &p->bias, at, acc);
+    cpu_store_tile(means.path, &p->d, at, acc);
+}
+
+static void run_tile(void *context, int64_t tile)
+{
+    gemm *g = context;
+    cpu_gemm_tile(g->means, g->problem, cpu_tile_at(&g->tiling, tile));
+}
+
+void cpu_gemm(const nk_gemm_problem *p, cpu_means means)
+{
+    int threads = cpu_worthwhile_threads((double)p->l * (double)p->m * (double)p->n * (double)p->k, means.threads);
+    gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
+    cpu_for_each(cpu_tile_count(&g.tiling), threads, run_tile, &g);
 }

@@ -1,7 +1,14 @@
 /* Every group is a gemm of its own; in the contiguous form, of the rows offsets[g] .. offsets[g+1]. */
 #include "cpu_backend.h"
 
-#include "../nk_format.h"
+#include "cpu_pool.h"
+#include "cpu_tile.h"
+
+typedef struct grouped {
+    const nk_grouped_gemm_problem *problem;
+    cpu_means means;
+    int threads;
+} grouped;
 
 /* `atom_row`: where a blocked sfa begins for this expert, in rows of atoms. */
 static nk_gemm_problem expert(const nk_grouped_gemm_problem *p, int64_t g, int64_t atom_row)
@@ -22,16 +29,48 @@ static nk_gemm_problem expert(const nk_grouped_gemm_problem *p, int64_t g, int64
     return gemm;
 }
 
-void cpu_grouped_gemm(const nk_grouped_gemm_problem *p)
+static int64_t rows_of(const nk_grouped_gemm_problem *p, int64_t g)
 {
+    return p->list ? p->list[g].m : p->offsets[g + 1] - p->offsets[g];
+}
+
+static cpu_tiling tiling_of(const grouped *c, int64_t g)
+{
+    const nk_grouped_gemm_problem *p = c->problem;
+    return cpu_tiling_of(p->list ? p->list[g].l : 1, rows_of(p, g), p->list ? p->list[g].n : p->all.n, c->threads);
+}
+
+/* Tiles are numbered through all groups. */
+static void run_tile(void *context, int64_t tile)
+{
+    const grouped *c = context;
+    const nk_grouped_gemm_problem *p = c->problem;
     int64_t atom_row = 0;
     for (int64_t g = 0; g < p->groups; g++) {
-        if (p->list) {
-            cpu_gemm(&p->list[g]);
-            continue;
+        cpu_tiling tiling = tiling_of(c, g);
+        int64_t tiles = cpu_tile_count(&tiling);
+        if (tile < tiles) {
+            nk_gemm_problem gemm = p->list ? p->list[g] : expert(p, g, atom_row);
+            cpu_gemm_tile(c->means, &gemm, cpu_tile_at(&tiling, tile));
+            return;
         }
-        nk_gemm_problem gemm = expert(p, g, atom_row);
-        cpu_gemm(&gemm);
-        atom_row += nk_ceil_div(gemm.m, NK_SF_ATOM_ROWS);
+        tile -= tiles;
+        atom_row += nk_ceil_div(rows_of(p, g), NK_SF_ATOM_ROWS);
     }
+}
+
+void cpu_grouped_gemm(const nk_grouped_gemm_problem *p, cpu_means means)
+{
+    double products = 0;
+    for (int64_t g = 0; g < p->groups; g++) {
+        const nk_gemm_problem *gemm = p->list ? &p->list[g] : &p->all;
+        products += (double)rows_of(p, g) * (double)gemm->n * (double)gemm->k;
+    }
+    grouped c = {p, means, cpu_worthwhile_threads(products, means.threads)};
+    int64_t tiles = 0;
+    for (int64_t g = 0; g < p->groups; g++) {
+        cpu_tiling tiling = tiling_of(&c, g);
+        tiles += cpu_tile_count(&tiling);
+    }
+    cpu_for_each(tiles, c.threads, run_tile, &c);
 }

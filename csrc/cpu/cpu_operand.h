@@ -4,29 +4,44 @@
 
 #include "cpu_convert.h"
 
+/* A hint, where the compiler knows one; any address will do. */
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
 static inline const uint8_t *operand_row(const nk_operand *o, int64_t l, int64_t row)
 {
     return o->data + l * o->batch_stride + row * o->row_stride;
 }
 
-/* Scale byte of elements 16 col .. 16 col + 15; `cols` is K/16. */
-static inline uint8_t operand_sf(const nk_operand *o, int64_t l, int64_t row, int64_t col, int64_t cols)
+/* Scale byte of elements 16 col .. 16 col + 15; `cols` is K/16. In either layout those up to the next multiple of 4
+ * follow. */
+static inline const uint8_t *operand_sf_at(const nk_operand *o, int64_t l, int64_t row, int64_t col, int64_t cols)
 {
     const uint8_t *sf = o->sf + l * o->sf_batch_stride;
-    if (o->sf_layout == NK_SF_BLOCKED) return sf[nk_sf_blocked_offset(row, col, cols)];
-    return sf[row * o->sf_row_stride + col];
+    if (o->sf_layout == NK_SF_BLOCKED) return sf + nk_sf_blocked_offset(row, col, cols);
+    return sf + row * o->sf_row_stride + col;
+}
+
+/* The scale bytes of blocks col .. col + count - 1 of a row, one after the other; `col` is a multiple of 4. */
+static inline void gather_sf(const nk_operand *o, int64_t l, int64_t row, int64_t col, int64_t count, int64_t cols,
+                             uint8_t *to)
+{
+    const uint8_t *from = operand_sf_at(o, l, row, col, cols);
+    if (o->sf_layout == NK_SF_LINEAR) {
+        memcpy(to, from, (size_t)count);
+        return;
+    }
+    for (; count >= NK_SF_ATOM_COLS; count -= NK_SF_ATOM_COLS, from += NK_SF_ATOM_BYTES, to += NK_SF_ATOM_COLS)
+        memcpy(to, from, NK_SF_ATOM_COLS);
+    memcpy(to, from, (size_t)count);
 }
 
 static inline float alpha_at(const nk_alpha *alpha, int64_t n)
 {
     return alpha->data ? alpha->data[n * alpha->stride] : alpha->value;
-}
-
-/* alpha[n] * sum + bias[n] with one rounding */
-static inline float scale_and_add(const nk_alpha *alpha, const nk_bias *bias, int64_t n, float sum)
-{
-    if (!bias->data) return alpha_at(alpha, n) * sum;
-    return fmaf(alpha_at(alpha, n), sum, load_float(bias->data + n * bias->stride, bias->dtype));
 }
 
 static inline void store_output(const nk_output *d, int64_t l, int64_t m, int64_t n, float value)

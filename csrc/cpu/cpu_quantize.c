@@ -5,84 +5,87 @@
  * The order of these fp32 operations is the contract: every backend writes the same bytes. */
 #include "cpu_backend.h"
 
-#include "../nk_math.h"
 #include "cpu_operand.h"
+#include "cpu_path.h"
+#include "cpu_pool.h"
 
 #include <float.h>
+#include <stdatomic.h>
 
-typedef struct encoder {
-    bool valid;      /* S > 0; a global scale of NaN, infinity or below 0 poisons every block */
-    float to_sf;     /* fl(S * fl(1/6)) */
-    float inverse_s; /* fl(1/S) */
-} encoder;
+#define CHUNK 1024         /* elements that stay in L1 from one step to the next */
+#define AHEAD 2048         /* elements to prefetch */
+#define JOB_ELEMENTS 65536 /* some tens of microseconds */
 
-static encoder encoder_of(float s)
+typedef struct quantization {
+    const nk_quantize_problem *problem;
+    const cpu_path *path;
+    cpu_encoder encoder;
+    int64_t rows;          /* of a job, counted through the batch */
+    _Atomic uint32_t amax; /* its bits, which order as the numbers do */
+} quantization;
+
+static cpu_encoder encoder_of(float s)
 {
-    return (encoder){.valid = s > 0, .to_sf = s * (1.0f / NK_E2M1_MAX), .inverse_s = 1.0f / s};
+    return (cpu_encoder){.valid = s > 0, .to_sf = s * (1.0f / NK_E2M1_MAX), .inverse_s = 1.0f / s};
 }
 
-static uint8_t encode_block(const encoder *e, const float x[NK_SF_VEC], uint8_t codes[NK_SF_VEC / 2])
+/* Elements k .. k + count - 1 of a row, of which the next ones are fetched meanwhile. */
+static void load_row_chunk(const quantization *q, const uint8_t *row, int64_t k, int64_t count, float chunk[CHUNK])
 {
-    float amax = 0;
-    bool poisoned = !e->valid;
-    for (int i = 0; i < NK_SF_VEC; i++) {
-        poisoned = poisoned || isnan(x[i]);
-        amax = fmaxf(amax, fabsf(x[i]));
-    }
-    memset(codes, 0, NK_SF_VEC / 2);
-    if (poisoned) return NK_E4M3_NAN;
-    uint8_t sf = e4m3_of_float(fminf(amax * e->to_sf, NK_E4M3_MAX));
-    if (sf == 0) return 0;
-
-    float to_code = fminf(1.0f / (e4m3_to_float(sf) * e->inverse_s), FLT_MAX);
-    for (int i = 0; i < NK_SF_VEC; i++) {
-        /* An infinity saturates even where to_code is 0. */
-        uint8_t code = e2m1_of_float(isinf(x[i]) ? copysignf(NK_E2M1_MAX, x[i]) : x[i] * to_code);
-        codes[i / 2] |= (uint8_t)(i % 2 ? code << 4 : code);
-    }
-    return sf;
+    nk_dtype dtype = q->problem->x_dtype;
+    int64_t size = dtype == NK_F32 ? 4 : 2;
+    for (int64_t i = 0; i < CHUNK * size; i += 64)
+        PREFETCH(row + (k + AHEAD) * size + i);
+    q->path->load(row + k * size, dtype, count, chunk);
 }
 
-/* x[l, row, k .. k + 15] */
-static void load_block(const nk_quantize_problem *p, int64_t l, int64_t row, int64_t k, float block[NK_SF_VEC])
+/* x[l, row, k .. k + count - 1] */
+static void load_chunk(const quantization *q, int64_t l, int64_t row, int64_t k, int64_t count, float chunk[CHUNK])
 {
-    int64_t size = p->x_dtype == NK_F32 ? 4 : 2;
-    const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride + k * size;
-    for (int i = 0; i < NK_SF_VEC; i++)
-        block[i] = load_float(x + i * size, p->x_dtype);
+    const nk_quantize_problem *p = q->problem;
+    load_row_chunk(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, chunk);
     if (!p->up) return;
-    const uint8_t *up = p->up + l * p->up_batch_stride + row * p->up_row_stride + k * size;
-    for (int i = 0; i < NK_SF_VEC; i++)
-        block[i] = nk_silu(block[i]) * load_float(up + i * size, p->x_dtype);
+    float up[CHUNK];
+    load_row_chunk(q, p->up + l * p->up_batch_stride + row * p->up_row_stride, k, count, up);
+    q->path->gate(chunk, up, count);
 }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The global scale                                                                                                 */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Largest finite |x|: a NaN or an infinity poisons its own block only. */
-static float finite_amax(const nk_quantize_problem *p)
+static void find_amax(void *context, int64_t job)
 {
-    float amax = 0;
-    for (int64_t l = 0; l < p->l; l++) {
-        for (int64_t row = 0; row < p->rows; row++) {
-            for (int64_t k = 0; k < p->k; k += NK_SF_VEC) {
-                float block[NK_SF_VEC];
-                load_block(p, l, row, k, block);
-                for (int i = 0; i < NK_SF_VEC; i++) {
-                    float v = fabsf(block[i]);
-                    if (v > amax && v <= FLT_MAX) amax = v;
-                }
-            }
+    quantization *q = context;
+    const nk_quantize_problem *p = q->problem;
+    float amax = 0, chunk[CHUNK];
+    for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
+        for (int64_t k = 0; k < p->k; k += CHUNK) {
+            int64_t count = cpu_min(CHUNK, p->k - k);
+            load_chunk(q, i / p->rows, i % p->rows, k, count, chunk);
+            amax = fmaxf(amax, q->path->finite_amax(chunk, count));
         }
     }
-    return amax;
+    uint32_t mine = bits_of_float(amax), known = atomic_load(&q->amax);
+    while (mine > known && !atomic_compare_exchange_weak(&q->amax, &known, mine)) {
+    }
 }
 
-static float encode_scale(const nk_quantize_problem *p)
+static float encode_scale(quantization *q, int64_t jobs, int threads)
 {
+    const nk_quantize_problem *p = q->problem;
     float s = 1.0f / alpha_at(&p->global_scale, 0);
     if (!p->amax_out) return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
-    float amax = finite_amax(p), full = NK_E2M1_MAX * NK_E4M3_MAX;
+    cpu_for_each(jobs, threads, find_amax, q);
+    float amax = float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
     *p->amax_out = amax > 0 ? amax / full : 1.0f;
     return amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
 }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Rows                                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 /* First atom row of the expert that `row` belongs to and the row within it; false where it belongs to none. */
 static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row, int64_t *in_expert)
@@ -98,30 +101,47 @@ static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row,
     return false;
 }
 
-static void quantize_row(const nk_quantize_problem *p, const encoder *e, int64_t l, int64_t row)
+/* The scale bytes of blocks col .. col + count - 1; `col` is a multiple of 4. */
+static void store_sf(const nk_quantize_problem *p, const uint8_t *from, int64_t l, int64_t row, int64_t col,
+                     int64_t count)
 {
-    uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
     uint8_t *sf = p->sf + l * p->sf_batch_stride;
-    int64_t cols = p->k / NK_SF_VEC, atom_row, in_expert;
-    bool owned = locate(p, row, &atom_row, &in_expert);
-    for (int64_t col = 0; col < cols; col++) {
-        float block[NK_SF_VEC];
-        load_block(p, l, row, col * NK_SF_VEC, block);
-        uint8_t byte = encode_block(e, block, codes + col * (NK_SF_VEC / 2));
-        if (p->layout == NK_SF_LINEAR)
-            sf[row * p->sf_row_stride + col] = byte;
-        else if (owned)
-            sf[nk_sf_blocked_offset(atom_row * NK_SF_ATOM_ROWS + in_expert, col, cols)] = byte;
+    if (p->layout == NK_SF_LINEAR) {
+        memcpy(sf + row * p->sf_row_stride + col, from, (size_t)count);
+        return;
+    }
+    int64_t atom_row, in_expert;
+    if (!locate(p, row, &atom_row, &in_expert)) return;
+    sf += nk_sf_blocked_offset(atom_row * NK_SF_ATOM_ROWS + in_expert, col, p->k / NK_SF_VEC);
+    for (; count > 0; count -= NK_SF_ATOM_COLS, from += NK_SF_ATOM_COLS, sf += NK_SF_ATOM_BYTES)
+        memcpy(sf, from, (size_t)cpu_min(NK_SF_ATOM_COLS, count));
+}
+
+static void quantize_rows(void *context, int64_t job)
+{
+    const quantization *q = context;
+    const nk_quantize_problem *p = q->problem;
+    float chunk[CHUNK];
+    uint8_t sf[CHUNK / NK_SF_VEC];
+    for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
+        int64_t l = i / p->rows, row = i % p->rows;
+        uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
+        for (int64_t k = 0; k < p->k; k += CHUNK) {
+            int64_t count = cpu_min(CHUNK, p->k - k);
+            load_chunk(q, l, row, k, count, chunk);
+            q->path->encode(&q->encoder, chunk, count / NK_SF_VEC, codes + k / 2, sf);
+            store_sf(p, sf, l, row, k / NK_SF_VEC, count / NK_SF_VEC);
+        }
     }
 }
 
-void cpu_quantize(const nk_quantize_problem *p)
+void cpu_quantize(const nk_quantize_problem *p, cpu_means means)
 {
-    encoder e = encoder_of(encode_scale(p));
+    int64_t rows = p->k < JOB_ELEMENTS ? JOB_ELEMENTS / (p->k + 1) + 1 : 1, jobs = nk_ceil_div(p->l * p->rows, rows);
+    quantization q = {.problem = p, .path = means.path, .rows = rows};
+    q.encoder = encoder_of(encode_scale(&q, jobs, means.threads));
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
-    for (int64_t l = 0; l < p->l; l++) {
-        if (p->layout == NK_SF_BLOCKED && padded) memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);
-        for (int64_t row = 0; row < p->rows; row++)
-            quantize_row(p, &e, l, row);
-    }
+    for (int64_t l = 0; p->layout == NK_SF_BLOCKED && padded && l < p->l; l++)
+        memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);
+    cpu_for_each(jobs, means.threads, quantize_rows, &q);
 }

@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-void cpu_relayout(const nk_relayout_problem *p)
+void cpu_relayout(const nk_relayout_problem *p, cpu_means means)
 {
+    (void)means;
     int64_t padded = nk_sf_padded_rows(p->rows) * nk_sf_padded_cols(p->cols);
     for (int64_t l = 0; l < p->l; l++) {
         uint8_t *linear = p->linear + l * p->linear_batch_stride;

@@ -3,7 +3,17 @@
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
+#include "cpu_pool.h"
 #include "cpu_tile.h"
+
+#define MAX_ROWS 32 /* of logits in one job */
+#define FEWEST_ROWS 8
+
+typedef struct route {
+    const nk_route_problem *problem;
+    cpu_means means;
+    int64_t rows; /* of a job */
+} route;
 
 /* Whether a key goes before another that has a lower index: ties stay with the lower one. */
 static bool beats(float key, float lower_indexed)
@@ -144,24 +154,29 @@ static void sort_by_expert(const nk_route_problem *p)
     }
 }
 
-void cpu_route(const nk_route_problem *p)
+static void route_rows(void *context, int64_t job)
 {
-    static const nk_bias no_bias = {0};
+    const route *c = context;
+    const nk_route_problem *p = c->problem;
     cpu_tile acc;
-    float logits[CPU_TILE_M][NK_MAX_EXPERTS];
-    for (int64_t m0 = 0; m0 < p->m; m0 += CPU_TILE_M) {
-        int64_t mb = cpu_min(CPU_TILE_M, p->m - m0);
-        for (int64_t n0 = 0; n0 < p->n; n0 += CPU_TILE_N) {
-            int64_t nb = cpu_min(CPU_TILE_N, p->n - n0);
-            cpu_accumulate(&p->x, &p->w, 0, m0, mb, n0, nb, p->k, acc);
-            for (int64_t i = 0; i < mb; i++) {
-                for (int64_t j = 0; j < nb; j++) {
-                    logits[i][n0 + j] = scale_and_add(&p->alpha, &no_bias, n0 + j, acc[i][j]);
-                }
-            }
-        }
-        for (int64_t i = 0; i < mb; i++)
-            route_row(p, m0 + i, logits[i]);
+    float logits[MAX_ROWS][NK_MAX_EXPERTS];
+    cpu_tile_place at = {.m0 = job * c->rows, .mb = cpu_min(c->rows, p->m - job * c->rows)};
+    for (; at.n0 < p->n; at.n0 += CPU_TILE_N) {
+        at.nb = cpu_min(CPU_TILE_N, p->n - at.n0);
+        cpu_sum_tile(c->means, &p->x, &p->w, p->k, at, acc);
+        cpu_scale_tile(c->means.path, &p->alpha, NULL, at, acc);
+        for (int64_t i = 0; i < at.mb; i++)
+            memcpy(logits[i] + at.n0, acc[i], (size_t)at.nb * sizeof acc[i][0]);
     }
+    for (int64_t i = 0; i < at.mb; i++)
+        route_row(p, at.m0 + i, logits[i]);
+}
+
+void cpu_route(const nk_route_problem *p, cpu_means means)
+{
+    int threads = cpu_worthwhile_threads((double)p->m * (double)p->n * (double)p->k, means.threads);
+    int64_t share = nk_ceil_div(p->m, threads);
+    route c = {p, means, share < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(share, MAX_ROWS)};
+    cpu_for_each(nk_ceil_div(p->m, c.rows), threads, route_rows, &c);
     if (p->counts) sort_by_expert(p);
 }

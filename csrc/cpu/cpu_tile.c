@@ -1,119 +1,83 @@
-/* Both operands NVFP4: a block of 16 products is summed in integers (2 e2m1 is a small integer), scaled by
- * sfa * sfb / 4 and added in fp32; only that last addition rounds.
- * Otherwise: every value of either operand is exact in fp32, and so is every product; the additions round. */
 #include "cpu_tile.h"
 
-#include "cpu_backend.h"
 #include "cpu_operand.h"
 
-#define BLOCKS (CPU_TILE_K / NK_SF_VEC)
+#define NARROWEST 32           /* columns */
+#define TILES_PER_THREAD 4     /* so that threads end at about the same time */
+#define WORTH_A_THREAD 500000. /* products: some ten microseconds, what waking one costs */
 
-typedef struct code_panel {
-    int16_t twice_e2m1[CPU_TILE_M][CPU_TILE_K];
-    float sf[CPU_TILE_M][BLOCKS];
-} code_panel;
-
-typedef float value_panel[CPU_TILE_M][CPU_TILE_K];
-
-_Static_assert(CPU_TILE_M == CPU_TILE_N, "one panel type serves both operands");
-
-static void decode_codes(const uint8_t *packed, int64_t count, int16_t *twice_e2m1)
+cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads)
 {
-    for (int64_t i = 0; i < count / 2; i++) {
-        twice_e2m1[2 * i] = TWICE_E2M1[packed[i] & 15];
-        twice_e2m1[2 * i + 1] = TWICE_E2M1[packed[i] >> 4];
-    }
+    cpu_tiling tiling = {l, m, n, CPU_TILE_N};
+    while (threads > 1 && tiling.tile_n > NARROWEST && cpu_tile_count(&tiling) < TILES_PER_THREAD * threads)
+        tiling.tile_n /= 2;
+    return tiling;
 }
 
-static void load_codes(const nk_operand *o, int64_t l, int64_t row0, int64_t rows, int64_t k0, int64_t kb, int64_t k,
-                       code_panel *panel)
+int64_t cpu_tile_count(const cpu_tiling *t)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        decode_codes(operand_row(o, l, row0 + r) + k0 / 2, kb, panel->twice_e2m1[r]);
-        for (int64_t block = 0; block < kb / NK_SF_VEC; block++) {
-            panel->sf[r][block] = e4m3_to_float(operand_sf(o, l, row0 + r, k0 / NK_SF_VEC + block, k / NK_SF_VEC));
+    return t->l * nk_ceil_div(t->m, CPU_TILE_M) * nk_ceil_div(t->n, t->tile_n);
+}
+
+/* Tiles of the same columns follow each other. */
+cpu_tile_place cpu_tile_at(const cpu_tiling *t, int64_t tile)
+{
+    int64_t down = nk_ceil_div(t->m, CPU_TILE_M), across = nk_ceil_div(t->n, t->tile_n);
+    int64_t m0 = tile % down * CPU_TILE_M, n0 = tile / down % across * t->tile_n;
+    return (cpu_tile_place){
+        .l = tile / down / across,
+        .m0 = m0,
+        .mb = cpu_min(CPU_TILE_M, t->m - m0),
+        .n0 = n0,
+        .nb = cpu_min(t->tile_n, t->n - n0),
+    };
+}
+
+int cpu_worthwhile_threads(double products, int threads)
+{
+    double most = products / WORTH_A_THREAD;
+    return most < 1 ? 1 : most < threads ? (int)most : threads;
+}
+
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at, cpu_tile acc)
+{
+    cpu_product product = {.a = a, .b = b, .l = at.l, .m0 = at.m0, .mb = at.mb, .n0 = at.n0, .nb = at.nb, .k = k};
+    if (at.mb == 1 && b->dtype == NK_E2M1X2 && !means.batch_invariant && means.path->multiply_vector)
+        means.path->multiply_vector(&product, acc[0]);
+    else
+        means.path->accumulate(&product, acc);
+}
+
+void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_place at, cpu_tile acc)
+{
+    float factor[CPU_TILE_N], addend[CPU_TILE_N];
+    bool biased = bias && bias->data;
+    for (int64_t j = 0; j < at.nb; j++) {
+        factor[j] = alpha_at(alpha, at.n0 + j);
+        if (biased) addend[j] = load_float(bias->data + (at.n0 + j) * bias->stride, bias->dtype);
+    }
+    for (int64_t i = 0; i < at.mb; i++)
+        path->scale(acc[i], factor, biased ? addend : NULL, at.nb);
+}
+
+void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_place at, cpu_tile acc)
+{
+    int64_t size = d->dtype == NK_F32 ? 4 : 2;
+    uint8_t *to = d->data + at.l * d->batch_stride + at.m0 * d->row_stride + at.n0 * d->col_stride;
+    if (d->col_stride == size || at.nb == 1) {
+        for (int64_t i = 0; i < at.mb; i++)
+            path->store(acc[i], d->dtype, at.nb, to + i * d->row_stride);
+        return;
+    }
+    for (int64_t j = 0; j < at.nb; j++) {
+        float column[CPU_TILE_M];
+        for (int64_t i = 0; i < at.mb; i++)
+            column[i] = acc[i][j];
+        if (d->row_stride == size) {
+            path->store(column, d->dtype, at.mb, to + j * d->col_stride);
+        } else {
+            for (int64_t i = 0; i < at.mb; i++)
+                store_float(to + i * d->row_stride + j * d->col_stride, d->dtype, column[i]);
         }
     }
-}
-
-static void load_values(const nk_operand *o, int64_t l, int64_t row0, int64_t rows, int64_t k0, int64_t kb, int64_t k,
-                        value_panel panel)
-{
-    for (int64_t r = 0; r < rows; r++) {
-        const uint8_t *row = operand_row(o, l, row0 + r);
-        if (o->dtype != NK_E2M1X2) {
-            for (int64_t i = 0; i < kb; i++)
-                panel[r][i] = load_float(row + (k0 + i) * o->k_stride, o->dtype);
-            continue;
-        }
-        int16_t twice_e2m1[CPU_TILE_K];
-        decode_codes(row + k0 / 2, kb, twice_e2m1);
-        for (int64_t i = 0; i < kb; i++) {
-            uint8_t sf = operand_sf(o, l, row0 + r, (k0 + i) / NK_SF_VEC, k / NK_SF_VEC);
-            panel[r][i] = (float)twice_e2m1[i] * (0.5f * e4m3_to_float(sf));
-        }
-    }
-}
-
-static float dot_codes(const int16_t *a, const float *sfa, const int16_t *b, const float *sfb, int64_t kb, float sum)
-{
-    for (int64_t block = 0; block < kb / NK_SF_VEC; block++) {
-        int32_t dot = 0;
-        for (int i = 0; i < NK_SF_VEC; i++)
-            dot += a[block * NK_SF_VEC + i] * b[block * NK_SF_VEC + i];
-        sum += (float)dot * (0.25f * sfa[block] * sfb[block]);
-    }
-    return sum;
-}
-
-static float dot_values(const float *a, const float *b, int64_t kb, float sum)
-{
-    float lanes[NK_SF_VEC] = {0}; /* independent sums, so that compilers can use vectors */
-    for (int64_t i = 0; i < kb; i += NK_SF_VEC) {
-        for (int lane = 0; lane < NK_SF_VEC; lane++)
-            lanes[lane] += a[i + lane] * b[i + lane];
-    }
-    for (int lane = 0; lane < NK_SF_VEC; lane++)
-        sum += lanes[lane];
-    return sum;
-}
-
-static void accumulate_codes(const nk_operand *a, const nk_operand *b, int64_t l, int64_t m0, int64_t mb, int64_t n0,
-                             int64_t nb, int64_t k, cpu_tile acc)
-{
-    code_panel pa, pb;
-    for (int64_t k0 = 0; k0 < k; k0 += CPU_TILE_K) {
-        int64_t kb = cpu_min(CPU_TILE_K, k - k0);
-        load_codes(a, l, m0, mb, k0, kb, k, &pa);
-        load_codes(b, l, n0, nb, k0, kb, k, &pb);
-        for (int64_t i = 0; i < mb; i++) {
-            for (int64_t j = 0; j < nb; j++) {
-                acc[i][j] = dot_codes(pa.twice_e2m1[i], pa.sf[i], pb.twice_e2m1[j], pb.sf[j], kb, acc[i][j]);
-            }
-        }
-    }
-}
-
-static void accumulate_values(const nk_operand *a, const nk_operand *b, int64_t l, int64_t m0, int64_t mb, int64_t n0,
-                              int64_t nb, int64_t k, cpu_tile acc)
-{
-    value_panel pa, pb;
-    for (int64_t k0 = 0; k0 < k; k0 += CPU_TILE_K) {
-        int64_t kb = cpu_min(CPU_TILE_K, k - k0);
-        load_values(a, l, m0, mb, k0, kb, k, pa);
-        load_values(b, l, n0, nb, k0, kb, k, pb);
-        for (int64_t i = 0; i < mb; i++) {
-            for (int64_t j = 0; j < nb; j++)
-                acc[i][j] = dot_values(pa[i], pb[j], kb, acc[i][j]);
-        }
-    }
-}
-
-void cpu_accumulate(const nk_operand *a, const nk_operand *b, int64_t l, int64_t m0, int64_t mb, int64_t n0, int64_t nb,
-                    int64_t k, cpu_tile acc)
-{
-    for (int64_t i = 0; i < mb; i++)
-        memset(acc[i], 0, (size_t)nb * sizeof acc[i][0]);
-    bool codes = a->dtype == NK_E2M1X2 && b->dtype == NK_E2M1X2;
-    (codes ? accumulate_codes : accumulate_values)(a, b, l, m0, mb, n0, nb, k, acc);
 }

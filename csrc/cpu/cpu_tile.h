@@ -1,18 +1,34 @@
-/* Sums over K for one tile of A B^T, which every matrix operator is made of. */
+/* The tiles that every matrix operator is made of, and how they leave. */
 #ifndef NK_CPU_TILE_H
 #define NK_CPU_TILE_H
 
-#include "../nk_problem.h"
+#include "cpu_path.h"
 
-#define CPU_TILE_M 32
-#define CPU_TILE_N 32
-#define CPU_TILE_K 512 /* elements decoded at a time: two panels fit a core's L2 */
+/* [L, M, N] in tiles: what a loop over them needs to know. */
+typedef struct cpu_tiling {
+    int64_t l, m, n, tile_n;
+} cpu_tiling;
 
-typedef float cpu_tile[CPU_TILE_M][CPU_TILE_N];
+typedef struct cpu_tile_place {
+    int64_t l, m0, mb, n0, nb;
+} cpu_tile_place;
 
-/* acc[i][j] = sum_k A[l, m0 + i, k] B[l, n0 + j, k] for i < mb, j < nb. One element's sum does not depend on which tile
- * it is in, so a row's result does not depend on the rest of the batch. */
-void cpu_accumulate(const nk_operand *a, const nk_operand *b, int64_t l, int64_t m0, int64_t mb, int64_t n0, int64_t nb,
-                    int64_t k, cpu_tile acc);
+/* Narrower tiles where there would be too few for `threads`. */
+cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads);
+int64_t cpu_tile_count(const cpu_tiling *tiling);
+cpu_tile_place cpu_tile_at(const cpu_tiling *tiling, int64_t tile);
+
+/* How many of `threads` a product of so many multiplications is worth. */
+int cpu_worthwhile_threads(double products, int threads);
+
+/* acc = sum_k A B^T */
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at,
+                  cpu_tile acc);
+
+/* acc = alpha acc + bias, rounded once; `bias` may be NULL. */
+void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_place at, cpu_tile acc);
+
+/* d = convert(acc); acc is lost. */
+void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_place at, cpu_tile acc);
 
 #endif

@@ -1,0 +1,37 @@
+#include "cpu_path.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* In order of preference. */
+static const cpu_path *const table[] = {
+#ifdef CPU_X86
+    &cpu_path_avx512_vnni,
+    &cpu_path_avx512_bw,
+    &cpu_path_avx2,
+#endif
+    &cpu_path_scalar,
+};
+#define ROWS (sizeof table / sizeof table[0])
+
+static bool is_named(const cpu_path *path, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(path->name, name, length) == 0 && (path->name[length] == 0 || path->name[length] == '-');
+}
+
+nk_status cpu_path_pick(const cpu_path **path)
+{
+    const char *forced = getenv("NVFP4KERN_CPU");
+    if (forced && !*forced) forced = NULL;
+    bool known = false;
+    for (size_t i = 0; i < ROWS; i++) {
+        if (forced && !is_named(table[i], forced)) continue;
+        known = true;
+        if (!table[i]->available()) continue;
+        *path = table[i];
+        return NK_OK;
+    }
+    NK_CHECK(known, NK_BACKEND_ERROR, "NVFP4KERN_CPU: '%s', expected scalar, avx2 or avx512", forced);
+    return nk_fail(NK_BACKEND_ERROR, "NVFP4KERN_CPU: this processor cannot run '%s'", forced);
+}

@@ -1,0 +1,72 @@
+/* A path is one way to compute: portable C, or the instructions that some processors have. All paths have one interface
+ * and one meaning; the scalar one is the specification. */
+#ifndef NK_CPU_PATH_H
+#define NK_CPU_PATH_H
+
+#include "../nk_format.h"
+#include "../nk_problem.h"
+
+#include <stdbool.h>
+
+#define CPU_TILE_M 128
+#define CPU_TILE_N 128
+
+typedef float cpu_tile[CPU_TILE_M][CPU_TILE_N];
+
+/* sum_k A[l, m, k] B[l, n, k] for the `mb` rows from m0 and the `nb` columns from n0. */
+typedef struct cpu_product {
+    const nk_operand *a, *b;
+    int64_t l, m0, mb, n0, nb, k;
+} cpu_product;
+
+/* How quantize encodes, from the global scale (cpu_quantize.c). */
+typedef struct cpu_encoder {
+    bool valid;      /* S > 0; a global scale of NaN, infinity or below 0 poisons every block */
+    float to_sf;     /* fl(S * fl(1/6)) */
+    float inverse_s; /* fl(1/S) */
+} cpu_encoder;
+
+typedef struct cpu_path {
+    const char *name; /* what NVFP4KERN_CPU says: all of it, or the part before a dash */
+    const char *why;  /* for explain */
+    bool (*available)(void);
+
+    /* The sums of one tile. One element's sum does not depend on which tile it is in, so a row's result does not depend
+     * on the rest of the batch. acc may get anything outside mb x nb. */
+    void (*accumulate)(const cpu_product *product, cpu_tile acc);
+
+    /* For NVFP4 B, the same for one row (mb = 1) in an order of its own, read as memory likes best; NULL: none. */
+    void (*multiply_vector)(const cpu_product *product, float *sums);
+
+    /* Rows of `count` elements. `scale`: v = alpha v + bias, rounded once (bias NULL: alpha v). `gate`: v = silu(v) up,
+     * two roundings, silu as nk_math.h has it. */
+    void (*load)(const uint8_t *from, nk_dtype dtype, int64_t count, float *to);
+    void (*store)(const float *from, nk_dtype dtype, int64_t count, uint8_t *to);
+    void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
+    void (*gate)(float *values, const float *up, int64_t count);
+    float (*finite_amax)(const float *values, int64_t count);
+
+    /* Rows of `blocks` blocks of 16 elements. `decode`: e2m1 * sf. */
+    void (*encode)(const cpu_encoder *encoder, const float *values, int64_t blocks, uint8_t *codes, uint8_t *sf);
+    void (*decode)(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values);
+} cpu_path;
+
+extern const cpu_path cpu_path_scalar;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define CPU_X86 1
+extern const cpu_path cpu_path_avx2, cpu_path_avx512_bw, cpu_path_avx512_vnni;
+#endif
+
+/* The best path of this processor, or the one that NVFP4KERN_CPU names. */
+nk_status cpu_path_pick(const cpu_path **path);
+
+/* What an operator computes with. */
+typedef struct cpu_means {
+    const cpu_path *path;
+    int threads;
+    bool batch_invariant; /* NVFP4KERN_BATCH_INVARIANT=1: one order for all sums */
+} cpu_means;
+
+static inline int64_t cpu_min(int64_t x, int64_t y) { return x < y ? x : y; }
+
+#endif

@@ -1,0 +1,190 @@
+/* The specification, in portable C.
+ * Both operands NVFP4: a block of 16 products is summed in integers (2 e2m1 is a small integer), scaled by
+ * sfa * sfb / 4 and added in fp32; only that last addition rounds.
+ * Otherwise: every value of either operand is exact in fp32, and so is every product; the additions round. */
+#include "cpu_operand.h"
+
+#define CPU_TARGET
+#include "cpu_rows.h"
+
+#include <float.h>
+
+#define PANEL_ROWS 32
+#define PANEL_K 512 /* elements decoded at a time: two panels fit a core's L2 */
+#define BLOCKS (PANEL_K / NK_SF_VEC)
+
+typedef struct code_panel {
+    int16_t twice_e2m1[PANEL_ROWS][PANEL_K];
+    float sf[PANEL_ROWS][BLOCKS];
+} code_panel;
+
+typedef float value_panel[PANEL_ROWS][PANEL_K];
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Rows of blocks                                                                                                   */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static float finite_amax_row(const float *values, int64_t count)
+{
+    float amax = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float v = fabsf(values[i]);
+        if (v > amax && v <= FLT_MAX) amax = v;
+    }
+    return amax;
+}
+
+static uint8_t encode_block(const cpu_encoder *e, const float x[NK_SF_VEC], uint8_t codes[NK_SF_VEC / 2])
+{
+    float amax = 0;
+    bool poisoned = !e->valid;
+    for (int i = 0; i < NK_SF_VEC; i++) {
+        poisoned = poisoned || isnan(x[i]);
+        amax = fmaxf(amax, fabsf(x[i]));
+    }
+    memset(codes, 0, NK_SF_VEC / 2);
+    if (poisoned) return NK_E4M3_NAN;
+    uint8_t sf = e4m3_of_float(fminf(amax * e->to_sf, NK_E4M3_MAX));
+    if (sf == 0) return 0;
+
+    float to_code = fminf(1.0f / (e4m3_to_float(sf) * e->inverse_s), FLT_MAX);
+    for (int i = 0; i < NK_SF_VEC; i++) {
+        /* An infinity saturates even where to_code is 0. */
+        uint8_t code = e2m1_of_float(isinf(x[i]) ? copysignf(NK_E2M1_MAX, x[i]) : x[i] * to_code);
+        codes[i / 2] |= (uint8_t)(i % 2 ? code << 4 : code);
+    }
+    return sf;
+}
+
+static void encode_row(const cpu_encoder *e, const float *values, int64_t blocks, uint8_t *codes, uint8_t *sf)
+{
+    for (int64_t b = 0; b < blocks; b++)
+        sf[b] = encode_block(e, values + b * NK_SF_VEC, codes + b * (NK_SF_VEC / 2));
+}
+
+static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)
+{
+    for (int64_t b = 0; b < blocks; b++) {
+        float scale = e4m3_to_float(sf[b]);
+        for (int i = 0; i < NK_SF_VEC; i++)
+            values[b * NK_SF_VEC + i] = E2M1[codes[b * (NK_SF_VEC / 2) + i / 2] >> (i % 2 * 4) & 15] * scale;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Sums                                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static void decode_codes(const uint8_t *packed, int64_t count, int16_t *twice_e2m1)
+{
+    for (int64_t i = 0; i < count / 2; i++) {
+        twice_e2m1[2 * i] = TWICE_E2M1[packed[i] & 15];
+        twice_e2m1[2 * i + 1] = TWICE_E2M1[packed[i] >> 4];
+    }
+}
+
+/* Rows row0 .. row0 + rows - 1 of an operand, elements k0 .. k0 + kb - 1 */
+typedef struct part {
+    const nk_operand *operand;
+    int64_t l, row0, rows, k0, kb, k;
+} part;
+
+static void load_codes(const part *p, code_panel *panel)
+{
+    uint8_t sf[BLOCKS];
+    for (int64_t r = 0; r < p->rows; r++) {
+        decode_codes(operand_row(p->operand, p->l, p->row0 + r) + p->k0 / 2, p->kb, panel->twice_e2m1[r]);
+        gather_sf(p->operand, p->l, p->row0 + r, p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+        for (int64_t block = 0; block < p->kb / NK_SF_VEC; block++)
+            panel->sf[r][block] = e4m3_to_float(sf[block]);
+    }
+}
+
+static void load_values(const part *p, value_panel panel)
+{
+    uint8_t sf[BLOCKS];
+    for (int64_t r = 0; r < p->rows; r++) {
+        const nk_operand *o = p->operand;
+        const uint8_t *row = operand_row(o, p->l, p->row0 + r);
+        if (o->dtype == NK_E2M1X2) {
+            gather_sf(o, p->l, p->row0 + r, p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+            decode_row(row + p->k0 / 2, sf, p->kb / NK_SF_VEC, panel[r]);
+        } else {
+            load_strided(row + p->k0 * o->k_stride, o->dtype, o->k_stride, p->kb, panel[r]);
+        }
+    }
+}
+
+static float dot_codes(const int16_t *a, const float *sfa, const int16_t *b, const float *sfb, int64_t kb, float sum)
+{
+    for (int64_t block = 0; block < kb / NK_SF_VEC; block++) {
+        int32_t dot = 0;
+        for (int i = 0; i < NK_SF_VEC; i++)
+            dot += a[block * NK_SF_VEC + i] * b[block * NK_SF_VEC + i];
+        sum += (float)dot * (0.25f * sfa[block] * sfb[block]);
+    }
+    return sum;
+}
+
+static float dot_values(const float *a, const float *b, int64_t kb, float sum)
+{
+    float lanes[NK_SF_VEC] = {0}; /* independent sums, so that compilers can use vectors */
+    for (int64_t i = 0; i < kb; i += NK_SF_VEC) {
+        for (int lane = 0; lane < NK_SF_VEC; lane++)
+            lanes[lane] += a[i + lane] * b[i + lane];
+    }
+    for (int lane = 0; lane < NK_SF_VEC; lane++)
+        sum += lanes[lane];
+    return sum;
+}
+
+static void add_codes(const part *a, const part *b, cpu_tile acc, int64_t i0, int64_t j0)
+{
+    code_panel pa, pb;
+    load_codes(a, &pa);
+    load_codes(b, &pb);
+    for (int64_t i = 0; i < a->rows; i++) {
+        for (int64_t j = 0; j < b->rows; j++) {
+            float *sum = &acc[i0 + i][j0 + j];
+            *sum = dot_codes(pa.twice_e2m1[i], pa.sf[i], pb.twice_e2m1[j], pb.sf[j], a->kb, *sum);
+        }
+    }
+}
+
+static void add_values(const part *a, const part *b, cpu_tile acc, int64_t i0, int64_t j0)
+{
+    value_panel pa, pb;
+    load_values(a, pa);
+    load_values(b, pb);
+    for (int64_t i = 0; i < a->rows; i++) {
+        for (int64_t j = 0; j < b->rows; j++)
+            acc[i0 + i][j0 + j] = dot_values(pa[i], pb[j], a->kb, acc[i0 + i][j0 + j]);
+    }
+}
+
+static void accumulate(const cpu_product *p, cpu_tile acc)
+{
+    bool codes = p->a->dtype == NK_E2M1X2 && p->b->dtype == NK_E2M1X2;
+    for (int64_t i = 0; i < p->mb; i++)
+        memset(acc[i], 0, (size_t)p->nb * sizeof acc[i][0]);
+    for (int64_t i0 = 0; i0 < p->mb; i0 += PANEL_ROWS) {
+        for (int64_t j0 = 0; j0 < p->nb; j0 += PANEL_ROWS) {
+            for (int64_t k0 = 0; k0 < p->k; k0 += PANEL_K) {
+                int64_t kb = cpu_min(PANEL_K, p->k - k0);
+                part a = {p->a, p->l, p->m0 + i0, cpu_min(PANEL_ROWS, p->mb - i0), k0, kb, p->k};
+                part b = {p->b, p->l, p->n0 + j0, cpu_min(PANEL_ROWS, p->nb - j0), k0, kb, p->k};
+                (codes ? add_codes : add_values)(&a, &b, acc, i0, j0);
+            }
+        }
+    }
+}
+
+static bool available(void) { return true; }
+
+const cpu_path cpu_path_scalar = {
+    .name = "scalar",
+    .why = "CPU tensors; portable C, the specification",
+    .available = available,
+    .accumulate = accumulate,
+    CPU_ROWS,
+};
