@@ -1,0 +1,46 @@
+/* Between the num_ files: codes, NaN and subnormals of a format. */
+#ifndef PTXSIM_NUM_ROUND_H
+#define PTXSIM_NUM_ROUND_H
+
+#include "num_float.h"
+
+#include <string.h>
+
+static inline uint64_t num_mask(int bits) { return bits >= 64 ? UINT64_MAX : (UINT64_C(1) << bits) - 1; }
+
+static inline double num_double(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t num_double_bits(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float num_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t num_float_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+uint64_t num_nan(num_format format);
+uint64_t num_sign_bit(num_format format);
+bool num_is_nan(num_format format, uint64_t x);
+bool num_is_subnormal(num_format format, uint64_t x);
+/* A subnormal becomes a zero of its sign. */
+uint64_t num_flush(num_format format, uint64_t x);
+
+#endif
