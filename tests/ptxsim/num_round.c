@@ -38,6 +38,7 @@ static const layout LAYOUTS[NUM_FORMATS] = {
 
 int num_bits(num_format format) { return LAYOUTS[format].bits; }
 int num_lane_bits(num_format format) { return LAYOUTS[format].lane_bits; }
+int num_mantissa_bits(num_format format) { return LAYOUTS[format].mantissa; }
 uint64_t num_nan(num_format format) { return LAYOUTS[format].nan; }
 
 uint64_t num_sign_bit(num_format format) { return format == NUM_UE8M0 ? 0 : UINT64_C(1) << (LAYOUTS[format].bits - 1); }
@@ -58,6 +59,21 @@ bool num_is_subnormal(num_format format, uint64_t x)
 }
 
 uint64_t num_flush(num_format format, uint64_t x) { return num_is_subnormal(format, x) ? x & num_sign_bit(format) : x; }
+
+num_parts num_unpack(num_format format, uint64_t x)
+{
+    const layout *f = &LAYOUTS[format];
+    uint64_t sign = x & num_sign_bit(format);
+    uint64_t magnitude = ((x & num_mask(f->bits)) ^ sign) >> f->unused;
+    int field = (int)(magnitude >> f->mantissa);
+    bool leading = field || format == NUM_UE8M0;
+    return (num_parts){
+        .negative = sign != 0,
+        .special = magnitude > f->max_finite,
+        .exponent = (leading ? field : 1) - f->bias,
+        .significand = (magnitude & num_mask(f->mantissa)) | (uint64_t)leading << f->mantissa,
+    };
+}
 
 double num_value(num_format format, uint64_t x)
 {

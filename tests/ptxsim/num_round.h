@@ -36,6 +36,16 @@ static inline uint32_t num_float_bits(float value)
     return bits;
 }
 
+/* A code taken apart: (-1)^negative * significand * 2^(exponent - num_mantissa_bits); subnormals keep the format's
+ * smallest exponent. `special`: infinity or NaN. */
+typedef struct {
+    bool negative, special;
+    int exponent;
+    uint64_t significand;
+} num_parts;
+
+num_parts num_unpack(num_format format, uint64_t x);
+int num_mantissa_bits(num_format format);
 uint64_t num_nan(num_format format);
 uint64_t num_sign_bit(num_format format);
 bool num_is_nan(num_format format, uint64_t x);
