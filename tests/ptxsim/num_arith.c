@@ -178,7 +178,7 @@ uint64_t num_arith(num_op op, num_format format, uint64_t a, uint64_t b, uint64_
     if (op == NUM_ABS) return a & ~sign;
     if (op == NUM_NEG) return a ^ sign;
     if (op == NUM_COPYSIGN) return (a & sign) | (b & ~sign);
-    double x = num_value(format, a), y = num_value(format, b), z = num_value(format, c);
+    double x = num_value(format, a), y = num_value(format, b), z = op == NUM_FMA ? num_value(format, c) : 0;
     if (op >= NUM_DIV_APPROX) {
         mode.round = NUM_RN;
         return num_from_value(format, approximated(op, x, y), mode);

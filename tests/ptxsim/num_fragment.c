@@ -38,25 +38,25 @@ num_position num_wgmma_a_position(int bits, int thread, int i)
 
 enum { WARP = 32, TILE_M = 16, TILE_N = 8, MAX_K = 32 };
 
-/* Element i of registers that hold elements of `bits`. */
-static uint32_t element(const uint32_t *registers, int bits, int i)
+/* The elements of one register to consecutive places. */
+static void spread(uint32_t word, int bits, uint32_t *out)
 {
-    int each = 32 / bits;
-    return (uint32_t)(registers[i / each] >> (bits * (i % each)) & num_mask(bits));
+    uint32_t mask = (uint32_t)num_mask(bits);
+    for (int e = 0; e < 32 / bits; e++)
+        out[e] = word >> (bits * e) & mask;
 }
 
-static void gather_operands(int bits, int k, const uint32_t *a, const uint32_t *b, uint32_t a_tile[TILE_M][MAX_K],
-                            uint32_t b_tile[TILE_N][MAX_K])
+static void gather_operands(int bits, int k, const uint32_t *a, const uint32_t *b, uint32_t *a_tile, uint32_t *b_tile)
 {
-    int each = 32 / bits, a_count = k / 2, b_count = k / 4;
+    int each = 32 / bits, a_regs = k / 2 / each, b_regs = k / 4 / each;
     for (int lane = 0; lane < WARP; lane++) {
-        for (int i = 0; i < a_count; i++) {
-            num_position at = num_mma_a_position(bits, lane, i);
-            a_tile[at.row][at.col] = element(a + lane * a_count / each, bits, i);
+        for (int reg = 0; reg < a_regs; reg++) {
+            num_position at = num_mma_a_position(bits, lane, reg * each);
+            spread(a[lane * a_regs + reg], bits, a_tile + at.row * k + at.col);
         }
-        for (int i = 0; i < b_count; i++) {
-            num_position at = num_mma_b_position(bits, lane, i);
-            b_tile[at.col][at.row] = element(b + lane * b_count / each, bits, i);
+        for (int reg = 0; reg < b_regs; reg++) {
+            num_position at = num_mma_b_position(bits, lane, reg * each);
+            spread(b[lane * b_regs + reg], bits, b_tile + at.col * k + at.row);
         }
     }
 }
@@ -64,24 +64,16 @@ static void gather_operands(int bits, int k, const uint32_t *a, const uint32_t *
 void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
                   const uint32_t *a, const uint32_t *b, const uint32_t *c, uint32_t *d)
 {
-    uint32_t a_tile[TILE_M][MAX_K], b_tile[TILE_N][MAX_K], d_tile[TILE_M][TILE_N];
-    int bits = num_bits(a_format) <= 8 ? 8 : num_bits(a_format), d_bits = num_bits(d_format), d_regs = d_bits / 8;
-    gather_operands(bits, k, a, b, a_tile, b_tile);
-    uint32_t a_dense[TILE_M * MAX_K], b_dense[TILE_N * MAX_K];
-    for (int i = 0; i < TILE_M * k; i++)
-        a_dense[i] = a_tile[i / k][i % k];
-    for (int i = 0; i < TILE_N * k; i++)
-        b_dense[i] = b_tile[i / k][i % k];
-    for (int i = 0; i < WARP * 4; i++) {
-        num_position at = num_mma_d_position(i / 4, i % 4);
-        d_tile[at.row][at.col] = element(c + i / 4 * d_regs, d_bits, i % 4);
+    uint32_t a_tile[TILE_M * MAX_K], b_tile[TILE_N * MAX_K], d_tile[TILE_M][TILE_N];
+    gather_operands(num_bits(a_format) <= 8 ? 8 : num_bits(a_format), k, a, b, a_tile, b_tile);
+    int bits = num_bits(d_format), each = 32 / bits, regs = 4 / each;
+    for (int reg = 0; reg < WARP * regs; reg++) {
+        num_position at = num_mma_d_position(reg / regs, reg % regs * each);
+        spread(c[reg], bits, &d_tile[at.row][at.col]);
     }
-    num_mma(model, a_format, b_format, d_format, TILE_M, TILE_N, k, a_dense, b_dense, d_tile[0]);
-    for (int i = 0; i < WARP * d_regs; i++)
-        d[i] = 0;
-    for (int i = 0; i < WARP * 4; i++) {
-        num_position at = num_mma_d_position(i / 4, i % 4);
-        int each = 32 / d_bits;
-        d[i / 4 * d_regs + i % 4 / each] |= d_tile[at.row][at.col] << (d_bits * (i % 4 % each));
+    num_mma(model, a_format, b_format, d_format, TILE_M, TILE_N, k, a_tile, b_tile, d_tile[0]);
+    for (int reg = 0; reg < WARP * regs; reg++) {
+        num_position at = num_mma_d_position(reg / regs, reg % regs * each);
+        d[reg] = d_tile[at.row][at.col] | (each == 2 ? d_tile[at.row][at.col + 1] << 16 : 0);
     }
 }

@@ -27,6 +27,9 @@ const num_mma_model *num_mma_model_of(int arch)
 
 enum { LANES = 8, NO_EXPONENT = -8192 }; /* a zero: never the largest exponent */
 
+typedef int32_t lanes __attribute__((vector_size(4 * LANES)));
+typedef uint32_t unsigned_lanes __attribute__((vector_size(4 * LANES)));
+
 typedef struct {
     int32_t significand[NUM_MMA_MAX_K];
     int32_t exponent[NUM_MMA_MAX_K];
@@ -34,10 +37,39 @@ typedef struct {
 } row_of_a;
 
 typedef struct {
-    int32_t significand[NUM_MMA_MAX_K][LANES];
-    int32_t exponent[NUM_MMA_MAX_K][LANES];
+    lanes significand[NUM_MMA_MAX_K];
+    lanes exponent[NUM_MMA_MAX_K];
     bool special;
 } columns_of_b;
+
+/* A format's fields, at hand for a loop. */
+typedef struct {
+    int32_t mantissa, bias, sign, fields, unused;
+    uint32_t special; /* the first magnitude that is no number */
+} decoder;
+
+static decoder decoder_of(num_format format)
+{
+    int bits = num_bits(format), unused = num_unused_bits(format), mantissa = num_mantissa_bits(format);
+    return (decoder){
+        .mantissa = mantissa,
+        .bias = num_bias(format),
+        .sign = bits - unused - 1,
+        .fields = (1 << (bits - unused - 1 - mantissa)) - 1,
+        .unused = unused,
+        .special = (uint32_t)num_max_finite(format) + 1,
+    };
+}
+
+static inline bool decode(const decoder *f, uint32_t code, int32_t *significand, int32_t *exponent)
+{
+    code >>= f->unused;
+    int32_t field = (int32_t)(code >> f->mantissa) & f->fields, leading = 1 << f->mantissa;
+    int32_t magnitude = ((int32_t)code & (leading - 1)) | (field ? leading : 0);
+    *exponent = magnitude ? (field ? field : 1) - f->bias : NO_EXPONENT;
+    *significand = code >> f->sign & 1 ? -magnitude : magnitude;
+    return (code & ((1U << f->sign) - 1)) >= f->special;
+}
 
 /* What a step needs to know of the instruction. */
 typedef struct {
@@ -48,16 +80,8 @@ typedef struct {
     int min_exponent;
     int result_bits; /* f32: fraction bits of the result */
     num_format d_format;
-    int d_mantissa, d_bias;
+    decoder c;
 } step_rules;
-
-static bool unpack(num_format format, uint64_t x, int32_t *significand, int32_t *exponent)
-{
-    num_parts parts = num_unpack(format, x);
-    *significand = parts.negative ? -(int32_t)parts.significand : (int32_t)parts.significand;
-    *exponent = parts.significand ? parts.exponent : NO_EXPONENT;
-    return parts.special;
-}
 
 static bool is_special(const step_rules *rules, uint32_t d)
 {
@@ -92,55 +116,33 @@ static inline uint32_t rounded_f32(const step_rules *rules, int64_t sum, int exp
     return num_float_bits((float)num_double(bits & ~num_mask(29))); /* truncated to 23, so the cast is exact too */
 }
 
-typedef struct {
-    int32_t significand[LANES], exponent[LANES];
-} lanes_of_c;
-
-static inline lanes_of_c load_c(const step_rules *rules, const uint32_t *d)
-{
-    lanes_of_c c;
-    uint32_t fraction = (1U << rules->d_mantissa) - 1;
-    int32_t fields = rules->d_format == NUM_F16 ? 31 : 255, sign = rules->d_format == NUM_F16 ? 15 : 31;
-    for (int j = 0; j < LANES; j++) {
-        int32_t field = (int32_t)(d[j] >> rules->d_mantissa) & fields;
-        int32_t significand = (int32_t)((d[j] & fraction) | (field ? fraction + 1 : 0));
-        c.exponent[j] = significand ? (field ? field : 1) - rules->d_bias : NO_EXPONENT;
-        c.significand[j] = d[j] >> sign & 1 ? -significand : significand;
-    }
-    return c;
-}
-
-static inline int32_t truncated(int32_t significand, int left, int32_t right)
-{
-    int32_t sign = significand >> 31;
-    uint32_t magnitude = (uint32_t)((significand ^ sign) - sign) << left;
-    int32_t aligned = (int32_t)(magnitude >> (right < 31 ? right : 31));
-    return (aligned ^ sign) - sign;
-}
-
 static inline __attribute__((always_inline)) void step_lanes(const step_rules *rules, const row_of_a *a,
                                                              const columns_of_b *b, int first, uint32_t *d)
 {
-    lanes_of_c c = load_c(rules, d);
-    int32_t largest[LANES], sums[2][LANES] = {{0}}; /* two, so that none reaches 2^31 */
-    for (int j = 0; j < LANES; j++)
-        largest[j] = c.exponent[j] > rules->min_exponent ? c.exponent[j] : rules->min_exponent;
-    for (int k = first; k < first + rules->products; k++) {
-        for (int j = 0; j < LANES; j++) {
-            int32_t exponent = a->exponent[k] + b->exponent[k][j];
-            largest[j] = exponent > largest[j] ? exponent : largest[j];
-        }
-    }
-    for (int k = first; k < first + rules->products; k++) {
-        for (int j = 0; j < LANES; j++) {
-            int32_t right = largest[j] - (a->exponent[k] + b->exponent[k][j]);
-            sums[k & 1][j] += truncated(a->significand[k] * b->significand[k][j], rules->product_shift, right);
-        }
-    }
-    int left = rules->c_shift > 0 ? rules->c_shift : 0, right = rules->c_shift < 0 ? -rules->c_shift : 0;
+    lanes c_significand, c_exponent, largest, sums[2] = {{0}}; /* two sums, so that none reaches 2^31 */
     for (int j = 0; j < LANES; j++) {
-        int64_t sum = (int64_t)sums[0][j] + sums[1][j];
-        sum += truncated(c.significand[j], left, largest[j] - c.exponent[j] + right);
+        int32_t significand, exponent;
+        decode(&rules->c, d[j], &significand, &exponent);
+        c_significand[j] = significand;
+        c_exponent[j] = exponent;
+        largest[j] = exponent > rules->min_exponent ? exponent : rules->min_exponent;
+    }
+    for (int k = first; k < first + rules->products; k++) {
+        lanes exponent = b->exponent[k] + a->exponent[k], greater = exponent > largest;
+        largest = (exponent & greater) | (largest & ~greater);
+    }
+    for (int k = first; k < first + rules->products; k++) {
+        lanes product = b->significand[k] * a->significand[k], sign = product >> 31;
+        lanes right = largest - (b->exponent[k] + a->exponent[k]), out = right > 31;
+        unsigned_lanes magnitude = (unsigned_lanes)((product ^ sign) - sign) << rules->product_shift;
+        lanes aligned = (lanes)(magnitude >> (unsigned_lanes)((right & ~out) | (31 & out)));
+        sums[k & 1] += (aligned ^ sign) - sign;
+    }
+    int left = rules->c_shift > 0 ? rules->c_shift : 0, more = rules->c_shift < 0 ? -rules->c_shift : 0;
+    for (int j = 0; j < LANES; j++) {
+        int32_t right = largest[j] - c_exponent[j] + more, c = c_significand[j];
+        int32_t magnitude = ((c < 0 ? -c : c) << left) >> (right < 31 ? right : 31);
+        int64_t sum = (int64_t)sums[0][j] + sums[1][j] + (c < 0 ? -magnitude : magnitude);
         bool plain = rules->d_format == NUM_F32 && rules->result_bits == 23 && largest[j] > -90;
         d[j] = plain ? rounded_f32(rules, sum, largest[j]) : rounded(rules, sum, largest[j]);
     }
@@ -195,16 +197,20 @@ static uint32_t special_sum(const step_rules *rules, const one_element *e, int f
 static uint32_t careful_step(const step_rules *rules, const one_element *e, int first, uint32_t d)
 {
     bool special = is_special(rules, d);
+    decoder a_decoder = decoder_of(e->a_format), b_decoder = decoder_of(e->b_format);
     row_of_a a;
-    columns_of_b b = {0};
-    uint32_t lanes[LANES] = {d};
+    columns_of_b b;
+    uint32_t result[LANES] = {d};
     for (int k = first; k < first + rules->products; k++) {
-        special |= unpack(e->a_format, e->a_codes[k], &a.significand[k], &a.exponent[k]);
-        special |= unpack(e->b_format, e->b_codes[k], &b.significand[k][0], &b.exponent[k][0]);
+        int32_t significand, exponent;
+        special |= decode(&a_decoder, e->a_codes[k], &a.significand[k], &a.exponent[k]);
+        special |= decode(&b_decoder, e->b_codes[k], &significand, &exponent);
+        b.significand[k] = (lanes){significand};
+        b.exponent[k] = (lanes){exponent};
     }
     if (special) return special_sum(rules, e, first, d);
-    step_lanes_anywhere(rules, &a, &b, first, lanes);
-    return lanes[0];
+    step_lanes_anywhere(rules, &a, &b, first, result);
+    return result[0];
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -226,8 +232,7 @@ static step_rules rules_of(const num_mma_model *model, num_format a, num_format 
         .min_exponent = d == NUM_F16 ? model->min_exponent_f16 : model->min_exponent,
         .result_bits = narrow ? model->result_bits_8 : 23,
         .d_format = d,
-        .d_mantissa = num_mantissa_bits(d),
-        .d_bias = d == NUM_F16 ? 15 : 127,
+        .c = decoder_of(d),
     };
 }
 
@@ -239,20 +244,24 @@ typedef struct {
 
 static void load_columns(const operands *o, int n0, columns_of_b *b)
 {
+    decoder f = decoder_of(o->b_format);
     b->special = false;
     for (int j = 0; j < LANES; j++) {
         for (int k = 0; k < o->k; k++) {
-            uint32_t code = o->b[(n0 + j) * o->k + k];
-            b->special |= unpack(o->b_format, code, &b->significand[k][j], &b->exponent[k][j]);
+            int32_t significand, exponent;
+            b->special |= decode(&f, o->b[(n0 + j) * o->k + k], &significand, &exponent);
+            b->significand[k][j] = significand;
+            b->exponent[k][j] = exponent;
         }
     }
 }
 
 static void load_row(const operands *o, int m, row_of_a *a)
 {
+    decoder f = decoder_of(o->a_format);
     a->special = false;
     for (int k = 0; k < o->k; k++) {
-        a->special |= unpack(o->a_format, o->a[m * o->k + k], &a->significand[k], &a->exponent[k]);
+        a->special |= decode(&f, o->a[m * o->k + k], &a->significand[k], &a->exponent[k]);
     }
 }
 

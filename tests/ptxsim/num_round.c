@@ -39,6 +39,9 @@ static const layout LAYOUTS[NUM_FORMATS] = {
 int num_bits(num_format format) { return LAYOUTS[format].bits; }
 int num_lane_bits(num_format format) { return LAYOUTS[format].lane_bits; }
 int num_mantissa_bits(num_format format) { return LAYOUTS[format].mantissa; }
+int num_bias(num_format format) { return LAYOUTS[format].bias; }
+int num_unused_bits(num_format format) { return LAYOUTS[format].unused; }
+uint64_t num_max_finite(num_format format) { return LAYOUTS[format].max_finite; }
 uint64_t num_nan(num_format format) { return LAYOUTS[format].nan; }
 
 uint64_t num_sign_bit(num_format format) { return format == NUM_UE8M0 ? 0 : UINT64_C(1) << (LAYOUTS[format].bits - 1); }
@@ -79,9 +82,14 @@ double num_value(num_format format, uint64_t x)
 {
     if (format == NUM_F64) return num_double(x);
     if (format == NUM_F32 || format == NUM_TF32) return num_float((uint32_t)x);
+    if (format == NUM_BF16) return num_float((uint32_t)x << 16);
     const layout *f = &LAYOUTS[format];
     uint64_t sign = x & num_sign_bit(format);
     uint64_t magnitude = (x & num_mask(f->bits)) ^ sign;
+    if (magnitude <= f->max_finite && magnitude >> f->mantissa) {
+        uint64_t rebiased = (magnitude << (52 - f->mantissa)) + ((uint64_t)(1023 - f->bias) << 52);
+        return num_double(rebiased | sign << (64 - f->bits));
+    }
     if (format == NUM_UE8M0) return magnitude == f->nan ? NAN : ldexp(1, (int)magnitude - f->bias);
     if (num_is_nan(format, x)) return NAN;
     double value;
@@ -174,12 +182,25 @@ uint64_t num_round_scaled(num_format to, bool negative, int exponent, uint64_t s
     return code | (negative ? num_sign_bit(to) : 0);
 }
 
+/* To nearest, without clamps, and with an exponent of the format's normal numbers: the common case. */
+static bool rounds_plainly(const layout *f, int field, num_mode mode)
+{
+    bool normal = field > 1023 - f->bias && field <= 1024 + f->bias;
+    return normal && mode.round == NUM_RN && !mode.sat && !mode.relu && f->mantissa < 52 && f->mantissa > 0;
+}
+
 uint64_t num_from_value(num_format to, double value, num_mode mode)
 {
     const layout *f = &LAYOUTS[to];
     uint64_t bits = num_double_bits(value);
     bool negative = bits >> 63;
     int field = (int)(bits >> 52 & 0x7FF);
+    if (rounds_plainly(f, field, mode)) {
+        int shift = 52 - f->mantissa;
+        uint64_t magnitude = (bits & num_mask(63)) - ((uint64_t)(1023 - f->bias) << 52);
+        uint64_t code = (magnitude + num_mask(shift - 1) + (magnitude >> shift & 1)) >> shift;
+        if (code <= f->max_finite) return code << f->unused | (negative ? num_sign_bit(to) : 0);
+    }
     uint64_t fraction = bits & num_mask(52);
     if (field < 0x7FF) {
         uint64_t leading = field ? UINT64_C(1) << 52 : 0;

@@ -46,6 +46,10 @@ typedef struct {
 
 num_parts num_unpack(num_format format, uint64_t x);
 int num_mantissa_bits(num_format format);
+int num_bias(num_format format);
+int num_unused_bits(num_format format);
+/* The largest magnitude's code without the unused bits. */
+uint64_t num_max_finite(num_format format);
 uint64_t num_nan(num_format format);
 uint64_t num_sign_bit(num_format format);
 bool num_is_nan(num_format format, uint64_t x);
