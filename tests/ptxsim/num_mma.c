@@ -1,9 +1,9 @@
 /* The accumulation model. Eight columns at a time in loops of constant length, which compilers turn into vectors. */
 #include "num_mma.h"
 
+#include "num_lanes.h"
 #include "num_round.h"
 
-#include <math.h>
 #include <stddef.h>
 
 static const num_mma_model MODELS[] = {
@@ -25,10 +25,7 @@ const num_mma_model *num_mma_model_of(int arch)
 /* Operands as significands and exponents                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-enum { LANES = 8, NO_EXPONENT = -8192 }; /* a zero: never the largest exponent */
-
-typedef int32_t lanes __attribute__((vector_size(4 * LANES)));
-typedef uint32_t unsigned_lanes __attribute__((vector_size(4 * LANES)));
+enum { NO_EXPONENT = -8192 }; /* a zero: never the largest exponent */
 
 typedef struct {
     int32_t significand[NUM_MMA_MAX_K];
@@ -108,44 +105,66 @@ static uint32_t rounded(const step_rules *rules, int64_t sum, int exponent)
     return (uint32_t)num_round_scaled(rules->d_format, sum < 0, scale, magnitude, mode);
 }
 
-/* `rounded` where the result is an f32 of 23 bits and certainly not subnormal, or zero. */
-static inline uint32_t rounded_f32(const step_rules *rules, int64_t sum, int exponent)
+/* Eight codes of C. */
+typedef struct {
+    lanes magnitude, sign, exponent; /* sign: 0 or -1 */
+} lanes_of_c;
+
+IN_LANES void load_c(const decoder *f, const uint32_t *d, lanes_of_c *c)
 {
-    double unit = num_double((uint64_t)(exponent - rules->fraction_bits + 1023) << 52);
-    uint64_t bits = num_double_bits((double)sum * unit);            /* exact: fewer than 53 bits */
-    return num_float_bits((float)num_double(bits & ~num_mask(29))); /* truncated to 23, so the cast is exact too */
+    lanes code;
+    memcpy(&code, d, sizeof code);
+    lanes field = (code >> f->mantissa) & f->fields, normal = field > 0; /* comparisons give -1 */
+    c->magnitude = (code & ((1 << f->mantissa) - 1)) | (normal & (1 << f->mantissa));
+    c->sign = -(code >> f->sign & 1);
+    lanes zero = c->magnitude == 0;
+    c->exponent = ((field + 1 + normal - f->bias) & ~zero) | (zero & NO_EXPONENT);
 }
 
-static inline __attribute__((always_inline)) void step_lanes(const step_rules *rules, const row_of_a *a,
-                                                             const columns_of_b *b, int first, uint32_t *d)
+/* A magnitude aligned and truncated, with its sign. */
+IN_LANES void add_aligned(const lanes *magnitude, const lanes *sign, int left, const lanes *right, lanes *sum)
 {
-    lanes c_significand, c_exponent, largest, sums[2] = {{0}}; /* two sums, so that none reaches 2^31 */
-    for (int j = 0; j < LANES; j++) {
-        int32_t significand, exponent;
-        decode(&rules->c, d[j], &significand, &exponent);
-        c_significand[j] = significand;
-        c_exponent[j] = exponent;
-        largest[j] = exponent > rules->min_exponent ? exponent : rules->min_exponent;
-    }
+    lanes shift = SMALLER(*right, ALL_LANES(31));
+    lanes aligned = (lanes)((unsigned_lanes)*magnitude << left >> (unsigned_lanes)shift);
+    *sum += (aligned ^ *sign) - *sign;
+}
+
+IN_LANES void add_product(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int k,
+                          const lanes *largest, lanes *sum)
+{
+    lanes product = b->significand[k] * a->significand[k], sign = product >> 31;
+    lanes magnitude = (product ^ sign) - sign, right = *largest - (b->exponent[k] + a->exponent[k]);
+    add_aligned(&magnitude, &sign, rules->product_shift, &right, sum);
+}
+
+IN_LANES void step_lanes(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int first, uint32_t *d)
+{
+    lanes_of_c c;
+    load_c(&rules->c, d, &c);
+    lanes largest = LARGER(c.exponent, ALL_LANES(rules->min_exponent));
     for (int k = first; k < first + rules->products; k++) {
-        lanes exponent = b->exponent[k] + a->exponent[k], greater = exponent > largest;
-        largest = (exponent & greater) | (largest & ~greater);
+        lanes exponent = b->exponent[k] + a->exponent[k];
+        largest = LARGER(exponent, largest);
     }
-    for (int k = first; k < first + rules->products; k++) {
-        lanes product = b->significand[k] * a->significand[k], sign = product >> 31;
-        lanes right = largest - (b->exponent[k] + a->exponent[k]), out = right > 31;
-        unsigned_lanes magnitude = (unsigned_lanes)((product ^ sign) - sign) << rules->product_shift;
-        lanes aligned = (lanes)(magnitude >> (unsigned_lanes)((right & ~out) | (31 & out)));
-        sums[k & 1] += (aligned ^ sign) - sign;
+    lanes even = {0}, odd = {0}, rest = {0}; /* two sums of products, so that none reaches 2^31 */
+    for (int k = first; k < first + rules->products; k += 2) {
+        add_product(rules, a, b, k, &largest, &even);
+        add_product(rules, a, b, k + 1, &largest, &odd);
     }
     int left = rules->c_shift > 0 ? rules->c_shift : 0, more = rules->c_shift < 0 ? -rules->c_shift : 0;
-    for (int j = 0; j < LANES; j++) {
-        int32_t right = largest[j] - c_exponent[j] + more, c = c_significand[j];
-        int32_t magnitude = ((c < 0 ? -c : c) << left) >> (right < 31 ? right : 31);
-        int64_t sum = (int64_t)sums[0][j] + sums[1][j] + (c < 0 ? -magnitude : magnitude);
-        bool plain = rules->d_format == NUM_F32 && rules->result_bits == 23 && largest[j] > -90;
-        d[j] = plain ? rounded_f32(rules, sum, largest[j]) : rounded(rules, sum, largest[j]);
+    lanes right = largest - c.exponent + more;
+    add_aligned(&c.magnitude, &c.sign, left, &right, &rest);
+    long_lanes sum = __builtin_convertvector(even, long_lanes) + __builtin_convertvector(odd, long_lanes) +
+                     __builtin_convertvector(rest, long_lanes);
+    bool plain = rules->d_format == NUM_F32 && rules->result_bits == 23;
+    for (int j = 0; j < LANES; j++)
+        plain &= largest[j] > -90;
+    if (plain) {
+        num_lanes_to_f32(&sum, &largest, rules->fraction_bits, d);
+        return;
     }
+    for (int j = 0; j < LANES; j++)
+        d[j] = rounded(rules, sum[j], largest[j]);
 }
 
 static void step_lanes_anywhere(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int first,
@@ -154,23 +173,10 @@ static void step_lanes_anywhere(const step_rules *rules, const row_of_a *a, cons
     step_lanes(rules, a, b, first, d);
 }
 
-#ifdef __x86_64__ /* shifts by a different amount in each lane */
-__attribute__((target("avx2"))) static void step_lanes_avx2(const step_rules *rules, const row_of_a *a,
-                                                            const columns_of_b *b, int first, uint32_t *d)
+FOR_AVX2 static void step_lanes_avx2(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int first,
+                                     uint32_t *d)
 {
     step_lanes(rules, a, b, first, d);
-}
-#else
-#define step_lanes_avx2 step_lanes_anywhere
-#endif
-
-static bool has_avx2(void)
-{
-#ifdef __x86_64__
-    return __builtin_cpu_supports("avx2");
-#else
-    return false;
-#endif
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -280,7 +286,7 @@ static void accumulate_lanes(const step_rules *rules, const operands *o, const r
             }
             continue;
         }
-        (has_avx2() ? step_lanes_avx2 : step_lanes_anywhere)(rules, a, b, first, d);
+        (num_has_avx2() ? step_lanes_avx2 : step_lanes_anywhere)(rules, a, b, first, d);
         for (int j = 0; j < LANES; j++)
             special |= is_special(rules, d[j]); /* an overflow, for the next step */
     }
