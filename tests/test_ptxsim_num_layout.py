@@ -4,7 +4,6 @@ import ctypes
 import functools
 import importlib.util
 import random
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -291,36 +290,12 @@ def cutlass_headers():
     return None
 
 
-def cuda_headers():
-    """The folders that cuda_fp16.h and cuda/std need, of the toolkit that nvcc belongs to."""
-    nvcc = shutil.which("nvcc")
-    if not nvcc:
-        return []
-    command = [nvcc, "--dryrun", "-c", "-x", "cu", "/dev/null", "-o", "/dev/null"]
-    lines = subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
-    included = " ".join(line for line in lines if "INCLUDES=" in line)
-    folders = [Path(folder) for folder in re.findall(r'-I([^" ]+)', included)]
-    return [folder / "cccl" for folder in folders] + folders
-
-
 @functools.cache
 def cute():
     """name -> numbers, of every line that num_cute.cpp prints."""
-    source = num.HERE / "num_cute.cpp"
-    program = Path(num.library()._folder.name, "cute")
-    folders = [cutlass_headers(), *cuda_headers()]
-    command = [
-        "c++",
-        "-std=c++17",
-        "-O0",
-        "-w",
-        source,
-        "-o",
-        program,
-        *[f"-I{f}" for f in folders],
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    folders = [f"-I{folder}" for folder in (cutlass_headers(), *num.cuda_headers())]
+    flags = ["-std=c++17", "-O0", "-w", *folders]
+    program = num.compiled("cute", shutil.which("c++"), flags, [num.HERE / "num_cute.cpp"])
     lines = subprocess.run(
         [program], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -331,7 +306,7 @@ def cute():
 needs_cute = [
     pytest.mark.slow,
     pytest.mark.skipif(cutlass_headers() is None, reason="no CUTLASS headers: nvidia-cutlass"),
-    pytest.mark.skipif(not shutil.which("nvcc"), reason="no CUDA headers: nvcc"),
+    pytest.mark.skipif(not num.cuda_headers(), reason="no CUDA headers: nvcc"),
     pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler"),
 ]
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -35,16 +36,42 @@ DEFAULT = mode()
 
 
 @functools.cache
+def _temporary():
+    return tempfile.TemporaryDirectory(prefix="ptxsim_num_")
+
+
+def build_folder():
+    """What tests build goes here, and away with the process."""
+    return Path(_temporary().name)
+
+
+def compiled(name, program, flags, sources, libraries=()):
+    """The path of what a compiler made."""
+    target = build_folder() / name
+    done = subprocess.run(
+        [program, *flags, "-o", target, *sources, *libraries], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr[-3000:]
+    return target
+
+
+@functools.cache
 def library():
-    """Built once a process; the folder goes with it."""
-    folder = tempfile.TemporaryDirectory(prefix="ptxsim_num_")
-    path = Path(folder.name, "num.so")
-    command = [shutil.which("cc"), *FLAGS, "-o", path, *SOURCES, "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    loaded = ctypes.CDLL(str(path))
-    loaded._folder = folder
-    return loaded
+    """The num_ functions."""
+    return ctypes.CDLL(str(compiled("num.so", shutil.which("cc"), FLAGS, SOURCES, ["-lm"])))
+
+
+@functools.cache
+def cuda_headers():
+    """The folders that cuda_fp16.h and cuda/std need, of the toolkit that nvcc belongs to."""
+    nvcc = shutil.which("nvcc")
+    if not nvcc:
+        return []
+    command = [nvcc, "--dryrun", "-c", "-x", "cu", "/dev/null", "-o", "/dev/null"]
+    lines = subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
+    included = " ".join(line for line in lines if "INCLUDES=" in line)
+    folders = [Path(folder) for folder in re.findall(r'-I([^" ]+)', included)]
+    return [folder / "cccl" for folder in folders] + folders
 
 
 def function(name, result, *arguments):
