@@ -233,6 +233,19 @@ def test_floats_become_integers(source, rounding):
             assert got.tolist() == [w % (1 << 64) for w in want]
 
 
+def test_flushed_subnormals_are_zero_before_they_become_integers():
+    tiny = [1, 1 << 31 | 1, 0x00800000]
+    for ftz, want in ((False, [1, 0, 1]), (True, [0, 0, 1])):
+        assert num.to_integer(32, True, "f32", tiny, num.mode("rp", ftz=ftz)).tolist() == want
+    to_integral = num.function(
+        "num_to_integral", ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint64, num.Mode
+    )
+    f32 = num.FORMATS.index("f32")
+    assert to_integral(f32, 1, num.mode("rp")) == 0x3F800000
+    assert to_integral(f32, 1, num.mode("rp", ftz=True)) == 0
+    assert to_integral(f32, 1 << 31 | 1, num.mode("rm", ftz=True)) == 1 << 31
+
+
 @pytest.mark.parametrize("format", FLOATS)
 @pytest.mark.parametrize("rounding", DIRECTED)
 def test_floats_become_integral_floats(format, rounding):

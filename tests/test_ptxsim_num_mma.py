@@ -208,6 +208,18 @@ def test_nvf4_specials():
     assert d[0].tolist() == want
 
 
+def test_nvf4_sums_that_cancel_are_zero():
+    a, b = np.zeros((2, 64), np.uint8), np.full((16, 64), 7, np.uint8)
+    a[1, ::2], a[1, 1::2] = 5, 13
+    sfa, sfb = np.full((2, 4), 0x39, np.uint8), np.full((16, 4), 0x41, np.uint8)
+    d = np.zeros((2, 16), np.uint32)
+    num.library().num_mma_nvf4(model(100), False, 2, 16, *map(num.pointer, (a, sfa, b, sfb, d)))
+    assert not d.any()
+    d[:] = 0x80000001  # the smallest, negative: far below what the alignment keeps
+    num.library().num_mma_nvf4(model(100), False, 2, 16, *map(num.pointer, (a, sfa, b, sfb, d)))
+    assert not d.any()
+
+
 # ---------------------------------------------------------------------------------------------
 # Fragments
 # ---------------------------------------------------------------------------------------------
