@@ -131,7 +131,8 @@ def test_descriptors_decode():
 @pytest.mark.parametrize("name", ["none", "32B", "64B", "128B"])
 def test_matrices_lie_as_documented(name):
     """PTX ISA 9.7.16.3.3, the canonical layouts: bytes instead of elements."""
-    span = num.function("num_swizzle_span", i32, i32)(SWIZZLES.index(name))
+    span = {"none": 16, "32B": 32, "64B": 64, "128B": 128}[name]
+    assert num.function("num_swizzle_span", i32, i32)(SWIZZLES.index(name)) == span
     matrix = Matrix(start=2048, leading=0x1000, stride=0x400, swizzle=SWIZZLES.index(name))
     for _ in range(300):
         row, byte = random_.randrange(64), random_.randrange(span if name != "none" else 64)
@@ -243,6 +244,21 @@ def test_instruction_descriptors_decode():
     f8 = 1 << 4 | 5 << 7 | 1 << 10 | (32 >> 3) << 17 | (64 >> 4) << 24
     found, wrong = instruction("f8f6f4", 1, f8)
     assert wrong is None and [num.FORMATS[x] for x in (found.a, found.b)] == ["e2m1", "e5m2"]
+
+
+def test_instruction_descriptors_of_eight_bit_kinds_and_sparse_operands():
+    mxf8 = 3 << 4 | 0 << 7 | 4 << 10 | 1 << 15 | (64 >> 3) << 17 | 1 << 23 | 1 << 27 | 2 << 29
+    found, wrong = instruction("mxf8f6f4", 1, mxf8)
+    assert wrong is None and [num.FORMATS[x] for x in (found.a, found.b)] == ["e4m3", "e3m2"]
+    assert (found.sfa_id, found.sfb_id, found.ue8m0, found.mn_major_a) == (2, 3, True, True)
+    assert (found.m, found.n, found.k, found.sparse) == (128, 64, 32, False)
+    assert instruction("mxf8f6f4", 1, mxf8 ^ 1 << 23)[1] == "the scales of this kind are ue8m0"
+    assert instruction("mxf8f6f4", 1, mxf8 | 1 << 31)[1] == "bit 31 is set"
+    tf32 = 3 | 1 << 2 | 1 << 4 | 2 << 7 | 2 << 10 | (8 >> 3) << 17 | (64 >> 4) << 24 | 2 << 30
+    found, wrong = instruction("tf32", 1, tf32)
+    assert (wrong, found.sparse, found.k, found.max_shift) == (None, True, 16, 2)
+    assert [num.FORMATS[x] for x in (found.a, found.b, found.d)] == ["tf32", "tf32", "f32"]
+    assert "accumulator type" in instruction("tf32", 1, tf32 ^ 1 << 4)[1]
 
 
 def test_instruction_descriptors_that_are_wrong():

@@ -158,6 +158,13 @@ def test_specials():
         assert mma(arch, "f16", "f16", a * 0 + 0x7BFF, b * 0 + one, c * 0)[0, 0] == 0x7C00
 
 
+def test_eight_bit_operands_on_hopper_round_the_accumulator_to_13_bits():
+    zero = np.zeros((8, 32))
+    c = words([[0x7F000000, 0xFF7FFFFF, 0x3F800FFF, 0xBF8003FF, 0x00800001, 0, 0, 0]])
+    got = mma(90, "e4m3", "f32", zero[:1], zero, c)[0]
+    assert got[:5].tolist() == [0x7F000000, 0xFF7FFC00, 0x3F800C00, 0xBF800000, 0x00800000]
+
+
 def expected_nvf4(a, sfa, b, sfb, c, ue8m0):
     """One element: codes of a and b [64], of the scales [4], c a float."""
     terms = []
