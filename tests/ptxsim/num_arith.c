@@ -178,14 +178,15 @@ uint64_t num_arith(num_op op, num_format format, uint64_t a, uint64_t b, uint64_
     if (op == NUM_ABS) return a & ~sign;
     if (op == NUM_NEG) return a ^ sign;
     if (op == NUM_COPYSIGN) return (a & sign) | (b & ~sign);
-    double x = num_value(format, a), y = num_value(format, b), z = op == NUM_FMA ? num_value(format, c) : 0;
+    double x = num_quick_value(format, a), y = num_quick_value(format, b);
+    double z = op == NUM_FMA ? num_quick_value(format, c) : 0;
     if (op >= NUM_DIV_APPROX) {
         mode.round = NUM_RN;
         return num_from_value(format, approximated(op, x, y), mode);
     }
     num_round round = (num_round)mode.round;
     double result = format == NUM_F64 ? f64_rounded(op, x, y, z, round) : exact_or_odd(op, x, y, z, round);
-    return num_from_value(format, result, mode);
+    return num_quick_from_value(format, result, mode);
 }
 
 uint64_t num_arith_pair(num_op op, num_format format, uint64_t a, uint64_t b, uint64_t c, num_mode mode)

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static bool flushes(num_format format, num_mode mode) { return mode.ftz && (format == NUM_F32 || format == NUM_F16); }
+static bool flushes(num_format format, num_mode mode) { return mode.ftz && format == NUM_F32; }
 
 uint64_t num_convert(num_format to, num_format from, uint64_t x, num_mode mode)
 {
@@ -14,7 +14,7 @@ uint64_t num_convert(num_format to, num_format from, uint64_t x, num_mode mode)
     }
     if (num_is_nan(from, x) && to == from && !mode.sat && !mode.relu) return x & num_mask(num_bits(to));
     if (to != NUM_F32) mode.ftz = false; /* .ftz speaks of f32 alone here */
-    return num_from_value(to, num_value(from, x), mode);
+    return num_quick_from_value(to, num_quick_value(from, x), mode);
 }
 
 static double integral(double value, num_round direction)

@@ -47,14 +47,15 @@ typedef struct {
 
 static decoder decoder_of(num_format format)
 {
-    int bits = num_bits(format), unused = num_unused_bits(format), mantissa = num_mantissa_bits(format);
+    const num_code_layout *f = &num_layouts[format];
+    int sign = f->bits - f->unused - 1;
     return (decoder){
-        .mantissa = mantissa,
-        .bias = num_bias(format),
-        .sign = bits - unused - 1,
-        .fields = (1 << (bits - unused - 1 - mantissa)) - 1,
-        .unused = unused,
-        .special = (uint32_t)num_max_finite(format) + 1,
+        .mantissa = f->mantissa,
+        .bias = f->bias,
+        .sign = sign,
+        .fields = (1 << (sign - f->mantissa)) - 1,
+        .unused = f->unused,
+        .special = (uint32_t)f->max_finite + 1,
     };
 }
 
@@ -233,8 +234,8 @@ static step_rules rules_of(const num_mma_model *model, num_format a, num_format 
     return (step_rules){
         .products = step < k ? step : k,
         .fraction_bits = fraction_bits,
-        .product_shift = fraction_bits - num_mantissa_bits(a) - num_mantissa_bits(b),
-        .c_shift = fraction_bits - num_mantissa_bits(d),
+        .product_shift = fraction_bits - num_layouts[a].mantissa - num_layouts[b].mantissa,
+        .c_shift = fraction_bits - num_layouts[d].mantissa,
         .min_exponent = d == NUM_F16 ? model->min_exponent_f16 : model->min_exponent,
         .result_bits = narrow ? model->result_bits_8 : 23,
         .d_format = d,

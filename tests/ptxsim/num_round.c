@@ -5,24 +5,7 @@
 
 #include <math.h>
 
-/* What the codes with the largest exponent mean. */
-typedef enum {
-    SPECIALS_IEEE, /* infinity and NaNs */
-    SPECIALS_NAN,  /* one NaN, all ones */
-    SPECIALS_NONE,
-} specials;
-
-typedef struct {
-    uint8_t bits, lane_bits;
-    uint8_t mantissa; /* stored bits of significand */
-    uint8_t unused;   /* low zero bits of the code */
-    int16_t bias;
-    uint8_t special;
-    uint64_t max_finite; /* without the unused bits */
-    uint64_t nan;
-} layout;
-
-static const layout LAYOUTS[NUM_FORMATS] = {
+const num_code_layout num_layouts[NUM_FORMATS] = {
     [NUM_F64] = {64, 64, 52, 0, 1023, SPECIALS_IEEE, 0x7FEFFFFFFFFFFFFF, 0x7FF8000000000000},
     [NUM_F32] = {32, 32, 23, 0, 127, SPECIALS_IEEE, 0x7F7FFFFF, 0x7FFFFFFF},
     [NUM_TF32] = {32, 32, 10, 13, 127, SPECIALS_IEEE, 0x3FBFF, 0x7FFFFFFF},
@@ -36,36 +19,20 @@ static const layout LAYOUTS[NUM_FORMATS] = {
     [NUM_UE8M0] = {8, 8, 0, 0, 127, SPECIALS_NAN, 0xFE, 0xFF},
 };
 
-int num_bits(num_format format) { return LAYOUTS[format].bits; }
-int num_lane_bits(num_format format) { return LAYOUTS[format].lane_bits; }
-int num_mantissa_bits(num_format format) { return LAYOUTS[format].mantissa; }
-int num_bias(num_format format) { return LAYOUTS[format].bias; }
-int num_unused_bits(num_format format) { return LAYOUTS[format].unused; }
-uint64_t num_max_finite(num_format format) { return LAYOUTS[format].max_finite; }
-uint64_t num_nan(num_format format) { return LAYOUTS[format].nan; }
-
-uint64_t num_sign_bit(num_format format) { return format == NUM_UE8M0 ? 0 : UINT64_C(1) << (LAYOUTS[format].bits - 1); }
-
-bool num_is_nan(num_format format, uint64_t x)
+int num_bits(num_format format) { return num_layouts[format].bits; }
+int num_lane_bits(num_format format) { return num_layouts[format].lane_bits; }
+static bool is_subnormal(num_format format, uint64_t x)
 {
-    const layout *f = &LAYOUTS[format];
-    uint64_t magnitude = (x & num_mask(f->bits)) & ~num_sign_bit(format);
-    uint64_t infinity = (f->max_finite + 1) << f->unused;
-    return f->special == SPECIALS_IEEE ? magnitude > infinity : f->special == SPECIALS_NAN && magnitude == f->nan;
-}
-
-bool num_is_subnormal(num_format format, uint64_t x)
-{
-    const layout *f = &LAYOUTS[format];
+    const num_code_layout *f = &num_layouts[format];
     uint64_t magnitude = ((x & num_mask(f->bits)) & ~num_sign_bit(format)) >> f->unused;
     return magnitude != 0 && magnitude >> f->mantissa == 0;
 }
 
-uint64_t num_flush(num_format format, uint64_t x) { return num_is_subnormal(format, x) ? x & num_sign_bit(format) : x; }
+uint64_t num_flush(num_format format, uint64_t x) { return is_subnormal(format, x) ? x & num_sign_bit(format) : x; }
 
 num_parts num_unpack(num_format format, uint64_t x)
 {
-    const layout *f = &LAYOUTS[format];
+    const num_code_layout *f = &num_layouts[format];
     uint64_t sign = x & num_sign_bit(format);
     uint64_t magnitude = ((x & num_mask(f->bits)) ^ sign) >> f->unused;
     int field = (int)(magnitude >> f->mantissa);
@@ -83,13 +50,9 @@ double num_value(num_format format, uint64_t x)
     if (format == NUM_F64) return num_double(x);
     if (format == NUM_F32 || format == NUM_TF32) return num_float((uint32_t)x);
     if (format == NUM_BF16) return num_float((uint32_t)x << 16);
-    const layout *f = &LAYOUTS[format];
+    const num_code_layout *f = &num_layouts[format];
     uint64_t sign = x & num_sign_bit(format);
     uint64_t magnitude = (x & num_mask(f->bits)) ^ sign;
-    if (magnitude <= f->max_finite && magnitude >> f->mantissa) {
-        uint64_t rebiased = (magnitude << (52 - f->mantissa)) + ((uint64_t)(1023 - f->bias) << 52);
-        return num_double(rebiased | sign << (64 - f->bits));
-    }
     if (format == NUM_UE8M0) return magnitude == f->nan ? NAN : ldexp(1, (int)magnitude - f->bias);
     if (num_is_nan(format, x)) return NAN;
     double value;
@@ -124,7 +87,7 @@ static bool rounds_up(num_round round, bool negative, bool odd, uint64_t rest)
 }
 
 /* What a magnitude beyond max_finite becomes, without the sign. */
-static uint64_t overflowed(const layout *f, bool negative, num_mode mode)
+static uint64_t overflowed(const num_code_layout *f, bool negative, num_mode mode)
 {
     bool away = mode.round == NUM_RN || mode.round == NUM_RNA || mode.round == (negative ? NUM_RM : NUM_RP);
     if (!away || mode.satfinite || f->special == SPECIALS_NONE) return f->max_finite;
@@ -134,7 +97,7 @@ static uint64_t overflowed(const layout *f, bool negative, num_mode mode)
 /* sat and relu act on values, so before the sign meets the code; true: the result is *code. */
 static bool clamped(num_format to, bool negative, bool above_one, num_mode mode, uint64_t *code)
 {
-    const layout *f = &LAYOUTS[to];
+    const num_code_layout *f = &num_layouts[to];
     *code = 0;
     if (negative && (mode.relu || mode.sat)) return true;
     *code = (uint64_t)f->bias << f->mantissa << f->unused;
@@ -148,7 +111,7 @@ static uint64_t zero_code(num_format to, bool negative, num_mode mode)
 
 uint64_t num_round_scaled(num_format to, bool negative, int exponent, uint64_t significand, num_mode mode)
 {
-    const layout *f = &LAYOUTS[to];
+    const num_code_layout *f = &num_layouts[to];
     if (significand == 0) return zero_code(to, negative, mode);
     int zeros = __builtin_clzll(significand);
     significand <<= zeros;
@@ -182,25 +145,12 @@ uint64_t num_round_scaled(num_format to, bool negative, int exponent, uint64_t s
     return code | (negative ? num_sign_bit(to) : 0);
 }
 
-/* To nearest, without clamps, and with an exponent of the format's normal numbers: the common case. */
-static bool rounds_plainly(const layout *f, int field, num_mode mode)
-{
-    bool normal = field > 1023 - f->bias && field <= 1024 + f->bias;
-    return normal && mode.round == NUM_RN && !mode.sat && !mode.relu && f->mantissa < 52 && f->mantissa > 0;
-}
-
 uint64_t num_from_value(num_format to, double value, num_mode mode)
 {
-    const layout *f = &LAYOUTS[to];
+    const num_code_layout *f = &num_layouts[to];
     uint64_t bits = num_double_bits(value);
     bool negative = bits >> 63;
     int field = (int)(bits >> 52 & 0x7FF);
-    if (rounds_plainly(f, field, mode)) {
-        int shift = 52 - f->mantissa;
-        uint64_t magnitude = (bits & num_mask(63)) - ((uint64_t)(1023 - f->bias) << 52);
-        uint64_t code = (magnitude + num_mask(shift - 1) + (magnitude >> shift & 1)) >> shift;
-        if (code <= f->max_finite) return code << f->unused | (negative ? num_sign_bit(to) : 0);
-    }
     uint64_t fraction = bits & num_mask(52);
     if (field < 0x7FF) {
         uint64_t leading = field ? UINT64_C(1) << 52 : 0;
