@@ -5,7 +5,8 @@
  * places, added exactly, and the sum is rounded to the accumulator: towards zero to f32, to nearest even to f16. An
  * instruction with more products than a step takes them in steps of ascending k, each adding to the last one's result.
  * Overflow gives an infinity; any NaN, infinity times zero, or infinities of both signs give 0x7FFFFFFF (0x7FFF).
- * A sum of zero is +0. Not modelled: e4m3 and e5m2 by mma.sync on sm_100, which B200 results show to be a sum from zero
+ * A sum of zero is +0. The smallest common exponent (min_exponent) shows only below 2^-126 and rests on one source.
+ * Not modelled: e4m3 and e5m2 by mma.sync on sm_100, which B200 results show to be a sum from zero
  * and an f32 addition to nearest after it; row 100 is what is published of tcgen05.
  *
  * Sources: Fasi, Higham, Mikaitis, Pranesh 2021 (V100, T4, A100); Khattak, Mikaitis 2025, arXiv:2512.07004 (V100, A100,

@@ -91,7 +91,8 @@ typedef struct {
 
 /* Pieces of a box. Their number times 16 is what an mbarrier's transaction count gets, out-of-bounds bytes included. */
 uint32_t num_box_pieces(const num_tensormap *map);
-/* Bytes of shared memory that a box spans: with a swizzle, a row takes the swizzle's whole span. */
+/* Bytes of shared memory that a box spans: with a swizzle, a row takes the swizzle's whole span. That the rows of a box
+ * narrower than its swizzle lie so is not written in the API's rules; only hardware can settle it. */
 uint32_t num_box_span(const num_tensormap *map);
 /* The piece `index` of the box whose first element has these coordinates (dimension 0 first; may be negative). */
 num_box_piece num_box_piece_at(const num_tensormap *map, const int32_t *coordinates, uint32_t index);
