@@ -349,6 +349,19 @@ def test_rows_are_as_long_as_the_swizzle():
         )
 
 
+@pytest.mark.parametrize("dtype", TYPES[:14])
+def test_elements_have_their_types_size(dtype):
+    bits = BITS[TYPES.index(dtype)]
+    box = 64 * 8 // bits  # 64 bytes a row
+    _, why, made = encode(dtype=dtype, box=(box, 2), swizzle="none", address=0x1000)
+    assert why is None
+    got = pieces(made, (box, 1))
+    assert [p.globl for p in got[:4]] == [0x1000 + 512 + 64 + 16 * i for i in range(4)]
+    assert len(got) == 8 and {p.bytes for p in got} == {16}
+    last = pieces(made, (256 - 128 // bits, 0))  # the row's last 16 bytes, then nothing
+    assert [p.inside for p in last[:4]] == [0xFFFF, 0, 0, 0]
+
+
 def test_packed_types():
     _, _, made = encode(**U4 | {"address": 0x1000, "strides": (128,)})
     got = pieces(made, (128, 3))
