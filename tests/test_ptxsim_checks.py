@@ -1,4 +1,4 @@
-"""Every check of the simulated GPU: a kernel on which it must fire, and its twin on which it must not."""
+"""Every check of the simulated GPU: a kernel where it must fire, and a twin where it must not."""
 
 import shutil
 

@@ -75,25 +75,26 @@ def simulator():
     return _publish(library, lambda path: _run([find_cc(), *link, "-o", path]))
 
 
-def kernels(arch="sm80"):
-    """The folder with <image>.ptx for every .cu file of csrc/<arch>."""
-    used = [p for place in (arch, "cuda") for p in (CSRC / place).glob("*.*h")]
-    images = sorted((CSRC / arch).glob("*.cu"))
-    folder = _folder(images + sorted(used) + sorted(CSRC.glob("*.h")), NVCC_FLAGS, ARCHS[arch])
+def kernels():
+    """The folder with <image>.ptx for every .cu file of every architecture."""
+    images = {path: ARCHS[path.parent.name] for path in sorted(CSRC.glob("sm*/*.cu"))}
+    headers = [
+        path for pattern in ("*.h", "*/*.h", "*/*.cuh") for path in sorted(CSRC.glob(pattern))
+    ]
+    folder = _folder([*images, *headers], NVCC_FLAGS, ARCHS)
 
-    def compile_one(source):
+    def compile_one(source, arch):
         target = folder / f"{source.stem}.ptx"
-        command = [find_nvcc(), f"-arch={ARCHS[arch]}", *NVCC_FLAGS, source]
+        command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, source]
         if not target.is_file():
             _publish(target, lambda path: _run([*command, "-o", path]))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, images))
+        list(pool.map(compile_one, images.keys(), images.values()))
     return folder
 
 
-def environment(arch="sm80", **settings):
+def environment(**settings):
     """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case."""
-    found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(kernels(arch))}
-    settings = {"cc": {"sm80": "8.0", "sm90": "9.0"}[arch]} | settings
+    found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(kernels())}
     return found | {f"PTXSIM_{name.upper()}": str(value) for name, value in settings.items()}

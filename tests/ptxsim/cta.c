@@ -1,6 +1,7 @@
 #include "machine.h"
 
 #include "exec_memory.h"
+#include "mbarrier.h"
 #include "shadow.h"
 
 #include <stdlib.h>
@@ -70,6 +71,16 @@ static void fill_specials(const warp *w)
     set_three(p, to, SR_NCLUSTERID_X, l->grid.x / k.x, l->grid.y / k.y, l->grid.z / k.z);
     set_three(p, to, SR_CLUSTER_CTAID_X, c->id[0] % k.x, c->id[1] % k.y, c->id[2] % k.z);
     set_three(p, to, SR_CLUSTER_NCTAID_X, k.x, k.y, k.z);
+    for (uint32_t i = 0; i < p->n_shared_bases; i++) {
+        const shared_base *base = &p->shared_bases[i];
+        uint32_t address = base->address | c->rank << 24;
+        for (int lane = 0; lane < LANES; lane++) {
+            if (base->width == 'w')
+                ((uint32_t *)(void *)(to + base->place))[lane] = address;
+            else
+                ((uint64_t *)(void *)(to + base->place))[lane] = address;
+        }
+    }
     set(p, to, SR_CLUSTER_CTARANK, c->rank);
     set(p, to, SR_CLUSTER_NCTARANK, k.x * k.y * k.z);
     set(p, to, SR_WARPID, w->index);
@@ -135,8 +146,10 @@ void sim_cta_close(cta *c)
         free(c->warps[i].predicates);
         free(c->warps[i].local);
         free(c->warps[i].copies);
+        free(c->warps[i].bulk);
     }
     free(c->warps);
+    sim_mbarriers_close(c);
     free(c->smem);
     free(c);
 }

@@ -1,6 +1,6 @@
 #include "machine.h"
 
-#include "barrier.h"
+#include "mbarrier.h"
 #include "report.h"
 
 #include <stdarg.h>
@@ -39,6 +39,12 @@ static void describe(text *t, const cta *c, const warp *w, const fragment *f)
             b->expected == NONE ? c->live : b->expected);
     } else if (f->reason == W_GANG) {
         add(t, "lanes %08x wait for lanes %08x", (uint32_t)f->what, (uint32_t)(f->what >> 32) & ~(uint32_t)f->what);
+    } else if (f->reason == W_MBARRIER) {
+        char barrier[160];
+        sim_mbarrier_describe(c->cluster->ctas[f->what >> 32], (uint32_t)f->what, barrier, sizeof barrier);
+        add(t, "%s", barrier);
+    } else if (f->reason == W_CLUSTER) {
+        add(t, "cluster barrier, %u threads have come", c->cluster->arrived);
     } else {
         add(t, "waiting");
     }

@@ -2,6 +2,7 @@
 
 #include "exec_compare.h"
 #include "exec_flow.h"
+#include "memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -74,7 +75,8 @@ uint32_t sim_source(builder *b, const operand *o, char width)
     if (o->kind == O_SYMBOL && width != 'p' && width != 'h') {
         const variable *v = sim_find_variable(b, o->text);
         if (!v) sim_bad_ptx(b, b->now->line, "nothing is named %.*s", (int)o->text.n, o->text.s);
-        return sim_constant(b, sim_address_of(b, v) + (uint64_t)o->value, width);
+        uint64_t address = sim_address_of(b, v) + (uint64_t)o->value;
+        return v->space == SHARED ? sim_shared_base(b, (uint32_t)address, width) : sim_constant(b, address, width);
     }
     bad_operand(b, kind_of(width));
 }
@@ -109,20 +111,34 @@ void sim_address(builder *b, const operand *o, insn *in, int slot)
 {
     if (o->kind != O_ADDRESS) bad_operand(b, "an address");
     in->imm = o->value;
+    in->a_type = o->place != NONE && o->width == 'w' ? 4 : 8;
+    if (o->place != NONE && o->width != 'w' && o->width != 'd')
+        bad_operand(b, "an address in a 32-bit or 64-bit register");
+    in->o[slot] = o->place;
     if (o->text.n) {
         const variable *v = sim_find_variable(b, o->text);
         if (!v) sim_bad_ptx(b, b->now->line, "nothing is named %.*s", (int)o->text.n, o->text.s);
-        in->imm += (int64_t)sim_address_of(b, v);
+        uint64_t address = sim_address_of(b, v);
+        if (v->space == SHARED)
+            in->o[slot] = sim_shared_base(b, (uint32_t)address, 'd');
+        else
+            in->imm += (int64_t)address;
     }
-    in->a_type = 8;
-    if (o->place == NONE)
-        in->o[slot] = sim_constant(b, 0, 'd');
-    else
-        in->o[slot] = o->place;
-    if (o->place != NONE && o->width == 'w')
-        in->a_type = 4;
-    else if (o->place != NONE && o->width != 'd')
-        bad_operand(b, "an address in a 32-bit or 64-bit register");
+    if (in->o[slot] == NONE) in->o[slot] = sim_constant(b, 0, 'd');
+}
+
+void sim_push(insn *in, uint32_t place)
+{
+    in->list = realloc(in->list, (in->n_list + 1) * sizeof *in->list);
+    in->list[in->n_list++] = place;
+}
+
+void sim_push_address(builder *b, const operand *o, insn *in)
+{
+    insn alone = {0};
+    sim_address(b, o, &alone, 1);
+    sim_push(in, alone.o[1] | (alone.a_type == 4 ? LISTED_32_BITS : 0));
+    sim_push(in, sim_constant(b, (uint64_t)alone.imm, 'd'));
 }
 
 void sim_list(builder *b, const operand *o, insn *in, char width, bool destination)
@@ -296,20 +312,41 @@ static const struct {
     const char *name;
     decoder *decode;
 } families[] = {
-    {"setp", decode_setp},           {"bra", decode_bra},
-    {"exit", decode_exit},           {"ret", decode_exit},
-    {"trap", sim_decode_warp},       {"mov", decode_mov},
-    {"cvta", decode_cvta},           {"ld", sim_decode_memory},
-    {"ldu", sim_decode_memory},      {"st", sim_decode_memory},
-    {"atom", sim_decode_atomic},     {"red", sim_decode_atomic},
-    {"cp", sim_decode_async},        {"ldmatrix", sim_decode_matrix},
-    {"mma", sim_decode_matrix},      {"cvt", sim_decode_convert},
-    {"shfl", sim_decode_warp},       {"vote", sim_decode_warp},
-    {"match", sim_decode_warp},      {"redux", sim_decode_warp},
-    {"activemask", sim_decode_warp}, {"elect", sim_decode_warp},
-    {"nanosleep", sim_decode_warp},  {"bar", sim_decode_barrier},
-    {"barrier", sim_decode_barrier}, {"membar", sim_decode_barrier},
+    {"setp", decode_setp},
+    {"bra", decode_bra},
+    {"exit", decode_exit},
+    {"ret", decode_exit},
+    {"mov", decode_mov},
+    {"cvta", decode_cvta},
+    {"ld", sim_decode_memory},
+    {"ldu", sim_decode_memory},
+    {"st", sim_decode_memory},
+    {"atom", sim_decode_atomic},
+    {"red", sim_decode_atomic},
+    {"cp", sim_decode_async},
+    {"ldmatrix", sim_decode_matrix},
+    {"stmatrix", sim_decode_matrix},
+    {"mma", sim_decode_matrix},
+    {"cvt", sim_decode_convert},
+    {"shfl", sim_decode_warp},
+    {"vote", sim_decode_warp},
+    {"match", sim_decode_warp},
+    {"redux", sim_decode_warp},
+    {"activemask", sim_decode_warp},
+    {"elect", sim_decode_warp},
+    {"nanosleep", sim_decode_warp},
+    {"trap", sim_decode_warp},
+    {"bar", sim_decode_barrier},
+    {"barrier", sim_decode_barrier},
+    {"membar", sim_decode_barrier},
     {"fence", sim_decode_barrier},
+    {"mapa", sim_decode_cluster},
+    {"getctarank", sim_decode_cluster},
+    {"griddepcontrol", sim_decode_cluster},
+    {"prefetch", sim_decode_cluster},
+    {"prefetchu", sim_decode_cluster},
+    {"setmaxnreg", sim_decode_cluster},
+    {"mbarrier", sim_decode_mbarrier},
 };
 
 void sim_decode(builder *b, const statement *s, uint32_t guard, bool guard_not)

@@ -26,10 +26,13 @@ char sim_place(builder *b, const operand *o, uint32_t *place); /* of a register 
 int64_t sim_immediate(builder *b, const operand *o);
 uint32_t sim_predicate(builder *b, const operand *o);
 void sim_address(builder *b, const operand *o, insn *in, int slot); /* o[slot] and imm; register width in reg 'a' */
+void sim_push_address(builder *b, const operand *o, insn *in);      /* appended to in->list, for sim_listed_address */
+void sim_push(insn *in, uint32_t place);
 void sim_list(builder *b, const operand *o, insn *in, char width, bool destination); /* appended to in->list */
 unsigned sim_bytes(char width);
 
 extern decoder sim_decode_memory, sim_decode_atomic, sim_decode_async, sim_decode_matrix, sim_decode_arith,
-    sim_decode_convert, sim_decode_warp, sim_decode_barrier;
+    sim_decode_convert, sim_decode_warp, sim_decode_barrier, sim_decode_cluster, sim_decode_mbarrier, sim_decode_bulk,
+    sim_decode_store_async;
 
 #endif

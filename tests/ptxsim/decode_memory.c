@@ -44,6 +44,10 @@ static bool take_space(pieces *p, uint8_t *space)
 /* ld.relaxed.gpu.global.L1::no_allocate.v4.u32 */
 void sim_decode_memory(builder *b, const statement *s, insn *in, pieces *p)
 {
+    if (p->n > 1 && sim_is(p->at[1], "async")) {
+        sim_decode_store_async(b, s, in, p);
+        return;
+    }
     bool load = *p->at[0].s == 'l', has_space = false;
     while (take_hint(p) || (take_order(p) && (in->flags = 1)) ||
            (!has_space && (has_space = take_space(p, &in->space))))
@@ -124,6 +128,10 @@ void sim_decode_atomic(builder *b, const statement *s, insn *in, pieces *p)
 void sim_decode_async(builder *b, const statement *s, insn *in, pieces *p)
 {
     if (!sim_take(p, "async")) sim_unknown(b, s, "");
+    if (sim_take(p, "bulk") || sim_take(p, "mbarrier")) {
+        sim_decode_bulk(b, s, in, p);
+        return;
+    }
     if (sim_take(p, "commit_group") && p->next == p->n && s->n == 0) {
         in->fn = sim_exec_commit;
         return;
@@ -157,18 +165,20 @@ void sim_decode_async(builder *b, const statement *s, insn *in, pieces *p)
 /* ldmatrix, mma                                                                                                    */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* ldmatrix d, [a]; stmatrix [a], d */
 static void decode_ldmatrix(builder *b, const statement *s, insn *in, pieces *p)
 {
+    bool load = sim_is(p->at[0], "ldmatrix");
     if (!sim_take(p, "sync") || !sim_take(p, "aligned") || !sim_take(p, "m8n8")) sim_unknown(b, s, "");
     in->vec = sim_take(p, "x4") ? 4 : sim_take(p, "x2") ? 2 : sim_take(p, "x1") ? 1 : 0;
     in->flags = sim_take(p, "trans");
     if (!take_space(p, &in->space)) in->space = GENERIC;
     if (!in->vec || !sim_take(p, "b16") || p->next != p->n || s->n != 2) sim_unknown(b, s, "");
-    in->fn = sim_exec_ldmatrix;
+    in->fn = load ? sim_exec_ldmatrix : sim_exec_stmatrix;
     in->whole_warp = true;
-    sim_list(b, &s->o[0], in, 'w', true);
+    sim_list(b, &s->o[load ? 0 : 1], in, 'w', load);
     if (in->n_list != in->vec) sim_unknown(b, s, "the number of registers");
-    sim_address(b, &s->o[1], in, 1);
+    sim_address(b, &s->o[load ? 1 : 0], in, 1);
 }
 
 static num_format format_of(slice name)

@@ -1,6 +1,7 @@
 #include "decode.h"
 
 #include "barrier.h"
+#include "cluster.h"
 #include "exec_flow.h"
 #include "exec_warp.h"
 
@@ -145,8 +146,11 @@ void sim_decode_barrier(builder *b, const statement *s, insn *in, pieces *p)
 {
     slice name = p->at[0];
     if (sim_is(name, "membar") || sim_is(name, "fence")) {
-        in->fn = sim_exec_fence;
-        if (s->n) sim_unknown(b, s, "");
+        in->fn = sim_take(p, "proxy") || sim_take(p, "mbarrier_init") ? sim_exec_proxy_fence : sim_exec_fence;
+        return;
+    }
+    if (sim_is(p->at[1], "cluster")) {
+        sim_decode_cluster(b, s, in, p);
         return;
     }
     if (sim_take(p, "warp")) {

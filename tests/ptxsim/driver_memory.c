@@ -1,5 +1,6 @@
 #include "cuda_abi.h"
 #include "memory.h"
+#include "num_tensormap.h"
 #include "report.h"
 
 #include <string.h>
@@ -31,6 +32,26 @@ EXPORT CUresult cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes)
 EXPORT CUresult cuMemsetD8_v2(uint64_t to, unsigned char byte, size_t bytes)
 {
     return memset((void *)(uintptr_t)to, byte, bytes), CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, const void *address, const uint64_t *dims,
+                                       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                                       int interleave, int swizzle, int l2, int fill)
+{
+    const char *why = NULL;
+    int result = num_tensormap_encode(map, (uint32_t)type, rank, (uint64_t)(uintptr_t)address, dims, strides, box,
+                                      element_strides, (uint32_t)interleave, (uint32_t)swizzle, (uint32_t)l2,
+                                      (uint32_t)fill, &why);
+    sim_set_last_error(why ? why : "");
+    return (CUresult)result;
+}
+
+EXPORT CUresult cuTensorMapReplaceAddress(void *map, const void *address)
+{
+    const char *why = NULL;
+    int result = num_tensormap_replace_address(map, (uint64_t)(uintptr_t)address, &why);
+    sim_set_last_error(why ? why : "");
+    return (CUresult)result;
 }
 
 static char a_stream, an_event; /* launches are done when they return: nothing to keep */

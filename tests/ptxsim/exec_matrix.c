@@ -2,7 +2,7 @@
 #include "exec_value.h"
 #include "fragment.h"
 #include "memory.h"
-#include "num_mma.h"
+#include "num_layout.h"
 
 /* ldmatrix: 8x8 matrices of 16 bits; lane 8j+i points to row i of matrix j; lane t gets two elements of row t/4. */
 step sim_exec_ldmatrix(run *r, const insn *in)
@@ -18,12 +18,35 @@ step sim_exec_ldmatrix(run *r, const insn *in)
         ACTIVE(r)
         {
             uint16_t pair[2];
-            for (uint32_t k = 0; k < 2; k++) {
-                uint32_t row = in->flags ? 2 * (i % 4) + k : i / 4, column = in->flags ? i / 4 : 2 * (i % 4) + k;
-                memcpy(&pair[k], &rows[8 * j + row][2 * column], 2);
+            for (int half = 0; half < 2; half++) {
+                num_position at = num_ldmatrix_position(in->flags, (int)i, half);
+                memcpy(&pair[half], &rows[8 * j + (uint32_t)at.row][2 * at.col], 2);
             }
             sim_put_lane(r, in->list[j], 4, i, (uint64_t)pair[1] << 16 | pair[0]);
         }
+    }
+    return STEP_NEXT;
+}
+
+/* The other way round. */
+step sim_exec_stmatrix(run *r, const insn *in)
+{
+    uint8_t rows[4 * 8][16];
+    if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
+    for (uint32_t j = 0; j < in->vec; j++) {
+        ACTIVE(r)
+        {
+            for (int half = 0; half < 2; half++) {
+                num_position at = num_ldmatrix_position(in->flags, (int)i, half);
+                uint16_t value = (uint16_t)(sim_lane(r, in->list[j], 4, i) >> 16 * half);
+                memcpy(&rows[8 * j + (uint32_t)at.row][2 * at.col], &value, 2);
+            }
+        }
+    }
+    for (uint32_t lane = 0; lane < 8u * in->vec; lane++) {
+        uint8_t *to = sim_locate(r, in, lane, in->space, sim_address_at(r, in, 1, lane), 16, WRITE);
+        if (!to) return STEP_FAIL;
+        memcpy(to, rows[lane], 16);
     }
     return STEP_NEXT;
 }

@@ -146,3 +146,13 @@ step sim_exec_atomic(run *r, const insn *in)
     }
     return STEP_SLEEP;
 }
+
+void sim_reduce_bytes(const insn *in, uint8_t *to, const uint8_t *from, uint32_t bytes)
+{
+    insn one = {.op = (uint8_t)(in->flags - 1), .type = in->type, .size = in->vec};
+    for (uint32_t i = 0; i < bytes; i += one.size) {
+        uint64_t value = 0;
+        memcpy(&value, from + i, one.size);
+        update(&one, to + i, value, 0);
+    }
+}

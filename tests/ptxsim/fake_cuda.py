@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import build
 
-os.environ.update(build.environment(os.environ.get("PTXSIM_ARCH", "sm80")))
+os.environ.update(build.environment() | os.environ)
 
 DEVICE = torch.device("cuda:0")
 VERSIONED, UNVERSIONED = b"dltensor_versioned", b"dltensor"

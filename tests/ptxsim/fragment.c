@@ -1,6 +1,7 @@
 #include "fragment.h"
 
 #include "barrier.h"
+#include "cluster.h"
 #include "report.h"
 
 static fragment *new_fragment(warp *w)
@@ -63,6 +64,7 @@ void sim_leave(run *r, uint32_t lanes)
     }
     sim_wake(r->cta, W_GANG, UINT64_MAX, false); /* they may wait for fewer now */
     sim_barriers_after_exit(r);
+    sim_cluster_after_exit(r, lanes);
 }
 
 /* `what` of a waiting fragment: its active lanes, in the upper half those it waits for. */

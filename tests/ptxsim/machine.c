@@ -1,5 +1,7 @@
 #include "machine.h"
 
+#include "cluster.h"
+#include "flight.h"
 #include "fragment.h"
 #include "memory.h"
 #include "report.h"
@@ -116,6 +118,7 @@ typedef struct worker {
     run r;
     cta **resident;
     uint32_t n, limit, most;
+    uint32_t flying_weight; /* per cent of turns at which something asynchronous may land */
     pthread_t thread;
 } worker;
 
@@ -129,40 +132,50 @@ static bool open_cluster(worker *k)
     if (k->n && k->n + size > k->limit) return false;
     uint64_t number = __atomic_fetch_add(&l->next_cluster, 1, __ATOMIC_RELAXED);
     if (number >= total) return false;
-    cta *peers[MOST_PEERS];
+    cluster *together = calloc(1, sizeof *together);
+    together->n = size;
     for (uint32_t rank = 0; rank < size; rank++) {
         cta *mine = calloc(1, sizeof *mine);
         mine->rank = rank;
-        mine->n_peers = size;
+        mine->cluster = together;
         mine->id[0] = (uint32_t)(number % clusters.x) * c.x + rank % c.x;
         mine->id[1] = (uint32_t)(number / clusters.x % clusters.y) * c.y + rank / c.x % c.y;
         mine->id[2] = (uint32_t)(number / clusters.x / clusters.y) * c.z + rank / c.x / c.y;
-        peers[rank] = k->resident[k->n++] = mine;
+        together->ctas[rank] = k->resident[k->n++] = mine;
     }
-    for (uint32_t rank = 0; rank < size; rank++) {
-        memcpy(peers[rank]->peers, peers, size * sizeof *peers);
-        sim_cta_open(&k->r, peers[rank], (uint32_t)(number * size + rank));
-    }
+    for (uint32_t rank = 0; rank < size; rank++)
+        sim_cta_open(&k->r, together->ctas[rank], (uint32_t)(number * size + rank));
     return true;
 }
 
-/* A cluster's memory stays until the last of its CTAs is done. */
+static bool cluster_done(const cluster *c)
+{
+    uint32_t running = c->n_flights;
+    for (uint32_t j = 0; j < c->n; j++)
+        running += !c->ctas[j]->done;
+    return running == 0;
+}
+
+static void close_cluster(cluster *c)
+{
+    sim_cluster_close(c);
+    for (uint32_t j = 0; j < c->n; j++)
+        sim_cta_close(c->ctas[j]);
+    free(c);
+}
+
+/* A cluster's memory stays until the last of its CTAs and of its asynchronous operations is done. */
 static void close_done(worker *k)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < k->n; i++) {
-        cta *c = k->resident[i];
-        uint32_t running = 0;
-        for (uint32_t j = 0; j < c->n_peers; j++)
-            running += !c->peers[j]->done;
-        if (running) {
-            k->resident[kept++] = c;
+        cluster *c = k->resident[i]->cluster;
+        if (!cluster_done(c)) {
+            k->resident[kept++] = k->resident[i];
             continue;
         }
-        uint32_t size = c->n_peers; /* its CTAs lie side by side */
-        for (uint32_t j = 0; j < size; j++)
-            sim_cta_close(k->resident[i + j]);
-        i += size - 1;
+        i += c->n - 1; /* its CTAs lie side by side */
+        close_cluster(c);
     }
     k->n = kept;
 }
@@ -171,10 +184,22 @@ static void close_done(worker *k)
 static bool turn(worker *k, cta *c)
 {
     if (c->done || !advance(&k->r, c)) return false;
-    if (c->live) return true;
-    c->done = true;
-    k->r.idle_steps = 0;
-    close_done(k);
+    if (!c->live) {
+        c->done = true;
+        k->r.idle_steps = 0;
+        close_done(k);
+    }
+    return true;
+}
+
+/* Asynchronous operations have a turn of their own: any of any cluster's, in any order. */
+static bool fly(worker *k, cta *c)
+{
+    if (!c->cluster->n_flights) return false;
+    k->r.cta = c;
+    k->r.warp = NULL;
+    sim_flight_land(&k->r, c->cluster);
+    if (!c->cluster->n_flights) close_done(k);
     return true;
 }
 
@@ -183,10 +208,13 @@ static void step_once(worker *k)
     for (int tries = 0; tries < 4; tries++) {
         uint64_t random = sim_random(&k->r.random);
         cta *c = k->resident[random % k->n];
+        if ((random >> 48) % 100 < k->flying_weight && fly(k, c)) return;
         if ((random >> 32) % 100 < (uint64_t)c->weight && turn(k, c)) return;
     }
     for (uint32_t i = 0; i < k->n; i++)
         if (turn(k, k->resident[i])) return;
+    for (uint32_t i = 0; i < k->n; i++)
+        if (fly(k, k->resident[i])) return;
     sim_report_deadlock(&k->r, k->resident, k->n, "deadlock");
 }
 
@@ -202,8 +230,11 @@ static void *work(void *argument)
         step_once(k);
         if (r->idle_steps > sim_config.spin_limit) sim_report_deadlock(r, k->resident, k->n, "livelock");
     }
-    while (k->n)
-        sim_cta_close(k->resident[--k->n]);
+    while (k->n) {
+        cluster *c = k->resident[k->n - 1]->cluster;
+        k->n -= c->n;
+        close_cluster(c);
+    }
     free(k->resident);
     return NULL;
 }
@@ -215,6 +246,8 @@ static void add_stats(stats *to, const stats *from)
     for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
         t[i] += f[i];
 }
+
+static const uint32_t flying_weights[] = {100, 30, 5, 1};
 
 /* The GPU's arithmetic does not depend on the host thread's modes (flushed denormals, another rounding). */
 bool sim_launch_run(launch *l)
@@ -234,6 +267,7 @@ bool sim_launch_run(launch *l)
         k->resident = calloc(k->most + size, sizeof *k->resident);
         uint32_t few = k->most < 8 ? k->most : 8;
         k->limit = 1 + (uint32_t)(sim_random(&k->r.random) % few);
+        k->flying_weight = flying_weights[sim_random(&k->r.random) % 4];
         if (i) pthread_create(&k->thread, NULL, work, k);
     }
     work(&workers[0]);

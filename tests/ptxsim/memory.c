@@ -94,6 +94,15 @@ uint64_t sim_address_at(const run *r, const insn *in, int slot, uint32_t lane)
     return ((const uint64_t *)v)[lane] + (uint64_t)in->imm;
 }
 
+uint64_t sim_listed_address(const run *r, const insn *in, uint32_t index, uint32_t lane)
+{
+    bool narrow = in->list[index] & LISTED_32_BITS;
+    const void *base = at(r, in->list[index] & ~LISTED_32_BITS);
+    uint64_t displacement = ((const uint64_t *)at(r, in->list[index + 1]))[lane];
+    if (narrow) return (uint32_t)(((const uint32_t *)base)[lane] + (uint32_t)displacement);
+    return ((const uint64_t *)base)[lane] + displacement;
+}
+
 static const char *const verbs[] = {"reads", "writes", "updates", "copies to"};
 
 static uint8_t *bad(run *r, const insn *in, uint32_t lane, const char *code, const char *where, uint64_t address,
@@ -135,27 +144,39 @@ static uint8_t *locate_global(run *r, const insn *in, uint32_t lane, uint64_t ad
     return bad(r, in, lane, "out-of-bounds", "global", address, bytes, how, limits);
 }
 
-static uint8_t *locate_shared(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, access how)
+cta *sim_owner(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how)
 {
-    cta *owner = r->cta;
-    uint64_t offset = address;
+    cluster *c = r->cta->cluster;
+    uint64_t rank = address >> RANK_SHIFT;
     char limits[80];
-    if (address >> RANK_SHIFT || owner->n_peers > 1) {
-        uint64_t rank = address >> RANK_SHIFT;
-        if (rank >= owner->n_peers) {
-            snprintf(limits, sizeof limits, ", in a cluster of %u", owner->n_peers);
-            return bad(r, in, lane, "out-of-bounds", "shared", address, bytes, how, limits);
-        }
-        owner = owner->peers[rank];
-        offset = address & ~(uint64_t)RANK_MASK;
-        if (owner->done)
-            return bad(r, in, lane, "exited-cta", "shared", address, bytes, how, " of a CTA that has exited");
+    if (rank >= c->n) {
+        snprintf(limits, sizeof limits, ", in a cluster of %u", c->n);
+        bad(r, in, lane, "out-of-bounds", "shared", address, bytes, how, limits);
+        return NULL;
     }
-    if (offset + bytes > owner->smem_bytes) {
-        snprintf(limits, sizeof limits, " of %u bytes", owner->smem_bytes);
-        return bad(r, in, lane, "out-of-bounds", "shared", address, bytes, how, limits);
+    cta *owner = c->ctas[rank];
+    if (space == SHARED && owner != r->cta) {
+        bad(r, in, lane, "out-of-bounds", "another CTA's shared", address, bytes, how, ", as its own");
+        return NULL;
     }
-    if (owner->shadow) sim_shadow(r, in, lane, owner, (uint32_t)offset, bytes, how);
+    if (owner->done) {
+        bad(r, in, lane, "exited-cta", "shared", address, bytes, how, " of a CTA that has exited");
+        return NULL;
+    }
+    uint64_t offset = address & ~(uint64_t)RANK_MASK;
+    if (offset + bytes <= owner->smem_bytes) return owner;
+    snprintf(limits, sizeof limits, " of %u bytes", owner->smem_bytes);
+    bad(r, in, lane, "out-of-bounds", "shared", address, bytes, how, limits);
+    return NULL;
+}
+
+static uint8_t *locate_shared(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes,
+                              access how)
+{
+    cta *owner = sim_owner(r, in, lane, space, address, bytes, how);
+    if (!owner) return NULL;
+    uint32_t offset = (uint32_t)address & ~RANK_MASK;
+    if (owner->shadow) sim_shadow(r, in, lane, owner, offset, bytes, how);
     return owner->smem + offset;
 }
 
@@ -163,15 +184,16 @@ uint8_t *sim_locate(run *r, const insn *in, uint32_t lane, space space, uint64_t
 {
     uint64_t natural = bytes & (~(uint64_t)bytes + 1); /* 12 bytes of a vector of three are aligned to 4 */
     uint64_t window = address >> WINDOW_SHIFT;
+    if (bytes > 32) natural = 16; /* bulk copies */
     if (address & (natural - 1)) return bad(r, in, lane, "misaligned", "misaligned", address, bytes, how, "");
     if (space == GENERIC && window) {
-        space = window == 1 ? SHARED : window == 2 ? LOCAL : PARAM;
+        space = window == 1 ? CLUSTER : window == 2 ? LOCAL : PARAM;
         address &= ((uint64_t)1 << WINDOW_SHIFT) - 1;
     }
     switch (space) {
     case SHARED:
     case CLUSTER:
-        return locate_shared(r, in, lane, address, bytes, how);
+        return locate_shared(r, in, lane, space, address, bytes, how);
     case LOCAL:
         if (address + bytes > r->program->local_bytes)
             return bad(r, in, lane, "out-of-bounds", "local", address, bytes, how, "");

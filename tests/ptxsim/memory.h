@@ -27,7 +27,14 @@ typedef enum access { READ, WRITE, ATOMIC, LANDING } access;
 /* Where `bytes` at an address of a space are, for one lane; NULL after a report. Shared memory is shadowed. */
 uint8_t *sim_locate(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how);
 
+/* The CTA whose shared memory an address means; NULL after a report. */
+cta *sim_owner(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how);
+
 /* The address operand o[slot] of one lane, displacement added. */
 uint64_t sim_address_at(const run *r, const insn *in, int slot, uint32_t lane);
+
+/* An address that sim_push_address (decode.h) put into the list at `index`. */
+uint64_t sim_listed_address(const run *r, const insn *in, uint32_t index, uint32_t lane);
+#define LISTED_32_BITS 2u /* of its first entry */
 
 #endif

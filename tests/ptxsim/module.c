@@ -170,6 +170,7 @@ void sim_program_free(program *p)
     free(p->code);
     free(p->constants);
     free(p->params);
+    free(p->shared_bases);
     free(p->locs);
     free(p->name);
     free(p);

@@ -136,6 +136,22 @@ uint32_t sim_constant(builder *b, uint64_t bits, char width)
     }
 }
 
+/* The rank bits that a shared address has in a cluster come from a register that every warp sets: o + base. */
+uint32_t sim_shared_base(builder *b, uint32_t address, char width)
+{
+    program *p = b->p;
+    for (uint32_t i = 0; i < p->n_shared_bases; i++) {
+        const shared_base *known = &p->shared_bases[i];
+        if (known->address == address && known->width == width) return known->place;
+    }
+    p->shared_bases = realloc(p->shared_bases, (p->n_shared_bases + 1) * sizeof *p->shared_bases);
+    if (p->n_shared_bases == MOST_SHARED_BASES)
+        sim_bad_ptx(b, b->c.line, "more shared variables than %d", MOST_SHARED_BASES);
+    uint32_t place = FIRST_SHARED_BASE + 256 * p->n_shared_bases;
+    p->shared_bases[p->n_shared_bases++] = (shared_base){address, place, width};
+    return place;
+}
+
 operand *sim_new_items(builder *b, uint32_t n)
 {
     if (b->n_items + n > MAX_ITEMS) sim_bad_ptx(b, b->c.line, "more than %d operands in braces", MAX_ITEMS);

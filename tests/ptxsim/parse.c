@@ -352,7 +352,7 @@ static program *new_program(module *m, const entry *e)
     program *p = calloc(1, sizeof *p);
     p->name = strndup(e->name.s, e->name.n);
     p->module = m;
-    p->register_bytes = FIRST_SPECIAL + 128 * SR_COUNT;
+    p->register_bytes = FIRST_REGISTER;
     p->n_predicates = 1;
     p->max_threads = e->max_threads;
     memcpy(p->cluster, e->cluster, sizeof p->cluster);

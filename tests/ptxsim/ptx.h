@@ -143,6 +143,7 @@ uint32_t sim_constant(builder *b, uint64_t bits, char width);
 uint32_t sim_allocate(builder *b, char width);
 void sim_add_variable(builder *b, const variable *v);
 uint64_t sim_address_of(builder *b, const variable *v);
+uint32_t sim_shared_base(builder *b, uint32_t address, char width);
 operand *sim_new_items(builder *b, uint32_t n);
 
 /* decode.c */

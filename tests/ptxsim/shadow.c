@@ -13,9 +13,9 @@
 #define CLOCK_BITS 17
 #define THREAD_BITS 14
 #define MOST_CLOCK ((1u << CLOCK_BITS) - 1)
-#define ATOMIC_BIT ((uint32_t)1 << 31)
 
-/* An epoch: thread and clock; 0 is none, so clocks begin at 1. */
+/* A set has two halves: what is seen, and what a proxy fence has covered. An epoch: thread and clock; 0 is none, so
+ * clocks begin at 1. */
 static uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLOCK_BITS | clock; }
 
 typedef struct thread_order {
@@ -25,8 +25,9 @@ typedef struct thread_order {
 
 struct shadow {
     thread_order *threads;
-    uint32_t *written, *read; /* epoch per byte */
-    uint8_t *ever, *flying;   /* written at all; the target of a copy under way: a bit per byte */
+    uint32_t *written, *read, *updated; /* epoch per byte; updated: by atomics, which do not race with one another */
+    uint8_t *ever, *flying, *sending;   /* written at all; target, source of a copy under way; written by one */
+    uint8_t *async;                     /* a bit per byte */
 };
 
 static clock_set *new_set(uint32_t n)
@@ -58,6 +59,7 @@ static void merge(clock_set *into, const clock_set *from)
         into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
 }
 
+static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
 static uint32_t first_thread(const cta *c) { return c->rank * c->n_threads; }
 
 static void tick(thread_order *t)
@@ -79,7 +81,7 @@ void sim_order_arrive(run *r, clock_set **order)
     const cta *c = r->cta;
     const clock_set *last = NULL;
     if (!c->shadow) return;
-    if (!*order) *order = new_set(c->n_peers * c->n_threads);
+    if (!*order) *order = new_set(2 * threads_of(c));
     ACTIVE(r) release(*order, c, r->warp->index * LANES + i, &last);
 }
 
@@ -122,7 +124,7 @@ void sim_order_warp(run *r, uint32_t lanes)
     const cta *c = r->cta;
     const clock_set *last = NULL;
     if (!c->shadow) return;
-    clock_set *set = new_set(c->n_peers * c->n_threads);
+    clock_set *set = new_set(2 * threads_of(c));
     for (uint32_t left = lanes; left; left &= left - 1)
         release(set, c, r->warp->index * LANES + (uint32_t)__builtin_ctz(left), &last);
     for (uint32_t left = lanes; left; left &= left - 1)
@@ -143,9 +145,12 @@ void sim_shadow_open(cta *c)
         s->threads[i].clock = 1;
     s->ever = calloc(c->smem_bytes / 8 + 1, 1);
     s->flying = calloc(c->smem_bytes / 8 + 1, 1);
+    s->sending = calloc(c->smem_bytes / 8 + 1, 1);
+    s->async = calloc(c->smem_bytes / 8 + 1, 1);
     if (sim_config.check_races) {
         s->written = calloc(c->smem_bytes + 1, sizeof *s->written);
         s->read = calloc(c->smem_bytes + 1, sizeof *s->read);
+        s->updated = calloc(c->smem_bytes + 1, sizeof *s->updated);
     }
     c->shadow = s;
 }
@@ -158,7 +163,8 @@ void sim_shadow_close(cta *c)
         sim_order_drop(&s->threads[i].seen);
     for (uint32_t i = 0; i < MAX_BARRIERS; i++)
         sim_order_drop(&c->barriers[i].order);
-    free(s->threads), free(s->written), free(s->read), free(s->ever), free(s->flying), free(s);
+    free(s->threads), free(s->written), free(s->read), free(s->updated), free(s->ever), free(s->flying),
+        free(s->sending), free(s->async), free(s);
     c->shadow = NULL;
 }
 
@@ -166,6 +172,12 @@ static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
 {
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
     return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
+}
+
+static bool fenced(const thread_order *me, uint32_t epoch)
+{
+    uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[me->seen->n / 2 + thread]);
 }
 
 static void race(run *r, const insn *in, uint32_t lane, uint32_t offset, uint32_t epoch, access how, bool was_write)
@@ -182,22 +194,23 @@ static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint3
     struct shadow *s = owner->shadow;
     uint32_t self = first_thread(r->cta) + r->warp->index * LANES + lane;
     const thread_order *me = &r->cta->shadow->threads[self - first_thread(r->cta)];
-    uint32_t mine = epoch_of(self, me->clock) | (how == ATOMIC ? ATOMIC_BIT : 0), known_write = 0, known_read = 0;
+    uint32_t mine = epoch_of(self, me->clock), last[3] = {0};
     for (uint32_t i = offset; i < offset + bytes; i++) {
-        uint32_t w = s->written[i], read = s->read[i];
-        if (w != known_write && !(how == ATOMIC && w & ATOMIC_BIT) && !before(me, self, w)) {
-            race(r, in, lane, i, w, how, true);
-            w = 0;
+        uint32_t then[3] = {s->written[i], s->updated[i], s->read[i]};
+        if (how == READ) then[2] = 0;
+        if (how == ATOMIC) then[1] = 0;
+        for (int k = 0; k < 3; k++) { /* neighbours often have the same history */
+            if (then[k] != last[k] && !before(me, self, then[k])) race(r, in, lane, i, then[k], how, k < 2);
+            last[k] = then[k];
         }
-        known_write = w;
         if (how == READ) {
             s->read[i] = mine;
-            continue;
+        } else if (how == ATOMIC) {
+            s->updated[i] = mine;
+        } else {
+            s->written[i] = mine;
+            s->read[i] = s->updated[i] = 0;
         }
-        if (read != known_read && !before(me, self, read)) race(r, in, lane, i, read, how, false);
-        known_read = read;
-        s->written[i] = mine;
-        s->read[i] = 0;
     }
 }
 
@@ -219,18 +232,116 @@ static void check_content(run *r, const insn *in, uint32_t lane, struct shadow *
     }
 }
 
+static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
+{
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        if (!bit(s->sending, i)) continue;
+        sim_report(r, in, 'W', "in-flight", (int)lane, "writes shared byte %u, which a copy under way has yet to read",
+                   i);
+        return;
+    }
+}
+
 void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
 {
     struct shadow *s = owner->shadow;
     if (s->written) check_order(r, in, lane, owner, offset, bytes, how);
     if (how == READ || how == ATOMIC) check_content(r, in, lane, s, offset, bytes);
     if (how == READ) return;
+    check_sending(r, in, lane, s, offset, bytes);
     for (uint32_t i = offset; i < offset + bytes; i++) {
         uint8_t mask = (uint8_t)(1u << i % 8);
         s->ever[i / 8] |= mask;
+        if (how != ATOMIC) s->async[i / 8] &= (uint8_t)~mask;
         if (how == LANDING)
             s->flying[i / 8] |= mask;
         else
             s->flying[i / 8] &= (uint8_t)~mask;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Asynchronous operations                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+uint32_t sim_order_issue(run *r, uint32_t lane)
+{
+    const cta *c = r->cta;
+    if (!c->shadow) return 0;
+    uint32_t thread = r->warp->index * LANES + lane;
+    thread_order *t = &c->shadow->threads[thread];
+    uint32_t epoch = epoch_of(first_thread(c) + thread, t->clock);
+    tick(t);
+    return epoch;
+}
+
+void sim_order_signal(cta *signalled, clock_set **order, uint32_t epoch)
+{
+    if (!signalled->shadow || !epoch) return;
+    if (!*order) *order = new_set(2 * threads_of(signalled));
+    uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    if ((*order)->at[thread] < clock) (*order)->at[thread] = clock;
+}
+
+void sim_shadow_landed(cta *owner, uint32_t offset, uint32_t bytes, uint32_t epoch)
+{
+    struct shadow *s = owner->shadow;
+    if (!s) return;
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        s->flying[i / 8] &= (uint8_t)~(1u << i % 8);
+        s->async[i / 8] |= (uint8_t)(1u << i % 8);
+        if (s->written) s->written[i] = epoch;
+    }
+}
+
+/* Written by the generic proxy without a fence for the asynchronous one since, as far as the thread knows. */
+void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
+                       const char *what)
+{
+    const struct shadow *s = owner->shadow;
+    if (!s || !s->written) return;
+    const thread_order *me = &r->cta->shadow->threads[r->warp->index * LANES + lane];
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        if (bit(s->async, i) || fenced(me, s->written[i])) continue;
+        sim_report(r, in, 'W', "proxy-fence", (int)lane,
+                   "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what, i);
+        return;
+    }
+}
+
+/* What is read must be seen by the thread, and be behind a proxy fence; nobody may write it until it is sent. */
+void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes)
+{
+    struct shadow *s = owner->shadow;
+    if (!s) return;
+    sim_shadow(r, in, lane, owner, offset, bytes, READ);
+    sim_shadow_fenced(r, in, lane, owner, offset, bytes, "the data at");
+    for (uint32_t i = offset; i < offset + bytes; i++)
+        s->sending[i / 8] |= (uint8_t)(1u << i % 8);
+}
+
+void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
+{
+    struct shadow *s = owner->shadow;
+    for (uint32_t i = offset; s && i < offset + bytes; i++)
+        s->sending[i / 8] &= (uint8_t)~(1u << i % 8);
+}
+
+void sim_order_fence(run *r)
+{
+    const cta *c = r->cta;
+    if (!c->shadow) return;
+    ACTIVE(r)
+    {
+        uint32_t thread = r->warp->index * LANES + i, half = threads_of(c);
+        thread_order *t = &c->shadow->threads[thread];
+        clock_set *set = new_set(2 * half);
+        merge(set, t->seen);
+        for (uint32_t k = 0; k < half; k++)
+            if (set->at[half + k] < set->at[k]) set->at[half + k] = set->at[k];
+        set->at[half + first_thread(c) + thread] = t->clock;
+        tick(t);
+        adopt(t, set);
+        sim_order_drop(&set);
     }
 }

@@ -6,7 +6,7 @@
  *   exec_*.c             those functions; one executes one instruction for the 32 lanes of a warp under a mask
  *   machine.c fragment.c launches, CTAs, the schedule that a seed draws, divergence and rejoining, deadlocks
  *   memory.c shadow.c    address spaces with bounds; what was written, by whom, ordered by what
- *   barrier.c async.c    named barriers; copies under way and when they land
+ *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
  *   report.c             findings with their place: kernel, PTX line, source line, CTA, warp, lane
  *
  * Registers are vectors: a 32-bit register of a warp is uint32_t[32], a 64-bit one uint64_t[32], a 16-bit one
@@ -37,6 +37,7 @@ typedef struct program program;
 typedef struct launch launch;
 typedef struct cta cta;
 typedef struct warp warp;
+typedef struct cluster cluster;
 typedef struct module module;
 
 /* What an instruction did with its fragment. */
@@ -75,6 +76,10 @@ typedef struct source_loc {
 typedef struct param {
     uint32_t offset, size;
 } param;
+
+#define FIRST_SHARED_BASE (FIRST_SPECIAL + 128 * SR_COUNT)
+#define MOST_SHARED_BASES 32
+#define FIRST_REGISTER (FIRST_SHARED_BASE + 256 * MOST_SHARED_BASES)
 
 /* Where a special register lives in a warp's registers, 0: not used. */
 typedef enum special {
@@ -119,6 +124,11 @@ typedef enum special {
     SR_COUNT
 } special; /* clang-format: one row a group would be three times as long */
 
+typedef struct shared_base {
+    uint32_t address, place;
+    char width;
+} shared_base;
+
 struct program {
     char *name;
     module *module;
@@ -131,6 +141,8 @@ struct program {
     uint32_t n_params, param_bytes;
     uint32_t static_smem, dynamic_smem_at, local_bytes;
     uint32_t max_threads, cluster[3];
+    shared_base *shared_bases; /* registers that hold addresses in shared memory */
+    uint32_t n_shared_bases;
     source_loc *locs;
     uint32_t n_locs;
     int max_dynamic_smem; /* what the host allowed */
@@ -164,6 +176,8 @@ struct warp {
     copy *copies; /* cp.async under way, oldest first */
     uint32_t n_copies, most_copies;
     uint32_t groups[LANES]; /* committed so far */
+    struct bulk_groups *bulk;
+    uint32_t at_cluster, owes_cluster; /* lanes that wait for others there; that arrived and did not wait yet */
 };
 
 typedef struct named_barrier {
@@ -182,8 +196,19 @@ struct cta {
     struct shadow *shadow;
     int weight;
     bool done;
-    cta *peers[MOST_PEERS]; /* of the cluster, this one included */
-    uint32_t n_peers;
+    cluster *cluster;
+    struct mbarrier *mbarriers;
+    uint32_t n_mbarriers;
+};
+
+/* CTAs that run side by side; one of a single CTA where the launch says nothing. */
+struct cluster {
+    uint32_t n;
+    cta *ctas[MOST_PEERS];
+    uint32_t arrived; /* threads at barrier.cluster */
+    struct clock_set *order, *done;
+    struct flight *flights; /* asynchronous operations under way */
+    uint32_t n_flights, most_flights;
 };
 
 typedef struct dims {
