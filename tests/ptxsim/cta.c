@@ -3,6 +3,7 @@
 #include "exec_memory.h"
 #include "mbarrier.h"
 #include "shadow.h"
+#include "wgmma.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,7 @@ void sim_cta_close(cta *c)
         free(c->warps[i].local);
         free(c->warps[i].copies);
         free(c->warps[i].bulk);
+        sim_wgmma_close(&c->warps[i]);
     }
     free(c->warps);
     sim_mbarriers_close(c);

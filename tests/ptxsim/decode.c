@@ -327,6 +327,7 @@ static const struct {
     {"ldmatrix", sim_decode_matrix},
     {"stmatrix", sim_decode_matrix},
     {"mma", sim_decode_matrix},
+    {"wgmma", sim_decode_matrix},
     {"cvt", sim_decode_convert},
     {"shfl", sim_decode_warp},
     {"vote", sim_decode_warp},

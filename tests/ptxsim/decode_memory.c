@@ -1,7 +1,6 @@
 #include "decode.h"
 
 #include "exec_memory.h"
-#include "num_float.h"
 
 #include <stdlib.h>
 
@@ -159,69 +158,4 @@ void sim_decode_async(builder *b, const statement *s, insn *in, pieces *p)
     in->o[2] = from.o[2];
     in->o[4] = sim_constant(b, (uint64_t)from.imm, 'd');
     in->o[3] = s->n == 4 ? sim_source(b, &s->o[3], 'w') : NONE;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* ldmatrix, mma                                                                                                    */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* ldmatrix d, [a]; stmatrix [a], d */
-static void decode_ldmatrix(builder *b, const statement *s, insn *in, pieces *p)
-{
-    bool load = sim_is(p->at[0], "ldmatrix");
-    if (!sim_take(p, "sync") || !sim_take(p, "aligned") || !sim_take(p, "m8n8")) sim_unknown(b, s, "");
-    in->vec = sim_take(p, "x4") ? 4 : sim_take(p, "x2") ? 2 : sim_take(p, "x1") ? 1 : 0;
-    in->flags = sim_take(p, "trans");
-    if (!take_space(p, &in->space)) in->space = GENERIC;
-    if (!in->vec || !sim_take(p, "b16") || p->next != p->n || s->n != 2) sim_unknown(b, s, "");
-    in->fn = load ? sim_exec_ldmatrix : sim_exec_stmatrix;
-    in->whole_warp = true;
-    sim_list(b, &s->o[load ? 0 : 1], in, 'w', load);
-    if (in->n_list != in->vec) sim_unknown(b, s, "the number of registers");
-    sim_address(b, &s->o[load ? 1 : 0], in, 1);
-}
-
-static num_format format_of(slice name)
-{
-    static const struct {
-        const char *name;
-        num_format format;
-    } formats[] = {{"f32", NUM_F32},   {"f16", NUM_F16},   {"bf16", NUM_BF16},
-                   {"tf32", NUM_TF32}, {"e4m3", NUM_E4M3}, {"e5m2", NUM_E5M2}};
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
-        if (sim_is(name, formats[i].name)) return formats[i].format;
-    return NUM_FORMATS;
-}
-
-/* mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c; list holds them in this order. */
-static void decode_mma(builder *b, const statement *s, insn *in, pieces *p)
-{
-    if (!sim_take(p, "sync") || !sim_take(p, "aligned")) sim_unknown(b, s, "");
-    in->vec = sim_take(p, "m16n8k16") ? 16 : sim_take(p, "m16n8k8") ? 8 : sim_take(p, "m16n8k32") ? 32 : 0;
-    if (!in->vec || !sim_take(p, "row") || !sim_take(p, "col")) sim_unknown(b, s, "this shape is not modelled");
-    num_format d = format_of(sim_next(p)), x = format_of(sim_next(p)), y = format_of(sim_next(p));
-    if (format_of(sim_next(p)) != d || p->next != p->n || s->n != 4) sim_unknown(b, s, "");
-    bool halves = (x == NUM_F16 || x == NUM_BF16) && in->vec <= 16, tf32 = x == NUM_TF32 && in->vec == 8;
-    bool bytes = (x == NUM_E4M3 || x == NUM_E5M2) && (y == NUM_E4M3 || y == NUM_E5M2) && in->vec >= 16;
-    bool narrow = d == NUM_F16 && x == NUM_F16;
-    if (!(bytes || ((halves || tf32) && x == y)) || (d != NUM_F32 && !narrow))
-        sim_unknown(b, s, "these types are not modelled");
-    in->fn = sim_exec_mma;
-    in->whole_warp = true;
-    in->type = (uint8_t)d;
-    in->a_type = (uint8_t)x;
-    in->op = (uint8_t)y;
-    in->size = (uint8_t)(in->vec * num_lane_bits(x) / 128); /* registers of b; a has twice as many */
-    uint32_t n_d = d == NUM_F32 ? 4 : 2;
-    for (uint32_t i = 0; i < 4; i++)
-        sim_list(b, &s->o[i], in, 'w', i == 0);
-    if (in->n_list != 2 * n_d + 3u * in->size) sim_unknown(b, s, "the number of registers");
-}
-
-void sim_decode_matrix(builder *b, const statement *s, insn *in, pieces *p)
-{
-    if (sim_is(p->at[0], "ldmatrix"))
-        decode_ldmatrix(b, s, in, p);
-    else
-        decode_mma(b, s, in, p);
 }

@@ -6,6 +6,7 @@ As a pytest plugin (-p ptxsim.fake_cuda) it runs the package's tests on the simu
 
 import ctypes
 import os
+from pathlib import Path
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -18,6 +19,8 @@ DEVICE = torch.device("cuda:0")
 VERSIONED, UNVERSIONED = b"dltensor_versioned", b"dltensor"
 DEVICE_AT = {VERSIONED: 4 * 8 + 8, UNVERSIONED: 8}  # of DLTensor.device in the managed tensor
 library = ctypes.CDLL(os.environ["NVFP4KERN_LIBCUDA"])
+library.ptxsim_report.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+library.ptxsim_report.restype = ctypes.c_size_t
 library.ptxsim_adopt.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -103,6 +106,15 @@ def install():
     torch.cuda.synchronize = lambda *_: None
     torch.cuda.current_stream = Stream
     CudaOnHost().__enter__()
+
+
+def pytest_unconfigure():
+    """What the simulator found during the session, to the file that PTXSIM_REPORT names."""
+    if "PTXSIM_REPORT" in os.environ:
+        size = library.ptxsim_report(None, 0)
+        text = ctypes.create_string_buffer(size + 1)
+        library.ptxsim_report(text, size + 1)
+        Path(os.environ["PTXSIM_REPORT"]).write_bytes(text.value)
 
 
 install()

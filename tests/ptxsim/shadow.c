@@ -26,8 +26,8 @@ typedef struct thread_order {
 struct shadow {
     thread_order *threads;
     uint32_t *written, *read, *updated; /* epoch per byte; updated: by atomics, which do not race with one another */
-    uint8_t *ever, *flying, *sending;   /* written at all; target, source of a copy under way; written by one */
-    uint8_t *async;                     /* a bit per byte */
+    uint8_t *ever, *flying, *async;     /* a bit per byte: written at all; target of a copy under way; written by one */
+    uint8_t *sending;                   /* operations under way that have yet to read the byte */
 };
 
 static clock_set *new_set(uint32_t n)
@@ -145,7 +145,7 @@ void sim_shadow_open(cta *c)
         s->threads[i].clock = 1;
     s->ever = calloc(c->smem_bytes / 8 + 1, 1);
     s->flying = calloc(c->smem_bytes / 8 + 1, 1);
-    s->sending = calloc(c->smem_bytes / 8 + 1, 1);
+    s->sending = calloc(c->smem_bytes + 1, 1);
     s->async = calloc(c->smem_bytes / 8 + 1, 1);
     if (sim_config.check_races) {
         s->written = calloc(c->smem_bytes + 1, sizeof *s->written);
@@ -235,7 +235,7 @@ static void check_content(run *r, const insn *in, uint32_t lane, struct shadow *
 static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
 {
     for (uint32_t i = offset; i < offset + bytes; i++) {
-        if (!bit(s->sending, i)) continue;
+        if (!s->sending[i]) continue;
         sim_report(r, in, 'W', "in-flight", (int)lane, "writes shared byte %u, which a copy under way has yet to read",
                    i);
         return;
@@ -317,14 +317,14 @@ void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint3
     sim_shadow(r, in, lane, owner, offset, bytes, READ);
     sim_shadow_fenced(r, in, lane, owner, offset, bytes, "the data at");
     for (uint32_t i = offset; i < offset + bytes; i++)
-        s->sending[i / 8] |= (uint8_t)(1u << i % 8);
+        s->sending[i]++;
 }
 
 void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
 {
     struct shadow *s = owner->shadow;
     for (uint32_t i = offset; s && i < offset + bytes; i++)
-        s->sending[i / 8] &= (uint8_t)~(1u << i % 8);
+        s->sending[i]--;
 }
 
 void sim_order_fence(run *r)

@@ -7,6 +7,7 @@
  *   machine.c fragment.c launches, CTAs, the schedule that a seed draws, divergence and rejoining, deadlocks
  *   memory.c shadow.c    address spaces with bounds; what was written, by whom, ordered by what
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
+ *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
  *   report.c             findings with their place: kernel, PTX line, source line, CTA, warp, lane
  *
  * Registers are vectors: a 32-bit register of a warp is uint32_t[32], a 64-bit one uint64_t[32], a 16-bit one
@@ -64,6 +65,7 @@ struct insn {
     uint32_t rejoin;     /* of a branch: where both ways meet again, NONE at the exit */
     uint32_t guard;      /* predicate index, NONE: always */
     uint32_t line, loc;  /* of the PTX; index into program.locs */
+    uint32_t columns;    /* of wgmma: n */
     uint32_t used_bytes; /* of a load: those that anybody looks at */
     uint8_t space, size, vec, reg_size, op, type, a_type, flags;
     bool guard_not, is_signed, whole_warp;
@@ -177,6 +179,7 @@ struct warp {
     uint32_t n_copies, most_copies;
     uint32_t groups[LANES]; /* committed so far */
     struct bulk_groups *bulk;
+    struct wgmma_queue *wgmma;
     uint32_t at_cluster, owes_cluster; /* lanes that wait for others there; that arrived and did not wait yet */
 };
 
