@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from ptxsim import gpu
+from ptxsim import build, gpu
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
@@ -314,3 +314,17 @@ def test_counts_are_those_of_the_program():
     assert counts["launches"] == 1 and counts["ctas"] == 4
     assert counts["warp_instructions"] == 16 * 11 and counts["lane_instructions"] == 512 * 11
     assert counts["global_stores"] == 16 and counts["global_store_bytes"] == 4 * 512
+
+
+# ---------------------------------------------------------------------------------------------
+# The sources
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(build.HERE.glob("*.[ch]")), ids=lambda path: path.name)
+def test_sources_are_small_and_finished(path):
+    lines = path.read_text().split("\n")
+    assert len(lines) <= 451 and max(map(len, lines)) <= 120
+    assert not any("\t" in line for line in lines)
+    if path.suffix == ".h":
+        assert f"#ifndef PTXSIM_{path.stem.upper()}_H" in lines

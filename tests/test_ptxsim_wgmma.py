@@ -177,7 +177,7 @@ def test_a_from_registers():
         cvt.u64.u32 %rd12, %r22;
         add.s64 %rd12, %rd0, %rd12;
     """ + "".join(
-        f"ld.global.u32 %r{30 + 4 * step + i}, [%rd12+{32 * step + 1024 * (i & 1) + 16 * (i >> 1)}];"
+        f"ld.global.u32 %r{30 + 4 * step + i}, [%rd12+{32 * step + 1024 * (i & 1) + 8 * (i & 2)}];"
         for step in range(K // 16)
         for i in range(4)
     )

@@ -73,8 +73,11 @@ def run(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m tests.ptxsim", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.ptxsim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("run", help="0: clean, 1: warnings, 2: errors")
     command.add_argument("ptx")
