@@ -5,6 +5,7 @@ As a pytest plugin (-p ptxsim.fake_cuda) it runs the package's tests on the simu
 """
 
 import ctypes
+import json
 import os
 from pathlib import Path
 
@@ -108,13 +109,17 @@ def install():
     CudaOnHost().__enter__()
 
 
+def report():
+    """The counts and findings of this process."""
+    text = ctypes.create_string_buffer(library.ptxsim_report(None, 0) + 1)
+    library.ptxsim_report(text, len(text))
+    return json.loads(text.value.decode())
+
+
 def pytest_unconfigure():
     """What the simulator found during the session, to the file that PTXSIM_REPORT names."""
     if "PTXSIM_REPORT" in os.environ:
-        size = library.ptxsim_report(None, 0)
-        text = ctypes.create_string_buffer(size + 1)
-        library.ptxsim_report(text, size + 1)
-        Path(os.environ["PTXSIM_REPORT"]).write_bytes(text.value)
+        Path(os.environ["PTXSIM_REPORT"]).write_text(json.dumps(report()))
 
 
 install()
