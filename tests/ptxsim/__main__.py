@@ -1,0 +1,97 @@
+"""python -m tests.ptxsim run kernel.ptx launch.json: a kernel of a PTX file on the simulated GPU.
+
+launch.json describes what is launched, everything but `kernel` optional:
+    {"kernel": "name", "grid": [4, 1, 1], "block": [128, 1, 1], "cluster": [1, 1, 1],
+     "shared_bytes": 0, "arguments": [
+        {"array": "uint32", "shape": [1024], "fill": "arange"},   zeros, arange, random, or a number
+        {"file": "a.npy"},                                        an array as it is
+        {"value": 7, "type": "uint32"}, {"bytes": "00ff"}]}
+Every seed starts from the same arrays. The report (JSON on standard output) has the findings and
+the counts of all seeds; --save writes the arrays after the last seed to array<i>.npy.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from . import gpu
+
+
+def array_of(argument, folder):
+    if "file" in argument:
+        return np.load(folder / argument["file"])
+    shape, fill, dtype = argument["shape"], argument.get("fill", "zeros"), argument["array"]
+    if fill == "arange":
+        return np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    if fill == "random":
+        random = np.random.default_rng(0)
+        if np.issubdtype(np.dtype(dtype), np.floating):
+            return random.standard_normal(shape).astype(dtype)
+        return random.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    return np.full(shape, 0 if fill == "zeros" else fill, dtype)
+
+
+def argument_of(argument, folder):
+    """A kernel parameter; arrays become memory of the GPU."""
+    if "value" in argument:
+        return np.dtype(argument["type"]).type(argument["value"])
+    if "bytes" in argument:
+        return bytes.fromhex(argument["bytes"])
+    return gpu.Memory(array_of(argument, folder))
+
+
+def run(options):
+    description = json.loads(Path(options.launch).read_text())
+    folder = Path(options.launch).parent
+    known = {"kernel", "grid", "block", "cluster", "shared_bytes", "arguments"}
+    if set(description) - known or "kernel" not in description:
+        raise SystemExit(
+            f"{options.launch}: expected kernel and some of {', '.join(sorted(known))}"
+        )
+    gpu.configure(cc=options.cc, sms=options.sms, threads=options.threads, races=int(options.races))
+    module = gpu.Module(Path(options.ptx).read_text())
+    launch = {k: v for k, v in description.items() if k not in ("kernel", "arguments")}
+    failed, arguments = {}, []
+    for seed in range(options.seed, options.seed + options.seeds):
+        gpu.seed(seed)
+        arguments = [argument_of(a, folder) for a in description.get("arguments", [])]
+        try:
+            module.launch(description["kernel"], *arguments, **launch)
+        except gpu.SimError as error:
+            failed[seed] = str(error)
+    if options.save:
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, gpu.Memory):
+                np.save(Path(options.save, f"array{i}.npy"), argument.array)
+    json.dump(gpu.report() | {"failed_seeds": failed}, sys.stdout, indent=1)
+    print()
+    bad = {f["severity"] for f in gpu.report()["findings"]} & {"E", "W"}
+    return 2 if failed or "E" in bad else 1 if bad else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.ptxsim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("run", help="0: clean, 1: warnings, 2: errors")
+    command.add_argument("ptx")
+    command.add_argument("launch")
+    command.add_argument("--seed", type=int, default=0, help="the first")
+    command.add_argument("--seeds", type=int, default=1, help="how many")
+    command.add_argument("--cc", default="9.0", help="compute capability")
+    command.add_argument("--sms", type=int, default=132)
+    command.add_argument("--threads", type=int, default=1, help="more than 1: not replayable")
+    command.add_argument("--no-races", dest="races", action="store_false")
+    command.add_argument("--save", metavar="FOLDER")
+    options = parser.parse_args()
+    raise SystemExit(run(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Builds what the tests of the simulator load: libptxsim.so with cc, PTX of the kernels with nvcc.
+
+Both are kept in a folder that their sources' bytes name, under PTXSIM_BUILD or the system's
+temporary one, so that processes share them.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "csrc"
+FLAGS = "-std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden"
+FLAGS = [*FLAGS.split(), "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
+NVCC_FLAGS = ["-ptx", "-O3", "-std=c++17", "-fmad=false", "-lineinfo"]
+ARCHS = {"sm80": "compute_80", "sm90": "compute_90a"}
+
+
+def _folder(sources, *facts):
+    """A place of its own for every state of the sources."""
+    digest = hashlib.sha256(repr(facts).encode())
+    for path in sources:
+        digest.update(path.name.encode() + path.read_bytes())
+    root = Path(
+        os.environ.get("PTXSIM_BUILD", Path(tempfile.gettempdir(), f"ptxsim-{os.getuid()}"))
+    )
+    return root / digest.hexdigest()[:20]
+
+
+def _run(command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+
+
+def _publish(target, make):
+    """`make` fills a temporary file that becomes `target` at once, whoever else makes it too."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent)
+    os.close(handle)
+    make(Path(temporary))
+    os.replace(temporary, target)
+    return target
+
+
+def find_cc():
+    return shutil.which(os.environ.get("CC", "cc"))
+
+
+def find_nvcc():
+    return shutil.which(os.environ.get("NVCC", "nvcc")) or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def simulator():
+    """The path of libptxsim.so."""
+    sources = sorted(HERE.glob("*.c"))
+    folder = _folder(sources + sorted(HERE.glob("*.h")), FLAGS)
+    library = folder / "libptxsim.so"
+    if library.is_file():
+        return library
+
+    def object_of(source):
+        return _publish(
+            folder / f"{source.stem}.o",
+            lambda path: _run([find_cc(), *FLAGS, "-c", source, "-o", path]),
+        )
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(object_of, sources))
+    link = ["-shared", "-Wl,-z,defs", *objects, "-lm", "-pthread"]
+    return _publish(library, lambda path: _run([find_cc(), *link, "-o", path]))
+
+
+def kernels():
+    """The folder with <image>.ptx for every .cu file of every architecture."""
+    images = {path: ARCHS[path.parent.name] for path in sorted(CSRC.glob("sm*/*.cu"))}
+    headers = [
+        path for pattern in ("*.h", "*/*.h", "*/*.cuh") for path in sorted(CSRC.glob(pattern))
+    ]
+    folder = _folder([*images, *headers], NVCC_FLAGS, ARCHS)
+
+    def compile_one(source, arch):
+        target = folder / f"{source.stem}.ptx"
+        command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, source]
+        if not target.is_file():
+            _publish(target, lambda path: _run([*command, "-o", path]))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, images.keys(), images.values()))
+    return folder
+
+
+def environment(**settings):
+    """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case."""
+    found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(kernels())}
+    return found | {f"PTXSIM_{name.upper()}": str(value) for name, value in settings.items()}

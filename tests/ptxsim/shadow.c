@@ -1,0 +1,347 @@
+#include "shadow.h"
+
+#include "exec.h"
+#include "report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Clocks                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define CLOCK_BITS 17
+#define THREAD_BITS 14
+#define MOST_CLOCK ((1u << CLOCK_BITS) - 1)
+
+/* A set has two halves: what is seen, and what a proxy fence has covered. An epoch: thread and clock; 0 is none, so
+ * clocks begin at 1. */
+static uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLOCK_BITS | clock; }
+
+typedef struct thread_order {
+    clock_set *seen; /* NULL: of nobody */
+    uint32_t clock;
+} thread_order;
+
+struct shadow {
+    thread_order *threads;
+    uint32_t *written, *read, *updated; /* epoch per byte; updated: by atomics, which do not race with one another */
+    uint8_t *ever, *flying, *async;     /* a bit per byte: written at all; target of a copy under way; written by one */
+    uint8_t *sending;                   /* operations under way that have yet to read the byte */
+};
+
+static clock_set *new_set(uint32_t n)
+{
+    clock_set *s = calloc(1, sizeof *s + n * sizeof s->at[0]);
+    s->references = 1;
+    s->n = n;
+    return s;
+}
+
+void sim_order_drop(clock_set **order)
+{
+    if (*order && --(*order)->references == 0) free(*order);
+    *order = NULL;
+}
+
+static void adopt(thread_order *t, clock_set *seen)
+{
+    if (t->seen == seen) return;
+    seen->references++;
+    sim_order_drop(&t->seen);
+    t->seen = seen;
+}
+
+static void merge(clock_set *into, const clock_set *from)
+{
+    if (!from || into == from) return;
+    for (uint32_t i = 0; i < into->n; i++)
+        into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
+}
+
+static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
+static uint32_t first_thread(const cta *c) { return c->rank * c->n_threads; }
+
+static void tick(thread_order *t)
+{
+    if (t->clock < MOST_CLOCK) t->clock++;
+}
+
+static void release(clock_set *into, const cta *c, uint32_t thread, const clock_set **last)
+{
+    thread_order *t = &c->shadow->threads[thread];
+    if (t->seen != *last) merge(into, t->seen);
+    *last = t->seen;
+    into->at[first_thread(c) + thread] = t->clock;
+    tick(t);
+}
+
+void sim_order_arrive(run *r, clock_set **order)
+{
+    const cta *c = r->cta;
+    const clock_set *last = NULL;
+    if (!c->shadow) return;
+    if (!*order) *order = new_set(2 * threads_of(c));
+    ACTIVE(r) release(*order, c, r->warp->index * LANES + i, &last);
+}
+
+void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
+{
+    const cta *c = r->cta;
+    if (!c->shadow || !order) return;
+    clock_set *last_before = NULL, *last_after = NULL;
+    for (; lanes; lanes &= lanes - 1) {
+        thread_order *t = &c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(lanes)];
+        if (!last_after || t->seen != last_before) { /* lanes that knew the same go on knowing the same */
+            sim_order_drop(&last_after);
+            last_after = new_set(order->n);
+            last_before = t->seen;
+            merge(last_after, t->seen);
+            merge(last_after, order);
+        }
+        adopt(t, last_after);
+    }
+    sim_order_drop(&last_after);
+}
+
+void sim_order_barrier(cta *c, named_barrier *b, uint32_t number)
+{
+    if (!c->shadow || !b->order) return;
+    for (uint32_t k = 0; k < c->n_warps; k++) {
+        warp *w = &c->warps[k];
+        for (int f = 0; f < w->n_fragments; f++) {
+            const fragment *at = &w->fragments[f];
+            if (at->state != WAITING || at->reason != W_BARRIER || at->what != number) continue;
+            for (uint32_t lanes = at->mask; lanes; lanes &= lanes - 1)
+                adopt(&c->shadow->threads[k * LANES + (uint32_t)__builtin_ctz(lanes)], b->order);
+        }
+    }
+    sim_order_drop(&b->order);
+}
+
+void sim_order_warp(run *r, uint32_t lanes)
+{
+    const cta *c = r->cta;
+    const clock_set *last = NULL;
+    if (!c->shadow) return;
+    clock_set *set = new_set(2 * threads_of(c));
+    for (uint32_t left = lanes; left; left &= left - 1)
+        release(set, c, r->warp->index * LANES + (uint32_t)__builtin_ctz(left), &last);
+    for (uint32_t left = lanes; left; left &= left - 1)
+        adopt(&c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(left)], set);
+    sim_order_drop(&set);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Accesses                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+void sim_shadow_open(cta *c)
+{
+    if (!sim_config.check_races && !sim_config.check_init) return;
+    struct shadow *s = calloc(1, sizeof *s);
+    s->threads = calloc(c->n_threads, sizeof *s->threads);
+    for (uint32_t i = 0; i < c->n_threads; i++)
+        s->threads[i].clock = 1;
+    s->ever = calloc(c->smem_bytes / 8 + 1, 1);
+    s->flying = calloc(c->smem_bytes / 8 + 1, 1);
+    s->sending = calloc(c->smem_bytes + 1, 1);
+    s->async = calloc(c->smem_bytes / 8 + 1, 1);
+    if (sim_config.check_races) {
+        s->written = calloc(c->smem_bytes + 1, sizeof *s->written);
+        s->read = calloc(c->smem_bytes + 1, sizeof *s->read);
+        s->updated = calloc(c->smem_bytes + 1, sizeof *s->updated);
+    }
+    c->shadow = s;
+}
+
+void sim_shadow_close(cta *c)
+{
+    struct shadow *s = c->shadow;
+    if (!s) return;
+    for (uint32_t i = 0; i < c->n_threads; i++)
+        sim_order_drop(&s->threads[i].seen);
+    for (uint32_t i = 0; i < MAX_BARRIERS; i++)
+        sim_order_drop(&c->barriers[i].order);
+    free(s->threads), free(s->written), free(s->read), free(s->updated), free(s->ever), free(s->flying),
+        free(s->sending), free(s->async), free(s);
+    c->shadow = NULL;
+}
+
+static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
+{
+    uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
+}
+
+static bool fenced(const thread_order *me, uint32_t epoch)
+{
+    uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[me->seen->n / 2 + thread]);
+}
+
+static void race(run *r, const insn *in, uint32_t lane, uint32_t offset, uint32_t epoch, access how, bool was_write)
+{
+    static const char *const verbs[] = {"reads", "writes", "updates", "copies to"};
+    uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), n = r->cta->n_threads;
+    sim_report(r, in, 'W', "race", (int)lane,
+               "%s shared byte %u, which thread %u of CTA rank %u %s without synchronisation in between", verbs[how],
+               offset, thread % n, thread / n, was_write ? "wrote" : "read");
+}
+
+static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
+{
+    struct shadow *s = owner->shadow;
+    uint32_t self = first_thread(r->cta) + r->warp->index * LANES + lane;
+    const thread_order *me = &r->cta->shadow->threads[self - first_thread(r->cta)];
+    uint32_t mine = epoch_of(self, me->clock), last[3] = {0};
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        uint32_t then[3] = {s->written[i], s->updated[i], s->read[i]};
+        if (how == READ) then[2] = 0;
+        if (how == ATOMIC) then[1] = 0;
+        for (int k = 0; k < 3; k++) { /* neighbours often have the same history */
+            if (then[k] != last[k] && !before(me, self, then[k])) race(r, in, lane, i, then[k], how, k < 2);
+            last[k] = then[k];
+        }
+        if (how == READ) {
+            s->read[i] = mine;
+        } else if (how == ATOMIC) {
+            s->updated[i] = mine;
+        } else {
+            s->written[i] = mine;
+            s->read[i] = s->updated[i] = 0;
+        }
+    }
+}
+
+static bool bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> i % 8 & 1; }
+
+static void check_content(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
+{
+    for (uint32_t i = 0; i < bytes; i++) {
+        bool flying = bit(s->flying, offset + i);
+        if (!flying && bit(s->ever, offset + i)) continue;
+        if (i < 32 && !(in->used_bytes >> i & 1)) continue;
+        if (flying)
+            sim_report(r, in, 'W', "in-flight", (int)lane, "reads shared byte %u, whose copy nobody has waited for",
+                       offset + i);
+        else if (sim_config.check_init)
+            sim_report(r, in, 'N', "uninitialised", (int)lane, "reads shared byte %u, which nothing has written",
+                       offset + i);
+        return;
+    }
+}
+
+static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
+{
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        if (!s->sending[i]) continue;
+        sim_report(r, in, 'W', "in-flight", (int)lane, "writes shared byte %u, which a copy under way has yet to read",
+                   i);
+        return;
+    }
+}
+
+void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
+{
+    struct shadow *s = owner->shadow;
+    if (s->written) check_order(r, in, lane, owner, offset, bytes, how);
+    if (how == READ || how == ATOMIC) check_content(r, in, lane, s, offset, bytes);
+    if (how == READ) return;
+    check_sending(r, in, lane, s, offset, bytes);
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        uint8_t mask = (uint8_t)(1u << i % 8);
+        s->ever[i / 8] |= mask;
+        if (how != ATOMIC) s->async[i / 8] &= (uint8_t)~mask;
+        if (how == LANDING)
+            s->flying[i / 8] |= mask;
+        else
+            s->flying[i / 8] &= (uint8_t)~mask;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Asynchronous operations                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+uint32_t sim_order_issue(run *r, uint32_t lane)
+{
+    const cta *c = r->cta;
+    if (!c->shadow) return 0;
+    uint32_t thread = r->warp->index * LANES + lane;
+    thread_order *t = &c->shadow->threads[thread];
+    uint32_t epoch = epoch_of(first_thread(c) + thread, t->clock);
+    tick(t);
+    return epoch;
+}
+
+void sim_order_signal(cta *signalled, clock_set **order, uint32_t epoch)
+{
+    if (!signalled->shadow || !epoch) return;
+    if (!*order) *order = new_set(2 * threads_of(signalled));
+    uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    if ((*order)->at[thread] < clock) (*order)->at[thread] = clock;
+}
+
+void sim_shadow_landed(cta *owner, uint32_t offset, uint32_t bytes, uint32_t epoch)
+{
+    struct shadow *s = owner->shadow;
+    if (!s) return;
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        s->flying[i / 8] &= (uint8_t)~(1u << i % 8);
+        s->async[i / 8] |= (uint8_t)(1u << i % 8);
+        if (s->written) s->written[i] = epoch;
+    }
+}
+
+/* Written by the generic proxy without a fence for the asynchronous one since, as far as the thread knows. */
+void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
+                       const char *what)
+{
+    const struct shadow *s = owner->shadow;
+    if (!s || !s->written) return;
+    const thread_order *me = &r->cta->shadow->threads[r->warp->index * LANES + lane];
+    for (uint32_t i = offset; i < offset + bytes; i++) {
+        if (bit(s->async, i) || fenced(me, s->written[i])) continue;
+        sim_report(r, in, 'W', "proxy-fence", (int)lane,
+                   "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what, i);
+        return;
+    }
+}
+
+/* What is read must be seen by the thread, and be behind a proxy fence; nobody may write it until it is sent. */
+void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes)
+{
+    struct shadow *s = owner->shadow;
+    if (!s) return;
+    sim_shadow(r, in, lane, owner, offset, bytes, READ);
+    sim_shadow_fenced(r, in, lane, owner, offset, bytes, "the data at");
+    for (uint32_t i = offset; i < offset + bytes; i++)
+        s->sending[i]++;
+}
+
+void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
+{
+    struct shadow *s = owner->shadow;
+    for (uint32_t i = offset; s && i < offset + bytes; i++)
+        s->sending[i]--;
+}
+
+void sim_order_fence(run *r)
+{
+    const cta *c = r->cta;
+    if (!c->shadow) return;
+    ACTIVE(r)
+    {
+        uint32_t thread = r->warp->index * LANES + i, half = threads_of(c);
+        thread_order *t = &c->shadow->threads[thread];
+        clock_set *set = new_set(2 * half);
+        merge(set, t->seen);
+        for (uint32_t k = 0; k < half; k++)
+            if (set->at[half + k] < set->at[k]) set->at[half + k] = set->at[k];
+        set->at[half + first_thread(c) + thread] = t->clock;
+        tick(t);
+        adopt(t, set);
+        sim_order_drop(&set);
+    }
+}

@@ -1,0 +1,448 @@
+"""What sm_90 added, on the simulated GPU: mbarriers, bulk copies, clusters, tiles; their checks."""
+
+import ctypes
+import shutil
+
+import numpy as np
+import pytest
+from ptxsim import gpu
+
+pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+SEEDS = range(16)
+SHARED = """
+    .shared .align 1024 .b8 tile[8192];
+    .shared .align 1024 .b8 other[8192];
+    .shared .align 8 .b64 full;
+    .shared .align 8 .b64 empty;
+"""
+START = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, tile;
+    mov.u32 %r2, full;
+    mov.u32 %r3, empty;
+    setp.eq.u32 %p0, %r0, 0;
+    @%p0 mbarrier.init.shared::cta.b64 [%r2], {arrivals};
+    @%p0 mbarrier.init.shared::cta.b64 [%r3], {empties};
+    @%p0 fence.mbarrier_init.release.cluster;
+    bar.sync 0;
+"""
+WAIT = """
+    $wait{n}:
+    mbarrier.try_wait.parity.shared::cta.b64 %p9, [{barrier}], {parity};
+    @!%p9 bra $wait{n};
+"""
+OWN_PLACE = """
+    shl.b32 %r10, %r0, 2;
+    add.s32 %r11, %r1, %r10;
+    cvt.u64.u32 %rd10, %r10;
+    add.s64 %rd11, %rd1, %rd10;
+"""  # of this thread: r11 in the tile, rd11 in the second array
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    gpu.configure()
+    gpu.clear()
+
+
+def start(arrivals=1, empties=1):
+    return START.format(arrivals=arrivals, empties=empties)
+
+
+def wait(n, parity=0, barrier="%r2"):
+    return WAIT.format(n=n, barrier=barrier, parity=parity)
+
+
+def findings(severities="EW"):
+    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
+
+
+def launch(body, *arrays, params=(), seeds=SEEDS, **options):
+    """The arrays after every seed; an error ends a seed."""
+    names = [f"p{i}" for i in range(len(arrays))]
+    text = gpu.kernel(body, names, SHARED)
+    for name in params:  # tensor maps, by value
+        text = text.replace("f(", f"f(.param .align 64 .b8 {name}[128], ", 1)
+    module, results = gpu.Module(text), []
+    for seed in seeds:
+        gpu.seed(seed)
+        memory = [gpu.Memory(array) for array in arrays]
+        try:
+            values = [params[name](memory) for name in reversed(list(params))] if params else []
+            module.launch("f", *values, *memory, **options)
+            results.append([m.array.copy() for m in memory])
+        except gpu.SimError:
+            results.append(None)
+    return results
+
+
+def found(body, *arrays, **options):
+    launch(body, *(arrays or (DATA, ZEROS)), **options)
+    return findings()
+
+
+DATA = np.arange(1, 2049, dtype=np.uint32)
+ZEROS = np.zeros(2048, np.uint32)
+
+# ---------------------------------------------------------------------------------------------
+# mbarrier
+# ---------------------------------------------------------------------------------------------
+
+HANDOVER = (
+    start(arrivals=64)
+    + OWN_PLACE
+    + """
+    setp.ge.u32 %p1, %r0, 64;
+    @%p1 bra $consumer;
+    st.shared.u32 [%r11], %r0;
+    mbarrier.arrive.release.cta.shared::cta.b64 _, [%r2];
+    exit;
+    $consumer:
+"""
+    + wait(0)
+    + "ld.shared.u32 %r12, [%r11+-256]; st.global.u32 [%rd11], %r12;"
+)
+
+
+def test_producers_hand_over_to_consumers():
+    for _, out in launch(HANDOVER, DATA, ZEROS, block=128):
+        assert (out[64:128] == np.arange(64)).all()
+    assert findings() == set()
+
+
+def test_no_wait_is_a_race():
+    assert found(HANDOVER.replace(wait(0), ""), block=128) == {"race"}
+
+
+def test_a_relaxed_arrival_releases_nothing():
+    assert found(HANDOVER.replace("release.cta", "relaxed.cta"), block=128) == {"race"}
+
+
+def test_waiting_for_the_phase_before_does_not_wait():
+    assert "race" in found(HANDOVER.replace(wait(0), wait(0, parity=1)), block=128)
+
+
+def test_too_few_arrivals_are_a_deadlock_that_names_the_barrier():
+    assert found(HANDOVER.replace("[%r2], 64", "[%r2], 65"), block=128) == {"deadlock"}
+    (finding,) = gpu.report()["findings"]
+    assert "phase 0: 1 of 65 arrivals" in finding["text"]
+
+
+def test_too_many_arrivals_are_an_error():
+    body = start() + "mbarrier.arrive.shared::cta.b64 _, [%r2], 2;"
+    assert found(body, block=32) == {"over-arrival"}
+
+
+def test_barriers_must_be_initialised_and_stay_so():
+    body = start() + "mbarrier.arrive.shared::cta.b64 _, [%r3];"
+    assert found(body.replace("@%p0 mbarrier.init.shared::cta.b64 [%r3], 1;", "")) == {"mbarrier"}
+    gpu.clear()
+    body = start() + "st.shared.u32 [%r2], 0; mbarrier.arrive.shared::cta.b64 _, [%r2];"
+    assert "mbarrier" in found(body, block=1)
+
+
+def test_a_barrier_is_initialised_before_others_use_it():
+    body = start(arrivals=32) + "mbarrier.arrive.shared::cta.b64 _, [%r2];"
+    assert found(body) == set()
+    gpu.clear()
+    assert "race" in found(body.replace("bar.sync 0;", ""))
+
+
+def test_a_barrier_is_not_initialised_again_amid_a_phase():
+    again = "@%p0 mbarrier.init.shared::cta.b64 [%r2], 1;"
+    body = start(arrivals=2) + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r2];" + again
+    assert found(body) == {"mbarrier-reuse"}
+    gpu.clear()
+    assert found(start(arrivals=2) + again) == set()
+
+
+# ---------------------------------------------------------------------------------------------
+# Bulk copies
+# ---------------------------------------------------------------------------------------------
+
+FETCH = """
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], {expected};
+    @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
+        [%r1], [%rd0], 1024, [%r2];
+"""
+SHOW = "ld.shared.u32 %r12, [%r11]; st.global.u32 [%rd11], %r12;"
+
+
+def fetch(expected=1024):
+    return FETCH.format(expected=expected)
+
+
+def test_a_bulk_copy_lands_before_its_barrier_completes():
+    for _, out in launch(start() + OWN_PLACE + fetch() + wait(0) + SHOW, DATA, ZEROS, block=256):
+        assert (out[:256] == DATA[:256]).all()
+    assert findings() == set()
+    assert gpu.report()["async_bytes"] == 1024 * len(SEEDS)
+
+
+def test_what_is_read_too_early_is_poison_or_the_data_and_always_found():
+    body = start() + OWN_PLACE + fetch() + SHOW + wait(0)
+    results = launch(body, DATA, ZEROS, block=256)
+    assert {int(out[0]) for _, out in results} == {1, 0x7F7F7F7F}
+    assert findings() >= {"in-flight", "race"}
+
+
+def test_wrong_transaction_counts():
+    body = start() + OWN_PLACE + fetch(1040) + wait(0)
+    assert found(body, block=32) == {"deadlock"}
+    gpu.clear()
+    body = start() + OWN_PLACE + fetch(1008) + wait(0) + SHOW
+    assert found(body, block=256) & {"deadlock", "in-flight", "race"}
+    gpu.clear()
+    body = start() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r2], 1048576;"
+    assert found(body) == {"transaction-count"}
+
+
+def test_a_barrier_wants_a_fence_before_a_copy_completes_it():
+    body = start() + OWN_PLACE + fetch() + wait(0)
+    assert found(body) == set()
+    gpu.clear()
+    body = body.replace("@%p0 fence.mbarrier_init.release.cluster;", "")
+    assert found(body) == {"proxy-fence"}
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (("[%rd0], 1024", "[%rd0+7184], 1024"), "out-of-bounds"),
+        (("[%r1], [%rd0]", "[%r1+15616], [%rd0]"), "out-of-bounds"),
+        (("[%rd0], 1024", "[%rd0+8], 1024"), "misaligned"),
+        (("[%rd0], 1024", "[%rd0], 1016"), "misaligned"),
+        (("[%r1], [%rd0]", "[%r1+8], [%rd0]"), "misaligned"),
+    ],
+)
+def test_bulk_copies_keep_to_bounds_and_alignment(change, code):
+    assert code in found(start() + OWN_PLACE + fetch().replace(*change) + wait(0))
+
+
+STORE = (
+    start()
+    + OWN_PLACE
+    + """
+    add.s32 %r12, %r0, 7;
+    st.shared.u32 [%r11], %r12;
+    fence.proxy.async.shared::cta;
+    bar.sync 0;
+    @!%p0 bra $done;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 1024;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group.read 0;
+    $done:
+    bar.sync 0;
+    st.shared.u32 [%r11], 0;
+"""
+)
+
+
+def test_a_bulk_store_reads_shared_memory_as_late_as_it_may():
+    for _, out in launch(STORE, DATA, ZEROS, block=256):
+        assert (out[:256] == np.arange(256) + 7).all()
+    assert findings() == set()
+
+
+def test_a_bulk_store_wants_fence_barrier_and_wait():
+    assert found(STORE.replace("fence.proxy.async.shared::cta;", ""), block=256) == {"proxy-fence"}
+    gpu.clear()
+    assert "race" in found(STORE.replace("bar.sync 0;\n    @!%p0", "@!%p0"), block=256)
+    gpu.clear()
+    late = launch(STORE.replace("cp.async.bulk.wait_group.read 0;", ""), DATA, ZEROS, block=256)
+    assert "in-flight" in findings()
+    assert any(out is None or (out[1][:256] == 0).any() for out in late)
+
+
+# ---------------------------------------------------------------------------------------------
+# Clusters
+# ---------------------------------------------------------------------------------------------
+
+RING = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, tile;
+    mov.u32 %r4, %cluster_ctarank;
+    mov.u32 %r5, %cluster_nctarank;
+    mad.lo.s32 %r6, %r4, 100, %r0;
+    shl.b32 %r10, %r0, 2;
+    add.s32 %r11, %r1, %r10;
+    st.shared.u32 [%r11], %r6;
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    add.s32 %r7, %r4, 1;
+    rem.u32 %r7, %r7, %r5;
+    mapa.shared::cluster.u32 %r8, %r11, %r7;
+    ld.shared::cluster.u32 %r9, [%r8];
+    mov.u32 %r12, %ctaid.x;
+    mad.lo.s32 %r12, %r12, 32, %r0;
+    mul.wide.u32 %rd10, %r12, 4;
+    add.s64 %rd11, %rd1, %rd10;
+    st.global.u32 [%rd11], %r9;
+    barrier.cluster.arrive.relaxed.aligned;
+    barrier.cluster.wait.aligned;
+"""
+
+
+@pytest.mark.parametrize("size", (1, 2, 4))
+def test_ctas_of_a_cluster_read_each_other(size):
+    for _, out in launch(RING, DATA, ZEROS, grid=8, cluster=size):
+        want = [(cta % size + 1) % size * 100 + t for cta in range(8) for t in range(32)]
+        assert list(out[:256]) == want
+    assert findings() == set()
+
+
+def test_cluster_barriers_are_needed_before_and_behind():
+    before = RING.replace(
+        "barrier.cluster.arrive.release.aligned;\n    barrier.cluster.wait.acquire.aligned;", ""
+    )
+    assert "race" in found(before, grid=2, cluster=2)
+    gpu.clear()
+    behind = RING[: RING.index("barrier.cluster.arrive.relaxed")]
+    assert "exited-cta" in found(behind, grid=2, cluster=2)
+    gpu.clear()
+    assert "race" in found(RING.replace("arrive.release", "arrive.relaxed"), grid=2, cluster=2)
+    gpu.clear()
+    twice = RING.replace("barrier.cluster.wait.acquire.aligned;", "barrier.cluster.arrive.aligned;")
+    assert "cluster-barrier" in found(twice, grid=2, cluster=2)
+
+
+def test_a_peer_is_no_shared_memory_of_ones_own():
+    assert "out-of-bounds" in found(
+        RING.replace("ld.shared::cluster", "ld.shared"), grid=2, cluster=2
+    )
+    gpu.clear()
+    assert "out-of-bounds" in found(RING.replace("%r11, %r7;", "%r11, 5;"), grid=2, cluster=2)
+
+
+MULTICAST = (
+    start()
+    + OWN_PLACE
+    + """
+    mov.u32 %r4, %cluster_ctarank;
+    mov.u32 %r5, %ctaid.x;
+    mad.lo.s32 %r5, %r5, 1024, 0;
+    cvt.u64.u32 %rd10, %r5;
+    add.s64 %rd11, %rd11, %rd10;
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 1024;
+    barrier.cluster.arrive;
+    barrier.cluster.wait;
+    setp.eq.u32 %p1, %r4, 0;
+    and.pred %p1, %p1, %p0;
+    mov.u16 %h1, 3;
+    @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+        [%r1], [%rd0], 1024, [%r2], %h1;
+"""
+    + wait(0)
+    + SHOW
+)
+
+
+def test_multicast_reaches_every_cta_of_the_mask():
+    for _, out in launch(MULTICAST, DATA, ZEROS, grid=2, cluster=2, block=256):
+        assert (out[:256] == DATA[:256]).all() and (out[256:512] == DATA[:256]).all()
+    assert findings() == set()
+
+
+def test_multicast_wants_the_peers_barrier_to_be_there():
+    unsynchronised = MULTICAST.replace("barrier.cluster.arrive;\n    barrier.cluster.wait;", "")
+    assert found(unsynchronised, grid=2, cluster=2, block=256) & {"mbarrier", "race"}
+
+
+SEND = (
+    start()
+    + """
+    mov.u32 %r4, %cluster_ctarank;
+    xor.b32 %r5, %r4, 1;
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
+    barrier.cluster.arrive;
+    barrier.cluster.wait;
+"""
+    + OWN_PLACE
+    + """
+    mapa.shared::cluster.u32 %r6, %r11, %r5;
+    mapa.shared::cluster.u32 %r7, %r2, %r5;
+    mad.lo.s32 %r8, %r4, 1000, %r0;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r6], %r8, [%r7];
+"""
+    + wait(0)
+    + """
+    ld.shared.u32 %r12, [%r11];
+    mad.lo.s32 %r5, %r4, 128, 0;
+    cvt.u64.u32 %rd10, %r5;
+    add.s64 %rd11, %rd11, %rd10;
+    st.global.u32 [%rd11], %r12;
+    barrier.cluster.arrive;
+    barrier.cluster.wait;
+"""
+)
+
+
+def test_st_async_brings_data_and_signals():
+    for _, out in launch(SEND, DATA, ZEROS, grid=2, cluster=2):
+        assert list(out[:64]) == [1000 + i for i in range(32)] + list(range(32))
+    assert findings() == set()
+
+
+# ---------------------------------------------------------------------------------------------
+# Tiles
+# ---------------------------------------------------------------------------------------------
+
+
+def tensor_map(memory, *, box, swizzle=0, dims=(64, 40), pitch=64):
+    """Of a matrix of uint16 in the first array."""
+    record = ctypes.create_string_buffer(128 + 64)
+    at = (ctypes.addressof(record) + 63) // 64 * 64
+    arrays = [(ctypes.c_uint64 * 2)(*dims), (ctypes.c_uint64 * 1)(2 * pitch)]
+    arrays += [(ctypes.c_uint32 * 2)(*box), (ctypes.c_uint32 * 2)(1, 1)]
+    code = gpu.library().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(at), 1, 2, ctypes.c_void_p(memory[0].address), *arrays, 0, swizzle, 0, 0
+    )
+    gpu.check(code, "cuTensorMapEncodeTiled")
+    return ctypes.string_at(at, 128)
+
+
+TILE = (
+    start()
+    + OWN_PLACE
+    + """
+    mov.b64 %rd20, map;
+    cvta.param.u64 %rd20, %rd20;
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 1024;
+    @%p0 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+        [%r1], [%rd20, {XX, YY}], [%r2];
+"""
+    + wait(0)
+    + SHOW
+)
+
+
+@pytest.mark.parametrize("swizzle, width", [(0, 8), (1, 16), (2, 32), (3, 64)])
+@pytest.mark.parametrize("x, y", [(0, 0), (16, 5), (-8, 38), (56, -3)])
+def test_tiles_land_swizzled_and_filled(swizzle, width, x, y):
+    rows = 512 // width
+    matrix = np.arange(1, 40 * 64 + 1, dtype=np.uint16)
+    body = TILE.replace("XX", str(x)).replace("YY", str(y))
+    results = launch(
+        body, matrix, ZEROS, block=256, seeds=range(4),
+        params={"map": lambda m: tensor_map(m, box=(width, rows), swizzle=swizzle)},
+    )  # fmt: skip
+    padded = np.zeros((200, 300), np.uint16)
+    padded[80:120, 100:164] = matrix.reshape(40, 64)
+    want = padded[80 + y : 80 + y + rows, 100 + x : 100 + x + width].reshape(-1)
+    offsets = np.arange(1024)
+    bits = {0: 0, 1: 1, 2: 3, 3: 7}[swizzle]
+    places = offsets ^ ((offsets >> 7 & bits) << 4)
+    expected = want.view(np.uint8)[places]  # its own inverse
+    for _, out in results:
+        np.testing.assert_array_equal(out[:256].view(np.uint8), expected)
+    assert findings() == set()
+
+
+def test_a_tensor_map_must_be_one():
+    bad = {"map": lambda m: bytes(128)}
+    body = TILE.replace("XX", "0").replace("YY", "0")
+    launch(body, DATA, ZEROS, block=256, params=bad)
+    assert findings() == {"tensor-map"}
+    with pytest.raises(gpu.SimError, match="cuTensorMapEncodeTiled"):
+        tensor_map([gpu.Memory(DATA)], box=(300, 1))

@@ -1,0 +1,317 @@
+"""The simulator's tensor cores: the published model once more with fractions, and fragments."""
+
+import ctypes
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from ptxsim import num_library as num
+from ptxsim import num_oracle as oracle
+
+rng = np.random.default_rng(4)
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+#       arch: products a step (16 bits, tf32, 8 bits), fraction bits (16, 8 bits), smallest exponent
+MODELS = {
+    70: (4, 4, 16, 23, 23, -132),
+    80: (8, 4, 16, 24, 24, -132),
+    89: (8, 4, 16, 24, 13, -132),
+    90: (16, 8, 32, 25, 13, -133),
+    100: (16, 8, 32, 25, 25, -133),
+    120: (16, 8, 32, 25, 25, -133),
+}
+
+
+def model(arch):
+    found = num.function("num_mma_model_of", ctypes.c_void_p, ctypes.c_int)(arch)
+    return ctypes.c_void_p(found)
+
+
+def words(x):
+    return np.ascontiguousarray(x, dtype=np.uint32)
+
+
+def mma(arch, fmt, d_format, a, b, c):
+    """D = A B^T + C on codes: a [m][k], b [n][k], c [m][n]."""
+    a, b, d = words(a), words(b), words(c).copy()
+    sizes = map(ctypes.c_int, (a.shape[0], b.shape[0], a.shape[1]))
+    formats = (num.FORMATS.index(fmt), num.FORMATS.index(fmt), num.FORMATS.index(d_format))
+    num.library().num_mma(model(arch), *formats, *sizes, *map(num.pointer, (a, b, d)))
+    return d
+
+
+def codes(fmt, shape, spread=4, zeros=0.1):
+    x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
+    x[rng.random(shape) < zeros] = 0
+    x = np.clip(x, -200, 200)  # finite in every format
+    return words(num.convert(fmt, "f64", x.view(np.uint64), num.mode(satfinite=True)))
+
+
+def exponent(x, smallest):
+    return max(math.frexp(x)[1] - 1, smallest)
+
+
+def one_step(terms, fraction_bits, least):
+    """(exact aligned sum): terms are (value, exponent)."""
+    terms = [(Fraction(v), e) for v, e in terms if v]
+    top = max([least] + [e for _, e in terms])
+    unit = Fraction(2) ** (top - fraction_bits)
+    return sum((int(v / unit) for v, _ in terms), 0) * unit
+
+
+def truncate(x, bits):
+    """Of x, the leading bit and `bits` after it."""
+    if x == 0:
+        return x
+    top = abs(x).numerator.bit_length() - abs(x).denominator.bit_length()
+    top -= Fraction(2) ** top > abs(x)
+    unit = Fraction(2) ** (top - bits)
+    return int(x / unit) * unit
+
+
+def expected(arch, fmt, d_format, a, b, c):
+    """One element: a, b float lists, c a float."""
+    step16, step32, step8, bits, bits8, least = MODELS[arch]
+    narrow = fmt in ("e4m3", "e5m2")
+    step = step8 if narrow else step32 if fmt == "tf32" else step16
+    smallest = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}[fmt]
+    c_smallest = -14 if d_format == "f16" else -126
+    least = (least + 112) if d_format == "f16" else least
+    for first in range(0, len(a), step):
+        terms = [
+            (p * q, exponent(p, smallest) + exponent(q, smallest))
+            for p, q in zip(a[first : first + step], b[first : first + step], strict=True)
+        ]
+        total = one_step([*terms, (c, exponent(c, c_smallest))], bits8 if narrow else bits, least)
+        if narrow and arch in (89, 90):
+            total = truncate(total, 13)
+        code = oracle.round_exact(d_format, total, "rn" if d_format == "f16" else "rz")
+        c = float(num.values(d_format, [code])[0])
+    return code
+
+
+CASES = [(arch, fmt) for arch in MODELS for fmt in ("f16", "bf16", "tf32", "e4m3", "e5m2")]
+
+
+@pytest.mark.parametrize(("arch", "fmt"), CASES)
+def test_every_element_follows_the_model(arch, fmt):
+    k = {"tf32": 8, "e4m3": 32, "e5m2": 32}.get(fmt, 16)
+    a, b = codes(fmt, (6, k)), codes(fmt, (16, k))
+    for d_format in ["f32"] + ["f16"] * (fmt == "f16"):
+        c = codes(d_format, (6, 16), spread=8)
+        got = mma(arch, fmt, d_format, a, b, c)
+        x, y, z = (num.values(f, v) for f, v in ((fmt, a), (fmt, b), (d_format, c)))
+        for i in range(6):
+            for j in range(16):
+                want = expected(arch, fmt, d_format, x[i].tolist(), y[j].tolist(), float(z[i, j]))
+                assert got[i, j] == want, (i, j, hex(got[i, j]), hex(want))
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_small_products_keep_the_documented_bits(arch):
+    """1 + 2^-n for a product that the alignment keeps, or cuts."""
+    bits = MODELS[arch][3]
+    one = words(np.full((1, 16), 0x3F80))
+    for n in range(20, 30):
+        b = words(np.zeros((8, 16)))
+        b[0, :2] = 0x3F80, ((127 - n) << 7)  # 1 and 2^-n
+        b[0, 2] = 0xBF80  # -1: what is left is the small product
+        got = mma(arch, "bf16", "f32", one, b, np.zeros((1, 8)))[0, 0]
+        assert num.values("f32", [got])[0] == (2.0**-n if n <= bits else 0)
+
+
+def test_tiny_sums_align_to_the_smallest_exponent():
+    a = words(np.full((1, 16), (127 - 70) << 7))  # 2^-70
+    b = words(np.zeros((8, 16)))
+    b[0, 0], b[0, 1] = (127 - 70) << 7, (127 - 79) << 7
+    for arch in (80, 90, 100):
+        assert mma(arch, "bf16", "f32", a, b, np.zeros((1, 8)))[0, 0] == (1 << 9) + 1
+
+
+def test_specials():
+    inf, nan, one = 0x7C00, 0x7E00, 0x3C00
+    rows = {
+        (inf, one): 0x7F800000,
+        (inf | 0x8000, one): 0xFF800000,
+        (inf, 0): 0x7FFFFFFF,
+        (nan, one): 0x7FFFFFFF,
+        (nan, 0): 0x7FFFFFFF,
+    }
+    for arch in MODELS:
+        for (p, q), want in rows.items():
+            a, b = words(np.full((2, 16), one)), words(np.full((8, 16), one))
+            a[1, 5], b[3, 5] = p, q
+            got = mma(arch, "f16", "f32", a, b, np.zeros((2, 8)))
+            assert got[1, 3] == want
+            assert (got[0] == [0x41800000] * 3 + [int(got[0, 3])] + [0x41800000] * 4).all()
+        a, b = words(np.full((1, 16), one)), words(np.full((8, 16), one))
+        c = words([[0x7F800000, 0xFF800000, 0x7FC00000, 0x7F7FFFFF, 0xFF7FFFFF, 0, 0, 0]])
+        got = mma(arch, "f16", "f32", a, b, c)[0]
+        assert (
+            got.tolist()
+            == [0x7F800000, 0xFF800000, 0x7FFFFFFF, 0x7F7FFFFF, 0xFF7FFFFF] + [0x41800000] * 3
+        )
+        a[0, 0], b[0, 0] = inf, inf | 0x8000
+        assert mma(arch, "f16", "f32", a, b, words([[0x7F800000] * 8]))[0, 0] == 0x7FFFFFFF
+        huge = words(np.full((8, 16), 0x7F7F))
+        assert mma(arch, "bf16", "f32", huge[:1], huge, np.zeros((1, 8)))[0, 0] == 0x7F800000
+        assert mma(arch, "f16", "f16", a * 0 + 0x7BFF, b * 0 + one, c * 0)[0, 0] == 0x7C00
+
+
+def test_eight_bit_operands_on_hopper_round_the_accumulator_to_13_bits():
+    zero = np.zeros((8, 32))
+    c = words([[0x7F000000, 0xFF7FFFFF, 0x3F800FFF, 0xBF8003FF, 0x00800001, 0, 0, 0]])
+    got = mma(90, "e4m3", "f32", zero[:1], zero, c)[0]
+    assert got[:5].tolist() == [0x7F000000, 0xFF7FFC00, 0x3F800C00, 0xBF800000, 0x00800000]
+
+
+def expected_nvf4(a, sfa, b, sfb, c, ue8m0):
+    """One element: codes of a and b [64], of the scales [4], c a float."""
+    terms = []
+    fmt = "ue8m0" if ue8m0 else "e4m3"
+    for j in range(4):
+        scales = (
+            num.values(fmt, [sfa[j], sfb[j]])
+            if ue8m0
+            else num.values(fmt, [sfa[j] & 127, sfb[j] & 127])
+        )
+        least = -127 if ue8m0 else -6
+        total = sum(Fraction(E2M1[a[k]]) * Fraction(E2M1[b[k]]) for k in range(16 * j, 16 * j + 16))
+        value = total * Fraction(scales[0]) * Fraction(scales[1])
+        terms.append((value, sum(exponent(s, least) if s else -126 for s in scales)))
+    terms.append((Fraction(c), exponent(c, -126) if c else -126))
+    unit = Fraction(2) ** (max(e for _, e in terms) - 35)
+    return oracle.round_exact("f32", sum(int(v / unit) for v, _ in terms) * unit, "rz")
+
+
+@pytest.mark.parametrize("ue8m0", [False, True])
+def test_nvf4_follows_the_model(ue8m0):
+    m, n = 5, 16
+    a, b = (rng.integers(0, 16, (rows, 64), dtype=np.uint8) for rows in (m, n))
+    low, high = (110, 140) if ue8m0 else (0, 126)
+    sfa, sfb = (rng.integers(low, high, (rows, 4), dtype=np.uint8) for rows in (m, n))
+    sfa[0], b[2, :32] = 0 if not ue8m0 else low, 0
+    a[3, 16:32] = np.resize([1, 9], 16)
+    c = codes("f32", (m, n), spread=12)
+    d = c.copy()
+    mma_nvf4 = num.library().num_mma_nvf4
+    arguments = map(num.pointer, (a, sfa, b, sfb, d))
+    mma_nvf4(model(100), ctypes.c_bool(ue8m0), m, n, *arguments)
+    x = num.values("f32", c)
+    for i in range(m):
+        for j in range(n):
+            want = expected_nvf4(a[i], sfa[i], b[j], sfb[j], float(x[i, j]), ue8m0)
+            assert d[i, j] == want, (i, j, hex(d[i, j]), hex(want))
+
+
+def test_nvf4_specials():
+    a, b = np.full((1, 64), 2, np.uint8), np.full((8, 64), 2, np.uint8)
+    sfa, sfb = np.full((1, 4), 0x38, np.uint8), np.full((8, 4), 0x38, np.uint8)
+    sfb[1, 2], sfb[2] = 0x7F, 0xB8  # NaN; the sign is ignored
+    d = words([[0, 0, 0, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000, 0]])
+    num.library().num_mma_nvf4(model(100), False, 1, 8, *map(num.pointer, (a, sfa, b, sfb, d)))
+    sum64, nan = 0x42800000, 0x7FFFFFFF
+    want = [sum64, nan, sum64, 0x7F800000, 0xFF800000, nan, 0x42820000, sum64]
+    assert d[0].tolist() == want
+
+
+def test_nvf4_sums_that_cancel_are_zero():
+    a, b = np.zeros((2, 64), np.uint8), np.full((16, 64), 7, np.uint8)
+    a[1, ::2], a[1, 1::2] = 5, 13
+    sfa, sfb = np.full((2, 4), 0x39, np.uint8), np.full((16, 4), 0x41, np.uint8)
+    d = np.zeros((2, 16), np.uint32)
+    num.library().num_mma_nvf4(model(100), False, 2, 16, *map(num.pointer, (a, sfa, b, sfb, d)))
+    assert not d.any()
+    d[:] = 0x80000001  # the smallest, negative: far below what the alignment keeps
+    num.library().num_mma_nvf4(model(100), False, 2, 16, *map(num.pointer, (a, sfa, b, sfb, d)))
+    assert not d.any()
+
+
+# ---------------------------------------------------------------------------------------------
+# Fragments
+# ---------------------------------------------------------------------------------------------
+
+
+class Position(ctypes.Structure):
+    _fields_ = [("row", ctypes.c_int), ("col", ctypes.c_int)]
+
+
+def positions(name, *arguments):
+    at = num.function(name, Position, *[ctypes.c_int] * len(arguments))(*arguments)
+    return at.row, at.col
+
+
+def test_fragments_follow_ptx():
+    """PTX ISA 9.7.14.5.7 and .8: m16n8k8 and m16n8k16 of 16 bits; .10: m16n8k32 of 8 bits."""
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        for i in range(8):
+            row = group if i < 2 or 4 <= i < 6 else group + 8
+            col = thread * 2 + (i & 1) + (8 if i >= 4 else 0)
+            assert positions("num_mma_a_position", 16, lane, i) == (row, col)
+        for i in range(4):
+            row = thread * 2 + (i & 1) + (8 if i >= 2 else 0)
+            assert positions("num_mma_b_position", 16, lane, i) == (row, group)
+            row = group if i < 2 else group + 8
+            assert positions("num_mma_d_position", lane, i) == (row, thread * 2 + (i & 1))
+            tf32 = (group + 8 * (i in (1, 3)), thread + 4 * (i >= 2))
+            assert positions("num_mma_a_position", 32, lane, i) == tf32
+        for i in range(16):
+            row = group if i < 4 or 8 <= i < 12 else group + 8
+            col = thread * 4 + (i & 3) + (16 if i >= 8 else 0)
+            assert positions("num_mma_a_position", 8, lane, i) == (row, col)
+        for i in range(8):
+            row = thread * 4 + (i & 3) + (16 if i >= 4 else 0)
+            assert positions("num_mma_b_position", 8, lane, i) == (row, group)
+
+
+def test_warpgroup_fragments_cover_their_matrices():
+    for n in (8, 64, 256):
+        seen = {positions("num_wgmma_d_position", t, i) for t in range(128) for i in range(n // 2)}
+        assert seen == {(row, col) for row in range(64) for col in range(n)}
+    for bits, k in ((16, 16), (8, 32), (32, 8)):
+        at = [
+            positions("num_wgmma_a_position", bits, t, i) for t in range(128) for i in range(k // 2)
+        ]
+        assert sorted(at) == [(row, col) for row in range(64) for col in range(k)]
+    assert positions("num_wgmma_d_position", 37, 7) == (16 + 1 + 8, 8 + 3)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "k"), [("f16", 8), ("f16", 16), ("bf16", 16), ("tf32", 8), ("e4m3", 32)]
+)
+@pytest.mark.parametrize("d_format", ["f32", "f16"])
+def test_a_warp_multiplies_its_fragments(fmt, k, d_format):
+    bits, d_bits = oracle.SHAPES.get(fmt, (32,))[0], oracle.SHAPES[d_format][0]
+    a, b = codes(fmt, (16, k)), codes(fmt, (8, k))
+    c = codes(d_format, (16, 8))
+    want = mma(90, fmt, d_format, a, b, c)
+    a_regs, b_regs = (np.zeros((32, k * bits // size), np.uint32) for size in (64, 128))
+    c_regs = np.zeros((32, d_bits // 8), np.uint32)
+    d_regs = np.zeros_like(c_regs)
+
+    def put(registers, width, lane, i, value):
+        each = 32 // width
+        registers[lane, i // each] |= np.uint32(int(value) << (width * (i % each)))
+
+    for lane in range(32):
+        for i in range(k // 2):
+            row, col = positions("num_mma_a_position", bits, lane, i)
+            put(a_regs, bits, lane, i, a[row, col])
+        for i in range(k // 4):
+            row, col = positions("num_mma_b_position", bits, lane, i)
+            put(b_regs, bits, lane, i, b[col, row])
+        for i in range(4):
+            put(c_regs, d_bits, lane, i, c[positions("num_mma_d_position", lane, i)])
+    formats = (num.FORMATS.index(fmt), num.FORMATS.index(fmt), num.FORMATS.index(d_format))
+    registers = map(num.pointer, (a_regs, b_regs, c_regs, d_regs))
+    num.library().num_mma_sync(model(90), *formats, k, *registers)
+    for lane in range(32):
+        for i in range(4):
+            got = d_regs[lane, i * d_bits // 32] >> (d_bits * (i % (32 // d_bits)))
+            mask = 0xFFFFFFFF >> (32 - d_bits)
+            assert int(got) & mask == want[positions("num_mma_d_position", lane, i)]
+
+
+def test_unknown_architectures_have_no_model():
+    assert num.function("num_mma_model_of", ctypes.c_void_p, ctypes.c_int)(61) is None

@@ -1,0 +1,78 @@
+"""The package on the simulated GPU: its own tests, as they are, in processes that have no other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ptxsim import build, gpu
+from test_ptxsim_checks import PLACE, SHARED
+
+TESTS = Path(__file__).parent
+missing = [
+    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
+]
+pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+
+SELECTED = {
+    "every operator, every size": ["test_cuda.py", "-k", "writes_what or inputs_are_left"],
+    "any workspace": ["test_cuda.py", "-k", "may_hold_anything"],
+    "gemv": ["test_gemv.py"],
+    "gemm": ["test_gemm.py"],
+    "dual_gemm": ["test_dual_gemm.py"],
+    "grouped_gemm": ["test_grouped_gemm.py"],
+    "quantize": ["test_quantize.py"],
+    "route": ["test_route.py"],
+}
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_the_packages_tests_pass_without_an_error_or_a_warning(name, tmp_path):
+    report = tmp_path / "report.json"
+    settings = {"cc": "8.0", "sms": 16, "seed": len(name), "report": report}
+    path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "ptxsim.fake_cuda",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, *SELECTED[name]],
+        cwd=TESTS,
+        env=os.environ
+        | build.environment(**settings)
+        | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": "sm80", "NVFP4KERN_TESTED": "sm80"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    found = json.loads(report.read_text())
+    assert found["launches"] > 10 and found["lane_instructions"] > 10**6
+    assert [f for f in found["findings"] if f["severity"] in "EW"] == []
+
+
+def test_the_command_line(tmp_path):
+    """A clean kernel, and one with a race: its exit status and its report."""
+    clean = PLACE + "ld.global.u32 %r3, [%rd5]; add.s32 %r3, %r3, 5; st.global.u32 [%rd5], %r3;"
+    racing = clean + "st.shared.u32 [%r2], %r0;"
+    description = {"kernel": "f", "block": [64], "arguments": [{"file": "in.npy"}]}
+    (tmp_path / "launch.json").write_text(json.dumps(description))
+    np.save(tmp_path / "in.npy", np.arange(64, dtype=np.uint32))
+    for body, status in [(clean, 0), (racing, 1)]:
+        (tmp_path / "k.ptx").write_text(gpu.kernel(body, ["p"], SHARED))
+        command = [sys.executable, "-m", "tests.ptxsim", "run", tmp_path / "k.ptx"]
+        command += [tmp_path / "launch.json", "--seeds", "3", "--save", tmp_path]
+        done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        report = json.loads(done.stdout)
+        assert report["launches"] == 3 and report["failed_seeds"] == {}
+        assert {f["code"] for f in report["findings"]} == ({"race"} if status else set())
+        assert (np.load(tmp_path / "array0.npy") == np.arange(64) + 5).all()
