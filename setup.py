@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "build_tools"))
 import kernels  # noqa: E402
 
-FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fvisibility=hidden".split()
-FLAGS += "-Wall -Wextra -Wconversion".split()
+FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
+FLAGS += "-fvisibility=hidden -Wall -Wextra -Wconversion".split()
 LINK = ["-lm", "-pthread", "-ldl"]
 if os.environ.get("NVFP4KERN_WERROR") == "1":
     FLAGS.append("-Werror")

@@ -68,7 +68,11 @@ def _compile(nvcc: Path, source: Path, fatbin: Path) -> str:
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")
-    known = (source.parents[1], source.parents[1] / "cuda", source.parent)  # folders it includes from
+    known = (
+        source.parents[1],
+        source.parents[1] / "cuda",
+        source.parent,
+    )  # folders it includes from
     headers = (path for folder in known for path in folder.glob("*.*h"))
     newest = max(path.stat().st_mtime for path in (*headers, source))
     if report.is_file() and fatbin.is_file() and fatbin.stat().st_mtime > newest:
