@@ -181,3 +181,20 @@ def test_numpy(device):
     assert_ok(reference.check_bits(out, want))
     got = nvfp4kern.gemv(a.codes, b.codes, a.scales, b.scales)
     assert got.dtype == np.float16 and (got == out.astype(np.float16)).all()
+
+
+def test_a_stride_that_leads_nowhere_costs_nothing(gpu):
+    """One matrix, one row: any number may stand there, and the drop-ins' tensors have a 1."""
+    a, b = (torch.zeros(rows * 64, dtype=torch.uint8, device=gpu.device) for rows in (32, 1))
+    sfa, sfb = (torch.zeros(rows * 8, dtype=torch.uint8, device=gpu.device) for rows in (32, 1))
+    kernels = {
+        nvfp4kern.explain(
+            "gemv",
+            a.as_strided((1, 32, 64), (odd, 64, 1)),
+            b.as_strided((1, 1, 64), (odd, odd, 1)),
+            sfa.as_strided((1, 32, 8), (odd, 8, 1)),
+            sfb.as_strided((1, 1, 8), (odd, odd, 1)),
+        )["kernel"]
+        for odd in (1, 7, 4096)
+    }
+    assert len(kernels) == 1 and "narrow" not in kernels.pop()
