@@ -362,7 +362,7 @@ FEW_TOKENS = [
     (m, n, k)
     for n, k in ((4300, 528), (9001, 1024), (9001, 1040), (70000, 64), (300, 16384))
     for m in (1, 2, 8)
-]
+] + [(1, 40, 65536), (8, 40, 12560)]
 
 
 @pytest.mark.parametrize("forms", [("linear", "linear"), ("permuted", "blocked")])

@@ -8,7 +8,8 @@
 /* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
  * it then waits before it reads anything, which needs no care from anybody. NVFP4KERN_PDL=0 turns that off;
  * NVFP4KERN_PDL=weights lets it read weights and their scale factors before it waits, on the caller's word that no
- * kernel just before it in the stream writes them. */
+ * kernel that may still be running writes them: not the one just before it in the stream, nor one further back where
+ * those between overlap likewise. */
 typedef enum sm90_pdl { SM90_PDL_OFF, SM90_PDL_SAFE, SM90_PDL_WEIGHTS } sm90_pdl;
 sm90_pdl sm90_pdl_wanted(void);
 

@@ -16,7 +16,8 @@ static cuda_kernel kernels[][2][3] = {
     [FEW_HALVES] = KERNELS("few_halves"), [FEW_BFLOATS] = KERNELS("few_bfloats"),
 };
 
-/* bf16 does not fit the kernel for one token: its smallest values times undecoded weights would leave fp32. */
+/* bf16 does not fit the kernel for one token: bare codes are 2^-126 times their values there, and small products of
+ * them would leave fp32. */
 static int form_of(const nk_gemv_problem *p)
 {
     if (p->a.dtype == NK_BF16) return FEW_BFLOATS;
