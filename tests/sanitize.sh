@@ -60,8 +60,10 @@ echo "found, as it must be"
 echo "-- the tests"
 cd "$tree"
 if [ $# -eq 0 ]; then
-    # Left out: what asserts memory or starts programs of its own, what is about text, what needs gigabytes.
+    # Left out: what asserts memory or starts programs of its own, what is about text, what needs gigabytes, and the
+    # simulated GPU, which is a program of its own.
     set -- --ignore=tests/test_lifetime.py --ignore=tests/test_source_rules.py --ignore=tests/test_reference.py
+    set -- "$@" --ignore-glob='tests/test_ptxsim_*'
     set -- "$@" -m "not large and not slow" --hypothesis-seed=0
 fi
 # Reports go to files: pytest catches what a dying process writes.
