@@ -58,4 +58,17 @@ __device__ inline const uint8_t *sf_at(const nk_operand &o, int64_t l, int64_t r
     return o.sf_layout == NK_SF_BLOCKED ? sf + nk_sf_blocked_offset(row, col, cols) : sf + row * o.sf_row_stride + col;
 }
 
+/* The first `valid` of 16 bytes; the rest is zero. */
+__device__ inline uint4 fetch_bytes(const uint8_t *at, int64_t valid)
+{
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        words[w] = 0;
+        for (int i = 0; i < 4 && 4 * w + i < valid; i++)
+            words[w] |= (uint32_t)at[4 * w + i] << 8 * i;
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 #endif

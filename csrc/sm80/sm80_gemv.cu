@@ -29,19 +29,6 @@ extern __shared__ uint4 smem[];
 /* Fetching: wide where the host found every address aligned and K % 32 = 0, else bytes, zeros beyond K             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The first `valid` of 16 bytes; the rest is zero. */
-__device__ inline uint4 fetch_bytes(const uint8_t *at, int64_t valid)
-{
-    uint32_t words[4];
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-        words[w] = 0;
-        for (int i = 0; i < 4 && 4 * w + i < valid; i++)
-            words[w] |= (uint32_t)at[4 * w + i] << 8 * i;
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 __device__ inline uint32_t load_word(const uint8_t *at)
 {
     if (((uintptr_t)at & 3) == 0) return __ldg((const uint32_t *)at);

@@ -98,19 +98,6 @@ template <int PATH, int OCTETS> __device__ inline void advance(const nk_gemm_pro
     at.sf += is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
-/* The first `valid` of 16 bytes; the rest is zero. */
-__device__ inline uint4 fetch_bytes(const uint8_t *at, int valid)
-{
-    uint32_t words[4];
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-        words[w] = 0;
-        for (int i = 0; i < 4 && 4 * w + i < valid; i++)
-            words[w] |= (uint32_t)at[4 * w + i] << 8 * i;
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 /* The scale factors of two chunks of which `words` are there. */
 __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
 {
