@@ -130,7 +130,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     NK_CHECK(pick_shape(p, &s), NK_BACKEND_ERROR, "sm90: no shape for this gemv");
     plan->kernel = kernel_of(p, &s)->name;
     plan->why = path_of(p) == NARROW ? "few tokens; weights are read byte by byte: K or an address is not aligned"
-                                     : "few tokens: weights are read once, at memory speed";
+                                     : "few tokens: weights are read once";
     plan->tile_m = p->m;
     plan->tile_n = SM90_GEMV_OCTET * (s.is_short ? 1 : 2);
     plan->tile_k = SM90_GEMV_UNIT;

@@ -1,5 +1,4 @@
-/* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once, at memory
- * speed.
+/* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
  *
  * Work: see sm90_gemv_config.h. A step of a warp is a tile of rows of W, one octet or two, and a unit of K.
  *
