@@ -24,12 +24,17 @@ pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(miss
 TESTS = Path(__file__).parent
 MOST = 10  # mutants a call
 
-# What is spoiled: a pattern of one line, and what it becomes.
+# By the spoiled line of the source and the one after it: line numbers move.
 EQUIVALENT = {
-    "no barrier, sm80_gemv.cu:310": "the vector is staged once, and nobody has read before",
-    "no wait, sm80_route.cu:171": "behind the last step only empty groups are left",
-    "no barrier, sm80_route.cu:219": "K is split: the sums go to global memory",
+    "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
+        "the vector is staged once, and nobody has read before"
+    ),
+    "no wait, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+        "behind the last step only empty groups are left"
+    ),
+    "no barrier, sm80_route.cu: __syncthreads(); }": "K is split: the sums go to global memory",
 }
+# What is spoiled: a pattern of one line, and what it becomes.
 MUTATIONS = {
     "no barrier": (r"\bbar\.sync\s+0;", ""),
     "no warp barrier": (r"\bbar\.warp\.sync\s+-1;", ""),
@@ -105,12 +110,16 @@ def changed(text, number, line):
 
 
 def source_of(text, number):
-    """file:line of a PTX line, or of the place that it is inlined at."""
-    files = dict(re.findall(r'\.file\s+(\d+) ".*/(.*?)"', text))
+    """The kernel file and the line of it (with the next one) that a PTX line comes of."""
+    files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
     before = "\n".join(text.split("\n")[: number - 1])
     location = re.findall(r"\.loc\s+(.*)", before)[-1]
-    file, line = re.findall(r"(?:^|inlined_at )(\d+) (\d+)", location)[-1]
-    return f"{files[file]}:{line}"
+    for file, line in re.findall(r"(?:^|inlined_at )(\d+) (\d+)", location):
+        if files[file].endswith(".cu"):
+            source = Path(files[file])
+            here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
+            return f"{source.name}: {here.strip()} {after.strip()}"
+    raise ValueError(f"line {number}, {location}: not of a kernel file")
 
 
 class Worker:
