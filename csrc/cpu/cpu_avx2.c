@@ -25,7 +25,6 @@ OPERATION vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return _mm256_div_ps(x, y); }
 OPERATION vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); } /* y where one is NaN */
 OPERATION vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); } /* y where one is NaN */
-OPERATION vf vf_magnitude(vf x, float most) { return _mm256_min_ps(_mm256_andnot_ps(vf_set(-0.0f), x), vf_set(most)); }
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm256_fmadd_ps(x, y, z); }
 OPERATION float vf_sum(vf x)
 {
@@ -55,12 +54,6 @@ OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm256_blendv_ps(no, 
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, mask); }
 
-/* Bit by bit. */
-OPERATION vi vi_pick(vi mask, vi yes, vi no)
-{
-    return _mm256_or_si256(_mm256_and_si256(mask, yes), _mm256_andnot_si256(mask, no));
-}
-
 /* The first `words` words; the others are 0 and not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
@@ -88,18 +81,48 @@ OPERATION void vi_transpose(vi x[LANES])
     }
 }
 
-/* The largest word of vector i becomes word i. */
-OPERATION vi vi_max_of_each(vi x[LANES])
+/* The larger of two words, or of the unsigned halves of each. */
+OPERATION vi vi_larger(vi x, vi y, bool halves) { return halves ? _mm256_max_epu16(x, y) : vi_max(x, y); }
+
+/* Of 8 blocks of 8 words, one to a vector: word i becomes the largest of block i. */
+OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
 {
     _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
     {
-        x[i] = vi_max(_mm256_permute2x128_si256(x[i], x[4 + i], 0x20), _mm256_permute2x128_si256(x[i], x[4 + i], 0x31));
+        x[i] = vi_larger(_mm256_permute2x128_si256(x[i], x[4 + i], 0x20),
+                         _mm256_permute2x128_si256(x[i], x[4 + i], 0x31), halves);
     }
     _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
     {
-        x[i] = vi_max(_mm256_unpacklo_epi32(x[i], x[2 + i]), _mm256_unpackhi_epi32(x[i], x[2 + i]));
+        x[i] = vi_larger(_mm256_unpacklo_epi32(x[i], x[2 + i]), _mm256_unpackhi_epi32(x[i], x[2 + i]), halves);
     }
-    return vi_max(_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]));
+    return vi_larger(_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]), halves);
+}
+
+/* The factor of the block that a vector of 16-bit pairs holds. */
+OPERATION vf vf_of_blocks(const float *factors, int vector) { return vf_set(factors[vector]); }
+
+/* By the low bits of an exponent of 127, 128 or 129. */
+OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
+{
+    return _mm256_permutevar8x32_ps(_mm256_setr_ps(one, two, 0, 0, 0, 0, 0, zero), exponent);
+}
+
+/* Elements 0, 2, 4 .. of x and then y, or 1, 3, 5 .. */
+OPERATION vf vf_every_second(vf x, vf y, int first)
+{
+    vf mixed = first ? _mm256_shuffle_ps(x, y, 0xDD) : _mm256_shuffle_ps(x, y, 0x88);
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xD8));
+}
+
+OPERATION vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
+OPERATION vi vi_add_products(vi x, vi y) { return _mm256_madd_epi16(x, y); }
+OPERATION bool vmask_any(vmask mask) { return _mm256_movemask_epi8(mask) != 0; }
+OPERATION void vi_store_bytes(uint8_t *to, vi x)
+{
+    vi fours = _mm256_shuffle_epi8(x, _mm256_set1_epi32(0x0C080400));
+    _mm_storeu_si64(
+        to, _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4))));
 }
 
 /* 2 e2m1 + 12 of every byte's low nibble */
@@ -110,18 +133,11 @@ OPERATION vi raised_of_nibbles(vi x)
     return _mm256_shuffle_epi8(table, _mm256_and_si256(x, _mm256_set1_epi8(15)));
 }
 
-/* Nibbles to words and back; only the low four bits of a word are what they should be. */
+/* Nibbles to words; only the low four bits of a word are what they should be. */
 OPERATION vi vi_of_nibbles(const uint8_t *from)
 {
     vi pairs = _mm256_cvtepu8_epi64(_mm_loadu_si32(from));
     return _mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28));
-}
-OPERATION void vi_store_nibbles(uint8_t *to, vi x)
-{
-    vi pairs = _mm256_or_si256(x, _mm256_srli_epi64(x, 28));
-    __m128i words =
-        _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(pairs, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)));
-    _mm_storeu_si32(to, _mm_shuffle_epi8(words, _mm_set1_epi32(0x0C080400)));
 }
 
 /* e2m1 of every word's low nibble: the magnitude of its three low bits, which are all that the permutation looks at */
@@ -193,6 +209,7 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 }
 
 #include "cpu_simd_blocks.h"
+#include "cpu_simd_encode.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"
 

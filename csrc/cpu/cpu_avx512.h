@@ -22,9 +22,8 @@ OPERATION void vf_store(float *to, vf x) { _mm512_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return _mm512_div_ps(x, y); }
-OPERATION vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); }                                /* y where one is NaN */
-OPERATION vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); }                                /* y where one is NaN */
-OPERATION vf vf_magnitude(vf x, float most) { return _mm512_range_ps(x, vf_set(most), 0x0A); } /* min(|x|, most) */
+OPERATION vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); } /* y where one is NaN */
+OPERATION vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); } /* y where one is NaN */
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
 OPERATION float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
 OPERATION vf vf_of_int(vi x) { return _mm512_cvtepi32_ps(x); }
@@ -48,9 +47,6 @@ OPERATION vmask vi_less(vi x, vi y) { return _mm512_cmplt_epi32_mask(x, y); }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm512_mask_blend_ps(mask, no, yes); }
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm512_mask_blend_epi32(mask, no, yes); }
-
-/* Bit by bit. */
-OPERATION vi vi_pick(vi mask, vi yes, vi no) { return _mm512_ternarylogic_epi32(mask, yes, no, 0xCA); }
 
 /* The first `words` words; the others are 0 and not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
@@ -83,24 +79,49 @@ OPERATION void vi_transpose(vi x[LANES])
     }
 }
 
-/* The largest word of vector i becomes word i. */
-OPERATION vi vi_max_of_each(vi x[LANES])
+/* The larger of two words, or of the unsigned halves of each. */
+OPERATION vi vi_larger(vi x, vi y, bool halves) { return halves ? _mm512_max_epu16(x, y) : vi_max(x, y); }
+
+/* Of 16 blocks of 8 words, two to a vector: word i becomes the largest of block i. */
+OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
 {
-    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+    _Pragma("GCC unroll 2") for (int i = 0; i < 8; i += 4)
     {
-        x[i] = vi_max(_mm512_shuffle_i32x4(x[i], x[8 + i], 0x44), _mm512_shuffle_i32x4(x[i], x[8 + i], 0xEE));
-    }
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
-    {
-        x[i] = vi_max(_mm512_shuffle_i32x4(x[i], x[4 + i], 0x88), _mm512_shuffle_i32x4(x[i], x[4 + i], 0xDD));
-    }
-    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
-    {
-        x[i] = vi_max(_mm512_unpacklo_epi32(x[i], x[2 + i]), _mm512_unpackhi_epi32(x[i], x[2 + i]));
-    }
-    vi all = vi_max(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
-    return _mm512_shuffle_i32x4(all, all, 0xD8); /* quarters came as 0, 2, 1, 3 */
+        vi low = vi_larger(_mm512_unpacklo_epi32(x[i], x[i + 2]), _mm512_unpackhi_epi32(x[i], x[i + 2]), halves);
+        vi high =
+            vi_larger(_mm512_unpacklo_epi32(x[i + 1], x[i + 3]), _mm512_unpackhi_epi32(x[i + 1], x[i + 3]), halves);
+        x[i] = vi_larger(_mm512_unpacklo_epi32(low, high), _mm512_unpackhi_epi32(low, high), halves);
+    } /* word j of each quarter: of x[i + j] */
+    vi all = vi_larger(_mm512_shuffle_i32x4(x[0], x[4], 0x88), _mm512_shuffle_i32x4(x[0], x[4], 0xDD), halves);
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), all);
 }
+
+/* The factors of the blocks that a vector of 16-bit pairs holds. */
+OPERATION vf vf_of_blocks(const float *factors, int vector)
+{
+    double two;
+    memcpy(&two, factors + 2 * vector, sizeof two);
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
+                                 _mm512_castpd_ps(_mm512_set1_pd(two)));
+}
+
+/* By the low bits of an exponent of 127, 128 or 129. */
+OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
+{
+    return _mm512_permutexvar_ps(exponent, _mm512_setr_ps(one, two, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, zero));
+}
+
+/* Elements 0, 2, 4 .. of x and then y, or 1, 3, 5 .. */
+OPERATION vf vf_every_second(vf x, vf y, int first)
+{
+    const vi even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_ps(x, _mm512_add_epi32(even, _mm512_set1_epi32(first)), y);
+}
+
+OPERATION vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
+OPERATION vi vi_add_products(vi x, vi y) { return _mm512_madd_epi16(x, y); }
+OPERATION bool vmask_any(vmask mask) { return mask != 0; }
+OPERATION void vi_store_bytes(uint8_t *to, vi x) { _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8(x)); }
 
 /* 2 e2m1 + 12 of every byte's low nibble */
 OPERATION vi raised_of_nibbles(vi x)
@@ -109,15 +130,11 @@ OPERATION vi raised_of_nibbles(vi x)
     return _mm512_shuffle_epi8(table, _mm512_and_si512(x, _mm512_set1_epi8(15)));
 }
 
-/* Nibbles to words and back; only the low four bits of a word are what they should be. */
+/* Nibbles to words; only the low four bits of a word are what they should be. */
 OPERATION vi vi_of_nibbles(const uint8_t *from)
 {
     vi pairs = _mm512_cvtepu8_epi64(_mm_loadu_si64(from));
     return _mm512_or_si512(pairs, _mm512_slli_epi64(pairs, 28));
-}
-OPERATION void vi_store_nibbles(uint8_t *to, vi x)
-{
-    _mm_storeu_si64(to, _mm512_cvtepi64_epi8(_mm512_or_si512(x, _mm512_srli_epi64(x, 28))));
 }
 
 /* e2m1 of every word's low nibble */
@@ -188,6 +205,7 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 }
 
 #include "cpu_simd_blocks.h"
+#include "cpu_simd_encode.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"
 

@@ -86,6 +86,8 @@ static inline uint16_t bfloat_of_float(float value)
     return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : number);
 }
 
+static inline int64_t float_bytes(nk_dtype dtype) { return dtype == NK_F32 ? 4 : 2; }
+
 /* One element of an fp16, bf16 or fp32 tensor. */
 static inline float load_float(const uint8_t *at, nk_dtype dtype)
 {

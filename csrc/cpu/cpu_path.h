@@ -47,7 +47,8 @@ typedef struct cpu_path {
     float (*finite_amax)(const float *values, int64_t count);
 
     /* Rows of `blocks` blocks of 16 elements. `decode`: e2m1 * sf. */
-    void (*encode)(const cpu_encoder *encoder, const float *values, int64_t blocks, uint8_t *codes, uint8_t *sf);
+    void (*encode)(const cpu_encoder *encoder, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
+                   uint8_t *sf);
     void (*decode)(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values);
 } cpu_path;
 

@@ -126,11 +126,16 @@ static void quantize_rows(void *context, int64_t job)
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
         uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
+        const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride;
         for (int64_t k = 0; k < p->k; k += CHUNK) {
-            int64_t count = cpu_min(CHUNK, p->k - k);
-            load_chunk(q, l, row, k, count, chunk);
-            q->path->encode(&q->encoder, chunk, count / NK_SF_VEC, codes + k / 2, sf);
-            store_sf(p, sf, l, row, k / NK_SF_VEC, count / NK_SF_VEC);
+            int64_t blocks = cpu_min(CHUNK, p->k - k) / NK_SF_VEC;
+            if (p->up) {
+                load_chunk(q, l, row, k, blocks * NK_SF_VEC, chunk);
+                q->path->encode(&q->encoder, (const uint8_t *)chunk, NK_F32, blocks, codes + k / 2, sf);
+            } else {
+                q->path->encode(&q->encoder, x + k * float_bytes(p->x_dtype), p->x_dtype, blocks, codes + k / 2, sf);
+            }
+            store_sf(p, sf, l, row, k / NK_SF_VEC, blocks);
         }
     }
 }

@@ -56,10 +56,14 @@ static uint8_t encode_block(const cpu_encoder *e, const float x[NK_SF_VEC], uint
     return sf;
 }
 
-static void encode_row(const cpu_encoder *e, const float *values, int64_t blocks, uint8_t *codes, uint8_t *sf)
+static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
+                       uint8_t *sf)
 {
-    for (int64_t b = 0; b < blocks; b++)
-        sf[b] = encode_block(e, values + b * NK_SF_VEC, codes + b * (NK_SF_VEC / 2));
+    float values[NK_SF_VEC];
+    for (int64_t b = 0; b < blocks; b++) {
+        load_row(from + b * NK_SF_VEC * float_bytes(dtype), dtype, NK_SF_VEC, values);
+        sf[b] = encode_block(e, values, codes + b * (NK_SF_VEC / 2));
+    }
 }
 
 static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)

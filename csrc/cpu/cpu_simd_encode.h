@@ -1,0 +1,158 @@
+/* Quantising rows of blocks, in vectors. LANES words of 16-bit elements are a vector of pairs: even elements are the
+ * low halves, odd ones the high halves. A group of LANES blocks is 8 of them on any path: their largest elements make
+ * one vector of scales, and the codes of a pair, one byte. */
+#ifndef NK_CPU_SIMD_ENCODE_H
+#define NK_CPU_SIMD_ENCODE_H
+
+#include "cpu_operand.h"
+#include "cpu_simd_blocks.h"
+
+#define PAIRS (2 * LANES) /* elements of a vector of pairs */
+#define GROUP (NK_SF_VEC * LANES)
+#define ENCODE_AHEAD 4096 /* bytes to prefetch */
+
+_Static_assert(GROUP == 8 * PAIRS, "a group is 8 vectors of pairs");
+
+/* The elements without their signs, and those in bits 15 and 31. */
+typedef struct pairs {
+    vf even, odd;
+    vi signs;
+} pairs;
+
+OPERATION pairs load_pairs(const uint8_t *from, nk_dtype dtype)
+{
+    const vi upper = vi_set((int32_t)0xFFFF0000), magnitude = vi_set(0x7FFF7FFF);
+    if (dtype == NK_F32) {
+        vf x = vf_load((const float *)(const void *)from), y = vf_load((const float *)(const void *)from + LANES);
+        vi even = vi_of_bits(vf_every_second(x, y, 0)), odd = vi_of_bits(vf_every_second(x, y, 1));
+        const vi number = vi_set(INT32_MAX);
+        return (pairs){vf_of_bits(vi_and(even, number)), vf_of_bits(vi_and(odd, number)),
+                       vi_or(vi_srl(even, 16), vi_and(odd, upper))};
+    }
+    vi words = vi_load(from), numbers = vi_and(words, magnitude);
+    if (dtype == NK_F16) return (pairs){vf_of_half(numbers), vf_of_half(vi_srl(numbers, 16)), words};
+    return (pairs){vf_of_bits(vi_sll(numbers, 16)), vf_of_bits(vi_and(numbers, upper)), words};
+}
+
+/* The largest magnitude of each block of a group, as the bits of a float: those order as floats do, infinity and NaN
+ * after all. */
+OPERATION vi largest_of_blocks(const uint8_t *from, nk_dtype dtype)
+{
+    vi x[8];
+    UNROLL for (int i = 0; i < 8; i++)
+    {
+        const uint8_t *at = from + i * PAIRS * float_bytes(dtype);
+        if (dtype == NK_F32) {
+            pairs p = load_pairs(at, dtype);
+            x[i] = vi_max(vi_of_bits(p.even), vi_of_bits(p.odd));
+        } else {
+            x[i] = vi_and(vi_load(at), vi_set(0x7FFF7FFF));
+        }
+    }
+    vi largest = vi_largest_of_blocks(x, dtype != NK_F32);
+    if (dtype == NK_F32) return largest;
+    largest = vi_larger(largest, vi_srl(largest, 16), true);
+    return dtype == NK_F16 ? vi_of_bits(vf_of_half(largest)) : vi_sll(largest, 16);
+}
+
+/* Positive floats to the bits of ones with `dropped` bits fewer, to nearest even; exponents stay as they are. */
+OPERATION vi vi_rounded(vi bits, int dropped)
+{
+    vi odd = vi_and(vi_srl(bits, dropped), vi_set(1));
+    return vi_srl(vi_add(vi_add(bits, vi_set((1 << (dropped - 1)) - 1)), odd), dropped);
+}
+
+/* Small positive floats in units of the last place of `ones`, to nearest even. */
+OPERATION vi vi_counted(vf x, float ones)
+{
+    return vi_sub(vi_of_bits(vf_add(x, vf_set(ones))), vi_of_bits(vf_set(ones)));
+}
+
+/* x in [0, 448]; see e4m3_of_float */
+OPERATION vi vi_e4m3_of(vf x)
+{
+    vi normal = vi_sub(vi_rounded(vi_of_bits(x), 20), vi_set((127 - 7) << 3));
+    return vi_select(vi_less(vi_of_bits(x), vi_of_bits(vf_set(0x1p-6f))), vi_counted(x, 0x1p14f), normal);
+}
+
+/* The low byte of each word becomes the code of a magnitude, which may be infinite. With p = 1, 2 or 4 the power of two
+ * that x begins at, codes count in steps of p / 2 from 0, 2 or 4 on; p / 2 is one unit in the last place of 2^22 p. */
+OPERATION vi vi_e2m1_of(vf x)
+{
+    vf v = vf_min(x, vf_set(NK_E2M1_MAX));
+    vi exponent = vi_srl(vi_of_bits(vf_max(v, vf_set(1))), 23);
+    return vi_of_bits(vf_add(v, vf_by_exponent(exponent, 0x1p22f, 0x1p23f + 2, 0x1p24f + 8)));
+}
+
+OPERATION void encode_pairs(const uint8_t *from, nk_dtype dtype, vf to_code, uint8_t *codes)
+{
+    pairs p = load_pairs(from, dtype);
+    vi even = vi_e2m1_of(vf_mul(p.even, to_code)), odd = vi_e2m1_of(vf_mul(p.odd, to_code));
+    /* Halves of -2^15, times -1 and -16: bits 15 and 19. */
+    vi signs = vi_add_products(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
+    vi_store_bytes(codes, vi_or(vi_or(even, vi_sll(odd, 4)), vi_srl(signs, 12)));
+}
+
+/* Scale bytes of blocks whose largest magnitudes are `largest`, and what their elements are multiplied by. False where
+ * a block has a scale of 0 or NaN: its codes are all 0. */
+OPERATION bool scale_blocks(const cpu_encoder *e, vi largest, uint8_t *sf, float to_code[LANES])
+{
+    vi scale = vi_e4m3_of(vf_min(vf_mul(vf_of_bits(largest), vf_set(e->to_sf)), vf_set(NK_E4M3_MAX)));
+    scale = vi_select(vi_less(vi_set(0x7F800000), largest), vi_set(NK_E4M3_NAN), scale);
+    vi_store_bytes(sf, scale);
+    vf factor = vf_min(vf_div(vf_set(1), vf_mul(vf_of_e4m3(scale), vf_set(e->inverse_s))), vf_set(FLT_MAX));
+    /* The least number there is makes no other codes than 0 does, but an infinity saturates. */
+    vf_store(to_code, vf_max(factor, vf_set(0x1p-149f)));
+    return !vmask_any(vi_less(vi_set(NK_E4M3_NAN - 2), vi_and(vi_sub(scale, vi_set(1)), vi_set(0xFF))));
+}
+
+OPERATION void encode_group(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, uint8_t *codes, uint8_t *sf)
+{
+    ALIGNED float to_code[LANES];
+    int64_t bytes = PAIRS * float_bytes(dtype);
+    bool usable = scale_blocks(e, largest_of_blocks(from, dtype), sf, to_code);
+    UNROLL for (int i = 0; i < 8; i++)
+    {
+        encode_pairs(from + i * bytes, dtype, vf_of_blocks(to_code, i), codes + i * LANES);
+    }
+    for (int b = 0; !usable && b < LANES; b++) {
+        if (sf[b] == 0 || sf[b] == NK_E4M3_NAN) memset(codes + b * (NK_SF_VEC / 2), 0, NK_SF_VEC / 2);
+    }
+}
+
+OPERATION void encode_groups(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
+                             uint8_t *sf)
+{
+    int64_t bytes = NK_SF_VEC * float_bytes(dtype);
+    for (; blocks >= LANES; blocks -= LANES) {
+        for (int64_t i = 0; i < LANES * bytes; i += 64)
+            PREFETCH(from + ENCODE_AHEAD + i);
+        encode_group(e, from, dtype, codes, sf);
+        from += LANES * bytes;
+        codes += GROUP / 2;
+        sf += LANES;
+    }
+    if (blocks == 0) return;
+    uint8_t rest[GROUP * sizeof(float)] = {0}, rest_codes[GROUP / 2], rest_sf[LANES];
+    memcpy(rest, from, (size_t)(blocks * bytes));
+    encode_group(e, rest, dtype, rest_codes, rest_sf);
+    memcpy(codes, rest_codes, (size_t)(blocks * NK_SF_VEC / 2));
+    memcpy(sf, rest_sf, (size_t)blocks);
+}
+
+CPU_TARGET static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks,
+                                  uint8_t *codes, uint8_t *sf)
+{
+    if (!e->valid) {
+        memset(codes, 0, (size_t)blocks * NK_SF_VEC / 2);
+        memset(sf, NK_E4M3_NAN, (size_t)blocks);
+    } else if (dtype == NK_F32) {
+        encode_groups(e, from, NK_F32, blocks, codes, sf);
+    } else if (dtype == NK_F16) {
+        encode_groups(e, from, NK_F16, blocks, codes, sf);
+    } else {
+        encode_groups(e, from, NK_BF16, blocks, codes, sf);
+    }
+}
+
+#endif
