@@ -100,7 +100,10 @@ OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds. */
-OPERATION vf vf_of_blocks(const float *factors, int vector) { return vf_set(factors[vector]); }
+OPERATION vf vf_of_blocks(vf factors, int vector)
+{
+    return _mm256_permutevar8x32_ps(factors, _mm256_set1_epi32(vector));
+}
 
 /* By the low bits of an exponent of 127, 128 or 129. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
@@ -116,6 +119,9 @@ OPERATION vf vf_every_second(vf x, vf y, int first)
 }
 
 OPERATION vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
+OPERATION vi vi_add_halves(vi x, vi y) { return _mm256_add_epi16(x, y); }
+OPERATION vi vi_max_halves(vi x, vi y) { return _mm256_max_epi16(x, y); }
+/* Halves are signed, and their products added in pairs. */
 OPERATION vi vi_add_products(vi x, vi y) { return _mm256_madd_epi16(x, y); }
 OPERATION bool vmask_any(vmask mask) { return _mm256_movemask_epi8(mask) != 0; }
 OPERATION void vi_store_bytes(uint8_t *to, vi x)

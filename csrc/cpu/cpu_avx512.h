@@ -97,12 +97,10 @@ OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
 }
 
 /* The factors of the blocks that a vector of 16-bit pairs holds. */
-OPERATION vf vf_of_blocks(const float *factors, int vector)
+OPERATION vf vf_of_blocks(vf factors, int vector)
 {
-    double two;
-    memcpy(&two, factors + 2 * vector, sizeof two);
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
-                                 _mm512_castpd_ps(_mm512_set1_pd(two)));
+    const vi lower = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lower, _mm512_set1_epi32(2 * vector)), factors);
 }
 
 /* By the low bits of an exponent of 127, 128 or 129. */
@@ -119,6 +117,9 @@ OPERATION vf vf_every_second(vf x, vf y, int first)
 }
 
 OPERATION vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
+OPERATION vi vi_add_halves(vi x, vi y) { return _mm512_add_epi16(x, y); }
+OPERATION vi vi_max_halves(vi x, vi y) { return _mm512_max_epi16(x, y); }
+/* Halves are signed, and their products added in pairs. */
 OPERATION vi vi_add_products(vi x, vi y) { return _mm512_madd_epi16(x, y); }
 OPERATION bool vmask_any(vmask mask) { return mask != 0; }
 OPERATION void vi_store_bytes(uint8_t *to, vi x) { _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8(x)); }

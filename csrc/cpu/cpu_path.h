@@ -44,9 +44,9 @@ typedef struct cpu_path {
     void (*store)(const float *from, nk_dtype dtype, int64_t count, uint8_t *to);
     void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
     void (*gate)(float *values, const float *up, int64_t count);
-    float (*finite_amax)(const float *values, int64_t count);
 
-    /* Rows of `blocks` blocks of 16 elements. `decode`: e2m1 * sf. */
+    /* Rows of whole blocks of 16 elements. The largest finite magnitude, or 0; codes and scales; e2m1 * sf. */
+    float (*finite_amax)(const uint8_t *from, nk_dtype dtype, int64_t count);
     void (*encode)(const cpu_encoder *encoder, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
                    uint8_t *sf);
     void (*decode)(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values);

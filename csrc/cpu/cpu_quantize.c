@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #define CHUNK 1024         /* elements that stay in L1 from one step to the next */
+#define PART 8192          /* elements to encode at a time */
 #define AHEAD 2048         /* elements to prefetch */
 #define JOB_ELEMENTS 65536 /* some tens of microseconds */
 
@@ -39,15 +40,34 @@ static void load_row_chunk(const quantization *q, const uint8_t *row, int64_t k,
     q->path->load(row + k * size, dtype, count, chunk);
 }
 
-/* x[l, row, k .. k + count - 1] */
-static void load_chunk(const quantization *q, int64_t l, int64_t row, int64_t k, int64_t count, float chunk[CHUNK])
+/* silu(x) up of x[l, row, k .. k + count - 1] */
+static void load_gated(const quantization *q, int64_t l, int64_t row, int64_t k, int64_t count, float chunk[CHUNK])
 {
     const nk_quantize_problem *p = q->problem;
-    load_row_chunk(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, chunk);
-    if (!p->up) return;
     float up[CHUNK];
+    load_row_chunk(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, chunk);
     load_row_chunk(q, p->up + l * p->up_batch_stride + row * p->up_row_stride, k, count, up);
     q->path->gate(chunk, up, count);
+}
+
+/* Elements from k on as the path takes them: where they lie, or in a chunk. */
+typedef struct elements {
+    const uint8_t *from;
+    nk_dtype dtype;
+    int64_t count;
+} elements;
+
+static elements next_elements(const quantization *q, int64_t i, int64_t k, float chunk[CHUNK])
+{
+    const nk_quantize_problem *p = q->problem;
+    int64_t l = i / p->rows, row = i % p->rows;
+    if (!p->up) {
+        const uint8_t *from = p->x + l * p->x_batch_stride + row * p->x_row_stride;
+        return (elements){from + k * float_bytes(p->x_dtype), p->x_dtype, cpu_min(PART, p->k - k)};
+    }
+    int64_t count = cpu_min(CHUNK, p->k - k);
+    load_gated(q, l, row, k, count, chunk);
+    return (elements){(const uint8_t *)chunk, NK_F32, count};
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -61,10 +81,10 @@ static void find_amax(void *context, int64_t job)
     const nk_quantize_problem *p = q->problem;
     float amax = 0, chunk[CHUNK];
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
-        for (int64_t k = 0; k < p->k; k += CHUNK) {
-            int64_t count = cpu_min(CHUNK, p->k - k);
-            load_chunk(q, i / p->rows, i % p->rows, k, count, chunk);
-            amax = fmaxf(amax, q->path->finite_amax(chunk, count));
+        elements x;
+        for (int64_t k = 0; k < p->k; k += x.count) {
+            x = next_elements(q, i, k, chunk);
+            amax = fmaxf(amax, q->path->finite_amax(x.from, x.dtype, x.count));
         }
     }
     uint32_t mine = bits_of_float(amax), known = atomic_load(&q->amax);
@@ -122,20 +142,15 @@ static void quantize_rows(void *context, int64_t job)
     const quantization *q = context;
     const nk_quantize_problem *p = q->problem;
     float chunk[CHUNK];
-    uint8_t sf[CHUNK / NK_SF_VEC];
+    uint8_t sf[PART / NK_SF_VEC];
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
         uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
-        const uint8_t *x = p->x + l * p->x_batch_stride + row * p->x_row_stride;
-        for (int64_t k = 0; k < p->k; k += CHUNK) {
-            int64_t blocks = cpu_min(CHUNK, p->k - k) / NK_SF_VEC;
-            if (p->up) {
-                load_chunk(q, l, row, k, blocks * NK_SF_VEC, chunk);
-                q->path->encode(&q->encoder, (const uint8_t *)chunk, NK_F32, blocks, codes + k / 2, sf);
-            } else {
-                q->path->encode(&q->encoder, x + k * float_bytes(p->x_dtype), p->x_dtype, blocks, codes + k / 2, sf);
-            }
-            store_sf(p, sf, l, row, k / NK_SF_VEC, blocks);
+        elements x;
+        for (int64_t k = 0; k < p->k; k += x.count) {
+            x = next_elements(q, i, k, chunk);
+            q->path->encode(&q->encoder, x.from, x.dtype, x.count / NK_SF_VEC, codes + k / 2, sf);
+            store_sf(p, sf, l, row, k / NK_SF_VEC, x.count / NK_SF_VEC);
         }
     }
 }

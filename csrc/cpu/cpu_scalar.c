@@ -24,11 +24,11 @@ typedef float value_panel[PANEL_ROWS][PANEL_K];
 /* Rows of blocks                                                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static float finite_amax_row(const float *values, int64_t count)
+static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int64_t count)
 {
     float amax = 0;
     for (int64_t i = 0; i < count; i++) {
-        float v = fabsf(values[i]);
+        float v = fabsf(load_float(from + i * float_bytes(dtype), dtype));
         if (v > amax && v <= FLT_MAX) amax = v;
     }
     return amax;

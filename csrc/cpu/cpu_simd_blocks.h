@@ -50,23 +50,6 @@ OPERATION vf vf_of_e4m3(vi x)
 /* Rows                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Magnitudes as integers: those order as the floats do, infinity and NaN after all. */
-OPERATION vi magnitudes(const float *values) { return vi_and(vi_load(values), vi_set(INT32_MAX)); }
-
-CPU_TARGET static float finite_amax_row(const float *values, int64_t count)
-{
-    uint32_t lanes[LANES], amax = 0;
-    vi most = vi_set(0);
-    for (int64_t i = 0; i < count; i += LANES) {
-        vi magnitude = magnitudes(values + i);
-        most = vi_max(most, vi_select(vi_less(magnitude, vi_set(0x7F800000)), magnitude, vi_set(0)));
-    }
-    vi_store(lanes, most);
-    for (int i = 0; i < LANES; i++)
-        amax = amax > lanes[i] ? amax : lanes[i];
-    return float_of_bits(amax);
-}
-
 CPU_TARGET static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)
 {
     for (int64_t at = 0; at < blocks * NK_SF_VEC; at += LANES) {

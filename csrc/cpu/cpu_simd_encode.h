@@ -88,46 +88,60 @@ OPERATION void encode_pairs(const uint8_t *from, nk_dtype dtype, vf to_code, uin
 {
     pairs p = load_pairs(from, dtype);
     vi even = vi_e2m1_of(vf_mul(p.even, to_code)), odd = vi_e2m1_of(vf_mul(p.odd, to_code));
-    /* Halves of -2^15, times -1 and -16: bits 15 and 19. */
+    /* Halves of 0 or -2^15, times -1 and -16, added: bits 15 and 19. */
     vi signs = vi_add_products(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
     vi_store_bytes(codes, vi_or(vi_or(even, vi_sll(odd, 4)), vi_srl(signs, 12)));
 }
 
-/* Scale bytes of blocks whose largest magnitudes are `largest`, and what their elements are multiplied by. False where
- * a block has a scale of 0 or NaN: its codes are all 0. */
-OPERATION bool scale_blocks(const cpu_encoder *e, vi largest, uint8_t *sf, float to_code[LANES])
+/* The scales of LANES blocks, and what their elements are multiplied by. */
+typedef struct group_scales {
+    vi sf;
+    vf to_code;
+} group_scales;
+
+OPERATION group_scales scale_group(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype)
 {
-    vi scale = vi_e4m3_of(vf_min(vf_mul(vf_of_bits(largest), vf_set(e->to_sf)), vf_set(NK_E4M3_MAX)));
-    scale = vi_select(vi_less(vi_set(0x7F800000), largest), vi_set(NK_E4M3_NAN), scale);
-    vi_store_bytes(sf, scale);
-    vf factor = vf_min(vf_div(vf_set(1), vf_mul(vf_of_e4m3(scale), vf_set(e->inverse_s))), vf_set(FLT_MAX));
+    vi largest = largest_of_blocks(from, dtype);
+    vi sf = vi_e4m3_of(vf_min(vf_mul(vf_of_bits(largest), vf_set(e->to_sf)), vf_set(NK_E4M3_MAX)));
+    sf = vi_select(vi_less(vi_set(0x7F800000), largest), vi_set(NK_E4M3_NAN), sf);
+    vf to_code = vf_min(vf_div(vf_set(1), vf_mul(vf_of_e4m3(sf), vf_set(e->inverse_s))), vf_set(FLT_MAX));
     /* The least number there is makes no other codes than 0 does, but an infinity saturates. */
-    vf_store(to_code, vf_max(factor, vf_set(0x1p-149f)));
-    return !vmask_any(vi_less(vi_set(NK_E4M3_NAN - 2), vi_and(vi_sub(scale, vi_set(1)), vi_set(0xFF))));
+    return (group_scales){sf, vf_max(to_code, vf_set(0x1p-149f))};
 }
 
-OPERATION void encode_group(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, uint8_t *codes, uint8_t *sf)
+/* The codes of blocks with a scale of 0 or NaN are 0. */
+CPU_TARGET static __attribute__((noinline)) void clear_unusable(const uint8_t sf[LANES], uint8_t *codes)
 {
-    ALIGNED float to_code[LANES];
-    int64_t bytes = PAIRS * float_bytes(dtype);
-    bool usable = scale_blocks(e, largest_of_blocks(from, dtype), sf, to_code);
-    UNROLL for (int i = 0; i < 8; i++)
-    {
-        encode_pairs(from + i * bytes, dtype, vf_of_blocks(to_code, i), codes + i * LANES);
-    }
-    for (int b = 0; !usable && b < LANES; b++) {
+    for (int b = 0; b < LANES; b++) {
         if (sf[b] == 0 || sf[b] == NK_E4M3_NAN) memset(codes + b * (NK_SF_VEC / 2), 0, NK_SF_VEC / 2);
     }
 }
 
+OPERATION void encode_group(const uint8_t *from, nk_dtype dtype, const group_scales *scales, uint8_t *codes,
+                            uint8_t *sf)
+{
+    vi_store_bytes(sf, scales->sf);
+    UNROLL for (int i = 0; i < 8; i++)
+    {
+        encode_pairs(from + i * PAIRS * float_bytes(dtype), dtype, vf_of_blocks(scales->to_code, i), codes + i * LANES);
+    }
+    vi unusable = vi_and(vi_sub(scales->sf, vi_set(1)), vi_set(0xFF));
+    if (vmask_any(vi_less(vi_set(NK_E4M3_NAN - 2), unusable))) clear_unusable(sf, codes);
+}
+
+/* The next group's scales, a long chain of operations, are worked out while this one is encoded. */
 OPERATION void encode_groups(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
                              uint8_t *sf)
 {
     int64_t bytes = NK_SF_VEC * float_bytes(dtype);
+    group_scales next = {0};
+    if (blocks >= LANES) next = scale_group(e, from, dtype);
     for (; blocks >= LANES; blocks -= LANES) {
+        group_scales mine = next;
         for (int64_t i = 0; i < LANES * bytes; i += 64)
             PREFETCH(from + ENCODE_AHEAD + i);
-        encode_group(e, from, dtype, codes, sf);
+        if (blocks >= 2 * LANES) next = scale_group(e, from + LANES * bytes, dtype);
+        encode_group(from, dtype, &mine, codes, sf);
         from += LANES * bytes;
         codes += GROUP / 2;
         sf += LANES;
@@ -135,7 +149,8 @@ OPERATION void encode_groups(const cpu_encoder *e, const uint8_t *from, nk_dtype
     if (blocks == 0) return;
     uint8_t rest[GROUP * sizeof(float)] = {0}, rest_codes[GROUP / 2], rest_sf[LANES];
     memcpy(rest, from, (size_t)(blocks * bytes));
-    encode_group(e, rest, dtype, rest_codes, rest_sf);
+    next = scale_group(e, rest, dtype);
+    encode_group(rest, dtype, &next, rest_codes, rest_sf);
     memcpy(codes, rest_codes, (size_t)(blocks * NK_SF_VEC / 2));
     memcpy(sf, rest_sf, (size_t)blocks);
 }
@@ -153,6 +168,57 @@ CPU_TARGET static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_
     } else {
         encode_groups(e, from, NK_BF16, blocks, codes, sf);
     }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The largest                                                                                                      */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Magnitudes order as integers do. Raised by this, those that are not finite become negative, below all others. */
+static inline int32_t past_finite(nk_dtype dtype)
+{
+    return dtype == NK_F32 ? 0x00800000 : dtype == NK_F16 ? 0x04000400 : 0x00800080;
+}
+
+OPERATION vi larger_finite(vi most, vi x, nk_dtype dtype)
+{
+    vi raise = vi_set(past_finite(dtype));
+    if (dtype == NK_F32) return vi_max(most, vi_add(vi_and(x, vi_set(INT32_MAX)), raise));
+    return vi_max_halves(most, vi_add_halves(vi_and(x, vi_set(0x7FFF7FFF)), raise));
+}
+
+OPERATION vi largest_finite(const uint8_t *from, nk_dtype dtype, int64_t count)
+{
+    int64_t bytes = count * float_bytes(dtype), at = 0;
+    vi most[2] = {vi_set(past_finite(dtype)), vi_set(past_finite(dtype))};
+    for (; at + 8 * LANES <= bytes; at += 8 * LANES) {
+        UNROLL for (int i = 0; i < 2; i++)
+        {
+            PREFETCH(from + at + 4 * LANES * i + ENCODE_AHEAD);
+            most[i] = larger_finite(most[i], vi_load(from + at + 4 * LANES * i), dtype);
+        }
+    }
+    for (; at < bytes; at += 4 * LANES)
+        most[0] = larger_finite(most[0], vi_load_some(from + at, cpu_min(LANES, (bytes - at) / 4)), dtype);
+    return dtype == NK_F32 ? vi_max(most[0], most[1]) : vi_max_halves(most[0], most[1]);
+}
+
+CPU_TARGET static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int64_t count)
+{
+    int32_t lanes[LANES], most = 0;
+    int16_t halves[2 * LANES];
+    if (dtype == NK_F32) {
+        vi_store(lanes, vi_sub(largest_finite(from, NK_F32, count), vi_set(past_finite(NK_F32))));
+        for (int i = 0; i < LANES; i++)
+            most = most > lanes[i] ? most : lanes[i];
+        return float_of_bits((uint32_t)most);
+    }
+    vi found = dtype == NK_F16 ? largest_finite(from, NK_F16, count) : largest_finite(from, NK_BF16, count);
+    /* No half borrows from another: each is at least what is taken. */
+    vi_store(halves, vi_sub(found, vi_set(past_finite(dtype))));
+    for (int i = 0; i < 2 * LANES; i++)
+        most = most > halves[i] ? most : halves[i];
+    return dtype == NK_F16 ? half_to_float((uint16_t)most) : bfloat_to_float((uint16_t)most);
 }
 
 #endif
