@@ -30,17 +30,14 @@ static void dequantize_rows(void *context, int64_t job)
 {
     const dequantization *d = context;
     const nk_dequantize_problem *p = d->problem;
-    float chunk[CHUNK], global_scale[CHUNK];
-    uint8_t sf[CHUNK / NK_SF_VEC];
-    for (int64_t i = 0; i < CHUNK; i++)
-        global_scale[i] = alpha_at(&p->global_scale, 0);
+    float chunk[CHUNK], s2 = alpha_at(&p->global_scale, 0);
+    uint8_t sf[CHUNK / NK_SF_VEC] = {0};
     for (int64_t i = job * d->rows; i < cpu_min((job + 1) * d->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
         for (int64_t k = 0; k < p->k; k += CHUNK) {
             int64_t count = cpu_min(CHUNK, p->k - k);
             gather_sf(&p->q, l, row, k / NK_SF_VEC, count / NK_SF_VEC, p->k / NK_SF_VEC, sf);
-            d->path->decode(operand_row(&p->q, l, row) + k / 2, sf, count / NK_SF_VEC, chunk);
-            d->path->scale(chunk, global_scale, NULL, count);
+            d->path->decode(operand_row(&p->q, l, row) + k / 2, sf, s2, count / NK_SF_VEC, chunk);
             store_chunk(d, l, row, k, count, chunk);
         }
     }

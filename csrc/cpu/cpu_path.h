@@ -45,11 +45,12 @@ typedef struct cpu_path {
     void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
     void (*gate)(float *values, const float *up, int64_t count);
 
-    /* Rows of whole blocks of 16 elements. The largest finite magnitude, or 0; codes and scales; e2m1 * sf. */
+    /* Rows of whole blocks of 16 elements. The largest finite magnitude, or 0; codes and scales; e2m1 * sf * s2,
+     * for which scales must be readable up to a multiple of 16. */
     float (*finite_amax)(const uint8_t *from, nk_dtype dtype, int64_t count);
     void (*encode)(const cpu_encoder *encoder, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
                    uint8_t *sf);
-    void (*decode)(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values);
+    void (*decode)(const uint8_t *codes, const uint8_t *sf, float s2, int64_t blocks, float *values);
 } cpu_path;
 
 extern const cpu_path cpu_path_scalar;

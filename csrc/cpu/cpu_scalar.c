@@ -66,12 +66,12 @@ static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype
     }
 }
 
-static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)
+static void decode_row(const uint8_t *codes, const uint8_t *sf, float s2, int64_t blocks, float *values)
 {
     for (int64_t b = 0; b < blocks; b++) {
         float scale = e4m3_to_float(sf[b]);
         for (int i = 0; i < NK_SF_VEC; i++)
-            values[b * NK_SF_VEC + i] = E2M1[codes[b * (NK_SF_VEC / 2) + i / 2] >> (i % 2 * 4) & 15] * scale;
+            values[b * NK_SF_VEC + i] = E2M1[codes[b * (NK_SF_VEC / 2) + i / 2] >> (i % 2 * 4) & 15] * scale * s2;
     }
 }
 
@@ -112,7 +112,7 @@ static void load_values(const part *p, value_panel panel)
         const uint8_t *row = operand_row(o, p->l, p->row0 + r);
         if (o->dtype == NK_E2M1X2) {
             gather_sf(o, p->l, p->row0 + r, p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
-            decode_row(row + p->k0 / 2, sf, p->kb / NK_SF_VEC, panel[r]);
+            decode_row(row + p->k0 / 2, sf, 1, p->kb / NK_SF_VEC, panel[r]);
         } else {
             load_strided(row + p->k0 * o->k_stride, o->dtype, o->k_stride, p->kb, panel[r]);
         }

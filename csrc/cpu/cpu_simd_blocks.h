@@ -50,11 +50,17 @@ OPERATION vf vf_of_e4m3(vi x)
 /* Rows                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-CPU_TARGET static void decode_row(const uint8_t *codes, const uint8_t *sf, int64_t blocks, float *values)
+CPU_TARGET static void decode_row(const uint8_t *codes, const uint8_t *sf, float s2, int64_t blocks, float *values)
 {
-    for (int64_t at = 0; at < blocks * NK_SF_VEC; at += LANES) {
-        vf scale = vf_set(e4m3_to_float(sf[at / NK_SF_VEC]));
-        vf_store(values + at, vf_mul(vf_of_e2m1(vi_of_nibbles(codes + at / 2)), scale));
+    ALIGNED float scales[LANES];
+    for (int64_t b = 0; b < blocks; b++) {
+        if (b % LANES == 0) vf_store(scales, vf_of_e4m3(vi_and(vi_of_bytes(sf + b), vi_set(0x7F))));
+        vf scale = vf_set(scales[b % LANES]);
+        UNROLL for (int64_t at = b * NK_SF_VEC; at < (b + 1) * NK_SF_VEC; at += LANES)
+        {
+            vf element = vf_mul(vf_of_e2m1(vi_of_nibbles(codes + at / 2)), scale);
+            vf_store(values + at, vf_mul(element, vf_set(s2)));
+        }
     }
 }
 
