@@ -4,42 +4,11 @@
 #include "cpu_pool.h"
 #include "cpu_tile.h"
 
-#include <math.h>
-
 typedef struct dual_gemm {
     const nk_dual_gemm_problem *problem;
     cpu_means means;
     cpu_tiling tiling;
 } dual_gemm;
-
-/* One fp32 rounding of the mathematical function, to within what double-precision libm gives; silu has its own. */
-static float activate(nk_activation activation, float h)
-{
-    double x = h;
-    switch (activation) {
-    case NK_SILU:
-        break;
-    case NK_GELU:
-        return (float)(x / 2 * (1 + erf(x * sqrt(0.5))));
-    case NK_GELU_TANH:
-        return (float)(x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))));
-    case NK_RELU:
-        return h < 0 ? 0.0f : h; /* keeps NaN */
-    case NK_IDENTITY:
-        return h;
-    }
-    return NAN;
-}
-
-static void activate_row(const nk_dual_gemm_problem *p, const cpu_path *path, float *h, const float *u, int64_t count)
-{
-    if (p->activation == NK_SILU) {
-        path->gate(h, u, count);
-        return;
-    }
-    for (int64_t j = 0; j < count; j++)
-        h[j] = activate(p->activation, h[j]) * u[j];
-}
 
 static void run_tile(void *context, int64_t tile)
 {
@@ -52,7 +21,7 @@ static void run_tile(void *context, int64_t tile)
     cpu_scale_tile(c->means.path, &p->alpha1, NULL, at, h);
     cpu_scale_tile(c->means.path, &p->alpha2, NULL, at, u);
     for (int64_t i = 0; i < at.mb; i++)
-        activate_row(p, c->means.path, h[i], u[i], at.nb);
+        c->means.path->activate(p->activation, h[i], u[i], at.nb);
     cpu_store_tile(c->means.path, &p->d, at, h);
 }
 

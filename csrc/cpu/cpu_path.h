@@ -38,12 +38,14 @@ typedef struct cpu_path {
     /* For NVFP4 B, the same for one row (mb = 1) in an order of its own, read as memory likes best; NULL: none. */
     void (*multiply_vector)(const cpu_product *product, float *sums);
 
-    /* Rows of `count` elements. `scale`: v = alpha v + bias, rounded once (bias NULL: alpha v). `gate`: v = silu(v) up,
-     * two roundings, silu as nk_math.h has it. */
+    /* Rows of `count` elements. `scale`: v = alpha v + bias, rounded once (bias NULL: alpha v). `activate`: v =
+     * activation(v) up, two roundings; silu as nk_math.h has it, gelu and gelu_tanh in fp32. `exp`: of v - shift. */
     void (*load)(const uint8_t *from, nk_dtype dtype, int64_t count, float *to);
     void (*store)(const float *from, nk_dtype dtype, int64_t count, uint8_t *to);
     void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
-    void (*gate)(float *values, const float *up, int64_t count);
+    void (*activate)(nk_activation activation, float *values, const float *up, int64_t count);
+    void (*exp)(float *values, float shift, int64_t count);
+    void (*sigmoid)(const float *from, int64_t count, float *to);
 
     /* Rows of whole blocks of 16 elements. The largest finite magnitude, or 0; codes and scales; e2m1 * sf * s2,
      * for which scales must be readable up to a multiple of 16. */

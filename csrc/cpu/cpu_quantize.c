@@ -47,7 +47,7 @@ static void load_gated(const quantization *q, int64_t l, int64_t row, int64_t k,
     float up[CHUNK];
     load_row_chunk(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, chunk);
     load_row_chunk(q, p->up + l * p->up_batch_stride + row * p->up_row_stride, k, count, up);
-    q->path->gate(chunk, up, count);
+    q->path->activate(NK_SILU, chunk, up, count);
 }
 
 /* Elements from k on as the path takes them: where they lie, or in a chunk. */

@@ -2,26 +2,57 @@
 #include "cpu_backend.h"
 
 #include "../nk_format.h"
+#include "cpu_pool.h"
 
 #include <string.h>
 
+#define JOB_BYTES 65536 /* some tens of microseconds */
+
+typedef struct relayout {
+    const nk_relayout_problem *problem;
+    int64_t down, atom_rows; /* rows of atoms: of a matrix, of a job, which counts them through the batch */
+} relayout;
+
+/* `rows` x `cols` bytes, as many of an atom as there are. */
+static void move_atom(const nk_relayout_problem *p, uint8_t *linear, uint8_t *atom, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        uint8_t *in_linear = linear + r * p->linear_row_stride;
+        uint8_t *in_atom = atom + nk_sf_blocked_offset(r, 0, NK_SF_ATOM_COLS);
+        uint8_t *to = p->to == NK_SF_BLOCKED ? in_atom : in_linear;
+        const uint8_t *from = p->to == NK_SF_BLOCKED ? in_linear : in_atom;
+        if (cols == NK_SF_ATOM_COLS)
+            memcpy(to, from, NK_SF_ATOM_COLS);
+        else
+            memcpy(to, from, (size_t)cols);
+    }
+}
+
+static void move_atom_row(const nk_relayout_problem *p, int64_t l, int64_t down)
+{
+    int64_t row = down * NK_SF_ATOM_ROWS, rows = cpu_min(NK_SF_ATOM_ROWS, p->rows - row);
+    uint8_t *linear = p->linear + l * p->linear_batch_stride + row * p->linear_row_stride;
+    uint8_t *atom = p->blocked + l * p->blocked_batch_stride + nk_sf_blocked_offset(row, 0, p->cols);
+    for (int64_t col = 0; col < p->cols; col += NK_SF_ATOM_COLS, atom += NK_SF_ATOM_BYTES) {
+        int64_t cols = cpu_min(NK_SF_ATOM_COLS, p->cols - col);
+        if (p->to == NK_SF_BLOCKED && (rows < NK_SF_ATOM_ROWS || cols < NK_SF_ATOM_COLS))
+            memset(atom, 0, NK_SF_ATOM_BYTES);
+        move_atom(p, linear + col, atom, rows, cols);
+    }
+}
+
+static void move_atom_rows(void *context, int64_t job)
+{
+    const relayout *r = context;
+    int64_t end = cpu_min((job + 1) * r->atom_rows, r->problem->l * r->down);
+    for (int64_t i = job * r->atom_rows; i < end; i++)
+        move_atom_row(r->problem, i / r->down, i % r->down);
+}
+
 void cpu_relayout(const nk_relayout_problem *p, cpu_means means)
 {
-    (void)means;
-    int64_t padded = nk_sf_padded_rows(p->rows) * nk_sf_padded_cols(p->cols);
-    for (int64_t l = 0; l < p->l; l++) {
-        uint8_t *linear = p->linear + l * p->linear_batch_stride;
-        uint8_t *blocked = p->blocked + l * p->blocked_batch_stride;
-        if (p->to == NK_SF_BLOCKED && padded) memset(blocked, 0, (size_t)padded);
-        for (int64_t row = 0; row < p->rows; row++) {
-            for (int64_t col = 0; col < p->cols; col++) {
-                uint8_t *in_linear = linear + row * p->linear_row_stride + col;
-                uint8_t *in_blocked = blocked + nk_sf_blocked_offset(row, col, p->cols);
-                if (p->to == NK_SF_BLOCKED)
-                    *in_blocked = *in_linear;
-                else
-                    *in_linear = *in_blocked;
-            }
-        }
-    }
+    int64_t down = nk_ceil_div(p->rows, NK_SF_ATOM_ROWS);
+    int64_t atom_rows = JOB_BYTES / (nk_sf_padded_cols(p->cols) * NK_SF_ATOM_ROWS + 1) + 1;
+    relayout r = {p, down, atom_rows};
+    cpu_for_each(nk_ceil_div(p->l * down, atom_rows), means.threads, move_atom_rows, &r);
 }

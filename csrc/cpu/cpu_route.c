@@ -8,6 +8,9 @@
 
 #define MAX_ROWS 32 /* of logits in one job */
 #define FEWEST_ROWS 8
+#define TEAM 16 /* experts */
+
+_Static_assert(NK_MAX_EXPERTS % TEAM == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
 typedef struct route {
     const nk_route_problem *problem;
@@ -21,20 +24,44 @@ static bool beats(float key, float lower_indexed)
     return key > lower_indexed || (isnan(lower_indexed) && !isnan(key));
 }
 
-static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Selection                                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Indices of the `count` best keys among those with allowed[i] (NULL: all), best first. */
+/* A number that is larger the earlier a key goes: floats order as their bits do once those of negative ones are turned
+ * round, -0 is 0, and of equal keys the lower index comes first. */
+static int64_t rank(float key, int64_t index)
+{
+    int32_t bits = (int32_t)bits_of_float(key + 0.0f);
+    int32_t order = isnan(key) ? INT32_MIN : bits < 0 ? bits ^ INT32_MAX : bits;
+    return (int64_t)order * (1 << 16) - index;
+}
+
+static int64_t largest_of_team(const int64_t ranks[TEAM])
+{
+    int64_t most = INT64_MIN;
+    for (int64_t i = 0; i < TEAM; i++)
+        most = ranks[i] > most ? ranks[i] : most;
+    return most;
+}
+
+/* Indices of the `count` best keys among those with allowed[i] (NULL: all), best first. The best of each team of TEAM
+ * are known: who wins is replaced in its own team only. */
 static void select_best(const float *keys, const bool *allowed, int64_t n, int64_t count, int32_t *best)
 {
-    bool taken[NK_MAX_EXPERTS] = {false};
+    int64_t ranks[NK_MAX_EXPERTS], leaders[NK_MAX_EXPERTS / TEAM], teams = nk_ceil_div(n, TEAM);
+    for (int64_t i = 0; i < teams * TEAM; i++)
+        ranks[i] = i >= n || (allowed && !allowed[i]) ? INT64_MIN : rank(keys[i], i);
+    for (int64_t t = 0; t < teams; t++)
+        leaders[t] = largest_of_team(ranks + t * TEAM);
     for (int64_t slot = 0; slot < count; slot++) {
-        int64_t winner = -1;
-        for (int64_t i = 0; i < n; i++) {
-            if (taken[i] || (allowed && !allowed[i])) continue;
-            if (winner < 0 || beats(keys[i], keys[winner])) winner = i;
-        }
-        taken[winner] = true;
-        best[slot] = (int32_t)winner;
+        int64_t winner = INT64_MIN;
+        for (int64_t t = 0; t < teams; t++)
+            winner = leaders[t] > winner ? leaders[t] : winner;
+        int64_t index = -winner & 0xFFFF;
+        best[slot] = (int32_t)index;
+        ranks[index] = INT64_MIN;
+        leaders[index / TEAM] = largest_of_team(ranks + index / TEAM * TEAM);
     }
 }
 
@@ -55,14 +82,18 @@ static float group_score(const float *keys, int64_t size, bool top2)
     return top2 && !isnan(second) ? first + second : first;
 }
 
-static void select_experts(const nk_route_problem *p, const float *logits, int32_t *ids)
+static void select_experts(const route *c, const float *logits, int32_t *ids)
 {
+    const nk_route_problem *p = c->problem;
     float keys[NK_MAX_EXPERTS], scores[NK_MAX_EXPERTS];
     bool allowed[NK_MAX_EXPERTS] = {false};
     int32_t groups[NK_MAX_EXPERTS];
-    for (int64_t n = 0; n < p->n; n++) {
-        keys[n] = logits[n];
-        if (p->correction_bias) keys[n] = sigmoid(logits[n]) + p->correction_bias[n * p->correction_bias_stride];
+    if (p->correction_bias) {
+        c->means.path->sigmoid(logits, p->n, keys);
+        for (int64_t n = 0; n < p->n; n++)
+            keys[n] += p->correction_bias[n * p->correction_bias_stride];
+    } else {
+        memcpy(keys, logits, (size_t)p->n * sizeof *keys);
     }
     if (p->topk_group == p->n_group) {
         select_best(keys, NULL, p->n, p->top_k, ids);
@@ -79,48 +110,68 @@ static void select_experts(const nk_route_problem *p, const float *logits, int32
     select_best(keys, allowed, p->n, p->top_k, ids);
 }
 
-/* weights[i] for logits[ids[i]]; ids NULL: weight of every logit. NaN propagates. */
-static float softmax_denominator(const float *logits, const int32_t *ids, int64_t count, float *largest)
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Weights                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static void pick(const float *from, const int32_t *ids, int64_t count, float *to)
 {
-    float max = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        float logit = logits[ids ? ids[i] : i];
-        if (beats(logit, max) || isnan(logit)) max = logit;
-        if (isnan(max)) break;
-    }
     for (int64_t i = 0; i < count; i++)
-        sum += expf(logits[ids ? ids[i] : i] - max);
-    *largest = max;
+        to[i] = from[ids[i]];
+}
+
+static float sum_of(const float *values, int64_t count)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += values[i];
     return sum;
 }
 
-static void weigh(const nk_route_problem *p, const float *logits, const int32_t *ids, float *weights)
+/* The first of the selected is the largest logit, of the selected and of all; a NaN shows in the sum. */
+static void softmax(const route *c, const float *logits, const int32_t *ids, float *weights)
 {
-    float max, sum = 0;
-    if (p->score == NK_SIGMOID) {
-        for (int64_t i = 0; i < p->top_k; i++)
-            sum += weights[i] = sigmoid(logits[ids[i]]);
-        if (p->renormalize) { /* 1e-20 as DeepSeek-V3's gate has it: all-zero scores give zeros */
-            for (int64_t i = 0; i < p->top_k; i++)
-                weights[i] /= sum + 1e-20f;
-        }
+    const nk_route_problem *p = c->problem;
+    float all[NK_MAX_EXPERTS], sum;
+    /* Renormalising a softmax over all experts cancels its denominator: that is the softmax of the selected. */
+    if (p->score == NK_SOFTMAX_TOPK && !p->renormalize) {
+        memcpy(all, logits, (size_t)p->n * sizeof *all);
+        c->means.path->exp(all, logits[ids[0]], p->n);
+        pick(all, ids, p->top_k, weights);
+        sum = sum_of(all, p->n);
     } else {
-        /* Renormalising a softmax over all experts cancels its denominator: that is the softmax of the selected. */
-        bool all = p->score == NK_SOFTMAX_TOPK && !p->renormalize;
-        sum = softmax_denominator(logits, all ? NULL : ids, all ? p->n : p->top_k, &max);
-        for (int64_t i = 0; i < p->top_k; i++)
-            weights[i] = expf(logits[ids[i]] - max) / sum;
+        pick(logits, ids, p->top_k, weights);
+        c->means.path->exp(weights, logits[ids[0]], p->top_k);
+        sum = sum_of(weights, p->top_k);
+    }
+    for (int64_t i = 0; i < p->top_k; i++)
+        weights[i] /= sum;
+}
+
+static void weigh(const route *c, const float *logits, const int32_t *ids, float *weights)
+{
+    const nk_route_problem *p = c->problem;
+    float picked[NK_MAX_TOP_K];
+    if (p->score == NK_SIGMOID) {
+        pick(logits, ids, p->top_k, picked);
+        c->means.path->sigmoid(picked, p->top_k, weights);
+        float sum = sum_of(weights, p->top_k) + 1e-20f; /* as DeepSeek-V3's gate has it: all-zero scores give zeros */
+        for (int64_t i = 0; p->renormalize && i < p->top_k; i++)
+            weights[i] /= sum;
+    } else {
+        softmax(c, logits, ids, weights);
     }
     for (int64_t i = 0; i < p->top_k; i++)
         weights[i] *= p->scaling_factor;
 }
 
-static void route_row(const nk_route_problem *p, int64_t m, const float *logits)
+static void route_row(const route *c, int64_t m, const float *logits)
 {
+    const nk_route_problem *p = c->problem;
     int32_t ids[NK_MAX_TOP_K];
     float weights[NK_MAX_TOP_K];
-    select_experts(p, logits, ids);
-    weigh(p, logits, ids, weights);
+    select_experts(c, logits, ids);
+    weigh(c, logits, ids, weights);
     if (p->dense) {
         for (int64_t n = 0; n < p->n; n++)
             store_output(&p->weights, 0, m, n, 0.0f);
@@ -169,7 +220,7 @@ static void route_rows(void *context, int64_t job)
             memcpy(logits[i] + at.n0, acc[i], (size_t)at.nb * sizeof acc[i][0]);
     }
     for (int64_t i = 0; i < at.mb; i++)
-        route_row(p, at.m0 + i, logits[i]);
+        route_row(c, at.m0 + i, logits[i]);
 }
 
 void cpu_route(const nk_route_problem *p, cpu_means means)

@@ -76,9 +76,97 @@ CPU_TARGET static void gate_row(float *restrict values, const float *restrict up
         values[i] = nk_silu(values[i]) * up[i];
 }
 
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Exponentials                                                                                                     */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Within 2 units in the last place, down to the denormals; 0 and infinity beyond. exp(x) = 2^n (1 + p) with n an
+ * integer and |p| < 0.42, as in nk_silu; 2^n in two factors, since either end is more than one can be. */
+static inline float exponential(float x)
+{
+    const float above = x < -110.0f ? -110.0f : x, t = above > 90.0f ? 90.0f : above; /* NaN stays */
+    const float shifter = 12582912.0f, shifted = t * 1.44269504f + shifter, k = shifted - shifter;
+    const int32_t n = (int32_t)(bits_of_float(shifted) - bits_of_float(shifter)), half = n >> 1;
+    const float r = (t - k * 0.693359375f) - k * -2.12194440e-4f;
+    float tail = 0x1.6db64cp-10f;
+    tail = tail * r + 0x1.123ce0p-7f;
+    tail = tail * r + 0x1.55545cp-5f;
+    tail = tail * r + 0x1.55548cp-3f;
+    tail = tail * r + 0.5f;
+    return (1.0f + ((r * r) * tail + r)) * nk_power_of_two(half) * nk_power_of_two(n - half);
+}
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+
+/* For x >= 0, within 2^-22 of itself plus what exponential() makes of the rounding of x^2: Chebyshev's polynomial of
+ * Numerical Recipes' erfcc. */
+static inline float erfc_of_positive(float x)
+{
+    const float t = 1.0f / (1.0f + 0.5f * x);
+    float p = 0.17087277f;
+    p = p * t - 0.82215223f;
+    p = p * t + 1.48851587f;
+    p = p * t - 1.13520398f;
+    p = p * t + 0.27886807f;
+    p = p * t - 0.18628806f;
+    p = p * t + 0.09678418f;
+    p = p * t + 0.37409196f;
+    p = p * t + 1.00002368f;
+    p = p * t - 1.26551223f;
+    return t * exponential(p - x * x);
+}
+
+/* h/2 (1 + erf(h / sqrt 2)); 1 + erf(x) = erfc(-x), and 2 - erfc(x). */
+static inline float gelu(float h)
+{
+    const float tail = erfc_of_positive(fabsf(h) * 0.70710678f);
+    return 0.5f * h * (h < 0 ? tail : 2.0f - tail);
+}
+
+/* h/2 (1 + tanh(u)) = h / (1 + exp(-2u)) */
+static inline float gelu_tanh(float h) { return h * sigmoid(1.59576912f * (h + 0.044715f * h * h * h)); }
+
+CPU_TARGET static void exp_row(float *values, float shift, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] = exponential(values[i] - shift);
+}
+
+CPU_TARGET static void sigmoid_row(const float *restrict from, int64_t count, float *restrict to)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = sigmoid(from[i]);
+}
+
+CPU_TARGET static void activate_row(nk_activation activation, float *restrict values, const float *restrict up,
+                                    int64_t count)
+{
+    switch (activation) {
+    case NK_SILU:
+        gate_row(values, up, count);
+        break;
+    case NK_GELU:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = gelu(values[i]) * up[i];
+        break;
+    case NK_GELU_TANH:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = gelu_tanh(values[i]) * up[i];
+        break;
+    case NK_RELU:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = (values[i] < 0 ? 0.0f : values[i]) * up[i]; /* keeps NaN */
+        break;
+    case NK_IDENTITY:
+        for (int64_t i = 0; i < count; i++)
+            values[i] *= up[i];
+        break;
+    }
+}
+
 /* With the three of a path's own: finite_amax_row, encode_row, decode_row. */
-#define CPU_ROWS                                                                                                \
-    .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .finite_amax = finite_amax_row, \
-    .encode = encode_row, .decode = decode_row
+#define CPU_ROWS                                                                                        \
+    .load = load_row, .store = store_row, .scale = scale_row, .activate = activate_row, .exp = exp_row, \
+    .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row, .decode = decode_row
 
 #endif
