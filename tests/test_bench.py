@@ -16,7 +16,7 @@ from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
 
 NO_COMPILER = "compiled code is timed on a GPU only"
 COLUMNS = {  # operator -> its baselines on a CPU
-    "gemv": {"torch fp32", "dequantize + matmul"},
+    "gemv": {"torch fp32", "torch bf16", "dequantize + matmul"},
     "gemm": {"torch fp32", "dequantize + matmul"},
     "dual_gemm": {"torch fp32, two and silu", "dequantize + matmul"},
     "grouped_gemm": {
@@ -55,7 +55,9 @@ def earlier(tmp_path_factory):
     """A result of the quick set, as --json writes it."""
     path = tmp_path_factory.mktemp("bench") / "earlier.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", f"nvfp4kern bench --device cpu --json {path}".split())
+        patch.setattr(
+            sys, "argv", f"nvfp4kern bench --device cpu --shapes quick --json {path}".split()
+        )
         assert main.main() == 0
     return path
 
@@ -72,6 +74,7 @@ def test_every_operator_is_checked_and_has_all_its_columns(earlier):
         assert row["right"] and row["backend"] == "cpu" and row["kernel"].startswith("cpu_")
         assert row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"]
         assert set(row["others"]) == COLUMNS[row["op"]]
+        assert row["floor"] > 0
 
 
 def test_what_is_not_there_is_unavailable_and_says_why(earlier, bench):
@@ -86,6 +89,21 @@ def test_the_environment_is_written(earlier):
     found = json.loads(earlier.read_text())["environment"]
     assert found["torch"] == torch.__version__ and found["nvfp4kern"] == nvfp4kern.__version__
     assert found["device"] == "cpu" and found["date"] and found["seconds"] >= 0
+    assert found["threads"] == torch.get_num_threads() and found["cpu"] and found["instructions"]
+    assert min(found["ceilings"][name] for name in ("read", "copy", "rate")) > 0
+
+
+@pytest.mark.parametrize("columns", (80, 120, 160))
+def test_tables_fit(columns, earlier, bench, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = bench("--from", earlier)
+    lines = out.splitlines()
+    assert status == 0 and "…" not in out
+    assert (
+        max(len(line.rstrip()) for line in lines if "nvfp4kern" not in line and ": " not in line)
+        <= columns
+    )
+    assert any("milliseconds" in line for line in lines)
 
 
 def test_a_run_equals_itself(earlier, bench):
@@ -113,7 +131,7 @@ def test_changes_are_marked(earlier, bench, tmp_path):
 
 
 def test_a_new_run_is_compared(earlier, bench):
-    arguments = "--device", "cpu", "--op", "dequantize", "--compare", earlier
+    arguments = "--device", "cpu", "--shapes", "quick", "--op", "dequantize", "--compare", earlier
     status, out, _ = bench(*arguments)
     assert status == 0 and "of 1 times within 3%" in out and "not compared: quick: gemv" in out
 
@@ -141,7 +159,9 @@ def test_a_wrong_result_has_no_time_and_fails_the_run(right_calls, bench, monkey
 
     monkeypatch.setattr(nvfp4kern, "dequantize", dequantize)
     path = tmp_path / "wrong.json"
-    status, out, err = bench("--device", "cpu", "--op", "dequantize", "--json", path)
+    status, out, err = bench(
+        "--device", "cpu", "--shapes", "quick", "--op", "dequantize", "--json", path
+    )
     (row,) = rows_of(path)
     assert status == 2 and "WRONG RESULT" in out and "WRONG RESULT" in err
     assert row["right"] is False and not {"time", "others"} & set(row)
@@ -154,7 +174,9 @@ def test_too_little_memory_for_one_shape(bench, monkeypatch, tmp_path):
 
     monkeypatch.setattr(others, "dequantize", dequantize)
     path = tmp_path / "result.json"
-    status, out, _ = bench("--device", "cpu", "--op", "dequantize", "--json", path)
+    status, out, _ = bench(
+        "--device", "cpu", "--shapes", "quick", "--op", "dequantize", "--json", path
+    )
     (row,) = rows_of(path)
     assert status == 0 and row["unavailable"] == "out of memory: 1 GiB wanted"
     assert "dequantize: 256x1024 is unavailable: out of memory: 1 GiB wanted" in out

@@ -147,7 +147,7 @@ def test_a_row_of_a_gpu(stand_in):
 
 
 def test_arithmetic_that_takes_longer_than_reading_needs_no_reader(stand_in, monkeypatch):
-    monkeypatch.setattr(ceilings.measured(), "rate", 1.0)
+    monkeypatch.setattr(ceilings.measured("cuda"), "rate", 1.0)
     row = row_on_stand_in(products.gemm, m=8, n=8, k=64, batch=1, wide=False)
     assert "read" not in row and row["floor"] == 2.0 * 8 * 8 * 64
 

@@ -18,6 +18,10 @@ PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 # ---------------------------------------------------------------------------------------------
 
 
+NARROW = 100
+"""Columns that the table takes with lines between its own."""
+
+
 def best_of(run, seconds=0.2, most=20):
     """(result, fastest time): a first call, then more while they are short."""
     times, begin = [], time.perf_counter()
@@ -33,10 +37,12 @@ def rate(case, seconds):
     return f"{amount / seconds / 1e9:.2f} {unit}"
 
 
-def table(progress_title):
+def table(title, narrow):
+    from rich import box
     from rich.table import Table
 
-    rows = Table(title=progress_title, title_justify="left")
+    looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
+    rows = Table(title=title, title_justify="left", **looks)
     for name, justify in [
         ("operator", "left"), ("shape", "left"), ("backend", "left"), ("time", "right"),
         ("rate", "right"), ("error/bound", "right"), ("verdict", "left"),
@@ -54,7 +60,8 @@ def check(operators, everything):
 
     # A pipe has no width: wide enough there that no row breaks.
     console = Console(width=None if sys.stdout.isatty() else 120)
-    rows, failures, count = table(f"nvfp4kern {nvfp4kern.__version__}"), [], 0
+    rows = table(f"nvfp4kern {nvfp4kern.__version__}", console.width < NARROW)
+    failures, count = [], 0
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(operators))
         for operator in operators:

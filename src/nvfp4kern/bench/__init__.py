@@ -5,7 +5,8 @@ exit status 2. On a GPU `time` is a graph replay over operands rotated past the 
 call as the competition's harness times it (of its entry point, where the shape is one of its own),
 `floor` the bytes that must move over this GPU's read bandwidth or the operations over its fp16
 rate, `read` a kernel that reads the same bytes and does nothing else: all measured in the same run.
-On a CPU times are of the wall, and few shapes are taken.
+On a CPU times are of the wall, the floor's rate is that of an fp32 product, torch has as many
+threads as nvfp4kern, and there is neither `cold` nor `read`.
 """
 
 from pathlib import Path
@@ -20,7 +21,7 @@ def add_arguments(parser):
         nargs="+",
         choices=SETS,
         metavar="SET",
-        help=f"{', '.join(SETS)}; default: competition tokens moe, on a CPU quick",
+        help=f"{', '.join(SETS)}; default: competition tokens moe, on a CPU cpu",
     )
     parser.add_argument(
         "--op",

@@ -17,6 +17,7 @@ from .operands import FLOATS, Operand, floats
 LARGEST = 6 * 448.0
 FLOAT = {"cuda": "cuBLAS fp16", "cpu": "torch fp32"}
 LOOP = {"cuda": "cuBLAS fp16, a loop", "cpu": "torch fp32, a loop"}
+BF16 = "torch bf16"
 PAIR = {"cuda": "cuBLAS fp16, two and silu", "cpu": "torch fp32, two and silu"}
 DEQUANTIZED = "dequantize + matmul"
 DEQUANTIZED_LOOP = "dequantize + matmul, a loop"

@@ -1,4 +1,4 @@
-"""What this GPU can do at best, measured in the run that is compared with it."""
+"""What this machine can do at best, measured in the run that is compared with it."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ import torch
 from . import timing
 from .read_kernel import GRIDS, read_kernel
 
-SIZE = 2**31
+SIZE = {"cuda": 2**31, "cpu": 2**28}
+EDGE = {"cuda": 8192, "cpu": 2048}
 
 
 @dataclass
 class Ceilings:
-    """Bytes and operations per microsecond: reads, copies (bytes read plus written), fp16 products
-    of 8192^3."""
+    """Bytes and operations per microsecond: reads, copies (bytes read plus written), products of
+    matrices of EDGE, in fp16 on a GPU and fp32 on a CPU."""
 
     read: float
     copy: float
@@ -43,9 +44,31 @@ def _fastest(contenders):
 
 
 @cache
-def measured():
+def measured(device):
+    return _of_gpu() if device == "cuda" else _of_host()
+
+
+def _of_host():
+    """torch's sum, copy and matmul."""
+    size, edge = SIZE["cpu"], EDGE["cpu"]
+    source = torch.randn(size // 4)
+    target = torch.empty_like(source)
+    a, b, c = (torch.randn(edge, edge) for _ in range(3))
+    times = timing.host_in_turns(
+        {
+            "read": [partial(torch.sum, source)],
+            "copy": [partial(target.copy_, source)],
+            "product": [partial(torch.matmul, a, b.T, out=c)],
+        }
+    )
+    read, copy, product = (times[name].median for name in ("read", "copy", "product"))
+    return Ceilings(size / read, 2 * size / copy, 2.0 * edge**3 / product)
+
+
+def _of_gpu():
     """The faster of our reading kernel and torch's sum; torch's copy; cuBLAS."""
-    source = torch.randn(SIZE // 4, device="cuda")
+    size, edge = SIZE["cuda"], EDGE["cuda"]
+    source = torch.randn(size // 4, device="cuda")
     reading = {"torch.sum": [partial(torch.sum, source)]}
     with suppress(OSError, RuntimeError):  # without it every row says why
         reading |= readers([[source]])
@@ -53,6 +76,6 @@ def measured():
     target = torch.empty_like(source)
     copy = timing.queued(partial(target.copy_, source)).median  # a graph copies more slowly
     del source, target
-    a, b, c = (torch.randn(8192, 8192, dtype=torch.float16, device="cuda") for _ in range(3))
+    a, b, c = (torch.randn(edge, edge, dtype=torch.float16, device="cuda") for _ in range(3))
     product = _fastest({"product": [partial(torch.matmul, a, b.T, out=c)]})
-    return Ceilings(SIZE / read, 2 * SIZE / copy, 2 * 8192.0**3 / product)
+    return Ceilings(size / read, 2 * size / copy, 2.0 * edge**3 / product)

@@ -1,6 +1,7 @@
 """What `python -m nvfp4kern bench` does with its arguments."""
 
 import json
+import os
 import sys
 from time import perf_counter
 
@@ -12,8 +13,7 @@ from . import report
 from .measure import environment, measured
 from .shapes import chosen
 
-WIDTH = 150
-DEFAULT = {"cuda": ("competition", "tokens", "moe"), "cpu": ("quick",)}
+DEFAULT = {"cuda": ("competition", "tokens", "moe"), "cpu": ("cpu",)}
 
 
 def _write(path, result):
@@ -66,9 +66,9 @@ def _measure(arguments):
 def run(arguments):
     earlier = _read(arguments.compare) if arguments.compare else None
     result = _read(arguments.source) if arguments.source else _measure(arguments)
-    # A pipe has no width: wide enough there that no row breaks. Below WIDTH columns would go.
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    console.width = max(WIDTH, console.width)
+    # A pipe has no width: wide enough there that no row breaks, unless COLUMNS says otherwise.
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Console(width=180 if piped else None)
     report.show(console, result)
     if earlier:
         report.compare(console, earlier, result)

@@ -58,16 +58,18 @@ def _baselines(case, ready):
 
 
 def _on_host(case, row):
-    found, missing = _baselines(case, timing.host)
+    found, missing = _baselines(case, lambda calls: calls)
     _poison(case)
-    row["time"] = vars(timing.host(case.calls))
-    row["others"] = {name: vars(time) for name, time in found.items()} | missing
+    times = timing.host_in_turns({"": case.calls} | found)
+    row["time"] = vars(times[""])
+    row["others"] = {name: vars(times[name]) for name in found} | missing
+    row["floor"] = ceilings.measured("cpu").floor(case.moved, case.work)
 
 
 def _on_gpu(case, row):
     ours = timing.captured(case.calls)
     found, missing = _baselines(case, timing.captured)
-    limits, readers = ceilings.measured(), {}
+    limits, readers = ceilings.measured("cuda"), {}
     if case.reads and limits.bound_by_memory(case.moved, case.work):
         try:
             calls = ceilings.readers(case.reads)
@@ -156,8 +158,17 @@ def _driver_says(gpu):
     return dict(zip(QUERIES, values, strict=True)) if len(values) == len(QUERIES) else {}
 
 
+def _processor():
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def environment(device):
-    """Versions, the machine, and on a GPU its ceilings."""
+    """Versions, the machine and its ceilings. On a CPU torch gets as many threads as we have."""
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "nvfp4kern": nvfp4kern.__version__,
@@ -171,5 +182,9 @@ def environment(device):
         gpu = torch.cuda.get_device_properties(0)
         found |= {"gpu": gpu.name, "sms": gpu.multi_processor_count, "l2": gpu.L2_cache_size}
         found |= {"cuda": torch.version.cuda} | _driver_says(gpu)
-        found["ceilings"] = vars(ceilings.measured())
+    else:
+        plan = nvfp4kern.explain("to_blocked", torch.zeros(1, 1, dtype=torch.uint8))
+        found |= {"cpu": _processor(), "threads": plan["threads"], "instructions": plan["why"]}
+        torch.set_num_threads(plan["threads"])
+    found["ceilings"] = vars(ceilings.measured(device))
     return found

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from .report import bound, by_operator
+from .report import bound, by_operator, machine
 
 OURS, BOUND = "#0b5cad", "#777777"
 OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#b8a000", "#5a4a42")
@@ -26,8 +26,12 @@ def _style(rows):
     return {name: looks[i % len(looks)] for i, name in enumerate(names)}
 
 
-def _curves(rows, style):
-    """label -> (points, look): ours, the baselines, and on a GPU what bounds them."""
+def _rate(on_gpu):
+    return "fp16 rate" if on_gpu else "fp32 matmul rate"
+
+
+def _curves(rows, style, on_gpu):
+    """label -> (points, look): ours, the baselines, and what bounds them."""
     curves = {"nvfp4kern": ([(r["at"], r["time"]["median"]) for r in rows], {"lw": 2.4})}
     curves["nvfp4kern"][1].update(color=OURS, marker="o", ms=5, zorder=3)
     for name, look in style.items():
@@ -40,16 +44,20 @@ def _curves(rows, style):
         curves["same bytes read, no arithmetic"] = reads, look
     floors = [(r["at"], r["floor"]) for r in rows if "floor" in r]
     if floors:
-        curves["floor: bandwidth or fp16 rate"] = floors, {"color": BOUND, "ls": "--", "lw": 1.4}
+        curves[f"floor: bandwidth or {_rate(on_gpu)}"] = (
+            floors,
+            {"color": BOUND, "ls": "--", "lw": 1.4},
+        )
     return curves
 
 
-def _panel(axes, rows, style, rate):
-    """Times of a series, or what they come to in TFLOP/s."""
-    work = {row["at"]: row["work"] / 1e6 for row in rows}
-    for label, (points, look) in _curves(rows, style).items():
+def _panel(axes, rows, style, rate, on_gpu):
+    """Times of a series, or what they come to in operations a second."""
+    work = {row["at"]: row["work"] / (1e6 if on_gpu else 1e3) for row in rows}
+    unit = 1 if on_gpu else 1e-3
+    for label, (points, look) in _curves(rows, style, on_gpu).items():
         x = [at for at, _ in points]
-        y = [work[at] / time if rate else time for at, time in points]
+        y = [work[at] / time if rate else time * unit for at, time in points]
         axes.plot(x, y, label=label, **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -59,7 +67,8 @@ def _panel(axes, rows, style, rate):
     axes.minorticks_off()
     axes.grid(alpha=0.25)
     axes.set_title(rows[0]["series"], fontsize=10, loc="left")
-    axes.set_ylabel("TFLOP/s" if rate else "microseconds")
+    rates, times = ("TFLOP/s", "microseconds") if on_gpu else ("GFLOP/s", "milliseconds")
+    axes.set_ylabel(f"{rates} (up is better)" if rate else f"{times} (down is better)")
     axes.set_xlabel("tokens")
 
 
@@ -76,7 +85,7 @@ def _finish(figure, title, handles_of):
     )
 
 
-def _sweep(rows, title):
+def _sweep(rows, title, on_gpu):
     """A row of panels for each of a few series, a panel for each of many."""
     series = {}
     for row in rows:
@@ -91,7 +100,7 @@ def _sweep(rows, title):
         (one, rate) for one in series.values() for rate in ((False, True) if few else (False,))
     ]
     for axes, (one, rate) in zip(panels, wanted, strict=False):
-        _panel(axes, sorted(one, key=lambda row: row["at"]), style, rate)
+        _panel(axes, sorted(one, key=lambda row: row["at"]), style, rate, on_gpu)
     for axes in panels[len(wanted) :]:
         axes.set_visible(False)
     _finish(figure, title, panels[: len(wanted)])
@@ -103,7 +112,7 @@ def _label(row, most=46):
     return f"{row['op']} {shape}"
 
 
-def _ratios(rows, title):
+def _ratios(rows, title, on_gpu):
     """Left, how far from the bound; right, how many times our time the baselines take."""
     style, height = _style(rows), 0.27 * len(rows) + 1.7
     figure = Figure((13, height), dpi=DPI, layout="constrained")
@@ -112,10 +121,14 @@ def _ratios(rows, title):
     ours = [row["time"]["median"] / bound(row) if bound(row) else 0 for row in rows]
     left.barh(places, ours, color=OURS, height=0.65)
     for place, ratio in zip(places, ours, strict=True):
-        left.text(ratio, place, f" {ratio:.2f}" if ratio else " no bound", va="center", fontsize=8)
+        text = left.text(
+            ratio, place, f" {ratio:.2f}" if ratio else " no bound", va="center", fontsize=8
+        )
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     left.axvline(1, color=BOUND, lw=1.4, ls="--")
     left.set_xlim(0, max(1.2, *ours) * 1.1)
-    left.set_xlabel("time / bound (same bytes read, else bandwidth or fp16 rate)")
+    read = "same bytes read, else " if on_gpu else ""
+    left.set_xlabel(f"time / bound ({read}bandwidth or {_rate(on_gpu)}): left is better")
     left.set_yticks(places, [_label(row) for row in rows], fontsize=8)
     left.set_ylim(len(rows) - 0.4, -0.6)
     for name, look in style.items():
@@ -135,7 +148,7 @@ def _ratios(rows, title):
     return figure
 
 
-def _grid(rows, title):
+def _grid(rows, title, on_gpu):
     """time / bound by N (or the gemv's rows) and K."""
     groups = by_operator(rows)
     figure = Figure((6.4 * len(groups), 5.6), dpi=DPI, layout="constrained")
@@ -165,7 +178,8 @@ def _grid(rows, title):
 def draw(result, folder):
     """Writes a file for each set of shapes; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    machine = result["environment"].get("gpu", "CPU")
+    found = result["environment"]
+    on_gpu, title = found["device"] == "cuda", f"nvfp4kern {found['nvfp4kern']}, {machine(found)}"
     kinds, paths = {}, []
     for row in result["rows"]:
         if "time" in row:
@@ -173,8 +187,6 @@ def draw(result, folder):
             kinds.setdefault((row["set"], kind), []).append(row)
     for (name, kind), rows in kinds.items():
         path = folder / f"{name}{kind.__name__}.png"
-        kind(rows, f"{name}: nvfp4kern {result['environment']['nvfp4kern']}, {machine}").savefig(
-            path
-        )
+        kind(rows, f"{name}: {title}", on_gpu).savefig(path)
         paths.append(path)
     return paths

@@ -7,7 +7,7 @@ import torch
 import nvfp4kern
 
 from . import baselines, drop_ins
-from .baselines import DEQUANTIZED, DEQUANTIZED_LOOP, FLOAT, GROUPED_MM, LOOP, PAIR
+from .baselines import BF16, DEQUANTIZED, DEQUANTIZED_LOOP, FLOAT, GROUPED_MM, LOOP, PAIR
 from .case import Case, Unavailable, rotated
 from .operands import (
     ALPHA,
@@ -33,11 +33,11 @@ def _reads(tokens, *weights):
     return mine + [buffer for w in weights for buffer in (w.codes, w.blocked)]
 
 
-def _float_sets(sets, device, alpha=ALPHA):
+def _float_sets(sets, device, alpha=ALPHA, dtype=None):
     """Operands as floats, the first scaled, as many sets as floats take to be past the L2."""
     size = sum(2.0 * torch.Size(o.shape).numel() for o in sets[0])
     return [
-        [floats(o, scale) for o, scale in zip(one, (alpha, 1.0, 1.0), strict=False)]
+        [floats(o, scale, dtype) for o, scale in zip(one, (alpha, 1.0, 1.0), strict=False)]
         for one in rotated(sets, size, device)
     ]
 
@@ -69,6 +69,11 @@ def gemv(device, m, k, batch):
     def matrix_first(x, w):
         return baselines.gemm(w, x)
 
+    def in_bfloat16():
+        return [matrix_first(*one) for one in _float_sets(sets, device, dtype=torch.bfloat16)]
+
+    more = {BF16: in_bfloat16} if device == "cpu" else {}  # on a GPU it takes as long as fp16
+
     return Case(
         shape=f"{m}x{k}" + f"x{batch}" * (batch > 1),
         moved=moved,
@@ -78,6 +83,7 @@ def gemv(device, m, k, batch):
         right=lambda i: is_product(outs[i].mT, *sets[i]),
         others={
             FLOAT[device]: lambda: [matrix_first(*one) for one in _float_sets(sets, device)],
+            **more,
             DEQUANTIZED: lambda: _dequantizing(matrix_first, sets, device),
         },
         agrees=lambda got: near([got], [outs[0]]),

@@ -1,6 +1,13 @@
 """Rows as tables: a run's, and its ratios to an earlier one's."""
 
+from dataclasses import dataclass
+from textwrap import fill
+
+from rich import box
 from rich.table import Table
+
+WIDE = 150
+"""Columns that the widest table takes with a row to a line."""
 
 TOLERANCE = 0.03
 """What medians of two runs may differ by without a mark."""
@@ -11,8 +18,8 @@ def is_wrong(row):
     return not row.get("right", True)
 
 
-def _time(entry):
-    return f"{entry['median']:.2f}"
+def _time(microseconds, on_gpu):
+    return f"{microseconds:.2f}" if on_gpu else f"{microseconds / 1000:.3f}"
 
 
 def bound(row):
@@ -21,31 +28,55 @@ def bound(row):
     return read.get("median") or row.get("floor")
 
 
-def _baseline(row, name):
-    """Its time, and how many times ours that is."""
-    entry = row["others"].get(name)
-    if entry is None:
-        return ""
-    if "unavailable" in entry:
-        return "unavailable"
-    return f"{_time(entry)} ({entry['median'] / row['time']['median']:.2f}x)"
+@dataclass
+class _Look:
+    """How a cell's parts are written."""
+
+    on_gpu: bool
+    narrow: bool
+    """A second line has what belongs to a time: half of what lies between quartiles, in per cent,
+    or a ratio."""
+
+    @property
+    def between(self):
+        return "\n" if self.narrow else " "
+
+    def time(self, microseconds):
+        return "" if microseconds is None else _time(microseconds, self.on_gpu)
+
+    def ours(self, entry):
+        median, low, high = (entry[name] for name in ("median", "low", "high"))
+        if self.narrow:
+            return f"{self.time(median)}\n±{(high - low) / 2 / median:.0%}"
+        return f"{self.time(median)} ({self.time(low)}, {self.time(high)})"
+
+    def baseline(self, row, name):
+        """Its time, and how many times ours that is."""
+        entry = row["others"].get(name)
+        if entry is None:
+            return ""
+        if "unavailable" in entry:
+            return "unavailable"
+        ratio = entry["median"] / row["time"]["median"]
+        return f"{self.time(entry['median'])}{self.between}({ratio:.2f}x)"
+
+    def limits(self, row):
+        """What the machine's ceilings make of the row."""
+        read = row.get("read", {})
+        ratio = f"{row['time']['median'] / bound(row):.2f}" if bound(row) else ""
+        if not self.on_gpu:
+            return self.time(row.get("floor")), ratio
+        found = "unavailable" if "unavailable" in read else self.time(read.get("median"))
+        return self.time(row["cold"]["median"]), self.time(row["floor"]), found, ratio
 
 
-def _read(row):
-    entry = row.get("read", {})
-    return "unavailable" if "unavailable" in entry else _time(entry) if entry else ""
-
-
-def _cells(row, baselines, on_gpu):
+def _cells(row, baselines, look):
     if is_wrong(row):
         return row["shape"], "[red]WRONG RESULT, not timed"
     if "time" not in row:
         return row["shape"], "unavailable"
-    cells = [row["shape"], "{median:.2f} ({low:.2f}, {high:.2f})".format(**row["time"])]
-    if on_gpu:
-        cells += [_time(row["cold"]), f"{row['floor']:.2f}", _read(row)]
-        cells.append(f"{row['time']['median'] / bound(row):.2f}")
-    return *cells, *(_baseline(row, name) for name in baselines)
+    others = (look.baseline(row, name) for name in baselines)
+    return row["shape"], look.ours(row["time"]), *look.limits(row), *others
 
 
 def _two_lines(name):
@@ -55,26 +86,43 @@ def _two_lines(name):
     return name if middle is None else f"{name[:middle]}\n{name[middle + 1 :]}"
 
 
-def _table(op, rows, on_gpu):
+def _table(op, rows, on_gpu, narrow):
     baselines = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
-    table = Table(title=f"{op}, microseconds", title_justify="left")
-    table.add_column("shape", min_width=20, overflow="fold")
-    columns = ["time (quartiles)"]
-    columns += ["cold", "floor", "read", "/ bound"] if on_gpu else []
-    for name in columns + [_two_lines(name) + "\n(/ ours)" for name in baselines]:
+    unit = "microseconds" if on_gpu else "milliseconds"
+    looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
+    table = Table(title=f"{op}, {unit}", title_justify="left", **looks)
+    table.add_column("shape", min_width=12 if narrow else 20, overflow="fold")
+    columns = ["cold", "floor", "read", "/ bound"] if on_gpu else ["floor", "/ bound"]
+    look = _Look(on_gpu, narrow)
+    titles = [
+        fill(name, 11, break_long_words=False) if narrow else _two_lines(name) for name in baselines
+    ]
+    titles = [f"{title}\n(/ ours)" for title in titles]
+    for name in ["time\n(± spread)" if narrow else "time (quartiles)", *columns, *titles]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row, baselines, on_gpu))
+        table.add_row(*_cells(row, baselines, look))
     return table
 
 
 def _title(found):
     title = f"nvfp4kern {found['nvfp4kern']}, torch {found['torch']}"
-    if "gpu" in found:
-        c = found["ceilings"]
-        title += f", {found['gpu']}: reads {c['read'] / 1e6:.2f} TB/s, copies "
-        title += f"{c['copy'] / 1e6:.2f} TB/s, fp16 8192^3 {c['rate'] / 1e6:.0f} TFLOP/s"
+    if "ceilings" in found:
+        on_gpu = "gpu" in found
+        unit, scale, product = ("T", 1e6, "fp16 8192^3") if on_gpu else ("G", 1e3, "fp32 2048^3")
+        read, copy, rate = (found["ceilings"][name] / scale for name in ("read", "copy", "rate"))
+        digits = 2 if on_gpu else 1
+        title += f", {machine(found)}: reads {read:.{digits}f} {unit}B/s, "
+        title += f"copies {copy:.{digits}f} {unit}B/s, {product} {rate:.0f} {unit}FLOP/s"
     return f"{title}; {found['date']}, {found.get('seconds', 0):.0f} s"
+
+
+def machine(found):
+    """Of an environment."""
+    if "gpu" in found:
+        return found["gpu"]
+    threads = found.get("threads", 1)
+    return f"{found.get('cpu', 'CPU')}, {threads} thread{'s' * (threads > 1)}"
 
 
 def _missing(rows):
@@ -95,10 +143,11 @@ def by_operator(rows):
 
 
 def show(console, result):
+    """In tables that fit 80 columns where the console has fewer than WIDE."""
     on_gpu = result["environment"]["device"] == "cuda"
     console.print(_title(result["environment"]), soft_wrap=True)
     for op, rows in by_operator(result["rows"]).items():
-        console.print(_table(op, rows, on_gpu))
+        console.print(_table(op, rows, on_gpu, console.width < WIDE))
     for text in dict.fromkeys(_missing(result["rows"])):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
     wrong = sum(map(is_wrong, result["rows"]))
@@ -108,7 +157,9 @@ def show(console, result):
 
 def line(row):
     """A row in short, for a log."""
-    time = _time(row["time"]) if "time" in row else row.get("unavailable", "WRONG RESULT")
+    time = row.get("unavailable", "WRONG RESULT")
+    if "time" in row:
+        time = f"{row['time']['median']:.2f} us"
     return f"{row['op']} {row['shape']}: {time}"
 
 
@@ -158,13 +209,18 @@ def compare(console, earlier, later):
     table = Table(title=title, title_justify="left")
     for name in ("operator", "shape", "earlier", "later", "time", "cold", "read"):
         table.add_column(name, justify="left" if name in ("operator", "shape") else "right")
-    changed, far = 0, 0.0
+    changed, far, on_gpu = 0, 0.0, later["environment"]["device"] == "cuda"
     for old, new in pairs:
         found = ratios(old, new)
         changed += abs(found["time"] - 1) > TOLERANCE
         far = max(far, abs(found["time"] - 1))
         marked = [_marked(found.get(name)) for name in ("time", "cold", "read")]
-        table.add_row(new["op"], new["shape"], _time(old["time"]), _time(new["time"]), *marked)
+        table.add_row(
+            new["op"],
+            new["shape"],
+            *(_time(row["time"]["median"], on_gpu) for row in (old, new)),
+            *marked,
+        )
     console.print(table)
     for name in sorted(set(earlier["environment"]) | set(later["environment"])):
         old, new = (result["environment"].get(name) for result in (earlier, later))

@@ -128,6 +128,21 @@ def _grid():
             yield _gemm(1, n, k)
 
 
+def _cpu():
+    """What the CPU backend is held to, and what tokens cost."""
+    yield _gemv(7168, 16384, 1)
+    yield from (_gemm(m, 4096, 7168) for m in (1, 8, 128))
+    yield _gemm(128, 4096, 7168, wide=True)
+    yield _dual(256, 3072, 4096)
+    yield _groups([(128, 4096, 1536), (384, 4096, 1536)])
+    yield _route(256, 256, 7168)
+    yield from (_quantize(4096, 4096, amax) for amax in (False, True))
+    yield _dequantize(4096, 4096)
+    for wide in (False, True):
+        series = f"gemm {'W4A16' if wide else 'W4A4'} 4096x4096"
+        yield from (_gemm(m, 4096, 4096, wide=wide, series=series, at=m) for m in SWEPT[:9:2])
+
+
 def _quick():
     yield from (_gemv(*sizes) for sizes in verified.GEMV_TESTS[:2])
     yield _gemm(*verified.GEMM_TESTS[0])
@@ -147,6 +162,7 @@ SETS = {
     "moe": _moe,
     "smallm": _smallm,
     "grid": _grid,
+    "cpu": _cpu,
     "quick": _quick,
 }
 

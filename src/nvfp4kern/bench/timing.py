@@ -1,15 +1,15 @@
-"""How long calls take on a GPU: replayed from a graph over rotated operands, or one by one, cold.
+"""How long calls take: on a GPU replayed from a graph over rotated operands, or one by one, cold.
 
 Kernel time is what a graph replay takes per call, each call on operands that have left the L2 cache
 since they were last used. Whatever is compared is replayed in turns, so that a clock that moves
 moves for all. Cold time is what the competition's harness measures: one call between two events,
-launch included, after the L2 was overwritten.
+launch included, after the L2 was overwritten. On the host it is wall time, in turns too.
 """
 
 import statistics
 from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 
@@ -158,11 +158,41 @@ def cold(call, samples=51):
     return Time.of(times[3:])
 
 
-def host(calls, samples=5):
-    """Wall time of calls that return when they are done."""
-    times = []
-    for i in range(samples + 1):
-        start = perf_counter()
+# ---------------------------------------------------------------------------------------------
+# The host
+# ---------------------------------------------------------------------------------------------
+
+HOST_SAMPLE_S = 1e-3
+"""Length of a sample, at least."""
+
+HOST_BUDGET_S = 1.0
+"""What all samples of one row may take, if that is enough for the fewest."""
+
+FEWEST_SAMPLES = 3
+PAUSE_S = 0.01
+"""Before a sample: others' threads wait for more work for a while, on the cores they share."""
+
+
+def _host_sample(calls, count):
+    """Microseconds of a call, on average over `count`."""
+    begin = perf_counter()
+    for i in range(count):
         calls[i % len(calls)]()
-        times.append((perf_counter() - start) * 1e6)
-    return Time.of(times[1:])
+    return (perf_counter() - begin) * 1e6 / count
+
+
+def host_in_turns(contenders):
+    """{name: Time} per call of {name: calls}, which return when they are done: wall time."""
+    counts, length = {}, 0.0
+    for name, calls in contenders.items():
+        calls[0]()
+        each = _host_sample(calls, 1) / 1e6
+        counts[name] = max(1, round(HOST_SAMPLE_S / each))
+        length += each * counts[name] + PAUSE_S
+    rounds = max(FEWEST_SAMPLES, min(SAMPLES, round(HOST_BUDGET_S / length)))
+    samples = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, calls in contenders.items():
+            sleep(PAUSE_S)
+            samples[name].append(_host_sample(calls, counts[name]))
+    return {name: Time.of(taken) for name, taken in samples.items()}
