@@ -1,6 +1,7 @@
 #include "shadow.h"
 
 #include "exec.h"
+#include "history.h"
 #include "report.h"
 
 #include <stdlib.h>
@@ -25,9 +26,10 @@ typedef struct thread_order {
 
 struct shadow {
     thread_order *threads;
-    uint32_t *written, *read, *updated; /* epoch per byte; updated: by atomics, which do not race with one another */
-    uint8_t *ever, *flying, *async;     /* a bit per byte: written at all; target of a copy under way; written by one */
-    uint8_t *sending;                   /* operations under way that have yet to read the byte */
+    histories histories;            /* where races are looked for */
+    uint8_t *ever, *flying, *async; /* a bit per byte: written at all; target of a copy under way; written by one */
+    uint8_t *sending;               /* operations under way that have yet to read the byte */
+    uint32_t n_sending;             /* of all bytes */
 };
 
 static clock_set *new_set(uint32_t n)
@@ -143,15 +145,11 @@ void sim_shadow_open(cta *c)
     s->threads = calloc(c->n_threads, sizeof *s->threads);
     for (uint32_t i = 0; i < c->n_threads; i++)
         s->threads[i].clock = 1;
-    s->ever = calloc(c->smem_bytes / 8 + 1, 1);
-    s->flying = calloc(c->smem_bytes / 8 + 1, 1);
+    s->ever = calloc(c->smem_bytes / 8 + 16, 1);
+    s->flying = calloc(c->smem_bytes / 8 + 16, 1);
     s->sending = calloc(c->smem_bytes + 1, 1);
-    s->async = calloc(c->smem_bytes / 8 + 1, 1);
-    if (sim_config.check_races) {
-        s->written = calloc(c->smem_bytes + 1, sizeof *s->written);
-        s->read = calloc(c->smem_bytes + 1, sizeof *s->read);
-        s->updated = calloc(c->smem_bytes + 1, sizeof *s->updated);
-    }
+    s->async = calloc(c->smem_bytes / 8 + 16, 1);
+    if (sim_config.check_races) sim_histories_open(&s->histories, c->smem_bytes);
     c->shadow = s;
 }
 
@@ -163,8 +161,8 @@ void sim_shadow_close(cta *c)
         sim_order_drop(&s->threads[i].seen);
     for (uint32_t i = 0; i < MAX_BARRIERS; i++)
         sim_order_drop(&c->barriers[i].order);
-    free(s->threads), free(s->written), free(s->read), free(s->updated), free(s->ever), free(s->flying),
-        free(s->sending), free(s->async), free(s);
+    sim_histories_close(&s->histories);
+    free(s->threads), free(s->ever), free(s->flying), free(s->sending), free(s->async), free(s);
     c->shadow = NULL;
 }
 
@@ -194,47 +192,51 @@ static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint3
     struct shadow *s = owner->shadow;
     uint32_t self = first_thread(r->cta) + r->warp->index * LANES + lane;
     const thread_order *me = &r->cta->shadow->threads[self - first_thread(r->cta)];
-    uint32_t mine = epoch_of(self, me->clock), last[3] = {0};
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        uint32_t then[3] = {s->written[i], s->updated[i], s->read[i]};
-        if (how == READ) then[2] = 0;
-        if (how == ATOMIC) then[1] = 0;
-        for (int k = 0; k < 3; k++) { /* neighbours often have the same history */
-            if (then[k] != last[k] && !before(me, self, then[k])) race(r, in, lane, i, then[k], how, k < 2);
-            last[k] = then[k];
-        }
-        if (how == READ) {
-            s->read[i] = mine;
-        } else if (how == ATOMIC) {
-            s->updated[i] = mine;
-        } else {
-            s->written[i] = mine;
-            s->read[i] = s->updated[i] = 0;
-        }
+    uint32_t mine = epoch_of(self, me->clock), end = offset + bytes, step;
+    history last = {0};
+    bool writes = how == WRITE || how == LANDING;
+    for (uint32_t i = offset; i < end; i += step) {
+        history *at = sim_history(&s->histories, i, end, &step), then = *at;
+        if (how == READ) then.read = 0;
+        if (how == ATOMIC) then.updated = 0;
+        /* neighbours often have the same history */
+        if (then.written != last.written && !before(me, self, then.written))
+            race(r, in, lane, i, then.written, how, true);
+        if (then.updated != last.updated && !before(me, self, then.updated))
+            race(r, in, lane, i, then.updated, how, true);
+        if (then.read != last.read && !before(me, self, then.read)) race(r, in, lane, i, then.read, how, false);
+        last = then;
+        if (how == READ)
+            at->read = mine;
+        else if (how == ATOMIC)
+            at->updated = mine;
+        else
+            *at = (history){.written = mine};
+        if (writes && step == 1 && i % 4 == 3 && i - offset >= 3) sim_history_join(&s->histories, i);
     }
 }
 
-static bool bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> i % 8 & 1; }
-
 static void check_content(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
 {
-    for (uint32_t i = 0; i < bytes; i++) {
-        bool flying = bit(s->flying, offset + i);
-        if (!flying && bit(s->ever, offset + i)) continue;
-        if (i < 32 && !(in->used_bytes >> i & 1)) continue;
-        if (flying)
+    for (uint32_t done = 0; done < bytes; done += LANES) {
+        uint32_t n = bytes - done < 32 ? bytes - done : 32, flying = sim_bits(s->flying, offset + done, n);
+        uint32_t bad = flying | (~sim_bits(s->ever, offset + done, n) & sim_low_bits(n));
+        if (done == 0) bad &= in->used_bytes;
+        if (!bad) continue;
+        uint32_t first = (uint32_t)__builtin_ctz(bad);
+        if (flying >> first & 1)
             sim_report(r, in, 'W', "in-flight", (int)lane, "reads shared byte %u, whose copy nobody has waited for",
-                       offset + i);
+                       offset + done + first);
         else if (sim_config.check_init)
             sim_report(r, in, 'N', "uninitialised", (int)lane, "reads shared byte %u, which nothing has written",
-                       offset + i);
+                       offset + done + first);
         return;
     }
 }
 
 static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
 {
-    for (uint32_t i = offset; i < offset + bytes; i++) {
+    for (uint32_t i = offset; s->n_sending && i < offset + bytes; i++) {
         if (!s->sending[i]) continue;
         sim_report(r, in, 'W', "in-flight", (int)lane, "writes shared byte %u, which a copy under way has yet to read",
                    i);
@@ -245,18 +247,15 @@ static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *
 void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
 {
     struct shadow *s = owner->shadow;
-    if (s->written) check_order(r, in, lane, owner, offset, bytes, how);
+    if (sim_config.check_races) check_order(r, in, lane, owner, offset, bytes, how);
     if (how == READ || how == ATOMIC) check_content(r, in, lane, s, offset, bytes);
     if (how == READ) return;
     check_sending(r, in, lane, s, offset, bytes);
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        uint8_t mask = (uint8_t)(1u << i % 8);
-        s->ever[i / 8] |= mask;
-        if (how != ATOMIC) s->async[i / 8] &= (uint8_t)~mask;
-        if (how == LANDING)
-            s->flying[i / 8] |= mask;
-        else
-            s->flying[i / 8] &= (uint8_t)~mask;
+    for (uint32_t i = offset, end = offset + bytes; i < end; i += 32) {
+        uint32_t n = end - i < 32 ? end - i : 32;
+        sim_put_bits(s->ever, i, n, true);
+        if (how != ATOMIC) sim_put_bits(s->async, i, n, false);
+        sim_put_bits(s->flying, i, n, how == LANDING);
     }
 }
 
@@ -287,24 +286,29 @@ void sim_shadow_landed(cta *owner, uint32_t offset, uint32_t bytes, uint32_t epo
 {
     struct shadow *s = owner->shadow;
     if (!s) return;
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        s->flying[i / 8] &= (uint8_t)~(1u << i % 8);
-        s->async[i / 8] |= (uint8_t)(1u << i % 8);
-        if (s->written) s->written[i] = epoch;
+    for (uint32_t i = offset, end = offset + bytes; i < end; i += 32) {
+        uint32_t n = end - i < 32 ? end - i : 32;
+        sim_put_bits(s->flying, i, n, false);
+        sim_put_bits(s->async, i, n, true);
     }
+    for (uint32_t i = offset, end = offset + bytes, step; sim_config.check_races && i < end; i += step)
+        sim_history(&s->histories, i, end, &step)->written = epoch;
 }
 
 /* Written by the generic proxy without a fence for the asynchronous one since, as far as the thread knows. */
 void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
                        const char *what)
 {
-    const struct shadow *s = owner->shadow;
-    if (!s || !s->written) return;
+    struct shadow *s = owner->shadow;
+    if (!s || !sim_config.check_races) return;
     const thread_order *me = &r->cta->shadow->threads[r->warp->index * LANES + lane];
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        if (bit(s->async, i) || fenced(me, s->written[i])) continue;
+    for (uint32_t i = offset, end = offset + bytes, step; i < end; i += step) {
+        const history *at = sim_history(&s->histories, i, end, &step);
+        uint32_t generic = ~sim_bits(s->async, i, step) & sim_low_bits(step);
+        if (!generic || fenced(me, at->written)) continue;
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
-                   "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what, i);
+                   "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what,
+                   i + (uint32_t)__builtin_ctz(generic));
         return;
     }
 }
@@ -318,13 +322,16 @@ void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint3
     sim_shadow_fenced(r, in, lane, owner, offset, bytes, "the data at");
     for (uint32_t i = offset; i < offset + bytes; i++)
         s->sending[i]++;
+    s->n_sending += bytes;
 }
 
 void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
 {
     struct shadow *s = owner->shadow;
-    for (uint32_t i = offset; s && i < offset + bytes; i++)
+    if (!s) return;
+    for (uint32_t i = offset; i < offset + bytes; i++)
         s->sending[i]--;
+    s->n_sending -= bytes;
 }
 
 void sim_order_fence(run *r)
