@@ -2,6 +2,7 @@
  * adversarial and every step checked. It stands behind the CUDA driver API (driver.c).
  *
  *   lex.c parse.c        PTX text -> statements, registers, labels, variables of one kernel (ptx.h)
+ *   registers.c          registers that can share a place
  *   decode*.c flow.c     statements -> insn: a function, operands resolved to offsets, rejoin points of branches
  *   exec_*.c             those functions; one executes one instruction for the 32 lanes of a warp under a mask
  *   machine.c fragment.c launches, CTAs, the schedule that a seed draws, divergence and rejoining, deadlocks
