@@ -167,11 +167,23 @@ step sim_exec_mbarrier(run *r, const insn *in)
     return STEP_SLEEP;
 }
 
+/* The CTA's mbarriers that bytes are under way to. */
+static void note_stages(run *r)
+{
+    uint32_t stages = 0;
+    for (uint32_t i = 0; i < r->cta->n_mbarriers; i++)
+        stages += r->cta->mbarriers[i].valid && r->cta->mbarriers[i].bytes > 0;
+    if (!stages) return;
+    r->stats.data_waits++;
+    r->stats.stages += stages;
+}
+
 /* p, [address], state or parity (flags); op: 't' may wait, 'n' only asks. A wait may also give up, as hardware does. */
 step sim_exec_mbarrier_wait(run *r, const insn *in)
 {
     uint32_t done = 0, all = r->mask;
     uint64_t what = 0;
+    note_stages(r);
     ACTIVE(r)
     {
         cta *owner = NULL;

@@ -174,15 +174,26 @@ size_t sim_report_json(char *to, size_t size)
                                         "mmas",
                                         "barriers",
                                         "async_bytes",
-                                        "ctas"};
+                                        "ctas",
+                                        "tma_bytes",
+                                        "l2_read_bytes",
+                                        "l2_write_bytes",
+                                        "touched_bytes",
+                                        "data_waits"};
+    static const char *const states[] = {"ready", "gang", "barrier", "cluster", "mbarrier", "async"};
     char *text = NULL;
     size_t length = 0;
     FILE *file = open_memstream(&text, &length);
     pthread_mutex_lock(&lock);
     fprintf(file, "{\"launches\": %llu", (unsigned long long)launches);
     const uint64_t *values = (const void *)&totals;
-    for (size_t i = 0; i < sizeof totals / sizeof *values; i++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         fprintf(file, ", \"%s\": %llu", names[i], (unsigned long long)values[i]);
+    double waits = totals.data_waits ? (double)totals.data_waits : 1;
+    fprintf(file, ", \"stages_under_way\": %.3f, \"warps\": {", (double)totals.stages / waits);
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        fprintf(file, "%s\"%s\": %llu", i ? ", " : "", states[i], (unsigned long long)totals.samples[i]);
+    fputc('}', file);
     fputs(", \"findings\": [", file);
     for (uint32_t i = 0; i < n_findings; i++) {
         if (i) fputs(", ", file);
