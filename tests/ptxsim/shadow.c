@@ -22,6 +22,7 @@ static uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLO
 typedef struct thread_order {
     clock_set *seen; /* NULL: of nobody */
     uint32_t clock;
+    uint32_t fenced; /* of its own effects, those that its proxy fences cover; others learn of them by its releases */
 } thread_order;
 
 struct shadow {
@@ -61,6 +62,15 @@ static void merge(clock_set *into, const clock_set *from)
         into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
 }
 
+static bool covers(const clock_set *set, const clock_set *other)
+{
+    uint32_t missing = 0;
+    if (!set) return false;
+    for (uint32_t i = 0; i < set->n; i++)
+        missing |= set->at[i] < other->at[i];
+    return !missing;
+}
+
 static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
 static uint32_t first_thread(const cta *c) { return c->rank * c->n_threads; }
 
@@ -74,7 +84,9 @@ static void release(clock_set *into, const cta *c, uint32_t thread, const clock_
     thread_order *t = &c->shadow->threads[thread];
     if (t->seen != *last) merge(into, t->seen);
     *last = t->seen;
-    into->at[first_thread(c) + thread] = t->clock;
+    uint32_t self = first_thread(c) + thread, *fenced = &into->at[threads_of(c) + self];
+    into->at[self] = t->clock;
+    if (*fenced < t->fenced) *fenced = t->fenced;
     tick(t);
 }
 
@@ -84,7 +96,12 @@ void sim_order_arrive(run *r, clock_set **order)
     const clock_set *last = NULL;
     if (!c->shadow) return;
     if (!*order) *order = new_set(2 * threads_of(c));
-    ACTIVE(r) release(*order, c, r->warp->index * LANES + i, &last);
+    ACTIVE(r)
+    {
+        const thread_order *t = &c->shadow->threads[r->warp->index * LANES + i];
+        if (t->seen && t->seen != last && covers(*order, t->seen)) last = t->seen;
+        release(*order, c, r->warp->index * LANES + i, &last);
+    }
 }
 
 void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
@@ -94,6 +111,7 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
     clock_set *last_before = NULL, *last_after = NULL;
     for (; lanes; lanes &= lanes - 1) {
         thread_order *t = &c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(lanes)];
+        if (covers(t->seen, order)) continue;
         if (!last_after || t->seen != last_before) { /* lanes that knew the same go on knowing the same */
             sim_order_drop(&last_after);
             last_after = new_set(order->n);
@@ -172,9 +190,10 @@ static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
     return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
 }
 
-static bool fenced(const thread_order *me, uint32_t epoch)
+static bool fenced(const thread_order *me, uint32_t self, uint32_t epoch)
 {
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    if (thread == self && clock <= me->fenced) return true;
     return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[me->seen->n / 2 + thread]);
 }
 
@@ -301,11 +320,12 @@ void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32
 {
     struct shadow *s = owner->shadow;
     if (!s || !sim_config.check_races) return;
-    const thread_order *me = &r->cta->shadow->threads[r->warp->index * LANES + lane];
+    uint32_t thread = r->warp->index * LANES + lane, self = first_thread(r->cta) + thread;
+    const thread_order *me = &r->cta->shadow->threads[thread];
     for (uint32_t i = offset, end = offset + bytes, step; i < end; i += step) {
         const history *at = sim_history(&s->histories, i, end, &step);
         uint32_t generic = ~sim_bits(s->async, i, step) & sim_low_bits(step);
-        if (!generic || fenced(me, at->written)) continue;
+        if (!generic || fenced(me, self, at->written)) continue;
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
                    "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what,
                    i + (uint32_t)__builtin_ctz(generic));
@@ -338,17 +358,23 @@ void sim_order_fence(run *r)
 {
     const cta *c = r->cta;
     if (!c->shadow) return;
+    clock_set *before = NULL, *after = NULL;
+    uint32_t half = threads_of(c);
     ACTIVE(r)
     {
-        uint32_t thread = r->warp->index * LANES + i, half = threads_of(c);
-        thread_order *t = &c->shadow->threads[thread];
-        clock_set *set = new_set(2 * half);
-        merge(set, t->seen);
-        for (uint32_t k = 0; k < half; k++)
-            if (set->at[half + k] < set->at[k]) set->at[half + k] = set->at[k];
-        set->at[half + first_thread(c) + thread] = t->clock;
+        thread_order *t = &c->shadow->threads[r->warp->index * LANES + i];
+        t->fenced = t->clock;
         tick(t);
-        adopt(t, set);
-        sim_order_drop(&set);
+        if (!t->seen) continue;
+        if (!after || t->seen != before) { /* lanes that knew the same have the same covered */
+            sim_order_drop(&after);
+            before = t->seen;
+            after = new_set(before->n);
+            merge(after, before);
+            for (uint32_t k = 0; k < half; k++)
+                after->at[half + k] = after->at[half + k] > after->at[k] ? after->at[half + k] : after->at[k];
+        }
+        adopt(t, after);
     }
+    sim_order_drop(&after);
 }
