@@ -286,13 +286,14 @@ def test_a_warp_multiplies_its_fragments(fmt, k, d_format):
     a, b = codes(fmt, (16, k)), codes(fmt, (8, k))
     c = codes(d_format, (16, 8))
     want = mma(90, fmt, d_format, a, b, c)
-    a_regs, b_regs = (np.zeros((32, k * bits // size), np.uint32) for size in (64, 128))
-    c_regs = np.zeros((32, d_bits // 8), np.uint32)
-    d_regs = np.zeros_like(c_regs)
+    a_regs, b_regs, c_regs, d_regs = np.zeros((4, 4, 32), np.uint32)
 
     def put(registers, width, lane, i, value):
         each = 32 // width
-        registers[lane, i // each] |= np.uint32(int(value) << (width * (i % each)))
+        registers[i // each, lane] |= np.uint32(int(value) << (width * (i % each)))
+
+    def pointers(*registers):
+        return (ctypes.c_void_p * len(registers))(*(row.ctypes.data for row in registers))
 
     for lane in range(32):
         for i in range(k // 2):
@@ -304,11 +305,11 @@ def test_a_warp_multiplies_its_fragments(fmt, k, d_format):
         for i in range(4):
             put(c_regs, d_bits, lane, i, c[positions("num_mma_d_position", lane, i)])
     formats = (num.FORMATS.index(fmt), num.FORMATS.index(fmt), num.FORMATS.index(d_format))
-    registers = map(num.pointer, (a_regs, b_regs, c_regs, d_regs))
-    num.library().num_mma_sync(model(90), *formats, k, *registers)
+    operands = pointers(*a_regs, *b_regs[:2], *c_regs)
+    num.library().num_mma_sync(model(90), *formats, k, operands, pointers(*d_regs))
     for lane in range(32):
         for i in range(4):
-            got = d_regs[lane, i * d_bits // 32] >> (d_bits * (i % (32 // d_bits)))
+            got = d_regs[i * d_bits // 32, lane] >> (d_bits * (i % (32 // d_bits)))
             mask = 0xFFFFFFFF >> (32 - d_bits)
             assert int(got) & mask == want[positions("num_mma_d_position", lane, i)]
 

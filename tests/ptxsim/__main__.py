@@ -1,4 +1,5 @@
 """python -m tests.ptxsim run kernel.ptx launch.json: a kernel of a PTX file on the simulated GPU.
+python -m tests.ptxsim package --row sm80 --seeds 200: every operator of the package.
 
 launch.json describes what is launched, everything but `kernel` optional:
     {"kernel": "name", "grid": [4, 1, 1], "block": [128, 1, 1], "cluster": [1, 1, 1],
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import gpu
+from . import gpu, package
 
 
 def array_of(argument, folder):
@@ -89,8 +90,10 @@ def main():
     command.add_argument("--threads", type=int, default=1, help="more than 1: not replayable")
     command.add_argument("--no-races", dest="races", action="store_false")
     command.add_argument("--save", metavar="FOLDER")
+    command.set_defaults(command=run)
+    package.add_command(commands)
     options = parser.parse_args()
-    raise SystemExit(run(options))
+    raise SystemExit(options.command(options))
 
 
 if __name__ == "__main__":

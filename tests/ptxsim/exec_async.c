@@ -62,11 +62,28 @@ step sim_exec_commit(run *r, const insn *in)
     return STEP_NEXT;
 }
 
+/* Groups of the first active lane that have copies under way. */
+static void note_stages(run *r)
+{
+    const warp *w = r->warp;
+    uint32_t lane = (uint32_t)__builtin_ctz(r->mask), newest = NONE, stages = 0;
+    for (uint32_t k = 0; k < w->n_copies; k++) {
+        const copy *c = &w->copies[k];
+        if (c->lane != lane || c->group == newest) continue;
+        newest = c->group;
+        stages++;
+    }
+    if (!stages) return;
+    r->stats.data_waits++;
+    r->stats.stages += stages;
+}
+
 /* imm: how many groups may stay under way; -1: none, and nothing uncommitted either. */
 step sim_exec_wait(run *r, const insn *in)
 {
     warp *w = r->warp;
     uint32_t kept = 0;
+    note_stages(r);
     for (uint32_t k = 0; k < w->n_copies; k++) {
         const copy *c = &w->copies[k];
         bool active = r->mask >> c->lane & 1;

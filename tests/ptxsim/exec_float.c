@@ -1,6 +1,7 @@
 #include "exec.h"
 #include "exec_value.h"
 #include "num_float.h"
+#include "num_halves.h"
 
 #include <math.h>
 
@@ -65,10 +66,23 @@ static num_mode mode_of(const insn *in)
     return mode;
 }
 
+static bool is_half(uint8_t format) { return format == NUM_F16 || format == NUM_BF16; }
+
+static bool arith_halves(run *r, const insn *in, num_mode mode)
+{
+    uint16_t out[2 * LANES];
+    int n = LANES * in->reg_size / 2;
+    if (!num_halves_arith(in->op, in->type, mode, n, at(r, in->o[1]), at(r, in->o[2]), at(r, in->o[3]), out))
+        return false;
+    put(r, in->o[0], out, in->reg_size);
+    return true;
+}
+
 /* op: num_op; type: num_format; flags: values are pairs; vec: operands. */
 step sim_exec_arith(run *r, const insn *in)
 {
     num_mode mode = mode_of(in);
+    if (is_half(in->type) && arith_halves(r, in, mode)) return STEP_NEXT;
     u64 out[LANES] = {0};
     ACTIVE(r)
     {
@@ -113,10 +127,33 @@ static u64 convert(const insn *in, num_mode mode, u64 a, u64 b)
     return 0;
 }
 
+/* Between f32 and the formats of 16 bits. */
+static bool convert_halves(run *r, const insn *in, num_mode mode)
+{
+    u32 wide[LANES];
+    uint16_t upper[LANES], lower[LANES], pairs[2 * LANES];
+    if (in->op == CVT_FLOAT && in->type == NUM_F32 && is_half(in->a_type)) {
+        if (!num_halves_to_f32(in->a_type, mode, LANES, at(r, in->o[1]), wide)) return false;
+        put(r, in->o[0], wide, sizeof *wide);
+        return true;
+    }
+    bool pair = in->op == CVT_TO_PAIR;
+    if ((in->op != CVT_FLOAT && !pair) || in->a_type != NUM_F32 || !is_half(in->type)) return false;
+    if (!num_halves_from_f32(in->type, mode, LANES, at(r, in->o[1]), upper)) return false;
+    if (pair) num_halves_from_f32(in->type, mode, LANES, at(r, in->o[2]), lower);
+    for (int i = 0; pair && i < LANES; i++) {
+        pairs[2 * i] = lower[i];
+        pairs[2 * i + 1] = upper[i];
+    }
+    put(r, in->o[0], pair ? pairs : upper, in->reg_size);
+    return true;
+}
+
 /* reg_size: of the destination; size, vec: of the sources, how many. */
 step sim_exec_convert(run *r, const insn *in)
 {
     num_mode mode = mode_of(in);
+    if ((is_half(in->type) || is_half(in->a_type)) && convert_halves(r, in, mode)) return STEP_NEXT;
     u64 out[LANES] = {0};
     ACTIVE(r)
     {

@@ -44,8 +44,29 @@ step sim_exec_clock(run *r, const insn *in)
     return sim_put_lanes(r, in->o[0], in->reg_size, out);
 }
 
+/* Two halves of a register, the common case. */
+#define SPLIT(WIDE, HALF)                                                   \
+    {                                                                       \
+        const WIDE *from = at(r, in->o[0]);                                 \
+        HALF lower[LANES], upper[LANES];                                    \
+        EACH lower[i] = (HALF)from[i];                                      \
+        EACH upper[i] = (HALF)(from[i] >> 8 * sizeof(HALF));                \
+        if (in->list[0] != NONE) put(r, in->list[0], lower, sizeof *lower); \
+        if (in->list[1] != NONE) put(r, in->list[1], upper, sizeof *upper); \
+        return STEP_NEXT;                                                   \
+    }
+#define JOIN(WIDE, HALF)                                                     \
+    {                                                                        \
+        const HALF *lower = at(r, in->list[0]), *upper = at(r, in->list[1]); \
+        WIDE out[LANES];                                                     \
+        EACH out[i] = (WIDE)((WIDE)upper[i] << 8 * sizeof(HALF) | lower[i]); \
+        return put(r, in->o[0], out, sizeof *out);                           \
+    }
+
 step sim_exec_pack(run *r, const insn *in)
 {
+    if (in->n_list == 2 && in->reg_size == 4 && in->size == 2) JOIN(uint32_t, uint16_t)
+    if (in->n_list == 2 && in->reg_size == 8 && in->size == 4) JOIN(uint64_t, uint32_t)
     ACTIVE(r)
     {
         uint64_t value = 0;
@@ -58,6 +79,8 @@ step sim_exec_pack(run *r, const insn *in)
 
 step sim_exec_unpack(run *r, const insn *in)
 {
+    if (in->n_list == 2 && in->reg_size == 4 && in->size == 2) SPLIT(uint32_t, uint16_t)
+    if (in->n_list == 2 && in->reg_size == 8 && in->size == 4) SPLIT(uint64_t, uint32_t)
     ACTIVE(r)
     {
         uint64_t value = sim_lane(r, in->o[0], in->reg_size, i);

@@ -55,21 +55,18 @@ step sim_exec_stmatrix(run *r, const insn *in)
 step sim_exec_mma(run *r, const insn *in)
 {
     if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
-    uint32_t n_d = in->type == NUM_F32 ? 4 : 2, n_b = in->size, n_a = 2 * n_b;
-    uint32_t a[LANES * 8], b[LANES * 4], d[LANES * 4];
-    for (uint32_t i = 0; i < LANES; i++) {
-        for (uint32_t k = 0; k < n_a; k++)
-            a[i * n_a + k] = (uint32_t)sim_lane(r, in->list[n_d + k], 4, i);
-        for (uint32_t k = 0; k < n_b; k++)
-            b[i * n_b + k] = (uint32_t)sim_lane(r, in->list[n_d + n_a + k], 4, i);
-        for (uint32_t k = 0; k < n_d; k++)
-            d[i * n_d + k] = (uint32_t)sim_lane(r, in->list[n_d + n_a + n_b + k], 4, i);
+    uint32_t n_d = in->type == NUM_F32 ? 4 : 2, n_b = in->size, n_a = 2 * n_b, *d[4];
+    const uint32_t *list = in->list + n_d;
+    num_mma_registers from;
+    for (uint32_t k = 0; k < n_a; k++)
+        from.a[k] = at(r, *list++);
+    for (uint32_t k = 0; k < n_b; k++)
+        from.b[k] = at(r, *list++);
+    for (uint32_t k = 0; k < n_d; k++) {
+        from.c[k] = at(r, *list++);
+        d[k] = at(r, in->list[k]);
     }
-    num_mma_sync(r->launch->mma, in->a_type, in->op, in->type, in->vec, a, b, d, d);
-    for (uint32_t i = 0; i < LANES; i++) {
-        for (uint32_t k = 0; k < n_d; k++)
-            sim_put_lane(r, in->list[k], 4, i, d[i * n_d + k]);
-    }
+    num_mma_sync(r->launch->mma, in->a_type, in->op, in->type, in->vec, &from, d);
     r->stats.mmas++;
     return STEP_NEXT;
 }

@@ -5,6 +5,7 @@
 #include "fragment.h"
 #include "report.h"
 #include "shadow.h"
+#include "traffic.h"
 
 #include <stdlib.h>
 
@@ -59,6 +60,7 @@ void sim_flight_land(run *r, cluster *c)
     r->cta = f.warp->cta;
     if (!land(r, &f)) return;
     r->stats.async_bytes += f.bytes;
+    if (f.kind != FLY_ACROSS && f.kind != FLY_STORE) r->stats.tma_bytes += f.bytes;
     sim_wake(f.warp->cta, W_ASYNC, f.warp->index, false);
 }
 
@@ -134,8 +136,18 @@ bool sim_deliver(run *r, const insn *in, uint32_t i, uint64_t to, uint64_t barri
         if (!sim_take_mbarrier(r, in, i, (barrier & ~(uint64_t)RANK_MASK) | bits, f)) return false;
         if (!sim_take_target(r, in, i, (to & ~(uint64_t)RANK_MASK) | bits, f)) return false;
         if (!sim_flight_start(r, in, i, f)) return false;
+        f->again = true;
     }
     return true;
+}
+
+/* All of a copy's global memory: both ends lie in live memory, and then L2 is asked for what is between them. */
+static uint8_t *whole(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, access how)
+{
+    uint8_t *at = sim_locate(r, in, lane, GLOBAL, address, 16, how);
+    if (!at || !sim_locate(r, in, lane, GLOBAL, address + bytes - 16, 16, how)) return NULL;
+    if (address >= r->lo) sim_traffic(r, address, bytes, how);
+    return at;
 }
 
 /* list: the source's address, the size, inwards also the mbarrier's address and a mask of CTAs or NONE. */
@@ -145,12 +157,12 @@ static bool issue_bulk(run *r, const insn *in, uint32_t i)
     flight f = {.kind = (flight_kind)in->op, .bytes = (uint32_t)sim_lane(r, in->list[2], 4, i)};
     if (bad_size(r, in, i, to, from, f.bytes)) return false;
     if (f.kind == FLY_OUT) {
-        f.global = sim_locate(r, in, i, GLOBAL, to, 16, WRITE);
-        if (!f.global || !sim_locate(r, in, i, GLOBAL, to + f.bytes - 16, 16, WRITE)) return false;
+        f.global = whole(r, in, i, to, f.bytes, WRITE);
+        if (!f.global) return false;
     }
     if (f.kind == FLY_IN) {
-        f.global = sim_locate(r, in, i, GLOBAL, from, 16, READ);
-        if (!f.global || !sim_locate(r, in, i, GLOBAL, from + f.bytes - 16, 16, READ)) return false;
+        f.global = whole(r, in, i, from, f.bytes, READ);
+        if (!f.global) return false;
     } else if (!sim_take_source(r, in, i, from, f.bytes, &f)) {
         return false;
     }

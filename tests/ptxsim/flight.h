@@ -28,6 +28,7 @@ typedef struct flight {
     uint32_t epoch;
     warp *warp; /* of a bulk group */
     uint32_t lane, group;
+    bool again; /* the same data as another's, of one instruction: L2 is asked once */
     uint8_t data[16];
     uint8_t map[128];
     int32_t coordinates[5];

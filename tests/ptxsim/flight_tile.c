@@ -4,6 +4,7 @@
 #include "num_tensormap.h"
 #include "report.h"
 #include "shadow.h"
+#include "traffic.h"
 
 /* Tiles of tensor maps (TMA). num_tensormap.h knows what a box is; here it moves, sixteen bytes at a time. */
 
@@ -59,11 +60,21 @@ static bool move_piece(run *r, const flight *f, const num_tensormap *map, const 
 {
     cta *owner = f->kind == FLY_TILE_IN ? f->target : f->source;
     uint32_t base = f->kind == FLY_TILE_IN ? f->to : f->from;
+    access how = f->kind == FLY_TILE_IN ? READ : WRITE;
+    uint8_t *first = piece->inside == 0xffff ? sim_locate(r, f->in, f->lane, GLOBAL, piece->global, 1, how) : NULL;
+    if (first && piece->global + 16 <= r->hi) { /* in one piece of memory */
+        if (!r->uncounted) sim_traffic(r, piece->global, 16, how);
+        for (uint32_t k = 0; k < 16; k += 8) {
+            uint8_t *shared = owner->smem + num_swizzled((num_swizzle)map->swizzle, base + piece->shared + k);
+            memcpy(how == READ ? shared : first + k, how == READ ? first + k : shared, 8);
+        }
+        return true;
+    }
     for (uint32_t k = 0; k < 16; k++) {
         uint32_t half = num_swizzled((num_swizzle)map->swizzle, base + piece->shared + (k & 8));
         uint8_t *shared = owner->smem + half + (k & 7), *global = NULL;
         if (piece->inside >> k & 1) {
-            global = sim_locate(r, f->in, f->lane, GLOBAL, piece->global + k, 1, f->kind == FLY_TILE_IN ? READ : WRITE);
+            global = sim_locate(r, f->in, f->lane, GLOBAL, piece->global + k, 1, how);
             if (!global) return false;
         }
         if (f->kind == FLY_TILE_OUT && global) *global = *shared;
@@ -78,10 +89,13 @@ bool sim_tile_land(run *r, flight *f)
     memcpy(&map, f->map, sizeof map);
     uint64_t fill = num_box_fill(&map);
     uint32_t pieces = num_box_pieces(&map);
+    sim_traffic_anew(r);
+    r->uncounted = f->again;
     for (uint32_t k = 0; k < pieces; k++) {
         num_box_piece piece = num_box_piece_at(&map, f->coordinates, k);
         if (!move_piece(r, f, &map, &piece, fill)) return false;
     }
+    r->uncounted = false;
     if (f->source) sim_shadow_sent(f->source, f->from, f->bytes);
     if (f->target) sim_shadow_landed(f->target, f->to, f->bytes, f->epoch);
     f->bytes = 16 * pieces; /* what the mbarrier gets */

@@ -5,6 +5,7 @@
 #include "fragment.h"
 #include "memory.h"
 #include "report.h"
+#include "traffic.h"
 
 #include <fenv.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #define MOST_BURST 64
+#define SAMPLE_TURNS 32
 #define MORE_CTAS_AFTER 100000 /* instructions without anything finishing, when more CTAs might be what it takes */
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -97,9 +99,23 @@ static fragment *pick(run *r, cta *c)
     return NULL;
 }
 
+/* What the warps of a CTA are doing, as a profiler that looks now and then sees it. */
+static void sample(run *r, const cta *c)
+{
+    for (uint32_t k = 0; k < c->n_warps; k++) {
+        const warp *w = &c->warps[k];
+        for (int i = 0; i < w->n_fragments; i++) {
+            const fragment *f = &w->fragments[i];
+            if (f->state == READY) r->stats.samples[W_NONE]++;
+            if (f->state == WAITING) r->stats.samples[f->reason]++;
+        }
+    }
+}
+
 static bool advance(run *r, cta *c)
 {
     r->cta = c;
+    if (r->turns++ % SAMPLE_TURNS == 0) sample(r, c);
     fragment *f = pick(r, c);
     if (!f) return false;
     r->base[0] = r->warp->registers;
@@ -259,6 +275,7 @@ bool sim_launch_run(launch *l)
     uint64_t ctas = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
     if (threads > ctas / size) threads = (uint32_t)(ctas / size);
     worker *workers = calloc(threads, sizeof *workers);
+    sim_traffic_open(l);
     for (uint32_t i = 0; i < threads; i++) {
         worker *k = &workers[i];
         k->r = (run){.launch = l, .program = l->program, .random = l->seed + 0x51ed270b * i};
@@ -276,6 +293,7 @@ bool sim_launch_run(launch *l)
         add_stats(&l->stats, &workers[i].r.stats);
     }
     free(workers);
+    sim_traffic_close(l);
     fesetenv(&modes);
     sim_report_launch(l);
     return !l->failed;

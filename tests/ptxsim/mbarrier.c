@@ -167,11 +167,24 @@ step sim_exec_mbarrier(run *r, const insn *in)
     return STEP_SLEEP;
 }
 
+/* The CTA's mbarriers that bytes are under way to. */
+static void note_stages(run *r)
+{
+    uint32_t stages = 0;
+    for (uint32_t i = 0; i < r->cta->n_mbarriers; i++)
+        stages += r->cta->mbarriers[i].valid && r->cta->mbarriers[i].bytes > 0;
+    if (!stages) return;
+    r->stats.data_waits++;
+    r->stats.stages += stages;
+}
+
 /* p, [address], state or parity (flags); op: 't' may wait, 'n' only asks. A wait may also give up, as hardware does. */
 step sim_exec_mbarrier_wait(run *r, const insn *in)
 {
-    uint32_t done = 0, all = r->mask;
+    uint32_t done = 0, acquiring = 0;
+    clock_set *known = NULL; /* lanes mostly wait for the same barrier */
     uint64_t what = 0;
+    note_stages(r);
     ACTIVE(r)
     {
         cta *owner = NULL;
@@ -181,10 +194,12 @@ step sim_exec_mbarrier_wait(run *r, const insn *in)
         bool complete = in->flags ? (m->phase & 1) != (given & 1) : m->phase != given >> 32;
         done |= (uint32_t)complete << i;
         what = (uint64_t)owner->rank << 32 | m->offset;
-        r->mask = 1u << i;
-        if (complete && !in->is_signed) sim_order_acquire(r, r->mask, m->done);
-        r->mask = all;
+        if (!complete || in->is_signed) continue;
+        if (m->done != known) sim_order_acquire(r, acquiring, known);
+        acquiring = m->done == known ? acquiring | 1u << i : 1u << i;
+        known = m->done;
     }
+    sim_order_acquire(r, acquiring, known);
     if (done || in->op != 't' || sim_random(&r->random) % 4 == 0) {
         put_predicate(r, in->o[0], done);
         return STEP_SLEEP;

@@ -2,6 +2,7 @@
 
 #include "report.h"
 #include "shadow.h"
+#include "traffic.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -113,9 +114,15 @@ static uint8_t *bad(run *r, const insn *in, uint32_t lane, const char *code, con
     return NULL;
 }
 
+static uint8_t *counted(run *r, uint64_t address, uint32_t bytes, access how)
+{
+    if (!r->uncounted) sim_traffic(r, address, bytes, how);
+    return (uint8_t *)(uintptr_t)address;
+}
+
 static uint8_t *locate_global(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, access how)
 {
-    if (address >= r->lo && address + bytes <= r->hi) return (uint8_t *)(uintptr_t)address;
+    if (address >= r->lo && address + bytes <= r->hi) return counted(r, address, bytes, how);
     const extent *all = r->launch->extents;
     uint32_t low = 0, high = r->launch->n_extents;
     while (low < high) {
@@ -128,7 +135,8 @@ static uint8_t *locate_global(run *r, const insn *in, uint32_t lane, uint64_t ad
     if (low < r->launch->n_extents && all[low].begin <= address && address + bytes <= all[low].end) {
         r->lo = all[low].begin;
         r->hi = all[low].end;
-        return (uint8_t *)(uintptr_t)address;
+        r->first_bit = r->launch->first_bits[low];
+        return counted(r, address, bytes, how);
     }
     char limits[160] = ", which is far from any allocation";
     if (low > 0 && address - all[low - 1].end < 65536)

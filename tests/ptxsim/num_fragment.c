@@ -3,6 +3,8 @@
 
 #include "num_round.h"
 
+#include <stddef.h>
+
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE num_position a_position(int bits, int lane, int i)
@@ -43,55 +45,56 @@ num_position num_wgmma_a_position(int bits, int thread, int i)
 
 enum { WARP = 32, TILE_M = 16, TILE_N = 8, MAX_K = 32 };
 
-/* The elements of one register to consecutive places. */
-INLINE void spread(uint32_t word, int each, uint32_t *out)
-{
-    uint32_t mask = (uint32_t)num_mask(32 / each);
-    for (int e = 0; e < each; e++)
-        out[e] = word >> (32 / each * e) & mask;
-}
+/* Registers of four neighbouring lanes hold consecutive elements of a row of A or a column of B. */
+enum { NEIGHBOURS = 4, GROUPS = WARP / NEIGHBOURS };
 
-/* `each`: elements a register; a constant wherever this is called. */
-INLINE void gather(int each, int k, const uint32_t *a, const uint32_t *b, uint32_t *a_tile, uint32_t *b_tile)
-{
-    int bits = 32 / each, a_regs = k / 2 / each, b_regs = k / 4 / each;
-    for (int lane = 0; lane < WARP; lane++) {
-        for (int reg = 0; reg < a_regs; reg++) {
-            num_position at = a_position(bits, lane, reg * each);
-            spread(a[lane * a_regs + reg], each, a_tile + at.row * k + at.col);
-        }
-        for (int reg = 0; reg < b_regs; reg++) {
-            num_position at = b_position(bits, lane, reg * each);
-            spread(b[lane * b_regs + reg], each, b_tile + at.col * k + at.row);
-        }
+#define SPREAD(T)                                                 \
+    {                                                             \
+        T parts[NEIGHBOURS * 4 / sizeof(T)];                      \
+        memcpy(parts, words, sizeof parts);                       \
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) \
+            codes[i] = parts[i];                                  \
     }
+
+static void spread(int each, const uint32_t *words, uint32_t *codes)
+{
+    if (each == 1) SPREAD(uint32_t)
+    if (each == 2) SPREAD(uint16_t)
+    if (each == 4) SPREAD(uint8_t)
 }
 
-static void gather_operands(num_format format, int k, const uint32_t *a, const uint32_t *b, uint32_t *a_tile,
-                            uint32_t *b_tile)
+static void gather_operands(num_format format, int k, const num_mma_registers *in, uint32_t *a, uint32_t *b)
 {
-    if (num_bits(format) == 16) {
-        gather(2, k, a, b, a_tile, b_tile);
-    } else if (num_bits(format) == 32) {
-        gather(1, k, a, b, a_tile, b_tile);
-    } else {
-        gather(4, k, a, b, a_tile, b_tile);
+    int each = 32 / num_lane_bits(format), chunk = NEIGHBOURS * each;
+    for (int group = 0; group < GROUPS; group++) {
+        for (int reg = 0; reg < 2 * k / chunk; reg++)
+            spread(each, in->a[reg] + NEIGHBOURS * group, a + (group + GROUPS * (reg & 1)) * k + chunk * (reg >> 1));
+        for (int reg = 0; reg < k / chunk; reg++)
+            spread(each, in->b[reg] + NEIGHBOURS * group, b + group * k + chunk * reg);
     }
 }
 
 void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
-                  const uint32_t *a, const uint32_t *b, const uint32_t *c, uint32_t *d)
+                  const num_mma_registers *in, uint32_t *const *d)
 {
     uint32_t a_tile[TILE_M * MAX_K], b_tile[TILE_N * MAX_K], d_tile[TILE_M][TILE_N];
-    gather_operands(a_format, k, a, b, a_tile, b_tile);
-    int each = 32 / num_bits(d_format), regs = 4 / each;
-    for (int reg = 0; reg < WARP * regs; reg++) {
-        num_position at = num_mma_d_position(reg / regs, reg % regs * each);
-        spread(c[reg], each, &d_tile[at.row][at.col]);
+    gather_operands(a_format, k, in, a_tile, b_tile);
+    bool pairs = d_format == NUM_F16;
+    for (int lane = 0; lane < WARP; lane++) {
+        int row = lane / NEIGHBOURS, col = 2 * (lane % NEIGHBOURS);
+        for (int half = 0; half < 2; half++) {
+            uint32_t *to = &d_tile[row + GROUPS * half][col], word = in->c[pairs ? half : 2 * half][lane];
+            to[0] = pairs ? word & 0xFFFF : word;
+            to[1] = pairs ? word >> 16 : in->c[2 * half + 1][lane];
+        }
     }
     num_mma(model, a_format, b_format, d_format, TILE_M, TILE_N, k, a_tile, b_tile, d_tile[0]);
-    for (int reg = 0; reg < WARP * regs; reg++) {
-        num_position at = num_mma_d_position(reg / regs, reg % regs * each);
-        d[reg] = d_tile[at.row][at.col] | (each == 2 ? d_tile[at.row][at.col + 1] << 16 : 0);
+    for (int lane = 0; lane < WARP; lane++) {
+        int row = lane / NEIGHBOURS, col = 2 * (lane % NEIGHBOURS);
+        for (int half = 0; half < 2; half++) {
+            const uint32_t *from = &d_tile[row + GROUPS * half][col];
+            d[pairs ? half : 2 * half][lane] = pairs ? from[0] | from[1] << 16 : from[0];
+            if (!pairs) d[2 * half + 1][lane] = from[1];
+        }
     }
 }

@@ -1,4 +1,8 @@
-/* The accumulation model. Eight columns at a time in loops of constant length, which compilers turn into vectors. */
+/* The accumulation model. Eight columns at a time in loops of constant length, which compilers turn into vectors.
+ *
+ * Operands are floats next to the exponents that the alignment goes by. A product of two is exact; scaled so that the
+ * last bit kept counts ones, its conversion to an integer is the alignment with its truncation. What floats cannot
+ * hold (sums near the ends of the exponents' range) and infinities and NaN are taken element by element. */
 #include "num_mma.h"
 
 #include "num_lanes.h"
@@ -22,73 +26,171 @@ const num_mma_model *num_mma_model_of(int arch)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Operands as significands and exponents                                                                           */
+/* Operands                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-enum { NO_EXPONENT = -8192 }; /* a zero: never the largest exponent */
+enum { NO_EXPONENT = -8192 };                       /* a zero: never the largest exponent */
+enum { LEAST_EXPONENT = -90, MOST_EXPONENT = 100 }; /* of a sum's parts, so that scaled floats stay normal */
+enum { COLUMNS = LANES };
 
-typedef struct {
-    int32_t significand[NUM_MMA_MAX_K];
-    int32_t exponent[NUM_MMA_MAX_K];
-    bool special; /* an infinity or NaN among them */
-} row_of_a;
+#define UNROLLED _Pragma("GCC unroll 16")
 
+/* A format's fields, at hand for a loop. Shifted to an f32's place, a magnitude is a float of another bias. */
 typedef struct {
-    lanes significand[NUM_MMA_MAX_K];
-    lanes exponent[NUM_MMA_MAX_K];
-    bool special;
-} columns_of_b;
-
-/* A format's fields, at hand for a loop. */
-typedef struct {
-    int32_t mantissa, bias, sign, fields, unused;
-    uint32_t special; /* the first magnitude that is no number */
+    int32_t mantissa, bias, shift, sign_shift;
+    int32_t magnitude;            /* the bits of one */
+    int32_t max_finite, infinity; /* infinity: -1 where there is none */
+    float rebias;
 } decoder;
+
+static const decoder F32 = {23, 127, 0, 0, 0x7FFFFFFF, 0x7F7FFFFF, 0x7F800000, 1};
 
 static decoder decoder_of(num_format format)
 {
     const num_code_layout *f = &num_layouts[format];
-    int sign = f->bits - f->unused - 1;
+    int32_t sign = 1 << (f->bits - 2) << 1, unused = (1 << f->unused) - 1;
+    int mantissa = f->mantissa + f->unused;
     return (decoder){
-        .mantissa = f->mantissa,
+        .mantissa = mantissa,
         .bias = f->bias,
-        .sign = sign,
-        .fields = (1 << (sign - f->mantissa)) - 1,
-        .unused = f->unused,
-        .special = (uint32_t)f->max_finite + 1,
+        .shift = 23 - mantissa,
+        .sign_shift = 32 - f->bits,
+        .magnitude = (int32_t)(((uint32_t)sign - 1) & ~(uint32_t)unused),
+        .max_finite = (int32_t)f->max_finite << f->unused,
+        .infinity = f->special == SPECIALS_IEEE ? (int32_t)(f->max_finite + 1) << f->unused : -1,
+        .rebias = num_float((uint32_t)(127 - f->bias + 127) << 23),
     };
 }
 
-static inline bool decode(const decoder *f, uint32_t code, int32_t *significand, int32_t *exponent)
+/* `special`: -1 for what is no number, whose value means nothing. */
+typedef struct {
+    float_lanes value;
+    lanes exponent, special;
+} lanes_of_numbers;
+
+IN_LANES void decode(const decoder *f, const uint32_t *codes, lanes_of_numbers *out)
 {
-    code >>= f->unused;
-    int32_t field = (int32_t)(code >> f->mantissa) & f->fields, leading = 1 << f->mantissa;
-    int32_t magnitude = ((int32_t)code & (leading - 1)) | (field ? leading : 0);
-    *exponent = magnitude ? (field ? field : 1) - f->bias : NO_EXPONENT;
-    *significand = code >> f->sign & 1 ? -magnitude : magnitude;
-    return (code & ((1U << f->sign) - 1)) >= f->special;
+    lanes code;
+    memcpy(&code, codes, sizeof code);
+    lanes magnitude = code & f->magnitude, zero = magnitude == 0, field = magnitude >> f->mantissa;
+    lanes sign = (lanes)((unsigned_lanes)code << f->sign_shift) & INT32_MIN;
+    lanes value = (lanes)((float_lanes)(magnitude << f->shift) * f->rebias);
+    out->value = (float_lanes)(value | sign);
+    lanes exponent = LARGER(field, ALL_LANES(1)) - f->bias;
+    out->exponent = (exponent & ~zero) | (zero & NO_EXPONENT);
+    out->special = magnitude > f->max_finite;
 }
+
+/* Steps, a bit each, in which an operand has what is no number. */
+typedef struct {
+    float value[NUM_MMA_MAX_K];
+    int32_t exponent[NUM_MMA_MAX_K];
+    uint32_t infinite, nan;
+} row_of_a;
+
+typedef struct {
+    float_lanes value[NUM_MMA_MAX_K];
+    lanes exponent[NUM_MMA_MAX_K];
+    uint32_t special; /* a bit for each column with anything; 0: no more is said */
+    uint32_t infinite[COLUMNS], nan[COLUMNS];
+} columns_of_b;
+
+typedef struct {
+    num_format a_format, b_format;
+    int m, n, k;
+    const uint32_t *a, *b; /* codes */
+} operands;
 
 /* What a step needs to know of the instruction. */
 typedef struct {
     int products;      /* a step */
     int fraction_bits; /* kept when aligning */
-    int product_shift; /* left shift that gives a product's significand that many fraction bits */
-    int c_shift;       /* the same for C; negative: to the right */
     int min_exponent;
-    int result_bits; /* f32: fraction bits of the result */
+    int result_bits;   /* f32: fraction bits of the result */
+    bool narrow_sum;   /* all aligned parts together stay below 2^31 */
+    bool plain_result; /* an f32 with all its bits */
     num_format d_format;
-    decoder c;
+    decoder a, b, d;
 } step_rules;
 
-static bool is_special(const step_rules *rules, uint32_t d)
+static bool is_narrow(num_format format) { return num_bits(format) <= 8; }
+
+static step_rules rules_of(const num_mma_model *model, num_format a, num_format b, num_format d, int k)
 {
-    uint32_t infinity = rules->d_format == NUM_F16 ? 0x7C00 : 0x7F800000;
-    return (d & infinity) == infinity;
+    bool narrow = is_narrow(a);
+    int step = narrow ? model->step_8 : a == NUM_TF32 ? model->step_32 : model->step_16;
+    int fraction_bits = narrow ? model->fraction_bits_8 : model->fraction_bits;
+    return (step_rules){
+        .products = step < k ? step : k,
+        .fraction_bits = fraction_bits,
+        .min_exponent = d == NUM_F16 ? model->min_exponent_f16 : model->min_exponent,
+        .result_bits = narrow ? model->result_bits_8 : 23,
+        .narrow_sum = (int64_t)(step + 1) << (fraction_bits + 2) < INT64_C(1) << 31,
+        .plain_result = d == NUM_F32 && (!narrow || model->result_bits_8 == 23),
+        .d_format = d,
+        .a = decoder_of(a),
+        .b = decoder_of(b),
+        .d = decoder_of(d),
+    };
+}
+
+/* Of the lanes in `special` at element k. */
+static void note_special(const step_rules *rules, const decoder *f, uint32_t code, int k, uint32_t *infinite,
+                         uint32_t *nan)
+{
+    bool is_infinite = ((int32_t)code & f->magnitude) == f->infinity;
+    *(is_infinite ? infinite : nan) |= 1U << k / rules->products;
+}
+
+IN_LANES void load_row(const step_rules *rules, const operands *o, int m, row_of_a *row)
+{
+    const uint32_t *codes = o->a + m * o->k;
+    row->infinite = row->nan = 0;
+    for (int k = 0; k < o->k; k += LANES) {
+        uint32_t some[LANES] = {0};
+        if (o->k - k < LANES)
+            memcpy(some, codes + k, LANES / 2 * sizeof *some);
+        else
+            memcpy(some, codes + k, sizeof some);
+        lanes_of_numbers x;
+        decode(&rules->a, some, &x);
+        memcpy(row->value + k, &x.value, sizeof x.value);
+        memcpy(row->exponent + k, &x.exponent, sizeof x.exponent);
+        for (uint32_t left = num_bits_of(&x.special); left; left &= left - 1) {
+            int j = __builtin_ctz(left);
+            note_special(rules, &rules->a, some[j], k + j, &row->infinite, &row->nan);
+            row->value[k + j] = 0;
+        }
+    }
+}
+
+IN_LANES void load_columns(const step_rules *rules, const operands *o, int n0, columns_of_b *b)
+{
+    b->special = 0;
+    for (int k = 0; k < o->k; k++) {
+        uint32_t codes[COLUMNS];
+        for (int j = 0; j < COLUMNS; j++)
+            codes[j] = o->b[(n0 + j) * o->k + k];
+        lanes_of_numbers x;
+        decode(&rules->b, codes, &x);
+        b->value[k] = x.value;
+        b->exponent[k] = x.exponent;
+        uint32_t special = num_bits_of(&x.special);
+        if (special && !b->special) {
+            memset(b->infinite, 0, sizeof b->infinite);
+            memset(b->nan, 0, sizeof b->nan);
+        }
+        b->special |= special;
+        for (; special; special &= special - 1) {
+            int j = __builtin_ctz(special);
+            note_special(rules, &rules->b, codes[j], k, &b->infinite[j], &b->nan[j]);
+            b->value[k][j] = 0;
+        }
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* One step                                                                                                         */
+/* One step of one element                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* sum * 2^(exponent - fraction_bits) as a code of the accumulator. */
@@ -106,210 +208,204 @@ static uint32_t rounded(const step_rules *rules, int64_t sum, int exponent)
     return (uint32_t)num_round_scaled(rules->d_format, sum < 0, scale, magnitude, mode);
 }
 
-/* Eight codes of C. */
-typedef struct {
-    lanes magnitude, sign, exponent; /* sign: 0 or -1 */
-} lanes_of_c;
-
-IN_LANES void load_c(const decoder *f, const uint32_t *d, lanes_of_c *c)
-{
-    lanes code;
-    memcpy(&code, d, sizeof code);
-    lanes field = (code >> f->mantissa) & f->fields, normal = field > 0; /* comparisons give -1 */
-    c->magnitude = (code & ((1 << f->mantissa) - 1)) | (normal & (1 << f->mantissa));
-    c->sign = -(code >> f->sign & 1);
-    lanes zero = c->magnitude == 0;
-    c->exponent = ((field + 1 + normal - f->bias) & ~zero) | (zero & NO_EXPONENT);
-}
-
-/* A magnitude aligned and truncated, with its sign. */
-IN_LANES void add_aligned(const lanes *magnitude, const lanes *sign, int left, const lanes *right, lanes *sum)
-{
-    lanes shift = SMALLER(*right, ALL_LANES(31));
-    lanes aligned = (lanes)((unsigned_lanes)*magnitude << left >> (unsigned_lanes)shift);
-    *sum += (aligned ^ *sign) - *sign;
-}
-
-IN_LANES void add_product(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int k,
-                          const lanes *largest, lanes *sum)
-{
-    lanes product = b->significand[k] * a->significand[k], sign = product >> 31;
-    lanes magnitude = (product ^ sign) - sign, right = *largest - (b->exponent[k] + a->exponent[k]);
-    add_aligned(&magnitude, &sign, rules->product_shift, &right, sum);
-}
-
-IN_LANES void step_lanes(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int first, uint32_t *d)
-{
-    lanes_of_c c;
-    load_c(&rules->c, d, &c);
-    lanes largest = LARGER(c.exponent, ALL_LANES(rules->min_exponent));
-    for (int k = first; k < first + rules->products; k++) {
-        lanes exponent = b->exponent[k] + a->exponent[k];
-        largest = LARGER(exponent, largest);
-    }
-    lanes even = {0}, odd = {0}, rest = {0}; /* two sums of products, so that none reaches 2^31 */
-    for (int k = first; k < first + rules->products; k += 2) {
-        add_product(rules, a, b, k, &largest, &even);
-        add_product(rules, a, b, k + 1, &largest, &odd);
-    }
-    int left = rules->c_shift > 0 ? rules->c_shift : 0, more = rules->c_shift < 0 ? -rules->c_shift : 0;
-    lanes right = largest - c.exponent + more;
-    add_aligned(&c.magnitude, &c.sign, left, &right, &rest);
-    long_lanes sum = __builtin_convertvector(even, long_lanes) + __builtin_convertvector(odd, long_lanes) +
-                     __builtin_convertvector(rest, long_lanes);
-    bool plain = rules->d_format == NUM_F32 && rules->result_bits == 23;
-    for (int j = 0; j < LANES; j++)
-        plain &= largest[j] > -90;
-    if (plain) {
-        num_lanes_to_f32(&sum, &largest, rules->fraction_bits, d);
-        return;
-    }
-    for (int j = 0; j < LANES; j++)
-        d[j] = rounded(rules, sum[j], largest[j]);
-}
-
-static void step_lanes_anywhere(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int first,
-                                uint32_t *d)
-{
-    step_lanes(rules, a, b, first, d);
-}
-
-FOR_AVX2 static void step_lanes_avx2(const step_rules *rules, const row_of_a *a, const columns_of_b *b, int first,
-                                     uint32_t *d)
-{
-    step_lanes(rules, a, b, first, d);
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Infinities and NaN                                                                                               */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    num_format a_format, b_format;
-    int k;
-    const uint32_t *a_codes, *b_codes; /* one row of A, one column of B */
-} one_element;
-
-/* Something is an infinity or NaN, so the sum is: a sum of doubles says which. */
-static uint32_t special_sum(const step_rules *rules, const one_element *e, int first, uint32_t c)
+/* Something is an infinity, so the sum is one or NaN: a sum of doubles says which. */
+static uint32_t special_sum(const step_rules *rules, const operands *o, int m, int n, int first, uint32_t c)
 {
     double sum = num_value(rules->d_format, c);
-    for (int k = first; k < first + rules->products; k++) {
-        sum += num_value(e->a_format, e->a_codes[k]) * num_value(e->b_format, e->b_codes[k]);
-    }
+    for (int k = first; k < first + rules->products; k++)
+        sum += num_value(o->a_format, o->a[m * o->k + k]) * num_value(o->b_format, o->b[n * o->k + k]);
     return (uint32_t)num_from_value(rules->d_format, sum, (num_mode){0});
 }
 
-/* One element of D where its row, its column or C holds an infinity or NaN, perhaps not in this step. */
-static uint32_t careful_step(const step_rules *rules, const one_element *e, int first, uint32_t d)
+/* A significand and its exponent: value * 2^(exponent - mantissa bits). */
+typedef struct {
+    int64_t significand;
+    int exponent;
+} number;
+
+static number number_of(num_format format, uint32_t code)
 {
-    bool special = is_special(rules, d);
-    decoder a_decoder = decoder_of(e->a_format), b_decoder = decoder_of(e->b_format);
-    row_of_a a;
-    columns_of_b b;
-    uint32_t result[LANES] = {d};
-    for (int k = first; k < first + rules->products; k++) {
-        int32_t significand, exponent;
-        special |= decode(&a_decoder, e->a_codes[k], &a.significand[k], &a.exponent[k]);
-        special |= decode(&b_decoder, e->b_codes[k], &significand, &exponent);
-        b.significand[k] = (lanes){significand};
-        b.exponent[k] = (lanes){exponent};
+    num_parts parts = num_unpack(format, code);
+    int64_t significand = (int64_t)parts.significand;
+    return (number){parts.negative ? -significand : significand, significand ? parts.exponent : NO_EXPONENT};
+}
+
+/* Towards zero, with `rules->fraction_bits` kept of the largest exponent. */
+static int64_t aligned(const step_rules *rules, int64_t value, int mantissa, int exponent, int largest)
+{
+    int left = rules->fraction_bits - mantissa - (largest - exponent);
+    int64_t magnitude = value < 0 ? -value : value;
+    magnitude = left >= 0 ? magnitude << left : left > -63 ? magnitude >> -left : 0;
+    return value < 0 ? -magnitude : magnitude;
+}
+
+/* With exponents of any size. */
+static uint32_t wide_step(const step_rules *rules, const operands *o, int m, int n, int first, uint32_t d)
+{
+    number c = number_of(rules->d_format, d), products[NUM_MMA_MAX_K];
+    int largest = c.exponent > rules->min_exponent ? c.exponent : rules->min_exponent;
+    for (int k = 0; k < rules->products; k++) {
+        number a = number_of(o->a_format, o->a[m * o->k + first + k]);
+        number b = number_of(o->b_format, o->b[n * o->k + first + k]);
+        products[k] = (number){a.significand * b.significand, a.exponent + b.exponent};
+        if (products[k].exponent > largest) largest = products[k].exponent;
     }
-    if (special) return special_sum(rules, e, first, d);
-    step_lanes_anywhere(rules, &a, &b, first, result);
-    return result[0];
+    int64_t sum = aligned(rules, c.significand, num_layouts[rules->d_format].mantissa, c.exponent, largest);
+    int mantissa = num_layouts[o->a_format].mantissa + num_layouts[o->b_format].mantissa;
+    for (int k = 0; k < rules->products; k++)
+        sum += aligned(rules, products[k].significand, mantissa, products[k].exponent, largest);
+    return rounded(rules, sum, largest);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* One step of eight elements                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+IN_LANES void add_scaled(const float_lanes *value, const float_lanes *scale, lanes *sum)
+{
+    *sum += __builtin_convertvector(*value * *scale, lanes);
+}
+
+/* What loops are compiled for; `products` 0: any number, and any accumulator. */
+typedef struct {
+    int products;
+    bool narrow_sum;
+} shape;
+
+/* `outside`: lanes with exponents that floats cannot scale, whose result means nothing. */
+IN_LANES void step_lanes(const step_rules *rules, shape known, const row_of_a *a, const columns_of_b *b, int first,
+                         const lanes_of_numbers *c, uint32_t *d, lanes *outside)
+{
+    int products = known.products ? known.products : rules->products;
+    bool narrow_sum = known.products ? known.narrow_sum : rules->narrow_sum;
+    const float_lanes *b_value = b->value + first;
+    const lanes *b_exponent = b->exponent + first;
+    const float *a_value = a->value + first;
+    const int32_t *a_exponent = a->exponent + first;
+    lanes top = c->exponent;
+    UNROLLED
+    for (int k = 0; k < products; k++) {
+        lanes exponent = b_exponent[k] + a_exponent[k];
+        top = LARGER(exponent, top);
+    }
+    *outside = ((top <= LEAST_EXPONENT) & (top > NO_EXPONENT / 2)) | (top >= MOST_EXPONENT);
+    int least = rules->min_exponent > LEAST_EXPONENT ? rules->min_exponent : LEAST_EXPONENT;
+    lanes largest = LARGER(top, ALL_LANES(least));
+    largest = SMALLER(largest, ALL_LANES(MOST_EXPONENT));
+    float_lanes scale = (float_lanes)((rules->fraction_bits + 127 - largest) << 23);
+    lanes even = {0}, odd = {0}, rest = {0};
+    UNROLLED
+    for (int k = 0; k < products; k += 2) {
+        float_lanes product = b_value[k] * a_value[k], next = b_value[k + 1] * a_value[k + 1];
+        add_scaled(&product, &scale, &even);
+        add_scaled(&next, &scale, &odd);
+    }
+    add_scaled(&c->value, &scale, &rest);
+    if (narrow_sum) even += odd + rest;
+    double_lanes sum = __builtin_convertvector(even, double_lanes);
+    if (!narrow_sum) sum += __builtin_convertvector(odd, double_lanes) + __builtin_convertvector(rest, double_lanes);
+    if (known.products || rules->plain_result) {
+        num_doubles_to_f32(&sum, &largest, rules->fraction_bits, d);
+        return;
+    }
+    for (int j = 0; j < LANES; j++)
+        d[j] = rounded(rules, (int64_t)sum[j], largest[j]);
+}
+
+/* Lanes in which something is no number or is out of the floats' range. */
+static void correct(const step_rules *rules, const operands *o, int m, int n, int first, uint32_t nan,
+                    uint32_t infinite, uint32_t outside, const uint32_t *c, uint32_t *d)
+{
+    for (uint32_t left = nan | infinite | outside; left; left &= left - 1) {
+        int j = __builtin_ctz(left);
+        if (nan >> j & 1)
+            d[j] = (uint32_t)num_nan(rules->d_format);
+        else if (infinite >> j & 1)
+            d[j] = special_sum(rules, o, m, n + j, first, c[j]);
+        else
+            d[j] = wide_step(rules, o, m, n + j, first, c[j]);
+    }
+}
+
+/* Eight elements of a row of D. */
+IN_LANES void accumulate_lanes(const step_rules *rules, shape known, const operands *o, const row_of_a *a,
+                               const columns_of_b *b, int m, int n, uint32_t *d)
+{
+    for (int first = 0, step = 0; first < o->k; first += rules->products, step++) {
+        if (a->nan >> step & 1) {
+            for (int j = 0; j < LANES; j++)
+                d[j] = (uint32_t)num_nan(rules->d_format);
+            continue;
+        }
+        lanes_of_numbers c;
+        lanes outside;
+        uint32_t before[LANES];
+        memcpy(before, d, sizeof before);
+        decode(known.products ? &F32 : &rules->d, before, &c);
+        c.value = (float_lanes)((lanes)c.value & ~c.special);
+        step_lanes(rules, known, a, b, first, &c, d, &outside);
+        lanes unusual = outside | c.special;
+        bool infinite_row = a->infinite >> step & 1;
+        if (!infinite_row && !b->special && !num_bits_of(&unusual)) continue;
+        uint32_t nan = 0, infinite = infinite_row ? (1U << LANES) - 1 : num_bits_of(&c.special);
+        for (int j = 0; j < LANES; j++) {
+            if (num_is_nan(rules->d_format, before[j])) nan |= 1U << j;
+            if (!b->special) continue;
+            nan |= (b->nan[j] >> step & 1) << j;
+            infinite |= (b->infinite[j] >> step & 1) << j;
+        }
+        correct(rules, o, m, n, first, nan, infinite, num_bits_of(&outside), before, d);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* A whole instruction                                                                                              */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static bool is_narrow(num_format format) { return num_bits(format) <= 8; }
-
-static step_rules rules_of(const num_mma_model *model, num_format a, num_format b, num_format d, int k)
+IN_LANES void accumulate(const step_rules *rules, shape known, const operands *o, uint32_t *d)
 {
-    bool narrow = is_narrow(a);
-    int step = narrow ? model->step_8 : a == NUM_TF32 ? model->step_32 : model->step_16;
-    int fraction_bits = narrow ? model->fraction_bits_8 : model->fraction_bits;
-    return (step_rules){
-        .products = step < k ? step : k,
-        .fraction_bits = fraction_bits,
-        .product_shift = fraction_bits - num_layouts[a].mantissa - num_layouts[b].mantissa,
-        .c_shift = fraction_bits - num_layouts[d].mantissa,
-        .min_exponent = d == NUM_F16 ? model->min_exponent_f16 : model->min_exponent,
-        .result_bits = narrow ? model->result_bits_8 : 23,
-        .d_format = d,
-        .c = decoder_of(d),
-    };
-}
-
-typedef struct {
-    num_format a_format, b_format;
-    int m, n, k;
-    const uint32_t *a, *b; /* codes */
-} operands;
-
-static void load_columns(const operands *o, int n0, columns_of_b *b)
-{
-    decoder f = decoder_of(o->b_format);
-    b->special = false;
-    for (int j = 0; j < LANES; j++) {
-        for (int k = 0; k < o->k; k++) {
-            int32_t significand, exponent;
-            b->special |= decode(&f, o->b[(n0 + j) * o->k + k], &significand, &exponent);
-            b->significand[k][j] = significand;
-            b->exponent[k][j] = exponent;
-        }
-    }
-}
-
-static void load_row(const operands *o, int m, row_of_a *a)
-{
-    decoder f = decoder_of(o->a_format);
-    a->special = false;
-    for (int k = 0; k < o->k; k++) {
-        a->special |= decode(&f, o->a[m * o->k + k], &a->significand[k], &a->exponent[k]);
-    }
-}
-
-/* Eight elements of a row of D. */
-static void accumulate_lanes(const step_rules *rules, const operands *o, const row_of_a *a, const columns_of_b *b,
-                             int m, int n0, uint32_t *d)
-{
-    bool special = a->special || b->special;
-    for (int j = 0; j < LANES; j++)
-        special |= is_special(rules, d[j]);
-    for (int first = 0; first < o->k; first += rules->products) {
-        if (special) {
-            for (int j = 0; j < LANES; j++) {
-                one_element e = {o->a_format, o->b_format, o->k, o->a + m * o->k, o->b + (n0 + j) * o->k};
-                d[j] = careful_step(rules, &e, first, d[j]);
-            }
-            continue;
-        }
-        (num_has_avx2() ? step_lanes_avx2 : step_lanes_anywhere)(rules, a, b, first, d);
-        for (int j = 0; j < LANES; j++)
-            special |= is_special(rules, d[j]); /* an overflow, for the next step */
-    }
-}
-
-static void accumulate(const num_mma_model *model, const operands *o, num_format d_format, uint32_t *d)
-{
-    step_rules rules = rules_of(model, o->a_format, o->b_format, d_format, o->k);
     row_of_a rows[NUM_MMA_MAX_M];
     for (int m = 0; m < o->m; m++)
-        load_row(o, m, &rows[m]);
-    for (int n0 = 0; n0 < o->n; n0 += LANES) {
+        load_row(rules, o, m, &rows[m]);
+    for (int n = 0; n < o->n; n += LANES) {
         columns_of_b b;
-        load_columns(o, n0, &b);
+        load_columns(rules, o, n, &b);
         for (int m = 0; m < o->m; m++)
-            accumulate_lanes(&rules, o, &rows[m], &b, m, n0, d + m * o->n + n0);
+            accumulate_lanes(rules, known, o, &rows[m], &b, m, n, d + m * o->n + n);
     }
+}
+
+static void accumulate_anywhere(const step_rules *rules, const operands *o, uint32_t *d)
+{
+    accumulate(rules, (shape){0}, o, d);
+}
+
+FOR_AVX2 static void accumulate_avx2(const step_rules *rules, const operands *o, uint32_t *d)
+{
+    accumulate(rules, (shape){0}, o, d);
+}
+
+FOR_AVX2 static void accumulate_eight(const step_rules *rules, const operands *o, uint32_t *d)
+{
+    accumulate(rules, (shape){.products = 8, .narrow_sum = true}, o, d);
+}
+
+FOR_AVX2 static void accumulate_sixteen(const step_rules *rules, const operands *o, uint32_t *d)
+{
+    accumulate(rules, (shape){.products = 16}, o, d);
 }
 
 void num_mma(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int m, int n,
              int k, const uint32_t *a, const uint32_t *b, uint32_t *d)
 {
+    step_rules rules = rules_of(model, a_format, b_format, d_format, k);
     operands o = {a_format, b_format, m, n, k, a, b};
-    accumulate(model, &o, d_format, d);
+    if (!num_has_avx2())
+        accumulate_anywhere(&rules, &o, d);
+    else if (rules.plain_result && rules.products == 8 && rules.narrow_sum)
+        accumulate_eight(&rules, &o, d);
+    else if (rules.plain_result && rules.products == 16 && !rules.narrow_sum)
+        accumulate_sixteen(&rules, &o, d);
+    else
+        accumulate_avx2(&rules, &o, d);
 }

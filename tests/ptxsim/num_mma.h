@@ -62,10 +62,15 @@ num_position num_mma_a_position(int bits, int lane, int i);
 num_position num_mma_b_position(int bits, int lane, int i);
 num_position num_mma_d_position(int lane, int i);
 
+/* A warp's operands: registers of 32 lanes. */
+typedef struct {
+    const uint32_t *a[4], *b[2], *c[4];
+} num_mma_registers;
+
 /* mma.sync.aligned.m16n8k*.row.col of a warp: f16, bf16 (k 8, 16), tf32 (k 4, 8), 8-bit containers (k 16, 32).
- * Registers lane by lane: a[32][k*bits/64], b[32][k*bits/128], c and d[32][4] for f32, [32][2] for f16. d may be c. */
+ * k*bits/64 registers of a, k*bits/128 of b, 4 of c and d for f32, 2 for f16. d may be c. */
 void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
-                  const uint32_t *a, const uint32_t *b, const uint32_t *c, uint32_t *d);
+                  const num_mma_registers *in, uint32_t *const *d);
 
 /* ---- wgmma --------------------------------------------------------------------------------------------------- */
 

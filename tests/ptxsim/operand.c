@@ -66,7 +66,7 @@ bool sim_find_register(builder *b, slice name, operand *o)
         if (index >= d->count) continue;
         o->kind = O_REGISTER;
         o->width = d->width;
-        o->place = d->first + index * (d->width == 'p' ? 1 : bytes_of(d->width));
+        o->place = d->width == 'p' ? d->first + index : sim_shared_place(b, d->first + index * bytes_of(d->width));
         return true;
     }
     return false;

@@ -141,7 +141,10 @@ static void parse_instruction(builder *b, slice opcode)
         EXPECT(b, ';');
     }
     b->now = &s;
-    sim_decode(b, &s, guard, guard_not);
+    if (sim_surveying(b))
+        sim_survey(b, &s, guard != NONE);
+    else
+        sim_decode(b, &s, guard, guard_not);
     b->used_bytes = 0;
 }
 
@@ -258,12 +261,17 @@ static void parse_directive(builder *b, slice word)
 static void open_scope(builder *b)
 {
     if (b->depth == 32) sim_bad_ptx(b, b->c.line, "32 scopes in one another");
+    if (sim_surveying(b)) sim_survey_scope(b);
     b->saved_registers[b->depth] = b->next_register;
     b->scopes[b->depth++] = b->n_declarations;
 }
 
 static void add_label(builder *b, slice name)
 {
+    if (sim_surveying(b)) {
+        sim_survey_label(b);
+        return;
+    }
     if (b->n_labels % 256 == 0) b->labels = realloc(b->labels, (b->n_labels + 256) * sizeof *b->labels);
     b->labels[b->n_labels++] = (label){name, b->p->n_code};
 }
@@ -311,9 +319,33 @@ static void parse_body(builder *b)
                 parse_instruction(b, word);
         }
     }
+}
+
+static void parse_code(builder *b)
+{
+    parse_body(b);
     statement end = {.opcode = {"exit", 4}, .line = b->c.line};
     sim_decode(b, &end, NONE, false);
     resolve_branches(b);
+}
+
+/* The body once without decoding it; nothing but what is known of its registers stays. */
+static void survey(builder *b)
+{
+    program *p = b->p;
+    cursor body = b->c;
+    uint32_t n_variables = b->n_variables, static_smem = p->static_smem;
+    sim_survey_begin(b);
+    parse_body(b);
+    sim_survey_end(b);
+    b->c = body;
+    b->n_declarations = b->loc = b->used_bytes = 0;
+    b->n_variables = n_variables;
+    b->next_register = p->register_bytes = FIRST_REGISTER;
+    p->n_predicates = 1;
+    p->static_smem = static_smem;
+    p->local_bytes = 0;
+    p->n_locs = 1;
 }
 
 static void parse_params(builder *b, cursor c)
@@ -366,7 +398,9 @@ static bool parse_kernel(builder *b, const entry *e)
     if (setjmp(b->failed)) return false;
     parse_params(b, e->params);
     place_module_variables(b);
-    parse_body(b);
+    survey(b);
+    parse_code(b);
+    b->p->register_bytes = sim_shared_place(b, b->p->register_bytes);
     sim_find_rejoins(b->p);
     return true;
 }
@@ -387,6 +421,7 @@ program *sim_program_of(module *m, entry *e)
     free(b->variables);
     free(b->labels);
     free(b->fixups);
+    sim_sharing_close(b);
     free(b);
     return e->program;
 }

@@ -110,6 +110,7 @@ typedef struct builder {
     uint32_t n_items;
     uint32_t loc, used_bytes;
     const statement *now;
+    struct sharing *sharing;
 } builder;
 
 /* parse.c */
@@ -145,6 +146,16 @@ void sim_add_variable(builder *b, const variable *v);
 uint64_t sim_address_of(builder *b, const variable *v);
 uint32_t sim_shared_base(builder *b, uint32_t address, char width);
 operand *sim_new_items(builder *b, uint32_t n);
+
+/* registers.c: before the text is decoded it is parsed once to see how long each register lives */
+void sim_survey_begin(builder *b);
+void sim_survey(builder *b, const statement *s, bool guarded);
+void sim_survey_label(builder *b);
+void sim_survey_scope(builder *b);
+void sim_survey_end(builder *b);
+bool sim_surveying(const builder *b);
+uint32_t sim_shared_place(const builder *b, uint32_t place); /* of a register whose place as declared this is */
+void sim_sharing_close(builder *b);
 
 /* decode.c */
 void sim_decode(builder *b, const statement *s, uint32_t guard, bool guard_not);

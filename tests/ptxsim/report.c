@@ -43,23 +43,32 @@ void sim_source_place(const program *p, const insn *in, char *to, size_t size)
         snprintf(to + n, size - (size_t)n, ", inlined at %s:%u", file_name(p->module, at->at_file), at->at_line);
 }
 
-static finding *same_place(const finding *f)
+static finding *same_place(const run *r, uint32_t line, char severity, const char *code)
 {
     for (uint32_t i = 0; i < n_findings; i++) {
-        finding *other = &findings[i];
-        if (other->line == f->line && other->severity == f->severity && strcmp(other->code, f->code) == 0 &&
-            strcmp(other->kernel, f->kernel) == 0)
-            return other;
+        finding *f = &findings[i];
+        if (f->line == line && f->severity == severity && strcmp(f->code, code) == 0 &&
+            strncmp(f->kernel, r->program->name, sizeof f->kernel - 1) == 0)
+            return f;
     }
     return NULL;
 }
 
-static void keep(const finding *f)
+static bool counted(const run *r, uint32_t line, char severity, const char *code)
 {
     pthread_mutex_lock(&lock);
-    finding *other = same_place(f);
-    if (other) {
-        other->count++;
+    finding *known = same_place(r, line, severity, code);
+    if (known) known->count++;
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+static void keep(const run *r, const finding *f)
+{
+    pthread_mutex_lock(&lock);
+    finding *known = same_place(r, f->line, f->severity, f->code);
+    if (known) {
+        known->count++;
     } else if (n_findings < MAX_FINDINGS) {
         if (n_findings % 64 == 0) findings = realloc(findings, (n_findings + 64) * sizeof *findings);
         findings[n_findings++] = *f;
@@ -67,8 +76,22 @@ static void keep(const finding *f)
     pthread_mutex_unlock(&lock);
 }
 
+static void fail_launch(const run *r, const finding *f)
+{
+    char error[1200];
+    if (__atomic_exchange_n(&r->launch->failed, 1, __ATOMIC_ACQ_REL)) return;
+    snprintf(error, sizeof error,
+             "ptxsim: %s in %s, PTX line %u (%s), CTA %u,%u,%u, warp %u, lane %d, seed %llu, launch %u: %s", f->code,
+             f->kernel, f->line, f->source, f->cta[0], f->cta[1], f->cta[2], f->warp, f->lane,
+             (unsigned long long)f->seed, f->launch, f->text);
+    pthread_mutex_lock(&lock);
+    snprintf(r->launch->error, sizeof r->launch->error, "%s", error);
+    pthread_mutex_unlock(&lock);
+}
+
 void sim_report(run *r, const insn *in, char severity, const char *code, int lane, const char *format, ...)
 {
+    if (severity != 'E' && counted(r, in ? in->line : 0, severity, code)) return; /* its text is the first one's */
     finding f = {.severity = severity, .lane = lane, .count = 1, .seed = sim_config.seed, .launch = r->launch->number};
     va_list values;
     va_start(values, format);
@@ -82,18 +105,8 @@ void sim_report(run *r, const insn *in, char severity, const char *code, int lan
     }
     if (r->cta) memcpy(f.cta, r->cta->id, sizeof f.cta);
     f.warp = r->warp ? r->warp->index : 0;
-    keep(&f);
-    if (severity != 'E') return;
-    if (!__atomic_exchange_n(&r->launch->failed, 1, __ATOMIC_ACQ_REL)) {
-        char error[1200];
-        snprintf(error, sizeof error,
-                 "ptxsim: %s in %s, PTX line %u (%s), CTA %u,%u,%u, warp %u, lane %d, seed %llu, launch %u: %s", f.code,
-                 f.kernel, f.line, f.source, f.cta[0], f.cta[1], f.cta[2], f.warp, f.lane, (unsigned long long)f.seed,
-                 f.launch, f.text);
-        pthread_mutex_lock(&lock);
-        snprintf(r->launch->error, sizeof r->launch->error, "%s", error);
-        pthread_mutex_unlock(&lock);
-    }
+    keep(r, &f);
+    if (severity == 'E') fail_launch(r, &f);
 }
 
 void sim_report_launch(const launch *l)
@@ -161,15 +174,26 @@ size_t sim_report_json(char *to, size_t size)
                                         "mmas",
                                         "barriers",
                                         "async_bytes",
-                                        "ctas"};
+                                        "ctas",
+                                        "tma_bytes",
+                                        "l2_read_bytes",
+                                        "l2_write_bytes",
+                                        "touched_bytes",
+                                        "data_waits"};
+    static const char *const states[] = {"ready", "gang", "barrier", "cluster", "mbarrier", "async"};
     char *text = NULL;
     size_t length = 0;
     FILE *file = open_memstream(&text, &length);
     pthread_mutex_lock(&lock);
     fprintf(file, "{\"launches\": %llu", (unsigned long long)launches);
     const uint64_t *values = (const void *)&totals;
-    for (size_t i = 0; i < sizeof totals / sizeof *values; i++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         fprintf(file, ", \"%s\": %llu", names[i], (unsigned long long)values[i]);
+    double waits = totals.data_waits ? (double)totals.data_waits : 1;
+    fprintf(file, ", \"stages_under_way\": %.3f, \"warps\": {", (double)totals.stages / waits);
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        fprintf(file, "%s\"%s\": %llu", i ? ", " : "", states[i], (unsigned long long)totals.samples[i]);
+    fputc('}', file);
     fputs(", \"findings\": [", file);
     for (uint32_t i = 0; i < n_findings; i++) {
         if (i) fputs(", ", file);

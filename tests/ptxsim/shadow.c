@@ -1,6 +1,7 @@
 #include "shadow.h"
 
 #include "exec.h"
+#include "history.h"
 #include "report.h"
 
 #include <stdlib.h>
@@ -21,13 +22,15 @@ static uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLO
 typedef struct thread_order {
     clock_set *seen; /* NULL: of nobody */
     uint32_t clock;
+    uint32_t fenced; /* of its own effects, those that its proxy fences cover; others learn of them by its releases */
 } thread_order;
 
 struct shadow {
     thread_order *threads;
-    uint32_t *written, *read, *updated; /* epoch per byte; updated: by atomics, which do not race with one another */
-    uint8_t *ever, *flying, *async;     /* a bit per byte: written at all; target of a copy under way; written by one */
-    uint8_t *sending;                   /* operations under way that have yet to read the byte */
+    histories histories;            /* where races are looked for */
+    uint8_t *ever, *flying, *async; /* a bit per byte: written at all; target of a copy under way; written by one */
+    uint8_t *sending;               /* operations under way that have yet to read the byte */
+    uint32_t n_sending;             /* of all bytes */
 };
 
 static clock_set *new_set(uint32_t n)
@@ -59,6 +62,15 @@ static void merge(clock_set *into, const clock_set *from)
         into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
 }
 
+static bool covers(const clock_set *set, const clock_set *other)
+{
+    uint32_t missing = 0;
+    if (!set) return false;
+    for (uint32_t i = 0; i < set->n; i++)
+        missing |= set->at[i] < other->at[i];
+    return !missing;
+}
+
 static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
 static uint32_t first_thread(const cta *c) { return c->rank * c->n_threads; }
 
@@ -72,7 +84,9 @@ static void release(clock_set *into, const cta *c, uint32_t thread, const clock_
     thread_order *t = &c->shadow->threads[thread];
     if (t->seen != *last) merge(into, t->seen);
     *last = t->seen;
-    into->at[first_thread(c) + thread] = t->clock;
+    uint32_t self = first_thread(c) + thread, *fenced = &into->at[threads_of(c) + self];
+    into->at[self] = t->clock;
+    if (*fenced < t->fenced) *fenced = t->fenced;
     tick(t);
 }
 
@@ -82,7 +96,12 @@ void sim_order_arrive(run *r, clock_set **order)
     const clock_set *last = NULL;
     if (!c->shadow) return;
     if (!*order) *order = new_set(2 * threads_of(c));
-    ACTIVE(r) release(*order, c, r->warp->index * LANES + i, &last);
+    ACTIVE(r)
+    {
+        const thread_order *t = &c->shadow->threads[r->warp->index * LANES + i];
+        if (t->seen && t->seen != last && covers(*order, t->seen)) last = t->seen;
+        release(*order, c, r->warp->index * LANES + i, &last);
+    }
 }
 
 void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
@@ -92,6 +111,7 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
     clock_set *last_before = NULL, *last_after = NULL;
     for (; lanes; lanes &= lanes - 1) {
         thread_order *t = &c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(lanes)];
+        if (covers(t->seen, order)) continue;
         if (!last_after || t->seen != last_before) { /* lanes that knew the same go on knowing the same */
             sim_order_drop(&last_after);
             last_after = new_set(order->n);
@@ -143,15 +163,11 @@ void sim_shadow_open(cta *c)
     s->threads = calloc(c->n_threads, sizeof *s->threads);
     for (uint32_t i = 0; i < c->n_threads; i++)
         s->threads[i].clock = 1;
-    s->ever = calloc(c->smem_bytes / 8 + 1, 1);
-    s->flying = calloc(c->smem_bytes / 8 + 1, 1);
+    s->ever = calloc(c->smem_bytes / 8 + 16, 1);
+    s->flying = calloc(c->smem_bytes / 8 + 16, 1);
     s->sending = calloc(c->smem_bytes + 1, 1);
-    s->async = calloc(c->smem_bytes / 8 + 1, 1);
-    if (sim_config.check_races) {
-        s->written = calloc(c->smem_bytes + 1, sizeof *s->written);
-        s->read = calloc(c->smem_bytes + 1, sizeof *s->read);
-        s->updated = calloc(c->smem_bytes + 1, sizeof *s->updated);
-    }
+    s->async = calloc(c->smem_bytes / 8 + 16, 1);
+    if (sim_config.check_races) sim_histories_open(&s->histories, c->smem_bytes);
     c->shadow = s;
 }
 
@@ -163,8 +179,8 @@ void sim_shadow_close(cta *c)
         sim_order_drop(&s->threads[i].seen);
     for (uint32_t i = 0; i < MAX_BARRIERS; i++)
         sim_order_drop(&c->barriers[i].order);
-    free(s->threads), free(s->written), free(s->read), free(s->updated), free(s->ever), free(s->flying),
-        free(s->sending), free(s->async), free(s);
+    sim_histories_close(&s->histories);
+    free(s->threads), free(s->ever), free(s->flying), free(s->sending), free(s->async), free(s);
     c->shadow = NULL;
 }
 
@@ -174,9 +190,10 @@ static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
     return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
 }
 
-static bool fenced(const thread_order *me, uint32_t epoch)
+static bool fenced(const thread_order *me, uint32_t self, uint32_t epoch)
 {
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
+    if (thread == self && clock <= me->fenced) return true;
     return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[me->seen->n / 2 + thread]);
 }
 
@@ -194,47 +211,51 @@ static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint3
     struct shadow *s = owner->shadow;
     uint32_t self = first_thread(r->cta) + r->warp->index * LANES + lane;
     const thread_order *me = &r->cta->shadow->threads[self - first_thread(r->cta)];
-    uint32_t mine = epoch_of(self, me->clock), last[3] = {0};
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        uint32_t then[3] = {s->written[i], s->updated[i], s->read[i]};
-        if (how == READ) then[2] = 0;
-        if (how == ATOMIC) then[1] = 0;
-        for (int k = 0; k < 3; k++) { /* neighbours often have the same history */
-            if (then[k] != last[k] && !before(me, self, then[k])) race(r, in, lane, i, then[k], how, k < 2);
-            last[k] = then[k];
-        }
-        if (how == READ) {
-            s->read[i] = mine;
-        } else if (how == ATOMIC) {
-            s->updated[i] = mine;
-        } else {
-            s->written[i] = mine;
-            s->read[i] = s->updated[i] = 0;
-        }
+    uint32_t mine = epoch_of(self, me->clock), end = offset + bytes, step;
+    history last = {0};
+    bool writes = how == WRITE || how == LANDING;
+    for (uint32_t i = offset; i < end; i += step) {
+        history *at = sim_history(&s->histories, i, end, &step), then = *at;
+        if (how == READ) then.read = 0;
+        if (how == ATOMIC) then.updated = 0;
+        /* neighbours often have the same history */
+        if (then.written != last.written && !before(me, self, then.written))
+            race(r, in, lane, i, then.written, how, true);
+        if (then.updated != last.updated && !before(me, self, then.updated))
+            race(r, in, lane, i, then.updated, how, true);
+        if (then.read != last.read && !before(me, self, then.read)) race(r, in, lane, i, then.read, how, false);
+        last = then;
+        if (how == READ)
+            at->read = mine;
+        else if (how == ATOMIC)
+            at->updated = mine;
+        else
+            *at = (history){.written = mine};
+        if (writes && step == 1 && i % 4 == 3 && i - offset >= 3) sim_history_join(&s->histories, i);
     }
 }
 
-static bool bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> i % 8 & 1; }
-
 static void check_content(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
 {
-    for (uint32_t i = 0; i < bytes; i++) {
-        bool flying = bit(s->flying, offset + i);
-        if (!flying && bit(s->ever, offset + i)) continue;
-        if (i < 32 && !(in->used_bytes >> i & 1)) continue;
-        if (flying)
+    for (uint32_t done = 0; done < bytes; done += LANES) {
+        uint32_t n = bytes - done < 32 ? bytes - done : 32, flying = sim_bits(s->flying, offset + done, n);
+        uint32_t bad = flying | (~sim_bits(s->ever, offset + done, n) & sim_low_bits(n));
+        if (done == 0) bad &= in->used_bytes;
+        if (!bad) continue;
+        uint32_t first = (uint32_t)__builtin_ctz(bad);
+        if (flying >> first & 1)
             sim_report(r, in, 'W', "in-flight", (int)lane, "reads shared byte %u, whose copy nobody has waited for",
-                       offset + i);
+                       offset + done + first);
         else if (sim_config.check_init)
             sim_report(r, in, 'N', "uninitialised", (int)lane, "reads shared byte %u, which nothing has written",
-                       offset + i);
+                       offset + done + first);
         return;
     }
 }
 
 static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *s, uint32_t offset, uint32_t bytes)
 {
-    for (uint32_t i = offset; i < offset + bytes; i++) {
+    for (uint32_t i = offset; s->n_sending && i < offset + bytes; i++) {
         if (!s->sending[i]) continue;
         sim_report(r, in, 'W', "in-flight", (int)lane, "writes shared byte %u, which a copy under way has yet to read",
                    i);
@@ -245,18 +266,15 @@ static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *
 void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
 {
     struct shadow *s = owner->shadow;
-    if (s->written) check_order(r, in, lane, owner, offset, bytes, how);
+    if (sim_config.check_races) check_order(r, in, lane, owner, offset, bytes, how);
     if (how == READ || how == ATOMIC) check_content(r, in, lane, s, offset, bytes);
     if (how == READ) return;
     check_sending(r, in, lane, s, offset, bytes);
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        uint8_t mask = (uint8_t)(1u << i % 8);
-        s->ever[i / 8] |= mask;
-        if (how != ATOMIC) s->async[i / 8] &= (uint8_t)~mask;
-        if (how == LANDING)
-            s->flying[i / 8] |= mask;
-        else
-            s->flying[i / 8] &= (uint8_t)~mask;
+    for (uint32_t i = offset, end = offset + bytes; i < end; i += 32) {
+        uint32_t n = end - i < 32 ? end - i : 32;
+        sim_put_bits(s->ever, i, n, true);
+        if (how != ATOMIC) sim_put_bits(s->async, i, n, false);
+        sim_put_bits(s->flying, i, n, how == LANDING);
     }
 }
 
@@ -287,24 +305,30 @@ void sim_shadow_landed(cta *owner, uint32_t offset, uint32_t bytes, uint32_t epo
 {
     struct shadow *s = owner->shadow;
     if (!s) return;
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        s->flying[i / 8] &= (uint8_t)~(1u << i % 8);
-        s->async[i / 8] |= (uint8_t)(1u << i % 8);
-        if (s->written) s->written[i] = epoch;
+    for (uint32_t i = offset, end = offset + bytes; i < end; i += 32) {
+        uint32_t n = end - i < 32 ? end - i : 32;
+        sim_put_bits(s->flying, i, n, false);
+        sim_put_bits(s->async, i, n, true);
     }
+    for (uint32_t i = offset, end = offset + bytes, step; sim_config.check_races && i < end; i += step)
+        sim_history(&s->histories, i, end, &step)->written = epoch;
 }
 
 /* Written by the generic proxy without a fence for the asynchronous one since, as far as the thread knows. */
 void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
                        const char *what)
 {
-    const struct shadow *s = owner->shadow;
-    if (!s || !s->written) return;
-    const thread_order *me = &r->cta->shadow->threads[r->warp->index * LANES + lane];
-    for (uint32_t i = offset; i < offset + bytes; i++) {
-        if (bit(s->async, i) || fenced(me, s->written[i])) continue;
+    struct shadow *s = owner->shadow;
+    if (!s || !sim_config.check_races) return;
+    uint32_t thread = r->warp->index * LANES + lane, self = first_thread(r->cta) + thread;
+    const thread_order *me = &r->cta->shadow->threads[thread];
+    for (uint32_t i = offset, end = offset + bytes, step; i < end; i += step) {
+        const history *at = sim_history(&s->histories, i, end, &step);
+        uint32_t generic = ~sim_bits(s->async, i, step) & sim_low_bits(step);
+        if (!generic || fenced(me, self, at->written)) continue;
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
-                   "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what, i);
+                   "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what,
+                   i + (uint32_t)__builtin_ctz(generic));
         return;
     }
 }
@@ -318,30 +342,39 @@ void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint3
     sim_shadow_fenced(r, in, lane, owner, offset, bytes, "the data at");
     for (uint32_t i = offset; i < offset + bytes; i++)
         s->sending[i]++;
+    s->n_sending += bytes;
 }
 
 void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
 {
     struct shadow *s = owner->shadow;
-    for (uint32_t i = offset; s && i < offset + bytes; i++)
+    if (!s) return;
+    for (uint32_t i = offset; i < offset + bytes; i++)
         s->sending[i]--;
+    s->n_sending -= bytes;
 }
 
 void sim_order_fence(run *r)
 {
     const cta *c = r->cta;
     if (!c->shadow) return;
+    clock_set *before = NULL, *after = NULL;
+    uint32_t half = threads_of(c);
     ACTIVE(r)
     {
-        uint32_t thread = r->warp->index * LANES + i, half = threads_of(c);
-        thread_order *t = &c->shadow->threads[thread];
-        clock_set *set = new_set(2 * half);
-        merge(set, t->seen);
-        for (uint32_t k = 0; k < half; k++)
-            if (set->at[half + k] < set->at[k]) set->at[half + k] = set->at[k];
-        set->at[half + first_thread(c) + thread] = t->clock;
+        thread_order *t = &c->shadow->threads[r->warp->index * LANES + i];
+        t->fenced = t->clock;
         tick(t);
-        adopt(t, set);
-        sim_order_drop(&set);
+        if (!t->seen) continue;
+        if (!after || t->seen != before) { /* lanes that knew the same have the same covered */
+            sim_order_drop(&after);
+            before = t->seen;
+            after = new_set(before->n);
+            merge(after, before);
+            for (uint32_t k = 0; k < half; k++)
+                after->at[half + k] = after->at[half + k] > after->at[k] ? after->at[half + k] : after->at[k];
+        }
+        adopt(t, after);
     }
+    sim_order_drop(&after);
 }

@@ -2,10 +2,12 @@
  * adversarial and every step checked. It stands behind the CUDA driver API (driver.c).
  *
  *   lex.c parse.c        PTX text -> statements, registers, labels, variables of one kernel (ptx.h)
+ *   registers.c          registers that can share a place
  *   decode*.c flow.c     statements -> insn: a function, operands resolved to offsets, rejoin points of branches
  *   exec_*.c             those functions; one executes one instruction for the 32 lanes of a warp under a mask
  *   machine.c fragment.c launches, CTAs, the schedule that a seed draws, divergence and rejoining, deadlocks
  *   memory.c shadow.c    address spaces with bounds; what was written, by whom, ordered by what
+ *   traffic.c            what L2 sees of global memory
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
  *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
  *   report.c             findings with their place: kernel, PTX line, source line, CTA, warp, lane
@@ -218,10 +220,21 @@ typedef struct dims {
     uint32_t x, y, z;
 } dims;
 
+#define MOST_STATES 8 /* of a warp: wait_reason and more to come */
+
 typedef struct stats {
     uint64_t warp_insns, lane_insns, global_loads, global_load_bytes, global_stores, global_store_bytes, mmas, barriers;
-    uint64_t async_bytes, ctas;
+    uint64_t async_bytes, ctas, tma_bytes, l2_read_bytes, l2_write_bytes, touched_bytes;
+    uint64_t data_waits, stages;   /* instructions that wait for copies; the sum of copies under way then */
+    uint64_t samples[MOST_STATES]; /* what warps were doing at regular times: ready, or a wait_reason */
 } stats;
+
+/* The last request to L2: sectors that a warp's instruction has asked for. */
+#define SECTORS_KEPT 64
+typedef struct sectors {
+    uint64_t since, newest, highest, kept[SECTORS_KEPT];
+    uint32_t n;
+} sectors;
 
 struct launch {
     const program *program;
@@ -231,6 +244,7 @@ struct launch {
     const void *mma;              /* of the device's tensor cores */
     const struct extent *extents; /* live memory, sorted */
     uint32_t n_extents;
+    uint64_t *first_bits, *touched, n_touched; /* traffic.c: by extent; a bit for each sector */
     uint64_t seed;
     uint32_t number;       /* since the seed was set */
     uint64_t next_cluster; /* atomic */
@@ -251,8 +265,10 @@ struct run {
     uint32_t mask; /* lanes that execute */
     int lane;      /* of an error, -1: the warp's */
     uint64_t random;
-    uint64_t lo, hi; /* the extent used last */
-    uint64_t idle_steps;
+    uint64_t lo, hi, first_bit; /* the extent used last */
+    sectors sectors;
+    bool uncounted; /* a copy of what L2 was asked for already */
+    uint64_t idle_steps, turns;
     stats stats;
 };
 

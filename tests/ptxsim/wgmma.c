@@ -71,14 +71,18 @@ static bool each_piece(run *r, const insn *in, const matrix *m, uint32_t from, u
     return true;
 }
 
+/* Sixteen bytes at a time, along k or, transposed, along the rows. */
 static void fetch_matrix(const cta *c, const matrix *m, uint32_t from, uint32_t rows, uint32_t *out)
 {
-    uint32_t size = size_of(m->format);
-    for (uint32_t row = 0; row < rows; row++) {
-        for (uint32_t k = 0; k < m->k; k++) {
-            uint32_t code = 0;
-            memcpy(&code, c->smem + place_of(m, from + row, k), size);
-            out[row * m->k + k] = code;
+    uint32_t size = size_of(m->format), step = 16 / size, next = m->transposed ? m->k : 1;
+    for (uint32_t row = 0; row < rows; row += m->transposed ? step : 1) {
+        for (uint32_t k = 0; k < m->k; k += m->transposed ? 1 : step) {
+            const uint8_t *piece = c->smem + place_of(m, from + row, k);
+            for (uint32_t i = 0; i < step; i++) {
+                uint32_t code = 0;
+                memcpy(&code, piece + i * size, size);
+                out[row * m->k + k + i * next] = code;
+            }
         }
     }
 }
@@ -106,9 +110,12 @@ static void rearrange(const warp *w, const insn *in, uint32_t *values, uint32_t 
 {
     uint32_t n = in->columns, wide = in->type == NUM_F32;
     for (uint32_t lane = 0; lane < LANES; lane++) {
+        num_position first[4]; /* of eight columns; the next eight are alike */
+        for (int i = 0; i < 4; i++)
+            first[i] = num_wgmma_d_position((int)(w->index % 4 * LANES + lane), i);
         for (uint32_t i = 0; i < n / 2; i++) {
-            num_position at = num_wgmma_d_position((int)(w->index % 4 * LANES + lane), (int)i);
-            uint32_t *row = &rows[((uint32_t)at.row - first_row(w)) * n + (uint32_t)at.col];
+            num_position at = first[i % 4];
+            uint32_t *row = &rows[((uint32_t)at.row - first_row(w)) * n + (uint32_t)at.col + 8 * (i / 4)];
             uint32_t *word = &values[(wide ? i : i / 2) * LANES + lane], shift = wide ? 0 : 16 * (i % 2);
             if (to_rows)
                 *row = wide ? *word : *word >> shift & 0xffff;

@@ -1,0 +1,14 @@
+/* Bytes as L2 sees them. */
+#ifndef PTXSIM_TRAFFIC_H
+#define PTXSIM_TRAFFIC_H
+
+#include "memory.h"
+
+void sim_traffic_open(launch *l);
+void sim_traffic_close(launch *l); /* fills stats.touched_bytes */
+
+/* An access inside the extent that r->lo, r->hi and r->first_bit are of. */
+void sim_traffic(run *r, uint64_t address, uint32_t bytes, access how);
+void sim_traffic_anew(run *r); /* what follows is of another request */
+
+#endif
