@@ -1,4 +1,4 @@
-"""The simulator's own Hopper GEMM, the rehearsal of the product's: right and clean, seed by seed."""
+"""The Hopper GEMM of the simulator's own, a rehearsal of the product's: right and clean."""
 
 import re
 

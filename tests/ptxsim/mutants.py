@@ -1,0 +1,425 @@
+"""Kernels with one thing spoiled: the simulated GPU must notice.
+
+Mutants are made mechanically of PTX, one instruction changed. One is noticed when a launch fails,
+anything of severity E or W is found, or a result is wrong, for any of a few seeds. Places that no
+launch reaches (a trap there goes unnoticed) do not count. What nothing notices survives: EQUIVALENT
+says of each survivor why it is no error.
+"""
+
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import build, gpu
+
+GUARD = r"(?:@!?%\w+\s+)?"
+ADDRESS = r"\[([^\],]+)\]"
+ANYWHERE = r"\[[^\]]+\]"
+
+
+def instruction(name):
+    """The whole of one, its guard and semicolon too."""
+    return rf"{GUARD}\b{name}[^;]*;"
+
+
+def shifted(pattern, by):
+    """What adds `by` to the 32-bit operand that the pattern's group is."""
+
+    def becomes(m):
+        begin, end = (place - m.start() for place in m.span(1))
+        if m[1].isdigit():
+            return f"{m[0][:begin]}{int(m[1]) + by}{m[0][end:]}"
+        sum_ = f".reg .b32 mutant; add.s32 mutant, {m[1]}, {by};"
+        return f"{{ {sum_} {m[0][:begin]}mutant{m[0][end:]} }}"
+
+    return GUARD + pattern, becomes
+
+
+def moved(pattern, by):
+    """What adds `by` to the address that the pattern's group is."""
+
+    def becomes(m):
+        begin, end = (place - m.start() for place in m.span(1))
+        register, _, more = m[1].partition("+")
+        return f"{m[0][:begin]}{register}+{int(more or 0) + by}{m[0][end:]}"
+
+    return pattern, becomes
+
+
+def flipped(m):
+    return f"{{ .reg .b32 mutant; xor.b32 mutant, {m[3]}, 1; mbarrier.{m[1]}, [{m[2]}], mutant; }}"
+
+
+def another_swizzle(m):
+    """Of the descriptor in m[2]: 128 bytes becomes none, 64 becomes 32, none 128."""
+    constant = "0x4000000000000000"
+    return f"{{ .reg .b64 mutant; xor.b64 mutant, {m[2]}, {constant}; {m[1]}mutant{m[3]} }}"
+
+
+def further(m):
+    """A descriptor 32 bytes on: the next columns of K, or the next row."""
+    return f"{{ .reg .b64 mutant; add.s64 mutant, {m[2]}, 2; {m[1]}mutant{m[3]} }}"
+
+
+WAIT = r"mbarrier\.(try_wait\S* \S+), \[([^\]]+)\], (%\w+)(?=;)"
+PRODUCT_A = r"(wgmma\.mma_async\S*\s*\{[^}]*\}, )(%rd\d+)(, %rd\d+, [^;]*;)"
+PRODUCT_B = r"(wgmma\.mma_async\S*\s*\{[^}]*\}, (?:%rd\d+|\{[^}]*\}), )(%rd\d+)(, [^;]*;)"
+COPY = r"cp\.async\.bulk\S*shared::cluster\.global\S*\s*"
+# name: (a pattern in one line, what it becomes) or those of two lines, the second the next one
+# behind the first that matches.
+MUTATIONS = {
+    # barriers
+    "no barrier": (instruction(r"bar\.sync"), ""),
+    "no warp barrier": (instruction(r"bar\.warp\.sync"), ""),
+    "no cluster barrier": (
+        instruction(r"barrier\.cluster\.arrive"), "", instruction(r"barrier\.cluster\.wait"), "",
+    ),
+    "no wait at the cluster barrier": (instruction(r"barrier\.cluster\.wait"), ""),
+    "a warp more at the barrier": shifted(r"bar\.sync\s+[^,;]+,\s*(\d+);", 32),
+    # mbarriers
+    "an arrival more": shifted(rf"mbarrier\.init\S* {ANYWHERE}, ([%\w]+);", 1),
+    "an arrival less": shifted(rf"mbarrier\.init\S* {ANYWHERE}, ([%\w]+);", -1),
+    "bytes more": shifted(rf"mbarrier\.arrive\.expect_tx\S* \S+ {ANYWHERE}, ([%\w]+);", 16),
+    "bytes less": shifted(rf"mbarrier\.arrive\.expect_tx\S* \S+ {ANYWHERE}, ([%\w]+);", -16),
+    "no arrival": (instruction(r"mbarrier\.arrive"), ""),
+    "arrives twice": (rf"({GUARD}mbarrier\.arrive[^;]*;)", r"\1 \1"),
+    "arrives relaxed": (r"(mbarrier\.arrive\S*)\.release", r"\1.relaxed"),
+    "arrives at the next barrier": moved(rf"mbarrier\.arrive\S* _, {ADDRESS}", 8),
+    "no wait at the mbarrier": (
+        r"mbarrier\.try_wait\S* (\S+), \[[^\]]+\], [^;]+;", r"setp.eq.u32 \1, 0, 0;",
+    ),
+    "the other phase": (WAIT + ";", flipped),
+    "waits at the next barrier": moved(rf"mbarrier\.try_wait\S* \S+, {ADDRESS}", 8),
+    "no mbarrier initialised": (instruction(r"mbarrier\.init"), ""),
+    # fences
+    "no fence of the initialisation": (instruction(r"fence\.mbarrier_init"), ""),
+    "no proxy fence": (instruction(r"fence\.proxy\.async"), ""),
+    "no wgmma fence": (instruction(r"wgmma\.fence"), ""),
+    # asynchronous operations
+    "no wait": (instruction(r"cp\.async\.wait_group"), ""),
+    "a group more under way": shifted(r"cp\.async\.wait_group\s+(\d+);", 1),
+    "no commit": (instruction(r"cp\.async\.commit_group"), ""),
+    "no wait for stores": (instruction(r"cp\.async\.bulk\.wait_group"), ""),
+    "no commit of stores": (instruction(r"cp\.async\.bulk\.commit_group"), ""),
+    "no wait for products": (instruction(r"wgmma\.wait_group"), ""),
+    "a group of products more under way": shifted(r"wgmma\.wait_group\S*\s+(\d+);", 1),
+    "no commit of products": (instruction(r"wgmma\.commit_group"), ""),
+    "a tile to another slot": moved(COPY + ADDRESS, 1024),
+    "a tile signals the next barrier": moved(COPY + rf"[^;]*, {ADDRESS}(?=[;,])", 8),
+    "other rows of a tile": (
+        r"(cp\.async\.bulk\.tensor[^;{]*\{%\w+, )(%\w+)(\}[^;]*;)",
+        r"{ .reg .b32 mutant; add.s32 mutant, \2, 8; \1mutant\3 }",
+    ),
+    "a peer less": (
+        r"(cp\.async\.bulk\S*multicast[^;]*, )(%rs\d+|%h\d+);",
+        r"{ .reg .b16 mutant; and.b16 mutant, \2, 5; \1mutant; }",
+    ),
+    "oneself for a peer": (r"mapa\S*\s+(%\w+), (%\w+), [^;]+;", r"mov.u32 \1, \2;"),
+    # addresses and layouts
+    "another swizzle of A": (PRODUCT_A, another_swizzle),
+    "another swizzle of B": (PRODUCT_B, another_swizzle),
+    "other columns of A": (PRODUCT_A, further),
+    "other columns of B": (PRODUCT_B, further),
+    "stmatrix elsewhere": moved(rf"stmatrix\S*\s+{ADDRESS}", 16),
+    # registers
+    "registers kept": (r"setmaxnreg\.dec\S*\s+\d+;", ""),
+}  # fmt: skip
+
+# By target, then by the mutation and the spoiled line of the source with the one after it: line
+# numbers move.
+EQUIVALENT = {
+    "gemv": {
+        "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
+            "the vector is staged once, and nobody has read before"
+        ),
+    },
+    "route_sigmoid": {
+        "no wait, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+            "behind the last step only empty groups are left"
+        ),
+        "no barrier, sm80_route.cu: __syncthreads(); }": (
+            "K is split: the sums go to global memory"
+        ),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Line `number` of the PTX of `kernel` (and, where there is one, a later line) changed."""
+
+    name: str
+    kernel: str
+    changes: tuple  # (number, what the line becomes)
+
+    def of(self, text):
+        lines = text.split("\n")
+        for number, line in self.changes:
+            lines[number - 1] = line
+        return "\n".join(lines)
+
+    def probe(self, text):
+        """A trap behind the line that is to be changed."""
+        number = self.changes[0][0]
+        line = text.split("\n")[number - 1]
+        return Mutant("trap", self.kernel, ((number, line + " trap;"),)).of(text)
+
+    def source(self, text):
+        return source_of(text, self.changes[0][0])
+
+
+def places(text, kernel, mutations=None):
+    """A Mutant for every place in a kernel where a mutation applies."""
+    begin = text.index(f".entry {kernel}(")
+    end = text.find(".visible .entry", begin)
+    first = text[:begin].count("\n") + 1
+    lines = text[begin : end if end > 0 else None].split("\n")
+    for at, line in enumerate(lines):
+        for name, (pattern, becomes, *then) in (mutations or MUTATIONS).items():
+            if not re.search(pattern, line):
+                continue
+            changes = [(first + at, re.sub(pattern, becomes, line))]
+            if then:
+                behind = range(at + 1, len(lines))
+                next_at = next((i for i in behind if re.search(then[0], lines[i])), None)
+                if next_at is None:
+                    continue
+                changes.append((first + next_at, re.sub(then[0], then[1], lines[next_at])))
+            yield Mutant(name, kernel, tuple(changes))
+
+
+def source_of(text, number):
+    """The line of a .cu file (with the next one) that a PTX line comes of: where the innermost
+    function of that file stands, however much is inlined there."""
+    files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
+    chain = []
+    for line in reversed(text.split("\n")[: number - 1]):
+        if line.strip().startswith(".loc"):
+            chain.append(line)
+        elif chain and not line.strip().startswith("//"):
+            break
+    for location in chain:  # the innermost first
+        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location):
+            source = Path(files[file])
+            if source.suffix == ".cu":
+                here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
+                return f"{source.name}: {here.strip()} {after.strip()}"
+    raise ValueError(f"line {number}, {chain}: not of a kernel file")
+
+
+# ---------------------------------------------------------------------------------------------
+# Who runs them
+# ---------------------------------------------------------------------------------------------
+
+
+def in_a_child(work, seconds=120):
+    """What work() says, in a process of its own: a mutant may do anything."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(seconds)
+        try:
+            said = "said " + work()
+        except BaseException as error:
+            said = f"failed {type(error).__name__}: {error}"
+        os.write(write, said.encode()[:60_000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    kind, _, what = said.partition(" ")
+    if kind != "said":
+        raise RuntimeError(what or "the simulator crashed, or took too long")
+    return what
+
+
+def said_of(report, error=None):
+    """What makes a mutant noticed, "" if nothing does."""
+    codes = sorted({f["code"] for f in report["findings"] if f["severity"] in "EW"})
+    return " ".join(codes) or (type(error).__name__ if error else "")
+
+
+class OwnKernels:
+    """The kernels of ptxsim/kernels/NAME.cu, launched by the cases of ptxsim/NAME.py."""
+
+    def __init__(self, name):
+        self.cases = importlib.import_module(f"{__package__}.{name}").CASES
+        arch = importlib.import_module(f"{__package__}.{name}").ARCH
+        self.text = build.own_kernel(name, arch).read_text()
+        self.kernels = sorted({case.kernel for case in self.cases.values()})
+        gpu.configure(cc={"sm80": "8.0", "sm90": "9.0", "sm100": "10.0"}[arch], sms=8)
+
+    def text_of(self, kernel):
+        return self.text
+
+    def noticed(self, kernel, text, seeds, spoil=""):
+        return in_a_child(lambda: self.try_it(kernel, text, seeds, spoil))
+
+    def try_it(self, kernel, text, seeds, spoil):
+        module = gpu.Module(text)
+        module.kernel(kernel)  # what is no PTX is no mutant
+        mine = [case for case in self.cases.values() if case.kernel == kernel and case.exact]
+        for seed in range(seeds):
+            for case in mine:
+                gpu.clear()
+                gpu.seed(seed)
+                try:
+                    case.check(case.run(module, **({"spoil": spoil} if spoil else {})))
+                except (gpu.SimError, AssertionError) as error:
+                    return said_of(gpu.report(), error)
+                if said_of(gpu.report()):
+                    return said_of(gpu.report())
+        return ""
+
+    def spoilt(self, seeds):
+        """(what the host does wrong, kernel, what notices it)"""
+        for kernel in self.kernels:
+            case = next(case for case in self.cases.values() if case.kernel == kernel)
+            for spoil in getattr(case, "SPOILS", ()):
+                yield spoil, kernel, self.noticed(kernel, self.text, seeds, spoil)
+
+    def close(self):
+        pass
+
+
+WORKER = """
+import json, os, sys
+import torch
+torch.set_num_threads(1)  # a pool of threads does not survive a fork
+from ptxsim import fake_cuda, mutants
+from cuda_calls import Call
+
+call = Call(sys.argv[1], size="deep")
+
+
+def noticed(path, seeds):
+    os.environ["NVFP4KERN_PTX_DIR"] = path  # an image is loaded once a process
+    for seed in range(seeds):
+        fake_cuda.library.ptxsim_seed(seed)
+        try:
+            call.fill(seed).run()
+            call.check(seed)
+        except Exception as error:
+            return mutants.said_of(fake_cuda.report(), error)
+        if mutants.said_of(fake_cuda.report()):
+            return mutants.said_of(fake_cuda.report())
+    return ""
+
+
+print(json.dumps(call.explain()["kernel"]), flush=True)
+for line in sys.stdin:
+    path, seeds = json.loads(line)
+    print(json.dumps(mutants.in_a_child(lambda: noticed(path, seeds))), flush=True)
+"""
+
+
+class PackageKernel:
+    """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
+
+    def __init__(self, call, backend):
+        self.folder = tempfile.TemporaryDirectory()
+        self.originals = build.kernels()
+        tests = str(Path(__file__).parents[1])
+        path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
+        cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, call],
+            env=os.environ
+            | build.environment(cc=cc, sms=1, spin_limit=1_000_000)
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.kernels = [json.loads(self.process.stdout.readline())]
+        for path in self.originals.glob("*.ptx"):
+            Path(self.folder.name, path.name).symlink_to(path)
+            if f".entry {self.kernels[0]}(" in path.read_text():
+                self.image = path.name
+
+    def text_of(self, kernel):
+        return (self.originals / self.image).read_text()
+
+    def noticed(self, kernel, text, seeds):
+        image = Path(self.folder.name, self.image)
+        image.unlink()
+        image.write_text(text)
+        self.process.stdin.write(json.dumps([self.folder.name, seeds]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def spoilt(self, seeds):
+        return ()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+TARGETS = {
+    "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
+    "gemm": lambda: PackageKernel("gemm", "sm80"),
+    "gemv": lambda: PackageKernel("gemv", "sm80"),
+    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
+    "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
+    "sm90_gemv": lambda: PackageKernel("gemv", "sm90"),
+}
+
+
+# ---------------------------------------------------------------------------------------------
+# A campaign
+# ---------------------------------------------------------------------------------------------
+
+
+def drawn(mutants, seed):
+    """All of them, in the order of a seed that takes from every kind in turn."""
+    kinds, order = defaultdict(list), random.Random(seed)
+    for mutant in mutants:
+        kinds[mutant.name].append(mutant)
+    for kind in kinds.values():
+        order.shuffle(kind)
+    names = sorted(kinds)
+    order.shuffle(names)
+    while names:
+        for name in names:
+            yield kinds[name].pop()
+        names = [name for name in names if kinds[name]]
+
+
+def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: None):
+    """{"caught": .., "survivors": [..], "unreached": ..}: `sample` mutants that launches reach."""
+    target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
+    try:
+        texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
+        for kernel, text in texts.items():
+            said = target.noticed(kernel, text, 1)
+            assert said == "", f"{kernel} as it is: {said}"
+        made = [m for kernel, text in texts.items() for m in places(text, kernel, mutations)]
+        for mutant in drawn(made, seed):
+            if caught + len(survivors) == sample:
+                break
+            text = texts[mutant.kernel]
+            if not target.noticed(mutant.kernel, mutant.probe(text), 1):
+                unreached += 1
+                continue
+            said = target.noticed(mutant.kernel, mutant.of(text), seeds)
+            where = f"{mutant.name}, {mutant.source(text)}"
+            tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.changes[0][0]}, {where}")
+            caught += bool(said)
+            if not said:
+                survivors.append(where)
+    finally:
+        target.close()
+    return {"caught": caught, "survivors": survivors, "unreached": unreached}
