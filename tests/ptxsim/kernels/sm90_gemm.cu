@@ -13,8 +13,8 @@
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
  *   full[STAGES]      load -> decode, consumers   1 arrival + the step's bytes           wait 0
- *   empty[STAGES]     decode, consumers -> load   a warp each: 4 (DECODER) of this CTA,  wait 1
- *                                                 8 x MULTICAST of all that share X
+ *   empty[STAGES]     consumers -> load           8 x MULTICAST, a warp each of all      wait 1
+ *                                                 that share X; they come after decode
  *   w_full[DECODED]   decode -> consumers         128                                    wait 0
  *   w_empty[DECODED]  consumers -> decode         8, a warp each                         wait 1
  *   part_full         peer's consumers -> ours    1 arrival + the bytes of the sums      wait 0
@@ -53,32 +53,6 @@ typedef struct place {
     int begin, end; /* steps */
 } place;
 
-/* A slot of a ring and the parity of its phase. */
-typedef struct ring {
-    int slot;
-    uint32_t phase;
-} ring;
-
-template <int DEPTH> __device__ inline void advance(ring &r)
-{
-    if (++r.slot < DEPTH) return;
-    r.slot = 0;
-    r.phase ^= 1;
-}
-
-__device__ inline void wait(const uint64_t &barrier, uint32_t parity)
-{
-    while (!mbarrier_try_wait(shared_address(&barrier), parity)) {
-    }
-}
-
-/* Where peers arrive. */
-__device__ inline void wait_for_cluster(const uint64_t &barrier, uint32_t parity)
-{
-    while (!mbarrier_try_wait_cluster(shared_address(&barrier), parity)) {
-    }
-}
-
 template <class C> __device__ inline place place_of(const problem &p)
 {
     const int rank = (int)cluster_ctarank(), size = C::MULTICAST * C::SPLIT;
@@ -109,14 +83,16 @@ template <class C> __device__ inline void init_barriers(storage &s)
 {
     for (int i = 0; i < STAGES; i++) {
         mbarrier_init<1>(shared_address(&s.full[i]));
-        mbarrier_init<4 * C::DECODER + 8 * C::MULTICAST>(shared_address(&s.empty[i]));
+        mbarrier_init<8 * C::MULTICAST>(shared_address(&s.empty[i]));
     }
-    for (int i = 0; i < DECODED; i++) {
+    for (int i = 0; C::DECODER && i < DECODED; i++) {
         mbarrier_init<WARPGROUP>(shared_address(&s.w_full[i]));
         mbarrier_init<8>(shared_address(&s.w_empty[i]));
     }
-    mbarrier_init<1>(shared_address(&s.part_full));
-    mbarrier_init<4>(shared_address(&s.part_empty));
+    if (C::SPLIT == 2) {
+        mbarrier_init<1>(shared_address(&s.part_full));
+        mbarrier_init<4>(shared_address(&s.part_empty));
+    }
     fence_mbarrier_init();
 }
 
@@ -177,8 +153,6 @@ template <class C> __device__ inline void decode(storage &s, const place &w)
                           shared_address(s.w[to.slot]), row);
             fence_proxy_async(); /* wgmma reads it */
             mbarrier_arrive(shared_address(&s.w_full[to.slot]));
-            __syncwarp(); /* all have read */
-            if (row % 32 == 0) mbarrier_arrive(shared_address(&s.empty[from.slot]));
             advance<STAGES>(from);
             advance<DECODED>(to);
         }
@@ -348,7 +322,7 @@ __device__ inline void run(const tensor_map &codes, const tensor_map &x, const t
     if (warpgroup == 0) {
         setmaxnreg_dec<C::LOAD_REGISTERS>();
         if (threadIdx.x == 0) load<C>(s, codes, x, p, w);
-    } else if (consumer < 0) {
+    } else if (C::DECODER && consumer < 0) {
         setmaxnreg_dec<C::DECODE_REGISTERS>();
         decode<C>(s, w);
     } else {

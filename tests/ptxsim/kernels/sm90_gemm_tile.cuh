@@ -1,4 +1,4 @@
-/* Tiles of sm90_gemm.cu: their sizes, where their bytes lie, and what becomes of codes and scales. */
+/* Tiles of sm90_gemm.cu: their sizes, rings of them, where their bytes lie, and what becomes of codes and scales. */
 #ifndef NK_SM90_GEMM_TILE_CUH
 #define NK_SM90_GEMM_TILE_CUH
 
@@ -39,6 +39,32 @@ template <int SPAN_, int MULTICAST_, int SPLIT_, bool DECODER_, bool BF16_> stru
     static_assert(MULTICAST <= 4 && TILE_N % (8 * MULTICAST) == 0, "a part of a panel is whole rows of the pattern");
     static_assert(SPLIT == 1 || SPLIT == 2, "a warpgroup sends its sums to one peer or gets them of it");
 };
+
+/* A slot of a ring and the parity of its phase. */
+typedef struct ring {
+    int slot;
+    uint32_t phase;
+} ring;
+
+template <int DEPTH> __device__ inline void advance(ring &r)
+{
+    if (++r.slot < DEPTH) return;
+    r.slot = 0;
+    r.phase ^= 1;
+}
+
+__device__ inline void wait(const uint64_t &barrier, uint32_t parity)
+{
+    while (!mbarrier_try_wait(shared_address(&barrier), parity)) {
+    }
+}
+
+/* Where peers arrive. */
+__device__ inline void wait_for_cluster(const uint64_t &barrier, uint32_t parity)
+{
+    while (!mbarrier_try_wait_cluster(shared_address(&barrier), parity)) {
+    }
+}
 
 /* Where byte `byte` of row `row` of a tile of `rows` rows lies. */
 template <class C> __device__ inline uint32_t swizzled(uint32_t tile, int rows, int row, int byte)
