@@ -20,119 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import build, gpu
+from .mutations import ASYNC, SYNC, TCGEN05, WGMMA
 
-GUARD = r"(?:@!?%\w+\s+)?"
-ADDRESS = r"\[([^\],]+)\]"
-ANYWHERE = r"\[[^\]]+\]"
-
-
-def instruction(name):
-    """The whole of one, its guard and semicolon too."""
-    return rf"{GUARD}\b{name}[^;]*;"
-
-
-def shifted(pattern, by):
-    """What adds `by` to the 32-bit operand that the pattern's group is."""
-
-    def becomes(m):
-        begin, end = (place - m.start() for place in m.span(1))
-        if m[1].isdigit():
-            return f"{m[0][:begin]}{int(m[1]) + by}{m[0][end:]}"
-        sum_ = f".reg .b32 mutant; add.s32 mutant, {m[1]}, {by};"
-        return f"{{ {sum_} {m[0][:begin]}mutant{m[0][end:]} }}"
-
-    return GUARD + pattern, becomes
-
-
-def moved(pattern, by):
-    """What adds `by` to the address that the pattern's group is."""
-
-    def becomes(m):
-        begin, end = (place - m.start() for place in m.span(1))
-        register, _, more = m[1].partition("+")
-        return f"{m[0][:begin]}{register}+{int(more or 0) + by}{m[0][end:]}"
-
-    return pattern, becomes
-
-
-def flipped(m):
-    return f"{{ .reg .b32 mutant; xor.b32 mutant, {m[3]}, 1; mbarrier.{m[1]}, [{m[2]}], mutant; }}"
-
-
-def another_swizzle(m):
-    """Of the descriptor in m[2]: 128 bytes becomes none, 64 becomes 32, none 128."""
-    constant = "0x4000000000000000"
-    return f"{{ .reg .b64 mutant; xor.b64 mutant, {m[2]}, {constant}; {m[1]}mutant{m[3]} }}"
-
-
-def further(m):
-    """A descriptor 32 bytes on: the next columns of K, or the next row."""
-    return f"{{ .reg .b64 mutant; add.s64 mutant, {m[2]}, 2; {m[1]}mutant{m[3]} }}"
-
-
-WAIT = r"mbarrier\.(try_wait\S* \S+), \[([^\]]+)\], (%\w+)(?=;)"
-PRODUCT_A = r"(wgmma\.mma_async\S*\s*\{[^}]*\}, )(%rd\d+)(, %rd\d+, [^;]*;)"
-PRODUCT_B = r"(wgmma\.mma_async\S*\s*\{[^}]*\}, (?:%rd\d+|\{[^}]*\}), )(%rd\d+)(, [^;]*;)"
-COPY = r"cp\.async\.bulk\S*shared::cluster\.global\S*\s*"
-# name: (a pattern in one line, what it becomes) or those of two lines, the second the next one
-# behind the first that matches.
-MUTATIONS = {
-    # barriers
-    "no barrier": (instruction(r"bar\.sync"), ""),
-    "no warp barrier": (instruction(r"bar\.warp\.sync"), ""),
-    "no cluster barrier": (
-        instruction(r"barrier\.cluster\.arrive"), "", instruction(r"barrier\.cluster\.wait"), "",
-    ),
-    "no wait at the cluster barrier": (instruction(r"barrier\.cluster\.wait"), ""),
-    "a warp more at the barrier": shifted(r"bar\.sync\s+[^,;]+,\s*(\d+);", 32),
-    # mbarriers
-    "an arrival more": shifted(rf"mbarrier\.init\S* {ANYWHERE}, ([%\w]+);", 1),
-    "an arrival less": shifted(rf"mbarrier\.init\S* {ANYWHERE}, ([%\w]+);", -1),
-    "bytes more": shifted(rf"mbarrier\.arrive\.expect_tx\S* \S+ {ANYWHERE}, ([%\w]+);", 16),
-    "bytes less": shifted(rf"mbarrier\.arrive\.expect_tx\S* \S+ {ANYWHERE}, ([%\w]+);", -16),
-    "no arrival": (instruction(r"mbarrier\.arrive"), ""),
-    "arrives twice": (rf"({GUARD}mbarrier\.arrive[^;]*;)", r"\1 \1"),
-    "arrives relaxed": (r"(mbarrier\.arrive\S*)\.release", r"\1.relaxed"),
-    "arrives at the next barrier": moved(rf"mbarrier\.arrive\S* _, {ADDRESS}", 8),
-    "no wait at the mbarrier": (
-        r"mbarrier\.try_wait\S* (\S+), \[[^\]]+\], [^;]+;", r"setp.eq.u32 \1, 0, 0;",
-    ),
-    "the other phase": (WAIT + ";", flipped),
-    "waits at the next barrier": moved(rf"mbarrier\.try_wait\S* \S+, {ADDRESS}", 8),
-    "no mbarrier initialised": (instruction(r"mbarrier\.init"), ""),
-    # fences
-    "no fence of the initialisation": (instruction(r"fence\.mbarrier_init"), ""),
-    "no proxy fence": (instruction(r"fence\.proxy\.async"), ""),
-    "no wgmma fence": (instruction(r"wgmma\.fence"), ""),
-    # asynchronous operations
-    "no wait": (instruction(r"cp\.async\.wait_group"), ""),
-    "a group more under way": shifted(r"cp\.async\.wait_group\s+(\d+);", 1),
-    "no commit": (instruction(r"cp\.async\.commit_group"), ""),
-    "no wait for stores": (instruction(r"cp\.async\.bulk\.wait_group"), ""),
-    "no commit of stores": (instruction(r"cp\.async\.bulk\.commit_group"), ""),
-    "no wait for products": (instruction(r"wgmma\.wait_group"), ""),
-    "a group of products more under way": shifted(r"wgmma\.wait_group\S*\s+(\d+);", 1),
-    "no commit of products": (instruction(r"wgmma\.commit_group"), ""),
-    "a tile to another slot": moved(COPY + ADDRESS, 1024),
-    "a tile signals the next barrier": moved(COPY + rf"[^;]*, {ADDRESS}(?=[;,])", 8),
-    "other rows of a tile": (
-        r"(cp\.async\.bulk\.tensor[^;{]*\{%\w+, )(%\w+)(\}[^;]*;)",
-        r"{ .reg .b32 mutant; add.s32 mutant, \2, 8; \1mutant\3 }",
-    ),
-    "a peer less": (
-        r"(cp\.async\.bulk\S*multicast[^;]*, )(%rs\d+|%h\d+);",
-        r"{ .reg .b16 mutant; and.b16 mutant, \2, 5; \1mutant; }",
-    ),
-    "oneself for a peer": (r"mapa\S*\s+(%\w+), (%\w+), [^;]+;", r"mov.u32 \1, \2;"),
-    # addresses and layouts
-    "another swizzle of A": (PRODUCT_A, another_swizzle),
-    "another swizzle of B": (PRODUCT_B, another_swizzle),
-    "other columns of A": (PRODUCT_A, further),
-    "other columns of B": (PRODUCT_B, further),
-    "stmatrix elsewhere": moved(rf"stmatrix\S*\s+{ADDRESS}", 16),
-    # registers
-    "registers kept": (r"setmaxnreg\.dec\S*\s+\d+;", ""),
-}  # fmt: skip
+MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05
 
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
@@ -155,54 +45,41 @@ EQUIVALENT = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """Line `number` of the PTX of `kernel` (and, where there is one, a later line) changed."""
+    """What becomes of a few characters of PTX."""
 
     name: str
     kernel: str
-    changes: tuple  # (number, what the line becomes)
+    line: int
+    start: int
+    end: int
+    becomes: str
 
-    def of(self, text):
-        lines = text.split("\n")
-        for number, line in self.changes:
-            lines[number - 1] = line
-        return "\n".join(lines)
+    def applied(self, text):
+        return text[: self.start] + self.becomes + text[self.end :]
 
-    def probe(self, text):
-        """A trap behind the line that is to be changed."""
-        number = self.changes[0][0]
-        line = text.split("\n")[number - 1]
-        return Mutant("trap", self.kernel, ((number, line + " trap;"),)).of(text)
-
-    def source(self, text):
-        return source_of(text, self.changes[0][0])
+    def reached(self, text):
+        """With a trap in front: what no test executes cannot be noticed."""
+        return text[: self.start] + "trap; " + text[self.start :]
 
 
-def places(text, kernel, mutations=None):
-    """A Mutant for every place in a kernel where a mutation applies."""
+def mutants(text, kernel, mutations=None):
+    """Every place of a kernel where one of `mutations` (all that there are) applies."""
     begin = text.index(f".entry {kernel}(")
     end = text.find(".visible .entry", begin)
-    first = text[:begin].count("\n") + 1
-    lines = text[begin : end if end > 0 else None].split("\n")
-    for at, line in enumerate(lines):
-        for name, (pattern, becomes, *then) in (mutations or MUTATIONS).items():
-            if not re.search(pattern, line):
-                continue
-            changes = [(first + at, re.sub(pattern, becomes, line))]
-            if then:
-                behind = range(at + 1, len(lines))
-                next_at = next((i for i in behind if re.search(then[0], lines[i])), None)
-                if next_at is None:
-                    continue
-                changes.append((first + next_at, re.sub(then[0], then[1], lines[next_at])))
-            yield Mutant(name, kernel, tuple(changes))
+    end = end if end > 0 else len(text)
+    for name, (pattern, becomes) in (mutations or MUTATIONS).items():
+        for match in re.compile(pattern).finditer(text, begin, end):
+            spoiled = becomes(match) if callable(becomes) else match.expand(becomes)
+            line = text.count("\n", 0, match.start()) + 1
+            yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
 
 
-def source_of(text, number):
-    """The line of a .cu file (with the next one) that a PTX line comes of: where the innermost
-    function of that file stands, however much is inlined there."""
+def source_of(text, mutant):
+    """The line of a .cu file (with the next one) that a mutant is of: where the innermost function
+    of that file stands, however much is inlined there."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
     chain = []
-    for line in reversed(text.split("\n")[: number - 1]):
+    for line in reversed(text[: mutant.start].split("\n")[:-1]):
         if line.strip().startswith(".loc"):
             chain.append(line)
         elif chain and not line.strip().startswith("//"):
@@ -213,7 +90,7 @@ def source_of(text, number):
             if source.suffix == ".cu":
                 here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
                 return f"{source.name}: {here.strip()} {after.strip()}"
-    raise ValueError(f"line {number}, {chain}: not of a kernel file")
+    raise ValueError(f"line {mutant.line}, {chain}: not of a kernel file")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -383,10 +260,10 @@ TARGETS = {
 # ---------------------------------------------------------------------------------------------
 
 
-def drawn(mutants, seed):
+def drawn(made, seed):
     """All of them, in the order of a seed that takes from every kind in turn."""
     kinds, order = defaultdict(list), random.Random(seed)
-    for mutant in mutants:
+    for mutant in made:
         kinds[mutant.name].append(mutant)
     for kind in kinds.values():
         order.shuffle(kind)
@@ -406,17 +283,17 @@ def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: No
         for kernel, text in texts.items():
             said = target.noticed(kernel, text, 1)
             assert said == "", f"{kernel} as it is: {said}"
-        made = [m for kernel, text in texts.items() for m in places(text, kernel, mutations)]
+        made = [m for kernel, text in texts.items() for m in mutants(text, kernel, mutations)]
         for mutant in drawn(made, seed):
             if caught + len(survivors) == sample:
                 break
             text = texts[mutant.kernel]
-            if not target.noticed(mutant.kernel, mutant.probe(text), 1):
+            if not target.noticed(mutant.kernel, mutant.reached(text), 1):
                 unreached += 1
                 continue
-            said = target.noticed(mutant.kernel, mutant.of(text), seeds)
-            where = f"{mutant.name}, {mutant.source(text)}"
-            tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.changes[0][0]}, {where}")
+            said = target.noticed(mutant.kernel, mutant.applied(text), seeds)
+            where = f"{mutant.name}, {source_of(text, mutant)}"
+            tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.line}, {where}")
             caught += bool(said)
             if not said:
                 survivors.append(where)
