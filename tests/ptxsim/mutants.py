@@ -75,8 +75,8 @@ def mutants(text, kernel, mutations=None):
 
 
 def source_of(text, mutant):
-    """The line of a .cu file (with the next one) that a mutant is of: where the innermost function
-    of that file stands, however much is inlined there."""
+    """The line of a kernel file (with the next one) that a mutant is of: where the innermost
+    function of a .cu stands, however much is inlined there; a header's where no .cu is named."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
     chain = []
     for line in reversed(text[: mutant.start].split("\n")[:-1]):
@@ -84,13 +84,14 @@ def source_of(text, mutant):
             chain.append(line)
         elif chain and not line.strip().startswith("//"):
             break
-    for location in chain:  # the innermost first
-        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location):
-            source = Path(files[file])
-            if source.suffix == ".cu":
-                here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
-                return f"{source.name}: {here.strip()} {after.strip()}"
-    raise ValueError(f"line {mutant.line}, {chain}: not of a kernel file")
+    frames = [
+        (Path(files[file]), int(line))
+        for location in chain  # the innermost first
+        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location)
+    ]
+    source, line = next((f for f in frames if f[0].suffix == ".cu"), frames[-1])
+    here, after = source.read_text().split("\n")[line - 1 : line + 1]
+    return f"{source.name}: {here.strip()} {after.strip()}"
 
 
 # ---------------------------------------------------------------------------------------------
@@ -276,7 +277,8 @@ def drawn(made, seed):
 
 
 def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: None):
-    """{"caught": .., "survivors": [..], "unreached": ..}: `sample` mutants that launches reach."""
+    """`sample` mutants that launches reach: how many are caught, who survives; how many are not
+    reached; and what a host can do wrong, with what notices it."""
     target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
     try:
         texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
@@ -297,6 +299,7 @@ def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: No
             caught += bool(said)
             if not said:
                 survivors.append(where)
+        host = list(target.spoilt(seeds))
     finally:
         target.close()
-    return {"caught": caught, "survivors": survivors, "unreached": unreached}
+    return {"caught": caught, "survivors": survivors, "unreached": unreached, "host": host}
