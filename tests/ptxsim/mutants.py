@@ -27,6 +27,13 @@ MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
+    "sm90_gemm": {
+        f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
+        " wait(s.w_full[c.w.slot], c.w.phase);": (
+            "the decoder has waited for the same barrier, and w_full says so"
+        )
+        for name in ("no wait at the mbarrier", "waits without acquiring")
+    },
     "gemv": {
         "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
             "the vector is staged once, and nobody has read before"
