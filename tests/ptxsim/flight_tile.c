@@ -96,7 +96,6 @@ bool sim_tile_land(run *r, flight *f)
         if (!move_piece(r, f, &map, &piece, fill)) return false;
     }
     r->uncounted = false;
-    if (f->source) sim_shadow_sent(f->source, f->from, f->bytes);
     if (f->target) sim_shadow_landed(f->target, f->to, f->bytes, f->epoch);
     f->bytes = 16 * pieces; /* what the mbarrier gets */
     return true;

@@ -154,7 +154,7 @@ struct program {
 
 /* Lanes of one warp that share a program counter, or a place where such lanes gather. */
 typedef enum fragment_state { FREE, READY, WAITING, JOINING } fragment_state;
-typedef enum wait_reason { W_NONE, W_GANG, W_BARRIER, W_CLUSTER, W_MBARRIER, W_ASYNC } wait_reason;
+typedef enum wait_reason { W_NONE, W_GANG, W_BARRIER, W_CLUSTER, W_MBARRIER, W_ASYNC, W_REGISTERS } wait_reason;
 
 typedef struct fragment {
     uint8_t state, reason;
@@ -182,6 +182,7 @@ struct warp {
     uint32_t groups[LANES]; /* committed so far */
     struct bulk_groups *bulk;
     struct wgmma_queue *wgmma;
+    uint32_t register_share;           /* of a thread, as setmaxnreg counts */
     uint32_t at_cluster, owes_cluster; /* lanes that wait for others there; that arrived and did not wait yet */
 };
 
@@ -201,6 +202,7 @@ struct cta {
     struct shadow *shadow;
     int weight;
     bool done;
+    uint32_t spare_registers; /* that setmaxnreg.dec gave back, a thread's share of a warp each */
     cluster *cluster;
     struct mbarrier *mbarriers;
     uint32_t n_mbarriers;

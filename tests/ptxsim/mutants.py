@@ -1,0 +1,337 @@
+"""Kernels with one thing spoiled: the simulated GPU must notice.
+
+Mutants are made mechanically of PTX, one instruction changed. One is noticed when a launch fails,
+anything of severity E or W is found, or a result is wrong, for any of a few seeds. Places that no
+launch reaches (a trap there goes unnoticed) do not count. What nothing notices survives: EQUIVALENT
+says of each survivor why it is no error.
+"""
+
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import build, gpu
+from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
+
+MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
+
+# By target, then by the mutation and the spoiled line of the source with the one after it: line
+# numbers move.
+EQUIVALENT = {
+    "sm90_gemm": {
+        f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
+        " wait(s.w_full[c.w.slot], c.w.phase);": (
+            "the decoder has waited for the same barrier, and w_full says so"
+        )
+        for name in ("no wait at the mbarrier", "waits without acquiring")
+    },
+    "gemv": {
+        "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
+            "the vector is staged once, and nobody has read before"
+        ),
+    },
+    "route_sigmoid": {
+        "no wait, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+            "behind the last step only empty groups are left"
+        ),
+        "a group more under way, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+            "behind the last step only empty groups are left"
+        ),
+        "no barrier, sm80_route.cu: __syncthreads(); }": (
+            "K is split: the sums go to global memory"
+        ),
+        "no barrier, sm80_route.cu: __syncthreads(); if (threadIdx.x == 0) {": (
+            "orders global memory only, where the simulator looks for no races"
+        ),
+        "no warp barrier, sm80_route_sort.cuh: place_entries(p, first, last, s.next[warp]); }": (
+            "behind a warp's last 32 entries nothing follows"
+        ),
+    },
+    "sm90_gemv": {
+        "oneself for a peer, sm90_gemv.cu: sum += ld_shared_cluster(mapa(from + i * 4, q));"
+        " store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);": (
+            "of so few rows rank 0 adds all sums, and the first are its own"
+        ),
+        "the cluster barrier releases nothing, sm90_gemv.cu: barrier_cluster(); }": (
+            "the last: it keeps shared memory alive, nobody reads what others wrote behind it"
+        ),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What becomes of a few characters of PTX."""
+
+    name: str
+    kernel: str
+    line: int
+    start: int
+    end: int
+    becomes: str
+
+    def applied(self, text):
+        return text[: self.start] + self.becomes + text[self.end :]
+
+    def reached(self, text):
+        """With a trap in front: what no test executes cannot be noticed."""
+        return text[: self.start] + "trap; " + text[self.start :]
+
+
+def mutants(text, kernel, mutations=None):
+    """Every place of a kernel where one of `mutations` (all that there are) applies."""
+    begin = text.index(f".entry {kernel}(")
+    end = text.find(".visible .entry", begin)
+    end = end if end > 0 else len(text)
+    for name, (pattern, becomes) in (mutations or MUTATIONS).items():
+        for match in re.compile(pattern).finditer(text, begin, end):
+            spoiled = becomes(match) if callable(becomes) else match.expand(becomes)
+            line = text.count("\n", 0, match.start()) + 1
+            yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
+
+
+def source_of(text, mutant):
+    """The line of a kernel file (with the next one) that a mutant is of: where the innermost
+    function of a .cu stands, however much is inlined there; a header's where no .cu is named."""
+    files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
+    chain = []
+    for line in reversed(text[: mutant.start].split("\n")[:-1]):
+        if line.strip().startswith(".loc"):
+            chain.append(line)
+        elif chain and not line.strip().startswith("//"):
+            break
+    frames = [
+        (Path(files[file]), int(line))
+        for location in chain  # the innermost first
+        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location)
+    ]
+    source, line = next((f for f in frames if f[0].suffix == ".cu"), frames[-1])
+    here, after = source.read_text().split("\n")[line - 1 : line + 1]
+    return f"{source.name}: {here.strip()} {after.strip()}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Who runs them
+# ---------------------------------------------------------------------------------------------
+
+
+def in_a_child(work, seconds=120):
+    """What work() says, in a process of its own: a mutant may do anything."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(seconds)
+        try:
+            said = "said " + work()
+        except BaseException as error:
+            said = f"failed {type(error).__name__}: {error}"
+        os.write(write, said.encode()[:60_000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    kind, _, what = said.partition(" ")
+    if kind != "said":
+        raise RuntimeError(what or "the simulator crashed, or took too long")
+    return what
+
+
+def said_of(report, error=None):
+    """What makes a mutant noticed, "" if nothing does."""
+    codes = sorted({f["code"] for f in report["findings"] if f["severity"] in "EW"})
+    return " ".join(codes) or (type(error).__name__ if error else "")
+
+
+class OwnKernels:
+    """The kernels of ptxsim/kernels/NAME.cu, launched by the cases of ptxsim/NAME.py."""
+
+    mutations = MUTATIONS
+
+    def __init__(self, name):
+        self.cases = importlib.import_module(f"{__package__}.{name}").CASES
+        arch = importlib.import_module(f"{__package__}.{name}").ARCH
+        self.text = build.own_kernel(name, arch).read_text()
+        self.kernels = sorted({case.kernel for case in self.cases.values()})
+        gpu.configure(cc={"sm80": "8.0", "sm90": "9.0", "sm100": "10.0"}[arch], sms=8)
+
+    def text_of(self, kernel):
+        return self.text
+
+    def noticed(self, kernel, text, seeds, spoil=""):
+        return in_a_child(lambda: self.try_it(kernel, text, seeds, spoil))
+
+    def try_it(self, kernel, text, seeds, spoil):
+        module = gpu.Module(text)
+        module.kernel(kernel)  # what is no PTX is no mutant
+        mine = [case for case in self.cases.values() if case.kernel == kernel and case.exact]
+        for seed in range(seeds):
+            for case in mine:
+                gpu.clear()
+                gpu.seed(seed)
+                try:
+                    case.check(case.run(module, **({"spoil": spoil} if spoil else {})))
+                except (gpu.SimError, AssertionError) as error:
+                    return said_of(gpu.report(), error)
+                if said_of(gpu.report()):
+                    return said_of(gpu.report())
+        return ""
+
+    def spoilt(self, seeds):
+        """(what the host does wrong, kernel, what notices it)"""
+        for kernel in self.kernels:
+            case = next(case for case in self.cases.values() if case.kernel == kernel)
+            for spoil in getattr(case, "SPOILS", ()):
+                yield spoil, kernel, self.noticed(kernel, self.text, seeds, spoil)
+
+    def close(self):
+        pass
+
+
+WORKER = """
+import json, os, sys
+import torch
+torch.set_num_threads(1)  # a pool of threads does not survive a fork
+from ptxsim import fake_cuda, mutants
+import cuda_calls
+
+cuda_calls.SIZES["given"] = json.loads(sys.argv[2])
+call = cuda_calls.Call(sys.argv[1], size="given")
+
+
+def noticed(path, seeds):
+    os.environ["NVFP4KERN_PTX_DIR"] = path  # an image is loaded once a process
+    for seed in range(seeds):
+        fake_cuda.library.ptxsim_seed(seed)
+        try:
+            call.fill(seed).run()
+            call.check(seed)
+        except Exception as error:
+            return mutants.said_of(fake_cuda.report(), error)
+        if mutants.said_of(fake_cuda.report()):
+            return mutants.said_of(fake_cuda.report())
+    return ""
+
+
+print(json.dumps(call.explain()["kernel"]), flush=True)
+for line in sys.stdin:
+    path, seeds = json.loads(line)
+    print(json.dumps(mutants.in_a_child(lambda: noticed(path, seeds))), flush=True)
+"""
+
+
+class PackageKernel:
+    """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
+
+    mutations = SYNC | ASYNC
+
+    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048)):
+        self.folder = tempfile.TemporaryDirectory()
+        self.originals = build.kernels()
+        tests = str(Path(__file__).parents[1])
+        path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
+        cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, call, json.dumps(shape)],
+            env=os.environ
+            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.kernels = [json.loads(self.process.stdout.readline())]
+        for path in self.originals.glob("*.ptx"):
+            Path(self.folder.name, path.name).symlink_to(path)
+            if f".entry {self.kernels[0]}(" in path.read_text():
+                self.image = path.name
+
+    def text_of(self, kernel):
+        return (self.originals / self.image).read_text()
+
+    def noticed(self, kernel, text, seeds):
+        image = Path(self.folder.name, self.image)
+        image.unlink()
+        image.write_text(text)
+        self.process.stdin.write(json.dumps([self.folder.name, seeds]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def spoilt(self, seeds):
+        return ()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+TARGETS = {
+    "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
+    "gemm": lambda: PackageKernel("gemm", "sm80"),
+    "gemv": lambda: PackageKernel("gemv", "sm80"),
+    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
+    "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
+    "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
+}
+
+
+# ---------------------------------------------------------------------------------------------
+# A campaign
+# ---------------------------------------------------------------------------------------------
+
+
+def drawn(made, seed):
+    """All of them, in the order of a seed that takes from every kind in turn."""
+    kinds, order = defaultdict(list), random.Random(seed)
+    for mutant in made:
+        kinds[mutant.name].append(mutant)
+    for kind in kinds.values():
+        order.shuffle(kind)
+    names = sorted(kinds)
+    order.shuffle(names)
+    while names:
+        for name in names:
+            yield kinds[name].pop()
+        names = [name for name in names if kinds[name]]
+
+
+def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
+    """`sample` mutants that launches reach: how many are caught, who survives; how many are not
+    reached; and what a host can do wrong, with what notices it."""
+    target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
+    try:
+        texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
+        for kernel, text in texts.items():
+            said = target.noticed(kernel, text, 1)
+            assert said == "", f"{kernel} as it is: {said}"
+        made = [
+            m for kernel, text in texts.items() for m in mutants(text, kernel, target.mutations)
+        ]
+        for mutant in drawn(made, seed):
+            if caught + len(survivors) == sample:
+                break
+            text = texts[mutant.kernel]
+            if "trap" not in target.noticed(mutant.kernel, mutant.reached(text), 1):
+                unreached += 1  # or found something else: a trap also changes where lanes rejoin
+                continue
+            said = target.noticed(mutant.kernel, mutant.applied(text), seeds)
+            where = f"{mutant.name}, {source_of(text, mutant)}"
+            tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.line}, {where}")
+            caught += bool(said)
+            if not said:
+                survivors.append(where)
+        host = list(target.spoilt(seeds))
+    finally:
+        target.close()
+    return {"caught": caught, "survivors": survivors, "unreached": unreached, "host": host}
