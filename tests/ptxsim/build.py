@@ -17,7 +17,7 @@ CSRC = HERE.parents[1] / "csrc"
 FLAGS = "-std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden"
 FLAGS = [*FLAGS.split(), "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
 NVCC_FLAGS = ["-ptx", "-O3", "-std=c++17", "-fmad=false", "-lineinfo"]
-ARCHS = {"sm80": "compute_80", "sm90": "compute_90a"}
+ARCHS = {"sm80": "compute_80", "sm90": "compute_90a", "sm100": "compute_100a"}
 
 
 def _folder(sources, *facts):
@@ -78,20 +78,30 @@ def simulator():
 def kernels():
     """The folder with <image>.ptx for every .cu file of every architecture."""
     images = {path: ARCHS[path.parent.name] for path in sorted(CSRC.glob("sm*/*.cu"))}
-    headers = [
-        path for pattern in ("*.h", "*/*.h", "*/*.cuh") for path in sorted(CSRC.glob(pattern))
-    ]
-    folder = _folder([*images, *headers], NVCC_FLAGS, ARCHS)
-
-    def compile_one(source, arch):
-        target = folder / f"{source.stem}.ptx"
-        command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, source]
-        if not target.is_file():
-            _publish(target, lambda path: _run([*command, "-o", path]))
-
+    folder = _folder([*images, *_headers()], NVCC_FLAGS, ARCHS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, images.keys(), images.values()))
+        list(pool.map(lambda item: _compile(folder, *item), images.items()))
     return folder
+
+
+def own_kernel(name, arch):
+    """The PTX of kernels/NAME.cu, for a key of ARCHS."""
+    source = HERE / "kernels" / f"{name}.cu"
+    sources = [source, *_headers(), *sorted(source.parent.glob("*.cuh"))]
+    return _compile(_folder(sources, NVCC_FLAGS, ARCHS[arch]), source, ARCHS[arch])
+
+
+def _headers():
+    patterns = ("*.h", "*/*.h", "*/*.cuh")
+    return [path for pattern in patterns for path in sorted(CSRC.glob(pattern))]
+
+
+def _compile(folder, source, arch):
+    target = folder / f"{source.stem}.ptx"
+    command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, source]
+    if not target.is_file():
+        _publish(target, lambda path: _run([*command, "-o", path]))
+    return target
 
 
 def environment(**settings):
