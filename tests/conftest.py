@@ -83,6 +83,9 @@ NO_GPU = [] if GPUS else [pytest.param(None, marks=pytest.mark.skip(reason=why_n
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption(
+        "--seeds", type=int, default=4, help="schedules of the simulated GPU that a test tries"
+    )
 
 
 def pytest_configure(config):
@@ -108,6 +111,12 @@ def backend(request, monkeypatch):
 @pytest.fixture
 def device(backend):
     return backend.device
+
+
+@pytest.fixture
+def seeds(request):
+    """Seeds for the simulated GPU: --seeds says how many."""
+    return range(request.config.getoption("--seeds"))
 
 
 @pytest.fixture(params=GPUS or NO_GPU, ids=str)
