@@ -5,8 +5,9 @@
  *
  * Work: a group is the CTA or the pair of CTAs that an MMA spans (cta_group); its tile is 128 or 256 rows by N columns.
  * A cluster is one group, or two whose tiles lie side by side: along N they share A, along M they share B. Of a shared
- * operand each CTA loads a part, for all (multicast); so do both CTAs of a pair with SFB, which both need whole. Clusters
- * take the tiles that follow by the size of the grid (STATIC), or ask for that of a cluster yet to start (CLC).
+ * operand each CTA loads a part, for all (multicast); so do both CTAs of a pair with SFB, which both need whole.
+ * Clusters take the tiles that follow by the size of the grid (STATIC), or ask for that of a cluster yet to start
+ * (CLC).
  *
  * Roles, a warp each: producer (TMA and bulk copies fill stages), MMA issuer (in the even CTA of a pair), owner of the
  * tensor memory, scheduler (CLC), and four epilogue warps, each of them with the 32 rows of its lanes of tensor memory.
@@ -18,8 +19,12 @@
  *                   producer writes goes to all groups
  *   acc_full[a]     MMA issuer -> epilogue, in each CTA of the group: 1 arrival (commit)
  *   acc_empty[a]    epilogue -> MMA issuer, in the even CTA: 4 warps of each CTA of the group, once they have loaded
+ *   clc_full[c]     scheduler -> all roles of its CTA: 1 arrival with the bytes of a response, and these
+ *   clc_empty[c]    all who read a response -> scheduler of the cluster's first CTA: producer, scheduler and epilogue
+ *                   warps of each CTA, the MMA issuer of each group
  *   cluster         barriers are initialised and tensor memory is there, before anybody uses what is another's; all
- *                   have finished, before tensor memory and CTAs go. The producer sees to it that no commit is under way.
+ *                   have finished, before tensor memory and CTAs go. The producer sees to it that no commit is under
+ * way.
  *
  * Scale factors: the MMA issuer copies a stage's atoms to tensor memory (tcgen05.cp), which the MMAs behind them in its
  * queue may rely on. Each stage has columns of its own there, free again when the stage is: empty, then full.
@@ -48,40 +53,46 @@ extern __shared__ __align__(1024) uint8_t smem[];
 /* Who is where                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <int CTAS, int GROUPS, int SHARE, int N> struct shape {
+template <int CTAS_, int GROUPS_, int SHARE_, int N_, int SCHEDULE_> struct shape {
+    static constexpr int CTAS = CTAS_, GROUPS = GROUPS_, SHARE = SHARE_, N = N_, SCHEDULE = SCHEDULE_;
     static constexpr int CLUSTER = CTAS * GROUPS;
     static constexpr int ALONG_M = SHARE == SHARE_B ? GROUPS : 1, ALONG_N = SHARE == SHARE_A ? GROUPS : 1;
-    static constexpr int B_ROWS = N / CTAS; /* of one CTA */
+    static constexpr int ROWS = TILE_M * CTAS * ALONG_M, COLUMNS = N * ALONG_N; /* of a cluster's tile */
+    static constexpr int B_ROWS = N / CTAS;                                     /* of one CTA */
     static constexpr int A_SHARERS = A_PARTS(CTAS, GROUPS, SHARE), B_SHARERS = B_PARTS(CTAS, GROUPS, SHARE);
     static constexpr int SFA_SHARERS = SFA_PARTS(CTAS, GROUPS, SHARE), SFB_SHARERS = SFB_PARTS(CTAS, GROUPS, SHARE);
+    static constexpr int STAGE = STAGE_BYTES(CTAS, N);
     static_assert(CTAS == 1 || CTAS == 2, "a cta_group is 1 or 2");
     static_assert(GROUPS == 1 || (GROUPS == 2 && SHARE != SHARE_NONE), "two groups share an operand");
     static_assert(N == 64 || N == 128, "SFB comes in atoms of 128 rows, or halves of one");
     static_assert(BLOCKS % SFB_SHARERS == 0, "each CTA loads whole atoms");
     static_assert(B_ROWS / B_SHARERS % 8 == 0, "the swizzle's pattern spans 8 rows");
-    static_assert(STAGE_BYTES(CTAS, N) % 1024 == 0, "tiles begin where the swizzle's pattern does");
+    static_assert(STAGE % 1024 == 0, "tiles begin where the swizzle's pattern does");
     static_assert(SF_COLUMN(N) + STAGES * SF_STAGE_COLUMNS <= TMEM_COLUMNS, "tensor memory has 512 columns");
     static_assert(SMEM_BYTES(CTAS, N) <= 227 * 1024, "a CTA has at most 227 KiB of shared memory");
 };
 
 typedef struct place {
     int rank, half, group; /* in the cluster: the CTA's number, which of its pair, which group */
-    uint32_t stages, boxes, full, empty, acc_full, acc_empty, tmem_at; /* in shared memory */
+    uint32_t stages, boxes, full, empty, acc_full, acc_empty, clc_full, clc_empty, tmem_at, responses; /* shared */
 } place;
 
-template <int CTAS, int N> __device__ inline place place_of_cta()
+template <class S> __device__ inline place place_of_cta()
 {
     place p;
     p.rank = (int)cluster_ctarank();
-    p.half = p.rank % CTAS;
-    p.group = p.rank / CTAS;
+    p.half = p.rank % S::CTAS;
+    p.group = p.rank / S::CTAS;
     p.stages = (uint32_t)__cvta_generic_to_shared(smem);
-    p.boxes = p.stages + BOX_AT(CTAS, N);
-    p.full = p.stages + BARRIER_AT(CTAS, N);
+    p.boxes = p.stages + BOX_AT(S::CTAS, S::N);
+    p.full = p.stages + BARRIER_AT(S::CTAS, S::N);
     p.empty = p.full + 8 * STAGES;
     p.acc_full = p.empty + 8 * STAGES;
     p.acc_empty = p.acc_full + 8 * ACCUMULATORS;
-    p.tmem_at = p.acc_empty + 8 * ACCUMULATORS;
+    p.clc_full = p.acc_empty + 8 * ACCUMULATORS;
+    p.clc_empty = p.clc_full + 8 * CLC_SLOTS;
+    p.responses = p.clc_empty + 8 * CLC_SLOTS;
+    p.tmem_at = p.responses + CLC_BYTES * CLC_SLOTS;
     return p;
 }
 
@@ -103,33 +114,68 @@ __device__ inline void wait(uint32_t barriers, int slot, uint32_t phase)
     }
 }
 
-/* The tiles that a cluster computes; row and column of this CTA's part of D, and of N of its group's. */
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Tiles                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* The tiles that a cluster computes: this CTA's rows of D, its group's columns. */
 typedef struct tile_walk {
-    int tile, step, tiles, tiles_m;
+    int tile, tiles, tiles_m;
     int m, n;
+    ring responses;
 } tile_walk;
 
-template <int CTAS, int GROUPS, int SHARE, int N> __device__ inline tile_walk first_tile(const gemm_params &p)
+template <class S> __device__ inline tile_walk first_tile(const gemm_params &p)
 {
-    using S = shape<CTAS, GROUPS, SHARE, N>;
     tile_walk w;
-    const int rows = TILE_M * CTAS * S::ALONG_M, columns = N * S::ALONG_N;
-    w.tiles_m = (p.m + rows - 1) / rows;
-    w.tiles = w.tiles_m * ((p.n + columns - 1) / columns);
+    w.tiles_m = (p.m + S::ROWS - 1) / S::ROWS;
+    w.tiles = w.tiles_m * ((p.n + S::COLUMNS - 1) / S::COLUMNS);
     w.tile = (int)blockIdx.x / S::CLUSTER;
-    w.step = (int)gridDim.x / S::CLUSTER;
+    w.responses = {0, 0};
     return w;
 }
 
-template <int CTAS, int GROUPS, int SHARE, int N> __device__ inline bool locate(tile_walk &w, const place &at)
+template <class S> __device__ inline bool locate(tile_walk &w, const place &at)
 {
-    using S = shape<CTAS, GROUPS, SHARE, N>;
     if (w.tile >= w.tiles) return false;
-    const int row = w.tile % w.tiles_m * S::ALONG_M + (S::ALONG_M > 1 ? at.group : 0);
-    const int column = w.tile / w.tiles_m * S::ALONG_N + (S::ALONG_N > 1 ? at.group : 0);
-    w.m = (row * CTAS + at.half) * TILE_M;
-    w.n = column * N;
+    const int row = w.tile % w.tiles_m, column = w.tile / w.tiles_m;
+    w.m = row * S::ROWS + (S::ALONG_M > 1 ? at.group * S::CTAS + at.half : at.half) * TILE_M;
+    w.n = column * S::COLUMNS + (S::ALONG_N > 1 ? at.group * S::N : 0);
     return true;
+}
+
+/* The cluster whose place this one takes, or the end; WARP: all lanes ask, else one thread. */
+template <class S, bool WARP> __device__ inline void take_response(tile_walk &w, const place &at)
+{
+    const int slot = w.responses.slot;
+    uint32_t block;
+    wait(at.clc_full, slot, w.responses.phase);
+    w.tile = clusterlaunchcontrol_query_cancel(at.responses + CLC_BYTES * slot, block) ? block / S::CLUSTER : w.tiles;
+    fence_proxy_async(); /* the next response may overwrite this one */
+    if (WARP) __syncwarp();
+    if (!WARP || threadIdx.x % 32 == 0) mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));
+    advance<CLC_SLOTS>(w.responses);
+}
+
+template <class S, bool WARP> __device__ inline void next_tile(tile_walk &w, const place &at)
+{
+    if (S::SCHEDULE == CLC)
+        take_response<S, WARP>(w, at);
+    else
+        w.tile += (int)gridDim.x / S::CLUSTER;
+}
+
+/* The first CTA asks, one ahead of those who work, and never again once there is no more; all get the response. */
+template <class S> __device__ inline void schedule(const gemm_params &p, const place &at)
+{
+    ring ask = {0, 1};
+    for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, false>(w, at)) {
+        const uint32_t full = at.clc_full + 8 * ask.slot;
+        if (at.rank == 0) wait(at.clc_empty, ask.slot, ask.phase);
+        mbarrier_arrive_expect_tx(full, CLC_BYTES);
+        if (at.rank == 0) clusterlaunchcontrol_try_cancel(at.responses + CLC_BYTES * ask.slot, full);
+        advance<CLC_SLOTS>(ask);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -142,71 +188,75 @@ typedef struct part {
     uint16_t mask;
 } part;
 
-/* Of what the same half of each group has (A; B), or of what all CTAs have that have it (SFB). */
-template <int CTAS, int SHARERS> __device__ inline part part_of_half(const place &at)
+/* Of what the same half of each group has. */
+template <class S> __device__ inline part part_of_half(const place &at, int sharers)
 {
-    if (SHARERS == 1) return {0, 0};
-    return {at.group, (uint16_t)((1 | 1 << CTAS) << at.half)};
+    if (sharers == 1) return {0, 0};
+    return {at.group, (uint16_t)((1 | 1 << S::CTAS) << at.half)};
 }
 
-template <int CTAS, int SHARERS> __device__ inline part part_of_sfb(const place &at)
+/* Both halves of a group have all of SFB. */
+template <class S> __device__ inline part part_of_sfb(const place &at)
 {
-    if (CTAS == 1) return part_of_half<CTAS, SHARERS>(at);
-    if (SHARERS == 4) return {at.rank, 15};
+    if (S::CTAS == 1) return part_of_half<S>(at, S::SFB_SHARERS);
+    if (S::SFB_SHARERS == 4) return {at.rank, 15};
     return {at.half, (uint16_t)(3 << 2 * at.group)};
 }
 
-template <int CTAS, int SHARERS>
-__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int k, int row, int rows, part of, uint32_t full)
+template <class S, int SHARERS, int ROWS>
+__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int k, int row, part of, uint32_t full)
 {
-    const int first = of.index * (rows / SHARERS);
-    cp_async_bulk_tensor_2d<CTAS, SHARERS != 1>(to + first * (TILE_K / 2), map, k, row + first, full, of.mask);
+    const int first = of.index * (ROWS / SHARERS);
+    cp_async_bulk_tensor_2d<S::CTAS, SHARERS != 1>(to + first * (TILE_K / 2), map, k, row + first, full, of.mask);
 }
 
-/* The atoms of a tile of 128 rows for a step of K, of which the last may have fewer: by a bulk copy, or a tensor map
- * whose tiles are always whole. Rows of atoms beyond the last hold nothing that D shows. */
-template <int CTAS, int SHARERS>
-__device__ inline void load_atoms(uint32_t to, const CUtensorMap *map, const uint8_t *sf, int rows, int row, int block,
-                                  int blocks, part of, uint32_t full)
+/* Scale factors of an operand: a tensor map of atoms (a cta_group of 2), or where they are. */
+typedef struct factors {
+    const CUtensorMap *map;
+    const uint8_t *data;
+    int rows, blocks; /* blocks: atoms along K */
+} factors;
+
+/* The atoms of 128 rows and a step of K; the last step may have fewer, though a tensor map's tiles are whole. Rows
+ * beyond the last count for nothing in D, but atoms must exist. */
+template <class S, int SHARERS>
+__device__ inline void load_atoms(uint32_t to, const factors &sf, int row, int block, part of, uint32_t full)
 {
-    const int each = BLOCKS / SHARERS, first = of.index * each;
-    to += first * ATOM_BYTES;
-    if (CTAS == 2) {
-        cp_async_bulk_tensor_3d_pair<SHARERS != 1>(to, map, 0, block + first, row / 128, full, of.mask);
+    const int each = BLOCKS / SHARERS, first = block + of.index * each, atoms = row / 128;
+    to += of.index * each * ATOM_BYTES;
+    if (S::CTAS == 2) {
+        cp_async_bulk_tensor_3d_pair<SHARERS != 1>(to, sf.map, 0, first, atoms, full, of.mask);
         return;
     }
-    const int64_t atom = (int64_t)min(row / 128, (rows - 1) / 128) * blocks + block + first;
-    const int count = min(each, blocks - block - first);
-    if (count > 0) cp_async_bulk<SHARERS != 1>(to, sf + atom * ATOM_BYTES, count * ATOM_BYTES, full, of.mask);
+    const int64_t atom = (int64_t)min(atoms, (sf.rows - 1) / 128) * sf.blocks + first;
+    const int count = min(each, sf.blocks - first);
+    if (count > 0) cp_async_bulk<SHARERS != 1>(to, sf.data + atom * ATOM_BYTES, count * ATOM_BYTES, full, of.mask);
 }
 
-template <int CTAS, int GROUPS, int SHARE, int N>
+template <class S>
 __device__ inline void load_stage(const operands &o, const gemm_params &p, const place &at, const tile_walk &w, int k,
-                                  ring r)
+                                  int slot)
 {
-    using S = shape<CTAS, GROUPS, SHARE, N>;
-    const uint32_t a = at.stages + r.slot * STAGE_BYTES(CTAS, N), b = a + A_BYTES, sfa = b + B_BYTES(CTAS, N),
-                   sfb = sfa + SF_BYTES, own = at.full + 8 * r.slot;
-    const uint32_t full = CTAS == 1 ? own : mapa(own, at.rank - at.half);
+    const uint32_t a = at.stages + slot * S::STAGE, b = a + A_BYTES, sfa = b + B_BYTES(S::CTAS, S::N),
+                   sfb = sfa + SF_BYTES, own = at.full + 8 * slot;
+    const uint32_t full = S::CTAS == 1 ? own : mapa(own, at.rank - at.half);
     const int block = k / BLOCK_K, blocks = p.k / BLOCK_K;
-    const int sf_bytes = CTAS == 2 ? SF_BYTES : min(BLOCKS, blocks - block) * ATOM_BYTES;
-    const part of_a = part_of_half<CTAS, S::A_SHARERS>(at), of_b = part_of_half<CTAS, S::B_SHARERS>(at);
-    const part of_sfb = part_of_sfb<CTAS, S::SFB_SHARERS>(at);
-    if (at.half == 0) mbarrier_arrive_expect_tx(own, CTAS * (A_BYTES + B_BYTES(CTAS, N) + 2 * sf_bytes));
-    load_rows<CTAS, S::A_SHARERS>(a, o.a, k, w.m, TILE_M, of_a, full);
-    load_rows<CTAS, S::B_SHARERS>(b, o.b, k, w.n + at.half * S::B_ROWS, S::B_ROWS, of_b, full);
-    load_atoms<CTAS, S::SFA_SHARERS>(sfa, o.sfa, p.sfa, p.m, w.m, block, blocks, of_a, full);
-    load_atoms<CTAS, S::SFB_SHARERS>(sfb, o.sfb, p.sfb, p.n, w.n, block, blocks, of_sfb, full);
+    const int sf_bytes = S::CTAS == 2 ? SF_BYTES : min(BLOCKS, blocks - block) * ATOM_BYTES;
+    const part of_a = part_of_half<S>(at, S::A_SHARERS), of_b = part_of_half<S>(at, S::B_SHARERS);
+    if (at.half == 0) mbarrier_arrive_expect_tx(own, S::CTAS * (A_BYTES + B_BYTES(S::CTAS, S::N) + 2 * sf_bytes));
+    load_rows<S, S::A_SHARERS, TILE_M>(a, o.a, k, w.m, of_a, full);
+    load_rows<S, S::B_SHARERS, S::B_ROWS>(b, o.b, k, w.n + at.half * S::B_ROWS, of_b, full);
+    load_atoms<S, S::SFA_SHARERS>(sfa, {o.sfa, p.sfa, p.m, blocks}, w.m, block, of_a, full);
+    load_atoms<S, S::SFB_SHARERS>(sfb, {o.sfb, p.sfb, p.n, blocks}, w.n, block, part_of_sfb<S>(at), full);
 }
 
-template <int CTAS, int GROUPS, int SHARE, int N, int SCHEDULE>
-__device__ inline void produce(const operands &o, const gemm_params &p, const place &at)
+template <class S> __device__ inline void produce(const operands &o, const gemm_params &p, const place &at)
 {
     ring r = {0, 1};
-    for (tile_walk w = first_tile<CTAS, GROUPS, SHARE, N>(p); locate<CTAS, GROUPS, SHARE, N>(w, at); w.tile += w.step) {
+    for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, false>(w, at)) {
         for (int k = 0; k < p.k; k += TILE_K) {
             wait(at.empty, r.slot, r.phase);
-            load_stage<CTAS, GROUPS, SHARE, N>(o, p, at, w, k, r);
+            load_stage<S>(o, p, at, w, k, r.slot);
             advance<STAGES>(r);
         }
     }
@@ -220,14 +270,15 @@ __device__ inline void produce(const operands &o, const gemm_params &p, const pl
 /* MMA issuer                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* K-major; `stride` bytes from 8 rows to the next. */
+#define NO_SWIZZLE 0
+#define SWIZZLE_128B 2
+#define ROWS_BYTES(span) (8 * (span)) /* from 8 rows to the next */
+
+/* K-major. */
 __device__ inline uint64_t matrix_at(uint32_t at, int stride, int swizzle)
 {
     return (uint64_t)(at >> 4 & 0x3FFF) | (uint64_t)(stride >> 4) << 32 | 1ull << 46 | (uint64_t)swizzle << 61;
 }
-
-#define SWIZZLE_128B 2
-#define PATTERN_BYTES 1024 /* 8 rows of 128 bytes */
 
 /* E2M1 times E2M1, scaled by UE4M3. */
 __device__ constexpr uint32_t instruction_of(int m, int n)
@@ -236,41 +287,41 @@ __device__ constexpr uint32_t instruction_of(int m, int n)
 }
 
 /* The blocks of a stage: their atoms into tensor memory, then the products. */
-template <int CTAS, int N>
-__device__ inline void multiply_stage(uint32_t stage, uint32_t d, uint32_t sfa, uint32_t sfb, int column, int blocks,
-                                      bool accumulate)
+template <class S>
+__device__ inline void multiply_stage(uint32_t a, uint32_t d, uint32_t sfa, int column, int blocks, bool accumulate)
 {
-    const uint32_t b = stage + A_BYTES, atoms_a = b + B_BYTES(CTAS, N), atoms_b = atoms_a + SF_BYTES;
+    const uint32_t b = a + A_BYTES, atoms_a = b + B_BYTES(S::CTAS, S::N), atoms_b = atoms_a + SF_BYTES;
+    const uint32_t sfb = sfa + BLOCKS * SF_COLUMNS;
     for (int i = 0; i < blocks; i++) {
-        tcgen05_cp_32x128b_warpx4<CTAS>(sfa + i * SF_COLUMNS, matrix_at(atoms_a + i * ATOM_BYTES, 128, 0));
-        tcgen05_cp_32x128b_warpx4<CTAS>(sfb + i * SF_COLUMNS, matrix_at(atoms_b + i * ATOM_BYTES, 128, 0));
+        const int at = i * ATOM_BYTES, to = i * SF_COLUMNS;
+        tcgen05_cp_32x128b_warpx4<S::CTAS>(sfa + to, matrix_at(atoms_a + at, ROWS_BYTES(16), NO_SWIZZLE));
+        tcgen05_cp_32x128b_warpx4<S::CTAS>(sfb + to, matrix_at(atoms_b + at, ROWS_BYTES(16), NO_SWIZZLE));
     }
-    const uint32_t half = N == 64 ? column % 128 / 32 : 0; /* of the atom: 32 rows a column */
-    for (int i = 0; i < blocks; i++)
-        tcgen05_mma_mxf4nvf4<CTAS>(
-            d, matrix_at(stage + i * (BLOCK_K / 2), PATTERN_BYTES, SWIZZLE_128B),
-            matrix_at(b + i * (BLOCK_K / 2), PATTERN_BYTES, SWIZZLE_128B), instruction_of(TILE_M * CTAS, N),
-            sfa + i * SF_COLUMNS, sfb + i * SF_COLUMNS + half, accumulate || i > 0);
+    const uint32_t half = S::N == 64 ? column % 128 / 32 : 0; /* of SFB's atom: 32 rows a column */
+    for (int i = 0; i < blocks; i++) {
+        const int at = i * (BLOCK_K / 2), to = i * SF_COLUMNS;
+        tcgen05_mma_mxf4nvf4<S::CTAS>(
+            d, matrix_at(a + at, ROWS_BYTES(128), SWIZZLE_128B), matrix_at(b + at, ROWS_BYTES(128), SWIZZLE_128B),
+            instruction_of(TILE_M * S::CTAS, S::N), sfa + to, sfb + half + to, accumulate || i > 0);
+    }
 }
 
-template <int CTAS, int GROUPS, int SHARE, int N, int SCHEDULE>
-__device__ inline void multiply(const gemm_params &p, const place &at, uint32_t tmem)
+template <class S> __device__ inline void multiply(const gemm_params &p, const place &at, uint32_t tmem)
 {
-    constexpr int CLUSTER = CTAS * GROUPS;
-    const uint16_t everyone = (1 << CLUSTER) - 1, group = ((1 << CTAS) - 1) << at.group * CTAS;
+    const uint16_t everyone = (1 << S::CLUSTER) - 1, group = ((1 << S::CTAS) - 1) << at.group * S::CTAS;
     ring r = {0, 0}, acc = {0, 1};
-    for (tile_walk w = first_tile<CTAS, GROUPS, SHARE, N>(p); locate<CTAS, GROUPS, SHARE, N>(w, at); w.tile += w.step) {
+    for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, false>(w, at)) {
         wait(at.acc_empty, acc.slot, acc.phase);
         tcgen05_fence_after_thread_sync();
         for (int k = 0; k < p.k; k += TILE_K) {
-            const uint32_t sfa = tmem + SF_COLUMN(N) + r.slot * SF_STAGE_COLUMNS;
             wait(at.full, r.slot, r.phase);
-            multiply_stage<CTAS, N>(at.stages + r.slot * STAGE_BYTES(CTAS, N), tmem + acc.slot * N, sfa,
-                                    sfa + BLOCKS * SF_COLUMNS, w.n, min(BLOCKS, (p.k - k) / BLOCK_K), k > 0);
-            tcgen05_commit<CTAS, CLUSTER != 1>(at.empty + 8 * r.slot, everyone);
+            multiply_stage<S>(at.stages + r.slot * S::STAGE, tmem + acc.slot * S::N,
+                              tmem + SF_COLUMN(S::N) + r.slot * SF_STAGE_COLUMNS, w.n, min(BLOCKS, (p.k - k) / BLOCK_K),
+                              k > 0);
+            tcgen05_commit<S::CTAS, S::CLUSTER != 1>(at.empty + 8 * r.slot, everyone);
             advance<STAGES>(r);
         }
-        tcgen05_commit<CTAS, CTAS != 1>(at.acc_full + 8 * acc.slot, group);
+        tcgen05_commit<S::CTAS, S::CTAS != 1>(at.acc_full + 8 * acc.slot, group);
         advance<ACCUMULATORS>(acc);
     }
 }
@@ -279,9 +330,9 @@ __device__ inline void multiply(const gemm_params &p, const place &at, uint32_t 
 /* Epilogue                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline uint32_t two_halves(uint32_t low, uint32_t high, float alpha)
+__device__ inline uint32_t two_halves(const uint32_t v[2], float alpha)
 {
-    __half2 pair = __floats2half2_rn(__uint_as_float(low) * alpha, __uint_as_float(high) * alpha);
+    __half2 pair = __floats2half2_rn(__uint_as_float(v[0]) * alpha, __uint_as_float(v[1]) * alpha);
     return *(uint32_t *)&pair;
 }
 
@@ -291,34 +342,31 @@ __device__ inline void store_half_row(uint32_t box, int half, const uint32_t (&v
     const int row = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint4 word = make_uint4(two_halves(v[8 * i], v[8 * i + 1], alpha),
-                                      two_halves(v[8 * i + 2], v[8 * i + 3], alpha),
-                                      two_halves(v[8 * i + 4], v[8 * i + 5], alpha),
-                                      two_halves(v[8 * i + 6], v[8 * i + 7], alpha));
+        const uint4 word = make_uint4(two_halves(v + 8 * i, alpha), two_halves(v + 8 * i + 2, alpha),
+                                      two_halves(v + 8 * i + 4, alpha), two_halves(v + 8 * i + 6, alpha));
         st_shared_v4(box + row * 128 + (((half * 4 + i) ^ (row & 7)) << 4), word);
     }
 }
 
-template <int CTAS, int GROUPS, int SHARE, int N, int SCHEDULE>
-__device__ inline void store(const operands &o, const gemm_params &p, const place &at, uint32_t tmem)
+template <class S> __device__ inline void store(const operands &o, const gemm_params &p, const place &at, uint32_t tmem)
 {
     const int warp = (int)threadIdx.x / 32 - WARP_EPILOGUE;
-    const bool leads = (threadIdx.x & 31) == 0;
+    const bool leads = threadIdx.x % 32 == 0;
     const uint32_t acc_empty = mapa(at.acc_empty, at.rank - at.half), lanes = tmem + (warp * 32u << 16);
     ring acc = {0, 0}, out = {0, 0};
-    for (tile_walk w = first_tile<CTAS, GROUPS, SHARE, N>(p); locate<CTAS, GROUPS, SHARE, N>(w, at); w.tile += w.step) {
+    for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, true>(w, at)) {
         wait(at.acc_full, acc.slot, acc.phase);
         tcgen05_fence_after_thread_sync();
-        for (int column = 0; column < N; column += BOX_COLUMNS) {
+        for (int column = 0; column < S::N; column += BOX_COLUMNS) {
             const uint32_t box = at.boxes + (warp * BOXES + out.slot) * BOX_BYTES;
             uint32_t left[32], right[32];
-            tcgen05_ld_32x32b_x32(lanes + acc.slot * N + column, left);
-            tcgen05_ld_32x32b_x32(lanes + acc.slot * N + column + 32, right);
+            tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column, left);
+            tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column + 32, right);
             if (leads) cp_async_bulk_wait_group_read<BOXES - 1>(); /* this box has been read */
             tcgen05_wait_ld();
-            if (column + BOX_COLUMNS == N) tcgen05_fence_before_thread_sync();
+            if (column + BOX_COLUMNS == S::N) tcgen05_fence_before_thread_sync();
             __syncwarp();
-            if (leads && column + BOX_COLUMNS == N) mbarrier_arrive_cluster(acc_empty + 8 * acc.slot);
+            if (leads && column + BOX_COLUMNS == S::N) mbarrier_arrive_cluster(acc_empty + 8 * acc.slot);
             store_half_row(box, 0, left, p.alpha);
             store_half_row(box, 1, right, p.alpha);
             fence_proxy_async();
@@ -339,28 +387,31 @@ __device__ inline void store(const operands &o, const gemm_params &p, const plac
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <int CTAS, int GROUPS> __device__ inline void initialise(const place &at)
+template <class S> __device__ inline void initialise(const place &at)
 {
     for (int i = 0; i < STAGES; i++) {
         mbarrier_init(at.full + 8 * i, 1);
-        mbarrier_init(at.empty + 8 * i, GROUPS);
+        mbarrier_init(at.empty + 8 * i, S::GROUPS);
     }
     for (int i = 0; i < ACCUMULATORS; i++) {
         mbarrier_init(at.acc_full + 8 * i, 1);
-        mbarrier_init(at.acc_empty + 8 * i, EPILOGUE_WARPS * CTAS);
+        mbarrier_init(at.acc_empty + 8 * i, EPILOGUE_WARPS * S::CTAS);
+    }
+    for (int i = 0; S::SCHEDULE == CLC && i < CLC_SLOTS; i++) {
+        mbarrier_init(at.clc_full + 8 * i, 1);
+        mbarrier_init(at.clc_empty + 8 * i, S::CLUSTER * (EPILOGUE_WARPS + 2) + S::GROUPS);
     }
     fence_mbarrier_init();
 }
 
-template <int CTAS, int GROUPS, int SHARE, int N, int SCHEDULE>
-__device__ inline void gemm(const operands &o, const gemm_params &p)
+template <class S> __device__ inline void gemm(const operands &o, const gemm_params &p)
 {
-    const place at = place_of_cta<CTAS, N>();
+    const place at = place_of_cta<S>();
     const int warp = (int)threadIdx.x / 32;
-    if (warp == WARP_PRODUCER && elect_sync()) initialise<CTAS, GROUPS>(at);
+    if (warp == WARP_PRODUCER && elect_sync()) initialise<S>(at);
     if (warp == WARP_TMEM) {
-        tcgen05_alloc<CTAS>(at.tmem_at, TMEM_COLUMNS);
-        tcgen05_relinquish_alloc_permit<CTAS>();
+        tcgen05_alloc<S::CTAS>(at.tmem_at, TMEM_COLUMNS);
+        tcgen05_relinquish_alloc_permit<S::CTAS>();
         tcgen05_fence_before_thread_sync();
     }
     __syncwarp();
@@ -368,27 +419,29 @@ __device__ inline void gemm(const operands &o, const gemm_params &p)
     tcgen05_fence_after_thread_sync();
     const uint32_t tmem = ld_shared(at.tmem_at);
     if (warp == WARP_PRODUCER) {
-        if (elect_sync()) produce<CTAS, GROUPS, SHARE, N, SCHEDULE>(o, p, at);
+        if (elect_sync()) produce<S>(o, p, at);
     } else if (warp == WARP_MMA) {
-        if (at.half == 0 && elect_sync()) multiply<CTAS, GROUPS, SHARE, N, SCHEDULE>(p, at, tmem);
+        if (at.half == 0 && elect_sync()) multiply<S>(p, at, tmem);
+    } else if (warp == WARP_SCHEDULER) {
+        if (S::SCHEDULE == CLC && elect_sync()) schedule<S>(p, at);
     } else if (warp >= WARP_EPILOGUE) {
-        store<CTAS, GROUPS, SHARE, N, SCHEDULE>(o, p, at, tmem);
+        store<S>(o, p, at, tmem);
     }
     __syncwarp();
     barrier_cluster();
     if (warp == WARP_TMEM) {
         tcgen05_fence_after_thread_sync();
-        tcgen05_dealloc<CTAS>(tmem, TMEM_COLUMNS);
+        tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);
     }
 }
 
-#define KERNEL(name, ctas, groups, share, n, schedule)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) sm100_gemm_##name(                                        \
-        const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,                                  \
-        const __grid_constant__ CUtensorMap sfa, const __grid_constant__ CUtensorMap sfb,                              \
-        const __grid_constant__ CUtensorMap d, const __grid_constant__ gemm_params p)                                  \
-    {                                                                                                                  \
-        gemm<ctas, groups, share, n, schedule>({&a, &b, &sfa, &sfb, &d}, p);                                           \
+#define KERNEL(name, ctas, groups, share, n, schedule)                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                \
+        sm100_gemm_##name(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,     \
+                          const __grid_constant__ CUtensorMap sfa, const __grid_constant__ CUtensorMap sfb, \
+                          const __grid_constant__ CUtensorMap d, const __grid_constant__ gemm_params p)     \
+    {                                                                                                       \
+        gemm<shape<ctas, groups, share, n, schedule>>({&a, &b, &sfa, &sfb, &d}, p);                         \
     }
 
 SM100_GEMM_VARIANTS(KERNEL)

@@ -9,7 +9,8 @@
 #define ATOM_BYTES 512
 #define STAGES 4
 #define ACCUMULATORS 3
-#define CLC_SLOTS 2
+#define CLC_SLOTS 2 /* responses of cluster launch control */
+#define CLC_BYTES 16
 
 #define WARP_PRODUCER 0
 #define WARP_MMA 1
@@ -50,13 +51,14 @@
 #define CLC 1
 
 /* V(name, CTAs of an MMA, such groups of a cluster, what the groups share, columns of a tile, schedule) */
-#define SM100_GEMM_VARIANTS(V)                                                                                         \
-    V(one, 1, 1, SHARE_NONE, 64, STATIC)                                                                               \
-    V(one_wide, 1, 1, SHARE_NONE, 128, STATIC)                                                                         \
-    V(one_share_b, 1, 2, SHARE_B, 64, STATIC)                                                                          \
-    V(pair, 2, 1, SHARE_NONE, 64, STATIC)                                                                              \
-    V(pair_wide, 2, 1, SHARE_NONE, 128, STATIC)                                                                        \
-    V(pair_share_a, 2, 2, SHARE_A, 64, STATIC)                                                                         \
-    V(pair_share_b, 2, 2, SHARE_B, 64, STATIC)
+#define SM100_GEMM_VARIANTS(V)                  \
+    V(one, 1, 1, SHARE_NONE, 64, STATIC)        \
+    V(one_wide, 1, 1, SHARE_NONE, 128, STATIC)  \
+    V(one_share_b, 1, 2, SHARE_B, 64, STATIC)   \
+    V(pair, 2, 1, SHARE_NONE, 64, STATIC)       \
+    V(pair_wide, 2, 1, SHARE_NONE, 128, STATIC) \
+    V(pair_share_a, 2, 2, SHARE_A, 64, STATIC)  \
+    V(pair_share_b, 2, 2, SHARE_B, 64, STATIC)  \
+    V(pair_clc, 2, 2, SHARE_B, 64, CLC)
 
 #endif

@@ -110,9 +110,10 @@ template <bool MULTICAST>
 __device__ inline void cp_async_bulk(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier, uint16_t mask)
 {
     if (!MULTICAST)
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                     "l"(from), "r"(bytes), "r"(barrier)
-                     : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "l"(from), "r"(bytes), "r"(barrier)
+            : "memory");
     else
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                      " [%0], [%1], %2, [%3], %4;" ::"r"(to),
@@ -133,6 +134,35 @@ __device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bul
 template <int PENDING> __device__ inline void cp_async_bulk_wait_group_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Cluster launch control                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Asks to take the place of a cluster that has yet to start; the response comes to the same place in every CTA. */
+__device__ inline void clusterlaunchcontrol_try_cancel(uint32_t response, uint32_t barrier)
+{
+    asm volatile("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster::all.b128 [%0], [%1];" ::"r"(response),
+                 "r"(barrier)
+                 : "memory");
+}
+
+/* False where there is none left; else `block` is blockIdx.x of its first CTA. */
+__device__ inline bool clusterlaunchcontrol_query_cancel(uint32_t response, uint32_t &block)
+{
+    uint32_t canceled;
+    asm volatile("{ .reg .pred p; .reg .b128 r;\n\t"
+                 "ld.shared.b128 r, [%2];\n\t"
+                 "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, r;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t"
+                 "mov.u32 %1, 0;\n\t"
+                 "@p clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %1, r; }"
+                 : "=r"(canceled), "=&r"(block)
+                 : "r"(response)
+                 : "memory");
+    return canceled;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -208,10 +238,10 @@ __device__ inline void tcgen05_ld_32x32b_x32(uint32_t tmem, uint32_t (&v)[32])
                  " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, [%32];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]), "=r"(v[4]), "=r"(v[5]), "=r"(v[6]), "=r"(v[7]),
-                   "=r"(v[8]), "=r"(v[9]), "=r"(v[10]), "=r"(v[11]), "=r"(v[12]), "=r"(v[13]), "=r"(v[14]),
-                   "=r"(v[15]), "=r"(v[16]), "=r"(v[17]), "=r"(v[18]), "=r"(v[19]), "=r"(v[20]), "=r"(v[21]),
-                   "=r"(v[22]), "=r"(v[23]), "=r"(v[24]), "=r"(v[25]), "=r"(v[26]), "=r"(v[27]), "=r"(v[28]),
-                   "=r"(v[29]), "=r"(v[30]), "=r"(v[31])
+                   "=r"(v[8]), "=r"(v[9]), "=r"(v[10]), "=r"(v[11]), "=r"(v[12]), "=r"(v[13]), "=r"(v[14]), "=r"(v[15]),
+                   "=r"(v[16]), "=r"(v[17]), "=r"(v[18]), "=r"(v[19]), "=r"(v[20]), "=r"(v[21]), "=r"(v[22]),
+                   "=r"(v[23]), "=r"(v[24]), "=r"(v[25]), "=r"(v[26]), "=r"(v[27]), "=r"(v[28]), "=r"(v[29]),
+                   "=r"(v[30]), "=r"(v[31])
                  : "r"(tmem)
                  : "memory");
 }
