@@ -1,19 +1,19 @@
-"""The host's half of kernels/sm100_gemm.cu: its facts, operands with traps around them, the oracle."""
+"""The host's half of kernels/sm100_gemm.cu: facts, operands amid traps, the oracle."""
 
 import ctypes
 import functools
-import json
 import struct
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from . import build, gpu, num_oracle
 
-CONFIG = build.HERE / "kernels" / "sm100_gemm_config.cuh"
+SOURCE = build.HERE / "kernels" / "sm100_gemm_table.c"
 U8, U16, F16, U4X16 = 0, 1, 6, 13  # CUtensorMapDataType
 NO_SWIZZLE, SWIZZLE_128B = 0, 3  # CUtensorMapSwizzle
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -21,36 +21,19 @@ E2M1 = np.concatenate([E2M1, -E2M1])
 GUARD = 0xABCD  # where no result belongs
 ALPHA = np.float32(1.25 * 2.0**-13)
 
-TABLE = """
-#include <stdio.h>
-#include "{config}"
-#define BOX(parts) (parts)
-#define ROW(name, ctas, groups, share, n, schedule) \
-    printf("\\"%s\\": {{\\"ctas\\": %d, \\"groups\\": %d, \\"share\\": %d, \\"n\\": %d, \\"clc\\": %d, " \
-           "\\"smem\\": %d, \\"a_rows\\": %d, \\"b_rows\\": %d, \\"sfa_atoms\\": %d, \\"sfb_atoms\\": %d}},\\n", \
-           #name, ctas, groups, share, n, schedule == CLC, SMEM_BYTES(ctas, n), \
-           TILE_M / A_PARTS(ctas, groups, share), n / ctas / B_PARTS(ctas, groups, share), \
-           BLOCKS / SFA_PARTS(ctas, groups, share), BLOCKS / SFB_PARTS(ctas, groups, share));
-int main(void)
-{{
-    printf("{{");
-    SM100_GEMM_VARIANTS(ROW)
-    printf("\\"facts\\": {{\\"threads\\": %d, \\"tile_m\\": %d, \\"tile_k\\": %d, \\"box\\": %d, \\"stages\\": %d, "
-           "\\"accumulators\\": %d, \\"share_a\\": %d, \\"share_b\\": %d}}}}",
-           THREADS, TILE_M, TILE_K, BOX_COLUMNS, STAGES, ACCUMULATORS, SHARE_A, SHARE_B);
-}}
-"""
-
 
 @functools.cache
 def table():
-    """What the header says: {variant: numbers, "facts": numbers}."""
+    """What the header says: a row of numbers for each variant, and one of `facts`."""
     with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder, "table.c"), Path(folder, "table")
-        source.write_text(TABLE.format(config=CONFIG))
-        subprocess.run([build.find_cc(), source, "-o", program], check=True)
+        program = Path(folder, "table")
+        subprocess.run([build.find_cc(), SOURCE, "-o", program], check=True)
         text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
-    return json.loads(text)
+    rows = {}
+    for line in text.splitlines():
+        row, name, value = line.split()
+        setattr(rows.setdefault(row, SimpleNamespace()), name, int(value))
+    return rows
 
 
 @functools.cache
@@ -58,11 +41,10 @@ def ptx():
     return build.own_kernel("sm100_gemm", "sm100").read_text()
 
 
-def cluster_tile(name):
-    """Rows and columns of D of a cluster, CTAs of a cluster."""
-    v, facts = table()[name], table()["facts"]
-    rows = facts["tile_m"] * v["ctas"] * (v["groups"] if v["share"] == facts["share_b"] else 1)
-    return rows, v["n"] * (v["groups"] if v["share"] == facts["share_a"] else 1), v["ctas"] * v["groups"]
+def tiles(name, m, n):
+    """How many tiles of a cluster D has."""
+    v = table()[name]
+    return -(-m // v.rows) * -(-n // v.columns)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -114,7 +96,7 @@ def tensor_map(kind, address, dims, strides, box, swizzle):
 
 
 def codes_map(memory, k, rows):
-    (height, pitch), tile_k = memory.array.shape, table()["facts"]["tile_k"]
+    (height, pitch), tile_k = memory.array.shape, table()["facts"].tile_k
     return tensor_map(U4X16, memory.address, (k, height), (pitch,), (tile_k, rows), SWIZZLE_128B)
 
 
@@ -137,27 +119,28 @@ class Problem:
         self.bound = 2.0**-11 * np.abs(self.want) + k / 64 * 2.0**-22 * magnitude + 2.0**-24
 
     def launch(self, module, name, clusters=1):
+        """`clusters` take all tiles in turn; of a variant with CLC each tile has one of its own."""
         v, facts = table()[name], table()["facts"]
         pitch = 2 * self.d.array.shape[1]
         self.d.array[...] = GUARD
         module.launch(
             f"sm100_gemm_{name}",
-            codes_map(self.a.codes, self.k, v["a_rows"]),
-            codes_map(self.b.codes, self.k, v["b_rows"]),
-            scales_map(self.a.scales, v["sfa_atoms"]),
-            scales_map(self.b.scales, v["sfb_atoms"]),
+            codes_map(self.a.codes, self.k, v.a_rows),
+            codes_map(self.b.codes, self.k, v.b_rows),
+            scales_map(self.a.scales, v.sfa_atoms),
+            scales_map(self.b.scales, v.sfb_atoms),
             tensor_map(
-                F16, self.d.address + pitch, (self.n, self.m), (pitch,), (facts["box"], 32),
+                F16, self.d.address + pitch, (self.n, self.m), (pitch,), (facts.box_columns, 32),
                 SWIZZLE_128B,
             ),
             struct.pack(
                 "<QQfiii", self.a.scales.address, self.b.scales.address, ALPHA,
                 self.m, self.n, self.k,
             ),
-            grid=clusters * v["ctas"] * v["groups"],
-            block=facts["threads"],
-            cluster=v["ctas"] * v["groups"],
-            shared_bytes=v["smem"],
+            grid=v.cluster * (tiles(name, self.m, self.n) if v.clc else clusters),
+            block=facts.threads,
+            cluster=v.cluster,
+            shared_bytes=v.smem,
         )  # fmt: skip
 
     def check(self):

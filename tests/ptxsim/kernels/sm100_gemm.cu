@@ -57,10 +57,10 @@ template <int CTAS_, int GROUPS_, int SHARE_, int N_, int SCHEDULE_> struct shap
     static constexpr int CTAS = CTAS_, GROUPS = GROUPS_, SHARE = SHARE_, N = N_, SCHEDULE = SCHEDULE_;
     static constexpr int CLUSTER = CTAS * GROUPS;
     static constexpr int ALONG_M = SHARE == SHARE_B ? GROUPS : 1, ALONG_N = SHARE == SHARE_A ? GROUPS : 1;
-    static constexpr int ROWS = TILE_M * CTAS * ALONG_M, COLUMNS = N * ALONG_N; /* of a cluster's tile */
-    static constexpr int B_ROWS = N / CTAS;                                     /* of one CTA */
-    static constexpr int A_SHARERS = A_PARTS(CTAS, GROUPS, SHARE), B_SHARERS = B_PARTS(CTAS, GROUPS, SHARE);
-    static constexpr int SFA_SHARERS = SFA_PARTS(CTAS, GROUPS, SHARE), SFB_SHARERS = SFB_PARTS(CTAS, GROUPS, SHARE);
+    static constexpr int ROWS = CLUSTER_ROWS(CTAS, GROUPS, SHARE), COLUMNS = CLUSTER_COLUMNS(GROUPS, SHARE, N);
+    static constexpr int B_ROWS = N / CTAS; /* of one CTA */
+    static constexpr int A_SHARERS = A_PARTS(GROUPS, SHARE), B_SHARERS = B_PARTS(GROUPS, SHARE);
+    static constexpr int SFB_SHARERS = SFB_PARTS(CTAS, GROUPS, SHARE);
     static constexpr int STAGE = STAGE_BYTES(CTAS, N);
     static_assert(CTAS == 1 || CTAS == 2, "a cta_group is 1 or 2");
     static_assert(GROUPS == 1 || (GROUPS == 2 && SHARE != SHARE_NONE), "two groups share an operand");
@@ -246,7 +246,7 @@ __device__ inline void load_stage(const operands &o, const gemm_params &p, const
     if (at.half == 0) mbarrier_arrive_expect_tx(own, S::CTAS * (A_BYTES + B_BYTES(S::CTAS, S::N) + 2 * sf_bytes));
     load_rows<S, S::A_SHARERS, TILE_M>(a, o.a, k, w.m, of_a, full);
     load_rows<S, S::B_SHARERS, S::B_ROWS>(b, o.b, k, w.n + at.half * S::B_ROWS, of_b, full);
-    load_atoms<S, S::SFA_SHARERS>(sfa, {o.sfa, p.sfa, p.m, blocks}, w.m, block, of_a, full);
+    load_atoms<S, S::A_SHARERS>(sfa, {o.sfa, p.sfa, p.m, blocks}, w.m, block, of_a, full);
     load_atoms<S, S::SFB_SHARERS>(sfb, {o.sfb, p.sfb, p.n, blocks}, w.n, block, part_of_sfb<S>(at), full);
 }
 

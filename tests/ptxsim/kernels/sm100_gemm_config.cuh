@@ -38,11 +38,14 @@
 #define BARRIER_AT(cta_group, n) (BOX_AT(cta_group, n) + EPILOGUE_WARPS * BOXES * BOX_BYTES)
 #define SMEM_BYTES(cta_group, n) (BARRIER_AT(cta_group, n) + 256)
 
-/* How many CTAs load a part each of an operand's tile, for all of them. */
-#define A_PARTS(cta_group, groups, share) ((share) == SHARE_A ? (groups) : 1)
-#define B_PARTS(cta_group, groups, share) ((share) == SHARE_B ? (groups) : 1)
-#define SFA_PARTS(cta_group, groups, share) A_PARTS(cta_group, groups, share)
-#define SFB_PARTS(cta_group, groups, share) ((cta_group) * B_PARTS(cta_group, groups, share))
+/* How many CTAs load a part each of an operand's tile, for all of them; of SFA as of A. */
+#define A_PARTS(groups, share) ((share) == SHARE_A ? (groups) : 1)
+#define B_PARTS(groups, share) ((share) == SHARE_B ? (groups) : 1)
+#define SFB_PARTS(cta_group, groups, share) ((cta_group) * B_PARTS(groups, share))
+
+/* A cluster's tile. */
+#define CLUSTER_ROWS(cta_group, groups, share) (TILE_M * (cta_group) * ((share) == SHARE_B ? (groups) : 1))
+#define CLUSTER_COLUMNS(groups, share, n) ((n) * ((share) == SHARE_A ? (groups) : 1))
 
 #define SHARE_NONE 0
 #define SHARE_A 1 /* the groups of a cluster lie along N */
