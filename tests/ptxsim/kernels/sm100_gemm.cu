@@ -360,11 +360,12 @@ template <class S> __device__ inline void store(const operands &o, const gemm_pa
         for (int column = 0; column < S::N; column += BOX_COLUMNS) {
             const uint32_t box = at.boxes + (warp * BOXES + out.slot) * BOX_BYTES;
             uint32_t left[32], right[32];
+            __syncwarp();
             tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column, left);
             tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column + 32, right);
-            if (leads) cp_async_bulk_wait_group_read<BOXES - 1>(); /* this box has been read */
             tcgen05_wait_ld();
             if (column + BOX_COLUMNS == S::N) tcgen05_fence_before_thread_sync();
+            if (leads) cp_async_bulk_wait_group_read<BOXES - 1>(); /* this box has been read */
             __syncwarp();
             if (leads && column + BOX_COLUMNS == S::N) mbarrier_arrive_cluster(acc_empty + 8 * acc.slot);
             store_half_row(box, 0, left, p.alpha);
