@@ -3,6 +3,7 @@
 #include "exec_memory.h"
 #include "mbarrier.h"
 #include "shadow.h"
+#include "tmem.h"
 #include "wgmma.h"
 
 #include <stdlib.h>
@@ -152,6 +153,7 @@ void sim_cta_close(cta *c)
     }
     free(c->warps);
     sim_mbarriers_close(c);
+    sim_tmem_close(c);
     free(c->smem);
     free(c);
 }

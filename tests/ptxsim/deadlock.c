@@ -45,6 +45,8 @@ static void describe(text *t, const cta *c, const warp *w, const fragment *f)
         add(t, "%s", barrier);
     } else if (f->reason == W_CLUSTER) {
         add(t, "cluster barrier, %u threads have come", c->cluster->arrived);
+    } else if (f->reason == W_TMEM) {
+        add(t, "tensor memory that is not free, or the other CTA of its pair");
     } else {
         add(t, "waiting");
     }

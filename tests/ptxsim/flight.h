@@ -12,6 +12,7 @@ typedef enum flight_kind {
     FLY_STORE,   /* st.async: registers to shared, completes an mbarrier */
     FLY_TILE_IN, /* of a tensor map */
     FLY_TILE_OUT,
+    FLY_TENSOR, /* the next operation in the queue of the CTA that issued it; signalled is that CTA */
 } flight_kind;
 
 typedef struct flight {
@@ -36,6 +37,8 @@ typedef struct flight {
 typedef struct bulk_groups {
     uint32_t committed[LANES];
 } bulk_groups;
+
+enum { TILE_PAIR = 1 }; /* insn.flags of a tile inwards: cta_group::2 */
 
 op_fn sim_exec_bulk, sim_exec_bulk_commit, sim_exec_bulk_wait, sim_exec_tile, sim_exec_store_async,
     sim_exec_copy_arrive;

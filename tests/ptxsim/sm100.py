@@ -1,0 +1,161 @@
+"""PTX of small tcgen05 kernels, and where their operands lie: for the tests of the simulator."""
+
+import numpy as np
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+SW128 = 2 << 61 | 1 << 46 | (1024 >> 4) << 32 | 1 << 16  # eight rows of 128 bytes, the next eight
+PLAIN = 1 << 46 | (128 >> 4) << 32 | 1 << 16  # eight rows of 16 bytes, the next eight
+
+
+def e4m3(codes):
+    """Values of codes without a sign."""
+    exponent, mantissa = codes >> 3, codes & 7
+    normal = (1 + mantissa / 8) * 2.0 ** (exponent.astype(float) - 7)
+    return np.where(exponent == 0, mantissa / 8 * 2.0**-6, normal)
+
+
+def swizzled(rows):
+    """Rows of 128 bytes as they lie in shared memory with a swizzle of 128 bytes."""
+    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
+    places = np.arange(raw.size)
+    return raw[places ^ ((places >> 7 & 7) << 4)]
+
+
+def packed(codes):
+    """Two e2m1 codes a byte, the even one low."""
+    return codes[:, 0::2] | codes[:, 1::2] << 4
+
+
+def scale_atoms(scales):
+    """[k / 64] atoms of 512 bytes of scales [128][k / 16]: row r's four at 16 (r % 32) + 4 (r / 32)."""
+    blocks = scales.reshape(4, 32, -1, 4)  # r / 32, r % 32, atom, j
+    return np.ascontiguousarray(blocks.transpose(2, 1, 0, 3)).reshape(-1)
+
+
+def instruction(m, n, kind="mxf4nvf4", **bits):
+    """The instruction descriptor: e2m1 with ue4m3, or f16 in and f32 out."""
+    value = sum(v << int(k[1:]) for k, v in bits.items())
+    if kind == "mxf4nvf4":
+        return value | 1 << 7 | 1 << 10 | (n >> 3) << 17 | (m >> 7) << 27
+    return value | 1 << 4 | (n >> 3) << 17 | (m >> 4) << 24
+
+
+def descriptor(register, base, extra=0, layout=SW128):
+    """The matrix descriptor of what lies at a shared address, into a register; %r60 is spoiled."""
+    layout = layout if layout < 1 << 63 else layout - (1 << 64)
+    return f"""
+        add.s32 %r60, {base}, {extra};
+        and.b32 %r60, %r60, 0x3FFFF;
+        shr.u32 %r60, %r60, 4;
+        cvt.u64.u32 {register}, %r60;
+        or.b64 {register}, {register}, {layout};
+    """
+
+
+def fill(shared, array, size, threads=128):
+    """All threads copy bytes from the array's address to shared memory; %rd60, %r60.. are spoiled."""
+    step = 16 * threads
+    body = f"""
+        mul.wide.u32 %rd60, %r0, 16;
+        add.s64 %rd60, {array}, %rd60;
+        shl.b32 %r60, %r0, 4;
+        add.s32 %r60, %r60, {shared};
+    """
+    for at in range(0, size, step):
+        guard = ""
+        if size - at < step:
+            guard = "@%p20 "
+            body += f"setp.lt.u32 %p20, %r0, {(size - at) // 16};"
+        body += (
+            f"{guard}ld.global.v4.u32 {{%r61,%r62,%r63,%r59}}, [%rd60+{at}];"
+            f"{guard}st.shared.v4.u32 [%r60+{at}], {{%r61,%r62,%r63,%r59}};"
+        )
+    return body
+
+
+def wait(name, barrier, parity=0):
+    return f"""
+        $wait{name}:
+        mbarrier.try_wait.parity.shared::cta.b64 %p19, [{barrier}], {parity};
+        @!%p19 bra $wait{name};
+    """
+
+
+def load(columns, first=0, place="%r1", shape="32x32b", count=None):
+    """tcgen05.ld of a warp's quarter into %d0.., of 32-bit registers of their own."""
+    registers = ",".join(f"%d{first + i}" for i in range(columns))
+    return f"tcgen05.ld.sync.aligned.{shape}.x{count or columns}.b32 {{{registers}}}, [{place}];"
+
+
+WAIT_LOAD = "tcgen05.wait::ld.sync.aligned;"
+BEFORE = "tcgen05.fence::before_thread_sync;"
+AFTER = "tcgen05.fence::after_thread_sync;"
+
+
+def show(columns, array, group=1):
+    """Each thread stores %d0.. to its row of the array; %rd61, %r61 are spoiled."""
+    body = f"""
+        mov.u32 %r61, %ctaid.x;
+        mad.lo.s32 %r61, %r61, 128, %r0;
+        mul.wide.u32 %rd61, %r61, {4 * columns};
+        add.s64 %rd61, {array}, %rd61;
+    """
+    return body + "".join(f"st.global.u32 [%rd61+{4 * i}], %d{i};" for i in range(columns))
+
+
+def start(columns=128, group=1, barriers=("full",), arrivals=1):
+    """Thread number %r0, warp %r2, lane 0 of it %p2, thread 0 %p0; tensor memory from %r1 on, %r3 with the warp's lanes;
+    the barriers' addresses in %r10..; all of it behind a barrier."""
+    names = "".join(f"mov.u32 %r{10 + i}, {name};" for i, name in enumerate(barriers))
+    inits = "".join(
+        f"@%p0 mbarrier.init.shared::cta.b64 [%r{10 + i}], {arrivals};"
+        for i in range(len(barriers))
+    )
+    meet = (
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+        if group == 2
+        else "bar.sync 0;"
+    )
+    return f"""
+        mov.u32 %r0, %tid.x;
+        shr.u32 %r2, %r0, 5;
+        and.b32 %r4, %r0, 31;
+        setp.eq.u32 %p0, %r0, 0;
+        setp.eq.u32 %p1, %r2, 0;
+        setp.eq.u32 %p2, %r4, 0;
+        mov.u32 %r5, address;
+        {names}
+        {inits}
+        @%p0 fence.mbarrier_init.release.cluster;
+        @!%p1 bra $allocated;
+        tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 [%r5], {columns};
+        tcgen05.relinquish_alloc_permit.cta_group::{group}.sync.aligned;
+        $allocated:
+        {meet}
+        ld.shared.u32 %r1, [%r5];
+        and.b32 %r3, %r2, 3;
+        shl.b32 %r3, %r3, 21;
+        add.s32 %r3, %r3, %r1;
+    """
+
+
+def finish(columns=128, group=1):
+    meet = (
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+        if group == 2
+        else "bar.sync 0;"
+    )
+    return f"""
+        {BEFORE}
+        {meet}
+        @!%p1 bra $freed;
+        tcgen05.dealloc.cta_group::{group}.sync.aligned.b32 %r1, {columns};
+        $freed:
+    """
+
+
+def declarations(**sizes):
+    """Shared variables of some bytes, those of tiles aligned for swizzles; registers of results."""
+    lines = [f".shared .align 1024 .b8 {name}[{size}];" for name, size in sizes.items()]
+    lines += [".shared .align 8 .b64 full;", ".shared .align 8 .b64 empty;"]
+    return "\n".join([*lines, ".shared .align 16 .b8 address[16];", ".reg .b32 %d<256>;"])
