@@ -3,6 +3,7 @@
 import numpy as np
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+CLUSTER_BARRIER = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 SW128 = 2 << 61 | 1 << 46 | (1024 >> 4) << 32 | 1 << 16  # eight rows of 128 bytes, the next eight
 PLAIN = 1 << 46 | (128 >> 4) << 32 | 1 << 16  # eight rows of 16 bytes, the next eight
 
@@ -92,7 +93,7 @@ BEFORE = "tcgen05.fence::before_thread_sync;"
 AFTER = "tcgen05.fence::after_thread_sync;"
 
 
-def show(columns, array, group=1):
+def show(columns, array):
     """Each thread stores %d0.. to its row of the array; %rd61, %r61 are spoiled."""
     body = f"""
         mov.u32 %r61, %ctaid.x;
@@ -111,11 +112,7 @@ def start(columns=128, group=1, barriers=("full",), arrivals=1):
         f"@%p0 mbarrier.init.shared::cta.b64 [%r{10 + i}], {arrivals};"
         for i in range(len(barriers))
     )
-    meet = (
-        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
-        if group == 2
-        else "bar.sync 0;"
-    )
+    meet = CLUSTER_BARRIER if group == 2 else "bar.sync 0;"
     return f"""
         mov.u32 %r0, %tid.x;
         shr.u32 %r2, %r0, 5;
@@ -140,11 +137,7 @@ def start(columns=128, group=1, barriers=("full",), arrivals=1):
 
 
 def finish(columns=128, group=1):
-    meet = (
-        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
-        if group == 2
-        else "bar.sync 0;"
-    )
+    meet = CLUSTER_BARRIER if group == 2 else "bar.sync 0;"
     return f"""
         {BEFORE}
         {meet}
@@ -155,7 +148,101 @@ def finish(columns=128, group=1):
 
 
 def declarations(**sizes):
-    """Shared variables of some bytes, those of tiles aligned for swizzles; registers of results."""
+    """Shared variables of some bytes, aligned for swizzles; registers of results."""
     lines = [f".shared .align 1024 .b8 {name}[{size}];" for name, size in sizes.items()]
     lines += [".shared .align 8 .b64 full;", ".shared .align 8 .b64 empty;"]
     return "\n".join([*lines, ".shared .align 16 .b8 address[16];", ".reg .b32 %d<256>;"])
+
+
+# ---------------------------------------------------------------------------------------------
+# A block-scaled product, D [128 or 256][n] = A [..][256] B [n][256]
+# ---------------------------------------------------------------------------------------------
+
+K = 256
+FENCE_PROXY = "fence.proxy.async.shared::cta;"
+PARAMETERS = ["a_in", "b_in", "sfa_in", "sfb_in", "d_out"]
+
+
+def product_variables(group, n):
+    return declarations(a=128 * K // 2, b=n // group * K // 2, sfa=2048, sfb=2048)
+
+
+def fill_product(group, n):
+    """Each CTA its rows of A and B and scales of A, all scales of B."""
+    sizes = {"a": 128 * K // 2, "b": n // group * K // 2, "sfa": 2048}
+    body = "mov.u32 %r40, %cluster_ctarank;"
+    for i, size in enumerate(sizes.values()):
+        body += f"mul.wide.u32 %rd40, %r40, {size}; add.s64 %rd{i}, %rd{i}, %rd40;"
+    for i, (name, size) in enumerate({**sizes, "sfb": 2048}.items()):
+        body += f"mov.u32 %r{20 + i}, {name};" + fill(f"%r{20 + i}", f"%rd{i}", size)
+    meet = CLUSTER_BARRIER if group == 2 else "bar.sync 0;"
+    return body + FENCE_PROXY + meet
+
+
+def copy_scales(group, n):
+    """Thread 0 of the even CTA, all atoms: those of A from column n on, those of B behind them."""
+    body = f"add.s32 %r30, %r1, {n}; add.s32 %r31, %r30, 16;"
+    copy = f"tcgen05.cp.cta_group::{group}.32x128b.warpx4"
+    for k in range(K // 64):
+        body += descriptor("%rd20", "%r22", 512 * k, PLAIN) + f"{copy} [%r30+{4 * k}], %rd20;"
+        body += descriptor("%rd20", "%r23", 512 * k, PLAIN) + f"{copy} [%r31+{4 * k}], %rd20;"
+    return body
+
+
+def multiply(group, n, form="block16", bits=None):
+    bits = bits or instruction(128 * group, n)
+    name = f"tcgen05.mma.cta_group::{group}.kind::mxf4nvf4.block_scale.{form}"
+    body = ""
+    for k in range(K // 64):
+        body += descriptor("%rd20", "%r20", 32 * k) + descriptor("%rd21", "%r21", 32 * k)
+        body += f"setp.ne.u32 %p5, {k}, 0;"
+        body += f"{name} [%r1], %rd20, %rd21, {bits}, [%r30+{4 * k}], [%r31+{4 * k}], %p5;"
+    return body
+
+
+def commit(group, barrier="%r10"):
+    name = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster"
+    if group == 1:
+        return f"{name}.b64 [{barrier}];"
+    return f"mov.u16 %h1, 3; {name}.multicast::cluster.b64 [{barrier}], %h1;"
+
+
+def issuer(group, body, label="issued"):
+    """By thread 0, of a pair that of the even CTA."""
+    choose = "setp.eq.and.u32 %p6, %r40, 0, %p0;" if group == 2 else "mov.pred %p6, %p0;"
+    return f"{choose} @!%p6 bra ${label}; {body}\n${label}:\n"
+
+
+def product(group=1, n=64, columns=128, **options):
+    return (
+        start(columns, group)
+        + fill_product(group, n)
+        + issuer(group, copy_scales(group, n) + multiply(group, n, **options) + commit(group))
+        + wait(0, "%r10")
+        + AFTER
+        + load(1 << (n - 1).bit_length(), place="%r3")
+        + WAIT_LOAD
+        + show(n, "%rd4")
+        + finish(columns, group)
+    )
+
+
+def product_operands(group, n, seed, scales=(40, 80)):
+    """A, B, scales of A and of B (128 rows of them), as codes."""
+    random = np.random.default_rng(seed)
+    a, b = (random.integers(0, 16, (rows, K)).astype(np.uint8) for rows in (128 * group, n))
+    sfa, sfb = (
+        random.integers(*scales, (rows, K // 16)).astype(np.uint8) for rows in (128 * group, 128)
+    )
+    return a, b, sfa, sfb
+
+
+def product_memory(a, b, sfa, sfb):
+    """As the kernel's parameters want them."""
+    atoms = [scale_atoms(sfa[i : i + 128]) for i in range(0, len(sfa), 128)]
+    return swizzled(packed(a)), swizzled(packed(b)), np.concatenate(atoms), scale_atoms(sfb)
+
+
+def exact_product(a, b, sfa, sfb):
+    scaled_a = E2M1[a] * np.repeat(e4m3(sfa), 16, 1)
+    return scaled_a @ (E2M1[b] * np.repeat(e4m3(sfb[: len(b)]), 16, 1)).T

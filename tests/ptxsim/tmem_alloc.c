@@ -83,10 +83,19 @@ static void take(cta *c, uint32_t column, uint32_t columns)
 
 typedef enum meeting { MET, WAITS, CLASH } meeting;
 
+/* A peer that did not wait at its dealloc, and may have exited since. */
+static cta *left_behind(run *r)
+{
+    cluster *c = r->cta->cluster;
+    cta *peer = (r->cta->rank ^ 1) < c->n ? c->ctas[r->cta->rank ^ 1] : NULL;
+    return peer && peer->tmem && peer->tmem->request.op == TMEM_DEALLOC ? peer : NULL;
+}
+
 /* Puts this CTA's request, and says whether the peer's is there too. */
 static meeting meet(run *r, const insn *in, const tmem_request *wanted)
 {
-    cta *peer = sim_tmem_peer(r, in);
+    cta *peer = wanted->op == TMEM_DEALLOC ? left_behind(r) : NULL;
+    if (!peer) peer = sim_tmem_peer(r, in);
     if (!peer) return CLASH;
     tmem_request *own = &sim_tmem(r->cta)->request, *other = &sim_tmem(peer)->request;
     if (own->op && (own->warp != wanted->warp || own->op != wanted->op)) return WAITS; /* another is on its way */
