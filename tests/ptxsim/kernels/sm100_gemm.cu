@@ -381,7 +381,6 @@ template <class S> __device__ inline void store(const operands &o, const gemm_pa
         advance<ACCUMULATORS>(acc);
     }
     if (leads) cp_async_bulk_wait_group_read<0>();
-    tcgen05_fence_before_thread_sync();
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -413,11 +412,9 @@ template <class S> __device__ inline void gemm(const operands &o, const gemm_par
     if (warp == WARP_TMEM) {
         tcgen05_alloc<S::CTAS>(at.tmem_at, TMEM_COLUMNS);
         tcgen05_relinquish_alloc_permit<S::CTAS>();
-        tcgen05_fence_before_thread_sync();
     }
     __syncwarp();
-    barrier_cluster();
-    tcgen05_fence_after_thread_sync();
+    barrier_cluster(); /* each role has a tcgen05 fence of its own behind its first wait */
     const uint32_t tmem = ld_shared(at.tmem_at);
     if (warp == WARP_PRODUCER) {
         if (elect_sync()) produce<S>(o, p, at);
@@ -430,10 +427,7 @@ template <class S> __device__ inline void gemm(const operands &o, const gemm_par
     }
     __syncwarp();
     barrier_cluster();
-    if (warp == WARP_TMEM) {
-        tcgen05_fence_after_thread_sync();
-        tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);
-    }
+    if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);
 }
 
 #define KERNEL(name, ctas, groups, share, n, schedule)                                                      \
