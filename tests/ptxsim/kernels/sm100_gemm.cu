@@ -260,6 +260,7 @@ template <class S> __device__ inline void produce(const operands &o, const gemm_
             advance<STAGES>(r);
         }
     }
+#pragma unroll 1
     for (int i = 0; i < STAGES; i++) { /* the last commits must not find this CTA gone */
         wait(at.empty, r.slot, r.phase);
         advance<STAGES>(r);
