@@ -128,7 +128,11 @@ def test_the_first_cta_is_known_only_of_a_cluster_that_was_taken():
 
 def test_another_ctas_memory_is_no_place_for_the_answer():
     wrong = "mapa.shared::cluster.u32 %r12, %r10, 1;"
-    body = persistent(2).replace("$again:", wrong + "$again:").replace("[%r10], [%r11];", "[%r12], [%r11];")
+    body = (
+        persistent(2)
+        .replace("$again:", wrong + "$again:")
+        .replace("[%r10], [%r11];", "[%r12], [%r11];")
+    )
     run(body, 2)
     assert "out-of-bounds" in findings()
 
@@ -164,10 +168,10 @@ OWN = """
     @%p0 cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes
         [%r10], [%rd20, {0, %r14}], [%r12];
 """
-MULTICAST = """
+TILE_NAME = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+MULTICAST = f"""
     mov.u16 %h1, 15;
-    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2
-        [%r10], [%rd20, {0, 8}], [%r12], %h1;
+    @%p1 {TILE_NAME}.multicast::cluster.cta_group::2 [%r10], [%rd20, {{0, 8}}], [%r12], %h1;
 """
 SHOW = """
     setp.ne.u32 %p3, %r13, 0;

@@ -38,15 +38,7 @@ def launch(body, arrays, variables, seed=0, parameters=sm100.PARAMETERS, **optio
 
 def run_product(group, n, seed, operands=None, body=None, columns=128):
     operands = operands or sm100.product_operands(group, n, seed)
-    d = np.zeros((128 * group, n), np.float32)
-    got = launch(
-        body or sm100.product(group, n, columns),
-        [*sm100.product_memory(*operands), d],
-        sm100.product_variables(group, n),
-        seed,
-        grid=group,
-        cluster=group,
-    )
+    got = sm100.run_product(body or sm100.product(group, n, columns), group, n, seed, operands)
     return got, sm100.exact_product(*operands)
 
 
@@ -79,7 +71,7 @@ def test_small_integers_are_exact():
 
 
 def test_signs_and_accumulation_follow_the_descriptor_and_the_predicate():
-    """-A B, then once more on top of it: the first instruction adds too, if its predicate says so."""
+    """-A B, then once more on top of it: the first instruction adds if its predicate says so."""
     bits = sm100.instruction(128, 64, b13=1)
     once, twice = (sm100.multiply(1, 64, bits=bits) for _ in range(2))
     again = twice.replace("setp.ne.u32 %p5, 0, 0;", "setp.eq.u32 %p5, 0, 0;")
@@ -177,10 +169,13 @@ def test_products_of_halves(group, m, seed):
 
 
 def test_bf16_with_k_in_rows():
-    """A [k][m] and B [k][n], contiguous along m and n; of bf16, whose small integers end in zeros."""
+    """A [k][m] and B [k][n], contiguous along m and n."""
     a, b = halves(7, 128, 64)
     short = [(x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) for x in (a, b)]
-    tiles = [np.ascontiguousarray(x.T.reshape(DEPTH // 8, 8, -1, 64).transpose(0, 2, 1, 3)) for x in short]
+    tiles = [
+        np.ascontiguousarray(x.T.reshape(DEPTH // 8, 8, -1, 64).transpose(0, 2, 1, 3))
+        for x in short
+    ]
     bits = sm100.instruction(128, 64, "f16", b7=1, b10=1, b15=1, b16=1)
     layouts = {"%rd20": (2048, 1024), "%rd21": (1024, 1024)}
     multiply = ""

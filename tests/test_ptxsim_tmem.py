@@ -141,7 +141,7 @@ COPIES = {  # name: rows, bytes of a row, the lanes a row goes to
 
 
 def copied(name, group):
-    """Into cleared tensor memory, rows of pieces of 16 bytes, 128 bytes between the two of a row."""
+    """Into cleared tensor memory; 128 bytes between the two pieces of a row."""
     layout = 1 << 46 | (256 >> 4) << 32 | (128 >> 4) << 16
     clear = "".join(f"mov.u32 %d{i}, 0;" for i in range(8)) + store(8) + WAIT_STORE
     meet = sm100.CLUSTER_BARRIER if group == 2 else "bar.sync 0;"

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from . import gpu
+
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 CLUSTER_BARRIER = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 SW128 = 2 << 61 | 1 << 46 | (1024 >> 4) << 32 | 1 << 16  # eight rows of 128 bytes, the next eight
@@ -28,7 +30,7 @@ def packed(codes):
 
 
 def scale_atoms(scales):
-    """[k / 64] atoms of 512 bytes of scales [128][k / 16]: row r's four at 16 (r % 32) + 4 (r / 32)."""
+    """Atoms of 512 bytes of scales [128][k / 16]: row r's four at 16 (r % 32) + 4 (r / 32)."""
     blocks = scales.reshape(4, 32, -1, 4)  # r / 32, r % 32, atom, j
     return np.ascontiguousarray(blocks.transpose(2, 1, 0, 3)).reshape(-1)
 
@@ -54,7 +56,7 @@ def descriptor(register, base, extra=0, layout=SW128):
 
 
 def fill(shared, array, size, threads=128):
-    """All threads copy bytes from the array's address to shared memory; %rd60, %r60.. are spoiled."""
+    """All threads copy from the array's address to shared memory; %rd60, %r59.. are spoiled."""
     step = 16 * threads
     body = f"""
         mul.wide.u32 %rd60, %r0, 16;
@@ -104,12 +106,12 @@ def show(columns, array):
     return body + "".join(f"st.global.u32 [%rd61+{4 * i}], %d{i};" for i in range(columns))
 
 
-def start(columns=128, group=1, barriers=("full",), arrivals=1):
-    """Thread number %r0, warp %r2, lane 0 of it %p2, thread 0 %p0; tensor memory from %r1 on, %r3 with the warp's lanes;
-    the barriers' addresses in %r10..; all of it behind a barrier."""
+def start(columns=128, group=1, barriers=("full",), arrivals=(1, 1)):
+    """Thread %r0, warp %r2, lane %r4; thread 0 %p0, warp 0 %p1, lane 0 %p2; tensor memory from %r1
+    on, %r3 with the warp's lanes; barriers at %r10..; all of it behind a barrier."""
     names = "".join(f"mov.u32 %r{10 + i}, {name};" for i, name in enumerate(barriers))
     inits = "".join(
-        f"@%p0 mbarrier.init.shared::cta.b64 [%r{10 + i}], {arrivals};"
+        f"@%p0 mbarrier.init.shared::cta.b64 [%r{10 + i}], {arrivals[i]};"
         for i in range(len(barriers))
     )
     meet = CLUSTER_BARRIER if group == 2 else "bar.sync 0;"
@@ -246,3 +248,32 @@ def product_memory(a, b, sfa, sfb):
 def exact_product(a, b, sfa, sfb):
     scaled_a = E2M1[a] * np.repeat(e4m3(sfa), 16, 1)
     return scaled_a @ (E2M1[b] * np.repeat(e4m3(sfb[: len(b)]), 16, 1)).T
+
+
+def run_product(body, group=1, n=64, seed=0, operands=None):
+    """D as a kernel leaves it that has product()'s parameters and variables."""
+    gpu.seed(seed)
+    module = gpu.Module(gpu.kernel(body, PARAMETERS, product_variables(group, n)))
+    operands = operands or product_operands(group, n, seed)
+    memory = [gpu.Memory(array) for array in product_memory(*operands)]
+    memory.append(gpu.Memory(np.zeros((128 * group, n), np.float32)))
+    module.launch("f", *memory, grid=group, cluster=group, block=128)
+    return memory[-1].array.copy()
+
+
+def found(body, group=1, severities="EW", seeds=range(10)):
+    """The codes of what any seed finds; PTX that is refused is an error."""
+    gpu.clear()
+    for seed in seeds:
+        try:
+            run_product(body, group, seed=seed)
+        except gpu.SimError as error:
+            if not error.findings:
+                raise
+    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
+
+
+def changed(body, old, new):
+    """With the first of something replaced, which must be there."""
+    assert old in body, old
+    return body.replace(old, new, 1)

@@ -54,11 +54,12 @@ static uint32_t units_of(uint32_t column, uint32_t columns)
     return ((1u << units) - 1) << column / TMEM_UNIT;
 }
 
-/* A free place, any of them as the seed says; NONE: there is no such place. */
+/* A free place at a multiple of the size, so that nothing is lost between allocations that do not grow; any of them, as
+ * the seed says. NONE: there is none. */
 static uint32_t find_place(run *r, uint32_t taken, uint32_t columns)
 {
     uint32_t places[TMEM_COLUMNS / TMEM_UNIT], n = 0;
-    for (uint32_t column = 0; column + columns <= TMEM_COLUMNS; column += TMEM_UNIT)
+    for (uint32_t column = 0; column + columns <= TMEM_COLUMNS; column += columns)
         if (!(taken & units_of(column, columns))) places[n++] = column;
     if (!n) return NONE;
     return places[sim_config.tmem_anywhere ? sim_random(&r->random) % n : 0];
@@ -143,7 +144,8 @@ static step tell_address(run *r, const insn *in, uint32_t column)
     uint32_t lane = (uint32_t)__builtin_ctz(r->mask);
     uint8_t *to = sim_locate(r, in, lane, in->space, sim_address_at(r, in, 1, lane), 4, WRITE);
     if (!to) return leave(r, STEP_FAIL);
-    memcpy(to, &column, 4); /* lane 0 */
+    memcpy(to, &column, 4);           /* lane 0 */
+    sim_order_warp(r, r->warp->live); /* they all may read it */
     return leave(r, STEP_NEXT);
 }
 
