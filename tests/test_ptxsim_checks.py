@@ -277,13 +277,77 @@ BARRIERS = {
     ),
 }
 
-ALL = BOUNDS | RACES | COPIES | BARRIERS
+SHARES = (
+    PLACE
+    + """
+    setp.ge.u32 %p0, %r0, 128;
+    @%p0 bra $more;
+    setmaxnreg.dec.sync.aligned.u32 {};
+    exit;
+    $more:
+    setmaxnreg.inc.sync.aligned.u32 136;
+"""
+)
+REGISTERS = {  # of 512 threads: 128 each at launch
+    "registers that nobody has given back": (
+        "deadlock",
+        SHARES.format(112),
+        SHARES.format(104),
+        {"block": 512},
+    ),
+    "an increase to fewer registers": (
+        "setmaxnreg",
+        "setmaxnreg.inc.sync.aligned.u32 120;",
+        "setmaxnreg.dec.sync.aligned.u32 120;",
+        {"block": 512},
+    ),
+}
+
+SEND = (
+    PLACE
+    + """
+    st.shared.u32 [%r1], %r0;
+    fence.proxy.async.shared::cta;
+    bar.sync 0;
+    setp.eq.u32 %p0, %r0, 0;
+    @!%p0 bra $on;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r2], 128;
+    cp.async.bulk.commit_group;
+    {}
+    $on:
+    bar.sync 0;
+    st.shared.u32 [%r1], 0;
+"""
+)
+STORES = {  # whenever they land
+    "written before a bulk store was waited for": (
+        "in-flight",
+        SEND.format(""),
+        SEND.format("cp.async.bulk.wait_group.read 0;"),
+        {},
+    ),
+    "written after a wait for other bulk stores": (
+        "in-flight",
+        SEND.format("cp.async.bulk.wait_group.read 1;"),
+        SEND.format("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 1;"),
+        {},
+    ),
+}
+
+ALL = BOUNDS | RACES | COPIES | BARRIERS | REGISTERS | STORES
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_it_fires(name):
     code, bad, _, launch = ALL[name]
     assert code in found(bad, **launch)
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_fires_whatever_the_seed(name, seed):
+    code, bad, _, launch = STORES[name]
+    assert code in found(bad, seeds=[seed], **launch)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -101,19 +101,19 @@ def arrange(fragments):
     return d
 
 
-def run(body, a, b, seed=0):
+def run(body, a, b, seed=0, block=128):
     gpu.seed(seed)
     module = gpu.Module(gpu.kernel(body, ["a_in", "b_in", "d_out"], SHARED))
     memory = [gpu.Memory(a), gpu.Memory(b), gpu.Memory(np.zeros((128, N // 2), np.float32))]
-    module.launch("f", *memory, block=128)
+    module.launch("f", *memory, block=block)
     return arrange(memory[2].array)
 
 
-def found(body):
+def found(body, seeds=SEEDS, block=128):
     a, b = matrices(0)
-    for seed in SEEDS:
+    for seed in seeds:
         try:
-            run(body, swizzled(a), swizzled(b), seed)
+            run(body, swizzled(a), swizzled(b), seed, block)
         except gpu.SimError:
             pass
     return {f["code"] for f in gpu.report()["findings"] if f["severity"] in "EW"}
@@ -202,6 +202,23 @@ def test_shared_memory_is_read_as_late_as_the_wait():
     assert "in-flight" in found(WHOLE.replace("wgmma.wait_group", overwrite + "wgmma.wait_group"))
     gpu.clear()
     assert found(WHOLE.replace(SHOW, "bar.sync 0;" + overwrite + SHOW)) == set()
+
+
+def handed_over(done):
+    """Behind `done` a second warpgroup, which waits at barrier 1, overwrites an operand."""
+    entry = "mov.u32 %r0, %tid.x; setp.ge.u32 %p5, %r0, 128; @%p5 bra $other;"
+    first = FILL.replace("bar.sync 0", "bar.sync 2, 128") + ZERO + FENCE + from_shared()
+    second = "exit; $other: mov.u32 %r2, b; mad.lo.s32 %r2, %r0, 4, %r2; bar.sync 1, 256;"
+    second += "st.shared.u32 [%r2], 0;"
+    return entry + first + done + SHOW + second
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_operands_are_read_until_the_wait(seed):
+    early = DONE.replace("wgmma.wait", "bar.arrive 1, 256; wgmma.wait")
+    assert found(handed_over(early), [seed], 256) & {"race", "in-flight"}
+    gpu.clear()
+    assert found(handed_over(DONE + "bar.arrive 1, 256;"), [seed], 256) == set()
 
 
 def test_fences_are_wanted():

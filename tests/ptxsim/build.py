@@ -35,6 +35,7 @@ def _run(command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
 
 
 def _publish(target, make):
@@ -89,6 +90,15 @@ def own_kernel(name, arch):
     source = HERE / "kernels" / f"{name}.cu"
     sources = [source, *_headers(), *sorted(source.parent.glob("*.cuh"))]
     return _compile(_folder(sources, NVCC_FLAGS, ARCHS[arch]), source, ARCHS[arch])
+
+
+def assembled(ptx, arch):
+    """The cubin that ptxas makes of a PTX file, and what it says of registers and spills."""
+    target = ptx.with_suffix(".cubin")
+    command = [find_nvcc(), f"-arch={ARCHS[arch].replace('compute', 'sm')}", "-cubin", "-Xptxas=-v"]
+    said = []
+    _publish(target, lambda path: said.append(_run([*command, ptx, "-o", path])))
+    return target, said[0]
 
 
 def _headers():

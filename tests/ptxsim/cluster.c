@@ -113,12 +113,32 @@ step sim_exec_nothing(run *r, const insn *in)
     return STEP_SLEEP;
 }
 
+/* flags: .inc, which waits until others have given back enough. */
 step sim_exec_setmaxnreg(run *r, const insn *in)
 {
     if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
-    if (in->imm % 8 == 0 && in->imm >= 24 && in->imm <= 256) return STEP_NEXT;
-    sim_report(r, in, 'E', "setmaxnreg", -1, "%lld registers, not a multiple of 8 from 24 to 256", (long long)in->imm);
-    return STEP_FAIL;
+    warp *w = r->warp;
+    uint32_t wanted = (uint32_t)in->imm, had = w->register_share;
+    if (in->imm % 8 || in->imm < 24 || in->imm > 256) {
+        sim_report(r, in, 'E', "setmaxnreg", -1, "%lld registers, not a multiple of 8 from 24 to 256",
+                   (long long)in->imm);
+        return STEP_FAIL;
+    }
+    if (in->flags ? wanted < had : wanted > had) {
+        sim_report(r, in, 'E', "setmaxnreg", -1, "from %u registers to %u by .%s", had, wanted,
+                   in->flags ? "inc" : "dec");
+        return STEP_FAIL;
+    }
+    if (in->flags && wanted - had > r->cta->spare_registers) {
+        r->fragment->state = WAITING;
+        r->fragment->reason = W_REGISTERS;
+        r->fragment->what = wanted - had;
+        return STEP_WAIT;
+    }
+    w->register_share = wanted;
+    r->cta->spare_registers += had - wanted;
+    if (!in->flags) sim_wake(r->cta, W_REGISTERS, UINT64_MAX, false);
+    return STEP_SLEEP;
 }
 
 step sim_exec_proxy_fence(run *r, const insn *in)

@@ -1,6 +1,7 @@
 #include "machine.h"
 
 #include "exec_memory.h"
+#include "flight.h"
 #include "mbarrier.h"
 #include "shadow.h"
 #include "tmem.h"
@@ -100,6 +101,13 @@ static int draw_weight(uint64_t *random)
     return weights[sim_random(random) % (sizeof weights / sizeof weights[0])];
 }
 
+/* What ptxas gives a thread at most, and with setmaxnreg always: 64 K shared by the threads of a CTA, 8 at a time. */
+static uint32_t register_share(const cta *c)
+{
+    uint32_t share = 65536 / (c->n_warps * LANES) / 8 * 8;
+    return share > 256 ? 256 : share;
+}
+
 static void open_warp(cta *c, uint32_t index, uint64_t *random)
 {
     const program *p = c->launch->program;
@@ -114,6 +122,7 @@ static void open_warp(cta *c, uint32_t index, uint64_t *random)
         memset(w->local, POISON_BYTE, (size_t)LANES * p->local_bytes);
     }
     fill_specials(w);
+    w->register_share = register_share(c);
     w->weight = draw_weight(random);
     w->n_fragments = 1;
     w->fragments[0] = (fragment){.state = READY, .mask = w->live, .rejoin = NONE, .parent = -1};
@@ -148,7 +157,7 @@ void sim_cta_close(cta *c)
         free(c->warps[i].predicates);
         free(c->warps[i].local);
         free(c->warps[i].copies);
-        free(c->warps[i].bulk);
+        sim_bulk_close(&c->warps[i]);
         sim_wgmma_close(&c->warps[i]);
     }
     free(c->warps);

@@ -21,14 +21,32 @@ static void add(text *t, const char *format, ...)
     if (n > 0) t->n = t->n + (size_t)n < sizeof t->at ? t->n + (size_t)n : sizeof t->at - 1;
 }
 
-static void describe(text *t, const cta *c, const warp *w, const fragment *f)
+static bool alike(const fragment *a, const fragment *b)
+{
+    return a->state == b->state && a->pc == b->pc && a->mask == b->mask && a->reason == b->reason && a->what == b->what;
+}
+
+/* How many warps from `first` on have a fragment like its one; 0: so has the warp before. */
+static uint32_t warps_alike(const cta *c, uint32_t first, int number)
+{
+    const fragment *f = &c->warps[first].fragments[number];
+    uint32_t n = 1;
+    if (first && c->warps[first - 1].n_fragments > number && alike(f, &c->warps[first - 1].fragments[number])) return 0;
+    while (first + n < c->n_warps && c->warps[first + n].n_fragments > number &&
+           alike(f, &c->warps[first + n].fragments[number]))
+        n++;
+    return n;
+}
+
+static void describe(text *t, const cta *c, const warp *w, const fragment *f, uint32_t n)
 {
     const program *p = c->launch->program;
     char place[256];
     const insn *in = &p->code[f->pc];
     sim_source_place(p, in, place, sizeof place);
-    add(t, "\n  CTA %u,%u,%u warp %u lanes %08x, PTX line %u (%s): ", c->id[0], c->id[1], c->id[2], w->index, f->mask,
-        in->line, place);
+    add(t, "\n  CTA %u,%u,%u warp %u", c->id[0], c->id[1], c->id[2], w->index);
+    if (n > 1) add(t, "-%u", w->index + n - 1);
+    add(t, " lanes %08x, PTX line %u (%s): ", f->mask, in->line, place);
     if (f->state == JOINING) {
         add(t, "lanes %08x have come, waiting for %08x to rejoin", f->arrived, f->mask & ~f->arrived);
     } else if (f->state == READY) {
@@ -47,6 +65,8 @@ static void describe(text *t, const cta *c, const warp *w, const fragment *f)
         add(t, "cluster barrier, %u threads have come", c->cluster->arrived);
     } else if (f->reason == W_TMEM) {
         add(t, "tensor memory that is not free, or the other CTA of its pair");
+    } else if (f->reason == W_REGISTERS) {
+        add(t, "%u registers more a thread, %u are free", (unsigned)f->what, c->spare_registers);
     } else {
         add(t, "waiting");
     }
@@ -62,8 +82,10 @@ void sim_report_deadlock(run *r, cta *const *ctas, uint32_t n, const char *code)
             const warp *w = &c->warps[i];
             for (int j = 0; j < w->n_fragments; j++) {
                 if (w->fragments[j].state == FREE) continue;
+                uint32_t like_it = warps_alike(c, i, j);
+                if (!like_it) continue;
                 if (shown++ < 12)
-                    describe(&t, c, w, &w->fragments[j]);
+                    describe(&t, c, w, &w->fragments[j], like_it);
                 else
                     more++;
             }

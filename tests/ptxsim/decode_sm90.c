@@ -61,7 +61,8 @@ void sim_decode_cluster(builder *b, const statement *s, insn *in, pieces *p)
     } else if (sim_is(name, "getctarank")) {
         decode_ctarank(b, s, in, p);
     } else if (sim_is(name, "setmaxnreg")) {
-        if (!sim_take(p, "inc") && !sim_take(p, "dec")) sim_unknown(b, s, "");
+        in->flags = sim_take(p, "inc");
+        if (!in->flags && !sim_take(p, "dec")) sim_unknown(b, s, "");
         if (!sim_take(p, "sync") || !sim_take(p, "aligned") || !sim_take(p, "u32")) sim_unknown(b, s, "");
         expect_end(b, s, p, 1);
         in->fn = sim_exec_setmaxnreg;

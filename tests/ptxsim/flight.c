@@ -38,15 +38,27 @@ static void move(flight *f)
         memcpy(to, from, f->bytes);
 }
 
+/* A store has read its source; that counts only once its thread has waited for it. */
+static void keep_source(const flight *f)
+{
+    bulk_groups *groups = sim_bulk_groups(f->warp);
+    groups->sources = realloc(groups->sources, (groups->n + 1) * sizeof *groups->sources);
+    groups->sources[groups->n++] = (bulk_source){f->in, f->source, f->lane, f->group, f->from, f->bytes};
+}
+
 static bool land(run *r, flight *f)
 {
     if (f->kind == FLY_TENSOR) return sim_tensor_run(r, f->signalled);
     if (!alive(r, f, f->target) || !alive(r, f, f->source) || !alive(r, f, f->signalled)) return false;
     if (f->kind == FLY_TILE_IN || f->kind == FLY_TILE_OUT) {
+        if (f->kind == FLY_TILE_OUT) keep_source(f);
         if (!sim_tile_land(r, f)) return false;
     } else {
         move(f);
-        if (f->source) sim_shadow_sent(f->source, f->from, f->bytes);
+        if (f->kind == FLY_OUT)
+            keep_source(f);
+        else if (f->source)
+            sim_shadow_sent(f->source, f->from, f->bytes);
         if (f->target) sim_shadow_landed(f->target, f->to, f->bytes, f->epoch);
     }
     return signal(r, f);
@@ -208,21 +220,48 @@ step sim_exec_bulk_commit(run *r, const insn *in)
     return STEP_NEXT;
 }
 
+static bool due(const run *r, const insn *in, uint32_t lane, uint32_t group)
+{
+    const bulk_groups *groups = r->warp->bulk;
+    return r->mask >> lane & 1 && (int64_t)group < (int64_t)groups->committed[lane] - in->imm;
+}
+
+/* The sources of groups that were waited for may be written again. */
+static void release_sources(run *r, const insn *in)
+{
+    bulk_groups *groups = r->warp->bulk;
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < groups->n; k++) {
+        bulk_source *s = &groups->sources[k];
+        if (due(r, in, s->lane, s->group))
+            sim_shadow_waited(r, s->in, s->lane, s->cta, s->from, s->bytes);
+        else
+            groups->sources[kept++] = *s;
+    }
+    groups->n = kept;
+}
+
 /* imm: how many groups may be under way. */
 step sim_exec_bulk_wait(run *r, const insn *in)
 {
     const cluster *c = r->cta->cluster;
-    const bulk_groups *groups = sim_bulk_groups(r->warp);
+    sim_bulk_groups(r->warp);
     for (uint32_t k = 0; k < c->n_flights; k++) {
         const flight *f = &c->flights[k];
-        if (f->warp != r->warp || f->signalled || !(r->mask >> f->lane & 1)) continue;
-        if ((int64_t)f->group >= (int64_t)groups->committed[f->lane] - in->imm) continue;
+        if (f->warp != r->warp || f->signalled || !due(r, in, f->lane, f->group)) continue;
         r->fragment->state = WAITING;
         r->fragment->reason = W_ASYNC;
         r->fragment->what = r->warp->index;
         return STEP_WAIT;
     }
+    release_sources(r, in);
     return STEP_NEXT;
+}
+
+void sim_bulk_close(warp *w)
+{
+    if (w->bulk) free(w->bulk->sources);
+    free(w->bulk);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -34,8 +34,17 @@ typedef struct flight {
     int32_t coordinates[5];
 } flight;
 
+/* Shared memory that a store has read and that nobody may write before its thread has waited. */
+typedef struct bulk_source {
+    const insn *in;
+    cta *cta;
+    uint32_t lane, group, from, bytes;
+} bulk_source;
+
 typedef struct bulk_groups {
     uint32_t committed[LANES];
+    bulk_source *sources;
+    uint32_t n;
 } bulk_groups;
 
 enum { TILE_PAIR = 1 }; /* insn.flags of a tile inwards: cta_group::2 */
@@ -55,5 +64,6 @@ bool sim_take_target(run *r, const insn *in, uint32_t lane, uint64_t address, fl
 bool sim_take_source(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, flight *f);
 bool sim_deliver(run *r, const insn *in, uint32_t lane, uint64_t to, uint64_t barrier, uint32_t mask, flight *f);
 bulk_groups *sim_bulk_groups(warp *w);
+void sim_bulk_close(warp *w);
 
 #endif

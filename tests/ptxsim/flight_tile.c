@@ -82,7 +82,6 @@ bool sim_tile_land(run *r, flight *f)
         num_box_piece piece = num_box_piece_at(&map, f->coordinates, k);
         if (!move_piece(r, f, &map, &piece, fill)) return false;
     }
-    if (f->source) sim_shadow_sent(f->source, f->from, f->bytes);
     if (f->target) sim_shadow_landed(f->target, f->to, f->bytes, f->epoch);
     f->bytes = 16 * pieces; /* what the mbarrier gets */
     return true;

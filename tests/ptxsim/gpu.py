@@ -1,4 +1,7 @@
-"""The simulated GPU for tests of itself: PTX in, NumPy arrays as its memory, reports out."""
+"""The simulated GPU for tests of itself: PTX in, NumPy arrays as its memory, reports out.
+
+After on_hardware() the same launches run on a real GPU; only Memory.read() sees what they wrote.
+"""
 
 import ctypes
 import functools
@@ -37,8 +40,26 @@ class Cluster(ctypes.Structure):
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("dims", ctypes.c_uint * 16)]
 
 
-@functools.cache
+hardware = None  # the real driver, once asked for
+
+
+def on_hardware():
+    """From now on the first GPU of this machine."""
+    global hardware
+    hardware = ctypes.CDLL("libcuda.so.1")
+    hardware.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+    context = ctypes.c_void_p()
+    check(hardware.cuInit(0), "cuInit")
+    check(hardware.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), "the primary context")
+    check(hardware.cuCtxSetCurrent(context), "the primary context")
+
+
 def library():
+    return hardware or simulator()
+
+
+@functools.cache
+def simulator():
     loaded = ctypes.CDLL(str(build.simulator()))
     loaded.ptxsim_seed.argtypes = [ctypes.c_uint64]
     loaded.ptxsim_report.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
@@ -50,6 +71,8 @@ def library():
 
 def configure(**settings):
     """PTXSIM_ variables in lower case; those not given are SETTINGS."""
+    if hardware:
+        return
     for name, value in (SETTINGS | settings).items():
         os.environ[f"PTXSIM_{name.upper()}"] = str(value)
     library().ptxsim_configure()
@@ -65,6 +88,8 @@ def check(code, what):
 
 def report():
     """The counts and findings since clear()."""
+    if hardware:
+        return {"findings": []}
     size = library().ptxsim_report(None, 0)
     text = ctypes.create_string_buffer(size + 1)
     library().ptxsim_report(text, size + 1)
@@ -72,33 +97,49 @@ def report():
 
 
 def clear():
-    library().ptxsim_clear()
+    if not hardware:
+        library().ptxsim_clear()
 
 
 def seed(value):
-    library().ptxsim_seed(value)
+    if not hardware:
+        library().ptxsim_seed(value)
 
 
 class Memory:
-    """An allocation of the GPU, seen as a NumPy array."""
+    """An allocation of the GPU; the simulated one's can be seen as a NumPy array."""
 
     def __init__(self, array):
-        array = np.ascontiguousarray(array)
+        self.like = np.ascontiguousarray(array)
+        self.bytes = ctypes.c_size_t(self.like.nbytes)
         address = ctypes.c_uint64()
-        check(
-            library().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(array.nbytes)), "alloc"
-        )
+        check(library().cuMemAlloc_v2(ctypes.byref(address), self.bytes), "alloc")
         self.address = address.value
-        buffer = (ctypes.c_uint8 * array.nbytes).from_address(self.address)
-        self.array = np.frombuffer(buffer, array.dtype).reshape(array.shape)
-        self.array[...] = array
+        source = ctypes.c_void_p(self.like.ctypes.data)
+        check(library().cuMemcpyHtoD_v2(ctypes.c_uint64(self.address), source, self.bytes), "copy")
+
+    @property
+    def array(self):
+        assert not hardware, "memory of the device: read() it"
+        buffer = (ctypes.c_uint8 * self.bytes.value).from_address(self.address)
+        return np.frombuffer(buffer, self.like.dtype).reshape(self.like.shape)
+
+    def read(self):
+        """A copy of what is there now."""
+        found = np.empty_like(self.like)
+        target = ctypes.c_void_p(found.ctypes.data)
+        check(library().cuMemcpyDtoH_v2(target, ctypes.c_uint64(self.address), self.bytes), "copy")
+        return found
 
     def __del__(self):
         library().cuMemFree_v2(self.address)
 
 
 class Module:
-    def __init__(self, text):
+    """PTX, as text, or a cubin (for real GPUs), as bytes."""
+
+    def __init__(self, image):
+        image = image if isinstance(image, bytes) else image.encode()
         self.handle = ctypes.c_void_p()
         log = ctypes.create_string_buffer(1024)
         options, values = (
@@ -106,7 +147,7 @@ class Module:
             (ctypes.c_void_p * 2)(ctypes.addressof(log), 1024),
         )
         code = library().cuLibraryLoadData(
-            ctypes.byref(self.handle), text.encode(), options, values, 2, None, None, 0
+            ctypes.byref(self.handle), image, options, values, 2, None, None, 0
         )
         if code:
             raise SimError(log.value.decode() or "cuLibraryLoadData", [])
@@ -131,6 +172,26 @@ class Module:
             attribute = Cluster(4, 0, (ctypes.c_uint * 16)(*three(cluster)))
             config.attributes, config.n_attributes = ctypes.addressof(attribute), 1
         check(library().cuLaunchKernelEx(ctypes.byref(config), kernel, pointers, None), name)
+        check(library().cuCtxSynchronize(), name)
+
+
+SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}  # by the bytes of a row of the pattern
+
+
+def tensor_map(memory, shape, box, swizzle, pitch=None):
+    """The bytes of a map of rows of uint8 or uint16: shape and box as (rows, columns)."""
+    size = memory.like.itemsize
+    record = ctypes.create_string_buffer(128 + 64)
+    at = (ctypes.addressof(record) + 63) // 64 * 64
+    (rows, cols), (box_rows, box_cols) = shape, box
+    arrays = [(ctypes.c_uint64 * 2)(cols, rows), (ctypes.c_uint64 * 1)(pitch or cols * size)]
+    arrays += [(ctypes.c_uint32 * 2)(box_cols, box_rows), (ctypes.c_uint32 * 2)(1, 1)]
+    kind, address = {1: 0, 2: 1}[size], ctypes.c_void_p(memory.address)
+    code = library().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(at), kind, 2, address, *arrays, 0, SWIZZLES[swizzle], 0, 0
+    )
+    check(code, "cuTensorMapEncodeTiled")
+    return ctypes.string_at(at, 128)
 
 
 def three(sizes):

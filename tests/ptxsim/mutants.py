@@ -1,18 +1,55 @@
-"""PTX spoiled mechanically, one place at a time: what keeps asynchronous work in order.
+"""Kernels with one thing spoiled: the simulated GPU must notice.
 
-A mutation is a pattern of one instruction (or of a few, with nothing but `.loc` and comments in
-between) and what becomes of it. Registers that a mutation needs are declared in a block of its own.
+Mutants are made mechanically of PTX, one instruction changed. One is noticed when a launch fails,
+anything of severity E or W is found, or a result is wrong, for any of a few seeds. Places that no
+launch reaches (a trap there goes unnoticed) do not count. What nothing notices survives: EQUIVALENT
+says of each survivor why it is no error.
 """
 
+import importlib
+import json
+import os
+import random
 import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import build, gpu
+from .mutations import ASYNC, SYNC, TCGEN05, WGMMA
+
+MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05
+
+# By target, then by the mutation and the spoiled line of the source with the one after it: line
+# numbers move.
+EQUIVALENT = {
+    "gemv": {
+        "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
+            "the vector is staged once, and nobody has read before"
+        ),
+    },
+    "route_sigmoid": {
+        "no wait, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+            "behind the last step only empty groups are left"
+        ),
+        "no barrier, sm80_route.cu: __syncthreads(); }": (
+            "K is split: the sums go to global memory"
+        ),
+    },
+}
 
 
 @dataclass(frozen=True)
 class Mutant:
+    """What becomes of a few characters of PTX."""
+
     name: str
-    line: int  # of the PTX
+    kernel: str
+    line: int
     start: int
     end: int
     becomes: str
@@ -21,185 +58,245 @@ class Mutant:
         return text[: self.start] + self.becomes + text[self.end :]
 
     def reached(self, text):
-        """With a trap in its place instead: what no test executes cannot be noticed."""
+        """With a trap in front: what no test executes cannot be noticed."""
         return text[: self.start] + "trap; " + text[self.start :]
 
 
-def body(text, kernel):
-    """From where to where a kernel goes."""
+def mutants(text, kernel, mutations=None):
+    """Every place of a kernel where one of `mutations` (all that there are) applies."""
     begin = text.index(f".entry {kernel}(")
-    return begin, text.index("\n}", begin)
-
-
-def mutants(text, kernel, mutations):
-    """Every place of a kernel where one of `mutations` applies."""
-    begin, end = body(text, kernel)
-    for name, (pattern, becomes) in mutations.items():
+    end = text.find(".visible .entry", begin)
+    end = end if end > 0 else len(text)
+    for name, (pattern, becomes) in (mutations or MUTATIONS).items():
         for match in re.compile(pattern).finditer(text, begin, end):
             spoiled = becomes(match) if callable(becomes) else match.expand(becomes)
             line = text.count("\n", 0, match.start()) + 1
-            yield Mutant(name, line, match.start(), match.end(), spoiled)
+            yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
 
 
 def source_of(text, mutant):
-    """The kernel file and the line of it (with the next one) that a mutant is of."""
+    """The line of a .cu file (with the next one) that a mutant is of: where the innermost function
+    of that file stands, however much is inlined there."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
-    location = re.findall(r"\.loc\s+(.*)", text[: mutant.start])[-1]
-    for file, line in re.findall(r"(?:^|inlined_at )(\d+) (\d+)", location):
-        if files[file].endswith((".cu", "_tile.cuh")):
+    chain = []
+    for line in reversed(text[: mutant.start].split("\n")[:-1]):
+        if line.strip().startswith(".loc"):
+            chain.append(line)
+        elif chain and not line.strip().startswith("//"):
+            break
+    for location in chain:  # the innermost first
+        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location):
             source = Path(files[file])
-            here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
-            return f"{source.name}: {here.strip()} {after.strip()}"
-    raise ValueError(f"line {mutant.line}, {location}: not of a kernel file")
+            if source.suffix == ".cu":
+                here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
+                return f"{source.name}: {here.strip()} {after.strip()}"
+    raise ValueError(f"line {mutant.line}, {chain}: not of a kernel file")
 
 
-def changed(kind, operation, operand, instruction):
-    """An instruction whose operand t is `operand` after an operation with a number."""
-    return f"{{ .reg .{kind} t; {operation.format(f't, {operand}')}; {instruction} }}"
+# ---------------------------------------------------------------------------------------------
+# Who runs them
+# ---------------------------------------------------------------------------------------------
 
 
-def add(operand, number, instruction, kind="b32"):
-    return changed(kind, f"add.s{kind[1:]} {{}}, {number}", operand, instruction)
+def in_a_child(work, seconds=120):
+    """What work() says, in a process of its own: a mutant may do anything."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(seconds)
+        try:
+            said = "said " + work()
+        except BaseException as error:
+            said = f"failed {type(error).__name__}: {error}"
+        os.write(write, said.encode()[:60_000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    kind, _, what = said.partition(" ")
+    if kind != "said":
+        raise RuntimeError(what or "the simulator crashed, or took too long")
+    return what
 
 
-REGISTER = r"(%r\d+)"
-WAIT = rf"(mbarrier\.try_wait\.parity\S* (%?\w+), \[){REGISTER}(\], )(%r\d+|\d+);"
-COPY = (
-    rf"(cp\.async\.bulk\.\S*complete_tx::bytes\S* \[){REGISTER}(\], [^;]*?\[){REGISTER}(\][^;]*;)"
-)
-WRAP = r"(setp\.eq\.s32\s+(%p\d+), %r\d+, )(\d+)(;\s+selp\.u32\s+%r\d+, )1(, 0, \2;)"
+def said_of(report, error=None):
+    """What makes a mutant noticed, "" if nothing does."""
+    codes = sorted({f["code"] for f in report["findings"] if f["severity"] in "EW"})
+    return " ".join(codes) or (type(error).__name__ if error else "")
 
-# What sm_90 has and sm_100 too.
-ASYNC = {
-    "no wait": (WAIT, r"setp.eq.u32 \2, 0, 0;"),
-    "the other phase": (
-        WAIT,
-        lambda m: changed("b32", "xor.b32 {}, 1", m[5], f"{m[1]}{m[3]}{m[4]}t;"),
-    ),
-    "waits for the next barrier": (WAIT, r"\1\3+8\4\5;"),
-    "waits without acquiring": (
-        WAIT,
-        lambda m: re.sub(r"\.acquire", ".relaxed", m[0]),
-    ),
-    "an arrival more expected": (
-        r"(mbarrier\.init\S* \[%r\d+\], )(%r\d+|\d+);",
-        lambda m: add(m[2], 1, f"{m[1]}t;"),
-    ),
-    "an arrival less expected": (
-        r"(mbarrier\.init\S* \[%r\d+\], )(%r\d+|\d+);",
-        lambda m: add(m[2], -1, f"{m[1]}t;"),
-    ),
-    "no arrival": (r"mbarrier\.arrive\.(?!expect_tx)\S* _, \[%r\d+\];", ""),
-    "an arrival more": (r"mbarrier\.arrive\.(?!expect_tx)\S* _, \[%r\d+\];", r"\g<0> \g<0>"),
-    "arrives without releasing": (
-        r"(mbarrier\.arrive\.)release(\.(?!expect_tx)\S* _, \[%r\d+\];)",
-        r"\1relaxed\2",
-    ),
-    "arrives at the next barrier": (
-        rf"(mbarrier\.arrive\.\S* _, \[){REGISTER}(\][^;]*;)",
-        r"\1\2+8\3",
-    ),
-    "16 bytes more expected": (
-        r"(mbarrier\.arrive\.expect_tx\S* _, \[%r\d+\], )(%r\d+|\d+);",
-        lambda m: add(m[2], 16, f"{m[1]}t;"),
-    ),
-    "16 bytes less expected": (
-        r"(mbarrier\.arrive\.expect_tx\S* _, \[%r\d+\], )(%r\d+|\d+);",
-        lambda m: add(m[2], -16, f"{m[1]}t;"),
-    ),
-    "no copy": (COPY, ""),
-    "copies behind its place": (COPY, r"\1\2+4096\3\4\5"),
-    "copies tell the next barrier": (COPY, r"\1\2\3\4+8\5"),
-    "copies to other CTAs": (
-        r"(cp\.async\.bulk\.\S*multicast::cluster [^;]*, )(%rs\d+);",
-        lambda m: changed("b16", "xor.b16 {}, 2", m[2], f"{m[1]}t;"),
-    ),
-    "no proxy fence": (r"fence\.proxy\.async\S*;", ""),
-    "no fence of barriers": (r"fence\.mbarrier_init\S*;", ""),
-    "no cluster barrier": (
-        r"barrier\.cluster\.arrive\S*;([^;]*)barrier\.cluster\.wait\S*;",
-        r"\1",
-    ),
-    "the cluster barrier releases nothing": (r"(barrier\.cluster\.arrive\.)release", r"\1relaxed"),
-    "no warp barrier": (r"bar\.warp\.sync\s+-1;", ""),
-    "no barrier": (r"\bbar\.sync\s+[^;]*;", ""),
-    "no group": (r"cp\.async\.bulk\.commit_group;", ""),
-    "no wait for groups": (r"cp\.async\.bulk\.wait_group\S* \d+;", ""),
-    "a group more under way": (
-        r"(cp\.async\.bulk\.wait_group\S*) (\d+);",
-        lambda m: f"{m[1]} {int(m[2]) + 1};",
-    ),
-    "a ring wraps early": (WRAP, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}1{m[5]}"),
-    "a ring wraps late": (WRAP, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}1{m[5]}"),
-    "a phase that stands still": (WRAP, r"\1\3\g<4>0\5"),
-    "another swizzle of a row": (r"(and\.b32\s+%r\d+, %r\d+, )112;", r"\g<1>48;"),
+
+class OwnKernels:
+    """The kernels of ptxsim/kernels/NAME.cu, launched by the cases of ptxsim/NAME.py."""
+
+    def __init__(self, name):
+        self.cases = importlib.import_module(f"{__package__}.{name}").CASES
+        arch = importlib.import_module(f"{__package__}.{name}").ARCH
+        self.text = build.own_kernel(name, arch).read_text()
+        self.kernels = sorted({case.kernel for case in self.cases.values()})
+        gpu.configure(cc={"sm80": "8.0", "sm90": "9.0", "sm100": "10.0"}[arch], sms=8)
+
+    def text_of(self, kernel):
+        return self.text
+
+    def noticed(self, kernel, text, seeds, spoil=""):
+        return in_a_child(lambda: self.try_it(kernel, text, seeds, spoil))
+
+    def try_it(self, kernel, text, seeds, spoil):
+        module = gpu.Module(text)
+        module.kernel(kernel)  # what is no PTX is no mutant
+        mine = [case for case in self.cases.values() if case.kernel == kernel and case.exact]
+        for seed in range(seeds):
+            for case in mine:
+                gpu.clear()
+                gpu.seed(seed)
+                try:
+                    case.check(case.run(module, **({"spoil": spoil} if spoil else {})))
+                except (gpu.SimError, AssertionError) as error:
+                    return said_of(gpu.report(), error)
+                if said_of(gpu.report()):
+                    return said_of(gpu.report())
+        return ""
+
+    def spoilt(self, seeds):
+        """(what the host does wrong, kernel, what notices it)"""
+        for kernel in self.kernels:
+            case = next(case for case in self.cases.values() if case.kernel == kernel)
+            for spoil in getattr(case, "SPOILS", ()):
+                yield spoil, kernel, self.noticed(kernel, self.text, seeds, spoil)
+
+    def close(self):
+        pass
+
+
+WORKER = """
+import json, os, sys
+import torch
+torch.set_num_threads(1)  # a pool of threads does not survive a fork
+from ptxsim import fake_cuda, mutants
+from cuda_calls import Call
+
+call = Call(sys.argv[1], size="deep")
+
+
+def noticed(path, seeds):
+    os.environ["NVFP4KERN_PTX_DIR"] = path  # an image is loaded once a process
+    for seed in range(seeds):
+        fake_cuda.library.ptxsim_seed(seed)
+        try:
+            call.fill(seed).run()
+            call.check(seed)
+        except Exception as error:
+            return mutants.said_of(fake_cuda.report(), error)
+        if mutants.said_of(fake_cuda.report()):
+            return mutants.said_of(fake_cuda.report())
+    return ""
+
+
+print(json.dumps(call.explain()["kernel"]), flush=True)
+for line in sys.stdin:
+    path, seeds = json.loads(line)
+    print(json.dumps(mutants.in_a_child(lambda: noticed(path, seeds))), flush=True)
+"""
+
+
+class PackageKernel:
+    """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
+
+    def __init__(self, call, backend):
+        self.folder = tempfile.TemporaryDirectory()
+        self.originals = build.kernels()
+        tests = str(Path(__file__).parents[1])
+        path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
+        cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, call],
+            env=os.environ
+            | build.environment(cc=cc, sms=1, spin_limit=1_000_000)
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.kernels = [json.loads(self.process.stdout.readline())]
+        for path in self.originals.glob("*.ptx"):
+            Path(self.folder.name, path.name).symlink_to(path)
+            if f".entry {self.kernels[0]}(" in path.read_text():
+                self.image = path.name
+
+    def text_of(self, kernel):
+        return (self.originals / self.image).read_text()
+
+    def noticed(self, kernel, text, seeds):
+        image = Path(self.folder.name, self.image)
+        image.unlink()
+        image.write_text(text)
+        self.process.stdin.write(json.dumps([self.folder.name, seeds]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def spoilt(self, seeds):
+        return ()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+TARGETS = {
+    "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
+    "gemm": lambda: PackageKernel("gemm", "sm80"),
+    "gemv": lambda: PackageKernel("gemv", "sm80"),
+    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
+    "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
+    "sm90_gemv": lambda: PackageKernel("gemv", "sm90"),
 }
 
 
-def other_swizzle(match):
-    """A matrix in shared memory that says 128B becomes one of 64B (tcgen05: 2 becomes 4)."""
-    bits = int(match[2])
-    return f"{match[1]}{bits & ~(7 << 61) | 4 << 61}" if bits >> 61 == 2 else match[0]
+# ---------------------------------------------------------------------------------------------
+# A campaign
+# ---------------------------------------------------------------------------------------------
 
 
-MMA = (
-    r"(tcgen05\.mma\.\S*\s+\[)(%r\d+)(\], )(%rd\d+)(, )(%rd\d+)(, )(%r\d+)"
-    r"(, \[)(%r\d+)(\], \[)(%r\d+)(\], )(\w+);"
-)
-COMMIT = r"(tcgen05\.commit\S* \[)(%r\d+)(\][^;]*;)"
+def drawn(made, seed):
+    """All of them, in the order of a seed that takes from every kind in turn."""
+    kinds, order = defaultdict(list), random.Random(seed)
+    for mutant in made:
+        kinds[mutant.name].append(mutant)
+    for kind in kinds.values():
+        order.shuffle(kind)
+    names = sorted(kinds)
+    order.shuffle(names)
+    while names:
+        for name in names:
+            yield kinds[name].pop()
+        names = [name for name in names if kinds[name]]
 
 
-def mma_with(group, kind, number):
-    """The products with one operand moved."""
-
-    def spoil(match):
-        pieces = [match[i] for i in range(1, 15)]
-        operand, pieces[group - 1] = pieces[group - 1], "t"
-        return add(operand, number, "".join(pieces) + ";", kind)
-
-    return MMA, spoil
-
-
-TCGEN05 = {
-    "no commit": (COMMIT, ""),
-    "a commit more": (COMMIT, r"\g<0> \g<0>"),
-    "arrives at once instead of by a commit": (
-        COMMIT,
-        r"mbarrier.arrive.release.cluster.shared::cluster.b64 _, [\2];",
-    ),
-    "commits to the next barrier": (COMMIT, r"\1\2+8\3"),
-    "commits to other CTAs": (
-        r"(tcgen05\.commit\S* \[%r\d+\], )(%rs\d+);",
-        lambda m: changed("b16", "xor.b16 {}, 2", m[2], f"{m[1]}t;"),
-    ),
-    "no fence before": (r"tcgen05\.fence::before_thread_sync;", ""),
-    "no fence after": (r"tcgen05\.fence::after_thread_sync;", ""),
-    "no wait for loads": (r"tcgen05\.wait::ld\S*;", ""),
-    "no allocation": (r"tcgen05\.alloc\S* [^;]*;", ""),
-    "no deallocation": (r"tcgen05\.dealloc\S* [^;]*;", ""),
-    "no copy of scales": (r"tcgen05\.cp\.\S*\s+[^;]*;", ""),
-    "scales elsewhere in tensor memory": (
-        r"(tcgen05\.cp\.\S*\s+\[)(%r\d+)(\][^;]*;)",
-        lambda m: add(m[2], 4, f"{m[1]}t{m[3]}"),
-    ),
-    "scales of another place": (
-        r"(tcgen05\.cp\.\S*\s+\[%r\d+\], )(%rd\d+);",
-        lambda m: add(m[2], 32, f"{m[1]}t;", "b64"),
-    ),
-    "another accumulator": mma_with(2, "b32", 32),
-    "A elsewhere": mma_with(4, "b64", 64),
-    "B elsewhere": mma_with(6, "b64", 64),
-    "another instruction descriptor": mma_with(8, "b32", 1 << 17),
-    "SFA elsewhere": mma_with(10, "b32", 4),
-    "SFB elsewhere": mma_with(12, "b32", 4),
-    "sums begin elsewhere": (MMA, r"not.pred \g<14>, \g<14>; \g<0>"),
-    "loads another accumulator": (
-        r"(tcgen05\.ld\.\S*\s+\{[^}]*\}, \[)(%r\d+)\];",
-        lambda m: add(m[2], 32, f"{m[1]}t];"),
-    ),
-    "another swizzle of a matrix": (r"(or\.b64\s+%rd\d+, %rd\d+, )(\d{19})", other_swizzle),
-    "one CTA instead of a pair": (
-        r"(cp\.async\.bulk\.tensor\.\dd)\.cta_group::2",
-        r"\1",
-    ),
-}
+def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: None):
+    """{"caught": .., "survivors": [..], "unreached": ..}: `sample` mutants that launches reach."""
+    target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
+    try:
+        texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
+        for kernel, text in texts.items():
+            said = target.noticed(kernel, text, 1)
+            assert said == "", f"{kernel} as it is: {said}"
+        made = [m for kernel, text in texts.items() for m in mutants(text, kernel, mutations)]
+        for mutant in drawn(made, seed):
+            if caught + len(survivors) == sample:
+                break
+            text = texts[mutant.kernel]
+            if not target.noticed(mutant.kernel, mutant.reached(text), 1):
+                unreached += 1
+                continue
+            said = target.noticed(mutant.kernel, mutant.applied(text), seeds)
+            where = f"{mutant.name}, {source_of(text, mutant)}"
+            tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.line}, {where}")
+            caught += bool(said)
+            if not said:
+                survivors.append(where)
+    finally:
+        target.close()
+    return {"caught": caught, "survivors": survivors, "unreached": unreached}

@@ -392,6 +392,21 @@ void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
         s->sending[i]--;
 }
 
+void sim_shadow_waited(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes)
+{
+    if (!owner->shadow) return;
+    sim_shadow(r, in, lane, owner, offset, bytes, READ);
+    sim_shadow_sent(owner, offset, bytes);
+}
+
+void sim_order_tell(run *r)
+{
+    clock_set *told = NULL;
+    sim_order_signal(r->cta, &told, sim_order_issue(r, (uint32_t)__builtin_ctz(r->mask)));
+    sim_order_acquire(r, r->mask, told);
+    sim_order_drop(&told);
+}
+
 void sim_order_fence(run *r)
 {
     const cta *c = r->cta;

@@ -29,6 +29,10 @@ void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint3
 void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
                        const char *what);
 void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes);
+/* The same of an operation that `lane` has waited for: until now it may have read. */
+void sim_shadow_waited(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes);
+/* The active lanes know what asynchronous operations of the first of them read so far. */
+void sim_order_tell(run *r);
 
 /* fence.proxy.async: what the lanes know of may now be read by asynchronous operations. */
 void sim_order_fence(run *r);

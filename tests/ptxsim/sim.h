@@ -145,7 +145,7 @@ struct program {
     uint32_t n_params, param_bytes;
     uint32_t static_smem, dynamic_smem_at, local_bytes;
     uint32_t max_threads, cluster[3];
-    uint32_t cta_group; /* of its tcgen05 instructions, 0: none */
+    uint32_t cta_group;        /* of its tcgen05 instructions, 0: none */
     shared_base *shared_bases; /* registers that hold addresses in shared memory */
     uint32_t n_shared_bases;
     source_loc *locs;
@@ -155,7 +155,7 @@ struct program {
 
 /* Lanes of one warp that share a program counter, or a place where such lanes gather. */
 typedef enum fragment_state { FREE, READY, WAITING, JOINING } fragment_state;
-typedef enum wait_reason { W_NONE, W_GANG, W_BARRIER, W_CLUSTER, W_MBARRIER, W_ASYNC, W_TMEM } wait_reason;
+typedef enum wait_reason { W_NONE, W_GANG, W_BARRIER, W_CLUSTER, W_MBARRIER, W_ASYNC, W_REGISTERS, W_TMEM } wait_reason;
 
 typedef struct fragment {
     uint8_t state, reason;
@@ -183,6 +183,7 @@ struct warp {
     uint32_t groups[LANES]; /* committed so far */
     struct bulk_groups *bulk;
     struct wgmma_queue *wgmma;
+    uint32_t register_share;           /* of a thread, as setmaxnreg counts */
     uint32_t at_cluster, owes_cluster; /* lanes that wait for others there; that arrived and did not wait yet */
 };
 
@@ -202,6 +203,7 @@ struct cta {
     struct shadow *shadow;
     int weight;
     bool done;
+    uint32_t spare_registers; /* that setmaxnreg.dec gave back, a thread's share of a warp each */
     cluster *cluster;
     struct mbarrier *mbarriers;
     uint32_t n_mbarriers;

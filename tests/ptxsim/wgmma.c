@@ -52,6 +52,7 @@ static bool describe(run *r, const insn *in, uint64_t bits, matrix *m)
 /* Each byte of rows [from, to) once, sixteen at a time. */
 static bool each_piece(run *r, const insn *in, const matrix *m, uint32_t from, uint32_t to, bool begin)
 {
+    uint32_t lane = (uint32_t)__builtin_ctz(r->mask);
     uint32_t size = size_of(m->format), step = 16 / size;
     uint32_t outer = m->transposed ? m->k : to, inner = m->transposed ? to : m->k;
     for (uint32_t x = m->transposed ? 0 : from; x < outer; x++) {
@@ -63,9 +64,9 @@ static bool each_piece(run *r, const insn *in, const matrix *m, uint32_t from, u
                 return false;
             }
             if (begin)
-                sim_shadow_sending(r, in, (uint32_t)__builtin_ctz(r->mask), r->cta, place, 16);
+                sim_shadow_sending(r, in, lane, r->cta, place, 16);
             else
-                sim_shadow_sent(r->cta, place, 16);
+                sim_shadow_waited(r, in, lane, r->cta, place, 16);
         }
     }
     return true;
@@ -134,13 +135,11 @@ static bool multiply(run *r, warp *w, const wgmma_pending *p, uint32_t *values)
     uint32_t *rows = calloc(16 * n, sizeof *rows);
     num_wgmma_descriptor(p->b, &b.at);
     fetch_matrix(w->cta, &b, 0, n, codes_b);
-    each_piece(r, in, &b, 0, n, false);
     if (in->flags & WG_A_REGISTERS) {
         fetch_registers(w, in, codes_a);
     } else {
         num_wgmma_descriptor(p->a, &a.at);
         fetch_matrix(w->cta, &a, first_row(w), 16, codes_a);
-        each_piece(r, in, &a, first_row(w), first_row(w) + 16, false);
     }
     if (in->flags & WG_NEGATE_A) negate(codes_a, 16 * k, in->a_type);
     if (in->flags & WG_NEGATE_B) negate(codes_b, n * k, in->op);
@@ -261,6 +260,19 @@ step sim_exec_wgmma_commit(run *r, const insn *in)
     return STEP_NEXT;
 }
 
+/* Nobody reads the operands of a product any more, and the warp knows. */
+static void retire(run *r, const warp *w, const wgmma_pending *p)
+{
+    const insn *in = p->in;
+    matrix a = {.format = in->a_type, .rows = 64, .k = in->vec, .transposed = in->flags & WG_TRANSPOSE_A};
+    matrix b = {.format = in->op, .rows = in->columns, .k = in->vec, .transposed = in->flags & WG_TRANSPOSE_B};
+    num_wgmma_descriptor(p->b, &b.at);
+    each_piece(r, in, &b, 0, in->columns, false);
+    if (in->flags & WG_A_REGISTERS) return;
+    num_wgmma_descriptor(p->a, &a.at);
+    each_piece(r, in, &a, first_row(w), first_row(w) + 16, false);
+}
+
 /* imm: how many groups may be under way. */
 step sim_exec_wgmma_wait(run *r, const insn *in)
 {
@@ -271,6 +283,9 @@ step sim_exec_wgmma_wait(run *r, const insn *in)
     while (due < q->n && (int64_t)q->pending[due].group < (int64_t)q->committed - in->imm)
         due++;
     compute(r, w, 0, due);
+    for (uint32_t i = 0; i < due; i++)
+        retire(r, w, &q->pending[i]);
+    if (due) sim_order_tell(r);
     memmove(q->pending, q->pending + due, (q->n - due) * sizeof *q->pending);
     q->n -= due;
     give_back(w);
