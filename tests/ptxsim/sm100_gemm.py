@@ -1,4 +1,8 @@
-"""The host's half of kernels/sm100_gemm.cu: facts, operands amid traps, the oracle."""
+"""Launches of kernels/sm100_gemm.cu: what mutants and seeds are tried with.
+
+CASES: name -> Case. A case's run() gives the array that the kernel wrote, its check() knows what it
+must be.
+"""
 
 import ctypes
 import functools
@@ -13,6 +17,7 @@ import numpy as np
 
 from . import build, gpu, num_oracle
 
+ARCH = "sm100"
 SOURCE = build.HERE / "kernels" / "sm100_gemm_table.c"
 U8, U16, F16, U4X16 = 0, 1, 6, 13  # CUtensorMapDataType
 NO_SWIZZLE, SWIZZLE_128B = 0, 3  # CUtensorMapSwizzle
@@ -34,17 +39,6 @@ def table():
         row, name, value = line.split()
         setattr(rows.setdefault(row, SimpleNamespace()), name, int(value))
     return rows
-
-
-@functools.cache
-def ptx():
-    return build.own_kernel("sm100_gemm", "sm100").read_text()
-
-
-def tiles(name, m, n):
-    """How many tiles of a cluster D has."""
-    v = table()[name]
-    return -(-m // v.rows) * -(-n // v.columns)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -95,63 +89,117 @@ def tensor_map(kind, address, dims, strides, box, swizzle):
     return ctypes.string_at(at, 128)
 
 
-def codes_map(memory, k, rows):
-    (height, pitch), tile_k = memory.array.shape, table()["facts"].tile_k
-    return tensor_map(U4X16, memory.address, (k, height), (pitch,), (tile_k, rows), SWIZZLE_128B)
+def codes_map(memory, k, rows, swizzle):
+    (height, pitch), tile_k = memory.like.shape, table()["facts"].tile_k
+    return tensor_map(U4X16, memory.address, (k, height), (pitch,), (tile_k, rows), swizzle)
 
 
 def scales_map(memory, atoms):
-    blocks, along_k, size = memory.array.shape
+    blocks, along_k, size = memory.like.shape
     dims, box = (size // 2, along_k, blocks), (size // 2, atoms, 1)
     return tensor_map(U16, memory.address, dims, (size, size * along_k), box, NO_SWIZZLE)
 
 
-class Problem:
-    """D = alpha A B^T; what lies around D must stay as it is."""
+@functools.lru_cache(maxsize=8)
+def problem(seed, m, n, k):
+    """Operands, what D must be, and how far off it may be."""
+    rng = np.random.default_rng((seed, m, n, k))
+    a, b = Operand.random(rng, m, k), Operand.random(rng, n, k)
+    want = ALPHA * (a.values @ b.values.T)
+    magnitude = ALPHA * (np.abs(a.values) @ np.abs(b.values).T)
+    return a, b, want, 2.0**-11 * np.abs(want) + k / 64 * 2.0**-22 * magnitude + 2.0**-24
 
-    def __init__(self, seed, m, n, k):
-        rng = np.random.default_rng((seed, m, n, k))
-        self.m, self.n, self.k = m, n, k
-        self.a, self.b = Operand.random(rng, m, k), Operand.random(rng, n, k)
-        self.d = gpu.Memory(np.empty((m + 2, -(-n // 8) * 8 + 8), np.uint16))
-        self.want = ALPHA * (self.a.values @ self.b.values.T)
-        magnitude = ALPHA * (np.abs(self.a.values) @ np.abs(self.b.values).T)
-        self.bound = 2.0**-11 * np.abs(self.want) + k / 64 * 2.0**-22 * magnitude + 2.0**-24
 
-    def launch(self, module, name, clusters=1):
-        """`clusters` take all tiles in turn; of a variant with CLC each tile has one of its own."""
-        v, facts = table()[name], table()["facts"]
-        pitch = 2 * self.d.array.shape[1]
-        self.d.array[...] = GUARD
+@dataclass(frozen=True)
+class Case:
+    """`exact`: for mutants. `clusters` take all tiles in turn; with CLC each tile has its own."""
+
+    variant: str
+    m: int
+    n: int
+    k: int
+    clusters: int = 1
+    exact: bool = True
+
+    # What a host can do wrong: each must be noticed like a mutant of the kernel.
+    SPOILS = ("swizzle of A", "swizzle of B", "swizzle of D", "box of A", "box of SFB")
+
+    @property
+    def kernel(self):
+        return f"sm100_gemm_{self.variant}"
+
+    @property
+    def tiles(self):
+        """Of a cluster."""
+        v = table()[self.variant]
+        return -(-self.m // v.rows) * -(-self.n // v.columns)
+
+    def run(self, module, spoil="", seed=0):
+        """(the operands' seed, D as it lies in memory, what is around it included)"""
+        v, facts = table()[self.variant], table()["facts"]
+        a, b, _, _ = problem(seed, self.m, self.n, self.k)
+        d = gpu.Memory(np.full((self.m + 2, -(-self.n // 8) * 8 + 8), GUARD, np.uint16))
+        pitch = 2 * d.like.shape[1]
+
+        def swizzle(name):
+            return NO_SWIZZLE if spoil == f"swizzle of {name}" else SWIZZLE_128B
+
+        a_rows = v.a_rows - 8 * (spoil == "box of A")
+        sfb_atoms = 5 - v.sfb_atoms if spoil == "box of SFB" else v.sfb_atoms
         module.launch(
-            f"sm100_gemm_{name}",
-            codes_map(self.a.codes, self.k, v.a_rows),
-            codes_map(self.b.codes, self.k, v.b_rows),
-            scales_map(self.a.scales, v.sfa_atoms),
-            scales_map(self.b.scales, v.sfb_atoms),
+            self.kernel,
+            codes_map(a.codes, self.k, a_rows, swizzle("A")),
+            codes_map(b.codes, self.k, v.b_rows, swizzle("B")),
+            scales_map(a.scales, v.sfa_atoms),
+            scales_map(b.scales, sfb_atoms),
             tensor_map(
-                F16, self.d.address + pitch, (self.n, self.m), (pitch,), (facts.box_columns, 32),
-                SWIZZLE_128B,
+                F16, d.address + pitch, (self.n, self.m), (pitch,), (facts.box_columns, 32),
+                swizzle("D"),
             ),
             struct.pack(
-                "<QQfiii", self.a.scales.address, self.b.scales.address, ALPHA,
-                self.m, self.n, self.k,
+                "<QQfiii", a.scales.address, b.scales.address, ALPHA, self.m, self.n, self.k
             ),
-            grid=v.cluster * (tiles(name, self.m, self.n) if v.clc else clusters),
+            grid=v.cluster * (self.tiles if v.clc else self.clusters),
             block=facts.threads,
             cluster=v.cluster,
             shared_bytes=v.smem,
         )  # fmt: skip
+        return seed, d.read()
 
-    def check(self):
-        got = self.d.array[1:-1, : self.n].view(np.float16).astype(np.float64)
-        wrong = ~np.less_equal(np.abs(got - self.want), self.bound)  # a NaN, too
+    def check(self, results):
+        seed, memory = results
+        _, _, want, bound = problem(seed, self.m, self.n, self.k)
+        got = memory[1:-1, : self.n].view(np.float16).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            wrong = ~np.less_equal(np.abs(got - want), bound)  # a NaN is, too
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
             raise AssertionError(
                 f"{wrong.sum()} of {wrong.size} wrong; D[{i}, {j}] is {got[i, j]}, "
-                f"expected {self.want[i, j]} +- {self.bound[i, j]:.2g}"
+                f"expected {want[i, j]} +- {bound[i, j]:.2g}"
             )
-        around = self.d.array.copy()
-        around[1:-1, : self.n] = GUARD
-        assert (around == GUARD).all(), "a store outside D"
+        memory[1:-1, : self.n] = GUARD
+        assert (memory == GUARD).all(), "a store outside D"
+
+
+# Small, but more than two rounds of the accumulators and three of the stages.
+CASES = {
+    "one": Case("one", 65, 445, 320),
+    "one_wide": Case("one_wide", 65, 893, 320),
+    "one_share_b": Case("one_share_b", 129, 445, 320),
+    "pair": Case("pair", 129, 445, 320),
+    "pair_wide": Case("pair_wide", 129, 893, 320),
+    "pair_share_a": Case("pair_share_a", 65, 893, 320),
+    "pair_share_b": Case("pair_share_b", 257, 445, 320),
+    "pair_clc": Case("pair_clc", 257, 445, 320),
+}
+# Several rows of tiles, several clusters; less than the ring of stages.
+CASES |= {
+    "one, two clusters": Case("one", 300, 130, 576, 2, exact=False),
+    "one, one number": Case("one", 1, 1, 64, exact=False),
+    "pair, two rows": Case("pair", 257, 190, 320, exact=False),
+    "pair, short": Case("pair", 255, 3, 192, exact=False),
+    "pair_share_a, two clusters": Case("pair_share_a", 300, 257, 576, 2, exact=False),
+    "pair_share_b, two clusters": Case("pair_share_b", 513, 65, 64, 2, exact=False),
+    "pair_clc, two rows": Case("pair_clc", 600, 130, 576, exact=False),
+}
