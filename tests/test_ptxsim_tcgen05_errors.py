@@ -60,6 +60,12 @@ OPERANDS = {
     "a commit too few": ("deadlock", ONCE, "[%r10], 1;", "[%r10], 2;"),
     "a commit to no barrier": ("mbarrier", ONCE, "b64 [%r10];\n$issued", "b64 [%r20];\n$issued"),
     "products under way at the end": ("exited-cta", ONCE, READ, ""),
+    "D added to before it is written": (
+        "uninitialised",
+        ONCE,
+        "setp.ne.u32 %p5, 0, 0;",
+        "setp.eq.u32 %p5, 0, 0;",
+    ),
     "A that was not kept": ("collector", ONCE, "block16 [", "block16.collector::a::use ["),
 }
 CASES = MEMORY | OPERANDS

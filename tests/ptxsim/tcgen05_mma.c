@@ -87,6 +87,7 @@ static bool claim(run *r, tensor_op *op, cta *owner, const operands *o)
     if (is_scaled(in) && (!sim_tensor_claim(r, op, owner, scales_of(op->sfa, o->rows), TMEM_READ) ||
                           !sim_tensor_claim(r, op, owner, scales_of(op->sfb, (uint32_t)op->shape.n), TMEM_READ)))
         return false;
+    if (op->accumulates) sim_tmem_written(r, in, owner, accumulators_of(op));
     return sim_tensor_claim(r, op, owner, accumulators_of(op), TMEM_WRITE);
 }
 
@@ -202,19 +203,17 @@ static void fetch_scales(run *r, const tensor_op *op, const cta *c, uint32_t col
     }
 }
 
+/* Columns lie side by side, but for the two halves of some shapes. */
 static void move_accumulators(const tensor_op *op, cta *c, uint32_t half, uint32_t n, uint32_t *d, bool load)
 {
     const num_instruction *i = &op->shape;
-    uint32_t rows = (uint32_t)i->m / n;
+    uint32_t rows = (uint32_t)i->m / n, columns = (uint32_t)i->n, run = accumulators_of(op).columns;
     for (uint32_t row = 0; row < rows; row++) {
-        for (uint32_t column = 0; column < (uint32_t)i->n; column++) {
+        for (uint32_t column = 0; column < columns; column += run) {
             num_pair_cell at = num_accumulator_cell((int)n, i->m, i->n, (int)(half * rows + row), (int)column);
-            uint32_t *cell = &c->tmem->cells[at.lane][op->d + (uint32_t)at.column];
-            uint32_t *value = &d[row * (uint32_t)i->n + column];
-            if (load)
-                *value = *cell;
-            else
-                *cell = *value;
+            uint32_t *cells = &c->tmem->cells[at.lane][op->d + (uint32_t)at.column],
+                     *values = &d[row * columns + column];
+            memcpy(load ? values : cells, load ? cells : values, run * sizeof *cells);
         }
     }
 }

@@ -76,9 +76,10 @@ static uint32_t record_of(const run *r, uint32_t count) /* below 2^31: at most 5
     return (r->cta->rank * r->cta->n_warps + r->warp->index) << 22 | (count & 0x3fffff);
 }
 
-static void check_written(run *r, const insn *in, cta *owner, tmem_span span)
+void sim_tmem_written(run *r, const insn *in, const cta *owner, tmem_span span)
 {
     const tmem *t = owner->tmem;
+    if (!sim_config.check_init || span.column + span.columns > TMEM_COLUMNS || !t) return;
     for (uint32_t g = 0; g < TMEM_GROUPS; g++) {
         for (uint32_t i = span.column; span.groups >> g & 1 && i < span.column + span.columns; i++) {
             if (t->last[TMEM_STORE][g][i] || t->last[TMEM_WRITE][g][i]) continue;
@@ -94,7 +95,7 @@ bool sim_tmem_begin(run *r, const insn *in, uint32_t lanes, cta *owner, tmem_spa
     if (!sim_tmem_allocated(r, in, owner, span)) return false;
     tmem *t = owner->tmem;
     sim_tmem_ordered(r, in, lanes, owner, span, use);
-    if (sim_config.check_init && (use == TMEM_LOAD || use == TMEM_READ)) check_written(r, in, owner, span);
+    if (use == TMEM_LOAD || use == TMEM_READ) sim_tmem_written(r, in, owner, span);
     for (uint32_t g = 0; g < TMEM_GROUPS; g++) {
         for (uint32_t i = span.column; span.groups >> g & 1 && i < span.column + span.columns; i++) {
             t->last[use][g][i] = record_of(r, count);

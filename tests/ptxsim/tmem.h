@@ -75,6 +75,7 @@ uint32_t sim_tmem_issue(run *r);
  * poison. */
 bool sim_tmem_begin(run *r, const insn *in, uint32_t lanes, cta *owner, tmem_span span, tmem_use use, uint32_t count);
 void sim_tmem_end(cta *owner, tmem_span span, tmem_use use);
+void sim_tmem_written(run *r, const insn *in, const cta *owner, tmem_span span); /* a note where it is not */
 bool sim_tmem_allocated(run *r, const insn *in, const cta *owner, tmem_span span);
 
 /* Into a set that a warp releases or that tcgen05.commit signals. */
