@@ -50,6 +50,7 @@ static bool land(run *r, flight *f)
 {
     if (f->kind == FLY_TENSOR) return sim_tensor_run(r, f->signalled);
     if (!alive(r, f, f->target) || !alive(r, f, f->source) || !alive(r, f, f->signalled)) return false;
+    if (f->kind == FLY_ARRIVE) return sim_tensor_arrive(r, f);
     if (f->kind == FLY_TILE_IN || f->kind == FLY_TILE_OUT) {
         if (f->kind == FLY_TILE_OUT) keep_source(f);
         if (!sim_tile_land(r, f)) return false;
@@ -68,7 +69,7 @@ void sim_flight_land(run *r, cluster *c)
 {
     uint32_t at = (uint32_t)(sim_random(&r->random) % c->n_flights);
     flight f = c->flights[at];
-    if (f.kind == FLY_TENSOR && !sim_tensor_ready(r)) return;
+    if ((f.kind == FLY_TENSOR || f.kind == FLY_ARRIVE) && !sim_tensor_ready(r, f.kind)) return;
     c->flights[at] = c->flights[--c->n_flights];
     r->warp = f.warp;
     r->cta = f.warp->cta;

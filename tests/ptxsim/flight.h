@@ -13,6 +13,7 @@ typedef enum flight_kind {
     FLY_TILE_IN, /* of a tensor map */
     FLY_TILE_OUT,
     FLY_TENSOR, /* the next operation in the queue of the CTA that issued it; signalled is that CTA */
+    FLY_ARRIVE, /* of a tcgen05.commit whose operations are done, at one CTA's mbarrier; group: how many operations */
 } flight_kind;
 
 typedef struct flight {

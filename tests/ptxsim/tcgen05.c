@@ -84,11 +84,11 @@ void sim_tensor_queue(run *r, const tensor_op *op)
     sim_flight_start(r, op->in, op->lane, &f);
 }
 
-/* Some seeds have slow tensor cores. */
-bool sim_tensor_ready(run *r)
+/* Some seeds have slow tensor cores, some are slow to tell that these have finished. */
+bool sim_tensor_ready(run *r, uint32_t kind)
 {
     static const uint32_t chances[] = {100, 100, 20, 3};
-    uint64_t seed = r->launch->seed * 0x9e3779b97f4a7c15u + 0x7c5;
+    uint64_t seed = (r->launch->seed + kind) * 0x9e3779b97f4a7c15u + 0x7c5;
     return sim_random(&r->random) % 100 < chances[sim_random(&seed) % 4];
 }
 
@@ -101,7 +101,7 @@ static bool alive(run *r, const insn *in, const cta *c)
 }
 
 static void copy_into(const tensor_op *op, cta *c);
-static bool signal(run *r, const tensor_op *op);
+static void signal(run *r, const tensor_op *op);
 
 bool sim_tensor_run(run *r, cta *issuer)
 {
@@ -111,7 +111,7 @@ bool sim_tensor_run(run *r, cta *issuer)
     r->cta = issuer;
     r->warp = op.warp;
     r->lane = (int)op.lane;
-    if (op.in->fn == sim_exec_tensor_commit) return signal(r, &op);
+    if (op.in->fn == sim_exec_tensor_commit) return signal(r, &op), true;
     cta *ctas[2] = {issuer, issuer};
     uint32_t n = op.in->flags & TENSOR_PAIR ? 2 : 1;
     if (n == 2) ctas[1] = issuer->cluster->ctas[issuer->rank ^ 1];
@@ -194,20 +194,28 @@ step sim_exec_tensor_cp(run *r, const insn *in)
 /* tcgen05.commit: o[1] the mbarrier; list[0] the ranks (NONE: where the address points)                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static bool signal(run *r, const tensor_op *op)
+/* What it waited for is done; each CTA hears of it in its own time, and no commit waits for another's arrival. */
+static void signal(run *r, const tensor_op *op)
 {
     cluster *c = r->cta->cluster;
     for (uint32_t rank = 0; rank < c->n; rank++) {
         if (!(op->mask >> rank & 1)) continue;
-        if (!alive(r, op->in, c->ctas[rank])) return false;
-        mbarrier *m = sim_mbarrier_in(r, op->in, c->ctas[rank], op->barrier);
-        if (!m) return false;
-        m->commits--;
-        sim_order_signal(c->ctas[rank], &m->order, op->epoch);
-        if (m->order) sim_tmem_done(r->cta, op->warp->index, op->count, m->order);
-        if (!sim_mbarrier_arrive(r, op->in, op->lane, c->ctas[rank], m)) return false;
+        flight f = {.kind = FLY_ARRIVE, .signalled = c->ctas[rank], .mbarrier = op->barrier};
+        f.epoch = op->epoch;
+        f.group = op->count;
+        sim_flight_start(r, op->in, op->lane, &f);
     }
-    return true;
+}
+
+bool sim_tensor_arrive(run *r, const flight *f)
+{
+    r->lane = (int)f->lane;
+    mbarrier *m = sim_mbarrier_in(r, f->in, f->signalled, f->mbarrier);
+    if (!m) return false;
+    m->commits--;
+    sim_order_signal(f->signalled, &m->order, f->epoch);
+    if (m->order) sim_tmem_done(r->cta, f->warp->index, f->group, m->order);
+    return sim_mbarrier_arrive(r, f->in, f->lane, f->signalled, m);
 }
 
 static bool issue_commit(run *r, const insn *in, uint32_t lane)
