@@ -74,23 +74,23 @@ def mutants(text, kernel, mutations=None):
             yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
 
 
-def source_of(text, mutant):
+def source_of(text, mutant, helpers=()):
     """The line of a .cu file (with the next one) that a mutant is of: where the innermost function
-    of that file stands, however much is inlined there."""
+    of that file stands, however much is inlined there, but for lines that begin like `helpers`."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
-    chain = []
-    for line in reversed(text[: mutant.start].split("\n")[:-1]):
-        if line.strip().startswith(".loc"):
-            chain.append(line)
-        elif chain and not line.strip().startswith("//"):
-            break
-    for location in chain:  # the innermost first
-        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location):
-            source = Path(files[file])
-            if source.suffix == ".cu":
-                here, after = source.read_text().split("\n")[int(line) - 1 : int(line) + 1]
+    location = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?")
+    places = location.findall(text[: mutant.start])[::-1]
+    place, caller = places[0]
+    while place:
+        file, line = map(int, place.split()[:2])
+        source = Path(files[str(file)])
+        if source.suffix == ".cu":
+            here, after = source.read_text().split("\n")[line - 1 : line + 1]
+            if not here.strip().startswith(tuple(helpers)):
                 return f"{source.name}: {here.strip()} {after.strip()}"
-    raise ValueError(f"line {mutant.line}, {chain}: not of a kernel file")
+        known = [where for where in places if where[0] == caller]
+        place, caller = known[0] if known else (caller, "")
+    raise ValueError(f"line {mutant.line}, {places[0]}: not of a kernel file")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -130,8 +130,9 @@ class OwnKernels:
     """The kernels of ptxsim/kernels/NAME.cu, launched by the cases of ptxsim/NAME.py."""
 
     def __init__(self, name):
-        self.cases = importlib.import_module(f"{__package__}.{name}").CASES
-        arch = importlib.import_module(f"{__package__}.{name}").ARCH
+        module = importlib.import_module(f"{__package__}.{name}")
+        self.cases, arch = module.CASES, module.ARCH
+        self.helpers = getattr(module, "HELPERS", ())
         self.text = build.own_kernel(name, arch).read_text()
         self.kernels = sorted({case.kernel for case in self.cases.values()})
         gpu.configure(cc={"sm80": "8.0", "sm90": "9.0", "sm100": "10.0"}[arch], sms=8)
@@ -204,7 +205,7 @@ class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
     def __init__(self, call, backend):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder, self.helpers = tempfile.TemporaryDirectory(), ()
         self.originals = build.kernels()
         tests = str(Path(__file__).parents[1])
         path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
@@ -247,6 +248,7 @@ class PackageKernel:
 
 TARGETS = {
     "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
+    "sm100_gemm": lambda: OwnKernels("sm100_gemm"),
     "gemm": lambda: PackageKernel("gemm", "sm80"),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
@@ -292,7 +294,7 @@ def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: No
                 unreached += 1
                 continue
             said = target.noticed(mutant.kernel, mutant.applied(text), seeds)
-            where = f"{mutant.name}, {source_of(text, mutant)}"
+            where = f"{mutant.name}, {source_of(text, mutant, target.helpers)}"
             tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.line}, {where}")
             caught += bool(said)
             if not said:
