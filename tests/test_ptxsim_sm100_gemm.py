@@ -28,7 +28,7 @@ def test_every_seed_is_right_and_clean(name, ptx, seeds):
 
 
 def test_rings_turn():
-    """What mutants are made of goes around the stages three times, around the accumulators twice."""
+    """What mutants are made of goes around the stages three times, the accumulators twice."""
     facts = sm100_gemm.table()["facts"]
     tried = [case for case in sm100_gemm.CASES.values() if case.exact]
     assert {case.variant for case in tried} == set(sm100_gemm.table()) - {"facts"}

@@ -96,6 +96,12 @@ template <class S> __device__ inline place place_of_cta()
     return p;
 }
 
+/* What the MMA issuer of the group has at `shared`. */
+template <class S> __device__ inline uint32_t of_even_cta(const place &at, uint32_t shared)
+{
+    return S::CTAS == 1 ? shared : mapa(shared, at.rank - at.half);
+}
+
 /* Where in a ring, and in which of its rounds. */
 typedef struct ring {
     int slot;
@@ -239,7 +245,7 @@ __device__ inline void load_stage(const operands &o, const gemm_params &p, const
 {
     const uint32_t a = at.stages + slot * S::STAGE, b = a + A_BYTES, sfa = b + B_BYTES(S::CTAS, S::N),
                    sfb = sfa + SF_BYTES, own = at.full + 8 * slot;
-    const uint32_t full = S::CTAS == 1 ? own : mapa(own, at.rank - at.half);
+    const uint32_t full = of_even_cta<S>(at, own);
     const int block = k / BLOCK_K, blocks = p.k / BLOCK_K;
     const int sf_bytes = S::CTAS == 2 ? SF_BYTES : min(BLOCKS, blocks - block) * ATOM_BYTES;
     const part of_a = part_of_half<S>(at, S::A_SHARERS), of_b = part_of_half<S>(at, S::B_SHARERS);
@@ -353,7 +359,7 @@ template <class S> __device__ inline void store(const operands &o, const gemm_pa
 {
     const int warp = (int)threadIdx.x / 32 - WARP_EPILOGUE;
     const bool leads = threadIdx.x % 32 == 0;
-    const uint32_t acc_empty = mapa(at.acc_empty, at.rank - at.half), lanes = tmem + (warp * 32u << 16);
+    const uint32_t acc_empty = of_even_cta<S>(at, at.acc_empty), lanes = tmem + (warp * 32u << 16);
     ring acc = {0, 0}, out = {0, 0};
     for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, true>(w, at)) {
         wait(at.acc_full, acc.slot, acc.phase);
