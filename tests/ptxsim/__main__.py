@@ -1,4 +1,9 @@
-"""python -m tests.ptxsim run kernel.ptx launch.json: a kernel of a PTX file on the simulated GPU.
+"""The simulated GPU from the command line.
+
+    run kernel.ptx launch.json        a kernel of a PTX file, seed by seed
+    mutants sm90_gemm --sample 60     kernels with one thing spoiled: what goes unnoticed?
+    digest --out FILE [--hardware]    what all kernels compute, here or on a real GPU
+    compare FILE FILE                 where two digests differ
 
 launch.json describes what is launched, everything but `kernel` optional:
     {"kernel": "name", "grid": [4, 1, 1], "block": [128, 1, 1], "cluster": [1, 1, 1],
@@ -17,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import gpu
+from . import digest, gpu, mutants
 
 
 def array_of(argument, folder):
@@ -72,6 +77,37 @@ def run(options):
     return 2 if failed or "E" in bad else 1 if bad else 0
 
 
+def run_mutants(options):
+    result = mutants.campaign(
+        options.target, options.sample, options.seed, options.seeds, tell=tell
+    )
+    known = mutants.EQUIVALENT.get(options.target, {})
+    for survivor in sorted(set(result["survivors"])):
+        print(f"survives: {survivor}\n    {known.get(survivor, 'NOT EXPLAINED')}")
+    for spoil, kernel, said in result["host"]:
+        print(f"{said or 'SURVIVES'}: {kernel}, {spoil}")
+    print(f"{result['caught']} caught, {len(result['survivors'])} survive", end=", ")
+    print(f"{result['unreached']} more in places that no launch reaches")
+    unknown = set(result["survivors"]) - set(known)
+    return 1 if unknown or not all(said for *_, said in result["host"]) else 0
+
+
+def run_digest(options):
+    arrays, formats = digest.collect(options.hardware, options.cc, options.only, tell)
+    digest.write(options.out, arrays, formats)
+    return 0
+
+
+def run_compare(options):
+    lines = digest.compare(options.one, options.other)
+    print("\n".join(lines) or "the same")
+    return 1 if lines else 0
+
+
+def tell(text):
+    print(text, file=sys.stderr, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="python -m tests.ptxsim",
@@ -79,7 +115,9 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True)
+
     command = commands.add_parser("run", help="0: clean, 1: warnings, 2: errors")
+    command.set_defaults(work=run)
     command.add_argument("ptx")
     command.add_argument("launch")
     command.add_argument("--seed", type=int, default=0, help="the first")
@@ -89,8 +127,28 @@ def main():
     command.add_argument("--threads", type=int, default=1, help="more than 1: not replayable")
     command.add_argument("--no-races", dest="races", action="store_false")
     command.add_argument("--save", metavar="FOLDER")
+
+    command = commands.add_parser("mutants", help="1: one survives that nobody has explained")
+    command.set_defaults(work=run_mutants)
+    command.add_argument("target", choices=mutants.TARGETS)
+    command.add_argument("--sample", type=int, default=60)
+    command.add_argument("--seed", type=int, default=0, help="of the sample")
+    command.add_argument("--seeds", type=int, default=8, help="schedules until one is given up")
+
+    command = commands.add_parser("digest", help="every result, to compare with another GPU's")
+    command.set_defaults(work=run_digest)
+    command.add_argument("--out", required=True, metavar="FILE.npz")
+    command.add_argument("--hardware", action="store_true", help="the first real GPU")
+    command.add_argument("--cc", default="9.0", help="compute capability")
+    command.add_argument("--only", default="", help="names that begin so")
+
+    command = commands.add_parser("compare", help="1: two digests differ")
+    command.set_defaults(work=run_compare)
+    command.add_argument("one")
+    command.add_argument("other")
+
     options = parser.parse_args()
-    raise SystemExit(run(options))
+    raise SystemExit(options.work(options))
 
 
 if __name__ == "__main__":

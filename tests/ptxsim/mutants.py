@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import build, gpu
-from .mutations import ASYNC, SYNC, TCGEN05, WGMMA
+from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
-MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05
+MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
 
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
@@ -75,22 +75,22 @@ def mutants(text, kernel, mutations=None):
 
 
 def source_of(text, mutant, helpers=()):
-    """The line of a .cu file (with the next one) that a mutant is of: where the innermost function
-    of that file stands, however much is inlined there, but for lines that begin like `helpers`."""
+    """The line of a kernel file (with the next one) that a mutant is of: where the innermost
+    function of a .cu stands, however much is inlined there, but for lines that begin like
+    `helpers`; a header's where no .cu is named."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
     location = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?")
     places = location.findall(text[: mutant.start])[::-1]
-    place, caller = places[0]
+    (place, caller), said = places[0], ""
     while place:
         file, line = map(int, place.split()[:2])
         source = Path(files[str(file)])
-        if source.suffix == ".cu":
-            here, after = source.read_text().split("\n")[line - 1 : line + 1]
-            if not here.strip().startswith(tuple(helpers)):
-                return f"{source.name}: {here.strip()} {after.strip()}"
-        known = [where for where in places if where[0] == caller]
-        place, caller = known[0] if known else (caller, "")
-    raise ValueError(f"line {mutant.line}, {places[0]}: not of a kernel file")
+        here, after = source.read_text().split("\n")[line - 1 : line + 1]
+        said = f"{source.name}: {here.strip()} {after.strip()}"
+        if source.suffix == ".cu" and not here.strip().startswith(tuple(helpers)):
+            return said
+        place, caller = next((p for p in places if p[0] == caller), (caller, ""))
+    return said
 
 
 # ---------------------------------------------------------------------------------------------
@@ -128,6 +128,8 @@ def said_of(report, error=None):
 
 class OwnKernels:
     """The kernels of ptxsim/kernels/NAME.cu, launched by the cases of ptxsim/NAME.py."""
+
+    mutations = MUTATIONS
 
     def __init__(self, name):
         module = importlib.import_module(f"{__package__}.{name}")
@@ -175,9 +177,10 @@ import json, os, sys
 import torch
 torch.set_num_threads(1)  # a pool of threads does not survive a fork
 from ptxsim import fake_cuda, mutants
-from cuda_calls import Call
+import cuda_calls
 
-call = Call(sys.argv[1], size="deep")
+cuda_calls.SIZES["given"] = json.loads(sys.argv[2])
+call = cuda_calls.Call(sys.argv[1], size="given")
 
 
 def noticed(path, seeds):
@@ -204,16 +207,18 @@ for line in sys.stdin:
 class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
-    def __init__(self, call, backend):
-        self.folder, self.helpers = tempfile.TemporaryDirectory(), ()
+    mutations, helpers = SYNC | ASYNC, ()
+
+    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048)):
+        self.folder = tempfile.TemporaryDirectory()
         self.originals = build.kernels()
         tests = str(Path(__file__).parents[1])
         path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
         cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, call],
+            [sys.executable, "-c", WORKER, call, json.dumps(shape)],
             env=os.environ
-            | build.environment(cc=cc, sms=1, spin_limit=1_000_000)
+            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
             | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -253,7 +258,7 @@ TARGETS = {
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
     "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
-    "sm90_gemv": lambda: PackageKernel("gemv", "sm90"),
+    "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
 }
 
 
@@ -277,15 +282,18 @@ def drawn(made, seed):
         names = [name for name in names if kinds[name]]
 
 
-def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: None):
-    """{"caught": .., "survivors": [..], "unreached": ..}: `sample` mutants that launches reach."""
+def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
+    """`sample` mutants that launches reach: how many are caught, who survives; how many are not
+    reached; and what a host can do wrong, with what notices it."""
     target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
     try:
         texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
         for kernel, text in texts.items():
             said = target.noticed(kernel, text, 1)
             assert said == "", f"{kernel} as it is: {said}"
-        made = [m for kernel, text in texts.items() for m in mutants(text, kernel, mutations)]
+        made = [
+            m for kernel, text in texts.items() for m in mutants(text, kernel, target.mutations)
+        ]
         for mutant in drawn(made, seed):
             if caught + len(survivors) == sample:
                 break
@@ -299,6 +307,7 @@ def campaign(name, sample, seed=0, seeds=8, mutations=None, tell=lambda text: No
             caught += bool(said)
             if not said:
                 survivors.append(where)
+        host = list(target.spoilt(seeds))
     finally:
         target.close()
-    return {"caught": caught, "survivors": survivors, "unreached": unreached}
+    return {"caught": caught, "survivors": survivors, "unreached": unreached, "host": host}

@@ -102,13 +102,6 @@ ASYNC = {
         r"(cp\.async\.bulk\.wait_group\S*) (\d+);",
         lambda m: f"{m[1]} {int(m[2]) + 1};",
     ),
-    "a ring wraps early": (WRAP, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}1{m[5]}"),
-    "a ring wraps late": (WRAP, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}1{m[5]}"),
-    "a phase that stands still": (WRAP, r"\1\3\g<4>0\5"),
-    "a slot less": (SLOT, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}"),
-    "a slot more": (SLOT, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}"),
-    "a phase that never flips": (PHASE, r"\g<1>0\3"),
-    "another swizzle of a row": (r"(and\.b32\s+%r\d+, %r\d+, )112;", r"\g<1>48;"),
     "other rows of a tile": (
         r"(cp\.async\.bulk\.tensor[^;{]*\{%\w+, )(%r\d+)(\}[^;]*;)",
         lambda m: add(m[2], 8, f"{m[1]}t{m[3]}"),
@@ -121,6 +114,18 @@ ASYNC = {
     "no wait at the cluster barrier": (r"barrier\.cluster\.wait\S*;", ""),
     "stores of the matrix elsewhere": (rf"(stmatrix\S*\s+\[){REGISTER}\]", r"\1\2+16]"),
     "registers kept": (r"setmaxnreg\.dec\S*\s+\d+;", ""),
+}
+
+
+# Only for kernels whose rings and swizzled rows are compiled to just this.
+RINGS = {
+    "a ring wraps early": (WRAP, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}1{m[5]}"),
+    "a ring wraps late": (WRAP, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}1{m[5]}"),
+    "a phase that stands still": (WRAP, r"\1\3\g<4>0\5"),
+    "a slot less": (SLOT, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}"),
+    "a slot more": (SLOT, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}"),
+    "a phase that never flips": (PHASE, r"\g<1>0\3"),
+    "another swizzle of a row": (r"(and\.b32\s+%r\d+, %r\d+, )112;", r"\g<1>48;"),
 }
 
 

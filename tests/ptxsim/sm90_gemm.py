@@ -57,6 +57,10 @@ class Case:
     # What a host can do wrong: each must be noticed like a mutant of the kernel.
     SPOILS = ("swizzle of x", "swizzle of d", "swizzle of codes", "box of x", "box of codes")
 
+    @property
+    def format(self):
+        return "bfloat16" if self.bf16 else "float16"
+
     def inputs(self):
         """codes [M][K/2], scales [M][K/16], x [N][K] as float32"""
         m, n, k = self.shape

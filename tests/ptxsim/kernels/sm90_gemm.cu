@@ -20,7 +20,7 @@
  *   part_full         peer's consumers -> ours    1 arrival + the bytes of the sums      wait 0
  *   part_empty        our consumers -> peer's     4, a warp each                         wait 1
  *   bar 1, 2          inside a consumer warpgroup: D's place in shared memory is free; is written
- *   cluster           after the mbarriers are there; before anybody's shared memory goes
+ *   cluster (bar 0)   after the mbarriers are there; before anybody's shared memory goes
  *
  * Shared memory: struct storage. A tile of 16-bit rows lies in panels of SPAN bytes a row (16: no swizzle, 32, 64, 128:
  * the swizzle of that name), panel after panel along K (of D: along N). */
@@ -127,7 +127,10 @@ __device__ inline void load(storage &s, const tensor_map &codes, const tensor_ma
         const uint8_t *sf = p.sf + (int64_t)min(m / TILE_M, last_m) * atoms * NK_SF_ATOM_BYTES;
         for (int step = w.begin; step < w.end; step++) {
             const uint32_t full = shared_address(&s.full[r.slot]);
-            wait_for_cluster(s.empty[r.slot], r.phase ^ 1);
+            if (C::MULTICAST == 1)
+                wait(s.empty[r.slot], r.phase ^ 1);
+            else
+                wait_for_cluster(s.empty[r.slot], r.phase ^ 1);
             mbarrier_arrive_expect_tx<STEP_BYTES>(full);
             cp_async_bulk_tensor(shared_address(s.codes[r.slot]), &codes, step * CODE_BYTES, m, full);
             cp_async_bulk(shared_address(s.sf[r.slot]), sf + step * NK_SF_ATOM_BYTES, NK_SF_ATOM_BYTES, full);
@@ -171,10 +174,12 @@ typedef struct consumer {
 /* This warp has done with a step, in every CTA that may write to the slot. */
 template <class C> __device__ inline void release_step(storage &s, const place &w, const consumer &c, int slot)
 {
+    const uint32_t empty = shared_address(&s.empty[slot]);
     if (c.lane) return;
+    if (C::MULTICAST == 1) return mbarrier_arrive(empty);
 #pragma unroll
     for (int i = 0; i < C::MULTICAST; i++)
-        mbarrier_arrive_cluster(mapa(shared_address(&s.empty[slot]), w.first_rank + i));
+        mbarrier_arrive_cluster(mapa(empty, w.first_rank + i));
 }
 
 /* Products of tiles that the decoder made; a step's are under way while the next one's are issued. */
@@ -309,6 +314,14 @@ __device__ inline void consume(storage &s, const tensor_map &d, const problem &p
 /* The kernels                                                                                                      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* Not .aligned: lanes of the load warp come one by one. */
+template <class C> __device__ inline void cluster_sync()
+{
+    if (C::MULTICAST * C::SPLIT == 1) return bar_sync<C::THREADS>(0);
+    barrier_cluster_arrive();
+    barrier_cluster_wait();
+}
+
 template <class C>
 __device__ inline void run(const tensor_map &codes, const tensor_map &x, const tensor_map &d, const problem &p)
 {
@@ -317,8 +330,7 @@ __device__ inline void run(const tensor_map &codes, const tensor_map &x, const t
     const int warpgroup = (int)threadIdx.x / WARPGROUP, consumer = warpgroup - 1 - C::DECODER;
     const place w = place_of<C>(p);
     if (threadIdx.x == 0) init_barriers<C>(s);
-    barrier_cluster_arrive();
-    barrier_cluster_wait();
+    cluster_sync<C>();
     if (warpgroup == 0) {
         setmaxnreg_dec<C::LOAD_REGISTERS>();
         if (threadIdx.x == 0) load<C>(s, codes, x, p, w);
@@ -329,8 +341,7 @@ __device__ inline void run(const tensor_map &codes, const tensor_map &x, const t
         setmaxnreg_inc<C::CONSUMER_REGISTERS>();
         consume<C>(s, d, p, w, consumer);
     }
-    barrier_cluster_arrive();
-    barrier_cluster_wait();
+    if (C::MULTICAST * C::SPLIT > 1) cluster_sync<C>(); /* peers may have yet to write here */
 }
 
 #define KERNEL(name, ...)                                                               \

@@ -1,0 +1,179 @@
+"""What the kernels compute, bit by bit, to a file: one of the simulated GPU, one of a real one.
+
+Own kernels (CASES of their modules), UNITS, and every operator of the package on every GPU row, on
+exact and on rounding data. compare() says where two such files differ.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from . import build, gpu
+
+OWN = {"9.0": ["sm90_gemm"]}  # by compute capability
+SIZES = ("small", "deep", "wide")
+WIDE = (70, 136, 1024)  # M, N, K: more than one tile of everything
+ROWS = ("sm80", "sm90")
+WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+
+def collect(on_hardware, cc="9.0", only="", tell=lambda text: None):
+    """{name: array} and {name: format}; `only`: names that begin with it."""
+    arrays, formats = {}, {}
+
+    def keep(name, results):
+        for form, array in results.items():
+            arrays[f"{name} {form}"], formats[f"{name} {form}"] = array, form
+
+    def timed(name, make):
+        if not name.startswith(only):
+            return
+        begin = time.monotonic()
+        keep(name, make())
+        tell(f"{time.monotonic() - begin:6.2f} s  {name}")
+
+    if on_hardware:
+        gpu.on_hardware()
+    else:
+        gpu.configure(cc=cc, sms=132, spin_limit=50_000_000)
+    for name, make in importlib.import_module(f"{__package__}.units").UNITS.items():
+        timed(name, make)
+    for own in OWN.get(cc, ()):
+        module = importlib.import_module(f"{__package__}.{own}")
+        ptx = gpu.Module(build.own_kernel(own, module.ARCH).read_text())
+        for name, case in module.CASES.items():
+            timed(f"{own} {name}", lambda case=case, ptx=ptx: {case.format: case.run(ptx)["d"]})
+    if "operators".startswith(only) or only.startswith("operators"):
+        for name, make in operators(on_hardware):
+            timed(name, make)
+    if not on_hardware:
+        bad = [f for f in gpu.report()["findings"] if f["severity"] in "EW"]
+        assert not bad, bad
+    return arrays, formats
+
+
+# ---------------------------------------------------------------------------------------------
+# The package's operators
+# ---------------------------------------------------------------------------------------------
+
+
+def operators(on_hardware):
+    """(name, what runs it) for every row, operator, size and kind of data."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    if not on_hardware:
+        from . import fake_cuda  # noqa: F401  before anything asks torch for a GPU
+    import cuda_calls
+
+    import nvfp4kern
+
+    available = [row["name"] for row in nvfp4kern.backends() if row["available"]]
+    for row in ROWS:
+        for name in cuda_calls.OPERATORS if row in available else ():
+            for size in SIZES:
+                for kind in ("exact", "rounding"):
+                    full = f"operators {row} {name} {size} {kind}"
+                    yield full, lambda row=row, call=(name, size, kind): result_of(row, *call)
+
+
+def result_of(row, name, size, kind):
+    """Bits of every output, by number and format; nothing where the row has no kernel for it."""
+    import cuda_calls
+    import torch
+
+    forced = mock.patch.dict(os.environ, {"NVFP4KERN_BACKEND": row})
+    with forced, mock.patch.dict(cuda_calls.SIZES, wide=WIDE), data_of(kind):
+        call = cuda_calls.Call(name, size=size, seed=len(name)).fill(len(name))
+        if not call.explain()["kernel"].startswith(row):
+            return {}
+        call.run()
+        torch.cuda.synchronize()
+        found = {}
+        for i, out in enumerate(call.outs):
+            tensor = out.tensor.cpu().contiguous()
+            form = str(tensor.dtype).removeprefix("torch.")
+            width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[tensor.element_size()]
+            flat = tensor.reshape(-1).view(torch.uint8).numpy().view(width)
+            found[f"{i}.{form}"] = flat.reshape(tensor.shape).copy()
+        return found
+
+
+@contextlib.contextmanager
+def data_of(kind):
+    """cuda_calls makes data whose sums are exact; the other kind makes every sum round."""
+    import cuda_calls
+
+    if kind == "exact":
+        yield
+        return
+
+    def wide(rng, *shape, **_):
+        operand = cuda_calls.data.full_range(rng, *shape)
+        operand.scales[...] = rng.integers(0x28, 0x48, operand.scales.shape)
+        return operand
+
+    def normal(rng, *shape, **_):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    with mock.patch.multiple(cuda_calls.data, exact_family=wide, small_integers=normal):
+        yield
+
+
+# ---------------------------------------------------------------------------------------------
+# Files
+# ---------------------------------------------------------------------------------------------
+
+
+def write(path, arrays, formats):
+    with open(path, "wb") as file:
+        np.savez_compressed(file, formats=np.array(json.dumps(formats)), **arrays)
+
+
+def read(path):
+    with np.load(path) as file:
+        formats = json.loads(str(file["formats"]))
+        return {name: file[name] for name in formats}, formats
+
+
+def as_numbers(bits, form):
+    """Ordinals of floats, whose difference counts ulps; NaN is one number."""
+    form = form.split(".")[-1]
+    packed = form in ("f16x2", "b32", "b16")
+    if form in ("f32", "float32") or form in WIDTHS:
+        width = bits.itemsize * 8
+        value = bits.astype(np.int64)
+        sign, magnitude = value >> (width - 1), value & ((1 << (width - 1)) - 1)
+        top = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(form, 0x7F800000)
+        magnitude = np.where(magnitude > top, top + 1, magnitude)
+        return np.where((sign == 1) & (magnitude <= top), -magnitude, magnitude)
+    return bits.view(np.uint16).astype(np.int64) if packed else bits.astype(np.int64)
+
+
+def compare(one, other):
+    """Lines on what differs between two files."""
+    (ours, formats), (theirs, _) = read(one), read(other)
+    lines = [f"{name}: only in {one}" for name in ours if name not in theirs]
+    lines += [f"{name}: only in {other}" for name in theirs if name not in ours]
+    for name in (name for name in ours if name in theirs):
+        a, b = ours[name], theirs[name]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            lines.append(f"{name}: {a.dtype}{a.shape} against {b.dtype}{b.shape}")
+        elif (a != b).any():
+            lines.append(f"{name}: {difference(a, b, formats[name])}")
+    return lines
+
+
+def difference(a, b, form):
+    unequal = a != b
+    first = tuple(int(i) for i in np.argwhere(unequal)[0])
+    x, y = as_numbers(a, form), as_numbers(b, form)
+    return (
+        f"{unequal.sum()} of {a.size} differ, by {np.abs(x - y).max()} ulps at most; first"
+        f" {list(first)}: {int(a[first]):#x} against {int(b[first]):#x}"
+    )
