@@ -69,7 +69,7 @@ void sim_flight_land(run *r, cluster *c)
 {
     uint32_t at = (uint32_t)(sim_random(&r->random) % c->n_flights);
     flight f = c->flights[at];
-    if ((f.kind == FLY_TENSOR || f.kind == FLY_ARRIVE) && !sim_tensor_ready(r, f.kind)) return;
+    if ((f.kind == FLY_TENSOR || f.kind == FLY_ARRIVE) && !sim_tensor_ready(r, &f)) return;
     c->flights[at] = c->flights[--c->n_flights];
     r->warp = f.warp;
     r->cta = f.warp->cta;
@@ -257,6 +257,18 @@ step sim_exec_bulk_wait(run *r, const insn *in)
     }
     release_sources(r, in);
     return STEP_NEXT;
+}
+
+/* A CTA that has no more threads: its shared memory goes. */
+void sim_bulk_exit(run *r)
+{
+    for (uint32_t i = 0; i < r->cta->n_warps; i++) {
+        const bulk_groups *groups = r->cta->warps[i].bulk;
+        if (!groups || !groups->n) continue;
+        sim_report(r, groups->sources[0].in, 'E', "exited-cta", -1,
+                   "warp %u has not waited until this has read shared memory, and its CTA exits", i);
+        return;
+    }
 }
 
 void sim_bulk_close(warp *w)

@@ -189,6 +189,7 @@ static bool turn(worker *k, cta *c)
         c->done = true;
         k->r.warp = NULL;
         sim_tmem_exit(&k->r);
+        sim_bulk_exit(&k->r);
         k->r.idle_steps = 0;
         close_done(k);
     }

@@ -84,12 +84,13 @@ void sim_tensor_queue(run *r, const tensor_op *op)
     sim_flight_start(r, op->in, op->lane, &f);
 }
 
-/* Some seeds have slow tensor cores, some are slow to tell that these have finished. */
-bool sim_tensor_ready(run *r, uint32_t kind)
+/* Some seeds have slow tensor cores; some arrivals are far later than others. */
+bool sim_tensor_ready(run *r, const flight *f)
 {
-    static const uint32_t chances[] = {100, 100, 20, 3};
-    uint64_t seed = (r->launch->seed + kind) * 0x9e3779b97f4a7c15u + 0x7c5;
-    return sim_random(&r->random) % 100 < chances[sim_random(&seed) % 4];
+    static const uint32_t chances[] = {1000, 1000, 200, 30};
+    uint64_t seed = r->launch->seed * 0x9e3779b97f4a7c15u + 0x7c5;
+    uint32_t chance = f->kind == FLY_ARRIVE ? f->data[0] ? 2 : 1000 : chances[sim_random(&seed) % 4];
+    return sim_random(&r->random) % 1000 < chance;
 }
 
 static bool alive(run *r, const insn *in, const cta *c)
@@ -203,6 +204,7 @@ static void signal(run *r, const tensor_op *op)
         flight f = {.kind = FLY_ARRIVE, .signalled = c->ctas[rank], .mbarrier = op->barrier};
         f.epoch = op->epoch;
         f.group = op->count;
+        f.data[0] = sim_random(&r->random) % 8 == 0;
         sim_flight_start(r, op->in, op->lane, &f);
     }
 }

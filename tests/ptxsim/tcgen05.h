@@ -37,9 +37,9 @@ bool sim_tensor_claim(run *r, tensor_op *op, cta *owner, tmem_span span, tmem_us
 void sim_tensor_queue(run *r, const tensor_op *op);
 
 /* Whether the engine has a moment, and its next operation of a CTA; false after a report. */
-bool sim_tensor_ready(run *r, uint32_t kind); /* a flight_kind */
+bool sim_tensor_ready(run *r, const flight *f);
 bool sim_tensor_run(run *r, cta *issuer);
-bool sim_tensor_arrive(run *r, const struct flight *f); /* a commit's arrival lands */
+bool sim_tensor_arrive(run *r, const flight *f); /* a commit's arrival lands */
 
 /* A matrix in shared memory, 16 bytes at a time. */
 typedef struct tensor_matrix {
