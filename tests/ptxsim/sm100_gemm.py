@@ -121,6 +121,8 @@ class Case:
     k: int
     clusters: int = 1
     exact: bool = True
+    data: int = 0  # the operands' seed
+    format = "float16"
 
     # What a host can do wrong: each must be noticed like a mutant of the kernel.
     SPOILS = ("swizzle of A", "swizzle of B", "swizzle of D", "box of A", "box of SFB")
@@ -135,10 +137,10 @@ class Case:
         v = table()[self.variant]
         return -(-self.m // v.rows) * -(-self.n // v.columns)
 
-    def run(self, module, spoil="", seed=0):
-        """(the operands' seed, D as it lies in memory, what is around it included)"""
+    def run(self, module, spoil=""):
+        """{"d": bits, and what lies around them}"""
         v, facts = table()[self.variant], table()["facts"]
-        a, b, _, _ = problem(seed, self.m, self.n, self.k)
+        a, b, _, _ = problem(self.data, self.m, self.n, self.k)
         d = gpu.Memory(np.full((self.m + 2, -(-self.n // 8) * 8 + 8), GUARD, np.uint16))
         pitch = 2 * d.like.shape[1]
 
@@ -165,11 +167,11 @@ class Case:
             cluster=v.cluster,
             shared_bytes=v.smem,
         )  # fmt: skip
-        return seed, d.read()
+        return {"d": d.read()}
 
     def check(self, results):
-        seed, memory = results
-        _, _, want, bound = problem(seed, self.m, self.n, self.k)
+        memory = results["d"]
+        _, _, want, bound = problem(self.data, self.m, self.n, self.k)
         got = memory[1:-1, : self.n].view(np.float16).astype(np.float64)
         with np.errstate(invalid="ignore"):
             wrong = ~np.less_equal(np.abs(got - want), bound)  # a NaN is, too
