@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -97,6 +98,15 @@ def test_the_predicate_may_be_a_number_or_negated(predicate, factor):
     else:  # each of the four replaced the one before it
         a, b, sfa, sfb = operands
         assert_close(got, sm100.exact_product(a[:, 192:], b[:, 192:], sfa[:, 12:], sfb[:, 12:]))
+
+
+@pytest.mark.skipif(not shutil.which("ptxas"), reason="no ptxas")
+@pytest.mark.parametrize("group", (1, 2))
+def test_ptxas_takes_these_forms_too(group, tmp_path):
+    text = gpu.kernel(sm100.product(group), sm100.PARAMETERS, sm100.product_variables(group, 64))
+    path = tmp_path / "product.ptx"
+    path.write_text(text.replace("sm_90a", "sm_100a"))
+    subprocess.run(["ptxas", "-arch=sm_100a", path, "-o", tmp_path / "product.cubin"], check=True)
 
 
 def test_a_nan_scale_poisons_its_row():

@@ -154,6 +154,19 @@ def test_the_four_copies_of_scales_are_the_same():
     assert "scale-copies" in found(changed(STORED, SCALES, SCALES + WAIT_STORE + other))
 
 
+def test_a_load_before_the_commit_finds_poison_or_the_sums():
+    body = changed(ONCE, sm100.wait(0, "%r10"), "bar.sync 0;")
+    body = changed(body, sm100.finish(), sm100.wait(0, "%r10") + sm100.finish())
+    operands, kinds = sm100.product_operands(1, N, 0), set()  # of seeds: with poison, without
+    want = sm100.run_product(ONCE, operands=operands)
+    for seed in range(12):
+        got = sm100.run_product(body, seed=seed, operands=operands)
+        poison = got.view("uint32") == 0x7F7F7F7F
+        assert (poison | (got == want)).all()
+        kinds.add(bool(poison.any()))
+    assert kinds == {False, True}
+
+
 def test_registers_hold_poison_until_the_wait():
     body = changed(ONCE, WAIT_LOAD + sm100.show(N, "%rd4"), sm100.show(N, "%rd4") + WAIT_LOAD)
     for seed in range(6):
