@@ -1,5 +1,6 @@
 """What kernels compute, to a file, and two files compared."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(miss
 ROOT = Path(__file__).parents[1]
 
 
-def run(*arguments, status=0):
+def run(*arguments, status=0, **environment):
     command = [sys.executable, "-m", "tests.ptxsim", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    environment = os.environ | environment
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     return done.stdout
 
@@ -30,6 +32,15 @@ def test_a_digest_is_the_same_again(only, tmp_path):
     arrays, formats = digest.read(one)
     assert arrays and set(arrays) == set(formats)
     assert all(name.startswith(only) for name in arrays)
+    assert run("compare", one, other) == "the same\n"
+
+
+def test_hardware_is_reached_through_its_driver(tmp_path):
+    """The simulator's library in the driver's place: nothing but what a driver has is used."""
+    one, other = tmp_path / "one.npz", tmp_path / "other.npz"
+    run("digest", "--out", one, "--only", "sm90_gemm rs_64_split_2")
+    driver = {"NVFP4KERN_LIBCUDA": str(build.simulator()), "PTXSIM_CC": "9.0"}
+    run("digest", "--out", other, "--only", "sm90_gemm rs_64_split_2", "--hardware", **driver)
     assert run("compare", one, other) == "the same\n"
 
 

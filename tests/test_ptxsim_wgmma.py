@@ -229,6 +229,23 @@ def test_fences_are_wanted():
     assert "race" in found(WHOLE.replace("bar.sync 0;", ""))
 
 
+def test_what_was_written_since_the_last_fence_wants_another():
+    more = from_shared().replace("setp.ne.u32 %p1, 0, 0", "setp.eq.u32 %p1, 0, 0") + DONE
+    begin, touch = FILL + ZERO + FENCE + from_shared() + DONE, "add.f32 %f3, %f3, %f3;"
+    for between, codes in [("", set()), (touch, {"wgmma-fence"}), (touch + FENCE, set())]:
+        gpu.clear()
+        assert found(begin + between + more) == codes
+    registers = product(0, a="{%r30,%r30,%r30,%r30}") + DONE
+    fragment = "mov.u32 %r30, 0x3C003C00;" + descriptor("%rd21", "%r2")
+    for body, codes in [
+        (fragment + FENCE + registers, set()),
+        (FENCE + fragment + registers, {"wgmma-fence"}),
+        (fragment + FENCE + registers + "mov.u32 %r30, 0;" + registers, {"wgmma-fence"}),
+    ]:
+        gpu.clear()
+        assert found(FILL + ZERO + body) == codes
+
+
 def test_descriptors_are_checked():
     assert found(WHOLE.replace(str(SW128), str(SW128 | 1 << 14))) == {"descriptor"}
     gpu.clear()

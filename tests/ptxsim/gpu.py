@@ -44,9 +44,9 @@ hardware = None  # the real driver, once asked for
 
 
 def on_hardware():
-    """From now on the first GPU of this machine."""
+    """From now on the first GPU of this machine, whose driver is found as the package finds it."""
     global hardware
-    hardware = ctypes.CDLL("libcuda.so.1")
+    hardware = ctypes.CDLL(os.environ.get("NVFP4KERN_LIBCUDA", "libcuda.so.1"))
     hardware.cuMemFree_v2.argtypes = [ctypes.c_uint64]
     context = ctypes.c_void_p()
     check(hardware.cuInit(0), "cuInit")

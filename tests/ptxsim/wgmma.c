@@ -196,11 +196,32 @@ static void give_back(warp *w)
             q->sets[kept++] = *set;
             continue;
         }
-        for (uint32_t i = 0; i < registers_of_d(set->in); i++)
+        for (uint32_t i = 0; i < registers_of_d(set->in); i++) {
             memcpy(w->registers + set->in->list[i], set->values + i * LANES, LANES * sizeof *set->values);
+            memcpy(q->fenced + set->in->list[i], set->values + i * LANES, LANES * sizeof *set->values);
+        }
         free(set->values);
     }
     q->n_sets = kept;
+}
+
+/* Registers that a product reads hold what they held at the last fence, or what products made of them since. */
+static void check_fence(run *r, const insn *in, bool accumulates)
+{
+    const warp *w = r->warp;
+    wgmma_queue *q = w->wgmma;
+    uint32_t n_d = registers_of_d(in), first = accumulates && !set_of(q, in) ? 0 : n_d;
+    if (!q->fenced) {
+        sim_report(r, in, 'W', "wgmma-fence", -1, "no wgmma.fence before the first product");
+        sim_exec_wgmma_fence(r, in);
+    }
+    for (uint32_t i = first; i < in->n_list; i++) {
+        uint32_t at = in->list[i];
+        if (memcmp(w->registers + at, q->fenced + at, LANES * sizeof(uint32_t)) == 0) continue;
+        sim_report(r, in, 'W', "wgmma-fence", -1, "a register of %s was written since the last wgmma.fence",
+                   i < n_d ? "D" : "A");
+        return;
+    }
 }
 
 step sim_exec_wgmma(run *r, const insn *in)
@@ -212,8 +233,7 @@ step sim_exec_wgmma(run *r, const insn *in)
     wgmma_pending p = {.in = in, .group = q->committed};
     p.b = sim_lane(r, in->o[2], 8, lane);
     p.accumulates = in->o[3] == NONE || r->predicates[in->o[3]] >> lane & 1;
-    if (!q->fenced) sim_report(r, in, 'W', "wgmma-fence", -1, "no wgmma.fence before the first product");
-    q->fenced = true;
+    check_fence(r, in, p.accumulates);
     matrix b = {.format = in->op, .rows = in->columns, .k = in->vec, .transposed = in->flags & WG_TRANSPOSE_B};
     if (!describe(r, in, p.b, &b) || !each_piece(r, in, &b, 0, in->columns, true)) return STEP_FAIL;
     if (!(in->flags & WG_A_REGISTERS)) {
@@ -235,7 +255,9 @@ step sim_exec_wgmma_fence(run *r, const insn *in)
 {
     (void)in;
     if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
-    queue_of(r->warp)->fenced = true;
+    wgmma_queue *q = queue_of(r->warp);
+    if (!q->fenced) q->fenced = malloc(r->program->register_bytes);
+    memcpy(q->fenced, r->warp->registers, r->program->register_bytes);
     return STEP_NEXT;
 }
 
@@ -298,6 +320,7 @@ void sim_wgmma_close(warp *w)
     for (uint32_t i = 0; i < w->wgmma->n_sets; i++)
         free(w->wgmma->sets[i].values);
     free(w->wgmma->sets);
+    free(w->wgmma->fenced);
     free(w->wgmma->pending);
     free(w->wgmma);
 }

@@ -22,7 +22,7 @@ typedef struct wgmma_queue {
     uint32_t n, most, committed;
     wgmma_accumulators *sets;
     uint32_t n_sets;
-    bool fenced;
+    uint8_t *fenced; /* the warp's registers at the last wgmma.fence, NULL: there was none */
 } wgmma_queue;
 
 op_fn sim_exec_wgmma, sim_exec_wgmma_fence, sim_exec_wgmma_commit, sim_exec_wgmma_wait;

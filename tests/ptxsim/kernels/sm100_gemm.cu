@@ -6,8 +6,7 @@
  * Work: a group is the CTA or the pair of CTAs that an MMA spans (cta_group); its tile is 128 or 256 rows by N columns.
  * A cluster is one group, or two whose tiles lie side by side: along N they share A, along M they share B. Of a shared
  * operand each CTA loads a part, for all (multicast); so do both CTAs of a pair with SFB, which both need whole.
- * Clusters take the tiles that follow by the size of the grid (STATIC), or ask for that of a cluster yet to start
- * (CLC).
+ * Clusters take every tile at a distance (STATIC), or ask for that of a cluster yet to start (CLC).
  *
  * Roles, a warp each: producer (TMA and bulk copies fill stages), MMA issuer (in the even CTA of a pair), owner of the
  * tensor memory, scheduler (CLC), and four epilogue warps, each of them with the 32 rows of its lanes of tensor memory.
@@ -23,8 +22,7 @@
  *   clc_empty[c]    all who read a response -> scheduler of the cluster's first CTA: producer, scheduler and epilogue
  *                   warps of each CTA, the MMA issuer of each group
  *   cluster         barriers are initialised and tensor memory is there, before anybody uses what is another's; all
- *                   have finished, before tensor memory and CTAs go. The producer sees to it that no commit is under
- * way.
+ *                   have finished, before tensor memory and CTAs go. The producers wait for all commits first.
  *
  * Scale factors: the MMA issuer copies a stage's atoms to tensor memory (tcgen05.cp), which the MMAs behind them in its
  * queue may rely on. Each stage has columns of its own there, free again when the stage is: empty, then full.
@@ -33,8 +31,7 @@
 #include <cuda.h>
 #include <cuda_fp16.h>
 
-#include "sm100_gemm_config.cuh"
-#include "sm100_gemm_ptx.cuh"
+#include "sm100_gemm_place.cuh"
 
 /* As the test packs it. */
 typedef struct gemm_params {
@@ -46,79 +43,6 @@ typedef struct gemm_params {
 typedef struct operands {
     const CUtensorMap *a, *b, *sfa, *sfb, *d;
 } operands;
-
-extern __shared__ __align__(1024) uint8_t smem[];
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Who is where                                                                                                     */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-template <int CTAS_, int GROUPS_, int SHARE_, int N_, int SCHEDULE_> struct shape {
-    static constexpr int CTAS = CTAS_, GROUPS = GROUPS_, SHARE = SHARE_, N = N_, SCHEDULE = SCHEDULE_;
-    static constexpr int CLUSTER = CTAS * GROUPS;
-    static constexpr int ALONG_M = SHARE == SHARE_B ? GROUPS : 1, ALONG_N = SHARE == SHARE_A ? GROUPS : 1;
-    static constexpr int ROWS = CLUSTER_ROWS(CTAS, GROUPS, SHARE), COLUMNS = CLUSTER_COLUMNS(GROUPS, SHARE, N);
-    static constexpr int B_ROWS = N / CTAS; /* of one CTA */
-    static constexpr int A_SHARERS = A_PARTS(GROUPS, SHARE), B_SHARERS = B_PARTS(GROUPS, SHARE);
-    static constexpr int SFB_SHARERS = SFB_PARTS(CTAS, GROUPS, SHARE);
-    static constexpr int STAGE = STAGE_BYTES(CTAS, N);
-    static_assert(CTAS == 1 || CTAS == 2, "a cta_group is 1 or 2");
-    static_assert(GROUPS == 1 || (GROUPS == 2 && SHARE != SHARE_NONE), "two groups share an operand");
-    static_assert(N == 64 || N == 128, "SFB comes in atoms of 128 rows, or halves of one");
-    static_assert(BLOCKS % SFB_SHARERS == 0, "each CTA loads whole atoms");
-    static_assert(B_ROWS / B_SHARERS % 8 == 0, "the swizzle's pattern spans 8 rows");
-    static_assert(STAGE % 1024 == 0, "tiles begin where the swizzle's pattern does");
-    static_assert(SF_COLUMN(N) + STAGES * SF_STAGE_COLUMNS <= TMEM_COLUMNS, "tensor memory has 512 columns");
-    static_assert(SMEM_BYTES(CTAS, N) <= 227 * 1024, "a CTA has at most 227 KiB of shared memory");
-};
-
-typedef struct place {
-    int rank, half, group; /* in the cluster: the CTA's number, which of its pair, which group */
-    uint32_t stages, boxes, full, empty, acc_full, acc_empty, clc_full, clc_empty, tmem_at, responses; /* shared */
-} place;
-
-template <class S> __device__ inline place place_of_cta()
-{
-    place p;
-    p.rank = (int)cluster_ctarank();
-    p.half = p.rank % S::CTAS;
-    p.group = p.rank / S::CTAS;
-    p.stages = (uint32_t)__cvta_generic_to_shared(smem);
-    p.boxes = p.stages + BOX_AT(S::CTAS, S::N);
-    p.full = p.stages + BARRIER_AT(S::CTAS, S::N);
-    p.empty = p.full + 8 * STAGES;
-    p.acc_full = p.empty + 8 * STAGES;
-    p.acc_empty = p.acc_full + 8 * ACCUMULATORS;
-    p.clc_full = p.acc_empty + 8 * ACCUMULATORS;
-    p.clc_empty = p.clc_full + 8 * CLC_SLOTS;
-    p.responses = p.clc_empty + 8 * CLC_SLOTS;
-    p.tmem_at = p.responses + CLC_BYTES * CLC_SLOTS;
-    return p;
-}
-
-/* What the MMA issuer of the group has at `shared`. */
-template <class S> __device__ inline uint32_t of_even_cta(const place &at, uint32_t shared)
-{
-    return S::CTAS == 1 ? shared : mapa(shared, at.rank - at.half);
-}
-
-/* Where in a ring, and in which of its rounds. */
-typedef struct ring {
-    int slot;
-    uint32_t phase;
-} ring;
-
-template <int SLOTS> __device__ inline void advance(ring &r)
-{
-    r.phase ^= r.slot == SLOTS - 1;
-    r.slot = r.slot == SLOTS - 1 ? 0 : r.slot + 1;
-}
-
-__device__ inline void wait(uint32_t barriers, int slot, uint32_t phase)
-{
-    while (!mbarrier_try_wait_parity(barriers + 8 * slot, phase)) {
-    }
-}
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Tiles                                                                                                            */
@@ -318,8 +242,7 @@ template <class S> __device__ inline void multiply(const gemm_params &p, const p
     const uint16_t everyone = (1 << S::CLUSTER) - 1, group = ((1 << S::CTAS) - 1) << at.group * S::CTAS;
     ring r = {0, 0}, acc = {0, 1};
     for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, false>(w, at)) {
-        wait(at.acc_empty, acc.slot, acc.phase);
-        tcgen05_fence_after_thread_sync();
+        wait_for_tmem(at.acc_empty, acc.slot, acc.phase);
         for (int k = 0; k < p.k; k += TILE_K) {
             wait(at.full, r.slot, r.phase);
             multiply_stage<S>(at.stages + r.slot * S::STAGE, tmem + acc.slot * S::N,
@@ -362,8 +285,7 @@ template <class S> __device__ inline void store(const operands &o, const gemm_pa
     const uint32_t acc_empty = of_even_cta<S>(at, at.acc_empty), lanes = tmem + (warp * 32u << 16);
     ring acc = {0, 0}, out = {0, 0};
     for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, true>(w, at)) {
-        wait(at.acc_full, acc.slot, acc.phase);
-        tcgen05_fence_after_thread_sync();
+        wait_for_tmem(at.acc_full, acc.slot, acc.phase);
         for (int column = 0; column < S::N; column += BOX_COLUMNS) {
             const uint32_t box = at.boxes + (warp * BOXES + out.slot) * BOX_BYTES;
             uint32_t left[32], right[32];
@@ -374,7 +296,7 @@ template <class S> __device__ inline void store(const operands &o, const gemm_pa
             if (column + BOX_COLUMNS == S::N) tcgen05_fence_before_thread_sync();
             if (leads) cp_async_bulk_wait_group_read<BOXES - 1>(); /* this box has been read */
             __syncwarp();
-            if (leads && column + BOX_COLUMNS == S::N) mbarrier_arrive_cluster(acc_empty + 8 * acc.slot);
+            if (leads && column + BOX_COLUMNS == S::N) mbarrier_arrive_cluster_relaxed(acc_empty + 8 * acc.slot);
             store_half_row(box, 0, left, p.alpha);
             store_half_row(box, 1, right, p.alpha);
             fence_proxy_async();

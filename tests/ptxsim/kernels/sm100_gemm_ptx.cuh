@@ -44,10 +44,27 @@ __device__ inline void mbarrier_arrive_cluster(uint32_t barrier)
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/* Where nothing follows that memory order must carry; a release to the cluster is a slow thing. */
+__device__ inline void mbarrier_arrive_cluster_relaxed(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ inline bool mbarrier_try_wait_parity(uint32_t barrier, uint32_t parity)
 {
     uint32_t done;
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+__device__ inline bool mbarrier_try_wait_parity_relaxed(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2;\n\t"
                  "selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
