@@ -88,6 +88,8 @@ def mutants(text, kernel, mutations=None):
     for name, (pattern, becomes) in (mutations or MUTATIONS).items():
         for match in re.compile(pattern).finditer(text, begin, end):
             spoiled = becomes(match) if callable(becomes) else match.expand(becomes)
+            if spoiled == match[0]:
+                continue
             line = text.count("\n", 0, match.start()) + 1
             yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
 
