@@ -57,7 +57,9 @@ def find_nvcc():
 
 
 def simulator():
-    """The path of libptxsim.so."""
+    """The path of libptxsim.so; PTXSIM_LIBRARY names another."""
+    if "PTXSIM_LIBRARY" in os.environ:
+        return Path(os.environ["PTXSIM_LIBRARY"])
     sources = sorted(HERE.glob("*.c"))
     folder = _folder(sources + sorted(HERE.glob("*.h")), FLAGS)
     library = folder / "libptxsim.so"

@@ -41,7 +41,7 @@ step sim_exec_cluster_arrive(run *r, const insn *in)
                    "arrives again without having waited");
         return STEP_FAIL;
     }
-    if (in->flags) sim_order_arrive(r, &r->cta->cluster->order);
+    (in->flags ? sim_order_arrive : sim_order_arrive_relaxed)(r, &r->cta->cluster->order);
     w->at_cluster |= r->mask;
     w->owes_cluster |= r->mask;
     r->cta->cluster->arrived += (uint32_t)__builtin_popcount(r->mask);

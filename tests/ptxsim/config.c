@@ -38,6 +38,7 @@ void sim_configure(void)
         .spin_limit = number("PTXSIM_SPIN_LIMIT", 50000000),
         .check_races = number("PTXSIM_RACES", 1),
         .check_init = number("PTXSIM_UNINITIALISED", 1),
+        .tmem_anywhere = number("PTXSIM_TMEM_ANYWHERE", 1),
     };
     if (sim_config.threads < 1) sim_config.threads = 1;
 }

@@ -4,6 +4,7 @@
 #include "flight.h"
 #include "mbarrier.h"
 #include "shadow.h"
+#include "tmem.h"
 #include "wgmma.h"
 
 #include <stdlib.h>
@@ -161,6 +162,7 @@ void sim_cta_close(cta *c)
     }
     free(c->warps);
     sim_mbarriers_close(c);
+    sim_tmem_close(c);
     free(c->smem);
     free(c);
 }

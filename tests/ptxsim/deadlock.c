@@ -63,6 +63,8 @@ static void describe(text *t, const cta *c, const warp *w, const fragment *f, ui
         add(t, "%s", barrier);
     } else if (f->reason == W_CLUSTER) {
         add(t, "cluster barrier, %u threads have come", c->cluster->arrived);
+    } else if (f->reason == W_TMEM) {
+        add(t, "tensor memory that is not free, or the other CTA of its pair");
     } else if (f->reason == W_REGISTERS) {
         add(t, "%u registers more a thread, %u are free", (unsigned)f->what, c->spare_registers);
     } else {

@@ -2,6 +2,7 @@
 
 #include "exec_compare.h"
 #include "exec_flow.h"
+#include "exec_wide.h"
 #include "memory.h"
 
 #include <pthread.h>
@@ -284,6 +285,13 @@ static void decode_mov(builder *b, const statement *s, insn *in, pieces *p)
     bool unpack = s->o[0].kind == O_LIST;
     const operand *list = &s->o[unpack ? 0 : 1], *whole = &s->o[unpack ? 1 : 0];
     if (list->kind != O_LIST) sim_unknown(b, s, "");
+    if (width == 'q' && list->n_items == 2) {
+        in->fn = sim_exec_mov_wide;
+        in->op = unpack ? 'u' : 'p';
+        sim_list(b, list, in, 'd', unpack);
+        in->o[0] = sim_destination(b, whole, 'q');
+        return;
+    }
     in->fn = unpack ? sim_exec_unpack : sim_exec_pack;
     in->size = (uint8_t)(sim_bytes(width) / list->n_items);
     in->reg_size = (uint8_t)sim_bytes(width);
@@ -348,6 +356,8 @@ static const struct {
     {"prefetchu", sim_decode_cluster},
     {"setmaxnreg", sim_decode_cluster},
     {"mbarrier", sim_decode_mbarrier},
+    {"tcgen05", sim_decode_tensor},
+    {"clusterlaunchcontrol", sim_decode_cancel},
 };
 
 void sim_decode(builder *b, const statement *s, uint32_t guard, bool guard_not)

@@ -122,6 +122,7 @@ static void decode_product(builder *b, const statement *s, insn *in, pieces *p)
 static void decode_wgmma(builder *b, const statement *s, insn *in, pieces *p)
 {
     slice what = sim_next(p);
+    if (sim_config.capability / 10 != 9) sim_unknown(b, s, "only compute capability 9.0 has it");
     if (!sim_take(p, "sync") || !sim_take(p, "aligned")) sim_unknown(b, s, "");
     in->whole_warp = true;
     if (sim_is(what, "mma_async")) {

@@ -1,6 +1,7 @@
 #include "decode.h"
 
 #include "exec_memory.h"
+#include "exec_wide.h"
 
 #include <stdlib.h>
 
@@ -57,6 +58,12 @@ void sim_decode_memory(builder *b, const statement *s, insn *in, pieces *p)
     in->size = (uint8_t)sim_size_of(type);
     in->is_signed = type.n && *type.s == 's';
     uint32_t operands = s->n == 3 ? 2 : s->n; /* the third is a cache policy */
+    if (width == 'q' && in->vec == 1 && p->next == p->n && operands == 2) {
+        in->fn = load ? sim_exec_load_wide : sim_exec_store_wide;
+        in->o[0] = sim_destination(b, &s->o[load ? 0 : 1], 'q');
+        sim_address(b, &s->o[load ? 1 : 0], in, 1);
+        return;
+    }
     if (!width || width == 'p' || width == 'q' || p->next != p->n || operands != 2) sim_unknown(b, s, "");
     const operand *data = &s->o[load ? 0 : 1];
     sim_address(b, &s->o[load ? 1 : 0], in, 1);

@@ -165,6 +165,7 @@ static bool take_cache_hint(pieces *p) { return sim_take(p, "L2::cache_hint"); }
 static void take_mask(builder *b, const statement *s, insn *in, pieces *p, uint32_t fixed)
 {
     bool multicast = sim_take(p, "multicast::cluster");
+    if (in->fn == sim_exec_tile && sim_take(p, "cta_group::2")) in->flags = TILE_PAIR;
     bool hint = take_cache_hint(p);
     expect_end(b, s, p, fixed + multicast + hint);
     sim_push(in, multicast ? sim_source(b, &s->o[fixed], 'h') : NONE);
@@ -205,6 +206,8 @@ static void decode_copy(builder *b, const statement *s, insn *in, pieces *p)
 static void decode_tile(builder *b, const statement *s, insn *in, pieces *p)
 {
     slice rank = sim_next(p);
+    if (sim_take(p, "cta_group::2")) in->flags = TILE_PAIR;
+    sim_take(p, "cta_group::1");
     if (rank.n != 2 || rank.s[0] < '1' || rank.s[0] > '5' || rank.s[1] != 'd') sim_unknown(b, s, "");
     bool out = sim_take(p, "global");
     if (!out && !sim_take(p, "shared::cluster") && !sim_take(p, "shared::cta")) sim_unknown(b, s, "");

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import build, gpu
 
-OWN = {"9.0": ["sm90_gemm"]}  # by compute capability
+OWN = {"9.0": ["sm90_gemm"], "10.0": ["sm100_gemm"]}  # by compute capability
 SIZES = ("small", "deep", "wide")
 WIDE = (70, 136, 1024)  # M, N, K: more than one tile of everything
 ROWS = ("sm80", "sm90")

@@ -5,6 +5,7 @@
 #include "fragment.h"
 #include "report.h"
 #include "shadow.h"
+#include "tcgen05.h"
 #include "traffic.h"
 
 #include <stdlib.h>
@@ -48,7 +49,9 @@ static void keep_source(const flight *f)
 
 static bool land(run *r, flight *f)
 {
+    if (f->kind == FLY_TENSOR) return sim_tensor_run(r, f->signalled);
     if (!alive(r, f, f->target) || !alive(r, f, f->source) || !alive(r, f, f->signalled)) return false;
+    if (f->kind == FLY_ARRIVE) return sim_tensor_arrive(r, f);
     if (f->kind == FLY_TILE_IN || f->kind == FLY_TILE_OUT) {
         if (f->kind == FLY_TILE_OUT) keep_source(f);
         if (!sim_tile_land(r, f)) return false;
@@ -67,6 +70,7 @@ void sim_flight_land(run *r, cluster *c)
 {
     uint32_t at = (uint32_t)(sim_random(&r->random) % c->n_flights);
     flight f = c->flights[at];
+    if ((f.kind == FLY_TENSOR || f.kind == FLY_ARRIVE) && !sim_tensor_ready(r, &f)) return;
     c->flights[at] = c->flights[--c->n_flights];
     r->warp = f.warp;
     r->cta = f.warp->cta;
@@ -135,9 +139,23 @@ static bool bad_size(run *r, const insn *in, uint32_t lane, uint64_t shared, uin
     return true;
 }
 
+#define PARITY ((uint64_t)1 << RANK_SHIFT)
+
+/* The mbarrier is the target's CTA's, with cta_group::2 that of its pair. */
+static bool signals_there(run *r, const insn *in, uint32_t lane, uint64_t to, uint64_t barrier)
+{
+    uint64_t differ = (to ^ barrier) >> RANK_SHIFT;
+    bool pair = in->fn == sim_exec_tile && in->flags & TILE_PAIR;
+    if ((pair ? differ & ~(uint64_t)1 : differ) == 0) return true;
+    sim_report(r, in, 'E', "mbarrier", (int)lane, "copies to CTA rank %llu, but its mbarrier is that of rank %llu",
+               (unsigned long long)(to >> RANK_SHIFT), (unsigned long long)(barrier >> RANK_SHIFT));
+    return false;
+}
+
 /* Inwards to one CTA, or to the same places in each CTA of a mask. */
 bool sim_deliver(run *r, const insn *in, uint32_t i, uint64_t to, uint64_t barrier, uint32_t mask, flight *f)
 {
+    if (!mask && !signals_there(r, in, i, to, barrier)) return false;
     if (!mask)
         return sim_take_mbarrier(r, in, i, barrier, f) && sim_take_target(r, in, i, to, f) &&
                sim_flight_start(r, in, i, f);
@@ -145,7 +163,10 @@ bool sim_deliver(run *r, const insn *in, uint32_t i, uint64_t to, uint64_t barri
     for (uint32_t rank = 0; rank < 16; rank++) {
         uint64_t bits = (uint64_t)rank << RANK_SHIFT;
         if (!(mask >> rank & 1)) continue;
-        if (!sim_take_mbarrier(r, in, i, (barrier & ~(uint64_t)RANK_MASK) | bits, f)) return false;
+        uint64_t signalled = (barrier & ~(uint64_t)RANK_MASK) | bits;
+        if (in->fn == sim_exec_tile && in->flags & TILE_PAIR) /* of that pair, the one with the barrier's parity */
+            signalled = (signalled & ~PARITY) | (barrier & PARITY);
+        if (!sim_take_mbarrier(r, in, i, signalled, f)) return false;
         if (!sim_take_target(r, in, i, (to & ~(uint64_t)RANK_MASK) | bits, f)) return false;
         if (!sim_flight_start(r, in, i, f)) return false;
         f->again = true;
@@ -248,6 +269,18 @@ step sim_exec_bulk_wait(run *r, const insn *in)
     }
     release_sources(r, in);
     return STEP_NEXT;
+}
+
+/* A CTA that has no more threads: its shared memory goes. */
+void sim_bulk_exit(run *r)
+{
+    for (uint32_t i = 0; i < r->cta->n_warps; i++) {
+        const bulk_groups *groups = r->cta->warps[i].bulk;
+        if (!groups || !groups->n) continue;
+        sim_report(r, groups->sources[0].in, 'E', "exited-cta", -1,
+                   "warp %u has not waited until this has read shared memory, and its CTA exits", i);
+        return;
+    }
 }
 
 void sim_bulk_close(warp *w)

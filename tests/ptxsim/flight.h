@@ -12,6 +12,9 @@ typedef enum flight_kind {
     FLY_STORE,   /* st.async: registers to shared, completes an mbarrier */
     FLY_TILE_IN, /* of a tensor map */
     FLY_TILE_OUT,
+    FLY_TENSOR, /* the next operation in the queue of the CTA that issued it; signalled is that CTA */
+    FLY_ARRIVE, /* of a tcgen05.commit whose operations are done, at one CTA's mbarrier; group: how many; data[0]: late
+                 */
 } flight_kind;
 
 typedef struct flight {
@@ -47,6 +50,8 @@ typedef struct bulk_groups {
     uint32_t n;
 } bulk_groups;
 
+enum { TILE_PAIR = 1 }; /* insn.flags of a tile inwards: cta_group::2 */
+
 op_fn sim_exec_bulk, sim_exec_bulk_commit, sim_exec_bulk_wait, sim_exec_tile, sim_exec_store_async,
     sim_exec_copy_arrive;
 
@@ -62,6 +67,7 @@ bool sim_take_target(run *r, const insn *in, uint32_t lane, uint64_t address, fl
 bool sim_take_source(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, flight *f);
 bool sim_deliver(run *r, const insn *in, uint32_t lane, uint64_t to, uint64_t barrier, uint32_t mask, flight *f);
 bulk_groups *sim_bulk_groups(warp *w);
+void sim_bulk_exit(run *r);
 void sim_bulk_close(warp *w);
 
 #endif

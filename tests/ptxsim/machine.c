@@ -5,6 +5,7 @@
 #include "fragment.h"
 #include "memory.h"
 #include "report.h"
+#include "tmem.h"
 #include "traffic.h"
 
 #include <fenv.h>
@@ -202,6 +203,9 @@ static bool turn(worker *k, cta *c)
     if (c->done || !advance(&k->r, c)) return false;
     if (!c->live) {
         c->done = true;
+        k->r.warp = NULL;
+        sim_tmem_exit(&k->r);
+        sim_bulk_exit(&k->r);
         k->r.idle_steps = 0;
         close_done(k);
     }

@@ -102,6 +102,13 @@ bool sim_mbarrier_complete(run *r, const insn *in, cta *owner, mbarrier *m, uint
     return true;
 }
 
+bool sim_mbarrier_arrive(run *r, const insn *in, uint32_t lane, cta *owner, mbarrier *m)
+{
+    if (!arrive(r, in, lane, m, 1)) return false;
+    settle(r, owner, m);
+    return true;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Instructions                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -120,6 +127,9 @@ static bool initialise(run *r, const insn *in, uint32_t lane, uint64_t address, 
     if (m && m->valid && (m->pending != (int32_t)m->expected || m->bytes))
         sim_report(r, in, 'W', "mbarrier-reuse", (int)lane,
                    "initialised again amid a phase: %d arrivals, %d bytes to come", m->pending, m->bytes);
+    if (m && m->valid && m->commits)
+        sim_report(r, in, 'W', "mbarrier-reuse", (int)lane, "initialised again with %u tcgen05.commit under way",
+                   m->commits);
     if (!m) {
         c->mbarriers = realloc(c->mbarriers, (c->n_mbarriers + 1) * sizeof *c->mbarriers);
         m = &c->mbarriers[c->n_mbarriers++];
@@ -145,7 +155,7 @@ static bool one_lane(run *r, const insn *in, uint32_t i)
     bool fine = true, arrives = in->op == MB_ARRIVE || in->op == MB_DROP;
     state = m->phase << 32 | (uint32_t)m->pending;
     r->mask = 1u << i;
-    if (arrives && !(in->flags & MB_RELAXED)) sim_order_arrive(r, &m->order);
+    if (arrives) (in->flags & MB_RELAXED ? sim_order_arrive_relaxed : sim_order_arrive)(r, &m->order);
     r->mask = all;
     if (in->flags & MB_WITH_BYTES || in->op == MB_EXPECT) fine = expect(r, in, i, m, number);
     if (in->op == MB_COMPLETE) fine = expect(r, in, i, m, -(int64_t)number);
@@ -194,6 +204,7 @@ step sim_exec_mbarrier_wait(run *r, const insn *in)
         bool complete = in->flags ? (m->phase & 1) != (given & 1) : m->phase != given >> 32;
         done |= (uint32_t)complete << i;
         what = (uint64_t)owner->rank << 32 | m->offset;
+        if (complete && in->is_signed) sim_order_acquire_relaxed(r, 1u << i, m->done);
         if (!complete || in->is_signed) continue;
         if (m->done != known) sim_order_acquire(r, acquiring, known);
         acquiring = m->done == known ? acquiring | 1u << i : 1u << i;

@@ -10,6 +10,7 @@ typedef struct mbarrier {
     int32_t pending, bytes; /* arrivals and bytes of the running phase that are yet to come */
     uint64_t phase;
     struct clock_set *order, *done; /* released in the running phase; in the one before */
+    uint32_t commits;               /* arrivals of tcgen05.commit under way */
     bool valid;
 } mbarrier;
 
@@ -23,6 +24,9 @@ mbarrier *sim_mbarrier_in(run *r, const insn *in, cta *owner, uint32_t offset);
 
 /* `bytes` have come; `epoch` is that of the operation that brought them. */
 bool sim_mbarrier_complete(run *r, const insn *in, cta *owner, mbarrier *m, uint32_t bytes, uint32_t epoch);
+
+/* One arrival, of tcgen05.commit, without what the arriving thread knows. */
+bool sim_mbarrier_arrive(run *r, const insn *in, uint32_t lane, cta *owner, mbarrier *m);
 
 void sim_mbarriers_close(cta *c);
 void sim_mbarrier_describe(const cta *c, uint32_t offset, char *to, size_t size);

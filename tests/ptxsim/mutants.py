@@ -95,28 +95,29 @@ def mutants(text, kernel, mutations=None):
     for name, (pattern, becomes) in (mutations or MUTATIONS).items():
         for match in re.compile(pattern).finditer(text, begin, end):
             spoiled = becomes(match) if callable(becomes) else match.expand(becomes)
+            if spoiled == match[0]:
+                continue
             line = text.count("\n", 0, match.start()) + 1
             yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
 
 
-def source_of(text, mutant):
+def source_of(text, mutant, helpers=()):
     """The line of a kernel file (with the next one) that a mutant is of: where the innermost
-    function of a .cu stands, however much is inlined there; a header's where no .cu is named."""
+    function of a .cu stands, however much is inlined there, but for lines that begin like
+    `helpers`; a header's where no .cu is named."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
-    chain = []
-    for line in reversed(text[: mutant.start].split("\n")[:-1]):
-        if line.strip().startswith(".loc"):
-            chain.append(line)
-        elif chain and not line.strip().startswith("//"):
-            break
-    frames = [
-        (Path(files[file]), int(line))
-        for location in chain  # the innermost first
-        for file, line in re.findall(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)", location)
-    ]
-    source, line = next((f for f in frames if f[0].suffix == ".cu"), frames[-1])
-    here, after = source.read_text().split("\n")[line - 1 : line + 1]
-    return f"{source.name}: {here.strip()} {after.strip()}"
+    location = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?")
+    places = location.findall(text[: mutant.start])[::-1]
+    (place, caller), said = places[0], ""
+    while place:
+        file, line = map(int, place.split()[:2])
+        source = Path(files[str(file)])
+        here, after = source.read_text().split("\n")[line - 1 : line + 1]
+        said = f"{source.name}: {here.strip()} {after.strip()}"
+        if source.suffix == ".cu" and not here.strip().startswith(tuple(helpers)):
+            return said
+        place, caller = next((p for p in places if p[0] == caller), (caller, ""))
+    return said
 
 
 # ---------------------------------------------------------------------------------------------
@@ -158,8 +159,9 @@ class OwnKernels:
     mutations = MUTATIONS
 
     def __init__(self, name):
-        self.cases = importlib.import_module(f"{__package__}.{name}").CASES
-        arch = importlib.import_module(f"{__package__}.{name}").ARCH
+        module = importlib.import_module(f"{__package__}.{name}")
+        self.cases, arch = module.CASES, module.ARCH
+        self.helpers = getattr(module, "HELPERS", ())
         self.text = build.own_kernel(name, arch).read_text()
         self.kernels = sorted({case.kernel for case in self.cases.values()})
         gpu.configure(cc={"sm80": "8.0", "sm90": "9.0", "sm100": "10.0"}[arch], sms=8)
@@ -232,7 +234,7 @@ for line in sys.stdin:
 class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
-    mutations = SYNC | ASYNC
+    mutations, helpers = SYNC | ASYNC, ()
 
     def __init__(self, call, backend, sms=1, shape=(19, 70, 2048)):
         self.folder = tempfile.TemporaryDirectory()
@@ -278,6 +280,7 @@ class PackageKernel:
 
 TARGETS = {
     "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
+    "sm100_gemm": lambda: OwnKernels("sm100_gemm"),
     "gemm": lambda: PackageKernel("gemm", "sm80"),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
@@ -326,7 +329,7 @@ def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
                 unreached += 1  # or found something else: a trap also changes where lanes rejoin
                 continue
             said = target.noticed(mutant.kernel, mutant.applied(text), seeds)
-            where = f"{mutant.name}, {source_of(text, mutant)}"
+            where = f"{mutant.name}, {source_of(text, mutant, target.helpers)}"
             tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.line}, {where}")
             caught += bool(said)
             if not said:

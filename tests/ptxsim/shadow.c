@@ -3,6 +3,7 @@
 #include "exec.h"
 #include "history.h"
 #include "report.h"
+#include "tmem.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,11 +73,23 @@ static bool covers(const clock_set *set, const clock_set *other)
 }
 
 static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
+static uint32_t warps_of(const cta *c) { return c->cluster->n * c->n_warps; }
 static uint32_t first_thread(const cta *c) { return c->rank * c->n_threads; }
 
 static void tick(thread_order *t)
 {
     if (t->clock < MOST_CLOCK) t->clock++;
+}
+
+/* Behind the two halves, where the kernel uses tensor memory: what sim_order_tensor names, of each warp. */
+static uint32_t size_of(const cta *c)
+{
+    return 2 * threads_of(c) + (c->launch->program->cta_group ? TENSOR_CLOCKS * warps_of(c) : 0);
+}
+
+uint32_t sim_order_tensor(const cta *c, tensor_clock which, uint32_t warp)
+{
+    return 2 * threads_of(c) + which * warps_of(c) + warp;
 }
 
 static void release(clock_set *into, const cta *c, uint32_t thread, const clock_set **last)
@@ -87,6 +100,7 @@ static void release(clock_set *into, const cta *c, uint32_t thread, const clock_
     uint32_t self = first_thread(c) + thread, *fenced = &into->at[threads_of(c) + self];
     into->at[self] = t->clock;
     if (*fenced < t->fenced) *fenced = t->fenced;
+    if (c->tmem) sim_tmem_release(c, thread / LANES, into);
     tick(t);
 }
 
@@ -95,7 +109,7 @@ void sim_order_arrive(run *r, clock_set **order)
     const cta *c = r->cta;
     const clock_set *last = NULL;
     if (!c->shadow) return;
-    if (!*order) *order = new_set(2 * threads_of(c));
+    if (!*order) *order = new_set(size_of(c));
     ACTIVE(r)
     {
         const thread_order *t = &c->shadow->threads[r->warp->index * LANES + i];
@@ -124,6 +138,57 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
     sim_order_drop(&last_after);
 }
 
+/* Of what relaxed synchronisation carries: only the order of tensor memory. */
+static void merge_tensor(const cta *c, clock_set *into, const clock_set *from)
+{
+    for (uint32_t i = 2 * threads_of(c); from && i < into->n; i++)
+        into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
+}
+
+void sim_order_arrive_relaxed(run *r, clock_set **order)
+{
+    const cta *c = r->cta;
+    if (!c->shadow || !c->tmem) return;
+    if (!*order) *order = new_set(size_of(c));
+    ACTIVE(r)
+    {
+        merge_tensor(c, *order, c->shadow->threads[r->warp->index * LANES + i].seen);
+        sim_tmem_release(c, r->warp->index, *order);
+    }
+}
+
+/* The lanes know more afterwards: `more` of tensor memory, or one clock. */
+static void learn(run *r, uint32_t lanes, const clock_set *more, uint32_t index, uint32_t clock)
+{
+    const cta *c = r->cta;
+    clock_set *before = NULL, *after = NULL;
+    for (; lanes; lanes &= lanes - 1) {
+        thread_order *t = &c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(lanes)];
+        if (!after || t->seen != before) {
+            sim_order_drop(&after);
+            after = new_set(size_of(c));
+            before = t->seen;
+            merge(after, t->seen);
+            merge_tensor(c, after, more);
+            if (!more && after->at[index] < clock) after->at[index] = clock;
+        }
+        adopt(t, after);
+    }
+    sim_order_drop(&after);
+}
+
+void sim_order_acquire_relaxed(run *r, uint32_t lanes, const clock_set *order)
+{
+    if (r->cta->shadow && r->program->cta_group && order) learn(r, lanes, order, 0, 0);
+}
+
+void sim_order_raise(run *r, uint32_t lanes, uint32_t index, uint32_t clock)
+{
+    if (r->cta->shadow) learn(r, lanes, NULL, index, clock);
+}
+
+clock_set *sim_order_seen(const cta *c, uint32_t thread) { return c->shadow ? c->shadow->threads[thread].seen : NULL; }
+
 void sim_order_barrier(cta *c, named_barrier *b, uint32_t number)
 {
     if (!c->shadow || !b->order) return;
@@ -144,7 +209,7 @@ void sim_order_warp(run *r, uint32_t lanes)
     const cta *c = r->cta;
     const clock_set *last = NULL;
     if (!c->shadow) return;
-    clock_set *set = new_set(2 * threads_of(c));
+    clock_set *set = new_set(size_of(c));
     for (uint32_t left = lanes; left; left &= left - 1)
         release(set, c, r->warp->index * LANES + (uint32_t)__builtin_ctz(left), &last);
     for (uint32_t left = lanes; left; left &= left - 1)
@@ -190,11 +255,11 @@ static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
     return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
 }
 
-static bool fenced(const thread_order *me, uint32_t self, uint32_t epoch)
+static bool fenced(const thread_order *me, uint32_t self, uint32_t epoch, uint32_t half)
 {
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
     if (thread == self && clock <= me->fenced) return true;
-    return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[me->seen->n / 2 + thread]);
+    return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[half + thread]);
 }
 
 static void race(run *r, const insn *in, uint32_t lane, uint32_t offset, uint32_t epoch, access how, bool was_write)
@@ -296,7 +361,7 @@ uint32_t sim_order_issue(run *r, uint32_t lane)
 void sim_order_signal(cta *signalled, clock_set **order, uint32_t epoch)
 {
     if (!signalled->shadow || !epoch) return;
-    if (!*order) *order = new_set(2 * threads_of(signalled));
+    if (!*order) *order = new_set(size_of(signalled));
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
     if ((*order)->at[thread] < clock) (*order)->at[thread] = clock;
 }
@@ -325,7 +390,7 @@ void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32
     for (uint32_t i = offset, end = offset + bytes, step; i < end; i += step) {
         const history *at = sim_history(&s->histories, i, end, &step);
         uint32_t generic = ~sim_bits(s->async, i, step) & sim_low_bits(step);
-        if (!generic || fenced(me, self, at->written)) continue;
+        if (!generic || fenced(me, self, at->written, threads_of(owner))) continue;
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
                    "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what,
                    i + (uint32_t)__builtin_ctz(generic));

@@ -44,4 +44,15 @@ void sim_order_barrier(cta *c, named_barrier *b, uint32_t number); /* by all tha
 void sim_order_warp(run *r, uint32_t lanes);                       /* among lanes of one warp */
 void sim_order_drop(clock_set **order);
 
+/* Tensor memory's order (tmem.h) is kept in clocks of warps, in the same sets. What a warp's operations were when it
+ * last synchronised; when it last told of them by tcgen05.fence::before_thread_sync; when it last had them committed.
+ */
+typedef enum tensor_clock { TENSOR_SYNCED, TENSOR_TOLD, TENSOR_DONE, TENSOR_CLOCKS } tensor_clock;
+
+uint32_t sim_order_tensor(const cta *c, tensor_clock which, uint32_t warp); /* an index; warp of the cluster */
+void sim_order_arrive_relaxed(run *r, clock_set **order);
+void sim_order_acquire_relaxed(run *r, uint32_t lanes, const clock_set *order);
+void sim_order_raise(run *r, uint32_t lanes, uint32_t index, uint32_t clock);
+clock_set *sim_order_seen(const cta *c, uint32_t thread);
+
 #endif

@@ -10,6 +10,8 @@
  *   traffic.c            what L2 sees of global memory
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
  *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
+ *   tmem.c tmem_order.c tmem_alloc.c exec_tmem.c tcgen05.c tcgen05_mma.c   tensor memory and what sm_100 does with it
+ *   cancel.c             cluster launch control
  *   report.c             findings with their place: kernel, PTX line, source line, CTA, warp, lane
  *
  * Registers are vectors: a 32-bit register of a warp is uint32_t[32], a 64-bit one uint64_t[32], a 16-bit one
@@ -145,6 +147,7 @@ struct program {
     uint32_t n_params, param_bytes;
     uint32_t static_smem, dynamic_smem_at, local_bytes;
     uint32_t max_threads, cluster[3];
+    uint32_t cta_group;        /* of its tcgen05 instructions, 0: none */
     shared_base *shared_bases; /* registers that hold addresses in shared memory */
     uint32_t n_shared_bases;
     source_loc *locs;
@@ -154,7 +157,7 @@ struct program {
 
 /* Lanes of one warp that share a program counter, or a place where such lanes gather. */
 typedef enum fragment_state { FREE, READY, WAITING, JOINING } fragment_state;
-typedef enum wait_reason { W_NONE, W_GANG, W_BARRIER, W_CLUSTER, W_MBARRIER, W_ASYNC, W_REGISTERS } wait_reason;
+typedef enum wait_reason { W_NONE, W_GANG, W_BARRIER, W_CLUSTER, W_MBARRIER, W_ASYNC, W_REGISTERS, W_TMEM } wait_reason;
 
 typedef struct fragment {
     uint8_t state, reason;
@@ -206,6 +209,8 @@ struct cta {
     cluster *cluster;
     struct mbarrier *mbarriers;
     uint32_t n_mbarriers;
+    struct tmem *tmem;     /* NULL: not used so far */
+    bool cancelled_enough; /* was told that no cluster is left to cancel */
 };
 
 /* CTAs that run side by side; one of a single CTA where the launch says nothing. */
@@ -290,7 +295,7 @@ typedef struct config {
     int capability, sms, ctas_per_sm, smem_per_cta, smem_per_sm, threads;
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
-    bool check_races, check_init;
+    bool check_races, check_init, tmem_anywhere;
 } config;
 
 extern config sim_config;
