@@ -145,7 +145,7 @@ struct program {
     uint32_t n_params, param_bytes;
     uint32_t static_smem, dynamic_smem_at, local_bytes;
     uint32_t max_threads, cluster[3];
-    uint32_t cta_group; /* of its tcgen05 instructions, 0: none */
+    uint32_t cta_group;        /* of its tcgen05 instructions, 0: none */
     shared_base *shared_bases; /* registers that hold addresses in shared memory */
     uint32_t n_shared_bases;
     source_loc *locs;
