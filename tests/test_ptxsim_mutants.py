@@ -11,7 +11,7 @@ missing = [
 ]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
-SAMPLE = {"sm90_gemm": 16}  # 10 of the others
+SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20}  # 10 of the others
 
 TEXT = gpu.kernel(
     """

@@ -24,9 +24,33 @@ from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
 
+TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
+    "sm100_gemm": {
+        "no warp barrier, sm100_gemm.cu: __syncwarp();"
+        " tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column, left);": TOGETHER,
+        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();": TOGETHER,
+        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();"
+        " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
+        "the cluster barrier releases nothing, sm100_gemm.cu: barrier_cluster();"
+        " if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);": (
+            "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
+        ),
+        "waits without acquiring, sm100_gemm.cu: wait(at.empty, r.slot, r.phase);"
+        " advance<STAGES>(r);": "the producer's last waits keep its CTA there, nothing more",
+        "no proxy fence, sm100_gemm.cu: fence_proxy_async();"
+        " /* the next response may overwrite this one */ if (WARP) __syncwarp();": (
+            "only what ordinary stores wrote must be fenced here, not what loads have read"
+        ),
+        "arrives without releasing, sm100_gemm.cu: if (!WARP || threadIdx.x % 32 == 0)"
+        " mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));"
+        " advance<CLC_SLOTS>(w.responses);": (
+            "of those who read a response the last is remembered, and it may not be this one"
+        ),
+    },
     "gemv": {
         "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
             "the vector is staged once, and nobody has read before"
