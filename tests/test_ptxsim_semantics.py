@@ -42,10 +42,6 @@ CHANGES = {
         ),
         "A is all in one CTA": ("fetch_fp4(ctas[which], &o->a", "fetch_fp4(ctas[0], &o->a"),
         "signs are ignored": ("negate ? 8 : 0", "negate ? 0 : 0"),
-        "the high nibble is the even element": (
-            "to[2 * k] = (from[k] & 15) ^ flip;\n                to[2 * k + 1]",
-            "to[2 * k + 1] = (from[k] & 15) ^ flip;\n                to[2 * k]",
-        ),
         "always D =": ("if (op->accumulates) move", "if (false) move"),
         "always D +=": ("if (op->accumulates) move", "if (true) move"),
         "B is scaled as A is": ("op->sfb, columns, sfb", "op->sfa, columns, sfb"),
@@ -57,7 +53,6 @@ CHANGES = {
             ">> 16 * (1 - i % 2) & 0xffff",
         ),
         "any copy of the scales will do": ("words[0] == words[1] && ", "true || "),
-        "64 rows are in 64 lanes": ("narrow ? 0x55", "narrow ? 0x0f"),
     },
     "num_tmem.c": {
         "16x256b by columns": ("8 * (reg >> 1 & 1)", "8 * (reg & 1)"),

@@ -49,6 +49,7 @@ MEMORY = {  # name: code, kernel, what is replaced, by what
     "half of a quarter": ("tmem-lanes", ONCE, "[%r3];", "[%r3+1048576];"),
     "lanes at different addresses": ("tmem-lanes", ONCE, "[%r3];", "[%r0];"),
     "D from a lane on": ("tmem-lanes", ONCE, "block16 [%r1]", "block16 [%r1+2097152]"),
+    "cp from a lane on": ("tmem-lanes", ONCE, "warpx4 [%r30+0]", "warpx4 [%r30+2097152]"),
     "part of a warp": ("deadlock", ONCE, "tcgen05.ld", "@%p2 tcgen05.ld"),
     "lanes that have gone": ("diverged-aligned", ONCE, "tcgen05.ld", "@%p2 exit; tcgen05.ld"),
 }

@@ -55,6 +55,12 @@ SPOILED = {  # name: code, kernel, what is replaced, by what
     "mma over what others may still load": ("race", TWICE, EMPTY, AFTER),
     "mma over a load nobody waited for": ("in-flight", TWICE, WAIT_LOAD, ""),
     "commit before the products": ("in-flight", ONCE, MULTIPLY + COMMIT, COMMIT + MULTIPLY),
+    "another lane's commit": (
+        "in-flight",
+        ONCE,
+        COMMIT + "\n$issued:",
+        "\n$issued: bar.warp.sync -1; setp.eq.u32 %p6, %r0, 1; @%p6 " + COMMIT,
+    ),
     "waiting for the phase before": ("race", TWICE, SECOND, SECOND.replace("1;", "0;")),
     "a pair without after_thread_sync": ("tcgen05-fence", PAIR, AFTER, ""),
     "a pair's odd CTA that does not wait": (

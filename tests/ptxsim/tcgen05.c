@@ -171,7 +171,7 @@ static bool issue_copy(run *r, const insn *in, uint32_t lane)
     uint32_t n = sim_tensor_ctas(r, in, ctas);
     op.a = sim_lane(r, in->list[2], 8, lane);
     if (!n || !whole_lanes(r, in, address) || !sim_tensor_describe(r, in, op.a, &m)) return false;
-    op.count = sim_tmem_issue(r);
+    op.count = sim_tmem_issue_by(r, lane);
     for (uint32_t i = 0; i < n; i++) {
         tmem_span to = {TMEM_ALL_GROUPS, op.d, m.bytes / 4};
         if (!sim_tensor_reading(r, in, lane, ctas[i], &m) || !sim_tensor_claim(r, &op, ctas[i], to, TMEM_WRITE))
@@ -233,7 +233,7 @@ static bool issue_commit(run *r, const insn *in, uint32_t lane)
         if (!m) return false;
         m->commits++;
     }
-    op.count = sim_tmem_issue(r);
+    op.count = sim_tmem(r->cta)->warps[r->warp->index].last_mma[lane];
     op.epoch = sim_order_issue(r, lane);
     sim_tensor_queue(r, &op);
     return true;

@@ -129,7 +129,7 @@ static bool issue(run *r, const insn *in, uint32_t lane)
     if (!o.a_in_tmem && !sim_tensor_describe(r, in, op.a, &o.a)) return false;
     if (!sim_tensor_describe(r, in, op.b, &o.b)) return false;
     check_collector(r, in, op.a);
-    op.count = sim_tmem_issue(r);
+    op.count = sim_tmem_issue_by(r, lane);
     for (uint32_t i = 0; i < n; i++)
         if (!claim(r, &op, ctas[i], &o)) return false;
     op.epoch = sim_order_issue(r, lane);

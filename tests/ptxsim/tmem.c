@@ -56,6 +56,12 @@ uint32_t sim_tmem_issue(run *r)
     return ++w->count;
 }
 
+uint32_t sim_tmem_issue_by(run *r, uint32_t lane)
+{
+    uint32_t count = sim_tmem_issue(r);
+    return r->cta->tmem->warps[r->warp->index].last_mma[lane] = count;
+}
+
 bool sim_tmem_allocated(run *r, const insn *in, const cta *owner, tmem_span span)
 {
     static const char *const why[] = {"of the %u that there are", "which is not allocated"};

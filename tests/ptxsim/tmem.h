@@ -30,7 +30,8 @@ typedef struct tmem_access {
 } tmem_access;
 
 typedef struct tmem_warp {
-    uint32_t count; /* operations issued */
+    uint32_t count;           /* operations issued */
+    uint32_t last_mma[LANES]; /* that count at each lane's last mma or cp, which its commit reports */
     tmem_access *pending;
     uint32_t n_pending, most_pending;
     const insn *gathered; /* all lanes have come to it, and wait there for something else */
@@ -68,8 +69,9 @@ tmem *sim_tmem(cta *c);
 void sim_tmem_close(cta *c);
 void sim_tmem_exit(run *r); /* the CTA's last thread has gone */
 
-/* The operation that a warp issues now. */
+/* The operation that a warp issues now; of mma and cp, that a lane issues. */
 uint32_t sim_tmem_issue(run *r);
+uint32_t sim_tmem_issue_by(run *r, uint32_t lane);
 
 /* Lanes begin to use a span; false after an error. `count` as issued. Until _end a load of what is written finds
  * poison. */
