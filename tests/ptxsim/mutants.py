@@ -281,7 +281,7 @@ TARGETS = {
     "gemm": lambda: PackageKernel("gemm", "sm80"),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
-    "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
+    "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80"),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
 }
 
