@@ -51,6 +51,13 @@ EQUIVALENT = {
             "of those who read a response the last is remembered, and it may not be this one"
         ),
     },
+    "sm90_gemm": {
+        f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
+        " wait(s.w_full[c.w.slot], c.w.phase);": (
+            "the decoder has waited for the same barrier, and w_full says so"
+        )
+        for name in ("no wait at the mbarrier", "waits without acquiring")
+    },
     "gemv": {
         "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
             "the vector is staged once, and nobody has read before"
@@ -301,7 +308,7 @@ TARGETS = {
     "gemm": lambda: PackageKernel("gemm", "sm80"),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
-    "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
+    "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80"),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
 }
 

@@ -27,6 +27,10 @@ __device__ inline uint32_t mapa(uint32_t at, uint32_t rank)
 }
 
 __device__ inline void barrier_cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ inline void barrier_cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 __device__ inline void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 /* Of `THREADS` threads; number 0 is __syncthreads'. */

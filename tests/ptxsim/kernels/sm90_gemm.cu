@@ -36,7 +36,7 @@ typedef struct storage {
     uint64_t full[STAGES], empty[STAGES], w_full[DECODED], w_empty[DECODED], part_full, part_empty;
 } storage;
 
-static_assert(sizeof(storage) <= 227 * 1024, "an SM's shared memory");
+static_assert(sizeof(storage) <= 105 * 1024, "what the launch asks for; an SM has 227 KB");
 
 /* sf: [M/128][K/64] atoms of 512 bytes */
 typedef struct problem {
@@ -314,14 +314,6 @@ __device__ inline void consume(storage &s, const tensor_map &d, const problem &p
 /* The kernels                                                                                                      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Not .aligned: lanes of the load warp come one by one. */
-template <class C> __device__ inline void cluster_sync()
-{
-    if (C::MULTICAST * C::SPLIT == 1) return bar_sync<C::THREADS>(0);
-    barrier_cluster_arrive();
-    barrier_cluster_wait();
-}
-
 template <class C>
 __device__ inline void run(const tensor_map &codes, const tensor_map &x, const tensor_map &d, const problem &p)
 {
@@ -330,7 +322,12 @@ __device__ inline void run(const tensor_map &codes, const tensor_map &x, const t
     const int warpgroup = (int)threadIdx.x / WARPGROUP, consumer = warpgroup - 1 - C::DECODER;
     const place w = place_of<C>(p);
     if (threadIdx.x == 0) init_barriers<C>(s);
-    cluster_sync<C>();
+    if (C::MULTICAST * C::SPLIT > 1) {
+        barrier_cluster_arrive(); /* not .aligned, as the last: lanes of the load warp come one by one there */
+        barrier_cluster_wait();
+    } else {
+        bar_sync<C::THREADS>(0);
+    }
     if (warpgroup == 0) {
         setmaxnreg_dec<C::LOAD_REGISTERS>();
         if (threadIdx.x == 0) load<C>(s, codes, x, p, w);
@@ -341,7 +338,10 @@ __device__ inline void run(const tensor_map &codes, const tensor_map &x, const t
         setmaxnreg_inc<C::CONSUMER_REGISTERS>();
         consume<C>(s, d, p, w, consumer);
     }
-    if (C::MULTICAST * C::SPLIT > 1) cluster_sync<C>(); /* peers may have yet to write here */
+    if (C::MULTICAST * C::SPLIT > 1) { /* peers may have yet to signal or write here */
+        barrier_cluster_arrive_relaxed();
+        barrier_cluster_wait();
+    }
 }
 
 #define KERNEL(name, ...)                                                               \
