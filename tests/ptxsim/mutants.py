@@ -135,13 +135,19 @@ def source_of(text, mutant, helpers=()):
     (place, caller), said = places[0], ""
     while place:
         file, line = map(int, place.split()[:2])
-        source = Path(files[str(file)])
-        here, after = source.read_text().split("\n")[line - 1 : line + 1]
-        said = f"{source.name}: {here.strip()} {after.strip()}"
-        if source.suffix == ".cu" and not here.strip().startswith(tuple(helpers)):
+        here, after = lines_of(Path(files[str(file)]))[line - 1 : line + 1]
+        said = f"{Path(files[str(file)]).name}: {here.strip()} {after.strip()}"
+        if files[str(file)].endswith(".cu") and not here.strip().startswith(tuple(helpers)):
             return said
         place, caller = next((p for p in places if p[0] == caller), (caller, ""))
     return said
+
+
+def lines_of(source):
+    """PTX is kept for all checkouts that have the same sources: the path may be another's."""
+    if not source.is_file():
+        source = next(path for path in build.HERE.parents[1].rglob(source.name))
+    return source.read_text().split("\n")
 
 
 # ---------------------------------------------------------------------------------------------
