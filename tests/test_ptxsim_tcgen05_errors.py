@@ -173,7 +173,7 @@ FOUR = """
 
 def test_alloc_waits_until_columns_are_free():
     """Four warps want some, together more than there is or not."""
-    assert found(FOUR.format(columns=512, between="")) == set()
+    assert found(FOUR.format(columns=512, between="nanosleep.u32 9;")) == set()
     assert found(FOUR.format(columns=128, between="bar.sync 0;")) == set()
     assert found(FOUR.format(columns=256, between="bar.sync 0;")) == {"deadlock"}
 

@@ -125,6 +125,8 @@ def test_a_warps_loads_and_stores_wait_for_each_other(name):
     end = WAIT_STORE + WAIT_LOAD + sm100.finish()
     assert found(sm100.start() + first + second + end) == {"in-flight"}
     assert found(sm100.start() + first + wait + second + end) == set()
+    other = WAIT_LOAD if wait == WAIT_STORE else WAIT_STORE
+    assert found(sm100.start() + first + other + second + end) == {"in-flight"}
 
 
 # All warps store the scales of A and B, which thread 0 uses.
@@ -175,5 +177,6 @@ def test_a_load_before_the_commit_finds_poison_or_the_sums():
 
 def test_registers_hold_poison_until_the_wait():
     body = changed(ONCE, WAIT_LOAD + sm100.show(N, "%rd4"), sm100.show(N, "%rd4") + WAIT_LOAD)
+    body = changed(body, AFTER, AFTER + "".join(f"mov.u32 %d{i}, 0;" for i in range(N)))
     for seed in range(6):
         assert (sm100.run_product(body, seed=seed).view("uint32") == 0x7F7F7F7F).all()
