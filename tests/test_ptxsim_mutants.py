@@ -11,7 +11,7 @@ missing = [
 ]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
-SAMPLE = {"sm90_gemm": 16}  # 10 of the others
+SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20}  # 10 of the others
 
 TEXT = gpu.kernel(
     """
@@ -30,7 +30,7 @@ TEXT = gpu.kernel(
 
 @pytest.mark.parametrize("name", mutants.TARGETS)
 def test_mutants_are_noticed(name):
-    result = mutants.campaign(name, SAMPLE.get(name, 10))
+    result = mutants.campaign(name, SAMPLE.get(name, 10), seeds=3)
     assert result["caught"] > 0
     assert set(result["survivors"]) <= set(mutants.EQUIVALENT.get(name, {}))
     assert [spoil for spoil, *_, said in result["host"] if not said] == []

@@ -94,8 +94,11 @@ def run_mutants(options):
 
 
 def run_digest(options):
-    arrays, formats = digest.collect(options.hardware, options.cc, options.only, tell)
-    digest.write(options.out, arrays, formats)
+    arrays, formats = {}, {}
+    try:
+        digest.collect(arrays, formats, options.hardware, options.cc, options.only, tell)
+    finally:  # what there is, whatever a GPU makes of the rest
+        digest.write(options.out, arrays, formats)
     return 0
 
 

@@ -24,9 +24,8 @@ ROWS = ("sm80", "sm90")
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
-def collect(on_hardware, cc="9.0", only="", tell=lambda text: None):
-    """{name: array} and {name: format}; `only`: names that begin with it."""
-    arrays, formats = {}, {}
+def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: None):
+    """Fills {name: array} and {name: format}, with names that begin with `only`."""
 
     def keep(name, results):
         for form, array in results.items():
@@ -56,7 +55,6 @@ def collect(on_hardware, cc="9.0", only="", tell=lambda text: None):
     if not on_hardware:
         bad = [f for f in gpu.report()["findings"] if f["severity"] in "EW"]
         assert not bad, bad
-    return arrays, formats
 
 
 # ---------------------------------------------------------------------------------------------

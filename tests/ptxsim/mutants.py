@@ -24,9 +24,33 @@ from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
 
+TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
+    "sm100_gemm": {
+        "no warp barrier, sm100_gemm.cu: __syncwarp();"
+        " tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column, left);": TOGETHER,
+        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();": TOGETHER,
+        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();"
+        " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
+        "the cluster barrier releases nothing, sm100_gemm.cu: barrier_cluster();"
+        " if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);": (
+            "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
+        ),
+        "waits without acquiring, sm100_gemm.cu: wait(at.empty, r.slot, r.phase);"
+        " advance<STAGES>(r);": "the producer's last waits keep its CTA there, nothing more",
+        "no proxy fence, sm100_gemm.cu: fence_proxy_async();"
+        " /* the next response may overwrite this one */ if (WARP) __syncwarp();": (
+            "only what ordinary stores wrote must be fenced here, not what loads have read"
+        ),
+        "arrives without releasing, sm100_gemm.cu: if (!WARP || threadIdx.x % 32 == 0)"
+        " mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));"
+        " advance<CLC_SLOTS>(w.responses);": (
+            "of those who read a response the last is remembered, and it may not be this one"
+        ),
+    },
     "sm90_gemm": {
         f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
         " wait(s.w_full[c.w.slot], c.w.phase);": (
@@ -111,13 +135,19 @@ def source_of(text, mutant, helpers=()):
     (place, caller), said = places[0], ""
     while place:
         file, line = map(int, place.split()[:2])
-        source = Path(files[str(file)])
-        here, after = source.read_text().split("\n")[line - 1 : line + 1]
-        said = f"{source.name}: {here.strip()} {after.strip()}"
-        if source.suffix == ".cu" and not here.strip().startswith(tuple(helpers)):
+        here, after = lines_of(Path(files[str(file)]))[line - 1 : line + 1]
+        said = f"{Path(files[str(file)]).name}: {here.strip()} {after.strip()}"
+        if files[str(file)].endswith(".cu") and not here.strip().startswith(tuple(helpers)):
             return said
         place, caller = next((p for p in places if p[0] == caller), (caller, ""))
     return said
+
+
+def lines_of(source):
+    """PTX is kept for all checkouts that have the same sources: the path may be another's."""
+    if not source.is_file():
+        source = next(path for path in build.HERE.parents[1].rglob(source.name))
+    return source.read_text().split("\n")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -284,7 +314,7 @@ TARGETS = {
     "gemm": lambda: PackageKernel("gemm", "sm80"),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
-    "quantize_by_expert": lambda: PackageKernel("quantize_by_expert", "sm80"),
+    "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80"),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
 }
 

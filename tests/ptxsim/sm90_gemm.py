@@ -80,10 +80,9 @@ class Case:
         scales, d = gpu.Memory(blocked(scales)), gpu.Memory(np.full((m, n), POISON, np.uint16))
 
         def tiles(name, memory, shape, rows, width, span):
-            """Boxes of rows of `width` bytes; spoilt: another swizzle, or too few rows."""
+            """Boxes of rows of `width` bytes; spoilt: none or another swizzle, or too few rows."""
             if spoil == f"swizzle of {name}":
-                span = 32 if span == 16 else 16 if width > span // 2 and span == 32 else span // 2
-                width = min(width, span) if span > 16 else width
+                span = 16 if span > 16 else 32
             rows -= 8 * (spoil == f"box of {name}")
             return gpu.tensor_map(memory, shape, (rows, width // memory.like.itemsize), span)
 
