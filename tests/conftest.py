@@ -40,12 +40,15 @@ class Backend:
             monkeypatch.setenv("NVFP4KERN_CPU", self.path)
 
 
+PATHS = ("scalar", "avx2", "avx512-bw", "avx512-vnni", "neon-mul", "neon-dotprod")
+
+
 def cpu_paths():
     """Those that this processor has; NVFP4KERN_CPU asks for one."""
     asked = os.environ.get("NVFP4KERN_CPU")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        for path in ("scalar", "avx2", "avx512-bw", "avx512-vnni"):
+        for path in PATHS:
             patch.setenv("NVFP4KERN_CPU", path)
             with suppress(nvfp4kern.BackendError):
                 nvfp4kern.explain("to_blocked", np.zeros((1, 1), np.uint8))

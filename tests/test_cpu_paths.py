@@ -187,6 +187,7 @@ def on_cpu(monkeypatch):
 
 def test_explain_says_the_path(on_cpu):
     words = {"scalar": "portable C", "avx2": "AVX2", "avx512-bw": "BW", "avx512-vnni": "VNNI"}
+    words |= {"neon-mul": "NEON", "neon-dotprod": "dot products"}
     for path in PATHS:
         on_cpu.setenv("NVFP4KERN_CPU", path)
         assert words[path] in plan()["why"]

@@ -214,6 +214,8 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
     return _mm256_add_epi32(bias, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
+#include "cpu_x86_codes.h"
+
 #include "cpu_simd_blocks.h"
 #include "cpu_simd_encode.h"
 #include "cpu_simd_tile.h"

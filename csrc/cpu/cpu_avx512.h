@@ -205,6 +205,8 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 #endif
 }
 
+#include "cpu_x86_codes.h"
+
 #include "cpu_simd_blocks.h"
 #include "cpu_simd_encode.h"
 #include "cpu_simd_tile.h"

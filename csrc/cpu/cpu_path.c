@@ -6,9 +6,10 @@
 /* In order of preference. */
 static const cpu_path *const table[] = {
 #ifdef CPU_X86
-    &cpu_path_avx512_vnni,
-    &cpu_path_avx512_bw,
-    &cpu_path_avx2,
+    &cpu_path_avx512_vnni,  &cpu_path_avx512_bw, &cpu_path_avx2,
+#endif
+#ifdef CPU_NEON
+    &cpu_path_neon_dotprod, &cpu_path_neon_mul,
 #endif
     &cpu_path_scalar,
 };
@@ -32,6 +33,6 @@ nk_status cpu_path_pick(const cpu_path **path)
         *path = table[i];
         return NK_OK;
     }
-    NK_CHECK(known, NK_BACKEND_ERROR, "NVFP4KERN_CPU: '%s', expected scalar, avx2 or avx512", forced);
+    NK_CHECK(known, NK_BACKEND_ERROR, "NVFP4KERN_CPU: '%s', expected scalar, avx2, avx512 or neon", forced);
     return nk_fail(NK_BACKEND_ERROR, "NVFP4KERN_CPU: this processor cannot run '%s'", forced);
 }

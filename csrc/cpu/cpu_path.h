@@ -59,6 +59,9 @@ extern const cpu_path cpu_path_scalar;
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CPU_X86 1
 extern const cpu_path cpu_path_avx2, cpu_path_avx512_bw, cpu_path_avx512_vnni;
+#elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__ARM_BIG_ENDIAN)
+#define CPU_NEON 1
+extern const cpu_path cpu_path_neon_mul, cpu_path_neon_dotprod;
 #endif
 
 /* The best path of this processor, or the one that NVFP4KERN_CPU names. */

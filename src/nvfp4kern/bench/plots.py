@@ -124,7 +124,7 @@ def _ratios(rows, title, on_gpu):
         text = left.text(
             ratio, place, f" {ratio:.2f}" if ratio else " no bound", va="center", fontsize=8
         )
-        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0})
     left.axvline(1, color=BOUND, lw=1.4, ls="--")
     left.set_xlim(0, max(1.2, *ours) * 1.1)
     read = "same bytes read, else " if on_gpu else ""

@@ -1,0 +1,17 @@
+#include "cpu_path.h"
+
+#ifdef CPU_NEON
+#define CPU_TARGET
+#include "cpu_neon.h"
+
+static bool available(void) { return true; }
+
+const cpu_path cpu_path_neon_mul = {
+    .name = "neon-mul",
+    .why = "CPU tensors; NEON",
+    .available = available,
+    .accumulate = accumulate,
+    .multiply_vector = multiply_vector,
+    CPU_ROWS,
+};
+#endif
