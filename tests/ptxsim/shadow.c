@@ -108,11 +108,15 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
 {
     const cta *c = r->cta;
     if (!c->shadow || !order) return;
-    clock_set *last_before = NULL, *last_after = NULL;
+    clock_set *last_before = NULL, *last_after = NULL, *enough = NULL;
     for (; lanes; lanes &= lanes - 1) {
         thread_order *t = &c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(lanes)];
-        if (covers(t->seen, order)) continue;
+        if (t->seen && t->seen == enough) continue;
         if (!last_after || t->seen != last_before) { /* lanes that knew the same go on knowing the same */
+            if (covers(t->seen, order)) {
+                enough = t->seen;
+                continue;
+            }
             sim_order_drop(&last_after);
             last_after = new_set(order->n);
             last_before = t->seen;
