@@ -194,11 +194,11 @@ static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
     return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
 }
 
-static bool fenced(const thread_order *me, uint32_t self, uint32_t epoch)
+static bool fenced(const thread_order *me, uint32_t self, uint32_t half, uint32_t epoch)
 {
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
     if (thread == self && clock <= me->fenced) return true;
-    return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[me->seen->n / 2 + thread]);
+    return epoch == 0 || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[half + thread]);
 }
 
 static void race(run *r, const insn *in, uint32_t lane, uint32_t offset, uint32_t epoch, access how, bool was_write)
@@ -329,7 +329,7 @@ void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32
     for (uint32_t i = offset, end = offset + bytes, step; i < end; i += step) {
         const history *at = sim_history(&s->histories, i, end, &step);
         uint32_t generic = ~sim_bits(s->async, i, step) & sim_low_bits(step);
-        if (!generic || fenced(me, self, at->written)) continue;
+        if (!generic || fenced(me, self, threads_of(owner), at->written)) continue;
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
                    "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what,
                    i + (uint32_t)__builtin_ctz(generic));
