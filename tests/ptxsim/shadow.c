@@ -1,23 +1,13 @@
 #include "shadow.h"
 
+#include "clocks.h"
 #include "exec.h"
 #include "history.h"
 #include "report.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Clocks                                                                                                           */
+/* Who knows what                                                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-#define CLOCK_BITS 17
-#define THREAD_BITS 14
-#define MOST_CLOCK ((1u << CLOCK_BITS) - 1)
-
-/* A set has two halves: what is seen, and what a proxy fence has covered. An epoch: thread and clock; 0 is none, so
- * clocks begin at 1. */
-static uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLOCK_BITS | clock; }
 
 typedef struct thread_order {
     clock_set *seen; /* NULL: of nobody */
@@ -33,14 +23,6 @@ struct shadow {
     uint32_t n_sending;             /* of all bytes */
 };
 
-static clock_set *new_set(uint32_t n)
-{
-    clock_set *s = calloc(1, sizeof *s + n * sizeof s->at[0]);
-    s->references = 1;
-    s->n = n;
-    return s;
-}
-
 void sim_order_drop(clock_set **order)
 {
     if (*order && --(*order)->references == 0) free(*order);
@@ -53,22 +35,6 @@ static void adopt(thread_order *t, clock_set *seen)
     seen->references++;
     sim_order_drop(&t->seen);
     t->seen = seen;
-}
-
-static void merge(clock_set *into, const clock_set *from)
-{
-    if (!from || into == from) return;
-    for (uint32_t i = 0; i < into->n; i++)
-        into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
-}
-
-static bool covers(const clock_set *set, const clock_set *other)
-{
-    uint32_t missing = 0;
-    if (!set) return false;
-    for (uint32_t i = 0; i < set->n; i++)
-        missing |= set->at[i] < other->at[i];
-    return !missing;
 }
 
 static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
