@@ -90,10 +90,10 @@ def main():
     command.add_argument("--threads", type=int, default=1, help="more than 1: not replayable")
     command.add_argument("--no-races", dest="races", action="store_false")
     command.add_argument("--save", metavar="FOLDER")
-    command.set_defaults(command=run)
+    command.set_defaults(work=run)
     package.add_command(commands)
     options = parser.parse_args()
-    raise SystemExit(options.command(options))
+    raise SystemExit(options.work(options))
 
 
 if __name__ == "__main__":

@@ -109,4 +109,4 @@ def add_command(commands):
     command.add_argument("--shapes", nargs="+", choices=list(SHAPES))
     command.add_argument("--threads", type=int, default=1, help="more than 1: not replayable")
     command.add_argument("--json", metavar="FILE", help="every finding")
-    command.set_defaults(command=run)
+    command.set_defaults(work=run)
