@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ptxsim import build, gpu
+from ptxsim import build, gpu, package
 from test_ptxsim_checks import PLACE, SHARED
 
 TESTS = Path(__file__).parent
@@ -33,13 +33,12 @@ SELECTED = {  # by row
         "few tokens": ["test_gemm.py", "-k", "test_few and (300 or (4300 and 1-4300))"],
     },
 }
-DEVICES = {"sm80": {"cc": "8.0", "sms": 16}, "sm90": {"cc": "9.0", "sms": 3}}
 
 
 @pytest.mark.parametrize("row, name", [(row, name) for row in SELECTED for name in SELECTED[row]])
 def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
     report = tmp_path / "report.json"
-    settings = {**DEVICES[row], "seed": len(name), "report": report}
+    settings = {**package.DEVICES[row], "seed": len(name), "report": report}
     path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
     command = [
         sys.executable,
@@ -83,3 +82,40 @@ def test_the_command_line(tmp_path):
         assert report["launches"] == 3 and report["failed_seeds"] == {}
         assert {f["code"] for f in report["findings"]} == ({"race"} if status else set())
         assert (np.load(tmp_path / "array0.npy") == np.arange(64) + 5).all()
+
+
+def run_package(folder, *options):
+    """(the process, the table's lines, findings and wrong results of each call)"""
+    command = [sys.executable, "-m", "tests.ptxsim", "package", "--json", folder / "found.json"]
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
+    done = subprocess.run(
+        [*command, *options],
+        cwd=TESTS.parent,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    table = [line for line in lines if len(line) == len(package.HEAD) and line[3].isdigit()]
+    return done, table, json.loads((folder / "found.json").read_text())
+
+
+@pytest.mark.parametrize("row, operators", [("sm80", 22), ("sm90", 5)])
+def test_every_operator_for_several_seeds(row, operators, tmp_path):
+    done, table, found = run_package(tmp_path, "--row", row, "--seeds", "5", "--shapes", "small")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(table) == len(found) == operators
+    for line in table:
+        assert line[2].startswith(row) and line[3:6] == ["5", "0", "0"] and line[7] == "0"
+    assert all(call["wrong"] == {} for call in found.values())
+
+
+def test_the_package_command_counts_what_is_wrong(tmp_path):
+    """With a GPU that is too small for a launch, every seed goes wrong."""
+    options = ["--operators", "to_blocked", "--shapes", "small", "--seeds", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PTXSIM_SPIN_LIMIT", "1")
+        done, table, found = run_package(tmp_path, *options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert [line[3:8] for line in table] == [["2", "1", "0", "0", "2"]]
+    assert set(found["to_blocked small"]["wrong"]) == {"0", "1"} and "livelock" in done.stdout

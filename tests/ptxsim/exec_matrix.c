@@ -15,6 +15,10 @@ step sim_exec_ldmatrix(run *r, const insn *in)
         memcpy(rows[lane], from, 16);
     }
     for (uint32_t j = 0; j < in->vec; j++) {
+        if (!in->flags) { /* lane after lane, as it lies there */
+            put(r, in->list[j], rows[8 * j], 4);
+            continue;
+        }
         ACTIVE(r)
         {
             uint16_t pair[2];

@@ -48,8 +48,10 @@ def run_call(fake_cuda, call, seeds):
         call.fill(seed)
         start = time.process_time()
         try:
-            call.run()
-            seconds += time.process_time() - start
+            try:
+                call.run()
+            finally:
+                seconds += time.process_time() - start
             call.check(seed)
         except (AssertionError, RuntimeError) as error:
             wrong[seed] = f"{type(error).__name__}: {error}"

@@ -1,24 +1,14 @@
 #include "shadow.h"
 
+#include "clocks.h"
 #include "exec.h"
 #include "history.h"
 #include "report.h"
 #include "tmem.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Clocks                                                                                                           */
+/* Who knows what                                                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-#define CLOCK_BITS 17
-#define THREAD_BITS 14
-#define MOST_CLOCK ((1u << CLOCK_BITS) - 1)
-
-/* A set has two halves: what is seen, and what a proxy fence has covered. An epoch: thread and clock; 0 is none, so
- * clocks begin at 1. */
-static uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLOCK_BITS | clock; }
 
 typedef struct thread_order {
     clock_set *seen; /* NULL: of nobody */
@@ -34,14 +24,6 @@ struct shadow {
     uint32_t n_sending;             /* of all bytes */
 };
 
-static clock_set *new_set(uint32_t n)
-{
-    clock_set *s = calloc(1, sizeof *s + n * sizeof s->at[0]);
-    s->references = 1;
-    s->n = n;
-    return s;
-}
-
 void sim_order_drop(clock_set **order)
 {
     if (*order && --(*order)->references == 0) free(*order);
@@ -54,22 +36,6 @@ static void adopt(thread_order *t, clock_set *seen)
     seen->references++;
     sim_order_drop(&t->seen);
     t->seen = seen;
-}
-
-static void merge(clock_set *into, const clock_set *from)
-{
-    if (!from || into == from) return;
-    for (uint32_t i = 0; i < into->n; i++)
-        into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
-}
-
-static bool covers(const clock_set *set, const clock_set *other)
-{
-    uint32_t missing = 0;
-    if (!set) return false;
-    for (uint32_t i = 0; i < set->n; i++)
-        missing |= set->at[i] < other->at[i];
-    return !missing;
 }
 
 static uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
@@ -122,11 +88,15 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
 {
     const cta *c = r->cta;
     if (!c->shadow || !order) return;
-    clock_set *last_before = NULL, *last_after = NULL;
+    clock_set *last_before = NULL, *last_after = NULL, *enough = NULL;
     for (; lanes; lanes &= lanes - 1) {
         thread_order *t = &c->shadow->threads[r->warp->index * LANES + (uint32_t)__builtin_ctz(lanes)];
-        if (covers(t->seen, order)) continue;
+        if (t->seen && t->seen == enough) continue;
         if (!last_after || t->seen != last_before) { /* lanes that knew the same go on knowing the same */
+            if (covers(t->seen, order)) {
+                enough = t->seen;
+                continue;
+            }
             sim_order_drop(&last_after);
             last_after = new_set(order->n);
             last_before = t->seen;
@@ -255,7 +225,7 @@ static bool before(const thread_order *me, uint32_t self, uint32_t epoch)
     return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
 }
 
-static bool fenced(const thread_order *me, uint32_t self, uint32_t epoch, uint32_t half)
+static bool fenced(const thread_order *me, uint32_t self, uint32_t half, uint32_t epoch)
 {
     uint32_t thread = epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1), clock = epoch & MOST_CLOCK;
     if (thread == self && clock <= me->fenced) return true;
@@ -390,7 +360,7 @@ void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32
     for (uint32_t i = offset, end = offset + bytes, step; i < end; i += step) {
         const history *at = sim_history(&s->histories, i, end, &step);
         uint32_t generic = ~sim_bits(s->async, i, step) & sim_low_bits(step);
-        if (!generic || fenced(me, self, at->written, threads_of(owner))) continue;
+        if (!generic || fenced(me, self, threads_of(owner), at->written)) continue;
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
                    "asynchronously uses %s shared byte %u, written without fence.proxy.async afterwards", what,
                    i + (uint32_t)__builtin_ctz(generic));
