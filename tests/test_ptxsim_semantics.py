@@ -113,7 +113,7 @@ CHANGES = {
     "cancel.c": {
         "clusters are counted, not CTAs": ("{x * c.x, y * c.y,", "{x, y,"),
         "only the asking CTA hears": ("in->flags ? all : 0", "0 * all"),
-        "the same cluster again and again": ("&l->next_cluster, 1, ", "&l->next_cluster, 0, "),
+        "every other cluster is lost": ("&l->next_cluster, 1, ", "&l->next_cluster, 2, "),
     },
     "flight.c": {
         "each CTA of a pair is signalled": (
