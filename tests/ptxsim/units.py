@@ -69,10 +69,9 @@ def floats(rng, n):
 def scalar(name):
     """Thread i: d[i] = f(x[i], y[i], z[i])"""
     operand, result, instruction = SCALARS[name]
-    size = {"b16": 2}
-    steps = {kind: size.get(kind, 4) for kind in (operand, result)}
+    steps = {kind: 2 if kind == "b16" else 4 for kind in (operand, result)}
     load = "".join(
-        f"add.s64 %rd{10 + i}, %rd{i}, %rd9; ld.global.{bits(operand)} %{v}, [%rd{10 + i}];"
+        f"add.s64 %rd{10 + i}, %rd{i}, %rd9; ld.global.{operand} %{v}, [%rd{10 + i}];"
         for i, v in enumerate("xyz")
     )
     body = f"""
@@ -86,7 +85,7 @@ def scalar(name):
         mul.wide.u32 %rd8, %r2, {steps[result]};
         add.s64 %rd13, %rd3, %rd8;
         {instruction}
-        st.global.{bits(result)} [%rd13], %d;
+        st.global.{result} [%rd13], %d;
     """
     rng = np.random.default_rng(len(name))
     inputs = [floats(rng, N) for _ in "xyz"]
@@ -97,10 +96,6 @@ def scalar(name):
     module = gpu.Module(gpu.kernel(body, ["x", "y", "z", "d"]))
     module.launch("f", *memory, grid=N // 256, block=256)
     return {result: memory[-1].read()}
-
-
-def bits(kind):
-    return {"b16": "b16", "f32": "f32", "s32": "s32"}.get(kind, "b32")
 
 
 def operands(rng, kind, shape):
@@ -123,31 +118,22 @@ def product(name):
     kind, result, k, n_a, n_b = PRODUCTS[name]
     n_d, trials = 4 if result == "f32" else 2, 128
     sizes = {"a": n_a, "b": n_b, "c": n_d, "d": n_d}
+    wide = "f" if result == "f32" else "r"
+    registers = {
+        letter: [f"%{'r' if letter in 'ab' else wide}{10 * place + i}" for i in range(size)]
+        for place, (letter, size) in enumerate(sizes.items(), 1)
+    }
 
-    def names(letter):
-        return [f"%r{10 * ('abcd'.index(letter) + 1) + i}" for i in range(sizes[letter])]
+    def move(letter, form):
+        parameter, n = "abcd".index(letter), sizes[letter]
+        at = f"mad.wide.u32 %rd10, %r1, {n * 128}, %rd{parameter}; add.s64 %rd10, %rd10, %rd9;"
+        return at + "".join(form.format(128 * i, r) for i, r in enumerate(registers[letter]))
 
-    def move(letter, i):
-        n = sizes[letter]
-        at = f"mad.wide.u32 %rd10, %r1, {n * 128}, %rd{i}; add.s64 %rd10, %rd10, %rd9;"
-        form = (
-            "st.global.b32 [%rd10+{}], {};" if letter == "d" else "ld.global.b32 {1}, [%rd10+{0}];"
-        )
-        return at + "".join(form.format(128 * j, r) for j, r in enumerate(names(letter)))
-
-    def list_of(letter):
-        """Floats want registers of their own type."""
-        return "{" + ",".join(names(letter)) + "}"
-
+    lists = ", ".join("{" + ",".join(registers[letter]) + "}" for letter in "dabc")
     body = "mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd9, %r0, 4;"
-    body += "".join(move(letter, i) for i, letter in enumerate("abc"))
-    body += f"mma.sync.aligned.m16n8k{k}.row.col.{result}.{kind}.{kind}.{result} "
-    body += ", ".join(list_of(letter) for letter in "dabc") + ";" + move("d", 3)
-    if result == "f32":
-        body = body.replace(list_of("d"), "{%f0,%f1,%f2,%f3}").replace(
-            list_of("c") + ";", "{%f4,%f5,%f6,%f7};" + floats_back(names("d"))
-        )
-        body = body.replace("mma.sync", floats_in(names("c")) + "mma.sync")
+    body += "".join(move(letter, "ld.global.b32 {1}, [%rd10+{0}];") for letter in "abc")
+    body += f"mma.sync.aligned.m16n8k{k}.row.col.{result}.{kind}.{kind}.{result} {lists};"
+    body += move("d", "st.global.b32 [%rd10+{0}], {1};")
     rng = np.random.default_rng(k)
     memory = [gpu.Memory(operands(rng, kind, (trials, sizes[x], 32))) for x in "ab"]
     if result == "f32":
@@ -158,14 +144,6 @@ def product(name):
     module = gpu.Module(gpu.kernel(body, ["a", "b", "c", "d"]))
     module.launch("f", *memory, grid=trials, block=32)
     return {"f32" if result == "f32" else "f16x2": memory[-1].read()}
-
-
-def floats_in(registers):
-    return "".join(f"mov.b32 %f{4 + i}, {r};" for i, r in enumerate(registers))
-
-
-def floats_back(registers):
-    return "".join(f"mov.b32 {r}, %f{i};" for i, r in enumerate(registers))
 
 
 UNITS = {f"scalar {name}": functools.partial(scalar, name) for name in SCALARS}
