@@ -3,6 +3,7 @@
  * Buffers are as large as they must be, on the heap: built with -fsanitize=address, it sees what is read beyond. */
 #include "../csrc/cpu/cpu_path.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,10 @@ static void same_floats(const char *what, const float *got, const float *want, s
         if (memcmp(&got[i], &want[i], sizeof *got) != 0 && !(isnan(got[i]) && isnan(want[i]))) fail(what, (long)i);
 }
 
-/* Any bits, or numbers of one magnitude with some that are not numbers. */
+#define KINDS 5
+
+/* Kind 0 is any bits; others are numbers of one magnitude, in 2 with some that are not numbers, in 3 with blocks of -0,
+ * in 4 quarters up to 6, of which every second lies between two codes. */
 static void fill_floats(float *values, size_t count, int kind)
 {
     for (size_t i = 0; i < count; i++) {
@@ -63,6 +67,7 @@ static void fill_floats(float *values, size_t count, int kind)
         if (kind) values[i] = (float)(int32_t)bits * 0x1p-30f * (float)kind;
         if (kind == 2 && bits % 97 == 0) values[i] = bits % 2 ? NAN : INFINITY;
         if (kind == 3 && i / 16 % 3 == 0) values[i] = -0.0f;
+        if (kind == 4) values[i] = i % 16 ? (float)((int)(bits % 49) - 24) / 4 : NK_E2M1_MAX;
     }
 }
 
@@ -223,7 +228,7 @@ int main(void)
 {
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         static const nk_dtype dtypes[] = {NK_F16, NK_BF16, NK_F32};
-        static const float scales[] = {1, 1e-3f, 7e4f, 1e30f, 1e-38f, 0};
+        static const float scales[] = {1, 1e-3f, 7e4f, 1e30f, FLT_MAX, 1e-38f, 0};
         tested = paths[i];
         compared = 0;
         if (!tested->available()) {
@@ -231,11 +236,11 @@ int main(void)
             continue;
         }
         compare_products();
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < KINDS; kind++) {
             for (size_t count = 1; count < 70; count++)
                 compare_rows(count, kind);
-            for (int64_t blocks = 1; blocks < 70; blocks++)
-                compare_encoding(blocks, dtypes[blocks % 3], kind, scales[blocks % 6]);
+            for (int64_t blocks = 1; blocks < 70; blocks++) /* 3 and 7: each type meets each scale */
+                compare_encoding(blocks, dtypes[blocks % 3], kind, scales[blocks % 7]);
             for (int dtype = 0; dtype < 3; dtype++)
                 compare_encoding(2048, dtypes[dtype], kind, 1);
         }
