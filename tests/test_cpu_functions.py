@@ -51,7 +51,8 @@ def test_here(tmp_path):
 def on_arm(tmp_path_factory):
     if not shutil.which(ARM) or not shutil.which(EMULATOR):
         pytest.skip(f"wants {ARM} and {EMULATOR}")
-    return program(tmp_path_factory.mktemp("arm"), ARM, "-static")
+    # Optimized as the extension is: nothing else runs these paths here.
+    return program(tmp_path_factory.mktemp("arm"), ARM, "-static", "-O3")
 
 
 def test_on_arm(on_arm):
