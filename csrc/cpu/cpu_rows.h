@@ -98,8 +98,8 @@ static inline float exponential(float x)
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
-/* For x >= 0, within 2^-22 of itself plus what exponential() makes of the rounding of x^2: Chebyshev's polynomial of
- * Numerical Recipes' erfcc. */
+/* For x >= 0, within 2^-22 (2.5 + x^2 / 2) of itself where it is normal: x^2 is rounded before exponential() sees it.
+ * Chebyshev's polynomial of Numerical Recipes' erfcc. */
 static inline float erfc_of_positive(float x)
 {
     const float t = 1.0f / (1.0f + 0.5f * x);
