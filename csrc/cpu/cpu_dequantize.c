@@ -18,7 +18,7 @@ static void store_chunk(const dequantization *d, int64_t l, int64_t row, int64_t
 {
     const nk_output *out = &d->problem->out;
     uint8_t *to = out->data + l * out->batch_stride + row * out->row_stride + k * out->col_stride;
-    if (out->col_stride == (out->dtype == NK_F32 ? 4 : 2)) {
+    if (out->col_stride == float_bytes(out->dtype)) {
         d->path->store(chunk, out->dtype, count, to);
         return;
     }

@@ -34,7 +34,7 @@ static cpu_encoder encoder_of(float s)
 static void load_row_chunk(const quantization *q, const uint8_t *row, int64_t k, int64_t count, float chunk[CHUNK])
 {
     nk_dtype dtype = q->problem->x_dtype;
-    int64_t size = dtype == NK_F32 ? 4 : 2;
+    int64_t size = float_bytes(dtype);
     for (int64_t i = 0; i < CHUNK * size; i += 64)
         PREFETCH(row + (k + AHEAD) * size + i);
     q->path->load(row + k * size, dtype, count, chunk);

@@ -1,5 +1,5 @@
-/* The tile sums of a path with vectors, over the few operations that cpu_avx2.c and cpu_avx512.h define. N lies across
- * lanes, K inside them: a strip of B's columns is decoded once and multiplied by all rows of the tile.
+/* The tile sums of a path with vectors, over the few operations that cpu_avx2.c, cpu_avx512.h and cpu_neon.h define. N
+ * lies across lanes, K inside them: a strip of B's columns is decoded once and multiplied by all rows of the tile.
  *
  * Codes: a block's 16 products are summed in integers, four to a 32-bit lane and step. A holds 2 e2m1 as signed bytes,
  * B raised by 12 as unsigned ones, which is what the instructions multiply; the sums begin at -12 times A's. Dot, scale

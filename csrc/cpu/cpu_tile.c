@@ -62,7 +62,7 @@ void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *
 
 void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_place at, cpu_tile acc)
 {
-    int64_t size = d->dtype == NK_F32 ? 4 : 2;
+    int64_t size = float_bytes(d->dtype);
     uint8_t *to = d->data + at.l * d->batch_stride + at.m0 * d->row_stride + at.n0 * d->col_stride;
     if (d->col_stride == size || at.nb == 1) {
         for (int64_t i = 0; i < at.mb; i++)
