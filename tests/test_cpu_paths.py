@@ -211,6 +211,18 @@ def test_unknown_paths(on_cpu, name):
         plan()
 
 
+@pytest.mark.parametrize("name", ("avx2", "avx512", "neon", "neon-mul"))
+def test_paths_of_other_processors_are_not_offered(on_cpu, name):
+    family = name.partition("-")[0]
+    if any(path.startswith(family) for path in PATHS):
+        pytest.skip("a path of this one")
+    on_cpu.setenv("NVFP4KERN_CPU", name)
+    with pytest.raises(nvfp4kern.BackendError, match="^NVFP4KERN_CPU: ") as failed:
+        plan()
+    _, _, offered = str(failed.value).partition("expected")
+    assert family not in offered
+
+
 def test_paths_that_this_processor_lacks(on_cpu):
     lacking = {"avx2", "avx512-bw", "avx512-vnni"} - set(PATHS)
     if not lacking:

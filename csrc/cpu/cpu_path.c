@@ -3,16 +3,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In order of preference. */
+/* In order of preference; what may be asked for. */
+#if defined(CPU_X86)
 static const cpu_path *const table[] = {
-#ifdef CPU_X86
-    &cpu_path_avx512_vnni,  &cpu_path_avx512_bw, &cpu_path_avx2,
-#endif
-#ifdef CPU_NEON
-    &cpu_path_neon_dotprod, &cpu_path_neon_mul,
-#endif
+    &cpu_path_avx512_vnni,
+    &cpu_path_avx512_bw,
+    &cpu_path_avx2,
     &cpu_path_scalar,
 };
+static const char names[] = "scalar, avx2 or avx512";
+#elif defined(CPU_NEON)
+static const cpu_path *const table[] = {
+    &cpu_path_neon_dotprod,
+    &cpu_path_neon_mul,
+    &cpu_path_scalar,
+};
+static const char names[] = "scalar or neon";
+#else
+static const cpu_path *const table[] = {&cpu_path_scalar};
+static const char names[] = "scalar";
+#endif
 #define ROWS (sizeof table / sizeof table[0])
 
 static bool is_named(const cpu_path *path, const char *name)
@@ -33,6 +43,6 @@ nk_status cpu_path_pick(const cpu_path **path)
         *path = table[i];
         return NK_OK;
     }
-    NK_CHECK(known, NK_BACKEND_ERROR, "NVFP4KERN_CPU: '%s', expected scalar, avx2, avx512 or neon", forced);
+    NK_CHECK(known, NK_BACKEND_ERROR, "NVFP4KERN_CPU: '%s', expected %s", forced, names);
     return nk_fail(NK_BACKEND_ERROR, "NVFP4KERN_CPU: this processor cannot run '%s'", forced);
 }
