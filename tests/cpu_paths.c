@@ -57,8 +57,8 @@ static void same_floats(const char *what, const float *got, const float *want, s
 
 #define KINDS 5
 
-/* Kind 0 is any bits; others are numbers of one magnitude, in 2 with some that are not numbers, in 3 with blocks of -0,
- * in 4 quarters up to 6, of which every second lies between two codes. */
+/* Kind 0 is any bits; others are numbers of one magnitude, in 2 with some that are not numbers, in 3 with blocks of -0;
+ * 4 is quarters up to 6, codes and ties among them. */
 static void fill_floats(float *values, size_t count, int kind)
 {
     for (size_t i = 0; i < count; i++) {
