@@ -11,7 +11,7 @@ import torch
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
-from nvfp4kern.bench import operands, others, products
+from nvfp4kern.bench import operands, others, products, timing
 from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
 
 NO_COMPILER = "compiled code is timed on a GPU only"
@@ -106,12 +106,32 @@ def test_tables_fit(columns, earlier, bench, monkeypatch):
     assert any("milliseconds" in line for line in lines)
 
 
+def test_one_interruption_does_not_shorten_samples(monkeypatch):
+    """A clock of its own: calls take 10 microseconds, but for the one that samples are sized by."""
+    clock, made, per_sample = [0.0], [], []
+
+    def call():
+        made.append(1)
+        clock[0] += 4e-3 if len(made) == 2 else 1e-5
+
+    def pause(seconds):
+        per_sample.append(len(made))
+        clock[0] += seconds
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(timing, "sleep", pause)
+    (time,) = timing.host_in_turns({"": [call]}).values()
+    assert per_sample[1] - per_sample[0] == 100
+    assert [time.low, time.median, time.high] == pytest.approx([10, 10, 10])
+
+
 def test_a_run_equals_itself(earlier, bench):
     status, out, _ = bench("--from", earlier, "--compare", earlier)
     count = len(rows_of(earlier))
     assert status == 0
     assert f"{count} of {count} times within 3%, the farthest 0.0% away" in out
     assert "*" not in out.split("beyond 3%")[1]
+    assert "milliseconds" in out[out.index("later / earlier") :]
 
 
 def test_changes_are_marked(earlier, bench, tmp_path):
