@@ -22,6 +22,10 @@ def _time(microseconds, on_gpu):
     return f"{microseconds:.2f}" if on_gpu else f"{microseconds / 1000:.3f}"
 
 
+def _unit(on_gpu):
+    return "microseconds" if on_gpu else "milliseconds"
+
+
 def bound(row):
     """What `/ bound` is over: the reading kernel where that was timed, else the floor."""
     read = row.get("read", {})
@@ -88,9 +92,8 @@ def _two_lines(name):
 
 def _table(op, rows, on_gpu, narrow):
     baselines = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
-    unit = "microseconds" if on_gpu else "milliseconds"
     looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
-    table = Table(title=f"{op}, {unit}", title_justify="left", **looks)
+    table = Table(title=f"{op}, {_unit(on_gpu)}", title_justify="left", **looks)
     table.add_column("shape", min_width=12 if narrow else 20, overflow="fold")
     columns = ["cold", "floor", "read", "/ bound"] if on_gpu else ["floor", "/ bound"]
     look = _Look(on_gpu, narrow)
@@ -205,11 +208,12 @@ def _marked(ratio):
 def compare(console, earlier, later):
     """Later over earlier: above 1 is slower. A star where they differ by more than TOLERANCE."""
     pairs, alone = _pairs(earlier, later)
-    title = f"later / earlier ({earlier['environment'].get('date')}); * beyond {TOLERANCE:.0%}"
+    on_gpu, date = later["environment"]["device"] == "cuda", earlier["environment"].get("date")
+    title = f"later / earlier ({date}), {_unit(on_gpu)}; * beyond {TOLERANCE:.0%}"
     table = Table(title=title, title_justify="left")
     for name in ("operator", "shape", "earlier", "later", "time", "cold", "read"):
         table.add_column(name, justify="left" if name in ("operator", "shape") else "right")
-    changed, far, on_gpu = 0, 0.0, later["environment"]["device"] == "cuda"
+    changed, far = 0, 0.0
     for old, new in pairs:
         found = ratios(old, new)
         changed += abs(found["time"] - 1) > TOLERANCE
