@@ -114,7 +114,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(timing, "WARM_UP_S", 0)
     timing._side_stream.cache_clear()
     limits = ceilings.Ceilings(read=4e6, copy=4e6, rate=7e8)
-    monkeypatch.setattr(ceilings, "measured", lambda: limits)
+    monkeypatch.setattr(ceilings, "measured", {"cuda": limits}.get)
     readers = {f"read {count}": [lambda: None] * count for count in (1, 2)}
     monkeypatch.setattr(ceilings, "readers", lambda _: readers)
     yield
