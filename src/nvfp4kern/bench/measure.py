@@ -185,6 +185,7 @@ def environment(device):
     else:
         plan = nvfp4kern.explain("to_blocked", torch.zeros(1, 1, dtype=torch.uint8))
         found |= {"cpu": _processor(), "threads": plan["threads"], "instructions": plan["why"]}
+        found |= {"load": round(os.getloadavg()[0], 1)}
         torch.set_num_threads(plan["threads"])
     found["ceilings"] = vars(ceilings.measured(device))
     return found

@@ -9,6 +9,9 @@ from rich.table import Table
 WIDE = 150
 """Columns that the widest table takes with a row to a line."""
 
+BUSY = 0.5
+"""Load of a CPU, before a run begins, from which others take part."""
+
 TOLERANCE = 0.03
 """What medians of two runs may differ by without a mark."""
 
@@ -117,6 +120,8 @@ def _title(found):
         digits = 2 if on_gpu else 1
         title += f", {machine(found)}: reads {read:.{digits}f} {unit}B/s, "
         title += f"copies {copy:.{digits}f} {unit}B/s, {product} {rate:.0f} {unit}FLOP/s"
+    if found.get("load", 0) > BUSY:
+        title += f" (others are at work: load {found['load']}, small shapes mean little)"
     return f"{title}; {found['date']}, {found.get('seconds', 0):.0f} s"
 
 
