@@ -10,7 +10,7 @@ WIDE = 150
 """Columns that the widest table takes with a row to a line."""
 
 BUSY = 0.5
-"""Load of a CPU, before a run begins, from which others take part."""
+"""Load average as a run begins on a CPU from which others may take part."""
 
 TOLERANCE = 0.03
 """What medians of two runs may differ by without a mark."""
@@ -121,7 +121,7 @@ def _title(found):
         title += f", {machine(found)}: reads {read:.{digits}f} {unit}B/s, "
         title += f"copies {copy:.{digits}f} {unit}B/s, {product} {rate:.0f} {unit}FLOP/s"
     if found.get("load", 0) > BUSY:
-        title += f" (others are at work: load {found['load']}, small shapes mean little)"
+        title += f" (load {found['load']} as it began: small shapes mean little)"
     return f"{title}; {found['date']}, {found.get('seconds', 0):.0f} s"
 
 
