@@ -10,7 +10,15 @@
  */
 enum { LINEAR, BLOCKED, NARROW };
 
-/* What a CTA has to do, and this warp of it: steps begin .. end. */
+/* The same for all lanes, which the compiler learns of the shuffle. */
+__device__ inline int warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
+
+/* Octets of rows that a warp has of a tile. A tile is a team's: TEAM warps side by side. */
+enum { SHORT = 1, TALL = 2 };
+
+template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
+
+/* What a CTA has to do, and this warp's team of it: steps begin .. end. */
 typedef struct share {
     int64_t l, cta_first, cta_end; /* batch; places */
     int64_t first_unit;            /* of the CTA's part of K */
@@ -21,8 +29,9 @@ typedef struct share {
 /* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
 typedef struct cursor {
     const uint8_t *codes, *sf;             /* of the tile's first row, at the unit */
-    int32_t codes_offset[4], sf_offset[2]; /* from there to this lane's rows: every fourth, every eighth of the tile */
+    int32_t codes_offset[4], sf_offset[2]; /* from there to this lane's rows: every fourth, every eighth */
     int tile, unit;
+    bool any; /* of the rows is there */
 } cursor;
 
 template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
@@ -39,10 +48,10 @@ __device__ inline const uint8_t *factors_at(const nk_operand &o, int64_t l, int6
     return sf + row * o.sf_row_stride + block;
 }
 
-template <int PATH, int OCTETS>
+template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int warp = threadIdx.x >> 5, rows = OCTETS * SM90_GEMV_OCTET;
+    const int team = warp_index() / TEAM, rows = rows_of_tile<OCTETS, TEAM>;
     const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
     const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
     share w;
@@ -53,7 +62,7 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     w.units = (int)max((int64_t)0, min((int64_t)s.units, sm90_gemv_units(p.k) - w.first_unit));
     w.words = (int)min((int64_t)w.units * SM90_GEMV_WORDS, p.k / 8 - w.first_unit * SM90_GEMV_WORDS);
     const int tiles = (int)(w.cta_end - w.cta_first + rows - 1) / rows, steps = tiles * w.units;
-    w.begin = min(warp * s.run, steps);
+    w.begin = min(team * s.run, steps);
     w.end = min(w.begin + s.run, steps);
     return w;
 }
@@ -66,17 +75,23 @@ __device__ inline int64_t row_at(int64_t place, int64_t end, int64_t rows, bool 
     return row < rows ? row : sm90_gemv_row(place & ~(int64_t)3, blocked);
 }
 
-/* OCTETS: of a tile. */
-template <int PATH, int OCTETS>
+/* Where the warp's rows of a tile begin, in places of the CTA. */
+template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
+{
+    return (tile * TEAM + (TEAM == 1 ? 0 : warp_index() % TEAM)) * (OCTETS * SM90_GEMV_OCTET);
+}
+
+template <int PATH, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, int unit, cursor &at)
 {
     const int lane = threadIdx.x & 31;
     const bool blocked = is_blocked<PATH>(p.b);
-    const int64_t first = w.cta_first + tile * (OCTETS * SM90_GEMV_OCTET), top = row_at(first, w.cta_end, p.n, blocked);
+    const int64_t first = w.cta_first + first_place<OCTETS, TEAM>(tile), top = row_at(first, w.cta_end, p.n, blocked);
     const int64_t k = (w.first_unit + unit) * SM90_GEMV_UNIT, block = k / NK_SF_VEC;
     const uint8_t *sf = factors_at<PATH>(p.b, w.l, top, block, p.k);
     at.tile = tile;
     at.unit = unit;
+    at.any = TEAM == 1 || first < w.cta_end;
     at.codes = p.b.data + w.l * p.b.batch_stride + top * p.b.row_stride + k / 2 + (lane & 7) * 16;
     at.sf = sf + (lane & 3) * (blocked ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
 #pragma unroll
@@ -91,9 +106,10 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int 
     }
 }
 
-template <int PATH, int OCTETS> __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
+template <int PATH, int OCTETS, int TEAM>
+__device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
 {
-    if (++at.unit == w.units) return enter_tile<PATH, OCTETS>(p, w, at.tile + 1, 0, at);
+    if (++at.unit == w.units) return enter_tile<PATH, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
     at.codes += SM90_GEMV_UNIT / 2;
     at.sf += is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
@@ -115,7 +131,7 @@ __device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part
 template <int PATH, int OCTETS>
 __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint32_t slot)
 {
-    const int lane = threadIdx.x & 31, words = wanted ? w.words - at.unit * SM90_GEMV_WORDS : 0;
+    const int lane = threadIdx.x & 31, words = wanted && at.any ? w.words - at.unit * SM90_GEMV_WORDS : 0;
     const int codes_words = words - 4 * (lane & 7), sf_words = words - 8 * (lane & 3);
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
@@ -138,13 +154,13 @@ __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint
 }
 
 /* The first steps, as many as there is room for but one. */
-template <int PATH, int OCTETS>
+template <int PATH, int OCTETS, int TEAM>
 __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring)
 {
     for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
         const bool wanted = w.begin + i < w.end;
         fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-        if (wanted) advance<PATH, OCTETS>(p, w, ahead);
+        if (wanted) advance<PATH, OCTETS, TEAM>(p, w, ahead);
     }
 }
 
