@@ -120,23 +120,35 @@ static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape 
 #define CLUSTER_CYCLES 1500.0       /* two barriers, and sums of other CTAs */
 #define BYTES_PER_CYCLE 17.0        /* of an SM, from memory */
 
-static double cycles_of(const shape *s)
+/* `bound`: whether memory decides. */
+static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const shape *s, bool *bound)
 {
-    int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, threads = 32 * s->warps;
-    int32_t chunks_each = (s->params.units * SM90_GEMV_CHUNKS + threads - 1) / threads;
-    double bytes = (double)ctas_per_sm * s->params.rows * s->params.units * SM90_GEMV_UNIT * 9 / 16;
+    int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, threads = 32 * s->warps, units = s->params.units;
+    int32_t chunks_each = (units * SM90_GEMV_CHUNKS + threads - 1) / threads, slots = gpu->sms * ctas_per_sm;
+    int64_t waves = nk_ceil_div((p->l * s->params.clusters) << s->params.log_cluster, slots);
+    double bytes = (double)ctas_per_sm * s->params.rows * units * SM90_GEMV_UNIT * 9 / 16;
     double steps = s->params.run * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
-    return (steps > memory ? steps : memory) + chunks_each * STAGE_CYCLES +
-           (s->params.log_cluster ? CLUSTER_CYCLES : 0);
+    *bound = steps < memory;
+    double cycles = (*bound ? memory : steps) + chunks_each * STAGE_CYCLES;
+    return (double)waves * (cycles + (s->params.log_cluster ? CLUSTER_CYCLES : 0));
 }
 
 static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
 {
-    for (int choice = 0; choice < 4 * (SM90_GEMV_LOG_CLUSTER + 1); choice++) {
-        shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2, .is_short = choice & 2};
-        if (path_of(p) == NARROW && !s.is_short) continue;
-        if (!shape_of(p, gpu, choice >> 2, &s)) continue;
-        if (!best->warps || cycles_of(&s) < cycles_of(best)) *best = s;
+    const bool narrow = path_of(p) == NARROW; /* which are short */
+    double least = 0;
+    bool bound = false;
+    for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER && !bound; log_cluster++) {
+        for (int choice = narrow ? 2 : 0; choice < 4; choice++) {
+            shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2, .is_short = choice & 2};
+            bool is_bound;
+            if (!shape_of(p, gpu, log_cluster, &s)) continue;
+            double cycles = cycles_of(p, gpu, &s, &is_bound);
+            if (best->warps && cycles >= least) continue;
+            *best = s;
+            least = cycles;
+            bound = is_bound;
+        }
     }
     return best->warps;
 }
