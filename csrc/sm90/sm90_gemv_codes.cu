@@ -130,7 +130,7 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
         e2m1x8_to_e4m3x4(low[word], a[word][0], a[word][2]);
         if (OCTETS == TALL) e2m1x8_to_e4m3x4(high[word], a[word][1], a[word][3]);
     }
-    wgmma_fence();
+    wgmma_fence(a);
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         wgmma_m64n8k32_e4m3<false>(d[block], a[2 * block], b);

@@ -97,8 +97,16 @@ __device__ inline void st_shared_v4(uint32_t at, uint4 v)
 /* Ordinary writes to shared memory before it are seen by wgmma after it. */
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Registers written before it may be operands of wgmma after it. */
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/* `a`, written before it, may be operands of wgmma after it. */
+__device__ inline void wgmma_fence(uint32_t a[4][4])
+{
+    asm volatile("wgmma.fence.sync.aligned;"
+                 : "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
+                   "+r"(a[1][2]), "+r"(a[1][3]), "+r"(a[2][0]), "+r"(a[2][1]), "+r"(a[2][2]), "+r"(a[2][3]),
+                   "+r"(a[3][0]), "+r"(a[3][1]), "+r"(a[3][2]), "+r"(a[3][3])
+                 :
+                 : "memory");
+}
 
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
