@@ -13,6 +13,13 @@ enum { LINEAR, BLOCKED, NARROW };
 /* The same for all lanes, which the compiler learns of the shuffle. */
 __device__ inline int warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
 
+/* A value that is to stay in a register: the compiler would work it out again in every step. */
+__device__ inline uint32_t kept(uint32_t value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
 /* Octets of rows that a warp has of a tile. A tile is a team's: TEAM warps side by side. */
 enum { SHORT = 1, TALL = 2 };
 
@@ -31,6 +38,7 @@ typedef struct cursor {
     const uint8_t *codes[4], *sf[2]; /* this lane's, in every fourth, every eighth of the warp's rows */
     int tile, unit;
     int codes_units, sf_units; /* of which units this lane has something: those below */
+    uint32_t codes_to, sf_to;  /* where in a slot */
 } cursor;
 
 template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
@@ -74,6 +82,10 @@ __device__ inline int64_t row_at(int64_t place, int64_t end, int64_t rows, bool 
     return row < rows ? row : sm90_gemv_row(place & ~(int64_t)3, blocked);
 }
 
+/* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
+ * 512 bytes on. */
+__device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
+
 /* In how many units there is something from word `first` on. */
 __device__ inline int units_with(const share &w, int first)
 {
@@ -98,6 +110,8 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int 
     at.unit = unit;
     at.codes_units = any ? units_with(w, 4 * (lane & 7)) : 0;
     at.sf_units = any ? units_with(w, 8 * (lane & 3)) : 0;
+    at.codes_to = kept(slot_at(lane >> 3, lane & 7));
+    at.sf_to = kept(1024 + lane * 4);
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
         const int64_t row = row_at(first + 4 * i + (lane >> 3), w.cta_end, p.n, blocked);
@@ -133,17 +147,13 @@ __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
     return bytes;
 }
 
-/* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
- * 512 bytes on. */
-__device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
-
 /* A step's weights into a slot, nothing where there is no step. Scale factors beyond K are zero: any codes do there. */
 template <int PATH, int OCTETS>
 __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint32_t slot)
 {
     const int lane = threadIdx.x & 31, words = w.words - at.unit * SM90_GEMV_WORDS;
     const bool codes = wanted && at.unit < at.codes_units, sf = wanted && at.unit < at.sf_units;
-    const uint32_t codes_to = slot + slot_at(lane >> 3, lane & 7), sf_to = slot + 1024 + lane * 4;
+    const uint32_t codes_to = slot + at.codes_to, sf_to = slot + at.sf_to;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
         const uint32_t to = codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;

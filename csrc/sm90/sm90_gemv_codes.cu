@@ -105,16 +105,25 @@ typedef struct weights {
     uint32_t sf[2];
 } weights;
 
-template <int OCTETS> __device__ inline weights load_slot(uint32_t slot)
+/* Where in a slot a lane finds them. */
+typedef struct places {
+    uint32_t first, second, sf;
+} places;
+
+__device__ inline places places_of_lane()
 {
-    const int lane = threadIdx.x & 31;
-    const uint32_t chunks = slot_at(lane >> 2, 2 * (lane & 3));
+    const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
+    return {kept(chunks), kept(chunks ^ 16), kept(1024 + lane * 4)};
+}
+
+template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const places &at)
+{
     weights w = {};
 #pragma unroll
     for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
-        w.codes[o][0] = ld_shared_v4(slot + chunks);
-        w.codes[o][1] = ld_shared_v4(slot + (chunks ^ 16));
-        w.sf[o] = ld_shared(slot + 1024 + lane * 4) & 0x7F7F7F7F;
+        w.codes[o][0] = ld_shared_v4(slot + at.first);
+        w.codes[o][1] = ld_shared_v4(slot + at.second);
+        w.sf[o] = ld_shared(slot + at.sf) & 0x7F7F7F7F;
     }
     return w;
 }
@@ -165,12 +174,13 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
     const uint32_t end = ring + SM90_GEMV_RING_BYTES;
     const uint32_t x_at = factors + (threadIdx.x & 3) * 16;
     const uint64_t first = wgmma_b32_descriptor(values);
+    const places at = places_of_lane();
     float sums[2] = {0, 0}, d[2][2][4];
     uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
     for (int step = w.begin; step < w.end; step++) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
-        const weights now = load_slot<OCTETS>(slot);
+        const weights now = load_slot<OCTETS>(slot, at);
         const uint64_t b = first + unit * (4 * SM90_GEMV_B_BYTES / 16);
         begin_products<OCTETS>(now, 0, b, d[0]);
         begin_products<OCTETS>(now, 1, b + 2 * SM90_GEMV_B_BYTES / 16, d[1]);
