@@ -21,6 +21,15 @@ __device__ inline void e2m1x8_to_half2x4(uint32_t codes, uint32_t pairs[4])
     pairs[3] = high & 0xFF00FF00;
 }
 
+/* Elements 0, 2, 4, 6 and 1, 3, 5, 7 of `codes` as E4M3, exact: magnitude bits at 4..2 are the value times 2^-6. */
+#define NVFP4_E4M3_UNIT 0x1p6f
+
+__device__ inline void e2m1x8_to_e4m3x4(uint32_t codes, uint32_t &even, uint32_t &odd)
+{
+    even = (codes << 2 & 0x1C1C1C1C) | (codes << 4 & 0x80808080);
+    odd = (codes >> 2 & 0x1C1C1C1C) | (codes & 0x80808080);
+}
+
 /* Bytes 0 and 1 as halves. Exponent and mantissa of E4M3 at bits 13..7 of a half are the value times 2^-8; 0x7F would
  * be 480 and is made a NaN. */
 __device__ inline uint32_t e4m3x2_to_half2(uint32_t bytes)

@@ -4,16 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern cuda_image cuda_image_sm90_gemv;
+extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes;
 
 enum { CODES, HALVES, FEW_CODES, FEW_HALVES, FEW_BFLOATS };
 enum { LINEAR, BLOCKED, NARROW };
-#define KERNEL(text) {.name = "sm90_gemv_" text, .image = &cuda_image_sm90_gemv}
-#define PATHS(text) {KERNEL(text "_linear"), KERNEL(text "_blocked"), KERNEL(text "_narrow")}
-#define KERNELS(text) {PATHS(text), PATHS(text "_short")}
+#define KERNEL(image_name, text) {.name = "sm90_gemv_" text, .image = &cuda_image_##image_name}
+#define PATHS(image, text) \
+    {KERNEL(image, text "_linear"), KERNEL(image, text "_blocked"), KERNEL(image, text "_narrow")}
+#define KERNELS(image, text) {PATHS(image, text), PATHS(image, text "_short")}
 static cuda_kernel kernels[][2][3] = {
-    [CODES] = KERNELS("codes"),           [HALVES] = KERNELS("halves"),           [FEW_CODES] = KERNELS("few_codes"),
-    [FEW_HALVES] = KERNELS("few_halves"), [FEW_BFLOATS] = KERNELS("few_bfloats"),
+    [CODES] = KERNELS(sm90_gemv_codes, "codes"),       [HALVES] = KERNELS(sm90_gemv, "halves"),
+    [FEW_CODES] = KERNELS(sm90_gemv, "few_codes"),     [FEW_HALVES] = KERNELS(sm90_gemv, "few_halves"),
+    [FEW_BFLOATS] = KERNELS(sm90_gemv, "few_bfloats"),
 };
 
 /* bf16 does not fit the kernel for one token: bare codes are 2^-126 times their values there, and small products of
@@ -53,13 +55,20 @@ typedef struct shape {
     int32_t warps, smem_bytes;
 } shape;
 
-#define FEW_ROWS SM90_GEMV_OCTET /* of a CTA: half of a tile would be empty */
+static int32_t team_of(const nk_gemv_problem *p) { return form_of(p) == CODES ? SM90_GEMV_TEAM : 1; }
+
+static int32_t tile_rows(const nk_gemv_problem *p, bool is_short)
+{
+    return team_of(p) * SM90_GEMV_OCTET * (is_short ? 1 : 2);
+}
+
 #define LARGE_CLUSTERS .9 /* of a GPU's CTAs that clusters of four and more can be: parts of it are no multiple */
 
-/* The shape of a launch of CTAs of `warps` warps, 1 << log_cluster of which share rows; false where it does not fit. */
-static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int32_t warps, int log_cluster, shape *s)
+/* The shape of a launch of CTAs of s->warps warps that make short tiles or not, 1 << log_cluster of which share rows;
+ * false where it does not fit. */
+static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster, shape *s)
 {
-    int ctas_per_sm = SM90_GEMV_WARPS / warps;
+    int ctas_per_sm = SM90_GEMV_WARPS / s->warps;
     int64_t batches = p->l > 0 ? p->l : 1, slots = (int64_t)gpu->sms * ctas_per_sm;
     if (log_cluster > 1) slots = (int64_t)((double)slots * LARGE_CLUSTERS);
     slots = (slots >> log_cluster) / batches;
@@ -68,49 +77,97 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int32_t warp
     if (rows > SM90_GEMV_ROWS) rows = SM90_GEMV_ROWS;
     if (rows < 1) rows = 1;
     int64_t units = nk_ceil_div(sm90_gemv_units(p->k), (int64_t)1 << log_cluster);
+    int64_t unit_bytes = form_of(p) == CODES ? SM90_GEMV_CODES_BYTES : p->m * SM90_GEMV_TOKEN_BYTES;
     int64_t room = gpu->smem_per_sm / ctas_per_sm - 1024;
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
-    if (units * SM90_GEMV_CHUNKS * p->m * 64 > room) return false; /* from here on 32 bits are enough */
-    *s = (shape){.params = {.rows = (int32_t)rows,
-                            .units = (int32_t)units,
-                            .log_cluster = log_cluster,
-                            .clusters = (uint32_t)nk_ceil_div(places, rows)},
-                 .is_short = rows <= FEW_ROWS,
-                 .warps = warps};
-    int32_t tile = SM90_GEMV_OCTET * (s->is_short ? 1 : 2), tiles = ((int32_t)rows + tile - 1) / tile;
-    int32_t run = (tiles * (int32_t)units + warps - 1) / warps;
-    s->params.run = run > 0 ? run : 1;
-    int32_t parts = sm90_gemv_parts((int32_t)units, s->params.run, warps);
-    s->smem_bytes = sm90_gemv_sums_at(warps, (int32_t)units, (int32_t)p->m) + parts * (int32_t)(rows * p->m) * 4;
+    if (units * unit_bytes > room) return false; /* from here on 32 bits are enough */
+    int32_t tile = tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
+    int32_t teams = s->warps / team_of(p), run = (tiles * (int32_t)units + teams - 1) / teams;
+    s->params = (sm90_gemv_params){.rows = (int32_t)rows,
+                                   .units = (int32_t)units,
+                                   .run = run > 0 ? run : 1,
+                                   .log_cluster = log_cluster,
+                                   .clusters = (uint32_t)nk_ceil_div(places, rows)};
+    int32_t parts = sm90_gemv_parts((int32_t)units, s->params.run, teams);
+    s->smem_bytes =
+        sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) + parts * (int32_t)(rows * p->m) * 4;
     return s->smem_bytes <= room;
 }
 
 /* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
- * has room for more tokens, and twice the rows where they would not fill half of an octet. */
-static bool pick_shape(const nk_gemv_problem *p, shape *best)
+ * has room for more tokens, and twice the rows where they would not fill half of an octet. A tile is short where half
+ * of one would be empty. */
+static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
 {
-    const cuda_gpu *gpu = NULL;
-    if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
     for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        bool two = shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, best);
-        if (two && 2 * best->params.rows > SM90_GEMV_OCTET) return true;
-        if (shape_of(p, gpu, SM90_GEMV_WARPS, log_cluster, best)) return true;
-        if (two) return shape_of(p, gpu, SM90_GEMV_WARPS / 2, log_cluster, best);
+        for (int warps = SM90_GEMV_WARPS / 2; warps <= SM90_GEMV_WARPS; warps *= 2) {
+            shape s = {.warps = warps};
+            if (!shape_of(p, gpu, log_cluster, &s)) continue;
+            s.is_short = s.params.rows <= SM90_GEMV_OCTET;
+            if (s.is_short && !shape_of(p, gpu, log_cluster, &s)) continue;
+            *best = s;
+            if (2 * s.params.rows > SM90_GEMV_OCTET) return true;
+        }
+        if (best->warps) return true;
     }
     return false;
 }
 
-/* Offsets between the rows of a tile are 32-bit numbers. */
-#define LARGEST_STRIDE (1 << 23)
+/* Cycles, counted in the instructions of the kernel for one NVFP4 token and taken as issued at .7 a cycle by four warps
+ * a scheduler. */
+#define STEP_CYCLES(is_short) ((is_short ? 130 : 240) * 4 / .7)
+#define STAGE_CYCLES (120 * 4 / .7) /* a chunk for each thread of an SM */
+#define CLUSTER_CYCLES 1500.0       /* two barriers, and sums of other CTAs */
+#define BYTES_PER_CYCLE 17.0        /* of an SM, from memory */
 
-static bool is_near(int64_t stride) { return stride >= 0 && stride < LARGEST_STRIDE; }
+/* `bound`: whether memory decides. */
+static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const shape *s, bool *bound)
+{
+    int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, threads = 32 * s->warps, units = s->params.units;
+    int32_t chunks_each = (units * SM90_GEMV_CHUNKS + threads - 1) / threads, slots = gpu->sms * ctas_per_sm;
+    int64_t waves = nk_ceil_div((p->l * s->params.clusters) << s->params.log_cluster, slots);
+    double bytes = (double)ctas_per_sm * s->params.rows * units * SM90_GEMV_UNIT * 9 / 16;
+    double steps = s->params.run * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
+    *bound = steps < memory;
+    double cycles = (*bound ? memory : steps) + chunks_each * STAGE_CYCLES;
+    return (double)waves * (cycles + (s->params.log_cluster ? CLUSTER_CYCLES : 0));
+}
+
+static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
+{
+    const bool narrow = path_of(p) == NARROW; /* which are short */
+    double least = 0;
+    bool bound = false;
+    for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER && !bound; log_cluster++) {
+        for (int choice = narrow ? 2 : 0; choice < 4; choice++) {
+            shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2, .is_short = choice & 2};
+            bool is_bound;
+            if (!shape_of(p, gpu, log_cluster, &s)) continue;
+            double cycles = cycles_of(p, gpu, &s, &is_bound);
+            if (best->warps && cycles >= least) continue;
+            *best = s;
+            least = cycles;
+            bound = is_bound;
+        }
+    }
+    return best->warps;
+}
+
+static bool pick_shape(const nk_gemv_problem *p, shape *best)
+{
+    const cuda_gpu *gpu = NULL;
+    if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
+    *best = (shape){0};
+    return form_of(p) == CODES ? pick_codes_shape(p, gpu, best) : pick_mma_shape(p, gpu, best);
+}
+
+#define LARGEST_K (1 << 23) /* steps are counted in 32 bits */
 
 bool sm90_takes_gemv(const nk_gemv_problem *p)
 {
     const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
     shape s;
-    if (p->m > SM90_GEMV_TOKENS || (invariant && strcmp(invariant, "1") == 0)) return false;
-    if (!is_near(p->b.row_stride) || !is_near(p->b.sf_row_stride) || p->k >= LARGEST_STRIDE) return false;
+    if (p->m > SM90_GEMV_TOKENS || p->k >= LARGEST_K || (invariant && strcmp(invariant, "1") == 0)) return false;
     return pick_shape(p, &s);
 }
 
@@ -132,7 +189,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     plan->why = path_of(p) == NARROW ? "few tokens; weights are read byte by byte: K or an address is not aligned"
                                      : "few tokens: weights are read once";
     plan->tile_m = p->m;
-    plan->tile_n = SM90_GEMV_OCTET * (s.is_short ? 1 : 2);
+    plan->tile_n = tile_rows(p, s.is_short);
     plan->tile_k = SM90_GEMV_UNIT;
     plan->grid = grid_of(p, &s);
     plan->threads = 32 * s.warps;

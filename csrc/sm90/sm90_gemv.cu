@@ -21,11 +21,10 @@
  * (griddepcontrol); the next kernel may come as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Lanes whose part of B is zero read the zeros at its beginning. */
-#include "sm90_gemv.cuh"
+#include "sm90_gemv_sums.cuh"
 
 enum { CODES, HALVES, BFLOATS };
 enum { ONE, FEW };
-enum { SHORT = 1, TALL = 2 }; /* octets of a tile */
 
 extern __shared__ __align__(128) uint4 smem[];
 
@@ -232,72 +231,6 @@ __device__ inline void multiply(const weights &w, const reader &b, int unit, int
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Sums                                                                                                             */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* What this warp has of a tile into shared memory; `sums` are zero afterwards. */
-template <int FORM, int OCTETS>
-__device__ inline void keep_sums(const share &w, const sm90_gemv_params &s, int tile, int tokens, float sums[4],
-                                 float *partials)
-{
-    const int lane = threadIdx.x & 31, c = lane & 3, part = (threadIdx.x >> 5) - tile * w.units / s.run;
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
-        const int place = (tile * OCTETS + o) * SM90_GEMV_OCTET + (lane >> 2);
-        float *at = partials + (part * s.rows + place) * tokens;
-        if (FORM == ONE) {
-            sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
-            sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
-            if (c == 0 && place < s.rows) *at = sums[o];
-        } else if (place < s.rows) {
-            if (2 * c < tokens) at[2 * c] = sums[2 * o];
-            if (2 * c + 1 < tokens) at[2 * c + 1] = sums[2 * o + 1];
-        }
-    }
-    sums[0] = sums[1] = sums[2] = sums[3] = 0;
-}
-
-template <int KIND, int PATH>
-__device__ inline void store_sum(const nk_gemm_problem &p, const share &w, int token, int place, float sum)
-{
-    const int64_t n = sm90_gemv_row(w.cta_first + place, is_blocked<PATH>(p.b));
-    const float value = sum * (KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT);
-    if (n < p.n) store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, value));
-}
-
-/* Adds the parts of each tile in order, and, where CTAs share rows, then those of the cluster's CTAs, which take turns
- * with the rows. */
-template <int KIND, int PATH, int OCTETS>
-__device__ inline void store_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
-                                  float *partials)
-{
-    const int count = (int)(w.cta_end - w.cta_first) * tokens, cluster = 1 << s.log_cluster;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-        const int place = tokens == 1 ? i : i / tokens, tile = place / (OCTETS * SM90_GEMV_OCTET);
-        const int parts = w.units ? ((tile + 1) * w.units - 1) / s.run - tile * w.units / s.run + 1 : 0;
-        float sum = 0;
-        for (int part = 0; part < parts; part++)
-            sum += partials[part * s.rows * tokens + i];
-        if (cluster == 1)
-            store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);
-        else
-            partials[i] = sum;
-    }
-    if (cluster == 1) return;
-    barrier_cluster();
-    const int rank = blockIdx.x & (cluster - 1);
-    const uint32_t from = (uint32_t)__cvta_generic_to_shared(partials);
-    for (int i = threadIdx.x + blockDim.x * rank; i < count; i += blockDim.x * cluster) {
-        const int place = tokens == 1 ? i : i / tokens;
-        float sum = 0;
-        for (int q = 0; q < cluster; q++)
-            sum += ld_shared_cluster(mapa(from + i * 4, q));
-        store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);
-    }
-    barrier_cluster();
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
@@ -318,14 +251,18 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
         const weights now = load_slot<OCTETS>(slot);
         const bool more = step + SLOTS - 1 < w.end;
         fetch<PATH, OCTETS>(w, ahead, more, free_slot);
-        if (more) advance<PATH, OCTETS>(p, w, ahead);
+        if (more) advance<PATH, OCTETS, 1>(p, w, ahead);
         free_slot = slot;
         slot += OCTETS * SM90_GEMV_SLOT_BYTES;
         if (slot == end) slot = ring;
         multiply<KIND, FORM, OCTETS>(now, b, unit, 0, sums);
         multiply<KIND, FORM, OCTETS>(now, b, unit, 1, sums);
         if (++unit == w.units || step + 1 == w.end) {
-            keep_sums<FORM, OCTETS>(w, s, tile++, tokens, sums, partials);
+            if (FORM == ONE)
+                keep_row_sums<OCTETS, 1>(w, s, tile, sums, partials);
+            else
+                keep_token_sums<OCTETS>(w, s, tile, tokens, sums, partials);
+            tile++;
             unit = 0;
         }
     }
@@ -335,19 +272,19 @@ template <int KIND, int FORM, int PATH, int OCTETS>
 __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
     const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
-    const share w = share_of_warp<PATH, OCTETS>(p, s);
+    const share w = share_of_warp<PATH, OCTETS, 1>(p, s);
     const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS), items = per_token * tokens;
     const source from = source_of<KIND>(p, w);
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_ZERO_BYTES + warp * SM90_GEMV_RING_BYTES;
     cursor ahead;
     item batch[BATCH];
-    enter_tile<PATH, OCTETS>(p, w, tile, unit, ahead);
+    enter_tile<PATH, OCTETS, 1>(p, w, tile, unit, ahead);
     griddepcontrol_launch_dependents();
-    if (s.early) fill_ring<PATH, OCTETS>(p, w, ahead, ring);
+    if (s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
     griddepcontrol_wait();
     load_items<KIND, FORM, PATH>(p.a, from, w, 0, items, per_token, batch); /* nothing begins without them */
-    if (!s.early) fill_ring<PATH, OCTETS>(p, w, ahead, ring);
+    if (!s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     store_items<KIND, FORM>(0, items, per_token, tokens, batch);
     for (int first = BATCH * blockDim.x; first < items; first += BATCH * blockDim.x) {
@@ -355,10 +292,11 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
         store_items<KIND, FORM>(first, items, per_token, tokens, batch);
     }
     __syncthreads();
-    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens));
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens * SM90_GEMV_TOKEN_BYTES));
     walk<KIND, FORM, PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, partials);
     __syncthreads();
-    store_sums<KIND, PATH, OCTETS>(p, s, w, tokens, partials);
+    store_sums<PATH, rows_of_tile<OCTETS, 1>>(p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT,
+                                              partials);
 }
 
 #define GEMV(name, KIND, FORM, PATH, OCTETS)                                                                    \
@@ -375,7 +313,6 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     GEMV(name##_short_blocked, KIND, FORM, BLOCKED, SHORT) \
     GEMV(name##_short_narrow, KIND, FORM, NARROW, SHORT)
 
-GEMVS(codes, CODES, ONE)
 GEMVS(halves, HALVES, ONE)
 GEMVS(few_codes, CODES, FEW)
 GEMVS(few_halves, HALVES, FEW)

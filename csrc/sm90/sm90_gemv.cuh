@@ -10,7 +10,22 @@
  */
 enum { LINEAR, BLOCKED, NARROW };
 
-/* What a CTA has to do, and this warp of it: steps begin .. end. */
+/* The same for all lanes, which the compiler learns of the shuffle. */
+__device__ inline int warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
+
+/* A value that is to stay in a register: the compiler would work it out again in every step. */
+__device__ inline uint32_t kept(uint32_t value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
+/* Octets of rows that a warp has of a tile. A tile is a team's: TEAM warps side by side. */
+enum { SHORT = 1, TALL = 2 };
+
+template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
+
+/* What a CTA has to do, and this warp's team of it: steps begin .. end. */
 typedef struct share {
     int64_t l, cta_first, cta_end; /* batch; places */
     int64_t first_unit;            /* of the CTA's part of K */
@@ -20,9 +35,10 @@ typedef struct share {
 
 /* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
 typedef struct cursor {
-    const uint8_t *codes, *sf;             /* of the tile's first row, at the unit */
-    int32_t codes_offset[4], sf_offset[2]; /* from there to this lane's rows: every fourth, every eighth of the tile */
+    const uint8_t *codes[4], *sf[2]; /* this lane's, in every fourth, every eighth of the warp's rows */
     int tile, unit;
+    int codes_units, sf_units; /* of which units this lane has something: those below */
+    uint32_t codes_to, sf_to;  /* where in a slot */
 } cursor;
 
 template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
@@ -39,10 +55,10 @@ __device__ inline const uint8_t *factors_at(const nk_operand &o, int64_t l, int6
     return sf + row * o.sf_row_stride + block;
 }
 
-template <int PATH, int OCTETS>
+template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int warp = threadIdx.x >> 5, rows = OCTETS * SM90_GEMV_OCTET;
+    const int team = warp_index() / TEAM, rows = rows_of_tile<OCTETS, TEAM>;
     const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
     const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
     share w;
@@ -53,7 +69,7 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     w.units = (int)max((int64_t)0, min((int64_t)s.units, sm90_gemv_units(p.k) - w.first_unit));
     w.words = (int)min((int64_t)w.units * SM90_GEMV_WORDS, p.k / 8 - w.first_unit * SM90_GEMV_WORDS);
     const int tiles = (int)(w.cta_end - w.cta_first + rows - 1) / rows, steps = tiles * w.units;
-    w.begin = min(warp * s.run, steps);
+    w.begin = min(team * s.run, steps);
     w.end = min(w.begin + s.run, steps);
     return w;
 }
@@ -66,36 +82,59 @@ __device__ inline int64_t row_at(int64_t place, int64_t end, int64_t rows, bool 
     return row < rows ? row : sm90_gemv_row(place & ~(int64_t)3, blocked);
 }
 
-/* OCTETS: of a tile. */
-template <int PATH, int OCTETS>
+/* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
+ * 512 bytes on. */
+__device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
+
+/* In how many units there is something from word `first` on. */
+__device__ inline int units_with(const share &w, int first)
+{
+    return (w.words - first + SM90_GEMV_WORDS - 1) / SM90_GEMV_WORDS;
+}
+
+/* Where the warp's rows of a tile begin, in places of the CTA. */
+template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
+{
+    return (tile * TEAM + (TEAM == 1 ? 0 : warp_index() % TEAM)) * (OCTETS * SM90_GEMV_OCTET);
+}
+
+template <int PATH, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, int unit, cursor &at)
 {
     const int lane = threadIdx.x & 31;
     const bool blocked = is_blocked<PATH>(p.b);
-    const int64_t first = w.cta_first + tile * (OCTETS * SM90_GEMV_OCTET), top = row_at(first, w.cta_end, p.n, blocked);
-    const int64_t k = (w.first_unit + unit) * SM90_GEMV_UNIT, block = k / NK_SF_VEC;
-    const uint8_t *sf = factors_at<PATH>(p.b, w.l, top, block, p.k);
+    const int64_t first = w.cta_first + first_place<OCTETS, TEAM>(tile);
+    const int64_t k = (w.first_unit + unit) * SM90_GEMV_UNIT;
+    const bool any = TEAM == 1 || first < w.cta_end;
     at.tile = tile;
     at.unit = unit;
-    at.codes = p.b.data + w.l * p.b.batch_stride + top * p.b.row_stride + k / 2 + (lane & 7) * 16;
-    at.sf = sf + (lane & 3) * (blocked ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
+    at.codes_units = any ? units_with(w, 4 * (lane & 7)) : 0;
+    at.sf_units = any ? units_with(w, 8 * (lane & 3)) : 0;
+    at.codes_to = kept(slot_at(lane >> 3, lane & 7));
+    at.sf_to = kept(1024 + lane * 4);
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
         const int64_t row = row_at(first + 4 * i + (lane >> 3), w.cta_end, p.n, blocked);
-        at.codes_offset[i] = (int32_t)((row - top) * p.b.row_stride);
+        at.codes[i] = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride + k / 2 + (lane & 7) * 16;
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
         const int64_t row = row_at(first + 8 * i + (lane >> 2), w.cta_end, p.n, blocked);
-        at.sf_offset[i] = (int32_t)(factors_at<PATH>(p.b, w.l, row, block, p.k) - sf);
+        at.sf[i] = factors_at<PATH>(p.b, w.l, row, k / NK_SF_VEC, p.k) +
+                   (lane & 3) * (blocked ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
     }
 }
 
-template <int PATH, int OCTETS> __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
+template <int PATH, int OCTETS, int TEAM>
+__device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
 {
-    if (++at.unit == w.units) return enter_tile<PATH, OCTETS>(p, w, at.tile + 1, 0, at);
-    at.codes += SM90_GEMV_UNIT / 2;
-    at.sf += is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
+    if (++at.unit == w.units) return enter_tile<PATH, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
+#pragma unroll
+    for (int i = 0; i < 2 * OCTETS; i++)
+        at.codes[i] += SM90_GEMV_UNIT / 2;
+#pragma unroll
+    for (int i = 0; i < OCTETS; i++)
+        at.sf[i] += is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
 /* The scale factors of two chunks of which `words` are there. */
@@ -108,43 +147,40 @@ __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
     return bytes;
 }
 
-/* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. */
-__device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
-
 /* A step's weights into a slot, nothing where there is no step. Scale factors beyond K are zero: any codes do there. */
 template <int PATH, int OCTETS>
 __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint32_t slot)
 {
-    const int lane = threadIdx.x & 31, words = wanted ? w.words - at.unit * SM90_GEMV_WORDS : 0;
-    const int codes_words = words - 4 * (lane & 7), sf_words = words - 8 * (lane & 3);
+    const int lane = threadIdx.x & 31, words = w.words - at.unit * SM90_GEMV_WORDS;
+    const bool codes = wanted && at.unit < at.codes_units, sf = wanted && at.unit < at.sf_units;
+    const uint32_t codes_to = slot + at.codes_to, sf_to = slot + at.sf_to;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
-        const uint8_t *codes = at.codes + at.codes_offset[i];
-        const uint32_t to = slot + i / 2 * SM90_GEMV_SLOT_BYTES + slot_at(4 * (i & 1) + (lane >> 3), lane & 7);
+        const uint32_t to = codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
         if (PATH != NARROW)
-            cp_async_16(to, codes, codes_words > 0);
+            cp_async_16(to, at.codes[i], codes);
         else
-            st_shared_v4(to, fetch_bytes(codes, 4 * codes_words));
+            st_shared_v4(to, fetch_bytes(at.codes[i], codes ? 4 * (words - 4 * (lane & 7)) : 0));
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
-        const uint32_t to = slot + i * SM90_GEMV_SLOT_BYTES + 1024 + lane * 4;
+        const uint32_t to = sf_to + i * SM90_GEMV_SLOT_BYTES;
         if (PATH != NARROW)
-            cp_async_4_or_zero(to, at.sf + at.sf_offset[i], sf_words > 0);
+            cp_async_4_or_zero(to, at.sf[i], sf);
         else
-            st_shared(to, fetch_factors(at.sf + at.sf_offset[i], sf_words));
+            st_shared(to, fetch_factors(at.sf[i], sf ? words - 8 * (lane & 3) : 0));
     }
     cp_async_commit_group();
 }
 
 /* The first steps, as many as there is room for but one. */
-template <int PATH, int OCTETS>
+template <int PATH, int OCTETS, int TEAM>
 __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring)
 {
     for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
         const bool wanted = w.begin + i < w.end;
         fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-        if (wanted) advance<PATH, OCTETS>(p, w, ahead);
+        if (wanted) advance<PATH, OCTETS, TEAM>(p, w, ahead);
     }
 }
 

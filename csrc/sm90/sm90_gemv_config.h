@@ -12,7 +12,12 @@
 #define SM90_GEMV_OCTET 8                    /* rows: a tile is two octets (TALL), or one where rows are few (SHORT) */
 #define SM90_GEMV_SLOTS 6 /* octets of a unit that a warp has room for, half of a tile or a tile each */
 #define SM90_GEMV_SLOT_BYTES (SM90_GEMV_OCTET * SM90_GEMV_UNIT * 9 / 16)
-#define SM90_GEMV_TOKENS 8       /* most tokens: N of an mma */
+#define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
+#define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_UNIT * 2) /* of a unit of a token in 16 bits */
+#define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
+#define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
+/* Of a unit of one NVFP4 token: four B, and a float for each scale factor. */
+#define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 4)
 #define SM90_GEMV_LOG_CLUSTER 3  /* at most 8 CTAs share rows, each with a part of K */
 #define SM90_GEMV_ROWS 512       /* most rows of a CTA */
 #define SM90_GEMV_ZERO_BYTES 256 /* what a lane without values reads */
@@ -51,14 +56,14 @@ NK_HD int32_t sm90_gemv_parts(int32_t units, int32_t run, int32_t warps)
 }
 
 /* Shared memory: zeros; the rings [warp][slot] of weights, codes [row of eight][part] and then scale factors [row]; the
- * tokens' part of K, decoded, 64 bytes a chunk and token; partial sums [part of a tile][row][token]. */
+ * tokens' part of K, decoded, `unit_bytes` a unit; partial sums [part of a tile][row][token]. */
 #define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
 
 NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_ZERO_BYTES + warps * SM90_GEMV_RING_BYTES; }
 
-NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t units, int32_t tokens)
+NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t units, int32_t unit_bytes)
 {
-    return sm90_gemv_tokens_at(warps) + units * SM90_GEMV_CHUNKS * tokens * 64;
+    return sm90_gemv_tokens_at(warps) + units * unit_bytes;
 }
 
 #endif

@@ -78,9 +78,62 @@ __device__ inline void st_shared(uint32_t at, uint32_t v)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
+__device__ inline void st_shared_v2(uint32_t at, float2 v)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
+}
+
+__device__ inline float4 ld_shared_float4(uint32_t at)
+{
+    const uint4 v = ld_shared_v4(at);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+}
+
 __device__ inline void st_shared_v4(uint32_t at, uint4 v)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+/* Ordinary writes to shared memory before it are seen by wgmma after it. */
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* `a`, written before it, may be operands of wgmma after it. */
+__device__ inline void wgmma_fence(uint32_t a[4][4])
+{
+    asm volatile("wgmma.fence.sync.aligned;"
+                 : "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
+                   "+r"(a[1][2]), "+r"(a[1][3]), "+r"(a[2][0]), "+r"(a[2][1]), "+r"(a[2][2]), "+r"(a[2][3]),
+                   "+r"(a[3][0]), "+r"(a[3][1]), "+r"(a[3][2]), "+r"(a[3][3])
+                 :
+                 : "memory");
+}
+
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/* Until at most PENDING of the warp's groups are under way; d, of those that are not, is there. */
+template <int PENDING> __device__ inline void wgmma_wait_group(float d[2][4])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %8;"
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+                   "+f"(d[1][2]), "+f"(d[1][3])
+                 : "n"(PENDING)
+                 : "memory");
+}
+
+/* Eight rows of 32 bytes in shared memory, [half of a row][row][16]: K-major without swizzle. */
+__device__ inline uint64_t wgmma_b32_descriptor(uint32_t at)
+{
+    return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(256 >> 4) << 32;
+}
+
+/* d (ADD: +)= a b: a 64x32 of four warps' registers, b 32x8, both E4M3, d 64x8 in fp32. */
+template <bool ADD> __device__ inline void wgmma_m64n8k32_e4m3(float d[4], const uint32_t a[4], uint64_t b)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %9, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, p, 1, 1; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD)
+                 : "memory");
 }
 
 /* Two E4M3 bytes as halves, exact; 0x7F is NaN. */

@@ -1,0 +1,249 @@
+/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token: W is read once.
+ *
+ * E2M1 is E4M3 after moving bits, in fewer instructions than it takes to make halves of it; products are wgmma's, from
+ * W in registers. Sums of a block are multiples of 1/4 up to 576, exact in its accumulators, and are multiplied by both
+ * scale factors as floats: exact, then one rounded addition for each block.
+ *
+ * Work: see sm90_gemv_config.h. A step of a team, four warps, is a tile of rows of W, one octet or two for each warp,
+ * and a unit of K.
+ *
+ * Roles: all warps alike. A warp fetches whole lines, steps ahead (cp.async), into slots of its own. Lane (g, c) =
+ * (lane / 4, lane % 4) takes two chunks of 32 elements, two blocks each, of row g of each octet. The words of a chunk,
+ * one of each octet, are A of one wgmma each: any order of K will do where both sides have it. The columns of B are
+ * blocks: column 2c has the token's values where lane c's first block is, 2c + 1 where its second is, zeros elsewhere.
+ * First and second blocks are multiplied with the same B into different D, of which only the even and only the odd
+ * columns mean anything: the sums of a lane's own blocks, in its own registers.
+ *
+ * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the token is in
+ * shared memory, for the asynchronous proxy too, and once all partial sums are; where CTAs share rows, a cluster's once
+ * each has added its own, and once more before any of them leaves. The kernels before this one have ended when the
+ * first thing is read (griddepcontrol); the next kernel may come as soon as there is room, it waits likewise.
+ *
+ * Memory: see sm90_gemv_config.h. Of a unit of the token: B [chunk of a lane][word of a block][half][column][16 bytes];
+ * behind all units their scale factors as floats [unit][chunk][block]. */
+#include "sm90_gemv_sums.cuh"
+
+extern __shared__ __align__(128) uint4 smem[];
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The token into shared memory                                                                                     */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define BATCH 2 /* chunks that a thread has under way */
+
+/* A chunk of the token with its two scale factors. */
+typedef struct item {
+    uint4 codes;
+    uint32_t sf;
+} item;
+
+/* The CTA's part of the token. */
+typedef struct source {
+    const uint8_t *codes, *sf;
+    bool blocked;
+    int words;
+} source;
+
+template <int PATH> __device__ inline item load_item(const source &from, int chunk)
+{
+    item out = {make_uint4(0, 0, 0, 0), 0};
+    const int words = from.words - 4 * chunk;
+    if (words <= 0) return out;
+    const uint8_t *codes = from.codes + chunk * 16,
+                  *sf = from.sf + (from.blocked ? (chunk >> 1) * NK_SF_ATOM_BYTES + (chunk & 1) * 2 : chunk * 2);
+    out.codes = PATH == NARROW ? fetch_bytes(codes, 4 * words) : *(const uint4 *)codes;
+    out.sf = PATH == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
+    return out;
+}
+
+/* Four bytes in the place of lane c, zeros in those of the other lanes. */
+__device__ inline uint4 alone(uint32_t bytes, int c)
+{
+    return make_uint4(c == 0 ? bytes : 0, c == 1 ? bytes : 0, c == 2 ? bytes : 0, c == 3 ? bytes : 0);
+}
+
+__device__ inline void store_item(const item &v, int chunk, uint32_t values, uint32_t factors)
+{
+    const uint32_t words[4] = {v.codes.x, v.codes.y, v.codes.z, v.codes.w};
+    const int c = chunk >> 1 & 3;
+    const uint32_t to = values + (chunk / SM90_GEMV_CHUNKS * 4 + (chunk & 1) * 2) * SM90_GEMV_B_BYTES + c * 32;
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        uint32_t even, odd;
+        e2m1x8_to_e4m3x4(words[word], even, odd);
+        const uint32_t row = to + (word & 1) * SM90_GEMV_B_BYTES + (word >> 1) * 16;
+        st_shared_v4(row, alone(even, c));
+        st_shared_v4(row + SM90_GEMV_B_BYTES / 2, alone(odd, c));
+    }
+    const uint32_t scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
+    st_shared_v2(factors + chunk * 8, __half22float2(*(const __half2 *)&scales));
+}
+
+template <int PATH> __device__ inline void load_items(const source &from, int first, item batch[BATCH])
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        batch[i] = load_item<PATH>(from, first + i * blockDim.x + threadIdx.x);
+}
+
+__device__ inline void store_items(int first, int chunks, const item batch[BATCH], uint32_t values, uint32_t factors)
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        const int chunk = first + i * blockDim.x + threadIdx.x;
+        if (chunk < chunks) store_item(batch[i], chunk, values, factors);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Products                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* What a lane multiplies in a step: two chunks of one row of each octet, and their scale factors. */
+typedef struct weights {
+    uint4 codes[2][2]; /* [octet][chunk] */
+    uint32_t sf[2];
+} weights;
+
+/* Where in a slot a lane finds them. */
+typedef struct places {
+    uint32_t first, second, sf;
+} places;
+
+__device__ inline places places_of_lane()
+{
+    const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
+    return {kept(chunks), kept(chunks ^ 16), kept(1024 + lane * 4)};
+}
+
+template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const places &at)
+{
+    weights w = {};
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
+        w.codes[o][0] = ld_shared_v4(slot + at.first);
+        w.codes[o][1] = ld_shared_v4(slot + at.second);
+        w.sf[o] = ld_shared(slot + at.sf) & 0x7F7F7F7F;
+    }
+    return w;
+}
+
+/* d[first or second blocks] = chunk j times its B, on its way. */
+template <int OCTETS> __device__ inline void begin_products(const weights &w, int j, uint64_t b, float d[2][4])
+{
+    const uint32_t low[4] = {w.codes[0][j].x, w.codes[0][j].y, w.codes[0][j].z, w.codes[0][j].w};
+    const uint32_t high[4] = {w.codes[1][j].x, w.codes[1][j].y, w.codes[1][j].z, w.codes[1][j].w};
+    uint32_t a[4][4] = {};
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        e2m1x8_to_e4m3x4(low[word], a[word][0], a[word][2]);
+        if (OCTETS == TALL) e2m1x8_to_e4m3x4(high[word], a[word][1], a[word][3]);
+    }
+    wgmma_fence(a);
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        wgmma_m64n8k32_e4m3<false>(d[block], a[2 * block], b);
+        wgmma_m64n8k32_e4m3<true>(d[block], a[2 * block + 1], b + SM90_GEMV_B_BYTES / 16);
+    }
+    wgmma_commit_group();
+}
+
+/* sums[octet] += chunk j's sums times the scale factors of W and of the token (x). */
+template <int OCTETS>
+__device__ inline void add_products(const weights &w, int j, float2 x, const float d[2][4], float sums[2])
+{
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+        const uint32_t halves = cvt_f16x2_e4m3x2(w.sf[o] >> 16 * j & 0xFFFF);
+        const float2 scale = __half22float2(*(const __half2 *)&halves);
+        sums[o] = __fmaf_rn(d[0][2 * o], scale.x * x.x, sums[o]);
+        sums[o] = __fmaf_rn(d[1][2 * o + 1], scale.y * x.y, sums[o]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The kernel                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Multiplies all of a team's steps; SLOTS - 1 of them are under way. */
+template <int PATH, int OCTETS>
+__device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90_gemv_params &s, int tile, int unit,
+                            cursor &ahead, uint32_t ring, uint32_t values, uint32_t factors, float *partials)
+{
+    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
+    const uint32_t end = ring + SM90_GEMV_RING_BYTES;
+    const uint32_t x_at = factors + (threadIdx.x & 3) * 16;
+    const uint64_t first = wgmma_b32_descriptor(values);
+    const places at = places_of_lane();
+    float sums[2] = {0, 0}, d[2][2][4];
+    uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
+    for (int step = w.begin; step < w.end; step++) {
+        cp_async_wait_group<SLOTS - 2>();
+        __syncwarp();
+        const weights now = load_slot<OCTETS>(slot, at);
+        const uint64_t b = first + unit * (4 * SM90_GEMV_B_BYTES / 16);
+        begin_products<OCTETS>(now, 0, b, d[0]);
+        begin_products<OCTETS>(now, 1, b + 2 * SM90_GEMV_B_BYTES / 16, d[1]);
+        const bool more = step + SLOTS - 1 < w.end;
+        fetch<PATH, OCTETS>(w, ahead, more, free_slot);
+        if (more) advance<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead);
+        free_slot = slot;
+        slot += OCTETS * SM90_GEMV_SLOT_BYTES;
+        if (slot == end) slot = ring;
+        const float4 x = ld_shared_float4(x_at + unit * (SM90_GEMV_UNIT / NK_SF_VEC * 4));
+        wgmma_wait_group<1>(d[0]);
+        add_products<OCTETS>(now, 0, make_float2(x.x, x.y), d[0], sums);
+        wgmma_wait_group<0>(d[1]);
+        add_products<OCTETS>(now, 1, make_float2(x.z, x.w), d[1], sums);
+        if (++unit == w.units || step + 1 == w.end) {
+            keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, tile++, sums, partials);
+            unit = 0;
+        }
+    }
+}
+
+template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
+{
+    const int warp = warp_index(), warps = blockDim.x >> 5;
+    const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p, s);
+    const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
+    const int chunks = w.units * SM90_GEMV_CHUNKS;
+    const int64_t k = w.first_unit * SM90_GEMV_UNIT;
+    const source from = {p.a.data + w.l * p.a.batch_stride + k / 2, sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC),
+                         p.a.sf_layout == NK_SF_BLOCKED, w.words};
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), values = base + sm90_gemv_tokens_at(warps),
+                   factors = values + s.units * 4 * SM90_GEMV_B_BYTES,
+                   ring = base + SM90_GEMV_ZERO_BYTES + warp * SM90_GEMV_RING_BYTES;
+    cursor ahead;
+    item batch[BATCH];
+    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, tile, unit, ahead);
+    griddepcontrol_launch_dependents();
+    if (s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    griddepcontrol_wait();
+    load_items<PATH>(from, 0, batch); /* nothing begins without them */
+    if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    store_items(0, chunks, batch, values, factors);
+    for (int first = BATCH * blockDim.x; first < chunks; first += BATCH * blockDim.x) {
+        load_items<PATH>(from, first, batch);
+        store_items(first, chunks, batch, values, factors);
+    }
+    fence_proxy_async();
+    __syncthreads();
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, SM90_GEMV_CODES_BYTES));
+    walk<PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, values, factors, partials);
+    __syncthreads();
+    store_sums<PATH, rows_of_tile<OCTETS, SM90_GEMV_TEAM>>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT, partials);
+}
+
+#define GEMV(name, PATH, OCTETS)                                                                                \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
+        sm90_gemv_##name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemv_params s) \
+    {                                                                                                           \
+        gemv<PATH, OCTETS>(p, s);                                                                               \
+    }
+
+GEMV(codes_linear, LINEAR, TALL)
+GEMV(codes_blocked, BLOCKED, TALL)
+GEMV(codes_short_linear, LINEAR, SHORT)
+GEMV(codes_short_blocked, BLOCKED, SHORT)
+GEMV(codes_short_narrow, NARROW, SHORT)
