@@ -384,6 +384,16 @@ def test_st_async_brings_data_and_signals():
     assert findings() == set()
 
 
+def test_a_relaxed_cluster_barrier_tells_of_initialised_mbarriers():
+    relaxed = SEND.replace("barrier.cluster.arrive;", "barrier.cluster.arrive.relaxed;", 1)
+    for _, out in launch(relaxed, DATA, ZEROS, grid=2, cluster=2):
+        assert list(out[:32]) == [1000 + i for i in range(32)]
+    assert findings() == set()
+    fence = "@%p0 fence.mbarrier_init.release.cluster;"
+    assert fence in relaxed
+    assert "race" in found(relaxed.replace(fence, ""), grid=2, cluster=2)
+
+
 # ---------------------------------------------------------------------------------------------
 # Tiles
 # ---------------------------------------------------------------------------------------------

@@ -88,9 +88,10 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
                                    .run = run > 0 ? run : 1,
                                    .log_cluster = log_cluster,
                                    .clusters = (uint32_t)nk_ceil_div(places, rows)};
-    int32_t parts = sm90_gemv_parts((int32_t)units, s->params.run, teams);
-    s->smem_bytes =
-        sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) + parts * (int32_t)(rows * p->m) * 4;
+    s->params.parts = sm90_gemv_parts((int32_t)units, s->params.run, teams);
+    int32_t inboxes = log_cluster ? sm90_gemv_inbox_rows((int32_t)rows, log_cluster) << log_cluster : 0;
+    s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) +
+                    (s->params.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
     return s->smem_bytes <= room;
 }
 

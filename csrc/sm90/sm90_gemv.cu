@@ -16,9 +16,9 @@
  * More tokens (FEW): columns are tokens; W times its scale factors is exact in 16 bits, sums stay in the tensor cores.
  *
  * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the tokens are
- * in shared memory, and once all partial sums are; where CTAs share rows, a cluster's once each has added its own, and
- * once more before any of them leaves. The kernels before this one have ended when the first thing is read
- * (griddepcontrol); the next kernel may come as soon as there is room, it waits likewise.
+ * in shared memory, and once all partial sums are; where CTAs share rows, a cluster's once their inboxes are ready, and
+ * an mbarrier of each that counts the bytes of sums that have come. The kernels before this one have ended when the
+ * first thing is read (griddepcontrol); the next kernel may come as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Lanes whose part of B is zero read the zeros at its beginning. */
 #include "sm90_gemv_sums.cuh"
@@ -26,13 +26,11 @@
 enum { CODES, HALVES, BFLOATS };
 enum { ONE, FEW };
 
-extern __shared__ __align__(128) uint4 smem[];
-
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Tokens into shared memory                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define BATCH 4 /* items that a thread has under way */
+#define BATCH 4 /* items that a thread has under way in registers */
 
 /* A piece of a token: of NVFP4 a chunk with its two scale factors, of 16-bit elements the eight of a word. */
 typedef struct item {
@@ -49,7 +47,7 @@ typedef struct source {
 
 template <int KIND> __device__ inline source source_of(const nk_gemm_problem &p, const share &w)
 {
-    const int64_t k = w.first_unit * SM90_GEMV_UNIT;
+    const int k = w.first_unit * SM90_GEMV_UNIT;
     const uint8_t *values = p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2);
     return {values, KIND == CODES ? sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC) : nullptr};
 }
@@ -74,17 +72,25 @@ __device__ inline item load_item(const nk_operand &a, const source &from, const 
 /* Where word w of a chunk lies: lanes meet no bank twice, neither storing nor loading. */
 __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
-/* The words of an item as halves in the pair order of the decode, NVFP4 times its scale factors and 2^-14: exact. */
+/* Where word `index` of a token is kept. */
+__device__ inline uint32_t staged_at(int index, int tokens, int m)
+{
+    const int chunk = index >> 2;
+    return (uint32_t)__cvta_generic_to_shared(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
+           ((chunk * tokens + m) * 4 + turned(index & 3, chunk)) * 16;
+}
+
+/* Eight 16-bit elements in the pair order of the decode. */
+__device__ inline uint4 paired(const uint4 &v)
+{
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                      __byte_perm(v.y, v.w, 0x7632));
+}
+
+/* The words of an item in that order, NVFP4 as halves, times its scale factors and 2^-14: exact. */
 template <int KIND> __device__ inline void store_item(const item &v, int index, int tokens, int m)
 {
-    uint4 *staged = smem + sm90_gemv_tokens_at(blockDim.x >> 5) / 16;
-    if (KIND != CODES) {
-        const int chunk = index >> 2;
-        staged[(chunk * tokens + m) * 4 + turned(index & 3, chunk)] =
-            make_uint4(__byte_perm(v.raw.x, v.raw.z, 0x5410), __byte_perm(v.raw.x, v.raw.z, 0x7632),
-                       __byte_perm(v.raw.y, v.raw.w, 0x5410), __byte_perm(v.raw.y, v.raw.w, 0x7632));
-        return;
-    }
+    if (KIND != CODES) return st_shared_v4(staged_at(index, tokens, m), paired(v.raw));
     const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
@@ -96,29 +102,71 @@ template <int KIND> __device__ inline void store_item(const item &v, int index, 
             __half2 value = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
             pairs[i] = *(uint32_t *)&value;
         }
-        staged[(index * tokens + m) * 4 + turned(word, index)] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        st_shared_v4(staged_at(4 * index + word, tokens, m), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
 }
 
-/* Items `first` and on of the CTA's part of K of every token, `per_token` of each; zeros beyond K. */
-template <int KIND, int FORM, int PATH>
-__device__ inline void load_items(const nk_operand &a, const source &from, const share &w, int first, int items,
-                                  int per_token, item batch[BATCH])
+/* A thread's items: every blockDim.x-th of all tokens'. */
+typedef struct place {
+    int token, index;
+} place;
+
+__device__ inline void normalise(place &at, int per_token, int tokens)
 {
-#pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        const uint32_t at = first + i * blockDim.x + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
-        if (at < items) batch[i] = load_item<KIND, PATH>(a, from, w, m, at - m * per_token);
+    while (at.index >= per_token && at.token < tokens) {
+        at.index -= per_token;
+        at.token++;
     }
 }
 
-template <int KIND, int FORM>
-__device__ inline void store_items(int first, int items, int per_token, int tokens, const item batch[BATCH])
+__device__ inline place first_place_of_thread(int per_token, int tokens)
+{
+    place at = {0, (int)threadIdx.x};
+    normalise(at, per_token, tokens);
+    return at;
+}
+
+__device__ inline void next_place(place &at, int per_token, int tokens)
+{
+    at.index += blockDim.x;
+    normalise(at, per_token, tokens);
+}
+
+/* Items through registers. */
+template <int KIND, int PATH>
+__device__ inline void load_items(const nk_gemm_problem &p, const source &from, const share &w, place at, int per_token,
+                                  item batch[BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        const uint32_t at = first + i * blockDim.x + threadIdx.x, m = FORM == ONE ? 0 : at / (uint32_t)per_token;
-        if (at < items) store_item<KIND>(batch[i], at - m * per_token, tokens, m);
+    for (int i = 0; i < BATCH; i++, next_place(at, per_token, (int)p.m))
+        if (at.token < p.m) batch[i] = load_item<KIND, PATH>(p.a, from, w, at.token, at.index);
+}
+
+/* `at` is where the next batch begins. */
+template <int KIND> __device__ inline void store_items(place &at, int per_token, int tokens, const item batch[BATCH])
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++, next_place(at, per_token, tokens))
+        if (at.token < tokens) store_item<KIND>(batch[i], at.index, tokens, at.token);
+}
+
+/* 16-bit elements without registers: all are under way at once, and each thread turns its own when they have come. */
+__device__ inline void fetch_tokens(const nk_gemm_problem &p, const source &from, const share &w, int per_token)
+{
+    const int tokens = (int)p.m;
+#pragma unroll 1
+    for (place at = first_place_of_thread(per_token, tokens); at.token < tokens; next_place(at, per_token, tokens))
+        cp_async_16_or_zero(staged_at(at.index, tokens, at.token),
+                            from.values + at.token * p.a.row_stride + at.index * 16, at.index < w.words);
+    cp_async_commit_group();
+}
+
+__device__ inline void pair_tokens(int per_token, int tokens)
+{
+#pragma unroll 2
+    for (place at = first_place_of_thread(per_token, tokens); at.token < tokens; next_place(at, per_token, tokens)) {
+        const uint32_t word = staged_at(at.index, tokens, at.token);
+        st_shared_v4(word, paired(ld_shared_v4(word)));
     }
 }
 
@@ -274,29 +322,43 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
     const share w = share_of_warp<PATH, OCTETS, 1>(p, s);
     const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
-    const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS), items = per_token * tokens;
+    constexpr bool IN_PLACE = KIND != CODES && PATH != NARROW;
+    const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const source from = source_of<KIND>(p, w);
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_ZERO_BYTES + warp * SM90_GEMV_RING_BYTES;
+    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_HEAD_BYTES + warp * SM90_GEMV_RING_BYTES;
+    place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];
     enter_tile<PATH, OCTETS, 1>(p, w, tile, unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
     griddepcontrol_wait();
-    load_items<KIND, FORM, PATH>(p.a, from, w, 0, items, per_token, batch); /* nothing begins without them */
+    if (IN_PLACE) /* nothing begins without them */
+        fetch_tokens(p, from, w, per_token);
+    else
+        load_items<KIND, PATH>(p, from, w, items, per_token, batch);
     if (!s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens * SM90_GEMV_TOKEN_BYTES));
+    prepare_sums(s, w, tokens, partials);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    store_items<KIND, FORM>(0, items, per_token, tokens, batch);
-    for (int first = BATCH * blockDim.x; first < items; first += BATCH * blockDim.x) {
-        load_items<KIND, FORM, PATH>(p.a, from, w, first, items, per_token, batch);
-        store_items<KIND, FORM>(first, items, per_token, tokens, batch);
+    if (IN_PLACE) {
+        if (s.early)
+            cp_async_wait_group<0>();
+        else
+            cp_async_wait_group<SM90_GEMV_SLOTS / OCTETS - 1>();
+        pair_tokens(per_token, tokens);
+    } else {
+        store_items<KIND>(items, per_token, tokens, batch);
+        while (items.token < tokens) {
+            load_items<KIND, PATH>(p, from, w, items, per_token, batch);
+            store_items<KIND>(items, per_token, tokens, batch);
+        }
     }
     __syncthreads();
-    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens * SM90_GEMV_TOKEN_BYTES));
     walk<KIND, FORM, PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, partials);
     __syncthreads();
-    store_sums<PATH, rows_of_tile<OCTETS, 1>>(p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT,
-                                              partials);
+    finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
+        p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
 #define GEMV(name, KIND, FORM, PATH, OCTETS)                                                                    \

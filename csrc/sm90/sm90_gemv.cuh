@@ -27,9 +27,9 @@ template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM9
 
 /* What a CTA has to do, and this warp's team of it: steps begin .. end. */
 typedef struct share {
-    int64_t l, cta_first, cta_end; /* batch; places */
-    int64_t first_unit;            /* of the CTA's part of K */
-    int units, words;              /* of that part: the last CTA's may be shorter */
+    int64_t l, first_place;
+    int places;
+    int first_unit, units, words; /* of the CTA's part of K; the last CTA's may be shorter */
     int begin, end;
 } share;
 
@@ -58,28 +58,30 @@ __device__ inline const uint8_t *factors_at(const nk_operand &o, int64_t l, int6
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int team = warp_index() / TEAM, rows = rows_of_tile<OCTETS, TEAM>;
+    const int team = warp_index() / TEAM, rows = rows_of_tile<OCTETS, TEAM>, k = (int)p.k;
     const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
     const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
     share w;
     w.l = batch;
-    w.cta_first = (int64_t)(cluster - batch * s.clusters) * s.rows;
-    w.cta_end = min(w.cta_first + s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)));
-    w.first_unit = (int64_t)rank * s.units;
-    w.units = (int)max((int64_t)0, min((int64_t)s.units, sm90_gemv_units(p.k) - w.first_unit));
-    w.words = (int)min((int64_t)w.units * SM90_GEMV_WORDS, p.k / 8 - w.first_unit * SM90_GEMV_WORDS);
-    const int tiles = (int)(w.cta_end - w.cta_first + rows - 1) / rows, steps = tiles * w.units;
+    w.first_place = (int64_t)(cluster - batch * s.clusters) * s.rows;
+    w.places = (int)min((int64_t)s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)) - w.first_place);
+    w.first_unit = rank * s.units;
+    w.units = max(0, min(s.units, (int)sm90_gemv_units(k) - w.first_unit));
+    w.words = min(w.units * SM90_GEMV_WORDS, k / 8 - w.first_unit * SM90_GEMV_WORDS);
+    const int tiles = (w.places + rows - 1) / rows, steps = tiles * w.units;
     w.begin = min(team * s.run, steps);
     w.end = min(w.begin + s.run, steps);
     return w;
 }
 
-/* Rows of a tile that are not there are read as others that are: no bytes more, and their sums are not kept. */
-__device__ inline int64_t row_at(int64_t place, int64_t end, int64_t rows, bool blocked)
+/* The row at a place of the CTA. Those that are not there are read as others that are: no bytes more, and their sums
+ * are not kept. */
+template <int PATH> __device__ inline int64_t row_at(const nk_gemm_problem &p, const share &w, int place)
 {
-    if (place >= end) place = end - 1;
-    const int64_t row = sm90_gemv_row(place, blocked);
-    return row < rows ? row : sm90_gemv_row(place & ~(int64_t)3, blocked);
+    const int64_t at = w.first_place + min(place, w.places - 1);
+    if (!is_blocked<PATH>(p.b)) return at;
+    const int64_t row = sm90_gemv_row(at, true);
+    return row < p.n ? row : sm90_gemv_row(at & ~(int64_t)3, true);
 }
 
 /* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
@@ -92,7 +94,7 @@ __device__ inline int units_with(const share &w, int first)
     return (w.words - first + SM90_GEMV_WORDS - 1) / SM90_GEMV_WORDS;
 }
 
-/* Where the warp's rows of a tile begin, in places of the CTA. */
+/* At which of the CTA's places the warp's rows of a tile begin. */
 template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
 {
     return (tile * TEAM + (TEAM == 1 ? 0 : warp_index() % TEAM)) * (OCTETS * SM90_GEMV_OCTET);
@@ -101,11 +103,9 @@ template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, int unit, cursor &at)
 {
-    const int lane = threadIdx.x & 31;
-    const bool blocked = is_blocked<PATH>(p.b);
-    const int64_t first = w.cta_first + first_place<OCTETS, TEAM>(tile);
-    const int64_t k = (w.first_unit + unit) * SM90_GEMV_UNIT;
-    const bool any = TEAM == 1 || first < w.cta_end;
+    const int lane = threadIdx.x & 31, first = first_place<OCTETS, TEAM>(tile);
+    const int k = (w.first_unit + unit) * SM90_GEMV_UNIT;
+    const bool any = TEAM == 1 || first < w.places;
     at.tile = tile;
     at.unit = unit;
     at.codes_units = any ? units_with(w, 4 * (lane & 7)) : 0;
@@ -114,14 +114,14 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int 
     at.sf_to = kept(1024 + lane * 4);
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
-        const int64_t row = row_at(first + 4 * i + (lane >> 3), w.cta_end, p.n, blocked);
+        const int64_t row = row_at<PATH>(p, w, first + 4 * i + (lane >> 3));
         at.codes[i] = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride + k / 2 + (lane & 7) * 16;
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
-        const int64_t row = row_at(first + 8 * i + (lane >> 2), w.cta_end, p.n, blocked);
+        const int64_t row = row_at<PATH>(p, w, first + 8 * i + (lane >> 2));
         at.sf[i] = factors_at<PATH>(p.b, w.l, row, k / NK_SF_VEC, p.k) +
-                   (lane & 3) * (blocked ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
+                   (lane & 3) * (is_blocked<PATH>(p.b) ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
     }
 }
 
@@ -177,6 +177,7 @@ __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring)
 {
+#pragma unroll 1 /* code is fetched from memory, too */
     for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
         const bool wanted = w.begin + i < w.end;
         fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);

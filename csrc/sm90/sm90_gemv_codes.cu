@@ -16,14 +16,13 @@
  *
  * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the token is in
  * shared memory, for the asynchronous proxy too, and once all partial sums are; where CTAs share rows, a cluster's once
- * each has added its own, and once more before any of them leaves. The kernels before this one have ended when the
- * first thing is read (griddepcontrol); the next kernel may come as soon as there is room, it waits likewise.
+ * their inboxes are ready, and an mbarrier of each that counts the bytes of sums that have come. The kernels before
+ * this one have ended when the first thing is read (griddepcontrol); the next kernel may come as soon as there is room,
+ * it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Of a unit of the token: B [chunk of a lane][word of a block][half][column][16 bytes];
  * behind all units their scale factors as floats [unit][chunk][block]. */
 #include "sm90_gemv_sums.cuh"
-
-extern __shared__ __align__(128) uint4 smem[];
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The token into shared memory                                                                                     */
@@ -208,12 +207,12 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p, s);
     const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
     const int chunks = w.units * SM90_GEMV_CHUNKS;
-    const int64_t k = w.first_unit * SM90_GEMV_UNIT;
+    const int k = w.first_unit * SM90_GEMV_UNIT;
     const source from = {p.a.data + w.l * p.a.batch_stride + k / 2, sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC),
                          p.a.sf_layout == NK_SF_BLOCKED, w.words};
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), values = base + sm90_gemv_tokens_at(warps),
                    factors = values + s.units * 4 * SM90_GEMV_B_BYTES,
-                   ring = base + SM90_GEMV_ZERO_BYTES + warp * SM90_GEMV_RING_BYTES;
+                   ring = base + SM90_GEMV_HEAD_BYTES + warp * SM90_GEMV_RING_BYTES;
     cursor ahead;
     item batch[BATCH];
     enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, tile, unit, ahead);
@@ -227,12 +226,13 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
         load_items<PATH>(from, first, batch);
         store_items(first, chunks, batch, values, factors);
     }
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, SM90_GEMV_CODES_BYTES));
+    prepare_sums(s, w, 1, partials);
     fence_proxy_async();
     __syncthreads();
-    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, SM90_GEMV_CODES_BYTES));
     walk<PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, values, factors, partials);
     __syncthreads();
-    store_sums<PATH, rows_of_tile<OCTETS, SM90_GEMV_TEAM>>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT, partials);
+    finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT, partials);
 }
 
 #define GEMV(name, PATH, OCTETS)                                                                                \

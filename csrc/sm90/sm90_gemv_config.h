@@ -18,15 +18,18 @@
 #define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
 /* Of a unit of one NVFP4 token: four B, and a float for each scale factor. */
 #define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 4)
-#define SM90_GEMV_LOG_CLUSTER 3  /* at most 8 CTAs share rows, each with a part of K */
-#define SM90_GEMV_ROWS 512       /* most rows of a CTA */
-#define SM90_GEMV_ZERO_BYTES 256 /* what a lane without values reads */
+#define SM90_GEMV_LOG_CLUSTER 3 /* at most 8 CTAs share rows, each with a part of K */
+#define SM90_GEMV_ROWS 512      /* most rows of a CTA */
+#define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
+#define SM90_GEMV_BARRIER_AT 64
+#define SM90_GEMV_HEAD_BYTES 256
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
  * steps of a CTA, a unit of a tile each, tile by tile, are cut into as many runs as it has warps. */
 typedef struct sm90_gemv_params {
     int32_t rows, units;
-    int32_t run; /* steps of a warp, the same for CTAs with fewer rows */
+    int32_t run;   /* steps of a warp, the same for CTAs with fewer rows */
+    int32_t parts; /* warps or teams that share a tile, at most */
     int32_t log_cluster;
     uint32_t clusters; /* of a batch */
     int32_t early;     /* weights may be read before the kernels before this one have ended */
@@ -55,15 +58,22 @@ NK_HD int32_t sm90_gemv_parts(int32_t units, int32_t run, int32_t warps)
     return parts < warps ? parts : warps;
 }
 
-/* Shared memory: zeros; the rings [warp][slot] of weights, codes [row of eight][part] and then scale factors [row]; the
- * tokens' part of K, decoded, `unit_bytes` a unit; partial sums [part of a tile][row][token]. */
+/* Shared memory: zeros and a barrier; the rings [warp][slot] of weights, codes [row of eight][part] and then scale
+ * factors [row]; the tokens' part of K, decoded, `unit_bytes` a unit; partial sums [part of a tile][row][token]; sums
+ * that CTAs send each other [CTA][row of the receiver's][token]. */
 #define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
 
-NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_ZERO_BYTES + warps * SM90_GEMV_RING_BYTES; }
+NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_HEAD_BYTES + warps * SM90_GEMV_RING_BYTES; }
 
 NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t units, int32_t unit_bytes)
 {
     return sm90_gemv_tokens_at(warps) + units * unit_bytes;
+}
+
+/* Of a cluster's rows each CTA ends every 2^log_cluster-th: so many at most. */
+NK_HD int32_t sm90_gemv_inbox_rows(int32_t rows, int32_t log_cluster)
+{
+    return (rows + (1 << log_cluster) - 1) >> log_cluster;
 }
 
 #endif

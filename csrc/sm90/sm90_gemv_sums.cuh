@@ -4,6 +4,8 @@
 
 #include "sm90_gemv.cuh"
 
+extern __shared__ __align__(128) uint4 smem[];
+
 /* Which of a tile's teams this warp's is. */
 __device__ inline int part_of_tile(const share &w, const sm90_gemv_params &s, int team, int tile)
 {
@@ -45,43 +47,72 @@ __device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s
     sums[0] = sums[1] = sums[2] = sums[3] = 0;
 }
 
+/* Where CTAs share rows, they take turns in ending them: each has an inbox, [CTA][row of its own][token], for what all
+ * have of its rows, and a barrier that counts the bytes. */
+__device__ inline uint32_t inbox_of(const sm90_gemv_params &s, int tokens, const float *partials)
+{
+    return (uint32_t)__cvta_generic_to_shared(partials + s.parts * s.rows * tokens);
+}
+
+__device__ inline uint32_t inbox_barrier() { return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_BARRIER_AT; }
+
+__device__ inline int rank_of_cta(const sm90_gemv_params &s) { return blockIdx.x & ((1 << s.log_cluster) - 1); }
+
+/* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero, and an inbox is ready. */
+__device__ inline void prepare_sums(const sm90_gemv_params &s, const share &w, int tokens, float *partials)
+{
+    for (int i = threadIdx.x; i < s.parts * s.rows * tokens; i += blockDim.x)
+        partials[i] = 0;
+    if (s.log_cluster == 0) return;
+    if (threadIdx.x == 0) {
+        const int cluster = 1 << s.log_cluster, rows = (w.places - rank_of_cta(s) + cluster - 1) >> s.log_cluster;
+        mbarrier_init(inbox_barrier(), 1);
+        mbarrier_arrive_expect_tx(inbox_barrier(), max(rows, 0) * cluster * tokens * 4);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
+    barrier_cluster_arrive_relaxed();
+}
+
 template <int PATH>
 __device__ inline void store_sum(const nk_gemm_problem &p, const share &w, float unit, int token, int place, float sum)
 {
-    const int64_t n = sm90_gemv_row(w.cta_first + place, is_blocked<PATH>(p.b));
+    const int64_t n = sm90_gemv_row(w.first_place + place, is_blocked<PATH>(p.b));
     if (n < p.n) store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum * unit));
 }
 
-/* Adds the parts of each tile of ROWS in order, and, where CTAs share rows, then those of the cluster's CTAs, which
- * take turns with the rows. `unit` is what a sum of decoded values must be multiplied by. */
-template <int PATH, int ROWS>
-__device__ inline void store_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
-                                  float unit, float *partials)
+/* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is COLUMNS
+ * threads', of which the first `tokens` have something to do. `unit` is what a sum of decoded values must be multiplied
+ * by. */
+template <int PATH, int COLUMNS>
+__device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
+                                   float unit, const float *partials)
 {
-    const int count = (int)(w.cta_end - w.cta_first) * tokens, cluster = 1 << s.log_cluster;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-        const int place = tokens == 1 ? i : i / tokens, tile = place / ROWS;
-        const int parts = w.units ? ((tile + 1) * w.units - 1) / s.run - tile * w.units / s.run + 1 : 0;
+    const int token = threadIdx.x % COLUMNS, first = threadIdx.x / COLUMNS, step = blockDim.x / COLUMNS;
+    const int rank = rank_of_cta(s), log_cluster = s.log_cluster, places = token < tokens ? w.places : 0;
+    const uint32_t inbox = inbox_of(s, tokens, partials) + token * 4;
+    const int inbox_rows = sm90_gemv_inbox_rows(s.rows, log_cluster);
+    if (log_cluster) barrier_cluster_wait(); /* every inbox is ready */
+    for (int place = first; place < places; place += step) {
         float sum = 0;
-        for (int part = 0; part < parts; part++)
-            sum += partials[part * s.rows * tokens + i];
-        if (cluster == 1)
-            store_sum<PATH>(p, w, unit, i - place * tokens, place, sum);
-        else
-            partials[i] = sum;
+        for (int part = 0; part < s.parts; part++)
+            sum += partials[(part * s.rows + place) * tokens + token];
+        if (log_cluster == 0) {
+            store_sum<PATH>(p, w, unit, token, place, sum);
+            continue;
+        }
+        const uint32_t at = inbox + (rank * inbox_rows + (place >> log_cluster)) * tokens * 4;
+        const int owner = place & ((1 << log_cluster) - 1);
+        st_async(mapa(at, owner), sum, mapa(inbox_barrier(), owner));
     }
-    if (cluster == 1) return;
-    barrier_cluster();
-    const int rank = blockIdx.x & (cluster - 1);
-    const uint32_t from = (uint32_t)__cvta_generic_to_shared(partials);
-    for (int i = threadIdx.x + blockDim.x * rank; i < count; i += blockDim.x * cluster) {
-        const int place = tokens == 1 ? i : i / tokens;
+    if (log_cluster == 0) return;
+    mbarrier_wait(inbox_barrier(), 0);
+    for (int row = first, place; (place = row << log_cluster | rank) < places; row += step) {
         float sum = 0;
-        for (int q = 0; q < cluster; q++)
-            sum += ld_shared_cluster(mapa(from + i * 4, q));
-        store_sum<PATH>(p, w, unit, i - place * tokens, place, sum);
+        for (int q = 0; q >> log_cluster == 0; q++)
+            sum += __uint_as_float(ld_shared(inbox + (q * inbox_rows + row) * tokens * 4));
+        store_sum<PATH>(p, w, unit, token, place, sum);
     }
-    barrier_cluster();
 }
 
 #endif

@@ -11,12 +11,13 @@ __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait
 /* The next kernel's CTAs may come as soon as there is room; they wait before they read. */
 __device__ inline void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-/* All threads of all CTAs of the cluster have come; what they wrote to shared memory is seen. */
-__device__ inline void barrier_cluster()
+/* For all threads of all CTAs of the cluster; nothing but initialised mbarriers is seen behind it. */
+__device__ inline void barrier_cluster_arrive_relaxed()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
+
+__device__ inline void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 /* Where CTA `rank` of the cluster has what this one has at `shared`. */
 __device__ inline uint32_t mapa(uint32_t shared, uint32_t rank)
@@ -26,11 +27,35 @@ __device__ inline uint32_t mapa(uint32_t shared, uint32_t rank)
     return at;
 }
 
-__device__ inline float ld_shared_cluster(uint32_t at)
+/* To a CTA of the cluster, whose mbarrier counts the bytes. */
+__device__ inline void st_async(uint32_t to, float value, uint32_t mbarrier)
 {
-    float value;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
-    return value;
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+                 "r"(__float_as_uint(value)), "r"(mbarrier)
+                 : "memory");
+}
+
+__device__ inline void mbarrier_init(uint32_t at, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+/* Initialised mbarriers are seen by the cluster. */
+__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+/* Until the phase of this parity has ended; what was written is seen, by other CTAs, too. */
+__device__ inline void mbarrier_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{ .reg .pred p;\n"
+                 "wait: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@!p bra wait; }" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
 }
 
 __device__ inline uint4 ld_shared_v4(uint32_t at)
@@ -50,6 +75,12 @@ __device__ inline void cp_async_16(uint32_t to, const uint8_t *from, bool wanted
                  "@p cp.async.cg.shared.global.L2::256B [%0], [%1], 16; }" ::"r"(to),
                  "l"(from), "r"((int)wanted)
                  : "memory");
+}
+
+/* 16 bytes, past L1; zeros where !wanted. */
+__device__ inline void cp_async_16_or_zero(uint32_t to, const uint8_t *from, bool wanted)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
 /* 4 bytes; zeros where !wanted. */

@@ -143,7 +143,6 @@ step sim_exec_setmaxnreg(run *r, const insn *in)
 
 step sim_exec_proxy_fence(run *r, const insn *in)
 {
-    (void)in;
-    sim_order_fence(r);
+    (in->flags ? sim_order_initialised : sim_order_fence)(r);
     return STEP_SLEEP;
 }

@@ -146,7 +146,8 @@ void sim_decode_barrier(builder *b, const statement *s, insn *in, pieces *p)
 {
     slice name = p->at[0];
     if (sim_is(name, "membar") || sim_is(name, "fence")) {
-        in->fn = sim_take(p, "proxy") || sim_take(p, "mbarrier_init") ? sim_exec_proxy_fence : sim_exec_fence;
+        in->flags = sim_take(p, "mbarrier_init");
+        in->fn = in->flags || sim_take(p, "proxy") ? sim_exec_proxy_fence : sim_exec_fence;
         return;
     }
     if (sim_is(p->at[1], "cluster")) {

@@ -14,6 +14,7 @@ typedef struct thread_order {
     clock_set *seen; /* NULL: of nobody */
     uint32_t clock;
     uint32_t fenced; /* of its own effects, those that its proxy fences cover; others learn of them by its releases */
+    uint32_t initialised; /* those that relaxed arrivals tell of, too */
 } thread_order;
 
 struct shadow {
@@ -108,7 +109,7 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
     sim_order_drop(&last_after);
 }
 
-/* Of what relaxed synchronisation carries: only the order of tensor memory. */
+/* Of what relaxed synchronisation carries: the order of tensor memory, and what an initialisation fence covers. */
 static void merge_tensor(const cta *c, clock_set *into, const clock_set *from)
 {
     for (uint32_t i = 2 * threads_of(c); from && i < into->n; i++)
@@ -118,11 +119,18 @@ static void merge_tensor(const cta *c, clock_set *into, const clock_set *from)
 void sim_order_arrive_relaxed(run *r, clock_set **order)
 {
     const cta *c = r->cta;
-    if (!c->shadow || !c->tmem) return;
-    if (!*order) *order = new_set(size_of(c));
+    if (!c->shadow) return;
     ACTIVE(r)
     {
-        merge_tensor(c, *order, c->shadow->threads[r->warp->index * LANES + i].seen);
+        const uint32_t thread = r->warp->index * LANES + i, self = first_thread(c) + thread;
+        const thread_order *t = &c->shadow->threads[thread];
+        if (!*order && (c->tmem || t->initialised)) *order = new_set(size_of(c));
+        if (t->initialised > (*order ? (*order)->at[self] : 0)) {
+            (*order)->at[self] = t->initialised;
+            if ((*order)->at[threads_of(c) + self] < t->fenced) (*order)->at[threads_of(c) + self] = t->fenced;
+        }
+        if (!c->tmem) continue;
+        merge_tensor(c, *order, t->seen);
         sim_tmem_release(c, r->warp->index, *order);
     }
 }
@@ -402,6 +410,18 @@ void sim_order_tell(run *r)
     sim_order_signal(r->cta, &told, sim_order_issue(r, (uint32_t)__builtin_ctz(r->mask)));
     sim_order_acquire(r, r->mask, told);
     sim_order_drop(&told);
+}
+
+void sim_order_initialised(run *r)
+{
+    const cta *c = r->cta;
+    if (!c->shadow) return;
+    ACTIVE(r)
+    {
+        thread_order *t = &c->shadow->threads[r->warp->index * LANES + i];
+        t->initialised = t->clock;
+    }
+    sim_order_fence(r);
 }
 
 void sim_order_fence(run *r)

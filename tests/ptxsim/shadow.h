@@ -36,6 +36,8 @@ void sim_order_tell(run *r);
 
 /* fence.proxy.async: what the lanes know of may now be read by asynchronous operations. */
 void sim_order_fence(run *r);
+/* fence.mbarrier_init: a fence of whose mbarriers relaxed arrivals tell, too; here of all that the lanes wrote. */
+void sim_order_initialised(run *r);
 
 /* The active lanes release what they did into *order; what was released there is acquired by the lanes of a mask. */
 void sim_order_arrive(run *r, clock_set **order);
