@@ -277,15 +277,10 @@ def test_warpgroup_fragments_cover_their_matrices():
     assert positions("num_wgmma_d_position", 37, 7) == (16 + 1 + 8, 8 + 3)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "k"), [("f16", 8), ("f16", 16), ("bf16", 16), ("tf32", 8), ("e4m3", 32)]
-)
-@pytest.mark.parametrize("d_format", ["f32", "f16"])
-def test_a_warp_multiplies_its_fragments(fmt, k, d_format):
-    bits, d_bits = oracle.SHAPES.get(fmt, (32,))[0], oracle.SHAPES[d_format][0]
-    a, b = codes(fmt, (16, k)), codes(fmt, (8, k))
-    c = codes(d_format, (16, 8))
-    want = mma(90, fmt, d_format, a, b, c)
+def warp_mma(arch, a_fmt, b_fmt, d_format, a, b, c):
+    """mma.sync of a warp: codes a [16][k], b [8][k], c [16][8], through registers to D and back."""
+    k, bits = a.shape[1], 32 if a_fmt == "tf32" else oracle.SHAPES[a_fmt][0]
+    d_bits = oracle.SHAPES[d_format][0]
     a_regs, b_regs, c_regs, d_regs = np.zeros((4, 4, 32), np.uint32)
 
     def put(registers, width, lane, i, value):
@@ -304,14 +299,81 @@ def test_a_warp_multiplies_its_fragments(fmt, k, d_format):
             put(b_regs, bits, lane, i, b[col, row])
         for i in range(4):
             put(c_regs, d_bits, lane, i, c[positions("num_mma_d_position", lane, i)])
-    formats = (num.FORMATS.index(fmt), num.FORMATS.index(fmt), num.FORMATS.index(d_format))
+    formats = map(num.FORMATS.index, (a_fmt, b_fmt, d_format))
     operands = pointers(*a_regs, *b_regs[:2], *c_regs)
-    num.library().num_mma_sync(model(90), *formats, k, operands, pointers(*d_regs))
+    num.library().num_mma_sync(model(arch), *formats, k, operands, pointers(*d_regs))
+    d = np.zeros((16, 8), np.uint32)
     for lane in range(32):
         for i in range(4):
-            got = d_regs[i * d_bits // 32, lane] >> (d_bits * (i % (32 // d_bits)))
-            mask = 0xFFFFFFFF >> (32 - d_bits)
-            assert int(got) & mask == want[positions("num_mma_d_position", lane, i)]
+            got = int(d_regs[i * d_bits // 32, lane]) >> (d_bits * (i % (32 // d_bits)))
+            d[positions("num_mma_d_position", lane, i)] = got & 0xFFFFFFFF >> (32 - d_bits)
+    return d
+
+
+@pytest.mark.parametrize(
+    ("arch", "fmt", "k"),
+    [
+        (90, "f16", 8),
+        (90, "f16", 16),
+        (90, "bf16", 16),
+        (90, "tf32", 8),
+        (89, "e4m3", 32),
+        (120, "e5m2", 16),
+    ],
+)
+@pytest.mark.parametrize("d_format", ["f32", "f16"])
+def test_a_warp_multiplies_its_fragments(arch, fmt, k, d_format):
+    a, b, c = codes(fmt, (16, k)), codes(fmt, (8, k)), codes(d_format, (16, 8))
+    want = mma(arch, fmt, d_format, a, b, c)
+    assert (warp_mma(arch, fmt, fmt, d_format, a, b, c) == want).all()
+
+
+# ---------------------------------------------------------------------------------------------
+# mma.sync of eight bits on sm_90 and sm_100
+# ---------------------------------------------------------------------------------------------
+
+
+def expected_of_bytes(arch, d_format, a, b, c):
+    """One element: two products of f16 from zero, the low pairs of every four first; then C."""
+    total = 0.0
+    for first in (0, 2):
+        pairs = [k for k in range(len(a)) if k % 4 in (first, first + 1)]
+        x, y = ([values[k] for k in pairs] for values in (a, b))
+        total = num.values(d_format, [expected(arch, "f16", d_format, x, y, total)])[0]
+    return oracle.round_exact(d_format, Fraction(c) + Fraction(total))
+
+
+@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("formats", [("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e4m3", "e5m2")])
+@pytest.mark.parametrize("k", [16, 32])
+@pytest.mark.parametrize("d_format", ["f32", "f16"])
+def test_bytes_are_multiplied_as_halves(arch, formats, k, d_format):
+    a, b = codes(formats[0], (16, k), spread=6), codes(formats[1], (8, k), spread=6)
+    if d_format == "f16":  # sums stay finite
+        a[np.abs(num.values(formats[0], a)) > 16] = 0
+    c = codes(d_format, (16, 8), spread=7)
+    got = warp_mma(arch, *formats, d_format, a, b, c)
+    x, y, z = (num.values(f, v) for f, v in ((formats[0], a), (formats[1], b), (d_format, c)))
+    for i in range(16):
+        for j in range(8):
+            want = expected_of_bytes(arch, d_format, x[i].tolist(), y[j].tolist(), float(z[i, j]))
+            assert got[i, j] == want, (i, j, hex(got[i, j]), hex(want))
+
+
+def test_bytes_as_halves_keep_what_adding_c_last_keeps():
+    """2^-18 on 1, which a sum of 13 fraction bits would lose; C's infinity, NaN and -0."""
+    a, b, c = np.zeros((16, 32)), np.zeros((8, 32)), np.zeros((16, 8))
+    a[:, 7], b[:, 7] = 0x01, 0x01  # 2^-18
+    c[0] = 0x3F800000, 0xBF800000, 0x80000000, 0, 0x7F800000, 0x7FC00000, 0x4E800000, 0x4D000000
+    got = warp_mma(90, "e4m3", "e4m3", "f32", *map(words, (a, b, c)))[0].tolist()
+    assert got[:4] == [0x3F800020, 0xBF7FFFC0, 0x36800000, 0x36800000]
+    assert got[4:] == [0x7F800000, 0x7FFFFFFF, 0x4E800000, 0x4D000000]
+    b[3, 7], b[4, 7] = 0x7F, 0
+    got = warp_mma(90, "e4m3", "e4m3", "f32", *map(words, (a, b, -0.0 * c)))[0].tolist()
+    assert got[3] == 0x7FFFFFFF and got[4] == 0
+    a[0, 7], b[:, 7], c[0, :3] = 0x7C, 0x3C, (0x7F800000, 0xFF800000, 0)  # infinity by 1
+    got = warp_mma(90, "e5m2", "e5m2", "f32", *map(words, (a, b, c)))[0].tolist()
+    assert got[:3] == [0x7F800000, 0x7FFFFFFF, 0x7F800000]
 
 
 def test_unknown_architectures_have_no_model():

@@ -1,7 +1,7 @@
 #include "decode.h"
 
 #include "exec_memory.h"
-#include "num_float.h"
+#include "num_mma.h"
 #include "wgmma.h"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -46,7 +46,8 @@ static void decode_mma(builder *b, const statement *s, insn *in, pieces *p)
     if (format_of(sim_next(p)) != d || p->next != p->n || s->n != 4) sim_unknown(b, s, "");
     bool halves = (x == NUM_F16 || x == NUM_BF16) && in->vec <= 16, tf32 = x == NUM_TF32 && in->vec == 8;
     bool bytes = (x == NUM_E4M3 || x == NUM_E5M2) && (y == NUM_E4M3 || y == NUM_E5M2) && in->vec >= 16;
-    bool narrow = d == NUM_F16 && x == NUM_F16;
+    const num_mma_model *model = num_mma_model_of(sim_config.capability);
+    bool narrow = d == NUM_F16 && (x == NUM_F16 || (bytes && model && model->bytes_as_halves));
     if (!(bytes || ((halves || tf32) && x == y)) || (d != NUM_F32 && !narrow))
         sim_unknown(b, s, "these types are not modelled");
     in->fn = sim_exec_mma;

@@ -74,8 +74,8 @@ static void gather_operands(num_format format, int k, const num_mma_registers *i
     }
 }
 
-void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
-                  const num_mma_registers *in, uint32_t *const *d)
+static void multiply(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
+                     const num_mma_registers *in, uint32_t *const *d)
 {
     uint32_t a_tile[TILE_M * MAX_K], b_tile[TILE_N * MAX_K], d_tile[TILE_M][TILE_N];
     gather_operands(a_format, k, in, a_tile, b_tile);
@@ -97,4 +97,43 @@ void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_
             if (!pairs) d[2 * half + 1][lane] = from[1];
         }
     }
+}
+
+/* A register's low (half 0) or high pair of codes as two of f16, in every lane. */
+static void unpack(num_format format, int half, const uint32_t *from, uint32_t *to)
+{
+    for (int lane = 0; lane < WARP; lane++)
+        to[lane] = num_convert_pair(NUM_F16, format, from[lane] >> 16 * half & 0xFFFF, (num_mode){.round = NUM_RN});
+}
+
+static void multiply_bytes_as_halves(const num_mma_model *model, num_format a_format, num_format b_format,
+                                     num_format d_format, int k, const num_mma_registers *in, uint32_t *const *d)
+{
+    static const uint32_t zero[WARP];
+    const num_mode nearest = {.round = NUM_RN};
+    uint32_t a[4][WARP], b[2][WARP], sum[4][WARP];
+    num_mma_registers halves = {.a = {a[0], a[1], a[2], a[3]}, .b = {b[0], b[1]}, .c = {zero, zero, zero, zero}};
+    for (int half = 0; half < 2; half++) {
+        for (int reg = 0; reg < k / 8; reg++)
+            unpack(a_format, half, in->a[reg], a[reg]);
+        for (int reg = 0; reg < k / 16; reg++)
+            unpack(b_format, half, in->b[reg], b[reg]);
+        multiply(model, NUM_F16, NUM_F16, d_format, k / 2, &halves,
+                 (uint32_t *const[]){sum[0], sum[1], sum[2], sum[3]});
+        for (int reg = 0; reg < 4; reg++)
+            halves.c[reg] = sum[reg];
+    }
+    for (int reg = 0; reg < (d_format == NUM_F16 ? 2 : 4); reg++)
+        for (int lane = 0; lane < WARP; lane++) {
+            uint32_t x = in->c[reg][lane], y = sum[reg][lane];
+            d[reg][lane] = (uint32_t)(d_format == NUM_F16 ? num_arith_pair(NUM_ADD, NUM_F16, x, y, 0, nearest)
+                                                          : num_arith(NUM_ADD, NUM_F32, x, y, 0, nearest));
+        }
+}
+
+void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
+                  const num_mma_registers *in, uint32_t *const *d)
+{
+    bool as_halves = model->bytes_as_halves && num_lane_bits(a_format) == 8;
+    (as_halves ? multiply_bytes_as_halves : multiply)(model, a_format, b_format, d_format, k, in, d);
 }

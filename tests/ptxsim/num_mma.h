@@ -6,9 +6,10 @@
  * instruction with more products than a step takes them in steps of ascending k, each adding to the last one's result.
  * Overflow gives an infinity; any NaN, infinity times zero, or infinities of both signs give 0x7FFFFFFF (0x7FFF).
  * A sum of zero is +0. The smallest common exponent (min_exponent) shows only below 2^-126 and rests on one source.
- * Not modelled: e4m3 and e5m2 by mma.sync on sm_100, which B200 results show to be a sum from zero
- * and an f32 addition to nearest after it; row 100 is what is published of tcgen05.
+ * So do mma.sync, wgmma and tcgen05; only 8-bit operands of mma.sync on 90 and 100 are another matter: num_mma_sync.
  *
+ * An H200 confirms row 90's step_16, step_32 and fraction_bits to the bit; its e4m3 and e5m2 (wgmma) and smallest
+ * exponents rest on what is published, as do the other rows.
  * Sources: Fasi, Higham, Mikaitis, Pranesh 2021 (V100, T4, A100); Khattak, Mikaitis 2025, arXiv:2512.07004 (V100, A100,
  * L40S, H100, H200, B200; their `neab` is fraction_bits - 23); Xie et al. 2025, arXiv:2511.10909 (the same machines and
  * block-scaled FP4). Fragments: PTX ISA 9.1, 9.7.14.5 and 9.7.15.5.1.
@@ -29,6 +30,7 @@ typedef struct {
     int min_exponent;       /* the common exponent is at least this, f32 results */
     int min_exponent_f16;   /* ... f16 results */
     int fraction_bits_nvf4; /* block-scaled e2m1: one step of k = 64; 0: no such instruction */
+    bool bytes_as_halves;   /* mma.sync of e4m3 and e5m2 is two of f16 */
 } num_mma_model;
 
 /* The row for a compute capability (90, 100 ...); NULL if there is none. */
@@ -68,7 +70,10 @@ typedef struct {
 } num_mma_registers;
 
 /* mma.sync.aligned.m16n8k*.row.col of a warp: f16, bf16 (k 8, 16), tf32 (k 4, 8), 8-bit containers (k 16, 32).
- * k*bits/64 registers of a, k*bits/128 of b, 4 of c and d for f32, 2 for f16. d may be c. */
+ * k*bits/64 registers of a, k*bits/128 of b, 4 of c and d for f32, 2 for f16. d may be c.
+ * 8-bit containers where the model has `bytes_as_halves`: what ptxas makes of them. Each register's low pair of codes
+ * becomes f16 for a first product, which starts from zero; the high pairs' product adds to it; C comes last, by an
+ * addition to nearest. */
 void num_mma_sync(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int k,
                   const num_mma_registers *in, uint32_t *const *d);
 
