@@ -166,6 +166,26 @@ def test_predicates_of_floats_tell_nan_apart():
         assert compute(test, a, b) == [int(v) for v in want[name]], name
 
 
+BYTES_INTO_HALVES = """
+    mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd0, %rd0, %rd1;
+    mov.b32 %r1, 0x38383838; mov.b32 %r2, 0x40003C00;
+    mma.sync.aligned.m16n8k16.row.col.f16.e4m3.e4m3.f16 {%r3,%r4}, {%r1,%r1}, {%r1}, {%r2,%r2};
+    st.global.b32 [%rd0], %r3; st.global.b32 [%rd0+128], %r4;
+"""
+
+
+def test_products_of_bytes_into_halves():
+    """Only where two products of halves do it: how other GPUs sum is not published."""
+    for cc in ("9.0", "10.0"):
+        gpu.configure(cc=cc)
+        (got,) = run(BYTES_INTO_HALVES, np.zeros(64, np.uint32), block=32)
+        assert (got.view(np.float16).reshape(-1, 2) == [17, 18]).all()  # 1 and 2, and sixteen ones
+    for cc in ("8.6", "8.9", "12.0"):
+        gpu.configure(cc=cc)
+        with pytest.raises(gpu.SimError, match="not modelled"):
+            run(BYTES_INTO_HALVES, np.zeros(64, np.uint32), block=32)
+
+
 def test_what_is_not_known_is_an_error_with_its_line():
     with pytest.raises(gpu.SimError, match=r"line 15; error: unknown instruction frobnicate.u32"):
         run("\nfrobnicate.u32 %r1, %r2;", np.zeros(1))

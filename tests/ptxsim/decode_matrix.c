@@ -47,7 +47,8 @@ static void decode_mma(builder *b, const statement *s, insn *in, pieces *p)
     bool halves = (x == NUM_F16 || x == NUM_BF16) && in->vec <= 16, tf32 = x == NUM_TF32 && in->vec == 8;
     bool bytes = (x == NUM_E4M3 || x == NUM_E5M2) && (y == NUM_E4M3 || y == NUM_E5M2) && in->vec >= 16;
     const num_mma_model *model = num_mma_model_of(sim_config.capability);
-    bool narrow = d == NUM_F16 && (x == NUM_F16 || (bytes && model && model->bytes_as_halves));
+    if (!model) sim_unknown(b, s, "this compute capability's sums are not modelled");
+    bool narrow = d == NUM_F16 && (x == NUM_F16 || (bytes && model->bytes_as_halves));
     if (!(bytes || ((halves || tf32) && x == y)) || (d != NUM_F32 && !narrow))
         sim_unknown(b, s, "these types are not modelled");
     in->fn = sim_exec_mma;
