@@ -1,5 +1,6 @@
 """What kernels compute, to a file, and two files compared."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ptxsim import build, digest, units
+from ptxsim import build, compare, digest, units
 
 missing = [
     name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
@@ -32,7 +33,9 @@ def test_a_digest_is_the_same_again(only, tmp_path):
     arrays, formats = digest.read(one)
     assert arrays and set(arrays) == set(formats)
     assert all(name.startswith(only) for name in arrays)
-    assert run("compare", one, other) == "the same\n"
+    elements = sum(array.size for array in arrays.values())
+    same = f"{len(arrays)} results, {elements} elements: {len(arrays)} the same, 0 explained, 0 not"
+    assert run("compare", one, other) == same + "\n"
 
 
 def test_hardware_is_reached_through_its_driver(tmp_path):
@@ -41,7 +44,7 @@ def test_hardware_is_reached_through_its_driver(tmp_path):
     run("digest", "--out", one, "--only", "sm90_gemm rs_64_split_2")
     driver = {"NVFP4KERN_LIBCUDA": str(build.simulator()), "PTXSIM_CC": "9.0"}
     run("digest", "--out", other, "--only", "sm90_gemm rs_64_split_2", "--hardware", **driver)
-    assert run("compare", one, other) == "the same\n"
+    assert ": 4 the same, 0 explained, 0 not" in run("compare", one, other)
 
 
 def test_differences_are_listed(tmp_path):
@@ -56,7 +59,80 @@ def test_differences_are_listed(tmp_path):
     lines = run("compare", one, other, status=1).splitlines()
     assert lines[0].startswith("c u8: only in")
     assert lines[1].startswith("a f32: 3 of 4 differ, by 3 ulps at most; first [0, 1]")
-    assert len(lines) == 2
+    assert lines[2:] == ["2 results, 8 elements: 1 the same, 0 explained, 1 not, 1 missing"]
+
+
+def bits(*numbers, form="float32"):
+    return np.array(numbers, form).view(f"uint{8 * np.dtype(form).itemsize}")
+
+
+BOUNDS = [  # name, a result, ulps within the bound, beyond it
+    ("scalar ex2.approx f32", 1.5, 2, 3),
+    ("scalar rcp.approx f32", 1.5, -1, -2),
+    ("scalar div.approx f32", 1.5, -2, -3),
+    ("scalar lg2.approx f32", 2.0**-10, 2048, 2049),  # absolute below 1
+    ("scalar lg2.approx f32", 100, 3, 4),
+    ("scalar sqrt.approx f32", 1.99, 2, 3),
+    ("scalar rsqrt.approx f32", 1.01, 1, 2),
+    ("scalar tanh.approx f32", 0.5, 4096, 4100),
+    ("operators sm80 route deep rounding 0.float32", 0.3, 4, 5),
+    ("operators sm80 dual_gemm wide exact 0.float16", 2, 1, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "near", "far"), BOUNDS)
+def test_what_is_explained_is_no_failure_within_its_bound(name, number, near, far, tmp_path):
+    form = name.split()[-1]
+    one = bits(number, form=form.split(".")[-1] if "." in form else "float32")
+    files = {ulps: tmp_path / f"{ulps}.npz" for ulps in (0, near, far)}
+    for ulps, path in files.items():
+        moved = (np.repeat(one, 5).astype(np.int64) + ulps).astype(one.dtype)
+        arrays = {name: moved, "scalar add f32": bits(1, 2)}
+        digest.write(path, arrays, {name: form, "scalar add f32": "f32"})
+    why = compare.bound_of(name).why
+    line, summary = run("compare", files[0], files[near]).splitlines()
+    assert line.startswith(f"explained: {name}: 5 of 5 differ") and line.endswith(f"({why})")
+    assert summary == "2 results, 7 elements: 1 the same, 1 explained, 0 not"
+    line, summary = run("compare", files[0], files[far], status=1).splitlines()
+    assert line.startswith(name) and f"; 5 by more than is explained ({why})" in line
+    assert summary == "2 results, 7 elements: 1 the same, 0 explained, 1 not"
+
+
+def test_infinities_and_nan_are_never_explained():
+    bound = compare.bound_of("scalar ex2.approx f32")
+    largest, infinity, nan = bits(np.finfo(np.float32).max), bits(np.inf), bits(np.nan)
+    assert not bound.holds(largest, infinity, "f32").any()
+    assert not bound.holds(nan, nan + np.uint32(1), "f32").any()
+    assert bound.holds(nan, nan, "f32").all() and bound.holds(infinity, infinity, "f32").all()
+
+
+KERNELS = """
+import json
+from ptxsim import fake_cuda
+import cuda_calls
+found = {name: cuda_calls.Call(name).fill(1).explain()["kernel"] for name in cuda_calls.OPERATORS}
+print(json.dumps(found))
+"""
+
+
+def test_operators_are_explained_whose_kernels_approximate():
+    """All of them but one, whose activation needs no exponential, and no other."""
+    command = [sys.executable, "-c", KERNELS]
+    environment = os.environ | build.environment(cc="9.0")
+    done = subprocess.run(
+        command, cwd=ROOT / "tests", env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    entries = {}
+    for path in build.kernels().glob("*.ptx"):
+        for text in path.read_text().split(".visible .entry ")[1:]:
+            entries[text[: text.index("(")]] = text
+    kernels = json.loads(done.stdout)
+    approximate = {name for name, kernel in kernels.items() if ".approx" in entries[kernel]}
+    explained = {pattern.split()[2] for pattern in compare.EXPLAINED if "operators" in pattern}
+    assert approximate - explained == {"dual_gemm_of_halves"} and explained <= approximate
+    scalars = {name for name in units.SCALARS if "approx" in name}
+    assert scalars == {p.split()[1] for p in compare.EXPLAINED if p.startswith("scalar")}
 
 
 def test_units_are_ptx_for_ptxas(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import digest, gpu, mutants, package
+from . import compare, digest, gpu, mutants, package
 
 
 def array_of(argument, folder):
@@ -103,9 +103,11 @@ def run_digest(options):
 
 
 def run_compare(options):
-    lines = digest.compare(options.one, options.other)
-    print("\n".join(lines) or "the same")
-    return 1 if lines else 0
+    found = compare.compare(options.one, options.other)
+    for line in found.explained:
+        print(f"explained: {line}")
+    print("\n".join([*found.missing, *found.unexplained, found.summary()]))
+    return 1 if found.missing or found.unexplained else 0
 
 
 def tell(text):
@@ -146,7 +148,7 @@ def main():
     command.add_argument("--cc", default="9.0", help="compute capability")
     command.add_argument("--only", default="", help="names that begin so")
 
-    command = commands.add_parser("compare", help="1: two digests differ")
+    command = commands.add_parser("compare", help="1: two digests differ, and nothing explains it")
     command.set_defaults(work=run_compare)
     command.add_argument("one")
     command.add_argument("other")

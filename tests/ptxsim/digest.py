@@ -1,7 +1,7 @@
 """What the kernels compute, bit by bit, to a file: one of the simulated GPU, one of a real one.
 
 Own kernels (CASES of their modules), UNITS, and every operator of the package on every GPU row, on
-exact and on rounding data. compare() says where two such files differ.
+exact and on rounding data. compare.py says where two such files differ.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ OWN = {"9.0": ["sm90_gemm"], "10.0": ["sm100_gemm"]}  # by compute capability
 SIZES = ("small", "deep", "wide")
 WIDE = (70, 136, 1024)  # M, N, K: more than one tile of everything
 ROWS = ("sm80", "sm90")
-WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: None):
@@ -137,41 +136,3 @@ def read(path):
     with np.load(path) as file:
         formats = json.loads(str(file["formats"]))
         return {name: file[name] for name in formats}, formats
-
-
-def as_numbers(bits, form):
-    """Ordinals of floats, whose difference counts ulps; NaN is one number."""
-    form = form.split(".")[-1]
-    packed = form in ("f16x2", "b32", "b16")
-    if form in ("f32", "float32") or form in WIDTHS:
-        width = bits.itemsize * 8
-        value = bits.astype(np.int64)
-        sign, magnitude = value >> (width - 1), value & ((1 << (width - 1)) - 1)
-        top = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(form, 0x7F800000)
-        magnitude = np.where(magnitude > top, top + 1, magnitude)
-        return np.where((sign == 1) & (magnitude <= top), -magnitude, magnitude)
-    return bits.view(np.uint16).astype(np.int64) if packed else bits.astype(np.int64)
-
-
-def compare(one, other):
-    """Lines on what differs between two files."""
-    (ours, formats), (theirs, _) = read(one), read(other)
-    lines = [f"{name}: only in {one}" for name in ours if name not in theirs]
-    lines += [f"{name}: only in {other}" for name in theirs if name not in ours]
-    for name in (name for name in ours if name in theirs):
-        a, b = ours[name], theirs[name]
-        if a.shape != b.shape or a.dtype != b.dtype:
-            lines.append(f"{name}: {a.dtype}{a.shape} against {b.dtype}{b.shape}")
-        elif (a != b).any():
-            lines.append(f"{name}: {difference(a, b, formats[name])}")
-    return lines
-
-
-def difference(a, b, form):
-    unequal = a != b
-    first = tuple(int(i) for i in np.argwhere(unequal)[0])
-    x, y = as_numbers(a, form), as_numbers(b, form)
-    return (
-        f"{unequal.sum()} of {a.size} differ, by {np.abs(x - y).max()} ulps at most; first"
-        f" {list(first)}: {int(a[first]):#x} against {int(b[first]):#x}"
-    )
