@@ -93,7 +93,8 @@ typedef enum {
     NUM_COPYSIGN, /* PTX's order: the sign of a, the magnitude of b */
     /* Approximations (f32, f16, bf16): modelled as the correctly rounded function, which lies within every bound that
      * PTX states (ex2: 2 ulp; lg2: 2^-22; rcp: 1 ulp; sqrt, rsqrt: 2^-23, 2^-22.9; div: 2 ulp; tanh: 2^-11;
-     * sin, cos: 2^-20.5). Hardware differs within those bounds. NUM_SQRT and NUM_RCP serve sqrt.approx and rcp.approx.
+     * sin, cos: 2^-20.5). Hardware differs within those bounds: an H200's are in docs/simulator.md. NUM_SQRT and
+     * NUM_RCP serve sqrt.approx and rcp.approx.
      */
     NUM_DIV_APPROX, /* a/b; for |b| > 2^126 a zero, or NaN where a is infinite */
     NUM_RSQRT,
