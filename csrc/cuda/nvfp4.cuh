@@ -1,4 +1,5 @@
-/* Eight E2M1 codes to four half2 in eleven integer instructions, and E4M3 bytes to halves, without fp8 hardware.
+/* Eight E2M1 codes to four half2 in eleven integer instructions, four of them left shifts, which multiply, and E4M3
+ * bytes to halves, without fp8 hardware.
  *
  * The three magnitude bits of a code placed at bits 11..9 of a half, the sign at bit 15, are the value times 2^-14, the
  * half subnormal of .5 included: the decode is moving bits. Times a scale factor in fp16 that stays exact (at most six
@@ -7,18 +8,20 @@
 #define NK_NVFP4_CUH
 
 #include "convert.cuh"
+#include "cuda_ptx.cuh"
 
 #define NVFP4_UNIT 0x1p14f /* what a decoded value must be multiplied by */
 
 /* Elements 0..7 of `codes` (element 0 in the lowest nibble) as pairs (0,4), (1,5), (2,6), (3,7). */
 __device__ inline void e2m1x8_to_half2x4(uint32_t codes, uint32_t pairs[4])
 {
-    uint32_t high = (codes >> 3 & 0x0E0E0E0E) | (codes & 0x80808080);     /* odd nibbles, one a byte */
-    uint32_t low = (codes << 1 & 0x0E0E0E0E) | (codes << 4 & 0x80808080); /* even nibbles */
-    pairs[0] = __byte_perm(low, 0, 0x2404);
-    pairs[1] = __byte_perm(high, 0, 0x2404);
-    pairs[2] = low & 0xFF00FF00;
-    pairs[3] = high & 0xFF00FF00;
+    const uint32_t magnitude = 0x0E0E0E0E, bits = 0x8E008E00;
+    const uint32_t high = lop3_select(magnitude, codes >> 3, codes);     /* odd nibbles, one a byte, among other bits */
+    const uint32_t low = lop3_select(magnitude, codes << 1, codes << 4); /* even nibbles */
+    pairs[0] = low << 8 & bits;
+    pairs[1] = high << 8 & bits;
+    pairs[2] = low & bits;
+    pairs[3] = high & bits;
 }
 
 /* Elements 0, 2, 4, 6 and 1, 3, 5, 7 of `codes` as E4M3, exact: magnitude bits at 4..2 are the value times 2^-6. */

@@ -13,13 +13,6 @@ enum { LINEAR, BLOCKED, NARROW };
 /* The same for all lanes, which the compiler learns of the shuffle. */
 __device__ inline int warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
 
-/* A value that is to stay in a register: the compiler would work it out again in every step. */
-__device__ inline uint32_t kept(uint32_t value)
-{
-    asm volatile("" : "+r"(value));
-    return value;
-}
-
 /* Octets of rows that a warp has of a tile. A tile is a team's: TEAM warps side by side. */
 enum { SHORT = 1, TALL = 2 };
 
@@ -38,6 +31,7 @@ typedef struct cursor {
     const uint8_t *codes[4], *sf[2]; /* this lane's, in every fourth, every eighth of the warp's rows */
     int tile, unit;
     int codes_units, sf_units; /* of which units this lane has something: those below */
+    int codes_rows, sf_rows;   /* how many of its rows there are */
     uint32_t codes_to, sf_to;  /* where in a slot */
 } cursor;
 
@@ -74,8 +68,7 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     return w;
 }
 
-/* The row at a place of the CTA. Those that are not there are read as others that are: no bytes more, and their sums
- * are not kept. */
+/* The row at a place of the CTA, or another one where there is none. */
 template <int PATH> __device__ inline int64_t row_at(const nk_gemm_problem &p, const share &w, int place)
 {
     const int64_t at = w.first_place + min(place, w.places - 1);
@@ -105,11 +98,12 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int 
 {
     const int lane = threadIdx.x & 31, first = first_place<OCTETS, TEAM>(tile);
     const int k = (w.first_unit + unit) * SM90_GEMV_UNIT;
-    const bool any = TEAM == 1 || first < w.places;
     at.tile = tile;
     at.unit = unit;
-    at.codes_units = any ? units_with(w, 4 * (lane & 7)) : 0;
-    at.sf_units = any ? units_with(w, 8 * (lane & 3)) : 0;
+    at.codes_units = units_with(w, 4 * (lane & 7));
+    at.sf_units = units_with(w, 8 * (lane & 3));
+    at.codes_rows = (w.places - first - (lane >> 3) + 3) >> 2;
+    at.sf_rows = (w.places - first - (lane >> 2) + 7) >> 3;
     at.codes_to = kept(slot_at(lane >> 3, lane & 7));
     at.sf_to = kept(1024 + lane * 4);
 #pragma unroll
@@ -147,28 +141,30 @@ __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
     return bytes;
 }
 
-/* A step's weights into a slot, nothing where there is no step. Scale factors beyond K are zero: any codes do there. */
+/* A step's weights into a slot, nothing where there is no step. Scale factors beyond K and of rows that are not there
+ * are zero: any codes do there. */
 template <int PATH, int OCTETS>
 __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint32_t slot)
 {
     const int lane = threadIdx.x & 31, words = w.words - at.unit * SM90_GEMV_WORDS;
-    const bool codes = wanted && at.unit < at.codes_units, sf = wanted && at.unit < at.sf_units;
+    const int codes_rows = wanted && at.unit < at.codes_units ? at.codes_rows : 0;
+    const int sf_rows = wanted && at.unit < at.sf_units ? at.sf_rows : 0;
     const uint32_t codes_to = slot + at.codes_to, sf_to = slot + at.sf_to;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
         const uint32_t to = codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
         if (PATH != NARROW)
-            cp_async_16(to, at.codes[i], codes);
+            cp_async_16(to, at.codes[i], i < codes_rows);
         else
-            st_shared_v4(to, fetch_bytes(at.codes[i], codes ? 4 * (words - 4 * (lane & 7)) : 0));
+            st_shared_v4(to, fetch_bytes(at.codes[i], i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
         const uint32_t to = sf_to + i * SM90_GEMV_SLOT_BYTES;
         if (PATH != NARROW)
-            cp_async_4_or_zero(to, at.sf[i], sf);
+            cp_async_4_or_zero(to, at.sf[i], i < sf_rows);
         else
-            st_shared(to, fetch_factors(at.sf[i], sf ? words - 8 * (lane & 3) : 0));
+            st_shared(to, fetch_factors(at.sf[i], i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
     cp_async_commit_group();
 }

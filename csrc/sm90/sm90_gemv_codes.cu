@@ -181,11 +181,11 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
         __syncwarp();
         const weights now = load_slot<OCTETS>(slot, at);
         const uint64_t b = first + unit * (4 * SM90_GEMV_B_BYTES / 16);
-        begin_products<OCTETS>(now, 0, b, d[0]);
-        begin_products<OCTETS>(now, 1, b + 2 * SM90_GEMV_B_BYTES / 16, d[1]);
         const bool more = step + SLOTS - 1 < w.end;
         fetch<PATH, OCTETS>(w, ahead, more, free_slot);
         if (more) advance<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead);
+        begin_products<OCTETS>(now, 0, b, d[0]);
+        begin_products<OCTETS>(now, 1, b + 2 * SM90_GEMV_B_BYTES / 16, d[1]);
         free_slot = slot;
         slot += OCTETS * SM90_GEMV_SLOT_BYTES;
         if (slot == end) slot = ring;

@@ -3,7 +3,14 @@
 #ifndef NK_SM90_PTX_CUH
 #define NK_SM90_PTX_CUH
 
-#include "../cuda/mma_ptx.cuh"
+#include "../cuda/cuda_ptx.cuh"
+
+/* A value that is to stay in a register: the compiler would work it out again in every step. */
+__device__ inline uint32_t kept(uint32_t value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
 
 /* Until the kernels before this one in its stream have ended and their writes are seen. */
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,8 +1,18 @@
-/* mma.sync, one PTX instruction a function, named after it. https://docs.nvidia.com/cuda/parallel-thread-execution */
-#ifndef NK_MMA_PTX_CUH
-#define NK_MMA_PTX_CUH
+/* What sm_80 has and all later ones, one PTX instruction a function, named after it.
+ * https://docs.nvidia.com/cuda/parallel-thread-execution */
+#ifndef NK_CUDA_PTX_CUH
+#define NK_CUDA_PTX_CUH
 
 #include <stdint.h>
+
+/* The bits of x where the mask has ones, of y elsewhere. Written out, the compiler makes two instructions of it where
+ * it knows that some bits are not needed. */
+__device__ inline uint32_t lop3_select(uint32_t mask, uint32_t x, uint32_t y)
+{
+    uint32_t bits;
+    asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(bits) : "r"(mask), "r"(x), "r"(y));
+    return bits;
+}
 
 /* d += a b: a 16x16, b 16x8, d 16x8 in fp32. */
 __device__ inline void mma_m16n8k16_f16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
