@@ -28,8 +28,9 @@ NK_HD int64_t nk_sf_padded_cols(int64_t cols) { return nk_ceil_div(cols, NK_SF_A
  * torch: SWIZZLE_32_4_4): atoms row-major, inside one atom 32 rows of 16 bytes, each the same row of 4 row quarters. */
 NK_HD int64_t nk_sf_blocked_offset(int64_t row, int64_t col, int64_t cols)
 {
-    int64_t atom = (row / NK_SF_ATOM_ROWS) * nk_ceil_div(cols, NK_SF_ATOM_COLS) + col / NK_SF_ATOM_COLS;
-    return atom * NK_SF_ATOM_BYTES + row % 32 * 16 + row / 32 % 4 * 4 + col % 4;
+    uint64_t r = (uint64_t)row, c = (uint64_t)col, atoms = ((uint64_t)cols + NK_SF_ATOM_COLS - 1) / NK_SF_ATOM_COLS;
+    uint64_t atom = r / NK_SF_ATOM_ROWS * atoms + c / NK_SF_ATOM_COLS;
+    return (int64_t)(atom * NK_SF_ATOM_BYTES + r % 32 * 16 + r / 32 % 4 * 4 + c % 4);
 }
 
 #endif

@@ -82,13 +82,15 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
     if (units * unit_bytes > room) return false; /* from here on 32 bits are enough */
     int32_t tile = tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
-    int32_t teams = s->warps / team_of(p), run = (tiles * (int32_t)units + teams - 1) / teams;
+    int32_t teams = s->warps / team_of(p), log_side = team_of(p) == 1 ? SM90_GEMV_LOG_SIDE : 0;
+    int32_t lots = teams >> log_side, run = (tiles * (int32_t)units + lots - 1) / lots;
     s->params = (sm90_gemv_params){.rows = (int32_t)rows,
                                    .units = (int32_t)units,
+                                   .log_side = log_side,
                                    .run = run > 0 ? run : 1,
                                    .log_cluster = log_cluster,
                                    .clusters = (uint32_t)nk_ceil_div(places, rows)};
-    s->params.parts = sm90_gemv_parts((int32_t)units, s->params.run, teams);
+    s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) << log_side;
     int32_t inboxes = log_cluster ? sm90_gemv_inbox_rows((int32_t)rows, log_cluster) << log_cluster : 0;
     s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) +
                     (s->params.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
@@ -128,7 +130,8 @@ static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const sha
     int32_t chunks_each = (units * SM90_GEMV_CHUNKS + threads - 1) / threads, slots = gpu->sms * ctas_per_sm;
     int64_t waves = nk_ceil_div((p->l * s->params.clusters) << s->params.log_cluster, slots);
     double bytes = (double)ctas_per_sm * s->params.rows * units * SM90_GEMV_UNIT * 9 / 16;
-    double steps = s->params.run * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
+    int32_t each = ((s->params.run - 1) >> s->params.log_side) + 1;
+    double steps = each * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
     *bound = steps < memory;
     double cycles = (*bound ? memory : steps) + chunks_each * STAGE_CYCLES;
     return (double)waves * (cycles + (s->params.log_cluster ? CLUSTER_CYCLES : 0));
@@ -154,12 +157,35 @@ static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shap
     return best->warps;
 }
 
+/* All that a shape depends on. */
+typedef struct question {
+    const cuda_gpu *gpu;
+    int64_t l, m, n, k;
+    int64_t kinds; /* of activations, of addresses, of scale factors: a digit each */
+} question;
+
+#define ANSWERS 16
+
+/* Picking a shape takes as long as all else before a launch. A call asks twice, and the next ones ask the same. */
 static bool pick_shape(const nk_gemv_problem *p, shape *best)
 {
-    const cuda_gpu *gpu = NULL;
-    if (cuda_gpu_of(p->device, &gpu) != NK_OK) return false;
-    *best = (shape){0};
-    return form_of(p) == CODES ? pick_codes_shape(p, gpu, best) : pick_mma_shape(p, gpu, best);
+    static _Thread_local struct {
+        question asked;
+        shape best;
+        bool fits;
+    } answers[ANSWERS];
+    question q = {.l = p->l, .m = p->m, .n = p->n, .k = p->k};
+    if (cuda_gpu_of(p->device, &q.gpu) != NK_OK) return false;
+    q.kinds = form_of(p) * 100 + path_of(p) * 10 + (p->b.sf_layout == NK_SF_BLOCKED);
+    int at = (int)((uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS);
+    if (memcmp(&answers[at].asked, &q, sizeof q) != 0) {
+        answers[at].asked = q;
+        answers[at].best = (shape){0};
+        answers[at].fits = form_of(p) == CODES ? pick_codes_shape(p, q.gpu, &answers[at].best)
+                                               : pick_mma_shape(p, q.gpu, &answers[at].best);
+    }
+    *best = answers[at].best;
+    return answers[at].fits;
 }
 
 #define LARGEST_K (1 << 23) /* steps are counted in 32 bits */

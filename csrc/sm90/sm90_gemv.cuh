@@ -18,13 +18,24 @@ enum { SHORT = 1, TALL = 2 };
 
 template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
 
-/* What a CTA has to do, and this warp's team of it: steps begin .. end. */
+/* What a CTA has to do, and this warp's team of it: every side-th step of begin .. end. */
 typedef struct share {
-    int64_t l, first_place;
-    int places;
+    int64_t l, first_row;         /* an atom's first where scale factors are blocked: */
+    int skew, places;             /* so many places behind it the CTA's begin */
+    int rows;                     /* that there are from first_row on, or more than anyone asks for */
     int first_unit, units, words; /* of the CTA's part of K; the last CTA's may be shorter */
-    int begin, end;
+    int begin, end, side;
 } share;
+
+/* The step after (tile, unit), `side` further on. */
+__device__ inline void next_step(const share &w, int &tile, int &unit)
+{
+    unit += w.side;
+    while (unit >= w.units) {
+        unit -= w.units;
+        tile++;
+    }
+}
 
 /* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
 typedef struct cursor {
@@ -40,13 +51,11 @@ template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
     return PATH == BLOCKED || (PATH == NARROW && o.sf_layout == NK_SF_BLOCKED);
 }
 
-/* sf_at where the layout is known. */
-template <int PATH>
-__device__ inline const uint8_t *factors_at(const nk_operand &o, int64_t l, int64_t row, int64_t block, int64_t k)
+/* Where scale factor `block` of a row lies from the beginning of W's, or of an atom's. */
+template <int PATH> __device__ inline int64_t factors_at(const nk_gemm_problem &p, int64_t row, int block)
 {
-    const uint8_t *sf = o.sf + l * o.sf_batch_stride;
-    if (is_blocked<PATH>(o)) return sf + nk_sf_blocked_offset(row, block, k / NK_SF_VEC);
-    return sf + row * o.sf_row_stride + block;
+    return is_blocked<PATH>(p.b) ? nk_sf_blocked_offset(row, block, (uint32_t)p.k / NK_SF_VEC)
+                                 : row * p.b.sf_row_stride + block;
 }
 
 template <int PATH, int OCTETS, int TEAM>
@@ -57,24 +66,34 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
     share w;
     w.l = batch;
-    w.first_place = (int64_t)(cluster - batch * s.clusters) * s.rows;
-    w.places = (int)min((int64_t)s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)) - w.first_place);
+    const int64_t first = (int64_t)(cluster - batch * s.clusters) * s.rows;
+    w.skew = is_blocked<PATH>(p.b) ? (int)first & (NK_SF_ATOM_ROWS - 1) : 0;
+    w.first_row = first - w.skew;
+    w.places = (int)min((int64_t)s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)) - first);
+    w.rows = (int)min(p.n - w.first_row, (int64_t)2 * SM90_GEMV_ROWS);
     w.first_unit = rank * s.units;
     w.units = max(0, min(s.units, (int)sm90_gemv_units(k) - w.first_unit));
     w.words = min(w.units * SM90_GEMV_WORDS, k / 8 - w.first_unit * SM90_GEMV_WORDS);
     const int tiles = (w.places + rows - 1) / rows, steps = tiles * w.units;
-    w.begin = min(team * s.run, steps);
-    w.end = min(w.begin + s.run, steps);
+    const int lot = team >> s.log_side;
+    w.end = min((lot + 1) * s.run, steps);
+    w.begin = min(lot * s.run + team - (lot << s.log_side), w.end);
+    w.side = 1 << s.log_side;
     return w;
 }
 
-/* The row at a place of the CTA, or another one where there is none. */
-template <int PATH> __device__ inline int64_t row_at(const nk_gemm_problem &p, const share &w, int place)
+/* The row at a place of the CTA, counted from first_row. */
+template <int PATH> __device__ inline int row_at(const nk_gemm_problem &p, const share &w, int place)
 {
-    const int64_t at = w.first_place + min(place, w.places - 1);
-    if (!is_blocked<PATH>(p.b)) return at;
-    const int64_t row = sm90_gemv_row(at, true);
-    return row < p.n ? row : sm90_gemv_row(at & ~(int64_t)3, true);
+    const int at = w.skew + place;
+    return is_blocked<PATH>(p.b) ? sm90_gemv_blocked_row(at) : at;
+}
+
+/* The same, or another row where there is none. */
+template <int PATH> __device__ inline uint32_t some_row_at(const nk_gemm_problem &p, const share &w, int place)
+{
+    const int row = row_at<PATH>(p, w, min(place, w.places - 1));
+    return is_blocked<PATH>(p.b) && row >= w.rows ? row & 31 | row & ~(NK_SF_ATOM_ROWS - 1) : row;
 }
 
 /* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
@@ -106,29 +125,30 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int 
     at.sf_rows = (w.places - first - (lane >> 2) + 7) >> 3;
     at.codes_to = kept(slot_at(lane >> 3, lane & 7));
     at.sf_to = kept(1024 + lane * 4);
+    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + w.first_row * p.b.row_stride + k / 2 + (lane & 7) * 16,
+                  *sf = p.b.sf + w.l * p.b.sf_batch_stride +
+                        factors_at<PATH>(p, w.first_row, k / NK_SF_VEC + (lane & 3) * NK_SF_ATOM_COLS);
 #pragma unroll
-    for (int i = 0; i < 2 * OCTETS; i++) {
-        const int64_t row = row_at<PATH>(p, w, first + 4 * i + (lane >> 3));
-        at.codes[i] = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride + k / 2 + (lane & 7) * 16;
-    }
+    for (int i = 0; i < 2 * OCTETS; i++)
+        at.codes[i] = codes + some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * p.b.row_stride;
 #pragma unroll
-    for (int i = 0; i < OCTETS; i++) {
-        const int64_t row = row_at<PATH>(p, w, first + 8 * i + (lane >> 2));
-        at.sf[i] = factors_at<PATH>(p.b, w.l, row, k / NK_SF_VEC, p.k) +
-                   (lane & 3) * (is_blocked<PATH>(p.b) ? NK_SF_ATOM_BYTES : NK_SF_ATOM_COLS);
-    }
+    for (int i = 0; i < OCTETS; i++)
+        at.sf[i] = sf + factors_at<PATH>(p, some_row_at<PATH>(p, w, first + 8 * i + (lane >> 2)), 0);
 }
 
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
 {
-    if (++at.unit == w.units) return enter_tile<PATH, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
+    int tile = at.tile, unit = at.unit;
+    next_step(w, tile, unit);
+    if (tile != at.tile) return enter_tile<PATH, OCTETS, TEAM>(p, w, tile, unit, at);
+    at.unit = unit;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] += SM90_GEMV_UNIT / 2;
+        at.codes[i] += w.side * (SM90_GEMV_UNIT / 2);
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        at.sf[i] += is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
+        at.sf[i] += w.side * (is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS);
 }
 
 /* The scale factors of two chunks of which `words` are there. */
@@ -175,7 +195,7 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, curso
 {
 #pragma unroll 1 /* code is fetched from memory, too */
     for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
-        const bool wanted = w.begin + i < w.end;
+        const bool wanted = w.begin + i * w.side < w.end;
         fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
         if (wanted) advance<PATH, OCTETS, TEAM>(p, w, ahead);
     }

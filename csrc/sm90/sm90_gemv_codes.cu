@@ -176,12 +176,12 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
     const places at = places_of_lane();
     float sums[2] = {0, 0}, d[2][2][4];
     uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
-    for (int step = w.begin; step < w.end; step++) {
+    for (int step = w.begin; step < w.end; step += w.side) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
         const weights now = load_slot<OCTETS>(slot, at);
         const uint64_t b = first + unit * (4 * SM90_GEMV_B_BYTES / 16);
-        const bool more = step + SLOTS - 1 < w.end;
+        const bool more = step + (SLOTS - 1) * w.side < w.end;
         fetch<PATH, OCTETS>(w, ahead, more, free_slot);
         if (more) advance<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead);
         begin_products<OCTETS>(now, 0, b, d[0]);
@@ -194,10 +194,10 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
         add_products<OCTETS>(now, 0, make_float2(x.x, x.y), d[0], sums);
         wgmma_wait_group<0>(d[1]);
         add_products<OCTETS>(now, 1, make_float2(x.z, x.w), d[1], sums);
-        if (++unit == w.units || step + 1 == w.end) {
-            keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, tile++, sums, partials);
-            unit = 0;
-        }
+        const int now_tile = tile;
+        next_step(w, tile, unit);
+        if (tile != now_tile || step + w.side >= w.end)
+            keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, now_tile, sums, partials);
     }
 }
 

@@ -14,6 +14,7 @@
 #define SM90_GEMV_SLOT_BYTES (SM90_GEMV_OCTET * SM90_GEMV_UNIT * 9 / 16)
 #define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
 #define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_UNIT * 2) /* of a unit of a token in 16 bits */
+#define SM90_GEMV_LOG_SIDE 2                       /* four warps go side by side, teams of four one by one */
 #define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
 #define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
 /* Of a unit of one NVFP4 token: four B, and a float for each scale factor. */
@@ -25,11 +26,14 @@
 #define SM90_GEMV_HEAD_BYTES 256
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
- * steps of a CTA, a unit of a tile each, tile by tile, are cut into as many runs as it has warps. */
+ * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every 2^log_side teams (of one warp,
+ * or of the four of a wgmma), which take turns with its steps: single warps gain from reading a row's neighbouring
+ * lines together, teams lose. */
 typedef struct sm90_gemv_params {
     int32_t rows, units;
-    int32_t run;   /* steps of a warp, the same for CTAs with fewer rows */
-    int32_t parts; /* warps or teams that share a tile, at most */
+    int32_t log_side; /* of how many teams go side by side */
+    int32_t run;      /* steps of such teams together, the same for CTAs with fewer rows */
+    int32_t parts;    /* warps or teams that share a tile, at most */
     int32_t log_cluster;
     uint32_t clusters; /* of a batch */
     int32_t early;     /* weights may be read before the kernels before this one have ended */
@@ -45,17 +49,18 @@ NK_HD int64_t sm90_gemv_places(int64_t rows, int blocked)
     return blocked ? rows - rest + 4 * (rest < 32 ? rest : 32) : rows;
 }
 
-NK_HD int64_t sm90_gemv_row(int64_t place, int blocked)
+/* Counted from the beginning of an atom. */
+NK_HD int32_t sm90_gemv_blocked_row(int32_t place)
 {
-    int64_t group = place >> 2;
-    return blocked ? (group >> 5) * NK_SF_ATOM_ROWS + (group & 31) + 32 * (place & 3) : place;
+    int32_t in_atom = place & (NK_SF_ATOM_ROWS - 1);
+    return place - in_atom + (in_atom >> 2) + 32 * (in_atom & 3);
 }
 
-/* Warps that share a tile, at most. */
-NK_HD int32_t sm90_gemv_parts(int32_t units, int32_t run, int32_t warps)
+/* Of `lots` of teams that go side by side, so many share a tile, at most. */
+NK_HD int32_t sm90_gemv_lots_of_tile(int32_t units, int32_t run, int32_t lots)
 {
-    int32_t parts = (units + run - 2) / run + 1;
-    return parts < warps ? parts : warps;
+    int32_t most = (units + run - 2) / run + 1;
+    return most < lots ? most : lots;
 }
 
 /* Shared memory: zeros and a barrier; the rings [warp][slot] of weights, codes [row of eight][part] and then scale

@@ -9,7 +9,7 @@ extern __shared__ __align__(128) uint4 smem[];
 /* Which of a tile's teams this warp's is. */
 __device__ inline int part_of_tile(const share &w, const sm90_gemv_params &s, int team, int tile)
 {
-    return team - tile * w.units / s.run;
+    return team - (tile * w.units / s.run << s.log_side);
 }
 
 /* One token: the sums of this warp's rows of a tile into shared memory, a lane's four of a row added; they are zero
@@ -77,8 +77,10 @@ __device__ inline void prepare_sums(const sm90_gemv_params &s, const share &w, i
 template <int PATH>
 __device__ inline void store_sum(const nk_gemm_problem &p, const share &w, float unit, int token, int place, float sum)
 {
-    const int64_t n = sm90_gemv_row(w.first_place + place, is_blocked<PATH>(p.b));
-    if (n < p.n) store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum * unit));
+    const int row = row_at<PATH>(p, w, place);
+    const int64_t n = w.first_row + row;
+    if (row < w.rows)
+        store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum * unit));
 }
 
 /* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is COLUMNS
