@@ -74,7 +74,7 @@ def test_every_operator_is_checked_and_has_all_its_columns(earlier):
         assert row["right"] and row["backend"] == "cpu" and row["kernel"].startswith("cpu_")
         assert row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"]
         assert set(row["others"]) == COLUMNS[row["op"]]
-        assert row["floor"] > 0
+        assert row["floor"] > 0 and not {"cold", "read", "read_cold"} & set(row)
 
 
 def test_what_is_not_there_is_unavailable_and_says_why(earlier, bench):
@@ -306,5 +306,5 @@ def test_rows_of_a_gpu(gpu, bench, tmp_path):
     for row in rows_of(path):
         assert row["right"] and row["backend"] in (gpu.name, "sm80")
         assert {"time", "cold", "floor", "others"} <= set(row)
-        assert "unavailable" not in row.get("read", {})
+        assert "unavailable" not in row.get("read", {}) and ("read" in row) == ("read_cold" in row)
     assert json.loads(path.read_text())["environment"]["ceilings"]["read"] > 0

@@ -2,14 +2,16 @@
 
 import contextlib
 import functools
+import io
 import shutil
 import subprocess
 
 import pytest
 import torch
+from rich.console import Console
 from test_bench import COLUMNS
 
-from nvfp4kern.bench import ceilings, measure, products, read_kernel, timing
+from nvfp4kern.bench import ceilings, command, measure, products, read_kernel, report, timing
 
 
 class Buffer:
@@ -123,9 +125,10 @@ def stand_in(monkeypatch):
 
 def row_on_stand_in(make, set="competition", **sizes):
     case, row = make("cpu", **sizes), {"set": set}
-    measure._on_gpu(case, row)
+    readers = measure._readers(case, row)
+    measure._replayed(case, row, readers)
     assert case.outs[0].isnan().all()  # whatever is replayed has to write it again
-    row["right"] = measure._cold(case, row)
+    row["right"] = measure._cold(case, row, readers)
     return row
 
 
@@ -134,13 +137,23 @@ def test_times_are_per_call(stand_in):
     replay = timing.captured([lambda: calls.append(0), lambda: calls.append(1)])
     assert replay.count == 2 and calls == [0, 1] * 3  # warmed up, estimated, captured
     assert timing.in_turns({"": replay})[""] == timing.Time(750, 750, 750)
-    assert timing.queued(calls.clear) == timing.cold(calls.clear) == timing.Time(1500, 1500, 1500)
+    assert timing.queued(calls.clear) == timing.Time(1500, 1500, 1500)
+
+
+def test_cold_calls_take_turns_each_after_the_l2_was_overwritten(stand_in, monkeypatch):
+    made = []
+    monkeypatch.setattr(timing, "overwrite_l2", lambda: made.append("overwritten"))
+    calls = {name: functools.partial(made.append, name) for name in ("ours", "read")}
+    times = timing.cold_in_turns(calls, samples=5)
+    assert times == dict.fromkeys(calls, timing.Time(1500, 1500, 1500))
+    assert made == ["overwritten", "ours", "overwritten", "read"] * 8
 
 
 def test_a_row_of_a_gpu(stand_in):
     row = row_on_stand_in(products.gemv, m=64, k=256, batch=1)
     assert row["right"] and row["time"] == row["cold"] == vars(timing.Time(1500, 1500, 1500))
     assert row["read"]["median"] == 750  # of the faster of two
+    assert row["read_cold"] == row["cold"]  # one call, however many sets there are
     assert row["floor"] == pytest.approx((65 * 256 * 9 / 16 + 2 * 64) / 4e6)
     assert set(row["others"]) == COLUMNS["gemv"]
     assert all("median" in entry for entry in row["others"].values())
@@ -149,7 +162,8 @@ def test_a_row_of_a_gpu(stand_in):
 def test_arithmetic_that_takes_longer_than_reading_needs_no_reader(stand_in, monkeypatch):
     monkeypatch.setattr(ceilings.measured("cuda"), "rate", 1.0)
     row = row_on_stand_in(products.gemm, m=8, n=8, k=64, batch=1, wide=False)
-    assert "read" not in row and row["floor"] == 2.0 * 8 * 8 * 64
+    assert not {"read", "read_cold"} & set(row) and row["floor"] == 2.0 * 8 * 8 * 64
+    assert "cold" in row
 
 
 def test_a_reader_that_does_not_load_is_unavailable(stand_in, monkeypatch):
@@ -159,6 +173,37 @@ def test_a_reader_that_does_not_load_is_unavailable(stand_in, monkeypatch):
     monkeypatch.setattr(ceilings, "readers", readers)
     row = row_on_stand_in(products.gemv, m=64, k=256, batch=1)
     assert row["read"] == {"unavailable": "libcuda.so.1: no such file"}
+    assert "read_cold" not in row and "cold" in row
+
+
+def written_and_read(row, path):
+    environment = {"nvfp4kern": "0", "torch": "2", "device": "cuda", "gpu": "a GPU", "date": "now"}
+    command._write(path, {"environment": environment, "rows": [row]})
+    return command._read(path)
+
+
+def shown(result, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    report.show(console, result)
+    report.compare(console, result, result)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 190])
+def test_what_reading_takes_cold_is_shown_where_a_file_has_it(stand_in, width, tmp_path):
+    row = row_on_stand_in(products.gemv, m=64, k=256, batch=1)
+    row |= {"op": "gemv", "shape": "64x256x1", "read_cold": vars(timing.Time(26.9, 26.8, 27.0))}
+    result = written_and_read(row, tmp_path / "now.json")
+    assert result["rows"] == [row]
+    now = shown(result, width)
+    del row["read_cold"]
+    before = shown(written_and_read(row, tmp_path / "before.json"), width)
+    for lines in now, before:
+        assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+        assert any("750.00" in line for line in lines)
+    assert any("750.00 (26.90)" in line for line in now) == (width == 190)
+    assert any("26.90" in line for line in now)
+    assert not any("26.90" in line for line in before)
 
 
 def test_a_drop_in_that_is_wrong_makes_the_row_wrong(stand_in, monkeypatch):

@@ -4,7 +4,9 @@ Results of every set of operands are checked before anything is timed; a wrong o
 exit status 2. On a GPU `time` is a graph replay over operands rotated past the L2 cache, `cold` one
 call as the competition's harness times it (of its entry point, where the shape is one of its own),
 `floor` the bytes that must move over this GPU's read bandwidth or the operations over its fp16
-rate, `read` a kernel that reads the same bytes and does nothing else: all measured in the same run.
+rate, `read` a kernel that reads the same bytes and does nothing else, replayed and, beside that,
+cold: what overwrote the L2 is still being written back then, which costs whoever reads next. All
+are measured in the same run.
 On a CPU times are of the wall, the floor's rate is that of an fp32 product, torch has as many
 threads as nvfp4kern, and there is neither `cold` nor `read`.
 """

@@ -68,7 +68,7 @@ def run(arguments):
     result = _read(arguments.source) if arguments.source else _measure(arguments)
     # A pipe has no width: wide enough there that no row breaks, unless COLUMNS says otherwise.
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Console(width=180 if piped else None)
+    console = Console(width=190 if piped else None)
     report.show(console, result)
     if earlier:
         report.compare(console, earlier, result)

@@ -6,7 +6,7 @@ from textwrap import fill
 from rich import box
 from rich.table import Table
 
-WIDE = 150
+WIDE = 160
 """Columns that the widest table takes with a row to a line."""
 
 BUSY = 0.5
@@ -67,14 +67,24 @@ class _Look:
         ratio = entry["median"] / row["time"]["median"]
         return f"{self.time(entry['median'])}{self.between}({ratio:.2f}x)"
 
+    def read(self, row):
+        """The reading kernel's time, and what it takes cold: that is younger than some files."""
+        entry = row.get("read", {})
+        if "unavailable" in entry:
+            return "unavailable"
+        found = self.time(entry.get("median"))
+        if "read_cold" not in row:
+            return found
+        cold = self.time(row["read_cold"]["median"])
+        return f"{found}\n{cold}" if self.narrow else f"{found} ({cold})"
+
     def limits(self, row):
         """What the machine's ceilings make of the row."""
-        read = row.get("read", {})
         ratio = f"{row['time']['median'] / bound(row):.2f}" if bound(row) else ""
         if not self.on_gpu:
             return self.time(row.get("floor")), ratio
-        found = "unavailable" if "unavailable" in read else self.time(read.get("median"))
-        return self.time(row["cold"]["median"]), self.time(row["floor"]), found, ratio
+        cold, floor = self.time(row["cold"]["median"]), self.time(row["floor"])
+        return cold, floor, self.read(row), ratio
 
 
 def _cells(row, baselines, look):
@@ -98,7 +108,9 @@ def _table(op, rows, on_gpu, narrow):
     looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
     table = Table(title=f"{op}, {_unit(on_gpu)}", title_justify="left", **looks)
     table.add_column("shape", min_width=12 if narrow else 20, overflow="fold")
-    columns = ["cold", "floor", "read", "/ bound"] if on_gpu else ["floor", "/ bound"]
+    columns = ["floor", "/ bound"]
+    if on_gpu:
+        columns = ["cold", "floor", "read,\ncold" if narrow else "read (cold)", "/ bound"]
     look = _Look(on_gpu, narrow)
     titles = [
         fill(name, 11, break_long_words=False) if narrow else _two_lines(name) for name in baselines

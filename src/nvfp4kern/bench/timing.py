@@ -3,7 +3,7 @@
 Kernel time is what a graph replay takes per call, each call on operands that have left the L2 cache
 since they were last used. Whatever is compared is replayed in turns, so that a clock that moves
 moves for all. Cold time is what the competition's harness measures: one call between two events,
-launch included, after the L2 was overwritten. On the host it is wall time, in turns too.
+launch included, after the L2 was overwritten; in turns too, as is wall time on the host.
 """
 
 import statistics
@@ -144,18 +144,23 @@ def queued(call):
     return Time.of([begin.elapsed_time(end) * 1e3 for begin, end in events[1:]])
 
 
-def cold(call, samples=51):
-    """Event time of single calls after the L2 was overwritten."""
-    times = []
-    for _ in range(samples + 3):
-        overwrite_l2()
-        begin, end = _events()
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return Time.of(times[3:])
+def _cold_sample(call):
+    """Microseconds of a call after the L2 was overwritten."""
+    overwrite_l2()
+    begin, end = _events()
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1e3
+
+
+def cold_in_turns(calls, samples=51):
+    """{name: Time} of {name: call}, one call a sample."""
+    rounds = [
+        {name: _cold_sample(call) for name, call in calls.items()} for _ in range(samples + 3)
+    ]
+    return {name: Time.of([times[name] for times in rounds[3:]]) for name in calls}
 
 
 # ---------------------------------------------------------------------------------------------
