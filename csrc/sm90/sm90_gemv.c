@@ -82,28 +82,34 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
     if (units * unit_bytes > room) return false; /* from here on 32 bits are enough */
     int32_t tile = tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
-    int32_t teams = s->warps / team_of(p), log_side = team_of(p) == 1 ? SM90_GEMV_LOG_SIDE : 0;
-    int32_t lots = teams >> log_side, run = (tiles * (int32_t)units + lots - 1) / lots;
+    int32_t teams = s->warps / team_of(p), side = team_of(p) == 1 ? SM90_GEMV_SIDE : 1;
+    int32_t lots = teams / side, run = (tiles * (int32_t)units + lots - 1) / lots;
     s->params = (sm90_gemv_params){.rows = (int32_t)rows,
                                    .units = (int32_t)units,
-                                   .log_side = log_side,
                                    .run = run > 0 ? run : 1,
                                    .log_cluster = log_cluster,
                                    .clusters = (uint32_t)nk_ceil_div(places, rows)};
-    s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) << log_side;
+    s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) * side;
     int32_t inboxes = log_cluster ? sm90_gemv_inbox_rows((int32_t)rows, log_cluster) << log_cluster : 0;
     s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) +
                     (s->params.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
     return s->smem_bytes <= room;
 }
 
+/* Bytes of tokens from which on reading them for one CTA an SM instead of two, and half of them for each of two CTAs,
+ * is worth it: seen on an H200. */
+#define ONE_CTA_BYTES (16 << 10)
+#define CLUSTER_BYTES (64 << 10)
+
 /* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
- * has room for more tokens, and twice the rows where they would not fill half of an octet. A tile is short where half
- * of one would be empty. */
+ * reads the tokens once, has room for more of them, and twice the rows where they would not fill half of an octet. A
+ * tile is short where half of one would be empty. */
 static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
 {
-    for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        for (int warps = SM90_GEMV_WARPS / 2; warps <= SM90_GEMV_WARPS; warps *= 2) {
+    const int64_t bytes = p->m * (p->a.dtype == NK_E2M1X2 ? p->k / 2 : p->k * 2);
+    const int least_warps = bytes < ONE_CTA_BYTES ? SM90_GEMV_WARPS / 2 : SM90_GEMV_WARPS;
+    for (int log_cluster = bytes < CLUSTER_BYTES ? 0 : 1; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
+        for (int warps = least_warps; warps <= SM90_GEMV_WARPS; warps *= 2) {
             shape s = {.warps = warps};
             if (!shape_of(p, gpu, log_cluster, &s)) continue;
             s.is_short = s.params.rows <= SM90_GEMV_OCTET;
@@ -120,8 +126,10 @@ static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape 
  * a scheduler. */
 #define STEP_CYCLES(is_short) ((is_short ? 130 : 240) * 4 / .7)
 #define STAGE_CYCLES (120 * 4 / .7) /* a chunk for each thread of an SM */
-#define CLUSTER_CYCLES 1500.0       /* two barriers, and sums of other CTAs */
+#define SOLO_CYCLES 500.0           /* of a beginning and an end that no other CTA of the SM fills */
 #define BYTES_PER_CYCLE 17.0        /* of an SM, from memory */
+/* Of clusters of 1, 2, 4 and 8: sums go to other CTAs, and all must have room at once. */
+static const double CLUSTER_CYCLES[SM90_GEMV_LOG_CLUSTER + 1] = {0, 1000, 2400, 4500};
 
 /* `bound`: whether memory decides. */
 static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const shape *s, bool *bound)
@@ -130,11 +138,10 @@ static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const sha
     int32_t chunks_each = (units * SM90_GEMV_CHUNKS + threads - 1) / threads, slots = gpu->sms * ctas_per_sm;
     int64_t waves = nk_ceil_div((p->l * s->params.clusters) << s->params.log_cluster, slots);
     double bytes = (double)ctas_per_sm * s->params.rows * units * SM90_GEMV_UNIT * 9 / 16;
-    int32_t each = ((s->params.run - 1) >> s->params.log_side) + 1;
-    double steps = each * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
+    double steps = s->params.run * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
     *bound = steps < memory;
     double cycles = (*bound ? memory : steps) + chunks_each * STAGE_CYCLES;
-    return (double)waves * (cycles + (s->params.log_cluster ? CLUSTER_CYCLES : 0));
+    return (double)waves * (cycles + CLUSTER_CYCLES[s->params.log_cluster] + (ctas_per_sm == 1 ? SOLO_CYCLES : 0));
 }
 
 static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)

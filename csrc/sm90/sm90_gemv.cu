@@ -293,21 +293,23 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
     const reader b = reader_of_lane<FORM>(tokens);
     float sums[4] = {0, 0, 0, 0};
     uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
-    for (int step = w.begin; step < w.end; step += w.side) {
+    for (int step = w.begin; step < w.end; step += side_of<1>) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
         const weights now = load_slot<OCTETS>(slot);
-        const bool more = step + (SLOTS - 1) * w.side < w.end;
-        fetch<PATH, OCTETS>(w, ahead, more, free_slot);
-        if (more) advance<PATH, OCTETS, 1>(p, w, ahead);
+        if (step + (SLOTS - 1) * side_of<1> < w.end) {
+            fetch<PATH, OCTETS>(w, ahead, free_slot);
+            advance<PATH, OCTETS, 1>(p, w, ahead);
+        }
+        cp_async_commit_group();
         free_slot = slot;
         slot += OCTETS * SM90_GEMV_SLOT_BYTES;
         if (slot == end) slot = ring;
         multiply<KIND, FORM, OCTETS>(now, b, unit, 0, sums);
         multiply<KIND, FORM, OCTETS>(now, b, unit, 1, sums);
         const int now_tile = tile;
-        next_step(w, tile, unit);
-        if (tile == now_tile && step + w.side < w.end) continue;
+        next_step<1>(w, tile, unit);
+        if (tile == now_tile && step + side_of<1> < w.end) continue;
         if (FORM == ONE)
             keep_row_sums<OCTETS, 1>(w, s, now_tile, sums, partials);
         else

@@ -18,22 +18,25 @@ enum { SHORT = 1, TALL = 2 };
 
 template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
 
-/* What a CTA has to do, and this warp's team of it: every side-th step of begin .. end. */
+template <int TEAM> constexpr int side_of = TEAM == 1 ? SM90_GEMV_SIDE : 1;
+
+/* What a CTA has to do, and this warp's team of it: steps begin .. end, every side_of<TEAM>-th of them. */
 typedef struct share {
     int64_t l, first_row;         /* an atom's first where scale factors are blocked: */
     int skew, places;             /* so many places behind it the CTA's begin */
     int rows;                     /* that there are from first_row on, or more than anyone asks for */
     int first_unit, units, words; /* of the CTA's part of K; the last CTA's may be shorter */
-    int begin, end, side;
+    int begin, end;
 } share;
 
-/* The step after (tile, unit), `side` further on. */
-__device__ inline void next_step(const share &w, int &tile, int &unit)
+/* The team's next step after that of (tile, unit). */
+template <int TEAM> __device__ inline void next_step(const share &w, int &tile, int &unit)
 {
-    unit += w.side;
+    unit += side_of<TEAM>;
     while (unit >= w.units) {
         unit -= w.units;
         tile++;
+        if (TEAM != 1) break; /* one unit at a time */
     }
 }
 
@@ -43,6 +46,7 @@ typedef struct cursor {
     int tile, unit;
     int codes_units, sf_units; /* of which units this lane has something: those below */
     int codes_rows, sf_rows;   /* how many of its rows there are */
+    int whole_units;           /* units below this have all that the warp fetches */
     uint32_t codes_to, sf_to;  /* where in a slot */
 } cursor;
 
@@ -75,10 +79,9 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     w.units = max(0, min(s.units, (int)sm90_gemv_units(k) - w.first_unit));
     w.words = min(w.units * SM90_GEMV_WORDS, k / 8 - w.first_unit * SM90_GEMV_WORDS);
     const int tiles = (w.places + rows - 1) / rows, steps = tiles * w.units;
-    const int lot = team >> s.log_side;
+    const int lot = team / side_of<TEAM>;
     w.end = min((lot + 1) * s.run, steps);
-    w.begin = min(lot * s.run + team - (lot << s.log_side), w.end);
-    w.side = 1 << s.log_side;
+    w.begin = min(lot * s.run + team % side_of<TEAM>, w.end);
     return w;
 }
 
@@ -123,6 +126,7 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int 
     at.sf_units = units_with(w, 8 * (lane & 3));
     at.codes_rows = (w.places - first - (lane >> 3) + 3) >> 2;
     at.sf_rows = (w.places - first - (lane >> 2) + 7) >> 3;
+    at.whole_units = first + OCTETS * SM90_GEMV_OCTET <= w.places ? w.words / SM90_GEMV_WORDS : 0;
     at.codes_to = kept(slot_at(lane >> 3, lane & 7));
     at.sf_to = kept(1024 + lane * 4);
     const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + w.first_row * p.b.row_stride + k / 2 + (lane & 7) * 16,
@@ -140,15 +144,16 @@ template <int PATH, int OCTETS, int TEAM>
 __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
 {
     int tile = at.tile, unit = at.unit;
-    next_step(w, tile, unit);
+    next_step<TEAM>(w, tile, unit);
     if (tile != at.tile) return enter_tile<PATH, OCTETS, TEAM>(p, w, tile, unit, at);
     at.unit = unit;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] += w.side * (SM90_GEMV_UNIT / 2);
+        at.codes[i] += side_of<TEAM> * (SM90_GEMV_UNIT / 2);
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        at.sf[i] += w.side * (is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS);
+        at.sf[i] +=
+            side_of<TEAM> * (is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS);
 }
 
 /* The scale factors of two chunks of which `words` are there. */
@@ -161,18 +166,14 @@ __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
     return bytes;
 }
 
-/* A step's weights into a slot, nothing where there is no step. Scale factors beyond K and of rows that are not there
- * are zero: any codes do there. */
+/* Of a step's weights what lies in so many rows of this lane, into a slot; zeros for other scale factors. */
 template <int PATH, int OCTETS>
-__device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint32_t slot)
+__device__ inline void fetch_rows(const share &w, const cursor &at, int codes_rows, int sf_rows, uint32_t slot)
 {
     const int lane = threadIdx.x & 31, words = w.words - at.unit * SM90_GEMV_WORDS;
-    const int codes_rows = wanted && at.unit < at.codes_units ? at.codes_rows : 0;
-    const int sf_rows = wanted && at.unit < at.sf_units ? at.sf_rows : 0;
-    const uint32_t codes_to = slot + at.codes_to, sf_to = slot + at.sf_to;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
-        const uint32_t to = codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
+        const uint32_t to = slot + at.codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
         if (PATH != NARROW)
             cp_async_16(to, at.codes[i], i < codes_rows);
         else
@@ -180,13 +181,21 @@ __device__ inline void fetch(const share &w, const cursor &at, bool wanted, uint
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
-        const uint32_t to = sf_to + i * SM90_GEMV_SLOT_BYTES;
+        const uint32_t to = slot + at.sf_to + i * SM90_GEMV_SLOT_BYTES;
         if (PATH != NARROW)
             cp_async_4_or_zero(to, at.sf[i], i < sf_rows);
         else
             st_shared(to, fetch_factors(at.sf[i], i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
-    cp_async_commit_group();
+}
+
+/* A step's weights. Scale factors beyond K and of rows that are not there are zero: any codes do there. */
+template <int PATH, int OCTETS> __device__ inline void fetch(const share &w, const cursor &at, uint32_t slot)
+{
+    if (PATH != NARROW && at.unit < at.whole_units)
+        return fetch_rows<PATH, OCTETS>(w, at, 2 * OCTETS, OCTETS, slot); /* nothing to compare */
+    fetch_rows<PATH, OCTETS>(w, at, at.unit < at.codes_units ? at.codes_rows : 0,
+                             at.unit < at.sf_units ? at.sf_rows : 0, slot);
 }
 
 /* The first steps, as many as there is room for but one. */
@@ -195,9 +204,11 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, curso
 {
 #pragma unroll 1 /* code is fetched from memory, too */
     for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
-        const bool wanted = w.begin + i * w.side < w.end;
-        fetch<PATH, OCTETS>(w, ahead, wanted, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-        if (wanted) advance<PATH, OCTETS, TEAM>(p, w, ahead);
+        if (w.begin + i * side_of<TEAM> < w.end) {
+            fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+            advance<PATH, OCTETS, TEAM>(p, w, ahead);
+        }
+        cp_async_commit_group();
     }
 }
 

@@ -1,8 +1,8 @@
 /* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token: W is read once.
  *
  * E2M1 is E4M3 after moving bits, in fewer instructions than it takes to make halves of it; products are wgmma's, from
- * W in registers. Sums of a block are multiples of 1/4 up to 576, exact in its accumulators, and are multiplied by both
- * scale factors as floats: exact, then one rounded addition for each block.
+ * W in registers. Sums of a block are multiples of 1/4 up to 576, exact in its accumulators; the product of both scale
+ * factors is exact in a half: one rounded addition for each block.
  *
  * Work: see sm90_gemv_config.h. A step of a team, four warps, is a tile of rows of W, one octet or two for each warp,
  * and a unit of K.
@@ -21,7 +21,7 @@
  * it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Of a unit of the token: B [chunk of a lane][word of a block][half][column][16 bytes];
- * behind all units their scale factors as floats [unit][chunk][block]. */
+ * behind all units their scale factors as halves [unit][chunk][block]. */
 #include "sm90_gemv_sums.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -29,6 +29,10 @@
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 #define BATCH 2 /* chunks that a thread has under way */
+
+/* Products of two scale factors, eight significant bits, are exact in halves if one of them is divided by this: they
+ * lie between 2^-22 and 12544. */
+#define TOKEN_SF_UNIT 16.0f
 
 /* A chunk of the token with its two scale factors. */
 typedef struct item {
@@ -75,7 +79,8 @@ __device__ inline void store_item(const item &v, int chunk, uint32_t values, uin
         st_shared_v4(row + SM90_GEMV_B_BYTES / 2, alone(odd, c));
     }
     const uint32_t scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
-    st_shared_v2(factors + chunk * 8, __half22float2(*(const __half2 *)&scales));
+    const __half2 small = __hmul2(*(const __half2 *)&scales, __float2half2_rn(1 / TOKEN_SF_UNIT));
+    st_shared(factors + chunk * 4, *(const uint32_t *)&small);
 }
 
 template <int PATH> __device__ inline void load_items(const source &from, int first, item batch[BATCH])
@@ -149,14 +154,14 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
 
 /* sums[octet] += chunk j's sums times the scale factors of W and of the token (x). */
 template <int OCTETS>
-__device__ inline void add_products(const weights &w, int j, float2 x, const float d[2][4], float sums[2])
+__device__ inline void add_products(const weights &w, int j, uint32_t x, const float d[2][4], float sums[2])
 {
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const uint32_t halves = cvt_f16x2_e4m3x2(w.sf[o] >> 16 * j & 0xFFFF);
-        const float2 scale = __half22float2(*(const __half2 *)&halves);
-        sums[o] = __fmaf_rn(d[0][2 * o], scale.x * x.x, sums[o]);
-        sums[o] = __fmaf_rn(d[1][2 * o + 1], scale.y * x.y, sums[o]);
+        const float2 scale = __half22float2(__hmul2(*(const __half2 *)&halves, *(const __half2 *)&x));
+        sums[o] = __fmaf_rn(d[0][2 * o], scale.x, sums[o]);
+        sums[o] = __fmaf_rn(d[1][2 * o + 1], scale.y, sums[o]);
     }
 }
 
@@ -171,32 +176,34 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
     const uint32_t end = ring + SM90_GEMV_RING_BYTES;
-    const uint32_t x_at = factors + (threadIdx.x & 3) * 16;
+    const uint32_t x_at = factors + (threadIdx.x & 3) * 8;
     const uint64_t first = wgmma_b32_descriptor(values);
     const places at = places_of_lane();
     float sums[2] = {0, 0}, d[2][2][4];
     uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
-    for (int step = w.begin; step < w.end; step += w.side) {
+    for (int step = w.begin; step < w.end; step += side_of<SM90_GEMV_TEAM>) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
         const weights now = load_slot<OCTETS>(slot, at);
         const uint64_t b = first + unit * (4 * SM90_GEMV_B_BYTES / 16);
-        const bool more = step + (SLOTS - 1) * w.side < w.end;
-        fetch<PATH, OCTETS>(w, ahead, more, free_slot);
-        if (more) advance<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead);
+        if (step + (SLOTS - 1) * side_of<SM90_GEMV_TEAM> < w.end) {
+            fetch<PATH, OCTETS>(w, ahead, free_slot);
+            advance<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead);
+        }
+        cp_async_commit_group();
         begin_products<OCTETS>(now, 0, b, d[0]);
         begin_products<OCTETS>(now, 1, b + 2 * SM90_GEMV_B_BYTES / 16, d[1]);
         free_slot = slot;
         slot += OCTETS * SM90_GEMV_SLOT_BYTES;
         if (slot == end) slot = ring;
-        const float4 x = ld_shared_float4(x_at + unit * (SM90_GEMV_UNIT / NK_SF_VEC * 4));
+        const uint2 x = ld_shared_v2(x_at + unit * (SM90_GEMV_UNIT / NK_SF_VEC * 2));
         wgmma_wait_group<1>(d[0]);
-        add_products<OCTETS>(now, 0, make_float2(x.x, x.y), d[0], sums);
+        add_products<OCTETS>(now, 0, x.x, d[0], sums);
         wgmma_wait_group<0>(d[1]);
-        add_products<OCTETS>(now, 1, make_float2(x.z, x.w), d[1], sums);
+        add_products<OCTETS>(now, 1, x.y, d[1], sums);
         const int now_tile = tile;
-        next_step(w, tile, unit);
-        if (tile != now_tile || step + w.side >= w.end)
+        next_step<SM90_GEMV_TEAM>(w, tile, unit);
+        if (tile != now_tile || step + side_of<SM90_GEMV_TEAM> >= w.end)
             keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, now_tile, sums, partials);
     }
 }
@@ -232,7 +239,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     __syncthreads();
     walk<PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, values, factors, partials);
     __syncthreads();
-    finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT, partials);
+    finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }
 
 #define GEMV(name, PATH, OCTETS)                                                                                \

@@ -14,11 +14,11 @@
 #define SM90_GEMV_SLOT_BYTES (SM90_GEMV_OCTET * SM90_GEMV_UNIT * 9 / 16)
 #define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
 #define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_UNIT * 2) /* of a unit of a token in 16 bits */
-#define SM90_GEMV_LOG_SIDE 2                       /* four warps go side by side, teams of four one by one */
+#define SM90_GEMV_SIDE 4                           /* teams of one warp that go side by side; others go alone */
 #define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
 #define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
-/* Of a unit of one NVFP4 token: four B, and a float for each scale factor. */
-#define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 4)
+/* Of a unit of one NVFP4 token: four B, and a half for each scale factor. */
+#define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 2)
 #define SM90_GEMV_LOG_CLUSTER 3 /* at most 8 CTAs share rows, each with a part of K */
 #define SM90_GEMV_ROWS 512      /* most rows of a CTA */
 #define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
@@ -26,14 +26,13 @@
 #define SM90_GEMV_HEAD_BYTES 256
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
- * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every 2^log_side teams (of one warp,
+ * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every SIDE teams (of one warp,
  * or of the four of a wgmma), which take turns with its steps: single warps gain from reading a row's neighbouring
  * lines together, teams lose. */
 typedef struct sm90_gemv_params {
     int32_t rows, units;
-    int32_t log_side; /* of how many teams go side by side */
-    int32_t run;      /* steps of such teams together, the same for CTAs with fewer rows */
-    int32_t parts;    /* warps or teams that share a tile, at most */
+    int32_t run;   /* steps of such teams together, the same for CTAs with fewer rows */
+    int32_t parts; /* warps or teams that share a tile, at most */
     int32_t log_cluster;
     uint32_t clusters; /* of a batch */
     int32_t early;     /* weights may be read before the kernels before this one have ended */

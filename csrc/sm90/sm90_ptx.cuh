@@ -116,15 +116,11 @@ __device__ inline void st_shared(uint32_t at, uint32_t v)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
-__device__ inline void st_shared_v2(uint32_t at, float2 v)
+__device__ inline uint2 ld_shared_v2(uint32_t at)
 {
-    asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
-}
-
-__device__ inline float4 ld_shared_float4(uint32_t at)
-{
-    const uint4 v = ld_shared_v4(at);
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
+    return v;
 }
 
 __device__ inline void st_shared_v4(uint32_t at, uint4 v)
