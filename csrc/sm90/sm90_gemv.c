@@ -98,7 +98,7 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
 
 /* Bytes of tokens from which on reading them for one CTA an SM instead of two, and half of them for each of two CTAs,
  * is worth it: seen on an H200. */
-#define ONE_CTA_BYTES (16 << 10)
+#define ONE_CTA_BYTES(tokens) ((tokens) == 1 ? 32 << 10 : 16 << 10)
 #define CLUSTER_BYTES (64 << 10)
 
 /* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
@@ -107,7 +107,7 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
 static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
 {
     const int64_t bytes = p->m * (p->a.dtype == NK_E2M1X2 ? p->k / 2 : p->k * 2);
-    const int least_warps = bytes < ONE_CTA_BYTES ? SM90_GEMV_WARPS / 2 : SM90_GEMV_WARPS;
+    const int least_warps = bytes < ONE_CTA_BYTES(p->m) ? SM90_GEMV_WARPS / 2 : SM90_GEMV_WARPS;
     for (int log_cluster = bytes < CLUSTER_BYTES ? 0 : 1; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
         for (int warps = least_warps; warps <= SM90_GEMV_WARPS; warps *= 2) {
             shape s = {.warps = warps};
@@ -122,12 +122,11 @@ static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape 
     return false;
 }
 
-/* Cycles, counted in the instructions of the kernel for one NVFP4 token and taken as issued at .7 a cycle by four warps
- * a scheduler. */
-#define STEP_CYCLES(is_short) ((is_short ? 130 : 240) * 4 / .7)
-#define STAGE_CYCLES (120 * 4 / .7) /* a chunk for each thread of an SM */
-#define SOLO_CYCLES 500.0           /* of a beginning and an end that no other CTA of the SM fills */
-#define BYTES_PER_CYCLE 17.0        /* of an SM, from memory */
+/* Cycles, seen on an H200. */
+#define STEP_CYCLES(is_short) ((is_short) ? 1050 : 1300) /* of a team beside three others: latencies before all */
+#define STAGE_CYCLES 685.0                               /* a chunk for each thread of an SM */
+#define SOLO_CYCLES 500.0    /* of a beginning and an end that no other CTA of the SM fills */
+#define BYTES_PER_CYCLE 17.0 /* of an SM, from memory */
 /* Of clusters of 1, 2, 4 and 8: sums go to other CTAs, and all must have room at once. */
 static const double CLUSTER_CYCLES[SM90_GEMV_LOG_CLUSTER + 1] = {0, 1000, 2400, 4500};
 
