@@ -52,7 +52,7 @@ __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init
 
 __device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
 /* Until the phase of this parity has ended; what was written is seen, by other CTAs, too. */

@@ -57,6 +57,13 @@ EQUIVALENT = {
             "the decoder has waited for the same barrier, and w_full says so"
         )
         for name in ("no wait at the mbarrier", "waits without acquiring")
+    }
+    | {
+        "the cluster barrier releases nothing, sm90_gemm.cu: barrier_cluster_arrive();"
+        " /* not .aligned, as the last: lanes of the load warp come one by one there */"
+        " barrier_cluster_wait();": (
+            "it tells of initialised mbarriers alone, and their fence is enough for that"
+        )
     },
     "gemv": {
         "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (

@@ -24,18 +24,11 @@ __device__ inline uint32_t cluster_ctarank()
     return rank;
 }
 
-__device__ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals)
+/* All threads of all CTAs of the cluster have come; what they wrote to shared memory is seen. */
+__device__ inline void barrier_cluster()
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-/* The asynchronous proxy and the cluster see barriers initialised, once a cluster barrier lies between. */
-__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-__device__ inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    barrier_cluster_wait();
 }
 
 /* `barrier` may be another CTA's. */
@@ -71,9 +64,6 @@ __device__ inline bool mbarrier_try_wait_parity_relaxed(uint32_t barrier, uint32
                  : "memory");
     return done;
 }
-
-/* What ordinary stores wrote to shared memory is there for asynchronous operations. */
-__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Copies                                                                                                           */
