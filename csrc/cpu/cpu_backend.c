@@ -99,12 +99,19 @@ static nk_status plan_relayout(const nk_relayout_problem *p, nk_plan *plan)
 /* Runs                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* What the plan says is not asked for again: affinity is a system call. */
+static nk_status planned(const nk_plan *plan, cpu_means *means)
+{
+    means->threads = plan->threads;
+    means->batch_invariant = plan->batch_invariant;
+    return cpu_path_pick(&means->path);
+}
+
 #define RUN(op)                                                                      \
     static nk_status run_##op(const nk_##op##_problem *problem, const nk_exec *exec) \
     {                                                                                \
-        (void)exec;                                                                  \
         cpu_means means;                                                             \
-        NK_TRY(choose(&means));                                                      \
+        NK_TRY(planned(&exec->plan, &means));                                        \
         cpu_float_mode callers = cpu_enter_default_mode();                           \
         cpu_##op(problem, means);                                                    \
         cpu_leave_default_mode(callers);                                             \

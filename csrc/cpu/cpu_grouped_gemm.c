@@ -40,6 +40,16 @@ static cpu_tiling tiling_of(const grouped *c, int64_t g)
     return cpu_tiling_of(p->list ? p->list[g].l : 1, rows_of(p, g), p->list ? p->list[g].n : p->all.n, c->threads);
 }
 
+static void run_tile_of(const grouped *c, int64_t g, int64_t atom_row, cpu_tile_place at)
+{
+    if (c->problem->list) {
+        cpu_gemm_tile(c->means, &c->problem->list[g], at);
+    } else {
+        nk_gemm_problem gemm = expert(c->problem, g, atom_row);
+        cpu_gemm_tile(c->means, &gemm, at);
+    }
+}
+
 /* Tiles are numbered through all groups. */
 static void run_tile(void *context, int64_t tile)
 {
@@ -50,8 +60,7 @@ static void run_tile(void *context, int64_t tile)
         cpu_tiling tiling = tiling_of(c, g);
         int64_t tiles = cpu_tile_count(&tiling);
         if (tile < tiles) {
-            nk_gemm_problem gemm = p->list ? p->list[g] : expert(p, g, atom_row);
-            cpu_gemm_tile(c->means, &gemm, cpu_tile_at(&tiling, tile));
+            run_tile_of(c, g, atom_row, cpu_tile_at(&tiling, tile));
             return;
         }
         tile -= tiles;

@@ -59,7 +59,11 @@ CPU_TARGET static void find_rows(const cpu_product *p, int64_t j, int64_t k0, in
                                  uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC], weight_row rows[VECTOR_ROWS])
 {
     for (int64_t r = 0; r < VECTOR_ROWS; r++) {
-        int64_t n = p->n0 + cpu_min(j + r, p->nb - 1);
+        int64_t n = p->n0 + j + r;
+        if (j + r >= p->nb) {
+            rows[r] = rows[r - 1];
+            continue;
+        }
         rows[r].codes = operand_row(p->b, p->l, n) + k0 / 2;
         if (p->b->sf_layout == NK_SF_LINEAR) {
             rows[r].sf = operand_sf_at(p->b, p->l, n, k0 / NK_SF_VEC, p->k / NK_SF_VEC);

@@ -14,18 +14,28 @@ cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads)
     return tiling;
 }
 
-int64_t cpu_tile_count(const cpu_tiling *t)
+/* Tiles are powers of two wide. */
+static int64_t tiles_across(const cpu_tiling *t)
 {
-    return t->l * nk_ceil_div(t->m, CPU_TILE_M) * nk_ceil_div(t->n, t->tile_n);
+    return (t->n + t->tile_n - 1) >> __builtin_ctzll((unsigned long long)t->tile_n);
+}
+
+int64_t cpu_tile_count(const cpu_tiling *t) { return t->l * nk_ceil_div(t->m, CPU_TILE_M) * tiles_across(t); }
+
+/* Of numbers >= 0. 64-bit divisions take several times as long as 32-bit ones on many processors. */
+static int64_t divide(int64_t x, int64_t y)
+{
+    return (x | y) <= UINT32_MAX ? (int64_t)((uint32_t)x / (uint32_t)y) : x / y;
 }
 
 /* Tiles of the same columns follow each other. */
 cpu_tile_place cpu_tile_at(const cpu_tiling *t, int64_t tile)
 {
-    int64_t down = nk_ceil_div(t->m, CPU_TILE_M), across = nk_ceil_div(t->n, t->tile_n);
-    int64_t m0 = tile % down * CPU_TILE_M, n0 = tile / down % across * t->tile_n;
+    int64_t down = nk_ceil_div(t->m, CPU_TILE_M), across = tiles_across(t);
+    int64_t column = divide(tile, down), l = divide(column, across);
+    int64_t m0 = (tile - column * down) * CPU_TILE_M, n0 = (column - l * across) * t->tile_n;
     return (cpu_tile_place){
-        .l = tile / down / across,
+        .l = l,
         .m0 = m0,
         .mb = cpu_min(CPU_TILE_M, t->m - m0),
         .n0 = n0,

@@ -86,24 +86,28 @@ int64_t nk_numel(const nk_tensor *t)
 
 nk_status nk_byte_range(const nk_tensor *t, int64_t *low, int64_t *high)
 {
-    bool empty = false;
-    int64_t numel = nk_dtype_size(t->dtype);
-    *low = 0, *high = numel;
+    bool empty = false, overflow = false;
+    const int64_t size = nk_dtype_size(t->dtype);
+    int64_t before = 0, after = 0, numel = size; /* before, after: in elements */
     for (int d = 0; d < t->ndim; d++) {
-        NK_CHECK_AT(t->shape[d] >= 0 && t->shape[d] < INT64_MAX / 256, NK_VALUE_ERROR, t,
+        int64_t reach;
+        if (t->shape[d] == 1) continue;
+        NK_CHECK_AT((uint64_t)t->shape[d] < INT64_MAX / 256, NK_VALUE_ERROR, t,
                     "shape %s, its sizes overflow 64-bit arithmetic or are negative", nk_shape_text(t).s);
-        empty = empty || t->shape[d] == 0;
+        empty |= t->shape[d] == 0;
+        overflow |= __builtin_mul_overflow(t->shape[d] - 1, t->stride[d], &reach);
+        overflow |= __builtin_mul_overflow(numel, t->shape[d], &numel);
+        if (t->stride[d] < 0)
+            overflow |= __builtin_add_overflow(before, reach, &before);
+        else
+            overflow |= __builtin_add_overflow(after, reach, &after);
     }
-    for (int d = 0; d < t->ndim && !empty; d++) {
-        int64_t reach, *end = t->stride[d] < 0 ? low : high;
-        bool overflow = __builtin_mul_overflow(t->shape[d] - 1, t->stride[d], &reach) ||
-                        __builtin_mul_overflow(reach, nk_dtype_size(t->dtype), &reach) ||
-                        __builtin_add_overflow(*end, reach, end) ||
-                        __builtin_mul_overflow(numel, t->shape[d], &numel) || numel > INT64_MAX / 4;
-        NK_CHECK_AT(!overflow, NK_VALUE_ERROR, t, "shape %s, its sizes or strides overflow 64-bit arithmetic",
-                    nk_shape_text(t).s);
-    }
-    if (empty) *low = *high = 0;
+    *low = *high = 0;
+    if (empty) return NK_OK;
+    overflow |= __builtin_mul_overflow(before, size, low) || __builtin_mul_overflow(after, size, high) ||
+                __builtin_add_overflow(*high, size, high) || numel > INT64_MAX / 4;
+    NK_CHECK_AT(!overflow, NK_VALUE_ERROR, t, "shape %s, its sizes or strides overflow 64-bit arithmetic",
+                nk_shape_text(t).s);
     return NK_OK;
 }
 
@@ -115,7 +119,7 @@ nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *
                     (t->device.type == NK_CPU || t->device.index == first->device.index),
                 NK_VALUE_ERROR, t, "device %s, expected %s (the device of %s)", device_text(t->device).s,
                 device_text(first->device).s, first->name);
-    NK_CHECK_AT((uintptr_t)t->data % (uintptr_t)nk_dtype_size(t->dtype) == 0, NK_VALUE_ERROR, t,
+    NK_CHECK_AT(((uintptr_t)t->data & (uintptr_t)(nk_dtype_size(t->dtype) - 1)) == 0, NK_VALUE_ERROR, t,
                 "data at an address that is no multiple of %" PRId64 ", expected aligned %s", nk_dtype_size(t->dtype),
                 nk_dtype_name(t->dtype));
     int64_t low, high;
@@ -167,17 +171,17 @@ nk_status nk_blocked_bytes(const nk_tensor *t, int64_t rows, int64_t k, int64_t 
     return nk_mul(nk_sf_padded_rows(rows), cols, t, bytes);
 }
 
-/* The competition's view [32, 4, rest_m, 4, rest_k(, L)] of blocked bytes. */
+/* The competition's view [32, 4, rest_m, 4, rest_k(, L)] of blocked bytes; L may have any stride. */
 static bool is_permuted_view(const nk_tensor *sf, const nk_view *of, int64_t k)
 {
     int64_t rest_m = nk_ceil_div(of->rows, NK_SF_ATOM_ROWS);
     int64_t rest_k = nk_ceil_div(k / NK_SF_VEC, NK_SF_ATOM_COLS);
     if (sf->ndim != 5 && sf->ndim != 6) return false;
     const int64_t shape[] = {32, 4, rest_m, 4, rest_k, of->l};
-    const int64_t stride[] = {16, 4, rest_k * NK_SF_ATOM_BYTES, 1, NK_SF_ATOM_BYTES, sf->stride[5]};
+    const int64_t stride[] = {16, 4, rest_k * NK_SF_ATOM_BYTES, 1, NK_SF_ATOM_BYTES};
     for (int d = 0; d < sf->ndim; d++) {
         if (sf->shape[d] != shape[d]) return false;
-        if (shape[d] > 1 && sf->stride[d] != stride[d] && nk_numel(sf) > 0) return false;
+        if (d < 5 && shape[d] > 1 && sf->stride[d] != stride[d] && nk_numel(sf) > 0) return false;
     }
     return sf->ndim == 6 || of->l == 1;
 }
@@ -333,15 +337,29 @@ nk_status nk_check_offsets(const nk_tensor *offsets, int64_t rows, const nk_tens
 /* Outputs                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, const int64_t *shape)
+/* Field by field: clearing an nk_tensor first takes longer than this does. */
+static void set_spec(nk_tensor *spec, const char *name, nk_dtype dtype, nk_device device, int ndim,
+                     const int64_t *shape)
 {
-    nk_tensor spec = {.name = name, .index = -1, .dtype = dtype, .device = device, .ndim = ndim};
     int64_t stride = 1;
+    spec->name = name;
+    spec->index = -1;
+    spec->read_only = false;
+    spec->dtype = dtype;
+    spec->device = device;
+    spec->ndim = ndim;
+    spec->data = NULL;
     for (int d = ndim - 1; d >= 0; d--) {
-        spec.shape[d] = shape[d];
-        spec.stride[d] = stride;
+        spec->shape[d] = shape[d];
+        spec->stride[d] = stride;
         stride *= shape[d] > 1 ? shape[d] : 1;
     }
+}
+
+nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, const int64_t *shape)
+{
+    nk_tensor spec;
+    set_spec(&spec, name, dtype, device, ndim, shape);
     return spec;
 }
 
@@ -349,11 +367,11 @@ nk_status nk_spec_matrix(const char *name, nk_dtype dtype, const nk_tensor *firs
                          int64_t cols, nk_tensor *spec)
 {
     int64_t shape[3] = {like->l, rows, cols}, bytes;
+    int skipped = like->batched ? 0 : 1;
     NK_TRY(nk_mul(rows, cols, first, &bytes));
     NK_TRY(nk_mul(bytes, like->l, first, &bytes));
     NK_TRY(nk_mul(bytes, nk_dtype_size(dtype), first, &bytes));
-    *spec = like->batched ? nk_spec(name, dtype, first->device, 3, shape)
-                          : nk_spec(name, dtype, first->device, 2, shape + 1);
+    set_spec(spec, name, dtype, first->device, 3 - skipped, shape + skipped);
     return NK_OK;
 }
 

@@ -93,10 +93,8 @@ nk_status nk_check_out_matrix(const nk_tensor *out, const nk_tensor *spec, const
 /* No byte of `out` belongs to any of `others` (NULL entries and `out` itself are passed over). */
 nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others, int count);
 
-/* The same for many outputs at once: every other(i) against every output(g). */
-typedef const nk_tensor *(*nk_tensor_at)(const void *of, int64_t i);
-nk_status nk_check_disjoint_many(const void *of, nk_tensor_at output, int64_t outputs, nk_tensor_at other,
-                                 int64_t others);
+/* The same for many outputs at once: every tensor of the list against every output. */
+nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups);
 
 /* Offsets in bytes, relative to data, of the first byte and past the last byte that the tensor touches. */
 nk_status nk_byte_range(const nk_tensor *t, int64_t *low, int64_t *high);

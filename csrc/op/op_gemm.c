@@ -7,7 +7,7 @@ nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b
 {
     nk_view b;
     int64_t b_k;
-    *problem = (nk_gemm_problem){.device = first->device};
+    problem->device = first->device;
     NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, a_dtypes, first, NULL, &problem->a, like,
                             &problem->k));
     NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, b_dtypes, first, like, &problem->b, &b, &b_k));

@@ -4,7 +4,8 @@
 
 #include "op_check.h"
 
-/* All of a 2-D or batched gemm but its output; `first` is the tensor whose device counts. *like gets the batch of a. */
+/* All of a 2-D or batched gemm but alpha, bias and its output; `first` is the tensor whose device counts. *like gets
+ * the batch of a. */
 nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b_dtypes, const nk_tensor *first,
                          nk_gemm_problem *problem, nk_view *like);
 

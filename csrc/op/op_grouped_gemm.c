@@ -37,16 +37,6 @@ static nk_status check_group(const nk_gemm_args *args, const nk_tensor *first, n
     return NK_OK;
 }
 
-static const nk_tensor *output_at(const void *list, int64_t g) { return ((const nk_gemm_args *)list)[g].out; }
-
-#define TENSORS_PER_GROUP 7
-static const nk_tensor *tensor_at(const void *list, int64_t i)
-{
-    const nk_gemm_args *o = &((const nk_gemm_args *)list)[i / TENSORS_PER_GROUP];
-    const nk_tensor *tensors[TENSORS_PER_GROUP] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
-    return tensors[i % TENSORS_PER_GROUP];
-}
-
 static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
 {
     nk_grouped_gemm_problem problem = {.groups = args->groups, .list = args->problems};
@@ -59,7 +49,7 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
         NK_TRY(nk_check_out_matrix(args->list[g].out, &spec, exec, first, &args->problems[g].d));
         empty = empty && nk_numel(&spec) == 0;
     }
-    NK_TRY(nk_check_disjoint_many(args->list, output_at, args->groups, tensor_at, args->groups * TENSORS_PER_GROUP));
+    NK_TRY(nk_check_disjoint_groups(args->list, args->groups));
     NK_DISPATCH(grouped_gemm, &problem, exec, empty);
 }
 

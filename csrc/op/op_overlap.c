@@ -11,13 +11,24 @@ typedef struct range {
     uintptr_t low, high; /* all bytes lie in [low, high) */
 } range;
 
-/* False for a tensor without bytes. */
+/* False for a tensor without bytes. As nk_byte_range, whose checks the tensor has passed; unsigned, since strides of
+ * empty ones pass whatever they are. */
 static bool range_of(const nk_tensor *t, range *r)
 {
-    int64_t low, high;
-    if (!t || nk_byte_range(t, &low, &high) != NK_OK || low == high) return false;
-    *r = (range){(uintptr_t)t->data + (uintptr_t)low, (uintptr_t)t->data + (uintptr_t)high};
-    return true;
+    if (!t) return false;
+    bool empty = false;
+    uintptr_t low = 0, high = 1, size = (uintptr_t)nk_dtype_size(t->dtype);
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] == 1) continue;
+        uintptr_t reach = (uintptr_t)(t->shape[d] - 1) * (uintptr_t)t->stride[d];
+        empty |= t->shape[d] == 0;
+        if (t->stride[d] < 0)
+            low += reach;
+        else
+            high += reach;
+    }
+    *r = (range){(uintptr_t)t->data + low * size, (uintptr_t)t->data + high * size};
+    return !empty;
 }
 
 static rectangle rectangle_of(const nk_tensor *t)
@@ -73,45 +84,56 @@ typedef struct sorted_output {
     uintptr_t reach;
 } sorted_output;
 
-static nk_status check_chunk(const sorted_output *sorted, int count, const nk_tensor *other, range in_other)
+/* How many outputs, of at least one, begin below `end`: a binary search without branches to guess. */
+static int count_below(const sorted_output *sorted, int count, uintptr_t end)
 {
-    int from = 0, to = count;
-    while (from < to) {
-        int middle = (from + to) / 2;
-        if (sorted[middle].in.low < in_other.high)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    for (int i = from - 1; i >= 0 && sorted[i].reach > in_other.low; i--) {
-        NK_TRY(check(sorted[i].t, sorted[i].in, other, in_other));
+    const sorted_output *from = sorted;
+    for (int half; (half = count / 2) > 0; count -= half)
+        from += from[half - 1].in.low < end ? half : 0;
+    return (int)(from - sorted) + (from->in.low < end);
+}
+
+static nk_status check_chunk(const sorted_output *sorted, int count, const nk_tensor *other)
+{
+    range in;
+    if (!range_of(other, &in)) return NK_OK;
+    for (int i = count_below(sorted, count, in.high) - 1; i >= 0 && sorted[i].reach > in.low; i--) {
+        NK_TRY(check(sorted[i].t, sorted[i].in, other, in));
     }
     return NK_OK;
 }
 
-nk_status nk_check_disjoint_many(const void *of, nk_tensor_at output, int64_t outputs, nk_tensor_at other,
-                                 int64_t others)
+/* The outputs of groups from `g` on, sorted; returns the first group that is left. */
+static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, int *count)
+{
+    *count = 0;
+    for (; g < groups && *count < CHUNK; g++) {
+        sorted_output next = {.t = list[g].out};
+        if (!range_of(next.t, &next.in)) continue;
+        int at = (*count)++;
+        for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = next;
+    }
+    uintptr_t reach = 0;
+    for (int i = 0; i < *count; i++) {
+        if (sorted[i].in.high > reach) reach = sorted[i].in.high;
+        sorted[i].reach = reach;
+    }
+    return g;
+}
+
+nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
 {
     sorted_output sorted[CHUNK];
-    for (int64_t g = 0; g < outputs;) {
-        int count = 0;
-        for (; g < outputs && count < CHUNK; g++) {
-            sorted_output next = {.t = output(of, g)};
-            if (!range_of(next.t, &next.in)) continue;
-            int at = count++;
-            for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--)
-                sorted[at] = sorted[at - 1];
-            sorted[at] = next;
-        }
-        uintptr_t reach = 0;
-        for (int i = 0; i < count; i++) {
-            if (sorted[i].in.high > reach) reach = sorted[i].in.high;
-            sorted[i].reach = reach;
-        }
-        for (int64_t i = 0; i < others; i++) {
-            const nk_tensor *t = other(of, i);
-            range in;
-            if (range_of(t, &in)) NK_TRY(check_chunk(sorted, count, t, in));
+    int count;
+    for (int64_t next = 0; next < groups;) {
+        next = take_chunk(list, next, groups, sorted, &count);
+        for (int64_t g = 0; g < groups && count > 0; g++) {
+            const nk_gemm_args *o = &list[g];
+            const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
+            for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+                NK_TRY(check_chunk(sorted, count, tensors[i]));
         }
     }
     return NK_OK;

@@ -90,7 +90,9 @@ static int wrong_type(PyObject *object, const char *name, int32_t index, const c
 int py_int(PyObject *object, const char *name, int64_t *value)
 {
     if (!object) return 0;
-    PyObject *number = PyIndex_Check(object) ? PyNumber_Index(object) : NULL;
+    PyObject *number = PyLong_CheckExact(object) ? Py_NewRef(object)
+                       : PyIndex_Check(object)   ? PyNumber_Index(object)
+                                                 : NULL;
     if (!number) return PyErr_Occurred() ? -1 : wrong_type(object, name, -1, "an int");
     int overflow;
     *value = PyLong_AsLongLongAndOverflow(number, &overflow);
@@ -243,11 +245,11 @@ int py_scale_layouts(PyObject *object, nk_sf_layout *sfa, nk_sf_layout *sfb)
 PyObject *py_items(py_call *call, PyObject *object, const char *name, Py_ssize_t count, const char *expected)
 {
     PyObject *tuple = object;
-    if (PyList_Check(object)) {
+    if (!PyTuple_CheckExact(object) && PyList_Check(object)) {
         /* A copy, as another thread may change the list while the GIL is released. */
         tuple = PyList_AsTuple(object);
         if (!tuple || py_keep(call, tuple) < 0) return NULL;
-    } else if (!PyTuple_Check(object)) {
+    } else if (!PyTuple_CheckExact(object) && !PyTuple_Check(object)) {
         wrong_type(object, name, -1, expected);
         return NULL;
     }

@@ -9,6 +9,14 @@ static nk_status run_gemv(const void *args, nk_exec *exec) { return nk_gemv(args
 static nk_status run_gemm(const void *args, nk_exec *exec) { return nk_gemm(args, exec); }
 static nk_status run_dual_gemm(const void *args, nk_exec *exec) { return nk_dual_gemm(args, exec); }
 
+static void rotate(int64_t x[3])
+{
+    int64_t last = x[2];
+    x[2] = x[1];
+    x[1] = x[0];
+    x[0] = last;
+}
+
 /* [rows, cols, L] -> [L, rows, cols]. */
 static int rotated(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t,
                    const nk_tensor **pointer)
@@ -17,11 +25,8 @@ static int rotated(py_call *call, PyObject *object, const char *name, int32_t in
     if (t->ndim != 3) {
         return py_fail_at(PyExc_ValueError, name, index, "%d dimensions, expected 3: [rows, columns, L]", (int)t->ndim);
     }
-    nk_tensor was = *t;
-    for (int d = 0; d < 3; d++) {
-        t->shape[(d + 1) % 3] = was.shape[d];
-        t->stride[(d + 1) % 3] = was.stride[d];
-    }
+    rotate(t->shape);
+    rotate(t->stride);
     py_tidy_strides(t);
     *pointer = t;
     return 0;

@@ -12,18 +12,19 @@ enum { A, B, SFA, SFB, OFFSETS, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
 /* Groups                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* One block for all. Only the list is cleared: it says which tensors there are, and the call writes every problem. */
 int py_groups_init(py_groups *groups, Py_ssize_t count)
 {
-    size_t n = (size_t)count;
+    size_t n = (size_t)count; /* of items that exist: what they take here is no number that overflows */
     groups->count = count;
-    groups->tensors = PyMem_Calloc(n, sizeof *groups->tensors);
-    groups->list = PyMem_Calloc(n, sizeof *groups->list);
-    groups->problems = PyMem_Calloc(n, nk_gemm_problem_size());
-    if (!groups->tensors || !groups->list || !groups->problems) {
+    groups->tensors = PyMem_Malloc(n * (sizeof *groups->tensors + sizeof *groups->list + nk_gemm_problem_size()));
+    if (!groups->tensors) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t g = 0; g < count; g++) groups->list[g].alpha.value = 1;
+    groups->list = (nk_gemm_args *)(groups->tensors + n);
+    groups->problems = groups->list + n;
+    for (Py_ssize_t g = 0; g < count; g++) groups->list[g] = (nk_gemm_args){.alpha.value = 1};
     return 0;
 }
 
@@ -40,8 +41,6 @@ int py_groups_run(py_call *call, const py_groups *groups)
 
 void py_groups_free(py_groups *groups)
 {
-    PyMem_Free(groups->problems);
-    PyMem_Free(groups->list);
     PyMem_Free(groups->tensors);
 }
 

@@ -10,7 +10,7 @@ typedef struct py_group {
 
 typedef struct py_groups {
     Py_ssize_t count;
-    py_group *tensors;
+    py_group *tensors;  /* begins the memory of all three */
     nk_gemm_args *list; /* zeros but for alpha, which is 1 */
     void *problems;
 } py_groups;

@@ -29,7 +29,7 @@ const char *py_dtype_name(nk_dtype dtype) { return dtypes[dtype].name; }
 
 static bool same_dtype(DLDataType x, DLDataType y)
 {
-    return x.code == y.code && x.bits == y.bits && x.lanes == y.lanes;
+    return memcmp(&x, &y, sizeof x) == 0; /* 4 bytes without gaps */
 }
 
 static int unknown_dtype(const nk_tensor *t, DLDataType dtype)
@@ -89,24 +89,42 @@ static int set_device(py_call *call, nk_tensor *t, DLDevice device)
     }
 }
 
-void py_tidy_strides(nk_tensor *t)
+/* Strides NULL: compact, as DLPack before 1.2 allowed. Where there is one element, frameworks put anything, even 0.
+ * Both may be those of *t. */
+static void set_dims(nk_tensor *t, const int64_t *shape, const int64_t *strides)
 {
     bool empty = false;
-    for (int d = 0; d < t->ndim; d++) empty = empty || t->shape[d] == 0;
     uint64_t inner = 1; /* unsigned: sizes that overflow are the operator's to report */
     for (int d = t->ndim - 1; d >= 0; d--) {
-        if (empty || t->shape[d] == 1) t->stride[d] = (int64_t)inner; /* frameworks put anything there, even 0 */
-        inner = (t->shape[d] ? (uint64_t)t->shape[d] : 1) * (uint64_t)t->stride[d];
+        t->shape[d] = shape[d];
+        t->stride[d] = strides && shape[d] != 1 ? strides[d] : (int64_t)inner;
+        inner = (uint64_t)t->shape[d] * (uint64_t)t->stride[d];
+        empty |= t->shape[d] == 0;
+    }
+    if (!empty) return;
+    inner = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        t->stride[d] = (int64_t)inner;
+        inner *= t->shape[d] ? (uint64_t)t->shape[d] : 1;
     }
 }
+
+void py_tidy_strides(nk_tensor *t) { set_dims(t, t->shape, t->stride); }
 
 /* What empty tensors point to: producers leave theirs NULL, which in C means "not given". Aligned for any dtype. */
 static _Alignas(16) char nothing[16];
 
+static bool is_empty(const nk_tensor *t)
+{
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] == 0) return true;
+    }
+    return false;
+}
+
 /* Fills *t, whose name and index are there already. */
 static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
 {
-    bool empty = false;
     if (flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) {
         return py_fail_at(PyExc_BufferError, t->name, t->index,
                           "one fp4 element per byte, expected them packed in pairs");
@@ -117,19 +135,12 @@ static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor
     }
     t->read_only = (flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
     t->ndim = dl->ndim;
-    uint64_t compact = 1;
-    for (int d = dl->ndim - 1; d >= 0; d--) {
-        t->shape[d] = dl->shape[d];
-        t->stride[d] = dl->strides ? dl->strides[d] : (int64_t)compact; /* NULL was allowed before DLPack 1.2 */
-        compact *= (uint64_t)t->shape[d];
-        empty = empty || t->shape[d] == 0;
-    }
+    set_dims(t, dl->shape, dl->strides);
     t->data = dl->byte_offset ? (char *)dl->data + dl->byte_offset : dl->data;
-    if (!t->data && empty) t->data = nothing;
+    if (!t->data && is_empty(t)) t->data = nothing;
     if (!t->data) {
         return py_fail_at(PyExc_ValueError, t->name, t->index, "a tensor without memory, expected a real one");
     }
-    py_tidy_strides(t);
     if (set_device(call, t, dl->device) < 0 || set_dtype(t, dl->dtype) < 0) return -1;
     if (!call->like) call->device = t->device;
     return 0;
@@ -322,7 +333,8 @@ static int from_dlpack_method(py_call *call, PyObject *object, nk_tensor *t)
 
 int py_tensor(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t)
 {
-    *t = (nk_tensor){.name = name, .index = index};
+    t->name = name; /* describe() sets the rest; dimensions that a tensor does not have stay as they are */
+    t->index = index;
     if (object == Py_None) return py_fail_at(PyExc_TypeError, name, index, "None, expected a tensor");
     int failed;
     const DLPackExchangeAPI *api = find_api(call->state, object);

@@ -19,6 +19,7 @@ static cuda_kernel kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1] = {SM
 typedef struct batch {
     int kind, config, count;
     const nk_gemm_problem *member[SM80_GROUPS_PER_LAUNCH];
+    int64_t steps[SM80_GROUPS_PER_LAUNCH]; /* of K in a tile of that member: the same for all tiles */
     sm80_gemm_choice choice;
 } batch;
 
@@ -36,6 +37,7 @@ static bool next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b
         int kind = sm80_gemm_kind(&gemm->a, &gemm->b);
         if (b->count == 0) b->kind = kind;
         if (kind != b->kind) break;
+        b->steps[b->count] = sm80_gemm_steps(gemm->k, kind);
         b->member[b->count++] = gemm;
     }
     return b->count > 0;
@@ -65,7 +67,7 @@ static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, 
             p->list ? sm80_cover(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
         int64_t tiles = token_tiles * weight_tiles(t, gemm->n);
         work.tiles += tiles;
-        work.steps += tiles * sm80_gemm_steps(gemm->k, b->kind);
+        work.steps += tiles * b->steps[i];
     }
     return work;
 }
@@ -75,7 +77,7 @@ static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_ti
 {
     const nk_gemm_problem *all = &p->all;
     int64_t most = token_tiles_at_most(all->m, p->groups, t->tokens) * weight_tiles(t, all->n);
-    if (b->choice.share && most * sm80_gemm_steps(all->k, b->kind) <= SM80_MAX_UNITS) return;
+    if (b->choice.share && most * b->steps[0] <= SM80_MAX_UNITS) return;
     b->choice.share = 0;
     b->choice.grid = most;
     b->choice.reduce_grid = b->choice.workspace_bytes = 0;
@@ -108,7 +110,7 @@ static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partia
         sm80_group *g = &q->group[i];
         g->gemm = *b->member[i];
         g->begin = (uint32_t)units;
-        g->steps = (uint32_t)sm80_gemm_steps(g->gemm.k, b->kind);
+        g->steps = (uint32_t)b->steps[i];
         g->units = b->choice.share ? g->steps : 1;
         units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
     }
