@@ -64,18 +64,10 @@ static int32_t tile_rows(const nk_gemv_problem *p, bool is_short)
 
 #define LARGE_CLUSTERS .9 /* of a GPU's CTAs that clusters of four and more can be: parts of it are no multiple */
 
-/* The shape of a launch of CTAs of s->warps warps that make short tiles or not, 1 << log_cluster of which share rows;
- * false where it does not fit. */
-static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster, shape *s)
+/* Deals `rows` rows to each cluster; false where shared memory is less than their sums and the tokens take. */
+static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster, int64_t places, int64_t rows, shape *s)
 {
     int ctas_per_sm = SM90_GEMV_WARPS / s->warps;
-    int64_t batches = p->l > 0 ? p->l : 1, slots = (int64_t)gpu->sms * ctas_per_sm;
-    if (log_cluster > 1) slots = (int64_t)((double)slots * LARGE_CLUSTERS);
-    slots = (slots >> log_cluster) / batches;
-    int64_t places = sm90_gemv_places(p->n, p->b.sf_layout == NK_SF_BLOCKED);
-    int64_t rows = nk_ceil_div(places, slots > 0 ? slots : 1);
-    if (rows > SM90_GEMV_ROWS) rows = SM90_GEMV_ROWS;
-    if (rows < 1) rows = 1;
     int64_t units = nk_ceil_div(sm90_gemv_units(p->k), (int64_t)1 << log_cluster);
     int64_t unit_bytes = form_of(p) == CODES ? SM90_GEMV_CODES_BYTES : p->m * SM90_GEMV_TOKEN_BYTES;
     int64_t room = gpu->smem_per_sm / ctas_per_sm - 1024;
@@ -96,6 +88,22 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
     return s->smem_bytes <= room;
 }
 
+#define MORE_WAVES 8 /* of CTAs than there must be, at most: sums of fewer rows need less shared memory */
+
+/* The shape of a launch of CTAs of s->warps warps that make short tiles or not, 1 << log_cluster of which share rows,
+ * in `more` waves than there must be; false where it does not fit. */
+static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster, int more, shape *s)
+{
+    int64_t batches = p->l > 0 ? p->l : 1, slots = (int64_t)gpu->sms * (SM90_GEMV_WARPS / s->warps);
+    if (log_cluster > 1) slots = (int64_t)((double)slots * LARGE_CLUSTERS);
+    slots = (slots >> log_cluster) / batches;
+    if (slots < 1) slots = 1;
+    int64_t places = sm90_gemv_places(p->n, p->b.sf_layout == NK_SF_BLOCKED);
+    int64_t least = nk_ceil_div(places, slots * SM90_GEMV_ROWS);
+    int64_t rows = nk_ceil_div(places, slots * ((least > 0 ? least : 1) + more));
+    return fits(p, gpu, log_cluster, places, rows > 0 ? rows : 1, s);
+}
+
 /* Bytes of tokens from which on reading them for one CTA an SM instead of two, and half of them for each of two CTAs,
  * is worth it: seen on an H200. */
 #define ONE_CTA_BYTES(tokens) ((tokens) == 1 ? 32 << 10 : 16 << 10)
@@ -104,16 +112,16 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
 /* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
  * reads the tokens once, has room for more of them, and twice the rows where they would not fill half of an octet. A
  * tile is short where half of one would be empty. */
-static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
+static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, int more, shape *best)
 {
     const int64_t bytes = p->m * (p->a.dtype == NK_E2M1X2 ? p->k / 2 : p->k * 2);
     const int least_warps = bytes < ONE_CTA_BYTES(p->m) ? SM90_GEMV_WARPS / 2 : SM90_GEMV_WARPS;
     for (int log_cluster = bytes < CLUSTER_BYTES ? 0 : 1; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
         for (int warps = least_warps; warps <= SM90_GEMV_WARPS; warps *= 2) {
             shape s = {.warps = warps};
-            if (!shape_of(p, gpu, log_cluster, &s)) continue;
+            if (!shape_of(p, gpu, log_cluster, more, &s)) continue;
             s.is_short = s.params.rows <= SM90_GEMV_OCTET;
-            if (s.is_short && !shape_of(p, gpu, log_cluster, &s)) continue;
+            if (s.is_short && !shape_of(p, gpu, log_cluster, more, &s)) continue;
             *best = s;
             if (2 * s.params.rows > SM90_GEMV_OCTET) return true;
         }
@@ -143,7 +151,7 @@ static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const sha
     return (double)waves * (cycles + CLUSTER_CYCLES[s->params.log_cluster] + (ctas_per_sm == 1 ? SOLO_CYCLES : 0));
 }
 
-static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shape *best)
+static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, int more, shape *best)
 {
     const bool narrow = path_of(p) == NARROW; /* which are short */
     double least = 0;
@@ -152,7 +160,7 @@ static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, shap
         for (int choice = narrow ? 2 : 0; choice < 4; choice++) {
             shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2, .is_short = choice & 2};
             bool is_bound;
-            if (!shape_of(p, gpu, log_cluster, &s)) continue;
+            if (!shape_of(p, gpu, log_cluster, more, &s)) continue;
             double cycles = cycles_of(p, gpu, &s, &is_bound);
             if (best->warps && cycles >= least) continue;
             *best = s;
@@ -187,8 +195,10 @@ static bool pick_shape(const nk_gemv_problem *p, shape *best)
     if (memcmp(&answers[at].asked, &q, sizeof q) != 0) {
         answers[at].asked = q;
         answers[at].best = (shape){0};
-        answers[at].fits = form_of(p) == CODES ? pick_codes_shape(p, q.gpu, &answers[at].best)
-                                               : pick_mma_shape(p, q.gpu, &answers[at].best);
+        answers[at].fits = false;
+        for (int more = 0; more <= MORE_WAVES && !answers[at].fits; more++)
+            answers[at].fits =
+                (form_of(p) == CODES ? pick_codes_shape : pick_mma_shape)(p, q.gpu, more, &answers[at].best);
     }
     *best = answers[at].best;
     return answers[at].fits;
