@@ -185,3 +185,14 @@ def test_batched_products_are_as_those_of_one(monkeypatch):
     for i in range(5):
         alone = nvfp4kern.gemv(*(t[i] for t in args), alpha=2.0**-10)
         np.testing.assert_array_equal(raw(alone), raw(together[i]))
+
+
+def test_few_long_tokens_meet_many_rows():
+    """One wave of CTAs has no room for the sums of all rows beside the tokens."""
+    tokens, rows = (
+        data.exact_family(rng_of(seed), m, 16384, low=0, high=0) for seed, m in ((4, 8), (5, 1500))
+    )
+    parts = (tokens.codes, rows.codes, tokens.scales, rows.scales)
+    got = nvfp4kern.gemm(*(torch.from_numpy(part).cuda() for part in parts), out_dtype="float32")
+    assert data.is_exact(tokens.values, rows.values, abs(tokens.values) @ abs(rows.values).T)
+    np.testing.assert_array_equal(got.cpu().numpy(), tokens.values @ rows.values.T)
