@@ -88,13 +88,8 @@ EQUIVALENT = {
         ),
     },
     "sm90_gemv": {
-        "oneself for a peer, sm90_gemv.cu: sum += ld_shared_cluster(mapa(from + i * 4, q));"
-        " store_sum<KIND, PATH>(p, w, i - place * tokens, place, sum);": (
-            "of so few rows rank 0 adds all sums, and the first are its own"
-        ),
-        "the cluster barrier releases nothing, sm90_gemv.cu: barrier_cluster(); }": (
-            "the last: it keeps shared memory alive, nobody reads what others wrote behind it"
-        ),
+        "no warp barrier, sm90_gemv_codes.cu: prepare_sums(s, w, 1, partials);"
+        " fence_proxy_async();": TOGETHER,
     },
 }
 
