@@ -1,7 +1,7 @@
 """Builds what the tests of the simulator load: libptxsim.so with cc, PTX of the kernels with nvcc.
 
-Both are kept in a folder that their sources' bytes name, under PTXSIM_BUILD or the system's
-temporary one, so that processes share them.
+Both are kept in a folder that their sources' paths and bytes name, under PTXSIM_BUILD or the
+system's temporary one, so that processes share them.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ ARCHS = {"sm80": "compute_80", "sm90": "compute_90a", "sm100": "compute_100a"}
 
 
 def _folder(sources, *facts):
-    """A place of its own for every state of the sources."""
+    """A place of its own for every state of the sources, and every tree: PTX names its sources."""
     digest = hashlib.sha256(repr(facts).encode())
     for path in sources:
-        digest.update(path.name.encode() + path.read_bytes())
+        digest.update(str(path).encode() + path.read_bytes())
     root = Path(
         os.environ.get("PTXSIM_BUILD", Path(tempfile.gettempdir(), f"ptxsim-{os.getuid()}"))
     )
