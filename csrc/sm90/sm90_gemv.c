@@ -53,6 +53,7 @@ typedef struct shape {
     sm90_gemv_params params;
     bool is_short;
     int32_t warps, smem_bytes;
+    int64_t clusters; /* of a batch */
 } shape;
 
 static int32_t team_of(const nk_gemv_problem *p) { return form_of(p) == CODES ? SM90_GEMV_TEAM : 1; }
@@ -79,9 +80,14 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster,
     s->params = (sm90_gemv_params){.rows = (int32_t)rows,
                                    .units = (int32_t)units,
                                    .run = run > 0 ? run : 1,
-                                   .log_cluster = log_cluster,
-                                   .clusters = (uint32_t)nk_ceil_div(places, rows)};
+                                   .log_cluster = log_cluster};
+    s->clusters = nk_ceil_div(places, rows);
     s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) * side;
+    int32_t last_units = units ? (int32_t)(sm90_gemv_units(p->k) % units) : 0; /* of a cluster's last CTA with any */
+    for (int32_t lot = 0; lot < lots; lot++) {
+        if (units) s->params.starts[0][lot] = sm90_gemv_start_of(lot, s->params.run, (int32_t)units);
+        if (last_units) s->params.starts[1][lot] = sm90_gemv_start_of(lot, s->params.run, last_units);
+    }
     int32_t inboxes = log_cluster ? sm90_gemv_inbox_rows((int32_t)rows, log_cluster) << log_cluster : 0;
     s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) +
                     (s->params.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
@@ -143,7 +149,7 @@ static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const sha
 {
     int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, threads = 32 * s->warps, units = s->params.units;
     int32_t chunks_each = (units * SM90_GEMV_CHUNKS + threads - 1) / threads, slots = gpu->sms * ctas_per_sm;
-    int64_t waves = nk_ceil_div((p->l * s->params.clusters) << s->params.log_cluster, slots);
+    int64_t waves = nk_ceil_div((p->l * s->clusters) << s->params.log_cluster, slots);
     double bytes = (double)ctas_per_sm * s->params.rows * units * SM90_GEMV_UNIT * 9 / 16;
     double steps = s->params.run * STEP_CYCLES(s->is_short), memory = bytes / BYTES_PER_CYCLE;
     *bound = steps < memory;
@@ -204,14 +210,22 @@ static bool pick_shape(const nk_gemv_problem *p, shape *best)
     return answers[at].fits;
 }
 
-#define LARGEST_K (1 << 23) /* steps are counted in 32 bits */
+#define LARGEST_K (1 << 23)      /* steps are counted in 32 bits */
+#define LARGEST_STRIDE (6 << 20) /* so are the bytes of the rows that a CTA has in sight, its own and an atom's */
+#define LARGEST_BATCH 65535      /* the grid's y */
+
+static bool is_small(const nk_gemv_problem *p)
+{
+    uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
+    bool short_rows = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
+    return p->m <= SM90_GEMV_TOKENS && p->k < LARGEST_K && p->l <= LARGEST_BATCH && (p->n <= 1 || short_rows);
+}
 
 bool sm90_takes_gemv(const nk_gemv_problem *p)
 {
     const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
     shape s;
-    if (p->m > SM90_GEMV_TOKENS || p->k >= LARGEST_K || (invariant && strcmp(invariant, "1") == 0)) return false;
-    return pick_shape(p, &s);
+    return is_small(p) && !(invariant && strcmp(invariant, "1") == 0) && pick_shape(p, &s);
 }
 
 static cuda_kernel *kernel_of(const nk_gemv_problem *p, const shape *s)
@@ -221,7 +235,7 @@ static cuda_kernel *kernel_of(const nk_gemv_problem *p, const shape *s)
 
 static int64_t grid_of(const nk_gemv_problem *p, const shape *s)
 {
-    return (p->l * s->params.clusters) << s->params.log_cluster;
+    return (p->l * s->clusters) << s->params.log_cluster;
 }
 
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
@@ -247,8 +261,8 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
     const sm90_pdl pdl = sm90_pdl_wanted();
     NK_CHECK(pick_shape(p, &s), NK_BACKEND_ERROR, "sm90: no shape for this gemv");
     s.params.early = pdl == SM90_PDL_WEIGHTS;
-    cuda_grid grid = {.x = grid_of(p, &s),
-                      .y = 1,
+    cuda_grid grid = {.x = s.clusters << s.params.log_cluster,
+                      .y = p->l,
                       .z = 1,
                       .threads = 32 * s.warps,
                       .smem_bytes = s.smem_bytes,

@@ -219,44 +219,23 @@ template <int KIND> __device__ inline void multiply_add(float d[4], const uint32
         mma_m16n8k16_f16(d, a, b0, b1);
 }
 
-/* What a lane multiplies in a step: two chunks of one row of each octet, and their scale factors. */
-typedef struct weights {
-    uint4 codes[2][2]; /* [octet][chunk] */
-    uint32_t sf[2];
-} weights;
-
-template <int OCTETS> __device__ inline weights load_slot(uint32_t slot)
-{
-    const int lane = threadIdx.x & 31;
-    const uint32_t chunks = slot_at(lane >> 2, 2 * (lane & 3));
-    weights w = {};
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
-        w.codes[o][0] = ld_shared_v4(slot + chunks);
-        w.codes[o][1] = ld_shared_v4(slot + (chunks ^ 16));
-        w.sf[o] = ld_shared(slot + 1024 + lane * 4) & 0x7F7F7F7F;
-    }
-    return w;
-}
-
 /* sums[octet] (ONE) or sums[..] as an mma has them (FEW) += chunk 2c + j times B. */
 template <int KIND, int FORM, int OCTETS>
-__device__ inline void multiply(const weights &w, const reader &b, int unit, int j, float sums[4])
+__device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
 {
     const uint32_t low[4] = {w.codes[0][j].x, w.codes[0][j].y, w.codes[0][j].z, w.codes[0][j].w};
     const uint32_t high[4] = {w.codes[1][j].x, w.codes[1][j].y, w.codes[1][j].z, w.codes[1][j].w};
-    const uint32_t at = b.at + unit * b.unit_step + j * b.chunk_step;
     uint32_t scales[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const uint32_t bytes = w.sf[r] >> 16 * j & 0xFFFF;
+        const uint32_t bytes = w.sf[r] >> 16 * j & 0x7F7F;
         scales[r] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes) : cvt_f16x2_e4m3x2(bytes);
     }
     float blocks[2][4] = {}; /* ONE: of the first and the second blocks */
     uint4 x[4];              /* ONE: two words, which both blocks take */
 #pragma unroll
     for (int word = 0; word < (FORM == ONE ? 2 : 4); word++)
-        x[word] = ld_shared_v4(at ^ word << 4);
+        x[word] = ld_shared_v4(b ^ word << 4);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         const uint32_t both = word < 2 ? 0x1010 : 0x3232; /* the word's scale factor, twice */
@@ -282,47 +261,44 @@ __device__ inline void multiply(const weights &w, const reader &b, int unit, int
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Multiplies all of a warp's steps; SLOTS - 1 of them are under way. */
-template <int KIND, int FORM, int PATH, int OCTETS>
-__device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90_gemv_params &s, int tile, int unit,
-                            cursor &ahead, uint32_t ring, float *partials)
-{
-    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
-    const int tokens = FORM == ONE ? 1 : (int)p.m;
-    const uint32_t end = ring + SM90_GEMV_RING_BYTES;
-    const reader b = reader_of_lane<FORM>(tokens);
-    float sums[4] = {0, 0, 0, 0};
-    uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
-    for (int step = w.begin; step < w.end; step += side_of<1>) {
-        cp_async_wait_group<SLOTS - 2>();
-        __syncwarp();
-        const weights now = load_slot<OCTETS>(slot);
-        if (step + (SLOTS - 1) * side_of<1> < w.end) {
-            fetch<PATH, OCTETS>(w, ahead, free_slot);
-            advance<PATH, OCTETS, 1>(p, w, ahead);
-        }
-        cp_async_commit_group();
-        free_slot = slot;
-        slot += OCTETS * SM90_GEMV_SLOT_BYTES;
-        if (slot == end) slot = ring;
-        multiply<KIND, FORM, OCTETS>(now, b, unit, 0, sums);
-        multiply<KIND, FORM, OCTETS>(now, b, unit, 1, sums);
-        const int now_tile = tile;
-        next_step<1>(w, tile, unit);
-        if (tile == now_tile && step + side_of<1> < w.end) continue;
-        if (FORM == ONE)
-            keep_row_sums<OCTETS, 1>(w, s, now_tile, sums, partials);
-        else
-            keep_token_sums<OCTETS>(w, s, now_tile, tokens, sums, partials);
+/* What walk() does with a warp's steps. */
+template <int KIND, int FORM, int OCTETS> struct products {
+    const share &w;
+    const sm90_gemv_params &s;
+    float *partials;
+    int tokens;
+    reader first;
+    uint32_t b;
+    float sums[4];
+
+    __device__ products(const share &w, const sm90_gemv_params &s, int tokens, float *partials)
+        : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<FORM>(tokens)), sums{0, 0, 0, 0}
+    {
     }
-}
+
+    __device__ void begin_tile(int unit) { b = first.at + unit * first.unit_step; }
+
+    __device__ void step(const weights &now)
+    {
+        multiply<KIND, FORM, OCTETS>(now, b, 0, sums);
+        multiply<KIND, FORM, OCTETS>(now, b + first.chunk_step, 1, sums);
+        b += side_of<1> * first.unit_step;
+    }
+
+    __device__ void end_tile(int tile)
+    {
+        if (FORM == ONE)
+            keep_row_sums<OCTETS, 1>(w, s, tile, sums, partials);
+        else
+            keep_token_sums<OCTETS>(w, s, tile, tokens, sums, partials);
+    }
+};
 
 template <int KIND, int FORM, int PATH, int OCTETS>
 __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
     const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
     const share w = share_of_warp<PATH, OCTETS, 1>(p, s);
-    const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
     constexpr bool IN_PLACE = FORM == FEW && KIND != CODES && PATH != NARROW;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const source from = source_of<KIND>(p, w);
@@ -330,7 +306,8 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];
-    enter_tile<PATH, OCTETS, 1>(p, w, tile, unit, ahead);
+    prepare(w, ahead);
+    enter_tile<PATH, OCTETS, 1>(p, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
     griddepcontrol_wait();
@@ -356,7 +333,8 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
         }
     }
     __syncthreads();
-    walk<KIND, FORM, PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, partials);
+    products<KIND, FORM, OCTETS> products(w, s, tokens, partials);
+    walk<PATH, OCTETS, 1>(p, w, ahead, ring, products);
     __syncthreads();
     finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
         p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);

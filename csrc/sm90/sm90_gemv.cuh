@@ -20,24 +20,24 @@ template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM9
 
 template <int TEAM> constexpr int side_of = TEAM == 1 ? SM90_GEMV_SIDE : 1;
 
-/* What a CTA has to do, and this warp's team of it: steps begin .. end, every side_of<TEAM>-th of them. */
+/* What a CTA has to do, and this warp's team of it: every side_of<TEAM>-th step from one on. */
 typedef struct share {
     int64_t l, first_row;         /* an atom's first where scale factors are blocked: */
     int skew, places;             /* so many places behind it the CTA's begin */
     int rows;                     /* that there are from first_row on, or more than anyone asks for */
     int first_unit, units, words; /* of the CTA's part of K; the last CTA's may be shorter */
-    int begin, end;
+    int tile, unit, steps;
+    int first_tile, teams_before; /* of its lot: that have begun this tile before; it is the first of all others */
 } share;
+
+template <int TEAM> __device__ inline int turn_of_team() { return warp_index() / TEAM % side_of<TEAM>; }
 
 /* The team's next step after that of (tile, unit). */
 template <int TEAM> __device__ inline void next_step(const share &w, int &tile, int &unit)
 {
     unit += side_of<TEAM>;
-    while (unit >= w.units) {
-        unit -= w.units;
-        tile++;
-        if (TEAM != 1) break; /* one unit at a time */
-    }
+    for (; unit >= w.units; tile++)
+        unit = side_of<TEAM> == 1 ? 0 : unit - w.units;
 }
 
 /* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
@@ -55,22 +55,14 @@ template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
     return PATH == BLOCKED || (PATH == NARROW && o.sf_layout == NK_SF_BLOCKED);
 }
 
-/* Where scale factor `block` of a row lies from the beginning of W's, or of an atom's. */
-template <int PATH> __device__ inline int64_t factors_at(const nk_gemm_problem &p, int64_t row, int block)
-{
-    return is_blocked<PATH>(p.b) ? nk_sf_blocked_offset(row, block, (uint32_t)p.k / NK_SF_VEC)
-                                 : row * p.b.sf_row_stride + block;
-}
-
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int team = warp_index() / TEAM, rows = rows_of_tile<OCTETS, TEAM>, k = (int)p.k;
+    const int lot = warp_index() / TEAM / side_of<TEAM>, turn = turn_of_team<TEAM>(), k = (int)p.k;
     const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
-    const uint32_t batch = s.clusters == gridDim.x >> s.log_cluster ? 0 : cluster / s.clusters;
+    const int64_t first = (int64_t)cluster * s.rows;
     share w;
-    w.l = batch;
-    const int64_t first = (int64_t)(cluster - batch * s.clusters) * s.rows;
+    w.l = blockIdx.y;
     w.skew = is_blocked<PATH>(p.b) ? (int)first & (NK_SF_ATOM_ROWS - 1) : 0;
     w.first_row = first - w.skew;
     w.places = (int)min((int64_t)s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)) - first);
@@ -78,10 +70,16 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     w.first_unit = rank * s.units;
     w.units = max(0, min(s.units, (int)sm90_gemv_units(k) - w.first_unit));
     w.words = min(w.units * SM90_GEMV_WORDS, k / 8 - w.first_unit * SM90_GEMV_WORDS);
-    const int tiles = (w.places + rows - 1) / rows, steps = tiles * w.units;
-    const int lot = team / side_of<TEAM>;
-    w.end = min((lot + 1) * s.run, steps);
-    w.begin = min(lot * s.run + team % side_of<TEAM>, w.end);
+    const sm90_gemv_start &start = s.starts[w.units < s.units][lot];
+    w.tile = w.first_tile = start.tile;
+    w.unit = start.unit;
+    w.teams_before = start.lots_before * side_of<TEAM>;
+    if (side_of<TEAM> != 1 && w.units)
+        for (w.unit += turn; w.unit >= w.units; w.tile++)
+            w.unit -= w.units;
+    const int rows = rows_of_tile<OCTETS, TEAM>, steps = (w.places + rows - 1) / rows * w.units;
+    const int end = min((lot + 1) * s.run, steps), begin = lot * s.run + turn;
+    w.steps = max(0, end - begin + side_of<TEAM> - 1) / side_of<TEAM>;
     return w;
 }
 
@@ -92,10 +90,10 @@ template <int PATH> __device__ inline int row_at(const nk_gemm_problem &p, const
     return is_blocked<PATH>(p.b) ? sm90_gemv_blocked_row(at) : at;
 }
 
-/* The same, or another row where there is none. */
+/* The same, or another row where an atom lacks it. */
 template <int PATH> __device__ inline uint32_t some_row_at(const nk_gemm_problem &p, const share &w, int place)
 {
-    const int row = row_at<PATH>(p, w, min(place, w.places - 1));
+    const int row = row_at<PATH>(p, w, place);
     return is_blocked<PATH>(p.b) && row >= w.rows ? row & 31 | row & ~(NK_SF_ATOM_ROWS - 1) : row;
 }
 
@@ -112,32 +110,62 @@ __device__ inline int units_with(const share &w, int first)
 /* At which of the CTA's places the warp's rows of a tile begin. */
 template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
 {
-    return (tile * TEAM + (TEAM == 1 ? 0 : warp_index() % TEAM)) * (OCTETS * SM90_GEMV_OCTET);
+    return (tile * TEAM + warp_index() % TEAM) * (OCTETS * SM90_GEMV_OCTET);
+}
+
+/* Bytes of a step of a row's scale factors, and from one unit to the next. */
+template <int PATH> __device__ inline int64_t sf_of_unit(const nk_gemm_problem &p)
+{
+    return is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, int unit, cursor &at)
 {
     const int lane = threadIdx.x & 31, first = first_place<OCTETS, TEAM>(tile);
-    const int k = (w.first_unit + unit) * SM90_GEMV_UNIT;
+    const int64_t from_first = w.first_unit + unit;
+    const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride,
+                   columns = (uint32_t)p.k / NK_SF_VEC;
+    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + w.first_row * p.b.row_stride +
+                           from_first * (SM90_GEMV_UNIT / 2),
+                  *sf = sf_at(p.b, w.l, w.first_row, 0, columns) + from_first * sf_of_unit<PATH>(p);
     at.tile = tile;
     at.unit = unit;
-    at.codes_units = units_with(w, 4 * (lane & 7));
-    at.sf_units = units_with(w, 8 * (lane & 3));
     at.codes_rows = (w.places - first - (lane >> 3) + 3) >> 2;
     at.sf_rows = (w.places - first - (lane >> 2) + 7) >> 3;
     at.whole_units = first + OCTETS * SM90_GEMV_OCTET <= w.places ? w.words / SM90_GEMV_WORDS : 0;
-    at.codes_to = kept(slot_at(lane >> 3, lane & 7));
-    at.sf_to = kept(1024 + lane * 4);
-    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + w.first_row * p.b.row_stride + k / 2 + (lane & 7) * 16,
-                  *sf = p.b.sf + w.l * p.b.sf_batch_stride +
-                        factors_at<PATH>(p, w.first_row, k / NK_SF_VEC + (lane & 3) * NK_SF_ATOM_COLS);
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] = codes + some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * p.b.row_stride;
+        at.codes[i] = codes + (some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16);
+#pragma unroll
+    for (int i = 0; i < OCTETS; i++) {
+        const uint32_t place = w.skew + first + 8 * i + (lane >> 2), c = lane & 3;
+        at.sf[i] = sf + (is_blocked<PATH>(p.b) ? sm90_gemv_blocked_factors(place, columns) + c * NK_SF_ATOM_BYTES
+                                               : place * sf_stride + c * NK_SF_ATOM_COLS);
+    }
+}
+
+/* So many steps of the same tile on. */
+template <int PATH, int OCTETS, int TEAM>
+__device__ inline void move_on(const nk_gemm_problem &p, int steps, cursor &at)
+{
+    at.unit += steps * side_of<TEAM>;
+#pragma unroll
+    for (int i = 0; i < 2 * OCTETS; i++)
+        at.codes[i] += steps * side_of<TEAM> * (SM90_GEMV_UNIT / 2);
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        at.sf[i] = sf + factors_at<PATH>(p, some_row_at<PATH>(p, w, first + 8 * i + (lane >> 2)), 0);
+        at.sf[i] += steps * side_of<TEAM> * sf_of_unit<PATH>(p);
+}
+
+/* What stays for all tiles. */
+__device__ inline void prepare(const share &w, cursor &at)
+{
+    const int lane = threadIdx.x & 31;
+    at.codes_units = units_with(w, 4 * (lane & 7));
+    at.sf_units = units_with(w, 8 * (lane & 3));
+    at.codes_to = kept(slot_at(lane >> 3, lane & 7));
+    at.sf_to = kept(1024 + lane * 4);
 }
 
 template <int PATH, int OCTETS, int TEAM>
@@ -145,15 +173,10 @@ __device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor 
 {
     int tile = at.tile, unit = at.unit;
     next_step<TEAM>(w, tile, unit);
-    if (tile != at.tile) return enter_tile<PATH, OCTETS, TEAM>(p, w, tile, unit, at);
-    at.unit = unit;
-#pragma unroll
-    for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] += side_of<TEAM> * (SM90_GEMV_UNIT / 2);
-#pragma unroll
-    for (int i = 0; i < OCTETS; i++)
-        at.sf[i] +=
-            side_of<TEAM> * (is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS);
+    if (tile != at.tile)
+        enter_tile<PATH, OCTETS, TEAM>(p, w, tile, unit, at);
+    else
+        move_on<PATH, OCTETS, TEAM>(p, 1, at);
 }
 
 /* The scale factors of two chunks of which `words` are there. */
@@ -174,18 +197,20 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
         const uint32_t to = slot + at.codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
+        const uint8_t *from = at.codes[i];
         if (PATH != NARROW)
-            cp_async_16(to, at.codes[i], i < codes_rows);
+            cp_async_16(to, from, i < codes_rows);
         else
-            st_shared_v4(to, fetch_bytes(at.codes[i], i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
+            st_shared_v4(to, fetch_bytes(from, i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
         const uint32_t to = slot + at.sf_to + i * SM90_GEMV_SLOT_BYTES;
+        const uint8_t *from = at.sf[i];
         if (PATH != NARROW)
-            cp_async_4_or_zero(to, at.sf[i], i < sf_rows);
+            cp_async_4_or_zero(to, from, i < sf_rows);
         else
-            st_shared(to, fetch_factors(at.sf[i], i < sf_rows ? words - 8 * (lane & 3) : 0));
+            st_shared(to, fetch_factors(from, i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
 }
 
@@ -198,17 +223,110 @@ template <int PATH, int OCTETS> __device__ inline void fetch(const share &w, con
                              at.unit < at.sf_units ? at.sf_rows : 0, slot);
 }
 
+/* Whole steps of a tile, which a warp may fetch without comparing from where it is. */
+template <int PATH, int TEAM> __device__ inline int whole_steps(const cursor &at)
+{
+    return PATH == NARROW ? 0 : (at.whole_units - at.unit) / side_of<TEAM>;
+}
+
 /* The first steps, as many as there is room for but one. */
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring)
 {
+    constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
+    if (STEPS < whole_steps<PATH, TEAM>(ahead) && STEPS <= w.steps) {
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            fetch_rows<PATH, OCTETS>(w, ahead, 2 * OCTETS, OCTETS, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+            cp_async_commit_group();
+            move_on<PATH, OCTETS, TEAM>(p, 1, ahead);
+        }
+        return;
+    }
 #pragma unroll 1 /* code is fetched from memory, too */
-    for (int i = 0; i < SM90_GEMV_SLOTS / OCTETS - 1; i++) {
-        if (w.begin + i * side_of<TEAM> < w.end) {
+    for (int i = 0; i < STEPS; i++) {
+        if (i < w.steps) {
             fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
             advance<PATH, OCTETS, TEAM>(p, w, ahead);
         }
         cp_async_commit_group();
+    }
+}
+
+/* What a lane multiplies in a step: two chunks of one row of each octet, and their scale factors. */
+typedef struct weights {
+    uint4 codes[2][2]; /* [octet][chunk] */
+    uint32_t sf[2];
+} weights;
+
+/* Where in a slot a lane finds them. */
+typedef struct places {
+    uint32_t first, second, sf;
+} places;
+
+__device__ inline places places_of_lane()
+{
+    const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
+    return {kept(chunks), kept(chunks ^ 16), kept(1024 + lane * 4)};
+}
+
+template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const places &at)
+{
+    weights w = {};
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
+        w.codes[o][0] = ld_shared_v4(slot + at.first);
+        w.codes[o][1] = ld_shared_v4(slot + at.second);
+        w.sf[o] = ld_shared(slot + at.sf);
+    }
+    return w;
+}
+
+/* Through all of a team's steps: products.begin_tile(unit), .step(weights) for each, .end_tile(tile). SLOTS - 1 steps
+ * are under way. Those that are whole, nearly all, are fetched two at a time with one move of the addresses. */
+template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
+__device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring, PRODUCTS &products)
+{
+    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS, SIDE = side_of<TEAM>;
+    const places places = places_of_lane();
+    uint32_t slot = ring, free_slot = ring + (SLOTS - 1) * OCTETS * SM90_GEMV_SLOT_BYTES; /* of the step before */
+    const auto step = [&](auto &&fetch_next) {
+        cp_async_wait_group<SLOTS - 2>();
+        __syncwarp();
+        const weights now = load_slot<OCTETS>(slot, places);
+        fetch_next();
+        cp_async_commit_group();
+        free_slot = slot;
+        slot += OCTETS * SM90_GEMV_SLOT_BYTES;
+        if (slot == ring + SM90_GEMV_RING_BYTES) slot = ring;
+        products.step(now);
+    };
+    const auto fetch_whole = [&](int steps_on) {
+        cursor there = ahead;
+        move_on<PATH, OCTETS, TEAM>(p, steps_on, there);
+        fetch_rows<PATH, OCTETS>(w, there, 2 * OCTETS, OCTETS, free_slot);
+    };
+    for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0;) {
+        const int here = min(left, (w.units - unit + SIDE - 1) / SIDE), rest = left - here; /* in later tiles */
+        const int whole = min(min(here, left - SLOTS + 1), whole_steps<PATH, TEAM>(ahead) - 1);
+        products.begin_tile(unit);
+#pragma unroll 1
+        for (int i = whole; i > 1; i -= 2, left -= 2) {
+            step([&] { fetch_whole(0); });
+            step([&] { fetch_whole(1); });
+            move_on<PATH, OCTETS, TEAM>(p, 2, ahead);
+        }
+#pragma unroll 1
+        for (; left > rest; left--) {
+            step([&] {
+                if (left < SLOTS) return;
+                fetch<PATH, OCTETS>(w, ahead, free_slot);
+                advance<PATH, OCTETS, TEAM>(p, w, ahead);
+            });
+        }
+        products.end_tile(tile);
+        for (unit += here * SIDE; unit >= w.units; tile++)
+            unit -= w.units;
     }
 }
 

@@ -103,46 +103,25 @@ __device__ inline void store_items(int first, int chunks, const item batch[BATCH
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* What a lane multiplies in a step: two chunks of one row of each octet, and their scale factors. */
-typedef struct weights {
-    uint4 codes[2][2]; /* [octet][chunk] */
-    uint32_t sf[2];
-} weights;
+/* From one unit of the token to the next: of its descriptor, of its scale factors. */
+#define UNIT_OF_B (4 * SM90_GEMV_B_BYTES / 16)
+#define UNIT_OF_X (SM90_GEMV_UNIT / NK_SF_VEC * 2)
 
-/* Where in a slot a lane finds them. */
-typedef struct places {
-    uint32_t first, second, sf;
-} places;
-
-__device__ inline places places_of_lane()
+/* Words of a chunk of an octet into A of two wgmma each. */
+template <int OCTET> __device__ inline void decode(const uint4 &codes, uint32_t a[4][4])
 {
-    const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
-    return {kept(chunks), kept(chunks ^ 16), kept(1024 + lane * 4)};
-}
-
-template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const places &at)
-{
-    weights w = {};
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
-        w.codes[o][0] = ld_shared_v4(slot + at.first);
-        w.codes[o][1] = ld_shared_v4(slot + at.second);
-        w.sf[o] = ld_shared(slot + at.sf) & 0x7F7F7F7F;
-    }
-    return w;
+    for (int word = 0; word < 4; word++)
+        e2m1x8_to_e4m3x4(words[word], a[word][OCTET], a[word][OCTET + 2]);
 }
 
 /* d[first or second blocks] = chunk j times its B, on its way. */
 template <int OCTETS> __device__ inline void begin_products(const weights &w, int j, uint64_t b, float d[2][4])
 {
-    const uint32_t low[4] = {w.codes[0][j].x, w.codes[0][j].y, w.codes[0][j].z, w.codes[0][j].w};
-    const uint32_t high[4] = {w.codes[1][j].x, w.codes[1][j].y, w.codes[1][j].z, w.codes[1][j].w};
     uint32_t a[4][4] = {};
-#pragma unroll
-    for (int word = 0; word < 4; word++) {
-        e2m1x8_to_e4m3x4(low[word], a[word][0], a[word][2]);
-        if (OCTETS == TALL) e2m1x8_to_e4m3x4(high[word], a[word][1], a[word][3]);
-    }
+    decode<0>(w.codes[0][j], a);
+    if (OCTETS == TALL) decode<1>(w.codes[1][j], a);
     wgmma_fence(a);
 #pragma unroll
     for (int block = 0; block < 2; block++) {
@@ -152,14 +131,14 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
     wgmma_commit_group();
 }
 
-/* sums[octet] += chunk j's sums times the scale factors of W and of the token (x). */
+/* sums[octet] += chunk j's sums times the scale factors of W, whose signs do not count, and of the token (x). */
 template <int OCTETS>
 __device__ inline void add_products(const weights &w, int j, uint32_t x, const float d[2][4], float sums[2])
 {
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const uint32_t halves = cvt_f16x2_e4m3x2(w.sf[o] >> 16 * j & 0xFFFF);
-        const float2 scale = __half22float2(__hmul2(*(const __half2 *)&halves, *(const __half2 *)&x));
+        const float2 scale = __half22float2(__hmul2(__habs2(*(const __half2 *)&halves), *(const __half2 *)&x));
         sums[o] = __fmaf_rn(d[0][2 * o], scale.x, sums[o]);
         sums[o] = __fmaf_rn(d[1][2 * o + 1], scale.y, sums[o]);
     }
@@ -169,50 +148,48 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Multiplies all of a team's steps; SLOTS - 1 of them are under way. */
-template <int PATH, int OCTETS>
-__device__ inline void walk(const nk_gemm_problem &p, const share &w, const sm90_gemv_params &s, int tile, int unit,
-                            cursor &ahead, uint32_t ring, uint32_t values, uint32_t factors, float *partials)
-{
-    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
-    const uint32_t end = ring + SM90_GEMV_RING_BYTES;
-    const uint32_t x_at = factors + (threadIdx.x & 3) * 8;
-    const uint64_t first = wgmma_b32_descriptor(values);
-    const places at = places_of_lane();
-    float sums[2] = {0, 0}, d[2][2][4];
-    uint32_t slot = ring, free_slot = end - OCTETS * SM90_GEMV_SLOT_BYTES;
-    for (int step = w.begin; step < w.end; step += side_of<SM90_GEMV_TEAM>) {
-        cp_async_wait_group<SLOTS - 2>();
-        __syncwarp();
-        const weights now = load_slot<OCTETS>(slot, at);
-        const uint64_t b = first + unit * (4 * SM90_GEMV_B_BYTES / 16);
-        if (step + (SLOTS - 1) * side_of<SM90_GEMV_TEAM> < w.end) {
-            fetch<PATH, OCTETS>(w, ahead, free_slot);
-            advance<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead);
-        }
-        cp_async_commit_group();
+/* What walk() does with a team's steps. */
+template <int OCTETS> struct products {
+    const share &w;
+    const sm90_gemv_params &s;
+    float *partials;
+    uint64_t first_b, b;
+    uint32_t first_x, x_at;
+    float sums[2];
+
+    __device__ products(const share &w, const sm90_gemv_params &s, uint32_t values, uint32_t factors, float *partials)
+        : w(w), s(s), partials(partials), first_b(wgmma_b32_descriptor(values)),
+          first_x(factors + (threadIdx.x & 3) * 8), sums{0, 0}
+    {
+    }
+
+    __device__ void begin_tile(int unit)
+    {
+        b = first_b + unit * UNIT_OF_B;
+        x_at = first_x + unit * UNIT_OF_X;
+    }
+
+    __device__ void step(const weights &now)
+    {
+        float d[2][2][4];
         begin_products<OCTETS>(now, 0, b, d[0]);
-        begin_products<OCTETS>(now, 1, b + 2 * SM90_GEMV_B_BYTES / 16, d[1]);
-        free_slot = slot;
-        slot += OCTETS * SM90_GEMV_SLOT_BYTES;
-        if (slot == end) slot = ring;
-        const uint2 x = ld_shared_v2(x_at + unit * (SM90_GEMV_UNIT / NK_SF_VEC * 2));
+        begin_products<OCTETS>(now, 1, b + UNIT_OF_B / 2, d[1]);
+        const uint2 x = ld_shared_v2(x_at);
+        b += UNIT_OF_B;
+        x_at += UNIT_OF_X;
         wgmma_wait_group<1>(d[0]);
         add_products<OCTETS>(now, 0, x.x, d[0], sums);
         wgmma_wait_group<0>(d[1]);
         add_products<OCTETS>(now, 1, x.y, d[1], sums);
-        const int now_tile = tile;
-        next_step<SM90_GEMV_TEAM>(w, tile, unit);
-        if (tile != now_tile || step + side_of<SM90_GEMV_TEAM> >= w.end)
-            keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, now_tile, sums, partials);
     }
-}
+
+    __device__ void end_tile(int tile) { keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, tile, sums, partials); }
+};
 
 template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
     const int warp = warp_index(), warps = blockDim.x >> 5;
     const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p, s);
-    const int tile = w.units ? w.begin / w.units : 0, unit = w.begin - tile * w.units;
     const int chunks = w.units * SM90_GEMV_CHUNKS;
     const int k = w.first_unit * SM90_GEMV_UNIT;
     const source from = {p.a.data + w.l * p.a.batch_stride + k / 2, sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC),
@@ -222,7 +199,8 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
                    ring = base + SM90_GEMV_HEAD_BYTES + warp * SM90_GEMV_RING_BYTES;
     cursor ahead;
     item batch[BATCH];
-    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, tile, unit, ahead);
+    prepare(w, ahead);
+    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
     griddepcontrol_wait();
@@ -237,7 +215,8 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     prepare_sums(s, w, 1, partials);
     fence_proxy_async();
     __syncthreads();
-    walk<PATH, OCTETS>(p, w, s, tile, unit, ahead, ring, values, factors, partials);
+    products<OCTETS> products(w, s, values, factors, partials);
+    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, products);
     __syncthreads();
     finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }

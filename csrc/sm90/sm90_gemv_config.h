@@ -29,13 +29,20 @@
  * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every SIDE teams (of one warp,
  * or of the four of a wgmma), which take turns with its steps: single warps gain from reading a row's neighbouring
  * lines together, teams lose. */
+#define SM90_GEMV_LOTS (SM90_GEMV_WARPS / SM90_GEMV_SIDE) /* of teams that go side by side, or of teams of four warps */
+
+/* Where a lot begins, and how many lots before it have begun that tile. Divisions, which the host does once. */
+typedef struct sm90_gemv_start {
+    int32_t tile, unit, lots_before;
+} sm90_gemv_start;
+
 typedef struct sm90_gemv_params {
     int32_t rows, units;
-    int32_t run;   /* steps of such teams together, the same for CTAs with fewer rows */
+    int32_t run;   /* steps of a lot, the same for CTAs with fewer rows */
     int32_t parts; /* warps or teams that share a tile, at most */
     int32_t log_cluster;
-    uint32_t clusters; /* of a batch */
-    int32_t early;     /* weights may be read before the kernels before this one have ended */
+    int32_t early;                              /* weights may be read before the kernels before this one have ended */
+    sm90_gemv_start starts[2][SM90_GEMV_LOTS];  /* [1]: in a CTA with fewer units of K than the others */
 } sm90_gemv_params;
 
 NK_HD int64_t sm90_gemv_units(int64_t k) { return nk_ceil_div(k, SM90_GEMV_UNIT); }
@@ -55,11 +62,25 @@ NK_HD int32_t sm90_gemv_blocked_row(int32_t place)
     return place - in_atom + (in_atom >> 2) + 32 * (in_atom & 3);
 }
 
+/* Where its scale factors begin, of `columns` a row: places were numbered as these lie. */
+NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t place, uint32_t columns)
+{
+    uint32_t atoms = (columns + NK_SF_ATOM_COLS - 1) / NK_SF_ATOM_COLS;
+    return place / NK_SF_ATOM_ROWS * atoms * NK_SF_ATOM_BYTES + place % NK_SF_ATOM_ROWS * NK_SF_ATOM_COLS;
+}
+
 /* Of `lots` of teams that go side by side, so many share a tile, at most. */
 NK_HD int32_t sm90_gemv_lots_of_tile(int32_t units, int32_t run, int32_t lots)
 {
     int32_t most = (units + run - 2) / run + 1;
     return most < lots ? most : lots;
+}
+
+NK_HD sm90_gemv_start sm90_gemv_start_of(int32_t lot, int32_t run, int32_t units)
+{
+    sm90_gemv_start start = {lot * run / units, lot * run % units, 0};
+    start.lots_before = lot - start.tile * units / run;
+    return start;
 }
 
 /* Shared memory: zeros and a barrier; the rings [warp][slot] of weights, codes [row of eight][part] and then scale

@@ -7,9 +7,9 @@
 extern __shared__ __align__(128) uint4 smem[];
 
 /* Which of a tile's teams this warp's is. */
-template <int TEAM> __device__ inline int part_of_tile(const share &w, const sm90_gemv_params &s, int tile)
+template <int TEAM> __device__ inline int part_of_tile(const share &w, int tile)
 {
-    return warp_index() / TEAM - tile * w.units / s.run * side_of<TEAM>;
+    return turn_of_team<TEAM>() + (tile == w.first_tile ? w.teams_before : 0);
 }
 
 /* One token: the sums of this warp's rows of a tile into shared memory, a lane's four of a row added; they are zero
@@ -18,7 +18,7 @@ template <int OCTETS, int TEAM>
 __device__ inline void keep_row_sums(const share &w, const sm90_gemv_params &s, int tile, float sums[2],
                                      float *partials)
 {
-    const int lane = threadIdx.x & 31, part = part_of_tile<TEAM>(w, s, tile);
+    const int lane = threadIdx.x & 31, part = part_of_tile<TEAM>(w, tile);
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const int place = first_place<OCTETS, TEAM>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
@@ -34,7 +34,7 @@ template <int OCTETS>
 __device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s, int tile, int tokens, float sums[4],
                                        float *partials)
 {
-    const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile<1>(w, s, tile);
+    const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile<1>(w, tile);
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const int place = first_place<OCTETS, 1>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
@@ -97,6 +97,7 @@ __device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_par
     if (log_cluster) barrier_cluster_wait(); /* every inbox is ready */
     for (int place = first; place < places; place += step) {
         float sum = 0;
+#pragma unroll 4
         for (int part = 0; part < s.parts; part++)
             sum += partials[(part * s.rows + place) * tokens + token];
         if (log_cluster == 0) {

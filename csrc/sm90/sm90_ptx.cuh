@@ -79,7 +79,7 @@ __device__ inline uint4 ld_shared_v4(uint32_t at)
 __device__ inline void cp_async_16(uint32_t to, const uint8_t *from, bool wanted)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0;\n\t"
-                 "@p cp.async.cg.shared.global.L2::256B [%0], [%1], 16; }" ::"r"(to),
+                 "@p cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(to),
                  "l"(from), "r"((int)wanted)
                  : "memory");
 }
