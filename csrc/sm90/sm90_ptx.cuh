@@ -90,10 +90,10 @@ __device__ inline void cp_async_16_or_zero(uint32_t to, const uint8_t *from, boo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
-/* 4 bytes; zeros where !wanted. */
+/* 4 bytes, whose line comes to L2; zeros where !wanted. */
 __device__ inline void cp_async_4_or_zero(uint32_t to, const uint8_t *from, bool wanted)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(wanted ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(wanted ? 4 : 0) : "memory");
 }
 
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
