@@ -31,18 +31,14 @@ nk_text nk_shape_text(const nk_tensor *t)
     return text;
 }
 
-static const struct {
-    const char *name;
-    int64_t size;
-} dtypes_by_number[] = {
-    [NK_U8] = {"uint8", 1},    [NK_E2M1X2] = {"float4_e2m1fn_x2", 1}, [NK_E4M3] = {"float8_e4m3fn", 1},
-    [NK_F16] = {"float16", 2}, [NK_BF16] = {"bfloat16", 2},           [NK_F32] = {"float32", 4},
-    [NK_I32] = {"int32", 4},
+static const char *const dtype_names[] = {
+    [NK_U8] = "uint8",    [NK_E2M1X2] = "float4_e2m1fn_x2", [NK_E4M3] = "float8_e4m3fn",
+    [NK_F16] = "float16", [NK_BF16] = "bfloat16",           [NK_F32] = "float32",
+    [NK_I32] = "int32",
 };
-#define DTYPES ((int)(sizeof dtypes_by_number / sizeof dtypes_by_number[0]))
+#define DTYPES ((int)(sizeof dtype_names / sizeof dtype_names[0]))
 
-const char *nk_dtype_name(nk_dtype dtype) { return dtypes_by_number[dtype].name; }
-int64_t nk_dtype_size(nk_dtype dtype) { return dtypes_by_number[dtype].size; }
+const char *nk_dtype_name(nk_dtype dtype) { return dtype_names[dtype]; }
 
 static nk_text dtypes_text(unsigned dtypes)
 {
@@ -50,7 +46,7 @@ static nk_text dtypes_text(unsigned dtypes)
     for (int d = 0; d < DTYPES; d++) {
         if (!(dtypes & NK_DTYPE_BIT(d))) continue;
         size_t at = strlen(text.s);
-        snprintf(text.s + at, sizeof text.s - at, "%s%s", at ? " or " : "", dtypes_by_number[d].name);
+        snprintf(text.s + at, sizeof text.s - at, "%s%s", at ? " or " : "", dtype_names[d]);
     }
     return text;
 }
@@ -84,11 +80,26 @@ int64_t nk_numel(const nk_tensor *t)
     return numel;
 }
 
-nk_status nk_byte_range(const nk_tensor *t, int64_t *low, int64_t *high)
+static int bits_of(uint64_t x) { return 64 - __builtin_clzll(x | 1); }
+
+/* Whether no number made of sizes and strides comes near 64 bits. Most tensors are such, which takes a glance. */
+static bool is_small(const nk_tensor *t)
 {
+    uint64_t sizes = 0, strides = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        sizes |= (uint64_t)t->shape[d]; /* one that is negative has 64 bits */
+        strides |= (uint64_t)t->stride[d];
+    }
+    return t->ndim * bits_of(sizes) <= 54 && bits_of(sizes) + bits_of(strides) <= 54;
+}
+
+/* That bytes, and offsets of bytes from the first element, can be counted in 64 bits. */
+static nk_status check_sizes(const nk_tensor *t)
+{
+    if (is_small(t)) return NK_OK;
     bool empty = false, overflow = false;
     const int64_t size = nk_dtype_size(t->dtype);
-    int64_t before = 0, after = 0, numel = size; /* before, after: in elements */
+    int64_t before = 0, after = 0, numel = size, low, high; /* before, after: in elements */
     for (int d = 0; d < t->ndim; d++) {
         int64_t reach;
         if (t->shape[d] == 1) continue;
@@ -97,15 +108,12 @@ nk_status nk_byte_range(const nk_tensor *t, int64_t *low, int64_t *high)
         empty |= t->shape[d] == 0;
         overflow |= __builtin_mul_overflow(t->shape[d] - 1, t->stride[d], &reach);
         overflow |= __builtin_mul_overflow(numel, t->shape[d], &numel);
-        if (t->stride[d] < 0)
-            overflow |= __builtin_add_overflow(before, reach, &before);
-        else
-            overflow |= __builtin_add_overflow(after, reach, &after);
+        int64_t *side = t->stride[d] < 0 ? &before : &after;
+        overflow |= __builtin_add_overflow(*side, reach, side);
     }
-    *low = *high = 0;
     if (empty) return NK_OK;
-    overflow |= __builtin_mul_overflow(before, size, low) || __builtin_mul_overflow(after, size, high) ||
-                __builtin_add_overflow(*high, size, high) || numel > INT64_MAX / 4;
+    overflow |= __builtin_mul_overflow(before, size, &low) || __builtin_mul_overflow(after, size, &high) ||
+                __builtin_add_overflow(high, size, &high) || numel > INT64_MAX / 4;
     NK_CHECK_AT(!overflow, NK_VALUE_ERROR, t, "shape %s, its sizes or strides overflow 64-bit arithmetic",
                 nk_shape_text(t).s);
     return NK_OK;
@@ -122,8 +130,7 @@ nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *
     NK_CHECK_AT(((uintptr_t)t->data & (uintptr_t)(nk_dtype_size(t->dtype) - 1)) == 0, NK_VALUE_ERROR, t,
                 "data at an address that is no multiple of %" PRId64 ", expected aligned %s", nk_dtype_size(t->dtype),
                 nk_dtype_name(t->dtype));
-    int64_t low, high;
-    return nk_byte_range(t, &low, &high);
+    return check_sizes(t);
 }
 
 static bool is_contiguous(const nk_tensor *t, int from_dim)

@@ -23,7 +23,12 @@ typedef struct nk_text {
 nk_text nk_shape_text(const nk_tensor *t);
 
 const char *nk_dtype_name(nk_dtype dtype);
-int64_t nk_dtype_size(nk_dtype dtype);
+static inline int64_t nk_dtype_size(nk_dtype dtype)
+{
+    static const int64_t sizes[] = {[NK_U8] = 1,   [NK_E2M1X2] = 1, [NK_E4M3] = 1, [NK_F16] = 2,
+                                    [NK_BF16] = 2, [NK_F32] = 4,    [NK_I32] = 4};
+    return sizes[dtype];
+}
 
 /* Sets of dtypes, as bits. */
 #define NK_DTYPE_BIT(dtype) (1u << (dtype))
@@ -96,8 +101,6 @@ nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others
 /* The same for many outputs at once: every tensor of the list against every output. */
 nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups);
 
-/* Offsets in bytes, relative to data, of the first byte and past the last byte that the tensor touches. */
-nk_status nk_byte_range(const nk_tensor *t, int64_t *low, int64_t *high);
 /* Dimensions of more than one element, by rising stride; returns how many. */
 int nk_sorted_dims(const nk_tensor *t, int dims[NK_MAX_DIMS]);
 int64_t nk_numel(const nk_tensor *t);

@@ -8,7 +8,8 @@ static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_te
 {
     nk_view matrix, vector;
     int64_t k;
-    *problem = (nk_gemv_problem){.device = args->a->device};
+    problem->device = args->a->device;
+    problem->bias = (nk_bias){0};
     NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4, args->a, NULL, &problem->b, &matrix,
                             &problem->k));
     NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, NK_FP4 | NK_HALVES, args->a, &matrix,

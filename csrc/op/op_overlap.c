@@ -11,15 +11,14 @@ typedef struct range {
     uintptr_t low, high; /* all bytes lie in [low, high) */
 } range;
 
-/* False for a tensor without bytes. As nk_byte_range, whose checks the tensor has passed; unsigned, since strides of
- * empty ones pass whatever they are. */
+/* False for a tensor without bytes. The sizes have been checked; unsigned, since strides of empty ones pass whatever
+ * they are. */
 static bool range_of(const nk_tensor *t, range *r)
 {
     if (!t) return false;
     bool empty = false;
     uintptr_t low = 0, high = 1, size = (uintptr_t)nk_dtype_size(t->dtype);
     for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] == 1) continue;
         uintptr_t reach = (uintptr_t)(t->shape[d] - 1) * (uintptr_t)t->stride[d];
         empty |= t->shape[d] == 0;
         if (t->stride[d] < 0)
@@ -85,38 +84,41 @@ typedef struct sorted_output {
 } sorted_output;
 
 /* How many outputs, of at least one, begin below `end`: a binary search without branches to guess. */
-static int count_below(const sorted_output *sorted, int count, uintptr_t end)
+static unsigned count_below(const sorted_output *sorted, unsigned count, uintptr_t end)
 {
     const sorted_output *from = sorted;
-    for (int half; (half = count / 2) > 0; count -= half)
+    while (count > 1) {
+        unsigned half = count / 2;
         from += from[half - 1].in.low < end ? half : 0;
-    return (int)(from - sorted) + (from->in.low < end);
+        count -= half;
+    }
+    return (unsigned)(from - sorted) + (from->in.low < end);
 }
 
-static nk_status check_chunk(const sorted_output *sorted, int count, const nk_tensor *other)
+static nk_status check_chunk(const sorted_output *sorted, unsigned count, const nk_tensor *other)
 {
     range in;
     if (!range_of(other, &in)) return NK_OK;
-    for (int i = count_below(sorted, count, in.high) - 1; i >= 0 && sorted[i].reach > in.low; i--) {
-        NK_TRY(check(sorted[i].t, sorted[i].in, other, in));
+    for (unsigned i = count_below(sorted, count, in.high); i > 0 && sorted[i - 1].reach > in.low; i--) {
+        NK_TRY(check(sorted[i - 1].t, sorted[i - 1].in, other, in));
     }
     return NK_OK;
 }
 
 /* The outputs of groups from `g` on, sorted; returns the first group that is left. */
-static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, int *count)
+static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, unsigned *count)
 {
     *count = 0;
     for (; g < groups && *count < CHUNK; g++) {
         sorted_output next = {.t = list[g].out};
         if (!range_of(next.t, &next.in)) continue;
-        int at = (*count)++;
+        unsigned at = (*count)++;
         for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--)
             sorted[at] = sorted[at - 1];
         sorted[at] = next;
     }
     uintptr_t reach = 0;
-    for (int i = 0; i < *count; i++) {
+    for (unsigned i = 0; i < *count; i++) {
         if (sorted[i].in.high > reach) reach = sorted[i].in.high;
         sorted[i].reach = reach;
     }
@@ -126,7 +128,7 @@ static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, s
 nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
 {
     sorted_output sorted[CHUNK];
-    int count;
+    unsigned count;
     for (int64_t next = 0; next < groups;) {
         next = take_chunk(list, next, groups, sorted, &count);
         for (int64_t g = 0; g < groups && count > 0; g++) {

@@ -90,13 +90,9 @@ static int wrong_type(PyObject *object, const char *name, int32_t index, const c
 int py_int(PyObject *object, const char *name, int64_t *value)
 {
     if (!object) return 0;
-    PyObject *number = PyLong_CheckExact(object) ? Py_NewRef(object)
-                       : PyIndex_Check(object)   ? PyNumber_Index(object)
-                                                 : NULL;
-    if (!number) return PyErr_Occurred() ? -1 : wrong_type(object, name, -1, "an int");
+    if (!PyLong_CheckExact(object) && !PyIndex_Check(object)) return wrong_type(object, name, -1, "an int");
     int overflow;
-    *value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    Py_DECREF(number);
+    *value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return py_fail_at(PyExc_ValueError, name, -1, "%R does not fit 64 bits", object);
     return *value == -1 && PyErr_Occurred() ? -1 : 0;
 }

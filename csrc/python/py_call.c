@@ -29,6 +29,29 @@ int py_fail_at(PyObject *exception, const char *name, int32_t index, const char 
     return -1;
 }
 
+int py_not_exported(const nk_tensor *t)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
+    PyObject *type, *cause, *traceback, *error, *error_type, *error_traceback;
+    PyErr_Fetch(&type, &cause, &traceback);
+    PyErr_NormalizeException(&type, &cause, &traceback);
+    if (traceback) PyException_SetTraceback(cause, traceback);
+    /* The first line only: torch appends a C++ backtrace, which the cause keeps. */
+    PyObject *text = PyObject_Str(cause), *lines = text ? PyUnicode_Splitlines(text, 0) : NULL;
+    PyObject *first = lines && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : NULL;
+    PyErr_Clear();
+    py_fail_at(PyExc_BufferError, t->name, t->index, "cannot be exported: %S", first ? first : cause);
+    Py_XDECREF(lines);
+    Py_XDECREF(text);
+    PyErr_Fetch(&error_type, &error, &error_traceback);
+    PyErr_NormalizeException(&error_type, &error, &error_traceback);
+    PyException_SetCause(error, cause); /* steals */
+    PyErr_Restore(error_type, error, error_traceback);
+    Py_DECREF(type);
+    Py_XDECREF(traceback);
+    return -1;
+}
+
 int py_check(py_call *call, nk_status status)
 {
     PyObject *exception = PyExc_SystemError; /* NK_NEEDS_WORKSPACE has been dealt with before it comes here */

@@ -43,6 +43,9 @@ int py_keep(py_call *call, PyObject *object);
 /* "<name>: <text>", or "<name>[<index>]: <text>". Returns -1. */
 int py_fail_at(PyObject *exception, const char *name, int32_t index, const char *format, ...);
 
+/* Turns what a producer raised into a BufferError that names the argument. Returns -1. */
+int py_not_exported(const nk_tensor *t);
+
 /* nk_status to exception: the only place where that happens. */
 int py_check(py_call *call, nk_status status);
 

@@ -17,18 +17,24 @@ static void rotate(int64_t x[3])
     x[0] = last;
 }
 
-/* [rows, cols, L] -> [L, rows, cols]. */
-static int rotated(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t,
-                   const nk_tensor **pointer)
+static int matrices(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t,
+                    const nk_tensor **pointer)
 {
     if (py_tensor(call, object, name, index, t) < 0) return -1;
     if (t->ndim != 3) {
         return py_fail_at(PyExc_ValueError, name, index, "%d dimensions, expected 3: [rows, columns, L]", (int)t->ndim);
     }
+    *pointer = t;
+    return 0;
+}
+
+/* [rows, cols, L] -> [L, rows, cols]. */
+static int rotated(py_call *call, PyObject *object, const char *name, nk_tensor *t, const nk_tensor **pointer)
+{
+    if (matrices(call, object, name, -1, t, pointer) < 0) return -1;
     rotate(t->shape);
     rotate(t->stride);
-    py_tidy_strides(t);
-    *pointer = t;
+    if (t->shape[0] != 1) py_tidy_strides(t); /* one batch has no stride that could count for the others */
     return 0;
 }
 
@@ -57,11 +63,11 @@ static int single(py_call *call, PyObject *data, nk_gemm_args *args, nk_tensor t
     *c = PyTuple_GetItem(items, 6);
     args->alpha.value = 1;
     args->sfa_layout = args->sfb_layout = NK_SF_BLOCKED;
-    if (rotated(call, PyTuple_GetItem(items, 0), "a", -1, &t[0], &args->a) < 0 ||
-        rotated(call, PyTuple_GetItem(items, 1), "b", -1, &t[1], &args->b) < 0 ||
+    if (rotated(call, PyTuple_GetItem(items, 0), "a", &t[0], &args->a) < 0 ||
+        rotated(call, PyTuple_GetItem(items, 1), "b", &t[1], &args->b) < 0 ||
         permuted(call, PyTuple_GetItem(items, 4), "sfa_permuted", -1, &t[2], &args->sfa) < 0 ||
         permuted(call, PyTuple_GetItem(items, 5), "sfb_permuted", -1, &t[3], &args->sfb) < 0 ||
-        rotated(call, *c, "c", -1, &t[4], &args->out) < 0) {
+        rotated(call, *c, "c", &t[4], &args->out) < 0) {
         return -1;
     }
     return 0;
@@ -75,7 +81,6 @@ static int gemv(py_call *call, PyObject *const *v, PyObject **result)
     if (single(call, v[0], &args, t, &c) < 0) return -1;
     if (b->shape[1] < 1) return py_fail_at(PyExc_ValueError, "b", -1, "no rows, expected the vector in row 0");
     b->shape[1] = 1; /* the harness pads the vector to 128 rows */
-    py_tidy_strides(b);
     if (py_execute(call, run_gemv, &args) < 0) return -1;
     *result = Py_NewRef(c);
     return 0;
@@ -98,13 +103,13 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
     nk_tensor a, b1, b2, sfa, sfb1, sfb2, c;
     PyObject *data = py_items(call, v[0], "data", 10,
                               "(a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c)");
-    if (!data || rotated(call, PyTuple_GetItem(data, 0), "a", -1, &a, &args.a) < 0 ||
-        rotated(call, PyTuple_GetItem(data, 1), "b1", -1, &b1, &args.b1) < 0 ||
-        rotated(call, PyTuple_GetItem(data, 2), "b2", -1, &b2, &args.b2) < 0 ||
+    if (!data || rotated(call, PyTuple_GetItem(data, 0), "a", &a, &args.a) < 0 ||
+        rotated(call, PyTuple_GetItem(data, 1), "b1", &b1, &args.b1) < 0 ||
+        rotated(call, PyTuple_GetItem(data, 2), "b2", &b2, &args.b2) < 0 ||
         permuted(call, PyTuple_GetItem(data, 6), "sfa_permuted", -1, &sfa, &args.sfa) < 0 ||
         permuted(call, PyTuple_GetItem(data, 7), "sfb1_permuted", -1, &sfb1, &args.sfb1) < 0 ||
         permuted(call, PyTuple_GetItem(data, 8), "sfb2_permuted", -1, &sfb2, &args.sfb2) < 0 ||
-        rotated(call, PyTuple_GetItem(data, 9), "c", -1, &c, &args.out) < 0 ||
+        rotated(call, PyTuple_GetItem(data, 9), "c", &c, &args.out) < 0 ||
         py_execute(call, run_dual_gemm, &args) < 0) {
         return -1;
     }
@@ -119,15 +124,8 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
 /* A group is one matrix: the L = 1 at the end of its tensors goes. */
 static int one_matrix(nk_tensor *t)
 {
-    bool scales = t->ndim == 6;
-    int64_t l = scales ? t->shape[5] : t->shape[0];
-    if (l != 1) return py_fail_at(PyExc_ValueError, t->name, t->index, "L = %lld, expected 1", (long long)l);
-    t->ndim--;
-    for (int d = 0; d < t->ndim && !scales; d++) {
-        t->shape[d] = t->shape[d + 1];
-        t->stride[d] = t->stride[d + 1];
-    }
-    return 0;
+    int64_t l = t->shape[--t->ndim];
+    return l == 1 ? 0 : py_fail_at(PyExc_ValueError, t->name, t->index, "L = %lld, expected 1", (long long)l);
 }
 
 /* `t` is [rows, cols] by problem_sizes. */
@@ -154,11 +152,11 @@ static int group(py_call *call, PyObject *abc, PyObject *sf, PyObject *sizes, in
         if (py_int(PyTuple_GetItem(sizes, i), "problem_sizes", &size[i]) < 0) return -1;
     }
     p->sfa_layout = p->sfb_layout = NK_SF_BLOCKED;
-    if (rotated(call, PyTuple_GetItem(abc, 0), "a", g, &t->a, &p->a) < 0 ||
-        rotated(call, PyTuple_GetItem(abc, 1), "b", g, &t->b, &p->b) < 0 ||
+    if (matrices(call, PyTuple_GetItem(abc, 0), "a", g, &t->a, &p->a) < 0 ||
+        matrices(call, PyTuple_GetItem(abc, 1), "b", g, &t->b, &p->b) < 0 ||
         permuted(call, PyTuple_GetItem(sf, 0), "sfa_permuted", g, &t->sfa, &p->sfa) < 0 ||
         permuted(call, PyTuple_GetItem(sf, 1), "sfb_permuted", g, &t->sfb, &p->sfb) < 0 ||
-        rotated(call, PyTuple_GetItem(abc, 2), "c", g, &t->out, &p->out) < 0) {
+        matrices(call, PyTuple_GetItem(abc, 2), "c", g, &t->out, &p->out) < 0) {
         return -1;
     }
     if (size[L] != 1) {

@@ -64,6 +64,13 @@ static int halve_last_dim(nk_tensor *t)
     return 0;
 }
 
+static int set_other_dtype(nk_tensor *t, DLDataType dtype)
+{
+    if (!same_dtype(dtype, (DLDataType){kDLFloat4_e2m1fn, 4, 1})) return unknown_dtype(t, dtype);
+    t->dtype = NK_E2M1X2;
+    return halve_last_dim(t);
+}
+
 static int set_dtype(nk_tensor *t, DLDataType dtype)
 {
     for (int i = 0; i < DTYPES; i++) {
@@ -71,9 +78,7 @@ static int set_dtype(nk_tensor *t, DLDataType dtype)
         t->dtype = (nk_dtype)i;
         return 0;
     }
-    if (!same_dtype(dtype, (DLDataType){kDLFloat4_e2m1fn, 4, 1})) return unknown_dtype(t, dtype);
-    t->dtype = NK_E2M1X2;
-    return halve_last_dim(t);
+    return set_other_dtype(t, dtype);
 }
 
 static int set_device(py_call *call, nk_tensor *t, DLDevice device)
@@ -89,24 +94,32 @@ static int set_device(py_call *call, nk_tensor *t, DLDevice device)
     }
 }
 
-/* Strides NULL: compact, as DLPack before 1.2 allowed. Where there is one element, frameworks put anything, even 0.
- * Both may be those of *t. */
-static void set_dims(nk_tensor *t, const int64_t *shape, const int64_t *strides)
+/* What strides are where none are given, as DLPack before 1.2 allowed, or where without elements they mean nothing. */
+static void set_compact(nk_tensor *t, const int64_t *shape)
 {
-    bool empty = false;
     uint64_t inner = 1; /* unsigned: sizes that overflow are the operator's to report */
     for (int d = t->ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
-        t->stride[d] = strides && shape[d] != 1 ? strides[d] : (int64_t)inner;
-        inner = (uint64_t)t->shape[d] * (uint64_t)t->stride[d];
-        empty |= t->shape[d] == 0;
-    }
-    if (!empty) return;
-    inner = 1;
-    for (int d = t->ndim - 1; d >= 0; d--) {
         t->stride[d] = (int64_t)inner;
-        inner *= t->shape[d] ? (uint64_t)t->shape[d] : 1;
+        inner *= shape[d] ? (uint64_t)shape[d] : 1;
     }
+}
+
+/* Where there is one element, frameworks put any stride, even 0. Both may be those of *t. */
+static void set_dims(nk_tensor *t, const int64_t *shape, const int64_t *strides)
+{
+    bool empty = false;
+    uint64_t inner = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        const int64_t size = shape[d];
+        int64_t stride = (int64_t)inner;
+        if ((uint64_t)size > 1) stride = strides[d];
+        else empty |= size == 0;
+        t->shape[d] = size;
+        t->stride[d] = stride;
+        inner = (uint64_t)size * (uint64_t)stride;
+    }
+    if (empty) set_compact(t, shape);
 }
 
 void py_tidy_strides(nk_tensor *t) { set_dims(t, t->shape, t->stride); }
@@ -123,7 +136,7 @@ static bool is_empty(const nk_tensor *t)
 }
 
 /* Fills *t, whose name and index are there already. */
-static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
+static inline int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
 {
     if (flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) {
         return py_fail_at(PyExc_BufferError, t->name, t->index,
@@ -135,7 +148,8 @@ static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor
     }
     t->read_only = (flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
     t->ndim = dl->ndim;
-    set_dims(t, dl->shape, dl->strides);
+    if (dl->strides) set_dims(t, dl->shape, dl->strides);
+    else set_compact(t, dl->shape);
     t->data = dl->byte_offset ? (char *)dl->data + dl->byte_offset : dl->data;
     if (!t->data && is_empty(t)) t->data = nothing;
     if (!t->data) {
@@ -144,30 +158,6 @@ static int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor
     if (set_device(call, t, dl->device) < 0 || set_dtype(t, dl->dtype) < 0) return -1;
     if (!call->like) call->device = t->device;
     return 0;
-}
-
-/* Turns what a producer raised into a BufferError that names the argument. Returns -1. */
-static int not_exported(const nk_tensor *t)
-{
-    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
-    PyObject *type, *cause, *traceback, *error, *error_type, *error_traceback;
-    PyErr_Fetch(&type, &cause, &traceback);
-    PyErr_NormalizeException(&type, &cause, &traceback);
-    if (traceback) PyException_SetTraceback(cause, traceback);
-    /* The first line only: torch appends a C++ backtrace, which the cause keeps. */
-    PyObject *text = PyObject_Str(cause), *lines = text ? PyUnicode_Splitlines(text, 0) : NULL;
-    PyObject *first = lines && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : NULL;
-    PyErr_Clear();
-    py_fail_at(PyExc_BufferError, t->name, t->index, "cannot be exported: %S", first ? first : cause);
-    Py_XDECREF(lines);
-    Py_XDECREF(text);
-    PyErr_Fetch(&error_type, &error, &error_traceback);
-    PyErr_NormalizeException(&error_type, &error, &error_traceback);
-    PyException_SetCause(error, cause); /* steals */
-    PyErr_Restore(error_type, error, error_traceback);
-    Py_DECREF(type);
-    Py_XDECREF(traceback);
-    return -1;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -187,13 +177,8 @@ static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
     return (const DLPackExchangeAPI *)(const void *)header;
 }
 
-/* NULL where the type has none: not an error. */
-static const DLPackExchangeAPI *find_api(py_state *state, PyObject *object)
+static const DLPackExchangeAPI *remember_api(py_state *state, PyTypeObject *type)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) {
-        if (state->exchange[i].type == type) return state->exchange[i].api;
-    }
     const DLPackExchangeAPI *api = api_of_type(type);
     py_exchange *entry = &state->exchange[state->exchange_next];
     state->exchange_next = (state->exchange_next + 1) % PY_EXCHANGE_TYPES;
@@ -201,6 +186,15 @@ static const DLPackExchangeAPI *find_api(py_state *state, PyObject *object)
     *entry = (py_exchange){(PyTypeObject *)Py_NewRef((PyObject *)type), api};
     Py_XDECREF((PyObject *)old); /* last: it may run Python code */
     return api;
+}
+
+/* NULL where the type has none: not an error. */
+static const DLPackExchangeAPI *find_api(py_state *state, PyObject *object)
+{
+    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) {
+        if (state->exchange[i].type == Py_TYPE(object)) return state->exchange[i].api;
+    }
+    return remember_api(state, Py_TYPE(object));
 }
 
 static void delete_managed(PyObject *capsule)
@@ -215,11 +209,11 @@ static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *ap
 {
     if (api->dltensor_from_py_object_no_sync) {
         DLTensor dl;
-        if (api->dltensor_from_py_object_no_sync(object, &dl) < 0) return not_exported(t);
+        if (api->dltensor_from_py_object_no_sync(object, &dl) < 0) return py_not_exported(t);
         if (describe(call, &dl, 0, t) < 0) return -1;
     } else {
         DLManagedTensorVersioned *managed;
-        if (api->managed_tensor_from_py_object_no_sync(object, &managed) < 0) return not_exported(t);
+        if (api->managed_tensor_from_py_object_no_sync(object, &managed) < 0) return py_not_exported(t);
         PyObject *capsule = PyCapsule_New(managed, VERSIONED, delete_managed);
         if (!capsule && managed->deleter) managed->deleter(managed);
         if (!capsule || py_keep(call, capsule) < 0 || from_capsule(call, capsule, t) < 0) return -1;
@@ -323,7 +317,7 @@ static int from_dlpack_method(py_call *call, PyObject *object, nk_tensor *t)
     }
     PyObject *capsule = export(call, object, method);
     Py_DECREF(method);
-    if (!capsule) return not_exported(t);
+    if (!capsule) return py_not_exported(t);
     return py_keep(call, capsule) < 0 ? -1 : from_capsule(call, capsule, t);
 }
 

@@ -1,5 +1,7 @@
 #include "sm80_gemm_plan.h"
 
+#include <string.h>
+
 const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT] = {
 #define ROW(name, tokens, warps, stages, ctas) [SM80_GEMM_##name] = {tokens, warps, stages, ctas},
     SM80_GEMM_TILES(ROW)
@@ -114,18 +116,43 @@ static void consider_tile(int i, int kind, const cuda_gpu *gpu, bool invariant, 
     }
 }
 
-nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config)
+/* All that a choice depends on. */
+typedef struct question {
+    const cuda_gpu *gpu;
+    int32_t kind, invariant;
+    sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
+} question;
+
+static candidate pick(const question *q)
 {
-    const cuda_gpu *gpu = NULL;
-    NK_TRY(cuda_gpu_of(device, &gpu));
-    const bool invariant = sm80_batch_invariant(); /* asked once: it walks the environment */
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
-        if (smem_of(&sm80_gemm_tiles[i], kind) <= gpu->smem_per_cta)
-            consider_tile(i, kind, gpu, invariant, work[i], &best);
+        if (smem_of(&sm80_gemm_tiles[i], q->kind) <= q->gpu->smem_per_cta)
+            consider_tile(i, q->kind, q->gpu, q->invariant, q->work[i], &best);
     }
+    return best;
+}
+
+#define ANSWERS 16
+
+nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config)
+{
+    static _Thread_local struct {
+        question asked;
+        candidate best;
+    } answers[ANSWERS]; /* the next calls ask the same, and picking takes a fifth of a call */
+    question q = {.kind = kind};
+    NK_TRY(cuda_gpu_of(device, &q.gpu));
+    q.invariant = sm80_batch_invariant(); /* asked once: it walks the environment */
+    memcpy(q.work, work, sizeof q.work);
+    int at = (int)((uint64_t)(work[0].tiles * 5 + work[0].steps) % ANSWERS);
+    if (memcmp(&answers[at].asked, &q, sizeof q) != 0) {
+        answers[at].asked = q;
+        answers[at].best = pick(&q);
+    }
+    const candidate best = answers[at].best;
     NK_CHECK(best.tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
-             gpu->index, gpu->smem_per_cta);
+             q.gpu->index, q.gpu->smem_per_cta);
     *config = best.tile * DEALINGS + best.dealing;
     return NK_OK;
 }

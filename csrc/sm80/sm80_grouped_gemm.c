@@ -101,6 +101,21 @@ static nk_status settle(const nk_grouped_gemm_problem *p, batch *b, int config)
     return NK_OK;
 }
 
+/* Part by part: copied as one, compilers for x86 take `rep movs`, which is slow to begin. */
+static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
+{
+    to->device = from->device;
+    to->l = from->l;
+    to->m = from->m;
+    to->n = from->n;
+    to->k = from->k;
+    to->a = from->a;
+    to->b = from->b;
+    to->d = from->d;
+    to->alpha = from->alpha;
+    to->bias = from->bias;
+}
+
 /* The launch's parameters; numbers the units of all groups. */
 static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partials, sm80_grouped_gemm_params *q)
 {
@@ -108,7 +123,7 @@ static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partia
     int64_t units = 0;
     for (int i = 0; i < b->count; i++) {
         sm80_group *g = &q->group[i];
-        g->gemm = *b->member[i];
+        copy(b->member[i], &g->gemm);
         g->begin = (uint32_t)units;
         g->steps = (uint32_t)b->steps[i];
         g->units = b->choice.share ? g->steps : 1;
