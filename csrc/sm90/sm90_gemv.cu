@@ -297,12 +297,12 @@ template <int KIND, int FORM, int OCTETS> struct products {
 template <int KIND, int FORM, int PATH, int OCTETS>
 __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
+    const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
     const share w = share_of_warp<PATH, OCTETS, 1>(p, s);
     constexpr bool IN_PLACE = FORM == FEW && KIND != CODES && PATH != NARROW;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const source from = source_of<KIND>(p, w);
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_HEAD_BYTES + warp * SM90_GEMV_RING_BYTES;
+    const uint32_t ring = ring_of_warp((uint32_t)__cvta_generic_to_shared(smem));
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];

@@ -101,6 +101,14 @@ template <int PATH> __device__ inline uint32_t some_row_at(const nk_gemm_problem
  * 512 bytes on. */
 __device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
 
+/* Slots are counted from this byte of theirs: each lane has its own address of a slot, see evict_first(). */
+__device__ inline uint32_t own_byte() { return (threadIdx.x & 31) * 16; }
+
+__device__ inline uint32_t ring_of_warp(uint32_t shared)
+{
+    return shared + SM90_GEMV_HEAD_BYTES + warp_index() * SM90_GEMV_RING_BYTES + own_byte();
+}
+
 /* In how many units there is something from word `first` on. */
 __device__ inline int units_with(const share &w, int first)
 {
@@ -164,8 +172,8 @@ __device__ inline void prepare(const share &w, cursor &at)
     const int lane = threadIdx.x & 31;
     at.codes_units = units_with(w, 4 * (lane & 7));
     at.sf_units = units_with(w, 8 * (lane & 3));
-    at.codes_to = kept(slot_at(lane >> 3, lane & 7));
-    at.sf_to = kept(1024 + lane * 4);
+    at.codes_to = kept(slot_at(lane >> 3, lane & 7) - own_byte());
+    at.sf_to = kept(1024 + lane * 4 - own_byte());
 }
 
 template <int PATH, int OCTETS, int TEAM>
@@ -199,7 +207,7 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
         const uint32_t to = slot + at.codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
         const uint8_t *from = at.codes[i];
         if (PATH != NARROW)
-            cp_async_16(to, from, i < codes_rows);
+            cp_async_16_once(to, from, i < codes_rows);
         else
             st_shared_v4(to, fetch_bytes(from, i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
     }
@@ -208,7 +216,7 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
         const uint32_t to = slot + at.sf_to + i * SM90_GEMV_SLOT_BYTES;
         const uint8_t *from = at.sf[i];
         if (PATH != NARROW)
-            cp_async_4_or_zero(to, from, i < sf_rows);
+            cp_async_4_once_or_zero(to, from, i < sf_rows);
         else
             st_shared(to, fetch_factors(from, i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
@@ -267,7 +275,7 @@ typedef struct places {
 __device__ inline places places_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
-    return {kept(chunks), kept(chunks ^ 16), kept(1024 + lane * 4)};
+    return {kept(chunks - own_byte()), kept((chunks ^ 16) - own_byte()), kept(1024 + lane * 4 - own_byte())};
 }
 
 template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const places &at)

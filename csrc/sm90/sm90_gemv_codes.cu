@@ -188,7 +188,7 @@ template <int OCTETS> struct products {
 
 template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int warp = warp_index(), warps = blockDim.x >> 5;
+    const int warps = blockDim.x >> 5;
     const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p, s);
     const int chunks = w.units * SM90_GEMV_CHUNKS;
     const int k = w.first_unit * SM90_GEMV_UNIT;
@@ -196,7 +196,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
                          p.a.sf_layout == NK_SF_BLOCKED, w.words};
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), values = base + sm90_gemv_tokens_at(warps),
                    factors = values + s.units * 4 * SM90_GEMV_B_BYTES,
-                   ring = base + SM90_GEMV_HEAD_BYTES + warp * SM90_GEMV_RING_BYTES;
+                   ring = ring_of_warp(base);
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);

@@ -75,12 +75,22 @@ __device__ inline uint4 ld_shared_v4(uint32_t at)
     return v;
 }
 
-/* 16 bytes, past L1; nothing where !wanted. */
-__device__ inline void cp_async_16(uint32_t to, const uint8_t *from, bool wanted)
+/* What L2 gives up before anything else: it is read once, and what others wrote or will read stays. An address in shared
+ * memory beside it must differ from lane to lane: one that does not becomes a uniform register, which ptxas 13.0
+ * exchanges for the policy's, an illegal instruction. */
+__device__ inline uint64_t evict_first()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* 16 bytes that are read once, past L1; nothing where !wanted. */
+__device__ inline void cp_async_16_once(uint32_t to, const uint8_t *from, bool wanted)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0;\n\t"
-                 "@p cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(to),
-                 "l"(from), "r"((int)wanted)
+                 "@p cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %3; }" ::"r"(to),
+                 "l"(from), "r"((int)wanted), "l"(evict_first())
                  : "memory");
 }
 
@@ -90,10 +100,12 @@ __device__ inline void cp_async_16_or_zero(uint32_t to, const uint8_t *from, boo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
-/* 4 bytes, whose line comes to L2; zeros where !wanted. */
-__device__ inline void cp_async_4_or_zero(uint32_t to, const uint8_t *from, bool wanted)
+/* 4 bytes that are read once, whose line comes to L2; zeros where !wanted. */
+__device__ inline void cp_async_4_once_or_zero(uint32_t to, const uint8_t *from, bool wanted)
 {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(wanted ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint.L2::128B [%0], [%1], 4, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 4 : 0), "l"(evict_first())
+                 : "memory");
 }
 
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -316,6 +316,18 @@ static void decode_cvta(builder *b, const statement *s, insn *in, pieces *p)
     in->o[1] = sim_source(b, &s->o[1], 'd');
 }
 
+/* createpolicy.fractional: a number that caches know, which are not simulated. */
+static void decode_policy(builder *b, const statement *s, insn *in, pieces *p)
+{
+    if (!sim_take(p, "fractional") || p->next == p->n || !sim_begins(sim_next(p), "L2::evict_")) sim_unknown(b, s, "");
+    if (!sim_take(p, "b64") || p->next != p->n || s->n < 1 || s->n > 2) sim_unknown(b, s, "");
+    in->fn = sim_exec_cvta;
+    in->space = GLOBAL;
+    in->op = '-';
+    in->o[0] = sim_destination(b, &s->o[0], 'd');
+    in->o[1] = sim_constant(b, 0, 'd');
+}
+
 static const struct {
     const char *name;
     decoder *decode;
@@ -326,6 +338,7 @@ static const struct {
     {"ret", decode_exit},
     {"mov", decode_mov},
     {"cvta", decode_cvta},
+    {"createpolicy", decode_policy},
     {"ld", sim_decode_memory},
     {"ldu", sim_decode_memory},
     {"st", sim_decode_memory},

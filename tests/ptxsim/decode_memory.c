@@ -152,9 +152,11 @@ void sim_decode_async(builder *b, const statement *s, insn *in, pieces *p)
     if (!sim_take(p, "ca") && !sim_take(p, "cg")) sim_unknown(b, s, "");
     if (!sim_take(p, "shared") && !sim_take(p, "shared::cta")) sim_unknown(b, s, "");
     if (!sim_take(p, "global")) sim_unknown(b, s, "");
-    while (take_hint(p))
+    bool policy = false; /* the last operand then */
+    while (sim_take(p, "L2::cache_hint") ? (policy = true) : take_hint(p))
         ;
-    if (p->next != p->n || s->n < 3 || s->n > 4) sim_unknown(b, s, "");
+    uint32_t operands = s->n - policy;
+    if (p->next != p->n || operands < 3 || operands > 4) sim_unknown(b, s, "");
     in->fn = sim_exec_copy;
     in->size = (uint8_t)sim_immediate(b, &s->o[2]);
     if (in->size != 4 && in->size != 8 && in->size != 16) sim_unknown(b, s, "the size");
@@ -164,5 +166,5 @@ void sim_decode_async(builder *b, const statement *s, insn *in, pieces *p)
     sim_address(b, &s->o[0], in, 1);
     in->o[2] = from.o[2];
     in->o[4] = sim_constant(b, (uint64_t)from.imm, 'd');
-    in->o[3] = s->n == 4 ? sim_source(b, &s->o[3], 'w') : NONE;
+    in->o[3] = operands == 4 ? sim_source(b, &s->o[3], 'w') : NONE;
 }
