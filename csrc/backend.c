@@ -1,6 +1,5 @@
 #include "backend.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* In order of preference. */
@@ -37,7 +36,8 @@ static bool has_cell(const nk_backend *row, size_t offset)
 /* Where to begin: with NVFP4KERN_BACKEND's row, which the rows after it stand in for where it has no kernel. */
 static nk_status first_row(nk_device device, int *first)
 {
-    const char *name = getenv("NVFP4KERN_BACKEND");
+    nk_settings_read();
+    const char *name = nk_settings_of_call()->backend;
     *first = 0;
     if (!name || !*name) return NK_OK;
     while (*first < ROWS && strcmp(name, table[*first]->name) != 0)

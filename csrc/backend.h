@@ -4,6 +4,7 @@
 #define NK_BACKEND_H
 
 #include "nk_problem.h"
+#include "nk_settings.h"
 
 /* `plan` is a pure function of the problem: it picks a kernel and a tile. `run` launches what was planned. `takes` says
  * whether there is a kernel for this problem; NULL: for every one. */

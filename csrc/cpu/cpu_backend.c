@@ -5,7 +5,6 @@
 #include "cpu_float_mode.h"
 #include "cpu_pool.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static bool serves(nk_device device) { return device.type == NK_CPU; }
@@ -18,8 +17,7 @@ static const char *why_not(void) { return NULL; }
 /* What a call computes with, as the environment and the calling thread's affinity have it now. */
 static nk_status choose(cpu_means *means)
 {
-    const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
-    means->batch_invariant = invariant && strcmp(invariant, "1") == 0;
+    means->batch_invariant = nk_settings_of_call()->batch_invariant;
     NK_TRY(cpu_path_pick(&means->path));
     return cpu_thread_count(&means->threads);
 }

@@ -1,5 +1,6 @@
 #include "cpu_pool.h"
 
+#include "../nk_settings.h"
 #include "cpu_float_mode.h"
 
 #include <pthread.h>
@@ -120,7 +121,7 @@ static int start_workers(int wanted)
 
 nk_status cpu_thread_count(int *threads)
 {
-    const char *text = getenv("NVFP4KERN_NUM_THREADS");
+    const char *text = nk_settings_of_call()->num_threads;
     if (text && *text) {
         char *end;
         long number = strtol(text, &end, 10);

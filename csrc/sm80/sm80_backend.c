@@ -1,15 +1,6 @@
 #include "sm80_backend.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define OLDEST 80
-
-bool sm80_batch_invariant(void)
-{
-    const char *text = getenv("NVFP4KERN_BATCH_INVARIANT");
-    return text && strcmp(text, "1") == 0;
-}
 
 static bool serves(nk_device device)
 {

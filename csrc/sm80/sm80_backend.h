@@ -6,9 +6,6 @@
 #include "../backend.h"
 #include "../cuda/cuda_launch.h"
 
-/* Whether a row must get the same bits whatever else is in the batch: NVFP4KERN_BATCH_INVARIANT=1. */
-bool sm80_batch_invariant(void);
-
 #define SM80_DECLARE(op)                                                       \
     nk_status sm80_plan_##op(const nk_##op##_problem *problem, nk_plan *plan); \
     nk_status sm80_run_##op(const nk_##op##_problem *problem, const nk_exec *exec)

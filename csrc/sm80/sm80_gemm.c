@@ -14,7 +14,7 @@ static sm80_product product_of(const nk_gemm_problem *p)
 }
 
 /* The gemv's order of summation is another one. */
-static bool is_gemv(const nk_gemm_problem *p) { return p->m == 1 && !sm80_batch_invariant(); }
+static bool is_gemv(const nk_gemm_problem *p) { return p->m == 1 && !nk_settings_of_call()->batch_invariant; }
 
 nk_status sm80_plan_gemm(const nk_gemm_problem *p, nk_plan *plan)
 {

@@ -143,7 +143,7 @@ nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work
     } answers[ANSWERS]; /* the next calls ask the same, and picking takes a fifth of a call */
     question q = {.kind = kind};
     NK_TRY(cuda_gpu_of(device, &q.gpu));
-    q.invariant = sm80_batch_invariant(); /* asked once: it walks the environment */
+    q.invariant = nk_settings_of_call()->batch_invariant;
     memcpy(q.work, work, sizeof q.work);
     int at = (int)((uint64_t)(work[0].tiles * 5 + work[0].steps) % ANSWERS);
     if (memcmp(&answers[at].asked, &q, sizeof q) != 0) {
@@ -233,5 +233,5 @@ void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_pe
     plan->threads = 32 * t->warps;
     plan->stages = t->stages;
     plan->workspace_bytes = choice->workspace_bytes;
-    plan->batch_invariant = sm80_batch_invariant();
+    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
 }

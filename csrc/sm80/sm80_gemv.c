@@ -56,7 +56,7 @@ static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
     NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
              gpu->index, gpu->smem_per_cta);
     if (ctas < 1) ctas = 1;
-    const bool invariant = sm80_batch_invariant();
+    const bool invariant = nk_settings_of_call()->batch_invariant;
     *s = (shape){.chunks = (int)(chunks < room ? chunks : room), .split = 1};
     for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
         bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, s->split);
@@ -79,7 +79,8 @@ nk_status sm80_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     plan->grid = p->l * s.ctas_per_batch;
     plan->threads = 32 * SM80_GEMV_WARPS;
     plan->config = s.split;
-    plan->batch_invariant = sm80_batch_invariant(); /* else the team size depends on the number of matrices */
+    plan->batch_invariant =
+        nk_settings_of_call()->batch_invariant; /* else the team size depends on the number of matrices */
     return NK_OK;
 }
 

@@ -170,7 +170,7 @@ static nk_status choose(const nk_route_problem *p, choice *best)
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     *best = (choice){.tile = -1};
-    if (sm80_batch_invariant()) {
+    if (nk_settings_of_call()->batch_invariant) {
         *best = invariant_choice(p);
         return NK_OK;
     }
@@ -223,7 +223,7 @@ nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
     plan->stages = t->stages;
     plan->config = c.tile;
     plan->workspace_bytes = counter_bytes(&c) + c.splits * p->m * pitch_of(&c) * 4;
-    plan->batch_invariant = sm80_batch_invariant();
+    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
     return NK_OK;
 }
 

@@ -1,13 +1,12 @@
 #include "sm90_backend.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define ARCH 90
 
 sm90_pdl sm90_pdl_wanted(void)
 {
-    const char *text = getenv("NVFP4KERN_PDL");
+    const char *text = nk_settings_of_call()->pdl;
     if (!text || !*text) return SM90_PDL_SAFE;
     if (strcmp(text, "0") == 0) return SM90_PDL_OFF;
     return strcmp(text, "weights") == 0 ? SM90_PDL_WEIGHTS : SM90_PDL_SAFE;

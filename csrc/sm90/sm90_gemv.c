@@ -1,7 +1,6 @@
 #include "sm90_backend.h"
 #include "sm90_gemv_config.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes;
@@ -77,10 +76,8 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster,
     int32_t tile = tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t teams = s->warps / team_of(p), side = team_of(p) == 1 ? SM90_GEMV_SIDE : 1;
     int32_t lots = teams / side, run = (tiles * (int32_t)units + lots - 1) / lots;
-    s->params = (sm90_gemv_params){.rows = (int32_t)rows,
-                                   .units = (int32_t)units,
-                                   .run = run > 0 ? run : 1,
-                                   .log_cluster = log_cluster};
+    s->params = (sm90_gemv_params){
+        .rows = (int32_t)rows, .units = (int32_t)units, .run = run > 0 ? run : 1, .log_cluster = log_cluster};
     s->clusters = nk_ceil_div(places, rows);
     s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) * side;
     int32_t last_units = units ? (int32_t)(sm90_gemv_units(p->k) % units) : 0; /* of a cluster's last CTA with any */
@@ -223,9 +220,8 @@ static bool is_small(const nk_gemv_problem *p)
 
 bool sm90_takes_gemv(const nk_gemv_problem *p)
 {
-    const char *invariant = getenv("NVFP4KERN_BATCH_INVARIANT");
     shape s;
-    return is_small(p) && !(invariant && strcmp(invariant, "1") == 0) && pick_shape(p, &s);
+    return is_small(p) && !nk_settings_of_call()->batch_invariant && pick_shape(p, &s);
 }
 
 static cuda_kernel *kernel_of(const nk_gemv_problem *p, const shape *s)

@@ -195,8 +195,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     const source from = {p.a.data + w.l * p.a.batch_stride + k / 2, sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC),
                          p.a.sf_layout == NK_SF_BLOCKED, w.words};
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), values = base + sm90_gemv_tokens_at(warps),
-                   factors = values + s.units * 4 * SM90_GEMV_B_BYTES,
-                   ring = ring_of_warp(base);
+                   factors = values + s.units * 4 * SM90_GEMV_B_BYTES, ring = ring_of_warp(base);
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);

@@ -75,8 +75,8 @@ __device__ inline uint4 ld_shared_v4(uint32_t at)
     return v;
 }
 
-/* What L2 gives up before anything else: it is read once, and what others wrote or will read stays. An address in shared
- * memory beside it must differ from lane to lane: one that does not becomes a uniform register, which ptxas 13.0
+/* What L2 gives up before anything else: it is read once, and what others wrote or will read stays. An address in
+ * shared memory beside it must differ from lane to lane: one that does not becomes a uniform register, which ptxas 13.0
  * exchanges for the policy's, an illegal instruction. */
 __device__ inline uint64_t evict_first()
 {

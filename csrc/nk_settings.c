@@ -1,0 +1,36 @@
+#include "nk_settings.h"
+
+#include <stddef.h>
+#include <string.h>
+
+extern char **environ;
+
+#define PREFIX "NVFP4KERN_"
+
+static _Thread_local nk_settings settings;
+
+const nk_settings *nk_settings_of_call(void) { return &settings; }
+
+/* The value where `text`, behind the prefix, is "<name>=<value>", else `before`. */
+static const char *value_of(const char *text, const char *name, const char *before)
+{
+    size_t length = strlen(name);
+    return strncmp(text, name, length) == 0 && text[length] == '=' ? text + length + 1 : before;
+}
+
+void nk_settings_read(void)
+{
+    const char *invariant = NULL;
+    settings = (nk_settings){0};
+    for (char **variable = environ; variable && *variable; variable++) {
+        const char *text = *variable;
+        if (text[0] != 'N' || text[1] != 'V' || text[2] != 'F') continue; /* most differ here */
+        if (strncmp(text, PREFIX, sizeof PREFIX - 1) != 0) continue;
+        text += sizeof PREFIX - 1;
+        settings.backend = value_of(text, "BACKEND", settings.backend);
+        settings.num_threads = value_of(text, "NUM_THREADS", settings.num_threads);
+        settings.pdl = value_of(text, "PDL", settings.pdl);
+        invariant = value_of(text, "BATCH_INVARIANT", invariant);
+    }
+    settings.batch_invariant = invariant && strcmp(invariant, "1") == 0;
+}
