@@ -25,6 +25,7 @@ SHARED = {
     "nk_format.h",
     "nk_math.h",
     "nk_problem.h",
+    "nk_settings.h",
 }  # what operators and backends both know
 MAY_INCLUDE = {  # folder -> headers outside that folder; nobody may include python/
     "": SHARED | {"nvfp4kern.h", "backend.h"},
