@@ -160,6 +160,33 @@ def test_views_with_other_strides(device):
     assert_ok(reference.check_bits(got, want))
 
 
+@pytest.mark.parametrize("far", ("codes", "scales"))
+def test_rows_far_apart(device, far):
+    """Further than 32-bit offsets of the rows that a CTA reads would reach."""
+    rows, k, stride = 6, 64, 7 << 20
+    a, b = operands(rng_of(12), data.exact_family, rows, k)
+    args = [codes(o, device, native=False) for o in (a, b)]
+    args += [scale_bytes(o.scales, device, native=False) for o in (a, b)]
+    near = args[0 if far == "codes" else 2]
+    room = torch.zeros((rows - 1) * stride + near.shape[1], dtype=torch.uint8, device=device)
+    apart = room.as_strided(near.shape, (stride, 1))
+    apart.copy_(near)
+    args[0 if far == "codes" else 2] = apart
+    got = run(nvfp4kern.gemv, *args, shape=(rows, 1), device=device)
+    assert_ok(reference.check_bits(got, reference.gemv(a.values, b.values).rounded("float16")))
+
+
+def test_more_matrices_than_a_grid_has_y(device):
+    batch, k = 65540, 16
+    a, b = operands(rng_of(13), data.exact_family, 1, k, 4)
+    args = [codes(o, device, native=False) for o in (a, b)]
+    args += [scale_bytes(o.scales, device, native=False) for o in (a, b)]
+    many = [x.repeat(batch // 4, *[1] * (x.ndim - 1)) for x in args]
+    got = run(nvfp4kern.gemv, *many, shape=(batch, 1, 1), device=device)
+    want = reference.gemv(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(got, np.tile(want, (batch // 4, 1, 1))))
+
+
 @pytest.mark.parametrize("dtype", (None, *DTYPES))
 def test_new_output(device, dtype):
     a, b = operands(rng_of(10), data.exact_family, 6, 48, 2)
