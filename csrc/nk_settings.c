@@ -11,11 +11,12 @@ static _Thread_local nk_settings settings;
 
 const nk_settings *nk_settings_of_call(void) { return &settings; }
 
-/* The value where `text`, behind the prefix, is "<name>=<value>", else `before`. */
+/* The value where `text`, behind the prefix, is "<name>=<value>". Of two the first counts, as with getenv. */
 static const char *value_of(const char *text, const char *name, const char *before)
 {
     size_t length = strlen(name);
-    return strncmp(text, name, length) == 0 && text[length] == '=' ? text + length + 1 : before;
+    if (before || strncmp(text, name, length) != 0 || text[length] != '=') return before;
+    return text + length + 1;
 }
 
 void nk_settings_read(void)

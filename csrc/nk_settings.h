@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* NVFP4KERN_BACKEND, .. as text, or NULL. */
+/* NVFP4KERN_BACKEND, .. as text, or NULL: the environment's own, valid until someone changes it, as getenv's is. */
 typedef struct nk_settings {
     const char *backend, *num_threads, *pdl;
     bool batch_invariant; /* a row must get the same bits whatever else is in the batch */

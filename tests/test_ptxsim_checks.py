@@ -173,7 +173,24 @@ COPY = (
 """
 )
 
+HINTED = COPY.replace(
+    "cp.async", "createpolicy.fractional.L2::evict_first.b64 %rd7, 1.0; cp.async", 1
+)
+HINTED = HINTED.replace("global [%r5], [%rd6], 16", "global.L2::cache_hint [%r5], [%rd6], 16, %rd7")
+
 COPIES = {
+    "with a policy, no wait": (
+        "in-flight",
+        HINTED + "ld.shared.u32 %r3, [%r5];",
+        HINTED + "cp.async.wait_group 0; ld.shared.u32 %r3, [%r5];",
+        {},
+    ),
+    "with a policy, behind the end": (
+        "out-of-bounds",
+        HINTED.replace("[%rd6], 16,", "[%rd6+528], 16, 16,"),
+        HINTED.replace("[%rd6], 16,", "[%rd6+528], 16, 0,"),
+        {},
+    ),
     "no wait": (
         "in-flight",
         COPY + "ld.shared.u32 %r3, [%r5];",

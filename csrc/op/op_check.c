@@ -173,7 +173,7 @@ nk_status nk_view_of(const nk_tensor *t, const char *what, const nk_view *like, 
 
 nk_status nk_blocked_bytes(const nk_tensor *t, int64_t rows, int64_t k, int64_t *bytes)
 {
-    /* Every size passed byte_range, which leaves room for padding. */
+    /* Every size has been checked, which leaves room for padding. */
     int64_t cols = nk_sf_padded_cols(k / NK_SF_VEC);
     return nk_mul(nk_sf_padded_rows(rows), cols, t, bytes);
 }

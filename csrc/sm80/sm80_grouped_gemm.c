@@ -101,6 +101,8 @@ static nk_status settle(const nk_grouped_gemm_problem *p, batch *b, int config)
     return NK_OK;
 }
 
+_Static_assert(sizeof(nk_gemm_problem) == 272, "copy() names every field");
+
 /* Part by part: copied as one, compilers for x86 take `rep movs`, which is slow to begin. */
 static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
 {

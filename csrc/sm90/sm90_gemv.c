@@ -208,20 +208,24 @@ static bool pick_shape(const nk_gemv_problem *p, shape *best)
 }
 
 #define LARGEST_K (1 << 23)      /* steps are counted in 32 bits */
-#define LARGEST_STRIDE (6 << 20) /* so are the bytes of the rows that a CTA has in sight, its own and an atom's */
+#define LARGEST_STRIDE (6 << 20) /* so are bytes from an atom's first row to a CTA's last */
 #define LARGEST_BATCH 65535      /* the grid's y */
 
-static bool is_small(const nk_gemv_problem *p)
+_Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
+_Static_assert(SM90_GEMV_LOTS *SM90_GEMV_SIDE >= SM90_GEMV_WARPS && SM90_GEMV_LOTS * SM90_GEMV_TEAM >= SM90_GEMV_WARPS,
+               "a start for every lot");
+
+static bool is_in_range(const nk_gemv_problem *p)
 {
     uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
-    bool short_rows = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
-    return p->m <= SM90_GEMV_TOKENS && p->k < LARGEST_K && p->l <= LARGEST_BATCH && (p->n <= 1 || short_rows);
+    bool close = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
+    return p->m <= SM90_GEMV_TOKENS && p->k < LARGEST_K && p->l <= LARGEST_BATCH && (p->n <= 1 || close);
 }
 
 bool sm90_takes_gemv(const nk_gemv_problem *p)
 {
     shape s;
-    return is_small(p) && !nk_settings_of_call()->batch_invariant && pick_shape(p, &s);
+    return is_in_range(p) && !nk_settings_of_call()->batch_invariant && pick_shape(p, &s);
 }
 
 static cuda_kernel *kernel_of(const nk_gemv_problem *p, const shape *s)

@@ -333,8 +333,8 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
         }
     }
     __syncthreads();
-    products<KIND, FORM, OCTETS> products(w, s, tokens, partials);
-    walk<PATH, OCTETS, 1>(p, w, ahead, ring, products);
+    products<KIND, FORM, OCTETS> of_warp(w, s, tokens, partials);
+    walk<PATH, OCTETS, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();
     finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
         p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);

@@ -268,17 +268,17 @@ typedef struct weights {
 } weights;
 
 /* Where in a slot a lane finds them. */
-typedef struct places {
+typedef struct slot_offsets {
     uint32_t first, second, sf;
-} places;
+} slot_offsets;
 
-__device__ inline places places_of_lane()
+__device__ inline slot_offsets slot_offsets_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
     return {kept(chunks - own_byte()), kept((chunks ^ 16) - own_byte()), kept(1024 + lane * 4 - own_byte())};
 }
 
-template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const places &at)
+template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const slot_offsets &at)
 {
     weights w = {};
 #pragma unroll
@@ -296,12 +296,12 @@ template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
 __device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring, PRODUCTS &products)
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS, SIDE = side_of<TEAM>;
-    const places places = places_of_lane();
+    const slot_offsets offsets = slot_offsets_of_lane();
     uint32_t slot = ring, free_slot = ring + (SLOTS - 1) * OCTETS * SM90_GEMV_SLOT_BYTES; /* of the step before */
     const auto step = [&](auto &&fetch_next) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
-        const weights now = load_slot<OCTETS>(slot, places);
+        const weights now = load_slot<OCTETS>(slot, offsets);
         fetch_next();
         cp_async_commit_group();
         free_slot = slot;

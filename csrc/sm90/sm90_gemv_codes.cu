@@ -214,8 +214,8 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     prepare_sums(s, w, 1, partials);
     fence_proxy_async();
     __syncthreads();
-    products<OCTETS> products(w, s, values, factors, partials);
-    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, products);
+    products<OCTETS> of_team(w, s, values, factors, partials);
+    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, of_team);
     __syncthreads();
     finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }

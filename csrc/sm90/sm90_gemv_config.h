@@ -25,25 +25,24 @@
 #define SM90_GEMV_BARRIER_AT 64
 #define SM90_GEMV_HEAD_BYTES 256
 
-/* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
- * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every SIDE teams (of one warp,
- * or of the four of a wgmma), which take turns with its steps: single warps gain from reading a row's neighbouring
- * lines together, teams lose. */
-#define SM90_GEMV_LOTS (SM90_GEMV_WARPS / SM90_GEMV_SIDE) /* of teams that go side by side, or of teams of four warps \
-                                                           */
+#define SM90_GEMV_LOTS 4 /* at most: of SIDE single warps, or of a team of TEAM warps */
 
 /* Where a lot begins, and how many lots before it have begun that tile. Divisions, which the host does once. */
 typedef struct sm90_gemv_start {
     int32_t tile, unit, lots_before;
 } sm90_gemv_start;
 
+/* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
+ * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every lot: a team of the four warps
+ * of a wgmma, or four single warps, which take turns with its steps. Single warps gain from reading a row's
+ * neighbouring lines together, teams lose. */
 typedef struct sm90_gemv_params {
     int32_t rows, units;
     int32_t run;   /* steps of a lot, the same for CTAs with fewer rows */
     int32_t parts; /* warps or teams that share a tile, at most */
     int32_t log_cluster;
     int32_t early;                             /* weights may be read before the kernels before this one have ended */
-    sm90_gemv_start starts[2][SM90_GEMV_LOTS]; /* [1]: in a CTA with fewer units of K than the others */
+    sm90_gemv_start starts[2][SM90_GEMV_LOTS]; /* [1]: in a CTA with fewer units of K, or none */
 } sm90_gemv_params;
 
 NK_HD int64_t sm90_gemv_units(int64_t k) { return nk_ceil_div(k, SM90_GEMV_UNIT); }

@@ -167,4 +167,5 @@ void sim_decode_async(builder *b, const statement *s, insn *in, pieces *p)
     in->o[2] = from.o[2];
     in->o[4] = sim_constant(b, (uint64_t)from.imm, 'd');
     in->o[3] = operands == 4 ? sim_source(b, &s->o[3], 'w') : NONE;
+    if (policy) sim_source(b, &s->o[operands], 'd'); /* it must be one */
 }
