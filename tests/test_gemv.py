@@ -162,7 +162,7 @@ def test_views_with_other_strides(device):
 
 @pytest.mark.parametrize("far", ("codes", "scales"))
 def test_rows_far_apart(device, far):
-    """Further than 32-bit offsets of the rows that a CTA reads would reach."""
+    """Further than the kernels for few tokens take them, whose offsets have 32 bits."""
     rows, k, stride = 6, 64, 7 << 20
     a, b = operands(rng_of(12), data.exact_family, rows, k)
     args = [codes(o, device, native=False) for o in (a, b)]
@@ -225,3 +225,18 @@ def test_a_stride_that_leads_nowhere_costs_nothing(gpu):
         for odd in (1, 7, 4096)
     }
     assert len(kernels) == 1 and "narrow" not in kernels.pop()
+
+
+@pytest.mark.parametrize("far", ("codes", "scales"))
+def test_how_far_apart_rows_may_be(gpu, far):
+    """640 rows that a CTA of sm90's kernels has in sight must not be 4 GB apart."""
+    limit = 6 << 20
+    room = torch.zeros(limit + 16 + 64, dtype=torch.uint8, device=gpu.device)
+    kernels = []
+    for stride in (64, limit, limit + 16):
+        a = room.as_strided((2, 64), (stride if far == "codes" else 64, 1))
+        sfa = room.as_strided((2, 8), (stride if far == "scales" else 8, 1))
+        plan = nvfp4kern.explain("gemv", a, room[:64].view(1, 64), sfa, room[:8].view(1, 8))
+        kernels.append(plan["kernel"])
+    assert kernels[0] == kernels[1]
+    assert kernels[2].startswith("sm80") == (gpu.name in ("sm80", "sm90")), kernels

@@ -79,8 +79,8 @@ nk_status sm80_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     plan->grid = p->l * s.ctas_per_batch;
     plan->threads = 32 * SM80_GEMV_WARPS;
     plan->config = s.split;
-    plan->batch_invariant =
-        nk_settings_of_call()->batch_invariant; /* else the team size depends on the number of matrices */
+    /* Else the team size depends on the number of matrices. */
+    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
     return NK_OK;
 }
 

@@ -121,7 +121,7 @@ template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
     return (tile * TEAM + warp_index() % TEAM) * (OCTETS * SM90_GEMV_OCTET);
 }
 
-/* Bytes of a step of a row's scale factors, and from one unit to the next. */
+/* Bytes from one unit of a row's scale factors to the next. */
 template <int PATH> __device__ inline int64_t sf_of_unit(const nk_gemm_problem &p)
 {
     return is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
