@@ -309,7 +309,10 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     prepare(w, ahead);
     enter_tile<PATH, OCTETS, 1>(p, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
-    if (s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
+    if (s.early)
+        fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
+    else if (FORM == ONE)
+        prefetch<PATH, OCTETS>(ahead);
     griddepcontrol_wait();
     if (IN_PLACE) /* nothing begins without them */
         fetch_tokens(p, from, w, per_token);

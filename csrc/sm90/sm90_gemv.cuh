@@ -231,6 +231,18 @@ template <int PATH, int OCTETS> __device__ inline void fetch(const share &w, con
                              at.unit < at.sf_units ? at.sf_rows : 0, slot);
 }
 
+/* A step's weights to L2. Kernels before this one may still write them: nothing is read. */
+template <int PATH, int OCTETS> __device__ inline void prefetch(const cursor &at)
+{
+    if (PATH == NARROW) return;
+#pragma unroll
+    for (int i = 0; i < 2 * OCTETS; i++)
+        if (at.unit < at.codes_units && i < at.codes_rows) prefetch_to_l2(at.codes[i]);
+#pragma unroll
+    for (int i = 0; i < OCTETS; i++)
+        if (at.unit < at.sf_units && i < at.sf_rows) prefetch_to_l2(at.sf[i]);
+}
+
 /* Whole steps of a tile, which a warp may fetch without comparing from where it is. */
 template <int PATH, int TEAM> __device__ inline int whole_steps(const cursor &at)
 {
@@ -316,7 +328,9 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ah
     };
     for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0;) {
         const int here = min(left, (w.units - unit + SIDE - 1) / SIDE), rest = left - here; /* in later tiles */
-        const int whole = min(min(here, left - SLOTS + 1), whole_steps<PATH, TEAM>(ahead) - 1);
+        /* A fetch that moves on to another tile is not among the whole ones, unless nothing is fetched after it. */
+        const int fetches = left - SLOTS + 1, there = whole_steps<PATH, TEAM>(ahead);
+        const int whole = PATH == NARROW ? 0 : min(min(here, fetches), there - (there < fetches));
         products.begin_tile(unit);
 #pragma unroll 1
         for (int i = whole; i > 1; i -= 2, left -= 2) {

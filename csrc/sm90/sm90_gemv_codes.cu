@@ -201,7 +201,10 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     prepare(w, ahead);
     enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
-    if (s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    if (s.early)
+        fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    else
+        prefetch<PATH, OCTETS>(ahead);
     griddepcontrol_wait();
     load_items<PATH>(from, 0, batch); /* nothing begins without them */
     if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);

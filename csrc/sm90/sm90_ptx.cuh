@@ -100,6 +100,9 @@ __device__ inline void cp_async_16_or_zero(uint32_t to, const uint8_t *from, boo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
+/* The line comes to L2, and stays what memory holds: what others still write gets there, too. */
+__device__ inline void prefetch_to_l2(const uint8_t *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
 /* 4 bytes that are read once, whose line comes to L2; zeros where !wanted. */
 __device__ inline void cp_async_4_once_or_zero(uint32_t to, const uint8_t *from, bool wanted)
 {
