@@ -22,16 +22,17 @@ static const char *value_of(const char *text, const char *name, const char *befo
 void nk_settings_read(void)
 {
     const char *invariant = NULL;
-    settings = (nk_settings){0};
+    nk_settings found = {0}; /* finding where the thread's own are takes a call */
     for (char **variable = environ; variable && *variable; variable++) {
         const char *text = *variable;
         if (text[0] != 'N' || text[1] != 'V' || text[2] != 'F') continue; /* most differ here */
         if (strncmp(text, PREFIX, sizeof PREFIX - 1) != 0) continue;
         text += sizeof PREFIX - 1;
-        settings.backend = value_of(text, "BACKEND", settings.backend);
-        settings.num_threads = value_of(text, "NUM_THREADS", settings.num_threads);
-        settings.pdl = value_of(text, "PDL", settings.pdl);
+        found.backend = value_of(text, "BACKEND", found.backend);
+        found.num_threads = value_of(text, "NUM_THREADS", found.num_threads);
+        found.pdl = value_of(text, "PDL", found.pdl);
         invariant = value_of(text, "BATCH_INVARIANT", invariant);
     }
-    settings.batch_invariant = invariant && strcmp(invariant, "1") == 0;
+    found.batch_invariant = invariant && strcmp(invariant, "1") == 0;
+    settings = found;
 }

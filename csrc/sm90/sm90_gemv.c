@@ -178,33 +178,39 @@ static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, int 
 typedef struct question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int64_t kinds; /* of activations, of addresses, of scale factors: a digit each */
+    int32_t form, path;
+    int64_t is_blocked;
 } question;
+
+/* The kernel follows from both. */
+typedef struct answer {
+    question asked;
+    shape shape;
+    bool fits;
+    cuda_kernel *kernel;
+} answer;
+
+static void pick_shape(const nk_gemv_problem *p, const question *q, answer *a)
+{
+    *a = (answer){.asked = *q};
+    for (int more = 0; more <= MORE_WAVES && !a->fits; more++)
+        a->fits = (q->form == CODES ? pick_codes_shape : pick_mma_shape)(p, q->gpu, more, &a->shape);
+    a->kernel = &kernels[q->form][a->shape.is_short][q->path];
+}
 
 #define ANSWERS 16
 
-/* Picking a shape takes as long as all else before a launch. A call asks twice, and the next ones ask the same. */
-static bool pick_shape(const nk_gemv_problem *p, shape *best)
+/* Picking a shape takes as long as all else before a launch. A call asks three times, and the next ones ask the same.
+ * NULL where no shape fits; valid until this thread asks for another problem. */
+static const answer *shape_for(const nk_gemv_problem *p)
 {
-    static _Thread_local struct {
-        question asked;
-        shape best;
-        bool fits;
-    } answers[ANSWERS];
-    question q = {.l = p->l, .m = p->m, .n = p->n, .k = p->k};
-    if (cuda_gpu_of(p->device, &q.gpu) != NK_OK) return false;
-    q.kinds = form_of(p) * 100 + path_of(p) * 10 + (p->b.sf_layout == NK_SF_BLOCKED);
-    int at = (int)((uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS);
-    if (memcmp(&answers[at].asked, &q, sizeof q) != 0) {
-        answers[at].asked = q;
-        answers[at].best = (shape){0};
-        answers[at].fits = false;
-        for (int more = 0; more <= MORE_WAVES && !answers[at].fits; more++)
-            answers[at].fits =
-                (form_of(p) == CODES ? pick_codes_shape : pick_mma_shape)(p, q.gpu, more, &answers[at].best);
-    }
-    *best = answers[at].best;
-    return answers[at].fits;
+    static _Thread_local answer answers[ANSWERS];
+    const cuda_gpu *gpu = NULL;
+    if (cuda_gpu_of(p->device, &gpu) != NK_OK) return NULL;
+    const question q = {gpu, p->l, p->m, p->n, p->k, form_of(p), path_of(p), p->b.sf_layout == NK_SF_BLOCKED};
+    answer *a = &answers[(uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS];
+    if (memcmp(&a->asked, &q, sizeof q) != 0) pick_shape(p, &q, a);
+    return a->fits ? a : NULL;
 }
 
 #define LARGEST_K (1 << 23)      /* steps are counted in 32 bits */
@@ -224,50 +230,42 @@ static bool is_in_range(const nk_gemv_problem *p)
 
 bool sm90_takes_gemv(const nk_gemv_problem *p)
 {
-    shape s;
-    return is_in_range(p) && !nk_settings_of_call()->batch_invariant && pick_shape(p, &s);
-}
-
-static cuda_kernel *kernel_of(const nk_gemv_problem *p, const shape *s)
-{
-    return &kernels[form_of(p)][s->is_short][path_of(p)];
-}
-
-static int64_t grid_of(const nk_gemv_problem *p, const shape *s)
-{
-    return (p->l * s->clusters) << s->params.log_cluster;
+    return is_in_range(p) && !nk_settings_of_call()->batch_invariant && shape_for(p);
 }
 
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
 {
-    shape s = {0};
-    NK_CHECK(pick_shape(p, &s), NK_BACKEND_ERROR, "sm90: no shape for this gemv");
-    plan->kernel = kernel_of(p, &s)->name;
-    plan->why = path_of(p) == NARROW ? "few tokens; weights are read byte by byte: K or an address is not aligned"
-                                     : "few tokens: weights are read once";
+    const answer *a = shape_for(p);
+    NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
+    const shape *s = &a->shape;
+    plan->kernel = a->kernel->name;
+    plan->why = a->asked.path == NARROW ? "few tokens; weights are read byte by byte: K or an address is not aligned"
+                                        : "few tokens: weights are read once";
     plan->tile_m = p->m;
-    plan->tile_n = tile_rows(p, s.is_short);
+    plan->tile_n = tile_rows(p, s->is_short);
     plan->tile_k = SM90_GEMV_UNIT;
-    plan->grid = grid_of(p, &s);
-    plan->threads = 32 * s.warps;
-    plan->stages = SM90_GEMV_SLOTS / (s.is_short ? 1 : 2);
-    plan->cluster = 1 << s.params.log_cluster;
+    plan->grid = (p->l * s->clusters) << s->params.log_cluster;
+    plan->threads = 32 * s->warps;
+    plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
+    plan->cluster = 1 << s->params.log_cluster;
     return NK_OK;
 }
 
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
 {
-    shape s = {0};
     const sm90_pdl pdl = sm90_pdl_wanted();
-    NK_CHECK(pick_shape(p, &s), NK_BACKEND_ERROR, "sm90: no shape for this gemv");
-    s.params.early = pdl == SM90_PDL_WEIGHTS;
-    cuda_grid grid = {.x = s.clusters << s.params.log_cluster,
+    const answer *a = shape_for(p);
+    NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
+    const shape *s = &a->shape;
+    sm90_gemv_params params = s->params;
+    params.early = pdl == SM90_PDL_WEIGHTS;
+    cuda_grid grid = {.x = s->clusters << params.log_cluster,
                       .y = p->l,
                       .z = 1,
-                      .threads = 32 * s.warps,
-                      .smem_bytes = s.smem_bytes,
-                      .cluster = 1 << s.params.log_cluster,
+                      .threads = 32 * s->warps,
+                      .smem_bytes = s->smem_bytes,
+                      .cluster = 1 << params.log_cluster,
                       .overlap = pdl != SM90_PDL_OFF};
-    void *args[] = {(void *)(uintptr_t)p, &s.params};
-    return cuda_launch(kernel_of(p, &s), p->device, exec->stream, &grid, args);
+    void *args[] = {(void *)(uintptr_t)p, &params};
+    return cuda_launch(a->kernel, p->device, exec->stream, &grid, args);
 }
