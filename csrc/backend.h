@@ -1,18 +1,17 @@
 /* Backends are rows, operators are columns. An operator (op/) dispatches into the first row that serves the device and
- * takes the problem; a NULL cell, or one that does not take it, falls through to a later, more general row. */
+ * has a plan for the problem; a NULL cell, or one that declines, falls through to a later, more general row. */
 #ifndef NK_BACKEND_H
 #define NK_BACKEND_H
 
 #include "nk_problem.h"
 #include "nk_settings.h"
 
-/* `plan` is a pure function of the problem: it picks a kernel and a tile. `run` launches what was planned. `takes` says
- * whether there is a kernel for this problem; NULL: for every one. */
+/* `plan` is a pure function of the problem: it picks a kernel and a tile, or says NK_DECLINED where there is no kernel
+ * for this problem. `run` launches what was planned. */
 #define NK_CELL(op)                                                              \
     struct {                                                                     \
         nk_status (*plan)(const nk_##op##_problem *problem, nk_plan *plan);      \
         nk_status (*run)(const nk_##op##_problem *problem, const nk_exec *exec); \
-        bool (*takes)(const nk_##op##_problem *problem);                         \
     } op
 
 typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
@@ -43,11 +42,13 @@ nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend
 #define NK_DISPATCH(op, problem, exec, empty)                                                  \
     do {                                                                                       \
         const nk_backend *row_ = NULL;                                                         \
-        do                                                                                     \
+        nk_status planned_;                                                                    \
+        do {                                                                                   \
             NK_TRY(nk_backend_pick((problem)->device, offsetof(nk_backend, op), &row_));       \
-        while (row_->op.takes && !row_->op.takes((problem)));                                  \
-        (exec)->plan = (nk_plan){.backend = row_->name};                                       \
-        NK_TRY(row_->op.plan((problem), &(exec)->plan));                                       \
+            (exec)->plan = (nk_plan){.backend = row_->name};                                   \
+            planned_ = row_->op.plan((problem), &(exec)->plan);                                \
+        } while (planned_ == NK_DECLINED);                                                     \
+        NK_TRY(planned_);                                                                      \
         if ((exec)->dry_run || (empty)) return NK_OK;                                          \
         if ((exec)->plan.workspace_bytes > (exec)->workspace_bytes) return NK_NEEDS_WORKSPACE; \
         return row_->op.run((problem), (exec));                                                \

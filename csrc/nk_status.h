@@ -8,6 +8,7 @@ typedef enum nk_status {
     NK_TYPE_ERROR,    /* a dtype that does not fit */
     NK_BACKEND_ERROR, /* what this machine or this build cannot do */
     NK_NEEDS_WORKSPACE,
+    NK_DECLINED, /* between backends: this one has no kernel for the problem, a later one may */
 } nk_status;
 
 /* The message of this thread's last failure. */

@@ -54,13 +54,14 @@ int py_not_exported(const nk_tensor *t)
 
 int py_check(py_call *call, nk_status status)
 {
-    PyObject *exception = PyExc_SystemError; /* NK_NEEDS_WORKSPACE has been dealt with before it comes here */
+    PyObject *exception = PyExc_SystemError; /* what has been dealt with before it comes here */
     switch (status) {
     case NK_OK: return 0;
     case NK_VALUE_ERROR: exception = PyExc_ValueError; break;
     case NK_TYPE_ERROR: exception = PyExc_TypeError; break;
     case NK_BACKEND_ERROR: exception = call->state->backend_error; break;
-    case NK_NEEDS_WORKSPACE: break;
+    case NK_NEEDS_WORKSPACE:
+    case NK_DECLINED: break;
     }
     PyErr_SetString(exception, nk_status_message());
     return -1;

@@ -38,6 +38,6 @@ const nk_backend nk_backend_sm90 = {
     .why_not = why_not,
     .device_count = cuda_gpu_count,
     .warmup = warmup,
-    .gemv = {sm90_plan_gemv, sm90_run_gemv, sm90_takes_gemv},
-    .gemm = {sm90_plan_gemv, sm90_run_gemv, sm90_takes_gemv},
+    .gemv = {sm90_plan_gemv, sm90_run_gemv},
+    .gemm = {sm90_plan_gemv, sm90_run_gemv},
 };

@@ -13,7 +13,6 @@
 typedef enum sm90_pdl { SM90_PDL_OFF, SM90_PDL_SAFE, SM90_PDL_WEIGHTS } sm90_pdl;
 sm90_pdl sm90_pdl_wanted(void);
 
-bool sm90_takes_gemv(const nk_gemv_problem *p);
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan);
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec);
 

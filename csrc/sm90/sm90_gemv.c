@@ -200,7 +200,7 @@ static void pick_shape(const nk_gemv_problem *p, const question *q, answer *a)
 
 #define ANSWERS 16
 
-/* Picking a shape takes as long as all else before a launch. A call asks three times, and the next ones ask the same.
+/* Picking a shape takes as long as all else before a launch. A call asks twice, and the next ones ask the same.
  * NULL where no shape fits; valid until this thread asks for another problem. */
 static const answer *shape_for(const nk_gemv_problem *p)
 {
@@ -228,15 +228,11 @@ static bool is_in_range(const nk_gemv_problem *p)
     return p->m <= SM90_GEMV_TOKENS && p->k < LARGEST_K && p->l <= LARGEST_BATCH && (p->n <= 1 || close);
 }
 
-bool sm90_takes_gemv(const nk_gemv_problem *p)
-{
-    return is_in_range(p) && !nk_settings_of_call()->batch_invariant && shape_for(p);
-}
-
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
 {
-    const answer *a = shape_for(p);
-    NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
+    const bool serves = is_in_range(p) && !nk_settings_of_call()->batch_invariant;
+    const answer *a = serves ? shape_for(p) : NULL;
+    if (!a) return NK_DECLINED;
     const shape *s = &a->shape;
     plan->kernel = a->kernel->name;
     plan->why = a->asked.path == NARROW ? "few tokens; weights are read byte by byte: K or an address is not aligned"
