@@ -11,23 +11,29 @@ typedef struct range {
     uintptr_t low, high; /* all bytes lie in [low, high) */
 } range;
 
-/* False for a tensor without bytes. The sizes have been checked; unsigned, since strides of empty ones pass whatever
- * they are. */
-static bool range_of(const nk_tensor *t, range *r)
+/* Of a tensor without bytes any range at all; who finds that it meets another asks is_empty(). The sizes have been
+ * checked; unsigned, since strides of empty ones pass whatever they are. */
+static range range_of(const nk_tensor *t)
 {
-    if (!t) return false;
-    bool empty = false;
     uintptr_t low = 0, high = 1, size = (uintptr_t)nk_dtype_size(t->dtype);
     for (int d = 0; d < t->ndim; d++) {
         uintptr_t reach = (uintptr_t)(t->shape[d] - 1) * (uintptr_t)t->stride[d];
-        empty |= t->shape[d] == 0;
         if (t->stride[d] < 0)
             low += reach;
         else
             high += reach;
     }
-    *r = (range){(uintptr_t)t->data + low * size, (uintptr_t)t->data + high * size};
-    return !empty;
+    return (range){(uintptr_t)t->data + low * size, (uintptr_t)t->data + high * size};
+}
+
+static bool meet(range x, range y) { return x.low < y.high && y.low < x.high; }
+
+static bool is_empty(const nk_tensor *t)
+{
+    bool empty = false;
+    for (int d = 0; d < t->ndim; d++)
+        empty |= t->shape[d] == 0;
+    return empty;
 }
 
 static rectangle rectangle_of(const nk_tensor *t)
@@ -48,9 +54,10 @@ static rectangle rectangle_of(const nk_tensor *t)
     return r;
 }
 
+/* Two tensors whose ranges meet. */
 static bool shares_bytes(const nk_tensor *x, range in_x, const nk_tensor *y, range in_y)
 {
-    if (in_x.high <= in_y.low || in_y.high <= in_x.low) return false;
+    if (is_empty(x) || is_empty(y)) return false;
     rectangle a = rectangle_of(x), b = rectangle_of(y);
     if (a.pitch <= 1 || a.pitch != b.pitch) return true;
     uintptr_t pitch = (uintptr_t)a.pitch, from_a_to_b = (in_y.low % pitch + pitch - in_x.low % pitch) % pitch;
@@ -66,10 +73,11 @@ static nk_status check(const nk_tensor *out, range in_out, const nk_tensor *othe
 
 nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others, int count)
 {
-    range in_out, in_other;
-    if (!range_of(out, &in_out)) return NK_OK;
+    const range in_out = range_of(out);
     for (int i = 0; i < count; i++) {
-        if (range_of(others[i], &in_other)) NK_TRY(check(out, in_out, others[i], in_other));
+        if (!others[i]) continue;
+        const range in_other = range_of(others[i]);
+        if (meet(in_out, in_other)) NK_TRY(check(out, in_out, others[i], in_other));
     }
     return NK_OK;
 }
@@ -83,42 +91,39 @@ typedef struct sorted_output {
     uintptr_t reach;
 } sorted_output;
 
-/* How many outputs, of at least one, begin below `end`: a binary search without branches to guess. */
-static unsigned count_below(const sorted_output *sorted, unsigned count, uintptr_t end)
+/* Past the outputs, of at least one, that begin below `end`: a binary search without branches to guess. */
+static const sorted_output *first_beyond(const sorted_output *sorted, size_t count, uintptr_t end)
 {
-    const sorted_output *from = sorted;
-    while (count > 1) {
-        unsigned half = count / 2;
-        from += from[half - 1].in.low < end ? half : 0;
-        count -= half;
+    for (size_t half; count > 1; count -= half) {
+        half = count / 2;
+        sorted += sorted[half - 1].in.low < end ? half : 0;
     }
-    return (unsigned)(from - sorted) + (from->in.low < end);
+    return sorted + (sorted->in.low < end);
 }
 
-static nk_status check_chunk(const sorted_output *sorted, unsigned count, const nk_tensor *other)
+static nk_status check_chunk(const sorted_output *sorted, size_t count, const nk_tensor *other)
 {
-    range in;
-    if (!range_of(other, &in)) return NK_OK;
-    for (unsigned i = count_below(sorted, count, in.high); i > 0 && sorted[i - 1].reach > in.low; i--) {
-        NK_TRY(check(sorted[i - 1].t, sorted[i - 1].in, other, in));
+    const range in = range_of(other);
+    for (const sorted_output *o = first_beyond(sorted, count, in.high); o > sorted && o[-1].reach > in.low; o--) {
+        if (meet(o[-1].in, in)) NK_TRY(check(o[-1].t, o[-1].in, other, in));
     }
     return NK_OK;
 }
 
 /* The outputs of groups from `g` on, sorted; returns the first group that is left. */
-static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, unsigned *count)
+static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, size_t *count)
 {
     *count = 0;
     for (; g < groups && *count < CHUNK; g++) {
-        sorted_output next = {.t = list[g].out};
-        if (!range_of(next.t, &next.in)) continue;
-        unsigned at = (*count)++;
+        if (!list[g].out) continue;
+        const sorted_output next = {.t = list[g].out, .in = range_of(list[g].out)};
+        size_t at = (*count)++;
         for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--)
             sorted[at] = sorted[at - 1];
         sorted[at] = next;
     }
     uintptr_t reach = 0;
-    for (unsigned i = 0; i < *count; i++) {
+    for (size_t i = 0; i < *count; i++) {
         if (sorted[i].in.high > reach) reach = sorted[i].in.high;
         sorted[i].reach = reach;
     }
@@ -128,14 +133,14 @@ static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, s
 nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
 {
     sorted_output sorted[CHUNK];
-    unsigned count;
+    size_t count;
     for (int64_t next = 0; next < groups;) {
         next = take_chunk(list, next, groups, sorted, &count);
         for (int64_t g = 0; g < groups && count > 0; g++) {
             const nk_gemm_args *o = &list[g];
             const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
             for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-                NK_TRY(check_chunk(sorted, count, tensors[i]));
+                if (tensors[i]) NK_TRY(check_chunk(sorted, count, tensors[i]));
         }
     }
     return NK_OK;
