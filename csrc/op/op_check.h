@@ -16,6 +16,10 @@ nk_status nk_fail_at(nk_status status, const nk_tensor *t, const char *format, .
         if (!(condition)) return nk_fail_at((status), (t), __VA_ARGS__); \
     } while (0)
 
+/* A function that few calls need, kept out of those that all calls need: what makes messages wants room and registers.
+ */
+#define NK_APART __attribute__((noinline))
+
 /* "(2, 3)" */
 typedef struct nk_text {
     char s[128];
@@ -38,7 +42,11 @@ static inline int64_t nk_dtype_size(nk_dtype dtype)
 #define NK_FP8 (NK_DTYPE_BIT(NK_U8) | NK_DTYPE_BIT(NK_E4M3))
 
 /* Products that no 64-bit arithmetic may overflow silently; `t` is blamed. */
-nk_status nk_mul(int64_t x, int64_t y, const nk_tensor *t, int64_t *product);
+nk_status nk_fail_product(int64_t x, int64_t y, const nk_tensor *t);
+static inline nk_status nk_mul(int64_t x, int64_t y, const nk_tensor *t, int64_t *product)
+{
+    return __builtin_mul_overflow(x, y, product) ? nk_fail_product(x, y, t) : NK_OK;
+}
 
 /* dtype in `dtypes`, the device of `first`, aligned, sizes within 64 bits. Every tensor passes here once. */
 nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *first);

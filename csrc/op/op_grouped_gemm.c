@@ -11,25 +11,24 @@ size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem); }
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* A 16-bit b has K or N innermost: torch's grouped_mm takes the transposed view. */
-static nk_status check_16_bit_strides(const nk_tensor *b, const nk_view *v)
+static nk_status check_16_bit_strides(const nk_tensor *b, const nk_operand *operand)
 {
-    int64_t size = nk_dtype_size(b->dtype);
-    NK_CHECK_AT(v->cols <= 1 || v->rows <= 1 || v->col_stride == size || v->row_stride == size, NK_VALUE_ERROR, b,
-                "strides of %" PRId64 " and %" PRId64 " elements, expected K or N to be contiguous",
-                v->row_stride / size, v->col_stride / size);
+    const int64_t size = nk_dtype_size(b->dtype), *shape = &b->shape[b->ndim - 2];
+    NK_CHECK_AT(shape[1] <= 1 || shape[0] <= 1 || operand->k_stride == size || operand->row_stride == size,
+                NK_VALUE_ERROR, b, "strides of %" PRId64 " and %" PRId64 " elements, expected K or N to be contiguous",
+                operand->row_stride / size, operand->k_stride / size);
     return NK_OK;
 }
 
 static nk_status check_group(const nk_gemm_args *args, const nk_tensor *first, nk_gemm_problem *problem,
                              nk_tensor *spec)
 {
-    nk_view like, b;
+    nk_view like;
     NK_TRY(nk_gemm_inputs(args, NK_FP4 | NK_HALVES, NK_FP4 | NK_HALVES, first, problem, &like));
     NK_CHECK_AT(!like.batched, NK_VALUE_ERROR, args->a, "shape %s, expected no batch in a group",
                 nk_shape_text(args->a).s);
     NK_TRY(nk_check_k_innermost(args->a, &problem->a));
-    NK_TRY(nk_view_of(args->b, "[N, K]", NULL, NULL, &b));
-    NK_TRY(check_16_bit_strides(args->b, &b));
+    NK_TRY(check_16_bit_strides(args->b, &problem->b));
     NK_TRY(nk_check_alpha(&args->alpha, problem->n, first, &problem->alpha));
     NK_TRY(nk_check_bias(args->bias, problem->n, first, &problem->bias));
     NK_TRY(nk_spec_matrix("out", args->out_dtype, first, &like, problem->m, problem->n, spec));
@@ -71,7 +70,7 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
         nk_check_operand(first, all->sfa, "sfa", all->sfa_layout, NK_FP4 | NK_HALVES, first, NULL, &p->a, &a, &p->k));
     NK_TRY(nk_check_k_innermost(first, &p->a));
     NK_TRY(nk_check_operand(all->b, all->sfb, "sfb", all->sfb_layout, NK_FP4 | NK_HALVES, first, NULL, &p->b, &b, &k));
-    NK_TRY(check_16_bit_strides(all->b, &b));
+    NK_TRY(check_16_bit_strides(all->b, &p->b));
     NK_TRY(nk_check_same_k(all->b, k, first, p->k));
     NK_CHECK_AT(p->b.dtype == NK_E2M1X2 || p->b.dtype == p->a.dtype, NK_TYPE_ERROR, all->b,
                 "dtype %s, expected %s like a", nk_dtype_name(all->b->dtype), nk_dtype_name(first->dtype));
