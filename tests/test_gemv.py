@@ -240,3 +240,15 @@ def test_how_far_apart_rows_may_be(gpu, far):
         kernels.append(plan["kernel"])
     assert kernels[0] == kernels[1]
     assert kernels[2].startswith("sm80") == (gpu.name in ("sm80", "sm90")), kernels
+
+
+def test_how_many_rows_there_may_be(gpu):
+    """sm90's kernels count them in 32 bits."""
+    room = torch.zeros(64, dtype=torch.uint8, device=gpu.device)
+    kernels = []
+    for rows in (4096, 1 << 30, (1 << 30) + 1):
+        a, sfa = room.as_strided((rows, 8), (0, 1)), room.as_strided((rows, 1), (0, 1))
+        plan = nvfp4kern.explain("gemv", a, room[:8].view(1, 8), sfa, room[:1].view(1, 1))
+        kernels.append(plan["kernel"])
+    assert kernels[1].startswith("sm80") == kernels[0].startswith("sm80")
+    assert kernels[2].startswith("sm80") == (gpu.name in ("sm80", "sm90")), kernels

@@ -77,10 +77,18 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster,
     int32_t teams = s->warps / team_of(p), side = team_of(p) == 1 ? SM90_GEMV_SIDE : 1;
     int32_t lots = teams / side, run = (tiles * (int32_t)units + lots - 1) / lots;
     s->params = (sm90_gemv_params){
-        .rows = (int32_t)rows, .units = (int32_t)units, .run = run > 0 ? run : 1, .log_cluster = log_cluster};
+        .rows = (int32_t)rows,
+        .units = (int32_t)units,
+        .all_places = (int32_t)places,
+        .all_units = (int32_t)sm90_gemv_units(p->k),
+        .all_words = (int32_t)(p->k / 8),
+        .atoms_bytes = (int32_t)(nk_sf_padded_cols(p->k / NK_SF_VEC) * NK_SF_ATOM_ROWS),
+        .run = run > 0 ? run : 1,
+        .log_cluster = log_cluster,
+    };
     s->clusters = nk_ceil_div(places, rows);
     s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) * side;
-    int32_t last_units = units ? (int32_t)(sm90_gemv_units(p->k) % units) : 0; /* of a cluster's last CTA with any */
+    int32_t last_units = units ? s->params.all_units % (int32_t)units : 0; /* of a cluster's last CTA with any */
     for (int32_t lot = 0; lot < lots; lot++) {
         if (units) s->params.starts[0][lot] = sm90_gemv_start_of(lot, s->params.run, (int32_t)units);
         if (last_units) s->params.starts[1][lot] = sm90_gemv_start_of(lot, s->params.run, last_units);
@@ -213,7 +221,8 @@ static const answer *shape_for(const nk_gemv_problem *p)
     return a->fits ? a : NULL;
 }
 
-#define LARGEST_K (1 << 23)      /* steps are counted in 32 bits */
+#define LARGEST_N (1 << 30)      /* rows are counted in 32 bits */
+#define LARGEST_K (1 << 23)      /* so are steps */
 #define LARGEST_STRIDE (6 << 20) /* so are bytes from an atom's first row to a CTA's last */
 #define LARGEST_BATCH 65535      /* the grid's y */
 
@@ -225,7 +234,8 @@ static bool is_in_range(const nk_gemv_problem *p)
 {
     uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
     bool close = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
-    return p->m <= SM90_GEMV_TOKENS && p->k < LARGEST_K && p->l <= LARGEST_BATCH && (p->n <= 1 || close);
+    return p->m <= SM90_GEMV_TOKENS && p->n <= LARGEST_N && p->k < LARGEST_K && p->l <= LARGEST_BATCH &&
+           (p->n <= 1 || close);
 }
 
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)

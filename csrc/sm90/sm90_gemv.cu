@@ -307,18 +307,18 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);
-    enter_tile<PATH, OCTETS, 1>(p, w, w.tile, w.unit, ahead);
+    enter_tile<PATH, OCTETS, 1>(p, s, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early)
-        fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
-    else if (FORM == ONE)
+        fill_ring<PATH, OCTETS, 1>(p, s, w, ahead, ring);
+    else
         prefetch<PATH, OCTETS>(ahead);
     griddepcontrol_wait();
     if (IN_PLACE) /* nothing begins without them */
         fetch_tokens(p, from, w, per_token);
     else
         load_items<KIND, PATH>(p, from, w, items, per_token, batch);
-    if (!s.early) fill_ring<PATH, OCTETS, 1>(p, w, ahead, ring);
+    if (!s.early) fill_ring<PATH, OCTETS, 1>(p, s, w, ahead, ring);
     float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens * SM90_GEMV_TOKEN_BYTES));
     prepare_sums(s, w, tokens, partials);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
@@ -337,7 +337,7 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     }
     __syncthreads();
     products<KIND, FORM, OCTETS> of_warp(w, s, tokens, partials);
-    walk<PATH, OCTETS, 1>(p, w, ahead, ring, of_warp);
+    walk<PATH, OCTETS, 1>(p, s, w, ahead, ring, of_warp);
     __syncthreads();
     finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
         p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);

@@ -11,7 +11,7 @@
 enum { LINEAR, BLOCKED, NARROW };
 
 /* The same for all lanes, which the compiler learns of the shuffle. */
-__device__ inline int warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
+__device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
 
 /* Octets of rows that a warp has of a tile. A tile is a team's: TEAM warps side by side. */
 enum { SHORT = 1, TALL = 2 };
@@ -22,15 +22,17 @@ template <int TEAM> constexpr int side_of = TEAM == 1 ? SM90_GEMV_SIDE : 1;
 
 /* What a CTA has to do, and this warp's team of it: every side_of<TEAM>-th step from one on. */
 typedef struct share {
-    int64_t l, first_row;         /* an atom's first where scale factors are blocked: */
+    int l, first_row;             /* an atom's first where scale factors are blocked: */
     int skew, places;             /* so many places behind it the CTA's begin */
-    int rows;                     /* that there are from first_row on, or more than anyone asks for */
+    int rows;                     /* that there are from first_row on */
     int first_unit, units, words; /* of the CTA's part of K; the last CTA's may be shorter */
     int tile, unit, steps;
     int first_tile, teams_before; /* of its lot: that have begun this tile before; it is the first of all others */
 } share;
 
 template <int TEAM> __device__ inline int turn_of_team() { return warp_index() / TEAM % side_of<TEAM>; }
+
+template <int TEAM> __device__ inline int lot_of_team() { return warp_index() / TEAM / side_of<TEAM>; }
 
 /* The team's next step after that of (tile, unit). */
 template <int TEAM> __device__ inline void next_step(const share &w, int &tile, int &unit)
@@ -58,18 +60,18 @@ template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int lot = warp_index() / TEAM / side_of<TEAM>, turn = turn_of_team<TEAM>(), k = (int)p.k;
-    const uint32_t cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
-    const int64_t first = (int64_t)cluster * s.rows;
+    const int lot = lot_of_team<TEAM>(), turn = turn_of_team<TEAM>();
+    const int cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
+    const int first = cluster * s.rows;
     share w;
     w.l = blockIdx.y;
-    w.skew = is_blocked<PATH>(p.b) ? (int)first & (NK_SF_ATOM_ROWS - 1) : 0;
+    w.skew = is_blocked<PATH>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
     w.first_row = first - w.skew;
-    w.places = (int)min((int64_t)s.rows, sm90_gemv_places(p.n, is_blocked<PATH>(p.b)) - first);
-    w.rows = (int)min(p.n - w.first_row, (int64_t)2 * SM90_GEMV_ROWS);
+    w.places = min(s.rows, s.all_places - first);
+    w.rows = (int)p.n - w.first_row;
     w.first_unit = rank * s.units;
-    w.units = max(0, min(s.units, (int)sm90_gemv_units(k) - w.first_unit));
-    w.words = min(w.units * SM90_GEMV_WORDS, k / 8 - w.first_unit * SM90_GEMV_WORDS);
+    w.units = max(0, min(s.units, s.all_units - w.first_unit));
+    w.words = min(w.units * SM90_GEMV_WORDS, s.all_words - w.first_unit * SM90_GEMV_WORDS);
     const sm90_gemv_start &start = s.starts[w.units < s.units][lot];
     w.tile = w.first_tile = start.tile;
     w.unit = start.unit;
@@ -77,9 +79,10 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     if (side_of<TEAM> != 1 && w.units)
         for (w.unit += turn; w.unit >= w.units; w.tile++)
             w.unit -= w.units;
-    const int rows = rows_of_tile<OCTETS, TEAM>, steps = (w.places + rows - 1) / rows * w.units;
+    const uint32_t rows = rows_of_tile<OCTETS, TEAM>;
+    const int steps = (w.places + rows - 1) / rows * w.units;
     const int end = min((lot + 1) * s.run, steps), begin = lot * s.run + turn;
-    w.steps = max(0, end - begin + side_of<TEAM> - 1) / side_of<TEAM>;
+    w.steps = (uint32_t)max(0, end - begin + side_of<TEAM> - 1) / side_of<TEAM>;
     return w;
 }
 
@@ -94,7 +97,7 @@ template <int PATH> __device__ inline int row_at(const nk_gemm_problem &p, const
 template <int PATH> __device__ inline uint32_t some_row_at(const nk_gemm_problem &p, const share &w, int place)
 {
     const int row = row_at<PATH>(p, w, place);
-    return is_blocked<PATH>(p.b) && row >= w.rows ? row & 31 | row & ~(NK_SF_ATOM_ROWS - 1) : row;
+    return is_blocked<PATH>(p.b) ? min(row, w.rows - 1) : row;
 }
 
 /* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
@@ -110,10 +113,7 @@ __device__ inline uint32_t ring_of_warp(uint32_t shared)
 }
 
 /* In how many units there is something from word `first` on. */
-__device__ inline int units_with(const share &w, int first)
-{
-    return (w.words - first + SM90_GEMV_WORDS - 1) / SM90_GEMV_WORDS;
-}
+__device__ inline int units_with(const share &w, int first) { return (w.words - first + SM90_GEMV_WORDS - 1) >> 5; }
 
 /* At which of the CTA's places the warp's rows of a tile begin. */
 template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
@@ -127,29 +127,34 @@ template <int PATH> __device__ inline int64_t sf_of_unit(const nk_gemm_problem &
     return is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
+/* Strides of rows and of rows of atoms fit 32 bits, or are those of a lone row, which lead nowhere. */
 template <int PATH, int OCTETS, int TEAM>
-__device__ inline void enter_tile(const nk_gemm_problem &p, const share &w, int tile, int unit, cursor &at)
+__device__ inline void enter_tile(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tile,
+                                  int unit, cursor &at)
 {
     const int lane = threadIdx.x & 31, first = first_place<OCTETS, TEAM>(tile);
     const int64_t from_first = w.first_unit + unit;
-    const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride,
-                   columns = (uint32_t)p.k / NK_SF_VEC;
-    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + w.first_row * p.b.row_stride +
+    const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,
+                   atoms_bytes = s.atoms_bytes;
+    const uint64_t to_first_sf =
+        is_blocked<PATH>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes : (uint64_t)first_row * sf_stride;
+    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + (uint64_t)first_row * stride +
                            from_first * (SM90_GEMV_UNIT / 2),
-                  *sf = sf_at(p.b, w.l, w.first_row, 0, columns) + from_first * sf_of_unit<PATH>(p);
+                  *sf = p.b.sf + w.l * p.b.sf_batch_stride + to_first_sf + from_first * sf_of_unit<PATH>(p);
     at.tile = tile;
     at.unit = unit;
     at.codes_rows = (w.places - first - (lane >> 3) + 3) >> 2;
     at.sf_rows = (w.places - first - (lane >> 2) + 7) >> 3;
-    at.whole_units = first + OCTETS * SM90_GEMV_OCTET <= w.places ? w.words / SM90_GEMV_WORDS : 0;
+    at.whole_units = first + OCTETS * SM90_GEMV_OCTET <= w.places ? w.words >> 5 : 0;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] = codes + (some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16);
+        at.codes[i] = kept(codes + (some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16));
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
         const uint32_t place = w.skew + first + 8 * i + (lane >> 2), c = lane & 3;
-        at.sf[i] = sf + (is_blocked<PATH>(p.b) ? sm90_gemv_blocked_factors(place, columns) + c * NK_SF_ATOM_BYTES
-                                               : place * sf_stride + c * NK_SF_ATOM_COLS);
+        at.sf[i] =
+            kept(sf + (is_blocked<PATH>(p.b) ? sm90_gemv_blocked_factors(place, atoms_bytes) + c * NK_SF_ATOM_BYTES
+                                             : place * sf_stride + c * NK_SF_ATOM_COLS));
     }
 }
 
@@ -177,12 +182,12 @@ __device__ inline void prepare(const share &w, cursor &at)
 }
 
 template <int PATH, int OCTETS, int TEAM>
-__device__ inline void advance(const nk_gemm_problem &p, const share &w, cursor &at)
+__device__ inline void advance(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &at)
 {
     int tile = at.tile, unit = at.unit;
     next_step<TEAM>(w, tile, unit);
     if (tile != at.tile)
-        enter_tile<PATH, OCTETS, TEAM>(p, w, tile, unit, at);
+        enter_tile<PATH, OCTETS, TEAM>(p, s, w, tile, unit, at);
     else
         move_on<PATH, OCTETS, TEAM>(p, 1, at);
 }
@@ -234,13 +239,14 @@ template <int PATH, int OCTETS> __device__ inline void fetch(const share &w, con
 /* A step's weights to L2. Kernels before this one may still write them: nothing is read. */
 template <int PATH, int OCTETS> __device__ inline void prefetch(const cursor &at)
 {
-    if (PATH == NARROW) return;
+    const int codes_rows = at.unit < at.codes_units ? at.codes_rows : 0,
+              sf_rows = at.unit < at.sf_units ? at.sf_rows : 0;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        if (at.unit < at.codes_units && i < at.codes_rows) prefetch_to_l2(at.codes[i]);
+        prefetch_to_l2(at.codes[i], i < codes_rows);
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        if (at.unit < at.sf_units && i < at.sf_rows) prefetch_to_l2(at.sf[i]);
+        prefetch_to_l2(at.sf[i], i < sf_rows);
 }
 
 /* Whole steps of a tile, which a warp may fetch without comparing from where it is. */
@@ -251,7 +257,8 @@ template <int PATH, int TEAM> __device__ inline int whole_steps(const cursor &at
 
 /* The first steps, as many as there is room for but one. */
 template <int PATH, int OCTETS, int TEAM>
-__device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring)
+__device__ inline void fill_ring(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &ahead,
+                                 uint32_t ring)
 {
     constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
     if (STEPS < whole_steps<PATH, TEAM>(ahead) && STEPS <= w.steps) {
@@ -267,7 +274,7 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const share &w, curso
     for (int i = 0; i < STEPS; i++) {
         if (i < w.steps) {
             fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-            advance<PATH, OCTETS, TEAM>(p, w, ahead);
+            advance<PATH, OCTETS, TEAM>(p, s, w, ahead);
         }
         cp_async_commit_group();
     }
@@ -305,7 +312,8 @@ template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const s
 /* Through all of a team's steps: products.begin_tile(unit), .step(weights) for each, .end_tile(tile). SLOTS - 1 steps
  * are under way. Those that are whole, nearly all, are fetched two at a time with one move of the addresses. */
 template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
-__device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ahead, uint32_t ring, PRODUCTS &products)
+__device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &ahead,
+                            uint32_t ring, PRODUCTS &products)
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS, SIDE = side_of<TEAM>;
     const slot_offsets offsets = slot_offsets_of_lane();
@@ -343,7 +351,7 @@ __device__ inline void walk(const nk_gemm_problem &p, const share &w, cursor &ah
             step([&] {
                 if (left < SLOTS) return;
                 fetch<PATH, OCTETS>(w, ahead, free_slot);
-                advance<PATH, OCTETS, TEAM>(p, w, ahead);
+                advance<PATH, OCTETS, TEAM>(p, s, w, ahead);
             });
         }
         products.end_tile(tile);

@@ -199,15 +199,15 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);
-    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, w.tile, w.unit, ahead);
+    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early)
-        fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+        fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
     else
         prefetch<PATH, OCTETS>(ahead);
     griddepcontrol_wait();
     load_items<PATH>(from, 0, batch); /* nothing begins without them */
-    if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
     store_items(0, chunks, batch, values, factors);
     for (int first = BATCH * blockDim.x; first < chunks; first += BATCH * blockDim.x) {
         load_items<PATH>(from, first, batch);
@@ -218,7 +218,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     fence_proxy_async();
     __syncthreads();
     products<OCTETS> of_team(w, s, values, factors, partials);
-    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, of_team);
+    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring, of_team);
     __syncthreads();
     finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }

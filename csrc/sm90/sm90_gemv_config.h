@@ -38,8 +38,10 @@ typedef struct sm90_gemv_start {
  * neighbouring lines together, teams lose. */
 typedef struct sm90_gemv_params {
     int32_t rows, units;
-    int32_t run;   /* steps of a lot, the same for CTAs with fewer rows */
-    int32_t parts; /* warps or teams that share a tile, at most */
+    int32_t all_places, all_units, all_words; /* of the matrix: places below, units and words of eight codes of a row */
+    int32_t atoms_bytes;                      /* scale factors of a row of atoms of it, where they are blocked */
+    int32_t run;                              /* steps of a lot, the same for CTAs with fewer rows */
+    int32_t parts;                            /* warps or teams that share a tile, at most */
     int32_t log_cluster;
     int32_t early;                             /* weights may be read before the kernels before this one have ended */
     sm90_gemv_start starts[2][SM90_GEMV_LOTS]; /* [1]: in a CTA with fewer units of K, or none */
@@ -58,15 +60,14 @@ NK_HD int64_t sm90_gemv_places(int64_t rows, int blocked)
 /* Counted from the beginning of an atom. */
 NK_HD int32_t sm90_gemv_blocked_row(int32_t place)
 {
-    int32_t in_atom = place & (NK_SF_ATOM_ROWS - 1);
-    return place - in_atom + (in_atom >> 2) + 32 * (in_atom & 3);
+    int32_t group = place >> 2;
+    return group + (group >> 5) * (NK_SF_ATOM_ROWS - 32) + 32 * (place & 3);
 }
 
-/* Where its scale factors begin, of `columns` a row: places were numbered as these lie. */
-NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t place, uint32_t columns)
+/* Where its scale factors begin, a row of atoms being `atoms_bytes`: places were numbered as these lie. */
+NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t place, uint32_t atoms_bytes)
 {
-    uint32_t atoms = (columns + NK_SF_ATOM_COLS - 1) / NK_SF_ATOM_COLS;
-    return place / NK_SF_ATOM_ROWS * atoms * NK_SF_ATOM_BYTES + place % NK_SF_ATOM_ROWS * NK_SF_ATOM_COLS;
+    return place / NK_SF_ATOM_ROWS * atoms_bytes + place % NK_SF_ATOM_ROWS * NK_SF_ATOM_COLS;
 }
 
 /* Of `lots` of teams that go side by side, so many share a tile, at most. */

@@ -12,6 +12,12 @@ __device__ inline uint32_t kept(uint32_t value)
     return value;
 }
 
+__device__ inline const uint8_t *kept(const uint8_t *address)
+{
+    asm volatile("" : "+l"(address));
+    return address;
+}
+
 /* Until the kernels before this one in its stream have ended and their writes are seen. */
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -100,8 +106,13 @@ __device__ inline void cp_async_16_or_zero(uint32_t to, const uint8_t *from, boo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
-/* The line comes to L2, and stays what memory holds: what others still write gets there, too. */
-__device__ inline void prefetch_to_l2(const uint8_t *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+/* What lies there comes to L2, where it stays what memory holds: others may still write it. Nothing where !wanted, and
+ * without a branch: behind one where lanes part, the compiler takes nothing for uniform any more, wgmma's descriptors
+ * neither. */
+__device__ inline void prefetch_to_l2(const uint8_t *at, bool wanted)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %1, 0;\n\t@p prefetch.global.L2 [%0]; }" ::"l"(at), "r"((int)wanted));
+}
 
 /* 4 bytes that are read once, whose line comes to L2; zeros where !wanted. */
 __device__ inline void cp_async_4_once_or_zero(uint32_t to, const uint8_t *from, bool wanted)
