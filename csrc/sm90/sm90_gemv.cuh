@@ -48,7 +48,6 @@ typedef struct cursor {
     int tile, unit;
     int codes_units, sf_units; /* of which units this lane has something: those below */
     int codes_rows, sf_rows;   /* how many of its rows there are */
-    int whole_units;           /* units below this have all that the warp fetches */
     uint32_t codes_to, sf_to;  /* where in a slot */
 } cursor;
 
@@ -145,7 +144,6 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const sm90_gemv_para
     at.unit = unit;
     at.codes_rows = (w.places - first - (lane >> 3) + 3) >> 2;
     at.sf_rows = (w.places - first - (lane >> 2) + 7) >> 3;
-    at.whole_units = first + OCTETS * SM90_GEMV_OCTET <= w.places ? w.words >> 5 : 0;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
         at.codes[i] = kept(codes + (some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16));
@@ -230,10 +228,14 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
 /* A step's weights. Scale factors beyond K and of rows that are not there are zero: any codes do there. */
 template <int PATH, int OCTETS> __device__ inline void fetch(const share &w, const cursor &at, uint32_t slot)
 {
-    if (PATH != NARROW && at.unit < at.whole_units)
-        return fetch_rows<PATH, OCTETS>(w, at, 2 * OCTETS, OCTETS, slot); /* nothing to compare */
     fetch_rows<PATH, OCTETS>(w, at, at.unit < at.codes_units ? at.codes_rows : 0,
                              at.unit < at.sf_units ? at.sf_rows : 0, slot);
+}
+
+/* The same, in a unit that is all there. */
+template <int PATH, int OCTETS> __device__ inline void fetch_whole(const share &w, const cursor &at, uint32_t slot)
+{
+    fetch_rows<PATH, OCTETS>(w, at, at.codes_rows, at.sf_rows, slot);
 }
 
 /* A step's weights to L2. Kernels before this one may still write them: nothing is read. */
@@ -249,10 +251,10 @@ template <int PATH, int OCTETS> __device__ inline void prefetch(const cursor &at
         prefetch_to_l2(at.sf[i], i < sf_rows);
 }
 
-/* Whole steps of a tile, which a warp may fetch without comparing from where it is. */
-template <int PATH, int TEAM> __device__ inline int whole_steps(const cursor &at)
+/* Steps in units that are all there, from where a team is to the end of the tile. */
+template <int PATH, int TEAM> __device__ inline int whole_steps(const share &w, const cursor &at)
 {
-    return PATH == NARROW ? 0 : (at.whole_units - at.unit) / side_of<TEAM>;
+    return PATH == NARROW ? 0 : ((w.words >> 5) - at.unit) / side_of<TEAM>;
 }
 
 /* The first steps, as many as there is room for but one. */
@@ -261,10 +263,10 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const sm90_gemv_param
                                  uint32_t ring)
 {
     constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
-    if (STEPS < whole_steps<PATH, TEAM>(ahead) && STEPS <= w.steps) {
+    if (STEPS < whole_steps<PATH, TEAM>(w, ahead) && STEPS <= w.steps) {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
-            fetch_rows<PATH, OCTETS>(w, ahead, 2 * OCTETS, OCTETS, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+            fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
             cp_async_commit_group();
             move_on<PATH, OCTETS, TEAM>(p, 1, ahead);
         }
@@ -310,7 +312,9 @@ template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const s
 }
 
 /* Through all of a team's steps: products.begin_tile(unit), .step(weights) for each, .end_tile(tile). SLOTS - 1 steps
- * are under way. Those that are whole, nearly all, are fetched two at a time with one move of the addresses. */
+ * are under way. Those in units that are all there, nearly all, are fetched two at a time with one move of the
+ * addresses. A team's warps take the same way through here, whatever rows they have: a wgmma is one instruction of all
+ * four. */
 template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
 __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &ahead,
                             uint32_t ring, PRODUCTS &products)
@@ -329,21 +333,21 @@ __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s,
         if (slot == ring + SM90_GEMV_RING_BYTES) slot = ring;
         products.step(now);
     };
-    const auto fetch_whole = [&](int steps_on) {
+    const auto fetch_ahead = [&](int steps_on) {
         cursor there = ahead;
         move_on<PATH, OCTETS, TEAM>(p, steps_on, there);
-        fetch_rows<PATH, OCTETS>(w, there, 2 * OCTETS, OCTETS, free_slot);
+        fetch_whole<PATH, OCTETS>(w, there, free_slot);
     };
     for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0;) {
         const int here = min(left, (w.units - unit + SIDE - 1) / SIDE), rest = left - here; /* in later tiles */
         /* A fetch that moves on to another tile is not among the whole ones, unless nothing is fetched after it. */
-        const int fetches = left - SLOTS + 1, there = whole_steps<PATH, TEAM>(ahead);
+        const int fetches = left - SLOTS + 1, there = whole_steps<PATH, TEAM>(w, ahead);
         const int whole = PATH == NARROW ? 0 : min(min(here, fetches), there - (there < fetches));
         products.begin_tile(unit);
 #pragma unroll 1
         for (int i = whole; i > 1; i -= 2, left -= 2) {
-            step([&] { fetch_whole(0); });
-            step([&] { fetch_whole(1); });
+            step([&] { fetch_ahead(0); });
+            step([&] { fetch_ahead(1); });
             move_on<PATH, OCTETS, TEAM>(p, 2, ahead);
         }
 #pragma unroll 1
