@@ -246,6 +246,14 @@ def test_what_was_written_since_the_last_fence_wants_another():
         assert found(FILL + ZERO + body) == codes
 
 
+def test_a_product_is_one_instruction_of_four_warps():
+    entry = "mov.u32 %r0, %tid.x; setp.ge.u32 %p5, %r0, 64;" + FILL + ZERO + FENCE
+    parted = "@%p5 bra $other;" + from_shared() + "bra $done; $other:" + from_shared() + "$done:"
+    assert found(entry + parted + DONE + SHOW) == {"wgmma-warpgroup"}
+    gpu.clear()
+    assert found(entry + from_shared() + DONE + SHOW) == set()
+
+
 def test_descriptors_are_checked():
     assert found(WHOLE.replace(str(SW128), str(SW128 | 1 << 14))) == {"descriptor"}
     gpu.clear()

@@ -231,6 +231,24 @@ static void check_fence(run *r, const insn *in, bool accumulates)
     }
 }
 
+/* A product is one instruction of four warps: the n-th that each begins is the same. */
+static void check_warpgroup(run *r, const insn *in)
+{
+    const warp *w = r->warp, *first = w - w->index % 4;
+    wgmma_queue *q = w->wgmma;
+    for (const warp *other = first; other < first + 4 && other < r->cta->warps + r->cta->n_warps; other++) {
+        const wgmma_queue *o = other->wgmma;
+        if (!o || o->n_begun <= q->n_begun || o->begun[q->n_begun] == in) continue;
+        sim_report(r, in, 'E', "wgmma-warpgroup", -1, "warp %u begins another product, that of line %u", other->index,
+                   o->begun[q->n_begun]->line);
+    }
+    if (q->n_begun == q->most_begun) {
+        q->most_begun = q->most_begun ? 2 * q->most_begun : 64;
+        q->begun = realloc(q->begun, q->most_begun * sizeof *q->begun);
+    }
+    q->begun[q->n_begun++] = in;
+}
+
 step sim_exec_wgmma(run *r, const insn *in)
 {
     warp *w = r->warp;
@@ -240,6 +258,7 @@ step sim_exec_wgmma(run *r, const insn *in)
     wgmma_pending p = {.in = in, .group = q->committed};
     p.b = sim_lane(r, in->o[2], 8, lane);
     p.accumulates = in->o[3] == NONE || r->predicates[in->o[3]] >> lane & 1;
+    check_warpgroup(r, in);
     check_fence(r, in, p.accumulates);
     matrix b = {.format = in->op, .rows = in->columns, .k = in->vec, .transposed = in->flags & WG_TRANSPOSE_B};
     if (!describe(r, in, p.b, &b) || !each_piece(r, in, &b, 0, in->columns, true)) return STEP_FAIL;
@@ -328,6 +347,7 @@ void sim_wgmma_close(warp *w)
         free(w->wgmma->sets[i].values);
     free(w->wgmma->sets);
     free(w->wgmma->fenced);
+    free(w->wgmma->begun);
     free(w->wgmma->pending);
     free(w->wgmma);
 }

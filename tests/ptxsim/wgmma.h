@@ -23,6 +23,8 @@ typedef struct wgmma_queue {
     wgmma_accumulators *sets;
     uint32_t n_sets;
     uint8_t *fenced; /* the warp's registers at the last wgmma.fence, NULL: there was none */
+    const insn **begun; /* all of the warp's products, in order */
+    uint32_t n_begun, most_begun;
 } wgmma_queue;
 
 op_fn sim_exec_wgmma, sim_exec_wgmma_fence, sim_exec_wgmma_commit, sim_exec_wgmma_wait;
