@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from calls import (
@@ -29,6 +30,8 @@ from calls import (
     w4a16,
 )
 from generators import Guarded, unchanged
+
+import nvfp4kern
 
 
 def refused(base, device, change, exception, name):
@@ -275,3 +278,11 @@ def test_bad_input(device, base, change, exception, name):
     if device != "cpu":
         pytest.skip("the checks come before any backend; offsets on a GPU cannot be read")
     refused(base, device, change, exception, name)
+
+
+def test_an_output_whose_strides_overflow():
+    """Two rows 2^62 apart cover 2^63: a count that wraps must not hide a stride of 0."""
+    x = torch.zeros(2, 2, 16, dtype=torch.float16).numpy()
+    codes = np.lib.stride_tricks.as_strided(np.zeros(64, np.uint8), (2, 2, 8), (0, 1 << 62, 1))
+    with pytest.raises(ValueError, match="stride 0 in dimension 0 puts elements in one place"):
+        nvfp4kern.explain("quantize", x, out=(codes, np.zeros((2, 2, 1), np.uint8)))

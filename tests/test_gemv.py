@@ -250,5 +250,6 @@ def test_how_many_rows_there_may_be(gpu):
         a, sfa = room.as_strided((rows, 8), (0, 1)), room.as_strided((rows, 1), (0, 1))
         plan = nvfp4kern.explain("gemv", a, room[:8].view(1, 8), sfa, room[:1].view(1, 1))
         kernels.append(plan["kernel"])
-    assert kernels[1].startswith("sm80") == kernels[0].startswith("sm80")
+    if gpu.name in ("sm80", "sm90"):
+        assert all(kernel.startswith(gpu.name) for kernel in kernels[:2]), kernels
     assert kernels[2].startswith("sm80") == (gpu.name in ("sm80", "sm90")), kernels

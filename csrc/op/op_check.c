@@ -160,7 +160,7 @@ nk_status nk_view_of(const nk_tensor *t, const char *what, const nk_view *like, 
     const bool batched = t->ndim == 3;
     if (!batched && t->ndim != 2) {
         explain_view(t, what, like_t);
-        return NK_VALUE_ERROR;
+        return NK_VALUE_ERROR; /* spelt out: gcc sees that v is set wherever it is used */
     }
     const int64_t size = nk_dtype_size(t->dtype), *shape = t->shape + batched, *stride = t->stride + batched;
     v->batched = batched;
@@ -255,6 +255,13 @@ nk_status nk_check_out(const nk_tensor **out, const nk_tensor *spec, unsigned dt
     return nk_check_writable(t);
 }
 
+/* What a dimension steps over, as far as 64 bits count. */
+static int64_t span_of(const nk_tensor *t, int d)
+{
+    int64_t span;
+    return __builtin_mul_overflow(t->stride[d], t->shape[d], &span) ? INT64_MAX : span;
+}
+
 /* Whether every dimension steps over all that follow it: most outputs are such, which needs no sorting. */
 static bool is_row_major(const nk_tensor *t)
 {
@@ -262,7 +269,7 @@ static bool is_row_major(const nk_tensor *t)
     for (int d = t->ndim - 1; d >= 0; d--) {
         if (t->shape[d] <= 1) continue;
         if (t->stride[d] < covered) return false;
-        covered = t->stride[d] * t->shape[d];
+        covered = span_of(t, d);
     }
     return true;
 }
@@ -276,7 +283,7 @@ static NK_APART nk_status check_places(const nk_tensor *t)
         NK_CHECK_AT(stride >= covered, NK_VALUE_ERROR, t,
                     "stride %" PRId64 " in dimension %d puts elements in one place, expected at least %" PRId64, stride,
                     dims[i], covered);
-        covered = stride * t->shape[dims[i]];
+        covered = span_of(t, dims[i]);
     }
     return NK_OK;
 }

@@ -188,7 +188,7 @@ typedef struct question {
     int64_t is_blocked;
 } question;
 
-/* The kernel follows from both. */
+/* A shape, and the kernel that follows from it and the question. */
 typedef struct answer {
     question asked;
     shape shape;

@@ -6,7 +6,7 @@
 #include "sm90_gemv_config.h"
 #include "sm90_ptx.cuh"
 
-/* How weights are read: every address aligned and K % 32 = 0, in one of the layouts of scale factors; or byte by byte.
+/* How weights are read: every address aligned and K % 64 = 0, in one of the layouts of scale factors; or byte by byte.
  */
 enum { LINEAR, BLOCKED, NARROW };
 
@@ -334,9 +334,9 @@ __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s,
         products.step(now);
     };
     const auto fetch_ahead = [&](int steps_on) {
-        cursor there = ahead;
-        move_on<PATH, OCTETS, TEAM>(p, steps_on, there);
-        fetch_whole<PATH, OCTETS>(w, there, free_slot);
+        cursor at = ahead;
+        move_on<PATH, OCTETS, TEAM>(p, steps_on, at);
+        fetch_whole<PATH, OCTETS>(w, at, free_slot);
     };
     for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0;) {
         const int here = min(left, (w.units - unit + SIDE - 1) / SIDE), rest = left - here; /* in later tiles */

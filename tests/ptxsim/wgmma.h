@@ -22,7 +22,7 @@ typedef struct wgmma_queue {
     uint32_t n, most, committed;
     wgmma_accumulators *sets;
     uint32_t n_sets;
-    uint8_t *fenced; /* the warp's registers at the last wgmma.fence, NULL: there was none */
+    uint8_t *fenced;    /* the warp's registers at the last wgmma.fence, NULL: there was none */
     const insn **begun; /* all of the warp's products, in order */
     uint32_t n_begun, most_begun;
 } wgmma_queue;
