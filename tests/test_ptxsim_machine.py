@@ -193,8 +193,22 @@ def test_what_is_not_known_is_an_error_with_its_line():
         run("mul.f32 %f1, %rd1, %f2;", np.zeros(1))
     with pytest.raises(gpu.SimError, match="no label elsewhere"):
         run("bra elsewhere;", np.zeros(1))
+    with pytest.raises(gpu.SimError, match="label here twice"):
+        run("{ here: } here: { bra here; here: bra here; here: }", np.zeros(1))
+    with pytest.raises(gpu.SimError, match="no label inner"):
+        run("{ inner: } bra inner;", np.zeros(1))
     with pytest.raises(gpu.SimError, match="not PTX|directive"):
         gpu.Module("nonsense")
+
+
+def test_a_label_belongs_to_its_block():
+    """As of inline assembler that comes twice: each loop counts to ten on its own."""
+    loop = "{ .reg .pred p; again: add.u32 %r1, %r1, 1; setp.lt.u32 p, %r1, %r2; @p bra again; }"
+    body = ["mov.u32 %r0, %tid.x;", "mov.u32 %r1, 0;", "mov.u32 %r2, 10;", loop]
+    body += ["mov.u32 %r2, 20;", loop, "bra over;", "add.u32 %r1, %r1, 100;"]
+    body += ["{ bra over; }", "over: st.global.u32 [%rd0], %r1;"]
+    (got,) = run("\n".join(body), np.zeros(1, np.uint32), block=1)
+    assert got[0] == 20
 
 
 # ---------------------------------------------------------------------------------------------

@@ -262,8 +262,18 @@ static void open_scope(builder *b)
 {
     if (b->depth == 32) sim_bad_ptx(b, b->c.line, "32 scopes in one another");
     if (sim_surveying(b)) sim_survey_scope(b);
-    b->saved_registers[b->depth] = b->next_register;
-    b->scopes[b->depth++] = b->n_declarations;
+    b->scopes[b->depth].declarations = b->n_declarations;
+    b->scopes[b->depth].registers = b->next_register;
+    b->scopes[b->depth].labels = b->n_labels;
+    b->scopes[b->depth++].fixups = b->n_fixups;
+}
+
+/* From `first` on, NULL where there is none. */
+static const label *find_label(const builder *b, uint32_t first, slice name)
+{
+    for (const label *l = b->labels + first; l < b->labels + b->n_labels; l++)
+        if (l->name.n == name.n && memcmp(l->name.s, name.s, name.n) == 0) return l;
+    return NULL;
 }
 
 static void add_label(builder *b, slice name)
@@ -272,27 +282,33 @@ static void add_label(builder *b, slice name)
         sim_survey_label(b);
         return;
     }
+    if (find_label(b, b->depth ? b->scopes[b->depth - 1].labels : 0, name))
+        sim_bad_ptx(b, b->c.line, "label %.*s twice", (int)name.n, name.s);
     if (b->n_labels % 256 == 0) b->labels = realloc(b->labels, (b->n_labels + 256) * sizeof *b->labels);
     b->labels[b->n_labels++] = (label){name, b->p->n_code};
 }
 
-static int by_name(const void *x, const void *y)
+/* Branches from a scope to its own labels; what is left goes to those around it. */
+static void resolve_branches(builder *b, uint32_t first_label, uint32_t first_fixup)
 {
-    const label *a = x, *b = y;
-    int order = memcmp(a->name.s, b->name.s, a->name.n < b->name.n ? a->name.n : b->name.n);
-    return order ? order : (a->name.n > b->name.n) - (a->name.n < b->name.n);
+    uint32_t left = first_fixup;
+    for (uint32_t i = first_fixup; i < b->n_fixups; i++) {
+        const label *found = find_label(b, first_label, b->fixups[i].name);
+        if (found)
+            b->p->code[b->fixups[i].pc].target = found->pc;
+        else
+            b->fixups[left++] = b->fixups[i];
+    }
+    b->n_fixups = left;
+    b->n_labels = first_label;
 }
 
-static void resolve_branches(builder *b)
+static void close_scope(builder *b)
 {
-    if (b->n_labels) qsort(b->labels, b->n_labels, sizeof *b->labels, by_name);
-    for (uint32_t i = 0; i < b->n_fixups; i++) {
-        const label *found =
-            b->n_labels ? bsearch(&b->fixups[i], b->labels, b->n_labels, sizeof *b->labels, by_name) : NULL;
-        insn *branch = &b->p->code[b->fixups[i].pc];
-        if (!found) sim_bad_ptx(b, branch->line, "no label %.*s", (int)b->fixups[i].name.n, b->fixups[i].name.s);
-        branch->target = found->pc;
-    }
+    b->depth--;
+    resolve_branches(b, b->scopes[b->depth].labels, b->scopes[b->depth].fixups);
+    b->n_declarations = b->scopes[b->depth].declarations;
+    b->next_register = b->scopes[b->depth].registers; /* inner scopes in turn share their places */
 }
 
 static void parse_body(builder *b)
@@ -302,8 +318,7 @@ static void parse_body(builder *b)
             open_scope(b);
         } else if (sim_accept(&b->c, '}')) {
             if (b->depth == 0) break;
-            b->n_declarations = b->scopes[--b->depth];
-            b->next_register = b->saved_registers[b->depth]; /* inner scopes in turn share their places */
+            close_scope(b);
         } else if (*b->c.p == '@') {
             slice at = {b->c.p++, 1};
             parse_instruction(b, at);
@@ -326,7 +341,10 @@ static void parse_code(builder *b)
     parse_body(b);
     statement end = {.opcode = {"exit", 4}, .line = b->c.line};
     sim_decode(b, &end, NONE, false);
-    resolve_branches(b);
+    resolve_branches(b, 0, 0);
+    if (b->n_fixups == 0) return;
+    const label *lost = b->fixups;
+    sim_bad_ptx(b, b->p->code[lost->pc].line, "no label %.*s", (int)lost->name.n, lost->name.s);
 }
 
 /* The body once without decoding it; nothing but what is known of its registers stays. */

@@ -95,7 +95,10 @@ typedef struct builder {
     cursor c;
     jmp_buf failed;
     declaration *declarations;
-    uint32_t n_declarations, scopes[32], depth, saved_registers[32], next_register;
+    uint32_t n_declarations, next_register, depth;
+    struct {
+        uint32_t declarations, registers, labels, fixups;
+    } scopes[32]; /* how many there were of each where it began */
     variable *variables;
     uint32_t n_variables;
     label *labels, *fixups; /* a fixup's pc is that of the branch */
