@@ -69,13 +69,12 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster,
 {
     int ctas_per_sm = SM90_GEMV_WARPS / s->warps;
     int64_t units = nk_ceil_div(sm90_gemv_units(p->k), (int64_t)1 << log_cluster);
-    int64_t unit_bytes = form_of(p) == CODES ? SM90_GEMV_CODES_BYTES : p->m * SM90_GEMV_TOKEN_BYTES;
+    int64_t tokens_bytes = form_of(p) == CODES ? units * SM90_GEMV_CODES_BYTES : p->m * sm90_gemv_token_bytes(units);
     int64_t room = gpu->smem_per_sm / ctas_per_sm - 1024;
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
-    if (units * unit_bytes > room) return false; /* from here on 32 bits are enough */
+    if (tokens_bytes > room) return false; /* from here on 32 bits are enough */
     int32_t tile = tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
-    int32_t teams = s->warps / team_of(p), side = team_of(p) == 1 ? SM90_GEMV_SIDE : 1;
-    int32_t lots = teams / side, run = (tiles * (int32_t)units + lots - 1) / lots;
+    int32_t teams = s->warps / team_of(p), run = (tiles * (int32_t)units + teams - 1) / teams;
     s->params = (sm90_gemv_params){
         .rows = (int32_t)rows,
         .units = (int32_t)units,
@@ -87,14 +86,16 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_cluster,
         .log_cluster = log_cluster,
     };
     s->clusters = nk_ceil_div(places, rows);
-    s->params.parts = sm90_gemv_lots_of_tile((int32_t)units, s->params.run, lots) * side;
-    int32_t last_units = units ? s->params.all_units % (int32_t)units : 0; /* of a cluster's last CTA with any */
-    for (int32_t lot = 0; lot < lots; lot++) {
-        if (units) s->params.starts[0][lot] = sm90_gemv_start_of(lot, s->params.run, (int32_t)units);
-        if (last_units) s->params.starts[1][lot] = sm90_gemv_start_of(lot, s->params.run, last_units);
+    const int32_t units_of[2] = {(int32_t)units, units ? s->params.all_units % (int32_t)units : 0};
+    for (int some = 0; some < 2; some++) { /* all CTAs but a cluster's last with any units, that one */
+        if (!units_of[some]) continue;
+        int32_t parts = sm90_gemv_teams_of_tile(units_of[some], s->params.run, teams);
+        if (parts > s->params.parts) s->params.parts = parts;
+        for (int32_t team = 0; team < teams; team++)
+            s->params.starts[some][team] = sm90_gemv_start_of(team, s->params.run, units_of[some]);
     }
     int32_t inboxes = log_cluster ? sm90_gemv_inbox_rows((int32_t)rows, log_cluster) << log_cluster : 0;
-    s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)units, (int32_t)unit_bytes) +
+    s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)tokens_bytes) +
                     (s->params.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
     return s->smem_bytes <= room;
 }
@@ -225,8 +226,6 @@ static const answer *shape_for(const nk_gemv_problem *p)
 #define LARGEST_BATCH 65535      /* the grid's y */
 
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
-_Static_assert(SM90_GEMV_LOTS *SM90_GEMV_SIDE >= SM90_GEMV_WARPS && SM90_GEMV_LOTS * SM90_GEMV_TEAM >= SM90_GEMV_WARPS,
-               "a start for every lot");
 
 static bool is_in_range(const nk_gemv_problem *p)
 {

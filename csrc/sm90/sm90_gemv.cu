@@ -72,12 +72,18 @@ __device__ inline item load_item(const nk_operand &a, const source &from, const 
 /* Where word w of a chunk lies: lanes meet no bank twice, neither storing nor loading. */
 __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
-/* Where word `index` of a token is kept. */
-__device__ inline uint32_t staged_at(int index, int tokens, int m)
+/* Where token m begins. */
+__device__ inline uint32_t token_at(const sm90_gemv_params &s, int m)
+{
+    return (uint32_t)__cvta_generic_to_shared(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
+           m * (uint32_t)sm90_gemv_token_bytes(s.units);
+}
+
+/* Where word `index` of a token is kept, from its beginning. */
+__device__ inline uint32_t word_at(int index)
 {
     const int chunk = index >> 2;
-    return (uint32_t)__cvta_generic_to_shared(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
-           ((chunk * tokens + m) * 4 + turned(index & 3, chunk)) * 16;
+    return (chunk * 4 + turned(index & 3, chunk)) * 16;
 }
 
 /* Eight 16-bit elements in the pair order of the decode. */
@@ -88,9 +94,9 @@ __device__ inline uint4 paired(const uint4 &v)
 }
 
 /* The words of an item in that order, NVFP4 as halves, times its scale factors and 2^-14: exact. */
-template <int KIND> __device__ inline void store_item(const item &v, int index, int tokens, int m)
+template <int KIND> __device__ inline void store_item(const item &v, int index, uint32_t token)
 {
-    if (KIND != CODES) return st_shared_v4(staged_at(index, tokens, m), paired(v.raw));
+    if (KIND != CODES) return st_shared_v4(token + word_at(index), paired(v.raw));
     const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
@@ -102,7 +108,7 @@ template <int KIND> __device__ inline void store_item(const item &v, int index, 
             __half2 value = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
             pairs[i] = *(uint32_t *)&value;
         }
-        st_shared_v4(staged_at(4 * index + word, tokens, m), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+        st_shared_v4(token + word_at(4 * index + word), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
 }
 
@@ -143,30 +149,67 @@ __device__ inline void load_items(const nk_gemm_problem &p, const source &from, 
 }
 
 /* `at` is where the next batch begins. */
-template <int KIND> __device__ inline void store_items(place &at, int per_token, int tokens, const item batch[BATCH])
+template <int KIND>
+__device__ inline void store_items(const sm90_gemv_params &s, place &at, int per_token, int tokens,
+                                   const item batch[BATCH])
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++, next_place(at, per_token, tokens))
-        if (at.token < tokens) store_item<KIND>(batch[i], at.index, tokens, at.token);
+        if (at.token < tokens) store_item<KIND>(batch[i], at.index, token_at(s, at.token));
 }
 
-/* 16-bit elements without registers: all are under way at once, and each thread turns its own when they have come. */
-__device__ inline void fetch_tokens(const nk_gemm_problem &p, const source &from, const share &w, int per_token)
+/* Tokens of 16-bit elements as they are, by the engine that copies, of which a lane asks for one each. */
+__device__ inline uint32_t tokens_barrier()
 {
-    const int tokens = (int)p.m;
-#pragma unroll 1
-    for (place at = first_place_of_thread(per_token, tokens); at.token < tokens; next_place(at, per_token, tokens))
-        cp_async_16_or_zero(staged_at(at.index, tokens, at.token),
-                            from.values + at.token * p.a.row_stride + at.index * 16, at.index < w.words);
-    cp_async_commit_group();
+    return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOKENS_BARRIER_AT;
 }
 
-__device__ inline void pair_tokens(int per_token, int tokens)
+__device__ inline void prepare_tokens()
 {
-#pragma unroll 2
-    for (place at = first_place_of_thread(per_token, tokens); at.token < tokens; next_place(at, per_token, tokens)) {
-        const uint32_t word = staged_at(at.index, tokens, at.token);
-        st_shared_v4(word, paired(ld_shared_v4(word)));
+    if (threadIdx.x == 0) {
+        mbarrier_init(tokens_barrier(), 1);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
+}
+
+__device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_params &s, const source &from,
+                                    const share &w)
+{
+    const int m = threadIdx.x;
+    const uint32_t bytes = max(w.words, 0) * 16;
+    if (m == 0) mbarrier_arrive_expect_tx(tokens_barrier(), (int)p.m * bytes);
+    if (m < p.m && bytes) cp_async_bulk(token_at(s, m), from.values + m * p.a.row_stride, bytes, tokens_barrier());
+}
+
+/* Brings them into order in their places, with zeros beyond K: each warp takes a unit of a token in turn, PIECES of
+ * them at once. */
+__device__ inline void pair_tokens(const sm90_gemv_params &s, const share &w, int tokens)
+{
+    const int warps = blockDim.x >> 5, lane = threadIdx.x & 31, units_on = warps / tokens, tokens_on = warps % tokens;
+    const uint32_t token_bytes = sm90_gemv_token_bytes(s.units), first = token_at(s, 0);
+    constexpr int PIECES = 4;
+    int unit = warp_index() / tokens, token = warp_index() % tokens;
+    mbarrier_wait(tokens_barrier(), 0);
+    while (unit < w.units) {
+        uint32_t at[PIECES];
+        uint4 words[PIECES];
+        bool mine[PIECES];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            mine[i] = unit < w.units;
+            at[i] = first + token * token_bytes + unit * SM90_GEMV_TOKEN_BYTES;
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (unit * SM90_GEMV_WORDS + lane < w.words) words[i] = ld_shared_v4(at[i] + lane * 16);
+            unit += units_on;
+            token += tokens_on;
+            unit += token >= tokens;
+            token -= token >= tokens ? tokens : 0;
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            if (mine[i]) st_shared_v4(at[i] + word_at(lane), paired(words[i]));
     }
 }
 
@@ -174,24 +217,20 @@ __device__ inline void pair_tokens(int per_token, int tokens)
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Where a lane reads B: chunk 2c of unit 0, and how far on the next chunk and the next unit are. FEW: of token g; ONE:
- * of the block that is column g, where that is one of this lane's. Other lanes read zeros. */
+/* Where a lane reads B: chunk 2c of unit 0, and how far on the next chunk and the next unit are. FEW: of token g, or,
+ * for a column that nobody asks for, of the last one; ONE: of the block that is column g, where that is one of this
+ * lane's. Other lanes read zeros. */
 typedef struct reader {
     uint32_t at, chunk_step, unit_step;
 } reader;
 
-template <int FORM> __device__ inline reader reader_of_lane(int tokens)
+template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_params &s, int tokens)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
-    const uint32_t zeros = (uint32_t)__cvta_generic_to_shared(smem),
-                   values = zeros + sm90_gemv_tokens_at(blockDim.x >> 5);
-    const bool mine = FORM == ONE ? g >> 1 == c : g < tokens;
-    const int token = FORM == ONE ? 0 : g, word = FORM == ONE ? 2 * (g & 1) : 0;
-    reader r;
-    r.at = mine ? values + (2 * c * tokens + token) * 64 + turned(word, 2 * c) * 16 : zeros;
-    r.chunk_step = mine ? tokens * 64 : 0;
-    r.unit_step = r.chunk_step * SM90_GEMV_CHUNKS;
-    return r;
+    const uint32_t chunk_bytes = SM90_GEMV_CHUNK * 2;
+    if (FORM == FEW) return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
+    if (g >> 1 != c) return {(uint32_t)__cvta_generic_to_shared(smem), 0, 0};
+    return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
 }
 
 /* Four pairs of eight codes; FEW: times the block's scale factor, a pair of equal values. */
@@ -219,6 +258,19 @@ template <int KIND> __device__ inline void multiply_add(float d[4], const uint32
         mma_m16n8k16_f16(d, a, b0, b1);
 }
 
+/* One of two halves twice, in the instruction that takes it: __byte_perm would be one of its own. */
+__device__ inline uint32_t twice(uint32_t halves, int which)
+{
+    const __half2 both = *(const __half2 *)&halves, one = which ? __high2half2(both) : __low2half2(both);
+    return *(const uint32_t *)&one;
+}
+
+__device__ inline uint32_t magnitudes(uint32_t halves)
+{
+    const __half2 positive = __habs2(*(const __half2 *)&halves);
+    return *(const uint32_t *)&positive;
+}
+
 /* sums[octet] (ONE) or sums[..] as an mma has them (FEW) += chunk 2c + j times B. */
 template <int KIND, int FORM, int OCTETS>
 __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
@@ -228,8 +280,8 @@ __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[
     uint32_t scales[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const uint32_t bytes = w.sf[r] >> 16 * j & 0x7F7F;
-        scales[r] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes) : cvt_f16x2_e4m3x2(bytes);
+        const uint32_t bytes = w.sf[r] >> 16 * j;
+        scales[r] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes & 0x7F7F) : magnitudes(cvt_f16x2_e4m3x2(bytes));
     }
     float blocks[2][4] = {}; /* ONE: of the first and the second blocks */
     uint4 x[4];              /* ONE: two words, which both blocks take */
@@ -238,11 +290,10 @@ __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[
         x[word] = ld_shared_v4(b ^ word << 4);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
-        const uint32_t both = word < 2 ? 0x1010 : 0x3232; /* the word's scale factor, twice */
         const uint4 v = x[FORM == ONE ? word & 1 : word];
         uint32_t p[4], q[4] = {};
-        decode<KIND, FORM>(low[word], __byte_perm(scales[0], 0, both), p);
-        if (OCTETS == TALL) decode<KIND, FORM>(high[word], __byte_perm(scales[1], 0, both), q);
+        decode<KIND, FORM>(low[word], twice(scales[0], word >> 1), p);
+        if (OCTETS == TALL) decode<KIND, FORM>(high[word], twice(scales[1], word >> 1), q);
         const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
         float *d = FORM == ONE ? blocks[word >> 1] : sums;
         multiply_add<KIND>(d, first, v.x, v.y);
@@ -272,7 +323,7 @@ template <int KIND, int FORM, int OCTETS> struct products {
     float sums[4];
 
     __device__ products(const share &w, const sm90_gemv_params &s, int tokens, float *partials)
-        : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<FORM>(tokens)), sums{0, 0, 0, 0}
+        : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<FORM>(s, tokens)), sums{0, 0, 0, 0}
     {
     }
 
@@ -282,7 +333,7 @@ template <int KIND, int FORM, int OCTETS> struct products {
     {
         multiply<KIND, FORM, OCTETS>(now, b, 0, sums);
         multiply<KIND, FORM, OCTETS>(now, b + first.chunk_step, 1, sums);
-        b += side_of<1> * first.unit_step;
+        b += first.unit_step;
     }
 
     __device__ void end_tile(int tile)
@@ -299,40 +350,39 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
     const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
     const share w = share_of_warp<PATH, OCTETS, 1>(p, s);
-    constexpr bool IN_PLACE = FORM == FEW && KIND != CODES && PATH != NARROW;
+    constexpr bool COPIED = KIND != CODES && PATH != NARROW;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const source from = source_of<KIND>(p, w);
     const uint32_t ring = ring_of_warp((uint32_t)__cvta_generic_to_shared(smem));
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];
+    if (COPIED) prepare_tokens();
     prepare(w, ahead);
     enter_tile<PATH, OCTETS, 1>(p, s, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early)
         fill_ring<PATH, OCTETS, 1>(p, s, w, ahead, ring);
     else
-        prefetch<PATH, OCTETS>(ahead);
+        prefetch_codes<OCTETS>(ahead);
     griddepcontrol_wait();
-    if (IN_PLACE) /* nothing begins without them */
-        fetch_tokens(p, from, w, per_token);
+    if (COPIED) /* nothing begins without them */
+        fetch_tokens(p, s, from, w);
     else
         load_items<KIND, PATH>(p, from, w, items, per_token, batch);
     if (!s.early) fill_ring<PATH, OCTETS, 1>(p, s, w, ahead, ring);
-    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, tokens * SM90_GEMV_TOKEN_BYTES));
+    float *partials =
+        (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, tokens * (int)sm90_gemv_token_bytes(s.units)));
     prepare_sums(s, w, tokens, partials);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    if (IN_PLACE) {
-        if (s.early)
-            cp_async_wait_group<0>();
-        else
-            cp_async_wait_group<SM90_GEMV_SLOTS / OCTETS - 1>();
-        pair_tokens(per_token, tokens);
+    if (COPIED) {
+        __syncthreads(); /* the barrier is ready */
+        pair_tokens(s, w, tokens);
     } else {
-        store_items<KIND>(items, per_token, tokens, batch);
+        store_items<KIND>(s, items, per_token, tokens, batch);
         while (items.token < tokens) {
             load_items<KIND, PATH>(p, from, w, items, per_token, batch);
-            store_items<KIND>(items, per_token, tokens, batch);
+            store_items<KIND>(s, items, per_token, tokens, batch);
         }
     }
     __syncthreads();

@@ -18,29 +18,15 @@ enum { SHORT = 1, TALL = 2 };
 
 template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
 
-template <int TEAM> constexpr int side_of = TEAM == 1 ? SM90_GEMV_SIDE : 1;
-
-/* What a CTA has to do, and this warp's team of it: every side_of<TEAM>-th step from one on. */
+/* What a CTA has to do, and this warp's team of it. */
 typedef struct share {
     int l, first_row;             /* an atom's first where scale factors are blocked: */
     int skew, places;             /* so many places behind it the CTA's begin */
     int rows;                     /* that there are from first_row on */
     int first_unit, units, words; /* of the CTA's part of K; the last CTA's may be shorter */
     int tile, unit, steps;
-    int first_tile, teams_before; /* of its lot: that have begun this tile before; it is the first of all others */
+    int first_tile, teams_before; /* that have begun this tile before; it is the first of all others */
 } share;
-
-template <int TEAM> __device__ inline int turn_of_team() { return warp_index() / TEAM % side_of<TEAM>; }
-
-template <int TEAM> __device__ inline int lot_of_team() { return warp_index() / TEAM / side_of<TEAM>; }
-
-/* The team's next step after that of (tile, unit). */
-template <int TEAM> __device__ inline void next_step(const share &w, int &tile, int &unit)
-{
-    unit += side_of<TEAM>;
-    for (; unit >= w.units; tile++)
-        unit = side_of<TEAM> == 1 ? 0 : unit - w.units;
-}
 
 /* What a warp fetches next: whole lines, eight lanes for a row's codes of a unit, four for its scale factors. */
 typedef struct cursor {
@@ -59,7 +45,7 @@ template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
-    const int lot = lot_of_team<TEAM>(), turn = turn_of_team<TEAM>();
+    const int team = warp_index() / TEAM;
     const int cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
     const int first = cluster * s.rows;
     share w;
@@ -71,17 +57,12 @@ __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_
     w.first_unit = rank * s.units;
     w.units = max(0, min(s.units, s.all_units - w.first_unit));
     w.words = min(w.units * SM90_GEMV_WORDS, s.all_words - w.first_unit * SM90_GEMV_WORDS);
-    const sm90_gemv_start &start = s.starts[w.units < s.units][lot];
+    const sm90_gemv_start &start = s.starts[w.units < s.units][team];
     w.tile = w.first_tile = start.tile;
     w.unit = start.unit;
-    w.teams_before = start.lots_before * side_of<TEAM>;
-    if (side_of<TEAM> != 1 && w.units)
-        for (w.unit += turn; w.unit >= w.units; w.tile++)
-            w.unit -= w.units;
+    w.teams_before = start.teams_before;
     const uint32_t rows = rows_of_tile<OCTETS, TEAM>;
-    const int steps = (w.places + rows - 1) / rows * w.units;
-    const int end = min((lot + 1) * s.run, steps), begin = lot * s.run + turn;
-    w.steps = (uint32_t)max(0, end - begin + side_of<TEAM> - 1) / side_of<TEAM>;
+    w.steps = max(0, min(s.run, (int)((w.places + rows - 1) / rows) * w.units - team * s.run));
     return w;
 }
 
@@ -157,16 +138,15 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const sm90_gemv_para
 }
 
 /* So many steps of the same tile on. */
-template <int PATH, int OCTETS, int TEAM>
-__device__ inline void move_on(const nk_gemm_problem &p, int steps, cursor &at)
+template <int PATH, int OCTETS> __device__ inline void move_on(const nk_gemm_problem &p, int steps, cursor &at)
 {
-    at.unit += steps * side_of<TEAM>;
+    at.unit += steps;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] += steps * side_of<TEAM> * (SM90_GEMV_UNIT / 2);
+        at.codes[i] += steps * (SM90_GEMV_UNIT / 2);
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        at.sf[i] += steps * side_of<TEAM> * sf_of_unit<PATH>(p);
+        at.sf[i] += steps * sf_of_unit<PATH>(p);
 }
 
 /* What stays for all tiles. */
@@ -182,12 +162,10 @@ __device__ inline void prepare(const share &w, cursor &at)
 template <int PATH, int OCTETS, int TEAM>
 __device__ inline void advance(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &at)
 {
-    int tile = at.tile, unit = at.unit;
-    next_step<TEAM>(w, tile, unit);
-    if (tile != at.tile)
-        enter_tile<PATH, OCTETS, TEAM>(p, s, w, tile, unit, at);
+    if (at.unit + 1 == w.units)
+        enter_tile<PATH, OCTETS, TEAM>(p, s, w, at.tile + 1, 0, at);
     else
-        move_on<PATH, OCTETS, TEAM>(p, 1, at);
+        move_on<PATH, OCTETS>(p, 1, at);
 }
 
 /* The scale factors of two chunks of which `words` are there. */
@@ -239,22 +217,26 @@ template <int PATH, int OCTETS> __device__ inline void fetch_whole(const share &
 }
 
 /* A step's weights to L2. Kernels before this one may still write them: nothing is read. */
-template <int PATH, int OCTETS> __device__ inline void prefetch(const cursor &at)
+template <int OCTETS> __device__ inline void prefetch_codes(const cursor &at)
 {
-    const int codes_rows = at.unit < at.codes_units ? at.codes_rows : 0,
-              sf_rows = at.unit < at.sf_units ? at.sf_rows : 0;
+    const int rows = at.unit < at.codes_units ? at.codes_rows : 0;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        prefetch_to_l2(at.codes[i], i < codes_rows);
+        prefetch_to_l2(at.codes[i], i < rows);
+}
+
+template <int OCTETS> __device__ inline void prefetch_factors(const cursor &at)
+{
+    const int rows = at.unit < at.sf_units ? at.sf_rows : 0;
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        prefetch_to_l2(at.sf[i], i < sf_rows);
+        prefetch_to_l2(at.sf[i], i < rows);
 }
 
 /* Steps in units that are all there, from where a team is to the end of the tile. */
-template <int PATH, int TEAM> __device__ inline int whole_steps(const share &w, const cursor &at)
+template <int PATH> __device__ inline int whole_steps(const share &w, const cursor &at)
 {
-    return PATH == NARROW ? 0 : ((w.words >> 5) - at.unit) / side_of<TEAM>;
+    return PATH == NARROW ? 0 : (w.words >> 5) - at.unit;
 }
 
 /* The first steps, as many as there is room for but one. */
@@ -263,12 +245,12 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const sm90_gemv_param
                                  uint32_t ring)
 {
     constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
-    if (STEPS < whole_steps<PATH, TEAM>(w, ahead) && STEPS <= w.steps) {
+    if (STEPS < whole_steps<PATH>(w, ahead) && STEPS <= w.steps) {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
             cp_async_commit_group();
-            move_on<PATH, OCTETS, TEAM>(p, 1, ahead);
+            move_on<PATH, OCTETS>(p, 1, ahead);
         }
         return;
     }
@@ -319,7 +301,7 @@ template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
 __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &ahead,
                             uint32_t ring, PRODUCTS &products)
 {
-    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS, SIDE = side_of<TEAM>;
+    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
     const slot_offsets offsets = slot_offsets_of_lane();
     uint32_t slot = ring, free_slot = ring + (SLOTS - 1) * OCTETS * SM90_GEMV_SLOT_BYTES; /* of the step before */
     const auto step = [&](auto &&fetch_next) {
@@ -335,20 +317,20 @@ __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s,
     };
     const auto fetch_ahead = [&](int steps_on) {
         cursor at = ahead;
-        move_on<PATH, OCTETS, TEAM>(p, steps_on, at);
+        move_on<PATH, OCTETS>(p, steps_on, at);
         fetch_whole<PATH, OCTETS>(w, at, free_slot);
     };
     for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0;) {
-        const int here = min(left, (w.units - unit + SIDE - 1) / SIDE), rest = left - here; /* in later tiles */
+        const int here = min(left, w.units - unit), rest = left - here; /* in later tiles */
         /* A fetch that moves on to another tile is not among the whole ones, unless nothing is fetched after it. */
-        const int fetches = left - SLOTS + 1, there = whole_steps<PATH, TEAM>(w, ahead);
+        const int fetches = left - SLOTS + 1, there = whole_steps<PATH>(w, ahead);
         const int whole = PATH == NARROW ? 0 : min(min(here, fetches), there - (there < fetches));
         products.begin_tile(unit);
 #pragma unroll 1
         for (int i = whole; i > 1; i -= 2, left -= 2) {
             step([&] { fetch_ahead(0); });
             step([&] { fetch_ahead(1); });
-            move_on<PATH, OCTETS, TEAM>(p, 2, ahead);
+            move_on<PATH, OCTETS>(p, 2, ahead);
         }
 #pragma unroll 1
         for (; left > rest; left--) {
@@ -358,9 +340,8 @@ __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s,
                 advance<PATH, OCTETS, TEAM>(p, s, w, ahead);
             });
         }
-        products.end_tile(tile);
-        for (unit += here * SIDE; unit >= w.units; tile++)
-            unit -= w.units;
+        products.end_tile(tile++);
+        unit = 0;
     }
 }
 

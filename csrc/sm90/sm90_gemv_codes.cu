@@ -203,8 +203,10 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     griddepcontrol_launch_dependents();
     if (s.early)
         fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
-    else
-        prefetch<PATH, OCTETS>(ahead);
+    else {
+        prefetch_codes<OCTETS>(ahead);
+        prefetch_factors<OCTETS>(ahead);
+    }
     griddepcontrol_wait();
     load_items<PATH>(from, 0, batch); /* nothing begins without them */
     if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
@@ -213,7 +215,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
         load_items<PATH>(from, first, batch);
         store_items(first, chunks, batch, values, factors);
     }
-    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units, SM90_GEMV_CODES_BYTES));
+    float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units * SM90_GEMV_CODES_BYTES));
     prepare_sums(s, w, 1, partials);
     fence_proxy_async();
     __syncthreads();

@@ -14,7 +14,6 @@
 #define SM90_GEMV_SLOT_BYTES (SM90_GEMV_OCTET * SM90_GEMV_UNIT * 9 / 16)
 #define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
 #define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_UNIT * 2) /* of a unit of a token in 16 bits */
-#define SM90_GEMV_SIDE 4                           /* teams of one warp that go side by side; others go alone */
 #define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
 #define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
 /* Of a unit of one NVFP4 token: four B, and a half for each scale factor. */
@@ -22,29 +21,27 @@
 #define SM90_GEMV_LOG_CLUSTER 3 /* at most 8 CTAs share rows, each with a part of K */
 #define SM90_GEMV_ROWS 512      /* most rows of a CTA */
 #define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
-#define SM90_GEMV_BARRIER_AT 64
+#define SM90_GEMV_BARRIER_AT 64 /* of sums that come from other CTAs */
+#define SM90_GEMV_TOKENS_BARRIER_AT 72
 #define SM90_GEMV_HEAD_BYTES 256
 
-#define SM90_GEMV_LOTS 4 /* at most: of SIDE single warps, or of a team of TEAM warps */
-
-/* Where a lot begins, and how many lots before it have begun that tile. Divisions, which the host does once. */
+/* Where a team begins, and how many teams before it have begun that tile. Divisions, which the host does once. */
 typedef struct sm90_gemv_start {
-    int32_t tile, unit, lots_before;
+    int32_t tile, unit, teams_before;
 } sm90_gemv_start;
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
- * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every lot: a team of the four warps
- * of a wgmma, or four single warps, which take turns with its steps. Single warps gain from reading a row's
- * neighbouring lines together, teams lose. */
+ * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every team: a warp alone, or the four
+ * of a wgmma. */
 typedef struct sm90_gemv_params {
     int32_t rows, units;
     int32_t all_places, all_units, all_words; /* of the matrix: places below, units and words of eight codes of a row */
     int32_t atoms_bytes;                      /* scale factors of a row of atoms of it, where they are blocked */
-    int32_t run;                              /* steps of a lot, the same for CTAs with fewer rows */
-    int32_t parts;                            /* warps or teams that share a tile, at most */
+    int32_t run;                              /* steps of a team, the same for CTAs with fewer rows */
+    int32_t parts;                            /* teams that share a tile, at most */
     int32_t log_cluster;
-    int32_t early;                             /* weights may be read before the kernels before this one have ended */
-    sm90_gemv_start starts[2][SM90_GEMV_LOTS]; /* [1]: in a CTA with fewer units of K, or none */
+    int32_t early;                              /* weights may be read before the kernels before this one have ended */
+    sm90_gemv_start starts[2][SM90_GEMV_WARPS]; /* of teams; [1]: in a CTA with fewer units of K, or none */
 } sm90_gemv_params;
 
 NK_HD int64_t sm90_gemv_units(int64_t k) { return nk_ceil_div(k, SM90_GEMV_UNIT); }
@@ -70,30 +67,34 @@ NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t place, uint32_t atoms_bytes)
     return place / NK_SF_ATOM_ROWS * atoms_bytes + place % NK_SF_ATOM_ROWS * NK_SF_ATOM_COLS;
 }
 
-/* Of `lots` of teams that go side by side, so many share a tile, at most. */
-NK_HD int32_t sm90_gemv_lots_of_tile(int32_t units, int32_t run, int32_t lots)
+/* So many of `teams` share a tile of `units` steps, at most. */
+NK_HD int32_t sm90_gemv_teams_of_tile(int32_t units, int32_t run, int32_t teams)
 {
-    int32_t most = (units + run - 2) / run + 1;
-    return most < lots ? most : lots;
+    int32_t most = units % run == 0 ? units / run : run % units == 0 ? 1 : (units + run - 2) / run + 1;
+    return most < teams ? most : teams;
 }
 
-NK_HD sm90_gemv_start sm90_gemv_start_of(int32_t lot, int32_t run, int32_t units)
+NK_HD sm90_gemv_start sm90_gemv_start_of(int32_t team, int32_t run, int32_t units)
 {
-    sm90_gemv_start start = {lot * run / units, lot * run % units, 0};
-    start.lots_before = lot - start.tile * units / run;
+    sm90_gemv_start start = {team * run / units, team * run % units, 0};
+    start.teams_before = team - start.tile * units / run;
     return start;
 }
 
 /* Shared memory: zeros and a barrier; the rings [warp][slot] of weights, codes [row of eight][part] and then scale
- * factors [row]; the tokens' part of K, decoded, `unit_bytes` a unit; partial sums [part of a tile][row][token]; sums
- * that CTAs send each other [CTA][row of the receiver's][token]. */
+ * factors [row]; the tokens' part of K; partial sums [part of a tile][row][token]; sums that CTAs send each other [CTA]
+ * [row of the receiver's][token]. */
 #define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
 
 NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_HEAD_BYTES + warps * SM90_GEMV_RING_BYTES; }
 
-NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t units, int32_t unit_bytes)
+/* From one token in 16 bits to the next: half a line more than it takes, so that lanes of two tokens meet no bank
+ * twice. */
+NK_HD int64_t sm90_gemv_token_bytes(int64_t units) { return units * SM90_GEMV_TOKEN_BYTES + 64; }
+
+NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t tokens_bytes)
 {
-    return sm90_gemv_tokens_at(warps) + units * unit_bytes;
+    return sm90_gemv_tokens_at(warps) + tokens_bytes;
 }
 
 /* Of a cluster's rows each CTA ends every 2^log_cluster-th: so many at most. */

@@ -7,10 +7,7 @@
 extern __shared__ __align__(128) uint4 smem[];
 
 /* Which of a tile's teams this warp's is. */
-template <int TEAM> __device__ inline int part_of_tile(const share &w, int tile)
-{
-    return turn_of_team<TEAM>() + (tile == w.first_tile ? w.teams_before : 0);
-}
+__device__ inline int part_of_tile(const share &w, int tile) { return tile == w.first_tile ? w.teams_before : 0; }
 
 /* One token: the sums of this warp's rows of a tile into shared memory, a lane's four of a row added; they are zero
  * afterwards. */
@@ -18,7 +15,7 @@ template <int OCTETS, int TEAM>
 __device__ inline void keep_row_sums(const share &w, const sm90_gemv_params &s, int tile, float sums[2],
                                      float *partials)
 {
-    const int lane = threadIdx.x & 31, part = part_of_tile<TEAM>(w, tile);
+    const int lane = threadIdx.x & 31, part = part_of_tile(w, tile);
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const int place = first_place<OCTETS, TEAM>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
@@ -34,7 +31,7 @@ template <int OCTETS>
 __device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s, int tile, int tokens, float sums[4],
                                        float *partials)
 {
-    const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile<1>(w, tile);
+    const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile(w, tile);
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const int place = first_place<OCTETS, 1>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
@@ -110,7 +107,7 @@ __device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_par
         st_async(mapa(at, owner), sum, mapa(inbox_barrier(), owner));
     }
     if (log_cluster == 0) return;
-    mbarrier_wait(inbox_barrier(), 0);
+    mbarrier_wait_cluster(inbox_barrier(), 0);
     for (int row = first, place; (place = row << log_cluster | rank) < places; row += step) {
         float sum = 0;
         for (int q = 0; q >> log_cluster == 0; q++)

@@ -61,8 +61,18 @@ __device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-/* Until the phase of this parity has ended; what was written is seen, by other CTAs, too. */
+/* Until the phase of this parity has ended; what was written is seen. */
 __device__ inline void mbarrier_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{ .reg .pred p;\n"
+                 "wait: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@!p bra wait; }" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* The same; what other CTAs of the cluster wrote is seen, too. */
+__device__ inline void mbarrier_wait_cluster(uint32_t at, uint32_t parity)
 {
     asm volatile("{ .reg .pred p;\n"
                  "wait: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n\t"
@@ -100,10 +110,12 @@ __device__ inline void cp_async_16_once(uint32_t to, const uint8_t *from, bool w
                  : "memory");
 }
 
-/* 16 bytes, past L1; zeros where !wanted. */
-__device__ inline void cp_async_16_or_zero(uint32_t to, const uint8_t *from, bool wanted)
+/* To shared memory, whose mbarrier counts the bytes: a multiple of 16, as both addresses are. */
+__device__ inline void cp_async_bulk(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t mbarrier)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(mbarrier)
+                 : "memory");
 }
 
 /* What lies there comes to L2, where it stays what memory holds: others may still write it. Nothing where !wanted, and
