@@ -30,7 +30,7 @@ enum { ONE, FEW };
 /* Tokens into shared memory                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define BATCH 4 /* items that a thread has under way in registers */
+#define BATCH 4 /* items, or words, that a thread has under way in registers */
 
 /* A piece of a token: of NVFP4 a chunk with its two scale factors, of 16-bit elements the eight of a word. */
 typedef struct item {
@@ -158,19 +158,19 @@ __device__ inline void store_items(const sm90_gemv_params &s, place &at, int per
         if (at.token < tokens) store_item<KIND>(batch[i], at.index, token_at(s, at.token));
 }
 
-/* Tokens of 16-bit elements as they are, by the engine that copies, of which a lane asks for one each. */
-__device__ inline uint32_t tokens_barrier()
+/* Tokens of 16-bit elements as they are, by the engine that copies: a lane asks for one each, whose mbarrier counts the
+ * bytes. */
+__device__ inline uint32_t token_barrier(int m)
 {
-    return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOKENS_BARRIER_AT;
+    return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOKEN_BARRIERS_AT + m * 8;
 }
 
+/* The first warp's lanes each make the one that they will use; others need a CTA's barrier before they wait. */
 __device__ inline void prepare_tokens()
 {
-    if (threadIdx.x == 0) {
-        mbarrier_init(tokens_barrier(), 1);
-        fence_mbarrier_init();
-    }
-    __syncwarp();
+    if (threadIdx.x >= SM90_GEMV_TOKENS) return;
+    mbarrier_init(token_barrier(threadIdx.x), 1);
+    fence_mbarrier_init();
 }
 
 __device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_params &s, const source &from,
@@ -178,38 +178,34 @@ __device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_pa
 {
     const int m = threadIdx.x;
     const uint32_t bytes = max(w.words, 0) * 16;
-    if (m == 0) mbarrier_arrive_expect_tx(tokens_barrier(), (int)p.m * bytes);
-    if (m < p.m && bytes) cp_async_bulk(token_at(s, m), from.values + m * p.a.row_stride, bytes, tokens_barrier());
+    if (m >= p.m) return;
+    mbarrier_arrive_expect_tx(token_barrier(m), bytes);
+    if (bytes) cp_async_bulk(token_at(s, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
-/* Brings them into order in their places, with zeros beyond K: each warp takes a unit of a token in turn, PIECES of
- * them at once. */
+/* The words of a token, as it comes, into their order in their places, with zeros beyond K. A power of two of warps
+ * takes tokens in turn, each a unit at a time, of which BATCH are under way. */
 __device__ inline void pair_tokens(const sm90_gemv_params &s, const share &w, int tokens)
 {
-    const int warps = blockDim.x >> 5, lane = threadIdx.x & 31, units_on = warps / tokens, tokens_on = warps % tokens;
-    const uint32_t token_bytes = sm90_gemv_token_bytes(s.units), first = token_at(s, 0);
-    constexpr int PIECES = 4;
-    int unit = warp_index() / tokens, token = warp_index() % tokens;
-    mbarrier_wait(tokens_barrier(), 0);
-    while (unit < w.units) {
-        uint32_t at[PIECES];
-        uint4 words[PIECES];
-        bool mine[PIECES];
+    const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
+    const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;
+    const uint32_t from = token_at(s, token) + lane * 16, to = token_at(s, token) + word_at(lane);
+    if (token >= tokens) return;
+    mbarrier_wait(token_barrier(token), 0);
+    for (int first = warp >> log_columns; first < w.units; first += BATCH * step) {
+        uint4 words[BATCH];
 #pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            mine[i] = unit < w.units;
-            at[i] = first + token * token_bytes + unit * SM90_GEMV_TOKEN_BYTES;
+        for (int i = 0; i < BATCH; i++) {
+            const int unit = first + i * step;
             words[i] = make_uint4(0, 0, 0, 0);
-            if (unit * SM90_GEMV_WORDS + lane < w.words) words[i] = ld_shared_v4(at[i] + lane * 16);
-            unit += units_on;
-            token += tokens_on;
-            unit += token >= tokens;
-            token -= token >= tokens ? tokens : 0;
+            if (unit * SM90_GEMV_WORDS + lane < w.words) words[i] = ld_shared_v4(from + unit * SM90_GEMV_TOKEN_BYTES);
         }
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            if (mine[i]) st_shared_v4(at[i] + word_at(lane), paired(words[i]));
+        for (int i = 0; i < BATCH; i++) {
+            const int unit = first + i * step;
+            if (unit < w.units) st_shared_v4(to + unit * SM90_GEMV_TOKEN_BYTES, paired(words[i]));
+        }
     }
 }
 

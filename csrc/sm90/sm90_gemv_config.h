@@ -22,7 +22,7 @@
 #define SM90_GEMV_ROWS 512      /* most rows of a CTA */
 #define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
 #define SM90_GEMV_BARRIER_AT 64 /* of sums that come from other CTAs */
-#define SM90_GEMV_TOKENS_BARRIER_AT 72
+#define SM90_GEMV_TOKEN_BARRIERS_AT 72
 #define SM90_GEMV_HEAD_BYTES 256
 
 /* Where a team begins, and how many teams before it have begun that tile. Divisions, which the host does once. */

@@ -80,6 +80,9 @@ __device__ inline void store_sum(const nk_gemm_problem &p, const share &w, float
         store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum * unit));
 }
 
+/* Tokens are dealt out by powers of two: of as many, or more. */
+__device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
+
 /* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is a power
  * of two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. `unit` is what a sum of
  * decoded values must be multiplied by. */
@@ -87,7 +90,7 @@ template <int PATH, int MOST_TOKENS>
 __device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
                                    float unit, const float *partials)
 {
-    const int log_columns = MOST_TOKENS == 1 ? 0 : 32 - __clz(tokens - 1), step = blockDim.x >> log_columns;
+    const int log_columns = MOST_TOKENS == 1 ? 0 : log_columns_of(tokens), step = blockDim.x >> log_columns;
     const int token = threadIdx.x & ((1 << log_columns) - 1), first = threadIdx.x >> log_columns;
     const int rank = rank_of_cta(s), log_cluster = s.log_cluster, places = token < tokens ? w.places : 0;
     const uint32_t inbox = inbox_of(s, tokens, partials) + token * 4;
