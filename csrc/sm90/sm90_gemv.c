@@ -116,60 +116,57 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
     return fits(p, gpu, log_cluster, places, rows > 0 ? rows : 1, s);
 }
 
-/* Bytes of tokens from which on reading them for one CTA an SM instead of two, and half of them for each of two CTAs,
- * is worth it: seen on an H200. */
-#define ONE_CTA_BYTES(tokens) ((tokens) == 1 ? 32 << 10 : 16 << 10)
-#define CLUSTER_BYTES (64 << 10)
+/* Cycles, fitted to an H200's times. NVFP4 tokens one by one: 33 matrices in 14 shapes each, the picked one takes 0.4 %
+ * more than the best on average, 4 % at most; the others: 126 cases of 14 matrices and 1 to 8 tokens in 16 shapes, 1.6
+ * % and 10 %. */
+typedef struct costs {
+    double tall_step, short_step;              /* of a team beside all others of an SM: latencies before all */
+    double bytes_per_cycle;                    /* of an SM, from memory */
+    double solo;                               /* of a beginning and an end that no other CTA of the SM fills */
+    double cluster[SM90_GEMV_LOG_CLUSTER + 1]; /* sums go to other CTAs, and all must have room at once */
+} costs;
 
-/* The smallest cluster that has shared memory for its tokens. Two CTAs an SM hide each other's beginnings and ends; one
- * reads the tokens once, has room for more of them, and twice the rows where they would not fill half of an octet. A
- * tile is short where half of one would be empty. */
-static bool pick_mma_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, int more, shape *best)
+static const costs costs_of_form[] = {
+    [CODES] = {1150, 850, 17, 500, {0, 1000, 1600, 4500}},
+    [HALVES] = {1330, 1300, 23, 2370, {0, 1080, 2420, 2920}},
+    [FEW_CODES] = {1040, 1020, 23, 425, {0, 1080, 2420, 2920}},
+    [FEW_HALVES] = {1040, 1020, 23, 425, {0, 1080, 2420, 2920}},
+    [FEW_BFLOATS] = {1040, 1020, 23, 425, {0, 1080, 2420, 2920}},
+};
+
+#define STAGE_CYCLES 685.0 /* of one NVFP4 token: a chunk for each thread of an SM */
+#define TOKEN_BYTES_PER_CYCLE 19
+#define CODES_BYTES_PER_CYCLE 50 /* of NVFP4 tokens in 16 bits */
+#define SHORT_READS 1.06         /* of what reading takes: lines of fewer rows at a time */
+
+/* Tokens into shared memory. */
+static double staging_cycles(const nk_gemv_problem *p, const shape *s)
 {
-    const int64_t bytes = p->m * (p->a.dtype == NK_E2M1X2 ? p->k / 2 : p->k * 2);
-    const int least_warps = bytes < ONE_CTA_BYTES(p->m) ? SM90_GEMV_WARPS / 2 : SM90_GEMV_WARPS;
-    for (int log_cluster = bytes < CLUSTER_BYTES ? 0 : 1; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        for (int warps = least_warps; warps <= SM90_GEMV_WARPS; warps *= 2) {
-            shape s = {.warps = warps};
-            if (!shape_of(p, gpu, log_cluster, more, &s)) continue;
-            s.is_short = s.params.rows <= SM90_GEMV_OCTET;
-            if (s.is_short && !shape_of(p, gpu, log_cluster, more, &s)) continue;
-            *best = s;
-            if (2 * s.params.rows > SM90_GEMV_OCTET) return true;
-        }
-        if (best->warps) return true;
-    }
-    return false;
+    int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, threads = 32 * s->warps, units = s->params.units;
+    if (form_of(p) == CODES) return (units * SM90_GEMV_CHUNKS + threads - 1) / threads * STAGE_CYCLES;
+    double bytes = (double)(ctas_per_sm * p->m * sm90_gemv_token_bytes(units));
+    return bytes / (p->a.dtype == NK_E2M1X2 ? CODES_BYTES_PER_CYCLE : TOKEN_BYTES_PER_CYCLE);
 }
-
-/* Cycles, fitted to an H200's times of 33 matrices in 14 shapes each: the picked one takes 0.4 % more than the best on
- * average, 4 % at most. */
-#define STEP_CYCLES(is_short) ((is_short) ? 850 : 1150) /* of a team beside three others: latencies before all */
-#define STAGE_CYCLES 685.0                              /* a chunk for each thread of an SM */
-#define SOLO_CYCLES 500.0    /* of a beginning and an end that no other CTA of the SM fills */
-#define BYTES_PER_CYCLE 17.0 /* of an SM, from memory */
-#define SHORT_READS 1.06     /* of what reading takes: lines of fewer rows at a time */
-/* Of clusters of 1, 2, 4 and 8: sums go to other CTAs, and all must have room at once. */
-static const double CLUSTER_CYCLES[SM90_GEMV_LOG_CLUSTER + 1] = {0, 1000, 1600, 4500};
 
 static double cycles_of(const nk_gemv_problem *p, const cuda_gpu *gpu, const shape *s)
 {
-    int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, threads = 32 * s->warps, units = s->params.units;
-    int32_t chunks_each = (units * SM90_GEMV_CHUNKS + threads - 1) / threads, slots = gpu->sms * ctas_per_sm;
+    const costs *c = &costs_of_form[form_of(p)];
+    int32_t ctas_per_sm = SM90_GEMV_WARPS / s->warps, slots = gpu->sms * ctas_per_sm;
     int64_t waves = nk_ceil_div((p->l * s->clusters) << s->params.log_cluster, slots);
-    double bytes = (double)ctas_per_sm * s->params.rows * units * SM90_GEMV_UNIT * 9 / 16;
-    double steps = s->params.run * STEP_CYCLES(s->is_short);
-    double memory = bytes / BYTES_PER_CYCLE * (s->is_short ? SHORT_READS : 1);
-    double cycles = (steps > memory ? steps : memory) + chunks_each * STAGE_CYCLES;
-    return (double)waves * (cycles + CLUSTER_CYCLES[s->params.log_cluster] + (ctas_per_sm == 1 ? SOLO_CYCLES : 0));
+    double bytes = (double)ctas_per_sm * s->params.rows * s->params.units * SM90_GEMV_UNIT * 9 / 16;
+    double steps = s->params.run * (s->is_short ? c->short_step : c->tall_step);
+    double memory = bytes / c->bytes_per_cycle * (s->is_short ? SHORT_READS : 1);
+    double cycles = (steps > memory ? steps : memory) + staging_cycles(p, s);
+    return (double)waves * (cycles + c->cluster[s->params.log_cluster] + (ctas_per_sm == 1 ? c->solo : 0));
 }
 
-static bool pick_codes_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, int more, shape *best)
+/* The fastest shape of those that fit; false where none does. */
+static bool find_shape(const nk_gemv_problem *p, const cuda_gpu *gpu, int more, shape *best)
 {
-    const bool narrow = path_of(p) == NARROW; /* which are short */
+    const bool only_short = form_of(p) == CODES && path_of(p) == NARROW;
     double least = 0;
     for (int log_cluster = 0; log_cluster <= SM90_GEMV_LOG_CLUSTER; log_cluster++) {
-        for (int choice = narrow ? 2 : 0; choice < 4; choice++) {
+        for (int choice = only_short ? 2 : 0; choice < 4; choice++) {
             shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2, .is_short = choice & 2};
             if (!shape_of(p, gpu, log_cluster, more, &s)) continue;
             double cycles = cycles_of(p, gpu, &s);
@@ -201,7 +198,7 @@ static void pick_shape(const nk_gemv_problem *p, const question *q, answer *a)
 {
     *a = (answer){.asked = *q};
     for (int more = 0; more <= MORE_WAVES && !a->fits; more++)
-        a->fits = (q->form == CODES ? pick_codes_shape : pick_mma_shape)(p, q->gpu, more, &a->shape);
+        a->fits = find_shape(p, q->gpu, more, &a->shape);
     a->kernel = &kernels[q->form][a->shape.is_short][q->path];
 }
 

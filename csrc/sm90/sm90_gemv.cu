@@ -267,6 +267,13 @@ __device__ inline uint32_t magnitudes(uint32_t halves)
     return *(const uint32_t *)&positive;
 }
 
+/* Scale factors as bf16 times 2^112, exact: with the codes' 2^-126 products carry 2^-14, as in fp16. */
+__device__ inline uint32_t bfloats_of(uint32_t halves)
+{
+    const float2 values = __half22float2(*(const __half2 *)&halves);
+    return __byte_perm(__float_as_uint(values.x * 0x1p112f), __float_as_uint(values.y * 0x1p112f), 0x7632);
+}
+
 /* sums[octet] (ONE) or sums[..] as an mma has them (FEW) += chunk 2c + j times B. */
 template <int KIND, int FORM, int OCTETS>
 __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
@@ -276,8 +283,8 @@ __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[
     uint32_t scales[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const uint32_t bytes = w.sf[r] >> 16 * j;
-        scales[r] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes & 0x7F7F) : magnitudes(cvt_f16x2_e4m3x2(bytes));
+        const uint32_t halves = magnitudes(cvt_f16x2_e4m3x2(w.sf[r] >> 16 * j));
+        scales[r] = KIND == BFLOATS ? bfloats_of(halves) : halves;
     }
     float blocks[2][4] = {}; /* ONE: of the first and the second blocks */
     uint4 x[4];              /* ONE: two words, which both blocks take */
