@@ -26,6 +26,7 @@ fi
 
 sanitized() { # tool, argument of the program
     local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
+    if [ "$1" = synccheck ]; then options+=(--num-cuda-barriers 65536); fi # of all CTAs of a launch
     if [ "$1" = memcheck ]; then options+=(--destroy-on-device-error kernel); fi # on to the next kernel
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 300 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
 }

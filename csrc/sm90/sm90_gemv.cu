@@ -165,12 +165,14 @@ __device__ inline uint32_t token_barrier(int m)
     return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOKEN_BARRIERS_AT + m * 8;
 }
 
-/* The first warp's lanes each make the one that they will use; others need a CTA's barrier before they wait. */
-__device__ inline void prepare_tokens()
+/* For the first warp, which asks; others need a CTA's barrier before they wait. */
+__device__ inline void prepare_tokens(int tokens)
 {
-    if (threadIdx.x >= SM90_GEMV_TOKENS) return;
-    mbarrier_init(token_barrier(threadIdx.x), 1);
-    fence_mbarrier_init();
+    if (threadIdx.x < tokens) {
+        mbarrier_init(token_barrier(threadIdx.x), 1);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
 }
 
 __device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_params &s, const source &from,
@@ -360,7 +362,7 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];
-    if (COPIED) prepare_tokens();
+    if (COPIED) prepare_tokens(tokens);
     prepare(w, ahead);
     enter_tile<PATH, OCTETS, 1>(p, s, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
