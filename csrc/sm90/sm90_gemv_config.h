@@ -81,7 +81,7 @@ NK_HD sm90_gemv_start sm90_gemv_start_of(int32_t team, int32_t run, int32_t unit
     return start;
 }
 
-/* Shared memory: zeros and a barrier; the rings [warp][slot] of weights, codes [row of eight][part] and then scale
+/* Shared memory: zeros and barriers; the rings [warp][slot] of weights, codes [row of eight][part] and then scale
  * factors [row]; the tokens' part of K; partial sums [part of a tile][row][token]; sums that CTAs send each other [CTA]
  * [row of the receiver's][token]. */
 #define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)

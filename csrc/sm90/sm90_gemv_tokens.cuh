@@ -1,0 +1,194 @@
+/* Up to eight tokens into shared memory, in 16 bits, in the order in which the decode makes pairs of weights. NVFP4
+ * ones, and those that are read byte by byte, go through registers; 16-bit ones are copied as they are (cp.async.bulk),
+ * and then put into that order in their places.
+ *
+ * Barriers: an mbarrier for each token that is copied. */
+#ifndef NK_SM90_GEMV_TOKENS_CUH
+#define NK_SM90_GEMV_TOKENS_CUH
+
+#include "sm90_gemv_sums.cuh"
+
+enum { CODES, HALVES, BFLOATS };
+
+#define BATCH 4 /* items, or words, that a thread has under way in registers */
+
+/* A piece of a token: of NVFP4 a chunk with its two scale factors, of 16-bit elements the eight of a word. */
+typedef struct item {
+    uint4 raw;
+    uint32_t sf;
+} item;
+
+template <int KIND> __device__ inline int item_words() { return KIND == CODES ? 4 : 1; }
+
+/* Where a CTA's part of K begins in token 0. */
+typedef struct source {
+    const uint8_t *values, *sf;
+} source;
+
+template <int KIND> __device__ inline source source_of(const nk_gemm_problem &p, const share &w)
+{
+    const int k = w.first_unit * SM90_GEMV_UNIT;
+    const uint8_t *values = p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2);
+    return {values, KIND == CODES ? sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC) : nullptr};
+}
+
+/* Tokens are fewer than the rows of a scale-factor atom's quarter. */
+template <int KIND, int PATH>
+__device__ inline item load_item(const nk_operand &a, const source &from, const share &w, int m, int index)
+{
+    const uint8_t *values = from.values + m * a.row_stride + index * 16;
+    item out = {make_uint4(0, 0, 0, 0), 0};
+    const int words = w.words - index * item_words<KIND>();
+    if (words <= 0) return out;
+    out.raw = PATH == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
+    if (KIND != CODES) return out;
+    const uint8_t *sf =
+        from.sf + (a.sf_layout == NK_SF_BLOCKED ? m * 16 + (index >> 1) * NK_SF_ATOM_BYTES + (index & 1) * 2
+                                                : m * a.sf_row_stride + index * 2);
+    out.sf = PATH == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
+    return out;
+}
+
+/* Where word w of a chunk lies: lanes meet no bank twice, neither storing nor loading. */
+__device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
+
+/* Where token m begins. */
+__device__ inline uint32_t token_at(const sm90_gemv_params &s, int m)
+{
+    return (uint32_t)__cvta_generic_to_shared(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
+           m * (uint32_t)sm90_gemv_token_bytes(s.units);
+}
+
+/* Where word `index` of a token is kept, from its beginning. */
+__device__ inline uint32_t word_at(int index)
+{
+    const int chunk = index >> 2;
+    return (chunk * 4 + turned(index & 3, chunk)) * 16;
+}
+
+/* Eight 16-bit elements in the pair order of the decode. */
+__device__ inline uint4 paired(const uint4 &v)
+{
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                      __byte_perm(v.y, v.w, 0x7632));
+}
+
+/* The words of an item in that order, NVFP4 as halves, times its scale factors and 2^-14: exact. */
+template <int KIND> __device__ inline void store_item(const item &v, int index, uint32_t token)
+{
+    if (KIND != CODES) return st_shared_v4(token + word_at(index), paired(v.raw));
+    const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        uint32_t pairs[4];
+        e2m1x8_to_half2x4(words[word], pairs);
+        const uint32_t both = __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            __half2 value = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
+            pairs[i] = *(uint32_t *)&value;
+        }
+        st_shared_v4(token + word_at(4 * index + word), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+    }
+}
+
+/* A thread's items: every blockDim.x-th of all tokens'. */
+typedef struct place {
+    int token, index;
+} place;
+
+__device__ inline void normalise(place &at, int per_token, int tokens)
+{
+    while (at.index >= per_token && at.token < tokens) {
+        at.index -= per_token;
+        at.token++;
+    }
+}
+
+__device__ inline place first_place_of_thread(int per_token, int tokens)
+{
+    place at = {0, (int)threadIdx.x};
+    normalise(at, per_token, tokens);
+    return at;
+}
+
+__device__ inline void next_place(place &at, int per_token, int tokens)
+{
+    at.index += blockDim.x;
+    normalise(at, per_token, tokens);
+}
+
+/* Items through registers. */
+template <int KIND, int PATH>
+__device__ inline void load_items(const nk_gemm_problem &p, const source &from, const share &w, place at, int per_token,
+                                  item batch[BATCH])
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++, next_place(at, per_token, (int)p.m))
+        if (at.token < p.m) batch[i] = load_item<KIND, PATH>(p.a, from, w, at.token, at.index);
+}
+
+/* `at` is where the next batch begins. */
+template <int KIND>
+__device__ inline void store_items(const sm90_gemv_params &s, place &at, int per_token, int tokens,
+                                   const item batch[BATCH])
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++, next_place(at, per_token, tokens))
+        if (at.token < tokens) store_item<KIND>(batch[i], at.index, token_at(s, at.token));
+}
+
+/* Tokens of 16-bit elements as they are, by the engine that copies: a lane asks for one each, whose mbarrier counts the
+ * bytes. */
+__device__ inline uint32_t token_barrier(int m)
+{
+    return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOKEN_BARRIERS_AT + m * 8;
+}
+
+/* For the first warp, which asks; others need a CTA's barrier before they wait. */
+__device__ inline void prepare_tokens(int tokens)
+{
+    if (threadIdx.x < tokens) {
+        mbarrier_init(token_barrier(threadIdx.x), 1);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
+}
+
+__device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_params &s, const source &from,
+                                    const share &w)
+{
+    const int m = threadIdx.x;
+    const uint32_t bytes = max(w.words, 0) * 16;
+    if (m >= p.m) return;
+    mbarrier_arrive_expect_tx(token_barrier(m), bytes);
+    if (bytes) cp_async_bulk(token_at(s, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
+}
+
+/* The words of a token, as it comes, into their order in their places, with zeros beyond K. A power of two of warps
+ * takes tokens in turn, each a unit at a time, of which BATCH are under way. */
+__device__ inline void pair_tokens(const sm90_gemv_params &s, const share &w, int tokens)
+{
+    const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
+    const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;
+    const uint32_t from = token_at(s, token) + lane * 16, to = token_at(s, token) + word_at(lane);
+    if (token >= tokens) return;
+    mbarrier_wait(token_barrier(token), 0);
+    for (int first = warp >> log_columns; first < w.units; first += BATCH * step) {
+        uint4 words[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int unit = first + i * step;
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (unit * SM90_GEMV_WORDS + lane < w.words) words[i] = ld_shared_v4(from + unit * SM90_GEMV_TOKEN_BYTES);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int unit = first + i * step;
+            if (unit < w.units) st_shared_v4(to + unit * SM90_GEMV_TOKEN_BYTES, paired(words[i]));
+        }
+    }
+}
+
+#endif
