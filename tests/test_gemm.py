@@ -235,16 +235,18 @@ def test_bfloat16_activations_keep_their_range(backend):
         assert_ok(reference.check(got, expected, dtype))
 
 
+@pytest.mark.parametrize("k", (16, 320))
 @pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
-def test_16_bit_specials(device, a_dtype):
-    x = np.ones((4, 16), np.float32)
-    x[1, 3], x[2, 0], x[2, 1], x[3, 0] = np.nan, np.inf, -np.inf, np.inf
-    b = data.Operand(np.full((2, 8), 0x22, np.uint8), np.full((2, 1), 0x38, np.uint8))
+def test_16_bit_specials(device, a_dtype, k):
+    nan, inf = np.nan, np.inf
+    x = np.ones((5, k), np.float32)
+    x[1, 3], x[2, 0], x[2, 1], x[3, 0], x[4, k - 1] = nan, inf, -inf, inf, nan
+    b = data.Operand(np.full((2, k // 2), 0x22, np.uint8), np.full((2, k // 16), 0x38, np.uint8))
     b.codes[1, 0] = 0  # inf * 0
     args = floats(x, a_dtype, device), codes(b, device), None, scale_bytes(b.scales, device)
-    got = run(nvfp4kern.gemm, *args, shape=(4, 2), device=device)
-    nan, inf = np.nan, np.inf
-    np.testing.assert_array_equal(got, [[16, 14], [nan, nan], [nan, nan], [inf, nan]])
+    got = run(nvfp4kern.gemm, *args, shape=(5, 2), device=device)
+    want = [[k, k - 2], [nan, nan], [nan, nan], [inf, nan], [nan, nan]]
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -357,12 +359,13 @@ def test_rows_do_not_depend_on_the_batch(device):
         np.testing.assert_array_equal(part, whole[first:end])
 
 
-# Few tokens have kernels of their own: many rows fill their tiles, a long K is shared by CTAs.
+# Few tokens have kernels of their own: many rows fill their tiles, a long K is shared by CTAs, of
+# which the last may have less of it (4160, 16448) or nothing (7168).
 FEW_TOKENS = [
     (m, n, k)
     for n, k in ((4300, 528), (9001, 1024), (9001, 1040), (70000, 64), (300, 16384))
     for m in (1, 2, 8)
-] + [(1, 40, 65536), (8, 40, 12560)]
+] + [(1, 40, 65536), (8, 40, 12560), (5, 17, 4160), (3, 300, 16448), (8, 512, 7168)]
 
 
 @pytest.mark.parametrize("forms", [("linear", "linear"), ("permuted", "blocked")])

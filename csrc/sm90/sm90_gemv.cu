@@ -2,10 +2,10 @@
  *
  * Work: see sm90_gemv_config.h. A step of a warp is a tile of rows of W, one octet or two, and a unit of K.
  *
- * Roles: all warps alike, and until the end each for itself. A warp fetches whole lines, steps ahead (cp.async), into
- * slots of its own. Lane (g, c) = (lane / 4, lane % 4) takes two chunks of 32 elements of row g of each octet, and
- * decodes them in registers into A of mma.m16n8k16; B, the tokens, comes from shared memory in the order of the decode:
- * any order of K will do where both sides have it.
+ * Roles: all warps alike, but that the first one's lanes ask for the tokens that are copied. A warp fetches whole
+ * lines, steps ahead (cp.async), into slots of its own. Lane (g, c) = (lane / 4, lane % 4) takes two chunks of 32
+ * elements of row g of each octet, and decodes them in registers into A of mma.m16n8k16; B, the tokens, comes from
+ * shared memory in the order of the decode: any order of K will do where both sides have it.
  *
  * One token (ONE): the columns of B are the blocks of the scale factors. A lane's chunk is two blocks, so the four
  * chunks of an mma are eight: column 2c has the token's values where lane c's first block is, 2c + 1 where its second
@@ -196,7 +196,7 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     prepare_sums(s, w, tokens, partials);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (COPIED) {
-        __syncthreads(); /* the barrier is ready */
+        __syncthreads(); /* the tokens' barriers are ready */
         pair_tokens(s, w, tokens);
     } else {
         store_items<KIND>(s, items, per_token, tokens, batch);

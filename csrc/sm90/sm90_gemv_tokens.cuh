@@ -165,8 +165,8 @@ __device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_pa
     if (bytes) cp_async_bulk(token_at(s, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
-/* The words of a token, as it comes, into their order in their places, with zeros beyond K. A power of two of warps
- * takes tokens in turn, each a unit at a time, of which BATCH are under way. */
+/* The words of a token, once it has come, into their order in their places, with zeros beyond K. A warp has one token,
+ * or none where there are not a power of two of them; a token's warps take its units in turn, BATCH at once. */
 __device__ inline void pair_tokens(const sm90_gemv_params &s, const share &w, int tokens)
 {
     const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();

@@ -53,7 +53,7 @@ __device__ inline void mbarrier_init(uint32_t at, uint32_t arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 }
 
-/* Initialised mbarriers are seen by the cluster. */
+/* Initialised mbarriers are seen by the cluster, and by copies that count bytes on them. */
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)

@@ -91,6 +91,14 @@ EQUIVALENT = {
         "no warp barrier, sm90_gemv_codes.cu: prepare_sums(s, w, 1, partials);"
         " fence_proxy_async();": TOGETHER,
     },
+    "sm90_few": {
+        "no warp barrier, sm90_gemv.cu: if (COPIED) prepare_tokens(tokens); prepare(w, ahead);": (
+            "a lane makes the mbarrier that it uses; on hardware one lane makes them for all"
+        ),
+        "waits without acquiring, sm90_gemv.cu: pair_tokens(s, w, tokens); } else {": (
+            "a copy is there for all once it is counted, which hardware does not promise"
+        ),
+    },
 }
 
 
@@ -318,6 +326,7 @@ TARGETS = {
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
     "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80"),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
+    "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
 }
 
 
