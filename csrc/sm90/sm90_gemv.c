@@ -117,8 +117,8 @@ static bool shape_of(const nk_gemv_problem *p, const cuda_gpu *gpu, int log_clus
 }
 
 /* Cycles, fitted to an H200's times. NVFP4 tokens one by one: 33 matrices in 14 shapes each, the picked one takes 0.4 %
- * more than the best on average, 4 % at most; the others: 126 cases of 14 matrices and 1 to 8 tokens in 16 shapes, 1.6
- * % and 10 %. */
+ * more than the best on average, 4 % at most. The others: 126 cases of 14 matrices and 1 to 8 tokens in 16 shapes, and
+ * 1.6 % and 10 %; bf16 was not timed and takes fp16's. */
 typedef struct costs {
     double tall_step, short_step;              /* of a team beside all others of an SM: latencies before all */
     double bytes_per_cycle;                    /* of an SM, from memory */
