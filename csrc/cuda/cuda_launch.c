@@ -263,25 +263,23 @@ nk_status cuda_warmup(nk_device device, const char *prefix)
 /* Launching                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static nk_status launch(cuda_kernel *kernel, const gpu_state *gpu, void *stream, const cuda_grid *grid,
-                        void *const args[])
-{
-    if (!(atomic_load_explicit(&kernel->ready, memory_order_acquire) >> gpu->facts.index & 1)) {
-        nk_status status;
-        LOADING(status, load_kernel(kernel, gpu));
-        NK_TRY(status);
-    }
+typedef struct launch_config {
+    CUlaunchConfig config; /* points to: */
     CUlaunchAttribute attributes[2];
+} launch_config;
+
+static void configure(const cuda_grid *grid, void *stream, launch_config *l)
+{
     unsigned count = 0;
     if (grid->cluster > 1) {
-        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                                  .value.clusterDim = {(unsigned)grid->cluster, 1, 1}};
+        l->attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                                     .value.clusterDim = {(unsigned)grid->cluster, 1, 1}};
     }
     if (grid->overlap) {
-        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                                  .value.programmaticStreamSerializationAllowed = 1};
+        l->attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                                     .value.programmaticStreamSerializationAllowed = 1};
     }
-    CUlaunchConfig config = {
+    l->config = (CUlaunchConfig){
         .gridDimX = (unsigned)grid->x,
         .gridDimY = (unsigned)grid->y,
         .gridDimZ = (unsigned)grid->z,
@@ -290,13 +288,42 @@ static nk_status launch(cuda_kernel *kernel, const gpu_state *gpu, void *stream,
         .blockDimZ = 1,
         .sharedMemBytes = (unsigned)grid->smem_bytes,
         .hStream = stream,
-        .attrs = attributes,
+        .attrs = l->attributes,
         .numAttrs = count,
     };
-    /* A CUkernel may be launched as the CUfunction of the current context. */
-    CUfunction function = atomic_load_explicit(&kernel->handle, memory_order_relaxed);
-    return cuda_driver_check(driver->cuLaunchKernelEx(&config, function, (void **)(uintptr_t)args, NULL),
+}
+
+/* A CUkernel may be launched as the CUfunction of the current context. */
+static nk_status loaded(cuda_kernel *kernel, const gpu_state *gpu, CUfunction *function)
+{
+    if (!(atomic_load_explicit(&kernel->ready, memory_order_acquire) >> gpu->facts.index & 1)) {
+        nk_status status;
+        LOADING(status, load_kernel(kernel, gpu));
+        NK_TRY(status);
+    }
+    *function = atomic_load_explicit(&kernel->handle, memory_order_relaxed);
+    return NK_OK;
+}
+
+static nk_status launch(cuda_kernel *kernel, const gpu_state *gpu, void *stream, const cuda_grid *grid,
+                        void *const args[])
+{
+    CUfunction function;
+    launch_config l;
+    NK_TRY(loaded(kernel, gpu, &function));
+    configure(grid, stream, &l);
+    return cuda_driver_check(driver->cuLaunchKernelEx(&l.config, function, (void **)(uintptr_t)args, NULL),
                              "cuLaunchKernelEx", kernel->name);
+}
+
+static nk_status count_clusters(cuda_kernel *kernel, const gpu_state *gpu, const cuda_grid *grid, int32_t *clusters)
+{
+    CUfunction function;
+    launch_config l;
+    NK_TRY(loaded(kernel, gpu, &function));
+    configure(grid, NULL, &l);
+    return cuda_driver_check(driver->cuOccupancyMaxActiveClusters(clusters, function, &l.config),
+                             "cuOccupancyMaxActiveClusters", kernel->name);
 }
 
 nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const cuda_grid *grid, void *const args[])
@@ -309,6 +336,17 @@ nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const
              (long long)grid->y, (long long)grid->z);
     NK_TRY(enter(gpu, &pushed));
     nk_status status = launch(kernel, gpu, stream, grid, args);
+    leave(pushed);
+    return status;
+}
+
+nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cuda_grid *grid, int32_t *clusters)
+{
+    gpu_state *gpu = NULL;
+    bool pushed;
+    NK_TRY(state_of(device, &gpu));
+    NK_TRY(enter(gpu, &pushed));
+    nk_status status = count_clusters(kernel, gpu, grid, clusters);
     leave(pushed);
     return status;
 }

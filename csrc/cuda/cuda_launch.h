@@ -56,6 +56,9 @@ typedef struct cuda_grid {
 /* args[i] points to the i-th parameter. */
 nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const cuda_grid *grid, void *const args[]);
 
+/* How many of the grid's clusters, of a kernel that has no shared memory but dynamic one, the device has room for. */
+nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cuda_grid *grid, int32_t *clusters);
+
 /* Loads every kernel of the images whose name begins with `prefix`. */
 nk_status cuda_warmup(nk_device device, const char *prefix);
 

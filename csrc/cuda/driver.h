@@ -28,6 +28,7 @@
     X(cuKernelGetFunction)               \
     X(cuKernelGetAttribute)              \
     X(cuKernelSetAttribute)              \
+    X(cuOccupancyMaxActiveClusters)      \
     X(cuLaunchKernelEx)
 
 typedef struct cuda_driver {

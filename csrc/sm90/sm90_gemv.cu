@@ -1,6 +1,6 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
  *
- * Work: see sm90_gemv_config.h. A step of a warp is a tile of rows of W, one octet or two, and a unit of K.
+ * Work: see sm90_gemv_config.h. A step of a warp is a tile of rows of W, two octets, and a unit of K.
  *
  * Roles: all warps alike, but that the first one's lanes ask for the tokens that are copied. A warp fetches whole
  * lines, steps ahead (cp.async), into slots of its own. Lane (g, c) = (lane / 4, lane % 4) takes two chunks of 32
@@ -92,8 +92,7 @@ __device__ inline uint32_t bfloats_of(uint32_t halves)
 }
 
 /* sums[octet] (ONE) or sums[..] as an mma has them (FEW) += chunk 2c + j times B. */
-template <int KIND, int FORM, int OCTETS>
-__device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
+template <int KIND, int FORM> __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
 {
     const uint32_t low[4] = {w.codes[0][j].x, w.codes[0][j].y, w.codes[0][j].z, w.codes[0][j].w};
     const uint32_t high[4] = {w.codes[1][j].x, w.codes[1][j].y, w.codes[1][j].z, w.codes[1][j].w};
@@ -111,9 +110,9 @@ __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         const uint4 v = x[FORM == ONE ? word & 1 : word];
-        uint32_t p[4], q[4] = {};
+        uint32_t p[4], q[4];
         decode<KIND, FORM>(low[word], twice(scales[0], word >> 1), p);
-        if (OCTETS == TALL) decode<KIND, FORM>(high[word], twice(scales[1], word >> 1), q);
+        decode<KIND, FORM>(high[word], twice(scales[1], word >> 1), q);
         const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
         float *d = FORM == ONE ? blocks[word >> 1] : sums;
         multiply_add<KIND>(d, first, v.x, v.y);
@@ -121,7 +120,7 @@ __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[
     }
     if (FORM == FEW) return;
 #pragma unroll
-    for (int r = 0; r < (OCTETS == TALL ? 2 : 1); r++) {
+    for (int r = 0; r < 2; r++) {
         const float2 scale = __half22float2(*(__half2 *)&scales[r]);
         sums[r] = __fmaf_rn(blocks[0][2 * r], scale.x, sums[r]);
         sums[r] = __fmaf_rn(blocks[1][2 * r + 1], scale.y, sums[r]);
@@ -133,7 +132,7 @@ __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* What walk() does with a warp's steps. */
-template <int KIND, int FORM, int OCTETS> struct products {
+template <int KIND, int FORM> struct products {
     const share &w;
     const sm90_gemv_params &s;
     float *partials;
@@ -151,25 +150,24 @@ template <int KIND, int FORM, int OCTETS> struct products {
 
     __device__ void step(const weights &now)
     {
-        multiply<KIND, FORM, OCTETS>(now, b, 0, sums);
-        multiply<KIND, FORM, OCTETS>(now, b + first.chunk_step, 1, sums);
+        multiply<KIND, FORM>(now, b, 0, sums);
+        multiply<KIND, FORM>(now, b + first.chunk_step, 1, sums);
         b += first.unit_step;
     }
 
     __device__ void end_tile(int tile)
     {
         if (FORM == ONE)
-            keep_row_sums<OCTETS, 1>(w, s, tile, sums, partials);
+            keep_row_sums<TALL, 1>(w, s, tile, sums, partials);
         else
-            keep_token_sums<OCTETS>(w, s, tile, tokens, sums, partials);
+            keep_token_sums(w, s, tile, tokens, sums, partials);
     }
 };
 
-template <int KIND, int FORM, int PATH, int OCTETS>
-__device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
+template <int KIND, int FORM, int PATH> __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
     const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
-    const share w = share_of_warp<PATH, OCTETS, 1>(p, s);
+    const share w = share_of_warp<PATH, TALL, 1>(p, s);
     constexpr bool COPIED = KIND != CODES && PATH != NARROW;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const source from = source_of<KIND>(p, w);
@@ -179,18 +177,18 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
     item batch[BATCH];
     if (COPIED) prepare_tokens(tokens);
     prepare(w, ahead);
-    enter_tile<PATH, OCTETS, 1>(p, s, w, w.tile, w.unit, ahead);
+    enter_tile<PATH, TALL, 1>(p, s, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
     if (s.early)
-        fill_ring<PATH, OCTETS, 1>(p, s, w, ahead, ring);
+        fill_ring<PATH, TALL, 1>(p, s, w, ahead, ring);
     else
-        prefetch_codes<OCTETS>(ahead);
+        prefetch_codes<TALL>(ahead);
     griddepcontrol_wait();
     if (COPIED) /* nothing begins without them */
         fetch_tokens(p, s, from, w);
     else
         load_items<KIND, PATH>(p, from, w, items, per_token, batch);
-    if (!s.early) fill_ring<PATH, OCTETS, 1>(p, s, w, ahead, ring);
+    if (!s.early) fill_ring<PATH, TALL, 1>(p, s, w, ahead, ring);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, tokens * (int)sm90_gemv_token_bytes(s.units)));
     prepare_sums(s, w, tokens, partials);
@@ -199,33 +197,30 @@ __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
         __syncthreads(); /* the tokens' barriers are ready */
         pair_tokens(s, w, tokens);
     } else {
-        store_items<KIND>(s, items, per_token, tokens, batch);
-        while (items.token < tokens) {
-            load_items<KIND, PATH>(p, from, w, items, per_token, batch);
+        for (;;) {
             store_items<KIND>(s, items, per_token, tokens, batch);
+            if (items.token >= tokens) break;
+            load_items<KIND, PATH>(p, from, w, items, per_token, batch);
         }
     }
     __syncthreads();
-    products<KIND, FORM, OCTETS> of_warp(w, s, tokens, partials);
-    walk<PATH, OCTETS, 1>(p, s, w, ahead, ring, of_warp);
+    products<KIND, FORM> of_warp(w, s, tokens, partials);
+    walk<PATH, TALL, 1>(p, s, w, ahead, ring, of_warp);
     __syncthreads();
     finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
         p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
-#define GEMV(name, KIND, FORM, PATH, OCTETS)                                                                    \
+#define GEMV(name, KIND, FORM, PATH)                                                                            \
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
         sm90_gemv_##name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemv_params s) \
     {                                                                                                           \
-        gemv<KIND, FORM, PATH, OCTETS>(p, s);                                                                   \
+        gemv<KIND, FORM, PATH>(p, s);                                                                           \
     }
-#define GEMVS(name, KIND, FORM)                            \
-    GEMV(name##_linear, KIND, FORM, LINEAR, TALL)          \
-    GEMV(name##_blocked, KIND, FORM, BLOCKED, TALL)        \
-    GEMV(name##_narrow, KIND, FORM, NARROW, TALL)          \
-    GEMV(name##_short_linear, KIND, FORM, LINEAR, SHORT)   \
-    GEMV(name##_short_blocked, KIND, FORM, BLOCKED, SHORT) \
-    GEMV(name##_short_narrow, KIND, FORM, NARROW, SHORT)
+#define GEMVS(name, KIND, FORM)               \
+    GEMV(name##_linear, KIND, FORM, LINEAR)   \
+    GEMV(name##_blocked, KIND, FORM, BLOCKED) \
+    GEMV(name##_narrow, KIND, FORM, NARROW)
 
 GEMVS(halves, HALVES, ONE)
 GEMVS(few_codes, CODES, FEW)

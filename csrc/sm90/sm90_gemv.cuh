@@ -46,8 +46,7 @@ template <int PATH, int OCTETS, int TEAM>
 __device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
 {
     const int team = warp_index() / TEAM;
-    const int cluster = blockIdx.x >> s.log_cluster, rank = blockIdx.x - (cluster << s.log_cluster);
-    const int first = cluster * s.rows;
+    const int rank = cluster_ctarank(), first = clusterid_x() * s.rows;
     share w;
     w.l = blockIdx.y;
     w.skew = is_blocked<PATH>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
@@ -246,7 +245,7 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const sm90_gemv_param
 {
     constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
     if (STEPS < whole_steps<PATH>(w, ahead) && STEPS <= w.steps) {
-#pragma unroll
+#pragma unroll 1 /* code is fetched from memory, too */
         for (int i = 0; i < STEPS; i++) {
             fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
             cp_async_commit_group();
@@ -254,7 +253,7 @@ __device__ inline void fill_ring(const nk_gemm_problem &p, const sm90_gemv_param
         }
         return;
     }
-#pragma unroll 1 /* code is fetched from memory, too */
+#pragma unroll 1
     for (int i = 0; i < STEPS; i++) {
         if (i < w.steps) {
             fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);

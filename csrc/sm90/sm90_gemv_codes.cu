@@ -210,10 +210,10 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     griddepcontrol_wait();
     load_items<PATH>(from, 0, batch); /* nothing begins without them */
     if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
-    store_items(0, chunks, batch, values, factors);
-    for (int first = BATCH * blockDim.x; first < chunks; first += BATCH * blockDim.x) {
-        load_items<PATH>(from, first, batch);
+    for (int first = 0;;) {
         store_items(first, chunks, batch, values, factors);
+        if ((first += BATCH * blockDim.x) >= chunks) break;
+        load_items<PATH>(from, first, batch);
     }
     float *partials = (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, s.units * SM90_GEMV_CODES_BYTES));
     prepare_sums(s, w, 1, partials);

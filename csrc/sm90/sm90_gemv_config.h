@@ -18,7 +18,7 @@
 #define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
 /* Of a unit of one NVFP4 token: four B, and a half for each scale factor. */
 #define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 2)
-#define SM90_GEMV_LOG_CLUSTER 3 /* at most 8 CTAs share rows, each with a part of K */
+#define SM90_GEMV_CLUSTER 8     /* at most so many CTAs share rows, each with a part of K */
 #define SM90_GEMV_ROWS 512      /* most rows of a CTA */
 #define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
 #define SM90_GEMV_BARRIER_AT 64 /* of sums that come from other CTAs */
@@ -39,8 +39,9 @@ typedef struct sm90_gemv_params {
     int32_t atoms_bytes;                      /* scale factors of a row of atoms of it, where they are blocked */
     int32_t run;                              /* steps of a team, the same for CTAs with fewer rows */
     int32_t parts;                            /* teams that share a tile, at most */
-    int32_t log_cluster;
-    int32_t early;                              /* weights may be read before the kernels before this one have ended */
+    int32_t cluster;                          /* CTAs that share rows */
+    int32_t ends, ends_inverse;               /* rows that each of them ends, while there are any */
+    int32_t early;                            /* weights may be read before the kernels before this one have ended */
     sm90_gemv_start starts[2][SM90_GEMV_WARPS]; /* of teams; [1]: in a CTA with fewer units of K, or none */
 } sm90_gemv_params;
 
@@ -97,10 +98,9 @@ NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t tokens_bytes)
     return sm90_gemv_tokens_at(warps) + tokens_bytes;
 }
 
-/* Of a cluster's rows each CTA ends every 2^log_cluster-th: so many at most. */
-NK_HD int32_t sm90_gemv_inbox_rows(int32_t rows, int32_t log_cluster)
-{
-    return (rows + (1 << log_cluster) - 1) >> log_cluster;
-}
+/* A place divided by how many each CTA ends: exact for both up to SM90_GEMV_ROWS. */
+#define SM90_GEMV_INVERSE_BITS 20
+NK_HD int32_t sm90_gemv_inverse(int32_t ends) { return (1 << SM90_GEMV_INVERSE_BITS) / ends + 1; }
+NK_HD int32_t sm90_gemv_divide(int32_t place, int32_t inverse) { return place * inverse >> SM90_GEMV_INVERSE_BITS; }
 
 #endif

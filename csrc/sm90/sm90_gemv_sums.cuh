@@ -27,14 +27,13 @@ __device__ inline void keep_row_sums(const share &w, const sm90_gemv_params &s, 
 }
 
 /* More tokens: the same, of sums that lie as an mma has them. */
-template <int OCTETS>
 __device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s, int tile, int tokens, float sums[4],
                                        float *partials)
 {
     const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile(w, tile);
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
-        const int place = first_place<OCTETS, 1>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
+    for (int o = 0; o < TALL; o++) {
+        const int place = first_place<TALL, 1>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
         float *at = partials + (part * s.rows + place) * tokens;
         if (place < s.rows) {
             if (2 * c < tokens) at[2 * c] = sums[2 * o];
@@ -44,27 +43,26 @@ __device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s
     sums[0] = sums[1] = sums[2] = sums[3] = 0;
 }
 
-/* Where CTAs share rows, they take turns in ending them: each has an inbox, [CTA][row of its own][token], for what all
- * have of its rows, and a barrier that counts the bytes. */
-__device__ inline uint32_t inbox_of(const sm90_gemv_params &s, int tokens, const float *partials)
+/* Where CTAs share rows, each ends some of them: it has an inbox, [CTA][row of its own][token], for what all have of
+ * its rows, and a barrier that counts the bytes. */
+__device__ inline const float *inbox_of(const sm90_gemv_params &s, int tokens, const float *partials)
 {
-    return (uint32_t)__cvta_generic_to_shared(partials + s.parts * s.rows * tokens);
+    return partials + s.parts * s.rows * tokens;
 }
 
 __device__ inline uint32_t inbox_barrier() { return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_BARRIER_AT; }
 
-__device__ inline int rank_of_cta(const sm90_gemv_params &s) { return blockIdx.x & ((1 << s.log_cluster) - 1); }
-
 /* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero, and an inbox is ready. */
 __device__ inline void prepare_sums(const sm90_gemv_params &s, const share &w, int tokens, float *partials)
 {
+#pragma unroll 1
     for (int i = threadIdx.x; i < s.parts * s.rows * tokens; i += blockDim.x)
         partials[i] = 0;
-    if (s.log_cluster == 0) return;
+    if (s.cluster == 1) return;
     if (threadIdx.x == 0) {
-        const int cluster = 1 << s.log_cluster, rows = (w.places - rank_of_cta(s) + cluster - 1) >> s.log_cluster;
+        const int rows = max(0, min(s.ends, w.places - (int)cluster_ctarank() * s.ends));
         mbarrier_init(inbox_barrier(), 1);
-        mbarrier_arrive_expect_tx(inbox_barrier(), max(rows, 0) * cluster * tokens * 4);
+        mbarrier_arrive_expect_tx(inbox_barrier(), rows * s.cluster * tokens * 4);
         fence_mbarrier_init();
     }
     __syncwarp();
@@ -83,40 +81,53 @@ __device__ inline void store_sum(const nk_gemm_problem &p, const share &w, float
 /* Tokens are dealt out by powers of two: of as many, or more. */
 __device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
 
+/* In order: at[0], at[stride], .. */
+__device__ inline float sum_of(const float *at, int count, int stride)
+{
+    float sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < count; i += 4, at += 4 * stride) {
+        float values[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            values[j] = i + j < count ? at[j * stride] : 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sum += values[j];
+    }
+    return sum;
+}
+
 /* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is a power
  * of two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. `unit` is what a sum of
- * decoded values must be multiplied by. */
+ * decoded values must be multiplied by. All of this runs once: it is short rather than
+ * unrolled. */
 template <int PATH, int MOST_TOKENS>
 __device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
                                    float unit, const float *partials)
 {
     const int log_columns = MOST_TOKENS == 1 ? 0 : log_columns_of(tokens), step = blockDim.x >> log_columns;
     const int token = threadIdx.x & ((1 << log_columns) - 1), first = threadIdx.x >> log_columns;
-    const int rank = rank_of_cta(s), log_cluster = s.log_cluster, places = token < tokens ? w.places : 0;
-    const uint32_t inbox = inbox_of(s, tokens, partials) + token * 4;
-    const int inbox_rows = sm90_gemv_inbox_rows(s.rows, log_cluster);
-    if (log_cluster) barrier_cluster_wait(); /* every inbox is ready */
-    for (int place = first; place < places; place += step) {
-        float sum = 0;
-#pragma unroll 4
-        for (int part = 0; part < s.parts; part++)
-            sum += partials[(part * s.rows + place) * tokens + token];
-        if (log_cluster == 0) {
-            store_sum<PATH>(p, w, unit, token, place, sum);
-            continue;
+    const int places = token < tokens ? w.places : 0, first_end = cluster_ctarank() * s.ends;
+    const float *sums = partials + token;
+    int summands = s.parts;
+    if (s.cluster > 1) {
+        const float *inbox = inbox_of(s, tokens, sums);
+        barrier_cluster_wait(); /* every inbox is ready */
+#pragma unroll 1
+        for (int place = first; place < places; place += step) {
+            const float sum = sum_of(sums + place * tokens, summands, s.rows * tokens);
+            const int owner = sm90_gemv_divide(place, s.ends_inverse);
+            const float *at = inbox + (first_end + place - owner * s.ends) * tokens;
+            st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum, mapa(inbox_barrier(), owner));
         }
-        const uint32_t at = inbox + (rank * inbox_rows + (place >> log_cluster)) * tokens * 4;
-        const int owner = place & ((1 << log_cluster) - 1);
-        st_async(mapa(at, owner), sum, mapa(inbox_barrier(), owner));
+        mbarrier_wait_cluster(inbox_barrier(), 0);
+        sums = inbox;
+        summands = s.cluster;
     }
-    if (log_cluster == 0) return;
-    mbarrier_wait_cluster(inbox_barrier(), 0);
-    for (int row = first, place; (place = row << log_cluster | rank) < places; row += step) {
-        float sum = 0;
-        for (int q = 0; q >> log_cluster == 0; q++)
-            sum += __uint_as_float(ld_shared(inbox + (q * inbox_rows + row) * tokens * 4));
-        store_sum<PATH>(p, w, unit, token, place, sum);
-    }
+#pragma unroll 1
+    for (int row = first; row < min(s.ends, places - first_end); row += step)
+        store_sum<PATH>(p, w, unit, token, first_end + row, sum_of(sums + row * tokens, summands, s.ends * tokens));
 }
 
 #endif

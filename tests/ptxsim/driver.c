@@ -291,25 +291,45 @@ static uint32_t resident_ctas(const launch *l)
     return (per_sm ? per_sm : 1) * (uint32_t)sim_config.sms;
 }
 
-EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *function, void **params, void **extra)
+/* What a launch of `function` would be. */
+static CUresult configure(const CUlaunchConfig *config, void *function, launch *l)
 {
     entry *e = function;
     void *same;
-    if (extra) return fail(CUDA_ERROR_NOT_SUPPORTED, "ptxsim: launch parameters in `extra`");
     CUresult result = cuKernelGetFunction(&same, function);
     if (result) return result;
     const program *p = e->program;
-    launch l = {.program = p, .smem_bytes = config->shared_bytes, .cluster = {1, 1, 1}};
-    l.grid = (dims){config->grid[0], config->grid[1], config->grid[2]};
-    l.block = (dims){config->block[0], config->block[1], config->block[2]};
-    if (p->cluster[0]) l.cluster = (dims){p->cluster[0], p->cluster[1], p->cluster[2]};
+    *l = (launch){.program = p, .smem_bytes = config->shared_bytes, .cluster = {1, 1, 1}};
+    l->grid = (dims){config->grid[0], config->grid[1], config->grid[2]};
+    l->block = (dims){config->block[0], config->block[1], config->block[2]};
+    if (p->cluster[0]) l->cluster = (dims){p->cluster[0], p->cluster[1], p->cluster[2]};
     for (unsigned i = 0; i < config->n_attributes; i++) {
         const CUlaunchAttribute *a = &config->attributes[i];
-        if (a->id == LAUNCH_CLUSTER_DIMENSION) l.cluster = (dims){a->value.dims[0], a->value.dims[1], a->value.dims[2]};
+        if (a->id == LAUNCH_CLUSTER_DIMENSION)
+            l->cluster = (dims){a->value.dims[0], a->value.dims[1], a->value.dims[2]};
     }
-    const char *why = why_not(&l, e);
+    const char *why = why_not(l, e);
     if (why) return fail(CUDA_ERROR_INVALID_VALUE, why);
-    l.resident = resident_ctas(&l);
+    l->resident = resident_ctas(l);
+    return CUDA_SUCCESS;
+}
+
+/* This GPU is not made of parts: clusters find room wherever as many CTAs do. */
+EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, void *function, const CUlaunchConfig *config)
+{
+    launch l;
+    CUresult result = configure(config, function, &l);
+    if (result == CUDA_SUCCESS) *clusters = (int)(l.resident / (l.cluster.x * l.cluster.y * l.cluster.z));
+    return result;
+}
+
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *function, void **params, void **extra)
+{
+    launch l;
+    if (extra) return fail(CUDA_ERROR_NOT_SUPPORTED, "ptxsim: launch parameters in `extra`");
+    CUresult result = configure(config, function, &l);
+    if (result) return result;
+    const program *p = l.program;
     l.number = __atomic_fetch_add(&sim_config.launches, 1, __ATOMIC_RELAXED);
     uint64_t mixed = sim_config.seed * 1000003 + l.number;
     l.seed = sim_random(&mixed);
