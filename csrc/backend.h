@@ -6,8 +6,8 @@
 #include "nk_problem.h"
 #include "nk_settings.h"
 
-/* `plan` is a pure function of the problem: it picks a kernel and a tile, or says NK_DECLINED where there is no kernel
- * for this problem. `run` launches what was planned. */
+/* `plan` picks a kernel and a tile, or says NK_DECLINED where there is no kernel for this problem: the same for the
+ * same problem, device and settings. It launches nothing. `run` launches what was planned. */
 #define NK_CELL(op)                                                              \
     struct {                                                                     \
         nk_status (*plan)(const nk_##op##_problem *problem, nk_plan *plan);      \

@@ -360,7 +360,8 @@ def test_rows_do_not_depend_on_the_batch(device):
 
 
 # Few tokens have kernels of their own: many rows fill their tiles, a long K is shared by CTAs, of
-# which the last may have less of it (4160, 16448) or nothing (7168).
+# which the last may have less of it (4160, 16448) or nothing: with 132 SMs (17 rows, 40 rows), with
+# 16 (2304), with 3 (3584).
 FEW_TOKENS = [
     (m, n, k)
     for n, k in ((4300, 528), (9001, 1024), (9001, 1040), (70000, 64), (300, 16384))
@@ -372,6 +373,11 @@ FEW_TOKENS = [
     (3, 300, 16448),
     (8, 512, 7168),
     (1, 1024, 14336),
+    (1, 17, 7168),
+    (8, 40, 12544),
+    (8, 17, 2304),
+    (8, 90, 2304),
+    (1, 40, 3584),
 ]
 
 

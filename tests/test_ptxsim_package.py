@@ -30,15 +30,22 @@ SELECTED = {  # by row
     },
     "sm90": {
         "gemv": ["test_gemv.py"],
-        "few tokens": ["test_gemm.py", "-k", "test_few and (300 or (4300 and 1-4300))"],
+        "few tokens": ["test_gemm.py", "-k", "test_few and (300 or 3584 or (4300 and 1-4300))"],
+        "few tokens, clusters of any size": [
+            "test_gemm.py",
+            "-k",
+            "test_few and (2304 or 300 or 7168)",
+        ],
     },
 }
+SMS = {"few tokens, clusters of any size": 16}
 
 
 @pytest.mark.parametrize("row, name", [(row, name) for row in SELECTED for name in SELECTED[row]])
 def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
     report = tmp_path / "report.json"
     settings = {**package.DEVICES[row], "seed": len(name), "report": report}
+    settings["sms"] = SMS.get(name, settings["sms"])
     path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
     command = [
         sys.executable,

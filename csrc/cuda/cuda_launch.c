@@ -322,8 +322,12 @@ static nk_status count_clusters(cuda_kernel *kernel, const gpu_state *gpu, const
     launch_config l;
     NK_TRY(loaded(kernel, gpu, &function));
     configure(grid, NULL, &l);
-    return cuda_driver_check(driver->cuOccupancyMaxActiveClusters(clusters, function, &l.config),
-                             "cuOccupancyMaxActiveClusters", kernel->name);
+    CUresult result = driver->cuOccupancyMaxActiveClusters(clusters, function, &l.config);
+    if (result == CUDA_ERROR_INVALID_CLUSTER_SIZE) {
+        *clusters = 0;
+        return NK_OK;
+    }
+    return cuda_driver_check(result, "cuOccupancyMaxActiveClusters", kernel->name);
 }
 
 nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const cuda_grid *grid, void *const args[])

@@ -37,7 +37,7 @@ typedef struct cuda_image {
 /* All images of this build, ended by NULL. */
 extern cuda_image *const cuda_images[];
 
-/* One extern "C" __global__ function. Static storage; the state is filled on first launch. */
+/* One extern "C" __global__ function. Static storage; the state is filled on first use. */
 typedef struct cuda_kernel {
     const char *name;
     cuda_image *image;
@@ -56,7 +56,8 @@ typedef struct cuda_grid {
 /* args[i] points to the i-th parameter. */
 nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const cuda_grid *grid, void *const args[]);
 
-/* How many of the grid's clusters, of a kernel that has no shared memory but dynamic one, the device has room for. */
+/* How many of the grid's clusters, of a kernel that has no shared memory but dynamic one, the device has room for: none
+ * where it has no clusters of that size. */
 nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cuda_grid *grid, int32_t *clusters);
 
 /* Loads every kernel of the images whose name begins with `prefix`. */

@@ -9,7 +9,7 @@ extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes;
 #define PATHS(image, text) \
     {KERNEL(image, text "_linear"), KERNEL(image, text "_blocked"), KERNEL(image, text "_narrow")}
 static cuda_kernel kernels[][2][3] = {
-    /* [is_short]; there are no others than find_shape() picks */
+    /* [is_short]; but for one NVFP4 token no tiles are short, and its narrow ones all are */
     [SM90_GEMV_CODES] = {PATHS(sm90_gemv_codes, "codes"), PATHS(sm90_gemv_codes, "codes_short")},
     [SM90_GEMV_HALVES] = {PATHS(sm90_gemv, "halves")},
     [SM90_GEMV_FEW_CODES] = {PATHS(sm90_gemv, "few_codes")},
@@ -17,8 +17,8 @@ static cuda_kernel kernels[][2][3] = {
     [SM90_GEMV_FEW_BFLOATS] = {PATHS(sm90_gemv, "few_bfloats")},
 };
 
-/* Of CTAs in pairs, as SMs are; clusters of an odd number were slower. */
-static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
+/* Of CTAs in pairs, as SMs are; clusters of an odd number were slower. All kernels take the same room. */
+static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
 {
     c->gpu = NULL;
     for (int32_t per_sm = 1; per_sm <= 2; per_sm++) {
@@ -31,8 +31,7 @@ static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm90_gemv
                               .threads = 32 * SM90_GEMV_WARPS / per_sm,
                               .smem_bytes = sm90_gemv_smem_room(gpu, per_sm),
                               .cluster = size};
-            NK_TRY(
-                cuda_clusters_at_once(&kernels[SM90_GEMV_CODES][0][SM90_GEMV_LINEAR], device, &grid, &at_once[size]));
+            NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));
             if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
         }
     }
@@ -70,7 +69,8 @@ static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
         gpu, p->l, p->m, p->n, p->k, sm90_gemv_form_of(p), sm90_gemv_path_of(p), p->b.sf_layout == NK_SF_BLOCKED};
     answer *a = &answers[(uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS];
     if (memcmp(&a->asked, &q, sizeof q) != 0) {
-        if (clusters.gpu != gpu) NK_TRY(count_clusters(p->device, gpu, &clusters));
+        cuda_kernel *any = &kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
+        if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
         a->fits = sm90_gemv_find_shape(p, &clusters, &a->shape);
         a->kernel = &kernels[q.form][a->shape.is_short][q.path];
         a->asked = q;

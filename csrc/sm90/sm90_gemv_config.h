@@ -9,7 +9,7 @@
 #define SM90_GEMV_UNIT 256 /* elements of K at once: two chunks, 64 elements, for each lane of four */
 #define SM90_GEMV_CHUNKS (SM90_GEMV_UNIT / SM90_GEMV_CHUNK)
 #define SM90_GEMV_WORDS (SM90_GEMV_UNIT / 8) /* of eight codes */
-#define SM90_GEMV_OCTET 8                    /* rows: a tile is two octets (TALL), or one where rows are few (SHORT) */
+#define SM90_GEMV_OCTET 8 /* rows: a tile is two octets (TALL), or, for one NVFP4 token, one (SHORT) */
 #define SM90_GEMV_SLOTS 6 /* octets of a unit that a warp has room for, half of a tile or a tile each */
 #define SM90_GEMV_SLOT_BYTES (SM90_GEMV_OCTET * SM90_GEMV_UNIT * 9 / 16)
 #define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */

@@ -88,7 +88,7 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
     return s->smem_bytes <= room;
 }
 
-#define MORE_WAVES 8 /* of CTAs than there must be, at most: sums of fewer rows need less shared memory */
+#define MORE_WAVES 24 /* of CTAs than there must be, at most: sums of fewer rows need less shared memory */
 
 /* The shape of a launch of CTAs of s->warps warps that make short tiles or not, `cluster` of which share rows, in
  * `more` waves than there must be: rows dealt out evenly, or, fewer clusters, in whole tiles. False where it does not
