@@ -28,14 +28,14 @@ __device__ inline void griddepcontrol_launch_dependents() { asm volatile("gridde
 __device__ inline uint32_t clusterid_x()
 {
     uint32_t index;
-    asm("mov.u32 %0, %clusterid.x;" : "=r"(index));
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
     return index;
 }
 
 __device__ inline uint32_t cluster_ctarank()
 {
     uint32_t rank;
-    asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
