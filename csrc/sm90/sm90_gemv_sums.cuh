@@ -100,8 +100,7 @@ __device__ inline float sum_of(const float *at, int count, int stride)
 
 /* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is a power
  * of two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. `unit` is what a sum of
- * decoded values must be multiplied by. All of this runs once: it is short rather than
- * unrolled. */
+ * decoded values must be multiplied by. All of this runs once: it is short rather than unrolled. */
 template <int PATH, int MOST_TOKENS>
 __device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
                                    float unit, const float *partials)
