@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from functools import partial
 
@@ -95,26 +96,36 @@ def test_one_operator_from_many_threads():
 
 
 def test_the_gil_is_released():
-    """With an endless switch interval another thread runs only where this one lets it."""
+    """With an endless switch interval another thread runs only where the calling one lets it.
+
+    On a busy machine it may wake too late, hence many calls: had they kept the GIL, it would
+    never run during one.
+    """
     problem = Problem(m=256, n=1024, k=2048)
-    order, interval = [], sys.getswitchinterval()
+    assert problem.right()  # and what only a first call does is done
 
-    def body():
-        order.append("before")
-        problem.call()
-        order.append("after")
+    def ran_during_a_call():
+        order = []
 
-    thread = threading.Thread(target=body)
+        def body():
+            order.append("before")
+            problem.call()
+            order.append("after")
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        while not order:
+            time.sleep(0)  # offers the GIL: with this interval nobody takes it
+        order.append("meanwhile")
+        thread.join()
+        return order == ["before", "meanwhile", "after"]
+
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
-        thread.start()
-        while "before" not in order:
-            pass
-        order.append("meanwhile")
+        assert any(ran_during_a_call() for _ in range(1000))
     finally:
         sys.setswitchinterval(interval)
-        thread.join()
-    assert order == ["before", "meanwhile", "after"]
 
 
 def test_messages_belong_to_their_thread():
