@@ -18,6 +18,7 @@ FLAGS += "-fvisibility=hidden -Wall -Wextra -Wconversion".split()
 LINK = ["-lm", "-pthread", "-ldl"]
 if os.environ.get("NVFP4KERN_WERROR") == "1":
     FLAGS.append("-Werror")
+    kernels.FLAGS.append("-Werror=all-warnings")
 if os.environ.get("NVFP4KERN_SANITIZE") == "1":
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g"]
     LINK += ["-fsanitize=address,undefined"]

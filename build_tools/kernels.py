@@ -18,7 +18,7 @@ ARCHS = {  # folder -> what nvcc makes of its kernels: one virtual architecture,
     "sm80": "-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80]",
     "sm90": "-gencode=arch=compute_90a,code=sm_90a",
 }
-FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v,--warn-on-spills -Wno-deprecated-gpu-targets".split()
+FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v -Wno-deprecated-gpu-targets".split()
 
 WHEELS = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime")]
 WHEELS.append("nvidia-cuda-cccl==13.0.*")  # <nv/target>, which cuda_fp16.h wants

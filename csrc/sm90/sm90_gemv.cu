@@ -53,9 +53,8 @@ template <int KIND, int FORM> __device__ inline void decode(uint32_t codes, uint
         e2m1x8_to_half2x4(codes, pairs);
     else
         e2m1x8_to_bfloat2x4(codes, pairs);
-    if (FORM == ONE) return;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < (FORM == FEW ? 4 : 0); i++) {
         if (KIND != BFLOATS)
             *(__half2 *)&pairs[i] = __hmul2(*(__half2 *)&pairs[i], *(__half2 *)&scale);
         else
@@ -118,9 +117,8 @@ template <int KIND, int FORM> __device__ inline void multiply(const weights &w, 
         multiply_add<KIND>(d, first, v.x, v.y);
         multiply_add<KIND>(d, second, v.z, v.w);
     }
-    if (FORM == FEW) return;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < (FORM == ONE ? 2 : 0); r++) {
         const float2 scale = __half22float2(*(__half2 *)&scales[r]);
         sums[r] = __fmaf_rn(blocks[0][2 * r], scale.x, sums[r]);
         sums[r] = __fmaf_rn(blocks[1][2 * r + 1], scale.y, sums[r]);
