@@ -16,6 +16,7 @@ typedef enum CUresult {
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_LAUNCH_FAILED = 719,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_INVALID_CLUSTER_SIZE = 912,
 } CUresult;
 
 enum { /* CUdevice_attribute */

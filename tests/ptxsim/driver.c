@@ -40,6 +40,7 @@ static const struct {
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CUDA_ERROR_INVALID_CLUSTER_SIZE, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "cluster misconfiguration"},
 };
 
 EXPORT CUresult cuGetErrorName(CUresult code, const char **name)
@@ -314,13 +315,14 @@ static CUresult configure(const CUlaunchConfig *config, void *function, launch *
     return CUDA_SUCCESS;
 }
 
-/* This GPU is not made of parts: clusters find room wherever as many CTAs do. */
+/* This GPU is not made of parts: clusters find room wherever as many CTAs do. It has none that never find any. */
 EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, void *function, const CUlaunchConfig *config)
 {
     launch l;
     CUresult result = configure(config, function, &l);
-    if (result == CUDA_SUCCESS) *clusters = (int)(l.resident / (l.cluster.x * l.cluster.y * l.cluster.z));
-    return result;
+    if (result) return result;
+    *clusters = (int)(l.resident / (l.cluster.x * l.cluster.y * l.cluster.z));
+    return *clusters ? CUDA_SUCCESS : fail(CUDA_ERROR_INVALID_CLUSTER_SIZE, "ptxsim: no room for such a cluster");
 }
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *function, void **params, void **extra)
