@@ -273,7 +273,7 @@ static void configure(const cuda_grid *grid, void *stream, launch_config *l)
     unsigned count = 0;
     if (grid->cluster > 1) {
         l->attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                                     .value.clusterDim = {(unsigned)grid->cluster, 1, 1}};
+                                                     .value.clusterDim = {1, (unsigned)grid->cluster, 1}};
     }
     if (grid->overlap) {
         l->attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,

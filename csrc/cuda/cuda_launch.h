@@ -49,7 +49,7 @@ typedef struct cuda_grid {
     int64_t x, y, z; /* CTAs; y and z at most 65535 */
     int32_t threads;
     int32_t smem_bytes; /* dynamic */
-    int32_t cluster;    /* CTAs of a cluster, along x; 0 and 1: none */
+    int32_t cluster;    /* CTAs of a cluster, along y; 0 and 1: none */
     bool overlap;       /* may be scheduled before the kernel before it in the stream ends: it waits by itself */
 } cuda_grid;
 

@@ -1,6 +1,7 @@
 #include "sm90_backend.h"
 #include "sm90_gemv_shape.h"
 
+#include <stddef.h>
 #include <string.h>
 
 extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes;
@@ -25,8 +26,8 @@ static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cud
         int32_t *at_once = c->at_once[per_sm - 1];
         at_once[1] = gpu->sms * per_sm;
         for (int32_t size = 2; size <= SM90_GEMV_CLUSTER; size += 2) {
-            cuda_grid grid = {.x = size,
-                              .y = 1,
+            cuda_grid grid = {.x = 1,
+                              .y = size,
                               .z = 1,
                               .threads = 32 * SM90_GEMV_WARPS / per_sm,
                               .smem_bytes = sm90_gemv_smem_room(gpu, per_sm),
@@ -82,8 +83,9 @@ static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
 #define LARGEST_N (1 << 30)      /* rows are counted in 32 bits */
 #define LARGEST_K (1 << 23)      /* so are steps */
 #define LARGEST_STRIDE (6 << 20) /* so are bytes from an atom's first row to a CTA's last */
-#define LARGEST_BATCH 65535      /* the grid's y */
+#define LARGEST_BATCH 65535      /* the grid's z */
 
+_Static_assert(offsetof(sm90_gemv_args, b) == 48 && offsetof(sm90_gemv_args, d) == 176, "operands fill lines");
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
 static bool is_in_range(const nk_gemv_problem *p)
@@ -108,10 +110,10 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     plan->tile_m = p->m;
     plan->tile_n = sm90_gemv_tile_rows(p, s->is_short);
     plan->tile_k = SM90_GEMV_UNIT;
-    plan->grid = p->l * s->clusters * s->params.cluster;
+    plan->grid = p->l * s->clusters * s->work.cluster;
     plan->threads = 32 * s->warps;
     plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
-    plan->cluster = s->params.cluster;
+    plan->cluster = s->work.cluster;
     return NK_OK;
 }
 
@@ -122,15 +124,16 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
     NK_TRY(shape_for(p, &a));
     NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
     const sm90_gemv_shape *s = &a->shape;
-    sm90_gemv_params params = s->params;
-    params.early = pdl == SM90_PDL_WEIGHTS;
-    cuda_grid grid = {.x = s->clusters * params.cluster,
-                      .y = p->l,
-                      .z = 1,
+    sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
+    memcpy(args.starts, s->starts, sizeof args.starts);
+    args.work.early = pdl == SM90_PDL_WEIGHTS;
+    cuda_grid grid = {.x = s->clusters,
+                      .y = s->work.cluster,
+                      .z = p->l,
                       .threads = 32 * s->warps,
                       .smem_bytes = s->smem_bytes,
-                      .cluster = params.cluster,
+                      .cluster = s->work.cluster,
                       .overlap = pdl != SM90_PDL_OFF};
-    void *args[] = {(void *)(uintptr_t)p, &params};
-    return cuda_launch(a->kernel, p->device, exec->stream, &grid, args);
+    void *parameters[] = {&args};
+    return cuda_launch(a->kernel, p->device, exec->stream, &grid, parameters);
 }

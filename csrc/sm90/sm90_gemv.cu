@@ -37,7 +37,7 @@ typedef struct reader {
     uint32_t at, chunk_step, unit_step;
 } reader;
 
-template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_params &s, int tokens)
+template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_work &s, int tokens)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t chunk_bytes = SM90_GEMV_CHUNK * 2;
@@ -132,14 +132,14 @@ template <int KIND, int FORM> __device__ inline void multiply(const weights &w, 
 /* What walk() does with a warp's steps. */
 template <int KIND, int FORM> struct products {
     const share &w;
-    const sm90_gemv_params &s;
+    const sm90_gemv_work &s;
     float *partials;
     int tokens;
     reader first;
     uint32_t b;
     float sums[4];
 
-    __device__ products(const share &w, const sm90_gemv_params &s, int tokens, float *partials)
+    __device__ products(const share &w, const sm90_gemv_work &s, int tokens, float *partials)
         : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<FORM>(s, tokens)), sums{0, 0, 0, 0}
     {
     }
@@ -162,31 +162,39 @@ template <int KIND, int FORM> struct products {
     }
 };
 
-template <int KIND, int FORM, int PATH> __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
+template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_gemv_args &p)
 {
-    const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : (int)p.m;
-    const share w = share_of_warp<PATH, TALL, 1>(p, s);
+    const sm90_gemv_work &s = p.work;
+    const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : s.tokens;
+    const share w = share_of_warp<PATH, TALL, 1>(p);
     constexpr bool COPIED = KIND != CODES && PATH != NARROW;
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
-    const source from = source_of<KIND>(p, w);
     const uint32_t ring = ring_of_warp((uint32_t)__cvta_generic_to_shared(smem));
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];
     if (COPIED) prepare_tokens(tokens);
     prepare(w, ahead);
-    enter_tile<PATH, TALL, 1>(p, s, w, w.tile, w.unit, ahead);
+    enter_tile<PATH, TALL, 1>(p, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
-    if (s.early)
-        fill_ring<PATH, TALL, 1>(p, s, w, ahead, ring);
-    else
-        prefetch_codes<TALL>(ahead);
-    griddepcontrol_wait();
-    if (COPIED) /* nothing begins without them */
-        fetch_tokens(p, s, from, w);
-    else
-        load_items<KIND, PATH>(p, from, w, items, per_token, batch);
-    if (!s.early) fill_ring<PATH, TALL, 1>(p, s, w, ahead, ring);
+    prefetch_codes<TALL>(ahead);
+    const source from = source_of<KIND>(p, w);
+    /* Nothing begins without them. */
+    const auto begin_tokens = [&] {
+        griddepcontrol_wait();
+        if (COPIED)
+            fetch_tokens(p, from, w);
+        else
+            load_items<KIND, PATH>(p, from, w, items, per_token, batch);
+    };
+    if (!s.early) {
+        begin_tokens();
+        fill_ring<PATH, TALL, 1>(p, w, ahead, ring);
+    } else { /* code of its own: ptxas makes the loop 3 % longer where it has one for both */
+        fill_ring<PATH, TALL, 1>(p, w, ahead, ring);
+        begin_tokens();
+    }
+    touch_end(p);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, tokens * (int)sm90_gemv_token_bytes(s.units)));
     prepare_sums(s, w, tokens, partials);
@@ -203,17 +211,17 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const nk_gem
     }
     __syncthreads();
     products<KIND, FORM> of_warp(w, s, tokens, partials);
-    walk<PATH, TALL, 1>(p, s, w, ahead, ring, of_warp);
+    walk<PATH, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();
     finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
-        p, s, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
+        p, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
-#define GEMV(name, KIND, FORM, PATH)                                                                            \
-    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
-        sm90_gemv_##name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemv_params s) \
-    {                                                                                                           \
-        gemv<KIND, FORM, PATH>(p, s);                                                                           \
+#define GEMV(name, KIND, FORM, PATH)                                      \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) \
+        sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p)        \
+    {                                                                     \
+        gemv<KIND, FORM, PATH>(p);                                        \
     }
 #define GEMVS(name, KIND, FORM)               \
     GEMV(name##_linear, KIND, FORM, LINEAR)   \

@@ -42,38 +42,37 @@ template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
     return PATH == BLOCKED || (PATH == NARROW && o.sf_layout == NK_SF_BLOCKED);
 }
 
-template <int PATH, int OCTETS, int TEAM>
-__device__ inline share share_of_warp(const nk_gemm_problem &p, const sm90_gemv_params &s)
+template <int PATH, int OCTETS, int TEAM> __device__ inline share share_of_warp(const sm90_gemv_args &p)
 {
-    const int team = warp_index() / TEAM;
-    const int rank = cluster_ctarank(), first = clusterid_x() * s.rows;
+    const sm90_gemv_work &s = p.work;
+    const int team = warp_index() / TEAM, rank = blockIdx.y, first = blockIdx.x * s.rows;
     share w;
-    w.l = blockIdx.y;
+    w.l = blockIdx.z;
     w.skew = is_blocked<PATH>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
     w.first_row = first - w.skew;
     w.places = min(s.rows, s.all_places - first);
-    w.rows = (int)p.n - w.first_row;
+    w.rows = s.n - w.first_row;
     w.first_unit = rank * s.units;
     w.units = max(0, min(s.units, s.all_units - w.first_unit));
     w.words = min(w.units * SM90_GEMV_WORDS, s.all_words - w.first_unit * SM90_GEMV_WORDS);
-    const sm90_gemv_start &start = s.starts[w.units < s.units][team];
-    w.tile = w.first_tile = start.tile;
-    w.unit = start.unit;
-    w.teams_before = start.teams_before;
+    const uint32_t start = p.starts[team][w.units < s.units];
+    w.tile = w.first_tile = sm90_gemv_start_tile(start);
+    w.unit = sm90_gemv_start_unit(start);
+    w.teams_before = sm90_gemv_teams_before(start);
     const uint32_t rows = rows_of_tile<OCTETS, TEAM>;
     w.steps = max(0, min(s.run, (int)((w.places + rows - 1) / rows) * w.units - team * s.run));
     return w;
 }
 
 /* The row at a place of the CTA, counted from first_row. */
-template <int PATH> __device__ inline int row_at(const nk_gemm_problem &p, const share &w, int place)
+template <int PATH> __device__ inline int row_at(const sm90_gemv_args &p, const share &w, int place)
 {
     const int at = w.skew + place;
     return is_blocked<PATH>(p.b) ? sm90_gemv_blocked_row(at) : at;
 }
 
 /* The same, or another row where an atom lacks it. */
-template <int PATH> __device__ inline uint32_t some_row_at(const nk_gemm_problem &p, const share &w, int place)
+template <int PATH> __device__ inline uint32_t some_row_at(const sm90_gemv_args &p, const share &w, int place)
 {
     const int row = row_at<PATH>(p, w, place);
     return is_blocked<PATH>(p.b) ? min(row, w.rows - 1) : row;
@@ -101,20 +100,19 @@ template <int OCTETS, int TEAM> __device__ inline int first_place(int tile)
 }
 
 /* Bytes from one unit of a row's scale factors to the next. */
-template <int PATH> __device__ inline int64_t sf_of_unit(const nk_gemm_problem &p)
+template <int PATH> __device__ inline int64_t sf_of_unit(const sm90_gemv_args &p)
 {
     return is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
 /* Strides of rows and of rows of atoms fit 32 bits, or are those of a lone row, which lead nowhere. */
 template <int PATH, int OCTETS, int TEAM>
-__device__ inline void enter_tile(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tile,
-                                  int unit, cursor &at)
+__device__ inline void enter_tile(const sm90_gemv_args &p, const share &w, int tile, int unit, cursor &at)
 {
     const int lane = threadIdx.x & 31, first = first_place<OCTETS, TEAM>(tile);
     const int64_t from_first = w.first_unit + unit;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,
-                   atoms_bytes = s.atoms_bytes;
+                   atoms_bytes = p.work.atoms_bytes;
     const uint64_t to_first_sf =
         is_blocked<PATH>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes : (uint64_t)first_row * sf_stride;
     const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + (uint64_t)first_row * stride +
@@ -137,7 +135,7 @@ __device__ inline void enter_tile(const nk_gemm_problem &p, const sm90_gemv_para
 }
 
 /* So many steps of the same tile on. */
-template <int PATH, int OCTETS> __device__ inline void move_on(const nk_gemm_problem &p, int steps, cursor &at)
+template <int PATH, int OCTETS> __device__ inline void move_on(const sm90_gemv_args &p, int steps, cursor &at)
 {
     at.unit += steps;
 #pragma unroll
@@ -159,10 +157,10 @@ __device__ inline void prepare(const share &w, cursor &at)
 }
 
 template <int PATH, int OCTETS, int TEAM>
-__device__ inline void advance(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &at)
+__device__ inline void advance(const sm90_gemv_args &p, const share &w, cursor &at)
 {
     if (at.unit + 1 == w.units)
-        enter_tile<PATH, OCTETS, TEAM>(p, s, w, at.tile + 1, 0, at);
+        enter_tile<PATH, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
     else
         move_on<PATH, OCTETS>(p, 1, at);
 }
@@ -238,26 +236,25 @@ template <int PATH> __device__ inline int whole_steps(const share &w, const curs
     return PATH == NARROW ? 0 : (w.words >> 5) - at.unit;
 }
 
-/* The first steps, as many as there is room for but one. */
+/* The first steps, as many as there is room for but one. Here and before, what most calls run has no jumps back to what
+ * comes later in the code, and few over what they leave out: instructions are fetched ahead, and a CTA on an SM that
+ * lacks them waits for memory, up to 2 us. */
 template <int PATH, int OCTETS, int TEAM>
-__device__ inline void fill_ring(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &ahead,
-                                 uint32_t ring)
+__device__ inline void fill_ring(const sm90_gemv_args &p, const share &w, cursor &ahead, uint32_t ring)
 {
     constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
-    if (STEPS < whole_steps<PATH>(w, ahead) && STEPS <= w.steps) {
+    const bool whole = STEPS < whole_steps<PATH>(w, ahead) && STEPS <= w.steps;
 #pragma unroll 1 /* code is fetched from memory, too */
-        for (int i = 0; i < STEPS; i++) {
-            fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-            cp_async_commit_group();
-            move_on<PATH, OCTETS>(p, 1, ahead);
-        }
-        return;
+    for (int i = 0; whole && i < STEPS; i++) {
+        fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+        cp_async_commit_group();
+        move_on<PATH, OCTETS>(p, 1, ahead);
     }
 #pragma unroll 1
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; !whole && i < STEPS; i++) {
         if (i < w.steps) {
             fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
-            advance<PATH, OCTETS, TEAM>(p, s, w, ahead);
+            advance<PATH, OCTETS, TEAM>(p, w, ahead);
         }
         cp_async_commit_group();
     }
@@ -297,8 +294,7 @@ template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const s
  * addresses. A team's warps take the same way through here, whatever rows they have: a wgmma is one instruction of all
  * four. */
 template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
-__device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, cursor &ahead,
-                            uint32_t ring, PRODUCTS &products)
+__device__ inline void walk(const sm90_gemv_args &p, const share &w, cursor &ahead, uint32_t ring, PRODUCTS &products)
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
     const slot_offsets offsets = slot_offsets_of_lane();
@@ -336,7 +332,7 @@ __device__ inline void walk(const nk_gemm_problem &p, const sm90_gemv_params &s,
             step([&] {
                 if (left < SLOTS) return;
                 fetch<PATH, OCTETS>(w, ahead, free_slot);
-                advance<PATH, OCTETS, TEAM>(p, s, w, ahead);
+                advance<PATH, OCTETS, TEAM>(p, w, ahead);
             });
         }
         products.end_tile(tile++);

@@ -47,6 +47,15 @@ typedef struct source {
     int words;
 } source;
 
+/* Worked out where it is asked for: before the kernels before this one have ended. */
+__device__ inline source source_of(const sm90_gemv_args &p, const share &w)
+{
+    const int k = w.first_unit * SM90_GEMV_UNIT;
+    const uint8_t *sf = sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8));
+    return {kept_global(p.a.data + w.l * p.a.batch_stride + k / 2), kept_global(sf), p.a.sf_layout == NK_SF_BLOCKED,
+            w.words};
+}
+
 template <int PATH> __device__ inline item load_item(const source &from, int chunk)
 {
     item out = {make_uint4(0, 0, 0, 0), 0};
@@ -151,13 +160,13 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
 /* What walk() does with a team's steps. */
 template <int OCTETS> struct products {
     const share &w;
-    const sm90_gemv_params &s;
+    const sm90_gemv_work &s;
     float *partials;
     uint64_t first_b, b;
     uint32_t first_x, x_at;
     float sums[2];
 
-    __device__ products(const share &w, const sm90_gemv_params &s, uint32_t values, uint32_t factors, float *partials)
+    __device__ products(const share &w, const sm90_gemv_work &s, uint32_t values, uint32_t factors, float *partials)
         : w(w), s(s), partials(partials), first_b(wgmma_b32_descriptor(values)),
           first_x(factors + (threadIdx.x & 3) * 8), sums{0, 0}
     {
@@ -186,30 +195,31 @@ template <int OCTETS> struct products {
     __device__ void end_tile(int tile) { keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, tile, sums, partials); }
 };
 
-template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_problem &p, const sm90_gemv_params &s)
+template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args &p)
 {
+    const sm90_gemv_work &s = p.work;
     const int warps = blockDim.x >> 5;
-    const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p, s);
+    const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p);
     const int chunks = w.units * SM90_GEMV_CHUNKS;
-    const int k = w.first_unit * SM90_GEMV_UNIT;
-    const source from = {p.a.data + w.l * p.a.batch_stride + k / 2, sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC),
-                         p.a.sf_layout == NK_SF_BLOCKED, w.words};
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), values = base + sm90_gemv_tokens_at(warps),
                    factors = values + s.units * 4 * SM90_GEMV_B_BYTES, ring = ring_of_warp(base);
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);
-    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, w.tile, w.unit, ahead);
+    enter_tile<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, w.tile, w.unit, ahead);
     griddepcontrol_launch_dependents();
-    if (s.early)
-        fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
-    else {
-        prefetch_codes<OCTETS>(ahead);
-        prefetch_factors<OCTETS>(ahead);
-    }
-    griddepcontrol_wait();
-    load_items<PATH>(from, 0, batch); /* nothing begins without them */
-    if (!s.early) fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring);
+    prefetch_codes<OCTETS>(ahead);
+    prefetch_factors<OCTETS>(ahead);
+    const source from = source_of(p, w);
+    /* Nothing begins without it. */
+    const auto begin_token = [&] {
+        griddepcontrol_wait();
+        load_items<PATH>(from, 0, batch);
+    };
+    if (!s.early) begin_token();
+    fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    if (s.early) begin_token();
+    touch_end(p);
     for (int first = 0;;) {
         store_items(first, chunks, batch, values, factors);
         if ((first += BATCH * blockDim.x) >= chunks) break;
@@ -220,16 +230,16 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const nk_gemm_proble
     fence_proxy_async();
     __syncthreads();
     products<OCTETS> of_team(w, s, values, factors, partials);
-    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, s, w, ahead, ring, of_team);
+    walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, of_team);
     __syncthreads();
-    finish_sums<PATH, 1>(p, s, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
+    finish_sums<PATH, 1>(p, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }
 
-#define GEMV(name, PATH, OCTETS)                                                                                \
-    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
-        sm90_gemv_##name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemv_params s) \
-    {                                                                                                           \
-        gemv<PATH, OCTETS>(p, s);                                                                               \
+#define GEMV(name, PATH, OCTETS)                                          \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) \
+        sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p)        \
+    {                                                                     \
+        gemv<PATH, OCTETS>(p);                                            \
     }
 
 GEMV(codes_linear, LINEAR, TALL)

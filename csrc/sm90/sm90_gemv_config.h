@@ -3,6 +3,7 @@
 #define NK_SM90_GEMV_CONFIG_H
 
 #include "../nk_format.h"
+#include "../nk_problem.h"
 
 #define SM90_GEMV_WARPS 16 /* of an SM: two CTAs have half of them each, or one has them all */
 #define SM90_GEMV_CHUNK 32 /* elements of a row in one load of a lane: 16 bytes of codes, two scale factors */
@@ -20,30 +21,57 @@
 #define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 2)
 #define SM90_GEMV_CLUSTER 8     /* at most so many CTAs share rows, each with a part of K */
 #define SM90_GEMV_ROWS 512      /* most rows of a CTA */
+#define SM90_GEMV_MOST_TILES 32 /* so many tiles at most, those of a warp alone */
 #define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
 #define SM90_GEMV_BARRIER_AT 64 /* of sums that come from other CTAs */
 #define SM90_GEMV_TOKEN_BARRIERS_AT 72
+#define SM90_GEMV_TOUCHED_AT 136 /* behind the barriers of most tokens; nobody reads it */
 #define SM90_GEMV_HEAD_BYTES 256
-
-/* Where a team begins, and how many teams before it have begun that tile. Divisions, which the host does once. */
-typedef struct sm90_gemv_start {
-    int32_t tile, unit, teams_before;
-} sm90_gemv_start;
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
  * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every team: a warp alone, or the four
  * of a wgmma. */
-typedef struct sm90_gemv_params {
-    int32_t rows, units;
-    int32_t all_places, all_units, all_words; /* of the matrix: places below, units and words of eight codes of a row */
-    int32_t atoms_bytes;                      /* scale factors of a row of atoms of it, where they are blocked */
-    int32_t run;                              /* steps of a team, the same for CTAs with fewer rows */
-    int32_t parts;                            /* teams that share a tile, at most */
-    int32_t cluster;                          /* CTAs that share rows */
-    int32_t ends, ends_inverse;               /* rows that each of them ends, while there are any */
-    int32_t early;                            /* weights may be read before the kernels before this one have ended */
-    sm90_gemv_start starts[2][SM90_GEMV_WARPS]; /* of teams; [1]: in a CTA with fewer units of K, or none */
-} sm90_gemv_params;
+typedef struct sm90_gemv_work {
+    int32_t rows;
+    int32_t n, all_places, all_words; /* of the matrix: rows, places below, words of eight codes of a row */
+    int32_t atoms_bytes;              /* scale factors of a row of atoms of it, where they are blocked */
+    int32_t run;                      /* steps of a team, the same for CTAs with fewer rows */
+    int32_t parts;                    /* teams that share a tile, at most */
+    int32_t cluster;                  /* CTAs that share rows */
+    int32_t ends, ends_inverse;       /* rows that each of them ends, while there are any */
+    uint16_t units, all_units;        /* of a CTA, of the matrix */
+    uint16_t tokens;
+    uint16_t early; /* weights may be read before the kernels before this one have ended */
+} sm90_gemv_work;
+
+/* Where a team begins, and how many teams before it have begun that tile. Divisions, which the host does once. In a
+ * word, from the low bits on. */
+enum { SM90_GEMV_UNIT_BITS = 15, SM90_GEMV_TILE_BITS = 6 };
+
+NK_HD uint32_t sm90_gemv_start(int32_t unit, int32_t tile, int32_t teams_before)
+{
+    return (uint32_t)((teams_before << SM90_GEMV_TILE_BITS | tile) << SM90_GEMV_UNIT_BITS | unit);
+}
+NK_HD int32_t sm90_gemv_start_unit(uint32_t start) { return (int32_t)start & ((1 << SM90_GEMV_UNIT_BITS) - 1); }
+NK_HD int32_t sm90_gemv_start_tile(uint32_t start)
+{
+    return (int32_t)(start >> SM90_GEMV_UNIT_BITS) & ((1 << SM90_GEMV_TILE_BITS) - 1);
+}
+NK_HD int32_t sm90_gemv_teams_before(uint32_t start)
+{
+    return (int32_t)(start >> (SM90_GEMV_UNIT_BITS + SM90_GEMV_TILE_BITS));
+}
+
+/* What a kernel is given. Parameters come to an SM when they are read, in lines of 64 bytes, 70 ns each: what is wanted
+ * together lies together, each operand in a line of its own. They begin 16 bytes behind the beginning of one. */
+typedef struct sm90_gemv_args {
+    sm90_gemv_work work;
+    nk_operand b, a;
+    nk_output d;
+    nk_alpha alpha;
+    nk_bias bias;
+    uint32_t starts[SM90_GEMV_WARPS][2]; /* of teams; [1]: in a CTA with fewer units of K, or none */
+} sm90_gemv_args;
 
 NK_HD int64_t sm90_gemv_units(int64_t k) { return nk_ceil_div(k, SM90_GEMV_UNIT); }
 
@@ -73,13 +101,6 @@ NK_HD int32_t sm90_gemv_teams_of_tile(int32_t units, int32_t run, int32_t teams)
 {
     int32_t most = units % run == 0 ? units / run : run % units == 0 ? 1 : (units + run - 2) / run + 1;
     return most < teams ? most : teams;
-}
-
-NK_HD sm90_gemv_start sm90_gemv_start_of(int32_t team, int32_t run, int32_t units)
-{
-    sm90_gemv_start start = {team * run / units, team * run % units, 0};
-    start.teams_before = team - start.tile * units / run;
-    return start;
 }
 
 /* Shared memory: zeros and barriers; the rings [warp][slot] of weights, codes [row of eight][part] and then scale

@@ -41,6 +41,13 @@ int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short)
     return team_of(p) * SM90_GEMV_OCTET * (is_short ? 1 : 2);
 }
 
+static uint32_t start_of(int32_t team, int32_t run, int32_t units)
+{
+    const int32_t tile = team * run / units;
+    if (tile >= SM90_GEMV_MOST_TILES) return sm90_gemv_start(0, SM90_GEMV_MOST_TILES, 0); /* nothing is left */
+    return sm90_gemv_start(team * run % units, tile, team - tile * units / run);
+}
+
 static int32_t ctas_per_sm(const sm90_gemv_shape *s) { return SM90_GEMV_WARPS / s->warps; }
 
 int32_t sm90_gemv_smem_room(const cuda_gpu *gpu, int32_t per_sm)
@@ -61,30 +68,32 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
     int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t ends = ((int32_t)rows + cluster - 1) / cluster, teams = s->warps / team_of(p),
             run = (tiles * (int32_t)units + teams - 1) / teams;
-    s->params = (sm90_gemv_params){
+    s->work = (sm90_gemv_work){
         .rows = (int32_t)rows,
-        .units = (int32_t)units,
+        .units = (uint16_t)units,
+        .n = (int32_t)p->n,
         .all_places = (int32_t)places,
-        .all_units = (int32_t)sm90_gemv_units(p->k),
+        .all_units = (uint16_t)sm90_gemv_units(p->k),
         .all_words = (int32_t)(p->k / 8),
         .atoms_bytes = (int32_t)(nk_sf_padded_cols(p->k / NK_SF_VEC) * NK_SF_ATOM_ROWS),
         .run = run > 0 ? run : 1,
-        .cluster = cluster,
         .ends = ends,
         .ends_inverse = sm90_gemv_inverse(ends),
+        .cluster = cluster,
+        .tokens = (uint16_t)p->m,
     };
     s->clusters = nk_ceil_div(places, rows);
-    const int32_t units_of[2] = {(int32_t)units, units ? s->params.all_units % (int32_t)units : 0};
+    const int32_t units_of[2] = {(int32_t)units, units ? s->work.all_units % (int32_t)units : 0};
     for (int some = 0; some < 2; some++) { /* all CTAs but a cluster's last with any units, that one */
         if (!units_of[some]) continue;
-        int32_t parts = sm90_gemv_teams_of_tile(units_of[some], s->params.run, teams);
-        if (parts > s->params.parts) s->params.parts = parts;
+        int32_t parts = sm90_gemv_teams_of_tile(units_of[some], s->work.run, teams);
+        if (parts > s->work.parts) s->work.parts = parts;
         for (int32_t team = 0; team < teams; team++)
-            s->params.starts[some][team] = sm90_gemv_start_of(team, s->params.run, units_of[some]);
+            s->starts[team][some] = start_of(team, s->work.run, units_of[some]);
     }
     int32_t inboxes = cluster > 1 ? ends * cluster : 0;
     s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)tokens_bytes) +
-                    (s->params.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
+                    (s->work.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
     return s->smem_bytes <= room;
 }
 
@@ -136,12 +145,12 @@ static const costs *costs_of(const nk_gemv_problem *p)
 static double cycles_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_shape *s)
 {
     const costs *c = costs_of(p);
-    const int32_t per_sm = ctas_per_sm(s), cluster = s->params.cluster, rows = s->params.rows, units = s->params.units;
+    const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, units = s->work.units;
     const int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * units;
     const double memory = of_sm * rows * SM90_GEMV_UNIT * 9 / 16 / BYTES_PER_CYCLE;
-    const double steps = s->params.run * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
+    const double steps = s->work.run * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_BYTES / 1000;
     double cycles = steps > memory ? steps : memory;
     cycles += tokens * (p->a.dtype == NK_E2M1X2 ? c->codes : c->halves);

@@ -17,7 +17,8 @@ typedef enum sm90_gemv_form {
 typedef enum sm90_gemv_path { SM90_GEMV_LINEAR, SM90_GEMV_BLOCKED, SM90_GEMV_NARROW } sm90_gemv_path;
 
 typedef struct sm90_gemv_shape {
-    sm90_gemv_params params;
+    sm90_gemv_work work;
+    uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
     int32_t warps, smem_bytes;
     int64_t clusters; /* of a batch */

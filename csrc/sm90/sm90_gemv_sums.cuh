@@ -12,8 +12,7 @@ __device__ inline int part_of_tile(const share &w, int tile) { return tile == w.
 /* One token: the sums of this warp's rows of a tile into shared memory, a lane's four of a row added; they are zero
  * afterwards. */
 template <int OCTETS, int TEAM>
-__device__ inline void keep_row_sums(const share &w, const sm90_gemv_params &s, int tile, float sums[2],
-                                     float *partials)
+__device__ inline void keep_row_sums(const share &w, const sm90_gemv_work &s, int tile, float sums[2], float *partials)
 {
     const int lane = threadIdx.x & 31, part = part_of_tile(w, tile);
 #pragma unroll
@@ -27,7 +26,7 @@ __device__ inline void keep_row_sums(const share &w, const sm90_gemv_params &s, 
 }
 
 /* More tokens: the same, of sums that lie as an mma has them. */
-__device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s, int tile, int tokens, float sums[4],
+__device__ inline void keep_token_sums(const share &w, const sm90_gemv_work &s, int tile, int tokens, float sums[4],
                                        float *partials)
 {
     const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile(w, tile);
@@ -45,7 +44,7 @@ __device__ inline void keep_token_sums(const share &w, const sm90_gemv_params &s
 
 /* Where CTAs share rows, each ends some of them: it has an inbox, [CTA][row of its own][token], for what all have of
  * its rows, and a barrier that counts the bytes. */
-__device__ inline const float *inbox_of(const sm90_gemv_params &s, int tokens, const float *partials)
+__device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, const float *partials)
 {
     return partials + s.parts * s.rows * tokens;
 }
@@ -53,14 +52,14 @@ __device__ inline const float *inbox_of(const sm90_gemv_params &s, int tokens, c
 __device__ inline uint32_t inbox_barrier() { return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_BARRIER_AT; }
 
 /* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero, and an inbox is ready. */
-__device__ inline void prepare_sums(const sm90_gemv_params &s, const share &w, int tokens, float *partials)
+__device__ inline void prepare_sums(const sm90_gemv_work &s, const share &w, int tokens, float *partials)
 {
 #pragma unroll 1
     for (int i = threadIdx.x; i < s.parts * s.rows * tokens; i += blockDim.x)
         partials[i] = 0;
     if (s.cluster == 1) return;
     if (threadIdx.x == 0) {
-        const int rows = max(0, min(s.ends, w.places - (int)cluster_ctarank() * s.ends));
+        const int rows = max(0, min(s.ends, w.places - (int)blockIdx.y * s.ends));
         mbarrier_init(inbox_barrier(), 1);
         mbarrier_arrive_expect_tx(inbox_barrier(), rows * s.cluster * tokens * 4);
         fence_mbarrier_init();
@@ -69,13 +68,24 @@ __device__ inline void prepare_sums(const sm90_gemv_params &s, const share &w, i
     barrier_cluster_arrive_relaxed();
 }
 
-template <int PATH>
-__device__ inline void store_sum(const nk_gemm_problem &p, const share &w, float unit, int token, int place, float sum)
+/* Where a sum goes, and what it is multiplied by and what is added first. */
+typedef struct result {
+    uint8_t *at; /* NULL: there is no such row */
+    float alpha, bias;
+} result;
+
+template <int PATH> __device__ inline result result_of(const sm90_gemv_args &p, const share &w, int token, int place)
 {
     const int row = row_at<PATH>(p, w, place);
     const int64_t n = w.first_row + row;
-    if (row < w.rows)
-        store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum * unit));
+    if (row >= w.rows) return {nullptr, 0, 0};
+    return {output_at(p.d, w.l, token, n), alpha_at(p.alpha, n), bias_at(p.bias, n)};
+}
+
+/* The line of parameters that only the end wants comes while something else is waited for. */
+__device__ inline void touch_end(const sm90_gemv_args &p)
+{
+    if (threadIdx.x == 0) st_shared((uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
 }
 
 /* Tokens are dealt out by powers of two: of as many, or more. */
@@ -98,35 +108,46 @@ __device__ inline float sum_of(const float *at, int count, int stride)
     return sum;
 }
 
+/* Each CTA's sums of a row's parts to the CTA that ends the row. Of a thread: `token`, of places `first`, every
+ * `step`-th. */
+__device__ inline void send_sums(const sm90_gemv_work &s, int tokens, int token, int first, int step, int places,
+                                 const float *partials)
+{
+    const float *inbox = inbox_of(s, tokens, partials) + token, *sums = partials + token;
+    barrier_cluster_wait(); /* every inbox is ready */
+#pragma unroll 1
+    for (int place = first; place < places; place += step) {
+        const float sum = sum_of(sums + place * tokens, s.parts, s.rows * tokens);
+        const int owner = sm90_gemv_divide(place, s.ends_inverse);
+        const float *at = inbox + ((int)blockIdx.y * s.ends + place - owner * s.ends) * tokens;
+        st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum, mapa(inbox_barrier(), owner));
+    }
+}
+
 /* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is a power
  * of two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. `unit` is what a sum of
- * decoded values must be multiplied by. All of this runs once: it is short rather than unrolled. */
+ * decoded values must be multiplied by. All of this runs once: it is short rather than unrolled, and what needs no sums
+ * is done before they come. */
 template <int PATH, int MOST_TOKENS>
-__device__ inline void finish_sums(const nk_gemm_problem &p, const sm90_gemv_params &s, const share &w, int tokens,
-                                   float unit, const float *partials)
+__device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int tokens, float unit,
+                                   const float *partials)
 {
+    const sm90_gemv_work &s = p.work;
     const int log_columns = MOST_TOKENS == 1 ? 0 : log_columns_of(tokens), step = blockDim.x >> log_columns;
     const int token = threadIdx.x & ((1 << log_columns) - 1), first = threadIdx.x >> log_columns;
-    const int places = token < tokens ? w.places : 0, first_end = cluster_ctarank() * s.ends;
-    const float *sums = partials + token;
-    int summands = s.parts;
-    if (s.cluster > 1) {
-        const float *inbox = inbox_of(s, tokens, sums);
-        barrier_cluster_wait(); /* every inbox is ready */
+    const int places = token < tokens ? w.places : 0, first_end = blockIdx.y * s.ends;
+    const int rows = min(s.ends, places - first_end);
+    const bool shared = s.cluster > 1;
+    const float *sums = (shared ? inbox_of(s, tokens, partials) : partials) + token;
+    const int summands = shared ? s.cluster : s.parts;
+    if (shared) send_sums(s, tokens, token, first, step, places, partials);
 #pragma unroll 1
-        for (int place = first; place < places; place += step) {
-            const float sum = sum_of(sums + place * tokens, summands, s.rows * tokens);
-            const int owner = sm90_gemv_divide(place, s.ends_inverse);
-            const float *at = inbox + (first_end + place - owner * s.ends) * tokens;
-            st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum, mapa(inbox_barrier(), owner));
-        }
-        mbarrier_wait_cluster(inbox_barrier(), 0);
-        sums = inbox;
-        summands = s.cluster;
+    for (int row = first; row < rows; row += step) {
+        const result to = result_of<PATH>(p, w, token, first_end + row);
+        if (shared) mbarrier_wait_cluster(inbox_barrier(), 0);
+        const float sum = sum_of(sums + row * tokens, summands, s.ends * tokens);
+        if (to.at) store_float(to.at, p.d.dtype, __fmaf_rn(to.alpha, sum * unit, to.bias));
     }
-#pragma unroll 1
-    for (int row = first; row < min(s.ends, places - first_end); row += step)
-        store_sum<PATH>(p, w, unit, token, first_end + row, sum_of(sums + row * tokens, summands, s.ends * tokens));
 }
 
 #endif

@@ -25,11 +25,13 @@ typedef struct source {
     const uint8_t *values, *sf;
 } source;
 
-template <int KIND> __device__ inline source source_of(const nk_gemm_problem &p, const share &w)
+/* Worked out where it is asked for: before the kernels before this one have ended. */
+template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const share &w)
 {
     const int k = w.first_unit * SM90_GEMV_UNIT;
-    const uint8_t *values = p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2);
-    return {values, KIND == CODES ? sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.k / NK_SF_VEC) : nullptr};
+    const uint8_t *values = kept_global(p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2));
+    if (KIND != CODES) return {values, nullptr};
+    return {values, kept_global(sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8)))};
 }
 
 /* Tokens are fewer than the rows of a scale-factor atom's quarter. */
@@ -53,7 +55,7 @@ __device__ inline item load_item(const nk_operand &a, const source &from, const 
 __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
 /* Where token m begins. */
-__device__ inline uint32_t token_at(const sm90_gemv_params &s, int m)
+__device__ inline uint32_t token_at(const sm90_gemv_work &s, int m)
 {
     return (uint32_t)__cvta_generic_to_shared(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
            m * (uint32_t)sm90_gemv_token_bytes(s.units);
@@ -120,17 +122,17 @@ __device__ inline void next_place(place &at, int per_token, int tokens)
 
 /* Items through registers. */
 template <int KIND, int PATH>
-__device__ inline void load_items(const nk_gemm_problem &p, const source &from, const share &w, place at, int per_token,
+__device__ inline void load_items(const sm90_gemv_args &p, const source &from, const share &w, place at, int per_token,
                                   item batch[BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++, next_place(at, per_token, (int)p.m))
-        if (at.token < p.m) batch[i] = load_item<KIND, PATH>(p.a, from, w, at.token, at.index);
+    for (int i = 0; i < BATCH; i++, next_place(at, per_token, p.work.tokens))
+        if (at.token < p.work.tokens) batch[i] = load_item<KIND, PATH>(p.a, from, w, at.token, at.index);
 }
 
 /* `at` is where the next batch begins. */
 template <int KIND>
-__device__ inline void store_items(const sm90_gemv_params &s, place &at, int per_token, int tokens,
+__device__ inline void store_items(const sm90_gemv_work &s, place &at, int per_token, int tokens,
                                    const item batch[BATCH])
 {
 #pragma unroll
@@ -155,19 +157,18 @@ __device__ inline void prepare_tokens(int tokens)
     __syncwarp();
 }
 
-__device__ inline void fetch_tokens(const nk_gemm_problem &p, const sm90_gemv_params &s, const source &from,
-                                    const share &w)
+__device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from, const share &w)
 {
     const int m = threadIdx.x;
     const uint32_t bytes = max(w.words, 0) * 16;
-    if (m >= p.m) return;
+    if (m >= p.work.tokens) return;
     mbarrier_arrive_expect_tx(token_barrier(m), bytes);
-    if (bytes) cp_async_bulk(token_at(s, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
+    if (bytes) cp_async_bulk(token_at(p.work, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
 /* The words of a token, once it has come, into their order in their places, with zeros beyond K. A warp has one token,
  * or none where there are not a power of two of them; a token's warps take its units in turn, BATCH at once. */
-__device__ inline void pair_tokens(const sm90_gemv_params &s, const share &w, int tokens)
+__device__ inline void pair_tokens(const sm90_gemv_work &s, const share &w, int tokens)
 {
     const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
     const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;

@@ -18,26 +18,17 @@ __device__ inline const uint8_t *kept(const uint8_t *address)
     return address;
 }
 
+/* The same, known to be in global memory. */
+__device__ inline const uint8_t *kept_global(const uint8_t *address)
+{
+    return (const uint8_t *)__cvta_global_to_generic((size_t)kept((const uint8_t *)__cvta_generic_to_global(address)));
+}
+
 /* Until the kernels before this one in its stream have ended and their writes are seen. */
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 /* The next kernel's CTAs may come as soon as there is room; they wait before they read. */
 __device__ inline void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-
-/* Which of the grid's clusters, and which of its CTAs; a grid without clusters has clusters of one. */
-__device__ inline uint32_t clusterid_x()
-{
-    uint32_t index;
-    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    return index;
-}
-
-__device__ inline uint32_t cluster_ctarank()
-{
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
 
 /* For all threads of all CTAs of the cluster; nothing but initialised mbarriers is seen behind it. */
 __device__ inline void barrier_cluster_arrive_relaxed()
