@@ -194,7 +194,8 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
         fill_ring<PATH, TALL, 1>(p, w, ahead, ring);
         begin_tokens();
     }
-    touch_end(p);
+    ending end = ending_of<FORM == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
+    prepare_end<PATH, KIND != CODES>(p, w, end); /* with codes the loop would be longer for it */
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, tokens * (int)sm90_gemv_token_bytes(s.units)));
     prepare_sums(s, w, tokens, partials);
@@ -213,8 +214,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     products<KIND, FORM> of_warp(w, s, tokens, partials);
     walk<PATH, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();
-    finish_sums<PATH, FORM == ONE ? 1 : SM90_GEMV_TOKENS>(
-        p, w, tokens, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
+    finish_sums<PATH, KIND != CODES>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
 #define GEMV(name, KIND, FORM, PATH)                                      \

@@ -219,7 +219,8 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     if (!s.early) begin_token();
     fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
     if (s.early) begin_token();
-    touch_end(p);
+    ending end = ending_of<1>(s, w, 1);
+    prepare_end<PATH, OCTETS == TALL>(p, w, end); /* where tiles are short the token would be there later for it */
     for (int first = 0;;) {
         store_items(first, chunks, batch, values, factors);
         if ((first += BATCH * blockDim.x) >= chunks) break;
@@ -232,7 +233,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     products<OCTETS> of_team(w, s, values, factors, partials);
     walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, of_team);
     __syncthreads();
-    finish_sums<PATH, 1>(p, w, 1, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
+    finish_sums<PATH, OCTETS == TALL>(p, w, 1, end, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }
 
 #define GEMV(name, PATH, OCTETS)                                          \

@@ -68,6 +68,9 @@ __device__ inline void prepare_sums(const sm90_gemv_work &s, const share &w, int
     barrier_cluster_arrive_relaxed();
 }
 
+/* Tokens are dealt out by powers of two: of as many, or more. */
+__device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
+
 /* Where a sum goes, and what it is multiplied by and what is added first. */
 typedef struct result {
     uint8_t *at; /* NULL: there is no such row */
@@ -82,14 +85,37 @@ template <int PATH> __device__ inline result result_of(const sm90_gemv_args &p, 
     return {output_at(p.d, w.l, token, n), alpha_at(p.alpha, n), bias_at(p.bias, n)};
 }
 
-/* The line of parameters that only the end wants comes while something else is waited for. */
-__device__ inline void touch_end(const sm90_gemv_args &p)
+/* Which sums a thread ends: `token`'s, of the CTA's rows `row`, and every step-th from there on. A row is a power of
+ * two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. */
+typedef struct ending {
+    int token, row, step;
+    int first_end; /* the CTA's rows begin at this place of the cluster's */
+    int rows;      /* that are there */
+    result to;     /* of the first */
+} ending;
+
+template <int MOST_TOKENS> __device__ inline ending ending_of(const sm90_gemv_work &s, const share &w, int tokens)
 {
-    if (threadIdx.x == 0) st_shared((uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
+    const int log_columns = MOST_TOKENS == 1 ? 0 : log_columns_of(tokens), thread = threadIdx.x;
+    ending e = {thread & ((1 << log_columns) - 1), thread >> log_columns, (int)blockDim.x >> log_columns};
+    e.first_end = blockIdx.y * s.ends;
+    if (e.token < tokens) e.rows = min(s.ends, w.places - e.first_end);
+    return e;
 }
 
-/* Tokens are dealt out by powers of two: of as many, or more. */
-__device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
+template <int PATH> __device__ inline void find_result(const sm90_gemv_args &p, const share &w, ending &e)
+{
+    if (e.row < e.rows) e.to = result_of<PATH>(p, w, e.token, e.first_end + e.row);
+}
+
+/* While something else is waited for, the first result (EARLY), or only the line of parameters that it takes. */
+template <int PATH, bool EARLY> __device__ inline void prepare_end(const sm90_gemv_args &p, const share &w, ending &e)
+{
+    if (EARLY)
+        find_result<PATH>(p, w, e);
+    else if (threadIdx.x == 0)
+        st_shared((uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
+}
 
 /* In order: at[0], at[stride], .. */
 __device__ inline float sum_of(const float *at, int count, int stride)
@@ -108,45 +134,41 @@ __device__ inline float sum_of(const float *at, int count, int stride)
     return sum;
 }
 
-/* Each CTA's sums of a row's parts to the CTA that ends the row. Of a thread: `token`, of places `first`, every
- * `step`-th. */
-__device__ inline void send_sums(const sm90_gemv_work &s, int tokens, int token, int first, int step, int places,
+/* Each CTA's sums of a row's parts to the CTA that ends the row. */
+__device__ inline void send_sums(const sm90_gemv_work &s, const share &w, int tokens, const ending &e,
                                  const float *partials)
 {
-    const float *inbox = inbox_of(s, tokens, partials) + token, *sums = partials + token;
+    const float *inbox = inbox_of(s, tokens, partials) + e.token, *sums = partials + e.token;
     barrier_cluster_wait(); /* every inbox is ready */
 #pragma unroll 1
-    for (int place = first; place < places; place += step) {
+    for (int place = e.row; place < w.places && e.token < tokens; place += e.step) {
         const float sum = sum_of(sums + place * tokens, s.parts, s.rows * tokens);
         const int owner = sm90_gemv_divide(place, s.ends_inverse);
-        const float *at = inbox + ((int)blockIdx.y * s.ends + place - owner * s.ends) * tokens;
+        const float *at = inbox + (e.first_end + place - owner * s.ends) * tokens;
         st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum, mapa(inbox_barrier(), owner));
     }
 }
 
-/* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. A row is a power
- * of two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. `unit` is what a sum of
- * decoded values must be multiplied by. All of this runs once: it is short rather than unrolled, and what needs no sums
- * is done before they come. */
-template <int PATH, int MOST_TOKENS>
-__device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int tokens, float unit,
+/* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. `unit` is what a
+ * sum of decoded values must be multiplied by. EARLY: see prepare_end(). All of this runs once: it is short rather than
+ * unrolled. */
+template <int PATH, bool EARLY>
+__device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int tokens, ending e, float unit,
                                    const float *partials)
 {
     const sm90_gemv_work &s = p.work;
-    const int log_columns = MOST_TOKENS == 1 ? 0 : log_columns_of(tokens), step = blockDim.x >> log_columns;
-    const int token = threadIdx.x & ((1 << log_columns) - 1), first = threadIdx.x >> log_columns;
-    const int places = token < tokens ? w.places : 0, first_end = blockIdx.y * s.ends;
-    const int rows = min(s.ends, places - first_end);
     const bool shared = s.cluster > 1;
-    const float *sums = (shared ? inbox_of(s, tokens, partials) : partials) + token;
+    const float *sums = (shared ? inbox_of(s, tokens, partials) : partials) + e.token;
     const int summands = shared ? s.cluster : s.parts;
-    if (shared) send_sums(s, tokens, token, first, step, places, partials);
+    if (shared) send_sums(s, w, tokens, e, partials);
 #pragma unroll 1
-    for (int row = first; row < rows; row += step) {
-        const result to = result_of<PATH>(p, w, token, first_end + row);
-        if (shared) mbarrier_wait_cluster(inbox_barrier(), 0);
-        const float sum = sum_of(sums + row * tokens, summands, s.ends * tokens);
-        if (to.at) store_float(to.at, p.d.dtype, __fmaf_rn(to.alpha, sum * unit, to.bias));
+    while (e.row < e.rows) {
+        if (!EARLY) find_result<PATH>(p, w, e);
+        if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* only the first time is long */
+        const float sum = sum_of(sums + e.row * tokens, summands, s.ends * tokens);
+        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * unit, e.to.bias));
+        e.row += e.step;
+        if (EARLY) find_result<PATH>(p, w, e);
     }
 }
 
