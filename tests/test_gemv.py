@@ -176,7 +176,7 @@ def test_rows_far_apart(device, far):
     assert_ok(reference.check_bits(got, reference.gemv(a.values, b.values).rounded("float16")))
 
 
-def test_more_matrices_than_a_grid_has_y(device):
+def test_more_matrices_than_a_grid_has_y_or_z(device):
     batch, k = 65540, 16
     a, b = operands(rng_of(13), data.exact_family, 1, k, 4)
     args = [codes(o, device, native=False) for o in (a, b)]

@@ -86,6 +86,8 @@ static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
 #define LARGEST_BATCH 65535      /* the grid's z */
 
 _Static_assert(offsetof(sm90_gemv_args, b) == 48 && offsetof(sm90_gemv_args, d) == 176, "operands fill lines");
+_Static_assert(LARGEST_K / SM90_GEMV_UNIT <= 1 << SM90_GEMV_UNIT_BITS, "units of a start, and in 16 bits");
+_Static_assert(SM90_GEMV_MOST_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
 static bool is_in_range(const nk_gemv_problem *p)

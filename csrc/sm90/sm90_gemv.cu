@@ -18,8 +18,8 @@
  * Barriers: those of sm90_gemv_tokens.cuh; a warp's before it reads a slot, which also frees the slot of the step
  * before; a CTA's once the tokens' mbarriers are ready, once the tokens are, and once all partial sums are; where CTAs
  * share rows, a cluster's once their inboxes are ready, and an mbarrier of each that counts the bytes of sums that have
- * come. The kernels before this one have ended when the first thing is read (griddepcontrol); the next kernel may come
- * as soon as there is room, it waits likewise.
+ * come. The kernels before this one have ended when the first thing is read, or the first but weights (griddepcontrol);
+ * the next kernel may come as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. ONE: lanes whose part of B is zero read the zeros at its beginning. */
 #include "sm90_gemv_tokens.cuh"
@@ -168,6 +168,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : s.tokens;
     const share w = share_of_warp<PATH, TALL, 1>(p);
     constexpr bool COPIED = KIND != CODES && PATH != NARROW;
+    constexpr bool FOUND = KIND != CODES; /* with codes the loop would be longer for it */
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const uint32_t ring = ring_of_warp((uint32_t)__cvta_generic_to_shared(smem));
     place items = first_place_of_thread(per_token, tokens);
@@ -179,7 +180,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     griddepcontrol_launch_dependents();
     prefetch_codes<TALL>(ahead);
     const source from = source_of<KIND>(p, w);
-    /* Nothing begins without them. */
+    /* Waits for the kernels before this one, then asks for the tokens; nothing but weights is read before. */
     const auto begin_tokens = [&] {
         griddepcontrol_wait();
         if (COPIED)
@@ -195,7 +196,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
         begin_tokens();
     }
     ending end = ending_of<FORM == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
-    prepare_end<PATH, KIND != CODES>(p, w, end); /* with codes the loop would be longer for it */
+    prepare_end<PATH, FOUND>(p, w, end);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, tokens * (int)sm90_gemv_token_bytes(s.units)));
     prepare_sums(s, w, tokens, partials);
@@ -214,7 +215,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     products<KIND, FORM> of_warp(w, s, tokens, partials);
     walk<PATH, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();
-    finish_sums<PATH, KIND != CODES>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
+    finish_sums<PATH, FOUND>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
 #define GEMV(name, KIND, FORM, PATH)                                      \

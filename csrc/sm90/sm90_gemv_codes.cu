@@ -17,8 +17,8 @@
  * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the token is in
  * shared memory, for the asynchronous proxy too, and once all partial sums are; where CTAs share rows, a cluster's once
  * their inboxes are ready, and an mbarrier of each that counts the bytes of sums that have come. The kernels before
- * this one have ended when the first thing is read (griddepcontrol); the next kernel may come as soon as there is room,
- * it waits likewise.
+ * this one have ended when the first thing is read, or the first but weights (griddepcontrol); the next kernel may come
+ * as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. Of a unit of the token: B [chunk of a lane][word of a block][half][column][16 bytes];
  * behind all units their scale factors as halves [unit][chunk][block]. */
@@ -47,7 +47,7 @@ typedef struct source {
     int words;
 } source;
 
-/* Worked out where it is asked for: before the kernels before this one have ended. */
+/* Kept: the compiler would work it out behind the wait for the kernels before this one. */
 __device__ inline source source_of(const sm90_gemv_args &p, const share &w)
 {
     const int k = w.first_unit * SM90_GEMV_UNIT;
@@ -197,6 +197,7 @@ template <int OCTETS> struct products {
 
 template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args &p)
 {
+    constexpr bool FOUND = OCTETS == TALL; /* where tiles are short the token would be there later for it */
     const sm90_gemv_work &s = p.work;
     const int warps = blockDim.x >> 5;
     const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p);
@@ -211,7 +212,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     prefetch_codes<OCTETS>(ahead);
     prefetch_factors<OCTETS>(ahead);
     const source from = source_of(p, w);
-    /* Nothing begins without it. */
+    /* Waits for the kernels before this one, then asks for the token; nothing but weights is read before. */
     const auto begin_token = [&] {
         griddepcontrol_wait();
         load_items<PATH>(from, 0, batch);
@@ -220,7 +221,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
     if (s.early) begin_token();
     ending end = ending_of<1>(s, w, 1);
-    prepare_end<PATH, OCTETS == TALL>(p, w, end); /* where tiles are short the token would be there later for it */
+    prepare_end<PATH, FOUND>(p, w, end);
     for (int first = 0;;) {
         store_items(first, chunks, batch, values, factors);
         if ((first += BATCH * blockDim.x) >= chunks) break;
@@ -233,7 +234,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     products<OCTETS> of_team(w, s, values, factors, partials);
     walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, of_team);
     __syncthreads();
-    finish_sums<PATH, OCTETS == TALL>(p, w, 1, end, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
+    finish_sums<PATH, FOUND>(p, w, 1, end, NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT, partials);
 }
 
 #define GEMV(name, PATH, OCTETS)                                          \

@@ -19,13 +19,13 @@
 #define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
 /* Of a unit of one NVFP4 token: four B, and a half for each scale factor. */
 #define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 2)
-#define SM90_GEMV_CLUSTER 8     /* at most so many CTAs share rows, each with a part of K */
-#define SM90_GEMV_ROWS 512      /* most rows of a CTA */
-#define SM90_GEMV_MOST_TILES 32 /* so many tiles at most, those of a warp alone */
+#define SM90_GEMV_CLUSTER 8 /* at most so many CTAs share rows, each with a part of K */
+#define SM90_GEMV_ROWS 512  /* most rows of a CTA */
+#define SM90_GEMV_MOST_TILES (SM90_GEMV_ROWS / (2 * SM90_GEMV_OCTET)) /* of a CTA: those of a warp alone */
 #define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
 #define SM90_GEMV_BARRIER_AT 64 /* of sums that come from other CTAs */
 #define SM90_GEMV_TOKEN_BARRIERS_AT 72
-#define SM90_GEMV_TOUCHED_AT 136 /* behind the barriers of most tokens; nobody reads it */
+#define SM90_GEMV_TOUCHED_AT (SM90_GEMV_TOKEN_BARRIERS_AT + 8 * SM90_GEMV_TOKENS) /* see prepare_end() */
 #define SM90_GEMV_HEAD_BYTES 256
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
@@ -44,8 +44,8 @@ typedef struct sm90_gemv_work {
     uint16_t early; /* weights may be read before the kernels before this one have ended */
 } sm90_gemv_work;
 
-/* Where a team begins, and how many teams before it have begun that tile. Divisions, which the host does once. In a
- * word, from the low bits on. */
+/* Where a team begins, and how many teams before it have begun that tile. Divisions, which the host does once. Packed:
+ * the unit in the low bits, then the tile, then the teams. */
 enum { SM90_GEMV_UNIT_BITS = 15, SM90_GEMV_TILE_BITS = 6 };
 
 NK_HD uint32_t sm90_gemv_start(int32_t unit, int32_t tile, int32_t teams_before)

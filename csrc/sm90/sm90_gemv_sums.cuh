@@ -71,7 +71,7 @@ __device__ inline void prepare_sums(const sm90_gemv_work &s, const share &w, int
 /* Tokens are dealt out by powers of two: of as many, or more. */
 __device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
 
-/* Where a sum goes, and what it is multiplied by and what is added first. */
+/* Where a sum goes, and what it is multiplied by and what is added before. */
 typedef struct result {
     uint8_t *at; /* NULL: there is no such row */
     float alpha, bias;
@@ -108,10 +108,11 @@ template <int PATH> __device__ inline void find_result(const sm90_gemv_args &p, 
     if (e.row < e.rows) e.to = result_of<PATH>(p, w, e.token, e.first_end + e.row);
 }
 
-/* While something else is waited for, the first result (EARLY), or only the line of parameters that it takes. */
-template <int PATH, bool EARLY> __device__ inline void prepare_end(const sm90_gemv_args &p, const share &w, ending &e)
+/* While something else is waited for: the first result (FOUND), or a store that nobody reads, of a parameter of its
+ * line, so that the line comes. */
+template <int PATH, bool FOUND> __device__ inline void prepare_end(const sm90_gemv_args &p, const share &w, ending &e)
 {
-    if (EARLY)
+    if (FOUND)
         find_result<PATH>(p, w, e);
     else if (threadIdx.x == 0)
         st_shared((uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
@@ -150,9 +151,9 @@ __device__ inline void send_sums(const sm90_gemv_work &s, const share &w, int to
 }
 
 /* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. `unit` is what a
- * sum of decoded values must be multiplied by. EARLY: see prepare_end(). All of this runs once: it is short rather than
- * unrolled. */
-template <int PATH, bool EARLY>
+ * sum of decoded values must be multiplied by. FOUND: as prepare_end() was told. All of this runs once: it is short
+ * rather than unrolled. */
+template <int PATH, bool FOUND>
 __device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int tokens, ending e, float unit,
                                    const float *partials)
 {
@@ -163,12 +164,12 @@ __device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int 
     if (shared) send_sums(s, w, tokens, e, partials);
 #pragma unroll 1
     while (e.row < e.rows) {
-        if (!EARLY) find_result<PATH>(p, w, e);
+        if (!FOUND) find_result<PATH>(p, w, e);
         if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* only the first time is long */
         const float sum = sum_of(sums + e.row * tokens, summands, s.ends * tokens);
         if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * unit, e.to.bias));
         e.row += e.step;
-        if (EARLY) find_result<PATH>(p, w, e);
+        if (FOUND) find_result<PATH>(p, w, e);
     }
 }
 

@@ -25,7 +25,7 @@ typedef struct source {
     const uint8_t *values, *sf;
 } source;
 
-/* Worked out where it is asked for: before the kernels before this one have ended. */
+/* Kept: the compiler would work it out behind the wait for the kernels before this one. */
 template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const share &w)
 {
     const int k = w.first_unit * SM90_GEMV_UNIT;

@@ -18,7 +18,7 @@ __device__ inline const uint8_t *kept(const uint8_t *address)
     return address;
 }
 
-/* The same, known to be in global memory. */
+/* The same, known to be in global memory, which the compiler forgets of what went through asm. */
 __device__ inline const uint8_t *kept_global(const uint8_t *address)
 {
     return (const uint8_t *)__cvta_global_to_generic((size_t)kept((const uint8_t *)__cvta_generic_to_global(address)));

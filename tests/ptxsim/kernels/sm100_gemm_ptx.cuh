@@ -17,6 +17,13 @@ __device__ inline bool elect_sync()
     return elected;
 }
 
+__device__ inline uint32_t cluster_ctarank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
 /* All threads of all CTAs of the cluster have come; what they wrote to shared memory is seen. */
 __device__ inline void barrier_cluster()
 {
