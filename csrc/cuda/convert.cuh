@@ -39,7 +39,7 @@ __device__ inline float alpha_at(const nk_alpha &alpha, int64_t n)
     return alpha.data ? alpha.data[n * alpha.stride] : alpha.value;
 }
 
-/* -0 where there is none: added to anything, it leaves that as it is. */
+/* For whoever wants it before the sum is there; -0 where there is none: added to anything, it leaves that as it is. */
 __device__ inline float bias_at(const nk_bias &bias, int64_t n)
 {
     return bias.data ? load_float(bias.data + n * bias.stride, bias.dtype) : -0.0f;
@@ -48,7 +48,8 @@ __device__ inline float bias_at(const nk_bias &bias, int64_t n)
 /* alpha[n] * sum + bias[n] with one rounding */
 __device__ inline float scale_and_add(const nk_alpha &alpha, const nk_bias &bias, int64_t n, float sum)
 {
-    return __fmaf_rn(alpha_at(alpha, n), sum, bias_at(bias, n));
+    if (!bias.data) return __fmul_rn(alpha_at(alpha, n), sum);
+    return __fmaf_rn(alpha_at(alpha, n), sum, load_float(bias.data + n * bias.stride, bias.dtype));
 }
 
 __device__ inline uint8_t *output_at(const nk_output &d, int64_t l, int64_t m, int64_t n)
