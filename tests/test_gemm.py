@@ -391,6 +391,33 @@ def test_few_tokens(gpu, m, n, k, forms):
     assert_ok(reference.check_bits(got, x))
 
 
+@pytest.mark.parametrize("overlap", ("", "0", "weights"))
+@pytest.mark.parametrize("wide", (False, True))
+@pytest.mark.parametrize("m, n, k", [(1, 300, 528), (1, 300, 16384), (3, 90, 2304), (8, 512, 7168)])
+def test_few_tokens_with_alpha_and_bias(gpu, monkeypatch, m, n, k, wide, overlap):
+    """Kernels of their own, which find both before they have a sum, and may read weights early."""
+    monkeypatch.setenv("NVFP4KERN_PDL", overlap)
+    rng = rng_of(m, n, k, wide)
+    a, b = operands(rng, data.full_range, m, n, k)
+    x = torch.from_numpy(rng.standard_normal((m, k))).half()
+    alpha, bias = (rng.standard_normal(n).astype(np.float32) * scale for scale in (1, 100))
+    got = run(
+        nvfp4kern.gemm,
+        x.to(gpu.device) if wide else codes(a, gpu.device),
+        codes(b, gpu.device),
+        None if wide else scales(a, "linear", rng, gpu.device),
+        scales(b, "linear", rng, gpu.device),
+        shape=(m, n),
+        device=gpu.device,
+        alpha=floats(alpha, "float32", gpu.device),
+        bias=floats(bias, "float32", gpu.device),
+        dtype="float32",
+    )
+    tokens = x.double().numpy() if wide else a.values
+    expected = reference.gemm(tokens, b.values, alpha=alpha, bias=bias, c=gpu.c)
+    assert_ok(reference.check(got, expected, "float32"))
+
+
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 @pytest.mark.parametrize("m, n, k", FEW_TOKENS)
