@@ -5,11 +5,13 @@
 
 #include "../nk_problem.h"
 
-/* By exp(-|h|), which never overflows: exp(-h) would already at h = -89, where silu is still a normal number. */
+/* By exp(-|h|), which never overflows: exp(-h) would already at h = -89, where silu is still a normal number. Times
+ * 1 / (1 + e), which lies in 1/2 .. 1: a quotient whose numerator is tiny or zero takes the long way, and half of all
+ * numerators may be. */
 __device__ inline float silu(float h)
 {
     const float e = expf(-fabsf(h));
-    return (h < 0 ? __fmul_rn(h, e) : h) / (1 + e);
+    return __fmul_rn(h < 0 ? __fmul_rn(h, e) : h, 1 / (1 + e));
 }
 
 __device__ inline float gelu(float h)
@@ -25,19 +27,27 @@ __device__ inline float gelu_tanh(float h)
     return __fmul_rn(0.5f * h, 1 + tanhf(__fmul_rn(square_root_of_2_over_pi, h + cubic)));
 }
 
-__device__ inline float activate(nk_activation activation, float h)
+template <int COUNT, typename F> __device__ inline void each(float h[COUNT], F f)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        h[i] = f(h[i]);
+}
+
+/* The switch is around all values, so that what runs lies side by side. */
+template <int COUNT> __device__ inline void activate(nk_activation activation, float h[COUNT])
 {
     switch (activation) {
     case NK_SILU:
-        return silu(h);
+        return each<COUNT>(h, silu);
     case NK_GELU:
-        return gelu(h);
+        return each<COUNT>(h, gelu);
     case NK_GELU_TANH:
-        return gelu_tanh(h);
+        return each<COUNT>(h, gelu_tanh);
     case NK_RELU:
-        return h < 0 ? 0.0f : h; /* keeps NaN */
+        return each<COUNT>(h, [](float value) { return value < 0 ? 0.0f : value; }); /* keeps NaN */
     default:
-        return h;
+        return; /* the value itself */
     }
 }
 

@@ -1,14 +1,17 @@
 /* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *
  * The gemm's main loop, whose m16 tiles are half of B1 and half of B2: a CTA makes WARPS * 16 features (n) of TOKENS
- * tokens (m), and a thread ends with gate and up of the same features and tokens, so the activation needs no exchange.
- * Shared tiles are summed by a second kernel, as in gemm.
+ * tokens (m). Gate and up of a tile lie side by side in shared memory before they are stored; the activation is there,
+ * in a loop, as unrolled over a thread's sums it was 110 KB of code. Shared tiles are summed by a second kernel, as in
+ * gemm.
  *
  * Roles, synchronisation, memory map: sm80_mainloop.cuh. */
 #include "sm80_activation.cuh"
 #include "sm80_tile.cuh"
 
 extern __shared__ uint4 smem[];
+
+#define UP_AFTER_GATE (NK_SF_ATOM_ROWS / 2) /* sums: a token's are 64 gates, their 64 ups, the next gates, .. */
 
 /* This lane's features in tile `nt` are this one and the 32nd after it: two of an SF atom's four row quarters. */
 template <int WARPS> __device__ inline int64_t first_feature(int64_t nt)
@@ -17,19 +20,47 @@ template <int WARPS> __device__ inline int64_t first_feature(int64_t nt)
     return (nt * (WARPS / 4) + warp / 4) * (NK_SF_ATOM_ROWS / 2) + warp % 4 * 8 + lane / 4;
 }
 
-/* v: gate of this lane's feature `slot` (of two) for tokens 2 (lane % 4) and the next of n8 tile `tile`, then up. */
-template <int ROWS>
-__device__ inline void stage_features(const nk_dual_gemm_problem &p, float *stage, int tile, int slot, int64_t n,
-                                      float4 v)
+/* Where stage_quad() puts the gate of a tile's feature; its up is UP_AFTER_GATE behind it. */
+__device__ inline int staged_at(int feature)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int row = warp / 4 * (NK_SF_ATOM_ROWS / 2) + warp % 4 * 8 + lane / 4 + 32 * slot;
-    const int64_t present = at_most(n, p.n - 1);
-    const float alpha1 = alpha_at(p.alpha1, present), alpha2 = alpha_at(p.alpha2, present);
-    float *at = stage + (tile * 8 + lane % 4 * 2) * SM80_OUT_PITCH(ROWS) + row;
-    at[0] = __fmul_rn(activate(p.activation, __fmul_rn(alpha1, v.x)), __fmul_rn(alpha2, v.z));
-    at[SM80_OUT_PITCH(ROWS)] = __fmul_rn(activate(p.activation, __fmul_rn(alpha1, v.y)), __fmul_rn(alpha2, v.w));
+    return feature / UP_AFTER_GATE * (2 * UP_AFTER_GATE) + feature % UP_AFTER_GATE;
 }
+
+/* act(alpha1[n] * gate) * (alpha2[n] * up). */
+struct gated_sums {
+    const nk_dual_gemm_problem &p;
+
+    template <int COUNT> struct columns {
+        float alpha1[COUNT], alpha2[COUNT];
+        nk_activation activation;
+        int first;
+
+        __device__ columns(const gated_sums &e, const tile_out &o, int column)
+            : activation(e.p.activation), first(staged_at(column))
+        {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const int64_t n = at_most(o.row + column + i, o.row_end - 1);
+                alpha1[i] = alpha_at(e.p.alpha1, n);
+                alpha2[i] = alpha_at(e.p.alpha2, n);
+            }
+        }
+
+        __device__ void finish(const float *sums, float v[COUNT]) const
+        {
+            float up[COUNT];
+            load_floats<COUNT>(sums + first, v);
+            load_floats<COUNT>(sums + first + UP_AFTER_GATE, up);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                v[i] = __fmul_rn(alpha1[i], v[i]);
+            activate<COUNT>(activation, v);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                v[i] = __fmul_rn(v[i], __fmul_rn(alpha2[i], up[i]));
+        }
+    };
+};
 
 /* `units` of a tile from `first` on. Begins with shared memory free, ends with it in use by the stores. */
 template <int TOKENS, int WARPS, int STAGES, int KIND>
@@ -58,32 +89,31 @@ __device__ inline void multiply_tile(const nk_dual_gemm_problem &p, const sm80_g
         for (int i = 0; i < TILES; i++) {
             const float4 v = scaled(acc[j][i], product_unit<KIND>());
             if (whole)
-                stage_features<ROWS>(p, (float *)smem, i, j, first_feature<WARPS>(at.nt) + 32 * j, v);
+                stage_quad<THREADS>((float *)smem, i, j, v);
             else
                 *partial_at(q.partials, part_of(blockIdx.x, first == 0), 2 * TILES, j * TILES + i, THREADS) = v;
         }
     }
     if (!whole) return;
-    const tile_out out = {at.l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, NULL, NULL};
-    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out);
+    const tile_out out = {at.l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d};
+    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out, gated_sums{p});
 }
 
 /* One CTA for each boundary between two of the other kernel's and each eight tokens. */
 template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_dual_gemm_problem &p, const sm80_gemm_params &q)
 {
     constexpr int TILES = TOKENS / 8, ROWS = WARPS * 16, THREADS = WARPS * 32;
-    __shared__ __align__(16) float stage[8 * SM80_OUT_PITCH(ROWS)]; /* read four at a time */
+    __shared__ __align__(16) float stage[8 * SM80_OUT_PITCH(THREADS)]; /* read four at a time */
     const uint32_t cta = blockIdx.x / TILES + 1, eight = blockIdx.x % TILES, tile = cta * q.share / q.units;
     shared_tile shared;
     if (!is_shared_at(cta, q.share, tile * q.units, q.units, shared)) return;
     const tile_place at = place_of(q, tile);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float4 v = sum_parts(q.partials, shared, 2 * TILES, j * TILES + eight, THREADS);
-        stage_features<ROWS>(p, stage, 0, j, first_feature<WARPS>(at.nt) + 32 * j, v);
+        stage_quad<THREADS>(stage, 0, j, sum_parts(q.partials, shared, 2 * TILES, j * TILES + eight, THREADS));
     }
-    const tile_out out = {at.l, at.mt * (int64_t)TOKENS + eight * 8, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, NULL, NULL};
-    store_tile<8, ROWS, THREADS>(stage, out);
+    const tile_out out = {at.l, at.mt * (int64_t)TOKENS + eight * 8, p.m, at.nt * (int64_t)ROWS, p.n, &p.d};
+    store_tile<8, ROWS, THREADS>(stage, out, gated_sums{p});
 }
 
 #define DUAL_GEMM(name, kind, TOKENS, WARPS, STAGES, CTAS, KIND)                                    \

@@ -42,8 +42,8 @@ __device__ inline void multiply_tile(const nk_gemm_problem &p, const sm80_gemm_p
         }
     }
     if (!whole) return;
-    const tile_out out = {at.l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, &p.alpha, &p.bias};
-    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out);
+    const tile_out out = {at.l, token, p.m, at.nt * (int64_t)ROWS, p.n, &p.d};
+    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out, scaled_sums{p.alpha, p.bias});
 }
 
 /* One CTA for each boundary between two of the other kernel's and each eight tokens. */
@@ -59,9 +59,8 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_gemm_pro
         stage_quad<ROWS>(stage, 0, j, sum_parts(q.partials, shared, 2 * TILES, j * TILES + eight, THREADS));
     }
     const tile_place at = place_of(q, tile);
-    const tile_out out = {at.l,   at.mt * (int64_t)TOKENS + eight * 8, p.m, at.nt * (int64_t)ROWS, p.n, &p.d, &p.alpha,
-                          &p.bias};
-    store_tile<8, ROWS, THREADS>(stage, out);
+    const tile_out out = {at.l, at.mt * (int64_t)TOKENS + eight * 8, p.m, at.nt * (int64_t)ROWS, p.n, &p.d};
+    store_tile<8, ROWS, THREADS>(stage, out, scaled_sums{p.alpha, p.bias});
 }
 
 #define GEMM(name, kind, TOKENS, WARPS, STAGES, CTAS, KIND)                                    \

@@ -139,8 +139,8 @@ __device__ inline void multiply_tile(const sm80_grouped_gemm_params &q, const pl
     }
     if (!whole) return;
     const nk_gemm_problem p = output_of(q, at);
-    const tile_out out = {0, at.token, at.end, at.nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
-    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out);
+    const tile_out out = {0, at.token, at.end, at.nt * ROWS, p.n, &p.d};
+    store_tile<TOKENS, ROWS, THREADS>((float *)smem, out, scaled_sums{p.alpha, p.bias});
 }
 
 template <int TOKENS, int WARPS, int STAGES, int KIND>
@@ -175,8 +175,8 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const sm80_groupe
         stage_quad<ROWS>(stage, 0, j, sum_parts(q.partials, shared, 2 * TILES, j * TILES + eight, THREADS));
     }
     const nk_gemm_problem p = output_of(q, at);
-    const tile_out out = {0, at.token + eight * 8, at.end, at.nt * ROWS, p.n, &p.d, &p.alpha, &p.bias};
-    store_tile<8, ROWS, THREADS>(stage, out);
+    const tile_out out = {0, at.token + eight * 8, at.end, at.nt * ROWS, p.n, &p.d};
+    store_tile<8, ROWS, THREADS>(stage, out, scaled_sums{p.alpha, p.bias});
 }
 
 #define GROUPED_GEMM(name, kind, TOKENS, WARPS, STAGES, CTAS, KIND)                           \

@@ -63,7 +63,8 @@ __device__ inline float4 scaled(const float acc[4], float unit)
     return make_float4(acc[0] * unit, acc[1] * unit, acc[2] * unit, acc[3] * unit);
 }
 
-/* v: this lane's row `slot` and `slot + 2` of its four, for tokens 2 (lane % 4) and the next of n8 tile `tile`. */
+/* v: this lane's row `slot` and `slot + 2` of its four, for tokens 2 (lane % 4) and the next of n8 tile `tile`. ROWS:
+ * weight rows, as many as threads. */
 template <int ROWS> __device__ inline void stage_quad(float *stage, int tile, int slot, float4 v)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -87,6 +88,17 @@ __device__ inline uint32_t pack_bfloats(float x, float y)
     return *(const uint32_t *)&v;
 }
 
+/* COUNT floats: one, or four side by side in 16 aligned bytes. */
+template <int COUNT> __device__ inline void load_floats(const float *at, float v[COUNT])
+{
+    if constexpr (COUNT == 4) {
+        const float4 four = *(const float4 *)at;
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    } else {
+        v[0] = *at;
+    }
+}
+
 /* Four neighbouring elements; the address is aligned to their size. */
 __device__ inline void store_four(uint8_t *at, nk_dtype dtype, float4 v)
 {
@@ -102,41 +114,56 @@ __device__ inline void store_four(uint8_t *at, nk_dtype dtype, float4 v)
 typedef struct tile_out {
     int64_t l, token, token_end, row, row_end;
     const nk_output *d;
-    const nk_alpha *alpha; /* NULL: the staged values are final */
-    const nk_bias *bias;
 } tile_out;
 
-__device__ inline float finished(const tile_out &o, int64_t n, float sum)
-{
-    return o.alpha ? scale_and_add(*o.alpha, *o.bias, n, sum) : sum;
-}
+/* How a token's staged sums become COUNT neighbouring elements of its row: what a thread needs once is in `columns`.
+ * This is how gemm and grouped_gemm do it, alpha[n] * sum + bias[n]; dual_gemm has its own. */
+struct scaled_sums {
+    const nk_alpha &alpha;
+    const nk_bias &bias;
+
+    template <int COUNT> struct columns {
+        float alpha[COUNT], bias[COUNT];
+        int first; /* of the tile's */
+
+        __device__ columns(const scaled_sums &e, const tile_out &o, int column) : first(column)
+        {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const int64_t n = at_most(o.row + column + i, o.row_end - 1);
+                alpha[i] = alpha_at(e.alpha, n);
+                bias[i] = bias_at(e.bias, n);
+            }
+        }
+
+        __device__ void finish(const float *sums, float v[COUNT]) const
+        {
+            load_floats<COUNT>(sums + first, v);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                v[i] = __fmaf_rn(alpha[i], v[i], bias[i]);
+        }
+    };
+};
 
 /* Rows of the output, four columns a thread. */
-template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_rows(const float *stage, const tile_out &o)
+template <int TOKENS, int ROWS, int THREADS, typename ENDING>
+__device__ inline void store_rows(const float *stage, const tile_out &o, const ENDING &ending)
 {
     constexpr int QUADS = ROWS / 4;
     static_assert(THREADS % QUADS == 0 || QUADS % THREADS == 0, "a thread keeps its columns");
-    const int64_t n = o.row + threadIdx.x % QUADS * 4;
+    const int column = threadIdx.x % QUADS * 4;
+    const int64_t n = o.row + column;
     const int64_t size = o.d->dtype == NK_F32 ? 4 : 2;
     const uint8_t *base = output_at(*o.d, o.l, 0, n);
     const bool wide =
         n + 4 <= o.row_end && o.d->col_stride == size && (((uintptr_t)base | o.d->row_stride) & (4 * size - 1)) == 0;
     if (n >= o.row_end) return;
-    float alpha[4], bias[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int64_t column = at_most(n + i, o.row_end - 1);
-        alpha[i] = o.alpha ? alpha_at(*o.alpha, column) : 1;
-        if (o.alpha && o.bias->data) bias[i] = load_float(o.bias->data + column * o.bias->stride, o.bias->dtype);
-    }
-    const bool biased = o.alpha && o.bias->data;
+    const typename ENDING::template columns<4> columns(ending, o, column);
 #pragma unroll 1
     for (int token = threadIdx.x / QUADS; token < TOKENS && o.token + token < o.token_end; token += THREADS / QUADS) {
-        const float4 sum = *(const float4 *)(stage + token * SM80_OUT_PITCH(ROWS) + threadIdx.x % QUADS * 4);
-        float v[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = biased ? __fmaf_rn(alpha[i], v[i], bias[i]) : __fmul_rn(alpha[i], v[i]);
+        float v[4];
+        columns.finish(stage + token * SM80_OUT_PITCH(THREADS), v);
         uint8_t *at = output_at(*o.d, o.l, o.token + token, n);
         if (wide) {
             store_four(at, o.d->dtype, make_float4(v[0], v[1], v[2], v[3]));
@@ -150,26 +177,30 @@ template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_rows(c
 }
 
 /* Columns of the output where tokens are neighbours in memory. */
-template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_columns(const float *stage, const tile_out &o)
+template <int TOKENS, int ROWS, int THREADS, typename ENDING>
+__device__ inline void store_columns(const float *stage, const tile_out &o, const ENDING &ending)
 {
 #pragma unroll 1
     for (int i = threadIdx.x; i < TOKENS * ROWS; i += THREADS) {
         const int token = i % TOKENS, row = i / TOKENS;
         const int64_t m = o.token + token, n = o.row + row;
         if (m >= o.token_end || n >= o.row_end) continue;
-        const float v = finished(o, n, stage[token * SM80_OUT_PITCH(ROWS) + row]);
-        store_float(output_at(*o.d, o.l, m, n), o.d->dtype, v);
+        float v[1];
+        typename ENDING::template columns<1>(ending, o, row).finish(stage + token * SM80_OUT_PITCH(THREADS), v);
+        store_float(output_at(*o.d, o.l, m, n), o.d->dtype, v[0]);
     }
 }
 
-/* All threads; ends the use of `stage` only with the caller's next barrier. */
-template <int TOKENS, int ROWS, int THREADS> __device__ inline void store_tile(const float *stage, const tile_out &o)
+/* ROWS columns of the output, of as many sums a token as there are threads, staged by stage_quad(). All threads; ends
+ * the use of `stage` only with the caller's next barrier. */
+template <int TOKENS, int ROWS, int THREADS, typename ENDING>
+__device__ inline void store_tile(const float *stage, const tile_out &o, const ENDING &ending)
 {
     __syncthreads();
     if (o.d->row_stride < o.d->col_stride)
-        store_columns<TOKENS, ROWS, THREADS>(stage, o);
+        store_columns<TOKENS, ROWS, THREADS>(stage, o, ending);
     else
-        store_rows<TOKENS, ROWS, THREADS>(stage, o);
+        store_rows<TOKENS, ROWS, THREADS>(stage, o, ending);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
