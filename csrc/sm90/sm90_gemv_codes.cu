@@ -28,7 +28,8 @@
 /* The token into shared memory                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define BATCH 2 /* chunks that a thread has under way */
+#define BATCH 2    /* chunks that a thread has under way */
+#define LONG_RUN 8 /* steps: from here on the token comes later than the ring fills */
 
 /* Products of two scale factors, eight significant bits, are exact in halves if one of them is divided by this: they
  * lie between 2^-22 and 12544. */
@@ -220,6 +221,10 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     if (!s.early) begin_token();
     fill_ring<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
     if (s.early) begin_token();
+    if (OCTETS == TALL && s.run >= LONG_RUN) { /* memory would idle: one step more than the ring has room for */
+        prefetch_codes<OCTETS>(ahead);
+        prefetch_factors<OCTETS>(ahead);
+    }
     ending end = ending_of<1>(s, w, 1);
     prepare_end<PATH, FOUND>(p, w, end);
     for (int first = 0;;) {

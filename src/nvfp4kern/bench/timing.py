@@ -17,6 +17,8 @@ REPLAY_US = 1500
 """Length of a replay, about: long beside the time that launching the next one takes."""
 
 WARM_UP_S = 0.1
+REST_S = 0.2
+"""Before cold samples: a GPU that was at its power limit has up to a third less clock for 0.1 s."""
 SAMPLES = 31
 MOST_CALLS = 2048
 
@@ -157,6 +159,7 @@ def _cold_sample(call):
 
 def cold_in_turns(calls, samples=51):
     """{name: Time} of {name: call}, one call a sample."""
+    sleep(REST_S)
     rounds = [
         {name: _cold_sample(call) for name, call in calls.items()} for _ in range(samples + 3)
     ]
