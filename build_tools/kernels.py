@@ -14,9 +14,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-ARCHS = {  # folder -> what nvcc makes of its kernels: one virtual architecture, its SASS, its PTX
-    "sm80": "-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80]",
-    "sm90": "-gencode=arch=compute_90a,code=sm_90a",
+ARCHS = {  # folder -> what nvcc makes of its kernels
+    "sm80": ["-gencode=arch=compute_80,code=[sm_80,compute_80]", "-gencode=arch=compute_90,code=sm_90"],
+    "sm90": ["-gencode=arch=compute_90a,code=sm_90a"],
 }
 FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v -Wno-deprecated-gpu-targets".split()
 
@@ -64,7 +64,7 @@ def include_folder(nvcc: Path) -> str:
 
 def _compile(nvcc: Path, source: Path, fatbin: Path) -> str:
     """Makes the fatbin unless this compiler made it from these sources; returns ptxas's report."""
-    command = [nvcc, *FLAGS, ARCHS[source.parent.name], "-fatbin", "-o", fatbin, source]
+    command = [nvcc, *FLAGS, *ARCHS[source.parent.name], "-fatbin", "-o", fatbin, source]
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")

@@ -342,6 +342,25 @@ def test_two_threads_run_the_same_kernel():
     assert sorted(tickets(0)) == list(range(512))
 
 
+EARLY = """
+    mov.u32 %r0, %ctaid.x;
+    setp.eq.u32 %p0, %r0, 3;
+    @%p0 exit;
+    griddepcontrol.wait;
+    st.global.u32 [%rd0], %r0;
+"""
+
+
+def test_all_threads_of_a_launch_that_overlaps_wait():
+    zeros = np.zeros(1, np.uint32)
+    run(EARLY, zeros, grid=4)
+    run(EARLY.replace("@%p0 exit;", "") + "@%p0 exit;", zeros, grid=4, overlap=True)
+    assert gpu.report()["findings"] == []
+    with pytest.raises(gpu.SimError, match="without griddepcontrol.wait"):
+        run(EARLY, zeros, grid=4, overlap=True)
+    assert [f["code"] for f in gpu.report()["findings"]] == ["unwaited"]
+
+
 def test_counts_are_those_of_the_program():
     run(TICKETS, np.zeros(1, np.uint32), np.zeros(512, np.uint32), grid=4, block=128)
     counts = gpu.report()

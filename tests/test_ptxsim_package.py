@@ -30,6 +30,7 @@ SELECTED = {  # by row
     },
     "sm90": {
         "gemv": ["test_gemv.py"],
+        "any workspace, kernels that overlap": ["test_cuda.py", "-k", "may_hold_anything"],
         "few tokens": ["test_gemm.py", "-k", "test_few and (300 or 3584 or (4300 and 1-4300))"],
         "few tokens, clusters of any size": [
             "test_gemm.py",

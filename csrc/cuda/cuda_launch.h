@@ -43,14 +43,23 @@ typedef struct cuda_kernel {
     cuda_image *image;
     _Atomic(void *) handle;  /* CUkernel */
     _Atomic(uint64_t) ready; /* bit i: loaded on device i, and allowed all of its shared memory */
+    _Atomic(uint64_t) waits; /* bit i: compiled for 9.0 or later there, where a kernel can wait by itself */
 } cuda_kernel;
+
+/* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
+ * it then waits before it reads anything, which needs no care from anybody. NVFP4KERN_PDL=0 turns that off;
+ * NVFP4KERN_PDL=weights lets gemv read weights and their scale factors before it waits, on the caller's word that no
+ * kernel that may still be running writes them: not the one just before it in the stream, nor one further back where
+ * those between overlap likewise. */
+typedef enum cuda_pdl { CUDA_PDL_OFF, CUDA_PDL_SAFE, CUDA_PDL_WEIGHTS } cuda_pdl;
+cuda_pdl cuda_pdl_wanted(void);
 
 typedef struct cuda_grid {
     int64_t x, y, z; /* CTAs; y and z at most 65535 */
     int32_t threads;
     int32_t smem_bytes; /* dynamic */
     int32_t cluster;    /* CTAs of a cluster, along y; 0 and 1: none */
-    bool overlap;       /* may be scheduled before the kernel before it in the stream ends: it waits by itself */
+    bool overlap;       /* may be scheduled before the kernel before it in the stream ends, where it waits by itself */
 } cuda_grid;
 
 /* args[i] points to the i-th parameter. */

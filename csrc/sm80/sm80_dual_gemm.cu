@@ -120,6 +120,7 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_dual_gem
     extern "C" __global__ void __launch_bounds__(32 * WARPS, CTAS) sm80_dual_gemm_##name##_##kind(  \
         const __grid_constant__ nk_dual_gemm_problem p, const __grid_constant__ sm80_gemm_params q) \
     {                                                                                               \
+        griddepcontrol_launch_dependents();                                                         \
         each_part(q, [&](uint32_t tile, uint32_t first, uint32_t units) {                           \
             multiply_tile<TOKENS, WARPS, STAGES, KIND>(p, q, tile, first, units);                   \
         });                                                                                         \
@@ -132,6 +133,7 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const nk_dual_gem
     extern "C" __global__ void __launch_bounds__(32 * WARPS) sm80_dual_gemm_##name##_reduce(        \
         const __grid_constant__ nk_dual_gemm_problem p, const __grid_constant__ sm80_gemm_params q) \
     {                                                                                               \
+        griddepcontrol_wait();                                                                      \
         reduce<TOKENS, WARPS>(p, q);                                                                \
     }
 

@@ -216,7 +216,11 @@ nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kerne
     void *args[] = {(void *)(uintptr_t)problem, &params};
     NK_TRY(cuda_launch(&kernels[choice.tile][p->kind], device, exec->stream, &grid, args));
     if (choice.reduce_grid == 0) return NK_OK;
-    cuda_grid sum = {.x = choice.reduce_grid, .y = 1, .z = 1, .threads = 32 * t->warps};
+    cuda_grid sum = {.x = choice.reduce_grid,
+                     .y = 1,
+                     .z = 1,
+                     .threads = 32 * t->warps,
+                     .overlap = cuda_pdl_wanted() != CUDA_PDL_OFF};
     return cuda_launch(&kernels[choice.tile][SM80_GEMM_FP4_KINDS], device, exec->stream, &sum, args);
 }
 

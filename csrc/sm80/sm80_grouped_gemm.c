@@ -173,8 +173,12 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
         void *args[] = {&params};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
         if (b.choice.reduce_grid == 0) continue;
-        cuda_grid sum = {
-            .x = b.choice.reduce_grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = SM80_EXPERT_SCAN_BYTES};
+        cuda_grid sum = {.x = b.choice.reduce_grid,
+                         .y = 1,
+                         .z = 1,
+                         .threads = threads,
+                         .smem_bytes = SM80_EXPERT_SCAN_BYTES,
+                         .overlap = cuda_pdl_wanted() != CUDA_PDL_OFF};
         NK_TRY(cuda_launch(&kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
     }
     return NK_OK;

@@ -183,6 +183,7 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const sm80_groupe
     extern "C" __global__ void __launch_bounds__(32 * WARPS, CTAS)                            \
         sm80_grouped_gemm_##name##_##kind(const __grid_constant__ sm80_grouped_gemm_params q) \
     {                                                                                         \
+        griddepcontrol_launch_dependents();                                                   \
         grouped_gemm<TOKENS, WARPS, STAGES, KIND>(q);                                         \
     }
 
@@ -195,6 +196,7 @@ template <int TOKENS, int WARPS> __device__ inline void reduce(const sm80_groupe
     extern "C" __global__ void __launch_bounds__(32 * WARPS)                                  \
         sm80_grouped_gemm_##name##_reduce(const __grid_constant__ sm80_grouped_gemm_params q) \
     {                                                                                         \
+        griddepcontrol_wait();                                                                \
         reduce<TOKENS, WARPS>(q);                                                             \
     }
 

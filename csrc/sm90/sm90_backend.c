@@ -1,16 +1,6 @@
 #include "sm90_backend.h"
 
-#include <string.h>
-
 #define ARCH 90
-
-sm90_pdl sm90_pdl_wanted(void)
-{
-    const char *text = nk_settings_of_call()->pdl;
-    if (!text || !*text) return SM90_PDL_SAFE;
-    if (strcmp(text, "0") == 0) return SM90_PDL_OFF;
-    return strcmp(text, "weights") == 0 ? SM90_PDL_WEIGHTS : SM90_PDL_SAFE;
-}
 
 static bool serves(nk_device device)
 {

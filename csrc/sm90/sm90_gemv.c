@@ -121,21 +121,21 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
 
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
 {
-    const sm90_pdl pdl = sm90_pdl_wanted();
+    const cuda_pdl pdl = cuda_pdl_wanted();
     const answer *a = NULL;
     NK_TRY(shape_for(p, &a));
     NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
     const sm90_gemv_shape *s = &a->shape;
     sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
     memcpy(args.starts, s->starts, sizeof args.starts);
-    args.work.early = pdl == SM90_PDL_WEIGHTS;
+    args.work.early = pdl == CUDA_PDL_WEIGHTS;
     cuda_grid grid = {.x = s->clusters,
                       .y = s->work.cluster,
                       .z = p->l,
                       .threads = 32 * s->warps,
                       .smem_bytes = s->smem_bytes,
                       .cluster = s->work.cluster,
-                      .overlap = pdl != SM90_PDL_OFF};
+                      .overlap = pdl != CUDA_PDL_OFF};
     void *parameters[] = {&args};
     return cuda_launch(a->kernel, p->device, exec->stream, &grid, parameters);
 }

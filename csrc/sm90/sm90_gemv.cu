@@ -212,6 +212,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
         }
     }
     __syncthreads();
+    expect_sums(s, w, tokens);
     products<KIND, FORM> of_warp(w, s, tokens, partials);
     walk<PATH, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();

@@ -236,6 +236,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     prepare_sums(s, w, 1, partials);
     fence_proxy_async();
     __syncthreads();
+    expect_sums(s, w, 1);
     products<OCTETS> of_team(w, s, values, factors, partials);
     walk<PATH, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, of_team);
     __syncthreads();

@@ -59,13 +59,19 @@ __device__ inline void prepare_sums(const sm90_gemv_work &s, const share &w, int
         partials[i] = 0;
     if (s.cluster == 1) return;
     if (threadIdx.x == 0) {
-        const int rows = max(0, min(s.ends, w.places - (int)blockIdx.y * s.ends));
         mbarrier_init(inbox_barrier(), 1);
-        mbarrier_arrive_expect_tx(inbox_barrier(), rows * s.cluster * tokens * 4);
         fence_mbarrier_init();
     }
     __syncwarp();
     barrier_cluster_arrive_relaxed();
+}
+
+/* Behind that barrier: how many bytes will come. Right behind the init, ptxas makes that the warp's instruction and
+ * this the lane's, which `racecheck` takes for a race. */
+__device__ inline void expect_sums(const sm90_gemv_work &s, const share &w, int tokens)
+{
+    const int rows = max(0, min(s.ends, w.places - (int)blockIdx.y * s.ends));
+    if (s.cluster > 1 && threadIdx.x == 0) mbarrier_arrive_expect_tx(inbox_barrier(), rows * s.cluster * tokens * 4);
 }
 
 /* Tokens are dealt out by powers of two: of as many, or more. */

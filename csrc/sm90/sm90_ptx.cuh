@@ -24,12 +24,6 @@ __device__ inline const uint8_t *kept_global(const uint8_t *address)
     return (const uint8_t *)__cvta_global_to_generic((size_t)kept((const uint8_t *)__cvta_generic_to_global(address)));
 }
 
-/* Until the kernels before this one in its stream have ended and their writes are seen. */
-__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-/* The next kernel's CTAs may come as soon as there is room; they wait before they read. */
-__device__ inline void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-
 /* For all threads of all CTAs of the cluster; nothing but initialised mbarriers is seen behind it. */
 __device__ inline void barrier_cluster_arrive_relaxed()
 {

@@ -78,10 +78,12 @@ def simulator():
     return _publish(library, lambda path: _run([find_cc(), *link, "-o", path]))
 
 
-def kernels():
-    """The folder with <image>.ptx for every .cu file of every architecture."""
-    images = {path: ARCHS[path.parent.name] for path in sorted(CSRC.glob("sm*/*.cu"))}
-    folder = _folder([*images, *_headers()], NVCC_FLAGS, ARCHS)
+def kernels(cc=None):
+    """The folder with <image>.ptx for every .cu file of every architecture, as a GPU of this
+    capability gets it: the sm80 row's are compiled for 9.0, too."""
+    archs = ARCHS | ({"sm80": "compute_90"} if cc == "9.0" else {})
+    images = {path: archs[path.parent.name] for path in sorted(CSRC.glob("sm*/*.cu"))}
+    folder = _folder([*images, *_headers()], NVCC_FLAGS, archs)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda item: _compile(folder, *item), images.items()))
     return folder
@@ -118,5 +120,6 @@ def _compile(folder, source, arch):
 
 def environment(**settings):
     """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case."""
-    found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(kernels())}
+    folder = kernels(settings.get("cc"))
+    found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(folder)}
     return found | {f"PTXSIM_{name.upper()}": str(value) for name, value in settings.items()}

@@ -113,6 +113,14 @@ step sim_exec_nothing(run *r, const insn *in)
     return STEP_SLEEP;
 }
 
+/* Those before this one have ended. */
+step sim_exec_kernels_wait(run *r, const insn *in)
+{
+    (void)in;
+    r->warp->waited |= r->mask;
+    return STEP_SLEEP;
+}
+
 /* flags: .inc, which waits until others have given back enough. */
 step sim_exec_setmaxnreg(run *r, const insn *in)
 {

@@ -37,6 +37,7 @@ enum { /* CUfunction_attribute */
        FUNCTION_SHARED_SIZE_BYTES = 1,
        FUNCTION_LOCAL_SIZE_BYTES = 3,
        FUNCTION_NUM_REGS = 4,
+       FUNCTION_PTX_VERSION = 5,
        FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
        FUNCTION_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
        FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
@@ -44,6 +45,7 @@ enum { /* CUfunction_attribute */
 
 enum { /* CUlaunchAttributeID */
        LAUNCH_CLUSTER_DIMENSION = 4,
+       LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
 };
 
 typedef struct CUlaunchAttribute {

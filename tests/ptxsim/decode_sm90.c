@@ -68,7 +68,10 @@ void sim_decode_cluster(builder *b, const statement *s, insn *in, pieces *p)
         in->fn = sim_exec_setmaxnreg;
         in->imm = sim_immediate(b, &s->o[0]);
     } else if (sim_is(name, "griddepcontrol")) {
-        if (!sim_take(p, "wait") && !sim_take(p, "launch_dependents")) sim_unknown(b, s, "");
+        if (sim_take(p, "wait"))
+            in->fn = sim_exec_kernels_wait;
+        else if (!sim_take(p, "launch_dependents"))
+            sim_unknown(b, s, "");
         expect_end(b, s, p, 0);
     } /* else a prefetch, whatever it says */
 }

@@ -233,6 +233,9 @@ EXPORT CUresult cuKernelGetAttribute(int *value, int attribute, void *kernel, in
     case FUNCTION_NUM_REGS:
         *value = 32;
         break;
+    case FUNCTION_PTX_VERSION:
+        *value = e->module->target;
+        break;
     case FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES:
         *value = e->max_dynamic_smem;
         break;
@@ -308,6 +311,7 @@ static CUresult configure(const CUlaunchConfig *config, void *function, launch *
         const CUlaunchAttribute *a = &config->attributes[i];
         if (a->id == LAUNCH_CLUSTER_DIMENSION)
             l->cluster = (dims){a->value.dims[0], a->value.dims[1], a->value.dims[2]};
+        if (a->id == LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION) l->overlaps = a->value.dims[0];
     }
     const char *why = why_not(l, e);
     if (why) return fail(CUDA_ERROR_INVALID_VALUE, why);

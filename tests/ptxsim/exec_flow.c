@@ -23,8 +23,13 @@ step sim_exec_bra(run *r, const insn *in)
 
 step sim_exec_exit(run *r, const insn *in)
 {
-    (void)in;
     fragment *f = r->fragment;
+    const uint32_t early = r->launch->overlaps ? r->mask & ~r->warp->waited : 0;
+    if (early) {
+        sim_report(r, in, 'E', "unwaited", __builtin_ctz(early),
+                   "ends without griddepcontrol.wait: the next kernel may begin before the last one has ended");
+        return STEP_FAIL;
+    }
     f->pc++; /* of the lanes that stay, where the exit has a guard */
     sim_leave(r, r->mask);
     return STEP_JUMP;

@@ -34,10 +34,16 @@ class LaunchConfig(ctypes.Structure):
     ]
 
 
-class Cluster(ctypes.Structure):
-    """A CUlaunchAttribute that says the cluster's size."""
+class Attribute(ctypes.Structure):
+    """A CUlaunchAttribute: the cluster's size, or that the launch may overlap the one before it."""
 
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("dims", ctypes.c_uint * 16)]
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+    CLUSTER, OVERLAP = 4, 6
+
+    @classmethod
+    def of(cls, kind, *values):
+        return cls(kind, 0, (ctypes.c_uint * 16)(*values))
 
 
 hardware = None  # the real driver, once asked for
@@ -159,7 +165,9 @@ class Module:
         check(library().cuKernelGetFunction(ctypes.byref(function), kernel), name)
         return kernel
 
-    def launch(self, name, *args, grid=1, block=32, shared_bytes=0, cluster=None):
+    def launch(self, name, *args, grid=1, block=32, shared_bytes=0, cluster=None,
+        overlap=False,
+    ):  # fmt: skip
         """Memory, NumPy scalars and bytes as arguments, each as large as the kernel's parameter."""
         kernel = self.kernel(name)
         if shared_bytes:
@@ -168,9 +176,10 @@ class Module:
         kept = [raw_argument(arg) for arg in args]
         pointers = (ctypes.c_void_p * max(len(kept), 1))(*(ctypes.addressof(arg) for arg in kept))
         config = LaunchConfig(three(grid), three(block), shared_bytes)
-        if cluster:
-            attribute = Cluster(4, 0, (ctypes.c_uint * 16)(*three(cluster)))
-            config.attributes, config.n_attributes = ctypes.addressof(attribute), 1
+        attributes = [Attribute.of(Attribute.CLUSTER, *three(cluster))] if cluster else []
+        attributes += [Attribute.of(Attribute.OVERLAP, 1)] if overlap else []
+        array = (Attribute * len(attributes))(*attributes)
+        config.attributes, config.n_attributes = ctypes.addressof(array), len(array)
         check(library().cuLaunchKernelEx(ctypes.byref(config), kernel, pointers, None), name)
         check(library().cuCtxSynchronize(), name)
 

@@ -122,9 +122,10 @@ static bool load_function(module *m, cursor *c, slice word)
 static bool load_directive(module *m, cursor *c, slice word, bool *is_extern)
 {
     if (sim_is(word, ".version") || sim_is(word, ".target") || sim_is(word, ".address_size")) {
-        do
-            sim_word(c);
-        while (sim_accept(c, ','));
+        do {
+            slice value = sim_word(c);
+            if (value.n > 3 && !strncmp(value.s, "sm_", 3)) m->target = atoi(value.s + 3);
+        } while (sim_accept(c, ','));
         return true;
     }
     if (sim_is(word, ".visible") || sim_is(word, ".weak") || sim_is(word, ".extern") || sim_is(word, ".common")) {

@@ -85,6 +85,7 @@ struct module {
     variable *variables;
     uint32_t n_variables;
     char *files[64];
+    int target; /* 80, 90, .. */
     char error[512];
 };
 

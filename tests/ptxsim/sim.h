@@ -174,6 +174,7 @@ typedef struct copy copy;
 struct warp {
     cta *cta;
     uint32_t index, live;
+    uint32_t waited; /* lanes that have been through griddepcontrol.wait */
     uint8_t *registers;
     uint32_t *predicates;
     uint8_t *local;
@@ -247,6 +248,7 @@ struct launch {
     const program *program;
     dims grid, block, cluster;
     uint32_t smem_bytes, resident;
+    bool overlaps; /* may begin before the kernel before it has ended */
     const uint8_t *params;
     const void *mma;              /* of the device's tensor cores */
     const struct extent *extents; /* live memory, sorted */
