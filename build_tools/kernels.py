@@ -15,7 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ARCHS = {  # folder -> what nvcc makes of its kernels
-    "sm80": ["-gencode=arch=compute_80,code=[sm_80,compute_80]", "-gencode=arch=compute_90,code=sm_90"],
+    "sm80": [
+        "-gencode=arch=compute_80,code=[sm_80,compute_80]",
+        "-gencode=arch=compute_90,code=sm_90",
+    ],
     "sm90": ["-gencode=arch=compute_90a,code=sm_90a"],
 }
 FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v -Wno-deprecated-gpu-targets".split()
