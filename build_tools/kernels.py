@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-ARCHS = {  # folder -> what nvcc makes of its kernels
+ARCHS = {  # folder -> what nvcc makes of its kernels; 9.0 of PTX that knows griddepcontrol
     "sm80": [
         "-gencode=arch=compute_80,code=[sm_80,compute_80]",
         "-gencode=arch=compute_90,code=sm_90",

@@ -111,9 +111,11 @@ def test_a_first_call_disturbs_no_capture_of_another_thread():
     """)
 
 
+@pytest.mark.parametrize("overlap", ("", "0"))
 @pytest.mark.parametrize("byte", (0xFF, 0x7B))
 @every_operator
-def test_workspace_may_hold_anything(name, byte):
+def test_workspace_may_hold_anything(monkeypatch, name, byte, overlap):
+    monkeypatch.setenv("NVFP4KERN_PDL", overlap)
     call = Call(name)
     size = call.explain()["workspace_bytes"]
     for _ in range(2):

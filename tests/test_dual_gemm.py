@@ -1,5 +1,7 @@
 """dual_gemm: D = act(alpha1 * A B1^T) * (alpha2 * A B2^T)."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,10 @@ ACTIVATIONS = tuple(reference.ACTIVATIONS)
 def operands(rng, make, m, n, k, batch=None, **options):
     lead = () if batch is None else (batch,)
     return [make(rng, *lead, rows, k, **options) for rows in (m, n, n)]
+
+
+def linear_scales(operand, device):
+    return scales(operand, "linear", None, device)
 
 
 def run_dual(ops, device, *, forms=("linear", "linear"), byte=None, **options):
@@ -94,6 +100,22 @@ def test_scale_layouts(backend, form_a, form_b, batch):
     want = expect(ops).rounded("float16")
     got = run_dual(ops, backend.device, forms=(form_a, form_b))
     assert reference.ulps(got, want, "float16").max() <= 1
+
+
+@pytest.mark.parametrize("order", ("row", "padded columns"))
+@pytest.mark.parametrize("activation", ("silu", "identity"))
+@pytest.mark.parametrize("k", (1024, 4096))
+def test_largest_tile(backend, k, activation, order):
+    """Of few SMs: whole tiles, and with the longer K shared ones."""
+    m, n = 250, 120
+    ops = operands(rng_of(k), data.exact_family, m, n, k)
+    if os.environ.get("NVFP4KERN_SM_LIMIT") == "3":
+        parts = [part(o, backend.device) for part in (codes, linear_scales) for o in ops]
+        plan = nvfp4kern.explain("dual_gemm", *parts)
+        assert plan["kernel"] == "sm80_dual_gemm_t128_codes"
+        assert (plan["workspace_bytes"] > 0) == (k == 4096)
+    got = run_dual(ops, backend.device, activation=activation, order=order, dtype="float32")
+    assert_ok(reference.check(got, expect(ops, activation=activation, c=backend.c), "float32"))
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -356,9 +356,18 @@ def test_all_threads_of_a_launch_that_overlaps_wait():
     run(EARLY, zeros, grid=4)
     run(EARLY.replace("@%p0 exit;", "") + "@%p0 exit;", zeros, grid=4, overlap=True)
     assert gpu.report()["findings"] == []
+    assert gpu.report()["launches"] == 2 and gpu.report()["overlapping_launches"] == 1
     with pytest.raises(gpu.SimError, match="without griddepcontrol.wait"):
         run(EARLY, zeros, grid=4, overlap=True)
     assert [f["code"] for f in gpu.report()["findings"]] == ["unwaited"]
+
+
+@pytest.mark.parametrize("write", ("st.global.u32 [%rd0], %r0;", "red.global.add.u32 [%rd0], %r0;"))
+def test_nothing_is_written_before_the_wait(write):
+    zeros = np.zeros(1, np.uint32)
+    run("mov.u32 %r0, 1; griddepcontrol.wait;" + write, zeros, overlap=True)
+    with pytest.raises(gpu.SimError, match="writes before griddepcontrol.wait"):
+        run("mov.u32 %r0, 1;" + write + "griddepcontrol.wait;", zeros, overlap=True)
 
 
 def test_counts_are_those_of_the_program():

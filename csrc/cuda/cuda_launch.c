@@ -194,12 +194,12 @@ static nk_status load_image(cuda_image *image, CUlibrary *library)
 }
 
 /* Kernels wait for those before them from 9.0 on; machine code says what PTX it was made of. */
-static nk_status can_wait(const gpu_state *gpu, CUkernel kernel, const char *name, bool *waits)
+static nk_status find_can_wait(const gpu_state *gpu, CUkernel kernel, const char *name, bool *can_wait)
 {
     int compiled_for;
     CUresult result = driver->cuKernelGetAttribute(&compiled_for, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel, gpu->handle);
     NK_TRY(cuda_driver_check(result, "cuKernelGetAttribute", name));
-    *waits = compiled_for >= 90;
+    *can_wait = compiled_for >= 90;
     return NK_OK;
 }
 
@@ -223,11 +223,11 @@ static nk_status load_kernel(cuda_kernel *kernel, const gpu_state *gpu)
     NK_TRY(load_image(kernel->image, &library));
     NK_TRY(cuda_driver_check(driver->cuLibraryGetKernel(&handle, library, kernel->name), "cuLibraryGetKernel",
                              kernel->name));
-    bool waits;
+    bool can_wait;
     NK_TRY(ready_kernel(gpu, handle, kernel->name));
-    NK_TRY(can_wait(gpu, handle, kernel->name, &waits));
+    NK_TRY(find_can_wait(gpu, handle, kernel->name, &can_wait));
     atomic_store_explicit(&kernel->handle, handle, memory_order_relaxed);
-    atomic_fetch_or_explicit(&kernel->waits, (uint64_t)waits << gpu->facts.index, memory_order_relaxed);
+    atomic_fetch_or_explicit(&kernel->can_wait, (uint64_t)can_wait << gpu->facts.index, memory_order_relaxed);
     atomic_fetch_or_explicit(&kernel->ready, (uint64_t)1 << gpu->facts.index, memory_order_release);
     return NK_OK;
 }
@@ -290,14 +290,14 @@ cuda_pdl cuda_pdl_wanted(void)
     return strcmp(text, "weights") == 0 ? CUDA_PDL_WEIGHTS : CUDA_PDL_SAFE;
 }
 
-static void configure(const cuda_grid *grid, void *stream, bool waits, launch_config *l)
+static void configure(const cuda_grid *grid, void *stream, bool can_wait, launch_config *l)
 {
     unsigned count = 0;
     if (grid->cluster > 1) {
         l->attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                                                      .value.clusterDim = {1, (unsigned)grid->cluster, 1}};
     }
-    if (grid->overlap && waits) {
+    if (grid->overlap && can_wait) {
         l->attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                                      .value.programmaticStreamSerializationAllowed = 1};
     }
@@ -316,7 +316,7 @@ static void configure(const cuda_grid *grid, void *stream, bool waits, launch_co
 }
 
 /* A CUkernel may be launched as the CUfunction of the current context. */
-static nk_status loaded(cuda_kernel *kernel, const gpu_state *gpu, CUfunction *function, bool *waits)
+static nk_status loaded(cuda_kernel *kernel, const gpu_state *gpu, CUfunction *function, bool *can_wait)
 {
     if (!(atomic_load_explicit(&kernel->ready, memory_order_acquire) >> gpu->facts.index & 1)) {
         nk_status status;
@@ -324,7 +324,7 @@ static nk_status loaded(cuda_kernel *kernel, const gpu_state *gpu, CUfunction *f
         NK_TRY(status);
     }
     *function = atomic_load_explicit(&kernel->handle, memory_order_relaxed);
-    *waits = atomic_load_explicit(&kernel->waits, memory_order_relaxed) >> gpu->facts.index & 1;
+    *can_wait = atomic_load_explicit(&kernel->can_wait, memory_order_relaxed) >> gpu->facts.index & 1;
     return NK_OK;
 }
 
@@ -333,9 +333,9 @@ static nk_status launch(cuda_kernel *kernel, const gpu_state *gpu, void *stream,
 {
     CUfunction function;
     launch_config l;
-    bool waits;
-    NK_TRY(loaded(kernel, gpu, &function, &waits));
-    configure(grid, stream, waits, &l);
+    bool can_wait;
+    NK_TRY(loaded(kernel, gpu, &function, &can_wait));
+    configure(grid, stream, can_wait, &l);
     return cuda_driver_check(driver->cuLaunchKernelEx(&l.config, function, (void **)(uintptr_t)args, NULL),
                              "cuLaunchKernelEx", kernel->name);
 }
@@ -344,9 +344,9 @@ static nk_status count_clusters(cuda_kernel *kernel, const gpu_state *gpu, const
 {
     CUfunction function;
     launch_config l;
-    bool waits;
-    NK_TRY(loaded(kernel, gpu, &function, &waits));
-    configure(grid, NULL, waits, &l);
+    bool can_wait;
+    NK_TRY(loaded(kernel, gpu, &function, &can_wait));
+    configure(grid, NULL, can_wait, &l);
     CUresult result = driver->cuOccupancyMaxActiveClusters(clusters, function, &l.config);
     if (result == CUDA_ERROR_INVALID_CLUSTER_SIZE) {
         *clusters = 0;

@@ -41,9 +41,9 @@ extern cuda_image *const cuda_images[];
 typedef struct cuda_kernel {
     const char *name;
     cuda_image *image;
-    _Atomic(void *) handle;  /* CUkernel */
-    _Atomic(uint64_t) ready; /* bit i: loaded on device i, and allowed all of its shared memory */
-    _Atomic(uint64_t) waits; /* bit i: compiled for 9.0 or later there, where a kernel can wait by itself */
+    _Atomic(void *) handle;     /* CUkernel */
+    _Atomic(uint64_t) ready;    /* bit i: loaded on device i, and allowed all of its shared memory */
+    _Atomic(uint64_t) can_wait; /* bit i: for others to end, by itself: compiled for 9.0 or later there */
 } cuda_kernel;
 
 /* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default

@@ -30,8 +30,8 @@ __device__ inline void mma_m16n8k16_bf16(float d[4], const uint32_t a[4], uint32
 }
 
 /* Until the kernels before this one in its stream have ended and their writes are seen. Compiled for less than sm_90 a
- * kernel never begins before (see cuda_launch.h). All CTAs must wait: a kernel that has ended stands for those before
- * it. */
+ * kernel never begins before (see cuda_launch.h). All CTAs wait here: that a kernel has ended is to say that those
+ * before it have. */
 __device__ inline void griddepcontrol_wait()
 {
 #if __CUDA_ARCH__ >= 900

@@ -6,8 +6,8 @@
 #include "../nk_problem.h"
 
 /* By exp(-|h|), which never overflows: exp(-h) would already at h = -89, where silu is still a normal number. Times
- * 1 / (1 + e), which lies in 1/2 .. 1: a quotient whose numerator is tiny or zero takes the long way, and half of all
- * numerators may be. */
+ * 1 / (1 + e), which lies in 1/2 .. 1: a quotient whose numerator is tiny or zero takes the long way, and exp(h) h is
+ * that for every h far below 0. */
 __device__ inline float silu(float h)
 {
     const float e = expf(-fabsf(h));

@@ -1,9 +1,9 @@
 /* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *
  * The gemm's main loop, whose m16 tiles are half of B1 and half of B2: a CTA makes WARPS * 16 features (n) of TOKENS
- * tokens (m). Gate and up of a tile lie side by side in shared memory before they are stored; the activation is there,
- * in a loop, as unrolled over a thread's sums it was 110 KB of code. Shared tiles are summed by a second kernel, as in
- * gemm.
+ * tokens (m). Gate and up of a tile lie side by side in shared memory before they are stored; the activation is
+ * applied there, in a loop: unrolled over a thread's sums it was 110 KB of code. Shared tiles are summed by a second
+ * kernel, as in gemm.
  *
  * Roles, synchronisation, memory map: sm80_mainloop.cuh. */
 #include "sm80_activation.cuh"

@@ -35,7 +35,7 @@ static int ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
 }
 
 /* Microseconds, roughly: fitted to 1200 launches of all tiles with NVFP4 tokens on an H200, within 1 % of the best
- * choice on average, 8 % at worst. Only ratios matter. */
+ * choice on average, 8 % at worst, before the second launch overlapped the first. Only ratios matter. */
 #define FLOP_PER_US 2.88e6     /* of an SM, with decoding in the same issue slots */
 #define DECODE_US 0.11         /* a step's, of 128 weight rows */
 #define BYTES_PER_US 23e3      /* of an SM's share of memory */

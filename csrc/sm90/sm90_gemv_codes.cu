@@ -28,8 +28,7 @@
 /* The token into shared memory                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define BATCH 2    /* chunks that a thread has under way */
-#define LONG_RUN 8 /* steps: from here on the token comes later than the ring fills */
+#define BATCH 2 /* chunks that a thread has under way */
 
 /* Products of two scale factors, eight significant bits, are exact in halves if one of them is divided by this: they
  * lie between 2^-22 and 12544. */
@@ -157,6 +156,9 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Steps of a team: where it has as many its part of the token is long, and the ring is full before that is there. */
+#define LONG_RUN 8
 
 /* What walk() does with a team's steps. */
 template <int OCTETS> struct products {

@@ -78,7 +78,7 @@ def simulator():
     return _publish(library, lambda path: _run([find_cc(), *link, "-o", path]))
 
 
-def kernels(cc=None):
+def kernels(cc):
     """The folder with <image>.ptx for every .cu file of every architecture, as a GPU of this
     capability gets it: the sm80 row's are compiled for 9.0, too."""
     archs = ARCHS | ({"sm80": "compute_90"} if cc == "9.0" else {})
@@ -120,6 +120,6 @@ def _compile(folder, source, arch):
 
 def environment(**settings):
     """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case."""
-    folder = kernels(settings.get("cc"))
+    folder = kernels(str(settings.get("cc", os.environ.get("PTXSIM_CC", "9.0"))))
     found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(folder)}
     return found | {f"PTXSIM_{name.upper()}": str(value) for name, value in settings.items()}

@@ -106,7 +106,7 @@ step sim_exec_ctarank(run *r, const insn *in)
     return sim_put_lanes(r, in->o[0], 4, out);
 }
 
-/* Hints, and what orders kernels: they run one after the other. */
+/* Hints, and that the next kernel may come: they run one after the other. */
 step sim_exec_nothing(run *r, const insn *in)
 {
     (void)r, (void)in;

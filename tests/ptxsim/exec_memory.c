@@ -3,6 +3,7 @@
 #include "exec_value.h"
 #include "memory.h"
 #include "num_float.h"
+#include "report.h"
 
 /* ld, st: list holds the registers, o[1] and imm the address, `size` and `vec` the elements. */
 
@@ -40,9 +41,18 @@ step sim_exec_load(run *r, const insn *in)
     return in->flags ? STEP_SLEEP : STEP_NEXT;
 }
 
+/* The kernels before this one may read, or write, the same. What is read is nobody's business but the caller's. */
+static bool writes_early(run *r, const insn *in)
+{
+    const uint32_t early = r->launch->overlaps && in->space == GLOBAL ? r->mask & ~r->warp->waited : 0;
+    if (early) sim_report(r, in, 'E', "unwaited", __builtin_ctz(early), "writes before griddepcontrol.wait");
+    return early;
+}
+
 step sim_exec_store(run *r, const insn *in)
 {
     uint32_t bytes = (uint32_t)in->size * in->vec;
+    if (writes_early(r, in)) return STEP_FAIL;
     ACTIVE(r)
     {
         uint8_t *to = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), bytes, WRITE);
@@ -134,6 +144,7 @@ static uint64_t update(const insn *in, uint8_t *to, uint64_t b, uint64_t c)
 step sim_exec_atomic(run *r, const insn *in)
 {
     bool backwards = sim_random(&r->random) & 1;
+    if (writes_early(r, in)) return STEP_FAIL;
     for (uint32_t k = 0; k < LANES; k++) {
         uint32_t i = backwards ? LANES - 1 - k : k;
         if (!(r->mask >> i & 1)) continue;

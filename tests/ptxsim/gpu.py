@@ -165,9 +165,7 @@ class Module:
         check(library().cuKernelGetFunction(ctypes.byref(function), kernel), name)
         return kernel
 
-    def launch(self, name, *args, grid=1, block=32, shared_bytes=0, cluster=None,
-        overlap=False,
-    ):  # fmt: skip
+    def launch(self, name, *args, grid=1, block=32, shared_bytes=0, cluster=None, overlap=False):
         """Memory, NumPy scalars and bytes as arguments, each as large as the kernel's parameter."""
         kernel = self.kernel(name)
         if shared_bytes:

@@ -282,10 +282,10 @@ class PackageKernel:
 
     def __init__(self, call, backend, sms=1, shape=(19, 70, 2048)):
         self.folder = tempfile.TemporaryDirectory()
-        self.originals = build.kernels()
+        cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
+        self.originals = build.kernels(cc)
         tests = str(Path(__file__).parents[1])
         path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
-        cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER, call, json.dumps(shape)],
             env=os.environ

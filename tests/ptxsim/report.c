@@ -20,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static finding *findings;
 static uint32_t n_findings;
 static stats totals;
-static uint64_t launches;
+static uint64_t launches, overlapping;
 static _Thread_local char last_error[1200];
 
 const char *sim_last_error(void) { return last_error; }
@@ -117,6 +117,7 @@ void sim_report_launch(const launch *l)
     for (size_t i = 0; i < sizeof totals / sizeof *to; i++)
         to[i] += from[i];
     launches++;
+    overlapping += l->overlaps;
     pthread_mutex_unlock(&lock);
 }
 
@@ -125,7 +126,7 @@ void sim_report_clear(void)
     pthread_mutex_lock(&lock);
     n_findings = 0;
     totals = (stats){0};
-    launches = 0;
+    launches = overlapping = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -185,7 +186,8 @@ size_t sim_report_json(char *to, size_t size)
     size_t length = 0;
     FILE *file = open_memstream(&text, &length);
     pthread_mutex_lock(&lock);
-    fprintf(file, "{\"launches\": %llu", (unsigned long long)launches);
+    fprintf(file, "{\"launches\": %llu, \"overlapping_launches\": %llu", (unsigned long long)launches,
+            (unsigned long long)overlapping);
     const uint64_t *values = (const void *)&totals;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         fprintf(file, ", \"%s\": %llu", names[i], (unsigned long long)values[i]);
