@@ -66,14 +66,16 @@ def test_the_tensors_context_is_used_and_the_callers_restored(gpu, name):
     call.check(1)
 
 
-def test_no_context_stays_behind_on_a_thread(gpu):
+@pytest.mark.parametrize("size", [(19, 70, 2048), (1, 128, 1024)])  # the latter by tensor maps
+def test_no_context_stays_behind_on_a_thread(gpu, size):
     """A thread that had none, and whose first use of the GPU is ours, has none afterwards."""
-    run_python("""
+    run_python(f"""
         import threading
         import torch
-        from cuda_calls import Call
+        from cuda_calls import SIZES, Call
         from test_cuda_driver import Driver
-        call, seen = Call("gemv"), []
+        SIZES["given"] = {size}
+        call, seen = Call("gemv", size="given"), []
         torch.cuda.synchronize()
         def body():
             seen.append(Driver().current())

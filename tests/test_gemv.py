@@ -85,6 +85,44 @@ def test_full_range_is_within_the_bound(device, m, k, forms, dtype):
     assert_ok(reference.check(got, reference.gemv(a.values, b.values), dtype))
 
 
+WHOLE = [
+    (128, 1024, None),
+    (64, 2560, 3),
+    (256, 1280, None),
+    (384, 5120, 2),
+    (250, 1024, 2),
+    (1024, 256, None),
+]
+
+
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+@pytest.mark.parametrize("m, k, batch", WHOLE)
+def test_whole_tiles(device, m, k, batch, form):
+    """sm90 reads most of these by tensor maps, whatever its SMs."""
+    a, b = operands(rng_of(m, k), data.full_range, m, k, batch)
+    got = run_gemv(a, b, device, forms=(form, "linear"), dtype="float32")
+    assert_ok(reference.check(got, reference.gemv(a.values, b.values), "float32"))
+
+
+def test_rows_and_batches_may_be_one(device):
+    """Strides of zero."""
+    a, b = operands(rng_of(12), data.full_range, 1, 512)
+    rows = [codes(a, device), scales(a, "linear", rng_of(9), device)]
+    got = run(
+        nvfp4kern.gemv,
+        rows[0].expand(2, 128, -1),
+        codes(b, device).expand(2, 1, -1),
+        rows[1].expand(2, 128, -1),
+        scales(b, "linear", rng_of(9), device).expand(2, 1, -1),
+        shape=(2, 128, 1),
+        device=device,
+        dtype="float32",
+    )
+    want = reference.gemv(a.values, b.values)
+    for one in got.reshape(-1, 1, 1):
+        assert_ok(reference.check(one, want, "float32"))
+
+
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 def test_a_nan_scale_poisons_exactly_its_outputs(device, form):
     a, b = operands(rng_of(3), data.full_range, 37, 96, 2)
@@ -253,3 +291,27 @@ def test_how_many_rows_there_may_be(gpu):
     if gpu.name in ("sm80", "sm90"):
         assert all(kernel.startswith(gpu.name) for kernel in kernels[:2]), kernels
     assert kernels[2].startswith("sm80") == (gpu.name in ("sm80", "sm90")), kernels
+
+
+def test_what_tensor_maps_can_say(gpu):
+    """Whole units of K, aligned scale factors, whole atoms of blocked ones, and rows that are not
+    one and the same: others are copied."""
+    room = torch.zeros(1 << 20, dtype=torch.uint8, device=gpu.device)
+
+    def kernel(m=128, k=1024, layout="blocked", skip=0, shared=False):
+        a, b = room[: m * k // 2].view(m, k // 2), room[: k // 2].view(1, k // 2)
+        a = a[:1].expand(m, -1) if shared else a
+        size = -(-m // 128) * 128 * k // 16 if layout == "blocked" else m * k // 16
+        sf = room[skip : skip + size]
+        sf = sf if layout == "blocked" else sf.view(m, k // 16)
+        plan = nvfp4kern.explain(
+            "gemv", a, b, sf, room[: k // 16].view(1, -1), scale_layout=(layout, "linear")
+        )
+        return plan["kernel"]
+
+    tiled = [kernel(), kernel(layout="linear"), kernel(m=64, layout="linear")]
+    copied = [kernel(m=64), kernel(k=1024 + 64), kernel(shared=True)]
+    copied += [kernel(skip=4), kernel(layout="linear", skip=4)]
+    if gpu.name == "sm90":
+        assert all("tiles" in name for name in tiled), tiled
+    assert not any("tiles" in name for name in copied), copied

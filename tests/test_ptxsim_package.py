@@ -32,6 +32,7 @@ SELECTED = {  # by row
     },
     "sm90": {
         "gemv": ["test_gemv.py"],
+        "gemv by tensor maps": ["test_gemv.py", "-k", "whole_tiles"],
         OVERLAPPING: ["test_cuda.py", "-k", "may_hold_anything"],
         "few tokens": ["test_gemm.py", "-k", "test_few and (300 or 3584 or (4300 and 1-4300))"],
         "few tokens, clusters of any size": [
@@ -41,7 +42,7 @@ SELECTED = {  # by row
         ],
     },
 }
-SMS = {"few tokens, clusters of any size": 16}
+SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16}
 LIMITS = {"dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"}}
 
 

@@ -369,6 +369,33 @@ nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const
     return status;
 }
 
+_Static_assert(sizeof(cuda_tensor_map) == sizeof(CUtensorMap), "what the driver fills");
+
+static nk_status encode_map(const cuda_boxes *b, cuda_tensor_map *map)
+{
+    static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
+    CUresult result = driver->cuTensorMapEncodeTiled(
+        (CUtensorMap *)map, CU_TENSOR_MAP_DATA_TYPE_UINT8, (cuuint32_t)b->rank, (void *)(uintptr_t)b->at, b->dims,
+        b->strides, b->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        b->swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return cuda_driver_check(result, "cuTensorMapEncodeTiled", b->name);
+}
+
+/* The driver wants a context for it. */
+nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes boxes[], cuda_tensor_map *const maps[])
+{
+    gpu_state *gpu = NULL;
+    bool pushed;
+    NK_TRY(state_of(device, &gpu));
+    NK_TRY(enter(gpu, &pushed));
+    nk_status status = NK_OK;
+    for (int32_t i = 0; i < count && !status; i++)
+        status = encode_map(&boxes[i], maps[i]);
+    leave(pushed);
+    return status;
+}
+
 nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cuda_grid *grid, int32_t *clusters)
 {
     gpu_state *gpu = NULL;

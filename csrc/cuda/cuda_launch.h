@@ -6,6 +6,7 @@
 #define NK_CUDA_LAUNCH_H
 
 #include "../nk_problem.h"
+#include "cuda_tensor_map.h"
 
 #include <stdatomic.h>
 
@@ -68,6 +69,19 @@ nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const
 /* How many of the grid's clusters, of a kernel that has no shared memory but dynamic one, the device has room for: none
  * where it has no clusters of that size. */
 nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cuda_grid *grid, int32_t *clusters);
+
+/* Bytes in up to five dimensions, of which the first is contiguous, and the box of them that one instruction moves:
+ * rows of `box[0]` bytes, turned by the row where `swizzled` (128 bytes). */
+typedef struct cuda_boxes {
+    const char *name; /* for errors */
+    const void *at;
+    int32_t rank;
+    uint64_t dims[5], strides[4]; /* strides of dimensions 1 and up, multiples of 16 as `at` is */
+    uint32_t box[5];
+    bool swizzled;
+} cuda_boxes;
+
+nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes boxes[], cuda_tensor_map *const maps[]);
 
 /* Loads every kernel of the images whose name begins with `prefix`. */
 nk_status cuda_warmup(nk_device device, const char *prefix);

@@ -29,6 +29,7 @@
     X(cuKernelGetAttribute)              \
     X(cuKernelSetAttribute)              \
     X(cuOccupancyMaxActiveClusters)      \
+    X(cuTensorMapEncodeTiled)            \
     X(cuLaunchKernelEx)
 
 typedef struct cuda_driver {

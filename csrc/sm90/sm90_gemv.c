@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes;
+extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes, cuda_image_sm90_gemv_tiles;
 
 #define KERNEL(image_name, text) {.name = "sm90_gemv_" text, .image = &cuda_image_##image_name}
 #define PATHS(image, text) \
@@ -16,6 +16,11 @@ static cuda_kernel kernels[][2][3] = {
     [SM90_GEMV_FEW_CODES] = {PATHS(sm90_gemv, "few_codes")},
     [SM90_GEMV_FEW_HALVES] = {PATHS(sm90_gemv, "few_halves")},
     [SM90_GEMV_FEW_BFLOATS] = {PATHS(sm90_gemv, "few_bfloats")},
+};
+
+static cuda_kernel tiled_kernels[] = {
+    [SM90_GEMV_LINEAR] = KERNEL(sm90_gemv_tiles, "tiles_linear"),
+    [SM90_GEMV_BLOCKED] = KERNEL(sm90_gemv_tiles, "tiles_blocked"),
 };
 
 /* Of CTAs in pairs, as SMs are; clusters of an odd number were slower. All kernels take the same room. */
@@ -45,7 +50,7 @@ typedef struct question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
     int32_t form, path;
-    int64_t is_blocked;
+    int32_t is_blocked, has_maps;
 } question;
 
 /* A shape, and the kernel that follows from it and the question. */
@@ -66,14 +71,21 @@ static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
     static _Thread_local sm90_gemv_clusters clusters;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    const question q = {
-        gpu, p->l, p->m, p->n, p->k, sm90_gemv_form_of(p), sm90_gemv_path_of(p), p->b.sf_layout == NK_SF_BLOCKED};
+    const question q = {gpu,
+                        p->l,
+                        p->m,
+                        p->n,
+                        p->k,
+                        sm90_gemv_form_of(p),
+                        sm90_gemv_path_of(p),
+                        p->b.sf_layout == NK_SF_BLOCKED,
+                        sm90_gemv_has_maps(p)};
     answer *a = &answers[(uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS];
     if (memcmp(&a->asked, &q, sizeof q) != 0) {
         cuda_kernel *any = &kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
         a->fits = sm90_gemv_find_shape(p, &clusters, &a->shape);
-        a->kernel = &kernels[q.form][a->shape.is_short][q.path];
+        a->kernel = a->shape.is_tiled ? &tiled_kernels[q.path] : &kernels[q.form][a->shape.is_short][q.path];
         a->asked = q;
     }
     *found = a->fits ? a : NULL;
@@ -119,6 +131,43 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
     return NK_OK;
 }
 
+/* A dimension of which there is one may have any stride. */
+static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
+
+/* See sm90_gemv_maps. Rows of blocked scale factors are dealt out in groups whose rows lie 32 apart: their strides do
+ * not grow from one dimension to the next, as the driver's documentation has it but nothing asks for. */
+static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s, sm90_gemv_maps *maps)
+{
+    const nk_operand *b = &p->b;
+    const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
+    const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
+                   sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
+    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_UNIT / 2,
+                   factors = SM90_GEMV_UNIT / NK_SF_VEC;
+    const cuda_boxes linear[] = {
+        {"weights", b->data, 5, {k / 2, n, 1, 1, l}, {row, 16, 16, batch}, {line, rows, 1, 1, 1}, true},
+        {"scale factors", b->sf, 4, {k / NK_SF_VEC, n, 1, l}, {sf_row, 16, sf_batch}, {factors, rows, 1, 1}, false},
+    };
+    const cuda_boxes blocked[] = {
+        {"weights",
+         b->data,
+         5,
+         {k / 2, 4, 32, atoms, l},
+         {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
+         {line, 4, rows / 4, 1, 1},
+         true},
+        {"scale factors",
+         b->sf,
+         4,
+         {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
+         {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
+         {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1},
+         false},
+    };
+    return cuda_encode_maps(p->device, 2, b->sf_layout == NK_SF_BLOCKED ? blocked : linear,
+                            (cuda_tensor_map *[]){&maps->codes, &maps->sf});
+}
+
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
 {
     const cuda_pdl pdl = cuda_pdl_wanted();
@@ -136,6 +185,8 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
                       .smem_bytes = s->smem_bytes,
                       .cluster = s->work.cluster,
                       .overlap = pdl != CUDA_PDL_OFF};
-    void *parameters[] = {&args};
+    sm90_gemv_maps maps;
+    if (s->is_tiled) NK_TRY(encode_maps(p, s, &maps));
+    void *parameters[] = {&args, &maps}; /* a kernel without maps does not look at them */
     return cuda_launch(a->kernel, p->device, exec->stream, &grid, parameters);
 }

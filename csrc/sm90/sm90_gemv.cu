@@ -198,8 +198,8 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     ending end = ending_of<FORM == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
     prepare_end<PATH, FOUND>(p, w, end);
     float *partials =
-        (float *)((uint8_t *)smem + sm90_gemv_sums_at(warps, tokens * (int)sm90_gemv_token_bytes(s.units)));
-    prepare_sums(s, w, tokens, partials);
+        (float *)((uint8_t *)smem + sm90_gemv_tokens_at(warps) + tokens * (int)sm90_gemv_token_bytes(s.units));
+    prepare_sums(s, tokens, partials);
     if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (COPIED) {
         __syncthreads(); /* the tokens' barriers are ready */
@@ -212,7 +212,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
         }
     }
     __syncthreads();
-    expect_sums(s, w, tokens);
+    expect_sums(s, w, s.cluster * tokens);
     products<KIND, FORM> of_warp(w, s, tokens, partials);
     walk<PATH, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();

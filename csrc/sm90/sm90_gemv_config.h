@@ -2,6 +2,7 @@
 #ifndef NK_SM90_GEMV_CONFIG_H
 #define NK_SM90_GEMV_CONFIG_H
 
+#include "../cuda/cuda_tensor_map.h"
 #include "../nk_format.h"
 #include "../nk_problem.h"
 
@@ -27,6 +28,10 @@
 #define SM90_GEMV_TOKEN_BARRIERS_AT 72
 #define SM90_GEMV_TOUCHED_AT (SM90_GEMV_TOKEN_BARRIERS_AT + 8 * SM90_GEMV_TOKENS) /* see prepare_end() */
 #define SM90_GEMV_HEAD_BYTES 256
+
+/* Where tiles come by tensor maps, a team's together. */
+#define SM90_GEMV_TILE_BARRIERS_AT SM90_GEMV_HEAD_BYTES /* [team][slot] */
+#define SM90_GEMV_TILES_AT 1024                         /* the period of their swizzle */
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
  * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every team: a warp alone, or the four
@@ -73,6 +78,13 @@ typedef struct sm90_gemv_args {
     uint32_t starts[SM90_GEMV_WARPS][2]; /* of teams; [1]: in a CTA with fewer units of K, or none */
 } sm90_gemv_args;
 
+/* Tensor maps of W. Codes: bytes of K, rows of a group, groups, atoms, batches, where scale factors are blocked;
+ * otherwise bytes of K, rows, 1, 1, batches. Scale factors: bytes of an atom, atoms of a row of them, rows of atoms,
+ * batches; otherwise bytes of K, rows, 1, batches. */
+typedef struct sm90_gemv_maps {
+    cuda_tensor_map codes, sf;
+} sm90_gemv_maps;
+
 NK_HD int64_t sm90_gemv_units(int64_t k) { return nk_ceil_div(k, SM90_GEMV_UNIT); }
 
 /* Rows in the order in which they are dealt out. Blocked: groups of {r, r+32, r+64, r+96}, whose scale factors are
@@ -104,20 +116,17 @@ NK_HD int32_t sm90_gemv_teams_of_tile(int32_t units, int32_t run, int32_t teams)
 }
 
 /* Shared memory: zeros and barriers; the rings [warp][slot] of weights, codes [row of eight][part] and then scale
- * factors [row]; the tokens' part of K; partial sums [part of a tile][row][token]; sums that CTAs send each other [CTA]
- * [row of the receiver's][token]. */
+ * factors [row], or, tiled, [team][slot] of codes [row][part] and then scale factors [row][part] or, blocked, [part]
+ * [row]; the tokens' part of K; partial sums [part of a tile][row][token] and sums that CTAs send each other [CTA][row
+ * of the receiver's][token], or, tiled, sums that are sent at once [row of the receiver's][CTA][part of a tile]. */
 #define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
 
 NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_HEAD_BYTES + warps * SM90_GEMV_RING_BYTES; }
+NK_HD int32_t sm90_gemv_tokens_behind_tiles(int32_t warps) { return SM90_GEMV_TILES_AT + warps * SM90_GEMV_RING_BYTES; }
 
 /* From one token in 16 bits to the next: half a line more than it takes, so that lanes of two tokens meet no bank
  * twice. */
 NK_HD int64_t sm90_gemv_token_bytes(int64_t units) { return units * SM90_GEMV_TOKEN_BYTES + 64; }
-
-NK_HD int32_t sm90_gemv_sums_at(int32_t warps, int32_t tokens_bytes)
-{
-    return sm90_gemv_tokens_at(warps) + tokens_bytes;
-}
 
 /* A place divided by how many each CTA ends: exact for both up to SM90_GEMV_ROWS. */
 #define SM90_GEMV_INVERSE_BITS 20

@@ -31,6 +31,22 @@ sm90_gemv_path sm90_gemv_path_of(const nk_gemv_problem *p)
     return p->b.sf_layout == NK_SF_BLOCKED ? SM90_GEMV_BLOCKED : SM90_GEMV_LINEAR;
 }
 
+/* A tensor map's strides are 40 bits, and one of zero is not promised to work. */
+static bool fits_map(int64_t stride, int64_t count) { return count <= 1 || (stride > 0 && stride < (int64_t)1 << 40); }
+
+static bool strides_fit_maps(const nk_operand *o, int64_t rows, int64_t batches)
+{
+    return fits_map(o->row_stride, rows) && fits_map(o->batch_stride, batches) &&
+           fits_map(o->sf_batch_stride, batches) && (o->sf_layout == NK_SF_BLOCKED || fits_map(o->sf_row_stride, rows));
+}
+
+bool sm90_gemv_has_maps(const nk_gemv_problem *p)
+{
+    return sm90_gemv_form_of(p) == SM90_GEMV_CODES && sm90_gemv_path_of(p) != SM90_GEMV_NARROW && p->k > 0 &&
+           p->k % SM90_GEMV_UNIT == 0 && bits_of_sf(&p->b, p->n, p->l) % 16 == 0 &&
+           (p->b.sf_layout == NK_SF_LINEAR || p->n % NK_SF_ATOM_ROWS == 0) && strides_fit_maps(&p->b, p->n, p->l);
+}
+
 static int32_t team_of(const nk_gemv_problem *p)
 {
     return sm90_gemv_form_of(p) == SM90_GEMV_CODES ? SM90_GEMV_TEAM : 1;
@@ -91,10 +107,16 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
         for (int32_t team = 0; team < teams; team++)
             s->starts[team][some] = start_of(team, s->work.run, units_of[some]);
     }
-    int32_t inboxes = cluster > 1 ? ends * cluster : 0;
-    s->smem_bytes = sm90_gemv_sums_at(s->warps, (int32_t)tokens_bytes) +
-                    (s->work.parts * (int32_t)rows + inboxes) * (int32_t)p->m * 4;
-    return s->smem_bytes <= room;
+    const int32_t inboxes = cluster > 1 ? ends * cluster : 0, parts = s->work.parts,
+                  sums = s->is_tiled ? ends * cluster * parts : parts * (int32_t)rows + inboxes,
+                  with_another = sm90_gemv_smem_room(gpu, ctas_per_sm(s) + 1);
+    const int32_t tokens_at = s->is_tiled ? sm90_gemv_tokens_behind_tiles(s->warps) : sm90_gemv_tokens_at(s->warps);
+    s->smem_bytes = tokens_at + (int32_t)tokens_bytes + sums * (int32_t)p->m * 4;
+    if (s->smem_bytes > room) return false;
+    if (!s->is_tiled) return true;
+    /* Registers allow a third CTA of 8 warps: some SMs would have three and others none. */
+    if (s->smem_bytes <= with_another && with_another < room) s->smem_bytes = with_another + 1;
+    return (cluster - 1) * (int32_t)units < s->work.all_units; /* every CTA is expected to send sums */
 }
 
 #define MORE_WAVES 24 /* of CTAs than there must be, at most: sums of fewer rows need less shared memory */
@@ -117,8 +139,8 @@ static bool shape_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, i
 }
 
 /* Cycles, fitted to an H200's times. NVFP4 tokens one by one: 36 matrices in up to 50 shapes each, the picked one takes
- * 0.4 % more than the best on average, 2.5 % at most. The others: 70 cases of 10 matrices and 1 to 8 tokens in up to 24
- * shapes, and 1.1 % and 7 %; bf16 was not timed and takes fp16's. */
+ * 0.4 % more than the best on average, 2.5 % at most; with tensor maps, 31 matrices, 0.8 % and 8 %. The others: 70
+ * cases of 10 matrices and 1 to 8 tokens in up to 24 shapes, and 1.1 % and 7 %; bf16 was not timed and takes fp16's. */
 typedef struct costs {
     double tall_step, short_step; /* of a team beside all others of an SM: latencies before all */
     double step_of_sm;            /* of any of its steps: what it issues */
@@ -126,50 +148,59 @@ typedef struct costs {
     double solo;                  /* of a beginning and an end that no other CTA of the SM fills */
     double cluster, of_each;      /* sums go to other CTAs, and all must have room at once */
     double ragged;                /* of rows that are no whole tiles */
+    double of_mb;                 /* of the matrix: where memory is what takes time, this kernel takes more of it */
 } costs;
 
 static const costs one_nvfp4_token = {
     .tall_step = 1250, .short_step = 873, .solo = 505, .cluster = 1073, .ragged = 1060};
+static const costs one_nvfp4_token_tiled = {.tall_step = 900, .solo = 525, .cluster = 100, .of_mb = 14};
 static const costs one_token = {.step_of_sm = 82, .solo = 380, .cluster = 194, .of_each = 106};
 static const costs few_tokens = {
     .step_of_sm = 110, .codes = 26, .halves = 57, .solo = 945, .cluster = 567, .of_each = 249};
 
 #define BYTES_PER_CYCLE 22.9 /* of an SM, from memory */
 
-static const costs *costs_of(const nk_gemv_problem *p)
+static const costs *costs_of(const nk_gemv_problem *p, const sm90_gemv_shape *s)
 {
     const sm90_gemv_form form = sm90_gemv_form_of(p);
+    if (s->is_tiled) return &one_nvfp4_token_tiled;
     return form == SM90_GEMV_CODES ? &one_nvfp4_token : form == SM90_GEMV_HALVES ? &one_token : &few_tokens;
 }
 
 static double cycles_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_shape *s)
 {
-    const costs *c = costs_of(p);
+    const costs *c = costs_of(p, s);
     const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, units = s->work.units;
     const int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * units;
     const double memory = of_sm * rows * SM90_GEMV_UNIT * 9 / 16 / BYTES_PER_CYCLE;
     const double steps = s->work.run * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
+    const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
     const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_BYTES / 1000;
     double cycles = steps > memory ? steps : memory;
     cycles += tokens * (p->a.dtype == NK_E2M1X2 ? c->codes : c->halves);
     if (cluster > 1) cycles += c->cluster + cluster * c->of_each;
     if (per_sm == 1) cycles += c->solo;
     if (rows % tile) cycles += c->ragged;
-    return (double)waves * cycles;
+    return (double)waves * cycles + mb * c->of_mb;
 }
 
-/* In `more` waves than there must be. Only one NVFP4 token has kernels for short tiles, and tiles that are large. */
+/* In `more` waves than there must be. Only one NVFP4 token has kernels for short tiles and by tensor maps, and tiles
+ * that are large. */
 static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int more, sm90_gemv_shape *best)
 {
     const bool codes = sm90_gemv_form_of(p) == SM90_GEMV_CODES, narrow = sm90_gemv_path_of(p) == SM90_GEMV_NARROW;
+    const int choices = !codes ? 2 : sm90_gemv_has_maps(p) ? 16 : 8;
     double least = 0;
     for (int cluster = 1; cluster <= SM90_GEMV_CLUSTER; cluster++) {
-        for (int choice = 0; choice < (codes ? 8 : 2); choice++) {
-            sm90_gemv_shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2, .is_short = choice & 2};
-            if (codes && narrow && !s.is_short) continue;
-            if (!shape_of(p, room, cluster, more, choice & 4, &s)) continue;
+        for (int choice = 0; choice < choices; choice++) {
+            const bool whole = choice & 4;
+            sm90_gemv_shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2,
+                                 .is_short = choice & 2,
+                                 .is_tiled = choice & 8};
+            if ((codes && narrow && !s.is_short) || (s.is_tiled && (!whole || s.is_short))) continue;
+            if (!shape_of(p, room, cluster, more, whole, &s)) continue;
             double cycles = cycles_of(p, room, &s);
             if (best->warps && cycles >= least) continue;
             *best = s;

@@ -20,6 +20,7 @@ typedef struct sm90_gemv_shape {
     sm90_gemv_work work;
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
+    bool is_tiled; /* weights come by tensor maps */
     int32_t warps, smem_bytes;
     int64_t clusters; /* of a batch */
 } sm90_gemv_shape;
@@ -33,6 +34,9 @@ typedef struct sm90_gemv_clusters {
 
 sm90_gemv_form sm90_gemv_form_of(const nk_gemv_problem *p);
 sm90_gemv_path sm90_gemv_path_of(const nk_gemv_problem *p);
+
+/* Tensor maps can say where the weights are, of whole tiles. */
+bool sm90_gemv_has_maps(const nk_gemv_problem *p);
 
 /* Rows of a tile. */
 int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short);

@@ -4,7 +4,7 @@
 
 #include "sm90_gemv.cuh"
 
-extern __shared__ __align__(128) uint4 smem[];
+extern __shared__ __align__(1024) uint4 smem[]; /* as tensor maps swizzle */
 
 /* Which of a tile's teams this warp's is. */
 __device__ inline int part_of_tile(const share &w, int tile) { return tile == w.first_tile ? w.teams_before : 0; }
@@ -42,8 +42,8 @@ __device__ inline void keep_token_sums(const share &w, const sm90_gemv_work &s, 
     sums[0] = sums[1] = sums[2] = sums[3] = 0;
 }
 
-/* Where CTAs share rows, each ends some of them: it has an inbox, [CTA][row of its own][token], for what all have of
- * its rows, and a barrier that counts the bytes. */
+/* Where CTAs share rows, each ends some of them: it has an inbox for what all have of its rows, and a barrier that
+ * counts the bytes. Here it is [CTA][row of its own][token]; sm90_gemv_tiles.cu sends more, by itself. */
 __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, const float *partials)
 {
     return partials + s.parts * s.rows * tokens;
@@ -51,12 +51,9 @@ __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, con
 
 __device__ inline uint32_t inbox_barrier() { return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_BARRIER_AT; }
 
-/* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero, and an inbox is ready. */
-__device__ inline void prepare_sums(const sm90_gemv_work &s, const share &w, int tokens, float *partials)
+/* The others learn that the inbox is ready while this CTA does other things. */
+__device__ inline void prepare_inbox(const sm90_gemv_work &s)
 {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < s.parts * s.rows * tokens; i += blockDim.x)
-        partials[i] = 0;
     if (s.cluster == 1) return;
     if (threadIdx.x == 0) {
         mbarrier_init(inbox_barrier(), 1);
@@ -66,12 +63,21 @@ __device__ inline void prepare_sums(const sm90_gemv_work &s, const share &w, int
     barrier_cluster_arrive_relaxed();
 }
 
-/* Behind that barrier: how many bytes will come. Right behind the init, ptxas makes that the warp's instruction and
- * this the lane's, which `racecheck` takes for a race. */
-__device__ inline void expect_sums(const sm90_gemv_work &s, const share &w, int tokens)
+/* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero. */
+__device__ inline void prepare_sums(const sm90_gemv_work &s, int tokens, float *partials)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x; i < s.parts * s.rows * tokens; i += blockDim.x)
+        partials[i] = 0;
+    prepare_inbox(s);
+}
+
+/* Behind a barrier of the CTA: how many sums will come for each of its rows. Right behind the init, ptxas makes that
+ * the warp's instruction and this the lane's, which `racecheck` takes for a race. */
+__device__ inline void expect_sums(const sm90_gemv_work &s, const share &w, int of_row)
 {
     const int rows = max(0, min(s.ends, w.places - (int)blockIdx.y * s.ends));
-    if (s.cluster > 1 && threadIdx.x == 0) mbarrier_arrive_expect_tx(inbox_barrier(), rows * s.cluster * tokens * 4);
+    if (s.cluster > 1 && threadIdx.x == 0) mbarrier_arrive_expect_tx(inbox_barrier(), rows * of_row * 4);
 }
 
 /* Tokens are dealt out by powers of two: of as many, or more. */

@@ -4,6 +4,7 @@
 #define NK_SM90_PTX_CUH
 
 #include "../cuda/cuda_ptx.cuh"
+#include "../cuda/cuda_tensor_map.h"
 
 /* A value that is to stay in a register: the compiler would work it out again in every step. */
 __device__ inline uint32_t kept(uint32_t value)
@@ -48,6 +49,16 @@ __device__ inline void st_async(uint32_t to, float value, uint32_t mbarrier)
                  : "memory");
 }
 
+/* The same of the lanes that want it, without a branch: see prefetch_to_l2(). ptxas 13.0 makes an illegal instruction
+ * of a constant value. */
+__device__ inline void st_async_if(bool wanted, uint32_t to, float value, uint32_t mbarrier)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0;\n\t"
+                 "@p st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2]; }" ::"r"(to),
+                 "r"(__float_as_uint(value)), "r"(mbarrier), "r"((int)wanted)
+                 : "memory");
+}
+
 __device__ inline void mbarrier_init(uint32_t at, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
@@ -59,6 +70,12 @@ __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init
 __device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+/* All threads of so many warps, a multiple of 32 threads, by a number of theirs from 1 on. */
+__device__ inline void bar_sync(int number, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 /* Until the phase of this parity has ended; what was written is seen. */
@@ -118,6 +135,47 @@ __device__ inline void cp_async_bulk(uint32_t to, const uint8_t *from, uint32_t 
                  : "memory");
 }
 
+/* A tensor map's 128 bytes to where the TMA unit looks for them. */
+__device__ inline void prefetch_tensormap(const cuda_tensor_map *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* The box of a tensor map whose corner is at `at`, read once; mbarrier counts its bytes, also of what lies outside the
+ * tensor and is zero. */
+__device__ inline void cp_async_bulk_tensor_5d(uint32_t to, const cuda_tensor_map *map, const int at[5],
+                                               uint32_t mbarrier)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+                 "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(mbarrier), "l"(evict_first())
+                 : "memory");
+}
+
+__device__ inline void cp_async_bulk_tensor_4d(uint32_t to, const cuda_tensor_map *map, const int at[4],
+                                               uint32_t mbarrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(mbarrier), "l"(evict_first())
+                 : "memory");
+}
+
+/* The same to L2, see prefetch_to_l2(). */
+__device__ inline void cp_async_bulk_prefetch_tensor_5d(const cuda_tensor_map *map, const int at[5])
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(at[0]),
+                 "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+                 : "memory");
+}
+
+__device__ inline void cp_async_bulk_prefetch_tensor_4d(const cuda_tensor_map *map, const int at[4])
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(at[0]),
+                 "r"(at[1]), "r"(at[2]), "r"(at[3])
+                 : "memory");
+}
+
 /* What lies there comes to L2, where it stays what memory holds: others may still write it. Nothing where !wanted, and
  * without a branch: behind one where lanes part, the compiler takes nothing for uniform any more, wgmma's descriptors
  * neither. */
@@ -152,6 +210,14 @@ __device__ inline uint32_t ld_shared(uint32_t at)
 __device__ inline void st_shared(uint32_t at, uint32_t v)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+/* Without a branch. */
+__device__ inline void st_shared_if(bool wanted, uint32_t at, uint32_t v)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0;\n\t@p st.shared.u32 [%0], %1; }" ::"r"(at), "r"(v),
+                 "r"((int)wanted)
+                 : "memory");
 }
 
 __device__ inline uint2 ld_shared_v2(uint32_t at)

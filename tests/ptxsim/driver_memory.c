@@ -34,11 +34,16 @@ EXPORT CUresult cuMemsetD8_v2(uint64_t to, unsigned char byte, size_t bytes)
     return memset((void *)(uintptr_t)to, byte, bytes), CUDA_SUCCESS;
 }
 
+CUresult cuCtxGetCurrent(void **context); /* driver.c */
+
 EXPORT CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, const void *address, const uint64_t *dims,
                                        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
                                        int interleave, int swizzle, int l2, int fill)
 {
     const char *why = NULL;
+    void *context;
+    cuCtxGetCurrent(&context);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     int result = num_tensormap_encode(map, (uint32_t)type, rank, (uint64_t)(uintptr_t)address, dims, strides, box,
                                       element_strides, (uint32_t)interleave, (uint32_t)swizzle, (uint32_t)l2,
                                       (uint32_t)fill, &why);

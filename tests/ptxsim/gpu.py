@@ -72,6 +72,9 @@ def simulator():
     loaded.ptxsim_report.restype = ctypes.c_size_t
     loaded.cuMemFree_v2.argtypes = [ctypes.c_uint64]
     loaded.cuInit(0)
+    context = ctypes.c_void_p()
+    loaded.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    loaded.cuCtxSetCurrent(context)
     return loaded
 
 

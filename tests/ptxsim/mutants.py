@@ -88,11 +88,20 @@ EQUIVALENT = {
         ),
     },
     "sm90_gemv": {
-        "no warp barrier, sm90_gemv_codes.cu: prepare_sums(s, w, 1, partials);"
+        "no warp barrier, sm90_gemv_codes.cu: prepare_sums(s, 1, partials);"
         " fence_proxy_async();": TOGETHER,
     },
+    "sm90_tiles": {
+        f"no warp barrier, sm90_gemv_tiles.cu: {lines}": TOGETHER
+        for lines in (
+            "__syncwarp(); griddepcontrol_launch_dependents();",
+            "__syncwarp(); if (s.early) begin_token();",
+            "__syncwarp(); }",
+            "prepare_inbox(s); const source from = source_of(p, w);",
+        )
+    },
     "sm90_few": {
-        "no warp barrier, sm90_gemv.cu: prepare_sums(s, w, tokens, partials);"
+        "no warp barrier, sm90_gemv.cu: prepare_sums(s, tokens, partials);"
         " if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);"
         "": TOGETHER,
         "no warp barrier, sm90_gemv.cu: if (COPIED) prepare_tokens(tokens); prepare(w, ahead);": (
@@ -330,6 +339,7 @@ TARGETS = {
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
     "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80"),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
+    "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
 }
 

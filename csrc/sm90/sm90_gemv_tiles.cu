@@ -1,0 +1,267 @@
+/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token, where CTAs begin at whole tiles: W
+ * comes by tensor maps (TMA), two instructions for a team's step.
+ *
+ * Work, products: see sm90_gemv_codes.cu.
+ *
+ * Roles: one lane of each team asks for its tiles, steps ahead; all warps multiply. What a team has of a row goes at
+ * once to the CTA that ends the row, one of those that share it, which adds all of that.
+ *
+ * Barriers: an mbarrier for each slot of a team, which counts the bytes of its tile; a team's once all have taken a
+ * tile to registers, before its slot is filled again; a CTA's once the token is in shared memory, for the asynchronous
+ * proxy too; where CTAs share rows, a cluster's once their inboxes are ready, and an mbarrier of each that counts the
+ * bytes of sums that have come, otherwise a CTA's. As for the kernels before and after, see sm90_gemv_codes.cu: unless
+ * weights may be read before, the token is asked for first when it may be; behind all tiles it would come late.
+ *
+ * Memory: see sm90_gemv_config.h and sm90_gemv_codes.cuh. */
+#include "sm90_gemv_codes.cuh"
+
+enum {
+    ROWS = rows_of_tile<TALL, SM90_GEMV_TEAM>,
+    LINE = SM90_GEMV_UNIT / 2,              /* bytes of codes of a row */
+    WORDS = SM90_GEMV_UNIT / NK_SF_VEC / 4, /* of scale factors of a row, one for each lane of four */
+    CODES = ROWS * LINE,
+    SLOT = CODES + ROWS * WORDS * 4,
+    SLOTS = SM90_GEMV_SLOTS / TALL, /* of a team */
+    TEAMS = SM90_GEMV_WARPS / SM90_GEMV_TEAM
+};
+
+static_assert(LINE == 128 && SLOT % 1024 == 0 && SM90_GEMV_TILES_AT % 1024 == 0, "the swizzle's period, and its rows");
+static_assert(SM90_GEMV_TEAM * SM90_GEMV_RING_BYTES == SLOTS * SLOT, "the token lies behind the slots");
+static_assert(SM90_GEMV_TILE_BARRIERS_AT + TEAMS * SLOTS * 8 <= SM90_GEMV_TILES_AT, "they lie before the slots");
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Tiles                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Where a step's tile lies, as the dimensions of the maps are. */
+typedef struct corner {
+    int codes[5], sf[4];
+} corner;
+
+template <int PATH> __device__ inline corner corner_of(const share &w, int tile, int unit)
+{
+    const int place = w.skew + tile * ROWS;
+    const int from_first = w.first_unit + unit, k = from_first * (SM90_GEMV_UNIT / 2),
+              sf_k = from_first * (SM90_GEMV_UNIT / NK_SF_VEC);
+    if (PATH == LINEAR) return {{k, w.first_row + place, 0, 0, w.l}, {sf_k, w.first_row + place, 0, w.l}};
+    const int atom = (w.first_row + place) / NK_SF_ATOM_ROWS, first = place % NK_SF_ATOM_ROWS;
+    return {{k, 0, first / 4, atom, w.l}, {first * NK_SF_ATOM_COLS, sf_k / NK_SF_ATOM_COLS, atom, w.l}};
+}
+
+/* A slot of a team, and its barrier. */
+typedef struct slot {
+    uint32_t at, full;
+} slot;
+
+__device__ inline slot slot_of_team(int number)
+{
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
+    const int index = warp_index() / SM90_GEMV_TEAM * SLOTS + number;
+    return {base + SM90_GEMV_TILES_AT + index * SLOT, base + SM90_GEMV_TILE_BARRIERS_AT + index * 8};
+}
+
+/* What a team asks for next, which one lane knows. */
+typedef struct request {
+    int tile, unit;
+} request;
+
+template <int PATH>
+__device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const share &w, request &next, const slot &to)
+{
+    const corner at = corner_of<PATH>(w, next.tile, next.unit);
+    mbarrier_arrive_expect_tx(to.full, SLOT);
+    cp_async_bulk_tensor_5d(to.at, &maps.codes, at.codes, to.full);
+    cp_async_bulk_tensor_4d(to.at + CODES, &maps.sf, at.sf, to.full);
+    if (++next.unit == w.units) {
+        next.unit = 0;
+        next.tile++;
+    }
+}
+
+/* From one row's word of scale factors in a slot to the next row's, to the row's next word. */
+template <int PATH> constexpr int sf_of_row = PATH == BLOCKED ? 4 : 4 * WORDS;
+template <int PATH> constexpr int sf_of_word = PATH == BLOCKED ? 4 * ROWS : 4;
+
+/* The swizzle turns a row's parts of 16 bytes by the row. */
+template <int PATH> __device__ inline slot_offsets tile_offsets_of_lane()
+{
+    const uint32_t lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
+    const uint32_t row = warp_index() % SM90_GEMV_TEAM * (TALL * SM90_GEMV_OCTET) + g,
+                   chunks = row * LINE + (2 * c ^ g) * 16;
+    return {chunks, chunks ^ 16, CODES + row * sf_of_row<PATH> + c * sf_of_word<PATH>};
+}
+
+template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slot_offsets &at)
+{
+    weights w = {};
+#pragma unroll
+    for (int o = 0; o < TALL; o++) {
+        const uint32_t row = o * SM90_GEMV_OCTET;
+        w.codes[o][0] = ld_shared_v4(slot + at.first + row * LINE);
+        w.codes[o][1] = ld_shared_v4(slot + at.second + row * LINE);
+        w.sf[o] = ld_shared(slot + at.sf + row * sf_of_row<PATH>);
+    }
+    return w;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Sums                                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* To part `part` of this CTA in the inbox of the CTA that ends the row at a place, where `wanted`: others may have
+ * places that there are not. */
+__device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int part, int place, float sum, bool wanted)
+{
+    const int owner = min(sm90_gemv_divide(place, s.ends_inverse), s.cluster - 1), row = place - owner * s.ends;
+    const uint32_t to = inbox + ((row * s.cluster + blockIdx.y) * s.parts + part) * 4;
+    if (s.cluster > 1)
+        st_async_if(wanted, mapa(to, owner), sum, mapa(inbox_barrier(), owner));
+    else
+        st_shared_if(wanted, to, __float_as_uint(sum));
+}
+
+/* What a team has of a tile, which four lanes have parts of; if it is the last that has something of it, zeros too for
+ * teams that another tile has and this one has not. */
+__device__ inline void send_tile(const sm90_gemv_work &s, const share &w, uint32_t inbox, int tile, bool is_last,
+                                 float sums[2])
+{
+    const int lane = threadIdx.x & 31, octet = lane & 3, first_part = part_of_tile(w, tile);
+#pragma unroll
+    for (int o = 0; o < TALL; o++) {
+        sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
+        sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
+    }
+    const int place = first_place<TALL, SM90_GEMV_TEAM>(tile) + octet * SM90_GEMV_OCTET + (lane >> 2);
+    float sum = octet ? sums[1] : sums[0];
+#pragma unroll 1
+    for (int part = first_part; part < (is_last ? s.parts : first_part + 1); part++) {
+        send_sum(s, inbox, part, place, sum, octet < TALL && place < w.places);
+        sum = __int_as_float(s.cluster >> 16); /* zero, which ptxas is not to know: see st_async_if() */
+    }
+    sums[0] = sums[1] = 0;
+}
+
+enum { ADDERS = 8 }; /* lanes for a sum */
+
+__device__ inline ending ending_by_adders(const sm90_gemv_work &s, const share &w)
+{
+    ending e = {0, (int)threadIdx.x / ADDERS, (int)blockDim.x / ADDERS};
+    e.first_end = blockIdx.y * s.ends;
+    e.rows = min(s.ends, w.places - e.first_end);
+    return e;
+}
+
+/* Adds what has come for each of the CTA's rows. A warp's lanes stay together. */
+template <int PATH>
+__device__ inline void add_sums(const sm90_gemv_args &p, const share &w, const float *inbox, ending e)
+{
+    const sm90_gemv_work &s = p.work;
+    const int adder = threadIdx.x % ADDERS, rows_ahead = (threadIdx.x & 31) / ADDERS, summands = s.cluster * s.parts;
+    if (s.cluster > 1)
+        mbarrier_wait_cluster(inbox_barrier(), 0);
+    else
+        __syncthreads();
+#pragma unroll 1
+    while (e.row - rows_ahead < e.rows) {
+        const bool there = e.row < e.rows;
+        float sum = 0;
+        for (int i = adder; there && i < summands; i += ADDERS)
+            sum += inbox[e.row * summands + i];
+#pragma unroll
+        for (int other = 1; other < ADDERS; other *= 2)
+            sum += __shfl_xor_sync(~0u, sum, other);
+        if (there && adder == 0 && e.to.at)
+            store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * PRODUCT_UNIT, e.to.bias));
+        e.row += e.step;
+        find_result<PATH>(p, w, e);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The kernel                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
+{
+    const sm90_gemv_work &s = p.work;
+    const share w = share_of_warp<PATH, TALL, SM90_GEMV_TEAM>(p);
+    const int token_at = sm90_gemv_tokens_behind_tiles(blockDim.x >> 5);
+    const room token = room_at(token_at, s, w);
+    const bool asks = threadIdx.x % (32 * SM90_GEMV_TEAM) == 0;
+    const slot first = slot_of_team(0);
+    request next = {w.tile, w.unit};
+    item batch[BATCH];
+    if (asks) {
+        const corner at = corner_of<PATH>(w, w.tile, w.unit);
+        prefetch_tensormap(&maps.codes);
+        prefetch_tensormap(&maps.sf);
+        if (w.steps > 0) {
+            cp_async_bulk_prefetch_tensor_5d(&maps.codes, at.codes);
+            cp_async_bulk_prefetch_tensor_4d(&maps.sf, at.sf);
+        }
+        for (int i = 0; i < SLOTS; i++)
+            mbarrier_init(first.full + 8 * i, 1);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
+    griddepcontrol_launch_dependents();
+    prepare_inbox(s);
+    const source from = source_of(p, w);
+    /* Waits for the kernels before this one, then asks for the token; nothing but weights is read before. */
+    const auto begin_token = [&] {
+        griddepcontrol_wait();
+        load_items<PATH>(from, 0, batch);
+    };
+    if (!s.early) begin_token();
+    if (asks)
+        for (int i = 0; i < min(w.steps, (int)SLOTS); i++)
+            ask_for_tile<PATH>(maps, w, next, {first.at + i * SLOT, first.full + i * 8});
+    __syncwarp();
+    if (s.early) begin_token();
+    ending end = ending_by_adders(s, w);
+    find_result<PATH>(p, w, end);
+    store_token<PATH>(from, batch, token);
+    fence_proxy_async();
+    __syncthreads();
+    expect_sums(s, w, s.cluster * s.parts);
+    if (s.cluster > 1) barrier_cluster_wait(); /* every inbox is ready */
+    const int inbox_at = token_at + s.units * SM90_GEMV_CODES_BYTES;
+    const uint32_t inbox = (uint32_t)__cvta_generic_to_shared(smem) + inbox_at;
+    const slot_offsets offsets = tile_offsets_of_lane<PATH>();
+    products<TALL> products(token.values, token.factors);
+    slot now = first;
+    int number = 0, parity = 0;
+    for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0; tile++, unit = 0) {
+        const int rest = left - (w.units - unit); /* in later tiles, or less than none */
+        products.begin_tile(unit);
+#pragma unroll 1
+        for (; left > max(0, rest); left--) {
+            mbarrier_wait(now.full, parity);
+            const weights taken = load_tile<PATH>(now.at, offsets);
+            if (left > SLOTS) {
+                bar_sync(1 + warp_index() / SM90_GEMV_TEAM, 32 * SM90_GEMV_TEAM);
+                if (asks) ask_for_tile<PATH>(maps, w, next, now);
+                __syncwarp();
+            }
+            now = {now.at + SLOT, now.full + 8};
+            if (++number == SLOTS) {
+                now = first;
+                number = 0;
+                parity ^= 1;
+            }
+            products.step(taken);
+        }
+        send_tile(s, w, inbox, tile, rest >= 0, products.sums);
+    }
+    add_sums<PATH>(p, w, (const float *)((const uint8_t *)smem + inbox_at), end);
+}
+
+#define GEMV(name, PATH)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
+        sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_maps maps) \
+    {                                                                                                           \
+        gemv<PATH>(p, maps);                                                                                    \
+    }
+
+GEMV(tiles_linear, LINEAR)
+GEMV(tiles_blocked, BLOCKED)
