@@ -9,8 +9,8 @@
  * Barriers: an mbarrier for each slot of a team, which counts the bytes of its tile; a team's once all have taken a
  * tile to registers, before its slot is filled again; a CTA's once the token is in shared memory, for the asynchronous
  * proxy too; where CTAs share rows, a cluster's once their inboxes are ready, and an mbarrier of each that counts the
- * bytes of sums that have come, otherwise a CTA's. As for the kernels before and after, see sm90_gemv_codes.cu: unless
- * weights may be read before, the token is asked for first when it may be; behind all tiles it would come late.
+ * bytes of sums that have come, otherwise a CTA's. As for the kernels before and after, see sm90_gemv_codes.cu. Where
+ * weights wait for those, too, the token is asked for before the tiles: behind all of them it would come late.
  *
  * Memory: see sm90_gemv_config.h and sm90_gemv_codes.cuh. */
 #include "sm90_gemv_codes.cuh"
@@ -53,10 +53,10 @@ typedef struct slot {
     uint32_t at, full;
 } slot;
 
-__device__ inline slot slot_of_team(int number)
+__device__ inline slot first_slot_of_team()
 {
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
-    const int index = warp_index() / SM90_GEMV_TEAM * SLOTS + number;
+    const int index = warp_index() / SM90_GEMV_TEAM * SLOTS;
     return {base + SM90_GEMV_TILES_AT + index * SLOT, base + SM90_GEMV_TILE_BARRIERS_AT + index * 8};
 }
 
@@ -108,8 +108,8 @@ template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slo
 /* Sums                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* To part `part` of this CTA in the inbox of the CTA that ends the row at a place, where `wanted`: others may have
- * places that there are not. */
+/* To part `part` of this CTA in the inbox of the CTA that ends the row at a place. A lane that does not want it may
+ * have a place behind the last. */
 __device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int part, int place, float sum, bool wanted)
 {
     const int owner = min(sm90_gemv_divide(place, s.ends_inverse), s.cluster - 1), row = place - owner * s.ends;
@@ -188,7 +188,7 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     const int token_at = sm90_gemv_tokens_behind_tiles(blockDim.x >> 5);
     const room token = room_at(token_at, s, w);
     const bool asks = threadIdx.x % (32 * SM90_GEMV_TEAM) == 0;
-    const slot first = slot_of_team(0);
+    const slot first = first_slot_of_team();
     request next = {w.tile, w.unit};
     item batch[BATCH];
     if (asks) {
