@@ -10,7 +10,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "build_tools"))
+sys.path[:0] = [str(ROOT / "build_tools"), str(ROOT / "nvfp4kern")]
+import _checkout  # noqa: E402
 import kernels  # noqa: E402
 
 FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
@@ -70,7 +71,7 @@ class BuildWithKernels(build_ext):
                     "no nvcc: set NVCC or CUDA_HOME, or NVFP4KERN_CUDA=0 for the CPU only"
                 )
             ext.sources.append(kernels.build(nvcc, ROOT / "csrc", Path(self.build_temp, "kernels")))
-            ext.include_dirs += [str(ROOT / "csrc"), kernels.include_folder(nvcc)]
+            ext.include_dirs.append(kernels.include_folder(nvcc))
             ext.define_macros.append(("NK_WITH_CUDA", "1"))
         super().build_extension(ext)
 
@@ -78,10 +79,12 @@ class BuildWithKernels(build_ext):
 extension = Extension(
     "nvfp4kern._C",
     sources=files("*.c"),
+    include_dirs=["csrc"],
     depends=files("*.h") + files("*.cu") + files("*.cuh"),
     define_macros=[
         ("Py_LIMITED_API", "0x030B0000"),
         ("NK_DLPACK_H", f'"{dlpack_header()}"'),
+        ("NK_SOURCES", f'"{_checkout.hash_of(ROOT / "csrc")}"'),
         ("_GNU_SOURCE", None),
     ],
     extra_compile_args=FLAGS,

@@ -1,4 +1,4 @@
-"""nvcc: finds it, turns every csrc/<arch>/*.cu into a fatbin, embeds the fatbins in one C file.
+"""nvcc: finds it, makes a fatbin of every .cu file of csrc/<arch>/, embeds all in one C file.
 
 What ptxas says of each kernel (registers, shared memory, spills) is kept beside the fatbin; a
 spill is a warning.
@@ -65,18 +65,15 @@ def include_folder(nvcc: Path) -> str:
     raise SystemExit(f"{nvcc}: it knows no folder with cuda.h")
 
 
-def _compile(nvcc: Path, source: Path, fatbin: Path) -> str:
+def _compile(nvcc: Path, csrc: Path, source: Path, fatbin: Path) -> str:
     """Makes the fatbin unless this compiler made it from these sources; returns ptxas's report."""
-    command = [nvcc, *FLAGS, *ARCHS[source.parent.name], "-fatbin", "-o", fatbin, source]
+    arch = source.relative_to(csrc).parts[0]
+    command = [nvcc, *FLAGS, *ARCHS[arch], f"-I{csrc}", "-fatbin", "-o", fatbin, source]
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")
-    known = (
-        source.parents[1],
-        source.parents[1] / "cuda",
-        source.parent,
-    )  # folders it includes from
-    headers = (path for folder in known for path in folder.glob("*.*h"))
+    included = (csrc.glob("*.h"), (csrc / "cuda").rglob("*.*h"), (csrc / arch).rglob("*.*h"))
+    headers = (path for found in included for path in found)
     newest = max(path.stat().st_mtime for path in (*headers, source))
     if report.is_file() and fatbin.is_file() and fatbin.stat().st_mtime > newest:
         said = report.read_text()
@@ -122,10 +119,10 @@ cuda_image cuda_image_{name} = {{.name = "{name}", .begin = nk_image_{name}}};
 def build(nvcc: Path, csrc: Path, folder: Path) -> str:
     """Compiles all kernels into `folder`; returns the C file that embeds them."""
     folder.mkdir(parents=True, exist_ok=True)
-    sources = sorted(source for arch in ARCHS for source in (csrc / arch).glob("*.cu"))
+    sources = sorted(source for arch in ARCHS for source in (csrc / arch).rglob("*.cu"))
     fatbins = [(folder / source.stem).with_suffix(".fatbin").absolute() for source in sources]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        reports = list(pool.map(partial(_compile, nvcc), sources, fatbins))
+        reports = list(pool.map(partial(_compile, nvcc, csrc), sources, fatbins))
     summary = _summary({fatbin.stem: text for fatbin, text in zip(fatbins, reports, strict=True)})
     (folder / "summary.txt").write_text(summary + "\n")
     print(summary)

@@ -13,10 +13,10 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
-cp -r "$root"/{pyproject.toml,setup.py,build_tools,README.md,LICENSE,csrc,src,tests} "$tree"
+cp -r "$root"/{pyproject.toml,setup.py,build_tools,README.md,LICENSE,csrc,nvfp4kern,tests} "$tree"
 find "$tree" \( -name '*.so' -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +
 NVFP4KERN_CUDA=0 NVFP4KERN_SANITIZE=1 "$python" -m pip install --quiet --no-deps --target "$tree/installed" "$tree"
-rm -rf "$tree/src"
+rm -rf "$tree/nvfp4kern"
 
 cc=${CC:-gcc}
 runtime=$("$cc" -print-file-name=libasan.so)
@@ -62,8 +62,8 @@ cd "$tree"
 if [ $# -eq 0 ]; then
     # Left out: what asserts memory or starts programs of its own, what is about text, what needs gigabytes, and the
     # simulated GPU, which is a program of its own.
-    set -- --ignore=tests/test_lifetime.py --ignore=tests/test_source_rules.py --ignore=tests/test_reference.py
-    set -- "$@" --ignore-glob='tests/test_ptxsim_*'
+    set -- --ignore=tests/binding/test_lifetime.py --ignore=tests/test_source_rules.py --ignore=tests/operators/test_reference.py
+    set -- "$@" --ignore=tests/ptxsim
     set -- "$@" -m "not large and not slow" --hypothesis-seed=0
 fi
 # Reports go to files: pytest catches what a dying process writes.

@@ -1,7 +1,7 @@
 #include "cpu_backend.h"
 
-#include "../backend.h"
-#include "../nk_format.h"
+#include "backend.h"
+#include "nk_format.h"
 #include "cpu_float_mode.h"
 #include "cpu_pool.h"
 

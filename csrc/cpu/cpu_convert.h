@@ -2,8 +2,8 @@
 #ifndef NK_CPU_CONVERT_H
 #define NK_CPU_CONVERT_H
 
-#include "../nk_format.h"
-#include "../nk_problem.h"
+#include "nk_format.h"
+#include "nk_problem.h"
 
 #include <math.h>
 #include <string.h>

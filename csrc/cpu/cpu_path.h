@@ -3,8 +3,8 @@
 #ifndef NK_CPU_PATH_H
 #define NK_CPU_PATH_H
 
-#include "../nk_format.h"
-#include "../nk_problem.h"
+#include "nk_format.h"
+#include "nk_problem.h"
 
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 #include "cpu_pool.h"
 
-#include "../nk_settings.h"
+#include "nk_settings.h"
 #include "cpu_float_mode.h"
 
 #include <pthread.h>

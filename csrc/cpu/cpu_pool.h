@@ -3,7 +3,7 @@
 #ifndef NK_CPU_POOL_H
 #define NK_CPU_POOL_H
 
-#include "../nk_status.h"
+#include "nk_status.h"
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* Scale bytes between [rows, cols] and 128x4 atoms; padding is written as zero and never read. */
 #include "cpu_backend.h"
 
-#include "../nk_format.h"
+#include "nk_format.h"
 #include "cpu_pool.h"
 
 #include <string.h>

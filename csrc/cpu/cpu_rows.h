@@ -4,7 +4,7 @@
 #ifndef NK_CPU_ROWS_H
 #define NK_CPU_ROWS_H
 
-#include "../nk_math.h"
+#include "nk_math.h"
 #include "cpu_convert.h"
 #include "cpu_path.h"
 

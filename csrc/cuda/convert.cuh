@@ -3,8 +3,8 @@
 #ifndef NK_CONVERT_CUH
 #define NK_CONVERT_CUH
 
-#include "../nk_format.h"
-#include "../nk_problem.h"
+#include "nk_format.h"
+#include "nk_problem.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,6 +1,6 @@
 #include "cuda_launch.h"
 
-#include "../nk_settings.h"
+#include "nk_settings.h"
 #include "driver.h"
 
 #include <fcntl.h>

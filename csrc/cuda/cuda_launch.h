@@ -5,7 +5,7 @@
 #ifndef NK_CUDA_LAUNCH_H
 #define NK_CUDA_LAUNCH_H
 
-#include "../nk_problem.h"
+#include "nk_problem.h"
 #include "cuda_tensor_map.h"
 
 #include <stdatomic.h>

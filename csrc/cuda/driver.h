@@ -3,7 +3,7 @@
 #ifndef NK_DRIVER_H
 #define NK_DRIVER_H
 
-#include "../nk_problem.h"
+#include "nk_problem.h"
 
 #include <cuda.h>
 

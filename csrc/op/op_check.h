@@ -2,8 +2,8 @@
 #ifndef NK_OP_CHECK_H
 #define NK_OP_CHECK_H
 
-#include "../nk_format.h"
-#include "../nk_problem.h"
+#include "nk_format.h"
+#include "nk_problem.h"
 
 /* Fails with "<name>: <text>", "<name>[<index>]: <text>" inside a list. */
 #if defined(__GNUC__)

@@ -1,6 +1,6 @@
 #include "op_check.h"
 
-#include "../backend.h"
+#include "backend.h"
 
 static nk_status check(const nk_dequantize_args *args, nk_dequantize_problem *p, nk_tensor *spec)
 {

@@ -1,6 +1,6 @@
 #include "op_check.h"
 
-#include "../backend.h"
+#include "backend.h"
 
 static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *problem, nk_tensor *spec)
 {

@@ -1,6 +1,6 @@
 #include "op_gemm.h"
 
-#include "../backend.h"
+#include "backend.h"
 
 nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b_dtypes, const nk_tensor *first,
                          nk_gemm_problem *problem, nk_view *like)

@@ -1,6 +1,6 @@
 #include "op_check.h"
 
-#include "../backend.h"
+#include "backend.h"
 
 /* The problem is the gemm of one token: its vector becomes A, its matrix B, so that alpha per row of `a` is alpha[n].
  */

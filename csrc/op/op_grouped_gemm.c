@@ -1,6 +1,6 @@
 #include "op_gemm.h"
 
-#include "../backend.h"
+#include "backend.h"
 
 #include <inttypes.h>
 

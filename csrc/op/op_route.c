@@ -1,6 +1,6 @@
 #include "op_check.h"
 
-#include "../backend.h"
+#include "backend.h"
 
 #include <inttypes.h>
 

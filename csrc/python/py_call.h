@@ -6,7 +6,7 @@
 
 #include <Python.h>
 
-#include "../nvfp4kern.h"
+#include "nvfp4kern.h"
 
 #include NK_DLPACK_H
 

@@ -136,6 +136,7 @@ static int execute(PyObject *module)
         "nvfp4kern.BackendError", "What this machine or this build of nvfp4kern cannot do.", PyExc_RuntimeError, NULL);
     if (!state->backend_error) return -1;
     if (PyModule_AddObjectRef(module, "BackendError", state->backend_error) < 0) return -1;
+    if (PyModule_AddStringConstant(module, "_sources", NK_SOURCES) < 0) return -1;
     return PyModule_AddStringConstant(module, "__version__", NK_VERSION);
 }
 

@@ -3,8 +3,8 @@
 #ifndef NK_SM80_BACKEND_H
 #define NK_SM80_BACKEND_H
 
-#include "../backend.h"
-#include "../cuda/cuda_launch.h"
+#include "backend.h"
+#include "cuda/cuda_launch.h"
 
 #define SM80_DECLARE(op)                                                       \
     nk_status sm80_plan_##op(const nk_##op##_problem *problem, nk_plan *plan); \

@@ -2,7 +2,7 @@
 #ifndef NK_SM80_PTX_CUH
 #define NK_SM80_PTX_CUH
 
-#include "../cuda/cuda_ptx.cuh"
+#include "cuda/cuda_ptx.cuh"
 
 __device__ inline uint32_t shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
 

@@ -2,8 +2,8 @@
 #ifndef NK_SM90_BACKEND_H
 #define NK_SM90_BACKEND_H
 
-#include "../backend.h"
-#include "../cuda/cuda_launch.h"
+#include "backend.h"
+#include "cuda/cuda_launch.h"
 
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan);
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec);

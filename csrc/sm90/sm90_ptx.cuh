@@ -3,8 +3,8 @@
 #ifndef NK_SM90_PTX_CUH
 #define NK_SM90_PTX_CUH
 
-#include "../cuda/cuda_ptx.cuh"
-#include "../cuda/cuda_tensor_map.h"
+#include "cuda/cuda_ptx.cuh"
+#include "cuda/cuda_tensor_map.h"
 
 /* A value that is to stay in a register: the compiler would work it out again in every step. */
 __device__ inline uint32_t kept(uint32_t value)

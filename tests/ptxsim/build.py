@@ -82,7 +82,9 @@ def kernels(cc):
     """The folder with <image>.ptx for every .cu file of every architecture, as a GPU of this
     capability gets it: the sm80 row's are compiled for 9.0, too."""
     archs = ARCHS | ({"sm80": "compute_90"} if cc == "9.0" else {})
-    images = {path: archs[path.parent.name] for path in sorted(CSRC.glob("sm*/*.cu"))}
+    images = {
+        path: archs[path.relative_to(CSRC).parts[0]] for path in sorted(CSRC.glob("sm*/**/*.cu"))
+    }
     folder = _folder([*images, *_headers()], NVCC_FLAGS, archs)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda item: _compile(folder, *item), images.items()))
@@ -106,13 +108,12 @@ def assembled(ptx, arch):
 
 
 def _headers():
-    patterns = ("*.h", "*/*.h", "*/*.cuh")
-    return [path for pattern in patterns for path in sorted(CSRC.glob(pattern))]
+    return [path for pattern in ("*.h", "*.cuh") for path in sorted(CSRC.rglob(pattern))]
 
 
 def _compile(folder, source, arch):
     target = folder / f"{source.stem}.ptx"
-    command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, source]
+    command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, f"-I{CSRC}", source]
     if not target.is_file():
         _publish(target, lambda path: _run([*command, "-o", path]))
     return target

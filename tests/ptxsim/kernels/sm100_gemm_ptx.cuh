@@ -3,7 +3,7 @@
 #ifndef SM100_GEMM_PTX_CUH
 #define SM100_GEMM_PTX_CUH
 
-#include "../../../csrc/sm90/sm90_ptx.cuh"
+#include "sm90/sm90_ptx.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Warps, mbarriers                                                                                                 */

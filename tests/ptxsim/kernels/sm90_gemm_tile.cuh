@@ -2,7 +2,7 @@
 #ifndef NK_SM90_GEMM_TILE_CUH
 #define NK_SM90_GEMM_TILE_CUH
 
-#include "../../../csrc/cuda/nvfp4.cuh"
+#include "cuda/nvfp4.cuh"
 #include "hopper_ptx.cuh"
 
 enum {

@@ -1,0 +1,67 @@
+/* The GEMM family's tiles, operand kinds and shared memory, for host and device. */
+#ifndef NK_SM80_GEMM_CONFIG_H
+#define NK_SM80_GEMM_CONFIG_H
+
+#include "nk_format.h"
+
+/* A CTA multiplies WARPS * 32 weight rows with TOKENS tokens, one step of K at a time; STAGES steps are in shared
+ * memory. Small tiles are for few tokens, where weights come at memory speed and bytes in flight count; the large one
+ * decodes a weight for 128 tokens at once. The 99 KB of small devices have room for all up to t32, and for t64 where
+ * tokens are not 16-bit beside NVFP4 weights.
+ *
+ * X(name, TOKENS, WARPS, STAGES, CTAs per SM that shared memory and registers allow on large devices) */
+#define SM80_GEMM_TILES(X) \
+    X(t8, 8, 4, 6, 3)      \
+    X(t16, 16, 4, 5, 3)    \
+    X(t32, 32, 4, 4, 3)    \
+    X(t64, 64, 4, 4, 2)    \
+    X(t128, 128, 8, 3, 1)
+
+enum {
+#define SM80_GEMM_INDEX(name, tokens, warps, stages, ctas) SM80_GEMM_##name,
+    SM80_GEMM_TILES(SM80_GEMM_INDEX)
+#undef SM80_GEMM_INDEX
+        SM80_GEMM_TILE_COUNT
+};
+
+/* What a kernel multiplies: tokens x weights. */
+enum {
+    SM80_GEMM_CODES,         /* NVFP4 x NVFP4 */
+    SM80_GEMM_HALVES,        /* fp16 x NVFP4 */
+    SM80_GEMM_BFLOATS,       /* bf16 x NVFP4 */
+    SM80_GEMM_PLAIN_HALVES,  /* fp16 x fp16 */
+    SM80_GEMM_PLAIN_BFLOATS, /* bf16 x bf16 */
+    SM80_GEMM_KIND_COUNT,
+    SM80_GEMM_FP4_KINDS = SM80_GEMM_PLAIN_HALVES /* those before have NVFP4 weights */
+};
+
+/* A thread takes 16 bytes of a weight row per step: 32 codes, or 8 halves. */
+#define SM80_GEMM_PLAIN(kind) ((kind) >= SM80_GEMM_PLAIN_HALVES)
+#define SM80_GEMM_CHUNK(kind) (SM80_GEMM_PLAIN(kind) ? 8 : 32) /* elements */
+#define SM80_GEMM_STEP(kind) (4 * SM80_GEMM_CHUNK(kind))       /* elements along K */
+#define SM80_GEMM_WORDS(kind) (SM80_GEMM_CHUNK(kind) / 8)      /* eight elements: two k16 multiplications */
+
+/* Of a token's chunk, in 16-byte words. */
+#define SM80_GEMM_TOKEN_QUADS(kind) ((kind) == SM80_GEMM_HALVES || (kind) == SM80_GEMM_BFLOATS ? 4 : 1)
+
+/* Shared memory while K is walked, 16-byte words [..][lane 32]:
+ *   weights    [STAGES][WARPS][4 rows]       a thread's own slots: nobody else reads them, so no barrier guards them
+ *   weight SFs [STAGES][WARPS]               the four rows' factors of 64 elements
+ *   tokens     [STAGES][TOKENS / 8][quads]   a thread's own slots again
+ *   decoded    [2][TOKENS / 8][WORDS]        fragments of the tokens, for all warps
+ *   token SFs  [STAGES][TOKENS / 8]          of 4 bytes */
+#define SM80_GEMM_OPERANDS(tokens, warps, stages, kind)                                      \
+    (512 * ((stages) * (warps) * 5 + (stages) * (tokens) / 8 * SM80_GEMM_TOKEN_QUADS(kind) + \
+            2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                      \
+     128 * (stages) * (tokens) / 8)
+
+/* Then the finished tile takes its place: fp32 [tokens][pitch]; the padding spreads a fragment's 32 values over all
+ * banks. */
+#define SM80_OUT_PITCH(rows) ((rows) + 4)
+#define SM80_OUT_BYTES(tokens, rows) (4 * (tokens) * SM80_OUT_PITCH(rows))
+
+#define SM80_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define SM80_GEMM_SMEM(tokens, warps, stages, kind) \
+    SM80_MAX(SM80_GEMM_OPERANDS(tokens, warps, stages, kind), SM80_OUT_BYTES(tokens, 32 * (warps)))
+
+#endif

@@ -1,0 +1,64 @@
+/* Picks a tile for a matrix product and deals its steps of K out to CTAs: a pure function of its sizes and the GPU. */
+#ifndef NK_SM80_GEMM_PLAN_H
+#define NK_SM80_GEMM_PLAN_H
+
+#include "sm80/sm80_backend.h"
+
+#include "sm80_gemm_config.h"
+#include "sm80_gemm_params.h"
+
+#define SM80_MAX_UNITS INT32_MAX /* kernels count steps in 32 bits */
+
+typedef struct sm80_gemm_tile {
+    int32_t tokens, warps, stages, ctas; /* ctas: an SM's, as far as registers allow */
+} sm80_gemm_tile;
+
+extern const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT];
+
+/* Tiles of `per`, a power of two, that cover `size`. */
+static inline int64_t sm80_cover(int64_t size, int32_t per) { return (size + per - 1) >> __builtin_ctz((unsigned)per); }
+
+/* What there is to do with one of the tiles. */
+typedef struct sm80_gemm_work {
+    int64_t tiles, steps; /* steps: of all tiles together, a tile of K = 0 counting one */
+} sm80_gemm_work;
+
+typedef struct sm80_gemm_choice {
+    int tile;      /* index of sm80_gemm_tiles */
+    int64_t share; /* steps that a CTA takes; 0: a tile each */
+    int64_t grid, reduce_grid;
+    int32_t smem_bytes;
+    int64_t workspace_bytes;
+} sm80_gemm_choice;
+
+/* SM80_GEMM_CODES, .. from the operands of a product. */
+int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
+
+/* Steps of K in a tile. */
+int64_t sm80_gemm_steps(int64_t k, int kind);
+
+/* The tile and the dealing that end first, by the work that each tile would make of it, as one number. */
+nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config);
+const sm80_gemm_tile *sm80_gemm_tile_of(int config);
+
+/* What follows from it. */
+nk_status sm80_gemm_settle(nk_device device, int kind, int config, sm80_gemm_work work, sm80_gemm_choice *choice);
+
+/* Fills a plan from a choice. */
+void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan);
+
+/* l products of m tokens with n outputs each, `outputs_per_warp` of which take a warp's 32 weight rows. */
+typedef struct sm80_product {
+    int64_t l, m, n, k;
+    int kind, outputs_per_warp;
+} sm80_product;
+
+/* Of one tile: by kind, and last the one that adds the parts of shared tiles. */
+typedef cuda_kernel sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
+
+/* An operator's plan and run; `kernels` by tile, `problem` is their first parameter. */
+nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, nk_plan *plan);
+nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kernels *kernels, const void *problem,
+                        const nk_exec *exec);
+
+#endif

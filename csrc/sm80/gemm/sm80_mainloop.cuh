@@ -1,0 +1,437 @@
+/* The loop that all matrix products share: acc[weight rows][tokens] += W X^T over a range of K steps.
+ *
+ * Weights are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns). Lane (g, c) = (lane / 4, lane
+ * % 4) takes chunk c of each of its rows: 16 contiguous bytes. The order of k inside a step is free as long as both
+ * operands have the same: word i of a chunk becomes fragments of k16 steps 2i and 2i + 1.
+ *
+ * Roles: every warp owns 32 weight rows (four per lane: slots 0..3; slots j and j + 2 are rows g and g + 8 of its m16
+ * tile j) and all tokens of the CTA. Weights: cp.async into slots that only this thread reads, decoded in registers.
+ * Tokens: cp.async into slots of the same kind, decoded once per CTA into fragments in shared memory, one step ahead.
+ *
+ * Synchronisation, at step s: a thread waits for its own copies of step s + 1 (its private slots need no barrier),
+ * decodes its tokens of s + 1 into decoded[(s + 1) % 2], multiplies step s from decoded[s % 2], then one CTA barrier:
+ * it ends the reads of decoded[s % 2] before step s + 2 overwrites it, and publishes decoded[(s + 1) % 2]. */
+#ifndef NK_SM80_MAINLOOP_CUH
+#define NK_SM80_MAINLOOP_CUH
+
+#include "cuda/nvfp4.cuh"
+#include "sm80_gemm_config.h"
+#include "sm80/sm80_ptx.cuh"
+
+template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
+    static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TOKENS / 8;
+    static constexpr int ITEMS = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles of tokens that one warp decodes */
+    /* The i-th of them; at least TILES where it has none. */
+    static __device__ int slot(int warp, int i) { return warp + i * WARPS; }
+
+    uint4 weights[STAGES][WARPS][4][32];
+    uint4 weight_sf[STAGES][WARPS][32];
+    uint4 tokens[STAGES][TILES][SM80_GEMM_TOKEN_QUADS(KIND)][32];
+    uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];
+    uint32_t token_sf[STAGES][TILES][32];
+};
+
+/* This lane's four weight rows, in two pairs 32 rows apart: slots 0 and 1, 2 and 3. */
+typedef struct weight_rows {
+    const uint8_t *row[2], *sf[2]; /* of the first of each pair */
+    int64_t row_step[2];           /* bytes to the second: the same in all lanes, which costs no registers */
+    int64_t sf_step[2];            /* linear: likewise for the factors */
+    int64_t k_stride;              /* halves only */
+    bool alone[2];                 /* the second row is beyond N */
+    bool blocked;
+    bool adjacent; /* blocked: the factors of all four are 16 contiguous bytes, not twice 8 */
+} weight_rows;
+
+/* This lane's rows of the n8 tiles warp, warp + WARPS, .. */
+template <int ITEMS> struct token_rows_t {
+    const uint8_t *row[ITEMS];
+    const uint8_t *sf[ITEMS];
+    bool blocked;
+};
+
+__device__ inline bool is_aligned(const void *at, uint32_t bytes) { return ((uintptr_t)at & (bytes - 1)) == 0; }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Fetching a step that lies within K, all rows there, all addresses aligned: nothing but copies                    */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Bytes from one step to the next of a row's chunk, and of its factors. */
+template <int KIND> __device__ inline int64_t row_advance(const weight_rows &w)
+{
+    return SM80_GEMM_PLAIN(KIND) ? SM80_GEMM_STEP(KIND) * w.k_stride : 64;
+}
+__device__ inline int sf_advance(bool blocked) { return blocked ? 2 * NK_SF_ATOM_BYTES : 8; }
+
+template <typename S>
+__device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows_t<S::ITEMS> &x)
+{
+    constexpr int KIND = S::KIND;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const uint32_t to = shared_address(&s.weights[stage][warp][0][lane]);
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        cp_async_cg(to + r * 512, w.row[r >> 1] + (r & 1 ? w.row_step[r >> 1] : 0));
+    if (!SM80_GEMM_PLAIN(KIND)) {
+        const uint32_t sf = shared_address(&s.weight_sf[stage][warp][lane]);
+        if (w.blocked && w.adjacent) {
+            cp_async<16>(sf, w.sf[0]);
+        } else if (w.blocked) {
+            cp_async<8>(sf, w.sf[0]);
+            cp_async<8>(sf + 8, w.sf[1]);
+        } else {
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                cp_async<4>(sf + r * 4, w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        const int tile = S::slot(warp, i);
+        if (S::ITEMS == 1 && tile >= S::TILES) return;
+        const uint32_t token = shared_address(&s.tokens[stage][tile][0][lane]);
+#pragma unroll
+        for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
+            cp_async<16>(token + q * 512, x.row[i] + q * 16);
+        if (KIND == SM80_GEMM_CODES) cp_async<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Any other step: zeros beyond K, for codes, halves and factors alike; misaligned sources byte by byte             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* The first `valid` of BYTES bytes, which may be none or more than BYTES. No byte after them is touched. (Clamped to
+ * 0..BYTES and compared with BYTES, ptxas 13.0 makes of it, for sm_90, one VIMNMX.RELU whose predicate let 8 of 16 pass
+ * as all.) */
+template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
+{
+    if (valid >= BYTES && is_aligned(from, BYTES)) {
+        cp_async<BYTES>(shared_address(to), from);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < BYTES; i++)
+        ((uint8_t *)to)[i] = i < valid ? from[i] : 0;
+}
+
+/* Eight halves that do not lie side by side. */
+__device__ inline void gather_halves(void *to, const uint8_t *from, int64_t stride, int valid)
+{
+#pragma unroll 1
+    for (int i = 0; i < 8; i++)
+        ((uint16_t *)to)[i] = i < valid ? *(const uint16_t *)(from + i * stride) : 0;
+}
+
+/* K is counted in blocks of 16 elements: a chunk of codes is two, a chunk of halves a half. */
+template <typename S>
+__device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const token_rows_t<S::ITEMS> &x, int step,
+                                  int blocks)
+{
+    constexpr int KIND = S::KIND, QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
+    const int group = step * 2 + (lane >> 1 & 1), factors = blocks - group * 4; /* bytes left of either */
+    const int rest = blocks - 2 * chunk, codes = rest >= 2 ? 16 : rest * 8;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        uint4 *to = &s.weights[stage][warp][r][lane];
+        const uint8_t *from = w.row[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.row_step[r >> 1] : 0);
+        if (!SM80_GEMM_PLAIN(KIND))
+            copy<16>(to, from, codes);
+        else if (w.k_stride == 2)
+            copy<16>(to, from, chunk < 2 * blocks ? 16 : 0);
+        else
+            gather_halves(to, from, w.k_stride, chunk < 2 * blocks ? 8 : 0);
+    }
+    if (!SM80_GEMM_PLAIN(KIND)) {
+        uint32_t *to = (uint32_t *)&s.weight_sf[stage][warp][lane];
+        /* A blocked row's four factors are always there, padding included. */
+#pragma unroll
+        for (int pair = 0; pair < 2 && w.blocked; pair++) {
+            copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors > 0 ? 8 : 0);
+        }
+#pragma unroll
+        for (int r = 0; r < 4 && !w.blocked; r++) {
+            copy<4>(to + r, w.sf[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.sf_step[r >> 1] : 0), factors);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        const int tile = S::slot(warp, i);
+        if (S::ITEMS == 1 && tile >= S::TILES) return;
+#pragma unroll
+        for (int q = 0; q < QUADS; q++) {
+            const int valid = KIND == SM80_GEMM_CODES ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
+            copy<16>(&s.tokens[stage][tile][q][lane], x.row[i] + q * 16, valid);
+        }
+        if (KIND == SM80_GEMM_CODES) copy<4>(&s.token_sf[stage][tile][lane], x.sf[i], factors);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Decoding                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+__device__ inline uint32_t word_of(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+/* The factors of blocks 2 chunk and 2 chunk + 1 in the low two bytes, zero beyond K: padding may be anything. */
+__device__ inline uint32_t sf_pair(uint32_t four, int chunk, int blocks)
+{
+    const int rest = blocks - 2 * chunk;
+    return four >> (chunk & 1) * 16 & (rest >= 2 ? 0xFFFF : rest == 1 ? 0xFF : 0);
+}
+
+/* Eight codes times the factor in the low half of `sf`, times 2^-14: fp16 or bf16 pairs (0,4), (1,5), (2,6), (3,7). */
+template <bool BFLOAT> __device__ inline void decode_word(uint32_t codes, uint32_t sf, uint32_t pairs[4])
+{
+    const uint32_t both = __byte_perm(sf, 0, 0x1010);
+    if (BFLOAT)
+        e2m1x8_to_bfloat2x4(codes, pairs);
+    else
+        e2m1x8_to_half2x4(codes, pairs);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (BFLOAT) {
+            const __nv_bfloat162 v = __hmul2(*(__nv_bfloat162 *)&pairs[i], *(const __nv_bfloat162 *)&both);
+            pairs[i] = *(const uint32_t *)&v;
+        } else {
+            const __half2 v = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
+            pairs[i] = *(const uint32_t *)&v;
+        }
+    }
+}
+
+/* The factors of this lane's rows, ready to multiply with; step as counted from K = 0. */
+template <typename S> __device__ inline void decode_weight_sf(S &s, int stage, int step, int blocks, uint32_t sf[4])
+{
+    constexpr int KIND = S::KIND;
+    if (SM80_GEMM_PLAIN(KIND)) return;
+    const uint4 factors = s.weight_sf[stage][threadIdx.x >> 5][threadIdx.x & 31];
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const uint32_t pair = sf_pair(word_of(factors, r), step * 4 + (threadIdx.x & 3), blocks);
+        sf[r] = KIND == SM80_GEMM_BFLOATS ? e4m3x2_to_bfloat2(pair) : e4m3x2_to_half2(pair);
+    }
+}
+
+/* Row r's fragments of word `word`: a[k16 step][m16 tile][register]. */
+template <typename S>
+__device__ inline void decode_weights(S &s, int stage, int word, int r, const uint32_t sf[4], uint32_t a[2][2][4])
+{
+    constexpr int KIND = S::KIND;
+    const uint4 *slot = &s.weights[stage][threadIdx.x >> 5][r][threadIdx.x & 31];
+    uint32_t pairs[4];
+    if (SM80_GEMM_PLAIN(KIND)) {
+        const uint4 v = *slot;
+        pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
+    } else {
+        decode_word<KIND == SM80_GEMM_BFLOATS>(((const uint32_t *)slot)[word], sf[r] >> word / 2 * 16, pairs);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        a[half][r & 1][r >> 1] = pairs[2 * half];
+        a[half][r & 1][2 + (r >> 1)] = pairs[2 * half + 1];
+    }
+}
+
+/* The factors of this lane's row of n8 tile `tile`. */
+template <typename S> __device__ inline uint32_t decode_token_sf(S &s, int stage, int tile, int step, int blocks)
+{
+    constexpr int KIND = S::KIND;
+    if (KIND != SM80_GEMM_CODES) return 0;
+    const int lane = threadIdx.x & 31;
+    return e4m3x2_to_half2(sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks));
+}
+
+/* Word `word` of this lane's row of n8 tile `tile`, as fragments of two k16 steps. */
+template <typename S> __device__ inline uint4 token_word(S &s, int stage, int tile, int word, uint32_t sf)
+{
+    constexpr int KIND = S::KIND;
+    const int lane = threadIdx.x & 31;
+    if (KIND == SM80_GEMM_CODES) {
+        uint32_t pairs[4];
+        decode_word<false>(((const uint32_t *)&s.tokens[stage][tile][0][lane])[word], sf >> word / 2 * 16, pairs);
+        return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+    const uint4 v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
+    if (SM80_GEMM_PLAIN(KIND)) return v;
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                      __byte_perm(v.y, v.w, 0x7632));
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Multiplying one step while the next is decoded                                                                   */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+template <int KIND> __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    if (KIND == SM80_GEMM_BFLOATS || KIND == SM80_GEMM_PLAIN_BFLOATS)
+        mma_m16n8k16_bf16(d, a, b0, b1);
+    else
+        mma_m16n8k16_f16(d, a, b0, b1);
+}
+
+/* `a` holds word 0 of this step, and of the next one afterwards; sf likewise. Decoding (integer pipes) is laid between
+ * the multiplications (tensor pipe), a word of weights ahead: two warps a scheduler are too few to cover one with the
+ * other. After the last step this decodes what the ring happens to hold, for nobody. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+__device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer, int step,
+                                int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TOKENS / 8][4])
+{
+    constexpr int TILES = TOKENS / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint32_t token_sf[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        const int tile = warp + i * WARPS;
+        token_sf[i] = ITEMS > 1 || tile < TILES ? decode_token_sf(s, next_stage, tile, step + 1, blocks) : 0;
+    }
+#pragma unroll
+    for (int word = 0; word < WORDS; word++) {
+        const bool wraps = word + 1 == WORDS;
+        uint32_t ahead[2][2][4];
+        if (wraps) decode_weight_sf(s, next_stage, step + 1, blocks, sf);
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+            uint4 b[GROUP];
+#pragma unroll
+            for (int i = 0; i < GROUP; i++)
+                b[i] = s.decoded[buffer][group * GROUP + i][word][lane];
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                if (r * GROUPS / 4 != group) continue;
+                decode_weights(s, wraps ? next_stage : stage, wraps ? 0 : word + 1, r, sf, ahead);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int i = 0; i < GROUP; i++) {
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        mma<KIND>(acc[j][group * GROUP + i], a[half][j], half ? b[i].z : b[i].x,
+                                  half ? b[i].w : b[i].y);
+                    }
+                }
+            }
+#pragma unroll
+            for (int unit = 0; unit < ITEMS * WORDS; unit++) {
+                if (unit * GROUPS / ITEMS != word * GROUPS + group) continue;
+                const int tile = warp + unit / WORDS * WARPS;
+                if (ITEMS > 1 || tile < TILES) {
+                    s.decoded[buffer ^ 1][tile][unit % WORDS][lane] =
+                        token_word(s, next_stage, tile, unit % WORDS, token_sf[unit / WORDS]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            ((uint32_t *)a)[i] = ((uint32_t *)ahead)[i];
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* What multiply() finds decoded in every other step. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+__device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int step, int blocks, uint32_t a[2][2][4],
+                                    uint32_t sf[4])
+{
+    decode_weight_sf(s, 0, step, blocks, sf);
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        decode_weights(s, 0, 0, r, sf, a);
+    for (int tile = threadIdx.x >> 5; tile < TOKENS / 8; tile += WARPS) {
+        const uint32_t token_sf = decode_token_sf(s, 0, tile, step, blocks);
+#pragma unroll
+        for (int word = 0; word < SM80_GEMM_WORDS(KIND); word++) {
+            s.decoded[0][tile][word][threadIdx.x & 31] = token_word(s, 0, tile, word, token_sf);
+        }
+    }
+}
+
+/* What a sum of products must be multiplied by: the 2^-14 of each decoded operand. */
+template <int KIND> __device__ inline float product_unit()
+{
+    return KIND == SM80_GEMM_CODES ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
+}
+
+/* From K = 0 to this lane's chunk of step `first`; whether fetch_whole may be used. */
+template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows_t<S::ITEMS> &x, int first)
+{
+    constexpr int KIND = S::KIND, token_step = 64 * SM80_GEMM_TOKEN_QUADS(KIND);
+    const int c = threadIdx.x & 3, sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
+    const int64_t row_step = row_advance<KIND>(w);
+    bool wide = !SM80_GEMM_PLAIN(KIND) || w.k_stride == 2;
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        w.row[pair] += first * row_step + c * (row_step / 4);
+        w.sf[pair] += first * (int64_t)sf_step + c / 2 * (sf_step / 2);
+        wide = wide && is_aligned(w.row[pair], 16) && is_aligned((void *)w.row_step[pair], 16) && !w.alone[pair];
+        if (SM80_GEMM_PLAIN(KIND)) continue;
+        wide = wide && is_aligned(w.sf[pair], w.blocked ? (w.adjacent && pair == 0 ? 16 : 8) : 4);
+        wide = wide && (w.blocked || is_aligned((void *)w.sf_step[pair], 4));
+    }
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        x.row[i] += first * (int64_t)token_step + c * (token_step / 4);
+        x.sf[i] += first * (int64_t)token_sf_step + c / 2 * (token_sf_step / 2);
+        wide = wide && is_aligned(x.row[i], 16) && (KIND != SM80_GEMM_CODES || is_aligned(x.sf[i], 4));
+    }
+    return wide;
+}
+
+/* One step on. */
+template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::ITEMS> &x)
+{
+    const int64_t row_step = row_advance<S::KIND>(w);
+    const int sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        w.row[pair] += row_step;
+        w.sf[pair] += sf_step;
+    }
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; i++) {
+        x.row[i] += 64 * SM80_GEMM_TOKEN_QUADS(S::KIND);
+        x.sf[i] += token_sf_step;
+    }
+}
+
+/* Adds `steps` steps from `first` on; w and x point to K = 0. All threads of the CTA; ends with a barrier. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+__device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<ITEMS> x,
+                                  int blocks, int first, int steps, float acc[2][TOKENS / 8][4])
+{
+    using S = smem_t<TOKENS, WARPS, STAGES, KIND>;
+    static_assert(STAGES >= 3, "one step is multiplied, one decoded, one fetched");
+    constexpr int BLOCKS_PER_STEP = SM80_GEMM_STEP(KIND) / NK_SF_VEC;
+    const bool wide = __all_sync(~0u, start_at<S>(w, x, first));
+    const int whole = wide ? blocks / BLOCKS_PER_STEP - first : 0; /* steps that lie within K */
+
+    int stage = 0, last = 0; /* of the step multiplied; of the one fetched */
+    uint32_t a[2][2][4], sf[4];
+#pragma unroll 1
+    for (int step = 1 - STAGES; step < steps; step++) {
+        const int ahead = step + STAGES - 1;
+        if (ahead < steps) {
+            if (ahead < whole)
+                fetch_whole(s, last, w, x);
+            else
+                fetch_part(s, last, w, x, first + ahead, blocks);
+            advance<S>(w, x);
+        }
+        last = last + 1 == STAGES ? 0 : last + 1;
+        cp_async_commit_group();
+        if (step < -1) continue; /* the ring is being filled */
+        cp_async_wait_group<STAGES - 2>();
+        if (step < 0) {
+            decode_first<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, first, blocks, a, sf);
+        } else {
+            const int next = stage + 1 == STAGES ? 0 : stage + 1;
+            multiply<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, stage, next, step & 1, first + step, blocks, a, sf, acc);
+            stage = next;
+        }
+        __syncthreads();
+    }
+}
+
+#endif

@@ -1,0 +1,96 @@
+#include "sm80/sm80_backend.h"
+
+#include "sm80_gemv_config.h"
+
+extern cuda_image cuda_image_sm80_gemv;
+
+/* Rows: what the vector is made of. Columns: whether every address is aligned. */
+enum { NARROW, WIDE };
+#define KERNEL(text) {.name = "sm80_gemv_" text, .image = &cuda_image_sm80_gemv}
+static cuda_kernel kernels[][2] = {
+    {KERNEL("codes_narrow"), KERNEL("codes")},
+    {KERNEL("halves_narrow"), KERNEL("halves")},
+    {KERNEL("bfloats_narrow"), KERNEL("bfloats")},
+};
+
+static cuda_kernel *kernel_of(const nk_gemv_problem *p)
+{
+    const nk_operand *w = &p->b;
+    uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
+    if (p->n > 1) codes |= (uint64_t)w->row_stride; /* a stride that leads nowhere may be any number */
+    if (p->n > 1 && w->sf_layout == NK_SF_LINEAR) sf |= (uint64_t)w->sf_row_stride;
+    if (p->l > 1) {
+        codes |= (uint64_t)w->batch_stride;
+        sf |= (uint64_t)w->sf_batch_stride;
+    }
+    bool wide = p->k % SM80_GEMV_CHUNK == 0 && codes % 16 == 0 && sf % (w->sf_layout == NK_SF_BLOCKED ? 16 : 2) == 0;
+    return &kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
+}
+
+typedef struct shape {
+    int64_t groups_per_cta;
+    int split, chunks, ctas_per_batch;
+} shape;
+
+/* Turns of one group a team, and what each takes: steps of 1024 elements a warp. */
+static int64_t turns(int64_t groups, int64_t ctas, int split)
+{
+    return nk_ceil_div(groups, ctas * (SM80_GEMV_WARPS / split));
+}
+
+static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
+{
+    return turns(groups, ctas, split) * nk_ceil_div(slices, split);
+}
+
+/* The team size that ends first; from K alone where rows must not depend on the batch. */
+static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    int64_t chunks = nk_ceil_div(p->k, SM80_GEMV_CHUNK), slices = nk_ceil_div(chunks, 32);
+    int64_t groups = sm80_gemv_groups(p->n), ctas = (int64_t)gpu->sms * SM80_GEMV_CTAS_PER_SM / (p->l > 0 ? p->l : 1);
+    int64_t room = gpu->smem_per_sm / SM80_GEMV_CTAS_PER_SM - 1024;
+    if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
+    room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
+    NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
+             gpu->index, gpu->smem_per_cta);
+    if (ctas < 1) ctas = 1;
+    const bool invariant = nk_settings_of_call()->batch_invariant;
+    *s = (shape){.chunks = (int)(chunks < room ? chunks : room), .split = 1};
+    for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
+        bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, s->split);
+        if (better || invariant) s->split = split;
+    }
+    s->groups_per_cta = turns(groups, ctas, s->split) * (SM80_GEMV_WARPS / s->split);
+    s->ctas_per_batch = groups ? (int)nk_ceil_div(groups, s->groups_per_cta) : 0;
+    return NK_OK;
+}
+
+nk_status sm80_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
+{
+    shape s = {0};
+    NK_TRY(pick_shape(p, &s));
+    plan->kernel = kernel_of(p)->name;
+    plan->why = "one token: weights are read once";
+    plan->tile_m = 1;
+    plan->tile_n = SM80_GEMV_ROWS;
+    plan->tile_k = SM80_GEMV_CHUNK * 32 * s.split;
+    plan->grid = p->l * s.ctas_per_batch;
+    plan->threads = 32 * SM80_GEMV_WARPS;
+    plan->config = s.split;
+    /* Else the team size depends on the number of matrices. */
+    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
+    return NK_OK;
+}
+
+nk_status sm80_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
+{
+    shape s = {0};
+    NK_TRY(pick_shape(p, &s));
+    int32_t threads = 32 * SM80_GEMV_WARPS;
+    cuda_grid grid = {
+        .x = p->l * s.ctas_per_batch, .y = 1, .z = 1, .threads = threads, .smem_bytes = sm80_gemv_smem(s.chunks)};
+    void *args[] = {(void *)(uintptr_t)p, &s.split, &s.chunks, &s.ctas_per_batch, &s.groups_per_cta};
+    return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
+}

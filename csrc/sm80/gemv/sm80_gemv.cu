@@ -1,0 +1,302 @@
+/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]): the gemm of one token, at memory speed.
+ *
+ * Work: a group is four rows of W, 32 apart. A CTA takes a contiguous range of one batch's groups; teams of `split` of
+ * its eight warps share a group along K, in turns.
+ *
+ * Roles: all warps alike. A lane takes chunks of 32 elements (16 bytes of codes) of each of the four rows, multiplies
+ * them with the vector from shared memory and keeps fp32 sums. What the next step needs is being fetched, across turns
+ * too, while this one is multiplied: at memory speed nothing else matters.
+ *
+ * Sums: W4A4: products of codes in fp16 pairs, eight to a lane and block: quarters times 2^-1, at most 1152 of the
+ * smallest unit, so exact; then in fp32 dot * (sfw * sfx), which is exact too, and one rounded addition. Halves: fp32
+ * fused multiply-adds, then the block's scale factor.
+ *
+ * Barriers: one around each staging of the vector; one per item where warps share a row (partial sums are
+ * double-buffered, so that the next item's writes cannot meet this item's reads).
+ *
+ * Memory: see sm80_gemv_config.h. */
+#include "cuda/nvfp4.cuh"
+#include "sm80_gemv_config.h"
+
+enum { CODES, HALVES, BFLOATS };
+
+#define THREADS (32 * SM80_GEMV_WARPS)
+#define ROWS SM80_GEMV_ROWS
+
+extern __shared__ uint4 smem[];
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Fetching: wide where the host found every address aligned and K % 32 = 0, else bytes, zeros beyond K             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+__device__ inline uint32_t load_word(const uint8_t *at)
+{
+    if (((uintptr_t)at & 3) == 0) return __ldg((const uint32_t *)at);
+    return at[0] | at[1] << 8 | at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* The SF of blocks 2 chunk and 2 chunk + 1, in the low two bytes; zero beyond K. */
+__device__ inline uint32_t fetch_sf_bytes(const nk_operand &o, int64_t l, int64_t row, int64_t chunk, int64_t cols)
+{
+    const uint8_t *at = sf_at(o, l, row, 2 * chunk, cols);
+    if (2 * chunk >= cols) return 0;
+    return 2 * chunk + 1 < cols ? at[0] | at[1] << 8 : at[0];
+}
+
+/* What a lane multiplies in one step: its chunk of four rows. */
+typedef struct rows {
+    uint4 codes[ROWS];
+    uint32_t sf[ROWS];
+    int slot; /* the chunk's place in the segment; -1 where the lane has none */
+} rows;
+
+/* The order of a warp's work, the same for all warps of a CTA. */
+typedef struct walk {
+    int64_t end;       /* the CTA's last group + 1 */
+    int total;         /* chunks of a row */
+    int chunks, steps; /* of a segment; all segments take as many steps */
+    int first, stride; /* this lane's chunks of a segment */
+    int at_once;       /* groups of a turn */
+} walk;
+
+/* Where a warp is. Steps go through the segments of a row, then to the next turn's group. */
+typedef struct cursor {
+    int64_t group;
+    int segment, step;
+    int present; /* rows of the group that are there; the others are read as its first, and not stored */
+    const uint8_t *codes, *sf;
+} cursor;
+
+__device__ inline int64_t row_of(int64_t group) { return (group >> 5) * NK_SF_ATOM_ROWS + (group & 31); }
+
+__device__ inline void enter_group(const nk_gemm_problem &p, const walk &w, int64_t l, int64_t group, cursor &c)
+{
+    const int64_t row = row_of(group), rest = p.n - row;
+    c.group = group;
+    c.segment = c.step = 0;
+    c.present = rest > 96 ? 4 : (int)(rest + 31) >> 5;
+    c.codes = p.b.data + l * p.b.batch_stride + row * p.b.row_stride;
+    c.sf = sf_at(p.b, l, row, 0, p.k / NK_SF_VEC);
+}
+
+__device__ inline void advance(const nk_gemm_problem &p, const walk &w, int64_t l, cursor &c)
+{
+    if (++c.step < w.steps) return;
+    c.step = 0;
+    c.segment += w.chunks;
+    if (c.segment >= w.total) enter_group(p, w, l, c.group + w.at_once, c);
+}
+
+template <bool WIDE>
+__device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const cursor &c, int64_t l, rows &out)
+{
+    const int slot = w.first + c.step * w.stride;
+    const bool at_work = c.group < w.end && slot < w.chunks && c.segment + slot < w.total;
+    out.slot = at_work ? slot : -1;
+    if (!at_work) return;
+    const int chunk = c.segment + slot;
+    if (WIDE && p.b.sf_layout == NK_SF_BLOCKED) { /* the four rows' factors of 64 elements are neighbours */
+        const uint4 four = __ldg((const uint4 *)(c.sf + (uint32_t)chunk / 2 * (int64_t)NK_SF_ATOM_BYTES));
+        const uint32_t words[ROWS] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            out.sf[r] = words[r] >> (chunk & 1) * 16;
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int row = r < c.present ? r : 0;
+        const uint8_t *codes = c.codes + row * (32 * p.b.row_stride) + (int64_t)chunk * 16;
+        if (WIDE) {
+            out.codes[r] = __ldg((const uint4 *)codes);
+            if (p.b.sf_layout == NK_SF_LINEAR) {
+                out.sf[r] = __ldg((const uint16_t *)(c.sf + row * (32 * p.b.sf_row_stride) + 2 * (int64_t)chunk));
+            }
+        } else {
+            out.codes[r] = fetch_bytes(codes, p.k / 2 - (int64_t)chunk * 16);
+            out.sf[r] = fetch_sf_bytes(p.b, l, row_of(c.group) + 32 * row, chunk, p.k / NK_SF_VEC);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The vector                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Chunks first .. first + count into shared memory, in the pair order of the decode. */
+template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p, int64_t l, int64_t first, int count)
+{
+    const uint8_t *x = p.a.data + l * p.a.batch_stride;
+    for (int i = threadIdx.x; i < 4 * count; i += THREADS) {
+        int word = i & 3, slot = i >> 2;
+        int64_t k = (first + slot) * SM80_GEMV_CHUNK + word * 8;
+        uint32_t pairs[4];
+        if (KIND == CODES) {
+            e2m1x8_to_half2x4(k < p.k ? load_word(x + k / 2) : 0, pairs); /* K % 16 = 0: all of it or nothing */
+            /* Times 2^14, then 2^13: with the matrix's 2^-14 products carry 2^-1, and their sums stay exact in fp16. */
+            const __half2 to_value = __half2half2(__ushort_as_half(0x7400)),
+                          up = __half2half2(__ushort_as_half(0x7000));
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                __half2 value = __hmul2(__hmul2(*(__half2 *)&pairs[j], to_value), up);
+                pairs[j] = *(uint32_t *)&value;
+            }
+        } else {
+            uint32_t v[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                v[j] = k < p.k ? *(const uint16_t *)(x + (k + j) * p.a.k_stride) : 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                pairs[j] = v[j] | v[j + 4] << 16;
+        }
+        smem[word * count + slot] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        if (KIND == CODES && word == 0) {
+            uint32_t sf = fetch_sf_bytes(p.a, l, 0, first + slot, p.k / NK_SF_VEC);
+            ((float2 *)(smem + 4 * count))[slot] = make_float2(2 * e4m3_to_float(sf), 2 * e4m3_to_float(sf >> 8));
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Products                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+__device__ inline float2 pair_to_float2(uint32_t pair, int kind)
+{
+    if (kind == BFLOATS) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000));
+    return __half22float2(*(__half2 *)&pair);
+}
+
+/* A lane's 32 elements of one row; x[word] and sfx are the vector's, sfx with the power of two that the products lack.
+ */
+template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, const uint4 x[4], float2 sfx, float sum)
+{
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, scales = e4m3x2_to_half2(sf);
+    const float2 sfw = __half22float2(*(const __half2 *)&scales);
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        const float scale = (block ? sfw.y : sfw.x) * (block ? sfx.y : sfx.x);
+        uint32_t w[8];
+        e2m1x8_to_half2x4(words[2 * block], w);
+        e2m1x8_to_half2x4(words[2 * block + 1], w + 4);
+        const uint4 low = x[2 * block], high = x[2 * block + 1];
+        const uint32_t v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        if (KIND == CODES) {
+            __half2 dot = __hmul2(*(__half2 *)&w[0], *(const __half2 *)&v[0]);
+#pragma unroll
+            for (int i = 1; i < 8; i++)
+                dot = __hfma2(*(__half2 *)&w[i], *(const __half2 *)&v[i], dot);
+            float2 halves = __half22float2(dot);
+            sum = __fmaf_rn(halves.x + halves.y, scale, sum);
+        } else {
+            float dot = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float2 a = __half22float2(*(__half2 *)&w[i]), b = pair_to_float2(v[i], KIND);
+                dot = __fmaf_rn(a.x, b.x, dot);
+                dot = __fmaf_rn(a.y, b.y, dot);
+            }
+            sum = __fmaf_rn(dot, scale, sum);
+        }
+    }
+    return sum;
+}
+
+/* `count` chunks of the vector are in shared memory. */
+template <int KIND> __device__ inline void dot_rows(const rows &w, int count, float sums[ROWS])
+{
+    if (w.slot < 0) return;
+    uint4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        x[i] = smem[i * count + w.slot];
+    float2 sfx = KIND == CODES ? ((const float2 *)(smem + 4 * count))[w.slot] : make_float2(NVFP4_UNIT, NVFP4_UNIT);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        sums[r] = dot_chunk<KIND>(w.codes[r], w.sf[r], x, sfx, sums[r]);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The kernel                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* The sums of four rows over a team of `split` warps; lanes 8r .. 8r + 7 of its first warp get row r's. */
+__device__ inline float team_sum(const float sums[ROWS], int split, float *partials)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const bool upper = lane & 16, odd = lane & 8;
+    /* Each half of the warp keeps two rows and gives away two, each quarter then one. */
+    float even_row = (upper ? sums[2] : sums[0]) + __shfl_xor_sync(~0u, upper ? sums[0] : sums[2], 16);
+    float odd_row = (upper ? sums[3] : sums[1]) + __shfl_xor_sync(~0u, upper ? sums[1] : sums[3], 16);
+    float sum = (odd ? odd_row : even_row) + __shfl_xor_sync(~0u, odd ? even_row : odd_row, 8);
+#pragma unroll
+    for (int distance = 4; distance; distance >>= 1)
+        sum += __shfl_xor_sync(~0u, sum, distance);
+    if (split == 1) return sum;
+    float *mates = partials + warp / split * split * ROWS + lane / 8;
+    if (lane % 8 == 0) mates[warp % split * ROWS] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < split; i++)
+        sum += mates[i * ROWS];
+    return sum;
+}
+
+/* CTAs `ctas_per_batch` l .. serve batch l. `chunks` of the vector are in shared memory at once. */
+template <int KIND, bool WIDE>
+__device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int ctas_per_batch, int64_t groups_per_cta)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = warp % split;
+    const int64_t l = blockIdx.x / ctas_per_batch, first = blockIdx.x % ctas_per_batch * groups_per_cta;
+    const walk w = {.end = min(first + groups_per_cta, sm80_gemv_groups(p.n)),
+                    .total = (int)nk_ceil_div(p.k, SM80_GEMV_CHUNK),
+                    .chunks = chunks,
+                    .steps = (chunks + 32 * split - 1) / (32 * split),
+                    .first = member * 32 + lane,
+                    .stride = 32 * split,
+                    .at_once = SM80_GEMV_WARPS / split};
+    float *partials = (float *)((char *)smem + (int64_t)chunks * SM80_GEMV_CHUNK_BYTES);
+    cursor ahead;
+    rows next;
+    enter_group(p, w, l, first + warp / split, ahead);
+    fetch<WIDE>(p, w, ahead, l, next);
+    int staged = -1;
+    for (int turn = 0; first + (int64_t)turn * w.at_once < w.end; turn++) {
+        float sums[ROWS] = {0, 0, 0, 0};
+        const int64_t group = first + (int64_t)turn * w.at_once + warp / split;
+        for (int segment = 0; segment < w.total; segment += chunks) {
+            const int count = min(chunks, w.total - segment);
+            if (staged != segment) {
+                __syncthreads();
+                stage_vector<KIND>(p, l, segment, count);
+                staged = segment;
+                __syncthreads();
+            }
+            for (int step = 0; step < w.steps; step++) {
+                const rows current = next;
+                advance(p, w, l, ahead);
+                fetch<WIDE>(p, w, ahead, l, next);
+                dot_rows<KIND>(current, count, sums);
+            }
+        }
+        const float sum = team_sum(sums, split, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
+        const int64_t n = row_of(group) + lane / 8 * 32;
+        if (group < w.end && member == 0 && lane % 8 == 0 && n < p.n) {
+            store_float(output_at(p.d, l, 0, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
+        }
+    }
+}
+
+#define GEMV(name, KIND, WIDE)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, SM80_GEMV_CTAS_PER_SM) sm80_gemv_##name(                    \
+        const __grid_constant__ nk_gemm_problem p, int split, int chunks, int ctas_per_batch, int64_t groups_per_cta) \
+    {                                                                                                                 \
+        gemv<KIND, WIDE>(p, split, chunks, ctas_per_batch, groups_per_cta);                                           \
+    }
+
+GEMV(codes, CODES, true)
+GEMV(halves, HALVES, true)
+GEMV(bfloats, BFLOATS, true)
+GEMV(codes_narrow, CODES, false)
+GEMV(halves_narrow, HALVES, false)
+GEMV(bfloats_narrow, BFLOATS, false)

@@ -1,0 +1,31 @@
+/* Sizes of the gemv kernel, for host and device. */
+#ifndef NK_SM80_GEMV_CONFIG_H
+#define NK_SM80_GEMV_CONFIG_H
+
+#include "nk_format.h"
+
+#define SM80_GEMV_WARPS 8
+#define SM80_GEMV_CTAS_PER_SM 2
+#define SM80_GEMV_ROWS \
+    4 /* of the matrix at once, 32 rows apart: one 16-byte word of a blocked SF atom holds all four */
+#define SM80_GEMV_CHUNK 32 /* elements that a lane takes of a row at once: 16 bytes of codes, two scale factors */
+
+/* Shared memory: the vector, decoded, of at most `chunks` chunks; then the warps' partial sums, twice.
+ *   codes   [4 words][chunks] of 16 bytes, and [chunks] float2 scale factors
+ *   halves  [4 words][chunks] of 16 bytes */
+#define SM80_GEMV_CHUNK_BYTES 72
+#define SM80_GEMV_PARTIAL_BYTES (2 * SM80_GEMV_WARPS * SM80_GEMV_ROWS * 4)
+
+NK_HD int32_t sm80_gemv_smem(int64_t chunks)
+{
+    return (int32_t)(chunks * SM80_GEMV_CHUNK_BYTES + SM80_GEMV_PARTIAL_BYTES);
+}
+
+/* Groups of rows {r, r+32, r+64, r+96}: 32 in a full atom of 128 rows, fewer in the last. */
+NK_HD int64_t sm80_gemv_groups(int64_t rows)
+{
+    int64_t rest = rows % NK_SF_ATOM_ROWS;
+    return rows / NK_SF_ATOM_ROWS * 32 + (rest < 32 ? rest : 32);
+}
+
+#endif

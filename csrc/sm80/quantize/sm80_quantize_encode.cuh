@@ -1,0 +1,167 @@
+/* Sixteen numbers to codes and a scale byte: the fp32 operations of the contract in its order, without branches per
+ * element. */
+#ifndef NK_SM80_QUANTIZE_ENCODE_CUH
+#define NK_SM80_QUANTIZE_ENCODE_CUH
+
+#include "cuda/convert.cuh"
+#include "nk_math.h"
+
+#include <float.h>
+
+#define INFINITY_BITS 0x7F800000u
+
+typedef struct encoder {
+    bool valid;      /* S > 0 */
+    float to_sf;     /* fl(S * fl(1/6)) */
+    float inverse_s; /* fl(1/S) */
+} encoder;
+
+__device__ inline encoder encoder_of(float s) { return {s > 0, __fmul_rn(s, 1.0f / NK_E2M1_MAX), __frcp_rn(s)}; }
+
+/* value in [0, 448] */
+__device__ inline uint32_t e4m3_of_float(float value)
+{
+    /* Below the smallest normal, 2^-6, the step is 2^-9: one unit in the last place of 2^14. */
+    const uint32_t bits = __float_as_uint(value);
+    const uint32_t subnormal = __float_as_uint(__fadd_rn(value, 0x1p14f)) - __float_as_uint(0x1p14f);
+    const uint32_t normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
+    return value < 0x1p-6f ? subnormal : normal;
+}
+
+/* The code of |value| in the lowest byte; what is above it is rubbish. With the power of two e = max(1, 2^floor lg v)
+ * codes are e/2 apart at v, and adding e (2^22 + 1) rounds v to them and leaves v / (e/2) + 2 in the last bits. The
+ * code is that - 2 + 2 lg e; 2 (lg e + 127) is e >> 22. Saturates at 6, and NaN is 6: an infinity times 0 is one. */
+__device__ inline uint32_t e2m1_magnitude(float value)
+{
+    const float v = fminf(fabsf(value), NK_E2M1_MAX);
+    const uint32_t e = __float_as_uint(fmaxf(v, 1.0f)) & INFINITY_BITS;
+    return __float_as_uint(__fmaf_rn(__uint_as_float(e), 0x1p22f + 1, v)) + (e >> 22);
+}
+
+/* 16 elements as they lie in memory: pairs of halves, or floats. */
+template <nk_dtype DTYPE> struct block {
+    static constexpr int WORDS = DTYPE == NK_F32 ? 16 : 8;
+    uint32_t words[WORDS];
+};
+
+/* Bits 0..15 or 16..31 of a pair. */
+template <nk_dtype DTYPE> __device__ inline float pair_half(uint32_t pair, int high)
+{
+    if (DTYPE == NK_BF16) return __uint_as_float(high ? pair & 0xFFFF0000u : pair << 16);
+    return __half2float(__ushort_as_half((uint16_t)(high ? pair >> 16 : pair)));
+}
+
+template <nk_dtype DTYPE> __device__ inline float element(const block<DTYPE> &x, int i)
+{
+    if (DTYPE == NK_F32) return __uint_as_float(x.words[i]);
+    return pair_half<DTYPE>(x.words[i / 2], i & 1);
+}
+
+/* The larger magnitudes of two words without signs; NaN where one is. */
+template <nk_dtype DTYPE> __device__ inline uint32_t larger(uint32_t x, uint32_t y)
+{
+    if (DTYPE == NK_F32) return max(x, y);
+    if (DTYPE == NK_F16) {
+        const __half2 pair = __hmax2_nan(*(const __half2 *)&x, *(const __half2 *)&y);
+        return *(const uint32_t *)&pair;
+    }
+    const __nv_bfloat162 pair = __hmax2_nan(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&y);
+    return *(const uint32_t *)&pair;
+}
+
+/* Bits of the largest magnitude; above INFINITY_BITS where one is NaN. */
+template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE> &x)
+{
+    const uint32_t magnitude = DTYPE == NK_F32 ? 0x7FFFFFFF : 0x7FFF7FFF;
+    uint32_t amax = x.words[0] & magnitude;
+#pragma unroll
+    for (int i = 1; i < x.WORDS; i++)
+        amax = larger<DTYPE>(amax, x.words[i] & magnitude);
+    if (DTYPE == NK_F32) return amax;
+    return max(__float_as_uint(pair_half<DTYPE>(amax, 0)), __float_as_uint(pair_half<DTYPE>(amax, 1)));
+}
+
+__device__ inline uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+/* The sign bits of elements 8 half .. 8 half + 7, where their codes have them. */
+template <nk_dtype DTYPE> __device__ inline uint32_t code_signs(const block<DTYPE> &x, int half)
+{
+    uint32_t even, odd; /* the elements' highest bytes */
+    if (DTYPE == NK_F32) {
+        const uint32_t *w = x.words + half * (x.WORDS / 2);
+        even = __byte_perm(__byte_perm(w[0], w[2], 0x0073), __byte_perm(w[4], w[6], 0x0073), 0x5410);
+        odd = __byte_perm(__byte_perm(w[1], w[3], 0x0073), __byte_perm(w[5], w[7], 0x0073), 0x5410);
+    } else {
+        const uint32_t *w = x.words + half * (x.WORDS / 2);
+        const uint32_t low = __byte_perm(w[0], w[1], 0x7351), high = __byte_perm(w[2], w[3], 0x7351);
+        even = __byte_perm(low, high, 0x5410);
+        odd = __byte_perm(low, high, 0x7632);
+    }
+    return (even >> 4 & 0x08080808) | (odd & 0x80808080);
+}
+
+template <nk_dtype DTYPE>
+__device__ inline uint32_t encode_block(const encoder &e, const block<DTYPE> &x, uint32_t codes[2])
+{
+    const uint32_t amax = amax_bits(x);
+    codes[0] = codes[1] = 0;
+    if (!e.valid || amax > INFINITY_BITS) return NK_E4M3_NAN;
+    const uint32_t sf = e4m3_of_float(fminf(__fmul_rn(__uint_as_float(amax), e.to_sf), NK_E4M3_MAX));
+    if (sf == 0) return 0;
+    const float scale = __uint_as_float(sf << 20) * 0x1p120f; /* at most 448, never NaN */
+    const float to_code = fminf(__frcp_rn(__fmul_rn(scale, e.inverse_s)), FLT_MAX);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t m[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            m[i] = e2m1_magnitude(__fmul_rn(element(x, 8 * half + i), to_code));
+        codes[half] =
+            low_bytes(m[0], m[2], m[4], m[6]) + (low_bytes(m[1], m[3], m[5], m[7]) << 4) + code_signs(x, half);
+    }
+    return sf;
+}
+
+/* 16 bytes of elements. */
+template <nk_dtype DTYPE, bool WIDE> __device__ inline uint4 load_vector(const uint8_t *at)
+{
+    if constexpr (WIDE) {
+        return __ldg((const uint4 *)at);
+    } else {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            words[i] = DTYPE == NK_F32 ? __ldg((const uint32_t *)at + i)
+                                       : __ldg((const uint16_t *)at + 2 * i) |
+                                             (uint32_t)__ldg((const uint16_t *)at + 2 * i + 1) << 16;
+        }
+        return make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+template <nk_dtype DTYPE, bool WIDE> __device__ inline void load_block(const uint8_t *at, block<DTYPE> &x)
+{
+#pragma unroll
+    for (int i = 0; i < x.WORDS / 4; i++) {
+        const uint4 vector = load_vector<DTYPE, WIDE>(at + 16 * i);
+        x.words[4 * i] = vector.x;
+        x.words[4 * i + 1] = vector.y;
+        x.words[4 * i + 2] = vector.z;
+        x.words[4 * i + 3] = vector.w;
+    }
+}
+
+/* silu(x) * up */
+template <nk_dtype DTYPE> __device__ inline block<NK_F32> gate(const block<DTYPE> &x, const block<DTYPE> &up)
+{
+    block<NK_F32> product;
+#pragma unroll
+    for (int i = 0; i < NK_SF_VEC; i++)
+        product.words[i] = __float_as_uint(__fmul_rn(nk_silu(element(x, i)), element(up, i)));
+    return product;
+}
+
+#endif

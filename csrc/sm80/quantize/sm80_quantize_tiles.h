@@ -1,0 +1,56 @@
+/* How quantize and dequantize share out a matrix: tiles of 256 threads, columns fastest, for host and device. */
+#ifndef NK_SM80_QUANTIZE_TILES_H
+#define NK_SM80_QUANTIZE_TILES_H
+
+#include "nk_format.h"
+
+#define SM80_TILE_THREADS 256
+#define SM80_TILE_BITS 8 /* log2 of that */
+#define SM80_TILE_MAX_TURNS 4
+
+/* Division by a number that the host knows. */
+typedef struct sm80_divisor {
+    uint32_t value, magic;
+    int32_t shift;
+} sm80_divisor;
+
+NK_HD sm80_divisor sm80_divisor_of(int64_t value)
+{
+    sm80_divisor d = {(uint32_t)value, 0, 31};
+    while ((int64_t)1 << (d.shift - 31) < value)
+        d.shift++;
+    d.magic = (uint32_t)(((uint64_t)1 << d.shift) / d.value + 1);
+    return d;
+}
+
+/* n / d.value for n and d.value below 2^31 */
+NK_HD uint32_t sm80_divide(uint32_t n, sm80_divisor d) { return (uint32_t)((uint64_t)n * d.magic >> d.shift); }
+
+/* A thread takes one column of a tile and `turns` rows, which the threads along rows are apart. */
+typedef struct sm80_tiles {
+    sm80_divisor row_tiles, col_tiles; /* of a batch */
+    int64_t count;                     /* of all batches */
+    int32_t column_bits;               /* log2 of a tile's columns, all of them threads */
+    int32_t turns;
+} sm80_tiles;
+
+/* `room`: threads that the GPU runs at once. More turns only where every thread has work, and a tile has no more than
+ * `max_rows` rows. */
+NK_HD sm80_tiles sm80_tiles_of(int64_t l, int64_t rows, int64_t cols, int64_t room, int64_t max_rows,
+                               int32_t max_column_bits)
+{
+    sm80_tiles t = {.turns = 1};
+    while (t.column_bits < max_column_bits && (int64_t)1 << t.column_bits < cols)
+        t.column_bits++;
+    while (t.turns < SM80_TILE_MAX_TURNS && l * rows * cols / (2 * t.turns) >= room &&
+           (SM80_TILE_THREADS >> t.column_bits) * 2 * t.turns <= max_rows)
+        t.turns *= 2;
+    const int64_t row_tiles = nk_ceil_div(rows, (int64_t)(SM80_TILE_THREADS >> t.column_bits) * t.turns);
+    const int64_t col_tiles = nk_ceil_div(cols, (int64_t)1 << t.column_bits);
+    t.row_tiles = sm80_divisor_of(row_tiles);
+    t.col_tiles = sm80_divisor_of(col_tiles);
+    t.count = l * row_tiles * col_tiles; /* a launch has fewer than 2^31 CTAs */
+    return t;
+}
+
+#endif

@@ -1,0 +1,274 @@
+#include "sm80/sm80_backend.h"
+
+#include "nk_format.h"
+#include "sm80_route_config.h"
+
+extern cuda_image cuda_image_sm80_route;
+
+typedef struct tile {
+    int32_t tokens, experts, step, stages, ctas, smem_bytes;
+    bool aligned;
+} tile;
+
+static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
+#define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages, ctas, aligned) \
+    [SM80_ROUTE_##name] = {                                                                   \
+        tokens, experts, 64 * (k_warps), stages, ctas, SM80_ROUTE_SMEM(tokens, experts, k_warps, stages), aligned},
+    SM80_ROUTE_TILES(ROW)
+#undef ROW
+};
+
+#define KERNEL(text) {.name = "sm80_route_" text, .image = &cuda_image_sm80_route}
+#define ROW(name, ...) [SM80_ROUTE_##name] = {KERNEL(#name "_halves"), KERNEL(#name "_bfloats")},
+static cuda_kernel kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
+#undef ROW
+
+/* A tile and how many CTAs share a group of tokens: `parts` of the experts times `splits` of K. */
+typedef struct choice {
+    int tile;
+    int64_t groups, expert_tiles, parts, steps, splits;
+    double us;
+} choice;
+
+/* Microseconds on an H200; only ratios matter. */
+#define BYTES_PER_US 30e3 /* into one SM while all are at work */
+#define FLOPS_PER_US 2.1e6
+#define CROWDED 1.05 /* two CTAs of an SM get into each other's way */
+#define STEP_US 0.3  /* a barrier and what it waits for */
+#define SUM_BYTES_PER_US 60e3
+#define MEETING_US 2.5 /* sums to memory, a counter, sums back */
+#define TURN_US 2.0    /* up to eight tokens */
+
+static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
+{
+    int64_t fit = gpu->smem_per_sm / (t->smem_bytes + 1024);
+    return fit < 1 ? 1 : fit < t->ctas ? fit : t->ctas;
+}
+
+static double larger(double x, double y) { return x > y ? x : y; }
+
+static bool all_resident(const choice *c, const cuda_gpu *gpu)
+{
+    return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
+}
+
+/* CTAs of a group that may share the routing: one where the others need not be there at the same time. */
+static int64_t waiters_of(const choice *c, const cuda_gpu *gpu)
+{
+    const int64_t ctas = c->parts * c->splits;
+    if (!all_resident(c, gpu)) return 1;
+    return ctas < SM80_ROUTE_MOST_WAITERS ? ctas : SM80_ROUTE_MOST_WAITERS;
+}
+
+/* Tokens that a CTA routes at a time. */
+static int64_t turn_tokens(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const int64_t tokens = p->m < tiles[c->tile].tokens ? p->m : tiles[c->tile].tokens;
+    const int64_t fair = nk_ceil_div(tokens, waiters_of(c, gpu));
+    return fair < 1 ? 1 : fair > SM80_ROUTE_WARPS ? SM80_ROUTE_WARPS : fair;
+}
+
+/* CTAs of the launch that share routing: of a group as many as it has turns, but at most the waiters. */
+static int64_t leavers_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const int64_t tokens = tiles[c->tile].tokens, at_once = turn_tokens(c, p, gpu), waiters = waiters_of(c, gpu);
+    if (c->groups == 0) return 1;
+    const int64_t full = nk_ceil_div(tokens, at_once), last = nk_ceil_div(p->m - (c->groups - 1) * tokens, at_once);
+    return (c->groups - 1) * (full < waiters ? full : waiters) + (last < waiters ? last : waiters);
+}
+
+#define ENTRIES_PER_SORTER 1024
+
+/* Those of them that share the sorting, if that is asked for. */
+static int64_t sorters_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const int64_t leavers = leavers_of(c, p, gpu), parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
+    int64_t sorters = leavers < parts ? leavers : parts;
+    if (!all_resident(c, gpu) || sorters < 1) return 1;
+    return sorters < SM80_ROUTE_MOST_WAITERS ? sorters : SM80_ROUTE_MOST_WAITERS;
+}
+
+static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+{
+    const tile *t = &tiles[c->tile];
+    const int64_t ctas = c->parts * c->splits, total = ctas * c->groups, resident = resident_ctas(t, gpu);
+    const int64_t waves = nk_ceil_div(total, resident * gpu->sms), fair = nk_ceil_div(total, gpu->sms);
+    const double crowd = (double)(fair < resident ? fair : resident);
+    const double tokens = (double)(p->m < t->tokens ? p->m : t->tokens), experts = (double)t->experts;
+    const double bytes = (tokens + experts) * t->step * 2, flops = 2.0 * t->tokens * experts * t->step;
+    const double work = crowd * (crowd > 1 ? CROWDED : 1);
+    const double step = larger(work * larger(bytes / BYTES_PER_US, flops / FLOPS_PER_US), STEP_US);
+    const double sums = crowd * tokens * experts * 4 / SUM_BYTES_PER_US;
+    const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
+    const int64_t at_once = turn_tokens(c, p, gpu);
+    const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * waiters_of(c, gpu));
+    const double turn = TURN_US + (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / SUM_BYTES_PER_US;
+    return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
+                            (double)rounds * turn);
+}
+
+static choice shape_of(const nk_route_problem *p, int index)
+{
+    const tile *t = &tiles[index];
+    return (choice){
+        .tile = index,
+        .groups = nk_ceil_div(p->m, t->tokens),
+        .expert_tiles = nk_ceil_div(p->n, t->experts),
+        .parts = 1,
+        .steps = nk_ceil_div(p->k, t->step),
+        .splits = 1,
+    };
+}
+
+/* The best way to share the work of one tile: not at all, or experts and perhaps K. */
+static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, choice *best)
+{
+    static const int8_t splits[] = {1, 2, 3, 4, 6, 7, 8, 10, 14, 16, 28, 32};
+    choice c = shape_of(p, index);
+    for (int i = -1; i < (int)sizeof splits; i++) {
+        c.parts = i < 0 ? 1 : c.expert_tiles;
+        c.splits = i < 0 ? 1 : splits[i];
+        if (c.splits > 1 && c.splits > c.steps) break;
+        if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) break;
+        if (c.splits > 1) c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, c.splits)); /* none without a step */
+        c.us = time_of(&c, p, gpu);
+        if (best->tile < 0 || c.us < best->us) *best = c;
+    }
+}
+
+static bool is_aligned(const nk_route_problem *p)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)p->x.data | (uint64_t)(uintptr_t)p->w.data;
+    if (p->m > 1) bits |= (uint64_t)p->x.row_stride;
+    if (p->n > 1) bits |= (uint64_t)p->w.row_stride;
+    return bits % 16 == 0;
+}
+
+/* Whether a tile is neither far too small nor far too large: the others are not worth the time to think about them. */
+static bool is_near(const nk_route_problem *p, const tile *t)
+{
+    if (!t->aligned) return true;
+    return p->m <= 64 * t->tokens && p->m >= t->tokens / 2 - 15 && (t->experts <= 128 || p->n > 128);
+}
+
+#define INVARIANT_STEPS 8 /* of K, of one split */
+#define INVARIANT_SPLITS 64
+
+/* A row's sums depend on the tile and the splits: neither may depend on M. The two tiles add alike. */
+static choice invariant_choice(const nk_route_problem *p)
+{
+    choice c = shape_of(p, is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow);
+    int64_t steps = nk_ceil_div(c.steps, INVARIANT_SPLITS);
+    if (steps < INVARIANT_STEPS) steps = INVARIANT_STEPS;
+    c.parts = c.expert_tiles;
+    if (c.steps) c.splits = nk_ceil_div(c.steps, steps);
+    return c;
+}
+
+static nk_status choose(const nk_route_problem *p, choice *best)
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    *best = (choice){.tile = -1};
+    if (nk_settings_of_call()->batch_invariant) {
+        *best = invariant_choice(p);
+        return NK_OK;
+    }
+    for (int any = 0; any < 2 && best->tile < 0; any++) {
+        for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
+            const tile *t = &tiles[i];
+            const bool fits = t->smem_bytes + 1024 <= gpu->smem_per_cta && t->aligned == is_aligned(p);
+            if (fits && (any || is_near(p, t))) consider(p, gpu, i, best);
+        }
+    }
+    NK_CHECK(best->tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
+             gpu->index, gpu->smem_per_cta);
+    return NK_OK;
+}
+
+/* What was chosen. */
+static choice choice_of(const nk_route_problem *p, const nk_plan *plan)
+{
+    choice c = shape_of(p, plan->config);
+    const int64_t ctas = c.groups ? plan->grid / c.groups : 1;
+    if (ctas > 1) {
+        c.parts = c.expert_tiles;
+        c.splits = ctas / c.parts;
+    }
+    return c;
+}
+
+static int64_t counter_bytes(const choice *c)
+{
+    return nk_ceil_div((c->groups + 1) * SM80_ROUTE_COUNTERS * 8, 256) * 256;
+}
+
+static int64_t pitch_of(const choice *c) { return c->expert_tiles * tiles[c->tile].experts; }
+
+nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
+{
+    choice c = {0};
+    NK_TRY(choose(p, &c));
+    const tile *t = &tiles[c.tile];
+    NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
+             (long long)p->m);
+    plan->kernel = kernels[c.tile][p->x.dtype == NK_BF16].name;
+    plan->why = c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
+                                       : "tokens enough for all SMs: a CTA has its tokens to itself";
+    plan->tile_m = t->tokens;
+    plan->tile_n = t->experts;
+    plan->tile_k = t->step;
+    plan->grid = c.groups * c.parts * c.splits;
+    plan->threads = SM80_ROUTE_THREADS;
+    plan->stages = t->stages;
+    plan->config = c.tile;
+    plan->workspace_bytes = counter_bytes(&c) + c.splits * p->m * pitch_of(&c) * 4;
+    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
+    return NK_OK;
+}
+
+/* Another number for every launch, spread over all 64 bits (splitmix64). */
+static uint64_t counter_base(void)
+{
+    static _Atomic uint64_t launches;
+    uint64_t z = (atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed) + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+/* In clocks: long enough for CTAs that started together, also on a GPU that is slower than this one's. */
+#define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
+
+nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
+{
+    const choice c = choice_of(p, &exec->plan);
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    sm80_route_params params = {
+        .partials = (float *)((uint8_t *)exec->workspace + counter_bytes(&c)),
+        .counters = exec->workspace,
+        .base = counter_base(),
+        .groups = (int32_t)c.groups,
+        .pitch = (int32_t)pitch_of(&c),
+        .ctas = (int32_t)(c.parts * c.splits),
+        .turn_tokens = (int32_t)turn_tokens(&c, p, gpu),
+        .patience = PATIENCE(time_of(&c, p, gpu)),
+        .waiters = (int32_t)waiters_of(&c, gpu),
+        .leavers = (int32_t)leavers_of(&c, p, gpu),
+        .sorters = (int32_t)sorters_of(&c, p, gpu),
+        .splits = (int32_t)c.splits,
+        .steps = (int32_t)c.steps,
+        .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),
+        .tiles_per_cta = (int32_t)(c.expert_tiles / c.parts),
+    };
+    /* Without a token one CTA writes the empty permutation. */
+    cuda_grid grid = {.x = c.groups,
+                      .y = c.parts,
+                      .z = c.splits,
+                      .threads = SM80_ROUTE_THREADS,
+                      .smem_bytes = tiles[c.tile].smem_bytes};
+    if (c.groups == 0) grid.x = grid.y = grid.z = 1;
+    void *args[] = {(void *)(uintptr_t)p, &params};
+    return cuda_launch(&kernels[c.tile][p->x.dtype == NK_BF16], p->device, exec->stream, &grid, args);
+}

@@ -1,0 +1,325 @@
+/* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k]; the best experts of each row and their weights; all in one launch.
+ *
+ * Work: a group of CTAs shares a tile of tokens. Each multiplies it with one tile of experts over one split of K, or
+ * with all expert tiles in turn where there are tokens enough for all SMs. Sums go to the workspace. Once all of a
+ * group's are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). Last
+ * they sort by expert where a permutation is wanted (sm80_route_sort.cuh).
+ *
+ * Roles: all warps alike. Experts are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns);
+ * fragments come by ldmatrix.
+ *
+ * Synchronisation: one CTA barrier per step; it publishes the copies of this step, and ends the reads of the stage that
+ * is filled next. CTAs meet twice (sm80_route_join.cuh): those of a group when sums are written, those of the launch
+ * when tokens are routed, if there is a permutation to make. The last to arrive never waits and leaves nothing undone;
+ * some of the others wait for it to share the work, only where all can be resident, and only for a while. Who does what
+ * changes nothing: sums are added in split order.
+ *
+ * Memory: see sm80_route_config.h. */
+#include "sm80/sm80_ptx.cuh"
+#include "sm80_route_join.cuh"
+#include "sm80_route_sort.cuh"
+
+extern __shared__ uint4 smem[];
+
+#define WARPS SM80_ROUTE_WARPS
+#define THREADS SM80_ROUTE_THREADS
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Sums of products                                                                                                 */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+template <int TOKENS, int EXPERTS, int WARP_TOKENS, int WARP_EXPERTS, int K_WARPS_, int STAGES_, bool ALIGNED_>
+struct tile_t {
+    static constexpr int T = TOKENS, E = EXPERTS, WT = WARP_TOKENS, WE = WARP_EXPERTS, K_WARPS = K_WARPS_,
+                         STAGES = STAGES_;
+    static constexpr bool ALIGNED = ALIGNED_;         /* every row of x and w to 16 bytes */
+    static constexpr int CHUNKS = 8 * K_WARPS;        /* 16-byte words of a row and step */
+    static constexpr int ROW_STEP = THREADS / CHUNKS; /* rows that all threads fetch at once */
+    static constexpr int STEP = 64 * K_WARPS;         /* elements along K */
+    static constexpr int PITCH = E + 4;               /* of staged sums: spreads a fragment over all banks */
+    static_assert(E / WE * (T / WT) * K_WARPS == WARPS, "a warp for each warp tile");
+    static_assert(E % ROW_STEP == 0 && T % ROW_STEP == 0 && ROW_STEP % 8 == 0, "threads keep their place in a row");
+
+    uint4 ring[STAGES][K_WARPS][E + T][8];
+};
+
+/* What this thread fetches of one operand: rows `step` bytes apart, those of them that are there. */
+typedef struct source {
+    const uint8_t *at;
+    int64_t step;
+    int present;
+} source;
+
+/* Of both; from step `inside` on, this thread's words lie beyond K. */
+typedef struct sources {
+    source w, x;
+    int inside;
+} sources;
+
+template <typename S> __device__ inline source source_of(const nk_operand &o, int64_t row, int64_t end, int64_t k)
+{
+    const int64_t mine = row + threadIdx.x / S::CHUNKS, rest = end - mine + S::ROW_STEP - 1;
+    source from;
+    from.at = o.data + mine * o.row_stride + (k + threadIdx.x % S::CHUNKS * 8) * 2;
+    from.step = S::ROW_STEP * o.row_stride;
+    from.present = rest <= 0 ? 0 : rest >= (S::E + S::T) * S::ROW_STEP ? S::E + S::T : (int)(rest / S::ROW_STEP);
+    return from;
+}
+
+__device__ inline uint4 gather(const uint8_t *from)
+{
+    const uint16_t *v = (const uint16_t *)from;
+    return make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
+}
+
+/* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there stay what they are: they only touch
+ * sums that nobody reads. */
+template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const source &from, bool inside)
+{
+    const uint8_t *at = from.at;
+#pragma unroll
+    for (int i = 0; i < ROWS / S::ROW_STEP; i++, at += from.step) {
+        uint4 *slot = to + i * S::ROW_STEP * 8;
+        if (i >= from.present) continue;
+        if (S::ALIGNED)
+            cp_async_cg_zfill(shared_address(slot), at, inside ? 16 : 0);
+        else
+            *slot = inside ? gather(at) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+template <typename S> __device__ inline void fetch(S &s, int stage, sources &from, bool inside)
+{
+    const int chunk = threadIdx.x % S::CHUNKS, row = threadIdx.x / S::CHUNKS;
+    uint4 *to = &s.ring[stage][chunk / 8][row][(chunk ^ row) % 8];
+    fetch_rows<S, S::E>(to, from.w, inside);
+    fetch_rows<S, S::T>(to + S::E * 8, from.x, inside);
+    from.w.at += 2 * S::STEP;
+    from.x.at += 2 * S::STEP;
+}
+
+template <bool BFLOAT> __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    if (BFLOAT)
+        mma_m16n8k16_bf16(d, a, b0, b1);
+    else
+        mma_m16n8k16_f16(d, a, b0, b1);
+}
+
+/* Which part of the CTA's tile is this warp's. */
+template <typename S> __device__ inline int warp_k() { return threadIdx.x / 32 % S::K_WARPS; }
+template <typename S> __device__ inline int warp_expert()
+{
+    return threadIdx.x / 32 / S::K_WARPS % (S::E / S::WE) * S::WE;
+}
+template <typename S> __device__ inline int warp_token()
+{
+    return threadIdx.x / 32 / S::K_WARPS / (S::E / S::WE) * S::WT;
+}
+
+/* Elements 16 FIRST .. 16 LAST of this warp's 64 of a step. */
+template <typename S, bool BFLOAT, int FIRST, int LAST>
+__device__ inline void multiply(S &s, int stage, float acc[S::WE / 16][S::WT / 8][4])
+{
+    const int lane = threadIdx.x & 31;
+    const uint32_t rows = shared_address(&s.ring[stage][warp_k<S>()][0][0]);
+    /* A: experts 0..15 of k 0..7, then of 8..15. B: tokens 0..7 of k 0..7, 8..15, then tokens 8..15; or, with eight
+     * tokens, of 16..23, 24..31. */
+    const uint32_t a_row = rows + (warp_expert<S>() + lane % 16) * 128;
+    const uint32_t b_row = rows + (S::E + warp_token<S>() + lane % 8 + (S::WT > 8 ? lane / 16 * 8 : 0)) * 128;
+    const int a_chunk = lane / 16, b_chunk = S::WT > 8 ? lane / 8 % 2 : lane / 8;
+    uint32_t b[4];
+#pragma unroll
+    for (int kk = FIRST; kk < LAST; kk++) {
+        uint32_t a[S::WE / 16][4];
+#pragma unroll
+        for (int i = 0; i < S::WE / 16; i++)
+            ldmatrix_x4(a[i], a_row + i * 16 * 128 + ((2 * kk + a_chunk) ^ lane % 8) * 16);
+#pragma unroll
+        for (int j = 0; j < S::WT / 8; j++) {
+            const int at = S::WT > 8 ? j % 2 * 2 : kk % 2 * 2;
+            if (at == 0) ldmatrix_x4(b, b_row + j / 2 * 16 * 128 + ((2 * kk + b_chunk) ^ lane % 8) * 16);
+#pragma unroll
+            for (int i = 0; i < S::WE / 16; i++)
+                mma<BFLOAT>(acc[i][j], a[i], b[at], b[at + 1]);
+        }
+    }
+}
+
+/* Ends with the CTA's barrier after the last read of the ring. */
+template <typename S, bool BFLOAT>
+__device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE / 16][S::WT / 8][4])
+{
+#pragma unroll 1
+    for (int step = 0; step < S::STAGES - 1; step++) {
+        if (step < steps) fetch(s, step, from, step < from.inside);
+        cp_async_commit_group();
+    }
+    int stage = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+        const int ahead = step + S::STAGES - 1;
+        cp_async_wait_group<S::STAGES - 2>();
+        __syncthreads();
+        /* Few tokens: copies first, they take longest. Many: under multiplications that are under way. */
+        if (S::T >= 128) multiply<S, BFLOAT, 0, 2>(s, stage, acc);
+        if (ahead < steps) fetch(s, stage ? stage - 1 : S::STAGES - 1, from, ahead < from.inside);
+        cp_async_commit_group();
+        multiply<S, BFLOAT, S::T >= 128 ? 2 : 0, 4>(s, stage, acc);
+        stage = stage + 1 == S::STAGES ? 0 : stage + 1;
+    }
+    cp_async_wait_group<0>();
+    __syncthreads();
+}
+
+/* The sums of the warps that shared K, in their order, to the workspace. */
+template <typename S>
+__device__ inline void store_sums(const nk_route_problem &p, const sm80_route_params &q, int split, int64_t m0,
+                                  int expert0, const float acc[S::WE / 16][S::WT / 8][4])
+{
+    const int lane = threadIdx.x & 31;
+    float *sums = (float *)smem; /* [K_WARPS][T][PITCH] */
+    float *to = sums + (warp_k<S>() * S::T + warp_token<S>() + lane % 4 * 2) * S::PITCH + warp_expert<S>() + lane / 4;
+#pragma unroll
+    for (int i = 0; i < S::WE / 16; i++) {
+#pragma unroll
+        for (int j = 0; j < S::WT / 8; j++) {
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                to[(j * 8 + r % 2) * S::PITCH + i * 16 + r / 2 * 8] = acc[i][j][r];
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < S::T * S::E / 4; i += THREADS) {
+        const int token = i / (S::E / 4), expert = i % (S::E / 4) * 4;
+        if (m0 + token >= p.m) break;
+        float4 sum = *(const float4 *)(sums + token * S::PITCH + expert);
+#pragma unroll
+        for (int k = 1; k < S::K_WARPS; k++) {
+            const float4 part = *(const float4 *)(sums + (k * S::T + token) * S::PITCH + expert);
+            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+        }
+        *(float4 *)(q.partials + (split * p.m + m0 + token) * q.pitch + expert0 + expert) = sum;
+    }
+    __syncthreads();
+}
+
+/* This CTA's share of its group's sums. */
+template <typename S, bool BFLOAT>
+__device__ inline void sum_share(const nk_route_problem &p, const sm80_route_params &q, int64_t m0)
+{
+    S &s = *(S *)smem;
+    const int split = blockIdx.z, first = split * q.steps_per_split;
+    const int steps = min(q.steps - first, q.steps_per_split), tile0 = blockIdx.y * q.tiles_per_cta;
+    const int64_t k = (int64_t)first * S::STEP, rest = p.k - k - threadIdx.x % S::CHUNKS * 8;
+    const int inside = rest > 0 ? (int)nk_ceil_div(rest, S::STEP) : 0; /* K is a multiple of 16: no word is cut */
+    for (int tile = tile0; tile < tile0 + q.tiles_per_cta; tile++) {
+        float acc[S::WE / 16][S::WT / 8][4] = {};
+        const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside};
+        accumulate<S, BFLOAT>(s, from, steps, acc);
+        store_sums<S>(p, q, split, m0, tile * S::E, acc);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* From sums to experts                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+__device__ inline int turns_of(const sm80_route_params &q, int tokens)
+{
+    return (tokens + q.turn_tokens - 1) / q.turn_tokens;
+}
+
+__device__ inline meeting group_meeting(const sm80_route_params &q, int turns)
+{
+    return {q.counters + (int64_t)blockIdx.x * MEETING_COUNTERS,
+            q.base,
+            q.ctas,
+            min(q.waiters, turns),
+            q.patience,
+            SM80_ROUTE_MOST_CTAS + 1};
+}
+
+__device__ inline meeting launch_meeting(const sm80_route_params &q)
+{
+    return {q.counters + (int64_t)q.groups * MEETING_COUNTERS,
+            q.base,
+            q.leavers,
+            q.sorters,
+            q.patience,
+            1ull << (32 - __clz(q.leavers))};
+}
+
+/* Routes the group's tokens together with its other CTAs; then whether this one is of those that may sort. */
+__device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int64_t m0, int tokens)
+{
+    __shared__ int part, parts;
+    const int turns = turns_of(q, tokens), warp = threadIdx.x / 32;
+    scratch_t *scratch = (scratch_t *)smem; /* [token of a turn] */
+    bool last_to_see = false;
+    if (threadIdx.x == 0) {
+        const share mine = meet(group_meeting(q, turns));
+        part = mine.part < mine.parts ? mine.part : turns;
+        parts = mine.parts;
+        last_to_see = mine.last_to_see;
+    }
+    __syncthreads();
+    if (parts == 0) return false;
+    for (int turn = part; turn < turns; turn += parts) {
+        const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
+        load_logits(p, q, m0 + token, count, scratch);
+        __syncthreads();
+        if (warp < count) route_token(p, m0 + token + warp, scratch[warp]);
+        __syncthreads();
+    }
+    if (last_to_see) end_meeting(group_meeting(q, turns));
+    return p.counts != NULL;
+}
+
+/* Sorts together with the other CTAs of the launch. */
+__device__ inline void sort_rows(const nk_route_problem &p, const sm80_route_params &q)
+{
+    __shared__ int part, parts;
+    bool last_to_see = false;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const share mine = meet(launch_meeting(q));
+        part = mine.part;
+        parts = mine.parts;
+        last_to_see = mine.last_to_see;
+    }
+    __syncthreads();
+    if (part < parts) sort_part(p, *(sort_t *)smem, part, parts);
+    if (last_to_see) end_meeting(launch_meeting(q));
+}
+
+template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
+{
+    static_assert(sizeof(S) == SM80_ROUTE_SMEM(S::T, S::E, S::K_WARPS, S::STAGES), "the host asks for what is used");
+    static_assert(sizeof(S) >= WARPS * sizeof(scratch_t) && sizeof(S) >= sizeof(sort_t), "later uses fit");
+    static_assert(sizeof(S) >= 4 * S::K_WARPS * S::T * S::PITCH, "the finished tile takes the place of the operands");
+    const int64_t m0 = (int64_t)blockIdx.x * S::T;
+    const int tokens = p.m - m0 < S::T ? (int)(p.m - m0) : S::T;
+    bool sorts = true;
+    if (q.groups > 0) { /* else there is no token, only a permutation of nothing */
+        if (q.ctas > 1 && threadIdx.x < MEETING_COUNTERS)
+            prepare_meeting(group_meeting(q, turns_of(q, tokens)), threadIdx.x);
+        else if (p.counts && q.leavers > 1 && threadIdx.x / 32 == 1 && threadIdx.x % 32 < MEETING_COUNTERS)
+            prepare_meeting(launch_meeting(q), threadIdx.x % 32);
+        sum_share<S, BFLOAT>(p, q, m0);
+        sorts = route_tokens(p, q, m0, tokens);
+    }
+    if (sorts && p.counts) sort_rows(p, q);
+}
+
+#define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED) \
+    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(                   \
+        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)              \
+    {                                                                                                         \
+        route<tile_t<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, ALIGNED>, BFLOAT>(p, q);    \
+    }
+#define KERNELS(name, ...)                  \
+    ROUTE(name, halves, false, __VA_ARGS__) \
+    ROUTE(name, bfloats, true, __VA_ARGS__)
+
+SM80_ROUTE_TILES(KERNELS)

@@ -1,0 +1,54 @@
+/* The router's tiles, shared memory and launch parameters, for host and device. */
+#ifndef NK_SM80_ROUTE_CONFIG_H
+#define NK_SM80_ROUTE_CONFIG_H
+
+#include "nk_problem.h"
+
+/* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow, ALIGNED): a
+ * CTA multiplies EXPERTS rows of w with TOKENS rows of x, 64 K_WARPS elements of K at a time; K_WARPS warps share a
+ * warp tile's K. STAGES steps are in shared memory. ALIGNED: rows of 16-byte words; `narrow` serves all other
+ * addresses. All but t128x256, which is for GPUs that have the shared memory, fit the 99 KB of small devices. */
+#define SM80_ROUTE_TILES(X)               \
+    X(t8, 8, 32, 8, 16, 4, 4, 2, 1)       \
+    X(t32, 32, 64, 32, 16, 2, 4, 2, 1)    \
+    X(narrow, 32, 64, 32, 16, 2, 4, 2, 0) \
+    X(t128, 128, 128, 64, 32, 1, 3, 2, 1) \
+    X(t128x256, 128, 256, 64, 64, 1, 4, 1, 1)
+
+enum {
+#define SM80_ROUTE_INDEX(name, ...) SM80_ROUTE_##name,
+    SM80_ROUTE_TILES(SM80_ROUTE_INDEX)
+#undef SM80_ROUTE_INDEX
+        SM80_ROUTE_TILE_COUNT
+};
+
+#define SM80_ROUTE_WARPS 8 /* of every tile */
+#define SM80_ROUTE_THREADS (32 * SM80_ROUTE_WARPS)
+
+/* Ring of operands: [STAGES][K_WARPS][EXPERTS + TOKENS][64 elements], the eight 16-byte words of a row permuted by
+ * row % 8. Later the same bytes hold, one after the other, the tile's sums, a scratch_t for each warp, the histograms
+ * of the permutation. */
+#define SM80_ROUTE_SMEM(tokens, experts, k_warps, stages) ((stages) * (k_warps) * ((experts) + (tokens)) * 128)
+
+/* How the CTAs of one launch share the work: the grid is [splits][expert parts][groups]. */
+typedef struct sm80_route_params {
+    float *partials;    /* [splits][M][pitch]: sums over one split of K */
+    uint64_t *counters; /* [groups][SM80_ROUTE_COUNTERS], then the launch's */
+    uint64_t base;      /* what this launch's counters count from */
+    int32_t groups;     /* token tiles */
+    int32_t pitch;
+    int32_t ctas;        /* of a group */
+    int32_t turn_tokens; /* that a CTA routes at a time, one a warp */
+    int32_t waiters;     /* CTAs of a group that may share the turns */
+    int32_t leavers;     /* CTAs of the launch that route, or that waited to */
+    int32_t sorters;     /* those of them that may share the sorting */
+    int32_t patience;    /* clocks to wait for others */
+    int32_t splits, steps, steps_per_split;
+    int32_t tiles_per_cta; /* of experts, taken in turns */
+} sm80_route_params;
+
+#define SM80_ROUTE_COUNTERS 2     /* of a group */
+#define SM80_ROUTE_MOST_CTAS 4095 /* of a group */
+#define SM80_ROUTE_MOST_WAITERS 31
+
+#endif

@@ -1,0 +1,192 @@
+#include "sm90/sm90_backend.h"
+#include "sm90_gemv_shape.h"
+
+#include <stddef.h>
+#include <string.h>
+
+extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes, cuda_image_sm90_gemv_tiles;
+
+#define KERNEL(image_name, text) {.name = "sm90_gemv_" text, .image = &cuda_image_##image_name}
+#define PATHS(image, text) \
+    {KERNEL(image, text "_linear"), KERNEL(image, text "_blocked"), KERNEL(image, text "_narrow")}
+static cuda_kernel kernels[][2][3] = {
+    /* [is_short]; but for one NVFP4 token no tiles are short, and its narrow ones all are */
+    [SM90_GEMV_CODES] = {PATHS(sm90_gemv_codes, "codes"), PATHS(sm90_gemv_codes, "codes_short")},
+    [SM90_GEMV_HALVES] = {PATHS(sm90_gemv, "halves")},
+    [SM90_GEMV_FEW_CODES] = {PATHS(sm90_gemv, "few_codes")},
+    [SM90_GEMV_FEW_HALVES] = {PATHS(sm90_gemv, "few_halves")},
+    [SM90_GEMV_FEW_BFLOATS] = {PATHS(sm90_gemv, "few_bfloats")},
+};
+
+static cuda_kernel tiled_kernels[] = {
+    [SM90_GEMV_LINEAR] = KERNEL(sm90_gemv_tiles, "tiles_linear"),
+    [SM90_GEMV_BLOCKED] = KERNEL(sm90_gemv_tiles, "tiles_blocked"),
+};
+
+/* Of CTAs in pairs, as SMs are; clusters of an odd number were slower. All kernels take the same room. */
+static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
+{
+    c->gpu = NULL;
+    for (int32_t per_sm = 1; per_sm <= 2; per_sm++) {
+        int32_t *at_once = c->at_once[per_sm - 1];
+        at_once[1] = gpu->sms * per_sm;
+        for (int32_t size = 2; size <= SM90_GEMV_CLUSTER; size += 2) {
+            cuda_grid grid = {.x = 1,
+                              .y = size,
+                              .z = 1,
+                              .threads = 32 * SM90_GEMV_WARPS / per_sm,
+                              .smem_bytes = sm90_gemv_smem_room(gpu, per_sm),
+                              .cluster = size};
+            NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));
+            if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
+        }
+    }
+    c->gpu = gpu;
+    return NK_OK;
+}
+
+/* All that a shape depends on. */
+typedef struct question {
+    const cuda_gpu *gpu;
+    int64_t l, m, n, k;
+    int32_t form, path;
+    int32_t is_blocked, has_maps;
+} question;
+
+/* A shape, and the kernel that follows from it and the question. */
+typedef struct answer {
+    question asked;
+    sm90_gemv_shape shape;
+    bool fits;
+    cuda_kernel *kernel;
+} answer;
+
+#define ANSWERS 16
+
+/* Picking a shape takes as long as all else before a launch. A call asks twice, and the next ones ask the same.
+ * *found is NULL where no shape fits, and valid until this thread asks for another problem. */
+static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
+{
+    static _Thread_local answer answers[ANSWERS];
+    static _Thread_local sm90_gemv_clusters clusters;
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    const question q = {gpu,
+                        p->l,
+                        p->m,
+                        p->n,
+                        p->k,
+                        sm90_gemv_form_of(p),
+                        sm90_gemv_path_of(p),
+                        p->b.sf_layout == NK_SF_BLOCKED,
+                        sm90_gemv_has_maps(p)};
+    answer *a = &answers[(uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS];
+    if (memcmp(&a->asked, &q, sizeof q) != 0) {
+        cuda_kernel *any = &kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
+        if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
+        a->fits = sm90_gemv_find_shape(p, &clusters, &a->shape);
+        a->kernel = a->shape.is_tiled ? &tiled_kernels[q.path] : &kernels[q.form][a->shape.is_short][q.path];
+        a->asked = q;
+    }
+    *found = a->fits ? a : NULL;
+    return NK_OK;
+}
+
+#define LARGEST_N (1 << 30)      /* rows are counted in 32 bits */
+#define LARGEST_K (1 << 23)      /* so are steps */
+#define LARGEST_STRIDE (6 << 20) /* so are bytes from an atom's first row to a CTA's last */
+#define LARGEST_BATCH 65535      /* the grid's z */
+
+_Static_assert(offsetof(sm90_gemv_args, b) == 48 && offsetof(sm90_gemv_args, d) == 176, "operands fill lines");
+_Static_assert(LARGEST_K / SM90_GEMV_UNIT <= 1 << SM90_GEMV_UNIT_BITS, "units of a start, and in 16 bits");
+_Static_assert(SM90_GEMV_MOST_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
+_Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
+
+static bool is_in_range(const nk_gemv_problem *p)
+{
+    uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
+    bool close = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
+    return p->m <= SM90_GEMV_TOKENS && p->n <= LARGEST_N && p->k < LARGEST_K && p->l <= LARGEST_BATCH &&
+           (p->n <= 1 || close);
+}
+
+nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
+{
+    const bool serves = is_in_range(p) && !nk_settings_of_call()->batch_invariant;
+    const answer *a = NULL;
+    if (serves) NK_TRY(shape_for(p, &a));
+    if (!a) return NK_DECLINED;
+    const sm90_gemv_shape *s = &a->shape;
+    plan->kernel = a->kernel->name;
+    plan->why = a->asked.path == SM90_GEMV_NARROW
+                    ? "few tokens; weights are read byte by byte: K or an address is not aligned"
+                    : "few tokens: weights are read once";
+    plan->tile_m = p->m;
+    plan->tile_n = sm90_gemv_tile_rows(p, s->is_short);
+    plan->tile_k = SM90_GEMV_UNIT;
+    plan->grid = p->l * s->clusters * s->work.cluster;
+    plan->threads = 32 * s->warps;
+    plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
+    plan->cluster = s->work.cluster;
+    return NK_OK;
+}
+
+/* A dimension of which there is one may have any stride. */
+static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
+
+/* See sm90_gemv_maps. Rows of blocked scale factors are dealt out in groups whose rows lie 32 apart: their strides do
+ * not grow from one dimension to the next, as the driver's documentation has it but nothing asks for. */
+static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s, sm90_gemv_maps *maps)
+{
+    const nk_operand *b = &p->b;
+    const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
+    const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
+                   sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
+    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_UNIT / 2,
+                   factors = SM90_GEMV_UNIT / NK_SF_VEC;
+    const cuda_boxes linear[] = {
+        {"weights", b->data, 5, {k / 2, n, 1, 1, l}, {row, 16, 16, batch}, {line, rows, 1, 1, 1}, true},
+        {"scale factors", b->sf, 4, {k / NK_SF_VEC, n, 1, l}, {sf_row, 16, sf_batch}, {factors, rows, 1, 1}, false},
+    };
+    const cuda_boxes blocked[] = {
+        {"weights",
+         b->data,
+         5,
+         {k / 2, 4, 32, atoms, l},
+         {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
+         {line, 4, rows / 4, 1, 1},
+         true},
+        {"scale factors",
+         b->sf,
+         4,
+         {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
+         {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
+         {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1},
+         false},
+    };
+    return cuda_encode_maps(p->device, 2, b->sf_layout == NK_SF_BLOCKED ? blocked : linear,
+                            (cuda_tensor_map *[]){&maps->codes, &maps->sf});
+}
+
+nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
+{
+    const cuda_pdl pdl = cuda_pdl_wanted();
+    const answer *a = NULL;
+    NK_TRY(shape_for(p, &a));
+    NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
+    const sm90_gemv_shape *s = &a->shape;
+    sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
+    memcpy(args.starts, s->starts, sizeof args.starts);
+    args.work.early = pdl == CUDA_PDL_WEIGHTS;
+    cuda_grid grid = {.x = s->clusters,
+                      .y = s->work.cluster,
+                      .z = p->l,
+                      .threads = 32 * s->warps,
+                      .smem_bytes = s->smem_bytes,
+                      .cluster = s->work.cluster,
+                      .overlap = pdl != CUDA_PDL_OFF};
+    sm90_gemv_maps maps;
+    if (s->is_tiled) NK_TRY(encode_maps(p, s, &maps));
+    void *parameters[] = {&args, &maps}; /* a kernel without maps does not look at them */
+    return cuda_launch(a->kernel, p->device, exec->stream, &grid, parameters);
+}

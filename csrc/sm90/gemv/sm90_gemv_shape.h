@@ -1,0 +1,50 @@
+/* How a gemv's work is dealt out to CTAs, clusters and warps. */
+#ifndef NK_SM90_GEMV_SHAPE_H
+#define NK_SM90_GEMV_SHAPE_H
+
+#include "backend.h"
+#include "cuda/cuda_launch.h"
+#include "sm90_gemv_config.h"
+
+typedef enum sm90_gemv_form {
+    SM90_GEMV_CODES,
+    SM90_GEMV_HALVES,
+    SM90_GEMV_FEW_CODES,
+    SM90_GEMV_FEW_HALVES,
+    SM90_GEMV_FEW_BFLOATS
+} sm90_gemv_form;
+
+typedef enum sm90_gemv_path { SM90_GEMV_LINEAR, SM90_GEMV_BLOCKED, SM90_GEMV_NARROW } sm90_gemv_path;
+
+typedef struct sm90_gemv_shape {
+    sm90_gemv_work work;
+    uint32_t starts[SM90_GEMV_WARPS][2];
+    bool is_short;
+    bool is_tiled; /* weights come by tensor maps */
+    int32_t warps, smem_bytes;
+    int64_t clusters; /* of a batch */
+} sm90_gemv_shape;
+
+/* How many clusters of each size have room at once, of CTAs that have an SM alone, and of CTAs that share it; 0: of a
+ * size that is not to be used. The parts of a GPU are no multiple of a cluster, and not the same on every GPU. */
+typedef struct sm90_gemv_clusters {
+    const cuda_gpu *gpu;
+    int32_t at_once[2][SM90_GEMV_CLUSTER + 1];
+} sm90_gemv_clusters;
+
+sm90_gemv_form sm90_gemv_form_of(const nk_gemv_problem *p);
+sm90_gemv_path sm90_gemv_path_of(const nk_gemv_problem *p);
+
+/* Tensor maps can say where the weights are, of whole tiles. */
+bool sm90_gemv_has_maps(const nk_gemv_problem *p);
+
+/* Rows of a tile. */
+int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short);
+
+/* Shared memory that a CTA can have where `per_sm` share an SM. */
+int32_t sm90_gemv_smem_room(const cuda_gpu *gpu, int32_t per_sm);
+
+/* The fastest shape of those that fit; false where none does. */
+bool sm90_gemv_find_shape(const nk_gemv_problem *p, const sm90_gemv_clusters *room, sm90_gemv_shape *best);
+
+#endif

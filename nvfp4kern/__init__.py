@@ -1,0 +1,46 @@
+"""NVFP4 kernels of large-model inference, with one meaning on every device."""
+
+from . import _checkout
+
+_checkout.extend(__path__)
+
+from . import _C  # noqa: E402
+
+_checkout.check(getattr(_C, "_sources", ""))
+
+from ._C import (  # noqa: E402
+    BackendError,
+    __version__,
+    backends,
+    dequantize,
+    dual_gemm,
+    explain,
+    from_blocked,
+    gemm,
+    gemv,
+    grouped_gemm,
+    quantize,
+    route,
+    to_blocked,
+    warmup,
+)
+from .layout import NVFP4, global_scale_from_divisor  # noqa: E402
+
+__all__ = [
+    "NVFP4",
+    "BackendError",
+    "__version__",
+    "backends",
+    "dequantize",
+    "dual_gemm",
+    "explain",
+    "from_blocked",
+    "gemm",
+    "gemv",
+    "global_scale_from_divisor",
+    "grouped_gemm",
+    "quantize",
+    "route",
+    "to_blocked",
+    "warmup",
+]

@@ -1,0 +1,139 @@
+"""The package on the simulated GPU: its own tests, as they are, in processes that have no other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ptxsim import build, gpu, package
+from test_checks import PLACE, SHARED
+
+TESTS = Path(__file__).parents[2]
+missing = [
+    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
+]
+pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+
+OVERLAPPING = "any workspace, kernels that overlap"
+SELECTED = {  # by row
+    "sm80": {
+        "every operator, every size": ["cuda/test_cuda.py", "-k", "writes_what or inputs_are_left"],
+        "any workspace": ["cuda/test_cuda.py", "-k", "may_hold_anything"],
+        "gemv": ["operators/test_gemv.py"],
+        "gemm": ["operators/test_gemm.py", "-k", "not full_range and not 4096 and not few_tokens"],
+        "dual_gemm": ["operators/test_dual_gemm.py"],
+        "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
+        "grouped_gemm": ["operators/test_grouped_gemm.py"],
+        "quantize": ["operators/test_quantize.py"],
+        "route": ["operators/test_route.py"],
+    },
+    "sm90": {
+        "gemv": ["operators/test_gemv.py"],
+        "gemv by tensor maps": ["operators/test_gemv.py", "-k", "whole_tiles"],
+        OVERLAPPING: ["cuda/test_cuda.py", "-k", "may_hold_anything"],
+        "few tokens": [
+            "operators/test_gemm.py",
+            "-k",
+            "test_few and (300 or 3584 or (4300 and 1-4300))",
+        ],
+        "few tokens, clusters of any size": [
+            "operators/test_gemm.py",
+            "-k",
+            "test_few and (2304 or 300 or 7168)",
+        ],
+    },
+}
+SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16}
+LIMITS = {"dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"}}
+
+
+@pytest.mark.parametrize("row, name", [(row, name) for row in SELECTED for name in SELECTED[row]])
+def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
+    report = tmp_path / "report.json"
+    settings = {**package.DEVICES[row], "seed": len(name), "report": report}
+    settings["sms"] = SMS.get(name, settings["sms"])
+    path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "ptxsim.fake_cuda",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, *SELECTED[row][name]],
+        cwd=TESTS,
+        env=os.environ
+        | build.environment(**settings)
+        | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": row, "NVFP4KERN_TESTED": row}
+        | LIMITS.get(name, {}),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    found = json.loads(report.read_text())
+    assert found["launches"] > 10 and found["lane_instructions"] > 10**6
+    assert found["overlapping_launches"] > 0 or name != OVERLAPPING
+    assert [f for f in found["findings"] if f["severity"] in "EW"] == []
+
+
+def test_the_command_line(tmp_path):
+    """A clean kernel, and one with a race: its exit status and its report."""
+    clean = PLACE + "ld.global.u32 %r3, [%rd5]; add.s32 %r3, %r3, 5; st.global.u32 [%rd5], %r3;"
+    racing = clean + "st.shared.u32 [%r2], %r0;"
+    description = {"kernel": "f", "block": [64], "arguments": [{"file": "in.npy"}]}
+    (tmp_path / "launch.json").write_text(json.dumps(description))
+    np.save(tmp_path / "in.npy", np.arange(64, dtype=np.uint32))
+    for body, status in [(clean, 0), (racing, 1)]:
+        (tmp_path / "k.ptx").write_text(gpu.kernel(body, ["p"], SHARED))
+        command = [sys.executable, "-m", "tests.ptxsim", "run", tmp_path / "k.ptx"]
+        command += [tmp_path / "launch.json", "--seeds", "3", "--save", tmp_path]
+        done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        report = json.loads(done.stdout)
+        assert report["launches"] == 3 and report["failed_seeds"] == {}
+        assert {f["code"] for f in report["findings"]} == ({"race"} if status else set())
+        assert (np.load(tmp_path / "array0.npy") == np.arange(64) + 5).all()
+
+
+def run_package(folder, *options):
+    """(the process, the table's lines, findings and wrong results of each call)"""
+    command = [sys.executable, "-m", "tests.ptxsim", "package", "--json", folder / "found.json"]
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
+    done = subprocess.run(
+        [*command, *options],
+        cwd=TESTS.parent,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    table = [line for line in lines if len(line) == len(package.HEAD) and line[3].isdigit()]
+    return done, table, json.loads((folder / "found.json").read_text())
+
+
+@pytest.mark.parametrize("row, operators", [("sm80", 22), ("sm90", 5)])
+def test_every_operator_for_several_seeds(row, operators, tmp_path):
+    done, table, found = run_package(tmp_path, "--row", row, "--seeds", "5", "--shapes", "small")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(table) == len(found) == operators
+    for line in table:
+        assert line[2].startswith(row) and line[3:6] == ["5", "0", "0"] and line[7] == "0"
+    assert all(call["wrong"] == {} for call in found.values())
+
+
+def test_the_package_command_counts_what_is_wrong(tmp_path):
+    """With a GPU that is too small for a launch, every seed goes wrong."""
+    options = ["--operators", "to_blocked", "--shapes", "small", "--seeds", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PTXSIM_SPIN_LIMIT", "1")
+        done, table, found = run_package(tmp_path, *options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert [line[3:8] for line in table] == [["2", "1", "0", "0", "2"]]
+    assert set(found["to_blocked small"]["wrong"]) == {"0", "1"} and "livelock" in done.stdout

@@ -1,0 +1,117 @@
+"""The figures of the simulated GPU that stand in for a profiler, on kernels counted by hand."""
+
+import shutil
+
+import numpy as np
+import pytest
+from ptxsim import gpu
+from test_checks import PLACE, SHARED
+from test_hopper import DATA, MULTICAST, TILE, ZEROS, fetch, launch, start, tensor_map, wait
+
+pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    gpu.configure()
+    gpu.clear()
+
+
+def counts(body, array, **options):
+    module = gpu.Module(gpu.kernel(body, ["p"], SHARED))
+    gpu.seed(0)
+    module.launch("f", gpu.Memory(array), **options)
+    return gpu.report()
+
+
+def aligned(words):
+    """An array for 128-byte aligned use: the kernel rounds its address up."""
+    return np.zeros(words + 32, np.uint32)
+
+
+ROUND_UP = "add.s64 %rd0, %rd0, 127; and.b64 %rd0, %rd0, -128; mov.u32 %r0, %tid.x;"
+LANE = "mul.wide.u32 %rd5, %r0, {step}; add.s64 %rd5, %rd0, %rd5;"
+BACKWARDS = "sub.u32 %r0, 31, %r0;" + LANE.format(step=4)
+
+
+@pytest.mark.parametrize(
+    "place, sectors, touched",
+    [
+        (LANE.format(step=4), 4, 4),
+        (LANE.format(step=32), 32, 32),
+        (LANE.format(step=0), 1, 1),
+        (BACKWARDS, 4, 4),
+        ("and.b32 %r1, %r0, 1; mul.wide.u32 %rd5, %r1, 64; add.s64 %rd5, %rd0, %rd5;", 2, 2),
+    ],
+)
+def test_l2_is_asked_once_for_a_sector(place, sectors, touched):
+    """Twice the same load, and a store to where it loaded from."""
+    body = ROUND_UP + place + 2 * "ld.global.u32 %r3, [%rd5];" + "st.global.u32 [%rd5], %r3;"
+    found = counts(body, aligned(512))
+    assert found["global_load_bytes"] == 2 * 128 and found["global_store_bytes"] == 128
+    assert found["l2_read_bytes"] == 2 * 32 * sectors
+    assert found["l2_write_bytes"] == 32 * sectors
+    assert found["touched_bytes"] == 32 * touched
+
+
+def test_a_sector_of_many_ctas_is_touched_once():
+    body = ROUND_UP + LANE.format(step=4) + "ld.global.u32 %r3, [%rd5];"
+    found = counts(body, aligned(32), grid=5)
+    assert found["l2_read_bytes"] == 5 * 128 and found["touched_bytes"] == 128
+
+
+def test_copies_under_way_at_a_wait():
+    """Three groups, then two, then none."""
+    copy = "cp.async.ca.shared.global [%r1+{0}], [%rd5+{0}], 4; cp.async.commit_group;"
+    body = PLACE + "".join(copy.format(128 * i) for i in range(3))
+    waits = "".join(f"cp.async.wait_group {n};" for n in (2, 0, 0))
+    found = counts(body + waits, np.zeros(96, np.uint32))
+    assert found["data_waits"] == 2 and found["stages_under_way"] == 2.5
+    assert found["async_bytes"] == 384 and found["tma_bytes"] == 0
+
+
+def test_bytes_of_bulk_copies():
+    launch(start() + fetch() + wait(0), DATA, ZEROS, block=256, seeds=[0])
+    found = gpu.report()
+    assert found["tma_bytes"] == found["async_bytes"] == 1024
+    assert found["l2_read_bytes"] in (1024, 1056)  # the array begins anywhere
+    assert found["data_waits"] > 0 and found["stages_under_way"] == 1
+
+
+def test_multicast_asks_l2_once():
+    launch(MULTICAST, DATA, ZEROS, grid=2, cluster=2, block=256, seeds=[0])
+    found = gpu.report()
+    assert found["tma_bytes"] == 2048 and found["l2_read_bytes"] in (1024, 1056)
+
+
+def test_bytes_of_tiles():
+    """What lies outside the matrix is filled in, not fetched."""
+    for y, inside in [(0, 16), (38, 2)]:
+        gpu.clear()
+        body = TILE.replace("XX", "0").replace("YY", str(y))
+        launch(
+            body, np.zeros(40 * 64, np.uint16), ZEROS, block=256, seeds=[0],
+            params={"map": lambda m: tensor_map(m, box=(32, 16), swizzle=2)},
+        )  # fmt: skip
+        found = gpu.report()
+        assert found["tma_bytes"] == 1024
+        assert 64 * inside <= found["l2_read_bytes"] <= 96 * inside
+
+
+def test_what_warps_wait_for():
+    """One warp counts, the others stand at the barrier."""
+    late = """
+        setp.gt.u32 %p1, %r0, 31;
+        @%p1 bra there;
+        mov.u32 %r5, 0;
+        more: add.u32 %r5, %r5, 1;
+        setp.lt.u32 %p2, %r5, 20000;
+        @%p2 bra more;
+        there:
+    """
+    warps = counts(PLACE + late + "bar.sync 0;", np.zeros(128, np.uint32), block=128)["warps"]
+    assert warps["barrier"] > warps["ready"] > 0
+    assert warps["mbarrier"] == warps["cluster"] == warps["async"] == 0
+    gpu.clear()
+    warps = counts(PLACE + late, np.zeros(128, np.uint32), block=128)["warps"]
+    assert warps["ready"] > 0 and warps["barrier"] == 0
