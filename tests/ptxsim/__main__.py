@@ -23,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from . import compare, digest, gpu, mutants, package
+from . import gpu
+from .campaigns import compare, digest, mutants, package
 
 
 def array_of(argument, folder):

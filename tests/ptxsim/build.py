@@ -56,12 +56,17 @@ def find_nvcc():
     return shutil.which(os.environ.get("NVCC", "nvcc")) or shutil.which("/usr/local/cuda/bin/nvcc")
 
 
+def own_sources(suffix):
+    """The simulator's own files, in its folders and beside them; not those of its kernels."""
+    return sorted({*HERE.rglob(f"*{suffix}")} - {*(HERE / "kernels").rglob("*")})
+
+
 def simulator():
     """The path of libptxsim.so; PTXSIM_LIBRARY names another."""
     if "PTXSIM_LIBRARY" in os.environ:
         return Path(os.environ["PTXSIM_LIBRARY"])
-    sources = sorted(HERE.glob("*.c"))
-    folder = _folder(sources + sorted(HERE.glob("*.h")), FLAGS)
+    sources = own_sources(".c")
+    folder = _folder(sources + own_sources(".h"), FLAGS)
     library = folder / "libptxsim.so"
     if library.is_file():
         return library
@@ -69,7 +74,7 @@ def simulator():
     def object_of(source):
         return _publish(
             folder / f"{source.stem}.o",
-            lambda path: _run([find_cc(), *FLAGS, "-c", source, "-o", path]),
+            lambda path: _run([find_cc(), *FLAGS, f"-I{HERE}", "-c", source, "-o", path]),
         )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

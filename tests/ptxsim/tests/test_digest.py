@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ptxsim import build, compare, digest, units
+from ptxsim import build
+from ptxsim.campaigns import compare, digest, units
 
 missing = [
     name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path

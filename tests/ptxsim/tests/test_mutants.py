@@ -4,7 +4,8 @@ python -m tests.ptxsim mutants tries larger samples.
 """
 
 import pytest
-from ptxsim import build, gpu, mutants
+from ptxsim import build, gpu
+from ptxsim.campaigns import mutants
 
 missing = [
     name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ptxsim import build, gpu, package
+from ptxsim import build, gpu
+from ptxsim.campaigns import package
 from test_checks import PLACE, SHARED
 
 TESTS = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ NOTICED_BY = ["tmem", "tcgen05", "tcgen05_order", "tcgen05_errors", "cancel"]
 
 # file: {what is changed: (text, what it becomes)}
 CHANGES = {
-    "tcgen05.c": {
+    "matrix/tcgen05.c": {
         "the last issued runs first": (
             "tensor_op op = t->queue[0];\n"
             "    memmove(t->queue, t->queue + 1, --t->n_queue * sizeof *t->queue);",
@@ -36,7 +36,7 @@ CHANGES = {
         "cp may begin at any lane": ("(address >> 16) % TMEM_LANES == 0", "true"),
         "nobody may be gone": ("if (!c->done) return true;", "return true;"),
     },
-    "tcgen05_mma.c": {
+    "matrix/tcgen05_mma.c": {
         "B is all in one CTA": (
             "fetch_fp4(ctas[i], &o->b, op->shape.negate_b, b",
             "fetch_fp4(ctas[which], &o->b, op->shape.negate_b, b",
@@ -55,7 +55,7 @@ CHANGES = {
         ),
         "any copy of the scales will do": ("words[0] == words[1] && ", "true || "),
     },
-    "num_tmem.c": {
+    "num/num_tmem.c": {
         "16x256b by columns": ("8 * (reg >> 1 & 1)", "8 * (reg & 1)"),
         "16x64b in order": ("8 * (thread & 1), 2", "8 * (thread >> 1 & 1), 2"),
         "scales of four rows lie together": (
@@ -69,13 +69,13 @@ CHANGES = {
         ),
         "64 rows in a row": ("row / 16 * 32 + row % 16", "row"),
     },
-    "num_layout.c": {
+    "num/num_layout.c": {
         "the swizzle begins at the matrix": (
             "return num_swizzled(matrix->swizzle, matrix->start + groups + r % 8 * span + b);",
             "return matrix->start + num_swizzled(matrix->swizzle, groups + r % 8 * span + b);",
         ),
     },
-    "exec_tmem.c": {
+    "exec/exec_tmem.c": {
         "a warp reaches all lanes": ("if (*lane == quarter || upper) return true;", "return true;"),
         "registers keep their values until the wait": (
             "put(r, in->list[2 + reg], poison, sizeof *poison)",
@@ -84,7 +84,7 @@ CHANGES = {
         "loads find what was there": ("return coming ? POISON", "return false && coming ? POISON"),
         "waits for loads wait for stores": ("if (use != in->op)", "if (false)"),
     },
-    "tmem_alloc.c": {
+    "matrix/tmem_alloc.c": {
         "all begins at column 0": ("sim_config.tmem_anywhere ? ", "false ? "),
         "alloc after relinquish": ("if (t->relinquished)", "if (false)"),
         "nobody hears of what is freed": (
@@ -94,11 +94,11 @@ CHANGES = {
         "any size can be freed": ("t->allocations[i].columns == columns)", "true)"),
         "the pair's CTAs get what each wants": ("other->columns == own->columns &&", "true &&"),
     },
-    "tmem.c": {
+    "matrix/tmem.c": {
         "nothing leaks": ("if (kept)", "if (false)"),
         "all is allocated": ("units >> column / TMEM_UNIT & 1", "true"),
     },
-    "tmem_order.c": {
+    "matrix/tmem_order.c": {
         "fences behind are not needed": (
             "*heeded = sim_tmem(c)->heeded[thread];",
             "*heeded = seen;",
@@ -111,12 +111,12 @@ CHANGES = {
         "loads are done at once": ("w->n_pending ? w->pending[0].count - 1 : w->count", "w->count"),
         "loads of one's own products need no commit": ("if ((queued && own) ||", "if (own ||"),
     },
-    "cancel.c": {
+    "sync/cancel.c": {
         "clusters are counted, not CTAs": ("{x * c.x, y * c.y,", "{x, y,"),
         "only the asking CTA hears": ("in->flags ? all : 0", "0 * all"),
         "every other cluster is lost": ("&l->next_cluster, 1, ", "&l->next_cluster, 2, "),
     },
-    "flight.c": {
+    "sync/flight.c": {
         "each CTA of a pair is signalled": (
             "signalled = (signalled & ~PARITY) | (barrier & PARITY);",
             "signalled = signalled;",
@@ -126,7 +126,7 @@ CHANGES = {
             "return pair || differ || true;",
         ),
     },
-    "mbarrier.c": {
+    "sync/mbarrier.c": {
         "commits under way do not count": ("if (m && m->valid && m->commits)", "if (false)"),
     },
 }
@@ -144,10 +144,11 @@ def changed_library(file, what, objects, folder):
     old, new = CHANGES[file][what]
     text = (build.HERE / file).read_text()
     assert text.count(old) == 1, f"{file} has {text.count(old)} of: {old}"
-    source, library = folder / file, folder / "libptxsim.so"
+    source, library = folder / Path(file).name, folder / "libptxsim.so"
     source.write_text(text.replace(old, new))
     flags = [flag for flag in build.FLAGS if not flag.startswith("-W")]
-    compile_one = [build.find_cc(), *flags, "-I", build.HERE, "-c", source, "-o", folder / "one.o"]
+    folders = [f"-I{build.HERE}", f"-I{(build.HERE / file).parent}"]
+    compile_one = [build.find_cc(), *flags, *folders, "-c", source, "-o", folder / "one.o"]
     subprocess.run(compile_one, check=True)
     others = [path for stem, path in objects.items() if stem != source.stem]
     link = [build.find_cc(), "-shared", *others, folder / "one.o", "-o", library, "-lm", "-pthread"]

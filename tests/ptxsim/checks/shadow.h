@@ -1,0 +1,60 @@
+/* Shadow of shared memory: which bytes were ever written, and which accesses are ordered by synchronisation.
+ *
+ * Order is kept as vector clocks over the threads of a cluster. A thread knows of each other thread the clock up to
+ * which it has seen its effects (`seen`, shared by all threads that left the same barrier) and counts its own releases.
+ * The upper half of a set is what a proxy fence has covered: asynchronous operations may read only that.
+ * A byte remembers its last write and its last read; an access that its thread does not know to be after those is a
+ * race. Bytes whose copy is under way may not be looked at. Only the last reader is remembered: which of several is
+ * last depends on the seed. */
+#ifndef PTXSIM_SHADOW_H
+#define PTXSIM_SHADOW_H
+
+#include "machine/memory.h"
+
+typedef struct clock_set {
+    uint32_t references, n, at[];
+} clock_set;
+
+void sim_shadow_open(cta *c);
+void sim_shadow_close(cta *c);
+void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how);
+
+/* An asynchronous operation that `lane` issues now: its epoch, for what it writes and for whom it signals. */
+uint32_t sim_order_issue(run *r, uint32_t lane);
+void sim_order_signal(cta *signalled, clock_set **order, uint32_t epoch);
+
+/* Without an instruction of its own: what such an operation reads or writes when it happens. */
+void sim_shadow_landed(cta *owner, uint32_t offset, uint32_t bytes, uint32_t epoch);
+void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes);
+void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
+                       const char *what);
+void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes);
+/* The same of an operation that `lane` has waited for: until now it may have read. */
+void sim_shadow_waited(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes);
+/* The active lanes know what asynchronous operations of the first of them read so far. */
+void sim_order_tell(run *r);
+
+/* fence.proxy.async: what the lanes know of may now be read by asynchronous operations. */
+void sim_order_fence(run *r);
+/* fence.mbarrier_init: a fence of whose mbarriers relaxed arrivals tell, too; here of all that the lanes wrote. */
+void sim_order_initialised(run *r);
+
+/* The active lanes release what they did into *order; what was released there is acquired by the lanes of a mask. */
+void sim_order_arrive(run *r, clock_set **order);
+void sim_order_acquire(run *r, uint32_t lanes, clock_set *order);
+void sim_order_barrier(cta *c, named_barrier *b, uint32_t number); /* by all that wait there; empties b->order */
+void sim_order_warp(run *r, uint32_t lanes);                       /* among lanes of one warp */
+void sim_order_drop(clock_set **order);
+
+/* Tensor memory's order (tmem.h) is kept in clocks of warps, in the same sets. What a warp's operations were when it
+ * last synchronised; when it last told of them by tcgen05.fence::before_thread_sync; when it last had them committed.
+ */
+typedef enum tensor_clock { TENSOR_SYNCED, TENSOR_TOLD, TENSOR_DONE, TENSOR_CLOCKS } tensor_clock;
+
+uint32_t sim_order_tensor(const cta *c, tensor_clock which, uint32_t warp); /* an index; warp of the cluster */
+void sim_order_arrive_relaxed(run *r, clock_set **order);
+void sim_order_acquire_relaxed(run *r, uint32_t lanes, const clock_set *order);
+void sim_order_raise(run *r, uint32_t lanes, uint32_t index, uint32_t clock);
+clock_set *sim_order_seen(const cta *c, uint32_t thread);
+
+#endif

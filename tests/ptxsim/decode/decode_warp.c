@@ -1,0 +1,164 @@
+#include "decode.h"
+
+#include "exec/exec_flow.h"
+#include "exec/exec_warp.h"
+#include "sync/barrier.h"
+#include "sync/cluster.h"
+
+#include <stdlib.h>
+
+/* Operand 0 of a collective, d or d|p. */
+static void decode_pair(builder *b, const operand *o, insn *in)
+{
+    in->list = malloc(sizeof *in->list);
+    in->n_list = 1;
+    in->list[0] = o->pair && o->pair->kind != O_SINK ? sim_predicate(b, o->pair) : NONE;
+    in->o[0] = o->kind == O_SINK ? NONE : sim_destination(b, o, 'w');
+}
+
+static void decode_shfl(builder *b, const statement *s, insn *in, pieces *p)
+{
+    if (!sim_take(p, "sync")) sim_unknown(b, s, "only with .sync");
+    in->op = sim_take(p, "up")     ? 'u'
+             : sim_take(p, "down") ? 'd'
+             : sim_take(p, "bfly") ? 'b'
+             : sim_take(p, "idx")  ? 'i'
+                                   : 0;
+    if (!in->op || !sim_take(p, "b32") || p->next != p->n || s->n != 5) sim_unknown(b, s, "");
+    in->fn = sim_exec_shfl;
+    decode_pair(b, &s->o[0], in);
+    for (uint32_t i = 1; i < 5; i++)
+        in->o[i] = sim_source(b, &s->o[i], 'w');
+}
+
+static void decode_vote(builder *b, const statement *s, insn *in, pieces *p)
+{
+    if (!sim_take(p, "sync")) sim_unknown(b, s, "only with .sync");
+    in->op = sim_take(p, "all")      ? 'l'
+             : sim_take(p, "any")    ? 'n'
+             : sim_take(p, "uni")    ? 'u'
+             : sim_take(p, "ballot") ? 'b'
+                                     : 0;
+    if (!in->op || !sim_take(p, in->op == 'b' ? "b32" : "pred") || p->next != p->n || s->n != 3) sim_unknown(b, s, "");
+    in->fn = sim_exec_vote;
+    in->o[0] = in->op == 'b' ? sim_destination(b, &s->o[0], 'w') : sim_predicate(b, &s->o[0]);
+    in->o[1] = sim_predicate(b, &s->o[1]);
+    in->flags = s->o[1].negated;
+    in->o[4] = sim_source(b, &s->o[2], 'w');
+}
+
+static void decode_match(builder *b, const statement *s, insn *in, pieces *p)
+{
+    in->op = sim_take(p, "any") ? 'a' : sim_take(p, "all") ? 'l' : 0;
+    if (!in->op || !sim_take(p, "sync")) sim_unknown(b, s, "only with .sync");
+    in->size = sim_take(p, "b32") ? 4 : sim_take(p, "b64") ? 8 : 0;
+    if (!in->size || p->next != p->n || s->n != 3) sim_unknown(b, s, "");
+    in->fn = sim_exec_match;
+    decode_pair(b, &s->o[0], in);
+    in->o[1] = sim_source(b, &s->o[1], in->size == 4 ? 'w' : 'd');
+    in->o[4] = sim_source(b, &s->o[2], 'w');
+}
+
+static void decode_redux(builder *b, const statement *s, insn *in, pieces *p)
+{
+    static const struct {
+        const char *name;
+        char op;
+    } ops[] = {{"add", '+'}, {"min", '<'}, {"max", '>'}, {"and", '&'}, {"or", '|'}, {"xor", '^'}};
+    if (!sim_take(p, "sync")) sim_unknown(b, s, "only with .sync");
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        if (!in->op && sim_take(p, ops[i].name)) in->op = (uint8_t)ops[i].op;
+    in->is_signed = sim_take(p, "s32");
+    if (!in->op || (!in->is_signed && !sim_take(p, "u32") && !sim_take(p, "b32")) || p->next != p->n || s->n != 3)
+        sim_unknown(b, s, "");
+    in->fn = sim_exec_redux;
+    in->o[0] = sim_destination(b, &s->o[0], 'w');
+    in->o[1] = sim_source(b, &s->o[1], 'w');
+    in->o[4] = sim_source(b, &s->o[2], 'w');
+}
+
+void sim_decode_warp(builder *b, const statement *s, insn *in, pieces *p)
+{
+    slice name = p->at[0];
+    if (sim_is(name, "shfl")) {
+        decode_shfl(b, s, in, p);
+    } else if (sim_is(name, "vote")) {
+        decode_vote(b, s, in, p);
+    } else if (sim_is(name, "match")) {
+        decode_match(b, s, in, p);
+    } else if (sim_is(name, "redux")) {
+        decode_redux(b, s, in, p);
+    } else if (sim_is(name, "activemask") && sim_take(p, "b32") && s->n == 1) {
+        in->fn = sim_exec_activemask;
+        in->o[0] = sim_destination(b, &s->o[0], 'w');
+    } else if (sim_is(name, "elect") && sim_take(p, "sync") && s->n == 2) {
+        in->fn = sim_exec_elect;
+        decode_pair(b, &s->o[0], in);
+        in->o[4] = sim_source(b, &s->o[1], 'w');
+    } else if (sim_is(name, "nanosleep") && sim_take(p, "u32") && s->n == 1) {
+        in->fn = sim_exec_nanosleep;
+    } else if (sim_is(name, "trap") && s->n == 0) {
+        in->fn = sim_exec_trap;
+    } else {
+        sim_unknown(b, s, "");
+    }
+    if (p->next != p->n) sim_unknown(b, s, "");
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Barriers and fences                                                                                              */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* bar.red.popc.u32 d, a, b, {!}c; bar.red.and.pred p, a, b, {!}c; b may be missing. */
+static void decode_reduction(builder *b, const statement *s, insn *in, pieces *p)
+{
+    in->flags = sim_take(p, "popc") ? 'p' : sim_take(p, "and") ? 'a' : sim_take(p, "or") ? 'o' : 0;
+    sim_take(p, "aligned");
+    if (!in->flags || !sim_take(p, in->flags == 'p' ? "u32" : "pred") || s->n < 3) sim_unknown(b, s, "");
+    if (s->o[s->n - 1].negated) sim_unknown(b, s, "a negated predicate");
+    in->op = 's';
+    in->o[0] = in->flags == 'p' ? sim_destination(b, &s->o[0], 'w') : sim_predicate(b, &s->o[0]);
+    in->o[1] = sim_source(b, &s->o[1], 'w');
+    in->o[2] = s->n == 4 ? sim_source(b, &s->o[2], 'w') : NONE;
+    in->o[3] = sim_predicate(b, &s->o[s->n - 1]);
+}
+
+static void decode_bar(builder *b, const statement *s, insn *in, pieces *p)
+{
+    bool cta = sim_take(p, "cta"), aligned = sim_is(p->at[0], "bar");
+    (void)cta;
+    in->fn = sim_exec_bar;
+    if (sim_take(p, "red")) {
+        decode_reduction(b, s, in, p);
+    } else {
+        in->op = sim_take(p, "sync") ? 's' : sim_take(p, "arrive") ? 'a' : 0;
+        aligned |= sim_take(p, "aligned");
+        if (!in->op || s->n < 1 || s->n > 2) sim_unknown(b, s, "");
+        in->o[1] = sim_source(b, &s->o[0], 'w');
+        in->o[2] = s->n == 2 ? sim_source(b, &s->o[1], 'w') : NONE;
+        if (in->op == 'a' && s->n != 2) sim_unknown(b, s, "arrive wants a count");
+    }
+    in->whole_warp = aligned;
+    if (p->next != p->n) sim_unknown(b, s, "");
+}
+
+void sim_decode_barrier(builder *b, const statement *s, insn *in, pieces *p)
+{
+    slice name = p->at[0];
+    if (sim_is(name, "membar") || sim_is(name, "fence")) {
+        in->flags = sim_take(p, "mbarrier_init");
+        in->fn = in->flags || sim_take(p, "proxy") ? sim_exec_proxy_fence : sim_exec_fence;
+        return;
+    }
+    if (sim_is(p->at[1], "cluster")) {
+        sim_decode_cluster(b, s, in, p);
+        return;
+    }
+    if (sim_take(p, "warp")) {
+        if (!sim_take(p, "sync") || p->next != p->n || s->n != 1) sim_unknown(b, s, "");
+        in->fn = sim_exec_warp_sync;
+        in->o[0] = sim_source(b, &s->o[0], 'w');
+        return;
+    }
+    decode_bar(b, s, in, p);
+}

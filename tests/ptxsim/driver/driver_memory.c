@@ -1,0 +1,85 @@
+#include "cuda_abi.h"
+#include "checks/report.h"
+#include "machine/memory.h"
+#include "num/num_tensormap.h"
+
+#include <string.h>
+
+/* Memory, streams and events, and what tests ask the simulator itself (ptxsim_*). */
+
+EXPORT CUresult cuMemAlloc_v2(uint64_t *address, size_t bytes)
+{
+    void *block = bytes ? sim_memory_allocate(bytes) : NULL;
+    *address = (uint64_t)(uintptr_t)block;
+    return block ? CUDA_SUCCESS : bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemFree_v2(uint64_t address)
+{
+    return !address || sim_memory_free((const void *)(uintptr_t)address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes)
+{
+    return memcpy((void *)(uintptr_t)to, from, bytes), CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes)
+{
+    return memcpy(to, (const void *)(uintptr_t)from, bytes), CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemsetD8_v2(uint64_t to, unsigned char byte, size_t bytes)
+{
+    return memset((void *)(uintptr_t)to, byte, bytes), CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(void **context); /* driver.c */
+
+EXPORT CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, const void *address, const uint64_t *dims,
+                                       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                                       int interleave, int swizzle, int l2, int fill)
+{
+    const char *why = NULL;
+    void *context;
+    cuCtxGetCurrent(&context);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    int result = num_tensormap_encode(map, (uint32_t)type, rank, (uint64_t)(uintptr_t)address, dims, strides, box,
+                                      element_strides, (uint32_t)interleave, (uint32_t)swizzle, (uint32_t)l2,
+                                      (uint32_t)fill, &why);
+    sim_set_last_error(why ? why : "");
+    return (CUresult)result;
+}
+
+EXPORT CUresult cuTensorMapReplaceAddress(void *map, const void *address)
+{
+    const char *why = NULL;
+    int result = num_tensormap_replace_address(map, (uint64_t)(uintptr_t)address, &why);
+    sim_set_last_error(why ? why : "");
+    return (CUresult)result;
+}
+
+static char a_stream, an_event; /* launches are done when they return: nothing to keep */
+
+EXPORT CUresult cuStreamCreate(void **stream, unsigned flags) { return (void)flags, *stream = &a_stream, CUDA_SUCCESS; }
+EXPORT CUresult cuStreamSynchronize(void *stream) { return (void)stream, CUDA_SUCCESS; }
+EXPORT CUresult cuStreamDestroy_v2(void *stream) { return (void)stream, CUDA_SUCCESS; }
+EXPORT CUresult cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = &an_event, CUDA_SUCCESS; }
+EXPORT CUresult cuEventRecord(void *event, void *stream) { return (void)event, (void)stream, CUDA_SUCCESS; }
+EXPORT CUresult cuEventSynchronize(void *event) { return (void)event, CUDA_SUCCESS; }
+EXPORT CUresult cuEventDestroy_v2(void *event) { return (void)event, CUDA_SUCCESS; }
+
+/* The caller's own memory becomes memory of the device. */
+EXPORT void ptxsim_adopt(const void *begin, size_t bytes) { sim_memory_adopt(begin, bytes); }
+
+/* A seed and the number of a launch since it was set tell what happens in that launch. */
+EXPORT void ptxsim_seed(uint64_t seed)
+{
+    sim_config.seed = seed;
+    sim_config.launches = 0;
+}
+EXPORT size_t ptxsim_report(char *to, size_t size) { return sim_report_json(to, size); }
+EXPORT void ptxsim_clear(void) { sim_report_clear(); }
+
+/* Reads the environment again. */
+EXPORT void ptxsim_configure(void) { sim_configure(); }

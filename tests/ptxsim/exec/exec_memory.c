@@ -1,0 +1,169 @@
+#include "exec_memory.h"
+
+#include "exec_value.h"
+#include "checks/report.h"
+#include "machine/memory.h"
+#include "num/num_float.h"
+
+/* ld, st: list holds the registers, o[1] and imm the address, `size` and `vec` the elements. */
+
+static uint64_t fetched(const uint8_t *from, unsigned size, bool is_signed)
+{
+    uint64_t value = 0;
+    memcpy(&value, from, size);
+    if (is_signed && size == 1) return (uint64_t)(int8_t)value;
+    if (is_signed && size == 2) return (uint64_t)(int16_t)value;
+    if (is_signed && size == 4) return (uint64_t)(int32_t)value;
+    return value;
+}
+
+static bool is_global(const insn *in) { return in->space == GLOBAL || in->space == GENERIC; }
+
+step sim_exec_load(run *r, const insn *in)
+{
+    uint32_t bytes = (uint32_t)in->size * in->vec;
+    ACTIVE(r)
+    {
+        const uint8_t *from = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), bytes, READ);
+        if (!from) return STEP_FAIL;
+        for (uint32_t k = 0; k < in->vec; k++) {
+            if (in->list[k] == NONE) continue;
+            if (in->size == 4 && in->reg_size == 4)
+                memcpy(r->base[0] + in->list[k] + 4 * i, from + 4 * k, 4);
+            else
+                sim_put_lane(r, in->list[k], in->reg_size, i, fetched(from + k * in->size, in->size, in->is_signed));
+        }
+    }
+    if (is_global(in)) {
+        r->stats.global_loads++;
+        r->stats.global_load_bytes += bytes * (uint32_t)__builtin_popcount(r->mask);
+    }
+    return in->flags ? STEP_SLEEP : STEP_NEXT;
+}
+
+/* The kernels before this one may read, or write, the same. What is read is nobody's business but the caller's. */
+static bool writes_early(run *r, const insn *in)
+{
+    const uint32_t early = r->launch->overlaps && in->space == GLOBAL ? r->mask & ~r->warp->waited : 0;
+    if (early) sim_report(r, in, 'E', "unwaited", __builtin_ctz(early), "writes before griddepcontrol.wait");
+    return early;
+}
+
+step sim_exec_store(run *r, const insn *in)
+{
+    uint32_t bytes = (uint32_t)in->size * in->vec;
+    if (writes_early(r, in)) return STEP_FAIL;
+    ACTIVE(r)
+    {
+        uint8_t *to = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), bytes, WRITE);
+        if (!to) return STEP_FAIL;
+        for (uint32_t k = 0; k < in->vec; k++) {
+            uint64_t value = sim_lane(r, in->list[k], in->reg_size, i);
+            memcpy(to + k * in->size, &value, in->size);
+        }
+    }
+    if (is_global(in)) {
+        r->stats.global_stores++;
+        r->stats.global_store_bytes += bytes * (uint32_t)__builtin_popcount(r->mask);
+    }
+    return in->flags ? STEP_SLEEP : STEP_NEXT;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Atomics: o[0] the old value (NONE: red), o[1] the address, o[2], o[3] operands                                   */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t of_float(uint8_t op, num_format format, bool pair, uint64_t old, uint64_t b)
+{
+    num_op how = op == A_MIN ? NUM_MIN : op == A_MAX ? NUM_MAX : NUM_ADD;
+    num_mode mode = {0};
+    return pair ? num_arith_pair(how, format, old, b, 0, mode) : num_arith(how, format, old, b, 0, mode);
+}
+
+static uint64_t extreme(const insn *in, uint64_t old, uint64_t b)
+{
+    bool less = in->type != A_SIGNED ? old < b : in->size == 4 ? (int32_t)old < (int32_t)b : (int64_t)old < (int64_t)b;
+    return less == (in->op == A_MIN) ? old : b;
+}
+
+static uint64_t updated(const insn *in, uint64_t old, uint64_t b, uint64_t c)
+{
+    if (in->op <= A_MAX) {
+        switch ((atomic_kind)in->type) {
+        case A_F32:
+            return of_float(in->op, NUM_F32, false, old, b);
+        case A_F64:
+            return of_float(in->op, NUM_F64, false, old, b);
+        case A_F16X2:
+            return of_float(in->op, NUM_F16, true, old, b);
+        case A_BF16X2:
+            return of_float(in->op, NUM_BF16, true, old, b);
+        case A_F16:
+            return of_float(in->op, NUM_F16, false, old, b);
+        case A_BF16:
+            return of_float(in->op, NUM_BF16, false, old, b);
+        default:
+            return in->op == A_ADD ? old + b : extreme(in, old, b);
+        }
+    }
+    switch ((atomic_op)in->op) {
+    case A_AND:
+        return old & b;
+    case A_OR:
+        return old | b;
+    case A_XOR:
+        return old ^ b;
+    case A_CAS:
+        return old == b ? c : old;
+    case A_INC:
+        return old >= b ? 0 : old + 1;
+    case A_DEC:
+        return old == 0 || old > b ? b : old - 1;
+    default:
+        return b;
+    }
+}
+
+#define UPDATE(T)                                                                                                      \
+    {                                                                                                                  \
+        T old = __atomic_load_n((T *)(void *)to, __ATOMIC_SEQ_CST);                                                    \
+        while (!__atomic_compare_exchange_n((T *)(void *)to, &old, (T)updated(in, old, b, c), false, __ATOMIC_SEQ_CST, \
+                                            __ATOMIC_SEQ_CST))                                                         \
+            ;                                                                                                          \
+        return old;                                                                                                    \
+    }
+
+static uint64_t update(const insn *in, uint8_t *to, uint64_t b, uint64_t c)
+{
+    if (in->size == 2) UPDATE(uint16_t)
+    if (in->size == 4) UPDATE(uint32_t)
+    UPDATE(uint64_t)
+}
+
+/* In either order of lanes. */
+step sim_exec_atomic(run *r, const insn *in)
+{
+    bool backwards = sim_random(&r->random) & 1;
+    if (writes_early(r, in)) return STEP_FAIL;
+    for (uint32_t k = 0; k < LANES; k++) {
+        uint32_t i = backwards ? LANES - 1 - k : k;
+        if (!(r->mask >> i & 1)) continue;
+        uint8_t *to = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), in->size, ATOMIC);
+        if (!to) return STEP_FAIL;
+        uint64_t b = sim_lane(r, in->o[2], in->reg_size, i);
+        uint64_t c = in->op == A_CAS ? sim_lane(r, in->o[3], in->reg_size, i) : 0;
+        uint64_t old = update(in, to, b, c);
+        if (in->o[0] != NONE) sim_put_lane(r, in->o[0], in->reg_size, i, old);
+    }
+    return STEP_SLEEP;
+}
+
+void sim_reduce_bytes(const insn *in, uint8_t *to, const uint8_t *from, uint32_t bytes)
+{
+    insn one = {.op = (uint8_t)(in->flags - 1), .type = in->type, .size = in->vec};
+    for (uint32_t i = 0; i < bytes; i += one.size) {
+        uint64_t value = 0;
+        memcpy(&value, from + i, one.size);
+        update(&one, to + i, value, 0);
+    }
+}

@@ -1,0 +1,216 @@
+#include "memory.h"
+
+#include "traffic.h"
+#include "checks/report.h"
+#include "checks/shadow.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GUARD 512 /* bytes before and after what a kernel may touch */
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Allocations                                                                                                      */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static extent *extents; /* sorted, apart */
+static uint32_t n_extents;
+
+static uint32_t first_after(uint64_t address) /* the first extent that ends after it */
+{
+    uint32_t low = 0, high = n_extents;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (extents[middle].end > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static void forget(uint32_t from, uint32_t to)
+{
+    memmove(&extents[from], &extents[to], (n_extents - to) * sizeof *extents);
+    n_extents -= to - from;
+}
+
+void sim_memory_adopt(const void *begin, size_t bytes)
+{
+    extent new = {(uint64_t)(uintptr_t)begin, (uint64_t)(uintptr_t)begin + bytes};
+    if (bytes == 0) return;
+    pthread_mutex_lock(&lock);
+    uint32_t from = first_after(new.begin), to = from;
+    while (to < n_extents && extents[to].begin < new.end)
+        to++;
+    forget(from, to);
+    extents = realloc(extents, (n_extents + 1) * sizeof *extents);
+    memmove(&extents[from + 1], &extents[from], (n_extents - from) * sizeof *extents);
+    extents[from] = new;
+    n_extents++;
+    pthread_mutex_unlock(&lock);
+}
+
+void *sim_memory_allocate(size_t bytes)
+{
+    size_t whole = (bytes + 2 * GUARD + 255) / 256 * 256;
+    uint8_t *block = aligned_alloc(256, whole);
+    if (!block) return NULL;
+    memset(block, POISON_BYTE, whole);
+    sim_memory_adopt(block + GUARD, bytes);
+    return block + GUARD;
+}
+
+bool sim_memory_free(const void *begin)
+{
+    pthread_mutex_lock(&lock);
+    uint32_t i = first_after((uint64_t)(uintptr_t)begin);
+    bool found = i < n_extents && extents[i].begin == (uint64_t)(uintptr_t)begin;
+    if (found) forget(i, i + 1);
+    pthread_mutex_unlock(&lock);
+    if (found) free((uint8_t *)(uintptr_t)begin - GUARD);
+    return found;
+}
+
+extent *sim_memory_extents(uint32_t *count)
+{
+    pthread_mutex_lock(&lock);
+    extent *copy = malloc((n_extents + 1) * sizeof *copy);
+    if (n_extents) memcpy(copy, extents, n_extents * sizeof *copy);
+    *count = n_extents;
+    pthread_mutex_unlock(&lock);
+    return copy;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Addresses                                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+uint64_t sim_address_at(const run *r, const insn *in, int slot, uint32_t lane)
+{
+    const void *v = at(r, in->o[slot]);
+    if (in->a_type == 4) return (uint32_t)(((const uint32_t *)v)[lane] + (uint32_t)in->imm);
+    return ((const uint64_t *)v)[lane] + (uint64_t)in->imm;
+}
+
+uint64_t sim_listed_address(const run *r, const insn *in, uint32_t index, uint32_t lane)
+{
+    bool narrow = in->list[index] & LISTED_32_BITS;
+    const void *base = at(r, in->list[index] & ~LISTED_32_BITS);
+    uint64_t displacement = ((const uint64_t *)at(r, in->list[index + 1]))[lane];
+    if (narrow) return (uint32_t)(((const uint32_t *)base)[lane] + (uint32_t)displacement);
+    return ((const uint64_t *)base)[lane] + displacement;
+}
+
+static const char *const verbs[] = {"reads", "writes", "updates", "copies to"};
+
+static uint8_t *bad(run *r, const insn *in, uint32_t lane, const char *code, const char *where, uint64_t address,
+                    uint32_t bytes, access how, const char *limits)
+{
+    sim_report(r, in, 'E', code, (int)lane, "%s %u bytes at 0x%llx of %s memory%s", verbs[how], bytes,
+               (unsigned long long)address, where, limits);
+    return NULL;
+}
+
+static uint8_t *counted(run *r, uint64_t address, uint32_t bytes, access how)
+{
+    if (!r->uncounted) sim_traffic(r, address, bytes, how);
+    return (uint8_t *)(uintptr_t)address;
+}
+
+static uint8_t *locate_global(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, access how)
+{
+    if (address >= r->lo && address + bytes <= r->hi) return counted(r, address, bytes, how);
+    const extent *all = r->launch->extents;
+    uint32_t low = 0, high = r->launch->n_extents;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (all[middle].end > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (low < r->launch->n_extents && all[low].begin <= address && address + bytes <= all[low].end) {
+        r->lo = all[low].begin;
+        r->hi = all[low].end;
+        r->first_bit = r->launch->first_bits[low];
+        return counted(r, address, bytes, how);
+    }
+    char limits[160] = ", which is far from any allocation";
+    if (low > 0 && address - all[low - 1].end < 65536)
+        snprintf(limits, sizeof limits, ", %llu bytes behind the end of an allocation of %llu bytes",
+                 (unsigned long long)(address - all[low - 1].end),
+                 (unsigned long long)(all[low - 1].end - all[low - 1].begin));
+    else if (low < r->launch->n_extents && all[low].begin <= address)
+        snprintf(limits, sizeof limits, ", across the end of an allocation of %llu bytes",
+                 (unsigned long long)(all[low].end - all[low].begin));
+    else if (low < r->launch->n_extents && all[low].begin - address < 65536)
+        snprintf(limits, sizeof limits, ", %llu bytes before an allocation of %llu bytes",
+                 (unsigned long long)(all[low].begin - address), (unsigned long long)(all[low].end - all[low].begin));
+    return bad(r, in, lane, "out-of-bounds", "global", address, bytes, how, limits);
+}
+
+cta *sim_owner(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how)
+{
+    cluster *c = r->cta->cluster;
+    uint64_t rank = address >> RANK_SHIFT;
+    char limits[80];
+    if (rank >= c->n) {
+        snprintf(limits, sizeof limits, ", in a cluster of %u", c->n);
+        bad(r, in, lane, "out-of-bounds", "shared", address, bytes, how, limits);
+        return NULL;
+    }
+    cta *owner = c->ctas[rank];
+    if (space == SHARED && owner != r->cta) {
+        bad(r, in, lane, "out-of-bounds", "another CTA's shared", address, bytes, how, ", as its own");
+        return NULL;
+    }
+    if (owner->done) {
+        bad(r, in, lane, "exited-cta", "shared", address, bytes, how, " of a CTA that has exited");
+        return NULL;
+    }
+    uint64_t offset = address & ~(uint64_t)RANK_MASK;
+    if (offset + bytes <= owner->smem_bytes) return owner;
+    snprintf(limits, sizeof limits, " of %u bytes", owner->smem_bytes);
+    bad(r, in, lane, "out-of-bounds", "shared", address, bytes, how, limits);
+    return NULL;
+}
+
+static uint8_t *locate_shared(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes,
+                              access how)
+{
+    cta *owner = sim_owner(r, in, lane, space, address, bytes, how);
+    if (!owner) return NULL;
+    uint32_t offset = (uint32_t)address & ~RANK_MASK;
+    if (owner->shadow) sim_shadow(r, in, lane, owner, offset, bytes, how);
+    return owner->smem + offset;
+}
+
+uint8_t *sim_locate(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how)
+{
+    uint64_t natural = bytes & (~(uint64_t)bytes + 1); /* 12 bytes of a vector of three are aligned to 4 */
+    uint64_t window = address >> WINDOW_SHIFT;
+    if (bytes > 32) natural = 16; /* bulk copies */
+    if (address & (natural - 1)) return bad(r, in, lane, "misaligned", "misaligned", address, bytes, how, "");
+    if (space == GENERIC && window) {
+        space = window == 1 ? CLUSTER : window == 2 ? LOCAL : PARAM;
+        address &= ((uint64_t)1 << WINDOW_SHIFT) - 1;
+    }
+    switch (space) {
+    case SHARED:
+    case CLUSTER:
+        return locate_shared(r, in, lane, space, address, bytes, how);
+    case LOCAL:
+        if (address + bytes > r->program->local_bytes)
+            return bad(r, in, lane, "out-of-bounds", "local", address, bytes, how, "");
+        return r->warp->local + (size_t)lane * r->program->local_bytes + address;
+    case PARAM:
+        if (how != READ || address + bytes > r->program->param_bytes)
+            return bad(r, in, lane, "out-of-bounds", "parameter", address, bytes, how, "");
+        return (uint8_t *)(uintptr_t)r->launch->params + address;
+    default:
+        return locate_global(r, in, lane, address, bytes, how);
+    }
+}

@@ -1,0 +1,131 @@
+#include "barrier.h"
+
+#include "checks/report.h"
+#include "checks/shadow.h"
+#include "exec/exec_value.h"
+#include "machine/fragment.h"
+
+/* o[1], o[2]: the barrier's number and its count of threads (NONE: all of the CTA). op: 's' waits, 'a' only arrives;
+ * 'p' 'a' 'o' in flags: a reduction of predicates o[3] into o[0]. */
+
+static uint32_t expected_by(const cta *c, const named_barrier *b)
+{
+    return b->expected == NONE ? c->live : b->expected;
+}
+
+static void finish(run *r, named_barrier *b, uint32_t number)
+{
+    sim_order_barrier(r->cta, b, number);
+    b->arrived = 0;
+    b->expected = 0;
+    b->generation++;
+    r->stats.barriers++;
+    r->idle_steps = 0;
+    sim_wake(r->cta, W_BARRIER, number, true);
+}
+
+static bool bad(run *r, const insn *in, const named_barrier *b, uint32_t number, uint32_t count)
+{
+    if (number >= MAX_BARRIERS) {
+        sim_report(r, in, 'E', "barrier-number", -1, "barrier %u, there are %d", number, MAX_BARRIERS);
+        return true;
+    }
+    if (count != NONE && (count == 0 || count % LANES || count > r->cta->n_threads)) {
+        sim_report(r, in, 'E', "barrier-count", -1, "barrier %u for %u threads in a CTA of %u", number, count,
+                   r->cta->n_threads);
+        return true;
+    }
+    if (b->expected && b->expected != count) {
+        sim_report(r, in, 'E', "barrier-count", -1, "barrier %u for %d threads, where others came for %d", number,
+                   (int)count, (int)b->expected);
+        return true;
+    }
+    return false;
+}
+
+static void reduce(run *r, const insn *in, named_barrier *b)
+{
+    uint32_t p = r->predicates[in->o[3]] & r->mask;
+    if (b->arrived == 0) b->votes = 0;
+    b->votes += (uint32_t)__builtin_popcount(p);
+}
+
+/* The result of a reduction, into every fragment that waits for it. */
+static void deliver(run *r, const insn *in, const named_barrier *b, uint32_t number, uint32_t threads)
+{
+    bool all = b->votes == threads, any = b->votes > 0;
+    for (uint32_t k = 0; k < r->cta->n_warps; k++) {
+        warp *w = &r->cta->warps[k];
+        uint32_t lanes = w == r->warp ? r->mask : 0;
+        for (int i = 0; i < w->n_fragments; i++) {
+            const fragment *f = &w->fragments[i];
+            if (f->state == WAITING && f->reason == W_BARRIER && f->what == number) lanes |= f->mask;
+        }
+        if (in->flags == 'p') {
+            for (uint32_t i = 0; i < LANES; i++)
+                if (lanes >> i & 1) ((uint32_t *)(void *)(w->registers + in->o[0]))[i] = b->votes;
+        } else {
+            uint32_t bits = (in->flags == 'a' ? all : any) ? lanes : 0;
+            w->predicates[in->o[0]] = (w->predicates[in->o[0]] & ~lanes) | bits;
+        }
+    }
+}
+
+step sim_exec_bar(run *r, const insn *in)
+{
+    uint32_t first = (uint32_t)__builtin_ctz(r->mask);
+    uint32_t number = (uint32_t)sim_lane(r, in->o[1], 4, first);
+    uint32_t count = in->o[2] == NONE ? NONE : (uint32_t)sim_lane(r, in->o[2], 4, first);
+    named_barrier *b = &r->cta->barriers[number % MAX_BARRIERS];
+    if (bad(r, in, b, number, count)) return STEP_FAIL;
+    if (in->whole_warp && r->mask != r->warp->live)
+        sim_report(r, in, 'W', "diverged-aligned", (int)first, "lanes %08x of %08x come to an aligned barrier", r->mask,
+                   r->warp->live);
+    if (in->flags) reduce(r, in, b);
+    sim_order_arrive(r, &b->order);
+    b->expected = count;
+    b->arrived += (uint32_t)__builtin_popcount(r->mask);
+    uint32_t expected = expected_by(r->cta, b);
+    if (b->arrived > expected) {
+        sim_report(r, in, 'E', "barrier-count", (int)first, "%u threads come to barrier %u for %u", b->arrived, number,
+                   expected);
+        return STEP_FAIL;
+    }
+    fragment *f = r->fragment;
+    f->what = number;
+    if (b->arrived == expected) {
+        if (in->flags) deliver(r, in, b, number, expected);
+        if (in->op == 's') f->state = WAITING, f->reason = W_BARRIER; /* woken with the others */
+        finish(r, b, number);
+        return in->op == 's' ? STEP_WAIT : STEP_NEXT;
+    }
+    if (in->op == 'a') return STEP_NEXT;
+    f->state = WAITING;
+    f->reason = W_BARRIER;
+    return STEP_WAIT;
+}
+
+void sim_barriers_after_exit(run *r)
+{
+    for (uint32_t i = 0; i < MAX_BARRIERS; i++) {
+        named_barrier *b = &r->cta->barriers[i];
+        if (b->expected == NONE && b->arrived && b->arrived >= r->cta->live) finish(r, b, i);
+    }
+}
+
+/* bar.warp.sync */
+step sim_exec_warp_sync(run *r, const insn *in)
+{
+    uint32_t members = 0;
+    ACTIVE(r) members |= (uint32_t)sim_lane(r, in->o[0], 4, i);
+    if (!sim_gather(r, members)) return STEP_WAIT;
+    sim_order_warp(r, r->mask);
+    return STEP_NEXT;
+}
+
+step sim_exec_fence(run *r, const insn *in)
+{
+    (void)r, (void)in;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return STEP_SLEEP; /* a good moment for the others */
+}
