@@ -70,8 +70,9 @@ class BuildWithKernels(build_ext):
                 raise SystemExit(
                     "no nvcc: set NVCC or CUDA_HOME, or NVFP4KERN_CUDA=0 for the CPU only"
                 )
-            ext.sources.append(kernels.build(nvcc, ROOT / "csrc", Path(self.build_temp, "kernels")))
-            ext.include_dirs.append(kernels.include_folder(nvcc))
+            folder = Path(self.build_temp, "kernels")
+            ext.sources.append(kernels.build(nvcc, ROOT / "csrc", folder))
+            ext.include_dirs += [str(folder), kernels.include_folder(nvcc)]
             ext.define_macros.append(("NK_WITH_CUDA", "1"))
         super().build_extension(ext)
 

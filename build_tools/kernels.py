@@ -1,4 +1,5 @@
-"""nvcc: finds it, makes a fatbin of every .cu file of csrc/<arch>/, embeds all in one C file.
+"""nvcc: finds it, makes a fatbin of every .cu file of csrc/<arch>/, embeds all in one C file, which
+also has an object for each kernel.
 
 What ptxas says of each kernel (registers, shared memory, spills) is kept beside the fatbin; a
 spill is a warning.
@@ -90,11 +91,16 @@ def _compile(nvcc: Path, csrc: Path, source: Path, fatbin: Path) -> str:
     return said
 
 
+def _entries(report: str) -> list[str]:
+    """The kernels that ptxas reports, for whichever GPUs."""
+    return sorted(set(re.findall(r"Compiling entry function '(\w+)'", report)))
+
+
 def _summary(reports: dict[str, str]) -> str:
     """One line for each image; a warning for each kernel that spills."""
     lines, total = [], 0
     for image, text in reports.items():
-        kernels = set(re.findall(r"Compiling entry function '(\w+)'", text))
+        kernels = _entries(text)
         registers = [int(n) for n in re.findall(r"Used (\d+) registers", text)]
         seconds = re.match(r".*: (\d+) s", text).group(1)
         total += len(kernels)
@@ -109,15 +115,45 @@ def _summary(reports: dict[str, str]) -> str:
     return "\n".join([*lines, f"{total} kernels in {len(reports)} images"])
 
 
-_EMBEDDED = """
+_HEADER = """/* Generated: what the host knows of each kernel, by the kernel's own name. */
+#ifndef NK_CUDA_KERNELS_H
+#define NK_CUDA_KERNELS_H
+
+#include "cuda/cuda_launch.h"
+
+#pragma GCC visibility push(hidden)
+{kernels}
+#pragma GCC visibility pop
+
+#endif
+"""
+
+_IMAGE = """
 __asm__(".section .rodata\\n.balign 64\\nnk_image_{name}:\\n.incbin \\"{path}\\"\\n.previous");
 extern const unsigned char nk_image_{name}[] __attribute__((visibility("hidden")));
-cuda_image cuda_image_{name} = {{.name = "{name}", .begin = nk_image_{name}}};
+static cuda_image image_{name} = {{.name = "{name}", .row = "{row}", .begin = nk_image_{name}}};
 """
+_KERNEL = 'cuda_kernel {name} = {{.name = "{name}", .image = &image_{image}}};\n'
+
+
+def _host_side(images: list[tuple[str, Path, list[str]]]) -> tuple[str, str]:
+    """A header that declares an object for each kernel, and the C file with these and the images.
+
+    `images`: the row, the fatbin and the kernels of each.
+    """
+    text, names = '#include "cuda_kernels.h"\n', []
+    for row, fatbin, kernels in images:
+        image = fatbin.stem
+        text += _IMAGE.format(name=image, path=fatbin, row=row)
+        text += "".join(_KERNEL.format(name=name, image=image) for name in kernels)
+        names += kernels
+    listed = ", ".join(f"&{name}" for name in names)
+    text += f"\ncuda_kernel *const cuda_kernels[] = {{{listed}, NULL}};\n"
+    return _HEADER.format(kernels="\n".join(f"extern cuda_kernel {name};" for name in names)), text
 
 
 def build(nvcc: Path, csrc: Path, folder: Path) -> str:
-    """Compiles all kernels into `folder`; returns the C file that embeds them."""
+    """Compiles all kernels and writes cuda_kernels.h into `folder`; returns the C file for them."""
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted(source for arch in ARCHS for source in (csrc / arch).rglob("*.cu"))
     fatbins = [(folder / source.stem).with_suffix(".fatbin").absolute() for source in sources]
@@ -126,10 +162,8 @@ def build(nvcc: Path, csrc: Path, folder: Path) -> str:
     summary = _summary({fatbin.stem: text for fatbin, text in zip(fatbins, reports, strict=True)})
     (folder / "summary.txt").write_text(summary + "\n")
     print(summary)
-    text = '#include "cuda/cuda_launch.h"\n'
-    text += "".join(_EMBEDDED.format(name=fatbin.stem, path=fatbin) for fatbin in fatbins)
-    images = "".join(f"&cuda_image_{fatbin.stem}, " for fatbin in fatbins)
-    text += f"\ncuda_image *const cuda_images[] = {{{images}NULL}};\n"
-    embedding = folder / "cuda_images.c"
-    embedding.write_text(text)
-    return str(embedding)
+    rows = [source.relative_to(csrc).parts[0] for source in sources]
+    header, embedding = _host_side(list(zip(rows, fatbins, map(_entries, reports), strict=True)))
+    (folder / "cuda_kernels.h").write_text(header)
+    (folder / "cuda_kernels.c").write_text(embedding)
+    return str(folder / "cuda_kernels.c")

@@ -243,36 +243,6 @@ static nk_status load_kernel(cuda_kernel *kernel, const gpu_state *gpu)
         driver->cuThreadExchangeStreamCaptureMode(&mode_);          \
     } while (0)
 
-static nk_status load_all(const gpu_state *gpu, cuda_image *image)
-{
-    CUkernel kernels[128];
-    CUlibrary library;
-    unsigned count;
-    NK_TRY(load_image(image, &library));
-    NK_TRY(cuda_driver_check(driver->cuLibraryGetKernelCount(&count, library), "cuLibraryGetKernelCount", image->name));
-    NK_CHECK(count <= sizeof kernels / sizeof kernels[0], NK_BACKEND_ERROR, "%s: %u kernels in one image", image->name,
-             count);
-    NK_TRY(cuda_driver_check(driver->cuLibraryEnumerateKernels(kernels, count, library), "cuLibraryEnumerateKernels",
-                             image->name));
-    for (unsigned i = 0; i < count; i++)
-        NK_TRY(ready_kernel(gpu, kernels[i], image->name));
-    return NK_OK;
-}
-
-nk_status cuda_warmup(nk_device device, const char *prefix)
-{
-    gpu_state *gpu = NULL;
-    bool pushed;
-    nk_status status = NK_OK;
-    NK_TRY(state_of(device, &gpu));
-    NK_TRY(enter(gpu, &pushed));
-    for (cuda_image *const *image = cuda_images; *image && status == NK_OK; image++) {
-        if (strncmp((*image)->name, prefix, strlen(prefix)) == 0) LOADING(status, load_all(gpu, *image));
-    }
-    leave(pushed);
-    return status;
-}
-
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Launching                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -353,6 +323,21 @@ static nk_status count_clusters(cuda_kernel *kernel, const gpu_state *gpu, const
         return NK_OK;
     }
     return cuda_driver_check(result, "cuOccupancyMaxActiveClusters", kernel->name);
+}
+
+nk_status cuda_warmup(nk_device device, const char *row)
+{
+    gpu_state *gpu = NULL;
+    CUfunction function;
+    bool pushed, can_wait;
+    nk_status status = NK_OK;
+    NK_TRY(state_of(device, &gpu));
+    NK_TRY(enter(gpu, &pushed));
+    for (cuda_kernel *const *kernel = cuda_kernels; *kernel && status == NK_OK; kernel++) {
+        if (strcmp((*kernel)->image->row, row) == 0) status = loaded(*kernel, gpu, &function, &can_wait);
+    }
+    leave(pushed);
+    return status;
 }
 
 nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const cuda_grid *grid, void *const args[])

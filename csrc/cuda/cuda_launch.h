@@ -5,8 +5,8 @@
 #ifndef NK_CUDA_LAUNCH_H
 #define NK_CUDA_LAUNCH_H
 
-#include "nk_problem.h"
 #include "cuda_tensor_map.h"
+#include "nk_problem.h"
 
 #include <stdatomic.h>
 
@@ -28,17 +28,16 @@ int32_t cuda_gpu_count(void);
 /* The facts of one GPU; never NULL on NK_OK. */
 nk_status cuda_gpu_of(nk_device device, const cuda_gpu **gpu);
 
-/* One .cu file as fatbin. The build defines cuda_image_<file> for each. */
+/* One .cu file, compiled. */
 typedef struct cuda_image {
-    const char *name;
+    const char *name; /* the file's */
+    const char *row;  /* the folder of csrc that the file is in */
     const unsigned char *begin;
     _Atomic(void *) library; /* CUlibrary, NULL before first use */
 } cuda_image;
 
-/* All images of this build, ended by NULL. */
-extern cuda_image *const cuda_images[];
-
-/* One extern "C" __global__ function. Static storage; the state is filled on first use. */
+/* One extern "C" __global__ function. The build defines an object of the same name for each and declares it in
+ * cuda_kernels.h, so that a table which lists a missing kernel does not compile. The state is filled on first use. */
 typedef struct cuda_kernel {
     const char *name;
     cuda_image *image;
@@ -46,6 +45,9 @@ typedef struct cuda_kernel {
     _Atomic(uint64_t) ready;    /* bit i: loaded on device i, and allowed all of its shared memory */
     _Atomic(uint64_t) can_wait; /* bit i: for others to end, by itself: compiled for 9.0 or later there */
 } cuda_kernel;
+
+/* All kernels of this build, ended by NULL. */
+extern cuda_kernel *const cuda_kernels[];
 
 /* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
  * it then waits before it reads anything, which needs no care from anybody. NVFP4KERN_PDL=0 turns that off;
@@ -83,7 +85,7 @@ typedef struct cuda_boxes {
 
 nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes boxes[], cuda_tensor_map *const maps[]);
 
-/* Loads every kernel of the images whose name begins with `prefix`. */
-nk_status cuda_warmup(nk_device device, const char *prefix);
+/* Loads every kernel of a row. */
+nk_status cuda_warmup(nk_device device, const char *row);
 
 #endif

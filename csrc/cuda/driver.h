@@ -23,8 +23,6 @@
     X(cuLibraryLoadData)                 \
     X(cuLibraryUnload)                   \
     X(cuLibraryGetKernel)                \
-    X(cuLibraryGetKernelCount)           \
-    X(cuLibraryEnumerateKernels)         \
     X(cuKernelGetFunction)               \
     X(cuKernelGetAttribute)              \
     X(cuKernelSetAttribute)              \

@@ -18,7 +18,7 @@ static const char *why_not(void)
     return "no GPU of compute capability 8.0 or newer";
 }
 
-static nk_status warmup(nk_device device) { return cuda_warmup(device, "sm80_"); }
+static nk_status warmup(nk_device device) { return cuda_warmup(device, "sm80"); }
 
 #define CELL(op) {sm80_plan_##op, sm80_run_##op}
 

@@ -6,6 +6,8 @@
 #include "backend.h"
 #include "cuda/cuda_launch.h"
 
+#include <cuda_kernels.h>
+
 #define SM80_DECLARE(op)                                                       \
     nk_status sm80_plan_##op(const nk_##op##_problem *problem, nk_plan *plan); \
     nk_status sm80_run_##op(const nk_##op##_problem *problem, const nk_exec *exec)

@@ -18,7 +18,7 @@ static const char *why_not(void)
     return "no GPU of compute capability 9.0";
 }
 
-static nk_status warmup(nk_device device) { return cuda_warmup(device, "sm90_"); }
+static nk_status warmup(nk_device device) { return cuda_warmup(device, "sm90"); }
 
 const nk_backend nk_backend_sm90 = {
     .name = "sm90",

@@ -5,6 +5,8 @@
 #include "backend.h"
 #include "cuda/cuda_launch.h"
 
+#include <cuda_kernels.h>
+
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan);
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec);
 

@@ -1,12 +1,9 @@
 #include "sm80_gemm_plan.h"
 
-extern cuda_image cuda_image_sm80_dual_gemm;
-
 #define OUTPUTS_PER_WARP 16 /* of 32 weight rows: half are gates */
-#define KERNEL(text) {.name = "sm80_dual_gemm_" text, .image = &cuda_image_sm80_dual_gemm}
-#define ROW(name, tokens, warps, stages, ctas) \
-    {KERNEL(#name "_codes"), KERNEL(#name "_halves"), KERNEL(#name "_bfloats"), KERNEL(#name "_reduce")},
-static sm80_gemm_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
+#define KERNEL(name, kind) &sm80_dual_gemm_##name##_##kind
+#define ROW(name, ...) {KERNEL(name, codes), KERNEL(name, halves), KERNEL(name, bfloats), KERNEL(name, reduce)},
+static const sm80_gemm_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
 
 static sm80_product product_of(const nk_dual_gemm_problem *p)
 {

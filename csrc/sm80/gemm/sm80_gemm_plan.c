@@ -190,12 +190,12 @@ nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gem
     sm80_gemm_choice choice;
     NK_TRY(sm80_gemm_choose(device, p->kind, work, &plan->config));
     NK_TRY(sm80_gemm_settle(device, p->kind, plan->config, work[plan->config / DEALINGS], &choice));
-    plan->kernel = kernels[choice.tile][p->kind].name;
+    plan->kernel = kernels[choice.tile][p->kind]->name;
     sm80_gemm_describe(&choice, p->kind, p->outputs_per_warp, plan);
     return NK_OK;
 }
 
-nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kernels *kernels, const void *problem,
+nk_status sm80_gemm_run(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, const void *problem,
                         const nk_exec *exec)
 {
     const sm80_gemm_tile *t = sm80_gemm_tile_of(exec->plan.config);
@@ -214,14 +214,14 @@ nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kerne
     };
     cuda_grid grid = {.x = choice.grid, .y = 1, .z = 1, .threads = 32 * t->warps, .smem_bytes = choice.smem_bytes};
     void *args[] = {(void *)(uintptr_t)problem, &params};
-    NK_TRY(cuda_launch(&kernels[choice.tile][p->kind], device, exec->stream, &grid, args));
+    NK_TRY(cuda_launch(kernels[choice.tile][p->kind], device, exec->stream, &grid, args));
     if (choice.reduce_grid == 0) return NK_OK;
     cuda_grid sum = {.x = choice.reduce_grid,
                      .y = 1,
                      .z = 1,
                      .threads = 32 * t->warps,
                      .overlap = cuda_pdl_wanted() != CUDA_PDL_OFF};
-    return cuda_launch(&kernels[choice.tile][SM80_GEMM_FP4_KINDS], device, exec->stream, &sum, args);
+    return cuda_launch(kernels[choice.tile][SM80_GEMM_FP4_KINDS], device, exec->stream, &sum, args);
 }
 
 void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan)

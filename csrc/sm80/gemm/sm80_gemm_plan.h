@@ -54,11 +54,11 @@ typedef struct sm80_product {
 } sm80_product;
 
 /* Of one tile: by kind, and last the one that adds the parts of shared tiles. */
-typedef cuda_kernel sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
+typedef cuda_kernel *sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
 
 /* An operator's plan and run; `kernels` by tile, `problem` is their first parameter. */
 nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, nk_plan *plan);
-nk_status sm80_gemm_run(nk_device device, const sm80_product *p, sm80_gemm_kernels *kernels, const void *problem,
+nk_status sm80_gemm_run(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, const void *problem,
                         const nk_exec *exec);
 
 #endif

@@ -3,17 +3,15 @@
 
 #include <stddef.h>
 
-extern cuda_image cuda_image_sm80_grouped_gemm;
-
 _Static_assert(sizeof(sm80_grouped_gemm_params) <= CUDA_MAX_PARAM_BYTES, "the groups of a launch are its parameters");
 
 #define OUTPUTS_PER_WARP 32
 #define REDUCE SM80_GEMM_KIND_COUNT
-#define KERNEL(text) {.name = "sm80_grouped_gemm_" text, .image = &cuda_image_sm80_grouped_gemm}
-#define ROW(name, tokens, warps, stages, ctas)                                                \
-    {KERNEL(#name "_codes"),        KERNEL(#name "_halves"),        KERNEL(#name "_bfloats"), \
-     KERNEL(#name "_plain_halves"), KERNEL(#name "_plain_bfloats"), KERNEL(#name "_reduce")},
-static cuda_kernel kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1] = {SM80_GEMM_TILES(ROW)};
+#define KERNEL(name, kind) &sm80_grouped_gemm_##name##_##kind
+#define ROW(name, ...)                                                               \
+    {KERNEL(name, codes),        KERNEL(name, halves),        KERNEL(name, bfloats), \
+     KERNEL(name, plain_halves), KERNEL(name, plain_bfloats), KERNEL(name, reduce)},
+static cuda_kernel *const kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1] = {SM80_GEMM_TILES(ROW)};
 
 /* Groups that one launch takes: of one kind, and no more than its parameters hold. */
 typedef struct batch {
@@ -148,7 +146,7 @@ nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, nk_plan *plan
     for (bool first = true; next_batch(p, &next, &b); first = false) {
         NK_TRY(settle(p, &b, CHOOSE));
         if (first) {
-            plan->kernel = kernels[b.choice.tile][b.kind].name;
+            plan->kernel = kernels[b.choice.tile][b.kind]->name;
             plan->config = b.config;
             sm80_gemm_describe(&b.choice, b.kind, OUTPUTS_PER_WARP, plan);
         }
@@ -171,7 +169,7 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
         int32_t threads = 32 * sm80_gemm_tiles[b.choice.tile].warps;
         cuda_grid grid = {.x = b.choice.grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = b.choice.smem_bytes};
         void *args[] = {&params};
-        NK_TRY(cuda_launch(&kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
+        NK_TRY(cuda_launch(kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
         if (b.choice.reduce_grid == 0) continue;
         cuda_grid sum = {.x = b.choice.reduce_grid,
                          .y = 1,
@@ -179,7 +177,7 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec 
                          .threads = threads,
                          .smem_bytes = SM80_EXPERT_SCAN_BYTES,
                          .overlap = cuda_pdl_wanted() != CUDA_PDL_OFF};
-        NK_TRY(cuda_launch(&kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
+        NK_TRY(cuda_launch(kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
     }
     return NK_OK;
 }

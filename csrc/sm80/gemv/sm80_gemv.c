@@ -2,15 +2,12 @@
 
 #include "sm80_gemv_config.h"
 
-extern cuda_image cuda_image_sm80_gemv;
-
 /* Rows: what the vector is made of. Columns: whether every address is aligned. */
 enum { NARROW, WIDE };
-#define KERNEL(text) {.name = "sm80_gemv_" text, .image = &cuda_image_sm80_gemv}
-static cuda_kernel kernels[][2] = {
-    {KERNEL("codes_narrow"), KERNEL("codes")},
-    {KERNEL("halves_narrow"), KERNEL("halves")},
-    {KERNEL("bfloats_narrow"), KERNEL("bfloats")},
+static cuda_kernel *const kernels[][2] = {
+    {&sm80_gemv_codes_narrow, &sm80_gemv_codes},
+    {&sm80_gemv_halves_narrow, &sm80_gemv_halves},
+    {&sm80_gemv_bfloats_narrow, &sm80_gemv_bfloats},
 };
 
 static cuda_kernel *kernel_of(const nk_gemv_problem *p)
@@ -24,7 +21,7 @@ static cuda_kernel *kernel_of(const nk_gemv_problem *p)
         sf |= (uint64_t)w->sf_batch_stride;
     }
     bool wide = p->k % SM80_GEMV_CHUNK == 0 && codes % 16 == 0 && sf % (w->sf_layout == NK_SF_BLOCKED ? 16 : 2) == 0;
-    return &kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
+    return kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
 }
 
 typedef struct shape {

@@ -2,14 +2,11 @@
 
 #include "sm80_quantize_tiles.h"
 
-extern cuda_image cuda_image_sm80_dequantize;
-
-#define KERNEL(text) {.name = "sm80_dequantize_" text, .image = &cuda_image_sm80_dequantize}
-static cuda_kernel kernels[] = {KERNEL("halves"), KERNEL("bfloats"), KERNEL("floats")};
-
 static cuda_kernel *kernel_of(const nk_dequantize_problem *p)
 {
-    return &kernels[p->out.dtype == NK_F16 ? 0 : p->out.dtype == NK_BF16 ? 1 : 2];
+    return p->out.dtype == NK_F16    ? &sm80_dequantize_halves
+           : p->out.dtype == NK_BF16 ? &sm80_dequantize_bfloats
+                                     : &sm80_dequantize_floats;
 }
 
 static int64_t out_size(const nk_dequantize_problem *p) { return p->out.dtype == NK_F32 ? 4 : 2; }

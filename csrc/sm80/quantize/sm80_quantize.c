@@ -5,21 +5,17 @@
 #define COLUMN_BITS 5 /* at most a warp beside each other */
 #define AMAX_CTAS_PER_SM 8
 
-extern cuda_image cuda_image_sm80_quantize;
-
 /* By whether there is `up`, what x is made of, and whether every address is aligned. */
 enum { NARROW, WIDE };
-#define KERNEL(text) {.name = "sm80_quantize_" text, .image = &cuda_image_sm80_quantize}
-#define PAIR(text) {KERNEL(text "_narrow"), KERNEL(text)}
-static cuda_kernel kernels[][3][2] = {
-    {PAIR("halves"), PAIR("bfloats"), PAIR("floats")},
-    {PAIR("gated_halves"), PAIR("gated_bfloats"), PAIR("gated_floats")},
+#define PAIR(name) {&sm80_quantize_##name##_narrow, &sm80_quantize_##name}
+static cuda_kernel *const kernels[][3][2] = {
+    {PAIR(halves), PAIR(bfloats), PAIR(floats)},
+    {PAIR(gated_halves), PAIR(gated_bfloats), PAIR(gated_floats)},
 };
-static cuda_kernel amax_kernels[][3][2] = {
-    {PAIR("amax_halves"), PAIR("amax_bfloats"), PAIR("amax_floats")},
-    {PAIR("amax_gated_halves"), PAIR("amax_gated_bfloats"), PAIR("amax_gated_floats")},
+static cuda_kernel *const amax_kernels[][3][2] = {
+    {PAIR(amax_halves), PAIR(amax_bfloats), PAIR(amax_floats)},
+    {PAIR(amax_gated_halves), PAIR(amax_gated_bfloats), PAIR(amax_gated_floats)},
 };
-static cuda_kernel experts_kernel = KERNEL("experts");
 
 static int64_t element_size(const nk_quantize_problem *p) { return p->x_dtype == NK_F32 ? 4 : 2; }
 
@@ -28,13 +24,13 @@ static uint64_t bits_of(const uint8_t *data, int64_t row_stride, int64_t batch_s
     return (uint64_t)(uintptr_t)data | (uint64_t)row_stride | (uint64_t)batch_stride;
 }
 
-static cuda_kernel *kernel_of(cuda_kernel of[][3][2], const nk_quantize_problem *p)
+static cuda_kernel *kernel_of(cuda_kernel *const of[][3][2], const nk_quantize_problem *p)
 {
     uint64_t in = bits_of(p->x, p->x_row_stride, p->x_batch_stride);
     if (p->up) in |= bits_of(p->up, p->up_row_stride, p->up_batch_stride);
     bool wide = in % 16 == 0 && bits_of(p->codes, p->codes_row_stride, p->codes_batch_stride) % 8 == 0;
     int dtype = p->x_dtype == NK_F16 ? 0 : p->x_dtype == NK_BF16 ? 1 : 2;
-    return &of[p->up ? 1 : 0][dtype][wide ? WIDE : NARROW];
+    return of[p->up ? 1 : 0][dtype][wide ? WIDE : NARROW];
 }
 
 static bool same_strides(const nk_quantize_problem *p)
@@ -131,7 +127,7 @@ nk_status sm80_run_quantize(const nk_quantize_problem *p, const nk_exec *exec)
     if (q.atoms > 0) {
         q.experts = exec->workspace;
         cuda_grid grid = {.x = 1, .y = 1, .z = 1, .threads = SM80_EXPERT_THREADS};
-        NK_TRY(cuda_launch(&experts_kernel, p->device, exec->stream, &grid, args));
+        NK_TRY(cuda_launch(&sm80_quantize_experts, p->device, exec->stream, &grid, args));
     }
     if (q.maxima_count > 0) {
         q.maxima = (uint32_t *)((uint8_t *)exec->workspace + atoms_bytes(&q));

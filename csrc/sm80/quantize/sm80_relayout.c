@@ -2,14 +2,11 @@
 
 #include "sm80_relayout_config.h"
 
-extern cuda_image cuda_image_sm80_relayout;
-
 /* Rows: where to. Columns: whether every address is aligned. */
 enum { NARROW, WIDE };
-#define KERNEL(text) {.name = "sm80_relayout_" text, .image = &cuda_image_sm80_relayout}
-static cuda_kernel kernels[][2] = {
-    {KERNEL("to_linear_narrow"), KERNEL("to_linear")},
-    {KERNEL("to_blocked_narrow"), KERNEL("to_blocked")},
+static cuda_kernel *const kernels[][2] = {
+    {&sm80_relayout_to_linear_narrow, &sm80_relayout_to_linear},
+    {&sm80_relayout_to_blocked_narrow, &sm80_relayout_to_blocked},
 };
 
 static cuda_kernel *kernel_of(const nk_relayout_problem *p)
@@ -17,7 +14,7 @@ static cuda_kernel *kernel_of(const nk_relayout_problem *p)
     uint64_t linear = (uint64_t)(uintptr_t)p->linear | (uint64_t)p->linear_row_stride | (uint64_t)p->cols;
     uint64_t blocked = (uint64_t)(uintptr_t)p->blocked | (uint64_t)p->blocked_batch_stride;
     linear |= (uint64_t)p->linear_batch_stride;
-    return &kernels[p->to == NK_SF_BLOCKED][linear % 4 == 0 && blocked % 16 == 0 ? WIDE : NARROW];
+    return kernels[p->to == NK_SF_BLOCKED][linear % 4 == 0 && blocked % 16 == 0 ? WIDE : NARROW];
 }
 
 static int64_t atom_rows(const nk_relayout_problem *p) { return nk_ceil_div(p->rows, NK_SF_ATOM_ROWS); }

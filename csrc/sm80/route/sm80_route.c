@@ -3,8 +3,6 @@
 #include "nk_format.h"
 #include "sm80_route_config.h"
 
-extern cuda_image cuda_image_sm80_route;
-
 typedef struct tile {
     int32_t tokens, experts, step, stages, ctas, smem_bytes;
     bool aligned;
@@ -18,9 +16,8 @@ static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
 #undef ROW
 };
 
-#define KERNEL(text) {.name = "sm80_route_" text, .image = &cuda_image_sm80_route}
-#define ROW(name, ...) [SM80_ROUTE_##name] = {KERNEL(#name "_halves"), KERNEL(#name "_bfloats")},
-static cuda_kernel kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
+#define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_halves, &sm80_route_##name##_bfloats},
+static cuda_kernel *const kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
 #undef ROW
 
 /* A tile and how many CTAs share a group of tokens: `parts` of the experts times `splits` of K. */
@@ -212,7 +209,7 @@ nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
     const tile *t = &tiles[c.tile];
     NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
              (long long)p->m);
-    plan->kernel = kernels[c.tile][p->x.dtype == NK_BF16].name;
+    plan->kernel = kernels[c.tile][p->x.dtype == NK_BF16]->name;
     plan->why = c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
                                        : "tokens enough for all SMs: a CTA has its tokens to itself";
     plan->tile_m = t->tokens;
@@ -270,5 +267,5 @@ nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
                       .smem_bytes = tiles[c.tile].smem_bytes};
     if (c.groups == 0) grid.x = grid.y = grid.z = 1;
     void *args[] = {(void *)(uintptr_t)p, &params};
-    return cuda_launch(&kernels[c.tile][p->x.dtype == NK_BF16], p->device, exec->stream, &grid, args);
+    return cuda_launch(kernels[c.tile][p->x.dtype == NK_BF16], p->device, exec->stream, &grid, args);
 }

@@ -4,23 +4,19 @@
 #include <stddef.h>
 #include <string.h>
 
-extern cuda_image cuda_image_sm90_gemv, cuda_image_sm90_gemv_codes, cuda_image_sm90_gemv_tiles;
-
-#define KERNEL(image_name, text) {.name = "sm90_gemv_" text, .image = &cuda_image_##image_name}
-#define PATHS(image, text) \
-    {KERNEL(image, text "_linear"), KERNEL(image, text "_blocked"), KERNEL(image, text "_narrow")}
-static cuda_kernel kernels[][2][3] = {
-    /* [is_short]; but for one NVFP4 token no tiles are short, and its narrow ones all are */
-    [SM90_GEMV_CODES] = {PATHS(sm90_gemv_codes, "codes"), PATHS(sm90_gemv_codes, "codes_short")},
-    [SM90_GEMV_HALVES] = {PATHS(sm90_gemv, "halves")},
-    [SM90_GEMV_FEW_CODES] = {PATHS(sm90_gemv, "few_codes")},
-    [SM90_GEMV_FEW_HALVES] = {PATHS(sm90_gemv, "few_halves")},
-    [SM90_GEMV_FEW_BFLOATS] = {PATHS(sm90_gemv, "few_bfloats")},
+#define PATHS(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
+static cuda_kernel *const kernels[][2][3] = {
+    /* [is_short]: only one NVFP4 token has short tiles; where it is narrow it has no others */
+    [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, PATHS(codes_short)},
+    [SM90_GEMV_HALVES] = {PATHS(halves)},
+    [SM90_GEMV_FEW_CODES] = {PATHS(few_codes)},
+    [SM90_GEMV_FEW_HALVES] = {PATHS(few_halves)},
+    [SM90_GEMV_FEW_BFLOATS] = {PATHS(few_bfloats)},
 };
 
-static cuda_kernel tiled_kernels[] = {
-    [SM90_GEMV_LINEAR] = KERNEL(sm90_gemv_tiles, "tiles_linear"),
-    [SM90_GEMV_BLOCKED] = KERNEL(sm90_gemv_tiles, "tiles_blocked"),
+static cuda_kernel *const tiled_kernels[] = {
+    [SM90_GEMV_LINEAR] = &sm90_gemv_tiles_linear,
+    [SM90_GEMV_BLOCKED] = &sm90_gemv_tiles_blocked,
 };
 
 /* Of CTAs in pairs, as SMs are; clusters of an odd number were slower. All kernels take the same room. */
@@ -82,10 +78,10 @@ static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
                         sm90_gemv_has_maps(p)};
     answer *a = &answers[(uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS];
     if (memcmp(&a->asked, &q, sizeof q) != 0) {
-        cuda_kernel *any = &kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
+        cuda_kernel *any = kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
         a->fits = sm90_gemv_find_shape(p, &clusters, &a->shape);
-        a->kernel = a->shape.is_tiled ? &tiled_kernels[q.path] : &kernels[q.form][a->shape.is_short][q.path];
+        a->kernel = a->shape.is_tiled ? tiled_kernels[q.path] : kernels[q.form][a->shape.is_short][q.path];
         a->asked = q;
     }
     *found = a->fits ? a : NULL;
