@@ -11,7 +11,7 @@ import torch
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
-from nvfp4kern.bench import operands, others, products, timing
+from nvfp4kern.bench import exact, gaussian, measure, operands, others, products, timing
 from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
 
 NO_COMPILER = "compiled code is timed on a GPU only"
@@ -28,6 +28,9 @@ COLUMNS = {  # operator -> its baselines on a CPU
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
 }
+LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | {"route": None}
+LAYOUT |= dict.fromkeys(OPERATORS[5:], "linear")
+DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
 
 
 def rows_of(path):
@@ -75,6 +78,8 @@ def test_every_operator_is_checked_and_has_all_its_columns(earlier):
         assert row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"]
         assert set(row["others"]) == COLUMNS[row["op"]]
         assert row["floor"] > 0 and not {"cold", "read", "read_cold"} & set(row)
+        assert row.get("layout") == LAYOUT[row["op"]]
+        assert ("other" in row) == (row["op"] != "route")
 
 
 def test_what_is_not_there_is_unavailable_and_says_why(earlier, bench):
@@ -89,6 +94,7 @@ def test_the_environment_is_written(earlier):
     found = json.loads(earlier.read_text())["environment"]
     assert found["torch"] == torch.__version__ and found["nvfp4kern"] == nvfp4kern.__version__
     assert found["device"] == "cpu" and found["date"] and found["seconds"] >= 0
+    assert found["data"] == "gaussian" and found["sources"] == nvfp4kern._C._sources
     assert found["threads"] == torch.get_num_threads() and found["cpu"] and found["instructions"]
     assert min(found["ceilings"][name] for name in ("read", "copy", "rate")) > 0
 
@@ -167,8 +173,13 @@ def test_pictures(earlier, bench, tmp_path):
     assert all(name in out for name in drawn)
 
 
-@pytest.mark.parametrize("right_calls", [0, 1], ids=["at once", "while it is timed"])
+@pytest.mark.parametrize(
+    "right_calls",
+    [0, 1, 2, 3, 4],
+    ids=["exact", "blocked", "gaussian", "gaussian, blocked", "while it is timed"],
+)
 def test_a_wrong_result_has_no_time_and_fails_the_run(right_calls, bench, monkeypatch, tmp_path):
+    """Each kind of data is dequantised from both layouts before anything is timed."""
     calls = []
 
     @functools.wraps(nvfp4kern.dequantize)
@@ -186,6 +197,29 @@ def test_a_wrong_result_has_no_time_and_fails_the_run(right_calls, bench, monkey
     assert status == 2 and "WRONG RESULT" in out and "WRONG RESULT" in err
     assert row["right"] is False and not {"time", "others"} & set(row)
     assert bench("--from", path)[0] == 2
+
+
+def test_what_is_wrong_after_it_was_timed_has_no_time(monkeypatch):
+    checked, right = [], measure._is_right
+
+    def is_right(case):
+        checked.append(right(case))
+        return checked[:3] != [True] * 3
+
+    monkeypatch.setattr(measure, "_is_right", is_right)
+    (shape,) = chosen(["quick"], ["route"])
+    row = measure.measured(shape, "cpu")
+    assert row["right"] is False and not {"time", "others"} & set(row) and checked == [True] * 3
+
+
+def test_data_that_is_exact_is_timed_as_it_is(bench, tmp_path):
+    path = tmp_path / "exact.json"
+    arguments = "--device cpu --shapes quick --op gemv dequantize --data exact --commit abc --json"
+    status, out, _ = bench(*arguments.split(), path)
+    assert status == 0 and "exact data" in out
+    environment = json.loads(path.read_text())["environment"]
+    assert environment["data"] == "exact" and environment["commit"] == "abc"
+    assert all(row["right"] and "other" in row for row in rows_of(path))
 
 
 def test_too_little_memory_for_one_shape(bench, monkeypatch, tmp_path):
@@ -250,7 +284,7 @@ def test_shapes_are_what_their_cases_take(name):
     assert all(bool(shape.series) == bool(shape.at) for shape in shapes)
     for shape in shapes:
         make = getattr(products, shape.make, None) or getattr(others, shape.make)
-        inspect.signature(make).bind("cpu", **shape.sizes)
+        inspect.signature(make).bind(exact, "cpu", **shape.sizes)
     assert len(shapes) == len(list(SETS[name]()))
 
 
@@ -262,41 +296,113 @@ def test_the_sweep_and_the_grid_are_whole():
 @pytest.mark.parametrize("make", ["operand", "wide"])
 def test_one_wrong_bit_is_seen(make):
     torch.manual_seed(0)
-    a = operands.operand("cpu", 3, 4096)
-    if make == "wide":
-        a = operands.Wide(operands.halves("cpu", 3, 4096))
-    b = operands.operand("cpu", 5, 4096)
-    exact = operands.ALPHA * (a.values().double() @ b.values().double().mT)
-    right = exact.half()
-    assert torch.equal(exact, exact.float().double())  # nothing is lost before the one rounding
-    assert operands.is_product(right, a, b)
+    a, b = getattr(exact, make)("cpu", 3, 4096), exact.operand("cpu", 5, 4096)
+    product = operands.alpha_of(a, b) * (a.values().double() @ b.values().double().mT)
+    right = product.half()
+    assert torch.equal(product, product.float().double())  # nothing is lost before the one rounding
+    assert exact.is_product(right, a, b)
     for wrong in (right.view(torch.int16) + torch.eye(3, 5, dtype=torch.int16), right * torch.nan):
-        assert not operands.is_product(wrong.view(torch.float16), a, b)
+        assert not exact.is_product(wrong.view(torch.float16), a, b)
+
+
+def gated(three, alpha):
+    h, u = (alpha * (three[0].values().double() @ b.values().double().mT) for b in three[1:])
+    return torch.nn.functional.silu(h) * u
 
 
 def test_a_gated_product_may_not_be_off_by_two_units():
     torch.manual_seed(0)
-    three = [operands.operand("cpu", rows, 256) for rows in (4, 6, 6)]
-    alpha = products.GATED_ALPHA
-    h, u = (alpha * (three[0].values().double() @ b.values().double().mT) for b in three[1:])
-    right = (torch.nn.functional.silu(h) * u).half()
-    assert operands.is_gated_product(right, *three, alpha)
+    three = [exact.operand("cpu", rows, 256) for rows in (4, 6, 6)]
+    right = gated(three, operands.alpha_of(*three[:2])).half()
+    assert exact.is_gated_product(right, *three)
     wrong = (right.view(torch.int16) + 2).view(torch.float16)
-    assert not operands.is_gated_product(wrong, *three, alpha)
+    assert not exact.is_gated_product(wrong, *three)
 
 
+def test_gaussian_operands_are_what_quantize_makes():
+    torch.manual_seed(0)
+    made = gaussian.operand("cpu", 2, 8, 512)
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 512, dtype=torch.bfloat16)
+    q = nvfp4kern.quantize(x, global_scale="amax")
+    codes, scales = (part.view(torch.uint8) for part in q[:2])
+    assert torch.equal(made.codes, codes) and torch.equal(made.linear, scales)
+    assert torch.equal(made.blocked, nvfp4kern.to_blocked(scales))
+    error = (made.scale * made.values().double() * 512**0.25 - x.double()).norm() / x.norm()
+    assert error < 0.12
+    lowered = gaussian.without_alpha(made)
+    assert torch.equal(lowered.values(), made.values() * 2.0**-10)
+    assert torch.equal(lowered.blocked, nvfp4kern.to_blocked(lowered.linear))
+
+
+@pytest.mark.parametrize("make", ["operand", "wide"])
+def test_gaussian_results_are_right_within_the_bound(make):
+    torch.manual_seed(0)
+    a, b = getattr(gaussian, make)("cpu", 40, 4096), gaussian.operand("cpu", 50, 4096)
+    product = operands.alpha_of(a, b) * (a.values().double() @ b.values().double().mT)
+    assert 0.8 < product.std() < 1.2
+    right = product.half()
+    assert gaussian.is_product(right, a, b)
+    off = (right.view(torch.int16) + (2 if make == "operand" else 64)).view(torch.float16)
+    for column in 0, 49:
+        wrong = right.clone()
+        wrong[:, column] = off[:, column]
+        assert not gaussian.is_product(wrong, a, b)
+    unwritten = right.clone()
+    unwritten[17, 3] = torch.nan  # seen in any row, whether it is in the sample or not
+    assert not gaussian.is_product(unwritten, a, b)
+    float32 = product.float()
+    assert gaussian.is_product(float32, a, b)
+    assert not gaussian.is_product(float32 * (1 + (2e-3 if make == "operand" else 5e-2)), a, b)
+
+
+def test_gaussian_gated_results_are_right_within_the_bound():
+    torch.manual_seed(0)
+    three = [gaussian.operand("cpu", rows, 1024) for rows in (4, 60, 60)]
+    h, u = (operands.alpha_of(three[0], b) for b in three[1:])
+    products = [three[0].values().double() @ b.values().double().mT for b in three[1:]]
+    right = (torch.nn.functional.silu(h * products[0]) * (u * products[1])).half()
+    assert gaussian.is_gated_product(right, *three)
+    wrong = (right.view(torch.int16) + 2).view(torch.float16)
+    assert not gaussian.is_gated_product(wrong, *three)
+    assert not gaussian.is_gated_product(right * torch.nan, *three)
+
+
+@DATA
+def test_wrong_experts_and_weights_are_seen(data):
+    torch.manual_seed(0)
+    x, w = data.wide("cpu", 6, 256), data.wide("cpu", 16, 256)
+    alpha = operands.alpha_of(x, w)
+    weights, ids = nvfp4kern.route(x.halves, w.halves, 4, alpha=alpha)
+    assert data.is_routed(weights, ids, x, w)
+    assert not data.is_routed(weights * 1.001, ids, x, w)
+    assert not data.is_routed(weights, ids.flip(-1), x, w)
+    assert not data.is_routed(weights, ids * 0, x, w)
+    assert not data.is_routed(weights, ids - 16, x, w)
+    worst = (alpha * (x.halves.float() @ w.halves.float().T)).argsort(-1)[:, :1].int()
+    assert not data.is_routed(weights, torch.cat((ids[:, :3], worst), -1), x, w)
+
+
+@DATA
 @pytest.mark.parametrize("k, batch", [(256, 1), (48, 3)])
-def test_drop_ins_take_what_they_are_given(k, batch):
+def test_drop_ins_take_what_they_are_given(k, batch, data):
     for make, sizes in [
         (products.gemv, {"m": 130, "k": k, "batch": batch}),
         (products.gemm, {"m": 3, "n": 7, "k": k, "batch": batch, "wide": False}),
         (products.dual_gemm, {"m": 3, "n": 130, "k": k}),
         (products.grouped_gemm, {"groups": [(3, 7, k), (5, 130, 2 * k)]}),
     ]:
-        call, right = make("cpu", **sizes).drop_in()
+        call, right = make(data, "cpu", **sizes).drop_in()
         assert not right()
         call()
         assert right()
+
+
+def test_experts_get_the_same_tokens_whatever_the_data():
+    sizes = {"experts": 4, "top": 2, "n": 8, "k": 64, "label": "", "tokens": 8}
+    calls = [products.mixture(data, "cpu", **sizes).calls for data in (exact, gaussian)]
+    offsets = [one["blocked"][0].keywords["offsets"] for one in calls]
+    assert torch.equal(*offsets) and offsets[0][-1] == 16
 
 
 def test_rows_of_a_gpu(gpu, bench, tmp_path):

@@ -1,7 +1,11 @@
 """`python -m nvfp4kern bench`: every operator, the machine's ceilings, and what else there is.
 
-Results of every set of operands are checked before anything is timed; a wrong one gets no time, and
-exit status 2. On a GPU `time` is a graph replay over operands rotated past the L2 cache, `cold` one
+What is timed are codes and scales as quantize(.., "amax") makes them of Gaussian numbers, with
+scales in the blocked and in the linear layout. Before and after that the same shape runs on data
+whose results are known to the bit. Every result of every set of operands is checked, on both kinds
+of data; a wrong one gets no time, and exit status 2.
+
+On a GPU `time` is a graph replay over operands rotated past the L2 cache, `cold` one
 call as the competition's harness times it (of its entry point, where the shape is one of its own),
 `floor` the bytes that must move over this GPU's read bandwidth or the operations over its fp16
 rate, `read` a kernel that reads the same bytes and does nothing else, replayed and, beside that,
@@ -35,6 +39,13 @@ def add_arguments(parser):
         help=f"some of {', '.join(OPERATORS)}",
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
+    parser.add_argument(
+        "--data",
+        choices=("gaussian", "exact"),
+        default="gaussian",
+        help="what is timed; default: gaussian. exact draws less power",
+    )
+    parser.add_argument("--commit", metavar="NAME", help="noted in --json as what was measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and environment")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them as PNG files")
     parser.add_argument(

@@ -45,18 +45,16 @@ def in_order(calls):
     return call
 
 
-def dequantizing(build, operands, scale):
-    """build(*floats), a call, of operands that every call dequantises anew; the first, scaled."""
-    scales = [scale] + [1.0] * (len(operands) - 1)
+def dequantizing(build, operands):
+    """build(*floats), a call, of operands that every call dequantises anew."""
     made, steps = [], []
-    for o, s in zip(operands, scales, strict=True):
+    for o in operands:
         if isinstance(o, Operand):
-            device = o.codes.device
-            made.append(torch.empty(o.shape, dtype=FLOATS[device.type], device=device))
+            made.append(torch.empty(o.shape, dtype=FLOATS[o.device], device=o.device))
             given = {"out": made[-1], "out_dtype": made[-1].dtype}
-            steps.append(partial(nvfp4kern.dequantize, (o.codes, o.linear, s), **given))
+            steps.append(partial(nvfp4kern.dequantize, (o.codes, o.linear, o.scale), **given))
         else:
-            made.append(floats(o, s))
+            made.append(floats(o))
     product = build(*made)
 
     def call():

@@ -8,11 +8,13 @@ from . import timing
 
 @dataclass
 class Case:
-    """`calls` (ours), `outs` (where they write) and `right(i)` are for each set of operands.
+    """`calls` (ours) and `outs` (where they write) are for each set of operands, by layout of the
+    scales; the row's `time` is of the first layout, "" where there are no scales. right(out, i)
+    says whether `out` is what set i gives.
 
     moved: bytes of all inputs and outputs, on average over the sets; work: operations, 0 where only
     memory counts. others: by name, what makes the calls of a baseline, or raises where there is
-    none; `agrees` says whether what such a call returned is what ours did on the first set.
+    none; agrees(got, out) says whether what such a call returned is what ours wrote to `out`.
     reads: for each set, what a kernel that only reads would read. drop_in: makes the call of the
     competition's entry point on the first set, and says whether its result is right.
     """
@@ -20,13 +22,18 @@ class Case:
     shape: str
     moved: float
     work: float
-    calls: list[Callable]
-    outs: list
-    right: Callable[[int], bool]
+    calls: dict[str, list[Callable]]
+    outs: dict[str, list]
+    right: Callable[[object, int], bool]
     others: dict[str, Callable[[], list[Callable]]]
-    agrees: Callable[[object], bool]
+    agrees: Callable[[object, object], bool]
     reads: list[list] = field(default_factory=list)
     drop_in: Callable[[], tuple[Callable, Callable[[], bool]]] | None = None
+
+    @property
+    def layout(self):
+        """That of the row's `time`."""
+        return next(iter(self.calls))
 
 
 class Unavailable(Exception):

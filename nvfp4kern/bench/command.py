@@ -9,10 +9,11 @@ import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from . import report
+from . import exact, gaussian, report
 from .measure import environment, measured
 from .shapes import chosen
 
+DATA = {"gaussian": gaussian, "exact": exact}
 DEFAULT = {"cuda": ("competition", "tokens", "moe"), "cpu": ("cpu",)}
 
 
@@ -45,15 +46,17 @@ def _measure(arguments):
     shapes = chosen(arguments.shapes or DEFAULT[device], arguments.operators)
     if not shapes:
         raise ValueError("--shapes, --op: these sets have no shape of these operators")
-    begin = perf_counter()
-    result = {"environment": environment(device), "rows": []}
+    begin, data = perf_counter(), DATA[arguments.data]
+    result = {"environment": environment(device, data), "rows": []}
+    if arguments.commit:
+        result["environment"]["commit"] = arguments.commit
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(shapes))
         for shape in shapes:
             progress.update(bar, description=f"{shape.set}: {shape.op}")
-            row = measured(shape, device)
+            row = measured(shape, device, data)
             result["rows"].append(row)
             result["environment"]["seconds"] = round(perf_counter() - begin, 1)
             _write(arguments.json, result)

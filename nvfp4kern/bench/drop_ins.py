@@ -1,6 +1,7 @@
 """The competition's entry points on operands of ours, in the tuples that its harness makes.
 
-Each function returns a call and what says whether its result is right. There is no alpha.
+Each function returns a call and what says whether its result is right. There is no alpha, and block
+scales come in both layouts.
 """
 
 from functools import partial
@@ -11,14 +12,14 @@ from torch.nn import functional
 import nvfp4kern
 from nvfp4kern.competition import nvfp4_dual_gemm, nvfp4_gemm, nvfp4_gemv, nvfp4_group_gemm
 
-from .operands import Operand, is_gated_product, is_product
+from .operands import Operand
 
 PADDED = 128
 """Rows that a gemv's vector is padded to."""
 
 
 def _batched(o):
-    return Operand(o.codes[None], o.linear[None], o.blocked[None]) if o.codes.ndim == 2 else o
+    return o.matrix(None) if o.codes.ndim == 2 else o
 
 
 def _codes(o):
@@ -53,37 +54,39 @@ def _plain(c):
     return c.permute(2, 0, 1)
 
 
-def gemv(vector, matrix):
+def gemv(data, vector, matrix):
+    vector, matrix = map(data.without_alpha, (vector, matrix))
     padding = (0, 0, 0, PADDED - 1)
-    linear = functional.pad(vector.linear, padding)
-    padded = functional.pad(vector.codes, padding), linear, nvfp4kern.to_blocked(linear)
-    data = _tuple((matrix, Operand(*padded)), 1)
+    codes, linear = (functional.pad(part, padding) for part in (vector.codes, vector.linear))
+    padded = Operand(codes, linear, nvfp4kern.to_blocked(linear), vector.scale)
+    given = _tuple((matrix, padded), 1)
     return (
-        partial(nvfp4_gemv.custom_kernel, data),
-        lambda: is_product(_plain(data[-1]).mT, vector, matrix, alpha=1.0),
+        partial(nvfp4_gemv.custom_kernel, given),
+        lambda: data.is_product(_plain(given[-1]).mT, vector, matrix, gemv=True),
     )
 
 
-def gemm(a, b):
-    data = _tuple((a, b), b.codes.shape[-2])
-    a, b = _batched(a), _batched(b)
+def gemm(data, a, b):
+    a, b = (_batched(data.without_alpha(o)) for o in (a, b))
+    given = _tuple((a, b), b.codes.shape[-2])
     return (
-        partial(nvfp4_gemm.custom_kernel, data),
-        lambda: is_product(_plain(data[-1]), a, b, alpha=1.0),
+        partial(nvfp4_gemm.custom_kernel, given),
+        lambda: data.is_product(_plain(given[-1]), a, b),
     )
 
 
-def dual_gemm(a, b1, b2):
-    data = _tuple((a, b1, b2), b1.codes.shape[-2])
-    operands = [_batched(o) for o in (a, b1, b2)]
+def dual_gemm(data, *operands):
+    operands = [_batched(data.without_alpha(o)) for o in operands]
+    given = _tuple(operands, operands[1].codes.shape[-2])
     return (
-        partial(nvfp4_dual_gemm.custom_kernel, data),
-        lambda: is_gated_product(_plain(data[-1]), *operands, alpha=1.0),
+        partial(nvfp4_dual_gemm.custom_kernel, given),
+        lambda: data.is_gated_product(_plain(given[-1]), *operands),
     )
 
 
-def group_gemm(pairs):
+def group_gemm(data, pairs):
     """Linear scales lie on the host there."""
+    pairs = [[data.without_alpha(o) for o in pair] for pair in pairs]
     tuples = [_tuple(pair, pair[1].codes.shape[-2]) for pair in pairs]
     abc = [(a, b, c) for a, b, *_, c in tuples]
     linear = [(sfa.cpu(), sfb.cpu()) for _, _, sfa, sfb, *_ in tuples]
@@ -92,7 +95,6 @@ def group_gemm(pairs):
     return (
         partial(nvfp4_group_gemm.custom_kernel, (abc, linear, permuted, sizes)),
         lambda: all(
-            is_product(_plain(c)[0], *pair, alpha=1.0)
-            for (_, _, c), pair in zip(abc, pairs, strict=True)
+            data.is_product(_plain(c)[0], *pair) for (_, _, c), pair in zip(abc, pairs, strict=True)
         ),
     )

@@ -1,4 +1,4 @@
-"""From a shape to its row: checked first, timed then. And what the rows were measured on."""
+"""From a shape to its row: checked, timed, checked again. And what the rows were measured on."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import torch
 
 import nvfp4kern
 
-from . import ceilings, others, products, timing
+from . import ceilings, exact, gaussian, others, products, timing
 from .operands import poison
 
 
@@ -19,27 +19,25 @@ def _reason(error):
     return (text[0] if text else type(error).__name__)[:160]
 
 
-def _tensors(outs):
-    return outs if isinstance(outs, (list, tuple)) else [outs]
-
-
-def _copies(case):
-    return [[t.clone() for t in _tensors(outs)] for outs in case.outs]
+def _tensors(case):
+    """Of all results."""
+    for outs in case.outs.values():
+        for out in outs:
+            yield from out if isinstance(out, (list, tuple)) else [out]
 
 
 def _poison(case):
     """What is timed must write the results again."""
-    for outs in case.outs:
-        for tensor in _tensors(outs):
-            poison(tensor)
+    for tensor in _tensors(case):
+        poison(tensor)
 
 
-def _same(case, copies):
-    return all(
-        torch.equal(now, then)
-        for outs, kept in zip(case.outs, copies, strict=True)
-        for now, then in zip(_tensors(outs), kept, strict=True)
-    )
+def _is_right(case):
+    """Of all results, after a call for each."""
+    for calls in case.calls.values():
+        for call in calls:
+            call()
+    return all(case.right(out, i) for outs in case.outs.values() for i, out in enumerate(outs))
 
 
 def _baselines(case, ready):
@@ -49,7 +47,7 @@ def _baselines(case, ready):
     for name, build in case.others.items():
         try:
             calls = build()
-            if not case.agrees(calls[0]()):
+            if not case.agrees(calls[0](), case.outs[case.layout][0]):
                 raise RuntimeError("it computes something else")
             found[name] = ready(calls)
         except Exception as error:
@@ -57,13 +55,22 @@ def _baselines(case, ready):
     return found, missing
 
 
+def _noted(case, row, times, found, missing):
+    """The first layout's time is the row's."""
+    first, *other = case.calls
+    row["time"] = vars(times[first])
+    if other:
+        row |= {"layout": first, "other": vars(times[other[0]])}
+    row["others"] = {name: vars(times[name]) for name in found} | missing
+
+
 def _on_host(case, row):
     found, missing = _baselines(case, lambda calls: calls)
     _poison(case)
-    times = timing.host_in_turns({"": case.calls} | found)
-    row["time"] = vars(times[""])
-    row["others"] = {name: vars(times[name]) for name in found} | missing
+    times = timing.host_in_turns(case.calls | found)
+    _noted(case, row, times, found, missing)
     row["floor"] = ceilings.measured("cpu").floor(case.moved, case.work)
+    return True
 
 
 def _readers(case, row):
@@ -84,12 +91,11 @@ def _fastest(times, names):
 
 
 def _replayed(case, row, readers):
-    ours = timing.captured(case.calls)
+    ours = {layout: timing.captured(calls) for layout, calls in case.calls.items()}
     found, missing = _baselines(case, timing.captured)
     _poison(case)
-    times = timing.in_turns({"": ours} | found | readers)
-    row["time"] = vars(times[""])
-    row["others"] = {name: vars(times[name]) for name in found} | missing
+    times = timing.in_turns(ours | found | readers)
+    _noted(case, row, times, found, missing)
     row["floor"] = ceilings.measured("cuda").floor(case.moved, case.work)
     if readers:
         row["read"] = _fastest(times, readers)
@@ -98,7 +104,7 @@ def _replayed(case, row, readers):
 def _cold(case, row, readers):
     """Of the drop-in for the competition's own shapes; and of the reading kernel, which pays for
     writing back what overwrote the L2 as well. False where the drop-in's result is wrong."""
-    call = case.calls[0]
+    call = case.calls[case.layout][0]
     if row["set"] == "competition" and case.drop_in:
         call, right = case.drop_in()
         call()
@@ -124,42 +130,49 @@ def _plan(call):
     return {"backend": plan["backend"], "kernel": plan["kernel"]}
 
 
-def measured(shape, device):
-    """The row of one shape, ready for JSON; without times where a result was wrong, or memory was
-    too small."""
+def _described(case):
+    calls = case.calls[case.layout]
+    found = {"shape": case.shape, "sets": len(calls), "moved": case.moved, "work": case.work}
+    return found | _plan(calls[0])
+
+
+def measured(shape, device, data=gaussian):
+    """The row of one shape, ready for JSON, timed on `data`; without times where a result was
+    wrong, or memory was too small."""
     row = {"set": shape.set, "op": shape.op, "sizes": shape.sizes}
     row |= {"series": shape.series, "at": shape.at}
     try:
-        return _checked_and_timed(shape, device, row)
+        return row | _checked_and_timed(shape, device, data)
     except torch.OutOfMemoryError as error:
         text = "x".join(str(size) for size in shape.sizes.values())
         return row | {"shape": text, "unavailable": _reason(error)}
 
 
-def _checked_and_timed(shape, device, row):
+def _made(shape, device, data, seed):
     make = getattr(products, shape.make, None) or getattr(others, shape.make)
-    torch.manual_seed(0)
-    case = make(device, **shape.sizes)
-    row = row | {
-        "shape": case.shape,
-        "sets": len(case.calls),
-        "moved": case.moved,
-        "work": case.work,
-    }
-    row |= _plan(case.calls[0])
-    for call in case.calls:
-        call()
-    row["right"] = all(map(case.right, range(len(case.calls))))
-    if not row["right"]:
-        return row
-    copies = _copies(case)
-    untimed = dict(row)
-    if device == "cpu":
-        _on_host(case, row)
-    else:
-        row["right"] = _on_gpu(case, row)
-    row["right"] = row["right"] and _same(case, copies)
-    return row if row["right"] else untimed | {"right": False}
+    torch.manual_seed(seed)
+    return make(data, device, **shape.sizes)
+
+
+def _checked_and_timed(shape, device, data):
+    """Every bit of exact data's results is right before and after other data is timed; that data's
+    results are within its bound, and the timed calls write them again."""
+
+    def exactly():
+        return data is exact or _is_right(_made(shape, device, exact, seed=1))
+
+    before = exactly()
+    case = _made(shape, device, data, seed=0)
+    found = _described(case)
+    wrong = found | {"right": False}
+    if not before or not _is_right(case):
+        return wrong
+    copies = [tensor.clone() for tensor in _tensors(case)]
+    times = {"set": shape.set}
+    timed = _on_gpu(case, times) if device == "cuda" else _on_host(case, times)
+    same = all(map(torch.equal, _tensors(case), copies))
+    del case, copies
+    return found | times | {"right": True} if timed and same and exactly() else wrong
 
 
 # ---------------------------------------------------------------------------------------------
@@ -188,15 +201,17 @@ def _processor():
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def environment(device):
+def environment(device, data=gaussian):
     """Versions, the machine and its ceilings. On a CPU torch gets as many threads as we have."""
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "nvfp4kern": nvfp4kern.__version__,
+        "sources": nvfp4kern._C._sources,
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "host": platform.platform(),
         "device": device,
+        "data": data.NAME,
         "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith("NVFP4KERN_")},
     }
     if device == "cuda":

@@ -1,22 +1,16 @@
-"""Random operands on which every right result is known to the bit, and the comparison with it.
+"""Operands of products: NVFP4 and 16-bit tensors, their values, and what both kinds of data share.
 
-Codes are all 16, scales 1 to 1.875 in eighths, 16-bit values multiples of 1/32 up to 4. Products
-are multiples of 2^-9, and sums of some ten thousand of them, their signs being random, stay far
-below the 2^24 such units that float32 holds exactly, whatever the order of summation. So a result
-is the float64 product, rounded once.
+exact.py and gaussian.py make them of random numbers and say which results are right on them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 import nvfp4kern
 
-ALPHA = 2.0**-7
-"""A power of two: scaling by it is exact. Sums of up to 2^15 products become small against fp16."""
-
 FLOATS = {"cuda": torch.float16, "cpu": torch.float32}
-"""What baselines multiply: both hold an operand's values exactly."""
+"""What baselines multiply."""
 
 CHUNK = 2**26
 """Elements of the weights that are compared at a time, as float64."""
@@ -24,26 +18,42 @@ CHUNK = 2**26
 
 @dataclass
 class Operand:
-    """NVFP4 [.., rows, K] with its scales in both layouts."""
+    """NVFP4 [.., rows, K] with its scales in both layouts: value = scale * code * block scale."""
 
     codes: torch.Tensor
     linear: torch.Tensor
-    blocked: torch.Tensor
+    blocked: torch.Tensor | None
+    scale: float
 
     @property
     def shape(self):
         return (*self.codes.shape[:-1], 2 * self.codes.shape[-1])
 
+    @property
+    def device(self):
+        return self.codes.device.type
+
+    @property
+    def terms(self):
+        """Numbers along K that a sum adds: a block's products are summed exactly."""
+        return self.linear.shape[-1]
+
+    def scales(self, layout):
+        """The block scales, in the layout of that name."""
+        return getattr(self, layout)
+
     def matrix(self, g):
         """[g] of several; a slice of them, too."""
-        return Operand(self.codes[g], self.linear[g], self.blocked[g])
+        parts = {name: getattr(self, name)[g] for name in ("codes", "linear", "blocked")}
+        return replace(self, **parts)
 
     def row_range(self, begin, end):
-        """Some rows, without blocked scales: atoms have others' rows, too."""
-        return Operand(self.codes[begin:end], self.linear[begin:end], None)
+        """Some rows, without blocked scales: an atom holds other rows, too."""
+        codes, linear = self.codes[begin:end], self.linear[begin:end]
+        return replace(self, codes=codes, linear=linear, blocked=None)
 
     def values(self, rows=slice(None)):
-        """code * scale, exactly, fp16."""
+        """code * block scale, exactly, fp16."""
         codes, scales = self.codes[..., rows, :], self.linear[..., rows, :]
         table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float16, device=codes.device)
         both = torch.cat((table, -table))[torch.stack((codes & 15, codes >> 4), -1).int()]
@@ -53,28 +63,35 @@ class Operand:
 
 @dataclass
 class Wide:
-    """16-bit [.., rows, K]: with NVFP4 weights, W4A16."""
+    """16-bit [.., rows, K], value = scale * number: with NVFP4 weights, W4A16."""
 
     halves: torch.Tensor
+    scale: float
 
     @property
     def shape(self):
         return tuple(self.halves.shape)
 
+    @property
+    def device(self):
+        return self.halves.device.type
+
+    @property
+    def terms(self):
+        return self.halves.shape[-1]
+
     def values(self, rows=slice(None)):
         return self.halves[..., rows, :]
 
 
-def operand(device, *shape):
-    *rows, k = shape
-    codes = torch.randint(0, 256, (*rows, k // 2), dtype=torch.uint8, device=device)
-    linear = torch.randint(0x38, 0x40, (*rows, k // 16), dtype=torch.uint8, device=device)
-    return Operand(codes, linear, nvfp4kern.to_blocked(linear))
+def operand(codes, linear, scale):
+    """An Operand of codes and linear scales."""
+    return Operand(codes, linear, nvfp4kern.to_blocked(linear), scale)
 
 
-def halves(device, *shape):
-    """fp16 multiples of 1/32 between -4 and 4."""
-    return torch.randint(-128, 129, shape, dtype=torch.int16, device=device).half() / 32
+def alpha_of(a, b):
+    """What a product of two operands is multiplied by, as float32 has it."""
+    return torch.tensor(a.scale * b.scale, dtype=torch.float32).item()
 
 
 def bytes_of(*operands):
@@ -94,46 +111,19 @@ def poisoned(device, *shape, dtype=torch.float16):
     return poison(torch.empty(shape, dtype=dtype, device=device))
 
 
-def _chunks(weights):
+def chunks(weights):
     """Slices of the weights' rows, each of at most CHUNK elements."""
     *lead, rows, k = weights.shape
     step = max(1, CHUNK // (max(1, torch.Size(lead).numel()) * max(1, k)))
     return (slice(row, min(rows, row + step)) for row in range(0, rows, step))
 
 
-def floats(o, scale=1.0, dtype=None):
-    """scale * the values in the type that baselines multiply."""
-    device = o.codes.device if isinstance(o, Operand) else o.halves.device
-    made = torch.empty(o.shape, dtype=dtype or FLOATS[device.type], device=device)
-    for rows in _chunks(o):
-        made[..., rows, :] = scale * o.values(rows)
+def floats(o, dtype=None):
+    """The values, scaled, in the type that baselines multiply."""
+    made = torch.empty(o.shape, dtype=dtype or FLOATS[o.device], device=o.device)
+    for rows in chunks(o):
+        made[..., rows, :] = o.scale * o.values(rows).float()
     return made
-
-
-def exact_products(a, *weights):
-    """a @ b.T for b of each of the weights, float64: pairs of columns and a list of results."""
-    rows = a.values().double()
-    for columns in _chunks(weights[0]):
-        yield columns, [rows @ b.values(columns).double().mT for b in weights]
-
-
-def is_product(got, a, b, alpha=ALPHA):
-    """Whether got [.., M, N] is alpha * a @ b.T in every bit."""
-    return all(
-        torch.equal(got[..., columns], (alpha * exact).to(got.dtype))
-        for columns, (exact,) in exact_products(a, b)
-    )
-
-
-def is_gated_product(got, a, b1, b2, alpha):
-    """Whether got is silu(h) * u, rounded; silu may err by a part in 2^20 before that."""
-    for columns, (h, u) in exact_products(a, b1, b2):
-        exact = torch.nn.functional.silu(alpha * h) * (alpha * u)
-        want, here = exact.to(got.dtype), got[..., columns]
-        near = (here.double() - exact).abs() <= exact.abs() * (2.0**-11 + 2.0**-20) + 2.0**-24
-        if not (near | (here == want)).all():
-            return False
-    return True
 
 
 def near(got, want):

@@ -1,15 +1,17 @@
-"""The cases of route, quantize and dequantize. Sizes are those of shapes.py."""
+"""The cases of route, quantize and dequantize. Sizes are those of shapes.py; `data` is exact.py or
+gaussian.py."""
 
 from functools import partial
 
 import torch
 
 import nvfp4kern
+from nvfp4kern.layout import blocked_bytes, linear_shape
 
 from . import baselines
 from .baselines import COMPILED, EAGER
 from .case import Case
-from .operands import ALPHA, FLOATS, halves, near, operand, poisoned
+from .operands import alpha_of, floats, near, poisoned
 from .timing import rotation
 
 
@@ -25,38 +27,25 @@ def _others(function, arguments_of_sets, device):
     }
 
 
-def route(device, m, n, k, top):
-    """Logits are exact, so ids are known: ties go to the lower expert."""
+def route(data, device, m, n, k, top):
     moved = 2.0 * (m + n) * k + 8.0 * m * top
-    sets = [[halves(device, rows, k) for rows in (m, n)] for _ in range(rotation(moved, device))]
+    sets = [[data.wide(device, rows, k) for rows in (m, n)] for _ in range(rotation(moved, device))]
     kinds = (torch.float32, torch.int32)
     outs = [tuple(poisoned(device, m, top, dtype=t) for t in kinds) for _ in sets]
     calls = [
-        partial(nvfp4kern.route, *pair, top, alpha=ALPHA, out=out)
-        for pair, out in zip(sets, outs, strict=True)
+        partial(nvfp4kern.route, x.halves, w.halves, top, alpha=alpha_of(x, w), out=out)
+        for (x, w), out in zip(sets, outs, strict=True)
     ]
-
-    def right(i):
-        x, w = (t.double() for t in sets[i])
-        order, ids = torch.sort(x @ w.T, stable=True, descending=True)
-        weights = torch.softmax(order[:, :top] * ALPHA, -1)
-        close = torch.allclose(outs[i][0].double(), weights, rtol=1e-5, atol=0)
-        return close and torch.equal(outs[i][1].long(), ids[:, :top])
-
     return Case(
         shape=f"{m}x{n}x{k}, top {top}",
         moved=moved,
         work=2.0 * m * n * k,
-        calls=calls,
-        outs=outs,
-        right=right,
-        others=_others(
-            baselines.route,
-            lambda: [(x.to(FLOATS[device]) * ALPHA, w.to(FLOATS[device]), top) for x, w in sets],
-            device,
-        ),
-        agrees=lambda got: near([got[0]], [outs[0][0]]),
-        reads=sets,
+        calls={"": calls},
+        outs={"": outs},
+        right=lambda out, i: data.is_routed(*out, *sets[i]),
+        others=_others(baselines.route, lambda: [(*map(floats, one), top) for one in sets], device),
+        agrees=lambda got, ours: near([got[0]], [ours[0]]),
+        reads=[[x.halves, w.halves] for x, w in sets],
     )
 
 
@@ -85,26 +74,35 @@ def _quantized(x, s2):
     return codes[..., ::2] | codes[..., 1::2] << 4, factors.view(torch.uint8)
 
 
-def quantize(device, rows, k, amax):
+def quantize(data, device, rows, k, amax):
     """The input is read once, with amax twice."""
     s2 = None if amax else 2.0**-6
     moved = rows * k * (2.0 + 2.0 * amax + 9 / 16)
-    count = rotation(moved, device)
-    inputs = [torch.randn(rows, k, device=device).bfloat16() for _ in range(count)]
-    outs = [
-        [poisoned(device, rows, k // per, dtype=torch.uint8) for per in (2, 16)]
-        + [poisoned(device, 1, dtype=torch.float32)] * amax
-        for _ in inputs
-    ]
-    calls = [
-        partial(nvfp4kern.quantize, x, global_scale=s2 or "amax", out=out)
-        for x, out in zip(inputs, outs, strict=True)
-    ]
+    inputs = [data.wide(device, rows, k).halves.bfloat16() for _ in range(rotation(moved, device))]
+    shapes = {"linear": linear_shape(rows, k), "blocked": (blocked_bytes(rows, k),)}
+
+    def poisoned_like(shape):
+        tensors = [poisoned(device, *size, dtype=torch.uint8) for size in ((rows, k // 2), shape)]
+        return tensors + [poisoned(device, 1, dtype=torch.float32)] * amax
+
+    outs = {layout: [poisoned_like(shape) for _ in inputs] for layout, shape in shapes.items()}
+    calls = {
+        layout: [
+            partial(nvfp4kern.quantize, x, global_scale=s2 or "amax", scale_layout=layout, out=out)
+            for x, out in zip(inputs, outs[layout], strict=True)
+        ]
+        for layout in shapes
+    }
     steps = torch.tensor(STEPS, device=device)
 
-    def agrees(got):
+    def right(out, i):
+        codes, factors = _quantized(inputs[i], s2)
+        want = factors if out[1].ndim == 2 else nvfp4kern.to_blocked(factors).flatten()
+        return torch.equal(out[0], codes) and torch.equal(out[1], want)
+
+    def agrees(got, ours):
         """All but a few bytes: ties are rounded otherwise there."""
-        return (got[0] != outs[0][0]).float().mean().item() < 0.05
+        return (got[0] != ours[0]).float().mean().item() < 0.05
 
     return Case(
         shape=f"{rows}x{k} bf16, {'amax' if amax else 's2 given'}",
@@ -112,20 +110,26 @@ def quantize(device, rows, k, amax):
         work=0.0,
         calls=calls,
         outs=outs,
-        right=lambda i: all(map(torch.equal, outs[i][:2], _quantized(inputs[i], s2))),
+        right=right,
         others=_others(baselines.quantize, lambda: [(x, s2, steps) for x in inputs], device),
         agrees=agrees,
     )
 
 
-def dequantize(device, rows, k):
+def dequantize(data, device, rows, k):
     moved = rows * k * (9 / 16 + 2.0)
-    sets = [operand(device, rows, k) for _ in range(rotation(moved, device))]
-    outs = [poisoned(device, rows, k) for _ in sets]
-    calls = [
-        partial(nvfp4kern.dequantize, (o.codes, o.linear, 1.0), out=out)
-        for o, out in zip(sets, outs, strict=True)
-    ]
+    sets = [data.operand(device, rows, k) for _ in range(rotation(moved, device))]
+    outs = {layout: [poisoned(device, rows, k) for _ in sets] for layout in ("linear", "blocked")}
+    calls = {
+        layout: [
+            partial(
+                nvfp4kern.dequantize, (o.codes, o.scales(layout), 1.0),
+                scale_layout=layout, out=out,
+            )
+            for o, out in zip(sets, some, strict=True)
+        ]
+        for layout, some in outs.items()
+    }  # fmt: skip
     table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float16, device=device)
     table = torch.cat((table, -table))
     return Case(
@@ -134,9 +138,9 @@ def dequantize(device, rows, k):
         work=0.0,
         calls=calls,
         outs=outs,
-        right=lambda i: torch.equal(outs[i], sets[i].values()),
+        right=lambda out, i: torch.equal(out, sets[i].values()),
         others=_others(
             baselines.dequantize, lambda: [(o.codes, o.linear, table) for o in sets], device
         ),
-        agrees=lambda got: near([got], [outs[0]]),
+        agrees=lambda got, ours: near([got], [ours]),
     )

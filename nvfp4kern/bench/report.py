@@ -16,6 +16,10 @@ TOLERANCE = 0.03
 """What medians of two runs may differ by without a mark."""
 
 
+TIMES = ("time", "other", "cold", "read")
+"""What rows of two runs are compared by, where both have it."""
+
+
 def is_wrong(row):
     """Not so where nothing could be computed."""
     return not row.get("right", True)
@@ -41,8 +45,8 @@ class _Look:
 
     on_gpu: bool
     narrow: bool
-    """A second line has what belongs to a time: half of what lies between quartiles, in per cent,
-    or a ratio."""
+    """Further lines have what belongs to a time: half of what lies between quartiles, in per cent,
+    the time with the other layout, or a ratio."""
 
     @property
     def between(self):
@@ -51,11 +55,13 @@ class _Look:
     def time(self, microseconds):
         return "" if microseconds is None else _time(microseconds, self.on_gpu)
 
-    def ours(self, entry):
-        median, low, high = (entry[name] for name in ("median", "low", "high"))
+    def ours(self, row, layout):
+        """One cell, or two where scales have a `layout` beside that of `time`."""
+        median, low, high = (row["time"][name] for name in ("median", "low", "high"))
+        other = [self.time(row.get("other", {}).get("median"))] if layout else []
         if self.narrow:
-            return f"{self.time(median)}\n±{(high - low) / 2 / median:.0%}"
-        return f"{self.time(median)} ({self.time(low)}, {self.time(high)})"
+            return ["\n".join([self.time(median), f"±{(high - low) / 2 / median:.0%}", *other])]
+        return [f"{self.time(median)} ({self.time(low)}, {self.time(high)})", *other]
 
     def baseline(self, row, name):
         """Its time, and how many times ours that is."""
@@ -87,13 +93,21 @@ class _Look:
         return cold, floor, self.read(row), ratio
 
 
-def _cells(row, baselines, look):
+def _cells(row, layout, baselines, look):
     if is_wrong(row):
         return row["shape"], "[red]WRONG RESULT, not timed"
     if "time" not in row:
         return row["shape"], "unavailable"
     others = (look.baseline(row, name) for name in baselines)
-    return row["shape"], look.ours(row["time"]), *look.limits(row), *others
+    return row["shape"], *look.ours(row, layout), *look.limits(row), *others
+
+
+OTHER = {"blocked": "linear", "linear": "blocked"}
+
+
+def other_layout(rows):
+    """Whose times beside `time` the rows have, if any."""
+    return next((OTHER[row["layout"]] for row in rows if "other" in row), None)
 
 
 def _two_lines(name):
@@ -106,25 +120,33 @@ def _two_lines(name):
 def _table(op, rows, on_gpu, narrow):
     baselines = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
     looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
-    table = Table(title=f"{op}, {_unit(on_gpu)}", title_justify="left", **looks)
+    layout = other_layout(rows)
+    scales = f", time with {OTHER[layout]} scales" if layout else ""
+    table = Table(title=f"{op}, {_unit(on_gpu)}{scales}", title_justify="left", **looks)
     table.add_column("shape", min_width=12 if narrow else 20, overflow="fold")
     columns = ["floor", "/ bound"]
     if on_gpu:
         columns = ["cold", "floor", "read,\ncold" if narrow else "read (cold)", "/ bound"]
+    time = "time (quartiles)"
+    if narrow:
+        time = "\n".join(["time", "(± spread)", *[layout] * bool(layout)])
+    elif layout:
+        columns = [layout, *columns]
     look = _Look(on_gpu, narrow)
     titles = [
         fill(name, 11, break_long_words=False) if narrow else _two_lines(name) for name in baselines
     ]
     titles = [f"{title}\n(/ ours)" for title in titles]
-    for name in ["time\n(± spread)" if narrow else "time (quartiles)", *columns, *titles]:
+    for name in [time, *columns, *titles]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row, baselines, look))
+        table.add_row(*_cells(row, layout, baselines, look))
     return table
 
 
 def _title(found):
     title = f"nvfp4kern {found['nvfp4kern']}, torch {found['torch']}"
+    title += f", {found['data']} data" if "data" in found else ""
     if "ceilings" in found:
         on_gpu = "gpu" in found
         unit, scale, product = ("T", 1e6, "fp16 8192^3") if on_gpu else ("G", 1e3, "fp32 2048^3")
@@ -208,7 +230,7 @@ def _pairs(earlier, later):
 def ratios(earlier, later):
     """For what both rows have, how many times the earlier median the later one is."""
     found = {}
-    for name in ("time", "cold", "read"):
+    for name in TIMES:
         old, new = (row.get(name, {}).get("median") for row in (earlier, later))
         if old and new:
             found[name] = new / old
@@ -228,14 +250,14 @@ def compare(console, earlier, later):
     on_gpu, date = later["environment"]["device"] == "cuda", earlier["environment"].get("date")
     title = f"later / earlier ({date}), {_unit(on_gpu)}; * beyond {TOLERANCE:.0%}"
     table = Table(title=title, title_justify="left")
-    for name in ("operator", "shape", "earlier", "later", "time", "cold", "read"):
+    for name in ("operator", "shape", "earlier", "later", *TIMES):
         table.add_column(name, justify="left" if name in ("operator", "shape") else "right")
     changed, far = 0, 0.0
     for old, new in pairs:
         found = ratios(old, new)
         changed += abs(found["time"] - 1) > TOLERANCE
         far = max(far, abs(found["time"] - 1))
-        marked = [_marked(found.get(name)) for name in ("time", "cold", "read")]
+        marked = [_marked(found.get(name)) for name in TIMES]
         table.add_row(
             new["op"],
             new["shape"],
