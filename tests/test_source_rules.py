@@ -14,6 +14,8 @@ from nvfp4kern import _C
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
+PTX = CSRC / "cuda" / "ptx"  # the only place with asm
+ASM = r"\b(asm|__asm|__asm__)\b"
 PACKAGE = ROOT / "nvfp4kern"
 C_FILES = sorted(p for p in CSRC.rglob("*") if p.suffix in {".c", ".h", ".cu", ".cuh"})
 PY_FILES = sorted(
@@ -93,8 +95,21 @@ def test_foreign_headers_and_asm_stay_where_they_belong(path):
             assert here == "python", include
         if re.match(r"(cuda|cu_|nv|cooperative)(?!fp4kern)", name):
             assert here == "cuda" or here.startswith("sm"), include
-    if not path.name.endswith("_ptx.cuh"):
-        assert not re.search(r"\b(asm|__asm|__asm__)\b", code_of(path))
+    if path.parent != PTX:
+        assert not re.search(ASM, code_of(path))
+
+
+@pytest.mark.parametrize("path", sorted(PTX.glob("*")), **relative)
+def test_the_ptx_layer_knows_no_kernel(path):
+    """Instructions, which every row and the simulator's own kernels use; see registers.cuh."""
+    others = {"cuda/cuda_tensor_map.h", *(f"cuda/ptx/{header.name}" for header in PTX.glob("*"))}
+    assert path.suffix == ".cuh" and "asm" in code_of(path)
+    assert {name.strip('<>"') for name in includes(path)} <= {"stdint.h", *others}
+
+
+def test_the_simulators_kernels_have_no_instructions_of_their_own():
+    kernels = sorted((ROOT / "tests" / "ptxsim" / "kernels").glob("*.cu*"))
+    assert kernels and not [path for path in kernels if re.search(ASM, code_of(path))]
 
 
 @pytest.mark.parametrize("path", C_FILES, **relative)

@@ -8,7 +8,7 @@
 #define NK_NVFP4_CUH
 
 #include "convert.cuh"
-#include "cuda_ptx.cuh"
+#include "cuda/ptx/registers.cuh"
 
 #define NVFP4_UNIT 0x1p14f /* what a decoded value must be multiplied by */
 

@@ -24,7 +24,7 @@ NO_SWIZZLE, SWIZZLE_128B = 0, 3  # CUtensorMapSwizzle
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 E2M1 = np.concatenate([E2M1, -E2M1])
 GUARD = 0xABCD  # where no result belongs
-HELPERS = ("while (!mbarrier_try_wait_parity", "r.phase ^=", "r.slot =")  # of all roles
+HELPERS = ("mbarrier_wait", "r.phase ^=", "r.slot =")  # of all roles
 ALPHA = np.float32(1.25 * 2.0**-13)
 
 

@@ -15,8 +15,11 @@
 #define NK_SM80_MAINLOOP_CUH
 
 #include "cuda/nvfp4.cuh"
+#include "cuda/ptx/async_copy.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "sm80_gemm_config.h"
-#include "sm80/sm80_ptx.cuh"
 
 template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
     static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TOKENS / 8;
@@ -74,14 +77,14 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
     if (!SM80_GEMM_PLAIN(KIND)) {
         const uint32_t sf = shared_address(&s.weight_sf[stage][warp][lane]);
         if (w.blocked && w.adjacent) {
-            cp_async<16>(sf, w.sf[0]);
+            cp_async_ca<16>(sf, w.sf[0]);
         } else if (w.blocked) {
-            cp_async<8>(sf, w.sf[0]);
-            cp_async<8>(sf + 8, w.sf[1]);
+            cp_async_ca<8>(sf, w.sf[0]);
+            cp_async_ca<8>(sf + 8, w.sf[1]);
         } else {
 #pragma unroll
             for (int r = 0; r < 4; r++)
-                cp_async<4>(sf + r * 4, w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0));
+                cp_async_ca<4>(sf + r * 4, w.sf[r >> 1] + (r & 1 ? w.sf_step[r >> 1] : 0));
         }
     }
 #pragma unroll
@@ -91,8 +94,8 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
         const uint32_t token = shared_address(&s.tokens[stage][tile][0][lane]);
 #pragma unroll
         for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
-            cp_async<16>(token + q * 512, x.row[i] + q * 16);
-        if (KIND == SM80_GEMM_CODES) cp_async<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
+            cp_async_ca<16>(token + q * 512, x.row[i] + q * 16);
+        if (KIND == SM80_GEMM_CODES) cp_async_ca<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
     }
 }
 
@@ -106,7 +109,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
 {
     if (valid >= BYTES && is_aligned(from, BYTES)) {
-        cp_async<BYTES>(shared_address(to), from);
+        cp_async_ca<BYTES>(shared_address(to), from);
         return;
     }
 #pragma unroll 1

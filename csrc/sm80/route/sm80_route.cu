@@ -15,7 +15,10 @@
  * changes nothing: sums are added in split order.
  *
  * Memory: see sm80_route_config.h. */
-#include "sm80/sm80_ptx.cuh"
+#include "cuda/ptx/async_copy.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "sm80_route_join.cuh"
 #include "sm80_route_sort.cuh"
 

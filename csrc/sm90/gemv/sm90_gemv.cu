@@ -22,6 +22,8 @@
  * the next kernel may come as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h. ONE: lanes whose part of B is zero read the zeros at its beginning. */
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/mma.cuh"
 #include "sm90_gemv_tokens.cuh"
 
 enum { ONE, FEW };
@@ -42,7 +44,7 @@ template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_work
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t chunk_bytes = SM90_GEMV_CHUNK * 2;
     if (FORM == FEW) return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
-    if (g >> 1 != c) return {(uint32_t)__cvta_generic_to_shared(smem), 0, 0};
+    if (g >> 1 != c) return {shared_address(smem), 0, 0};
     return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
 }
 
@@ -170,7 +172,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     constexpr bool COPIED = KIND != CODES && PATH != NARROW;
     constexpr bool FOUND = KIND != CODES; /* with codes the loop would be longer for it */
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
-    const uint32_t ring = ring_of_warp((uint32_t)__cvta_generic_to_shared(smem));
+    const uint32_t ring = ring_of_warp(shared_address(smem));
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];

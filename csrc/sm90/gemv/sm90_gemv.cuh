@@ -3,8 +3,9 @@
 #define NK_SM90_GEMV_CUH
 
 #include "cuda/nvfp4.cuh"
+#include "cuda/ptx/async_copy.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "sm90_gemv_config.h"
-#include "sm90/sm90_ptx.cuh"
 
 /* How weights are read: every address aligned and K % 64 = 0, in one of the layouts of scale factors; or byte by byte.
  */
@@ -82,7 +83,7 @@ template <int PATH> __device__ inline uint32_t some_row_at(const sm90_gemv_args 
  * 512 bytes on. */
 __device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
 
-/* Slots are counted from this byte of theirs: each lane has its own address of a slot, see evict_first(). */
+/* Slots are counted from this byte: each lane has its own address of a slot, see createpolicy_evict_first(). */
 __device__ inline uint32_t own_byte() { return (threadIdx.x & 31) * 16; }
 
 __device__ inline uint32_t ring_of_warp(uint32_t shared)
@@ -185,7 +186,7 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
         const uint32_t to = slot + at.codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
         const uint8_t *from = at.codes[i];
         if (PATH != NARROW)
-            cp_async_16_once(to, from, i < codes_rows);
+            cp_async_cg_hint_if(i < codes_rows, to, from, createpolicy_evict_first());
         else
             st_shared_v4(to, fetch_bytes(from, i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
     }
@@ -194,7 +195,7 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
         const uint32_t to = slot + at.sf_to + i * SM90_GEMV_SLOT_BYTES;
         const uint8_t *from = at.sf[i];
         if (PATH != NARROW)
-            cp_async_4_once_or_zero(to, from, i < sf_rows);
+            cp_async_ca_l2_128b_zfill_hint<4>(to, from, i < sf_rows ? 4 : 0, createpolicy_evict_first());
         else
             st_shared(to, fetch_factors(from, i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
@@ -219,7 +220,7 @@ template <int OCTETS> __device__ inline void prefetch_codes(const cursor &at)
     const int rows = at.unit < at.codes_units ? at.codes_rows : 0;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        prefetch_to_l2(at.codes[i], i < rows);
+        prefetch_global_l2_if(i < rows, at.codes[i]);
 }
 
 template <int OCTETS> __device__ inline void prefetch_factors(const cursor &at)
@@ -227,7 +228,7 @@ template <int OCTETS> __device__ inline void prefetch_factors(const cursor &at)
     const int rows = at.unit < at.sf_units ? at.sf_rows : 0;
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        prefetch_to_l2(at.sf[i], i < rows);
+        prefetch_global_l2_if(i < rows, at.sf[i]);
 }
 
 /* Steps in units that are all there, from where a team is to the end of the tile. */

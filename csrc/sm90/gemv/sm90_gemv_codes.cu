@@ -21,6 +21,7 @@
  * as soon as there is room, it waits likewise.
  *
  * Memory: see sm90_gemv_config.h and sm90_gemv_codes.cuh. */
+#include "cuda/ptx/grid.cuh"
 #include "sm90_gemv_codes.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -51,7 +52,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p);
     const int token_at = sm90_gemv_tokens_at(blockDim.x >> 5);
     const room token = room_at(token_at, s, w); /* found here: later, ptxas makes a longer loop of walk() */
-    const uint32_t ring = ring_of_warp((uint32_t)__cvta_generic_to_shared(smem));
+    const uint32_t ring = ring_of_warp(shared_address(smem));
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);

@@ -5,6 +5,7 @@
 #ifndef NK_SM90_GEMV_CODES_CUH
 #define NK_SM90_GEMV_CODES_CUH
 
+#include "cuda/ptx/wgmma.cuh"
 #include "sm90_gemv_sums.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -99,7 +100,7 @@ typedef struct room {
 
 __device__ inline room room_at(int at, const sm90_gemv_work &s, const share &w)
 {
-    const uint32_t values = (uint32_t)__cvta_generic_to_shared(smem) + at;
+    const uint32_t values = shared_address(smem) + at;
     return {w.units * SM90_GEMV_CHUNKS, values, values + s.units * 4 * SM90_GEMV_B_BYTES};
 }
 
@@ -139,8 +140,8 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
     wgmma_fence(a);
 #pragma unroll
     for (int block = 0; block < 2; block++) {
-        wgmma_m64n8k32_e4m3<false>(d[block], a[2 * block], b);
-        wgmma_m64n8k32_e4m3<true>(d[block], a[2 * block + 1], b + SM90_GEMV_B_BYTES / 16);
+        wgmma_e4m3(d[block], a[2 * block], b, false);
+        wgmma_e4m3(d[block], a[2 * block + 1], b + SM90_GEMV_B_BYTES / 16, true);
     }
     wgmma_commit_group();
 }
@@ -165,7 +166,8 @@ template <int OCTETS> struct products {
     float sums[2];
 
     __device__ products(uint32_t values, uint32_t factors)
-        : first_b(wgmma_b32_descriptor(values)), first_x(factors + (threadIdx.x & 3) * 8), sums{0, 0}
+        : first_b(wgmma_descriptor(values, SM90_GEMV_B_BYTES / 2, SM90_GEMV_B_BYTES, WGMMA_NO_SWIZZLE)),
+          first_x(factors + (threadIdx.x & 3) * 8), sums{0, 0}
     {
     }
 

@@ -2,6 +2,9 @@
 #ifndef NK_SM90_GEMV_SUMS_CUH
 #define NK_SM90_GEMV_SUMS_CUH
 
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 #include "sm90_gemv.cuh"
 
 extern __shared__ __align__(1024) uint4 smem[]; /* as tensor maps swizzle */
@@ -49,7 +52,7 @@ __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, con
     return partials + s.parts * s.rows * tokens;
 }
 
-__device__ inline uint32_t inbox_barrier() { return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_BARRIER_AT; }
+__device__ inline uint32_t inbox_barrier() { return shared_address(smem) + SM90_GEMV_BARRIER_AT; }
 
 /* The others learn that the inbox is ready while this CTA does other things. */
 __device__ inline void prepare_inbox(const sm90_gemv_work &s)
@@ -60,7 +63,7 @@ __device__ inline void prepare_inbox(const sm90_gemv_work &s)
         fence_mbarrier_init();
     }
     __syncwarp();
-    barrier_cluster_arrive_relaxed();
+    barrier_cluster_arrive_relaxed_aligned();
 }
 
 /* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero. */
@@ -127,7 +130,7 @@ template <int PATH, bool FOUND> __device__ inline void prepare_end(const sm90_ge
     if (FOUND)
         find_result<PATH>(p, w, e);
     else if (threadIdx.x == 0)
-        st_shared((uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
+        st_shared(shared_address(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
 }
 
 /* In order: at[0], at[stride], .. */
@@ -152,7 +155,7 @@ __device__ inline void send_sums(const sm90_gemv_work &s, const share &w, int to
                                  const float *partials)
 {
     const float *inbox = inbox_of(s, tokens, partials) + e.token, *sums = partials + e.token;
-    barrier_cluster_wait(); /* every inbox is ready */
+    barrier_cluster_wait_aligned(); /* every inbox is ready */
 #pragma unroll 1
     for (int place = e.row; place < w.places && e.token < tokens; place += e.step) {
         const float sum = sum_of(sums + place * tokens, s.parts, s.rows * tokens);

@@ -13,6 +13,8 @@
  * weights wait for those, too, the token is asked for before the tiles: behind all of them it would come late.
  *
  * Memory: see sm90_gemv_config.h and sm90_gemv_codes.cuh. */
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemv_codes.cuh"
 
 enum {
@@ -55,7 +57,7 @@ typedef struct slot {
 
 __device__ inline slot first_slot_of_team()
 {
-    const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
+    const uint32_t base = shared_address(smem);
     const int index = warp_index() / SM90_GEMV_TEAM * SLOTS;
     return {base + SM90_GEMV_TILES_AT + index * SLOT, base + SM90_GEMV_TILE_BARRIERS_AT + index * 8};
 }
@@ -70,8 +72,8 @@ __device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const share &w, 
 {
     const corner at = corner_of<PATH>(w, next.tile, next.unit);
     mbarrier_arrive_expect_tx(to.full, SLOT);
-    cp_async_bulk_tensor_5d(to.at, &maps.codes, at.codes, to.full);
-    cp_async_bulk_tensor_4d(to.at + CODES, &maps.sf, at.sf, to.full);
+    cp_async_bulk_tensor_5d_hint(to.at, &maps.codes, at.codes, to.full, createpolicy_evict_first());
+    cp_async_bulk_tensor_4d_hint(to.at + CODES, &maps.sf, at.sf, to.full, createpolicy_evict_first());
     if (++next.unit == w.units) {
         next.unit = 0;
         next.tile++;
@@ -196,8 +198,8 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
         prefetch_tensormap(&maps.codes);
         prefetch_tensormap(&maps.sf);
         if (w.steps > 0) {
-            cp_async_bulk_prefetch_tensor_5d(&maps.codes, at.codes);
-            cp_async_bulk_prefetch_tensor_4d(&maps.sf, at.sf);
+            cp_async_bulk_tensor_5d_prefetch(&maps.codes, at.codes);
+            cp_async_bulk_tensor_4d_prefetch(&maps.sf, at.sf);
         }
         for (int i = 0; i < SLOTS; i++)
             mbarrier_init(first.full + 8 * i, 1);
@@ -224,9 +226,9 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     fence_proxy_async();
     __syncthreads();
     expect_sums(s, w, s.cluster * s.parts);
-    if (s.cluster > 1) barrier_cluster_wait(); /* every inbox is ready */
+    if (s.cluster > 1) barrier_cluster_wait_aligned(); /* every inbox is ready */
     const int inbox_at = token_at + s.units * SM90_GEMV_CODES_BYTES;
-    const uint32_t inbox = (uint32_t)__cvta_generic_to_shared(smem) + inbox_at;
+    const uint32_t inbox = shared_address(smem) + inbox_at;
     const slot_offsets offsets = tile_offsets_of_lane<PATH>();
     products<TALL> products(token.values, token.factors);
     slot now = first;
@@ -239,7 +241,7 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
             mbarrier_wait(now.full, parity);
             const weights taken = load_tile<PATH>(now.at, offsets);
             if (left > SLOTS) {
-                bar_sync(1 + warp_index() / SM90_GEMV_TEAM, 32 * SM90_GEMV_TEAM);
+                bar_sync<32 * SM90_GEMV_TEAM>(1 + warp_index() / SM90_GEMV_TEAM);
                 if (asks) ask_for_tile<PATH>(maps, w, next, now);
                 __syncwarp();
             }

@@ -57,7 +57,7 @@ __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 
 /* Where token m begins. */
 __device__ inline uint32_t token_at(const sm90_gemv_work &s, int m)
 {
-    return (uint32_t)__cvta_generic_to_shared(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
+    return shared_address(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
            m * (uint32_t)sm90_gemv_token_bytes(s.units);
 }
 
@@ -144,7 +144,7 @@ __device__ inline void store_items(const sm90_gemv_work &s, place &at, int per_t
  * bytes. */
 __device__ inline uint32_t token_barrier(int m)
 {
-    return (uint32_t)__cvta_generic_to_shared(smem) + SM90_GEMV_TOKEN_BARRIERS_AT + m * 8;
+    return shared_address(smem) + SM90_GEMV_TOKEN_BARRIERS_AT + m * 8;
 }
 
 /* For the first warp, which asks; others need a CTA's barrier before they wait. */

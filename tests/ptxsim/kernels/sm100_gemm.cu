@@ -28,9 +28,11 @@
  * queue may rely on. Each stage has columns of its own there, free again when the stage is: empty, then full.
  *
  * Memory: sm100_gemm_config.cuh. */
-#include <cuda.h>
 #include <cuda_fp16.h>
 
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "sm100_gemm_place.cuh"
 
 /* As the test packs it. */
@@ -41,7 +43,7 @@ typedef struct gemm_params {
 } gemm_params;
 
 typedef struct operands {
-    const CUtensorMap *a, *b, *sfa, *sfb, *d;
+    const cuda_tensor_map *a, *b, *sfa, *sfb, *d;
 } operands;
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -134,15 +136,15 @@ template <class S> __device__ inline part part_of_sfb(const place &at)
 }
 
 template <class S, int SHARERS, int ROWS>
-__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int k, int row, part of, uint32_t full)
+__device__ inline void load_rows(uint32_t to, const cuda_tensor_map *map, int k, int row, part of, uint32_t full)
 {
     const int first = of.index * (ROWS / SHARERS);
-    cp_async_bulk_tensor_2d<S::CTAS, SHARERS != 1>(to + first * (TILE_K / 2), map, k, row + first, full, of.mask);
+    load_box_2d<S::CTAS, SHARERS>(to + first * (TILE_K / 2), map, {k, row + first}, full, of.mask);
 }
 
 /* Scale factors of an operand: a tensor map of atoms (a cta_group of 2), or where they are. */
 typedef struct factors {
-    const CUtensorMap *map;
+    const cuda_tensor_map *map;
     const uint8_t *data;
     int rows, blocks; /* blocks: atoms along K */
 } factors;
@@ -155,12 +157,12 @@ __device__ inline void load_atoms(uint32_t to, const factors &sf, int row, int b
     const int each = BLOCKS / SHARERS, first = block + of.index * each, atoms = row / 128;
     to += of.index * each * ATOM_BYTES;
     if (S::CTAS == 2) {
-        cp_async_bulk_tensor_3d_pair<SHARERS != 1>(to, sf.map, 0, first, atoms, full, of.mask);
+        load_box_3d_of_pair<SHARERS>(to, sf.map, {0, first, atoms}, full, of.mask);
         return;
     }
     const int64_t atom = (int64_t)min(atoms, (sf.rows - 1) / 128) * sf.blocks + first;
     const int count = min(each, sf.blocks - first);
-    if (count > 0) cp_async_bulk<SHARERS != 1>(to, sf.data + atom * ATOM_BYTES, count * ATOM_BYTES, full, of.mask);
+    if (count > 0) load_bytes<SHARERS>(to, sf.data + atom * ATOM_BYTES, count * ATOM_BYTES, full, of.mask);
 }
 
 template <class S>
@@ -184,6 +186,7 @@ template <class S> __device__ inline void produce(const operands &o, const gemm_
 {
     ring r = {0, 1};
     for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, false>(w, at)) {
+#pragma unroll 1
         for (int k = 0; k < p.k; k += TILE_K) {
             wait(at.empty, r.slot, r.phase);
             load_stage<S>(o, p, at, w, k, r.slot);
@@ -201,15 +204,7 @@ template <class S> __device__ inline void produce(const operands &o, const gemm_
 /* MMA issuer                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define NO_SWIZZLE 0
-#define SWIZZLE_128B 2
 #define ROWS_BYTES(span) (8 * (span)) /* from 8 rows to the next */
-
-/* K-major. */
-__device__ inline uint64_t matrix_at(uint32_t at, int stride, int swizzle)
-{
-    return (uint64_t)(at >> 4 & 0x3FFF) | (uint64_t)(stride >> 4) << 32 | 1ull << 46 | (uint64_t)swizzle << 61;
-}
 
 /* E2M1 times E2M1, scaled by UE4M3. */
 __device__ constexpr uint32_t instruction_of(int m, int n)
@@ -225,15 +220,18 @@ __device__ inline void multiply_stage(uint32_t a, uint32_t d, uint32_t sfa, int 
     const uint32_t sfb = sfa + BLOCKS * SF_COLUMNS;
     for (int i = 0; i < blocks; i++) {
         const int at = i * ATOM_BYTES, to = i * SF_COLUMNS;
-        tcgen05_cp_32x128b_warpx4<S::CTAS>(sfa + to, matrix_at(atoms_a + at, ROWS_BYTES(16), NO_SWIZZLE));
-        tcgen05_cp_32x128b_warpx4<S::CTAS>(sfb + to, matrix_at(atoms_b + at, ROWS_BYTES(16), NO_SWIZZLE));
+        tcgen05_cp_32x128b_warpx4<S::CTAS>(sfa + to,
+                                           tcgen05_descriptor(atoms_a + at, ROWS_BYTES(16), TCGEN05_NO_SWIZZLE));
+        tcgen05_cp_32x128b_warpx4<S::CTAS>(sfb + to,
+                                           tcgen05_descriptor(atoms_b + at, ROWS_BYTES(16), TCGEN05_NO_SWIZZLE));
     }
     const uint32_t half = S::N == 64 ? column % 128 / 32 : 0; /* of SFB's atom: 32 rows a column */
     for (int i = 0; i < blocks; i++) {
         const int at = i * (BLOCK_K / 2), to = i * SF_COLUMNS;
-        tcgen05_mma_mxf4nvf4<S::CTAS>(
-            d, matrix_at(a + at, ROWS_BYTES(128), SWIZZLE_128B), matrix_at(b + at, ROWS_BYTES(128), SWIZZLE_128B),
-            instruction_of(TILE_M * S::CTAS, S::N), sfa + to, sfb + half + to, accumulate || i > 0);
+        tcgen05_mma_mxf4nvf4<S::CTAS>(d, tcgen05_descriptor(a + at, ROWS_BYTES(128), TCGEN05_SWIZZLE_128B),
+                                      tcgen05_descriptor(b + at, ROWS_BYTES(128), TCGEN05_SWIZZLE_128B),
+                                      instruction_of(TILE_M * S::CTAS, S::N), sfa + to, sfb + half + to,
+                                      accumulate || i > 0);
     }
 }
 
@@ -243,15 +241,16 @@ template <class S> __device__ inline void multiply(const gemm_params &p, const p
     ring r = {0, 0}, acc = {0, 1};
     for (tile_walk w = first_tile<S>(p); locate<S>(w, at); next_tile<S, false>(w, at)) {
         wait_for_tmem(at.acc_empty, acc.slot, acc.phase);
+#pragma unroll 1
         for (int k = 0; k < p.k; k += TILE_K) {
             wait(at.full, r.slot, r.phase);
             multiply_stage<S>(at.stages + r.slot * S::STAGE, tmem + acc.slot * S::N,
                               tmem + SF_COLUMN(S::N) + r.slot * SF_STAGE_COLUMNS, w.n, min(BLOCKS, (p.k - k) / BLOCK_K),
                               k > 0);
-            tcgen05_commit<S::CTAS, S::CLUSTER != 1>(at.empty + 8 * r.slot, everyone);
+            commit<S::CTAS, S::CLUSTER != 1>(at.empty + 8 * r.slot, everyone);
             advance<STAGES>(r);
         }
-        tcgen05_commit<S::CTAS, S::CTAS != 1>(at.acc_full + 8 * acc.slot, group);
+        commit<S::CTAS, S::CTAS != 1>(at.acc_full + 8 * acc.slot, group);
         advance<ACCUMULATORS>(acc);
     }
 }
@@ -302,7 +301,7 @@ template <class S> __device__ inline void store(const operands &o, const gemm_pa
             fence_proxy_async();
             __syncwarp();
             if (leads) {
-                cp_async_bulk_tensor_2d_store(o.d, w.n + column, w.m + warp * 32, box);
+                cp_async_bulk_tensor_2d_store(o.d, {w.n + column, w.m + warp * 32}, box);
                 cp_async_bulk_commit_group();
             }
             advance<BOXES>(out);
@@ -359,13 +358,13 @@ template <class S> __device__ inline void gemm(const operands &o, const gemm_par
     if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);
 }
 
-#define KERNEL(name, ctas, groups, share, n, schedule)                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                \
-        sm100_gemm_##name(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,     \
-                          const __grid_constant__ CUtensorMap sfa, const __grid_constant__ CUtensorMap sfb, \
-                          const __grid_constant__ CUtensorMap d, const __grid_constant__ gemm_params p)     \
-    {                                                                                                       \
-        gemm<shape<ctas, groups, share, n, schedule>>({&a, &b, &sfa, &sfb, &d}, p);                         \
+#define KERNEL(name, ctas, groups, share, n, schedule)                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                        \
+        sm100_gemm_##name(const __grid_constant__ cuda_tensor_map a, const __grid_constant__ cuda_tensor_map b,     \
+                          const __grid_constant__ cuda_tensor_map sfa, const __grid_constant__ cuda_tensor_map sfb, \
+                          const __grid_constant__ cuda_tensor_map d, const __grid_constant__ gemm_params p)         \
+    {                                                                                                               \
+        gemm<shape<ctas, groups, share, n, schedule>>({&a, &b, &sfa, &sfb, &d}, p);                                 \
     }
 
 SM100_GEMM_VARIANTS(KERNEL)

@@ -2,8 +2,13 @@
 #ifndef SM100_GEMM_PLACE_CUH
 #define SM100_GEMM_PLACE_CUH
 
+#include "cuda/ptx/async_copy.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tcgen05.cuh"
+#include "cuda/ptx/tensor_map.cuh"
 #include "sm100_gemm_config.cuh"
-#include "sm100_gemm_ptx.cuh"
 
 extern __shared__ __align__(1024) uint8_t smem[];
 
@@ -70,16 +75,65 @@ template <int SLOTS> __device__ inline void advance(ring &r)
 
 __device__ inline void wait(uint32_t barriers, int slot, uint32_t phase)
 {
-    while (!mbarrier_try_wait_parity(barriers + 8 * slot, phase)) {
-    }
+    mbarrier_wait_cluster(barriers + 8 * slot, phase);
 }
 
 /* For tensor memory to be handed over: its order comes of the tcgen05 fences alone (PTX ISA, 9.7.16.6.4). */
 __device__ inline void wait_for_tmem(uint32_t barriers, int slot, uint32_t phase)
 {
-    while (!mbarrier_try_wait_parity_relaxed(barriers + 8 * slot, phase)) {
-    }
+    mbarrier_wait_cluster_relaxed(barriers + 8 * slot, phase);
     tcgen05_fence_after_thread_sync();
+}
+
+/* All threads of all CTAs of the cluster have come; what they wrote to shared memory is seen. */
+__device__ inline void barrier_cluster()
+{
+    barrier_cluster_arrive_aligned();
+    barrier_cluster_wait_aligned();
+}
+
+/* Tiles and bulk copies: with several SHARERS to the same address of each CTA in `mask`, whose barrier at the same
+ * address hears of it; with CTAS = 2 that of the pair's CTA whose parity is that of the barrier's address. */
+template <int CTAS, int SHARERS>
+__device__ inline void load_box_2d(uint32_t to, const cuda_tensor_map *map, const int (&at)[2], uint32_t barrier,
+                                   uint16_t mask)
+{
+    if (CTAS == 1 && SHARERS == 1)
+        cp_async_bulk_tensor_2d(to, map, at, barrier);
+    else if (CTAS == 1)
+        cp_async_bulk_tensor_2d_multicast(to, map, at, barrier, mask);
+    else if (SHARERS == 1)
+        cp_async_bulk_tensor_2d_pair(to, map, at, barrier);
+    else
+        cp_async_bulk_tensor_2d_pair_multicast(to, map, at, barrier, mask);
+}
+
+template <int SHARERS>
+__device__ inline void load_box_3d_of_pair(uint32_t to, const cuda_tensor_map *map, const int (&at)[3],
+                                           uint32_t barrier, uint16_t mask)
+{
+    if (SHARERS == 1)
+        cp_async_bulk_tensor_3d_pair(to, map, at, barrier);
+    else
+        cp_async_bulk_tensor_3d_pair_multicast(to, map, at, barrier, mask);
+}
+
+template <int SHARERS>
+__device__ inline void load_bytes(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier, uint16_t mask)
+{
+    if (SHARERS == 1)
+        cp_async_bulk(to, from, bytes, barrier);
+    else
+        cp_async_bulk_multicast(to, from, bytes, barrier, mask);
+}
+
+/* At the CTA's own barrier, or at that of each CTA in `mask`. */
+template <int CTAS, bool OF_ALL> __device__ inline void commit(uint32_t barrier, uint16_t mask)
+{
+    if (OF_ALL)
+        tcgen05_commit_multicast<CTAS>(barrier, mask);
+    else
+        tcgen05_commit<CTAS>(barrier);
 }
 
 #endif

@@ -24,6 +24,11 @@
  *
  * Shared memory: struct storage. A tile of 16-bit rows lies in panels of SPAN bytes a row (16: no swizzle, 32, 64, 128:
  * the swizzle of that name), panel after panel along K (of D: along N). */
+#include "cuda/ptx/async_copy.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemm_tile.cuh"
 
 typedef struct storage {
@@ -82,16 +87,16 @@ template <class C> __device__ inline int first_row(const place &w, int tile)
 template <class C> __device__ inline void init_barriers(storage &s)
 {
     for (int i = 0; i < STAGES; i++) {
-        mbarrier_init<1>(shared_address(&s.full[i]));
-        mbarrier_init<8 * C::MULTICAST>(shared_address(&s.empty[i]));
+        mbarrier_init(shared_address(&s.full[i]), 1);
+        mbarrier_init(shared_address(&s.empty[i]), 8 * C::MULTICAST);
     }
     for (int i = 0; C::DECODER && i < DECODED; i++) {
-        mbarrier_init<WARPGROUP>(shared_address(&s.w_full[i]));
-        mbarrier_init<8>(shared_address(&s.w_empty[i]));
+        mbarrier_init(shared_address(&s.w_full[i]), WARPGROUP);
+        mbarrier_init(shared_address(&s.w_empty[i]), 8);
     }
     if (C::SPLIT == 2) {
-        mbarrier_init<1>(shared_address(&s.part_full));
-        mbarrier_init<4>(shared_address(&s.part_empty));
+        mbarrier_init(shared_address(&s.part_full), 1);
+        mbarrier_init(shared_address(&s.part_empty), 4);
     }
     fence_mbarrier_init();
 }
@@ -102,37 +107,40 @@ template <class C> __device__ inline void init_barriers(storage &s)
 
 /* This CTA's part of the rows of X, for all that share them. */
 template <class C>
-__device__ inline void load_x(storage &s, const tensor_map &map, const place &w, int slot, int x, int y)
+__device__ inline void load_x(storage &s, const cuda_tensor_map &map, const place &w, int slot, int x, int y)
 {
     const int rows = TILE_N / C::MULTICAST, first = w.m_rank * rows;
     const uint32_t full = shared_address(&s.full[slot]);
 #pragma unroll
     for (int i = 0; i < ROW_BYTES / C::SPAN; i++) {
         const uint32_t to = shared_address(s.x[slot]) + (uint32_t)(i * TILE_N + first) * C::SPAN;
+        const int at[2] = {x + i * C::PANEL_COLS, y + first};
         if (C::MULTICAST == 1)
-            cp_async_bulk_tensor(to, &map, x + i * C::PANEL_COLS, y + first, full);
+            cp_async_bulk_tensor_2d(to, &map, at, full);
         else
-            cp_async_bulk_tensor_multicast(to, &map, x + i * C::PANEL_COLS, y + first, full,
-                                           (uint16_t)(((1 << C::MULTICAST) - 1) << w.first_rank));
+            cp_async_bulk_tensor_2d_multicast(to, &map, at, full,
+                                              (uint16_t)(((1 << C::MULTICAST) - 1) << w.first_rank));
     }
 }
 
 template <class C>
-__device__ inline void load(storage &s, const tensor_map &codes, const tensor_map &x, const problem &p, const place &w)
+__device__ inline void load(storage &s, const cuda_tensor_map &codes, const cuda_tensor_map &x, const problem &p,
+                            const place &w)
 {
     const int atoms = (p.k + TILE_K - 1) / TILE_K, last_m = (p.m - 1) / TILE_M;
     ring r = {0, 0};
     for (int tile = w.first_tile; tile < w.tiles; tile += w.clusters) {
         const int m = first_row<C>(w, tile), n = tile / w.m_groups * TILE_N;
         const uint8_t *sf = p.sf + (int64_t)min(m / TILE_M, last_m) * atoms * NK_SF_ATOM_BYTES;
+#pragma unroll 1
         for (int step = w.begin; step < w.end; step++) {
             const uint32_t full = shared_address(&s.full[r.slot]);
             if (C::MULTICAST == 1)
                 wait(s.empty[r.slot], r.phase ^ 1);
             else
                 wait_for_cluster(s.empty[r.slot], r.phase ^ 1);
-            mbarrier_arrive_expect_tx<STEP_BYTES>(full);
-            cp_async_bulk_tensor(shared_address(s.codes[r.slot]), &codes, step * CODE_BYTES, m, full);
+            mbarrier_arrive_expect_tx(full, STEP_BYTES);
+            cp_async_bulk_tensor_2d(shared_address(s.codes[r.slot]), &codes, {step * CODE_BYTES, m}, full);
             cp_async_bulk(shared_address(s.sf[r.slot]), sf + step * NK_SF_ATOM_BYTES, NK_SF_ATOM_BYTES, full);
             load_x<C>(s, x, w, r.slot, step * TILE_K, n);
             advance<STAGES>(r);
@@ -149,6 +157,7 @@ template <class C> __device__ inline void decode(storage &s, const place &w)
     const int row = (int)threadIdx.x % WARPGROUP;
     ring from = {0, 0}, to = {0, 0};
     for (int tile = w.first_tile; tile < w.tiles; tile += w.clusters) {
+#pragma unroll 1
         for (int step = w.begin; step < w.end; step++) {
             wait(s.full[from.slot], from.phase);
             wait(s.w_empty[to.slot], to.phase ^ 1);
@@ -183,9 +192,11 @@ template <class C> __device__ inline void release_step(storage &s, const place &
 }
 
 /* Products of tiles that the decoder made; a step's are under way while the next one's are issued. */
-template <class C> __device__ inline void multiply_from_shared(storage &s, const place &w, consumer &c, float sums[32])
+template <class C>
+__device__ inline void multiply_from_shared(storage &s, const place &w, consumer &c, float (&sums)[32])
 {
     int last_slot = -1, last_w = 0;
+#pragma unroll 1
     for (int step = w.begin; step < w.end; step++) {
         wait(s.full[c.from.slot], c.from.phase);
         wait(s.w_full[c.w.slot], c.w.phase);
@@ -193,8 +204,8 @@ template <class C> __device__ inline void multiply_from_shared(storage &s, const
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < TILE_K / 16; i++)
-            wgmma_ss<C::BF16>(sums, descriptor<C>(tile, TILE_M, ROWS * c.number, i), descriptor<C>(x, TILE_N, 0, i),
-                              step > w.begin || i > 0);
+            multiply<C>(sums, descriptor<C>(tile, TILE_M, ROWS * c.number, i), descriptor<C>(x, TILE_N, 0, i),
+                        step > w.begin || i > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>(sums);
         if (last_slot >= 0) {
@@ -212,8 +223,9 @@ template <class C> __device__ inline void multiply_from_shared(storage &s, const
 }
 
 template <class C>
-__device__ inline void multiply_from_registers(storage &s, const place &w, consumer &c, float sums[32])
+__device__ inline void multiply_from_registers(storage &s, const place &w, consumer &c, float (&sums)[32])
 {
+#pragma unroll 1
     for (int step = w.begin; step < w.end; step++) {
         uint32_t fragments[4][4];
         wait(s.full[c.from.slot], c.from.phase);
@@ -222,8 +234,8 @@ __device__ inline void multiply_from_registers(storage &s, const place &w, consu
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < TILE_K / 16; i++)
-            wgmma_rs<C::BF16>(sums, fragments[i], descriptor<C>(shared_address(s.x[c.from.slot]), TILE_N, 0, i),
-                              step > w.begin || i > 0);
+            multiply<C>(sums, fragments[i], descriptor<C>(shared_address(s.x[c.from.slot]), TILE_N, 0, i),
+                        step > w.begin || i > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>(sums);
         __syncwarp(); /* all have read codes and scales */
@@ -234,7 +246,7 @@ __device__ inline void multiply_from_registers(storage &s, const place &w, consu
 
 /* The other part of K: of the two CTAs, rank 0 collects the sums of consumer 0, rank 1 those of consumer 1. True where
  * this warpgroup has them. */
-template <class C> __device__ inline bool join_parts(storage &s, const place &w, consumer &c, float sums[32])
+template <class C> __device__ inline bool join_parts(storage &s, const place &w, consumer &c, float (&sums)[32])
 {
     const uint32_t peer = cluster_ctarank() ^ C::MULTICAST, thread = threadIdx.x % WARPGROUP;
     const uint32_t part = shared_address(s.part) + thread * 16, full = shared_address(&s.part_full);
@@ -242,9 +254,9 @@ template <class C> __device__ inline bool join_parts(storage &s, const place &w,
     if (!collects) {
         wait_for_cluster(s.part_empty, c.part.phase ^ 1);
         for (int i = 0; i < 8; i++)
-            st_async_cluster_v4(mapa(part + i * WARPGROUP * 16, peer), sums + 4 * i, mapa(full, peer));
+            st_async_v4(mapa(part + i * WARPGROUP * 16, peer), sums + 4 * i, mapa(full, peer));
     } else {
-        if (thread == 0) mbarrier_arrive_expect_tx<PART_BYTES>(full);
+        if (thread == 0) mbarrier_arrive_expect_tx(full, PART_BYTES);
         wait_for_cluster(s.part_full, c.part.phase);
         for (int i = 0; i < 8; i++) {
             const uint4 other = ld_shared_v4(part + i * WARPGROUP * 16);
@@ -272,12 +284,12 @@ template <class C> __device__ inline uint32_t rounded_pair(float low, float high
 
 /* Sums to a tile of D: row lane / 4 and eight further, columns 2 * (lane % 4) and the next, of every eight. */
 template <class C>
-__device__ inline void store(storage &s, const tensor_map &map, const consumer &c, float scale, const float sums[32],
-                             int m, int n)
+__device__ inline void store(storage &s, const cuda_tensor_map &map, const consumer &c, float scale,
+                             const float sums[32], int m, int n)
 {
     const bool issues = c.warp == 0 && c.lane == 0;
     const uint32_t tile = shared_address(s.d[c.number]);
-    if (issues) cp_async_bulk_wait_group_read(); /* of the tile before */
+    if (issues) cp_async_bulk_wait_group_read<0>(); /* of the tile before */
     bar_sync<WARPGROUP>(1 + c.number);
 #pragma unroll
     for (int i = 0; i < TILE_N / 16; i++) {
@@ -290,12 +302,12 @@ __device__ inline void store(storage &s, const tensor_map &map, const consumer &
     bar_sync<WARPGROUP>(1 + c.number);
     if (!issues) return;
     for (int i = 0; i < TILE_N / C::PANEL_COLS; i++)
-        cp_async_bulk_tensor_store(&map, n + i * C::PANEL_COLS, m + ROWS * c.number, tile + i * ROWS * C::SPAN);
+        cp_async_bulk_tensor_2d_store(&map, {n + i * C::PANEL_COLS, m + ROWS * c.number}, tile + i * ROWS * C::SPAN);
     cp_async_bulk_commit_group();
 }
 
 template <class C>
-__device__ inline void consume(storage &s, const tensor_map &d, const problem &p, const place &w, int number)
+__device__ inline void consume(storage &s, const cuda_tensor_map &d, const problem &p, const place &w, int number)
 {
     consumer c = {number, (int)threadIdx.x / 32 % 4, (int)threadIdx.x % 32, {0, 0}, {0, 0}, {0, 0}};
     for (int tile = w.first_tile; tile < w.tiles; tile += w.clusters) {
@@ -307,7 +319,7 @@ __device__ inline void consume(storage &s, const tensor_map &d, const problem &p
         if (C::SPLIT == 2 && !join_parts<C>(s, w, c, sums)) continue;
         store<C>(s, d, c, p.alpha * NVFP4_UNIT, sums, first_row<C>(w, tile), tile / w.m_groups * TILE_N);
     }
-    cp_async_bulk_wait_group_read(); /* shared memory must last until then */
+    cp_async_bulk_wait_group_read<0>(); /* shared memory must last until then */
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -315,7 +327,8 @@ __device__ inline void consume(storage &s, const tensor_map &d, const problem &p
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <class C>
-__device__ inline void run(const tensor_map &codes, const tensor_map &x, const tensor_map &d, const problem &p)
+__device__ inline void run(const cuda_tensor_map &codes, const cuda_tensor_map &x, const cuda_tensor_map &d,
+                           const problem &p)
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     storage &s = *(storage *)raw;
@@ -344,12 +357,12 @@ __device__ inline void run(const tensor_map &codes, const tensor_map &x, const t
     }
 }
 
-#define KERNEL(name, ...)                                                               \
-    extern "C" __global__ __launch_bounds__(config<__VA_ARGS__>::THREADS, 1) void name( \
-        const __grid_constant__ tensor_map codes, const __grid_constant__ tensor_map x, \
-        const __grid_constant__ tensor_map d, const problem p)                          \
-    {                                                                                   \
-        run<config<__VA_ARGS__>>(codes, x, d, p);                                       \
+#define KERNEL(name, ...)                                                                         \
+    extern "C" __global__ __launch_bounds__(config<__VA_ARGS__>::THREADS, 1) void name(           \
+        const __grid_constant__ cuda_tensor_map codes, const __grid_constant__ cuda_tensor_map x, \
+        const __grid_constant__ cuda_tensor_map d, const problem p)                               \
+    {                                                                                             \
+        run<config<__VA_ARGS__>>(codes, x, d, p);                                                 \
     }
 
 /* span, multicast, split, decoder, bf16 */

@@ -3,7 +3,9 @@
 #define NK_SM90_GEMM_TILE_CUH
 
 #include "cuda/nvfp4.cuh"
-#include "hopper_ptx.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared.cuh"
+#include "cuda/ptx/wgmma.cuh"
 
 enum {
     TILE_M = 128,
@@ -55,15 +57,13 @@ template <int DEPTH> __device__ inline void advance(ring &r)
 
 __device__ inline void wait(const uint64_t &barrier, uint32_t parity)
 {
-    while (!mbarrier_try_wait(shared_address(&barrier), parity)) {
-    }
+    mbarrier_wait(shared_address(&barrier), parity);
 }
 
 /* Where peers arrive. */
 __device__ inline void wait_for_cluster(const uint64_t &barrier, uint32_t parity)
 {
-    while (!mbarrier_try_wait_cluster(shared_address(&barrier), parity)) {
-    }
+    mbarrier_wait_cluster(shared_address(&barrier), parity);
 }
 
 /* Where byte `byte` of row `row` of a tile of `rows` rows lies. */
@@ -84,9 +84,20 @@ template <class C> __device__ inline uint32_t code_at(uint32_t tile, int row, in
 template <class C> __device__ inline uint64_t descriptor(uint32_t tile, int rows, int row, int part)
 {
     const uint32_t at = tile + (uint32_t)(32 * part / C::SPAN * rows * C::SPAN + 32 * part % C::SPAN + row * C::SPAN);
-    const uint64_t mode = C::SPAN == 16 ? 0 : C::SPAN == 32 ? 3 : C::SPAN == 64 ? 2 : 1;
-    const uint64_t leading = C::SPAN == 16 ? rows : 1, stride = C::SPAN / 2; /* of 16 bytes; of 8 rows */
-    return mode << 62 | stride << 32 | leading << 16 | (at & 0x3FFFF) >> 4;
+    const uint32_t mode = C::SPAN == 16   ? WGMMA_NO_SWIZZLE
+                          : C::SPAN == 32 ? WGMMA_SWIZZLE_32B
+                          : C::SPAN == 64 ? WGMMA_SWIZZLE_64B
+                                          : WGMMA_SWIZZLE_128B;
+    return wgmma_descriptor(at, C::SPAN == 16 ? 16 * rows : 16, 8 * C::SPAN, mode);
+}
+
+/* d = A B^T + (accumulate ? d : 0) of 64 rows of A, in shared memory (a descriptor) or in registers. */
+template <class C, typename A> __device__ inline void multiply(float (&d)[32], const A &a, uint64_t b, bool accumulate)
+{
+    if (C::BF16)
+        wgmma_bf16(d, a, b, accumulate);
+    else
+        wgmma_f16(d, a, b, accumulate);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -139,7 +150,8 @@ template <class C> __device__ inline void decode_row(uint32_t codes, uint32_t sf
             decode_word<C>(words[i], pairs);
             for (int k = 0; k < 4; k++)
                 pairs[k] = scaled<C>(pairs[k], scale);
-            st_shared_v4(swizzled<C>(w, TILE_M, row, 64 * half + 16 * i), pairs);
+            st_shared_v4(swizzled<C>(w, TILE_M, row, 64 * half + 16 * i),
+                         make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
         }
     }
 }

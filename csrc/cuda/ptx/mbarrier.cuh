@@ -1,0 +1,55 @@
+/* mbarriers: arrivals and bytes that a phase counts, and waiting for its end. */
+#ifndef NK_MBARRIER_CUH
+#define NK_MBARRIER_CUH
+
+#include <stdint.h>
+
+__device__ inline void mbarrier_init(uint32_t at, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+/* Initialised mbarriers are seen by the cluster, and by copies that count bytes on them. */
+__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void mbarrier_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+/* `at` may be another CTA's. */
+__device__ inline void mbarrier_arrive_cluster(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+/* Where nothing follows that memory order must carry: a release to the cluster is slow. */
+__device__ inline void mbarrier_arrive_cluster_relaxed(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+__device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+/* Until the phase of this parity has ended: mbarrier.try_wait, again and again. Then what was written before arrivals
+ * is seen: of this CTA, of the cluster (_cluster), or nothing but what other fences order (_relaxed). The loop is PTX,
+ * of which ptxas makes better code than of one around an answer in a register. The compiler does not see it: where a
+ * loop around it is not to be unrolled, say so. */
+#define NK_MBARRIER_WAIT(name, order)                                                            \
+    __device__ inline void mbarrier_wait##name(uint32_t at, uint32_t parity)                     \
+    {                                                                                            \
+        asm volatile("{ .reg .pred p;\n"                                                         \
+                     "wait: mbarrier.try_wait.parity." order ".shared::cta.b64 p, [%0], %1;\n\t" \
+                     "@!p bra wait; }" ::"r"(at),                                                \
+                     "r"(parity)                                                                 \
+                     : "memory");                                                                \
+    }
+NK_MBARRIER_WAIT(, "acquire.cta")
+NK_MBARRIER_WAIT(_cluster, "acquire.cluster")
+NK_MBARRIER_WAIT(_cluster_relaxed, "relaxed.cluster")
+#undef NK_MBARRIER_WAIT
+
+#endif
