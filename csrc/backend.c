@@ -34,10 +34,8 @@ static bool has_cell(const nk_backend *row, size_t offset)
 }
 
 /* Where to begin: with NVFP4KERN_BACKEND's row, which the rows after it stand in for where it has no kernel. */
-static nk_status first_row(nk_device device, int *first)
+static nk_status first_row(nk_device device, const char *name, int *first)
 {
-    nk_settings_read();
-    const char *name = nk_settings_of_call()->backend;
     *first = 0;
     if (!name || !*name) return NK_OK;
     while (*first < ROWS && strcmp(name, table[*first]->name) != 0)
@@ -49,10 +47,10 @@ static nk_status first_row(nk_device device, int *first)
     return NK_OK;
 }
 
-nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend **row)
+nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row)
 {
     int i = 0;
-    if (!*row) NK_TRY(first_row(device, &i));
+    if (!*row) NK_TRY(first_row(device, settings->backend, &i));
     while (*row && table[i++] != *row)
         ;
     for (; i < ROWS; i++) {
@@ -61,6 +59,16 @@ nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend
         return NK_OK;
     }
     return nobody_serves("", device);
+}
+
+nk_status nk_exec_workspace(nk_exec *exec)
+{
+    const int64_t wanted = exec->plan.workspace_bytes;
+    if (wanted <= exec->workspace_bytes) return NK_OK;
+    if (!exec->allocate) return NK_NEEDS_WORKSPACE;
+    NK_TRY(exec->allocate(exec->allocate_context, wanted, &exec->workspace));
+    exec->workspace_bytes = wanted;
+    return NK_OK;
 }
 
 bool nk_backend_list(int i, nk_backend_info *info)

@@ -6,13 +6,22 @@
 #include "nk_problem.h"
 #include "nk_settings.h"
 
-/* `plan` picks a kernel and a tile, or says NK_DECLINED where there is no kernel for this problem: the same for the
- * same problem, device and settings. It launches nothing. `run` launches what was planned. */
-#define NK_CELL(op)                                                              \
-    struct {                                                                     \
-        nk_status (*plan)(const nk_##op##_problem *problem, nk_plan *plan);      \
-        nk_status (*run)(const nk_##op##_problem *problem, const nk_exec *exec); \
+/* `plan` picks a kernel and how it is launched, or says NK_DECLINED where there is no kernel for this problem. It
+ * depends on the problem, the settings and the device alone, and launches nothing. `choice` gets all that `run` needs
+ * beside the problem, as a struct of the cell's own; `nk_plan` is for people. `run` launches what `choice` says and
+ * decides nothing again. The settings live until `run` has returned. */
+#define NK_CELL(op)                                                                                                    \
+    struct {                                                                                                           \
+        nk_status (*plan)(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, void *choice); \
+        nk_status (*run)(const nk_##op##_problem *problem, const void *choice, const nk_exec *exec);                   \
     } op
+
+/* Room for a choice. Every cell asserts that its own fits. */
+#define NK_CHOICE_BYTES 1024
+#define NK_CHOICE_ALIGNMENT 16
+#define NK_CHOICE_FITS(type)                                                                 \
+    _Static_assert(sizeof(type) <= NK_CHOICE_BYTES && _Alignof(type) <= NK_CHOICE_ALIGNMENT, \
+                   "the dispatcher has room for the choice")
 
 typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
 
@@ -36,22 +45,29 @@ typedef struct nk_backend {
 
 /* The first row after *row (NULL: of all, or from NVFP4KERN_BACKEND's on) that serves `device` and whose cell at
  * `cell_offset` is there. */
-nk_status nk_backend_pick(nk_device device, size_t cell_offset, const nk_backend **row);
+nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row);
 
-/* Ends an operator: pick, plan, and run unless this is a dry run or there is nothing to write. */
-#define NK_DISPATCH(op, problem, exec, empty)                                                  \
-    do {                                                                                       \
-        const nk_backend *row_ = NULL;                                                         \
-        nk_status planned_;                                                                    \
-        do {                                                                                   \
-            NK_TRY(nk_backend_pick((problem)->device, offsetof(nk_backend, op), &row_));       \
-            (exec)->plan = (nk_plan){.backend = row_->name};                                   \
-            planned_ = row_->op.plan((problem), &(exec)->plan);                                \
-        } while (planned_ == NK_DECLINED);                                                     \
-        NK_TRY(planned_);                                                                      \
-        if ((exec)->dry_run || (empty)) return NK_OK;                                          \
-        if ((exec)->plan.workspace_bytes > (exec)->workspace_bytes) return NK_NEEDS_WORKSPACE; \
-        return row_->op.run((problem), (exec));                                                \
+/* Lets the caller allocate where its workspace is less than the plan wants. */
+nk_status nk_exec_workspace(nk_exec *exec);
+
+/* Ends an operator: reads the settings, picks a row and plans; unless this is a dry run or there is nothing to write,
+ * sees to the workspace and runs. */
+#define NK_DISPATCH(op, problem, exec, empty)                                                        \
+    do {                                                                                             \
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice_[NK_CHOICE_BYTES];                        \
+        const nk_backend *row_ = NULL;                                                               \
+        nk_settings settings_;                                                                       \
+        nk_status planned_;                                                                          \
+        nk_settings_read(&settings_);                                                                \
+        do {                                                                                         \
+            NK_TRY(nk_backend_pick((problem)->device, &settings_, offsetof(nk_backend, op), &row_)); \
+            (exec)->plan = (nk_plan){.backend = row_->name};                                         \
+            planned_ = row_->op.plan((problem), &settings_, &(exec)->plan, choice_);                 \
+        } while (planned_ == NK_DECLINED);                                                           \
+        NK_TRY(planned_);                                                                            \
+        if ((exec)->dry_run || (empty)) return NK_OK;                                                \
+        NK_TRY(nk_exec_workspace(exec));                                                             \
+        return row_->op.run((problem), choice_, (exec));                                             \
     } while (0)
 
 extern const nk_backend nk_backend_cpu;

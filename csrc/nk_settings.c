@@ -1,3 +1,4 @@
+/* Reads the environment variables that calls ask for. */
 #include "nk_settings.h"
 
 #include <stddef.h>
@@ -7,10 +8,6 @@ extern char **environ;
 
 #define PREFIX "NVFP4KERN_"
 
-static _Thread_local nk_settings settings;
-
-const nk_settings *nk_settings_of_call(void) { return &settings; }
-
 /* The value where `text`, behind the prefix, is "<name>=<value>". Of two the first counts, as with getenv. */
 static const char *value_of(const char *text, const char *name, const char *before)
 {
@@ -19,20 +16,32 @@ static const char *value_of(const char *text, const char *name, const char *befo
     return text + length + 1;
 }
 
-void nk_settings_read(void)
+static nk_pdl pdl_of(const char *text)
 {
-    const char *invariant = NULL;
-    nk_settings found = {0}; /* finding where the thread's own are takes a call */
+    if (!text || !*text) return NK_PDL_SAFE;
+    if (strcmp(text, "0") == 0) return NK_PDL_OFF;
+    return strcmp(text, "weights") == 0 ? NK_PDL_WEIGHTS : NK_PDL_SAFE;
+}
+
+void nk_settings_read(nk_settings *settings)
+{
+    const char *backend = NULL, *cpu = NULL, *num_threads = NULL, *pdl = NULL, *invariant = NULL;
     for (char **variable = environ; variable && *variable; variable++) {
         const char *text = *variable;
         if (text[0] != 'N' || text[1] != 'V' || text[2] != 'F') continue; /* most differ here */
         if (strncmp(text, PREFIX, sizeof PREFIX - 1) != 0) continue;
         text += sizeof PREFIX - 1;
-        found.backend = value_of(text, "BACKEND", found.backend);
-        found.num_threads = value_of(text, "NUM_THREADS", found.num_threads);
-        found.pdl = value_of(text, "PDL", found.pdl);
+        backend = value_of(text, "BACKEND", backend);
+        cpu = value_of(text, "CPU", cpu);
+        num_threads = value_of(text, "NUM_THREADS", num_threads);
+        pdl = value_of(text, "PDL", pdl);
         invariant = value_of(text, "BATCH_INVARIANT", invariant);
     }
-    found.batch_invariant = invariant && strcmp(invariant, "1") == 0;
-    settings = found;
+    *settings = (nk_settings){
+        .backend = backend,
+        .cpu = cpu,
+        .num_threads = num_threads,
+        .pdl = pdl_of(pdl),
+        .batch_invariant = invariant && strcmp(invariant, "1") == 0,
+    };
 }

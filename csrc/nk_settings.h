@@ -4,17 +4,24 @@
 
 #include <stdbool.h>
 
-/* NVFP4KERN_BACKEND, .. as text, or NULL: the environment's own, valid until someone changes it, as getenv's is. */
+/* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
+ * it then waits before it reads anything, which needs no care from anybody. NVFP4KERN_PDL=0 turns that off;
+ * NVFP4KERN_PDL=weights lets gemv read weights and their scale factors before it waits, on the caller's word that no
+ * kernel that may still be running writes them: not the one just before it in the stream, nor one further back where
+ * those between overlap likewise. */
+typedef enum nk_pdl { NK_PDL_SAFE, NK_PDL_OFF, NK_PDL_WEIGHTS } nk_pdl;
+
+/* Text is the environment's own, or NULL: valid until someone changes that variable, as getenv's is. */
 typedef struct nk_settings {
-    const char *backend, *num_threads, *pdl;
-    bool batch_invariant; /* a row must get the same bits whatever else is in the batch */
+    const char *backend;     /* NVFP4KERN_BACKEND */
+    const char *cpu;         /* NVFP4KERN_CPU */
+    const char *num_threads; /* NVFP4KERN_NUM_THREADS */
+    nk_pdl pdl;              /* NVFP4KERN_PDL */
+    bool batch_invariant;    /* NVFP4KERN_BATCH_INVARIANT=1: a row gets the same bits whatever else is in the batch */
 } nk_settings;
 
 /* Every call reads them once, before it picks a backend: all in one walk over the environment, since looking up each
  * took a fifth of a microsecond where NVIDIA's containers have 35 variables that begin alike. */
-void nk_settings_read(void);
-
-/* As this thread has read them last. */
-const nk_settings *nk_settings_of_call(void);
+void nk_settings_read(nk_settings *settings);
 
 #endif

@@ -84,11 +84,17 @@ typedef struct nk_plan {
     bool batch_invariant;
 } nk_plan;
 
+/* Where the plan wants more than `workspace_bytes`, the call asks `allocate` for all it wants, between planning and
+ * running: memory of the operands' device, aligned to 64 bytes, that lives until the call has returned (on a GPU: until
+ * the stream is past it). A status other than NK_OK ends the call with that status. Without `allocate` such a call ends
+ * with NK_NEEDS_WORKSPACE, and can be repeated with a workspace of plan.workspace_bytes. */
 typedef struct nk_exec {
     bool dry_run; /* check and plan only; `out` may then be missing */
     void *stream;
-    void *workspace; /* at least plan.workspace_bytes, else the call ends with NK_NEEDS_WORKSPACE and can be repeated */
+    void *workspace;
     int64_t workspace_bytes;
+    nk_status (*allocate)(void *context, int64_t bytes, void **workspace);
+    void *allocate_context;
     nk_plan plan; /* written by the call */
 } nk_exec;
 

@@ -26,6 +26,7 @@ SHARED = {
     "nk_status.h",
     "nk_format.h",
     "nk_math.h",
+    "nk_memo.h",
     "nk_problem.h",
     "nk_settings.h",
 }  # what operators and backends both know

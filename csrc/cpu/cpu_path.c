@@ -1,6 +1,5 @@
 #include "cpu_path.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* In order of preference; what may be asked for. */
@@ -31,9 +30,8 @@ static bool is_named(const cpu_path *path, const char *name)
     return strncmp(path->name, name, length) == 0 && (path->name[length] == 0 || path->name[length] == '-');
 }
 
-nk_status cpu_path_pick(const cpu_path **path)
+nk_status cpu_path_pick(const char *forced, const cpu_path **path)
 {
-    const char *forced = getenv("NVFP4KERN_CPU");
     if (forced && !*forced) forced = NULL;
     bool known = false;
     for (size_t i = 0; i < ROWS; i++) {

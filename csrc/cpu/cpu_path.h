@@ -64,10 +64,10 @@ extern const cpu_path cpu_path_avx2, cpu_path_avx512_bw, cpu_path_avx512_vnni;
 extern const cpu_path cpu_path_neon_mul, cpu_path_neon_dotprod;
 #endif
 
-/* The best path of this processor, or the one that NVFP4KERN_CPU names. */
-nk_status cpu_path_pick(const cpu_path **path);
+/* The best path of this processor, or the one that `forced` (NVFP4KERN_CPU, or NULL) names. */
+nk_status cpu_path_pick(const char *forced, const cpu_path **path);
 
-/* What an operator computes with. */
+/* What an operator computes with: the choice of every plan of this row. */
 typedef struct cpu_means {
     const cpu_path *path;
     int threads;

@@ -1,6 +1,5 @@
 #include "cpu_pool.h"
 
-#include "nk_settings.h"
 #include "cpu_float_mode.h"
 
 #include <pthread.h>
@@ -119,9 +118,9 @@ static int start_workers(int wanted)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-nk_status cpu_thread_count(int *threads)
+nk_status cpu_thread_count(const nk_settings *settings, int *threads)
 {
-    const char *text = nk_settings_of_call()->num_threads;
+    const char *text = settings->num_threads;
     if (text && *text) {
         char *end;
         long number = strtol(text, &end, 10);

@@ -3,6 +3,7 @@
 #ifndef NK_CPU_POOL_H
 #define NK_CPU_POOL_H
 
+#include "nk_settings.h"
 #include "nk_status.h"
 
 #include <stdint.h>
@@ -11,7 +12,7 @@
 
 /* How many threads a loop may use, the caller's included: NVFP4KERN_NUM_THREADS, or the CPUs that the calling thread
  * may run on. */
-nk_status cpu_thread_count(int *threads);
+nk_status cpu_thread_count(const nk_settings *settings, int *threads);
 
 /* body(context, job) for every job in 0 .. jobs - 1, in any order, on `threads` threads at most. Jobs run with the
  * default floating-point mode. */

@@ -1,6 +1,5 @@
 #include "cuda_launch.h"
 
-#include "nk_settings.h"
 #include "driver.h"
 
 #include <fcntl.h>
@@ -251,14 +250,6 @@ typedef struct launch_config {
     CUlaunchConfig config; /* points to: */
     CUlaunchAttribute attributes[2];
 } launch_config;
-
-cuda_pdl cuda_pdl_wanted(void)
-{
-    const char *text = nk_settings_of_call()->pdl;
-    if (!text || !*text) return CUDA_PDL_SAFE;
-    if (strcmp(text, "0") == 0) return CUDA_PDL_OFF;
-    return strcmp(text, "weights") == 0 ? CUDA_PDL_WEIGHTS : CUDA_PDL_SAFE;
-}
 
 static void configure(const cuda_grid *grid, void *stream, bool can_wait, launch_config *l)
 {

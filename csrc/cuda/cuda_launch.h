@@ -49,14 +49,6 @@ typedef struct cuda_kernel {
 /* All kernels of this build, ended by NULL. */
 extern cuda_kernel *const cuda_kernels[];
 
-/* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
- * it then waits before it reads anything, which needs no care from anybody. NVFP4KERN_PDL=0 turns that off;
- * NVFP4KERN_PDL=weights lets gemv read weights and their scale factors before it waits, on the caller's word that no
- * kernel that may still be running writes them: not the one just before it in the stream, nor one further back where
- * those between overlap likewise. */
-typedef enum cuda_pdl { CUDA_PDL_OFF, CUDA_PDL_SAFE, CUDA_PDL_WEIGHTS } cuda_pdl;
-cuda_pdl cuda_pdl_wanted(void);
-
 typedef struct cuda_grid {
     int64_t x, y, z; /* CTAs; y and z at most 65535 */
     int32_t threads;

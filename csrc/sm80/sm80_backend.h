@@ -8,9 +8,10 @@
 
 #include <cuda_kernels.h>
 
-#define SM80_DECLARE(op)                                                       \
-    nk_status sm80_plan_##op(const nk_##op##_problem *problem, nk_plan *plan); \
-    nk_status sm80_run_##op(const nk_##op##_problem *problem, const nk_exec *exec)
+#define SM80_DECLARE(op)                                                                                   \
+    nk_status sm80_plan_##op(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, \
+                             void *choice);                                                                \
+    nk_status sm80_run_##op(const nk_##op##_problem *problem, const void *choice, const nk_exec *exec)
 
 SM80_DECLARE(gemv);
 SM80_DECLARE(gemm);

@@ -7,7 +7,7 @@
 
 #include <cuda_kernels.h>
 
-nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan);
-nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec);
+nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

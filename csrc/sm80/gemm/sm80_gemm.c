@@ -1,3 +1,5 @@
+/* gemm: tiles of tokens and weights; one token goes to the gemv. */
+#include "sm80/gemv/sm80_gemv_plan.h"
 #include "sm80_gemm_plan.h"
 
 #define OUTPUTS_PER_WARP 32
@@ -5,24 +7,29 @@
 #define ROW(name, ...) {KERNEL(name, codes), KERNEL(name, halves), KERNEL(name, bfloats), KERNEL(name, reduce)},
 static const sm80_gemm_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
 
-static sm80_product product_of(const nk_gemm_problem *p)
-{
-    return (sm80_product){p->l, p->m, p->n, p->k, sm80_gemm_kind(&p->a, &p->b), OUTPUTS_PER_WARP};
-}
-
 /* The gemv's order of summation is another one. */
-static bool is_gemv(const nk_gemm_problem *p) { return p->m == 1 && !nk_settings_of_call()->batch_invariant; }
+typedef struct gemm_choice {
+    bool is_gemv;
+    union {
+        sm80_gemv_choice gemv;
+        sm80_gemm_choice gemm;
+    };
+} gemm_choice;
 
-nk_status sm80_plan_gemm(const nk_gemm_problem *p, nk_plan *plan)
+NK_CHOICE_FITS(gemm_choice);
+
+nk_status sm80_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    if (is_gemv(p)) return sm80_plan_gemv(p, plan);
-    sm80_product product = product_of(p);
-    return sm80_gemm_plan(p->device, &product, kernels, plan);
+    gemm_choice *c = choice;
+    c->is_gemv = p->m == 1 && !settings->batch_invariant;
+    if (c->is_gemv) return sm80_plan_gemv(p, settings, plan, &c->gemv);
+    sm80_product product = {p->device, p->l, p->m, p->n, p->k, sm80_gemm_kind(&p->a, &p->b), OUTPUTS_PER_WARP};
+    return sm80_gemm_plan(&product, settings, kernels, plan, &c->gemm);
 }
 
-nk_status sm80_run_gemm(const nk_gemm_problem *p, const nk_exec *exec)
+nk_status sm80_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
-    if (is_gemv(p)) return sm80_run_gemv(p, exec);
-    sm80_product product = product_of(p);
-    return sm80_gemm_run(p->device, &product, kernels, p, exec);
+    const gemm_choice *c = choice;
+    if (c->is_gemv) return sm80_run_gemv(p, &c->gemv, exec);
+    return sm80_gemm_run(p->device, p, &c->gemm, exec);
 }

@@ -1,6 +1,7 @@
+/* Deals the steps of a product out to CTAs, and launches what was dealt. */
 #include "sm80_gemm_plan.h"
 
-#include <string.h>
+#include "nk_memo.h"
 
 const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT] = {
 #define ROW(name, tokens, warps, stages, ctas) [SM80_GEMM_##name] = {tokens, warps, stages, ctas},
@@ -47,7 +48,6 @@ static int ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
 #define REDUCE_US 6.3          /* a second launch */
 #define SUM_BYTES_PER_US 2.7e6 /* partial sums through L2 and back */
 #define MIN_SHARE 2
-#define DEALINGS 8 /* of a tile: more than CTAs an SM can hold */
 
 /* One step of K on an SM with `resident` such CTAs. */
 static double step_us(const sm80_gemm_tile *t, int64_t resident)
@@ -68,17 +68,17 @@ static int64_t ceil_div(int64_t x, int64_t y)
     return (int64_t)(((uint32_t)x + (uint32_t)y - 1) / (uint32_t)y);
 }
 
-/* Steps that a CTA takes of `work`, or 0: a tile each. `dealing` is 0 for that, else how many CTAs an SM gets. */
-static int64_t share_of(sm80_gemm_work work, int dealing, const cuda_gpu *gpu)
+/* Steps that a CTA takes of `work`, or 0: a tile each. `per_sm` is 0 for that, else how many CTAs an SM gets. */
+static int64_t share_of(sm80_gemm_work work, int per_sm, const cuda_gpu *gpu)
 {
-    return dealing ? ceil_div(work.steps, dealing * gpu->sms) : 0;
+    return per_sm ? ceil_div(work.steps, per_sm * gpu->sms) : 0;
 }
 
 /* Microseconds that `work` takes. */
-static double launch_us(const sm80_gemm_tile *t, int resident, const cuda_gpu *gpu, sm80_gemm_work work, int dealing)
+static double launch_us(const sm80_gemm_tile *t, int resident, const cuda_gpu *gpu, sm80_gemm_work work, int per_sm)
 {
     double steps = (double)work.steps / (double)work.tiles; /* of a tile, on average */
-    int64_t share = share_of(work, dealing, gpu);
+    int64_t share = share_of(work, per_sm, gpu);
     int32_t slots = resident * gpu->sms;
     if (!share) {
         int64_t waves = ceil_div(work.tiles, slots);
@@ -88,12 +88,12 @@ static double launch_us(const sm80_gemm_tile *t, int resident, const cuda_gpu *g
     bool aligned = share * ceil_div((int64_t)steps, share) * work.tiles == work.steps;
     double others = aligned ? 0 : 1 + (double)(share - MIN_SHARE) / steps; /* tiles of a CTA after its first */
     double sums = (double)work.steps / (double)share * (aligned ? 1 : 2) * (double)sum_bytes(t);
-    double cta = (double)share * step_us(t, dealing) + CTA_US + others * PART_US;
+    double cta = (double)share * step_us(t, per_sm) + CTA_US + others * PART_US;
     return cta + REDUCE_US + sums * (1 / SUM_BYTES_PER_US);
 }
 
 typedef struct candidate {
-    int tile, dealing;
+    int tile, per_sm;
     double us;
 } candidate;
 
@@ -110,9 +110,9 @@ static void consider_tile(int i, int kind, const cuda_gpu *gpu, bool invariant, 
     consider((candidate){i, 0, work.tiles ? launch_us(t, resident, gpu, work, 0) : 0}, best);
     /* Else a row's sums would depend on how many tiles there are. */
     if (invariant || work.tiles == 0 || work.steps > SM80_MAX_UNITS) return;
-    for (int dealing = 1; dealing <= resident; dealing++) {
-        if (share_of(work, dealing, gpu) < MIN_SHARE) break;
-        consider((candidate){i, dealing, launch_us(t, resident, gpu, work, dealing)}, best);
+    for (int per_sm = 1; per_sm <= resident; per_sm++) {
+        if (share_of(work, per_sm, gpu) < MIN_SHARE) break;
+        consider((candidate){i, per_sm, launch_us(t, resident, gpu, work, per_sm)}, best);
     }
 }
 
@@ -123,56 +123,48 @@ typedef struct question {
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
 } question;
 
-static candidate pick(const question *q)
+static sm80_gemm_dealing dealing_of(const question *q, candidate c)
+{
+    if (c.tile < 0) return (sm80_gemm_dealing){.tile = c.tile};
+    const sm80_gemm_tile *t = &sm80_gemm_tiles[c.tile];
+    const sm80_gemm_work work = q->work[c.tile];
+    int64_t share = share_of(work, c.per_sm, q->gpu), grid = share ? nk_ceil_div(work.steps, share) : work.tiles;
+    return (sm80_gemm_dealing){
+        .tile = c.tile,
+        .share = share,
+        .grid = grid,
+        .reduce_grid = share ? (grid - 1) * (t->tokens / 8) : 0,
+        .smem_bytes = smem_of(t, q->kind),
+        .workspace_bytes = share ? 2 * grid * sum_bytes(t) : 0,
+    };
+}
+
+static sm80_gemm_dealing pick(const question *q)
 {
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
         if (smem_of(&sm80_gemm_tiles[i], q->kind) <= q->gpu->smem_per_cta)
             consider_tile(i, q->kind, q->gpu, q->invariant, q->work[i], &best);
     }
-    return best;
+    return dealing_of(q, best);
 }
 
-#define ANSWERS 16
-
-nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config)
+nk_status sm80_gemm_deal(nk_device device, const nk_settings *settings, int kind,
+                         const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], sm80_gemm_dealing *dealing)
 {
-    static _Thread_local struct {
-        question asked;
-        candidate best;
-    } answers[ANSWERS]; /* the next calls ask the same, and picking takes a fifth of a call */
-    question q = {.kind = kind};
+    NK_MEMO(question, sm80_gemm_dealing, memo); /* the next calls ask the same, and picking takes a fifth of a call */
+    question q = {.kind = kind, .invariant = settings->batch_invariant};
     NK_TRY(cuda_gpu_of(device, &q.gpu));
-    q.invariant = nk_settings_of_call()->batch_invariant;
     memcpy(q.work, work, sizeof q.work);
-    int at = (int)((uint64_t)(work[0].tiles * 5 + work[0].steps) % ANSWERS);
-    if (memcmp(&answers[at].asked, &q, sizeof q) != 0) {
-        answers[at].asked = q;
-        answers[at].best = pick(&q);
+    const size_t at = nk_memo_slot(&q, sizeof q);
+    if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
+        memo[at].answer = pick(&q);
+        memo[at].asked = q;
     }
-    const candidate best = answers[at].best;
-    NK_CHECK(best.tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
-             q.gpu->index, q.gpu->smem_per_cta);
-    *config = best.tile * DEALINGS + best.dealing;
-    return NK_OK;
-}
-
-const sm80_gemm_tile *sm80_gemm_tile_of(int config) { return &sm80_gemm_tiles[config / DEALINGS]; }
-
-nk_status sm80_gemm_settle(nk_device device, int kind, int config, sm80_gemm_work work, sm80_gemm_choice *choice)
-{
-    const cuda_gpu *gpu = NULL;
-    NK_TRY(cuda_gpu_of(device, &gpu));
-    const sm80_gemm_tile *t = sm80_gemm_tile_of(config);
-    int64_t share = share_of(work, config % DEALINGS, gpu), grid = share ? nk_ceil_div(work.steps, share) : work.tiles;
-    *choice = (sm80_gemm_choice){
-        .tile = config / DEALINGS,
-        .share = share,
-        .grid = grid,
-        .reduce_grid = share ? (grid - 1) * (t->tokens / 8) : 0,
-        .smem_bytes = smem_of(t, kind),
-        .workspace_bytes = share ? 2 * grid * sum_bytes(t) : 0,
-    };
+    *dealing = memo[at].answer;
+    NK_CHECK(dealing->tile >= 0, NK_BACKEND_ERROR,
+             "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile", q.gpu->index,
+             q.gpu->smem_per_cta);
     return NK_OK;
 }
 
@@ -182,60 +174,60 @@ static sm80_gemm_work work_of(const sm80_product *p, const sm80_gemm_tile *t)
     return (sm80_gemm_work){tiles, tiles * sm80_gemm_steps(p->k, p->kind)};
 }
 
-nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, nk_plan *plan)
+nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, const sm80_gemm_kernels *kernels,
+                         nk_plan *plan, sm80_gemm_choice *choice)
 {
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
         work[i] = work_of(p, &sm80_gemm_tiles[i]);
-    sm80_gemm_choice choice;
-    NK_TRY(sm80_gemm_choose(device, p->kind, work, &plan->config));
-    NK_TRY(sm80_gemm_settle(device, p->kind, plan->config, work[plan->config / DEALINGS], &choice));
-    plan->kernel = kernels[choice.tile][p->kind]->name;
-    sm80_gemm_describe(&choice, p->kind, p->outputs_per_warp, plan);
+    sm80_gemm_dealing d;
+    NK_TRY(sm80_gemm_deal(p->device, settings, p->kind, work, &d));
+    const sm80_gemm_tile *t = &sm80_gemm_tiles[d.tile];
+    const int32_t threads = 32 * t->warps;
+    uint32_t steps = (uint32_t)sm80_gemm_steps(p->k, p->kind);
+    *choice = (sm80_gemm_choice){
+        .multiply = kernels[d.tile][p->kind],
+        .reduce = kernels[d.tile][SM80_GEMM_FP4_KINDS],
+        .grid = {.x = d.grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = d.smem_bytes},
+        .reduce_grid = {.x = d.reduce_grid, .y = 1, .z = 1, .threads = threads, .overlap = settings->pdl != NK_PDL_OFF},
+        .params =
+            {
+                .m_tiles = (uint32_t)sm80_cover(p->m, t->tokens),
+                .n_tiles = (uint32_t)sm80_cover(p->n, p->outputs_per_warp * t->warps),
+                .tiles = (uint32_t)work[d.tile].tiles,
+                .steps = steps,
+                .units = d.share ? steps : 1,
+                .share = d.share ? (uint32_t)d.share : 1,
+            },
+    };
+    plan->kernel = choice->multiply->name;
+    sm80_gemm_describe(&d, settings, p->kind, p->outputs_per_warp, plan);
     return NK_OK;
 }
 
-nk_status sm80_gemm_run(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, const void *problem,
-                        const nk_exec *exec)
+nk_status sm80_gemm_run(nk_device device, const void *problem, const sm80_gemm_choice *choice, const nk_exec *exec)
 {
-    const sm80_gemm_tile *t = sm80_gemm_tile_of(exec->plan.config);
-    sm80_gemm_work work = work_of(p, t);
-    sm80_gemm_choice choice;
-    NK_TRY(sm80_gemm_settle(device, p->kind, exec->plan.config, work, &choice));
-    uint32_t steps = (uint32_t)sm80_gemm_steps(p->k, p->kind);
-    sm80_gemm_params params = {
-        .m_tiles = (uint32_t)sm80_cover(p->m, t->tokens),
-        .n_tiles = (uint32_t)sm80_cover(p->n, p->outputs_per_warp * t->warps),
-        .tiles = (uint32_t)work.tiles,
-        .steps = steps,
-        .units = choice.share ? steps : 1,
-        .share = choice.share ? (uint32_t)choice.share : 1,
-        .partials = exec->workspace,
-    };
-    cuda_grid grid = {.x = choice.grid, .y = 1, .z = 1, .threads = 32 * t->warps, .smem_bytes = choice.smem_bytes};
+    sm80_gemm_params params = choice->params;
+    params.partials = exec->workspace;
     void *args[] = {(void *)(uintptr_t)problem, &params};
-    NK_TRY(cuda_launch(kernels[choice.tile][p->kind], device, exec->stream, &grid, args));
-    if (choice.reduce_grid == 0) return NK_OK;
-    cuda_grid sum = {.x = choice.reduce_grid,
-                     .y = 1,
-                     .z = 1,
-                     .threads = 32 * t->warps,
-                     .overlap = cuda_pdl_wanted() != CUDA_PDL_OFF};
-    return cuda_launch(kernels[choice.tile][SM80_GEMM_FP4_KINDS], device, exec->stream, &sum, args);
+    NK_TRY(cuda_launch(choice->multiply, device, exec->stream, &choice->grid, args));
+    if (choice->reduce_grid.x == 0) return NK_OK;
+    return cuda_launch(choice->reduce, device, exec->stream, &choice->reduce_grid, args);
 }
 
-void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan)
+void sm80_gemm_describe(const sm80_gemm_dealing *dealing, const nk_settings *settings, int kind, int outputs_per_warp,
+                        nk_plan *plan)
 {
-    const sm80_gemm_tile *t = &sm80_gemm_tiles[choice->tile];
-    plan->why = choice->share
+    const sm80_gemm_tile *t = &sm80_gemm_tiles[dealing->tile];
+    plan->why = dealing->share
                     ? "all steps of K dealt out evenly to CTAs; a second kernel adds the parts of shared tiles"
                     : "a tile for each CTA";
     plan->tile_m = t->tokens;
     plan->tile_n = outputs_per_warp * t->warps;
     plan->tile_k = SM80_GEMM_STEP(kind);
-    plan->grid = choice->grid;
+    plan->grid = dealing->grid;
     plan->threads = 32 * t->warps;
     plan->stages = t->stages;
-    plan->workspace_bytes = choice->workspace_bytes;
-    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
+    plan->workspace_bytes = dealing->workspace_bytes;
+    plan->batch_invariant = settings->batch_invariant;
 }

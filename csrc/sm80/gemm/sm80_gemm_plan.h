@@ -23,13 +23,14 @@ typedef struct sm80_gemm_work {
     int64_t tiles, steps; /* steps: of all tiles together, a tile of K = 0 counting one */
 } sm80_gemm_work;
 
-typedef struct sm80_gemm_choice {
+/* A tile, and how its steps are dealt out to CTAs. */
+typedef struct sm80_gemm_dealing {
     int tile;      /* index of sm80_gemm_tiles */
     int64_t share; /* steps that a CTA takes; 0: a tile each */
     int64_t grid, reduce_grid;
     int32_t smem_bytes;
     int64_t workspace_bytes;
-} sm80_gemm_choice;
+} sm80_gemm_dealing;
 
 /* SM80_GEMM_CODES, .. from the operands of a product. */
 int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
@@ -37,18 +38,17 @@ int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
 /* Steps of K in a tile. */
 int64_t sm80_gemm_steps(int64_t k, int kind);
 
-/* The tile and the dealing that end first, by the work that each tile would make of it, as one number. */
-nk_status sm80_gemm_choose(nk_device device, int kind, const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], int *config);
-const sm80_gemm_tile *sm80_gemm_tile_of(int config);
+/* The one that ends first, by the work that each tile would make of it: a pure function of its arguments. */
+nk_status sm80_gemm_deal(nk_device device, const nk_settings *settings, int kind,
+                         const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], sm80_gemm_dealing *dealing);
 
-/* What follows from it. */
-nk_status sm80_gemm_settle(nk_device device, int kind, int config, sm80_gemm_work work, sm80_gemm_choice *choice);
-
-/* Fills a plan from a choice. */
-void sm80_gemm_describe(const sm80_gemm_choice *choice, int kind, int outputs_per_warp, nk_plan *plan);
+/* Fills a plan. */
+void sm80_gemm_describe(const sm80_gemm_dealing *dealing, const nk_settings *settings, int kind, int outputs_per_warp,
+                        nk_plan *plan);
 
 /* l products of m tokens with n outputs each, `outputs_per_warp` of which take a warp's 32 weight rows. */
 typedef struct sm80_product {
+    nk_device device;
     int64_t l, m, n, k;
     int kind, outputs_per_warp;
 } sm80_product;
@@ -57,8 +57,14 @@ typedef struct sm80_product {
 typedef cuda_kernel *sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
 
 /* An operator's plan and run; `kernels` by tile, `problem` is their first parameter. */
-nk_status sm80_gemm_plan(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, nk_plan *plan);
-nk_status sm80_gemm_run(nk_device device, const sm80_product *p, const sm80_gemm_kernels *kernels, const void *problem,
-                        const nk_exec *exec);
+typedef struct sm80_gemm_choice {
+    cuda_kernel *multiply, *reduce;
+    cuda_grid grid, reduce_grid; /* reduce_grid.x is 0 where no tile is shared */
+    sm80_gemm_params params;     /* all but the workspace's address */
+} sm80_gemm_choice;
+
+nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, const sm80_gemm_kernels *kernels,
+                         nk_plan *plan, sm80_gemm_choice *choice);
+nk_status sm80_gemm_run(nk_device device, const void *problem, const sm80_gemm_choice *choice, const nk_exec *exec);
 
 #endif

@@ -1,3 +1,4 @@
+/* grouped_gemm: launches of up to 32 groups, or one for all experts. */
 #include "sm80_gemm_plan.h"
 #include "sm80_grouped_gemm_params.h"
 
@@ -15,10 +16,10 @@ static cuda_kernel *const kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1
 
 /* Groups that one launch takes: of one kind, and no more than its parameters hold. */
 typedef struct batch {
-    int kind, config, count;
+    int kind, count;
     const nk_gemm_problem *member[SM80_GROUPS_PER_LAUNCH];
     int64_t steps[SM80_GROUPS_PER_LAUNCH]; /* of K in a tile of that member: the same for all tiles */
-    sm80_gemm_choice choice;
+    sm80_gemm_dealing dealing;
 } batch;
 
 static bool is_empty(const nk_gemm_problem *p) { return p->m == 0 || p->n == 0; }
@@ -75,27 +76,20 @@ static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_ti
 {
     const nk_gemm_problem *all = &p->all;
     int64_t most = token_tiles_at_most(all->m, p->groups, t->tokens) * weight_tiles(t, all->n);
-    if (b->choice.share && most * b->steps[0] <= SM80_MAX_UNITS) return;
-    b->choice.share = 0;
-    b->choice.grid = most;
-    b->choice.reduce_grid = b->choice.workspace_bytes = 0;
+    if (b->dealing.share && most * b->steps[0] <= SM80_MAX_UNITS) return;
+    b->dealing.share = 0;
+    b->dealing.grid = most;
+    b->dealing.reduce_grid = b->dealing.workspace_bytes = 0;
 }
 
-#define CHOOSE (-1)
-
-/* How a batch is launched: as `config` says, or as is best. */
-static nk_status settle(const nk_grouped_gemm_problem *p, batch *b, int config)
+/* How a batch is launched: a pure function of it and the settings. */
+static nk_status deal(const nk_grouped_gemm_problem *p, const nk_settings *settings, batch *b)
 {
-    b->config = config;
-    if (config == CHOOSE) {
-        sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
-        for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
-            work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
-        NK_TRY(sm80_gemm_choose(p->device, b->kind, work, &b->config));
-    }
-    const sm80_gemm_tile *t = sm80_gemm_tile_of(b->config);
-    NK_TRY(sm80_gemm_settle(p->device, b->kind, b->config, work_of(p, b, t), &b->choice));
-    if (!p->list) widen(p, b, t);
+    sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
+    for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
+        work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
+    NK_TRY(sm80_gemm_deal(p->device, settings, b->kind, work, &b->dealing));
+    if (!p->list) widen(p, b, &sm80_gemm_tiles[b->dealing.tile]);
     return NK_OK;
 }
 
@@ -119,17 +113,17 @@ static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
 /* The launch's parameters; numbers the units of all groups. */
 static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partials, sm80_grouped_gemm_params *q)
 {
-    const sm80_gemm_tile *t = &sm80_gemm_tiles[b->choice.tile];
+    const sm80_gemm_tile *t = &sm80_gemm_tiles[b->dealing.tile];
     int64_t units = 0;
     for (int i = 0; i < b->count; i++) {
         sm80_group *g = &q->group[i];
         copy(b->member[i], &g->gemm);
         g->begin = (uint32_t)units;
         g->steps = (uint32_t)b->steps[i];
-        g->units = b->choice.share ? g->steps : 1;
+        g->units = b->dealing.share ? g->steps : 1;
         units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
     }
-    q->ctas = (uint32_t)b->choice.grid;
+    q->ctas = (uint32_t)b->dealing.grid;
     q->units = (uint32_t)units;
     q->count = b->count;
     q->offsets = p->list ? NULL : p->offsets;
@@ -138,46 +132,65 @@ static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partia
     q->partials = partials;
 }
 
+/* Nearly all calls are one launch. There may be any number, and room for a choice is fixed: so those after the first
+ * are dealt again when they are launched, from the same problem and by the same settings. */
+typedef struct grouped_choice {
+    const nk_settings *settings;
+    batch first;
+    int64_t next; /* group of the second launch */
+} grouped_choice;
+
+NK_CHOICE_FITS(grouped_choice);
+
 /* Describes the first launch; the workspace serves one after the other. */
-nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, nk_plan *plan)
+nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                                 void *choice)
 {
-    batch b;
-    int64_t next = 0, workspace = 0;
-    for (bool first = true; next_batch(p, &next, &b); first = false) {
-        NK_TRY(settle(p, &b, CHOOSE));
-        if (first) {
-            plan->kernel = kernels[b.choice.tile][b.kind]->name;
-            plan->config = b.config;
-            sm80_gemm_describe(&b.choice, b.kind, OUTPUTS_PER_WARP, plan);
-        }
-        if (b.choice.workspace_bytes > workspace) workspace = b.choice.workspace_bytes;
+    grouped_choice *c = choice;
+    batch *first = &c->first, later;
+    c->settings = settings;
+    c->next = 0;
+    if (!next_batch(p, &c->next, first)) return NK_OK;
+    NK_TRY(deal(p, settings, first));
+    plan->kernel = kernels[first->dealing.tile][first->kind]->name;
+    sm80_gemm_describe(&first->dealing, settings, first->kind, OUTPUTS_PER_WARP, plan);
+    for (int64_t next = c->next; next_batch(p, &next, &later);) {
+        NK_TRY(deal(p, settings, &later));
+        if (later.dealing.workspace_bytes > plan->workspace_bytes)
+            plan->workspace_bytes = later.dealing.workspace_bytes;
     }
-    plan->workspace_bytes = workspace;
     return NK_OK;
 }
 
-nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_exec *exec)
+static nk_status launch(const nk_grouped_gemm_problem *p, const nk_settings *settings, const batch *b,
+                        const nk_exec *exec)
 {
-    batch b;
-    int64_t next = 0;
-    for (int config = exec->plan.config; next_batch(p, &next, &b); config = CHOOSE) {
-        NK_TRY(settle(p, &b, config));
-        NK_CHECK(b.choice.workspace_bytes <= exec->workspace_bytes, NK_BACKEND_ERROR,
-                 "grouped_gemm: the environment changed between planning and running");
-        sm80_grouped_gemm_params params;
-        fill(p, &b, exec->workspace, &params);
-        int32_t threads = 32 * sm80_gemm_tiles[b.choice.tile].warps;
-        cuda_grid grid = {.x = b.choice.grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = b.choice.smem_bytes};
-        void *args[] = {&params};
-        NK_TRY(cuda_launch(kernels[b.choice.tile][b.kind], p->device, exec->stream, &grid, args));
-        if (b.choice.reduce_grid == 0) continue;
-        cuda_grid sum = {.x = b.choice.reduce_grid,
-                         .y = 1,
-                         .z = 1,
-                         .threads = threads,
-                         .smem_bytes = SM80_EXPERT_SCAN_BYTES,
-                         .overlap = cuda_pdl_wanted() != CUDA_PDL_OFF};
-        NK_TRY(cuda_launch(kernels[b.choice.tile][REDUCE], p->device, exec->stream, &sum, args));
+    sm80_grouped_gemm_params params;
+    const sm80_gemm_dealing *d = &b->dealing;
+    fill(p, b, exec->workspace, &params);
+    int32_t threads = 32 * sm80_gemm_tiles[d->tile].warps;
+    cuda_grid grid = {.x = d->grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = d->smem_bytes};
+    void *args[] = {&params};
+    NK_TRY(cuda_launch(kernels[d->tile][b->kind], p->device, exec->stream, &grid, args));
+    if (d->reduce_grid == 0) return NK_OK;
+    cuda_grid sum = {.x = d->reduce_grid,
+                     .y = 1,
+                     .z = 1,
+                     .threads = threads,
+                     .smem_bytes = SM80_EXPERT_SCAN_BYTES,
+                     .overlap = settings->pdl != NK_PDL_OFF};
+    return cuda_launch(kernels[d->tile][REDUCE], p->device, exec->stream, &sum, args);
+}
+
+nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
+{
+    const grouped_choice *c = choice;
+    batch later;
+    if (c->first.count == 0) return NK_OK;
+    NK_TRY(launch(p, c->settings, &c->first, exec));
+    for (int64_t next = c->next; next_batch(p, &next, &later);) {
+        NK_TRY(deal(p, c->settings, &later));
+        NK_TRY(launch(p, c->settings, &later, exec));
     }
     return NK_OK;
 }

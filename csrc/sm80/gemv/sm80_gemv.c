@@ -1,4 +1,4 @@
-#include "sm80/sm80_backend.h"
+#include "sm80_gemv_plan.h"
 
 #include "sm80_gemv_config.h"
 
@@ -24,10 +24,7 @@ static cuda_kernel *kernel_of(const nk_gemv_problem *p)
     return kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
 }
 
-typedef struct shape {
-    int64_t groups_per_cta;
-    int split, chunks, ctas_per_batch;
-} shape;
+NK_CHOICE_FITS(sm80_gemv_choice);
 
 /* Turns of one group a team, and what each takes: steps of 1024 elements a warp. */
 static int64_t turns(int64_t groups, int64_t ctas, int split)
@@ -41,7 +38,7 @@ static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
 }
 
 /* The team size that ends first; from K alone where rows must not depend on the batch. */
-static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
+static nk_status choose(const nk_gemv_problem *p, bool invariant, sm80_gemv_choice *c)
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
@@ -53,41 +50,39 @@ static nk_status pick_shape(const nk_gemv_problem *p, shape *s)
     NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
              gpu->index, gpu->smem_per_cta);
     if (ctas < 1) ctas = 1;
-    const bool invariant = nk_settings_of_call()->batch_invariant;
-    *s = (shape){.chunks = (int)(chunks < room ? chunks : room), .split = 1};
+    *c = (sm80_gemv_choice){.kernel = kernel_of(p), .chunks = (int)(chunks < room ? chunks : room), .split = 1};
     for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
-        bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, s->split);
-        if (better || invariant) s->split = split;
+        bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, c->split);
+        if (better || invariant) c->split = split;
     }
-    s->groups_per_cta = turns(groups, ctas, s->split) * (SM80_GEMV_WARPS / s->split);
-    s->ctas_per_batch = groups ? (int)nk_ceil_div(groups, s->groups_per_cta) : 0;
+    c->groups_per_cta = turns(groups, ctas, c->split) * (SM80_GEMV_WARPS / c->split);
+    c->ctas_per_batch = groups ? (int)nk_ceil_div(groups, c->groups_per_cta) : 0;
     return NK_OK;
 }
 
-nk_status sm80_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
+nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    shape s = {0};
-    NK_TRY(pick_shape(p, &s));
-    plan->kernel = kernel_of(p)->name;
+    sm80_gemv_choice *c = choice;
+    NK_TRY(choose(p, settings->batch_invariant, c));
+    plan->kernel = c->kernel->name;
     plan->why = "one token: weights are read once";
     plan->tile_m = 1;
     plan->tile_n = SM80_GEMV_ROWS;
-    plan->tile_k = SM80_GEMV_CHUNK * 32 * s.split;
-    plan->grid = p->l * s.ctas_per_batch;
+    plan->tile_k = SM80_GEMV_CHUNK * 32 * c->split;
+    plan->grid = p->l * c->ctas_per_batch;
     plan->threads = 32 * SM80_GEMV_WARPS;
-    plan->config = s.split;
+    plan->config = c->split;
     /* Else the team size depends on the number of matrices. */
-    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
+    plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
 
-nk_status sm80_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
+nk_status sm80_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
-    shape s = {0};
-    NK_TRY(pick_shape(p, &s));
+    sm80_gemv_choice c = *(const sm80_gemv_choice *)choice;
     int32_t threads = 32 * SM80_GEMV_WARPS;
     cuda_grid grid = {
-        .x = p->l * s.ctas_per_batch, .y = 1, .z = 1, .threads = threads, .smem_bytes = sm80_gemv_smem(s.chunks)};
-    void *args[] = {(void *)(uintptr_t)p, &s.split, &s.chunks, &s.ctas_per_batch, &s.groups_per_cta};
-    return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
+        .x = p->l * c.ctas_per_batch, .y = 1, .z = 1, .threads = threads, .smem_bytes = sm80_gemv_smem(c.chunks)};
+    void *args[] = {(void *)(uintptr_t)p, &c.split, &c.chunks, &c.ctas_per_batch, &c.groups_per_cta};
+    return cuda_launch(c.kernel, p->device, exec->stream, &grid, args);
 }

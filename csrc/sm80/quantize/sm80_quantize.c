@@ -64,7 +64,13 @@ static sm80_amax_rows amax_rows(const nk_quantize_problem *p, int64_t sms)
     return r;
 }
 
-/* All but the workspace's addresses. */
+typedef struct quantize_choice {
+    cuda_kernel *kernel, *amax_kernel;
+    sm80_quantize_params params; /* all but the workspace's addresses */
+} quantize_choice;
+
+NK_CHOICE_FITS(quantize_choice);
+
 static nk_status params_of(const nk_quantize_problem *p, sm80_quantize_params *q)
 {
     const cuda_gpu *gpu = NULL;
@@ -101,25 +107,29 @@ static int64_t atoms_bytes(const sm80_quantize_params *q)
     return nk_ceil_div(q->atoms * (int64_t)sizeof(sm80_atom_rows), 256) * 256;
 }
 
-nk_status sm80_plan_quantize(const nk_quantize_problem *p, nk_plan *plan)
+nk_status sm80_plan_quantize(const nk_quantize_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    sm80_quantize_params q;
-    NK_TRY(params_of(p, &q));
-    plan->kernel = kernel_of(kernels, p)->name;
+    (void)settings;
+    quantize_choice *c = choice;
+    const sm80_quantize_params *q = &c->params;
+    NK_TRY(params_of(p, &c->params));
+    c->kernel = kernel_of(kernels, p);
+    c->amax_kernel = q->maxima_count > 0 ? kernel_of(amax_kernels, p) : NULL;
+    plan->kernel = c->kernel->name;
     plan->why = p->amax_out ? "x is read twice, first for its largest value" : "x is read once, at memory speed";
-    plan->tile_m = q.tile_rows;
-    plan->tile_k = (int64_t)NK_SF_VEC << q.tiles.column_bits;
-    plan->grid = q.tiles.count;
+    plan->tile_m = q->tile_rows;
+    plan->tile_k = (int64_t)NK_SF_VEC << q->tiles.column_bits;
+    plan->grid = q->tiles.count;
     plan->threads = SM80_TILE_THREADS;
-    plan->workspace_bytes = atoms_bytes(&q) + q.maxima_count * (int64_t)sizeof(uint32_t);
+    plan->workspace_bytes = atoms_bytes(q) + q->maxima_count * (int64_t)sizeof(uint32_t);
     plan->batch_invariant = true; /* blocks do not meet, except in a maximum */
     return NK_OK;
 }
 
-nk_status sm80_run_quantize(const nk_quantize_problem *p, const nk_exec *exec)
+nk_status sm80_run_quantize(const nk_quantize_problem *p, const void *choice, const nk_exec *exec)
 {
-    sm80_quantize_params q;
-    NK_TRY(params_of(p, &q));
+    const quantize_choice *c = choice;
+    sm80_quantize_params q = c->params;
     int64_t ctas = q.tiles.count;
     if (ctas == 0 && p->amax_out) ctas = 1; /* writes the global scale */
     if (ctas == 0) return NK_OK;
@@ -129,11 +139,11 @@ nk_status sm80_run_quantize(const nk_quantize_problem *p, const nk_exec *exec)
         cuda_grid grid = {.x = 1, .y = 1, .z = 1, .threads = SM80_EXPERT_THREADS};
         NK_TRY(cuda_launch(&sm80_quantize_experts, p->device, exec->stream, &grid, args));
     }
-    if (q.maxima_count > 0) {
+    if (c->amax_kernel) {
         q.maxima = (uint32_t *)((uint8_t *)exec->workspace + atoms_bytes(&q));
         cuda_grid grid = {.x = q.maxima_count, .y = 1, .z = 1, .threads = SM80_AMAX_THREADS};
-        NK_TRY(cuda_launch(kernel_of(amax_kernels, p), p->device, exec->stream, &grid, args));
+        NK_TRY(cuda_launch(c->amax_kernel, p->device, exec->stream, &grid, args));
     }
     cuda_grid grid = {.x = ctas, .y = 1, .z = 1, .threads = SM80_TILE_THREADS};
-    return cuda_launch(kernel_of(kernels, p), p->device, exec->stream, &grid, args);
+    return cuda_launch(c->kernel, p->device, exec->stream, &grid, args);
 }

@@ -17,28 +17,36 @@ static cuda_kernel *kernel_of(const nk_relayout_problem *p)
     return kernels[p->to == NK_SF_BLOCKED][linear % 4 == 0 && blocked % 16 == 0 ? WIDE : NARROW];
 }
 
-static int64_t atom_rows(const nk_relayout_problem *p) { return nk_ceil_div(p->rows, NK_SF_ATOM_ROWS); }
-static int64_t col_tiles(const nk_relayout_problem *p)
-{
-    return nk_ceil_div(p->cols, NK_SF_ATOM_COLS * SM80_RELAYOUT_ATOMS);
-}
+typedef struct relayout_choice {
+    cuda_kernel *kernel;
+    int64_t rows, cols; /* of tiles */
+    int64_t ctas;
+} relayout_choice;
 
-nk_status sm80_plan_relayout(const nk_relayout_problem *p, nk_plan *plan)
+NK_CHOICE_FITS(relayout_choice);
+
+nk_status sm80_plan_relayout(const nk_relayout_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    plan->kernel = kernel_of(p)->name;
+    (void)settings;
+    relayout_choice *c = choice;
+    c->kernel = kernel_of(p);
+    c->rows = nk_ceil_div(p->rows, NK_SF_ATOM_ROWS);
+    c->cols = nk_ceil_div(p->cols, NK_SF_ATOM_COLS * SM80_RELAYOUT_ATOMS);
+    c->ctas = p->l * c->rows * c->cols;
+    plan->kernel = c->kernel->name;
     plan->why = "every scale byte is moved once, at memory speed";
     plan->tile_m = NK_SF_ATOM_ROWS;
     plan->tile_n = NK_SF_ATOM_COLS * SM80_RELAYOUT_ATOMS;
-    plan->grid = p->l * atom_rows(p) * col_tiles(p);
+    plan->grid = c->ctas;
     plan->threads = SM80_RELAYOUT_THREADS;
     plan->batch_invariant = true;
     return NK_OK;
 }
 
-nk_status sm80_run_relayout(const nk_relayout_problem *p, const nk_exec *exec)
+nk_status sm80_run_relayout(const nk_relayout_problem *p, const void *choice, const nk_exec *exec)
 {
-    int64_t rows = atom_rows(p), cols = col_tiles(p);
-    cuda_grid grid = {.x = p->l * rows * cols, .y = 1, .z = 1, .threads = SM80_RELAYOUT_THREADS};
-    void *args[] = {(void *)(uintptr_t)p, &rows, &cols};
-    return cuda_launch(kernel_of(p), p->device, exec->stream, &grid, args);
+    relayout_choice c = *(const relayout_choice *)choice;
+    cuda_grid grid = {.x = c.ctas, .y = 1, .z = 1, .threads = SM80_RELAYOUT_THREADS};
+    void *args[] = {(void *)(uintptr_t)p, &c.rows, &c.cols};
+    return cuda_launch(c.kernel, p->device, exec->stream, &grid, args);
 }

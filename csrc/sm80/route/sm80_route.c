@@ -21,11 +21,11 @@ static cuda_kernel *const kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(
 #undef ROW
 
 /* A tile and how many CTAs share a group of tokens: `parts` of the experts times `splits` of K. */
-typedef struct choice {
+typedef struct candidate {
     int tile;
     int64_t groups, expert_tiles, parts, steps, splits;
     double us;
-} choice;
+} candidate;
 
 /* Microseconds on an H200; only ratios matter. */
 #define BYTES_PER_US 30e3 /* into one SM while all are at work */
@@ -44,13 +44,13 @@ static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 
 static double larger(double x, double y) { return x > y ? x : y; }
 
-static bool all_resident(const choice *c, const cuda_gpu *gpu)
+static bool all_resident(const candidate *c, const cuda_gpu *gpu)
 {
     return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
 }
 
 /* CTAs of a group that may share the routing: one where the others need not be there at the same time. */
-static int64_t waiters_of(const choice *c, const cuda_gpu *gpu)
+static int64_t waiters_of(const candidate *c, const cuda_gpu *gpu)
 {
     const int64_t ctas = c->parts * c->splits;
     if (!all_resident(c, gpu)) return 1;
@@ -58,7 +58,7 @@ static int64_t waiters_of(const choice *c, const cuda_gpu *gpu)
 }
 
 /* Tokens that a CTA routes at a time. */
-static int64_t turn_tokens(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t turn_tokens(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t tokens = p->m < tiles[c->tile].tokens ? p->m : tiles[c->tile].tokens;
     const int64_t fair = nk_ceil_div(tokens, waiters_of(c, gpu));
@@ -66,7 +66,7 @@ static int64_t turn_tokens(const choice *c, const nk_route_problem *p, const cud
 }
 
 /* CTAs of the launch that share routing: of a group as many as it has turns, but at most the waiters. */
-static int64_t leavers_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t leavers_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t tokens = tiles[c->tile].tokens, at_once = turn_tokens(c, p, gpu), waiters = waiters_of(c, gpu);
     if (c->groups == 0) return 1;
@@ -77,7 +77,7 @@ static int64_t leavers_of(const choice *c, const nk_route_problem *p, const cuda
 #define ENTRIES_PER_SORTER 1024
 
 /* Those of them that share the sorting, if that is asked for. */
-static int64_t sorters_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t sorters_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t leavers = leavers_of(c, p, gpu), parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
     int64_t sorters = leavers < parts ? leavers : parts;
@@ -85,7 +85,7 @@ static int64_t sorters_of(const choice *c, const nk_route_problem *p, const cuda
     return sorters < SM80_ROUTE_MOST_WAITERS ? sorters : SM80_ROUTE_MOST_WAITERS;
 }
 
-static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static double time_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const tile *t = &tiles[c->tile];
     const int64_t ctas = c->parts * c->splits, total = ctas * c->groups, resident = resident_ctas(t, gpu);
@@ -104,10 +104,10 @@ static double time_of(const choice *c, const nk_route_problem *p, const cuda_gpu
                             (double)rounds * turn);
 }
 
-static choice shape_of(const nk_route_problem *p, int index)
+static candidate shape_of(const nk_route_problem *p, int index)
 {
     const tile *t = &tiles[index];
-    return (choice){
+    return (candidate){
         .tile = index,
         .groups = nk_ceil_div(p->m, t->tokens),
         .expert_tiles = nk_ceil_div(p->n, t->experts),
@@ -118,10 +118,10 @@ static choice shape_of(const nk_route_problem *p, int index)
 }
 
 /* The best way to share the work of one tile: not at all, or experts and perhaps K. */
-static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, choice *best)
+static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, candidate *best)
 {
     static const int8_t splits[] = {1, 2, 3, 4, 6, 7, 8, 10, 14, 16, 28, 32};
-    choice c = shape_of(p, index);
+    candidate c = shape_of(p, index);
     for (int i = -1; i < (int)sizeof splits; i++) {
         c.parts = i < 0 ? 1 : c.expert_tiles;
         c.splits = i < 0 ? 1 : splits[i];
@@ -152,9 +152,9 @@ static bool is_near(const nk_route_problem *p, const tile *t)
 #define INVARIANT_SPLITS 64
 
 /* A row's sums depend on the tile and the splits: neither may depend on M. The two tiles add alike. */
-static choice invariant_choice(const nk_route_problem *p)
+static candidate invariant_candidate(const nk_route_problem *p)
 {
-    choice c = shape_of(p, is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow);
+    candidate c = shape_of(p, is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow);
     int64_t steps = nk_ceil_div(c.steps, INVARIANT_SPLITS);
     if (steps < INVARIANT_STEPS) steps = INVARIANT_STEPS;
     c.parts = c.expert_tiles;
@@ -162,13 +162,11 @@ static choice invariant_choice(const nk_route_problem *p)
     return c;
 }
 
-static nk_status choose(const nk_route_problem *p, choice *best)
+static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, bool invariant, candidate *best)
 {
-    const cuda_gpu *gpu = NULL;
-    NK_TRY(cuda_gpu_of(p->device, &gpu));
-    *best = (choice){.tile = -1};
-    if (nk_settings_of_call()->batch_invariant) {
-        *best = invariant_choice(p);
+    *best = (candidate){.tile = -1};
+    if (invariant) {
+        *best = invariant_candidate(p);
         return NK_OK;
     }
     for (int any = 0; any < 2 && best->tile < 0; any++) {
@@ -183,33 +181,62 @@ static nk_status choose(const nk_route_problem *p, choice *best)
     return NK_OK;
 }
 
-/* What was chosen. */
-static choice choice_of(const nk_route_problem *p, const nk_plan *plan)
-{
-    choice c = shape_of(p, plan->config);
-    const int64_t ctas = c.groups ? plan->grid / c.groups : 1;
-    if (ctas > 1) {
-        c.parts = c.expert_tiles;
-        c.splits = ctas / c.parts;
-    }
-    return c;
-}
-
-static int64_t counter_bytes(const choice *c)
+static int64_t counter_bytes(const candidate *c)
 {
     return nk_ceil_div((c->groups + 1) * SM80_ROUTE_COUNTERS * 8, 256) * 256;
 }
 
-static int64_t pitch_of(const choice *c) { return c->expert_tiles * tiles[c->tile].experts; }
+static int64_t pitch_of(const candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
 
-nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
+/* In clocks: long enough for CTAs that started together, also on a GPU that is slower than this one's. */
+#define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
+
+typedef struct route_choice {
+    cuda_kernel *kernel;
+    sm80_route_params params; /* all but the workspace's addresses and the counters' base */
+    cuda_grid grid;
+    int64_t counter_bytes;
+} route_choice;
+
+NK_CHOICE_FITS(route_choice);
+
+static sm80_route_params params_of(const nk_route_problem *p, const cuda_gpu *gpu, const candidate *c)
 {
-    choice c = {0};
-    NK_TRY(choose(p, &c));
+    return (sm80_route_params){
+        .groups = (int32_t)c->groups,
+        .pitch = (int32_t)pitch_of(c),
+        .ctas = (int32_t)(c->parts * c->splits),
+        .turn_tokens = (int32_t)turn_tokens(c, p, gpu),
+        .patience = PATIENCE(time_of(c, p, gpu)),
+        .waiters = (int32_t)waiters_of(c, gpu),
+        .leavers = (int32_t)leavers_of(c, p, gpu),
+        .sorters = (int32_t)sorters_of(c, p, gpu),
+        .splits = (int32_t)c->splits,
+        .steps = (int32_t)c->steps,
+        .steps_per_split = (int32_t)nk_ceil_div(c->steps, c->splits),
+        .tiles_per_cta = (int32_t)(c->expert_tiles / c->parts),
+    };
+}
+
+nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
+{
+    route_choice *r = choice;
+    const cuda_gpu *gpu = NULL;
+    candidate c = {0};
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    NK_TRY(choose(p, gpu, settings->batch_invariant, &c));
+    if (c.groups == 0) c.parts = c.splits = 1; /* nobody to share with: one CTA writes the empty permutation */
     const tile *t = &tiles[c.tile];
     NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
              (long long)p->m);
-    plan->kernel = kernels[c.tile][p->x.dtype == NK_BF16]->name;
+    *r = (route_choice){
+        .kernel = kernels[c.tile][p->x.dtype == NK_BF16],
+        .params = params_of(p, gpu, &c),
+        .grid =
+            {.x = c.groups, .y = c.parts, .z = c.splits, .threads = SM80_ROUTE_THREADS, .smem_bytes = t->smem_bytes},
+        .counter_bytes = counter_bytes(&c),
+    };
+    plan->kernel = r->kernel->name;
     plan->why = c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
                                        : "tokens enough for all SMs: a CTA has its tokens to itself";
     plan->tile_m = t->tokens;
@@ -219,8 +246,8 @@ nk_status sm80_plan_route(const nk_route_problem *p, nk_plan *plan)
     plan->threads = SM80_ROUTE_THREADS;
     plan->stages = t->stages;
     plan->config = c.tile;
-    plan->workspace_bytes = counter_bytes(&c) + c.splits * p->m * pitch_of(&c) * 4;
-    plan->batch_invariant = nk_settings_of_call()->batch_invariant;
+    plan->workspace_bytes = r->counter_bytes + c.splits * p->m * pitch_of(&c) * 4;
+    plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
 
@@ -234,38 +261,15 @@ static uint64_t counter_base(void)
     return z ^ z >> 31;
 }
 
-/* In clocks: long enough for CTAs that started together, also on a GPU that is slower than this one's. */
-#define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
-
-nk_status sm80_run_route(const nk_route_problem *p, const nk_exec *exec)
+nk_status sm80_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
 {
-    const choice c = choice_of(p, &exec->plan);
-    const cuda_gpu *gpu = NULL;
-    NK_TRY(cuda_gpu_of(p->device, &gpu));
-    sm80_route_params params = {
-        .partials = (float *)((uint8_t *)exec->workspace + counter_bytes(&c)),
-        .counters = exec->workspace,
-        .base = counter_base(),
-        .groups = (int32_t)c.groups,
-        .pitch = (int32_t)pitch_of(&c),
-        .ctas = (int32_t)(c.parts * c.splits),
-        .turn_tokens = (int32_t)turn_tokens(&c, p, gpu),
-        .patience = PATIENCE(time_of(&c, p, gpu)),
-        .waiters = (int32_t)waiters_of(&c, gpu),
-        .leavers = (int32_t)leavers_of(&c, p, gpu),
-        .sorters = (int32_t)sorters_of(&c, p, gpu),
-        .splits = (int32_t)c.splits,
-        .steps = (int32_t)c.steps,
-        .steps_per_split = (int32_t)nk_ceil_div(c.steps, c.splits),
-        .tiles_per_cta = (int32_t)(c.expert_tiles / c.parts),
-    };
-    /* Without a token one CTA writes the empty permutation. */
-    cuda_grid grid = {.x = c.groups,
-                      .y = c.parts,
-                      .z = c.splits,
-                      .threads = SM80_ROUTE_THREADS,
-                      .smem_bytes = tiles[c.tile].smem_bytes};
-    if (c.groups == 0) grid.x = grid.y = grid.z = 1;
+    const route_choice *r = choice;
+    sm80_route_params params = r->params;
+    params.partials = (float *)((uint8_t *)exec->workspace + r->counter_bytes);
+    params.counters = exec->workspace;
+    params.base = counter_base();
+    cuda_grid grid = r->grid;
+    if (grid.x == 0) grid.x = 1;
     void *args[] = {(void *)(uintptr_t)p, &params};
-    return cuda_launch(kernels[c.tile][p->x.dtype == NK_BF16], p->device, exec->stream, &grid, args);
+    return cuda_launch(r->kernel, p->device, exec->stream, &grid, args);
 }

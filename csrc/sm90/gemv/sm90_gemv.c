@@ -1,8 +1,9 @@
+/* gemv, and gemm of a few tokens, on Hopper: plan and run. */
+#include "nk_memo.h"
 #include "sm90/sm90_backend.h"
 #include "sm90_gemv_shape.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #define PATHS(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
 static cuda_kernel *const kernels[][2][3] = {
@@ -49,21 +50,18 @@ typedef struct question {
     int32_t is_blocked, has_maps;
 } question;
 
-/* A shape, and the kernel that follows from it and the question. */
-typedef struct answer {
-    question asked;
+typedef struct gemv_choice {
+    cuda_kernel *kernel; /* NULL where no shape fits */
     sm90_gemv_shape shape;
-    bool fits;
-    cuda_kernel *kernel;
-} answer;
+    nk_pdl pdl;
+} gemv_choice;
 
-#define ANSWERS 16
+NK_CHOICE_FITS(gemv_choice);
 
-/* Picking a shape takes as long as all else before a launch. A call asks twice, and the next ones ask the same.
- * *found is NULL where no shape fits, and valid until this thread asks for another problem. */
-static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
+/* Picking a shape takes as long as all else before a launch, and the next calls ask the same. */
+static nk_status choose(const nk_gemv_problem *p, gemv_choice *c)
 {
-    static _Thread_local answer answers[ANSWERS];
+    NK_MEMO(question, gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
@@ -76,15 +74,18 @@ static nk_status shape_for(const nk_gemv_problem *p, const answer **found)
                         sm90_gemv_path_of(p),
                         p->b.sf_layout == NK_SF_BLOCKED,
                         sm90_gemv_has_maps(p)};
-    answer *a = &answers[(uint64_t)(q.n * 5 + q.k * 3 + q.m + q.l) / 8 % ANSWERS];
-    if (memcmp(&a->asked, &q, sizeof q) != 0) {
+    const size_t at = nk_memo_slot(&q, sizeof q);
+    if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
+        gemv_choice *answer = &memo[at].answer;
         cuda_kernel *any = kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
-        a->fits = sm90_gemv_find_shape(p, &clusters, &a->shape);
-        a->kernel = a->shape.is_tiled ? tiled_kernels[q.path] : kernels[q.form][a->shape.is_short][q.path];
-        a->asked = q;
+        bool fits = sm90_gemv_find_shape(p, &clusters, &answer->shape);
+        answer->kernel = !fits                    ? NULL
+                         : answer->shape.is_tiled ? tiled_kernels[q.path]
+                                                  : kernels[q.form][answer->shape.is_short][q.path];
+        memo[at].asked = q;
     }
-    *found = a->fits ? a : NULL;
+    *c = memo[at].answer;
     return NK_OK;
 }
 
@@ -106,15 +107,16 @@ static bool is_in_range(const nk_gemv_problem *p)
            (p->n <= 1 || close);
 }
 
-nk_status sm90_plan_gemv(const nk_gemv_problem *p, nk_plan *plan)
+nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    const bool serves = is_in_range(p) && !nk_settings_of_call()->batch_invariant;
-    const answer *a = NULL;
-    if (serves) NK_TRY(shape_for(p, &a));
-    if (!a) return NK_DECLINED;
-    const sm90_gemv_shape *s = &a->shape;
-    plan->kernel = a->kernel->name;
-    plan->why = a->asked.path == SM90_GEMV_NARROW
+    if (!is_in_range(p) || settings->batch_invariant) return NK_DECLINED;
+    gemv_choice *c = choice;
+    const sm90_gemv_shape *s = &c->shape;
+    NK_TRY(choose(p, c));
+    if (!c->kernel) return NK_DECLINED;
+    c->pdl = settings->pdl;
+    plan->kernel = c->kernel->name;
+    plan->why = sm90_gemv_path_of(p) == SM90_GEMV_NARROW
                     ? "few tokens; weights are read byte by byte: K or an address is not aligned"
                     : "few tokens: weights are read once";
     plan->tile_m = p->m;
@@ -164,25 +166,22 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s,
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
 
-nk_status sm90_run_gemv(const nk_gemv_problem *p, const nk_exec *exec)
+nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
-    const cuda_pdl pdl = cuda_pdl_wanted();
-    const answer *a = NULL;
-    NK_TRY(shape_for(p, &a));
-    NK_CHECK(a, NK_BACKEND_ERROR, "sm90: no shape for this gemv");
-    const sm90_gemv_shape *s = &a->shape;
+    const gemv_choice *c = choice;
+    const sm90_gemv_shape *s = &c->shape;
     sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
     memcpy(args.starts, s->starts, sizeof args.starts);
-    args.work.early = pdl == CUDA_PDL_WEIGHTS;
+    args.work.early = c->pdl == NK_PDL_WEIGHTS;
     cuda_grid grid = {.x = s->clusters,
                       .y = s->work.cluster,
                       .z = p->l,
                       .threads = 32 * s->warps,
                       .smem_bytes = s->smem_bytes,
                       .cluster = s->work.cluster,
-                      .overlap = pdl != CUDA_PDL_OFF};
+                      .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
     if (s->is_tiled) NK_TRY(encode_maps(p, s, &maps));
     void *parameters[] = {&args, &maps}; /* a kernel without maps does not look at them */
-    return cuda_launch(a->kernel, p->device, exec->stream, &grid, parameters);
+    return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
 }
