@@ -9,6 +9,8 @@
 
 #include "convert.cuh"
 #include "cuda/ptx/registers.cuh"
+#include "operand.cuh"
+#include "pairs.cuh"
 
 #define NVFP4_UNIT 0x1p14f /* what a decoded value must be multiplied by */
 
@@ -57,7 +59,31 @@ __device__ inline void e2m1x8_to_bfloat2x4(uint32_t codes, uint32_t pairs[4])
 __device__ inline uint32_t e4m3x2_to_bfloat2(uint32_t bytes)
 {
     const float low = e4m3_to_float(bytes) * 0x1p112f, high = e4m3_to_float(bytes >> 8) * 0x1p112f;
-    return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632); /* four significant bits: exact */
+    return exact_bfloats(low, high); /* four significant bits each */
+}
+
+/* Bytes 0 and 1 as a pair of scale factors that goes with the codes of the same type. */
+template <bool BFLOAT> __device__ inline uint32_t e4m3x2_to_pair(uint32_t bytes)
+{
+    return BFLOAT ? e4m3x2_to_bfloat2(bytes) : e4m3x2_to_half2(bytes);
+}
+
+/* Elements 0..7 of `codes` as pairs (0,4), (1,5), (2,6), (3,7). */
+template <bool BFLOAT> __device__ inline void e2m1x8_to_pairs(uint32_t codes, uint32_t pairs[4])
+{
+    if (BFLOAT)
+        e2m1x8_to_bfloat2x4(codes, pairs);
+    else
+        e2m1x8_to_half2x4(codes, pairs);
+}
+
+/* The same times a scale factor, which both halves of `scale` hold. Exact, and a decoded value over NVFP4_UNIT. */
+template <bool BFLOAT> __device__ inline void decode_e2m1x8(uint32_t codes, uint32_t scale, uint32_t pairs[4])
+{
+    e2m1x8_to_pairs<BFLOAT>(codes, pairs);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pairs[i] = multiply_pairs<BFLOAT>(pairs[i], scale);
 }
 
 #endif

@@ -64,4 +64,7 @@ enum {
 #define SM80_GEMM_SMEM(tokens, warps, stages, kind) \
     SM80_MAX(SM80_GEMM_OPERANDS(tokens, warps, stages, kind), SM80_OUT_BYTES(tokens, 32 * (warps)))
 
+/* Static shared memory beside it, at most: which tile it is. */
+#define SM80_GEMM_STATIC_BYTES 80
+
 #endif

@@ -1,10 +1,11 @@
 /* grouped_gemm: launches of up to 32 groups, or one for all experts. */
 #include "sm80_gemm_plan.h"
-#include "sm80_grouped_gemm_params.h"
+
+#include "cuda/cuda_groups.h"
 
 #include <stddef.h>
 
-_Static_assert(sizeof(sm80_grouped_gemm_params) <= CUDA_MAX_PARAM_BYTES, "the groups of a launch are its parameters");
+_Static_assert(sizeof(cuda_groups) <= CUDA_MAX_PARAM_BYTES, "the groups of a launch are its parameters");
 
 #define OUTPUTS_PER_WARP 32
 #define REDUCE SM80_GEMM_KIND_COUNT
@@ -17,8 +18,8 @@ static cuda_kernel *const kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1
 /* Groups that one launch takes: of one kind, and no more than its parameters hold. */
 typedef struct batch {
     int kind, count;
-    const nk_gemm_problem *member[SM80_GROUPS_PER_LAUNCH];
-    int64_t steps[SM80_GROUPS_PER_LAUNCH]; /* of K in a tile of that member: the same for all tiles */
+    const nk_gemm_problem *member[CUDA_GROUPS_PER_LAUNCH];
+    int64_t steps[CUDA_GROUPS_PER_LAUNCH]; /* of K in a tile of that member: the same for all tiles */
     sm80_gemm_dealing dealing;
 } batch;
 
@@ -30,7 +31,7 @@ static bool next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b
     const nk_gemm_problem *all = p->list ? p->list : &p->all;
     int64_t count = p->list ? p->groups : p->groups > 0;
     b->count = 0;
-    for (; *next < count && b->count < SM80_GROUPS_PER_LAUNCH; ++*next) {
+    for (; *next < count && b->count < CUDA_GROUPS_PER_LAUNCH; ++*next) {
         const nk_gemm_problem *gemm = &all[*next];
         if (is_empty(gemm)) continue;
         int kind = sm80_gemm_kind(&gemm->a, &gemm->b);
@@ -111,12 +112,12 @@ static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
 }
 
 /* The launch's parameters; numbers the units of all groups. */
-static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partials, sm80_grouped_gemm_params *q)
+static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partials, cuda_groups *q)
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[b->dealing.tile];
     int64_t units = 0;
     for (int i = 0; i < b->count; i++) {
-        sm80_group *g = &q->group[i];
+        cuda_group *g = &q->group[i];
         copy(b->member[i], &g->gemm);
         g->begin = (uint32_t)units;
         g->steps = (uint32_t)b->steps[i];
@@ -165,7 +166,7 @@ nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
 static nk_status launch(const nk_grouped_gemm_problem *p, const nk_settings *settings, const batch *b,
                         const nk_exec *exec)
 {
-    sm80_grouped_gemm_params params;
+    cuda_groups params;
     const sm80_gemm_dealing *d = &b->dealing;
     fill(p, b, exec->workspace, &params);
     int32_t threads = 32 * sm80_gemm_tiles[d->tile].warps;
@@ -177,7 +178,7 @@ static nk_status launch(const nk_grouped_gemm_problem *p, const nk_settings *set
                      .y = 1,
                      .z = 1,
                      .threads = threads,
-                     .smem_bytes = SM80_EXPERT_SCAN_BYTES,
+                     .smem_bytes = CUDA_EXPERT_SCAN_BYTES,
                      .overlap = settings->pdl != NK_PDL_OFF};
     return cuda_launch(kernels[d->tile][REDUCE], p->device, exec->stream, &sum, args);
 }

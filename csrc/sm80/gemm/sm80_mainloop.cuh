@@ -16,9 +16,8 @@
 
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/async_copy.cuh"
-#include "cuda/ptx/grid.cuh"
-#include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared.cuh"
+#include "cuda/vectors.cuh"
 #include "sm80_gemm_config.h"
 
 template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
@@ -51,8 +50,6 @@ template <int ITEMS> struct token_rows_t {
     const uint8_t *sf[ITEMS];
     bool blocked;
 };
-
-__device__ inline bool is_aligned(const void *at, uint32_t bytes) { return ((uintptr_t)at & (bytes - 1)) == 0; }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Fetching a step that lies within K, all rows there, all addresses aligned: nothing but copies                    */
@@ -174,8 +171,6 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
 /* Decoding                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline uint32_t word_of(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
 /* The factors of blocks 2 chunk and 2 chunk + 1 in the low two bytes, zero beyond K: padding may be anything. */
 __device__ inline uint32_t sf_pair(uint32_t four, int chunk, int blocks)
 {
@@ -183,25 +178,8 @@ __device__ inline uint32_t sf_pair(uint32_t four, int chunk, int blocks)
     return four >> (chunk & 1) * 16 & (rest >= 2 ? 0xFFFF : rest == 1 ? 0xFF : 0);
 }
 
-/* Eight codes times the factor in the low half of `sf`, times 2^-14: fp16 or bf16 pairs (0,4), (1,5), (2,6), (3,7). */
-template <bool BFLOAT> __device__ inline void decode_word(uint32_t codes, uint32_t sf, uint32_t pairs[4])
-{
-    const uint32_t both = __byte_perm(sf, 0, 0x1010);
-    if (BFLOAT)
-        e2m1x8_to_bfloat2x4(codes, pairs);
-    else
-        e2m1x8_to_half2x4(codes, pairs);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (BFLOAT) {
-            const __nv_bfloat162 v = __hmul2(*(__nv_bfloat162 *)&pairs[i], *(const __nv_bfloat162 *)&both);
-            pairs[i] = *(const uint32_t *)&v;
-        } else {
-            const __half2 v = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
-            pairs[i] = *(const uint32_t *)&v;
-        }
-    }
-}
+/* One factor of a pair twice, the low one. */
+__device__ inline uint32_t low_twice(uint32_t pair) { return __byte_perm(pair, 0, 0x1010); }
 
 /* The factors of this lane's rows, ready to multiply with; step as counted from K = 0. */
 template <typename S> __device__ inline void decode_weight_sf(S &s, int stage, int step, int blocks, uint32_t sf[4])
@@ -212,7 +190,7 @@ template <typename S> __device__ inline void decode_weight_sf(S &s, int stage, i
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         const uint32_t pair = sf_pair(word_of(factors, r), step * 4 + (threadIdx.x & 3), blocks);
-        sf[r] = KIND == SM80_GEMM_BFLOATS ? e4m3x2_to_bfloat2(pair) : e4m3x2_to_half2(pair);
+        sf[r] = e4m3x2_to_pair<KIND == SM80_GEMM_BFLOATS>(pair);
     }
 }
 
@@ -227,7 +205,8 @@ __device__ inline void decode_weights(S &s, int stage, int word, int r, const ui
         const uint4 v = *slot;
         pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
     } else {
-        decode_word<KIND == SM80_GEMM_BFLOATS>(((const uint32_t *)slot)[word], sf[r] >> word / 2 * 16, pairs);
+        decode_e2m1x8<KIND == SM80_GEMM_BFLOATS>(((const uint32_t *)slot)[word], low_twice(sf[r] >> word / 2 * 16),
+                                                 pairs);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -252,26 +231,17 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
     const int lane = threadIdx.x & 31;
     if (KIND == SM80_GEMM_CODES) {
         uint32_t pairs[4];
-        decode_word<false>(((const uint32_t *)&s.tokens[stage][tile][0][lane])[word], sf >> word / 2 * 16, pairs);
+        const uint32_t codes = ((const uint32_t *)&s.tokens[stage][tile][0][lane])[word];
+        decode_e2m1x8<false>(codes, low_twice(sf >> word / 2 * 16), pairs);
         return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
     const uint4 v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
-    if (SM80_GEMM_PLAIN(KIND)) return v;
-    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
-                      __byte_perm(v.y, v.w, 0x7632));
+    return SM80_GEMM_PLAIN(KIND) ? v : in_decode_order(v);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Multiplying one step while the next is decoded                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-template <int KIND> __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    if (KIND == SM80_GEMM_BFLOATS || KIND == SM80_GEMM_PLAIN_BFLOATS)
-        mma_m16n8k16_bf16(d, a, b0, b1);
-    else
-        mma_m16n8k16_f16(d, a, b0, b1);
-}
 
 /* `a` holds word 0 of this step, and of the next one afterwards; sf likewise. Decoding (integer pipes) is laid between
  * the multiplications (tensor pipe), a word of weights ahead: two warps a scheduler are too few to cover one with the
@@ -281,6 +251,7 @@ __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stag
                                 int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TOKENS / 8][4])
 {
     constexpr int TILES = TOKENS / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
+    constexpr bool BFLOAT = KIND == SM80_GEMM_BFLOATS || KIND == SM80_GEMM_PLAIN_BFLOATS;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t token_sf[ITEMS];
 #pragma unroll
@@ -310,8 +281,8 @@ __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stag
                 for (int i = 0; i < GROUP; i++) {
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        mma<KIND>(acc[j][group * GROUP + i], a[half][j], half ? b[i].z : b[i].x,
-                                  half ? b[i].w : b[i].y);
+                        mma_pairs<BFLOAT>(acc[j][group * GROUP + i], a[half][j], half ? b[i].z : b[i].x,
+                                          half ? b[i].w : b[i].y);
                     }
                 }
             }
@@ -352,7 +323,7 @@ __device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int 
 }
 
 /* What a sum of products must be multiplied by: the 2^-14 of each decoded operand. */
-template <int KIND> __device__ inline float product_unit()
+template <int KIND> __device__ inline float product_scale()
 {
     return KIND == SM80_GEMM_CODES ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
 }

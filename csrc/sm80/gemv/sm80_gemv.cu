@@ -15,6 +15,7 @@
  * double-buffered, so that the next item's writes cannot meet this item's reads).
  *
  * Memory: see sm80_gemv_config.h. */
+#include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
 #include "sm80_gemv_config.h"
 
@@ -133,13 +134,10 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
         if (KIND == CODES) {
             e2m1x8_to_half2x4(k < p.k ? load_word(x + k / 2) : 0, pairs); /* K % 16 = 0: all of it or nothing */
             /* Times 2^14, then 2^13: with the matrix's 2^-14 products carry 2^-1, and their sums stay exact in fp16. */
-            const __half2 to_value = __half2half2(__ushort_as_half(0x7400)),
-                          up = __half2half2(__ushort_as_half(0x7000));
+            const uint32_t to_value = 0x74007400, up = 0x70007000;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                __half2 value = __hmul2(__hmul2(*(__half2 *)&pairs[j], to_value), up);
-                pairs[j] = *(uint32_t *)&value;
-            }
+            for (int j = 0; j < 4; j++)
+                pairs[j] = multiply_pairs<false>(multiply_pairs<false>(pairs[j], to_value), up);
         } else {
             uint32_t v[8];
 #pragma unroll
@@ -161,10 +159,9 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline float2 pair_to_float2(uint32_t pair, int kind)
+template <bool BFLOAT> __device__ inline float2 floats_of(uint32_t pair)
 {
-    if (kind == BFLOATS) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000));
-    return __half22float2(*(__half2 *)&pair);
+    return make_float2(float_of<BFLOAT>(pair, 0), float_of<BFLOAT>(pair, 1));
 }
 
 /* A lane's 32 elements of one row; x[word] and sfx are the vector's, sfx with the power of two that the products lack.
@@ -192,7 +189,7 @@ template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, 
             float dot = 0;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                float2 a = __half22float2(*(__half2 *)&w[i]), b = pair_to_float2(v[i], KIND);
+                const float2 a = floats_of<false>(w[i]), b = floats_of<KIND == BFLOATS>(v[i]);
                 dot = __fmaf_rn(a.x, b.x, dot);
                 dot = __fmaf_rn(a.y, b.y, dot);
             }

@@ -2,6 +2,7 @@
  *
  * Work: a thread takes what makes 16 bytes of output, of up to four rows at once so that their codes are fetched
  * together. Threads lie along K, or along the rows where the output's rows are neighbours in memory. No barriers. */
+#include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
 #include "sm80_quantize_tiles.h"
 
@@ -28,28 +29,18 @@ __device__ inline void decode(uint32_t codes, uint32_t sf, float global_scale, f
     const float scale = e4m3_to_float(sf) * NVFP4_UNIT;
 #pragma unroll
     for (int i = 0; i < share<DTYPE>::ELEMENTS; i++) {
-        const __half2 pair = *(const __half2 *)&pairs[i % 4];
-        values[i] = __fmul_rn(__fmul_rn(i < 4 ? __low2float(pair) : __high2float(pair), scale), global_scale);
+        values[i] = __fmul_rn(__fmul_rn(float_of<false>(pairs[i % 4], i >= 4), scale), global_scale);
     }
-}
-
-template <nk_dtype DTYPE> __device__ inline uint32_t pack(float low, float high)
-{
-    if (DTYPE == NK_F16) {
-        const __half2 pair = __floats2half2_rn(low, high);
-        return *(const uint32_t *)&pair;
-    }
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *(const uint32_t *)&pair;
 }
 
 template <nk_dtype DTYPE> __device__ inline uint4 vector_of(const float *v)
 {
+    constexpr bool BFLOAT = DTYPE == NK_BF16;
     if (DTYPE == NK_F32)
         return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
     else
-        return make_uint4(pack<DTYPE>(v[0], v[1]), pack<DTYPE>(v[2], v[3]), pack<DTYPE>(v[4], v[5]),
-                          pack<DTYPE>(v[6], v[7]));
+        return make_uint4(pair_of<BFLOAT>(v[0], v[1]), pair_of<BFLOAT>(v[2], v[3]), pair_of<BFLOAT>(v[4], v[5]),
+                          pair_of<BFLOAT>(v[6], v[7]));
 }
 
 template <nk_dtype DTYPE>

@@ -9,6 +9,7 @@
  *           all of them, which have codes but no scale factors, follow.
  * Barriers: for maxima over a CTA and in the experts kernel. Nothing is atomic; a maximum is the same in any order.
  * Memory:   x is read once a pass in 32 or 64 bytes a thread, codes leave 8 bytes a thread, scale factors one. */
+#include "cuda/expert.cuh"
 #include "sm80_quantize_encode.cuh"
 #include "sm80_quantize_params.h"
 
@@ -127,23 +128,12 @@ __device__ inline void amax_of(const nk_quantize_problem &p, const sm80_quantize
 /* Experts: which rows every atom row of the scale factors holds                                                    */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Bounds outside x are moved into it, whatever the offsets are. */
-__device__ inline int32_t offset_at(const nk_quantize_problem &p, int64_t g)
-{
-    const int32_t most = (int32_t)min(p.rows, (int64_t)INT32_MAX);
-    return min(max(p.offsets[g], 0), most);
-}
-
 /* Sum over the threads before this one, and over all of them. */
 __device__ inline int64_t exclusive_sum(int64_t mine, int64_t *of_warp, int64_t *total)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t sum = mine, before = 0;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const int64_t other = __shfl_up_sync(~0u, sum, distance);
-        if (lane >= distance) sum += other;
-    }
+    const int64_t sum = scan_sum(mine);
+    int64_t before = 0;
     __syncthreads(); /* of_warp may still be read */
     if (lane == 31) of_warp[warp] = sum;
     __syncthreads();
@@ -163,8 +153,8 @@ extern "C" __global__ void __launch_bounds__(SM80_EXPERT_THREADS)
     int64_t used = 0;
     for (int64_t chunk = 0; chunk < p.groups; chunk += SM80_EXPERT_THREADS) {
         const int64_t g = chunk + threadIdx.x;
-        const int32_t first = g < p.groups ? offset_at(p, g) : 0;
-        const int32_t rows = g < p.groups ? max(offset_at(p, g + 1) - first, 0) : 0;
+        const int32_t first = g < p.groups ? clamped_offset(p.offsets, g, p.rows) : 0;
+        const int32_t rows = g < p.groups ? max(clamped_offset(p.offsets, g + 1, p.rows) - first, 0) : 0;
         int64_t total;
         const int64_t start = used + exclusive_sum(nk_ceil_div(rows, NK_SF_ATOM_ROWS), of_warp, &total);
         for (int i = 0; i < 32; i++) {
@@ -227,8 +217,8 @@ __device__ inline tile_rows rows_of(const nk_quantize_problem &p, const sm80_qua
     } else {
         r.first = slot - q.atoms * NK_SF_ATOM_ROWS;
         r.count = clamp_rows(p.rows - r.first, most);
-        r.hole_begin = clamp_rows(offset_at(p, 0) - r.first, most);
-        r.hole_end = clamp_rows(offset_at(p, p.groups) - r.first, most);
+        r.hole_begin = clamp_rows(clamped_offset(p.offsets, 0, p.rows) - r.first, most);
+        r.hole_end = clamp_rows(clamped_offset(p.offsets, p.groups, p.rows) - r.first, most);
         r.scales = 0;
     }
     return r;

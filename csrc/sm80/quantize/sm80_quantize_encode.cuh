@@ -3,8 +3,8 @@
 #ifndef NK_SM80_QUANTIZE_ENCODE_CUH
 #define NK_SM80_QUANTIZE_ENCODE_CUH
 
-#include "cuda/convert.cuh"
-#include "nk_math.h"
+#include "cuda/activation.cuh"
+#include "cuda/epilogue.cuh"
 
 #include <float.h>
 
@@ -44,11 +44,10 @@ template <nk_dtype DTYPE> struct block {
     uint32_t words[WORDS];
 };
 
-/* Bits 0..15 or 16..31 of a pair. */
+/* The low float of a pair of 16-bit elements, or the high one. */
 template <nk_dtype DTYPE> __device__ inline float pair_half(uint32_t pair, int high)
 {
-    if (DTYPE == NK_BF16) return __uint_as_float(high ? pair & 0xFFFF0000u : pair << 16);
-    return __half2float(__ushort_as_half((uint16_t)(high ? pair >> 16 : pair)));
+    return float_of<DTYPE == NK_BF16>(pair, high);
 }
 
 template <nk_dtype DTYPE> __device__ inline float element(const block<DTYPE> &x, int i)

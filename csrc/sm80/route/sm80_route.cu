@@ -15,9 +15,9 @@
  * changes nothing: sums are added in split order.
  *
  * Memory: see sm80_route_config.h. */
+#include "cuda/pairs.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/grid.cuh"
-#include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared.cuh"
 #include "sm80_route_join.cuh"
 #include "sm80_route_sort.cuh"
@@ -101,14 +101,6 @@ template <typename S> __device__ inline void fetch(S &s, int stage, sources &fro
     from.x.at += 2 * S::STEP;
 }
 
-template <bool BFLOAT> __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    if (BFLOAT)
-        mma_m16n8k16_bf16(d, a, b0, b1);
-    else
-        mma_m16n8k16_f16(d, a, b0, b1);
-}
-
 /* Which part of the CTA's tile is this warp's. */
 template <typename S> __device__ inline int warp_k() { return threadIdx.x / 32 % S::K_WARPS; }
 template <typename S> __device__ inline int warp_expert()
@@ -144,7 +136,7 @@ __device__ inline void multiply(S &s, int stage, float acc[S::WE / 16][S::WT / 8
             if (at == 0) ldmatrix_x4(b, b_row + j / 2 * 16 * 128 + ((2 * kk + b_chunk) ^ lane % 8) * 16);
 #pragma unroll
             for (int i = 0; i < S::WE / 16; i++)
-                mma<BFLOAT>(acc[i][j], a[i], b[at], b[at + 1]);
+                mma_pairs<BFLOAT>(acc[i][j], a[i], b[at], b[at + 1]);
         }
     }
 }
@@ -198,10 +190,8 @@ __device__ inline void store_sums(const nk_route_problem &p, const sm80_route_pa
         if (m0 + token >= p.m) break;
         float4 sum = *(const float4 *)(sums + token * S::PITCH + expert);
 #pragma unroll
-        for (int k = 1; k < S::K_WARPS; k++) {
-            const float4 part = *(const float4 *)(sums + (k * S::T + token) * S::PITCH + expert);
-            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
-        }
+        for (int k = 1; k < S::K_WARPS; k++)
+            sum = sum + *(const float4 *)(sums + (k * S::T + token) * S::PITCH + expert);
         *(float4 *)(q.partials + (split * p.m + m0 + token) * q.pitch + expert0 + expert) = sum;
     }
     __syncthreads();

@@ -6,6 +6,7 @@
 #ifndef NK_SM80_ROUTE_SORT_CUH
 #define NK_SM80_ROUTE_SORT_CUH
 
+#include "cuda/scan.cuh"
 #include "sm80_route_topk.cuh"
 
 typedef struct sort_t {
@@ -40,12 +41,8 @@ __device__ inline void load_experts(const nk_route_problem &p, int64_t first, in
 __device__ inline int32_t sum_before(sort_t &s, int32_t value)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int32_t sum = value, before = 0;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const int32_t lower = __shfl_up_sync(ALL_LANES, sum, distance);
-        if (lane >= distance) sum += lower;
-    }
+    const int32_t sum = scan_sum(value);
+    int32_t before = 0;
     if (lane == 31) s.warp_sums[warp] = sum;
     __syncthreads();
     for (int i = 0; i < warp; i++)
@@ -55,8 +52,6 @@ __device__ inline int32_t sum_before(sort_t &s, int32_t value)
 
 /* Four neighbouring experts' numbers, a thread's own. */
 __device__ inline int4 *four_of(int32_t *of_experts) { return (int4 *)of_experts + threadIdx.x; }
-
-__device__ inline int4 operator+(int4 a, int4 b) { return make_int4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 /* Histograms to places. Counts and offsets leave on the way, from all parts alike. */
 __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)

@@ -7,7 +7,7 @@
 #ifndef NK_SM80_ROUTE_TOPK_CUH
 #define NK_SM80_ROUTE_TOPK_CUH
 
-#include "cuda/convert.cuh"
+#include "cuda/epilogue.cuh"
 #include "sm80_route_config.h"
 
 #define ALL_LANES 0xFFFFFFFFu
@@ -159,9 +159,8 @@ __device__ inline float4 sum_splits(const float *from, int64_t stride, int split
             if (split + i < splits) parts[i] = __ldcg((const float4 *)(from + (split + i) * stride));
         }
 #pragma unroll
-        for (int i = 0; i < SPLITS_AT_ONCE; i++) {
-            sum = make_float4(sum.x + parts[i].x, sum.y + parts[i].y, sum.z + parts[i].z, sum.w + parts[i].w);
-        }
+        for (int i = 0; i < SPLITS_AT_ONCE; i++)
+            sum = sum + parts[i];
     }
     return sum;
 }

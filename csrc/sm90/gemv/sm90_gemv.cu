@@ -23,7 +23,6 @@
  *
  * Memory: see sm90_gemv_config.h. ONE: lanes whose part of B is zero read the zeros at its beginning. */
 #include "cuda/ptx/grid.cuh"
-#include "cuda/ptx/mma.cuh"
 #include "sm90_gemv_tokens.cuh"
 
 enum { ONE, FEW };
@@ -51,25 +50,10 @@ template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_work
 /* Four pairs of eight codes; FEW: times the block's scale factor, a pair of equal values. */
 template <int KIND, int FORM> __device__ inline void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
 {
-    if (KIND != BFLOATS)
-        e2m1x8_to_half2x4(codes, pairs);
+    if (FORM == FEW)
+        decode_e2m1x8<KIND == BFLOATS>(codes, scale, pairs);
     else
-        e2m1x8_to_bfloat2x4(codes, pairs);
-#pragma unroll
-    for (int i = 0; i < (FORM == FEW ? 4 : 0); i++) {
-        if (KIND != BFLOATS)
-            *(__half2 *)&pairs[i] = __hmul2(*(__half2 *)&pairs[i], *(__half2 *)&scale);
-        else
-            *(__nv_bfloat162 *)&pairs[i] = __hmul2(*(__nv_bfloat162 *)&pairs[i], *(__nv_bfloat162 *)&scale);
-    }
-}
-
-template <int KIND> __device__ inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    if (KIND == BFLOATS)
-        mma_m16n8k16_bf16(d, a, b0, b1);
-    else
-        mma_m16n8k16_f16(d, a, b0, b1);
+        e2m1x8_to_pairs<KIND == BFLOATS>(codes, pairs);
 }
 
 /* One of two halves twice, in the instruction that takes it: __byte_perm would be one of its own. */
@@ -89,7 +73,7 @@ __device__ inline uint32_t magnitudes(uint32_t halves)
 __device__ inline uint32_t bfloats_of(uint32_t halves)
 {
     const float2 values = __half22float2(*(const __half2 *)&halves);
-    return __byte_perm(__float_as_uint(values.x * 0x1p112f), __float_as_uint(values.y * 0x1p112f), 0x7632);
+    return exact_bfloats(values.x * 0x1p112f, values.y * 0x1p112f);
 }
 
 /* sums[octet] (ONE) or sums[..] as an mma has them (FEW) += chunk 2c + j times B. */
@@ -116,8 +100,8 @@ template <int KIND, int FORM> __device__ inline void multiply(const weights &w, 
         decode<KIND, FORM>(high[word], twice(scales[1], word >> 1), q);
         const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
         float *d = FORM == ONE ? blocks[word >> 1] : sums;
-        multiply_add<KIND>(d, first, v.x, v.y);
-        multiply_add<KIND>(d, second, v.z, v.w);
+        mma_pairs<KIND == BFLOATS>(d, first, v.x, v.y);
+        mma_pairs<KIND == BFLOATS>(d, second, v.z, v.w);
     }
 #pragma unroll
     for (int r = 0; r < (FORM == ONE ? 2 : 0); r++) {

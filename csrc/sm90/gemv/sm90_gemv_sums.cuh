@@ -2,6 +2,7 @@
 #ifndef NK_SM90_GEMV_SUMS_CUH
 #define NK_SM90_GEMV_SUMS_CUH
 
+#include "cuda/epilogue.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/mbarrier.cuh"

@@ -68,17 +68,10 @@ __device__ inline uint32_t word_at(int index)
     return (chunk * 4 + turned(index & 3, chunk)) * 16;
 }
 
-/* Eight 16-bit elements in the pair order of the decode. */
-__device__ inline uint4 paired(const uint4 &v)
-{
-    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
-                      __byte_perm(v.y, v.w, 0x7632));
-}
-
-/* The words of an item in that order, NVFP4 as halves, times its scale factors and 2^-14: exact. */
+/* The words of an item in the pair order of the decode, NVFP4 as halves, times its scale factors and 2^-14: exact. */
 template <int KIND> __device__ inline void store_item(const item &v, int index, uint32_t token)
 {
-    if (KIND != CODES) return st_shared_v4(token + word_at(index), paired(v.raw));
+    if (KIND != CODES) return st_shared_v4(token + word_at(index), in_decode_order(v.raw));
     const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
@@ -86,10 +79,8 @@ template <int KIND> __device__ inline void store_item(const item &v, int index, 
         e2m1x8_to_half2x4(words[word], pairs);
         const uint32_t both = __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            __half2 value = __hmul2(*(__half2 *)&pairs[i], *(const __half2 *)&both);
-            pairs[i] = *(uint32_t *)&value;
-        }
+        for (int i = 0; i < 4; i++)
+            pairs[i] = multiply_pairs<false>(pairs[i], both);
         st_shared_v4(token + word_at(4 * index + word), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
 }
@@ -187,7 +178,7 @@ __device__ inline void pair_tokens(const sm90_gemv_work &s, const share &w, int 
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int unit = first + i * step;
-            if (unit < w.units) st_shared_v4(to + unit * SM90_GEMV_TOKEN_BYTES, paired(words[i]));
+            if (unit < w.units) st_shared_v4(to + unit * SM90_GEMV_TOKEN_BYTES, in_decode_order(words[i]));
         }
     }
 }

@@ -1,13 +1,21 @@
-/* The activations of dual_gemm in fp32, within docs/contract.md's bound: 2^-24 * 8 |act|, where 1 + erf or 1 + tanh
- * cancel 2^-24 * 4 |h| more, and 2^-126. */
-#ifndef NK_SM80_ACTIVATION_CUH
-#define NK_SM80_ACTIVATION_CUH
+/* Activations in fp32, for epilogues and for quantising.
+ *
+ * There are two silus. `nk_silu` (nk_math.h) is for quantising: the contract fixes its bits, operation by operation,
+ * because a code may change with the last bit and every backend must write the same codes. `silu` is for epilogues: the
+ * contract bounds its error only, and expf and a reciprocal take fewer instructions than nk_silu. It is not for
+ * quantising, because expf has other bits on other processors.
+ *
+ * The bound of docs/contract.md for epilogues: 2^-24 * 8 |act|, where 1 + erf or 1 + tanh cancel 2^-24 * 4 |h| more,
+ * and 2^-126. */
+#ifndef NK_ACTIVATION_CUH
+#define NK_ACTIVATION_CUH
 
+#include "nk_math.h"
 #include "nk_problem.h"
 
-/* By exp(-|h|), which never overflows: exp(-h) would already at h = -89, where silu is still a normal number. Times
- * 1 / (1 + e), which lies in 1/2 .. 1: a quotient whose numerator is tiny or zero takes the long way, and exp(h) h is
- * that for every h far below 0. */
+/* By exp(-|h|), which never overflows: exp(-h) would at h = -89, where silu is still a normal number. The factor
+ * 1 / (1 + e) lies in 1/2 .. 1. A division of h e by 1 + e would take the slow path of division, which handles tiny
+ * numerators, for every h far below 0. */
 __device__ inline float silu(float h)
 {
     const float e = expf(-fabsf(h));
@@ -34,7 +42,7 @@ template <int COUNT, typename F> __device__ inline void each(float h[COUNT], F f
         h[i] = f(h[i]);
 }
 
-/* The switch is around all values, so that what runs lies side by side. */
+/* One switch for all COUNT values: a kernel runs one case, whose instructions lie side by side. */
 template <int COUNT> __device__ inline void activate(nk_activation activation, float h[COUNT])
 {
     switch (activation) {

@@ -1,72 +1,57 @@
-/* Contiguous grouped GEMM: which expert's tokens a tile holds. All threads of a CTA look at `offsets` together, as many
+/* Contiguous grouped GEMM: which expert's tokens a tile holds. All threads of a CTA read `offsets` together, as many
  * experts at a time as there are threads. */
-#ifndef NK_SM80_EXPERT_CUH
-#define NK_SM80_EXPERT_CUH
+#ifndef NK_EXPERT_CUH
+#define NK_EXPERT_CUH
 
 #include "nk_format.h"
+#include "scan.cuh"
 
-typedef struct expert_tokens {
+typedef struct expert_tile {
     int64_t expert;
     int64_t begin, end; /* of the expert's rows */
-    int64_t first;      /* of the tile's */
+    int64_t first;      /* row of the tile */
     int64_t atom_row;   /* SF atom rows of the experts before it */
     uint32_t tiles;     /* of all experts, where none was found */
     bool found;
-} expert_tokens;
+} expert_tile;
 
-template <int WARPS> struct expert_scan_t {
-    int2 warp_sums[WARPS];
-    int warp_most[WARPS];
-    expert_tokens found;
+template <int WARPS> struct expert_scan {
+    int2 warp_sums[WARPS]; /* tiles, SF atom rows */
+    int warp_ends[WARPS];
+    expert_tile found;
 };
 
-__device__ inline int scan_max(int value)
+/* Offset `index`, clamped to 0..rows, whatever memory holds: `rows` is the operands' extent. */
+__device__ inline int clamped_offset(const int32_t *offsets, int64_t index, int64_t rows)
 {
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int before = __shfl_up_sync(~0u, value, step);
-        if (lane >= step) value = max(value, before);
-    }
-    return value;
-}
-
-__device__ inline int scan_sum(int value)
-{
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int before = __shfl_up_sync(~0u, value, step);
-        if (lane >= step) value += before;
-    }
-    return value;
+    const int32_t most = (int32_t)min(rows, (int64_t)INT32_MAX);
+    return min(max(offsets[index], 0), most);
 }
 
 #define NO_TILE UINT32_MAX
 
-/* Tile `index` of TOKENS tokens, counted over all experts, or none of them: NO_TILE. Offsets are read as if clamped to
- * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free, and is
- * again afterwards. */
+/* Tile `index` of TOKENS tokens, counted over all experts. NO_TILE finds none and counts all. Offsets are read as if
+ * clamped to 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free,
+ * and is free again afterwards. */
 template <int TOKENS, int WARPS>
-__device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32_t *offsets, int64_t experts,
-                                            int64_t rows, uint32_t index)
+__device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
+                                          uint32_t index)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int most = (int)(rows < INT32_MAX ? rows : INT32_MAX);
-    int end_before = max(0, min(offsets[0], most)), atoms_before = 0;
+    int end_before = clamped_offset(offsets, 0, rows), atoms_before = 0;
     uint32_t tiles_before = 0;
     if (threadIdx.x == 0) s.found.found = false; /* two barriers before anyone else writes it */
     for (int64_t base = 0; base < experts; base += 32 * WARPS) {
         const int64_t expert = base + threadIdx.x;
-        const int end_here = expert < experts ? max(0, min(offsets[expert + 1], most)) : 0;
+        const int end_here = expert < experts ? clamped_offset(offsets, expert + 1, rows) : 0;
 
         int end = scan_max(end_here);
-        if (lane == 31) s.warp_most[warp] = end;
+        if (lane == 31) s.warp_ends[warp] = end;
         __syncthreads();
         int begin = __shfl_up_sync(~0u, end, 1);
         int carried = end_before;
         for (int i = 0; i < warp; i++)
-            carried = max(carried, s.warp_most[i]);
+            carried = max(carried, s.warp_ends[i]);
         begin = lane ? max(begin, carried) : carried;
         end = max(end, carried);
         const int tokens = expert < experts ? end - begin : 0;
@@ -84,7 +69,7 @@ __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32
             if (i < warp) first_tile += (uint32_t)sums.x, first_atom += sums.y;
             tiles_before += (uint32_t)sums.x;
             atoms_before += sums.y;
-            end_before = max(end_before, s.warp_most[i]);
+            end_before = max(end_before, s.warp_ends[i]);
         }
         if (index - first_tile < tiles) {
             s.found = {expert, begin, end, begin + (int64_t)(index - first_tile) * TOKENS, first_atom, 0, true};
@@ -92,7 +77,7 @@ __device__ inline expert_tokens find_expert(expert_scan_t<WARPS> &s, const int32
         __syncthreads();
         if (index < tiles_before) break;
     }
-    expert_tokens found = s.found;
+    expert_tile found = s.found;
     found.tiles = tiles_before;
     __syncthreads();
     return found;

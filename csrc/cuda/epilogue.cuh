@@ -1,0 +1,190 @@
+/* The epilogue: from sums in fp32 to elements of the output.
+ *
+ * One sum: scale_and_add, or alpha_at and bias_at where they are loaded before the sum is there. A tile: its sums are
+ * staged in shared memory [token][weight row] (staged_tile), because the threads that hold them are not the ones that
+ * can store whole rows; store_tile() then applies an EPILOGUE (scaled_sums, gated_sums) and stores rows of the output,
+ * or columns where tokens are neighbours in memory. */
+#ifndef NK_EPILOGUE_CUH
+#define NK_EPILOGUE_CUH
+
+#include "activation.cuh"
+#include "convert.cuh"
+#include "operand.cuh"
+#include "pairs.cuh"
+#include "vectors.cuh"
+
+__device__ inline float alpha_at(const nk_alpha &alpha, int64_t n)
+{
+    return alpha.data ? alpha.data[n * alpha.stride] : alpha.value;
+}
+
+/* -0 where there is no bias: added to any sum, it leaves the sum as it is. */
+__device__ inline float bias_at(const nk_bias &bias, int64_t n)
+{
+    return bias.data ? load_float(bias.data + n * bias.stride, bias.dtype) : -0.0f;
+}
+
+/* alpha[n] * sum + bias[n], rounded once */
+__device__ inline float scale_and_add(const nk_alpha &alpha, const nk_bias &bias, int64_t n, float sum)
+{
+    if (!bias.data) return __fmul_rn(alpha_at(alpha, n), sum);
+    return __fmaf_rn(alpha_at(alpha, n), sum, load_float(bias.data + n * bias.stride, bias.dtype));
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* A tile                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A tile's sums. The padding spreads the values that a warp holds of an mma's result over all banks. */
+template <int TOKENS, int SUMS> struct staged_tile {
+    static constexpr int PITCH = SUMS + 4;
+    float sums[TOKENS * PITCH];
+
+    __device__ float *of(int token) { return sums + token * PITCH; }
+    __device__ const float *of(int token) const { return sums + token * PITCH; }
+};
+
+/* The part of the output that a tile is: tokens and features from `token` and `feature` on. Those from token_end and
+ * feature_end on are not there. */
+typedef struct tile_out {
+    int64_t l, token, token_end, feature, feature_end;
+    const nk_output *d;
+} tile_out;
+
+/* An EPILOGUE makes COUNT neighbouring elements of a token's row from the token's sums. Its `columns` hold what a
+ * thread loads once for its columns and uses for every token. */
+
+/* alpha[n] * sum + bias[n] */
+struct scaled_sums {
+    const nk_alpha &alpha;
+    const nk_bias &bias;
+
+    template <int COUNT> struct columns {
+        float alpha[COUNT], bias[COUNT];
+        int first; /* of the tile's */
+
+        __device__ columns(const scaled_sums &e, const tile_out &o, int column) : first(column)
+        {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const int64_t n = min(o.feature + column + i, o.feature_end - 1);
+                alpha[i] = alpha_at(e.alpha, n);
+                bias[i] = bias_at(e.bias, n);
+            }
+        }
+
+        __device__ void finish(const float *sums, float v[COUNT]) const
+        {
+            load_floats<COUNT>(sums + first, v);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                v[i] = __fmaf_rn(alpha[i], v[i], bias[i]);
+        }
+    };
+};
+
+/* act(alpha1[n] * gate) * (alpha2[n] * up). Of a token's sums RUN are gates, the next RUN are the ups of the same
+ * features, then come the next gates. */
+template <int RUN> struct gated_sums {
+    const nk_dual_gemm_problem &p;
+
+    template <int COUNT> struct columns {
+        float alpha1[COUNT], alpha2[COUNT];
+        nk_activation activation;
+        int first; /* gate, of the sums */
+
+        __device__ columns(const gated_sums &e, const tile_out &o, int column)
+            : activation(e.p.activation), first(column / RUN * (2 * RUN) + column % RUN)
+        {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const int64_t n = min(o.feature + column + i, o.feature_end - 1);
+                alpha1[i] = alpha_at(e.p.alpha1, n);
+                alpha2[i] = alpha_at(e.p.alpha2, n);
+            }
+        }
+
+        __device__ void finish(const float *sums, float v[COUNT]) const
+        {
+            float up[COUNT];
+            load_floats<COUNT>(sums + first, v);
+            load_floats<COUNT>(sums + first + RUN, up);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                v[i] = __fmul_rn(alpha1[i], v[i]);
+            activate<COUNT>(activation, v);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                v[i] = __fmul_rn(v[i], __fmul_rn(alpha2[i], up[i]));
+        }
+    };
+};
+
+/* Four neighbouring elements; the address is aligned to their size. */
+__device__ inline void store_four(uint8_t *at, nk_dtype dtype, const float v[4])
+{
+    if (dtype == NK_F32)
+        *(float4 *)at = make_float4(v[0], v[1], v[2], v[3]);
+    else if (dtype == NK_F16)
+        *(uint2 *)at = make_uint2(pair_of<false>(v[0], v[1]), pair_of<false>(v[2], v[3]));
+    else
+        *(uint2 *)at = make_uint2(pair_of<true>(v[0], v[1]), pair_of<true>(v[2], v[3]));
+}
+
+/* Rows of the output, four columns a thread. */
+template <int FEATURES, int THREADS, int TOKENS, int SUMS, typename EPILOGUE>
+__device__ inline void store_rows(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
+{
+    constexpr int QUADS = FEATURES / 4;
+    static_assert(THREADS % QUADS == 0 || QUADS % THREADS == 0, "a thread keeps its columns");
+    const int column = threadIdx.x % QUADS * 4;
+    const int64_t n = o.feature + column;
+    const int64_t size = o.d->dtype == NK_F32 ? 4 : 2;
+    const uint8_t *base = output_at(*o.d, o.l, 0, n);
+    const bool wide = n + 4 <= o.feature_end && o.d->col_stride == size &&
+                      (((uintptr_t)base | o.d->row_stride) & (4 * size - 1)) == 0;
+    if (n >= o.feature_end) return;
+    const typename EPILOGUE::template columns<4> columns(epilogue, o, column);
+#pragma unroll 1
+    for (int token = threadIdx.x / QUADS; token < TOKENS && o.token + token < o.token_end; token += THREADS / QUADS) {
+        float v[4];
+        columns.finish(tile.of(token), v);
+        uint8_t *at = output_at(*o.d, o.l, o.token + token, n);
+        if (wide) {
+            store_four(at, o.d->dtype, v);
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (n + i < o.feature_end) store_float(at + i * o.d->col_stride, o.d->dtype, v[i]);
+        }
+    }
+}
+
+/* Columns of the output, where tokens are neighbours in memory. */
+template <int FEATURES, int THREADS, int TOKENS, int SUMS, typename EPILOGUE>
+__device__ inline void store_columns(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TOKENS * FEATURES; i += THREADS) {
+        const int token = i % TOKENS, column = i / TOKENS;
+        const int64_t m = o.token + token, n = o.feature + column;
+        if (m >= o.token_end || n >= o.feature_end) continue;
+        float v[1];
+        typename EPILOGUE::template columns<1>(epilogue, o, column).finish(tile.of(token), v);
+        store_float(output_at(*o.d, o.l, m, n), o.d->dtype, v[0]);
+    }
+}
+
+/* FEATURES columns of the output from a staged tile, by all THREADS of the CTA. The caller's barriers lie before it,
+ * where all sums are staged, and behind it, where `tile` is free again. */
+template <int FEATURES, int THREADS, int TOKENS, int SUMS, typename EPILOGUE>
+__device__ inline void store_tile(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
+{
+    if (o.d->row_stride < o.d->col_stride)
+        store_columns<FEATURES, THREADS>(tile, o, epilogue);
+    else
+        store_rows<FEATURES, THREADS>(tile, o, epilogue);
+}
+
+#endif
