@@ -10,11 +10,19 @@
     4 /* of the matrix at once, 32 rows apart: one 16-byte word of a blocked SF atom holds all four */
 #define SM80_GEMV_CHUNK 32 /* elements that a lane takes of a row at once: 16 bytes of codes, two scale factors */
 
-/* Shared memory: the vector, decoded, of at most `chunks` chunks; then the warps' partial sums, twice.
- *   codes   [4 words][chunks] of 16 bytes, and [chunks] float2 scale factors
- *   halves  [4 words][chunks] of 16 bytes */
-#define SM80_GEMV_CHUNK_BYTES 72
-#define SM80_GEMV_PARTIAL_BYTES (2 * SM80_GEMV_WARPS * SM80_GEMV_ROWS * 4)
+/* Shared memory: the vector, decoded, of at most `chunks` chunks; then the warps' partial sums, twice. Of the vector
+ * each member has an array of its own: words [4][chunks], and, of NVFP4, scale factors [chunks]. */
+typedef struct sm80_gemv_vector_chunk {
+    uint8_t words[4][16]; /* eight elements each, in 16 bits */
+    float sf[2];
+} sm80_gemv_vector_chunk;
+
+typedef struct sm80_gemv_partials {
+    float sums[2][SM80_GEMV_WARPS][SM80_GEMV_ROWS];
+} sm80_gemv_partials;
+
+#define SM80_GEMV_CHUNK_BYTES ((int32_t)sizeof(sm80_gemv_vector_chunk))
+#define SM80_GEMV_PARTIAL_BYTES ((int32_t)sizeof(sm80_gemv_partials))
 
 NK_HD int32_t sm80_gemv_smem(int64_t chunks)
 {

@@ -15,13 +15,17 @@
  *
  * More tokens (FEW): columns are tokens; W times its scale factors is exact in 16 bits, sums stay in the tensor cores.
  *
- * Barriers: those of sm90_gemv_tokens.cuh; a warp's before it reads a slot, which also frees the slot of the step
- * before; a CTA's once the tokens' mbarriers are ready, once the tokens are, and once all partial sums are; where CTAs
- * share rows, a cluster's once their inboxes are ready, and an mbarrier of each that counts the bytes of sums that have
- * come. The kernels before this one have ended when the first thing is read, or the first but weights (griddepcontrol);
- * the next kernel may come as soon as there is room, it waits likewise.
+ * Barriers (mbarriers; all wait for parity 0, once):
+ *   token_arrived[m]  bulk copy of token m -> the warps that pair it   1 arrival, of the lane that asks, + its bytes
+ *   sums_arrived      CTAs of the cluster -> all threads               1 arrival, of thread 0, + the bytes of all sums
+ *   __syncwarp()      before a warp reads a slot: all its copies have come; the slot of the step before is free
+ *   __syncthreads()   token_arrived is initialised; tokens are in shared memory; partial sums are
+ *   cluster (bar 0)   where CTAs share rows: sums_arrived is initialised, before others send sums
  *
- * Memory: see sm90_gemv_config.h. ONE: lanes whose part of B is zero read the zeros at its beginning. */
+ * Kernels before and after: griddepcontrol. The kernels before this one have ended when the first thing is read, or the
+ * first but weights; the next kernel may come as soon as there is room, it waits likewise.
+ *
+ * Memory: see sm90_gemv_memory.h. ONE: lanes whose part of B is zero read the zeros at its beginning. */
 #include "cuda/ptx/grid.cuh"
 #include "sm90_gemv_tokens.cuh"
 
@@ -43,7 +47,7 @@ template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_work
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t chunk_bytes = SM90_GEMV_CHUNK * 2;
     if (FORM == FEW) return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
-    if (g >> 1 != c) return {shared_address(smem), 0, 0};
+    if (g >> 1 != c) return {shared_address(head().zeros), 0, 0};
     return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
 }
 
@@ -156,7 +160,7 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     constexpr bool COPIED = KIND != CODES && PATH != NARROW;
     constexpr bool FOUND = KIND != CODES; /* with codes the loop would be longer for it */
     const int per_token = w.units * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
-    const uint32_t ring = ring_of_warp(shared_address(smem));
+    const uint32_t ring = ring_of_warp();
     place items = first_place_of_thread(per_token, tokens);
     cursor ahead;
     item batch[BATCH];
@@ -184,9 +188,9 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
     ending end = ending_of<FORM == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
     prepare_end<PATH, FOUND>(p, w, end);
     float *partials =
-        (float *)((uint8_t *)smem + sm90_gemv_tokens_at(warps) + tokens * (int)sm90_gemv_token_bytes(s.units));
+        (float *)((uint8_t *)smem + sm90_gemv_tokens_at(false, warps) + tokens * (int)sm90_gemv_token_bytes(s.units));
     prepare_sums(s, tokens, partials);
-    if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (COPIED) {
         __syncthreads(); /* the tokens' barriers are ready */
         pair_tokens(s, w, tokens);

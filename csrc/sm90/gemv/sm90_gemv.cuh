@@ -5,7 +5,13 @@
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/shared.cuh"
-#include "sm90_gemv_config.h"
+#include "sm90_gemv_memory.h"
+
+#include <stddef.h>
+
+extern __shared__ __align__(1024) uint4 smem[]; /* as tensor maps swizzle */
+
+__device__ inline sm90_gemv_head &head() { return *(sm90_gemv_head *)smem; }
 
 /* How weights are read: every address aligned and K % 64 = 0, in one of the layouts of scale factors; or byte by byte.
  */
@@ -79,16 +85,19 @@ template <int PATH> __device__ inline uint32_t some_row_at(const sm90_gemv_args 
     return is_blocked<PATH>(p.b) ? min(row, w.rows - 1) : row;
 }
 
-/* Where part `part` of 16 bytes of a row of eight lies in a slot: lanes (row, part / 2) meet no bank twice. Row + 4 is
- * 512 bytes on. */
-__device__ inline uint32_t slot_at(int row, int part) { return row * 128 + (part ^ (row & 1)) * 16; }
+/* Where chunk `chunk` of a row's codes lies in a slot: lanes (row, chunk / 2) meet no bank twice. Row + 4 lies
+ * HALF_SLOT behind. */
+constexpr int SLOT_BYTES = sizeof(sm90_gemv_slot), SLOT_LINE = sizeof(sm90_gemv_slot::codes[0]),
+              HALF_SLOT = sizeof(sm90_gemv_slot::codes) / 2, SF_OF_SLOT = offsetof(sm90_gemv_slot, sf);
+
+__device__ inline uint32_t slot_at(int row, int chunk) { return row * SLOT_LINE + (chunk ^ (row & 1)) * 16; }
 
 /* Slots are counted from this byte: each lane has its own address of a slot, see createpolicy_evict_first(). */
 __device__ inline uint32_t own_byte() { return (threadIdx.x & 31) * 16; }
 
-__device__ inline uint32_t ring_of_warp(uint32_t shared)
+__device__ inline uint32_t ring_of_warp()
 {
-    return shared + SM90_GEMV_HEAD_BYTES + warp_index() * SM90_GEMV_RING_BYTES + own_byte();
+    return shared_address(smem) + (uint32_t)sizeof(sm90_gemv_head) + warp_index() * SM90_GEMV_RING_BYTES + own_byte();
 }
 
 /* In how many units there is something from word `first` on. */
@@ -154,7 +163,7 @@ __device__ inline void prepare(const share &w, cursor &at)
     at.codes_units = units_with(w, 4 * (lane & 7));
     at.sf_units = units_with(w, 8 * (lane & 3));
     at.codes_to = kept(slot_at(lane >> 3, lane & 7) - own_byte());
-    at.sf_to = kept(1024 + lane * 4 - own_byte());
+    at.sf_to = kept(SF_OF_SLOT + lane * 4 - own_byte());
 }
 
 template <int PATH, int OCTETS, int TEAM>
@@ -183,7 +192,7 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
     const int lane = threadIdx.x & 31, words = w.words - at.unit * SM90_GEMV_WORDS;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++) {
-        const uint32_t to = slot + at.codes_to + i / 2 * SM90_GEMV_SLOT_BYTES + (i & 1) * 512;
+        const uint32_t to = slot + at.codes_to + i / 2 * SLOT_BYTES + (i & 1) * HALF_SLOT;
         const uint8_t *from = at.codes[i];
         if (PATH != NARROW)
             cp_async_cg_hint_if(i < codes_rows, to, from, createpolicy_evict_first());
@@ -192,7 +201,7 @@ __device__ inline void fetch_rows(const share &w, const cursor &at, int codes_ro
     }
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
-        const uint32_t to = slot + at.sf_to + i * SM90_GEMV_SLOT_BYTES;
+        const uint32_t to = slot + at.sf_to + i * SLOT_BYTES;
         const uint8_t *from = at.sf[i];
         if (PATH != NARROW)
             cp_async_ca_l2_128b_zfill_hint<4>(to, from, i < sf_rows ? 4 : 0, createpolicy_evict_first());
@@ -247,14 +256,14 @@ __device__ inline void fill_ring(const sm90_gemv_args &p, const share &w, cursor
     const bool whole = STEPS < whole_steps<PATH>(w, ahead) && STEPS <= w.steps;
 #pragma unroll 1 /* code is fetched from memory, too */
     for (int i = 0; whole && i < STEPS; i++) {
-        fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+        fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
         cp_async_commit_group();
         move_on<PATH, OCTETS>(p, 1, ahead);
     }
 #pragma unroll 1
     for (int i = 0; !whole && i < STEPS; i++) {
         if (i < w.steps) {
-            fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SM90_GEMV_SLOT_BYTES);
+            fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
             advance<PATH, OCTETS, TEAM>(p, w, ahead);
         }
         cp_async_commit_group();
@@ -275,14 +284,14 @@ typedef struct slot_offsets {
 __device__ inline slot_offsets slot_offsets_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
-    return {kept(chunks - own_byte()), kept((chunks ^ 16) - own_byte()), kept(1024 + lane * 4 - own_byte())};
+    return {kept(chunks - own_byte()), kept((chunks ^ 16) - own_byte()), kept(SF_OF_SLOT + lane * 4 - own_byte())};
 }
 
 template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const slot_offsets &at)
 {
     weights w = {};
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++, slot += SM90_GEMV_SLOT_BYTES) {
+    for (int o = 0; o < OCTETS; o++, slot += SLOT_BYTES) {
         w.codes[o][0] = ld_shared_v4(slot + at.first);
         w.codes[o][1] = ld_shared_v4(slot + at.second);
         w.sf[o] = ld_shared(slot + at.sf);
@@ -299,7 +308,7 @@ __device__ inline void walk(const sm90_gemv_args &p, const share &w, cursor &ahe
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
     const slot_offsets offsets = slot_offsets_of_lane();
-    uint32_t slot = ring, free_slot = ring + (SLOTS - 1) * OCTETS * SM90_GEMV_SLOT_BYTES; /* of the step before */
+    uint32_t slot = ring, free_slot = ring + (SLOTS - 1) * OCTETS * SLOT_BYTES; /* of the step before */
     const auto step = [&](auto &&fetch_next) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
@@ -307,7 +316,7 @@ __device__ inline void walk(const sm90_gemv_args &p, const share &w, cursor &ahe
         fetch_next();
         cp_async_commit_group();
         free_slot = slot;
-        slot += OCTETS * SM90_GEMV_SLOT_BYTES;
+        slot += OCTETS * SLOT_BYTES;
         if (slot == ring + SM90_GEMV_RING_BYTES) slot = ring;
         products.step(now);
     };

@@ -14,13 +14,15 @@
  * First and second blocks are multiplied with the same B into different D, of which only the even and only the odd
  * columns mean anything: the sums of a lane's own blocks, in its own registers.
  *
- * Barriers: a warp's before it reads a slot, which also frees the slot of the step before; a CTA's once the token is in
- * shared memory, for the asynchronous proxy too, and once all partial sums are; where CTAs share rows, a cluster's once
- * their inboxes are ready, and an mbarrier of each that counts the bytes of sums that have come. The kernels before
- * this one have ended when the first thing is read, or the first but weights (griddepcontrol); the next kernel may come
- * as soon as there is room, it waits likewise.
+ * Barriers (mbarriers; all wait for parity 0, once):
+ *   sums_arrived      CTAs of the cluster -> all threads   1 arrival, of thread 0, + the bytes of all sums
+ *   __syncwarp()      before a warp reads a slot: all its copies have come; the slot of the step before is free
+ *   __syncthreads()   the token is in shared memory, for the asynchronous proxy too; partial sums are
+ *   cluster (bar 0)   where CTAs share rows: sums_arrived is initialised, before others send sums
  *
- * Memory: see sm90_gemv_config.h and sm90_gemv_codes.cuh. */
+ * Kernels before and after: see sm90_gemv.cu.
+ *
+ * Memory: see sm90_gemv_memory.h and sm90_gemv_codes.cuh. */
 #include "cuda/ptx/grid.cuh"
 #include "sm90_gemv_codes.cuh"
 
@@ -50,9 +52,9 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     constexpr bool FOUND = OCTETS == TALL; /* where tiles are short the token would be there later for it */
     const sm90_gemv_work &s = p.work;
     const share w = share_of_warp<PATH, OCTETS, SM90_GEMV_TEAM>(p);
-    const int token_at = sm90_gemv_tokens_at(blockDim.x >> 5);
-    const room token = room_at(token_at, s, w); /* found here: later, ptxas makes a longer loop of walk() */
-    const uint32_t ring = ring_of_warp(shared_address(smem));
+    const int tokens_at = sm90_gemv_tokens_at(false, blockDim.x >> 5);
+    const room token = room_at(tokens_at, s, w); /* found here: later, ptxas makes a longer loop of walk() */
+    const uint32_t ring = ring_of_warp();
     cursor ahead;
     item batch[BATCH];
     prepare(w, ahead);
@@ -76,7 +78,7 @@ template <int PATH, int OCTETS> __device__ inline void gemv(const sm90_gemv_args
     ending end = ending_of<1>(s, w, 1);
     prepare_end<PATH, FOUND>(p, w, end);
     store_token<PATH>(from, batch, token);
-    float *partials = (float *)((uint8_t *)smem + token_at + s.units * SM90_GEMV_CODES_BYTES);
+    float *partials = (float *)((uint8_t *)smem + tokens_at + sm90_gemv_code_token_bytes(s.units));
     prepare_sums(s, 1, partials);
     fence_proxy_async();
     __syncthreads();

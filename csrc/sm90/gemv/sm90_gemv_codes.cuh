@@ -18,6 +18,8 @@
  * lie between 2^-22 and 12544. */
 #define TOKEN_SF_UNIT 16.0f
 
+constexpr int B_BYTES = sizeof(sm90_gemv_b), HALF_B = sizeof(sm90_gemv_b::half[0]);
+
 /* A chunk of the token with its two scale factors. */
 typedef struct item {
     uint4 codes;
@@ -62,14 +64,14 @@ __device__ inline void store_item(const item &v, int chunk, uint32_t values, uin
 {
     const uint32_t words[4] = {v.codes.x, v.codes.y, v.codes.z, v.codes.w};
     const int c = chunk >> 1 & 3;
-    const uint32_t to = values + (chunk / SM90_GEMV_CHUNKS * 4 + (chunk & 1) * 2) * SM90_GEMV_B_BYTES + c * 32;
+    const uint32_t to = values + (chunk / SM90_GEMV_CHUNKS * 4 + (chunk & 1) * 2) * B_BYTES + c * 32;
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         uint32_t even, odd;
         e2m1x8_to_e4m3x4(words[word], even, odd);
-        const uint32_t row = to + (word & 1) * SM90_GEMV_B_BYTES + (word >> 1) * 16;
+        const uint32_t row = to + (word & 1) * B_BYTES + (word >> 1) * 16;
         st_shared_v4(row, alone(even, c));
-        st_shared_v4(row + SM90_GEMV_B_BYTES / 2, alone(odd, c));
+        st_shared_v4(row + HALF_B, alone(odd, c));
     }
     const uint32_t scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
     const __half2 small = __hmul2(*(const __half2 *)&scales, __float2half2_rn(1 / TOKEN_SF_UNIT));
@@ -101,7 +103,7 @@ typedef struct room {
 __device__ inline room room_at(int at, const sm90_gemv_work &s, const share &w)
 {
     const uint32_t values = shared_address(smem) + at;
-    return {w.units * SM90_GEMV_CHUNKS, values, values + s.units * 4 * SM90_GEMV_B_BYTES};
+    return {w.units * SM90_GEMV_CHUNKS, values, values + s.units * (int)sizeof(sm90_gemv_token_unit)};
 }
 
 /* All of it, `batch` having been asked for. */
@@ -117,10 +119,6 @@ template <int PATH> __device__ inline void store_token(const source &from, item 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-/* From one unit of the token to the next: of its descriptor, of its scale factors. */
-#define UNIT_OF_B (4 * SM90_GEMV_B_BYTES / 16)
-#define UNIT_OF_X (SM90_GEMV_UNIT / NK_SF_VEC * 2)
 
 /* Words of a chunk of an octet into A of two wgmma each. */
 template <int OCTET> __device__ inline void decode(const uint4 &codes, uint32_t a[4][4])
@@ -141,7 +139,7 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         wgmma_e4m3(d[block], a[2 * block], b, false);
-        wgmma_e4m3(d[block], a[2 * block + 1], b + SM90_GEMV_B_BYTES / 16, true);
+        wgmma_e4m3(d[block], a[2 * block + 1], b + B_BYTES / 16, true);
     }
     wgmma_commit_group();
 }
@@ -159,6 +157,9 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
     }
 }
 
+/* From one unit of the token to the next: of its descriptor, of its scale factors. */
+constexpr int UNIT_OF_B = sizeof(sm90_gemv_token_unit) / 16, UNIT_OF_X = SM90_GEMV_FACTOR_BYTES;
+
 /* A team's steps: the sums of a lane's blocks of its row of each octet. */
 template <int OCTETS> struct products {
     uint64_t first_b, b;
@@ -166,7 +167,7 @@ template <int OCTETS> struct products {
     float sums[2];
 
     __device__ products(uint32_t values, uint32_t factors)
-        : first_b(wgmma_descriptor(values, SM90_GEMV_B_BYTES / 2, SM90_GEMV_B_BYTES, WGMMA_NO_SWIZZLE)),
+        : first_b(wgmma_descriptor(values, HALF_B, B_BYTES, WGMMA_NO_SWIZZLE)),
           first_x(factors + (threadIdx.x & 3) * 8), sums{0, 0}
     {
     }

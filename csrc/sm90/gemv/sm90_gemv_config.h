@@ -11,27 +11,14 @@
 #define SM90_GEMV_UNIT 256 /* elements of K at once: two chunks, 64 elements, for each lane of four */
 #define SM90_GEMV_CHUNKS (SM90_GEMV_UNIT / SM90_GEMV_CHUNK)
 #define SM90_GEMV_WORDS (SM90_GEMV_UNIT / 8) /* of eight codes */
-#define SM90_GEMV_OCTET 8 /* rows: a tile is two octets (TALL), or, for one NVFP4 token, one (SHORT) */
-#define SM90_GEMV_SLOTS 6 /* octets of a unit that a warp has room for, half of a tile or a tile each */
-#define SM90_GEMV_SLOT_BYTES (SM90_GEMV_OCTET * SM90_GEMV_UNIT * 9 / 16)
-#define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
+#define SM90_GEMV_OCTET 8  /* rows: a tile is two octets (TALL), or, for one NVFP4 token, one (SHORT) */
+#define SM90_GEMV_SLOTS 6  /* octets of a unit that a warp has room for, half of a tile or a tile each */
+#define SM90_GEMV_TOKENS 8 /* most tokens: N of an mma */
 #define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_UNIT * 2) /* of a unit of a token in 16 bits */
 #define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
-#define SM90_GEMV_B_BYTES 256                      /* B of a wgmma: 8 columns of 32 bytes */
-/* Of a unit of one NVFP4 token: four B, and a half for each scale factor. */
-#define SM90_GEMV_CODES_BYTES (4 * SM90_GEMV_B_BYTES + SM90_GEMV_UNIT / NK_SF_VEC * 2)
-#define SM90_GEMV_CLUSTER 8 /* at most so many CTAs share rows, each with a part of K */
-#define SM90_GEMV_ROWS 512  /* most rows of a CTA */
+#define SM90_GEMV_CLUSTER 8                        /* at most so many CTAs share rows, each with a part of K */
+#define SM90_GEMV_ROWS 512                         /* most rows of a CTA */
 #define SM90_GEMV_MOST_TILES (SM90_GEMV_ROWS / (2 * SM90_GEMV_OCTET)) /* of a CTA: those of a warp alone */
-#define SM90_GEMV_ZERO_BYTES 64 /* at the beginning of shared memory: what a lane without values reads */
-#define SM90_GEMV_BARRIER_AT 64 /* of sums that come from other CTAs */
-#define SM90_GEMV_TOKEN_BARRIERS_AT 72
-#define SM90_GEMV_TOUCHED_AT (SM90_GEMV_TOKEN_BARRIERS_AT + 8 * SM90_GEMV_TOKENS) /* see prepare_end() */
-#define SM90_GEMV_HEAD_BYTES 256
-
-/* Where tiles come by tensor maps, a team's together. */
-#define SM90_GEMV_TILE_BARRIERS_AT SM90_GEMV_HEAD_BYTES /* [team][slot] */
-#define SM90_GEMV_TILES_AT 1024                         /* the period of their swizzle */
 
 /* How the work is dealt out. A cluster of CTAs takes `rows` consecutive rows, each of its CTAs `units` units of K. The
  * steps of a CTA, a unit of a tile each, tile by tile, are cut into runs, one for every team: a warp alone, or the four
@@ -114,19 +101,6 @@ NK_HD int32_t sm90_gemv_teams_of_tile(int32_t units, int32_t run, int32_t teams)
     int32_t most = units % run == 0 ? units / run : run % units == 0 ? 1 : (units + run - 2) / run + 1;
     return most < teams ? most : teams;
 }
-
-/* Shared memory: zeros and barriers; the rings [warp][slot] of weights, codes [row of eight][part] and then scale
- * factors [row], or, tiled, [team][slot] of codes [row][part] and then scale factors [row][part] or, blocked, [part]
- * [row]; the tokens' part of K; partial sums [part of a tile][row][token] and sums that CTAs send each other [CTA][row
- * of the receiver's][token], or, tiled, sums that are sent at once [row of the receiver's][CTA][part of a tile]. */
-#define SM90_GEMV_RING_BYTES (SM90_GEMV_SLOTS * SM90_GEMV_SLOT_BYTES)
-
-NK_HD int32_t sm90_gemv_tokens_at(int32_t warps) { return SM90_GEMV_HEAD_BYTES + warps * SM90_GEMV_RING_BYTES; }
-NK_HD int32_t sm90_gemv_tokens_behind_tiles(int32_t warps) { return SM90_GEMV_TILES_AT + warps * SM90_GEMV_RING_BYTES; }
-
-/* From one token in 16 bits to the next: half a line more than it takes, so that lanes of two tokens meet no bank
- * twice. */
-NK_HD int64_t sm90_gemv_token_bytes(int64_t units) { return units * SM90_GEMV_TOKEN_BYTES + 64; }
 
 /* A place divided by how many each CTA ends: exact for both up to SM90_GEMV_ROWS. */
 #define SM90_GEMV_INVERSE_BITS 20

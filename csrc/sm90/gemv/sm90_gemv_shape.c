@@ -1,4 +1,5 @@
 #include "sm90_gemv_shape.h"
+#include "sm90_gemv_memory.h"
 
 /* bf16 does not fit the kernel for one token: bare codes are 2^-126 times their values there, and small products of
  * them would leave fp32. */
@@ -77,10 +78,8 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
                  sm90_gemv_shape *s)
 {
     int64_t units = nk_ceil_div(sm90_gemv_units(p->k), cluster);
-    int64_t tokens_bytes =
-        sm90_gemv_form_of(p) == SM90_GEMV_CODES ? units * SM90_GEMV_CODES_BYTES : p->m * sm90_gemv_token_bytes(units);
     int32_t room = sm90_gemv_smem_room(gpu, ctas_per_sm(s));
-    if (tokens_bytes > room) return false; /* from here on 32 bits are enough */
+    if (units > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
     int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t ends = ((int32_t)rows + cluster - 1) / cluster, teams = s->warps / team_of(p),
             run = (tiles * (int32_t)units + teams - 1) / teams;
@@ -107,11 +106,12 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
         for (int32_t team = 0; team < teams; team++)
             s->starts[team][some] = start_of(team, s->work.run, units_of[some]);
     }
-    const int32_t inboxes = cluster > 1 ? ends * cluster : 0, parts = s->work.parts,
-                  sums = s->is_tiled ? ends * cluster * parts : parts * (int32_t)rows + inboxes,
-                  with_another = sm90_gemv_smem_room(gpu, ctas_per_sm(s) + 1);
-    const int32_t tokens_at = s->is_tiled ? sm90_gemv_tokens_behind_tiles(s->warps) : sm90_gemv_tokens_at(s->warps);
-    s->smem_bytes = tokens_at + (int32_t)tokens_bytes + sums * (int32_t)p->m * 4;
+    const int32_t with_another = sm90_gemv_smem_room(gpu, ctas_per_sm(s) + 1);
+    const int32_t tokens_bytes = sm90_gemv_form_of(p) == SM90_GEMV_CODES
+                                     ? sm90_gemv_code_token_bytes((int32_t)units)
+                                     : (int32_t)(p->m * sm90_gemv_token_bytes(units));
+    s->smem_bytes =
+        sm90_gemv_tokens_at(s->is_tiled, s->warps) + tokens_bytes + sm90_gemv_sums(s->is_tiled, &s->work) * 4;
     if (s->smem_bytes > room) return false;
     if (!s->is_tiled) return true;
     /* Registers allow a third CTA of 8 warps: some SMs would have three and others none. */

@@ -8,8 +8,6 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "sm90_gemv.cuh"
 
-extern __shared__ __align__(1024) uint4 smem[]; /* as tensor maps swizzle */
-
 /* Which of a tile's teams this warp's is. */
 __device__ inline int part_of_tile(const share &w, int tile) { return tile == w.first_tile ? w.teams_before : 0; }
 
@@ -53,7 +51,7 @@ __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, con
     return partials + s.parts * s.rows * tokens;
 }
 
-__device__ inline uint32_t inbox_barrier() { return shared_address(smem) + SM90_GEMV_BARRIER_AT; }
+__device__ inline uint32_t inbox_barrier() { return shared_address(&head().sums_arrived); }
 
 /* The others learn that the inbox is ready while this CTA does other things. */
 __device__ inline void prepare_inbox(const sm90_gemv_work &s)
@@ -131,7 +129,7 @@ template <int PATH, bool FOUND> __device__ inline void prepare_end(const sm90_ge
     if (FOUND)
         find_result<PATH>(p, w, e);
     else if (threadIdx.x == 0)
-        st_shared(shared_address(smem) + SM90_GEMV_TOUCHED_AT, p.d.dtype);
+        st_shared(shared_address(&head().touched), p.d.dtype);
 }
 
 /* In order: at[0], at[stride], .. */

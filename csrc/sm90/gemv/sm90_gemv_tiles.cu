@@ -6,30 +6,31 @@
  * Roles: one lane of each team asks for its tiles, steps ahead; all warps multiply. What a team has of a row goes at
  * once to the CTA that ends the row, one of those that share it, which adds all of that.
  *
- * Barriers: an mbarrier for each slot of a team, which counts the bytes of its tile; a team's once all have taken a
- * tile to registers, before its slot is filled again; a CTA's once the token is in shared memory, for the asynchronous
- * proxy too; where CTAs share rows, a cluster's once their inboxes are ready, and an mbarrier of each that counts the
- * bytes of sums that have come, otherwise a CTA's. As for the kernels before and after, see sm90_gemv_codes.cu. Where
- * weights wait for those, too, the token is asked for before the tiles: behind all of them it would come late.
+ * Barriers (mbarriers; "wait" names the parity of the first):
+ *   tile_arrived[team][slot]  tensor maps -> the team's warps       1 arrival, of the lane that asks, + a tile   wait 0
+ *   sums_arrived              CTAs of the cluster -> all threads    1 arrival, of thread 0, + all sums           wait 0
+ *   BARRIER_TEAM              the team has a tile in registers, before its slot is filled again
+ *   __syncthreads()           the token is in shared memory, for the asynchronous proxy too; sums are, of a CTA alone
+ *   cluster (bar 0)           where CTAs share rows: sums_arrived is initialised, before others send sums
  *
- * Memory: see sm90_gemv_config.h and sm90_gemv_codes.cuh. */
+ * Kernels before and after: see sm90_gemv.cu. Where weights wait for those, too, the token is asked for before the
+ * tiles: behind all of them it would come late.
+ *
+ * Memory: see sm90_gemv_memory.h and sm90_gemv_codes.cuh. */
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemv_codes.cuh"
 
-enum {
-    ROWS = rows_of_tile<TALL, SM90_GEMV_TEAM>,
-    LINE = SM90_GEMV_UNIT / 2,              /* bytes of codes of a row */
-    WORDS = SM90_GEMV_UNIT / NK_SF_VEC / 4, /* of scale factors of a row, one for each lane of four */
-    CODES = ROWS * LINE,
-    SLOT = CODES + ROWS * WORDS * 4,
-    SLOTS = SM90_GEMV_SLOTS / TALL, /* of a team */
-    TEAMS = SM90_GEMV_WARPS / SM90_GEMV_TEAM
-};
+constexpr int ROWS = SM90_GEMV_TILE_ROWS, SLOTS = SM90_GEMV_TILE_SLOTS /* of a team */,
+              WORDS = SM90_GEMV_UNIT / NK_SF_VEC / 4 /* of scale factors of a row, one for each lane of four */,
+              SLOT = sizeof(sm90_gemv_tile), LINE = sizeof(sm90_gemv_tile::codes[0]),
+              SF_OF_TILE = offsetof(sm90_gemv_tile, sf);
 
-static_assert(LINE == 128 && SLOT % 1024 == 0 && SM90_GEMV_TILES_AT % 1024 == 0, "the swizzle's period, and its rows");
+static_assert(ROWS == rows_of_tile<TALL, SM90_GEMV_TEAM> && LINE == 128, "a row of the swizzle");
 static_assert(SM90_GEMV_TEAM * SM90_GEMV_RING_BYTES == SLOTS * SLOT, "the token lies behind the slots");
-static_assert(SM90_GEMV_TILE_BARRIERS_AT + TEAMS * SLOTS * 8 <= SM90_GEMV_TILES_AT, "they lie before the slots");
+
+/* Named barriers: __syncthreads()'s, then one of each team. */
+enum { BARRIER_CTA, BARRIER_TEAM };
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Tiles                                                                                                            */
@@ -57,9 +58,9 @@ typedef struct slot {
 
 __device__ inline slot first_slot_of_team()
 {
-    const uint32_t base = shared_address(smem);
     const int index = warp_index() / SM90_GEMV_TEAM * SLOTS;
-    return {base + SM90_GEMV_TILES_AT + index * SLOT, base + SM90_GEMV_TILE_BARRIERS_AT + index * 8};
+    return {shared_address(smem) + (uint32_t)sizeof(sm90_gemv_tiles_head) + index * SLOT,
+            shared_address(((sm90_gemv_tiles_head *)smem)->tile_arrived) + index * 8};
 }
 
 /* What a team asks for next, which one lane knows. */
@@ -73,7 +74,7 @@ __device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const share &w, 
     const corner at = corner_of<PATH>(w, next.tile, next.unit);
     mbarrier_arrive_expect_tx(to.full, SLOT);
     cp_async_bulk_tensor_5d_hint(to.at, &maps.codes, at.codes, to.full, createpolicy_evict_first());
-    cp_async_bulk_tensor_4d_hint(to.at + CODES, &maps.sf, at.sf, to.full, createpolicy_evict_first());
+    cp_async_bulk_tensor_4d_hint(to.at + SF_OF_TILE, &maps.sf, at.sf, to.full, createpolicy_evict_first());
     if (++next.unit == w.units) {
         next.unit = 0;
         next.tile++;
@@ -90,7 +91,7 @@ template <int PATH> __device__ inline slot_offsets tile_offsets_of_lane()
     const uint32_t lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t row = warp_index() % SM90_GEMV_TEAM * (TALL * SM90_GEMV_OCTET) + g,
                    chunks = row * LINE + (2 * c ^ g) * 16;
-    return {chunks, chunks ^ 16, CODES + row * sf_of_row<PATH> + c * sf_of_word<PATH>};
+    return {chunks, chunks ^ 16, SF_OF_TILE + row * sf_of_row<PATH> + c * sf_of_word<PATH>};
 }
 
 template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slot_offsets &at)
@@ -187,8 +188,8 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
 {
     const sm90_gemv_work &s = p.work;
     const share w = share_of_warp<PATH, TALL, SM90_GEMV_TEAM>(p);
-    const int token_at = sm90_gemv_tokens_behind_tiles(blockDim.x >> 5);
-    const room token = room_at(token_at, s, w);
+    const int tokens_at = sm90_gemv_tokens_at(true, blockDim.x >> 5);
+    const room token = room_at(tokens_at, s, w);
     const bool asks = threadIdx.x % (32 * SM90_GEMV_TEAM) == 0;
     const slot first = first_slot_of_team();
     request next = {w.tile, w.unit};
@@ -227,7 +228,7 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     __syncthreads();
     expect_sums(s, w, s.cluster * s.parts);
     if (s.cluster > 1) barrier_cluster_wait_aligned(); /* every inbox is ready */
-    const int inbox_at = token_at + s.units * SM90_GEMV_CODES_BYTES;
+    const int inbox_at = tokens_at + sm90_gemv_code_token_bytes(s.units);
     const uint32_t inbox = shared_address(smem) + inbox_at;
     const slot_offsets offsets = tile_offsets_of_lane<PATH>();
     products<TALL> products(token.values, token.factors);
@@ -241,7 +242,7 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
             mbarrier_wait(now.full, parity);
             const weights taken = load_tile<PATH>(now.at, offsets);
             if (left > SLOTS) {
-                bar_sync<32 * SM90_GEMV_TEAM>(1 + warp_index() / SM90_GEMV_TEAM);
+                bar_sync<32 * SM90_GEMV_TEAM>(BARRIER_TEAM + warp_index() / SM90_GEMV_TEAM);
                 if (asks) ask_for_tile<PATH>(maps, w, next, now);
                 __syncwarp();
             }

@@ -1,8 +1,6 @@
 /* Up to eight tokens into shared memory, in 16 bits, in the order in which the decode makes pairs of weights. NVFP4
  * ones, and those that are read byte by byte, go through registers; 16-bit ones are copied as they are (cp.async.bulk),
- * and then put into that order in their places.
- *
- * Barriers: an mbarrier for each token that is copied. */
+ * and then put into that order in their places. */
 #ifndef NK_SM90_GEMV_TOKENS_CUH
 #define NK_SM90_GEMV_TOKENS_CUH
 
@@ -57,7 +55,7 @@ __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 
 /* Where token m begins. */
 __device__ inline uint32_t token_at(const sm90_gemv_work &s, int m)
 {
-    return shared_address(smem) + sm90_gemv_tokens_at(blockDim.x >> 5) +
+    return shared_address(smem) + sm90_gemv_tokens_at(false, blockDim.x >> 5) +
            m * (uint32_t)sm90_gemv_token_bytes(s.units);
 }
 
@@ -133,10 +131,7 @@ __device__ inline void store_items(const sm90_gemv_work &s, place &at, int per_t
 
 /* Tokens of 16-bit elements as they are, by the engine that copies: a lane asks for one each, whose mbarrier counts the
  * bytes. */
-__device__ inline uint32_t token_barrier(int m)
-{
-    return shared_address(smem) + SM90_GEMV_TOKEN_BARRIERS_AT + m * 8;
-}
+__device__ inline uint32_t token_barrier(int m) { return shared_address(&head().token_arrived[m]); }
 
 /* For the first warp, which asks; others need a CTA's barrier before they wait. */
 __device__ inline void prepare_tokens(int tokens)

@@ -102,8 +102,8 @@ EQUIVALENT = {
     },
     "sm90_few": {
         "no warp barrier, sm90_gemv.cu: prepare_sums(s, tokens, partials);"
-        " if (threadIdx.x < SM90_GEMV_ZERO_BYTES / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);"
-        "": TOGETHER,
+        " if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16)"
+        " smem[threadIdx.x] = make_uint4(0, 0, 0, 0);": TOGETHER,
         "no warp barrier, sm90_gemv.cu: if (COPIED) prepare_tokens(tokens); prepare(w, ahead);": (
             "a lane makes the mbarrier that it uses; on hardware one lane makes them for all"
         ),

@@ -19,8 +19,8 @@
  *   w_empty[DECODED]  consumers -> decode         8, a warp each                         wait 1
  *   part_full         peer's consumers -> ours    1 arrival + the bytes of the sums      wait 0
  *   part_empty        our consumers -> peer's     4, a warp each                         wait 1
- *   bar 1, 2          inside a consumer warpgroup: D's place in shared memory is free; is written
- *   cluster (bar 0)   after the mbarriers are there; before anybody's shared memory goes
+ *   BARRIER_D         inside a consumer warpgroup: D's place in shared memory is free; is written
+ *   cluster           (else BARRIER_CTA) after the mbarriers are there; before anybody's shared memory goes
  *
  * Shared memory: struct storage. A tile of 16-bit rows lies in panels of SPAN bytes a row (16: no swizzle, 32, 64, 128:
  * the swizzle of that name), panel after panel along K (of D: along N). */
@@ -42,6 +42,9 @@ typedef struct storage {
 } storage;
 
 static_assert(sizeof(storage) <= 105 * 1024, "what the launch asks for; an SM has 227 KB");
+
+/* Named barriers: of all threads, then one of each consumer. */
+enum { BARRIER_CTA, BARRIER_D };
 
 /* sf: [M/128][K/64] atoms of 512 bytes */
 typedef struct problem {
@@ -290,7 +293,7 @@ __device__ inline void store(storage &s, const cuda_tensor_map &map, const consu
     const bool issues = c.warp == 0 && c.lane == 0;
     const uint32_t tile = shared_address(s.d[c.number]);
     if (issues) cp_async_bulk_wait_group_read<0>(); /* of the tile before */
-    bar_sync<WARPGROUP>(1 + c.number);
+    bar_sync<WARPGROUP>(BARRIER_D + c.number);
 #pragma unroll
     for (int i = 0; i < TILE_N / 16; i++) {
         uint32_t pairs[4];
@@ -299,7 +302,7 @@ __device__ inline void store(storage &s, const cuda_tensor_map &map, const consu
         stmatrix_x4(swizzled<C>(tile, ROWS, 16 * c.warp + c.lane % 16, 32 * i + c.lane / 16 * 16), pairs);
     }
     fence_proxy_async(); /* the copy reads it */
-    bar_sync<WARPGROUP>(1 + c.number);
+    bar_sync<WARPGROUP>(BARRIER_D + c.number);
     if (!issues) return;
     for (int i = 0; i < TILE_N / C::PANEL_COLS; i++)
         cp_async_bulk_tensor_2d_store(&map, {n + i * C::PANEL_COLS, m + ROWS * c.number}, tile + i * ROWS * C::SPAN);
@@ -339,7 +342,7 @@ __device__ inline void run(const cuda_tensor_map &codes, const cuda_tensor_map &
         barrier_cluster_arrive(); /* not .aligned, as the last: lanes of the load warp come one by one there */
         barrier_cluster_wait();
     } else {
-        bar_sync<C::THREADS>(0);
+        bar_sync<C::THREADS>(BARRIER_CTA);
     }
     if (warpgroup == 0) {
         setmaxnreg_dec<C::LOAD_REGISTERS>();
