@@ -52,13 +52,11 @@ def dlpack_header() -> str:
 
 
 def files(pattern: str) -> list[str]:
-    """Of csrc; without the folders that need CUDA where no kernels are wanted."""
+    """Of csrc, without the folders of what is not wanted."""
+    wanted = kernels.wanted()
+    left_out = kernels.ARCHS.keys() - wanted | (set() if wanted else {"cuda"})
     found = (path.relative_to(ROOT) for path in (ROOT / "csrc").rglob(pattern))
-    return sorted(str(path) for path in found if kernels.wanted() or not needs_cuda(path))
-
-
-def needs_cuda(path: Path) -> bool:
-    return path.parts[1] == "cuda" or path.parts[1] in kernels.ARCHS
+    return sorted(str(path) for path in found if path.parts[1] not in left_out)
 
 
 class BuildWithKernels(build_ext):
@@ -73,7 +71,6 @@ class BuildWithKernels(build_ext):
             folder = Path(self.build_temp, "kernels")
             ext.sources.append(kernels.build(nvcc, ROOT / "csrc", folder))
             ext.include_dirs += [str(folder), kernels.include_folder(nvcc)]
-            ext.define_macros.append(("NK_WITH_CUDA", "1"))
         super().build_extension(ext)
 
 
@@ -86,6 +83,8 @@ extension = Extension(
         ("Py_LIMITED_API", "0x030B0000"),
         ("NK_DLPACK_H", f'"{dlpack_header()}"'),
         ("NK_SOURCES", f'"{_checkout.hash_of(ROOT / "csrc")}"'),
+        ("NK_LEFT_OUT", f'"{kernels.left_out()}"'),
+        *((f"NK_WITH_{arch}", str(int(arch in kernels.wanted()))) for arch in kernels.ARCHS),
         ("_GNU_SOURCE", None),
     ],
     extra_compile_args=FLAGS,

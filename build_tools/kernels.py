@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-ARCHS = {  # folder -> what nvcc makes of its kernels; 9.0 of PTX that knows griddepcontrol
+ARCHS = {  # folder of csrc -> what nvcc makes of its kernels; 9.0 of PTX that knows griddepcontrol
     "sm80": [
         "-gencode=arch=compute_80,code=[sm_80,compute_80]",
         "-gencode=arch=compute_90,code=sm_90",
@@ -29,9 +29,22 @@ WHEELS.append("nvidia-cuda-cccl==13.0.*")  # <nv/target>, which cuda_fp16.h want
 """An nvcc without a toolkit."""
 
 
-def wanted() -> bool:
-    """NVFP4KERN_CUDA=0 asks for a build without kernels."""
-    return os.environ.get("NVFP4KERN_CUDA", "1") != "0"
+def wanted() -> list[str]:
+    """The architectures that this build has kernels for: none with NVFP4KERN_CUDA=0, those that
+    NVFP4KERN_ARCHS names and sm80, which stands in where another has no kernel, else all."""
+    if os.environ.get("NVFP4KERN_CUDA", "1") == "0":
+        return []
+    names = [name.strip() for name in os.environ.get("NVFP4KERN_ARCHS", "").split(",")]
+    for name in filter(None, names):
+        if name not in ARCHS:
+            raise SystemExit(f"NVFP4KERN_ARCHS: '{name}' is none of {', '.join(ARCHS)}")
+    return [arch for arch in ARCHS if not any(names) or arch in names or arch == "sm80"]
+
+
+def left_out() -> str:
+    """Why backends() shows rows that this build lacks."""
+    reason = "NVFP4KERN_CUDA" if not wanted() else "NVFP4KERN_ARCHS"
+    return f"left out of this build by {reason}={os.environ.get(reason, '')}"
 
 
 def find_nvcc() -> Path | None:
@@ -66,6 +79,18 @@ def include_folder(nvcc: Path) -> str:
     raise SystemExit(f"{nvcc}: it knows no folder with cuda.h")
 
 
+def _with_headers(csrc: Path, source: Path) -> set[Path]:
+    """The file and all of csrc that it includes, which names them from its folder or from csrc."""
+    found, fresh = set(), [source]
+    while fresh:
+        path = fresh.pop()
+        found.add(path)
+        names = re.findall(r'^\s*#\s*include\s+"(.+)"', path.read_text(), flags=re.M)
+        places = (folder / name for name in names for folder in (path.parent, csrc))
+        fresh += [place for place in places if place.is_file() and place not in found]
+    return found
+
+
 def _compile(nvcc: Path, csrc: Path, source: Path, fatbin: Path) -> str:
     """Makes the fatbin unless this compiler made it from these sources; returns ptxas's report."""
     arch = source.relative_to(csrc).parts[0]
@@ -73,9 +98,7 @@ def _compile(nvcc: Path, csrc: Path, source: Path, fatbin: Path) -> str:
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")
-    included = (csrc.glob("*.h"), (csrc / "cuda").rglob("*.*h"), (csrc / arch).rglob("*.*h"))
-    headers = (path for found in included for path in found)
-    newest = max(path.stat().st_mtime for path in (*headers, source))
+    newest = max(path.stat().st_mtime for path in _with_headers(csrc, source))
     if report.is_file() and fatbin.is_file() and fatbin.stat().st_mtime > newest:
         said = report.read_text()
         if said.startswith(made_by):
@@ -155,7 +178,7 @@ def _host_side(images: list[tuple[str, Path, list[str]]]) -> tuple[str, str]:
 def build(nvcc: Path, csrc: Path, folder: Path) -> str:
     """Compiles all kernels and writes cuda_kernels.h into `folder`; returns the C file for them."""
     folder.mkdir(parents=True, exist_ok=True)
-    sources = sorted(source for arch in ARCHS for source in (csrc / arch).rglob("*.cu"))
+    sources = sorted(source for arch in wanted() for source in (csrc / arch).rglob("*.cu"))
     fatbins = [(folder / source.stem).with_suffix(".fatbin").absolute() for source in sources]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         reports = list(pool.map(partial(_compile, nvcc, csrc), sources, fatbins))

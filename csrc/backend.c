@@ -1,27 +1,45 @@
+/* The table of backends: which row serves a device. */
 #include "backend.h"
 
 #include <string.h>
 
-/* In order of preference. */
-static const nk_backend *const table[] = {
-    &nk_backend_cpu,
-#ifdef NK_WITH_CUDA
-    &nk_backend_sm90,
-    &nk_backend_sm80,
-#endif
-};
+/* The rows in order of preference, each with its devices, for people. The build defines NK_WITH_<row> for the rows that
+ * build_tools/kernels.py lists: as 1, or as 0 where it leaves the row out. */
+#define NK_WITH_cpu 1
+#define LISTED_ROWS(X)           \
+    X(cpu, "any CPU tensor")     \
+    X(sm90, "H100, H200, GH200") \
+    X(sm80, "NVIDIA GPUs of compute capability 8.0 and newer")
+
+#define DECLARE(row, devices) extern const nk_backend nk_backend_##row;
+LISTED_ROWS(DECLARE)
+
+/* A row that the build left out serves nothing. */
+#define ROW_1(row) &nk_backend_##row
+#define ROW_0(row) &(const nk_backend){.name = #row, .device_type = NK_CUDA}
+#define PASTE(x, y) x##y
+#define PICK(with) PASTE(ROW_, with)
+#define ENTRY(row, devices) PICK(NK_WITH_##row)(row),
+static const nk_backend *const table[] = {LISTED_ROWS(ENTRY)};
+
+#define DEVICES(row, devices) devices,
+static const char *const devices_of[] = {LISTED_ROWS(DEVICES)};
+
 #define ROWS ((int)(sizeof table / sizeof table[0]))
+
+static bool serves(const nk_backend *row, nk_device device) { return row->serves && row->serves(row, device); }
+
+static const char *why_not(const nk_backend *row) { return row->serves ? row->why_not(row) : NK_LEFT_OUT; }
 
 static const char *device_type_name(nk_device_type type) { return type == NK_CPU ? "cpu" : "cuda"; }
 
 /* The reason is that of the most general row for such devices, the last. */
 static nk_status nobody_serves(const char *subject, nk_device device)
 {
-    const char *why = "this build has no kernels for such devices";
-    for (int i = 0; i < ROWS; i++) {
-        const char *reason = table[i]->device_type == device.type ? table[i]->why_not() : NULL;
-        if (reason) why = reason;
-    }
+    const char *why = NULL;
+    for (int i = ROWS - 1; i >= 0 && !why; i--)
+        why = table[i]->device_type == device.type ? why_not(table[i]) : NULL;
+    if (!why) why = "this build has no kernels for such devices";
     return nk_fail(NK_BACKEND_ERROR, "%sno backend of this build runs on %s:%d (%s), see nvfp4kern.backends()", subject,
                    device_type_name(device.type), device.index, why);
 }
@@ -42,8 +60,10 @@ static nk_status first_row(nk_device device, const char *name, int *first)
         ++*first;
     NK_CHECK(*first < ROWS, NK_BACKEND_ERROR,
              "NVFP4KERN_BACKEND: '%s' is no backend of this build, see nvfp4kern.backends()", name);
-    NK_CHECK(table[*first]->serves(device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d",
-             name, device_type_name(device.type), device.index);
+    const nk_backend *row = table[*first];
+    NK_CHECK(row->serves, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' is %s", name, why_not(row));
+    NK_CHECK(serves(row, device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d", name,
+             device_type_name(device.type), device.index);
     return NK_OK;
 }
 
@@ -54,7 +74,7 @@ nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t 
     while (*row && table[i++] != *row)
         ;
     for (; i < ROWS; i++) {
-        if (!table[i]->serves(device) || !has_cell(table[i], cell_offset)) continue;
+        if (!serves(table[i], device) || !has_cell(table[i], cell_offset)) continue;
         *row = table[i];
         return NK_OK;
     }
@@ -74,7 +94,7 @@ nk_status nk_exec_workspace(nk_exec *exec)
 bool nk_backend_list(int i, nk_backend_info *info)
 {
     if (i < 0 || i >= ROWS) return false;
-    *info = (nk_backend_info){table[i]->name, table[i]->devices, table[i]->why_not()};
+    *info = (nk_backend_info){table[i]->name, devices_of[i], why_not(table[i])};
     return true;
 }
 
@@ -82,9 +102,9 @@ nk_status nk_warmup(nk_device device)
 {
     bool served = false;
     for (int i = 0; i < ROWS; i++) {
-        if (table[i]->device_type != device.type || !table[i]->serves(device)) continue;
+        if (table[i]->device_type != device.type || !serves(table[i], device)) continue;
         served = true;
-        if (table[i]->warmup) NK_TRY(table[i]->warmup(device));
+        if (table[i]->warmup) NK_TRY(table[i]->warmup(table[i], device));
     }
     return served ? NK_OK : nobody_serves("device: ", device);
 }
@@ -95,7 +115,7 @@ nk_status nk_warmup_all(void)
         int32_t count = table[i]->warmup ? table[i]->device_count() : 0;
         for (int32_t index = 0; index < count; index++) {
             nk_device device = {table[i]->device_type, index};
-            if (table[i]->serves(device)) NK_TRY(table[i]->warmup(device));
+            if (serves(table[i], device)) NK_TRY(table[i]->warmup(table[i], device));
         }
     }
     return NK_OK;

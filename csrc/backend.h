@@ -25,14 +25,17 @@
 
 typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
 
-typedef struct nk_backend {
+typedef struct nk_backend nk_backend;
+struct nk_backend {
     const char *name;
-    const char *devices; /* for people */
     nk_device_type device_type;
-    bool (*serves)(nk_device device);      /* whether this row can run on this device, here and now */
-    const char *(*why_not)(void);          /* NULL where some device of this machine is served, else the reason */
-    int32_t (*device_count)(void);         /* how many of its type there are */
-    nk_status (*warmup)(nk_device device); /* may be NULL */
+    int32_t oldest, newest; /* CUDA: the compute capabilities that it serves, 80, 89, 90, .. */
+    /* Whether this row can run on this device, here and now. */
+    bool (*serves)(const nk_backend *row, nk_device device);
+    /* NULL where some device of this machine is served, else the reason; valid until this thread asks another row. */
+    const char *(*why_not)(const nk_backend *row);
+    nk_status (*warmup)(const nk_backend *row, nk_device device); /* NULL: nothing to load */
+    int32_t (*device_count)(void);                                /* devices of its type; asked with `warmup` only */
     NK_CELL(gemv);
     NK_CELL(gemm);
     NK_CELL(dual_gemm);
@@ -41,7 +44,7 @@ typedef struct nk_backend {
     NK_CELL(quantize);
     NK_CELL(dequantize);
     NK_CELL(relayout);
-} nk_backend;
+};
 
 /* The first row after *row (NULL: of all, or from NVFP4KERN_BACKEND's on) that serves `device` and whose cell at
  * `cell_offset` is there. */
@@ -69,11 +72,5 @@ nk_status nk_exec_workspace(nk_exec *exec);
         NK_TRY(nk_exec_workspace(exec));                                                             \
         return row_->op.run((problem), choice_, (exec));                                             \
     } while (0)
-
-extern const nk_backend nk_backend_cpu;
-#ifdef NK_WITH_CUDA
-extern const nk_backend nk_backend_sm90;
-extern const nk_backend nk_backend_sm80;
-#endif
 
 #endif

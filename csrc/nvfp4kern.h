@@ -98,7 +98,8 @@ typedef struct nk_exec {
     nk_plan plan; /* written by the call */
 } nk_exec;
 
-/* Row `i` of the backend table; false past the end. `why_not` is NULL where the row can run here. */
+/* Row `i` of the backend table; false past the end. `why_not` is NULL where the row can run here, and valid until this
+ * thread asks for another row. */
 typedef struct nk_backend_info {
     const char *name, *devices, *why_not;
 } nk_backend_info;

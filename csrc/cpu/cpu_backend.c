@@ -6,8 +6,13 @@
 #include "cpu_float_mode.h"
 #include "cpu_pool.h"
 
-static bool serves(nk_device device) { return device.type == NK_CPU; }
-static const char *why_not(void) { return NULL; }
+static bool serves(const nk_backend *row, nk_device device) { return device.type == row->device_type; }
+
+static const char *why_not(const nk_backend *row)
+{
+    (void)row;
+    return NULL;
+}
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Plans                                                                                                            */
@@ -111,7 +116,6 @@ RUN(relayout)
 
 const nk_backend nk_backend_cpu = {
     .name = "cpu",
-    .devices = "any CPU tensor",
     .device_type = NK_CPU,
     .serves = serves,
     .why_not = why_not,

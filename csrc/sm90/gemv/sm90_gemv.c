@@ -1,6 +1,8 @@
 /* gemv, and gemm of a few tokens, on Hopper: plan and run. */
 #include "nk_memo.h"
 #include "sm90/sm90_backend.h"
+
+#include "cuda/cuda_encode.h"
 #include "sm90_gemv_shape.h"
 
 #include <stddef.h>
@@ -33,7 +35,7 @@ static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cud
                               .z = 1,
                               .threads = 32 * SM90_GEMV_WARPS / per_sm,
                               .smem_bytes = sm90_gemv_smem_room(gpu, per_sm),
-                              .cluster = size};
+                              .cluster.y = size};
             NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));
             if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
         }
@@ -143,24 +145,42 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s,
     const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_UNIT / 2,
                    factors = SM90_GEMV_UNIT / NK_SF_VEC;
     const cuda_boxes linear[] = {
-        {"weights", b->data, 5, {k / 2, n, 1, 1, l}, {row, 16, 16, batch}, {line, rows, 1, 1, 1}, true},
-        {"scale factors", b->sf, 4, {k / NK_SF_VEC, n, 1, l}, {sf_row, 16, sf_batch}, {factors, rows, 1, 1}, false},
+        {.name = "weights",
+         .at = b->data,
+         .dtype = NK_E2M1X2,
+         .rank = 5,
+         .dims = {k / 2, n, 1, 1, l},
+         .strides = {row, 16, 16, batch},
+         .box = {line, rows, 1, 1, 1},
+         .swizzle = CUDA_SWIZZLE_128,
+         .l2 = CUDA_L2_128},
+        {.name = "scale factors",
+         .at = b->sf,
+         .dtype = NK_E4M3,
+         .rank = 4,
+         .dims = {k / NK_SF_VEC, n, 1, l},
+         .strides = {sf_row, 16, sf_batch},
+         .box = {factors, rows, 1, 1},
+         .l2 = CUDA_L2_128},
     };
     const cuda_boxes blocked[] = {
-        {"weights",
-         b->data,
-         5,
-         {k / 2, 4, 32, atoms, l},
-         {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
-         {line, 4, rows / 4, 1, 1},
-         true},
-        {"scale factors",
-         b->sf,
-         4,
-         {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
-         {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
-         {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1},
-         false},
+        {.name = "weights",
+         .at = b->data,
+         .dtype = NK_E2M1X2,
+         .rank = 5,
+         .dims = {k / 2, 4, 32, atoms, l},
+         .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
+         .box = {line, 4, rows / 4, 1, 1},
+         .swizzle = CUDA_SWIZZLE_128,
+         .l2 = CUDA_L2_128},
+        {.name = "scale factors",
+         .at = b->sf,
+         .dtype = NK_E4M3,
+         .rank = 4,
+         .dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
+         .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
+         .box = {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1},
+         .l2 = CUDA_L2_128},
     };
     return cuda_encode_maps(p->device, 2, b->sf_layout == NK_SF_BLOCKED ? blocked : linear,
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
@@ -178,7 +198,7 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
                       .z = p->l,
                       .threads = 32 * s->warps,
                       .smem_bytes = s->smem_bytes,
-                      .cluster = s->work.cluster,
+                      .cluster.y = s->work.cluster,
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
     if (s->is_tiled) NK_TRY(encode_maps(p, s, &maps));

@@ -1,4 +1,5 @@
-#include "driver.h"
+/* Opens the CUDA driver, resolves its functions and words its errors. */
+#include "cuda_driver.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* The CUDA driver as a table of functions, resolved on first GPU use: no link dependency, and any library with the same
  * ABI can stand in (NVFP4KERN_LIBCUDA). */
-#ifndef NK_DRIVER_H
-#define NK_DRIVER_H
+#ifndef NK_CUDA_DRIVER_H
+#define NK_CUDA_DRIVER_H
 
 #include "nk_problem.h"
 

@@ -1,0 +1,48 @@
+/* Fills tensor maps through the driver, which wants a context for it. */
+#include "cuda_encode.h"
+
+#include "cuda_context.h"
+
+_Static_assert(sizeof(cuda_tensor_map) == sizeof(CUtensorMap), "what the driver fills");
+
+static const CUtensorMapDataType types[] = {
+    [NK_U8] = CU_TENSOR_MAP_DATA_TYPE_UINT8,      [NK_E2M1X2] = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+    [NK_E4M3] = CU_TENSOR_MAP_DATA_TYPE_UINT8,    [NK_F16] = CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    [NK_BF16] = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, [NK_F32] = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    [NK_I32] = CU_TENSOR_MAP_DATA_TYPE_INT32,
+};
+
+static const CUtensorMapSwizzle swizzles[] = {
+    [CUDA_SWIZZLE_NONE] = CU_TENSOR_MAP_SWIZZLE_NONE,
+    [CUDA_SWIZZLE_32] = CU_TENSOR_MAP_SWIZZLE_32B,
+    [CUDA_SWIZZLE_64] = CU_TENSOR_MAP_SWIZZLE_64B,
+    [CUDA_SWIZZLE_128] = CU_TENSOR_MAP_SWIZZLE_128B,
+};
+
+static const CUtensorMapL2promotion promotions[] = {
+    [CUDA_L2_AS_ASKED] = CU_TENSOR_MAP_L2_PROMOTION_NONE,
+    [CUDA_L2_64] = CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
+    [CUDA_L2_128] = CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+    [CUDA_L2_256] = CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+};
+
+static nk_status encode(const cuda_driver *driver, const cuda_boxes *b, cuda_tensor_map *map)
+{
+    static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
+    CUresult result = driver->cuTensorMapEncodeTiled(
+        (CUtensorMap *)map, types[b->dtype], (cuuint32_t)b->rank, (void *)(uintptr_t)b->at, b->dims, b->strides, b->box,
+        ones, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzles[b->swizzle], promotions[b->l2],
+        b->nan_outside ? CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA : CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return cuda_driver_check(result, "cuTensorMapEncodeTiled", b->name);
+}
+
+nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes boxes[], cuda_tensor_map *const maps[])
+{
+    cuda_context context;
+    nk_status status = NK_OK;
+    NK_TRY(cuda_enter(device, &context));
+    for (int32_t i = 0; i < count && status == NK_OK; i++)
+        status = encode(context.driver, &boxes[i], maps[i]);
+    cuda_leave(&context);
+    return status;
+}

@@ -1,0 +1,81 @@
+/* Finds the GPUs, once per process. */
+#include "cuda_gpu.h"
+
+#include "cuda_driver.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static cuda_gpu gpus[CUDA_MAX_GPUS];
+static int gpu_count;
+static const char *why_not; /* NULL: there are GPUs */
+static char failure[256];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* A smaller device than this one, for tests: the number in the environment where it is less. */
+static int limited(const char *variable, int most)
+{
+    const char *text = getenv(variable);
+    long limit = text && *text ? strtol(text, NULL, 10) : most;
+    return limit > 0 && limit < most ? (int)limit : most;
+}
+
+static nk_status read_facts(const cuda_driver *driver, int index)
+{
+    CUdevice handle;
+    int major, minor, sms, per_cta, per_sm;
+    const struct {
+        CUdevice_attribute attribute;
+        int *value;
+    } wanted[] = {
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &sms},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &per_cta},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &per_sm},
+    };
+    NK_TRY(cuda_driver_check(driver->cuDeviceGet(&handle, index), "cuDeviceGet", "a GPU"));
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        CUresult result = driver->cuDeviceGetAttribute(wanted[i].value, wanted[i].attribute, handle);
+        NK_TRY(cuda_driver_check(result, "cuDeviceGetAttribute", "a GPU"));
+    }
+    sms = limited("NVFP4KERN_SM_LIMIT", sms);
+    per_cta = limited("NVFP4KERN_SMEM_LIMIT", per_cta);
+    gpus[index] = (cuda_gpu){index, handle, 10 * major + minor, sms, per_cta, per_sm};
+    return NK_OK;
+}
+
+static void find_gpus(void)
+{
+    const cuda_driver *driver = cuda_driver_open(&why_not);
+    if (!driver) return;
+    nk_status status = cuda_driver_check(driver->cuDeviceGetCount(&gpu_count), "cuDeviceGetCount", "the CUDA driver");
+    if (gpu_count > CUDA_MAX_GPUS) gpu_count = CUDA_MAX_GPUS;
+    for (int i = 0; i < gpu_count && status == NK_OK; i++)
+        status = read_facts(driver, i);
+    if (status != NK_OK) snprintf(failure, sizeof failure, "%s", nk_status_message());
+    if (status == NK_OK && gpu_count == 0) snprintf(failure, sizeof failure, "the CUDA driver sees no GPU");
+    if (failure[0]) {
+        gpu_count = 0;
+        why_not = failure;
+    }
+}
+
+const char *cuda_why_not(void)
+{
+    pthread_once(&once, find_gpus);
+    return why_not;
+}
+
+int32_t cuda_gpu_count(void) { return cuda_why_not() ? 0 : gpu_count; }
+
+nk_status cuda_gpu_of(nk_device device, const cuda_gpu **gpu)
+{
+    const char *why = cuda_why_not();
+    NK_CHECK(!why, NK_BACKEND_ERROR, "cuda:%d: %s", device.index, why);
+    NK_CHECK(device.index >= 0 && device.index < gpu_count, NK_BACKEND_ERROR, "cuda:%d: there are %d GPUs",
+             device.index, gpu_count);
+    *gpu = &gpus[device.index];
+    return NK_OK;
+}
