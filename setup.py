@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,9 +11,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-sys.path[:0] = [str(ROOT / "build_tools"), str(ROOT / "nvfp4kern")]
-import _checkout  # noqa: E402
+sys.path.insert(0, str(ROOT / "build_tools"))
 import kernels  # noqa: E402
+
+# Run as a file: importing the package needs the extension, and its folder on sys.path hides torch.
+SOURCES_HASH = runpy.run_path(str(ROOT / "nvfp4kern" / "_checkout.py"))["hash_of"](ROOT / "csrc")
 
 FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fvisibility=hidden -Wall -Wextra -Wconversion".split()
@@ -82,7 +85,7 @@ extension = Extension(
     define_macros=[
         ("Py_LIMITED_API", "0x030B0000"),
         ("NK_DLPACK_H", f'"{dlpack_header()}"'),
-        ("NK_SOURCES", f'"{_checkout.hash_of(ROOT / "csrc")}"'),
+        ("NK_SOURCES", f'"{SOURCES_HASH}"'),
         ("NK_LEFT_OUT", f'"{kernels.left_out()}"'),
         *((f"NK_WITH_{arch}", str(int(arch in kernels.wanted()))) for arch in kernels.ARCHS),
         ("_GNU_SOURCE", None),

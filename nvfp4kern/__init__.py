@@ -6,7 +6,7 @@ _checkout.extend(__path__)
 
 from . import _C  # noqa: E402
 
-_checkout.check(getattr(_C, "_sources", ""))
+_checkout.check(_C)
 
 from ._C import (  # noqa: E402
     BackendError,

@@ -1,4 +1,7 @@
-"""`python -m nvfp4kern`: checks every operator on this machine; `info`, `explain`, `bench`."""
+"""The command `nvfp4kern`, or `python -m nvfp4kern`: checks every operator on this machine.
+
+Its subcommands: `info`, `explain`, `bench`.
+"""
 
 import argparse
 import os
@@ -8,6 +11,8 @@ import time
 import nvfp4kern
 from nvfp4kern import bench
 
+DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
+NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
 CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
 BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
@@ -180,7 +185,7 @@ def explain(operator, shape):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m nvfp4kern", description=__doc__)
+    parser = argparse.ArgumentParser(prog=NAME, description=DESCRIPTION)
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
     commands = parser.add_subparsers(dest="command", metavar="info | explain | bench")
@@ -209,7 +214,7 @@ def main():
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise
-        print(f"python -m nvfp4kern {needs[name]}", file=sys.stderr)
+        print(f"{NAME} {needs[name]}", file=sys.stderr)
         return 2
     except (ValueError, nvfp4kern.BackendError) as error:
         print(error, file=sys.stderr)

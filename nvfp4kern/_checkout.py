@@ -1,41 +1,69 @@
-"""Running from a checkout: Python files are here, the extension is in the installed copy."""
+"""The compiled extension `_C` of a package that may be imported from its source tree.
 
-import hashlib
+An install has `_C` beside its Python files; a clone has none and takes the installed copy's. Where
+the C files lie beside the package, `_C` must have been built of them.
+"""
+
+import os
 import sys
-from pathlib import Path
+from importlib.machinery import EXTENSION_SUFFIXES
+from types import ModuleType
 
-HERE = Path(__file__).parent
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(PACKAGE)
+SOURCES = os.path.join(ROOT, "csrc")
 
 
-def hash_of(csrc: Path) -> str:
-    """Of every C and CUDA file, by path and content: the build stamps it into the extension."""
+def hash_of(csrc: str) -> str:
+    """A hash of every C and CUDA file, by path and content. The build stamps it into `_C`."""
+    import hashlib  # here: an install never needs it
+
+    found = []
+    for folder, _, names in os.walk(csrc):
+        found += [os.path.join(folder, n) for n in names if n.endswith((".c", ".h", ".cu", ".cuh"))]
     digest = hashlib.sha256()
-    for path in sorted(path for path in csrc.rglob("*.*") if path.is_file()):
-        digest.update(f"{path.relative_to(csrc).as_posix()}\n".encode() + path.read_bytes())
+    for path in sorted(found):
+        with open(path, "rb") as file:
+            digest.update(os.path.relpath(path, csrc).encode() + b"\n" + file.read())
     return digest.hexdigest()[:16]
 
 
-def _has_extension(folder: Path) -> bool:
-    return any(folder.glob("_C.*.so"))
-
-
 def extend(path: list[str]) -> None:
-    """Adds the installed copy's folder to the package's `path` where the extension is not here."""
-    if _has_extension(HERE):
+    """Appends the installed copy's folder to `path`, the package's, where `_C` is not here."""
+    if _has_extension(PACKAGE):
         return
-    for folder in map(Path, sys.path):
-        installed = folder / HERE.name
-        if installed.resolve() != HERE.resolve() and _has_extension(installed):
-            path.append(str(installed))
+    for entry in filter(lambda entry: isinstance(entry, str), sys.path):
+        folder = os.path.join(os.path.abspath(entry), "nvfp4kern")
+        if _has_extension(folder):
+            path.append(folder)
             return
-
-
-def check(sources: str) -> None:
-    """ImportError where the extension lies elsewhere and was not built of this checkout's csrc."""
-    csrc = HERE.parent / "csrc"
-    if _has_extension(HERE) or not csrc.is_dir() or hash_of(csrc) == sources:
-        return
     raise ImportError(
-        f"nvfp4kern: the installed extension was built from other sources than {csrc}: "
-        f"reinstall (pip install {HERE.parent})"
+        f"nvfp4kern: {PACKAGE} has no compiled extension _C, and no nvfp4kern in sys.path has one; "
+        f"install it: {_command()}"
     )
+
+
+def check(extension: ModuleType) -> None:
+    """ImportError where `extension` was not built of the C files beside the package."""
+    if not _has_sources():
+        return
+    if getattr(extension, "_sources", None) != hash_of(SOURCES):
+        raise ImportError(
+            f"nvfp4kern: {extension.__file__} was built of other sources than {SOURCES}; "
+            f"reinstall it: {_command()}"
+        )
+
+
+def _has_extension(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, "_C" + end)) for end in EXTENSION_SUFFIXES)
+
+
+def _has_sources() -> bool:
+    return os.path.isfile(os.path.join(SOURCES, "nvfp4kern.h"))
+
+
+def _command() -> str:
+    """Builds `_C` where it was looked for: an editable install has it in the source tree."""
+    if not _has_sources():
+        return "pip install --force-reinstall nvfp4kern"
+    return f"pip install {'-e ' if _has_extension(PACKAGE) else ''}{ROOT}"

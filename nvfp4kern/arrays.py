@@ -1,23 +1,80 @@
-"""Allocation for array types without DLPack's C exchange API.
+"""What the C code asks Python about array types without DLPack's C exchange API.
 
-The only place that knows array libraries by name. It imports none: whoever holds an array has
-loaded its library.
+The only file that knows array libraries by name. It imports none of them: whoever holds an array
+has loaded its library.
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _STORED_AS = {"float4_e2m1fn_x2": "uint8", "float8_e4m3fn": "uint8"}
-"""NumPy and CuPy have no such types: the bytes themselves."""
+"""NumPy and CuPy lack these types and hold their bytes as uint8."""
 
 
 def _library(array: Any) -> Any:
-    """The library that `array` or a base class of it comes from; None where it is none of ours."""
+    """The library that defines the type of `array` or one of its bases; None for an unknown one."""
     for base in type(array).__mro__:
         root = base.__module__.partition(".")[0]
         if root in ("numpy", "cupy", "torch"):
             return sys.modules[root]
     return None
+
+
+# ---------------------------------------------------------------------------------------------
+# Reading
+# ---------------------------------------------------------------------------------------------
+
+
+def address_function(kind: type) -> Callable[[Any], tuple] | None:
+    """The function that describes arrays of this type; None where their `__dlpack__` has to.
+
+    It returns (address, dtype, shape, strides in elements, device type, device index). torch has no
+    exchange API before 2.10. There its `__dlpack__` takes several microseconds a tensor, and in 2.8
+    it refuses float4 and float8. A subclass with a `__dlpack__` of its own is read by that.
+    """
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is None or not issubclass(kind, tensor) or kind.__dlpack__ is not tensor.__dlpack__:
+        return None
+    return _torch_tensor
+
+
+def _torch_tensor(tensor: Any) -> tuple:
+    device = tensor.device
+    return (
+        tensor.data_ptr(),
+        _DTYPE_NAMES.get(tensor.dtype) or _name(tensor.dtype),
+        tensor.shape,
+        tensor.stride(),
+        device.type,
+        device.index or 0,
+    )
+
+
+_DTYPE_NAMES: dict[Any, str] = {}
+"""torch's dtypes seen so far."""
+
+
+def _name(dtype: Any) -> str:
+    _DTYPE_NAMES[dtype] = name = str(dtype).removeprefix("torch.")
+    return name
+
+
+def current_stream(array: Any) -> int:
+    """The address of the current stream of `array`'s library; 0, the default stream, where that
+    library is unknown."""
+    library = _library(array)
+    if library is not None and library.__name__ == "torch":
+        return library.cuda.current_stream(array.device).cuda_stream
+    if library is not None and library.__name__ == "cupy":
+        with array.device:
+            return library.cuda.get_current_stream().ptr
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------
+# Allocating
+# ---------------------------------------------------------------------------------------------
 
 
 def _unsupported(array: Any, name: str) -> TypeError:
@@ -28,7 +85,8 @@ def _unsupported(array: Any, name: str) -> TypeError:
 
 
 def empty(array: Any, dtype: str, shape: tuple[int, ...], name: str) -> Any:
-    """Uninitialised memory of the kind and on the device of `array`, for the output `name`."""
+    """A new array for the output `name`, of the library and on the device of `array`. Its contents
+    are not initialised."""
     library = _library(array)
     if library is None:
         raise _unsupported(array, name)
@@ -43,14 +101,3 @@ def empty(array: Any, dtype: str, shape: tuple[int, ...], name: str) -> Any:
         with array.device:
             return library.empty(shape, dtype)
     return library.empty(shape, dtype)
-
-
-def current_stream(array: Any) -> int:
-    """The current stream of `array`'s library; 0, the default stream, where nobody knows."""
-    library = _library(array)
-    if library is not None and library.__name__ == "torch":
-        return library.cuda.current_stream(array.device).cuda_stream
-    if library is not None and library.__name__ == "cupy":
-        with array.device:
-            return library.cuda.get_current_stream().ptr
-    return 0

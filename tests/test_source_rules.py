@@ -5,6 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def test_includes_follow_the_layers(path):
         assert inside or str(to) in allowed or f"{there}/" in allowed, (
             f"{here or 'csrc'} must not include {to}"
         )
+
+
+def test_the_binding_has_no_circle():
+    """A file of csrc/python is a .c with its .h. Each stands above those that it includes."""
+    below = {}
+    for path in (p for p in C_FILES if folder_of(p) == "python"):
+        names = {Path(i.strip('"')).stem for i in includes(path) if i.startswith('"py_')}
+        below.setdefault(path.stem, set()).update(names - {path.stem})
+    order = list(TopologicalSorter(below).static_order())  # CycleError names a circle's files
+    assert order.index("py_state") < order.index("py_tensor") < order.index("py_invoke")
 
 
 @pytest.mark.parametrize("path", C_FILES, **relative)

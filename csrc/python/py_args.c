@@ -1,3 +1,4 @@
+/* Numbers, words, dtypes, layouts and tuples from Python arguments. */
 #include "py_args.h"
 
 #include <float.h>
@@ -5,79 +6,10 @@
 #include <string.h>
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* The call                                                                                                         */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-static int count_names(const py_operator *op)
-{
-    int count = 0;
-    while (count < PY_MAX_ARGS && op->names[count]) count++;
-    return count;
-}
-
-static int too_many(const py_operator *op, Py_ssize_t nargs)
-{
-    if (op->required < op->positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional arguments but %zd were given", op->name,
-                     op->required, op->positional, nargs);
-    } else {
-        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument%s but %zd were given", op->name,
-                     op->positional, op->positional == 1 ? "" : "s", nargs);
-    }
-    return -1;
-}
-
-/* "f() missing 2 required positional arguments: 'b' and 'sfa'" */
-static int missing(const py_operator *op, PyObject *const *values)
-{
-    char names[256] = "";
-    int left = 0, count = 0;
-    for (int i = 0; i < op->required; i++) left += !values[i];
-    for (int i = 0; i < op->required; i++) {
-        if (values[i]) continue;
-        size_t at = strlen(names);
-        const char *before = count == 0 ? "" : count + 1 < left ? ", " : left == 2 ? " and " : ", and ";
-        PyOS_snprintf(names + at, sizeof names - at, "%s'%s'", before, op->names[i]);
-        count++;
-    }
-    PyErr_Format(PyExc_TypeError, "%s() missing %d required positional argument%s: %s", op->name, count,
-                 count == 1 ? "" : "s", names);
-    return -1;
-}
-
-int py_parse(const py_operator *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **values)
-{
-    if (nargs > op->positional) return too_many(op, nargs);
-    for (Py_ssize_t i = 0; i < nargs; i++) values[i] = args[i];
-
-    Py_ssize_t keywords = kwnames ? PyTuple_Size(kwnames) : 0;
-    int count = keywords ? count_names(op) : 0;
-    for (Py_ssize_t i = 0; i < keywords; i++) {
-        const char *keyword = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(kwnames, i), NULL);
-        if (!keyword) return -1;
-        int at = 0;
-        while (at < count && strcmp(op->names[at], keyword) != 0) at++;
-        if (at == count) {
-            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%s'", op->name, keyword);
-            return -1;
-        }
-        if (values[at]) {
-            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'", op->name, keyword);
-            return -1;
-        }
-        values[at] = args[nargs + i];
-    }
-    for (int i = 0; i < op->required; i++) {
-        if (!values[i]) return missing(op, values);
-    }
-    return 0;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
 /* Numbers                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* "<name>: <type>, expected <expected>" */
+/* Raises "<name>: <type>, expected <expected>". */
 static int wrong_type(PyObject *object, const char *name, int32_t index, const char *expected)
 {
     PyObject *type = PyType_GetName(Py_TYPE(object));
@@ -114,14 +46,14 @@ int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_no
     return 0;
 }
 
-/* Halfway from FLT_MAX to 2^128: from here on rounding to fp32 gives infinity. */
+/* Halfway from FLT_MAX to 2^128: from this number on, rounding to fp32 gives infinity. */
 #define FLOAT_OVERFLOW 0x1.ffffffp127
 
-/* (float)number with its denormals, which the conversion itself would flush where the thread runs in FTZ mode. */
+/* Converts with denormals, which (float)number would flush to zero in a thread that runs in FTZ mode. */
 static float to_float(double number)
 {
     if (!(fabs(number) < FLT_MIN)) return (float)number;
-    uint32_t bits = (uint32_t)rint(fabs(number) * 0x1p149); /* a denormal is that many times 2^-149 */
+    uint32_t bits = (uint32_t)rint(fabs(number) * 0x1p149); /* a denormal is this many times 2^-149 */
     if (signbit(number)) bits |= 0x80000000u;
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -179,7 +111,7 @@ int py_word(PyObject *object, const char *name, const char *const *words, int *c
     return *choice < 0 ? unknown_word(object, name, words) : 0;
 }
 
-/* "float16", np.float16 (by __name__), np.dtype("float16") and torch.float16 (by the last part of str). */
+/* "float16", np.float16 (by its __name__), np.dtype("float16") or torch.float16 (by the last part of its str). */
 int py_out_dtype(PyObject *object, nk_dtype *dtype)
 {
     static const char *const words[] = {"float16", "bfloat16", "float32", NULL};
@@ -242,7 +174,7 @@ PyObject *py_items(py_call *call, PyObject *object, const char *name, Py_ssize_t
 {
     PyObject *tuple = object;
     if (!PyTuple_CheckExact(object) && PyList_Check(object)) {
-        /* A copy, as another thread may change the list while the GIL is released. */
+        /* The call keeps a copy: another thread may change the list while the GIL is released. */
         tuple = PyList_AsTuple(object);
         if (!tuple || py_keep(call, tuple) < 0) return NULL;
     } else if (!PyTuple_CheckExact(object) && !PyTuple_Check(object)) {

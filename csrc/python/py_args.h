@@ -1,25 +1,27 @@
-/* From Python arguments to C values. `object` NULL means that the argument was not given: the value stays as it is.
- * Every message begins with the argument's name. */
+/* Python arguments to C values: numbers, words, dtypes, layouts, tuples.
+ *
+ * `object` is NULL where the argument was not given: *value then keeps its default. Every message begins with the
+ * argument's name. */
 #ifndef NK_PY_ARGS_H
 #define NK_PY_ARGS_H
 
-#include "py_call.h"
-
-/* Binds a fastcall's arguments to the names of `op`; fails as a Python function of that signature would. */
-int py_parse(const py_operator *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
+#include "py_state.h"
 
 int py_int(PyObject *object, const char *name, int64_t *value);
-int py_bool(PyObject *object, const char *name, bool *value);      /* True or False, nothing that is merely true */
+int py_bool(PyObject *object, const char *name, bool *value); /* True or False alone, not every true object */
 int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_none);
-int py_float(PyObject *object, const char *name, int32_t index, float *value); /* must not overflow */
 
-/* Position of a word in `words`, which ends with NULL. */
+/* A number that overflows float32 is refused; infinity and NaN are not. */
+int py_float(PyObject *object, const char *name, int32_t index, float *value);
+
+/* *choice becomes the index of the word in `words`, which ends with NULL. */
 int py_word(PyObject *object, const char *name, const char *const *words, int *choice);
-int py_out_dtype(PyObject *object, nk_dtype *dtype);                     /* None: like not given */
-int py_scale_layout(PyObject *object, nk_sf_layout *layout);             /* one word */
+int py_out_dtype(PyObject *object, nk_dtype *dtype);                          /* None counts as not given */
+int py_scale_layout(PyObject *object, nk_sf_layout *layout);                  /* one word */
 int py_scale_layouts(PyObject *object, nk_sf_layout *sfa, nk_sf_layout *sfb); /* one word or a pair */
 
-/* A list or tuple as a tuple that lives as long as the call (borrowed); any length where `count` is negative. */
+/* Returns a list or tuple as a tuple that lives as long as the call (borrowed), or NULL with an exception set. It must
+ * have `count` items, or any number of them where `count` is negative. `expected` says in words what they are. */
 PyObject *py_items(py_call *call, PyObject *object, const char *name, Py_ssize_t count, const char *expected);
 
 #endif

@@ -3,7 +3,10 @@
  * Their tensors are [rows, K/2, L] with L outermost in memory; ours are [L, rows, K/2]. Their scales come twice; the
  * permuted ones are views of the blocked layout, which every operator takes as they are. */
 #include "py_args.h"
+#include "py_describe.h"
 #include "py_grouped.h"
+#include "py_operators.h"
+#include "py_tensor.h"
 
 static nk_status run_gemv(const void *args, nk_exec *exec) { return nk_gemv(args, exec); }
 static nk_status run_gemm(const void *args, nk_exec *exec) { return nk_gemm(args, exec); }

@@ -129,8 +129,7 @@ static const char py_doc_warmup[] =
     "Load everything that first calls would load.\n\n"
     "device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is that, or None for every usable backend.\n";
 
-/* `what`: the function's own name. */
-#define PY_DOC_COMPETITION(what)                                                                                       \
-    what "($module, data, /)\n--\n\nThe custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c.\n"
+#define PY_DOC_DROP_IN(op)                                                                                             \
+    #op "($module, data, /)\n--\n\nThe custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c.\n"
 
 #endif

@@ -1,6 +1,8 @@
-/* gemv, gemm and dual_gemm: one output each. */
+/* gemv, gemm and dual_gemm: the operators of one output. */
 #include "py_args.h"
+#include "py_operators.h"
 #include "py_output.h"
+#include "py_tensor.h"
 
 PY_ADAPT(gemv)
 PY_ADAPT(gemm)

@@ -1,8 +1,10 @@
-/* grouped_gemm in both forms. */
+/* grouped_gemm: its list form and its contiguous form. */
 #include "py_grouped.h"
 
 #include "py_args.h"
+#include "py_operators.h"
 #include "py_output.h"
+#include "py_tensor.h"
 
 PY_ADAPT(grouped_gemm)
 

@@ -2,7 +2,7 @@
 #ifndef NK_PY_GROUPED_H
 #define NK_PY_GROUPED_H
 
-#include "py_tensor.h"
+#include "py_state.h"
 
 typedef struct py_group {
     nk_tensor a, b, sfa, sfb, alpha, bias, out;

@@ -1,6 +1,7 @@
-/* The module: its functions, its state, its types. */
+/* The module nvfp4kern._C: its functions and its state. */
 #include "py_args.h"
 #include "py_docs.h"
+#include "py_operators.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,32 +10,21 @@
 /* Operators                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define OPERATOR(op)                                                                                                   \
+#define METHOD(op)                                                                                                     \
     static PyObject *op(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)                  \
     {                                                                                                                  \
         return py_invoke(module, &py_##op, args, nargs, kwnames, false);                                               \
     }
-OPERATOR(quantize)
-OPERATOR(dequantize)
-OPERATOR(to_blocked)
-OPERATOR(from_blocked)
-OPERATOR(gemv)
-OPERATOR(gemm)
-OPERATOR(dual_gemm)
-OPERATOR(grouped_gemm)
-OPERATOR(route)
-OPERATOR(competition_gemv)
-OPERATOR(competition_gemm)
-OPERATOR(competition_dual_gemm)
-OPERATOR(competition_group_gemm)
+PY_OPERATORS(METHOD)
+PY_DROP_INS(METHOD)
+
+#define NAME(op) #op,
+#define ADDRESS(op) &py_##op,
 
 static PyObject *explain(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"quantize", "dequantize", "to_blocked", "from_blocked", "gemv",
-                                        "gemm",     "dual_gemm",  "grouped_gemm", "route",      NULL};
-    static const py_operator *const operators[] = {&py_quantize, &py_dequantize, &py_to_blocked,
-                                                   &py_from_blocked, &py_gemv, &py_gemm,
-                                                   &py_dual_gemm, &py_grouped_gemm, &py_route};
+    static const char *const names[] = {PY_OPERATORS(NAME) NULL};
+    static const py_operator *const operators[] = {PY_OPERATORS(ADDRESS)};
     int op;
     if (nargs < 1) {
         PyErr_SetString(PyExc_TypeError, "explain() missing 1 required positional argument: 'op'");
@@ -101,31 +91,22 @@ static int warmup_run(py_call *call, PyObject *const *v, PyObject **result)
 
 static const py_operator py_warmup = {
     .name = "warmup", .required = 0, .positional = 1, .names = {"device"}, .run = warmup_run};
-OPERATOR(warmup)
+METHOD(warmup)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The module                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define FASTCALL(name, doc) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, doc}
+#define FASTCALL(name, doc) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, doc},
+#define OPERATOR(op) FASTCALL(op, py_doc_##op)
+#define DROP_IN(op) FASTCALL(op, PY_DOC_DROP_IN(op))
 
 static PyMethodDef methods[] = {
-    FASTCALL(quantize, py_doc_quantize),
-    FASTCALL(dequantize, py_doc_dequantize),
-    FASTCALL(to_blocked, py_doc_to_blocked),
-    FASTCALL(from_blocked, py_doc_from_blocked),
-    FASTCALL(gemv, py_doc_gemv),
-    FASTCALL(gemm, py_doc_gemm),
-    FASTCALL(dual_gemm, py_doc_dual_gemm),
-    FASTCALL(grouped_gemm, py_doc_grouped_gemm),
-    FASTCALL(route, py_doc_route),
-    FASTCALL(explain, py_doc_explain),
+    PY_OPERATORS(OPERATOR)
+    FASTCALL(explain, py_doc_explain)
     {"backends", backends, METH_NOARGS, py_doc_backends},
-    FASTCALL(warmup, py_doc_warmup),
-    FASTCALL(competition_gemv, PY_DOC_COMPETITION("competition_gemv")),
-    FASTCALL(competition_gemm, PY_DOC_COMPETITION("competition_gemm")),
-    FASTCALL(competition_dual_gemm, PY_DOC_COMPETITION("competition_dual_gemm")),
-    FASTCALL(competition_group_gemm, PY_DOC_COMPETITION("competition_group_gemm")),
+    FASTCALL(warmup, py_doc_warmup)
+    PY_DROP_INS(DROP_IN)
     {NULL, NULL, 0, NULL},
 };
 
@@ -147,7 +128,11 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->nvfp4);
     Py_VISIT(state->empty);
     Py_VISIT(state->current_stream);
-    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) Py_VISIT(state->exchange[i].type);
+    Py_VISIT(state->address_function);
+    for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
+        Py_VISIT(state->exporters[i].type);
+        Py_VISIT(state->exporters[i].address);
+    }
     return 0;
 }
 
@@ -158,7 +143,11 @@ static int clear(PyObject *module)
     Py_CLEAR(state->nvfp4);
     Py_CLEAR(state->empty);
     Py_CLEAR(state->current_stream);
-    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) Py_CLEAR(state->exchange[i].type);
+    Py_CLEAR(state->address_function);
+    for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
+        Py_CLEAR(state->exporters[i].type);
+        Py_CLEAR(state->exporters[i].address);
+    }
     return 0;
 }
 

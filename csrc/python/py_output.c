@@ -1,6 +1,9 @@
+/* Outputs: the caller's `out`, or new objects of the same kind as the inputs. */
 #include "py_output.h"
 
 #include "py_args.h"
+#include "py_describe.h"
+#include "py_tensor.h"
 
 static bool is_given(PyObject *object) { return object && object != Py_None; }
 

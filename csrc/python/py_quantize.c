@@ -1,6 +1,8 @@
 /* quantize, dequantize, to_blocked and from_blocked. */
 #include "py_args.h"
+#include "py_operators.h"
 #include "py_output.h"
+#include "py_tensor.h"
 
 #include <string.h>
 

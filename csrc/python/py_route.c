@@ -1,6 +1,8 @@
-/* route: two outputs, five with the permutation. */
+/* route: two outputs, or five with the permutation. */
 #include "py_args.h"
+#include "py_operators.h"
 #include "py_output.h"
+#include "py_tensor.h"
 
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
 

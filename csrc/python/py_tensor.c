@@ -1,6 +1,8 @@
+/* Python objects to nk_tensor and back: by the DLPack exchange API, by address, or by a DLPack capsule. */
 #include "py_tensor.h"
 
 #include "py_args.h"
+#include "py_describe.h"
 
 #include <string.h>
 
@@ -8,161 +10,7 @@
 #define UNVERSIONED "dltensor"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* DLTensor -> nk_tensor                                                                                            */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-static const struct {
-    DLDataType dl;
-    const char *name;
-} dtypes[] = {
-    [NK_U8] = {{kDLUInt, 8, 1}, "uint8"},
-    [NK_E2M1X2] = {{kDLFloat4_e2m1fn, 4, 2}, "float4_e2m1fn_x2"},
-    [NK_E4M3] = {{kDLFloat8_e4m3fn, 8, 1}, "float8_e4m3fn"},
-    [NK_F16] = {{kDLFloat, 16, 1}, "float16"},
-    [NK_BF16] = {{kDLBfloat, 16, 1}, "bfloat16"},
-    [NK_F32] = {{kDLFloat, 32, 1}, "float32"},
-    [NK_I32] = {{kDLInt, 32, 1}, "int32"},
-};
-#define DTYPES ((int)(sizeof dtypes / sizeof dtypes[0]))
-
-const char *py_dtype_name(nk_dtype dtype) { return dtypes[dtype].name; }
-
-static bool same_dtype(DLDataType x, DLDataType y)
-{
-    return memcmp(&x, &y, sizeof x) == 0; /* 4 bytes without gaps */
-}
-
-static int unknown_dtype(const nk_tensor *t, DLDataType dtype)
-{
-    static const char *const kinds[] = {[kDLInt] = "int",       [kDLUInt] = "uint",       [kDLFloat] = "float",
-                                        [kDLBfloat] = "bfloat", [kDLComplex] = "complex", [kDLBool] = "bool"};
-    const char *kind = dtype.code < sizeof kinds / sizeof kinds[0] ? kinds[dtype.code] : NULL;
-    char name[32] = "unknown";
-    if (kind) PyOS_snprintf(name, sizeof name, "%s%d", kind, dtype.bits);
-    return py_fail_at(PyExc_TypeError, t->name, t->index,
-                      "dtype %s (DLPack code %d, %d bits, %d lanes), expected uint8, float4_e2m1fn, float8_e4m3fn, "
-                      "float16, bfloat16, float32 or int32",
-                      name, dtype.code, dtype.bits, dtype.lanes);
-}
-
-/* fp4 that counts elements, [.., K], as JAX and ml_dtypes have it, becomes fp4 that counts bytes, [.., K/2]. */
-static int halve_last_dim(nk_tensor *t)
-{
-    int last = t->ndim - 1;
-    if (last < 0 || t->shape[last] % 2) {
-        return py_fail_at(PyExc_ValueError, t->name, t->index, "an odd number of fp4 elements, expected two per byte");
-    }
-    bool packed = t->stride[last] == 1 || t->shape[last] == 0;
-    for (int d = 0; d < last; d++) packed = packed && t->stride[d] % 2 == 0;
-    if (!packed) {
-        return py_fail_at(PyExc_ValueError, t->name, t->index,
-                          "fp4 elements that are not packed along the last dimension");
-    }
-    t->shape[last] /= 2;
-    for (int d = 0; d < last; d++) t->stride[d] /= 2;
-    py_tidy_strides(t);
-    return 0;
-}
-
-/* Out of line, so that set_dtype() becomes part of what calls it. */
-static __attribute__((noinline)) int set_other_dtype(nk_tensor *t, DLDataType dtype)
-{
-    if (!same_dtype(dtype, (DLDataType){kDLFloat4_e2m1fn, 4, 1})) return unknown_dtype(t, dtype);
-    t->dtype = NK_E2M1X2;
-    return halve_last_dim(t);
-}
-
-static int set_dtype(nk_tensor *t, DLDataType dtype)
-{
-    for (int i = 0; i < DTYPES; i++) {
-        if (!same_dtype(dtype, dtypes[i].dl)) continue;
-        t->dtype = (nk_dtype)i;
-        return 0;
-    }
-    return set_other_dtype(t, dtype);
-}
-
-static int set_device(py_call *call, nk_tensor *t, DLDevice device)
-{
-    switch (device.device_type) {
-    case kDLCPU:
-    case kDLCUDAHost: t->device = (nk_device){NK_CPU, 0}; return 0;
-    case kDLCUDA:
-    case kDLCUDAManaged: t->device = (nk_device){NK_CUDA, device.device_id}; return 0;
-    default:
-        return py_fail_at(call->state->backend_error, t->name, t->index,
-                          "on DLPack device type %d, expected CPU or CUDA", (int)device.device_type);
-    }
-}
-
-/* What strides are where none are given, as DLPack before 1.2 allowed, or where without elements they mean nothing. */
-static void set_compact(nk_tensor *t, const int64_t *shape)
-{
-    uint64_t inner = 1; /* unsigned: sizes that overflow are the operator's to report */
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        t->shape[d] = shape[d];
-        t->stride[d] = (int64_t)inner;
-        inner *= shape[d] ? (uint64_t)shape[d] : 1;
-    }
-}
-
-/* Where there is one element, frameworks put any stride, even 0. Both may be those of *t. */
-static void set_dims(nk_tensor *t, const int64_t *shape, const int64_t *strides)
-{
-    bool empty = false;
-    uint64_t inner = 1;
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        const int64_t size = shape[d];
-        int64_t stride = (int64_t)inner;
-        if ((uint64_t)size > 1) stride = strides[d];
-        else empty |= size == 0;
-        t->shape[d] = size;
-        t->stride[d] = stride;
-        inner = (uint64_t)size * (uint64_t)stride;
-    }
-    if (empty) set_compact(t, shape);
-}
-
-void py_tidy_strides(nk_tensor *t) { set_dims(t, t->shape, t->stride); }
-
-/* What empty tensors point to: producers leave theirs NULL, which in C means "not given". Aligned for any dtype. */
-static _Alignas(16) char nothing[16];
-
-static bool is_empty(const nk_tensor *t)
-{
-    for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] == 0) return true;
-    }
-    return false;
-}
-
-/* Fills *t, whose name and index are there already. */
-static inline int describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
-{
-    if (flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) {
-        return py_fail_at(PyExc_BufferError, t->name, t->index,
-                          "one fp4 element per byte, expected them packed in pairs");
-    }
-    if (dl->ndim < 0 || dl->ndim > NK_MAX_DIMS) {
-        return py_fail_at(PyExc_ValueError, t->name, t->index, "%d dimensions, expected at most %d", (int)dl->ndim,
-                          NK_MAX_DIMS);
-    }
-    t->read_only = (flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    t->ndim = dl->ndim;
-    if (dl->strides) set_dims(t, dl->shape, dl->strides);
-    else set_compact(t, dl->shape);
-    t->data = dl->byte_offset ? (char *)dl->data + dl->byte_offset : dl->data;
-    if (!t->data && is_empty(t)) t->data = nothing;
-    if (!t->data) {
-        return py_fail_at(PyExc_ValueError, t->name, t->index, "a tensor without memory, expected a real one");
-    }
-    if (set_device(call, t, dl->device) < 0 || set_dtype(t, dl->dtype) < 0) return -1;
-    if (!call->like) call->device = t->device;
-    return 0;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* The C exchange API: no Python object is made                                                                     */
+/* Exporters: how tensors of a type are read                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
@@ -178,25 +26,41 @@ static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
     return (const DLPackExchangeAPI *)(const void *)header;
 }
 
-static const DLPackExchangeAPI *remember_api(py_state *state, PyTypeObject *type)
+/* *address becomes a new reference, or NULL where tensors of this type are not read by address. */
+static int address_of_type(py_state *state, PyTypeObject *type, PyObject **address)
 {
-    const DLPackExchangeAPI *api = api_of_type(type);
-    py_exchange *entry = &state->exchange[state->exchange_next];
-    state->exchange_next = (state->exchange_next + 1) % PY_EXCHANGE_TYPES;
-    PyTypeObject *old = entry->type;
-    *entry = (py_exchange){(PyTypeObject *)Py_NewRef((PyObject *)type), api};
-    Py_XDECREF((PyObject *)old); /* last: it may run Python code */
-    return api;
+    PyObject *choose = py_imported(&state->address_function, "nvfp4kern.arrays", "address_function");
+    *address = choose ? PyObject_CallFunctionObjArgs(choose, type, NULL) : NULL;
+    if (!*address) return -1;
+    if (*address == Py_None) Py_CLEAR(*address);
+    return 0;
 }
 
-/* NULL where the type has none: not an error. */
-static const DLPackExchangeAPI *find_api(py_state *state, PyObject *object)
+static const py_exporter *remember_exporter(py_state *state, PyTypeObject *type)
 {
-    for (int i = 0; i < PY_EXCHANGE_TYPES; i++) {
-        if (state->exchange[i].type == Py_TYPE(object)) return state->exchange[i].api;
-    }
-    return remember_api(state, Py_TYPE(object));
+    py_exporter new = {.type = type, .api = api_of_type(type)};
+    if (!new.api && address_of_type(state, type, &new.address) < 0) return NULL;
+    py_exporter *entry = &state->exporters[state->next_exporter], old = *entry;
+    state->next_exporter = (state->next_exporter + 1) % PY_EXPORTER_TYPES;
+    Py_INCREF((PyObject *)type);
+    *entry = new;
+    Py_XDECREF(old.address); /* last: both may run Python code */
+    Py_XDECREF((PyObject *)old.type);
+    return entry;
 }
+
+/* How to read `object`; NULL with an exception set. The entry stays until Python code runs. */
+static const py_exporter *find_exporter(py_state *state, PyObject *object)
+{
+    for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
+        if (state->exporters[i].type == Py_TYPE(object)) return &state->exporters[i];
+    }
+    return remember_exporter(state, Py_TYPE(object));
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* By the exchange API: C calls alone, no Python object is made                                                     */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 static void delete_managed(PyObject *capsule)
 {
@@ -211,7 +75,7 @@ static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *ap
     if (api->dltensor_from_py_object_no_sync) {
         DLTensor dl;
         if (api->dltensor_from_py_object_no_sync(object, &dl) < 0) return py_not_exported(t);
-        if (describe(call, &dl, 0, t) < 0) return -1;
+        if (py_describe(call, &dl, 0, t) < 0) return -1;
     } else {
         DLManagedTensorVersioned *managed;
         if (api->managed_tensor_from_py_object_no_sync(object, &managed) < 0) return py_not_exported(t);
@@ -225,10 +89,75 @@ static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *ap
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Capsules                                                                                                         */
+/* By address: what a Python function says of the tensor                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The capsule is borrowed, not consumed: the call keeps it, and its own destructor ends the loan afterwards. */
+/* Without the exchange API, the call runs on the current stream of the first CUDA tensor's framework, and on the legacy
+ * default stream where that framework is unknown. */
+static int set_stream(py_call *call, PyObject *object)
+{
+    if (call->has_stream) return 0;
+    PyObject *current = py_imported(&call->state->current_stream, "nvfp4kern.arrays", "current_stream");
+    PyObject *number = current ? PyObject_CallFunctionObjArgs(current, object, NULL) : NULL;
+    if (!number) return -1;
+    call->exec.stream = PyLong_AsVoidPtr(number);
+    Py_DECREF(number);
+    if (PyErr_Occurred()) return -1;
+    call->has_stream = true;
+    return 0;
+}
+
+/* The first NK_MAX_DIMS items of a tuple. */
+static int read_sizes(PyObject *tuple, int64_t sizes[NK_MAX_DIMS])
+{
+    Py_ssize_t count = PyTuple_Size(tuple);
+    for (Py_ssize_t d = 0; d < count && d < NK_MAX_DIMS; d++) {
+        sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(tuple, d));
+        if (sizes[d] == -1 && PyErr_Occurred()) return -1;
+    }
+    return 0;
+}
+
+/* `description` is the tuple that nvfp4kern.arrays' function returned. */
+static int from_description(py_call *call, PyObject *description, nk_tensor *t)
+{
+    unsigned long long data;
+    const char *dtype, *device;
+    PyObject *shape_tuple, *stride_tuple;
+    int64_t shape[NK_MAX_DIMS], strides[NK_MAX_DIMS];
+    DLTensor dl = {.shape = shape, .strides = strides};
+    if (!PyArg_ParseTuple(description, "KsO!O!si", &data, &dtype, &PyTuple_Type, &shape_tuple, &PyTuple_Type,
+                          &stride_tuple, &device, &dl.device.device_id)) {
+        return -1;
+    }
+    dl.data = (void *)(uintptr_t)data;
+    dl.ndim = (int32_t)PyTuple_Size(shape_tuple);
+    if (read_sizes(shape_tuple, shape) < 0 || read_sizes(stride_tuple, strides) < 0 ||
+        py_dtype_named(t, dtype, &dl.dtype) < 0) {
+        return -1;
+    }
+    if (strcmp(device, "cpu") == 0) dl.device.device_type = kDLCPU;
+    else if (strcmp(device, "cuda") == 0) dl.device.device_type = kDLCUDA;
+    else return py_fail_at(call->state->backend_error, t->name, t->index, "on %s, expected CPU or CUDA", device);
+    return py_describe(call, &dl, 0, t);
+}
+
+static int from_address(py_call *call, PyObject *object, PyObject *function, nk_tensor *t)
+{
+    Py_INCREF(function); /* the entry that holds it may be replaced while it runs */
+    PyObject *description = PyObject_CallFunctionObjArgs(function, object, NULL);
+    Py_DECREF(function);
+    if (!description) return py_not_exported(t);
+    int failed = from_description(call, description, t);
+    Py_DECREF(description);
+    return failed || t->device.type == NK_CPU ? failed : set_stream(call, object);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* By a capsule                                                                                                     */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* The call borrows the capsule and keeps it: the capsule's own destructor ends the loan after the call. */
 static int from_capsule(py_call *call, PyObject *capsule, nk_tensor *t)
 {
     if (PyCapsule_IsValid(capsule, VERSIONED)) {
@@ -237,11 +166,12 @@ static int from_capsule(py_call *call, PyObject *capsule, nk_tensor *t)
             return py_fail_at(PyExc_BufferError, t->name, t->index, "DLPack version %u.%u, expected %u.x",
                               managed->version.major, managed->version.minor, (unsigned)DLPACK_MAJOR_VERSION);
         }
-        return describe(call, &managed->dl_tensor, managed->flags, t);
+        return py_describe(call, &managed->dl_tensor, managed->flags, t);
     }
     if (PyCapsule_IsValid(capsule, UNVERSIONED)) {
         const DLManagedTensor *managed = PyCapsule_GetPointer(capsule, UNVERSIONED);
-        return describe(call, &managed->dl_tensor, DLPACK_FLAG_BITMASK_READ_ONLY, t); /* it cannot say, so assume it */
+        /* Such a capsule cannot say whether its memory may be written. */
+        return py_describe(call, &managed->dl_tensor, DLPACK_FLAG_BITMASK_READ_ONLY, t);
     }
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     if (name && strncmp(name, "used_", 5) == 0) {
@@ -250,15 +180,14 @@ static int from_capsule(py_call *call, PyObject *capsule, nk_tensor *t)
     return py_fail_at(PyExc_TypeError, t->name, t->index, "%R, expected a DLPack capsule", capsule);
 }
 
-/* With capsules, CUDA streams are settled here: the call runs on the current stream of the first CUDA tensor's
- * framework (the legacy default stream where nobody knows), and every producer is told to make its data safe there. */
+/* Tells the exporter of a CUDA tensor the call's stream, so that it makes its data safe to read there. */
 static int add_stream(py_call *call, PyObject *object, PyObject *kwargs)
 {
     int failed = -1;
     long type, index;
     PyObject *stream = NULL, *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
     if (!device && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear(); /* whoever has GPU memory has the method too */
+        PyErr_Clear(); /* an exporter without the method has no GPU memory */
         return 0;
     }
     if (!device || !PyArg_ParseTuple(device, "ll", &type, &index)) goto done;
@@ -266,16 +195,7 @@ static int add_stream(py_call *call, PyObject *object, PyObject *kwargs)
         failed = 0;
         goto done;
     }
-    if (!call->has_stream) {
-        py_state *state = call->state;
-        PyObject *current = py_imported(&state->current_stream, "nvfp4kern.arrays", "current_stream");
-        PyObject *number = current ? PyObject_CallFunctionObjArgs(current, object, NULL) : NULL;
-        if (!number) goto done;
-        call->exec.stream = PyLong_AsVoidPtr(number);
-        Py_DECREF(number);
-        if (PyErr_Occurred()) goto done;
-        call->has_stream = true;
-    }
+    if (set_stream(call, object) < 0) goto done;
     /* DLPack writes the legacy default stream as 1. */
     stream = call->exec.stream ? PyLong_FromVoidPtr(call->exec.stream) : PyLong_FromLong(1);
     failed = stream ? PyDict_SetItemString(kwargs, "stream", stream) : -1;
@@ -285,7 +205,7 @@ done:
     return failed;
 }
 
-/* object.__dlpack__(), with max_version where the producer knows it. */
+/* object.__dlpack__(), with max_version where the exporter knows that argument. */
 static PyObject *export(py_call *call, PyObject *object, PyObject *method)
 {
     PyObject *capsule = NULL, *positional = PyTuple_New(0), *kwargs = PyDict_New(), *version = NULL;
@@ -328,12 +248,14 @@ static int from_dlpack_method(py_call *call, PyObject *object, nk_tensor *t)
 
 int py_tensor(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t)
 {
-    t->name = name; /* describe() sets the rest; dimensions that a tensor does not have stay as they are */
+    t->name = name; /* py_describe() sets the rest, but for dimensions that the tensor does not have */
     t->index = index;
     if (object == Py_None) return py_fail_at(PyExc_TypeError, name, index, "None, expected a tensor");
     int failed;
-    const DLPackExchangeAPI *api = find_api(call->state, object);
-    if (api) failed = from_api(call, object, api, t);
+    const py_exporter *exporter = find_exporter(call->state, object);
+    if (!exporter) return -1;
+    if (exporter->api) failed = from_api(call, object, exporter->api, t);
+    else if (exporter->address) failed = from_address(call, object, exporter->address, t);
     else if (PyCapsule_CheckExact(object)) failed = from_capsule(call, object, t);
     else failed = from_dlpack_method(call, object, t);
     if (failed) return -1;
@@ -353,9 +275,9 @@ int py_optional(py_call *call, PyObject *object, const char *name, nk_tensor *t,
     return object && object != Py_None ? py_argument(call, object, name, t, pointer) : 0;
 }
 
-static bool has_dlpack(py_state *state, PyObject *object)
+static bool is_tensor(const py_exporter *exporter, PyObject *object)
 {
-    if (find_api(state, object) || PyCapsule_CheckExact(object)) return true;
+    if (exporter->api || exporter->address || PyCapsule_CheckExact(object)) return true;
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyErr_Clear();
     Py_XDECREF(method);
@@ -365,8 +287,12 @@ static bool has_dlpack(py_state *state, PyObject *object)
 int py_scalar(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t, nk_scalar *scalar)
 {
     if (!object) return 0;
-    /* Numbers first: they are cheap to tell. np.float32(2) is a number too, but a torch.Tensor claims to be one. */
-    bool number = PyFloat_Check(object) || PyLong_Check(object) || !has_dlpack(call->state, object);
+    bool number = PyFloat_Check(object) || PyLong_Check(object);
+    if (!number) { /* np.float32(2) is a number too, but so torch.Tensor claims to be */
+        const py_exporter *exporter = find_exporter(call->state, object);
+        if (!exporter) return -1;
+        number = !is_tensor(exporter, object);
+    }
     if (number) return py_float(object, name, index, &scalar->value);
     if (py_tensor(call, object, name, index, t) < 0) return -1;
     scalar->tensor = t;
@@ -391,7 +317,7 @@ typedef struct failure {
     char text[256];
 } failure;
 
-/* A producer may call this without the GIL, so it only takes notes. */
+/* An exporter may call this without the GIL, so it only notes the failure. */
 static void note_failure(void *context, const char *kind, const char *message)
 {
     failure *f = context;
@@ -406,7 +332,7 @@ static PyObject *empty_from_api(const DLPackExchangeAPI *api, const nk_tensor *s
     DLTensor prototype = {
         .device = {spec->device.type == NK_CPU ? kDLCPU : kDLCUDA, spec->device.index},
         .ndim = spec->ndim,
-        .dtype = dtypes[spec->dtype].dl,
+        .dtype = py_dtype_to_dlpack(spec->dtype),
         .shape = shape,
     };
     failure failure = {.text = "no reason given"};
@@ -429,7 +355,7 @@ static PyObject *empty_from_python(py_call *call, const nk_tensor *spec)
         PyObject *size = PyLong_FromLongLong(spec->shape[d]);
         if (!size || PyTuple_SetItem(shape, d, size) < 0) goto done;
     }
-    result = PyObject_CallFunction(empty, "OsOs", call->like, dtypes[spec->dtype].name, shape, spec->name);
+    result = PyObject_CallFunction(empty, "OsOs", call->like, py_dtype_name(spec->dtype), shape, spec->name);
 done:
     Py_XDECREF(shape);
     return result;
@@ -437,8 +363,9 @@ done:
 
 PyObject *py_empty(py_call *call, const nk_tensor *spec, nk_tensor *t)
 {
-    const DLPackExchangeAPI *api = find_api(call->state, call->like);
-    PyObject *object = api ? empty_from_api(api, spec) : empty_from_python(call, spec);
+    const py_exporter *exporter = find_exporter(call->state, call->like);
+    if (!exporter) return NULL;
+    PyObject *object = exporter->api ? empty_from_api(exporter->api, spec) : empty_from_python(call, spec);
     if (object && py_tensor(call, object, spec->name, spec->index, t) < 0) Py_CLEAR(object);
     return object;
 }

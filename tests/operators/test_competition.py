@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from generators import assert_ok, unchanged, values
+from old_torch import old, old_data, refuse
 
 from nvfp4kern.verify import data, reference, shapes
 
@@ -105,6 +106,39 @@ def test_no_result_is_cached(device, problem, shape):
     codes.view(torch.uint8).zero_()
     zeroed = call(problem, case)[0]
     assert first[0].any() and not zeroed.any()
+
+
+@pytest.mark.parametrize("problem, shape", ODD_CASES)
+def test_torch_without_the_exchange_api(device, problem, shape, monkeypatch):
+    """The same bits, by addresses: no capsule is asked for."""
+    case = data.competition(problem, shape, benign=False, device=device)
+    call(problem, case)
+    expected = [c.cpu().view(torch.int16) for c in case.results]
+    for c in case.results:
+        c.fill_(torch.nan)
+    given = old_data(case.data)
+    wanted = [abc[2] for abc in given[0]] if problem == "group_gemm" else [given[-1]]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__dlpack__", refuse)
+        result = kernel(problem)(given)
+    results = result if problem == "group_gemm" else [result]
+    assert all(got is want for got, want in zip(results, wanted, strict=True))
+    for c, want in zip(case.results, expected, strict=True):
+        assert torch.equal(c.cpu().view(torch.int16), want)
+
+
+@pytest.mark.parametrize("problem", ("gemv", "gemm", "dual_gemm"))
+def test_torch_without_the_exchange_api_names_what_is_wrong(device, problem, monkeypatch):
+    case = data.competition(problem, dict(ODD_CASES)[problem], device=device)
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", refuse)
+    *inputs, c = old_data(case.data)
+    with pytest.raises(ValueError, match=f"^data: {len(inputs)} items, expected {len(inputs) + 1}"):
+        kernel(problem)(tuple(inputs))
+    for wrong, error in [(old(case.data[-1].double()), TypeError), (c[1:], ValueError)]:
+        with pytest.raises(error, match="^c: "):
+            kernel(problem)((*inputs, wrong))
+    with pytest.raises(ValueError, match="^a: 2 dimensions, expected 3"):
+        kernel(problem)((inputs[0][0], *inputs[1:], c))
 
 
 @pytest.mark.parametrize("problem", MODULES)

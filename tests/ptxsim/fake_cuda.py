@@ -45,10 +45,19 @@ class GpuTensor(torch.Tensor):
     device = property(lambda self: DEVICE)
     is_cuda = property(lambda self: True)
 
+    def adopt(self):
+        """Lets kernels touch its memory. To be called without torch functions."""
+        storage = self.untyped_storage()
+        library.ptxsim_adopt(storage.data_ptr(), storage.nbytes())
+
+    def data_ptr(self):
+        with torch._C.DisableTorchFunction():
+            self.adopt()
+            return plain(self).data_ptr()
+
     def __dlpack__(self, *, stream=None, max_version=None):
         with torch._C.DisableTorchFunction():
-            storage = self.untyped_storage()
-            library.ptxsim_adopt(storage.data_ptr(), storage.nbytes())
+            self.adopt()
             return as_cuda(plain(self).__dlpack__(max_version=max_version))
 
     def __dlpack_device__(self):

@@ -1,0 +1,57 @@
+/* What every file of the binding shares: the module's state, the state of one call, and errors.
+ *
+ * py_* functions that return int return 0, or -1 with a Python exception set. */
+#ifndef NK_PY_STATE_H
+#define NK_PY_STATE_H
+
+#include <Python.h>
+
+#include "nvfp4kern.h"
+
+#include NK_DLPACK_H
+
+#define PY_EXPORTER_TYPES 8
+
+/* How tensors of one Python type are read: by `api` where the type has one, else by `address` where it is not NULL,
+ * else by the type's __dlpack__. */
+typedef struct py_exporter {
+    PyTypeObject *type;
+    const DLPackExchangeAPI *api;
+    PyObject *address; /* the function that nvfp4kern.arrays.address_function gave */
+} py_exporter;
+
+typedef struct py_state {
+    PyObject *backend_error;
+    PyObject *nvfp4;                          /* nvfp4kern.layout.NVFP4, NULL until the first quantize */
+    PyObject *empty;                          /* nvfp4kern.arrays.empty, NULL until needed */
+    PyObject *current_stream;                 /* nvfp4kern.arrays.current_stream, NULL until needed */
+    PyObject *address_function;               /* nvfp4kern.arrays.address_function, NULL until needed */
+    py_exporter exporters[PY_EXPORTER_TYPES]; /* the types seen last */
+    int next_exporter;                        /* the entry that the next new type replaces */
+} py_state;
+
+typedef struct py_call {
+    py_state *state;
+    PyObject *kept;        /* list of what must live until the call ends, or NULL */
+    PyObject *like;        /* borrowed: its type allocates outputs and workspace */
+    nk_device device;      /* of the first tensor */
+    bool has_stream;       /* exec.stream is the stream of some tensor of this call */
+    nk_exec exec;
+} py_call;
+
+/* Keeps a new reference until the call ends; steals it. */
+int py_keep(py_call *call, PyObject *object);
+
+/* Raises "<name>: <text>", or "<name>[<index>]: <text>" where index is not negative. Returns -1. */
+int py_fail_at(PyObject *exception, const char *name, int32_t index, const char *format, ...);
+
+/* Raises what an exporter raised as the cause of a BufferError that names the argument. Returns -1. */
+int py_not_exported(const nk_tensor *t);
+
+/* Raises the exception for `status`; every status becomes an exception here. */
+int py_check(py_call *call, nk_status status);
+
+/* Returns `attribute` of `module` (borrowed), which is imported once into *cache; NULL with an exception set. */
+PyObject *py_imported(PyObject **cache, const char *module, const char *attribute);
+
+#endif

@@ -1,0 +1,29 @@
+"""A stand-in for the tensors of torch before 2.10: no DLPack exchange API, capsules without fp4."""
+
+import torch
+
+
+def old(tensor):
+    """The same memory as a tensor whose type has no exchange API."""
+    members = {
+        "__dlpack_c_exchange_api__": None,
+        "__dlpack__": torch.Tensor.__dlpack__,
+        "__torch_function__": torch._C._disabled_torch_function_impl,  # as fast as torch's own type
+    }
+    kind = _KINDS.setdefault(type(tensor), type("Old", (type(tensor),), members))
+    return tensor.as_subclass(kind)
+
+
+_KINDS = {}
+
+
+def old_data(data):
+    """The same for each tensor of a drop-in's tuple."""
+    if isinstance(data, torch.Tensor):
+        return old(data)
+    return type(data)(map(old_data, data)) if isinstance(data, (tuple, list)) else data
+
+
+def refuse(tensor, **_):
+    """In place of torch.Tensor.__dlpack__: torch 2.8 raises this for float4 and float8."""
+    raise BufferError("float4 types are not supported by dlpack")
