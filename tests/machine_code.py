@@ -13,6 +13,7 @@ a line with both; the exit status is 1 where one of them is not allowed.
 import argparse
 import hashlib
 import importlib.util
+import os
 import re
 import struct
 from collections import Counter
@@ -159,7 +160,7 @@ def fatbins_of(place):
     tool, csrc = place / "build_tools" / "kernels.py", place / "csrc"
     if not tool.is_file():
         raise SystemExit(f"{place}: neither a tree nor a folder of fatbins")
-    digest = hashlib.sha256(tool.read_bytes())
+    digest = hashlib.sha256(tool.read_bytes() + os.environ.get("NVFP4KERN_ARCHS", "").encode())
     for path in sorted(p for p in csrc.rglob("*") if p.suffix in {".cu", ".cuh", ".h"}):
         digest.update(str(path.relative_to(csrc)).encode() + path.read_bytes())
     folder = CACHE / digest.hexdigest()[:16]

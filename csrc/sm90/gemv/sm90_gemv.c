@@ -134,6 +134,12 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
 /* A dimension of which there is one may have any stride. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
+#define CODES(...) \
+    {.name = "weights", .at = b->data, .dtype = NK_E2M1X2, .rank = 5, .swizzle = CUDA_SWIZZLE_128, .l2 = CUDA_L2_128, \
+     __VA_ARGS__}
+#define FACTORS(...) \
+    {.name = "scale factors", .at = b->sf, .dtype = NK_E4M3, .rank = 4, .l2 = CUDA_L2_128, __VA_ARGS__}
+
 /* See sm90_gemv_maps. Rows of blocked scale factors are dealt out in groups whose rows lie 32 apart: their strides do
  * not grow from one dimension to the next, as the driver's documentation has it but nothing asks for. */
 static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s, sm90_gemv_maps *maps)
@@ -144,44 +150,16 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s,
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
     const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_UNIT / 2,
                    factors = SM90_GEMV_UNIT / NK_SF_VEC;
-    const cuda_boxes linear[] = {
-        {.name = "weights",
-         .at = b->data,
-         .dtype = NK_E2M1X2,
-         .rank = 5,
-         .dims = {k / 2, n, 1, 1, l},
-         .strides = {row, 16, 16, batch},
-         .box = {line, rows, 1, 1, 1},
-         .swizzle = CUDA_SWIZZLE_128,
-         .l2 = CUDA_L2_128},
-        {.name = "scale factors",
-         .at = b->sf,
-         .dtype = NK_E4M3,
-         .rank = 4,
-         .dims = {k / NK_SF_VEC, n, 1, l},
-         .strides = {sf_row, 16, sf_batch},
-         .box = {factors, rows, 1, 1},
-         .l2 = CUDA_L2_128},
-    };
+    const cuda_boxes linear[] = {CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch},
+                                       .box = {line, rows, 1, 1, 1}),
+                                 FACTORS(.dims = {k / NK_SF_VEC, n, 1, l}, .strides = {sf_row, 16, sf_batch},
+                                         .box = {factors, rows, 1, 1})};
     const cuda_boxes blocked[] = {
-        {.name = "weights",
-         .at = b->data,
-         .dtype = NK_E2M1X2,
-         .rank = 5,
-         .dims = {k / 2, 4, 32, atoms, l},
-         .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
-         .box = {line, 4, rows / 4, 1, 1},
-         .swizzle = CUDA_SWIZZLE_128,
-         .l2 = CUDA_L2_128},
-        {.name = "scale factors",
-         .at = b->sf,
-         .dtype = NK_E4M3,
-         .rank = 4,
-         .dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
-         .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
-         .box = {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1},
-         .l2 = CUDA_L2_128},
-    };
+        CODES(.dims = {k / 2, 4, 32, atoms, l}, .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
+              .box = {line, 4, rows / 4, 1, 1}),
+        FACTORS(.dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
+                .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
+                .box = {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1})};
     return cuda_encode_maps(p->device, 2, b->sf_layout == NK_SF_BLOCKED ? blocked : linear,
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
