@@ -1,4 +1,6 @@
-"""One good call for each operator, for tests that spoil one argument at a time."""
+"""One good call for each operator, for tests that spoil one argument at a time; drop-ins."""
+
+import importlib
 
 import torch
 from generators import Guarded
@@ -149,3 +151,8 @@ def invoke(base, args):
     args = {name: tensors_of(value) for name, value in args.items()}
     positional = [args.pop(name) for name in names if name in args]
     return function(*positional, **{name: v for name, v in args.items() if v is not None})
+
+
+def drop_in(problem):
+    """custom_kernel of a problem of the competition."""
+    return importlib.import_module(f"nvfp4kern.competition.nvfp4_{problem}").custom_kernel

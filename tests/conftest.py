@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from rows import TABLE
 
 FORCED = os.environ.pop("NVFP4KERN_BACKEND", os.environ.get("NVFP4KERN_TESTED", ""))
 os.environ["NVFP4KERN_TESTED"] = FORCED
@@ -56,19 +57,19 @@ def cpu_paths():
     return [asked] if asked else found
 
 
-def rows():
+def backends():
     """What the tests can run on: a GPU's row needs a torch that knows GPUs."""
     names = [row["name"] for row in nvfp4kern.backends() if row["available"]]
     found = [Backend("cpu", "cpu", 1, path) for path in cpu_paths()]
     if torch.cuda.is_available():
-        found += [Backend(name, "cuda", 12) for name in names if name != "cpu"]
+        found += [Backend(name, "cuda", TABLE[name].c) for name in names if name != "cpu"]
     found = [row for row in found if FORCED in ("", row.name)]
     if not found:
         raise pytest.UsageError(f"NVFP4KERN_BACKEND={FORCED}: no such backend here")
     return found
 
 
-ROWS = rows()
+ROWS = backends()
 
 
 def why_no_gpu():

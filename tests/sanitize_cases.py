@@ -1,9 +1,10 @@
 """Every operator in every kernel that plans pick at small and odd shapes, for sanitize_gpu.sh.
 
-    python tests/sanitize_cases.py run | ran | embedded | bug
+    python tests/sanitize_cases.py gpus | run | ran | embedded | bug
 
-`run` is for a sanitizer to watch, `ran` prints the kernels that it runs, `embedded` all that the
-extension has; `bug` reads past the end of an allocation, which memcheck must see.
+`gpus` prints the environment of each GPU that a row is watched on, `run` is for a sanitizer to
+watch, `ran` prints the kernels that it runs, `embedded` all that the extension has; `bug` reads
+past the end of an allocation, which memcheck must see.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import torch
 from cuda_calls import leaves
+from rows import TABLE
 
 import nvfp4kern
 
@@ -209,6 +211,13 @@ def cases():
 # ---------------------------------------------------------------------------------------------
 
 
+def gpus():
+    for name in (row["name"] for row in nvfp4kern.backends() if row["available"]):
+        for limits in TABLE[name].limits if name in TABLE else ():
+            settings = {"BACKEND": name} | limits
+            print(*(f"NVFP4KERN_{key}={value}" for key, value in settings.items()))
+
+
 def run():
     """Reading a result back shows initcheck what was not written; rows of nobody never are.
 
@@ -261,4 +270,4 @@ def bug():
 
 
 if __name__ == "__main__":
-    {"run": run, "ran": ran, "embedded": embedded, "bug": bug}[sys.argv[1]]()
+    {f.__name__: f for f in (gpus, run, ran, embedded, bug)}[sys.argv[1]]()

@@ -15,14 +15,8 @@ trap 'rm -rf "$reports"' EXIT
 [ $# -gt 0 ] || set -- memcheck racecheck initcheck synccheck
 sanitizer=$(PATH="$PATH:/usr/local/cuda/bin" command -v compute-sanitizer) || die "no compute-sanitizer"
 
-# Each row's own kernels. sm80: the GPU as it is, with the shared memory of small ones, and with few SMs, which makes
-# plans use large tiles; the last with the shared memory of an A100. sm90: many SMs and few.
-sm80=NVFP4KERN_BACKEND=sm80 sm90=NVFP4KERN_BACKEND=sm90
-gpus=("$sm80" "$sm80 NVFP4KERN_SMEM_LIMIT=101376" "$sm80 NVFP4KERN_SM_LIMIT=3"
-      "$sm80 NVFP4KERN_SM_LIMIT=3 NVFP4KERN_SMEM_LIMIT=166912")
-if "$python" -c 'import nvfp4kern as n; exit(not any(r["name"] == "sm90" and r["available"] for r in n.backends()))'; then
-    gpus+=("$sm90" "$sm90 NVFP4KERN_SM_LIMIT=3" "$sm90 NVFP4KERN_SMEM_LIMIT=101376")
-fi
+mapfile -t gpus < <("$python" "$cases" gpus) # each row's own kernels, on GPUs as tests/rows.py has them
+[ ${#gpus[@]} -gt 0 ] || die "no row is available"
 
 sanitized() { # tool, argument of the program
     local options=(--tool "$1" --error-exitcode 9 --print-limit 20)

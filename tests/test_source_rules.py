@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from rows import ROWS, TABLE
 
 import nvfp4kern
 from nvfp4kern import _C
@@ -327,11 +328,13 @@ def test_public_functions_are_documented():
 # ---------------------------------------------------------------------------------------------
 
 
-def test_every_backend_is_reported():
-    """The rows of backend.c are the CPU's and those that the build knows, built or not."""
+def test_every_row_is_in_every_list():
+    """The rows of backend.c are the CPU's and those that the build knows, built or not. An
+    architecture is a folder and a line in each of these lists."""
     rows = re.findall(r"^    X\((\w+), ", (CSRC / "backend.c").read_text(), flags=re.M)
+    folders = {path.name for path in CSRC.iterdir() if path.name.startswith("sm")}
     assert [row["name"] for row in nvfp4kern.backends()] == rows
-    assert sorted(rows) == sorted(["cpu", *kernels.ARCHS])
+    assert set(rows) - {"cpu"} == folders == set(kernels.ARCHS) == set(TABLE) <= set(ROWS)
 
 
 def test_the_specification_has_every_cell():

@@ -5,8 +5,8 @@ The oracle's sums are taken in float64 on the GPU, by torch; what is made of the
 
 import pytest
 import torch
+from calls import drop_in
 from generators import assert_ok, values
-from test_competition import kernel
 
 from nvfp4kern.verify import data, reference, shapes
 
@@ -77,7 +77,7 @@ def poison(case):
 def test_competition_shapes(gpu, problem, shape, benign, monkeypatch):
     monkeypatch.setattr(reference, "matmul", matmul)
     case = data.competition(problem, shape, benign=benign, device="cuda")
-    run, stream, graph = kernel(problem), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    run, stream, graph = drop_in(problem), torch.cuda.Stream(), torch.cuda.CUDAGraph()
     run(case.data)  # loads what is to be loaded
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cuda_calls import OPERATORS, Call, run_python
+from rows import TABLE
 from threads import in_threads
 
 import nvfp4kern
@@ -219,12 +220,11 @@ def test_ptx_text_from_a_folder_replaces_the_built_in_kernels(gpu, tmp_path):
     said = run_python(CALL_GEMV, NVFP4KERN_PTX_DIR=str(tmp_path))
     assert said.startswith(f"cuLibraryLoadData of {image}: ") and "line 4; error" in said
 
-    nvcc, source = shutil.which("nvcc"), CSRC / gpu.name / f"{image}.cu"
+    nvcc, source = shutil.which("nvcc"), CSRC / gpu.name / "gemv" / f"{image}.cu"
     if not nvcc or not source.is_file():
         pytest.skip("needs nvcc and the kernels' sources for the rest")
-    arch = {"sm80": "compute_80", "sm90": "compute_90a"}[gpu.name]
-    command = [nvcc, "-ptx", f"-arch={arch}", "-std=c++17", "-fmad=false", "-o", text, source]
-    subprocess.run(command, check=True, capture_output=True)
+    flags = [f"-arch={TABLE[gpu.name].target}", "-std=c++17", "-fmad=false", f"-I{CSRC}"]
+    subprocess.run([nvcc, "-ptx", *flags, "-o", text, source], check=True, capture_output=True)
     assert name in text.read_text()
     assert run_python(CALL_GEMV, NVFP4KERN_PTX_DIR=str(tmp_path)) == "right\n"
 

@@ -1,21 +1,14 @@
 """The drop-ins take the harness's tuple and return its c, filled."""
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
+from calls import drop_in
 from generators import assert_ok, unchanged, values
 from old_torch import old, old_data, refuse
 
 from nvfp4kern.verify import data, reference, shapes
 
-MODULES = {
-    "gemv": "nvfp4_gemv",
-    "gemm": "nvfp4_gemm",
-    "dual_gemm": "nvfp4_dual_gemm",
-    "group_gemm": "nvfp4_group_gemm",
-}
 QUICK = 2e9  # multiply-adds; above only with --slow
 CASES = [
     pytest.param(
@@ -36,10 +29,6 @@ ODD_CASES = [
 ]
 
 
-def kernel(problem):
-    return importlib.import_module(f"nvfp4kern.competition.{MODULES[problem]}").custom_kernel
-
-
 def expected(problem, operands, c):
     oracle = {
         "gemv": lambda a, b: reference.gemv(a, b),
@@ -58,7 +47,7 @@ def call(problem, case):
         else [[pair[:2] for pair in case.data[0]], case.data[1], case.data[2]]
     )
     with unchanged(*inputs):
-        result = kernel(problem)(case.data)
+        result = drop_in(problem)(case.data)
     if problem == "group_gemm":
         assert isinstance(result, list) and len(result) == len(case.results)
     for got, want in zip(
@@ -120,7 +109,7 @@ def test_torch_without_the_exchange_api(device, problem, shape, monkeypatch):
     wanted = [abc[2] for abc in given[0]] if problem == "group_gemm" else [given[-1]]
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__dlpack__", refuse)
-        result = kernel(problem)(given)
+        result = drop_in(problem)(given)
     results = result if problem == "group_gemm" else [result]
     assert all(got is want for got, want in zip(results, wanted, strict=True))
     for c, want in zip(case.results, expected, strict=True):
@@ -133,23 +122,23 @@ def test_torch_without_the_exchange_api_names_what_is_wrong(device, problem, mon
     monkeypatch.setattr(torch.Tensor, "__dlpack__", refuse)
     *inputs, c = old_data(case.data)
     with pytest.raises(ValueError, match=f"^data: {len(inputs)} items, expected {len(inputs) + 1}"):
-        kernel(problem)(tuple(inputs))
+        drop_in(problem)(tuple(inputs))
     for wrong, error in [(old(case.data[-1].double()), TypeError), (c[1:], ValueError)]:
         with pytest.raises(error, match="^c: "):
-            kernel(problem)((*inputs, wrong))
+            drop_in(problem)((*inputs, wrong))
     with pytest.raises(ValueError, match="^a: 2 dimensions, expected 3"):
-        kernel(problem)((inputs[0][0], *inputs[1:], c))
+        drop_in(problem)((inputs[0][0], *inputs[1:], c))
 
 
-@pytest.mark.parametrize("problem", MODULES)
+@pytest.mark.parametrize("problem", shapes.TESTS)
 def test_a_wrong_tuple_is_refused(device, problem):
     shape = dict(ODD_CASES)[problem]
     case = data.competition(problem, shape, device=device)
     before = [values(c) for c in case.results]
     with pytest.raises((ValueError, TypeError)):
-        kernel(problem)(case.data[:-1])
+        drop_in(problem)(case.data[:-1])
     with pytest.raises(TypeError):
-        kernel(problem)(None)
+        drop_in(problem)(None)
     for c, then in zip(case.results, before, strict=True):
         np.testing.assert_array_equal(values(c), then)
 
@@ -162,7 +151,7 @@ def test_a_wrong_result_tensor_is_refused(device, problem, change):
     wrong = c.to(torch.float64) if change == "dtype" else c[1:]
     before = values(wrong)
     with pytest.raises(TypeError if change == "dtype" else ValueError):
-        kernel(problem)((*case.data[:-1], wrong))
+        drop_in(problem)((*case.data[:-1], wrong))
     np.testing.assert_array_equal(values(wrong), before)
 
 
@@ -175,5 +164,5 @@ def test_scales_of_another_shape_are_refused(device, problem):
     operands = 3 if problem == "dual_gemm" else 2
     wrong = (*case.data[:operands], *small[operands:-1], case.data[-1])
     with pytest.raises(ValueError):
-        kernel(problem)(wrong)
+        drop_in(problem)(wrong)
     assert torch.isnan(case.data[-1]).all()

@@ -12,12 +12,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rows import ROWS, TABLE
+
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
 FLAGS = "-std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden"
 FLAGS = [*FLAGS.split(), "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
 NVCC_FLAGS = ["-ptx", "-O3", "-std=c++17", "-fmad=false", "-lineinfo"]
-ARCHS = {"sm80": "compute_80", "sm90": "compute_90a", "sm100": "compute_100a"}
 
 
 def _folder(sources, *facts):
@@ -84,29 +85,31 @@ def simulator():
 
 
 def kernels(cc):
-    """The folder with <image>.ptx for every .cu file of every architecture, as a GPU of this
-    capability gets it: the sm80 row's are compiled for 9.0, too."""
-    archs = ARCHS | ({"sm80": "compute_90"} if cc == "9.0" else {})
+    """The folder with <image>.ptx for every .cu file of the rows that a GPU of this capability
+    may run, compiled as it gets them."""
+    able = [row for row in ROWS.values() if float(row.cc) <= float(cc)]
     images = {
-        path: archs[path.relative_to(CSRC).parts[0]] for path in sorted(CSRC.glob("sm*/**/*.cu"))
+        path: row.target_on(cc) for row in able for path in sorted((CSRC / row.name).rglob("*.cu"))
     }
-    folder = _folder([*images, *_headers()], NVCC_FLAGS, archs)
+    folder = _folder([*images, *_headers()], NVCC_FLAGS, sorted(images.values()))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda item: _compile(folder, *item), images.items()))
     return folder
 
 
-def own_kernel(name, arch):
-    """The PTX of kernels/NAME.cu, for a key of ARCHS."""
+def own_kernel(name, row):
+    """The PTX of kernels/NAME.cu, for a row's GPUs."""
     source = HERE / "kernels" / f"{name}.cu"
     sources = [source, *_headers(), *sorted(source.parent.glob("*.cuh"))]
-    return _compile(_folder(sources, NVCC_FLAGS, ARCHS[arch]), source, ARCHS[arch])
+    target = ROWS[row].target
+    return _compile(_folder(sources, NVCC_FLAGS, target), source, target)
 
 
-def assembled(ptx, arch):
+def assembled(ptx, row):
     """The cubin that ptxas makes of a PTX file, and what it says of registers and spills."""
     target = ptx.with_suffix(".cubin")
-    command = [find_nvcc(), f"-arch={ARCHS[arch].replace('compute', 'sm')}", "-cubin", "-Xptxas=-v"]
+    arch = ROWS[row].target.replace("compute", "sm")
+    command = [find_nvcc(), f"-arch={arch}", "-cubin", "-Xptxas=-v"]
     said = []
     _publish(target, lambda path: said.append(_run([*command, ptx, "-o", path])))
     return target, said[0]
@@ -116,16 +119,19 @@ def _headers():
     return [path for pattern in ("*.h", "*.cuh") for path in sorted(CSRC.rglob(pattern))]
 
 
-def _compile(folder, source, arch):
-    target = folder / f"{source.stem}.ptx"
-    command = [find_nvcc(), f"-arch={arch}", *NVCC_FLAGS, f"-I{CSRC}", source]
-    if not target.is_file():
-        _publish(target, lambda path: _run([*command, "-o", path]))
-    return target
+def _compile(folder, source, target):
+    ptx = folder / f"{source.stem}.ptx"
+    command = [find_nvcc(), f"-arch={target}", *NVCC_FLAGS, f"-I{CSRC}", source]
+    if not ptx.is_file():
+        _publish(ptx, lambda path: _run([*command, "-o", path]))
+    return ptx
 
 
 def environment(**settings):
-    """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case."""
-    folder = kernels(str(settings.get("cc", os.environ.get("PTXSIM_CC", "9.0"))))
+    """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case. The
+    capability is the one they say, else that of the row that NVFP4KERN_BACKEND names."""
+    row = TABLE.get(os.environ.get("NVFP4KERN_BACKEND", "sm90"), ROWS["sm90"])
+    settings = {"cc": os.environ.get("PTXSIM_CC", row.cc)} | settings
+    folder = kernels(settings["cc"])
     found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(folder)}
     return found | {f"PTXSIM_{name.upper()}": str(value) for name, value in settings.items()}

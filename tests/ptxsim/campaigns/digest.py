@@ -8,18 +8,17 @@ import contextlib
 import importlib
 import json
 import os
-import sys
 import time
 from unittest import mock
 
 import numpy as np
+from rows import ROWS, TABLE
 
 from .. import build, gpu
 
-OWN = {"9.0": ["sm90_gemm"], "10.0": ["sm100_gemm"]}  # by compute capability
+OWN = ("sm90_gemm", "sm100_gemm")
 SIZES = ("small", "deep", "wide")
 WIDE = (70, 136, 1024)  # M, N, K: more than one tile of everything
-ROWS = ("sm80", "sm90")
 
 
 def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: None):
@@ -42,8 +41,10 @@ def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: N
         gpu.configure(cc=cc, sms=132, spin_limit=50_000_000)
     for name, make in importlib.import_module(f"{__package__}.units").UNITS.items():
         timed(name, make)
-    for own in OWN.get(cc, ()):
+    for own in OWN:
         module = importlib.import_module(f"..{own}", __package__)
+        if ROWS[module.ARCH].cc != cc:
+            continue
         ptx = gpu.Module(build.own_kernel(own, module.ARCH).read_text())
         for name, case in module.CASES.items():
             timed(f"{own} {name}", lambda case=case, ptx=ptx: {case.format: case.run(ptx)["d"]})
@@ -62,7 +63,6 @@ def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: N
 
 def operators(on_hardware):
     """(name, what runs it) for every row, operator, size and kind of data."""
-    sys.path.insert(0, str(build.HERE.parent))
     if not on_hardware:
         from .. import fake_cuda  # noqa: F401  before anything asks torch for a GPU
     import cuda_calls
@@ -70,7 +70,7 @@ def operators(on_hardware):
     import nvfp4kern
 
     available = [row["name"] for row in nvfp4kern.backends() if row["available"]]
-    for row in ROWS:
+    for row in TABLE:
         for name in cuda_calls.OPERATORS if row in available else ():
             for size in SIZES:
                 for kind in ("exact", "rounding"):

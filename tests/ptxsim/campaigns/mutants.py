@@ -19,6 +19,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from rows import ROWS
+
 from .. import build, gpu
 from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
@@ -216,7 +218,7 @@ class OwnKernels:
         self.helpers = getattr(module, "HELPERS", ())
         self.text = build.own_kernel(name, arch).read_text()
         self.kernels = sorted({case.kernel for case in self.cases.values()})
-        gpu.configure(cc={"sm80": "8.0", "sm90": "9.0", "sm100": "10.0"}[arch], sms=8)
+        gpu.configure(cc=ROWS[arch].cc, sms=8)
 
     def text_of(self, kernel):
         return self.text
@@ -292,7 +294,7 @@ class PackageKernel:
 
     def __init__(self, call, backend, sms=1, shape=(19, 70, 2048)):
         self.folder = tempfile.TemporaryDirectory()
-        cc = {"sm80": "8.0", "sm90": "9.0"}[backend]
+        cc = ROWS[backend].cc
         self.originals = build.kernels(cc)
         tests = str(build.HERE.parent)
         path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])

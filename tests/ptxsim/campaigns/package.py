@@ -7,30 +7,26 @@ This is the process that has the simulator for its driver, so nothing may have l
 import collections
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
+from rows import TABLE
+
 from .. import build
 
-TESTS = build.HERE.parent
-DEVICES = {"sm80": {"cc": "8.0", "sms": 16}, "sm90": {"cc": "9.0", "sms": 3}}
 SHAPES = {"small": (5, 33, 48), "deep": (19, 70, 2048), "few": (4, 300, 1024)}  # M, N, K
-USUAL = {"sm80": ["small", "deep"], "sm90": list(SHAPES)}
 LINE = "{:22} {:6} {:33} {:>5} {:>3} {:>3} {:>3} {:>6} {:>9} {:>7}"
 HEAD = "operator shape kernel seeds E W N wrong Minstr M/s".split()
 
 
 def enter(row, settings):
     """Makes this process one that has the row's device."""
-    settings = DEVICES[row] | settings
+    settings = {"cc": TABLE[row].cc, "sms": TABLE[row].sms} | settings
     os.environ.update(build.environment(**settings) | {"NVFP4KERN_BACKEND": row})
-    if str(TESTS) not in sys.path:
-        sys.path.insert(0, str(TESTS))
     import torch
 
     torch.set_num_threads(1)
-    from ptxsim import fake_cuda
+    from .. import fake_cuda
 
     return fake_cuda
 
@@ -71,7 +67,7 @@ def run(options):
     worst, found, total = 0, {}, collections.Counter()
     print(LINE.format(*HEAD))
     for name in names:
-        for shape in options.shapes or USUAL[options.row]:
+        for shape in options.shapes or TABLE[options.row].shapes:
             call = cuda_calls.Call(name, size=shape)
             kernel = call.explain()["kernel"]
             if not kernel.startswith(options.row):
@@ -102,7 +98,7 @@ def add_command(commands):
     command = commands.add_parser(
         "package", help="the package's operators, many seeds each; status as of run"
     )
-    command.add_argument("--row", choices=list(DEVICES), default="sm80")
+    command.add_argument("--row", choices=list(TABLE), default="sm80")
     command.add_argument("--seed", type=int, default=0, help="the first")
     command.add_argument("--seeds", type=int, default=10, help="how many")
     command.add_argument("--operators", nargs="+", metavar="NAME", help="of tests/cuda_calls.py")

@@ -1,0 +1,86 @@
+"""The GPU rows of the backend table, as tests need them: said here once, read by everything.
+
+A row that is not in the table yet has no tests of the package, only kernels of the simulator's own.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the tests must know of a row."""
+
+    name: str
+    cc: str
+    """The compute capability of its GPUs, which the simulator shows the row's tests."""
+    target: str
+    """What nvcc makes PTX of its kernels for."""
+    newer: dict[str, str] = field(default_factory=dict)
+    """The targets where its kernels are compiled once more for a newer capability."""
+    sms: int = 8
+    """The simulated GPU's SMs: few where CTAs shall share them, many where they shall not."""
+    simulated: tuple[str, ...] = ()
+    """The package's tests that run in the simulator: keys of SELECTED in test_package.py."""
+    shapes: tuple[str, ...] = ("small", "deep")
+    """Those of `python -m tests.ptxsim package`."""
+    operators: tuple[str, ...] = ()
+    """The calls of cuda_calls.py that have a kernel of this row at the smallest shape; (): all."""
+    limits: tuple[dict[str, int], ...] = ({},)
+    """The smaller GPUs that sanitize_gpu.sh pretends: NVFP4KERN_ variables."""
+    c: int = 12
+    """Scales the error bound of its matrix products."""
+
+    def target_on(self, cc):
+        return self.newer.get(cc, self.target)
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row(
+            "sm80",
+            cc="8.0",
+            target="compute_80",
+            newer={"9.0": "compute_90"},
+            sms=16,
+            simulated=(
+                "every operator, every size",
+                "any workspace",
+                "gemv",
+                "gemm",
+                "dual_gemm",
+                "dual_gemm, the largest tile",
+                "grouped_gemm",
+                "quantize",
+                "route",
+            ),
+            # As it is; the shared memory of small GPUs; few SMs, which makes plans use large tiles;
+            # these with the shared memory of an A100.
+            limits=(
+                {},
+                {"SMEM_LIMIT": 101376},
+                {"SM_LIMIT": 3},
+                {"SM_LIMIT": 3, "SMEM_LIMIT": 166912},
+            ),
+        ),
+        Row(
+            "sm90",
+            cc="9.0",
+            target="compute_90a",
+            sms=3,
+            simulated=(
+                "gemv",
+                "gemv by tensor maps",
+                "any workspace",
+                "few tokens",
+                "few tokens, clusters of any size",
+            ),
+            shapes=("small", "deep", "few"),
+            operators=("gemv", "gemv_of_halves", "gemm", "gemm_in_batches", "gemm_of_bfloats"),
+            limits=({}, {"SM_LIMIT": 3}, {"SMEM_LIMIT": 101376}),
+        ),
+        Row("sm100", cc="10.0", target="compute_100a"),
+    )
+}
+TABLE = {name: row for name, row in ROWS.items() if row.simulated}
+"""Those that the backend table has."""
