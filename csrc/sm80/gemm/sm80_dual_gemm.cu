@@ -9,34 +9,23 @@
 
 #define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
 
-template <int TOKENS, int WARPS> struct dual_gemm_product : batch_tiles {
-    static constexpr int THREADS = WARPS * 32, FEATURES = WARPS * 16;
-    const nk_dual_gemm_problem &p;
+template <int TOKENS, int WARPS>
+struct dual_gemm_product : batch_product<nk_dual_gemm_problem, TOKENS, WARPS, WARPS * 16> {
+    using dual_gemm_product::batch_product::batch_product;
 
-    __device__ dual_gemm_product(const nk_dual_gemm_problem &p, const sm80_gemm_params &q) : batch_tiles(q), p(p) {}
-
-    __device__ int64_t k(const batch_tile &) const { return p.k; }
-
-    /* A lane's features are this one and the 32nd after it: two of an SF atom's four row quarters. */
+    /* A lane has two features, 32 apart: its first pair of rows are their gates, its second pair their ups. */
     __device__ void point_rows(const batch_tile &tile, weight_rows &w) const
     {
+        const nk_dual_gemm_problem &p = this->p;
         const int64_t feature = first_row<WARPS, RUN>(tile.n_tile);
         point_pair(p.b1, tile.l, feature, p.n, p.k, 0, w);
         point_pair(p.b2, tile.l, feature, p.n, p.k, 1, w);
         w.adjacent = false;
     }
 
-    template <int ITEMS> __device__ void point_tokens(const batch_tile &tile, token_rows_t<ITEMS> &x) const
+    template <typename STAGED> __device__ void store(const STAGED &staged, const batch_tile &tile, int first) const
     {
-        ::point_tokens(p.a, tile.l, tile.m_tile * (int64_t)TOKENS, p.m, 0, p.k, threadIdx.x >> 5, WARPS, x);
-    }
-
-    template <int STAGED>
-    __device__ void store(const staged_tile<STAGED, THREADS> &staged, const batch_tile &tile, int first) const
-    {
-        const tile_out out = {tile.l, tile.m_tile * (int64_t)TOKENS + first, p.m, tile.n_tile * (int64_t)FEATURES, p.n,
-                              &p.d};
-        store_tile<FEATURES, THREADS>(staged, out, gated_sums<RUN>{p});
+        this->store_by(gated_sums<RUN>{this->p}, staged, tile, first);
     }
 };
 

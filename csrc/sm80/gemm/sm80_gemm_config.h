@@ -44,19 +44,14 @@ enum {
 /* Of a token's chunk, in 16-byte words. */
 #define SM80_GEMM_TOKEN_QUADS(kind) ((kind) == SM80_GEMM_HALVES || (kind) == SM80_GEMM_BFLOATS ? 4 : 1)
 
-/* Shared memory while K is walked, 16-byte words [..][lane 32]:
- *   weights    [STAGES][WARPS][4 rows]       a thread's own slots: nobody else reads them, so no barrier guards them
- *   weight SFs [STAGES][WARPS]               the four rows' factors of 64 elements
- *   tokens     [STAGES][TOKENS / 8][quads]   a thread's own slots again
- *   decoded    [2][TOKENS / 8][WORDS]        fragments of the tokens, for all warps
- *   token SFs  [STAGES][TOKENS / 8]          of 4 bytes */
+/* Shared memory for the host, which cannot see the templates that lie there; a static_assert compares the two in every
+ * kernel (sm80_product.cuh). OPERANDS: struct smem_t of sm80_mainloop.cuh. */
 #define SM80_GEMM_OPERANDS(tokens, warps, stages, kind)                                      \
     (512 * ((stages) * (warps) * 5 + (stages) * (tokens) / 8 * SM80_GEMM_TOKEN_QUADS(kind) + \
             2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                      \
      128 * (stages) * (tokens) / 8)
 
-/* Then the finished tile takes its place: fp32 [tokens][pitch]; the padding spreads a fragment's 32 values over all
- * banks. */
+/* staged_tile of cuda/epilogue.cuh, which takes the place of the operands. */
 #define SM80_OUT_PITCH(rows) ((rows) + 4)
 #define SM80_OUT_BYTES(tokens, rows) (4 * (tokens) * SM80_OUT_PITCH(rows))
 
@@ -64,7 +59,7 @@ enum {
 #define SM80_GEMM_SMEM(tokens, warps, stages, kind) \
     SM80_MAX(SM80_GEMM_OPERANDS(tokens, warps, stages, kind), SM80_OUT_BYTES(tokens, 32 * (warps)))
 
-/* Static shared memory beside it, at most: which tile it is. */
+/* At most, and beside that: current_tile of sm80_product.cuh, which is static. */
 #define SM80_GEMM_STATIC_BYTES 80
 
 #endif

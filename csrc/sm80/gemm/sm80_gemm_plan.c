@@ -197,7 +197,7 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
                 .tiles = (uint32_t)work[d.tile].tiles,
                 .steps = steps,
                 .units = d.share ? steps : 1,
-                .share = d.share ? (uint32_t)d.share : 1,
+                .units_per_cta = d.share ? (uint32_t)d.share : 1,
             },
     };
     plan->kernel = choice->multiply->name;

@@ -10,7 +10,7 @@
 #include "sm80_product.cuh"
 
 template <int TOKENS, int WARPS> struct grouped_gemm_product : group_tiles<TOKENS, WARPS * 32, WARPS> {
-    static constexpr int THREADS = WARPS * 32, FEATURES = WARPS * 32;
+    static constexpr int FEATURES = WARPS * 32;
 
     __device__ grouped_gemm_product(const cuda_groups &q) : group_tiles<TOKENS, FEATURES, WARPS>(q, smem) {}
 
@@ -26,18 +26,18 @@ template <int TOKENS, int WARPS> struct grouped_gemm_product : group_tiles<TOKEN
         point_weights(p.b, tile.expert, first_row<WARPS, NK_SF_ATOM_ROWS>(tile.n_tile), p.n, p.k, w);
     }
 
-    template <int ITEMS> __device__ void point_tokens(const group_tile &tile, token_rows_t<ITEMS> &x) const
+    template <int TILES_PER_WARP>
+    __device__ void point_tokens(const group_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
     {
         const nk_gemm_problem &p = this->problem_of(tile);
         ::point_tokens(p.a, 0, tile.token, tile.end, tile.sf_row, p.k, threadIdx.x >> 5, WARPS, x);
     }
 
-    template <int STAGED>
-    __device__ void store(const staged_tile<STAGED, THREADS> &staged, const group_tile &tile, int first) const
+    template <typename STAGED> __device__ void store(const STAGED &staged, const group_tile &tile, int first) const
     {
         const nk_gemm_problem p = this->output_of(tile);
         const tile_out out = {0, tile.token + first, tile.end, tile.n_tile * FEATURES, p.n, &p.d};
-        store_tile<FEATURES, THREADS>(staged, out, scaled_sums{p.alpha, p.bias});
+        store_tile<FEATURES, WARPS * 32>(staged, out, scaled_sums{p.alpha, p.bias});
     }
 };
 

@@ -1,16 +1,22 @@
-/* The loop that all matrix products share: acc[weight rows][tokens] += W X^T over a range of K steps.
+/* The main loop of all matrix products: acc[weight rows][tokens] += W X^T over a range of K steps.
  *
- * Weights are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns). Lane (g, c) = (lane / 4, lane
- * % 4) takes chunk c of each of its rows: 16 contiguous bytes. The order of k inside a step is free as long as both
- * operands have the same: word i of a chunk becomes fragments of k16 steps 2i and 2i + 1.
+ * Work: weights are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns). Of a step, lane (g, c) =
+ * (lane / 4, lane % 4) takes chunk c of each of its rows, 16 contiguous bytes: four lanes have a row's 64. Word i of a
+ * chunk becomes the fragments of k16 steps 2i and 2i + 1. That is another order of K than memory's, which is right
+ * because both operands have the same.
  *
- * Roles: every warp owns 32 weight rows (four per lane: slots 0..3; slots j and j + 2 are rows g and g + 8 of its m16
- * tile j) and all tokens of the CTA. Weights: cp.async into slots that only this thread reads, decoded in registers.
- * Tokens: cp.async into slots of the same kind, decoded once per CTA into fragments in shared memory, one step ahead.
+ * Roles: all warps alike. A warp owns 32 weight rows and multiplies them by all tokens of the tile; a lane owns four of
+ * them (rows 0..3 of the lane; j and j + 2 are rows g and g + 8 of m16 tile j). It copies its own weights to shared
+ * memory (cp.async) and decodes them in registers. The warps divide the tokens' n8 tiles among them: each copies and
+ * decodes some, for all warps.
  *
- * Synchronisation, at step s: a thread waits for its own copies of step s + 1 (its private slots need no barrier),
- * decodes its tokens of s + 1 into decoded[(s + 1) % 2], multiplies step s from decoded[s % 2], then one CTA barrier:
- * it ends the reads of decoded[s % 2] before step s + 2 overwrites it, and publishes decoded[(s + 1) % 2]. */
+ * Barriers, at step s:
+ *   cp.async groups    a lane's copies -> the same lane     of step s + 1; no other lane reads what it copied
+ *   __syncthreads      those that decoded step s + 1 -> all who multiply it
+ *                      all who multiplied step s -> those that decode step s + 2 in the same place
+ * A lane waits for its copies of step s + 1, multiplies step s while it decodes step s + 1, and meets the others.
+ *
+ * Shared memory: struct smem_t. Its size is SM80_GEMM_OPERANDS on the host, see sm80_product.cuh. */
 #ifndef NK_SM80_MAINLOOP_CUH
 #define NK_SM80_MAINLOOP_CUH
 
@@ -22,37 +28,37 @@
 
 template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
     static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TOKENS / 8;
-    static constexpr int ITEMS = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles of tokens that one warp decodes */
-    /* The i-th of them; at least TILES where it has none. */
-    static __device__ int slot(int warp, int i) { return warp + i * WARPS; }
+    static constexpr int TILES_PER_WARP = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles that one warp decodes */
+    /* The i-th of them; at least TILES where the warp has none. */
+    static __device__ int token_tile(int warp, int i) { return warp + i * WARPS; }
 
-    uint4 weights[STAGES][WARPS][4][32];
-    uint4 weight_sf[STAGES][WARPS][32];
-    uint4 tokens[STAGES][TILES][SM80_GEMM_TOKEN_QUADS(KIND)][32];
-    uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];
-    uint32_t token_sf[STAGES][TILES][32];
+    uint4 weights[STAGES][WARPS][4][32]; /* a lane's chunks of its four rows */
+    uint4 weight_sf[STAGES][WARPS][32];  /* a lane's factors: 4 bytes a row, those of 64 elements */
+    uint4 tokens[STAGES][TILES][SM80_GEMM_TOKEN_QUADS(KIND)][32]; /* a lane's chunk of its row of an n8 tile */
+    uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];           /* fragments of the tokens, for all warps */
+    uint32_t token_sf[STAGES][TILES][32];                         /* a lane's factors of 64 elements */
 };
 
-/* This lane's four weight rows, in two pairs 32 rows apart: slots 0 and 1, 2 and 3. */
+/* This lane's four weight rows, as two pairs: rows 0 and 1, rows 2 and 3. The rows of a pair are 32 apart. */
 typedef struct weight_rows {
     const uint8_t *row[2], *sf[2]; /* of the first of each pair */
     int64_t row_step[2];           /* bytes to the second: the same in all lanes, which costs no registers */
-    int64_t sf_step[2];            /* linear: likewise for the factors */
+    int64_t sf_step[2];            /* linear: the same for the factors */
     int64_t k_stride;              /* halves only */
     bool alone[2];                 /* the second row is beyond N */
     bool blocked;
     bool adjacent; /* blocked: the factors of all four are 16 contiguous bytes, not twice 8 */
 } weight_rows;
 
-/* This lane's rows of the n8 tiles warp, warp + WARPS, .. */
-template <int ITEMS> struct token_rows_t {
-    const uint8_t *row[ITEMS];
-    const uint8_t *sf[ITEMS];
+/* This lane's rows of its warp's n8 tiles. */
+template <int TILES_PER_WARP> struct token_rows_t {
+    const uint8_t *row[TILES_PER_WARP];
+    const uint8_t *sf[TILES_PER_WARP];
     bool blocked;
 };
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Fetching a step that lies within K, all rows there, all addresses aligned: nothing but copies                    */
+/* Fetching a step that is wholly within K, from rows that are all there and aligned: copies and nothing else       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Bytes from one step to the next of a row's chunk, and of its factors. */
@@ -63,7 +69,7 @@ template <int KIND> __device__ inline int64_t row_advance(const weight_rows &w)
 __device__ inline int sf_advance(bool blocked) { return blocked ? 2 * NK_SF_ATOM_BYTES : 8; }
 
 template <typename S>
-__device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows_t<S::ITEMS> &x)
+__device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows_t<S::TILES_PER_WARP> &x)
 {
     constexpr int KIND = S::KIND;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -85,9 +91,9 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
         }
     }
 #pragma unroll
-    for (int i = 0; i < S::ITEMS; i++) {
-        const int tile = S::slot(warp, i);
-        if (S::ITEMS == 1 && tile >= S::TILES) return;
+    for (int i = 0; i < S::TILES_PER_WARP; i++) {
+        const int tile = S::token_tile(warp, i);
+        if (S::TILES_PER_WARP == 1 && tile >= S::TILES) return;
         const uint32_t token = shared_address(&s.tokens[stage][tile][0][lane]);
 #pragma unroll
         for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
@@ -97,12 +103,12 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Any other step: zeros beyond K, for codes, halves and factors alike; misaligned sources byte by byte             */
+/* Fetching any other step: zeros beyond K for codes, halves and factors; sources that are not aligned byte by byte  */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The first `valid` of BYTES bytes, which may be none or more than BYTES. No byte after them is touched. (Clamped to
- * 0..BYTES and compared with BYTES, ptxas 13.0 makes of it, for sm_90, one VIMNMX.RELU whose predicate let 8 of 16 pass
- * as all.) */
+/* The first `valid` of BYTES bytes; `valid` may be negative or above BYTES. No byte behind them is read. `valid` is
+ * not clamped to 0..BYTES first: ptxas 13.0 makes of the clamp and the comparison, for sm_90, one VIMNMX.RELU whose
+ * predicate takes 8 of 16 for all. */
 template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
 {
     if (valid >= BYTES && is_aligned(from, BYTES)) {
@@ -122,10 +128,10 @@ __device__ inline void gather_halves(void *to, const uint8_t *from, int64_t stri
         ((uint16_t *)to)[i] = i < valid ? *(const uint16_t *)(from + i * stride) : 0;
 }
 
-/* K is counted in blocks of 16 elements: a chunk of codes is two, a chunk of halves a half. */
+/* `blocks` counts K in blocks of 16 elements: a chunk of codes is two, a chunk of halves is half a one. */
 template <typename S>
-__device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const token_rows_t<S::ITEMS> &x, int step,
-                                  int blocks)
+__device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const token_rows_t<S::TILES_PER_WARP> &x,
+                                  int step, int blocks)
 {
     constexpr int KIND = S::KIND, QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
@@ -144,7 +150,7 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
     }
     if (!SM80_GEMM_PLAIN(KIND)) {
         uint32_t *to = (uint32_t *)&s.weight_sf[stage][warp][lane];
-        /* A blocked row's four factors are always there, padding included. */
+        /* A blocked row always has all four factors, if only as padding. */
 #pragma unroll
         for (int pair = 0; pair < 2 && w.blocked; pair++) {
             copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors > 0 ? 8 : 0);
@@ -155,9 +161,9 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         }
     }
 #pragma unroll
-    for (int i = 0; i < S::ITEMS; i++) {
-        const int tile = S::slot(warp, i);
-        if (S::ITEMS == 1 && tile >= S::TILES) return;
+    for (int i = 0; i < S::TILES_PER_WARP; i++) {
+        const int tile = S::token_tile(warp, i);
+        if (S::TILES_PER_WARP == 1 && tile >= S::TILES) return;
 #pragma unroll
         for (int q = 0; q < QUADS; q++) {
             const int valid = KIND == SM80_GEMM_CODES ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
@@ -178,7 +184,7 @@ __device__ inline uint32_t sf_pair(uint32_t four, int chunk, int blocks)
     return four >> (chunk & 1) * 16 & (rest >= 2 ? 0xFFFF : rest == 1 ? 0xFF : 0);
 }
 
-/* One factor of a pair twice, the low one. */
+/* A pair of the low factor of `pair`. */
 __device__ inline uint32_t low_twice(uint32_t pair) { return __byte_perm(pair, 0, 0x1010); }
 
 /* The factors of this lane's rows, ready to multiply with; step as counted from K = 0. */
@@ -243,21 +249,22 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
 /* Multiplying one step while the next is decoded                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* `a` holds word 0 of this step, and of the next one afterwards; sf likewise. Decoding (integer pipes) is laid between
- * the multiplications (tensor pipe), a word of weights ahead: two warps a scheduler are too few to cover one with the
- * other. After the last step this decodes what the ring happens to hold, for nobody. */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+/* `a` holds word 0 of this step's weights, afterwards that of the next step; sf holds their factors. Decoding (integer
+ * pipes) stands between multiplications (tensor pipe), one word of weights ahead, because two warps a scheduler are too
+ * few for one warp's decoding to hide behind another's multiplications. In the last step it decodes what the ring
+ * happens to hold, and nobody reads the result. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
 __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer, int step,
                                 int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TOKENS / 8][4])
 {
     constexpr int TILES = TOKENS / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
     constexpr bool BFLOAT = KIND == SM80_GEMM_BFLOATS || KIND == SM80_GEMM_PLAIN_BFLOATS;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    uint32_t token_sf[ITEMS];
+    uint32_t token_sf[TILES_PER_WARP];
 #pragma unroll
-    for (int i = 0; i < ITEMS; i++) {
+    for (int i = 0; i < TILES_PER_WARP; i++) {
         const int tile = warp + i * WARPS;
-        token_sf[i] = ITEMS > 1 || tile < TILES ? decode_token_sf(s, next_stage, tile, step + 1, blocks) : 0;
+        token_sf[i] = TILES_PER_WARP > 1 || tile < TILES ? decode_token_sf(s, next_stage, tile, step + 1, blocks) : 0;
     }
 #pragma unroll
     for (int word = 0; word < WORDS; word++) {
@@ -287,12 +294,12 @@ __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stag
                 }
             }
 #pragma unroll
-            for (int unit = 0; unit < ITEMS * WORDS; unit++) {
-                if (unit * GROUPS / ITEMS != word * GROUPS + group) continue;
-                const int tile = warp + unit / WORDS * WARPS;
-                if (ITEMS > 1 || tile < TILES) {
-                    s.decoded[buffer ^ 1][tile][unit % WORDS][lane] =
-                        token_word(s, next_stage, tile, unit % WORDS, token_sf[unit / WORDS]);
+            for (int piece = 0; piece < TILES_PER_WARP * WORDS; piece++) {
+                if (piece * GROUPS / TILES_PER_WARP != word * GROUPS + group) continue;
+                const int tile = warp + piece / WORDS * WARPS;
+                if (TILES_PER_WARP > 1 || tile < TILES) {
+                    s.decoded[buffer ^ 1][tile][piece % WORDS][lane] =
+                        token_word(s, next_stage, tile, piece % WORDS, token_sf[piece / WORDS]);
                 }
             }
         }
@@ -304,8 +311,8 @@ __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stag
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* What multiply() finds decoded in every other step. */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
+/* Decodes the first step, which no multiply() comes before. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
 __device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int step, int blocks, uint32_t a[2][2][4],
                                     uint32_t sf[4])
 {
@@ -322,14 +329,14 @@ __device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int 
     }
 }
 
-/* What a sum of products must be multiplied by: the 2^-14 of each decoded operand. */
+/* The factor of a sum of products: a decoded value is the true one times 2^-14. */
 template <int KIND> __device__ inline float product_scale()
 {
     return KIND == SM80_GEMM_CODES ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
 }
 
-/* From K = 0 to this lane's chunk of step `first`; whether fetch_whole may be used. */
-template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows_t<S::ITEMS> &x, int first)
+/* Moves w and x from K = 0 to this lane's chunk of step `first`. Whether fetch_whole may be used. */
+template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows_t<S::TILES_PER_WARP> &x, int first)
 {
     constexpr int KIND = S::KIND, token_step = 64 * SM80_GEMM_TOKEN_QUADS(KIND);
     const int c = threadIdx.x & 3, sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
@@ -345,7 +352,7 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
         wide = wide && (w.blocked || is_aligned((void *)w.sf_step[pair], 4));
     }
 #pragma unroll
-    for (int i = 0; i < S::ITEMS; i++) {
+    for (int i = 0; i < S::TILES_PER_WARP; i++) {
         x.row[i] += first * (int64_t)token_step + c * (token_step / 4);
         x.sf[i] += first * (int64_t)token_sf_step + c / 2 * (token_sf_step / 2);
         wide = wide && is_aligned(x.row[i], 16) && (KIND != SM80_GEMM_CODES || is_aligned(x.sf[i], 4));
@@ -353,8 +360,8 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
     return wide;
 }
 
-/* One step on. */
-template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::ITEMS> &x)
+/* Moves w and x on by one step. */
+template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::TILES_PER_WARP> &x)
 {
     const int64_t row_step = row_advance<S::KIND>(w);
     const int sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
@@ -364,15 +371,15 @@ template <typename S> __device__ inline void advance(weight_rows &w, token_rows_
         w.sf[pair] += sf_step;
     }
 #pragma unroll
-    for (int i = 0; i < S::ITEMS; i++) {
+    for (int i = 0; i < S::TILES_PER_WARP; i++) {
         x.row[i] += 64 * SM80_GEMM_TOKEN_QUADS(S::KIND);
         x.sf[i] += token_sf_step;
     }
 }
 
-/* Adds `steps` steps from `first` on; w and x point to K = 0. All threads of the CTA; ends with a barrier. */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int ITEMS>
-__device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<ITEMS> x,
+/* Adds `steps` steps from `first` on; w and x point to K = 0. For all threads of the CTA; ends with a barrier. */
+template <int TOKENS, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
+__device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<TILES_PER_WARP> x,
                                   int blocks, int first, int steps, float acc[2][TOKENS / 8][4])
 {
     using S = smem_t<TOKENS, WARPS, STAGES, KIND>;
@@ -381,7 +388,7 @@ __device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight
     const bool wide = __all_sync(~0u, start_at<S>(w, x, first));
     const int whole = wide ? blocks / BLOCKS_PER_STEP - first : 0; /* steps that lie within K */
 
-    int stage = 0, last = 0; /* of the step multiplied; of the one fetched */
+    int stage = 0, last = 0; /* of the step that is multiplied; of the one that is fetched */
     uint32_t a[2][2][4], sf[4];
 #pragma unroll 1
     for (int step = 1 - STAGES; step < steps; step++) {
@@ -398,10 +405,11 @@ __device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight
         if (step < -1) continue; /* the ring is being filled */
         cp_async_wait_group<STAGES - 2>();
         if (step < 0) {
-            decode_first<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, first, blocks, a, sf);
+            decode_first<TOKENS, WARPS, STAGES, KIND, TILES_PER_WARP>(s, first, blocks, a, sf);
         } else {
             const int next = stage + 1 == STAGES ? 0 : stage + 1;
-            multiply<TOKENS, WARPS, STAGES, KIND, ITEMS>(s, stage, next, step & 1, first + step, blocks, a, sf, acc);
+            multiply<TOKENS, WARPS, STAGES, KIND, TILES_PER_WARP>(s, stage, next, step & 1, first + step, blocks, a, sf,
+                                                                  acc);
             stage = next;
         }
         __syncthreads();

@@ -54,7 +54,7 @@ __device__ inline void multiply_tile(const PRODUCT &product, const TILE &tile, u
     auto &s = *(memory *)smem;
     const bool whole = units == tile.units;
     weight_rows w;
-    token_rows_t<S::ITEMS> x;
+    token_rows_t<S::TILES_PER_WARP> x;
     product.point_rows(tile, w);
     product.point_tokens(tile, x);
     __shared__ current_tile<TILE> kept;
@@ -119,12 +119,17 @@ typedef struct batch_tile {
     uint32_t l, n_tile, m_tile; /* its batch, its numbers along N and M */
 } batch_tile;
 
-/* Tiles of the same weights are neighbours, so that they find them in L2. */
-struct batch_tiles {
+/* All of a PRODUCT but its weight rows and its epilogue. Tiles of the same weights are neighbours, so that they find
+ * them in L2. */
+template <typename PROBLEM, int TOKENS, int WARPS, int FEATURES> struct batch_product {
+    const PROBLEM &p;
     const sm80_gemm_params &q;
     deal all;
 
-    __device__ batch_tiles(const sm80_gemm_params &q) : q(q), all{q.tiles * q.units, q.share} {}
+    __device__ batch_product(const PROBLEM &p, const sm80_gemm_params &q)
+        : p(p), q(q), all{q.tiles * q.units, q.units_per_cta}
+    {
+    }
 
     __device__ batch_tile tile_of(uint32_t unit) const
     {
@@ -132,8 +137,24 @@ struct batch_tiles {
         return {tile * q.units, q.units, rest / q.n_tiles, rest % q.n_tiles, tile % q.m_tiles};
     }
 
+    __device__ int64_t k(const batch_tile &) const { return p.k; }
     __device__ uint32_t steps(const batch_tile &) const { return q.steps; }
     __device__ float *partials() const { return q.partials; }
+
+    template <int TILES_PER_WARP>
+    __device__ void point_tokens(const batch_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
+    {
+        ::point_tokens(p.a, tile.l, tile.m_tile * (int64_t)TOKENS, p.m, 0, p.k, threadIdx.x >> 5, WARPS, x);
+    }
+
+    template <int STAGED, typename EPILOGUE>
+    __device__ void store_by(const EPILOGUE &epilogue, const staged_tile<STAGED, WARPS * 32> &staged,
+                             const batch_tile &tile, int first) const
+    {
+        const int64_t token = tile.m_tile * (int64_t)TOKENS + first;
+        const tile_out out = {tile.l, token, p.m, tile.n_tile * (int64_t)FEATURES, p.n, &p.d};
+        store_tile<FEATURES, WARPS * 32>(staged, out, epilogue);
+    }
 };
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -5,15 +5,15 @@
 #include "cuda/epilogue.cuh"
 #include "sm80_mainloop.cuh"
 
-/* The first of this lane's weight rows in tile `n_tile` of rows that come in runs of RUN for each 4 warps: the others
- * are 32 apart. With RUN = NK_SF_ATOM_ROWS one 16-byte word of a blocked SF atom holds the factors of all four. */
-template <int WARPS, int RUN> __device__ inline int64_t first_row(int64_t n_tile)
+/* The first of this lane's rows of a matrix, in tile `n_tile`; the others are 32 apart. Four warps have ROWS of the
+ * matrix's rows. Where these are an atom's 128, the lane has a row quad, whose factors are neighbours if blocked. */
+template <int WARPS, int ROWS> __device__ inline int64_t first_row(int64_t n_tile)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    return (n_tile * (WARPS / 4) + warp / 4) * RUN + warp % 4 * 8 + lane / 4;
+    return (n_tile * (WARPS / 4) + warp / 4) * ROWS + warp % 4 * 8 + lane / 4;
 }
 
-/* One pair of slots: rows `row` and row + 32. Rows beyond N are read as one that is there, and never stored. */
+/* A pair: rows `row` and row + 32. For rows beyond N one that is there is read, and its sums are not stored. */
 __device__ inline void point_pair(const nk_operand &b, int64_t l, int64_t row, int64_t n, int64_t k, int pair,
                                   weight_rows &w)
 {
@@ -24,8 +24,7 @@ __device__ inline void point_pair(const nk_operand &b, int64_t l, int64_t row, i
     w.alone[pair] = row + 32 >= n;
     w.k_stride = b.k_stride;
     w.blocked = b.sf_layout == NK_SF_BLOCKED;
-    /* A pair is two of an atom's four row quarters. An atom that has any row is there as a whole; one that is wholly
-     * beyond N is read as the last. */
+    /* An atom is there as a whole if any of its rows is. For an atom that lies wholly beyond N the last one is read. */
     const int64_t last = (n - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + row % NK_SF_ATOM_ROWS;
     w.sf[pair] = sf_at(b, l, w.blocked ? min(row, last) : present, 0, k / NK_SF_VEC);
 }
@@ -38,28 +37,27 @@ __device__ inline void point_weights(const nk_operand &b, int64_t l, int64_t row
     w.adjacent = true;
 }
 
-/* This lane's rows of the n8 tiles tile, tile + tile_step, .. from `token` on. Tokens beyond `end` are read as the last
- * one and never stored; sf_row is what a blocked SF calls token 0. */
-template <int ITEMS>
+/* This lane's rows of the n8 tiles tile, tile + tile_step, .. counted from `token`. For tokens from `end` on the last
+ * one is read, and its sums are not stored. Blocked factors: token t is their row t + sf_row. */
+template <int TILES_PER_WARP>
 __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t token, int64_t end, int64_t sf_row,
-                                    int64_t k, int tile, int tile_step, token_rows_t<ITEMS> &x)
+                                    int64_t k, int tile, int tile_step, token_rows_t<TILES_PER_WARP> &x)
 {
     x.blocked = a.sf_layout == NK_SF_BLOCKED;
 #pragma unroll
-    for (int i = 0; i < ITEMS; i++) {
+    for (int i = 0; i < TILES_PER_WARP; i++) {
         const int64_t row = min(token + (tile + i * tile_step) * 8 + (threadIdx.x & 31) / 4, end - 1);
         x.row[i] = a.data + l * a.batch_stride + row * a.row_stride;
         x.sf[i] = sf_at(a, l, row + (x.blocked ? sf_row : 0), 0, k / NK_SF_VEC);
     }
 }
 
-/* Four sums of this lane into a staged tile: its weight rows `slot` and slot + 2 of four, for tokens 2 (lane % 4) and
- * the next of n8 tile `n8`. */
+/* Stages four sums: of this lane's weight rows j and j + 2, for tokens 2 (lane % 4) and the next of n8 tile `n8`. */
 template <int TOKENS, int SUMS>
-__device__ inline void stage_quad(staged_tile<TOKENS, SUMS> &tile, int n8, int slot, float4 v)
+__device__ inline void stage_quad(staged_tile<TOKENS, SUMS> &tile, int n8, int j, float4 v)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int row = warp / 4 * NK_SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * slot, token = n8 * 8 + lane % 4 * 2;
+    const int row = warp / 4 * NK_SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * j, token = n8 * 8 + lane % 4 * 2;
     float *at = tile.of(token) + row, *next = tile.of(token + 1) + row;
     at[0] = v.x;
     next[0] = v.y;

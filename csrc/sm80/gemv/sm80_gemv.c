@@ -43,7 +43,8 @@ static nk_status choose(const nk_gemv_problem *p, bool invariant, sm80_gemv_choi
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     int64_t chunks = nk_ceil_div(p->k, SM80_GEMV_CHUNK), slices = nk_ceil_div(chunks, 32);
-    int64_t groups = sm80_gemv_groups(p->n), ctas = (int64_t)gpu->sms * SM80_GEMV_CTAS_PER_SM / (p->l > 0 ? p->l : 1);
+    int64_t groups = sm80_gemv_row_quads(p->n);
+    int64_t ctas = (int64_t)gpu->sms * SM80_GEMV_CTAS_PER_SM / (p->l > 0 ? p->l : 1);
     int64_t room = gpu->smem_per_sm / SM80_GEMV_CTAS_PER_SM - 1024;
     if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
     room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;

@@ -1,20 +1,23 @@
-/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]): the gemm of one token, at memory speed.
+/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]): the gemm of one token, at the speed of memory.
  *
- * Work: a group is four rows of W, 32 apart. A CTA takes a contiguous range of one batch's groups; teams of `split` of
- * its eight warps share a group along K, in turns.
+ * Work: a CTA takes consecutive row quads of one batch's W: four rows, 32 apart. Its eight warps are teams of `split`;
+ * a team's warps divide K of one quad among them. In each turn every team takes its next quad.
  *
  * Roles: all warps alike. A lane takes chunks of 32 elements (16 bytes of codes) of each of the four rows, multiplies
- * them with the vector from shared memory and keeps fp32 sums. What the next step needs is being fetched, across turns
- * too, while this one is multiplied: at memory speed nothing else matters.
+ * them by the vector in shared memory and adds in fp32. While it multiplies one step, the weights of the next are
+ * under way, also where that is the next turn's: nothing else counts at the speed of memory.
  *
- * Sums: W4A4: products of codes in fp16 pairs, eight to a lane and block: quarters times 2^-1, at most 1152 of the
- * smallest unit, so exact; then in fp32 dot * (sfw * sfx), which is exact too, and one rounded addition. Halves: fp32
- * fused multiply-adds, then the block's scale factor.
+ * Sums: NVFP4 vector: a lane adds eight products of codes in each half of a pair. They are multiples of a quarter,
+ * scaled by 2^-1; the sum is at most 1152 of them, so it is exact in fp16. In fp32, dot * (sfw * sfx) is exact as well,
+ * and only its addition rounds. 16-bit vector: fused multiply-adds in fp32, then the block's scale factor.
  *
- * Barriers: one around each staging of the vector; one per item where warps share a row (partial sums are
- * double-buffered, so that the next item's writes cannot meet this item's reads).
+ * Barriers, all of the CTA (__syncthreads):
+ *   those who read a piece of the vector -> those who write the next      before it is staged
+ *   those who wrote it -> those who read it                               after it is staged
+ *   a team's warps -> its first warp       once a turn, where split > 1; the partial sums of two turns have two places,
+ *                                          so that the next turn's writes do not meet this turn's reads
  *
- * Memory: see sm80_gemv_config.h. */
+ * Shared memory: see sm80_gemv_config.h. */
 #include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
 #include "sm80_gemv_config.h"
@@ -27,7 +30,7 @@ enum { CODES, HALVES, BFLOATS };
 extern __shared__ uint4 smem[];
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Fetching: wide where the host found every address aligned and K % 32 = 0, else bytes, zeros beyond K             */
+/* Fetching: wide where the host found all addresses aligned and K % 32 = 0; else byte by byte, zeros beyond K      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 __device__ inline uint32_t load_word(const uint8_t *at)
@@ -36,7 +39,7 @@ __device__ inline uint32_t load_word(const uint8_t *at)
     return at[0] | at[1] << 8 | at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* The SF of blocks 2 chunk and 2 chunk + 1, in the low two bytes; zero beyond K. */
+/* The scale factors of blocks 2 chunk and 2 chunk + 1 in the low two bytes; zero beyond K. */
 __device__ inline uint32_t fetch_sf_bytes(const nk_operand &o, int64_t l, int64_t row, int64_t chunk, int64_t cols)
 {
     const uint8_t *at = sf_at(o, l, row, 2 * chunk, cols);
@@ -44,36 +47,36 @@ __device__ inline uint32_t fetch_sf_bytes(const nk_operand &o, int64_t l, int64_
     return 2 * chunk + 1 < cols ? at[0] | at[1] << 8 : at[0];
 }
 
-/* What a lane multiplies in one step: its chunk of four rows. */
+/* What a lane multiplies in one step: a chunk of each of its four rows. */
 typedef struct rows {
     uint4 codes[ROWS];
     uint32_t sf[ROWS];
-    int slot; /* the chunk's place in the segment; -1 where the lane has none */
+    int chunk; /* of the segment; -1 where the lane has none */
 } rows;
 
-/* The order of a warp's work, the same for all warps of a CTA. */
+/* The order of a warp's steps. A segment is what shared memory holds of the vector at once. */
 typedef struct walk {
-    int64_t end;       /* the CTA's last group + 1 */
+    int64_t end;       /* the CTA's last quad + 1 */
     int total;         /* chunks of a row */
     int chunks, steps; /* of a segment; all segments take as many steps */
     int first, stride; /* this lane's chunks of a segment */
-    int at_once;       /* groups of a turn */
+    int at_once;       /* quads of a turn */
 } walk;
 
-/* Where a warp is. Steps go through the segments of a row, then to the next turn's group. */
+/* Which step a warp fetches. Steps go through the segments of a row, then to the next turn's quad. */
 typedef struct cursor {
-    int64_t group;
+    int64_t quad;
     int segment, step;
-    int present; /* rows of the group that are there; the others are read as its first, and not stored */
+    int present; /* rows of the quad that are there; for the others the first is read, and its sums are not stored */
     const uint8_t *codes, *sf;
 } cursor;
 
-__device__ inline int64_t row_of(int64_t group) { return (group >> 5) * NK_SF_ATOM_ROWS + (group & 31); }
+__device__ inline int64_t row_of(int64_t quad) { return (quad >> 5) * NK_SF_ATOM_ROWS + (quad & 31); }
 
-__device__ inline void enter_group(const nk_gemm_problem &p, const walk &w, int64_t l, int64_t group, cursor &c)
+__device__ inline void enter_quad(const nk_gemm_problem &p, const walk &w, int64_t l, int64_t quad, cursor &c)
 {
-    const int64_t row = row_of(group), rest = p.n - row;
-    c.group = group;
+    const int64_t row = row_of(quad), rest = p.n - row;
+    c.quad = quad;
     c.segment = c.step = 0;
     c.present = rest > 96 ? 4 : (int)(rest + 31) >> 5;
     c.codes = p.b.data + l * p.b.batch_stride + row * p.b.row_stride;
@@ -85,18 +88,18 @@ __device__ inline void advance(const nk_gemm_problem &p, const walk &w, int64_t 
     if (++c.step < w.steps) return;
     c.step = 0;
     c.segment += w.chunks;
-    if (c.segment >= w.total) enter_group(p, w, l, c.group + w.at_once, c);
+    if (c.segment >= w.total) enter_quad(p, w, l, c.quad + w.at_once, c);
 }
 
 template <bool WIDE>
 __device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const cursor &c, int64_t l, rows &out)
 {
-    const int slot = w.first + c.step * w.stride;
-    const bool at_work = c.group < w.end && slot < w.chunks && c.segment + slot < w.total;
-    out.slot = at_work ? slot : -1;
+    const int of_segment = w.first + c.step * w.stride;
+    const bool at_work = c.quad < w.end && of_segment < w.chunks && c.segment + of_segment < w.total;
+    out.chunk = at_work ? of_segment : -1;
     if (!at_work) return;
-    const int chunk = c.segment + slot;
-    if (WIDE && p.b.sf_layout == NK_SF_BLOCKED) { /* the four rows' factors of 64 elements are neighbours */
+    const int chunk = c.segment + of_segment;
+    if (WIDE && p.b.sf_layout == NK_SF_BLOCKED) { /* the quad's factors of 64 elements are neighbours */
         const uint4 four = __ldg((const uint4 *)(c.sf + (uint32_t)chunk / 2 * (int64_t)NK_SF_ATOM_BYTES));
         const uint32_t words[ROWS] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -114,7 +117,7 @@ __device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const curs
             }
         } else {
             out.codes[r] = fetch_bytes(codes, p.k / 2 - (int64_t)chunk * 16);
-            out.sf[r] = fetch_sf_bytes(p.b, l, row_of(c.group) + 32 * row, chunk, p.k / NK_SF_VEC);
+            out.sf[r] = fetch_sf_bytes(p.b, l, row_of(c.quad) + 32 * row, chunk, p.k / NK_SF_VEC);
         }
     }
 }
@@ -123,17 +126,18 @@ __device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const curs
 /* The vector                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Chunks first .. first + count into shared memory, in the pair order of the decode. */
+/* Chunks first .. first + count of the vector into shared memory, in the order in which weights are decoded. */
 template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p, int64_t l, int64_t first, int count)
 {
     const uint8_t *x = p.a.data + l * p.a.batch_stride;
     for (int i = threadIdx.x; i < 4 * count; i += THREADS) {
-        int word = i & 3, slot = i >> 2;
-        int64_t k = (first + slot) * SM80_GEMV_CHUNK + word * 8;
+        int word = i & 3, chunk = i >> 2;
+        int64_t k = (first + chunk) * SM80_GEMV_CHUNK + word * 8;
         uint32_t pairs[4];
         if (KIND == CODES) {
             e2m1x8_to_half2x4(k < p.k ? load_word(x + k / 2) : 0, pairs); /* K % 16 = 0: all of it or nothing */
-            /* Times 2^14, then 2^13: with the matrix's 2^-14 products carry 2^-1, and their sums stay exact in fp16. */
+            /* By 2^14 to the value, then by 2^13: the matrix has 2^-14, so products have 2^-1, and their sums are exact
+             * in fp16. */
             const uint32_t to_value = 0x74007400, up = 0x70007000;
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -147,10 +151,10 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
             for (int j = 0; j < 4; j++)
                 pairs[j] = v[j] | v[j + 4] << 16;
         }
-        smem[word * count + slot] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        smem[word * count + chunk] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         if (KIND == CODES && word == 0) {
-            uint32_t sf = fetch_sf_bytes(p.a, l, 0, first + slot, p.k / NK_SF_VEC);
-            ((float2 *)(smem + 4 * count))[slot] = make_float2(2 * e4m3_to_float(sf), 2 * e4m3_to_float(sf >> 8));
+            uint32_t sf = fetch_sf_bytes(p.a, l, 0, first + chunk, p.k / NK_SF_VEC);
+            ((float2 *)(smem + 4 * count))[chunk] = make_float2(2 * e4m3_to_float(sf), 2 * e4m3_to_float(sf >> 8));
         }
     }
 }
@@ -164,8 +168,8 @@ template <bool BFLOAT> __device__ inline float2 floats_of(uint32_t pair)
     return make_float2(float_of<BFLOAT>(pair, 0), float_of<BFLOAT>(pair, 1));
 }
 
-/* A lane's 32 elements of one row; x[word] and sfx are the vector's, sfx with the power of two that the products lack.
- */
+/* Adds a lane's chunk of one row, 32 elements, to `sum`. x[word] and sfx are the vector's; sfx holds the power of two
+ * that the products lack. */
 template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, const uint4 x[4], float2 sfx, float sum)
 {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, scales = e4m3x2_to_half2(sf);
@@ -199,15 +203,15 @@ template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, 
     return sum;
 }
 
-/* `count` chunks of the vector are in shared memory. */
+/* Adds a step, of which `count` chunks of the vector are in shared memory. */
 template <int KIND> __device__ inline void dot_rows(const rows &w, int count, float sums[ROWS])
 {
-    if (w.slot < 0) return;
+    if (w.chunk < 0) return;
     uint4 x[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        x[i] = smem[i * count + w.slot];
-    float2 sfx = KIND == CODES ? ((const float2 *)(smem + 4 * count))[w.slot] : make_float2(NVFP4_UNIT, NVFP4_UNIT);
+        x[i] = smem[i * count + w.chunk];
+    float2 sfx = KIND == CODES ? ((const float2 *)(smem + 4 * count))[w.chunk] : make_float2(NVFP4_UNIT, NVFP4_UNIT);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         sums[r] = dot_chunk<KIND>(w.codes[r], w.sf[r], x, sfx, sums[r]);
@@ -217,12 +221,12 @@ template <int KIND> __device__ inline void dot_rows(const rows &w, int count, fl
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The sums of four rows over a team of `split` warps; lanes 8r .. 8r + 7 of its first warp get row r's. */
+/* The sums of a quad over a team of `split` warps: lanes 8r .. 8r + 7 of its first warp get row r's. */
 __device__ inline float team_sum(const float sums[ROWS], int split, float *partials)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool upper = lane & 16, odd = lane & 8;
-    /* Each half of the warp keeps two rows and gives away two, each quarter then one. */
+    /* Each half of the warp keeps two rows and gives two to the other half; then each quarter keeps one. */
     float even_row = (upper ? sums[2] : sums[0]) + __shfl_xor_sync(~0u, upper ? sums[0] : sums[2], 16);
     float odd_row = (upper ? sums[3] : sums[1]) + __shfl_xor_sync(~0u, upper ? sums[1] : sums[3], 16);
     float sum = (odd ? odd_row : even_row) + __shfl_xor_sync(~0u, odd ? even_row : odd_row, 8);
@@ -239,13 +243,13 @@ __device__ inline float team_sum(const float sums[ROWS], int split, float *parti
     return sum;
 }
 
-/* CTAs `ctas_per_batch` l .. serve batch l. `chunks` of the vector are in shared memory at once. */
+/* Batch l has the `ctas_per_batch` CTAs from ctas_per_batch * l on. A segment has `chunks` chunks. */
 template <int KIND, bool WIDE>
-__device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int ctas_per_batch, int64_t groups_per_cta)
+__device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int ctas_per_batch, int64_t quads_per_cta)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = warp % split;
-    const int64_t l = blockIdx.x / ctas_per_batch, first = blockIdx.x % ctas_per_batch * groups_per_cta;
-    const walk w = {.end = min(first + groups_per_cta, sm80_gemv_groups(p.n)),
+    const int64_t l = blockIdx.x / ctas_per_batch, first = blockIdx.x % ctas_per_batch * quads_per_cta;
+    const walk w = {.end = min(first + quads_per_cta, sm80_gemv_row_quads(p.n)),
                     .total = (int)nk_ceil_div(p.k, SM80_GEMV_CHUNK),
                     .chunks = chunks,
                     .steps = (chunks + 32 * split - 1) / (32 * split),
@@ -255,12 +259,12 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int
     float *partials = (float *)((char *)smem + (int64_t)chunks * SM80_GEMV_CHUNK_BYTES);
     cursor ahead;
     rows next;
-    enter_group(p, w, l, first + warp / split, ahead);
+    enter_quad(p, w, l, first + warp / split, ahead);
     fetch<WIDE>(p, w, ahead, l, next);
     int staged = -1;
     for (int turn = 0; first + (int64_t)turn * w.at_once < w.end; turn++) {
         float sums[ROWS] = {0, 0, 0, 0};
-        const int64_t group = first + (int64_t)turn * w.at_once + warp / split;
+        const int64_t quad = first + (int64_t)turn * w.at_once + warp / split;
         for (int segment = 0; segment < w.total; segment += chunks) {
             const int count = min(chunks, w.total - segment);
             if (staged != segment) {
@@ -277,18 +281,18 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int
             }
         }
         const float sum = team_sum(sums, split, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
-        const int64_t n = row_of(group) + lane / 8 * 32;
-        if (group < w.end && member == 0 && lane % 8 == 0 && n < p.n) {
+        const int64_t n = row_of(quad) + lane / 8 * 32;
+        if (quad < w.end && member == 0 && lane % 8 == 0 && n < p.n) {
             store_float(output_at(p.d, l, 0, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
         }
     }
 }
 
-#define GEMV(name, KIND, WIDE)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(THREADS, SM80_GEMV_CTAS_PER_SM) sm80_gemv_##name(                    \
-        const __grid_constant__ nk_gemm_problem p, int split, int chunks, int ctas_per_batch, int64_t groups_per_cta) \
-    {                                                                                                                 \
-        gemv<KIND, WIDE>(p, split, chunks, ctas_per_batch, groups_per_cta);                                           \
+#define GEMV(name, KIND, WIDE)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, SM80_GEMV_CTAS_PER_SM) sm80_gemv_##name(                   \
+        const __grid_constant__ nk_gemm_problem p, int split, int chunks, int ctas_per_batch, int64_t quads_per_cta) \
+    {                                                                                                                \
+        gemv<KIND, WIDE>(p, split, chunks, ctas_per_batch, quads_per_cta);                                           \
     }
 
 GEMV(codes, CODES, true)

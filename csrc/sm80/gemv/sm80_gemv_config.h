@@ -29,8 +29,8 @@ NK_HD int32_t sm80_gemv_smem(int64_t chunks)
     return (int32_t)(chunks * SM80_GEMV_CHUNK_BYTES + SM80_GEMV_PARTIAL_BYTES);
 }
 
-/* Groups of rows {r, r+32, r+64, r+96}: 32 in a full atom of 128 rows, fewer in the last. */
-NK_HD int64_t sm80_gemv_groups(int64_t rows)
+/* Row quads {r, r+32, r+64, r+96}: 32 in a full atom of 128 rows, fewer in the last. */
+NK_HD int64_t sm80_gemv_row_quads(int64_t rows)
 {
     int64_t rest = rows % NK_SF_ATOM_ROWS;
     return rows / NK_SF_ATOM_ROWS * 32 + (rest < 32 ? rest : 32);

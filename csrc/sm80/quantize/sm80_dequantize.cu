@@ -1,16 +1,19 @@
 /* out = convert(fl32(e2m1 * sf) * s2); the product in brackets is exact.
  *
- * Work: a thread takes what makes 16 bytes of output, of up to four rows at once so that their codes are fetched
- * together. Threads lie along K, or along the rows where the output's rows are neighbours in memory. No barriers. */
+ * Work: see sm80_quantize_tiles.h. A thread makes 16 bytes of output in each of up to four rows, whose codes it fetches
+ * at once. The threads of a warp lie along K, or along rows where the output's rows are neighbours in memory.
+ *
+ * Roles: all threads alike. No barriers, no shared memory. */
 #include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
 #include "sm80_quantize_tiles.h"
 
-template <nk_dtype DTYPE> struct share {
+/* What a thread makes of a row: 16 bytes. */
+template <nk_dtype DTYPE> struct chunk {
     static constexpr int ELEMENTS = DTYPE == NK_F32 ? 4 : 8;
 };
 
-/* Codes of `bytes` bytes, the first in the lowest bits. */
+/* BYTES of codes, the first in the lowest bits. */
 template <int BYTES> __device__ inline uint32_t load_codes(const uint8_t *at, bool wide)
 {
     if (wide) return BYTES == 4 ? __ldg((const uint32_t *)at) : __ldg((const uint16_t *)at);
@@ -22,13 +25,13 @@ template <int BYTES> __device__ inline uint32_t load_codes(const uint8_t *at, bo
 }
 
 template <nk_dtype DTYPE>
-__device__ inline void decode(uint32_t codes, uint32_t sf, float global_scale, float values[share<DTYPE>::ELEMENTS])
+__device__ inline void decode(uint32_t codes, uint32_t sf, float global_scale, float values[chunk<DTYPE>::ELEMENTS])
 {
     uint32_t pairs[4];
     e2m1x8_to_half2x4(codes, pairs);
     const float scale = e4m3_to_float(sf) * NVFP4_UNIT;
 #pragma unroll
-    for (int i = 0; i < share<DTYPE>::ELEMENTS; i++) {
+    for (int i = 0; i < chunk<DTYPE>::ELEMENTS; i++) {
         values[i] = __fmul_rn(__fmul_rn(float_of<false>(pairs[i % 4], i >= 4), scale), global_scale);
     }
 }
@@ -46,7 +49,7 @@ template <nk_dtype DTYPE> __device__ inline uint4 vector_of(const float *v)
 template <nk_dtype DTYPE>
 __device__ inline void dequantize(const nk_dequantize_problem &p, const sm80_tiles &t, bool wide_codes, bool wide_out)
 {
-    constexpr int ELEMENTS = share<DTYPE>::ELEMENTS, TURNS = SM80_TILE_MAX_TURNS;
+    constexpr int ELEMENTS = chunk<DTYPE>::ELEMENTS, TURNS = SM80_TILE_MAX_TURNS;
     const uint32_t row_tile = sm80_divide(blockIdx.x, t.col_tiles), l = sm80_divide(row_tile, t.row_tiles);
     const int apart = SM80_TILE_THREADS >> t.column_bits, column = threadIdx.x & ((1 << t.column_bits) - 1);
     const int64_t col_tile = blockIdx.x - row_tile * t.col_tiles.value, cols = p.k / NK_SF_VEC;

@@ -81,15 +81,15 @@ static nk_status params_of(const nk_quantize_problem *p, sm80_quantize_params *q
         .cols = cols,
         .scale_cols = blocked ? padded : cols,
         .col_atoms = padded / NK_SF_ATOM_COLS,
-        .slots = blocked ? p->sf_padded_rows : p->rows,
+        .positions = blocked ? p->sf_padded_rows : p->rows,
         .tiles.turns = 1,
     };
     if (p->offsets) {
         q->atoms = p->sf_padded_rows / NK_SF_ATOM_ROWS;
-        q->slots += p->rows; /* those outside all experts come last */
+        q->positions += p->rows; /* those outside all experts come last */
     }
-    if (cols > 0 && p->l > 0 && q->slots > 0)
-        q->tiles = sm80_tiles_of(p->l, q->slots, q->scale_cols, room, NK_SF_ATOM_ROWS, COLUMN_BITS);
+    if (cols > 0 && p->l > 0 && q->positions > 0)
+        q->tiles = sm80_tiles_of(p->l, q->positions, q->scale_cols, room, NK_SF_ATOM_ROWS, COLUMN_BITS);
     q->tile_rows = (SM80_TILE_THREADS >> q->tiles.column_bits) * q->tiles.turns;
     if (p->amax_out && p->l > 0 && p->rows > 0 && p->k > 0) {
         q->amax_rows = amax_rows(p, gpu->sms);

@@ -1,14 +1,23 @@
 /* Codes and scale bytes of x, or of silu(x) * up in the gated kernels: the formula is in sm80_quantize_encode.cuh.
  *
- * Launches: - with "amax" first sm80_quantize_amax_*: every CTA leaves its largest finite magnitude in the workspace
- *           - with experts first sm80_quantize_experts, which writes the rows of every atom row of the scale factors
- *           - then sm80_quantize_*: every CTA reduces the partial maxima for itself, while its first blocks arrive
- * Work:     a tile is columns of 16 elements, one a thread and a warp beside each other if there are as many, by rows.
- *           A thread goes down its column and has one or two blocks under way while it encodes another. Tiles follow
- *           the scale factors, padding included, so that all of it is written. With experts the rows before and after
- *           all of them, which have codes but no scale factors, follow.
- * Barriers: for maxima over a CTA and in the experts kernel. Nothing is atomic; a maximum is the same in any order.
- * Memory:   x is read once a pass in 32 or 64 bytes a thread, codes leave 8 bytes a thread, scale factors one. */
+ * Launches: sm80_quantize_amax_*    with "amax": each CTA writes its largest finite magnitude to the workspace
+ *           sm80_quantize_experts   with experts: writes which rows of x every atom row of the scale factors holds
+ *           sm80_quantize_*         always: codes and scale bytes. Each CTA finds the largest of all magnitudes by
+ *                                   itself, while its first blocks arrive
+ *
+ * Work: rows have positions, the order of the scale factors: padding has positions, so that it is written, and with
+ * experts so have, at the end, the rows outside all of them, which get codes only. A tile is columns of
+ * blocks x positions. The threads of a warp lie side by side along K where a row has 32 blocks. A thread goes down its
+ * column, and has one or two blocks under way while it encodes another.
+ *
+ * Roles: all threads alike.
+ *
+ * Barriers, all of the CTA (__syncthreads): warps that found maxima -> all who want the largest;
+ *   warps that summed atoms of experts -> all who want sums, and back before of_warp is written again.
+ * Nothing is atomic: a maximum is the same in any order.
+ *
+ * Memory: a launch reads x once, a thread 32 or 64 bytes at a time, and writes codes 8 bytes at a time. Shared memory:
+ * a number for each warp. */
 #include "cuda/expert.cuh"
 #include "sm80_quantize_encode.cuh"
 #include "sm80_quantize_params.h"
@@ -22,7 +31,7 @@ __device__ inline uint32_t finite_or_zero(uint32_t magnitude, uint32_t infinity)
     return magnitude < infinity ? magnitude : 0;
 }
 
-/* The words' magnitudes with 0 for what is not finite. */
+/* The magnitude of a word, or of both halves of a pair; 0 for those that are not finite. */
 template <nk_dtype DTYPE> __device__ inline uint32_t finite_magnitudes(uint32_t word)
 {
     if (DTYPE == NK_F32) return finite_or_zero(word & 0x7FFFFFFF, INFINITY_BITS);
@@ -30,17 +39,17 @@ template <nk_dtype DTYPE> __device__ inline uint32_t finite_magnitudes(uint32_t 
     return finite_or_zero(word & 0x7FFF, infinity) | finite_or_zero(word >> 16 & 0x7FFF, infinity) << 16;
 }
 
-/* The larger of `amax` and the finite elements in 16 bytes; both halves of a word on their own. */
+/* The larger of `amax` and the finite elements in 16 bytes; each half of a pair by itself. */
 template <nk_dtype DTYPE> __device__ inline uint32_t finite_max(uint32_t amax, const uint32_t words[4])
 {
-    /* Adding `unit` to infinity or NaN reaches the sign bit. */
-    const uint32_t unit = DTYPE == NK_F32 ? 0x00800000 : DTYPE == NK_F16 ? 0x04000400 : 0x00800080;
+    /* Added to infinity or NaN it reaches the sign bit. */
+    const uint32_t ulp_of_exponent = DTYPE == NK_F32 ? 0x00800000 : DTYPE == NK_F16 ? 0x04000400 : 0x00800080;
     const uint32_t signs = DTYPE == NK_F32 ? 0x80000000 : 0x80008000;
     uint32_t all = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         all = larger<DTYPE>(all, words[i] & ~signs);
-    if (all + unit & signs) {
+    if (all + ulp_of_exponent & signs) {
         all = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -49,8 +58,8 @@ template <nk_dtype DTYPE> __device__ inline uint32_t finite_max(uint32_t amax, c
     return larger<DTYPE>(amax, all);
 }
 
-/* The same of silu(x) * up, bits of a float: of all elements in 16 bytes, unless |x| * |up|, which is never smaller,
- * shows that none is larger. */
+/* The same for silu(x) * up; `amax` is the bits of a float. |x| * |up| is never smaller, so elements are looked at only
+ * where that is larger than `amax`. */
 template <nk_dtype DTYPE> __device__ inline uint32_t gated_max(uint32_t amax, const uint32_t x[4], const uint32_t up[4])
 {
     constexpr int COUNT = DTYPE == NK_F32 ? 4 : 8;
@@ -110,7 +119,7 @@ __device__ inline void amax_of(const nk_quantize_problem &p, const sm80_quantize
             const uint32_t ups[4] = {of_up[i].x, of_up[i].y, of_up[i].z, of_up[i].w};
             amax = GATED ? gated_max<DTYPE>(amax, words, ups) : finite_max<DTYPE>(amax, words);
         }
-        if (GATED) amax = __reduce_max_sync(~0u, amax); /* so that every lane can pass over more */
+        if (GATED) amax = __reduce_max_sync(~0u, amax); /* so that every lane can leave out more */
         row += r.step_rows;
         piece += r.step_pieces;
         if (piece >= r.pieces.value) {
@@ -125,10 +134,10 @@ __device__ inline void amax_of(const nk_quantize_problem &p, const sm80_quantize
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Experts: which rows every atom row of the scale factors holds                                                    */
+/* Experts: which rows of x every atom row of the scale factors holds                                               */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Sum over the threads before this one, and over all of them. */
+/* The sum over the threads before this one, and over all of them. */
 __device__ inline int64_t exclusive_sum(int64_t mine, int64_t *of_warp, int64_t *total)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -145,7 +154,7 @@ __device__ inline int64_t exclusive_sum(int64_t mine, int64_t *of_warp, int64_t 
     return before + sum - mine;
 }
 
-/* One CTA. A warp writes the atom rows of 32 experts, one expert after the other. */
+/* One CTA. A warp writes the atom rows of its 32 experts, one expert after the other. */
 extern "C" __global__ void __launch_bounds__(SM80_EXPERT_THREADS)
     sm80_quantize_experts(const __grid_constant__ nk_quantize_problem p, const __grid_constant__ sm80_quantize_params q)
 {
@@ -175,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(SM80_EXPERT_THREADS)
 /* Codes and scale factors                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* S, which all threads of a CTA work out together. */
+/* S of the contract, which all threads of a CTA compute together. */
 __device__ inline float encode_scale(const nk_quantize_problem &p, const sm80_quantize_params &q)
 {
     if (!p.amax_out) {
@@ -191,31 +200,31 @@ __device__ inline float encode_scale(const nk_quantize_problem &p, const sm80_qu
     return amax > 0 ? fminf(__fdiv_rn(full, amax), FLT_MAX) : 1.0f;
 }
 
-/* The rows of one tile, counted from its first. */
+/* The rows of one tile. */
 typedef struct tile_rows {
-    int64_t first;            /* in x */
-    int count;                /* so many are in x, */
-    int hole_begin, hole_end; /* but for these, which other tiles take; */
-    int scales;               /* so many have scale factors */
+    int64_t first;            /* row of x */
+    int count;                /* rows of x from there on .. */
+    int hole_begin, hole_end; /* .. without these, counted from the first, which other tiles take */
+    int scales;               /* rows that have scale factors */
 } tile_rows;
 
 __device__ inline int clamp_rows(int64_t rows, int most) { return (int)max(min(rows, (int64_t)most), (int64_t)0); }
 
-/* `slot`: of the tile's first row. A tile of blocked scale factors lies in one atom row. */
-__device__ inline tile_rows rows_of(const nk_quantize_problem &p, const sm80_quantize_params &q, int64_t slot)
+/* `position`: of the tile's first row. A tile of blocked scale factors lies in one atom row. */
+__device__ inline tile_rows rows_of(const nk_quantize_problem &p, const sm80_quantize_params &q, int64_t position)
 {
     const int most = q.tile_rows;
-    tile_rows r = {slot, clamp_rows(p.rows - slot, most), 0, 0, most};
+    tile_rows r = {position, clamp_rows(p.rows - position, most), 0, 0, most};
     if (p.layout == NK_SF_LINEAR) r.scales = r.count;
     if (!p.offsets) return r;
-    const int64_t atom = slot / NK_SF_ATOM_ROWS;
+    const int64_t atom = position / NK_SF_ATOM_ROWS;
     if (atom < q.atoms) {
         const sm80_atom_rows rows = q.experts[atom];
-        const int in_atom = (int)(slot % NK_SF_ATOM_ROWS);
+        const int in_atom = (int)(position % NK_SF_ATOM_ROWS);
         r.first = (int64_t)rows.first + in_atom;
         r.count = clamp_rows(rows.count - in_atom, most);
     } else {
-        r.first = slot - q.atoms * NK_SF_ATOM_ROWS;
+        r.first = position - q.atoms * NK_SF_ATOM_ROWS;
         r.count = clamp_rows(p.rows - r.first, most);
         r.hole_begin = clamp_rows(clamped_offset(p.offsets, 0, p.rows) - r.first, most);
         r.hole_end = clamp_rows(clamped_offset(p.offsets, p.groups, p.rows) - r.first, most);
@@ -224,36 +233,37 @@ __device__ inline tile_rows rows_of(const nk_quantize_problem &p, const sm80_qua
     return r;
 }
 
-/* What a thread works on: one column, rows that are `apart`. */
-typedef struct share {
-    int64_t slot, col; /* slot: of the tile's first row */
+/* What a thread has to do: one column, rows that are `apart`. */
+typedef struct column_work {
+    int64_t position, col; /* position: of the tile's first row */
     uint32_t l;
     tile_rows rows;
     int row, apart, end;
     const uint8_t *x, *up; /* of the next row to fetch */
     int64_t x_step, up_step;
-    uint8_t *codes, *sf; /* of the next row to write, but sf of the atom if blocked */
+    uint8_t *codes, *sf; /* of the next row to write; blocked: sf of the atom */
     int64_t codes_step, sf_step;
-    int sf_row; /* blocked: in the atom, of the tile's first */
-} share;
+    int sf_row; /* blocked: which row of the atom the tile's first is */
+} column_work;
 
-/* Where to read; what tells where to write follows once that is under way. */
-template <nk_dtype DTYPE> __device__ inline share share_of(const nk_quantize_problem &p, const sm80_quantize_params &q)
+/* What to read. find_outputs() says where to write, once the first reads are under way. */
+template <nk_dtype DTYPE>
+__device__ inline column_work work_of(const nk_quantize_problem &p, const sm80_quantize_params &q)
 {
     const sm80_tiles &t = q.tiles;
     const uint32_t count = (uint32_t)t.count;
-    /* Backwards after a pass over x, the end of which is still in the L2 cache. */
+    /* From the end after an amax launch, which leaves the end of x in L2. */
     const uint32_t tile = p.amax_out ? count - 1 - blockIdx.x : blockIdx.x;
     const uint32_t row_tile = sm80_divide(tile, t.col_tiles);
-    share s = {};
+    column_work s = {};
     if (blockIdx.x >= count) return s; /* only a global scale is to be written */
     s.l = p.l > 1 ? sm80_divide(row_tile, t.row_tiles) : 0;
     s.apart = SM80_TILE_THREADS >> t.column_bits;
     s.row = threadIdx.x >> t.column_bits;
-    s.slot = (int64_t)(row_tile - s.l * t.row_tiles.value) * q.tile_rows;
+    s.position = (int64_t)(row_tile - s.l * t.row_tiles.value) * q.tile_rows;
     s.col =
         (int64_t)(tile - row_tile * t.col_tiles.value) << t.column_bits | (threadIdx.x & ((1 << t.column_bits) - 1));
-    s.rows = rows_of(p, q, s.slot);
+    s.rows = rows_of(p, q, s.position);
     if (s.col >= q.cols) s.rows.count = 0; /* padding */
     if (s.col >= q.scale_cols) s.rows.scales = 0;
     s.end = max(s.rows.count, s.rows.scales);
@@ -266,23 +276,23 @@ template <nk_dtype DTYPE> __device__ inline share share_of(const nk_quantize_pro
     return s;
 }
 
-__device__ inline void find_outputs(const nk_quantize_problem &p, const sm80_quantize_params &q, share &s)
+__device__ inline void find_outputs(const nk_quantize_problem &p, const sm80_quantize_params &q, column_work &s)
 {
     const int64_t row = s.rows.first + s.row;
     s.codes = p.codes + s.l * p.codes_batch_stride + row * p.codes_row_stride + s.col * (NK_SF_VEC / 2);
     s.codes_step = s.apart * p.codes_row_stride;
     s.sf = p.sf + s.l * p.sf_batch_stride;
     if (p.layout == NK_SF_BLOCKED) {
-        const int64_t atom = s.slot / NK_SF_ATOM_ROWS * q.col_atoms + s.col / NK_SF_ATOM_COLS;
+        const int64_t atom = s.position / NK_SF_ATOM_ROWS * q.col_atoms + s.col / NK_SF_ATOM_COLS;
         s.sf += atom * NK_SF_ATOM_BYTES + s.col % NK_SF_ATOM_COLS;
-        s.sf_row = (int)(s.slot % NK_SF_ATOM_ROWS);
+        s.sf_row = (int)(s.position % NK_SF_ATOM_ROWS);
     } else {
-        s.sf += (s.slot + s.row) * p.sf_row_stride + s.col;
+        s.sf += (s.position + s.row) * p.sf_row_stride + s.col;
         s.sf_step = s.apart * p.sf_row_stride;
     }
 }
 
-__device__ inline bool is_present(const share &s, int row)
+__device__ inline bool is_present(const column_work &s, int row)
 {
     const uint32_t in_hole = (uint32_t)(row - s.rows.hole_begin),
                    hole = (uint32_t)(s.rows.hole_end - s.rows.hole_begin);
@@ -300,13 +310,13 @@ template <bool WIDE> __device__ inline void store_codes(uint8_t *to, const uint3
     }
 }
 
-/* What there is of a block before it is encoded. */
+/* A block before it is encoded. */
 template <nk_dtype DTYPE> struct input {
     block<DTYPE> x, up;
 };
 
-/* The block of `row`, which is s.row + turn * s.apart. */
-template <nk_dtype DTYPE, bool WIDE, bool GATED> __device__ inline void fetch(share &s, int row, input<DTYPE> &in)
+/* The block of `row`; s.x points to it. */
+template <nk_dtype DTYPE, bool WIDE, bool GATED> __device__ inline void fetch(column_work &s, int row, input<DTYPE> &in)
 {
     if (is_present(s, row)) {
         load_block<DTYPE, WIDE>(s.x, in.x);
@@ -317,7 +327,8 @@ template <nk_dtype DTYPE, bool WIDE, bool GATED> __device__ inline void fetch(sh
 }
 
 template <nk_dtype DTYPE, bool WIDE, bool GATED>
-__device__ inline void write(const nk_quantize_problem &p, const encoder &e, share &s, int row, const input<DTYPE> &in)
+__device__ inline void write(const nk_quantize_problem &p, const encoder &e, column_work &s, int row,
+                             const input<DTYPE> &in)
 {
     uint32_t codes[2], sf = 0;
     if (is_present(s, row)) {
@@ -337,8 +348,8 @@ __device__ inline void write(const nk_quantize_problem &p, const encoder &e, sha
 template <nk_dtype DTYPE, bool WIDE, bool GATED>
 __device__ inline void quantize(const nk_quantize_problem &p, const sm80_quantize_params &q)
 {
-    constexpr int AHEAD = GATED || DTYPE == NK_F32 ? 1 : 2; /* the rest of a thread's registers holds what it encodes */
-    share s = share_of<DTYPE>(p, q);
+    constexpr int AHEAD = GATED || DTYPE == NK_F32 ? 1 : 2; /* a thread's other registers hold the block it encodes */
+    column_work s = work_of<DTYPE>(p, q);
     input<DTYPE> in[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)

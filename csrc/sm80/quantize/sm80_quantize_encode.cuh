@@ -1,5 +1,5 @@
-/* Sixteen numbers to codes and a scale byte: the fp32 operations of the contract in its order, without branches per
- * element. */
+/* A block, 16 numbers, to codes and a scale byte: the contract's fp32 operations in the contract's order, and no branch
+ * for a single element. */
 #ifndef NK_SM80_QUANTIZE_ENCODE_CUH
 #define NK_SM80_QUANTIZE_ENCODE_CUH
 
@@ -28,9 +28,10 @@ __device__ inline uint32_t e4m3_of_float(float value)
     return value < 0x1p-6f ? subnormal : normal;
 }
 
-/* The code of |value| in the lowest byte; what is above it is rubbish. With the power of two e = max(1, 2^floor lg v)
- * codes are e/2 apart at v, and adding e (2^22 + 1) rounds v to them and leaves v / (e/2) + 2 in the last bits. The
- * code is that - 2 + 2 lg e; 2 (lg e + 127) is e >> 22. Saturates at 6, and NaN is 6: an infinity times 0 is one. */
+/* The code of |value| in the lowest byte; the bytes above it mean nothing. With v = |value| and the power of two
+ * e = max(1, 2^floor(lg v)), codes are e/2 apart at v. Adding e (2^22 + 1) rounds v to a multiple of e/2 and leaves
+ * v / (e/2) + 2 in the last bits. The code is that - 2 + 2 lg e, and 2 (lg e + 127) is the bits of e >> 22. Values
+ * saturate at 6. NaN gives 6 as well: it is an infinity times a scale of 0. */
 __device__ inline uint32_t e2m1_magnitude(float value)
 {
     const float v = fminf(fabsf(value), NK_E2M1_MAX);
@@ -38,7 +39,7 @@ __device__ inline uint32_t e2m1_magnitude(float value)
     return __float_as_uint(__fmaf_rn(__uint_as_float(e), 0x1p22f + 1, v)) + (e >> 22);
 }
 
-/* 16 elements as they lie in memory: pairs of halves, or floats. */
+/* A block as it lies in memory: pairs of halves, or floats. */
 template <nk_dtype DTYPE> struct block {
     static constexpr int WORDS = DTYPE == NK_F32 ? 16 : 8;
     uint32_t words[WORDS];
@@ -56,7 +57,7 @@ template <nk_dtype DTYPE> __device__ inline float element(const block<DTYPE> &x,
     return pair_half<DTYPE>(x.words[i / 2], i & 1);
 }
 
-/* The larger magnitudes of two words without signs; NaN where one is. */
+/* The larger of two words without signs, each half of a pair by itself; NaN where one is NaN. */
 template <nk_dtype DTYPE> __device__ inline uint32_t larger(uint32_t x, uint32_t y)
 {
     if (DTYPE == NK_F32) return max(x, y);
@@ -68,7 +69,7 @@ template <nk_dtype DTYPE> __device__ inline uint32_t larger(uint32_t x, uint32_t
     return *(const uint32_t *)&pair;
 }
 
-/* Bits of the largest magnitude; above INFINITY_BITS where one is NaN. */
+/* Bits of the largest magnitude as a float; above INFINITY_BITS where an element is NaN. */
 template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE> &x)
 {
     const uint32_t magnitude = DTYPE == NK_F32 ? 0x7FFFFFFF : 0x7FFF7FFF;
@@ -85,7 +86,7 @@ __device__ inline uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_
     return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-/* The sign bits of elements 8 half .. 8 half + 7, where their codes have them. */
+/* The signs of elements 8 half .. 8 half + 7, at the bits where their codes have them. */
 template <nk_dtype DTYPE> __device__ inline uint32_t code_signs(const block<DTYPE> &x, int half)
 {
     uint32_t even, odd; /* the elements' highest bytes */

@@ -16,7 +16,7 @@ typedef struct sm80_amax_rows {
     sm80_divisor pieces; /* of a row */
     int64_t piece_bytes;
     int64_t step_rows, step_pieces; /* from a CTA's piece to its next */
-    int32_t vectors;                /* of a thread's share of a piece */
+    int32_t vectors;                /* that a thread reads of a piece */
 } sm80_amax_rows;
 
 NK_HD int64_t sm80_amax_piece(int32_t vectors) { return (int64_t)SM80_AMAX_THREADS * 16 * vectors; }
@@ -31,7 +31,7 @@ typedef struct sm80_quantize_params {
     sm80_tiles tiles;
     int32_t tile_rows;
     int64_t cols, scale_cols, col_atoms; /* blocks of x in a row, scale factors with padding, atoms */
-    int64_t slots;           /* rows of the tiles: of x, of the scale factors, or with experts see the kernel */
+    int64_t positions;       /* rows that tiles cover: x's, padding included if blocked; experts: sm80_quantize.cu */
     sm80_atom_rows *experts; /* `atoms` of them, or NULL; then the rows before and after all experts */
     int64_t atoms;
     sm80_amax_rows amax_rows;

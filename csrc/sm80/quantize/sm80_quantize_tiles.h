@@ -1,4 +1,4 @@
-/* How quantize and dequantize share out a matrix: tiles of 256 threads, columns fastest, for host and device. */
+/* How quantize and dequantize divide a matrix into tiles of 256 threads, for host and device. */
 #ifndef NK_SM80_QUANTIZE_TILES_H
 #define NK_SM80_QUANTIZE_TILES_H
 

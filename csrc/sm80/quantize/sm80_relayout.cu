@@ -1,9 +1,10 @@
-/* Scale bytes between [rows, cols] and 128x4 atoms; padding is written as zero and never used. The tile is described in
- * sm80_relayout_config.h; no barriers, no shared memory. */
+/* Scale bytes from [rows, cols] to 128x4 atoms, and back. Padding is written as zero and never read.
+ *
+ * Work: see sm80_relayout_config.h. Roles: all threads alike. No barriers, no shared memory. */
 #include "nk_problem.h"
 #include "sm80_relayout_config.h"
 
-/* Up to four bytes, the first in the lowest bits; the rest is zero. */
+/* The first `count` of four bytes, the first in the lowest bits; the rest is zero. */
 __device__ inline uint32_t load_bytes(const uint8_t *from, int64_t count)
 {
     uint32_t word = 0;

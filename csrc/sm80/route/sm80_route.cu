@@ -1,20 +1,23 @@
 /* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k]; the best experts of each row and their weights; all in one launch.
  *
- * Work: a group of CTAs shares a tile of tokens. Each multiplies it with one tile of experts over one split of K, or
- * with all expert tiles in turn where there are tokens enough for all SMs. Sums go to the workspace. Once all of a
- * group's are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). Last
- * they sort by expert where a permutation is wanted (sm80_route_sort.cuh).
+ * Work: several CTAs have the same tile of tokens. Each multiplies it by one tile of experts over one part of K, or by
+ * all tiles of experts in turn where tokens alone fill all SMs. Sums go to the workspace. Once all of a token tile's
+ * are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). Where a
+ * permutation is wanted, the CTAs then sort by expert (sm80_route_sort.cuh).
  *
  * Roles: all warps alike. Experts are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns);
  * fragments come by ldmatrix.
  *
- * Synchronisation: one CTA barrier per step; it publishes the copies of this step, and ends the reads of the stage that
- * is filled next. CTAs meet twice (sm80_route_join.cuh): those of a group when sums are written, those of the launch
- * when tokens are routed, if there is a permutation to make. The last to arrive never waits and leaves nothing undone;
- * some of the others wait for it to share the work, only where all can be resident, and only for a while. Who does what
- * changes nothing: sums are added in split order.
+ * Barriers, of the CTA (__syncthreads):
+ *   all who copied step s -> all who multiply it, and all who multiplied step s - 1 -> all who copy to its stage
+ *   all who staged sums -> all who write them to the workspace -> the next tile
+ *   between the phases of routing and of sorting
+ * Meetings of CTAs (sm80_route_join.cuh): the CTAs of a token tile, once their sums are written; the CTAs of the
+ * launch, once tokens are routed, if there is a permutation. The last to arrive never waits and leaves nothing undone.
+ * Some of the others wait for it, to take part in the work that follows: only where all CTAs can be resident, and only
+ * for a while. Who does the work changes no bit: sums are added in the order of K.
  *
- * Memory: see sm80_route_config.h. */
+ * Shared memory: see sm80_route_config.h. */
 #include "cuda/pairs.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/grid.cuh"
@@ -41,19 +44,19 @@ struct tile_t {
     static constexpr int STEP = 64 * K_WARPS;         /* elements along K */
     static constexpr int PITCH = E + 4;               /* of staged sums: spreads a fragment over all banks */
     static_assert(E / WE * (T / WT) * K_WARPS == WARPS, "a warp for each warp tile");
-    static_assert(E % ROW_STEP == 0 && T % ROW_STEP == 0 && ROW_STEP % 8 == 0, "threads keep their place in a row");
+    static_assert(E % ROW_STEP == 0 && T % ROW_STEP == 0 && ROW_STEP % 8 == 0, "threads keep their column");
 
     uint4 ring[STAGES][K_WARPS][E + T][8];
 };
 
-/* What this thread fetches of one operand: rows `step` bytes apart, those of them that are there. */
+/* What this thread fetches of one operand: rows that are `step` bytes apart, the first `present` of them. */
 typedef struct source {
     const uint8_t *at;
     int64_t step;
     int present;
 } source;
 
-/* Of both; from step `inside` on, this thread's words lie beyond K. */
+/* Of both operands. From step `inside` on, this thread's words lie beyond K. */
 typedef struct sources {
     source w, x;
     int inside;
@@ -75,8 +78,8 @@ __device__ inline uint4 gather(const uint8_t *from)
     return make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
 }
 
-/* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there stay what they are: they only touch
- * sums that nobody reads. */
+/* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there keep what the ring holds: only sums
+ * that nobody reads depend on them. */
 template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const source &from, bool inside)
 {
     const uint8_t *at = from.at;
@@ -101,7 +104,7 @@ template <typename S> __device__ inline void fetch(S &s, int stage, sources &fro
     from.x.at += 2 * S::STEP;
 }
 
-/* Which part of the CTA's tile is this warp's. */
+/* This warp's piece of the CTA's tile. */
 template <typename S> __device__ inline int warp_k() { return threadIdx.x / 32 % S::K_WARPS; }
 template <typename S> __device__ inline int warp_expert()
 {
@@ -156,7 +159,8 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
         const int ahead = step + S::STAGES - 1;
         cp_async_wait_group<S::STAGES - 2>();
         __syncthreads();
-        /* Few tokens: copies first, they take longest. Many: under multiplications that are under way. */
+        /* Few tokens: copies first, since they take longest. Many: copies after the first multiplications, which hide
+         * them. */
         if (S::T >= 128) multiply<S, BFLOAT, 0, 2>(s, stage, acc);
         if (ahead < steps) fetch(s, stage ? stage - 1 : S::STAGES - 1, from, ahead < from.inside);
         cp_async_commit_group();
@@ -167,7 +171,7 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
     __syncthreads();
 }
 
-/* The sums of the warps that shared K, in their order, to the workspace. */
+/* To the workspace: the sums of the warps that divided K among them, added in their order. */
 template <typename S>
 __device__ inline void store_sums(const nk_route_problem &p, const sm80_route_params &q, int split, int64_t m0,
                                   int expert0, const float acc[S::WE / 16][S::WT / 8][4])
@@ -197,9 +201,9 @@ __device__ inline void store_sums(const nk_route_problem &p, const sm80_route_pa
     __syncthreads();
 }
 
-/* This CTA's share of its group's sums. */
+/* All sums of this CTA. */
 template <typename S, bool BFLOAT>
-__device__ inline void sum_share(const nk_route_problem &p, const sm80_route_params &q, int64_t m0)
+__device__ inline void sum_tiles(const nk_route_problem &p, const sm80_route_params &q, int64_t m0)
 {
     S &s = *(S *)smem;
     const int split = blockIdx.z, first = split * q.steps_per_split;
@@ -223,7 +227,7 @@ __device__ inline int turns_of(const sm80_route_params &q, int tokens)
     return (tokens + q.turn_tokens - 1) / q.turn_tokens;
 }
 
-__device__ inline meeting group_meeting(const sm80_route_params &q, int turns)
+__device__ inline meeting tile_meeting(const sm80_route_params &q, int turns)
 {
     return {q.counters + (int64_t)blockIdx.x * MEETING_COUNTERS,
             q.base,
@@ -243,46 +247,46 @@ __device__ inline meeting launch_meeting(const sm80_route_params &q)
             1ull << (32 - __clz(q.leavers))};
 }
 
-/* Routes the group's tokens together with its other CTAs; then whether this one is of those that may sort. */
+/* Routes tokens together with the other CTAs of the token tile. Whether this CTA is one of those that may sort. */
 __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int64_t m0, int tokens)
 {
-    __shared__ int part, parts;
+    __shared__ int range, ranges;
     const int turns = turns_of(q, tokens), warp = threadIdx.x / 32;
     scratch_t *scratch = (scratch_t *)smem; /* [token of a turn] */
     bool last_to_see = false;
     if (threadIdx.x == 0) {
-        const share mine = meet(group_meeting(q, turns));
-        part = mine.part < mine.parts ? mine.part : turns;
-        parts = mine.parts;
+        const duty mine = meet(tile_meeting(q, turns));
+        range = mine.range < mine.ranges ? mine.range : turns;
+        ranges = mine.ranges;
         last_to_see = mine.last_to_see;
     }
     __syncthreads();
-    if (parts == 0) return false;
-    for (int turn = part; turn < turns; turn += parts) {
+    if (ranges == 0) return false;
+    for (int turn = range; turn < turns; turn += ranges) {
         const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
         load_logits(p, q, m0 + token, count, scratch);
         __syncthreads();
         if (warp < count) route_token(p, m0 + token + warp, scratch[warp]);
         __syncthreads();
     }
-    if (last_to_see) end_meeting(group_meeting(q, turns));
+    if (last_to_see) end_meeting(tile_meeting(q, turns));
     return p.counts != NULL;
 }
 
 /* Sorts together with the other CTAs of the launch. */
 __device__ inline void sort_rows(const nk_route_problem &p, const sm80_route_params &q)
 {
-    __shared__ int part, parts;
+    __shared__ int range, ranges;
     bool last_to_see = false;
     __syncthreads();
     if (threadIdx.x == 0) {
-        const share mine = meet(launch_meeting(q));
-        part = mine.part;
-        parts = mine.parts;
+        const duty mine = meet(launch_meeting(q));
+        range = mine.range;
+        ranges = mine.ranges;
         last_to_see = mine.last_to_see;
     }
     __syncthreads();
-    if (part < parts) sort_part(p, *(sort_t *)smem, part, parts);
+    if (range < ranges) sort_range(p, *(sort_t *)smem, range, ranges);
     if (last_to_see) end_meeting(launch_meeting(q));
 }
 
@@ -294,12 +298,12 @@ template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_p
     const int64_t m0 = (int64_t)blockIdx.x * S::T;
     const int tokens = p.m - m0 < S::T ? (int)(p.m - m0) : S::T;
     bool sorts = true;
-    if (q.groups > 0) { /* else there is no token, only a permutation of nothing */
+    if (q.groups > 0) { /* else there is no token: a permutation of nothing is all there is to make */
         if (q.ctas > 1 && threadIdx.x < MEETING_COUNTERS)
-            prepare_meeting(group_meeting(q, turns_of(q, tokens)), threadIdx.x);
+            prepare_meeting(tile_meeting(q, turns_of(q, tokens)), threadIdx.x);
         else if (p.counts && q.leavers > 1 && threadIdx.x / 32 == 1 && threadIdx.x % 32 < MEETING_COUNTERS)
             prepare_meeting(launch_meeting(q), threadIdx.x % 32);
-        sum_share<S, BFLOAT>(p, q, m0);
+        sum_tiles<S, BFLOAT>(p, q, m0);
         sorts = route_tokens(p, q, m0, tokens);
     }
     if (sorts && p.counts) sort_rows(p, q);

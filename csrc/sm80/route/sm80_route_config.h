@@ -5,9 +5,9 @@
 #include "nk_problem.h"
 
 /* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow, ALIGNED): a
- * CTA multiplies EXPERTS rows of w with TOKENS rows of x, 64 K_WARPS elements of K at a time; K_WARPS warps share a
- * warp tile's K. STAGES steps are in shared memory. ALIGNED: rows of 16-byte words; `narrow` serves all other
- * addresses. All but t128x256, which is for GPUs that have the shared memory, fit the 99 KB of small devices. */
+ * CTA multiplies EXPERTS rows of w by TOKENS rows of x, 64 K_WARPS elements of K at a time, of which each of K_WARPS
+ * warps takes 64. STAGES steps are in shared memory. ALIGNED: all rows to 16 bytes; `narrow` serves all other
+ * addresses. t128x256 is for GPUs with much shared memory; all others fit the 99 KB of small devices. */
 #define SM80_ROUTE_TILES(X)               \
     X(t8, 8, 32, 8, 16, 4, 4, 2, 1)       \
     X(t32, 32, 64, 32, 16, 2, 4, 2, 1)    \
@@ -30,25 +30,25 @@ enum {
  * of the permutation. */
 #define SM80_ROUTE_SMEM(tokens, experts, k_warps, stages) ((stages) * (k_warps) * ((experts) + (tokens)) * 128)
 
-/* How the CTAs of one launch share the work: the grid is [splits][expert parts][groups]. */
+/* How the work of one launch is divided: the grid is [parts of K][ranges of experts][token tiles]. */
 typedef struct sm80_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K */
-    uint64_t *counters; /* [groups][SM80_ROUTE_COUNTERS], then the launch's */
+    uint64_t *counters; /* [token tiles][SM80_ROUTE_COUNTERS], then the launch's */
     uint64_t base;      /* what this launch's counters count from */
     int32_t groups;     /* token tiles */
     int32_t pitch;
-    int32_t ctas;        /* of a group */
+    int32_t ctas;        /* of a token tile */
     int32_t turn_tokens; /* that a CTA routes at a time, one a warp */
-    int32_t waiters;     /* CTAs of a group that may share the turns */
+    int32_t waiters;     /* CTAs of a token tile that may take turns */
     int32_t leavers;     /* CTAs of the launch that route, or that waited to */
-    int32_t sorters;     /* those of them that may share the sorting */
+    int32_t sorters;     /* those of them that may sort */
     int32_t patience;    /* clocks to wait for others */
     int32_t splits, steps, steps_per_split;
     int32_t tiles_per_cta; /* of experts, taken in turns */
 } sm80_route_params;
 
-#define SM80_ROUTE_COUNTERS 2     /* of a group */
-#define SM80_ROUTE_MOST_CTAS 4095 /* of a group */
+#define SM80_ROUTE_COUNTERS 2     /* of a token tile */
+#define SM80_ROUTE_MOST_CTAS 4095 /* of a token tile */
 #define SM80_ROUTE_MOST_WAITERS 31
 
 #endif

@@ -1,8 +1,8 @@
-/* The permutation: a stable counting sort of (token, slot) by expert, by one CTA or in equal parts by several.
+/* The permutation: a stable counting sort of (token, selection) by expert, by one CTA or in equal ranges by several.
  *
- * A CTA counts all entries by expert: those before its part, those after it, and in its part for each of eight equal
- * pieces, a warp's each. Then a warp's histogram becomes where its first entry of each expert goes; then it places its
- * entries, 32 at a time, equal experts in lane order. */
+ * A CTA counts entries by expert: those before its range, those after it, and those of each warp's eighth of its range.
+ * Each warp's counts then become where its first entry of each expert goes. Last, a warp places its entries, 32 at a
+ * time, those of one expert in lane order. */
 #ifndef NK_SM80_ROUTE_SORT_CUH
 #define NK_SM80_ROUTE_SORT_CUH
 
@@ -16,7 +16,7 @@ typedef struct sort_t {
 
 #define NOBODY (-1)
 
-/* The experts of BATCH times 32 entries from `first` on: a lane's are 32 apart. Enough loads at once to cover their
+/* The experts of BATCH times 32 entries from `first` on; a lane's are 32 apart. BATCH loads at once cover their
  * latency. */
 #define BATCH 16
 __device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
@@ -31,13 +31,13 @@ __device__ inline void load_experts(const nk_route_problem &p, int64_t first, in
     }
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
-        const uint32_t entry = (uint32_t)first + i * 32, m = entry / k, slot = entry % k;
-        const int32_t *at = p.ids + m * p.ids_row_stride + slot * p.ids_col_stride;
+        const uint32_t entry = (uint32_t)first + i * 32, m = entry / k, j = entry % k;
+        const int32_t *at = p.ids + m * p.ids_row_stride + j * p.ids_col_stride;
         experts[i] = first + i * 32 < end ? __ldcg(at) : NOBODY;
     }
 }
 
-/* Sum over the threads before this one. */
+/* The sum over the threads before this one. */
 __device__ inline int32_t sum_before(sort_t &s, int32_t value)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -50,10 +50,10 @@ __device__ inline int32_t sum_before(sort_t &s, int32_t value)
     return before + sum - value;
 }
 
-/* Four neighbouring experts' numbers, a thread's own. */
+/* This thread's four experts, which are neighbours. */
 __device__ inline int4 *four_of(int32_t *of_experts) { return (int4 *)of_experts + threadIdx.x; }
 
-/* Histograms to places. Counts and offsets leave on the way, from all parts alike. */
+/* Turns counts into positions of first entries. On the way it writes counts and offsets, the same from all CTAs. */
 __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
 {
     static_assert(NK_MAX_EXPERTS == 4 * SM80_ROUTE_THREADS, "every thread has four experts");
@@ -74,16 +74,16 @@ __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
             if (first + i == p.n - 1) p.offsets[p.n] = offsets[i + 1];
         }
     }
-    int4 place = make_int4(offsets[0], offsets[1], offsets[2], offsets[3]) + *four_of(s.before);
+    int4 position = make_int4(offsets[0], offsets[1], offsets[2], offsets[3]) + *four_of(s.before);
 #pragma unroll
     for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++) {
         const int4 count = *four_of(s.next[warp]);
-        *four_of(s.next[warp]) = place;
-        place = place + count;
+        *four_of(s.next[warp]) = position;
+        position = position + count;
     }
 }
 
-/* Entries first .. end, `stride` entries from one batch of a warp to its next. */
+/* Counts entries first .. end; a warp's batches are `stride` entries apart. */
 __device__ inline void count_experts(const nk_route_problem &p, int64_t first, int64_t end, int64_t stride,
                                      int32_t *counts)
 {
@@ -110,23 +110,23 @@ __device__ inline void place_entries(const nk_route_problem &p, int64_t first, i
             if (at + i * 32 >= end) break;
             const int expert = experts[i];
             const uint32_t equal = __match_any_sync(ALL_LANES, expert), lower = equal & ((1u << lane) - 1);
-            const int32_t place = expert != NOBODY ? next[expert] : 0;
+            const int32_t position = expert != NOBODY ? next[expert] : 0;
             __syncwarp();
             if (expert != NOBODY) {
-                p.sorted_rows[place + __popc(lower)] = (int32_t)at + i * 32 + lane;
-                if (lower == 0) next[expert] = place + __popc(equal);
+                p.sorted_rows[position + __popc(lower)] = (int32_t)at + i * 32 + lane;
+                if (lower == 0) next[expert] = position + __popc(equal);
             }
             __syncwarp();
         }
     }
 }
 
-__device__ inline void sort_part(const nk_route_problem &p, sort_t &s, int part, int parts)
+__device__ inline void sort_range(const nk_route_problem &p, sort_t &s, int range, int ranges)
 {
     const int warp = threadIdx.x >> 5;
-    const int64_t entries = p.m * p.top_k, piece = nk_ceil_div(entries, (int64_t)parts * SM80_ROUTE_THREADS) * 32;
-    const int64_t begin = part * piece * SM80_ROUTE_WARPS, end = min(begin + piece * SM80_ROUTE_WARPS, entries);
-    const int64_t first = begin + warp * piece, last = min(first + piece, entries);
+    const int64_t entries = p.m * p.top_k, of_warp = nk_ceil_div(entries, (int64_t)ranges * SM80_ROUTE_THREADS) * 32;
+    const int64_t begin = range * of_warp * SM80_ROUTE_WARPS, end = min(begin + of_warp * SM80_ROUTE_WARPS, entries);
+    const int64_t first = begin + warp * of_warp, last = min(first + of_warp, entries);
     const int64_t batch = 32 * BATCH, all = SM80_ROUTE_WARPS * batch;
 #pragma unroll
     for (int i = 0; i < SM80_ROUTE_WARPS + 2; i++)

@@ -1,9 +1,9 @@
-/* A CTA sums the partial logits of a few tokens; then one warp routes one token: ranks keys, picks the best, weighs
- * them, writes.
+/* A CTA adds the partial logits of a few tokens. Then one warp routes one token: it ranks keys, selects the best,
+ * weighs them, and writes.
  *
- * Lane i owns the experts 128 j + 4 i .. + 3 for j < J. A rank is a key as an integer that orders alike; a lane finds
- * its best rank, two warp reductions find the best of all and the lowest expert that has it. Slot i's result is lane
- * i's. */
+ * Lane i owns the experts 128 j + 4 i .. + 3 for j < J. A rank is an integer that orders as its key does. A lane finds
+ * its best rank; two warp reductions find the best of all and the lowest expert that has it. Lane i keeps selection i.
+ */
 #ifndef NK_SM80_ROUTE_TOPK_CUH
 #define NK_SM80_ROUTE_TOPK_CUH
 
@@ -11,21 +11,21 @@
 #include "sm80_route_config.h"
 
 #define ALL_LANES 0xFFFFFFFFu
-#define RANK_TAKEN 0u /* or not there */
+#define RANK_TAKEN 0u /* selected already, or no such expert */
 #define RANK_NAN 1u   /* below -inf, which is 0x007FFFFF */
 
-/* A warp's own. */
+/* Of a warp. */
 typedef struct scratch_t {
     float logits[NK_MAX_EXPERTS];
     union {
-        float keys[NK_MAX_EXPERTS]; /* with groups: of the experts, then scores of the groups */
+        float keys[NK_MAX_EXPERTS]; /* with expert groups: keys of experts, then scores of groups */
         uint32_t ranks[NK_MAX_EXPERTS];
     };
 } scratch_t;
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* -0 and +0 rank alike. */
+/* -0 and +0 have the same rank. */
 __device__ inline uint32_t rank_of(float key)
 {
     if (isnan(key)) return RANK_NAN;
@@ -39,16 +39,16 @@ __device__ inline float key_of(const nk_route_problem &p, float logit, int exper
     return __fadd_rn(sigmoid(logit), p.correction_bias[expert * p.correction_bias_stride]);
 }
 
-/* The expert or group of this lane's v-th rank; rises with v. */
+/* Which expert, or expert group, this lane's v-th rank belongs to; rises with v. */
 __device__ inline int index_of(int v) { return v / 4 * 128 + (threadIdx.x & 31) * 4 + v % 4; }
 
-/* What a selection gives a lane: the winner of slot `lane`; of winners 32 lane .. + 31 a bit each. */
+/* What a lane has of all selections: which one selection `lane` is; a bit for each of 32 lane .. + 31 that is one. */
 typedef struct selection {
     int winner;
     uint32_t among;
 } selection;
 
-/* The `count` best of n ranks. */
+/* Selects the `count` best of n ranks. */
 template <int J> __device__ inline selection select(const uint32_t *from, int n, int count)
 {
     const int lane = threadIdx.x & 31;
@@ -64,7 +64,7 @@ template <int J> __device__ inline selection select(const uint32_t *from, int n,
         if (index_of(v) >= n) ranks[v] = RANK_TAKEN;
     }
 #pragma unroll 1
-    for (int slot = 0; slot < count; slot++) {
+    for (int j = 0; j < count; j++) {
         uint32_t best = RANK_TAKEN;
         int at = 0;
 #pragma unroll
@@ -81,7 +81,7 @@ template <int J> __device__ inline selection select(const uint32_t *from, int n,
         for (int v = 0; v < 4 * J; v++) {
             if (v == at && winner == index) ranks[v] = RANK_TAKEN;
         }
-        if (slot == lane) mine.winner = winner;
+        if (j == lane) mine.winner = winner;
         if (winner / 32 == lane) mine.among |= 1u << winner % 32;
     }
     return mine;
@@ -95,7 +95,7 @@ __device__ inline selection select_any(const uint32_t *ranks, int n, int count)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Groups                                                                                                           */
+/* Expert groups                                                                                                    */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* The two largest numbers so far; NaN where there is none. */
@@ -114,8 +114,8 @@ __device__ inline void add_to(top_two &two, float key)
     }
 }
 
-/* keys[0 .. n_group) become the groups' scores. A group is `lanes` lanes' work; the keys of groups still to come lie
- * behind the scores already written. */
+/* Turns keys[0 .. n_group) into the scores of expert groups. `lanes` lanes score a group. The scores written so far lie
+ * before the keys of the groups still to be scored. */
 __device__ inline void score_groups(const nk_route_problem &p, float *keys)
 {
     const int groups = (int)p.n_group, size = (int)p.n / groups, lane = threadIdx.x & 31;
@@ -146,7 +146,7 @@ __device__ inline void score_groups(const nk_route_problem &p, float *keys)
 
 #define SPLITS_AT_ONCE 8
 
-/* Sums over the splits, in their order. */
+/* The sum of a logit's parts, in the order of K. */
 __device__ inline float4 sum_splits(const float *from, int64_t stride, int splits)
 {
     float4 sum = make_float4(0, 0, 0, 0);
@@ -165,7 +165,7 @@ __device__ inline float4 sum_splits(const float *from, int64_t stride, int split
     return sum;
 }
 
-/* All threads of the CTA: the logits of `count` tokens from m on. */
+/* The logits of `count` tokens from m on, by all threads of the CTA. */
 __device__ inline void load_logits(const nk_route_problem &p, const sm80_route_params &q, int64_t m, int count,
                                    scratch_t *scratch)
 {
@@ -182,7 +182,7 @@ __device__ inline void load_logits(const nk_route_problem &p, const sm80_route_p
     }
 }
 
-/* Ranks of the experts in allowed groups; `groups` has a bit for each, 32 a lane. */
+/* Ranks the experts of the groups that were selected: `groups` has a bit for each group, 32 a lane. */
 __device__ inline void rank_experts(const nk_route_problem &p, scratch_t &s, uint32_t groups)
 {
     const int lane = threadIdx.x & 31, size = (int)(p.n / p.n_group);
@@ -194,7 +194,7 @@ __device__ inline void rank_experts(const nk_route_problem &p, scratch_t &s, uin
     }
 }
 
-/* The expert of slot `lane`. First the groups are selected, if that is asked for, then experts in them. */
+/* The expert that is selection `lane`: first groups are selected, if that is asked for, then experts in them. */
 __device__ inline int select_expert(const nk_route_problem &p, scratch_t &s)
 {
     const int lane = threadIdx.x & 31, n_group = (int)p.n_group;
@@ -231,7 +231,7 @@ __device__ inline float warp_sum(float v)
     return v;
 }
 
-/* Skips NaN, whose exponentials make the sum NaN. */
+/* Leaves NaN out; its exponential makes the sum NaN. */
 __device__ inline float warp_max(float v)
 {
 #pragma unroll
@@ -240,8 +240,8 @@ __device__ inline float warp_max(float v)
     return v;
 }
 
-/* The weight of slot `lane`, whose logit is `logit`. Renormalising a softmax over all experts cancels its denominator:
- * that is the softmax of the selected. */
+/* The weight of selection `lane`, whose logit is `logit`. Renormalising a softmax over all experts cancels its
+ * denominator: what is left is the softmax over the selected. */
 __device__ inline float weight_of(const nk_route_problem &p, const float *logits, float logit)
 {
     const bool there = (threadIdx.x & 31) < p.top_k;
@@ -265,7 +265,7 @@ __device__ inline float weight_of(const nk_route_problem &p, const float *logits
     return __fmul_rn(weight, p.scaling_factor);
 }
 
-/* A whole row, zeros but for the selected; the logits are no longer needed. */
+/* Writes a row of all experts, zeros but for the selected. It uses the logits' memory, which nobody needs any more. */
 __device__ inline void store_dense(const nk_route_problem &p, int64_t m, float *row, int expert, float weight)
 {
     const int lane = threadIdx.x & 31;
@@ -279,7 +279,7 @@ __device__ inline void store_dense(const nk_route_problem &p, int64_t m, float *
         store_float(output_at(p.weights, 0, m, n), p.weights.dtype, row[n]);
 }
 
-/* From logits to outputs. */
+/* Routes one token, by a warp. */
 __device__ inline void route_token(const nk_route_problem &p, int64_t m, scratch_t &s)
 {
     const int lane = threadIdx.x & 31;
