@@ -1,9 +1,8 @@
-"""`python -m nvfp4kern` and the README's first example; test_torch_compile.py has the second."""
+"""`python -m nvfp4kern`: check, info, explain."""
 
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,20 +10,10 @@ import nvfp4kern
 from nvfp4kern import __main__ as main
 from nvfp4kern.verify.cases import OPERATORS, cases
 
-README = Path(__file__).parent.parent / "README.md"
-
 
 def run(*arguments):
     command = [sys.executable, "-m", "nvfp4kern", *arguments]
     return subprocess.run(command, capture_output=True, text=True)
-
-
-def test_readme_example():
-    code, _ = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
-    names = {}
-    exec(compile(code, str(README), "exec"), names)
-    assert names["d"].shape == (names["M"], names["N"])
-    assert [tuple(out.shape) for out in names["outs"]] == [(64, 256), (128, 256)]
 
 
 def test_one_operator_is_checked_and_tabulated():

@@ -1,0 +1,317 @@
+"""The documents are true: their Python runs, their commands, options, variables and links exist."""
+
+import argparse
+import importlib
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import GPUS, NO_GPU
+
+import nvfp4kern
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+README = ROOT / "README.md"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
+
+relative = {"ids": lambda path: str(path.relative_to(ROOT))}
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 130
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, **relative)
+def test_lines_are_short_but_in_tables(path):
+    lines = enumerate(path.read_text().splitlines(), 1)
+    long = [i for i, line in lines if len(line) > (300 if line.startswith("|") else 120)]
+    assert not long, f"lines {long}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Python
+# ---------------------------------------------------------------------------------------------
+
+
+def find_python():
+    for path in DOCUMENTS:
+        found = FENCE.findall(path.read_text())
+        for i, code in enumerate(code for language, code in found if language == "python"):
+            yield pytest.param(path, i, code, id=f"{path.relative_to(ROOT)}-{i}")
+
+
+PYTHON = list(find_python())
+
+
+def numbers_of(q, alpha=1.0):
+    return nvfp4kern.dequantize((*q[:2], None), out_dtype="float32") * alpha
+
+
+def check_linear(names):
+    x, qx, qw, y = (names[name] for name in ("x", "qx", "qw", "y"))
+    assert y.shape == (64, 256) and y.dtype == torch.bfloat16
+    want = x.float() @ numbers_of(qw, qw.global_scale).T
+    torch.testing.assert_close(y.float(), want, rtol=2e-2, atol=0.1)
+    assert qx.data.shape == (64, 256)
+
+
+def check_moe(names):
+    """Against fp32 products of what the quantised weights hold."""
+    x, k, y = names["x"].float(), names["k"], names["y"]
+    w1, w2 = numbers_of(names["w1"]), numbers_of(names["w2"])
+    logits = x @ names["router"].float().T
+    values, ids = logits.topk(k)
+    weights = values.softmax(-1)
+    want = torch.zeros_like(y)
+    for token in range(len(x)):
+        for j in range(k):
+            gate, up = (x[token] @ w1[ids[token, j]].T).chunk(2)
+            h = torch.nn.functional.silu(gate) * up
+            want[token] += weights[token, j] * (h @ w2[ids[token, j]].T)
+    error = (y - want).norm() / want.norm()
+    assert 0.01 < error < 0.25  # 4-bit activations twice over
+
+
+def check_operators(names):
+    assert names["d"].shape == (names["M"], names["N"])
+    assert [tuple(out.shape) for out in names["outs"]] == [(64, 256), (128, 256)]
+    assert names["plan"]["kernel"]
+
+
+def check_compiled(names):
+    assert names["y"].shape == (64, 128) and names["y"].isfinite().all()
+
+
+CHECKS = {
+    ("README.md", 0): check_linear,
+    ("README.md", 1): check_moe,
+    ("docs/api.md", 0): check_operators,
+    ("docs/api.md", 1): check_compiled,
+}
+
+
+def run_block(path, i, code, device):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    names = {}
+    with torch.device(device):
+        exec(compile(code, str(path), "exec"), names)
+        CHECKS[str(path.relative_to(ROOT)), i](names)
+
+
+@pytest.mark.filterwarnings("ignore")  # compilers warn, nvfp4kern does not
+@pytest.mark.parametrize("path, i, code", PYTHON)
+def test_python_blocks_run(path, i, code):
+    run_block(path, i, code, "cpu")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("row", GPUS[:1] or NO_GPU, ids=str)
+@pytest.mark.parametrize("path, i, code", PYTHON)
+def test_python_blocks_run_on_a_gpu(path, i, code, row):
+    run_block(path, i, code, row.device)
+
+
+def test_every_python_block_has_a_check():
+    found = {(str(b.values[0].relative_to(ROOT)), b.values[1]) for b in PYTHON}
+    assert found == set(CHECKS)
+
+
+# ---------------------------------------------------------------------------------------------
+# Commands
+# ---------------------------------------------------------------------------------------------
+
+PROGRAMS = ("python", "pip", "pytest", "cd", "ruff", ".ci/run")
+ASSIGNMENT = re.compile(r"[A-Z][A-Z0-9_]*=\S*$")
+
+
+def first_word(line):
+    """Pictures stand in indented blocks, too: nothing is known of what follows."""
+    return next((word for word in line.split() if not ASSIGNMENT.match(word)), "")
+
+
+def find_commands():
+    """(path, line) for each line of an indented block and each inline code that is a command."""
+    for path in DOCUMENTS:
+        text = FENCE.sub("", path.read_text())
+        lines = re.findall(r"^    (\S.*)$", text, flags=re.M)
+        lines += re.findall(r"`((?:[A-Z_0-9]+=\S+ )*(?:python|pip|pytest) [^`]+)`", text)
+        for line in lines:
+            if first_word(line) in PROGRAMS:
+                yield pytest.param(path, line, id=f"{path.relative_to(ROOT)}-{line[:60]}")
+
+
+COMMANDS = list(find_commands())
+
+
+class Parsed(Exception):
+    """The arguments were understood."""
+
+
+def check_module(module, arguments, monkeypatch):
+    """Its own parser takes the arguments; nothing runs."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def only_parse(parser, *_):
+        parse(parser, arguments)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+    monkeypatch.syspath_prepend(str(ROOT))
+    with pytest.raises(Parsed if "--help" not in arguments else SystemExit):
+        importlib.import_module(f"{module}.__main__").main()
+
+
+def check_pytest(arguments, folder, config):
+    arguments = iter(arguments)
+    for argument in arguments:
+        if argument.startswith("--"):
+            config.getoption(argument[2:].partition("=")[0].replace("-", "_"))
+            if argument == "--seeds":
+                assert next(arguments).isdigit()
+        elif argument in ("-k", "-p"):
+            next(arguments)
+        elif argument.startswith("-"):
+            assert argument in ("-q", "-x", "-rs"), argument
+        else:
+            assert (folder / argument.partition("::")[0]).exists(), argument
+
+
+def check_pip(arguments):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert arguments[0] == "install"
+    for argument in arguments[1:]:
+        for extra in re.findall(r"\[(.*)\]", argument):
+            assert set(extra.split(",")) <= set(extras["optional-dependencies"])
+
+
+def check_python(arguments, folder, monkeypatch, config):
+    if arguments[0] != "-m":
+        script = folder / arguments[0]
+        options = [a for a in arguments[1:] if a.startswith("--")]
+        assert all(f'"{option}"' in script.read_text() for option in options)
+    elif arguments[1] == "pytest":
+        check_pytest(arguments[2:], folder, config)
+    else:
+        check_module(arguments[1], arguments[2:], monkeypatch)
+
+
+def check_command(words, folder, monkeypatch, config):
+    """The folder that the next command runs in."""
+    while ASSIGNMENT.match(words[0]):
+        words = words[1:]
+    program, *arguments = words
+    if program == "cd":
+        assert (folder / arguments[0]).is_dir()
+        return folder / arguments[0]
+    if program == "python":
+        check_python(arguments, folder, monkeypatch, config)
+    elif program == "pytest":
+        check_pytest(arguments, folder, config)
+    elif program == "pip":
+        check_pip(arguments)
+    elif program != "ruff":
+        assert (folder / program).is_file(), program
+    return folder
+
+
+@pytest.mark.parametrize("path, line", COMMANDS)
+def test_commands_and_their_options_exist(path, line, monkeypatch, pytestconfig):
+    folder, words = ROOT, shlex.split(line, comments=True)
+    while words:
+        end = words.index("&&") if "&&" in words else len(words)
+        folder = check_command(words[:end], folder, monkeypatch, pytestconfig)
+        words = words[end + 1 :]
+
+
+def test_commands_are_found():
+    lines = [command.values[1] for command in COMMANDS]
+    assert 'pip install ".[check]" && python -m nvfp4kern' in lines
+    assert any(line.startswith("python -m tests.ptxsim run ") for line in lines)
+    assert any(line.startswith("python -m nvfp4kern bench --json") for line in lines) or any(
+        "&& python -m nvfp4kern bench --json" in line for line in lines
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Variables, files, links
+# ---------------------------------------------------------------------------------------------
+
+
+def sources(*places):
+    files = [p for place in places for p in (ROOT / place).rglob("*") if p.is_file()]
+    files += [ROOT / "setup.py"]
+    return [p for p in files if p.suffix in (".c", ".h", ".cuh", ".cu", ".py", ".sh")]
+
+
+def variables_of_csrc():
+    """What the library reads: nk_settings.c looks names up behind the prefix."""
+    texts = [path.read_text() for path in sources("csrc")]
+    settings = (ROOT / "csrc" / "nk_settings.c").read_text()
+    found = {name for text in texts for name in re.findall(r'"(NVFP4KERN_[A-Z_]+)"', text)}
+    return found | {f"NVFP4KERN_{name}" for name in re.findall(r'"([A-Z_]+)"', settings)}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, **relative)
+def test_environment_variables_exist(path):
+    places = ("csrc", "nvfp4kern", "build_tools", "tests")
+    known = variables_of_csrc()
+    for source in sources(*places):
+        if source != Path(__file__):
+            known |= set(re.findall(r"\b(?:NVFP4KERN|PTXSIM)_[A-Z_]+\b", source.read_text()))
+    named = set(re.findall(r"\b(?:NVFP4KERN|PTXSIM)_[A-Z_]+\b", path.read_text()))
+    assert named <= known, named - known
+
+
+def test_every_variable_is_documented():
+    text = (ROOT / "docs" / "api.md").read_text()
+    build = (ROOT / "setup.py").read_text() + (ROOT / "build_tools" / "kernels.py").read_text()
+    names = variables_of_csrc() | set(re.findall(r'"(NVFP4KERN_[A-Z_]+)"', build))
+    missing = {name for name in names if f"| `{name}` |" not in text}
+    assert not missing
+
+
+SUFFIXES = "c|h|cu|cuh|py|pyi|md|sh|toml"
+EXAMPLES = {"submission.py", "Python.h"}
+CURRENT = [p for p in DOCUMENTS if "worklog" not in p.parts and p.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("path", CURRENT, **relative)
+def test_files_exist(path):
+    skipped = {"build", ".git"}
+    files = [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.*")]
+    files = ["/" + name for name in files if name.split("/")[0] not in skipped]
+    text = FENCE.sub("", path.read_text())
+    for name in re.findall(rf"(?<![\w<>/*])([\w./-]+\.(?:{SUFFIXES}))\b(?![<>(])", text):
+        if name not in EXAMPLES and not name.startswith(("http", "../")):
+            assert any(file.endswith("/" + name.removeprefix("./")) for file in files), name
+    for folder in re.findall(r"`([\w./-]+/)`", text):
+        assert any(f"/{folder}" in file for file in files), folder
+
+
+def anchors_of(path):
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, **relative)
+def test_links_resolve(path):
+    for target in re.findall(r"\[[^\]]*\]\(([^)]+)\)", FENCE.sub("", path.read_text())):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = path.parent / name if name else path
+        assert linked.is_file(), target
+        assert not anchor or anchor in anchors_of(linked), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, **relative)
+def test_figures_stand_in_marked_blocks(path):
+    marks = re.findall(r"<!-- (figures: [\w-]+|end) -->", path.read_text())
+    assert all(mark.startswith("figures") for mark in marks[::2])
+    assert all(mark == "end" for mark in marks[1::2]) and len(marks) % 2 == 0
+    assert len(set(marks[::2])) == len(marks[::2])
