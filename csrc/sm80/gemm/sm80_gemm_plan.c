@@ -31,7 +31,7 @@ int64_t sm80_gemm_steps(int64_t k, int kind)
 
 static int ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
 {
-    int fit = gpu->smem_per_sm / (smem_of(t, kind) + 1024);
+    int fit = gpu->smem_per_sm / (smem_of(t, kind) + SM80_GEMM_STATIC_BYTES + 1024);
     return fit < t->ctas ? (fit < 1 ? 1 : fit) : t->ctas;
 }
 
@@ -143,7 +143,7 @@ static sm80_gemm_dealing pick(const question *q)
 {
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
-        if (smem_of(&sm80_gemm_tiles[i], q->kind) <= q->gpu->smem_per_cta)
+        if (smem_of(&sm80_gemm_tiles[i], q->kind) + SM80_GEMM_STATIC_BYTES <= q->gpu->smem_per_cta)
             consider_tile(i, q->kind, q->gpu, q->invariant, q->work[i], &best);
     }
     return dealing_of(q, best);

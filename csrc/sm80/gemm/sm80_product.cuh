@@ -12,7 +12,8 @@
  *
  * Roles: all warps alike, see sm80_mainloop.cuh.
  *
- * Barriers, all of the CTA (__syncthreads): those of the main loop;
+ * Barriers, all of the CTA (__syncthreads):
+ *   thread 0 -> all                                    current_tile, by the main loop's barriers
  *   the threads that hold sums -> those that store     once a tile's sums are staged
  *   those that store -> the next tile's copies         between a CTA's tiles
  *

@@ -275,16 +275,6 @@ template <class C> __device__ inline bool join_parts(storage &s, const place &w,
     return collects;
 }
 
-template <class C> __device__ inline uint32_t rounded_pair(float low, float high)
-{
-    if (C::BF16) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-        return *(const uint32_t *)&pair;
-    }
-    const __half2 pair = __floats2half2_rn(low, high);
-    return *(const uint32_t *)&pair;
-}
-
 /* Sums to a tile of D: row lane / 4 and eight further, columns 2 * (lane % 4) and the next, of every eight. */
 template <class C>
 __device__ inline void store(storage &s, const cuda_tensor_map &map, const consumer &c, float scale,
@@ -298,7 +288,7 @@ __device__ inline void store(storage &s, const cuda_tensor_map &map, const consu
     for (int i = 0; i < TILE_N / 16; i++) {
         uint32_t pairs[4];
         for (int k = 0; k < 4; k++)
-            pairs[k] = rounded_pair<C>(sums[8 * i + 2 * k] * scale, sums[8 * i + 2 * k + 1] * scale);
+            pairs[k] = pair_of<C::BF16>(sums[8 * i + 2 * k] * scale, sums[8 * i + 2 * k + 1] * scale);
         stmatrix_x4(swizzled<C>(tile, ROWS, 16 * c.warp + c.lane % 16, 32 * i + c.lane / 16 * 16), pairs);
     }
     fence_proxy_async(); /* the copy reads it */

@@ -107,28 +107,14 @@ template <class C, typename A> __device__ inline void multiply(float (&d)[32], c
 /* A byte of a word as a pair of equal scales; values and scales multiply to the true ones over NVFP4_UNIT. */
 template <class C> __device__ inline uint32_t scale_pair(uint32_t word, int byte)
 {
-    const uint32_t scale = C::BF16 ? e4m3x2_to_bfloat2(word >> 8 * byte) : e4m3x2_to_half2(word >> 8 * byte);
-    return __byte_perm(scale, 0, 0x1010);
-}
-
-template <class C> __device__ inline uint32_t scaled(uint32_t pair, uint32_t scale)
-{
-    if (C::BF16) {
-        __nv_bfloat162 product = __hmul2(*(__nv_bfloat162 *)&pair, *(__nv_bfloat162 *)&scale);
-        return *(uint32_t *)&product;
-    }
-    __half2 product = __hmul2(*(__half2 *)&pair, *(__half2 *)&scale);
-    return *(uint32_t *)&product;
+    return __byte_perm(e4m3x2_to_pair<C::BF16>(word >> 8 * byte), 0, 0x1010);
 }
 
 /* Eight codes as pairs (0,1), (2,3), (4,5), (6,7). */
 template <class C> __device__ inline void decode_word(uint32_t codes, uint32_t out[4])
 {
     uint32_t apart[4];
-    if (C::BF16)
-        e2m1x8_to_bfloat2x4(codes, apart);
-    else
-        e2m1x8_to_half2x4(codes, apart);
+    e2m1x8_to_pairs<C::BF16>(codes, apart);
     out[0] = __byte_perm(apart[0], apart[1], 0x5410);
     out[1] = __byte_perm(apart[2], apart[3], 0x5410);
     out[2] = __byte_perm(apart[0], apart[1], 0x7632);
@@ -149,7 +135,7 @@ template <class C> __device__ inline void decode_row(uint32_t codes, uint32_t sf
             uint32_t pairs[4];
             decode_word<C>(words[i], pairs);
             for (int k = 0; k < 4; k++)
-                pairs[k] = scaled<C>(pairs[k], scale);
+                pairs[k] = multiply_pairs<C::BF16>(pairs[k], scale);
             st_shared_v4(swizzled<C>(w, TILE_M, row, 64 * half + 16 * i),
                          make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
         }
@@ -175,7 +161,7 @@ __device__ inline void decode_fragments(uint32_t codes, uint32_t sf, int first, 
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 fragments[2 * half + i / 2][2 * (i % 2) + r] =
-                    scaled<C>(pairs[i], scale_pair<C>(scales, 2 * half + i / 2));
+                    multiply_pairs<C::BF16>(pairs[i], scale_pair<C>(scales, 2 * half + i / 2));
         }
     }
 }
