@@ -63,17 +63,16 @@ def same(case, layout, calls):
     return right and all(map(torch.equal, tensors(outs), copies))
 
 
-def replayed(contenders, device):
-    if device == "cpu":
-        return timing.host_in_turns(contenders)
-    return timing.in_turns({name: timing.captured(calls) for name, calls in contenders.items()})
-
-
 def medians(contenders, device):
     """{name: median of ROUNDS medians} in turns."""
+    if device == "cpu":
+        ready, time_all = contenders, timing.host_in_turns
+    else:
+        ready = {name: timing.captured(calls) for name, calls in contenders.items()}
+        time_all = timing.in_turns
     taken = {name: [] for name in contenders}
     for _ in range(ROUNDS):
-        for name, time in replayed(contenders, device).items():
+        for name, time in time_all(ready).items():
             taken[name].append(time.median)
     return {name: statistics.median(times) for name, times in taken.items()}
 
