@@ -1,45 +1,45 @@
-/* Checked problems: what an operator hands to a backend. Plain data, nothing left to validate. Strides are in bytes. */
+/* Checked problems: what an operator hands to a backend. They are plain data with nothing left to check. Strides are in
+ * bytes; the stride of a dimension of extent 1 is unused and may be any number. */
 #ifndef NK_PROBLEM_H
 #define NK_PROBLEM_H
 
 #include "nvfp4kern.h"
 
-/* [L, rows, K]: NVFP4, or 16-bit without scales; dtype says which (the pointers of empty tensors may be NULL). */
+/* [L, rows, K]: NVFP4, or 16-bit without scale factors, as dtype says. Pointers of empty tensors may be NULL. */
 typedef struct nk_operand {
     const uint8_t *data;
     nk_dtype dtype; /* NK_E2M1X2, NK_F16 or NK_BF16 */
     nk_sf_layout sf_layout;
     int64_t row_stride, batch_stride;
-    int64_t k_stride; /* 16-bit: from element to element; NVFP4 is always packed */
+    int64_t k_stride; /* of 16-bit elements; NVFP4 is contiguous along K */
     const uint8_t *sf;
     int64_t sf_row_stride; /* linear only */
     int64_t sf_batch_stride;
 } nk_operand;
 
-/* [L, M, N] of fp16, bf16 or fp32; row-major (col_stride = element size) or column-major (row_stride = element size).
- */
+/* [L, M, N] of fp16, bf16 or fp32. Row-major: col_stride is the size of an element. Column-major: row_stride is. */
 typedef struct nk_output {
     uint8_t *data;
     nk_dtype dtype;
     int64_t row_stride, col_stride, batch_stride;
 } nk_output;
 
-/* One factor per output column: data[n * stride], or `value` for all where data is NULL. */
+/* A factor per feature: data[n * stride], or `value` for all features where data is NULL. */
 typedef struct nk_alpha {
     float value;
     const float *data;
-    int64_t stride; /* in elements; 0 for a 1-element tensor */
-    int64_t group_stride;
+    int64_t stride;       /* in elements; 0 for a 1-element tensor */
+    int64_t group_stride; /* in elements, from expert to expert */
 } nk_alpha;
 
-/* One addend per output column; data NULL: none. */
+/* An addend per feature; none where data is NULL. */
 typedef struct nk_bias {
     const uint8_t *data;
     nk_dtype dtype; /* NK_F32, NK_F16 or NK_BF16 */
     int64_t stride, group_stride;
 } nk_bias;
 
-/* D[l,m,n] = alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n].
+/* D[l,m,n] = alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]: A are the tokens, B the weights.
  * A gemv is the gemm of one token: its vector is A (m = 1), its matrix is B, its result [L,1,N] is D. */
 typedef struct nk_gemm_problem {
     nk_device device;
@@ -59,8 +59,9 @@ typedef struct nk_dual_gemm_problem {
     nk_activation activation;
 } nk_dual_gemm_problem;
 
-/* List form: `list` holds `groups` gemms. Contiguous form: list is NULL, `all` has m = all rows and l = 1, expert g is
- * rows offsets[g] .. offsets[g+1], its weights are b + g * batch_stride, and a blocked sfa holds a_sf_bytes bytes. */
+/* List form: `list` holds `groups` gemms. Contiguous form: `list` is NULL and `groups` counts experts. `all` then has
+ * the tokens of all experts, with l = 1. Expert g has tokens offsets[g] .. offsets[g+1] and the weights of batch g of
+ * b. A blocked sfa has a_sf_bytes bytes. */
 typedef struct nk_grouped_gemm_problem {
     nk_device device;
     int64_t groups;
@@ -84,7 +85,7 @@ typedef struct nk_route_problem {
     nk_output weights;
     int32_t *ids;
     int64_t ids_row_stride, ids_col_stride;  /* in elements */
-    int32_t *counts, *offsets, *sorted_rows; /* all or none; contiguous */
+    int32_t *counts, *offsets, *sorted_rows; /* contiguous; all are NULL or none is */
 } nk_route_problem;
 
 typedef struct nk_quantize_problem {
@@ -93,19 +94,19 @@ typedef struct nk_quantize_problem {
     const uint8_t *x;
     nk_dtype x_dtype;
     int64_t x_row_stride, x_batch_stride;
-    const uint8_t *up; /* set: silu(x) * up is quantised; of x's type */
+    const uint8_t *up; /* not NULL: silu(x) * up is quantised; it has x's type */
     int64_t up_row_stride, up_batch_stride;
     nk_alpha global_scale;
-    float *amax_out; /* set: the global scale is computed from x and written here */
+    float *amax_out; /* not NULL: the global scale is computed from x and written here */
     uint8_t *codes;
     int64_t codes_row_stride, codes_batch_stride;
     uint8_t *sf;
     nk_sf_layout layout;
     int64_t sf_row_stride; /* linear only */
     int64_t sf_batch_stride;
-    int64_t sf_padded_rows; /* blocked: rows of a batch's buffer, padding included */
-    const int32_t *offsets; /* blocked with experts, or NULL */
-    int64_t groups;
+    int64_t sf_padded_rows; /* blocked: rows of one batch's buffer, with padding */
+    const int32_t *offsets; /* of experts (blocked only), or NULL */
+    int64_t groups;         /* experts */
 } nk_quantize_problem;
 
 typedef struct nk_dequantize_problem {
@@ -120,7 +121,7 @@ typedef struct nk_relayout_problem {
     nk_device device;
     nk_sf_layout to;
     int64_t l, rows, cols;
-    uint8_t *linear; /* `in` or `out`, by direction */
+    uint8_t *linear; /* the source, or the destination where `to` is linear */
     int64_t linear_row_stride, linear_batch_stride;
     uint8_t *blocked;
     int64_t blocked_batch_stride;

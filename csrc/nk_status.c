@@ -1,3 +1,4 @@
+/* The message of a thread's last failure. */
 #include "nk_status.h"
 
 #include <stdarg.h>

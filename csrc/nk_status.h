@@ -1,4 +1,4 @@
-/* Errors are values until the binding turns them into exceptions. */
+/* Errors as values: the binding alone turns them into exceptions. */
 #ifndef NK_STATUS_H
 #define NK_STATUS_H
 
@@ -8,7 +8,7 @@ typedef enum nk_status {
     NK_TYPE_ERROR,    /* a dtype that does not fit */
     NK_BACKEND_ERROR, /* what this machine or this build cannot do */
     NK_NEEDS_WORKSPACE,
-    NK_DECLINED, /* between backends: this one has no kernel for the problem, a later one may */
+    NK_DECLINED, /* from a plan: this row has no kernel for the problem, a later row may have one */
 } nk_status;
 
 /* The message of this thread's last failure. */

@@ -1,14 +1,14 @@
-/* nvfp4kern: the C interface.
+/* The C interface of nvfp4kern.
  *
  * The caller describes tensors (nk_tensor), fills one argument struct per operator and calls one function per operator.
- * The library allocates nothing and owns nothing: outputs and workspace belong to the caller, the stream is explicit.
- * Every function returns nk_status; on failure nk_status_message() says which argument, what came and what was
+ * The library allocates nothing and owns nothing: outputs and workspace belong to the caller, and the caller names the
+ * stream. Every function returns nk_status. On failure nk_status_message() says which argument, what came and what was
  * expected, and nothing has been written.
  *
  * Each operator comes as a pair:
- *   nk_<op>_out(args, spec)   shape and dtype of the outputs these inputs ask for (contiguous; data is NULL)
- *   nk_<op>(args, exec)       checks everything, picks a backend and a kernel (exec->plan), runs it unless
- * exec->dry_run
+ *   nk_<op>_out(args, spec)   says the shape and dtype of the outputs that these inputs ask for: contiguous, data NULL
+ *   nk_<op>(args, exec)       checks everything, picks a backend and a kernel (exec->plan), and runs it unless
+ *                             exec->dry_run
  */
 #ifndef NVFP4KERN_H
 #define NVFP4KERN_H
@@ -21,7 +21,7 @@
 
 #define NK_VERSION "0.1.0"
 #define NK_MAX_DIMS 6
-#define NK_MAX_EXPERTS 1024 /* route: columns of w */
+#define NK_MAX_EXPERTS 1024 /* route: rows of w */
 #define NK_MAX_TOP_K 32
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -29,7 +29,7 @@
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 typedef enum nk_dtype {
-    NK_U8,     /* raw bytes; stands for NK_E2M1X2 or NK_E4M3 wherever those are expected */
+    NK_U8,     /* raw bytes; taken for NK_E2M1X2 or NK_E4M3 wherever those are expected */
     NK_E2M1X2, /* one byte: two E2M1 codes along K, the even element in the low nibble */
     NK_E4M3,   /* float8_e4m3fn */
     NK_F16,
@@ -46,7 +46,7 @@ typedef struct nk_device {
 } nk_device;
 
 typedef struct nk_tensor {
-    const char *name; /* the argument it came in as, for messages */
+    const char *name; /* of the argument, for messages */
     int32_t index;    /* position in a list argument, or -1 */
     bool read_only;
     nk_dtype dtype;
@@ -62,8 +62,7 @@ typedef enum nk_sf_layout {
     NK_SF_BLOCKED, /* 128x4 atoms, see nk_format.h */
 } nk_sf_layout;
 
-/* A multiplier of the accumulator: a tensor (fp32, one element or one per output column), or `value` where it is NULL.
- */
+/* A factor of sums: a tensor (fp32, one element or one per feature), or `value` where that is NULL. */
 typedef struct nk_scalar {
     float value;
     const nk_tensor *tensor;
@@ -73,7 +72,7 @@ typedef struct nk_scalar {
 /* Execution                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* What a call uses. Strings are static. Zero means "does not apply". */
+/* What a call uses, for people. Strings are static. 0 means "does not apply". */
 typedef struct nk_plan {
     const char *backend, *kernel, *why;
     int64_t tile_m, tile_n, tile_k;
@@ -105,12 +104,12 @@ typedef struct nk_backend_info {
 } nk_backend_info;
 bool nk_backend_list(int i, nk_backend_info *info);
 
-/* Loads everything that first calls would load: for one device, or for every one that some row serves. */
+/* Loads everything that first calls would load: for one device, or for every device that a row serves. */
 nk_status nk_warmup(nk_device device);
 nk_status nk_warmup_all(void);
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Operators. Shapes are row-major with an optional leading batch L; K counts elements, so fp4 tensors are [.., K/2].*/
+/* Operators. Shapes are row-major with an optional leading batch L. K counts elements: codes are [.., K/2].         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* gemm: D[m,n] = alpha[n] * sum_k A[m,k] B[n,k] + bias[n].  a [L,M,K], b [L,N,K], out [L,M,N].
@@ -121,7 +120,7 @@ typedef struct nk_gemm_args {
     nk_sf_layout sfa_layout, sfb_layout;
     nk_scalar alpha;
     const nk_tensor *bias; /* [N] or NULL; gemm only */
-    nk_dtype out_dtype;    /* read by nk_*_out only */
+    nk_dtype out_dtype;    /* for nk_*_out only */
     const nk_tensor *out;
 } nk_gemm_args;
 nk_status nk_gemv_out(const nk_gemm_args *args, nk_tensor *spec);
@@ -134,7 +133,7 @@ typedef enum nk_activation { NK_SILU, NK_GELU, NK_GELU_TANH, NK_RELU, NK_IDENTIT
 
 typedef struct nk_dual_gemm_args {
     const nk_tensor *a, *b1, *b2, *sfa, *sfb1, *sfb2;
-    nk_sf_layout sfa_layout, sfb_layout; /* sfb_layout holds for sfb1 and sfb2 */
+    nk_sf_layout sfa_layout, sfb_layout; /* sfb_layout is that of sfb1 and sfb2 */
     nk_scalar alpha1, alpha2;
     nk_activation activation;
     nk_dtype out_dtype;
@@ -143,11 +142,11 @@ typedef struct nk_dual_gemm_args {
 nk_status nk_dual_gemm_out(const nk_dual_gemm_args *args, nk_tensor *spec);
 nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
 
-/* grouped_gemm, list form: `groups` independent 2-D gemms of any shapes, `list` one nk_gemm_args each.
- * grouped_gemm, contiguous form (`list` NULL): one nk_gemm_args `all` with a [sum M, K], b [G, N, K], out [sum M, N];
- * rows offsets[g] .. offsets[g+1] of a and out belong to expert g; `offsets` int32 [G+1] on the device.
- * A blocked sfa starts expert g at atom row sum_{i<g} ceil(M_i/128); alpha is [1], [G] or [G,N], bias [G,N].
- * Operands: both NVFP4; NVFP4 b with 16-bit a; or both the same 16-bit type, b then with K or N innermost. */
+/* grouped_gemm, list form: `groups` independent 2-D gemms of any shapes, an nk_gemm_args each in `list`.
+ * grouped_gemm, contiguous form (`list` NULL): `all` has a [sum M, K], b [G, N, K], out [sum M, N]. Tokens offsets[g]
+ * .. offsets[g+1] belong to expert g; `offsets` is int32 [G+1] on the device. A blocked sfa starts expert g at atom row
+ * sum_{i<g} ceil(M_i/128). alpha is [1], [G] or [G,N], bias [G,N].
+ * Operands are both NVFP4, or NVFP4 b with 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost. */
 struct nk_gemm_problem;
 typedef struct nk_grouped_gemm_args {
     int64_t groups;
@@ -157,40 +156,40 @@ typedef struct nk_grouped_gemm_args {
     const nk_tensor *offsets;
 } nk_grouped_gemm_args;
 size_t nk_gemm_problem_size(void);
-/* `specs`: one per group in the list form, one in all in the contiguous form. */
+/* List form: one spec for each group. Contiguous form: one spec. */
 nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
-/* route: logits = alpha * X W^T, the k best experts of each row and their weights.  x [M,K], w [N,K], fp16 or bf16. */
+/* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [M,K], w [N,K], fp16 or bf16. */
 typedef enum nk_score { NK_TOPK_SOFTMAX, NK_SOFTMAX_TOPK, NK_SIGMOID } nk_score;
 
 typedef struct nk_route_args {
     const nk_tensor *x, *w;
     int64_t k;
     nk_score score;
-    const nk_tensor *correction_bias; /* fp32 [N] or NULL; sigmoid only; steers the selection, not the weights */
+    const nk_tensor *correction_bias; /* fp32 [N] or NULL; sigmoid only; for the selection, not for the weights */
     int64_t n_group, topk_group;
     bool renormalize;
     float scaling_factor;
     nk_scalar alpha;
     bool dense;
-    bool permutation; /* ask for counts, offsets and permutation */
+    bool permutation; /* also wanted: counts, offsets and sorted_rows */
     nk_dtype out_dtype;
     const nk_tensor *weights;     /* [M,k], or [M,N] where dense */
     const nk_tensor *ids;         /* int32 [M,k] */
-    const nk_tensor *counts;      /* int32 [N]: rows that chose expert n */
+    const nk_tensor *counts;      /* int32 [N]: how many tokens selected expert n */
     const nk_tensor *offsets;     /* int32 [N+1]: running sum of counts */
-    const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + slot, sorted by expert, rows ascending within one */
+    const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + j (selection j of token m), by expert, then ascending */
 } nk_route_args;
 #define NK_ROUTE_OUTPUTS 5
-/* `specs` in the order weights, ids, counts, offsets, sorted_rows; *count is 2 or 5. */
+/* The specs are weights, ids, counts, offsets, sorted_rows; *count is 2 or 5. */
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
 
-/* quantize: x [L,M,K] fp16/bf16/fp32, or silu(x) * up where `up` is set -> codes [L,M,K/2], scales (linear [L,M,K/16],
- * or blocked [L,padded M,padded K/16]). The global scale is the decode multiplier s2: `global_scale`, or amax(x)/2688
- * where `amax` is set, then written to `amax_out` (fp32 [1]). `offsets` (int32 [G+1], blocked, no batch) starts each
- * expert's rows at an atom of its own. */
+/* quantize: x [L,M,K] of fp16, bf16 or fp32, or silu(x) * up where `up` is not NULL -> codes [L,M,K/2] and scales
+ * (linear [L,M,K/16], or blocked [L,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
+ * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). With `offsets`
+ * (int32 [G+1], blocked, no batch) the scales of each expert start at an atom of their own. */
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     const nk_tensor *up; /* of x's shape and dtype, or NULL */
@@ -201,7 +200,7 @@ typedef struct nk_quantize_args {
     const nk_tensor *codes, *scales, *amax_out;
 } nk_quantize_args;
 #define NK_QUANTIZE_OUTPUTS 3
-/* `specs` in the order codes, scales, amax_out; *count is 2 or 3. */
+/* The specs are codes, scales, amax_out; *count is 2 or 3. */
 nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANTIZE_OUTPUTS], int *count);
 nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec);
 
@@ -217,7 +216,7 @@ nk_status nk_dequantize_out(const nk_dequantize_args *args, nk_tensor *spec);
 nk_status nk_dequantize(const nk_dequantize_args *args, nk_exec *exec);
 
 /* relayout: scale bytes between linear [L,rows,cols] and blocked (padding written as zero); cols = K/16.
- * `rows` and `cols` are read only from blocked to linear; the other way the input's shape says them. */
+ * `rows` and `cols` count only from blocked to linear: to blocked, the shape of the input says them. */
 typedef struct nk_relayout_args {
     nk_sf_layout to;
     const nk_tensor *in;

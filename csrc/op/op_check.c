@@ -1,3 +1,4 @@
+/* The checks of any tensor, the messages they make, and what outputs must be. */
 #include "op_check.h"
 
 #include <inttypes.h>
@@ -80,18 +81,19 @@ int64_t nk_numel(const nk_tensor *t)
 
 static int bits_of(uint64_t x) { return 64 - __builtin_clzll(x | 1); }
 
-/* Whether no number made of sizes and strides comes near 64 bits. Most tensors are such, which takes a glance. */
+/* Whether sizes and strides are so small that nothing made of them overflows 64 bits. This fast test passes most
+ * tensors. */
 static bool is_small(const nk_tensor *t)
 {
     uint64_t sizes = 0, strides = 0;
     for (int d = 0; d < t->ndim; d++) {
-        sizes |= (uint64_t)t->shape[d]; /* one that is negative has 64 bits */
+        sizes |= (uint64_t)t->shape[d]; /* a negative one has its highest bit set */
         strides |= (uint64_t)t->stride[d];
     }
     return t->ndim * bits_of(sizes) <= 54 && bits_of(sizes) + bits_of(strides) <= 54;
 }
 
-/* That bytes, and offsets of bytes from the first element, can be counted in 64 bits. */
+/* The number of bytes, and every offset in bytes from the first element, must fit 64 bits. */
 static nk_status check_sizes(const nk_tensor *t)
 {
     bool empty = false, overflow = false;
@@ -126,8 +128,8 @@ static bool is_aligned(const nk_tensor *t)
     return ((uintptr_t)t->data & (uintptr_t)(nk_dtype_size(t->dtype) - 1)) == 0;
 }
 
-/* What is wrong, or nothing where only the sizes wanted a closer look. Apart, as are some below: tensors that pass do
- * not pay for the room that messages take. */
+/* Finds out what is wrong. It is nothing where only the sizes failed the fast test. NK_APART here and below: a tensor
+ * that passes must not pay for the stack that messages take. */
 static NK_APART nk_status check_tensor_closely(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
 {
     NK_CHECK_AT(dtypes & NK_DTYPE_BIT(t->dtype), NK_TYPE_ERROR, t, "dtype %s, expected %s", nk_dtype_name(t->dtype),
@@ -160,7 +162,7 @@ nk_status nk_view_of(const nk_tensor *t, const char *what, const nk_view *like, 
     const bool batched = t->ndim == 3;
     if (!batched && t->ndim != 2) {
         explain_view(t, what, like_t);
-        return NK_VALUE_ERROR; /* spelt out: gcc sees that v is set wherever it is used */
+        return NK_VALUE_ERROR; /* a constant: so gcc knows that v is set wherever it is used */
     }
     const int64_t size = nk_dtype_size(t->dtype), *shape = t->shape + batched, *stride = t->stride + batched;
     v->batched = batched;
@@ -179,7 +181,7 @@ nk_status nk_view_of(const nk_tensor *t, const char *what, const nk_view *like, 
 /* Outputs                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* All but the sizes. Field by field: clearing an nk_tensor first takes longer than this does. */
+/* Sets every field but the sizes. One by one, since clearing an nk_tensor first would take longer. */
 static void begin_spec(nk_tensor *spec, const char *name, nk_dtype dtype, nk_device device, int ndim)
 {
     spec->name = name;
@@ -255,14 +257,14 @@ nk_status nk_check_out(const nk_tensor **out, const nk_tensor *spec, unsigned dt
     return nk_check_writable(t);
 }
 
-/* What a dimension steps over, as far as 64 bits count. */
+/* How many elements a dimension spans, at most what 64 bits hold. */
 static int64_t span_of(const nk_tensor *t, int d)
 {
     int64_t span;
     return __builtin_mul_overflow(t->stride[d], t->shape[d], &span) ? INT64_MAX : span;
 }
 
-/* Whether every dimension steps over all that follow it: most outputs are such, which needs no sorting. */
+/* Whether the stride of every dimension spans all dimensions after it. Most outputs pass, and need no sorting. */
 static bool is_row_major(const nk_tensor *t)
 {
     int64_t covered = 1;

@@ -1,3 +1,4 @@
+/* dual_gemm: checks its arguments and dispatches. */
 #include "op_check.h"
 
 #include "backend.h"

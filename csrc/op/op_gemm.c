@@ -1,3 +1,4 @@
+/* gemm: checks its arguments and dispatches. */
 #include "op_gemm.h"
 
 #include "backend.h"
@@ -32,7 +33,7 @@ nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const 
     return nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]);
 }
 
-/* K must be innermost in a gemm's 16-bit activations; only grouped_gemm's 16-bit b may have N there. */
+/* 16-bit tokens must be contiguous along K. (Only the 16-bit b of grouped_gemm may be contiguous along N instead.) */
 static nk_status check(const nk_gemm_args *args, nk_gemm_problem *problem, nk_tensor *spec)
 {
     nk_view like;

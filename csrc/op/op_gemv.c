@@ -1,9 +1,10 @@
+/* gemv: checks its arguments and dispatches. */
 #include "op_check.h"
 
 #include "backend.h"
 
-/* The problem is the gemm of one token: its vector becomes A, its matrix B, so that alpha per row of `a` is alpha[n].
- */
+/* The problem is the gemm of one token. The vector becomes its A and the matrix its B, so alpha per row of the matrix
+ * is alpha[n]. */
 static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_tensor *spec)
 {
     nk_view matrix, vector;
@@ -41,7 +42,7 @@ nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec)
         const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor};
         NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
     }
-    problem.d = column; /* [L, M, 1] as the gemm's [L, 1, N] */
+    problem.d = column; /* [L, M, 1] is the gemm's [L, 1, N] */
     problem.d.row_stride = column.col_stride;
     problem.d.col_stride = column.row_stride;
     NK_DISPATCH(gemv, &problem, exec, nk_numel(&spec) == 0);

@@ -1,3 +1,4 @@
+/* grouped_gemm: checks the arguments of both forms and dispatches. */
 #include "op_gemm.h"
 
 #include "backend.h"
@@ -10,7 +11,7 @@ size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem); }
 /* List form: every group is a gemm of its own                                                                      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A 16-bit b has K or N innermost: torch's grouped_mm takes the transposed view. */
+/* A 16-bit b may be contiguous along N instead of K, since torch's grouped_mm takes it so. */
 static nk_status check_16_bit_strides(const nk_tensor *b, const nk_operand *operand)
 {
     const int64_t size = nk_dtype_size(b->dtype), *shape = &b->shape[b->ndim - 2];
@@ -53,7 +54,7 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Contiguous form: experts are row ranges                                                                          */
+/* Contiguous form: experts are ranges of rows */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem, nk_tensor *spec)
@@ -92,7 +93,7 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
                     problem->a_sf_bytes, bytes);
     }
 
-    /* alpha: one, [G] or [G, N]; bias: [G, N] */
+    /* alpha has one element, or is [G] or [G, N]; bias is [G, N] */
     const nk_tensor *t = all->alpha.tensor;
     p->alpha.value = all->alpha.value;
     if (t) {

@@ -1,4 +1,4 @@
-/* Operands, their scales, and what else is per column or per expert. */
+/* The checks of operands, their scales, alpha, bias and offsets. */
 #include "op_check.h"
 
 #include <inttypes.h>
@@ -15,13 +15,13 @@ static bool is_contiguous(const nk_tensor *t, int from_dim)
     return true;
 }
 
-/* Atoms of a blocked buffer along rows and along K: rest_m and rest_k of the competition's view. */
+/* How many atoms a blocked buffer has along rows and along K. The competition's view calls them rest_m and rest_k. */
 static int64_t atoms_of_rows(int64_t rows) { return nk_ceil_div(rows, NK_SF_ATOM_ROWS); }
 static int64_t atoms_of_k(int64_t k) { return nk_ceil_div(k / NK_SF_VEC, NK_SF_ATOM_COLS); }
 
 static nk_status bytes_of_atoms(const nk_tensor *t, int64_t rest_m, int64_t rest_k, int64_t *bytes)
 {
-    /* Every size has been checked, which leaves room for padding. */
+    /* The sizes have been checked, so padding them does not overflow. */
     return nk_mul(rest_m * NK_SF_ATOM_ROWS, rest_k * NK_SF_ATOM_COLS, t, bytes);
 }
 
@@ -30,7 +30,7 @@ nk_status nk_blocked_bytes(const nk_tensor *t, int64_t rows, int64_t k, int64_t 
     return bytes_of_atoms(t, atoms_of_rows(rows), atoms_of_k(k), bytes);
 }
 
-/* The competition's view [32, 4, rest_m, 4, rest_k(, L)] of blocked bytes; L may have any stride. */
+/* Whether `sf` is the competition's view [32, 4, rest_m, 4, rest_k(, L)] of blocked bytes. L may have any stride. */
 static bool is_permuted_view(const nk_tensor *sf, int64_t rest_m, int64_t rest_k, int64_t l)
 {
     const int64_t *shape = sf->shape, *stride = sf->stride;
@@ -43,7 +43,7 @@ static bool is_permuted_view(const nk_tensor *sf, int64_t rest_m, int64_t rest_k
     return in_place || nk_numel(sf) == 0;
 }
 
-/* Blocked bytes in their own order, `bytes` of them for each batch. */
+/* `sf` is a buffer of blocked bytes in their own order, with at least `bytes` for each batch. */
 static NK_APART nk_status check_blocked_buffer(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t bytes,
                                                int64_t *batch_stride)
 {
@@ -56,7 +56,7 @@ static NK_APART nk_status check_blocked_buffer(const nk_tensor *sf, const nk_vie
         *batch_stride = sf->stride[0];
         return NK_OK;
     }
-    /* A 5-D or 6-D tensor in another order than memory's is no byte buffer, even where it is contiguous. */
+    /* A permuted tensor is no byte buffer, even where it is contiguous. */
     bool natural =
         sf->ndim < 5 || (sf->shape[sf->ndim - 3] == 32 && sf->shape[sf->ndim - 2] == 4 && sf->shape[sf->ndim - 1] == 4);
     NK_CHECK_AT(natural && is_contiguous(sf, 0) && nk_numel(sf) >= bytes * of->l, NK_VALUE_ERROR, sf,

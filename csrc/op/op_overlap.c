@@ -1,8 +1,8 @@
-/* Whether outputs share memory with anything else. */
+/* Finds out whether an output has a byte in common with another tensor. */
 #include "op_check.h"
 
-/* A tensor as rows of `width` bytes that start at multiples of `pitch`. Pitch 0: one row; 1: no such structure, it
- * counts as every byte in its range. */
+/* A tensor as rows of `width` bytes, `pitch` bytes apart. With pitch 0 there is one row. With pitch 1 the tensor has no
+ * such form, and counts as every byte of its range. */
 typedef struct rectangle {
     int64_t width, pitch;
 } rectangle;
@@ -11,8 +11,8 @@ typedef struct range {
     uintptr_t low, high; /* all bytes lie in [low, high) */
 } range;
 
-/* Of a tensor without bytes any range at all; who finds that it meets another asks is_empty(). The sizes have been
- * checked; unsigned, since strides of empty ones pass whatever they are. */
+/* An empty tensor gets any range: whoever finds that it overlaps asks is_empty(). Sizes have been checked, but empty
+ * tensors may have any stride: unsigned arithmetic may overflow. */
 static range range_of(const nk_tensor *t)
 {
     uintptr_t low = 0, high = 1, size = (uintptr_t)nk_dtype_size(t->dtype);
@@ -54,7 +54,7 @@ static rectangle rectangle_of(const nk_tensor *t)
     return r;
 }
 
-/* Two tensors whose ranges meet. */
+/* For two tensors whose ranges overlap. */
 static bool shares_bytes(const nk_tensor *x, range in_x, const nk_tensor *y, range in_y)
 {
     if (is_empty(x) || is_empty(y)) return false;
@@ -82,16 +82,18 @@ nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others
     return NK_OK;
 }
 
-/* Outputs are taken by the chunk and sorted by their first byte. `reach` is the furthest last byte so far: walking back
- * from the first output beyond `other`, the walk ends where nothing earlier reaches into it. */
-#define CHUNK 128
+/* At most MOST_OUTPUTS outputs are taken at a time and sorted by their first byte. `reach` is the furthest last byte up
+ * to this one. So the search for overlaps with a tensor goes back from the first output beyond it, and ends where no
+ * earlier output reaches the tensor. */
+#define MOST_OUTPUTS 128
 typedef struct sorted_output {
     const nk_tensor *t;
     range in;
     uintptr_t reach;
 } sorted_output;
 
-/* Past the outputs, of at least one, that begin below `end`: a binary search without branches to guess. */
+/* The first output that does not begin below `end`; `count` is at least 1. A binary search whose branches need no
+ * prediction. */
 static const sorted_output *first_beyond(const sorted_output *sorted, size_t count, uintptr_t end)
 {
     for (size_t half; count > 1; count -= half) {
@@ -101,7 +103,7 @@ static const sorted_output *first_beyond(const sorted_output *sorted, size_t cou
     return sorted + (sorted->in.low < end);
 }
 
-static nk_status check_chunk(const sorted_output *sorted, size_t count, const nk_tensor *other)
+static nk_status check_outputs(const sorted_output *sorted, size_t count, const nk_tensor *other)
 {
     const range in = range_of(other);
     for (const sorted_output *o = first_beyond(sorted, count, in.high); o > sorted && o[-1].reach > in.low; o--) {
@@ -110,11 +112,11 @@ static nk_status check_chunk(const sorted_output *sorted, size_t count, const nk
     return NK_OK;
 }
 
-/* The outputs of groups from `g` on, sorted; returns the first group that is left. */
-static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, size_t *count)
+/* Takes and sorts the outputs of groups from `g` on; returns the first group that is left. */
+static int64_t take_outputs(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, size_t *count)
 {
     *count = 0;
-    for (; g < groups && *count < CHUNK; g++) {
+    for (; g < groups && *count < MOST_OUTPUTS; g++) {
         if (!list[g].out) continue;
         const sorted_output next = {.t = list[g].out, .in = range_of(list[g].out)};
         size_t at = (*count)++;
@@ -132,15 +134,15 @@ static int64_t take_chunk(const nk_gemm_args *list, int64_t g, int64_t groups, s
 
 nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
 {
-    sorted_output sorted[CHUNK];
+    sorted_output sorted[MOST_OUTPUTS];
     size_t count;
     for (int64_t next = 0; next < groups;) {
-        next = take_chunk(list, next, groups, sorted, &count);
+        next = take_outputs(list, next, groups, sorted, &count);
         for (int64_t g = 0; g < groups && count > 0; g++) {
             const nk_gemm_args *o = &list[g];
             const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
             for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-                if (tensors[i]) NK_TRY(check_chunk(sorted, count, tensors[i]));
+                if (tensors[i]) NK_TRY(check_outputs(sorted, count, tensors[i]));
         }
     }
     return NK_OK;

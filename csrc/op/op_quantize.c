@@ -1,3 +1,4 @@
+/* quantize: checks its arguments and dispatches. */
 #include "op_check.h"
 
 #include "backend.h"
@@ -17,7 +18,7 @@ static nk_status scales_spec(const nk_quantize_args *args, const nk_view *x, con
     return nk_spec_matrix("scales", NK_E4M3, args->x, x, p->sf_padded_rows, nk_sf_padded_cols(cols), spec);
 }
 
-/* [L, M, K] with K a multiple of 16 and innermost. */
+/* `t` is [L, M, K] with K a multiple of 16, contiguous along K. */
 static nk_status check_input(const nk_tensor *t, unsigned dtypes, const nk_tensor *first, nk_view *view)
 {
     NK_TRY(nk_check_tensor(t, dtypes, first));
@@ -69,7 +70,7 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
         NK_TRY(nk_check_offsets(offsets, x->rows, first, &atoms));
         p->offsets = offsets->data;
         p->groups = offsets->shape[0] - 1;
-        p->sf_padded_rows = (x->rows / NK_SF_ATOM_ROWS + p->groups) * NK_SF_ATOM_ROWS; /* the most any split needs */
+        p->sf_padded_rows = (x->rows / NK_SF_ATOM_ROWS + p->groups) * NK_SF_ATOM_ROWS; /* enough for any offsets */
     }
     NK_TRY(nk_spec_matrix("codes", NK_E2M1X2, first, x, x->rows, x->cols / 2, &outs->spec[0]));
     NK_TRY(scales_spec(args, x, p, &outs->spec[1]));
@@ -123,5 +124,5 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
     for (int i = 0; i < outs.count; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }
-    NK_DISPATCH(quantize, &p, exec, false); /* even an empty x may have padding or a global scale to write */
+    NK_DISPATCH(quantize, &p, exec, false); /* not empty: even an empty x may have padding or a global scale to write */
 }

@@ -1,10 +1,11 @@
+/* to_blocked and from_blocked: check their arguments and dispatch. */
 #include "op_check.h"
 
 #include "backend.h"
 
 #include <inttypes.h>
 
-/* The linear side as a view: of `in` itself, or what `rows`, `cols` and the batch of a blocked `in` say. */
+/* A view of the linear scales. To blocked they are `in`. From blocked `rows`, `cols` and the batch of `in` say it. */
 static nk_status linear_view(const nk_relayout_args *args, nk_view *v)
 {
     const nk_tensor *in = args->in;
