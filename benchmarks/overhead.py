@@ -7,8 +7,12 @@ GPU idle, next to a bare launch from C in the same run. Results are checked agai
 oracle before anything is timed. Exits with 2 where a result is wrong, with 1 where a bar is missed.
 """
 
+import argparse
+import json
 import statistics
 import sys
+from datetime import date
+from pathlib import Path
 from time import perf_counter
 
 import bare_launch
@@ -16,6 +20,8 @@ import numpy as np
 import torch
 
 import nvfp4kern
+from nvfp4kern.bench.measure import environment
+from nvfp4kern.bench.report import machine
 from nvfp4kern.competition.nvfp4_gemm import custom_kernel as drop_in_gemm
 from nvfp4kern.competition.nvfp4_gemv import custom_kernel as drop_in_gemv
 from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel as drop_in_group_gemm
@@ -110,9 +116,14 @@ def launch_microseconds(call):
     return quartiles(times[LAUNCHES // 10 :])
 
 
+SHOWN = []
+"""The rows, for --json."""
+
+
 def show(name, timed, bar=None):
     """Prints a row; whether it misses its bar."""
     median, low, high = timed
+    SHOWN.append({"call": name, "time": median, "low": low, "high": high})
     too_slow = bar is not None and median >= bar
     verdict = "MISSED" if too_slow else "ok" if bar else ""
     spread = f"[{low:.2f}, {high:.2f}]"
@@ -149,6 +160,11 @@ def gpu_cases(bare):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--json", type=Path, help="write the rows; benchmarks/figures.py reads them"
+    )
+    arguments = parser.parse_args()
     cases = [(name, call, check(call(), want), bar) for name, call, want, bar in dense_cases()]
     cases += [(name, call, check_drop_in(call(), c), bar) for name, call, c, bar in drop_in_cases()]
     print(f"torch {torch.__version__}, NumPy {np.__version__}, Python {sys.version.split()[0]}")
@@ -159,6 +175,9 @@ def main():
         show(f"bare launch, {torch.cuda.get_device_name()}", bare)
         on_gpu = run(gpu_cases(bare[0]), launch_microseconds)
         wrong, missed = wrong + on_gpu[0], missed + on_gpu[1]
+    if arguments.json:
+        found = {"machine": machine(environment("cpu")), "date": date.today().isoformat()}
+        arguments.json.write_text(json.dumps(found | {"rows": SHOWN}, indent=1) + "\n")
     return 2 if wrong else 1 if missed else 0
 
 

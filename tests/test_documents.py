@@ -4,6 +4,8 @@ import argparse
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -307,6 +309,12 @@ def test_links_resolve(path):
         linked = path.parent / name if name else path
         assert linked.is_file(), target
         assert not anchor or anchor in anchors_of(linked), target
+
+
+def test_figures_are_those_of_the_results():
+    command = [sys.executable, "benchmarks/figures.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, **relative)

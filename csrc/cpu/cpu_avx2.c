@@ -1,4 +1,4 @@
-/* The operations of cpu_simd_tile.h in AVX2. */
+/* The AVX2 path: the operations that cpu_simd_tile.h and its siblings are written with. */
 #include "cpu_path.h"
 
 #ifdef CPU_X86
@@ -23,8 +23,8 @@ OPERATION void vf_store(float *to, vf x) { _mm256_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return _mm256_div_ps(x, y); }
-OPERATION vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); } /* y where one is NaN */
-OPERATION vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); } /* y where one is NaN */
+OPERATION vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); } /* y where x or y is NaN */
+OPERATION vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); } /* y where x or y is NaN */
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm256_fmadd_ps(x, y, z); }
 OPERATION float vf_sum(vf x)
 {
@@ -54,7 +54,7 @@ OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm256_blendv_ps(no, 
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, mask); }
 
-/* The first `words` words; the others are 0 and not read. */
+/* Loads the first `words` words. The others become 0 and are not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
     vi there = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)words), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -105,7 +105,7 @@ OPERATION vf vf_of_blocks(vf factors, int vector)
     return _mm256_permutevar8x32_ps(factors, _mm256_set1_epi32(vector));
 }
 
-/* By the low bits of an exponent of 127, 128 or 129. */
+/* Selects by an exponent of 127, 128 or 129, by its low bits. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
 {
     return _mm256_permutevar8x32_ps(_mm256_setr_ps(one, two, 0, 0, 0, 0, 0, zero), exponent);
@@ -121,7 +121,7 @@ OPERATION vf vf_every_second(vf x, vf y, int first)
 OPERATION vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
 OPERATION vi vi_add_halves(vi x, vi y) { return _mm256_add_epi16(x, y); }
 OPERATION vi vi_max_halves(vi x, vi y) { return _mm256_max_epi16(x, y); }
-/* Halves are signed, and their products added in pairs. */
+/* The products of signed halves, added in pairs. */
 OPERATION vi vi_add_products(vi x, vi y) { return _mm256_madd_epi16(x, y); }
 OPERATION bool vmask_any(vmask mask) { return _mm256_movemask_epi8(mask) != 0; }
 OPERATION void vi_store_bytes(uint8_t *to, vi x)
@@ -139,14 +139,14 @@ OPERATION vi raised_of_nibbles(vi x)
     return _mm256_shuffle_epi8(table, _mm256_and_si256(x, _mm256_set1_epi8(15)));
 }
 
-/* Nibbles to words; only the low four bits of a word are what they should be. */
+/* Nibbles to words. Only the low four bits of a word are defined. */
 OPERATION vi vi_of_nibbles(const uint8_t *from)
 {
     vi pairs = _mm256_cvtepu8_epi64(_mm_loadu_si32(from));
     return _mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28));
 }
 
-/* e2m1 of every word's low nibble: the magnitude of its three low bits, which are all that the permutation looks at */
+/* e2m1 of every word's low nibble. The permutation looks at the three low bits alone, which are the magnitude. */
 OPERATION vf vf_of_e2m1(vi x)
 {
     const vf table = _mm256_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6);

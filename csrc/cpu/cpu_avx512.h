@@ -1,4 +1,5 @@
-/* The operations of cpu_simd_tile.h in AVX-512; CPU_TARGET says with or without VNNI. */
+/* The operations of the AVX-512 paths, which cpu_simd_tile.h and its siblings are written with. CPU_TARGET says whether
+ * there is VNNI. */
 #ifndef NK_CPU_AVX512_H
 #define NK_CPU_AVX512_H
 
@@ -22,8 +23,8 @@ OPERATION void vf_store(float *to, vf x) { _mm512_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return _mm512_div_ps(x, y); }
-OPERATION vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); } /* y where one is NaN */
-OPERATION vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); } /* y where one is NaN */
+OPERATION vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); } /* y where x or y is NaN */
+OPERATION vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); } /* y where x or y is NaN */
 OPERATION vf vf_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
 OPERATION float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
 OPERATION vf vf_of_int(vi x) { return _mm512_cvtepi32_ps(x); }
@@ -48,7 +49,7 @@ OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm512_mask_blend_ps(
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm512_mask_blend_epi32(mask, no, yes); }
 
-/* The first `words` words; the others are 0 and not read. */
+/* Loads the first `words` words. The others become 0 and are not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
     return _mm512_maskz_loadu_epi32((__mmask16)((1u << words) - 1), from);
@@ -103,7 +104,7 @@ OPERATION vf vf_of_blocks(vf factors, int vector)
     return _mm512_permutexvar_ps(_mm512_add_epi32(lower, _mm512_set1_epi32(2 * vector)), factors);
 }
 
-/* By the low bits of an exponent of 127, 128 or 129. */
+/* Selects by an exponent of 127, 128 or 129, by its low bits. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
 {
     return _mm512_permutexvar_ps(exponent, _mm512_setr_ps(one, two, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, zero));
@@ -119,7 +120,7 @@ OPERATION vf vf_every_second(vf x, vf y, int first)
 OPERATION vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
 OPERATION vi vi_add_halves(vi x, vi y) { return _mm512_add_epi16(x, y); }
 OPERATION vi vi_max_halves(vi x, vi y) { return _mm512_max_epi16(x, y); }
-/* Halves are signed, and their products added in pairs. */
+/* The products of signed halves, added in pairs. */
 OPERATION vi vi_add_products(vi x, vi y) { return _mm512_madd_epi16(x, y); }
 OPERATION bool vmask_any(vmask mask) { return mask != 0; }
 OPERATION void vi_store_bytes(uint8_t *to, vi x) { _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8(x)); }
@@ -131,7 +132,7 @@ OPERATION vi raised_of_nibbles(vi x)
     return _mm512_shuffle_epi8(table, _mm512_and_si512(x, _mm512_set1_epi8(15)));
 }
 
-/* Nibbles to words; only the low four bits of a word are what they should be. */
+/* Nibbles to words. Only the low four bits of a word are defined. */
 OPERATION vi vi_of_nibbles(const uint8_t *from)
 {
     vi pairs = _mm512_cvtepu8_epi64(_mm_loadu_si64(from));

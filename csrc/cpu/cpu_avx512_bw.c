@@ -1,3 +1,4 @@
+/* The AVX-512 path without VNNI. */
 #include "cpu_path.h"
 
 #ifdef CPU_X86

@@ -20,7 +20,7 @@ static const char *why_not(const nk_backend *row)
 
 NK_CHOICE_FITS(cpu_means);
 
-/* Of `jobs` jobs: tiles or rows. */
+/* Fills the plan of a loop of `jobs` jobs, which are tiles or rows. */
 static nk_status plan_jobs(const nk_settings *settings, const char *kernel, int64_t jobs, nk_plan *plan,
                            cpu_means *means)
 {
@@ -37,7 +37,7 @@ static nk_status plan_jobs(const nk_settings *settings, const char *kernel, int6
 
 static int64_t tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
 
-/* A sum's order depends on K alone, but for rows that are multiplied by themselves. */
+/* The order of a sum depends on K alone, unless multiply_vector sums it. */
 static nk_status plan_tiles(const nk_settings *settings, const char *kernel, int64_t count, nk_plan *plan,
                             cpu_means *means)
 {
@@ -61,13 +61,13 @@ static nk_status plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings
 static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                    void *choice)
 {
-    int64_t count = p->list ? 0 : tiles(p->all.m, p->all.n); /* at least: experts end tiles early */
+    int64_t count = p->list ? 0 : tiles(p->all.m, p->all.n); /* or more: experts end tiles early */
     for (int64_t g = 0; p->list && g < p->groups; g++)
         count += tiles(p->list[g].m, p->list[g].n);
     return plan_tiles(settings, "cpu_grouped_gemm", count, plan, choice);
 }
 
-/* No row of 16-bit weights is multiplied by itself. */
+/* 16-bit weights never take multiply_vector. */
 static nk_status plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     NK_TRY(plan_tiles(settings, "cpu_route", tiles(p->m, p->n), plan, choice));

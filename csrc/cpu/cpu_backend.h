@@ -5,7 +5,7 @@
 #include "cpu_path.h"
 #include "cpu_tile.h"
 
-void cpu_gemm(const nk_gemm_problem *problem, cpu_means means); /* gemv is its m = 1 */
+void cpu_gemm(const nk_gemm_problem *problem, cpu_means means); /* also gemv, with m = 1 */
 void cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means);
 void cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means);
 void cpu_route(const nk_route_problem *problem, cpu_means means);
@@ -13,7 +13,7 @@ void cpu_quantize(const nk_quantize_problem *problem, cpu_means means);
 void cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means);
 void cpu_relayout(const nk_relayout_problem *problem, cpu_means means);
 
-/* One tile of a gemm, start to end. */
-void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, cpu_tile_place at);
+/* One tile of a gemm, from its operands to the output. */
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, cpu_tile_coordinates at);
 
 #endif

@@ -1,4 +1,5 @@
-/* Bits to float and back, each rounding once to nearest even. Expects the default floating-point environment. */
+/* Conversions between bits and floats. Each rounds once, to nearest even, and expects the default floating-point mode.
+ */
 #ifndef NK_CPU_CONVERT_H
 #define NK_CPU_CONVERT_H
 
@@ -24,10 +25,10 @@ static inline uint32_t bits_of_float(float value)
 
 static const float E2M1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
 
-/* Twice that: small integers. */
+/* 2 e2m1, which is a small integer. */
 static const int8_t TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* What follows computes every case and then selects, so that compilers can use vectors. */
+/* These functions compute every case and then select one, so that compilers can use vectors. */
 
 static inline float e4m3_to_float(uint8_t byte)
 {
@@ -41,14 +42,15 @@ static inline float e4m3_to_float(uint8_t byte)
 /* value in [0, 448] */
 static inline uint8_t e4m3_of_float(float value)
 {
-    /* Below the smallest normal, 2^-6, the step is 2^-9, which is one unit in the last place of 2^14. */
+    /* Numbers below the smallest normal one, 2^-6, are 2^-9 apart, which is one ulp of 2^14. */
     uint32_t subnormal = bits_of_float(value + 0x1p14f) - bits_of_float(0x1p14f);
     uint32_t bits = bits_of_float(value);
     uint32_t normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
     return (uint8_t)(value < 0x1p-6f ? subnormal : normal);
 }
 
-/* Ties go to the even code: at .25, 1.25, 2.5 and 5 down, at .75, 1.75 and 3.5 up. Saturates at 6; NaN gives 0. */
+/* Ties go to the even code: .25, 1.25, 2.5 and 5 are rounded down; .75, 1.75 and 3.5 are rounded up. Saturates at 6;
+ * NaN gives 0. */
 static inline uint8_t e2m1_of_float(float value)
 {
     float v = fabsf(value);
@@ -69,11 +71,11 @@ static inline float half_to_float(uint16_t half)
 static inline uint16_t half_of_float(float value)
 {
     uint32_t bits = bits_of_float(value), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
-    /* Below 2^-14 the step is 2^-24, one unit in the last place of .5. */
+    /* Numbers below 2^-14 are 2^-24 apart, which is one ulp of 0.5. */
     uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
     uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1) - ((127 - 15) << 23)) >> 13;
     uint32_t number = magnitude < 0x38800000 ? subnormal : normal;
-    number = magnitude >= 0x477FF000 ? 0x7C00 : number; /* 65520 and above round to infinity */
+    number = magnitude >= 0x477FF000 ? 0x7C00 : number; /* 65520 and more round to infinity */
     return (uint16_t)(sign | (magnitude > 0x7F800000 ? 0x7E00 : number));
 }
 

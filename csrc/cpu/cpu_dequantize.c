@@ -1,44 +1,44 @@
-/* out = convert(fl32(e2m1 * sf) * s2); the product in brackets is exact. */
+/* dequantize: out = convert(fl(fl(e2m1 * sf) * s2)). The inner product is exact. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
 #include "cpu_path.h"
 #include "cpu_pool.h"
 
-#define CHUNK 1024         /* elements that stay in L1 from one step to the next */
+#define L1_ELEMENTS 1024   /* decoded at a time: they stay in L1 until they are stored */
 #define JOB_ELEMENTS 65536 /* some tens of microseconds */
 
 typedef struct dequantization {
     const nk_dequantize_problem *problem;
     const cpu_path *path;
-    int64_t rows; /* of a job, counted through the batch */
+    int64_t rows; /* of a job; rows of all batches are numbered in turn */
 } dequantization;
 
-static void store_chunk(const dequantization *d, int64_t l, int64_t row, int64_t k, int64_t count, const float *chunk)
+static void store_values(const dequantization *d, int64_t l, int64_t row, int64_t k, int64_t count, const float *values)
 {
     const nk_output *out = &d->problem->out;
     uint8_t *to = out->data + l * out->batch_stride + row * out->row_stride + k * out->col_stride;
     if (out->col_stride == float_bytes(out->dtype)) {
-        d->path->store(chunk, out->dtype, count, to);
+        d->path->store(values, out->dtype, count, to);
         return;
     }
     for (int64_t i = 0; i < count; i++)
-        store_float(to + i * out->col_stride, out->dtype, chunk[i]);
+        store_float(to + i * out->col_stride, out->dtype, values[i]);
 }
 
 static void dequantize_rows(void *context, int64_t job)
 {
     const dequantization *d = context;
     const nk_dequantize_problem *p = d->problem;
-    float chunk[CHUNK], s2 = alpha_at(&p->global_scale, 0);
-    uint8_t sf[CHUNK / NK_SF_VEC] = {0};
+    float values[L1_ELEMENTS], s2 = alpha_at(&p->global_scale, 0);
+    uint8_t sf[L1_ELEMENTS / NK_SF_VEC] = {0};
     for (int64_t i = job * d->rows; i < cpu_min((job + 1) * d->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
-        for (int64_t k = 0; k < p->k; k += CHUNK) {
-            int64_t count = cpu_min(CHUNK, p->k - k);
+        for (int64_t k = 0; k < p->k; k += L1_ELEMENTS) {
+            int64_t count = cpu_min(L1_ELEMENTS, p->k - k);
             gather_sf(&p->q, l, row, k / NK_SF_VEC, count / NK_SF_VEC, p->k / NK_SF_VEC, sf);
-            d->path->decode(operand_row(&p->q, l, row) + k / 2, sf, s2, count / NK_SF_VEC, chunk);
-            store_chunk(d, l, row, k, count, chunk);
+            d->path->decode(operand_row(&p->q, l, row) + k / 2, sf, s2, count / NK_SF_VEC, values);
+            store_values(d, l, row, k, count, values);
         }
     }
 }

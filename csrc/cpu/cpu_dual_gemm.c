@@ -1,4 +1,4 @@
-/* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k])) */
+/* dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k])) */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"
@@ -14,7 +14,7 @@ static void run_tile(void *context, int64_t tile)
 {
     const dual_gemm *c = context;
     const nk_dual_gemm_problem *p = c->problem;
-    cpu_tile_place at = cpu_tile_at(&c->tiling, tile);
+    cpu_tile_coordinates at = cpu_tile_at(&c->tiling, tile);
     cpu_tile h, u;
     cpu_sum_tile(c->means, &p->a, &p->b1, p->k, at, h);
     cpu_sum_tile(c->means, &p->a, &p->b2, p->k, at, u);

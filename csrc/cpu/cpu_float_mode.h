@@ -1,8 +1,8 @@
-/* Round-to-nearest and denormals, whatever mode a thread is in: frameworks switch them off per thread. */
+/* The floating-point mode of a run: round-to-nearest with denormals, which frameworks switch off per thread. */
 #ifndef NK_CPU_FLOAT_MODE_H
 #define NK_CPU_FLOAT_MODE_H
 
-#ifdef __SSE2__ /* a tenth of what <fenv.h> takes, which saves the x87 unit too */
+#ifdef __SSE2__ /* takes a tenth of the time of <fenv.h>, which also saves the x87 unit */
 #include <xmmintrin.h>
 
 typedef unsigned cpu_float_mode;

@@ -1,4 +1,4 @@
-/* D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]) */
+/* gemm and gemv: D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]) */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"
@@ -10,7 +10,7 @@ typedef struct gemm {
     cpu_tiling tiling;
 } gemm;
 
-void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, cpu_tile_place at)
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, cpu_tile_coordinates at)
 {
     cpu_tile acc;
     cpu_sum_tile(means, &p->a, &p->b, p->k, at, acc);

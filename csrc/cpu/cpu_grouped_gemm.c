@@ -1,4 +1,5 @@
-/* Every group is a gemm of its own; in the contiguous form, of the rows offsets[g] .. offsets[g+1]. */
+/* grouped_gemm: every group is a gemm of its own. In the contiguous form expert g has tokens offsets[g] ..
+ * offsets[g+1]. */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"
@@ -10,7 +11,7 @@ typedef struct grouped {
     int threads;
 } grouped;
 
-/* `atom_row`: where a blocked sfa begins for this expert, in rows of atoms. */
+/* Expert g as a gemm. A blocked sfa begins for this expert at row `atom_row` of atoms. */
 static nk_gemm_problem expert(const nk_grouped_gemm_problem *p, int64_t g, int64_t atom_row)
 {
     nk_gemm_problem gemm = p->all;
@@ -40,7 +41,7 @@ static cpu_tiling tiling_of(const grouped *c, int64_t g)
     return cpu_tiling_of(p->list ? p->list[g].l : 1, rows_of(p, g), p->list ? p->list[g].n : p->all.n, c->threads);
 }
 
-static void run_tile_of(const grouped *c, int64_t g, int64_t atom_row, cpu_tile_place at)
+static void run_tile_of(const grouped *c, int64_t g, int64_t atom_row, cpu_tile_coordinates at)
 {
     if (c->problem->list) {
         cpu_gemm_tile(c->means, &c->problem->list[g], at);
@@ -50,7 +51,7 @@ static void run_tile_of(const grouped *c, int64_t g, int64_t atom_row, cpu_tile_
     }
 }
 
-/* Tiles are numbered through all groups. */
+/* Tiles of all groups are numbered in turn. */
 static void run_tile(void *context, int64_t tile)
 {
     const grouped *c = context;

@@ -1,4 +1,5 @@
-/* The operations of cpu_simd_tile.h in NEON; CPU_TARGET says with or without dot products. */
+/* The operations of the NEON paths, which cpu_simd_tile.h and its siblings are written with. CPU_TARGET says whether
+ * there are dot products. */
 #ifndef NK_CPU_NEON_H
 #define NK_CPU_NEON_H
 
@@ -22,8 +23,8 @@ OPERATION void vf_store(float *to, vf x) { vst1q_f32(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return vmulq_f32(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return vaddq_f32(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return vdivq_f32(x, y); }
-OPERATION vf vf_min(vf x, vf y) { return vminnmq_f32(x, y); } /* the other where one is NaN */
-OPERATION vf vf_max(vf x, vf y) { return vmaxnmq_f32(x, y); } /* the other where one is NaN */
+OPERATION vf vf_min(vf x, vf y) { return vminnmq_f32(x, y); } /* the number where the other is NaN */
+OPERATION vf vf_max(vf x, vf y) { return vmaxnmq_f32(x, y); } /* the number where the other is NaN */
 OPERATION vf vf_fma(vf x, vf y, vf z) { return vfmaq_f32(z, x, y); }
 OPERATION float vf_sum(vf x) { return vaddvq_f32(x); }
 OPERATION vf vf_of_int(vi x) { return vcvtq_f32_s32(x); }
@@ -63,7 +64,7 @@ OPERATION void vi_store_bytes(uint8_t *to, vi x)
     memcpy(to, &four, sizeof four);
 }
 
-/* Halves are signed, and their products added in pairs. */
+/* The products of signed halves, added in pairs. */
 OPERATION vi vi_add_products(vi x, vi y)
 {
     int16x8_t a = halves_of(x), b = halves_of(y);
@@ -76,7 +77,7 @@ OPERATION bool vmask_any(vmask mask) { return vmaxvq_u32(mask) != 0; }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return vbslq_f32(mask, yes, no); }
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return vbslq_s32(mask, yes, no); }
 
-/* The first `words` words; the others are 0 and not read. */
+/* Loads the first `words` words. The others become 0 and are not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
     int32_t there[LANES] = {0};
@@ -121,7 +122,7 @@ OPERATION vf vf_of_blocks(vf factors, int vector)
     return vf_set(each[vector / 2]);
 }
 
-/* By an exponent of 127, 128 or 129. */
+/* Selects by an exponent of 127, 128 or 129. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
 {
     vf above = vf_select(vi_less(exponent, vi_set(129)), vf_set(one), vf_set(two));
@@ -138,14 +139,15 @@ OPERATION vi raised_of_nibbles(vi x)
     return of_bytes(vqtbl1q_s8(table, vandq_u8(vreinterpretq_u8_s32(x), vdupq_n_u8(15))));
 }
 
-/* Nibbles to words; only the low four bits of a word are what they should be. */
+/* Nibbles to words. Only the low four bits of a word are defined. */
 OPERATION vi vi_of_nibbles(const uint8_t *from)
 {
     const int32x4_t places = {0, -4, -8, -12};
     return of_words(vshlq_u32(vdupq_n_u32((uint32_t)from[0] | (uint32_t)from[1] << 8), places));
 }
 
-/* e2m1 of every word's low nibble: the two upper bytes of a float, the others are past both tables. */
+/* e2m1 of every word's low nibble. Two tables give the upper two bytes of the float; the lower two are 0, since their
+ * indices are beyond the tables. */
 OPERATION vf vf_of_e2m1(vi x)
 {
     const uint8x16x2_t table = {
@@ -215,8 +217,8 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
     return bias;
 }
 
-/* 2 e2m1 of the next four blocks (those of `blocks` that are there; the rest is 0) in the order of cpu_simd_tile.h, and
- * -12 times the sum of each block. */
+/* 2 e2m1 of the next four blocks in the order of cpu_simd_tile.h, and -12 times the sum of each block. Where fewer than
+ * four `blocks` are left, the others are 0. */
 OPERATION void decode_four_blocks(const uint8_t *codes, int64_t blocks, int8_t to[64], int32_t bias[4])
 {
     const int8x16_t table = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

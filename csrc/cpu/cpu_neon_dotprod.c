@@ -1,3 +1,4 @@
+/* The NEON path with dot products. */
 #include "cpu_path.h"
 
 #ifdef CPU_NEON

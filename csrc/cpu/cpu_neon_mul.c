@@ -1,3 +1,4 @@
+/* The NEON path without dot products. */
 #include "cpu_path.h"
 
 #ifdef CPU_NEON

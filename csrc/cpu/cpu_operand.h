@@ -1,10 +1,10 @@
-/* Where an operand's elements and scale factors lie, and how a result leaves. */
+/* The addresses of an operand's elements and scale factors, and how an element is stored. */
 #ifndef NK_CPU_OPERAND_H
 #define NK_CPU_OPERAND_H
 
 #include "cpu_convert.h"
 
-/* A hint, where the compiler knows one; any address will do. */
+/* A hint, if the compiler has one. Any address is allowed. */
 #ifdef __GNUC__
 #define PREFETCH(address) __builtin_prefetch(address)
 #else
@@ -16,8 +16,8 @@ static inline const uint8_t *operand_row(const nk_operand *o, int64_t l, int64_t
     return o->data + l * o->batch_stride + row * o->row_stride;
 }
 
-/* Scale byte of elements 16 col .. 16 col + 15; `cols` is K/16. In either layout those up to the next multiple of 4
- * follow. */
+/* Address of scale byte `col`, which is that of elements 16 col .. 16 col + 15; `cols` is K/16. In both layouts the
+ * scale bytes up to the next multiple of 4 follow it. */
 static inline const uint8_t *operand_sf_at(const nk_operand *o, int64_t l, int64_t row, int64_t col, int64_t cols)
 {
     const uint8_t *sf = o->sf + l * o->sf_batch_stride;
@@ -25,7 +25,7 @@ static inline const uint8_t *operand_sf_at(const nk_operand *o, int64_t l, int64
     return sf + row * o->sf_row_stride + col;
 }
 
-/* The scale bytes of blocks col .. col + count - 1 of a row, one after the other; `col` is a multiple of 4. */
+/* Copies the scale bytes of blocks col .. col + count - 1 of a row; `col` is a multiple of 4. */
 static inline void gather_sf(const nk_operand *o, int64_t l, int64_t row, int64_t col, int64_t count, int64_t cols,
                              uint8_t *to)
 {

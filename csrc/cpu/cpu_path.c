@@ -1,8 +1,9 @@
+/* The table of paths, and which of them a call uses. */
 #include "cpu_path.h"
 
 #include <string.h>
 
-/* In order of preference; what may be asked for. */
+/* The paths in order of preference, and the names that NVFP4KERN_CPU may say. */
 #if defined(CPU_X86)
 static const cpu_path *const table[] = {
     &cpu_path_avx512_vnni,

@@ -1,5 +1,5 @@
-/* A path is one way to compute: portable C, or the instructions that some processors have. All paths have one interface
- * and one meaning; the scalar one is the specification. */
+/* What a path can do. A path is written for one instruction set, or in portable C. All paths have one interface and one
+ * meaning; the scalar path is the specification. */
 #ifndef NK_CPU_PATH_H
 #define NK_CPU_PATH_H
 
@@ -19,7 +19,7 @@ typedef struct cpu_product {
     int64_t l, m0, mb, n0, nb, k;
 } cpu_product;
 
-/* How quantize encodes, from the global scale (cpu_quantize.c). */
+/* What encoding needs of the global scale, see cpu_quantize.c. */
 typedef struct cpu_encoder {
     bool valid;      /* S > 0; a global scale of NaN, infinity or below 0 poisons every block */
     float to_sf;     /* fl(S * fl(1/6)) */
@@ -27,19 +27,22 @@ typedef struct cpu_encoder {
 } cpu_encoder;
 
 typedef struct cpu_path {
-    const char *name; /* what NVFP4KERN_CPU says: all of it, or the part before a dash */
+    const char *name; /* NVFP4KERN_CPU says all of it, or what precedes the dash */
     const char *why;  /* for explain */
     bool (*available)(void);
 
-    /* The sums of one tile. One element's sum does not depend on which tile it is in, so a row's result does not depend
-     * on the rest of the batch. acc may get anything outside mb x nb. */
+    /* The sums of one tile. A sum does not depend on the tile that it is in, so a row's result does not depend on the
+     * other rows. Outside mb x nb, acc may become anything. */
     void (*accumulate)(const cpu_product *product, cpu_tile acc);
 
-    /* For NVFP4 B, the same for one row (mb = 1) in an order of its own, read as memory likes best; NULL: none. */
+    /* The sums of one row (mb = 1) for NVFP4 B. Their order differs: B is read in the order in which memory is fastest.
+     * NULL where the path has no such function. */
     void (*multiply_vector)(const cpu_product *product, float *sums);
 
-    /* Rows of `count` elements. `scale`: v = alpha v + bias, rounded once (bias NULL: alpha v). `activate`: v =
-     * activation(v) up, two roundings; silu as nk_math.h has it, gelu and gelu_tanh in fp32. `exp`: of v - shift. */
+    /* Rows of `count` elements.
+     *   scale      v = alpha v + bias, rounded once; v = alpha v where bias is NULL
+     *   activate   v = activation(v) up, with two roundings; silu is that of nk_math.h, gelu and gelu_tanh are fp32
+     *   exp        v = exp(v - shift) */
     void (*load)(const uint8_t *from, nk_dtype dtype, int64_t count, float *to);
     void (*store)(const float *from, nk_dtype dtype, int64_t count, uint8_t *to);
     void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
@@ -47,8 +50,10 @@ typedef struct cpu_path {
     void (*exp)(float *values, float shift, int64_t count);
     void (*sigmoid)(const float *from, int64_t count, float *to);
 
-    /* Rows of whole blocks of 16 elements. The largest finite magnitude, or 0; codes and scales; e2m1 * sf * s2,
-     * for which scales must be readable up to a multiple of 16. */
+    /* Rows of whole blocks of 16 elements.
+     *   finite_amax   the largest finite magnitude, or 0
+     *   encode        codes and scale factors
+     *   decode        e2m1 * sf * s2; sf must be readable up to a multiple of 16 bytes */
     float (*finite_amax)(const uint8_t *from, nk_dtype dtype, int64_t count);
     void (*encode)(const cpu_encoder *encoder, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
                    uint8_t *sf);

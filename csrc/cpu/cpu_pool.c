@@ -1,3 +1,4 @@
+/* The pool of threads, which starts them, follows affinity, and survives forks. */
 #include "cpu_pool.h"
 
 #include "cpu_float_mode.h"
@@ -20,15 +21,16 @@ typedef struct loop {
     _Atomic int64_t next;
 } loop;
 
-/* `turn` changes with every loop. Workers 1 .. wanted join it; the caller does not wait for one that comes too late. */
+/* `turn` changes with every loop. Workers 1 .. wanted join a loop. The caller does not wait for a worker that has not
+ * joined when the jobs are done. */
 static struct {
-    pthread_mutex_t busy; /* held for the length of a loop */
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t busy; /* held while a loop runs */
+    pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t begin, end;
     uint64_t turn;
-    int wanted, running; /* who may join the loop, how many are in it */
+    int wanted, running; /* how many workers may join the loop, how many are in it */
     loop *current;
-    int workers; /* threads there are; the caller is not among them */
+    int workers; /* threads of the pool; the caller is none of them */
     pthread_t thread[CPU_MAX_THREADS];
     cpu_set_t cpus; /* where they may run */
 } pool = {
@@ -67,7 +69,7 @@ static void *work(void *argument)
 /* Starting threads                                                                                                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Threads do not survive a fork, and locks are as they happened to be. */
+/* In the child of a fork there are no workers, and a lock may be held by a thread that does not exist. */
 static void forget_threads(void)
 {
     pool.busy = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -80,7 +82,7 @@ static void forget_threads(void)
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_threads); }
 
-/* Workers go where the caller may: its affinity can have changed since they were made. */
+/* Workers may run where the caller may. Its affinity can have changed since they were made. */
 static void follow_affinity(void)
 {
     cpu_set_t cpus;
@@ -91,7 +93,8 @@ static void follow_affinity(void)
         pthread_setaffinity_np(pool.thread[i], sizeof cpus, &cpus);
 }
 
-/* As many of `wanted` workers as the system gives us. Signals are for the program's own threads. */
+/* Returns how many of `wanted` workers there are, since the system may refuse threads. Workers block all signals, which
+ * are for the program's own threads. */
 static int start_workers(int wanted)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

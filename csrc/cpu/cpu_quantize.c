@@ -1,4 +1,4 @@
-/* x is the input, or silu(input) * up.
+/* quantize: codes and scale factors of x, which is the input or silu(input) * up.
  * With S = min(fl(1/s2), FLT_MAX), or min(fl(2688/g), FLT_MAX) for the amax g, and a the largest |x| of a block of 16:
  *   sf   = e4m3_rne(min(fl(a * fl(S * fl(1/6))), 448))
  *   code = e2m1_rne(fl(x * min(fl(1 / fl(sf * fl(1/S))), FLT_MAX)))
@@ -12,8 +12,8 @@
 #include <float.h>
 #include <stdatomic.h>
 
-#define CHUNK 1024         /* elements that stay in L1 from one step to the next */
-#define PART 8192          /* elements to encode at a time */
+#define L1_ELEMENTS 1024   /* of silu(x) up at a time: they stay in L1 until they are encoded */
+#define IN_PLACE 8192      /* elements to encode at a time where they need no silu */
 #define AHEAD 2048         /* elements to prefetch */
 #define JOB_ELEMENTS 65536 /* some tens of microseconds */
 
@@ -21,8 +21,8 @@ typedef struct quantization {
     const nk_quantize_problem *problem;
     const cpu_path *path;
     cpu_encoder encoder;
-    int64_t rows;          /* of a job, counted through the batch */
-    _Atomic uint32_t amax; /* its bits, which order as the numbers do */
+    int64_t rows;          /* of a job; rows of all batches are numbered in turn */
+    _Atomic uint32_t amax; /* the bits of a float: they compare as the floats do */
 } quantization;
 
 static cpu_encoder encoder_of(float s)
@@ -30,60 +30,62 @@ static cpu_encoder encoder_of(float s)
     return (cpu_encoder){.valid = s > 0, .to_sf = s * (1.0f / NK_E2M1_MAX), .inverse_s = 1.0f / s};
 }
 
-/* Elements k .. k + count - 1 of a row, of which the next ones are fetched meanwhile. */
-static void load_row_chunk(const quantization *q, const uint8_t *row, int64_t k, int64_t count, float chunk[CHUNK])
+/* Loads elements k .. k + count - 1 of a row, and prefetches those that follow. */
+static void load_elements(const quantization *q, const uint8_t *row, int64_t k, int64_t count,
+                          float values[L1_ELEMENTS])
 {
     nk_dtype dtype = q->problem->x_dtype;
     int64_t size = float_bytes(dtype);
-    for (int64_t i = 0; i < CHUNK * size; i += 64)
+    for (int64_t i = 0; i < L1_ELEMENTS * size; i += 64)
         PREFETCH(row + (k + AHEAD) * size + i);
-    q->path->load(row + k * size, dtype, count, chunk);
+    q->path->load(row + k * size, dtype, count, values);
 }
 
-/* silu(x) up of x[l, row, k .. k + count - 1] */
-static void load_gated(const quantization *q, int64_t l, int64_t row, int64_t k, int64_t count, float chunk[CHUNK])
+/* silu(x) up for x[l, row, k .. k + count - 1]. */
+static void load_gated(const quantization *q, int64_t l, int64_t row, int64_t k, int64_t count,
+                       float values[L1_ELEMENTS])
 {
     const nk_quantize_problem *p = q->problem;
-    float up[CHUNK];
-    load_row_chunk(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, chunk);
-    load_row_chunk(q, p->up + l * p->up_batch_stride + row * p->up_row_stride, k, count, up);
-    q->path->activate(NK_SILU, chunk, up, count);
+    float up[L1_ELEMENTS];
+    load_elements(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, values);
+    load_elements(q, p->up + l * p->up_batch_stride + row * p->up_row_stride, k, count, up);
+    q->path->activate(NK_SILU, values, up, count);
 }
 
-/* Elements from k on as the path takes them: where they lie, or in a chunk. */
+/* The next elements from k on: where they lie, or silu(x) up in `values`. */
 typedef struct elements {
     const uint8_t *from;
     nk_dtype dtype;
     int64_t count;
 } elements;
 
-static elements next_elements(const quantization *q, int64_t i, int64_t k, float chunk[CHUNK])
+static elements next_elements(const quantization *q, int64_t i, int64_t k, float values[L1_ELEMENTS])
 {
     const nk_quantize_problem *p = q->problem;
     int64_t l = i / p->rows, row = i % p->rows;
     if (!p->up) {
         const uint8_t *from = p->x + l * p->x_batch_stride + row * p->x_row_stride;
-        return (elements){from + k * float_bytes(p->x_dtype), p->x_dtype, cpu_min(PART, p->k - k)};
+        return (elements){from + k * float_bytes(p->x_dtype), p->x_dtype, cpu_min(IN_PLACE, p->k - k)};
     }
-    int64_t count = cpu_min(CHUNK, p->k - k);
-    load_gated(q, l, row, k, count, chunk);
-    return (elements){(const uint8_t *)chunk, NK_F32, count};
+    int64_t count = cpu_min(L1_ELEMENTS, p->k - k);
+    load_gated(q, l, row, k, count, values);
+    return (elements){(const uint8_t *)values, NK_F32, count};
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The global scale                                                                                                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Largest finite |x|: a NaN or an infinity poisons its own block only. */
+/* The largest finite |x|. A NaN or an infinity must spoil no block but its own. */
 static void find_amax(void *context, int64_t job)
 {
     quantization *q = context;
     const nk_quantize_problem *p = q->problem;
-    float amax = 0, chunk[CHUNK];
+    float amax = 0, values[L1_ELEMENTS];
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
         elements x;
         for (int64_t k = 0; k < p->k; k += x.count) {
-            x = next_elements(q, i, k, chunk);
+            x = next_elements(q, i, k, values);
             amax = fmaxf(amax, q->path->finite_amax(x.from, x.dtype, x.count));
         }
     }
@@ -107,7 +109,8 @@ static float encode_scale(quantization *q, int64_t jobs, int threads)
 /* Rows                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* First atom row of the expert that `row` belongs to and the row within it; false where it belongs to none. */
+/* Finds the first atom row of the expert that has `row`, and the row's number in that expert. False where no expert has
+ * it. */
 static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row, int64_t *in_expert)
 {
     *atom_row = 0;
@@ -121,7 +124,7 @@ static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row,
     return false;
 }
 
-/* The scale bytes of blocks col .. col + count - 1; `col` is a multiple of 4. */
+/* Stores the scale bytes of blocks col .. col + count - 1; `col` is a multiple of 4. */
 static void store_sf(const nk_quantize_problem *p, const uint8_t *from, int64_t l, int64_t row, int64_t col,
                      int64_t count)
 {
@@ -141,14 +144,14 @@ static void quantize_rows(void *context, int64_t job)
 {
     const quantization *q = context;
     const nk_quantize_problem *p = q->problem;
-    float chunk[CHUNK];
-    uint8_t sf[PART / NK_SF_VEC];
+    float values[L1_ELEMENTS];
+    uint8_t sf[IN_PLACE / NK_SF_VEC];
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
         uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
         elements x;
         for (int64_t k = 0; k < p->k; k += x.count) {
-            x = next_elements(q, i, k, chunk);
+            x = next_elements(q, i, k, values);
             q->path->encode(&q->encoder, x.from, x.dtype, x.count / NK_SF_VEC, codes + k / 2, sf);
             store_sf(p, sf, l, row, k / NK_SF_VEC, x.count / NK_SF_VEC);
         }

@@ -1,4 +1,4 @@
-/* Scale bytes between [rows, cols] and 128x4 atoms; padding is written as zero and never read. */
+/* to_blocked and from_blocked: scale bytes between [rows, cols] and atoms. Padding is written as 0 and never read. */
 #include "cpu_backend.h"
 
 #include "nk_format.h"
@@ -10,10 +10,10 @@
 
 typedef struct relayout {
     const nk_relayout_problem *problem;
-    int64_t down, atom_rows; /* rows of atoms: of a matrix, of a job, which counts them through the batch */
+    int64_t down, atom_rows; /* rows of atoms: of a matrix, of a job; those of all batches are numbered in turn */
 } relayout;
 
-/* `rows` x `cols` bytes, as many of an atom as there are. */
+/* Copies the `rows` x `cols` bytes of an atom that are not padding. */
 static void move_atom(const nk_relayout_problem *p, uint8_t *linear, uint8_t *atom, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++) {

@@ -1,16 +1,16 @@
-/* logits = alpha X W^T; the k best experts of each row by key; their weights. See docs/contract.md for the exact rules:
- * larger key first, equal keys by lower expert, NaN after every number. */
+/* route: logits = alpha X W^T, the k best experts of each token by key, and their weights. A larger key goes first, of
+ * equal keys that of the lower expert, NaN after every number. docs/contract.md has the exact rules. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
 #include "cpu_pool.h"
 #include "cpu_tile.h"
 
-#define MAX_ROWS 32 /* of logits in one job */
+#define MAX_ROWS 32 /* tokens of one job */
 #define FEWEST_ROWS 8
-#define TEAM 16 /* experts */
+#define BRACKET 16 /* experts that compete first */
 
-_Static_assert(NK_MAX_EXPERTS % TEAM == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
+_Static_assert(NK_MAX_EXPERTS % BRACKET == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
 typedef struct route {
     const nk_route_problem *problem;
@@ -18,7 +18,7 @@ typedef struct route {
     int64_t rows; /* of a job */
 } route;
 
-/* Whether a key goes before another that has a lower index: ties stay with the lower one. */
+/* Whether a key goes before that of a lower index, which wins ties. */
 static bool beats(float key, float lower_indexed)
 {
     return key > lower_indexed || (isnan(lower_indexed) && !isnan(key));
@@ -28,8 +28,8 @@ static bool beats(float key, float lower_indexed)
 /* Selection                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A number that is larger the earlier a key goes: floats order as their bits do once those of negative ones are turned
- * round, -0 is 0, and of equal keys the lower index comes first. */
+/* A number that is larger the earlier a key goes. Floats compare as their bits do once the bits of negative ones are
+ * inverted and -0 is made 0. Of equal keys that of the lower index goes first. */
 static int64_t rank(float key, int64_t index)
 {
     int32_t bits = (int32_t)bits_of_float(key + 0.0f);
@@ -37,36 +37,36 @@ static int64_t rank(float key, int64_t index)
     return (int64_t)order * (1 << 16) - index;
 }
 
-static int64_t largest_of_team(const int64_t ranks[TEAM])
+static int64_t largest_of_bracket(const int64_t ranks[BRACKET])
 {
     int64_t most = INT64_MIN;
-    for (int64_t i = 0; i < TEAM; i++)
+    for (int64_t i = 0; i < BRACKET; i++)
         most = ranks[i] > most ? ranks[i] : most;
     return most;
 }
 
-/* Indices of the `count` best keys among those with allowed[i] (NULL: all), best first. The best of each team of TEAM
- * are known: who wins is replaced in its own team only. */
+/* The indices of the `count` best keys among those with allowed[i] (NULL: all), best first. Each bracket has a leader.
+ * Once a leader has won, only its own bracket must find another. */
 static void select_best(const float *keys, const bool *allowed, int64_t n, int64_t count, int32_t *best)
 {
-    int64_t ranks[NK_MAX_EXPERTS], leaders[NK_MAX_EXPERTS / TEAM], teams = nk_ceil_div(n, TEAM);
-    for (int64_t i = 0; i < teams * TEAM; i++)
+    int64_t ranks[NK_MAX_EXPERTS], leaders[NK_MAX_EXPERTS / BRACKET], brackets = nk_ceil_div(n, BRACKET);
+    for (int64_t i = 0; i < brackets * BRACKET; i++)
         ranks[i] = i >= n || (allowed && !allowed[i]) ? INT64_MIN : rank(keys[i], i);
-    for (int64_t t = 0; t < teams; t++)
-        leaders[t] = largest_of_team(ranks + t * TEAM);
+    for (int64_t t = 0; t < brackets; t++)
+        leaders[t] = largest_of_bracket(ranks + t * BRACKET);
     for (int64_t slot = 0; slot < count; slot++) {
         int64_t winner = INT64_MIN;
-        for (int64_t t = 0; t < teams; t++)
+        for (int64_t t = 0; t < brackets; t++)
             winner = leaders[t] > winner ? leaders[t] : winner;
         int64_t index = -winner & 0xFFFF;
         best[slot] = (int32_t)index;
         ranks[index] = INT64_MIN;
-        leaders[index / TEAM] = largest_of_team(ranks + index / TEAM * TEAM);
+        leaders[index / BRACKET] = largest_of_bracket(ranks + index / BRACKET * BRACKET);
     }
 }
 
-/* The largest key of a group or, with a correction bias, the sum of its two largest (DeepSeek-V3). NaN keys do not
- * count; a group of nothing else scores NaN. */
+/* The score of an expert group: its largest key or, with a correction bias, the sum of its two largest (DeepSeek-V3).
+ * NaN keys do not count; a group of only NaN keys scores NaN. */
 static float group_score(const float *keys, int64_t size, bool top2)
 {
     float first = NAN, second = NAN;
@@ -128,12 +128,13 @@ static float sum_of(const float *values, int64_t count)
     return sum;
 }
 
-/* The first of the selected is the largest logit, of the selected and of all; a NaN shows in the sum. */
+/* The first selected logit is the largest of the selected and of all. Where it is not, a logit is NaN, and so is the
+ * sum. */
 static void softmax(const route *c, const float *logits, const int32_t *ids, float *weights)
 {
     const nk_route_problem *p = c->problem;
     float all[NK_MAX_EXPERTS], sum;
-    /* Renormalising a softmax over all experts cancels its denominator: that is the softmax of the selected. */
+    /* A renormalised softmax over all experts is the softmax of the selected, since its denominator cancels. */
     if (p->score == NK_SOFTMAX_TOPK && !p->renormalize) {
         memcpy(all, logits, (size_t)p->n * sizeof *all);
         c->means.path->exp(all, logits[ids[0]], p->n);
@@ -155,7 +156,7 @@ static void weigh(const route *c, const float *logits, const int32_t *ids, float
     if (p->score == NK_SIGMOID) {
         pick(logits, ids, p->top_k, picked);
         c->means.path->sigmoid(picked, p->top_k, weights);
-        float sum = sum_of(weights, p->top_k) + 1e-20f; /* as DeepSeek-V3's gate has it: all-zero scores give zeros */
+        float sum = sum_of(weights, p->top_k) + 1e-20f; /* as in DeepSeek-V3: weights that are all zero stay zero */
         for (int64_t i = 0; p->renormalize && i < p->top_k; i++)
             weights[i] /= sum;
     } else {
@@ -182,7 +183,7 @@ static void route_row(const route *c, int64_t m, const float *logits)
     }
 }
 
-/* Counting sort of (row, slot) by expert. */
+/* Counting sort of the selections m*k + j by expert. */
 static void sort_by_expert(const nk_route_problem *p)
 {
     int32_t next[NK_MAX_EXPERTS];
@@ -211,7 +212,7 @@ static void route_rows(void *context, int64_t job)
     const nk_route_problem *p = c->problem;
     cpu_tile acc;
     float logits[MAX_ROWS][NK_MAX_EXPERTS];
-    cpu_tile_place at = {.m0 = job * c->rows, .mb = cpu_min(c->rows, p->m - job * c->rows)};
+    cpu_tile_coordinates at = {.m0 = job * c->rows, .mb = cpu_min(c->rows, p->m - job * c->rows)};
     for (; at.n0 < p->n; at.n0 += CPU_TILE_N) {
         at.nb = cpu_min(CPU_TILE_N, p->n - at.n0);
         cpu_sum_tile(c->means, &p->x, &p->w, p->k, at, acc);

@@ -1,6 +1,6 @@
-/* The row functions of a path, in plain C: a path that includes this after defining CPU_TARGET has them compiled for
- * its instructions, from the same text and so to the same bits. Define CPU_ROWS_HALVES where the path brings its own
- * load_halves and store_halves. */
+/* The row functions of a path, in plain C. A path defines CPU_TARGET and includes this: its copy is compiled for its
+ * instructions, with the same bits as every other. It defines CPU_ROWS_HALVES where it has a load_halves and a
+ * store_halves of its own. */
 #ifndef NK_CPU_ROWS_H
 #define NK_CPU_ROWS_H
 
@@ -34,7 +34,7 @@ CPU_TARGET static void load_row(const uint8_t *from, nk_dtype dtype, int64_t cou
     }
 }
 
-/* Elements of 16 bits, `stride` bytes apart. */
+/* Loads 16-bit elements that are `stride` bytes apart. */
 CPU_TARGET static inline void load_strided(const uint8_t *from, nk_dtype dtype, int64_t stride, int64_t count,
                                            float *to)
 {
@@ -80,8 +80,9 @@ CPU_TARGET static void gate_row(float *restrict values, const float *restrict up
 /* Exponentials                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Within 2 units in the last place, down to the denormals; 0 and infinity beyond. exp(x) = 2^n (1 + p) with n an
- * integer and |p| < 0.42, as in nk_silu; 2^n in two factors, since either end is more than one can be. */
+/* exp(x) within 2 ulps, down to the denormals, then 0; infinity where it overflows. exp(x) = 2^n (1 + p) with n an
+ * integer and |p| < 0.42, as in nk_silu. 2^n is multiplied as two factors, since no float holds its smallest and
+ * largest values. */
 static inline float exponential(float x)
 {
     const float above = x < -110.0f ? -110.0f : x, t = above > 90.0f ? 90.0f : above; /* NaN stays */
@@ -98,8 +99,8 @@ static inline float exponential(float x)
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
-/* For x >= 0, within 2^-22 (2.5 + x^2 / 2) of itself where it is normal: x^2 is rounded before exponential() sees it.
- * Chebyshev's polynomial of Numerical Recipes' erfcc. */
+/* erfc(x) for x >= 0, within a relative 2^-22 (2.5 + x^2 / 2) where it is normal: x^2 is rounded before exponential()
+ * gets it. The polynomial is that of erfcc in Numerical Recipes. */
 static inline float erfc_of_positive(float x)
 {
     const float t = 1.0f / (1.0f + 0.5f * x);
@@ -116,7 +117,7 @@ static inline float erfc_of_positive(float x)
     return t * exponential(p - x * x);
 }
 
-/* h/2 (1 + erf(h / sqrt 2)); 1 + erf(x) = erfc(-x), and 2 - erfc(x). */
+/* h/2 (1 + erf(h / sqrt 2)). 1 + erf(x) is erfc(-x) for x < 0, and 2 - erfc(x) elsewhere. */
 static inline float gelu(float h)
 {
     const float tail = erfc_of_positive(fabsf(h) * 0.70710678f);
@@ -164,7 +165,7 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
     }
 }
 
-/* With the three of a path's own: finite_amax_row, encode_row, decode_row. */
+/* The row functions of a path: these, and its own finite_amax_row, encode_row and decode_row. */
 #define CPU_ROWS                                                                                        \
     .load = load_row, .store = store_row, .scale = scale_row, .activate = activate_row, .exp = exp_row, \
     .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row, .decode = decode_row

@@ -1,7 +1,7 @@
-/* The specification, in portable C.
- * Both operands NVFP4: a block of 16 products is summed in integers (2 e2m1 is a small integer), scaled by
- * sfa * sfb / 4 and added in fp32; only that last addition rounds.
- * Otherwise: every value of either operand is exact in fp32, and so is every product; the additions round. */
+/* The scalar path: the specification, in portable C.
+ * Where both operands are NVFP4, a block of 16 products is summed in integers (2 e2m1 is a small integer), multiplied
+ * by sfa * sfb / 4 and added in fp32. Only that addition rounds. Elsewhere every element of both operands is exact in
+ * fp32, and so is every product. Only the additions round. */
 #include "cpu_operand.h"
 
 #define CPU_TARGET
@@ -10,7 +10,7 @@
 #include <float.h>
 
 #define PANEL_ROWS 32
-#define PANEL_K 512 /* elements decoded at a time: two panels fit a core's L2 */
+#define PANEL_K 512 /* elements decoded at a time: two panels fit the L2 of a core */
 #define BLOCKS (PANEL_K / NK_SF_VEC)
 
 typedef struct code_panel {
@@ -87,13 +87,13 @@ static void decode_codes(const uint8_t *packed, int64_t count, int16_t *twice_e2
     }
 }
 
-/* Rows row0 .. row0 + rows - 1 of an operand, elements k0 .. k0 + kb - 1 */
-typedef struct part {
+/* Elements k0 .. k0 + kb - 1 of an operand's rows row0 .. row0 + rows - 1. */
+typedef struct panel_of {
     const nk_operand *operand;
     int64_t l, row0, rows, k0, kb, k;
-} part;
+} panel_of;
 
-static void load_codes(const part *p, code_panel *panel)
+static void load_codes(const panel_of *p, code_panel *panel)
 {
     uint8_t sf[BLOCKS];
     for (int64_t r = 0; r < p->rows; r++) {
@@ -104,7 +104,7 @@ static void load_codes(const part *p, code_panel *panel)
     }
 }
 
-static void load_values(const part *p, value_panel panel)
+static void load_values(const panel_of *p, value_panel panel)
 {
     uint8_t sf[BLOCKS];
     for (int64_t r = 0; r < p->rows; r++) {
@@ -142,7 +142,7 @@ static float dot_values(const float *a, const float *b, int64_t kb, float sum)
     return sum;
 }
 
-static void add_codes(const part *a, const part *b, cpu_tile acc, int64_t i0, int64_t j0)
+static void add_codes(const panel_of *a, const panel_of *b, cpu_tile acc, int64_t i0, int64_t j0)
 {
     code_panel pa, pb;
     load_codes(a, &pa);
@@ -155,7 +155,7 @@ static void add_codes(const part *a, const part *b, cpu_tile acc, int64_t i0, in
     }
 }
 
-static void add_values(const part *a, const part *b, cpu_tile acc, int64_t i0, int64_t j0)
+static void add_values(const panel_of *a, const panel_of *b, cpu_tile acc, int64_t i0, int64_t j0)
 {
     value_panel pa, pb;
     load_values(a, pa);
@@ -175,8 +175,8 @@ static void accumulate(const cpu_product *p, cpu_tile acc)
         for (int64_t j0 = 0; j0 < p->nb; j0 += PANEL_ROWS) {
             for (int64_t k0 = 0; k0 < p->k; k0 += PANEL_K) {
                 int64_t kb = cpu_min(PANEL_K, p->k - k0);
-                part a = {p->a, p->l, p->m0 + i0, cpu_min(PANEL_ROWS, p->mb - i0), k0, kb, p->k};
-                part b = {p->b, p->l, p->n0 + j0, cpu_min(PANEL_ROWS, p->nb - j0), k0, kb, p->k};
+                panel_of a = {p->a, p->l, p->m0 + i0, cpu_min(PANEL_ROWS, p->mb - i0), k0, kb, p->k};
+                panel_of b = {p->b, p->l, p->n0 + j0, cpu_min(PANEL_ROWS, p->nb - j0), k0, kb, p->k};
                 (codes ? add_codes : add_values)(&a, &b, acc, i0, j0);
             }
         }

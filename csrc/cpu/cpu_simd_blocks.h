@@ -1,4 +1,4 @@
-/* Scales in vectors, and rows of blocks decoded. */
+/* Decoding in vectors: scale factors, and rows of blocks. */
 #ifndef NK_CPU_SIMD_BLOCKS_H
 #define NK_CPU_SIMD_BLOCKS_H
 
@@ -13,7 +13,7 @@
 /* E4M3                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* x: scale bytes without their bit 7 */
+/* x: a scale byte in each word, bit 7 cleared */
 OPERATION vf vf_of_e4m3(vi x)
 {
     vf subnormal = vf_mul(vf_of_int(x), vf_set(0x1p-9f));

@@ -1,6 +1,6 @@
-/* Quantising rows of blocks, in vectors. LANES words of 16-bit elements are a vector of pairs: even elements are the
- * low halves, odd ones the high halves. A group of LANES blocks is 8 of them on any path: their largest elements make
- * one vector of scales, and the codes of a pair, one byte. */
+/* Encoding rows of blocks, in vectors. A vector of pairs has LANES words with two elements each: even ones in the low
+ * halves, odd ones in the high halves. A bundle is LANES blocks, on every path 8 vectors of pairs: it has one vector of
+ * scale factors. The codes of a pair are one byte. */
 #ifndef NK_CPU_SIMD_ENCODE_H
 #define NK_CPU_SIMD_ENCODE_H
 
@@ -8,12 +8,12 @@
 #include "cpu_simd_blocks.h"
 
 #define PAIRS (2 * LANES) /* elements of a vector of pairs */
-#define GROUP (NK_SF_VEC * LANES)
+#define BUNDLE (NK_SF_VEC * LANES)
 #define ENCODE_AHEAD 4096 /* bytes to prefetch */
 
-_Static_assert(GROUP == 8 * PAIRS, "a group is 8 vectors of pairs");
+_Static_assert(BUNDLE == 8 * PAIRS, "a bundle is 8 vectors of pairs");
 
-/* The elements without their signs, and those in bits 15 and 31. */
+/* Elements without their signs, and their signs in bits 15 and 31. */
 typedef struct pairs {
     vf even, odd;
     vi signs;
@@ -34,8 +34,8 @@ OPERATION pairs load_pairs(const uint8_t *from, nk_dtype dtype)
     return (pairs){vf_of_bits(vi_sll(numbers, 16)), vf_of_bits(vi_and(numbers, upper)), words};
 }
 
-/* The largest magnitude of each block of a group, as the bits of a float: those order as floats do, infinity and NaN
- * after all. */
+/* The largest magnitude of each block of a bundle, as the bits of a float. They compare as floats do; infinity and NaN
+ * are larger than all. */
 OPERATION vi largest_of_blocks(const uint8_t *from, nk_dtype dtype)
 {
     vi x[8];
@@ -55,14 +55,14 @@ OPERATION vi largest_of_blocks(const uint8_t *from, nk_dtype dtype)
     return dtype == NK_F16 ? vi_of_bits(vf_of_half(largest)) : vi_sll(largest, 16);
 }
 
-/* Positive floats to the bits of ones with `dropped` bits fewer, to nearest even; exponents stay as they are. */
+/* Rounds positive floats to nearest even, to `dropped` bits less. Exponents keep their bias. */
 OPERATION vi vi_rounded(vi bits, int dropped)
 {
     vi odd = vi_and(vi_srl(bits, dropped), vi_set(1));
     return vi_srl(vi_add(vi_add(bits, vi_set((1 << (dropped - 1)) - 1)), odd), dropped);
 }
 
-/* Small positive floats in units of the last place of `ones`, to nearest even. */
+/* How many ulps of `ones` small positive floats are, to nearest even. */
 OPERATION vi vi_counted(vf x, float ones)
 {
     return vi_sub(vi_of_bits(vf_add(x, vf_set(ones))), vi_of_bits(vf_set(ones)));
@@ -75,8 +75,8 @@ OPERATION vi vi_e4m3_of(vf x)
     return vi_select(vi_less(vi_of_bits(x), vi_of_bits(vf_set(0x1p-6f))), vi_counted(x, 0x1p14f), normal);
 }
 
-/* The low byte of each word becomes the code of a magnitude, which may be infinite. With p = 1, 2 or 4 the power of two
- * that x begins at, codes count in steps of p / 2 from 0, 2 or 4 on; p / 2 is one unit in the last place of 2^22 p. */
+/* The low byte of each word becomes the code of the magnitude x, which may be infinite. p = 1, 2 or 4 is the power of
+ * two of x, or 1 where that is less. The code is x / (p / 2) + 0, 2 or 4, rounded; p / 2 is one ulp of 2^22 p. */
 OPERATION vi vi_e2m1_of(vf x)
 {
     vf v = vf_min(x, vf_set(NK_E2M1_MAX));
@@ -88,28 +88,28 @@ OPERATION void encode_pairs(const uint8_t *from, nk_dtype dtype, vf to_code, uin
 {
     pairs p = load_pairs(from, dtype);
     vi even = vi_e2m1_of(vf_mul(p.even, to_code)), odd = vi_e2m1_of(vf_mul(p.odd, to_code));
-    /* Halves of 0 or -2^15, times -1 and -16, added: bits 15 and 19. */
+    /* The halves are 0 or -2^15. Multiplied by -1 and -16 and added they set bits 15 and 19. */
     vi signs = vi_add_products(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
     vi_store_bytes(codes, vi_or(vi_or(even, vi_sll(odd, 4)), vi_srl(signs, 12)));
 }
 
-/* The scales of LANES blocks, and what their elements are multiplied by. */
-typedef struct group_scales {
+/* The scale factors of a bundle, and what its elements are multiplied by. */
+typedef struct bundle_scales {
     vi sf;
     vf to_code;
-} group_scales;
+} bundle_scales;
 
-OPERATION group_scales scale_group(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype)
+OPERATION bundle_scales scale_bundle(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype)
 {
     vi largest = largest_of_blocks(from, dtype);
     vi sf = vi_e4m3_of(vf_min(vf_mul(vf_of_bits(largest), vf_set(e->to_sf)), vf_set(NK_E4M3_MAX)));
     sf = vi_select(vi_less(vi_set(0x7F800000), largest), vi_set(NK_E4M3_NAN), sf);
     vf to_code = vf_min(vf_div(vf_set(1), vf_mul(vf_of_e4m3(sf), vf_set(e->inverse_s))), vf_set(FLT_MAX));
-    /* The least number there is makes no other codes than 0 does, but an infinity saturates. */
-    return (group_scales){sf, vf_max(to_code, vf_set(0x1p-149f))};
+    /* The smallest positive float instead of 0: finite elements get the code 0 as well, but an infinity saturates. */
+    return (bundle_scales){sf, vf_max(to_code, vf_set(0x1p-149f))};
 }
 
-/* The codes of blocks with a scale of 0 or NaN are 0. */
+/* The codes of blocks whose scale factor is 0 or NaN are 0. */
 CPU_TARGET static __attribute__((noinline)) void clear_unusable(const uint8_t sf[LANES], uint8_t *codes)
 {
     for (int b = 0; b < LANES; b++) {
@@ -117,8 +117,8 @@ CPU_TARGET static __attribute__((noinline)) void clear_unusable(const uint8_t sf
     }
 }
 
-OPERATION void encode_group(const uint8_t *from, nk_dtype dtype, const group_scales *scales, uint8_t *codes,
-                            uint8_t *sf)
+OPERATION void encode_bundle(const uint8_t *from, nk_dtype dtype, const bundle_scales *scales, uint8_t *codes,
+                             uint8_t *sf)
 {
     vi_store_bytes(sf, scales->sf);
     UNROLL for (int i = 0; i < 8; i++)
@@ -129,28 +129,29 @@ OPERATION void encode_group(const uint8_t *from, nk_dtype dtype, const group_sca
     if (vmask_any(vi_less(vi_set(NK_E4M3_NAN - 2), unusable))) clear_unusable(sf, codes);
 }
 
-/* The next group's scales, a long chain of operations, are worked out while this one is encoded. */
-OPERATION void encode_groups(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
-                             uint8_t *sf)
+/* The scale factors of the next bundle are computed while this one is encoded, since they are a long chain of
+ * operations that each wait for the one before. */
+OPERATION void encode_bundles(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
+                              uint8_t *sf)
 {
     int64_t bytes = NK_SF_VEC * float_bytes(dtype);
-    group_scales next = {0};
-    if (blocks >= LANES) next = scale_group(e, from, dtype);
+    bundle_scales next = {0};
+    if (blocks >= LANES) next = scale_bundle(e, from, dtype);
     for (; blocks >= LANES; blocks -= LANES) {
-        group_scales mine = next;
+        bundle_scales mine = next;
         for (int64_t i = 0; i < LANES * bytes; i += 64)
             PREFETCH(from + ENCODE_AHEAD + i);
-        if (blocks >= 2 * LANES) next = scale_group(e, from + LANES * bytes, dtype);
-        encode_group(from, dtype, &mine, codes, sf);
+        if (blocks >= 2 * LANES) next = scale_bundle(e, from + LANES * bytes, dtype);
+        encode_bundle(from, dtype, &mine, codes, sf);
         from += LANES * bytes;
-        codes += GROUP / 2;
+        codes += BUNDLE / 2;
         sf += LANES;
     }
     if (blocks == 0) return;
-    uint8_t rest[GROUP * sizeof(float)] = {0}, rest_codes[GROUP / 2], rest_sf[LANES];
+    uint8_t rest[BUNDLE * sizeof(float)] = {0}, rest_codes[BUNDLE / 2], rest_sf[LANES];
     memcpy(rest, from, (size_t)(blocks * bytes));
-    next = scale_group(e, rest, dtype);
-    encode_group(rest, dtype, &next, rest_codes, rest_sf);
+    next = scale_bundle(e, rest, dtype);
+    encode_bundle(rest, dtype, &next, rest_codes, rest_sf);
     memcpy(codes, rest_codes, (size_t)(blocks * NK_SF_VEC / 2));
     memcpy(sf, rest_sf, (size_t)blocks);
 }
@@ -162,11 +163,11 @@ CPU_TARGET static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_
         memset(codes, 0, (size_t)blocks * NK_SF_VEC / 2);
         memset(sf, NK_E4M3_NAN, (size_t)blocks);
     } else if (dtype == NK_F32) {
-        encode_groups(e, from, NK_F32, blocks, codes, sf);
+        encode_bundles(e, from, NK_F32, blocks, codes, sf);
     } else if (dtype == NK_F16) {
-        encode_groups(e, from, NK_F16, blocks, codes, sf);
+        encode_bundles(e, from, NK_F16, blocks, codes, sf);
     } else {
-        encode_groups(e, from, NK_BF16, blocks, codes, sf);
+        encode_bundles(e, from, NK_BF16, blocks, codes, sf);
     }
 }
 
@@ -174,7 +175,7 @@ CPU_TARGET static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_
 /* The largest                                                                                                      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Magnitudes order as integers do. Raised by this, those that are not finite become negative, below all others. */
+/* Magnitudes compare as integers do. Adding this makes those that are not finite negative, so less than all others. */
 static inline int32_t past_finite(nk_dtype dtype)
 {
     return dtype == NK_F32 ? 0x00800000 : dtype == NK_F16 ? 0x04000400 : 0x00800080;
@@ -214,7 +215,7 @@ CPU_TARGET static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int
         return float_of_bits((uint32_t)most);
     }
     vi found = dtype == NK_F16 ? largest_finite(from, NK_F16, count) : largest_finite(from, NK_BF16, count);
-    /* No half borrows from another: each is at least what is taken. */
+    /* No half borrows from the other, since each is at least what is subtracted. */
     vi_store(halves, vi_sub(found, vi_set(past_finite(dtype))));
     for (int i = 0; i < 2 * LANES; i++)
         most = most > halves[i] ? most : halves[i];

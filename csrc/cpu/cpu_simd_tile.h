@@ -1,19 +1,21 @@
-/* The tile sums of a path with vectors, over the few operations that cpu_avx2.c, cpu_avx512.h and cpu_neon.h define. N
- * lies across lanes, K inside them: a strip of B's columns is decoded once and multiplied by all rows of the tile.
+/* The sums of a tile, in vectors, written with the operations that cpu_avx2.c, cpu_avx512.h and cpu_neon.h define.
+ * Lanes are columns of B, and K goes on inside a lane. A strip of columns is decoded once and multiplied by all rows of
+ * the tile.
  *
- * Codes: a block's 16 products are summed in integers, four to a 32-bit lane and step. A holds 2 e2m1 as signed bytes,
- * B raised by 12 as unsigned ones, which is what the instructions multiply; the sums begin at -12 times A's. Dot, scale
- * product and their product are exact, so that only the addition rounds, in the order of K: scalar bits.
+ * Codes: the 16 products of a block are summed in integers, four at a time in a 32-bit lane. A has 2 e2m1 as signed
+ * bytes. B has 2 e2m1 + 12 as unsigned bytes, since the instructions multiply unsigned by signed; so each sum begins at
+ * -12 times the sum of A. The sum, the product of scale factors, and their product are exact. Only the addition rounds,
+ * in the order of K: the same bits as the scalar path.
  *
- * Within a block elements lie in the order in which nibbles come out: even ones of codes 0..3 and 4..7, then odd ones.
- * Columns past the last repeat it; their sums go nowhere. */
+ * The elements of a block lie in the order in which nibbles are taken out: the even ones of codes 0..3 and 4..7, then
+ * the odd ones. Lanes beyond the last column repeat it, and their sums are not stored. */
 #ifndef NK_CPU_SIMD_TILE_H
 #define NK_CPU_SIMD_TILE_H
 
 #include "cpu_operand.h"
 
 #define RAISE 12
-#define CODES_K 512 /* elements of K at a time: a strip stays in a core's L1, the rows in its L2 */
+#define CODES_K 512 /* elements of K at a time: a strip stays in the L1 of a core, the rows in its L2 */
 #define VALUES_K 256
 #define BLOCKS (CODES_K / NK_SF_VEC)
 
@@ -40,8 +42,8 @@ typedef struct value_strip {
 /* Scales                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The scales of LANES columns as [block][lane], for blocks from k0 / 16; the floats of one vector of columns lie
- * `pitch` apart. */
+/* Loads the scale factors of LANES columns as floats [block][lane], from block k0 / 16 on. Blocks are `pitch` floats
+ * apart. */
 CPU_TARGET static void load_column_sf(const nk_operand *o, int64_t l, int64_t n0, int64_t nb, int64_t k0, int64_t kb,
                                       int64_t k, float *to, int64_t pitch)
 {
@@ -83,7 +85,7 @@ CPU_TARGET static void load_code_rows(const cpu_product *p, int64_t k0, int64_t 
     }
 }
 
-/* The next LANES words (of 4 bytes) of LANES rows, as one vector per word; `words` of them are there. */
+/* Loads the next LANES words (4 bytes) of LANES rows. Vector j has word j of all rows. Only `words` words exist. */
 OPERATION void load_columns(const uint8_t *const row[LANES], int64_t byte, int64_t words, vi column[LANES])
 {
     UNROLL for (int i = 0; i < LANES; i++)
@@ -193,7 +195,7 @@ CPU_TARGET static void load_value_rows(const cpu_product *p, int64_t k0, int64_t
     }
 }
 
-/* NVFP4 columns, one word of 8 codes at a time. */
+/* Decodes NVFP4 columns, a word of 8 codes at a time. */
 CPU_TARGET static void decode_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                             value_strip *strip)
 {
@@ -216,7 +218,7 @@ CPU_TARGET static void decode_value_columns(const cpu_product *p, int64_t n0, in
     }
 }
 
-/* 16-bit columns with K innermost, two elements of a column in a word. */
+/* Converts 16-bit columns that are contiguous along K: a word has two elements of a column. */
 CPU_TARGET static void convert_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                              value_strip *strip)
 {
@@ -243,7 +245,7 @@ CPU_TARGET static void load_value_columns(const cpu_product *p, int64_t n0, int6
         decode_value_columns(p, n0, v, k0, kb, strip);
     } else if (p->b->k_stride == 2) {
         convert_value_columns(p, n0, v, k0, kb, strip);
-    } else { /* N innermost */
+    } else { /* contiguous along N */
         int64_t count = cpu_min(LANES, p->n0 + p->nb - n0);
         for (int64_t i = 0; i < kb; i++) {
             const uint8_t *from = operand_row(p->b, p->l, n0) + (k0 + i) * p->b->k_stride;

@@ -1,15 +1,16 @@
-/* One row of A times a tile's columns: each row of B is read from start to end, K across lanes, which is what memory
- * gives fastest. The order of a sum differs from that of cpu_simd_tile.h. Elements lie as nibbles come out of words. */
+/* The sums of one row of A. Each row of B is read from start to end with K across lanes, the order in which memory is
+ * fastest. So the order of a sum differs from that of cpu_simd_tile.h. Elements lie in the order in which nibbles are
+ * taken out of words. */
 #ifndef NK_CPU_SIMD_VECTOR_H
 #define NK_CPU_SIMD_VECTOR_H
 
 #include "cpu_simd_tile.h"
 
-#define STEP (NK_SF_VEC * LANES) /* elements: two vectors of codes, one of scales */
-#define VECTOR_K 16384           /* of codes, decoded at a time */
+#define STEP (NK_SF_VEC * LANES) /* elements: two vectors of codes, one of scale factors */
+#define VECTOR_K 16384           /* elements of an NVFP4 A, decoded at a time */
 #define VALUE_VECTOR_K 4096
-#define AHEAD 1024    /* bytes of codes to prefetch: hardware stops at the ends of pages */
-#define VECTOR_ROWS 4 /* of B at a time, so that A is loaded once for them */
+#define AHEAD 1024    /* bytes of codes to prefetch, since hardware stops at the end of a page */
+#define VECTOR_ROWS 4 /* rows of B at a time: A is loaded once for them */
 
 typedef struct vector_step {
     ALIGNED int8_t even[2][4 * LANES], odd[2][4 * LANES];
@@ -17,23 +18,23 @@ typedef struct vector_step {
     float quarter_sf[LANES];
 } vector_step;
 
-/* Elements 8 w + i of each half at [half][i][w]. */
+/* Element 8 w + i of each half of a step is at [half][i][w]. */
 typedef struct value_step {
     ALIGNED float value[2][8][LANES];
 } value_step;
 
-/* What a row of B is at a step: its words and one scale per block. */
+/* A row of B in one step: its codes, and a scale factor for each block. */
 typedef struct weight_step {
     vi codes[2];
     vf sf;
 } weight_step;
 
-/* Where a row of B is read: scales are gathered before where they are not in a row, or end with K. */
+/* The codes and scale factors of a row of B. Blocked scale factors have been gathered to be contiguous. */
 typedef struct weight_row {
     const uint8_t *codes, *sf;
 } weight_row;
 
-/* `left`: elements that there are; beyond, codes and scales are 0. */
+/* Beyond the `left` elements that remain, codes and scale factors are 0. */
 OPERATION weight_step load_step(const weight_row *row, int64_t k, int64_t left)
 {
     const uint8_t *codes = row->codes + k / 2;
@@ -54,7 +55,7 @@ OPERATION weight_step load_step(const weight_row *row, int64_t k, int64_t left)
     return step;
 }
 
-/* Rows of B from column n0, from element k0; past the last they repeat it. */
+/* Finds VECTOR_ROWS rows of B from column j on, at element k0. Beyond the last row they repeat it. */
 CPU_TARGET static void find_rows(const cpu_product *p, int64_t j, int64_t k0, int64_t kb,
                                  uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC], weight_row rows[VECTOR_ROWS])
 {

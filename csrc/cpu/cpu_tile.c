@@ -1,10 +1,11 @@
+/* How a problem becomes tiles, and a tile's way from sums to the output. */
 #include "cpu_tile.h"
 
 #include "cpu_operand.h"
 
-#define NARROWEST 32           /* columns */
-#define TILES_PER_THREAD 4     /* so that threads end at about the same time */
-#define WORTH_A_THREAD 500000. /* products: some ten microseconds, what waking one costs */
+#define NARROWEST 32           /* columns of a tile */
+#define TILES_PER_THREAD 4     /* at least, if tiles can be that narrow: threads end at about the same time */
+#define WORTH_A_THREAD 500000. /* products: they take about as long as waking a thread */
 
 cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads)
 {
@@ -14,7 +15,7 @@ cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads)
     return tiling;
 }
 
-/* Tiles are powers of two wide. */
+/* A shift, since the width of a tile is a power of two. */
 static int64_t tiles_across(const cpu_tiling *t)
 {
     return (t->n + t->tile_n - 1) >> __builtin_ctzll((unsigned long long)t->tile_n);
@@ -22,19 +23,19 @@ static int64_t tiles_across(const cpu_tiling *t)
 
 int64_t cpu_tile_count(const cpu_tiling *t) { return t->l * nk_ceil_div(t->m, CPU_TILE_M) * tiles_across(t); }
 
-/* Of numbers >= 0. 64-bit divisions take several times as long as 32-bit ones on many processors. */
+/* For numbers >= 0. On many processors a 64-bit division takes several times as long as a 32-bit one. */
 static int64_t divide(int64_t x, int64_t y)
 {
     return (x | y) <= UINT32_MAX ? (int64_t)((uint32_t)x / (uint32_t)y) : x / y;
 }
 
-/* Tiles of the same columns follow each other. */
-cpu_tile_place cpu_tile_at(const cpu_tiling *t, int64_t tile)
+/* Tiles of the same columns have successive numbers, so that B stays in the cache. */
+cpu_tile_coordinates cpu_tile_at(const cpu_tiling *t, int64_t tile)
 {
     int64_t down = nk_ceil_div(t->m, CPU_TILE_M), across = tiles_across(t);
     int64_t column = divide(tile, down), l = divide(column, across);
     int64_t m0 = (tile - column * down) * CPU_TILE_M, n0 = (column - l * across) * t->tile_n;
-    return (cpu_tile_place){
+    return (cpu_tile_coordinates){
         .l = l,
         .m0 = m0,
         .mb = cpu_min(CPU_TILE_M, t->m - m0),
@@ -49,7 +50,8 @@ int cpu_worthwhile_threads(double products, int threads)
     return most < 1 ? 1 : most < threads ? (int)most : threads;
 }
 
-void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at, cpu_tile acc)
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_coordinates at,
+                  cpu_tile acc)
 {
     cpu_product product = {.a = a, .b = b, .l = at.l, .m0 = at.m0, .mb = at.mb, .n0 = at.n0, .nb = at.nb, .k = k};
     if (at.mb == 1 && b->dtype == NK_E2M1X2 && !means.batch_invariant && means.path->multiply_vector)
@@ -58,7 +60,8 @@ void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int
         means.path->accumulate(&product, acc);
 }
 
-void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_place at, cpu_tile acc)
+void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_coordinates at,
+                    cpu_tile acc)
 {
     float factor[CPU_TILE_N], addend[CPU_TILE_N];
     bool biased = bias && bias->data;
@@ -70,7 +73,7 @@ void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *
         path->scale(acc[i], factor, biased ? addend : NULL, at.nb);
 }
 
-void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_place at, cpu_tile acc)
+void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_coordinates at, cpu_tile acc)
 {
     int64_t size = float_bytes(d->dtype);
     uint8_t *to = d->data + at.l * d->batch_stride + at.m0 * d->row_stride + at.n0 * d->col_stride;

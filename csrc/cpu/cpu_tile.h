@@ -1,34 +1,35 @@
-/* The tiles that every matrix operator is made of, and how they leave. */
+/* The tiles that every matrix product is made of: their coordinates, sums and output. */
 #ifndef NK_CPU_TILE_H
 #define NK_CPU_TILE_H
 
 #include "cpu_path.h"
 
-/* [L, M, N] in tiles: what a loop over them needs to know. */
+/* [L, M, N] as tiles. */
 typedef struct cpu_tiling {
     int64_t l, m, n, tile_n;
 } cpu_tiling;
 
-typedef struct cpu_tile_place {
+typedef struct cpu_tile_coordinates {
     int64_t l, m0, mb, n0, nb;
-} cpu_tile_place;
+} cpu_tile_coordinates;
 
-/* Narrower tiles where there would be too few for `threads`. */
+/* Tiles are narrower where there would be too few for `threads`. */
 cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads);
 int64_t cpu_tile_count(const cpu_tiling *tiling);
-cpu_tile_place cpu_tile_at(const cpu_tiling *tiling, int64_t tile);
+cpu_tile_coordinates cpu_tile_at(const cpu_tiling *tiling, int64_t tile);
 
-/* How many of `threads` a product of so many multiplications is worth. */
+/* How many of `threads` are worth waking for a problem of `products` multiplications. */
 int cpu_worthwhile_threads(double products, int threads);
 
 /* acc = sum_k A B^T */
-void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_place at,
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_coordinates at,
                   cpu_tile acc);
 
 /* acc = alpha acc + bias, rounded once; `bias` may be NULL. */
-void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_place at, cpu_tile acc);
+void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_coordinates at,
+                    cpu_tile acc);
 
-/* d = convert(acc); acc is lost. */
-void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_place at, cpu_tile acc);
+/* d = convert(acc); destroys acc. */
+void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_coordinates at, cpu_tile acc);
 
 #endif

@@ -1,9 +1,9 @@
-/* Four blocks of A's codes at a time in AVX2, which AVX-512 has too. */
+/* Decoding four blocks of A at a time, in AVX2, for the AVX2 and AVX-512 paths. */
 #ifndef NK_CPU_X86_CODES_H
 #define NK_CPU_X86_CODES_H
 
-/* 2 e2m1 of the next four blocks (those of `blocks` that are there; the rest is 0) in the order of cpu_simd_tile.h, and
- * -12 times the sum of each block. */
+/* 2 e2m1 of the next four blocks in the order of cpu_simd_tile.h, and -12 times the sum of each block. Where fewer than
+ * four `blocks` are left, the others are 0. */
 OPERATION void decode_four_blocks(const uint8_t *codes, int64_t blocks, int8_t to[64], int32_t bias[4])
 {
     const __m256i table =
@@ -18,7 +18,7 @@ OPERATION void decode_four_blocks(const uint8_t *codes, int64_t blocks, int8_t t
     _mm256_storeu_si256((__m256i *)(void *)to, _mm256_permute2x128_si256(first, second, 0x20));
     _mm256_storeu_si256((__m256i *)(void *)(to + 32), _mm256_permute2x128_si256(first, second, 0x31));
 
-    /* Eight sums of two, raised by 24 to be unsigned, add up to a block's sum + 192. */
+    /* Eight sums of two elements each, with 24 added to be unsigned, add up to the block's sum + 192. */
     __m256i raised = _mm256_add_epi8(_mm256_add_epi8(even, odd), _mm256_set1_epi8(24));
     __m256i sums = _mm256_sad_epu8(raised, _mm256_setzero_si256());
     __m256i scaled = _mm256_mul_epi32(_mm256_sub_epi32(sums, _mm256_set1_epi64x(192)), _mm256_set1_epi64x(-12));

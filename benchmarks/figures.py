@@ -1,0 +1,257 @@
+"""Writes measured figures into the documents: `python benchmarks/figures.py`, or `--check`.
+
+They come from benchmarks/results: gpu.json and cpu.json are what `python -m nvfp4kern bench --json`
+wrote, overhead.json what `benchmarks/overhead.py --json` wrote. A block `<!-- figures: NAME -->` ..
+`<!-- end -->` of a document is written by the function of that name in BLOCKS. `--check` writes
+nothing and exits with 1 where something would change.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+from textwrap import fill
+
+from nvfp4kern.bench.report import bound, by_operator, machine
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CHART = ROOT / "docs" / "speedup.svg"
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
+ABSENT = "Not measured yet.\n"
+
+SIX = [
+    ("gemv", "7168x16384"),
+    ("gemm", "8x8192x8192 W4A16"),
+    ("gemm", "128x7168x16384"),
+    ("grouped_gemm", "Qwen3-30B-A3B gate_up 1536x2048, 8 tokens"),
+    ("route", "4096x256x7168, top 8"),
+    ("quantize", "8192x8192 bf16, s2 given"),
+]
+"""README's rows and the chart's bars."""
+
+
+def result(name):
+    """What was measured, or None."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def timed(found):
+    return [row for row in found["rows"] if "time" in row]
+
+
+# ---------------------------------------------------------------------------------------------
+# Tables
+# ---------------------------------------------------------------------------------------------
+
+
+WORDS = ("operator", "shape", "layout", "alternative", "call")
+"""Columns that hold no numbers."""
+
+
+def number(value):
+    """Three digits."""
+    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def median(row, name):
+    return row.get(name, {}).get("median")
+
+
+def best_other(row):
+    """(name, microseconds) of the fastest baseline."""
+    times = {name: o["median"] for name, o in row["others"].items() if "median" in o}
+    name = min(times, key=times.get, default="")
+    return name, times.get(name)
+
+
+def table(header, lines):
+    rows = [header, ["---" if name in WORDS else "---:" for name in header], *lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in rows)
+
+
+def measured_on(found):
+    """One line: the machine, the commit, the data, and the unit."""
+    facts = found["environment"]
+    unit = "microseconds" if facts["device"] == "cuda" else "milliseconds"
+    names = [machine(facts), f"torch {facts['torch']}", facts["date"][:10]]
+    names += [f"commit {facts['commit'][:7]}"] if "commit" in facts else []
+    names += [f"{facts['data']} data"] if "data" in facts else []
+    said = f"{', '.join(names)}; {unit}."
+    return fill(said + (f" {facts['note']}" if "note" in facts else ""), 120) + "\n\n"
+
+
+def lines_of(rows, on_gpu):
+    for row in rows:
+        name, other = best_other(row)
+        layout = f"{row['layout']}" if "other" in row else ""
+        unit = 1 if on_gpu else 1e-3
+        times = [median(row, "time"), median(row, "other")]
+        times += [median(row, "cold"), bound(row)] if on_gpu else [row.get("floor")]
+        cells = [number(None if t is None else t * unit) for t in (*times, other)]
+        yield [row["op"], row["shape"], layout, *cells[:-1], name, cells[-1]]
+
+
+def full_table(rows, on_gpu):
+    """Columns that no row fills are left out."""
+    header = ["operator", "shape", "layout", "time", "other layout"]
+    header += ["cold", "read or floor"] if on_gpu else ["floor"]
+    header += ["alternative", "its time"]
+    lines = list(lines_of(rows, on_gpu))
+    kept = [i for i in range(len(header)) if any(line[i] for line in lines)]
+    kept = [i for i in kept if i or len({line[0] for line in lines}) > 1]
+    return table([header[i] for i in kept], [[line[i] for i in kept] for line in lines])
+
+
+def of_operator(name):
+    def block(gpu, **_):
+        rows = by_operator(timed(gpu)).get(name, []) if gpu else []
+        return full_table(rows, on_gpu=True) if rows else ABSENT
+
+    return block
+
+
+def of_kernels(*prefixes):
+    """Rows whose kernel's name begins so."""
+
+    def block(gpu, **_):
+        rows = [row for row in timed(gpu) if row["kernel"].startswith(prefixes)] if gpu else []
+        return measured_on(gpu) + full_table(rows, on_gpu=True) if rows else ABSENT
+
+    return block
+
+
+def of_cpu(cpu, **_):
+    return measured_on(cpu) + full_table(timed(cpu), on_gpu=False) if cpu else ABSENT
+
+
+def of_overhead(overhead, **_):
+    if not overhead:
+        return ABSENT
+    lines = [[row["call"], number(row["time"])] for row in overhead["rows"]]
+    said = f"{overhead['machine']}, {overhead['date']}; microseconds.\n\n"
+    return said + table(["call", "time"], lines)
+
+
+def gpu_block(gpu, **_):
+    return measured_on(gpu) if gpu else ABSENT
+
+
+def six_of(gpu):
+    """The rows of SIX that were measured."""
+    found = {(row["op"], row["shape"]): row for row in timed(gpu)} if gpu else {}
+    return [found[key] for key in SIX if key in found]
+
+
+def readme(gpu, **_):
+    rows = six_of(gpu)
+    if not rows:
+        return ABSENT
+    header = ["operator", "shape", "ours", "best alternative", "floor"]
+    lines = [
+        [r["op"], r["shape"], number(median(r, "time")), "{1} ({0})".format(*told(r)), floor(r)]
+        for r in rows
+    ]
+    return measured_on(gpu) + table(header, lines)
+
+
+def told(row):
+    name, time = best_other(row)
+    return name, number(time)
+
+
+def floor(row):
+    return number(row.get("floor") or bound(row))
+
+
+# ---------------------------------------------------------------------------------------------
+# The chart
+# ---------------------------------------------------------------------------------------------
+
+
+def digest(rows):
+    """What the chart was drawn of, kept in it."""
+    bars = [[row["op"], row["shape"], median(row, "time"), best_other(row)] for row in rows]
+    return hashlib.sha256(json.dumps(bars).encode()).hexdigest()[:16]
+
+
+def draw(rows):
+    """How many times as fast as the best alternative, a bar for each row."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams["svg.hashsalt"] = "nvfp4kern"
+    figure = Figure(figsize=(8, 2.6), layout="constrained")
+    axes = figure.subplots()
+    ratios = [best_other(row)[1] / median(row, "time") for row in rows]
+    labels = [f"{row['op']} {row['shape']}" for row in rows]
+    bars = axes.barh(labels, ratios, color=["#0b5cad" if r >= 1 else "#a23fa0" for r in ratios])
+    axes.bar_label(bars, [f"{ratio:.2g}x" for ratio in ratios], padding=3)
+    axes.axvline(1, color="#777777", lw=1)
+    axes.invert_yaxis()
+    axes.set_xlabel("speed over the best alternative")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.1)
+    figure.savefig(CHART, metadata={"Date": None, "Description": digest(rows)})
+
+
+def chart(gpu, **_):
+    rows = six_of(gpu)
+    return f"![speed over the best alternative](docs/{CHART.name})\n" if rows else ABSENT
+
+
+def chart_is_old(gpu):
+    rows = six_of(gpu)
+    return bool(rows) and not (CHART.is_file() and digest(rows) in CHART.read_text())
+
+
+# ---------------------------------------------------------------------------------------------
+# Blocks
+# ---------------------------------------------------------------------------------------------
+
+OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize")
+BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
+    "readme": readme,
+    "readme-chart": chart,
+    "gpu": gpu_block,
+    "cpu": of_cpu,
+    "cpu-kernels": of_cpu,
+    "overhead": of_overhead,
+    "sm80-gemm": of_kernels("sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm"),
+    "sm80-gemv": of_kernels("sm80_gemv"),
+    "sm80-route": of_kernels("sm80_route"),
+    "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),
+    "sm90-gemv": of_kernels("sm90_gemv"),
+}
+
+
+def written(text, results):
+    """A document with its blocks filled."""
+    return BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](**results) + m[3], text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; 1: something is old")
+    only_check = parser.parse_args().check
+    results = {name: result(name) for name in ("gpu", "cpu", "overhead")}
+    texts = {path: path.read_text() for path in DOCUMENTS}
+    old = [path for path, text in texts.items() if written(text, results) != text]
+    redraw = chart_is_old(results["gpu"])
+    for path in old:
+        print(f"{'old' if only_check else 'written'}: {path.relative_to(ROOT)}")
+        if not only_check:
+            path.write_text(written(texts[path], results))
+    if redraw:
+        print(f"{'old' if only_check else 'drawn'}: {CHART.relative_to(ROOT)}")
+        if not only_check:
+            draw(six_of(results["gpu"]))
+    return 1 if only_check and (old or redraw) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
