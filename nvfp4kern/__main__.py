@@ -24,11 +24,11 @@ PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
 NARROW = 100
-"""Columns that the table takes with lines between its own."""
+"""Terminals of fewer columns get the table without lines."""
 
 
 def best_of(run, seconds=0.2, most=20):
-    """(result, fastest time): a first call, then more while they are short."""
+    """(result, fastest time) of up to `most` calls, as many as fit `seconds`."""
     times, begin = [], time.perf_counter()
     while not times or (time.perf_counter() - begin < seconds and len(times) < most):
         start = time.perf_counter()
@@ -57,13 +57,13 @@ def table(title, narrow):
 
 
 def check(operators, everything):
-    """Runs the cases; the exit status."""
+    """Runs the cases and returns the exit status."""
     from rich.console import Console
     from rich.progress import Progress
 
     from nvfp4kern.verify.cases import cases
 
-    # A pipe has no width: wide enough there that no row breaks.
+    # A pipe has no width: this one breaks no row.
     console = Console(width=None if sys.stdout.isatty() else 120)
     rows = table(f"nvfp4kern {nvfp4kern.__version__}", console.width < NARROW)
     failures, count = [], 0
@@ -140,7 +140,7 @@ def batched(arrays, batch):
 
 
 def arguments_of(operator, text):
-    """The arguments of a call of this shape. ValueError where the shape is none."""
+    """The arguments of a call of this shape. Raises ValueError where `text` is no shape."""
     import numpy as np
 
     groups = [[int(size) for size in part.split("x")] for part in text.split(",")]

@@ -1,4 +1,4 @@
-"""NVFP4 as a value, and the sizes of its scale buffers. Integers only: knows no array library."""
+"""NVFP4 as a tuple, and the sizes of its scale buffers, as integers: no array library is needed."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class NVFP4(NamedTuple):
     scales: Any
     """e4m3 scales, linear [.., M, K/16] or blocked."""
     global_scale: Any
-    """The decode multiplier: a float or a 1-element float32 tensor."""
+    """The multiplier that undoes it: a float or a 1-element float32 tensor."""
 
 
 def _ceil_div(x: int, y: int) -> int:
@@ -51,7 +51,7 @@ def blocked_bytes(rows: int, k: int) -> int:
 
 
 def blocked_offset(row: int, column: int, k: int) -> int:
-    """Where in the blocked scales that of `row` and the 16 elements from K = 16 * column lies."""
+    """Byte offset in the blocked scales of `row` and of the 16 elements from K = 16 * column on."""
     atom = row // ATOM_ROWS * _ceil_div(scale_columns(k), ATOM_COLS) + column // ATOM_COLS
     return (
         atom * ATOM_ROWS * ATOM_COLS
@@ -62,16 +62,16 @@ def blocked_offset(row: int, column: int, k: int) -> int:
 
 
 def grouped_blocked_shape(rows: int, k: int, groups: int) -> tuple[int, int]:
-    """Padded shape for the blocked scales of `rows` rows, however `groups` groups split them.
+    """Padded shape for the blocked scales of `rows` rows of `groups` experts, whichever have them.
 
-    Every group begins an atom of its own. `quantize(..., offsets=)` returns this shape.
+    Every expert begins an atom of its own. `quantize(..., offsets=)` returns this shape.
     """
     return (rows // ATOM_ROWS + groups) * ATOM_ROWS, blocked_shape(0, k)[1]
 
 
 def global_scale_from_divisor(divisor: Any) -> Any:
-    """The decode multiplier from its inverse, which is what compressed-tensors checkpoints store.
+    """The global scale from its inverse, which compressed-tensors checkpoints store.
 
-    Works on floats and on tensors alike.
+    Takes a float or a tensor.
     """
     return 1.0 / divisor

@@ -1,8 +1,8 @@
 """nvfp4kern for torch.compile: the functions of `nvfp4kern`, as operators that torch can trace.
 
 `import nvfp4kern.torch as nk` in place of `import nvfp4kern as nk` is all that a model changes.
-The operators themselves are `torch.ops.nvfp4kern.*`. Tensors are torch's; there are no gradients
-(a backward pass through an operator raises NotImplementedError) and no DTensor rules.
+The operators themselves are `torch.ops.nvfp4kern.*`. They take torch tensors. They have no gradient
+(a backward pass through one raises NotImplementedError) and no DTensor rules.
 Needs torch 2.8, the first with float4_e2m1fn_x2.
 """
 
@@ -49,7 +49,7 @@ def _pair(scale_layout):
 
 
 def _number(value, name):
-    """(number, tensor): the one that does not count is the default."""
+    """(number, tensor). One of them is `value`, the other the default of the schema."""
     if isinstance(value, torch.Tensor):
         return 1.0, value
     is_number = isinstance(value, (float, int)) or hasattr(value, "__float__")  # NumPy's have it
@@ -128,7 +128,7 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
     if isinstance(alpha, torch.Tensor):
         raise TypeError("alpha: a tensor, expected a number or a list with one item for each of a")
     alphas = list(alpha) if isinstance(alpha, (list, tuple)) else [alpha] * count
-    if count == 0:  # no tensor from which to tell the device, and nothing to do
+    if count == 0:  # no tensor says which device, and there is nothing to do
         return [] if out is None else out
     numbers = [_number(1.0 if item is None else item, "alpha") for item in alphas]
     none = [None] * count

@@ -1,8 +1,8 @@
 """What the operators return, from shapes alone: for tracing, and to allocate outputs left out.
 
-The C library checks a real call. These are its rules on sizes that may be symbols: what relates two
-tensors goes through torch._check, so that an unbacked size is checked when the code runs, and what
-only the data say (offsets, overlap, alignment) stays with the real call.
+The C library checks a real call. These are its rules for sizes that may be symbols. A rule that
+relates two tensors uses torch._check, so that an unbacked size is checked when the code runs. Rules
+about data and addresses (offsets, overlap, alignment) are left to the real call.
 """
 
 import torch
@@ -43,7 +43,7 @@ def tensor(name, t, dtypes, first):
 
 
 def same_sizes(name, t, sizes, expected):
-    """Dimension by dimension, so that each becomes one equation of symbols."""
+    """One dimension after the other: each becomes one equation of symbols."""
     expect(t.dim() == len(sizes), name, shape_of(t), expected)
     for ours, size in zip(t.shape, sizes, strict=True):
         expect(ours == size, name, shape_of(t), expected)
@@ -58,7 +58,7 @@ def blocked_sizes(rows, cols):
 
 
 def scales(name, sf, layout, sizes, first):
-    """The scales of [.., rows, K/16] = `sizes`."""
+    """Checks the scales for `sizes`, which is [.., rows, K/16]."""
     word("scale_layout", layout, ("linear", "blocked"))
     tensor(name, sf, SCALES, first)
     *batch, rows, cols = sizes
@@ -72,12 +72,12 @@ def scales(name, sf, layout, sizes, first):
 
 
 def unit_stride(name, t, what):
-    """Strides come first: they are rarely symbols where they are 1."""
+    """Looks at strides first, since a stride of 1 is rarely a symbol."""
     expect(t.stride(-1) == 1 or t.shape[-1] <= 1, name, f"stride {t.stride(-1)} along {what}", "1")
 
 
 def operand(name, t, sf_name, sf, layout, dtypes, first, k_innermost=True):
-    """(batch, rows, K) of codes with their scales, or of 16-bit values without."""
+    """(batch, rows, K) of codes and their scales, or of 16-bit values without scales."""
     tensor(name, t, dtypes, first)
     expect(t.dim() in (2, 3), name, shape_of(t), "[rows, K] with or without the batch L")
     is_fp4 = t.dtype in CODES
@@ -133,16 +133,16 @@ def empty(like, sizes, dtype):
 
 
 def kind_of(dtype):
-    """The dtypes that may stand in for the one of an output that the operator would make."""
+    """The dtypes that a given output may have instead of the one that the operator would make."""
     kinds = (SCALES, FLOATS) if dtype != torch.float4_e2m1fn_x2 else (CODES,)
     return next((kind for kind in kinds if dtype in kind), (dtype,))
 
 
 def given(names, outs, specs):
-    """Outputs that the caller gave, against those that the operator would have made."""
+    """Checks the outputs that the caller gave against those that the operator would make."""
     for name, out, spec in zip(names, outs, specs, strict=True):
         tensor(name, out, kind_of(spec.dtype), spec)
-        if spec.dtype not in SCALES:  # blocked ones may have any shape of enough bytes
+        if spec.dtype not in SCALES:  # blocked scales may have any shape with enough bytes
             same_sizes(name, out, spec.shape, tuple(spec.shape))
 
 
@@ -217,7 +217,7 @@ def grouped_gemm(
 
 
 def b_dtypes(a):
-    """Of grouped_gemm's b: codes, or the type of a 16-bit a."""
+    """The dtypes that b of grouped_gemm may have: codes, or the type of a 16-bit a."""
     return CODES + ((a.dtype,) if a.dtype in HALVES else ())
 
 

@@ -1,13 +1,14 @@
-"""torch.ops.nvfp4kern.*: schemas, kernels, and what an operator without a gradient says.
+"""torch.ops.nvfp4kern.*: schemas, kernels, and what an operator without a gradient raises.
 
-Registered through torch.library.Library: Python layers are most of what a call costs. On the CPU
-(best of several runs) nvfp4kern.gemm takes 4 us, the same through a Library 15 us, with
-torch.library.register_autograd in place of the Autograd kernels below 19 us, and as a custom_op
-26 us.
+Operators are registered through torch.library.Library, since Python layers are most of what a call
+costs. On the CPU (best of several runs) nvfp4kern.gemm takes 4 us. The same through a Library takes
+15 us; with torch.library.register_autograd in place of the Autograd kernels below 19 us; as a
+custom_op 26 us.
 
-An argument that is a number or a tensor in the Python API is two here, `alpha` and `alpha_tensor`,
-of which the tensor counts; a pair of scale layouts is `sfa_layout` and `sfb_layout`. Every operator
-<op> has a sibling <op>_out that writes to tensors given and returns nothing.
+An argument that is a number or a tensor in the Python API is two arguments here: of `alpha` and
+`alpha_tensor` the tensor counts where it is given. A pair of scale layouts is `sfa_layout` and
+`sfb_layout`. Every operator <op> has a sibling <op>_out, which writes to the tensors that it is
+given and returns nothing.
 """
 
 import torch
@@ -16,7 +17,7 @@ from .. import _C
 from . import fake
 
 NAMESPACE = "nvfp4kern"
-_LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # what it registers lives as long as it does
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations end with this object
 
 _LAYOUTS = 'str sfa_layout="linear", str sfb_layout="linear"'
 _GEMV = f"""Tensor a, Tensor b, Tensor sfa, Tensor? sfb=None, float alpha=1.0,
@@ -150,7 +151,7 @@ def _dequantize(
 
 
 class _NoGradient(torch.autograd.Function):
-    """Carries an operator's outputs; raises where a gradient is asked of them."""
+    """Passes on an operator's outputs. Its backward raises."""
 
     @staticmethod
     def forward(ctx, name, run, *tensors):
@@ -174,7 +175,7 @@ def _tensors_in(values):
             yield from _tensors_in(value)
 
 
-# What torch.library.register_autograd and custom_op do, but for arguments that only keywords give.
+# As torch.library.register_autograd and custom_op do, and for keyword-only arguments, too.
 _below_autograd = torch._C._after_autograd_keyset
 _is_enabled = torch.is_grad_enabled
 _any_requires_grad = torch._C._any_requires_grad
@@ -198,7 +199,7 @@ def _autograd(op):
 
 
 def _autograd_out(op):
-    """That of one that writes to its arguments."""
+    """The Autograd kernel of an operator that writes to its arguments."""
 
     def autograd(keyset, *args, **outs):
         if _is_enabled() and _any_requires_grad(*args, **outs):
@@ -229,7 +230,7 @@ def _writing(names, kernel):
 
 
 def _checking(names, rule):
-    """Its fake."""
+    """The fake of an operator that writes to the tensors `names`."""
 
     def check(*args, **outs):
         specs = rule(*args)
@@ -253,7 +254,7 @@ def _register(name, arguments, returns, kernel, rule, autograd):
 
 
 def _operator(name, arguments, outputs, kernel, rule, out_dtype=True):
-    """<name> and <name>_out. `outputs` are the names of the tensors returned."""
+    """Registers <name> and <name>_out. `outputs` names the tensors that <name> returns."""
     if outputs == ("out[]",):
         names, returns, written = ("out",), "Tensor[]", "Tensor(a!)[] out"
     else:

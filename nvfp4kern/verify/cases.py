@@ -1,4 +1,4 @@
-"""The main job's cases: every operator on the competition's shapes, each with its own oracle."""
+"""What `python -m nvfp4kern` checks: every operator on the competition's shapes, by an oracle."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ OPERATORS = (
 )
 
 SPREAD = 1.2e9
-"""Multiply-adds of the largest shapes that a run without --all takes (the two smallest anyway)."""
+"""Multiply-adds of the largest shapes of a run without --all; it takes the two smallest anyway."""
 
 
 @dataclass
 class Case:
-    """`run` is what is timed; `judge` compares what it returned, and the c of its sums' bound
-    (reference.error_bound), with the oracle.
+    """`run` is what is timed. `judge` compares its result with the oracle; `c` is that of the error
+    bound (reference.error_bound).
 
-    `work` counts operations (2 per multiply-add); 0 where `moved`, the bytes read and written, is
-    what the operator is about.
+    `work` counts operations, 2 for each multiply-add. It is 0 for operators that move data: `moved`
+    counts the bytes read and written.
     """
 
     operator: str
@@ -61,7 +61,7 @@ def _case(operator, shape, arguments, options, judge, *, work=0.0, moved=0.0, na
 
 
 def _by_size(problem, everything, benchmarks):
-    """A problem's test shapes up to SPREAD, or all of them and the benchmarks."""
+    """The test shapes of a problem up to SPREAD, or all of them and the benchmark's."""
     tests = shapes.TESTS[problem]
     if everything:
         return tests + benchmarks
@@ -71,7 +71,7 @@ def _by_size(problem, everything, benchmarks):
 
 
 def _operands(rng, batch, k, *rows):
-    """Full-range operands; a batch of one goes without its leading dimension."""
+    """Operands of all codes and scales. A batch of one has no leading dimension."""
     lead = (batch,) if batch > 1 else ()
     return [data.full_range(rng, *lead, r, k) for r in rows]
 
@@ -123,7 +123,7 @@ def dual_gemm(rng, everything):
     for m, n, k, batch in _by_size("dual_gemm", everything, shapes.DUAL_GEMM_BENCHMARKS):
         operands = _operands(rng, batch, k, m, n, n)
         arguments = (*(o.codes for o in operands), *(o.scales for o in operands))
-        alpha = 2.0**-12  # brings silu's argument to where it bends
+        alpha = 2.0**-12  # brings the argument of silu to where it is not nearly linear
 
         def judge(got, c, operands=operands, alpha=alpha):
             values = (o.values for o in operands)

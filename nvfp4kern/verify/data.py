@@ -27,14 +27,14 @@ class Operand:
 
 
 def full_range(rng, *shape):
-    """[.., rows, K] of all 16 codes and all 127 scale bytes but NaN, subnormals included."""
+    """[.., rows, K] of all 16 codes and of all 127 scale bytes that are not NaN."""
     *rows, k = shape
     codes = rng.integers(0, 256, (*rows, k // 2), np.uint8)
     return Operand(codes, every_scale(rng, (*rows, k // SF_VEC)))
 
 
 def every_scale(rng, shape):
-    """Scale bytes 0..126, each about as often as any other, in random order."""
+    """Scale bytes 0..126 in random order, each about as often as any other."""
     evenly = np.resize(rng.permutation(127), int(np.prod(shape)))
     return rng.permutation(evenly).astype(np.uint8).reshape(shape)
 
@@ -61,12 +61,12 @@ def _lowest_bit(values):
 
 
 def is_exact(a, b, total):
-    """Whether every partial sum of a*b is exact in float32 in any order; `total` is sum |a*b|."""
+    """Whether all sums of a*b are exact in float32, in any order; `total` is sum |a*b|."""
     return bool((total < _lowest_bit(a) * _lowest_bit(b) * 2.0**24).all())
 
 
 def noisy_padding(rng, rows, cols, byte=None):
-    """Padding for to_blocked of [rows, cols]: `byte`, or random non-zero bytes, NaN among them."""
+    """Padding for to_blocked of [rows, cols]: `byte`, or random bytes that are not 0, some NaN."""
     shape = (padded(rows, 128), padded(cols, 4))
     if byte is not None:
         return np.full(shape, byte, np.uint8)
@@ -90,9 +90,10 @@ def small_integers(rng, *shape, most=4):
 
 @dataclass
 class Tuple:
-    """`data` is what a harness hands over; `operands` [L, rows, K], `results`: for the oracle.
+    """`data` is what a harness hands over.
 
-    One list of operands and one result for each group, or a single one.
+    `operands` ([L, rows, K]) and `results` are for the oracle: one list of operands and one result
+    for each group, or one of each.
     """
 
     data: tuple
@@ -116,7 +117,7 @@ def _torch_scales(scales, device):
 
 
 def _torch_permuted(scales, rng, device):
-    """[L, rows, K/16] bytes -> the [32, 4, rest_m, 4, rest_k, L] view, random where padded."""
+    """[L, rows, K/16] bytes -> the [32, 4, rest_m, 4, rest_k, L] view with random padding."""
     import torch
 
     batch, rows, cols = scales.shape
@@ -133,7 +134,7 @@ def _torch_result(batch, m, n, device):
     return torch.full((batch, m, n), torch.nan, dtype=torch.float16, device=device).permute(1, 2, 0)
 
 
-# What the competition's own data looks like: bytes 0..3, or codes 0, .5, 1, 1.5 with signs.
+# The competition's own data: bytes 0..3, or codes 0, .5, 1, 1.5 with signs.
 _BENIGN_MASK = {"gemv": 0x03, "gemm": 0x03, "dual_gemm": 0xBB, "group_gemm": 0xBB}
 
 
@@ -148,7 +149,7 @@ def _operand(rng, problem, benign, batch, rows, k):
 def competition(problem, shape, *, seed=0, benign=True, device="cpu"):
     """The tuple of "gemv", "gemm", "dual_gemm" or "group_gemm" for one shape of `shapes`.
 
-    `benign`: data as the competition makes it; else every code and every scale byte.
+    With `benign` the data is as the competition makes it, else of all codes and all scale bytes.
     Results are filled with NaN.
     """
     rng = np.random.default_rng(seed)
@@ -172,7 +173,7 @@ def competition(problem, shape, *, seed=0, benign=True, device="cpu"):
         *(_torch_permuted(o.scales, rng, device) for o in operands),
         result,
     )
-    if problem == "gemv":  # only row 0 of the padded vector counts
+    if problem == "gemv":  # the vector is padded; row 0 alone counts
         operands[1] = Operand(operands[1].codes[:, :1], operands[1].scales[:, :1])
     return Tuple(data, [operands], [result])
 

@@ -1,8 +1,8 @@
-"""The oracle: NVFP4 and its operators in float64, quantising in float32; from the contract alone.
+"""The oracle: the operators in float64, quantising in float32, written from the contract alone.
 
-Values of every float type travel as NumPy floats: float64 going in, and float32 arrays that hold
-exactly representable values coming out (NumPy has no bfloat16). Codes and scales are uint8 arrays.
-Shapes are the library's, with any number of leading batch dimensions.
+Inputs of every float type are float64 arrays. Results are float32 arrays whose values the type can
+hold, since NumPy has no bfloat16. Codes and scales are uint8 arrays. Shapes are those of the
+library, with any number of leading batch dimensions.
 """
 
 import math
@@ -38,7 +38,7 @@ E4M3[0x7F] = np.nan
 
 
 def round_to_grid(x, mantissa_bits, min_exponent):
-    """x rounded once, ties to even, to the numbers of a binary format without a largest one."""
+    """x rounded once, ties to even, to a binary format whose exponent has no upper limit."""
     exponent = np.maximum(np.frexp(x)[1] - 1, min_exponent)
     quantum = np.ldexp(1.0, exponent - mantissa_bits)
     return np.rint(x / quantum) * quantum
@@ -59,7 +59,7 @@ def round_to(x, dtype):
 
 
 def ordinal(x, dtype):
-    """The number of representable values from 0 to x; both zeros are 0."""
+    """How many representable values lie from 0 to x; both zeros count 0."""
     with np.errstate(over="ignore"):
         if dtype == "float16":
             bits = np.asarray(x, np.float16).view(np.int16).astype(np.int64)
@@ -71,7 +71,7 @@ def ordinal(x, dtype):
 
 
 def ulps(got, want, dtype):
-    """Distance in units of the last place; 0 where both are NaN, huge where only one is finite."""
+    """The distance in ulps: 0 where both are NaN, huge where one alone is finite."""
     distance = np.abs(ordinal(got, dtype) - ordinal(want, dtype))
     one_special = np.isfinite(got) != np.isfinite(want)
     both_nan = np.isnan(got) & np.isnan(want)
@@ -97,12 +97,12 @@ def decode_scales(scales):
 
 
 def encode_scales(values):
-    """Non-negative values of the format -> scale bytes."""
+    """Values of the format that are not negative -> scale bytes."""
     return np.searchsorted(E4M3[:-1], values).astype(np.uint8)
 
 
 def dequantize(codes, scales, global_scale=None):
-    """[.., K/2] codes, [.., K/16] scales -> [.., K] float64: code * sf, then fl32(that * s2)."""
+    """[.., K/2] codes, [.., K/16] scales -> [.., K] float64: fl(code * sf * s2)."""
     values = decode_e2m1(codes) * np.repeat(decode_scales(scales), SF_VEC, axis=-1)
     if global_scale is None:
         return values
@@ -122,8 +122,8 @@ def padded(size, multiple):
 def to_blocked(scales, padding=None):
     """[.., rows, cols] -> [.., rows padded to 128, cols padded to 4] in the 128x4-blocked order.
 
-    Atoms lie row-major; inside one, 32 rows of four quarters of four columns. `padding` (of the
-    padded shape) says what the padding holds, else zero.
+    Atoms lie row-major. Inside an atom lie 32 row quads: for each of its four rows, 32 apart, four
+    columns. `padding` (of the padded shape) holds the bytes of the padding; without it they are 0.
     """
     *batch, rows, cols = scales.shape
     shape = (*batch, padded(rows, ATOM_ROWS), padded(cols, ATOM_COLS))
@@ -142,7 +142,7 @@ def from_blocked(blocked, rows, cols):
 
 
 def to_blocked_by_expert(scales, offsets):
-    """[M, cols] -> [(M // 128 + G) * 128, padded cols]: experts start at an atom of their own."""
+    """[M, cols] -> [(M // 128 + G) * 128, padded cols]: each expert starts an atom of its own."""
     experts = len(offsets) - 1
     cols = padded(scales.shape[1], ATOM_COLS)
     out = np.zeros(((scales.shape[0] // ATOM_ROWS + experts) * ATOM_ROWS, cols), np.uint8)
@@ -161,7 +161,7 @@ def to_blocked_by_expert(scales, offsets):
 
 @dataclass
 class Expected:
-    """The exact result and the interval around it, float64, before the rounding to the output."""
+    """The exact result and the interval around it, in float64, not rounded to the output type."""
 
     low: np.ndarray
     exact: np.ndarray
@@ -180,7 +180,8 @@ class Expected:
 class Verdict:
     """`worst`: the largest error as a fraction of its bound.
 
-    index, got and want: of the first wrong element, of the worst one where none is wrong.
+    `index`, `got` and `want` are those of the first wrong element; where none is wrong, of the
+    element with the largest error.
     """
 
     ok: bool
@@ -204,10 +205,10 @@ def _verdict(ok, fraction, got, want):
 
 
 def check(got, expected, dtype):
-    """Whether each value lies in [convert(low), convert(high)], NaN exactly where `exact` is NaN.
+    """Whether each value lies in [convert(low), convert(high)] and is NaN where `exact` is, only.
 
-    A value's error is how far the exact result is from the nearest number that converts to that
-    value: 0 where a single rounding explains it.
+    The error of a value is the distance from the exact result to the nearest number that converts
+    to that value: 0 where one rounding explains it.
     """
     got, exact = np.asarray(got, np.float32), expected.exact
     if got.shape != exact.shape:
@@ -217,7 +218,7 @@ def check(got, expected, dtype):
     ok = np.where(nan, np.isnan(got), ok)
 
     want = round_to(exact, dtype)
-    inf = 2.0 ** (16 if dtype == "float16" else 128)  # the next number, were there one
+    inf = 2.0 ** (16 if dtype == "float16" else 128)  # the next number, if the format had it
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         value = np.clip(got.astype(np.float64), -inf, inf)
         mantissa, least = FORMATS[dtype]
@@ -254,8 +255,8 @@ def _product_in_full(a, b):
 def matmul(a, b):
     """a [.., M, K], b [.., N, K] -> sum_k a*b and sum_k |a*b|, [.., M, N] float64; zeros are +0.
 
-    Rows with NaN or inf are multiplied out, BLAS need not propagate them; their sum of magnitudes
-    is 0.
+    Rows with NaN or inf are multiplied element by element, since BLAS need not propagate them.
+    Their sum of magnitudes is 0.
     """
     a_odd, b_odd = ~np.isfinite(a).all(axis=-1), ~np.isfinite(b).all(axis=-1)
     a_even, b_even = np.where(a_odd[..., None], 0, a), np.where(b_odd[..., None], 0, b)
@@ -272,10 +273,10 @@ def matmul(a, b):
 
 
 def error_bound(x, total, terms, alpha=1.0, bias=0.0, c=1):
-    """e for alpha * x + bias where x was summed in float32.
+    """e for alpha * x + bias, where x was summed in float32.
 
-    `terms`: K/16 where both operands are NVFP4 (a block's sum is exact), else K. `c`: 1 where every
-    addition rounds to nearest (CPU, GEMV), 12 on tensor cores.
+    `terms` is K/16 where both operands are NVFP4, since the sum of a block is exact; else K. `c` is
+    1 where every addition rounds to nearest (CPU, gemv), 12 on tensor cores.
     """
     with np.errstate(invalid="ignore"):
         rounding = np.abs(alpha * x) + np.abs(bias)
@@ -287,7 +288,7 @@ def _float32(value):
 
 
 def gemm(a, b, *, alpha=1.0, bias=0.0, c=1, nvfp4=True):
-    """a [.., M, K], b [.., N, K] -> alpha[n] * sum_k a*b + bias[n]. `nvfp4`: both operands are."""
+    """a [.., M, K], b [.., N, K] -> alpha[n] * sum_k a*b + bias[n]. `nvfp4`: both are NVFP4."""
     alpha, bias = _float32(alpha), np.asarray(bias, np.float64)
     x, total = matmul(a, b)
     terms = a.shape[-1] / SF_VEC if nvfp4 else a.shape[-1]
@@ -305,7 +306,7 @@ def _erfc(x):
     return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)
 
 
-# name: the function, and where it has its minimum: it falls before, rises after (None: rises)
+# name: the function, and its minimum: it falls before and rises after it (None: always rises)
 ACTIVATIONS = {
     "silu": (lambda h: h / (1 + np.exp(-h)), -1.278464542761074),
     "gelu": (lambda h: h / 2 * _erfc(-h / math.sqrt(2)), -0.7517916243),
@@ -334,7 +335,7 @@ def _activate(name, h):
 
 
 def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp4=True):
-    """act(alpha1 * a b1^T) * (alpha2 * a b2^T), the interval carried through both steps."""
+    """act(alpha1 * a b1^T) * (alpha2 * a b2^T), with its interval."""
     h = gemm(a, b1, alpha=alpha1, c=c, nvfp4=nvfp4)
     u = gemm(a, b2, alpha=alpha2, c=c, nvfp4=nvfp4)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -353,7 +354,7 @@ def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp
 
 
 def global_scale_pair(x, global_scale):
-    """(s2, S): the decode multiplier and its encode counterpart, float32."""
+    """(s2, S) in float32: the global scale, and what elements are multiplied by to be encoded."""
     one = np.float32(1)
     if isinstance(global_scale, str):
         finite = np.abs(x[np.isfinite(x)])
@@ -366,7 +367,7 @@ def global_scale_pair(x, global_scale):
 
 
 def silu(x):
-    """float32, in the operations of the contract (csrc/nk_math.h), every one rounded."""
+    """silu by the float32 operations of the contract (csrc/nk_math.h), each rounded."""
     f = np.float32
     x = np.where(np.asarray(x, f) < -128, f(-128), np.asarray(x, f))
     t = np.where(x > 128, f(128), x)

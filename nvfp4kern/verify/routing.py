@@ -1,4 +1,4 @@
-"""The oracle of `route`: logits and bounds, keys, group-limited selection, weights, permutation."""
+"""The oracle of `route`: logits and their bounds, keys, selection, weights, permutation."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ SCORES = ("topk_softmax", "softmax_topk", "sigmoid")
 
 @dataclass
 class Options:
-    """The arguments of `route` that steer selection and weights."""
+    """The arguments of `route` that selection and weights depend on."""
 
     k: int
     score: str = "topk_softmax"
@@ -42,7 +42,7 @@ def sigmoid(x):
 
 
 def keys(logit, e, options):
-    """What selection compares, and how far a backend's key may lie from it."""
+    """The keys that selection compares, and how far those of a backend may differ."""
     if options.correction_bias is None:
         return logit, e
     key = round_to(sigmoid(logit), "float32").astype(np.float64)
@@ -51,9 +51,9 @@ def keys(logit, e, options):
 
 
 def group_scores(key, options):
-    """[M, N] -> [M, n_group]: the largest key, with a correction bias the sum of the two largest.
+    """[M, N] -> [M, n_group]: the largest key; with a correction bias, the sum of the two largest.
 
-    NaN keys do not count; a group of nothing else scores NaN.
+    NaN keys do not count. An expert group of only NaN keys scores NaN.
     """
     groups = key.reshape(len(key), options.n_group, key.shape[1] // options.n_group)
     ranked = -np.sort(-groups, axis=-1)  # falling, NaN last
@@ -73,7 +73,7 @@ def _in_best_groups(key, options):
 
 
 def select(key, options):
-    """[M, N] exact keys -> ids [M, k]: falling keys, ties to the lower expert, NaN last."""
+    """[M, N] exact keys -> ids [M, k]: larger keys first, then lower experts, NaN last."""
     allowed = _in_best_groups(key, options)
     order = np.argsort(-key, axis=-1, kind="stable")
     refused = ~np.take_along_axis(allowed, order, axis=-1)
@@ -82,10 +82,11 @@ def select(key, options):
 
 
 def wrong_ids(ids, key, e, options):
-    """None, or what is wrong with a row's ids, for keys [N] known to within e [N], none NaN.
+    """None, or what is wrong with the ids of a row.
 
-    Selected keys >= unselected keys - 2e; groups likewise by their scores, unselected experts
-    counting where their group is certainly in.
+    Its keys [N] are known to within e [N]; none is NaN. Every selected key must be >= every
+    unselected key - 2e. The same holds for the scores of expert groups. An unselected expert counts
+    where its group has certainly been kept.
     """
     if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) >= len(key):
         return f"ids {ids} are not distinct experts of {len(key)}"
@@ -116,8 +117,8 @@ def wrong_ids(ids, key, e, options):
 def weights(logit, e, ids, options):
     """[M, N] logits and the ids chosen -> the Expected [M, k] weights.
 
-    A logit off by e changes an exponential by the factor exp(e), a quotient by exp(2e); the rest is
-    rounding.
+    An error e of a logit changes an exponential by the factor exp(e), and a quotient by exp(2e).
+    The rest is rounding.
     """
     chosen = np.take_along_axis(logit, ids, axis=-1)
     over_all = options.score == "softmax_topk" and not options.normalized
@@ -148,7 +149,7 @@ def scatter(values, ids, experts):
 
 
 def permutation(ids, experts):
-    """counts [N], offsets [N+1], sorted_rows [M*k] (m*k + slot by expert, ascending within one)."""
+    """counts [N], offsets [N+1], sorted_rows [M*k] (m*k + j by expert, ascending within one)."""
     counts = np.bincount(ids.ravel(), minlength=experts)
     return counts, np.append(0, np.cumsum(counts)), np.argsort(ids.ravel(), kind="stable")
 

@@ -76,7 +76,7 @@ BENCHMARKS = {
 
 
 def multiply_adds(problem, shape):
-    """How much work a shape of a problem is."""
+    """The multiply-adds of a shape."""
     if problem == "group_gemm":
         return sum(math.prod(group) for group in shape)
     return math.prod(shape) * (2 if problem == "dual_gemm" else 1)
