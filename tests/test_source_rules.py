@@ -171,6 +171,12 @@ def test_functions_shared_between_files_carry_a_prefix():
             assert name.startswith((prefix, "nk_")), f"{path.name}: {name}"
 
 
+@pytest.mark.parametrize("path", C_FILES, **relative)
+def test_files_open_with_what_they_are_for(path):
+    opening = re.match(r"/\* (.*?)\*/", path.read_text(), flags=re.S)
+    assert opening and len(opening.group(1).split()) > 3
+
+
 # ---------------------------------------------------------------------------------------------
 # Every file
 # ---------------------------------------------------------------------------------------------

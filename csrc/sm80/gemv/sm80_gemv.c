@@ -1,3 +1,4 @@
+/* gemv: chooses the team size and launches. */
 #include "sm80_gemv_plan.h"
 
 #include "sm80_gemv_config.h"

@@ -1,3 +1,4 @@
+/* dequantize: chooses a kernel and its tiles, and launches it. */
 #include "sm80/sm80_backend.h"
 
 #include "sm80_quantize_tiles.h"

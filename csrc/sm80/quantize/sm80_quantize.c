@@ -1,3 +1,4 @@
+/* quantize: chooses kernels and their tiles, and launches them. */
 #include "sm80/sm80_backend.h"
 
 #include "sm80_quantize_params.h"

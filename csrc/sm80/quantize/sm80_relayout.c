@@ -1,3 +1,4 @@
+/* to_blocked and from_blocked: choose a grid and launch. */
 #include "sm80/sm80_backend.h"
 
 #include "sm80_relayout_config.h"

@@ -1,3 +1,4 @@
+/* route: chooses a tile and how many CTAs work on it by cost, and launches. */
 #include "sm80/sm80_backend.h"
 
 #include "nk_format.h"

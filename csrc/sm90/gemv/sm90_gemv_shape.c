@@ -1,3 +1,4 @@
+/* Chooses how a gemv's work is dealt out: the shape that ends first by a model of what its work takes. */
 #include "sm90_gemv_shape.h"
 #include "sm90_gemv_memory.h"
 
