@@ -6,6 +6,7 @@ hands it on to the processes of pytest-xdist.
 """
 
 import os
+import random
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -90,11 +91,26 @@ def pytest_addoption(parser):
     parser.addoption(
         "--seeds", type=int, default=4, help="schedules of the simulated GPU that a test tries"
     )
+    parser.addoption(
+        "--budget",
+        type=int,
+        default=0,
+        metavar="MINUTES",
+        help="that the campaigns of the simulated GPU take beside the usual ones: more schedules "
+        "and mutants, from a seed that is drawn and shown",
+    )
+    parser.addoption("--draw", type=int, metavar="SEED", help="that seed, to repeat a run")
 
 
 def pytest_configure(config):
+    if config.option.draw is None:
+        config.option.draw = random.randrange(10**6) if config.option.budget else 0
     config.addinivalue_line("markers", "slow: minutes of arithmetic; only with --slow")
     config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
+
+
+def pytest_report_header(config):
+    return f"campaigns: --budget {config.option.budget} --draw {config.option.draw}"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -117,10 +133,33 @@ def device(backend):
     return backend.device
 
 
+@dataclass(frozen=True)
+class Campaign:
+    """How much the tests of the simulated GPU try, and from which seed on."""
+
+    budget: int
+    seed: int
+
+    MINUTES = 5
+    """What all campaigns take on two cores without a budget."""
+
+    def times(self, usual):
+        """How many of what a campaign tries `usual` times without a budget."""
+        return usual + usual * self.budget // self.MINUTES
+
+    def seeds(self, usual):
+        return range(self.seed, self.seed + self.times(usual))
+
+
+@pytest.fixture(scope="session")
+def campaign(request):
+    return Campaign(request.config.option.budget, request.config.option.draw)
+
+
 @pytest.fixture
-def seeds(request):
-    """Seeds for the simulated GPU: --seeds says how many."""
-    return range(request.config.getoption("--seeds"))
+def seeds(request, campaign):
+    """Seeds for the simulated GPU: --seeds says how many, --budget how many more."""
+    return campaign.seeds(request.config.getoption("--seeds"))
 
 
 @pytest.fixture(params=GPUS or NO_GPU, ids=str)

@@ -30,8 +30,9 @@ TEXT = gpu.kernel(
 
 
 @pytest.mark.parametrize("name", mutants.TARGETS)
-def test_mutants_are_noticed(name):
-    result = mutants.campaign(name, SAMPLE.get(name, 10), seeds=3)
+def test_mutants_are_noticed(name, campaign):
+    sample = campaign.times(SAMPLE.get(name, 10))
+    result = mutants.campaign(name, sample, seed=campaign.seed, seeds=3)
     assert result["caught"] > 0
     assert set(result["survivors"]) <= set(mutants.EQUIVALENT.get(name, {}))
     assert [spoil for spoil, *_, said in result["host"] if not said] == []

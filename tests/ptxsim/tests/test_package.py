@@ -109,13 +109,15 @@ def run_package(folder, *options):
 
 
 @pytest.mark.parametrize("row", TABLE)
-def test_every_operator_for_several_seeds(row, tmp_path):
-    done, table, found = run_package(tmp_path, "--row", row, "--seeds", "5", "--shapes", "small")
+def test_every_operator_for_several_seeds(row, campaign, tmp_path):
+    seeds = str(campaign.times(5))
+    options = ["--row", row, "--shapes", "small", "--seed", str(campaign.seed), "--seeds", seeds]
+    done, table, found = run_package(tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line[0] for line in table] == list(TABLE[row].operators or OPERATORS)
     assert list(found) == [f"{line[0]} small" for line in table]
     for line in table:
-        assert line[2].startswith(row) and line[3:6] == ["5", "0", "0"] and line[7] == "0"
+        assert line[2].startswith(row) and line[3:6] == [seeds, "0", "0"] and line[7] == "0"
     assert all(call["wrong"] == {} for call in found.values())
 
 
