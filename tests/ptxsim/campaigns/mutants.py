@@ -334,13 +334,14 @@ class PackageKernel:
         self.folder.cleanup()
 
 
+# The GEMMs: two CTAs have three tiles, each a whole one and a part, in the same shared memory.
 TARGETS = {
     "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
     "sm100_gemm": lambda: OwnKernels("sm100_gemm"),
-    "gemm": lambda: PackageKernel("gemm", "sm80"),
+    "gemm": lambda: PackageKernel("gemm", "sm80", shape=(19, 300, 4096)),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
-    "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80"),
+    "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80", shape=(19, 150, 4096)),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
