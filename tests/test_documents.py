@@ -173,7 +173,7 @@ def check_pytest(arguments, folder, config):
     for argument in arguments:
         if argument.startswith("--"):
             config.getoption(argument[2:].partition("=")[0].replace("-", "_"))
-            if argument == "--seeds":
+            if argument in ("--seeds", "--budget", "--draw"):
                 assert next(arguments).isdigit()
         elif argument in ("-k", "-p"):
             next(arguments)

@@ -85,7 +85,7 @@ EQUIVALENT = {
         "no barrier, sm80_route.cu: __syncthreads(); if (threadIdx.x == 0) {": (
             "orders global memory only, where the simulator looks for no races"
         ),
-        "no warp barrier, sm80_route_sort.cuh: place_entries(p, first, last, s.next[warp]); }": (
+        "no warp barrier, sm80_route_sort.cuh: __syncwarp(); }": (
             "behind a warp's last 32 entries nothing follows"
         ),
     },
@@ -149,22 +149,29 @@ def mutants(text, kernel, mutations=None):
             yield Mutant(name, kernel, line, match.start(), match.end(), spoiled)
 
 
+MACRO = re.compile(r"[A-Z0-9_]+\(.*\)")  # makes kernels, whose lines are in a header
+
+
 def source_of(text, mutant, helpers=()):
-    """The line of a kernel file (with the next one) that a mutant is of: where the innermost
-    function of a .cu stands, however much is inlined there, but for lines that begin like
-    `helpers`; a header's where no .cu is named."""
+    """The line (with the next one) that a mutant is of, however much is inlined there: the
+    innermost of a .cu, but for lines that begin like `helpers` and for macros; else the innermost
+    of a header above the PTX layer."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
     location = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?")
     places = location.findall(text[: mutant.start])[::-1]
-    (place, caller), said = places[0], ""
+    (place, caller), in_header = places[0], ""
     while place:
         file, line = map(int, place.split()[:2])
-        here, after = lines_of(Path(files[str(file)]))[line - 1 : line + 1]
-        said = f"{Path(files[str(file)]).name}: {here.strip()} {after.strip()}"
-        if files[str(file)].endswith(".cu") and not here.strip().startswith(tuple(helpers)):
-            return said
+        source = Path(files[str(file)])
+        here, after = (text.strip() for text in lines_of(source)[line - 1 : line + 1])
+        said = f"{source.name}: {here} {after}"
+        if source.suffix == ".cu":
+            if not here.startswith(tuple(helpers)) and not MACRO.fullmatch(here):
+                return said
+        elif source.suffix == ".cuh" and source.parent.name != "ptx":
+            in_header = in_header or said
         place, caller = next((p for p in places if p[0] == caller), (caller, ""))
-    return said
+    return in_header
 
 
 def lines_of(source):
@@ -290,9 +297,10 @@ for line in sys.stdin:
 class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
-    mutations, helpers = SYNC | ASYNC, ()
+    mutations = SYNC | ASYNC
 
-    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048)):
+    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=()):
+        self.helpers = helpers
         self.folder = tempfile.TemporaryDirectory()
         cc = ROWS[backend].cc
         self.originals = build.kernels(cc)
@@ -334,13 +342,14 @@ class PackageKernel:
         self.folder.cleanup()
 
 
+SORTING = ("if (range < ranges) sort_range(", "if (sorts && p.counts) sort_rows(")  # of a header
 # The GEMMs: two CTAs have three tiles, each a whole one and a part, in the same shared memory.
 TARGETS = {
     "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
     "sm100_gemm": lambda: OwnKernels("sm100_gemm"),
     "gemm": lambda: PackageKernel("gemm", "sm80", shape=(19, 300, 4096)),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
-    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
+    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80", helpers=SORTING),
     "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80", shape=(19, 150, 4096)),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
