@@ -70,6 +70,7 @@ static nk_status first_row(nk_device device, const char *name, int *first)
 nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row)
 {
     int i = 0;
+    if (!*row && settings->tile) NK_TRY(nk_tile_check(settings));
     if (!*row) NK_TRY(first_row(device, settings->backend, &i));
     while (*row && table[i++] != *row)
         ;
@@ -96,6 +97,29 @@ bool nk_backend_list(int i, nk_backend_info *info)
     if (i < 0 || i >= ROWS) return false;
     *info = (nk_backend_info){table[i]->name, devices_of[i], why_not(table[i])};
     return true;
+}
+
+const nk_family *nk_backend_family(int i)
+{
+    for (int row = 0; row < ROWS; row++) {
+        for (const nk_family *const *family = table[row]->families; family && *family; family++) {
+            if (i-- == 0) return *family;
+        }
+    }
+    return NULL;
+}
+
+bool nk_tile_list(int i, nk_tile_info *info)
+{
+    const nk_family *family;
+    for (int at = 0; (family = nk_backend_family(at)); at++) {
+        for (const char *const *tile = family->tiles; *tile; tile++) {
+            if (i-- > 0) continue;
+            *info = (nk_tile_info){family->row, family->name, *tile};
+            return true;
+        }
+    }
+    return false;
 }
 
 nk_status nk_warmup(nk_device device)

@@ -5,6 +5,7 @@
 
 #include "nk_problem.h"
 #include "nk_settings.h"
+#include "nk_tile.h"
 
 /* `plan` picks a kernel and how it is launched, or says NK_DECLINED where there is no kernel for this problem. It
  * depends on the problem, the settings and the device alone, and launches nothing. `choice` gets all that `run` needs
@@ -36,6 +37,7 @@ struct nk_backend {
     const char *(*why_not)(const nk_backend *row);
     nk_status (*warmup)(const nk_backend *row, nk_device device); /* NULL: nothing to load */
     int32_t (*device_count)(void);                                /* devices of its type; asked with `warmup` only */
+    const nk_family *const *families; /* whose plans choose from tiles, NULL after the last; NULL: no cell does */
     NK_CELL(gemv);
     NK_CELL(gemm);
     NK_CELL(dual_gemm);
@@ -49,6 +51,9 @@ struct nk_backend {
 /* The first row after *row (NULL: of all, or from NVFP4KERN_BACKEND's on) that serves `device` and whose cell at
  * `cell_offset` is there. */
 nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row);
+
+/* The families of all rows, one after the other; NULL past the end. */
+const nk_family *nk_backend_family(int i);
 
 /* Lets the caller allocate where its workspace is less than the plan wants. */
 nk_status nk_exec_workspace(nk_exec *exec);

@@ -25,7 +25,7 @@ static nk_pdl pdl_of(const char *text)
 
 void nk_settings_read(nk_settings *settings)
 {
-    const char *backend = NULL, *cpu = NULL, *num_threads = NULL, *pdl = NULL, *invariant = NULL;
+    const char *backend = NULL, *cpu = NULL, *num_threads = NULL, *tile = NULL, *pdl = NULL, *invariant = NULL;
     for (char **variable = environ; variable && *variable; variable++) {
         const char *text = *variable;
         if (text[0] != 'N' || text[1] != 'V' || text[2] != 'F') continue; /* most differ here */
@@ -34,6 +34,7 @@ void nk_settings_read(nk_settings *settings)
         backend = value_of(text, "BACKEND", backend);
         cpu = value_of(text, "CPU", cpu);
         num_threads = value_of(text, "NUM_THREADS", num_threads);
+        tile = value_of(text, "TILE", tile);
         pdl = value_of(text, "PDL", pdl);
         invariant = value_of(text, "BATCH_INVARIANT", invariant);
     }
@@ -41,6 +42,7 @@ void nk_settings_read(nk_settings *settings)
         .backend = backend,
         .cpu = cpu,
         .num_threads = num_threads,
+        .tile = tile && *tile ? tile : NULL,
         .pdl = pdl_of(pdl),
         .batch_invariant = invariant && strcmp(invariant, "1") == 0,
     };

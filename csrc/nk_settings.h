@@ -16,6 +16,7 @@ typedef struct nk_settings {
     const char *backend;     /* NVFP4KERN_BACKEND */
     const char *cpu;         /* NVFP4KERN_CPU */
     const char *num_threads; /* NVFP4KERN_NUM_THREADS */
+    const char *tile;        /* NVFP4KERN_TILE, see nk_tile.h; NULL also where it is empty */
     nk_pdl pdl;              /* NVFP4KERN_PDL */
     bool batch_invariant;    /* NVFP4KERN_BATCH_INVARIANT=1: a row gets the same bits whatever else is in the batch */
 } nk_settings;

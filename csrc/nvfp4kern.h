@@ -78,8 +78,10 @@ typedef struct nk_plan {
     int64_t tile_m, tile_n, tile_k;
     int64_t grid;            /* CTAs, or tiles on the CPU */
     int64_t workspace_bytes; /* device memory that the run needs */
+    const char *tile;        /* its name in NVFP4KERN_TILE; NULL where the plan chooses from none */
     int32_t threads, stages, cluster;
-    int32_t config; /* row of the backend's tile table */
+    int32_t split;         /* CTAs, or warps of one, that share K */
+    int64_t steps_per_cta; /* of K, where tiles' steps are dealt out evenly */
     bool batch_invariant;
 } nk_plan;
 
@@ -103,6 +105,12 @@ typedef struct nk_backend_info {
     const char *name, *devices, *why_not;
 } nk_backend_info;
 bool nk_backend_list(int i, nk_backend_info *info);
+
+/* Tile `i` of those that NVFP4KERN_TILE can force; false past the end. */
+typedef struct nk_tile_info {
+    const char *row, *family, *tile;
+} nk_tile_info;
+bool nk_tile_list(int i, nk_tile_info *info);
 
 /* Loads everything that first calls would load: for one device, or for every device that a row serves. */
 nk_status nk_warmup(nk_device device);

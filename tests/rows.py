@@ -45,6 +45,8 @@ ROWS = {
             sms=16,
             simulated=(
                 "every operator, every size",
+                "every tile",
+                "tiles without room",
                 "any workspace",
                 "gemv",
                 "gemm",
@@ -69,6 +71,7 @@ ROWS = {
             target="compute_90a",
             sms=3,
             simulated=(
+                "every tile",
                 "gemv",
                 "gemv by tensor maps",
                 "any workspace",

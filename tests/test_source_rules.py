@@ -34,6 +34,7 @@ SHARED = {
     "nk_memo.h",
     "nk_problem.h",
     "nk_settings.h",
+    "nk_tile.h",
 }  # what operators and backends both know
 MAY_INCLUDE = {  # folder -> headers outside that folder; nobody may include python/
     "": SHARED | {"nvfp4kern.h", "backend.h"},

@@ -115,14 +115,19 @@ static const char py_doc_route[] =
 static const char py_doc_explain[] =
     "explain($module, op, /, *args, **kwargs)\n--\n\n"
     "What a call of the operator named `op` with these arguments would use; runs nothing and allocates no output.\n\n"
-    "Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile_m,\n"
-    "tile_n, tile_k, grid, threads, stages, cluster and config. Raises what the call would raise.\n\n"
+    "Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile (its\n"
+    "name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or\n"
+    "warps that share K) and steps_per_cta. Raises what the call would raise.\n\n"
     ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
 
 static const char py_doc_backends[] =
     "backends($module, /)\n--\n\n"
     "The backends of this build, in order of preference: dicts with name, devices, available, and why_not (None\n"
     "where available).\n";
+
+static const char py_doc_tiles[] =
+    "_tiles($module, /)\n--\n\n"
+    "What NVFP4KERN_TILE can name in this build: '<row>/<family>:<tile>' of every tile.\n";
 
 static const char py_doc_warmup[] =
     "warmup($module, /, device=None)\n--\n\n"

@@ -142,7 +142,7 @@ static PyObject *plan_dict(const nk_plan *plan)
 {
     const struct {
         const char *key, *value;
-    } texts[] = {{"backend", plan->backend}, {"kernel", plan->kernel}, {"why", plan->why}};
+    } texts[] = {{"backend", plan->backend}, {"kernel", plan->kernel}, {"why", plan->why}, {"tile", plan->tile}};
     const struct {
         const char *key;
         int64_t value;
@@ -150,7 +150,8 @@ static PyObject *plan_dict(const nk_plan *plan)
     } numbers[] = {
         {"tile_m", plan->tile_m, false},   {"tile_n", plan->tile_n, false}, {"tile_k", plan->tile_k, false},
         {"grid", plan->grid, false},       {"threads", plan->threads, false}, {"stages", plan->stages, false},
-        {"cluster", plan->cluster, false}, {"config", plan->config, false},
+        {"cluster", plan->cluster, false}, {"split", plan->split, false},
+        {"steps_per_cta", plan->steps_per_cta, false},
         {"workspace_bytes", plan->workspace_bytes, true},
     };
     PyObject *dict = PyDict_New();

@@ -52,6 +52,19 @@ static PyObject *backends(PyObject *module, PyObject *unused)
     return list;
 }
 
+static PyObject *tiles(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    nk_tile_info info;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && nk_tile_list(i, &info); i++) {
+        PyObject *name = PyUnicode_FromFormat("%s/%s:%s", info.row, info.family, info.tile);
+        if (!name || PyList_Append(list, name) < 0) Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
 /* "cpu", "cuda" or "cuda:<index>". */
 static int parse_device(PyObject *object, nk_device *device)
 {
@@ -106,6 +119,7 @@ static PyMethodDef methods[] = {
     FASTCALL(explain, py_doc_explain)
     {"backends", backends, METH_NOARGS, py_doc_backends},
     FASTCALL(warmup, py_doc_warmup)
+    {"_tiles", tiles, METH_NOARGS, py_doc_tiles},
     PY_DROP_INS(DROP_IN)
     {NULL, NULL, 0, NULL},
 };

@@ -10,6 +10,7 @@ const nk_backend nk_backend_sm80 = {
     .oldest = 80,
     .newest = CUDA_ANY_NEWER,
     CUDA_ROW,
+    .families = (const nk_family *const[]){&sm80_gemm_family, &sm80_gemv_family, &sm80_route_family, NULL},
     .gemv = CELL(gemv),
     .gemm = CELL(gemm),
     .dual_gemm = CELL(dual_gemm),

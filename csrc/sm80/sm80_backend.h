@@ -8,6 +8,10 @@
 
 #include <cuda_kernels.h>
 
+extern const nk_family sm80_gemm_family;
+extern const nk_family sm80_gemv_family;
+extern const nk_family sm80_route_family;
+
 #define SM80_DECLARE(op)                                                                                   \
     nk_status sm80_plan_##op(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, \
                              void *choice);                                                                \

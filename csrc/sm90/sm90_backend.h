@@ -7,6 +7,8 @@
 
 #include <cuda_kernels.h>
 
+extern const nk_family sm90_gemv_family;
+
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec);
 

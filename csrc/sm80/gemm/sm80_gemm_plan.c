@@ -2,12 +2,16 @@
 #include "sm80_gemm_plan.h"
 
 #include "nk_memo.h"
+#include "sm80_gemm_model.h"
 
 const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT] = {
 #define ROW(name, tokens, warps, stages, ctas) [SM80_GEMM_##name] = {tokens, warps, stages, ctas},
     SM80_GEMM_TILES(ROW)
 #undef ROW
 };
+
+#define NAME(name, ...) #name,
+const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}};
 
 int sm80_gemm_kind(const nk_operand *a, const nk_operand *b)
 {
@@ -21,7 +25,8 @@ static int32_t smem_of(const sm80_gemm_tile *t, int kind)
     return SM80_GEMM_SMEM(t->tokens, t->warps, t->stages, kind);
 }
 
-static int64_t sum_bytes(const sm80_gemm_tile *t) { return (int64_t)t->tokens * t->warps * 32 * 4; }
+/* With what is static. */
+static int32_t cta_smem(const sm80_gemm_tile *t, int kind) { return smem_of(t, kind) + SM80_GEMM_STATIC_BYTES; }
 
 int64_t sm80_gemm_steps(int64_t k, int kind)
 {
@@ -31,65 +36,8 @@ int64_t sm80_gemm_steps(int64_t k, int kind)
 
 static int ctas_per_sm(const sm80_gemm_tile *t, int kind, const cuda_gpu *gpu)
 {
-    int fit = gpu->smem_per_sm / (smem_of(t, kind) + SM80_GEMM_STATIC_BYTES + 1024);
+    int fit = cuda_ctas_per_sm(gpu, cta_smem(t, kind));
     return fit < t->ctas ? (fit < 1 ? 1 : fit) : t->ctas;
-}
-
-/* Microseconds, roughly: fitted to 1200 launches of all tiles with NVFP4 tokens on an H200, within 1 % of the best
- * choice on average, 8 % at worst, before the second launch overlapped the first. Only ratios matter. */
-#define FLOP_PER_US 2.88e6     /* of an SM, with decoding in the same issue slots */
-#define DECODE_US 0.11         /* a step's, of 128 weight rows */
-#define BYTES_PER_US 23e3      /* of an SM's share of memory */
-#define LONE_STEP_US 0.78      /* no CTA walks faster, however empty its SM: latencies and barriers */
-#define LONE_TOKEN_US 0.008    /* and for every token of the tile */
-#define NEIGHBOUR 0.45         /* how much of that a further CTA of the SM adds */
-#define CTA_US 0.5             /* filling the ring and the epilogue */
-#define PART_US 0.24           /* going on to another tile */
-#define REDUCE_US 6.3          /* a second launch */
-#define SUM_BYTES_PER_US 2.7e6 /* partial sums through L2 and back */
-#define MIN_SHARE 2
-
-/* One step of K on an SM with `resident` such CTAs. */
-static double step_us(const sm80_gemm_tile *t, int64_t resident)
-{
-    double rows = t->warps * 32, tokens = t->tokens;
-    double compute =
-        tokens * rows * SM80_GEMM_STEP(SM80_GEMM_CODES) * 2 * (1 / FLOP_PER_US) + DECODE_US * rows * (1.0 / 128);
-    double memory = (tokens + rows) * 72 * (1 / BYTES_PER_US); /* codes and factors */
-    double work = (compute > memory ? compute : memory) * (double)resident;
-    double lone = (LONE_STEP_US + LONE_TOKEN_US * tokens) * (1 + NEIGHBOUR * (double)(resident - 1));
-    return work > lone ? work : lone;
-}
-
-/* 64-bit divisions would be most of a plan's time. */
-static int64_t ceil_div(int64_t x, int64_t y)
-{
-    if (x > INT32_MAX || y > INT32_MAX) return nk_ceil_div(x, y);
-    return (int64_t)(((uint32_t)x + (uint32_t)y - 1) / (uint32_t)y);
-}
-
-/* Steps that a CTA takes of `work`, or 0: a tile each. `per_sm` is 0 for that, else how many CTAs an SM gets. */
-static int64_t share_of(sm80_gemm_work work, int per_sm, const cuda_gpu *gpu)
-{
-    return per_sm ? ceil_div(work.steps, per_sm * gpu->sms) : 0;
-}
-
-/* Microseconds that `work` takes. */
-static double launch_us(const sm80_gemm_tile *t, int resident, const cuda_gpu *gpu, sm80_gemm_work work, int per_sm)
-{
-    double steps = (double)work.steps / (double)work.tiles; /* of a tile, on average */
-    int64_t share = share_of(work, per_sm, gpu);
-    int32_t slots = resident * gpu->sms;
-    if (!share) {
-        int64_t waves = ceil_div(work.tiles, slots);
-        int64_t crowd = work.tiles < slots ? ceil_div(work.tiles, gpu->sms) : resident;
-        return (double)waves * (steps * step_us(t, crowd) + CTA_US);
-    }
-    bool aligned = share * ceil_div((int64_t)steps, share) * work.tiles == work.steps;
-    double others = aligned ? 0 : 1 + (double)(share - MIN_SHARE) / steps; /* tiles of a CTA after its first */
-    double sums = (double)work.steps / (double)share * (aligned ? 1 : 2) * (double)sum_bytes(t);
-    double cta = (double)share * step_us(t, per_sm) + CTA_US + others * PART_US;
-    return cta + REDUCE_US + sums * (1 / SUM_BYTES_PER_US);
 }
 
 typedef struct candidate {
@@ -107,19 +55,20 @@ static void consider_tile(int i, int kind, const cuda_gpu *gpu, bool invariant, 
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[i];
     int resident = ctas_per_sm(t, kind, gpu);
-    consider((candidate){i, 0, work.tiles ? launch_us(t, resident, gpu, work, 0) : 0}, best);
+    consider((candidate){i, 0, work.tiles ? sm80_gemm_launch_us(t, resident, gpu, work, 0) : 0}, best);
     /* Else a row's sums would depend on how many tiles there are. */
     if (invariant || work.tiles == 0 || work.steps > SM80_MAX_UNITS) return;
     for (int per_sm = 1; per_sm <= resident; per_sm++) {
-        if (share_of(work, per_sm, gpu) < MIN_SHARE) break;
-        consider((candidate){i, per_sm, launch_us(t, resident, gpu, work, per_sm)}, best);
+        if (sm80_gemm_share_of(work, per_sm, gpu) < SM80_GEMM_MIN_SHARE) break;
+        consider((candidate){i, per_sm, sm80_gemm_launch_us(t, resident, gpu, work, per_sm)}, best);
     }
 }
 
 /* All that a choice depends on. */
 typedef struct question {
     const cuda_gpu *gpu;
-    int32_t kind, invariant;
+    int16_t kind, invariant;
+    int32_t forced; /* a tile, or NK_TILE_ANY */
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
 } question;
 
@@ -128,14 +77,15 @@ static sm80_gemm_dealing dealing_of(const question *q, candidate c)
     if (c.tile < 0) return (sm80_gemm_dealing){.tile = c.tile};
     const sm80_gemm_tile *t = &sm80_gemm_tiles[c.tile];
     const sm80_gemm_work work = q->work[c.tile];
-    int64_t share = share_of(work, c.per_sm, q->gpu), grid = share ? nk_ceil_div(work.steps, share) : work.tiles;
+    int64_t share = sm80_gemm_share_of(work, c.per_sm, q->gpu),
+            grid = share ? nk_ceil_div(work.steps, share) : work.tiles;
     return (sm80_gemm_dealing){
         .tile = c.tile,
         .share = share,
         .grid = grid,
         .reduce_grid = share ? (grid - 1) * (t->tokens / 8) : 0,
         .smem_bytes = smem_of(t, q->kind),
-        .workspace_bytes = share ? 2 * grid * sum_bytes(t) : 0,
+        .workspace_bytes = share ? 2 * grid * sm80_gemm_sum_bytes(t) : 0,
     };
 }
 
@@ -143,7 +93,8 @@ static sm80_gemm_dealing pick(const question *q)
 {
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
-        if (smem_of(&sm80_gemm_tiles[i], q->kind) + SM80_GEMM_STATIC_BYTES <= q->gpu->smem_per_cta)
+        const bool asked = q->forced == NK_TILE_ANY || q->forced == i;
+        if (asked && cta_smem(&sm80_gemm_tiles[i], q->kind) <= q->gpu->smem_per_cta)
             consider_tile(i, q->kind, q->gpu, q->invariant, q->work[i], &best);
     }
     return dealing_of(q, best);
@@ -153,7 +104,9 @@ nk_status sm80_gemm_deal(nk_device device, const nk_settings *settings, int kind
                          const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], sm80_gemm_dealing *dealing)
 {
     NK_MEMO(question, sm80_gemm_dealing, memo); /* the next calls ask the same, and picking takes a fifth of a call */
-    question q = {.kind = kind, .invariant = settings->batch_invariant};
+    question q = {.kind = (int16_t)kind,
+                  .invariant = settings->batch_invariant,
+                  .forced = nk_tile_forced(settings, &sm80_gemm_family)};
     NK_TRY(cuda_gpu_of(device, &q.gpu));
     memcpy(q.work, work, sizeof q.work);
     const size_t at = nk_memo_slot(&q, sizeof q);
@@ -162,6 +115,9 @@ nk_status sm80_gemm_deal(nk_device device, const nk_settings *settings, int kind
         memo[at].asked = q;
     }
     *dealing = memo[at].answer;
+    if (dealing->tile < 0 && q.forced != NK_TILE_ANY)
+        return NK_TILE_REFUSE(&sm80_gemm_family, q.forced, "its CTA takes %d bytes of shared memory, cuda:%d has %d",
+                              cta_smem(&sm80_gemm_tiles[q.forced], kind), q.gpu->index, q.gpu->smem_per_cta);
     NK_CHECK(dealing->tile >= 0, NK_BACKEND_ERROR,
              "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile", q.gpu->index,
              q.gpu->smem_per_cta);
@@ -228,6 +184,8 @@ void sm80_gemm_describe(const sm80_gemm_dealing *dealing, const nk_settings *set
     plan->grid = dealing->grid;
     plan->threads = 32 * t->warps;
     plan->stages = t->stages;
+    plan->tile = sm80_gemm_family.tiles[dealing->tile];
+    plan->steps_per_cta = dealing->share;
     plan->workspace_bytes = dealing->workspace_bytes;
     plan->batch_invariant = settings->batch_invariant;
 }

@@ -27,6 +27,12 @@ static cuda_kernel *kernel_of(const nk_gemv_problem *p)
 
 NK_CHOICE_FITS(sm80_gemv_choice);
 
+#define NAME(name, warps) #name,
+#define TEAM(name, warps) warps,
+const nk_family sm80_gemv_family = {"sm80", "gemv", (const char *const[]){SM80_GEMV_TILES(NAME) NULL}};
+static const int8_t teams[] = {SM80_GEMV_TILES(TEAM)};
+#define TILES ((int)sizeof teams)
+
 /* Turns of one group a team, and what each takes: steps of 1024 elements a warp. */
 static int64_t turns(int64_t groups, int64_t ctas, int split)
 {
@@ -39,24 +45,30 @@ static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
 }
 
 /* The team size that ends first; from K alone where rows must not depend on the batch. */
-static nk_status choose(const nk_gemv_problem *p, bool invariant, sm80_gemv_choice *c)
+static nk_status choose(const nk_gemv_problem *p, const nk_settings *settings, sm80_gemv_choice *c)
 {
+    const int forced = nk_tile_forced(settings, &sm80_gemv_family);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     int64_t chunks = nk_ceil_div(p->k, SM80_GEMV_CHUNK), slices = nk_ceil_div(chunks, 32);
     int64_t groups = sm80_gemv_row_quads(p->n);
     int64_t ctas = (int64_t)gpu->sms * SM80_GEMV_CTAS_PER_SM / (p->l > 0 ? p->l : 1);
-    int64_t room = gpu->smem_per_sm / SM80_GEMV_CTAS_PER_SM - 1024;
-    if (room > gpu->smem_per_cta) room = gpu->smem_per_cta;
-    room = (room - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
+    int64_t room = (cuda_smem_per_cta(gpu, SM80_GEMV_CTAS_PER_SM) - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
     NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
              gpu->index, gpu->smem_per_cta);
     if (ctas < 1) ctas = 1;
-    *c = (sm80_gemv_choice){.kernel = kernel_of(p), .chunks = (int)(chunks < room ? chunks : room), .split = 1};
-    for (int split = 2; split <= SM80_GEMV_WARPS && split <= slices; split *= 2) {
-        bool better = steps(groups, slices, ctas, split) < steps(groups, slices, ctas, c->split);
-        if (better || invariant) c->split = split;
+    *c = (sm80_gemv_choice){.kernel = kernel_of(p), .chunks = (int)(chunks < room ? chunks : room)};
+    for (int i = 0; i < TILES; i++) {
+        const int split = teams[i];
+        if ((forced != NK_TILE_ANY && forced != i) || (split > 1 && split > slices)) continue;
+        bool better = !c->split || steps(groups, slices, ctas, split) < steps(groups, slices, ctas, c->split);
+        if (!better && !settings->batch_invariant) continue;
+        c->tile = i;
+        c->split = split;
     }
+    if (!c->split)
+        return NK_TILE_REFUSE(&sm80_gemv_family, forced, "K is %lld, too little for %d warps that take %d of it each",
+                              (long long)p->k, teams[forced], 32 * SM80_GEMV_CHUNK);
     c->groups_per_cta = turns(groups, ctas, c->split) * (SM80_GEMV_WARPS / c->split);
     c->ctas_per_batch = groups ? (int)nk_ceil_div(groups, c->groups_per_cta) : 0;
     return NK_OK;
@@ -65,7 +77,7 @@ static nk_status choose(const nk_gemv_problem *p, bool invariant, sm80_gemv_choi
 nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     sm80_gemv_choice *c = choice;
-    NK_TRY(choose(p, settings->batch_invariant, c));
+    NK_TRY(choose(p, settings, c));
     plan->kernel = c->kernel->name;
     plan->why = "one token: weights are read once";
     plan->tile_m = 1;
@@ -73,7 +85,8 @@ nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     plan->tile_k = SM80_GEMV_CHUNK * 32 * c->split;
     plan->grid = p->l * c->ctas_per_batch;
     plan->threads = 32 * SM80_GEMV_WARPS;
-    plan->config = c->split;
+    plan->tile = sm80_gemv_family.tiles[c->tile];
+    plan->split = c->split;
     /* Else the team size depends on the number of matrices. */
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;

@@ -6,6 +6,15 @@
 
 #define SM80_GEMV_WARPS 8
 #define SM80_GEMV_CTAS_PER_SM 2
+
+/* X(name, warps of a team): a team shares K of its rows. A team of few has more rows to take, one of many ends a long
+ * row sooner. */
+#define SM80_GEMV_TILES(X) \
+    X(w1, 1)               \
+    X(w2, 2)               \
+    X(w4, 4)               \
+    X(w8, 8)
+
 #define SM80_GEMV_ROWS \
     4 /* of the matrix at once, 32 rows apart: one 16-byte word of a blocked SF atom holds all four */
 #define SM80_GEMV_CHUNK 32 /* elements that a lane takes of a row at once: 16 bytes of codes, two scale factors */

@@ -7,7 +7,7 @@
 typedef struct sm80_gemv_choice {
     cuda_kernel *kernel;
     int64_t groups_per_cta;
-    int split, chunks, ctas_per_batch; /* split: warps that share a row's K */
+    int tile, split, chunks, ctas_per_batch; /* split: warps that share a row's K */
 } sm80_gemv_choice;
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "nk_format.h"
 #include "sm80_route_config.h"
+#include "sm80_route_costs.h"
 
 typedef struct tile {
     int32_t tokens, experts, step, stages, ctas, smem_bytes;
@@ -17,6 +18,9 @@ static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
 #undef ROW
 };
 
+#define NAME(name, ...) #name,
+const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}};
+
 #define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_halves, &sm80_route_##name##_bfloats},
 static cuda_kernel *const kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
 #undef ROW
@@ -28,18 +32,9 @@ typedef struct candidate {
     double us;
 } candidate;
 
-/* Microseconds on an H200; only ratios matter. */
-#define BYTES_PER_US 30e3 /* into one SM while all are at work */
-#define FLOPS_PER_US 2.1e6
-#define CROWDED 1.05 /* two CTAs of an SM get into each other's way */
-#define STEP_US 0.3  /* a barrier and what it waits for */
-#define SUM_BYTES_PER_US 60e3
-#define MEETING_US 2.5 /* sums to memory, a counter, sums back */
-#define TURN_US 2.0    /* up to eight tokens */
-
 static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
 {
-    int64_t fit = gpu->smem_per_sm / (t->smem_bytes + 1024);
+    int64_t fit = cuda_ctas_per_sm(gpu, t->smem_bytes);
     return fit < 1 ? 1 : fit < t->ctas ? fit : t->ctas;
 }
 
@@ -94,15 +89,17 @@ static double time_of(const candidate *c, const nk_route_problem *p, const cuda_
     const double crowd = (double)(fair < resident ? fair : resident);
     const double tokens = (double)(p->m < t->tokens ? p->m : t->tokens), experts = (double)t->experts;
     const double bytes = (tokens + experts) * t->step * 2, flops = 2.0 * t->tokens * experts * t->step;
-    const double work = crowd * (crowd > 1 ? CROWDED : 1);
-    const double step = larger(work * larger(bytes / BYTES_PER_US, flops / FLOPS_PER_US), STEP_US);
-    const double sums = crowd * tokens * experts * 4 / SUM_BYTES_PER_US;
+    const double work = crowd * (crowd > 1 ? SM80_ROUTE_CROWDED : 1);
+    const double step =
+        larger(work * larger(bytes / SM80_ROUTE_BYTES_PER_US, flops / SM80_ROUTE_FLOP_PER_US), SM80_ROUTE_STEP_US);
+    const double sums = crowd * tokens * experts * 4 / SM80_ROUTE_SUM_BYTES_PER_US;
     const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
     const int64_t at_once = turn_tokens(c, p, gpu);
     const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * waiters_of(c, gpu));
-    const double turn = TURN_US + (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / SUM_BYTES_PER_US;
-    return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) + (ctas > 1 ? MEETING_US : 0) +
-                            (double)rounds * turn);
+    const double turn = SM80_ROUTE_TURN_US +
+                        (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / SM80_ROUTE_SUM_BYTES_PER_US;
+    return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) +
+                            (ctas > 1 ? SM80_ROUTE_MEETING_US : 0) + (double)rounds * turn);
 }
 
 static candidate shape_of(const nk_route_problem *p, int index)
@@ -153,9 +150,9 @@ static bool is_near(const nk_route_problem *p, const tile *t)
 #define INVARIANT_SPLITS 64
 
 /* A row's sums depend on the tile and the splits: neither may depend on M. The two tiles add alike. */
-static candidate invariant_candidate(const nk_route_problem *p)
+static candidate invariant_candidate(const nk_route_problem *p, int tile)
 {
-    candidate c = shape_of(p, is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow);
+    candidate c = shape_of(p, tile);
     int64_t steps = nk_ceil_div(c.steps, INVARIANT_SPLITS);
     if (steps < INVARIANT_STEPS) steps = INVARIANT_STEPS;
     c.parts = c.expert_tiles;
@@ -163,18 +160,36 @@ static candidate invariant_candidate(const nk_route_problem *p)
     return c;
 }
 
-static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, bool invariant, candidate *best)
+#define STATIC_BYTES 1024 /* shared memory of a kernel beside its tile's, at most */
+
+static bool has_room(const cuda_gpu *gpu, const tile *t) { return t->smem_bytes + STATIC_BYTES <= gpu->smem_per_cta; }
+
+/* Whether the tile that the settings force can do it: `narrow` reads any address. */
+static nk_status check_forced(const nk_route_problem *p, const cuda_gpu *gpu, int forced)
 {
+    const tile *t = &tiles[forced];
+    if (t->aligned && !is_aligned(p))
+        return NK_TILE_REFUSE(&sm80_route_family, forced, "%s", "rows of x and w are not aligned to 16 bytes");
+    if (has_room(gpu, t)) return NK_OK;
+    return NK_TILE_REFUSE(&sm80_route_family, forced, "its CTA takes %d bytes of shared memory, cuda:%d has %d",
+                          t->smem_bytes + STATIC_BYTES, gpu->index, gpu->smem_per_cta);
+}
+
+static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, candidate *best)
+{
+    const int forced = nk_tile_forced(settings, &sm80_route_family);
     *best = (candidate){.tile = -1};
-    if (invariant) {
-        *best = invariant_candidate(p);
+    if (forced != NK_TILE_ANY) NK_TRY(check_forced(p, gpu, forced));
+    if (settings->batch_invariant) {
+        const int usual = is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow;
+        *best = invariant_candidate(p, forced != NK_TILE_ANY ? forced : usual);
         return NK_OK;
     }
+    if (forced != NK_TILE_ANY) consider(p, gpu, forced, best);
     for (int any = 0; any < 2 && best->tile < 0; any++) {
         for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
             const tile *t = &tiles[i];
-            const bool fits = t->smem_bytes + 1024 <= gpu->smem_per_cta && t->aligned == is_aligned(p);
-            if (fits && (any || is_near(p, t))) consider(p, gpu, i, best);
+            if (has_room(gpu, t) && t->aligned == is_aligned(p) && (any || is_near(p, t))) consider(p, gpu, i, best);
         }
     }
     NK_CHECK(best->tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
@@ -225,7 +240,7 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
     const cuda_gpu *gpu = NULL;
     candidate c = {0};
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    NK_TRY(choose(p, gpu, settings->batch_invariant, &c));
+    NK_TRY(choose(p, gpu, settings, &c));
     if (c.groups == 0) c.parts = c.splits = 1; /* nobody to share with: one CTA writes the empty permutation */
     const tile *t = &tiles[c.tile];
     NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
@@ -246,7 +261,8 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
     plan->grid = c.groups * c.parts * c.splits;
     plan->threads = SM80_ROUTE_THREADS;
     plan->stages = t->stages;
-    plan->config = c.tile;
+    plan->tile = sm80_route_family.tiles[c.tile];
+    plan->split = (int32_t)c.splits;
     plan->workspace_bytes = r->counter_bytes + c.splits * p->m * pitch_of(&c) * 4;
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;

@@ -34,7 +34,7 @@ static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cud
                               .y = size,
                               .z = 1,
                               .threads = 32 * SM90_GEMV_WARPS / per_sm,
-                              .smem_bytes = sm90_gemv_smem_room(gpu, per_sm),
+                              .smem_bytes = cuda_smem_per_cta(gpu, per_sm),
                               .cluster.y = size};
             NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));
             if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
@@ -50,6 +50,7 @@ typedef struct question {
     int64_t l, m, n, k;
     int32_t form, path;
     int32_t is_blocked, has_maps;
+    int64_t forced; /* a tile, or NK_TILE_ANY */
 } question;
 
 typedef struct gemv_choice {
@@ -61,7 +62,7 @@ typedef struct gemv_choice {
 NK_CHOICE_FITS(gemv_choice);
 
 /* Picking a shape takes as long as all else before a launch, and the next calls ask the same. */
-static nk_status choose(const nk_gemv_problem *p, gemv_choice *c)
+static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
 {
     NK_MEMO(question, gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
@@ -75,16 +76,17 @@ static nk_status choose(const nk_gemv_problem *p, gemv_choice *c)
                         sm90_gemv_form_of(p),
                         sm90_gemv_path_of(p),
                         p->b.sf_layout == NK_SF_BLOCKED,
-                        sm90_gemv_has_maps(p)};
+                        sm90_gemv_has_maps(p),
+                        forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         gemv_choice *answer = &memo[at].answer;
         cuda_kernel *any = kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
-        bool fits = sm90_gemv_find_shape(p, &clusters, &answer->shape);
-        answer->kernel = !fits                    ? NULL
-                         : answer->shape.is_tiled ? tiled_kernels[q.path]
-                                                  : kernels[q.form][answer->shape.is_short][q.path];
+        bool fits = sm90_gemv_find_shape(p, &clusters, forced, &answer->shape);
+        answer->kernel = !fits                         ? NULL
+                         : answer->shape.by_tensor_map ? tiled_kernels[q.path]
+                                                       : kernels[q.form][answer->shape.is_short][q.path];
         memo[at].asked = q;
     }
     *c = memo[at].answer;
@@ -109,13 +111,28 @@ static bool is_in_range(const nk_gemv_problem *p)
            (p->n <= 1 || close);
 }
 
+/* Where no shape is found: another row does it, unless a tile of this family is forced. */
+static nk_status decline(const nk_gemv_problem *p, const nk_settings *settings, int forced)
+{
+    const char *why = NULL;
+    if (forced == NK_TILE_ANY || p->m > SM90_GEMV_TOKENS) return NK_DECLINED;
+    if (settings->batch_invariant)
+        why = "no tile of this family keeps NVFP4KERN_BATCH_INVARIANT=1";
+    else if (!is_in_range(p))
+        why = "N, K, L or a stride of the weights is larger than any tile of this family takes";
+    else
+        why = sm90_gemv_why_not(p, forced);
+    return NK_TILE_REFUSE(&sm90_gemv_family, forced, "%s", why ? why : "its CTAs do not fit into shared memory");
+}
+
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    if (!is_in_range(p) || settings->batch_invariant) return NK_DECLINED;
+    const int forced = nk_tile_forced(settings, &sm90_gemv_family);
+    if (!is_in_range(p) || settings->batch_invariant) return decline(p, settings, forced);
     gemv_choice *c = choice;
     const sm90_gemv_shape *s = &c->shape;
-    NK_TRY(choose(p, c));
-    if (!c->kernel) return NK_DECLINED;
+    NK_TRY(choose(p, forced, c));
+    if (!c->kernel) return decline(p, settings, forced);
     c->pdl = settings->pdl;
     plan->kernel = c->kernel->name;
     plan->why = sm90_gemv_path_of(p) == SM90_GEMV_NARROW
@@ -128,17 +145,22 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     plan->threads = 32 * s->warps;
     plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
     plan->cluster = s->work.cluster;
+    plan->tile = sm90_gemv_family.tiles[s->tile];
     return NK_OK;
 }
 
 /* A dimension of which there is one may have any stride. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
-#define CODES(...) \
-    {.name = "weights", .at = b->data, .dtype = NK_E2M1X2, .rank = 5, .swizzle = CUDA_SWIZZLE_128, .l2 = CUDA_L2_128, \
+#define CODES(...)                \
+    {.name = "weights",           \
+     .at = b->data,               \
+     .dtype = NK_E2M1X2,          \
+     .rank = 5,                   \
+     .swizzle = CUDA_SWIZZLE_128, \
+     .l2 = CUDA_L2_128,           \
      __VA_ARGS__}
-#define FACTORS(...) \
-    {.name = "scale factors", .at = b->sf, .dtype = NK_E4M3, .rank = 4, .l2 = CUDA_L2_128, __VA_ARGS__}
+#define FACTORS(...) {.name = "scale factors", .at = b->sf, .dtype = NK_E4M3, .rank = 4, .l2 = CUDA_L2_128, __VA_ARGS__}
 
 /* See sm90_gemv_maps. Rows of blocked scale factors are dealt out in groups whose rows lie 32 apart: their strides do
  * not grow from one dimension to the next, as the driver's documentation has it but nothing asks for. */
@@ -150,16 +172,15 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s,
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
     const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_UNIT / 2,
                    factors = SM90_GEMV_UNIT / NK_SF_VEC;
-    const cuda_boxes linear[] = {CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch},
-                                       .box = {line, rows, 1, 1, 1}),
-                                 FACTORS(.dims = {k / NK_SF_VEC, n, 1, l}, .strides = {sf_row, 16, sf_batch},
-                                         .box = {factors, rows, 1, 1})};
-    const cuda_boxes blocked[] = {
-        CODES(.dims = {k / 2, 4, 32, atoms, l}, .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
-              .box = {line, 4, rows / 4, 1, 1}),
-        FACTORS(.dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
-                .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
-                .box = {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1})};
+    const cuda_boxes linear[] = {
+        CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch}, .box = {line, rows, 1, 1, 1}),
+        FACTORS(.dims = {k / NK_SF_VEC, n, 1, l}, .strides = {sf_row, 16, sf_batch}, .box = {factors, rows, 1, 1})};
+    const cuda_boxes blocked[] = {CODES(.dims = {k / 2, 4, 32, atoms, l},
+                                        .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
+                                        .box = {line, 4, rows / 4, 1, 1}),
+                                  FACTORS(.dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
+                                          .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
+                                          .box = {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1})};
     return cuda_encode_maps(p->device, 2, b->sf_layout == NK_SF_BLOCKED ? blocked : linear,
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
@@ -179,7 +200,7 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
                       .cluster.y = s->work.cluster,
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
-    if (s->is_tiled) NK_TRY(encode_maps(p, s, &maps));
+    if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
     void *parameters[] = {&args, &maps}; /* a kernel without maps does not look at them */
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
 }

@@ -1,5 +1,7 @@
 /* Chooses how a gemv's work is dealt out: the shape that ends first by a model of what its work takes. */
 #include "sm90_gemv_shape.h"
+
+#include "sm90_gemv_costs.h"
 #include "sm90_gemv_memory.h"
 
 /* bf16 does not fit the kernel for one token: bare codes are 2^-126 times their values there, and small products of
@@ -68,18 +70,12 @@ static uint32_t start_of(int32_t team, int32_t run, int32_t units)
 
 static int32_t ctas_per_sm(const sm90_gemv_shape *s) { return SM90_GEMV_WARPS / s->warps; }
 
-int32_t sm90_gemv_smem_room(const cuda_gpu *gpu, int32_t per_sm)
-{
-    int32_t room = gpu->smem_per_sm / per_sm - 1024;
-    return room < gpu->smem_per_cta ? room : gpu->smem_per_cta;
-}
-
 /* Deals `rows` rows to each cluster; false where shared memory is less than their sums and the tokens take. */
 static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int64_t places, int64_t rows,
                  sm90_gemv_shape *s)
 {
     int64_t units = nk_ceil_div(sm90_gemv_units(p->k), cluster);
-    int32_t room = sm90_gemv_smem_room(gpu, ctas_per_sm(s));
+    int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(s));
     if (units > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
     int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t ends = ((int32_t)rows + cluster - 1) / cluster, teams = s->warps / team_of(p),
@@ -107,14 +103,14 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
         for (int32_t team = 0; team < teams; team++)
             s->starts[team][some] = start_of(team, s->work.run, units_of[some]);
     }
-    const int32_t with_another = sm90_gemv_smem_room(gpu, ctas_per_sm(s) + 1);
+    const int32_t with_another = cuda_smem_per_cta(gpu, ctas_per_sm(s) + 1);
     const int32_t tokens_bytes = sm90_gemv_form_of(p) == SM90_GEMV_CODES
                                      ? sm90_gemv_code_token_bytes((int32_t)units)
                                      : (int32_t)(p->m * sm90_gemv_token_bytes(units));
     s->smem_bytes =
-        sm90_gemv_tokens_at(s->is_tiled, s->warps) + tokens_bytes + sm90_gemv_sums(s->is_tiled, &s->work) * 4;
+        sm90_gemv_tokens_at(s->by_tensor_map, s->warps) + tokens_bytes + sm90_gemv_sums(s->by_tensor_map, &s->work) * 4;
     if (s->smem_bytes > room) return false;
-    if (!s->is_tiled) return true;
+    if (!s->by_tensor_map) return true;
     /* Registers allow a third CTA of 8 warps: some SMs would have three and others none. */
     if (s->smem_bytes <= with_another && with_another < room) s->smem_bytes = with_another + 1;
     return (cluster - 1) * (int32_t)units < s->work.all_units; /* every CTA is expected to send sums */
@@ -139,81 +135,117 @@ static bool shape_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, i
     return rows <= SM90_GEMV_ROWS && fits(p, room->gpu, cluster, places, rows > 0 ? rows : 1, s);
 }
 
-/* Cycles, fitted to an H200's times. NVFP4 tokens one by one: 36 matrices in up to 50 shapes each, the picked one takes
- * 0.4 % more than the best on average, 2.5 % at most; with tensor maps, 31 matrices, 0.8 % and 8 %. The others: 70
- * cases of 10 matrices and 1 to 8 tokens in up to 24 shapes, and 1.1 % and 7 %; bf16 was not timed and takes fp16's. */
+/* Microseconds; sm90_gemv_costs.h says of what. */
 typedef struct costs {
-    double tall_step, short_step; /* of a team beside all others of an SM: latencies before all */
-    double step_of_sm;            /* of any of its steps: what it issues */
-    double codes, halves;         /* of 1000 bytes of tokens in an SM's shared memory that come as such */
-    double solo;                  /* of a beginning and an end that no other CTA of the SM fills */
-    double cluster, of_each;      /* sums go to other CTAs, and all must have room at once */
-    double ragged;                /* of rows that are no whole tiles */
-    double of_mb;                 /* of the matrix: where memory is what takes time, this kernel takes more of it */
+    double tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
 } costs;
 
-static const costs one_nvfp4_token = {
-    .tall_step = 1250, .short_step = 873, .solo = 505, .cluster = 1073, .ragged = 1060};
-static const costs one_nvfp4_token_tiled = {.tall_step = 900, .solo = 525, .cluster = 100, .of_mb = 14};
-static const costs one_token = {.step_of_sm = 82, .solo = 380, .cluster = 194, .of_each = 106};
-static const costs few_tokens = {
-    .step_of_sm = 110, .codes = 26, .halves = 57, .solo = 945, .cluster = 567, .of_each = 249};
-
-#define BYTES_PER_CYCLE 22.9 /* of an SM, from memory */
-
-static const costs *costs_of(const nk_gemv_problem *p, const sm90_gemv_shape *s)
+static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_shape *s)
 {
     const sm90_gemv_form form = sm90_gemv_form_of(p);
-    if (s->is_tiled) return &one_nvfp4_token_tiled;
-    return form == SM90_GEMV_CODES ? &one_nvfp4_token : form == SM90_GEMV_HALVES ? &one_token : &few_tokens;
+    if (s->by_tensor_map) {
+        return (costs){.tall_step = SM90_GEMV_MAP_STEP_US,
+                       .solo = SM90_GEMV_MAP_SOLO_US,
+                       .cluster = SM90_GEMV_MAP_CLUSTER_US,
+                       .of_mb = SM90_GEMV_MAP_MB_US};
+    }
+    if (form == SM90_GEMV_CODES) {
+        return (costs){.tall_step = SM90_GEMV_CODES_TALL_STEP_US,
+                       .short_step = SM90_GEMV_CODES_SHORT_STEP_US,
+                       .solo = SM90_GEMV_CODES_SOLO_US,
+                       .cluster = SM90_GEMV_CODES_CLUSTER_US,
+                       .ragged = SM90_GEMV_CODES_RAGGED_US};
+    }
+    if (form == SM90_GEMV_HALVES) {
+        return (costs){.step_of_sm = SM90_GEMV_HALVES_STEP_OF_SM_US,
+                       .solo = SM90_GEMV_HALVES_SOLO_US,
+                       .cluster = SM90_GEMV_HALVES_CLUSTER_US,
+                       .of_each = SM90_GEMV_HALVES_CLUSTER_CTA_US};
+    }
+    return (costs){.step_of_sm = SM90_GEMV_FEW_STEP_OF_SM_US,
+                   .codes = SM90_GEMV_FEW_CODES_US,
+                   .halves = SM90_GEMV_FEW_HALVES_US,
+                   .solo = SM90_GEMV_FEW_SOLO_US,
+                   .cluster = SM90_GEMV_FEW_CLUSTER_US,
+                   .of_each = SM90_GEMV_FEW_CLUSTER_CTA_US};
 }
 
-static double cycles_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_shape *s)
+static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_shape *s)
 {
-    const costs *c = costs_of(p, s);
+    const costs cost = costs_of(p, s), *c = &cost;
     const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, units = s->work.units;
     const int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * units;
-    const double memory = of_sm * rows * SM90_GEMV_UNIT * 9 / 16 / BYTES_PER_CYCLE;
+    const double memory = of_sm * rows * SM90_GEMV_UNIT * 9 / 16 / SM90_GEMV_BYTES_PER_US;
     const double steps = s->work.run * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
     const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_BYTES / 1000;
-    double cycles = steps > memory ? steps : memory;
-    cycles += tokens * (p->a.dtype == NK_E2M1X2 ? c->codes : c->halves);
-    if (cluster > 1) cycles += c->cluster + cluster * c->of_each;
-    if (per_sm == 1) cycles += c->solo;
-    if (rows % tile) cycles += c->ragged;
-    return (double)waves * cycles + mb * c->of_mb;
+    double us = steps > memory ? steps : memory;
+    us += tokens * (p->a.dtype == NK_E2M1X2 ? c->codes : c->halves);
+    if (cluster > 1) us += c->cluster + cluster * c->of_each;
+    if (per_sm == 1) us += c->solo;
+    if (rows % tile) us += c->ragged;
+    return (double)waves * us + mb * c->of_mb;
 }
 
-/* In `more` waves than there must be. Only one NVFP4 token has kernels for short tiles and by tensor maps, and tiles
- * that are large. */
-static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int more, sm90_gemv_shape *best)
+static const struct {
+    int32_t warps;
+    bool is_short, by_tensor_map;
+} tiles[SM90_GEMV_TILE_COUNT] = {
+#define ROW(name, ...) [SM90_GEMV_##name] = {__VA_ARGS__},
+    SM90_GEMV_TILES(ROW)
+#undef ROW
+};
+
+#define NAME(name, ...) #name,
+const nk_family sm90_gemv_family = {"sm90", "gemv", (const char *const[]){SM90_GEMV_TILES(NAME) NULL}};
+
+const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
 {
     const bool codes = sm90_gemv_form_of(p) == SM90_GEMV_CODES, narrow = sm90_gemv_path_of(p) == SM90_GEMV_NARROW;
-    const int choices = !codes ? 2 : sm90_gemv_has_maps(p) ? 16 : 8;
+    const bool is_short = tiles[tile].is_short, by_tensor_map = tiles[tile].by_tensor_map;
+    if (!codes && (is_short || by_tensor_map)) return "it is for one NVFP4 token";
+    if (codes && narrow && !is_short) return "K or an address is not aligned, which a short tile is for";
+    if (by_tensor_map && !sm90_gemv_has_maps(p))
+        return "no tensor map describes the weights: their K, rows, addresses or strides";
+    return NULL;
+}
+
+/* In `more` waves than there must be, of the tiles whose bits are set. Only for one NVFP4 token are tiles large, so
+ * that whole ones are worth a thought; by tensor map they must be whole. */
+static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int more, uint32_t usable,
+                          sm90_gemv_shape *best)
+{
+    const bool codes = sm90_gemv_form_of(p) == SM90_GEMV_CODES;
     double least = 0;
     for (int cluster = 1; cluster <= SM90_GEMV_CLUSTER; cluster++) {
-        for (int choice = 0; choice < choices; choice++) {
-            const bool whole = choice & 4;
-            sm90_gemv_shape s = {.warps = choice & 1 ? SM90_GEMV_WARPS : SM90_GEMV_WARPS / 2,
-                                 .is_short = choice & 2,
-                                 .is_tiled = choice & 8};
-            if ((codes && narrow && !s.is_short) || (s.is_tiled && (!whole || s.is_short))) continue;
+        for (int choice = 0; choice < (codes ? 2 : 1) * SM90_GEMV_TILE_COUNT; choice++) {
+            const int tile = choice % SM90_GEMV_TILE_COUNT;
+            const bool whole = choice >= SM90_GEMV_TILE_COUNT;
+            sm90_gemv_shape s = {.tile = tile,
+                                 .warps = tiles[tile].warps,
+                                 .is_short = tiles[tile].is_short,
+                                 .by_tensor_map = tiles[tile].by_tensor_map};
+            if (!(usable >> tile & 1) || (s.by_tensor_map && !whole)) continue;
             if (!shape_of(p, room, cluster, more, whole, &s)) continue;
-            double cycles = cycles_of(p, room, &s);
-            if (best->warps && cycles >= least) continue;
+            double us = us_of(p, room, &s);
+            if (best->warps && us >= least) continue;
             *best = s;
-            least = cycles;
+            least = us;
         }
     }
 }
 
-bool sm90_gemv_find_shape(const nk_gemv_problem *p, const sm90_gemv_clusters *room, sm90_gemv_shape *best)
+bool sm90_gemv_find_shape(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_shape *best)
 {
+    uint32_t usable = 0;
+    for (int tile = 0; tile < SM90_GEMV_TILE_COUNT; tile++) {
+        const bool asked = forced == NK_TILE_ANY || forced == tile;
+        if (asked && !sm90_gemv_why_not(p, tile)) usable |= 1u << tile;
+    }
     *best = (sm90_gemv_shape){0};
-    for (int more = 0; more <= MORE_WAVES && !best->warps; more++)
-        find_in_waves(p, room, more, best);
+    for (int more = 0; more <= MORE_WAVES && usable && !best->warps; more++)
+        find_in_waves(p, room, more, usable, best);
     return best->warps;
 }

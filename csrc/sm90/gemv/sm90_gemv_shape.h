@@ -16,13 +16,30 @@ typedef enum sm90_gemv_form {
 
 typedef enum sm90_gemv_path { SM90_GEMV_LINEAR, SM90_GEMV_BLOCKED, SM90_GEMV_NARROW } sm90_gemv_path;
 
+/* X(name, warps of a CTA, whether its tiles are short, whether W comes by tensor map). Two CTAs of 8 warps share an SM,
+ * one of 16 has it alone. Only one NVFP4 token has short tiles and tensor maps. */
+#define SM90_GEMV_TILES(X)               \
+    X(tall8, SM90_GEMV_WARPS / 2, 0, 0)  \
+    X(tall16, SM90_GEMV_WARPS, 0, 0)     \
+    X(short8, SM90_GEMV_WARPS / 2, 1, 0) \
+    X(short16, SM90_GEMV_WARPS, 1, 0)    \
+    X(map8, SM90_GEMV_WARPS / 2, 0, 1)   \
+    X(map16, SM90_GEMV_WARPS, 0, 1)
+
+enum {
+#define SM90_GEMV_INDEX(name, ...) SM90_GEMV_##name,
+    SM90_GEMV_TILES(SM90_GEMV_INDEX)
+#undef SM90_GEMV_INDEX
+        SM90_GEMV_TILE_COUNT
+};
+
 typedef struct sm90_gemv_shape {
     sm90_gemv_work work;
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
-    bool is_tiled; /* weights come by tensor maps */
-    int32_t warps, smem_bytes;
-    int64_t clusters; /* of a batch */
+    bool by_tensor_map;              /* weights come by tensor maps */
+    int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
+    int64_t clusters;                /* of a batch */
 } sm90_gemv_shape;
 
 /* How many clusters of each size have room at once, of CTAs that have an SM alone, and of CTAs that share it; 0: of a
@@ -41,10 +58,10 @@ bool sm90_gemv_has_maps(const nk_gemv_problem *p);
 /* Rows of a tile. */
 int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short);
 
-/* Shared memory that a CTA can have where `per_sm` share an SM. */
-int32_t sm90_gemv_smem_room(const cuda_gpu *gpu, int32_t per_sm);
+/* Why none of this tile's shapes can do it whatever the GPU, or NULL. */
+const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile);
 
-/* The fastest shape of those that fit; false where none does. */
-bool sm90_gemv_find_shape(const nk_gemv_problem *p, const sm90_gemv_clusters *room, sm90_gemv_shape *best);
+/* The fastest shape of those that fit, of one tile or NK_TILE_ANY; false where none does. */
+bool sm90_gemv_find_shape(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_shape *best);
 
 #endif

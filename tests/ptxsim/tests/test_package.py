@@ -23,6 +23,8 @@ pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(miss
 SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "every operator, every size": ["cuda/test_cuda.py", "-k", "writes_what or inputs_are_left"],
     "any workspace": ["cuda/test_cuda.py", "-k", "may_hold_anything"],
+    "every tile": ["operators/test_tiles.py"],
+    "tiles without room": ["operators/test_tiles.py", "-k", "room or every_tile and (t8 or w8)"],
     "gemv": ["operators/test_gemv.py"],
     "gemv by tensor maps": ["operators/test_gemv.py", "-k", "whole_tiles"],
     "gemm": ["operators/test_gemm.py", "-k", "not full_range and not 4096 and not few_tokens"],
@@ -43,7 +45,11 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "route": ["operators/test_route.py"],
 }
 SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16}
-LIMITS = {"dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"}}
+LIMITS = {
+    "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
+    "tiles without room": {"NVFP4KERN_SMEM_LIMIT": "101376"},
+}
+CC = {"every tile": "9.0"}  # the largest tiles of sm80 are for more shared memory than its GPU's
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ LIMITS = {"dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"}}
 )
 def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
     report = tmp_path / "report.json"
-    settings = {"cc": TABLE[row].cc, "sms": SMS.get(name, TABLE[row].sms)}
+    settings = {"cc": CC.get(name, TABLE[row].cc), "sms": SMS.get(name, TABLE[row].sms)}
     settings |= {"seed": len(name), "report": report}
     path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "ptxsim.fake_cuda"]

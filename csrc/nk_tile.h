@@ -1,0 +1,33 @@
+/* Tiles by name, and which of them NVFP4KERN_TILE forces. */
+#ifndef NK_TILE_H
+#define NK_TILE_H
+
+#include "nk_settings.h"
+#include "nk_status.h"
+
+/* Kernels for one kind of work on one row of the backend table, and the tiles that their plan chooses from. */
+typedef struct nk_family {
+    const char *row, *name;
+    const char *const *tiles; /* names, NULL after the last; a tile's index is its place in the family's own table */
+} nk_family;
+
+/* NVFP4KERN_TILE is a list: the message names what this build has where an entry is none of it, or where two entries
+ * force a tile of one family. */
+nk_status nk_tile_check(const nk_settings *settings);
+
+#define NK_TILE_ANY (-1)
+
+int nk_tile_named(const char *list, const nk_family *family);
+
+/* The index of the tile that checked settings force on a family, or NK_TILE_ANY: the plan chooses. */
+static inline int nk_tile_forced(const nk_settings *settings, const nk_family *family)
+{
+    return settings->tile ? nk_tile_named(settings->tile, family) : NK_TILE_ANY;
+}
+
+/* Fails a call because the tile that is forced on its family cannot serve it; a format and its values say why. */
+#define NK_TILE_REFUSE(family, tile, why, ...)                                                                        \
+    nk_fail(NK_BACKEND_ERROR, "NVFP4KERN_TILE: %s/%s:%s cannot serve this call: " why, (family)->row, (family)->name, \
+            (family)->tiles[tile], __VA_ARGS__)
+
+#endif

@@ -1,0 +1,316 @@
+"""NVFP4KERN_TILE: every tile of every family is the oracle, and what none can do is refused."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from conftest import GPUS
+from generators import assert_ok, codes, floats, rng_of, run, scales, values
+from test_dual_gemm import expect, run_dual
+from test_dual_gemm import operands as dual_operands
+from test_gemm import operands, run_gemm
+from test_gemv import operands as gemv_operands
+from test_gemv import run_gemv
+from test_grouped_gemm import group_operands, run_list
+from test_route import check_exact, integers
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference
+
+TILES = nvfp4kern._C._tiles()
+OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route")
+SMALL_GPU = "101376"  # bytes of shared memory
+no_tiles = pytest.mark.skipif(not TILES, reason="a build without kernels")
+
+
+# ---------------------------------------------------------------------------------------------
+# What the calls of a family compute
+# ---------------------------------------------------------------------------------------------
+
+
+def check_gemm(device, m, n, k, batch=None, forms=("linear", "linear")):
+    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms), want))
+
+
+def check_gemm_of(device, dtype, m, n, k):
+    """16-bit tokens."""
+    rng = rng_of(m, n, k)
+    a, b = data.small_integers(rng, m, k, most=3), data.exact_family(rng, n, k)
+    args = floats(a, dtype, device), codes(b, device), None, scales(b, "linear", rng, device)
+    got = run(nvfp4kern.gemm, *args, shape=(m, n), device=device, dtype="float32")
+    assert_ok(reference.check_bits(got, reference.gemm(a, b.values).rounded("float32")))
+
+
+def check_dual_gemm(device, c, m, n, k):
+    ops = dual_operands(rng_of(m, n, k), data.exact_family, m, n, k)
+    assert_ok(reference.check(run_dual(ops, device), expect(ops, c=c), "float16"))
+
+
+def check_groups(device, sizes):
+    pairs = group_operands(rng_of(len(sizes)), data.exact_family, sizes)
+    for got, (a, b) in zip(run_list(pairs, device), pairs, strict=True):
+        assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float16")))
+
+
+def check_experts_of_halves(device, m, n, k, experts=3):
+    rng, offsets = rng_of(m, n, k), np.array([0, m // 3, m // 3, m], np.int32)
+    a = data.small_integers(rng, m, k, most=3)
+    b = data.small_integers(rng, experts, n, k, most=3)
+    args = floats(a, "float16", device), floats(b, "float16", device)
+    options = {"offsets": torch.from_numpy(offsets).to(device), "out_dtype": "float32"}
+    got = values(nvfp4kern.grouped_gemm(*args, **options))
+    for e in range(experts):
+        rows = slice(offsets[e], offsets[e + 1])
+        np.testing.assert_array_equal(got[rows], (a[rows] @ b[e].T).astype(np.float32))
+
+
+def check_gemv(device, n, k, batch=None, forms=("linear", "linear")):
+    a, b = gemv_operands(rng_of(n, k), data.exact_family, n, k, batch)
+    want = reference.gemv(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(run_gemv(a, b, device, forms=forms), want))
+
+
+def check_sm80_gemm(tile, device, c):
+    tokens = int(tile[1:])
+    n = 260 if tokens == 128 else 140
+    check_gemm(device, tokens + 3, n, 304, forms=("blocked", "linear"))
+    check_gemm(device, 5, 40, 2048, batch=2)
+    check_gemm_of(device, "float16", 9, n, 160)
+    check_gemm_of(device, "bfloat16", 9, n, 160)
+    check_dual_gemm(device, c, 11, n // 2 + 1, 272)
+    check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
+    check_experts_of_halves(device, tokens + 9, 40, 96)
+
+
+def check_sm80_gemv(tile, device, c):
+    k = 1024 * int(tile[1:])
+    check_gemv(device, 131, k, forms=("blocked", "linear"))
+    check_gemv(device, 5, k - 16, batch=2)
+    check_gemm(device, 1, 40, k)
+    check_gemm_of(device, "bfloat16", 1, 40, k)
+
+
+def unaligned(x, device):
+    """Rows that begin at multiples of 8 bytes, not of 16."""
+    return floats(np.pad(x, ((0, 0), (0, 4))), "float16", device)[:, : x.shape[1]]
+
+
+def check_sm80_route(tile, device, c):
+    tokens = {"t8": 8, "t32": 32, "narrow": 32}.get(tile, 128)
+    for m, n, hidden in [(tokens + 3, 70, 80), (5, 290, 1024)]:
+        x, w = integers(rng_of(m, n), m, n, hidden)
+        check_exact(x, w, 4, device, score="topk_softmax")
+    if tile == "narrow":
+        x, w = integers(rng_of(1), 40, 20, 80)
+        want = check_exact(x, w, 4, device, dtype="float16")
+        got = nvfp4kern.route(unaligned(x, device), unaligned(w, device), 4)
+        for ours, theirs in zip(got, want, strict=True):
+            np.testing.assert_array_equal(values(ours), theirs)
+
+
+def check_sm90_gemv(tile, device, c):
+    for form in ("linear", "blocked"):
+        check_gemv(device, 384, 1280, batch=2, forms=(form, "linear"))
+    check_gemv(device, 128, 4096)
+    check_gemm(device, 1, 128, 512)
+    if tile.startswith("short"):
+        check_gemv(device, 37, 80)
+    if tile.startswith("tall"):
+        check_gemv(device, 37, 320)
+        check_gemm(device, 7, 300, 528)
+        check_gemm_of(device, "float16", 1, 300, 512)
+        check_gemm_of(device, "bfloat16", 3, 70, 528)
+
+
+CHECKS = {
+    "sm80/gemm": check_sm80_gemm,
+    "sm80/gemv": check_sm80_gemv,
+    "sm80/route": check_sm80_route,
+    "sm90/gemv": check_sm90_gemv,
+}
+
+
+# ---------------------------------------------------------------------------------------------
+# Every tile
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_row(monkeypatch):
+    """on_row(name): the backend of that row, which calls then begin with."""
+
+    def begin(name):
+        found = next((gpu for gpu in GPUS if gpu.name == name), None)
+        if found is None:
+            pytest.skip(f"no GPU for {name}")
+        found.force(monkeypatch)
+        return found
+
+    return begin
+
+
+def watch(monkeypatch, backend, tile):
+    """Every call says that it takes this tile before it does; the operators that were called."""
+    called = []
+
+    def watched(name, call):
+        def explained(*args, **options):
+            plan = nvfp4kern.explain(name, *args, **options)
+            assert (plan["backend"], plan["tile"]) == (backend.name, tile)
+            called.append(name)
+            return call(*args, **options)
+
+        return explained
+
+    for name in OPERATORS:
+        monkeypatch.setattr(nvfp4kern, name, watched(name, getattr(nvfp4kern, name)))
+    return called
+
+
+def test_every_family_is_checked():
+    assert {tile.partition(":")[0] for tile in TILES} <= set(CHECKS)
+    assert len(set(TILES)) == len(TILES)
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_every_tile_is_the_oracle(name, on_row, monkeypatch):
+    family, _, tile = name.partition(":")
+    backend = on_row(family.partition("/")[0])
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    called = watch(monkeypatch, backend, tile)
+    CHECKS[family](tile, backend.device, backend.c)
+    assert len(called) > 1
+
+
+# ---------------------------------------------------------------------------------------------
+# What a tile cannot serve
+# ---------------------------------------------------------------------------------------------
+
+
+def operator_call(operator, device, m=4, n=64, k=512, placed=None):
+    """What explain takes."""
+    rng = rng_of(m, n, k)
+    a, b = data.exact_family(rng, m, k), data.exact_family(rng, n, k)
+    args = codes(a, device), codes(b, device), scales(a, "linear", rng, device)
+    args = [*args, scales(b, "linear", rng, device)]
+    if operator == "gemv":
+        return "gemv", args[1], args[0][:1], args[3], args[2][:1]
+    if operator == "route":
+        x, w = integers(rng, m, n, k)
+        x, w = (placed(t, device) if placed else floats(t, "float16", device) for t in (x, w))
+        return "route", x, w, 2
+    return "gemm", *args
+
+
+REFUSED = [  # (tile, operator, sizes, environment, what the message says)
+    ("sm80/gemv:w8", "gemv", {"k": 512}, {}, "K is 512, too little for 8 warps"),
+    ("sm80/route:t32", "route", {"placed": unaligned}, {}, "not aligned to 16 bytes"),
+    ("sm90/gemv:short8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token"),
+    ("sm90/gemv:map8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token"),
+    ("sm90/gemv:map16", "gemv", {"k": 320}, {}, "no tensor map describes the weights"),
+    ("sm90/gemv:tall8", "gemv", {"k": 80}, {}, "K or an address is not aligned"),
+    ("sm90/gemv:tall8", "gemv", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "BATCH_INVARIANT"),
+]
+
+
+@pytest.mark.parametrize("name, operator, sizes, environment, why", REFUSED)
+def test_a_call_that_the_tile_cannot_serve(
+    name, operator, sizes, environment, why, on_row, monkeypatch
+):
+    device = on_row(name.partition("/")[0]).device
+    call = operator_call(operator, device, **sizes)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert nvfp4kern.explain(*call)["backend"]
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    with pytest.raises(nvfp4kern.BackendError) as caught:
+        nvfp4kern.explain(*call)
+    assert str(caught.value).startswith(f"NVFP4KERN_TILE: {name} cannot serve this call: ")
+    assert why in str(caught.value)
+
+
+@pytest.mark.skipif(
+    os.environ.get("NVFP4KERN_SMEM_LIMIT") != SMALL_GPU, reason=f"NVFP4KERN_SMEM_LIMIT={SMALL_GPU}"
+)
+@pytest.mark.parametrize("name", ("sm80/gemm:t128", "sm80/route:t128x256"))
+def test_a_tile_without_room(name, on_row, monkeypatch):
+    call = operator_call(name[5:9].replace("rout", "route"), on_row("sm80").device)
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    why = rf"{name} cannot .* its CTA takes \d+ bytes of shared memory, cuda:0 has {SMALL_GPU}"
+    with pytest.raises(nvfp4kern.BackendError, match=why):
+        nvfp4kern.explain(*call)
+
+
+@pytest.mark.parametrize(
+    "name", [next((t for t in TILES if t.startswith(f)), f) for f in CHECKS] if TILES else []
+)
+def test_other_families_and_rows_are_left_alone(name, backend, monkeypatch):
+    family = {"gemv": "gemv", "gemm": "gemm", "route": "route"}
+    calls = [operator_call(op, backend.device) for op in family]
+    before = [nvfp4kern.explain(*call) for call in calls]
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    row, _, rest = name.partition("/")
+    for call, then in zip(calls, before, strict=True):
+        few = then["backend"] == "sm90"  # one family for gemv and for gemm of a few tokens
+        touched = then["backend"] == row and (few or rest.startswith(call[0]))
+        if not touched:
+            assert nvfp4kern.explain(*call) == then
+
+
+# ---------------------------------------------------------------------------------------------
+# What is written in the variable
+# ---------------------------------------------------------------------------------------------
+
+
+def refusal(monkeypatch, text):
+    """Of a call that has no tile at all, on the CPU."""
+    monkeypatch.setenv("NVFP4KERN_TILE", text)
+    with pytest.raises(nvfp4kern.BackendError) as caught:
+        nvfp4kern.to_blocked(np.zeros((1, 1), np.uint8))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("text", ("t8", "sm80/gemm", "sm80:t8", ",", "sm80:gemm/t8"))
+def test_what_is_no_list_of_tiles(text, monkeypatch):
+    assert "expected <row>/<family>:<tile>" in refusal(monkeypatch, text)
+
+
+@no_tiles
+def test_unknown_names(monkeypatch):
+    family, _, tile = TILES[-1].partition(":")
+    row = family.partition("/")[0]
+    rows = {name.partition("/")[0] for name in TILES}
+    families = {name.partition(":")[0] for name in TILES if name.startswith(f"{row}/")}
+    tiles = {name.partition(":")[2] for name in TILES if name.startswith(f"{family}:")}
+    for text, what, known in [
+        (f"sm1/gemm:{tile}", "row with tiles", rows),
+        (f"{row}/gem:{tile}", "family of this row", {f.partition("/")[2] for f in families}),
+        (f"{family}:{tile[:-1]}", "tile of this family", tiles),
+    ]:
+        message = refusal(monkeypatch, text)
+        head, _, listed = message.partition(", this build has: ")
+        assert head == f"NVFP4KERN_TILE: '{text}': no such {what}"
+        assert set(listed.split(", ")) == known
+        assert refusal(monkeypatch, f"{TILES[0]},{text}") == message
+
+
+@no_tiles
+def test_two_tiles_of_a_family(monkeypatch):
+    one, other = TILES[:2]
+    message = refusal(monkeypatch, f"{one},{other}")
+    assert message == f"NVFP4KERN_TILE: two tiles of one family: '{one}' and '{other}'"
+
+
+def test_nothing_is_forced_where_nothing_is_written(monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_TILE", "")
+    assert nvfp4kern.to_blocked(np.zeros((1, 1), np.uint8)).shape
+
+
+@no_tiles
+def test_the_cpu_has_no_tiles(monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_TILE", ",".join({t.partition(":")[0]: t for t in TILES}.values()))
+    plan = nvfp4kern.explain(*operator_call("gemm", "cpu"))
+    assert plan["backend"] == "cpu" and "tile" not in plan
