@@ -1,6 +1,7 @@
 """NVFP4KERN_TILE: every tile of every family is the oracle, and what none can do is refused."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -314,3 +315,15 @@ def test_the_cpu_has_no_tiles(monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", ",".join({t.partition(":")[0]: t for t in TILES}.values()))
     plan = nvfp4kern.explain(*operator_call("gemm", "cpu"))
     assert plan["backend"] == "cpu" and "tile" not in plan
+
+
+@no_tiles
+def test_the_documents_list_the_tiles():
+    """docs/api.md has a row for each family."""
+    lines = (Path(__file__).parents[2] / "docs" / "api.md").read_text().splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `sm")]
+    listed = {row[1].strip(" `"): row[3] for row in rows if "/" in row[1]}
+    assert set(listed) == set(CHECKS)
+    for name in TILES:
+        family, _, tile = name.partition(":")
+        assert f"`{tile}`" in listed[family]
