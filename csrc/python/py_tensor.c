@@ -68,7 +68,7 @@ static void delete_managed(PyObject *capsule)
     if (managed->deleter) managed->deleter(managed);
 }
 
-static int from_capsule(py_call *call, PyObject *capsule, nk_tensor *t);
+static int from_capsule(py_call *call, PyObject *capsule, PyObject *owner, nk_tensor *t);
 
 static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *api, nk_tensor *t)
 {
@@ -81,7 +81,7 @@ static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *ap
         if (api->managed_tensor_from_py_object_no_sync(object, &managed) < 0) return py_not_exported(t);
         PyObject *capsule = PyCapsule_New(managed, VERSIONED, delete_managed);
         if (!capsule && managed->deleter) managed->deleter(managed);
-        if (!capsule || py_keep(call, capsule) < 0 || from_capsule(call, capsule, t) < 0) return -1;
+        if (!capsule || py_keep(call, capsule) < 0 || from_capsule(call, capsule, NULL, t) < 0) return -1;
     }
     if (t->device.type == NK_CPU || call->has_stream) return 0;
     call->has_stream = true;
@@ -157,8 +157,24 @@ static int from_address(py_call *call, PyObject *object, PyObject *function, nk_
 /* By a capsule                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The call borrows the capsule and keeps it: the capsule's own destructor ends the loan after the call. */
-static int from_capsule(py_call *call, PyObject *capsule, nk_tensor *t)
+/* An unversioned capsule cannot say whether its memory may be written. NumPy before 2.1 makes such capsules, and the
+ * buffer protocol answers for its arrays. */
+static bool has_writable_buffer(PyObject *owner, const DLTensor *dl)
+{
+    Py_buffer view;
+    if (!owner || !PyObject_CheckBuffer(owner)) return false;
+    if (PyObject_GetBuffer(owner, &view, PyBUF_STRIDES | PyBUF_WRITABLE) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    bool same = view.buf == (char *)dl->data + dl->byte_offset;
+    PyBuffer_Release(&view);
+    return same;
+}
+
+/* The call borrows the capsule and keeps it: the capsule's own destructor ends the loan after the call. `owner` is the
+ * object that made the capsule, or NULL. */
+static int from_capsule(py_call *call, PyObject *capsule, PyObject *owner, nk_tensor *t)
 {
     if (PyCapsule_IsValid(capsule, VERSIONED)) {
         const DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
@@ -170,8 +186,8 @@ static int from_capsule(py_call *call, PyObject *capsule, nk_tensor *t)
     }
     if (PyCapsule_IsValid(capsule, UNVERSIONED)) {
         const DLManagedTensor *managed = PyCapsule_GetPointer(capsule, UNVERSIONED);
-        /* Such a capsule cannot say whether its memory may be written. */
-        return py_describe(call, &managed->dl_tensor, DLPACK_FLAG_BITMASK_READ_ONLY, t);
+        bool writable = has_writable_buffer(owner, &managed->dl_tensor);
+        return py_describe(call, &managed->dl_tensor, writable ? 0 : DLPACK_FLAG_BITMASK_READ_ONLY, t);
     }
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     if (name && strncmp(name, "used_", 5) == 0) {
@@ -239,7 +255,7 @@ static int from_dlpack_method(py_call *call, PyObject *object, nk_tensor *t)
     PyObject *capsule = export(call, object, method);
     Py_DECREF(method);
     if (!capsule) return py_not_exported(t);
-    return py_keep(call, capsule) < 0 ? -1 : from_capsule(call, capsule, t);
+    return py_keep(call, capsule) < 0 ? -1 : from_capsule(call, capsule, object, t);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -256,7 +272,7 @@ int py_tensor(py_call *call, PyObject *object, const char *name, int32_t index, 
     if (!exporter) return -1;
     if (exporter->api) failed = from_api(call, object, exporter->api, t);
     else if (exporter->address) failed = from_address(call, object, exporter->address, t);
-    else if (PyCapsule_CheckExact(object)) failed = from_capsule(call, object, t);
+    else if (PyCapsule_CheckExact(object)) failed = from_capsule(call, object, NULL, t);
     else failed = from_dlpack_method(call, object, t);
     if (failed) return -1;
     if (!call->like) call->like = object;

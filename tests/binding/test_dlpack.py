@@ -3,6 +3,7 @@
 import ctypes
 import re
 
+import numpy as np
 import pytest
 import torch
 from exporters import (
@@ -15,6 +16,8 @@ from exporters import (
     K,
     Legacy,
     M,
+    N,
+    OldArray,
     Versioned,
     capsule_of,
     new_capsule,
@@ -32,6 +35,19 @@ def test_every_form_of_dlpack(form):
     out = torch.zeros_like(EXPECTED)
     assert nk.gemm(*map(form, OPERANDS), out=out) is out
     assert same(out, EXPECTED)
+
+
+def test_arrays_of_numpy_before_2_1_are_writable():
+    operands = [t.numpy().view(OldArray) for t in OPERANDS]
+    out = np.full((M, N), np.nan, np.float16).view(OldArray)
+    assert nk.gemm(*operands, out=out) is out
+    assert same(out, EXPECTED) and same(nk.gemm(*operands), EXPECTED)
+
+
+def test_other_unversioned_exporters_are_no_outputs():
+    out = Legacy(torch.empty(M, N, dtype=torch.float16))
+    with pytest.raises(ValueError, match="out: read-only"):
+        nk.gemm(*OPERANDS, out=out)
 
 
 def test_capsules_are_borrowed():
