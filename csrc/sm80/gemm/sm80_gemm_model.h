@@ -1,4 +1,4 @@
-/* How long a GEMM takes with each tile: the model that plans choose by, and benchmarks/fit_costs.py fits. */
+/* How long a GEMM takes with each tile: the model that plans choose by. */
 #ifndef NK_SM80_GEMM_MODEL_H
 #define NK_SM80_GEMM_MODEL_H
 

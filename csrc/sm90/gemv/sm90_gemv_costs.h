@@ -1,6 +1,6 @@
 /* What the sm90 gemv family's work takes on an H200, 2026-11. All times are in microseconds (us); only ratios matter.
  *
- * benchmarks/fit_costs.py writes the numbers. STEP: of a team beside all others of an SM, latencies before all.
+ * The fits were in cycles of 1.98 GHz. STEP: of a team beside all others of an SM, latencies before all.
  * STEP_OF_SM: of any step of an SM, what it issues. CODES, HALVES: of 1000 bytes of tokens in an SM's shared memory
  * that come as such. SOLO: of a beginning and an end that no other CTA of the SM fills. CLUSTER, CLUSTER_CTA: sums go
  * to other CTAs, and all must have room at once. RAGGED: of rows that are no whole tiles. MB: of a megabyte of the
