@@ -3,7 +3,7 @@
 #
 # Builds a copy of the tree into a temporary folder (the normal install and build/ stay as they are) and runs $PYTHON,
 # which must have the test extra installed. torch takes part: it runs under a preloaded libasan. Leaks of Python itself
-# drown ours, so detect_leaks=0; tests/test_lifetime.py counts ours. Built without kernels: tests/sanitize_gpu.sh is theirs.
+# drown ours, so detect_leaks=0; tests/binding/test_lifetime.py counts ours. Built without kernels: tests/sanitize_gpu.sh is theirs.
 set -euo pipefail
 
 die() { echo "sanitize.sh: $*" >&2; exit 1; }
