@@ -140,7 +140,7 @@ class Campaign:
     budget: int
     seed: int
 
-    MINUTES = 5
+    MINUTES = 3
     """What all campaigns take on two cores without a budget."""
 
     def times(self, usual):
