@@ -9,7 +9,7 @@
 
 #define PATHS(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
 static cuda_kernel *const kernels[][2][3] = {
-    /* [is_short]: only one NVFP4 token has short tiles; where it is narrow it has no others */
+    /* [is_short]: only the kernels for one NVFP4 token have short tiles; narrow ones have no others */
     [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, PATHS(codes_short)},
     [SM90_GEMV_HALVES] = {PATHS(halves)},
     [SM90_GEMV_FEW_CODES] = {PATHS(few_codes)},
@@ -22,7 +22,8 @@ static cuda_kernel *const tiled_kernels[] = {
     [SM90_GEMV_BLOCKED] = &sm90_gemv_tiles_blocked,
 };
 
-/* Of CTAs in pairs, as SMs are; clusters of an odd number were slower. All kernels take the same room. */
+/* Counts clusters of an even number of CTAs: SMs come in pairs, and odd clusters were slower. All kernels take the same
+ * shared memory and registers. */
 static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
 {
     c->gpu = NULL;
@@ -99,7 +100,7 @@ static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
 #define LARGEST_BATCH 65535      /* the grid's z */
 
 _Static_assert(offsetof(sm90_gemv_args, b) == 48 && offsetof(sm90_gemv_args, d) == 176, "operands fill lines");
-_Static_assert(LARGEST_K / SM90_GEMV_UNIT <= 1 << SM90_GEMV_UNIT_BITS, "units of a start, and in 16 bits");
+_Static_assert(LARGEST_K / SM90_GEMV_K_STEP <= 1 << SM90_GEMV_K_STEP_BITS, "k_steps of a start, and in 16 bits");
 _Static_assert(SM90_GEMV_MOST_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
@@ -140,7 +141,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
                     : "few tokens: weights are read once";
     plan->tile_m = p->m;
     plan->tile_n = sm90_gemv_tile_rows(p, s->is_short);
-    plan->tile_k = SM90_GEMV_UNIT;
+    plan->tile_k = SM90_GEMV_K_STEP;
     plan->grid = p->l * s->clusters * s->work.cluster;
     plan->threads = 32 * s->warps;
     plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
@@ -149,7 +150,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     return NK_OK;
 }
 
-/* A dimension of which there is one may have any stride. */
+/* The stride of a dimension of extent 1 is unused, but the driver wants a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
 #define CODES(...)                \
@@ -162,16 +163,16 @@ static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (u
      __VA_ARGS__}
 #define FACTORS(...) {.name = "scale factors", .at = b->sf, .dtype = NK_E4M3, .rank = 4, .l2 = CUDA_L2_128, __VA_ARGS__}
 
-/* See sm90_gemv_maps. Rows of blocked scale factors are dealt out in groups whose rows lie 32 apart: their strides do
- * not grow from one dimension to the next, as the driver's documentation has it but nothing asks for. */
+/* See sm90_gemv_maps. With blocked scale factors the rows of a row quad lie 32 apart, so strides do not grow from one
+ * dimension to the next. The driver's documentation says that they do, and nothing checks it. */
 static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s, sm90_gemv_maps *maps)
 {
     const nk_operand *b = &p->b;
     const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
     const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
-    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_UNIT / 2,
-                   factors = SM90_GEMV_UNIT / NK_SF_VEC;
+    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_K_STEP / 2,
+                   factors = SM90_GEMV_K_STEP / NK_SF_VEC;
     const cuda_boxes linear[] = {
         CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch}, .box = {line, rows, 1, 1, 1}),
         FACTORS(.dims = {k / NK_SF_VEC, n, 1, l}, .strides = {sf_row, 16, sf_batch}, .box = {factors, rows, 1, 1})};
@@ -201,6 +202,6 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
     if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
-    void *parameters[] = {&args, &maps}; /* a kernel without maps does not look at them */
+    void *parameters[] = {&args, &maps}; /* a kernel without maps ignores them */
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
 }

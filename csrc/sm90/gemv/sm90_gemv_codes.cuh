@@ -1,7 +1,7 @@
 /* What the kernels for one NVFP4 token share: the token as B of wgmma, and a step's products. See sm90_gemv_codes.cu.
  *
- * Memory: of a unit of the token: B [chunk of a lane][word of a block][half][column][16 bytes]; behind all units their
- * scale factors as halves [unit][chunk][block]. */
+ * Memory: for each K step of the token, B [chunk of a lane][word of a block][half][column][16 bytes]; behind all of
+ * them the scale factors as halves [K step][chunk][block]. */
 #ifndef NK_SM90_GEMV_CODES_CUH
 #define NK_SM90_GEMV_CODES_CUH
 
@@ -14,37 +14,37 @@
 
 #define BATCH 2 /* chunks that a thread has under way */
 
-/* Products of two scale factors, eight significant bits, are exact in halves if one of them is divided by this: they
- * lie between 2^-22 and 12544. */
-#define TOKEN_SF_UNIT 16.0f
+/* The token's scale factors are divided by this. Products of two scale factors have eight significant bits; so divided
+ * they lie between 2^-22 and 12544, which is exact in halves. */
+#define TOKEN_SF_DIVISOR 16.0f
 
 constexpr int B_BYTES = sizeof(sm90_gemv_b), HALF_B = sizeof(sm90_gemv_b::half[0]);
 
 /* A chunk of the token with its two scale factors. */
-typedef struct item {
+typedef struct token_chunk {
     uint4 codes;
     uint32_t sf;
-} item;
+} token_chunk;
 
-/* The CTA's part of the token. */
+/* The CTA's range of the token, in global memory. */
 typedef struct source {
     const uint8_t *codes, *sf;
     bool blocked;
     int words;
 } source;
 
-/* Kept: the compiler would work it out behind the wait for the kernels before this one. */
-__device__ inline source source_of(const sm90_gemv_args &p, const share &w)
+/* Kept, since the compiler would otherwise compute it behind the wait for the kernels before this one. */
+__device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
 {
-    const int k = w.first_unit * SM90_GEMV_UNIT;
+    const int k = w.first_k_step * SM90_GEMV_K_STEP;
     const uint8_t *sf = sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8));
     return {kept_global(p.a.data + w.l * p.a.batch_stride + k / 2), kept_global(sf), p.a.sf_layout == NK_SF_BLOCKED,
             w.words};
 }
 
-template <int PATH> __device__ inline item load_item(const source &from, int chunk)
+template <int PATH> __device__ inline token_chunk load_token_chunk(const source &from, int chunk)
 {
-    item out = {make_uint4(0, 0, 0, 0), 0};
+    token_chunk out = {make_uint4(0, 0, 0, 0), 0};
     const int words = from.words - 4 * chunk;
     if (words <= 0) return out;
     const uint8_t *codes = from.codes + chunk * 16,
@@ -54,13 +54,13 @@ template <int PATH> __device__ inline item load_item(const source &from, int chu
     return out;
 }
 
-/* Four bytes in the place of lane c, zeros in those of the other lanes. */
+/* Four bytes for lane c, and zeros for the other lanes. */
 __device__ inline uint4 alone(uint32_t bytes, int c)
 {
     return make_uint4(c == 0 ? bytes : 0, c == 1 ? bytes : 0, c == 2 ? bytes : 0, c == 3 ? bytes : 0);
 }
 
-__device__ inline void store_item(const item &v, int chunk, uint32_t values, uint32_t factors)
+__device__ inline void store_token_chunk(const token_chunk &v, int chunk, uint32_t values, uint32_t factors)
 {
     const uint32_t words[4] = {v.codes.x, v.codes.y, v.codes.z, v.codes.w};
     const int c = chunk >> 1 & 3;
@@ -74,45 +74,46 @@ __device__ inline void store_item(const item &v, int chunk, uint32_t values, uin
         st_shared_v4(row + HALF_B, alone(odd, c));
     }
     const uint32_t scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
-    const __half2 small = __hmul2(*(const __half2 *)&scales, __float2half2_rn(1 / TOKEN_SF_UNIT));
+    const __half2 small = __hmul2(*(const __half2 *)&scales, __float2half2_rn(1 / TOKEN_SF_DIVISOR));
     st_shared(factors + chunk * 4, *(const uint32_t *)&small);
 }
 
-template <int PATH> __device__ inline void load_items(const source &from, int first, item batch[BATCH])
+template <int PATH> __device__ inline void load_token_chunks(const source &from, int first, token_chunk batch[BATCH])
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++)
-        batch[i] = load_item<PATH>(from, first + i * blockDim.x + threadIdx.x);
+        batch[i] = load_token_chunk<PATH>(from, first + i * blockDim.x + threadIdx.x);
 }
 
-__device__ inline void store_items(int first, int chunks, const item batch[BATCH], uint32_t values, uint32_t factors)
+__device__ inline void store_token_chunks(int first, int chunks, const token_chunk batch[BATCH], uint32_t values,
+                                          uint32_t factors)
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
         const int chunk = first + i * blockDim.x + threadIdx.x;
-        if (chunk < chunks) store_item(batch[i], chunk, values, factors);
+        if (chunk < chunks) store_token_chunk(batch[i], chunk, values, factors);
     }
 }
 
-/* The CTA's part of the token in shared memory. */
+/* The CTA's range of the token, in shared memory. */
 typedef struct room {
     int chunks;
     uint32_t values, factors;
 } room;
 
-__device__ inline room room_at(int at, const sm90_gemv_work &s, const share &w)
+__device__ inline room room_at(int at, const sm90_gemv_work &s, const team_work &w)
 {
     const uint32_t values = shared_address(smem) + at;
-    return {w.units * SM90_GEMV_CHUNKS, values, values + s.units * (int)sizeof(sm90_gemv_token_unit)};
+    return {w.k_steps * SM90_GEMV_CHUNKS, values, values + s.k_steps * (int)sizeof(sm90_gemv_token_step)};
 }
 
-/* All of it, `batch` having been asked for. */
-template <int PATH> __device__ inline void store_token(const source &from, item batch[BATCH], const room &to)
+/* Stores all of it; `batch` has been asked for. */
+template <int PATH> __device__ inline void store_token(const source &from, token_chunk batch[BATCH], const room &to)
 {
     for (int first = 0;;) {
-        store_items(first, to.chunks, batch, to.values, to.factors);
+        store_token_chunks(first, to.chunks, batch, to.values, to.factors);
         if ((first += BATCH * blockDim.x) >= to.chunks) break;
-        load_items<PATH>(from, first, batch);
+        load_token_chunks<PATH>(from, first, batch);
     }
 }
 
@@ -120,7 +121,7 @@ template <int PATH> __device__ inline void store_token(const source &from, item 
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Words of a chunk of an octet into A of two wgmma each. */
+/* Decodes the words of an octet's chunk into A of two wgmma each. */
 template <int OCTET> __device__ inline void decode(const uint4 &codes, uint32_t a[4][4])
 {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -129,7 +130,7 @@ template <int OCTET> __device__ inline void decode(const uint4 &codes, uint32_t 
         e2m1x8_to_e4m3x4(words[word], a[word][OCTET], a[word][OCTET + 2]);
 }
 
-/* d[first or second blocks] = chunk j times its B, on its way. */
+/* Starts d[first or second blocks] = chunk j times its B. */
 template <int OCTETS> __device__ inline void begin_products(const weights &w, int j, uint64_t b, float d[2][4])
 {
     uint32_t a[4][4] = {};
@@ -144,7 +145,7 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
     wgmma_commit_group();
 }
 
-/* sums[octet] += chunk j's sums times the scale factors of W, whose signs do not count, and of the token (x). */
+/* Adds chunk j's sums to sums[octet], times the scale factors of W (their signs are ignored) and of the token (x). */
 template <int OCTETS>
 __device__ inline void add_products(const weights &w, int j, uint32_t x, const float d[2][4], float sums[2])
 {
@@ -157,10 +158,10 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
     }
 }
 
-/* From one unit of the token to the next: of its descriptor, of its scale factors. */
-constexpr int UNIT_OF_B = sizeof(sm90_gemv_token_unit) / 16, UNIT_OF_X = SM90_GEMV_FACTOR_BYTES;
+/* From one K step of the token to the next: in descriptors, and in bytes of scale factors. */
+constexpr int STEP_OF_B = sizeof(sm90_gemv_token_step) / 16, STEP_OF_X = SM90_GEMV_FACTOR_BYTES;
 
-/* A team's steps: the sums of a lane's blocks of its row of each octet. */
+/* What a step does: it adds to the sums of a lane's row of each octet. */
 template <int OCTETS> struct products {
     uint64_t first_b, b;
     uint32_t first_x, x_at;
@@ -172,20 +173,20 @@ template <int OCTETS> struct products {
     {
     }
 
-    __device__ void begin_tile(int unit)
+    __device__ void begin_tile(int k_step)
     {
-        b = first_b + unit * UNIT_OF_B;
-        x_at = first_x + unit * UNIT_OF_X;
+        b = first_b + k_step * STEP_OF_B;
+        x_at = first_x + k_step * STEP_OF_X;
     }
 
     __device__ void step(const weights &now)
     {
         float d[2][2][4];
         begin_products<OCTETS>(now, 0, b, d[0]);
-        begin_products<OCTETS>(now, 1, b + UNIT_OF_B / 2, d[1]);
+        begin_products<OCTETS>(now, 1, b + STEP_OF_B / 2, d[1]);
         const uint2 x = ld_shared_v2(x_at);
-        b += UNIT_OF_B;
-        x_at += UNIT_OF_X;
+        b += STEP_OF_B;
+        x_at += STEP_OF_X;
         wgmma_wait_group<1>(d[0]);
         add_products<OCTETS>(now, 0, x.x, d[0], sums);
         wgmma_wait_group<0>(d[1]);
@@ -194,6 +195,6 @@ template <int OCTETS> struct products {
 };
 
 /* What a sum of products is multiplied by. */
-#define PRODUCT_UNIT (NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_UNIT)
+#define PRODUCT_SCALE (NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_DIVISOR)
 
 #endif

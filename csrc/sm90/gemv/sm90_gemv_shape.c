@@ -12,8 +12,8 @@ sm90_gemv_form sm90_gemv_form_of(const nk_gemv_problem *p)
     return (p->m == 1 ? SM90_GEMV_CODES : SM90_GEMV_FEW_CODES) + (p->a.dtype == NK_F16);
 }
 
-/* The low bits of every address of an operand's values and of its scale factors. A stride that leads nowhere may be any
- * number. */
+/* The low bits of every address of an operand's values, and of its scale factors. The stride of a dimension of extent 1
+ * is unused and may be any number. */
 static uint64_t bits_of_data(const nk_operand *o, int64_t rows, int64_t batches)
 {
     return (uint64_t)(uintptr_t)o->data | (rows > 1 ? (uint64_t)o->row_stride : 0) |
@@ -47,7 +47,7 @@ static bool strides_fit_maps(const nk_operand *o, int64_t rows, int64_t batches)
 bool sm90_gemv_has_maps(const nk_gemv_problem *p)
 {
     return sm90_gemv_form_of(p) == SM90_GEMV_CODES && sm90_gemv_path_of(p) != SM90_GEMV_NARROW && p->k > 0 &&
-           p->k % SM90_GEMV_UNIT == 0 && bits_of_sf(&p->b, p->n, p->l) % 16 == 0 &&
+           p->k % SM90_GEMV_K_STEP == 0 && bits_of_sf(&p->b, p->n, p->l) % 16 == 0 &&
            (p->b.sf_layout == NK_SF_LINEAR || p->n % NK_SF_ATOM_ROWS == 0) && strides_fit_maps(&p->b, p->n, p->l);
 }
 
@@ -61,78 +61,80 @@ int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short)
     return team_of(p) * SM90_GEMV_OCTET * (is_short ? 1 : 2);
 }
 
-static uint32_t start_of(int32_t team, int32_t run, int32_t units)
+static uint32_t start_of(int32_t team, int32_t steps_per_team, int32_t k_steps)
 {
-    const int32_t tile = team * run / units;
-    if (tile >= SM90_GEMV_MOST_TILES) return sm90_gemv_start(0, SM90_GEMV_MOST_TILES, 0); /* nothing is left */
-    return sm90_gemv_start(team * run % units, tile, team - tile * units / run);
+    const int32_t tile = team * steps_per_team / k_steps;
+    if (tile >= SM90_GEMV_MOST_TILES) return sm90_gemv_start(0, SM90_GEMV_MOST_TILES, 0); /* no step is left for it */
+    return sm90_gemv_start(team * steps_per_team % k_steps, tile, team - tile * k_steps / steps_per_team);
 }
 
 static int32_t ctas_per_sm(const sm90_gemv_shape *s) { return SM90_GEMV_WARPS / s->warps; }
 
-/* Deals `rows` rows to each cluster; false where shared memory is less than their sums and the tokens take. */
-static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int64_t places, int64_t rows,
+/* Deals `rows` positions to each cluster. False where their sums and the tokens do not fit shared memory. */
+static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int64_t positions, int64_t rows,
                  sm90_gemv_shape *s)
 {
-    int64_t units = nk_ceil_div(sm90_gemv_units(p->k), cluster);
+    int64_t k_steps = nk_ceil_div(sm90_gemv_k_steps(p->k), cluster);
     int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(s));
-    if (units > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
+    if (k_steps > room / SM90_GEMV_TOKEN_BYTES) return false; /* so 32 bits are enough below */
     int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t ends = ((int32_t)rows + cluster - 1) / cluster, teams = s->warps / team_of(p),
-            run = (tiles * (int32_t)units + teams - 1) / teams;
+            steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
     s->work = (sm90_gemv_work){
         .rows = (int32_t)rows,
-        .units = (uint16_t)units,
+        .k_steps = (uint16_t)k_steps,
         .n = (int32_t)p->n,
-        .all_places = (int32_t)places,
-        .all_units = (uint16_t)sm90_gemv_units(p->k),
+        .all_positions = (int32_t)positions,
+        .all_k_steps = (uint16_t)sm90_gemv_k_steps(p->k),
         .all_words = (int32_t)(p->k / 8),
         .atoms_bytes = (int32_t)(nk_sf_padded_cols(p->k / NK_SF_VEC) * NK_SF_ATOM_ROWS),
-        .run = run > 0 ? run : 1,
+        .steps_per_team = steps_per_team > 0 ? steps_per_team : 1,
         .ends = ends,
         .ends_inverse = sm90_gemv_inverse(ends),
         .cluster = cluster,
         .tokens = (uint16_t)p->m,
     };
-    s->clusters = nk_ceil_div(places, rows);
-    const int32_t units_of[2] = {(int32_t)units, units ? s->work.all_units % (int32_t)units : 0};
-    for (int some = 0; some < 2; some++) { /* all CTAs but a cluster's last with any units, that one */
-        if (!units_of[some]) continue;
-        int32_t parts = sm90_gemv_teams_of_tile(units_of[some], s->work.run, teams);
+    s->clusters = nk_ceil_div(positions, rows);
+    const int32_t k_steps_of[2] = {(int32_t)k_steps, k_steps ? s->work.all_k_steps % (int32_t)k_steps : 0};
+    for (int some = 0; some < 2;
+         some++) { /* [0]: a CTA with all its K steps; [1]: the CTA of a cluster that has fewer */
+        if (!k_steps_of[some]) continue;
+        int32_t parts = sm90_gemv_teams_of_tile(k_steps_of[some], s->work.steps_per_team, teams);
         if (parts > s->work.parts) s->work.parts = parts;
         for (int32_t team = 0; team < teams; team++)
-            s->starts[team][some] = start_of(team, s->work.run, units_of[some]);
+            s->starts[team][some] = start_of(team, s->work.steps_per_team, k_steps_of[some]);
     }
     const int32_t with_another = cuda_smem_per_cta(gpu, ctas_per_sm(s) + 1);
     const int32_t tokens_bytes = sm90_gemv_form_of(p) == SM90_GEMV_CODES
-                                     ? sm90_gemv_code_token_bytes((int32_t)units)
-                                     : (int32_t)(p->m * sm90_gemv_token_bytes(units));
+                                     ? sm90_gemv_code_token_bytes((int32_t)k_steps)
+                                     : (int32_t)(p->m * sm90_gemv_token_bytes(k_steps));
     s->smem_bytes =
         sm90_gemv_tokens_at(s->by_tensor_map, s->warps) + tokens_bytes + sm90_gemv_sums(s->by_tensor_map, &s->work) * 4;
     if (s->smem_bytes > room) return false;
     if (!s->by_tensor_map) return true;
-    /* Registers allow a third CTA of 8 warps: some SMs would have three and others none. */
+    /* Registers allow three CTAs of 8 warps; then some SMs would have three and others none. */
     if (s->smem_bytes <= with_another && with_another < room) s->smem_bytes = with_another + 1;
-    return (cluster - 1) * (int32_t)units < s->work.all_units; /* every CTA is expected to send sums */
+    return (cluster - 1) * (int32_t)k_steps <
+           s->work.all_k_steps; /* every CTA has K steps: the inboxes expect sums of all */
 }
 
-#define MORE_WAVES 24 /* of CTAs than there must be, at most: sums of fewer rows need less shared memory */
+#define MORE_WAVES \
+    24 /* most waves beyond those that there must be: CTAs of fewer rows need less shared memory for sums */
 
-/* The shape of a launch of CTAs of s->warps warps that make short tiles or not, `cluster` of which share rows, in
- * `more` waves than there must be: rows dealt out evenly, or, fewer clusters, in whole tiles. False where it does not
- * fit. */
+/* Fills the shape of a launch whose clusters have `cluster` CTAs and which takes `more` waves than it must. Positions
+ * are dealt out evenly or, with `whole`, in whole tiles to fewer clusters. False where it does not fit. */
 static bool shape_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int cluster, int more, bool whole,
                      sm90_gemv_shape *s)
 {
-    const int64_t places = sm90_gemv_places(p->n, p->b.sf_layout == NK_SF_BLOCKED);
+    const int64_t positions = sm90_gemv_positions(p->n, p->b.sf_layout == NK_SF_BLOCKED);
     const int64_t tile = sm90_gemv_tile_rows(p, s->is_short), clusters = room->at_once[ctas_per_sm(s) - 1][cluster];
     if (clusters == 0) return false;
     int64_t at_once = clusters / (p->l > 0 ? p->l : 1);
     if (at_once < 1) at_once = 1;
-    int64_t least = nk_ceil_div(places, at_once * SM90_GEMV_ROWS);
-    int64_t rows = nk_ceil_div(places, at_once * ((least > 0 ? least : 1) + more));
+    int64_t least = nk_ceil_div(positions, at_once * SM90_GEMV_ROWS);
+    int64_t rows = nk_ceil_div(positions, at_once * ((least > 0 ? least : 1) + more));
     if (whole) rows = nk_ceil_div(rows, tile) * tile;
-    return rows <= SM90_GEMV_ROWS && fits(p, room->gpu, cluster, places, rows > 0 ? rows : 1, s);
+    return rows <= SM90_GEMV_ROWS && fits(p, room->gpu, cluster, positions, rows > 0 ? rows : 1, s);
 }
 
 /* Microseconds; sm90_gemv_costs.h says of what. */
@@ -173,12 +175,13 @@ static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_shape *s)
 static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_shape *s)
 {
     const costs cost = costs_of(p, s), *c = &cost;
-    const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, units = s->work.units;
+    const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, k_steps = s->work.k_steps;
     const int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
-    const double of_sm = (double)per_sm * units;
-    const double memory = of_sm * rows * SM90_GEMV_UNIT * 9 / 16 / SM90_GEMV_BYTES_PER_US;
-    const double steps = s->work.run * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
+    const double of_sm = (double)per_sm * k_steps;
+    const double memory = of_sm * rows * SM90_GEMV_K_STEP * 9 / 16 / SM90_GEMV_BYTES_PER_US;
+    const double steps =
+        s->work.steps_per_team * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
     const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_BYTES / 1000;
     double us = steps > memory ? steps : memory;
@@ -212,8 +215,8 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
     return NULL;
 }
 
-/* In `more` waves than there must be, of the tiles whose bits are set. Only for one NVFP4 token are tiles large, so
- * that whole ones are worth a thought; by tensor map they must be whole. */
+/* Finds the best shape of those with `more` waves than there must be, among the tiles whose bits are set. Dealing whole
+ * tiles is tried for one NVFP4 token only, since only its tiles are large; by tensor map tiles must be whole. */
 static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int more, uint32_t usable,
                           sm90_gemv_shape *best)
 {

@@ -37,13 +37,14 @@ typedef struct sm90_gemv_shape {
     sm90_gemv_work work;
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
-    bool by_tensor_map;              /* weights come by tensor maps */
+    bool by_tensor_map;              /* weights come by tensor map */
     int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
     int64_t clusters;                /* of a batch */
 } sm90_gemv_shape;
 
-/* How many clusters of each size have room at once, of CTAs that have an SM alone, and of CTAs that share it; 0: of a
- * size that is not to be used. The parts of a GPU are no multiple of a cluster, and not the same on every GPU. */
+/* How many clusters of each size have room at once, of CTAs that have an SM alone [0], and of two CTAs an SM [1]. 0
+ * means that the size is not to be used. A GPU's clusters of SMs are no multiple of these, and differ from GPU to GPU.
+ */
 typedef struct sm90_gemv_clusters {
     const cuda_gpu *gpu;
     int32_t at_once[2][SM90_GEMV_CLUSTER + 1];
@@ -52,7 +53,7 @@ typedef struct sm90_gemv_clusters {
 sm90_gemv_form sm90_gemv_form_of(const nk_gemv_problem *p);
 sm90_gemv_path sm90_gemv_path_of(const nk_gemv_problem *p);
 
-/* Tensor maps can say where the weights are, of whole tiles. */
+/* Whether tensor maps can describe the weights. */
 bool sm90_gemv_has_maps(const nk_gemv_problem *p);
 
 /* Rows of a tile. */

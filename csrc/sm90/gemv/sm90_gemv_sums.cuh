@@ -8,35 +8,36 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "sm90_gemv.cuh"
 
-/* Which of a tile's teams this warp's is. */
-__device__ inline int part_of_tile(const share &w, int tile) { return tile == w.first_tile ? w.teams_before : 0; }
+/* Which of the teams of a tile this warp's team is. */
+__device__ inline int part_of_tile(const team_work &w, int tile) { return tile == w.first_tile ? w.teams_before : 0; }
 
-/* One token: the sums of this warp's rows of a tile into shared memory, a lane's four of a row added; they are zero
- * afterwards. */
+/* One token: adds the sums that four lanes have of each of the warp's rows of a tile, stores them to shared memory, and
+ * clears them. */
 template <int OCTETS, int TEAM>
-__device__ inline void keep_row_sums(const share &w, const sm90_gemv_work &s, int tile, float sums[2], float *partials)
+__device__ inline void keep_row_sums(const team_work &w, const sm90_gemv_work &s, int tile, float sums[2],
+                                     float *partials)
 {
     const int lane = threadIdx.x & 31, part = part_of_tile(w, tile);
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
-        const int place = first_place<OCTETS, TEAM>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
+        const int position = first_position<OCTETS, TEAM>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
         sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
         sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
-        if ((lane & 3) == 0 && place < s.rows) partials[part * s.rows + place] = sums[o];
+        if ((lane & 3) == 0 && position < s.rows) partials[part * s.rows + position] = sums[o];
         sums[o] = 0;
     }
 }
 
-/* More tokens: the same, of sums that lie as an mma has them. */
-__device__ inline void keep_token_sums(const share &w, const sm90_gemv_work &s, int tile, int tokens, float sums[4],
+/* More tokens: the same for sums in the order of an mma's D. */
+__device__ inline void keep_token_sums(const team_work &w, const sm90_gemv_work &s, int tile, int tokens, float sums[4],
                                        float *partials)
 {
     const int lane = threadIdx.x & 31, c = lane & 3, part = part_of_tile(w, tile);
 #pragma unroll
     for (int o = 0; o < TALL; o++) {
-        const int place = first_place<TALL, 1>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
-        float *at = partials + (part * s.rows + place) * tokens;
-        if (place < s.rows) {
+        const int position = first_position<TALL, 1>(tile) + o * SM90_GEMV_OCTET + (lane >> 2);
+        float *at = partials + (part * s.rows + position) * tokens;
+        if (position < s.rows) {
             if (2 * c < tokens) at[2 * c] = sums[2 * o];
             if (2 * c + 1 < tokens) at[2 * c + 1] = sums[2 * o + 1];
         }
@@ -44,8 +45,8 @@ __device__ inline void keep_token_sums(const share &w, const sm90_gemv_work &s, 
     sums[0] = sums[1] = sums[2] = sums[3] = 0;
 }
 
-/* Where CTAs share rows, each ends some of them: it has an inbox for what all have of its rows, and a barrier that
- * counts the bytes. Here it is [CTA][row of its own][token]; sm90_gemv_tiles.cu sends more, by itself. */
+/* Where CTAs share rows, each ends some of them. It has an inbox for the sums that all CTAs have of these rows, and
+ * sums_arrived counts their bytes. */
 __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, const float *partials)
 {
     return partials + s.parts * s.rows * tokens;
@@ -53,7 +54,7 @@ __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, con
 
 __device__ inline uint32_t inbox_barrier() { return shared_address(&head().sums_arrived); }
 
-/* The others learn that the inbox is ready while this CTA does other things. */
+/* Arrives at the cluster's barrier; send_sums() waits there, so that other work lies between. */
 __device__ inline void prepare_inbox(const sm90_gemv_work &s)
 {
     if (s.cluster == 1) return;
@@ -65,7 +66,7 @@ __device__ inline void prepare_inbox(const sm90_gemv_work &s)
     barrier_cluster_arrive_relaxed_aligned();
 }
 
-/* Before the CTA's barrier that precedes the first sums: parts that no warp has are zero. */
+/* Clears the partial sums, since no team may have some of them. A barrier of the CTA follows before the first sum. */
 __device__ inline void prepare_sums(const sm90_gemv_work &s, int tokens, float *partials)
 {
 #pragma unroll 1
@@ -74,57 +75,59 @@ __device__ inline void prepare_sums(const sm90_gemv_work &s, int tokens, float *
     prepare_inbox(s);
 }
 
-/* Behind a barrier of the CTA: how many sums will come for each of its rows. Right behind the init, ptxas makes that
- * the warp's instruction and this the lane's, which `racecheck` takes for a race. */
-__device__ inline void expect_sums(const sm90_gemv_work &s, const share &w, int of_row)
+/* Expects `of_row` sums for each row that this CTA ends. It stands behind a barrier of the CTA: right behind the init,
+ * ptxas makes the init an instruction of the warp and this one of a lane, which `racecheck` takes for a race. */
+__device__ inline void expect_sums(const sm90_gemv_work &s, const team_work &w, int of_row)
 {
-    const int rows = max(0, min(s.ends, w.places - (int)blockIdx.y * s.ends));
+    const int rows = max(0, min(s.ends, w.positions - (int)blockIdx.y * s.ends));
     if (s.cluster > 1 && threadIdx.x == 0) mbarrier_arrive_expect_tx(inbox_barrier(), rows * of_row * 4);
 }
 
-/* Tokens are dealt out by powers of two: of as many, or more. */
+/* The logarithm of the least power of two that is not less than the number of tokens. */
 __device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
 
-/* Where a sum goes, and what it is multiplied by and what is added before. */
+/* Where a result goes, and its alpha and bias. */
 typedef struct result {
     uint8_t *at; /* NULL: there is no such row */
     float alpha, bias;
 } result;
 
-template <int PATH> __device__ inline result result_of(const sm90_gemv_args &p, const share &w, int token, int place)
+template <int PATH>
+__device__ inline result result_of(const sm90_gemv_args &p, const team_work &w, int token, int position)
 {
-    const int row = row_at<PATH>(p, w, place);
+    const int row = row_at<PATH>(p, w, position);
     const int64_t n = w.first_row + row;
     if (row >= w.rows) return {nullptr, 0, 0};
     return {output_at(p.d, w.l, token, n), alpha_at(p.alpha, n), bias_at(p.bias, n)};
 }
 
-/* Which sums a thread ends: `token`'s, of the CTA's rows `row`, and every step-th from there on. A row is a power of
- * two of threads', of which the first `tokens`, at most MOST_TOKENS, have something to do. */
+/* Which results a thread stores: those of `token`, for the CTA's row `row` and every step-th after it. A power of two
+ * of threads take a row, and the first `tokens` of them have a token. */
 typedef struct ending {
     int token, row, step;
-    int first_end; /* the CTA's rows begin at this place of the cluster's */
-    int rows;      /* that are there */
-    result to;     /* of the first */
+    int first_end; /* the cluster's position where this CTA's rows begin */
+    int rows;      /* of the CTA, that exist */
+    result to;     /* of `row` */
 } ending;
 
-template <int MOST_TOKENS> __device__ inline ending ending_of(const sm90_gemv_work &s, const share &w, int tokens)
+template <int MOST_TOKENS> __device__ inline ending ending_of(const sm90_gemv_work &s, const team_work &w, int tokens)
 {
     const int log_columns = MOST_TOKENS == 1 ? 0 : log_columns_of(tokens), thread = threadIdx.x;
     ending e = {thread & ((1 << log_columns) - 1), thread >> log_columns, (int)blockDim.x >> log_columns};
     e.first_end = blockIdx.y * s.ends;
-    if (e.token < tokens) e.rows = min(s.ends, w.places - e.first_end);
+    if (e.token < tokens) e.rows = min(s.ends, w.positions - e.first_end);
     return e;
 }
 
-template <int PATH> __device__ inline void find_result(const sm90_gemv_args &p, const share &w, ending &e)
+template <int PATH> __device__ inline void find_result(const sm90_gemv_args &p, const team_work &w, ending &e)
 {
     if (e.row < e.rows) e.to = result_of<PATH>(p, w, e.token, e.first_end + e.row);
 }
 
-/* While something else is waited for: the first result (FOUND), or a store that nobody reads, of a parameter of its
- * line, so that the line comes. */
-template <int PATH, bool FOUND> __device__ inline void prepare_end(const sm90_gemv_args &p, const share &w, ending &e)
+/* Runs while the thread waits anyway. FOUND: finds the first result. Else stores a parameter where nobody reads it,
+ * which brings the parameter's line. */
+template <int PATH, bool FOUND>
+__device__ inline void prepare_end(const sm90_gemv_args &p, const team_work &w, ending &e)
 {
     if (FOUND)
         find_result<PATH>(p, w, e);
@@ -132,7 +135,7 @@ template <int PATH, bool FOUND> __device__ inline void prepare_end(const sm90_ge
         st_shared(shared_address(&head().touched), p.d.dtype);
 }
 
-/* In order: at[0], at[stride], .. */
+/* at[0] + at[stride] + .., in this order. */
 __device__ inline float sum_of(const float *at, int count, int stride)
 {
     float sum = 0;
@@ -149,27 +152,27 @@ __device__ inline float sum_of(const float *at, int count, int stride)
     return sum;
 }
 
-/* Each CTA's sums of a row's parts to the CTA that ends the row. */
-__device__ inline void send_sums(const sm90_gemv_work &s, const share &w, int tokens, const ending &e,
+/* Adds this CTA's partial sums of each row, and sends the sum to the CTA that ends the row. */
+__device__ inline void send_sums(const sm90_gemv_work &s, const team_work &w, int tokens, const ending &e,
                                  const float *partials)
 {
     const float *inbox = inbox_of(s, tokens, partials) + e.token, *sums = partials + e.token;
-    barrier_cluster_wait_aligned(); /* every inbox is ready */
+    barrier_cluster_wait_aligned(); /* every inbox expects its sums */
 #pragma unroll 1
-    for (int place = e.row; place < w.places && e.token < tokens; place += e.step) {
-        const float sum = sum_of(sums + place * tokens, s.parts, s.rows * tokens);
-        const int owner = sm90_gemv_divide(place, s.ends_inverse);
-        const float *at = inbox + (e.first_end + place - owner * s.ends) * tokens;
+    for (int position = e.row; position < w.positions && e.token < tokens; position += e.step) {
+        const float sum = sum_of(sums + position * tokens, s.parts, s.rows * tokens);
+        const int owner = sm90_gemv_divide(position, s.ends_inverse);
+        const float *at = inbox + (e.first_end + position - owner * s.ends) * tokens;
         st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum, mapa(inbox_barrier(), owner));
     }
 }
 
-/* Adds the parts of each sum in order, and, where CTAs share rows, then those of the cluster's CTAs. `unit` is what a
- * sum of decoded values must be multiplied by. FOUND: as prepare_end() was told. All of this runs once: it is short
- * rather than unrolled. */
+/* Adds the partial sums of each result in order; where CTAs share rows, then those of the cluster's CTAs.
+ * `product_scale` is the power of two that decoded products lack. FOUND is that of prepare_end(). It runs once, so it
+ * is short rather than unrolled. */
 template <int PATH, bool FOUND>
-__device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int tokens, ending e, float unit,
-                                   const float *partials)
+__device__ inline void finish_sums(const sm90_gemv_args &p, const team_work &w, int tokens, ending e,
+                                   float product_scale, const float *partials)
 {
     const sm90_gemv_work &s = p.work;
     const bool shared = s.cluster > 1;
@@ -181,7 +184,7 @@ __device__ inline void finish_sums(const sm90_gemv_args &p, const share &w, int 
         if (!FOUND) find_result<PATH>(p, w, e);
         if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* only the first time is long */
         const float sum = sum_of(sums + e.row * tokens, summands, s.ends * tokens);
-        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * unit, e.to.bias));
+        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * product_scale, e.to.bias));
         e.row += e.step;
         if (FOUND) find_result<PATH>(p, w, e);
     }

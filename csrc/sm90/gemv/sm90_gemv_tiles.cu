@@ -1,10 +1,10 @@
-/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token, where CTAs begin at whole tiles: W
- * comes by tensor maps (TMA), two instructions for a team's step.
+/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token, where CTAs begin at whole tiles. W
+ * comes by tensor map (TMA), with two instructions for a team's step.
  *
  * Work, products: see sm90_gemv_codes.cu.
  *
- * Roles: one lane of each team asks for its tiles, steps ahead; all warps multiply. What a team has of a row goes at
- * once to the CTA that ends the row, one of those that share it, which adds all of that.
+ * Roles: one lane of each team asks for its tiles, steps ahead. All warps multiply. A team sends its sum of a row at
+ * once to the CTA that ends the row. That CTA adds the sums of all teams of the cluster.
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
  *   tile_arrived[team][slot]  tensor maps -> the team's warps       1 arrival, of the lane that asks, + a tile   wait 0
@@ -13,8 +13,8 @@
  *   __syncthreads()           the token is in shared memory, for the asynchronous proxy too; sums are, of a CTA alone
  *   cluster (bar 0)           where CTAs share rows: sums_arrived is initialised, before others send sums
  *
- * Kernels before and after: see sm90_gemv.cu. Where weights wait for those, too, the token is asked for before the
- * tiles: behind all of them it would come late.
+ * Kernels before and after: see sm90_gemv.cu. Where weights wait for those as well, the token is asked for before the
+ * tiles, since behind them it would come late.
  *
  * Memory: see sm90_gemv_memory.h and sm90_gemv_codes.cuh. */
 #include "cuda/ptx/grid.cuh"
@@ -22,7 +22,7 @@
 #include "sm90_gemv_codes.cuh"
 
 constexpr int ROWS = SM90_GEMV_TILE_ROWS, SLOTS = SM90_GEMV_TILE_SLOTS /* of a team */,
-              WORDS = SM90_GEMV_UNIT / NK_SF_VEC / 4 /* of scale factors of a row, one for each lane of four */,
+              WORDS = SM90_GEMV_K_STEP / NK_SF_VEC / 4 /* of scale factors of a row, one for each lane of four */,
               SLOT = sizeof(sm90_gemv_tile), LINE = sizeof(sm90_gemv_tile::codes[0]),
               SF_OF_TILE = offsetof(sm90_gemv_tile, sf);
 
@@ -36,22 +36,22 @@ enum { BARRIER_CTA, BARRIER_TEAM };
 /* Tiles                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Where a step's tile lies, as the dimensions of the maps are. */
+/* A step's box, in the dimensions of the maps. */
 typedef struct corner {
     int codes[5], sf[4];
 } corner;
 
-template <int PATH> __device__ inline corner corner_of(const share &w, int tile, int unit)
+template <int PATH> __device__ inline corner corner_of(const team_work &w, int tile, int k_step)
 {
-    const int place = w.skew + tile * ROWS;
-    const int from_first = w.first_unit + unit, k = from_first * (SM90_GEMV_UNIT / 2),
-              sf_k = from_first * (SM90_GEMV_UNIT / NK_SF_VEC);
-    if (PATH == LINEAR) return {{k, w.first_row + place, 0, 0, w.l}, {sf_k, w.first_row + place, 0, w.l}};
-    const int atom = (w.first_row + place) / NK_SF_ATOM_ROWS, first = place % NK_SF_ATOM_ROWS;
+    const int position = w.skew + tile * ROWS;
+    const int from_first = w.first_k_step + k_step, k = from_first * (SM90_GEMV_K_STEP / 2),
+              sf_k = from_first * (SM90_GEMV_K_STEP / NK_SF_VEC);
+    if (PATH == LINEAR) return {{k, w.first_row + position, 0, 0, w.l}, {sf_k, w.first_row + position, 0, w.l}};
+    const int atom = (w.first_row + position) / NK_SF_ATOM_ROWS, first = position % NK_SF_ATOM_ROWS;
     return {{k, 0, first / 4, atom, w.l}, {first * NK_SF_ATOM_COLS, sf_k / NK_SF_ATOM_COLS, atom, w.l}};
 }
 
-/* A slot of a team, and its barrier. */
+/* A slot of a team, and its tile_arrived. */
 typedef struct slot {
     uint32_t at, full;
 } slot;
@@ -63,29 +63,29 @@ __device__ inline slot first_slot_of_team()
             shared_address(((sm90_gemv_tiles_head *)smem)->tile_arrived) + index * 8};
 }
 
-/* What a team asks for next, which one lane knows. */
+/* What a team asks for next. One lane of the team has it. */
 typedef struct request {
-    int tile, unit;
+    int tile, k_step;
 } request;
 
 template <int PATH>
-__device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const share &w, request &next, const slot &to)
+__device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const team_work &w, request &next, const slot &to)
 {
-    const corner at = corner_of<PATH>(w, next.tile, next.unit);
+    const corner at = corner_of<PATH>(w, next.tile, next.k_step);
     mbarrier_arrive_expect_tx(to.full, SLOT);
     cp_async_bulk_tensor_5d_hint(to.at, &maps.codes, at.codes, to.full, createpolicy_evict_first());
     cp_async_bulk_tensor_4d_hint(to.at + SF_OF_TILE, &maps.sf, at.sf, to.full, createpolicy_evict_first());
-    if (++next.unit == w.units) {
-        next.unit = 0;
+    if (++next.k_step == w.k_steps) {
+        next.k_step = 0;
         next.tile++;
     }
 }
 
-/* From one row's word of scale factors in a slot to the next row's, to the row's next word. */
+/* Bytes in a slot from a row's word of scale factors to the next row's, and to the row's next word. */
 template <int PATH> constexpr int sf_of_row = PATH == BLOCKED ? 4 : 4 * WORDS;
 template <int PATH> constexpr int sf_of_word = PATH == BLOCKED ? 4 * ROWS : 4;
 
-/* The swizzle turns a row's parts of 16 bytes by the row. */
+/* The swizzle moves a row's chunk c to c ^ row % 8. */
 template <int PATH> __device__ inline slot_offsets tile_offsets_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
@@ -111,11 +111,11 @@ template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slo
 /* Sums                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* To part `part` of this CTA in the inbox of the CTA that ends the row at a place. A lane that does not want it may
- * have a place behind the last. */
-__device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int part, int place, float sum, bool wanted)
+/* Sends a sum to the CTA that ends the row at a position, as this CTA's sum number `part`. A lane that does not want it
+ * may have a position behind the last. */
+__device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int part, int position, float sum, bool wanted)
 {
-    const int owner = min(sm90_gemv_divide(place, s.ends_inverse), s.cluster - 1), row = place - owner * s.ends;
+    const int owner = min(sm90_gemv_divide(position, s.ends_inverse), s.cluster - 1), row = position - owner * s.ends;
     const uint32_t to = inbox + ((row * s.cluster + blockIdx.y) * s.parts + part) * 4;
     if (s.cluster > 1)
         st_async_if(wanted, mapa(to, owner), sum, mapa(inbox_barrier(), owner));
@@ -123,9 +123,9 @@ __device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int par
         st_shared_if(wanted, to, __float_as_uint(sum));
 }
 
-/* What a team has of a tile, which four lanes have parts of; if it is the last that has something of it, zeros too for
- * teams that another tile has and this one has not. */
-__device__ inline void send_tile(const sm90_gemv_work &s, const share &w, uint32_t inbox, int tile, bool is_last,
+/* Adds the four lanes' sums of each row of a tile, and sends them. A tile may have fewer teams than another; the last
+ * team of such a tile (is_last) sends zeros for those that it lacks. */
+__device__ inline void send_tile(const sm90_gemv_work &s, const team_work &w, uint32_t inbox, int tile, bool is_last,
                                  float sums[2])
 {
     const int lane = threadIdx.x & 31, octet = lane & 3, first_part = part_of_tile(w, tile);
@@ -134,29 +134,29 @@ __device__ inline void send_tile(const sm90_gemv_work &s, const share &w, uint32
         sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
         sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
     }
-    const int place = first_place<TALL, SM90_GEMV_TEAM>(tile) + octet * SM90_GEMV_OCTET + (lane >> 2);
+    const int position = first_position<TALL, SM90_GEMV_TEAM>(tile) + octet * SM90_GEMV_OCTET + (lane >> 2);
     float sum = octet ? sums[1] : sums[0];
 #pragma unroll 1
     for (int part = first_part; part < (is_last ? s.parts : first_part + 1); part++) {
-        send_sum(s, inbox, part, place, sum, octet < TALL && place < w.places);
-        sum = __int_as_float(s.cluster >> 16); /* zero, which ptxas is not to know: see st_async_if() */
+        send_sum(s, inbox, part, position, sum, octet < TALL && position < w.positions);
+        sum = __int_as_float(s.cluster >> 16); /* zero; ptxas must not know it, see st_async_if() */
     }
     sums[0] = sums[1] = 0;
 }
 
-enum { ADDERS = 8 }; /* lanes for a sum */
+enum { ADDERS = 8 }; /* lanes that add one row */
 
-__device__ inline ending ending_by_adders(const sm90_gemv_work &s, const share &w)
+__device__ inline ending ending_by_adders(const sm90_gemv_work &s, const team_work &w)
 {
     ending e = {0, (int)threadIdx.x / ADDERS, (int)blockDim.x / ADDERS};
     e.first_end = blockIdx.y * s.ends;
-    e.rows = min(s.ends, w.places - e.first_end);
+    e.rows = min(s.ends, w.positions - e.first_end);
     return e;
 }
 
-/* Adds what has come for each of the CTA's rows. A warp's lanes stay together. */
+/* Adds the sums that have come for each of the CTA's rows. A warp's lanes stay together. */
 template <int PATH>
-__device__ inline void add_sums(const sm90_gemv_args &p, const share &w, const float *inbox, ending e)
+__device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, const float *inbox, ending e)
 {
     const sm90_gemv_work &s = p.work;
     const int adder = threadIdx.x % ADDERS, rows_ahead = (threadIdx.x & 31) / ADDERS, summands = s.cluster * s.parts;
@@ -174,7 +174,7 @@ __device__ inline void add_sums(const sm90_gemv_args &p, const share &w, const f
         for (int other = 1; other < ADDERS; other *= 2)
             sum += __shfl_xor_sync(~0u, sum, other);
         if (there && adder == 0 && e.to.at)
-            store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * PRODUCT_UNIT, e.to.bias));
+            store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * PRODUCT_SCALE, e.to.bias));
         e.row += e.step;
         find_result<PATH>(p, w, e);
     }
@@ -187,15 +187,15 @@ __device__ inline void add_sums(const sm90_gemv_args &p, const share &w, const f
 template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
 {
     const sm90_gemv_work &s = p.work;
-    const share w = share_of_warp<PATH, TALL, SM90_GEMV_TEAM>(p);
+    const team_work w = work_of_team<PATH, TALL, SM90_GEMV_TEAM>(p);
     const int tokens_at = sm90_gemv_tokens_at(true, blockDim.x >> 5);
     const room token = room_at(tokens_at, s, w);
     const bool asks = threadIdx.x % (32 * SM90_GEMV_TEAM) == 0;
     const slot first = first_slot_of_team();
-    request next = {w.tile, w.unit};
-    item batch[BATCH];
+    request next = {w.tile, w.k_step};
+    token_chunk batch[BATCH];
     if (asks) {
-        const corner at = corner_of<PATH>(w, w.tile, w.unit);
+        const corner at = corner_of<PATH>(w, w.tile, w.k_step);
         prefetch_tensormap(&maps.codes);
         prefetch_tensormap(&maps.sf);
         if (w.steps > 0) {
@@ -210,10 +210,10 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     griddepcontrol_launch_dependents();
     prepare_inbox(s);
     const source from = source_of(p, w);
-    /* Waits for the kernels before this one, then asks for the token; nothing but weights is read before. */
+    /* Waits for the kernels before this one, then asks for the token. */
     const auto begin_token = [&] {
         griddepcontrol_wait();
-        load_items<PATH>(from, 0, batch);
+        load_token_chunks<PATH>(from, 0, batch);
     };
     if (!s.early) begin_token();
     if (asks)
@@ -227,16 +227,17 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     fence_proxy_async();
     __syncthreads();
     expect_sums(s, w, s.cluster * s.parts);
-    if (s.cluster > 1) barrier_cluster_wait_aligned(); /* every inbox is ready */
-    const int inbox_at = tokens_at + sm90_gemv_code_token_bytes(s.units);
+    if (s.cluster > 1) barrier_cluster_wait_aligned(); /* every inbox expects its sums */
+    const int inbox_at = tokens_at + sm90_gemv_code_token_bytes(s.k_steps);
     const uint32_t inbox = shared_address(smem) + inbox_at;
     const slot_offsets offsets = tile_offsets_of_lane<PATH>();
     products<TALL> products(token.values, token.factors);
     slot now = first;
     int number = 0, parity = 0;
-    for (int left = w.steps, tile = w.tile, unit = w.unit; left > 0; tile++, unit = 0) {
-        const int rest = left - (w.units - unit); /* in later tiles, or less than none */
-        products.begin_tile(unit);
+    for (int left = w.steps, tile = w.tile, k_step = w.k_step; left > 0; tile++, k_step = 0) {
+        const int rest =
+            left - (w.k_steps - k_step); /* of later tiles; negative where the team ends before this tile does */
+        products.begin_tile(k_step);
 #pragma unroll 1
         for (; left > max(0, rest); left--) {
             mbarrier_wait(now.full, parity);

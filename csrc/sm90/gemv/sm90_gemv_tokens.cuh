@@ -1,6 +1,6 @@
-/* Up to eight tokens into shared memory, in 16 bits, in the order in which the decode makes pairs of weights. NVFP4
- * ones, and those that are read byte by byte, go through registers; 16-bit ones are copied as they are (cp.async.bulk),
- * and then put into that order in their places. */
+/* Brings up to eight tokens to shared memory, in 16 bits, in the order in which the decode makes pairs of weights.
+ * NVFP4 tokens, and those that are read byte by byte, go through registers. 16-bit tokens are copied as they are
+ * (cp.async.bulk), then put into that order where they lie. */
 #ifndef NK_SM90_GEMV_TOKENS_CUH
 #define NK_SM90_GEMV_TOKENS_CUH
 
@@ -8,37 +8,38 @@
 
 enum { CODES, HALVES, BFLOATS };
 
-#define BATCH 4 /* items, or words, that a thread has under way in registers */
+#define BATCH 4 /* token chunks, or words, that a thread has under way in registers */
 
-/* A piece of a token: of NVFP4 a chunk with its two scale factors, of 16-bit elements the eight of a word. */
-typedef struct item {
+/* What a thread loads of a token at once: a chunk of codes with its two scale factors, or a word of 16-bit elements. */
+typedef struct token_chunk {
     uint4 raw;
     uint32_t sf;
-} item;
+} token_chunk;
 
-template <int KIND> __device__ inline int item_words() { return KIND == CODES ? 4 : 1; }
+template <int KIND> __device__ inline int words_of_chunk() { return KIND == CODES ? 4 : 1; }
 
-/* Where a CTA's part of K begins in token 0. */
+/* Token 0 where the CTA's range of K begins. */
 typedef struct source {
     const uint8_t *values, *sf;
 } source;
 
-/* Kept: the compiler would work it out behind the wait for the kernels before this one. */
-template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const share &w)
+/* Kept, since the compiler would otherwise compute it behind the wait for the kernels before this one. */
+template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
 {
-    const int k = w.first_unit * SM90_GEMV_UNIT;
+    const int k = w.first_k_step * SM90_GEMV_K_STEP;
     const uint8_t *values = kept_global(p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2));
     if (KIND != CODES) return {values, nullptr};
     return {values, kept_global(sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8)))};
 }
 
-/* Tokens are fewer than the rows of a scale-factor atom's quarter. */
+/* All tokens lie in the first 32 rows of an SF atom. */
 template <int KIND, int PATH>
-__device__ inline item load_item(const nk_operand &a, const source &from, const share &w, int m, int index)
+__device__ inline token_chunk load_token_chunk(const nk_operand &a, const source &from, const team_work &w, int m,
+                                               int index)
 {
     const uint8_t *values = from.values + m * a.row_stride + index * 16;
-    item out = {make_uint4(0, 0, 0, 0), 0};
-    const int words = w.words - index * item_words<KIND>();
+    token_chunk out = {make_uint4(0, 0, 0, 0), 0};
+    const int words = w.words - index * words_of_chunk<KIND>();
     if (words <= 0) return out;
     out.raw = PATH == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
     if (KIND != CODES) return out;
@@ -49,25 +50,27 @@ __device__ inline item load_item(const nk_operand &a, const source &from, const 
     return out;
 }
 
-/* Where word w of a chunk lies: lanes meet no bank twice, neither storing nor loading. */
+/* The word's number where word `word` of a chunk is kept. It keeps lanes off each other's banks, storing and loading.
+ */
 __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
-/* Where token m begins. */
+/* The address of token m. */
 __device__ inline uint32_t token_at(const sm90_gemv_work &s, int m)
 {
     return shared_address(smem) + sm90_gemv_tokens_at(false, blockDim.x >> 5) +
-           m * (uint32_t)sm90_gemv_token_bytes(s.units);
+           m * (uint32_t)sm90_gemv_token_bytes(s.k_steps);
 }
 
-/* Where word `index` of a token is kept, from its beginning. */
+/* The offset of word `index` in its token. */
 __device__ inline uint32_t word_at(int index)
 {
     const int chunk = index >> 2;
     return (chunk * 4 + turned(index & 3, chunk)) * 16;
 }
 
-/* The words of an item in the pair order of the decode, NVFP4 as halves, times its scale factors and 2^-14: exact. */
-template <int KIND> __device__ inline void store_item(const item &v, int index, uint32_t token)
+/* Stores the words of a token chunk in the pair order of the decode. Codes become halves: their values times their
+ * scale factors and 2^-14, which is exact. */
+template <int KIND> __device__ inline void store_token_chunk(const token_chunk &v, int index, uint32_t token)
 {
     if (KIND != CODES) return st_shared_v4(token + word_at(index), in_decode_order(v.raw));
     const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
@@ -83,12 +86,12 @@ template <int KIND> __device__ inline void store_item(const item &v, int index, 
     }
 }
 
-/* A thread's items: every blockDim.x-th of all tokens'. */
-typedef struct place {
+/* Which token chunk a thread loads: it takes every blockDim.x-th of all tokens'. */
+typedef struct chunk_number {
     int token, index;
-} place;
+} chunk_number;
 
-__device__ inline void normalise(place &at, int per_token, int tokens)
+__device__ inline void normalise(chunk_number &at, int per_token, int tokens)
 {
     while (at.index >= per_token && at.token < tokens) {
         at.index -= per_token;
@@ -96,44 +99,43 @@ __device__ inline void normalise(place &at, int per_token, int tokens)
     }
 }
 
-__device__ inline place first_place_of_thread(int per_token, int tokens)
+__device__ inline chunk_number first_chunk_of_thread(int per_token, int tokens)
 {
-    place at = {0, (int)threadIdx.x};
+    chunk_number at = {0, (int)threadIdx.x};
     normalise(at, per_token, tokens);
     return at;
 }
 
-__device__ inline void next_place(place &at, int per_token, int tokens)
+__device__ inline void next_chunk(chunk_number &at, int per_token, int tokens)
 {
     at.index += blockDim.x;
     normalise(at, per_token, tokens);
 }
 
-/* Items through registers. */
+/* Loads the next batch; `at` is its first. */
 template <int KIND, int PATH>
-__device__ inline void load_items(const sm90_gemv_args &p, const source &from, const share &w, place at, int per_token,
-                                  item batch[BATCH])
+__device__ inline void load_token_chunks(const sm90_gemv_args &p, const source &from, const team_work &w,
+                                         chunk_number at, int per_token, token_chunk batch[BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++, next_place(at, per_token, p.work.tokens))
-        if (at.token < p.work.tokens) batch[i] = load_item<KIND, PATH>(p.a, from, w, at.token, at.index);
+    for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, p.work.tokens))
+        if (at.token < p.work.tokens) batch[i] = load_token_chunk<KIND, PATH>(p.a, from, w, at.token, at.index);
 }
 
-/* `at` is where the next batch begins. */
+/* Stores the batch, and moves `at` to the next one's first. */
 template <int KIND>
-__device__ inline void store_items(const sm90_gemv_work &s, place &at, int per_token, int tokens,
-                                   const item batch[BATCH])
+__device__ inline void store_token_chunks(const sm90_gemv_work &s, chunk_number &at, int per_token, int tokens,
+                                          const token_chunk batch[BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++, next_place(at, per_token, tokens))
-        if (at.token < tokens) store_item<KIND>(batch[i], at.index, token_at(s, at.token));
+    for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, tokens))
+        if (at.token < tokens) store_token_chunk<KIND>(batch[i], at.index, token_at(s, at.token));
 }
 
-/* Tokens of 16-bit elements as they are, by the engine that copies: a lane asks for one each, whose mbarrier counts the
- * bytes. */
+/* 16-bit tokens are copied as they are. A lane asks for one token, whose mbarrier counts the bytes. */
 __device__ inline uint32_t token_barrier(int m) { return shared_address(&head().token_arrived[m]); }
 
-/* For the first warp, which asks; others need a CTA's barrier before they wait. */
+/* For the first warp, which asks. Others pass a barrier of the CTA before they wait. */
 __device__ inline void prepare_tokens(int tokens)
 {
     if (threadIdx.x < tokens) {
@@ -143,7 +145,7 @@ __device__ inline void prepare_tokens(int tokens)
     __syncwarp();
 }
 
-__device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from, const share &w)
+__device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from, const team_work &w)
 {
     const int m = threadIdx.x;
     const uint32_t bytes = max(w.words, 0) * 16;
@@ -152,28 +154,29 @@ __device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from,
     if (bytes) cp_async_bulk(token_at(p.work, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
-/* The words of a token, once it has come, into their order in their places, with zeros beyond K. A warp has one token,
- * or none where there are not a power of two of them; a token's warps take its units in turn, BATCH at once. */
-__device__ inline void pair_tokens(const sm90_gemv_work &s, const share &w, int tokens)
+/* Puts the words of a token into pair order once it has come, with zeros beyond K. A warp has one token, or none where
+ * the tokens are no power of two. A token's warps take its K steps in turn, BATCH at a time. */
+__device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens)
 {
     const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
     const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;
     const uint32_t from = token_at(s, token) + lane * 16, to = token_at(s, token) + word_at(lane);
     if (token >= tokens) return;
     mbarrier_wait(token_barrier(token), 0);
-    for (int first = warp >> log_columns; first < w.units; first += BATCH * step) {
+    for (int first = warp >> log_columns; first < w.k_steps; first += BATCH * step) {
         uint4 words[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            const int unit = first + i * step;
+            const int k_step = first + i * step;
             words[i] = make_uint4(0, 0, 0, 0);
-            if (unit * SM90_GEMV_WORDS + lane < w.words) words[i] = ld_shared_v4(from + unit * SM90_GEMV_TOKEN_BYTES);
+            if (k_step * SM90_GEMV_WORDS + lane < w.words)
+                words[i] = ld_shared_v4(from + k_step * SM90_GEMV_TOKEN_BYTES);
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            const int unit = first + i * step;
-            if (unit < w.units) st_shared_v4(to + unit * SM90_GEMV_TOKEN_BYTES, in_decode_order(words[i]));
+            const int k_step = first + i * step;
+            if (k_step < w.k_steps) st_shared_v4(to + k_step * SM90_GEMV_TOKEN_BYTES, in_decode_order(words[i]));
         }
     }
 }
