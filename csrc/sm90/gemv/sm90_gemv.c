@@ -3,18 +3,18 @@
 #include "sm90/sm90_backend.h"
 
 #include "cuda/cuda_encode.h"
-#include "sm90_gemv_shape.h"
+#include "sm90_gemv_deal.h"
 
 #include <stddef.h>
 
-#define PATHS(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
+#define ACCESSES(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
 static cuda_kernel *const kernels[][2][3] = {
-    /* [is_short]: only the kernels for one NVFP4 token have short tiles; narrow ones have no others */
-    [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, PATHS(codes_short)},
-    [SM90_GEMV_HALVES] = {PATHS(halves)},
-    [SM90_GEMV_FEW_CODES] = {PATHS(few_codes)},
-    [SM90_GEMV_FEW_HALVES] = {PATHS(few_halves)},
-    [SM90_GEMV_FEW_BFLOATS] = {PATHS(few_bfloats)},
+    /* [is_short]: short tiles are for one NVFP4 token only; narrow, it has no others */
+    [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, ACCESSES(codes_short)},
+    [SM90_GEMV_HALVES] = {ACCESSES(halves)},
+    [SM90_GEMV_FEW_CODES] = {ACCESSES(few_codes)},
+    [SM90_GEMV_FEW_HALVES] = {ACCESSES(few_halves)},
+    [SM90_GEMV_FEW_BFLOATS] = {ACCESSES(few_bfloats)},
 };
 
 static cuda_kernel *const tiled_kernels[] = {
@@ -22,8 +22,7 @@ static cuda_kernel *const tiled_kernels[] = {
     [SM90_GEMV_BLOCKED] = &sm90_gemv_tiles_blocked,
 };
 
-/* Counts clusters of an even number of CTAs: SMs come in pairs, and odd clusters were slower. All kernels take the same
- * shared memory and registers. */
+/* Asks the driver about clusters of even sizes, since odd ones were slower. All kernels use the same resources. */
 static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
 {
     c->gpu = NULL;
@@ -45,24 +44,24 @@ static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cud
     return NK_OK;
 }
 
-/* All that a shape depends on. */
+/* All that a deal depends on. */
 typedef struct question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int32_t form, path;
+    int32_t kind, access;
     int32_t is_blocked, has_maps;
     int64_t forced; /* a tile, or NK_TILE_ANY */
 } question;
 
 typedef struct gemv_choice {
-    cuda_kernel *kernel; /* NULL where no shape fits */
-    sm90_gemv_shape shape;
+    cuda_kernel *kernel; /* NULL where no deal fits */
+    sm90_gemv_deal deal;
     nk_pdl pdl;
 } gemv_choice;
 
 NK_CHOICE_FITS(gemv_choice);
 
-/* Picking a shape takes as long as all else before a launch, and the next calls ask the same. */
+/* Finding a deal takes as long as all else before a launch, and the next calls ask the same. */
 static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
 {
     NK_MEMO(question, gemv_choice, memo);
@@ -74,20 +73,20 @@ static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
                         p->m,
                         p->n,
                         p->k,
-                        sm90_gemv_form_of(p),
-                        sm90_gemv_path_of(p),
+                        sm90_gemv_kind_of(p),
+                        sm90_gemv_access_of(p),
                         p->b.sf_layout == NK_SF_BLOCKED,
                         sm90_gemv_has_maps(p),
                         forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         gemv_choice *answer = &memo[at].answer;
-        cuda_kernel *any = kernels[q.form][q.form == SM90_GEMV_CODES][q.path];
+        cuda_kernel *any = kernels[q.kind][q.kind == SM90_GEMV_CODES][q.access];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
-        bool fits = sm90_gemv_find_shape(p, &clusters, forced, &answer->shape);
-        answer->kernel = !fits                         ? NULL
-                         : answer->shape.by_tensor_map ? tiled_kernels[q.path]
-                                                       : kernels[q.form][answer->shape.is_short][q.path];
+        bool fits = sm90_gemv_find_deal(p, &clusters, forced, &answer->deal);
+        answer->kernel = !fits                        ? NULL
+                         : answer->deal.by_tensor_map ? tiled_kernels[q.access]
+                                                      : kernels[q.kind][answer->deal.is_short][q.access];
         memo[at].asked = q;
     }
     *c = memo[at].answer;
@@ -96,11 +95,11 @@ static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
 
 #define LARGEST_N (1 << 30)      /* rows are counted in 32 bits */
 #define LARGEST_K (1 << 23)      /* so are steps */
-#define LARGEST_STRIDE (6 << 20) /* so are bytes from an atom's first row to a CTA's last */
+#define LARGEST_STRIDE (6 << 20) /* so are bytes from the first row of an atom to the last row of a CTA */
 #define LARGEST_BATCH 65535      /* the grid's z */
 
 _Static_assert(offsetof(sm90_gemv_args, b) == 48 && offsetof(sm90_gemv_args, d) == 176, "operands fill lines");
-_Static_assert(LARGEST_K / SM90_GEMV_K_STEP <= 1 << SM90_GEMV_K_STEP_BITS, "k_steps of a start, and in 16 bits");
+_Static_assert(LARGEST_K / SM90_GEMV_STEP <= 1 << SM90_GEMV_K_STEP_BITS, "K steps of a start, and in 16 bits");
 _Static_assert(SM90_GEMV_MOST_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
@@ -112,7 +111,7 @@ static bool is_in_range(const nk_gemv_problem *p)
            (p->n <= 1 || close);
 }
 
-/* Where no shape is found: another row does it, unless a tile of this family is forced. */
+/* Where no deal is found another row serves the call, unless a tile of this family is forced. */
 static nk_status decline(const nk_gemv_problem *p, const nk_settings *settings, int forced)
 {
     const char *why = NULL;
@@ -131,17 +130,17 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
     if (!is_in_range(p) || settings->batch_invariant) return decline(p, settings, forced);
     gemv_choice *c = choice;
-    const sm90_gemv_shape *s = &c->shape;
+    const sm90_gemv_deal *s = &c->deal;
     NK_TRY(choose(p, forced, c));
     if (!c->kernel) return decline(p, settings, forced);
     c->pdl = settings->pdl;
     plan->kernel = c->kernel->name;
-    plan->why = sm90_gemv_path_of(p) == SM90_GEMV_NARROW
+    plan->why = sm90_gemv_access_of(p) == SM90_GEMV_NARROW
                     ? "few tokens; weights are read byte by byte: K or an address is not aligned"
                     : "few tokens: weights are read once";
     plan->tile_m = p->m;
     plan->tile_n = sm90_gemv_tile_rows(p, s->is_short);
-    plan->tile_k = SM90_GEMV_K_STEP;
+    plan->tile_k = SM90_GEMV_STEP;
     plan->grid = p->l * s->clusters * s->work.cluster;
     plan->threads = 32 * s->warps;
     plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
@@ -150,7 +149,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     return NK_OK;
 }
 
-/* The stride of a dimension of extent 1 is unused, but the driver wants a multiple of 16. */
+/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
 #define CODES(...)                \
@@ -163,16 +162,17 @@ static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (u
      __VA_ARGS__}
 #define FACTORS(...) {.name = "scale factors", .at = b->sf, .dtype = NK_E4M3, .rank = 4, .l2 = CUDA_L2_128, __VA_ARGS__}
 
-/* See sm90_gemv_maps. With blocked scale factors the rows of a row quad lie 32 apart, so strides do not grow from one
- * dimension to the next. The driver's documentation says that they do, and nothing checks it. */
-static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s, sm90_gemv_maps *maps)
+/* See sm90_gemv_maps. Where scale factors are blocked a dimension goes through a row quad, whose rows lie 32 apart. So
+ * strides do not grow from one dimension to the next. The driver's documentation says that they do, but nothing checks
+ * it. */
+static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, sm90_gemv_maps *maps)
 {
     const nk_operand *b = &p->b;
     const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
     const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
-    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_K_STEP / 2,
-                   factors = SM90_GEMV_K_STEP / NK_SF_VEC;
+    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_STEP / 2,
+                   factors = SM90_GEMV_STEP / NK_SF_VEC;
     const cuda_boxes linear[] = {
         CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch}, .box = {line, rows, 1, 1, 1}),
         FACTORS(.dims = {k / NK_SF_VEC, n, 1, l}, .strides = {sf_row, 16, sf_batch}, .box = {factors, rows, 1, 1})};
@@ -189,7 +189,7 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_shape *s,
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
     const gemv_choice *c = choice;
-    const sm90_gemv_shape *s = &c->shape;
+    const sm90_gemv_deal *s = &c->deal;
     sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
     memcpy(args.starts, s->starts, sizeof args.starts);
     args.work.early = c->pdl == NK_PDL_WEIGHTS;
@@ -202,6 +202,6 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
     if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
-    void *parameters[] = {&args, &maps}; /* a kernel without maps ignores them */
+    void *parameters[] = {&args, &maps}; /* a kernel without tensor maps has no such parameter */
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
 }

@@ -1,32 +1,33 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
  *
- * Work: see sm90_gemv_config.h. A warp's step is a tile of W (two octets of rows) in one K step.
+ * Work: see sm90_gemv_config.h. A team is one warp. Its tile is two octets of rows of W.
  *
- * Roles: all warps do the same. The lanes of the first warp also ask for the tokens that are copied. A warp fetches its
- * weights steps ahead, in whole lines, into slots of its own (cp.async). Lane (g, c) = (lane / 4, lane % 4) takes two
- * chunks of 32 elements of row g of each octet. It decodes them in registers into A of mma.m16n8k16. B is the tokens,
- * which lie in shared memory in the order of the decode. Any order of K is right where both operands have it.
+ * Roles: all warps alike; the lanes of the first also ask for the tokens that are copied. A warp fetches whole lines,
+ * steps ahead (cp.async), into slots of its own. Lane (g, c) = (lane / 4, lane % 4) takes two chunks of row g of each
+ * octet, and decodes them in registers into A of mma.m16n8k16. B, the tokens, comes from shared memory in decode order:
+ * any order of K is right if A and B have the same.
  *
- * One token (ONE): the columns of B are blocks. A lane's chunk is two blocks, so the four chunks of an mma are eight.
- * Column 2c has the token's values in lane c's first block, column 2c + 1 in its second; elsewhere they are zero. First
- * and second blocks are multiplied by the same B into different D. Only the even columns of the one and the odd columns
- * of the other mean anything: they are the sums of a lane's own blocks, in its own registers. These sums take W's scale
- * factors as floats, with one rounded addition for each block, and are exact before it for NVFP4.
+ * One token (ONE): the columns of B are blocks. An mma takes a chunk, that is two blocks, of each of four lanes: eight
+ * blocks for eight columns. Column 2c has the token's values at lane c's first block and zeros elsewhere; column 2c + 1
+ * those at its second block. First and second blocks are multiplied by the same B into two accumulators. Of one only
+ * the even columns mean anything, of the other only the odd ones: these are the sums of a lane's own blocks, in its own
+ * registers. They are multiplied by W's scale factors as floats, which is exact for NVFP4. One addition for each block
+ * rounds.
  *
- * More tokens (FEW): columns are tokens. W times its scale factors is exact in 16 bits, so sums stay in the tensor
- * cores.
+ * More tokens (FEW): the columns of B are tokens. W times its scale factors is exact in 16 bits, and the accumulators
+ * sum over all steps.
  *
  * Barriers (mbarriers; all wait for parity 0, once):
  *   token_arrived[m]  bulk copy of token m -> the warps that pair it   1 arrival, of the lane that asks, + its bytes
  *   sums_arrived      CTAs of the cluster -> all threads               1 arrival, of thread 0, + the bytes of all sums
- *   __syncwarp()      before a warp reads a slot: all its copies have come; the slot of the step before is free
- *   __syncthreads()   token_arrived is initialised; tokens are in shared memory; partial sums are
- *   cluster (bar 0)   where CTAs share rows: sums_arrived is initialised, before others send sums
+ *   __syncwarp()      before a warp reads a slot: all its copies have come, and the slot of the step before is free
+ *   __syncthreads()   token_arrived is initialised; tokens are in shared memory; partial sums are in shared memory
+ *   cluster (bar 0)   where CTAs share rows: sums_arrived is initialised before others send sums
  *
- * Kernels before and after (griddepcontrol): this kernel waits until those before it have ended, then reads. Where
- * early reading is permitted, only weights are read before the wait. The next kernel may come as soon as there is room.
+ * Overlap: the kernel waits until the kernels before it have ended (griddepcontrol) before it reads anything, or with
+ * `early` before it reads anything but weights. The next kernel may come as soon as there is room, and waits likewise.
  *
- * Memory: see sm90_gemv_memory.h. ONE: lanes whose columns of B are zero read the zeros of the head. */
+ * Memory: see sm90_gemv_memory.h. ONE: lanes whose values of B are zero read head().zeros. */
 #include "cuda/ptx/grid.cuh"
 #include "sm90_gemv_tokens.cuh"
 
@@ -36,33 +37,34 @@ enum { ONE, FEW };
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Where a lane reads B: the address of chunk 2c in K step 0, and the bytes to the next chunk and the next K step. FEW:
- * a lane reads token g; where there is no token g it reads the last one, and nobody stores that column. ONE: a lane
- * reads the block that is column g where that block is its own, else zeros. */
+/* Where a lane reads B: the address of chunk 2c of K step 0, and the bytes to the next chunk and to the next K step.
+ * FEW: of token g; of the last token for a column that is none. ONE: of the block that is column g, if it is one of
+ * this lane's; other lanes read zeros. */
 typedef struct reader {
-    uint32_t at, chunk_step, k_step_bytes;
+    uint32_t at, chunk_bytes, step_bytes;
 } reader;
 
-template <int FORM> __device__ inline reader reader_of_lane(const sm90_gemv_work &s, int tokens)
+template <int COUNT> __device__ inline reader reader_of_lane(const sm90_gemv_work &s, int tokens)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t chunk_bytes = SM90_GEMV_CHUNK * 2;
-    if (FORM == FEW) return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
+    if (COUNT == FEW) return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
     if (g >> 1 != c) return {shared_address(head().zeros), 0, 0};
     return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
 }
 
-/* Decodes eight codes to four pairs. FEW: multiplies them by the block's scale factor, a pair of equal values. */
-template <int KIND, int FORM> __device__ inline void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
+/* Decodes eight codes to four pairs. FEW: multiplies them by the block's scale factor, which both halves of `scale`
+ * have. */
+template <int KIND, int COUNT> __device__ inline void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
 {
-    if (FORM == FEW)
+    if (COUNT == FEW)
         decode_e2m1x8<KIND == BFLOATS>(codes, scale, pairs);
     else
         e2m1x8_to_pairs<KIND == BFLOATS>(codes, pairs);
 }
 
-/* One of two halves, twice. The compiler makes it part of the instruction that takes it; __byte_perm would be an
- * instruction of its own. */
+/* One of two halves, twice. The compiler merges this into the next instruction, which it would not do with __byte_perm.
+ */
 __device__ inline uint32_t twice(uint32_t halves, int which)
 {
     const __half2 both = *(const __half2 *)&halves, one = which ? __high2half2(both) : __low2half2(both);
@@ -75,16 +77,15 @@ __device__ inline uint32_t magnitudes(uint32_t halves)
     return *(const uint32_t *)&positive;
 }
 
-/* Scale factors as bf16 times 2^112, which is exact. Codes are decoded to 2^-126 of their values, so that products
- * carry 2^-14, as in fp16. */
+/* Scale factors as bf16, times 2^112: exact. Codes carry 2^-126, so that products carry 2^-14, as in fp16. */
 __device__ inline uint32_t bfloats_of(uint32_t halves)
 {
     const float2 values = __half22float2(*(const __half2 *)&halves);
     return exact_bfloats(values.x * 0x1p112f, values.y * 0x1p112f);
 }
 
-/* Adds chunk 2c + j times B. ONE: to sums[octet]. FEW: to the sums in the order of an mma's D. */
-template <int KIND, int FORM> __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
+/* sums += chunk 2c + j times B. ONE: sums[octet]; FEW: sums is an accumulator of mma. */
+template <int KIND, int COUNT> __device__ inline void multiply(const weights &w, uint32_t b, int j, float sums[4])
 {
     const uint32_t low[4] = {w.codes[0][j].x, w.codes[0][j].y, w.codes[0][j].z, w.codes[0][j].w};
     const uint32_t high[4] = {w.codes[1][j].x, w.codes[1][j].y, w.codes[1][j].z, w.codes[1][j].w};
@@ -94,24 +95,24 @@ template <int KIND, int FORM> __device__ inline void multiply(const weights &w, 
         const uint32_t halves = magnitudes(cvt_f16x2_e4m3x2(w.sf[r] >> 16 * j));
         scales[r] = KIND == BFLOATS ? bfloats_of(halves) : halves;
     }
-    float blocks[2][4] = {}; /* ONE: the sums of first and of second blocks */
-    uint4 x[4];              /* ONE: both blocks take the same two words */
+    float blocks[2][4] = {}; /* ONE: accumulators of the first and of the second blocks */
+    uint4 x[4];              /* ONE: two words serve both blocks */
 #pragma unroll
-    for (int word = 0; word < (FORM == ONE ? 2 : 4); word++)
+    for (int word = 0; word < (COUNT == ONE ? 2 : 4); word++)
         x[word] = ld_shared_v4(b ^ word << 4);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
-        const uint4 v = x[FORM == ONE ? word & 1 : word];
+        const uint4 v = x[COUNT == ONE ? word & 1 : word];
         uint32_t p[4], q[4];
-        decode<KIND, FORM>(low[word], twice(scales[0], word >> 1), p);
-        decode<KIND, FORM>(high[word], twice(scales[1], word >> 1), q);
+        decode<KIND, COUNT>(low[word], twice(scales[0], word >> 1), p);
+        decode<KIND, COUNT>(high[word], twice(scales[1], word >> 1), q);
         const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
-        float *d = FORM == ONE ? blocks[word >> 1] : sums;
+        float *d = COUNT == ONE ? blocks[word >> 1] : sums;
         mma_pairs<KIND == BFLOATS>(d, first, v.x, v.y);
         mma_pairs<KIND == BFLOATS>(d, second, v.z, v.w);
     }
 #pragma unroll
-    for (int r = 0; r < (FORM == ONE ? 2 : 0); r++) {
+    for (int r = 0; r < (COUNT == ONE ? 2 : 0); r++) {
         const float2 scale = __half22float2(*(__half2 *)&scales[r]);
         sums[r] = __fmaf_rn(blocks[0][2 * r], scale.x, sums[r]);
         sums[r] = __fmaf_rn(blocks[1][2 * r + 1], scale.y, sums[r]);
@@ -122,8 +123,8 @@ template <int KIND, int FORM> __device__ inline void multiply(const weights &w, 
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* What walk() does with a warp's steps. */
-template <int KIND, int FORM> struct products {
+/* What main_loop() does with the steps of a warp. */
+template <int KIND, int COUNT> struct products {
     const team_work &w;
     const sm90_gemv_work &s;
     float *partials;
@@ -133,63 +134,63 @@ template <int KIND, int FORM> struct products {
     float sums[4];
 
     __device__ products(const team_work &w, const sm90_gemv_work &s, int tokens, float *partials)
-        : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<FORM>(s, tokens)), sums{0, 0, 0, 0}
+        : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<COUNT>(s, tokens)), sums{0, 0, 0, 0}
     {
     }
 
-    __device__ void begin_tile(int k_step) { b = first.at + k_step * first.k_step_bytes; }
+    __device__ void begin_tile(int k_step) { b = first.at + k_step * first.step_bytes; }
 
     __device__ void step(const weights &now)
     {
-        multiply<KIND, FORM>(now, b, 0, sums);
-        multiply<KIND, FORM>(now, b + first.chunk_step, 1, sums);
-        b += first.k_step_bytes;
+        multiply<KIND, COUNT>(now, b, 0, sums);
+        multiply<KIND, COUNT>(now, b + first.chunk_bytes, 1, sums);
+        b += first.step_bytes;
     }
 
     __device__ void end_tile(int tile)
     {
-        if (FORM == ONE)
+        if (COUNT == ONE)
             keep_row_sums<TALL, 1>(w, s, tile, sums, partials);
         else
             keep_token_sums(w, s, tile, tokens, sums, partials);
     }
 };
 
-template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_gemv_args &p)
+template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p)
 {
     const sm90_gemv_work &s = p.work;
-    const int warps = blockDim.x >> 5, tokens = FORM == ONE ? 1 : s.tokens;
-    const team_work w = work_of_team<PATH, TALL, 1>(p);
-    constexpr bool COPIED = KIND != CODES && PATH != NARROW;
+    const int warps = blockDim.x >> 5, tokens = COUNT == ONE ? 1 : s.tokens;
+    const team_work w = work_of_team<ACCESS, TALL, 1>(p);
+    constexpr bool COPIED = KIND != CODES && ACCESS != NARROW;
     constexpr bool FOUND = KIND != CODES; /* with codes it would make the loop longer */
     const int per_token = w.k_steps * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const uint32_t ring = ring_of_warp();
-    chunk_number next_chunk_at = first_chunk_of_thread(per_token, tokens);
+    chunk_of_token at = first_chunk_of_thread(per_token, tokens);
     cursor ahead;
     token_chunk batch[BATCH];
     if (COPIED) prepare_tokens(tokens);
     prepare(w, ahead);
-    enter_tile<PATH, TALL, 1>(p, w, w.tile, w.k_step, ahead);
+    enter_tile<ACCESS, TALL, 1>(p, w, w.tile, w.k_step, ahead);
     griddepcontrol_launch_dependents();
     prefetch_codes<TALL>(ahead);
     const source from = source_of<KIND>(p, w);
-    /* Waits for the kernels before this one, then asks for the tokens. */
+    /* Waits for the kernels before this one, then asks for the tokens. Before, nothing but weights may be read. */
     const auto begin_tokens = [&] {
         griddepcontrol_wait();
         if (COPIED)
             fetch_tokens(p, from, w);
         else
-            load_token_chunks<KIND, PATH>(p, from, w, next_chunk_at, per_token, batch);
+            load_chunks<KIND, ACCESS>(p, from, w, at, per_token, batch);
     };
     if (!s.early) {
         begin_tokens();
-        fill_ring<PATH, TALL, 1>(p, w, ahead, ring);
-    } else { /* apart, since one code for both orders makes ptxas's loop 3 % longer */
-        fill_ring<PATH, TALL, 1>(p, w, ahead, ring);
+        fill_ring<ACCESS, TALL, 1>(p, w, ahead, ring);
+    } else { /* a second copy: with one for both, ptxas makes the loop 3 % longer */
+        fill_ring<ACCESS, TALL, 1>(p, w, ahead, ring);
         begin_tokens();
     }
-    ending end = ending_of<FORM == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
-    prepare_end<PATH, FOUND>(p, w, end);
+    ending end = ending_of<COUNT == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
+    prepare_end<ACCESS, FOUND>(p, w, end);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_tokens_at(false, warps) + tokens * (int)sm90_gemv_token_bytes(s.k_steps));
     prepare_sums(s, tokens, partials);
@@ -199,29 +200,29 @@ template <int KIND, int FORM, int PATH> __device__ inline void gemv(const sm90_g
         pair_tokens(s, w, tokens);
     } else {
         for (;;) {
-            store_token_chunks<KIND>(s, next_chunk_at, per_token, tokens, batch);
-            if (next_chunk_at.token >= tokens) break;
-            load_token_chunks<KIND, PATH>(p, from, w, next_chunk_at, per_token, batch);
+            store_chunks<KIND>(s, at, per_token, tokens, batch);
+            if (at.token >= tokens) break;
+            load_chunks<KIND, ACCESS>(p, from, w, at, per_token, batch);
         }
     }
     __syncthreads();
     expect_sums(s, w, s.cluster * tokens);
-    products<KIND, FORM> of_warp(w, s, tokens, partials);
-    walk<PATH, TALL, 1>(p, w, ahead, ring, of_warp);
+    products<KIND, COUNT> of_warp(w, s, tokens, partials);
+    main_loop<ACCESS, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();
-    finish_sums<PATH, FOUND>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
+    finish_sums<ACCESS, FOUND>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
-#define GEMV(name, KIND, FORM, PATH)                                      \
+#define GEMV(name, KIND, COUNT, ACCESS)                                   \
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) \
         sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p)        \
     {                                                                     \
-        gemv<KIND, FORM, PATH>(p);                                        \
+        gemv<KIND, COUNT, ACCESS>(p);                                     \
     }
-#define GEMVS(name, KIND, FORM)               \
-    GEMV(name##_linear, KIND, FORM, LINEAR)   \
-    GEMV(name##_blocked, KIND, FORM, BLOCKED) \
-    GEMV(name##_narrow, KIND, FORM, NARROW)
+#define GEMVS(name, KIND, COUNT)               \
+    GEMV(name##_linear, KIND, COUNT, LINEAR)   \
+    GEMV(name##_blocked, KIND, COUNT, BLOCKED) \
+    GEMV(name##_narrow, KIND, COUNT, NARROW)
 
 GEMVS(halves, HALVES, ONE)
 GEMVS(few_codes, CODES, FEW)

@@ -1,4 +1,4 @@
-/* What the kernels for few tokens share: the order in which a warp walks over its weights, and fetching them. */
+/* What all kernels for few tokens use: the order of a team's steps, and how weights are fetched. */
 #ifndef NK_SM90_GEMV_CUH
 #define NK_SM90_GEMV_CUH
 
@@ -13,55 +13,50 @@ extern __shared__ __align__(1024) uint4 smem[]; /* the period of a tensor map's 
 
 __device__ inline sm90_gemv_head &head() { return *(sm90_gemv_head *)smem; }
 
-/* How weights are read: in 16-byte chunks with linear or with blocked scale factors, where every address is aligned and
- * K % 64 = 0; else byte by byte. */
+/* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
+ * reads byte by byte, in both layouts. */
 enum { LINEAR, BLOCKED, NARROW };
 
-/* The same for all lanes. The shuffle tells the compiler so. */
+/* The shuffle tells the compiler that all lanes have the same value. */
 __device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
 
-/* How many octets of a tile's rows a warp has. A tile belongs to a team: TEAM warps side by side. */
+/* How many octets of a tile a warp has. A team has a tile: TEAM warps, each with the octets behind those of the last.
+ */
 enum { SHORT = 1, TALL = 2 };
 
 template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
 
-/* What a CTA does, and what this warp's team does of it. */
+/* What the CTA has to do, and what this warp's team has to do of it. */
 typedef struct team_work {
-    int l;
-    int first_row;      /* of the CTA; with blocked scale factors the first row of its atom */
-    int skew;           /* positions from first_row to the CTA's first */
-    int positions;      /* of the CTA */
-    int rows;           /* of the matrix from first_row on */
-    int first_k_step;   /* of the CTA's K */
-    int k_steps, words; /* of the CTA's K; the last CTA of a cluster may have fewer */
-    int tile, k_step;   /* where the team begins */
-    int steps;          /* of the team */
-    int first_tile;     /* the team's first */
-    int teams_before;   /* how many teams begin first_tile before this one; every later tile is the team's alone */
+    int l, first_row;                 /* batch; a row of W: where scale factors are blocked, the first of its atom */
+    int skew, positions;              /* the CTA has so many positions, from `skew` behind first_row on */
+    int rows;                         /* of W from first_row on */
+    int first_k_step, k_steps, words; /* of K: what the CTA has; the last CTA of a cluster may have fewer */
+    int tile, k_step, steps;          /* where the team begins; how many steps it has */
+    int first_tile, teams_before; /* teams that begin first_tile before this one; of its other tiles it is the first */
 } team_work;
 
-/* What a warp fetches next. Eight lanes fetch a row's codes of one K step, which are a line; four its scale factors. */
+/* What a warp fetches next, in whole lines: eight lanes fetch a row's codes of a K step, four its scale factors. */
 typedef struct cursor {
-    const uint8_t *codes[4]; /* this lane's chunk, in every fourth of the warp's rows */
-    const uint8_t *sf[2];    /* this lane's scale factors, in every eighth of the warp's rows */
+    const uint8_t *codes[4], *sf[2]; /* this lane's addresses: in every fourth row of the warp, in every eighth */
     int tile, k_step;
-    int codes_k_steps, sf_k_steps; /* this lane has codes, or scale factors, in K steps below these */
-    int codes_rows, sf_rows;       /* how many of the lane's rows exist */
-    uint32_t codes_to, sf_to;      /* where they go in a slot */
+    int codes_k_steps, sf_k_steps; /* this lane fetches something of the K steps below these */
+    int codes_rows, sf_rows;       /* how many of its rows exist */
+    uint32_t codes_to, sf_to;      /* offsets in a slot */
 } cursor;
 
-template <int PATH> __device__ inline bool is_blocked(const nk_operand &o)
+template <int ACCESS> __device__ inline bool is_blocked(const nk_operand &o)
 {
-    return PATH == BLOCKED || (PATH == NARROW && o.sf_layout == NK_SF_BLOCKED);
+    return ACCESS == BLOCKED || (ACCESS == NARROW && o.sf_layout == NK_SF_BLOCKED);
 }
 
-template <int PATH, int OCTETS, int TEAM> __device__ inline team_work work_of_team(const sm90_gemv_args &p)
+template <int ACCESS, int OCTETS, int TEAM> __device__ inline team_work work_of_team(const sm90_gemv_args &p)
 {
     const sm90_gemv_work &s = p.work;
     const int team = warp_index() / TEAM, rank = blockIdx.y, first = blockIdx.x * s.rows;
     team_work w;
     w.l = blockIdx.z;
-    w.skew = is_blocked<PATH>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
+    w.skew = is_blocked<ACCESS>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
     w.first_row = first - w.skew;
     w.positions = min(s.rows, s.all_positions - first);
     w.rows = s.n - w.first_row;
@@ -78,29 +73,28 @@ template <int PATH, int OCTETS, int TEAM> __device__ inline team_work work_of_te
     return w;
 }
 
-/* The row at a position of the CTA, counted from first_row. */
-template <int PATH> __device__ inline int row_at(const sm90_gemv_args &p, const team_work &w, int position)
+/* The row at a position of the CTA, less first_row. */
+template <int ACCESS> __device__ inline int row_at(const sm90_gemv_args &p, const team_work &w, int position)
 {
     const int at = w.skew + position;
-    return is_blocked<PATH>(p.b) ? sm90_gemv_blocked_row(at) : at;
+    return is_blocked<ACCESS>(p.b) ? sm90_gemv_blocked_row(at) : at;
 }
 
-/* The same, or the last row where the atom has no such row. */
-template <int PATH> __device__ inline uint32_t some_row_at(const sm90_gemv_args &p, const team_work &w, int position)
+/* As row_at(). Where W has no such row, another that it has. */
+template <int ACCESS> __device__ inline uint32_t some_row_at(const sm90_gemv_args &p, const team_work &w, int position)
 {
-    const int row = row_at<PATH>(p, w, position);
-    return is_blocked<PATH>(p.b) ? min(row, w.rows - 1) : row;
+    const int row = row_at<ACCESS>(p, w, position);
+    return is_blocked<ACCESS>(p.b) ? min(row, w.rows - 1) : row;
 }
 
-/* The offset of a chunk of codes in a slot. It keeps lanes (row, chunk / 2) off each other's banks. Row + 4 lies
- * HALF_SLOT bytes behind row. */
+/* The offset in a slot of chunk `chunk` of a row's codes. It keeps lanes (row, chunk / 2) off each other's banks. Row +
+ * 4 lies HALF_SLOT behind. */
 constexpr int SLOT_BYTES = sizeof(sm90_gemv_slot), SLOT_LINE = sizeof(sm90_gemv_slot::codes[0]),
               HALF_SLOT = sizeof(sm90_gemv_slot::codes) / 2, SF_OF_SLOT = offsetof(sm90_gemv_slot, sf);
 
 __device__ inline uint32_t slot_at(int row, int chunk) { return row * SLOT_LINE + (chunk ^ (row & 1)) * 16; }
 
-/* A lane's address of a slot is this many bytes behind the slot: addresses must differ from lane to lane, see
- * createpolicy_evict_first(). */
+/* Addresses of slots include this offset, so that each lane has its own: see createpolicy_evict_first(). */
 __device__ inline uint32_t own_byte() { return (threadIdx.x & 31) * 16; }
 
 __device__ inline uint32_t ring_of_warp()
@@ -108,66 +102,66 @@ __device__ inline uint32_t ring_of_warp()
     return shared_address(smem) + (uint32_t)sizeof(sm90_gemv_head) + warp_index() * SM90_GEMV_RING_BYTES + own_byte();
 }
 
-/* How many K steps have words of a lane whose first word is `first`. */
+/* In how many K steps word `first` of the step exists. */
 __device__ inline int k_steps_with(const team_work &w, int first)
 {
     return (w.words - first + SM90_GEMV_WORDS - 1) >> 5;
 }
 
-/* The CTA's position at which the warp's rows of a tile begin. */
+/* The position of the CTA at which the warp's rows of a tile begin. */
 template <int OCTETS, int TEAM> __device__ inline int first_position(int tile)
 {
     return (tile * TEAM + warp_index() % TEAM) * (OCTETS * SM90_GEMV_OCTET);
 }
 
-/* Bytes of a row's scale factors from one K step to the next. */
-template <int PATH> __device__ inline int64_t sf_of_k_step(const sm90_gemv_args &p)
+/* Bytes from a row's scale factors of one K step to those of the next. */
+template <int ACCESS> __device__ inline int64_t sf_of_step(const sm90_gemv_args &p)
 {
-    return is_blocked<PATH>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
+    return is_blocked<ACCESS>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
-/* Points the cursor at a tile. Strides of rows and of rows of atoms fit 32 bits; that of a single row is unused. */
-template <int PATH, int OCTETS, int TEAM>
+/* Moves to a step of another tile. Strides of rows and of rows of atoms fit 32 bits; that of a single row is unused. */
+template <int ACCESS, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, int tile, int k_step, cursor &at)
 {
     const int lane = threadIdx.x & 31, first = first_position<OCTETS, TEAM>(tile);
     const int64_t from_first = w.first_k_step + k_step;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,
                    atoms_bytes = p.work.atoms_bytes;
-    const uint64_t to_first_sf =
-        is_blocked<PATH>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes : (uint64_t)first_row * sf_stride;
+    const uint64_t to_first_sf = is_blocked<ACCESS>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes
+                                                         : (uint64_t)first_row * sf_stride;
     const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + (uint64_t)first_row * stride +
-                           from_first * (SM90_GEMV_K_STEP / 2),
-                  *sf = p.b.sf + w.l * p.b.sf_batch_stride + to_first_sf + from_first * sf_of_k_step<PATH>(p);
+                           from_first * (SM90_GEMV_STEP / 2),
+                  *sf = p.b.sf + w.l * p.b.sf_batch_stride + to_first_sf + from_first * sf_of_step<ACCESS>(p);
     at.tile = tile;
     at.k_step = k_step;
     at.codes_rows = (w.positions - first - (lane >> 3) + 3) >> 2;
     at.sf_rows = (w.positions - first - (lane >> 2) + 7) >> 3;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] = kept(codes + (some_row_at<PATH>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16));
+        at.codes[i] = kept(codes + (some_row_at<ACCESS>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16));
 #pragma unroll
     for (int i = 0; i < OCTETS; i++) {
         const uint32_t position = w.skew + first + 8 * i + (lane >> 2), c = lane & 3;
         at.sf[i] =
-            kept(sf + (is_blocked<PATH>(p.b) ? sm90_gemv_blocked_factors(position, atoms_bytes) + c * NK_SF_ATOM_BYTES
-                                             : position * sf_stride + c * NK_SF_ATOM_COLS));
+            kept(sf + (is_blocked<ACCESS>(p.b) ? sm90_gemv_blocked_factors(position, atoms_bytes) + c * NK_SF_ATOM_BYTES
+                                               : position * sf_stride + c * NK_SF_ATOM_COLS));
     }
 }
 
-/* Moves on by `steps` in the same tile. */
-template <int PATH, int OCTETS> __device__ inline void move_on(const sm90_gemv_args &p, int steps, cursor &at)
+/* Moves on by `steps` steps of the same tile. */
+template <int ACCESS, int OCTETS> __device__ inline void move_on(const sm90_gemv_args &p, int steps, cursor &at)
 {
     at.k_step += steps;
 #pragma unroll
     for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] += steps * (SM90_GEMV_K_STEP / 2);
+        at.codes[i] += steps * (SM90_GEMV_STEP / 2);
 #pragma unroll
     for (int i = 0; i < OCTETS; i++)
-        at.sf[i] += steps * sf_of_k_step<PATH>(p);
+        at.sf[i] += steps * sf_of_step<ACCESS>(p);
 }
 
-/* Fills what is the same in all tiles. */
+/* Sets what is the same for all tiles. */
 __device__ inline void prepare(const team_work &w, cursor &at)
 {
     const int lane = threadIdx.x & 31;
@@ -177,16 +171,16 @@ __device__ inline void prepare(const team_work &w, cursor &at)
     at.sf_to = kept(SF_OF_SLOT + lane * 4 - own_byte());
 }
 
-template <int PATH, int OCTETS, int TEAM>
+template <int ACCESS, int OCTETS, int TEAM>
 __device__ inline void advance(const sm90_gemv_args &p, const team_work &w, cursor &at)
 {
     if (at.k_step + 1 == w.k_steps)
-        enter_tile<PATH, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
+        enter_tile<ACCESS, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
     else
-        move_on<PATH, OCTETS>(p, 1, at);
+        move_on<ACCESS, OCTETS>(p, 1, at);
 }
 
-/* The scale factors of two chunks, byte by byte. Of their words, `words` exist. */
+/* The scale factors of two chunks. Only `words` words of them exist. */
 __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
 {
     uint32_t bytes = 0;
@@ -196,9 +190,9 @@ __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
     return bytes;
 }
 
-/* Fetches a step's weights into a slot: of this lane's rows the first `codes_rows`, and scale factors of the first
- * `sf_rows`. The other scale factors become zero. */
-template <int PATH, int OCTETS>
+/* Fetches a step's weights to a slot: of this lane's rows the first codes_rows and sf_rows. Scale factors of the others
+ * become 0. */
+template <int ACCESS, int OCTETS>
 __device__ inline void fetch_rows(const team_work &w, const cursor &at, int codes_rows, int sf_rows, uint32_t slot)
 {
     const int lane = threadIdx.x & 31, words = w.words - at.k_step * SM90_GEMV_WORDS;
@@ -206,7 +200,7 @@ __device__ inline void fetch_rows(const team_work &w, const cursor &at, int code
     for (int i = 0; i < 2 * OCTETS; i++) {
         const uint32_t to = slot + at.codes_to + i / 2 * SLOT_BYTES + (i & 1) * HALF_SLOT;
         const uint8_t *from = at.codes[i];
-        if (PATH != NARROW)
+        if (ACCESS != NARROW)
             cp_async_cg_hint_if(i < codes_rows, to, from, createpolicy_evict_first());
         else
             st_shared_v4(to, fetch_bytes(from, i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
@@ -215,27 +209,29 @@ __device__ inline void fetch_rows(const team_work &w, const cursor &at, int code
     for (int i = 0; i < OCTETS; i++) {
         const uint32_t to = slot + at.sf_to + i * SLOT_BYTES;
         const uint8_t *from = at.sf[i];
-        if (PATH != NARROW)
+        if (ACCESS != NARROW)
             cp_async_ca_l2_128b_zfill_hint<4>(to, from, i < sf_rows ? 4 : 0, createpolicy_evict_first());
         else
             st_shared(to, fetch_factors(from, i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
 }
 
-/* Fetches a step's weights. Beyond K, and in rows that do not exist, scale factors are zero and codes are anything. */
-template <int PATH, int OCTETS> __device__ inline void fetch(const team_work &w, const cursor &at, uint32_t slot)
+/* Fetches any step. Scale factors are 0 beyond K and for rows that do not exist, so codes may be anything there. */
+template <int ACCESS, int OCTETS> __device__ inline void fetch(const team_work &w, const cursor &at, uint32_t slot)
 {
-    fetch_rows<PATH, OCTETS>(w, at, at.k_step < at.codes_k_steps ? at.codes_rows : 0,
-                             at.k_step < at.sf_k_steps ? at.sf_rows : 0, slot);
+    fetch_rows<ACCESS, OCTETS>(w, at, at.k_step < at.codes_k_steps ? at.codes_rows : 0,
+                               at.k_step < at.sf_k_steps ? at.sf_rows : 0, slot);
 }
 
-/* The same, in a K step that lies within K. */
-template <int PATH, int OCTETS> __device__ inline void fetch_whole(const team_work &w, const cursor &at, uint32_t slot)
+/* Fetches a step that lies within K. */
+template <int ACCESS, int OCTETS>
+__device__ inline void fetch_whole(const team_work &w, const cursor &at, uint32_t slot)
 {
-    fetch_rows<PATH, OCTETS>(w, at, at.codes_rows, at.sf_rows, slot);
+    fetch_rows<ACCESS, OCTETS>(w, at, at.codes_rows, at.sf_rows, slot);
 }
 
-/* Brings a step's weights to L2. Kernels before this one may still write them, since nothing is read. */
+/* Brings a step's weights to L2. Kernels before this one may still be writing them, which is no harm: nothing is read.
+ */
 template <int OCTETS> __device__ inline void prefetch_codes(const cursor &at)
 {
     const int rows = at.k_step < at.codes_k_steps ? at.codes_rows : 0;
@@ -252,37 +248,37 @@ template <int OCTETS> __device__ inline void prefetch_factors(const cursor &at)
         prefetch_global_l2_if(i < rows, at.sf[i]);
 }
 
-/* How many steps of the tile lie within K, from the cursor on. */
-template <int PATH> __device__ inline int whole_steps(const team_work &w, const cursor &at)
+/* How many of the tile's steps, from the next one on, lie within K. */
+template <int ACCESS> __device__ inline int whole_steps(const team_work &w, const cursor &at)
 {
-    return PATH == NARROW ? 0 : (w.words >> 5) - at.k_step;
+    return ACCESS == NARROW ? 0 : (w.words >> 5) - at.k_step;
 }
 
-/* Fetches the first steps, one fewer than the ring has slots. Up to the end of this function the code of most calls
- * lies in the order in which it runs, with few jumps: instructions are fetched ahead, and an SM that lacks them waits
- * up to 2 us for memory. */
-template <int PATH, int OCTETS, int TEAM>
+/* Fetches the first steps, all but one that the ring has slots for. Up to here the code that most calls run lies in one
+ * line, with few jumps over what they skip. For instructions are fetched ahead, and a CTA on an SM that lacks them
+ * waits for memory, up to 2 us. */
+template <int ACCESS, int OCTETS, int TEAM>
 __device__ inline void fill_ring(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring)
 {
     constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
-    const bool whole = STEPS < whole_steps<PATH>(w, ahead) && STEPS <= w.steps;
-#pragma unroll 1 /* short, since code is fetched from memory, too */
+    const bool whole = STEPS < whole_steps<ACCESS>(w, ahead) && STEPS <= w.steps;
+#pragma unroll 1 /* less code to fetch from memory */
     for (int i = 0; whole && i < STEPS; i++) {
-        fetch_whole<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
+        fetch_whole<ACCESS, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
         cp_async_commit_group();
-        move_on<PATH, OCTETS>(p, 1, ahead);
+        move_on<ACCESS, OCTETS>(p, 1, ahead);
     }
 #pragma unroll 1
     for (int i = 0; !whole && i < STEPS; i++) {
         if (i < w.steps) {
-            fetch<PATH, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
-            advance<PATH, OCTETS, TEAM>(p, w, ahead);
+            fetch<ACCESS, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
+            advance<ACCESS, OCTETS, TEAM>(p, w, ahead);
         }
         cp_async_commit_group();
     }
 }
 
-/* What a lane multiplies in a step: two chunks of one row of each octet, and their scale factors. */
+/* What a lane multiplies in a step: two chunks of a row of each octet, and their scale factors. */
 typedef struct weights {
     uint4 codes[2][2]; /* [octet][chunk] */
     uint32_t sf[2];
@@ -311,17 +307,18 @@ template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const s
     return w;
 }
 
-/* Walks through all of a team's steps. It calls products.begin_tile(k_step), .step(weights) for each step, and
- * .end_tile(tile). SLOTS - 1 steps are under way. Steps that lie within K, nearly all, are fetched two at a time with
- * one move of the addresses. All warps of a team take the same way through here, whatever rows they have, since a wgmma
+/* Goes through the steps of a team: products.begin_tile(k_step) at a tile's first, .step(weights) at each,
+ * .end_tile(tile) after the last. SLOTS - 1 steps are under way. Steps within K, nearly all, are fetched two at a time
+ * with one move of the addresses. All warps of a team take the same branches here, whichever rows exist, since a wgmma
  * is one instruction of all four. */
-template <int PATH, int OCTETS, int TEAM, typename PRODUCTS>
-__device__ inline void walk(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring,
-                            PRODUCTS &products)
+template <int ACCESS, int OCTETS, int TEAM, typename PRODUCTS>
+__device__ inline void main_loop(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring,
+                                 PRODUCTS &products)
 {
     constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
     const slot_offsets offsets = slot_offsets_of_lane();
-    uint32_t slot = ring, free_slot = ring + (SLOTS - 1) * OCTETS * SLOT_BYTES; /* that of the step before */
+    uint32_t slot = ring,
+             free_slot = ring + (SLOTS - 1) * OCTETS * SLOT_BYTES; /* that of the step before, which is free */
     const auto step = [&](auto &&fetch_next) {
         cp_async_wait_group<SLOTS - 2>();
         __syncwarp();
@@ -335,27 +332,27 @@ __device__ inline void walk(const sm90_gemv_args &p, const team_work &w, cursor 
     };
     const auto fetch_ahead = [&](int steps_on) {
         cursor at = ahead;
-        move_on<PATH, OCTETS>(p, steps_on, at);
-        fetch_whole<PATH, OCTETS>(w, at, free_slot);
+        move_on<ACCESS, OCTETS>(p, steps_on, at);
+        fetch_whole<ACCESS, OCTETS>(w, at, free_slot);
     };
     for (int left = w.steps, tile = w.tile, k_step = w.k_step; left > 0;) {
-        const int here = min(left, w.k_steps - k_step), rest = left - here; /* in later tiles */
-        /* A fetch that moves on to another tile is no whole one, unless nothing is fetched after it. */
-        const int fetches = left - SLOTS + 1, there = whole_steps<PATH>(w, ahead);
-        const int whole = PATH == NARROW ? 0 : min(min(here, fetches), there - (there < fetches));
+        const int here = min(left, w.k_steps - k_step), rest = left - here; /* steps in later tiles */
+        /* A fetch that ends a tile moves to the next one, so it is not among the whole ones, unless it is the last. */
+        const int fetches = left - SLOTS + 1, there = whole_steps<ACCESS>(w, ahead);
+        const int whole = ACCESS == NARROW ? 0 : min(min(here, fetches), there - (there < fetches));
         products.begin_tile(k_step);
 #pragma unroll 1
         for (int i = whole; i > 1; i -= 2, left -= 2) {
             step([&] { fetch_ahead(0); });
             step([&] { fetch_ahead(1); });
-            move_on<PATH, OCTETS>(p, 2, ahead);
+            move_on<ACCESS, OCTETS>(p, 2, ahead);
         }
 #pragma unroll 1
         for (; left > rest; left--) {
             step([&] {
                 if (left < SLOTS) return;
-                fetch<PATH, OCTETS>(w, ahead, free_slot);
-                advance<PATH, OCTETS, TEAM>(p, w, ahead);
+                fetch<ACCESS, OCTETS>(w, ahead, free_slot);
+                advance<ACCESS, OCTETS, TEAM>(p, w, ahead);
             });
         }
         products.end_tile(tile++);

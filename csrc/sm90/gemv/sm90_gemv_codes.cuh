@@ -1,7 +1,8 @@
-/* What the kernels for one NVFP4 token share: the token as B of wgmma, and a step's products. See sm90_gemv_codes.cu.
+/* What the kernels for one NVFP4 token have in common: the token as B of wgmma, and the products of a step. See
+ * sm90_gemv_codes.cu.
  *
- * Memory: for each K step of the token, B [chunk of a lane][word of a block][half][column][16 bytes]; behind all of
- * them the scale factors as halves [K step][chunk][block]. */
+ * Memory: for each K step of the token, B [chunk of a lane][word of a block][half][column][16 bytes]. Behind all K
+ * steps their scale factors as halves, [K step][chunk][block]. */
 #ifndef NK_SM90_GEMV_CODES_CUH
 #define NK_SM90_GEMV_CODES_CUH
 
@@ -12,10 +13,10 @@
 /* The token into shared memory                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define BATCH 2 /* chunks that a thread has under way */
+#define BATCH 2 /* chunks that a thread has under way in registers */
 
-/* The token's scale factors are divided by this. Products of two scale factors have eight significant bits; so divided
- * they lie between 2^-22 and 12544, which is exact in halves. */
+/* The product of two scale factors has eight significant bits. It is exact in a half if one of them is divided by this:
+ * then it lies between 2^-22 and 12544. */
 #define TOKEN_SF_DIVISOR 16.0f
 
 constexpr int B_BYTES = sizeof(sm90_gemv_b), HALF_B = sizeof(sm90_gemv_b::half[0]);
@@ -26,41 +27,41 @@ typedef struct token_chunk {
     uint32_t sf;
 } token_chunk;
 
-/* The CTA's range of the token, in global memory. */
+/* The token, as much of K as the CTA has. */
 typedef struct source {
     const uint8_t *codes, *sf;
     bool blocked;
     int words;
 } source;
 
-/* Kept, since the compiler would otherwise compute it behind the wait for the kernels before this one. */
+/* kept_global(): otherwise the compiler would work this out after the wait for the kernels before this one. */
 __device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
 {
-    const int k = w.first_k_step * SM90_GEMV_K_STEP;
+    const int k = w.first_k_step * SM90_GEMV_STEP;
     const uint8_t *sf = sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8));
     return {kept_global(p.a.data + w.l * p.a.batch_stride + k / 2), kept_global(sf), p.a.sf_layout == NK_SF_BLOCKED,
             w.words};
 }
 
-template <int PATH> __device__ inline token_chunk load_token_chunk(const source &from, int chunk)
+template <int ACCESS> __device__ inline token_chunk load_chunk(const source &from, int chunk)
 {
     token_chunk out = {make_uint4(0, 0, 0, 0), 0};
     const int words = from.words - 4 * chunk;
     if (words <= 0) return out;
     const uint8_t *codes = from.codes + chunk * 16,
                   *sf = from.sf + (from.blocked ? (chunk >> 1) * NK_SF_ATOM_BYTES + (chunk & 1) * 2 : chunk * 2);
-    out.codes = PATH == NARROW ? fetch_bytes(codes, 4 * words) : *(const uint4 *)codes;
-    out.sf = PATH == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
+    out.codes = ACCESS == NARROW ? fetch_bytes(codes, 4 * words) : *(const uint4 *)codes;
+    out.sf = ACCESS == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
     return out;
 }
 
-/* Four bytes for lane c, and zeros for the other lanes. */
+/* Four bytes as the word of lane c, zeros as those of the other lanes. */
 __device__ inline uint4 alone(uint32_t bytes, int c)
 {
     return make_uint4(c == 0 ? bytes : 0, c == 1 ? bytes : 0, c == 2 ? bytes : 0, c == 3 ? bytes : 0);
 }
 
-__device__ inline void store_token_chunk(const token_chunk &v, int chunk, uint32_t values, uint32_t factors)
+__device__ inline void store_chunk(const token_chunk &v, int chunk, uint32_t values, uint32_t factors)
 {
     const uint32_t words[4] = {v.codes.x, v.codes.y, v.codes.z, v.codes.w};
     const int c = chunk >> 1 & 3;
@@ -78,24 +79,24 @@ __device__ inline void store_token_chunk(const token_chunk &v, int chunk, uint32
     st_shared(factors + chunk * 4, *(const uint32_t *)&small);
 }
 
-template <int PATH> __device__ inline void load_token_chunks(const source &from, int first, token_chunk batch[BATCH])
+template <int ACCESS> __device__ inline void load_chunks(const source &from, int first, token_chunk batch[BATCH])
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++)
-        batch[i] = load_token_chunk<PATH>(from, first + i * blockDim.x + threadIdx.x);
+        batch[i] = load_chunk<ACCESS>(from, first + i * blockDim.x + threadIdx.x);
 }
 
-__device__ inline void store_token_chunks(int first, int chunks, const token_chunk batch[BATCH], uint32_t values,
-                                          uint32_t factors)
+__device__ inline void store_chunks(int first, int chunks, const token_chunk batch[BATCH], uint32_t values,
+                                    uint32_t factors)
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
         const int chunk = first + i * blockDim.x + threadIdx.x;
-        if (chunk < chunks) store_token_chunk(batch[i], chunk, values, factors);
+        if (chunk < chunks) store_chunk(batch[i], chunk, values, factors);
     }
 }
 
-/* The CTA's range of the token, in shared memory. */
+/* The token in shared memory. */
 typedef struct room {
     int chunks;
     uint32_t values, factors;
@@ -107,13 +108,13 @@ __device__ inline room room_at(int at, const sm90_gemv_work &s, const team_work 
     return {w.k_steps * SM90_GEMV_CHUNKS, values, values + s.k_steps * (int)sizeof(sm90_gemv_token_step)};
 }
 
-/* Stores all of it; `batch` has been asked for. */
-template <int PATH> __device__ inline void store_token(const source &from, token_chunk batch[BATCH], const room &to)
+/* Stores all of the token. Its first batch has been asked for. */
+template <int ACCESS> __device__ inline void store_token(const source &from, token_chunk batch[BATCH], const room &to)
 {
     for (int first = 0;;) {
-        store_token_chunks(first, to.chunks, batch, to.values, to.factors);
+        store_chunks(first, to.chunks, batch, to.values, to.factors);
         if ((first += BATCH * blockDim.x) >= to.chunks) break;
-        load_token_chunks<PATH>(from, first, batch);
+        load_chunks<ACCESS>(from, first, batch);
     }
 }
 
@@ -121,7 +122,7 @@ template <int PATH> __device__ inline void store_token(const source &from, token
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Decodes the words of an octet's chunk into A of two wgmma each. */
+/* Decodes a chunk of an octet: each word becomes half of A of a wgmma. */
 template <int OCTET> __device__ inline void decode(const uint4 &codes, uint32_t a[4][4])
 {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -130,7 +131,7 @@ template <int OCTET> __device__ inline void decode(const uint4 &codes, uint32_t 
         e2m1x8_to_e4m3x4(words[word], a[word][OCTET], a[word][OCTET + 2]);
 }
 
-/* Starts d[first or second blocks] = chunk j times its B. */
+/* Starts d[block] = chunk j times its B, for the first and the second blocks. */
 template <int OCTETS> __device__ inline void begin_products(const weights &w, int j, uint64_t b, float d[2][4])
 {
     uint32_t a[4][4] = {};
@@ -145,7 +146,7 @@ template <int OCTETS> __device__ inline void begin_products(const weights &w, in
     wgmma_commit_group();
 }
 
-/* Adds chunk j's sums to sums[octet], times the scale factors of W (their signs are ignored) and of the token (x). */
+/* sums[octet] += the sums of chunk j times the scale factors of W, without their signs, and of the token (x). */
 template <int OCTETS>
 __device__ inline void add_products(const weights &w, int j, uint32_t x, const float d[2][4], float sums[2])
 {
@@ -158,10 +159,10 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
     }
 }
 
-/* From one K step of the token to the next: in descriptors, and in bytes of scale factors. */
+/* From one K step of the token to the next: of B's descriptor, of the scale factors in bytes. */
 constexpr int STEP_OF_B = sizeof(sm90_gemv_token_step) / 16, STEP_OF_X = SM90_GEMV_FACTOR_BYTES;
 
-/* What a step does: it adds to the sums of a lane's row of each octet. */
+/* The products of a team's steps. A lane sums its own blocks of a row of each octet. */
 template <int OCTETS> struct products {
     uint64_t first_b, b;
     uint32_t first_x, x_at;
@@ -194,7 +195,7 @@ template <int OCTETS> struct products {
     }
 };
 
-/* What a sum of products is multiplied by. */
+/* A sum of products must be multiplied by this. */
 #define PRODUCT_SCALE (NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_DIVISOR)
 
 #endif

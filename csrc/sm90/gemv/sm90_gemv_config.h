@@ -1,4 +1,4 @@
-/* Sizes of the kernels for few tokens, for host and device. */
+/* Sizes and parameters of the kernels for few tokens, for host and device. */
 #ifndef NK_SM90_GEMV_CONFIG_H
 #define NK_SM90_GEMV_CONFIG_H
 
@@ -6,38 +6,39 @@
 #include "nk_format.h"
 #include "nk_problem.h"
 
-#define SM90_GEMV_WARPS 16   /* of an SM: one CTA has them all, or two have half of them each */
-#define SM90_GEMV_CHUNK 32   /* elements that a lane loads at once: 16 bytes of codes, two scale factors */
-#define SM90_GEMV_K_STEP 256 /* elements of a K step: two chunks for each of four lanes */
-#define SM90_GEMV_CHUNKS (SM90_GEMV_K_STEP / SM90_GEMV_CHUNK)
-#define SM90_GEMV_WORDS (SM90_GEMV_K_STEP / 8) /* of eight codes */
-#define SM90_GEMV_OCTET 8  /* rows: a tile has two octets a warp (TALL) or, for one NVFP4 token, one (SHORT) */
-#define SM90_GEMV_SLOTS 6  /* of a warp's ring: each holds an octet in one K step */
-#define SM90_GEMV_TOKENS 8 /* most tokens: N of an mma */
-#define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_K_STEP * 2)                  /* of a 16-bit token in one K step */
-#define SM90_GEMV_TEAM 4                                              /* warps that a wgmma takes */
-#define SM90_GEMV_CLUSTER 8                                           /* most CTAs that share rows and split K */
-#define SM90_GEMV_ROWS 512                                            /* most rows of a CTA */
-#define SM90_GEMV_MOST_TILES (SM90_GEMV_ROWS / (2 * SM90_GEMV_OCTET)) /* of a CTA whose teams are single warps */
+#define SM90_GEMV_WARPS 16 /* of an SM: one CTA has all, or two have half of them each */
+#define SM90_GEMV_CHUNK 32 /* elements: 16 bytes of codes, two scale factors */
+#define SM90_GEMV_STEP 256 /* elements of K in a step: two chunks for each of four lanes */
+#define SM90_GEMV_CHUNKS (SM90_GEMV_STEP / SM90_GEMV_CHUNK)
+#define SM90_GEMV_WORDS (SM90_GEMV_STEP / 8)       /* of a row in a step */
+#define SM90_GEMV_OCTET 8                          /* rows: a warp has two octets of a tile (TALL) or one (SHORT) */
+#define SM90_GEMV_SLOTS 6                          /* of a warp's ring, each for an octet of one step */
+#define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
+#define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_STEP * 2) /* of a step of a token in 16 bits */
+#define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
+#define SM90_GEMV_CLUSTER 8                        /* most CTAs that divide K of the same rows */
+#define SM90_GEMV_ROWS 512                         /* most rows of a CTA */
+#define SM90_GEMV_MOST_TILES \
+    (SM90_GEMV_ROWS / (2 * SM90_GEMV_OCTET)) /* most tiles of a CTA, where a team is one warp */
 
-/* How the work is dealt out. A cluster takes `rows` consecutive positions; each of its CTAs takes `k_steps` K steps of
- * them. A CTA's steps, tile by tile and inside a tile by K, are dealt to its teams: each gets `steps_per_team`
- * consecutive ones. A team is one warp, or the four of a wgmma. */
+/* How work is dealt. A cluster takes `rows` consecutive positions, and each of its CTAs `k_steps` K steps. A CTA's
+ * steps, tile by tile, are dealt to its teams: each takes steps_per_team of them in turn. A team is one warp, or the
+ * four of a wgmma. */
 typedef struct sm90_gemv_work {
-    int32_t rows;                        /* of a cluster */
-    int32_t n, all_positions, all_words; /* of the matrix: its rows, its positions, words of eight codes of a row */
-    int32_t atoms_bytes;                 /* blocked: bytes of a row of SF atoms */
-    int32_t steps_per_team;              /* steps of a team; the same in CTAs with fewer rows */
-    int32_t parts;                       /* most teams that share a tile */
-    int32_t cluster;                     /* CTAs */
-    int32_t ends, ends_inverse;    /* rows that a CTA of a cluster ends, the last ones fewer; sm90_gemv_inverse() */
-    uint16_t k_steps, all_k_steps; /* of a CTA, of the matrix */
+    int32_t rows;
+    int32_t n, all_positions, all_words; /* of the matrix: rows, positions, words of a row */
+    int32_t atoms_bytes;                 /* of a row of atoms, where scale factors are blocked */
+    int32_t steps_per_team;              /* the same in CTAs with fewer rows */
+    int32_t parts;                       /* of a tile at most: teams that have steps of it */
+    int32_t cluster;                     /* CTAs that divide K of the same rows */
+    int32_t ends, ends_inverse;          /* rows that each of them ends; the last may have fewer */
+    uint16_t k_steps, all_k_steps;       /* of a CTA, of the matrix */
     uint16_t tokens;
     uint16_t early; /* weights may be read before the kernels before this one have ended */
 } sm90_gemv_work;
 
-/* Where a team begins, and how many teams begin in the same tile before it. The host packs them, since they take
- * divisions: the K step in the low bits, then the tile, then the teams. */
+/* The step at which a team begins, and how many teams begin its tile before it. The host works it out, since it takes
+ * divisions. Packed: the K step in the low bits, then the tile, then the teams. */
 enum { SM90_GEMV_K_STEP_BITS = 15, SM90_GEMV_TILE_BITS = 6 };
 
 NK_HD uint32_t sm90_gemv_start(int32_t k_step, int32_t tile, int32_t teams_before)
@@ -54,48 +55,52 @@ NK_HD int32_t sm90_gemv_teams_before(uint32_t start)
     return (int32_t)(start >> (SM90_GEMV_K_STEP_BITS + SM90_GEMV_TILE_BITS));
 }
 
-/* A kernel's parameters. They come to an SM when they are read, in lines of 64 bytes, 70 ns each. So what is wanted
- * together lies together, and each operand has a line of its own. The first line begins 16 bytes before the struct. */
+/* The parameters of a kernel. They come to an SM when they are read, in lines of 64 bytes, 70 ns each. So what is
+ * needed together lies together, and each operand in a line of its own. The first byte lies 16 bytes behind the start
+ * of a line. */
 typedef struct sm90_gemv_args {
     sm90_gemv_work work;
     nk_operand b, a;
     nk_output d;
     nk_alpha alpha;
     nk_bias bias;
-    uint32_t starts[SM90_GEMV_WARPS][2]; /* of each team; [1]: in a CTA with fewer K steps */
+    uint32_t starts[SM90_GEMV_WARPS][2]; /* of teams; [1]: in a CTA with fewer K steps, or none */
 } sm90_gemv_args;
 
-/* Tensor maps of W. Dimensions of the codes with blocked scale factors: bytes of K, rows of a row quad, row quads,
- * atoms, batches; with linear ones: bytes of K, rows, 1, 1, batches. Dimensions of blocked scale factors: bytes of an
- * atom, atoms of a row of atoms, rows of atoms, batches; of linear ones: bytes of K, rows, 1, batches. */
+/* Tensor maps of W, by dimensions.
+ * Blocked   codes: bytes of K, rows of a quad, quads, atoms, batches
+ *           scale factors: bytes of an atom, atoms of a row of atoms, rows of atoms, batches
+ * Linear    codes: bytes of K, rows, 1, 1, batches
+ *           scale factors: bytes of K, rows, 1, batches */
 typedef struct sm90_gemv_maps {
     cuda_tensor_map codes, sf;
 } sm90_gemv_maps;
 
-NK_HD int64_t sm90_gemv_k_steps(int64_t k) { return nk_ceil_div(k, SM90_GEMV_K_STEP); }
+NK_HD int64_t sm90_gemv_k_steps(int64_t k) { return nk_ceil_div(k, SM90_GEMV_STEP); }
 
-/* How many positions there are. Rows are dealt out by position. With blocked scale factors that is row quad after row
- * quad: 32 in a full atom, fewer in the last, where a row quad may lack rows. */
+/* How many positions rows have: their numbers in the order in which they are dealt. Linear: as they lie. Blocked: row
+ * quad by row quad, as their scale factors lie. A full atom has 32 quads, the last may have fewer and lack rows of a
+ * quad. */
 NK_HD int64_t sm90_gemv_positions(int64_t rows, int blocked)
 {
     int64_t rest = rows % NK_SF_ATOM_ROWS;
     return blocked ? rows - rest + 4 * (rest < 32 ? rest : 32) : rows;
 }
 
-/* The row at a position; both are counted from the beginning of an atom. */
+/* The row at a position, both counted from the start of an atom. */
 NK_HD int32_t sm90_gemv_blocked_row(int32_t position)
 {
     int32_t quad = position >> 2;
     return quad + (quad >> 5) * (NK_SF_ATOM_ROWS - 32) + 32 * (position & 3);
 }
 
-/* The offset of a position's scale factors. Positions follow their order, so it takes no row. */
+/* The offset of its scale factors from the first atom; `atoms_bytes` is the size of a row of atoms. */
 NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t position, uint32_t atoms_bytes)
 {
     return position / NK_SF_ATOM_ROWS * atoms_bytes + position % NK_SF_ATOM_ROWS * NK_SF_ATOM_COLS;
 }
 
-/* How many of `teams` share a tile of `k_steps` steps, at most. */
+/* How many of `teams` have steps of one tile, at most; a tile has `k_steps` steps. */
 NK_HD int32_t sm90_gemv_teams_of_tile(int32_t k_steps, int32_t steps_per_team, int32_t teams)
 {
     int32_t most = k_steps % steps_per_team == 0   ? k_steps / steps_per_team
@@ -104,7 +109,7 @@ NK_HD int32_t sm90_gemv_teams_of_tile(int32_t k_steps, int32_t steps_per_team, i
     return most < teams ? most : teams;
 }
 
-/* A position divided by how many rows each CTA ends. It is exact for both up to SM90_GEMV_ROWS. */
+/* position / ends by a multiplication: exact for both up to SM90_GEMV_ROWS. */
 #define SM90_GEMV_INVERSE_BITS 20
 NK_HD int32_t sm90_gemv_inverse(int32_t ends) { return (1 << SM90_GEMV_INVERSE_BITS) / ends + 1; }
 NK_HD int32_t sm90_gemv_divide(int32_t position, int32_t inverse)

@@ -1,7 +1,7 @@
 /* Shared memory of the kernels for few tokens, for host and device.
  *
- * In this order: the head; the rings of weights; the tokens, in the CTA's range of K; sums. What has a fixed size is a
- * struct; what follows from a problem's sizes is a function. */
+ * In this order: the head; the rings of weights; the tokens, as much of K as the CTA has; sums. What has a fixed size
+ * is a struct. What depends on a problem's sizes is a function. */
 #ifndef NK_SM90_GEMV_MEMORY_H
 #define NK_SM90_GEMV_MEMORY_H
 
@@ -9,19 +9,18 @@
 
 #include <stdbool.h>
 
-/* Each mbarrier ends one phase, of parity 0; the kernels' heads say who arrives. The slots behind it begin at a line.
- */
+/* Each mbarrier completes one phase, parity 0. The kernels say who arrives. Slots follow, at the start of a line. */
 typedef struct sm90_gemv_head {
-    uint8_t zeros[64];     /* what a lane without values reads */
-    uint64_t sums_arrived; /* all sums for the inbox have */
+    uint8_t zeros[64];     /* read by lanes whose values are zero */
+    uint64_t sums_arrived; /* in the inbox */
     uint64_t token_arrived[SM90_GEMV_TOKENS];
-    uint32_t touched; /* see prepare_end() */
+    uint32_t touched; /* see prepare_end(), nobody reads it */
 } __attribute__((aligned(128))) sm90_gemv_head;
 
-/* Weights: rings [warp][slot]. slot_at() says where a row's chunk lies. */
+/* Weights: rings [warp][slot]. slot_at() says where a chunk of a row lies. */
 typedef struct sm90_gemv_slot {
-    uint8_t codes[SM90_GEMV_OCTET][SM90_GEMV_K_STEP / 2];
-    uint8_t sf[SM90_GEMV_OCTET][SM90_GEMV_K_STEP / NK_SF_VEC];
+    uint8_t codes[SM90_GEMV_OCTET][SM90_GEMV_STEP / 2];
+    uint8_t sf[SM90_GEMV_OCTET][SM90_GEMV_STEP / NK_SF_VEC];
 } sm90_gemv_slot;
 
 #define SM90_GEMV_RING_BYTES ((int32_t)(SM90_GEMV_SLOTS * sizeof(sm90_gemv_slot))) /* of a warp */
@@ -35,8 +34,8 @@ enum {
 
 /* The swizzle has a period of 1024 bytes. */
 typedef struct sm90_gemv_tile {
-    uint8_t codes[SM90_GEMV_TILE_ROWS][SM90_GEMV_K_STEP / 2];
-    uint8_t sf[SM90_GEMV_TILE_ROWS * SM90_GEMV_K_STEP / NK_SF_VEC]; /* [row][word of 4], or, blocked, [word][row] */
+    uint8_t codes[SM90_GEMV_TILE_ROWS][SM90_GEMV_STEP / 2];
+    uint8_t sf[SM90_GEMV_TILE_ROWS * SM90_GEMV_STEP / NK_SF_VEC]; /* [row][word of 4], or, blocked, [word][row] */
 } __attribute__((aligned(1024))) sm90_gemv_tile;
 
 typedef struct sm90_gemv_tiles_head {
@@ -44,7 +43,7 @@ typedef struct sm90_gemv_tiles_head {
     uint64_t tile_arrived[SM90_GEMV_MOST_TEAMS][SM90_GEMV_TILE_SLOTS];
 } __attribute__((aligned(1024))) sm90_gemv_tiles_head;
 
-/* One NVFP4 token in one K step: B of a wgmma for each chunk of a lane and each word of a block. */
+/* A K step of one NVFP4 token: B of a wgmma for each of a lane's two chunks and each of a block's two words. */
 typedef struct sm90_gemv_b {
     uint8_t half[2][8][16]; /* [of K][column] */
 } sm90_gemv_b;
@@ -53,26 +52,26 @@ typedef struct sm90_gemv_token_step {
     sm90_gemv_b b[2][2];
 } sm90_gemv_token_step;
 
-/* The offset of the tokens, which lie behind the rings. */
+/* Tokens begin here, behind the rings. */
 NK_HD int32_t sm90_gemv_tokens_at(bool by_tensor_map, int32_t warps)
 {
     return (int32_t)(by_tensor_map ? sizeof(sm90_gemv_tiles_head) : sizeof(sm90_gemv_head)) +
            warps * SM90_GEMV_RING_BYTES;
 }
 
-/* Bytes from one 16-bit token to the next. Half a line more than it takes keeps lanes of two tokens off each other's
- * banks. */
+/* Bytes from one token in 16 bits to the next. Half a line more than the token takes: this keeps lanes of two tokens
+ * off each other's banks. */
 NK_HD int64_t sm90_gemv_token_bytes(int64_t k_steps) { return k_steps * SM90_GEMV_TOKEN_BYTES + 64; }
 
-/* Bytes of one NVFP4 token: all its K steps, then their scale factors as halves. */
-#define SM90_GEMV_FACTOR_BYTES (SM90_GEMV_K_STEP / NK_SF_VEC * 2)
+/* One NVFP4 token: all its K steps, then their scale factors as halves. */
+#define SM90_GEMV_FACTOR_BYTES (SM90_GEMV_STEP / NK_SF_VEC * 2)
 NK_HD int32_t sm90_gemv_code_token_bytes(int32_t k_steps)
 {
     return k_steps * (int32_t)(sizeof(sm90_gemv_token_step) + SM90_GEMV_FACTOR_BYTES);
 }
 
-/* How many sums lie behind the tokens: partial sums [team of a tile][row][token] and, where CTAs share rows, an inbox
- * [CTA][row that this CTA ends][token]. By tensor map there is only an inbox: [row][CTA][team of a tile]. */
+/* How many sums there are, behind the tokens: partial sums [part of a tile][row][token] and, where CTAs share rows, an
+ * inbox [CTA][row that this CTA ends][token]. By tensor map there is only an inbox, [row][CTA][part]. */
 NK_HD int32_t sm90_gemv_sums(bool by_tensor_map, const sm90_gemv_work *w)
 {
     const int32_t inbox = w->ends * w->cluster;

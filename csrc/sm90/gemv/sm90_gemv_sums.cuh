@@ -1,4 +1,4 @@
-/* The end of the kernels for few tokens: from the sums of warps to rows of D. */
+/* The epilogue of the kernels for few tokens: from the sums of warps to rows of D. */
 #ifndef NK_SM90_GEMV_SUMS_CUH
 #define NK_SM90_GEMV_SUMS_CUH
 
@@ -8,11 +8,10 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "sm90_gemv.cuh"
 
-/* Which of the teams of a tile this warp's team is. */
+/* Which part of a tile's sums this warp's team has. */
 __device__ inline int part_of_tile(const team_work &w, int tile) { return tile == w.first_tile ? w.teams_before : 0; }
 
-/* One token: adds the sums that four lanes have of each of the warp's rows of a tile, stores them to shared memory, and
- * clears them. */
+/* One token: adds the sums that four lanes have of each row, and stores them as partial sums. Sets `sums` to 0. */
 template <int OCTETS, int TEAM>
 __device__ inline void keep_row_sums(const team_work &w, const sm90_gemv_work &s, int tile, float sums[2],
                                      float *partials)
@@ -28,7 +27,7 @@ __device__ inline void keep_row_sums(const team_work &w, const sm90_gemv_work &s
     }
 }
 
-/* More tokens: the same for sums in the order of an mma's D. */
+/* More tokens: stores the sums of an mma's accumulator as partial sums. Sets `sums` to 0. */
 __device__ inline void keep_token_sums(const team_work &w, const sm90_gemv_work &s, int tile, int tokens, float sums[4],
                                        float *partials)
 {
@@ -45,8 +44,8 @@ __device__ inline void keep_token_sums(const team_work &w, const sm90_gemv_work 
     sums[0] = sums[1] = sums[2] = sums[3] = 0;
 }
 
-/* Where CTAs share rows, each ends some of them. It has an inbox for the sums that all CTAs have of these rows, and
- * sums_arrived counts their bytes. */
+/* Where CTAs share rows, each ends some of them. Its inbox receives what all CTAs have of these rows, and an mbarrier
+ * counts the bytes. Here the inbox is [CTA][row that this CTA ends][token]; sm90_gemv_tiles.cu has another. */
 __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, const float *partials)
 {
     return partials + s.parts * s.rows * tokens;
@@ -54,7 +53,7 @@ __device__ inline const float *inbox_of(const sm90_gemv_work &s, int tokens, con
 
 __device__ inline uint32_t inbox_barrier() { return shared_address(&head().sums_arrived); }
 
-/* Arrives at the cluster's barrier; send_sums() waits there, so that other work lies between. */
+/* Tells the other CTAs that the inbox is ready, without waiting for them. */
 __device__ inline void prepare_inbox(const sm90_gemv_work &s)
 {
     if (s.cluster == 1) return;
@@ -66,7 +65,7 @@ __device__ inline void prepare_inbox(const sm90_gemv_work &s)
     barrier_cluster_arrive_relaxed_aligned();
 }
 
-/* Clears the partial sums, since no team may have some of them. A barrier of the CTA follows before the first sum. */
+/* Sets partial sums to 0, since a tile may have fewer parts. A barrier of the CTA must follow before the first sums. */
 __device__ inline void prepare_sums(const sm90_gemv_work &s, int tokens, float *partials)
 {
 #pragma unroll 1
@@ -75,39 +74,39 @@ __device__ inline void prepare_sums(const sm90_gemv_work &s, int tokens, float *
     prepare_inbox(s);
 }
 
-/* Expects `of_row` sums for each row that this CTA ends. It stands behind a barrier of the CTA: right behind the init,
- * ptxas makes the init an instruction of the warp and this one of a lane, which `racecheck` takes for a race. */
+/* Says how many sums will come for each of the CTA's rows. It needs a barrier of the CTA after prepare_inbox(): without
+ * one ptxas makes the init an instruction of the warp and this one of a lane, which `racecheck` takes for a race. */
 __device__ inline void expect_sums(const sm90_gemv_work &s, const team_work &w, int of_row)
 {
     const int rows = max(0, min(s.ends, w.positions - (int)blockIdx.y * s.ends));
     if (s.cluster > 1 && threadIdx.x == 0) mbarrier_arrive_expect_tx(inbox_barrier(), rows * of_row * 4);
 }
 
-/* The logarithm of the least power of two that is not less than the number of tokens. */
+/* log2 of `tokens`, rounded up. */
 __device__ inline int log_columns_of(int tokens) { return tokens == 1 ? 0 : 32 - __clz(tokens - 1); }
 
-/* Where a result goes, and its alpha and bias. */
+/* Where an element of D lies, and its alpha and bias. */
 typedef struct result {
-    uint8_t *at; /* NULL: there is no such row */
+    uint8_t *at; /* NULL where the row does not exist */
     float alpha, bias;
 } result;
 
-template <int PATH>
+template <int ACCESS>
 __device__ inline result result_of(const sm90_gemv_args &p, const team_work &w, int token, int position)
 {
-    const int row = row_at<PATH>(p, w, position);
+    const int row = row_at<ACCESS>(p, w, position);
     const int64_t n = w.first_row + row;
     if (row >= w.rows) return {nullptr, 0, 0};
     return {output_at(p.d, w.l, token, n), alpha_at(p.alpha, n), bias_at(p.bias, n)};
 }
 
-/* Which results a thread stores: those of `token`, for the CTA's row `row` and every step-th after it. A power of two
- * of threads take a row, and the first `tokens` of them have a token. */
+/* The elements of D that a thread ends: those of `token` in the CTA's rows `row`, `row + step`, .. A power of two of
+ * threads have a row, and the first `tokens` of them something to do. */
 typedef struct ending {
     int token, row, step;
-    int first_end; /* the cluster's position where this CTA's rows begin */
-    int rows;      /* of the CTA, that exist */
-    result to;     /* of `row` */
+    int first_end; /* the position of the cluster at which the CTA's rows begin */
+    int rows;      /* that the CTA ends */
+    result to;     /* the first element */
 } ending;
 
 template <int MOST_TOKENS> __device__ inline ending ending_of(const sm90_gemv_work &s, const team_work &w, int tokens)
@@ -119,18 +118,18 @@ template <int MOST_TOKENS> __device__ inline ending ending_of(const sm90_gemv_wo
     return e;
 }
 
-template <int PATH> __device__ inline void find_result(const sm90_gemv_args &p, const team_work &w, ending &e)
+template <int ACCESS> __device__ inline void find_result(const sm90_gemv_args &p, const team_work &w, ending &e)
 {
-    if (e.row < e.rows) e.to = result_of<PATH>(p, w, e.token, e.first_end + e.row);
+    if (e.row < e.rows) e.to = result_of<ACCESS>(p, w, e.token, e.first_end + e.row);
 }
 
-/* Runs while the thread waits anyway. FOUND: finds the first result. Else stores a parameter where nobody reads it,
- * which brings the parameter's line. */
-template <int PATH, bool FOUND>
+/* Prepares the epilogue while something else is waited for. FOUND: finds the first element. Otherwise it stores a
+ * parameter where nobody reads it, which brings the parameter's line. */
+template <int ACCESS, bool FOUND>
 __device__ inline void prepare_end(const sm90_gemv_args &p, const team_work &w, ending &e)
 {
     if (FOUND)
-        find_result<PATH>(p, w, e);
+        find_result<ACCESS>(p, w, e);
     else if (threadIdx.x == 0)
         st_shared(shared_address(&head().touched), p.d.dtype);
 }
@@ -152,12 +151,12 @@ __device__ inline float sum_of(const float *at, int count, int stride)
     return sum;
 }
 
-/* Adds this CTA's partial sums of each row, and sends the sum to the CTA that ends the row. */
+/* Adds the parts of each row and sends the sum to the CTA that ends the row. */
 __device__ inline void send_sums(const sm90_gemv_work &s, const team_work &w, int tokens, const ending &e,
                                  const float *partials)
 {
     const float *inbox = inbox_of(s, tokens, partials) + e.token, *sums = partials + e.token;
-    barrier_cluster_wait_aligned(); /* every inbox expects its sums */
+    barrier_cluster_wait_aligned(); /* every inbox is ready */
 #pragma unroll 1
     for (int position = e.row; position < w.positions && e.token < tokens; position += e.step) {
         const float sum = sum_of(sums + position * tokens, s.parts, s.rows * tokens);
@@ -167,10 +166,10 @@ __device__ inline void send_sums(const sm90_gemv_work &s, const team_work &w, in
     }
 }
 
-/* Adds the partial sums of each result in order; where CTAs share rows, then those of the cluster's CTAs.
- * `product_scale` is the power of two that decoded products lack. FOUND is that of prepare_end(). It runs once, so it
- * is short rather than unrolled. */
-template <int PATH, bool FOUND>
+/* Adds the parts of each sum in order; where CTAs share rows, then the sums of the CTAs. A sum of decoded values must
+ * be multiplied by `product_scale`. FOUND: as for prepare_end(). All of this runs once, so it is short rather than
+ * unrolled. */
+template <int ACCESS, bool FOUND>
 __device__ inline void finish_sums(const sm90_gemv_args &p, const team_work &w, int tokens, ending e,
                                    float product_scale, const float *partials)
 {
@@ -181,12 +180,12 @@ __device__ inline void finish_sums(const sm90_gemv_args &p, const team_work &w, 
     if (shared) send_sums(s, w, tokens, e, partials);
 #pragma unroll 1
     while (e.row < e.rows) {
-        if (!FOUND) find_result<PATH>(p, w, e);
-        if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* only the first time is long */
+        if (!FOUND) find_result<ACCESS>(p, w, e);
+        if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* waits in the first round only */
         const float sum = sum_of(sums + e.row * tokens, summands, s.ends * tokens);
         if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * product_scale, e.to.bias));
         e.row += e.step;
-        if (FOUND) find_result<PATH>(p, w, e);
+        if (FOUND) find_result<ACCESS>(p, w, e);
     }
 }
 

@@ -1,20 +1,20 @@
 /* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token, where CTAs begin at whole tiles. W
- * comes by tensor map (TMA), with two instructions for a team's step.
+ * comes by tensor map (TMA): two instructions for a step of a team.
  *
  * Work, products: see sm90_gemv_codes.cu.
  *
- * Roles: one lane of each team asks for its tiles, steps ahead. All warps multiply. A team sends its sum of a row at
- * once to the CTA that ends the row. That CTA adds the sums of all teams of the cluster.
+ * Roles: one lane of each team asks for its tiles, steps ahead. All warps multiply. A team sends its sums of a row at
+ * once to the CTA of the cluster that ends the row. That CTA adds what all teams have sent.
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
  *   tile_arrived[team][slot]  tensor maps -> the team's warps       1 arrival, of the lane that asks, + a tile   wait 0
  *   sums_arrived              CTAs of the cluster -> all threads    1 arrival, of thread 0, + all sums           wait 0
  *   BARRIER_TEAM              the team has a tile in registers, before its slot is filled again
- *   __syncthreads()           the token is in shared memory, for the asynchronous proxy too; sums are, of a CTA alone
- *   cluster (bar 0)           where CTAs share rows: sums_arrived is initialised, before others send sums
+ *   __syncthreads()           the token is in shared memory, also for the asynchronous proxy; in a CTA alone, sums are
+ *   cluster (bar 0)           where CTAs share rows: sums_arrived is initialised before others send sums
  *
- * Kernels before and after: see sm90_gemv.cu. Where weights wait for those as well, the token is asked for before the
- * tiles, since behind them it would come late.
+ * Overlap: see sm90_gemv.cu. Where weights wait, too, the token is asked for before the tiles: behind all of them it
+ * would come late.
  *
  * Memory: see sm90_gemv_memory.h and sm90_gemv_codes.cuh. */
 #include "cuda/ptx/grid.cuh"
@@ -22,7 +22,7 @@
 #include "sm90_gemv_codes.cuh"
 
 constexpr int ROWS = SM90_GEMV_TILE_ROWS, SLOTS = SM90_GEMV_TILE_SLOTS /* of a team */,
-              WORDS = SM90_GEMV_K_STEP / NK_SF_VEC / 4 /* of scale factors of a row, one for each lane of four */,
+              WORDS = SM90_GEMV_STEP / NK_SF_VEC / 4 /* of four scale factors of a row, one for each of four lanes */,
               SLOT = sizeof(sm90_gemv_tile), LINE = sizeof(sm90_gemv_tile::codes[0]),
               SF_OF_TILE = offsetof(sm90_gemv_tile, sf);
 
@@ -36,22 +36,22 @@ enum { BARRIER_CTA, BARRIER_TEAM };
 /* Tiles                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A step's box, in the dimensions of the maps. */
+/* The coordinates of a step's boxes in the tensor maps. */
 typedef struct corner {
     int codes[5], sf[4];
 } corner;
 
-template <int PATH> __device__ inline corner corner_of(const team_work &w, int tile, int k_step)
+template <int ACCESS> __device__ inline corner corner_of(const team_work &w, int tile, int k_step)
 {
     const int position = w.skew + tile * ROWS;
-    const int from_first = w.first_k_step + k_step, k = from_first * (SM90_GEMV_K_STEP / 2),
-              sf_k = from_first * (SM90_GEMV_K_STEP / NK_SF_VEC);
-    if (PATH == LINEAR) return {{k, w.first_row + position, 0, 0, w.l}, {sf_k, w.first_row + position, 0, w.l}};
+    const int from_first = w.first_k_step + k_step, k = from_first * (SM90_GEMV_STEP / 2),
+              sf_k = from_first * (SM90_GEMV_STEP / NK_SF_VEC);
+    if (ACCESS == LINEAR) return {{k, w.first_row + position, 0, 0, w.l}, {sf_k, w.first_row + position, 0, w.l}};
     const int atom = (w.first_row + position) / NK_SF_ATOM_ROWS, first = position % NK_SF_ATOM_ROWS;
     return {{k, 0, first / 4, atom, w.l}, {first * NK_SF_ATOM_COLS, sf_k / NK_SF_ATOM_COLS, atom, w.l}};
 }
 
-/* A slot of a team, and its tile_arrived. */
+/* The addresses of a slot and of its mbarrier. */
 typedef struct slot {
     uint32_t at, full;
 } slot;
@@ -63,15 +63,15 @@ __device__ inline slot first_slot_of_team()
             shared_address(((sm90_gemv_tiles_head *)smem)->tile_arrived) + index * 8};
 }
 
-/* What a team asks for next. One lane of the team has it. */
+/* The step that the team asks for next. One lane keeps it. */
 typedef struct request {
     int tile, k_step;
 } request;
 
-template <int PATH>
+template <int ACCESS>
 __device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const team_work &w, request &next, const slot &to)
 {
-    const corner at = corner_of<PATH>(w, next.tile, next.k_step);
+    const corner at = corner_of<ACCESS>(w, next.tile, next.k_step);
     mbarrier_arrive_expect_tx(to.full, SLOT);
     cp_async_bulk_tensor_5d_hint(to.at, &maps.codes, at.codes, to.full, createpolicy_evict_first());
     cp_async_bulk_tensor_4d_hint(to.at + SF_OF_TILE, &maps.sf, at.sf, to.full, createpolicy_evict_first());
@@ -81,20 +81,21 @@ __device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const team_work 
     }
 }
 
-/* Bytes in a slot from a row's word of scale factors to the next row's, and to the row's next word. */
-template <int PATH> constexpr int sf_of_row = PATH == BLOCKED ? 4 : 4 * WORDS;
-template <int PATH> constexpr int sf_of_word = PATH == BLOCKED ? 4 * ROWS : 4;
+/* Bytes in a slot from a row's scale factors to the next row's, and from four scale factors of a row to the next four.
+ */
+template <int ACCESS> constexpr int sf_of_row = ACCESS == BLOCKED ? 4 : 4 * WORDS;
+template <int ACCESS> constexpr int sf_of_word = ACCESS == BLOCKED ? 4 * ROWS : 4;
 
-/* The swizzle moves a row's chunk c to c ^ row % 8. */
-template <int PATH> __device__ inline slot_offsets tile_offsets_of_lane()
+/* The swizzle permutes the chunks of a row by the row's number. */
+template <int ACCESS> __device__ inline slot_offsets tile_offsets_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t row = warp_index() % SM90_GEMV_TEAM * (TALL * SM90_GEMV_OCTET) + g,
                    chunks = row * LINE + (2 * c ^ g) * 16;
-    return {chunks, chunks ^ 16, SF_OF_TILE + row * sf_of_row<PATH> + c * sf_of_word<PATH>};
+    return {chunks, chunks ^ 16, SF_OF_TILE + row * sf_of_row<ACCESS> + c * sf_of_word<ACCESS>};
 }
 
-template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slot_offsets &at)
+template <int ACCESS> __device__ inline weights load_tile(uint32_t slot, const slot_offsets &at)
 {
     weights w = {};
 #pragma unroll
@@ -102,7 +103,7 @@ template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slo
         const uint32_t row = o * SM90_GEMV_OCTET;
         w.codes[o][0] = ld_shared_v4(slot + at.first + row * LINE);
         w.codes[o][1] = ld_shared_v4(slot + at.second + row * LINE);
-        w.sf[o] = ld_shared(slot + at.sf + row * sf_of_row<PATH>);
+        w.sf[o] = ld_shared(slot + at.sf + row * sf_of_row<ACCESS>);
     }
     return w;
 }
@@ -111,8 +112,8 @@ template <int PATH> __device__ inline weights load_tile(uint32_t slot, const slo
 /* Sums                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Sends a sum to the CTA that ends the row at a position, as this CTA's sum number `part`. A lane that does not want it
- * may have a position behind the last. */
+/* Sends a sum to the CTA that ends the row at `position`, as part `part` of this CTA. A lane that sends nothing (not
+ * `wanted`) may have a position behind the last. */
 __device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int part, int position, float sum, bool wanted)
 {
     const int owner = min(sm90_gemv_divide(position, s.ends_inverse), s.cluster - 1), row = position - owner * s.ends;
@@ -123,8 +124,8 @@ __device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int par
         st_shared_if(wanted, to, __float_as_uint(sum));
 }
 
-/* Adds the four lanes' sums of each row of a tile, and sends them. A tile may have fewer teams than another; the last
- * team of such a tile (is_last) sends zeros for those that it lacks. */
+/* Adds the sums that four lanes have of each row of a tile, and sends them. The last team of a tile also sends zeros
+ * for the parts that this tile has less than others. Sets `sums` to 0. */
 __device__ inline void send_tile(const sm90_gemv_work &s, const team_work &w, uint32_t inbox, int tile, bool is_last,
                                  float sums[2])
 {
@@ -139,12 +140,12 @@ __device__ inline void send_tile(const sm90_gemv_work &s, const team_work &w, ui
 #pragma unroll 1
     for (int part = first_part; part < (is_last ? s.parts : first_part + 1); part++) {
         send_sum(s, inbox, part, position, sum, octet < TALL && position < w.positions);
-        sum = __int_as_float(s.cluster >> 16); /* zero; ptxas must not know it, see st_async_if() */
+        sum = __int_as_float(s.cluster >> 16); /* zero, but not for ptxas: see st_async_if() */
     }
     sums[0] = sums[1] = 0;
 }
 
-enum { ADDERS = 8 }; /* lanes that add one row */
+enum { ADDERS = 8 }; /* lanes that add a sum */
 
 __device__ inline ending ending_by_adders(const sm90_gemv_work &s, const team_work &w)
 {
@@ -154,8 +155,8 @@ __device__ inline ending ending_by_adders(const sm90_gemv_work &s, const team_wo
     return e;
 }
 
-/* Adds the sums that have come for each of the CTA's rows. A warp's lanes stay together. */
-template <int PATH>
+/* Adds what has come for each row that the CTA ends. The lanes of a warp stay together. */
+template <int ACCESS>
 __device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, const float *inbox, ending e)
 {
     const sm90_gemv_work &s = p.work;
@@ -176,7 +177,7 @@ __device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, con
         if (there && adder == 0 && e.to.at)
             store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * PRODUCT_SCALE, e.to.bias));
         e.row += e.step;
-        find_result<PATH>(p, w, e);
+        find_result<ACCESS>(p, w, e);
     }
 }
 
@@ -184,10 +185,10 @@ __device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, con
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
+template <int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
 {
     const sm90_gemv_work &s = p.work;
-    const team_work w = work_of_team<PATH, TALL, SM90_GEMV_TEAM>(p);
+    const team_work w = work_of_team<ACCESS, TALL, SM90_GEMV_TEAM>(p);
     const int tokens_at = sm90_gemv_tokens_at(true, blockDim.x >> 5);
     const room token = room_at(tokens_at, s, w);
     const bool asks = threadIdx.x % (32 * SM90_GEMV_TEAM) == 0;
@@ -195,7 +196,7 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     request next = {w.tile, w.k_step};
     token_chunk batch[BATCH];
     if (asks) {
-        const corner at = corner_of<PATH>(w, w.tile, w.k_step);
+        const corner at = corner_of<ACCESS>(w, w.tile, w.k_step);
         prefetch_tensormap(&maps.codes);
         prefetch_tensormap(&maps.sf);
         if (w.steps > 0) {
@@ -210,41 +211,40 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
     griddepcontrol_launch_dependents();
     prepare_inbox(s);
     const source from = source_of(p, w);
-    /* Waits for the kernels before this one, then asks for the token. */
+    /* Waits for the kernels before this one, then asks for the token. Before, nothing but weights may be read. */
     const auto begin_token = [&] {
         griddepcontrol_wait();
-        load_token_chunks<PATH>(from, 0, batch);
+        load_chunks<ACCESS>(from, 0, batch);
     };
     if (!s.early) begin_token();
     if (asks)
         for (int i = 0; i < min(w.steps, (int)SLOTS); i++)
-            ask_for_tile<PATH>(maps, w, next, {first.at + i * SLOT, first.full + i * 8});
+            ask_for_tile<ACCESS>(maps, w, next, {first.at + i * SLOT, first.full + i * 8});
     __syncwarp();
     if (s.early) begin_token();
     ending end = ending_by_adders(s, w);
-    find_result<PATH>(p, w, end);
-    store_token<PATH>(from, batch, token);
+    find_result<ACCESS>(p, w, end);
+    store_token<ACCESS>(from, batch, token);
     fence_proxy_async();
     __syncthreads();
     expect_sums(s, w, s.cluster * s.parts);
-    if (s.cluster > 1) barrier_cluster_wait_aligned(); /* every inbox expects its sums */
+    if (s.cluster > 1) barrier_cluster_wait_aligned(); /* all inboxes are ready */
     const int inbox_at = tokens_at + sm90_gemv_code_token_bytes(s.k_steps);
     const uint32_t inbox = shared_address(smem) + inbox_at;
-    const slot_offsets offsets = tile_offsets_of_lane<PATH>();
+    const slot_offsets offsets = tile_offsets_of_lane<ACCESS>();
     products<TALL> products(token.values, token.factors);
     slot now = first;
     int number = 0, parity = 0;
     for (int left = w.steps, tile = w.tile, k_step = w.k_step; left > 0; tile++, k_step = 0) {
-        const int rest =
-            left - (w.k_steps - k_step); /* of later tiles; negative where the team ends before this tile does */
+        const int rest = left - (w.k_steps - k_step); /* steps in later tiles; negative if this one is not finished */
         products.begin_tile(k_step);
 #pragma unroll 1
         for (; left > max(0, rest); left--) {
             mbarrier_wait(now.full, parity);
-            const weights taken = load_tile<PATH>(now.at, offsets);
+            const weights taken = load_tile<ACCESS>(now.at, offsets);
             if (left > SLOTS) {
                 bar_sync<32 * SM90_GEMV_TEAM>(BARRIER_TEAM + warp_index() / SM90_GEMV_TEAM);
-                if (asks) ask_for_tile<PATH>(maps, w, next, now);
+                if (asks) ask_for_tile<ACCESS>(maps, w, next, now);
                 __syncwarp();
             }
             now = {now.at + SLOT, now.full + 8};
@@ -257,14 +257,14 @@ template <int PATH> __device__ inline void gemv(const sm90_gemv_args &p, const s
         }
         send_tile(s, w, inbox, tile, rest >= 0, products.sums);
     }
-    add_sums<PATH>(p, w, (const float *)((const uint8_t *)smem + inbox_at), end);
+    add_sums<ACCESS>(p, w, (const float *)((const uint8_t *)smem + inbox_at), end);
 }
 
-#define GEMV(name, PATH)                                                                                        \
+#define GEMV(name, ACCESS)                                                                                      \
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
         sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_maps maps) \
     {                                                                                                           \
-        gemv<PATH>(p, maps);                                                                                    \
+        gemv<ACCESS>(p, maps);                                                                                  \
     }
 
 GEMV(tiles_linear, LINEAR)

@@ -1,6 +1,6 @@
-/* Brings up to eight tokens to shared memory, in 16 bits, in the order in which the decode makes pairs of weights.
- * NVFP4 tokens, and those that are read byte by byte, go through registers. 16-bit tokens are copied as they are
- * (cp.async.bulk), then put into that order where they lie. */
+/* Brings up to eight tokens to shared memory, as 16-bit elements in the order in which decoding makes pairs of weights.
+ * NVFP4 tokens, and those that are read byte by byte, go through registers. 16-bit tokens are copied (cp.async.bulk),
+ * and then put into that order where they lie. */
 #ifndef NK_SM90_GEMV_TOKENS_CUH
 #define NK_SM90_GEMV_TOKENS_CUH
 
@@ -8,50 +8,48 @@
 
 enum { CODES, HALVES, BFLOATS };
 
-#define BATCH 4 /* token chunks, or words, that a thread has under way in registers */
+#define BATCH 4 /* chunks, or words, that a thread has under way in registers */
 
-/* What a thread loads of a token at once: a chunk of codes with its two scale factors, or a word of 16-bit elements. */
+/* A chunk of a token, 16 bytes: 32 codes with their two scale factors, or a word of 16-bit elements. */
 typedef struct token_chunk {
     uint4 raw;
     uint32_t sf;
 } token_chunk;
 
-template <int KIND> __device__ inline int words_of_chunk() { return KIND == CODES ? 4 : 1; }
+template <int KIND> __device__ inline int chunk_words() { return KIND == CODES ? 4 : 1; }
 
-/* Token 0 where the CTA's range of K begins. */
+/* The addresses in token 0 at which the CTA's K steps begin. */
 typedef struct source {
     const uint8_t *values, *sf;
 } source;
 
-/* Kept, since the compiler would otherwise compute it behind the wait for the kernels before this one. */
+/* kept_global(): otherwise the compiler would work this out after the wait for the kernels before this one. */
 template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
 {
-    const int k = w.first_k_step * SM90_GEMV_K_STEP;
+    const int k = w.first_k_step * SM90_GEMV_STEP;
     const uint8_t *values = kept_global(p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2));
     if (KIND != CODES) return {values, nullptr};
     return {values, kept_global(sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8)))};
 }
 
-/* All tokens lie in the first 32 rows of an SF atom. */
-template <int KIND, int PATH>
-__device__ inline token_chunk load_token_chunk(const nk_operand &a, const source &from, const team_work &w, int m,
-                                               int index)
+/* All tokens lie in the first quarter of an SF atom, since it has 32 rows. */
+template <int KIND, int ACCESS>
+__device__ inline token_chunk load_chunk(const nk_operand &a, const source &from, const team_work &w, int m, int index)
 {
     const uint8_t *values = from.values + m * a.row_stride + index * 16;
     token_chunk out = {make_uint4(0, 0, 0, 0), 0};
-    const int words = w.words - index * words_of_chunk<KIND>();
+    const int words = w.words - index * chunk_words<KIND>();
     if (words <= 0) return out;
-    out.raw = PATH == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
+    out.raw = ACCESS == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
     if (KIND != CODES) return out;
     const uint8_t *sf =
         from.sf + (a.sf_layout == NK_SF_BLOCKED ? m * 16 + (index >> 1) * NK_SF_ATOM_BYTES + (index & 1) * 2
                                                 : m * a.sf_row_stride + index * 2);
-    out.sf = PATH == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
+    out.sf = ACCESS == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
     return out;
 }
 
-/* The word's number where word `word` of a chunk is kept. It keeps lanes off each other's banks, storing and loading.
- */
+/* Where word w of a chunk lies: neither stores nor loads of lanes meet in a bank. */
 __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
 /* The address of token m. */
@@ -61,16 +59,16 @@ __device__ inline uint32_t token_at(const sm90_gemv_work &s, int m)
            m * (uint32_t)sm90_gemv_token_bytes(s.k_steps);
 }
 
-/* The offset of word `index` in its token. */
+/* The offset of word `index` in a token. */
 __device__ inline uint32_t word_at(int index)
 {
     const int chunk = index >> 2;
     return (chunk * 4 + turned(index & 3, chunk)) * 16;
 }
 
-/* Stores the words of a token chunk in the pair order of the decode. Codes become halves: their values times their
- * scale factors and 2^-14, which is exact. */
-template <int KIND> __device__ inline void store_token_chunk(const token_chunk &v, int index, uint32_t token)
+/* Stores the words of a chunk in decode order. NVFP4 becomes halves, times the scale factors and 2^-14, which is exact.
+ */
+template <int KIND> __device__ inline void store_chunk(const token_chunk &v, int index, uint32_t token)
 {
     if (KIND != CODES) return st_shared_v4(token + word_at(index), in_decode_order(v.raw));
     const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
@@ -86,12 +84,12 @@ template <int KIND> __device__ inline void store_token_chunk(const token_chunk &
     }
 }
 
-/* Which token chunk a thread loads: it takes every blockDim.x-th of all tokens'. */
-typedef struct chunk_number {
+/* Which chunk: a thread has every blockDim.x-th of all tokens. */
+typedef struct chunk_of_token {
     int token, index;
-} chunk_number;
+} chunk_of_token;
 
-__device__ inline void normalise(chunk_number &at, int per_token, int tokens)
+__device__ inline void normalise(chunk_of_token &at, int per_token, int tokens)
 {
     while (at.index >= per_token && at.token < tokens) {
         at.index -= per_token;
@@ -99,43 +97,44 @@ __device__ inline void normalise(chunk_number &at, int per_token, int tokens)
     }
 }
 
-__device__ inline chunk_number first_chunk_of_thread(int per_token, int tokens)
+__device__ inline chunk_of_token first_chunk_of_thread(int per_token, int tokens)
 {
-    chunk_number at = {0, (int)threadIdx.x};
+    chunk_of_token at = {0, (int)threadIdx.x};
     normalise(at, per_token, tokens);
     return at;
 }
 
-__device__ inline void next_chunk(chunk_number &at, int per_token, int tokens)
+__device__ inline void next_chunk(chunk_of_token &at, int per_token, int tokens)
 {
     at.index += blockDim.x;
     normalise(at, per_token, tokens);
 }
 
-/* Loads the next batch; `at` is its first. */
-template <int KIND, int PATH>
-__device__ inline void load_token_chunks(const sm90_gemv_args &p, const source &from, const team_work &w,
-                                         chunk_number at, int per_token, token_chunk batch[BATCH])
+/* Loads the next batch of chunks, from `at` on. */
+template <int KIND, int ACCESS>
+__device__ inline void load_chunks(const sm90_gemv_args &p, const source &from, const team_work &w, chunk_of_token at,
+                                   int per_token, token_chunk batch[BATCH])
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, p.work.tokens))
-        if (at.token < p.work.tokens) batch[i] = load_token_chunk<KIND, PATH>(p.a, from, w, at.token, at.index);
+        if (at.token < p.work.tokens) batch[i] = load_chunk<KIND, ACCESS>(p.a, from, w, at.token, at.index);
 }
 
-/* Stores the batch, and moves `at` to the next one's first. */
+/* Stores a batch, and moves `at` to the next one. */
 template <int KIND>
-__device__ inline void store_token_chunks(const sm90_gemv_work &s, chunk_number &at, int per_token, int tokens,
-                                          const token_chunk batch[BATCH])
+__device__ inline void store_chunks(const sm90_gemv_work &s, chunk_of_token &at, int per_token, int tokens,
+                                    const token_chunk batch[BATCH])
 {
 #pragma unroll
     for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, tokens))
-        if (at.token < tokens) store_token_chunk<KIND>(batch[i], at.index, token_at(s, at.token));
+        if (at.token < tokens) store_chunk<KIND>(batch[i], at.index, token_at(s, at.token));
 }
 
-/* 16-bit tokens are copied as they are. A lane asks for one token, whose mbarrier counts the bytes. */
+/* Tokens of 16-bit elements are copied by the copy engine. A lane asks for each, and the token's mbarrier counts the
+ * bytes. */
 __device__ inline uint32_t token_barrier(int m) { return shared_address(&head().token_arrived[m]); }
 
-/* For the first warp, which asks. Others pass a barrier of the CTA before they wait. */
+/* For the first warp, which asks. Other warps need a barrier of the CTA before they wait. */
 __device__ inline void prepare_tokens(int tokens)
 {
     if (threadIdx.x < tokens) {
@@ -154,8 +153,8 @@ __device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from,
     if (bytes) cp_async_bulk(token_at(p.work, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
-/* Puts the words of a token into pair order once it has come, with zeros beyond K. A warp has one token, or none where
- * the tokens are no power of two. A token's warps take its K steps in turn, BATCH at a time. */
+/* Puts the words of a token into decode order once it has come, with zeros beyond K. A warp has one token, or none
+ * where their number is no power of two. The warps of a token take its K steps in turn, BATCH at once. */
 __device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens)
 {
     const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();

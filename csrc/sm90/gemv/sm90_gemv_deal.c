@@ -1,19 +1,19 @@
-/* Chooses how a gemv's work is dealt out: the shape that ends first by a model of what its work takes. */
-#include "sm90_gemv_shape.h"
+/* Chooses how the work of a gemv is dealt, by cost. */
+#include "sm90_gemv_deal.h"
 
 #include "sm90_gemv_costs.h"
 #include "sm90_gemv_memory.h"
 
-/* bf16 does not fit the kernel for one token: bare codes are 2^-126 times their values there, and small products of
- * them would leave fp32. */
-sm90_gemv_form sm90_gemv_form_of(const nk_gemv_problem *p)
+/* One bf16 token takes the kernel for several. In that for one, bare codes would be 2^-126 times their values, and
+ * small products would underflow fp32. */
+sm90_gemv_kind sm90_gemv_kind_of(const nk_gemv_problem *p)
 {
     if (p->a.dtype == NK_BF16) return SM90_GEMV_FEW_BFLOATS;
     return (p->m == 1 ? SM90_GEMV_CODES : SM90_GEMV_FEW_CODES) + (p->a.dtype == NK_F16);
 }
 
-/* The low bits of every address of an operand's values, and of its scale factors. The stride of a dimension of extent 1
- * is unused and may be any number. */
+/* The low bits of all addresses of an operand's values, and of its scale factors. The stride of a dimension of extent 1
+ * is unused. */
 static uint64_t bits_of_data(const nk_operand *o, int64_t rows, int64_t batches)
 {
     return (uint64_t)(uintptr_t)o->data | (rows > 1 ? (uint64_t)o->row_stride : 0) |
@@ -26,7 +26,7 @@ static uint64_t bits_of_sf(const nk_operand *o, int64_t rows, int64_t batches)
            (batches > 1 ? (uint64_t)o->sf_batch_stride : 0);
 }
 
-sm90_gemv_path sm90_gemv_path_of(const nk_gemv_problem *p)
+sm90_gemv_access sm90_gemv_access_of(const nk_gemv_problem *p)
 {
     uint64_t data = bits_of_data(&p->a, p->m, p->l) | bits_of_data(&p->b, p->n, p->l);
     uint64_t sf = bits_of_sf(&p->b, p->n, p->l), token_sf = 0;
@@ -35,7 +35,7 @@ sm90_gemv_path sm90_gemv_path_of(const nk_gemv_problem *p)
     return p->b.sf_layout == NK_SF_BLOCKED ? SM90_GEMV_BLOCKED : SM90_GEMV_LINEAR;
 }
 
-/* A tensor map's strides are 40 bits, and one of zero is not promised to work. */
+/* A tensor map has strides of 40 bits, and a stride of 0 is not promised to work. */
 static bool fits_map(int64_t stride, int64_t count) { return count <= 1 || (stride > 0 && stride < (int64_t)1 << 40); }
 
 static bool strides_fit_maps(const nk_operand *o, int64_t rows, int64_t batches)
@@ -46,14 +46,14 @@ static bool strides_fit_maps(const nk_operand *o, int64_t rows, int64_t batches)
 
 bool sm90_gemv_has_maps(const nk_gemv_problem *p)
 {
-    return sm90_gemv_form_of(p) == SM90_GEMV_CODES && sm90_gemv_path_of(p) != SM90_GEMV_NARROW && p->k > 0 &&
-           p->k % SM90_GEMV_K_STEP == 0 && bits_of_sf(&p->b, p->n, p->l) % 16 == 0 &&
+    return sm90_gemv_kind_of(p) == SM90_GEMV_CODES && sm90_gemv_access_of(p) != SM90_GEMV_NARROW && p->k > 0 &&
+           p->k % SM90_GEMV_STEP == 0 && bits_of_sf(&p->b, p->n, p->l) % 16 == 0 &&
            (p->b.sf_layout == NK_SF_LINEAR || p->n % NK_SF_ATOM_ROWS == 0) && strides_fit_maps(&p->b, p->n, p->l);
 }
 
 static int32_t team_of(const nk_gemv_problem *p)
 {
-    return sm90_gemv_form_of(p) == SM90_GEMV_CODES ? SM90_GEMV_TEAM : 1;
+    return sm90_gemv_kind_of(p) == SM90_GEMV_CODES ? SM90_GEMV_TEAM : 1;
 }
 
 int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short)
@@ -64,19 +64,19 @@ int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short)
 static uint32_t start_of(int32_t team, int32_t steps_per_team, int32_t k_steps)
 {
     const int32_t tile = team * steps_per_team / k_steps;
-    if (tile >= SM90_GEMV_MOST_TILES) return sm90_gemv_start(0, SM90_GEMV_MOST_TILES, 0); /* no step is left for it */
+    if (tile >= SM90_GEMV_MOST_TILES) return sm90_gemv_start(0, SM90_GEMV_MOST_TILES, 0); /* no step is left */
     return sm90_gemv_start(team * steps_per_team % k_steps, tile, team - tile * k_steps / steps_per_team);
 }
 
-static int32_t ctas_per_sm(const sm90_gemv_shape *s) { return SM90_GEMV_WARPS / s->warps; }
+static int32_t ctas_per_sm(const sm90_gemv_deal *s) { return SM90_GEMV_WARPS / s->warps; }
 
-/* Deals `rows` positions to each cluster. False where their sums and the tokens do not fit shared memory. */
+/* Deals `rows` positions to each cluster. False where shared memory has no room for their sums and the tokens. */
 static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int64_t positions, int64_t rows,
-                 sm90_gemv_shape *s)
+                 sm90_gemv_deal *s)
 {
     int64_t k_steps = nk_ceil_div(sm90_gemv_k_steps(p->k), cluster);
     int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(s));
-    if (k_steps > room / SM90_GEMV_TOKEN_BYTES) return false; /* so 32 bits are enough below */
+    if (k_steps > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
     int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
     int32_t ends = ((int32_t)rows + cluster - 1) / cluster, teams = s->warps / team_of(p),
             steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
@@ -96,8 +96,8 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
     };
     s->clusters = nk_ceil_div(positions, rows);
     const int32_t k_steps_of[2] = {(int32_t)k_steps, k_steps ? s->work.all_k_steps % (int32_t)k_steps : 0};
-    for (int some = 0; some < 2;
-         some++) { /* [0]: a CTA with all its K steps; [1]: the CTA of a cluster that has fewer */
+    /* 0: CTAs with all their K steps. 1: the last CTA of a cluster, which may have fewer. */
+    for (int some = 0; some < 2; some++) {
         if (!k_steps_of[some]) continue;
         int32_t parts = sm90_gemv_teams_of_tile(k_steps_of[some], s->work.steps_per_team, teams);
         if (parts > s->work.parts) s->work.parts = parts;
@@ -105,26 +105,25 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
             s->starts[team][some] = start_of(team, s->work.steps_per_team, k_steps_of[some]);
     }
     const int32_t with_another = cuda_smem_per_cta(gpu, ctas_per_sm(s) + 1);
-    const int32_t tokens_bytes = sm90_gemv_form_of(p) == SM90_GEMV_CODES
+    const int32_t tokens_bytes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES
                                      ? sm90_gemv_code_token_bytes((int32_t)k_steps)
                                      : (int32_t)(p->m * sm90_gemv_token_bytes(k_steps));
     s->smem_bytes =
         sm90_gemv_tokens_at(s->by_tensor_map, s->warps) + tokens_bytes + sm90_gemv_sums(s->by_tensor_map, &s->work) * 4;
     if (s->smem_bytes > room) return false;
     if (!s->by_tensor_map) return true;
-    /* Registers allow three CTAs of 8 warps; then some SMs would have three and others none. */
+    /* Registers allow a third CTA of 8 warps, but then some SMs would have three and others none. */
     if (s->smem_bytes <= with_another && with_another < room) s->smem_bytes = with_another + 1;
     return (cluster - 1) * (int32_t)k_steps <
-           s->work.all_k_steps; /* every CTA has K steps: the inboxes expect sums of all */
+           s->work.all_k_steps; /* every CTA must have K steps, since its sums are waited for */
 }
 
-#define MORE_WAVES \
-    24 /* most waves beyond those that there must be: CTAs of fewer rows need less shared memory for sums */
+#define MORE_WAVES 24 /* at most, beyond those that are needed: with fewer rows, sums need less shared memory */
 
-/* Fills the shape of a launch whose clusters have `cluster` CTAs and which takes `more` waves than it must. Positions
- * are dealt out evenly or, with `whole`, in whole tiles to fewer clusters. False where it does not fit. */
-static bool shape_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int cluster, int more, bool whole,
-                     sm90_gemv_shape *s)
+/* Deals work to clusters of `cluster` CTAs, in `more` waves than are needed. Rows are dealt evenly or, to fewer
+ * clusters, in whole tiles. False where it does not fit. */
+static bool deal_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int cluster, int more, bool whole,
+                    sm90_gemv_deal *s)
 {
     const int64_t positions = sm90_gemv_positions(p->n, p->b.sf_layout == NK_SF_BLOCKED);
     const int64_t tile = sm90_gemv_tile_rows(p, s->is_short), clusters = room->at_once[ctas_per_sm(s) - 1][cluster];
@@ -142,23 +141,23 @@ typedef struct costs {
     double tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
 } costs;
 
-static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_shape *s)
+static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_deal *s)
 {
-    const sm90_gemv_form form = sm90_gemv_form_of(p);
+    const sm90_gemv_kind kind = sm90_gemv_kind_of(p);
     if (s->by_tensor_map) {
         return (costs){.tall_step = SM90_GEMV_MAP_STEP_US,
                        .solo = SM90_GEMV_MAP_SOLO_US,
                        .cluster = SM90_GEMV_MAP_CLUSTER_US,
                        .of_mb = SM90_GEMV_MAP_MB_US};
     }
-    if (form == SM90_GEMV_CODES) {
+    if (kind == SM90_GEMV_CODES) {
         return (costs){.tall_step = SM90_GEMV_CODES_TALL_STEP_US,
                        .short_step = SM90_GEMV_CODES_SHORT_STEP_US,
                        .solo = SM90_GEMV_CODES_SOLO_US,
                        .cluster = SM90_GEMV_CODES_CLUSTER_US,
                        .ragged = SM90_GEMV_CODES_RAGGED_US};
     }
-    if (form == SM90_GEMV_HALVES) {
+    if (kind == SM90_GEMV_HALVES) {
         return (costs){.step_of_sm = SM90_GEMV_HALVES_STEP_OF_SM_US,
                        .solo = SM90_GEMV_HALVES_SOLO_US,
                        .cluster = SM90_GEMV_HALVES_CLUSTER_US,
@@ -172,14 +171,14 @@ static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_shape *s)
                    .of_each = SM90_GEMV_FEW_CLUSTER_CTA_US};
 }
 
-static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_shape *s)
+static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_deal *s)
 {
     const costs cost = costs_of(p, s), *c = &cost;
     const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, k_steps = s->work.k_steps;
     const int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * k_steps;
-    const double memory = of_sm * rows * SM90_GEMV_K_STEP * 9 / 16 / SM90_GEMV_BYTES_PER_US;
+    const double memory = of_sm * rows * SM90_GEMV_STEP * 9 / 16 / SM90_GEMV_BYTES_PER_US;
     const double steps =
         s->work.steps_per_team * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
@@ -206,7 +205,7 @@ const nk_family sm90_gemv_family = {"sm90", "gemv", (const char *const[]){SM90_G
 
 const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
 {
-    const bool codes = sm90_gemv_form_of(p) == SM90_GEMV_CODES, narrow = sm90_gemv_path_of(p) == SM90_GEMV_NARROW;
+    const bool codes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES, narrow = sm90_gemv_access_of(p) == SM90_GEMV_NARROW;
     const bool is_short = tiles[tile].is_short, by_tensor_map = tiles[tile].by_tensor_map;
     if (!codes && (is_short || by_tensor_map)) return "it is for one NVFP4 token";
     if (codes && narrow && !is_short) return "K or an address is not aligned, which a short tile is for";
@@ -215,23 +214,23 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
     return NULL;
 }
 
-/* Finds the best shape of those with `more` waves than there must be, among the tiles whose bits are set. Dealing whole
- * tiles is tried for one NVFP4 token only, since only its tiles are large; by tensor map tiles must be whole. */
+/* Finds the fastest deal in `more` waves than are needed, of the tiles whose bits are set in `usable`. Rows in whole
+ * tiles are tried for one NVFP4 token only, since only its tiles are large. By tensor map tiles must be whole. */
 static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int more, uint32_t usable,
-                          sm90_gemv_shape *best)
+                          sm90_gemv_deal *best)
 {
-    const bool codes = sm90_gemv_form_of(p) == SM90_GEMV_CODES;
+    const bool codes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES;
     double least = 0;
     for (int cluster = 1; cluster <= SM90_GEMV_CLUSTER; cluster++) {
         for (int choice = 0; choice < (codes ? 2 : 1) * SM90_GEMV_TILE_COUNT; choice++) {
             const int tile = choice % SM90_GEMV_TILE_COUNT;
             const bool whole = choice >= SM90_GEMV_TILE_COUNT;
-            sm90_gemv_shape s = {.tile = tile,
-                                 .warps = tiles[tile].warps,
-                                 .is_short = tiles[tile].is_short,
-                                 .by_tensor_map = tiles[tile].by_tensor_map};
+            sm90_gemv_deal s = {.tile = tile,
+                                .warps = tiles[tile].warps,
+                                .is_short = tiles[tile].is_short,
+                                .by_tensor_map = tiles[tile].by_tensor_map};
             if (!(usable >> tile & 1) || (s.by_tensor_map && !whole)) continue;
-            if (!shape_of(p, room, cluster, more, whole, &s)) continue;
+            if (!deal_of(p, room, cluster, more, whole, &s)) continue;
             double us = us_of(p, room, &s);
             if (best->warps && us >= least) continue;
             *best = s;
@@ -240,14 +239,14 @@ static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *ro
     }
 }
 
-bool sm90_gemv_find_shape(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_shape *best)
+bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_deal *best)
 {
     uint32_t usable = 0;
     for (int tile = 0; tile < SM90_GEMV_TILE_COUNT; tile++) {
         const bool asked = forced == NK_TILE_ANY || forced == tile;
         if (asked && !sm90_gemv_why_not(p, tile)) usable |= 1u << tile;
     }
-    *best = (sm90_gemv_shape){0};
+    *best = (sm90_gemv_deal){0};
     for (int more = 0; more <= MORE_WAVES && usable && !best->warps; more++)
         find_in_waves(p, room, more, usable, best);
     return best->warps;

@@ -1,0 +1,68 @@
+/* How the work of a gemv is dealt to clusters, CTAs and teams. */
+#ifndef NK_SM90_GEMV_DEAL_H
+#define NK_SM90_GEMV_DEAL_H
+
+#include "backend.h"
+#include "cuda/cuda_launch.h"
+#include "sm90_gemv_config.h"
+
+typedef enum sm90_gemv_kind {
+    SM90_GEMV_CODES,
+    SM90_GEMV_HALVES,
+    SM90_GEMV_FEW_CODES,
+    SM90_GEMV_FEW_HALVES,
+    SM90_GEMV_FEW_BFLOATS
+} sm90_gemv_kind;
+
+typedef enum sm90_gemv_access { SM90_GEMV_LINEAR, SM90_GEMV_BLOCKED, SM90_GEMV_NARROW } sm90_gemv_access;
+
+/* X(name, warps of a CTA, whether its tiles are short, whether W comes by tensor map). Two CTAs of 8 warps use one SM,
+ * a CTA of 16 has it alone. Short tiles and tensor maps are for one NVFP4 token only. */
+#define SM90_GEMV_TILES(X)               \
+    X(tall8, SM90_GEMV_WARPS / 2, 0, 0)  \
+    X(tall16, SM90_GEMV_WARPS, 0, 0)     \
+    X(short8, SM90_GEMV_WARPS / 2, 1, 0) \
+    X(short16, SM90_GEMV_WARPS, 1, 0)    \
+    X(map8, SM90_GEMV_WARPS / 2, 0, 1)   \
+    X(map16, SM90_GEMV_WARPS, 0, 1)
+
+enum {
+#define SM90_GEMV_INDEX(name, ...) SM90_GEMV_##name,
+    SM90_GEMV_TILES(SM90_GEMV_INDEX)
+#undef SM90_GEMV_INDEX
+        SM90_GEMV_TILE_COUNT
+};
+
+typedef struct sm90_gemv_deal {
+    sm90_gemv_work work;
+    uint32_t starts[SM90_GEMV_WARPS][2];
+    bool is_short;
+    bool by_tensor_map;              /* how weights come */
+    int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
+    int64_t clusters;                /* of a batch */
+} sm90_gemv_deal;
+
+/* How many clusters of each size run at once: [0] of CTAs that have an SM alone, [1] of CTAs of which two use one SM. 0
+ * where a size is not used. Only the driver knows: the SMs of a GPU come in parts of sizes that differ from GPU to GPU.
+ */
+typedef struct sm90_gemv_clusters {
+    const cuda_gpu *gpu;
+    int32_t at_once[2][SM90_GEMV_CLUSTER + 1];
+} sm90_gemv_clusters;
+
+sm90_gemv_kind sm90_gemv_kind_of(const nk_gemv_problem *p);
+sm90_gemv_access sm90_gemv_access_of(const nk_gemv_problem *p);
+
+/* Whether tensor maps can describe the weights and their scale factors. */
+bool sm90_gemv_has_maps(const nk_gemv_problem *p);
+
+/* Rows of a tile. */
+int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short);
+
+/* Why this tile cannot serve the problem on any GPU, or NULL. */
+const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile);
+
+/* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. */
+bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_deal *best);
+
+#endif
