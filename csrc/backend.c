@@ -33,7 +33,7 @@ static const char *why_not(const nk_backend *row) { return row->serves ? row->wh
 
 static const char *device_type_name(nk_device_type type) { return type == NK_CPU ? "cpu" : "cuda"; }
 
-/* The reason is that of the most general row for such devices, the last. */
+/* The reason is that of the last row for such devices, which is the most general. */
 static nk_status nobody_serves(const char *subject, nk_device device)
 {
     const char *why = NULL;
@@ -51,7 +51,7 @@ static bool has_cell(const nk_backend *row, size_t offset)
     return plan != NULL;
 }
 
-/* Where to begin: with NVFP4KERN_BACKEND's row, which the rows after it stand in for where it has no kernel. */
+/* The row to begin with: the one of NVFP4KERN_BACKEND, or the first. Rows after it serve what it has no kernel for. */
 static nk_status first_row(nk_device device, const char *name, int *first)
 {
     *first = 0;

@@ -1,4 +1,5 @@
-/* What a pure function answered to the questions that a thread asked last, for plans that take as long as a launch. */
+/* Remembers what a pure function answered to the last questions of a thread, since a plan can take as long as a launch.
+ */
 #ifndef NK_MEMO_H
 #define NK_MEMO_H
 
@@ -16,7 +17,7 @@
         answer_type answer;                       \
     } memo[1 << NK_MEMO_BITS]
 
-/* The slot where a question of whole 8-byte words has its answer, if `asked` of it is that question. */
+/* The slot of a question that is whole 8-byte words. It has the answer if its `asked` is that question. */
 static inline size_t nk_memo_slot(const void *question, size_t bytes)
 {
     uint64_t sum = 0, word, factor = 0x9E3779B97F4A7C15u; /* one for each word, so that their order counts */

@@ -8,7 +8,8 @@ extern char **environ;
 
 #define PREFIX "NVFP4KERN_"
 
-/* The value where `text`, behind the prefix, is "<name>=<value>". Of two the first counts, as with getenv. */
+/* The value if `text`, behind the prefix, is "<name>=<value>", else `before`. The first of several counts, as with
+ * getenv. */
 static const char *value_of(const char *text, const char *name, const char *before)
 {
     size_t length = strlen(name);
@@ -28,7 +29,7 @@ void nk_settings_read(nk_settings *settings)
     const char *backend = NULL, *cpu = NULL, *num_threads = NULL, *tile = NULL, *pdl = NULL, *invariant = NULL;
     for (char **variable = environ; variable && *variable; variable++) {
         const char *text = *variable;
-        if (text[0] != 'N' || text[1] != 'V' || text[2] != 'F') continue; /* most differ here */
+        if (text[0] != 'N' || text[1] != 'V' || text[2] != 'F') continue; /* a fast test, which most variables fail */
         if (strncmp(text, PREFIX, sizeof PREFIX - 1) != 0) continue;
         text += sizeof PREFIX - 1;
         backend = value_of(text, "BACKEND", backend);

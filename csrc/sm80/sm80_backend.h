@@ -1,5 +1,4 @@
-/* The sm80 row: portable mma.sync kernels for sm_80 and newer. One host file and one .cu file per operator; `plan`
- * picks, `run` launches. */
+/* The sm80 row: portable mma.sync kernels for compute capability 8.0 and newer. The plans and runs of its operators. */
 #ifndef NK_SM80_BACKEND_H
 #define NK_SM80_BACKEND_H
 

@@ -1,4 +1,4 @@
-/* gemm: tiles of tokens and weights; one token goes to the gemv. */
+/* gemm: its plan and run. One token goes to the gemv. */
 #include "sm80/gemv/sm80_gemv_plan.h"
 #include "sm80_gemm_plan.h"
 
@@ -7,7 +7,7 @@
 #define ROW(name, ...) {KERNEL(name, codes), KERNEL(name, halves), KERNEL(name, bfloats), KERNEL(name, reduce)},
 static const sm80_gemm_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
 
-/* The gemv's order of summation is another one. */
+/* A gemv adds in another order, so it is not for batch-invariant calls. */
 typedef struct gemm_choice {
     bool is_gemv;
     union {

@@ -4,10 +4,10 @@
 
 #include "nk_format.h"
 
-/* A CTA multiplies WARPS * 32 weight rows with TOKENS tokens, one step of K at a time; STAGES steps are in shared
- * memory. Small tiles are for few tokens, where weights come at memory speed and bytes in flight count; the large one
- * decodes a weight for 128 tokens at once. The 99 KB of small devices have room for all up to t32, and for t64 where
- * tokens are not 16-bit beside NVFP4 weights.
+/* A CTA multiplies WARPS * 32 weight rows by TOKENS tokens, a step at a time; STAGES steps are in shared memory. Small
+ * tiles are for few tokens, where weights come at memory speed and bytes in flight count. The large tile decodes a
+ * weight once for 128 tokens. Devices with 99 KB of shared memory have room for all tiles up to t32, and for t64 unless
+ * tokens are 16-bit and weights NVFP4.
  *
  * X(name, TOKENS, WARPS, STAGES, CTAs per SM that shared memory and registers allow on large devices) */
 #define SM80_GEMM_TILES(X) \
@@ -35,17 +35,17 @@ enum {
     SM80_GEMM_FP4_KINDS = SM80_GEMM_PLAIN_HALVES /* those before have NVFP4 weights */
 };
 
-/* A thread takes 16 bytes of a weight row per step: 32 codes, or 8 halves. */
+/* A lane takes a chunk of each of its weight rows in a step: 32 codes, or 8 halves. */
 #define SM80_GEMM_PLAIN(kind) ((kind) >= SM80_GEMM_PLAIN_HALVES)
 #define SM80_GEMM_CHUNK(kind) (SM80_GEMM_PLAIN(kind) ? 8 : 32) /* elements */
 #define SM80_GEMM_STEP(kind) (4 * SM80_GEMM_CHUNK(kind))       /* elements along K */
 #define SM80_GEMM_WORDS(kind) (SM80_GEMM_CHUNK(kind) / 8)      /* eight elements: two k16 multiplications */
 
-/* Of a token's chunk, in 16-byte words. */
+/* 16-byte pieces of a token that a lane takes in a step. */
 #define SM80_GEMM_TOKEN_QUADS(kind) ((kind) == SM80_GEMM_HALVES || (kind) == SM80_GEMM_BFLOATS ? 4 : 1)
 
-/* Shared memory for the host, which cannot see the templates that lie there; a static_assert compares the two in every
- * kernel (sm80_product.cuh). OPERANDS: struct smem_t of sm80_mainloop.cuh. */
+/* Sizes of shared memory for the host, which cannot see the templates that lie there. A static_assert in every kernel
+ * compares the two (sm80_product.cuh). OPERANDS is struct smem_t of sm80_mainloop.cuh. */
 #define SM80_GEMM_OPERANDS(tokens, warps, stages, kind)                                      \
     (512 * ((stages) * (warps) * 5 + (stages) * (tokens) / 8 * SM80_GEMM_TOKEN_QUADS(kind) + \
             2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                      \
@@ -59,7 +59,7 @@ enum {
 #define SM80_GEMM_SMEM(tokens, warps, stages, kind) \
     SM80_MAX(SM80_GEMM_OPERANDS(tokens, warps, stages, kind), SM80_OUT_BYTES(tokens, 32 * (warps)))
 
-/* At most, and beside that: current_tile of sm80_product.cuh, which is static. */
+/* Static shared memory beside that, at most: current_tile of sm80_product.cuh. */
 #define SM80_GEMM_STATIC_BYTES 80
 
 #endif

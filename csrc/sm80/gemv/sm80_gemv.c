@@ -3,7 +3,7 @@
 
 #include "sm80_gemv_config.h"
 
-/* Rows: what the vector is made of. Columns: whether every address is aligned. */
+/* [kind of the vector][whether every address is aligned] */
 enum { NARROW, WIDE };
 static cuda_kernel *const kernels[][2] = {
     {&sm80_gemv_codes_narrow, &sm80_gemv_codes},
@@ -15,7 +15,7 @@ static cuda_kernel *kernel_of(const nk_gemv_problem *p)
 {
     const nk_operand *w = &p->b;
     uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
-    if (p->n > 1) codes |= (uint64_t)w->row_stride; /* a stride that leads nowhere may be any number */
+    if (p->n > 1) codes |= (uint64_t)w->row_stride; /* with extent 1 the stride is unused */
     if (p->n > 1 && w->sf_layout == NK_SF_LINEAR) sf |= (uint64_t)w->sf_row_stride;
     if (p->l > 1) {
         codes |= (uint64_t)w->batch_stride;
@@ -33,7 +33,7 @@ const nk_family sm80_gemv_family = {"sm80", "gemv", (const char *const[]){SM80_G
 static const int8_t teams[] = {SM80_GEMV_TILES(TEAM)};
 #define TILES ((int)sizeof teams)
 
-/* Turns of one group a team, and what each takes: steps of 1024 elements a warp. */
+/* How many turns of one row quad a team has, and how many steps of 1024 elements a warp has in all. */
 static int64_t turns(int64_t groups, int64_t ctas, int split)
 {
     return nk_ceil_div(groups, ctas * (SM80_GEMV_WARPS / split));
@@ -44,7 +44,7 @@ static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
     return turns(groups, ctas, split) * nk_ceil_div(slices, split);
 }
 
-/* The team size that ends first; from K alone where rows must not depend on the batch. */
+/* Chooses the team size that ends first. Batch invariance: it depends on K alone. */
 static nk_status choose(const nk_gemv_problem *p, const nk_settings *settings, sm80_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm80_gemv_family);
@@ -87,7 +87,7 @@ nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     plan->threads = 32 * SM80_GEMV_WARPS;
     plan->tile = sm80_gemv_family.tiles[c->tile];
     plan->split = c->split;
-    /* Else the team size depends on the number of matrices. */
+    /* otherwise the team size depends on the number of matrices */
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }

@@ -7,20 +7,18 @@
 #define SM80_GEMV_WARPS 8
 #define SM80_GEMV_CTAS_PER_SM 2
 
-/* X(name, warps of a team): a team shares K of its rows. A team of few has more rows to take, one of many ends a long
- * row sooner. */
+/* X(name, warps of a team). The warps of a team divide K of a row quad among them: many are for few, long rows. */
 #define SM80_GEMV_TILES(X) \
     X(w1, 1)               \
     X(w2, 2)               \
     X(w4, 4)               \
     X(w8, 8)
 
-#define SM80_GEMV_ROWS \
-    4 /* of the matrix at once, 32 rows apart: one 16-byte word of a blocked SF atom holds all four */
-#define SM80_GEMV_CHUNK 32 /* elements that a lane takes of a row at once: 16 bytes of codes, two scale factors */
+#define SM80_GEMV_ROWS 4   /* of a row quad: 16 bytes of a blocked SF atom hold the scale factors of all four */
+#define SM80_GEMV_CHUNK 32 /* elements: 16 bytes of codes, two scale factors */
 
-/* Shared memory: the vector, decoded, of at most `chunks` chunks; then the warps' partial sums, twice. Of the vector
- * each member has an array of its own: words [4][chunks], and, of NVFP4, scale factors [chunks]. */
+/* Shared memory: at most `chunks` chunks of the vector, decoded; then two sets of the warps' partial sums. The vector
+ * is two arrays: words [4][chunks] and, if it is NVFP4, scale factors [chunks]. */
 typedef struct sm80_gemv_vector_chunk {
     uint8_t words[4][16]; /* eight elements each, in 16 bits */
     float sf[2];
@@ -38,7 +36,7 @@ NK_HD int32_t sm80_gemv_smem(int64_t chunks)
     return (int32_t)(chunks * SM80_GEMV_CHUNK_BYTES + SM80_GEMV_PARTIAL_BYTES);
 }
 
-/* Row quads {r, r+32, r+64, r+96}: 32 in a full atom of 128 rows, fewer in the last. */
+/* How many row quads there are: 32 in a full atom, fewer in the last. */
 NK_HD int64_t sm80_gemv_row_quads(int64_t rows)
 {
     int64_t rest = rows % NK_SF_ATOM_ROWS;

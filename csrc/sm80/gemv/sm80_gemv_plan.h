@@ -1,4 +1,4 @@
-/* What a plan of the sm80 gemv fixes: gemm runs it too, for one token. */
+/* What a plan of the sm80 gemv chooses. gemm runs it, too, for one token. */
 #ifndef NK_SM80_GEMV_PLAN_H
 #define NK_SM80_GEMV_PLAN_H
 
@@ -7,7 +7,7 @@
 typedef struct sm80_gemv_choice {
     cuda_kernel *kernel;
     int64_t groups_per_cta;
-    int tile, split, chunks, ctas_per_batch; /* split: warps that share a row's K */
+    int tile, split, chunks, ctas_per_batch; /* split: warps that divide K of a row */
 } sm80_gemv_choice;
 
 #endif

@@ -3,10 +3,10 @@
 
 #include "sm80_quantize_params.h"
 
-#define COLUMN_BITS 5 /* at most a warp beside each other */
+#define COLUMN_BITS 5 /* at most a warp of threads along a row */
 #define AMAX_CTAS_PER_SM 8
 
-/* By whether there is `up`, what x is made of, and whether every address is aligned. */
+/* [whether there is `up`][dtype of x][whether every address is aligned] */
 enum { NARROW, WIDE };
 #define PAIR(name) {&sm80_quantize_##name##_narrow, &sm80_quantize_##name}
 static cuda_kernel *const kernels[][3][2] = {
@@ -39,7 +39,7 @@ static bool same_strides(const nk_quantize_problem *p)
     return p->x_row_stride == p->up_row_stride && p->x_batch_stride == p->up_batch_stride;
 }
 
-/* One row where rows follow each other without a gap; pieces for all SMs if there are. */
+/* Rows without a gap between them become one row. Pieces are smaller where there would be too few for all SMs. */
 static sm80_amax_rows amax_rows(const nk_quantize_problem *p, int64_t sms)
 {
     sm80_amax_rows r = {.l = p->l, .rows = p->rows, .bytes = p->k * element_size(p), .vectors = SM80_AMAX_VECTORS};
@@ -67,7 +67,7 @@ static sm80_amax_rows amax_rows(const nk_quantize_problem *p, int64_t sms)
 
 typedef struct quantize_choice {
     cuda_kernel *kernel, *amax_kernel;
-    sm80_quantize_params params; /* all but the workspace's addresses */
+    sm80_quantize_params params; /* without the workspace's addresses */
 } quantize_choice;
 
 NK_CHOICE_FITS(quantize_choice);
@@ -87,7 +87,7 @@ static nk_status params_of(const nk_quantize_problem *p, sm80_quantize_params *q
     };
     if (p->offsets) {
         q->atoms = p->sf_padded_rows / NK_SF_ATOM_ROWS;
-        q->positions += p->rows; /* those outside all experts come last */
+        q->positions += p->rows; /* rows outside every expert come last */
     }
     if (cols > 0 && p->l > 0 && q->positions > 0)
         q->tiles = sm80_tiles_of(p->l, q->positions, q->scale_cols, room, NK_SF_ATOM_ROWS, COLUMN_BITS);
@@ -123,7 +123,7 @@ nk_status sm80_plan_quantize(const nk_quantize_problem *p, const nk_settings *se
     plan->grid = q->tiles.count;
     plan->threads = SM80_TILE_THREADS;
     plan->workspace_bytes = atoms_bytes(q) + q->maxima_count * (int64_t)sizeof(uint32_t);
-    plan->batch_invariant = true; /* blocks do not meet, except in a maximum */
+    plan->batch_invariant = true; /* blocks have nothing in common but the maximum */
     return NK_OK;
 }
 

@@ -5,23 +5,23 @@
 #include "sm80_quantize_tiles.h"
 
 #define SM80_AMAX_THREADS 256
-#define SM80_AMAX_VECTORS 4 /* of 16 bytes, that a thread of the amax pass has in flight */
+#define SM80_AMAX_VECTORS 4 /* of 16 bytes: a thread of the amax pass has so many in flight */
 #define SM80_EXPERT_THREADS 1024
 
-/* x, and `up`, as rows of bytes, as few as their strides allow; each row in pieces that a CTA reads at once. */
+/* x and `up` as rows of bytes, as few as their strides allow. A CTA reads a piece of a row at once. */
 typedef struct sm80_amax_rows {
     int64_t l, rows, bytes, all_rows;
     int64_t row_stride, batch_stride;
     int64_t up_row_stride, up_batch_stride;
     sm80_divisor pieces; /* of a row */
     int64_t piece_bytes;
-    int64_t step_rows, step_pieces; /* from a CTA's piece to its next */
-    int32_t vectors;                /* that a thread reads of a piece */
+    int64_t step_rows, step_pieces; /* from a piece of a CTA to its next */
+    int32_t vectors;                /* of a piece, that a thread reads */
 } sm80_amax_rows;
 
 NK_HD int64_t sm80_amax_piece(int32_t vectors) { return (int64_t)SM80_AMAX_THREADS * 16 * vectors; }
 
-/* Rows of x that an atom row of the scale factors holds. */
+/* The rows of x whose scale factors an atom row holds. */
 typedef struct sm80_atom_rows {
     int32_t first, count;
 } sm80_atom_rows;

@@ -8,7 +8,7 @@
 #define SM80_TILE_BITS 8 /* log2 of that */
 #define SM80_TILE_MAX_TURNS 4
 
-/* Division by a number that the host knows. */
+/* Division by a number that the host knows, as a multiplication. */
 typedef struct sm80_divisor {
     uint32_t value, magic;
     int32_t shift;
@@ -26,16 +26,16 @@ NK_HD sm80_divisor sm80_divisor_of(int64_t value)
 /* n / d.value for n and d.value below 2^31 */
 NK_HD uint32_t sm80_divide(uint32_t n, sm80_divisor d) { return (uint32_t)((uint64_t)n * d.magic >> d.shift); }
 
-/* A thread takes one column of a tile and `turns` rows, which the threads along rows are apart. */
+/* A thread takes one column of a tile and `turns` rows of it. */
 typedef struct sm80_tiles {
     sm80_divisor row_tiles, col_tiles; /* of a batch */
     int64_t count;                     /* of all batches */
-    int32_t column_bits;               /* log2 of a tile's columns, all of them threads */
+    int32_t column_bits;               /* log2 of a tile's columns, each of them a thread's */
     int32_t turns;
 } sm80_tiles;
 
-/* `room`: threads that the GPU runs at once. More turns only where every thread has work, and a tile has no more than
- * `max_rows` rows. */
+/* The GPU runs `room` threads at once. A thread has several turns only where all of them have work then, and where a
+ * tile has no more than `max_rows` rows. */
 NK_HD sm80_tiles sm80_tiles_of(int64_t l, int64_t rows, int64_t cols, int64_t room, int64_t max_rows,
                                int32_t max_column_bits)
 {

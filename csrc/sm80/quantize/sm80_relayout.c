@@ -3,7 +3,7 @@
 
 #include "sm80_relayout_config.h"
 
-/* Rows: where to. Columns: whether every address is aligned. */
+/* [layout to][whether every address is aligned] */
 enum { NARROW, WIDE };
 static cuda_kernel *const kernels[][2] = {
     {&sm80_relayout_to_linear_narrow, &sm80_relayout_to_linear},

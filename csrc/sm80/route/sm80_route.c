@@ -25,7 +25,7 @@ const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80
 static cuda_kernel *const kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
 #undef ROW
 
-/* A tile and how many CTAs share a group of tokens: `parts` of the experts times `splits` of K. */
+/* A tile, and how many CTAs work on a token tile: `parts` ranges of experts times `splits` of K. */
 typedef struct candidate {
     int tile;
     int64_t groups, expert_tiles, parts, steps, splits;
@@ -45,7 +45,7 @@ static bool all_resident(const candidate *c, const cuda_gpu *gpu)
     return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
 }
 
-/* CTAs of a group that may share the routing: one where the others need not be there at the same time. */
+/* How many CTAs of a token tile may route. Only one where the others may not be resident at the same time. */
 static int64_t waiters_of(const candidate *c, const cuda_gpu *gpu)
 {
     const int64_t ctas = c->parts * c->splits;
@@ -53,7 +53,7 @@ static int64_t waiters_of(const candidate *c, const cuda_gpu *gpu)
     return ctas < SM80_ROUTE_MOST_WAITERS ? ctas : SM80_ROUTE_MOST_WAITERS;
 }
 
-/* Tokens that a CTA routes at a time. */
+/* How many tokens a CTA routes in a turn. */
 static int64_t turn_tokens(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t tokens = p->m < tiles[c->tile].tokens ? p->m : tiles[c->tile].tokens;
@@ -61,7 +61,7 @@ static int64_t turn_tokens(const candidate *c, const nk_route_problem *p, const 
     return fair < 1 ? 1 : fair > SM80_ROUTE_WARPS ? SM80_ROUTE_WARPS : fair;
 }
 
-/* CTAs of the launch that share routing: of a group as many as it has turns, but at most the waiters. */
+/* How many CTAs of the launch route: for each token tile as many as it has turns, but no more than may. */
 static int64_t leavers_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t tokens = tiles[c->tile].tokens, at_once = turn_tokens(c, p, gpu), waiters = waiters_of(c, gpu);
@@ -72,7 +72,7 @@ static int64_t leavers_of(const candidate *c, const nk_route_problem *p, const c
 
 #define ENTRIES_PER_SORTER 1024
 
-/* Those of them that share the sorting, if that is asked for. */
+/* How many of them may sort, where a permutation is wanted. */
 static int64_t sorters_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t leavers = leavers_of(c, p, gpu), parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
@@ -115,7 +115,7 @@ static candidate shape_of(const nk_route_problem *p, int index)
     };
 }
 
-/* The best way to share the work of one tile: not at all, or experts and perhaps K. */
+/* Considers one tile: a CTA alone with its tokens, or experts and perhaps K divided among several. */
 static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, candidate *best)
 {
     static const int8_t splits[] = {1, 2, 3, 4, 6, 7, 8, 10, 14, 16, 28, 32};
@@ -125,7 +125,7 @@ static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, 
         c.splits = i < 0 ? 1 : splits[i];
         if (c.splits > 1 && c.splits > c.steps) break;
         if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) break;
-        if (c.splits > 1) c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, c.splits)); /* none without a step */
+        if (c.splits > 1) c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, c.splits)); /* every split has a step */
         c.us = time_of(&c, p, gpu);
         if (best->tile < 0 || c.us < best->us) *best = c;
     }
@@ -139,17 +139,18 @@ static bool is_aligned(const nk_route_problem *p)
     return bits % 16 == 0;
 }
 
-/* Whether a tile is neither far too small nor far too large: the others are not worth the time to think about them. */
+/* Whether a tile is of about the right size. Others are not considered, which saves time. */
 static bool is_near(const nk_route_problem *p, const tile *t)
 {
     if (!t->aligned) return true;
     return p->m <= 64 * t->tokens && p->m >= t->tokens / 2 - 15 && (t->experts <= 128 || p->n > 128);
 }
 
-#define INVARIANT_STEPS 8 /* of K, of one split */
+#define INVARIANT_STEPS 8 /* at least, of one split */
 #define INVARIANT_SPLITS 64
 
-/* A row's sums depend on the tile and the splits: neither may depend on M. The two tiles add alike. */
+/* The sums of a token depend on the tile and the splits, so neither may depend on M. The two tiles add in the same
+ * order. */
 static candidate invariant_candidate(const nk_route_problem *p, int tile)
 {
     candidate c = shape_of(p, tile);
@@ -160,11 +161,11 @@ static candidate invariant_candidate(const nk_route_problem *p, int tile)
     return c;
 }
 
-#define STATIC_BYTES 1024 /* shared memory of a kernel beside its tile's, at most */
+#define STATIC_BYTES 1024 /* static shared memory beside that of the tile, at most */
 
 static bool has_room(const cuda_gpu *gpu, const tile *t) { return t->smem_bytes + STATIC_BYTES <= gpu->smem_per_cta; }
 
-/* Whether the tile that the settings force can do it: `narrow` reads any address. */
+/* Whether a forced tile can serve the problem: `narrow` reads any address. */
 static nk_status check_forced(const nk_route_problem *p, const cuda_gpu *gpu, int forced)
 {
     const tile *t = &tiles[forced];
@@ -204,12 +205,12 @@ static int64_t counter_bytes(const candidate *c)
 
 static int64_t pitch_of(const candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
 
-/* In clocks: long enough for CTAs that started together, also on a GPU that is slower than this one's. */
+/* How long a CTA waits for others, in clocks: long enough for CTAs that started together, also on slower GPUs. */
 #define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
 
 typedef struct route_choice {
     cuda_kernel *kernel;
-    sm80_route_params params; /* all but the workspace's addresses and the counters' base */
+    sm80_route_params params; /* without the workspace's addresses and the counters' base */
     cuda_grid grid;
     int64_t counter_bytes;
 } route_choice;
@@ -241,7 +242,7 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
     candidate c = {0};
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     NK_TRY(choose(p, gpu, settings, &c));
-    if (c.groups == 0) c.parts = c.splits = 1; /* nobody to share with: one CTA writes the empty permutation */
+    if (c.groups == 0) c.parts = c.splits = 1; /* without a token one CTA writes the empty permutation */
     const tile *t = &tiles[c.tile];
     NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
              (long long)p->m);
@@ -268,7 +269,7 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
     return NK_OK;
 }
 
-/* Another number for every launch, spread over all 64 bits (splitmix64). */
+/* A number that differs for every launch, in all 64 bits (splitmix64). */
 static uint64_t counter_base(void)
 {
     static _Atomic uint64_t launches;
