@@ -1,20 +1,23 @@
 """A stand-in for the tensors of torch before 2.10: no DLPack exchange API, capsules without fp4."""
 
+import functools
+
 import torch
+
+
+@functools.cache
+def old_type(base, export):
+    members = {
+        "__dlpack_c_exchange_api__": None,
+        "__dlpack__": export,  # torch's own, also where `base` is a simulated GPU's
+        "__torch_function__": torch._C._disabled_torch_function_impl,  # as fast as torch's own type
+    }
+    return type("Old", (base,), members)
 
 
 def old(tensor):
     """The same memory as a tensor whose type has no exchange API."""
-    members = {
-        "__dlpack_c_exchange_api__": None,
-        "__dlpack__": torch.Tensor.__dlpack__,
-        "__torch_function__": torch._C._disabled_torch_function_impl,  # as fast as torch's own type
-    }
-    kind = _KINDS.setdefault(type(tensor), type("Old", (type(tensor),), members))
-    return tensor.as_subclass(kind)
-
-
-_KINDS = {}
+    return tensor.as_subclass(old_type(type(tensor), torch.Tensor.__dlpack__))
 
 
 def old_data(data):

@@ -105,11 +105,11 @@ def test_torch_without_the_exchange_api(device, problem, shape, monkeypatch):
     expected = [c.cpu().view(torch.int16) for c in case.results]
     for c in case.results:
         c.fill_(torch.nan)
-    given = old_data(case.data)
-    wanted = [abc[2] for abc in given[0]] if problem == "group_gemm" else [given[-1]]
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__dlpack__", refuse)
+        given = old_data(case.data)
         result = drop_in(problem)(given)
+    wanted = [abc[2] for abc in given[0]] if problem == "group_gemm" else [given[-1]]
     results = result if problem == "group_gemm" else [result]
     assert all(got is want for got, want in zip(results, wanted, strict=True))
     for c, want in zip(case.results, expected, strict=True):
