@@ -105,7 +105,7 @@ def info():
     print(f"nvfp4kern {nvfp4kern.__version__}, Python {sys.version.split()[0]}")
     for row in nvfp4kern.backends():
         state = "available" if row["available"] else row["why_not"]
-        print(f"  {row['name']:<6} {row['devices']:<40} {state}")
+        print(f"  {row['name']:<6} {row['devices']:<46} {state}")
     forced = os.environ.get("NVFP4KERN_BACKEND")
     if forced:
         print(f"  NVFP4KERN_BACKEND={forced} forces one")
