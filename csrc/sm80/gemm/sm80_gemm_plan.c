@@ -100,13 +100,20 @@ static sm80_gemm_dealing pick(const question *q)
     return dealing_of(q, best);
 }
 
-nk_status sm80_gemm_deal(nk_device device, const nk_settings *settings, int kind,
+sm80_gemm_rules sm80_gemm_rules_of(const nk_settings *settings)
+{
+    return (sm80_gemm_rules){
+        .forced = nk_tile_forced(settings, &sm80_gemm_family),
+        .batch_invariant = settings->batch_invariant,
+        .overlap = settings->pdl != NK_PDL_OFF,
+    };
+}
+
+nk_status sm80_gemm_deal(nk_device device, sm80_gemm_rules rules, int kind,
                          const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], sm80_gemm_dealing *dealing)
 {
     NK_MEMO(question, sm80_gemm_dealing, memo); /* the next calls ask the same, and picking takes a fifth of a call */
-    question q = {.kind = (int16_t)kind,
-                  .invariant = settings->batch_invariant,
-                  .forced = nk_tile_forced(settings, &sm80_gemm_family)};
+    question q = {.kind = (int16_t)kind, .invariant = rules.batch_invariant, .forced = rules.forced};
     NK_TRY(cuda_gpu_of(device, &q.gpu));
     memcpy(q.work, work, sizeof q.work);
     const size_t at = nk_memo_slot(&q, sizeof q);
@@ -136,8 +143,9 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
         work[i] = work_of(p, &sm80_gemm_tiles[i]);
+    const sm80_gemm_rules rules = sm80_gemm_rules_of(settings);
     sm80_gemm_dealing d;
-    NK_TRY(sm80_gemm_deal(p->device, settings, p->kind, work, &d));
+    NK_TRY(sm80_gemm_deal(p->device, rules, p->kind, work, &d));
     const sm80_gemm_tile *t = &sm80_gemm_tiles[d.tile];
     const int32_t threads = 32 * t->warps;
     uint32_t steps = (uint32_t)sm80_gemm_steps(p->k, p->kind);
@@ -145,7 +153,7 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
         .multiply = kernels[d.tile][p->kind],
         .reduce = kernels[d.tile][SM80_GEMM_FP4_KINDS],
         .grid = {.x = d.grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = d.smem_bytes},
-        .reduce_grid = {.x = d.reduce_grid, .y = 1, .z = 1, .threads = threads, .overlap = settings->pdl != NK_PDL_OFF},
+        .reduce_grid = {.x = d.reduce_grid, .y = 1, .z = 1, .threads = threads, .overlap = rules.overlap},
         .params =
             {
                 .m_tiles = (uint32_t)sm80_cover(p->m, t->tokens),
@@ -157,7 +165,7 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
             },
     };
     plan->kernel = choice->multiply->name;
-    sm80_gemm_describe(&d, settings, p->kind, p->outputs_per_warp, plan);
+    sm80_gemm_describe(&d, rules, p->kind, p->outputs_per_warp, plan);
     return NK_OK;
 }
 
@@ -171,7 +179,7 @@ nk_status sm80_gemm_run(nk_device device, const void *problem, const sm80_gemm_c
     return cuda_launch(choice->reduce, device, exec->stream, &choice->reduce_grid, args);
 }
 
-void sm80_gemm_describe(const sm80_gemm_dealing *dealing, const nk_settings *settings, int kind, int outputs_per_warp,
+void sm80_gemm_describe(const sm80_gemm_dealing *dealing, sm80_gemm_rules rules, int kind, int outputs_per_warp,
                         nk_plan *plan)
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[dealing->tile];
@@ -187,5 +195,5 @@ void sm80_gemm_describe(const sm80_gemm_dealing *dealing, const nk_settings *set
     plan->tile = sm80_gemm_family.tiles[dealing->tile];
     plan->steps_per_cta = dealing->share;
     plan->workspace_bytes = dealing->workspace_bytes;
-    plan->batch_invariant = settings->batch_invariant;
+    plan->batch_invariant = rules.batch_invariant;
 }

@@ -38,12 +38,20 @@ int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
 /* Steps of K in a tile. */
 int64_t sm80_gemm_steps(int64_t k, int kind);
 
+/* What the settings ask of a product, as values: a choice that has later launches to deal keeps it, and the text of an
+ * environment variable may be gone by then. */
+typedef struct sm80_gemm_rules {
+    int32_t forced; /* a tile, or NK_TILE_ANY */
+    bool batch_invariant, overlap;
+} sm80_gemm_rules;
+sm80_gemm_rules sm80_gemm_rules_of(const nk_settings *settings);
+
 /* The one that ends first, by the work that each tile would make of it: a pure function of its arguments. */
-nk_status sm80_gemm_deal(nk_device device, const nk_settings *settings, int kind,
+nk_status sm80_gemm_deal(nk_device device, sm80_gemm_rules rules, int kind,
                          const sm80_gemm_work work[SM80_GEMM_TILE_COUNT], sm80_gemm_dealing *dealing);
 
 /* Fills a plan. */
-void sm80_gemm_describe(const sm80_gemm_dealing *dealing, const nk_settings *settings, int kind, int outputs_per_warp,
+void sm80_gemm_describe(const sm80_gemm_dealing *dealing, sm80_gemm_rules rules, int kind, int outputs_per_warp,
                         nk_plan *plan);
 
 /* l products of m tokens with n outputs each, `outputs_per_warp` of which take a warp's 32 weight rows. */

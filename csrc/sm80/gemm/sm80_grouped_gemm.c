@@ -83,13 +83,13 @@ static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_ti
     b->dealing.reduce_grid = b->dealing.workspace_bytes = 0;
 }
 
-/* How a batch is launched: a pure function of it and the settings. */
-static nk_status deal(const nk_grouped_gemm_problem *p, const nk_settings *settings, batch *b)
+/* How a batch is launched: a pure function of it and the rules. */
+static nk_status deal(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules, batch *b)
 {
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
         work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
-    NK_TRY(sm80_gemm_deal(p->device, settings, b->kind, work, &b->dealing));
+    NK_TRY(sm80_gemm_deal(p->device, rules, b->kind, work, &b->dealing));
     if (!p->list) widen(p, b, &sm80_gemm_tiles[b->dealing.tile]);
     return NK_OK;
 }
@@ -134,9 +134,9 @@ static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partia
 }
 
 /* Nearly all calls are one launch. There may be any number, and room for a choice is fixed: so those after the first
- * are dealt again when they are launched, from the same problem and by the same settings. */
+ * are dealt again when they are launched, from the same problem and by the same rules. */
 typedef struct grouped_choice {
-    const nk_settings *settings;
+    sm80_gemm_rules rules;
     batch first;
     int64_t next; /* group of the second launch */
 } grouped_choice;
@@ -149,22 +149,21 @@ nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
 {
     grouped_choice *c = choice;
     batch *first = &c->first, later;
-    c->settings = settings;
+    c->rules = sm80_gemm_rules_of(settings);
     c->next = 0;
     if (!next_batch(p, &c->next, first)) return NK_OK;
-    NK_TRY(deal(p, settings, first));
+    NK_TRY(deal(p, c->rules, first));
     plan->kernel = kernels[first->dealing.tile][first->kind]->name;
-    sm80_gemm_describe(&first->dealing, settings, first->kind, OUTPUTS_PER_WARP, plan);
+    sm80_gemm_describe(&first->dealing, c->rules, first->kind, OUTPUTS_PER_WARP, plan);
     for (int64_t next = c->next; next_batch(p, &next, &later);) {
-        NK_TRY(deal(p, settings, &later));
+        NK_TRY(deal(p, c->rules, &later));
         if (later.dealing.workspace_bytes > plan->workspace_bytes)
             plan->workspace_bytes = later.dealing.workspace_bytes;
     }
     return NK_OK;
 }
 
-static nk_status launch(const nk_grouped_gemm_problem *p, const nk_settings *settings, const batch *b,
-                        const nk_exec *exec)
+static nk_status launch(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules, const batch *b, const nk_exec *exec)
 {
     cuda_groups params;
     const sm80_gemm_dealing *d = &b->dealing;
@@ -179,7 +178,7 @@ static nk_status launch(const nk_grouped_gemm_problem *p, const nk_settings *set
                      .z = 1,
                      .threads = threads,
                      .smem_bytes = CUDA_EXPERT_SCAN_BYTES,
-                     .overlap = settings->pdl != NK_PDL_OFF};
+                     .overlap = rules.overlap};
     return cuda_launch(kernels[d->tile][REDUCE], p->device, exec->stream, &sum, args);
 }
 
@@ -188,10 +187,10 @@ nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *ch
     const grouped_choice *c = choice;
     batch later;
     if (c->first.count == 0) return NK_OK;
-    NK_TRY(launch(p, c->settings, &c->first, exec));
+    NK_TRY(launch(p, c->rules, &c->first, exec));
     for (int64_t next = c->next; next_batch(p, &next, &later);) {
-        NK_TRY(deal(p, c->settings, &later));
-        NK_TRY(launch(p, c->settings, &later, exec));
+        NK_TRY(deal(p, c->rules, &later));
+        NK_TRY(launch(p, c->rules, &later, exec));
     }
     return NK_OK;
 }
