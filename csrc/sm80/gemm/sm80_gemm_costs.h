@@ -1,7 +1,7 @@
-/* What the sm80 GEMM family's work takes on an H200, 2026-11. All times are in microseconds (us); only ratios matter.
+/* What the sm80 GEMM family's work takes. All times are in microseconds (us); only ratios matter.
  *
- * Fitted to 1200 launches of all tiles with NVFP4 tokens, before the second launch overlapped the first: the choice was
- * within 1 % of the best on average, 8 % at worst. */
+ * From 1200 launches of all tiles with NVFP4 tokens on an H200, 2026-11, before the second launch overlapped the first:
+ * the choice was within 1 % of the best on average, 8 % at worst. */
 #ifndef NK_SM80_GEMM_COSTS_H
 #define NK_SM80_GEMM_COSTS_H
 

@@ -1,5 +1,7 @@
-/* What the sm80 router's work takes on an H200, 2026-11. All times are in microseconds (us). Ratios
- * choose; the whole also says how long CTAs wait for each other (PATIENCE). */
+/* What the sm80 router's work takes. All times are in microseconds (us). Ratios choose; the whole also says how long
+ * CTAs wait for each other (PATIENCE).
+ *
+ * From an H200, 2026-11. */
 #ifndef NK_SM80_ROUTE_COSTS_H
 #define NK_SM80_ROUTE_COSTS_H
 

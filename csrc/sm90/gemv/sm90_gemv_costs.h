@@ -1,5 +1,4 @@
-/* Costs of the sm90 gemv family, fitted to an H200, 2026-11, in cycles of 1.98 GHz. Times are in microseconds; only
- * their ratios matter.
+/* What the sm90 gemv family's work takes. All times are in microseconds (us); only ratios matter.
  *
  *   STEP          a team's step, where all teams of an SM step side by side: its latencies
  *   STEP_OF_SM    any step of an SM: its instructions
@@ -8,28 +7,30 @@
  *   CLUSTER       sending sums to other CTAs of a cluster, whose CTAs must start together
  *   CLUSTER_CTA   the same, for each CTA of the cluster
  *   RAGGED        rows that are no whole tiles
- *   MB            a megabyte of the matrix, beyond what memory takes */
+ *   MB            a megabyte of the matrix, beyond what memory takes
+ *
+ * From sweeps on an H200, 2026-11, fitted in cycles of 1.98 GHz. The choice takes more than the best, on average and at
+ * most: with one NVFP4 token 0.4 % and 2.5 % (36 matrices in up to 50 deals each), by tensor map 0.8 % and 8 % (31
+ * matrices), with other tokens 1.1 % and 7 % (70 cases of 10 matrices and 1 to 8 tokens, in up to 24 deals). */
 #ifndef NK_SM90_GEMV_COSTS_H
 #define NK_SM90_GEMV_COSTS_H
 
 #define SM90_GEMV_BYTES_PER_US 45342 /* an SM reads from memory */
 
-/* One NVFP4 token. In a sweep of 36 matrices in up to 50 shapes each, the picked shape takes 0.4 % more than the best,
- * on average, and 2.5 % at most. */
+/* One NVFP4 token. */
 #define SM90_GEMV_CODES_TALL_STEP_US 0.631313
 #define SM90_GEMV_CODES_SHORT_STEP_US 0.440909
 #define SM90_GEMV_CODES_SOLO_US 0.255051
 #define SM90_GEMV_CODES_CLUSTER_US 0.541919
 #define SM90_GEMV_CODES_RAGGED_US 0.535354
 
-/* One NVFP4 token, by tensor map. 31 matrices: 0.8 % on average, 8 % at most. */
+/* One NVFP4 token, by tensor map. */
 #define SM90_GEMV_MAP_STEP_US 0.454545
 #define SM90_GEMV_MAP_SOLO_US 0.265152
 #define SM90_GEMV_MAP_CLUSTER_US 0.0505051
 #define SM90_GEMV_MAP_MB_US 0.00707071
 
-/* One 16-bit token. Together with the next table: 70 cases of 10 matrices and 1 to 8 tokens, in up to 24 shapes: 1.1 %
- * on average, 7 % at most. */
+/* One 16-bit token. */
 #define SM90_GEMV_HALVES_STEP_OF_SM_US 0.0414141
 #define SM90_GEMV_HALVES_SOLO_US 0.191919
 #define SM90_GEMV_HALVES_CLUSTER_US 0.0979798

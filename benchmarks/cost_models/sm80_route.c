@@ -1,0 +1,45 @@
+/* The cost model of sm80/route: m tokens, n experts, the eight largest. split: of K. */
+#include "model.h"
+
+#include "cuda/cuda_image.h"
+#include "sm80/route/sm80_route_config.h"
+
+#include "nk_tile.h"
+
+#define DECLARE(name, ...) extern cuda_kernel sm80_route_##name##_halves, sm80_route_##name##_bfloats;
+SM80_ROUTE_TILES(DECLARE)
+
+#include "sm80/route/sm80_route.c"
+
+static int32_t asked;
+
+int nk_tile_named(const char *list, const nk_family *family) { return list && family ? asked : NK_TILE_ANY; }
+nk_status nk_fail(nk_status status, const char *format, ...) { return format ? status : NK_OK; }
+
+static nk_route_problem problem_of(const model_problem *p)
+{
+    return (nk_route_problem){
+        .m = p->m, .n = p->n, .k = p->k, .top_k = p->n < 8 ? p->n : 8, .n_group = 1, .topk_group = 1};
+}
+
+double model_us(const model_gpu *facts, const model_problem *problem, const model_choice *choice)
+{
+    const cuda_gpu gpu = gpu_of(facts);
+    const nk_route_problem p = problem_of(problem);
+    candidate c = shape_of(&p, choice->tile);
+    c.splits = choice->split;
+    c.parts = choice->grid / (c.groups * c.splits);
+    return c.parts == 1 || c.parts == c.expert_tiles ? time_of(&c, &p, &gpu) : -1;
+}
+
+bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant, model_choice *choice)
+{
+    const cuda_gpu gpu = gpu_of(facts);
+    const nk_route_problem p = problem_of(problem);
+    const nk_settings settings = {.tile = tile < 0 ? NULL : "", .batch_invariant = invariant};
+    candidate c;
+    asked = tile;
+    if (choose(&p, &gpu, &settings, &c) != NK_OK) return false;
+    *choice = (model_choice){c.tile, (int32_t)c.splits, c.groups * c.parts * c.splits};
+    return true;
+}

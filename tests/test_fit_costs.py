@@ -1,0 +1,189 @@
+"""benchmarks/fit_costs.py: known costs come back, and its models are the plans themselves."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ptxsim import build
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import fit_costs  # noqa: E402
+
+FAMILIES = pytest.mark.parametrize("family", fit_costs.PROBLEMS)
+no_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+
+def h200():
+    """Its SMs come in parts that have room for no whole number of large clusters."""
+    gpu = fit_costs.Gpu(132, 232448, 233472)
+    for i in (0, 1):
+        gpu.clusters[i][:] = [(i + 1) * n for n in (0, 132, 66, 0, 32, 0, 20, 0, 15)]
+    return gpu
+
+
+def picks_of(model, family, problem):
+    """Of every tile, as a sweep forces them."""
+    tiles = range({"sm80/gemm": 5, "sm80/route": 5, "sm90/gemv": 6}[family])
+    found = (model.pick(problem, tile, invariant) for tile in tiles for invariant in (False, True))
+    return {choice for choice in found if choice}
+
+
+def measured_by(model, family):
+    """{problem: {choice: microseconds}} as if the model's costs were what a GPU takes."""
+    return {
+        problem: {choice: model.us(problem, choice) for choice in picks_of(model, family, problem)}
+        for problem in list(fit_costs.PROBLEMS[family]())[::2]
+    }
+
+
+@FAMILIES
+def test_a_header_is_costs_and_where_they_are_from(family):
+    text = fit_costs.header_of(family).read_text()
+    costs = fit_costs.costs_in(text)
+    assert len(costs) > 5 and text.count("#define") == len(costs) + 1  # and the guard
+    assert len(fit_costs.FROM.findall(text)) == 1
+    origin = "a sweep of 2 launches of 1 problem on a GPU: " + 9 * "the choice is the best. "
+    doubled = {name: 2 * value for name, value in costs.items()}
+    written = fit_costs.rewritten(text, doubled, origin)
+    assert fit_costs.costs_in(written) == pytest.approx(doubled, rel=1e-3)
+    assert written.count("*/") == text.count("*/") and max(map(len, written.splitlines())) <= 120
+    said = " ".join(line.strip(" *") for line in written.partition("#ifndef")[0].splitlines())
+    assert origin.strip() in said and "H200" not in written
+    assert fit_costs.rewritten(written, doubled, origin) == written
+
+
+TERMS = {  # costs that stand alone in what some choice takes
+    "sm80/gemm": ("LONE_STEP", "REDUCE", "SUM_BYTES_PER", "CTA"),
+    "sm80/route": ("BYTES_PER", "FLOP_PER", "MEETING", "TURN"),
+    "sm90/gemv": ("BYTES_PER", "CODES_TALL_STEP", "CODES_SHORT_STEP", "MAP_STEP", "FEW_CLUSTER"),
+}
+
+
+@no_compiler
+@FAMILIES
+def test_known_costs_come_back(family):
+    model = fit_costs.Model(family, h200())
+    start = model.costs
+    true = start * np.exp(np.random.default_rng(1).uniform(-0.2, 0.2, len(start)))
+    model.costs = true
+    measured = measured_by(model, family)
+    model.costs = start
+    off = [model.us(p, c) / us for p, times in measured.items() for c, us in times.items()]
+    assert max(off) > 1.1 * min(off)
+    found = dict(zip(model.names, fit_costs.fitted(model, measured), strict=True))
+    near = [model.us(p, c) / us for p, times in measured.items() for c, us in times.items()]
+    assert near == pytest.approx([1.0] * len(near), rel=2e-3)
+    prefix = family.replace("/", "_").upper()
+    for name, value in zip(model.names, true, strict=True):
+        if name.removeprefix(f"{prefix}_").removesuffix("_US") in TERMS[family]:
+            assert found[name] == pytest.approx(value, rel=0.01), name
+
+
+@no_compiler
+def test_a_cost_that_nothing_depends_on_stays():
+    model = fit_costs.Model("sm90/gemv", h200())
+    start = dict(zip(model.names, model.costs, strict=True))
+    measured = {p: t for p, t in measured_by(model, "sm90/gemv").items() if not p.wide}
+    found = dict(zip(model.names, fit_costs.fitted(model, measured), strict=True))
+    name = "SM90_GEMV_FEW_HALVES_US"
+    assert found[name] == pytest.approx(start[name], rel=1e-12)
+
+
+@no_compiler
+def test_what_a_choice_costs_beyond_the_best():
+    model = fit_costs.Model("sm80/gemm", h200())
+    problem = fit_costs.Problem(64, 4096, 7168, blocked=True)
+    picked = model.pick(problem)
+    others = [model.pick(problem, tile) for tile in range(5)]
+    times = {choice: 100.0 if choice == picked else 80.0 for choice in others}
+    assert fit_costs.excess(model, {problem: times}) == ({problem: pytest.approx(0.25)}, 0)
+    del times[picked]
+    assert fit_costs.excess(model, {problem: times}) == ({problem: 0.0}, 1)
+    with pytest.raises(ValueError, match="no choice"):
+        model.us(problem, (0, 12345, 7))
+
+
+@no_compiler
+def test_the_command(tmp_path, monkeypatch, capsys):
+    """From a sweep to a header, a copy of the real one."""
+    family = "sm80/route"
+    header = tmp_path / "sm80_route_costs.h"
+    header.write_text(fit_costs.header_of(family).read_text())
+    model = fit_costs.Model(family, h200())
+    model.costs = model.costs * 1.25
+    rows = [
+        {"problem": vars(problem), "choice": list(choice), "us": us}
+        for problem, times in measured_by(model, family).items()
+        for choice, us in times.items()
+    ]
+    gpu = {name: getattr(h200(), name) for name in ("sms", "smem_per_cta", "smem_per_sm")}
+    gpu["clusters"] = [list(sizes) for sizes in h200().clusters]
+    environment = {"gpu": "NVIDIA H200", "date": "2026-11-23T00:00:00"}
+    sweep = {"family": family, "gpu": gpu, "environment": environment, "rows": rows}
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps(sweep))
+    monkeypatch.setattr(fit_costs, "header_of", lambda _: header)
+    monkeypatch.setattr(fit_costs, "STARTS", 1)
+    monkeypatch.setattr(sys, "argv", ["fit_costs.py", "fit", str(path), "--write"])
+    assert fit_costs.main() == 0
+    assert "picks were not measured" in capsys.readouterr().out
+    text = header.read_text()
+    said = f"a sweep of {len(rows)} launches of 18 problems on an NVIDIA H200, 2026-11"
+    assert said in text.replace("\n * ", " ")
+    assert fit_costs.costs_in(text)["SM80_ROUTE_MEETING_US"] == pytest.approx(3.125, rel=0.01)
+
+
+# ---------------------------------------------------------------------------------------------
+# On the simulated GPU
+# ---------------------------------------------------------------------------------------------
+
+SWEEP = """
+import json, sys
+from pathlib import Path
+import ptxsim.fake_cuda
+from nvfp4kern.bench import measure, others, products, timing
+for module in (others, products, timing):
+    module.rotation = lambda *_: 1
+measure.environment = lambda *_: {}
+import fit_costs
+family, path = sys.argv[1:]
+problems = [fit_costs.Problem(**one) for one in json.loads(sys.stdin.read())]
+untimed = lambda case, layout, forced: dict.fromkeys(forced, 1.0)
+fit_costs.sweep(family, Path(path), problems, untimed)
+"""
+missing = [name for name in ("cc", "nvcc") if not getattr(build, f"find_{name}")()]
+
+
+@pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+@FAMILIES
+def test_the_model_is_the_plan(family, tmp_path):
+    """What explain shows of every tile is what the model picks of it, with the same GPU's facts."""
+    few = [fit_costs.Problem(1, 320, 512), fit_costs.Problem(1, 150, 1024, blocked=True)]
+    few += [fit_costs.Problem(3, 320, 512), fit_costs.Problem(1, 320, 512, wide=True)]
+    if family != "sm90/gemv":
+        few = [replace(p, m=m, wide=False) for p in few[:2] for m in (2, 70)]
+    path = tmp_path / "sweep.json"
+    row = family.partition("/")[0]
+    settings = {"PTXSIM_CC": "9.0", "PTXSIM_SMS": "24", "NVFP4KERN_BACKEND": row}
+    places = [ROOT / "tests", ROOT / "benchmarks", ROOT, *os.environ.get("PYTHONPATH", "").split()]
+    settings["PYTHONPATH"] = os.pathsep.join(map(str, places))
+    done = subprocess.run(
+        [sys.executable, "-c", SWEEP, family, path],
+        input=json.dumps([vars(problem) for problem in few]),
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(path.read_text())
+    model = fit_costs.Model(family, fit_costs.gpu_of(result["gpu"]))
+    for problem, times in fit_costs.by_problem(result).items():
+        assert set(times) == picks_of(model, family, problem), problem
+        assert all(model.us(problem, choice) > 0 for choice in times)
