@@ -61,9 +61,11 @@ echo "-- the tests"
 cd "$tree"
 if [ $# -eq 0 ]; then
     # Left out: what asserts memory or starts programs of its own, nvcc, which libasan ends, among them; what is about
-    # text; what needs gigabytes; what is about benchmarks/, which the copy lacks; and the simulated GPU, which is a program of its own.
+    # text; what needs gigabytes; what is about benchmarks/, which the copy lacks; and the simulated GPU, which is a
+    # program of its own.
     set --
-    for test in ptxsim cuda/test_ptx_layer.py binding/test_lifetime.py operators/test_reference.py \
+    for test in ptxsim cuda/test_ptx_layer.py cuda/test_launch_layer.py binding/test_lifetime.py \
+        operators/test_reference.py \
         test_source_rules.py test_documents.py test_machine_code.py test_fit_costs.py; do
         [ -e "tests/$test" ] || die "there is no tests/$test to leave out"
         set -- "$@" "--ignore=tests/$test"
