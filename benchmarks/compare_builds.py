@@ -4,8 +4,8 @@ The package on sys.path is the new build; the old one is a compiled extension by
 of the benchmark is called in both on the same operands, whose results must be right and the same to
 the bit, and replayed in turns with the old build once more: what that differs from itself by is the
 spread. A row is worse where its median of ROUNDS is more than LIMIT and more than that spread above
-the old one's. Calls of tiny problems are timed as wall time. Exits with 2 where a result is wrong,
-with 1 where a row is worse.
+the old one's. Calls of tiny problems are timed as wall time. A row that raises is listed as failed,
+and the next one follows. Exits with 2 where a row is wrong or failed, with 1 where one is worse.
 """
 
 import argparse
@@ -13,7 +13,9 @@ import importlib.util
 import json
 import statistics
 import sys
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
@@ -38,6 +40,29 @@ def extension(path):
     return module
 
 
+class FailedError(Exception):
+    """A row cannot be measured; says which build raised what."""
+
+
+@contextmanager
+def of_build(name):
+    """Names the build whose call raises."""
+    try:
+        yield
+    except Exception as error:
+        raise FailedError(f"the {name} build: {type(error).__name__}: {error}") from error
+
+
+def attempted(name, measure):
+    """What `measure` returns, or a row that says why there is none."""
+    try:
+        return measure()
+    except FailedError as error:
+        return {"row": name, "failed": str(error)}
+    except Exception as error:
+        return {"row": name, "failed": f"{type(error).__name__}: {error}"}
+
+
 def in_old(old, call):
     """The same call of the other build."""
     return partial(getattr(old, call.func.__name__), *call.args, **call.keywords)
@@ -52,13 +77,15 @@ def tensors(outs):
 def same(case, layout, calls):
     """Whether these calls, too, write the right results, to the bit those of the package."""
     outs = case.outs[layout]
-    for call in case.calls[layout]:
-        call()
+    with of_build("new"):
+        for call in case.calls[layout]:
+            call()
     copies = [tensor.clone() for tensor in tensors(outs)]
     for tensor in tensors(outs):
         tensor.zero_()
-    for call in calls:
-        call()
+    with of_build("old"):
+        for call in calls:
+            call()
     right = all(case.right(out, i) for i, out in enumerate(outs))
     return right and all(map(torch.equal, tensors(outs), copies))
 
@@ -92,31 +119,40 @@ def row(name, times):
 
 
 def show(found):
-    verdict = "WRONG" if found.get("wrong") else "worse" if found["worse"] else ""
-    if not found.get("wrong"):
+    if "failed" in found:
+        print(f"{found['row']:<52}  FAILED, {found['failed'].splitlines()[0]}", flush=True)
+    elif found.get("wrong"):
+        print(f"{found['row']:<52}  WRONG RESULT, not timed", flush=True)
+    else:
         print(
             f"{found['row']:<52}{found['old']:10.2f}{found['new']:10.2f}{found['ratio']:8.3f}"
-            f"{found['spread']:8.3f}  {verdict}",
+            f"{found['spread']:8.3f}  {'worse' if found['worse'] else ''}",
             flush=True,
         )
-    else:
-        print(f"{found['row']:<52}  WRONG RESULT, not timed", flush=True)
-    return found
+
+
+def compared(old, case, layout, name, device):
+    """A row: checked, and timed where its results are right."""
+    with of_build("old"):
+        theirs = [in_old(old, call) for call in case.calls[layout]]
+    if not same(case, layout, theirs):
+        return {"row": name, "wrong": True}
+    contenders = {"old": theirs, "new": case.calls[layout], "again": theirs}
+    return row(name, medians(contenders, device))
 
 
 def rows(old, sets, operators, device, source):
     """The benchmark's rows, in both layouts of scales."""
     for shape in shapes.chosen(sets, operators):
-        make = getattr(products, shape.make, None) or getattr(others, shape.make)
         torch.manual_seed(0)
-        case = make(source, device, **shape.sizes)
-        for layout, calls in case.calls.items():
-            theirs = [in_old(old, call) for call in calls]
+        make = getattr(products, shape.make, None) or getattr(others, shape.make)
+        case = attempted(f"{shape.op} {shape.sizes}", partial(make, source, device, **shape.sizes))
+        if isinstance(case, dict):
+            yield case
+            continue
+        for layout in case.calls:
             name = " ".join(filter(None, (shape.op, case.shape, layout)))
-            if not same(case, layout, theirs):
-                yield {"row": name, "wrong": True}
-                continue
-            yield row(name, medians({"old": theirs, "new": calls, "again": theirs}, device))
+            yield attempted(name, partial(compared, old, case, layout, name, device))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -135,34 +171,64 @@ def wall(call, idle):
     return statistics.median(times)
 
 
-def tiny(device):
-    """(name, function of _C, its arguments and keywords)"""
+def tiny_gemv(device):
     rng = np.random.default_rng(0)
     matrix, vector = data.full_range(rng, 16, 16), data.full_range(rng, 1, 16)
     arrays = matrix.codes, vector.codes, matrix.scales, vector.scales
     operands = [torch.from_numpy(np.asarray(array)).to(device) for array in arrays]
-    out = torch.empty(16, 1, dtype=torch.float16, device=device)
-    yield "gemv out=", "gemv", operands, {"out": out}
-    one = data.competition("gemv", (128, 256, 1), benign=False, device=device)
-    yield "drop-in gemv", "competition_gemv", [one.data], {}
+    return operands, {"out": torch.empty(16, 1, dtype=torch.float16, device=device)}
+
+
+def tiny_drop_in(operator, sizes, device):
+    return [data.competition(operator, sizes, benign=False, device=device).data], {}
+
+
+def tiny(device):
+    """(name, function of _C, what makes its arguments and keywords)"""
     groups = [(m, 7168, 256, 1) for m in (40, 76, 168, 72, 164, 148, 196, 160)]
     sizes = groups if device == "cuda" else [(1, 1, 16, 1)] * 4
-    many = data.competition("group_gemm", sizes, benign=False, device=device)
-    yield f"drop-in group_gemm, {len(sizes)} groups", "competition_group_gemm", [many.data], {}
+    one, many = ("gemv", (128, 256, 1)), ("group_gemm", sizes)
+    yield "gemv out=", "gemv", tiny_gemv
+    yield "drop-in gemv", "competition_gemv", partial(tiny_drop_in, *one)
+    name = f"drop-in group_gemm, {len(sizes)} groups"
+    yield name, "competition_group_gemm", partial(tiny_drop_in, *many)
+
+
+def whole_call(old, name, function, make, device):
+    """A row of wall times."""
+    idle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    arguments, keywords = make(device)
+    calls, taken = {}, {"old": [], "new": [], "again": []}
+    for build, module in (("old", old), ("new", nvfp4kern._C), ("again", old)):
+        with of_build(build):
+            calls[build] = partial(getattr(module, function), *arguments, **keywords)
+    for _ in range(ROUNDS):
+        for build, call in calls.items():
+            with of_build(build):
+                taken[build].append(wall(call, idle))
+    return row(name, {build: statistics.median(times) for build, times in taken.items()})
 
 
 def overhead(old, device):
-    idle = torch.cuda.synchronize if device == "cuda" else lambda: None
-    for name, function, arguments, keywords in tiny(device):
-        calls = {
-            build: partial(getattr(module, function), *arguments, **keywords)
-            for build, module in (("old", old), ("new", nvfp4kern._C), ("again", old))
-        }
-        taken = {build: [] for build in calls}
-        for _ in range(ROUNDS):
-            for build, call in calls.items():
-                taken[build].append(wall(call, idle))
-        yield row(f"call: {name}", {b: statistics.median(times) for b, times in taken.items()})
+    for name, function, make in tiny(device):
+        title = f"call: {name}"
+        yield attempted(title, partial(whole_call, old, title, function, make, device))
+
+
+# ---------------------------------------------------------------------------------------------
+# The command
+# ---------------------------------------------------------------------------------------------
+
+
+def summary(found):
+    """The last line, and the exit status."""
+    failed = sum("failed" in line for line in found)
+    wrong = sum(line.get("wrong", False) for line in found)
+    worse = sum(line.get("worse", False) for line in found)
+    ratios = [line["ratio"] for line in found if "ratio" in line]
+    median = f"median {statistics.median(ratios):.3f}" if ratios else "nothing was timed"
+    line = f"{len(found)} rows, {failed} failed, {wrong} wrong, {worse} worse; {median}"
+    return line, 2 if failed or wrong else 1 if worse else 0
 
 
 def main():
@@ -177,19 +243,16 @@ def main():
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     old = extension(arguments.old)
     print(f"{'row':<52}{'old':>10}{'new':>10}{'ratio':>8}{'spread':>8}")
-    found = [show(line) for line in overhead(old, device)]
+    found = []
     timed = rows(old, arguments.shapes, arguments.op, device, DATA[arguments.data])
-    for line in timed:
-        found.append(show(line))
+    for line in chain(overhead(old, device), timed):
+        show(line)
+        found.append(line)
         if arguments.json:
             arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    wrong = sum(line.get("wrong", False) for line in found)
-    worse = sum(line.get("worse", False) for line in found)
-    ratios = [line["ratio"] for line in found if "ratio" in line]
-    print(
-        f"{len(found)} rows, {wrong} wrong, {worse} worse; median {statistics.median(ratios):.3f}"
-    )
-    return 2 if wrong else 1 if worse else 0
+    line, status = summary(found)
+    print(line)
+    return status
 
 
 if __name__ == "__main__":

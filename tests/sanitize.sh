@@ -66,7 +66,8 @@ if [ $# -eq 0 ]; then
     set --
     for test in ptxsim cuda/test_ptx_layer.py cuda/test_launch_layer.py binding/test_lifetime.py \
         operators/test_reference.py \
-        test_source_rules.py test_documents.py test_machine_code.py test_fit_costs.py; do
+        test_source_rules.py test_documents.py test_machine_code.py test_fit_costs.py \
+        test_compare_builds.py; do
         [ -e "tests/$test" ] || die "there is no tests/$test to leave out"
         set -- "$@" "--ignore=tests/$test"
     done
