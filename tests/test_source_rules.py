@@ -330,6 +330,13 @@ def test_public_functions_are_documented():
             assert "(" in str(inspect.signature(thing)), name
 
 
+def test_explain_lists_its_operators():
+    others = {"explain", "backends", "warmup"}
+    operators = {n for n in C_FUNCTIONS if n not in others and not n.startswith("competition_")}
+    listed = re.search(r"^op: one of (.*)\.$", _C.explain.__doc__, flags=re.M).group(1).split()
+    assert set(listed) == operators and len(listed) == len(operators) >= 9
+
+
 # ---------------------------------------------------------------------------------------------
 # The backend table
 # ---------------------------------------------------------------------------------------------

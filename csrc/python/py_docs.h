@@ -2,6 +2,8 @@
 #ifndef NK_PY_DOCS_H
 #define NK_PY_DOCS_H
 
+#include "py_operators.h"
+
 #define PY_DOC_TENSORS                                                                                                 \
     "Tensors are DLPack objects (torch, NumPy, CuPy, ...). fp4 codes are float4_e2m1fn_x2 or uint8, [.., K/2], the\n"  \
     "even element in the low nibble; scales are float8_e4m3fn or uint8, one per 16 elements along K, 'linear'\n"       \
@@ -112,12 +114,15 @@ static const char py_doc_route[] =
     "and sorted_rows [M*k] (m*k + slot, sorted by expert), all int32. Equal logits go to the lower expert.\n\n"
     PY_DOC_ERRORS;
 
+#define PY_DOC_NAME(op) " " #op
+
 static const char py_doc_explain[] =
     "explain($module, op, /, *args, **kwargs)\n--\n\n"
-    "What a call of the operator named `op` with these arguments would use; runs nothing and allocates no output.\n\n"
+    "What a call of the operator `op` with these arguments would use; runs nothing and allocates no output.\n\n"
+    "op: one of" PY_OPERATORS(PY_DOC_NAME) ".\n\n"
     "Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile (its\n"
     "name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or\n"
-    "warps that share K) and steps_per_cta. Raises what the call would raise.\n\n"
+    "warps that K of a tile is divided among) and steps_per_cta. Raises what the call would raise.\n\n"
     ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
 
 static const char py_doc_backends[] =
