@@ -91,7 +91,7 @@ def lines_of(rows, on_gpu):
         layout = f"{row['layout']}" if "other" in row else ""
         unit = 1 if on_gpu else 1e-3
         times = [median(row, "time"), median(row, "other")]
-        times += [median(row, "cold"), bound(row)] if on_gpu else [row.get("floor")]
+        times += [median(row, "cold"), bound(row)] if on_gpu else [row.get("torch_rates")]
         cells = [number(None if t is None else t * unit) for t in (*times, other)]
         yield [row["op"], row["shape"], layout, *cells[:-1], name, cells[-1]]
 
@@ -99,7 +99,7 @@ def lines_of(rows, on_gpu):
 def full_table(rows, on_gpu):
     """Columns that no row fills are left out."""
     header = ["operator", "shape", "layout", "time", "other layout"]
-    header += ["cold", "read or floor"] if on_gpu else ["floor"]
+    header += ["cold", "read or floor"] if on_gpu else ["torch's rates"]
     header += ["alternative", "its time"]
     lines = list(lines_of(rows, on_gpu))
     kept = [i for i in range(len(header)) if any(line[i] for line in lines)]

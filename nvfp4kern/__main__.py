@@ -4,12 +4,13 @@ Its subcommands: `info`, `explain`, `bench`.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import time
 
 import nvfp4kern
-from nvfp4kern import bench
+from nvfp4kern import bench, machine
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
@@ -21,10 +22,6 @@ PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 # ---------------------------------------------------------------------------------------------
 # check
 # ---------------------------------------------------------------------------------------------
-
-
-NARROW = 100
-"""Terminals of fewer columns get the table without lines."""
 
 
 def best_of(run, seconds=0.2, most=20):
@@ -39,21 +36,44 @@ def best_of(run, seconds=0.2, most=20):
 
 def rate(case, seconds):
     amount, unit = (case.work, "GFLOP/s") if case.work else (case.moved, "GB/s")
-    return f"{amount / seconds / 1e9:.2f} {unit}"
+    found = amount / seconds / 1e9
+    return f"{found:.{0 if found >= 100 else 1 if found >= 10 else 2}f} {unit}"
 
 
-def table(title, narrow):
+def heading():
+    """The versions, and what the cases run on; the GPUs that they leave alone."""
+    import numpy as np
+
+    yield f"nvfp4kern {nvfp4kern.__version__}, Python {sys.version.split()[0]}"
+    cpu = machine.cpu_in_use(np.zeros((1, 1), np.uint8))
+    yield f"CPU: {machine.in_words(cpu)}"
+    gpus = machine.nvidia_smi(("name", "driver_version"))
+    for gpu in gpus:
+        yield f"GPU: {gpu['name']}, driver {gpu['driver_version']}; not checked here"
+    if not gpus:
+        yield f"GPU: none by nvidia-smi; {NAME} info says what the driver says"
+
+
+def table():
+    """Without lines between columns: it fits 80 of them."""
     from rich import box
     from rich.table import Table
 
-    looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
-    rows = Table(title=title, title_justify="left", **looks)
+    rows = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     for name, justify in [
         ("operator", "left"), ("shape", "left"), ("backend", "left"), ("time", "right"),
-        ("rate", "right"), ("error/bound", "right"), ("verdict", "left"),
+        ("rate", "right"), ("error\n/bound", "right"), ("verdict", "left"),
     ]:  # fmt: skip
         rows.add_column(name, justify=justify, overflow="fold", no_wrap=name != "shape")
     return rows
+
+
+def next_step(failures):
+    if failures:
+        return "report the lines above; a wrong result is a bug of this package"
+    if importlib.util.find_spec("torch"):
+        return f"{NAME} bench to time it, help(nvfp4kern.gemm) to call it"
+    return f"pip install torch, then {NAME} bench to time it"
 
 
 def check(operators, everything):
@@ -63,11 +83,11 @@ def check(operators, everything):
 
     from nvfp4kern.verify.cases import cases
 
-    # A pipe has no width: this one breaks no row.
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    rows = table(f"nvfp4kern {nvfp4kern.__version__}", console.width < NARROW)
-    failures, count = [], 0
-    with Progress(console=console, transient=True) as progress:
+    console = Console(highlight=False)
+    for line in heading():
+        console.print(line, markup=False, soft_wrap=True)
+    rows, failures, count = table(), [], 0
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(operators))
         for operator in operators:
             for case in cases(operator, everything):
@@ -91,8 +111,9 @@ def check(operators, everything):
             progress.advance(bar)
     console.print(rows)
     for failure in failures:
-        console.print(failure, style="red", markup=False)
+        console.print(failure, style="red", markup=False, soft_wrap=True)
     console.print(f"{count - len(failures)} of {count} cases right against the float64 oracle")
+    console.print(f"now: {next_step(failures)}", markup=False, soft_wrap=True)
     return 1 if failures or not count else 0
 
 
@@ -186,6 +207,7 @@ def explain(operator, shape):
 
 def main():
     parser = argparse.ArgumentParser(prog=NAME, description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"nvfp4kern {nvfp4kern.__version__}")
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
     commands = parser.add_subparsers(dest="command", metavar="info | explain | bench")

@@ -77,7 +77,7 @@ def test_every_operator_is_checked_and_has_all_its_columns(earlier):
         assert row["right"] and row["backend"] == "cpu" and row["kernel"].startswith("cpu_")
         assert row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"]
         assert set(row["others"]) == COLUMNS[row["op"]]
-        assert row["floor"] > 0 and not {"cold", "read", "read_cold"} & set(row)
+        assert row["torch_rates"] > 0 and not {"floor", "cold", "read", "read_cold"} & set(row)
         assert row.get("layout") == LAYOUT[row["op"]]
         assert ("other" in row) == (row["op"] != "route")
 
@@ -264,6 +264,30 @@ def test_a_missing_module_is_named(module, arguments, expected):
 def test_bad_arguments(arguments, expected, bench):
     status, _, err = bench("--device", "cpu", *arguments)
     assert status == 2 and expected in err
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_what_cannot_be_written_is_said_before_anything_is_measured(option, bench, monkeypatch):
+    monkeypatch.setattr(measure, "environment", lambda *_: pytest.fail("it measured"))
+    status, out, err = bench("--device", "cpu", option, f"{__file__}/there")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"{option}: cannot be written: ") and __file__ in err
+
+
+def test_rows_are_shown_without_torch_and_without_quartiles(earlier, tmp_path):
+    """Medians of several runs, as in benchmarks/results, have no quartiles."""
+    result = json.loads(earlier.read_text())
+    for row in result["rows"]:
+        row["time"] = {"median": 1234.0}
+    path = tmp_path / "medians.json"
+    path.write_text(json.dumps(result))
+    program = "import sys; sys.modules['torch'] = None; from nvfp4kern.__main__ import main; "
+    command = [sys.executable, "-c", program + "sys.exit(main())", "bench", "--from", path]
+    for compared in ([], ["--compare", earlier]):
+        done = subprocess.run([*command, *compared], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(" 1.234 ") >= len(result["rows"])
+        assert "torch's" in done.stdout and "floor" not in done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")

@@ -164,7 +164,7 @@ def check_module(module, arguments, monkeypatch):
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
     monkeypatch.syspath_prepend(str(ROOT))
-    with pytest.raises(Parsed if "--help" not in arguments else SystemExit):
+    with pytest.raises(SystemExit if {"--help", "--version"} & {*arguments} else Parsed):
         importlib.import_module(f"{module}.__main__").main()
 
 

@@ -1,26 +1,76 @@
 """`python -m nvfp4kern`: check, info, explain."""
 
+import os
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
-from nvfp4kern.verify.cases import OPERATORS, cases
+from nvfp4kern import machine
+from nvfp4kern.verify import shapes
+from nvfp4kern.verify.cases import OPERATORS, cases, groups_in_short
 
 
-def run(*arguments):
+def run(*arguments, **variables):
     command = [sys.executable, "-m", "nvfp4kern", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables)
 
 
-def test_one_operator_is_checked_and_tabulated():
-    done = run("--op", "gemv")
+def test_one_operator_is_checked_and_tabulated_in_80_columns():
+    done = run("--op", "gemv", COLUMNS="80")
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"gemv .* cpu .* GB/s .* ok", done.stdout)) > 5
-    assert "9 of 9 cases right" in done.stdout
+    assert len(re.findall(r"^gemv .* cpu .* GB/s .* ok *$", done.stdout, flags=re.M)) == 9
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in done.stdout
+    assert lines[-2] == "9 of 9 cases right against the float64 oracle"
+    assert lines[-1].startswith("now: ") and "bench" in lines[-1]
+
+
+def test_the_machine_is_named(tmp_path, monkeypatch):
+    """Its GPUs by nvidia-smi, of which there is a stand-in."""
+    cpu = machine.cpu_in_use(np.zeros((1, 1), np.uint8))
+    assert cpu["cpu"] and not cpu["instructions"].startswith("CPU tensors")
+    asked = 'test "$*" = "--query-gpu=name,driver_version --format=csv,noheader" && echo '
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{asked}'NVIDIA H200, 580.95.05'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NVFP4KERN_NUM_THREADS", "3")
+    _, processor, gpu = main.heading()
+    assert processor == f"CPU: {cpu['cpu']}, {cpu['instructions']}, 3 threads"
+    assert gpu == "GPU: NVIDIA H200, driver 580.95.05; not checked here"
+    monkeypatch.setenv("PATH", "")
+    assert [line.partition(" by")[0] for line in main.heading()][2:] == ["GPU: none"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_next_step_is_a_line_and_fits(there, monkeypatch):
+    monkeypatch.setattr(main.importlib.util, "find_spec", lambda name: there)
+    monkeypatch.setattr(main, "NAME", "python -m nvfp4kern")
+    assert ("pip install torch" in main.next_step([])) == (not there)
+    assert "bug" in main.next_step(["gemm"])
+    lines = [f"now: {main.next_step(failures)}" for failures in ([], ["gemm"])]
+    assert max(len(line) for line in (*lines, *list(main.heading())[2:])) <= 80
+
+
+def test_the_widest_row_fits_80_columns():
+    names = map(groups_in_short, shapes.GROUP_GEMM_TESTS + shapes.GROUP_GEMM_BENCHMARKS)
+    table, console = main.table(), Console(width=80)
+    widest = max(names, key=len)
+    table.add_row("grouped_gemm", widest, "cpu", "1234.567 ms", "9999 GFLOP/s", "1.0000", "WRONG")
+    with console.capture() as printed:
+        console.print(table)
+    assert widest == "8 groups, m=64..248"
+    assert f"{widest} cpu     1234.567 ms 9999 GFLOP/s 1.0000 WRONG" in printed.get()
+
+
+def test_the_version_is_printed():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"nvfp4kern {nvfp4kern.__version__}\n")
 
 
 def test_a_wrong_result_fails_the_run(monkeypatch, capsys):

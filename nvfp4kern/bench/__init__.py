@@ -11,8 +11,9 @@ call as the competition's harness times it (of its entry point, where the shape 
 rate, `read` a kernel that reads the same bytes and does nothing else, replayed and, beside that,
 cold: what overwrote the L2 is still being written back then, which costs whoever reads next. All
 are measured in the same run.
-On a CPU times are of the wall, the floor's rate is that of an fp32 product, torch has as many
-threads as nvfp4kern, and there is neither `cold` nor `read`.
+On a CPU times are of the wall, and torch has as many threads as nvfp4kern. There is no `cold`, no
+`read` and no floor, since operands may stay in the cache. `torch's rates` is what torch's sum needs
+to read as many bytes, or its fp32 product for as many operations: ours may be faster.
 """
 
 from pathlib import Path
@@ -56,13 +57,13 @@ def add_arguments(parser):
         type=Path,
         metavar="FILE",
         dest="source",
-        help="show, plot and compare the rows of a --json; runs nothing",
+        help="show, plot and compare the rows of a --json; runs nothing and needs no torch",
     )
 
 
 def run(arguments):
     """The exit status: 0, or 2 where a result was wrong. ModuleNotFoundError where torch, rich or
-    matplotlib is wanted and missing."""
+    matplotlib is wanted and missing, ValueError where --json or --plot cannot be written."""
     if arguments.plot:
         from . import plots  # noqa: F401  (its absence is known now, not after minutes)
     from . import command

@@ -22,8 +22,9 @@ class Ceilings:
     copy: float
     rate: float
 
-    def floor(self, nbytes, operations):
-        """The time that either memory or arithmetic needs."""
+    def time(self, nbytes, operations):
+        """What either memory or arithmetic takes at these rates: a floor where operands come from
+        memory."""
         return max(nbytes / self.read, operations / self.rate)
 
     def bound_by_memory(self, nbytes, operations):

@@ -3,17 +3,15 @@
 import json
 import os
 import sys
+import tempfile
 from time import perf_counter
 
-import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from . import exact, gaussian, report
-from .measure import environment, measured
+from . import report
 from .shapes import chosen
 
-DATA = {"gaussian": gaussian, "exact": exact}
 DEFAULT = {"cuda": ("competition", "tokens", "moe"), "cpu": ("cpu",)}
 
 
@@ -33,7 +31,23 @@ def _read(path):
     return result
 
 
+def _check_writable(arguments):
+    """ValueError now, not after minutes, where --json or --plot cannot be written."""
+    try:
+        option = "--json"
+        if arguments.json:
+            arguments.json.open("a").close()
+        option = "--plot"
+        if arguments.plot:
+            arguments.plot.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=arguments.plot).close()
+    except OSError as error:
+        raise ValueError(f"{option}: cannot be written: {error}") from error
+
+
 def _device(wanted):
+    import torch
+
     there = torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise ValueError("--device: 'cuda', but torch sees no GPU")
@@ -42,11 +56,14 @@ def _device(wanted):
 
 def _measure(arguments):
     """Rows are written one by one: an interruption costs the row it falls into."""
+    from . import exact, gaussian  # here: what --from shows needs no torch
+    from .measure import environment, measured
+
     device = _device(arguments.device)
     shapes = chosen(arguments.shapes or DEFAULT[device], arguments.operators)
     if not shapes:
         raise ValueError("--shapes, --op: these sets have no shape of these operators")
-    begin, data = perf_counter(), DATA[arguments.data]
+    begin, data = perf_counter(), {"gaussian": gaussian, "exact": exact}[arguments.data]
     result = {"environment": environment(device, data), "rows": []}
     if arguments.commit:
         result["environment"]["commit"] = arguments.commit
@@ -67,6 +84,7 @@ def _measure(arguments):
 
 
 def run(arguments):
+    _check_writable(arguments)
     earlier = _read(arguments.compare) if arguments.compare else None
     result = _read(arguments.source) if arguments.source else _measure(arguments)
     # A pipe has no width: wide enough there that no row breaks, unless COLUMNS says otherwise.

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -10,6 +9,7 @@ import torch
 
 import nvfp4kern
 
+from .. import machine
 from . import ceilings, exact, gaussian, others, products, timing
 from .operands import poison
 
@@ -69,7 +69,7 @@ def _on_host(case, row):
     _poison(case)
     times = timing.host_in_turns(case.calls | found)
     _noted(case, row, times, found, missing)
-    row["floor"] = ceilings.measured("cpu").floor(case.moved, case.work)
+    row["torch_rates"] = ceilings.measured("cpu").time(case.moved, case.work)
     return True
 
 
@@ -96,7 +96,7 @@ def _replayed(case, row, readers):
     _poison(case)
     times = timing.in_turns(ours | found | readers)
     _noted(case, row, times, found, missing)
-    row["floor"] = ceilings.measured("cuda").floor(case.moved, case.work)
+    row["floor"] = ceilings.measured("cuda").time(case.moved, case.work)
     if readers:
         row["read"] = _fastest(times, readers)
 
@@ -182,25 +182,6 @@ def _checked_and_timed(shape, device, data):
 QUERIES = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
 
 
-def _driver_says(gpu):
-    command = ["nvidia-smi", f"--query-gpu={','.join(QUERIES)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run([*command, "-i", f"GPU-{gpu.uuid}"], capture_output=True, text=True)
-        values = done.stdout.strip().split(", ")
-    except (OSError, AttributeError):
-        values = []
-    return dict(zip(QUERIES, values, strict=True)) if len(values) == len(QUERIES) else {}
-
-
-def _processor():
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def environment(device, data=gaussian):
     """Versions, the machine and its ceilings. On a CPU torch gets as many threads as we have."""
     found = {
@@ -217,11 +198,11 @@ def environment(device, data=gaussian):
     if device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
         found |= {"gpu": gpu.name, "sms": gpu.multi_processor_count, "l2": gpu.L2_cache_size}
-        found |= {"cuda": torch.version.cuda} | _driver_says(gpu)
+        found |= {"cuda": torch.version.cuda}
+        found |= next(iter(machine.nvidia_smi(QUERIES, "-i", f"GPU-{gpu.uuid}")), {})
     else:
-        plan = nvfp4kern.explain("to_blocked", torch.zeros(1, 1, dtype=torch.uint8))
-        found |= {"cpu": _processor(), "threads": plan["threads"], "instructions": plan["why"]}
+        found |= machine.cpu_in_use(torch.zeros(1, 1, dtype=torch.uint8))
         found |= {"load": round(os.getloadavg()[0], 1)}
-        torch.set_num_threads(plan["threads"])
+        torch.set_num_threads(found["threads"])
     found["ceilings"] = vars(ceilings.measured(device))
     return found

@@ -6,6 +6,8 @@ from textwrap import fill
 from rich import box
 from rich.table import Table
 
+from ..machine import in_words
+
 WIDE = 160
 """Columns that the widest table takes with a row to a line."""
 
@@ -34,9 +36,9 @@ def _unit(on_gpu):
 
 
 def bound(row):
-    """What `/ bound` is over: the reading kernel where that was timed, else the floor."""
-    read = row.get("read", {})
-    return read.get("median") or row.get("floor")
+    """What a time is compared with: the reading kernel where that was timed, else the floor. On a
+    CPU torch's rates, which bound nothing."""
+    return row.get("read", {}).get("median") or row.get("floor") or row.get("torch_rates")
 
 
 @dataclass
@@ -57,11 +59,13 @@ class _Look:
 
     def ours(self, row, layout):
         """One cell, or two where scales have a `layout` beside that of `time`."""
-        median, low, high = (row["time"][name] for name in ("median", "low", "high"))
+        median, low, high = (row["time"].get(name) for name in ("median", "low", "high"))
+        cell = [self.time(median)]
         other = [self.time(row.get("other", {}).get("median"))] if layout else []
-        if self.narrow:
-            return ["\n".join([self.time(median), f"±{(high - low) / 2 / median:.0%}", *other])]
-        return [f"{self.time(median)} ({self.time(low)}, {self.time(high)})", *other]
+        if low is not None:  # a median of several runs has none
+            spread = f"±{(high - low) / 2 / median:.0%}"
+            cell.append(spread if self.narrow else f"({self.time(low)}, {self.time(high)})")
+        return ["\n".join(cell + other)] if self.narrow else [" ".join(cell), *other]
 
     def baseline(self, row, name):
         """Its time, and how many times ours that is."""
@@ -88,8 +92,9 @@ class _Look:
         """What the machine's ceilings make of the row."""
         ratio = f"{row['time']['median'] / bound(row):.2f}" if bound(row) else ""
         if not self.on_gpu:
-            return self.time(row.get("floor")), ratio
-        cold, floor = self.time(row["cold"]["median"]), self.time(row["floor"])
+            return self.time(row.get("torch_rates")), ratio
+        cold = self.time(row.get("cold", {}).get("median"))
+        floor = self.time(row.get("floor"))
         return cold, floor, self.read(row), ratio
 
 
@@ -117,14 +122,18 @@ def _two_lines(name):
     return name if middle is None else f"{name[:middle]}\n{name[middle + 1 :]}"
 
 
+def _empty_table(title, narrow):
+    looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
+    return Table(title=title, title_justify="left", **looks)
+
+
 def _table(op, rows, on_gpu, narrow):
     baselines = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
-    looks = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": 0} if narrow else {}
     layout = other_layout(rows)
     scales = f", time with {OTHER[layout]} scales" if layout else ""
-    table = Table(title=f"{op}, {_unit(on_gpu)}{scales}", title_justify="left", **looks)
+    table = _empty_table(f"{op}, {_unit(on_gpu)}{scales}", narrow)
     table.add_column("shape", min_width=12 if narrow else 20, overflow="fold")
-    columns = ["floor", "/ bound"]
+    columns = ["torch's\nrates", "/ torch's\nrates"]
     if on_gpu:
         columns = ["cold", "floor", "read,\ncold" if narrow else "read (cold)", "/ bound"]
     time = "time (quartiles)"
@@ -161,10 +170,7 @@ def _title(found):
 
 def machine(found):
     """Of an environment."""
-    if "gpu" in found:
-        return found["gpu"]
-    threads = found.get("threads", 1)
-    return f"{found.get('cpu', 'CPU')}, {threads} thread{'s' * (threads > 1)}"
+    return found["gpu"] if "gpu" in found else in_words(found)
 
 
 def _missing(rows):
@@ -249,7 +255,7 @@ def compare(console, earlier, later):
     pairs, alone = _pairs(earlier, later)
     on_gpu, date = later["environment"]["device"] == "cuda", earlier["environment"].get("date")
     title = f"later / earlier ({date}), {_unit(on_gpu)}; * beyond {TOLERANCE:.0%}"
-    table = Table(title=title, title_justify="left")
+    table = _empty_table(title, console.width < WIDE)
     for name in ("operator", "shape", "earlier", "later", *TIMES):
         table.add_column(name, justify="left" if name in ("operator", "shape") else "right")
     changed, far = 0, 0.0

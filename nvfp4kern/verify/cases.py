@@ -140,6 +140,14 @@ def dual_gemm(rng, everything):
         )
 
 
+def groups_in_short(groups):
+    """Their tokens; of more than four groups how many there are, the fewest and the most."""
+    tokens = [m for m, *_ in groups]
+    if len(tokens) > 4:
+        return f"{len(tokens)} groups, m={min(tokens)}..{max(tokens)}"
+    return f"m={','.join(map(str, tokens))}"
+
+
 def grouped_gemm(rng, everything):
     for groups in _by_size("group_gemm", everything, shapes.GROUP_GEMM_BENCHMARKS):
         pairs = [_operands(rng, 1, k, m, n) for m, n, k, _ in groups]
@@ -158,10 +166,9 @@ def grouped_gemm(rng, everything):
             ]
             return min(verdicts, key=lambda v: (v.ok, -v.worst))
 
-        ms = ",".join(str(m) for m, *_ in groups)
         yield _case(
             "grouped_gemm",
-            f"m={ms}",
+            groups_in_short(groups),
             arguments,
             {"scale_layout": "blocked"},
             judge,

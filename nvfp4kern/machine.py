@@ -1,0 +1,42 @@
+"""What a machine is called: its processor, the instructions and threads in use, its GPUs."""
+
+import platform
+import subprocess
+from typing import Any
+
+from ._C import explain
+
+
+def processor() -> str:
+    """The model of the CPU."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cpu_in_use(array: Any) -> dict[str, Any]:
+    """Model, instruction set and threads of a large call. `array` is of any library, on the CPU."""
+    plan = explain("to_blocked", array)
+    instructions = str(plan["why"]).rpartition("; ")[2]
+    return {"cpu": processor(), "instructions": instructions, "threads": plan["threads"]}
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """What cpu_in_use() found, in a line; a result of the benchmark may lack some of it."""
+    threads = found.get("threads", 1)
+    names = [found.get("cpu", "CPU"), found.get("instructions")]
+    return ", ".join([*filter(None, names), f"{threads} thread{'s' * (threads > 1)}"])
+
+
+def nvidia_smi(queries: tuple[str, ...], *options: str) -> list[dict[str, str]]:
+    """What nvidia-smi answers of every GPU, by query; [] where it cannot be asked."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(queries)}", "--format=csv,noheader", *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return []
+    rows = [line.split(", ") for line in done.stdout.splitlines()]
+    return [dict(zip(queries, row, strict=True)) for row in rows if len(row) == len(queries)]
