@@ -80,7 +80,7 @@ typedef struct nk_plan {
     int64_t workspace_bytes; /* device memory that the run needs */
     const char *tile;        /* its name in NVFP4KERN_TILE; NULL where the plan chooses from none */
     int32_t threads, stages, cluster;
-    int32_t split;         /* CTAs, or warps of one, that share K */
+    int32_t split;         /* CTAs, or warps of one, that K of a tile is divided among */
     int64_t steps_per_cta; /* of K, where tiles' steps are dealt out evenly */
     bool batch_invariant;
 } nk_plan;

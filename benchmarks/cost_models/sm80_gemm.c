@@ -20,18 +20,20 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
     const sm80_gemm_tile *t = &sm80_gemm_tiles[choice->tile];
     const int per_sm = choice->split ? (int)nk_ceil_div(choice->grid, gpu.sms) : 0;
     const sm80_gemm_work work = work_of(&p, t);
-    if (sm80_gemm_share_of(work, per_sm, &gpu) != choice->split) return -1;
+    if (sm80_gemm_steps_per_cta(work, per_sm, &gpu) != choice->split) return -1;
     return sm80_gemm_launch_us(t, ctas_per_sm(t, p.kind, &gpu), &gpu, work, per_sm);
 }
 
-bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant, model_choice *choice)
+bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant,
+                model_choice *choice)
 {
     const cuda_gpu gpu = gpu_of(facts);
     const sm80_product p = product_of(problem);
-    question q = {.gpu = &gpu, .kind = (int16_t)p.kind, .invariant = invariant, .forced = tile < 0 ? NK_TILE_ANY : tile};
+    question q = {
+        .gpu = &gpu, .kind = (int16_t)p.kind, .invariant = invariant, .forced = tile < 0 ? NK_TILE_ANY : tile};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
         q.work[i] = work_of(&p, &sm80_gemm_tiles[i]);
     const sm80_gemm_dealing d = pick(&q);
-    *choice = (model_choice){d.tile, (int32_t)d.share, d.grid};
+    *choice = (model_choice){d.tile, (int32_t)d.steps_per_cta, d.grid};
     return d.tile >= 0;
 }

@@ -227,8 +227,8 @@ static void route_rows(void *context, int64_t job)
 void cpu_route(const nk_route_problem *p, cpu_means means)
 {
     int threads = cpu_worthwhile_threads((double)p->m * (double)p->n * (double)p->k, means.threads);
-    int64_t share = nk_ceil_div(p->m, threads);
-    route c = {p, means, share < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(share, MAX_ROWS)};
+    int64_t rows = nk_ceil_div(p->m, threads); /* of a thread */
+    route c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
     cpu_for_each(nk_ceil_div(p->m, c.rows), threads, route_rows, &c);
     if (p->counts) sort_by_expert(p);
 }

@@ -7,7 +7,7 @@
 
 #define SM80_GEMM_FLOP_PER_US 2.88e6     /* of an SM, with decoding in the same issue slots */
 #define SM80_GEMM_DECODE_US 0.11         /* a step's, of 128 weight rows */
-#define SM80_GEMM_BYTES_PER_US 23e3      /* of an SM's part of memory speed */
+#define SM80_GEMM_BYTES_PER_US 23e3      /* of an SM, while all of them read */
 #define SM80_GEMM_LONE_STEP_US 0.78      /* no CTA walks faster, however empty its SM: latencies and barriers */
 #define SM80_GEMM_LONE_TOKEN_US 0.008    /* and for every token of the tile */
 #define SM80_GEMM_NEIGHBOUR 0.45         /* how much of that a further CTA of the SM adds */

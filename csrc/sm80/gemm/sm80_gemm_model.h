@@ -6,7 +6,7 @@
 #include "sm80_gemm_costs.h"
 #include "sm80_gemm_plan.h"
 
-#define SM80_GEMM_MIN_SHARE 2
+#define SM80_GEMM_MIN_STEPS_PER_CTA 2
 
 /* fp32 sums of a tile */
 static inline int64_t sm80_gemm_sum_bytes(const sm80_gemm_tile *t) { return (int64_t)t->tokens * t->warps * 32 * 4; }
@@ -32,7 +32,7 @@ static inline int64_t sm80_ceil_div(int64_t x, int64_t y)
 }
 
 /* Steps that a CTA takes of `work`, or 0: a tile each. `per_sm` is 0 for that, else how many CTAs an SM gets. */
-static inline int64_t sm80_gemm_share_of(sm80_gemm_work work, int per_sm, const cuda_gpu *gpu)
+static inline int64_t sm80_gemm_steps_per_cta(sm80_gemm_work work, int per_sm, const cuda_gpu *gpu)
 {
     return per_sm ? sm80_ceil_div(work.steps, per_sm * gpu->sms) : 0;
 }
@@ -42,18 +42,18 @@ static inline double sm80_gemm_launch_us(const sm80_gemm_tile *t, int resident, 
                                          sm80_gemm_work work, int per_sm)
 {
     double steps = (double)work.steps / (double)work.tiles; /* of a tile, on average */
-    int64_t share = sm80_gemm_share_of(work, per_sm, gpu);
-    int32_t slots = resident * gpu->sms;
-    if (!share) {
-        int64_t waves = sm80_ceil_div(work.tiles, slots);
-        int64_t crowd = work.tiles < slots ? sm80_ceil_div(work.tiles, gpu->sms) : resident;
+    int64_t per_cta = sm80_gemm_steps_per_cta(work, per_sm, gpu);
+    int32_t at_once = resident * gpu->sms;
+    if (!per_cta) {
+        int64_t waves = sm80_ceil_div(work.tiles, at_once);
+        int64_t crowd = work.tiles < at_once ? sm80_ceil_div(work.tiles, gpu->sms) : resident;
         return (double)waves * (steps * sm80_gemm_step_us(t, crowd) + SM80_GEMM_CTA_US);
     }
-    bool aligned = share * sm80_ceil_div((int64_t)steps, share) * work.tiles == work.steps;
+    bool aligned = per_cta * sm80_ceil_div((int64_t)steps, per_cta) * work.tiles == work.steps;
     double others =
-        aligned ? 0 : 1 + (double)(share - SM80_GEMM_MIN_SHARE) / steps; /* tiles of a CTA after its first */
-    double sums = (double)work.steps / (double)share * (aligned ? 1 : 2) * (double)sm80_gemm_sum_bytes(t);
-    double cta = (double)share * sm80_gemm_step_us(t, per_sm) + SM80_GEMM_CTA_US + others * SM80_GEMM_PART_US;
+        aligned ? 0 : 1 + (double)(per_cta - SM80_GEMM_MIN_STEPS_PER_CTA) / steps; /* tiles of a CTA after its first */
+    double sums = (double)work.steps / (double)per_cta * (aligned ? 1 : 2) * (double)sm80_gemm_sum_bytes(t);
+    double cta = (double)per_cta * sm80_gemm_step_us(t, per_sm) + SM80_GEMM_CTA_US + others * SM80_GEMM_PART_US;
     return cta + SM80_GEMM_REDUCE_US + sums * (1 / SM80_GEMM_SUM_BYTES_PER_US);
 }
 

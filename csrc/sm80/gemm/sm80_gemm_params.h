@@ -6,11 +6,11 @@
 
 /* cuda/split.cuh says how tiles are dealt out. */
 typedef struct sm80_gemm_params {
-    uint32_t m_tiles, n_tiles, tiles; /* tiles: of all batches */
+    uint32_t m_tiles, n_tiles, tiles; /* tiles: of the whole batch */
     uint32_t steps;                   /* of K in a tile */
     uint32_t units;                   /* of a tile: its steps, or 1 where no tile is split */
     uint32_t units_per_cta;
-    float *partials;                  /* fp32 sums [part][quad][thread][4] */
+    float *partials; /* fp32 sums [part][quad][thread][4] */
 } sm80_gemm_params;
 
 #endif

@@ -59,7 +59,7 @@ static void consider_tile(int i, int kind, const cuda_gpu *gpu, bool invariant, 
     /* Else a row's sums would depend on how many tiles there are. */
     if (invariant || work.tiles == 0 || work.steps > SM80_MAX_UNITS) return;
     for (int per_sm = 1; per_sm <= resident; per_sm++) {
-        if (sm80_gemm_share_of(work, per_sm, gpu) < SM80_GEMM_MIN_SHARE) break;
+        if (sm80_gemm_steps_per_cta(work, per_sm, gpu) < SM80_GEMM_MIN_STEPS_PER_CTA) break;
         consider((candidate){i, per_sm, sm80_gemm_launch_us(t, resident, gpu, work, per_sm)}, best);
     }
 }
@@ -77,15 +77,15 @@ static sm80_gemm_dealing dealing_of(const question *q, candidate c)
     if (c.tile < 0) return (sm80_gemm_dealing){.tile = c.tile};
     const sm80_gemm_tile *t = &sm80_gemm_tiles[c.tile];
     const sm80_gemm_work work = q->work[c.tile];
-    int64_t share = sm80_gemm_share_of(work, c.per_sm, q->gpu),
-            grid = share ? nk_ceil_div(work.steps, share) : work.tiles;
+    int64_t steps_per_cta = sm80_gemm_steps_per_cta(work, c.per_sm, q->gpu),
+            grid = steps_per_cta ? nk_ceil_div(work.steps, steps_per_cta) : work.tiles;
     return (sm80_gemm_dealing){
         .tile = c.tile,
-        .share = share,
+        .steps_per_cta = steps_per_cta,
         .grid = grid,
-        .reduce_grid = share ? (grid - 1) * (t->tokens / 8) : 0,
+        .reduce_grid = steps_per_cta ? (grid - 1) * (t->tokens / 8) : 0,
         .smem_bytes = smem_of(t, q->kind),
-        .workspace_bytes = share ? 2 * grid * sm80_gemm_sum_bytes(t) : 0,
+        .workspace_bytes = steps_per_cta ? 2 * grid * sm80_gemm_sum_bytes(t) : 0,
     };
 }
 
@@ -160,8 +160,8 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
                 .n_tiles = (uint32_t)sm80_cover(p->n, p->outputs_per_warp * t->warps),
                 .tiles = (uint32_t)work[d.tile].tiles,
                 .steps = steps,
-                .units = d.share ? steps : 1,
-                .units_per_cta = d.share ? (uint32_t)d.share : 1,
+                .units = d.steps_per_cta ? steps : 1,
+                .units_per_cta = d.steps_per_cta ? (uint32_t)d.steps_per_cta : 1,
             },
     };
     plan->kernel = choice->multiply->name;
@@ -183,8 +183,8 @@ void sm80_gemm_describe(const sm80_gemm_dealing *dealing, sm80_gemm_rules rules,
                         nk_plan *plan)
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[dealing->tile];
-    plan->why = dealing->share
-                    ? "all steps of K dealt out evenly to CTAs; a second kernel adds the parts of shared tiles"
+    plan->why = dealing->steps_per_cta
+                    ? "all steps of K dealt out evenly to CTAs; a second kernel adds the parts of split tiles"
                     : "a tile for each CTA";
     plan->tile_m = t->tokens;
     plan->tile_n = outputs_per_warp * t->warps;
@@ -193,7 +193,7 @@ void sm80_gemm_describe(const sm80_gemm_dealing *dealing, sm80_gemm_rules rules,
     plan->threads = 32 * t->warps;
     plan->stages = t->stages;
     plan->tile = sm80_gemm_family.tiles[dealing->tile];
-    plan->steps_per_cta = dealing->share;
+    plan->steps_per_cta = dealing->steps_per_cta;
     plan->workspace_bytes = dealing->workspace_bytes;
     plan->batch_invariant = rules.batch_invariant;
 }

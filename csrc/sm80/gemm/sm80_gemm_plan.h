@@ -25,8 +25,8 @@ typedef struct sm80_gemm_work {
 
 /* A tile, and how its steps are dealt out to CTAs. */
 typedef struct sm80_gemm_dealing {
-    int tile;      /* index of sm80_gemm_tiles */
-    int64_t share; /* steps that a CTA takes; 0: a tile each */
+    int tile;              /* index of sm80_gemm_tiles */
+    int64_t steps_per_cta; /* 0: a tile each */
     int64_t grid, reduce_grid;
     int32_t smem_bytes;
     int64_t workspace_bytes;
@@ -61,13 +61,13 @@ typedef struct sm80_product {
     int kind, outputs_per_warp;
 } sm80_product;
 
-/* Of one tile: by kind, and last the one that adds the parts of shared tiles. */
+/* Of one tile: by kind, and last the one that adds the parts of split tiles. */
 typedef cuda_kernel *sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
 
 /* An operator's plan and run; `kernels` by tile, `problem` is their first parameter. */
 typedef struct sm80_gemm_choice {
     cuda_kernel *multiply, *reduce;
-    cuda_grid grid, reduce_grid; /* reduce_grid.x is 0 where no tile is shared */
+    cuda_grid grid, reduce_grid; /* reduce_grid.x is 0 where no tile is split */
     sm80_gemm_params params;     /* all but the workspace's address */
 } sm80_gemm_choice;
 

@@ -16,31 +16,31 @@ _Static_assert(sizeof(cuda_groups) <= CUDA_MAX_PARAM_BYTES, "the groups of a lau
 static cuda_kernel *const kernels[SM80_GEMM_TILE_COUNT][SM80_GEMM_KIND_COUNT + 1] = {SM80_GEMM_TILES(ROW)};
 
 /* Groups that one launch takes: of one kind, and no more than its parameters hold. */
-typedef struct batch {
+typedef struct group_set {
     int kind, count;
     const nk_gemm_problem *member[CUDA_GROUPS_PER_LAUNCH];
     int64_t steps[CUDA_GROUPS_PER_LAUNCH]; /* of K in a tile of that member: the same for all tiles */
     sm80_gemm_dealing dealing;
-} batch;
+} group_set;
 
 static bool is_empty(const nk_gemm_problem *p) { return p->m == 0 || p->n == 0; }
 
 /* The next launch: the list's groups of the first kind met from `next` on. False past the end. */
-static bool next_batch(const nk_grouped_gemm_problem *p, int64_t *next, batch *b)
+static bool next_set(const nk_grouped_gemm_problem *p, int64_t *next, group_set *set)
 {
     const nk_gemm_problem *all = p->list ? p->list : &p->all;
     int64_t count = p->list ? p->groups : p->groups > 0;
-    b->count = 0;
-    for (; *next < count && b->count < CUDA_GROUPS_PER_LAUNCH; ++*next) {
+    set->count = 0;
+    for (; *next < count && set->count < CUDA_GROUPS_PER_LAUNCH; ++*next) {
         const nk_gemm_problem *gemm = &all[*next];
         if (is_empty(gemm)) continue;
         int kind = sm80_gemm_kind(&gemm->a, &gemm->b);
-        if (b->count == 0) b->kind = kind;
-        if (kind != b->kind) break;
-        b->steps[b->count] = sm80_gemm_steps(gemm->k, kind);
-        b->member[b->count++] = gemm;
+        if (set->count == 0) set->kind = kind;
+        if (kind != set->kind) break;
+        set->steps[set->count] = sm80_gemm_steps(gemm->k, kind);
+        set->member[set->count++] = gemm;
     }
-    return b->count > 0;
+    return set->count > 0;
 }
 
 static int64_t token_tiles_at_most(int64_t rows, int64_t experts, int64_t tokens)
@@ -49,7 +49,7 @@ static int64_t token_tiles_at_most(int64_t rows, int64_t experts, int64_t tokens
     return (rows - busy) / tokens + busy;
 }
 
-/* Contiguous: what the largest tile counts would be if all experts had the same share of the rows. */
+/* Contiguous: as many tiles as there would be if every expert had equally many rows. */
 static int64_t token_tiles_expected(int64_t rows, int64_t experts, int64_t tokens)
 {
     int64_t busy = experts < rows ? experts : rows;
@@ -58,39 +58,39 @@ static int64_t token_tiles_expected(int64_t rows, int64_t experts, int64_t token
 
 static int64_t weight_tiles(const sm80_gemm_tile *t, int64_t n) { return sm80_cover(n, OUTPUTS_PER_WARP * t->warps); }
 
-static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const batch *b, const sm80_gemm_tile *t)
+static sm80_gemm_work work_of(const nk_grouped_gemm_problem *p, const group_set *set, const sm80_gemm_tile *t)
 {
     sm80_gemm_work work = {0, 0};
-    for (int i = 0; i < b->count; i++) {
-        const nk_gemm_problem *gemm = b->member[i];
+    for (int i = 0; i < set->count; i++) {
+        const nk_gemm_problem *gemm = set->member[i];
         int64_t token_tiles =
             p->list ? sm80_cover(gemm->m, t->tokens) : token_tiles_expected(gemm->m, p->groups, t->tokens);
         int64_t tiles = token_tiles * weight_tiles(t, gemm->n);
         work.tiles += tiles;
-        work.steps += tiles * b->steps[i];
+        work.steps += tiles * set->steps[i];
     }
     return work;
 }
 
 /* Contiguous: the grid is for any offsets. Whole tiles: a CTA for each that there may be. Else enough for the GPU. */
-static void widen(const nk_grouped_gemm_problem *p, batch *b, const sm80_gemm_tile *t)
+static void widen(const nk_grouped_gemm_problem *p, group_set *set, const sm80_gemm_tile *t)
 {
     const nk_gemm_problem *all = &p->all;
     int64_t most = token_tiles_at_most(all->m, p->groups, t->tokens) * weight_tiles(t, all->n);
-    if (b->dealing.share && most * b->steps[0] <= SM80_MAX_UNITS) return;
-    b->dealing.share = 0;
-    b->dealing.grid = most;
-    b->dealing.reduce_grid = b->dealing.workspace_bytes = 0;
+    if (set->dealing.steps_per_cta && most * set->steps[0] <= SM80_MAX_UNITS) return;
+    set->dealing.steps_per_cta = 0;
+    set->dealing.grid = most;
+    set->dealing.reduce_grid = set->dealing.workspace_bytes = 0;
 }
 
-/* How a batch is launched: a pure function of it and the rules. */
-static nk_status deal(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules, batch *b)
+/* How a set is launched: a pure function of it and the rules. */
+static nk_status deal(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules, group_set *set)
 {
     sm80_gemm_work work[SM80_GEMM_TILE_COUNT];
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++)
-        work[i] = work_of(p, b, &sm80_gemm_tiles[i]);
-    NK_TRY(sm80_gemm_deal(p->device, rules, b->kind, work, &b->dealing));
-    if (!p->list) widen(p, b, &sm80_gemm_tiles[b->dealing.tile]);
+        work[i] = work_of(p, set, &sm80_gemm_tiles[i]);
+    NK_TRY(sm80_gemm_deal(p->device, rules, set->kind, work, &set->dealing));
+    if (!p->list) widen(p, set, &sm80_gemm_tiles[set->dealing.tile]);
     return NK_OK;
 }
 
@@ -112,21 +112,21 @@ static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
 }
 
 /* The launch's parameters; numbers the units of all groups. */
-static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partials, cuda_groups *q)
+static void fill(const nk_grouped_gemm_problem *p, const group_set *set, float *partials, cuda_groups *q)
 {
-    const sm80_gemm_tile *t = &sm80_gemm_tiles[b->dealing.tile];
+    const sm80_gemm_tile *t = &sm80_gemm_tiles[set->dealing.tile];
     int64_t units = 0;
-    for (int i = 0; i < b->count; i++) {
+    for (int i = 0; i < set->count; i++) {
         cuda_group *g = &q->group[i];
-        copy(b->member[i], &g->gemm);
+        copy(set->member[i], &g->gemm);
         g->begin = (uint32_t)units;
-        g->steps = (uint32_t)b->steps[i];
-        g->units = b->dealing.share ? g->steps : 1;
+        g->steps = (uint32_t)set->steps[i];
+        g->units = set->dealing.steps_per_cta ? g->steps : 1;
         units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(t, g->gemm.n) * g->units;
     }
-    q->ctas = (uint32_t)b->dealing.grid;
+    q->ctas = (uint32_t)set->dealing.grid;
     q->units = (uint32_t)units;
-    q->count = b->count;
+    q->count = set->count;
     q->offsets = p->list ? NULL : p->offsets;
     q->experts = p->groups;
     q->a_sf_bytes = p->a_sf_bytes;
@@ -137,7 +137,7 @@ static void fill(const nk_grouped_gemm_problem *p, const batch *b, float *partia
  * are dealt again when they are launched, from the same problem and by the same rules. */
 typedef struct grouped_choice {
     sm80_gemm_rules rules;
-    batch first;
+    group_set first;
     int64_t next; /* group of the second launch */
 } grouped_choice;
 
@@ -148,14 +148,14 @@ nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
                                  void *choice)
 {
     grouped_choice *c = choice;
-    batch *first = &c->first, later;
+    group_set *first = &c->first, later;
     c->rules = sm80_gemm_rules_of(settings);
     c->next = 0;
-    if (!next_batch(p, &c->next, first)) return NK_OK;
+    if (!next_set(p, &c->next, first)) return NK_OK;
     NK_TRY(deal(p, c->rules, first));
     plan->kernel = kernels[first->dealing.tile][first->kind]->name;
     sm80_gemm_describe(&first->dealing, c->rules, first->kind, OUTPUTS_PER_WARP, plan);
-    for (int64_t next = c->next; next_batch(p, &next, &later);) {
+    for (int64_t next = c->next; next_set(p, &next, &later);) {
         NK_TRY(deal(p, c->rules, &later));
         if (later.dealing.workspace_bytes > plan->workspace_bytes)
             plan->workspace_bytes = later.dealing.workspace_bytes;
@@ -163,15 +163,16 @@ nk_status sm80_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
     return NK_OK;
 }
 
-static nk_status launch(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules, const batch *b, const nk_exec *exec)
+static nk_status launch(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules, const group_set *set,
+                        const nk_exec *exec)
 {
     cuda_groups params;
-    const sm80_gemm_dealing *d = &b->dealing;
-    fill(p, b, exec->workspace, &params);
+    const sm80_gemm_dealing *d = &set->dealing;
+    fill(p, set, exec->workspace, &params);
     int32_t threads = 32 * sm80_gemm_tiles[d->tile].warps;
     cuda_grid grid = {.x = d->grid, .y = 1, .z = 1, .threads = threads, .smem_bytes = d->smem_bytes};
     void *args[] = {&params};
-    NK_TRY(cuda_launch(kernels[d->tile][b->kind], p->device, exec->stream, &grid, args));
+    NK_TRY(cuda_launch(kernels[d->tile][set->kind], p->device, exec->stream, &grid, args));
     if (d->reduce_grid == 0) return NK_OK;
     cuda_grid sum = {.x = d->reduce_grid,
                      .y = 1,
@@ -185,10 +186,10 @@ static nk_status launch(const nk_grouped_gemm_problem *p, sm80_gemm_rules rules,
 nk_status sm80_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
     const grouped_choice *c = choice;
-    batch later;
+    group_set later;
     if (c->first.count == 0) return NK_OK;
     NK_TRY(launch(p, c->rules, &c->first, exec));
-    for (int64_t next = c->next; next_batch(p, &next, &later);) {
+    for (int64_t next = c->next; next_set(p, &next, &later);) {
         NK_TRY(deal(p, c->rules, &later));
         NK_TRY(launch(p, c->rules, &later, exec));
     }
