@@ -1,4 +1,4 @@
-/* Numbers, words, dtypes, layouts and tuples from Python arguments. */
+/* Converts Python arguments to numbers, words, dtypes, layouts and tuples. */
 #include "py_args.h"
 
 #include <float.h>

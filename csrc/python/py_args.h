@@ -1,4 +1,4 @@
-/* Python arguments to C values: numbers, words, dtypes, layouts, tuples.
+/* Converts Python arguments to C values: numbers, words, dtypes, layouts, tuples.
  *
  * `object` is NULL where the argument was not given: *value then keeps its default. Every message begins with the
  * argument's name. */

@@ -1,7 +1,7 @@
-/* custom_kernel(data) of the GPU MODE NVFP4 problems: their tuples, their axis order, their argument names.
+/* Binds custom_kernel(data) of the GPU MODE NVFP4 problems: reads their tuples and calls our operators.
  *
- * Their tensors are [rows, K/2, L] with L outermost in memory; ours are [L, rows, K/2]. Their scales come twice; the
- * permuted ones are views of the blocked layout, which every operator takes as they are. */
+ * Their tensors are [rows, K/2, L] with L outermost in memory; ours are [L, rows, K/2]. Their scale factors come in
+ * both layouts. Only the permuted ones are read: views of the blocked layout, which our operators take as they are. */
 #include "py_args.h"
 #include "py_describe.h"
 #include "py_grouped.h"
@@ -37,7 +37,7 @@ static int rotated(py_call *call, PyObject *object, const char *name, nk_tensor 
     if (matrices(call, object, name, -1, t, pointer) < 0) return -1;
     rotate(t->shape);
     rotate(t->stride);
-    if (t->shape[0] != 1) py_tidy_strides(t); /* one batch has no stride that could count for the others */
+    if (t->shape[0] != 1) py_tidy_strides(t); /* extents of 1 had strides of the other order; with L = 1 both agree */
     return 0;
 }
 
@@ -124,14 +124,14 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
 /* group_gemm                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A group is one matrix: the L = 1 at the end of its tensors goes. */
+/* Drops the last dimension, L = 1: a group is one matrix. */
 static int one_matrix(nk_tensor *t)
 {
     int64_t l = t->shape[--t->ndim];
     return l == 1 ? 0 : py_fail_at(PyExc_ValueError, t->name, t->index, "L = %lld, expected 1", (long long)l);
 }
 
-/* `t` is [rows, cols] by problem_sizes. */
+/* Raises unless `t` is [rows, cols], as problem_sizes says. */
 static int agrees(const nk_tensor *t, int64_t rows, int64_t cols)
 {
     if (t->shape[0] == rows && t->shape[1] == cols) return 0;
@@ -140,7 +140,7 @@ static int agrees(const nk_tensor *t, int64_t rows, int64_t cols)
                       (long long)t->shape[1], (int)t->index, (long long)rows, (long long)cols);
 }
 
-/* Item g of a list of tuples. */
+/* Item g of a list of tuples, as py_items returns it. */
 static PyObject *inner(py_call *call, PyObject *items, Py_ssize_t g, const char *name, Py_ssize_t count,
                        const char *expected)
 {

@@ -1,4 +1,4 @@
-/* DLTensor to nk_tensor: dtypes, devices, dimensions and strides. */
+/* Describes a DLTensor as an nk_tensor: dtype, device, dimensions and strides. */
 #include "py_describe.h"
 
 #include <string.h>
@@ -101,7 +101,7 @@ static int set_device(py_call *call, nk_tensor *t, DLDevice device)
 }
 
 /* The strides of a compact tensor: for an exporter that gives none, as DLPack before 1.2 allowed, and for a tensor
- * without elements, whose strides mean nothing. */
+ * without elements, whose strides are unused. */
 static void set_compact(nk_tensor *t, const int64_t *shape)
 {
     uint64_t inner = 1; /* unsigned: the operator reports sizes that overflow */
@@ -112,8 +112,8 @@ static void set_compact(nk_tensor *t, const int64_t *shape)
     }
 }
 
-/* Frameworks give a dimension of size 1 any stride, even 0: it gets a compact tensor's. `shape` and `strides` may be
- * those of *t. */
+/* Frameworks give a dimension of extent 1 any stride, even 0: here it gets a compact tensor's. `shape` and `strides`
+ * may be those of *t. */
 static void set_dims(nk_tensor *t, const int64_t *shape, const int64_t *strides)
 {
     bool empty = false;

@@ -1,4 +1,4 @@
-/* DLTensor to nk_tensor: dtypes, devices, dimensions and strides. */
+/* Describes a DLTensor as an nk_tensor: dtype, device, dimensions and strides. */
 #ifndef NK_PY_DESCRIBE_H
 #define NK_PY_DESCRIBE_H
 
@@ -7,8 +7,8 @@
 /* Fills *t, whose name and index are set already. `flags` are those of a DLManagedTensorVersioned. */
 int py_describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t);
 
-/* Gives dimensions of size 1, and every dimension of an empty tensor, the strides of a compact tensor: what exporters
- * put there means nothing. */
+/* Gives dimensions of extent 1, and all dimensions of an empty tensor, the strides of a compact tensor: those that
+ * exporters give are unused. */
 void py_tidy_strides(nk_tensor *t);
 
 const char *py_dtype_name(nk_dtype dtype);

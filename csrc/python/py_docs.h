@@ -1,81 +1,85 @@
-/* What help() shows. The first line is the signature, in the form that inspect.signature() reads. */
+/* The docstrings of the module's functions; the first line of each is a signature that inspect.signature() reads. */
 #ifndef NK_PY_DOCS_H
 #define NK_PY_DOCS_H
 
 #include "py_operators.h"
 
-#define PY_DOC_TENSORS                                                                                                 \
-    "Tensors are DLPack objects (torch, NumPy, CuPy, ...). fp4 codes are float4_e2m1fn_x2 or uint8, [.., K/2], the\n"  \
-    "even element in the low nibble; scales are float8_e4m3fn or uint8, one per 16 elements along K, 'linear'\n"       \
-    "[rows, K/16] or 'blocked' in 128x4 atoms. L is an optional leading batch, K a multiple of 16.\n"
+#define PY_DOC_TENSORS                                                                                               \
+    "Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the\n"    \
+    "even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their\n" \
+    "layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the\n"   \
+    "batch. K is a multiple of 16.\n"
 
-#define PY_DOC_OUTPUT                                                                                                  \
-    "out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.\n"           \
-    "out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.\n"
+#define PY_DOC_OUTPUT                                                                                           \
+    "out: the tensor to write, which has no byte of an input. Without it the framework of the first argument\n" \
+    "    allocates a new one.\n"                                                                                \
+    "out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's " \
+    "dtype.\n"
 
-#define PY_DOC_ERRORS                                                                                                  \
-    "Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError\n"  \
-    "(not on this machine); the message begins with the argument's name, and nothing has been written.\n"
+#define PY_DOC_ERRORS                                                                                                 \
+    "Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError\n" \
+    "(not on this machine). A message about an argument begins with its name. Nothing is written then.\n"
 
 static const char py_doc_quantize[] =
     "quantize($module, /, x, *, up=None, global_scale=None, scale_layout='linear', offsets=None, out=None)\n--\n\n"
-    "Quantise to NVFP4: x ~ code * scale * global_scale. Returns NVFP4(data, scales, global_scale).\n\n"
+    "Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).\n\n"
     "x: [M, K] or [L, M, K], float16, bfloat16 or float32, contiguous along K.\n"
-    "up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, then takes the place of x.\n"
-    "global_scale: the decode multiplier. None is 1; a number above 0; a 1-element float32 tensor on x's device; or\n"
-    "    'amax': max|x| / 2688 over the finite x, computed on the device. The result holds 1.0, the argument itself,\n"
-    "    or the new 1-element tensor.\n"
-    "scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4], padding is 0.\n"
-    "offsets: int32 [G+1] with 'blocked' and no L: expert g's rows offsets[g]..offsets[g+1] begin an atom of their\n"
-    "    own, as grouped_gemm wants them; scales then have M//128 + G atom rows.\n"
-    "out: (data, scales), with 'amax' also (data, scales, global_scale); an item that is None is made.\n\n"
-    "Block scale: e4m3(amax/6 / global_scale); codes: e2m1(x / (scale * global_scale)), to nearest even, saturating.\n"
+    "up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.\n"
+    "global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element\n"
+    "    float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result\n"
+    "    has 1.0, the argument itself, or the new 1-element tensor.\n"
+    "scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4]; padding is 0.\n"
+    "offsets: int32 [G+1], with 'blocked' and no L. Expert g has rows offsets[g]..offsets[g+1], whose scale factors\n"
+    "    begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.\n"
+    "out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.\n\n"
+    "Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are\n"
+    "rounded to nearest even and saturate.\n"
     "The bytes are the same on every backend.\n\n" PY_DOC_ERRORS;
 
 static const char py_doc_dequantize[] =
     "dequantize($module, /, q, *, scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
-    "code * scale * global_scale, rounded once. Returns [L, M, K].\n\n"
+    "code * scale factor * global scale in float32, rounded to out_dtype. Returns [L, M, K].\n\n"
     "q: NVFP4 or any tuple (data [L, M, K/2], scales, global_scale); global_scale is a number, a 1-element float32\n"
     "    tensor, or None for 1.\n"
     "scale_layout: 'linear' or 'blocked'.\n" PY_DOC_OUTPUT "\n" PY_DOC_ERRORS;
 
 static const char py_doc_to_blocked[] =
     "to_blocked($module, /, scales, *, out=None)\n--\n\n"
-    "Scales from linear [L, rows, cols] to the 128x4-blocked layout; cols is K/16.\n\n"
+    "Scale factors from the linear layout, [L, rows, cols], to the blocked one; cols is K/16.\n\n"
     "Returns [L, rows padded to 128, cols padded to 4], a buffer of that many bytes whose padding is 0.\n"
-    "out: that shape, or any buffer that 'blocked' scales may be.\n\n" PY_DOC_ERRORS;
+    "out: a buffer of that shape, or any that operators take as 'blocked' scale factors.\n\n" PY_DOC_ERRORS;
 
 static const char py_doc_from_blocked[] =
     "from_blocked($module, /, buffer, rows, cols, *, out=None)\n--\n\n"
-    "Scales from the 128x4-blocked layout to linear [L, rows, cols]; cols is K/16.\n\n"
-    "buffer: at least the padded size; [L, ...] for a batch, or the [32, 4, rest_m, 4, rest_k, L] view.\n\n"
-    PY_DOC_ERRORS;
+    "Scale factors from the blocked layout to the linear one, [L, rows, cols]; cols is K/16.\n\n"
+    "buffer: at least the padded size; [L, ...] for a batch, or the [32, 4, rest_m, 4, rest_k, L] "
+    "view.\n\n" PY_DOC_ERRORS;
 
 static const char py_doc_gemv[] =
     "gemv($module, /, a, b, sfa, sfb=None, *, alpha=1.0, scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
     "out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].\n\n"
-    "a: the matrix, NVFP4 [L, M, K/2] with scales sfa.\n"
-    "b: the vector, NVFP4 [L, 1, K/2] with scales sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.\n"
+    "a: the matrix, NVFP4 [L, M, K/2] with scale factors sfa.\n"
+    "b: the vector, NVFP4 [L, 1, K/2] with scale factors sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.\n"
     "alpha: a number, or float32 with one element or [M].\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
-    "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
+    "\n" PY_DOC_ERRORS;
 
 static const char py_doc_gemm[] =
     "gemm($module, /, a, b, sfa, sfb, *, alpha=1.0, bias=None, scale_layout='linear', out=None, "
     "out_dtype='float16')\n--\n\n"
     "out[l, m, n] = alpha[n] * sum_k a[l, m, k] * b[l, n, k] + bias[n], accumulated in float32. Returns [L, M, N].\n\n"
-    "a: the tokens, NVFP4 [L, M, K/2] with scales sfa; or float16 or bfloat16 [L, M, K] with sfa=None.\n"
-    "b: the weights, NVFP4 [L, N, K/2] with scales sfb.\n"
+    "a: the tokens, NVFP4 [L, M, K/2] with scale factors sfa; or float16 or bfloat16 [L, M, K] with sfa=None.\n"
+    "b: the weights, NVFP4 [L, N, K/2] with scale factors sfb.\n"
     "alpha: a number, or float32 with one element or [N].\n"
     "bias: float32, float16 or bfloat16 [N].\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
-    "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
+    "\n" PY_DOC_ERRORS;
 
 static const char py_doc_dual_gemm[] =
     "dual_gemm($module, /, a, b1, b2, sfa, sfb1, sfb2, *, alpha1=1.0, alpha2=1.0, activation='silu', "
     "scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
     "out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T), all in float32 and rounded once. Returns [L, M, N].\n\n"
-    "a: NVFP4 [L, M, K/2] with scales sfa. b1, b2: NVFP4 [L, N, K/2] with scales sfb1, sfb2.\n"
+    "a: NVFP4 [L, M, K/2] with scale factors sfa. b1, b2: NVFP4 [L, N, K/2] with scale factors sfb1, sfb2.\n"
     "alpha1, alpha2: a number, or float32 with one element or [N].\n"
     "activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
@@ -84,51 +88,55 @@ static const char py_doc_dual_gemm[] =
 static const char py_doc_grouped_gemm[] =
     "grouped_gemm($module, /, a, b, sfa=None, sfb=None, *, offsets=None, alpha=None, bias=None, "
     "scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
-    "One gemm per group: out_g = alpha_g * a_g @ b_g.T + bias_g.\n\n"
-    "List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha a\n"
+    "One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.\n\n"
+    "List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a\n"
     "    number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.\n"
-    "Contiguous form, a is a tensor [sum M, K/2]: group g is rows offsets[g]..offsets[g+1] (int32 [G+1], on the\n"
-    "    device, never read back). b is [G, N, K/2], alpha a number or float32 with one element, [G] or [G, N], bias\n"
-    "    [G, N]. Blocked sfa begin every group at an atom of 128 rows. Returns [sum M, N]; rows of no group are kept.\n"
-    "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scales), b\n"
-    "    then with K or N innermost.\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
-    "\n" PY_DOC_TENSORS "\n" PY_DOC_ERRORS;
+    "Contiguous form, a is a tensor [sum M, K/2]: expert g has rows offsets[g]..offsets[g+1]. offsets is int32 [G+1]\n"
+    "    on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one\n"
+    "    element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];\n"
+    "    rows of no expert are not written.\n"
+    "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale\n"
+    "    factors), b then with K or N innermost.\n"
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
+    "\n" PY_DOC_ERRORS;
 
 static const char py_doc_route[] =
     "route($module, /, x, w, k, *, score='topk_softmax', correction_bias=None, n_group=1, topk_group=1, "
     "renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, out=None, "
     "out_dtype='float32')\n--\n\n"
-    "Mixture-of-experts routing: logits = alpha * x @ w.T, the k best experts of every row, and their weights.\n\n"
+    "Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.\n\n"
     "x: [M, K], w: [N, K], both float16 or both bfloat16.\n"
-    "score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid'.\n"
-    "correction_bias: float32 [N] with 'sigmoid': added for the selection, not to the weights.\n"
-    "n_group, topk_group: only experts of the topk_group best of n_group equal groups can be selected.\n"
-    "renormalize: whether the selected weights sum to 1; None: what the score usually goes with (True but for\n"
-    "    'softmax_topk').\n"
+    "score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.\n"
+    "correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.\n"
+    "n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be\n"
+    "    selected.\n"
+    "renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.\n"
     "scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].\n"
     "dense: weights become [M, N] with zeros elsewhere.\n"
-    "permutation: also return what brings rows together by expert.\n"
-    "out: a tuple like the result; an item that is None is made. out_dtype: of the weights, as elsewhere.\n\n"
+    "permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.\n"
+    "out: a tuple like the result. An item that is None is allocated.\n"
+    "out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.\n\n"
     "Returns (weights [M, k], ids int32 [M, k]), in selection order; with permutation also counts [N], offsets [N+1]\n"
-    "and sorted_rows [M*k] (m*k + slot, sorted by expert), all int32. Equal logits go to the lower expert.\n\n"
-    PY_DOC_ERRORS;
+    "and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal logits the lower\n"
+    "expert's counts as the larger.\n\n" PY_DOC_ERRORS;
 
 #define PY_DOC_NAME(op) " " #op
 
 static const char py_doc_explain[] =
     "explain($module, op, /, *args, **kwargs)\n--\n\n"
-    "What a call of the operator `op` with these arguments would use; runs nothing and allocates no output.\n\n"
+    "What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.\n\n"
     "op: one of" PY_OPERATORS(PY_DOC_NAME) ".\n\n"
-    "Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile (its\n"
-    "name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or\n"
-    "warps that K of a tile is divided among) and steps_per_cta. Raises what the call would raise.\n\n"
-    ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
+                                           "Returns a dict with backend, kernel, why, batch_invariant and "
+                                           "workspace_bytes. Where they apply it also has tile\n"
+                                           "(its name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, "
+                                           "threads, stages, cluster, split (CTAs\n"
+                                           "or warps that K of a tile is divided among) and steps_per_cta. Raises what "
+                                           "the call would raise.\n\n"
+                                           ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
 
 static const char py_doc_backends[] =
     "backends($module, /)\n--\n\n"
-    "The backends of this build, in order of preference: dicts with name, devices, available, and why_not (None\n"
-    "where available).\n";
+    "The backends, the preferred one first: dicts with name, devices, available and why_not (None where available).\n";
 
 static const char py_doc_tiles[] =
     "_tiles($module, /)\n--\n\n"
@@ -137,9 +145,10 @@ static const char py_doc_tiles[] =
 static const char py_doc_warmup[] =
     "warmup($module, /, device=None)\n--\n\n"
     "Load everything that first calls would load.\n\n"
-    "device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is that, or None for every usable backend.\n";
+    "device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is one of these, or None for all devices.\n";
 
 #define PY_DOC_DROP_IN(op)                                                                                             \
-    #op "($module, data, /)\n--\n\nThe custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c.\n"
+    #op "($module, data, /)\n--\n\nThe custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns " \
+        "its c.\n"
 
 #endif

@@ -1,4 +1,4 @@
-/* gemv, gemm and dual_gemm: the operators of one output. */
+/* Binds gemv, gemm and dual_gemm, which have one output each. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"

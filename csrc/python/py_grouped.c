@@ -1,4 +1,4 @@
-/* grouped_gemm: its list form and its contiguous form. */
+/* Binds grouped_gemm in its list form and in its contiguous form. */
 #include "py_grouped.h"
 
 #include "py_args.h"
@@ -14,10 +14,10 @@ enum { A, B, SFA, SFB, OFFSETS, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
 /* Groups                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* One block for all. Only the list is cleared: it says which tensors there are, and the call writes every problem. */
+/* One allocation for all three. Only the list is set: it says which tensors there are; the call writes the problems. */
 int py_groups_init(py_groups *groups, Py_ssize_t count)
 {
-    size_t n = (size_t)count; /* of items that exist: what they take here is no number that overflows */
+    size_t n = (size_t)count; /* as many items exist in memory, so the sizes below do not overflow */
     groups->count = count;
     groups->tensors = PyMem_Malloc(n * (sizeof *groups->tensors + sizeof *groups->list + nk_gemm_problem_size()));
     if (!groups->tensors) {
@@ -52,7 +52,7 @@ void py_groups_free(py_groups *groups)
 
 static const char *const one_per_group = "a list with one item for each of a";
 
-/* NULL stays NULL: there is no such list. */
+/* *items stays NULL where there is no such list. */
 static int optional_items(py_call *call, PyObject *object, const char *name, Py_ssize_t count, PyObject **items)
 {
     if (!object || object == Py_None) return 0;
@@ -83,7 +83,7 @@ static int alpha_items(py_call *call, PyObject *object, Py_ssize_t count, PyObje
     return *items ? 0 : -1;
 }
 
-/* The caller's list itself, or a new one. */
+/* *result becomes the caller's list itself, or a new list of new outputs. */
 static int list_outputs(py_call *call, PyObject *out, py_groups *groups, PyObject **result)
 {
     if (out && out != Py_None) {

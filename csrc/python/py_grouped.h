@@ -1,4 +1,4 @@
-/* The list form of grouped_gemm: one gemm's arguments per group, with room for its tensors. */
+/* Holds the arguments of grouped_gemm's list form: those of one gemm for each group, and their tensors. */
 #ifndef NK_PY_GROUPED_H
 #define NK_PY_GROUPED_H
 
@@ -10,8 +10,8 @@ typedef struct py_group {
 
 typedef struct py_groups {
     Py_ssize_t count;
-    py_group *tensors;  /* begins the memory of all three */
-    nk_gemm_args *list; /* zeros but for alpha, which is 1 */
+    py_group *tensors;  /* where the memory of all three begins */
+    nk_gemm_args *list; /* alpha is 1, the rest 0, until the arguments are read */
     void *problems;
 } py_groups;
 

@@ -1,4 +1,4 @@
-/* A call from end to end: parse, run, execute, explain. */
+/* Makes a call from end to end: parse, run, execute, explain. */
 #include "py_invoke.h"
 
 #include "py_tensor.h"

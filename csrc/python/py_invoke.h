@@ -1,4 +1,4 @@
-/* A call from end to end: binds arguments to names, runs the operator without the GIL, shows the plan. */
+/* Makes a call from end to end: binds arguments to names, runs the operator without the GIL, shows the plan. */
 #ifndef NK_PY_INVOKE_H
 #define NK_PY_INVOKE_H
 

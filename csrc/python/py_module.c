@@ -1,4 +1,4 @@
-/* The module nvfp4kern._C: its functions and its state. */
+/* Defines the module nvfp4kern._C: its functions and its state. */
 #include "py_args.h"
 #include "py_docs.h"
 #include "py_operators.h"
@@ -65,7 +65,7 @@ static PyObject *tiles(PyObject *module, PyObject *unused)
     return list;
 }
 
-/* "cpu", "cuda" or "cuda:<index>". */
+/* Reads "cpu", "cuda" or "cuda:<index>". */
 static int parse_device(PyObject *object, nk_device *device)
 {
     PyObject *text = PyObject_Str(object);

@@ -1,4 +1,4 @@
-/* The list of operators. The method table, the docstrings and `explain` are made of it. */
+/* Lists the operators; the method table, the docstrings and `explain` are made of the list. */
 #ifndef NK_PY_OPERATORS_H
 #define NK_PY_OPERATORS_H
 

@@ -1,4 +1,4 @@
-/* Outputs: the caller's `out`, or new objects of the same kind as the inputs. */
+/* Finds the outputs of a call: the caller's `out`, or new tensors that the inputs' framework allocates. */
 #include "py_output.h"
 
 #include "py_args.h"

@@ -1,4 +1,4 @@
-/* Outputs: the caller's `out`, or new objects of the same kind as the inputs. */
+/* Finds the outputs of a call: the caller's `out`, or new tensors that the inputs' framework allocates. */
 #ifndef NK_PY_OUTPUT_H
 #define NK_PY_OUTPUT_H
 

@@ -1,4 +1,4 @@
-/* quantize, dequantize, to_blocked and from_blocked. */
+/* Binds quantize, dequantize, to_blocked and from_blocked. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
@@ -17,7 +17,7 @@ static nk_status run_quantize(const void *args, nk_exec *exec) { return nk_quant
 
 #define FLOAT_INFINITY_BITS 0x7f800000u
 
-/* None, "amax", a number or a 1-element tensor. */
+/* Reads None, "amax", a number or a 1-element tensor. */
 static int global_scale_argument(py_call *call, PyObject *object, nk_tensor *t, nk_quantize_args *args)
 {
     static const char *const words[] = {"amax", NULL};
@@ -29,13 +29,13 @@ static int global_scale_argument(py_call *call, PyObject *object, nk_tensor *t, 
     }
     if (py_scalar(call, object, "global_scale", -1, t, &args->global_scale) < 0) return -1;
     if (args->global_scale.tensor) return 0;
-    uint32_t bits; /* and not the value: the caller's thread may take denormals for zero */
+    uint32_t bits; /* not the value: the caller's thread may treat denormals as zero */
     memcpy(&bits, &args->global_scale.value, sizeof bits);
     if (bits > 0 && bits < FLOAT_INFINITY_BITS) return 0;
     return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected a finite number above 0 in float32", object);
 }
 
-/* NVFP4(data, scales, global_scale); global_scale is the new tensor, the caller's object, or a float. */
+/* Makes NVFP4(data, scales, global_scale); global_scale is the new tensor, the caller's object, or the float 1. */
 static PyObject *nvfp4(py_call *call, PyObject *const outputs[NK_QUANTIZE_OUTPUTS], PyObject *global_scale)
 {
     PyObject *type = py_imported(&call->state->nvfp4, "nvfp4kern.layout", "NVFP4"), *scale, *result = NULL;
@@ -52,7 +52,7 @@ static int quantize(py_call *call, PyObject *const *v, PyObject **result)
     enum { X, UP, GLOBAL_SCALE, SCALE_LAYOUT, OFFSETS, OUT };
     nk_tensor x, up, global_scale, offsets, t[NK_QUANTIZE_OUTPUTS], specs[NK_QUANTIZE_OUTPUTS];
     nk_quantize_args args = {.global_scale.value = 1};
-    const nk_tensor **slots[] = {&args.codes, &args.scales, &args.amax_out};
+    const nk_tensor **pointers[] = {&args.codes, &args.scales, &args.amax_out};
     PyObject *given[NK_QUANTIZE_OUTPUTS] = {NULL}, *outputs[NK_QUANTIZE_OUTPUTS] = {NULL};
     int count, failed = -1;
     if (py_argument(call, v[X], "x", &x, &args.x) < 0 ||
@@ -62,12 +62,12 @@ static int quantize(py_call *call, PyObject *const *v, PyObject **result)
         py_optional(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
         py_optional_outputs(call, v[OUT],
                             args.amax ? "(data, scales) or (data, scales, global_scale)" : "(data, scales)", 2,
-                            args.amax ? 3 : 2, given, t, slots) < 0 ||
+                            args.amax ? 3 : 2, given, t, pointers) < 0 ||
         py_check(call, nk_quantize_out(&args, specs, &count)) < 0) {
         return -1;
     }
     for (int i = 0; i < count; i++) {
-        if (py_output(call, given[i], &specs[i], &t[i], slots[i], &outputs[i]) < 0) goto done;
+        if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
     if (py_execute(call, run_quantize, &args) < 0) goto done;
     if (!call->exec.dry_run) *result = nvfp4(call, outputs, v[GLOBAL_SCALE]);

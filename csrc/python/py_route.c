@@ -1,4 +1,4 @@
-/* route: two outputs, or five with the permutation. */
+/* Binds route, which has two outputs, or five with the permutation. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
@@ -6,7 +6,7 @@
 
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
 
-/* renormalize=None is what the score usually goes with. */
+/* renormalize=None: False where the score is a softmax over all experts, else True. */
 static int renormalize_argument(PyObject *object, nk_route_args *args)
 {
     bool is_none;

@@ -1,4 +1,4 @@
-/* The references that a call keeps, the exceptions that it raises, and the Python objects that the module imports. */
+/* Keeps a call's references, raises its exceptions, and imports the Python objects that the module needs. */
 #include "py_state.h"
 
 int py_keep(py_call *call, PyObject *object)

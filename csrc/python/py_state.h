@@ -1,4 +1,4 @@
-/* What every file of the binding shares: the module's state, the state of one call, and errors.
+/* Declares what all files of the binding use: the module's state, the state of one call, and errors.
  *
  * py_* functions that return int return 0, or -1 with a Python exception set. */
 #ifndef NK_PY_STATE_H

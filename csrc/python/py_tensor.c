@@ -1,4 +1,4 @@
-/* Python objects to nk_tensor and back: by the DLPack exchange API, by address, or by a DLPack capsule. */
+/* Reads Python objects as tensors by the DLPack exchange API, by address or by a DLPack capsule, and makes new ones. */
 #include "py_tensor.h"
 
 #include "py_args.h"

@@ -1,4 +1,4 @@
-/* Python objects to nk_tensor and back. */
+/* Reads Python objects as tensors, and makes new ones. */
 #ifndef NK_PY_TENSOR_H
 #define NK_PY_TENSOR_H
 
