@@ -1,6 +1,8 @@
 """NVFP4 as a tuple, and the sizes of its scale buffers, as integers: no array library is needed."""
 
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar, overload
+
+Array = TypeVar("Array")
 
 SF_VEC = 16
 """Elements along K that share one scale."""
@@ -9,14 +11,14 @@ ATOM_ROWS, ATOM_COLS = 128, 4
 """Rows and scales of one atom (512 bytes) of the blocked layout."""
 
 
-class NVFP4(NamedTuple):
+class NVFP4(NamedTuple, Generic[Array]):
     """A quantised tensor: value = code * scale * global_scale."""
 
-    data: Any
+    data: Array
     """fp4 codes, two per byte: [.., M, K/2]."""
-    scales: Any
+    scales: Array
     """e4m3 scales, linear [.., M, K/16] or blocked."""
-    global_scale: Any
+    global_scale: Array | float
     """The multiplier that undoes it: a float or a 1-element float32 tensor."""
 
 
@@ -69,7 +71,11 @@ def grouped_blocked_shape(rows: int, k: int, groups: int) -> tuple[int, int]:
     return (rows // ATOM_ROWS + groups) * ATOM_ROWS, blocked_shape(0, k)[1]
 
 
-def global_scale_from_divisor(divisor: Any) -> Any:
+@overload
+def global_scale_from_divisor(divisor: float) -> float: ...
+@overload
+def global_scale_from_divisor(divisor: Array) -> Array: ...
+def global_scale_from_divisor(divisor):
     """The global scale from its inverse, which compressed-tensors checkpoints store.
 
     Takes a float or a tensor.

@@ -6,12 +6,20 @@ The operators themselves are `torch.ops.nvfp4kern.*`. They take torch tensors. T
 Needs torch 2.8, the first with float4_e2m1fn_x2.
 """
 
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, overload
+
 import torch
+from torch import Tensor
 
 from .. import _C
 from .._C import BackendError, backends, explain, warmup
 from ..layout import NVFP4, global_scale_from_divisor
+from ..types import Activation, DtypeName, Layout, Layouts, Score
 from . import ops
+
+Scalar: TypeAlias = float | Tensor
+OutDtype: TypeAlias = DtypeName | torch.dtype | None
 
 __all__ = [
     "NVFP4",
@@ -89,29 +97,89 @@ def _all_given(out, names):
 # ---------------------------------------------------------------------------------------------
 
 
-def gemv(a, b, sfa, sfb=None, *, alpha=1.0, scale_layout="linear", out=None, out_dtype=None):
+def gemv(
+    a: Tensor,
+    b: Tensor,
+    sfa: Tensor,
+    sfb: Tensor | None = None,
+    *,
+    alpha: Scalar = 1.0,
+    scale_layout: Layouts = "linear",
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:
     args = (a, b, sfa, sfb, *_number(alpha, "alpha"), *_pair(scale_layout))
     return _one(_OPS.gemv.default, _OPS.gemv_out.default, args, out, out_dtype)
 
 
-def gemm(a, b, sfa, sfb, *, alpha=1.0, bias=None, scale_layout="linear", out=None, out_dtype=None):
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    sfa: Tensor | None,
+    sfb: Tensor,
+    *,
+    alpha: Scalar = 1.0,
+    bias: Tensor | None = None,
+    scale_layout: Layouts = "linear",
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:
     args = (a, b, sfa, sfb, *_number(alpha, "alpha"), bias, *_pair(scale_layout))
     return _one(_OPS.gemm.default, _OPS.gemm_out.default, args, out, out_dtype)
 
 
 def dual_gemm(
-    a, b1, b2, sfa, sfb1, sfb2, *, alpha1=1.0, alpha2=1.0, activation="silu",
-    scale_layout="linear", out=None, out_dtype=None,
-):  # fmt: skip
+    a: Tensor,
+    b1: Tensor,
+    b2: Tensor,
+    sfa: Tensor | None,
+    sfb1: Tensor,
+    sfb2: Tensor,
+    *,
+    alpha1: Scalar = 1.0,
+    alpha2: Scalar = 1.0,
+    activation: Activation = "silu",
+    scale_layout: Layouts = "linear",
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:
     alphas = (*_number(alpha1, "alpha1"), *_number(alpha2, "alpha2"))
     args = (a, b1, b2, sfa, sfb1, sfb2, *alphas, activation, *_pair(scale_layout))
     return _one(_OPS.dual_gemm.default, _OPS.dual_gemm_out.default, args, out, out_dtype)
 
 
+@overload
 def grouped_gemm(
-    a, b, sfa=None, sfb=None, *, offsets=None, alpha=None, bias=None, scale_layout="linear",
-    out=None, out_dtype=None,
-):  # fmt: skip
+    a: Sequence[Tensor],
+    b: Sequence[Tensor],
+    sfa: Sequence[Tensor | None] | None = None,
+    sfb: Sequence[Tensor | None] | None = None,
+    *,
+    offsets: None = None,
+    alpha: float | Sequence[Scalar] | None = None,
+    bias: Sequence[Tensor | None] | None = None,
+    scale_layout: Layouts = "linear",
+    out: list[Tensor] | None = None,
+    out_dtype: OutDtype = None,
+) -> list[Tensor]: ...
+@overload
+def grouped_gemm(
+    a: Tensor,
+    b: Tensor,
+    sfa: Tensor | None = None,
+    sfb: Tensor | None = None,
+    *,
+    offsets: Tensor,
+    alpha: Scalar | None = None,
+    bias: Tensor | None = None,
+    scale_layout: Layouts = "linear",
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor: ...
+def grouped_gemm(
+    a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, alpha: Any = None,
+    bias: Any = None, scale_layout: Layouts = "linear", out: Any = None, out_dtype: Any = None,
+) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     if isinstance(a, (list, tuple)):
         if offsets is not None:
@@ -146,10 +214,22 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
 
 
 def route(
-    x, w, k, *, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1,
-    renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, out=None,
-    out_dtype=None,
-):  # fmt: skip
+    x: Tensor,
+    w: Tensor,
+    k: int,
+    *,
+    score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None,
+    n_group: int = 1,
+    topk_group: int = 1,
+    renormalize: bool | None = None,
+    scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0,
+    dense: bool = False,
+    permutation: bool = False,
+    out: Sequence[Tensor] | None = None,
+    out_dtype: OutDtype = None,
+) -> tuple[Tensor, ...]:
     args = (
         x, w, k, score, correction_bias, n_group, topk_group, renormalize, float(scaling_factor),
         *_number(alpha, "alpha"), dense,
@@ -164,7 +244,15 @@ def route(
     return tuple(out)
 
 
-def quantize(x, *, up=None, global_scale=None, scale_layout="linear", offsets=None, out=None):
+def quantize(
+    x: Tensor,
+    *,
+    up: Tensor | None = None,
+    global_scale: Scalar | Literal["amax"] | None = None,
+    scale_layout: Layout = "linear",
+    offsets: Tensor | None = None,
+    out: Sequence[Tensor] | None = None,
+) -> NVFP4[Tensor]:
     if isinstance(global_scale, str):
         return _quantize_amax(x, up, global_scale, scale_layout, offsets, out)
     scale = 1.0 if global_scale is None else global_scale
@@ -188,21 +276,27 @@ def _quantize_amax(x, up, word, scale_layout, offsets, out):
     return NVFP4(*out)
 
 
-def dequantize(q, *, scale_layout="linear", out=None, out_dtype=None):
+def dequantize(
+    q: tuple[Tensor, Tensor, Scalar | None],
+    *,
+    scale_layout: Layout = "linear",
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:
     data, scales, scale = q
     scale = _number(1.0 if scale is None else scale, "q.global_scale")
     args = (data, scales, *scale, scale_layout)
     return _one(_OPS.dequantize.default, _OPS.dequantize_out.default, args, out, out_dtype)
 
 
-def to_blocked(scales, *, out=None):
+def to_blocked(scales: Tensor, *, out: Tensor | None = None) -> Tensor:
     if out is None:
         return _OPS.to_blocked.default(scales)
     _OPS.to_blocked_out.default(scales, out=out)
     return out
 
 
-def from_blocked(buffer, rows, cols, *, out=None):
+def from_blocked(buffer: Tensor, rows: int, cols: int, *, out: Tensor | None = None) -> Tensor:
     if out is None:
         return _OPS.from_blocked.default(buffer, rows, cols)
     _OPS.from_blocked_out.default(buffer, rows, cols, out=out)

@@ -1,0 +1,28 @@
+"""The types that signatures name, for type checkers and for whoever annotates calls."""
+
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+
+
+class Tensor(Protocol):
+    """Whatever speaks DLPack: torch, NumPy, CuPy, JAX, ..."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+Scalar: TypeAlias = float | Tensor
+Layout: TypeAlias = Literal["linear", "blocked"]
+Layouts: TypeAlias = Layout | tuple[Layout, Layout]
+Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu", "identity"]
+Score: TypeAlias = Literal["topk_softmax", "softmax_topk", "sigmoid"]
+DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
+OutDtype: TypeAlias = DtypeName | Any
+"""Or a dtype object of such a name, of any library."""
+
+
+class Backend(TypedDict):
+    """A row of backends()."""
+
+    name: str
+    devices: str
+    available: bool
+    why_not: str | None

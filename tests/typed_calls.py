@@ -1,0 +1,83 @@
+"""Calls as a user writes them, for type checkers: test_types.py runs them, and mypy --strict and
+pyright read them. assert_type() is what they compare; where it runs it does nothing."""
+
+from typing import Any, assert_type
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import nvfp4kern as nk
+import nvfp4kern.torch as nkt
+from nvfp4kern import NVFP4
+from nvfp4kern.competition.nvfp4_gemm import custom_kernel
+from nvfp4kern.types import Backend, Layouts, Tensor
+
+
+def numpy_calls() -> NDArray[np.float16]:
+    x = np.ones((4, 32), np.float16)
+    q = nk.quantize(x, global_scale="amax")
+    assert_type(q, NVFP4[NDArray[Any]])
+    codes, scales, s2 = q
+    assert_type(scales, NDArray[Any])
+    assert_type(s2, NDArray[Any] | float)
+    d: NDArray[np.float16] = nk.gemm(codes, codes, scales, scales, alpha=s2)
+    nk.gemv(codes, codes[:1], scales, scales[:1], alpha=2.0, out=d[:, :1])
+    y = nk.dequantize(q, out_dtype=np.float16)
+    assert_type(y, NDArray[Any])
+    return nk.dequantize((codes, scales, None), out=y)
+
+
+def torch_calls() -> torch.Tensor:
+    x, w = torch.ones(4, 32, dtype=torch.bfloat16), torch.ones(16, 32)
+    qx, qw = nk.quantize(x), nk.quantize(w, scale_layout="blocked")
+    assert_type(qx, NVFP4[torch.Tensor])
+    layouts: Layouts = ("linear", "blocked")
+    assert_type(
+        nk.gemm(qx.data, qw.data, qx.scales, qw.scales, scale_layout=layouts, out_dtype="bfloat16"),
+        torch.Tensor,
+    )
+    assert_type(nk.gemm(x, qw.data, None, nk.to_blocked(nk.quantize(w).scales),
+                        scale_layout=layouts, bias=torch.zeros(16)), torch.Tensor)  # fmt: skip
+    weights, ids = nk.route(x, w.bfloat16(), 2, score="sigmoid", renormalize=False)
+    assert_type(ids, torch.Tensor)
+    routed = nk.route(x, w.bfloat16(), 2, permutation=True)
+    assert_type(routed, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor])
+    offsets = torch.tensor([0, 4], dtype=torch.int32)
+    experts = nk.quantize(w[None])
+    e = nk.grouped_gemm(qx.data, experts.data, qx.scales, experts.scales, offsets=offsets)
+    assert_type(e, torch.Tensor)
+    outs = nk.grouped_gemm([qx.data], [qx.data], [qx.scales], [qx.scales], alpha=[2.0])
+    assert_type(outs, list[torch.Tensor])
+    both = qx.data, qx.data, qx.data, qx.scales, qx.scales, qx.scales
+    h: torch.Tensor = nk.dual_gemm(*both, activation="gelu", alpha1=qx.global_scale)
+    return weights + nk.global_scale_from_divisor(2.0) * h[:, :2]
+
+
+def registered_calls() -> torch.Tensor:
+    x = torch.ones(4, 32)
+    q = nkt.quantize(x, global_scale="amax")
+    assert_type(q, NVFP4[torch.Tensor])
+    d = nkt.gemm(q.data, q.data, q.scales, q.scales, alpha=q.global_scale, out_dtype=torch.float32)
+    assert_type(d, torch.Tensor)
+    assert_type(nkt.grouped_gemm([q.data], [q.data], [q.scales], [q.scales]), list[torch.Tensor])
+    assert_type(nkt.dequantize(q, out_dtype="float16"), torch.Tensor)
+    assert_type(nkt.from_blocked(nkt.to_blocked(q.scales), 4, 2), torch.Tensor)
+    weights, *_ = nkt.route(x.half(), x.half(), 2, permutation=True)
+    return nkt.gemv(q.data, q.data[:1], q.scales, q.scales[:1]) + weights
+
+
+def a_function_of_any_library(x: Tensor) -> Tensor:
+    return nk.quantize(x).data
+
+
+def facts() -> list[str]:
+    rows: list[Backend] = nk.backends()
+    plan = nk.explain("to_blocked", np.zeros((1, 1), np.uint8))
+    assert_type(plan, dict[str, str | int | bool])
+    nk.warmup("cpu")
+    return [row["name"] for row in rows if row["why_not"] is None]
+
+
+def competition(data: tuple[Any, ...]) -> torch.Tensor:
+    return custom_kernel(data)
