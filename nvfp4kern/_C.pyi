@@ -26,23 +26,24 @@ def quantize(
     offsets: Tensor | None = None,
     out: Sequence[_A | None] | None = None,
 ) -> NVFP4[_A]:
-    """Quantise to NVFP4: x ~ code * scale * global_scale. Returns NVFP4(data, scales, global_scale).
+    """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
     x: [M, K] or [L, M, K], float16, bfloat16 or float32, contiguous along K.
-    up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, then takes the place of x.
-    global_scale: the decode multiplier. None is 1; a number above 0; a 1-element float32 tensor on x's device; or
-        'amax': max|x| / 2688 over the finite x, computed on the device. The result holds 1.0, the argument itself,
-        or the new 1-element tensor.
-    scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4], padding is 0.
-    offsets: int32 [G+1] with 'blocked' and no L: expert g's rows offsets[g]..offsets[g+1] begin an atom of their
-        own, as grouped_gemm wants them; scales then have M//128 + G atom rows.
-    out: (data, scales), with 'amax' also (data, scales, global_scale); an item that is None is made.
+    up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
+    global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
+        float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
+        has 1.0, the argument itself, or the new 1-element tensor.
+    scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4]; padding is 0.
+    offsets: int32 [G+1], with 'blocked' and no L. Expert g has rows offsets[g]..offsets[g+1], whose scale factors
+        begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
+    out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.
 
-    Block scale: e4m3(amax/6 / global_scale); codes: e2m1(x / (scale * global_scale)), to nearest even, saturating.
+    Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are
+    rounded to nearest even and saturate.
     The bytes are the same on every backend.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 def dequantize(
@@ -52,35 +53,36 @@ def dequantize(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
-    """code * scale * global_scale, rounded once. Returns [L, M, K].
+    """code * scale factor * global scale in float32, rounded to out_dtype. Returns [L, M, K].
 
     q: NVFP4 or any tuple (data [L, M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
         tensor, or None for 1.
     scale_layout: 'linear' or 'blocked'.
-    out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.
-    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 def to_blocked(scales: _A, *, out: _A | None = None) -> _A:
-    """Scales from linear [L, rows, cols] to the 128x4-blocked layout; cols is K/16.
+    """Scale factors from the linear layout, [L, rows, cols], to the blocked one; cols is K/16.
 
     Returns [L, rows padded to 128, cols padded to 4], a buffer of that many bytes whose padding is 0.
-    out: that shape, or any buffer that 'blocked' scales may be.
+    out: a buffer of that shape, or any that operators take as 'blocked' scale factors.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 def from_blocked(buffer: _A, rows: int, cols: int, *, out: _A | None = None) -> _A:
-    """Scales from the 128x4-blocked layout to linear [L, rows, cols]; cols is K/16.
+    """Scale factors from the blocked layout to the linear one, [L, rows, cols]; cols is K/16.
 
     buffer: at least the padded size; [L, ...] for a batch, or the [32, 4, rest_m, 4, rest_k, L] view.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 def gemv(
@@ -96,19 +98,21 @@ def gemv(
 ) -> _A:
     """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
 
-    a: the matrix, NVFP4 [L, M, K/2] with scales sfa.
-    b: the vector, NVFP4 [L, 1, K/2] with scales sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.
+    a: the matrix, NVFP4 [L, M, K/2] with scale factors sfa.
+    b: the vector, NVFP4 [L, 1, K/2] with scale factors sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.
     alpha: a number, or float32 with one element or [M].
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
-    out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.
-    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
 
-    Tensors are DLPack objects (torch, NumPy, CuPy, ...). fp4 codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
-    even element in the low nibble; scales are float8_e4m3fn or uint8, one per 16 elements along K, 'linear'
-    [rows, K/16] or 'blocked' in 128x4 atoms. L is an optional leading batch, K a multiple of 16.
+    Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
+    even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
+    layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
+    batch. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 def gemm(
@@ -125,20 +129,22 @@ def gemm(
 ) -> _A:
     """out[l, m, n] = alpha[n] * sum_k a[l, m, k] * b[l, n, k] + bias[n], accumulated in float32. Returns [L, M, N].
 
-    a: the tokens, NVFP4 [L, M, K/2] with scales sfa; or float16 or bfloat16 [L, M, K] with sfa=None.
-    b: the weights, NVFP4 [L, N, K/2] with scales sfb.
+    a: the tokens, NVFP4 [L, M, K/2] with scale factors sfa; or float16 or bfloat16 [L, M, K] with sfa=None.
+    b: the weights, NVFP4 [L, N, K/2] with scale factors sfb.
     alpha: a number, or float32 with one element or [N].
     bias: float32, float16 or bfloat16 [N].
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
-    out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.
-    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
 
-    Tensors are DLPack objects (torch, NumPy, CuPy, ...). fp4 codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
-    even element in the low nibble; scales are float8_e4m3fn or uint8, one per 16 elements along K, 'linear'
-    [rows, K/16] or 'blocked' in 128x4 atoms. L is an optional leading batch, K a multiple of 16.
+    Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
+    even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
+    layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
+    batch. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 def dual_gemm(
@@ -158,19 +164,21 @@ def dual_gemm(
 ) -> _A:
     """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T), all in float32 and rounded once. Returns [L, M, N].
 
-    a: NVFP4 [L, M, K/2] with scales sfa. b1, b2: NVFP4 [L, N, K/2] with scales sfb1, sfb2.
+    a: NVFP4 [L, M, K/2] with scale factors sfa. b1, b2: NVFP4 [L, N, K/2] with scale factors sfb1, sfb2.
     alpha1, alpha2: a number, or float32 with one element or [N].
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
-    out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.
-    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
 
-    Tensors are DLPack objects (torch, NumPy, CuPy, ...). fp4 codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
-    even element in the low nibble; scales are float8_e4m3fn or uint8, one per 16 elements along K, 'linear'
-    [rows, K/16] or 'blocked' in 128x4 atoms. L is an optional leading batch, K a multiple of 16.
+    Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
+    even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
+    layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
+    batch. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 @overload
@@ -187,25 +195,28 @@ def grouped_gemm(
     out: list[_A] | None = None,
     out_dtype: OutDtype = "float16",
 ) -> list[_A]:
-    """One gemm per group: out_g = alpha_g * a_g @ b_g.T + bias_g.
+    """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
 
-    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha a
+    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a
         number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
-    Contiguous form, a is a tensor [sum M, K/2]: group g is rows offsets[g]..offsets[g+1] (int32 [G+1], on the
-        device, never read back). b is [G, N, K/2], alpha a number or float32 with one element, [G] or [G, N], bias
-        [G, N]. Blocked sfa begin every group at an atom of 128 rows. Returns [sum M, N]; rows of no group are kept.
-    Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scales), b
-        then with K or N innermost.
+    Contiguous form, a is a tensor [sum M, K/2]: expert g has rows offsets[g]..offsets[g+1]. offsets is int32 [G+1]
+        on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one
+        element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];
+        rows of no expert are not written.
+    Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
+        factors), b then with K or N innermost.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
-    out: where to write, no byte of an input; without it a new tensor of the kind of the first argument.
-    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name; an out given must agree.
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
 
-    Tensors are DLPack objects (torch, NumPy, CuPy, ...). fp4 codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
-    even element in the low nibble; scales are float8_e4m3fn or uint8, one per 16 elements along K, 'linear'
-    [rows, K/16] or 'blocked' in 128x4 atoms. L is an optional leading batch, K a multiple of 16.
+    Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
+    even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
+    layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
+    batch. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 @overload
@@ -254,24 +265,26 @@ def route(
     out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A]:
-    """Mixture-of-experts routing: logits = alpha * x @ w.T, the k best experts of every row, and their weights.
+    """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
     x: [M, K], w: [N, K], both float16 or both bfloat16.
-    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid'.
-    correction_bias: float32 [N] with 'sigmoid': added for the selection, not to the weights.
-    n_group, topk_group: only experts of the topk_group best of n_group equal groups can be selected.
-    renormalize: whether the selected weights sum to 1; None: what the score usually goes with (True but for
-        'softmax_topk').
+    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.
+    correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.
+    n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be
+        selected.
+    renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.
     scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].
     dense: weights become [M, N] with zeros elsewhere.
-    permutation: also return what brings rows together by expert.
-    out: a tuple like the result; an item that is None is made. out_dtype: of the weights, as elsewhere.
+    permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.
+    out: a tuple like the result. An item that is None is allocated.
+    out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.
 
     Returns (weights [M, k], ids int32 [M, k]), in selection order; with permutation also counts [N], offsets [N+1]
-    and sorted_rows [M*k] (m*k + slot, sorted by expert), all int32. Equal logits go to the lower expert.
+    and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal logits the lower
+    expert's counts as the larger.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
-    (not on this machine); the message begins with the argument's name, and nothing has been written.
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
 @overload
@@ -293,21 +306,19 @@ def route(
     out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A, _A, _A, _A]: ...
 def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool]:
-    """What a call of the operator `op` with these arguments would use; runs nothing and allocates no output.
+    """What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.
 
     op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm route.
 
-    Returns a dict with backend, kernel, why, batch_invariant, workspace_bytes and what else applies of tile (its
-    name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or
-    warps that K of a tile is divided among) and steps_per_cta. Raises what the call would raise.
+    Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile
+    (its name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs
+    or warps that K of a tile is divided among) and steps_per_cta. Raises what the call would raise.
 
     >>> explain('gemm', a, b, sfa, sfb)['kernel']
     """
 
 def backends() -> list[Backend]:
-    """The backends of this build, in order of preference: dicts with name, devices, available, and why_not (None
-    where available).
-    """
+    """The backends, the preferred one first: dicts with name, devices, available and why_not (None where available)."""
 
 def _tiles() -> list[str]:
     """What NVFP4KERN_TILE can name in this build: '<row>/<family>:<tile>' of every tile."""
@@ -315,17 +326,17 @@ def _tiles() -> list[str]:
 def warmup(device: object = None) -> None:
     """Load everything that first calls would load.
 
-    device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is that, or None for every usable backend.
+    device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is one of these, or None for all devices.
     """
 
 def competition_gemv(data: tuple[Any, ...], /) -> torch.Tensor:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c."""
+    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
 
 def competition_gemm(data: tuple[Any, ...], /) -> torch.Tensor:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c."""
+    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
 
 def competition_dual_gemm(data: tuple[Any, ...], /) -> torch.Tensor:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c."""
+    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
 
 def competition_group_gemm(data: tuple[Any, ...], /) -> list[torch.Tensor]:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple, returns c."""
+    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""

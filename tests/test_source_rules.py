@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+import stub_docs
 from rows import ROWS, TABLE
 
 import nvfp4kern
@@ -312,6 +313,12 @@ def test_the_stub_has_the_signatures(name):
             assert set(defaults) == set(real)
         for parameter, default in defaults.items():
             assert ast.literal_eval(default) == real[parameter], parameter
+
+
+def test_the_stub_has_the_docstrings():
+    text = stub_docs.STUB.read_text()
+    assert stub_docs.documented(text) == text, "run python tests/stub_docs.py"
+    assert text.count('"""') // 2 >= len(stub_docs.first_definitions(text)) > 15
 
 
 def test_public_functions_are_documented():
