@@ -244,8 +244,8 @@ def ran():
 def embedded():
     """Asks the driver: the extension holds fatbins as they are. Kernels of rows that run here."""
     rows = tuple(f"{row['name']}_" for row in nvfp4kern.backends() if row["available"])
-    (extension,) = Path(nvfp4kern.__file__).parent.glob("_C*.so")
-    driver, code = ctypes.CDLL("libcuda.so.1"), extension.read_bytes()
+    code = Path(nvfp4kern._C.__file__).read_bytes()
+    driver = ctypes.CDLL("libcuda.so.1")
     torch.cuda.synchronize()
     for fatbin in re.finditer(re.escape(FATBIN), code):
         library, count, name = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_char_p()

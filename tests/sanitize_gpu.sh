@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every kernel under compute-sanitizer's memcheck, racecheck, initcheck and synccheck: tests/sanitize_gpu.sh [tool ..]
 #
-# $PYTHON must find nvfp4kern and a torch that sees a GPU. The tools run side by side. torch's allocator goes without its
+# $PYTHON must find nvfp4kern and a torch that sees a GPU. All tools and GPUs run side by side. torch's allocator goes without its
 # cache, so that an allocation ends where its tensor does and new memory is uninitialised.
 set -euo pipefail
 export LC_ALL=C
@@ -25,9 +25,11 @@ sanitized() { # tool, argument of the program
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 300 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
 }
 
-watched() { # tool
-    local code=0
-    for gpu in "${gpus[@]}"; do (export $gpu; sanitized "$1" run) || code=$?; done
+watched() { # tool; what all GPUs said, one after the other
+    local code=0 i at pids=()
+    at=$(mktemp -d -p "$reports")
+    for i in "${!gpus[@]}"; do (export ${gpus[$i]}; sanitized "$1" run) > "$at/$i" 2>&1 & pids+=($!); done
+    for i in "${!gpus[@]}"; do wait "${pids[$i]}" || code=$?; cat "$at/$i"; done
     return $code
 }
 

@@ -59,7 +59,7 @@ enum {
 #define SM80_GEMM_SMEM(tokens, warps, stages, kind) \
     SM80_MAX(SM80_GEMM_OPERANDS(tokens, warps, stages, kind), SM80_OUT_BYTES(tokens, 32 * (warps)))
 
-/* Static shared memory beside that, at most: current_tile of sm80_product.cuh. */
-#define SM80_GEMM_STATIC_BYTES 80
+/* What lies before it, at most: current_tile of sm80_product.cuh, and what aligns the rest. */
+#define SM80_GEMM_STATIC_BYTES 128
 
 #endif
