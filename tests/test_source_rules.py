@@ -23,7 +23,14 @@ CSRC = ROOT / "csrc"
 PTX = CSRC / "cuda" / "ptx"  # the only place with asm
 ASM = r"\b(asm|__asm|__asm__)\b"
 PACKAGE = ROOT / "nvfp4kern"
-C_FILES = sorted(p for p in CSRC.rglob("*") if p.suffix in {".c", ".h", ".cu", ".cuh"})
+SUFFIXES = {".c", ".h", ".cu", ".cuh"}
+C_FILES = sorted(p for p in CSRC.rglob("*") if p.suffix in SUFFIXES)
+ALL_C_FILES = C_FILES + sorted(
+    p
+    for place in ("tests", "benchmarks")
+    for p in (ROOT / place).rglob("*")
+    if p.suffix in SUFFIXES
+)
 PY_FILES = sorted(
     p for place in (PACKAGE, ROOT / "tests", ROOT / "benchmarks") for p in place.rglob("*.py")
 )
@@ -66,7 +73,7 @@ def includes(path):
 
 def test_the_rules_see_the_sources():
     assert {"", "python", "op", "cpu"} <= {folder_of(p) for p in C_FILES}
-    assert len(C_FILES) > 30 and len(PY_FILES) > 10
+    assert len(C_FILES) > 30 and len(ALL_C_FILES) > 200 and len(PY_FILES) > 10
 
 
 # ---------------------------------------------------------------------------------------------
@@ -173,10 +180,13 @@ def test_functions_shared_between_files_carry_a_prefix():
             assert name.startswith((prefix, "nk_")), f"{path.name}: {name}"
 
 
-@pytest.mark.parametrize("path", C_FILES, **relative)
+@pytest.mark.parametrize("path", ALL_C_FILES, **relative)
 def test_files_open_with_what_they_are_for(path):
-    opening = re.match(r"/\* (.*?)\*/", path.read_text(), flags=re.S)
-    assert opening and len(opening.group(1).split()) > 3
+    """In a sentence: words, and a full stop before the comment ends."""
+    opening = re.match(r"/\* (\w.*?)\*/", path.read_text(), flags=re.S)
+    assert opening, "no comment before everything else"
+    sentence, stop, _ = re.sub(r"\s[*]?\s*", " ", opening.group(1)).partition(". ")
+    assert stop and len(sentence.split()) > 1, opening.group(1)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -184,7 +194,7 @@ def test_files_open_with_what_they_are_for(path):
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", C_FILES + PY_FILES, **relative)
+@pytest.mark.parametrize("path", ALL_C_FILES + PY_FILES, **relative)
 def test_files_are_small_and_finished(path):
     text = path.read_text()
     assert text.count("\n") <= MAX_LINES

@@ -37,7 +37,7 @@ EXPORT double model_us(const model_gpu *gpu, const model_problem *problem, const
 
 /* What the plan picks, of one tile or, below 0, of all. False where none can do it. */
 EXPORT bool model_pick(const model_gpu *gpu, const model_problem *problem, int32_t tile, bool invariant,
-                    model_choice *choice);
+                       model_choice *choice);
 
 static inline cuda_gpu gpu_of(const model_gpu *gpu)
 {

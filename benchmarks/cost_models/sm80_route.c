@@ -32,7 +32,8 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
     return c.parts == 1 || c.parts == c.expert_tiles ? time_of(&c, &p, &gpu) : -1;
 }
 
-bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant, model_choice *choice)
+bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant,
+                model_choice *choice)
 {
     const cuda_gpu gpu = gpu_of(facts);
     const nk_route_problem p = problem_of(problem);

@@ -48,7 +48,8 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
     return least;
 }
 
-bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant, model_choice *choice)
+bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant,
+                model_choice *choice)
 {
     const cuda_gpu gpu = gpu_of(facts);
     const sm90_gemv_clusters room = room_of(facts, &gpu);

@@ -1,4 +1,6 @@
-/* dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k])) */
+/* Computes dual_gemm.
+ *
+ * D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k])) */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"

@@ -1,4 +1,4 @@
-/* gemm and gemv: D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]) */
+/* Computes gemm and gemv: D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]). */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"

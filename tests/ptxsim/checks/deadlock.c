@@ -1,3 +1,4 @@
+/* Says who waits for what where a launch cannot go on. */
 #include "machine/machine.h"
 
 #include "report.h"

@@ -1,3 +1,4 @@
+/* Collects findings, counts them by place, and hands them out as JSON. */
 #include "report.h"
 
 #include "parse/ptx.h"

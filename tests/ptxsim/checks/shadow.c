@@ -1,5 +1,5 @@
+/* Checks that what is read of shared memory was written, and that synchronisation orders the accesses. */
 #include "shadow.h"
-
 #include "clocks.h"
 #include "history.h"
 #include "report.h"

@@ -1,3 +1,4 @@
+/* Decodes PTX statements into instructions, with help of the other decode_ files, and fetches their operands. */
 #include "decode.h"
 
 #include "exec/exec_compare.h"

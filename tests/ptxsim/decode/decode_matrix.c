@@ -1,3 +1,4 @@
+/* Decodes ldmatrix, stmatrix, mma and wgmma. */
 #include "decode.h"
 
 #include "exec/exec_memory.h"

@@ -1,3 +1,4 @@
+/* Decodes loads, stores, atomic operations and cp.async. */
 #include "decode.h"
 
 #include "exec/exec_memory.h"

@@ -1,11 +1,10 @@
+/* Decodes what sm_100 added: tensor memory, tcgen05, cluster launch control. */
 #include "decode.h"
 
 #include "matrix/tcgen05.h"
 #include "sync/cancel.h"
 
 #include <stdlib.h>
-
-/* What sm_100 added: tensor memory, tcgen05, cluster launch control. */
 
 static void expect_end(builder *b, const statement *s, const pieces *p, uint32_t operands)
 {

@@ -1,3 +1,4 @@
+/* Decodes what sm_90 added: clusters, mbarriers, bulk copies and tiles of tensor maps. */
 #include "decode.h"
 
 #include "exec/exec_memory.h"
@@ -5,8 +6,6 @@
 #include "sync/flight.h"
 
 #include <stdlib.h>
-
-/* What sm_90 added: clusters, mbarriers, bulk copies and tiles of tensor maps. */
 
 static void expect_end(builder *b, const statement *s, const pieces *p, uint32_t operands)
 {

@@ -1,11 +1,10 @@
+/* Decodes arithmetic and conversions of floating-point values, as operations of num_float.h. */
 #include "decode.h"
 
 #include "exec/exec_value.h"
 #include "num/num_float.h"
 
 #include <stdlib.h>
-
-/* Arithmetic and conversions of floating-point values: opcode and modifiers to num_float.h's operations. */
 
 static const struct {
     const char *name;

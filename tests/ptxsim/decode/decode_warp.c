@@ -1,3 +1,4 @@
+/* Decodes collectives of a warp, named barriers and memory fences. */
 #include "decode.h"
 
 #include "exec/exec_flow.h"

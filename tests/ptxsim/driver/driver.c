@@ -1,3 +1,7 @@
+/* Stands in for the CUDA driver: contexts, devices, modules and launches.
+ *
+ * A launch runs to its end before cuLaunchKernelEx returns, so every stream is in order with every other. Its errors
+ * come back from the call itself, with the report as text. */
 #include "cuda_abi.h"
 #include "checks/report.h"
 #include "machine/machine.h"
@@ -8,9 +12,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Contexts, devices, modules and launches. A launch runs to its end before cuLaunchKernelEx returns, so every stream is
- * in order with every other; its errors come back from the call itself, with the report as text. */
 
 static pthread_mutex_t decoding = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

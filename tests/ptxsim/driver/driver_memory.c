@@ -1,11 +1,10 @@
+/* Stands in for the CUDA driver's memory, streams and events, and answers what tests ask the simulator (ptxsim_*). */
 #include "cuda_abi.h"
 #include "checks/report.h"
 #include "machine/memory.h"
 #include "num/num_tensormap.h"
 
 #include <string.h>
-
-/* Memory, streams and events, and what tests ask the simulator itself (ptxsim_*). */
 
 EXPORT CUresult cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {

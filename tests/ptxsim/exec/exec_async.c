@@ -1,3 +1,7 @@
+/* Executes cp.async.
+ *
+ * The destination is poisoned when the copy is issued. The data is there when the thread has waited for it. The
+ * source is read as late as that, or at once, as the seed says. */
 #include "exec_memory.h"
 #include "exec_value.h"
 #include "checks/report.h"
@@ -5,9 +9,6 @@
 #include "machine/memory.h"
 
 #include <stdlib.h>
-
-/* cp.async: the destination is poisoned when the copy is issued; the data is there when the thread has waited for it.
- * The source is read as late as that, or, as the seed wills, at once. */
 
 static void land(const copy *c, uint8_t *to)
 {

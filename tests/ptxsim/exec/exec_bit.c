@@ -1,6 +1,5 @@
+/* Executes moves, bit operations, shifts, selections, comparisons of integers, and what works on predicates. */
 #include "exec.h"
-
-/* Moves, bits, shifts, selections, comparisons of integers, predicates. */
 
 typedef uint16_t u16;
 typedef uint32_t u32;

@@ -1,11 +1,10 @@
+/* Executes setp and set: a comparison, optionally combined with a predicate. */
 #include "exec_compare.h"
 
 #include "exec.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* setp and set: a comparison, optionally combined with a predicate. */
 
 enum { EQ, NE, LT, LE, GT, GE, LO, LS, HI, HS, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NOTNUM };
 static const char *const names[] = {"eq", "ne",  "lt",  "le",  "gt",  "ge",  "lo",  "ls",  "hi",

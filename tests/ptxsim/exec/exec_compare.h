@@ -1,3 +1,4 @@
+/* Finds the functions that execute comparisons, by name and type. */
 #ifndef PTXSIM_EXEC_COMPARE_H
 #define PTXSIM_EXEC_COMPARE_H
 

@@ -1,12 +1,13 @@
+/* Executes arithmetic and conversions of floating-point values.
+ *
+ * What kernels spend their time on runs on the processor's own float arithmetic, with the NaN that the GPU gives. All
+ * other arithmetic goes through num_float.h, lane by lane. */
 #include "exec.h"
 #include "exec_value.h"
 #include "num/num_float.h"
 #include "num/num_halves.h"
 
 #include <math.h>
-
-/* What kernels spend their time on runs on the processor's own float arithmetic, with the NaN that the GPU gives; all
- * other arithmetic on floating-point values goes through num_float.h, lane by lane. */
 
 typedef float f32;
 typedef uint32_t u32;

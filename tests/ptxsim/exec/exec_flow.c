@@ -1,3 +1,4 @@
+/* Executes branches, exits, traps, clocks, packing of registers, and cvta. */
 #include "exec_flow.h"
 
 #include "exec_value.h"

@@ -1,3 +1,4 @@
+/* Declares what executes branches, exits, traps, clocks, packing of registers, and cvta. */
 #ifndef PTXSIM_EXEC_FLOW_H
 #define PTXSIM_EXEC_FLOW_H
 

@@ -1,6 +1,5 @@
+/* Executes integer arithmetic; signed and unsigned have one function where the bits are the same. */
 #include "exec.h"
-
-/* Integer arithmetic. Signed and unsigned share a function where the bits are the same. */
 
 typedef uint8_t u8;
 typedef uint16_t u16;

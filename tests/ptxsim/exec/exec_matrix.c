@@ -1,3 +1,4 @@
+/* Executes ldmatrix, stmatrix and mma. */
 #include "exec_memory.h"
 #include "exec_value.h"
 #include "machine/fragment.h"

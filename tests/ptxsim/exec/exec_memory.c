@@ -1,11 +1,12 @@
+/* Executes loads, stores and atomic operations.
+ *
+ * Of ld and st, list holds the registers, o[1] and imm the address, `size` and `vec` the elements. */
 #include "exec_memory.h"
 
 #include "exec_value.h"
 #include "checks/report.h"
 #include "machine/memory.h"
 #include "num/num_float.h"
-
-/* ld, st: list holds the registers, o[1] and imm the address, `size` and `vec` the elements. */
 
 static uint64_t fetched(const uint8_t *from, unsigned size, bool is_signed)
 {

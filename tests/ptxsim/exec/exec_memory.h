@@ -1,3 +1,4 @@
+/* Declares what executes accesses to memory, cp.async and matrices in registers. */
 #ifndef PTXSIM_EXEC_MEMORY_H
 #define PTXSIM_EXEC_MEMORY_H
 

@@ -1,3 +1,8 @@
+/* Executes tcgen05.ld, st and wait.
+ *
+ * op: the shape; vec: registers of a lane; imm: the column of the second half (16x32bx2); list: the address, then the
+ * registers. Loads and stores act at once or as late as their wait, as the seed says. Until then a load's registers
+ * hold poison. */
 #include "matrix/tmem.h"
 
 #include "exec_value.h"
@@ -6,9 +11,6 @@
 #include "num/num_layout.h"
 
 #include <stdlib.h>
-
-/* tcgen05.ld, st: op the shape, vec registers a lane, imm the second half's column (16x32bx2); list: the address, the
- * registers. Both act at once or as late as their wait, as the seed says; a load's registers hold poison until then. */
 
 static uint32_t *registers(const warp *w, uint32_t place) { return (uint32_t *)(void *)(w->registers + place); }
 static uint32_t per_cell(const insn *in) { return in->flags & TENSOR_HALVES ? 2 : 1; }

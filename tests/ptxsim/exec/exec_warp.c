@@ -1,10 +1,11 @@
+/* Executes collectives of a warp, and nanosleep.
+ *
+ * o[4] is the mask of members. A collective runs when all members that are alive have come. */
 #include "exec_warp.h"
 
 #include "exec_value.h"
 #include "checks/report.h"
 #include "machine/fragment.h"
-
-/* Collectives of a warp. o[4] is the mask of members; they run when all members that are alive have come. */
 
 static bool gathered(run *r, const insn *in)
 {

@@ -1,3 +1,4 @@
+/* Declares what executes collectives of a warp, and nanosleep. */
 #ifndef PTXSIM_EXEC_WARP_H
 #define PTXSIM_EXEC_WARP_H
 

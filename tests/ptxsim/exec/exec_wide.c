@@ -1,9 +1,9 @@
+/* Executes loads, stores and moves of 128-bit registers, sixteen bytes a lane.
+ *
+ * Of ld and st, o[0] is the register, o[1] and imm the address. Of mov, list holds the halves. */
 #include "exec_wide.h"
 #include "exec_value.h"
 #include "machine/memory.h"
-
-/* Registers of 128 bits: sixteen bytes a lane. ld, st: o[0] the register, o[1] and imm the address; mov: list its
- * halves. */
 
 static uint8_t *wide(run *r, uint32_t place, uint32_t lane) { return (uint8_t *)at(r, place) + 16 * lane; }
 

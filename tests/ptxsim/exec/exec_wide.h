@@ -1,3 +1,4 @@
+/* Declares what executes loads, stores and moves of 128-bit registers. */
 #ifndef PTXSIM_EXEC_WIDE_H
 #define PTXSIM_EXEC_WIDE_H
 

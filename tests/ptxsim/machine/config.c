@@ -1,3 +1,4 @@
+/* Reads the simulator's settings from the environment. */
 #include "sim.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Opens and closes a CTA: its warps, special registers and shared memory. */
 #include "machine.h"
 
 #include "checks/shadow.h"

@@ -1,3 +1,4 @@
+/* Parts a warp's lanes into fragments, lets them wait, and joins them again. */
 #include "fragment.h"
 
 #include "checks/report.h"

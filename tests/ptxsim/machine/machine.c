@@ -1,3 +1,4 @@
+/* Runs a launch: workers take clusters, and a seed draws whose fragment runs next and for how long. */
 #include "machine.h"
 
 #include "fragment.h"

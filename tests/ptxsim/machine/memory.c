@@ -1,3 +1,4 @@
+/* Knows the device's allocations, and finds the memory of an address or reports that there is none. */
 #include "memory.h"
 
 #include "traffic.h"

@@ -1,10 +1,10 @@
+/* Counts what L2 sees of accesses to global memory, in sectors of 32 bytes.
+ *
+ * An instruction of a warp asks for each sector once, however many lanes want it. L1 is left out. A bit for each
+ * sector of live memory tells what a launch touches at all. */
 #include "traffic.h"
 
 #include <stdlib.h>
-
-/* What L2 sees of accesses to global memory, in its sectors of 32 bytes. An instruction of a warp asks for each sector
- * once, however many lanes want it; L1 is left out. A bit for each sector of live memory tells what a launch touches at
- * all. */
 
 #define SECTOR_SHIFT 5
 

@@ -1,3 +1,4 @@
+/* Queues what tcgen05 instructions issue, and runs the copies and commits. */
 #include "tcgen05.h"
 
 #include "checks/report.h"

@@ -1,13 +1,14 @@
+/* Executes tcgen05.mma.
+ *
+ * op: the kind; o[0]: the predicate (NONE: imm says whether D is added to); list: D, A (a descriptor, or an address
+ * of two entries), B, the instruction descriptor, the addresses of the scale factors. Each CTA of a pair has its half
+ * of A's rows and of B's columns in shared memory, at the same offset, and all scale factors that it needs. */
 #include "tcgen05.h"
 
 #include "checks/report.h"
 #include "exec/exec_value.h"
 
 #include <stdlib.h>
-
-/* tcgen05.mma: op the kind; o[0] the predicate (NONE: imm says whether D is added to); list: D, A (a descriptor, or an
- * address of two entries), B, the instruction descriptor, the addresses of the scales. Of a pair each CTA has its half
- * of A's rows and of B's columns in shared memory, at the same place, and all scales that it needs. */
 
 static bool is_scaled(const insn *in) { return in->op == NUM_KIND_MXF4NVF4; }
 

@@ -1,3 +1,4 @@
+/* Keeps a CTA's tensor memory: what is allocated, what was written, which uses are under way. */
 #include "tmem.h"
 
 #include "tcgen05.h"

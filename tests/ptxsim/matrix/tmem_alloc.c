@@ -1,11 +1,12 @@
+/* Executes tcgen05.alloc, dealloc and relinquish_alloc_permit.
+ *
+ * With cta_group::2 a warp of each CTA of the pair comes, and both get the same columns. o[1]: the address, o[2]: the
+ * number of columns; of dealloc o[0]: the tensor memory's address. */
 #include "tmem.h"
 
 #include "checks/report.h"
 #include "exec/exec_value.h"
 #include "machine/fragment.h"
-
-/* tcgen05.alloc, dealloc, relinquish_alloc_permit. With cta_group::2 a warp of each CTA of the pair comes, and both get
- * the same columns. o[1]: the address, o[2]: the number of columns, of dealloc o[0]: the tensor memory's address. */
 
 static tmem_warp *mine(run *r) { return &sim_tmem(r->cta)->warps[r->warp->index]; }
 

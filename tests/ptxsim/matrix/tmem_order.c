@@ -1,9 +1,8 @@
+/* Decides which uses of tensor memory a thread may count on; tmem.h has the rules. */
 #include "tmem.h"
 
 #include "checks/report.h"
 #include "exec/exec.h"
-
-/* Which uses of tensor memory a thread may count on: tmem.h has the rules. */
 
 static uint32_t warp_of(uint32_t record) { return record >> 22; }
 static uint32_t count_of(uint32_t record) { return record & 0x3fffff; }

@@ -1,3 +1,7 @@
+/* Executes wgmma and checks its fences.
+ *
+ * type, a_type, op: formats of d, a, b; columns: n; vec: k; list: d, then a where it is in registers. o[1], o[2]:
+ * descriptors; o[3]: a predicate, D += instead of D =. */
 #include "wgmma.h"
 
 #include "checks/report.h"
@@ -7,9 +11,6 @@
 #include "num/num_layout.h"
 
 #include <stdlib.h>
-
-/* type, a_type, op: formats of d, a, b; columns: n; vec: k; list: d, then a where it is in registers. o[1], o[2]
- * descriptors, o[3] a predicate: D += instead of D =. */
 
 static uint32_t registers_of_d(const insn *in) { return in->type == NUM_F32 ? in->columns / 2 : in->columns / 4; }
 static uint32_t first_row(const warp *w) { return 16 * (w->index % 4); }

@@ -1,11 +1,11 @@
+/* Finds where the two ways of a branch meet again: its immediate post-dominator.
+ *
+ * The method is that of Cooper, Harvey and Kennedy, on the reversed graph of basic blocks. */
 #include "ptx.h"
 #include "exec/exec_flow.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Where the two ways of a branch meet again: its immediate post-dominator (Cooper, Harvey, Kennedy on the reversed
- * graph of basic blocks). */
 
 typedef struct graph {
     uint32_t n;         /* blocks; block n is the exit */

@@ -1,3 +1,4 @@
+/* Reads words, numbers and strings of PTX text. */
 #include "ptx.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Loads a PTX module: its variables, entries and file names. */
 #include "ptx.h"
 
 #include "machine/memory.h"

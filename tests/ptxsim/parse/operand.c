@@ -1,3 +1,4 @@
+/* Finds registers, variables, constants and special registers by name. */
 #include "ptx.h"
 
 #include <stdlib.h>

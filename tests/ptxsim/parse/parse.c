@@ -1,3 +1,4 @@
+/* Parses the PTX text of a kernel into statements, registers, labels and variables. */
 #include "ptx.h"
 
 #include "machine/memory.h"

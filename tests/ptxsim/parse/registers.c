@@ -1,12 +1,13 @@
+/* Lets registers of short life use the same memory.
+ *
+ * PTX has a register for every value, a megabyte of them in a warp of an unrolled kernel. Some live within one basic
+ * block, from an instruction that writes all of them to their last use: they get common places. A survey of the
+ * kernel's text finds them before it is decoded. All others keep a place of their own, so that what nothing has
+ * written is poison as before. Operands of asynchronous instructions are used later than their text says. */
 #include "ptx.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* PTX has a register for every value, a megabyte of them in a warp of an unrolled kernel. Those that live within one
- * basic block, from an instruction that writes all of them to their last use, share places like that: a survey of the
- * kernel's text finds them before it is decoded. All others keep a place of their own, so that what nothing has
- * written is poison as before. Operands of asynchronous instructions are used later than their text says. */
 
 typedef struct life {
     uint32_t first, last, block; /* statements */

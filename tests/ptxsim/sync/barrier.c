@@ -1,12 +1,13 @@
+/* Executes bar, barrier and bar.red, __syncwarp and memory fences.
+ *
+ * o[1], o[2]: the barrier's number and its count of threads (NONE: all of the CTA). op: 's' waits, 'a' only arrives.
+ * flags: 'p', 'a' or 'o' reduces predicates o[3] into o[0]. */
 #include "barrier.h"
 
 #include "checks/report.h"
 #include "checks/shadow.h"
 #include "exec/exec_value.h"
 #include "machine/fragment.h"
-
-/* o[1], o[2]: the barrier's number and its count of threads (NONE: all of the CTA). op: 's' waits, 'a' only arrives;
- * 'p' 'a' 'o' in flags: a reduction of predicates o[3] into o[0]. */
 
 static uint32_t expected_by(const cta *c, const named_barrier *b)
 {

@@ -1,3 +1,4 @@
+/* Executes clusterlaunchcontrol: asks for a cluster that has not begun, and reads the answer. */
 #include "cancel.h"
 
 #include "flight.h"

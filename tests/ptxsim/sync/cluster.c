@@ -1,3 +1,4 @@
+/* Executes barriers of clusters, addresses in a peer's shared memory, proxy fences, setmaxnreg and launch control. */
 #include "cluster.h"
 
 #include "flight.h"

@@ -1,3 +1,4 @@
+/* Issues asynchronous operations and lands them when the schedule says so. */
 #include "flight.h"
 
 #include "checks/report.h"

@@ -1,3 +1,6 @@
+/* Issues and lands tiles of tensor maps (TMA).
+ *
+ * num_tensormap.h knows what a box is. Here it moves, sixteen bytes at a time. */
 #include "flight.h"
 
 #include "checks/report.h"
@@ -5,8 +8,6 @@
 #include "exec/exec_value.h"
 #include "machine/traffic.h"
 #include "num/num_tensormap.h"
-
-/* Tiles of tensor maps (TMA). num_tensormap.h knows what a box is; here it moves, sixteen bytes at a time. */
 
 static bool read_map(run *r, const insn *in, uint32_t lane, flight *f)
 {

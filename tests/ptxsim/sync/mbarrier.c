@@ -1,3 +1,4 @@
+/* Executes mbarrier instructions, and finds misuse of the objects. */
 #include "mbarrier.h"
 
 #include "checks/report.h"
