@@ -117,11 +117,16 @@ nk_status nk_warmup(nk_device device);
 nk_status nk_warmup_all(void);
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Operators. Shapes are row-major with an optional leading batch L. K counts elements: codes are [.., K/2].         */
+/* Operators. K counts elements: codes are [.., K/2].                                                               */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* gemm: D[m,n] = alpha[n] * sum_k A[m,k] B[n,k] + bias[n].  a [L,M,K], b [L,N,K], out [L,M,N].
- * gemv: D[m] = alpha[m] * sum_k A[m,k] b[k].  a [L,M,K] the matrix, b [L,1,K] the vector, out [L,M,1].
+/* [.., M, K] is a tensor of rank 1 to NK_MAX_DIMS. [K] is one row, and its results have no dimension for it. The
+ * dimensions before M count as one batch L. From rank 4 on they must merge into L without a copy. */
+
+/* gemm: D[m,n] = alpha[n] * sum_k A[m,k] B[n,k] + bias[n].  a [..,M,K], b [N,K] for all batches or [L,N,K] for an a
+ * [L,M,K], out [..,M,N].
+ * gemv: D[m] = alpha[m] * sum_k A[m,k] b[k].  a [M,K] or [L,M,K] the matrix, b [1,K] or [L,1,K] the vector,
+ * out [M,1] or [L,M,1].
  * The weights (gemm: b, gemv: a) are NVFP4. The other operand is NVFP4, or fp16/bf16 with its scales NULL. */
 typedef struct nk_gemm_args {
     const nk_tensor *a, *b, *sfa, *sfb;
@@ -136,7 +141,8 @@ nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec);
 nk_status nk_gemm_out(const nk_gemm_args *args, nk_tensor *spec);
 nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec);
 
-/* dual_gemm: D = act(alpha1 * A B1^T) * (alpha2 * A B2^T).  a [L,M,K], b1 and b2 [L,N,K], out [L,M,N]. */
+/* dual_gemm: D = act(alpha1 * A B1^T) * (alpha2 * A B2^T).  a [..,M,K], b1 and b2 as b of gemm, out
+ * [..,M,N]. */
 typedef enum nk_activation { NK_SILU, NK_GELU, NK_GELU_TANH, NK_RELU, NK_IDENTITY } nk_activation;
 
 typedef struct nk_dual_gemm_args {
@@ -168,7 +174,8 @@ size_t nk_gemm_problem_size(void);
 nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
-/* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [M,K], w [N,K], fp16 or bf16. */
+/* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [..,K], w [N,K], fp16 or bf16.
+ * All dimensions of x before K count as M: they must merge without a copy. */
 typedef enum nk_score { NK_TOPK_SOFTMAX, NK_SOFTMAX_TOPK, NK_SIGMOID } nk_score;
 
 typedef struct nk_route_args {
@@ -183,8 +190,8 @@ typedef struct nk_route_args {
     bool dense;
     bool permutation; /* also wanted: counts, offsets and sorted_rows */
     nk_dtype out_dtype;
-    const nk_tensor *weights;     /* [M,k], or [M,N] where dense */
-    const nk_tensor *ids;         /* int32 [M,k] */
+    const nk_tensor *weights;     /* [..,k], or [..,N] where dense */
+    const nk_tensor *ids;         /* int32 [..,k] */
     const nk_tensor *counts;      /* int32 [N]: how many tokens selected expert n */
     const nk_tensor *offsets;     /* int32 [N+1]: running sum of counts */
     const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + j (selection j of token m), by expert, then ascending */
@@ -194,10 +201,10 @@ typedef struct nk_route_args {
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
 
-/* quantize: x [L,M,K] of fp16, bf16 or fp32, or silu(x) * up where `up` is not NULL -> codes [L,M,K/2] and scales
- * (linear [L,M,K/16], or blocked [L,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
+/* quantize: x [..,M,K] of fp16, bf16 or fp32, or silu(x) * up where `up` is not NULL -> codes [..,M,K/2] and scales
+ * (linear [..,M,K/16], or blocked [..,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
  * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). With `offsets`
- * (int32 [G+1], blocked, no batch) the scales of each expert start at an atom of their own. */
+ * (int32 [G+1], blocked, x [M,K]) the scales of each expert start at an atom of their own. */
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     const nk_tensor *up; /* of x's shape and dtype, or NULL */
@@ -212,7 +219,7 @@ typedef struct nk_quantize_args {
 nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANTIZE_OUTPUTS], int *count);
 nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec);
 
-/* dequantize: codes [L,M,K/2] and scales -> out [L,M,K] = code * sf * global_scale. */
+/* dequantize: codes [..,M,K/2] and scales -> out [..,M,K] = code * sf * global_scale. */
 typedef struct nk_dequantize_args {
     const nk_tensor *codes, *scales;
     nk_sf_layout layout;

@@ -28,14 +28,14 @@ def quantize(
 ) -> NVFP4[_A]:
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
-    x: [M, K] or [L, M, K], float16, bfloat16 or float32, contiguous along K.
+    x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.
     up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
         float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
         has 1.0, the argument itself, or the new 1-element tensor.
-    scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4]; padding is 0.
-    offsets: int32 [G+1], with 'blocked' and no L. Expert g has rows offsets[g]..offsets[g+1], whose scale factors
-        begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
+    scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
+    offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
+        factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
     out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.
 
     Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are
@@ -53,9 +53,9 @@ def dequantize(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
-    """code * scale factor * global scale in float32, rounded to out_dtype. Returns [L, M, K].
+    """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
 
-    q: NVFP4 or any tuple (data [L, M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
+    q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
         tensor, or None for 1.
     scale_layout: 'linear' or 'blocked'.
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
@@ -109,7 +109,7 @@ def gemv(
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
     layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
-    batch. K is a multiple of 16.
+    batch; '..' are any dimensions or none. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
@@ -127,10 +127,10 @@ def gemm(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
-    """out[l, m, n] = alpha[n] * sum_k a[l, m, k] * b[l, n, k] + bias[n], accumulated in float32. Returns [L, M, N].
+    """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
 
-    a: the tokens, NVFP4 [L, M, K/2] with scale factors sfa; or float16 or bfloat16 [L, M, K] with sfa=None.
-    b: the weights, NVFP4 [L, N, K/2] with scale factors sfb.
+    a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
+    b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha: a number, or float32 with one element or [N].
     bias: float32, float16 or bfloat16 [N].
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
@@ -141,7 +141,7 @@ def gemm(
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
     layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
-    batch. K is a multiple of 16.
+    batch; '..' are any dimensions or none. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
@@ -162,9 +162,10 @@ def dual_gemm(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
-    """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T), all in float32 and rounded once. Returns [L, M, N].
+    """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
 
-    a: NVFP4 [L, M, K/2] with scale factors sfa. b1, b2: NVFP4 [L, N, K/2] with scale factors sfb1, sfb2.
+    a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
+    b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
@@ -175,7 +176,7 @@ def dual_gemm(
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
     layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
-    batch. K is a multiple of 16.
+    batch; '..' are any dimensions or none. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
@@ -213,7 +214,7 @@ def grouped_gemm(
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
     layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
-    batch. K is a multiple of 16.
+    batch; '..' are any dimensions or none. K is a multiple of 16.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
@@ -267,21 +268,21 @@ def route(
 ) -> tuple[_A, _A]:
     """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
-    x: [M, K], w: [N, K], both float16 or both bfloat16.
+    x: [.., K], w: [N, K], both float16 or both bfloat16. M counts the rows of x.
     score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.
     correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.
     n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be
         selected.
     renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.
     scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].
-    dense: weights become [M, N] with zeros elsewhere.
+    dense: weights become [.., N] with zeros elsewhere.
     permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.
     out: a tuple like the result. An item that is None is allocated.
     out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.
 
-    Returns (weights [M, k], ids int32 [M, k]), in selection order; with permutation also counts [N], offsets [N+1]
-    and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal logits the lower
-    expert's counts as the larger.
+    Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],
+    offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal
+    logits the lower expert's counts as the larger.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.

@@ -55,6 +55,7 @@ ROWS = {
                 "grouped_gemm",
                 "quantize",
                 "route",
+                "shapes",
             ),
             # As it is; the shared memory of small GPUs; few SMs, which makes plans use large tiles;
             # these with the shared memory of an A100.

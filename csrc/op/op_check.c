@@ -21,16 +21,19 @@ nk_status nk_fail_at(nk_status status, const nk_tensor *t, const char *format, .
     return nk_fail(status, "%s[%" PRId32 "]: %s", t->name, t->index, text);
 }
 
-nk_text nk_shape_text(const nk_tensor *t)
+static nk_text tuple_text(const int64_t *items, int count)
 {
     nk_text text = {"("};
     size_t at = 1;
-    for (int d = 0; d < t->ndim && at < sizeof text.s; d++) {
-        at += (size_t)snprintf(text.s + at, sizeof text.s - at, "%s%" PRId64, d ? ", " : "", t->shape[d]);
+    for (int d = 0; d < count && at < sizeof text.s; d++) {
+        at += (size_t)snprintf(text.s + at, sizeof text.s - at, "%s%" PRId64, d ? ", " : "", items[d]);
     }
-    if (at < sizeof text.s) snprintf(text.s + at, sizeof text.s - at, "%s)", t->ndim == 1 ? "," : "");
+    if (at < sizeof text.s) snprintf(text.s + at, sizeof text.s - at, "%s)", count == 1 ? "," : "");
     return text;
 }
+
+nk_text nk_shape_text(const nk_tensor *t) { return tuple_text(t->shape, t->ndim); }
+nk_text nk_stride_text(const nk_tensor *t) { return tuple_text(t->stride, t->ndim); }
 
 static const char *const dtype_names[] = {
     [NK_U8] = "uint8",    [NK_E2M1X2] = "float4_e2m1fn_x2", [NK_E4M3] = "float8_e4m3fn",
@@ -148,35 +151,6 @@ nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *
     return passes && is_small(t) ? NK_OK : check_tensor_closely(t, dtypes, first);
 }
 
-static NK_APART void explain_view(const nk_tensor *t, const char *what, const nk_tensor *like_t)
-{
-    if (t->ndim != 2 && t->ndim != 3)
-        nk_fail_at(NK_VALUE_ERROR, t, "shape %s, expected %s with or without the batch L", nk_shape_text(t).s, what);
-    else
-        nk_fail_at(NK_VALUE_ERROR, t, "shape %s, expected %s with the batch of %s, which has shape %s",
-                   nk_shape_text(t).s, what, like_t->name, nk_shape_text(like_t).s);
-}
-
-nk_status nk_view_of(const nk_tensor *t, const char *what, const nk_view *like, const nk_tensor *like_t, nk_view *v)
-{
-    const bool batched = t->ndim == 3;
-    if (!batched && t->ndim != 2) {
-        explain_view(t, what, like_t);
-        return NK_VALUE_ERROR; /* a constant: so gcc knows that v is set wherever it is used */
-    }
-    const int64_t size = nk_dtype_size(t->dtype), *shape = t->shape + batched, *stride = t->stride + batched;
-    v->batched = batched;
-    v->l = batched ? t->shape[0] : 1;
-    v->rows = shape[0];
-    v->cols = shape[1];
-    v->batch_stride = batched ? t->stride[0] * size : 0;
-    v->row_stride = stride[0] * size;
-    v->col_stride = stride[1] * size;
-    if (!like || (batched == like->batched && v->l == like->l)) return NK_OK;
-    explain_view(t, what, like_t);
-    return NK_VALUE_ERROR;
-}
-
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Outputs                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -211,19 +185,19 @@ nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, 
 nk_status nk_spec_matrix(const char *name, nk_dtype dtype, const nk_tensor *first, const nk_view *like, int64_t rows,
                          int64_t cols, nk_tensor *spec)
 {
-    int64_t bytes, *shape = spec->shape, *stride = spec->stride;
+    const bool row_alone = like->rank == 1 && rows == 1; /* [K] in, [N] out */
+    const int ndim = row_alone ? 1 : like->rank < 2 ? 2 : like->rank;
+    int64_t bytes, stride = 1;
     NK_TRY(nk_mul(rows, cols, first, &bytes));
     NK_TRY(nk_mul(bytes, like->l, first, &bytes));
     NK_TRY(nk_mul(bytes, nk_dtype_size(dtype), first, &bytes));
-    begin_spec(spec, name, dtype, first->device, like->batched ? 3 : 2);
-    if (like->batched) {
-        *shape++ = like->l;
-        *stride++ = at_least_one(rows) * at_least_one(cols);
+    begin_spec(spec, name, dtype, first->device, ndim);
+    for (int d = ndim - 1; d >= 0; d--) {
+        int64_t size = d == ndim - 1 ? cols : d == ndim - 2 ? rows : like->lead[d];
+        spec->shape[d] = size;
+        spec->stride[d] = stride;
+        stride *= at_least_one(size);
     }
-    shape[0] = rows;
-    shape[1] = cols;
-    stride[0] = at_least_one(cols);
-    stride[1] = 1;
     return NK_OK;
 }
 
@@ -296,22 +270,37 @@ nk_status nk_check_writable(const nk_tensor *t)
     return is_row_major(t) ? NK_OK : check_places(t);
 }
 
-nk_status nk_check_out_matrix(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
-                              nk_output *checked)
+/* The output that `v` sees in `out`. */
+static nk_status output_of(const nk_tensor *out, const nk_view *v, nk_output *checked)
 {
-    NK_TRY(nk_check_out(&out, spec, NK_FLOATS, exec, first));
-    nk_view v;
-    NK_TRY(nk_view_of(out, "[M, N]", NULL, NULL, &v));
     int64_t size = nk_dtype_size(out->dtype);
-    NK_CHECK_AT(v.cols <= 1 || v.rows <= 1 || v.col_stride == size || v.row_stride == size, NK_VALUE_ERROR, out,
+    NK_CHECK_AT(v->cols <= 1 || v->rows <= 1 || v->col_stride == size || v->row_stride == size, NK_VALUE_ERROR, out,
                 "strides of %" PRId64 " and %" PRId64 " elements, expected rows or columns to be contiguous",
-                v.row_stride / size, v.col_stride / size);
+                v->row_stride / size, v->col_stride / size);
     *checked = (nk_output){
         .data = out->data,
         .dtype = out->dtype,
-        .row_stride = v.row_stride,
-        .col_stride = v.col_stride,
-        .batch_stride = v.batch_stride,
+        .row_stride = v->row_stride,
+        .col_stride = v->col_stride,
+        .batch_stride = v->batch_stride,
     };
     return NK_OK;
+}
+
+nk_status nk_check_out_matrix(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                              nk_output *checked)
+{
+    nk_view v;
+    NK_TRY(nk_check_out(&out, spec, NK_FLOATS, exec, first));
+    NK_TRY(nk_view_of(out, "[.., M, N]", &v));
+    return output_of(out, &v, checked);
+}
+
+nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                            nk_output *checked)
+{
+    nk_view v;
+    NK_TRY(nk_check_out(&out, spec, NK_FLOATS, exec, first));
+    NK_TRY(nk_rows_of(out, "[.., M, N]", &v));
+    return output_of(out, &v, checked);
 }

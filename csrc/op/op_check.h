@@ -9,7 +9,8 @@
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-nk_status nk_fail_at(nk_status status, const nk_tensor *t, const char *format, ...);
+nk_status
+nk_fail_at(nk_status status, const nk_tensor *t, const char *format, ...);
 
 #define NK_CHECK_AT(condition, status, t, ...)                           \
     do {                                                                 \
@@ -25,12 +26,13 @@ typedef struct nk_text {
     char s[128];
 } nk_text;
 nk_text nk_shape_text(const nk_tensor *t);
+nk_text nk_stride_text(const nk_tensor *t);
 
 const char *nk_dtype_name(nk_dtype dtype);
 static inline int64_t nk_dtype_size(nk_dtype dtype)
 {
-    static const int64_t sizes[] = {[NK_U8] = 1,   [NK_E2M1X2] = 1, [NK_E4M3] = 1, [NK_F16] = 2,
-                                    [NK_BF16] = 2, [NK_F32] = 4,    [NK_I32] = 4};
+    static const int64_t sizes[] = {
+        [NK_U8] = 1, [NK_E2M1X2] = 1, [NK_E4M3] = 1, [NK_F16] = 2, [NK_BF16] = 2, [NK_F32] = 4, [NK_I32] = 4};
     return sizes[dtype];
 }
 
@@ -52,22 +54,33 @@ static inline nk_status nk_mul(int64_t x, int64_t y, const nk_tensor *t, int64_t
  * checked by this once. */
 nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *first);
 
-/* A matrix or a batch of them. Strides in bytes. */
+/* A tensor of any rank as a batch of matrices. Its last two dimensions are rows and columns; those before them count as
+ * one L. [K] is one row. Strides in bytes. */
 typedef struct nk_view {
-    bool batched;
+    int32_t rank;
+    const int64_t *lead; /* extents of the dimensions before the rows; rank - 2 of them */
     int64_t l, rows, cols;
     int64_t batch_stride, row_stride, col_stride;
 } nk_view;
 
-/* `t` has rank 2 or 3 and, where `like` is given, its batch. `what` is the shape that messages expect, as in
- * "[L, M, K/2]". */
-nk_status nk_view_of(const nk_tensor *t, const char *what, const nk_view *like, const nk_tensor *like_t, nk_view *v);
+/* From rank 4 on the dimensions that count as L must merge without a copy. `what` is the shape that messages expect, as
+ * in "[.., M, K/2]". */
+nk_status nk_view_of(const nk_tensor *t, const char *what, nk_view *v);
+/* The same with all dimensions before the last as rows: l = 1. They must merge without a copy. */
+nk_status nk_rows_of(const nk_tensor *t, const char *what, nk_view *v);
+/* Whether x and y have the same rank and the same dimensions before the rows. */
+bool nk_same_lead(const nk_view *x, const nk_view *y);
 
-/* Checks an operand [L, rows, K] and its scales; *v becomes its view, *k its K. It is NVFP4 where its dtype is that of
+/* Checks an operand [.., rows, K] and its scales; *v becomes its view, *k its K. It is NVFP4 where its dtype is that of
  * codes or uint8. It is 16-bit where `dtypes` allows that; then `sf` must be NULL. */
 nk_status nk_check_operand(const nk_tensor *t, const nk_tensor *sf, const char *sf_name, nk_sf_layout layout,
-                           unsigned dtypes, const nk_tensor *first, const nk_view *like, nk_operand *operand,
-                           nk_view *v, int64_t *k);
+                           unsigned dtypes, const nk_tensor *first, nk_operand *operand, nk_view *v, int64_t *k);
+
+/* The same for weights: [N, K] for every batch of `like`, with batch strides of 0, or [L, N, K] with the L of `like`.
+ * `like_t` is the tensor whose view is `like`. */
+nk_status nk_check_weights(const nk_tensor *t, const nk_tensor *sf, const char *sf_name, nk_sf_layout layout,
+                           unsigned dtypes, const nk_tensor *first, const nk_view *like, const nk_tensor *like_t,
+                           nk_operand *operand, nk_view *v, int64_t *k);
 
 /* A 16-bit operand is contiguous along K. */
 nk_status nk_check_k_innermost(const nk_tensor *t, const nk_operand *operand);
@@ -105,6 +118,9 @@ nk_status nk_check_writable(const nk_tensor *t);
 /* As nk_check_out, and rows or columns are contiguous. */
 nk_status nk_check_out_matrix(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
                               nk_output *checked);
+/* The same with all dimensions before the last as rows, as nk_rows_of has them. */
+nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                            nk_output *checked);
 
 /* `out` has no byte in common with any of `others`. NULL and `out` itself are skipped. */
 nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others, int count);

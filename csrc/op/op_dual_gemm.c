@@ -1,5 +1,5 @@
 /* dual_gemm: checks its arguments and dispatches. */
-#include "op_check.h"
+#include "op_gemm.h"
 
 #include "backend.h"
 
@@ -8,17 +8,17 @@ static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *prob
     nk_view a, b1, b2;
     int64_t k1, k2;
     *problem = (nk_dual_gemm_problem){.device = args->a->device, .activation = args->activation};
-    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4 | NK_HALVES, args->a, NULL, &problem->a,
-                            &a, &problem->k));
+    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4 | NK_HALVES, args->a, &problem->a, &a,
+                            &problem->k));
     NK_TRY(nk_check_k_innermost(args->a, &problem->a));
-    NK_TRY(
-        nk_check_operand(args->b1, args->sfb1, "sfb1", args->sfb_layout, NK_FP4, args->a, &a, &problem->b1, &b1, &k1));
-    NK_TRY(
-        nk_check_operand(args->b2, args->sfb2, "sfb2", args->sfb_layout, NK_FP4, args->a, &a, &problem->b2, &b2, &k2));
+    NK_TRY(nk_check_weights(args->b1, args->sfb1, "sfb1", args->sfb_layout, NK_FP4, args->a, &a, args->a, &problem->b1,
+                            &b1, &k1));
+    NK_TRY(nk_check_weights(args->b2, args->sfb2, "sfb2", args->sfb_layout, NK_FP4, args->a, &a, args->a, &problem->b2,
+                            &b2, &k2));
     NK_TRY(nk_check_same_k(args->b1, k1, args->a, problem->k));
     NK_TRY(nk_check_same_k(args->b2, k2, args->a, problem->k));
-    NK_CHECK_AT(b2.rows == b1.rows, NK_VALUE_ERROR, args->b2, "shape %s, expected the shape of b1, %s",
-                nk_shape_text(args->b2).s, nk_shape_text(args->b1).s);
+    NK_CHECK_AT(b2.rank == b1.rank && b2.rows == b1.rows, NK_VALUE_ERROR, args->b2,
+                "shape %s, expected the shape of b1, %s", nk_shape_text(args->b2).s, nk_shape_text(args->b1).s);
     problem->l = a.l;
     problem->m = a.rows;
     problem->n = b1.rows;
@@ -44,5 +44,7 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec)
             args->a, args->b1, args->b2, args->sfa, args->sfb1, args->sfb2, args->alpha1.tensor, args->alpha2.tensor};
         NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
     }
+    if (nk_is_shared(&problem.b1) && nk_is_shared(&problem.b2))
+        nk_join_batches(&problem.l, &problem.m, problem.n, problem.k, &problem.a, &problem.d);
     NK_DISPATCH(dual_gemm, &problem, exec, nk_numel(&spec) == 0);
 }

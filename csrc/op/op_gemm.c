@@ -9,9 +9,10 @@ nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b
     nk_view b;
     int64_t b_k;
     problem->device = first->device;
-    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, a_dtypes, first, NULL, &problem->a, like,
-                            &problem->k));
-    NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, b_dtypes, first, like, &problem->b, &b, &b_k));
+    NK_TRY(
+        nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, a_dtypes, first, &problem->a, like, &problem->k));
+    NK_TRY(nk_check_weights(args->b, args->sfb, "sfb", args->sfb_layout, b_dtypes, first, like, args->a, &problem->b,
+                            &b, &b_k));
     NK_TRY(nk_check_same_k(args->b, b_k, args->a, problem->k));
     problem->l = like->l;
     problem->m = like->rows;
@@ -31,6 +32,38 @@ nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const 
     if (!args->out) return NK_OK;
     const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor, args->bias};
     return nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]);
+}
+
+bool nk_is_shared(const nk_operand *weights) { return weights->batch_stride == 0 && weights->sf_batch_stride == 0; }
+
+/* One number for the stride from row to row, also from batch to batch; false where there is none. */
+static bool joined_stride(int64_t rows, int64_t row_stride, int64_t batch_stride, int64_t *stride)
+{
+    int64_t all;
+    *stride = rows == 1 ? batch_stride : row_stride;
+    return rows == 1 || (!__builtin_mul_overflow(rows, row_stride, &all) && all == batch_stride);
+}
+
+/* Atoms hold 128 rows: batches whose last atom is full follow each other as rows do. */
+static bool scales_join(const nk_operand *a, int64_t m, int64_t k, int64_t *row_stride)
+{
+    if (!a->sf) return true;
+    if (a->sf_layout == NK_SF_LINEAR) return joined_stride(m, a->sf_row_stride, a->sf_batch_stride, row_stride);
+    return m % NK_SF_ATOM_ROWS == 0 && a->sf_batch_stride == m * nk_sf_padded_cols(k / NK_SF_VEC);
+}
+
+void nk_join_batches(int64_t *l, int64_t *m, int64_t n, int64_t k, nk_operand *a, nk_output *d)
+{
+    int64_t rows, a_stride, d_stride, sf_stride = a->sf_row_stride, size = nk_dtype_size(d->dtype);
+    if (*l <= 1 || *m < 1 || __builtin_mul_overflow(*l, *m, &rows)) return;
+    bool joins = joined_stride(*m, a->row_stride, a->batch_stride, &a_stride) &&
+                 joined_stride(*m, d->row_stride, d->batch_stride, &d_stride) && scales_join(a, *m, k, &sf_stride);
+    if (!joins || (n > 1 && d->col_stride != size && d_stride != size)) return;
+    *l = 1;
+    *m = rows;
+    a->row_stride = a_stride;
+    a->sf_row_stride = sf_stride;
+    d->row_stride = d_stride;
 }
 
 /* 16-bit tokens must be contiguous along K. (Only the 16-bit b of grouped_gemm may be contiguous along N instead.) */
@@ -56,5 +89,6 @@ nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec)
     nk_tensor spec;
     NK_TRY(check(args, &problem, &spec));
     NK_TRY(nk_gemm_output(args, &spec, exec, args->a, &problem));
+    if (nk_is_shared(&problem.b)) nk_join_batches(&problem.l, &problem.m, problem.n, problem.k, &problem.a, &problem.d);
     NK_DISPATCH(gemm, &problem, exec, nk_numel(&spec) == 0);
 }

@@ -13,4 +13,11 @@ nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b
 nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
                          nk_gemm_problem *problem);
 
+/* Whether every batch has the same weights. */
+bool nk_is_shared(const nk_operand *weights);
+
+/* For shared weights: where the rows of all batches are evenly spaced, in `a`, its scales and `d`, they become the rows
+ * of one matrix, so that the weights are read once. */
+void nk_join_batches(int64_t *l, int64_t *m, int64_t n, int64_t k, nk_operand *a, nk_output *d);
+
 #endif

@@ -11,10 +11,15 @@ static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_te
     int64_t k;
     problem->device = args->a->device;
     problem->bias = (nk_bias){0};
-    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4, args->a, NULL, &problem->b, &matrix,
+    NK_CHECK_AT(args->a->ndim == 2 || args->a->ndim == 3, NK_VALUE_ERROR, args->a,
+                "shape %s, expected [M, K/2] with or without a batch L", nk_shape_text(args->a).s);
+    NK_CHECK_AT(args->b->ndim == args->a->ndim && (args->a->ndim == 2 || args->b->shape[0] == args->a->shape[0]),
+                NK_VALUE_ERROR, args->b, "shape %s, expected one row with the batch of a, which has shape %s",
+                nk_shape_text(args->b).s, nk_shape_text(args->a).s);
+    NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4, args->a, &problem->b, &matrix,
                             &problem->k));
-    NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, NK_FP4 | NK_HALVES, args->a, &matrix,
-                            &problem->a, &vector, &k));
+    NK_TRY(nk_check_operand(args->b, args->sfb, "sfb", args->sfb_layout, NK_FP4 | NK_HALVES, args->a, &problem->a,
+                            &vector, &k));
     NK_CHECK_AT(vector.rows == 1, NK_VALUE_ERROR, args->b, "shape %s, expected one row", nk_shape_text(args->b).s);
     NK_TRY(nk_check_same_k(args->b, k, args->a, problem->k));
     NK_TRY(nk_check_k_innermost(args->b, &problem->a));

@@ -25,9 +25,9 @@ static nk_status check_group(const nk_gemm_args *args, const nk_tensor *first, n
                              nk_tensor *spec)
 {
     nk_view like;
-    NK_TRY(nk_gemm_inputs(args, NK_FP4 | NK_HALVES, NK_FP4 | NK_HALVES, first, problem, &like));
-    NK_CHECK_AT(!like.batched, NK_VALUE_ERROR, args->a, "shape %s, expected no batch in a group",
+    NK_CHECK_AT(args->a->ndim == 2, NK_VALUE_ERROR, args->a, "shape %s, expected a matrix for a group",
                 nk_shape_text(args->a).s);
+    NK_TRY(nk_gemm_inputs(args, NK_FP4 | NK_HALVES, NK_FP4 | NK_HALVES, first, problem, &like));
     NK_TRY(nk_check_k_innermost(args->a, &problem->a));
     NK_TRY(check_16_bit_strides(args->b, &problem->b));
     NK_TRY(nk_check_alpha(&args->alpha, problem->n, first, &problem->alpha));
@@ -67,10 +67,9 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
     *problem = (nk_grouped_gemm_problem){.device = first->device, .all.device = first->device, .all.l = 1};
     NK_CHECK_AT(first->ndim == 2, NK_VALUE_ERROR, first, "shape %s, expected [sum M, K/2]", nk_shape_text(first).s);
     NK_CHECK_AT(all->b->ndim == 3, NK_VALUE_ERROR, all->b, "shape %s, expected [G, N, K/2]", nk_shape_text(all->b).s);
-    NK_TRY(
-        nk_check_operand(first, all->sfa, "sfa", all->sfa_layout, NK_FP4 | NK_HALVES, first, NULL, &p->a, &a, &p->k));
+    NK_TRY(nk_check_operand(first, all->sfa, "sfa", all->sfa_layout, NK_FP4 | NK_HALVES, first, &p->a, &a, &p->k));
     NK_TRY(nk_check_k_innermost(first, &p->a));
-    NK_TRY(nk_check_operand(all->b, all->sfb, "sfb", all->sfb_layout, NK_FP4 | NK_HALVES, first, NULL, &p->b, &b, &k));
+    NK_TRY(nk_check_operand(all->b, all->sfb, "sfb", all->sfb_layout, NK_FP4 | NK_HALVES, first, &p->b, &b, &k));
     NK_TRY(check_16_bit_strides(all->b, &p->b));
     NK_TRY(nk_check_same_k(all->b, k, first, p->k));
     NK_CHECK_AT(p->b.dtype == NK_E2M1X2 || p->b.dtype == p->a.dtype, NK_TYPE_ERROR, all->b,

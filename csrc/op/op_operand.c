@@ -47,7 +47,7 @@ static bool is_permuted_view(const nk_tensor *sf, int64_t rest_m, int64_t rest_k
 static NK_APART nk_status check_blocked_buffer(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t bytes,
                                                int64_t *batch_stride)
 {
-    if (sf->ndim == 3 && of->batched) { /* [L, padded rows, padded cols] */
+    if (sf->ndim == 3 && of->rank >= 3) { /* [L, padded rows, padded cols] */
         NK_CHECK_AT(sf->shape[0] == of->l && is_contiguous(sf, 1) && sf->shape[1] * sf->shape[2] >= bytes,
                     NK_VALUE_ERROR, sf,
                     "shape %s, expected blocked scales [%" PRId64 ", ..] with at least %" PRId64
@@ -55,6 +55,14 @@ static NK_APART nk_status check_blocked_buffer(const nk_tensor *sf, const nk_vie
                     nk_shape_text(sf).s, of->l, bytes);
         *batch_stride = sf->stride[0];
         return NK_OK;
+    }
+    if (sf->ndim > 3 && sf->ndim == of->rank) { /* [.., padded rows, padded cols], as quantize writes them */
+        nk_view v;
+        NK_TRY(nk_view_of(sf, "blocked scales", &v));
+        if (nk_same_lead(&v, of) && is_contiguous(sf, sf->ndim - 2) && v.rows * v.cols >= bytes) {
+            *batch_stride = v.batch_stride;
+            return NK_OK;
+        }
     }
     /* A permuted tensor is no byte buffer, even where it is contiguous. */
     bool natural =
@@ -81,22 +89,22 @@ static nk_status check_blocked(const nk_tensor *sf, const nk_view *of, int64_t k
 static NK_APART nk_status check_linear(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t *row_stride,
                                        int64_t *batch_stride)
 {
-    bool fits = sf->ndim == (of->batched ? 3 : 2);
+    bool fits = sf->ndim == of->rank;
     if (fits) {
         nk_view v;
-        NK_TRY(nk_view_of(sf, "[rows, K/16]", NULL, NULL, &v));
-        fits = v.l == of->l && v.rows == of->rows && v.cols == k / NK_SF_VEC;
+        NK_TRY(nk_view_of(sf, "[.., rows, K/16]", &v));
+        fits = nk_same_lead(&v, of) && v.rows == of->rows && v.cols == k / NK_SF_VEC;
         NK_CHECK_AT(!fits || v.cols <= 1 || v.col_stride == 1, NK_VALUE_ERROR, sf,
                     "stride %" PRId64 " along K/16, expected 1", v.col_stride);
         *row_stride = v.row_stride;
         *batch_stride = v.batch_stride;
     }
     if (fits) return NK_OK;
-    char batch[32] = "";
-    if (of->batched) snprintf(batch, sizeof batch, "%" PRId64 ", ", of->l);
-    return nk_fail_at(NK_VALUE_ERROR, sf, "shape %s, expected (%s%" PRId64 ", %" PRId64 ") for scale_layout 'linear'%s",
-                      nk_shape_text(sf).s, batch, of->rows, k / NK_SF_VEC,
-                      sf->ndim >= 5 ? "; this looks like scale_layout='blocked'" : "");
+    nk_tensor expected;
+    NK_TRY(nk_spec_matrix(sf->name, NK_E4M3, sf, of, of->rows, k / NK_SF_VEC, &expected));
+    return nk_fail_at(NK_VALUE_ERROR, sf, "shape %s, expected %s for scale_layout 'linear'%s", nk_shape_text(sf).s,
+                      nk_shape_text(&expected).s,
+                      sf->ndim >= 5 && of->rank < 5 ? "; this looks like scale_layout='blocked'" : "");
 }
 
 nk_status nk_check_scales(const nk_tensor *sf, nk_sf_layout layout, const nk_view *of, int64_t k,
@@ -110,12 +118,11 @@ nk_status nk_check_scales(const nk_tensor *sf, nk_sf_layout layout, const nk_vie
 }
 
 nk_status nk_check_operand(const nk_tensor *t, const nk_tensor *sf, const char *sf_name, nk_sf_layout layout,
-                           unsigned dtypes, const nk_tensor *first, const nk_view *like, nk_operand *operand,
-                           nk_view *v, int64_t *k)
+                           unsigned dtypes, const nk_tensor *first, nk_operand *operand, nk_view *v, int64_t *k)
 {
     NK_TRY(nk_check_tensor(t, dtypes, first));
     bool fp4 = NK_FP4 & NK_DTYPE_BIT(t->dtype);
-    NK_TRY(nk_view_of(t, fp4 ? "[rows, K/2]" : "[rows, K]", like, first, v));
+    NK_TRY(nk_view_of(t, fp4 ? "[.., K/2]" : "[.., K]", v));
     *k = v->cols * (fp4 ? 2 : 1);
     NK_CHECK_AT(*k % NK_SF_VEC == 0, NK_VALUE_ERROR, t, "shape %s is K = %" PRId64 ", expected a multiple of 16",
                 nk_shape_text(t).s, *k);
@@ -137,6 +144,20 @@ nk_status nk_check_operand(const nk_tensor *t, const nk_tensor *sf, const char *
     NK_CHECK(sf, NK_VALUE_ERROR, "%s: None, expected the scales of %s, which has dtype %s", sf_name, t->name,
              nk_dtype_name(t->dtype));
     return nk_check_scales(sf, layout, v, *k, first, &operand->sf, &operand->sf_row_stride, &operand->sf_batch_stride);
+}
+
+nk_status nk_check_weights(const nk_tensor *t, const nk_tensor *sf, const char *sf_name, nk_sf_layout layout,
+                           unsigned dtypes, const nk_tensor *first, const nk_view *like, const nk_tensor *like_t,
+                           nk_operand *operand, nk_view *v, int64_t *k)
+{
+    const bool batched = t->ndim == 3;
+    NK_CHECK_AT(t->ndim == 2 || (batched && like->rank == 3 && t->shape[0] == like->l), NK_VALUE_ERROR, t,
+                "shape %s, expected [N, K%s], or [L, N, K%s] with the L of %s, which has shape %s", nk_shape_text(t).s,
+                NK_FP4 & NK_DTYPE_BIT(t->dtype) ? "/2" : "", NK_FP4 & NK_DTYPE_BIT(t->dtype) ? "/2" : "", like_t->name,
+                nk_shape_text(like_t).s);
+    NK_TRY(nk_check_operand(t, sf, sf_name, layout, dtypes, first, operand, v, k));
+    if (!batched) operand->batch_stride = operand->sf_batch_stride = 0;
+    return NK_OK;
 }
 
 nk_status nk_check_k_innermost(const nk_tensor *t, const nk_operand *operand)

@@ -18,11 +18,11 @@ static nk_status scales_spec(const nk_quantize_args *args, const nk_view *x, con
     return nk_spec_matrix("scales", NK_E4M3, args->x, x, p->sf_padded_rows, nk_sf_padded_cols(cols), spec);
 }
 
-/* `t` is [L, M, K] with K a multiple of 16, contiguous along K. */
+/* `t` is [.., M, K] with K a multiple of 16, contiguous along K. */
 static nk_status check_input(const nk_tensor *t, unsigned dtypes, const nk_tensor *first, nk_view *view)
 {
     NK_TRY(nk_check_tensor(t, dtypes, first));
-    NK_TRY(nk_view_of(t, "[M, K]", NULL, NULL, view));
+    NK_TRY(nk_view_of(t, "[.., K]", view));
     NK_CHECK_AT(view->cols % NK_SF_VEC == 0, NK_VALUE_ERROR, t, "shape %s, expected K to be a multiple of 16",
                 nk_shape_text(t).s);
     NK_CHECK_AT(view->cols <= 1 || view->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
@@ -35,7 +35,7 @@ static nk_status check_up(const nk_quantize_args *args, const nk_view *x, nk_qua
     const nk_tensor *up = args->up;
     nk_view view;
     NK_TRY(check_input(up, NK_DTYPE_BIT(args->x->dtype), args->x, &view));
-    bool same = view.batched == x->batched && view.l == x->l && view.rows == x->rows && view.cols == x->cols;
+    bool same = nk_same_lead(&view, x) && view.rows == x->rows && view.cols == x->cols;
     NK_CHECK_AT(same, NK_VALUE_ERROR, up, "shape %s, expected %s, the shape of x", nk_shape_text(up).s,
                 nk_shape_text(args->x).s);
     p->up = up->data;
@@ -65,7 +65,7 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
     if (args->offsets) {
         const nk_tensor *offsets = args->offsets;
         int64_t atoms;
-        NK_CHECK_AT(args->layout == NK_SF_BLOCKED && !x->batched, NK_VALUE_ERROR, offsets,
+        NK_CHECK_AT(args->layout == NK_SF_BLOCKED && x->rank == 2, NK_VALUE_ERROR, offsets,
                     "given, expected None unless scale_layout='blocked' and x is [M, K]");
         NK_TRY(nk_check_offsets(offsets, x->rows, first, &atoms));
         p->offsets = offsets->data;
@@ -100,7 +100,7 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
 
     const nk_tensor *codes = args->codes, *scales = args->scales, *amax_out = args->amax_out;
     NK_TRY(nk_check_out(&codes, &outs.spec[0], NK_FP4, exec, args->x));
-    NK_TRY(nk_view_of(codes, "[M, K/2]", NULL, NULL, &codes_view));
+    NK_TRY(nk_view_of(codes, "[.., K/2]", &codes_view));
     NK_CHECK_AT(codes_view.cols <= 1 || codes_view.col_stride == 1, NK_VALUE_ERROR, codes,
                 "stride %" PRId64 " along K, expected 1", codes_view.col_stride);
     p.codes = codes->data;

@@ -9,17 +9,22 @@
 static nk_status linear_view(const nk_relayout_args *args, nk_view *v)
 {
     const nk_tensor *in = args->in;
-    if (args->to == NK_SF_BLOCKED) return nk_view_of(in, "[rows, K/16]", NULL, NULL, v);
+    if (args->to == NK_SF_BLOCKED) {
+        NK_CHECK_AT(in->ndim == 2 || in->ndim == 3, NK_VALUE_ERROR, in,
+                    "shape %s, expected [rows, K/16] with or without a batch L", nk_shape_text(in).s);
+        return nk_view_of(in, "[rows, K/16]", v);
+    }
     NK_CHECK(args->rows >= 0 && args->rows < INT64_MAX / 256, NK_VALUE_ERROR,
              "rows: %" PRId64 ", expected a size from 0 that does not overflow", args->rows);
     NK_CHECK(args->cols >= 0 && args->cols < INT64_MAX / 256, NK_VALUE_ERROR,
              "cols: %" PRId64 ", expected a size from 0 that does not overflow", args->cols);
     bool permuted = in->ndim == 6 && in->shape[0] == 32 && in->shape[1] == 4 && in->shape[3] == 4;
+    bool batched = in->ndim == 3 || in->ndim == 6;
+    const int64_t *lead = &in->shape[permuted ? 5 : 0];
     *v = (nk_view){
-        .batched = in->ndim == 3 || in->ndim == 6,
-        .l = permuted                         ? in->shape[5]
-             : in->ndim == 3 || in->ndim == 6 ? in->shape[0]
-                                              : 1,
+        .rank = batched ? 3 : 2,
+        .lead = lead,
+        .l = batched ? *lead : 1,
         .rows = args->rows,
         .cols = args->cols,
     };

@@ -12,18 +12,20 @@ typedef struct outputs {
 
 static nk_status check(const nk_route_args *args, nk_route_problem *p, outputs *outs)
 {
-    nk_view x, w;
+    nk_view x, w, rows_of_x;
     int64_t k;
     const nk_tensor *first = args->x, *bias = args->correction_bias;
     *p = (nk_route_problem){.device = first->device};
-    NK_CHECK_AT(first->ndim == 2, NK_VALUE_ERROR, first, "shape %s, expected [M, K]", nk_shape_text(first).s);
     NK_CHECK_AT(args->w->ndim == 2, NK_VALUE_ERROR, args->w, "shape %s, expected [N, K]", nk_shape_text(args->w).s);
-    NK_TRY(nk_check_operand(first, NULL, "", NK_SF_LINEAR, NK_HALVES, first, NULL, &p->x, &x, &p->k));
-    NK_TRY(nk_check_operand(args->w, NULL, "", NK_SF_LINEAR, NK_DTYPE_BIT(first->dtype), first, NULL, &p->w, &w, &k));
+    NK_TRY(nk_check_operand(first, NULL, "", NK_SF_LINEAR, NK_HALVES, first, &p->x, &x, &p->k));
+    NK_TRY(nk_check_operand(args->w, NULL, "", NK_SF_LINEAR, NK_DTYPE_BIT(first->dtype), first, &p->w, &w, &k));
+    NK_TRY(nk_rows_of(first, "[.., K]", &rows_of_x));
+    p->x.row_stride = rows_of_x.row_stride;
+    p->x.batch_stride = 0;
     NK_TRY(nk_check_k_innermost(first, &p->x));
     NK_TRY(nk_check_k_innermost(args->w, &p->w));
     NK_TRY(nk_check_same_k(args->w, k, first, p->k));
-    p->m = x.rows;
+    p->m = rows_of_x.rows;
     p->n = w.rows;
     NK_TRY(nk_check_alpha(&args->alpha, p->n, first, &p->alpha));
 
@@ -59,8 +61,8 @@ static nk_status check(const nk_route_args *args, nk_route_problem *p, outputs *
     NK_TRY(nk_mul(p->m, args->k, first, &rows));
     NK_CHECK_AT(!args->permutation || rows <= INT32_MAX, NK_VALUE_ERROR, first,
                 "shape %s, expected M * k to fit int32 when a permutation is asked for", nk_shape_text(first).s);
-    NK_TRY(nk_spec_matrix("weights", args->out_dtype, first, &x, p->m, args->dense ? p->n : args->k, &outs->spec[0]));
-    NK_TRY(nk_spec_matrix("ids", NK_I32, first, &x, p->m, args->k, &outs->spec[1]));
+    NK_TRY(nk_spec_matrix("weights", args->out_dtype, first, &x, x.rows, args->dense ? p->n : args->k, &outs->spec[0]));
+    NK_TRY(nk_spec_matrix("ids", NK_I32, first, &x, x.rows, args->k, &outs->spec[1]));
     outs->spec[2] = nk_spec("counts", NK_I32, first->device, 1, (int64_t[]){p->n});
     outs->spec[3] = nk_spec("offsets", NK_I32, first->device, 1, (int64_t[]){p->n + 1});
     outs->spec[4] = nk_spec("sorted_rows", NK_I32, first->device, 1, &rows);
@@ -84,16 +86,18 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
     nk_route_problem problem;
     outputs outs;
     NK_TRY(check(args, &problem, &outs));
-    NK_TRY(nk_check_out_matrix(args->weights, &outs.spec[0], exec, args->x, &problem.weights));
+    NK_TRY(nk_check_out_rows(args->weights, &outs.spec[0], exec, args->x, &problem.weights));
     const nk_tensor *ints[] = {args->ids, args->counts, args->offsets, args->sorted_rows};
     for (int i = 0; i < outs.count - 1; i++) {
         NK_TRY(nk_check_out(&ints[i], &outs.spec[1 + i], NK_DTYPE_BIT(NK_I32), exec, args->x));
         NK_CHECK_AT(i == 0 || ints[i]->shape[0] <= 1 || ints[i]->stride[0] == 1, NK_VALUE_ERROR, ints[i],
                     "stride %" PRId64 ", expected 1", ints[i]->stride[0]);
     }
+    nk_view ids;
+    NK_TRY(nk_rows_of(ints[0], "[.., k]", &ids));
     problem.ids = ints[0]->data;
-    problem.ids_row_stride = ints[0]->stride[0];
-    problem.ids_col_stride = ints[0]->stride[1];
+    problem.ids_row_stride = ids.row_stride / nk_dtype_size(NK_I32);
+    problem.ids_col_stride = ids.col_stride / nk_dtype_size(NK_I32);
     if (args->permutation) {
         problem.counts = ints[1]->data;
         problem.offsets = ints[2]->data;

@@ -8,7 +8,7 @@
     "Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the\n"    \
     "even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their\n" \
     "layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the\n"   \
-    "batch. K is a multiple of 16.\n"
+    "batch; '..' are any dimensions or none. K is a multiple of 16.\n"
 
 #define PY_DOC_OUTPUT                                                                                           \
     "out: the tensor to write, which has no byte of an input. Without it the framework of the first argument\n" \
@@ -23,14 +23,14 @@
 static const char py_doc_quantize[] =
     "quantize($module, /, x, *, up=None, global_scale=None, scale_layout='linear', offsets=None, out=None)\n--\n\n"
     "Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).\n\n"
-    "x: [M, K] or [L, M, K], float16, bfloat16 or float32, contiguous along K.\n"
+    "x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.\n"
     "up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.\n"
     "global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element\n"
     "    float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result\n"
     "    has 1.0, the argument itself, or the new 1-element tensor.\n"
-    "scale_layout: 'linear': scales [L, M, K/16]. 'blocked': [L, M padded to 128, K/16 padded to 4]; padding is 0.\n"
-    "offsets: int32 [G+1], with 'blocked' and no L. Expert g has rows offsets[g]..offsets[g+1], whose scale factors\n"
-    "    begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.\n"
+    "scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.\n"
+    "offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale\n"
+    "    factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.\n"
     "out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.\n\n"
     "Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are\n"
     "rounded to nearest even and saturate.\n"
@@ -38,8 +38,8 @@ static const char py_doc_quantize[] =
 
 static const char py_doc_dequantize[] =
     "dequantize($module, /, q, *, scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
-    "code * scale factor * global scale in float32, rounded to out_dtype. Returns [L, M, K].\n\n"
-    "q: NVFP4 or any tuple (data [L, M, K/2], scales, global_scale); global_scale is a number, a 1-element float32\n"
+    "code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].\n\n"
+    "q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32\n"
     "    tensor, or None for 1.\n"
     "scale_layout: 'linear' or 'blocked'.\n" PY_DOC_OUTPUT "\n" PY_DOC_ERRORS;
 
@@ -67,9 +67,9 @@ static const char py_doc_gemv[] =
 static const char py_doc_gemm[] =
     "gemm($module, /, a, b, sfa, sfb, *, alpha=1.0, bias=None, scale_layout='linear', out=None, "
     "out_dtype='float16')\n--\n\n"
-    "out[l, m, n] = alpha[n] * sum_k a[l, m, k] * b[l, n, k] + bias[n], accumulated in float32. Returns [L, M, N].\n\n"
-    "a: the tokens, NVFP4 [L, M, K/2] with scale factors sfa; or float16 or bfloat16 [L, M, K] with sfa=None.\n"
-    "b: the weights, NVFP4 [L, N, K/2] with scale factors sfb.\n"
+    "out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].\n\n"
+    "a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.\n"
+    "b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].\n"
     "alpha: a number, or float32 with one element or [N].\n"
     "bias: float32, float16 or bfloat16 [N].\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
@@ -78,8 +78,9 @@ static const char py_doc_gemm[] =
 static const char py_doc_dual_gemm[] =
     "dual_gemm($module, /, a, b1, b2, sfa, sfb1, sfb2, *, alpha1=1.0, alpha2=1.0, activation='silu', "
     "scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
-    "out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T), all in float32 and rounded once. Returns [L, M, N].\n\n"
-    "a: NVFP4 [L, M, K/2] with scale factors sfa. b1, b2: NVFP4 [L, N, K/2] with scale factors sfb1, sfb2.\n"
+    "out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].\n\n"
+    "a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.\n"
+    "b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].\n"
     "alpha1, alpha2: a number, or float32 with one element or [N].\n"
     "activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
@@ -105,20 +106,20 @@ static const char py_doc_route[] =
     "renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, out=None, "
     "out_dtype='float32')\n--\n\n"
     "Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.\n\n"
-    "x: [M, K], w: [N, K], both float16 or both bfloat16.\n"
+    "x: [.., K], w: [N, K], both float16 or both bfloat16. M counts the rows of x.\n"
     "score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.\n"
     "correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.\n"
     "n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be\n"
     "    selected.\n"
     "renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.\n"
     "scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].\n"
-    "dense: weights become [M, N] with zeros elsewhere.\n"
+    "dense: weights become [.., N] with zeros elsewhere.\n"
     "permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.\n"
     "out: a tuple like the result. An item that is None is allocated.\n"
     "out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.\n\n"
-    "Returns (weights [M, k], ids int32 [M, k]), in selection order; with permutation also counts [N], offsets [N+1]\n"
-    "and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal logits the lower\n"
-    "expert's counts as the larger.\n\n" PY_DOC_ERRORS;
+    "Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],\n"
+    "offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal\n"
+    "logits the lower expert's counts as the larger.\n\n" PY_DOC_ERRORS;
 
 #define PY_DOC_NAME(op) " " #op
 

@@ -5,6 +5,8 @@ relates two tensors uses torch._check, so that an unbacked size is checked when 
 about data and addresses (offsets, overlap, alignment) are left to the real call.
 """
 
+import math
+
 import torch
 
 from ..layout import ATOM_COLS, ATOM_ROWS, SF_VEC
@@ -53,21 +55,21 @@ def up_to(size, multiple):
     return (size + multiple - 1) // multiple * multiple
 
 
-def blocked_sizes(rows, cols):
-    return up_to(rows, ATOM_ROWS), up_to(cols, ATOM_COLS)
+def blocked_sizes(*sizes):
+    """Of scales [.., rows, cols]; those of a row alone, [cols], are one atom high."""
+    *batch, rows, cols = sizes if len(sizes) > 1 else (1, *sizes)
+    return *batch, up_to(rows, ATOM_ROWS), up_to(cols, ATOM_COLS)
 
 
 def scales(name, sf, layout, sizes, first):
-    """Checks the scales for `sizes`, which is [.., rows, K/16]."""
+    """Checks the scales for `sizes`, which is [.., rows, K/16] or, for a row alone, [K/16]."""
     word("scale_layout", layout, ("linear", "blocked"))
     tensor(name, sf, SCALES, first)
-    *batch, rows, cols = sizes
     if layout == "linear":
         same_sizes(name, sf, sizes, f"{tuple(sizes)} for scale_layout 'linear'")
         unit_stride(name, sf, "K/16")
         return
-    padded_rows, padded_cols = blocked_sizes(rows, cols)
-    least = padded_rows * padded_cols * (batch[0] if batch else 1)
+    least = math.prod(blocked_sizes(*sizes))
     expect(sf.numel() >= least, name, shape_of(sf), f"blocked scales of at least {least} bytes")
 
 
@@ -77,11 +79,11 @@ def unit_stride(name, t, what):
 
 
 def operand(name, t, sf_name, sf, layout, dtypes, first, k_innermost=True):
-    """(batch, rows, K) of codes and their scales, or of 16-bit values without scales."""
+    """(all but K, K) of codes [.., K/2] and their scales, or of 16-bit values without scales."""
     tensor(name, t, dtypes, first)
-    expect(t.dim() in (2, 3), name, shape_of(t), "[rows, K] with or without the batch L")
+    expect(t.dim() > 0, name, shape_of(t), "[.., K]")
     is_fp4 = t.dtype in CODES
-    *batch, rows, k = t.shape
+    *outer, k = t.shape
     if is_fp4:
         k = 2 * k
     expect(k % SF_VEC == 0, name, f"{shape_of(t)} is K = {k}", "a multiple of 16")
@@ -89,21 +91,24 @@ def operand(name, t, sf_name, sf, layout, dtypes, first, k_innermost=True):
         unit_stride(name, t, "K")
     if is_fp4:
         expect(sf is not None, sf_name, "None", f"the scales of {name}")
-        scales(sf_name, sf, layout, (*batch, rows, k // SF_VEC), first)
+        scales(sf_name, sf, layout, (*outer, k // SF_VEC), first)
     else:
         expect(sf is None, sf_name, "given", f"None for {name} of dtype {t.dtype}")
-    return tuple(batch), rows, k
+    return tuple(outer), k
+
+
+def weights(name, t, sf_name, sf, layout, dtypes, a, k_innermost=True):
+    """(N, K) of weights [N, K], or [L, N, K] with the L of `a`."""
+    expected = f"[N, K], or [L, N, K] with the L of a, which has {shape_of(a)}"
+    expect(t.dim() == 2 or t.dim() == a.dim() == 3, name, shape_of(t), expected)
+    if t.dim() == 3:
+        expect(t.shape[0] == a.shape[0], name, shape_of(t), expected)
+    outer, k = operand(name, t, sf_name, sf, layout, dtypes, a, k_innermost)
+    return outer[-1], k
 
 
 def same_k(name, t, k, of_a):
     expect(k == of_a, name, f"{shape_of(t)} is K = {k}", f"K = {of_a} as in a")
-
-
-def same_batch(name, t, batch, first):
-    expected = f"the batch of the first argument, which has {shape_of(first)}"
-    expect(t.dim() == first.dim(), name, shape_of(t), expected)
-    for ours, theirs in zip(batch, first.shape[:-2], strict=True):
-        expect(ours == theirs, name, shape_of(t), expected)
 
 
 def alpha_like(name, t, n, first):
@@ -155,10 +160,12 @@ def gemv(
     a, b, sfa, sfb=None, alpha=1.0, alpha_tensor=None, sfa_layout="linear", sfb_layout="linear",
     out_dtype=None,
 ):  # fmt: skip
-    batch, rows, k = operand("a", a, "sfa", sfa, sfa_layout, CODES, a)
-    b_batch, one, b_k = operand("b", b, "sfb", sfb, sfb_layout, CODES + HALVES, a)
-    same_batch("b", b, b_batch, a)
-    expect(one == 1, "b", shape_of(b), "one row")
+    expect(a.dim() in (2, 3), "a", shape_of(a), "[M, K/2] with or without a batch L")
+    (*batch, rows), k = operand("a", a, "sfa", sfa, sfa_layout, CODES, a)
+    outer, b_k = operand("b", b, "sfb", sfb, sfb_layout, CODES + HALVES, a)
+    expect(b.dim() == a.dim(), "b", shape_of(b), f"the batch of a, which has {shape_of(a)}")
+    for ours, theirs in zip(outer, (*batch, 1), strict=True):
+        expect(ours == theirs, "b", shape_of(b), "one row with the batch of a")
     same_k("b", b, b_k, k)
     alpha_like("alpha", alpha_tensor, rows, a)
     return empty(a, (*batch, rows, 1), out_dtype_of(out_dtype))
@@ -168,13 +175,12 @@ def gemm(
     a, b, sfa, sfb, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
     sfb_layout="linear", out_dtype=None,
 ):  # fmt: skip
-    batch, m, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
-    b_batch, n, b_k = operand("b", b, "sfb", sfb, sfb_layout, CODES, a)
-    same_batch("b", b, b_batch, a)
+    outer, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
+    n, b_k = weights("b", b, "sfb", sfb, sfb_layout, CODES, a)
     same_k("b", b, b_k, k)
     alpha_like("alpha", alpha_tensor, n, a)
     bias_like("bias", bias, (n,), a)
-    return empty(a, (*batch, m, n), out_dtype_of(out_dtype))
+    return empty(a, (*outer, n), out_dtype_of(out_dtype))
 
 
 def dual_gemm(
@@ -182,18 +188,19 @@ def dual_gemm(
     activation="silu", sfa_layout="linear", sfb_layout="linear", out_dtype=None,
 ):  # fmt: skip
     word("activation", activation, ACTIVATIONS)
-    batch, m, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
+    outer, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
     sizes = []
     for name, b, sf in (("b1", b1, sfb1), ("b2", b2, sfb2)):
-        b_batch, n, b_k = operand(name, b, f"sf{name}", sf, sfb_layout, CODES, a)
-        same_batch(name, b, b_batch, a)
+        n, b_k = weights(name, b, f"sf{name}", sf, sfb_layout, CODES, a)
         same_k(name, b, b_k, k)
         sizes.append(n)
     n = sizes[0]
-    expect(sizes[1] == n, "b2", shape_of(b2), f"the shape of b1, {tuple(b1.shape)}")
+    expected = f"the shape of b1, {tuple(b1.shape)}"
+    expect(b2.dim() == b1.dim(), "b2", shape_of(b2), expected)
+    expect(sizes[1] == n, "b2", shape_of(b2), expected)
     alpha_like("alpha1", alpha1_tensor, n, a)
     alpha_like("alpha2", alpha2_tensor, n, a)
-    return empty(a, (*batch, m, n), out_dtype_of(out_dtype))
+    return empty(a, (*outer, n), out_dtype_of(out_dtype))
 
 
 def grouped_gemm(
@@ -202,8 +209,8 @@ def grouped_gemm(
 ):  # fmt: skip
     expect(a.dim() == 2, "a", shape_of(a), "[sum M, K/2]")
     expect(b.dim() == 3, "b", shape_of(b), "[G, N, K/2]")
-    _, m, k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
-    (groups,), n, b_k = operand("b", b, "sfb", sfb, sfb_layout, b_dtypes(a), a, k_innermost=False)
+    (m,), k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
+    (groups, n), b_k = operand("b", b, "sfb", sfb, sfb_layout, b_dtypes(a), a, k_innermost=False)
     same_k("b", b, b_k, k)
     tensor("offsets", offsets, (torch.int32,), a)
     same_sizes("offsets", offsets, (groups + 1,), f"({groups + 1},): one more than the experts")
@@ -235,10 +242,10 @@ def grouped_gemm_list(
     ):
         expect(len(items) == len(a), name, f"{len(items)} items", "one item for each of a")
     for g in range(len(a)):
-        expect(a[g].dim() == 2, f"a[{g}]", shape_of(a[g]), "no batch in a group")
-        expect(b[g].dim() == 2, f"b[{g}]", shape_of(b[g]), "no batch in a group")
-        _, m, k = operand(f"a[{g}]", a[g], f"sfa[{g}]", sfa[g], sfa_layout, CODES + HALVES, a[0])
-        _, n, b_k = operand(
+        expect(a[g].dim() == 2, f"a[{g}]", shape_of(a[g]), "a matrix for a group")
+        expect(b[g].dim() == 2, f"b[{g}]", shape_of(b[g]), "a matrix for a group")
+        (m,), k = operand(f"a[{g}]", a[g], f"sfa[{g}]", sfa[g], sfa_layout, CODES + HALVES, a[0])
+        (n,), b_k = operand(
             f"b[{g}]", b[g], f"sfb[{g}]", sfb[g], sfb_layout, b_dtypes(a[g]), a[0],
             k_innermost=False,
         )  # fmt: skip
@@ -254,10 +261,9 @@ def route(
     scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, out_dtype=None,
 ):  # fmt: skip
     word("score", score, SCORES)
-    expect(x.dim() == 2, "x", shape_of(x), "[M, K]")
     expect(w.dim() == 2, "w", shape_of(w), "[N, K]")
-    _, m, x_k = operand("x", x, "", None, "linear", HALVES, x)
-    _, n, w_k = operand("w", w, "", None, "linear", (x.dtype,), x)
+    outer, x_k = operand("x", x, "", None, "linear", HALVES, x)
+    (n,), w_k = operand("w", w, "", None, "linear", (x.dtype,), x)
     expect(w_k == x_k, "w", f"{shape_of(w)} is K = {w_k}", f"K = {x_k} as in x")
     expect(n <= MAX_EXPERTS, "w", f"{shape_of(w)} is {n} experts", f"at most {MAX_EXPERTS}")
     expect(1 <= k <= MAX_TOP_K, "k", k, f"1 to {MAX_TOP_K}")
@@ -272,21 +278,21 @@ def route(
         tensor("correction_bias", correction_bias, (torch.float32,), x)
         same_sizes("correction_bias", correction_bias, (n,), f"({n},)")
     alpha_like("alpha", alpha_tensor, n, x)
-    weights = empty(x, (m, n if dense else k), out_dtype_of(out_dtype, torch.float32))
-    return weights, empty(x, (m, k), torch.int32)
+    dtype = out_dtype_of(out_dtype, torch.float32)
+    return empty(x, (*outer, n if dense else k), dtype), empty(x, (*outer, k), torch.int32)
 
 
 def route_permutation(x, w, k, *args):
-    weights, ids = route(x, w, k, *args)
-    n, rows = w.shape[0], x.shape[0] * k
-    return weights, ids, *(empty(x, (size,), torch.int32) for size in (n, n + 1, rows))
+    routed = route(x, w, k, *args)
+    n, rows = w.shape[0], math.prod(x.shape[:-1]) * k
+    return *routed, *(empty(x, (size,), torch.int32) for size in (n, n + 1, rows))
 
 
 def quantize(
     x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None
 ):
     word("scale_layout", scale_layout, ("linear", "blocked"))
-    batch, m, k = operand("x", x, "", None, "linear", FLOATS, x)
+    outer, k = operand("x", x, "", None, "linear", FLOATS, x)
     if up is not None:
         tensor("up", up, (x.dtype,), x)
         same_sizes("up", up, x.shape, f"{tuple(x.shape)}, the shape of x")
@@ -295,17 +301,17 @@ def quantize(
         tensor("global_scale", global_scale_tensor, (torch.float32,), x)
         one = global_scale_tensor.numel() == 1
         expect(one, "global_scale", shape_of(global_scale_tensor), "one element")
-    rows, cols = m, k // SF_VEC
+    sizes = (*outer, k // SF_VEC)
     if scale_layout == "blocked":
-        rows, cols = blocked_sizes(m, cols)
+        sizes = blocked_sizes(*sizes)
     if offsets is not None:
-        blocked = scale_layout == "blocked" and not batch
+        blocked = scale_layout == "blocked" and x.dim() == 2
         expect(blocked, "offsets", "given", "None unless scale_layout='blocked' and x is [M, K]")
         tensor("offsets", offsets, (torch.int32,), x)
         expect(offsets.dim() == 1, "offsets", shape_of(offsets), "[G + 1]")
-        rows = (m // ATOM_ROWS + offsets.shape[0] - 1) * ATOM_ROWS
-    data = empty(x, (*batch, m, k // 2), torch.float4_e2m1fn_x2)
-    return data, empty(x, (*batch, rows, cols), torch.float8_e4m3fn)
+        sizes = (outer[0] // ATOM_ROWS + offsets.shape[0] - 1) * ATOM_ROWS, sizes[1]
+    data = empty(x, (*outer, k // 2), torch.float4_e2m1fn_x2)
+    return data, empty(x, sizes, torch.float8_e4m3fn)
 
 
 def quantize_amax(x, up=None, scale_layout="linear", offsets=None):
@@ -316,17 +322,16 @@ def quantize_amax(x, up=None, scale_layout="linear", offsets=None):
 def dequantize(
     data, scales, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", out_dtype=None
 ):
-    batch, rows, k = operand("q.data", data, "q.scales", scales, scale_layout, CODES, data)
+    outer, k = operand("q.data", data, "q.scales", scales, scale_layout, CODES, data)
     alpha_like("q.global_scale", global_scale_tensor, 1, data)
-    return empty(data, (*batch, rows, k), out_dtype_of(out_dtype))
+    return empty(data, (*outer, k), out_dtype_of(out_dtype))
 
 
 def to_blocked(scales):
     tensor("scales", scales, SCALES, scales)
     expect(scales.dim() in (2, 3), "scales", shape_of(scales), "[rows, K/16] with or without L")
-    *batch, rows, cols = scales.shape
     unit_stride("scales", scales, "K/16")
-    return empty(scales, (*batch, *blocked_sizes(rows, cols)), scales.dtype)
+    return empty(scales, blocked_sizes(*scales.shape), scales.dtype)
 
 
 def from_blocked(buffer, rows, cols):

@@ -133,7 +133,8 @@ BAD = [
     (dequantize, one_of("q", 0, torch.Tensor.half), TypeError, "q.data"),
     (dequantize, one_of("q", 1, torch.Tensor.half), TypeError, "q.scales"),
     # wrong rank
-    (gemm, swap("a", lambda t: t[0]), ValueError, "a"),
+    (gemm, swap("a", lambda t: t[0, 0]), ValueError, "a"),
+    (gemm, swap("a", lambda t: t[0]), ValueError, "sfa"),
     (gemm, swap("b", lambda t: t[None, None]), ValueError, "b"),
     (gemm, swap("b", lambda t: t[None]), ValueError, "b"),
     (batched, swap("b", lambda t: t[:1]), ValueError, "b"),
@@ -143,8 +144,11 @@ BAD = [
     (gemm, swap("bias", lambda t: t[None]), ValueError, "bias"),
     (contiguous, swap("b", lambda t: t[0]), ValueError, "b"),
     (contiguous, swap("a", lambda t: t[None]), ValueError, "a"),
-    (route, swap("x", lambda t: t[None]), ValueError, "x"),
-    (quantize, swap("x", lambda t: t[0]), ValueError, "x"),
+    (route, swap("x", lambda t: t[None]), ValueError, "out"),
+    (route, swap("x", lambda t: t[0, 0]), ValueError, "x"),
+    (route, swap("w", lambda t: t[None]), ValueError, "w"),
+    (quantize, swap("x", lambda t: t[0]), ValueError, "out"),
+    (quantize, swap("x", lambda t: t[0, 0]), ValueError, "x"),
     (gated, swap("up", lambda t: t[0]), ValueError, "up"),
     (gated, swap("up", lambda t: t[None]), ValueError, "up"),
     # K not a multiple of 16, K that differs

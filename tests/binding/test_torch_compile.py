@@ -84,6 +84,17 @@ def test_models_compile_into_one_graph(block, compiler, dynamic, device):
             assert_same(got, want)
 
 
+def test_batches_compile_into_one_graph(device):
+    """[.., K] with weights [N, K]: of any number of batches and rows."""
+    model = Model(device)
+    run = compiled(lambda x: model.mlp(nk, x), backend="aot_eager", dynamic=True)
+    for i, shape in enumerate([(2, 3, 5), (3, 2, 2), (4, 5, 130)]):
+        x = torch.randn((*shape, K), generator=torch.Generator().manual_seed(3)).bfloat16()
+        with torch._dynamo.config.patch(error_on_recompile=i > 0):
+            got = run(x.to(device))
+        assert_same(got, model.mlp(nvfp4kern, x.to(device)))
+
+
 def test_compiled_outputs_are_written_in_place(device):
     model, x = Model(device), torch.ones((5, K), dtype=torch.float16, device=device)
 

@@ -191,6 +191,29 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
         assert_fake_like_real(function, args, options)
 
 
+@pytest.mark.parametrize("lead", [None, (), (3,), (2, 2), (2, 0, 3)])
+@pytest.mark.parametrize("layout", ["linear", "blocked"])
+def test_fakes_of_any_rank(lead, layout, device):
+    """None: a row alone."""
+    shape = (48,) if lead is None else (*lead, 5, 48)
+    x, up = (torch.ones(shape, dtype=torch.float16, device=device) for _ in range(2))
+    w = nvfp4kern.quantize(torch.ones((7, 48), dtype=torch.float16, device=device))
+    q = nvfp4kern.quantize(x, scale_layout=layout)
+    layouts = {"scale_layout": (layout, "linear")}
+    pair = (w.data, w.data, q.scales, w.scales, w.scales)
+    for function, args, options in (
+        (nk.quantize, (x,), {"scale_layout": layout, "up": up}),
+        (nk.quantize, (x,), {"scale_layout": layout, "global_scale": "amax"}),
+        (nk.dequantize, (tuple(q),), {"scale_layout": layout}),
+        (nk.gemm, (q.data, w.data, q.scales, w.scales), layouts),
+        (nk.gemm, (x, w.data, None, w.scales), {}),
+        (nk.dual_gemm, (q.data, *pair), layouts),
+        (nk.route, (x, x.new_ones(4, 48), 2), {"dense": True}),
+        (nk.route, (x, x.new_ones(4, 48), 2), {"permutation": True}),
+    ):
+        assert_fake_like_real(function, args, options)
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_defaults_are_those_of_the_schema(name):
     """The dispatcher leaves trailing defaults out, so kernels and fakes have them too."""
@@ -223,7 +246,15 @@ def spoiled(device):
     yield nk.gemm, (x, *good[1:]), {}
     yield nk.gemm, (x.float(), w.data, None, w.scales), {}
     yield nk.gemm, (q.data[:, :24], w.data, q.scales[:, :3], w.scales), {}
-    yield nk.gemm, (q.data[None], w.data, q.scales[None], w.scales), {}
+    yield nk.gemm, (q.data, w.data[None], q.scales, w.scales[None]), {}
+    yield nk.gemm, (q.data[None, None], w.data[None], q.scales[None, None], w.scales[None]), {}
+    yield nk.gemm, (q.data[None], experts[0], q.scales[None], experts[2]), {}
+    yield nk.dual_gemm, (q.data[None], w.data, w.data[None], q.scales[None], *[w.scales] * 2), {}
+    yield nk.gemv, (q.data[None], w.data[:1], q.scales[None], w.scales[:1]), {}
+    yield nk.gemv, (q.data[None, None], *(t[None, None] for t in (w.data[:1], q.scales))), {}
+    yield nk.quantize, (x[0, 0],), {}
+    yield nk.quantize, (x[None],), {"scale_layout": "blocked", "offsets": ints}
+    yield nk.route, (x[0, 0], x, 2), {}
     yield nk.gemm, (q.data[0], *good[1:]), {}
     yield nk.gemm, good, {"scale_layout": "blocked"}
     yield nk.gemm, good, {"scale_layout": "diagonal"}

@@ -42,6 +42,11 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
     "grouped_gemm": ["operators/test_grouped_gemm.py"],
     "quantize": ["operators/test_quantize.py"],
+    "shapes": [
+        "operators/test_shapes.py",
+        "-k",
+        "lead3 and not 128 and not strided and not flat and not permuted or any_stride or alone",
+    ],
     "route": ["operators/test_route.py"],
 }
 SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16}
