@@ -27,7 +27,7 @@
 #include "sm80_gemm_params.h"
 #include "sm80_tile.cuh"
 
-/* It begins behind the static part: aligned, or what a warp copies would lie in two lines of the banks instead of one. */
+/* It begins behind the static part. Unaligned, what a warp copies would lie in two lines of the banks. */
 extern __shared__ __align__(128) uint4 smem[];
 
 #define WHOLE UINT32_MAX /* no part of a tile, but all of it */
