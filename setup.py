@@ -88,6 +88,7 @@ extension = Extension(
         ("NK_SOURCES", f'"{SOURCES_HASH}"'),
         ("NK_LEFT_OUT", f'"{kernels.left_out()}"'),
         *((f"NK_WITH_{arch}", str(int(arch in kernels.wanted()))) for arch in kernels.ARCHS),
+        *((f"NK_CODE_{arch}", f'"{kernels.code_of(arch)}"') for arch in kernels.ARCHS),
         ("_GNU_SOURCE", None),
     ],
     extra_compile_args=FLAGS,

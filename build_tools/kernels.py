@@ -15,14 +15,17 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-ARCHS = {  # folder of csrc -> what nvcc makes of its kernels; 9.0 of PTX that knows griddepcontrol
+ARCHS = {  # folder of csrc -> what nvcc makes of its kernels
     "sm80": [
         "-gencode=arch=compute_80,code=[sm_80,compute_80]",
-        "-gencode=arch=compute_90,code=sm_90",
+        # PTX for 9.0 knows griddepcontrol. PTX for 10.0 or 12.0 has no more, and spills more.
+        "-gencode=arch=compute_90,code=[sm_90,sm_100,sm_120]",
     ],
     "sm90": ["-gencode=arch=compute_90a,code=sm_90a"],
 }
 FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v -Wno-deprecated-gpu-targets".split()
+COMPRESSION = "--compress-mode=size"
+"""A wheel has a third less of it than of machine code that only the wheel compresses."""
 
 WHEELS = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime")]
 WHEELS.append("nvidia-cuda-cccl==13.0.*")  # <nv/target>, which cuda_fp16.h wants
@@ -39,6 +42,14 @@ def wanted() -> list[str]:
         if name not in ARCHS:
             raise SystemExit(f"NVFP4KERN_ARCHS: '{name}' is none of {', '.join(ARCHS)}")
     return [arch for arch in ARCHS if not any(names) or arch in names or arch == "sm80"]
+
+
+def code_of(arch: str) -> str:
+    """What a build has of its kernels, for people."""
+    flags = " ".join(ARCHS[arch])
+    machines = ", ".join(".".join(digits) for digits in re.findall(r"\bsm_(\d+)(\d)", flags))
+    ptx = re.search(r",compute_(\d+)(\d)\]", flags)
+    return f"machine code for {machines}" + (f"; PTX for {ptx[1]}.{ptx[2]}" if ptx else "")
 
 
 def left_out() -> str:
@@ -94,7 +105,8 @@ def _with_headers(csrc: Path, source: Path) -> set[Path]:
 def _compile(nvcc: Path, csrc: Path, source: Path, fatbin: Path) -> str:
     """Makes the fatbin unless this compiler made it from these sources; returns ptxas's report."""
     arch = source.relative_to(csrc).parts[0]
-    command = [nvcc, *FLAGS, *ARCHS[arch], f"-I{csrc}", "-fatbin", "-o", fatbin, source]
+    flags = [*FLAGS, COMPRESSION, *ARCHS[arch], f"-I{csrc}"]
+    command = [nvcc, *flags, "-fatbin", "-o", fatbin, source]
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     made_by = f"# {' '.join(map(str, command))} # {' '.join(version.split())}\n"
     report = fatbin.with_suffix(".txt")

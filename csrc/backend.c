@@ -4,8 +4,10 @@
 #include <string.h>
 
 /* The rows in order of preference, each with its devices, for people. The build defines NK_WITH_<row> for the rows that
- * build_tools/kernels.py lists: as 1, or as 0 where it leaves the row out. */
+ * build_tools/kernels.py lists: as 1, or as 0 where it leaves the row out; and NK_CODE_<row>, what it makes of the
+ * row's kernels. */
 #define NK_WITH_cpu 1
+#define NK_CODE_cpu NULL
 #define LISTED_ROWS(X)           \
     X(cpu, "any CPU tensor")     \
     X(sm90, "H100, H200, GH200") \
@@ -24,6 +26,9 @@ static const nk_backend *const table[] = {LISTED_ROWS(ENTRY)};
 
 #define DEVICES(row, devices) devices,
 static const char *const devices_of[] = {LISTED_ROWS(DEVICES)};
+
+#define CODE(row, devices) NK_CODE_##row,
+static const char *const code_of[] = {LISTED_ROWS(CODE)};
 
 #define ROWS ((int)(sizeof table / sizeof table[0]))
 
@@ -95,7 +100,7 @@ nk_status nk_exec_workspace(nk_exec *exec)
 bool nk_backend_list(int i, nk_backend_info *info)
 {
     if (i < 0 || i >= ROWS) return false;
-    *info = (nk_backend_info){table[i]->name, devices_of[i], why_not(table[i])};
+    *info = (nk_backend_info){table[i]->name, devices_of[i], why_not(table[i]), table[i]->serves ? code_of[i] : NULL};
     return true;
 }
 

@@ -100,9 +100,9 @@ typedef struct nk_exec {
 } nk_exec;
 
 /* Row `i` of the backend table; false past the end. `why_not` is NULL where the row can run here, and valid until this
- * thread asks for another row. */
+ * thread asks for another row. `code` is what the build has of its kernels, NULL where it has none of that kind. */
 typedef struct nk_backend_info {
-    const char *name, *devices, *why_not;
+    const char *name, *devices, *why_not, *code;
 } nk_backend_info;
 bool nk_backend_list(int i, nk_backend_info *info);
 

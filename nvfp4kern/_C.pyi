@@ -319,7 +319,9 @@ def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool
     """
 
 def backends() -> list[Backend]:
-    """The backends, the preferred one first: dicts with name, devices, available and why_not (None where available)."""
+    """The backends, the preferred one first: dicts with name, devices, available, why_not (None where available) and
+    code (what its kernels were compiled for).
+    """
 
 def _tiles() -> list[str]:
     """What NVFP4KERN_TILE can name in this build: '<row>/<family>:<tile>' of every tile."""

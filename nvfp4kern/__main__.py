@@ -122,11 +122,21 @@ def check(operators, everything):
 # ---------------------------------------------------------------------------------------------
 
 
+CODE = """
+Machine code for 8.0 also runs on 8.6 and 8.9, for 10.0 on 10.3, for 12.0 on 12.1.
+For other GPUs the driver compiles the PTX when a kernel is first needed.
+Only H200s (9.0) have run the kernels."""
+
+
 def info():
     print(f"nvfp4kern {nvfp4kern.__version__}, Python {sys.version.split()[0]}")
     for row in nvfp4kern.backends():
         state = "available" if row["available"] else row["why_not"]
         print(f"  {row['name']:<6} {row['devices']:<46} {state}")
+        if row["code"]:
+            print(f"  {'':<6} {row['code']}")
+    if any(row["code"] for row in nvfp4kern.backends()):
+        print(CODE)
     forced = os.environ.get("NVFP4KERN_BACKEND")
     if forced:
         print(f"  NVFP4KERN_BACKEND={forced} forces one")

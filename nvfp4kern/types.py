@@ -26,3 +26,4 @@ class Backend(TypedDict):
     devices: str
     available: bool
     why_not: str | None
+    code: str | None

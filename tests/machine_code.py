@@ -1,9 +1,9 @@
 """Compares the machine code of two builds: `python tests/machine_code.py OLD NEW`.
 
 OLD and NEW are trees, which are compiled as they compile themselves (build_tools/kernels.py), or
-folders of fatbins that a build left. A kernel is identical where its instructions, relocations,
-constants, launch attributes, registers, local and shared memory are. Each kernel that is not gets
-a line with both; the exit status is 1 where one of them is not allowed.
+folders of fatbins that nvcc did not compress. A kernel is identical where its instructions,
+relocations, constants, launch attributes, registers, local and shared memory are. Each kernel that
+is not gets a line with both; the exit status is 1 where one of them is not allowed.
 
     --arch sm_90a                       only these machine codes
     --rename sm80_gemm_=sm80_multiply_  a pattern in names of OLD, and what NEW has in its place
@@ -67,7 +67,7 @@ def elves_of_fatbin(data):
         content = data[at + header : at + header + size]
         if kind == ELF_KIND:
             if not content.startswith(ELF):
-                raise ValueError("its machine code is compressed: build with --compress-mode=none")
+                raise ValueError("its machine code is compressed, as a build's: compare trees")
             yield content
         at += header + size
 
@@ -169,6 +169,7 @@ def fatbins_of(place):
         spec = importlib.util.spec_from_file_location("kernels_of_tree", tool)
         kernels = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(kernels)
+        kernels.COMPRESSION = "--compress-mode=none"
         kernels.build(kernels.find_nvcc(), csrc, folder)
         done.touch()
     return sorted(folder.glob("*.fatbin"))

@@ -8,10 +8,9 @@ import ast
 import inspect
 from pathlib import Path
 
-import nvfp4kern
 from nvfp4kern import _C
 
-STUB = Path(nvfp4kern.__file__).with_name("_C.pyi")
+STUB = Path(__file__).parents[1] / "nvfp4kern" / "_C.pyi"
 
 
 def docstring(name):

@@ -52,6 +52,15 @@ def test_unknown_archs_are_refused(asked, monkeypatch):
     assert str(error.value) == f"NVFP4KERN_ARCHS: '{unknown}' is none of {', '.join(ALL)}"
 
 
+def test_a_build_says_what_its_kernels_were_compiled_for():
+    assert kernels.code_of("sm80") == "machine code for 8.0, 9.0, 10.0, 12.0; PTX for 8.0"
+    assert kernels.code_of("sm90") == "machine code for 9.0"
+    for row in nvfp4kern.backends():
+        left_out = (row["why_not"] or "").startswith("left out")
+        code = None if row["name"] == "cpu" or left_out else kernels.code_of(row["name"])
+        assert row["code"] == code
+
+
 def test_backends_say_what_was_left_out(monkeypatch):
     """Of whatever build this is."""
     rows = {row["name"]: row for row in nvfp4kern.backends()}

@@ -97,7 +97,10 @@ def test_info():
     done = run("info")
     assert done.returncode == 0
     assert nvfp4kern.__version__ in done.stdout
-    assert all(row["name"] in done.stdout for row in nvfp4kern.backends())
+    rows = nvfp4kern.backends()
+    assert all(row["name"] in done.stdout for row in rows)
+    assert all(row["code"] in done.stdout for row in rows if row["code"])
+    assert ("for 10.0 on 10.3" in done.stdout) == any(row["code"] for row in rows)
 
 
 @pytest.mark.parametrize(
