@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from .layout import NVFP4
-from .types import Activation, Backend, Layout, Layouts, OutDtype, Scalar, Score, Tensor
+from .types import Activation, Backend, CodesDtype, Layout, Layouts, OutDtype, Scalar, Score, Tensor
 
 # A result is of the kind of the first argument, or it is `out`. The type of a NumPy array says its
 # dtype, which a result does not share.
@@ -25,6 +25,7 @@ def quantize(
     scale_layout: Layout = "linear",
     offsets: Tensor | None = None,
     out: Sequence[_A | None] | None = None,
+    data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]:
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
@@ -37,6 +38,8 @@ def quantize(
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
     out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.
+    data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2
+        where the framework has it. With out it must be out's dtype.
 
     Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are
     rounded to nearest even and saturate.

@@ -73,6 +73,26 @@ def current_stream(array: Any) -> int:
 
 
 # ---------------------------------------------------------------------------------------------
+# Moving and storing
+# ---------------------------------------------------------------------------------------------
+
+
+def stored(array: Any) -> tuple[Any, str | None]:
+    """(array, None), or the bytes of torch's float4 and float8 with the name of their dtype: torch
+    cannot pickle these types, and copies few of them."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is None or not isinstance(array, tensor):
+        return array, None
+    name = _DTYPE_NAMES.get(array.dtype) or _name(array.dtype)
+    return (array.view(sys.modules["torch"].uint8), name) if name in _STORED_AS else (array, None)
+
+
+def restored(array: Any, name: str | None) -> Any:
+    """The inverse of stored()."""
+    return array if name is None else array.view(getattr(sys.modules["torch"], name))
+
+
+# ---------------------------------------------------------------------------------------------
 # Allocating
 # ---------------------------------------------------------------------------------------------
 

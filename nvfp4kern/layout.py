@@ -1,6 +1,8 @@
 """NVFP4 as a tuple, and the sizes of its scale buffers, as integers: no array library is needed."""
 
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+from .arrays import restored, stored
 
 Array = TypeVar("Array")
 
@@ -20,6 +22,22 @@ class NVFP4(NamedTuple, Generic[Array]):
     """e4m3 scales, linear [.., M, K/16] or blocked."""
     global_scale: Array | float
     """The multiplier that undoes it: a float or a 1-element float32 tensor."""
+
+    def to(self, device: Any) -> "NVFP4[Any]":
+        """The same on another device, by the `to` of torch's tensors."""
+        parts = []
+        for part, dtype in map(stored, self):
+            parts.append((part if isinstance(part, (float, int)) else part.to(device), dtype))
+        return nvfp4_of(*parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, copy and torch.save."""
+        return nvfp4_of, tuple(map(stored, self))
+
+
+def nvfp4_of(*parts: tuple[Any, str | None]) -> NVFP4[Any]:
+    """The inverse of NVFP4.__reduce__."""
+    return NVFP4(*(restored(part, dtype) for part, dtype in parts))
 
 
 def _ceil_div(x: int, y: int) -> int:

@@ -18,6 +18,9 @@ DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 OutDtype: TypeAlias = DtypeName | Any
 """Or a dtype object of such a name, of any library."""
 
+CodesDtype: TypeAlias = Literal["float4_e2m1fn_x2", "uint8"] | Any
+"""The same for codes; None is float4_e2m1fn_x2 where the library has it."""
+
 
 class Backend(TypedDict):
     """A row of backends()."""

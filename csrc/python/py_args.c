@@ -112,10 +112,9 @@ int py_word(PyObject *object, const char *name, const char *const *words, int *c
 }
 
 /* "float16", np.float16 (by its __name__), np.dtype("float16") or torch.float16 (by the last part of its str). */
-int py_out_dtype(PyObject *object, nk_dtype *dtype)
+static int dtype_word(PyObject *object, const char *name, const char *const *words, const nk_dtype *dtypes,
+                      nk_dtype *dtype)
 {
-    static const char *const words[] = {"float16", "bfloat16", "float32", NULL};
-    static const nk_dtype dtypes[] = {NK_F16, NK_BF16, NK_F32};
     PyObject *word = NULL;
     const char *text;
     int choice = -1, failed = -1;
@@ -127,7 +126,7 @@ int py_out_dtype(PyObject *object, nk_dtype *dtype)
     const char *dot = PyUnicode_Check(object) ? NULL : strrchr(text, '.');
     choice = find_word(dot ? dot + 1 : text, words);
     if (choice < 0) {
-        unknown_word(object, "out_dtype", words);
+        unknown_word(object, name, words);
         goto done;
     }
     *dtype = dtypes[choice];
@@ -135,6 +134,20 @@ int py_out_dtype(PyObject *object, nk_dtype *dtype)
 done:
     Py_XDECREF(word);
     return failed;
+}
+
+int py_out_dtype(PyObject *object, nk_dtype *dtype)
+{
+    static const char *const words[] = {"float16", "bfloat16", "float32", NULL};
+    static const nk_dtype dtypes[] = {NK_F16, NK_BF16, NK_F32};
+    return dtype_word(object, "out_dtype", words, dtypes, dtype);
+}
+
+int py_data_dtype(PyObject *object, nk_dtype *dtype)
+{
+    static const char *const words[] = {"float4_e2m1fn_x2", "uint8", NULL};
+    static const nk_dtype dtypes[] = {NK_E2M1X2, NK_U8};
+    return dtype_word(object, "data_dtype", words, dtypes, dtype);
 }
 
 int py_scale_layout(PyObject *object, nk_sf_layout *layout)

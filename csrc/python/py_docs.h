@@ -21,7 +21,8 @@
     "(not on this machine). A message about an argument begins with its name. Nothing is written then.\n"
 
 static const char py_doc_quantize[] =
-    "quantize($module, /, x, *, up=None, global_scale=None, scale_layout='linear', offsets=None, out=None)\n--\n\n"
+    "quantize($module, /, x, *, up=None, global_scale=None, scale_layout='linear', offsets=None, out=None, "
+    "data_dtype=None)\n--\n\n"
     "Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).\n\n"
     "x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.\n"
     "up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.\n"
@@ -31,7 +32,9 @@ static const char py_doc_quantize[] =
     "scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.\n"
     "offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale\n"
     "    factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.\n"
-    "out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.\n\n"
+    "out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.\n"
+    "data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2\n"
+    "    where the framework has it. With out it must be out's dtype.\n\n"
     "Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are\n"
     "rounded to nearest even and saturate.\n"
     "The bytes are the same on every backend.\n\n" PY_DOC_ERRORS;

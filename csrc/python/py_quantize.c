@@ -1,5 +1,6 @@
 /* Binds quantize, dequantize, to_blocked and from_blocked. */
 #include "py_args.h"
+#include "py_describe.h"
 #include "py_operators.h"
 #include "py_output.h"
 #include "py_tensor.h"
@@ -47,13 +48,23 @@ static PyObject *nvfp4(py_call *call, PyObject *const outputs[NK_QUANTIZE_OUTPUT
     return result;
 }
 
+/* The dtype of new codes, which an `out` given must agree with. */
+static int data_dtype_argument(PyObject *object, const nk_tensor *codes, nk_dtype *dtype)
+{
+    if (py_data_dtype(object, dtype) < 0) return -1;
+    if (!object || object == Py_None || !codes || codes->dtype == *dtype) return 0;
+    return py_fail_at(PyExc_ValueError, "data_dtype", -1, "%s, but out[0] has dtype %s", py_dtype_name(*dtype),
+                      py_dtype_name(codes->dtype));
+}
+
 static int quantize(py_call *call, PyObject *const *v, PyObject **result)
 {
-    enum { X, UP, GLOBAL_SCALE, SCALE_LAYOUT, OFFSETS, OUT };
+    enum { X, UP, GLOBAL_SCALE, SCALE_LAYOUT, OFFSETS, OUT, DATA_DTYPE };
     nk_tensor x, up, global_scale, offsets, t[NK_QUANTIZE_OUTPUTS], specs[NK_QUANTIZE_OUTPUTS];
     nk_quantize_args args = {.global_scale.value = 1};
     const nk_tensor **pointers[] = {&args.codes, &args.scales, &args.amax_out};
     PyObject *given[NK_QUANTIZE_OUTPUTS] = {NULL}, *outputs[NK_QUANTIZE_OUTPUTS] = {NULL};
+    nk_dtype data_dtype = NK_E2M1X2;
     int count, failed = -1;
     if (py_argument(call, v[X], "x", &x, &args.x) < 0 ||
         py_optional(call, v[UP], "up", &up, &args.up) < 0 ||
@@ -63,9 +74,11 @@ static int quantize(py_call *call, PyObject *const *v, PyObject **result)
         py_optional_outputs(call, v[OUT],
                             args.amax ? "(data, scales) or (data, scales, global_scale)" : "(data, scales)", 2,
                             args.amax ? 3 : 2, given, t, pointers) < 0 ||
+        data_dtype_argument(v[DATA_DTYPE], args.codes, &data_dtype) < 0 ||
         py_check(call, nk_quantize_out(&args, specs, &count)) < 0) {
         return -1;
     }
+    specs[0].dtype = data_dtype;
     for (int i = 0; i < count; i++) {
         if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
@@ -81,7 +94,7 @@ const py_operator py_quantize = {
     .name = "quantize",
     .required = 1,
     .positional = 1,
-    .names = {"x", "up", "global_scale", "scale_layout", "offsets", "out"},
+    .names = {"x", "up", "global_scale", "scale_layout", "offsets", "out", "data_dtype"},
     .run = quantize,
 };
 

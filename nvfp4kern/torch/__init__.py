@@ -14,12 +14,13 @@ from torch import Tensor
 
 from .. import _C
 from .._C import BackendError, backends, explain, warmup
-from ..layout import NVFP4, global_scale_from_divisor
+from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
 from ..types import Activation, DtypeName, Layout, Layouts, Score
 from . import ops
 
 Scalar: TypeAlias = float | Tensor
 OutDtype: TypeAlias = DtypeName | torch.dtype | None
+CodesDtype: TypeAlias = Literal["float4_e2m1fn_x2", "uint8"] | torch.dtype | None
 
 __all__ = [
     "NVFP4",
@@ -74,6 +75,16 @@ def _dtype(out_dtype, out=None):
     if out is not None and out_dtype is not None and out.dtype != out_dtype:
         raise ValueError(f"out_dtype: {out_dtype}, but out has dtype {out.dtype}")
     return out_dtype
+
+
+def _data_dtype(data_dtype, out):
+    if isinstance(data_dtype, str):
+        if data_dtype not in ops.fake.CODES_NAMES:
+            raise ValueError(f"data_dtype: {data_dtype!r}, expected one of {ops.fake.CODES_NAMES}")
+        data_dtype = getattr(torch, data_dtype)
+    if out and data_dtype is not None and out[0] is not None and out[0].dtype != data_dtype:
+        raise ValueError(f"data_dtype: {data_dtype}, but out[0] has dtype {out[0].dtype}")
+    return data_dtype
 
 
 def _one(new, writing, args, out, out_dtype):
@@ -252,24 +263,26 @@ def quantize(
     scale_layout: Layout = "linear",
     offsets: Tensor | None = None,
     out: Sequence[Tensor] | None = None,
+    data_dtype: CodesDtype = None,
 ) -> NVFP4[Tensor]:
+    dtype = _data_dtype(data_dtype, out)
     if isinstance(global_scale, str):
-        return _quantize_amax(x, up, global_scale, scale_layout, offsets, out)
+        return _quantize_amax(x, up, global_scale, scale_layout, offsets, out, dtype)
     scale = 1.0 if global_scale is None else global_scale
     args = (x, up, *_number(scale, "global_scale"), scale_layout, offsets)
     if out is None:
-        return NVFP4(*_OPS.quantize.default(*args), scale)
+        return NVFP4(*_OPS.quantize.default(*args, dtype), scale)
     outs = _all_given(out, ("data", "scales"))
     _OPS.quantize_out.default(*args, **outs)
     return NVFP4(*out, scale)
 
 
-def _quantize_amax(x, up, word, scale_layout, offsets, out):
+def _quantize_amax(x, up, word, scale_layout, offsets, out, dtype):
     if word != "amax":
         raise ValueError(f"global_scale: {word!r}, expected 'amax'")
     args = (x, up, scale_layout, offsets)
     if out is None:
-        return NVFP4(*_OPS.quantize_amax.default(*args))
+        return NVFP4(*_OPS.quantize_amax.default(*args, dtype))
     if len(out) == 2:
         out = (*out, torch.empty(1, dtype=torch.float32, device=x.device))
     _OPS.quantize_amax_out.default(*args, **_all_given(out, ("data", "scales", "global_scale")))
@@ -306,3 +319,6 @@ def from_blocked(buffer: Tensor, rows: int, cols: int, *, out: Tensor | None = N
 for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize",
               "to_blocked", "from_blocked"):  # fmt: skip
     globals()[_name].__doc__ = getattr(_C, _name).__doc__
+
+# What torch.load(weights_only=True) calls to make an NVFP4 again.
+torch.serialization.add_safe_globals([nvfp4_of])

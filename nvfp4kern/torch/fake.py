@@ -12,6 +12,7 @@ import torch
 from ..layout import ATOM_COLS, ATOM_ROWS, SF_VEC
 
 CODES = (torch.float4_e2m1fn_x2, torch.uint8)
+CODES_NAMES = ("float4_e2m1fn_x2", "uint8")
 SCALES = (torch.float8_e4m3fn, torch.uint8)
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (*HALVES, torch.float32)
@@ -289,8 +290,9 @@ def route_permutation(x, w, k, *args):
 
 
 def quantize(
-    x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None
-):
+    x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
+    data_dtype=None,
+):  # fmt: skip
     word("scale_layout", scale_layout, ("linear", "blocked"))
     outer, k = operand("x", x, "", None, "linear", FLOATS, x)
     if up is not None:
@@ -310,12 +312,14 @@ def quantize(
         tensor("offsets", offsets, (torch.int32,), x)
         expect(offsets.dim() == 1, "offsets", shape_of(offsets), "[G + 1]")
         sizes = (outer[0] // ATOM_ROWS + offsets.shape[0] - 1) * ATOM_ROWS, sizes[1]
-    data = empty(x, (*outer, k // 2), torch.float4_e2m1fn_x2)
+    data_dtype = CODES[0] if data_dtype is None else data_dtype
+    expect(data_dtype in CODES, "data_dtype", data_dtype, " or ".join(CODES_NAMES))
+    data = empty(x, (*outer, k // 2), data_dtype)
     return data, empty(x, sizes, torch.float8_e4m3fn)
 
 
-def quantize_amax(x, up=None, scale_layout="linear", offsets=None):
-    data, scales = quantize(x, up, 1.0, None, scale_layout, offsets)
+def quantize_amax(x, up=None, scale_layout="linear", offsets=None, data_dtype=None):
+    data, scales = quantize(x, up, 1.0, None, scale_layout, offsets, data_dtype)
     return data, scales, empty(x, (1,), torch.float32)
 
 

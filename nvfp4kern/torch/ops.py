@@ -120,21 +120,24 @@ def _route_permutation(*args, out=None):
 
 def _quantize(
     x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
-    *, out=None,
+    data_dtype=None, *, out=None,
 ):  # fmt: skip
     q = _C.quantize(
         x, up=up, global_scale=_or(global_scale, global_scale_tensor), scale_layout=scale_layout,
-        offsets=offsets, out=out,
+        offsets=offsets, out=out, data_dtype=data_dtype,
     )  # fmt: skip
     return q.data, q.scales
 
 
-def _quantize_amax(x, up=None, scale_layout="linear", offsets=None, *, out=None):
+def _quantize_amax(
+    x, up=None, scale_layout="linear", offsets=None, data_dtype=None, *, out=None
+):  # fmt: skip
     return tuple(
         _C.quantize(
-            x, up=up, global_scale="amax", scale_layout=scale_layout, offsets=offsets, out=out
+            x, up=up, global_scale="amax", scale_layout=scale_layout, offsets=offsets, out=out,
+            data_dtype=data_dtype,
         )
-    )
+    )  # fmt: skip
 
 
 def _dequantize(
@@ -253,8 +256,9 @@ def _register(name, arguments, returns, kernel, rule, autograd):
     _LIBRARY.impl(name, autograd(op), "Autograd", with_keyset=True)
 
 
-def _operator(name, arguments, outputs, kernel, rule, out_dtype=True):
-    """Registers <name> and <name>_out. `outputs` names the tensors that <name> returns."""
+def _operator(name, arguments, outputs, kernel, rule, dtype="out_dtype"):
+    """Registers <name> and <name>_out. `outputs` names the tensors that <name> returns; `dtype` is
+    the argument that says what dtype they get, which <name>_out does not have."""
     if outputs == ("out[]",):
         names, returns, written = ("out",), "Tensor[]", "Tensor(a!)[] out"
     else:
@@ -262,7 +266,7 @@ def _operator(name, arguments, outputs, kernel, rule, out_dtype=True):
         returns = ", ".join(f"Tensor {output}" for output in outputs)
         returns = f"({returns})" if len(outputs) > 1 else "Tensor"
         written = ", ".join(f"Tensor(a{i}!) {output}" for i, output in enumerate(outputs))
-    new = f"{arguments}, ScalarType? out_dtype=None" if out_dtype else arguments
+    new = f"{arguments}, ScalarType? {dtype}=None" if dtype else arguments
     _register(name, new, returns, kernel, rule, _autograd)
     written = f"{arguments}, *, {written}"
     write, check = _writing(names, kernel), _checking(names, rule)
@@ -283,14 +287,14 @@ _operator("route", _ROUTE, ROUTED, _route, fake.route)
 _operator(
     "route_permutation", _ROUTE, ROUTED + PERMUTATION, _route_permutation, fake.route_permutation
 )
-_operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, False)
+_operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, "data_dtype")
 _operator(
     "quantize_amax", _QUANTIZE_AMAX, ("data", "scales", "global_scale"), _quantize_amax,
-    fake.quantize_amax, False,
+    fake.quantize_amax, "data_dtype",
 )  # fmt: skip
 _operator("dequantize", _DEQUANTIZE, ("out",), _dequantize, fake.dequantize)
-_operator("to_blocked", "Tensor scales", ("out",), _C.to_blocked, fake.to_blocked, False)
+_operator("to_blocked", "Tensor scales", ("out",), _C.to_blocked, fake.to_blocked, None)
 _operator(
     "from_blocked", "Tensor buffer, SymInt rows, SymInt cols", ("out",), _C.from_blocked,
-    fake.from_blocked, False,
+    fake.from_blocked, None,
 )  # fmt: skip

@@ -204,6 +204,8 @@ def test_fakes_of_any_rank(lead, layout, device):
     for function, args, options in (
         (nk.quantize, (x,), {"scale_layout": layout, "up": up}),
         (nk.quantize, (x,), {"scale_layout": layout, "global_scale": "amax"}),
+        (nk.quantize, (x,), {"data_dtype": "uint8"}),
+        (nk.quantize, (x,), {"data_dtype": torch.uint8, "global_scale": "amax"}),
         (nk.dequantize, (tuple(q),), {"scale_layout": layout}),
         (nk.gemm, (q.data, w.data, q.scales, w.scales), layouts),
         (nk.gemm, (x, w.data, None, w.scales), {}),
@@ -225,7 +227,7 @@ def test_defaults_are_those_of_the_schema(name):
         for parameter in parameters.values():
             if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
                 continue
-            if parameter.name == "out_dtype" and name != base:
+            if parameter.name in ("out_dtype", "data_dtype") and name != base:
                 continue
             argument = arguments[parameter.name]
             expected = argument.default_value if argument.has_default_value() else parameter.empty
@@ -253,6 +255,9 @@ def spoiled(device):
     yield nk.gemv, (q.data[None], w.data[:1], q.scales[None], w.scales[:1]), {}
     yield nk.gemv, (q.data[None, None], *(t[None, None] for t in (w.data[:1], q.scales))), {}
     yield nk.quantize, (x[0, 0],), {}
+    yield nk.quantize, (x,), {"data_dtype": "int8"}
+    yield nk.quantize, (x,), {"data_dtype": torch.float16}
+    yield nk.quantize, (x,), {"data_dtype": torch.uint8, "out": (q.data, q.scales)}
     yield nk.quantize, (x[None],), {"scale_layout": "blocked", "offsets": ints}
     yield nk.route, (x[0, 0], x, 2), {}
     yield nk.gemm, (q.data[0], *good[1:]), {}
