@@ -7,6 +7,7 @@ hands it on to the processes of pytest-xdist.
 
 import os
 import random
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -87,7 +88,7 @@ NO_GPU = [] if GPUS else [pytest.param(None, marks=pytest.mark.skip(reason=why_n
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--all", action="store_true", help="also run the tests marked slow")
     parser.addoption(
         "--seeds", type=int, default=4, help="schedules of the simulated GPU that a test tries"
     )
@@ -105,7 +106,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.option.draw is None:
         config.option.draw = random.randrange(10**6) if config.option.budget else 0
-    config.addinivalue_line("markers", "slow: minutes of arithmetic; only with --slow")
+    config.addinivalue_line("markers", "slow: several seconds or more; only with --all")
     config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
 
 
@@ -113,13 +114,26 @@ def pytest_report_header(config):
     return f"campaigns: --budget {config.option.budget} --draw {config.option.draw}"
 
 
+SLOW = "slow: --all runs it"
+
+
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--slow"):
+    if config.getoption("--all"):
         return
-    skip = pytest.mark.skip(reason="slow: give --slow")
+    skip = pytest.mark.skip(reason=SLOW)
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What a run without --all has left out, by file."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    files = Counter(r.nodeid.partition("::")[0] for r in skipped if r.longrepr[2].endswith(SLOW))
+    if files:
+        terminalreporter.section("left out as slow, --all runs them")
+        for name, count in sorted(files.items()):
+            terminalreporter.line(f"{count:5} of {name}")
 
 
 @pytest.fixture(params=ROWS, ids=str)

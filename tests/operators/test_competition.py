@@ -9,7 +9,7 @@ from old_torch import old, old_data, refuse
 
 from nvfp4kern.verify import data, reference, shapes
 
-QUICK = 2e9  # multiply-adds; above only with --slow
+QUICK = 2e9  # multiply-adds; above only with --all
 CASES = [
     pytest.param(
         problem,

@@ -6,6 +6,7 @@ Memory that is zero is never touched here, so that the CPU's operands cost next 
 import numpy as np
 import pytest
 import torch
+from conftest import SLOW
 from generators import POISON, assert_ok, codes, rng_of, scale_bytes, values
 
 import nvfp4kern
@@ -24,6 +25,11 @@ def need(device, gib):
         free = torch.cuda.mem_get_info()[0]
     if free < gib * GIB:
         pytest.skip(f"needs {gib} GiB of memory, {free / GIB:.1f} are free")
+
+
+def skip_on_a_cpu(device, request):
+    if device == "cpu" and not request.config.getoption("--all"):
+        pytest.skip(SLOW)
 
 
 def zeros(shape, device):
@@ -92,7 +98,8 @@ def test_rows_more_than_4_gib_apart(device, op):
     assert_ok(reference.check_bits(values(got), want))
 
 
-def test_gemm_output_beyond_2_to_the_31(device):
+def test_gemm_output_beyond_2_to_the_31(device, request):
+    skip_on_a_cpu(device, request)
     need(device, 7)
     m, n, k = 2**15 + 5, 2**16 + 3, 16
     assert m * n > 2**31
@@ -111,8 +118,7 @@ def test_gemm_output_beyond_2_to_the_31(device):
 
 def test_quantize_beyond_2_to_the_31(device, request):
     """The input is one row, repeated; the codes are not."""
-    if device == "cpu" and not request.config.getoption("--slow"):
-        pytest.skip("slow: give --slow")
+    skip_on_a_cpu(device, request)
     need(device, 4)
     rows, k = 2**21 + 3, 1024
     x = data.halves(rng_of(7), "float16", 1, k)

@@ -26,7 +26,10 @@ def run(*arguments, status=0, **environment):
     return done.stdout
 
 
-@pytest.mark.parametrize("only", ["scalar", "sm90_gemm ss_128/short", "operators sm90 gemv small"])
+OPERATORS = pytest.param("operators sm90 gemv small", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("only", ["scalar", "sm90_gemm ss_128/short", OPERATORS])
 def test_a_digest_is_the_same_again(only, tmp_path):
     one, other = tmp_path / "one.npz", tmp_path / "other.npz"
     for path in (one, other):

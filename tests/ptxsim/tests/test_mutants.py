@@ -29,6 +29,7 @@ TEXT = gpu.kernel(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mutants.TARGETS)
 def test_mutants_are_noticed(name, campaign):
     sample = campaign.times(SAMPLE.get(name, 10))

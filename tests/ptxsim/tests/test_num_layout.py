@@ -1,4 +1,4 @@
-"""The simulator's layouts: against PTX's tables, and against CuTe on the host (with --slow)."""
+"""The simulator's layouts: against PTX's tables, and against CuTe on the host (with --all)."""
 
 import ctypes
 import functools

@@ -49,6 +49,8 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "route": ["operators/test_route.py"],
 }
+QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
+"""Those that run without --all."""
 SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16}
 LIMITS = {
     "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
@@ -58,7 +60,12 @@ CC = {"every tile": "9.0"}  # the largest tiles of sm80 are for more shared memo
 
 
 @pytest.mark.parametrize(
-    "row, name", [(row, name) for row in TABLE for name in TABLE[row].simulated]
+    "row, name",
+    [
+        pytest.param(row, name, marks=[] if name in QUICK else pytest.mark.slow)
+        for row in TABLE
+        for name in TABLE[row].simulated
+    ],
 )
 def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
     report = tmp_path / "report.json"
