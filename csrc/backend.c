@@ -100,7 +100,9 @@ nk_status nk_exec_workspace(nk_exec *exec)
 bool nk_backend_list(int i, nk_backend_info *info)
 {
     if (i < 0 || i >= ROWS) return false;
-    *info = (nk_backend_info){table[i]->name, devices_of[i], why_not(table[i]), table[i]->serves ? code_of[i] : NULL};
+    const nk_backend *row = table[i];
+    *info = (nk_backend_info){row->name, devices_of[i], why_not(row), row->serves ? code_of[i] : NULL,
+                              row->needs ? row->needs() : NULL};
     return true;
 }
 

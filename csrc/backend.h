@@ -36,6 +36,7 @@ struct nk_backend {
     /* NULL where some device of this machine is served, else the reason; valid until this thread asks another row. */
     const char *(*why_not)(const nk_backend *row);
     nk_status (*warmup)(const nk_backend *row, nk_device device); /* NULL: nothing to load */
+    const char *(*needs)(void); /* of the machine, for people, with what was found; NULL: nothing */
     int32_t (*device_count)(void);                                /* devices of its type; asked with `warmup` only */
     const nk_family *const *families; /* whose plans choose from tiles, NULL after the last; NULL: no cell does */
     NK_CELL(gemv);

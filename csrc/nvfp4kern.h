@@ -100,9 +100,10 @@ typedef struct nk_exec {
 } nk_exec;
 
 /* Row `i` of the backend table; false past the end. `why_not` is NULL where the row can run here, and valid until this
- * thread asks for another row. `code` is what the build has of its kernels, NULL where it has none of that kind. */
+ * thread asks for another row. `code` is what the build has of its kernels, `needs` what they need of the
+ * machine, with what was found. Both are NULL where there are none of that kind. */
 typedef struct nk_backend_info {
-    const char *name, *devices, *why_not, *code;
+    const char *name, *devices, *why_not, *code, *needs;
 } nk_backend_info;
 bool nk_backend_list(int i, nk_backend_info *info);
 

@@ -322,8 +322,8 @@ def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool
     """
 
 def backends() -> list[Backend]:
-    """The backends, the preferred one first: dicts with name, devices, available, why_not (None where available) and
-    code (what its kernels were compiled for).
+    """The backends, the preferred one first: dicts with name, devices, available, why_not (None where available),
+    code (what its kernels were compiled for) and needs (which driver they need, and which was found).
     """
 
 def _tiles() -> list[str]:

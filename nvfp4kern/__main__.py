@@ -134,7 +134,7 @@ def info():
         state = "available" if row["available"] else row["why_not"]
         print(f"  {row['name']:<6} {row['devices']:<46} {state}")
         if row["code"]:
-            print(f"  {'':<6} {row['code']}")
+            print(f"  {'':<6} {row['code']}; needs {row['needs']}")
     if any(row["code"] for row in nvfp4kern.backends()):
         print(CODE)
     forced = os.environ.get("NVFP4KERN_BACKEND")

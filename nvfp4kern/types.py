@@ -30,3 +30,4 @@ class Backend(TypedDict):
     available: bool
     why_not: str | None
     code: str | None
+    needs: str | None

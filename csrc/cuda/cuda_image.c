@@ -22,13 +22,13 @@ static nk_status load_bytes(const cuda_driver *driver, cuda_image *image, const 
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
     CUresult result = driver->cuLibraryLoadData(library, bytes, options, values, 2, NULL, NULL, 0);
-    nk_status status = cuda_driver_check(result, "cuLibraryLoadData", image->name);
+    nk_status status = cuda_driver_check_image(result, "cuLibraryLoadData", image->name);
     if (!log[0]) return status;
     if (status == NK_OK) { /* PTX that does not compile; the driver would only say so when asked for a kernel */
         driver->cuLibraryUnload(*library);
         return nk_fail(NK_BACKEND_ERROR, "cuLibraryLoadData of %s: %s", image->name, log);
     }
-    char message[256];
+    char message[320];
     snprintf(message, sizeof message, "%s", nk_status_message());
     return nk_fail(status, "%s: %s", message, log);
 }
@@ -87,7 +87,7 @@ static nk_status make_ready(const cuda_context *c, CUkernel kernel, const char *
 {
     CUfunction function;
     int fixed;
-    NK_TRY(cuda_driver_check(c->driver->cuKernelGetFunction(&function, kernel), "cuKernelGetFunction", name));
+    NK_TRY(cuda_driver_check_image(c->driver->cuKernelGetFunction(&function, kernel), "cuKernelGetFunction", name));
     CUresult result =
         c->driver->cuKernelGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, c->gpu->handle);
     NK_TRY(cuda_driver_check(result, "cuKernelGetAttribute", name));
@@ -102,8 +102,8 @@ static nk_status load_kernel(const cuda_context *c, cuda_kernel *kernel)
     CUkernel handle;
     bool can_wait;
     NK_TRY(load_image(c->driver, kernel->image, &library));
-    NK_TRY(cuda_driver_check(c->driver->cuLibraryGetKernel(&handle, library, kernel->name), "cuLibraryGetKernel",
-                             kernel->name));
+    NK_TRY(cuda_driver_check_image(c->driver->cuLibraryGetKernel(&handle, library, kernel->name), "cuLibraryGetKernel",
+                                   kernel->name));
     NK_TRY(make_ready(c, handle, kernel->name));
     NK_TRY(find_can_wait(c, handle, kernel->name, &can_wait));
     atomic_store_explicit(&kernel->handle, handle, memory_order_relaxed);

@@ -3,6 +3,7 @@
 #define NK_CUDA_ROW_H
 
 #include "backend.h"
+#include "cuda_driver.h"
 #include "cuda_gpu.h"
 
 bool cuda_row_serves(const nk_backend *row, nk_device device);
@@ -14,6 +15,6 @@ nk_status cuda_row_warmup(const nk_backend *row, nk_device device);
 /* Beside it a table has its name, `oldest` and `newest`, and its cells. */
 #define CUDA_ROW                                                                                               \
     .device_type = NK_CUDA, .serves = cuda_row_serves, .why_not = cuda_row_why_not, .warmup = cuda_row_warmup, \
-    .device_count = cuda_gpu_count
+    .device_count = cuda_gpu_count, .needs = cuda_driver_needs
 
 #endif

@@ -140,8 +140,8 @@ static const char py_doc_explain[] =
 
 static const char py_doc_backends[] =
     "backends($module, /)\n--\n\n"
-    "The backends, the preferred one first: dicts with name, devices, available, why_not (None where available) and\n"
-    "code (what its kernels were compiled for).\n";
+    "The backends, the preferred one first: dicts with name, devices, available, why_not (None where available),\n"
+    "code (what its kernels were compiled for) and needs (which driver they need, and which was found).\n";
 
 static const char py_doc_tiles[] =
     "_tiles($module, /)\n--\n\n"

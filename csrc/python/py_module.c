@@ -44,8 +44,9 @@ static PyObject *backends(PyObject *module, PyObject *unused)
     nk_backend_info info;
     PyObject *list = PyList_New(0);
     for (int i = 0; list && nk_backend_list(i, &info); i++) {
-        PyObject *row = Py_BuildValue("{sssssOszsz}", "name", info.name, "devices", info.devices, "available",
-                                      info.why_not ? Py_False : Py_True, "why_not", info.why_not, "code", info.code);
+        PyObject *row = Py_BuildValue("{sssssOszszsz}", "name", info.name, "devices", info.devices, "available",
+                                      info.why_not ? Py_False : Py_True, "why_not", info.why_not, "code", info.code,
+                                      "needs", info.needs);
         if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }

@@ -310,7 +310,7 @@ def test_backends():
     rows = nk.backends()
     assert {"cpu"} <= {row["name"] for row in rows}
     for row in rows:
-        assert list(row) == ["name", "devices", "available", "why_not", "code"]
+        assert list(row) == ["name", "devices", "available", "why_not", "code", "needs"]
         assert row["available"] is (row["why_not"] is None)
 
 
