@@ -8,7 +8,7 @@
 /* Kernels for one kind of work on one row of the backend table, and the tiles that their plan chooses from. */
 typedef struct nk_family {
     const char *row, *name;
-    const char *const *tiles; /* names, NULL after the last; a tile's index is its place in the family's own table */
+    const char *const *tiles; /* names, NULL after the last; a tile's index is that of the family's own table */
 } nk_family;
 
 /* NVFP4KERN_TILE is a list: the message names what this build has where an entry is none of it, or where two entries

@@ -8,7 +8,7 @@ static _Atomic(CUcontext) primaries[CUDA_MAX_GPUS];
 
 static nk_status retain(const cuda_context *c, CUcontext *primary)
 {
-    CUresult result = c->driver->cuDevicePrimaryCtxRetain(primary, c->gpu->handle); /* twice by two threads: harmless */
+    CUresult result = c->driver->cuDevicePrimaryCtxRetain(primary, c->gpu->handle); /* maybe twice, by two threads */
     NK_TRY(cuda_driver_check(result, "cuDevicePrimaryCtxRetain", "the GPU"));
     atomic_store_explicit(&primaries[c->gpu->index], *primary, memory_order_release);
     return NK_OK;
@@ -19,7 +19,7 @@ nk_status cuda_enter(nk_device device, cuda_context *c)
     const char *why = NULL;
     *c = (cuda_context){0};
     NK_TRY(cuda_gpu_of(device, &c->gpu));
-    c->driver = cuda_driver_open(&why); /* there is one, as there is a GPU */
+    c->driver = cuda_driver_open(&why); /* not NULL: there is a GPU */
     CUcontext current, primary = atomic_load_explicit(&primaries[c->gpu->index], memory_order_acquire);
     if (!primary) NK_TRY(retain(c, &primary));
     NK_TRY(cuda_driver_check(c->driver->cuCtxGetCurrent(&current), "cuCtxGetCurrent", "this thread"));

@@ -1,5 +1,5 @@
-/* The context of a call: the primary one of its device is current until the call ends, then the caller's again. For
- * csrc/cuda alone. */
+/* Makes the primary context of a call's device current until the call ends, and then the caller's again. For csrc/cuda
+ * alone. */
 #ifndef NK_CUDA_CONTEXT_H
 #define NK_CUDA_CONTEXT_H
 

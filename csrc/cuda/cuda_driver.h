@@ -1,5 +1,5 @@
-/* The CUDA driver as a table of functions, resolved on first GPU use: no link dependency, and any library with the same
- * ABI can stand in (NVFP4KERN_LIBCUDA). */
+/* Has the CUDA driver as a table of functions, which are resolved when a GPU is first used. So nothing links to the
+ * driver, and any library with the same ABI can stand in (NVFP4KERN_LIBCUDA). */
 #ifndef NK_CUDA_DRIVER_H
 #define NK_CUDA_DRIVER_H
 

@@ -1,4 +1,4 @@
-/* Fills tensor maps through the driver, which wants a context for it. */
+/* Fills tensor maps through the driver, which needs a current context for it. */
 #include "cuda_encode.h"
 
 #include "cuda_context.h"

@@ -1,12 +1,12 @@
-/* Makes tensor maps: where a tensor lies, and which box of it one instruction copies to or from shared memory. */
+/* Makes tensor maps, which say where a tensor lies and which box of it one instruction copies. */
 #ifndef NK_CUDA_ENCODE_H
 #define NK_CUDA_ENCODE_H
 
 #include "cuda_tensor_map.h"
 #include "nk_problem.h"
 
-/* How 16-byte words of a box are permuted in shared memory, by the bytes of the pattern's rows. A box's first dimension
- * is at most that many bytes. */
+/* How 16-byte chunks of a box are permuted in shared memory, by the bytes of the pattern's rows. A box's first
+ * dimension is at most that many bytes. */
 typedef enum cuda_swizzle { CUDA_SWIZZLE_NONE, CUDA_SWIZZLE_32, CUDA_SWIZZLE_64, CUDA_SWIZZLE_128 } cuda_swizzle;
 
 /* Bytes that L2 reads from memory at once where a box asks for less. */

@@ -13,7 +13,7 @@ static const char *why_not; /* NULL: there are GPUs */
 static char failure[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A smaller device than this one, for tests: the number in the environment where it is less. */
+/* The number in the environment where it is less than `most`: tests ask for a smaller device than this one. */
 static int limited(const char *variable, int most)
 {
     const char *text = getenv(variable);

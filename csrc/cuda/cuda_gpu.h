@@ -1,4 +1,4 @@
-/* The GPUs of this machine, and what plans know of each. */
+/* Lists the GPUs of this machine, with what plans know of each. */
 #ifndef NK_CUDA_GPU_H
 #define NK_CUDA_GPU_H
 

@@ -24,7 +24,7 @@ static nk_status load_bytes(const cuda_driver *driver, cuda_image *image, const 
     CUresult result = driver->cuLibraryLoadData(library, bytes, options, values, 2, NULL, NULL, 0);
     nk_status status = cuda_driver_check_image(result, "cuLibraryLoadData", image->name);
     if (!log[0]) return status;
-    if (status == NK_OK) { /* PTX that does not compile; the driver would only say so when asked for a kernel */
+    if (status == NK_OK) { /* PTX that does not compile; the driver says so only when it is asked for a kernel */
         driver->cuLibraryUnload(*library);
         return nk_fail(NK_BACKEND_ERROR, "cuLibraryLoadData of %s: %s", image->name, log);
     }

@@ -1,4 +1,4 @@
-/* The compiled .cu files and their kernels, which are loaded on first use, also inside a graph capture. */
+/* Loads the compiled .cu files and their kernels when they are first used, also inside a graph capture. */
 #ifndef NK_CUDA_IMAGE_H
 #define NK_CUDA_IMAGE_H
 

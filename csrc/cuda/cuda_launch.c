@@ -1,10 +1,10 @@
-/* Fills the driver's launch configuration from a grid. */
+/* Launches kernels: fills the driver's launch configuration from a grid. */
 #include "cuda_launch.h"
 
 #include "cuda_context.h"
 
 typedef struct launch_config {
-    CUlaunchConfig config; /* points to: */
+    CUlaunchConfig config; /* points to the attributes */
     CUlaunchAttribute attributes[2];
 } launch_config;
 
@@ -36,7 +36,7 @@ static void configure(const cuda_grid *grid, void *stream, bool can_wait, launch
     };
 }
 
-/* What the driver is given: a CUkernel may be launched as the CUfunction of the current context. */
+/* What the driver takes. A CUkernel may be launched as the CUfunction of the current context. */
 static nk_status prepare(cuda_kernel *kernel, const cuda_context *c, void *stream, const cuda_grid *grid,
                          CUfunction *function, launch_config *l)
 {

@@ -1,4 +1,4 @@
-/* What the tables of all CUDA rows share: a row serves the GPUs of a range of compute capabilities. */
+/* Has what is the same in the tables of all CUDA rows: a row serves the GPUs of a range of compute capabilities. */
 #ifndef NK_CUDA_ROW_H
 #define NK_CUDA_ROW_H
 

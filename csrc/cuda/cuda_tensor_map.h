@@ -1,4 +1,4 @@
-/* What the driver makes of a tensor's shape for the TMA unit: a parameter of a kernel. */
+/* Declares a tensor map as a kernel takes it: the driver fills it (cuda_encode.h), and the copy engine reads it. */
 #ifndef NK_CUDA_TENSOR_MAP_H
 #define NK_CUDA_TENSOR_MAP_H
 
