@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from textwrap import fill
 
-from nvfp4kern.bench.report import bound, by_operator, machine
+from nvfp4kern.bench.report import by_operator, machine, yardstick
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -91,7 +91,7 @@ def lines_of(rows, on_gpu):
         layout = f"{row['layout']}" if "other" in row else ""
         unit = 1 if on_gpu else 1e-3
         times = [median(row, "time"), median(row, "other")]
-        times += [median(row, "cold"), bound(row)] if on_gpu else [row.get("torch_rates")]
+        times += [median(row, "cold"), yardstick(row)] if on_gpu else [row.get("torch_rates")]
         cells = [number(None if t is None else t * unit) for t in (*times, other)]
         yield [row["op"], row["shape"], layout, *cells[:-1], name, cells[-1]]
 
@@ -165,7 +165,7 @@ def told(row):
 
 
 def floor(row):
-    return number(row.get("floor") or bound(row))
+    return number(row.get("floor") or yardstick(row))
 
 
 # ---------------------------------------------------------------------------------------------

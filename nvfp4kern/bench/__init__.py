@@ -1,16 +1,16 @@
-"""`python -m nvfp4kern bench`: every operator, the machine's ceilings, and what else there is.
+"""`python -m nvfp4kern bench`: every operator, its baselines, and the machine's ceilings.
 
-What is timed are codes and scales as quantize(.., "amax") makes them of Gaussian numbers, with
-scales in the blocked and in the linear layout. Before and after that the same shape runs on data
-whose results are known to the bit. Every result of every set of operands is checked, on both kinds
-of data; a wrong one gets no time, and exit status 2.
+The operands that are timed are what quantize(.., "amax") makes of Gaussian numbers, with scale
+factors in the blocked and in the linear layout. Before and after that the same shape runs on exact
+data, whose results are known to the bit. The results of all sets of operands are checked, on both
+kinds of data. A row with a wrong result gets no time, and the exit status is 2.
 
-On a GPU `time` is a graph replay over operands rotated past the L2 cache, `cold` one
-call as the competition's harness times it (of its entry point, where the shape is one of its own),
-`floor` the bytes that must move over this GPU's read bandwidth or the operations over its fp16
-rate, `read` a kernel that reads the same bytes and does nothing else, replayed and, beside that,
-cold: what overwrote the L2 is still being written back then, which costs whoever reads next. All
-are measured in the same run.
+On a GPU `time` is that of a call that a graph replays, on operands that have left L2. `cold` is one
+call as the competition's harness times it (of its entry point, where the shape is one of its own).
+`floor` is the bytes that must move over this GPU's read bandwidth, or the operations over its fp16
+rate. `read` is a kernel that reads the same bytes and does nothing else: replayed and, beside that,
+cold. What overwrote L2 is still being written back then, which costs whoever reads next. All are
+measured in the same run.
 On a CPU times are of the wall, and torch has as many threads as nvfp4kern. There is no `cold`, no
 `read` and no floor, since operands may stay in the cache. `torch's rates` is what torch's sum needs
 to read as many bytes, or its fp32 product for as many operations: ours may be faster.

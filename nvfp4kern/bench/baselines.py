@@ -1,7 +1,6 @@
-"""What else computes the same: cuBLAS on operands dequantised beforehand, torch eager or compiled.
+"""The baselines: cuBLAS on operands dequantised beforehand, torch eager or compiled.
 
-Each function returns a call on its operands. Operands of products are plain floats: dequantising
-them is timed only where the name says so.
+Operands of products are plain floats: dequantising them is timed only where the name says so.
 """
 
 from functools import partial
@@ -26,13 +25,13 @@ EAGER, COMPILED = "torch eager", "torch.compile"
 
 
 def gemm(a, b):
-    """a [.., M, K], b [.., N, K]; one token is cuBLAS's gemv."""
+    """A call for a [.., M, K] and b [.., N, K]; of one token it is cuBLAS's gemv."""
     out = a.new_empty(*a.shape[:-1], b.shape[-2])
     return partial(torch.matmul, a, b.mT, out=out)
 
 
 def gated(a, b1, b2):
-    """Two products and what comes after them."""
+    """Two products, and silu of the first times the second."""
     return functional.silu(a @ b1.mT) * (a @ b2.mT)
 
 
@@ -46,7 +45,7 @@ def in_order(calls):
 
 
 def dequantizing(build, operands):
-    """build(*floats), a call, of operands that every call dequantises anew."""
+    """The call build(*floats) of operands, which every call dequantises first."""
     made, steps = [], []
     for o in operands:
         if isinstance(o, Operand):
@@ -66,14 +65,14 @@ def dequantizing(build, operands):
 
 
 def grouped_mm(a, b, ends):
-    """torch's own, bf16 only: tokens [M, K], weights [G, N, K], the row after each group's last."""
+    """A call of torch's own, bf16 only: tokens [M, K], weights [G, N, K], each group's end."""
     if not hasattr(functional, "grouped_mm"):
         raise Unavailable(f"torch {torch.__version__} has no grouped_mm")
     return partial(functional.grouped_mm, a, b.mT, offs=ends)
 
 
 def compiled(function, device):
-    """By inductor, for the shapes at hand. Reset, else the eighth recompilation runs eagerly."""
+    """By inductor, for these shapes. Without the reset the eighth compilation runs eagerly."""
     if device == "cpu":
         raise Unavailable("compiled code is timed on a GPU only")
     torch.compiler.reset()
@@ -87,7 +86,8 @@ def route(x, w, k):
 
 
 def quantize(x, scale, steps):
-    """Codes and scales; `scale` None: from the largest value. `steps`: where E2M1 rounds up."""
+    """Codes and scale factors. `scale` is the global scale, or None: from the largest value.
+    `steps`: where E2M1 rounds up."""
     if scale is None:
         scale = x.abs().amax().float() / LARGEST
     blocks = x.float().unflatten(-1, (-1, 16))
@@ -99,7 +99,7 @@ def quantize(x, scale, steps):
 
 
 def dequantize(codes, scales, table):
-    """Through a table of all codes' values."""
+    """By a table of the values of codes."""
     both = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
     factors = scales.view(torch.float8_e4m3fn).half().repeat_interleave(16, -1)
     return table[both.int()] * factors

@@ -10,7 +10,7 @@ from . import timing
 class Case:
     """`calls` (ours) and `outs` (where they write) are for each set of operands, by layout of the
     scales; the row's `time` is of the first layout, "" where there are no scales. right(out, i)
-    says whether `out` is what set i gives.
+    says whether `out` is right for set i.
 
     moved: bytes of all inputs and outputs, on average over the sets; work: operations, 0 where only
     memory counts. others: by name, what makes the calls of a baseline, or raises where there is

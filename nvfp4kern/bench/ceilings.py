@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured in the run that is compared with it."""
+"""The best rates of this machine, measured in the same run as what is compared with them."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ EDGE = {"cuda": 8192, "cpu": 2048}
 
 @dataclass
 class Ceilings:
-    """Bytes and operations per microsecond: reads, copies (bytes read plus written), products of
-    matrices of EDGE, in fp16 on a GPU and fp32 on a CPU."""
+    """Bytes per microsecond of reads and of copies (read plus written), and operations per
+    microsecond of a product of EDGE x EDGE matrices, in fp16 on a GPU and fp32 on a CPU."""
 
     read: float
     copy: float
@@ -27,7 +27,7 @@ class Ceilings:
         memory."""
         return max(nbytes / self.read, operations / self.rate)
 
-    def bound_by_memory(self, nbytes, operations):
+    def is_memory_slower(self, nbytes, operations):
         return nbytes / self.read >= operations / self.rate
 
 
@@ -71,7 +71,7 @@ def _of_gpu():
     size, edge = SIZE["cuda"], EDGE["cuda"]
     source = torch.randn(size // 4, device="cuda")
     reading = {"torch.sum": [partial(torch.sum, source)]}
-    with suppress(OSError, RuntimeError):  # without it every row says why
+    with suppress(OSError, RuntimeError):  # every row says why it is unavailable
         reading |= readers([[source]])
     read = _fastest(reading)
     target = torch.empty_like(source)

@@ -1,7 +1,7 @@
 """The competition's entry points on operands of ours, in the tuples that its harness makes.
 
-Each function returns a call and what says whether its result is right. There is no alpha, and block
-scales come in both layouts.
+Each function returns a call and what says whether its result is right. There is no alpha, and
+scale factors come in both layouts.
 """
 
 from functools import partial
@@ -85,7 +85,7 @@ def dual_gemm(data, *operands):
 
 
 def group_gemm(data, pairs):
-    """Linear scales lie on the host there."""
+    """Linear scale factors are on the host there."""
     pairs = [[data.without_alpha(o) for o in pair] for pair in pairs]
     tuples = [_tuple(pair, pair[1].codes.shape[-2]) for pair in pairs]
     abc = [(a, b, c) for a, b, *_, c in tuples]

@@ -1,8 +1,8 @@
 """Data on which every right result is known to the bit.
 
-Codes are all 16, block scales 1 to 1.875 in eighths, 16-bit values multiples of 1/32 up to 4.
-Products are multiples of 2^-9, and sums of some ten thousand of them, their signs being random,
-stay far below the 2^24 such units that float32 holds exactly, whatever the order of summation. So a
+All 16 codes occur, scale factors are 1 to 1.875 in eighths, 16-bit values multiples of 1/32 up to
+4. Products are multiples of 2^-9, and their signs are random. A sum of some ten thousand of them
+stays far below the 2^24 such multiples that float32 holds exactly, in any order of summation. So a
 result is the float64 product, rounded once.
 """
 
@@ -39,7 +39,7 @@ def without_alpha(o):
 def _products(a, *weights):
     """alpha * a @ b.T for b of each of the weights, float64: pairs of columns and a list."""
     rows = a.values().double()
-    for columns in operands.chunks(weights[0]):
+    for columns in operands.row_slices(weights[0]):
         yield columns, [alpha_of(a, b) * (rows @ b.values(columns).double().mT) for b in weights]
 
 

@@ -17,9 +17,10 @@ SAMPLE = 16
 """Rows of a result that are compared with float64."""
 
 LOWERED = 10
-"""Powers of two that block scales are lowered by where no alpha keeps fp16 from overflowing."""
+"""Powers of two that scale factors are lowered by where no alpha keeps fp16 from overflowing."""
 
-UNIT = 2.0**-24
+ROUNDING = 2.0**-24
+"""The relative error of one rounding to float32, at most."""
 
 
 def _scale(k):
@@ -39,7 +40,7 @@ def wide(device, *shape):
 
 
 def without_alpha(o):
-    """The operand for a call that takes no alpha: its block scales have smaller exponents."""
+    """The operand for a call that takes no alpha: its scale factors have smaller exponents."""
     lowered = (o.linear.int() - 8 * LOWERED).clamp(min=8).byte()
     return operands.operand(o.codes, lowered, 1.0)
 
@@ -55,13 +56,13 @@ def _products(a, rows, c, *weights):
     """alpha * a[rows] @ b.T for b of each of the weights and how far a sum may be from it, float64:
     pairs of columns and a list of such pairs."""
     x = a.values(rows).double()
-    for columns in operands.chunks(weights[0]):
+    for columns in operands.row_slices(weights[0]):
         found = []
         for b in weights:
             w, alpha = b.values(columns).double(), alpha_of(a, b)
             exact, terms = alpha * (x @ w.mT), max(a.terms, b.terms)
             magnitude = alpha * (x.abs() @ w.abs().mT)
-            error = c * UNIT * (terms + 8) * magnitude + UNIT * exact.abs() + 2.0**-149
+            error = c * ROUNDING * (terms + 8) * magnitude + ROUNDING * exact.abs() + 2.0**-149
             found.append((exact, error))
         yield columns, found
 
@@ -93,9 +94,9 @@ def is_gated_product(got, a, b1, b2):
         return False
     for columns, ((h, h_error), (u, u_error)) in _products(a, rows, c, b1, b2):
         gate = torch.nn.functional.silu(h)
-        gate_error = 1.1 * h_error + 8 * UNIT * gate.abs() + 2.0**-126
+        gate_error = 1.1 * h_error + 8 * ROUNDING * gate.abs() + 2.0**-126
         exact = gate * u
-        error = gate_error * (u.abs() + u_error) + gate.abs() * u_error + UNIT * exact.abs()
+        error = gate_error * (u.abs() + u_error) + gate.abs() * u_error + ROUNDING * exact.abs()
         if not _within(got[..., rows, :][..., columns], exact, error):
             return False
     return True
@@ -114,5 +115,5 @@ def is_routed(weights, ids, x, w):
     in_order = (chosen.diff() <= 2 * error).all() and (rest <= chosen + 2 * error).all()
     want = torch.softmax(chosen, -1)
     spread = (chosen - chosen.amax(-1, keepdim=True)).abs() + 1
-    near = torch.expm1(2 * error) + UNIT * (ids.shape[1] + 16 + 2 * spread)
+    near = torch.expm1(2 * error) + ROUNDING * (ids.shape[1] + 16 + 2 * spread)
     return bool(in_order and ((weights - want).abs() <= want * near + 2.0**-126).all())

@@ -1,4 +1,4 @@
-"""From a shape to its row: checked, timed, checked again. And what the rows were measured on."""
+"""Makes a row of a shape: checks, times, checks again. Describes what rows were measured on."""
 
 import os
 import platform
@@ -20,20 +20,20 @@ def _reason(error):
 
 
 def _tensors(case):
-    """Of all results."""
+    """Those of all results."""
     for outs in case.outs.values():
         for out in outs:
             yield from out if isinstance(out, (list, tuple)) else [out]
 
 
 def _poison(case):
-    """What is timed must write the results again."""
+    """So that what is timed must write the results again."""
     for tensor in _tensors(case):
         poison(tensor)
 
 
 def _is_right(case):
-    """Of all results, after a call for each."""
+    """Whether all results are right, after a call for each."""
     for calls in case.calls.values():
         for call in calls:
             call()
@@ -41,8 +41,8 @@ def _is_right(case):
 
 
 def _baselines(case, ready):
-    """{name: what `ready` makes of its calls}, and {name: why there is none}: whatever it raises,
-    or that its result is not ours."""
+    """{name: what `ready` makes of its calls}, and {name: why there is none}: what it raises, or
+    that its result is not ours."""
     found, missing = {}, {}
     for name, build in case.others.items():
         try:
@@ -56,7 +56,7 @@ def _baselines(case, ready):
 
 
 def _noted(case, row, times, found, missing):
-    """The first layout's time is the row's."""
+    """Fills the row. Its `time` is that of the first layout."""
     first, *other = case.calls
     row["time"] = vars(times[first])
     if other:
@@ -76,7 +76,7 @@ def _on_host(case, row):
 def _readers(case, row):
     """{name: Replay} of the reading kernel: none where arithmetic takes longer than reading, or
     where the row says why it is unavailable."""
-    if not case.reads or not ceilings.measured("cuda").bound_by_memory(case.moved, case.work):
+    if not case.reads or not ceilings.measured("cuda").is_memory_slower(case.moved, case.work):
         return {}
     try:
         calls = ceilings.readers(case.reads)
@@ -102,8 +102,8 @@ def _replayed(case, row, readers):
 
 
 def _cold(case, row, readers):
-    """Of the drop-in for the competition's own shapes; and of the reading kernel, which pays for
-    writing back what overwrote the L2 as well. False where the drop-in's result is wrong."""
+    """Cold times: ours, of the drop-in for the competition's own shapes, and the reading kernel's,
+    which waits for what overwrote L2, too. False where the drop-in's result is wrong."""
     call = case.calls[case.layout][0]
     if row["set"] == "competition" and case.drop_in:
         call, right = case.drop_in()

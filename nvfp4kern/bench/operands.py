@@ -12,13 +12,14 @@ import nvfp4kern
 FLOATS = {"cuda": torch.float16, "cpu": torch.float32}
 """What baselines multiply."""
 
-CHUNK = 2**26
+COMPARED = 2**26
 """Elements of the weights that are compared at a time, as float64."""
 
 
 @dataclass
 class Operand:
-    """NVFP4 [.., rows, K] with its scales in both layouts: value = scale * code * block scale."""
+    """NVFP4 [.., rows, K] with its scale factors in both layouts. `scale` is the global scale:
+    value = code * scale factor * scale."""
 
     codes: torch.Tensor
     linear: torch.Tensor
@@ -35,25 +36,25 @@ class Operand:
 
     @property
     def terms(self):
-        """Numbers along K that a sum adds: a block's products are summed exactly."""
+        """Numbers along K that a sum adds: the products of a block are summed exactly."""
         return self.linear.shape[-1]
 
     def scales(self, layout):
-        """The block scales, in the layout of that name."""
+        """The scale factors, in the layout of that name."""
         return getattr(self, layout)
 
     def matrix(self, g):
-        """[g] of several; a slice of them, too."""
+        """Matrix g of several; g may be a slice."""
         parts = {name: getattr(self, name)[g] for name in ("codes", "linear", "blocked")}
         return replace(self, **parts)
 
     def row_range(self, begin, end):
-        """Some rows, without blocked scales: an atom holds other rows, too."""
+        """Some rows, without blocked scale factors: an atom holds those of other rows, too."""
         codes, linear = self.codes[begin:end], self.linear[begin:end]
         return replace(self, codes=codes, linear=linear, blocked=None)
 
     def values(self, rows=slice(None)):
-        """code * block scale, exactly, fp16."""
+        """code * scale factor, exactly, in fp16."""
         codes, scales = self.codes[..., rows, :], self.linear[..., rows, :]
         table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float16, device=codes.device)
         both = torch.cat((table, -table))[torch.stack((codes & 15, codes >> 4), -1).int()]
@@ -85,7 +86,7 @@ class Wide:
 
 
 def operand(codes, linear, scale):
-    """An Operand of codes and linear scales."""
+    """An Operand of codes and linear scale factors."""
     return Operand(codes, linear, nvfp4kern.to_blocked(linear), scale)
 
 
@@ -95,7 +96,7 @@ def alpha_of(a, b):
 
 
 def bytes_of(*operands):
-    """What the operands of a product take, scales without padding."""
+    """Bytes of the operands of a product, without the padding of scale factors."""
     return sum(
         float(o.halves.nbytes) if isinstance(o, Wide) else o.codes.nbytes * 9 / 8 for o in operands
     )
@@ -111,22 +112,22 @@ def poisoned(device, *shape, dtype=torch.float16):
     return poison(torch.empty(shape, dtype=dtype, device=device))
 
 
-def chunks(weights):
-    """Slices of the weights' rows, each of at most CHUNK elements."""
+def row_slices(weights):
+    """Slices of the weights' rows, each of at most COMPARED elements."""
     *lead, rows, k = weights.shape
-    step = max(1, CHUNK // (max(1, torch.Size(lead).numel()) * max(1, k)))
+    step = max(1, COMPARED // (max(1, torch.Size(lead).numel()) * max(1, k)))
     return (slice(row, min(rows, row + step)) for row in range(0, rows, step))
 
 
 def floats(o, dtype=None):
     """The values, scaled, in the type that baselines multiply."""
     made = torch.empty(o.shape, dtype=dtype or FLOATS[o.device], device=o.device)
-    for rows in chunks(o):
+    for rows in row_slices(o):
         made[..., rows, :] = o.scale * o.values(rows).float()
     return made
 
 
 def near(got, want):
-    """Whether another's results are ours but for roundings: one per cent of the norm."""
+    """Whether a baseline's results are ours but for roundings: within one per cent of the norm."""
     got, want = (torch.cat([t.reshape(-1).double() for t in ts]) for ts in (got, want))
     return bool((got - want).norm() <= 0.01 * want.norm())

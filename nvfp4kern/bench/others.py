@@ -30,8 +30,8 @@ def _others(function, arguments_of_sets, device):
 def route(data, device, m, n, k, top):
     moved = 2.0 * (m + n) * k + 8.0 * m * top
     sets = [[data.wide(device, rows, k) for rows in (m, n)] for _ in range(rotation(moved, device))]
-    kinds = (torch.float32, torch.int32)
-    outs = [tuple(poisoned(device, m, top, dtype=t) for t in kinds) for _ in sets]
+    dtypes = (torch.float32, torch.int32)
+    outs = [tuple(poisoned(device, m, top, dtype=t) for t in dtypes) for _ in sets]
     calls = [
         partial(nvfp4kern.route, x.halves, w.halves, top, alpha=alpha_of(x, w), out=out)
         for (x, w), out in zip(sets, outs, strict=True)
@@ -58,8 +58,8 @@ STEPS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
 
 
 def _quantized(x, s2):
-    """Codes and scales to the bit, by docs/contract.md's formulas; what fl() means there, torch's
-    float32 does. s2 None: from the largest value. Values are finite, no block is all zeros."""
+    """Codes and scale factors to the bit, by docs/contract.md's formulas: torch's float32 rounds as
+    fl() there. s2 None: from the largest value. Values are finite, no block is all zeros."""
     one = torch.ones((), device=x.device)
     largest = x.float().abs().max()
     scale = 2688 * one / largest if s2 is None else one / s2

@@ -1,26 +1,26 @@
-"""Rows as pictures: sweeps along a size, ratios to the bound and to baselines, a grid of sizes."""
+"""Rows as pictures: sweeps along a size, ratios to floors and to baselines, a grid of sizes."""
 
 import math
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from .report import bound, by_operator, machine
+from .report import by_operator, machine, yardstick
 
-OURS, BOUND = "#0b5cad", "#777777"
+OURS, FLOOR = "#0b5cad", "#777777"
 OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#b8a000", "#5a4a42")
 MARKERS = ("s", "^", "D", "v", "P")
 DPI = 130
 
 
 def _others(row):
-    """{kind of baseline: microseconds} of those available: "cuBLAS fp16, a loop" is cuBLAS fp16."""
+    """{baseline: microseconds} of those available; "cuBLAS fp16, a loop" counts as cuBLAS fp16."""
     others = row["others"].items()
     return {name.partition(",")[0]: o["median"] for name, o in others if "median" in o}
 
 
 def _style(rows):
-    """{kind of baseline: colour and marker}, the same in all panels of a figure."""
+    """{baseline: colour and marker}, the same in all panels of a figure."""
     names = dict.fromkeys(name for row in rows for name in _others(row))
     looks = [{"color": c, "marker": m} for c, m in zip(OTHERS, MARKERS, strict=True)]
     return {name: looks[i % len(looks)] for i, name in enumerate(names)}
@@ -32,7 +32,7 @@ def _floor(on_gpu):
 
 
 def _curves(rows, style, on_gpu):
-    """label -> (points, look): ours, the baselines, and what bounds them."""
+    """label -> (points, look): ours, the baselines, reading and the floor."""
     curves = {"nvfp4kern": ([(r["at"], r["time"]["median"]) for r in rows], {"lw": 2.4})}
     curves["nvfp4kern"][1].update(color=OURS, marker="o", ms=5, zorder=3)
     for name, look in style.items():
@@ -41,12 +41,12 @@ def _curves(rows, style, on_gpu):
             curves[name] = points, {"lw": 1.3, "ms": 4, **look}
     reads = [(r["at"], r["read"]["median"]) for r in rows if "median" in r.get("read", {})]
     if reads:
-        look = {"color": BOUND, "ls": ":", "marker": ".", "lw": 1.6}
+        look = {"color": FLOOR, "ls": ":", "marker": ".", "lw": 1.6}
         curves["same bytes read, no arithmetic"] = reads, look
     name = "floor" if on_gpu else "torch_rates"
     floors = [(r["at"], r[name]) for r in rows if name in r]
     if floors:
-        look = {"color": BOUND, "ls": "--", "lw": 1.4}
+        look = {"color": FLOOR, "ls": "--", "lw": 1.4}
         curves[f"floor: {_floor(on_gpu)}" if on_gpu else _floor(on_gpu)] = floors, look
     return curves
 
@@ -113,32 +113,32 @@ def _label(row, most=46):
 
 
 def _ratios(rows, title, on_gpu):
-    """Left, how far from the bound; right, how many times our time the baselines take."""
+    """Left, our time over read or floor; right, how many times our time the baselines take."""
     style, height = _style(rows), 0.27 * len(rows) + 1.7
     figure = Figure((13, height), dpi=DPI, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    places = range(len(rows))
-    ours = [row["time"]["median"] / bound(row) if bound(row) else 0 for row in rows]
-    left.barh(places, ours, color=OURS, height=0.65)
-    for place, ratio in zip(places, ours, strict=True):
+    lines = range(len(rows))
+    ours = [row["time"]["median"] / yardstick(row) if yardstick(row) else 0 for row in rows]
+    left.barh(lines, ours, color=OURS, height=0.65)
+    for line, ratio in zip(lines, ours, strict=True):
         text = left.text(
-            ratio, place, f" {ratio:.2f}" if ratio else " no bound", va="center", fontsize=8
+            ratio, line, f" {ratio:.2f}" if ratio else " no floor", va="center", fontsize=8
         )
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0})
-    left.axvline(1, color=BOUND, lw=1.4, ls="--")
+    left.axvline(1, color=FLOOR, lw=1.4, ls="--")
     left.set_xlim(0, max(1.2, *ours) * 1.1)
-    over = f"bound (same bytes read, else {_floor(on_gpu)})" if on_gpu else f"({_floor(on_gpu)})"
+    over = f"floor (same bytes read, else {_floor(on_gpu)})" if on_gpu else f"({_floor(on_gpu)})"
     left.set_xlabel(f"time / {over}: left is better")
-    left.set_yticks(places, [_label(row) for row in rows], fontsize=8)
+    left.set_yticks(lines, [_label(row) for row in rows], fontsize=8)
     left.set_ylim(len(rows) - 0.4, -0.6)
     for name, look in style.items():
         points = [
-            (_others(row)[name] / row["time"]["median"], place)
-            for place, row in enumerate(rows)
+            (_others(row)[name] / row["time"]["median"], line)
+            for line, row in enumerate(rows)
             if name in _others(row)
         ]
         right.scatter(*zip(*points, strict=True), label=name, s=26, **look)
-    right.axvline(1, color=BOUND, lw=1.4, ls="--")
+    right.axvline(1, color=FLOOR, lw=1.4, ls="--")
     right.set_xscale("log", base=2)
     right.xaxis.set_major_formatter("{x:g}")
     right.set_xlabel("baseline's time / ours: right of 1 ours is faster")
@@ -149,7 +149,7 @@ def _ratios(rows, title, on_gpu):
 
 
 def _grid(rows, title, on_gpu):
-    """time / bound by N (or the gemv's rows) and K."""
+    """time over read or floor, by N (or the gemv's rows) and K."""
     groups = by_operator(rows)
     figure = Figure((6.4 * len(groups), 5.6), dpi=DPI, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
@@ -157,7 +157,7 @@ def _grid(rows, title, on_gpu):
     for axes, (op, some) in zip(panels, groups.items(), strict=True):
         cells = {
             (row["sizes"].get("n", row["sizes"]["m"]), row["sizes"]["k"]): row["time"]["median"]
-            / (bound(row) or math.nan)
+            / (yardstick(row) or math.nan)
             for row in some
         }
         ns, ks = (sorted({cell[side] for cell in cells}) for side in (0, 1))
@@ -171,7 +171,7 @@ def _grid(rows, title, on_gpu):
         axes.set_yticks(range(len(ns)), ns)
         axes.set_xlabel("K")
         axes.set_ylabel("N")
-        axes.set_title(f"{op}, one token: time / bound", fontsize=10, loc="left")
+        axes.set_title(f"{op}, one token: time / read or floor", fontsize=10, loc="left")
     return figure
 
 

@@ -14,7 +14,7 @@ from .operands import Wide, alpha_of, bytes_of, floats, near, poisoned
 from .timing import rotation
 
 LAYOUTS = ("blocked", "linear")
-"""Of block scales. The competition hands over both."""
+"""Of scale factors; the first is that of a row's `time`. The competition hands over both."""
 
 
 def _by_layout(sets, call, out):
@@ -28,7 +28,7 @@ def _by_layout(sets, call, out):
 
 
 def _reads(tokens, *weights):
-    """The buffers of a product, the weights' scales as they lie."""
+    """The buffers of a product: linear scale factors of tokens, blocked ones of weights."""
     mine = [tokens.halves] if isinstance(tokens, Wide) else [tokens.codes, tokens.linear]
     return mine + [buffer for w in weights for buffer in (w.codes, w.blocked)]
 
@@ -40,7 +40,7 @@ def _float_sets(sets, device, dtype=None):
 
 
 def _dequantizing(build, sets, device):
-    """Every set's call brings floats of its own."""
+    """Every set's call has floats of its own."""
     size = sum(2.0 * torch.Size(o.shape).numel() for o in sets[0])
     return [baselines.dequantizing(build, one) for one in rotated(sets, size, device)]
 
@@ -212,7 +212,7 @@ def grouped_gemm(data, device, groups):
         return partial(nvfp4kern.grouped_gemm, *codes, *scales, **options)
 
     def one_buffer(pairs):
-        """More buffers than the reading kernel takes: as many bytes, together."""
+        """As many bytes in one buffer: there are more than the reading kernel takes."""
         both = [o for pair in pairs for o in pair]
         return [torch.cat([t.flatten() for o in both for t in (o.codes, o.linear)])]
 
@@ -238,8 +238,8 @@ def _routed(experts, top, tokens, draw):
 
 
 def mixture(data, device, experts, top, n, k, label, tokens):
-    """The contiguous form with offsets on the device. Who gets no token is not read. The layout is
-    that of the weights' scales; the tokens' are linear."""
+    """The contiguous form with offsets on the device. Experts without tokens are not read. The
+    layout is that of the weights' scale factors; the tokens' are linear."""
     expected = experts * (1 - (1 - top / experts) ** tokens)
     rows = tokens * top
     active = expected * n * k * 9 / 16 + rows * (k * 9 / 16 + 2.0 * n)
@@ -251,8 +251,8 @@ def mixture(data, device, experts, top, n, k, label, tokens):
 
     def busy(ends):
         """(expert, its first row, the row after its last) of those with tokens."""
-        bounds = list(zip(ends.tolist(), ends[1:].tolist(), strict=False))
-        return [(g, i, j) for g, (i, j) in enumerate(bounds) if j > i]
+        ranges = list(zip(ends.tolist(), ends[1:].tolist(), strict=False))
+        return [(g, i, j) for g, (i, j) in enumerate(ranges) if j > i]
 
     def pairs(x, w, ends):
         return [(x.row_range(i, j), w.matrix(g)) for g, i, j in busy(ends)]

@@ -35,9 +35,9 @@ def _unit(on_gpu):
     return "microseconds" if on_gpu else "milliseconds"
 
 
-def bound(row):
+def yardstick(row):
     """What a time is compared with: the reading kernel where that was timed, else the floor. On a
-    CPU torch's rates, which bound nothing."""
+    CPU torch's rates, which are no floor."""
     return row.get("read", {}).get("median") or row.get("floor") or row.get("torch_rates")
 
 
@@ -90,7 +90,7 @@ class _Look:
 
     def limits(self, row):
         """What the machine's ceilings make of the row."""
-        ratio = f"{row['time']['median'] / bound(row):.2f}" if bound(row) else ""
+        ratio = f"{row['time']['median'] / yardstick(row):.2f}" if yardstick(row) else ""
         if not self.on_gpu:
             return self.time(row.get("torch_rates")), ratio
         cold = self.time(row.get("cold", {}).get("median"))
@@ -135,7 +135,7 @@ def _table(op, rows, on_gpu, narrow):
     table.add_column("shape", min_width=12 if narrow else 20, overflow="fold")
     columns = ["torch's\nrates", "/ torch's\nrates"]
     if on_gpu:
-        columns = ["cold", "floor", "read,\ncold" if narrow else "read (cold)", "/ bound"]
+        columns = ["cold", "floor", "read,\ncold" if narrow else "read (cold)", "/ read\nor floor"]
     time = "time (quartiles)"
     if narrow:
         time = "\n".join(["time", "(± spread)", *[layout] * bool(layout)])
@@ -169,7 +169,7 @@ def _title(found):
 
 
 def machine(found):
-    """Of an environment."""
+    """What an environment was measured on."""
     return found["gpu"] if "gpu" in found else in_words(found)
 
 

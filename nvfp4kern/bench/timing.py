@@ -14,7 +14,7 @@ from time import perf_counter, sleep
 import torch
 
 REPLAY_US = 1500
-"""Length of a replay, about: long beside the time that launching the next one takes."""
+"""Length of a replay, about: long compared with launching the next one."""
 
 WARM_UP_S = 0.1
 REST_S = 0.2
@@ -74,7 +74,7 @@ def _estimate(calls):
 
 @cache
 def _side_stream():
-    """Nothing can be captured on the default one. One for all: cuBLAS takes memory for each."""
+    """One for all, as the default stream cannot be captured and cuBLAS takes memory for each."""
     return torch.cuda.Stream()
 
 
@@ -135,7 +135,7 @@ def in_turns(replays):
 
 
 def queued(call):
-    """Time of a call without a graph, for one that is long beside its launch."""
+    """Time of a call without a graph, for one that takes much longer than its launch."""
     call()
     events = [_events() for _ in range(SAMPLES)]
     for begin, end in events:
