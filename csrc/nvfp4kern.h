@@ -36,6 +36,7 @@ typedef enum nk_dtype {
     NK_BF16,
     NK_F32,
     NK_I32,
+    NK_OTHER, /* what no operator takes; the tensor's `other` is its name, for messages */
 } nk_dtype;
 
 typedef enum nk_device_type { NK_CPU, NK_CUDA } nk_device_type;
@@ -50,6 +51,7 @@ typedef struct nk_tensor {
     int32_t index;    /* position in a list argument, or -1 */
     bool read_only;
     nk_dtype dtype;
+    const char *other; /* where dtype is NK_OTHER */
     nk_device device;
     int32_t ndim;
     void *data;

@@ -36,9 +36,10 @@ nk_text nk_shape_text(const nk_tensor *t) { return tuple_text(t->shape, t->ndim)
 nk_text nk_stride_text(const nk_tensor *t) { return tuple_text(t->stride, t->ndim); }
 
 static const char *const dtype_names[] = {
-    [NK_U8] = "uint8",    [NK_E2M1X2] = "float4_e2m1fn_x2", [NK_E4M3] = "float8_e4m3fn",
-    [NK_F16] = "float16", [NK_BF16] = "bfloat16",           [NK_F32] = "float32",
-    [NK_I32] = "int32",
+    [NK_U8] = "uint8",           [NK_E2M1X2] = "float4_e2m1fn_x2",
+    [NK_E4M3] = "float8_e4m3fn", [NK_F16] = "float16",
+    [NK_BF16] = "bfloat16",      [NK_F32] = "float32",
+    [NK_I32] = "int32",          [NK_OTHER] = "other",
 };
 #define DTYPES ((int)(sizeof dtype_names / sizeof dtype_names[0]))
 
@@ -135,8 +136,10 @@ static bool is_aligned(const nk_tensor *t)
  * that passes must not pay for the stack that messages take. */
 static NK_APART nk_status check_tensor_closely(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
 {
-    NK_CHECK_AT(dtypes & NK_DTYPE_BIT(t->dtype), NK_TYPE_ERROR, t, "dtype %s, expected %s", nk_dtype_name(t->dtype),
-                dtypes_text(dtypes).s);
+    const bool one = (dtypes & (dtypes - 1)) == 0;
+    NK_CHECK_AT(dtypes & NK_DTYPE_BIT(t->dtype), NK_TYPE_ERROR, t, "dtype %s, expected %s%s%s%s",
+                t->dtype == NK_OTHER ? t->other : nk_dtype_name(t->dtype), dtypes_text(dtypes).s,
+                one ? ", in torch .to(torch." : "", one ? dtypes_text(dtypes).s : "", one ? ")" : "");
     NK_CHECK_AT(same_device(t->device, first->device), NK_VALUE_ERROR, t, "device %s, expected %s (the device of %s)",
                 device_text(t->device).s, device_text(first->device).s, first->name);
     NK_CHECK_AT(is_aligned(t), NK_VALUE_ERROR, t,
@@ -256,6 +259,8 @@ static NK_APART nk_status check_places(const nk_tensor *t)
     int64_t covered = 1;
     for (int i = 0; i < count; i++) {
         int64_t stride = t->stride[dims[i]];
+        NK_CHECK_AT(stride >= 0, NK_VALUE_ERROR, t, "stride %" PRId64 " in dimension %d, expected none below 0", stride,
+                    dims[i]);
         NK_CHECK_AT(stride >= covered, NK_VALUE_ERROR, t,
                     "stride %" PRId64 " in dimension %d puts elements in one place, expected at least %" PRId64, stride,
                     dims[i], covered);

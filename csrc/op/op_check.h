@@ -31,8 +31,8 @@ nk_text nk_stride_text(const nk_tensor *t);
 const char *nk_dtype_name(nk_dtype dtype);
 static inline int64_t nk_dtype_size(nk_dtype dtype)
 {
-    static const int64_t sizes[] = {
-        [NK_U8] = 1, [NK_E2M1X2] = 1, [NK_E4M3] = 1, [NK_F16] = 2, [NK_BF16] = 2, [NK_F32] = 4, [NK_I32] = 4};
+    static const int64_t sizes[] = {[NK_U8] = 1,   [NK_E2M1X2] = 1, [NK_E4M3] = 1, [NK_F16] = 2,
+                                    [NK_BF16] = 2, [NK_F32] = 4,    [NK_I32] = 4,  [NK_OTHER] = 1};
     return sizes[dtype];
 }
 

@@ -7,8 +7,8 @@ static nk_status check(const nk_dequantize_args *args, nk_dequantize_problem *p,
 {
     nk_view codes;
     *p = (nk_dequantize_problem){.device = args->codes->device};
-    NK_TRY(
-        nk_check_operand(args->codes, args->scales, "scales", args->layout, NK_FP4, args->codes, &p->q, &codes, &p->k));
+    NK_TRY(nk_check_operand(args->codes, args->scales, "q.scales", args->layout, NK_FP4, args->codes, &p->q, &codes,
+                            &p->k));
     NK_TRY(nk_check_alpha(&args->global_scale, 1, args->codes, &p->global_scale));
     p->l = codes.l;
     p->rows = codes.rows;

@@ -95,7 +95,7 @@ static NK_APART nk_status check_linear(const nk_tensor *sf, const nk_view *of, i
         NK_TRY(nk_view_of(sf, "[.., rows, K/16]", &v));
         fits = nk_same_lead(&v, of) && v.rows == of->rows && v.cols == k / NK_SF_VEC;
         NK_CHECK_AT(!fits || v.cols <= 1 || v.col_stride == 1, NK_VALUE_ERROR, sf,
-                    "stride %" PRId64 " along K/16, expected 1", v.col_stride);
+                    "stride %" PRId64 " along K/16, expected 1, as after .contiguous()", v.col_stride);
         *row_stride = v.row_stride;
         *batch_stride = v.batch_stride;
     }
@@ -139,10 +139,10 @@ nk_status nk_check_operand(const nk_tensor *t, const nk_tensor *sf, const char *
                     nk_dtype_name(t->dtype));
         return NK_OK;
     }
-    NK_CHECK_AT(v->cols <= 1 || v->col_stride == 1, NK_VALUE_ERROR, t, "stride %" PRId64 " along K, expected 1",
-                v->col_stride);
-    NK_CHECK(sf, NK_VALUE_ERROR, "%s: None, expected the scales of %s, which has dtype %s", sf_name, t->name,
-             nk_dtype_name(t->dtype));
+    NK_CHECK_AT(v->cols <= 1 || v->col_stride == 1, NK_VALUE_ERROR, t,
+                "stride %" PRId64 " along K, expected 1, as after .contiguous()", v->col_stride);
+    NK_CHECK(sf, NK_VALUE_ERROR, "%s: None, expected the scale factors of %s, since its dtype %s is that of codes",
+             sf_name, t->name, nk_dtype_name(t->dtype));
     return nk_check_scales(sf, layout, v, *k, first, &operand->sf, &operand->sf_row_stride, &operand->sf_batch_stride);
 }
 
@@ -164,7 +164,7 @@ nk_status nk_check_k_innermost(const nk_tensor *t, const nk_operand *operand)
 {
     int64_t size = nk_dtype_size(t->dtype);
     NK_CHECK_AT(t->shape[t->ndim - 1] <= 1 || operand->k_stride == size, NK_VALUE_ERROR, t,
-                "stride %" PRId64 " along K, expected 1", operand->k_stride / size);
+                "stride %" PRId64 " along K, expected 1, as after .contiguous()", operand->k_stride / size);
     return NK_OK;
 }
 
@@ -207,7 +207,7 @@ nk_status nk_check_offsets(const nk_tensor *offsets, int64_t rows, const nk_tens
     NK_CHECK_AT(offsets->ndim == 1 && offsets->shape[0] >= 1, NK_VALUE_ERROR, offsets, "shape %s, expected [G + 1]",
                 nk_shape_text(offsets).s);
     NK_CHECK_AT(offsets->shape[0] == 1 || offsets->stride[0] == 1, NK_VALUE_ERROR, offsets,
-                "stride %" PRId64 ", expected 1", offsets->stride[0]);
+                "stride %" PRId64 ", expected 1, as after .contiguous()", offsets->stride[0]);
     *atoms = 0;
     if (offsets->device.type != NK_CPU) return NK_OK;
     const int32_t *at = offsets->data;

@@ -26,7 +26,8 @@ static nk_status check_input(const nk_tensor *t, unsigned dtypes, const nk_tenso
     NK_CHECK_AT(view->cols % NK_SF_VEC == 0, NK_VALUE_ERROR, t, "shape %s, expected K to be a multiple of 16",
                 nk_shape_text(t).s);
     NK_CHECK_AT(view->cols <= 1 || view->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
-                "stride %" PRId64 " along K, expected 1", view->col_stride / nk_dtype_size(t->dtype));
+                "stride %" PRId64 " along K, expected 1, as after .contiguous()",
+                view->col_stride / nk_dtype_size(t->dtype));
     return NK_OK;
 }
 
@@ -102,7 +103,7 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
     NK_TRY(nk_check_out(&codes, &outs.spec[0], NK_FP4, exec, args->x));
     NK_TRY(nk_view_of(codes, "[.., K/2]", &codes_view));
     NK_CHECK_AT(codes_view.cols <= 1 || codes_view.col_stride == 1, NK_VALUE_ERROR, codes,
-                "stride %" PRId64 " along K, expected 1", codes_view.col_stride);
+                "stride %" PRId64 " along K, expected 1, as after .contiguous()", codes_view.col_stride);
     p.codes = codes->data;
     p.codes_row_stride = codes_view.row_stride;
     p.codes_batch_stride = codes_view.batch_stride;

@@ -91,7 +91,7 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
     for (int i = 0; i < outs.count - 1; i++) {
         NK_TRY(nk_check_out(&ints[i], &outs.spec[1 + i], NK_DTYPE_BIT(NK_I32), exec, args->x));
         NK_CHECK_AT(i == 0 || ints[i]->shape[0] <= 1 || ints[i]->stride[0] == 1, NK_VALUE_ERROR, ints[i],
-                    "stride %" PRId64 ", expected 1", ints[i]->stride[0]);
+                    "stride %" PRId64 ", expected 1, as after .contiguous()", ints[i]->stride[0]);
     }
     nk_view ids;
     NK_TRY(nk_rows_of(ints[0], "[.., k]", &ids));

@@ -9,8 +9,7 @@
 /* Numbers                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Raises "<name>: <type>, expected <expected>". */
-static int wrong_type(PyObject *object, const char *name, int32_t index, const char *expected)
+int py_wrong_type(PyObject *object, const char *name, int32_t index, const char *expected)
 {
     PyObject *type = PyType_GetName(Py_TYPE(object));
     if (!type) return -1;
@@ -19,20 +18,28 @@ static int wrong_type(PyObject *object, const char *name, int32_t index, const c
     return -1;
 }
 
+/* For an exception that the conversion of an array or of any object raised: it does not name the argument. */
+static int not_converted(PyObject *object, const char *name, int32_t index, const char *expected)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
+    PyErr_Clear();
+    return py_wrong_type(object, name, index, expected);
+}
+
 int py_int(PyObject *object, const char *name, int64_t *value)
 {
     if (!object) return 0;
-    if (!PyLong_CheckExact(object) && !PyIndex_Check(object)) return wrong_type(object, name, -1, "an int");
+    if (!PyLong_CheckExact(object) && !PyIndex_Check(object)) return py_wrong_type(object, name, -1, "an int");
     int overflow;
     *value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return py_fail_at(PyExc_ValueError, name, -1, "%R does not fit 64 bits", object);
-    return *value == -1 && PyErr_Occurred() ? -1 : 0;
+    return *value == -1 && PyErr_Occurred() ? not_converted(object, name, -1, "an int") : 0;
 }
 
 int py_bool(PyObject *object, const char *name, bool *value)
 {
     if (!object) return 0;
-    if (object != Py_True && object != Py_False) return wrong_type(object, name, -1, "True or False");
+    if (object != Py_True && object != Py_False) return py_wrong_type(object, name, -1, "True or False");
     *value = object == Py_True;
     return 0;
 }
@@ -41,7 +48,7 @@ int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_no
 {
     *is_none = !object || object == Py_None;
     if (*is_none) return 0;
-    if (object != Py_True && object != Py_False) return wrong_type(object, name, -1, "True, False or None");
+    if (object != Py_True && object != Py_False) return py_wrong_type(object, name, -1, "True, False or None");
     *value = object == Py_True;
     return 0;
 }
@@ -64,12 +71,12 @@ int py_float(PyObject *object, const char *name, int32_t index, float *value)
 {
     if (!object) return 0;
     if (PyBool_Check(object) || !PyNumber_Check(object) || PyComplex_Check(object)) {
-        return wrong_type(object, name, index, "a number");
+        return py_wrong_type(object, name, index, "a number");
     }
     double number = PyFloat_AsDouble(object);
     bool too_big = isfinite(number) && fabs(number) >= FLOAT_OVERFLOW;
     if (number == -1 && PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return not_converted(object, name, index, "a number");
         PyErr_Clear();
         too_big = true;
     }
@@ -82,7 +89,8 @@ int py_float(PyObject *object, const char *name, int32_t index, float *value)
 /* Words                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static int unknown_word(PyObject *object, const char *name, const char *const *words)
+/* `typed`: the object may be of another type than that of words. */
+static int unknown_word(PyObject *object, const char *name, const char *const *words, bool typed)
 {
     char valid[256] = "";
     for (int i = 0; words[i]; i++) {
@@ -90,6 +98,7 @@ static int unknown_word(PyObject *object, const char *name, const char *const *w
         const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
         PyOS_snprintf(valid + at, sizeof valid - at, "%s'%s'", before, words[i]);
     }
+    if (!typed && !PyUnicode_Check(object)) return py_wrong_type(object, name, -1, valid);
     return py_fail_at(PyExc_ValueError, name, -1, "%R, expected %s", object, valid);
 }
 
@@ -104,11 +113,11 @@ static int find_word(const char *text, const char *const *words)
 int py_word(PyObject *object, const char *name, const char *const *words, int *choice)
 {
     if (!object) return 0;
-    if (!PyUnicode_Check(object)) return wrong_type(object, name, -1, "a str");
+    if (!PyUnicode_Check(object)) return unknown_word(object, name, words, false);
     const char *text = PyUnicode_AsUTF8AndSize(object, NULL);
     if (!text) return -1;
     *choice = find_word(text, words);
-    return *choice < 0 ? unknown_word(object, name, words) : 0;
+    return *choice < 0 ? unknown_word(object, name, words, false) : 0;
 }
 
 /* "float16", np.float16 (by its __name__), np.dtype("float16") or torch.float16 (by the last part of its str). */
@@ -119,14 +128,17 @@ static int dtype_word(PyObject *object, const char *name, const char *const *wor
     const char *text;
     int choice = -1, failed = -1;
     if (!object || object == Py_None) return 0;
-    if (PyUnicode_Check(object)) word = Py_NewRef(object);
-    else if (PyType_Check(object)) word = PyObject_GetAttrString(object, "__name__");
-    else word = PyObject_Str(object);
+    if (PyUnicode_Check(object))
+        word = Py_NewRef(object);
+    else if (PyType_Check(object))
+        word = PyObject_GetAttrString(object, "__name__");
+    else
+        word = PyObject_Str(object);
     if (!word || !(text = PyUnicode_AsUTF8AndSize(word, NULL))) goto done;
     const char *dot = PyUnicode_Check(object) ? NULL : strrchr(text, '.');
     choice = find_word(dot ? dot + 1 : text, words);
     if (choice < 0) {
-        unknown_word(object, name, words);
+        unknown_word(object, name, words, true);
         goto done;
     }
     *dtype = dtypes[choice];
@@ -167,7 +179,7 @@ int py_scale_layouts(PyObject *object, nk_sf_layout *sfa, nk_sf_layout *sfb)
         return 0;
     }
     if (!PyTuple_Check(object) && !PyList_Check(object)) {
-        return wrong_type(object, "scale_layout", -1, "a str or a pair of them for (sfa, sfb)");
+        return py_wrong_type(object, "scale_layout", -1, "'linear', 'blocked' or a pair of them for (sfa, sfb)");
     }
     Py_ssize_t count = PySequence_Size(object);
     if (count != 2) {
@@ -191,7 +203,7 @@ PyObject *py_items(py_call *call, PyObject *object, const char *name, Py_ssize_t
         tuple = PyList_AsTuple(object);
         if (!tuple || py_keep(call, tuple) < 0) return NULL;
     } else if (!PyTuple_CheckExact(object) && !PyTuple_Check(object)) {
-        wrong_type(object, name, -1, expected);
+        py_wrong_type(object, name, -1, expected);
         return NULL;
     }
     Py_ssize_t size = PyTuple_Size(tuple);

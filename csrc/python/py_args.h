@@ -7,6 +7,9 @@
 
 #include "py_state.h"
 
+/* Raises TypeError "<name>: <type>, expected <expected>". Returns -1. */
+int py_wrong_type(PyObject *object, const char *name, int32_t index, const char *expected);
+
 int py_int(PyObject *object, const char *name, int64_t *value);
 int py_bool(PyObject *object, const char *name, bool *value); /* True or False alone, not every true object */
 int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_none);

@@ -105,7 +105,7 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
         .sfa_layout = NK_SF_BLOCKED, .sfb_layout = NK_SF_BLOCKED, .alpha1.value = 1, .alpha2.value = 1};
     nk_tensor a, b1, b2, sfa, sfb1, sfb2, c;
     PyObject *data = py_items(call, v[0], "data", 10,
-                              "(a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c)");
+                              "a tuple (a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c)");
     if (!data || rotated(call, PyTuple_GetItem(data, 0), "a", &a, &args.a) < 0 ||
         rotated(call, PyTuple_GetItem(data, 1), "b1", &b1, &args.b1) < 0 ||
         rotated(call, PyTuple_GetItem(data, 2), "b2", &b2, &args.b2) < 0 ||
@@ -144,7 +144,11 @@ static int agrees(const nk_tensor *t, int64_t rows, int64_t cols)
 static PyObject *inner(py_call *call, PyObject *items, Py_ssize_t g, const char *name, Py_ssize_t count,
                        const char *expected)
 {
-    return py_items(call, PyTuple_GetItem(items, g), name, count, expected);
+    PyObject *item = PyTuple_GetItem(items, g);
+    if (PyTuple_CheckExact(item) && PyTuple_Size(item) == count) return item;
+    char indexed[64];
+    PyOS_snprintf(indexed, sizeof indexed, "%s[%zd]", name, g);
+    return py_items(call, item, indexed, count, expected);
 }
 
 static int group(py_call *call, PyObject *abc, PyObject *sf, PyObject *sizes, int32_t g, py_group *t, nk_gemm_args *p)
@@ -179,12 +183,12 @@ static int group(py_call *call, PyObject *abc, PyObject *sf, PyObject *sizes, in
 
 static int group_gemm(py_call *call, PyObject *const *v, PyObject **result)
 {
-    static const char *const per_group = "as many as in abc_tensors";
+    static const char *const per_group = "a list with one item for each of abc_tensors";
     py_groups groups = {0};
     PyObject *data, *abcs, *sfs, *sizes;
     int failed = -1;
     if (!(data = py_items(call, v[0], "data", 4,
-                          "(abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes)")) ||
+                          "a tuple (abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes)")) ||
         !(abcs = py_items(call, PyTuple_GetItem(data, 0), "abc_tensors", -1, "a list"))) {
         return -1;
     }
@@ -195,9 +199,9 @@ static int group_gemm(py_call *call, PyObject *const *v, PyObject **result)
         goto done;
     }
     for (Py_ssize_t g = 0; g < count; g++) {
-        PyObject *abc = inner(call, abcs, g, "abc_tensors", 3, "(a, b, c)");
-        PyObject *sf = abc ? inner(call, sfs, g, "sfasfb_reordered_tensors", 2, "(sfa, sfb)") : NULL;
-        PyObject *size = sf ? inner(call, sizes, g, "problem_sizes", 4, "(m, n, k, l)") : NULL;
+        PyObject *abc = inner(call, abcs, g, "abc_tensors", 3, "a tuple (a, b, c)");
+        PyObject *sf = abc ? inner(call, sfs, g, "sfasfb_reordered_tensors", 2, "a tuple (sfa, sfb)") : NULL;
+        PyObject *size = sf ? inner(call, sizes, g, "problem_sizes", 4, "a tuple (m, n, k, l)") : NULL;
         if (!size || group(call, abc, sf, size, (int32_t)g, &groups.tensors[g], &groups.list[g]) < 0) goto done;
         if (PyList_SetItem(*result, g, Py_NewRef(PyTuple_GetItem(abc, 2))) < 0) goto done;
     }

@@ -17,38 +17,45 @@ static const struct {
 };
 #define DTYPES ((int)(sizeof dtypes / sizeof dtypes[0]))
 
-#define EXPECTED_DTYPES "expected uint8, float4_e2m1fn, float8_e4m3fn, float16, bfloat16, float32 or int32"
+/* NK_OTHER by name: what frameworks have beside these, so that messages can say what came. */
+static const struct {
+    DLDataType dl;
+    const char *name;
+} others[] = {
+    {{kDLInt, 8, 1}, "int8"},
+    {{kDLInt, 16, 1}, "int16"},
+    {{kDLInt, 64, 1}, "int64"},
+    {{kDLUInt, 16, 1}, "uint16"},
+    {{kDLUInt, 32, 1}, "uint32"},
+    {{kDLUInt, 64, 1}, "uint64"},
+    {{kDLFloat, 64, 1}, "float64"},
+    {{kDLBool, 8, 1}, "bool"},
+    {{kDLComplex, 32, 1}, "complex32"},
+    {{kDLComplex, 64, 1}, "complex64"},
+    {{kDLComplex, 128, 1}, "complex128"},
+    {{kDLFloat8_e5m2, 8, 1}, "float8_e5m2"},
+    {{kDLFloat8_e4m3fnuz, 8, 1}, "float8_e4m3fnuz"},
+    {{kDLFloat8_e5m2fnuz, 8, 1}, "float8_e5m2fnuz"},
+    {{kDLFloat8_e8m0fnu, 8, 1}, "float8_e8m0fnu"},
+};
+#define OTHERS ((int)(sizeof others / sizeof others[0]))
 
 const char *py_dtype_name(nk_dtype dtype) { return dtypes[dtype].name; }
+const char *py_dtype_name_of(const nk_tensor *t) { return t->dtype == NK_OTHER ? t->other : dtypes[t->dtype].name; }
 
 DLDataType py_dtype_to_dlpack(nk_dtype dtype) { return dtypes[dtype].dl; }
 
 int py_dtype_named(const nk_tensor *t, const char *name, DLDataType *dtype)
 {
-    for (int i = 0; i < DTYPES; i++) {
-        if (strcmp(name, dtypes[i].name) != 0) continue;
-        *dtype = dtypes[i].dl;
+    for (int i = 0; i < DTYPES + OTHERS; i++) {
+        if (strcmp(name, i < DTYPES ? dtypes[i].name : others[i - DTYPES].name) != 0) continue;
+        *dtype = i < DTYPES ? dtypes[i].dl : others[i - DTYPES].dl;
         return 0;
     }
-    return py_fail_at(PyExc_TypeError, t->name, t->index, "dtype %s, " EXPECTED_DTYPES, name);
+    return py_fail_at(PyExc_TypeError, t->name, t->index, "dtype %s, expected one that an operator takes", name);
 }
 
-static bool same_dtype(DLDataType x, DLDataType y)
-{
-    return memcmp(&x, &y, sizeof x) == 0; /* 4 bytes without gaps */
-}
-
-static int unknown_dtype(const nk_tensor *t, DLDataType dtype)
-{
-    static const char *const kinds[] = {[kDLInt] = "int",       [kDLUInt] = "uint",       [kDLFloat] = "float",
-                                        [kDLBfloat] = "bfloat", [kDLComplex] = "complex", [kDLBool] = "bool"};
-    const char *kind = dtype.code < sizeof kinds / sizeof kinds[0] ? kinds[dtype.code] : NULL;
-    char name[32] = "unknown";
-    if (kind) PyOS_snprintf(name, sizeof name, "%s%d", kind, dtype.bits);
-    return py_fail_at(PyExc_TypeError, t->name, t->index,
-                      "dtype %s (DLPack code %d, %d bits, %d lanes), " EXPECTED_DTYPES, name, dtype.code, dtype.bits,
-                      dtype.lanes);
-}
+static bool same_dtype(DLDataType x, DLDataType y) { return memcmp(&x, &y, sizeof x) == 0; /* 4 bytes without gaps */ }
 
 /* Turns a shape that counts fp4 elements, [.., K], as JAX and ml_dtypes have it, into one that counts bytes. */
 static int halve_last_dim(nk_tensor *t)
@@ -58,13 +65,15 @@ static int halve_last_dim(nk_tensor *t)
         return py_fail_at(PyExc_ValueError, t->name, t->index, "an odd number of fp4 elements, expected two per byte");
     }
     bool packed = t->stride[last] == 1 || t->shape[last] == 0;
-    for (int d = 0; d < last; d++) packed = packed && t->stride[d] % 2 == 0;
+    for (int d = 0; d < last; d++)
+        packed = packed && t->stride[d] % 2 == 0;
     if (!packed) {
         return py_fail_at(PyExc_ValueError, t->name, t->index,
                           "fp4 elements that are not packed along the last dimension");
     }
     t->shape[last] /= 2;
-    for (int d = 0; d < last; d++) t->stride[d] /= 2;
+    for (int d = 0; d < last; d++)
+        t->stride[d] /= 2;
     py_tidy_strides(t);
     return 0;
 }
@@ -72,9 +81,19 @@ static int halve_last_dim(nk_tensor *t)
 /* Out of line, so that the compiler inlines set_dtype(), the usual case. */
 static __attribute__((noinline)) int set_other_dtype(nk_tensor *t, DLDataType dtype)
 {
-    if (!same_dtype(dtype, (DLDataType){kDLFloat4_e2m1fn, 4, 1})) return unknown_dtype(t, dtype);
-    t->dtype = NK_E2M1X2;
-    return halve_last_dim(t);
+    if (same_dtype(dtype, (DLDataType){kDLFloat4_e2m1fn, 4, 1})) {
+        t->dtype = NK_E2M1X2;
+        return halve_last_dim(t);
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        if (!same_dtype(dtype, others[i].dl)) continue;
+        t->dtype = NK_OTHER;
+        t->other = others[i].name;
+        return 0;
+    }
+    return py_fail_at(PyExc_TypeError, t->name, t->index,
+                      "dtype of DLPack code %d, %d bits, %d lanes, expected one that an operator takes", dtype.code,
+                      dtype.bits, dtype.lanes);
 }
 
 static int set_dtype(nk_tensor *t, DLDataType dtype)
@@ -91,9 +110,13 @@ static int set_device(py_call *call, nk_tensor *t, DLDevice device)
 {
     switch (device.device_type) {
     case kDLCPU:
-    case kDLCUDAHost: t->device = (nk_device){NK_CPU, 0}; return 0;
+    case kDLCUDAHost:
+        t->device = (nk_device){NK_CPU, 0};
+        return 0;
     case kDLCUDA:
-    case kDLCUDAManaged: t->device = (nk_device){NK_CUDA, device.device_id}; return 0;
+    case kDLCUDAManaged:
+        t->device = (nk_device){NK_CUDA, device.device_id};
+        return 0;
     default:
         return py_fail_at(call->state->backend_error, t->name, t->index,
                           "on DLPack device type %d, expected CPU or CUDA", (int)device.device_type);
@@ -121,8 +144,10 @@ static void set_dims(nk_tensor *t, const int64_t *shape, const int64_t *strides)
     for (int d = t->ndim - 1; d >= 0; d--) {
         const int64_t size = shape[d];
         int64_t stride = (int64_t)inner;
-        if ((uint64_t)size > 1) stride = strides[d];
-        else empty |= size == 0;
+        if ((uint64_t)size > 1)
+            stride = strides[d];
+        else
+            empty |= size == 0;
         t->shape[d] = size;
         t->stride[d] = stride;
         inner = (uint64_t)size * (uint64_t)stride;
@@ -155,8 +180,10 @@ int py_describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
     }
     t->read_only = (flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
     t->ndim = dl->ndim;
-    if (dl->strides) set_dims(t, dl->shape, dl->strides);
-    else set_compact(t, dl->shape);
+    if (dl->strides)
+        set_dims(t, dl->shape, dl->strides);
+    else
+        set_compact(t, dl->shape);
     t->data = dl->byte_offset ? (char *)dl->data + dl->byte_offset : dl->data;
     if (!t->data && is_empty(t)) t->data = nothing;
     if (!t->data) {

@@ -11,6 +11,7 @@ int py_describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
  * exporters give are unused. */
 void py_tidy_strides(nk_tensor *t);
 
+const char *py_dtype_name_of(const nk_tensor *t); /* also of one that no operator takes */
 const char *py_dtype_name(nk_dtype dtype);
 DLDataType py_dtype_to_dlpack(nk_dtype dtype);
 

@@ -14,7 +14,7 @@ static int gemv(py_call *call, PyObject *const *v, PyObject **result)
     nk_tensor a, b, sfa, sfb, alpha, out;
     nk_gemm_args args = {.alpha.value = 1, .out_dtype = NK_F16};
     if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B], "b", &b, &args.b) < 0 ||
-        py_argument(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
+        py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
         py_optional(call, v[SFB], "sfb", &sfb, &args.sfb) < 0 ||
         py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &args.alpha) < 0 ||
         py_scale_layouts(v[SCALE_LAYOUT], &args.sfa_layout, &args.sfb_layout) < 0 ||
@@ -40,7 +40,7 @@ static int gemm(py_call *call, PyObject *const *v, PyObject **result)
     nk_gemm_args args = {.alpha.value = 1, .out_dtype = NK_F16};
     if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B], "b", &b, &args.b) < 0 ||
         py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
-        py_argument(call, v[SFB], "sfb", &sfb, &args.sfb) < 0 ||
+        py_optional(call, v[SFB], "sfb", &sfb, &args.sfb) < 0 ||
         py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &args.alpha) < 0 ||
         py_optional(call, v[BIAS], "bias", &bias, &args.bias) < 0 ||
         py_scale_layouts(v[SCALE_LAYOUT], &args.sfa_layout, &args.sfb_layout) < 0 ||
@@ -71,8 +71,8 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
     int activation = NK_SILU;
     if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B1], "b1", &b1, &args.b1) < 0 ||
         py_argument(call, v[B2], "b2", &b2, &args.b2) < 0 || py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
-        py_argument(call, v[SFB1], "sfb1", &sfb1, &args.sfb1) < 0 ||
-        py_argument(call, v[SFB2], "sfb2", &sfb2, &args.sfb2) < 0 ||
+        py_optional(call, v[SFB1], "sfb1", &sfb1, &args.sfb1) < 0 ||
+        py_optional(call, v[SFB2], "sfb2", &sfb2, &args.sfb2) < 0 ||
         py_scalar(call, v[ALPHA1], "alpha1", -1, &alpha1, &args.alpha1) < 0 ||
         py_scalar(call, v[ALPHA2], "alpha2", -1, &alpha2, &args.alpha2) < 0 ||
         py_word(v[ACTIVATION], "activation", activations, &activation) < 0 ||

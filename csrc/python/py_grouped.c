@@ -166,10 +166,13 @@ static int contiguous_form(py_call *call, PyObject *const *v, PyObject **result)
     nk_tensor a, b, sfa, sfb, offsets, alpha, bias, out;
     nk_grouped_gemm_args args = {.all = {.alpha.value = 1, .out_dtype = NK_F16}};
     nk_gemm_args *all = &args.all;
+    if (!v[OFFSETS] || v[OFFSETS] == Py_None) {
+        return py_fail_at(PyExc_TypeError, "offsets", -1, "None, expected int32 [G + 1], since a is no list");
+    }
     if (py_argument(call, v[A], "a", &a, &all->a) < 0 || py_argument(call, v[B], "b", &b, &all->b) < 0 ||
         py_optional(call, v[SFA], "sfa", &sfa, &all->sfa) < 0 ||
         py_optional(call, v[SFB], "sfb", &sfb, &all->sfb) < 0 ||
-        py_argument(call, v[OFFSETS] ? v[OFFSETS] : Py_None, "offsets", &offsets, &args.offsets) < 0 ||
+        py_argument(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
         (v[ALPHA] != Py_None && py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &all->alpha) < 0) ||
         py_optional(call, v[BIAS], "bias", &bias, &all->bias) < 0 ||
         py_scale_layouts(v[SCALE_LAYOUT], &all->sfa_layout, &all->sfb_layout) < 0 ||

@@ -13,7 +13,7 @@ int py_output_dtype(PyObject *out_dtype, const nk_tensor *out, nk_dtype *dtype)
     if (!out) return 0;
     if (is_given(out_dtype) && out->dtype != *dtype) {
         return py_fail_at(PyExc_ValueError, "out_dtype", -1, "%s, but out has dtype %s", py_dtype_name(*dtype),
-                          py_dtype_name(out->dtype));
+                          py_dtype_name_of(out));
     }
     *dtype = out->dtype;
     return 0;

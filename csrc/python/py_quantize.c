@@ -54,7 +54,7 @@ static int data_dtype_argument(PyObject *object, const nk_tensor *codes, nk_dtyp
     if (py_data_dtype(object, dtype) < 0) return -1;
     if (!object || object == Py_None || !codes || codes->dtype == *dtype) return 0;
     return py_fail_at(PyExc_ValueError, "data_dtype", -1, "%s, but out[0] has dtype %s", py_dtype_name(*dtype),
-                      py_dtype_name(codes->dtype));
+                      py_dtype_name_of(codes));
 }
 
 static int quantize(py_call *call, PyObject *const *v, PyObject **result)
@@ -112,7 +112,7 @@ static int dequantize(py_call *call, PyObject *const *v, PyObject **result)
     PyObject *scale = PyTuple_GetItem(q, 2);
     if (scale == Py_None) scale = NULL; /* means 1, as for quantize */
     if (py_argument(call, PyTuple_GetItem(q, 0), "q.data", &codes, &args.codes) < 0 ||
-        py_argument(call, PyTuple_GetItem(q, 1), "q.scales", &scales, &args.scales) < 0 ||
+        py_optional(call, PyTuple_GetItem(q, 1), "q.scales", &scales, &args.scales) < 0 ||
         py_scalar(call, scale, "q.global_scale", -1, &global_scale, &args.global_scale) < 0 ||
         py_scale_layout(v[SCALE_LAYOUT], &args.layout) < 0 ||
         py_optional_output(call, v[OUT], &out, &args.out) < 0 ||

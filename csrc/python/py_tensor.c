@@ -22,7 +22,8 @@ static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
     }
     Py_XDECREF(capsule); /* the table itself lives as long as the process */
     PyErr_Clear();
-    while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+    while (header && header->version.major != DLPACK_MAJOR_VERSION)
+        header = header->prev_api;
     return (const DLPackExchangeAPI *)(const void *)header;
 }
 
@@ -136,9 +137,12 @@ static int from_description(py_call *call, PyObject *description, nk_tensor *t)
         py_dtype_named(t, dtype, &dl.dtype) < 0) {
         return -1;
     }
-    if (strcmp(device, "cpu") == 0) dl.device.device_type = kDLCPU;
-    else if (strcmp(device, "cuda") == 0) dl.device.device_type = kDLCUDA;
-    else return py_fail_at(call->state->backend_error, t->name, t->index, "on %s, expected CPU or CUDA", device);
+    if (strcmp(device, "cpu") == 0)
+        dl.device.device_type = kDLCPU;
+    else if (strcmp(device, "cuda") == 0)
+        dl.device.device_type = kDLCUDA;
+    else
+        return py_fail_at(call->state->backend_error, t->name, t->index, "on %s, expected CPU or CUDA", device);
     return py_describe(call, &dl, 0, t);
 }
 
@@ -193,7 +197,8 @@ static int from_capsule(py_call *call, PyObject *capsule, PyObject *owner, nk_te
     if (name && strncmp(name, "used_", 5) == 0) {
         return py_fail_at(PyExc_BufferError, t->name, t->index, "a DLPack capsule that has been consumed already");
     }
-    return py_fail_at(PyExc_TypeError, t->name, t->index, "%R, expected a DLPack capsule", capsule);
+    return py_fail_at(PyExc_TypeError, t->name, t->index, "%s%R, expected a DLPack capsule",
+                      owner ? "__dlpack__ returned " : "", capsule);
 }
 
 /* Tells the exporter of a CUDA tensor the call's stream, so that it makes its data safe to read there. */
@@ -206,7 +211,11 @@ static int add_stream(py_call *call, PyObject *object, PyObject *kwargs)
         PyErr_Clear(); /* an exporter without the method has no GPU memory */
         return 0;
     }
-    if (!device || !PyArg_ParseTuple(device, "ll", &type, &index)) goto done;
+    if (!device) goto done;
+    if (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ll", &type, &index)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack_device__ returned %R, expected (device type, index)", device);
+        goto done;
+    }
     if (type != kDLCUDA && type != kDLCUDAManaged) {
         failed = 0;
         goto done;
@@ -244,13 +253,9 @@ static int from_dlpack_method(py_call *call, PyObject *object, nk_tensor *t)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     if (!method) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return py_not_exported(t);
         PyErr_Clear();
-        PyObject *type = PyType_GetName(Py_TYPE(object));
-        if (!type) return -1;
-        py_fail_at(PyExc_TypeError, t->name, t->index, "%U has no __dlpack__, expected a tensor", type);
-        Py_DECREF(type);
-        return -1;
+        return py_wrong_type(object, t->name, t->index, "a tensor, an object with __dlpack__");
     }
     PyObject *capsule = export(call, object, method);
     Py_DECREF(method);
@@ -270,10 +275,14 @@ int py_tensor(py_call *call, PyObject *object, const char *name, int32_t index, 
     int failed;
     const py_exporter *exporter = find_exporter(call->state, object);
     if (!exporter) return -1;
-    if (exporter->api) failed = from_api(call, object, exporter->api, t);
-    else if (exporter->address) failed = from_address(call, object, exporter->address, t);
-    else if (PyCapsule_CheckExact(object)) failed = from_capsule(call, object, NULL, t);
-    else failed = from_dlpack_method(call, object, t);
+    if (exporter->api)
+        failed = from_api(call, object, exporter->api, t);
+    else if (exporter->address)
+        failed = from_address(call, object, exporter->address, t);
+    else if (PyCapsule_CheckExact(object))
+        failed = from_capsule(call, object, NULL, t);
+    else
+        failed = from_dlpack_method(call, object, t);
     if (failed) return -1;
     if (!call->like) call->like = object;
     return 0;
@@ -291,13 +300,15 @@ int py_optional(py_call *call, PyObject *object, const char *name, nk_tensor *t,
     return object && object != Py_None ? py_argument(call, object, name, t, pointer) : 0;
 }
 
+/* A __dlpack__ that raises is one: py_tensor() says what it raised. */
 static bool is_tensor(const py_exporter *exporter, PyObject *object)
 {
     if (exporter->api || exporter->address || PyCapsule_CheckExact(object)) return true;
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
+    bool raises = !method && !PyErr_ExceptionMatches(PyExc_AttributeError);
     PyErr_Clear();
     Py_XDECREF(method);
-    return method != NULL;
+    return method || raises;
 }
 
 int py_scalar(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t, nk_scalar *scalar)
@@ -308,6 +319,7 @@ int py_scalar(py_call *call, PyObject *object, const char *name, int32_t index, 
         const py_exporter *exporter = find_exporter(call->state, object);
         if (!exporter) return -1;
         number = !is_tensor(exporter, object);
+        if (number && !PyNumber_Check(object)) return py_wrong_type(object, name, index, "a number or a tensor");
     }
     if (number) return py_float(object, name, index, &scalar->value);
     if (py_tensor(call, object, name, index, t) < 0) return -1;

@@ -139,11 +139,11 @@ def test_objects_without_dlpack(position, value):
     args = list(OPERANDS)
     args[position] = value
     kind = type(value).__name__
-    with pytest.raises(TypeError, match=f"^{NAMES[position]}: {kind} has no __dlpack__, expected"):
+    with pytest.raises(TypeError, match=f"^{NAMES[position]}: {kind}, expected a tensor"):
         nk.gemm(*args)
 
 
-@pytest.mark.parametrize("position", [0, 1, 3])
+@pytest.mark.parametrize("position", [0, 1])
 def test_none_where_a_tensor_is_needed(position):
     args = list(OPERANDS)
     args[position] = None
@@ -163,7 +163,7 @@ def test_lists_say_which_item():
         nk.grouped_gemm([a], [b], [sfa], [sfb], alpha=torch.ones(1))
     with pytest.raises(ValueError, match="^offsets: "):
         nk.grouped_gemm([a], [b], [sfa], [sfb], offsets=torch.zeros(2, dtype=torch.int32))
-    with pytest.raises(TypeError, match="^offsets: None, expected a tensor"):
+    with pytest.raises(TypeError, match="^offsets: None, expected int32"):
         nk.grouped_gemm(a, b[None], sfa, sfb[None])
 
 
@@ -171,7 +171,7 @@ def test_q_is_a_triple():
     for q, error in ((torch.ones(3), TypeError), ((1, 2), ValueError), (None, TypeError)):
         with pytest.raises(error, match="^q: "):
             nk.dequantize(q)
-    with pytest.raises(TypeError, match=r"^q\.scales: None"):
+    with pytest.raises(ValueError, match=r"^q\.scales: None"):
         nk.dequantize((torch.zeros(1, 8, dtype=torch.uint8), None, 1.0))
 
 

@@ -100,16 +100,19 @@ def test_byte_offset():
 @pytest.mark.parametrize(
     ("dtype", "text"),
     [
-        ((2, 64, 1), "float64 (DLPack code 2, 64 bits"),
-        ((0, 8, 1), "int8 (DLPack code 0, 8 bits"),
-        ((5, 64, 1), "complex64 (DLPack code 5"),
-        ((12, 8, 1), "(DLPack code 12, 8 bits, 1 lanes)"),
-        ((2, 16, 2), "float16 (DLPack code 2, 16 bits, 2 lanes)"),
+        ((2, 64, 1), "float64"),
+        ((0, 8, 1), "int8"),
+        ((5, 64, 1), "complex64"),
+        ((12, 8, 1), "float8_e5m2"),
+        (
+            (2, 16, 2),
+            "of DLPack code 2, 16 bits, 2 lanes",
+        ),
     ],
 )
 def test_unknown_dtypes(dtype, text):
     a, b, sfa, sfb = OPERANDS
-    with pytest.raises(TypeError, match=f"^a: dtype .*{re.escape(text)}.*expected uint8, "):
+    with pytest.raises(TypeError, match=f"^a: dtype {text}, expected (uint8|one) "):
         nk.gemm(capsule_of(a, dtype), b, sfa, sfb)
 
 
@@ -135,7 +138,7 @@ def test_other_capsules():
         NAME = b"arrow_array"
 
     for capsule in (Other().__dlpack__(), Other()):
-        with pytest.raises(TypeError, match="^a: <capsule .*arrow_array.*expected a DLPack"):
+        with pytest.raises(TypeError, match="^a: .*<capsule .*arrow_array.*expected a DLPack"):
             nk.gemm(capsule, *OPERANDS[1:])
 
 

@@ -1,0 +1,176 @@
+"""Messages name the argument, what came, what was expected, and where that is short, a remedy."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import nvfp4kern as nk
+from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel
+
+TAKEN = "uint8 or float4_e2m1fn_x2 or float16 or bfloat16"
+FLOATS = "float16 or bfloat16 or float32"
+
+
+def of_ones(*shape, dtype=torch.uint8):
+    return torch.ones(shape, dtype=dtype)
+
+
+def wide(t):
+    """The same shape with a stride of 2 along the last dimension."""
+    return t.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+A, B, SFA, SFB = of_ones(4, 32), of_ones(10, 32), of_ones(4, 4), of_ones(10, 4)
+X, W = of_ones(4, 64, dtype=torch.half), of_ones(10, 64, dtype=torch.half)
+EXPERTS, SFE = of_ones(2, 10, 32), of_ones(2, 10, 4)
+OFFSETS = torch.tensor([0, 2, 4])
+SF = of_ones(32, 4, 1, 4, 1, 1)
+GROUP = (of_ones(4, 32, 1), of_ones(10, 32, 1), of_ones(4, 10, 1, dtype=torch.half))
+
+
+class Exporter:
+    """Its methods raise or return what they are given."""
+
+    def __init__(self, capsule, device=(1, 0)):
+        self.capsule, self.device = capsule, device
+
+    def __dlpack__(self, **options):
+        return self.result(self.capsule)
+
+    def __dlpack_device__(self):
+        return self.result(self.device)
+
+    @staticmethod
+    def result(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+class Unreadable:
+    @property
+    def __dlpack__(self):
+        raise RuntimeError("no such thing")
+
+
+def gemm(a=A, b=B, sfa=SFA, sfb=SFB, **options):
+    return lambda: nk.gemm(a, b, sfa, sfb, **options)
+
+
+def contiguous(offsets, **options):
+    return lambda: nk.grouped_gemm(A, EXPERTS, SFA, SFE, offsets=offsets, **options)
+
+
+def grouped(sizes):
+    return lambda: custom_kernel(([GROUP], [], [(SF, SF)], sizes))
+
+
+SAYS = [
+    # A dtype that no operator takes, and one that this argument does not take.
+    (contiguous(OFFSETS), TypeError,
+     "offsets: dtype int64, expected int32, in torch .to(torch.int32)"),
+    (gemm(A.double()), TypeError, f"a: dtype float64, expected {TAKEN}"),
+    (gemm(A.float()), TypeError, f"a: dtype float32, expected {TAKEN}"),
+    (gemm(A.bool()), TypeError, f"a: dtype bool, expected {TAKEN}"),
+    (lambda: nk.quantize(X.to(torch.cfloat)), TypeError, f"x: dtype complex64, expected {FLOATS}"),
+    (lambda: nk.quantize(X.numpy().astype("i8")), TypeError, f"x: dtype int64, expected {FLOATS}"),
+    (gemm(alpha=torch.ones(10).double()), TypeError,
+     "alpha: dtype float64, expected float32, in torch .to(torch.float32)"),
+    (gemm(sfa=SFA.view(torch.float8_e8m0fnu)), TypeError,
+     "sfa: dtype float8_e8m0fnu, expected uint8 or float8_e4m3fn"),
+    (gemm(out=of_ones(4, 10, dtype=torch.int8)), TypeError, f"out: dtype int8, expected {FLOATS}"),
+    (gemm(out=of_ones(4, 10, dtype=torch.int64), out_dtype="float16"), ValueError,
+     "out_dtype: float16, but out has dtype int64"),
+    (lambda: nk.quantize(X, out=(of_ones(4, 32, dtype=torch.int64), None), data_dtype="uint8"),
+     ValueError, "data_dtype: uint8, but out[0] has dtype int64"),
+    (lambda: nk.route(X, W, 2, out=(None, of_ones(4, 2, dtype=torch.int64))), TypeError,
+     "out[1]: dtype int64, expected int32, in torch .to(torch.int32)"),
+    (gemm(X, W, None, None), TypeError, "b: dtype float16, expected uint8 or float4_e2m1fn_x2"),
+    # No scale factors.
+    (gemm(sfa=None), ValueError,
+     "sfa: None, expected the scale factors of a, since its dtype uint8 is that of codes"),
+    (gemm(X, sfa=None, sfb=None), ValueError,
+     "sfb: None, expected the scale factors of b, since its dtype uint8 is that of codes"),
+    (lambda: nk.gemv(A, A[:1], None, SFA[:1]), ValueError,
+     "sfa: None, expected the scale factors of a, since its dtype uint8 is that of codes"),
+    (lambda: nk.dual_gemm(A, B, B, SFA, SFB, None), ValueError,
+     "sfb2: None, expected the scale factors of b2, since its dtype uint8 is that of codes"),
+    (lambda: nk.dequantize((A, None, 1.0)), ValueError,
+     "q.scales: None, expected the scale factors of q.data, since its dtype uint8 is that of "
+     "codes"),
+    (contiguous(None), TypeError, "offsets: None, expected int32 [G + 1], since a is no list"),
+    # Strides.
+    (gemm(wide(A)), ValueError, "a: stride 2 along K, expected 1, as after .contiguous()"),
+    (gemm(wide(X), sfa=None), ValueError,
+     "a: stride 2 along K, expected 1, as after .contiguous()"),
+    (lambda: nk.quantize(wide(X)), ValueError,
+     "x: stride 2 along K, expected 1, as after .contiguous()"),
+    (gemm(sfa=wide(SFA)), ValueError,
+     "sfa: stride 2 along K/16, expected 1, as after .contiguous()"),
+    (contiguous(wide(OFFSETS.int())), ValueError,
+     "offsets: stride 2, expected 1, as after .contiguous()"),
+    (lambda: nk.quantize(X.numpy(), out=(np.zeros((4, 32), "u1")[::-1], None)), ValueError,
+     "out[0]: stride -32 in dimension 0, expected none below 0"),
+    (gemm(out=of_ones(10, dtype=torch.half).expand(4, 10)), ValueError,
+     "out: stride 0 in dimension 0 puts elements in one place, expected at least 1"),
+    # Numbers.
+    (lambda: nk.route(X, W, np.array([2, 3])), TypeError, "k: ndarray, expected an int"),
+    (lambda: nk.route(X, W, torch.tensor([2.0])), TypeError, "k: Tensor, expected an int"),
+    (lambda: nk.route(X, W, 2.0), TypeError, "k: float, expected an int"),
+    (lambda: nk.route(X, W, 2, scaling_factor=np.ones(2)), TypeError,
+     "scaling_factor: ndarray, expected a number"),
+    (lambda: nk.route(X, W, 2, scaling_factor=torch.ones(2)), TypeError,
+     "scaling_factor: Tensor, expected a number"),
+    (gemm(alpha=[1.0]), TypeError, "alpha: list, expected a number or a tensor"),
+    (gemm(alpha=None), TypeError, "alpha: NoneType, expected a number or a tensor"),
+    (contiguous(OFFSETS.int(), alpha=[1.0, 2.0]), TypeError,
+     "alpha: list, expected a number or a tensor"),
+    (lambda: nk.quantize(X, global_scale=[1.0]), TypeError,
+     "global_scale: list, expected a number or a tensor"),
+    # Words.
+    (gemm(scale_layout=5), TypeError,
+     "scale_layout: int, expected 'linear', 'blocked' or a pair of them for (sfa, sfb)"),
+    (gemm(scale_layout=("linear", 5)), TypeError,
+     "scale_layout: int, expected 'linear' or 'blocked'"),
+    (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, activation=len), TypeError,
+     "activation: builtin_function_or_method, expected 'silu', 'gelu', 'gelu_tanh', 'relu' or "
+     "'identity'"),
+    (gemm(out_dtype=torch.float64), ValueError,
+     "out_dtype: torch.float64, expected 'float16', 'bfloat16' or 'float32'"),
+    # No tensors, and exporters that fail.
+    (gemm([1, 2]), TypeError, "a: list, expected a tensor, an object with __dlpack__"),
+    (gemm(Exporter(RuntimeError("boom"))), BufferError, "a: cannot be exported: boom"),
+    (gemm(Exporter(TypeError("boom"))), BufferError, "a: cannot be exported: boom"),
+    (gemm(Exporter(None, device=KeyError("no"))), BufferError, "a: cannot be exported: 'no'"),
+    (gemm(Exporter(None, device="cpu")), BufferError,
+     "a: cannot be exported: __dlpack_device__ returned 'cpu', expected (device type, index)"),
+    (gemm(Exporter(5)), TypeError, "a: __dlpack__ returned 5, expected a DLPack capsule"),
+    (gemm(Unreadable()), BufferError, "a: cannot be exported: no such thing"),
+    (gemm(alpha=Unreadable()), BufferError, "alpha: cannot be exported: no such thing"),
+    # The competition's tuples.
+    (grouped(np.array([[4, 10, 64, 1]])), TypeError,
+     "problem_sizes: ndarray, expected a list with one item for each of abc_tensors"),
+    (grouped([np.array([4, 10, 64, 1])]), TypeError,
+     "problem_sizes[0]: ndarray, expected a tuple (m, n, k, l)"),
+    (grouped([(4, 10, 64)]), ValueError,
+     "problem_sizes[0]: 3 items, expected 4: a tuple (m, n, k, l)"),
+    (grouped([(4, 10, 64.0, 1)]), TypeError, "problem_sizes: float, expected an int"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "call, exception, message", [pytest.param(*case, id=case[2][:40]) for case in SAYS]
+)
+def test_message(call, exception, message):
+    with pytest.raises(exception, match=f"^{re.escape(message)}$") as caught:
+        call()
+    assert type(caught.value) is exception
+
+
+def test_a_stride_that_overlaps_says_how_large_it_must_be():
+    out = np.lib.stride_tricks.as_strided(np.zeros(99, np.float16), (4, 10), (10, 2))
+    with pytest.raises(ValueError, match="stride 5 in dimension 0 puts elements in one place, "
+                       "expected at least 10"):  # fmt: skip
+        nk.gemm(A.numpy(), B.numpy(), SFA.numpy(), SFB.numpy(), out=out)
