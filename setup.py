@@ -1,6 +1,5 @@
 """Builds nvfp4kern/_C.abi3.so: plain C with the kernels as data, for every CPython from 3.11 on."""
 
-import os
 import re
 import runpy
 import sys
@@ -20,10 +19,10 @@ SOURCES_HASH = runpy.run_path(str(ROOT / "nvfp4kern" / "_checkout.py"))["hash_of
 FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fvisibility=hidden -Wall -Wextra -Wconversion".split()
 LINK = ["-lm", "-pthread", "-ldl"]
-if os.environ.get("NVFP4KERN_WERROR") == "1":
+if kernels.is_set("NVFP4KERN_WERROR"):
     FLAGS.append("-Werror")
     kernels.FLAGS.append("-Werror=all-warnings")
-if os.environ.get("NVFP4KERN_SANITIZE") == "1":
+if kernels.is_set("NVFP4KERN_SANITIZE"):
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g"]
     LINK += ["-fsanitize=address,undefined"]
 

@@ -32,10 +32,18 @@ WHEELS.append("nvidia-cuda-cccl==13.0.*")  # <nv/target>, which cuda_fp16.h want
 """An nvcc without a toolkit."""
 
 
+def is_set(variable: str, default: str = "0") -> bool:
+    """Whether a variable says yes, in the words that the library takes (csrc/nk_settings.c)."""
+    value = os.environ.get(variable) or default
+    if value.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise SystemExit(f"{variable}: '{value}', expected 1, true, yes, on, 0, false, no or off")
+    return value.lower() in ("1", "true", "yes", "on")
+
+
 def wanted() -> list[str]:
     """The architectures that this build has kernels for: none with NVFP4KERN_CUDA=0, those that
     NVFP4KERN_ARCHS names and sm80, which stands in where another has no kernel, else all."""
-    if os.environ.get("NVFP4KERN_CUDA", "1") == "0":
+    if not is_set("NVFP4KERN_CUDA", default="1"):
         return []
     names = [name.strip() for name in os.environ.get("NVFP4KERN_ARCHS", "").split(",")]
     for name in filter(None, names):

@@ -18,7 +18,8 @@ LISTED_ROWS(DECLARE)
 
 /* A row that the build left out serves nothing. */
 #define ROW_1(row) &nk_backend_##row
-#define ROW_0(row) &(const nk_backend){.name = #row, .device_type = NK_CUDA}
+#define ROW_0(row) \
+    &(const nk_backend) { .name = #row, .device_type = NK_CUDA }
 #define PASTE(x, y) x##y
 #define PICK(with) PASTE(ROW_, with)
 #define ENTRY(row, devices) PICK(NK_WITH_##row)(row),
@@ -56,16 +57,21 @@ static bool has_cell(const nk_backend *row, size_t offset)
     return plan != NULL;
 }
 
-/* The row to begin with: the one of NVFP4KERN_BACKEND, or the first. Rows after it serve what it has no kernel for. */
+/* The row to begin with: the one of NVFP4KERN_BACKEND, or the first. Rows after it serve what it has no kernel for. A
+ * GPU's row says nothing of CPU tensors. */
 static nk_status first_row(nk_device device, const char *name, int *first)
 {
     *first = 0;
-    if (!name || !*name) return NK_OK;
+    if (!*name) return NK_OK;
     while (*first < ROWS && strcmp(name, table[*first]->name) != 0)
         ++*first;
     NK_CHECK(*first < ROWS, NK_BACKEND_ERROR,
              "NVFP4KERN_BACKEND: '%s' is no backend of this build, see nvfp4kern.backends()", name);
     const nk_backend *row = table[*first];
+    if (device.type == NK_CPU && row->device_type != NK_CPU) {
+        *first = 0;
+        return NK_OK;
+    }
     NK_CHECK(row->serves, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' is %s", name, why_not(row));
     NK_CHECK(serves(row, device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d", name,
              device_type_name(device.type), device.index);
@@ -75,7 +81,7 @@ static nk_status first_row(nk_device device, const char *name, int *first)
 nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row)
 {
     int i = 0;
-    if (!*row && settings->tile) NK_TRY(nk_tile_check(settings));
+    if (!*row && settings->tile[0]) NK_TRY(nk_tile_check(settings));
     if (!*row) NK_TRY(first_row(device, settings->backend, &i));
     while (*row && table[i++] != *row)
         ;
@@ -92,7 +98,7 @@ nk_status nk_exec_workspace(nk_exec *exec)
     const int64_t wanted = exec->plan.workspace_bytes;
     if (wanted <= exec->workspace_bytes) return NK_OK;
     if (!exec->allocate) return NK_NEEDS_WORKSPACE;
-    NK_TRY(exec->allocate(exec->allocate_context, wanted, &exec->workspace));
+    NK_TRY(exec->allocate(exec->context, wanted, &exec->workspace));
     exec->workspace_bytes = wanted;
     return NK_OK;
 }

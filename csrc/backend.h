@@ -59,24 +59,32 @@ const nk_family *nk_backend_family(int i);
 /* Lets the caller allocate where its workspace is less than the plan wants. */
 nk_status nk_exec_workspace(nk_exec *exec);
 
-/* Ends an operator: reads the settings, picks a row and plans; unless this is a dry run or there is nothing to write,
+/* *settings becomes the caller's settings, or the environment's in *own. */
+static inline nk_status nk_exec_settings(const nk_exec *exec, nk_settings *own, const nk_settings **settings)
+{
+    *settings = exec->settings ? exec->settings : own;
+    return exec->settings ? NK_OK : nk_settings_read(own);
+}
+
+/* Ends an operator: sees to the settings, picks a row and plans; unless this is a dry run or there is nothing to write,
  * sees to the workspace and runs. */
-#define NK_DISPATCH(op, problem, exec, empty)                                                        \
-    do {                                                                                             \
-        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice_[NK_CHOICE_BYTES];                        \
-        const nk_backend *row_ = NULL;                                                               \
-        nk_settings settings_;                                                                       \
-        nk_status planned_;                                                                          \
-        nk_settings_read(&settings_);                                                                \
-        do {                                                                                         \
-            NK_TRY(nk_backend_pick((problem)->device, &settings_, offsetof(nk_backend, op), &row_)); \
-            (exec)->plan = (nk_plan){.backend = row_->name};                                         \
-            planned_ = row_->op.plan((problem), &settings_, &(exec)->plan, choice_);                 \
-        } while (planned_ == NK_DECLINED);                                                           \
-        NK_TRY(planned_);                                                                            \
-        if ((exec)->dry_run || (empty)) return NK_OK;                                                \
-        NK_TRY(nk_exec_workspace(exec));                                                             \
-        return row_->op.run((problem), choice_, (exec));                                             \
+#define NK_DISPATCH(op, problem, exec, empty)                                                       \
+    do {                                                                                            \
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice_[NK_CHOICE_BYTES];                       \
+        const nk_backend *row_ = NULL;                                                              \
+        const nk_settings *settings_;                                                               \
+        nk_settings own_;                                                                           \
+        nk_status planned_;                                                                         \
+        NK_TRY(nk_exec_settings((exec), &own_, &settings_));                                        \
+        do {                                                                                        \
+            NK_TRY(nk_backend_pick((problem)->device, settings_, offsetof(nk_backend, op), &row_)); \
+            (exec)->plan = (nk_plan){.backend = row_->name};                                        \
+            planned_ = row_->op.plan((problem), settings_, &(exec)->plan, choice_);                 \
+        } while (planned_ == NK_DECLINED);                                                          \
+        NK_TRY(planned_);                                                                           \
+        if ((exec)->dry_run || (empty)) return NK_OK;                                               \
+        NK_TRY(nk_exec_workspace(exec));                                                            \
+        return row_->op.run((problem), choice_, (exec));                                            \
     } while (0)
 
 #endif

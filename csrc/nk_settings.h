@@ -2,6 +2,8 @@
 #ifndef NK_SETTINGS_H
 #define NK_SETTINGS_H
 
+#include "nk_status.h"
+
 #include <stdbool.h>
 
 /* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
@@ -11,19 +13,27 @@
  * as well. */
 typedef enum nk_pdl { NK_PDL_SAFE, NK_PDL_OFF, NK_PDL_WEIGHTS } nk_pdl;
 
-/* Text belongs to the environment: it is valid until that variable is changed, as with getenv. NULL where it is not
- * set. */
+/* Text is a copy: the environment's own may change during the call. It is empty where the variable is not set. */
 typedef struct nk_settings {
-    const char *backend;     /* NVFP4KERN_BACKEND */
-    const char *cpu;         /* NVFP4KERN_CPU */
-    const char *num_threads; /* NVFP4KERN_NUM_THREADS */
-    const char *tile;        /* NVFP4KERN_TILE, see nk_tile.h; NULL also where it is empty */
-    nk_pdl pdl;              /* NVFP4KERN_PDL */
-    bool batch_invariant;    /* NVFP4KERN_BATCH_INVARIANT=1: a row gets the same bits whatever else is in the batch */
+    char backend[64];     /* NVFP4KERN_BACKEND */
+    char cpu[64];         /* NVFP4KERN_CPU */
+    char num_threads[64]; /* NVFP4KERN_NUM_THREADS */
+    char tile[512];       /* NVFP4KERN_TILE, see nk_tile.h */
+    nk_pdl pdl;           /* NVFP4KERN_PDL */
+    bool batch_invariant; /* NVFP4KERN_BATCH_INVARIANT: a row gets the same bits whatever else is in the batch */
 } nk_settings;
 
-/* Every call reads them once, before it picks a backend, in one pass over the environment. Looking up each took a fifth
- * of a microsecond in NVIDIA's containers, which have 35 variables with this beginning. */
-void nk_settings_read(nk_settings *settings);
+/* Reads the environment in one pass: looking up each variable took a fifth of a microsecond in NVIDIA's containers,
+ * which have 35 variables with this beginning. No other thread may change the environment meanwhile. Fails where a
+ * value is none that the variable takes. */
+nk_status nk_settings_read(nk_settings *settings);
+
+/* What is wanted once a process, deep inside a call: as this thread's last nk_settings_read() found it. A thread that
+ * has never called that reads the environment now. Empty where the variable is not set. */
+typedef enum nk_late_setting { NK_LIBCUDA, NK_PTX_DIR, NK_SM_LIMIT, NK_SMEM_LIMIT, NK_LATE_SETTINGS } nk_late_setting;
+const char *nk_late_text(nk_late_setting which);
+
+/* A limit, or `most` where that is less or there is no limit. */
+nk_status nk_late_limit(nk_late_setting which, int most, int *limit);
 
 #endif

@@ -8,6 +8,7 @@ typedef enum nk_status {
     NK_TYPE_ERROR,    /* a dtype that does not fit */
     NK_BACKEND_ERROR, /* what this machine or this build cannot do */
     NK_NEEDS_WORKSPACE,
+    NK_INTERRUPTED, /* the caller's `interrupted` said so: outputs hold anything */
     NK_DECLINED, /* from a plan: this row has no kernel for the problem, a later row may have one */
 } nk_status;
 

@@ -22,7 +22,7 @@ int nk_tile_named(const char *list, const nk_family *family);
 /* The index of the tile that checked settings force on a family, or NK_TILE_ANY: the plan chooses. */
 static inline int nk_tile_forced(const nk_settings *settings, const nk_family *family)
 {
-    return settings->tile ? nk_tile_named(settings->tile, family) : NK_TILE_ANY;
+    return settings->tile[0] ? nk_tile_named(settings->tile, family) : NK_TILE_ANY;
 }
 
 /* Fails a call because the tile that is forced on its family cannot serve it; a format and its values say why. */

@@ -3,7 +3,7 @@
  * The caller describes tensors (nk_tensor), fills one argument struct per operator and calls one function per operator.
  * The library allocates nothing and owns nothing: outputs and workspace belong to the caller, and the caller names the
  * stream. Every function returns nk_status. On failure nk_status_message() says which argument, what came and what was
- * expected, and nothing has been written.
+ * expected, and nothing has been written, but see NK_INTERRUPTED.
  *
  * Each operator comes as a pair:
  *   nk_<op>_out(args, spec)   says the shape and dtype of the outputs that these inputs ask for: contiguous, data NULL
@@ -13,6 +13,7 @@
 #ifndef NVFP4KERN_H
 #define NVFP4KERN_H
 
+#include "nk_settings.h"
 #include "nk_status.h"
 
 #include <stdbool.h>
@@ -90,14 +91,19 @@ typedef struct nk_plan {
 /* Where the plan wants more than `workspace_bytes`, the call asks `allocate` for all it wants, between planning and
  * running: memory of the operands' device, aligned to 64 bytes, that lives until the call has returned (on a GPU: until
  * the stream is past it). A status other than NK_OK ends the call with that status. Without `allocate` such a call ends
- * with NK_NEEDS_WORKSPACE, and can be repeated with a workspace of plan.workspace_bytes. */
+ * with NK_NEEDS_WORKSPACE, and can be repeated with a workspace of plan.workspace_bytes.
+ *
+ * A call that computes on the CPU asks `interrupted`, if there is one, about every 50 ms, on the calling thread. Where
+ * that says true the call ends with NK_INTERRUPTED, once every thread has ended what it is about. */
 typedef struct nk_exec {
     bool dry_run; /* check and plan only; `out` may then be missing */
     void *stream;
     void *workspace;
     int64_t workspace_bytes;
     nk_status (*allocate)(void *context, int64_t bytes, void **workspace);
-    void *allocate_context;
+    bool (*interrupted)(void *context);
+    void *context; /* of both functions */
+    const nk_settings *settings; /* NULL: the call reads the environment, which no thread may change meanwhile */
     nk_plan plan; /* written by the call */
 } nk_exec;
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -207,17 +206,6 @@ def leaves(tree):
     return found
 
 
-@contextmanager
-def on_cpu():
-    """CPU tensors may be used although a GPU's row is forced. Not for several threads at once."""
-    forced = os.environ.pop("NVFP4KERN_BACKEND", None)
-    try:
-        yield
-    finally:
-        if forced is not None:
-            os.environ["NVFP4KERN_BACKEND"] = forced
-
-
 def same(name, got, want):
     """To the byte; where exponentials are involved, as near as float32 gets."""
     if name == "dual_gemm":
@@ -236,8 +224,7 @@ class Call:
         self.name, self.size, self.device = name, size, device
         self.function, args, options = self.made(seed)
         self.args, self.options = mapped(lambda t: surrounded(t, device), (args, options))
-        with on_cpu():
-            result = self.function(*args, **options)
+        result = self.function(*args, **options)
         self.outs = [Guarded(t.shape, t.dtype, device) for t in self.outputs_of(result)]
         self.out = [out.tensor for out in self.outs]
         if not isinstance(result, (list, tuple)):
@@ -277,8 +264,7 @@ class Call:
     def check(self, seed=0):
         """What the outputs hold is what the CPU writes; around them nothing was written."""
         want = Call(self.name, "cpu", self.size, seed)
-        with on_cpu():
-            want.run()
+        want.run()
         for ours, theirs in zip(self.outs, want.outs, strict=True):
             same(self.name, ours.tensor, theirs.tensor)
         assert all(out.guards_intact() for out in self.outs)

@@ -5,8 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
+from exporters import capsule_of
 
 import nvfp4kern
 
@@ -65,7 +66,7 @@ def test_backends_say_what_was_left_out(monkeypatch):
     """Of whatever build this is."""
     rows = {row["name"]: row for row in nvfp4kern.backends()}
     assert set(rows) == {"cpu", *ALL} and rows["cpu"]["available"]
-    codes, sf = np.zeros((1, 8), np.uint8), np.zeros((1, 1), np.uint8)
+    codes, sf = (capsule_of(torch.zeros(1, n, dtype=torch.uint8), device_type=2) for n in (8, 1))
     for name in ALL:
         why = rows[name]["why_not"] or ""
         if why.startswith("left out"):
@@ -73,6 +74,22 @@ def test_backends_say_what_was_left_out(monkeypatch):
             monkeypatch.setenv("NVFP4KERN_BACKEND", name)
             with pytest.raises(nvfp4kern.BackendError, match=f"'{name}' is {why}$"):
                 nvfp4kern.explain("gemm", codes, codes, sf, sf)
+
+
+@pytest.mark.parametrize("text", ["1", "0", "true", "No", "ON", "off", "yes", "FALSE", ""])
+def test_variables_say_yes_or_no(text, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_CUDA", text)
+    assert kernels.is_set("NVFP4KERN_CUDA") == (text.lower() in ("1", "true", "yes", "on"))
+    assert bool(kernels.wanted()) == (text.lower() not in ("0", "false", "no", "off"))
+
+
+@pytest.mark.parametrize("text", ["2", "y", "maybe", " 1"])
+def test_other_words_are_refused(text, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_CUDA", text)
+    with pytest.raises(SystemExit) as error:
+        kernels.wanted()
+    expected = "1, true, yes, on, 0, false, no or off"
+    assert str(error.value) == f"NVFP4KERN_CUDA: '{text}', expected {expected}"
 
 
 def test_includes_are_followed_from_the_files_folder_and_from_csrc(tmp_path):

@@ -37,7 +37,7 @@ bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t ti
 {
     const cuda_gpu gpu = gpu_of(facts);
     const nk_route_problem p = problem_of(problem);
-    const nk_settings settings = {.tile = tile < 0 ? NULL : "", .batch_invariant = invariant};
+    const nk_settings settings = {.tile = {tile < 0 ? 0 : '*'}, .batch_invariant = invariant};
     candidate c;
     asked = tile;
     if (choose(&p, &gpu, &settings, &c) != NK_OK) return false;

@@ -33,7 +33,7 @@ static bool is_named(const cpu_path *path, const char *name)
 
 nk_status cpu_path_pick(const char *forced, const cpu_path **path)
 {
-    if (forced && !*forced) forced = NULL;
+    if (!*forced) forced = NULL;
     bool known = false;
     for (size_t i = 0; i < ROWS; i++) {
         if (forced && !is_named(table[i], forced)) continue;

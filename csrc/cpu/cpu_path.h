@@ -69,7 +69,7 @@ extern const cpu_path cpu_path_avx2, cpu_path_avx512_bw, cpu_path_avx512_vnni;
 extern const cpu_path cpu_path_neon_mul, cpu_path_neon_dotprod;
 #endif
 
-/* The best path of this processor, or the one that `forced` (NVFP4KERN_CPU, or NULL) names. */
+/* The best path of this processor, or the one that `forced` (NVFP4KERN_CPU, or "") names. */
 nk_status cpu_path_pick(const char *forced, const cpu_path **path);
 
 /* What an operator computes with: the choice of every plan of this row. */

@@ -1,11 +1,12 @@
 /* Opens the CUDA driver, resolves its functions and words its errors. */
 #include "cuda_driver.h"
 
+#include "nk_settings.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define STRING_(x) #x
@@ -38,8 +39,8 @@ static const char *resolve(void *library)
 static void open_library(void)
 {
     int version;
-    const char *path = getenv("NVFP4KERN_LIBCUDA");
-    if (!path || !*path) path = "libcuda.so.1";
+    const char *path = nk_late_text(NK_LIBCUDA);
+    if (!*path) path = "libcuda.so.1";
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *reason = dlerror();

@@ -2,24 +2,16 @@
 #include "cuda_gpu.h"
 
 #include "cuda_driver.h"
+#include "nk_settings.h"
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static cuda_gpu gpus[CUDA_MAX_GPUS];
 static int gpu_count;
 static const char *why_not; /* NULL: there are GPUs */
 static char failure[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* The number in the environment where it is less than `most`: tests ask for a smaller device than this one. */
-static int limited(const char *variable, int most)
-{
-    const char *text = getenv(variable);
-    long limit = text && *text ? strtol(text, NULL, 10) : most;
-    return limit > 0 && limit < most ? (int)limit : most;
-}
 
 static nk_status read_facts(const cuda_driver *driver, int index)
 {
@@ -40,8 +32,8 @@ static nk_status read_facts(const cuda_driver *driver, int index)
         CUresult result = driver->cuDeviceGetAttribute(wanted[i].value, wanted[i].attribute, handle);
         NK_TRY(cuda_driver_check(result, "cuDeviceGetAttribute", "a GPU"));
     }
-    sms = limited("NVFP4KERN_SM_LIMIT", sms);
-    per_cta = limited("NVFP4KERN_SMEM_LIMIT", per_cta);
+    NK_TRY(nk_late_limit(NK_SM_LIMIT, sms, &sms)); /* a smaller device than this one, for tests */
+    NK_TRY(nk_late_limit(NK_SMEM_LIMIT, per_cta, &per_cta));
     gpus[index] = (cuda_gpu){index, handle, 10 * major + minor, sms, per_cta, per_sm};
     return NK_OK;
 }

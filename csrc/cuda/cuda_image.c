@@ -2,11 +2,11 @@
 #include "cuda_image.h"
 
 #include "cuda_context.h"
+#include "nk_settings.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -36,7 +36,7 @@ static nk_status load_bytes(const cuda_driver *driver, cuda_image *image, const 
 /* <directory>/<image>.ptx, with the NUL that the driver wants at the end of PTX text. */
 static nk_status load_file(const cuda_driver *driver, cuda_image *image, const char *directory, CUlibrary *library)
 {
-    char path[4096];
+    char path[8192];
     struct stat facts;
     snprintf(path, sizeof path, "%s/%s.ptx", directory, image->name);
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -60,9 +60,8 @@ static nk_status load_image(const cuda_driver *driver, cuda_image *image, CUlibr
 {
     *library = atomic_load_explicit(&image->library, memory_order_acquire);
     if (*library) return NK_OK;
-    const char *directory = getenv("NVFP4KERN_PTX_DIR");
-    bool from_file = directory && *directory;
-    NK_TRY(from_file ? load_file(driver, image, directory, library) : load_bytes(driver, image, image->begin, library));
+    const char *directory = nk_late_text(NK_PTX_DIR);
+    NK_TRY(*directory ? load_file(driver, image, directory, library) : load_bytes(driver, image, image->begin, library));
     atomic_store_explicit(&image->library, *library, memory_order_release);
     return NK_OK;
 }

@@ -115,15 +115,29 @@ static nk_status allocate(void *context, int64_t bytes, void **workspace)
     return failed ? NK_NEEDS_WORKSPACE : NK_OK;
 }
 
+/* Runs the handlers of signals that have come, as Python itself does between bytecodes: the main thread's alone. */
+static bool interrupted(void *context)
+{
+    execution *e = context;
+    PyEval_RestoreThread(e->thread);
+    bool raised = PyErr_CheckSignals() < 0;
+    e->thread = PyEval_SaveThread();
+    return raised;
+}
+
 int py_execute(py_call *call, py_op *op, const void *args)
 {
     execution e = {.call = call};
+    nk_settings settings;
+    if (py_check(call, nk_settings_read(&settings)) < 0) return -1;
+    call->exec.settings = &settings;
     call->exec.allocate = allocate;
-    call->exec.allocate_context = &e;
+    call->exec.interrupted = interrupted;
+    call->exec.context = &e;
     e.thread = PyEval_SaveThread();
     nk_status status = op(args, &call->exec);
     PyEval_RestoreThread(e.thread);
-    return status == NK_NEEDS_WORKSPACE ? -1 : py_check(call, status);
+    return py_check(call, status);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -18,7 +18,8 @@ typedef struct py_operator {
 PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *args, Py_ssize_t nargs,
                     PyObject *kwnames, bool explain);
 
-/* Runs `op` of the C API without the GIL, and allocates the workspace that it asks for. */
+/* Reads the settings, which another thread may change once the GIL is released. Then runs `op` of the C API without the
+ * GIL, and allocates the workspace that it asks for. */
 typedef nk_status py_op(const void *args, nk_exec *exec);
 int py_execute(py_call *call, py_op *op, const void *args);
 

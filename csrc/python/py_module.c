@@ -40,8 +40,11 @@ static PyObject *explain(PyObject *module, PyObject *const *args, Py_ssize_t nar
 
 static PyObject *backends(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
+    (void)unused;
+    py_call call = {.state = PyModule_GetState(module)};
     nk_backend_info info;
+    nk_settings settings;
+    if (py_check(&call, nk_settings_read(&settings)) < 0) return NULL; /* asking a row may open the driver */
     PyObject *list = PyList_New(0);
     for (int i = 0; list && nk_backend_list(i, &info); i++) {
         PyObject *row = Py_BuildValue("{sssssOszszsz}", "name", info.name, "devices", info.devices, "available",

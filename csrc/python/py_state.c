@@ -59,6 +59,7 @@ int py_check(py_call *call, nk_status status)
     case NK_TYPE_ERROR: exception = PyExc_TypeError; break;
     case NK_BACKEND_ERROR: exception = call->state->backend_error; break;
     case NK_NEEDS_WORKSPACE:
+    case NK_INTERRUPTED: return -1; /* a function that the call asked has raised */
     case NK_DECLINED: break;
     }
     PyErr_SetString(exception, nk_status_message());

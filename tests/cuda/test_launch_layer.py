@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_calls import run_python
 from ptxsim import build, gpu, sm90_gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "build_tools"))
@@ -51,7 +52,7 @@ def layer(tmp_path_factory):
     csrc = build.CSRC
     target = tmp_path_factory.mktemp("layer") / "layer.so"
     sources = [Path(__file__).with_name("launch_layer.c"), *sorted((csrc / "cuda").glob("*.c"))]
-    sources.append(csrc / "nk_status.c")
+    sources += [csrc / "nk_status.c", csrc / "nk_settings.c"]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
     flags += ["-Werror", "-shared", "-Wl,-z,defs", f"-I{csrc}"]
     flags.append(f"-I{kernels.include_folder(Path(build.find_nvcc()))}")
@@ -231,6 +232,17 @@ def test_a_row_says_what_it_would_serve(layer, oldest, newest, said):
     assert not layer.library.layer_serves(oldest, newest)
     why = layer.library.layer_why_not(oldest, newest).decode()
     assert why == f"no GPU of compute capability {said}"
+
+
+@pytest.mark.parametrize("variable", ["NVFP4KERN_SM_LIMIT", "NVFP4KERN_SMEM_LIMIT"])
+def test_a_limit_is_a_number(variable):
+    for text in ("many", "0", "9999999999"):
+        settings = {"NVFP4KERN_LIBCUDA": str(build.simulator()), variable: text}
+        said = run_python(
+            "import nvfp4kern; print(nvfp4kern.backends()[-1]['why_not'])", **settings
+        )
+        expected = f"{variable}: '{text}', expected a number from 1 to {2**31 - 1}\n"
+        assert said == expected or said.startswith("left out")
 
 
 def test_a_row_is_warmed_up_by_the_kernels_of_its_folder(layer):
