@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The operators' tests under AddressSanitizer and UndefinedBehaviorSanitizer: tests/sanitize.sh [pytest arguments]
+# Threads that write what calls read (tests/races.py) instead: tests/sanitize.sh --races SECONDS
 #
 # Builds a copy of the tree into a temporary folder (the normal install and build/ stay as they are) and runs $PYTHON,
 # which must have the test extra installed. torch takes part: it runs under a preloaded libasan. Leaks of Python itself
@@ -57,8 +58,23 @@ grep -q 'heap-buffer-overflow' "$tree/bug.log" && grep -q 'cpu_relayout' "$tree/
 nm -D --undefined-only "$tree"/installed/nvfp4kern/_C.abi3.so | grep -q __ubsan_handle
 echo "found, as it must be"
 
-echo "-- the tests"
+# Reports go to files: pytest catches what a dying process writes.
+finish() {
+    if compgen -G "$tree/report.*" > /dev/null; then
+        cat "$tree"/report.* >&2
+        die "the sanitizers found something, see above"
+    fi
+    exit "$1"
+}
+
 cd "$tree"
+code=0
+if [ "${1:-}" = --races ]; then
+    echo "-- the races"
+    sanitized tests/races.py "${2:?seconds}" || code=$?
+    finish $code
+fi
+echo "-- the tests"
 if [ $# -eq 0 ]; then
     # Left out: what asserts memory or starts programs of its own, nvcc, which libasan ends, among them; what is about
     # text; what needs gigabytes; what is about benchmarks/, which the copy lacks; and the simulated GPU, which is a
@@ -73,11 +89,5 @@ if [ $# -eq 0 ]; then
     done
     set -- "$@" -m "not large and not slow" --hypothesis-seed=0
 fi
-# Reports go to files: pytest catches what a dying process writes.
-code=0
 sanitized -m pytest -q -p no:cacheprovider "$@" || code=$?
-if compgen -G "$tree/report.*" > /dev/null; then
-    cat "$tree"/report.* >&2
-    die "the sanitizers found something, see above"
-fi
-exit $code
+finish $code

@@ -2,9 +2,9 @@
 #include "cpu_backend.h"
 
 #include "backend.h"
-#include "nk_format.h"
 #include "cpu_float_mode.h"
 #include "cpu_pool.h"
+#include "nk_format.h"
 
 static bool serves(const nk_backend *row, nk_device device) { return device.type == row->device_type; }
 
@@ -98,12 +98,11 @@ static nk_status plan_relayout(const nk_relayout_problem *p, const nk_settings *
 #define RUN(op)                                                                                          \
     static nk_status run_##op(const nk_##op##_problem *problem, const void *choice, const nk_exec *exec) \
     {                                                                                                    \
-        (void)exec;                                                                                      \
         const cpu_means *means = choice;                                                                 \
         cpu_float_mode callers = cpu_enter_default_mode();                                               \
-        cpu_##op(problem, *means);                                                                       \
+        nk_status status = cpu_##op(problem, *means, exec);                                              \
         cpu_leave_default_mode(callers);                                                                 \
-        return NK_OK;                                                                                    \
+        return status;                                                                                   \
     }
 
 RUN(gemm)

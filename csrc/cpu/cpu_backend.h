@@ -5,13 +5,13 @@
 #include "cpu_path.h"
 #include "cpu_tile.h"
 
-void cpu_gemm(const nk_gemm_problem *problem, cpu_means means); /* also gemv, with m = 1 */
-void cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means);
-void cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means);
-void cpu_route(const nk_route_problem *problem, cpu_means means);
-void cpu_quantize(const nk_quantize_problem *problem, cpu_means means);
-void cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means);
-void cpu_relayout(const nk_relayout_problem *problem, cpu_means means);
+nk_status cpu_gemm(const nk_gemm_problem *problem, cpu_means means, const nk_exec *exec); /* also gemv, with m = 1 */
+nk_status cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_route(const nk_route_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_quantize(const nk_quantize_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_relayout(const nk_relayout_problem *problem, cpu_means means, const nk_exec *exec);
 
 /* One tile of a gemm, from its operands to the output. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, cpu_tile_coordinates at);

@@ -43,9 +43,9 @@ static void dequantize_rows(void *context, int64_t job)
     }
 }
 
-void cpu_dequantize(const nk_dequantize_problem *p, cpu_means means)
+nk_status cpu_dequantize(const nk_dequantize_problem *p, cpu_means means, const nk_exec *exec)
 {
     int64_t rows = p->k < JOB_ELEMENTS ? JOB_ELEMENTS / (p->k + 1) + 1 : 1;
     dequantization d = {p, means.path, rows};
-    cpu_for_each(nk_ceil_div(p->l * p->rows, rows), means.threads, dequantize_rows, &d);
+    return cpu_for_each(exec, nk_ceil_div(p->l * p->rows, rows), means.threads, dequantize_rows, &d);
 }

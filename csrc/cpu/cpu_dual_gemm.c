@@ -27,10 +27,10 @@ static void run_tile(void *context, int64_t tile)
     cpu_store_tile(c->means.path, &p->d, at, h);
 }
 
-void cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means)
+nk_status cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
     double products = 2 * (double)p->l * (double)p->m * (double)p->n * (double)p->k;
     int threads = cpu_worthwhile_threads(products, means.threads);
     dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
-    cpu_for_each(cpu_tile_count(&c.tiling), threads, run_tile, &c);
+    return cpu_for_each(exec, cpu_tile_count(&c.tiling), threads, run_tile, &c);
 }

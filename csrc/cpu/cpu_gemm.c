@@ -24,9 +24,9 @@ static void run_tile(void *context, int64_t tile)
     cpu_gemm_tile(g->means, g->problem, cpu_tile_at(&g->tiling, tile));
 }
 
-void cpu_gemm(const nk_gemm_problem *p, cpu_means means)
+nk_status cpu_gemm(const nk_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
     int threads = cpu_worthwhile_threads((double)p->l * (double)p->m * (double)p->n * (double)p->k, means.threads);
     gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
-    cpu_for_each(cpu_tile_count(&g.tiling), threads, run_tile, &g);
+    return cpu_for_each(exec, cpu_tile_count(&g.tiling), threads, run_tile, &g);
 }

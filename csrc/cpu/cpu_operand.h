@@ -39,6 +39,23 @@ static inline void gather_sf(const nk_operand *o, int64_t l, int64_t row, int64_
     memcpy(to, from, (size_t)count);
 }
 
+/* What the caller may write during the call is read once, by this. */
+static inline int32_t read_once(const int32_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+
+/* The rows of expert g, within 0 .. rows whatever `offsets` hold: they were checked, but another thread may have
+ * written them since. */
+typedef struct cpu_rows {
+    int64_t begin, end;
+} cpu_rows;
+
+static inline cpu_rows cpu_rows_of_expert(const int32_t *offsets, int64_t g, int64_t rows)
+{
+    int64_t begin = read_once(&offsets[g]), end = read_once(&offsets[g + 1]);
+    begin = begin < 0 ? 0 : begin > rows ? rows : begin;
+    end = end < begin ? begin : end > rows ? rows : end;
+    return (cpu_rows){begin, end};
+}
+
 static inline float alpha_at(const nk_alpha *alpha, int64_t n)
 {
     return alpha->data ? alpha->data[n * alpha->stride] : alpha->value;

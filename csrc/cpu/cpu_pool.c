@@ -1,4 +1,4 @@
-/* The pool of threads, which starts them, follows affinity, and survives forks. */
+/* The pool of threads, which starts them, shares them among callers, follows affinity, and survives forks. */
 #include "cpu_pool.h"
 
 #include "cpu_float_mode.h"
@@ -10,57 +10,90 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STACK_BYTES ((size_t)2 << 20)
+#define ASK_MS 50 /* how often a caller asks whether it is interrupted */
 
 typedef struct loop {
     void (*body)(void *context, int64_t job);
     void *context;
     int64_t jobs;
     _Atomic int64_t next;
+    int threads;         /* that it may use, counting the caller */
+    unsigned forks;      /* the pool's, when it began */
+    int helpers;         /* threads of the pool that are in it */
+    pthread_cond_t left; /* the last of them has left */
+    struct loop *other;  /* the next one of the pool's list */
 } loop;
 
-/* `turn` changes with every loop. Workers 1 .. wanted join a loop. The caller does not wait for a worker that has not
- * joined when the jobs are done. */
+/* Idle workers wait for `begin`. */
 static struct {
-    pthread_mutex_t busy; /* held while a loop runs */
     pthread_mutex_t lock; /* guards the members below */
-    pthread_cond_t begin, end;
-    uint64_t turn;
-    int wanted, running; /* how many workers may join the loop, how many are in it */
-    loop *current;
-    int workers; /* threads of the pool; the caller is none of them */
+    pthread_cond_t begin;
+    loop *loops;           /* that callers are running */
+    int callers, helpers;  /* threads in those loops */
+    _Atomic unsigned turn; /* changes when a loop begins or ends: helpers then choose again */
+    unsigned forks;        /* of this process and those it comes from */
+    int workers;           /* threads of the pool; callers are none of them */
     pthread_t thread[CPU_MAX_THREADS];
     cpu_set_t cpus; /* where they may run */
 } pool = {
-    .busy = PTHREAD_MUTEX_INITIALIZER,
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .begin = PTHREAD_COND_INITIALIZER,
-    .end = PTHREAD_COND_INITIALIZER,
 };
 
-static void take_jobs(loop *l)
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Helping                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* The next job, or one beyond the last. */
+static int64_t take_job(loop *l) { return atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed); }
+
+static void drop_jobs(loop *l) { atomic_store_explicit(&l->next, l->jobs, memory_order_relaxed); }
+
+static bool has_jobs(loop *l) { return atomic_load_explicit(&l->next, memory_order_relaxed) < l->jobs; }
+
+/* The loop with the fewest helpers of those that may have one more; NULL where all threads are busy that one loop may
+ * use. */
+static loop *loop_to_help(void)
 {
-    for (int64_t job; (job = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed)) < l->jobs;)
+    loop *fewest = NULL;
+    int most_threads = 0;
+    for (loop *l = pool.loops; l; l = l->other) {
+        if (l->threads > most_threads) most_threads = l->threads;
+        if (!has_jobs(l) || l->helpers + 1 >= l->threads) continue;
+        if (!fewest || l->helpers < fewest->helpers) fewest = l;
+    }
+    return pool.callers + pool.helpers < most_threads ? fewest : NULL;
+}
+
+static void help(loop *l, unsigned turn)
+{
+    for (int64_t job; atomic_load_explicit(&pool.turn, memory_order_relaxed) == turn && (job = take_job(l)) < l->jobs;)
         l->body(l->context, job);
 }
 
-static void *work(void *argument)
+static void *work(void *unused)
 {
-    int me = (int)(intptr_t)argument;
+    (void)unused;
     cpu_enter_default_mode();
     pthread_mutex_lock(&pool.lock);
-    for (uint64_t seen = 0;;) {
-        while (pool.turn == seen || pool.wanted < me)
+    for (;;) {
+        loop *l = loop_to_help();
+        if (!l) {
             pthread_cond_wait(&pool.begin, &pool.lock);
-        seen = pool.turn;
-        pool.running++;
-        loop *mine = pool.current;
+            continue;
+        }
+        unsigned turn = pool.turn;
+        l->helpers++;
+        pool.helpers++;
         pthread_mutex_unlock(&pool.lock);
-        take_jobs(mine);
+        help(l, turn);
         pthread_mutex_lock(&pool.lock);
-        if (--pool.running == 0) pthread_cond_signal(&pool.end);
+        pool.helpers--;
+        if (--l->helpers == 0) pthread_cond_signal(&l->left);
     }
     return NULL;
 }
@@ -72,36 +105,34 @@ static void *work(void *argument)
 /* In the child of a fork there are no workers, and a lock may be held by a thread that does not exist. */
 static void forget_threads(void)
 {
-    pool.busy = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.begin = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-    pool.end = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-    pool.turn = 0;
-    pool.workers = pool.wanted = pool.running = 0;
+    pool.loops = NULL;
+    pool.workers = pool.callers = pool.helpers = 0;
+    pool.forks++;
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_threads); }
 
-/* Workers may run where the caller may. Its affinity can have changed since they were made. */
-static void follow_affinity(void)
+/* Workers may run where the caller may. Its affinity can have changed since they were made. False where they run loops
+ * of callers elsewhere. */
+static bool follow_affinity(void)
 {
     cpu_set_t cpus;
-    if (pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0) return;
-    if (memcmp(&cpus, &pool.cpus, sizeof cpus) == 0) return;
+    if (pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0) return true;
+    if (memcmp(&cpus, &pool.cpus, sizeof cpus) == 0) return true;
+    if (pool.loops) return false;
     pool.cpus = cpus;
     for (int i = 0; i < pool.workers; i++)
         pthread_setaffinity_np(pool.thread[i], sizeof cpus, &cpus);
+    return true;
 }
 
-/* Returns how many of `wanted` workers there are, since the system may refuse threads. Workers block all signals, which
- * are for the program's own threads. */
-static int start_workers(int wanted)
+/* The system may refuse threads: there are fewer workers then. They block all signals, which are for the program's own
+ * threads. */
+static void start_workers(int wanted)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    follow_affinity();
-    if (pool.workers >= wanted) return wanted;
-
+    if (pool.workers >= wanted) return;
     sigset_t all, before;
     pthread_attr_t attributes;
     sigfillset(&all);
@@ -110,13 +141,11 @@ static int start_workers(int wanted)
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     while (pool.workers < wanted) {
-        intptr_t number = pool.workers + 1;
-        if (pthread_create(&pool.thread[pool.workers], &attributes, work, (void *)number) != 0) break;
+        if (pthread_create(&pool.thread[pool.workers], &attributes, work, NULL) != 0) break;
         pool.workers++;
     }
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return pool.workers < wanted ? pool.workers : wanted;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -124,7 +153,7 @@ static int start_workers(int wanted)
 nk_status cpu_thread_count(const nk_settings *settings, int *threads)
 {
     const char *text = settings->num_threads;
-    if (text && *text) {
+    if (*text) {
         char *end;
         long number = strtol(text, &end, 10);
         NK_CHECK(*end == 0 && number >= 1 && number <= CPU_MAX_THREADS, NK_BACKEND_ERROR,
@@ -139,28 +168,91 @@ nk_status cpu_thread_count(const nk_settings *settings, int *threads)
     return NK_OK;
 }
 
-void cpu_for_each(int64_t jobs, int threads, void (*body)(void *context, int64_t job), void *context)
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Calling                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static int64_t now_ms(void)
 {
-    loop mine = {.body = body, .context = context, .jobs = jobs};
-    if (threads > jobs) threads = (int)jobs;
-    if (threads <= 1 || pthread_mutex_trylock(&pool.busy) != 0) {
-        take_jobs(&mine);
-        return;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* *asked is when that was asked last, 0 at first. A signal's handler, which may run meanwhile, may fork: the child has
+ * none of the threads that were in the loop. */
+static nk_status ask(const nk_exec *exec, const loop *l, int64_t *asked)
+{
+    int64_t now = now_ms();
+    if (*asked == 0) *asked = now;
+    if (now - *asked < ASK_MS) return NK_OK;
+    *asked = now;
+    if (exec->interrupted(exec->context)) return NK_INTERRUPTED;
+    NK_CHECK(l->forks == pool.forks, NK_BACKEND_ERROR, "a signal handler forked this process during the call");
+    return NK_OK;
+}
+
+static nk_status run_jobs(const nk_exec *exec, loop *l)
+{
+    int64_t asked = 0;
+    bool asks = exec->interrupted && l->jobs > 1;
+    for (int64_t job; (job = take_job(l)) < l->jobs;) {
+        if (asks) NK_TRY(ask(exec, l, &asked));
+        l->body(l->context, job);
     }
-    int helpers = start_workers(threads - 1);
+    return NK_OK;
+}
+
+/* Makes the loop one of the pool's. False where its threads cannot help. */
+static bool begin_loop(loop *l)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&pool.lock);
-    pool.current = &mine;
-    pool.wanted = helpers;
+    bool may = follow_affinity();
+    if (may) {
+        start_workers(l->threads - 1);
+        l->other = pool.loops;
+        pool.loops = l;
+        pool.callers++;
+        pool.turn++;
+        pthread_cond_broadcast(&pool.begin);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return may;
+}
+
+/* Waits until nobody is in the loop. Its helpers have others to help. */
+static void end_loop(void *ended)
+{
+    loop *l = ended;
+    if (l->forks != pool.forks) return;
+    drop_jobs(l);
+    pthread_mutex_lock(&pool.lock);
+    loop **at = &pool.loops;
+    while (*at != l)
+        at = &(*at)->other;
+    *at = l->other;
+    while (l->helpers > 0)
+        pthread_cond_wait(&l->left, &pool.lock);
+    pool.callers--;
     pool.turn++;
-    pthread_cond_broadcast(&pool.begin);
+    if (pool.loops) pthread_cond_broadcast(&pool.begin);
     pthread_mutex_unlock(&pool.lock);
+}
 
-    take_jobs(&mine);
-
-    pthread_mutex_lock(&pool.lock);
-    pool.wanted = 0;
-    while (pool.running > 0)
-        pthread_cond_wait(&pool.end, &pool.lock);
-    pthread_mutex_unlock(&pool.lock);
-    pthread_mutex_unlock(&pool.busy);
+nk_status cpu_for_each(const nk_exec *exec, int64_t jobs, int threads, void (*body)(void *context, int64_t job),
+                       void *context)
+{
+    nk_status status;
+    loop mine = {.body = body, .context = context, .jobs = jobs, .forks = pool.forks};
+    mine.threads = threads < jobs ? threads : (int)jobs;
+    if (mine.threads <= 1) return run_jobs(exec, &mine);
+    mine.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    if (!begin_loop(&mine)) return run_jobs(exec, &mine);
+    /* Also where the thread ends here: Python ends threads that want the GIL while it shuts down. */
+    pthread_cleanup_push(end_loop, &mine);
+    status = run_jobs(exec, &mine);
+    pthread_cleanup_pop(1);
+    return status;
 }

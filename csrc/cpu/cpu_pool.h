@@ -1,10 +1,11 @@
-/* Threads for loops of independent jobs. The process has one pool, which starts with the first loop that wants it. A
- * loop that finds the pool busy runs on its caller alone: several callers at a time do not crowd the machine. */
+/* Threads for loops of independent jobs. The process has one pool, which starts with the first loop that wants it.
+ * Callers that run loops at the same time get equal numbers of its threads; all together they use no more threads than
+ * one of them may. */
 #ifndef NK_CPU_POOL_H
 #define NK_CPU_POOL_H
 
+#include "nk_problem.h"
 #include "nk_settings.h"
-#include "nk_status.h"
 
 #include <stdint.h>
 
@@ -15,7 +16,8 @@
 nk_status cpu_thread_count(const nk_settings *settings, int *threads);
 
 /* Calls body(context, job) for every job in 0 .. jobs - 1, in any order, on at most `threads` threads. Jobs run in the
- * default floating-point mode. */
-void cpu_for_each(int64_t jobs, int threads, void (*body)(void *context, int64_t job), void *context);
+ * default floating-point mode. Asks exec->interrupted between jobs; no job runs once this has returned. */
+nk_status cpu_for_each(const nk_exec *exec, int64_t jobs, int threads, void (*body)(void *context, int64_t job),
+                       void *context);
 
 #endif

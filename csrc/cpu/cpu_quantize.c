@@ -94,15 +94,17 @@ static void find_amax(void *context, int64_t job)
     }
 }
 
-static float encode_scale(quantization *q, int64_t jobs, int threads)
+static nk_status encode_scale(quantization *q, const nk_exec *exec, int64_t jobs, int threads, float *s)
 {
     const nk_quantize_problem *p = q->problem;
-    float s = 1.0f / alpha_at(&p->global_scale, 0);
-    if (!p->amax_out) return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
-    cpu_for_each(jobs, threads, find_amax, q);
+    *s = 1.0f / alpha_at(&p->global_scale, 0);
+    if (*s > FLT_MAX) *s = FLT_MAX; /* keeps NaN */
+    if (!p->amax_out) return NK_OK;
+    NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
     float amax = float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
     *p->amax_out = amax > 0 ? amax / full : 1.0f;
-    return amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
+    *s = amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
+    return NK_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -117,9 +119,10 @@ static bool locate(const nk_quantize_problem *p, int64_t row, int64_t *atom_row,
     *in_expert = row;
     if (!p->offsets) return true;
     for (int64_t g = 0; g < p->groups; g++) {
-        *in_expert = row - p->offsets[g];
-        if (row >= p->offsets[g] && row < p->offsets[g + 1]) return true;
-        *atom_row += nk_ceil_div(p->offsets[g + 1] - p->offsets[g], NK_SF_ATOM_ROWS);
+        cpu_rows rows = cpu_rows_of_expert(p->offsets, g, p->rows);
+        *in_expert = row - rows.begin;
+        if (row >= rows.begin && row < rows.end) return *atom_row * NK_SF_ATOM_ROWS + *in_expert < p->sf_padded_rows;
+        *atom_row += nk_ceil_div(rows.end - rows.begin, NK_SF_ATOM_ROWS);
     }
     return false;
 }
@@ -158,13 +161,15 @@ static void quantize_rows(void *context, int64_t job)
     }
 }
 
-void cpu_quantize(const nk_quantize_problem *p, cpu_means means)
+nk_status cpu_quantize(const nk_quantize_problem *p, cpu_means means, const nk_exec *exec)
 {
     int64_t rows = p->k < JOB_ELEMENTS ? JOB_ELEMENTS / (p->k + 1) + 1 : 1, jobs = nk_ceil_div(p->l * p->rows, rows);
     quantization q = {.problem = p, .path = means.path, .rows = rows};
-    q.encoder = encoder_of(encode_scale(&q, jobs, means.threads));
+    float s;
+    NK_TRY(encode_scale(&q, exec, jobs, means.threads, &s));
+    q.encoder = encoder_of(s);
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
     for (int64_t l = 0; p->layout == NK_SF_BLOCKED && padded && l < p->l; l++)
         memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);
-    cpu_for_each(jobs, means.threads, quantize_rows, &q);
+    return cpu_for_each(exec, jobs, means.threads, quantize_rows, &q);
 }

@@ -1,8 +1,8 @@
 /* to_blocked and from_blocked: scale bytes between [rows, cols] and atoms. Padding is written as 0 and never read. */
 #include "cpu_backend.h"
 
-#include "nk_format.h"
 #include "cpu_pool.h"
+#include "nk_format.h"
 
 #include <string.h>
 
@@ -49,10 +49,10 @@ static void move_atom_rows(void *context, int64_t job)
         move_atom_row(r->problem, i / r->down, i % r->down);
 }
 
-void cpu_relayout(const nk_relayout_problem *p, cpu_means means)
+nk_status cpu_relayout(const nk_relayout_problem *p, cpu_means means, const nk_exec *exec)
 {
     int64_t down = nk_ceil_div(p->rows, NK_SF_ATOM_ROWS);
     int64_t atom_rows = JOB_BYTES / (nk_sf_padded_cols(p->cols) * NK_SF_ATOM_ROWS + 1) + 1;
     relayout r = {p, down, atom_rows};
-    cpu_for_each(nk_ceil_div(p->l * down, atom_rows), means.threads, move_atom_rows, &r);
+    return cpu_for_each(exec, nk_ceil_div(p->l * down, atom_rows), means.threads, move_atom_rows, &r);
 }

@@ -8,7 +8,8 @@
 
 #define MAX_ROWS 32 /* tokens of one job */
 #define FEWEST_ROWS 8
-#define BRACKET 16 /* experts that compete first */
+#define SORTED_ROWS 16384 /* tokens of one job of the permutation */
+#define BRACKET 16        /* experts that compete first */
 
 _Static_assert(NK_MAX_EXPERTS % BRACKET == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
@@ -183,28 +184,65 @@ static void route_row(const route *c, int64_t m, const float *logits)
     }
 }
 
-/* Counting sort of the selections m*k + j by expert. */
-static void sort_by_expert(const nk_route_problem *p)
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The permutation: a counting sort of the selections m*k + j by expert                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct sort {
+    const nk_route_problem *problem;
+    int32_t count[NK_MAX_EXPERTS];
+    int32_t next[NK_MAX_EXPERTS], end[NK_MAX_EXPERTS]; /* in sorted_rows */
+} sort;
+
+/* The caller's ids say what was selected, until somebody else writes them: then any number may come. */
+static bool read_selection(const nk_route_problem *p, int64_t m, int64_t i, int32_t *expert)
 {
-    int32_t next[NK_MAX_EXPERTS];
-    for (int64_t n = 0; n < p->n; n++)
-        p->counts[n] = 0;
-    for (int64_t m = 0; m < p->m; m++) {
-        for (int64_t i = 0; i < p->top_k; i++)
-            p->counts[p->ids[m * p->ids_row_stride + i * p->ids_col_stride]]++;
-    }
-    p->offsets[0] = 0;
-    for (int64_t n = 0; n < p->n; n++) {
-        next[n] = p->offsets[n];
-        p->offsets[n + 1] = p->offsets[n] + p->counts[n];
-    }
-    for (int64_t m = 0; m < p->m; m++) {
+    *expert = read_once(&p->ids[m * p->ids_row_stride + i * p->ids_col_stride]);
+    return *expert >= 0 && *expert < p->n;
+}
+
+static void count_selections(void *context, int64_t job)
+{
+    sort *s = context;
+    const nk_route_problem *p = s->problem;
+    for (int64_t m = job * SORTED_ROWS; m < cpu_min((job + 1) * SORTED_ROWS, p->m); m++) {
         for (int64_t i = 0; i < p->top_k; i++) {
-            int32_t expert = p->ids[m * p->ids_row_stride + i * p->ids_col_stride];
-            p->sorted_rows[next[expert]++] = (int32_t)(m * p->top_k + i);
+            int32_t expert;
+            if (read_selection(p, m, i, &expert)) s->count[expert]++;
         }
     }
 }
+
+static void place_selections(void *context, int64_t job)
+{
+    sort *s = context;
+    const nk_route_problem *p = s->problem;
+    for (int64_t m = job * SORTED_ROWS; m < cpu_min((job + 1) * SORTED_ROWS, p->m); m++) {
+        for (int64_t i = 0; i < p->top_k; i++) {
+            int32_t expert;
+            if (read_selection(p, m, i, &expert) && s->next[expert] < s->end[expert])
+                p->sorted_rows[s->next[expert]++] = (int32_t)(m * p->top_k + i);
+        }
+    }
+}
+
+/* On one thread: entries of an expert keep their order. */
+static nk_status sort_by_expert(const nk_route_problem *p, const nk_exec *exec)
+{
+    sort s = {.problem = p};
+    int64_t jobs = nk_ceil_div(p->m, SORTED_ROWS);
+    NK_TRY(cpu_for_each(exec, jobs, 1, count_selections, &s));
+    int32_t end = 0;
+    for (int64_t n = 0; n < p->n; n++) {
+        s.next[n] = p->offsets[n] = end;
+        p->counts[n] = s.count[n];
+        s.end[n] = end += s.count[n];
+    }
+    p->offsets[p->n] = end;
+    return cpu_for_each(exec, jobs, 1, place_selections, &s);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 static void route_rows(void *context, int64_t job)
 {
@@ -224,11 +262,11 @@ static void route_rows(void *context, int64_t job)
         route_row(c, at.m0 + i, logits[i]);
 }
 
-void cpu_route(const nk_route_problem *p, cpu_means means)
+nk_status cpu_route(const nk_route_problem *p, cpu_means means, const nk_exec *exec)
 {
     int threads = cpu_worthwhile_threads((double)p->m * (double)p->n * (double)p->k, means.threads);
     int64_t rows = nk_ceil_div(p->m, threads); /* of a thread */
     route c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
-    cpu_for_each(nk_ceil_div(p->m, c.rows), threads, route_rows, &c);
-    if (p->counts) sort_by_expert(p);
+    NK_TRY(cpu_for_each(exec, nk_ceil_div(p->m, c.rows), threads, route_rows, &c));
+    return p->counts ? sort_by_expert(p, exec) : NK_OK;
 }

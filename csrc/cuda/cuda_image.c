@@ -61,7 +61,8 @@ static nk_status load_image(const cuda_driver *driver, cuda_image *image, CUlibr
     *library = atomic_load_explicit(&image->library, memory_order_acquire);
     if (*library) return NK_OK;
     const char *directory = nk_late_text(NK_PTX_DIR);
-    NK_TRY(*directory ? load_file(driver, image, directory, library) : load_bytes(driver, image, image->begin, library));
+    bool from_file = *directory;
+    NK_TRY(from_file ? load_file(driver, image, directory, library) : load_bytes(driver, image, image->begin, library));
     atomic_store_explicit(&image->library, *library, memory_order_release);
     return NK_OK;
 }

@@ -130,6 +130,12 @@ static PyMethodDef methods[] = {
 
 static int execute(PyObject *module)
 {
+    /* Deleters of NumPy's and torch's capsules take the lock of the main interpreter, and would wait for ever. */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError,
+                        "nvfp4kern works in the main interpreter only, and this is a subinterpreter");
+        return -1;
+    }
     py_state *state = PyModule_GetState(module);
     state->backend_error = PyErr_NewExceptionWithDoc(
         "nvfp4kern.BackendError", "What this machine or this build of nvfp4kern cannot do.", PyExc_RuntimeError, NULL);

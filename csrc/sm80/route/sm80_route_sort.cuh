@@ -16,8 +16,14 @@ typedef struct sort_t {
 
 #define NOBODY (-1)
 
+__device__ inline int expert_of(const nk_route_problem &p, const int32_t *id)
+{
+    const int expert = __ldcg(id);
+    return (uint32_t)expert < (uint32_t)p.n ? expert : NOBODY;
+}
+
 /* The experts of BATCH times 32 entries from `first` on; a lane's are 32 apart. BATCH loads at once cover their
- * latency. */
+ * latency. They are read back from the caller's `ids`: who else writes those meanwhile gets entries of nobody. */
 #define BATCH 16
 __device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
 {
@@ -26,14 +32,14 @@ __device__ inline void load_experts(const nk_route_problem &p, int64_t first, in
     if (p.ids_col_stride == 1 && p.ids_row_stride == k) {
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            experts[i] = first + i * 32 < end ? __ldcg(p.ids + first + i * 32) : NOBODY;
+            experts[i] = first + i * 32 < end ? expert_of(p, p.ids + first + i * 32) : NOBODY;
         return;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
         const uint32_t entry = (uint32_t)first + i * 32, m = entry / k, j = entry % k;
         const int32_t *at = p.ids + m * p.ids_row_stride + j * p.ids_col_stride;
-        experts[i] = first + i * 32 < end ? __ldcg(at) : NOBODY;
+        experts[i] = first + i * 32 < end ? expert_of(p, at) : NOBODY;
     }
 }
 
@@ -101,6 +107,7 @@ __device__ inline void count_experts(const nk_route_problem &p, int64_t first, i
 __device__ inline void place_entries(const nk_route_problem &p, int64_t first, int64_t end, int32_t *next)
 {
     const int lane = threadIdx.x & 31;
+    const int64_t entries = p.m * p.top_k; /* counted before: ids written since may say more of an expert */
     int experts[BATCH];
 #pragma unroll 1
     for (int64_t at = first; at < end; at += 32 * BATCH) {
@@ -113,7 +120,8 @@ __device__ inline void place_entries(const nk_route_problem &p, int64_t first, i
             const int32_t position = expert != NOBODY ? next[expert] : 0;
             __syncwarp();
             if (expert != NOBODY) {
-                p.sorted_rows[position + __popc(lower)] = (int32_t)at + i * 32 + lane;
+                const int32_t to = position + __popc(lower);
+                if (to < entries) p.sorted_rows[to] = (int32_t)at + i * 32 + lane;
                 if (lower == 0) next[expert] = position + __popc(equal);
             }
             __syncwarp();
