@@ -227,9 +227,9 @@ def main():
     one.add_argument("shape", help="for example 128x7168x16384")
     bench.add_arguments(commands.add_parser("bench", help="times every operator, and what else"))
     arguments = parser.parse_args()
-    if arguments.command == "info":
-        return info()
     try:
+        if arguments.command == "info":
+            return info()
         if arguments.command == "explain":
             return explain(arguments.op, arguments.shape)
         if arguments.command == "bench":

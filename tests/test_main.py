@@ -103,6 +103,15 @@ def test_info():
     assert ("for 10.0 on 10.3" in done.stdout) == any(row["code"] for row in rows)
 
 
+@pytest.mark.parametrize("arguments", [["info"], ["--op", "gemv"], ["explain", "gemv", "4x32"]])
+def test_a_variable_that_is_refused(arguments):
+    done = run(*arguments, NVFP4KERN_BATCH_INVARIANT="maybe")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "NVFP4KERN_BATCH_INVARIANT: 'maybe', expected 1, true, yes, on, 0, false, no or off"
+    ]
+
+
 @pytest.mark.parametrize(
     "operator, shape, kernel",
     [
