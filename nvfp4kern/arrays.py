@@ -29,14 +29,34 @@ def _library(array: Any) -> Any:
 def address_function(kind: type) -> Callable[[Any], tuple] | None:
     """The function that describes arrays of this type; None where their `__dlpack__` has to.
 
-    It returns (address, dtype, shape, strides in elements, device type, device index). torch has no
-    exchange API before 2.10. There its `__dlpack__` takes several microseconds a tensor, and in 2.8
-    it refuses float4 and float8. A subclass with a `__dlpack__` of its own is read by that.
+    It returns (address, dtype, shape, strides in elements, device type, device index, read-only).
+    torch has no exchange API before 2.10. There its `__dlpack__` takes several microseconds a
+    tensor, and in 2.8 it refuses float4 and float8. NumPy's refuses read-only arrays before 2.1,
+    and cannot say that others may be written. A subclass with a `__dlpack__` of its own is read by
+    that.
     """
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    if tensor is None or not issubclass(kind, tensor) or kind.__dlpack__ is not tensor.__dlpack__:
-        return None
-    return _torch_tensor
+    for library, array, function in (
+        ("torch", "Tensor", _torch_tensor),
+        ("numpy", "ndarray", _numpy_array),
+    ):
+        base = getattr(sys.modules.get(library), array, None)
+        if base and issubclass(kind, base) and kind.__dlpack__ is base.__dlpack__:
+            return None if library == "numpy" and _has_versioned_capsules() else function
+    return None
+
+
+def _has_versioned_capsules() -> bool:
+    major, minor = sys.modules["numpy"].__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 1)
+
+
+def _numpy_array(array: Any) -> tuple:
+    size = array.dtype.itemsize
+    if not array.dtype.isnative or any(stride % size for stride in array.strides):
+        raise BufferError("expected the machine's byte order and strides of whole elements")
+    address, read_only = array.__array_interface__["data"]
+    strides = tuple(stride // size for stride in array.strides)
+    return address, array.dtype.name, array.shape, strides, "cpu", 0, read_only
 
 
 def _torch_tensor(tensor: Any) -> tuple:
@@ -48,6 +68,7 @@ def _torch_tensor(tensor: Any) -> tuple:
         tensor.stride(),
         device.type,
         device.index or 0,
+        False,
     )
 
 

@@ -47,13 +47,6 @@ class Legacy(Versioned):
         return self.tensor.__dlpack__()
 
 
-class OldArray(np.ndarray):
-    """An array of NumPy before 2.1, whose capsules cannot say that memory is read-only."""
-
-    def __dlpack__(self, *, stream=None):
-        return np.asarray(self).__dlpack__()
-
-
 def old_capsule(tensor):
     return tensor.__dlpack__()
 

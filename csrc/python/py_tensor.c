@@ -125,10 +125,11 @@ static int from_description(py_call *call, PyObject *description, nk_tensor *t)
     unsigned long long data;
     const char *dtype, *device;
     PyObject *shape_tuple, *stride_tuple;
+    int read_only;
     int64_t shape[NK_MAX_DIMS], strides[NK_MAX_DIMS];
     DLTensor dl = {.shape = shape, .strides = strides};
-    if (!PyArg_ParseTuple(description, "KsO!O!si", &data, &dtype, &PyTuple_Type, &shape_tuple, &PyTuple_Type,
-                          &stride_tuple, &device, &dl.device.device_id)) {
+    if (!PyArg_ParseTuple(description, "KsO!O!sip", &data, &dtype, &PyTuple_Type, &shape_tuple, &PyTuple_Type,
+                          &stride_tuple, &device, &dl.device.device_id, &read_only)) {
         return -1;
     }
     dl.data = (void *)(uintptr_t)data;
@@ -143,7 +144,7 @@ static int from_description(py_call *call, PyObject *description, nk_tensor *t)
         dl.device.device_type = kDLCUDA;
     else
         return py_fail_at(call->state->backend_error, t->name, t->index, "on %s, expected CPU or CUDA", device);
-    return py_describe(call, &dl, 0, t);
+    return py_describe(call, &dl, read_only ? DLPACK_FLAG_BITMASK_READ_ONLY : 0, t);
 }
 
 static int from_address(py_call *call, PyObject *object, PyObject *function, nk_tensor *t)
@@ -161,21 +162,6 @@ static int from_address(py_call *call, PyObject *object, PyObject *function, nk_
 /* By a capsule                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* An unversioned capsule cannot say whether its memory may be written. NumPy before 2.1 makes such capsules, and the
- * buffer protocol answers for its arrays. */
-static bool has_writable_buffer(PyObject *owner, const DLTensor *dl)
-{
-    Py_buffer view;
-    if (!owner || !PyObject_CheckBuffer(owner)) return false;
-    if (PyObject_GetBuffer(owner, &view, PyBUF_STRIDES | PyBUF_WRITABLE) < 0) {
-        PyErr_Clear();
-        return false;
-    }
-    bool same = view.buf == (char *)dl->data + dl->byte_offset;
-    PyBuffer_Release(&view);
-    return same;
-}
-
 /* The call borrows the capsule and keeps it: the capsule's own destructor ends the loan after the call. `owner` is the
  * object that made the capsule, or NULL. */
 static int from_capsule(py_call *call, PyObject *capsule, PyObject *owner, nk_tensor *t)
@@ -190,8 +176,8 @@ static int from_capsule(py_call *call, PyObject *capsule, PyObject *owner, nk_te
     }
     if (PyCapsule_IsValid(capsule, UNVERSIONED)) {
         const DLManagedTensor *managed = PyCapsule_GetPointer(capsule, UNVERSIONED);
-        bool writable = has_writable_buffer(owner, &managed->dl_tensor);
-        return py_describe(call, &managed->dl_tensor, writable ? 0 : DLPACK_FLAG_BITMASK_READ_ONLY, t);
+        /* Such a capsule cannot say whether its memory may be written. */
+        return py_describe(call, &managed->dl_tensor, DLPACK_FLAG_BITMASK_READ_ONLY, t);
     }
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     if (name && strncmp(name, "used_", 5) == 0) {

@@ -3,7 +3,6 @@
 import ctypes
 import re
 
-import numpy as np
 import pytest
 import torch
 from exporters import (
@@ -17,7 +16,6 @@ from exporters import (
     Legacy,
     M,
     N,
-    OldArray,
     Versioned,
     capsule_of,
     new_capsule,
@@ -35,13 +33,6 @@ def test_every_form_of_dlpack(form):
     out = torch.zeros_like(EXPECTED)
     assert nk.gemm(*map(form, OPERANDS), out=out) is out
     assert same(out, EXPECTED)
-
-
-def test_arrays_of_numpy_before_2_1_are_writable():
-    operands = [t.numpy().view(OldArray) for t in OPERANDS]
-    out = np.full((M, N), np.nan, np.float16).view(OldArray)
-    assert nk.gemm(*operands, out=out) is out
-    assert same(out, EXPECTED) and same(nk.gemm(*operands), EXPECTED)
 
 
 def test_other_unversioned_exporters_are_no_outputs():

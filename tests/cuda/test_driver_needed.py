@@ -1,4 +1,4 @@
-"""A driver that is too old for the kernels, by a stand-in: what the error, backends() and info say."""
+"""A driver too old for the kernels, by a stand-in: what the error, backends() and info say."""
 
 import re
 import subprocess
