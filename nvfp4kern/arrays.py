@@ -26,7 +26,7 @@ def _library(array: Any) -> Any:
 # ---------------------------------------------------------------------------------------------
 
 
-def address_function(kind: type) -> Callable[[Any], tuple] | None:
+def address_function(kind: type[Any]) -> Callable[[Any], tuple] | None:
     """The function that describes arrays of this type; None where their `__dlpack__` has to.
 
     It returns (address, dtype, shape, strides in elements, device type, device index, read-only).

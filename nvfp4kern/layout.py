@@ -23,7 +23,7 @@ class NVFP4(NamedTuple, Generic[Array]):
     global_scale: Array | float
     """The multiplier that undoes it: a float or a 1-element float32 tensor."""
 
-    def to(self, device: Any) -> "NVFP4[Any]":
+    def to(self, device: Any) -> "NVFP4[Array]":
         """The same on another device, by the `to` of torch's tensors."""
         parts = []
         for part, dtype in map(stored, self):

@@ -32,6 +32,7 @@ def torch_calls() -> torch.Tensor:
     x, w = torch.ones(4, 32, dtype=torch.bfloat16), torch.ones(16, 32)
     qx, qw = nk.quantize(x), nk.quantize(w, scale_layout="blocked")
     assert_type(qx, NVFP4[torch.Tensor])
+    assert_type(nk.quantize(x, data_dtype="uint8").to("cpu"), NVFP4[torch.Tensor])
     layouts: Layouts = ("linear", "blocked")
     assert_type(
         nk.gemm(qx.data, qw.data, qx.scales, qw.scales, scale_layout=layouts, out_dtype="bfloat16"),

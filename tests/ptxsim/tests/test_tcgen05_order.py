@@ -163,7 +163,13 @@ def test_the_four_copies_of_scales_are_the_same():
 
 
 def test_a_load_before_the_commit_finds_poison_or_the_sums():
-    body = changed(ONCE, sm100.wait(0, "%r10"), "bar.sync 0;")
+    """And never what was there before."""
+    ready = sm100.FENCE_PROXY + "bar.sync 0;"
+    old = "mov.u32 %d0, 0xBF800000;" + "".join(
+        f"tcgen05.st.sync.aligned.32x32b.x1.b32 [%r3+{i}], {{%d0}};" for i in range(N)
+    )
+    body = changed(ONCE, ready, old + WAIT_STORE + BEFORE + ready + AFTER)
+    body = changed(body, sm100.wait(0, "%r10"), "bar.sync 0;")
     body = changed(body, sm100.finish(), sm100.wait(0, "%r10") + sm100.finish())
     operands, kinds = sm100.product_operands(1, N, 0), set()  # of seeds: with poison, without
     want = sm100.run_product(ONCE, operands=operands)
