@@ -103,6 +103,20 @@ def test_batches_of_any_stride_share_weights(device, m, axes):
     assert_ok(reference.check_bits(values(got), want))
 
 
+@pytest.mark.parametrize("lead", [(3,), (2, 2)])
+def test_blocked_scales_with_more_padding_than_needed(device, lead):
+    """Atoms that are full, as m is 128, but do not follow each other."""
+    m, n, k = 128, 12, 64
+    a, b = data.exact_family(rng_of(22), *lead, m, k), data.exact_family(rng_of(23), n, k)
+    blocked = reference.to_blocked(a.scales)
+    padding = np.full((*lead, m, 4), 0x7F, np.uint8)
+    sfa = scale_bytes(np.concatenate([blocked, padding], -2), device)
+    args = codes(a, device), codes(b, device), sfa, scale_bytes(b.scales, device)
+    got = nvfp4kern.gemm(*args, scale_layout=("blocked", "linear"))
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(values(got), want))
+
+
 def from_codes(array, device, native):
     return from_numpy(array, device)
 
@@ -291,6 +305,47 @@ REFUSED = {
         lambda: nvfp4kern.gemm(of_ones(1, 1, 2, 4, 32), B, of_ones(2, 1, 1, 128, 4).mT, SFB,
                                scale_layout=("blocked", "linear")),
         r"sfa: shape \(2, 1, 1, 4, 128\), expected blocked scales",
+    ),
+    "scales of other dimensions": (
+        lambda: nvfp4kern.gemm(of_ones(2, 3, 4, 32), B, of_ones(3, 2, 4, 4), SFB),
+        r"sfa: shape \(3, 2, 4, 4\), expected \(2, 3, 4, 4\)",
+    ),
+    "blocked scales of too few rows": (
+        lambda: nvfp4kern.gemm(of_ones(1, 2, 130, 32), B, of_ones(1, 2, 128, 4), SFB,
+                               scale_layout=("blocked", "linear")),
+        r"sfa: shape \(1, 2, 128, 4\), expected .* at least 2048 bytes",
+    ),
+    "codes of quantize that do not merge": (
+        lambda: nvfp4kern.quantize(of_ones(2, 3, 4, 64, dtype=torch.half),
+                                   out=(gapped(2, 3, 4, 32), None)),
+        r"out\[0\]: shape .* dimensions 0 to 1 .*\.contiguous\(\)",
+    ),
+    "up of another batch": (
+        lambda: nvfp4kern.quantize(of_ones(2, 3, 4, 64, dtype=torch.half),
+                                   up=of_ones(3, 2, 4, 64, dtype=torch.half)),
+        r"up: shape \(3, 2, 4, 64\), expected \(2, 3, 4, 64\), the shape of x",
+    ),
+    "offsets for a batch": (
+        lambda: nvfp4kern.quantize(of_ones(1, 4, 64, dtype=torch.half), scale_layout="blocked",
+                                   offsets=torch.tensor([0, 4], dtype=torch.int32)),
+        r"offsets: given, expected None unless scale_layout='blocked' and x is \[M, K\]",
+    ),
+    "a vector of another batch": (
+        lambda: nvfp4kern.gemv(of_ones(2, 4, 32), of_ones(3, 1, 32), of_ones(2, 4, 4),
+                               of_ones(3, 1, 4)),
+        r"b: shape \(3, 1, 32\), expected one row with the batch of a, .* \(2, 4, 32\)",
+    ),
+    "a vector without the batch": (
+        lambda: nvfp4kern.gemv(of_ones(2, 4, 32), of_ones(1, 32), of_ones(2, 4, 4), of_ones(1, 4)),
+        r"b: shape \(1, 32\), expected one row with the batch of a, .* \(2, 4, 32\)",
+    ),
+    "a batch as a group": (
+        lambda: nvfp4kern.grouped_gemm([of_ones(2, 4, 32)], [B], [of_ones(2, 4, 4)], [SFB]),
+        r"a\[0\]: shape \(2, 4, 32\), expected a matrix for a group",
+    ),
+    "scales of rank 4 to block": (
+        lambda: nvfp4kern.to_blocked(of_ones(2, 2, 4, 4)),
+        r"scales: shape \(2, 2, 4, 4\), expected \[rows, K/16\] with or without a batch L",
     ),
     "no dimension": (
         lambda: nvfp4kern.quantize(of_ones(dtype=torch.half)),
