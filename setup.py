@@ -25,6 +25,9 @@ if kernels.is_set("NVFP4KERN_WERROR"):
 if kernels.is_set("NVFP4KERN_SANITIZE"):
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g"]
     LINK += ["-fsanitize=address,undefined"]
+else:  # Python's own flags ask for debug information
+    FLAGS.append("-g0")
+    LINK.append("-Wl,--strip-all")
 
 
 def dlpack_header() -> str:
@@ -73,6 +76,9 @@ class BuildWithKernels(build_ext):
             folder = Path(self.build_temp, "kernels")
             ext.sources.append(kernels.build(nvcc, ROOT / "csrc", folder))
             ext.include_dirs += [str(folder), kernels.include_folder(nvcc)]
+        # Where this machine's Python has its libraries is nothing to a wheel.
+        linker = [flag for flag in self.compiler.linker_so if not flag.startswith("-Wl,-rpath")]
+        self.compiler.set_executable("linker_so", linker)
         super().build_extension(ext)
 
 
