@@ -1,5 +1,5 @@
-/* The pool by itself: callers share its threads, and an interrupted loop ends. Says what it saw; exits with 1 where
- * that did not come within a minute. */
+/* The pool by itself: callers share its threads, and a loop ends that is interrupted or whose thread ends. Says what it
+ * saw; exits with 1 where that did not come within a minute. */
 #include "cpu/cpu_pool.h"
 
 #include <pthread.h>
@@ -42,7 +42,13 @@ static void body(void *context, int64_t job)
     pthread_mutex_unlock(&lock);
 }
 
-static bool interrupted(void *context) { return leave[(int *)context - inside]; }
+static atomic_bool dies; /* the caller's thread ends when it asks */
+
+static bool interrupted(void *context)
+{
+    if (dies) pthread_exit(NULL);
+    return leave[(int *)context - inside];
+}
 
 static void *caller(void *context)
 {
@@ -88,5 +94,17 @@ int main(void)
     pthread_join(thread[1], NULL);
     pthread_join(thread[2], NULL);
     printf("%d %d %d\n", inside[0], inside[1], inside[2]); /* whoever returns has no helpers left */
+
+    leave[0] = false;
+    pthread_create(&thread[0], NULL, caller, &inside[0]);
+    expect(6, 0, 0);
+    dies = true;
+    pthread_join(thread[0], NULL);
+    printf("%d %d %d\n", inside[0], inside[1], inside[2]); /* nor whoever ends otherwise */
+    dies = false;
+    pthread_create(&thread[0], NULL, caller, &inside[0]);
+    expect(6, 0, 0);
+    leave[0] = true;
+    pthread_join(thread[0], NULL);
     return 0;
 }
