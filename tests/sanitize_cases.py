@@ -181,6 +181,10 @@ BUILDERS = [
 ]
 
 
+UNCHOSEN = [tile for tile in nvfp4kern._C._tiles() if tile.startswith("sm90/gemm:")]
+"""Tiles that no plan chooses by itself."""
+
+
 def label(build):
     """A builder in words."""
     if not isinstance(build, partial):
@@ -194,12 +198,18 @@ def cases():
     Where a row is forced, its own kernels only, and not those of the rows that stand in for it.
     """
     row = os.environ.get("NVFP4KERN_BACKEND", "")
+    forced = os.environ.get("NVFP4KERN_TILE", "")
     shapes = sorted(itertools.product(M, N, K), key=math.prod)
     shapes = [shape for shape in shapes if math.prod(shape) <= MOST] + LONG
     seen = set()
     for build, shape in itertools.product(BUILDERS, shapes):
         function, args, options = build(blank, *shape)
-        plan = nvfp4kern.explain(function.__name__, *args, **options)
+        try:
+            plan = nvfp4kern.explain(function.__name__, *args, **options)
+        except nvfp4kern.BackendError:
+            if forced:
+                continue  # it cannot serve the call
+            raise
         key = build, plan["kernel"], plan["workspace_bytes"] > 0, plan.get("cluster")
         if key not in seen and row in ("", plan["backend"]):
             seen.add(key)
@@ -216,6 +226,9 @@ def gpus():
         for limits in TABLE[name].limits if name in TABLE else ():
             settings = {"BACKEND": name} | limits
             print(*(f"NVFP4KERN_{key}={value}" for key, value in settings.items()))
+    here = {row["name"] for row in nvfp4kern.backends() if row["available"]}
+    for tile in (tile for tile in UNCHOSEN if tile.partition("/")[0] in here):
+        print(f"NVFP4KERN_BACKEND={tile.partition('/')[0]} NVFP4KERN_TILE={tile}")
 
 
 def run():

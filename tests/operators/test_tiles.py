@@ -126,11 +126,24 @@ def check_sm90_gemv(tile, device, c):
         check_gemm_of(device, "bfloat16", 3, 70, 528)
 
 
+def check_sm90_gemm(tile, device, c):
+    tokens = int(tile[1:])
+    few = min(tokens, 64)
+    for form, k in (("linear", 1344), ("blocked", 1312)):
+        check_gemm(device, few + 3, 140, k, forms=("blocked", form))
+        check_gemm(device, 5, 260, k % 256, batch=2, forms=("linear", form))
+    check_gemm(device, tokens + 9, 40, 192)
+    check_gemm(device, 1, 1, 2048, forms=("linear", "blocked"))
+    check_gemm_of(device, "float16", 9, 133, 1088)
+    check_gemm_of(device, "bfloat16", 9, 133, 1088)
+
+
 CHECKS = {
     "sm80/gemm": check_sm80_gemm,
     "sm80/gemv": check_sm80_gemv,
     "sm80/route": check_sm80_route,
     "sm90/gemv": check_sm90_gemv,
+    "sm90/gemm": check_sm90_gemm,
 }
 
 
@@ -214,6 +227,9 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/gemv:map16", "gemv", {"k": 320}, {}, "no tensor map describes the weights"),
     ("sm90/gemv:tall8", "gemv", {"k": 80}, {}, "K or an address is not aligned"),
     ("sm90/gemv:tall8", "gemv", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "BATCH_INVARIANT"),
+    ("sm90/gemm:t16", "gemm", {"k": 80}, {}, "no tensor map describes the weights"),
+    ("sm90/gemm:t16", "gemm", {"k": 96}, {}, "the weights' scale factors are not aligned"),
+    ("sm90/gemm:t64", "gemm", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "it divides K"),
 ]
 
 

@@ -36,7 +36,14 @@ template <int BYTES> __device__ inline void cp_async_ca(uint32_t to, const void 
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
 }
 
-/* Of which `valid` are read and the rest are zeros; their line comes to L2. */
+/* Of which `valid` are read and the rest are zeros. */
+template <int BYTES> __device__ inline void cp_async_ca_zfill(uint32_t to, const void *from, int valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid)
+                 : "memory");
+}
+
+/* The same; their line comes to L2. */
 template <int BYTES>
 __device__ inline void cp_async_ca_l2_128b_zfill_hint(uint32_t to, const void *from, int valid, uint64_t policy)
 {
@@ -65,6 +72,12 @@ __device__ inline void cp_async_cg_hint_if(bool wanted, uint32_t to, const void 
 }
 
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Arrives at an mbarrier once all copies that this thread has asked for are done. */
+__device__ inline void cp_async_mbarrier_arrive_noinc(uint32_t mbarrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(mbarrier) : "memory");
+}
 
 /* Until at most PENDING of this thread's groups are under way. */
 template <int PENDING> __device__ inline void cp_async_wait_group()

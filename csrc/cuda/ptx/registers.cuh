@@ -44,6 +44,14 @@ template <int REGISTERS> __device__ inline void setmaxnreg_inc()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+/* The 8x8 matrix of 16-bit elements that the warp holds, two of row lane / 4 a lane, transposed. */
+__device__ inline uint32_t movmatrix_trans(uint32_t pair)
+{
+    uint32_t transposed;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+    return transposed;
+}
+
 /* A value that is to stay in a register: the compiler would work it out again in every step. */
 __device__ inline uint32_t kept(uint32_t value)
 {

@@ -13,6 +13,13 @@ __device__ inline uint32_t ld_shared(uint32_t at)
     return v;
 }
 
+__device__ inline uint32_t ld_shared_u16(uint32_t at)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+    return v;
+}
+
 __device__ inline uint2 ld_shared_v2(uint32_t at)
 {
     uint2 v;

@@ -53,18 +53,12 @@ typedef struct question {
     int64_t forced; /* a tile, or NK_TILE_ANY */
 } question;
 
-typedef struct gemv_choice {
-    cuda_kernel *kernel; /* NULL where no deal fits */
-    sm90_gemv_deal deal;
-    nk_pdl pdl;
-} gemv_choice;
-
-NK_CHOICE_FITS(gemv_choice);
+NK_CHOICE_FITS(sm90_gemv_choice);
 
 /* Finding a deal takes as long as all else before a launch, and the next calls ask the same. */
-static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
+static nk_status choose(const nk_gemv_problem *p, int forced, sm90_gemv_choice *c)
 {
-    NK_MEMO(question, gemv_choice, memo);
+    NK_MEMO(question, sm90_gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
@@ -80,7 +74,7 @@ static nk_status choose(const nk_gemv_problem *p, int forced, gemv_choice *c)
                         forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
-        gemv_choice *answer = &memo[at].answer;
+        sm90_gemv_choice *answer = &memo[at].answer;
         cuda_kernel *any = kernels[q.kind][q.kind == SM90_GEMV_CODES][q.access];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
         bool fits = sm90_gemv_find_deal(p, &clusters, forced, &answer->deal);
@@ -129,7 +123,7 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
     if (!is_in_range(p) || settings->batch_invariant) return decline(p, settings, forced);
-    gemv_choice *c = choice;
+    sm90_gemv_choice *c = choice;
     const sm90_gemv_deal *s = &c->deal;
     NK_TRY(choose(p, forced, c));
     if (!c->kernel) return decline(p, settings, forced);
@@ -188,7 +182,7 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, 
 
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
-    const gemv_choice *c = choice;
+    const sm90_gemv_choice *c = choice;
     const sm90_gemv_deal *s = &c->deal;
     sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
     memcpy(args.starts, s->starts, sizeof args.starts);

@@ -42,6 +42,13 @@ typedef struct sm90_gemv_deal {
     int64_t clusters;                /* of a batch */
 } sm90_gemv_deal;
 
+/* What a plan leaves for its run. */
+typedef struct sm90_gemv_choice {
+    cuda_kernel *kernel; /* NULL where no deal fits */
+    sm90_gemv_deal deal;
+    nk_pdl pdl;
+} sm90_gemv_choice;
+
 /* How many clusters of each size run at once: [0] of CTAs that have an SM alone, [1] of CTAs of which two use one SM. 0
  * where a size is not used. Only the driver knows: the SMs of a GPU come in parts of sizes that differ from GPU to GPU.
  */

@@ -348,6 +348,7 @@ static const struct {
     {"cp", sim_decode_async},
     {"ldmatrix", sim_decode_matrix},
     {"stmatrix", sim_decode_matrix},
+    {"movmatrix", sim_decode_matrix},
     {"mma", sim_decode_matrix},
     {"wgmma", sim_decode_matrix},
     {"cvt", sim_decode_convert},

@@ -1,4 +1,4 @@
-/* Decodes ldmatrix, stmatrix, mma and wgmma. */
+/* Decodes ldmatrix, stmatrix, movmatrix, mma and wgmma. */
 #include "decode.h"
 
 #include "exec/exec_memory.h"
@@ -23,6 +23,18 @@ static void decode_ldmatrix(builder *b, const statement *s, insn *in, pieces *p)
     sim_list(b, &s->o[load ? 0 : 1], in, 'w', load);
     if (in->n_list != in->vec) sim_unknown(b, s, "the number of registers");
     sim_address(b, &s->o[load ? 1 : 0], in, 1);
+}
+
+/* movmatrix d, a */
+static void decode_movmatrix(builder *b, const statement *s, insn *in, pieces *p)
+{
+    if (!sim_take(p, "sync") || !sim_take(p, "aligned") || !sim_take(p, "m8n8") || !sim_take(p, "trans") ||
+        !sim_take(p, "b16") || p->next != p->n || s->n != 2)
+        sim_unknown(b, s, "");
+    in->fn = sim_exec_movmatrix;
+    in->whole_warp = true;
+    sim_list(b, &s->o[0], in, 'w', true);
+    sim_list(b, &s->o[1], in, 'w', false);
 }
 
 static num_format format_of(slice name)
@@ -146,6 +158,8 @@ void sim_decode_matrix(builder *b, const statement *s, insn *in, pieces *p)
         decode_wgmma(b, s, in, p);
     else if (sim_is(p->at[0], "mma"))
         decode_mma(b, s, in, p);
+    else if (sim_is(p->at[0], "movmatrix"))
+        decode_movmatrix(b, s, in, p);
     else
         decode_ldmatrix(b, s, in, p);
 }

@@ -1,4 +1,4 @@
-/* Executes ldmatrix, stmatrix and mma. */
+/* Executes ldmatrix, stmatrix, movmatrix and mma. */
 #include "exec_memory.h"
 #include "exec_value.h"
 #include "machine/fragment.h"
@@ -52,6 +52,26 @@ step sim_exec_stmatrix(run *r, const insn *in)
         uint8_t *to = sim_locate(r, in, lane, in->space, sim_address_at(r, in, 1, lane), 16, WRITE);
         if (!to) return STEP_FAIL;
         memcpy(to, rows[lane], 16);
+    }
+    return STEP_NEXT;
+}
+
+/* movmatrix: the 8x8 matrix that the warp holds as ldmatrix leaves it, transposed. list d, a. */
+step sim_exec_movmatrix(run *r, const insn *in)
+{
+    uint16_t rows[8][8];
+    if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
+    ACTIVE(r)
+    {
+        for (int half = 0; half < 2; half++) {
+            num_position at = num_ldmatrix_position(false, (int)i, half);
+            rows[at.row][at.col] = (uint16_t)(sim_lane(r, in->list[1], 4, i) >> 16 * half);
+        }
+    }
+    ACTIVE(r)
+    {
+        num_position low = num_ldmatrix_position(true, (int)i, 0), high = num_ldmatrix_position(true, (int)i, 1);
+        sim_put_lane(r, in->list[0], 4, i, (uint64_t)rows[high.row][high.col] << 16 | rows[low.row][low.col]);
     }
     return STEP_NEXT;
 }

@@ -35,10 +35,10 @@ static uint32_t size_of(char width) { return width == 'h' ? 64 : width == 'w' ? 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 static const char *const writers[] = {
-    "abs",  "add", "and",  "bfe", "bfi", "bfind", "brev", "clz",  "cos",  "cvt", "cvta",  "div",
-    "dp4a", "ex2", "fma",  "ld",  "ldu", "lg2",   "lop3", "mad",  "mapa", "max", "min",   "ldmatrix",
-    "mov",  "mul", "mma",  "neg", "not", "or",    "popc", "prmt", "rcp",  "rem", "rsqrt", "sad",
-    "selp", "shf", "shfl", "shl", "shr", "sin",   "sqrt", "sub",  "tanh", "xor",
+    "abs",  "add",       "and", "bfe",  "bfi", "bfind", "brev", "clz",  "cos",  "cvt",  "cvta", "div",
+    "dp4a", "ex2",       "fma", "ld",   "ldu", "lg2",   "lop3", "mad",  "mapa", "max",  "min",  "ldmatrix",
+    "mov",  "movmatrix", "mul", "mma",  "neg", "not",   "or",   "popc", "prmt", "rcp",  "rem",  "rsqrt",
+    "sad",  "selp",      "shf", "shfl", "shl", "shr",   "sin",  "sqrt", "sub",  "tanh", "xor",
 };
 
 static slice family_of(slice opcode)

@@ -296,6 +296,19 @@ def test_shuffles(op, source):
     assert got == [values[source(i)] for i in range(32)]
 
 
+def test_movmatrix_transposes_what_the_warp_holds():
+    """A lane has two elements of row lane / 4, before and afterwards."""
+    matrix = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1021
+    pairs = matrix.view(np.uint32).reshape(32)
+    body = """
+        mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd2, %rd0, %rd1;
+        ld.global.u32 %r1, [%rd2];
+        movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;
+        st.global.u32 [%rd2], %r2;"""
+    (got,) = run(body, pairs)
+    np.testing.assert_array_equal(got.view(np.uint16).reshape(8, 8), matrix.T)
+
+
 def test_votes_and_matches():
     values = [i // 5 for i in range(32)]
     odd = sum(1 << i for i in range(32) if values[i] % 2)

@@ -1,0 +1,69 @@
+/* Tiles of the sm90 GEMM family, its parameters and the sizes of its shared memory, for host and device. */
+#ifndef NK_SM90_GEMM_CONFIG_H
+#define NK_SM90_GEMM_CONFIG_H
+
+#include "nk_format.h"
+#include "nk_problem.h"
+
+#include <stdbool.h>
+
+#define SM90_GEMM_ROWS 128 /* weight rows of a tile: two warpgroups of 64 */
+#define SM90_GEMM_STEP 128 /* elements of K in a step: a row's 64 bytes of codes, eight scale factors */
+#define SM90_GEMM_CODE_BYTES (SM90_GEMM_STEP / 2)
+#define SM90_GEMM_SF_BYTES (SM90_GEMM_ROWS * SM90_GEMM_STEP / NK_SF_VEC) /* of a step, in either layout */
+#define SM90_GEMM_PANEL 64 /* elements: the 128 bytes of a token that tensor maps swizzle */
+
+/* X(name, tokens, warpgroup pairs that divide the steps of a CTA, CTAs of a cluster that divide K, slots of the ring,
+ * steps of a slot, slots whose weights are asked for before the kernel before has ended). A tile that is divided takes
+ * a CTA, or a cluster, of its own. CTAs walk over tiles that are not. */
+#define SM90_GEMM_TILES(X)      \
+    X(t16, 16, 2, 2, 8, 2, 4)   \
+    X(t32, 32, 2, 2, 6, 2, 3)   \
+    X(t64, 64, 2, 2, 8, 1, 4)   \
+    X(t96, 96, 1, 2, 5, 1, 4)   \
+    X(t128, 128, 1, 2, 4, 1, 4) \
+    X(w128, 128, 1, 1, 5, 1, 5) \
+    X(w256, 256, 1, 1, 3, 1, 3)
+
+enum {
+#define SM90_GEMM_INDEX(name, ...) SM90_GEMM_##name,
+    SM90_GEMM_TILES(SM90_GEMM_INDEX)
+#undef SM90_GEMM_INDEX
+        SM90_GEMM_TILE_COUNT
+};
+
+/* Two warpgroups for each part of a CTA's steps, and the one that loads: a warp, or, where accumulators want the
+ * registers of the others, a warpgroup. */
+#define SM90_GEMM_WIDE(tokens) ((tokens) >= 256)
+#define SM90_GEMM_THREADS(tokens, parts) (256 * (parts) + (SM90_GEMM_WIDE(tokens) ? 128 : 32))
+
+/* struct memory of sm90_gemm.cuh, which compares. */
+#define SM90_GEMM_SLOT_BYTES(tokens, steps) \
+    ((steps) * (SM90_GEMM_ROWS * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_BYTES + 2 * SM90_GEMM_STEP * (tokens)))
+#define SM90_GEMM_SUM_BYTES(tokens, cluster) ((cluster) == 2 ? 256 * (tokens) : 0)
+#define SM90_GEMM_BARRIER_BYTES(slots) ((2 * (slots) + 2) * 8)
+#define SM90_GEMM_SMEM(tokens, cluster, slots, steps)                                       \
+    ((slots) * SM90_GEMM_SLOT_BYTES(tokens, steps) + SM90_GEMM_SUM_BYTES(tokens, cluster) + \
+     1024 * ((SM90_GEMM_BARRIER_BYTES(slots) + 1023) / 1024))
+
+/* How a product is divided. */
+typedef struct sm90_gemm_work {
+    int32_t row_tiles, token_tiles; /* of a batch */
+    int32_t tiles;                  /* of all batches */
+    int32_t steps;                  /* of K */
+    int32_t slots_per_cta;          /* of K; the last CTA of a cluster may have fewer */
+    float unit;                     /* a sum is the true one over it */
+    bool aligned_sf;                /* linear: scale factors of a step are eight aligned bytes */
+} sm90_gemm_work;
+
+/* Tokens as the first kernel leaves them: [L][M][K, rounded up to steps] of 16 bits, K in the decode's order. */
+typedef struct sm90_gemm_tokens {
+    uint8_t *at;
+    int64_t row_bytes, batch_bytes;
+    int32_t steps;      /* of a row */
+    bool release_first; /* lets the product start before it waits itself */
+} sm90_gemm_tokens;
+
+#define SM90_GEMM_TOKEN_THREADS 256 /* of the first kernel; each makes 16 bytes */
+
+#endif
