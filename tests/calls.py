@@ -143,14 +143,17 @@ def tensors_of(value):
     return type(value)(map(tensors_of, value)) if type(value) in (list, tuple) else value
 
 
-def invoke(base, args):
+def arranged(args):
     """Positional what is so by design, keywords the rest; None means not given, but for scales."""
-    function = getattr(nvfp4kern, FUNCTIONS[base])
     names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
     names += ("buffer", "rows", "cols")
-    args = {name: tensors_of(value) for name, value in args.items()}
-    positional = [args.pop(name) for name in names if name in args]
-    return function(*positional, **{name: v for name, v in args.items() if v is not None})
+    positional = [args[name] for name in names if name in args]
+    return positional, {n: v for n, v in args.items() if n not in names and v is not None}
+
+
+def invoke(base, args):
+    positional, keywords = arranged({name: tensors_of(value) for name, value in args.items()})
+    return getattr(nvfp4kern, FUNCTIONS[base])(*positional, **keywords)
 
 
 def drop_in(problem):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The operators' tests under AddressSanitizer and UndefinedBehaviorSanitizer: tests/sanitize.sh [pytest arguments]
 # Threads that write what calls read (tests/races.py) instead: tests/sanitize.sh --races SECONDS
+# Calls with hostile arguments (tests/fuzz.py) instead: tests/sanitize.sh --fuzz CALLS [SEED]
 #
 # Builds a copy of the tree into a temporary folder (the normal install and build/ stay as they are) and runs $PYTHON,
 # which must have the test extra installed. torch takes part: it runs under a preloaded libasan. Leaks of Python itself
@@ -72,6 +73,11 @@ code=0
 if [ "${1:-}" = --races ]; then
     echo "-- the races"
     sanitized tests/races.py "${2:?seconds}" || code=$?
+    finish $code
+fi
+if [ "${1:-}" = --fuzz ]; then
+    echo "-- hostile arguments"
+    sanitized tests/fuzz.py --calls "${2:?calls}" --seed "${3:-0}" || code=$?
     finish $code
 fi
 echo "-- the tests"

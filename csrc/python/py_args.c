@@ -18,19 +18,24 @@ int py_wrong_type(PyObject *object, const char *name, int32_t index, const char 
     return -1;
 }
 
-/* For an exception that the conversion of an array or of any object raised: it does not name the argument. */
+/* Clears an exception that the conversion of an object raised, since it does not name the argument. */
+static bool raised_by_value(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
+    PyErr_Clear();
+    return true;
+}
+
 static int not_converted(PyObject *object, const char *name, int32_t index, const char *expected)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
-    PyErr_Clear();
-    return py_wrong_type(object, name, index, expected);
+    return raised_by_value() ? py_wrong_type(object, name, index, expected) : -1;
 }
 
 int py_int(PyObject *object, const char *name, int64_t *value)
 {
     if (!object) return 0;
     if (!PyLong_CheckExact(object) && !PyIndex_Check(object)) return py_wrong_type(object, name, -1, "an int");
-    int overflow;
+    int overflow = 0; /* __index__ that raises leaves it alone */
     *value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return py_fail_at(PyExc_ValueError, name, -1, "%R does not fit 64 bits", object);
     return *value == -1 && PyErr_Occurred() ? not_converted(object, name, -1, "an int") : 0;
@@ -115,8 +120,8 @@ int py_word(PyObject *object, const char *name, const char *const *words, int *c
     if (!object) return 0;
     if (!PyUnicode_Check(object)) return unknown_word(object, name, words, false);
     const char *text = PyUnicode_AsUTF8AndSize(object, NULL);
-    if (!text) return -1;
-    *choice = find_word(text, words);
+    if (!text && !raised_by_value()) return -1;
+    *choice = text ? find_word(text, words) : -1;
     return *choice < 0 ? unknown_word(object, name, words, false) : 0;
 }
 
@@ -134,9 +139,13 @@ static int dtype_word(PyObject *object, const char *name, const char *const *wor
         word = PyObject_GetAttrString(object, "__name__");
     else
         word = PyObject_Str(object);
-    if (!word || !(text = PyUnicode_AsUTF8AndSize(word, NULL))) goto done;
-    const char *dot = PyUnicode_Check(object) ? NULL : strrchr(text, '.');
-    choice = find_word(dot ? dot + 1 : text, words);
+    text = word ? PyUnicode_AsUTF8AndSize(word, NULL) : NULL;
+    if (text) {
+        const char *dot = PyUnicode_Check(object) ? NULL : strrchr(text, '.');
+        choice = find_word(dot ? dot + 1 : text, words);
+    } else if (!raised_by_value()) {
+        goto done;
+    }
     if (choice < 0) {
         unknown_word(object, name, words, true);
         goto done;

@@ -55,6 +55,14 @@ class Unreadable:
         raise RuntimeError("no such thing")
 
 
+class Unprintable:
+    def __str__(self):
+        raise OSError("no text")
+
+    def __repr__(self):
+        return "it"
+
+
 def gemm(a=A, b=B, sfa=SFA, sfb=SFB, **options):
     return lambda: nk.gemm(a, b, sfa, sfb, **options)
 
@@ -68,6 +76,14 @@ def grouped(sizes):
 
 
 SAYS = [
+    # What cannot be converted.
+    (gemm(out_dtype=Unprintable()), ValueError,
+     "out_dtype: it, expected 'float16', 'bfloat16' or 'float32'"),
+    (gemm(out_dtype="\udc80"), ValueError,
+     "out_dtype: '\\udc80', expected 'float16', 'bfloat16' or 'float32'"),
+    (gemm(scale_layout="\udc80"), ValueError,
+     "scale_layout: '\\udc80', expected 'linear' or 'blocked'"),
+    (lambda: nk.route(X, W, np.zeros(2, int)), TypeError, "k: ndarray, expected an int"),
     # A dtype that no operator takes, and one that this argument does not take.
     (contiguous(OFFSETS), TypeError,
      "offsets: dtype int64, expected int32, in torch .to(torch.int32)"),
