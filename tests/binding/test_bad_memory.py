@@ -3,7 +3,26 @@
 import numpy as np
 import pytest
 import torch
-from calls import K, M, N, bytes_of, gemm, group_list, invoke, route
+from calls import (
+    K,
+    M,
+    N,
+    bytes_of,
+    contiguous,
+    dequantize,
+    dual_gemm,
+    from_blocked,
+    gated,
+    gemm,
+    gemv,
+    group_list,
+    invoke,
+    route,
+    sigmoid,
+    tensors_of,
+    to_blocked,
+)
+from exporters import capsule_of
 from generators import GUARD
 
 import nvfp4kern
@@ -67,6 +86,37 @@ def test_out_shares_memory_with_a_vector(device, other):
     assert (buffer == 1).all()
 
 
+SHARED = [
+    *((gemv, name) for name in ("a", "b", "sfa", "sfb", "alpha")),
+    *((dual_gemm, name) for name in ("a", "b1", "b2", "sfa", "sfb1", "sfb2")),
+    *((contiguous, name) for name in ("a", "b", "sfa", "sfb", "alpha", "bias", "offsets")),
+    *((sigmoid, name) for name in ("x", "w", "correction_bias")),
+    *((gated, name) for name in ("x", "up")),
+    (dequantize, "q"),
+    (to_blocked, "scales"),
+    (from_blocked, "buffer"),
+]
+
+
+@pytest.mark.parametrize("base, name", SHARED, ids=lambda v: getattr(v, "__name__", v))
+def test_out_begins_where_an_input_does(device, base, name):
+    args = base(device)
+    shared = args[name][0] if name == "q" else args[name]
+    buffer = torch.zeros(8192, dtype=torch.uint8, device=device)
+    bytes_in = shared.numel() * shared.element_size()
+    moved = buffer[:bytes_in].view(shared.dtype).view(shared.shape)
+    moved.copy_(shared)
+    args[name] = (moved, *args["q"][1:]) if name == "q" else moved
+    several = isinstance(args["out"], list)
+    given = tensors_of(args["out"][0] if several else args["out"])
+    out = buffer[: given.numel() * given.element_size()].view(given.dtype).view(given.shape)
+    args["out"] = [out, *args["out"][1:]] if several else out
+    before = buffer.clone()
+    with pytest.raises(ValueError, match=r"^out(\[0\])?: shares memory with "):
+        invoke(base, args)
+    assert torch.equal(buffer, before)
+
+
 def test_route_outputs_share_memory(device):
     args = route(device)
     buffer = torch.zeros((M, 4), dtype=torch.float32, device=device)
@@ -103,12 +153,30 @@ def test_misaligned_data(device):
     assert guard.untouched()
 
 
-def test_sizes_beyond_64_bits(device):
-    """Tensors that repeat one row 2^40 times: their product has 2^80 elements."""
+@pytest.mark.parametrize("batches, rows, columns", [(0, 40, 40), (10, 30, 24), (0, 31, 31)])
+def test_sizes_beyond_64_bits(device, batches, rows, columns):
+    """Tensors that repeat one row (powers of two): their product has 2^80 elements, 2^64 of all
+    batches, or 2^63 bytes."""
     codes, sf = bytes_of(1, K // 2, device=device), bytes_of(1, K // 16, device=device)
-    huge, huge_sf = codes.expand(2**40, -1), sf.expand(2**40, -1)
+    a, sfa = (t.expand(2**batches, 2**rows, -1) for t in (codes, sf))
+    b, sfb = (t.expand(2**columns, -1) for t in (codes, sf))
     with pytest.raises(ValueError, match="^a: .*overflow"):
-        nvfp4kern.gemm(huge, huge, huge_sf, huge_sf)
+        nvfp4kern.gemm(a, b, sfa, sfb)
+
+
+def test_blocked_scales_beyond_64_bits():
+    """Nobody reads them: 2^10 batches of one row, each padded to 2^54 bytes of scales."""
+    a = capsule_of(torch.zeros(1, dtype=torch.uint8), shape=(2**10, 1, 2**50))
+    args = gemm("cpu")
+    with pytest.raises(ValueError, match="^sfa: .*overflow"):
+        nvfp4kern.gemm(a, args["b"], args["sfa"], args["sfb"], scale_layout="blocked")
+
+
+def test_a_negative_size():
+    args = gemm("cpu")
+    a = capsule_of(args["a"], shape=(-M, K // 2))
+    with pytest.raises(ValueError, match="^a: shape .* negative"):
+        nvfp4kern.gemm(a, args["b"], args["sfa"], args["sfb"])
 
 
 @pytest.mark.parametrize("name", ("a", "b", "sfa", "sfb"))
@@ -129,6 +197,17 @@ def test_mixed_devices(device):
     with pytest.raises(ValueError, match="^b: device cpu, expected cuda"):
         invoke(gemm, args)
     assert args["out"].untouched()
+
+
+@pytest.mark.parametrize("name", ("b", "sfa", "sfb", "alpha", "bias", "out"))
+def test_a_tensor_that_says_it_is_on_a_gpu(name):
+    """Nobody reads it: the check comes first. No GPU is needed."""
+    args = gemm("cpu") | {"alpha": torch.ones(N), "bias": torch.ones(N)}
+    tensor = tensors_of(args[name])
+    code = (2, 8 * tensor.element_size(), 1) if tensor.is_floating_point() else (1, 8, 1)
+    args |= {"out": None, name: capsule_of(tensor, code, device_type=2)}
+    with pytest.raises(ValueError, match=f"^{name}: device cuda:0, expected cpu"):
+        nvfp4kern.explain("gemm", *(args.pop(n) for n in ("a", "b", "sfa", "sfb")), **args)
 
 
 # ---------------------------------------------------------------------------------------------
