@@ -83,7 +83,6 @@ SAYS = [
      "out_dtype: '\\udc80', expected 'float16', 'bfloat16' or 'float32'"),
     (gemm(scale_layout="\udc80"), ValueError,
      "scale_layout: '\\udc80', expected 'linear' or 'blocked'"),
-    (lambda: nk.route(X, W, np.zeros(2, int)), TypeError, "k: ndarray, expected an int"),
     # A dtype that no operator takes, and one that this argument does not take.
     (contiguous(OFFSETS), TypeError,
      "offsets: dtype int64, expected int32, in torch .to(torch.int32)"),
