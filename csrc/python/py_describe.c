@@ -184,7 +184,8 @@ int py_describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
         set_dims(t, dl->shape, dl->strides);
     else
         set_compact(t, dl->shape);
-    t->data = dl->byte_offset ? (char *)dl->data + dl->byte_offset : dl->data;
+    /* As numbers: C leaves undefined what a pointer becomes that an offset takes out of the address space. */
+    t->data = dl->byte_offset ? (void *)((uintptr_t)dl->data + dl->byte_offset) : dl->data;
     if (!t->data && is_empty(t)) t->data = nothing;
     if (!t->data) {
         return py_fail_at(PyExc_ValueError, t->name, t->index, "a tensor without memory, expected a real one");
