@@ -56,7 +56,7 @@ class NoMemory(torch.Tensor):
 
 
 BAD = {
-    "dtype": (lambda t: t.long(), TypeError, "dtype int64, expected uint8, float4_e2m1fn, "),
+    "dtype": (lambda t: t.long(), TypeError, "dtype int64, expected uint8 or float4_e2m1fn_x2 or "),
     "shape": (lambda t: t[:, 1:], ValueError, ""),
     "dimensions": (lambda t: t.reshape(1, 1, 1, 1, 1, M, K // 2), ValueError, "7 dimensions"),
     "device": (lambda t: t.to("meta"), nk.BackendError, "on meta, expected CPU or CUDA"),
