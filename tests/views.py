@@ -10,7 +10,7 @@ import torch
 from exporters import Capsule, Legacy, Versioned, new_capsule, old_capsule
 from generators import Guarded
 
-MOST_ELEMENTS = 2**16  # of a tensor in a call that computes
+MOST_ELEMENTS = 2**16  # of a tensor in a call that computes, or that torch shall search for zeros
 
 DTYPES = {
     torch.uint8: (1, 8, 1), torch.float4_e2m1fn_x2: (17, 4, 2), torch.float8_e4m3fn: (10, 8, 1),
@@ -69,14 +69,15 @@ class View:
 
     def made(self):
         """In its form, or as a capsule made by hand where that form cannot say this."""
-        with suppress(TypeError, ValueError, RuntimeError, KeyError, BufferError):
+        with suppress(TypeError, ValueError, RuntimeError, KeyError, BufferError, OverflowError):
             if "numpy" in self.form:
                 strides = [s * self.bits() // 8 for s in self.strides]
                 made = np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.offset, strides)
                 made.flags.writeable = self.form == "numpy"
                 return made
             offset, rest = divmod(8 * self.offset, self.bits())
-            if self.form in FORMS and rest == 0:
+            sparse = self.form == "sparse" and math.prod(self.shape) > MOST_ELEMENTS
+            if self.form in FORMS and rest == 0 and not sparse:
                 whole = torch.from_numpy(self.memory).view(self.dtype)
                 return FORMS[self.form](torch.as_strided(whole, self.shape, self.strides, offset))
         strides = (ctypes.c_int64 * max(len(self.strides), 1))(*self.strides)
