@@ -27,7 +27,7 @@ wheel=$(ls "$wheels"/nvfp4kern-*-cp311-abi3-$TAG.whl)
 echo "$(basename "$wheel"), $(wc -c < "$wheel") bytes"
 
 echo "-- Debian's Python for it, and NumPy"
-mkdir -p "$work"/{lists/partial,debs,root,whl,site}
+mkdir -p "$work"/{lists/partial,debs,root,whl,packages}
 options=(-oAPT::Architecture=arm64 -oAPT::Architectures=arm64 -oDir::State::Lists="$work/lists" -qq)
 apt-get "${options[@]}" update
 (cd "$work/debs" && apt-get "${options[@]}" download python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 \
@@ -36,8 +36,8 @@ for package in "$work"/debs/*.deb; do dpkg -x "$package" "$work/root"; done
 "$python" -m pip download --quiet --only-binary=:all: --python-version 3.11 --implementation cp \
     --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64 \
     -d "$work/whl" 'numpy<2.4' rich
-for file in "$work"/whl/*.whl "$wheel"; do "$python" -m zipfile -e "$file" "$work/site"; done
+for file in "$work"/whl/*.whl "$wheel"; do "$python" -m zipfile -e "$file" "$work/packages"; done
 
 echo "-- the main job, emulated"
-cd "$work/site"
-PYTHONPATH=$work/site qemu-aarch64 -L "$work/root" "$work/root/usr/bin/python3.11" -m nvfp4kern
+cd "$work/packages"
+PYTHONPATH=$PWD qemu-aarch64 -L "$work/root" "$work/root/usr/bin/python3.11" -m nvfp4kern

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Every kernel under compute-sanitizer's memcheck, racecheck, initcheck and synccheck: tests/sanitize_gpu.sh [tool ..]
 #
-# $PYTHON must find nvfp4kern and a torch that sees a GPU. All tools and GPUs run side by side. torch's allocator goes without its
-# cache, so that an allocation ends where its tensor does and new memory is uninitialised.
+# $PYTHON must find nvfp4kern and a torch that sees a GPU. Each tool runs on each pretended GPU, all side by side.
+# torch's allocator goes without its cache, so that an allocation ends where its tensor does and new memory is
+# uninitialised.
 set -euo pipefail
 export LC_ALL=C
 
