@@ -36,6 +36,13 @@ def check_gemm(device, m, n, k, batch=None, forms=("linear", "linear")):
     assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms), want))
 
 
+def check_full_range(device, c, m, n, k, forms):
+    """With NaN as the padding of blocked scale factors."""
+    a, b = operands(rng_of(m, n, k), data.full_range, m, n, k)
+    got = run_gemm(a, b, device, forms=forms, byte=0x7F, dtype="float32")
+    assert_ok(reference.check(got, reference.gemm(a.values, b.values, c=c), "float32"))
+
+
 def check_gemm_of(device, dtype, m, n, k):
     """16-bit tokens."""
     rng = rng_of(m, n, k)
@@ -134,6 +141,8 @@ def check_sm90_gemm(tile, device, c):
         check_gemm(device, 5, 260, k % 256, batch=2, forms=("linear", form))
     check_gemm(device, tokens + 9, 40, 192)
     check_gemm(device, 1, 1, 2048, forms=("linear", "blocked"))
+    check_full_range(device, c, 19, 133, 448, ("linear", "blocked"))
+    check_full_range(device, c, 9, 70, 1088, ("blocked", "linear"))
     check_gemm_of(device, "float16", 9, 133, 1088)
     check_gemm_of(device, "bfloat16", 9, 133, 1088)
 
