@@ -12,7 +12,7 @@ import numpy as np
 
 from . import build
 
-SETTINGS = {"cc": "9.0", "sms": 4, "threads": 1, "spin_limit": 2_000_000}
+SETTINGS = {"cc": "9.0", "sms": 4, "threads": 1, "spin_limit": 2_000_000, "cp_behind_mma": 1}
 
 
 class SimError(Exception):
@@ -167,6 +167,9 @@ class Module:
         check(code, name)
         check(library().cuKernelGetFunction(ctypes.byref(function), kernel), name)
         return kernel
+
+    def allow_large_clusters(self, name):
+        check(library().cuKernelSetAttribute(14, 1, self.kernel(name), 0), "large clusters")
 
     def launch(self, name, *args, grid=1, block=32, shared_bytes=0, cluster=None, overlap=False):
         """Memory, NumPy scalars and bytes as arguments, each as large as the kernel's parameter."""

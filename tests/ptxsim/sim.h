@@ -6,7 +6,7 @@
  *   decode*.c flow.c     statements -> insn: a function, operands resolved to offsets, rejoin points of branches
  *   exec_*.c             those functions; one executes one instruction for the 32 lanes of a warp under a mask
  *   machine.c fragment.c launches, CTAs, the schedule that a seed draws, divergence and rejoining, deadlocks
- *   memory.c shadow.c    address spaces with bounds; what was written, by whom, ordered by what
+ *   memory.c shadow.c order.c stores.c   address spaces with bounds; what was written, by whom, ordered by what
  *   traffic.c            what L2 sees of global memory
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
  *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
@@ -32,6 +32,7 @@
 #define MAX_FRAGMENTS 64
 #define MAX_BARRIERS 16
 #define MOST_PEERS 16
+#define PORTABLE_PEERS 8 /* more CTAs in a cluster must be asked for */
 #define NONE UINT32_MAX
 #define FIRST_SPECIAL 64 /* special registers come first; place 0 is no register */
 #define POISON_BYTE 0x7f /* a NaN in every float type, and far out of bounds as an index */
@@ -135,6 +136,9 @@ typedef struct shared_base {
     char width;
 } shared_base;
 
+/* What a fence of the generic and the asynchronous proxy is for. */
+enum { FENCE_SHARED_CTA = 1, FENCE_SHARED_CLUSTER = 2, FENCE_GLOBAL = 4, FENCE_INITS = 8 };
+
 struct program {
     char *name;
     module *module;
@@ -148,6 +152,8 @@ struct program {
     uint32_t static_smem, dynamic_smem_at, local_bytes;
     uint32_t max_threads, cluster[3];
     uint32_t cta_group;        /* of its tcgen05 instructions, 0: none */
+    uint32_t fences;           /* FENCE_*: what its proxy fences cover, all together */
+    bool loads_async;          /* global memory, by bulk copies or tiles */
     shared_base *shared_bases; /* registers that hold addresses in shared memory */
     uint32_t n_shared_bases;
     source_loc *locs;
@@ -254,6 +260,7 @@ struct launch {
     const struct extent *extents; /* live memory, sorted */
     uint32_t n_extents;
     uint64_t *first_bits, *touched, n_touched; /* traffic.c: by extent; a bit for each sector */
+    struct stores *stores;                     /* stores.c; NULL: nothing asks for them */
     uint64_t seed;
     uint32_t number;       /* since the seed was set */
     uint64_t next_cluster; /* atomic */
@@ -275,6 +282,7 @@ struct run {
     int lane;      /* of an error, -1: the warp's */
     uint64_t random;
     uint64_t lo, hi, first_bit; /* the extent used last */
+    uint32_t extent;
     sectors sectors;
     bool uncounted; /* a copy of what L2 was asked for already */
     uint64_t idle_steps, turns;
@@ -297,7 +305,7 @@ typedef struct config {
     int capability, sms, ctas_per_sm, smem_per_cta, smem_per_sm, threads;
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
-    bool check_races, check_init, tmem_anywhere;
+    bool check_races, check_init, tmem_anywhere, cp_behind_mma;
 } config;
 
 extern config sim_config;

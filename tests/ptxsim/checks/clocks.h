@@ -2,16 +2,14 @@
 #ifndef PTXSIM_CLOCKS_H
 #define PTXSIM_CLOCKS_H
 
+#include "history.h"
 #include "shadow.h"
-
-#include <stdlib.h>
 
 #define CLOCK_BITS 17
 #define THREAD_BITS 14
 #define MOST_CLOCK ((1u << CLOCK_BITS) - 1)
 
-/* A set has two halves: what is seen, and what a proxy fence has covered. An epoch: thread and clock; 0 is none, so
- * clocks begin at 1. */
+/* An epoch: thread and clock; 0 is none, so clocks begin at 1. */
 static inline uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLOCK_BITS | clock; }
 
 static inline clock_set *new_set(uint32_t n)
@@ -37,5 +35,43 @@ static inline bool covers(const clock_set *set, const clock_set *other)
         missing |= set->at[i] < other->at[i];
     return !missing;
 }
+
+/* What proxy fences have made known to the asynchronous proxy. PTX names state spaces, relative to who fences: */
+typedef enum covered {
+    COVERED_OWN,    /* of a thread's stores those to its own CTA's shared memory */
+    COVERED_PEERS,  /* those to the shared memory of other CTAs */
+    COVERED_GLOBAL, /* those to global memory */
+    COVERED_INITS,  /* the mbarriers that it initialised (fence.mbarrier_init) */
+    COVERED_KINDS
+} covered;
+
+typedef struct thread_order {
+    clock_set *seen; /* NULL: of nobody */
+    uint32_t clock;
+    uint32_t covered[COVERED_KINDS]; /* of its own effects; others learn of them by its releases */
+} thread_order;
+
+struct shadow {
+    thread_order *threads;
+    histories histories;            /* where races are looked for */
+    uint8_t *ever, *flying, *async; /* a bit per byte: written at all; target of a copy under way; written by one */
+    uint8_t *sending;               /* operations under way that have yet to read the byte */
+    uint32_t n_sending;             /* of all bytes */
+};
+
+static inline uint32_t threads_of(const cta *c) { return c->cluster->n * c->n_threads; }
+static inline uint32_t first_thread(const cta *c) { return c->rank * c->n_threads; }
+static inline uint32_t thread_in(uint32_t epoch) { return epoch >> CLOCK_BITS & ((1u << THREAD_BITS) - 1); }
+static inline uint32_t clock_in(uint32_t epoch) { return epoch & MOST_CLOCK; }
+
+/* Whether a thread (`self`) may count on what happened at an epoch. */
+static inline bool knows(const thread_order *me, uint32_t self, uint32_t epoch)
+{
+    uint32_t thread = thread_in(epoch), clock = clock_in(epoch);
+    return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
+}
+
+/* order.c: whether a thread of CTA c knows that such a fence has covered it. */
+bool sim_order_covered(const cta *c, const thread_order *me, uint32_t self, covered kind, uint32_t epoch);
 
 #endif

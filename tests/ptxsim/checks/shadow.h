@@ -2,7 +2,8 @@
  *
  * Order is kept as vector clocks over the threads of a cluster. A thread knows of each other thread the clock up to
  * which it has seen its effects (`seen`, shared by all threads that left the same barrier) and counts its own releases.
- * The upper half of a set is what a proxy fence has covered: asynchronous operations may read only that.
+ * Other parts of a set are what proxy fences have covered, by kind (clocks.h): asynchronous operations may read only
+ * that.
  * A byte remembers its last write and its last read; an access that its thread does not know to be after those is a
  * race. Bytes whose copy is under way may not be looked at. Only the last reader is remembered: which of several is
  * last depends on the seed. */
@@ -18,6 +19,7 @@ typedef struct clock_set {
 void sim_shadow_open(cta *c);
 void sim_shadow_close(cta *c);
 void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how);
+void sim_shadow_mbarrier(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset); /* of an instruction */
 
 /* An asynchronous operation that `lane` issues now: its epoch, for what it writes and for whom it signals. */
 uint32_t sim_order_issue(run *r, uint32_t lane);
@@ -26,18 +28,16 @@ void sim_order_signal(cta *signalled, clock_set **order, uint32_t epoch);
 /* Without an instruction of its own: what such an operation reads or writes when it happens. */
 void sim_shadow_landed(cta *owner, uint32_t offset, uint32_t bytes, uint32_t epoch);
 void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes);
-void sim_shadow_fenced(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes,
-                       const char *what);
+void sim_shadow_signalling(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset); /* an mbarrier */
 void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes);
 /* The same of an operation that `lane` has waited for: until now it may have read. */
 void sim_shadow_waited(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes);
 /* The active lanes know what asynchronous operations of the first of them read so far. */
 void sim_order_tell(run *r);
 
-/* fence.proxy.async: what the lanes know of may now be read by asynchronous operations. */
-void sim_order_fence(run *r);
-/* fence.mbarrier_init: a fence of whose mbarriers relaxed arrivals tell, too; here of all that the lanes wrote. */
-void sim_order_initialised(run *r);
+/* A fence of FENCE_* spaces: what the active lanes know of that memory may now be read by asynchronous operations. With
+ * FENCE_INITS alone: of whose mbarriers relaxed arrivals tell, too; each lane's own. */
+void sim_order_fence(run *r, uint32_t spaces);
 
 /* The active lanes release what they did into *order; what was released there is acquired by the lanes of a mask. */
 void sim_order_arrive(run *r, clock_set **order);

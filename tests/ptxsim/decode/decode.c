@@ -296,8 +296,8 @@ static void decode_mov(builder *b, const statement *s, insn *in, pieces *p)
     in->fn = unpack ? sim_exec_unpack : sim_exec_pack;
     in->size = (uint8_t)(sim_bytes(width) / list->n_items);
     in->reg_size = (uint8_t)sim_bytes(width);
-    if (in->size < 2 || in->reg_size > 8) sim_unknown(b, s, "");
-    sim_list(b, list, in, in->size == 2 ? 'h' : 'w', unpack);
+    if (in->size < 1 || in->reg_size > 8 || in->size * list->n_items != in->reg_size) sim_unknown(b, s, "");
+    sim_list(b, list, in, in->size <= 2 ? 'h' : 'w', unpack);
     in->o[0] = unpack ? sim_source(b, whole, width) : sim_destination(b, whole, width);
 }
 
@@ -317,11 +317,15 @@ static void decode_cvta(builder *b, const statement *s, insn *in, pieces *p)
     in->o[1] = sim_source(b, &s->o[1], 'd');
 }
 
-/* createpolicy.fractional: a number that caches know, which are not simulated. */
+/* createpolicy.fractional and .range: a number that caches know, which are not simulated. */
 static void decode_policy(builder *b, const statement *s, insn *in, pieces *p)
 {
-    if (!sim_take(p, "fractional") || p->next == p->n || !sim_begins(sim_next(p), "L2::evict_")) sim_unknown(b, s, "");
-    if (!sim_take(p, "b64") || p->next != p->n || s->n < 1 || s->n > 2) sim_unknown(b, s, "");
+    bool range = sim_take(p, "range");
+    if (range ? (sim_take(p, "global"), s->n != 4) : !sim_take(p, "fractional") || s->n < 1 || s->n > 2)
+        sim_unknown(b, s, "");
+    if (!sim_begins(sim_next(p), "L2::evict_")) sim_unknown(b, s, "");
+    if (!sim_take(p, "L2::evict_unchanged")) sim_take(p, "L2::evict_first"); /* of what the first is not for */
+    if (!sim_take(p, "b64") || p->next != p->n) sim_unknown(b, s, "");
     in->fn = sim_exec_cvta;
     in->space = GLOBAL;
     in->op = '-';

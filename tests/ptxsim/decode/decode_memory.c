@@ -113,9 +113,11 @@ void sim_decode_atomic(builder *b, const statement *s, insn *in, pieces *p)
     }
     while (take_hint(p))
         ;
+    in->vec = !red ? 1 : sim_take(p, "v2") ? 2 : sim_take(p, "v4") ? 4 : sim_take(p, "v8") ? 8 : 1;
     slice type = sim_next(p);
     char width = sim_width_of(type);
     in->size = (uint8_t)sim_size_of(type);
+    if (in->vec > 1 && (in->op > A_MAX || in->space != GLOBAL || in->vec * in->size > 32)) sim_unknown(b, s, "");
     if (!operands || !width || in->size < 2 || in->size > 8 || p->next != p->n) sim_unknown(b, s, "");
     uint32_t at = red ? 0 : 1;
     if (s->n != at + 1 + operands) sim_unknown(b, s, "the number of operands");
@@ -124,7 +126,9 @@ void sim_decode_atomic(builder *b, const statement *s, insn *in, pieces *p)
     in->reg_size = (uint8_t)sim_bytes(width);
     in->o[0] = red || s->o[0].kind == O_SINK ? NONE : sim_destination(b, &s->o[0], width);
     sim_address(b, &s->o[at], in, 1);
-    in->o[2] = sim_source(b, &s->o[at + 1], width);
+    const operand *data = &s->o[at + 1];
+    if (data->kind == O_LIST ? data->n_items != in->vec : in->vec != 1) sim_unknown(b, s, "the vector's length");
+    sim_list(b, data, in, width, false);
     if (operands == 2) in->o[3] = sim_source(b, &s->o[at + 2], width);
 }
 

@@ -167,7 +167,8 @@ static bool take_cache_hint(pieces *p) { return sim_take(p, "L2::cache_hint"); }
 static void take_mask(builder *b, const statement *s, insn *in, pieces *p, uint32_t fixed)
 {
     bool multicast = sim_take(p, "multicast::cluster");
-    if (in->fn == sim_exec_tile && sim_take(p, "cta_group::2")) in->flags = TILE_PAIR;
+    if (in->fn == sim_exec_tile && sim_take(p, "cta_group::2")) in->flags |= TILE_PAIR;
+    if (in->fn == sim_exec_tile) sim_take(p, "cta_group::1");
     bool hint = take_cache_hint(p);
     expect_end(b, s, p, fixed + multicast + hint);
     sim_push(in, multicast ? sim_source(b, &s->o[fixed], 'h') : NONE);
@@ -191,6 +192,7 @@ static void decode_copy(builder *b, const statement *s, insn *in, pieces *p)
     if (s->n < 3) sim_unknown(b, s, "");
     in->fn = sim_exec_bulk;
     in->op = out ? FLY_OUT : from_global ? FLY_IN : FLY_ACROSS;
+    b->p->loads_async |= in->op == FLY_IN;
     sim_address(b, &s->o[0], in, 1);
     sim_push_address(b, &s->o[1], in);
     sim_push(in, sim_source(b, &s->o[2], 'w'));
@@ -214,11 +216,14 @@ static void decode_tile(builder *b, const statement *s, insn *in, pieces *p)
     bool out = sim_take(p, "global");
     if (!out && !sim_take(p, "shared::cluster") && !sim_take(p, "shared::cta")) sim_unknown(b, s, "");
     if (!sim_take(p, out ? "shared::cta" : "global")) sim_unknown(b, s, "");
+    if (!out && sim_take(p, "tile::gather4")) in->flags |= TILE_GATHER;
     sim_take(p, "tile");
+    if (in->flags & TILE_GATHER && rank.s[0] != '2') sim_unknown(b, s, "rows of a matrix only");
     if (!sim_take(p, out ? "bulk_group" : "mbarrier::complete_tx::bytes") || s->n < 2) sim_unknown(b, s, "");
     in->fn = sim_exec_tile;
     in->op = out ? FLY_TILE_OUT : FLY_TILE_IN;
-    in->vec = (uint8_t)(rank.s[0] - '0');
+    b->p->loads_async |= !out;
+    in->vec = in->flags & TILE_GATHER ? 1 + GATHERED_ROWS : (uint8_t)(rank.s[0] - '0');
     const operand *map = &s->o[out ? 0 : 1];
     if (map->kind != O_ADDRESS || map->n_items != in->vec) sim_unknown(b, s, "the number of coordinates");
     sim_address(b, &s->o[out ? 1 : 0], in, 1);

@@ -83,10 +83,12 @@ void sim_decode_arith(builder *b, const statement *s, insn *in, pieces *p)
             break;
     }
     int format = format_of(sim_next(p));
+    bool three = (in->op == NUM_MIN || in->op == NUM_MAX) && s->n == 4 && format >= 0 && sim_is(p->at[p->n - 1], "f32");
+    if (three) in->vec = 3;
     if (format < 0 || p->next != p->n || s->n != in->vec + 1u) sim_unknown(b, s, "");
     if (formats[format].format > NUM_BF16 || formats[format].format == NUM_TF32) sim_unknown(b, s, "");
     if (approx && in->op == NUM_DIV) in->op = NUM_DIV_APPROX;
-    in->fn = sim_exec_arith;
+    in->fn = three ? sim_exec_extreme_of_three : sim_exec_arith;
     in->type = (uint8_t)formats[format].format;
     in->flags = formats[format].pair;
     in->reg_size = (uint8_t)sim_bytes(formats[format].width);

@@ -3,10 +3,12 @@
 
 #include "exec/exec_flow.h"
 #include "exec/exec_warp.h"
+#include "num/num_float.h"
 #include "sync/barrier.h"
 #include "sync/cluster.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Operand 0 of a collective, d or d|p. */
 static void decode_pair(builder *b, const operand *o, insn *in)
@@ -60,6 +62,22 @@ static void decode_match(builder *b, const statement *s, insn *in, pieces *p)
     in->o[4] = sim_source(b, &s->o[2], 'w');
 }
 
+/* redux.sync.min or max{.abs}{.NaN}.f32; false: of something else. */
+static bool decode_redux_float(builder *b, const statement *s, insn *in, pieces *p)
+{
+    if (!sim_is(p->at[p->n - 1], "f32")) return false;
+    num_mode mode = {.abs = sim_take(p, "abs")};
+    mode.nan = sim_take(p, "NaN");
+    if (!sim_take(p, "f32") || p->next != p->n || s->n != 3) sim_unknown(b, s, "");
+    memcpy(&in->imm, &mode, sizeof mode);
+    in->type = in->op == '<' ? NUM_MIN : NUM_MAX;
+    in->fn = sim_exec_redux_float;
+    in->o[0] = sim_destination(b, &s->o[0], 'w');
+    in->o[1] = sim_source(b, &s->o[1], 'w');
+    in->o[4] = sim_source(b, &s->o[2], 'w');
+    return true;
+}
+
 static void decode_redux(builder *b, const statement *s, insn *in, pieces *p)
 {
     static const struct {
@@ -69,6 +87,7 @@ static void decode_redux(builder *b, const statement *s, insn *in, pieces *p)
     if (!sim_take(p, "sync")) sim_unknown(b, s, "only with .sync");
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         if (!in->op && sim_take(p, ops[i].name)) in->op = (uint8_t)ops[i].op;
+    if ((in->op == '<' || in->op == '>') && decode_redux_float(b, s, in, p)) return;
     in->is_signed = sim_take(p, "s32");
     if (!in->op || (!in->is_signed && !sim_take(p, "u32") && !sim_take(p, "b32")) || p->next != p->n || s->n != 3)
         sim_unknown(b, s, "");
@@ -143,12 +162,45 @@ static void decode_bar(builder *b, const statement *s, insn *in, pieces *p)
     if (p->next != p->n) sim_unknown(b, s, "");
 }
 
+/* Of the proxies only the generic and the asynchronous one part here: fences of others do nothing. */
+static void decode_proxy_fence(builder *b, const statement *s, insn *in, pieces *p)
+{
+    in->fn = sim_exec_fence;
+    if (sim_take(p, "alias")) return;
+    if (sim_take(p, "tensormap::generic")) {
+        p->next = p->n;
+        return;
+    }
+    if (!sim_take(p, "async")) sim_unknown(b, s, "");
+    in->fn = sim_exec_proxy_fence;
+    in->flags = sim_take(p, "shared::cta")       ? FENCE_SHARED_CTA
+                : sim_take(p, "shared::cluster") ? FENCE_SHARED_CTA | FENCE_SHARED_CLUSTER
+                : sim_take(p, "global")          ? FENCE_GLOBAL
+                                                 : FENCE_SHARED_CTA | FENCE_SHARED_CLUSTER | FENCE_GLOBAL;
+}
+
+/* fence{.sem}.scope; membar.level; fence.mbarrier_init.release.cluster; fence.proxy or membar.proxy of some kind */
+static void decode_fence(builder *b, const statement *s, insn *in, pieces *p)
+{
+    in->fn = sim_exec_fence;
+    if (sim_take(p, "proxy")) {
+        decode_proxy_fence(b, s, in, p);
+    } else if (sim_take(p, "mbarrier_init")) {
+        in->fn = sim_exec_proxy_fence;
+        in->flags = FENCE_INITS;
+        if (!sim_take(p, "release") || !sim_take(p, "cluster")) sim_unknown(b, s, "");
+    } else {
+        p->next = p->n;
+    }
+    if (p->next != p->n) sim_unknown(b, s, "");
+    b->p->fences |= in->flags;
+}
+
 void sim_decode_barrier(builder *b, const statement *s, insn *in, pieces *p)
 {
     slice name = p->at[0];
     if (sim_is(name, "membar") || sim_is(name, "fence")) {
-        in->flags = sim_take(p, "mbarrier_init");
-        in->fn = in->flags || sim_take(p, "proxy") ? sim_exec_proxy_fence : sim_exec_fence;
+        decode_fence(b, s, in, p);
         return;
     }
     if (sim_is(p->at[1], "cluster")) {

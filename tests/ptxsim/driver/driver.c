@@ -254,7 +254,7 @@ EXPORT CUresult cuKernelSetAttribute(int attribute, int value, void *kernel, int
     CUresult result = cuKernelGetFunction(&function, kernel);
     if (result) return result;
     if (attribute == FUNCTION_PREFERRED_SHARED_MEMORY_CARVEOUT) return CUDA_SUCCESS;
-    if (attribute == FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) return CUDA_SUCCESS;
+    if (attribute == FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) return e->large_clusters = value, CUDA_SUCCESS;
     if (attribute != FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         return fail(CUDA_ERROR_INVALID_VALUE, "ptxsim: a function attribute that it does not know");
     if (value < 0 || value + (int)e->program->static_smem > sim_config.smem_per_cta)
@@ -281,6 +281,8 @@ static const char *why_not(const launch *l, const entry *e)
         return "ptxsim: more shared memory than a CTA can have";
     if (peers > 1 && sim_config.capability < 90) return "ptxsim: clusters need compute capability 9.0";
     if (peers > MOST_PEERS) return "ptxsim: more than 16 CTAs in a cluster";
+    if (peers > PORTABLE_PEERS && !e->large_clusters)
+        return "ptxsim: more than 8 CTAs in a cluster want CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED";
     if (l->grid.x % l->cluster.x || l->grid.y % l->cluster.y || l->grid.z % l->cluster.z)
         return "ptxsim: a grid that is no multiple of the cluster";
     return NULL;

@@ -73,11 +73,13 @@ step sim_exec_pack(run *r, const insn *in)
 {
     if (in->n_list == 2 && in->reg_size == 4 && in->size == 2) JOIN(uint32_t, uint16_t)
     if (in->n_list == 2 && in->reg_size == 8 && in->size == 4) JOIN(uint64_t, uint32_t)
+    const uint8_t each = in->size == 1 ? 2 : in->size; /* bytes have registers of two */
+    const uint64_t low = UINT64_MAX >> (64 - 8 * in->size);
     ACTIVE(r)
     {
         uint64_t value = 0;
         for (uint32_t k = 0; k < in->n_list; k++)
-            value |= sim_lane(r, in->list[k], in->size, i) << 8 * in->size * k;
+            value |= (sim_lane(r, in->list[k], each, i) & low) << 8 * in->size * k;
         sim_put_lane(r, in->o[0], in->reg_size, i, value);
     }
     return STEP_NEXT;
@@ -87,11 +89,13 @@ step sim_exec_unpack(run *r, const insn *in)
 {
     if (in->n_list == 2 && in->reg_size == 4 && in->size == 2) SPLIT(uint32_t, uint16_t)
     if (in->n_list == 2 && in->reg_size == 8 && in->size == 4) SPLIT(uint64_t, uint32_t)
+    const uint8_t each = in->size == 1 ? 2 : in->size; /* bytes have registers of two */
+    const uint64_t low = UINT64_MAX >> (64 - 8 * in->size);
     ACTIVE(r)
     {
         uint64_t value = sim_lane(r, in->o[0], in->reg_size, i);
         for (uint32_t k = 0; k < in->n_list; k++)
-            if (in->list[k] != NONE) sim_put_lane(r, in->list[k], in->size, i, value >> 8 * in->size * k);
+            if (in->list[k] != NONE) sim_put_lane(r, in->list[k], each, i, value >> 8 * in->size * k & low);
     }
     return STEP_NEXT;
 }

@@ -5,6 +5,7 @@
 
 #include "exec_value.h"
 #include "checks/report.h"
+#include "checks/stores.h"
 #include "machine/memory.h"
 #include "num/num_float.h"
 
@@ -50,14 +51,28 @@ static bool writes_early(run *r, const insn *in)
     return early;
 }
 
+bool sim_same_store(const run *r, const insn *in, uint32_t lane, uint32_t other)
+{
+    if (in->fn != sim_exec_store || !(r->mask >> other & 1)) return false;
+    if (sim_address_at(r, in, 1, lane) != sim_address_at(r, in, 1, other)) return false;
+    for (uint32_t k = 0; k < in->vec; k++) {
+        uint64_t mine = sim_lane(r, in->list[k], in->reg_size, lane);
+        uint64_t its = sim_lane(r, in->list[k], in->reg_size, other);
+        if (memcmp(&mine, &its, in->size) != 0) return false;
+    }
+    return true;
+}
+
 step sim_exec_store(run *r, const insn *in)
 {
     uint32_t bytes = (uint32_t)in->size * in->vec;
     if (writes_early(r, in)) return STEP_FAIL;
     ACTIVE(r)
     {
-        uint8_t *to = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), bytes, WRITE);
+        uint64_t address = sim_address_at(r, in, 1, i);
+        uint8_t *to = sim_locate(r, in, i, in->space, address, bytes, WRITE);
         if (!to) return STEP_FAIL;
+        if (is_global(in)) sim_stored(r, i, address, bytes);
         for (uint32_t k = 0; k < in->vec; k++) {
             uint64_t value = sim_lane(r, in->list[k], in->reg_size, i);
             memcpy(to + k * in->size, &value, in->size);
@@ -71,7 +86,7 @@ step sim_exec_store(run *r, const insn *in)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Atomics: o[0] the old value (NONE: red), o[1] the address, o[2], o[3] operands                                   */
+/* Atomics: o[0] the old value (NONE: red), o[1] the address, list and o[3] operands, `vec` elements                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t of_float(uint8_t op, num_format format, bool pair, uint64_t old, uint64_t b)
@@ -149,11 +164,14 @@ step sim_exec_atomic(run *r, const insn *in)
     for (uint32_t k = 0; k < LANES; k++) {
         uint32_t i = backwards ? LANES - 1 - k : k;
         if (!(r->mask >> i & 1)) continue;
-        uint8_t *to = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), in->size, ATOMIC);
+        uint64_t address = sim_address_at(r, in, 1, i);
+        uint32_t bytes = (uint32_t)in->size * in->vec;
+        uint8_t *to = sim_locate(r, in, i, in->space, address, bytes, ATOMIC);
         if (!to) return STEP_FAIL;
-        uint64_t b = sim_lane(r, in->o[2], in->reg_size, i);
-        uint64_t c = in->op == A_CAS ? sim_lane(r, in->o[3], in->reg_size, i) : 0;
-        uint64_t old = update(in, to, b, c);
+        if (is_global(in)) sim_stored(r, i, address, bytes);
+        uint64_t c = in->op == A_CAS ? sim_lane(r, in->o[3], in->reg_size, i) : 0, old = 0;
+        for (uint32_t j = 0; j < in->vec; j++)
+            old = update(in, to + j * in->size, sim_lane(r, in->list[j], in->reg_size, i), c);
         if (in->o[0] != NONE) sim_put_lane(r, in->o[0], in->reg_size, i, old);
     }
     return STEP_SLEEP;

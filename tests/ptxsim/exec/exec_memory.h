@@ -14,6 +14,9 @@ typedef enum atomic_kind { A_UNSIGNED, A_SIGNED, A_F32, A_F64, A_F16X2, A_BF16X2
 /* cp.reduce.async.bulk: flags is the atomic_op + 1, vec the bytes of an element. */
 void sim_reduce_bytes(const insn *in, uint8_t *to, const uint8_t *from, uint32_t bytes);
 
+/* Whether two lanes of the warp write the same to the same place by this store. */
+bool sim_same_store(const run *r, const insn *in, uint32_t lane, uint32_t other);
+
 struct copy {
     uint32_t lane, group, to, size, valid;
     const uint8_t *from;

@@ -21,8 +21,8 @@ static uint32_t spans_of(const insn *in, uint32_t lane, uint32_t column, tmem_sp
     bool whole = in->op == NUM_TMEM_32X32B, split = in->op == NUM_TMEM_16X32BX2;
     uint32_t wide = in->op == NUM_TMEM_16X64B ? 2 : in->op == NUM_TMEM_16X128B ? 2 : in->op == NUM_TMEM_16X256B ? 2 : 1;
     uint32_t columns = in->vec * per_cell(in) * wide, group = lane / TMEM_GROUP;
-    spans[0] = (tmem_span){(whole ? 3u : 1u) << group, column, columns};
-    spans[1] = (tmem_span){1u << group, column + (uint32_t)in->imm, columns};
+    spans[0] = (tmem_span){.groups = (whole ? 3u : 1u) << group, .column = column, .columns = columns};
+    spans[1] = (tmem_span){.groups = 1u << group, .column = column + (uint32_t)in->imm, .columns = columns};
     return split ? 2 : 1;
 }
 
@@ -61,7 +61,8 @@ static place place_of(const tmem_access *a, uint32_t thread, uint32_t reg)
 
 static uint32_t read_cell(const tmem *t, place at)
 {
-    bool coming = t->under_way[TMEM_WRITE][at.lane / TMEM_GROUP][at.column];
+    uint32_t group = (uint32_t)at.lane / TMEM_GROUP;
+    bool coming = t->under_way[TMEM_SUM][group][at.column] || t->under_way[TMEM_COPY][group][at.column];
     return coming ? POISON_BYTE * 0x01010101u : t->cells[at.lane][at.column];
 }
 

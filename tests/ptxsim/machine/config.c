@@ -40,6 +40,7 @@ void sim_configure(void)
         .check_races = number("PTXSIM_RACES", 1),
         .check_init = number("PTXSIM_UNINITIALISED", 1),
         .tmem_anywhere = number("PTXSIM_TMEM_ANYWHERE", 1),
+        .cp_behind_mma = number("PTXSIM_CP_BEHIND_MMA", 1),
     };
     if (sim_config.threads < 1) sim_config.threads = 1;
 }

@@ -5,6 +5,7 @@
 #include "memory.h"
 #include "traffic.h"
 #include "checks/report.h"
+#include "checks/stores.h"
 #include "matrix/tmem.h"
 #include "sync/cluster.h"
 #include "sync/flight.h"
@@ -281,6 +282,7 @@ bool sim_launch_run(launch *l)
     if (threads > ctas / size) threads = (uint32_t)(ctas / size);
     worker *workers = calloc(threads, sizeof *workers);
     sim_traffic_open(l);
+    sim_stores_open(l);
     for (uint32_t i = 0; i < threads; i++) {
         worker *k = &workers[i];
         k->r = (run){.launch = l, .program = l->program, .random = l->seed + 0x51ed270b * i};
@@ -299,6 +301,7 @@ bool sim_launch_run(launch *l)
     }
     free(workers);
     sim_traffic_close(l);
+    sim_stores_close(l);
     fesetenv(&modes);
     sim_report_launch(l);
     return !l->failed;

@@ -8,8 +8,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#define GUARD 512 /* bytes before and after what a kernel may touch */
+/* Addresses on both sides of an allocation that belong to nobody, so that a wrong index does not find another one. They
+ * cost no memory. */
+#define GUARD ((size_t)256 << 20)
+#define PAGES ((size_t)64 << 10) /* a multiple of every host's pages */
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Allocations                                                                                                      */
@@ -38,10 +42,8 @@ static void forget(uint32_t from, uint32_t to)
     n_extents -= to - from;
 }
 
-void sim_memory_adopt(const void *begin, size_t bytes)
+static void add(extent new)
 {
-    extent new = {(uint64_t)(uintptr_t)begin, (uint64_t)(uintptr_t)begin + bytes};
-    if (bytes == 0) return;
     pthread_mutex_lock(&lock);
     uint32_t from = first_after(new.begin), to = from;
     while (to < n_extents && extents[to].begin < new.end)
@@ -54,25 +56,33 @@ void sim_memory_adopt(const void *begin, size_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
+void sim_memory_adopt(const void *begin, size_t bytes)
+{
+    uint64_t address = (uint64_t)(uintptr_t)begin;
+    if (bytes) add((extent){.begin = address, .end = address + bytes});
+}
+
 void *sim_memory_allocate(size_t bytes)
 {
-    size_t whole = (bytes + 2 * GUARD + 255) / 256 * 256;
-    uint8_t *block = aligned_alloc(256, whole);
-    if (!block) return NULL;
-    memset(block, POISON_BYTE, whole);
-    sim_memory_adopt(block + GUARD, bytes);
-    return block + GUARD;
+    size_t pages = (bytes + PAGES - 1) / PAGES * PAGES, whole = pages + 2 * GUARD;
+    uint8_t *first = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (first == MAP_FAILED) return NULL;
+    if (mprotect(first + GUARD, pages, PROT_READ | PROT_WRITE)) return munmap(first, whole), NULL;
+    memset(first + GUARD, POISON_BYTE, bytes);
+    uint64_t address = (uint64_t)(uintptr_t)(first + GUARD);
+    add((extent){.begin = address, .end = address + bytes, .reserved = whole});
+    return first + GUARD;
 }
 
 bool sim_memory_free(const void *begin)
 {
     pthread_mutex_lock(&lock);
     uint32_t i = first_after((uint64_t)(uintptr_t)begin);
-    bool found = i < n_extents && extents[i].begin == (uint64_t)(uintptr_t)begin;
-    if (found) forget(i, i + 1);
+    size_t reserved = i < n_extents && extents[i].begin == (uint64_t)(uintptr_t)begin ? extents[i].reserved : 0;
+    if (reserved) forget(i, i + 1);
     pthread_mutex_unlock(&lock);
-    if (found) free((uint8_t *)(uintptr_t)begin - GUARD);
-    return found;
+    if (reserved) munmap((uint8_t *)(uintptr_t)begin - GUARD, reserved);
+    return reserved;
 }
 
 extent *sim_memory_extents(uint32_t *count)
@@ -121,24 +131,37 @@ static uint8_t *counted(run *r, uint64_t address, uint32_t bytes, access how)
     return (uint8_t *)(uintptr_t)address;
 }
 
-static uint8_t *locate_global(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, access how)
+static uint32_t first_behind(const launch *l, uint64_t address) /* the first extent that ends after it */
 {
-    if (address >= r->lo && address + bytes <= r->hi) return counted(r, address, bytes, how);
-    const extent *all = r->launch->extents;
-    uint32_t low = 0, high = r->launch->n_extents;
+    uint32_t low = 0, high = l->n_extents;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        if (all[middle].end > address)
+        if (l->extents[middle].end > address)
             high = middle;
         else
             low = middle + 1;
     }
-    if (low < r->launch->n_extents && all[low].begin <= address && address + bytes <= all[low].end) {
-        r->lo = all[low].begin;
-        r->hi = all[low].end;
-        r->first_bit = r->launch->first_bits[low];
-        return counted(r, address, bytes, how);
-    }
+    return low;
+}
+
+bool sim_memory_find(run *r, uint64_t address, uint32_t bytes)
+{
+    if (address >= r->lo && address + bytes <= r->hi) return true;
+    const extent *all = r->launch->extents;
+    uint32_t at = first_behind(r->launch, address);
+    if (at == r->launch->n_extents || all[at].begin > address || address + bytes > all[at].end) return false;
+    r->lo = all[at].begin;
+    r->hi = all[at].end;
+    r->first_bit = r->launch->first_bits[at];
+    r->extent = at;
+    return true;
+}
+
+static uint8_t *locate_global(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes, access how)
+{
+    if (sim_memory_find(r, address, bytes)) return counted(r, address, bytes, how);
+    const extent *all = r->launch->extents;
+    uint32_t low = first_behind(r->launch, address);
     char limits[160] = ", which is far from any allocation";
     if (low > 0 && address - all[low - 1].end < 65536)
         snprintf(limits, sizeof limits, ", %llu bytes behind the end of an allocation of %llu bytes",

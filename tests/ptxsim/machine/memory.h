@@ -15,6 +15,7 @@
 
 typedef struct extent {
     uint64_t begin, end;
+    size_t reserved; /* of addresses, with what lies unused on both sides; 0: the caller's memory */
 } extent;
 
 void *sim_memory_allocate(size_t bytes); /* poisoned */
@@ -26,6 +27,9 @@ typedef enum access { READ, WRITE, ATOMIC, LANDING } access;
 
 /* Where `bytes` at an address of a space are, for one lane; NULL after a report. Shared memory is shadowed. */
 uint8_t *sim_locate(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how);
+
+/* Whether global memory is live there; makes its extent the one used last (r->lo, hi). */
+bool sim_memory_find(run *r, uint64_t address, uint32_t bytes);
 
 /* The CTA whose shared memory an address means; NULL after a report. */
 cta *sim_owner(run *r, const insn *in, uint32_t lane, space space, uint64_t address, uint32_t bytes, access how);

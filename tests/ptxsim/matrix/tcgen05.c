@@ -174,8 +174,8 @@ static bool issue_copy(run *r, const insn *in, uint32_t lane)
     if (!n || !whole_lanes(r, in, address) || !sim_tensor_describe(r, in, op.a, &m)) return false;
     op.count = sim_tmem_issue_by(r, lane);
     for (uint32_t i = 0; i < n; i++) {
-        tmem_span to = {TMEM_ALL_GROUPS, op.d, m.bytes / 4};
-        if (!sim_tensor_reading(r, in, lane, ctas[i], &m) || !sim_tensor_claim(r, &op, ctas[i], to, TMEM_WRITE))
+        tmem_span to = {.groups = TMEM_ALL_GROUPS, .column = op.d, .columns = m.bytes / 4};
+        if (!sim_tensor_reading(r, in, lane, ctas[i], &m) || !sim_tensor_claim(r, &op, ctas[i], to, TMEM_COPY))
             return false;
     }
     op.epoch = sim_order_issue(r, lane);
@@ -210,9 +210,19 @@ static void signal(run *r, const tensor_op *op)
     }
 }
 
+/* PTX has no rule for it, and public kernels do it to themselves at their end: nobody hears of it. */
+static bool is_gone(run *r, const insn *in, uint32_t lane, const cta *c)
+{
+    if (c->done)
+        sim_report(r, in, 'W', "commit-exited", (int)lane, "arrives at an mbarrier of CTA rank %u, which has exited",
+                   c->rank);
+    return c->done;
+}
+
 bool sim_tensor_arrive(run *r, const flight *f)
 {
     r->lane = (int)f->lane;
+    if (is_gone(r, f->in, f->lane, f->signalled)) return true;
     mbarrier *m = sim_mbarrier_in(r, f->in, f->signalled, f->mbarrier);
     if (!m) return false;
     m->commits--;
@@ -226,9 +236,14 @@ static bool issue_commit(run *r, const insn *in, uint32_t lane)
     uint64_t address = sim_address_at(r, in, 1, lane), own = address & RANK_MASK;
     tensor_op op = {.in = in, .warp = r->warp, .lane = lane, .barrier = (uint32_t)address & ~RANK_MASK};
     op.mask = in->list[0] == NONE ? 1u << (own >> RANK_SHIFT) : (uint32_t)sim_lane(r, in->list[0], 2, lane);
-    for (uint32_t rank = 0; rank < 16; rank++) {
+    const cluster *c = r->cta->cluster;
+    for (uint32_t rank = 0; rank < MOST_PEERS; rank++) {
         cta *owner = NULL;
         if (!(op.mask >> rank & 1)) continue;
+        if (rank < c->n && is_gone(r, in, lane, c->ctas[rank])) {
+            op.mask &= ~(1u << rank);
+            continue;
+        }
         uint64_t there = (address & ~(uint64_t)RANK_MASK) | (uint64_t)rank << RANK_SHIFT;
         mbarrier *m = sim_mbarrier_at(r, in, lane, in->space, there, &owner);
         if (!m) return false;

@@ -67,12 +67,15 @@ static tmem_span accumulators_of(const tensor_op *op)
 {
     const num_instruction *i = &op->shape;
     bool halves = op->in->flags & TENSOR_PAIR && i->m == 128, narrow = !(op->in->flags & TENSOR_PAIR) && i->m == 64;
-    return (tmem_span){narrow ? 0x55 : TMEM_ALL_GROUPS, op->d, (uint32_t)i->n / (halves ? 2 : 1)};
+    return (tmem_span){.groups = narrow ? 0x55 : TMEM_ALL_GROUPS,
+                       .column = op->d,
+                       .columns = (uint32_t)i->n / (halves ? 2 : 1),
+                       .tile = op->d << 20 | (uint32_t)i->m << 10 | (uint32_t)i->n};
 }
 
 static tmem_span scales_of(uint32_t column, uint32_t rows)
 {
-    return (tmem_span){TMEM_ALL_GROUPS, column, (rows + 31) / 32};
+    return (tmem_span){.groups = TMEM_ALL_GROUPS, .column = column, .columns = (rows + 31) / 32};
 }
 
 static bool claim(run *r, tensor_op *op, cta *owner, const operands *o)
@@ -80,16 +83,16 @@ static bool claim(run *r, tensor_op *op, cta *owner, const operands *o)
     const insn *in = op->in;
     if (!sim_tensor_reading(r, in, op->lane, owner, &o->b)) return false;
     if (o->a_in_tmem) {
-        tmem_span a = {TMEM_ALL_GROUPS, (uint32_t)op->a, o->a.bytes / 4};
-        if (!sim_tensor_claim(r, op, owner, a, TMEM_READ)) return false;
+        tmem_span a = {.groups = TMEM_ALL_GROUPS, .column = (uint32_t)op->a, .columns = o->a.bytes / 4};
+        if (!sim_tensor_claim(r, op, owner, a, TMEM_OPERAND)) return false;
     } else if (!sim_tensor_reading(r, in, op->lane, owner, &o->a)) {
         return false;
     }
-    if (is_scaled(in) && (!sim_tensor_claim(r, op, owner, scales_of(op->sfa, o->rows), TMEM_READ) ||
-                          !sim_tensor_claim(r, op, owner, scales_of(op->sfb, (uint32_t)op->shape.n), TMEM_READ)))
+    if (is_scaled(in) && (!sim_tensor_claim(r, op, owner, scales_of(op->sfa, o->rows), TMEM_SCALE) ||
+                          !sim_tensor_claim(r, op, owner, scales_of(op->sfb, (uint32_t)op->shape.n), TMEM_SCALE)))
         return false;
     if (op->accumulates) sim_tmem_written(r, in, owner, accumulators_of(op));
-    return sim_tensor_claim(r, op, owner, accumulators_of(op), TMEM_WRITE);
+    return sim_tensor_claim(r, op, owner, accumulators_of(op), TMEM_SUM);
 }
 
 static bool take_addresses(run *r, const insn *in, uint32_t lane, tensor_op *op)
@@ -131,6 +134,7 @@ static bool issue(run *r, const insn *in, uint32_t lane)
     if (!sim_tensor_describe(r, in, op.b, &o.b)) return false;
     check_collector(r, in, op.a);
     op.count = sim_tmem_issue_by(r, lane);
+    sim_tmem(r->cta)->warps[r->warp->index].last_product = op.count;
     for (uint32_t i = 0; i < n; i++)
         if (!claim(r, &op, ctas[i], &o)) return false;
     op.epoch = sim_order_issue(r, lane);

@@ -89,7 +89,7 @@ void sim_tmem_written(run *r, const insn *in, const cta *owner, tmem_span span)
     if (!sim_config.check_init || span.column + span.columns > TMEM_COLUMNS || !t) return;
     for (uint32_t g = 0; g < TMEM_GROUPS; g++) {
         for (uint32_t i = span.column; span.groups >> g & 1 && i < span.column + span.columns; i++) {
-            if (t->last[TMEM_STORE][g][i] || t->last[TMEM_WRITE][g][i]) continue;
+            if (t->last[TMEM_STORE][g][i] || t->last[TMEM_SUM][g][i] || t->last[TMEM_COPY][g][i]) continue;
             sim_report(r, in, 'N', "uninitialised", -1, "reads column %u of tensor memory, which nothing has written",
                        i);
             return;
@@ -102,10 +102,11 @@ bool sim_tmem_begin(run *r, const insn *in, uint32_t lanes, cta *owner, tmem_spa
     if (!sim_tmem_allocated(r, in, owner, span)) return false;
     tmem *t = owner->tmem;
     sim_tmem_ordered(r, in, lanes, owner, span, use);
-    if (use == TMEM_LOAD || use == TMEM_READ) sim_tmem_written(r, in, owner, span);
+    if (use == TMEM_LOAD || use == TMEM_OPERAND || use == TMEM_SCALE) sim_tmem_written(r, in, owner, span);
     for (uint32_t g = 0; g < TMEM_GROUPS; g++) {
         for (uint32_t i = span.column; span.groups >> g & 1 && i < span.column + span.columns; i++) {
             t->last[use][g][i] = record_of(r, count);
+            if (use == TMEM_SUM) t->tiles[g][i] = span.tile;
             t->under_way[use][g][i]++;
         }
     }

@@ -5,7 +5,8 @@
  * what it knew at its last tcgen05.fence::after_thread_sync (`heeded`):
  *   what other warps told of (fence::before_thread_sync), for tcgen05.ld and st only once they waited;
  *   what tcgen05.commit reported of mma and cp, which ld and st always need, the issuing warp's own too.
- * mma and cp of one warp run in their order. */
+ * Of mma and cp, PTX lets follow each other without that only: mma behind mma, with the same accumulator and shape; mma
+ * behind cp. cp behind mma, over the scales that it reads, is a setting: public kernels rely on it. */
 #ifndef PTXSIM_TMEM_H
 #define PTXSIM_TMEM_H
 
@@ -14,12 +15,21 @@
 enum { TMEM_LANES = 128, TMEM_COLUMNS = 512, TMEM_GROUP = 16, TMEM_GROUPS = TMEM_LANES / TMEM_GROUP, TMEM_UNIT = 32 };
 #define TMEM_ALL_GROUPS 0xffu
 
-/* READ, WRITE: by mma and cp, asynchronously. FREE: dealloc; nothing is recorded of it. */
-typedef enum tmem_use { TMEM_LOAD, TMEM_STORE, TMEM_READ, TMEM_WRITE, TMEM_FREE, TMEM_USES = TMEM_FREE } tmem_use;
+typedef enum tmem_use {
+    TMEM_LOAD,
+    TMEM_STORE,
+    TMEM_OPERAND, /* mma reads A */
+    TMEM_SCALE,   /* mma reads scales */
+    TMEM_SUM,     /* mma writes D */
+    TMEM_COPY,    /* cp writes */
+    TMEM_FREE,    /* dealloc; nothing is recorded of it */
+    TMEM_USES = TMEM_FREE
+} tmem_use;
 
 typedef struct tmem_span {
     uint32_t groups; /* a bit for sixteen lanes */
     uint32_t column, columns;
+    uint32_t tile; /* of D: its place and shape in one number */
 } tmem_span;
 
 /* tcgen05.ld or st whose wait is yet to come. */
@@ -32,6 +42,7 @@ typedef struct tmem_access {
 typedef struct tmem_warp {
     uint32_t count;           /* operations issued */
     uint32_t last_mma[LANES]; /* that count at each lane's last mma or cp, which its commit reports */
+    uint32_t last_product;    /* that count at the last mma of any lane */
     tmem_access *pending;
     uint32_t n_pending, most_pending;
     const insn *gathered; /* all lanes have come to it, and wait there for something else */
@@ -49,6 +60,7 @@ typedef struct tmem_request {
 typedef struct tmem {
     uint32_t cells[TMEM_LANES][TMEM_COLUMNS];
     uint32_t last[TMEM_USES][TMEM_GROUPS][TMEM_COLUMNS]; /* warp and count, 0: none */
+    uint32_t tiles[TMEM_GROUPS][TMEM_COLUMNS];           /* of the last D there */
     uint8_t under_way[TMEM_USES][TMEM_GROUPS][TMEM_COLUMNS];
     uint32_t units; /* allocated, a bit for 32 columns */
     tmem_span allocations[TMEM_COLUMNS / TMEM_UNIT];

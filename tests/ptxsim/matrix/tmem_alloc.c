@@ -70,7 +70,7 @@ static void take(cta *c, uint32_t column, uint32_t columns)
 {
     tmem *t = sim_tmem(c);
     t->units |= units_of(column, columns);
-    t->allocations[t->n_allocations++] = (tmem_span){TMEM_ALL_GROUPS, column, columns};
+    t->allocations[t->n_allocations++] = (tmem_span){.groups = TMEM_ALL_GROUPS, .column = column, .columns = columns};
     t->least = columns;
     for (uint32_t lane = 0; lane < TMEM_LANES; lane++)
         memset(&t->cells[lane][column], POISON_BYTE, columns * sizeof t->cells[0][0]);
@@ -219,7 +219,7 @@ step sim_exec_tmem_dealloc(run *r, const insn *in)
     bool again = own->op == TMEM_DEALLOC && own->warp == r->warp->index;
     if (bad_columns(r, in, &columns) || !is_allocation(r, in, address, columns)) return leave(r, STEP_FAIL);
     if (!again) {
-        tmem_span span = {TMEM_ALL_GROUPS, address, columns};
+        tmem_span span = {.groups = TMEM_ALL_GROUPS, .column = address, .columns = columns};
         sim_tmem_ordered(r, in, r->mask & (~r->mask + 1), r->cta, span, TMEM_FREE);
     }
     if (in->flags & TENSOR_PAIR) {

@@ -53,7 +53,7 @@ step sim_exec_tmem_fence(run *r, const insn *in)
 /* The check                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-typedef enum verdict { FINE, NO_SYNC, NO_COMPLETION, NO_FENCE_BEFORE, NO_FENCE_AFTER, VERDICTS } verdict;
+typedef enum verdict { FINE, NO_SYNC, NO_COMPLETION, NO_FENCE_BEFORE, NO_FENCE_AFTER, NO_ORDER, VERDICTS } verdict;
 
 typedef struct who {
     run *r;
@@ -66,10 +66,27 @@ static bool knows(const who *w, const clock_set *set, tensor_clock which, uint32
     return set && set->at[sim_order_tensor(w->r->cta, which, warp_of(record))] >= count_of(record);
 }
 
-/* What was asynchronous must have been committed, unless it and what follows run in the order of issue. */
-static verdict after_async(const who *w, tmem_use use, uint32_t record)
+static bool is_async(tmem_use use) { return use >= TMEM_OPERAND && use <= TMEM_COPY; }
+
+/* Whether the warp of a record has issued an mma since, behind which a copy may count on coming. */
+static bool multiplied_since(const who *w, uint32_t record)
 {
-    bool queued = use == TMEM_READ || use == TMEM_WRITE;
+    const cta *c = w->r->cta, *its = c->cluster->ctas[warp_of(record) / c->n_warps];
+    return its->tmem && its->tmem->warps[warp_of(record) % c->n_warps].last_product > count_of(record);
+}
+
+/* Whether an asynchronous use runs behind another that was issued before it. */
+static bool in_order(const who *w, tmem_use use, tmem_use before, uint32_t record, bool same_tile)
+{
+    if (use == TMEM_COPY && !sim_config.cp_behind_mma) return false;
+    if (use == TMEM_COPY) return before == TMEM_SCALE || (before == TMEM_COPY && multiplied_since(w, record));
+    return before == TMEM_COPY || (use == TMEM_SUM && before == TMEM_SUM && same_tile);
+}
+
+/* What was asynchronous must have been committed, unless it and what follows run in the order of issue. */
+static verdict after_async(const who *w, tmem_use use, tmem_use before, uint32_t record, bool same_tile)
+{
+    bool queued = is_async(use) && in_order(w, use, before, record, same_tile);
     bool own = warp_of(record) == number_of(w->r->cta, w->r->warp->index);
     if ((queued && own) || knows(w, w->heeded, TENSOR_DONE, record)) return FINE;
     if (queued && knows(w, w->heeded, TENSOR_TOLD, record)) return FINE;
@@ -77,7 +94,7 @@ static verdict after_async(const who *w, tmem_use use, uint32_t record)
     if (knows(w, w->seen, TENSOR_DONE, record)) return NO_FENCE_AFTER;
     if (queued && knows(w, w->seen, TENSOR_TOLD, record)) return NO_FENCE_AFTER;
     if (!own && !knows(w, w->seen, TENSOR_SYNCED, record)) return NO_SYNC;
-    return queued ? NO_FENCE_BEFORE : NO_COMPLETION;
+    return queued ? NO_FENCE_BEFORE : is_async(use) ? NO_ORDER : NO_COMPLETION;
 }
 
 static verdict after_access(const who *w, tmem_use use, uint32_t record)
@@ -94,24 +111,23 @@ static verdict after_access(const who *w, tmem_use use, uint32_t record)
     return knows(w, w->seen, TENSOR_TOLD, record) ? NO_FENCE_AFTER : NO_FENCE_BEFORE;
 }
 
-static verdict judge(const who *w, tmem_use use, tmem_use before, uint32_t record)
-{
-    return before == TMEM_READ || before == TMEM_WRITE ? after_async(w, use, record) : after_access(w, use, record);
-}
-
 static void report(const who *w, const insn *in, tmem_use use, tmem_use before, uint32_t record, uint32_t column,
                    verdict what)
 {
-    static const char *const verbs[] = {"tcgen05.ld reads", "tcgen05.st writes", "an operation under way reads",
-                                        "an operation under way writes", "frees"};
-    static const char *const was[] = {"read (tcgen05.ld)", "wrote (tcgen05.st)", "had an operation read",
-                                      "had an operation write"};
-    static const char *const codes[VERDICTS] = {"", "race", "in-flight", "tcgen05-fence", "tcgen05-fence"};
+    static const char *const verbs[] = {"tcgen05.ld reads", "tcgen05.st writes", "tcgen05.mma reads (A)",
+                                        "tcgen05.mma reads (scales)", "tcgen05.mma writes", "tcgen05.cp writes",
+                                        "frees"};
+    static const char *const was[] = {"read (tcgen05.ld)", "wrote (tcgen05.st)", "had read as A (tcgen05.mma)",
+                                      "had read as scales (tcgen05.mma)", "had written by tcgen05.mma",
+                                      "had written by tcgen05.cp"};
+    static const char *const codes[VERDICTS] = {"", "race", "in-flight", "tcgen05-fence", "tcgen05-fence",
+                                                "tcgen05-order"};
     static const char *const why[VERDICTS] = {
         "", "without synchronisation in between",
         "without waiting for it (tcgen05.commit and its mbarrier, or tcgen05.wait)",
         "without tcgen05.fence::before_thread_sync before the synchronisation",
-        "without tcgen05.fence::after_thread_sync behind the synchronisation"};
+        "without tcgen05.fence::after_thread_sync behind the synchronisation",
+        "without waiting for its tcgen05.commit: these two may overtake one another"};
     const cta *c = w->r->cta;
     sim_report(w->r, in, 'W', codes[what], -1, "%s column %u of tensor memory, which warp %u of CTA rank %u %s, %s",
                verbs[use], column, warp_of(record) % c->n_warps, warp_of(record) / c->n_warps, was[before], why[what]);
@@ -119,8 +135,8 @@ static void report(const who *w, const insn *in, tmem_use use, tmem_use before, 
 
 static bool excludes(tmem_use use, tmem_use before)
 {
-    bool reads = use == TMEM_LOAD || use == TMEM_READ, read = before == TMEM_LOAD || before == TMEM_READ;
-    return !(reads && read);
+    bool reads = use == TMEM_LOAD || use == TMEM_OPERAND || use == TMEM_SCALE;
+    return !(reads && (before == TMEM_LOAD || before == TMEM_OPERAND || before == TMEM_SCALE));
 }
 
 /* One thread's view of a span; false after a warning. */
@@ -134,7 +150,8 @@ static bool check(const who *w, const insn *in, tmem_span span, tmem_use use)
                 uint32_t record = t->last[before][g][i];
                 if (record == judged || record == 0) continue; /* neighbours often have the same history */
                 judged = record;
-                verdict what = judge(w, use, before, record);
+                verdict what = is_async(before) ? after_async(w, use, before, record, t->tiles[g][i] == span.tile)
+                                                : after_access(w, use, record);
                 if (what == FINE) continue;
                 report(w, in, use, before, record, i, what);
                 return false;

@@ -1,10 +1,27 @@
-/* Loads a PTX module: its variables, entries and file names. */
+/* Loads a PTX module: its variables, entries and file names; says what is wrong with one. */
 #include "ptx.h"
 
+#include "checks/report.h"
 #include "machine/memory.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Noreturn void sim_bad_ptx(builder *b, uint32_t line, const char *format, ...)
+{
+    va_list values;
+    int n = snprintf(b->m->error, sizeof b->m->error, "ptxsim: line %u; error: ", line);
+    va_start(values, format);
+    n += vsnprintf(b->m->error + n, sizeof b->m->error - (size_t)n, format, values);
+    va_end(values);
+    char place[300] = "";
+    const insn here = {.loc = b->loc};
+    if (b->p && b->p->locs && b->loc < b->p->n_locs) sim_source_place(b->p, &here, place, sizeof place);
+    if (*place && n > 0 && (size_t)n < sizeof b->m->error)
+        snprintf(b->m->error + n, sizeof b->m->error - (size_t)n, " (%s)", place);
+    longjmp(b->failed, 1);
+}
 
 /* Where modules declare variables: .global and .const memory is allocated and filled here. */
 static bool fail(module *m, uint32_t line, const char *what, slice near)

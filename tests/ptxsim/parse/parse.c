@@ -3,19 +3,8 @@
 
 #include "machine/memory.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-_Noreturn void sim_bad_ptx(builder *b, uint32_t line, const char *format, ...)
-{
-    va_list values;
-    int n = snprintf(b->m->error, sizeof b->m->error, "ptxsim: line %u; error: ", line);
-    va_start(values, format);
-    vsnprintf(b->m->error + n, sizeof b->m->error - (size_t)n, format, values);
-    va_end(values);
-    longjmp(b->failed, 1);
-}
 
 #define EXPECT(b, character)                                                                                        \
     do {                                                                                                            \
@@ -178,12 +167,19 @@ static void parse_variable(builder *b, variable *v)
 {
     operand_kind kind;
     uint32_t size = 0;
+    bool pointer = false; /* a parameter's; what follows .ptr is said of what it points to */
     v->align = 0;
     for (;;) {
         slice word = sim_word(&b->c);
         if (sim_is(word, ".align")) {
             sim_skip(&b->c);
-            v->align = (uint64_t)sim_number(&b->c, &kind);
+            uint64_t align = (uint64_t)sim_number(&b->c, &kind);
+            if (!pointer) v->align = align;
+        } else if (v->space == PARAM && sim_is(word, ".ptr")) {
+            pointer = true;
+        } else if (pointer && (sim_is(word, ".global") || sim_is(word, ".shared") || sim_is(word, ".const") ||
+                               sim_is(word, ".local"))) {
+            continue;
         } else if (word.n > 1 && *word.s == '.' && sim_width_of((slice){word.s + 1, word.n - 1})) {
             size = sim_size_of((slice){word.s + 1, word.n - 1});
         } else if (*word.s != '.' && word.n) {

@@ -76,6 +76,7 @@ typedef struct entry { /* a kernel, before it is asked for */
     uint32_t max_threads, cluster[3];
     program *program;
     int max_dynamic_smem;
+    bool large_clusters; /* more than PORTABLE_PEERS, as the host asked for */
 } entry;
 
 struct module {

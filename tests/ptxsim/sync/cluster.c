@@ -4,6 +4,7 @@
 #include "flight.h"
 #include "checks/report.h"
 #include "checks/shadow.h"
+#include "checks/stores.h"
 #include "exec/exec_value.h"
 #include "machine/fragment.h"
 #include "machine/memory.h"
@@ -150,8 +151,10 @@ step sim_exec_setmaxnreg(run *r, const insn *in)
     return STEP_SLEEP;
 }
 
+/* flags: FENCE_* */
 step sim_exec_proxy_fence(run *r, const insn *in)
 {
-    (in->flags ? sim_order_initialised : sim_order_fence)(r);
+    sim_order_fence(r, in->flags);
+    if (in->flags & FENCE_GLOBAL) sim_stores_fence(r);
     return STEP_SLEEP;
 }

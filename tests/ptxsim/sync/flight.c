@@ -3,6 +3,7 @@
 
 #include "checks/report.h"
 #include "checks/shadow.h"
+#include "checks/stores.h"
 #include "exec/exec_memory.h"
 #include "exec/exec_value.h"
 #include "machine/fragment.h"
@@ -51,8 +52,8 @@ static void keep_source(const flight *f)
 static bool land(run *r, flight *f)
 {
     if (f->kind == FLY_TENSOR) return sim_tensor_run(r, f->signalled);
-    if (!alive(r, f, f->target) || !alive(r, f, f->source) || !alive(r, f, f->signalled)) return false;
     if (f->kind == FLY_ARRIVE) return sim_tensor_arrive(r, f);
+    if (!alive(r, f, f->target) || !alive(r, f, f->source) || !alive(r, f, f->signalled)) return false;
     if (f->kind == FLY_TILE_IN || f->kind == FLY_TILE_OUT) {
         if (f->kind == FLY_TILE_OUT) keep_source(f);
         if (!sim_tile_land(r, f)) return false;
@@ -105,7 +106,7 @@ bool sim_take_mbarrier(run *r, const insn *in, uint32_t lane, uint64_t address, 
     cta *owner = NULL;
     mbarrier *m = sim_mbarrier_at(r, in, lane, CLUSTER, address, &owner);
     if (!m) return false;
-    if (owner == r->cta) sim_shadow_fenced(r, in, lane, owner, m->offset, 8, "the mbarrier at");
+    if (owner == r->cta) sim_shadow_signalling(r, in, lane, owner, m->offset);
     f->signalled = owner;
     f->mbarrier = m->offset;
     return true;
@@ -181,6 +182,8 @@ static uint8_t *whole(run *r, const insn *in, uint32_t lane, uint64_t address, u
     uint8_t *at = sim_locate(r, in, lane, GLOBAL, address, 16, how);
     if (!at || !sim_locate(r, in, lane, GLOBAL, address + bytes - 16, 16, how)) return NULL;
     if (address >= r->lo) sim_traffic(r, address, bytes, how);
+    if (how == READ) sim_stores_check(r, in, lane, address, bytes);
+    if (how == WRITE) sim_stored_async(r, address, bytes);
     return at;
 }
 

@@ -50,7 +50,8 @@ typedef struct bulk_groups {
     uint32_t n;
 } bulk_groups;
 
-enum { TILE_PAIR = 1 }; /* insn.flags of a tile inwards: cta_group::2 */
+/* insn.flags of a tile inwards: cta_group::2; four rows of the tensor, each wherever it says (tile::gather4) */
+enum { TILE_PAIR = 1, TILE_GATHER = 2, GATHERED_ROWS = 4 };
 
 op_fn sim_exec_bulk, sim_exec_bulk_commit, sim_exec_bulk_wait, sim_exec_tile, sim_exec_store_async,
     sim_exec_copy_arrive;

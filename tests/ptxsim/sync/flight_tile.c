@@ -5,9 +5,32 @@
 
 #include "checks/report.h"
 #include "checks/shadow.h"
+#include "checks/stores.h"
 #include "exec/exec_value.h"
 #include "machine/traffic.h"
 #include "num/num_tensormap.h"
+
+/* A gather is a box of one row for each of its rows; they lie one behind the other in shared memory. */
+static uint32_t boxes_of(const flight *f) { return f->in->flags & TILE_GATHER ? GATHERED_ROWS : 1; }
+
+static num_box_piece piece_of(const flight *f, const num_tensormap *map, uint32_t k)
+{
+    if (boxes_of(f) == 1) return num_box_piece_at(map, f->coordinates, k);
+    uint32_t each = num_box_pieces(map), row = k / each;
+    int32_t first[2] = {f->coordinates[0], f->coordinates[1 + row]};
+    num_box_piece piece = num_box_piece_at(map, first, k % each);
+    piece.shared += row * num_box_span(map);
+    return piece;
+}
+
+static const char *wrong_map(const insn *in, const num_tensormap *map)
+{
+    const char *why = num_tensormap_check(map);
+    bool gathers = in->flags & TILE_GATHER;
+    if (!why && map->rank != (gathers ? 2u : in->vec)) why = "a map of another rank than the instruction's";
+    if (!why && gathers && map->box_less_one[1]) why = "a box of several rows, of which each is to be elsewhere";
+    return why;
+}
 
 static bool read_map(run *r, const insn *in, uint32_t lane, flight *f)
 {
@@ -17,21 +40,33 @@ static bool read_map(run *r, const insn *in, uint32_t lane, flight *f)
     memcpy(f->map, from, sizeof f->map);
     num_tensormap map;
     memcpy(&map, f->map, sizeof map);
-    const char *why = num_tensormap_check(&map);
-    if (why || map.rank != in->vec) {
-        sim_report(r, in, 'E', "tensor-map", (int)lane, "%s",
-                   why ? why : "a map of another rank than the instruction's");
+    const char *why = wrong_map(in, &map);
+    if (why) {
+        sim_report(r, in, 'E', "tensor-map", (int)lane, "%s", why);
         return false;
     }
     for (uint32_t k = 0; k < in->vec; k++)
         f->coordinates[k] = (int32_t)sim_lane(r, in->list[2 + k], 4, lane);
-    f->bytes = num_box_span(&map);
+    f->bytes = boxes_of(f) * num_box_span(&map);
     return true;
+}
+
+/* Whether ordinary stores of this launch to what the tile loads are behind a fence. */
+static void check_stores(run *r, const insn *in, uint32_t lane, const flight *f)
+{
+    num_tensormap map;
+    memcpy(&map, f->map, sizeof map);
+    if (!sim_stores_matter(r, map.address)) return;
+    for (uint32_t k = 0, n = boxes_of(f) * num_box_pieces(&map); k < n; k++) {
+        num_box_piece piece = piece_of(f, &map, k);
+        uint32_t first = (uint32_t)__builtin_ctz(piece.inside | 0x10000u);
+        if (first < 16 && !sim_stores_check(r, in, lane, piece.global + first, 1)) return;
+    }
 }
 
 static bool issue_tile(run *r, const insn *in, uint32_t i)
 {
-    flight f = {.kind = (flight_kind)in->op};
+    flight f = {.kind = (flight_kind)in->op, .in = in};
     uint64_t shared = sim_address_at(r, in, 1, i);
     if (!read_map(r, in, i, &f)) return false;
     if (shared % 128) {
@@ -43,6 +78,7 @@ static bool issue_tile(run *r, const insn *in, uint32_t i)
         f.group = sim_bulk_groups(r->warp)->committed[i];
         return sim_take_source(r, in, i, shared, f.bytes, &f) && sim_flight_start(r, in, i, &f);
     }
+    check_stores(r, in, i, &f);
     uint32_t next = 2u + in->vec, place = in->list[next + 2];
     uint32_t mask = place == NONE ? 0 : (uint32_t)sim_lane(r, place, 2, i);
     return sim_deliver(r, in, i, shared, sim_listed_address(r, in, next, i), mask, &f);
@@ -65,6 +101,7 @@ static bool move_piece(run *r, const flight *f, const num_tensormap *map, const 
     uint8_t *first = piece->inside == 0xffff ? sim_locate(r, f->in, f->lane, GLOBAL, piece->global, 1, how) : NULL;
     if (first && piece->global + 16 <= r->hi) { /* in one piece of memory */
         if (!r->uncounted) sim_traffic(r, piece->global, 16, how);
+        if (how == WRITE) sim_stored_async(r, piece->global, 16);
         for (uint32_t k = 0; k < 16; k += 8) {
             uint8_t *shared = owner->smem + num_swizzled((num_swizzle)map->swizzle, base + piece->shared + k);
             memcpy(how == READ ? shared : first + k, how == READ ? first + k : shared, 8);
@@ -89,11 +126,11 @@ bool sim_tile_land(run *r, flight *f)
     num_tensormap map;
     memcpy(&map, f->map, sizeof map);
     uint64_t fill = num_box_fill(&map);
-    uint32_t pieces = num_box_pieces(&map);
+    uint32_t pieces = boxes_of(f) * num_box_pieces(&map);
     sim_traffic_anew(r);
     r->uncounted = f->again;
     for (uint32_t k = 0; k < pieces; k++) {
-        num_box_piece piece = num_box_piece_at(&map, f->coordinates, k);
+        num_box_piece piece = piece_of(f, &map, k);
         if (!move_piece(r, f, &map, &piece, fill)) return false;
     }
     r->uncounted = false;

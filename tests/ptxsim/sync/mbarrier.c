@@ -55,7 +55,7 @@ mbarrier *sim_mbarrier_at(run *r, const insn *in, uint32_t lane, space space, ui
     if (!*owner) return NULL;
     uint32_t offset = (uint32_t)address & ~RANK_MASK;
     mbarrier *m = sim_mbarrier_in(r, in, *owner, offset);
-    if (m && (*owner)->shadow) sim_shadow(r, in, lane, *owner, offset, 8, ATOMIC);
+    if (m && (*owner)->shadow) sim_shadow_mbarrier(r, in, lane, *owner, offset);
     return m;
 }
 
@@ -128,9 +128,13 @@ static bool initialise(run *r, const insn *in, uint32_t lane, uint64_t address, 
     if (m && m->valid && (m->pending != (int32_t)m->expected || m->bytes))
         sim_report(r, in, 'W', "mbarrier-reuse", (int)lane,
                    "initialised again amid a phase: %d arrivals, %d bytes to come", m->pending, m->bytes);
-    if (m && m->valid && m->commits)
+    if (m && m->commits) /* inval does not call them back */
         sim_report(r, in, 'W', "mbarrier-reuse", (int)lane, "initialised again with %u tcgen05.commit under way",
                    m->commits);
+    const bool settled = m && m->valid && m->pending == (int32_t)m->expected && !m->bytes && !m->commits;
+    const uint64_t mark = mark_of(offset);
+    if (settled && memcmp(at, &mark, sizeof mark) == 0)
+        sim_report(r, in, 'W', "mbarrier-reuse", (int)lane, "initialised again without mbarrier.inval");
     if (!m) {
         c->mbarriers = realloc(c->mbarriers, (c->n_mbarriers + 1) * sizeof *c->mbarriers);
         m = &c->mbarriers[c->n_mbarriers++];
@@ -138,8 +142,8 @@ static bool initialise(run *r, const insn *in, uint32_t lane, uint64_t address, 
     }
     sim_order_drop(&m->order);
     sim_order_drop(&m->done);
-    *m = (mbarrier){.offset = offset, .expected = count, .pending = (int32_t)count, .valid = true};
-    uint64_t mark = mark_of(offset);
+    const uint32_t commits = m->commits;
+    *m = (mbarrier){.offset = offset, .expected = count, .pending = (int32_t)count, .commits = commits, .valid = true};
     memcpy(at, &mark, sizeof mark);
     return true;
 }

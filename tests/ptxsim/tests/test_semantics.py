@@ -53,6 +53,8 @@ CHANGES = {
             ">> 16 * (i % 2) & 0xffff",
             ">> 16 * (1 - i % 2) & 0xffff",
         ),
+        "the even CTA's scales of B": ("ctas[which], op->sfb", "ctas[0], op->sfb"),
+        "A in tensor memory is all in one CTA": ("fetch_tmem(ctas[which],", "fetch_tmem(ctas[0],"),
         "any copy of the scales will do": ("words[0] == words[1] && ", "true || "),
     },
     "num/num_tmem.c": {
@@ -108,6 +110,11 @@ CHANGES = {
             "return knows(w, w->seen, TENSOR_TOLD, record) ? NO_FENCE_AFTER : FINE;",
         ),
         "a warp's operations overtake": ("(queued && own) || ", ""),
+        "any D may follow another": ("before == TMEM_SUM && same_tile", "before == TMEM_SUM"),
+        "copies come in order": (
+            "before == TMEM_COPY && multiplied_since(w, record)",
+            "before == TMEM_COPY",
+        ),
         "loads are done at once": ("w->n_pending ? w->pending[0].count - 1 : w->count", "w->count"),
         "loads of one's own products need no commit": ("if ((queued && own) ||", "if (own ||"),
     },
@@ -127,7 +134,7 @@ CHANGES = {
         ),
     },
     "sync/mbarrier.c": {
-        "commits under way do not count": ("if (m && m->valid && m->commits)", "if (false)"),
+        "commits under way do not count": ("if (m && m->commits)", "if (false)"),
     },
 }
 CASES = [(file, what) for file, changes in CHANGES.items() for what in changes]

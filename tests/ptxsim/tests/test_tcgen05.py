@@ -65,6 +65,32 @@ def test_block_scaled_product_of_a_pair(n, seed):
     assert gpu.report()["mmas"] == 4
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_cta_of_a_pair_reads_its_own_scales_of_b(seed):
+    """The two copies of SFB differ: the rows of each CTA are scaled by its own."""
+    a, b, sfa, sfb = sm100.product_operands(2, 64, seed)
+    other = sm100.product_operands(2, 64, seed + 100)[3]
+    rank = "mov.u32 %r40, %cluster_ctarank;"
+    own = rank + "mul.wide.u32 %rd40, %r40, 2048; add.s64 %rd3, %rd3, %rd40;"
+    body = sm100.changed(sm100.product(2, 64), rank, own)
+    arrays = [*sm100.product_memory(a, b, sfa, sfb), np.zeros((256, 64), np.float32)]
+    arrays[3] = np.concatenate([arrays[3], sm100.scale_atoms(other)])
+    got = launch(body, arrays, sm100.product_variables(2, 64), seed, grid=2, cluster=2)
+    assert_close(got[:128], sm100.exact_product(a[:128], b, sfa[:128], sfb))
+    assert_close(got[128:], sm100.exact_product(a[128:], b, sfa[128:], other))
+    assert findings() == set()
+
+
+@pytest.mark.parametrize("which", (2, 3))
+def test_the_sign_bit_of_a_scale_is_none(which):
+    """ue4m3 has no sign: its uppermost bit means nothing, in scales of A and of B."""
+    operands = list(sm100.product_operands(1, 64, 4))
+    want = sm100.exact_product(*operands)
+    operands[which] = operands[which] | 0x80 * (np.arange(16) % 3 == 0).astype(np.uint8)
+    got = sm100.run_product(sm100.product(), operands=operands)
+    assert_close(got, want)
+
+
 def test_small_integers_are_exact():
     operands = sm100.product_operands(1, 64, 3, scales=(0x38, 0x39))  # all ones
     got, want = run_product(1, 64, 3, operands)
@@ -202,22 +228,24 @@ def test_bf16_with_k_in_rows():
     assert findings("EW") == set()
 
 
-def test_a_in_tensor_memory():
+@pytest.mark.parametrize("group", (1, 2))
+def test_a_in_tensor_memory(group):
     """A warp's threads store their row of A, two halves a column, from column 96 on."""
-    a, b = halves(9, 128, 64)
-    load = "shl.b32 %r50, %r0, 7; cvt.u64.u32 %rd50, %r50; add.s64 %rd50, %rd3, %rd50;"
+    a, b = halves(9, 128 * group, 64)
+    load = "mad.lo.s32 %r50, %r40, 128, %r0; mul.wide.u32 %rd50, %r50, 128;"
+    load += "add.s64 %rd50, %rd3, %rd50;"
     load += "".join(f"ld.global.u32 %d{i}, [%rd50+{4 * i}];" for i in range(32))
     registers = ",".join(f"%d{i}" for i in range(32))
     load += f"tcgen05.st.sync.aligned.32x32b.x32.b32 [%r3+96], {{{registers}}};"
     load += "tcgen05.wait::st.sync.aligned;"
     places = [f"[%r1+{96 + 8 * k}]" for k in range(4)]
-    multiply = multiply_halves(1, sm100.instruction(128, 64, "f16"), a=places)
-    body, variables = halves_kernel(1, 128, 64, multiply, before=load)
-    arrays = [sm100.swizzled(a), sm100.swizzled(b), np.zeros((128, 64), np.float32), a]
+    multiply = multiply_halves(group, sm100.instruction(128 * group, 64, "f16"), a=places)
+    body, variables = halves_kernel(group, 128, 64, multiply, before=load)
+    arrays = [sm100.swizzled(a), sm100.swizzled(b), np.zeros((128 * group, 64), np.float32), a]
     gpu.seed(2)
     module = gpu.Module(gpu.kernel(body, [*HALVES, "rows"], variables))
     memory = [gpu.Memory(array) for array in arrays]
-    module.launch("f", *memory, block=128)
+    module.launch("f", *memory, grid=group, cluster=group, block=128)
     want = a.astype(np.float32) @ b.astype(np.float32).T
     np.testing.assert_array_equal(memory[2].array, want)
     assert findings("EW") == set()

@@ -133,7 +133,7 @@ PAIRS = {  # name: code, kernel, CTAs
         2,
     ),
     "a commit to one that has exited": (
-        "exited-cta",
+        "commit-exited",
         sm100.start(32, 2)
         + RANK
         + sm100.finish(32, 2)
@@ -148,6 +148,18 @@ PAIRS = {  # name: code, kernel, CTAs
 def test_pairs(name):
     code, body, group = PAIRS[name]
     assert code in found(body, group)
+
+
+def test_a_commit_that_nobody_waits_for_ends_nothing():
+    """Public kernels commit to barriers of their own CTA and exit: a warning, and D is right."""
+    body = sm100.start(barriers=("full", "empty")) + ONCE[len(sm100.start()) :]
+    body = changed(body, "$issued:", sm100.commit(1, "%r11") + "\n$issued:")
+    assert found(body, seeds=range(40)) == {"commit-exited"}
+    operands = sm100.product_operands(1, N, 0)
+    got = sm100.run_product(body, operands=operands)
+    assert (got == sm100.run_product(ONCE, operands=operands)).all()
+    heard = changed(body, sm100.finish(), sm100.wait("heard", "%r11") + sm100.finish())
+    assert found(heard, seeds=range(40)) == set()
 
 
 def test_a_pair_that_only_allocates_is_clean():

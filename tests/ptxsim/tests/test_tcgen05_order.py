@@ -82,7 +82,7 @@ SPOILED = {  # name: code, kernel, what is replaced, by what
         "mbarrier-reuse",
         ONCE,
         COMMIT,
-        COMMIT + "mbarrier.init.shared::cta.b64 [%r10], 1;",
+        COMMIT + "mbarrier.inval.shared::cta.b64 [%r10]; mbarrier.init.shared::cta.b64 [%r10], 1;",
     ),
 }
 
@@ -91,6 +91,79 @@ SPOILED = {  # name: code, kernel, what is replaced, by what
 def test_what_is_missing_is_found(name):
     code, body, old, new = SPOILED[name]
     assert code in found(changed(body, old, new), 2 if body == PAIR else 1)
+
+
+# ---------------------------------------------------------------------------------------------
+# What one thread issues, without a commit in between
+# ---------------------------------------------------------------------------------------------
+
+WHOLE = sm100.wait("between", "%r11") + AFTER  # what was committed before is done
+ALSO = sm100.commit(1, "%r11")
+
+
+def again(bits=None, d="%r1", scales="%r30"):
+    """One more product of the first slices of K, added to D at some columns."""
+    form = "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16"
+    operands = sm100.descriptor("%rd20", "%r20") + sm100.descriptor("%rd21", "%r21")
+    bits = bits or sm100.instruction(128, N)
+    return operands + f"{form} [{d}], %rd20, %rd21, {bits}, [{scales}], [%r31], 1;"
+
+
+def copy_again(to):
+    source = sm100.descriptor("%rd20", "%r22", 0, sm100.PLAIN)
+    return source + f"tcgen05.cp.cta_group::1.32x128b.warpx4 [{to}], %rd20;"
+
+
+def behind(second, between=""):
+    """The product, then something else of the same thread, then its commit."""
+    body = sm100.start(barriers=("full", "empty")) + sm100.fill_product(1, N)
+    first = sm100.copy_scales(1, N) + MULTIPLY + between
+    return (
+        body
+        + sm100.issuer(1, first + second + COMMIT)
+        + sm100.wait(0, "%r10")
+        + AFTER
+        + LOAD
+        + sm100.finish()
+    )
+
+
+OVERTAKING = {  # what comes behind the product
+    "mma of another N": again(sm100.instruction(128, 32)),
+    "mma whose D begins elsewhere": again(sm100.instruction(128, 32), "%r1+16"),
+    "mma whose D lies over scales that are still read": again(
+        sm100.instruction(128, 8), "%r1+64", "%r30+12"
+    ),
+    "mma whose scales are still written": again(sm100.instruction(128, 8), "%r1+96", "%r1"),
+    "cp over D": copy_again("%r1"),
+    "cp behind a cp that nothing has read": copy_again("%r1+112") + copy_again("%r1+112"),
+}
+
+
+@pytest.mark.parametrize("name", OVERTAKING)
+def test_other_pairs_wait_for_a_commit(name):
+    second = OVERTAKING[name]
+    assert "tcgen05-order" in found(behind(second), severities="W")
+    body = behind(second, ALSO + WHOLE)
+    if "behind a cp" in name:
+        body = behind(changed(second, "%rd20;", "%rd20;" + ALSO + WHOLE))
+    assert found(body) - {"scale-copies"} == set()  # D is no matrix of scales
+
+
+def test_pairs_that_run_in_order_want_nothing():
+    """mma behind mma of the same D, mma behind cp; D of another mma beside it."""
+    assert found(behind(again() + again())) == set()
+    assert found(behind(copy_again("%r1+112") + again(scales="%r1+112"))) == set()
+
+
+def test_cp_behind_mma_is_a_setting():
+    """Over scales that an mma reads: public kernels count on it, the manual does not list it."""
+    body = behind(copy_again("%r30") + again())
+    assert found(body) == set()
+    gpu.configure(cc="10.0", cp_behind_mma=0)
+    assert found(body) == {"tcgen05-order"}
+    gpu.clear()
+    assert found(behind(copy_again("%r30") + again(), ALSO + WHOLE)) == set()
 
 
 def test_operands_may_be_overwritten_once_the_products_are_done():
