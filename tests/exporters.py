@@ -1,6 +1,7 @@
 """Ways to hand a tensor over by DLPack, and one gemm to hand tensors to."""
 
 import ctypes
+import functools
 
 import numpy as np
 import torch
@@ -102,3 +103,26 @@ def capsule_of(tensor, dtype=U8, shape=None, **fields):
     return Capsule.of(
         tensor.numpy(), dtype, tuple(tensor.shape) if shape is None else shape, **fields
     )
+
+
+@functools.cache
+def without_borrowing():
+    """A type of tensors whose exchange API is torch's, but for the function that lends a DLTensor:
+    a framework may leave it out. Then a managed tensor is asked for."""
+    get, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+    )
+    name = b"dlpack_exchange_api"
+    torch_s = get(torch.Tensor.__dlpack_c_exchange_api__, name)
+    table = (ctypes.c_void_p * 7)(*(ctypes.c_void_p * 7).from_address(torch_s))
+    table[5] = None  # after the version, an older table and three functions
+    members = {"__dlpack_c_exchange_api__": new(ctypes.addressof(table), name, None)}
+    members["__torch_function__"] = torch._C._disabled_torch_function_impl
+    return type("WithoutBorrowing", (torch.Tensor,), members | {"table": table})
+
+
+def managed(tensor):
+    return tensor.as_subclass(without_borrowing())

@@ -34,7 +34,6 @@ static int not_converted(PyObject *object, const char *name, int32_t index, cons
 int py_int(PyObject *object, const char *name, int64_t *value)
 {
     if (!object) return 0;
-    if (!PyLong_CheckExact(object) && !PyIndex_Check(object)) return py_wrong_type(object, name, -1, "an int");
     int overflow = 0; /* __index__ that raises leaves it alone */
     *value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return py_fail_at(PyExc_ValueError, name, -1, "%R does not fit 64 bits", object);
@@ -118,8 +117,7 @@ static int find_word(const char *text, const char *const *words)
 int py_word(PyObject *object, const char *name, const char *const *words, int *choice)
 {
     if (!object) return 0;
-    if (!PyUnicode_Check(object)) return unknown_word(object, name, words, false);
-    const char *text = PyUnicode_AsUTF8AndSize(object, NULL);
+    const char *text = PyUnicode_AsUTF8AndSize(object, NULL); /* raises for another type, too */
     if (!text && !raised_by_value()) return -1;
     *choice = text ? find_word(text, words) : -1;
     return *choice < 0 ? unknown_word(object, name, words, false) : 0;

@@ -1,6 +1,8 @@
 """Bad input raises an error that names the argument, and changes nothing."""
 
+import ast
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ from generators import Guarded, unchanged
 import nvfp4kern
 
 
-def refused(base, device, change, exception, name):
+def refused(base, device, change, exception, name, message=""):
     args = base(device)
     guards = [guard for value in args.values() for guard in guards_in(value)]
     args |= change(args)
@@ -44,7 +46,8 @@ def refused(base, device, change, exception, name):
     with unchanged([t for t in watched if t.is_contiguous() and t.numel() < 2**20]):
         with pytest.raises(exception) as caught:
             invoke(base, args)
-    assert re.match(rf"{re.escape(name)}(\[\d+\])?:", str(caught.value)), str(caught.value)
+    item = "" if name.endswith("]") else r"(\[\d+\])?"
+    assert re.match(rf"{re.escape(name)}{item}: {message}", str(caught.value)), str(caught.value)
     assert all(guard.untouched() for guard in guards)
 
 
@@ -140,6 +143,8 @@ BAD = [
     (dequantize, one_of("q", 2, lambda _: torch.ones(1).half()), TypeError, "q.global_scale"),
     (dual_gemm, to("a", dtype=torch.int16), TypeError, "a"),
     (route, given(alpha=torch.ones(1).half()), TypeError, "alpha"),
+    (contiguous, to("a", dtype=torch.int16), TypeError, "a"),
+    (group_list, one_of("b", 1, torch.Tensor.int), TypeError, "b"),
     # wrong rank
     (gemv, swap("a", lambda t: t[0]), ValueError, "a"),
     (gemv, swap("b", lambda t: t[None]), ValueError, "b"),
@@ -200,6 +205,10 @@ BAD = [
     (gemm, given(scale_layout="blocked"), ValueError, "sfa"),
     (gemm, given(scale_layout=("linear", "blocked")), ValueError, "sfb"),
     (gemm, given(sfa=zeros(32, 4, 1, 4, 1)), ValueError, "sfa"),
+    (contiguous, swap("sfa", lambda t: t[:-1]), ValueError, "sfa"),
+    *((gemm, given(a=zeros(M, 128), b=zeros(N, 128), sfa=zeros(*shape), sfb=zeros(N, 16),
+                   scale_layout=("blocked", "linear")), ValueError, "sfa")
+      for shape in ((32, 4, 1, 4, 4), (4, 4, 32, 1, 4), (1, 4, 4, 32, 4))),
     (contiguous, given(sfa=zeros(128, 4),
                             scale_layout=("blocked", "linear")), ValueError, "sfa"),
     (batched, given(sfa=zeros(1, 128, 4), scale_layout=("blocked", "linear")), ValueError, "sfa"),
@@ -232,6 +241,11 @@ BAD = [
     (quantize, swap("x", wide), ValueError, "x"),
     (gated, swap("up", wide), ValueError, "up"),
     (contiguous, given(offsets=int32(*[0] * 8)[::2]), ValueError, "offsets"),
+    (to_blocked, swap("scales", wide), ValueError, "scales"),
+    (contiguous, given(a=torch.ones(M, K).half(), sfa=None, sfb=None,
+                       b=torch.ones(G, 2 * N, 2 * K).half()[:, ::2, ::2]), ValueError, "b"),
+    (group_list, given(a=[torch.ones(M, K).half()] * G, sfa=None, sfb=None,
+                       b=[torch.ones(2 * N, 2 * K).half()[::2, ::2]] * G), ValueError, "b"),
     # out
     (gemm, output(M + 1, N), ValueError, "out"),
     (gemm, output(N, M), ValueError, "out"),
@@ -247,7 +261,12 @@ BAD = [
     (permuting, item(2, N + 1, dtype=torch.int32), ValueError, "out"),
     (permuting, item(3, N, dtype=torch.int32), ValueError, "out"),
     (permuting, item(4, M * 4 - 1, dtype=torch.int32), ValueError, "out"),
+    (permuting, one_of("out", 2, lambda _: int32(*[7] * 2 * N)[::2]), ValueError, "out"),
+    (permuting, one_of("out", 4, lambda _: int32(*[7] * 8 * M)[::2]), ValueError, "out"),
     (quantize, item(1, M, 5, dtype=torch.uint8), ValueError, "out"),
+    (from_blocked, given(out=zeros(M, 5)), ValueError, "out"),
+    (quantize, lambda args: {"out": [*args["out"], torch.ones(2)], "global_scale": "amax"},
+     ValueError, "out"),
     (quantize, item(0, M, K, dtype=torch.uint8), ValueError, "out"),
     (quantize, lambda args: {"out": [zeros(M, K)[:, ::2], args["out"][1]]}, ValueError, "out"),
     (gemv, output(M, 2), ValueError, "out"),
@@ -327,6 +346,50 @@ def test_bad_input(device, base, change, exception, name):
     if device != "cpu":
         pytest.skip("the checks come before any backend; offsets on a GPU cannot be read")
     refused(base, device, change, exception, name)
+
+
+def arguments(operator):
+    """Their names, as the stub has them in all overloads."""
+    found = {}
+    for node in ast.parse(Path(nvfp4kern.__file__).with_name("_C.pyi").read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name == operator:
+            found |= dict.fromkeys(a.arg for a in (*node.args.args, *node.args.kwonlyargs))
+    return found
+
+
+@pytest.mark.parametrize(
+    "base, name",
+    [(base, name) for base in FUNCTIONS for name in arguments(FUNCTIONS[base])
+     if (base, name) != (group_list, "a")],  # the call would be one of the other form
+    ids=lambda value: getattr(value, "__name__", value),
+)  # fmt: skip
+def test_an_object_that_is_nothing(base, name):
+    """It is no tensor, number, word, dtype or list."""
+    message = "given, " if (base, name) == (group_list, "offsets") else "<?object.*, expected "
+    refused(base, "cpu", given(**{name: object()}), (TypeError, ValueError), name, message)
+
+
+@pytest.mark.parametrize("name", ("a", "b", "sfa", "sfb", "alpha", "bias", "out"))
+def test_a_group_that_is_nothing(name):
+    lists = {"alpha": [1.0] * G, "bias": [torch.ones(N)] * G}
+    change = one_of(name, 1, lambda _: object())
+    message = "object, expected a"
+    refused(group_list, "cpu", lambda args: change(args | lists), TypeError, f"{name}[1]", message)
+
+
+@pytest.mark.parametrize("base, count", [(quantize, 2), (route, 2), (permuting, 5)])
+def test_an_output_that_is_nothing(base, count):
+    for index in range(count):
+        change = one_of("out", index, lambda _: object())
+        refused(base, "cpu", change, TypeError, f"out[{index}]", "object, expected a tensor")
+
+
+def test_a_part_of_q_that_is_nothing():
+    for index, name in enumerate(("data", "scales", "global_scale")):
+        args = list(dequantize("cpu")["q"])
+        args[index] = object()
+        message = "object, expected a"
+        refused(dequantize, "cpu", given(q=tuple(args)), TypeError, f"q.{name}", message)
 
 
 def test_an_output_whose_strides_overflow():

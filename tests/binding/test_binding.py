@@ -52,6 +52,22 @@ def test_calls_fail_as_python_functions_do(call, message):
 
 
 @pytest.mark.parametrize(
+    "name, required, positional",
+    [("quantize", 1, 1), ("dequantize", 1, 1), ("to_blocked", 1, 1), ("from_blocked", 3, 3),
+     ("gemv", 3, 4), ("gemm", 4, 4), ("dual_gemm", 6, 6), ("grouped_gemm", 2, 4), ("route", 3, 3)],
+)  # fmt: skip
+def test_how_many_arguments_are_taken(name, required, positional):
+    call = getattr(nk, name)
+    with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 required positional argument: "):
+        call(*[object()] * (required - 1))
+    for count in (required, positional):
+        with pytest.raises(TypeError, match="^[a-z0-9]+: "):
+            call(*[object()] * count)
+    with pytest.raises(TypeError, match=rf"^{name}\(\) takes .* but {positional + 1} were given$"):
+        call(*[object()] * (positional + 1))
+
+
+@pytest.mark.parametrize(
     ("options", "error", "name"),
     [
         ({"alpha": "1"}, TypeError, "alpha"),
@@ -194,6 +210,8 @@ def test_out_dtype_and_out(dtype):
     other = "float16" if dtype == torch.float32 else "float32"
     with pytest.raises(ValueError, match=f"^out_dtype: {other}, but out has dtype"):
         nk.gemm(*OPERANDS, out=out, out_dtype=other)
+    with pytest.raises(ValueError, match=f"^out_dtype: {other}, but out has dtype"):
+        nk.grouped_gemm(*([t] for t in OPERANDS), out=[out], out_dtype=other)
 
 
 def test_torch_gives_torch():
@@ -230,6 +248,14 @@ def test_unknown_types_must_give_out():
         nk.gemm(*args)
     with pytest.raises(TypeError, match="^out: None, "):
         nk.gemm(*map(new_capsule, OPERANDS))
+    for call in (
+        lambda: nk.quantize(Versioned(torch.ones(2, 16))),
+        lambda: nk.route(*[Versioned(torch.ones(2, 16).half())] * 2, 1),
+        lambda: nk.grouped_gemm(*([arg] for arg in args)),
+        lambda: nk.to_blocked(Versioned(OPERANDS[2])),
+    ):
+        with pytest.raises(TypeError, match="^out: None, but no .*Versioned can be made"):
+            call()
     assert same(nk.gemm(*args, out=np.zeros((M, N), np.float16)), EXPECTED)
 
 
@@ -290,7 +316,9 @@ def test_explain_runs_nothing():
     assert (out == 7).all()
     assert {"backend", "kernel", "why", "workspace_bytes", "batch_invariant"} <= plan.keys()
     assert all(plan[key] for key in plan.keys() - {"workspace_bytes", "batch_invariant"})
-    assert nk.explain("gemm", *OPERANDS) == plan
+    assert nk.explain("gemm", *OPERANDS) == plan and list(plan)[:4] == [
+        "backend", "kernel", "why", "tile_m"
+    ]  # fmt: skip
     x = torch.ones(2, 16)
     q = nk.quantize(x)
     for call in (
@@ -320,15 +348,34 @@ def test_warmup(device):
     assert nk.warmup(device=device) is None
 
 
-@pytest.mark.parametrize("device", ["tpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99999999999", 3])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "tpu",
+        "cuda:",
+        "cuda:x",
+        "cuda:-1",
+        "cuda:+1",
+        "cuda:1a",
+        "cuda:2147483648",
+        "cuda:99999999999",
+        "other1",
+        3,
+    ],
+)
 def test_warmup_of_what_is_no_device(device):
     with pytest.raises(ValueError, match="^device: .*expected 'cpu', 'cuda' or"):
         nk.warmup(device)
 
 
 def test_warmup_of_what_is_not_there():
-    with pytest.raises(nk.BackendError, match="device"):
-        nk.warmup("cuda:1000")
+    for device in (
+        "cuda:1000",
+        "cuda:2147483647",
+        *([] if torch.cuda.is_available() else ["cuda", "cuda:0"]),
+    ):
+        with pytest.raises(nk.BackendError, match="device"):
+            nk.warmup(device)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
 """DLPack in every form: exchange API, capsules new and old, dtypes, strides, what is refused."""
 
 import ctypes
+import gc
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from exporters import (
@@ -18,6 +21,7 @@ from exporters import (
     N,
     Versioned,
     capsule_of,
+    managed,
     new_capsule,
     old_capsule,
     same,
@@ -63,6 +67,12 @@ def test_fp4_dtypes(dtype):
     shape = (M, K) if dtype == FP4 else (M, K // 2)
     got = nk.gemm(capsule_of(a, dtype, shape), b, sfa, sfb, out=torch.zeros_like(EXPECTED))
     assert same(got, EXPECTED)
+
+
+def test_a_row_of_fp4_elements():
+    a, b, sfa, sfb = OPERANDS
+    row = capsule_of(a[0], FP4, (K,))
+    assert same(nk.gemm(row, b, sfa[0], sfb, out=torch.zeros_like(EXPECTED[0])), EXPECTED[0])
 
 
 def test_fp4_elements_with_strides():
@@ -138,7 +148,7 @@ def test_what_a_producer_raises_is_named_and_kept():
         def __dlpack__(self, **kwargs):
             raise RuntimeError("no luck\nand a backtrace")
 
-    with pytest.raises(BufferError, match="^b: cannot be exported: no luck$") as caught:
+    with pytest.raises(BufferError, match=r"^b: cannot be exported: no luck\Z") as caught:
         nk.gemm(OPERANDS[0], Broken(), *OPERANDS[2:])
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -164,3 +174,142 @@ def test_more_types_than_the_cache_holds():
         else:
             args = [kind(t) for t in OPERANDS]
         assert same(nk.gemm(*args, out=torch.zeros_like(EXPECTED)), EXPECTED)
+    seen = {id(thing) for thing in gc.get_referents(nk._C)}
+    assert {id(kind) for kind in kinds[-7:]} <= seen and id(kinds[0]) not in seen
+
+
+# ---------------------------------------------------------------------------------------------
+# The exchange API
+# ---------------------------------------------------------------------------------------------
+
+
+FROM_API = pytest.mark.parametrize("form", [lambda t: t, managed], ids=["lent", "managed"])
+
+
+@FROM_API
+def test_the_exchange_api(form):
+    assert same(nk.gemm(*map(form, OPERANDS)), EXPECTED)
+    out = torch.zeros_like(EXPECTED)
+    nk.gemm(*map(form, OPERANDS), out=form(out))
+    assert same(out, EXPECTED)
+
+
+@FROM_API
+def test_what_the_exchange_api_refuses(form):
+    a, b, sfa, sfb = OPERANDS
+    out = torch.zeros_like(EXPECTED)
+    with pytest.raises(BufferError, match="^a: cannot be exported: "):
+        nk.gemm(form(a.to("meta")), b, sfa, sfb, out=out)
+    with pytest.raises(ValueError, match="^a: 7 dimensions, expected at most 6"):
+        nk.gemm(form(a.reshape(1, 1, 1, 1, 1, M, K // 2)), b, sfa, sfb, out=out)
+    assert not out.any()
+
+
+def test_what_cannot_be_allocated():
+    """2^49 bytes, more than a process can address."""
+    a, b, sfa, sfb = (t[:1].expand(2**24, -1) for t in OPERANDS)
+    with pytest.raises(MemoryError, match="^out: cannot be allocated, "):
+        nk.gemm(a, b, sfa, sfb)
+
+
+# ---------------------------------------------------------------------------------------------
+# What Python code says of a type or of a tensor
+# ---------------------------------------------------------------------------------------------
+
+
+class Capricious(type):
+    """Of types that cannot always be asked for their __dlpack__."""
+
+    answers = 0
+
+    @property
+    def __dlpack__(cls):
+        cls.answers -= 1
+        if cls.answers < 0:
+            raise RuntimeError("ask me later")
+        return np.ndarray.__dlpack__
+
+
+@pytest.mark.parametrize("name", ("a", "alpha", "out"))
+def test_a_type_that_cannot_be_asked(name):
+    kind = Capricious("Kind", (np.ndarray,), {})
+    a, *others = (t.numpy() for t in OPERANDS)
+    out = np.zeros((M, N), np.float16)
+    args = {"a": a, "alpha": np.ones(1, np.float32), "out": out}
+    args[name] = args[name].view(kind)
+    with pytest.raises(RuntimeError, match="^ask me later$"):
+        nk.gemm(args.pop("a"), *others, **args)
+    assert not out.any()
+
+
+def test_a_type_that_cannot_be_asked_again():
+    """Other types followed, too many to remember it, and now its library is to make an output."""
+    a, b, sfa, sfb = OPERANDS
+    kind = Capricious("Kind", (np.ndarray,), {"answers": 1})
+    others = [type(f"Type{i}", (np.ndarray,), {}) for i in range(30)]
+    first = [a.numpy().view(kind), *(a.numpy().view(other) for other in others)]
+    with pytest.raises(RuntimeError, match="^ask me later$"):
+        nk.grouped_gemm(first, *([t.numpy()] * len(first) for t in (b, sfa, sfb)))
+
+
+@pytest.mark.parametrize("member", ("shape", "stride"))
+def test_a_tensor_whose_sizes_are_no_numbers(member):
+    class Strange(torch.Tensor):
+        __dlpack_c_exchange_api__ = None
+        __torch_function__ = torch._C._disabled_torch_function_impl
+        shape = property(lambda self: ("4", 16)) if member == "shape" else torch.Tensor.shape
+
+        def stride(self):
+            return ("16", 1) if member == "stride" else super().stride()
+
+    a, b, sfa, sfb = OPERANDS
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        nk.gemm(a.as_subclass(Strange), b, sfa, sfb)
+
+
+def test_an_unknown_stream(monkeypatch):
+    """A tensor that says it is on a GPU; its framework is asked for the stream."""
+
+    def no_stream(device):
+        raise RuntimeError("no stream")
+
+    class Own(torch.Tensor):
+        __dlpack_c_exchange_api__ = None
+
+        def __dlpack__(self, **options):
+            raise AssertionError("asked without a stream")
+
+        def __dlpack_device__(self):
+            return 2, 0
+
+    a, b, sfa, sfb = OPERANDS
+    monkeypatch.setattr(torch.cuda, "current_stream", no_stream)
+    with pytest.raises(BufferError, match="^a: cannot be exported: no stream$"):
+        nk.gemm(a.as_subclass(Own), b, sfa, sfb)
+
+
+@pytest.mark.parametrize("address, number", [(0, 1), (0x1234, 0x1234)])
+def test_a_stream_is_handed_on(address, number, monkeypatch):
+    """DLPack writes the legacy default stream, whose address is 0, as 1."""
+    streams = []
+
+    class Own(torch.Tensor):
+        __dlpack_c_exchange_api__ = None
+
+        def __dlpack__(self, *, stream, **options):
+            streams.append(stream)
+            return self.as_subclass(torch.Tensor).__dlpack__()
+
+        def __dlpack_device__(self):
+            return 2, 0
+
+    stream = SimpleNamespace(cuda_stream=address)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    nk.explain("gemm", *(t.as_subclass(Own) for t in OPERANDS))
+    assert streams == [number] * 4
+
+
+def test_a_new_array_that_is_none(monkeypatch):
+    monkeypatch.setattr(np, "empty", lambda *_: 5)
+    with pytest.raises(TypeError, match="^out: int, expected a tensor"):
+        nk.gemm(*(t.numpy() for t in OPERANDS))

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from exporters import managed
 
 import nvfp4kern as nk
 from nvfp4kern.verify import data
@@ -108,6 +109,7 @@ t, n, le = TORCH, NP, LEGACY
 GOOD = {
     "torch-out": partial(gemm, t, out=t.out),
     "torch-new": partial(gemm, t),
+    "torch-managed": partial(gemm, t, managed(t.a), t.b, t.sfa, t.sfb),
     "torch-alpha-bias": partial(gemm, t, alpha=ALPHA, bias=ALPHA, out_dtype="float32"),
     "torch-w4a16": partial(gemm, t, HALVES, t.b, None, t.sfb, out_dtype=torch.bfloat16),
     "torch-blocked": partial(gemm, t, t.a, t.b, BLOCKED, t.sfb, scale_layout=("blocked", "linear")),

@@ -103,6 +103,10 @@ SAYS = [
     (lambda: nk.route(X, W, 2, out=(None, of_ones(4, 2, dtype=torch.int64))), TypeError,
      "out[1]: dtype int64, expected int32, in torch .to(torch.int32)"),
     (gemm(X, W, None, None), TypeError, "b: dtype float16, expected uint8 or float4_e2m1fn_x2"),
+    (lambda: nk.grouped_gemm([A], [W], [SFA], None), TypeError,
+     "b[0]: dtype float16, expected NVFP4 like a"),
+    (lambda: nk.grouped_gemm([X], [W.bfloat16()]), TypeError,
+     "b[0]: dtype bfloat16, expected float16 like a"),
     # No scale factors.
     (gemm(sfa=None), ValueError,
      "sfa: None, expected the scale factors of a, since its dtype uint8 is that of codes"),
@@ -122,6 +126,25 @@ SAYS = [
      "a: stride 2 along K, expected 1, as after .contiguous()"),
     (lambda: nk.quantize(wide(X)), ValueError,
      "x: stride 2 along K, expected 1, as after .contiguous()"),
+    (lambda: nk.grouped_gemm([X], [of_ones(20, 128, dtype=torch.half)[::2, ::2]]), ValueError,
+     "b[0]: strides of 256 and 2 elements, expected K or N to be contiguous"),
+    (lambda: nk.to_blocked(wide(SFA)), ValueError,
+     "scales: stride 2 along K/16, expected 1, as after .contiguous()"),
+    (lambda: nk.route(X, W, 2, permutation=True, out=(None, None, OFFSETS.int().repeat(7)[:20:2],
+                                                      None, None)), ValueError,
+     "out[2]: stride 2, expected 1, as after .contiguous()"),
+    (gemm(A.view(1, 1, 1, 4, 32), sfa=SFA.view(1, 1, 1, 1, 4, 4)), ValueError,
+     "sfa: shape (1, 1, 1, 1, 4, 4), expected (1, 1, 1, 4, 4) for scale_layout 'linear'"),
+    (gemm(bias=torch.ones(9)), ValueError, "bias: shape (9,), expected (10,)"),
+    (lambda: nk.quantize(X, scale_layout="blocked", offsets=OFFSETS[:0].int()), ValueError,
+     "offsets: shape (0,), expected [G + 1]"),
+    (gemm(sfa=of_ones(32, 4, 1, 4, 1)), ValueError,
+     "sfa: shape (32, 4, 1, 4, 1), expected (4, 4) for scale_layout 'linear'; this looks like "
+     "scale_layout='blocked'"),
+    (lambda: nk.grouped_gemm([], [B]), ValueError,
+     "b: 1 items, expected 0: a list with one item for each of a"),
+    (gemm(A[:, :16], B[:, :16], wide(SFA[:, :2]), SFB[:, :2]), ValueError,
+     "sfa: stride 2 along K/16, expected 1, as after .contiguous()"),
     (gemm(sfa=wide(SFA)), ValueError,
      "sfa: stride 2 along K/16, expected 1, as after .contiguous()"),
     (contiguous(wide(OFFSETS.int())), ValueError,
@@ -134,6 +157,9 @@ SAYS = [
     (lambda: nk.route(X, W, np.array([2, 3])), TypeError, "k: ndarray, expected an int"),
     (lambda: nk.route(X, W, torch.tensor([2.0])), TypeError, "k: Tensor, expected an int"),
     (lambda: nk.route(X, W, 2.0), TypeError, "k: float, expected an int"),
+    (lambda: nk.route(X, W, 2**63), ValueError, "k: 9223372036854775808 does not fit 64 bits"),
+    (lambda: nk.from_blocked(A, -(2**63) - 1, 4), ValueError,
+     "rows: -9223372036854775809 does not fit 64 bits"),
     (lambda: nk.route(X, W, 2, scaling_factor=np.ones(2)), TypeError,
      "scaling_factor: ndarray, expected a number"),
     (lambda: nk.route(X, W, 2, scaling_factor=torch.ones(2)), TypeError,
@@ -152,6 +178,8 @@ SAYS = [
     (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, activation=len), TypeError,
      "activation: builtin_function_or_method, expected 'silu', 'gelu', 'gelu_tanh', 'relu' or "
      "'identity'"),
+    (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], out_dtype="half"), ValueError,
+     "out_dtype: 'half', expected 'float16', 'bfloat16' or 'float32'"),
     (gemm(out_dtype=torch.float64), ValueError,
      "out_dtype: torch.float64, expected 'float16', 'bfloat16' or 'float32'"),
     # No tensors, and exporters that fail.
@@ -184,8 +212,49 @@ def test_message(call, exception, message):
     assert type(caught.value) is exception
 
 
-def test_a_stride_that_overlaps_says_how_large_it_must_be():
-    out = np.lib.stride_tricks.as_strided(np.zeros(99, np.float16), (4, 10), (10, 2))
-    with pytest.raises(ValueError, match="stride 5 in dimension 0 puts elements in one place, "
-                       "expected at least 10"):  # fmt: skip
+@pytest.mark.parametrize("strides, message", [
+    ((5, 1), "stride 5 in dimension 0 puts elements in one place, expected at least 10"),
+    ((1, 1), "stride 1 in dimension 1 puts elements in one place, expected at least 4"),
+])  # fmt: skip
+def test_a_stride_that_overlaps_says_how_large_it_must_be(strides, message):
+    bytes_apart = [2 * stride for stride in strides]
+    out = np.lib.stride_tricks.as_strided(np.zeros(99, np.float16), (4, 10), bytes_apart)
+    with pytest.raises(ValueError, match=f"^out: {message}$"):
         nk.gemm(A.numpy(), B.numpy(), SFA.numpy(), SFB.numpy(), out=out)
+
+
+OTHER_DTYPES = (
+    "int8 int16 int64 uint16 uint32 uint64 float64 bool complex32 complex64 complex128 float8_e5m2 "
+    "float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
+)
+
+
+@pytest.mark.parametrize("name", OTHER_DTYPES.split())
+def test_dtypes_that_no_operator_takes_have_names(name):
+    with pytest.raises(TypeError, match=f"^a: dtype {name}, expected {TAKEN}$"):
+        nk.gemm(torch.zeros(64, dtype=torch.uint8).view(getattr(torch, name))[None], B, None, SFB)
+
+
+class Raises:
+    """A number whose conversion raises what it is given."""
+
+    def __init__(self, exception):
+        self.exception = exception
+
+    def __index__(self):
+        raise self.exception
+
+    __float__ = __index__
+
+
+@pytest.mark.parametrize("name, call", [
+    ("k", lambda k: nk.route(X, W, k)),
+    ("scaling_factor", lambda factor: nk.route(X, W, 2, scaling_factor=factor)),
+    ("alpha", lambda alpha: gemm(alpha=alpha)()),
+])  # fmt: skip
+def test_numbers_that_raise(name, call):
+    with pytest.raises(TypeError, match=f"^{name}: Raises, expected a"):
+        call(Raises(OSError("no number")))
+    for error in (KeyboardInterrupt, MemoryError):
+        with pytest.raises(error):
+            call(Raises(error()))

@@ -55,6 +55,12 @@ def test_strides_and_empty_arrays(array):
     assert nk.gemm(a[:0], b, sfa[:0], sfb).shape == (0, N)
 
 
+def test_a_stride_of_minus_one(array):
+    alpha = np.arange(N, dtype=np.float32)
+    want = nk.gemm(*OPERANDS, alpha=alpha[::-1].copy())
+    np.testing.assert_array_equal(nk.gemm(*OPERANDS, alpha=array(alpha)[::-1]), want)
+
+
 def test_every_operator(array):
     x = np.random.default_rng(2).standard_normal((M, K)).astype(np.float32)
     codes, scales, s2 = reference.quantize(x, "amax")

@@ -1,5 +1,7 @@
 """torch tensors without the DLPack exchange API are read by address, never through a capsule."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -57,6 +59,8 @@ class NoMemory(torch.Tensor):
 
 BAD = {
     "dtype": (lambda t: t.long(), TypeError, "dtype int64, expected uint8 or float4_e2m1fn_x2 or "),
+    "the first of other dtypes": (lambda t: t.char(), TypeError, "dtype int8, expected uint8 or "),
+    "other dtype": (lambda t: t.view(torch.bits8), TypeError, "dtype bits8, expected one that an "),
     "shape": (lambda t: t[:, 1:], ValueError, ""),
     "dimensions": (lambda t: t.reshape(1, 1, 1, 1, 1, M, K // 2), ValueError, "7 dimensions"),
     "device": (lambda t: t.to("meta"), nk.BackendError, "on meta, expected CPU or CUDA"),
@@ -70,6 +74,27 @@ def test_bad_tensors_are_named(case):
     a, b, sfa, sfb = OPERANDS
     with pytest.raises(error, match=f"^a: .*{text}"):
         nk.gemm(old(change(a)), b, sfa, sfb)
+
+
+class OnGpu(torch.Tensor):
+    """It says so; nobody reads it."""
+
+    __dlpack_c_exchange_api__ = None
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    device = property(lambda self: SimpleNamespace(type="cuda", index=3))
+
+
+def test_a_device_is_read_by_name(monkeypatch):
+    a, *others = OPERANDS
+    stream = SimpleNamespace(cuda_stream=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    with pytest.raises(ValueError, match=r"^sfa: device cpu, expected cuda:3 \(the device of a\)$"):
+        nk.gemm(
+            a.as_subclass(OnGpu),
+            others[0].as_subclass(OnGpu),
+            *others[1:],
+            out=torch.zeros_like(EXPECTED),
+        )
 
 
 def test_a_subclass_with_an_export_of_its_own_is_read_by_it():

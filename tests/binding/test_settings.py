@@ -44,9 +44,24 @@ def test_other_words(variable, expected, text, monkeypatch):
         assert str(caught.value) == f"{name}: '{text}', expected {expected}"
 
 
+@pytest.mark.parametrize("name", ("NVFP4KERNXPDL", "NVFP4KERN_PDLX", "NVFP4KERN_PD"))
+def test_other_variables(name, monkeypatch):
+    monkeypatch.setenv(name, "maybe")
+    assert plan()["backend"] == "cpu"
+
+
 @pytest.mark.parametrize(
     "variable, most",
-    [("BACKEND", 63), ("CPU", 63), ("NUM_THREADS", 63), ("TILE", 511), ("PTX_DIR", 4095)],
+    [
+        ("BACKEND", 63),
+        ("CPU", 63),
+        ("NUM_THREADS", 63),
+        ("TILE", 511),
+        ("LIBCUDA", 4095),
+        ("PTX_DIR", 4095),
+        ("SM_LIMIT", 4095),
+        ("SMEM_LIMIT", 4095),
+    ],
 )
 def test_long_texts(variable, most, monkeypatch):
     monkeypatch.setenv(f"NVFP4KERN_{variable}", "x" * (most + 1))
@@ -61,6 +76,13 @@ def test_long_texts(variable, most, monkeypatch):
 def test_a_row_of_gpus_leaves_cpu_tensors_alone(row, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_BACKEND", row)
     assert plan()["backend"] == "cpu"
+
+
+@pytest.mark.parametrize("text", ("x", "sm80", "sm80/gemm"))
+def test_what_is_no_tile(text, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_TILE", text)
+    with pytest.raises(nk.BackendError, match=f"^NVFP4KERN_TILE: '{text}', expected <row>/"):
+        plan()
 
 
 def test_gpu_tensors_are_no_work_for_the_cpu(monkeypatch):
