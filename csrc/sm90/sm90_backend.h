@@ -15,5 +15,10 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
 /* Few tokens go to the gemv. */
 nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm90_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm90_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                                 void *choice);
+nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

@@ -117,6 +117,25 @@ def test_blocked_scales_with_more_padding_than_needed(device, lead):
     assert_ok(reference.check_bits(values(got), want))
 
 
+def test_blocked_scales_as_atoms(device):
+    m, n, k = 130, 12, 128
+    a, b = data.exact_family(rng_of(24), m, k), data.exact_family(rng_of(25), n, k)
+    atoms = reference.to_blocked(a.scales).reshape(2, 2, 32, 4, 4)
+    sfb = scale_bytes(b.scales, device)
+    args = codes(a, device), codes(b, device), scale_bytes(atoms, device), sfb
+    got = nvfp4kern.gemm(*args, scale_layout=("blocked", "linear"))
+    want = reference.gemm(a.values, b.values).rounded("float16")
+    assert_ok(reference.check_bits(values(got), want))
+
+
+def test_no_experts(device):
+    none, x = torch.zeros(1, dtype=torch.int32, device=device), of_ones(0, 64, dtype=torch.half)
+    x = x.to(device)
+    assert nvfp4kern.grouped_gemm(x, x[None][:0], offsets=none).shape == (0, 0)
+    q = nvfp4kern.quantize(x, scale_layout="blocked", offsets=none)
+    assert q.data.shape == (0, 32) and q.scales.shape == (0, 4)
+
+
 def from_codes(array, device, native):
     return from_numpy(array, device)
 
@@ -215,10 +234,11 @@ def test_route_writes_rows_of_a_wider_output(device):
         assert (out[..., 0] == 99).all() and (out[..., 3:] == 99).all()
 
 
+@pytest.mark.parametrize("lead", [(2, 3), (2,)])
 @pytest.mark.parametrize("m, layout", [(4, "linear"), (1, "linear"), (128, "blocked")])
-def test_evenly_spaced_rows_are_one_matrix(device, m, layout):
+def test_evenly_spaced_rows_are_one_matrix(device, m, layout, lead):
     """So the weights are read once, as for [L M, K]."""
-    x = floats(data.halves(rng_of(20), "float16", 2, 3, m, 64), "float16", device)
+    x = floats(data.halves(rng_of(20), "float16", *lead, m, 64), "float16", device)
     w = nvfp4kern.quantize(floats(data.halves(rng_of(21), "float16", 40, 64), "float16", device))
 
     def plan(x):

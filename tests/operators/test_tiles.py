@@ -13,7 +13,7 @@ from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
 from test_gemv import operands as gemv_operands
 from test_gemv import run_gemv
-from test_grouped_gemm import group_operands, run_list
+from test_grouped_gemm import blocked_by_expert, group_operands, run_list
 from test_route import check_exact, integers
 
 import nvfp4kern
@@ -52,9 +52,27 @@ def check_gemm_of(device, dtype, m, n, k):
     assert_ok(reference.check_bits(got, reference.gemm(a, b.values).rounded("float32")))
 
 
-def check_dual_gemm(device, c, m, n, k):
-    ops = dual_operands(rng_of(m, n, k), data.exact_family, m, n, k)
-    assert_ok(reference.check(run_dual(ops, device), expect(ops, c=c), "float16"))
+def check_dual_gemm(device, c, m, n, k, batch=None, make=data.exact_family, dtype="float16", **how):
+    """`how` has the layouts of scale factors and the activation."""
+    ops = dual_operands(rng_of(m, n, k), make, m, n, k, batch)
+    options = {key: value for key, value in how.items() if key == "activation"}
+    got = run_dual(ops, device, dtype=dtype, **how)
+    assert_ok(reference.check(got, expect(ops, c=c, **options), dtype))
+
+
+def check_dual_gemm_of(device, dtype, m, n, k):
+    """16-bit tokens, and sums that are exact: the activation changes nothing."""
+    rng = rng_of(m, n, k)
+    a = data.small_integers(rng, m, k, most=3)
+    b1, b2 = (data.exact_family(rng, n, k) for _ in range(2))
+    weights = codes(b1, device), codes(b2, device)
+    sf = [scales(b, "linear", rng, device) for b in (b1, b2)]
+    got = run(
+        nvfp4kern.dual_gemm, floats(a, dtype, device), *weights, None, *sf,
+        shape=(m, n), device=device, dtype="float32", activation="identity",
+    )  # fmt: skip
+    sums = [reference.gemm(a, b.values).rounded("float32") for b in (b1, b2)]
+    assert_ok(reference.check_bits(got, np.float32(sums[0]) * np.float32(sums[1])))
 
 
 def check_groups(device, sizes):
@@ -73,6 +91,54 @@ def check_experts_of_halves(device, m, n, k, experts=3):
     for e in range(experts):
         rows = slice(offsets[e], offsets[e + 1])
         np.testing.assert_array_equal(got[rows], (a[rows] @ b[e].T).astype(np.float32))
+
+
+def check_experts(device, c, sizes, n, k, forms=("linear", "linear"), dtype=None, full=False):
+    """NVFP4 weights; tokens are NVFP4, or 16-bit of this dtype. Some rows belong to no expert."""
+    make = data.full_range if full else data.exact_family
+    offsets = np.cumsum([2, *sizes]).astype(np.int32)
+    rng, m = rng_of(n, k, len(sizes)), int(offsets[-1]) + 3
+    b = make(rng, len(sizes), n, k)
+    alpha, bias = (rng.integers(1, 4, (len(sizes), n)).astype(np.float32) for _ in range(2))
+    options = {
+        "offsets": torch.from_numpy(offsets).to(device), "out_dtype": "float32",
+        "alpha": floats(alpha, "float32", device), "bias": floats(bias, "float32", device),
+        "scale_layout": forms,
+    }  # fmt: skip
+    sfb = scales(b, forms[1], rng, device, 0x7F)
+    if dtype:
+        a = data.small_integers(rng, m, k, most=3)
+        left, sfa = floats(a, dtype, device), None
+    else:
+        tokens = make(rng, m, k)
+        a, left, sfa = tokens.values, codes(tokens, device), scales(tokens, "linear", rng, device)
+        if forms[0] == "blocked":
+            sfa = blocked_by_expert(tokens, offsets, device, rng)
+    got = values(nvfp4kern.grouped_gemm(left, codes(b, device), sfa, sfb, **options))
+    for e in range(len(sizes)):
+        rows = slice(offsets[e], offsets[e + 1])
+        expected = reference.gemm(a[rows], b.values[e], alpha=alpha[e], bias=bias[e], c=c)
+        if full:
+            assert_ok(reference.check(got[rows], expected, "float32"), e)
+        else:
+            assert_ok(reference.check_bits(got[rows], expected.rounded("float32")), e)
+
+
+def check_weights_just_written(device, c, m, n, k):
+    """The bytes that a product writes are the next one's codes: it may not read them too early."""
+    rng = rng_of(m, n, k)
+    a, b = operands(rng, data.full_range, n, k // 4, 320)
+    x, left = data.exact_family(rng, m, k), codes(a, device)
+    first = left, codes(b, device), *(scales(o, "linear", rng, device) for o in (a, b))
+    sfx = scales(x, "linear", rng, device)
+    ones = torch.full((n, k // 16), 0x38, dtype=torch.uint8, device=device)
+    written = torch.zeros(n, k // 4, dtype=torch.float16, device=device)
+    nvfp4kern.gemm(*first, out=written)
+    codes_of = written.view(torch.uint8)
+    got = nvfp4kern.gemm(codes(x, device), codes_of, sfx, ones, out_dtype="float32")
+    weights = values(nvfp4kern.dequantize((codes_of, ones, 1.0), out_dtype="float32"))
+    want = reference.gemm(x.values, weights.astype(np.float64), c=c)
+    assert_ok(reference.check(values(got), want, "float32"))
 
 
 def check_gemv(device, n, k, batch=None, forms=("linear", "linear")):
@@ -145,6 +211,25 @@ def check_sm90_gemm(tile, device, c):
     check_full_range(device, c, 9, 70, 1088, ("blocked", "linear"))
     check_gemm_of(device, "float16", 9, 133, 1088)
     check_gemm_of(device, "bfloat16", 9, 133, 1088)
+    check_dual_gemm(device, c, few + 3, 75, 1344, forms=("blocked", "linear"))
+    check_dual_gemm(device, c, few + 3, 200, 1312, forms=("linear", "blocked"))
+    check_dual_gemm(device, c, 5, 130, 96, 2, forms=("linear", "blocked"), dtype="bfloat16")
+    check_dual_gemm(device, c, tokens + 9, 40, 192, activation="gelu")
+    check_dual_gemm(device, c, 1, 1, 2048, forms=("linear", "blocked"), dtype="float32")
+    for form in ("linear", "blocked"):  # with NaN as the padding of blocked scale factors
+        full = {"make": data.full_range, "forms": ("blocked", form), "byte": 0x7F}
+        check_dual_gemm(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
+    check_weights_just_written(device, c, few + 1, 140, 1088)
+    check_experts(device, c, (1, 0, few + 3, 2, 0), 140, 1344)
+    check_experts(device, c, (0, 130, 5), 40, 96, ("blocked", "blocked"))
+    check_experts(device, c, (2, 0, 7), 140, 1088, ("blocked", "linear"))
+    check_experts(device, c, (3, few, 1), 40, 1088, ("linear", "blocked"), "bfloat16")
+    check_experts(device, c, (0, 9), 133, 448, ("linear", "blocked"), "float16")
+    for forms in (("linear", "blocked"), ("blocked", "linear")):
+        check_experts(device, c, (4, 1, 6), 133, 448, forms, full=True)
+    check_experts(device, c, (0, 0), 16, 64, ("blocked", "linear"))
+    check_dual_gemm_of(device, "float16", 9, 70, 1088)
+    check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
 
 
 CHECKS = {
@@ -225,6 +310,10 @@ def operator_call(operator, device, m=4, n=64, k=512, placed=None):
         x, w = integers(rng, m, n, k)
         x, w = (placed(t, device) if placed else floats(t, "float16", device) for t in (x, w))
         return "route", x, w, 2
+    if operator == "dual_gemm":  # only the factors of the ups are not aligned
+        a, b, sfa, sfb = args
+        ups = torch.empty(sfb.numel() + 1, dtype=torch.uint8, device=device)[1:].view(sfb.shape)
+        return "dual_gemm", a, b, b, sfa, sfb, ups
     return "gemm", *args
 
 
@@ -238,6 +327,7 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/gemv:tall8", "gemv", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "BATCH_INVARIANT"),
     ("sm90/gemm:t16", "gemm", {"k": 80}, {}, "no tensor map describes the weights"),
     ("sm90/gemm:t16", "gemm", {"k": 96}, {}, "the weights' scale factors are not aligned"),
+    ("sm90/gemm:t32", "dual_gemm", {}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t64", "gemm", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "it divides K"),
 ]
 

@@ -2,11 +2,11 @@
 #include "sm90_gemm.cuh"
 
 #define KERNEL(name, BFLOAT, ...)                                                                             \
-    extern "C" __global__ void __launch_bounds__(config<BFLOAT, __VA_ARGS__>::THREADS, 1)                     \
+    extern "C" __global__ void __launch_bounds__(config<GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)               \
         name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens, \
              const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_work work)          \
     {                                                                                                         \
-        run<config<BFLOAT, __VA_ARGS__>>(weights, tokens, p, work);                                           \
+        run<config<GEMM, BFLOAT, __VA_ARGS__>>({weights, weights}, tokens, p, work);                          \
     }
 #define KERNELS(name, ...)                                \
     KERNEL(sm90_gemm_##name##_halves, false, __VA_ARGS__) \

@@ -1,9 +1,15 @@
-/* D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]) by wgmma on Hopper
+/* By wgmma on Hopper
+ *   gemm:       D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
+ *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
+ *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *
  * Weights, B, are wgmma's operand A: codes come to shared memory and are decoded in registers. Tokens, A, are its
  * operand B: 16-bit rows in shared memory, which a first kernel (sm90_gemm_tokens.cu) has put in the decode's order of
  * K. Of a step of K = 128 lane (g, c) = (lane / 4, lane % 4) takes chunk c, 16 bytes, of weight rows g and g + 8 of its
  * warp's 16: two scale factors each. Word i of a chunk makes the fragments of k16 products 2 i and 2 i + 1.
+ *
+ * A tile of dual_gemm has 64 rows of B1, the gates, then the same 64 of B2, the ups. A warp takes eight of both, so
+ * that weight rows g and g + 8 of the product are the gate and the up of one feature, and one lane has both sums.
  *
  * Work: a tile is 128 weight rows x TOKENS tokens of one batch. PARTS pairs of warpgroups take the slots of a CTA's K
  * in turn; the CTAs of a cluster take half of K each. Both add up in a fixed order.
@@ -12,8 +18,8 @@
  *        the last warp, or the first one of the last warpgroup: loads
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
- *   full[SLOTS]    loads -> a part's consumers     1 arrival + the slot's bytes; linear scale factors:    wait 0
- *                                                  32 more, each lane's own copies
+ *   full[SLOTS]    loads -> a part's consumers     1 arrival + the slot's bytes; 32 more, of each lane's   wait 0
+ *                                                  own copies, where lanes copy scale factors
  *   empty[SLOTS]   a part's consumers -> loads     8, a warp each                                          wait 1
  *   sums_full      the peer's part 0 -> ours       1 arrival + the bytes of its sums, once                 wait 0
  *   BARRIER_CONSUMERS  all consumers               nobody reads the ring any more; part 1's sums are there
@@ -24,7 +30,6 @@
 #ifndef NK_SM90_GEMM_CUH
 #define NK_SM90_GEMM_CUH
 
-#include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/barrier.cuh"
@@ -33,27 +38,34 @@
 #include "cuda/ptx/shared.cuh"
 #include "cuda/ptx/tensor_map.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "sm90_gemm_store.cuh"
 #include "sm90_gemm_tile.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Loads                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* Rows 32 i + lane of the tile's are of this matrix, and this row of it. */
+template <class C> __device__ inline int64_t row_of(const gemm_tile &tile, int64_t n, int i)
+{
+    return min((int64_t)tile.row + (C::DUAL ? i % 2 : i) * 32 + threadIdx.x % 32, n - 1);
+}
+
 /* Linear scale factors of a slot: four rows a lane, eight bytes of each step; zeros beyond K. */
-template <class C>
-__device__ inline void load_linear_sf(typename memory<C>::slot &s, const nk_gemm_problem &p, const sm90_gemm_work &work,
+template <class C, typename P>
+__device__ inline void load_linear_sf(typename memory<C>::slot &s, const P &p, const sm90_gemm_work &work,
                                       const gemm_tile &tile, int slot_of_k)
 {
     const int lane = threadIdx.x % 32, cols = (int)(p.k / NK_SF_VEC);
-    const uint8_t *batch = p.b.sf + tile.l * p.b.sf_batch_stride;
 #pragma unroll
     for (int n = 0; n < C::STEPS; n++) {
         const int col = (slot_of_k * C::STEPS + n) * 8, valid = min(max(cols - col, 0), 8);
 #pragma unroll
         for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
-            const int row = lane + 32 * i;
-            const uint32_t to = shared_address(s.sf[n]) + row * 8;
-            const uint8_t *from = batch + min((int64_t)tile.row + row, p.n - 1) * p.b.sf_row_stride + (valid ? col : 0);
+            const nk_operand &b = weights_of(p, C::DUAL && i >= 2);
+            const uint32_t to = shared_address(s.sf[n]) + (lane + 32 * i) * 8;
+            const uint8_t *from = b.sf + tile.l * b.sf_batch_stride + row_of<C>(tile, p.n, i) * b.sf_row_stride;
+            from += valid ? col : 0;
             if (work.aligned_sf) {
                 cp_async_ca_zfill<8>(to, from, valid);
             } else {
@@ -64,31 +76,61 @@ __device__ inline void load_linear_sf(typename memory<C>::slot &s, const nk_gemm
     }
 }
 
-/* By all lanes of the warp: weights and scale factors of a slot, and the bytes that the slot waits for. */
+/* Blocked scale factors of a slot of dual_gemm: a lane's row quad of an atom is 16 bytes, of which the tile's 64 rows
+ * are one half. [matrix][atom][lane] of eight bytes; zeros beyond K. */
 template <class C>
-__device__ inline void load_weights(memory<C> &s, const cuda_tensor_map &map, const nk_gemm_problem &p,
-                                    const sm90_gemm_work &work, const gemm_tile &tile, int slot, int slot_of_k)
+__device__ inline void load_half_atoms(typename memory<C>::slot &s, const nk_dual_gemm_problem &p,
+                                       const gemm_tile &tile, int slot_of_k)
+{
+    const int lane = threadIdx.x % 32, atoms = (int)((p.k + 63) / 64);
+    const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms;
+    const int half = tile.row % NK_SF_ATOM_ROWS / 64;
+#pragma unroll
+    for (int i = 0; i < 4 * C::STEPS; i++) {
+        const int n = i / 4, matrix = i / 2 % 2, atom = (slot_of_k * C::STEPS + n) * 2 + i % 2;
+        const nk_operand &b = weights_of(p, matrix);
+        const int64_t at = (first + min(atom, atoms - 1)) * NK_SF_ATOM_BYTES + lane * 16 + half * 8;
+        const uint32_t to = shared_address(s.sf[n]) + matrix * 512 + i % 2 * 256 + lane * 8;
+        cp_async_ca_zfill<8>(to, b.sf + tile.l * b.sf_batch_stride + at, atom < atoms ? 8 : 0);
+    }
+}
+
+/* Whole atoms of a slot of gemm are one piece of memory. */
+template <class C>
+__device__ inline void load_atoms(memory<C> &s, const nk_gemm_problem &p, const gemm_tile &tile, int slot, int atom,
+                                  int atoms, uint32_t bytes)
+{
+    const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms + atom;
+    const uint8_t *sf = p.b.sf + tile.l * p.b.sf_batch_stride + first * NK_SF_ATOM_BYTES;
+    cp_async_bulk(shared_address(s.ring[slot].sf), sf, bytes, shared_address(&s.full[slot]));
+}
+
+/* By all lanes of the warp: weights and scale factors of a slot, and the bytes that the slot waits for. */
+template <class C, typename P>
+__device__ inline void load_weights(memory<C> &s, const weight_maps &maps, const P &p, const sm90_gemm_work &work,
+                                    const gemm_tile &tile, int slot, int slot_of_k)
 {
     auto &to = s.ring[slot];
     const uint32_t full = shared_address(&s.full[slot]);
-    const bool linear = p.b.sf_layout == NK_SF_LINEAR;
-    if (linear) {
-        load_linear_sf<C>(to, p, work, tile, slot_of_k);
+    if (lanes_copy_sf(p)) {
+        if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
+            load_linear_sf<C>(to, p, work, tile, slot_of_k);
+        else if constexpr (C::DUAL)
+            load_half_atoms<C>(to, p, tile, slot_of_k);
         cp_async_mbarrier_arrive_noinc(full);
     }
     if (threadIdx.x % 32) return;
     const int atoms = (int)((p.k + 63) / 64), atom = slot_of_k * C::STEPS * 2;
-    const uint32_t sf_bytes = linear ? 0 : min(2 * C::STEPS, atoms - atom) * NK_SF_ATOM_BYTES;
+    const uint32_t sf_bytes = lanes_copy_sf(p) ? 0 : min(2 * C::STEPS, atoms - atom) * NK_SF_ATOM_BYTES;
     mbarrier_arrive_expect_tx(full, C::STEPS * (sizeof to.codes[0] + 2 * sizeof to.tokens[0]) + sf_bytes);
 #pragma unroll
     for (int n = 0; n < C::STEPS; n++) {
         const int at[3] = {(slot_of_k * C::STEPS + n) * SM90_GEMM_CODE_BYTES, tile.row, tile.l};
-        cp_async_bulk_tensor_3d(shared_address(to.codes[n]), &map, at, full);
+        cp_async_bulk_tensor_3d(shared_address(to.codes[n]), &maps.first, at, full);
+        if (C::DUAL) cp_async_bulk_tensor_3d(shared_address(to.codes[n][C::FEATURES]), &maps.second, at, full);
     }
-    if (linear) return;
-    const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms + atom;
-    const uint8_t *sf = p.b.sf + tile.l * p.b.sf_batch_stride + first * NK_SF_ATOM_BYTES;
-    cp_async_bulk(shared_address(to.sf), sf, sf_bytes, full);
+    if constexpr (!C::DUAL)
+        if (sf_bytes) load_atoms<C>(s, p, tile, slot, atom, atoms, sf_bytes);
 }
 
 template <class C>
@@ -96,19 +138,19 @@ __device__ inline void load_tokens(memory<C> &s, const cuda_tensor_map &map, con
                                    int slot_of_k)
 {
     if (threadIdx.x % 32) return;
-    const int at[4] = {0, tile.token, slot_of_k * C::STEPS * 2, tile.l};
+    const int at[4] = {0, tile.token, slot_of_k * C::STEPS * 2, batch_of<C>(tile)};
     cp_async_bulk_tensor_4d(shared_address(s.ring[slot].tokens), &map, at, shared_address(&s.full[slot]));
 }
 
 /* By a warp. The first weights are asked for before the first kernel has ended. */
-template <class C>
-__device__ inline void load(memory<C> &s, const cuda_tensor_map &weights, const cuda_tensor_map &tokens,
-                            const nk_gemm_problem &p, const sm90_gemm_work &work, span k)
+template <class C, typename P>
+__device__ inline void load(memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
+                            const sm90_gemm_work &work, const gemm_tile &only, span k)
 {
     ring_place r = {0, 0};
     int early = min(C::EARLY, k.end - k.begin);
     bool waited = false;
-    each_tile<C>(work, [&](const gemm_tile &tile) {
+    each_tile<C>(work, only, [&](const gemm_tile &tile) {
         if (!waited) {
 #pragma unroll 1
             for (int i = 0; i < early; i++)
@@ -134,11 +176,6 @@ __device__ inline void load(memory<C> &s, const cuda_tensor_map &weights, const 
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct consumer {
-    int part, rows; /* which 64 of the tile's weight rows */
-    int thread, warp, lane;
-} consumer;
-
 /* All lanes have read the slot, and all products of it are done. A __syncwarp here would make ptxas serialise products,
  * so it lies elsewhere. */
 template <class C> __device__ inline void release(memory<C> &s, const consumer &c, int slot)
@@ -161,18 +198,25 @@ template <bool BFLOAT> __device__ inline uint32_t factors(uint32_t bytes)
     return exact_bfloats(float_of<false>(halves, 0) * 0x1p112f, float_of<false>(halves, 1) * 0x1p112f);
 }
 
-/* Adds this part's slots of a tile to `sums`, which are of weight row lane / 4, or eight further, and token
- * 2 (lane % 4), or the next, of every eight. */
-template <class C>
-__device__ inline void multiply(memory<C> &s, const nk_gemm_problem &p, const sm90_gemm_work &work, span k,
-                                const consumer &c, ring_place &r, float (&sums)[C::SUMS])
+/* Where blocked scale factors of a row's chunk are: in whole atoms, or in halves of the atoms of two matrices. */
+template <class C> __device__ inline uint32_t blocked_sf_at(int row, int chunk)
 {
-    const int row = 64 * c.rows + 16 * c.warp + c.lane / 4, chunk = c.lane % 4;
-    const bool linear = p.b.sf_layout == NK_SF_LINEAR;
+    const int atom = chunk / 2, byte = row / 32 * 4 + chunk % 2 * 2;
+    return C::DUAL ? atom * 256 + row % 32 * 8 + byte : atom * NK_SF_ATOM_BYTES + row % 32 * 16 + byte;
+}
+
+/* Adds this part's slots of a tile to `sums`, which are of weight row lane / 4, or eight further (dual_gemm: of a gate,
+ * or its up), and token 2 (lane % 4), or the next, of every eight. */
+template <class C, typename P>
+__device__ inline void multiply(memory<C> &s, const P &p, const sm90_gemm_work &work, span k, const consumer &c,
+                                ring_place &r, float (&sums)[C::SUMS])
+{
+    constexpr int NEXT = C::DUAL ? C::FEATURES : 8; /* rows from a lane's first row to its second one */
+    const int row = (C::FEATURES / 2) * c.rows + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4, chunk = c.lane % 4;
+    const bool linear = weights_of(p, 0).sf_layout == NK_SF_LINEAR;
     const uint32_t code_at = row * SM90_GEMM_CODE_BYTES + (chunk ^ (row >> 1 & 3)) * 16;
-    const uint32_t sf_at =
-        linear ? row * 8 + chunk * 2 : chunk / 2 * NK_SF_ATOM_BYTES + row % 32 * 16 + row / 32 * 4 + chunk % 2 * 2;
-    const uint32_t sf_next = linear ? 8 * 8 : 8 * 16; /* eight rows further, which are in the same quarter */
+    const uint32_t sf_at = linear ? row * 8 + chunk * 2 : blocked_sf_at<C>(row, chunk);
+    const uint32_t sf_next = linear ? NEXT * 8 : C::DUAL ? 512 : 8 * 16; /* in gemm eight rows are in one quarter */
     const uint32_t tail = factor_mask(p.k, work.steps - 1, chunk);
     uint32_t fragments[2][2][4];
 #pragma unroll
@@ -186,7 +230,7 @@ __device__ inline void multiply(memory<C> &s, const nk_gemm_problem &p, const sm
 #pragma unroll
         for (int n = 0; n < C::STEPS; n++) {
             const uint32_t codes = shared_address(from.codes[n]) + code_at, sf = shared_address(from.sf[n]) + sf_at;
-            const uint4 word[2] = {ld_shared_v4(codes), ld_shared_v4(codes + 8 * SM90_GEMM_CODE_BYTES)};
+            const uint4 word[2] = {ld_shared_v4(codes), ld_shared_v4(codes + NEXT * SM90_GEMM_CODE_BYTES)};
             const int step = slot_of_k * C::STEPS + n;
             const uint32_t mask = step + 1 < work.steps ? 0x7F7F : step < work.steps ? tail : 0;
             const uint32_t factor[2] = {factors<C::BFLOAT>(ld_shared_u16(sf) & mask),
@@ -270,73 +314,14 @@ template <class C, int FIRST> __device__ inline void join_peers(memory<C> &s, co
         add_quad(sums + 4 * (FIRST + i), ld_shared_v4(at + i * WARPGROUP * 16));
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Epilogue                                                                                                         */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* Of this lane's two weight rows. */
-typedef struct lane_rows {
-    int64_t n[2];
-    float alpha[2], bias[2];
-} lane_rows;
-
-/* 16-bit rows: a lane pair exchanges pairs of features, so that each stores four of one token. */
-template <bool BFLOAT>
-__device__ inline void store_whole(const nk_output &d, const gemm_tile &tile, int64_t m, int64_t n, int64_t end,
-                                   const float v[4])
-{
-    const int c = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-    const uint32_t low = movmatrix_trans(pair_of<BFLOAT>(v[0], v[1])),
-                   high = movmatrix_trans(pair_of<BFLOAT>(v[2], v[3]));
-    const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? low : high, 1);
-    uint8_t *at = output_at(d, tile.l, m + g, n + (c & 1) * 8 + c / 2 * 4);
-    if (m + g < end) *(uint2 *)at = c & 1 ? make_uint2(other, high) : make_uint2(low, other);
-}
-
-/* Eights FIRST .. FIRST + COUNT of this warpgroup's sums. */
-template <class C, int FIRST, int COUNT>
-__device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &work, const gemm_tile &tile,
-                             const consumer &c, const float (&sums)[C::SUMS])
-{
-    const int64_t first = tile.row + 64 * c.rows + 16 * c.warp;
-    const nk_output &d = p.d;
-    const bool whole = d.dtype != NK_F32 && d.col_stride == 2 && first + 16 <= p.n &&
-                       (((uintptr_t)d.data | d.row_stride | d.batch_stride) & 7) == 0;
-    lane_rows rows;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        rows.n[i] = first + c.lane / 4 + 8 * i;
-        rows.alpha[i] = alpha_at(p.alpha, min(rows.n[i], p.n - 1));
-        rows.bias[i] = bias_at(p.bias, min(rows.n[i], p.n - 1));
-    }
-#pragma unroll
-    for (int i = FIRST; i < FIRST + COUNT; i++) {
-        const int64_t m = tile.token + 8 * i;
-        float v[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], sums[4 * i + j] * work.unit, rows.bias[j / 2]);
-        if (whole && d.dtype == NK_F16) {
-            store_whole<false>(d, tile, m, first, p.m, v);
-        } else if (whole) {
-            store_whole<true>(d, tile, m, first, p.m, v);
-        } else {
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int64_t token = m + 2 * (c.lane % 4) + j % 2, n = rows.n[j / 2];
-                if (token < p.m && n < p.n) store_float(output_at(d, tile.l, token, n), d.dtype, v[j]);
-            }
-        }
-    }
-}
-
-template <class C>
-__device__ inline void consume(memory<C> &s, const nk_gemm_problem &p, const sm90_gemm_work &work, span k, int number)
+template <class C, typename P>
+__device__ inline void consume(memory<C> &s, const P &p, const sm90_gemm_work &work, const gemm_tile &only, span k,
+                               int number)
 {
     const int thread = threadIdx.x % WARPGROUP;
     const consumer c = {number / 2, number % 2, thread, thread / 32, thread % 32};
     ring_place r = {c.part, 0};
-    each_tile<C>(work, [&](const gemm_tile &tile) {
+    each_tile<C>(work, only, [&](const gemm_tile &tile) {
         float sums[C::SUMS];
         multiply<C>(s, p, work, k, c, r, sums);
         if (C::PARTS == 2) join_parts<C>(s, c, sums);
@@ -356,10 +341,10 @@ __device__ inline void consume(memory<C> &s, const nk_gemm_problem &p, const sm9
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <class C> __device__ inline void init_barriers(memory<C> &s, const nk_gemm_problem &p)
+template <class C, typename P> __device__ inline void init_barriers(memory<C> &s, const P &p)
 {
     for (int i = 0; i < C::SLOTS; i++) {
-        mbarrier_init(shared_address(&s.full[i]), p.b.sf_layout == NK_SF_LINEAR ? 33 : 1);
+        mbarrier_init(shared_address(&s.full[i]), lanes_copy_sf(p) ? 33 : 1);
         mbarrier_init(shared_address(&s.empty[i]), 8);
     }
     if (C::CLUSTER == 2) mbarrier_init(shared_address(&s.sums_full), 1);
@@ -367,9 +352,9 @@ template <class C> __device__ inline void init_barriers(memory<C> &s, const nk_g
     if (C::CLUSTER == 2) mbarrier_arrive_expect_tx(shared_address(&s.sums_full), sizeof s.sums);
 }
 
-template <class C>
-__device__ inline void run(const cuda_tensor_map &weights, const cuda_tensor_map &tokens, const nk_gemm_problem &p,
-                           const sm90_gemm_work &work)
+template <class C, typename P>
+__device__ inline void run(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
+                           const sm90_gemm_work &work, const sm90_gemm_experts &experts = {})
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     memory<C> &s = *(memory<C> *)raw;
@@ -377,15 +362,24 @@ __device__ inline void run(const cuda_tensor_map &weights, const cuda_tensor_map
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0);
     const span k = span_of<C>(work);
     griddepcontrol_launch_dependents();
+    gemm_tile only = {};
+    if constexpr (C::EXPERTS) {
+        if (experts.wait_first) griddepcontrol_wait();
+        only = find_tile<C>(s, work, experts, p.m);
+        if (only.end == 0) {
+            griddepcontrol_wait();
+            return; /* with the others of the cluster */
+        }
+    }
     if (threadIdx.x == 0) init_barriers<C>(s, p);
     __syncthreads();
     if (C::CLUSTER == 2) barrier_cluster_arrive();
     if (warpgroup == 2 * C::PARTS) {
         if (C::WIDE) setmaxnreg_dec<56>();
-        if (threadIdx.x % WARPGROUP < 32) load<C>(s, weights, tokens, p, work, k);
+        if (threadIdx.x % WARPGROUP < 32) load<C>(s, weights, tokens, p, work, only, k);
     } else {
         if (C::WIDE) setmaxnreg_inc<224>();
-        consume<C>(s, p, work, k, warpgroup);
+        consume<C>(s, p, work, only, k, warpgroup);
     }
     griddepcontrol_wait(); /* of all threads: the next kernel relies on it */
     if (C::CLUSTER == 2 && (warpgroup == 2 * C::PARTS || warpgroup / 2 == 1))

@@ -56,6 +56,15 @@ typedef struct sm90_gemm_work {
     bool aligned_sf;                /* linear: scale factors of a step are eight aligned bytes */
 } sm90_gemm_work;
 
+/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. A
+ * CTA, or a cluster, has one tile; there are as many as any offsets can need. */
+typedef struct sm90_gemm_experts {
+    const int32_t *offsets;
+    int64_t count;
+    int64_t token_sf_bytes; /* of their blocked scale factors */
+    bool wait_first;        /* reads no offset before the kernels before it have ended */
+} sm90_gemm_experts;
+
 /* Tokens as the first kernel leaves them: [L][M][K, rounded up to steps] of 16 bits, K in the decode's order. */
 typedef struct sm90_gemm_tokens {
     uint8_t *at;

@@ -21,9 +21,39 @@ static inline bool sm90_gemm_walks(const sm90_gemm_shape *t) { return t->parts *
 /* Bytes of workspace: tokens with 16 bits an element, K rounded up to steps. */
 int64_t sm90_gemm_workspace_bytes(const nk_gemm_problem *p);
 
-/* Why this tile cannot serve the problem, or NULL. */
-const char *sm90_gemm_why_not(const nk_gemm_problem *p, const cuda_gpu *gpu, bool batch_invariant, int tile);
+/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2; for grouped_gemm it has
+ * the tokens of all experts. */
+typedef struct sm90_gemm_product {
+    const nk_gemm_problem *first;
+    const nk_operand *ups;  /* or NULL */
+    const void *problem;    /* what the kernel takes */
+    const int32_t *offsets; /* of the tokens of `experts` experts, or NULL */
+    int64_t experts, token_sf_bytes;
+} sm90_gemm_product;
 
-sm90_gemm_work sm90_gemm_work_of(const nk_gemm_problem *p, int tile);
+/* Of the output, in a tile. */
+static inline int32_t sm90_gemm_features(const sm90_gemm_product *p) { return SM90_GEMM_ROWS / (p->ups ? 2 : 1); }
+
+/* Matrices of weights. */
+int64_t sm90_gemm_batches(const sm90_gemm_product *p);
+
+/* Of a tile, for fp16 tokens (NVFP4 ones become fp16) and for bf16. */
+typedef cuda_kernel *sm90_gemm_kernels[2];
+
+typedef struct sm90_gemm_choice {
+    cuda_kernel *first, *product;
+    int32_t tile, sms;
+    nk_pdl pdl;
+} sm90_gemm_choice;
+
+/* Why this tile cannot serve the product, or NULL. */
+const char *sm90_gemm_why_not(const sm90_gemm_product *p, const cuda_gpu *gpu, bool batch_invariant, int tile);
+
+sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *p, int tile);
+
+nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *settings,
+                         const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT], int tile, nk_plan *plan,
+                         sm90_gemm_choice *choice);
+nk_status sm90_gemm_run(const sm90_gemm_product *product, const sm90_gemm_choice *choice, const nk_exec *exec);
 
 #endif

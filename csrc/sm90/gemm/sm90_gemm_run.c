@@ -1,0 +1,123 @@
+/* A product by the sm90 GEMM family: its plan, and its two launches. */
+#include "cuda/cuda_encode.h"
+#include "sm90_gemm_plan.h"
+
+/* CTAs of the product. */
+static int64_t grid_of(const sm90_gemm_product *product, const sm90_gemm_shape *t, const sm90_gemm_work *work,
+                       int32_t sms)
+{
+    if (!product->offsets && sm90_gemm_walks(t) && work->tiles > sms) return sms;
+    return (int64_t)work->tiles * t->cluster;
+}
+
+static cuda_kernel *first_kernel(const sm90_gemm_product *product)
+{
+    const nk_operand *a = &product->first->a;
+    if (a->dtype != NK_E2M1X2) return &sm90_gemm_tokens_halves;
+    return product->offsets && a->sf_layout == NK_SF_BLOCKED ? &sm90_gemm_tokens_experts : &sm90_gemm_tokens_codes;
+}
+
+nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *settings,
+                         const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT], int tile, nk_plan *plan,
+                         sm90_gemm_choice *c)
+{
+    const nk_gemm_problem *p = product->first;
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    const char *why = sm90_gemm_why_not(product, gpu, settings->batch_invariant, tile);
+    if (why) return NK_TILE_REFUSE(&sm90_gemm_family, tile, "%s", why);
+    const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
+    *c = (sm90_gemm_choice){.first = first_kernel(product),
+                            .product = kernels[tile][p->a.dtype == NK_BF16],
+                            .tile = tile,
+                            .sms = gpu->sms,
+                            .pdl = settings->pdl};
+    const sm90_gemm_work work = sm90_gemm_work_of(product, tile);
+    plan->kernel = c->product->name;
+    plan->why = "a first kernel brings tokens to 16 bits, for wgmma";
+    plan->tile = sm90_gemm_family.tiles[tile];
+    plan->tile_m = t->tokens;
+    plan->tile_n = sm90_gemm_features(product);
+    plan->tile_k = SM90_GEMM_STEP * t->steps;
+    plan->grid = grid_of(product, t, &work, gpu->sms);
+    plan->threads = t->threads;
+    plan->stages = t->slots;
+    plan->cluster = t->cluster;
+    plan->split = t->parts * t->cluster;
+    plan->workspace_bytes = sm90_gemm_workspace_bytes(p);
+    plan->batch_invariant = settings->batch_invariant;
+    return NK_OK;
+}
+
+/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
+static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
+
+static cuda_boxes weight_boxes(const sm90_gemm_product *product, const char *name, const nk_operand *b)
+{
+    const nk_gemm_problem *p = product->first;
+    const int64_t batches = sm90_gemm_batches(product);
+    return (cuda_boxes){.name = name,
+                        .at = b->data,
+                        .dtype = NK_E2M1X2,
+                        .rank = 3,
+                        .dims = {(uint64_t)p->k / 2, (uint64_t)p->n, (uint64_t)batches},
+                        .strides = {stride_of(b->row_stride, p->n), stride_of(b->batch_stride, batches)},
+                        .box = {SM90_GEMM_CODE_BYTES, (uint32_t)sm90_gemm_features(product), 1},
+                        .swizzle = CUDA_SWIZZLE_64,
+                        .l2 = CUDA_L2_256};
+}
+
+/* maps: of the tokens, the weights and, where there are, the ups. */
+static nk_status encode_maps(const sm90_gemm_product *product, const sm90_gemm_shape *t, const sm90_gemm_tokens *x,
+                             cuda_tensor_map maps[3])
+{
+    const nk_gemm_problem *p = product->first;
+    const cuda_boxes boxes[] = {
+        {.name = "tokens in workspace",
+         .at = x->at,
+         .dtype = NK_F16,
+         .rank = 4,
+         .dims = {SM90_GEMM_PANEL, (uint64_t)p->m, 2 * (uint64_t)x->steps, (uint64_t)p->l},
+         .strides = {(uint64_t)x->row_bytes, 2 * SM90_GEMM_PANEL, (uint64_t)x->batch_bytes},
+         .box = {SM90_GEMM_PANEL, (uint32_t)t->tokens, 2 * (uint32_t)t->steps, 1},
+         .swizzle = CUDA_SWIZZLE_128,
+         .l2 = CUDA_L2_256},
+        weight_boxes(product, "weights", &p->b),
+        product->ups ? weight_boxes(product, "ups", product->ups) : (cuda_boxes){0},
+    };
+    cuda_tensor_map *const to[] = {&maps[0], &maps[1], &maps[2]};
+    return cuda_encode_maps(p->device, product->ups ? 3 : 2, boxes, to);
+}
+
+nk_status sm90_gemm_run(const sm90_gemm_product *of, const sm90_gemm_choice *c, const nk_exec *exec)
+{
+    const nk_gemm_problem *p = of->first;
+    const sm90_gemm_shape *t = &sm90_gemm_shapes[c->tile];
+    sm90_gemm_work work = sm90_gemm_work_of(of, c->tile);
+    const int64_t row_bytes = (int64_t)work.steps * SM90_GEMM_STEP * 2, pieces = p->l * p->m * row_bytes / 16;
+    sm90_gemm_tokens tokens = {.at = exec->workspace,
+                               .row_bytes = row_bytes,
+                               .batch_bytes = p->m * row_bytes,
+                               .steps = work.steps,
+                               .release_first = c->pdl == NK_PDL_WEIGHTS};
+    const bool overlap = c->pdl != NK_PDL_OFF;
+    const cuda_grid first = {.x = nk_ceil_div(pieces, SM90_GEMM_TOKEN_THREADS),
+                             .y = 1,
+                             .z = 1,
+                             .threads = SM90_GEMM_TOKEN_THREADS,
+                             .overlap = overlap};
+    const cuda_grid product = {.x = grid_of(of, t, &work, c->sms),
+                               .y = 1,
+                               .z = 1,
+                               .threads = t->threads,
+                               .smem_bytes = t->smem_bytes,
+                               .cluster.x = t->cluster,
+                               .overlap = overlap};
+    sm90_gemm_experts experts = {of->offsets, of->experts, of->token_sf_bytes, c->pdl == NK_PDL_WEIGHTS};
+    cuda_tensor_map maps[3];
+    NK_TRY(encode_maps(of, t, &tokens, maps));
+    NK_TRY(cuda_launch(c->first, p->device, exec->stream, &first, (void *[]){(void *)p, &tokens, &experts}));
+    void *with_ups[] = {&maps[1], &maps[2], &maps[0], (void *)of->problem, &work};
+    void *without[] = {&maps[1], &maps[0], (void *)of->problem, &work, &experts}; /* gemm takes four of them */
+    return cuda_launch(c->product, p->device, exec->stream, &product, of->ups ? with_ups : without);
+}

@@ -1,0 +1,41 @@
+/* grouped_gemm on Hopper, contiguous: the tiles of gemm, each with tokens of one expert, where one is forced. */
+#include "sm90_gemm_plan.h"
+
+#define KERNELS(name, ...) \
+    [SM90_GEMM_##name] = {&sm90_grouped_gemm_##name##_halves, &sm90_grouped_gemm_##name##_bfloats},
+static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(KERNELS)};
+
+NK_CHOICE_FITS(sm90_gemm_choice);
+
+static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
+{
+    return (sm90_gemm_product){.first = &p->all,
+                               .problem = &p->all,
+                               .offsets = p->offsets,
+                               .experts = p->groups,
+                               .token_sf_bytes = p->a_sf_bytes};
+}
+
+static const char *why_not(const nk_grouped_gemm_problem *p)
+{
+    if (p->list) return "it serves no lists of groups";
+    if (p->all.b.dtype != NK_E2M1X2) return "its weights are NVFP4";
+    return NULL;
+}
+
+nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                                 void *choice)
+{
+    const int forced = nk_tile_forced(settings, &sm90_gemm_family);
+    if (forced == NK_TILE_ANY) return NK_DECLINED;
+    const char *why = why_not(p);
+    if (why) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
+    const sm90_gemm_product product = product_of(p);
+    return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
+}
+
+nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
+{
+    const sm90_gemm_product product = product_of(p);
+    return sm90_gemm_run(&product, choice, exec);
+}
