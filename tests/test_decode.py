@@ -1,0 +1,43 @@
+"""benchmarks/decode.py: both models compute one function, and the rates are of this machine."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import decode  # noqa: E402
+
+SMALL = (
+    "--device cpu --layers 2 --hidden 128 --intermediate 256 --heads 4 --kv-heads 2 "
+    "--vocabulary 300 --context 32 --tokens 3"
+).split()
+
+
+def test_a_small_model(tmp_path, capsys):
+    assert decode.main([*SMALL, "--json", str(tmp_path / "found.json")]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    rates = found["tokens_per_second"]
+    assert 0 < found["disagreement"] <= decode.AGREE
+    assert found["ratio"] == pytest.approx(rates["NVFP4"] / rates["bfloat16"])
+    assert found["shape"]["hidden"] == 128 and "NVFP4 is" in capsys.readouterr().out
+
+
+def test_nothing_is_timed_where_the_models_disagree(monkeypatch):
+    def wrong(layer):
+        packed = decode.NVFP4Linear.from_linear(layer)
+        layer.weight.copy_(-packed.dequantize(decode.DTYPE))
+        return packed
+
+    monkeypatch.setattr(decode, "quantized", wrong)
+    monkeypatch.setattr(decode, "rates", lambda *_: pytest.fail("timed"))
+    assert decode.main(SMALL) == 2
+
+
+def test_bytes_of_a_token_are_llamas():
+    llama = decode.Shape()
+    assert llama.weight_bytes(16) == 2 * (8_030_261_248 - 128256 * 4096 - 65 * 4096)
+    assert llama.weight_bytes(16) / llama.weight_bytes(4.5) > 3
+    assert torch.get_default_device().type == "cpu"
