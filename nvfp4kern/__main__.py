@@ -1,6 +1,6 @@
 """The command `nvfp4kern`, or `python -m nvfp4kern`: checks every operator on this machine.
 
-Its subcommands: `info`, `explain`, `bench`.
+Its subcommands: `info`, `explain`, `bench`, `checkpoint`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ DESCRIPTION = "Checks every operator on this machine against the float64 oracle.
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
 CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
 BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
+CHECKPOINT_NEEDS = 'checkpoint needs PyTorch and safetensors: pip install torch "nvfp4kern[models]"'
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
@@ -220,12 +221,16 @@ def main():
     parser.add_argument("--version", action="version", version=f"nvfp4kern {nvfp4kern.__version__}")
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
-    commands = parser.add_subparsers(dest="command", metavar="info | explain | bench")
+    commands = parser.add_subparsers(dest="command", metavar="info | explain | bench | checkpoint")
     commands.add_parser("info", help="backends of this build and machine")
     one = commands.add_parser("explain", help="what a call would use; runs nothing")
     one.add_argument("op", choices=SHAPES)
     one.add_argument("shape", help="for example 128x7168x16384")
     bench.add_arguments(commands.add_parser("bench", help="times every operator, and what else"))
+    one = commands.add_parser(
+        "checkpoint", help="what NVFP4 files hold, and what is wrong with them"
+    )
+    one.add_argument("path", metavar="DIR", help="a directory, or one .safetensors file")
     arguments = parser.parse_args()
     try:
         if arguments.command == "info":
@@ -234,6 +239,10 @@ def main():
             return explain(arguments.op, arguments.shape)
         if arguments.command == "bench":
             return bench.run(arguments)
+        if arguments.command == "checkpoint":
+            from nvfp4kern.checkpoint.report import command
+
+            return command(arguments.path)
         from nvfp4kern.verify.cases import OPERATORS
 
         if arguments.op and arguments.op not in OPERATORS:
@@ -243,6 +252,8 @@ def main():
         needs = {"numpy": CHECK_NEEDS, "rich": CHECK_NEEDS}
         if arguments.command == "bench":
             needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": PLOT_NEEDS}
+        if arguments.command == "checkpoint":
+            needs = dict.fromkeys(("torch", "safetensors"), CHECKPOINT_NEEDS)
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise

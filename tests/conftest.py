@@ -181,3 +181,39 @@ def gpu(request, monkeypatch):
     """A backend again, for tests of what only GPUs have: skipped where there is none."""
     request.param.force(monkeypatch)
     return request.param
+
+
+# ---------------------------------------------------------------------------------------------
+# Tests of layers and checkpoints, tests/models. Another conftest.py there would take the name of
+# this one, which tests import from.
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request):
+    """Matrices of 64 columns gain nothing from more."""
+    if request.path.parent.name != "models":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """checkpoint(architecture, form, **options) -> a tiny directory, made once. Only read it."""
+    import tiny
+
+    made = {}
+
+    def get(architecture, form, **options):
+        key = repr((architecture, form, sorted(options.items())))
+        if key not in made:
+            made[key] = tiny.make(
+                tmp_path_factory.mktemp(f"{architecture}-{form}"), architecture, form, **options
+            )
+        return made[key]
+
+    return get

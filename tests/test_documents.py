@@ -88,11 +88,18 @@ def check_compiled(names):
     assert names["y"].shape == (64, 128) and names["y"].isfinite().all()
 
 
+def check_quantized_model(names):
+    y, model = names["y"], names["model"]
+    assert y.shape == (3, 64) and y.dtype == torch.bfloat16 and y.isfinite().all()
+    assert all(type(layer) is names["NVFP4Linear"] for layer in model)
+
+
 CHECKS = {
     ("README.md", 0): check_linear,
-    ("README.md", 1): check_moe,
     ("docs/api.md", 0): check_operators,
     ("docs/api.md", 1): check_compiled,
+    ("docs/models.md", 0): check_quantized_model,
+    ("docs/models.md", 1): check_moe,
 }
 
 

@@ -14,6 +14,7 @@ import nvfp4kern
         (typed_calls.numpy_calls, (4, 32)),
         (typed_calls.torch_calls, (4, 2)),
         (typed_calls.registered_calls, (4, 2)),
+        (typed_calls.layer_calls, (4, 16)),
     ],
 )
 def test_typed_calls_run(calls, shape):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import nvfp4kern as nk
 import nvfp4kern.torch as nkt
-from nvfp4kern import NVFP4
+from nvfp4kern import NVFP4, nn
 from nvfp4kern.competition.nvfp4_gemm import custom_kernel
 from nvfp4kern.types import Backend, Layouts, Tensor
 
@@ -82,3 +82,33 @@ def facts() -> list[str]:
 
 def competition(data: tuple[Any, ...]) -> torch.Tensor:
     return custom_kernel(data)
+
+
+def layer_calls() -> torch.Tensor:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 16)).bfloat16()
+    names = nn.quantize_(model, nn.NVFP4Config(recipe="four_six", input_quant="dynamic"))
+    assert_type(names, list[str])
+    layer = nn.NVFP4Linear.from_linear(torch.nn.Linear(32, 16, dtype=torch.bfloat16))
+    assert_type(layer, nn.NVFP4Linear)
+    assert_type(layer.dequantize(torch.bfloat16), torch.Tensor)
+    both = nn.fuse([layer, layer])
+    x = torch.ones(4, 32, dtype=torch.bfloat16)
+    moe = nn.NVFP4MoE(32, 64, 4, 2, score="sigmoid", correction_bias=True, dtype=torch.bfloat16)
+    experts: nn.NVFP4Experts = moe.experts
+    assert experts.num_experts == 4 and both.out_features == 32
+    swiglu = nn.NVFP4SwiGLU(32, 64, input_quant="static")
+    assert_type(swiglu.gate_proj.input_quant, nn.InputQuant)
+    result: torch.Tensor = model(x)
+    return result
+
+
+def checkpoint_calls(folder: str) -> list[str]:
+    """Types alone: safetensors is an extra."""
+    from nvfp4kern.checkpoint import Report, load_checkpoint, meta_parameters, save_checkpoint
+
+    with meta_parameters():
+        model = torch.nn.Linear(32, 16)
+    report = load_checkpoint(model, folder, device="cpu", input_quant=None)
+    assert_type(report, Report)
+    save_checkpoint(model, folder, max_shard_bytes=10**9)
+    return report.warnings

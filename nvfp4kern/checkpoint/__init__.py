@@ -1,0 +1,27 @@
+"""Checkpoints with NVFP4 weights: what they hold, and whether it is right.
+
+Needs torch and safetensors: `pip install "nvfp4kern[models]"`.
+"""
+
+from .files import CheckpointError, Files, TensorInfo
+from .formats import Layer, Plan, Problem, Source, read_plan
+from .load import load_checkpoint
+from .meta import meta_parameters
+from .report import Report, inspect
+from .save import save_checkpoint
+
+__all__ = [
+    "CheckpointError",
+    "Files",
+    "Layer",
+    "Plan",
+    "Problem",
+    "Report",
+    "Source",
+    "TensorInfo",
+    "inspect",
+    "load_checkpoint",
+    "meta_parameters",
+    "read_plan",
+    "save_checkpoint",
+]

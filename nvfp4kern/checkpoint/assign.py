@@ -1,0 +1,370 @@
+"""Which tensor of the files fills which part of the model: decided from headers alone."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nn import NVFP4Experts, NVFP4Linear
+from ..nn.frozen import Frozen
+from .destinations import EXPERT, Destination, destinations, is_linear, spellings
+from .files import CheckpointError, Files
+from .formats import Layer, Plan, Source
+
+
+@dataclass
+class Target:
+    """A parameter or persistent buffer of the model as it will be."""
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    requires_grad: bool
+    buffer: bool
+    owners: list[tuple[nn.Module, str]]
+    """(module, attribute): several where parameters are tied."""
+    missing: int = 0
+    """Elements that nothing fills yet."""
+    tensor: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A part of a tensor of the files, and the part of a target that it fills."""
+
+    source: Source
+    source_index: tuple[Any, ...]
+    target: Target
+    target_index: tuple[Any, ...]
+    rule: str
+    """"copy", "global", "max" (of several), "same" (for several), or "fp8", times `scale`."""
+    scale: Source | None = None
+
+
+@dataclass
+class Fused:
+    """A module of the model that becomes an NVFP4 one, and the layers of the files for it."""
+
+    old: nn.Module
+    layers: list[Layer] = field(default_factory=list)
+
+
+class Assignment:
+    """All of it. Raises CheckpointError where the files do not fill the model.
+
+    `.modules`: the new modules by name, on the meta device. `.targets` by name, `.fills`.
+    `.unexpected`: tensors of the files that nothing in the model takes.
+    """
+
+    def __init__(self, model: nn.Module, files: Files, plan: Plan) -> None:
+        self.files = files
+        self.old = dict(model.named_modules(remove_duplicate=False))
+        self.rows = {
+            name: files.tensors[layer.sources["weight"].name].shape[0]
+            for name, layer in plan.layers.items()
+        }
+        reached = {name: self._destinations(name, layer) for name, layer in plan.layers.items()}
+        self.unexpected = [
+            source.name
+            for name, layer in plan.layers.items()
+            if not reached[name]
+            for source in layer.sources.values()
+        ]
+        self.modules = self._new_modules(plan, reached)
+        self.targets: dict[str, Target] = {}
+        self._aliases: dict[str, Target] = {}
+        self._in_float32 = kept_in_float32(model)
+        self._find_targets(model)
+        self.fills: list[Fill] = []
+        self.constants: list[tuple[Target, tuple[Any, ...], float]] = []
+        self._filled: set[Any] = set()
+        for name, layer in plan.layers.items():
+            for to in reached[name]:
+                self._fill_layer(layer, to)
+        for name in plan.plain:
+            self._fill_plain(name)
+        ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or []
+        self.unexpected = [n for n in self.unexpected if not any(re.search(p, n) for p in ignored)]
+        self._check()
+
+    # ---------------------------------------------------------------------------------------------
+    # Modules and targets
+    # ---------------------------------------------------------------------------------------------
+
+    def _destinations(self, name: str, layer: Layer) -> list[Destination]:
+        shape = self.files.tensors[layer.sources["weight"].name].shape
+        return destinations(self.old, name, shape, self.rows)
+
+    def _new_modules(self, plan: Plan, reached: dict[str, list[Destination]]) -> dict[str, Frozen]:
+        wanted: dict[str, Fused] = {}
+        for name, layer in plan.layers.items():
+            if layer.kind == "nvfp4":
+                for to in reached[name]:
+                    if not to.module:
+                        raise ValueError("model: itself a layer, expected a module that has it")
+                    new = wanted.setdefault(to.module, Fused(self.old[to.module]))
+                    if layer not in new.layers[-1:]:
+                        new.layers.append(layer)
+        return {name: self._new_module(name, new) for name, new in wanted.items()}
+
+    def _new_module(self, name: str, new: Fused) -> Frozen:
+        kinds = {layer.input_quant for layer in new.layers}
+        if len(kinds) > 1:
+            names = ", ".join(layer.name for layer in new.layers[:4])
+            raise CheckpointError(f"{name}: {names} quantise their inputs differently")
+        quant = kinds.pop()
+        old = new.old
+        if quant is None and any(value.dtype == torch.float32 for value in weights_of(old)):
+            raise ValueError(
+                f"model: {name} is float32; inputs that are not quantised are float16 or bfloat16: "
+                "model.to(torch.bfloat16), or input_quant='dynamic'"
+            )
+        scaled = {"pre_quant_scale" in layer.sources for layer in new.layers}
+        if not is_linear(old):
+            if scaled != {False}:
+                raise CheckpointError(f"{name}: experts with a pre_quant_scale are not supported")
+            if quant == "amax":
+                raise CheckpointError(f"{name}: experts have no input_quant='amax'")
+            if isinstance(old, NVFP4Experts):
+                sizes = old.hidden_size, old.intermediate_size, old.num_experts
+                return NVFP4Experts(*sizes, input_quant=quant, device="meta")
+            return NVFP4Experts.like(old, input_quant=quant, device="meta")
+        if len(scaled) > 1:
+            raise CheckpointError(f"{name}: only some of its layers have a pre_quant_scale")
+        if isinstance(old, NVFP4Linear):
+            dtype = next((v.dtype for v in (old.bias, old.pre_quant_scale) if v is not None), None)
+        else:
+            dtype = old.weight.dtype
+        return NVFP4Linear(
+            old.in_features,
+            old.out_features,
+            old.bias is not None,
+            input_quant=quant,
+            pre_quant_scale=scaled.pop(),
+            row_scales=len(new.layers) > 1 or self._one_for_each_row(new.layers[0]),
+            device="meta",
+            dtype=dtype,
+        )
+
+    def _one_for_each_row(self, layer: Layer) -> bool:
+        """Files of a layer that was fused have a global scale for each of its rows."""
+        source = layer.sources.get("weight_scale_2")
+        shape = self.files.tensors[source.name].shape if source else ()
+        return shape not in ((), (1,)) and len(shape) == 1
+
+    def _find_targets(self, model: nn.Module) -> None:
+        seen: dict[int, Target] = {}
+        for path, old in self.old.items():
+            owner: nn.Module = self.modules.get(path, old)
+            if path not in self.modules and self.replaces(path):
+                continue
+            for key, value in owner._parameters.items():
+                self._target(seen, owner, path, key, value, False)
+            for key, value in owner._buffers.items():
+                if isinstance(owner, Frozen):
+                    continue  # derived from its parameters
+                if key not in owner._non_persistent_buffers_set:
+                    self._target(seen, owner, path, key, value, True)
+                elif value is not None and value.is_meta:
+                    raise ValueError(
+                        f"model: {path}.{key} is a buffer on the meta device that no file has; "
+                        "build the model under nvfp4kern.checkpoint.meta_parameters()"
+                    )
+
+    def replaces(self, path: str) -> bool:
+        """Whether a module of the model, or one that contains it, becomes an NVFP4 one."""
+        parts = path.split(".")
+        return any(".".join(parts[: i + 1]) in self.modules for i in range(len(parts)))
+
+    def _target(
+        self,
+        seen: dict[int, Target],
+        owner: nn.Module,
+        path: str,
+        key: str,
+        value: Tensor | None,
+        buffer: bool,
+    ) -> None:
+        if value is None:
+            return
+        name = f"{path}.{key}" if path else key
+        target = seen.get(id(value))
+        if target is None:
+            dtype = value.dtype
+            if dtype in self._in_float32 and self._in_float32[dtype].search(name):
+                dtype = torch.float32
+            target = Target(
+                name, value.shape, dtype, value.requires_grad, buffer, [], value.numel()
+            )
+            seen[id(value)] = self.targets[name] = target
+        if (owner, key) not in target.owners:
+            target.owners.append((owner, key))
+        self._aliases[name] = target
+
+    # ---------------------------------------------------------------------------------------------
+    # Fills
+    # ---------------------------------------------------------------------------------------------
+
+    def _fill_layer(self, layer: Layer, to: Destination) -> None:
+        if layer.kind == "fp8":
+            scale = layer.sources["weight_scale"]
+            self._fill_rows(layer.sources["weight"], to, "weight", "fp8", scale)
+        else:
+            for key in ("weight", "weight_scale"):
+                self._fill_rows(layer.sources[key], to, key, "copy")
+            self._fill_global(layer, to, "weight_scale_2")
+            static = getattr(self.modules[to.module], "input_quant", None) == "static"
+            if static and "input_scale" in layer.sources:
+                self._fill_global(layer, to, "input_scale")
+        if "pre_quant_scale" in layer.sources and layer.kind == "nvfp4":
+            target = self.targets[f"{to.module}.pre_quant_scale"]
+            self._add(Fill(layer.sources["pre_quant_scale"], (), target, (), "same"))
+        if "bias" in layer.sources:
+            self._fill_rows(layer.sources["bias"], to, "bias", "copy")
+
+    def _fill_rows(
+        self, source: Source, to: Destination, key: str, rule: str, scale: Source | None = None
+    ) -> None:
+        if to.stack is None:
+            name, index = f"{to.module}.{key}", (to.rows,)
+        else:
+            weight, expert, _ = to.stack
+            name = f"{to.module}.{weight}" + ("" if key == "weight" else f"_{key}")
+            index = (expert, to.rows)
+        target = self._aliases.get(name)
+        if target is None:
+            self.unexpected.append(source.name)
+            return
+        self._add(Fill(source, to.source, target, index, rule, scale))
+
+    def _fill_global(self, layer: Layer, to: Destination, key: str) -> None:
+        """A global scale: one for a layer, one for each row, or in a stack one or two an expert."""
+        if to.stack is None:
+            target = self.targets[f"{to.module}.{key}"]
+            where: tuple[Any, ...] = (to.rows,) if len(target.shape) else ()
+        else:
+            weight, expert, half = to.stack
+            target = self.targets[f"{to.module}.{weight}_{key}"]
+            where = (expert, half) if len(target.shape) == 2 else (expert,)
+        if key not in layer.sources:
+            self.constants.append((target, where, layer.constants[key]))
+            self._fill_once(target, where)
+            return
+        source = layer.sources[key]
+        shape = self.files.tensors[source.name].shape
+        index = to.source
+        if torch.Size(shape).numel() == 1:
+            index = ()
+        elif to.source and isinstance(to.source[0], int):
+            pair = len(shape) == 2 and shape[1] == 2
+            index = (to.source[0], int(pair and to.source[1].start > 0))
+        rule = "max" if key == "input_scale" and to.stack is None else "global"
+        self._add(Fill(source, index, target, where, rule))
+
+    def _fill_plain(self, name: str) -> None:
+        shape = self.files.tensors[name].shape
+        for spelling in spellings(name):
+            target = self._aliases.get(spelling)
+            if target is not None:
+                self._add(Fill(Source(name), (), target, (), "copy"))
+                return
+        layer, _, key = name.rpartition(".")
+        if key in ("weight", "bias"):
+            found = destinations(self.old, layer, shape, self._plain_rows(layer))
+            for to in found:
+                self._fill_rows(Source(name), to, key, "copy")
+            if found:
+                return
+        self.unexpected.append(name)
+
+    def _plain_rows(self, layer: str) -> dict[str, int]:
+        """Rows of the layers beside this one in the files, which the model may have fused."""
+        parent = layer.rpartition(".")[0]
+        found = {}
+        for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"):
+            info = self.files.tensors.get(f"{parent}.{part}.weight")
+            if info is not None and info.shape:
+                found[f"{parent}.{part}"] = info.shape[0]
+        return found
+
+    def _add(self, fill: Fill) -> None:
+        """Checks the shapes, and that nothing is filled twice."""
+        info, target = self.files.tensors[fill.source.name], fill.target
+        part = torch.empty(target.shape, device="meta")
+        try:
+            part = part[fill.target_index]
+        except IndexError:
+            raise CheckpointError(
+                f"{fill.source.name}: an expert beyond the {target.shape[0]} of {target.name}"
+            ) from None
+        if fill.rule in ("copy", "same", "fp8"):
+            given = torch.empty(info.shape, device="meta")[fill.source_index].shape
+            if given != part.shape:
+                raise CheckpointError(
+                    f"{fill.source.name}: {list(given)}, expected {list(part.shape)} as in the "
+                    f"model's {target.name}"
+                )
+        first = self._fill_once(target, fill.target_index)
+        if first or fill.rule in ("max", "same"):
+            self.fills.append(fill)
+        elif len(target.owners) == 1:  # tied parameters may both be in the files
+            raise CheckpointError(f"{fill.source.name}: {target.name} is filled twice")
+
+    def _fill_once(self, target: Target, index: tuple[Any, ...]) -> bool:
+        """Counts what is filled; False where it was already."""
+        key = (target.name, repr(index))
+        if key in self._filled:
+            return False
+        self._filled.add(key)
+        target.missing -= torch.empty(target.shape, device="meta")[index].numel()
+        return True
+
+    def _check(self) -> None:
+        missing = [target for target in self.targets.values() if target.missing]
+        missing = [target for target in missing if not serves_others(target)]
+        if missing:
+            names = ", ".join(target.name for target in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise CheckpointError(f"{names}{more}: the model has them, the files do not")
+
+
+def weights_of(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that become codes; none of a module that is an NVFP4 one already."""
+    if isinstance(module, Frozen):
+        return []
+    return [value for value in module.parameters(recurse=False) if value.dim() > 1]
+
+
+def kept_in_float32(model: nn.Module) -> dict[torch.dtype, re.Pattern[str]]:
+    """Names that transformers' models keep in float32, by the dtype that they would have."""
+    always = list(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    float16 = always + list(getattr(model, "_keep_in_fp32_modules", None) or ())
+    found = {torch.bfloat16: always, torch.float16: float16}
+    return {
+        dtype: re.compile(rf"(^|\.)({'|'.join(map(re.escape, names))})(\.|$)")
+        for dtype, names in found.items()
+        if names
+    }
+
+
+def experts_of(name: str) -> str | None:
+    """What the input scales of all experts of a layer are called, with "*" for the expert."""
+    if name.endswith(("gate_up_proj_input_scale", "down_proj_input_scale")):
+        return name
+    found = EXPERT.fullmatch(name.removesuffix(".input_scale"))
+    return f"{found[1]}.*.{found[3]}" if found and name.endswith(".input_scale") else None
+
+
+def serves_others(target: Target) -> bool:
+    """Calibration may never have reached an expert: the plan has warned that the largest input
+    scale of the others takes its place, or refused the files where there is none."""
+    return experts_of(target.name) is not None
+
+
+def in_order(files: Files, fills: list[Fill]) -> Iterator[Fill]:
+    """As the tensors lie in the files, shard by shard."""
+    order = {name: i for i, name in enumerate(files.tensors)}
+    yield from sorted(fills, key=lambda fill: order[fill.source.name])

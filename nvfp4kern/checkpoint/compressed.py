@@ -1,0 +1,143 @@
+"""compressed-tensors' checkpoints, which llm-compressor writes: global scales are divisors."""
+
+from typing import Any
+
+from .files import CheckpointError, Files, in_short, readable
+from .patterns import Names
+from .plan import (
+    InputQuant,
+    Layer,
+    Parts,
+    Plan,
+    Source,
+    compare,
+    matching,
+    modules_of,
+    quantised,
+    strings,
+    take_kv_scales,
+    take_plain,
+)
+
+FORMAT = "nvfp4-pack-quantized"
+SOURCES = {
+    "weight": Source("weight_packed"),
+    "weight_scale": Source("weight_scale"),
+    "weight_scale_2": Source("weight_global_scale", divisor=True),
+    "input_scale": Source("input_global_scale", divisor=True),
+    "bias": Source("bias"),
+}
+WEIGHTS: dict[str, tuple[object, ...]] = {
+    "num_bits": (4,),
+    "type": ("float",),
+    "strategy": ("tensor_group", "group"),
+    "group_size": (16,),
+    "symmetric": (True, None),
+    "scale_dtype": ("torch.float8_e4m3fn", "float8_e4m3fn", None),
+}
+"""What a group says of weights that are NVFP4."""
+Groups = dict[str, tuple[InputQuant, list[str]]]
+
+
+def read_groups(quantization: dict[str, Any]) -> Groups:
+    """Name -> (input_quant, targets) of each group. Raises CheckpointError for what is not NVFP4,
+    which it names."""
+    form = quantization.get("format", FORMAT)
+    if form not in (FORMAT, "mixed-precision"):
+        raise CheckpointError(f"format: {in_short(form)}, expected {FORMAT}")
+    status = quantization.get("quantization_status", "compressed")
+    if status != "compressed":
+        raise CheckpointError(f"quantization_status: {in_short(status)}, expected compressed")
+    for key in ("sparsity_config", "transform_config"):
+        given = quantization.get(key)
+        if given and not (isinstance(given, dict) and given.get("format") == "dense"):
+            raise CheckpointError(f"{key}: is not supported")
+    groups = quantization.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise CheckpointError(f"config_groups: {in_short(groups)}, expected groups")
+    return {name: _group(f"config_groups: {in_short(name)}", g) for name, g in groups.items()}
+
+
+def _group(where: str, group: object) -> tuple[InputQuant, list[str]]:
+    if isinstance(group, list):  # targets of a preset scheme
+        raise CheckpointError(f"{where}: the preset scheme is not supported, expected weights")
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(group, dict) or not isinstance(weights, dict):
+        raise CheckpointError(f"{where}: {in_short(group)}, expected an object with weights")
+    form = group.get("format") or FORMAT
+    if form != FORMAT:
+        raise CheckpointError(f"{where}: format: {in_short(form)}, expected {FORMAT}")
+    for key, allowed in WEIGHTS.items():
+        if weights.get(key) not in allowed:
+            came = f"weights.{key}: {in_short(weights.get(key))}"
+            raise CheckpointError(f"{where}: {came}, expected {allowed[0]} (NVFP4)")
+    targets = strings(group.get("targets"), f"{where}: targets")
+    return _activations(where, group.get("input_activations")), targets
+
+
+def _activations(where: str, given: object) -> InputQuant:
+    if given is None:
+        return None
+    bits = given.get("num_bits") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or (bits, given.get("type")) != (4, "float"):
+        expected = "expected NVFP4's or null"
+        raise CheckpointError(f"{where}: input_activations: {in_short(given)}, {expected}")
+    return "dynamic" if given.get("dynamic") is True else "static"
+
+
+def plan_compressed(files: Files, quantization: dict[str, Any] | None) -> Plan:
+    """`quantization` is None where the files have no configuration, and the tensors say it all."""
+    groups = read_groups(quantization) if quantization else {}
+    ignore = strings(quantization.get("ignore"), "ignore") if quantization else []
+    version = quantization.get("version", "") if quantization else ""
+    plan = Plan(FORMAT, f"compressed-tensors {readable(version)[:100]}".strip())
+    plan.parts = {part: source.name for part, source in SOURCES.items()}
+    modules = modules_of(files.tensors)
+    take_kv_scales(plan, modules, files)
+    matrices, layers = [], []
+    for name, parts in modules.items():
+        if quantised(parts, files):
+            layers.append(name)
+        elif take_plain(plan, name, parts, files):
+            matrices.append(name)
+    names = Names([*layers, *matrices])
+    activations = _by_layer(plan, names, groups)
+    for name in layers:
+        _add(plan, name, modules[name], activations)
+    if quantization:
+        classes = any("Linear" in targets for _, targets in groups.values())
+        compare(plan, matching(plan, names, ignore, "re:"), matrices, classes)
+    return plan
+
+
+def _by_layer(plan: Plan, names: Names, groups: Groups) -> dict[str, InputQuant]:
+    """What groups say of activations. Names and "re:" count before classes, as in
+    compressed-tensors; which class a module is of, files do not say: what is left are Linears."""
+    found: dict[str, InputQuant] = {}
+    for quant, targets in groups.values():
+        if "Linear" in targets:
+            found |= dict.fromkeys(names.names, quant)
+    for quant, targets in groups.values():
+        found |= dict.fromkeys(matching(plan, names, targets, "re:"), quant)
+    return found
+
+
+def _add(plan: Plan, name: str, parts: Parts, activations: dict[str, InputQuant]) -> None:
+    """A quantised module becomes a layer, and what is wrong with it a problem."""
+    if "weight_packed" not in parts:
+        plan.wrong(f"{name}.weight_packed", f"is missing beside {next(iter(parts))}")
+        return
+    sources = {
+        part: Source(parts.pop(source.name), source.divisor)
+        for part, source in SOURCES.items()
+        if source.name in parts
+    }
+    for other in parts.values():
+        plan.wrong(other, "a tensor of a quantised layer that is not understood")
+    layer = Layer(name, "nvfp4", "static" if "input_scale" in sources else None, sources)
+    if name in activations:
+        layer.input_quant = activations[name]
+    if layer.input_quant == "dynamic":
+        sentence = "its activations' global scale is dynamic; block scales alone are used"
+        plan.warn(name, sentence)
+    plan.layers[name] = layer

@@ -1,0 +1,135 @@
+"""Where in a model the layers of the files go, since names and stacking differ."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from ..nn import NVFP4Experts, NVFP4Linear
+
+EXPERT = re.compile(r"(.+)\.(\d{1,6})\.(gate_proj|up_proj|down_proj|w1|w3|w2)")
+ROLES = {
+    "gate_proj": ("gate_up_proj", 0),
+    "up_proj": ("gate_up_proj", 1),
+    "down_proj": ("down_proj", 0),
+    "w1": ("gate_up_proj", 0),
+    "w3": ("gate_up_proj", 1),
+    "w2": ("down_proj", 0),
+}
+"""An expert's layer -> the stacked weight that has its rows, and which half of them."""
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+RENAMED = ((".block_sparse_moe.", ".mlp."),)
+"""How files write what a model has under another name."""
+
+KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+"""Whether a module is a stack of experts."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Rows of a weight in the model, and the part of the file's weight that fills them."""
+
+    module: str
+    rows: slice
+    source: tuple[Any, ...] = ()
+    """An index of the file's tensor: () for all of it, (slice,), (expert,) or (expert, slice)."""
+    stack: tuple[str, int, int] | None = None
+    """In stacked experts: the weight ("gate_up_proj", "down_proj"), the expert, the half."""
+
+
+def is_linear(module: nn.Module | None) -> bool:
+    return type(module) is nn.Linear or isinstance(module, NVFP4Linear)
+
+
+def is_experts(module: nn.Module | None) -> bool:
+    if module is None or is_linear(module):
+        return False
+    if module not in KNOWN:  # each of hundreds of experts asks, and the answer takes a computation
+        KNOWN[module] = isinstance(module, NVFP4Experts) or NVFP4Experts.why_not(module) is None
+    return KNOWN[module]
+
+
+def spellings(name: str) -> Iterator[str]:
+    yield name
+    for theirs, ours in RENAMED:
+        if theirs in name:
+            yield name.replace(theirs, ours)
+
+
+def destinations(
+    modules: Mapping[str, nn.Module], name: str, shape: tuple[int, ...], rows: Mapping[str, int]
+) -> list[Destination]:
+    """Where the layer `name` of the files goes, whose weight has that shape; [] if nowhere.
+
+    modules: those of the model by name. rows: how many rows each layer of the files has.
+    """
+    for spelling in spellings(name):
+        found = _destinations(modules, name, spelling, shape, rows)
+        if found:
+            return found
+    return []
+
+
+def _destinations(
+    modules: Mapping[str, nn.Module],
+    name: str,
+    spelling: str,
+    shape: tuple[int, ...],
+    rows: Mapping[str, int],
+) -> list[Destination]:
+    parent, _, leaf = spelling.rpartition(".")
+    if len(shape) == 3:
+        return _unstacked(modules, parent, leaf, shape)
+    if is_linear(modules.get(spelling)):
+        return [Destination(spelling, slice(None))]
+    expert = EXPERT.fullmatch(spelling)
+    if expert and is_experts(modules.get(expert[1])):
+        weight, half = ROLES[expert[3]]
+        return [_in_stack(expert[1], weight, int(expert[2]), half, shape[0])]
+    for fused, parts in FUSED.items():
+        if leaf in parts and is_linear(modules.get(f"{parent}.{fused}")):
+            before = parts[: parts.index(leaf)]
+            start = sum(rows.get(f"{name.rpartition('.')[0]}.{part}", 0) for part in before)
+            return [Destination(f"{parent}.{fused}", slice(start, start + shape[0]))]
+        if leaf == fused:
+            layers = [modules.get(f"{parent}.{part}") for part in parts]
+            if all(map(is_linear, layers)):
+                return list(_cut(parent, parts, [layer.out_features for layer in layers]))
+    return []
+
+
+def _in_stack(module: str, weight: str, expert: int, half: int, rows: int) -> Destination:
+    return Destination(module, slice(half * rows, (half + 1) * rows), stack=(weight, expert, half))
+
+
+def _cut(parent: str, parts: tuple[str, ...], sizes: list[int]) -> Iterator[Destination]:
+    start = 0
+    for part, size in zip(parts, sizes, strict=True):
+        yield Destination(f"{parent}.{part}", slice(0, size), (slice(start, start + size),))
+        start += size
+
+
+def _unstacked(
+    modules: Mapping[str, nn.Module], parent: str, leaf: str, shape: tuple[int, ...]
+) -> list[Destination]:
+    """A stack of experts, for a model's stack or for its single experts."""
+    if leaf not in ("gate_up_proj", "down_proj"):
+        return []
+    experts, size = shape[0], shape[1]
+    roles = ("gate_proj", "up_proj") if leaf == "gate_up_proj" else ("down_proj",)
+    each = size // len(roles)
+    found = []
+    for e in range(experts):
+        for half, role in enumerate(roles):
+            source = (e, slice(half * each, (half + 1) * each))
+            if is_experts(modules.get(parent)):
+                found.append(Destination(parent, source[1], source, (leaf, e, half)))
+            elif is_linear(modules.get(f"{parent}.{e}.{role}")):
+                found.append(Destination(f"{parent}.{e}.{role}", slice(0, each), source))
+    return found

@@ -1,0 +1,163 @@
+"""Reading tensors, one by one, to where they go, and refusing values that no weight has."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from .assign import Assignment, Fill, Target, experts_of, in_order
+from .files import CheckpointError, Files
+from .formats import Source
+
+NAN_SCALE, MINUS_ZERO = 0x7F, 0x80
+
+
+class Filler:
+    """Fills an assignment's targets on a device. Holds one tensor of the files at a time."""
+
+    def __init__(self, files: Files, assignment: Assignment, device: torch.device) -> None:
+        self.files, self.assignment, self.device = files, assignment, device
+        self._read: tuple[str, Tensor] | None = None
+        self._shared: set[str] = set()
+
+    def run(self, progress: bool) -> None:
+        fills = list(in_order(self.files, self.assignment.fills))
+        with shown(progress, sum(t.nbytes for t in self.files.tensors.values())) as advance:
+            last = ""
+            for fill in fills:
+                self.fill(fill)
+                if fill.source.name != last:
+                    last = fill.source.name
+                    advance(self.files.tensors[last].nbytes)
+        self._read = None
+        for target, index, value in self.assignment.constants:
+            self.allocate(target)[index] = value
+        for target in self.assignment.targets.values():
+            if target.tensor is None:  # without elements
+                self.allocate(target)
+        self.complete()
+
+    def _source(self, source: Source) -> Tensor:
+        if self._read is None or self._read[0] != source.name:
+            self._read = source.name, self.files.read(source.name)
+        return self._read[1]
+
+    def fill(self, fill: Fill) -> None:
+        target = fill.target
+        into = self.allocate(target)[fill.target_index]
+        if fill.rule in ("global", "max"):
+            value = self._global(fill).to(into.device)
+            into.copy_(torch.fmax(value, into) if fill.rule == "max" else value)
+            return
+        if fill.rule == "fp8":
+            self._convert(fill, self._dequantized_fp8(fill), into)
+            return
+        given = self._source(fill.source)[fill.source_index]
+        self._check_dtype(fill, given)
+        if given.dtype == torch.float8_e4m3fn:
+            self._check_scales(fill, given)
+        if fill.rule == "same" and target.name in self._shared:
+            if not torch.equal(into.cpu(), given.to(into.dtype)):
+                raise CheckpointError(f"{fill.source.name}: differs within the fused {target.name}")
+        self._shared.add(target.name)
+        self._convert(fill, given, into)
+
+    def _convert(self, fill: Fill, given: Tensor, into: Tensor) -> None:
+        """Copies. What float16 cannot hold is an error: infinity in its place would be silent."""
+        into.copy_(given)
+        if into.dtype == torch.float16 and given.dtype != torch.float16:
+            most = (
+                given.abs().nan_to_num(0.0, posinf=0.0).amax() if given.numel() else torch.zeros(())
+            )
+            if most > torch.finfo(torch.float16).max:
+                what = f"{most.item():g} is too large for float16, the dtype of the model's"
+                raise CheckpointError(f"{fill.source.name}: {what} {fill.target.name}")
+
+    def allocate(self, target: Target) -> Tensor:
+        """Float32 is NaN where nothing is filled in yet."""
+        if target.tensor is None:
+            target.tensor = torch.empty(target.shape, dtype=target.dtype, device=self.device)
+            if target.dtype == torch.float32:
+                target.tensor.fill_(torch.nan)
+        return target.tensor
+
+    def _global(self, fill: Fill) -> Tensor:
+        """Global scales as multipliers, in float32."""
+        given, index = self._source(fill.source), fill.source_index
+        if given.numel() == 1:
+            given = given.reshape(())
+        elif index and isinstance(index[0], int):  # of a stack
+            given = given.reshape(len(given), -1)[index]
+        else:
+            given = given[index]
+        return 1 / given if fill.source.divisor else given
+
+    def _check_dtype(self, fill: Fill, given: Tensor) -> None:
+        """Floating-point values of 16 bits and more convert; codes and scale factors do not."""
+        have, want = given.dtype, fill.target.dtype
+        converts = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        if have != want and not (have in converts and want in converts):
+            raise CheckpointError(
+                f"{fill.source.name}: {name_of(have)}, expected {name_of(want)} as in the model's "
+                f"{fill.target.name}"
+            )
+
+    def _check_scales(self, fill: Fill, given: Tensor) -> None:
+        """As signed bytes NaN is the largest, and factors with a sign are below 0. Masks of all
+        elements are for files that have those: their memory would lie between the weights."""
+        low, high = given.view(torch.int8).aminmax()
+        if low >= 0 and high < NAN_SCALE:
+            return
+        stored = given.view(torch.uint8)
+        wrong = int(((stored >= NAN_SCALE) & (stored != MINUS_ZERO)).sum())
+        if wrong:
+            raise CheckpointError(
+                f"{fill.source.name}: {wrong} scale factors are NaN or negative, expected none"
+            )
+
+    def _dequantized_fp8(self, fill: Fill) -> Tensor:
+        assert fill.scale is not None
+        scale = self.files.read(fill.scale.name).reshape(())
+        weight = self._source(fill.source)[fill.source_index]
+        wrong = int((weight.view(torch.uint8) & NAN_SCALE == NAN_SCALE).sum())
+        if wrong:
+            raise CheckpointError(f"{fill.source.name}: {wrong} elements are NaN, expected none")
+        return weight.to(self.device).float() * scale.to(self.device)
+
+    def complete(self) -> None:
+        """Experts that calibration never reached get the largest input scale of the others."""
+        groups: dict[str, list[Tensor]] = {}
+        incomplete = set()
+        for target in self.assignment.targets.values():
+            group = experts_of(target.name)
+            if group is not None and target.tensor is not None:
+                groups.setdefault(group, []).append(target.tensor)
+                if target.missing:
+                    incomplete.add(group)
+        for group in incomplete:
+            columns = groups[group][0].shape[1:]  # gate and up of a stack, else ()
+            most = torch.stack(groups[group]).reshape(-1, *columns).nan_to_num(0.0).amax(0)
+            for one in groups[group]:
+                one.copy_(torch.where(one.isnan(), most, one))
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def shown(progress: bool, total: int) -> Iterator:
+    """A bar on a terminal, or nothing."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        progress = False
+    if not progress or not sys.stderr.isatty():
+        yield lambda amount: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("loading", total=total)
+        yield lambda amount: bar.advance(task, amount)

@@ -1,0 +1,60 @@
+"""Which producer wrote a checkpoint, and what its tensors are for us."""
+
+from typing import Literal
+
+from .compressed import plan_compressed
+from .files import CheckpointError, Files, in_short
+from .modelopt import plan_modelopt, read_config
+from .plan import InputQuant, Layer, Plan, Problem, Source, check_input_scales, check_layer
+from .torchao import is_torchao, plan_torchao
+
+__all__ = ["Layer", "Plan", "Problem", "Source", "read_plan"]
+
+HANDLED = "modelopt, compressed-tensors, torchao"
+
+
+def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") -> Plan:
+    """Says of every tensor what it is, from names, headers and configuration; reads no tensor.
+
+    `input_quant` is how activations are quantised in every NVFP4 layer; "auto" is what the files
+    say. What would make loading fail, and what looks odd, are the plan's problems. Raises
+    CheckpointError for a format or an algorithm that is not NVFP4 of ModelOpt, compressed-tensors
+    or torchao, and names it.
+    """
+    plan = _plan(files)
+    for layer in plan.layers.values():
+        if input_quant != "auto" and layer.kind == "nvfp4":
+            layer.input_quant = input_quant
+        if layer.input_quant != "static" and "input_scale" in layer.sources:
+            plan.ignored.append(layer.sources.pop("input_scale").name)
+        check_layer(plan, layer, files)
+    check_input_scales(plan)
+    return plan
+
+
+def _plan(files: Files) -> Plan:
+    quantization = files.quantization
+    if quantization is None:
+        return plan_torchao(files) if is_torchao(files) else _by_names(files)
+    method = quantization.get("quant_method")
+    if method == "compressed-tensors":
+        return plan_compressed(files, quantization)
+    if method == "modelopt" or (method is None and "quantization" in quantization):
+        return plan_modelopt(files, read_config(quantization))
+    if method == "torchao":
+        return plan_torchao(files)
+    raise CheckpointError(f"quant_method: {in_short(method)}, expected {HANDLED}")
+
+
+def _by_names(files: Files) -> Plan:
+    """Without a configuration."""
+    parts = {name.rpartition(".")[2] for name in files.tensors}
+    if any(part.endswith("_blocks") and f"{part[:-7]}_scales" in parts for part in parts):
+        raise CheckpointError(f"MXFP4: *_blocks and *_scales, expected NVFP4 by {HANDLED}")
+    if "weight_packed" in parts or "weight_global_scale" in parts:
+        plan = plan_compressed(files, None)
+    else:
+        plan = plan_modelopt(files, None)
+    if plan.layers:
+        plan.warn("config.json", "says nothing of quantisation; activations follow the tensors")
+    return plan

@@ -1,0 +1,107 @@
+"""Loading a checkpoint into a model: all of it, or nothing."""
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from .. import warmup
+from ..nn.frozen import Frozen, choice
+from .assign import Assignment
+from .files import CheckpointError, Files
+from .fill import Filler
+from .formats import read_plan
+from .plan import refuse
+from .report import Report, inspect
+
+InputQuantOption = Literal["auto", "dynamic", "amax"] | None
+
+
+def load_checkpoint(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    device: Any,
+    input_quant: InputQuantOption = "auto",
+    strict: bool = True,
+    progress: bool = True,
+) -> Report:
+    """Loads an NVFP4 checkpoint into `model`, in place, and returns a report.
+
+    Linear layers and stacked experts become those of nvfp4kern.nn where the files have NVFP4.
+
+    model: has the names of the checkpoint, and may be on the meta device (see `meta_parameters`).
+        Its floating-point parameters keep their dtypes: the files' values are converted.
+    path: a directory with config.json and *.safetensors, or one such file, by ModelOpt,
+        compressed-tensors or torchao. It is not trusted. Layers in FP8 are dequantised.
+    device: where everything goes, "cpu" or "cuda"; tensors are copied one by one.
+    input_quant: "auto" does what the files say; None leaves inputs at 16 bits (W4A16);
+        "dynamic" and "amax" are NVFP4Linear's.
+    strict: False turns tensors of the files that have no place in the model into a warning.
+    progress: shows a bar where rich is installed and a terminal looks on.
+
+    Raises CheckpointError for whatever is wrong with the files or does not fit the model, with the
+    tensor's name, and ValueError for a model that cannot be loaded so: it is a layer itself, or its
+    inputs are float32 where they stay as they are. The model is then as it was.
+
+    Ends with nvfp4kern.warmup(device).
+    """
+    choice("input_quant", input_quant, ("auto", None, "dynamic", "amax"))
+    files = Files(path)
+    plan = read_plan(files, input_quant)
+    if not plan.layers:
+        raise CheckpointError(f"{files.path.name}: has no layer in NVFP4 or FP8")
+    report = inspect(files, plan)  # refuses global scales that no weight has
+    refuse(report.problems)
+    assignment = Assignment(model, files, plan)
+    if assignment.unexpected:
+        names = in_few_words(assignment.unexpected)
+        if strict:
+            raise CheckpointError(f"{names}: not in the model (strict=False ignores them)")
+        report.warn(names, "not in the model, ignored")
+    with torch.no_grad():
+        filler = Filler(files, assignment, torch.device(device))
+        filler.run(progress)
+        commit(model, assignment, torch.device(device))
+    if report.warnings:
+        more = len(report.warnings) - 1
+        others = f" ({more} more in the report's warnings)" if more else ""
+        warnings.warn(f"{report.warnings[0]}{others}", stacklevel=2)
+    warmup(device)
+    return report
+
+
+def in_few_words(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return ", ".join(found[:5]) + more
+
+
+def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> None:
+    """Puts everything into the model. What can fail comes before the first change."""
+    buffers = []
+    for name, module in model.named_modules():
+        if isinstance(module, Frozen) or assignment.replaces(name):
+            continue
+        for key in module._non_persistent_buffers_set:
+            value = module._buffers[key]
+            if value is not None:
+                buffers.append((module, key, value.to(device)))
+    parameters = []
+    for target in assignment.targets.values():
+        wants = target.requires_grad
+        value = target.tensor
+        parameters.append((target, value if target.buffer else nn.Parameter(value, wants)))
+    for name, module in assignment.modules.items():
+        model.set_submodule(name, module.train(model.get_submodule(name).training))
+    for target, value in parameters:
+        for owner, key in target.owners:
+            setattr(owner, key, value)
+    for module, key, value in buffers:
+        module._buffers[key] = value
+    for module in model.modules():
+        if isinstance(module, Frozen):
+            module.finish()

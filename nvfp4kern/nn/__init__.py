@@ -1,0 +1,25 @@
+"""Layers of torch with NVFP4 weights: what a checkpoint of NVIDIA's ModelOpt holds, by its names.
+
+A layer's parameters have the names, shapes and dtypes of such a file, so `load_state_dict` takes
+them as they are: nothing is repacked, scale factors stay linear. Layers are for inference. Their
+weights are frozen; a gradient with respect to the input exists, for adapters on top.
+
+Their values are exact where shards were quantised with different global scales: those go to the
+kernels for each row or expert.
+"""
+
+from .experts import NVFP4Experts, NVFP4MoE
+from .frozen import InputQuant
+from .linear import NVFP4Linear, NVFP4SwiGLU, fuse
+from .quantize import NVFP4Config, quantize_
+
+__all__ = [
+    "InputQuant",
+    "NVFP4Config",
+    "NVFP4Experts",
+    "NVFP4Linear",
+    "NVFP4MoE",
+    "NVFP4SwiGLU",
+    "fuse",
+    "quantize_",
+]

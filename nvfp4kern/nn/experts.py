@@ -1,0 +1,344 @@
+"""A mixture of experts with NVFP4 weights, stacked: the experts alone, and with their router."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch as nk
+from ..layout import SF_VEC
+from ..types import Score
+from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
+from .linear import quantize_input
+from .recipes import Recipe, quantize_weight
+
+INPUT_QUANTS = (None, "static", "dynamic")
+
+
+class NVFP4Experts(Frozen):
+    """E experts, each down(silu(gate(x)) * up(x)), as two grouped products over all tokens.
+
+    Parameters, by the names of ModelOpt's stacked files:
+        gate_up_proj                 uint8 [E, 2 I, H/2], the rows of gate, then those of up
+        gate_up_proj_weight_scale    float8_e4m3fn [E, 2 I, H/16]
+        gate_up_proj_weight_scale_2  float32 [E, 2], the global scales of gate and of up
+        gate_up_proj_input_scale     float32 [E, 2], with input_quant="static" alone
+        down_proj                    uint8 [E, H, I/2]
+        down_proj_weight_scale       float8_e4m3fn [E, H, I/16]
+        down_proj_weight_scale_2     float32 [E]
+        down_proj_input_scale        float32 [E], with input_quant="static" alone
+    H is hidden_size, I intermediate_size, E num_experts. [E] and [E, 1, 1] in a file fill both of
+    a pair.
+
+    input_quant: None (W4A16), "static" or "dynamic" as in NVFP4Linear. Tokens are quantised once
+    for all experts,
+        so a static scale is the largest of the experts'.
+    A token's result does not depend on the others where the kernels' does not
+    (NVFP4KERN_BATCH_INVARIANT=1).
+    A gradient with respect to x and top_k_weights exists, by dequantising all experts.
+
+    Raises ValueError where H or I is no multiple of 16.
+    """
+
+    GLOBALS = (
+        "gate_up_proj_weight_scale_2",
+        "gate_up_proj_input_scale",
+        "down_proj_weight_scale_2",
+        "down_proj_input_scale",
+    )
+    EXACT = (
+        "gate_up_proj_weight_scale",
+        "down_proj_weight_scale",
+        *GLOBALS,
+        "gate_up_alpha",
+        "down_alpha",
+        "gate_up_input",
+        "down_input",
+    )
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        *,
+        input_quant: InputQuant = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("hidden_size", hidden_size), ("intermediate_size", intermediate_size)):
+            if size % SF_VEC:
+                raise ValueError(f"{name}: {size}, expected a multiple of {SF_VEC}")
+        self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
+        self.num_experts = num_experts
+        self.input_quant: InputQuant = choice("input_quant", input_quant, INPUT_QUANTS)
+        h, i, e, where = hidden_size, intermediate_size, num_experts, {"device": device}
+        f32: dict[str, Any] = {"dtype": torch.float32, **where}
+        self.gate_up_proj = frozen(e, 2 * i, h // 2, dtype=torch.uint8, **where)
+        self.gate_up_proj_weight_scale = frozen(e, 2 * i, h // SF_VEC, dtype=E4M3, **where)
+        self.gate_up_proj_weight_scale_2 = frozen(e, 2, **f32)
+        self.down_proj = frozen(e, h, i // 2, dtype=torch.uint8, **where)
+        self.down_proj_weight_scale = frozen(e, h, i // SF_VEC, dtype=E4M3, **where)
+        self.down_proj_weight_scale_2 = frozen(e, **f32)
+        static = input_quant == "static"
+        self.gate_up_proj_input_scale = frozen(e, 2, **f32) if static else None
+        self.down_proj_input_scale = frozen(e, **f32) if static else None
+        for name, shape in (("gate_up_alpha", (e, 2 * i)), ("down_alpha", (e,))):
+            self.register_buffer(name, torch.full(shape, torch.nan, **f32), persistent=False)
+        for name in ("gate_up_input", "down_input"):
+            value = torch.full((), torch.nan, **f32) if static else None
+            self.register_buffer(name, value, persistent=False)
+
+    @staticmethod
+    def why_not(module: nn.Module) -> str | None:
+        """Why a module of transformers is no stack of experts that this class computes, or None."""
+        weights = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
+        if not all(isinstance(w, Tensor) and w.dim() == 3 for w in weights):
+            return "has no gate_up_proj [E, 2 I, H] and down_proj [E, H, I]"
+        up, down = (tuple(w.shape) for w in weights)
+        flags = {"has_gate": True, "has_bias": False, "is_transposed": False,
+                 "is_concatenated": True, "has_post_expert_norm": False}  # fmt: skip
+        for name, expected in flags.items():
+            if getattr(module, name, expected) != expected:
+                return f"has {name}={not expected}"
+        if up[0] != down[0] or up[1] != 2 * down[2] or up[2] != down[1]:
+            return f"has gate_up_proj {list(up)} and down_proj {list(down)}"
+        if up[2] % SF_VEC or down[2] % SF_VEC:
+            return f"has sizes {up[2]} and {down[2]}, expected multiples of {SF_VEC}"
+        return _why_not_silu(module)
+
+    @classmethod
+    def like(
+        cls, module: nn.Module, *, input_quant: InputQuant = None, device: Any = None
+    ) -> "NVFP4Experts":
+        """Of the sizes of transformers' stacked experts. ValueError where they differ in kind."""
+        reason = cls.why_not(module)
+        if reason:
+            raise ValueError(f"experts: {type(module).__name__} {reason}")
+        e, h, i = module.down_proj.shape
+        return cls(h, i, e, input_quant=input_quant, device=device)
+
+    @classmethod
+    def from_experts(
+        cls, module: nn.Module, *, input_quant: InputQuant = None, recipe: Recipe = "amax"
+    ) -> "NVFP4Experts":
+        """Quantises transformers' stacked experts; the options are NVFP4Config's."""
+        choice("input_quant", input_quant, (None, "dynamic"))
+        experts = cls.like(module, input_quant=input_quant, device=module.down_proj.device)
+        with torch.no_grad():
+            for e in range(experts.num_experts):
+                for j, half in enumerate(module.gate_up_proj[e].chunk(2)):
+                    experts.expert_weight("gate_up_proj", e, j, *quantize_weight(half, recipe))
+                experts.expert_weight(
+                    "down_proj", e, 0, *quantize_weight(module.down_proj[e], recipe)
+                )
+        experts.finish()
+        return experts
+
+    def expert_weight(
+        self, name: str, expert: int, half: int, codes: Tensor, scales: Tensor, global_scale: Tensor
+    ) -> None:
+        """Copies a weight to its place: "gate_up_proj", half 0 (gate) or 1; "down_proj", half 0."""
+        rows = slice(half * len(codes), (half + 1) * len(codes))
+        getattr(self, name).data[expert, rows] = codes
+        stored = getattr(self, f"{name}_weight_scale").data.view(torch.uint8)
+        stored[expert, rows] = scales.view(torch.uint8)
+        getattr(self, f"{name}_weight_scale_2").data.view(self.num_experts, -1)[expert, half] = (
+            global_scale
+        )
+
+    def finish(self) -> None:
+        up, down = self.gate_up_proj_weight_scale_2, self.down_proj_weight_scale_2
+        if self.gate_up_proj_input_scale is not None and self.down_proj_input_scale is not None:
+            self.derive("gate_up_input", self.gate_up_proj_input_scale.max())
+            self.derive("down_input", self.down_proj_input_scale.max())
+            up, down = up * self.gate_up_input, down * self.down_input
+        self.derive("gate_up_alpha", up.repeat_interleave(self.intermediate_size, dim=1))
+        self.derive("down_alpha", down + 0)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore
+        for name in self.GLOBALS[:2]:  # one number for gate and up
+            given = state_dict.get(prefix + name)
+            if given is not None and given.numel() == self.num_experts:
+                state_dict[prefix + name] = given.reshape(-1, 1).repeat(1, 2)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def forward(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """x [.., H], float16 or bfloat16 -> [.., H] of its dtype, the weighted sum over k experts.
+
+        top_k_index: int [.., k]; a number below 0 or from num_experts on is an expert that is
+            elsewhere, and adds nothing.
+        top_k_weights: floating point [.., k].
+        """
+        tokens = x.reshape(-1, self.hidden_size)
+        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1])
+        ids = ids.where((ids >= 0) & (ids < self.num_experts), self.num_experts)
+        sorted_ids, order = ids.flatten().sort(stable=True)
+        experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
+        offsets = torch.searchsorted(sorted_ids, experts, out_int32=True)
+        weights = top_k_weights.reshape(ids.shape)
+        return self.combine(tokens, ids, weights, order, offsets).reshape(x.shape)
+
+    def combine(
+        self, x: Tensor, ids: Tensor, weights: Tensor, sorted_rows: Tensor, offsets: Tensor
+    ) -> Tensor:
+        """forward for x [T, H] with the permutation known, as nvfp4kern.route returns it."""
+        k = ids.shape[1]
+        products = self._products(x, sorted_rows // k, offsets)
+        place = torch.empty_like(sorted_rows)
+        place[sorted_rows] = torch.arange(len(place), device=x.device, dtype=place.dtype)
+        # Rows of no expert hold anything, NaN too, so a weight of 0 would not do.
+        here = (ids < self.num_experts)[..., None]
+        parts = torch.where(here, products[place].view(*ids.shape, self.hidden_size).float(), 0.0)
+        return (parts * weights[..., None].float()).sum(1).to(x.dtype)
+
+    def _products(self, x: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
+        """The experts' results, [T k, H], sorted by expert; row r is of token rows[r]."""
+        if wants_gradient(x):
+            gate_up = _Gradient.apply(x[rows], self, "gate_up", offsets)
+            gate, up = gate_up.chunk(2, dim=-1)
+            return _Gradient.apply(nn.functional.silu(gate) * up, self, "down", offsets)
+        if self.input_quant is None:
+            gate, up = self._product("gate_up", x[rows], None, offsets, x.dtype).chunk(2, dim=-1)
+            h = nn.functional.silu(gate.float()).mul_(up).to(x.dtype)
+            return self._product("down", h, None, offsets, x.dtype)
+        codes, scales, _ = quantize_input(x, self.input_quant, self.gate_up_input)
+        scales = scales.view(torch.uint8)[rows].view(E4M3)
+        gate_up = self._product("gate_up", codes[rows], scales, offsets, x.dtype)
+        gate, up = gate_up.chunk(2, dim=-1)
+        codes, scales, _ = quantize_input(gate, self.input_quant, self.down_input, up=up)
+        return self._product("down", codes, scales, offsets, x.dtype)
+
+    def _product(
+        self, name: str, a: Tensor, sfa: Tensor | None, offsets: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        weight, scales = getattr(self, f"{name}_proj"), getattr(self, f"{name}_proj_weight_scale")
+        alpha = getattr(self, f"{name}_alpha")
+        return nk.grouped_gemm(
+            a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype
+        )
+
+    def dequantize(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weights [E, N, K] of "gate_up_proj" or "down_proj": code * scale * global scale."""
+        codes, scales = getattr(self, name), getattr(self, f"{name}_weight_scale")
+        values = nk.dequantize((codes, scales, 1.0), out_dtype=torch.float32)
+        globals_ = getattr(self, f"{name}_weight_scale_2").view(self.num_experts, -1, 1, 1)
+        halves = values.view(self.num_experts, globals_.shape[1], -1, values.shape[-1])
+        return halves.mul_(globals_).view(values.shape).to(dtype)
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}, "
+            f"num_experts={self.num_experts}, input_quant={self.input_quant!r}"
+        )
+
+
+class _Gradient(torch.autograd.Function):
+    """One of the two grouped products where the input wants a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, experts, name, offsets):  # type: ignore[no-untyped-def]
+        ctx.experts, ctx.name, ctx.dtype = experts, name, x.dtype
+        ctx.save_for_backward(offsets)
+        if experts.input_quant is None:
+            return experts._product(name, x, None, offsets, x.dtype)
+        scale = getattr(experts, f"{name}_input")
+        codes, scales, _ = quantize_input(x, experts.input_quant, scale)
+        return experts._product(name, codes, scales, offsets, x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        (offsets,) = ctx.saved_tensors
+        weights = ctx.experts.dequantize(f"{ctx.name}_proj", ctx.dtype)
+        dx = nk.grouped_gemm(
+            grad.contiguous(), weights.transpose(1, 2), offsets=offsets, out_dtype=ctx.dtype
+        )
+        inside = torch.arange(len(dx), device=dx.device) < offsets[-1]
+        return torch.where(inside[:, None], dx, 0.0), None, None, None
+
+
+def _why_not_silu(module: nn.Module) -> str | None:
+    """An activation is what it does, since names differ; some models gate in an own method."""
+    act = getattr(module, "act_fn", None)
+    own_gate = getattr(type(module), "_apply_gate", None)
+    if own_gate is not None and own_gate.__name__ != "_default_apply_gate":
+        return "has a gate of its own, _apply_gate"
+    if act is None:
+        return "has no act_fn"
+    with torch.device("cpu"), torch.no_grad():
+        probe = torch.linspace(-4, 4, 9)
+        if not torch.allclose(act(probe), nn.functional.silu(probe)):
+            return f"has the activation {act}, expected silu"
+    return None
+
+
+class NVFP4MoE(Frozen):
+    """Router, experts and, where given, shared experts: [.., H] -> [.., H].
+
+    gate.weight is [E, H], 16-bit. Routing and its options are nvfp4kern.route's;
+    correction_bias=True adds the
+    parameter gate.e_score_correction_bias, float32 [E] (DeepSeek-V3), which selects experts and
+    weighs none.
+    shared_experts: a module [.., H] -> [.., H] whose result is added.
+    top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route. The router
+    has no gradient.
+    """
+
+    EXACT = ("correction_bias",)
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        top_k: int,
+        *,
+        score: Score = "softmax_topk",
+        correction_bias: bool = False,
+        n_group: int = 1,
+        topk_group: int = 1,
+        renormalize: bool | None = None,
+        scaling_factor: float = 1.0,
+        shared_experts: nn.Module | None = None,
+        input_quant: InputQuant = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden_size, num_experts, bias=False, device=device, dtype=dtype)
+        self.gate.requires_grad_(False)
+        self.gate.register_parameter("e_score_correction_bias", None)
+        if correction_bias:
+            self.gate.e_score_correction_bias = frozen(
+                num_experts, dtype=torch.float32, device=device
+            )
+        self.experts = NVFP4Experts(
+            hidden_size, intermediate_size, num_experts, input_quant=input_quant, device=device
+        )
+        self.shared_experts = shared_experts
+        self.top_k = top_k
+        self.routing: dict[str, Any] = {
+            "score": score,
+            "n_group": n_group,
+            "topk_group": topk_group,
+            "renormalize": renormalize,
+            "scaling_factor": scaling_factor,
+        }
+
+    @property
+    def correction_bias(self) -> nn.Parameter | None:
+        """gate.e_score_correction_bias; at 16 bits it would select other experts."""
+        return self.gate.e_score_correction_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(-1, x.shape[-1])
+        weights, ids, _, offsets, sorted_rows = nk.route(
+            tokens.detach(),
+            self.gate.weight,
+            self.top_k,
+            correction_bias=self.correction_bias,
+            permutation=True,
+            **self.routing,
+        )
+        y = self.experts.combine(tokens, ids, weights, sorted_rows, offsets).reshape(x.shape)
+        return y if self.shared_experts is None else y + self.shared_experts(x)

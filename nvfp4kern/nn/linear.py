@@ -1,0 +1,285 @@
+"""y = x @ W.T + bias with W in NVFP4, and the feed-forward layer made of three of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch as nk
+from ..layout import SF_VEC
+from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
+from .recipes import Recipe, quantize_weight
+
+INPUT_QUANTS = (None, "static", "dynamic", "amax")
+
+
+class NVFP4Linear(Frozen):
+    """A linear layer [.., K] -> [.., N] whose weight is NVFP4, frozen.
+
+    Parameters, by ModelOpt's names:
+        weight           uint8 [N, K/2], two codes a byte, the even element in the low nibble
+        weight_scale     float8_e4m3fn [N, K/16], a scale factor for 16 elements along K
+        weight_scale_2   float32 [], the global scale: weight = code * weight_scale *
+        weight_scale_2.
+                         [N] with row_scales=True, one for each row
+        input_scale      float32 [], the input's global scale; with input_quant="static" alone
+        pre_quant_scale  dtype [K], which multiplies the input first (AWQ); where asked for
+        bias             dtype [N], or None
+
+    input_quant: None leaves the input at 16 bits (W4A16); otherwise it is quantised to NVFP4
+    (W4A4) with the
+        global scale `input_scale` ("static"), none ("dynamic": a row's result does not depend on
+        the others) or the
+        largest magnitude of the whole input / 2688 ("amax").
+
+    The input is float16 or bfloat16 (with input_quant also float32) on the weight's device; the
+    result has its
+    dtype. A forward pass is one or two operators of nvfp4kern, without a synchronisation;
+    torch.compile and CUDA
+    graphs take it. A gradient with respect to the input is that of a product with the dequantised
+    weight, which
+    torch multiplies; quantising the input counts as the identity. There is no gradient of
+    parameters.
+
+    Raises ValueError for K that is no multiple of 16, and what nvfp4kern.gemm raises.
+    """
+
+    GLOBALS = ("weight_scale_2", "input_scale")
+    EXACT = ("weight_scale", "weight_scale_2", "input_scale", "alpha")
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        input_quant: InputQuant = None,
+        pre_quant_scale: bool = False,
+        row_scales: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if in_features % SF_VEC:
+            raise ValueError(f"in_features: {in_features}, expected a multiple of {SF_VEC}")
+        self.in_features, self.out_features = in_features, out_features
+        self.input_quant: InputQuant = choice("input_quant", input_quant, INPUT_QUANTS)
+        n, k, where = out_features, in_features, {"device": device}
+        self.weight = frozen(n, k // 2, dtype=torch.uint8, **where)
+        self.weight_scale = frozen(n, k // SF_VEC, dtype=E4M3, **where)
+        self.weight_scale_2 = frozen(*(n,) * row_scales, dtype=torch.float32, **where)
+        self.input_scale: nn.Parameter | None = None
+        self.alpha: Tensor | None = None
+        self.pre_quant_scale: nn.Parameter | None = None
+        self.bias: nn.Parameter | None = None
+        if input_quant == "static":
+            del self.input_scale, self.alpha
+            self.input_scale = frozen(dtype=torch.float32, **where)
+            product = torch.full_like(self.weight_scale_2, torch.nan)
+            self.register_buffer("alpha", product, persistent=False)
+        if pre_quant_scale:
+            del self.pre_quant_scale
+            self.pre_quant_scale = frozen(k, dtype=dtype, **where)
+        if bias:
+            del self.bias
+            self.bias = frozen(n, dtype=dtype, **where)
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, *, input_quant: InputQuant = None, recipe: Recipe = "amax"
+    ) -> "NVFP4Linear":
+        """Quantises a layer's weight (float16, bfloat16 or float32); its bias is shared.
+
+        input_quant: None, "dynamic" or "amax"; "static" would need a calibration.
+        recipe: see NVFP4Config.
+        """
+        choice("input_quant", input_quant, (None, "dynamic", "amax"))
+        layer = cls(
+            linear.in_features,
+            linear.out_features,
+            bias=False,
+            input_quant=input_quant,
+            device="meta",
+        )
+        codes, scales, global_scale = quantize_weight(linear.weight.detach(), recipe)
+        layer._set(weight=codes, weight_scale=scales, weight_scale_2=global_scale)
+        if linear.bias is not None:
+            layer._set(bias=linear.bias.detach())
+        return layer
+
+    def _set(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            setattr(self, name, nn.Parameter(value, requires_grad=False))
+        self.finish()
+
+    def finish(self) -> None:
+        if self.input_scale is not None:
+            self.derive("alpha", self.weight_scale_2 * self.input_scale)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weight, [N, K] of dtype: code * weight_scale * weight_scale_2, in float32, rounded.
+
+        Without pre_quant_scale, which belongs to the input.
+        """
+        stored = (self.weight, self.weight_scale)
+        if self.weight_scale_2.numel() == 1:
+            return nk.dequantize((*stored, self.weight_scale_2), out_dtype=dtype)
+        rows = nk.dequantize((*stored, 1.0), out_dtype=torch.float32)
+        return rows.mul_(self.weight_scale_2[:, None]).to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if wants_gradient(x):
+            return _Gradient.apply(x, self)
+        return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        a, sfa, alpha = self._operand(x)
+        return nk.gemm(
+            a, self.weight, sfa, self.weight_scale, alpha=alpha, bias=self.bias, out_dtype=x.dtype
+        )
+
+    def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The operand a of gemm that x becomes, its scale factors, and alpha."""
+        if self.pre_quant_scale is not None:
+            x = (x * self.pre_quant_scale).to(x.dtype)
+        if self.input_quant is None:
+            return readable(x), None, self.weight_scale_2
+        a, sfa, own = quantize_input(x, self.input_quant, self.input_scale)
+        if self.input_quant == "amax":
+            return a, sfa, self.weight_scale_2 * own
+        return a, sfa, self.weight_scale_2 if self.alpha is None else self.alpha
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, input_quant={self.input_quant!r}"
+        )
+
+
+def readable(x: Tensor) -> Tensor:
+    """x, or a copy where the operators would ask for one: whole rows, dimensions that merge."""
+    return x if x.dim() <= 3 and x.stride(-1) == 1 else x.contiguous()
+
+
+def quantize_input(
+    x: Tensor, how: InputQuant, scale: Tensor | None, *, up: Tensor | None = None
+) -> tuple[Tensor, Tensor, Any]:
+    """(codes as bytes, scale factors, global scale) of x, or of silu(x) * up."""
+    global_scale = {"static": scale, "amax": "amax", "dynamic": None}[how or "dynamic"]
+    return nk.quantize(readable(x), up=up, global_scale=global_scale, data_dtype=torch.uint8)
+
+
+class _Gradient(torch.autograd.Function):
+    """NVFP4Linear where the input wants a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, layer):  # type: ignore[no-untyped-def]
+        ctx.layer, ctx.dtype = layer, x.dtype
+        return layer._forward(x)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        layer = ctx.layer
+        dx = grad @ layer.dequantize(ctx.dtype)
+        return dx if layer.pre_quant_scale is None else dx * layer.pre_quant_scale, None
+
+
+def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
+    """One layer with the rows of several that have the same input, such as q, k and v.
+
+    Its values are those of the layers: global scales that differ become one for each row
+    (row_scales). An input quantised with static scales takes the largest of them.
+    Raises ValueError where in_features, input_quant, pre_quant_scale or the presence of a bias
+    differ. Copies the weights; reads the device.
+    """
+    first = layers[0]
+    for i, layer in enumerate(layers):
+        for name in ("in_features", "input_quant"):
+            got, expected = getattr(layer, name), getattr(first, name)
+            if got != expected:
+                raise ValueError(f"layers[{i}].{name}: {got!r}, expected {expected!r} as layers[0]")
+        for name in ("bias", "pre_quant_scale"):
+            if (getattr(layer, name) is None) != (getattr(first, name) is None):
+                raise ValueError(f"layers[{i}].{name}: differs from layers[0] in being there")
+        if first.pre_quant_scale is not None:
+            if not torch.equal(layer.pre_quant_scale, first.pre_quant_scale):
+                raise ValueError(f"layers[{i}].pre_quant_scale: differs from that of layers[0]")
+    scales = torch.cat([each.weight_scale_2.expand(each.out_features) for each in layers])
+    shared = bool((scales == scales[0]).all())
+    fused = NVFP4Linear(
+        first.in_features, len(scales), False, input_quant=first.input_quant, device="meta"
+    )
+    codes = torch.cat([layer.weight for layer in layers])
+    factors = torch.cat([layer.weight_scale.view(torch.uint8) for layer in layers]).view(E4M3)
+    values = {"weight": codes, "weight_scale": factors}
+    values["weight_scale_2"] = scales[0].clone() if shared else scales
+    if first.bias is not None:
+        values["bias"] = torch.cat([layer.bias for layer in layers])
+    if first.pre_quant_scale is not None:
+        values["pre_quant_scale"] = first.pre_quant_scale.detach().clone()
+    if first.input_scale is not None:
+        values["input_scale"] = torch.stack([layer.input_scale for layer in layers]).max()
+    fused._set(**values)
+    return fused
+
+
+class NVFP4SwiGLU(Frozen):
+    """down_proj(silu(gate_proj(x)) * up_proj(x)), [.., H] -> [.., H], of three NVFP4Linear.
+
+    Gate and up are one dual_gemm, each with its own global scale, and their product is rounded
+    once. hidden_size H and intermediate_size are multiples of 16.
+    input_quant: as in NVFP4Linear, for both inputs. Of static scales gate and up share the larger.
+    Where the input wants a gradient, or a checkpoint's gate and up have a bias, a pre_quant_scale
+    or different input_quant, the three layers run one after the other, and each result is rounded.
+    """
+
+    EXACT = ("input_scale", "gate_alpha", "up_alpha")
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        input_quant: InputQuant = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"input_quant": input_quant, "device": device}
+        self.gate_proj = NVFP4Linear(hidden_size, intermediate_size, False, **options)
+        self.up_proj = NVFP4Linear(hidden_size, intermediate_size, False, **options)
+        self.down_proj = NVFP4Linear(intermediate_size, hidden_size, False, **options)
+        for name in self.EXACT:
+            nan = torch.full((), torch.nan, dtype=torch.float32, device=device)
+            self.register_buffer(name, nan if input_quant == "static" else None, persistent=False)
+
+    def _apart(self) -> bool:
+        gate, up = self.gate_proj, self.up_proj
+        more = (gate.bias, up.bias, gate.pre_quant_scale, up.pre_quant_scale)
+        return gate.input_quant != up.input_quant or any(each is not None for each in more)
+
+    def finish(self) -> None:
+        gate, up = self.gate_proj, self.up_proj
+        if gate.input_scale is not None and up.input_scale is not None:
+            self.derive("input_scale", torch.maximum(gate.input_scale, up.input_scale))
+            self.derive("gate_alpha", gate.weight_scale_2 * self.input_scale)
+            self.derive("up_alpha", up.weight_scale_2 * self.input_scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_proj, self.up_proj
+        if wants_gradient(x) or self._apart():
+            return self.down_proj(nn.functional.silu(gate(x)) * up(x))
+        alphas = gate.weight_scale_2, up.weight_scale_2
+        if gate.input_quant is None:
+            a, sfa = readable(x), None
+        else:
+            a, sfa, own = quantize_input(x, gate.input_quant, self.input_scale)
+        if gate.input_quant == "amax":
+            alphas = alphas[0] * own, alphas[1] * own
+        if gate.input_quant == "static":
+            alphas = self.gate_alpha, self.up_alpha
+        h = nk.dual_gemm(
+            a, gate.weight, up.weight, sfa, gate.weight_scale, up.weight_scale,
+            alpha1=alphas[0], alpha2=alphas[1], out_dtype=x.dtype,
+        )  # fmt: skip
+        return self.down_proj(h)

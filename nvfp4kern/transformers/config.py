@@ -1,0 +1,110 @@
+"""The configuration that transformers makes of a checkpoint's, and whose it is."""
+
+from typing import Any
+
+from transformers.quantizers import auto
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ..checkpoint.compressed import read_groups
+from ..checkpoint.files import CheckpointError
+from ..checkpoint.modelopt import read_config
+from ..nn import InputQuant, NVFP4Config
+from ..nn.recipes import Recipe
+from .quantizer import NVFP4KernQuantizer
+
+METHOD = "nvfp4kern"
+"""Under this name transformers finds the quantiser."""
+CONFIGS: dict[str, Any] = auto.AUTO_QUANTIZATION_CONFIG_MAPPING
+METHODS = ("compressed-tensors", "modelopt")
+"""Whose checkpoints nvfp4kern.checkpoint reads."""
+
+
+class NVFP4KernConfig(QuantizationConfigMixin):
+    """What `config.json` says about a quantised checkpoint, or how to quantise a plain one.
+
+    For a plain model: `from_pretrained(..., quantization_config=NVFP4KernConfig())`, with the
+    options of nvfp4kern.nn.NVFP4Config (input_quant, recipe, exclude). Its weights are loaded at
+    16 bits first.
+    For a directory that has ModelOpt's hf_quant_config.json, and nothing about it in config.json:
+    the same, without options.
+    transformers itself makes one of what config.json says. Raises CheckpointError then for formats
+    and algorithms that are not supported.
+    """
+
+    quant_method: Any
+
+    def __init__(
+        self,
+        input_quant: InputQuant = None,
+        recipe: Recipe = "amax",
+        exclude: tuple[str, ...] = NVFP4Config.exclude,
+        **of_file: Any,
+    ) -> None:
+        self.quant_method = METHOD
+        self.on_the_fly = NVFP4Config(input_quant, recipe, tuple(exclude))
+        self.of_file = of_file
+        if of_file:
+            check(of_file)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A file's own words, so that a saved config.json says what the file's did."""
+        if self.of_file:
+            return dict(self.of_file)
+        return {"quant_method": METHOD, **vars(self.on_the_fly)}
+
+
+def check(config: dict[str, Any]) -> None:
+    """Raises CheckpointError where a checkpoint's configuration is not one that can be loaded."""
+    method = config.get("quant_method")
+    if method not in METHODS:
+        raise CheckpointError(f"quant_method: {method!r}, expected {' or '.join(METHODS)}")
+    if method == "compressed-tensors":
+        read_groups(config)
+    else:
+        read_config(config)
+
+
+class _Choice:
+    """Stands for transformers' configuration of a method: what we can load becomes ours."""
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+
+    def from_dict(self, config: dict[str, Any], **options: Any) -> Any:
+        ours: Any = NVFP4KernConfig
+        try:
+            return ours.from_dict(config, **options)
+        except CheckpointError:
+            return self.theirs.from_dict(config, **options)
+
+
+def take_over(method: str = "compressed-tensors") -> None:
+    """From now on, NVFP4 checkpoints of a method that transformers has its own way with run on
+    the layers of nvfp4kern.nn.
+
+    method: "compressed-tensors", or "modelopt" where transformers has come to know it. Other
+    checkpoints of the method stay transformers'. `hand_back` undoes it.
+    Raises ValueError for other methods.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method: {method!r}, expected one of {', '.join(METHODS)}")
+    theirs = CONFIGS[method]
+    if theirs is not NVFP4KernConfig and not isinstance(theirs, _Choice):
+        CONFIGS[method] = _Choice(theirs)
+
+
+def hand_back(method: str = "compressed-tensors") -> None:
+    """Undoes `take_over`."""
+    ours = CONFIGS.get(method)
+    if isinstance(ours, _Choice):
+        CONFIGS[method] = ours.theirs
+
+
+def register() -> None:
+    """Adds our names to transformers' tables, and ModelOpt's where nobody has claimed it."""
+    auto.AUTO_QUANTIZER_MAPPING[METHOD] = NVFP4KernQuantizer
+    CONFIGS[METHOD] = NVFP4KernConfig
+    CONFIGS.setdefault("modelopt", NVFP4KernConfig)
+
+
+register()

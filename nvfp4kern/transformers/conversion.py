@@ -1,0 +1,140 @@
+"""How transformers' loader fills the layers: one converter for all of their tensors.
+
+transformers finds the parameter that a tensor fills by patterns of names, and they match otherwise
+in each of its versions. Here the plan of the files says what fills what, so names are looked up,
+and the numbers are made as `nvfp4kern.checkpoint` makes them.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import ConversionOps, WeightConverter, WeightRenaming
+
+from ..checkpoint.assign import Assignment, Fill
+from ..checkpoint.files import Files
+from ..checkpoint.fill import Filler
+
+PATTERN = "nvfp4kern"
+
+
+def renamed(key: str, conversions: Iterable[Any]) -> str:
+    """What transformers makes of a tensor's name before it looks for a converter."""
+    for each in conversions:
+        if isinstance(each, WeightRenaming):
+            key, _ = each.rename_source_key(key)
+    return key
+
+
+def tensors_of(fill: Fill) -> list[str]:
+    return [source.name for source in (fill.source, fill.scale) if source]
+
+
+def groups_of(fills: Iterable[Fill]) -> list[list[Fill]]:
+    """Fills that have a tensor or a parameter in common: a fused tensor fills several."""
+
+    def keys_of(fill: Fill) -> list[tuple[str, str]]:
+        tensors = [("tensor", name) for name in tensors_of(fill)]
+        return [("parameter", fill.target.name), *tensors]
+
+    groups: dict[tuple[str, str], list[Fill]] = {}
+    for fill in fills:
+        keys = keys_of(fill)
+        known = list({id(groups[key]): groups[key] for key in keys if key in groups}.values())
+        group = known[0] if known else []
+        for other in known[1:]:
+            group += other
+            groups.update((key, group) for each in other for key in keys_of(each))
+        group.append(fill)
+        groups.update(dict.fromkeys(keys, group))
+    return list({id(group): group for group in groups.values()}.values())
+
+
+class Loading:
+    """What is known about the loading of one model, and what went wrong in it."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.groups = {group[0].target.name: group for group in groups_of(assignment.fills)}
+        self.errors: list[Exception] = []
+
+    def routes(self, conversions: list[Any]) -> dict[str, str]:
+        """Tensor, as transformers' conversions rename it -> the first parameter of its group."""
+        return {
+            renamed(tensor, conversions): first
+            for first, group in self.groups.items()
+            for fill in group
+            for tensor in tensors_of(fill)
+        }
+
+    def make(self, first: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters of a group, of its tensors."""
+        device = next(iter(given.values())).device
+        filler = Filler(_Given(self.assignment.files, given), self.assignment, device)
+        made: dict[str, Tensor] = {}
+        for fill in self.groups[first]:
+            try:
+                filler.fill(fill)
+            except Exception as error:  # raised later: transformers would write it to a log
+                self.errors.append(error)
+        for target in {fill.target.name: fill.target for fill in self.groups[first]}.values():
+            value, target.tensor = filler.allocate(target), None
+            made[target.name] = nn.Parameter(value, requires_grad=target.requires_grad)
+        return made
+
+    def complete(self, model: nn.Module) -> None:
+        """What the files leave out, as far as other values serve. Call it after the loading."""
+        targets = self.assignment.targets.values()
+        if not any(target.missing for target in targets):
+            return
+        for target in targets:
+            if target.dtype == torch.float32:
+                target.tensor = model.get_parameter(target.name).data
+                if target.missing == target.shape.numel():  # as transformers allocated it
+                    target.tensor.fill_(torch.nan)
+        Filler(self.assignment.files, self.assignment, torch.device("cpu")).complete()
+
+
+class _Given(Files):
+    """Files whose tensors have been read already, and perhaps cast."""
+
+    def __init__(self, files: Files, tensors: dict[str, Tensor]) -> None:
+        self.tensors = files.tensors
+        self._given = tensors
+
+    def read(self, name: str) -> Tensor:
+        return self._given[name].to(getattr(torch, self.tensors[name].dtype))
+
+
+class _Make(ConversionOps):
+    def __init__(self, loading: Loading) -> None:
+        self.loading = loading
+
+    def convert(self, input_dict: dict[str, Any], *_: Any, **named: Any) -> dict[str, Any]:
+        given = {name: tensors[0] for name, tensors in input_dict.items()}
+        return self.loading.make(named["full_layer_name"], given)
+
+
+class Converter(WeightConverter):
+    """Takes every tensor of the layers to its group. Stands before transformers' converters."""
+
+    __slots__ = ("loading", "routes")
+
+    def __init__(self, loading: Loading, routes: dict[str, str]) -> None:
+        super().__init__(PATTERN, PATTERN, [_Make(loading)])
+        self.loading, self.routes = loading, routes
+
+    def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
+        found = self.routes.get(source_key)
+        return (source_key, None) if found is None else (found, PATTERN)
+
+    def add_tensor(
+        self, target_key: str, source_key: str, source_pattern: str, future: Any
+    ) -> None:
+        """By the tensor's own name, where transformers goes by the pattern and the order."""
+        super().add_tensor(target_key, source_key, source_key, future)
+
+    def __deepcopy__(self, memo: Any) -> "Converter":
+        """transformers makes one for each group."""
+        return Converter(self.loading, self.routes)

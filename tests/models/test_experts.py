@@ -1,0 +1,172 @@
+"""nvfp4kern.nn's experts, token by token in float64."""
+
+import pytest
+import torch
+from layers import activations, decoded, filled, quantized
+from torch import nn
+
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, NVFP4MoE, NVFP4SwiGLU
+
+
+def experts_of(input_quant, seed=6, e=5, h=64, i=48):
+    return filled(NVFP4Experts(h, i, e, input_quant=input_quant), seed)
+
+
+def routed(tokens, e, k, seed=3):
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randperm(e, generator=draw)[:k] for _ in range(tokens)])
+    return ids, torch.rand(tokens, k, generator=draw)
+
+
+def want_experts(experts, x, ids, weights):
+    """float64 results, and what their sums are made of."""
+    up_globals = experts.gate_up_proj_weight_scale_2.double().repeat_interleave(
+        experts.intermediate_size, 1
+    )
+    gate_up = decoded(
+        experts.gate_up_proj, experts.gate_up_proj_weight_scale, up_globals[..., None]
+    )
+    down_globals = experts.down_proj_weight_scale_2.double()[:, None, None]
+    down = decoded(experts.down_proj, experts.down_proj_weight_scale, down_globals)
+    assert torch.equal(experts.dequantize("gate_up_proj"), gate_up.float())
+    assert torch.equal(experts.dequantize("down_proj"), down.float())
+    quant = experts.input_quant
+    out, size = torch.zeros(2, *x.shape, dtype=torch.float64)
+    scales = {"static": (experts.gate_up_input, experts.down_input), "dynamic": (1.0, 1.0)}
+    for t, j in torch.cartesian_prod(torch.arange(len(ids)), torch.arange(ids.shape[1])):
+        e = ids[t, j]
+        if not 0 <= e < experts.num_experts:
+            continue
+        a = x[t].double() if quant is None else quantized(x[t], scales[quant][0])
+        gate, up = (gate_up[e] @ a).bfloat16().double().chunk(2)
+        h = (nn.functional.silu(gate) * up).float()
+        b = h.bfloat16().double() if quant is None else quantized(h, scales[quant][1])
+        out[t] += weights[t, j].double() * (down[e] @ b)
+        size[t] += weights[t, j].double() * (down[e].abs() @ b.abs())
+    return out, size
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+def test_experts(input_quant):
+    experts = experts_of(input_quant)
+    x = activations(7, 64)
+    ids, weights = routed(7, 5, 3)
+    ids[2, 1], ids[4] = 5, -1  # elsewhere: one of three, and all of a token's
+    out, size = want_experts(experts, x, ids, weights)
+    got = experts(x, ids, weights)
+    error = (got.double() - out).abs()
+    bound = (2.0**-7 if input_quant is None else 0.02) * size + 2.0**-8 * out.abs()
+    assert bool((error <= bound).all()), (error / bound).max()
+    assert bool((got[4] == 0).all())
+    assert torch.equal(experts(x.view(7, 1, 64), ids.view(7, 1, 3), weights)[:, 0], got)
+    none = experts(x[:0], ids[:0], weights[:0])
+    assert none.shape == (0, 64)
+
+
+def test_experts_without_any_of_their_own():
+    experts = experts_of(None)
+    ids, weights = routed(3, 5, 2)
+    got = experts(activations(3, 64), torch.full_like(ids, 5), weights)
+    assert bool((got == 0).all())
+
+
+@pytest.mark.parametrize("input_quant", [None, "static"])
+def test_gradient_of_experts(input_quant):
+    experts = experts_of(input_quant)
+    x = activations(7, 64).requires_grad_()
+    ids, weights = routed(7, 5, 3)
+    ids[4, 2] = 5
+    weights.requires_grad_()
+    y = experts(x, ids, weights)
+    apart = y.detach() - experts(x.detach(), ids, weights.detach())
+    # What lies between the products is rounded to 16 bits here, which may move codes.
+    assert apart.norm() <= (0.01 if input_quant is None else 0.05) * y.detach().norm()
+    grad = activations(7, 64, seed=8)
+    y.backward(grad)
+    gate_up, down = experts.dequantize("gate_up_proj"), experts.dequantize("down_proj")
+    x2, w2 = x.detach().float().requires_grad_(), weights.detach().clone().requires_grad_()
+    total = []
+    for t in range(7):
+        parts = []
+        for j in range(3):
+            if ids[t, j] < 5:
+                gate, up = (gate_up[ids[t, j]] @ x2[t]).chunk(2)
+                h = nn.functional.silu(gate) * up
+                parts.append(w2[t, j] * (down[ids[t, j]] @ h))
+        total.append(sum(parts))
+    torch.stack(total).backward(grad.float())
+    loose = 0.03 if input_quant is None else 0.3  # quantised inputs: the identity is a model
+    assert bool(((x.grad - x2.grad).norm() <= loose * x2.grad.norm()).all())
+    assert bool(((weights.grad - w2.grad).norm() <= loose * w2.grad.norm()).all())
+
+
+@pytest.mark.parametrize("score", ["softmax_topk", "topk_softmax", "sigmoid"])
+def test_moe(score):
+    bias = score == "sigmoid"
+    shared = filled(NVFP4SwiGLU(64, 32), 9)
+    moe = NVFP4MoE(
+        64, 48, 8, 3, score=score, correction_bias=bias, n_group=2, topk_group=2,
+        scaling_factor=1.5, shared_experts=shared, dtype=torch.bfloat16,
+    )  # fmt: skip
+    filled(moe, 7)
+    x = activations(2, 5, 64)
+    logits = x.flatten(0, 1).double() @ moe.gate.weight.double().T
+    scores = logits.sigmoid() if bias else logits.softmax(-1)
+    chosen = scores + (moe.gate.e_score_correction_bias.double() if bias else 0)
+    ids = chosen.topk(3).indices
+    weights = scores.gather(1, ids)
+    if score != "softmax_topk":
+        weights = weights / weights.sum(-1, keepdim=True)
+    out, size = want_experts(moe.experts, x.flatten(0, 1), ids, 1.5 * weights)
+    out += shared(x).flatten(0, 1).double()
+    error = (moe(x).flatten(0, 1).double() - out).abs()
+    assert bool((error <= 2.0**-6 * size + 2.0**-7 * out.abs()).all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("input_quant", [None, "static"])
+def test_experts_compile_whole(input_quant):
+    experts = experts_of(input_quant)
+    ids, weights = routed(7, 5, 3)
+    x = activations(7, 64)
+    compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, ids, weights), experts(x, ids, weights))
+
+
+def test_graphs_and_synchronisation_on_a_gpu(gpu):
+    """A capture breaks where something synchronises; a replay takes new inputs."""
+    moe = NVFP4MoE(64, 48, 8, 3, input_quant="static", dtype=torch.bfloat16)
+    model = nn.Sequential(
+        filled(NVFP4Linear(64, 64, input_quant="static", dtype=torch.bfloat16), 1),
+        filled(NVFP4SwiGLU(64, 96, input_quant="dynamic"), 2),
+        filled(moe, 3),
+    ).to(gpu.device)
+    x = activations(9, 64).to(gpu.device)
+    with torch.no_grad():
+        for _ in range(2):
+            model(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(x)
+        x.copy_(activations(9, 64, seed=12))
+        graph.replay()
+        assert torch.equal(y, model(x))
+
+
+def test_a_correction_bias_stays_float32():
+    layer = NVFP4MoE(64, 32, 4, 2, score="sigmoid", correction_bias=True, dtype=torch.bfloat16)
+    layer = nn.Sequential(filled(layer, 5)).half()
+    bias, expected = layer[0].gate.e_score_correction_bias, torch.float32
+    assert bias.dtype == expected and layer[0].gate.weight.dtype == torch.float16
+    assert torch.isfinite(layer(activations(3, 64, dtype=torch.float16))).all()
+
+
+def test_one_number_for_gate_and_up_becomes_two_that_share_no_memory():
+    state = experts_of("static").state_dict()
+    names = ("gate_up_proj_weight_scale_2", "gate_up_proj_input_scale")
+    layer = NVFP4Experts(64, 48, 5, input_quant="static", device="meta")
+    layer.load_state_dict(state | {name: state[name][:, 0] for name in names}, assign=True)
+    for name in names:
+        pair = getattr(layer, name)
+        assert pair.is_contiguous() and torch.equal(pair, state[name][:, :1].repeat(1, 2))

@@ -1,0 +1,239 @@
+"""nvfp4kern.nn's linear layers against products of dequantised float64 weights."""
+
+import copy
+import io
+
+import pytest
+import torch
+from layers import (
+    E4M3,
+    UINT8,
+    activations,
+    decoded,
+    filled,
+    near,
+    quantized,
+    quantized_by_amax,
+    seen,
+)
+from torch import nn
+
+from nvfp4kern.nn import NVFP4Linear, NVFP4SwiGLU, fuse
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("options", [{}, {"pre_quant_scale": True}, {"row_scales": True}], ids=str)
+def test_linear(dtype, input_quant, options):
+    layer = NVFP4Linear(96, 40, input_quant=input_quant, dtype=dtype, **options)
+    filled(layer, 5)
+    x = activations(2, 3, 96, dtype=dtype)
+    weight = decoded(layer.weight, layer.weight_scale, layer.weight_scale_2.double()[..., None])
+    assert torch.equal(layer.dequantize(), weight.float())
+    a = seen(layer, x)
+    near(layer(x), a @ weight.T + layer.bias.double(), a.abs() @ weight.abs().T)
+    assert layer(x).dtype == dtype and layer(x[0, 0]).shape == (40,)
+
+
+def test_linear_takes_strided_and_deep_inputs():
+    layer = filled(NVFP4Linear(32, 16, dtype=torch.bfloat16), 1)
+    x = activations(2, 3, 4, 32)
+    moved = x.transpose(1, 2)
+    assert torch.equal(layer(moved), layer(moved.contiguous()))
+    assert torch.equal(layer(x[0, 0].T.contiguous().T), layer(x[0, 0]))
+
+
+def test_names_shapes_and_dtypes_are_modelopts():
+    layer = NVFP4Linear(
+        64, 24, input_quant="static", pre_quant_scale=True, dtype=torch.bfloat16, device="meta"
+    )
+    found = {name: (tuple(v.shape), v.dtype) for name, v in layer.state_dict().items()}
+    assert found == {
+        "weight": ((24, 32), UINT8),
+        "weight_scale": ((24, 4), E4M3),
+        "weight_scale_2": ((), torch.float32),
+        "input_scale": ((), torch.float32),
+        "pre_quant_scale": ((64,), torch.bfloat16),
+        "bias": ((24,), torch.bfloat16),
+    }
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_load_state_dict_takes_scalars_of_one_element_and_renews_alpha(assign):
+    source = filled(NVFP4Linear(32, 16, input_quant="static", dtype=torch.bfloat16), 3)
+    state = {name: value.clone() for name, value in source.state_dict().items()}
+    state["weight_scale_2"] = state["weight_scale_2"].reshape(1)
+    layer = NVFP4Linear(32, 16, input_quant="static", dtype=torch.bfloat16)
+    assert {name for name, _ in layer.faults()} == {"weight_scale_2", "input_scale"}
+    layer.load_state_dict(state, assign=assign)
+    assert list(layer.faults()) == [] and layer.weight_scale_2.shape == ()
+    x = activations(3, 32)
+    assert torch.equal(layer(x), source(x))
+
+
+def test_casts_leave_scale_factors_alone():
+    layer = filled(NVFP4Linear(32, 16, input_quant="static"), 3)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    layer.to(torch.bfloat16)
+    assert layer.bias.dtype == torch.bfloat16
+    for name in ("weight_scale", "weight_scale_2", "input_scale"):
+        after = getattr(layer, name)
+        assert after.dtype == before[name].dtype
+        assert torch.equal(after.float(), before[name].float())
+    assert layer.to("meta").weight_scale.is_meta
+
+
+def test_copies_and_files_of_torch():
+    layer = filled(NVFP4Linear(32, 16, input_quant="static", dtype=torch.bfloat16), 3)
+    x = activations(3, 32)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    for twin in (copy.deepcopy(layer), torch.load(file, weights_only=False)):
+        assert torch.equal(twin(x), layer(x))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0, float("inf")])
+def test_faults_names_what_is_wrong(value):
+    layer = filled(NVFP4Linear(32, 16, bias=False), 3)
+    layer.weight_scale_2.data.fill_(value)
+    ((name, sentence),) = layer.faults()
+    assert name == "weight_scale_2" and sentence.startswith(f"{value}, expected a finite number")
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+def test_fuse_is_exact_where_global_scales_differ(input_quant):
+    q, k, v = (
+        filled(NVFP4Linear(64, n, input_quant=input_quant, dtype=torch.bfloat16), seed)
+        for seed, n in enumerate((48, 16, 32))
+    )
+    assert q.weight_scale_2 != k.weight_scale_2
+    if input_quant == "static":  # only with one scale for all do the products agree
+        for layer in (q, k):
+            layer.input_scale.data.copy_(v.input_scale)
+            layer.finish()
+    x = activations(5, 64)
+    fused = fuse([q, k, v])
+    assert fused.weight_scale_2.shape == (96,)
+    assert torch.equal(fused(x), torch.cat([layer(x) for layer in (q, k, v)], -1))
+    same = fuse([q, q])
+    assert same.weight_scale_2.shape == () and torch.equal(same(x)[:, :48], q(x))
+
+
+def test_fuse_takes_the_largest_input_scale_and_refuses_what_differs():
+    layers = [filled(NVFP4Linear(32, 16, input_quant="static"), seed) for seed in range(2)]
+    fused = fuse(layers)
+    assert fused.input_scale == max(layer.input_scale for layer in layers)
+    with pytest.raises(ValueError, match=r"layers\[1\]\.in_features: 16, expected 32"):
+        fuse([layers[0], NVFP4Linear(16, 16, input_quant="static")])
+    with pytest.raises(ValueError, match=r"layers\[1\]\.bias"):
+        fuse([layers[0], NVFP4Linear(32, 16, False, input_quant="static")])
+    with pytest.raises(ValueError, match=r"in_features: 40, expected a multiple of 16"):
+        NVFP4Linear(40, 16)
+    with pytest.raises(ValueError, match=r"input_quant: 'x', expected one of None, 'static'"):
+        NVFP4Linear(16, 16, input_quant="x")
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+def test_gradient_of_the_input(input_quant):
+    layer = NVFP4Linear(48, 32, input_quant=input_quant, pre_quant_scale=True, dtype=torch.bfloat16)
+    filled(layer, 2)
+    x = activations(4, 48).requires_grad_()
+    y = layer(x)
+    assert torch.equal(y.detach(), layer(x.detach()))
+    grad = activations(4, 32, seed=9)
+    y.backward(grad)
+    weight = decoded(layer.weight, layer.weight_scale, layer.weight_scale_2.double())
+    want = grad.double() @ weight * layer.pre_quant_scale.double()
+    size = grad.double().abs() @ weight.abs() * layer.pre_quant_scale.double().abs()
+    near(x.grad, want, 4 * size)
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+def test_swiglu(input_quant):
+    layer = filled(NVFP4SwiGLU(64, 96, input_quant=input_quant), 4)
+    x = activations(2, 3, 64)
+    gate, up, down = (
+        decoded(each.weight, each.weight_scale, each.weight_scale_2.double())
+        for each in (layer.gate_proj, layer.up_proj, layer.down_proj)
+    )
+    a = x.double()
+    if input_quant is not None:
+        scales = {"static": layer.input_scale, "dynamic": 1.0}
+        a = quantized_by_amax(x) if input_quant == "amax" else quantized(x, scales[input_quant])
+    h = nn.functional.silu(a @ gate.T) * (a @ up.T)
+    h16 = h.bfloat16()
+    b = seen(layer.down_proj, h16)
+    error = (layer(x).double() - b @ down.T).abs()
+    # Rounding h to 16 bits may move a code of the second quantisation: by a step, 1/3 of a value.
+    bound = (2.0**-7 if input_quant is None else 0.02) * (b.abs() @ down.abs().T)
+    assert bool((error <= bound).all())
+    wanting = x.clone().requires_grad_()
+    layer(wanting).sum().backward()
+    assert bool(wanting.grad.isfinite().all()) and bool((wanting.grad != 0).any())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("input_quant", [None, "static", "amax"])
+def test_compiles_whole(input_quant):
+    model = nn.Sequential(
+        filled(NVFP4Linear(64, 64, input_quant=input_quant, dtype=torch.bfloat16), 1),
+        filled(NVFP4SwiGLU(64, 96, input_quant=input_quant), 2),
+    )
+    x = activations(3, 64)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+def test_a_gpu_agrees_with_the_cpu(gpu, input_quant):
+    layer = filled(NVFP4Linear(96, 40, input_quant=input_quant, dtype=torch.bfloat16), 5)
+    x = activations(2, 3, 96)
+    weight = decoded(layer.weight, layer.weight_scale, layer.weight_scale_2.double())
+    a = seen(layer, x)
+    moved = copy.deepcopy(layer).to(gpu.device)
+    near(
+        moved(x.to(gpu.device)).cpu(), a @ weight.T + layer.bias.double(), a.abs() @ weight.abs().T
+    )
+
+
+@pytest.mark.parametrize("before", [None, "static"])
+@pytest.mark.parametrize("after", [None, "static"])
+@pytest.mark.parametrize("options", [{}, {"pre_quant_scale": True}, {"bias": True}], ids=str)
+def test_swiglu_of_whatever_layers_a_checkpoint_puts_into_it(before, after, options):
+    layer = NVFP4SwiGLU(64, 96, input_quant=before)
+    for name, (k, n) in {"gate_proj": (64, 96), "up_proj": (64, 96), "down_proj": (96, 64)}.items():
+        made = {"bias": False, "dtype": torch.bfloat16, "input_quant": after, **options}
+        setattr(layer, name, NVFP4Linear(k, n, **made))
+    filled(layer, 4)
+    layer.up_proj.input_scale = layer.gate_proj.input_scale  # else one of them is quantised finer
+    for module in (layer.up_proj, layer):
+        module.finish()
+    x = activations(5, 64)
+    want = layer.down_proj(nn.functional.silu(layer.gate_proj(x)) * layer.up_proj(x)).float()
+    error = (layer(x).float() - want).norm() / want.norm()
+    assert error < (0.03 if after else 0.006)
+
+
+def test_pre_quant_scale_of_another_dtype():
+    layer = filled(NVFP4Linear(64, 32, pre_quant_scale=True), 3)
+    x = activations(5, 64)
+    assert layer.pre_quant_scale.dtype == torch.float32
+    scaled = (x * layer.pre_quant_scale).bfloat16()
+    layer_without = copy.deepcopy(layer)
+    layer_without.pre_quant_scale = None
+    assert torch.equal(layer(x), layer_without(scaled))
+
+
+def test_the_default_dtype_changes_nothing():
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 32)
+    want = NVFP4Linear.from_linear(linear, recipe="four_six")
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        got = NVFP4Linear.from_linear(linear, recipe="four_six")
+        swiglu = NVFP4SwiGLU(64, 32, input_quant="static")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(got.weight, want.weight)
+    assert {buffer.dtype for buffer in swiglu.buffers()} == {torch.float32}

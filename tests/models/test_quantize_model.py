@@ -1,0 +1,81 @@
+"""quantize_ and its recipes."""
+
+import pytest
+import torch
+from layers import E4M3, VALUES, activations, decoded
+from torch import nn
+
+from nvfp4kern.nn import NVFP4Config, NVFP4Linear, quantize_
+
+
+class Toy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(32, 64, dtype=torch.bfloat16)
+        self.mlp = nn.ModuleDict({"gate": nn.Linear(32, 4), "odd": nn.Linear(20, 4)})
+        self.lm_head = nn.Linear(64, 16)
+
+    def forward(self, x):
+        return self.up(x)
+
+
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+def test_quantize_in_place(recipe):
+    torch.manual_seed(0)
+    model = Toy()
+    weight, bias = model.up.weight.detach().double(), model.up.bias
+    assert quantize_(model, NVFP4Config(recipe=recipe)) == ["up"]
+    assert type(model.up) is NVFP4Linear and type(model.mlp["gate"]) is nn.Linear
+    assert torch.equal(model.up.bias, bias)
+    error = model.up.dequantize() - weight
+    relative = error.norm() / weight.norm()
+    assert relative < (0.105 if recipe == "amax" else 0.09)  # of uniform weights: 0.102 and 0.087
+    assert torch.equal(model(activations(3, 32)), model.up(activations(3, 32)))
+
+
+def test_four_six_is_never_worse_in_any_block():
+    weight = torch.randn(64, 128, generator=torch.Generator().manual_seed(4))
+    layer = nn.Linear(128, 64, bias=False)
+    layer.weight.data = weight
+    ours = NVFP4Linear.from_linear(layer, recipe="four_six")
+    got = decoded(ours.weight, ours.weight_scale, ours.weight_scale_2.double())
+    assert ours.weight_scale_2 == weight.abs().max() / (6 * 256)
+    error = (got - weight).unflatten(-1, (-1, 16)).square().sum(-1)
+    for target in (6, 4):
+        step = weight.unflatten(-1, (-1, 16)).abs().amax(-1) / target / ours.weight_scale_2
+        step = step.clamp(max=448).to(E4M3).double() * ours.weight_scale_2.double()
+        scaled = weight.double().unflatten(-1, (-1, 16)) / step[..., None]
+        nearest = VALUES[(scaled[..., None] - VALUES).abs().argmin(-1)] * step[..., None]
+        other = (nearest - weight.unflatten(-1, (-1, 16))).square().sum(-1)
+        assert bool((error <= other * (1 + 1e-5)).all())
+
+
+def test_filter_and_refusals_leave_the_model_as_it_was():
+    model = Toy()
+    assert quantize_(model, filter_fn=lambda module, name: name == "nothing") == []
+    with pytest.raises(ValueError, match="model: itself a layer"):
+        quantize_(nn.Linear(16, 16))
+    model.up.weight.data = model.up.weight.data.double()
+    with pytest.raises(TypeError, match=r"up\.weight: torch\.float64, expected float16"):
+        quantize_(model, NVFP4Config(exclude=()))
+    assert type(model.up) is nn.Linear and type(model.lm_head) is nn.Linear
+    model = Toy()
+    model.experts = nn.Module()
+    model.experts.gate_up_proj = nn.Parameter(torch.randn(2, 64, 32))
+    model.experts.down_proj = nn.Parameter(torch.randn(2, 32, 32))
+    model.experts.act_fn = nn.SiLU()
+    with pytest.raises(ValueError, match="experts: experts have no input_quant='amax'"):
+        quantize_(model, NVFP4Config(input_quant="amax"))
+    assert type(model.up) is nn.Linear
+    with pytest.raises(ValueError, match="recipe: 'x', expected one of 'amax', 'four_six'"):
+        NVFP4Config(recipe="x")
+    with pytest.raises(ValueError, match="input_quant: 'static', expected one of None"):
+        NVFP4Config(input_quant="static")
+
+
+def test_a_layer_that_a_model_has_twice_stays_one():
+    model = Toy().eval()
+    model.again = model.up
+    assert quantize_(model) == ["up", "again"]
+    assert type(model.up) is NVFP4Linear and model.again is model.up
+    assert not model.up.training

@@ -1,0 +1,155 @@
+"""save_checkpoint: what it writes is ModelOpt's layout, and comes back to the bit."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from nvfp4kern.checkpoint import Files, load_checkpoint, read_plan, save_checkpoint
+from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, fuse, quantize_
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+from test_load import empty  # noqa: E402
+
+IDS = torch.arange(24).reshape(2, 12)
+
+
+def same(a, b):
+    """Both models' tensors are equal to the bit, and so are their logits."""
+    ours, theirs = a.state_dict(), b.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert value.dtype == theirs[name].dtype and torch.equal(
+            value.double(), theirs[name].double()
+        ), name
+    with torch.no_grad():
+        assert torch.equal(a(IDS).logits, b(IDS).logits)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("form", ["modelopt-nvfp4", "modelopt-awq", "ct-w4a16", "ct-mixed"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "mixtral", "deepseek_v3"])
+def test_a_loaded_model_comes_back(checkpoint, tmp_path, architecture, form):
+    directory = checkpoint(architecture, form, spread=True)
+    first, second = empty(directory), empty(directory)
+    load_checkpoint(first, directory, device="cpu")
+    save_checkpoint(first, tmp_path / "saved", max_shard_bytes=50_000)
+    report = load_checkpoint(second, tmp_path / "saved", device="cpu")
+    same(first, second)
+    assert report.warnings == []
+    names = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert "model.safetensors.index.json" in names and "config.json" in names
+    sizes = [path.stat().st_size for path in (tmp_path / "saved").glob("*.safetensors")]
+    assert len(sizes) >= 2
+    assert not list(tmp_path.glob(".saved*"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+def test_names_and_values_are_those_of_the_producer(checkpoint, tmp_path, architecture):
+    """A ModelOpt directory loaded and saved has the tensors that it had."""
+    directory = checkpoint(architecture, "modelopt-nvfp4", spread=True)
+    model = empty(directory)
+    load_checkpoint(model, directory, device="cpu")
+    save_checkpoint(model, tmp_path / "saved")
+    before = load_file(directory / "model.safetensors")
+    after = load_file(tmp_path / "saved" / "model.safetensors")
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert value.shape == after[name].shape and value.dtype == after[name].dtype, name
+        assert torch.equal(value.double(), after[name].double()), name
+    configs = [json.loads((d / "config.json").read_text()) for d in (directory, tmp_path / "saved")]
+    theirs, ours = (config["quantization_config"] for config in configs)
+    assert ours["quant_algo"] == theirs["quant_algo"] == "NVFP4"
+    assert ours["config_groups"] == theirs["config_groups"]
+    beside = json.loads((tmp_path / "saved" / "hf_quant_config.json").read_text())
+    assert beside["quantization"]["exclude_modules"] == ours["ignore"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_awq_is_named_as_modelopt_does(checkpoint, tmp_path):
+    directory = checkpoint("llama", "modelopt-awq")
+    model = empty(directory)
+    load_checkpoint(model, directory, device="cpu")
+    save_checkpoint(model, tmp_path / "saved")
+    for name in ("config.json", "hf_quant_config.json"):
+        theirs, ours = (json.loads((d / name).read_text()) for d in (directory, tmp_path / "saved"))
+        key = "quantization_config" if name == "config.json" else "quantization"
+        for each in (theirs, ours):
+            for other in ("producer", "ignore", "exclude_modules"):
+                each[key].pop(other, None)
+        assert ours[key] == theirs[key]
+    assert "_name_or_path" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+
+
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+def test_a_quantised_model_comes_back(checkpoint, tmp_path, recipe):
+    directory = checkpoint("qwen3_moe", "modelopt-nvfp4")
+    config = transformers.AutoConfig.from_pretrained(directory)
+    del config.quantization_config
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    names = quantize_(model, NVFP4Config(recipe=recipe))
+    assert any(name.endswith("experts") for name in names) and "lm_head" not in names
+    assert any(isinstance(module, NVFP4Experts) for module in model.modules())
+    save_checkpoint(model, tmp_path / "saved")
+    again = empty(directory)
+    load_checkpoint(again, tmp_path / "saved", device="cpu")
+    same(model, again)
+    assert read_plan(Files(tmp_path / "saved")).format == "W4A16_NVFP4"
+
+
+def linear(scale=1.0):
+    layer = nn.Linear(32, 16, dtype=torch.bfloat16)
+    layer.weight.data *= scale
+    return NVFP4Linear.from_linear(layer)
+
+
+def test_what_cannot_be_said_is_refused_and_nothing_is_written(tmp_path):
+    target = tmp_path / "saved"
+    with pytest.raises(ValueError, match="model: has no NVFP4 layer"):
+        save_checkpoint(nn.Sequential(nn.Linear(16, 16)), target)
+    with pytest.raises(ValueError, match=r"0\.weight_scale_2: one for each row"):
+        save_checkpoint(nn.Sequential(fuse([linear(), linear(2)])), target)
+    with pytest.raises(ValueError, match=r"0\.weight_scale_2: nan, expected"):
+        save_checkpoint(nn.Sequential(NVFP4Linear(32, 16)), target)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").write_text("mine")
+    with pytest.raises(FileExistsError, match="expected a new or empty directory"):
+        save_checkpoint(nn.Sequential(linear()), tmp_path / "there")
+    assert (tmp_path / "there" / "mine").read_text() == "mine"
+
+
+def test_a_failure_leaves_no_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("nvfp4kern.checkpoint.save.save_file", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        save_checkpoint(nn.Sequential(linear()), tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_a_configuration(tmp_path):
+    model, again = nn.Sequential(linear()), nn.Sequential(nn.Linear(32, 16, dtype=torch.bfloat16))
+    save_checkpoint(model, tmp_path)
+    load_checkpoint(again, tmp_path, device="cpu")
+    x = torch.randn(3, 32, dtype=torch.bfloat16)
+    assert torch.equal(model(x), again(x))
+
+
+def test_a_model_of_ones_own(tmp_path):
+    """Its config is no transformers one, and two parameters share their memory."""
+    model = nn.Sequential(nn.Linear(32, 16, bias=False), nn.Linear(20, 8), nn.Linear(20, 8))
+    model.bfloat16().eval()
+    model[2].weight = nn.Parameter(model[1].weight.data)
+    model.config = {"hidden": 32}
+    quantize_(model)
+    save_checkpoint(model, tmp_path / "saved")
+    assert not (tmp_path / "saved" / "config.json").exists()
+    again = nn.Sequential(nn.Linear(32, 16, bias=False), nn.Linear(20, 8), nn.Linear(20, 8))
+    again.bfloat16().eval()
+    load_checkpoint(again, tmp_path / "saved", device="cpu")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value.double(), again.state_dict()[name].double()), name
+    assert not any(module.training for module in again.modules())

@@ -1,0 +1,391 @@
+"""from_pretrained on the layers of nvfp4kern.nn, and what it refuses."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from packing import dequantized
+from safetensors.torch import load_file, save_file
+from tiny_architectures import ARCHITECTURES
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
+
+import nvfp4kern.transformers as nt  # noqa: E402
+from nvfp4kern.checkpoint import CheckpointError, load_checkpoint, save_checkpoint  # noqa: E402
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear  # noqa: E402
+
+FORMS = ("modelopt-nvfp4", "modelopt-w4a16", "modelopt-awq", "modelopt-mixed", "ct-w4a4")
+OTHERS = Path(__file__).parent / "others"
+PROMPT = torch.arange(2, 8)[None]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """No bars; and compressed-tensors' NVFP4 is ours meanwhile."""
+    transformers.utils.logging.disable_progress_bar()
+    nt.take_over()
+    yield
+    nt.hand_back()
+
+
+def from_pretrained(directory, cls=AutoModelForCausalLM, **options):
+    """The model; every tensor of the files has its place, and every parameter its tensor."""
+    options = {"dtype": torch.bfloat16} | options
+    model, report = cls.from_pretrained(directory, output_loading_info=True, **options)
+    assert not any(report.values()), report
+    return model
+
+
+def tokens_and_logits(model):
+    model.eval()
+    with torch.no_grad():
+        logits = model(PROMPT).logits
+    tokens = model.generate(
+        PROMPT, max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0
+    )
+    return tokens[0, PROMPT.shape[1] :].tolist(), logits
+
+
+def with_own_loader(directory):
+    config = AutoConfig.from_pretrained(directory)
+    config.quantization_config = None
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    load_checkpoint(model, directory, device="cpu", progress=False)
+    return model
+
+
+def altered(directory, folder, change_config=None, change_tensors=None):
+    """A copy of a directory with one file of tensors, and something else in it."""
+    folder.mkdir(exist_ok=True)
+    config = tiny.read_config(directory)
+    tensors = load_file(directory / "model.safetensors")
+    if change_config:
+        change_config(config)
+    if change_tensors:
+        change_tensors(tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------
+# What loads
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_model_is_that_of_our_own_loader(checkpoint, architecture, form):
+    """q, k, v and gate, up have different global scales, and tensors lie in two files."""
+    directory = checkpoint(architecture, form, spread=True, shards=2)
+    tokens, logits = tokens_and_logits(from_pretrained(directory))
+    expected_tokens, expected = tokens_and_logits(with_own_loader(directory))
+    assert torch.equal(logits, expected)
+    assert tokens == expected_tokens
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in OTHERS.glob("modelopt-*/config.json"))
+)
+def test_files_that_modelopt_wrote(name):
+    _, logits = tokens_and_logits(from_pretrained(OTHERS / name))
+    assert torch.equal(logits, tokens_and_logits(with_own_loader(OTHERS / name))[1])
+
+
+@pytest.mark.parametrize("form", ["modelopt-w4a16", "ct-w4a16"])
+def test_logits_are_those_of_the_weights(checkpoint, form):
+    from float64_model import float64_model
+
+    directory = checkpoint("llama", form, spread=True)
+    _, logits = tokens_and_logits(from_pretrained(directory))
+    with torch.no_grad():
+        exact = float64_model(directory)(PROMPT).logits
+    assert (logits.double() - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "form", "options"),
+    [
+        ("llama", "modelopt-nvfp4", dict(fused=True)),
+        ("llama", "modelopt-nvfp4", dict(one_element=True, config_in=("config.json",))),
+        ("llama", "modelopt-w4a16", dict(leftover=True, tied=True)),
+        ("llama", "modelopt-nvfp4", dict(exclude=("*.0.*", "lm_head"))),
+        ("qwen3", "modelopt-nvfp4", dict(exclude=())),  # a quantised lm_head
+        ("qwen3", "ct-w4a16", dict(exclude=())),
+        ("qwen3", "ct-mixed", dict(exclude=("*v_proj",))),
+        ("mixtral", "modelopt-nvfp4", dict(exclude=("*.experts.*", "*gate", "lm_head"))),
+        ("qwen3_moe", "modelopt-nvfp4", dict(stacked="E")),
+        ("qwen3_moe", "modelopt-nvfp4", dict(stacked="E2", spread=True)),
+    ],
+)
+def test_exports_differ(checkpoint, architecture, form, options):
+    directory = checkpoint(architecture, form, **options)
+    model = from_pretrained(directory)
+    assert torch.equal(
+        tokens_and_logits(model)[1], tokens_and_logits(with_own_loader(directory))[1]
+    )
+    plain = "lm_head" in options.get("exclude", ("lm_head",))
+    assert type(model.lm_head) is (torch.nn.Linear if plain else NVFP4Linear)
+
+
+def test_layers_are_ours(checkpoint):
+    model = from_pretrained(checkpoint("qwen3_moe", "modelopt-nvfp4"))
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    assert kinds["model.layers.0.mlp.experts"] is NVFP4Experts
+    assert kinds["model.layers.1.self_attn.o_proj"] is NVFP4Linear
+    assert not any(kinds[name] is torch.nn.Linear for name in kinds if name != "lm_head")
+    assert model.model.layers[0].self_attn.o_proj.input_quant == "static"
+    for name, value in model.named_parameters():
+        trained = not ("mlp.experts" in name or "_proj." in name)
+        assert value.requires_grad == trained, name
+
+
+def test_layers_in_fp8_are_dequantised(checkpoint):
+    directory = checkpoint("llama", "modelopt-mixed")
+    layer = from_pretrained(directory).model.layers[0].self_attn.o_proj
+    expected = dequantized(directory)["model.layers.0.self_attn.o_proj.weight"]
+    assert type(layer) is torch.nn.Linear
+    torch.testing.assert_close(layer.weight.double(), expected, rtol=2**-8, atol=0)
+
+
+def test_an_expert_without_input_scale_gets_the_largest(checkpoint):
+    directory = checkpoint("mixtral", "modelopt-nvfp4", missing=("*.experts.2.*",), spread=True)
+    with pytest.warns(UserWarning, match=r"experts.*input_scale"):
+        model = from_pretrained(directory)
+    scales = model.model.layers[1].mlp.experts.gate_up_proj_input_scale
+    assert torch.equal(scales[2], scales[[0, 1, 3]].max(0).values)
+
+
+def test_models_without_a_head_and_with_fewer_layers(checkpoint):
+    directory = checkpoint("qwen3", "modelopt-w4a16", exclude=())
+    whole = from_pretrained(directory)
+    with torch.no_grad():
+        expected = whole.model(PROMPT).last_hidden_state
+        headless = AutoModel.from_pretrained(directory, dtype=torch.bfloat16)
+        assert torch.equal(headless(PROMPT).last_hidden_state, expected)
+    config = AutoConfig.from_pretrained(directory, num_hidden_layers=1)
+    config.layer_types = config.layer_types[:1]
+    short = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=torch.bfloat16)
+    first = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(short.get_parameter(first), whole.get_parameter(first))
+
+
+def test_a_quantised_head_is_not_tied(checkpoint, tmp_path):
+    def change(config):
+        config["tie_word_embeddings"] = True
+
+    untied = checkpoint("qwen3", "modelopt-w4a16", exclude=())
+    model = from_pretrained(altered(untied, tmp_path, change))
+    model.tie_weights()
+    assert torch.equal(tokens_and_logits(model)[1], tokens_and_logits(from_pretrained(untied))[1])
+
+
+def test_scales_of_the_key_value_cache_are_ignored(checkpoint, tmp_path):
+    def change(tensors):
+        for part in ("k_proj.k_scale", "v_proj.v_scale"):
+            tensors[f"model.layers.0.self_attn.{part}"] = torch.tensor(0.5)
+
+    directory = checkpoint("llama", "modelopt-nvfp4")
+    from_pretrained(altered(directory, tmp_path, change_tensors=change))
+
+
+def test_the_dtype_is_the_files_or_the_callers(checkpoint):
+    directory = checkpoint("llama", "modelopt-w4a16")
+    assert from_pretrained(directory, dtype="auto").dtype == torch.bfloat16
+    half = from_pretrained(directory, dtype=torch.float16)
+    layer = half.model.layers[0].self_attn.q_proj
+    assert layer.bias.dtype == torch.float16
+    assert layer.weight_scale.dtype == torch.float8_e4m3fn
+    assert layer.weight_scale_2.dtype == torch.float32
+
+
+def test_hf_quant_config_alone(checkpoint):
+    """config.json says nothing of it, so the caller does."""
+    directory = checkpoint("llama", "modelopt-nvfp4", config_in=("hf_quant_config.json",))
+    expected = from_pretrained(checkpoint("llama", "modelopt-nvfp4"))
+    model = from_pretrained(directory, quantization_config=nt.NVFP4KernConfig())
+    assert torch.equal(tokens_and_logits(model)[1], tokens_and_logits(expected)[1])
+
+
+def test_a_plain_model_is_quantised(tmp_path):
+    config = AutoConfig.for_model(**ARCHITECTURES["qwen3_moe"].config)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    given = nt.NVFP4KernConfig(input_quant="dynamic", exclude=("lm_head", "*.o_proj"))
+    model = from_pretrained(tmp_path, quantization_config=given)
+    assert type(model.model.layers[0].mlp.experts) is NVFP4Experts
+    assert model.model.layers[0].self_attn.q_proj.input_quant == "dynamic"
+    assert type(model.model.layers[0].self_attn.o_proj) is torch.nn.Linear
+    assert len(tokens_and_logits(model)[0]) == 8
+    assert model.config.quantization_config.to_dict()["input_quant"] == "dynamic"
+
+
+# ---------------------------------------------------------------------------------------------
+# Whose checkpoints they are
+# ---------------------------------------------------------------------------------------------
+
+
+def test_compressed_tensors_is_transformers_until_it_is_taken(checkpoint):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    directory = checkpoint("llama", "ct-w4a16")
+    assert type(from_pretrained(directory).model.layers[0].mlp.up_proj) is NVFP4Linear
+    nt.hand_back()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
+    assert type(theirs.model.layers[0].mlp.up_proj) is not NVFP4Linear
+
+
+def test_what_is_taken_is_nvfp4_alone():
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    from transformers.quantizers.auto import AutoQuantizationConfig
+    from transformers.utils.quantization_config import CompressedTensorsConfig
+
+    weights = dict(num_bits=8, type="int", strategy="channel", symmetric=True, dynamic=False)
+    group = dict(weights=weights, input_activations=None, targets=["Linear"])
+    config = dict(
+        quant_method="compressed-tensors",
+        format="pack-quantized",
+        quantization_status="compressed",
+        config_groups={"group_0": group},
+    )
+    assert type(AutoQuantizationConfig.from_dict(config)) is CompressedTensorsConfig
+
+
+def test_taking_needs_a_method_that_we_read():
+    with pytest.raises(ValueError, match="'gptq', expected one of compressed-tensors, modelopt"):
+        nt.take_over("gptq")
+
+
+def test_a_method_that_is_claimed_stays_until_it_is_taken(checkpoint, monkeypatch):
+    """As a later version of transformers may know ModelOpt."""
+    from transformers.quantizers import auto
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+
+    from nvfp4kern.transformers.config import register
+
+    class Theirs(QuantizationConfigMixin):
+        pass
+
+    monkeypatch.setitem(auto.AUTO_QUANTIZATION_CONFIG_MAPPING, "modelopt", Theirs)
+    register()
+    assert auto.AUTO_QUANTIZATION_CONFIG_MAPPING["modelopt"] is Theirs
+    nt.take_over("modelopt")
+    model = from_pretrained(checkpoint("llama", "modelopt-w4a16"))
+    assert type(model.model.layers[0].mlp.up_proj) is NVFP4Linear
+    nt.hand_back("modelopt")
+    assert auto.AUTO_QUANTIZATION_CONFIG_MAPPING["modelopt"] is Theirs
+
+
+def test_the_import_changes_no_other_method():
+    from transformers.quantizers import auto
+
+    nt.hand_back()
+    ours = {
+        name
+        for name, cls in auto.AUTO_QUANTIZATION_CONFIG_MAPPING.items()
+        if cls is nt.NVFP4KernConfig
+    }
+    assert ours == {"modelopt", "nvfp4kern"}
+
+
+def test_the_configuration_is_kept(checkpoint):
+    directory = checkpoint("llama", "modelopt-nvfp4")
+    model = from_pretrained(directory)
+    assert (
+        model.config.to_dict()["quantization_config"]
+        == (tiny.read_config(directory)["quantization_config"])
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# What is refused
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["NVFP4_SVD", "W4A8_NVFP4_FP8", "FP8", "W4A8_AWQ", None])
+def test_other_algorithms_are_refused_by_name(checkpoint, tmp_path, algorithm):
+    def change(config):
+        config["quantization_config"]["quant_algo"] = algorithm
+
+    directory = altered(checkpoint("llama", "modelopt-nvfp4"), tmp_path, change)
+    with pytest.raises(CheckpointError, match=f"quant_algo: .?{algorithm}"):
+        from_pretrained(directory)
+
+
+UP = "model.layers.1.mlp.up_proj"
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0, float("inf")])
+def test_a_global_scale_that_is_none_is_refused_by_name(checkpoint, tmp_path, value):
+    def change(tensors):
+        tensors[f"{UP}.weight_scale_2"].fill_(value)
+
+    directory = altered(checkpoint("llama", "modelopt-w4a16"), tmp_path, change_tensors=change)
+    with pytest.raises(CheckpointError, match=f"{UP}.weight_scale_2: .*above 0"):
+        from_pretrained(directory)
+
+
+@pytest.mark.parametrize("part", ["weight_scale_2", "weight_scale", "input_scale"])
+def test_a_missing_tensor_is_refused_by_name(checkpoint, tmp_path, part):
+    def change(tensors):
+        del tensors[f"{UP}.{part}"]
+
+    directory = altered(checkpoint("llama", "modelopt-nvfp4"), tmp_path, change_tensors=change)
+    with pytest.raises(CheckpointError, match=f"{UP}.{part}: .*missing"):
+        from_pretrained(directory)
+
+
+def test_a_layer_of_another_shape_is_refused_by_name(checkpoint, tmp_path):
+    def change(config):
+        config["intermediate_size"] = 160
+
+    directory = altered(checkpoint("llama", "modelopt-w4a16"), tmp_path, change)
+    with pytest.raises(CheckpointError, match=r"layers.0.mlp.*: \[64, 48\], expected \[64, 80\]"):
+        from_pretrained(directory)
+
+
+def test_a_layer_without_a_place_is_refused_by_name(checkpoint, tmp_path):
+    def change(tensors):
+        for name in [name for name in tensors if UP in name]:
+            tensors[name.replace("up_proj", "side_proj")] = tensors.pop(name)
+
+    directory = altered(checkpoint("llama", "modelopt-w4a16"), tmp_path, change_tensors=change)
+    with pytest.raises(CheckpointError, match="side_proj: is quantised; the model has no such"):
+        from_pretrained(directory)
+
+
+def test_experts_that_are_quantised_in_part_are_refused_by_name(checkpoint):
+    exclude = ("*.experts.2.*", "*.mlp.gate", "lm_head")
+    directory = checkpoint("qwen3_moe", "modelopt-w4a16", exclude=exclude)
+    with pytest.raises(CheckpointError, match="model.layers.0.mlp.experts.*the files do not"):
+        from_pretrained(directory)
+
+
+def test_experts_of_another_kind_are_refused_by_name(checkpoint, tmp_path):
+    def change(config):
+        config["hidden_act"] = "gelu"
+
+    directory = altered(checkpoint("qwen3_moe", "modelopt-w4a16"), tmp_path, change)
+    with pytest.raises(CheckpointError, match="experts.0.*: is quantised; Qwen3MoeExperts.*silu"):
+        from_pretrained(directory)
+
+
+def test_saving_is_ours(checkpoint, tmp_path):
+    model = from_pretrained(checkpoint("mixtral", "ct-w4a4", spread=True))
+    with pytest.raises(ValueError, match="not serializable"):
+        model.save_pretrained(tmp_path / "theirs")
+    save_checkpoint(model, tmp_path / "ours")
+    again = from_pretrained(tmp_path / "ours")
+    assert torch.equal(tokens_and_logits(again)[1], tokens_and_logits(model)[1])
+
+
+def test_options_are_known_ones():
+    with pytest.raises(CheckpointError, match="quant_method: None, expected compressed-tensors"):
+        nt.NVFP4KernConfig(imput_quant="dynamic")
+    with pytest.raises(ValueError, match="input_quant: 'static', expected"):
+        nt.NVFP4KernConfig(input_quant="static")
