@@ -40,7 +40,8 @@ class Fill:
     target: Target
     target_index: tuple[Any, ...]
     rule: str
-    """"copy", "global", "max" (of several), "same" (for several), or "fp8", times `scale`."""
+    """"copy"; "global", a global scale; "max", the largest of several; "same", several that must
+    be equal; "fp8", which is multiplied by `scale`."""
     scale: Source | None = None
 
 
@@ -53,10 +54,11 @@ class Fused:
 
 
 class Assignment:
-    """All of it. Raises CheckpointError where the files do not fill the model.
+    """All fills of a model. Raises CheckpointError where the files do not fill it.
 
-    `.modules`: the new modules by name, on the meta device. `.targets` by name, `.fills`.
-    `.unexpected`: tensors of the files that nothing in the model takes.
+    `.modules`: the NVFP4 modules that it gets, by name, on the meta device.
+    `.targets`: by name. `.fills`: in the order of the plan.
+    `.unexpected`: names of tensors that nothing in the model takes.
     """
 
     def __init__(self, model: nn.Module, files: Files, plan: Plan) -> None:
@@ -241,7 +243,7 @@ class Assignment:
         self._add(Fill(source, to.source, target, index, rule, scale))
 
     def _fill_global(self, layer: Layer, to: Destination, key: str) -> None:
-        """A global scale: one for a layer, one for each row, or in a stack one or two an expert."""
+        """A layer has one global scale or one for each row. An expert of a stack has one or two."""
         if to.stack is None:
             target = self.targets[f"{to.module}.{key}"]
             where: tuple[Any, ...] = (to.rows,) if len(target.shape) else ()
@@ -332,7 +334,7 @@ class Assignment:
 
 
 def weights_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that become codes; none of a module that is an NVFP4 one already."""
+    """The parameters that become codes. An NVFP4 module has none: it has codes already."""
     if isinstance(module, Frozen):
         return []
     return [value for value in module.parameters(recurse=False) if value.dim() > 1]
@@ -351,7 +353,7 @@ def kept_in_float32(model: nn.Module) -> dict[torch.dtype, re.Pattern[str]]:
 
 
 def experts_of(name: str) -> str | None:
-    """What the input scales of all experts of a layer are called, with "*" for the expert."""
+    """The name of an expert's input scale, with "*" for the expert's number. None for others."""
     if name.endswith(("gate_up_proj_input_scale", "down_proj_input_scale")):
         return name
     found = EXPERT.fullmatch(name.removesuffix(".input_scale"))
@@ -359,8 +361,8 @@ def experts_of(name: str) -> str | None:
 
 
 def serves_others(target: Target) -> bool:
-    """Calibration may never have reached an expert: the plan has warned that the largest input
-    scale of the others takes its place, or refused the files where there is none."""
+    """Whether a target may stay unset here: an expert's input scale, which calibration may have
+    left out. The plan has found one of another expert, or refused the files."""
     return experts_of(target.name) is not None
 
 

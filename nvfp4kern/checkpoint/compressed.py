@@ -40,8 +40,8 @@ Groups = dict[str, tuple[InputQuant, list[str]]]
 
 
 def read_groups(quantization: dict[str, Any]) -> Groups:
-    """Name -> (input_quant, targets) of each group. Raises CheckpointError for what is not NVFP4,
-    which it names."""
+    """Name -> (input_quant, targets) of each group. Raises CheckpointError for one that is not
+    NVFP4, and names it."""
     form = quantization.get("format", FORMAT)
     if form not in (FORMAT, "mixed-precision"):
         raise CheckpointError(f"format: {in_short(form)}, expected {FORMAT}")
@@ -86,7 +86,7 @@ def _activations(where: str, given: object) -> InputQuant:
 
 
 def plan_compressed(files: Files, quantization: dict[str, Any] | None) -> Plan:
-    """`quantization` is None where the files have no configuration, and the tensors say it all."""
+    """`quantization` is None where the files have no configuration. The tensors then say it."""
     groups = read_groups(quantization) if quantization else {}
     ignore = strings(quantization.get("ignore"), "ignore") if quantization else []
     version = quantization.get("version", "") if quantization else ""
@@ -111,8 +111,8 @@ def plan_compressed(files: Files, quantization: dict[str, Any] | None) -> Plan:
 
 
 def _by_layer(plan: Plan, names: Names, groups: Groups) -> dict[str, InputQuant]:
-    """What groups say of activations. Names and "re:" count before classes, as in
-    compressed-tensors; which class a module is of, files do not say: what is left are Linears."""
+    """What groups say of activations. Names and "re:" count before classes, as they do in
+    compressed-tensors. Files do not say a module's class: those that no name matches are Linear."""
     found: dict[str, InputQuant] = {}
     for quant, targets in groups.values():
         if "Linear" in targets:
@@ -123,7 +123,7 @@ def _by_layer(plan: Plan, names: Names, groups: Groups) -> dict[str, InputQuant]
 
 
 def _add(plan: Plan, name: str, parts: Parts, activations: dict[str, InputQuant]) -> None:
-    """A quantised module becomes a layer, and what is wrong with it a problem."""
+    """Adds a quantised module as a layer. What is wrong with it becomes a problem."""
     if "weight_packed" not in parts:
         plan.wrong(f"{name}.weight_packed", f"is missing beside {next(iter(parts))}")
         return

@@ -25,7 +25,7 @@ FUSED = {
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
 RENAMED = ((".block_sparse_moe.", ".mlp."),)
-"""How files write what a model has under another name."""
+"""Parts of names: the files', the model's."""
 
 KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether a module is a stack of experts."""
@@ -50,7 +50,7 @@ def is_linear(module: nn.Module | None) -> bool:
 def is_experts(module: nn.Module | None) -> bool:
     if module is None or is_linear(module):
         return False
-    if module not in KNOWN:  # each of hundreds of experts asks, and the answer takes a computation
+    if module not in KNOWN:  # hundreds of experts ask, and the answer takes a computation
         KNOWN[module] = isinstance(module, NVFP4Experts) or NVFP4Experts.why_not(module) is None
     return KNOWN[module]
 
@@ -65,9 +65,10 @@ def spellings(name: str) -> Iterator[str]:
 def destinations(
     modules: Mapping[str, nn.Module], name: str, shape: tuple[int, ...], rows: Mapping[str, int]
 ) -> list[Destination]:
-    """Where the layer `name` of the files goes, whose weight has that shape; [] if nowhere.
+    """Where a layer of the files goes in the model; [] if nowhere.
 
-    modules: those of the model by name. rows: how many rows each layer of the files has.
+    modules: the model's, by name. name, shape: the layer's name and its weight's shape.
+    rows: how many rows each layer of the files has.
     """
     for spelling in spellings(name):
         found = _destinations(modules, name, spelling, shape, rows)

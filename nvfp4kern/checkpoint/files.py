@@ -26,7 +26,7 @@ JSON_BYTES = 100_000_000
 """Of a JSON file, and of safetensors' header."""
 NAME_CHARACTERS = 1000
 DIMENSIONS = 64
-"""More than these torch's own functions do not take."""
+"""Functions of torch take no more."""
 DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -49,11 +49,11 @@ DTYPES = {
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
-"""safetensors' names of dtypes: torch's."""
+"""safetensors' name of a dtype -> torch's."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read, or is not what it should be. Names the file and tensor."""
+    """A checkpoint that cannot be read or loaded. Names the file and the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,10 @@ def parse_json(text: bytes, file: str) -> dict[str, Any]:
 
 
 def regular_file(path: Path) -> Path:
-    """Links may lead elsewhere, as those of Hugging Face's cache do; pipes and devices are none."""
+    """The path of a regular file or of a link to one, as in Hugging Face's cache.
+
+    Raises CheckpointError for anything else, such as a pipe or a device.
+    """
     try:
         there = path.is_file()
     except (OSError, ValueError) as error:
@@ -114,7 +117,7 @@ def regular_file(path: Path) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Links that lead nowhere are there, too: they are refused, not passed over."""
+    """True also for a link that leads nowhere: it is refused then, not passed over."""
     return path.is_symlink() or path.exists()
 
 
@@ -138,7 +141,7 @@ def check_name(name: object, file: str) -> str:
 
 
 def check_shape(shape: tuple[int, ...], where: str) -> tuple[int, ...]:
-    """A shape that torch can have: one without elements may say any sizes beside its 0."""
+    """A shape that torch can have. One with a size of 0 could have any sizes beside it."""
     if len(shape) > DIMENSIONS:
         raise CheckpointError(f"{where}: {len(shape)} dimensions, expected at most {DIMENSIONS}")
     if math.prod(max(size, 1) for size in shape) >= 2**63:
@@ -149,11 +152,13 @@ def check_shape(shape: tuple[int, ...], where: str) -> tuple[int, ...]:
 class Files:
     """The tensors and the configuration of a checkpoint.
 
-    `path` is a directory with config.json, perhaps hf_quant_config.json, and either
-    model.safetensors, or shards with model.safetensors.index.json, or other *.safetensors files;
-    or pytorch_model.bin; or it is one *.safetensors file, or one by torch.save (.pt, .pth, .bin),
-    which is read alone. Everything that headers say is checked here, and no tensor is read. Raises
-    CheckpointError, which names the file and the tensor.
+    `path` is a directory or one file. A directory has config.json, perhaps hf_quant_config.json,
+    and its tensors in the first of these that is there: shards with model.safetensors.index.json,
+    model.safetensors, other *.safetensors files, pytorch_model.bin. One file is read alone: a
+    *.safetensors file, or one by torch.save (.pt, .pth, .bin).
+
+    Everything that headers say is checked here, and no tensor is read. Raises CheckpointError,
+    which names the file and the tensor.
 
     `.config` is what config.json says, {} without one. `.tensors` has a TensorInfo for each name.
     `.metadata` has what each shard's header says beside its tensors, by shard.
@@ -206,9 +211,11 @@ class Files:
         return found
 
     def unblock(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Says of scale factors that they are in the blocked layout (128x4), over all rows of
-        `shape`, their linear shape. From now on they are listed and read as linear. False, and
-        nothing changes, where the tensor's size or dtype is another."""
+        """Takes scale factors as blocked: from now on they are listed and read as linear.
+
+        shape: their linear shape. The blocked layout runs over all its rows.
+        Returns False, and changes nothing, where the tensor's size or dtype does not fit.
+        """
         *batch, rows, columns = shape
         info = self.tensors[name]
         padded = -(-math.prod(batch) * rows // 128) * -(-columns // 4) * 512
@@ -227,18 +234,18 @@ class Files:
     # -------------------------------------------------------------------------------------------
 
     def _find_quantization(self) -> dict[str, Any] | None:
-        for place, config in self._places():
+        for where, config in self._configs():
             found = config.get("quantization_config", config.get("compression_config"))
             if found is not None:
                 if not isinstance(found, dict):
                     came = type(found).__name__
-                    raise CheckpointError(f"{place}: {came}, expected an object")
+                    raise CheckpointError(f"{where}: {came}, expected an object")
                 return found
         other = self._directory / "hf_quant_config.json"
         return read_json(other) if self.path.is_dir() and is_there(other) else None
 
-    def _places(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Where config.json may have it: at the top, or in a multimodal model's text_config."""
+    def _configs(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What may hold quantization_config: config.json, or a multimodal model's text_config."""
         yield "config.json: quantization_config", self.config
         text = self.config.get("text_config")
         if isinstance(text, dict):
@@ -294,7 +301,7 @@ class Files:
             self.tensors[name] = TensorInfo(dtype, shape, end - begin, shard)
 
     def _unpickle(self, file: str) -> None:
-        """A file by torch.save; anything else is left to safetensors, which says what is wrong."""
+        """Reads a file by torch.save. For others safetensors says what is wrong."""
         from .pickled import SUFFIXES, Pickled
 
         if not file.endswith(SUFFIXES):
@@ -307,7 +314,7 @@ class Files:
 
     @staticmethod
     def _header(path: Path) -> dict[str, Any]:
-        """Again, as safetensors keeps the last of two tensors with one name and says nothing."""
+        """The header, once more: of two tensors with one name safetensors keeps the last."""
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             return parse_json(file.read(length), f"{path.name}: header")

@@ -1,4 +1,4 @@
-"""Reading tensors, one by one, to where they go, and refusing values that no weight has."""
+"""Copies tensors, one by one, to where they go, and refuses values that no weight has."""
 
 import sys
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Filler:
         self._convert(fill, given, into)
 
     def _convert(self, fill: Fill, given: Tensor, into: Tensor) -> None:
-        """Copies. What float16 cannot hold is an error: infinity in its place would be silent."""
+        """Copies. A value too large for float16 is an error: it would become infinity, silently."""
         into.copy_(given)
         if into.dtype == torch.float16 and given.dtype != torch.float16:
             most = (
@@ -76,7 +76,7 @@ class Filler:
                 raise CheckpointError(f"{fill.source.name}: {what} {fill.target.name}")
 
     def allocate(self, target: Target) -> Tensor:
-        """Float32 is NaN where nothing is filled in yet."""
+        """The target's tensor, made at the first call. float32 ones begin as NaN."""
         if target.tensor is None:
             target.tensor = torch.empty(target.shape, dtype=target.dtype, device=self.device)
             if target.dtype == torch.float32:
@@ -95,7 +95,7 @@ class Filler:
         return 1 / given if fill.source.divisor else given
 
     def _check_dtype(self, fill: Fill, given: Tensor) -> None:
-        """Floating-point values of 16 bits and more convert; codes and scale factors do not."""
+        """Only floating-point values of 16 bits and more convert. Others must have the dtype."""
         have, want = given.dtype, fill.target.dtype
         converts = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         if have != want and not (have in converts and want in converts):
@@ -105,8 +105,11 @@ class Filler:
             )
 
     def _check_scales(self, fill: Fill, given: Tensor) -> None:
-        """As signed bytes NaN is the largest, and factors with a sign are below 0. Masks of all
-        elements are for files that have those: their memory would lie between the weights."""
+        """Refuses scale factors that are NaN or negative.
+
+        As signed bytes NaN is the largest, and negative factors are below 0. So the least and the
+        largest byte clear almost every tensor. Only others get a mask: it takes memory.
+        """
         low, high = given.view(torch.int8).aminmax()
         if low >= 0 and high < NAN_SCALE:
             return
@@ -127,7 +130,7 @@ class Filler:
         return weight.to(self.device).float() * scale.to(self.device)
 
     def complete(self) -> None:
-        """Experts that calibration never reached get the largest input scale of the others."""
+        """Gives experts without an input scale the largest one of the others."""
         groups: dict[str, list[Tensor]] = {}
         incomplete = set()
         for target in self.assignment.targets.values():

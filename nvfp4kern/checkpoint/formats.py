@@ -16,8 +16,9 @@ HANDLED = "modelopt, compressed-tensors, torchao"
 def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") -> Plan:
     """Says of every tensor what it is, from names, headers and configuration; reads no tensor.
 
-    `input_quant` is how activations are quantised in every NVFP4 layer; "auto" is what the files
-    say. What would make loading fail, and what looks odd, are the plan's problems. Raises
+    input_quant: how activations are quantised in every NVFP4 layer; "auto" is what the files say.
+
+    What would make loading fail, and what looks odd, are the plan's problems. Raises
     CheckpointError for a format or an algorithm that is not NVFP4 of ModelOpt, compressed-tensors
     or torchao, and names it.
     """
@@ -47,7 +48,7 @@ def _plan(files: Files) -> Plan:
 
 
 def _by_names(files: Files) -> Plan:
-    """Without a configuration."""
+    """A plan of files without a configuration."""
     parts = {name.rpartition(".")[2] for name in files.tensors}
     if any(part.endswith("_blocks") and f"{part[:-7]}_scales" in parts for part in parts):
         raise CheckpointError(f"MXFP4: *_blocks and *_scales, expected NVFP4 by {HANDLED}")

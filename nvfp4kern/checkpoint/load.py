@@ -31,21 +31,21 @@ def load_checkpoint(
 ) -> Report:
     """Loads an NVFP4 checkpoint into `model`, in place, and returns a report.
 
-    Linear layers and stacked experts become those of nvfp4kern.nn where the files have NVFP4.
+    Where the files have NVFP4, linear layers and stacked experts become those of nvfp4kern.nn.
 
-    model: has the names of the checkpoint, and may be on the meta device (see `meta_parameters`).
+    model: has the names of the checkpoint. It may be on the meta device, see `meta_parameters`.
         Its floating-point parameters keep their dtypes: the files' values are converted.
     path: a directory with config.json and *.safetensors, or one such file, by ModelOpt,
         compressed-tensors or torchao. It is not trusted. Layers in FP8 are dequantised.
-    device: where everything goes, "cpu" or "cuda"; tensors are copied one by one.
-    input_quant: "auto" does what the files say; None leaves inputs at 16 bits (W4A16);
-        "dynamic" and "amax" are NVFP4Linear's.
-    strict: False turns tensors of the files that have no place in the model into a warning.
-    progress: shows a bar where rich is installed and a terminal looks on.
+    device: where everything goes, "cpu" or "cuda". Tensors are copied one by one.
+    input_quant: "auto" does what the files say. None leaves inputs at 16 bits (W4A16). "dynamic"
+        and "amax" are NVFP4Linear's.
+    strict: with False, tensors that nothing in the model takes are a warning instead of an error.
+    progress: shows a bar where rich is installed and the output is a terminal.
 
     Raises CheckpointError for whatever is wrong with the files or does not fit the model, with the
-    tensor's name, and ValueError for a model that cannot be loaded so: it is a layer itself, or its
-    inputs are float32 where they stay as they are. The model is then as it was.
+    tensor's name. Raises ValueError for a model that is itself a layer, and for one in float32
+    whose inputs are not quantised. The model is then as it was.
 
     Ends with nvfp4kern.warmup(device).
     """
@@ -81,7 +81,7 @@ def in_few_words(names: Iterable[str]) -> str:
 
 
 def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> None:
-    """Puts everything into the model. What can fail comes before the first change."""
+    """Puts everything into the model. Whatever can fail comes before the first change."""
     buffers = []
     for name, module in model.named_modules():
         if isinstance(module, Frozen) or assignment.replaces(name):

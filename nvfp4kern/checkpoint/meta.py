@@ -8,13 +8,14 @@ from torch import nn
 
 @contextmanager
 def meta_parameters() -> Iterator[None]:
-    """Parameters that modules get inside are on the meta device, and take no memory; buffers, such
-    as rotary frequencies that no file has, are real.
+    """Inside, modules get their parameters on the meta device, where they take no memory.
+
+    Buffers stay real: no file has rotary frequencies and the like.
 
         with nvfp4kern.checkpoint.meta_parameters():
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 
-    It replaces `nn.Module.register_parameter` meanwhile, for all threads.
+    Meanwhile it replaces `nn.Module.register_parameter`, in all threads.
     """
     register = nn.Module.register_parameter
 

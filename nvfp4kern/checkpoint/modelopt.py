@@ -31,7 +31,7 @@ PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale", "pre_quant_s
 
 @dataclass
 class Config:
-    """What both of ModelOpt's JSON files say, in different words."""
+    """What ModelOpt's configuration says, in the words of either of its JSON files."""
 
     algorithm: str
     producer: str
@@ -42,7 +42,7 @@ class Config:
 
 
 def read_config(quantization: dict[str, Any]) -> Config:
-    """Raises CheckpointError for what is malformed, or names an algorithm that is not ours."""
+    """Raises CheckpointError for what is malformed, and for an algorithm that we do not load."""
     inner = quantization.get("quantization", quantization)
     if not isinstance(inner, dict):
         raise CheckpointError(f"quantization: {in_short(inner)}, expected an object")
@@ -79,7 +79,7 @@ def _layers(inner: dict[str, Any]) -> dict[str, str]:
 
 
 def plan_modelopt(files: Files, config: Config | None) -> Plan:
-    """`config` is None where the files have no configuration, and the tensors say it all."""
+    """`config` is None where the files have no configuration. The tensors then say it."""
     plan = Plan(config.algorithm if config else "NVFP4", config.producer if config else "unknown")
     modules = modules_of(files.tensors)
     take_kv_scales(plan, modules, files)
@@ -101,7 +101,7 @@ def plan_modelopt(files: Files, config: Config | None) -> Plan:
 
 
 def _inside(names: Names, modules: set[str]) -> set[str]:
-    """The names of `modules` themselves, and of what is in them."""
+    """The names of `modules` and of the modules in them."""
     return {name for name in names.names if not modules.isdisjoint(_ancestors(name))}
 
 
@@ -126,7 +126,7 @@ def _algorithm(config: Config | None, name: str) -> str | None:
 
 
 def _add(plan: Plan, files: Files, config: Config | None, name: str, parts: Parts) -> None:
-    """A quantised module becomes a layer, and what is wrong with it a problem."""
+    """Adds a quantised module as a layer. What is wrong with it becomes a problem."""
     if "weight" not in parts:
         plan.wrong(f"{name}.weight", f"is missing beside {next(iter(parts))}")
         return

@@ -1,9 +1,9 @@
 """Which names a pattern of a file matches, without backtracking.
 
-Patterns come from files that nobody vouches for, and Python's `re` can search one for years. Here
-all names are one text, and a set of positions in it is one integer. A step of a pattern makes a new
-set of positions by a few operations on integers, for all names at once. What a pattern may cost is
-counted, and bounded.
+Patterns come from files that nobody vouches for, and `re` can search for years with one. Here all
+names are one text. A set of positions in it is one integer. A step of a pattern makes a new set of
+positions with a few operations on integers, for all names at once. What patterns cost is counted
+and limited.
 """
 
 import re
@@ -49,8 +49,8 @@ class Names:
     def regular(self, pattern: str) -> set[str]:
         """What `re.match(pattern, name)` finds: from the name's beginning, not to its end.
 
-        Raises PatternError for a pattern that is no regular expression, is longer than 1000
-        characters, looks around or back, has flags, or costs too much.
+        Raises PatternError for a pattern that is no regular expression, has more than 1000
+        characters, has look-arounds, back references or flags, or costs too much.
         """
         self._check(pattern)
         try:
@@ -63,7 +63,7 @@ class Names:
         return self._reached(self.star(self.characters("."), step(self.begins)))
 
     def wildcard(self, pattern: str) -> set[str]:
-        """What `fnmatch.fnmatchcase(name, pattern)` finds, and the modules inside of those."""
+        """What `fnmatch.fnmatchcase(name, pattern)` finds, and the modules inside these."""
         self._check(pattern)
         here = self.begins
         for token in WILDCARD.findall(pattern):

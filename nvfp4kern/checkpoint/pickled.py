@@ -13,15 +13,15 @@ from torch.serialization import safe_globals
 from .files import CheckpointError, TensorInfo, check_name, in_short, readable
 
 SUFFIXES = (".pt", ".pth", ".bin")
-PLACE = "torchao.prototype.mx_formats.nvfp4_tensor"
+MODULE = "torchao.prototype.mx_formats.nvfp4_tensor"
 TENSORS = ("qdata", "scale", "per_tensor_scale", "act_per_tensor_scale")
-
-
 MOST = 10**6
+"""The largest number that an attribute may be."""
 
 
 def _check_zip(path: Path) -> None:
-    """torch.save compresses nothing. torch.load inflates what is, to any size, and maps it raw."""
+    """Refuses compressed entries. torch.save makes none, and torch.load inflates them to any
+    size."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as file:
@@ -31,7 +31,7 @@ def _check_zip(path: Path) -> None:
 
 
 class NVFP4Tensor(Tensor):
-    """Stands in for torchao's class: it keeps the attributes, and can do nothing."""
+    """Stands in for torchao's class. It keeps the attributes and has no operations."""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -43,16 +43,16 @@ class Activations:
 
 
 def _stands_for(value: object, ours: type, name: str) -> bool:
-    """Where torchao is imported, torch.load may take its class of that name, which is as good."""
+    """Whether a value is of our class, or of torchao's: torch.load may find that one imported."""
     found = type(value)
-    return found is ours or (found.__module__, found.__qualname__) == (PLACE, name)
+    return found is ours or (found.__module__, found.__qualname__) == (MODULE, name)
 
 
 class Pickled:
-    """A dictionary of tensors that torch.save wrote, mapped; parts are named as in safetensors.
+    """A dictionary of tensors by torch.save, mapped into memory. Parts have safetensors' names.
 
     `.metadata` is what torchao's safetensors support writes into a header. Raises CheckpointError
-    where torch.load refuses the file as more than weights, or a tensor is not a plain one.
+    where the file has more than weights, which torch.load refuses, or a tensor is not a plain one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class Pickled:
         self.metadata: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = {}
         names = {"NVFP4Tensor": NVFP4Tensor, "QuantizeTensorToNVFP4Kwargs": Activations}
-        allowed: list[Any] = [(thing, f"{PLACE}.{name}") for name, thing in names.items()]
+        allowed: list[Any] = [(thing, f"{MODULE}.{name}") for name, thing in names.items()]
         try:
             _check_zip(path)
             with safe_globals(allowed):
@@ -111,7 +111,7 @@ class Pickled:
         self.metadata[name] = json.dumps({"_type": "NVFP4Tensor", "_data": kept})
 
     def _number(self, name: str, holder: object, key: str) -> object:
-        """A small attribute: lists that hold each other would take forever to write out."""
+        """A small number. A list could hold itself, and its JSON would have no end."""
         found = holder.__dict__.get(key)
         if found is not None and (type(found) not in (int, bool) or abs(found) > MOST):
             came = in_short(type(found).__name__)

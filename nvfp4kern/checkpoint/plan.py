@@ -1,7 +1,7 @@
 """What a checkpoint's tensors are: the layers, whatever their producer calls them.
 
-A layer is quantised because its tensors say so. The configuration says what activations are, and
-where it contradicts the tensors, that is a `Problem`.
+A layer is quantised because its tensors say so. The configuration says what activations are. Where
+it contradicts the tensors, that is a `Problem`.
 """
 
 import math
@@ -24,7 +24,7 @@ EMBEDDINGS = ("embed", "wte", "wpe")
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor of the files that fills a parameter. A divisor is stored inverted."""
+    """A tensor of the files that fills a parameter. divisor: its inverse is what is used."""
 
     name: str
     divisor: bool = False
@@ -32,11 +32,11 @@ class Source:
 
 @dataclass
 class Layer:
-    """A quantised module, or stacked experts, whose tensors have a dimension more.
+    """A quantised module, or stacked experts, whose tensors have one dimension more.
 
-    `kind` is "nvfp4" or "fp8" (weight and weight_scale, to be dequantised). `sources` has a Source
-    for each parameter of NVFP4Linear that the files hold. `input_quant` is how its activations are
-    quantised, None where they stay 16 bit.
+    `kind` is "nvfp4", or "fp8": weight and weight_scale, which are dequantised. `sources` has a
+    Source for each parameter of NVFP4Linear that the files hold. `input_quant` says how activations
+    are quantised; with None they stay at 16 bits.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Layer:
     input_quant: InputQuant
     sources: dict[str, Source]
     constants: dict[str, float] = field(default_factory=dict)
-    """Parameters that no file holds, as their format leaves them out."""
+    """Values of parameters that the format leaves out."""
 
     @property
     def expert(self) -> str | None:
@@ -58,7 +58,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Problem:
-    """A sentence about a tensor, a module or a pattern; a fatal one makes loading fail."""
+    """A sentence about a tensor, a module or a pattern. A fatal one makes loading fail."""
 
     fatal: bool
     name: str
@@ -80,7 +80,7 @@ class Plan:
     excluded: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     parts: dict[str, str] = field(default_factory=dict)
-    """What the format calls a part of a layer, where it is not NVFP4Linear's name."""
+    """Part of a layer -> the format's name of it, where that is not NVFP4Linear's."""
 
     def name_of(self, layer: Layer, part: str) -> str:
         """The name of a layer's tensor in the files, which need not have it."""
@@ -110,7 +110,7 @@ Parts: TypeAlias = dict[str, str]
 
 
 def modules_of(names: Iterable[str]) -> dict[str, Parts]:
-    """Tensors by module. Stacked experts' "gate_up_proj_weight_scale" is gate_up_proj's."""
+    """Tensors by module. "gate_up_proj_weight_scale", of stacked experts, is gate_up_proj's."""
     names = set(names)
     scales = ("weight_scale_2", "weight_scale", "input_scale")
     stacked = {name for name in names if any(f"{name}_{part}" in names for part in scales)}
@@ -137,7 +137,7 @@ def quantised(parts: Parts, files: Files) -> bool:
 
 
 def take_plain(plan: Plan, name: str, parts: Parts, files: Files) -> bool:
-    """A module that is not quantised. True where its weight is a matrix."""
+    """Takes a module as not quantised. True where its weight is a matrix."""
     for part in ("input_scale", "input_global_scale"):
         if part in parts:
             plan.ignored.append(parts.pop(part))
@@ -148,7 +148,7 @@ def take_plain(plan: Plan, name: str, parts: Parts, files: Files) -> bool:
 
 
 def take_kv_scales(plan: Plan, modules: dict[str, Parts], files: Files) -> None:
-    """Those of the key-value cache, which are not the layer's."""
+    """Takes away the scales of the key-value cache, which no layer uses."""
     for module, parts in modules.items():
         if module.rpartition(".")[2] not in ATTENTION:
             continue
@@ -203,7 +203,7 @@ def _nvfp4(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, st
 
 
 def _globals(layer: Layer, experts: list[int], n: int) -> list[tuple[int, ...]]:
-    """Shapes that global scales may have; gate and up may have one each, rows one each."""
+    """Shapes that global scales may have: one for all, each row, each expert, or gate and up."""
     if not experts:
         return [(), (1,), (n,)]
     (e,) = experts
@@ -238,8 +238,11 @@ def strings(value: object, where: str) -> list[str]:
 
 
 def matching(plan: Plan, names: Names, patterns: Iterable[str], regular: str) -> set[str]:
-    """Names that the patterns match: with `regular` before it a regular expression, or wildcards
-    where `regular` is "". A pattern that is not evaluated becomes a problem."""
+    """Names that the patterns match.
+
+    regular: what a regular expression begins with; other patterns are plain names. Where it is "",
+    all patterns are wildcards. A pattern that is not evaluated becomes a problem.
+    """
     found: set[str] = set()
     for pattern in patterns:
         try:
@@ -255,8 +258,11 @@ def matching(plan: Plan, names: Names, patterns: Iterable[str], regular: str) ->
 
 
 def compare(plan: Plan, matched: set[str], matrices: Iterable[str], every_linear: bool) -> None:
-    """Fills `excluded`, and warns of what the configuration excludes and the tensors do not, and
-    the other way round. `matrices` are the modules with a plain weight of two dimensions."""
+    """Fills `excluded`. Warns where the configuration and the tensors differ in what is quantised.
+
+    matched: the names that the configuration excludes. matrices: modules with a plain weight of two
+    dimensions. every_linear: the configuration quantises whatever it does not exclude.
+    """
     for name in plan.layers:
         if name in matched:
             plan.warn(name, "is quantised, and the configuration excludes it; it is loaded so")
@@ -269,7 +275,7 @@ def compare(plan: Plan, matched: set[str], matrices: Iterable[str], every_linear
 
 
 def check_input_scales(plan: Plan) -> None:
-    """An expert that calibration never reached has no input_scale: that of the others serves."""
+    """An expert that calibration has not reached has no input_scale: another one has to serve."""
     having: set[str | None] = set()
     lacking: list[Layer] = []
     for layer in plan.layers.values():

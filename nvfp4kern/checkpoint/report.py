@@ -19,7 +19,7 @@ SHARDS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3")
 """Layers that engines fuse, as they read the same x."""
 STACKED = "gate_up_proj"
 LARGEST = {"weight_scale_2": 1.0, "input_scale": 25.0, "weight_scale": 25.0}
-"""Multipliers above are suspicious: a weight of 2688; activations above float16's largest."""
+"""Larger multipliers are suspicious: they mean a weight above 2688, activations above 65504."""
 FLOAT_MAX = 3.4028234663852886e38
 INPUTS = {
     None: "16-bit activations",
@@ -48,7 +48,7 @@ class Differing:
     groups: int = 0
     differ: int = 0
     ratio: float = 1.0
-    """The largest global scale of a group to its smallest, over all groups."""
+    """The largest global scale of a group over its smallest; the largest of all groups."""
 
 
 @dataclass
@@ -56,8 +56,8 @@ class Report:
     """What a checkpoint holds, what looks odd, and what makes loading fail.
 
     `layers` counts quantised layers by kind, `tensors` the tensors that are "plain" or "ignored".
-    `differing` has the shards whose multipliers differ, by their names: nothing is lost, as each
-    keeps its own. `str(report)` is readable in 80 columns.
+    `differing` has the shards whose multipliers differ, by their names. Nothing is lost there: each
+    shard keeps its own multiplier. `str(report)` has at most 80 columns.
     """
 
     path: str
@@ -117,7 +117,7 @@ class Report:
 
 
 def inspect(files: Files | str | Path, plan: Plan | None = None) -> Report:
-    """Reports on a checkpoint, without reading more than headers and global scales.
+    """Reports on a checkpoint. Reads its headers and global scales and nothing else.
 
     Raises CheckpointError where the files or their format cannot be read.
     """
@@ -154,7 +154,7 @@ def _count(report: Report, plan: Plan, files: Files) -> None:
 
 
 def _multipliers(report: Report, files: Files, layer: Layer) -> list[float]:
-    """A layer's weight_scale_2, after a look at all its globals; [] where they cannot be read."""
+    """A layer's weight_scale_2, or [] where it cannot be read. Looks at input_scale, too."""
     found: list[float] = []
     parts = ("weight_scale_2", "input_scale") if layer.kind == "nvfp4" else ("weight_scale",)
     for part in parts:
@@ -233,7 +233,7 @@ def _bytes(number: int) -> str:
 
 
 def _numberless(name: str) -> str:
-    """Names that only differ in the numbers of layers and experts become one."""
+    """Makes one of names that differ only in the numbers of layers and experts."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
@@ -246,7 +246,7 @@ def _grouped(names: Iterable[str]) -> Iterator[str]:
 
 
 def _summed(problems: Iterable[Problem]) -> Iterator[str]:
-    """A line for problems that only differ in numbers of the name."""
+    """A line for problems that differ only in numbers in their names."""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
         groups[_numberless(problem.name), problem.sentence].append(problem)

@@ -28,7 +28,7 @@ MIXED, AWQ = "MIXED_PRECISION", "NVFP4_AWQ"
 ROLE_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
 }
-"""What a model's files call gate, up and down of an expert, where it is not that."""
+"""Model type -> its files' names of an expert's gate_proj, up_proj and down_proj."""
 FILE_NAMES = {"mixtral": (".mlp.", ".block_sparse_moe.")}
 
 
@@ -39,21 +39,23 @@ def save_checkpoint(
     config: dict[str, Any] | None = None,
     max_shard_bytes: int = 5_000_000_000,
 ) -> None:
-    """Writes `model` with its NVFP4 layers in ModelOpt's layout: safetensors with linear scale
-    factors, an index where there are several, config.json and hf_quant_config.json.
+    """Writes `model`, with its NVFP4 layers in ModelOpt's layout.
 
-    path: a directory that does not exist yet, or is empty. It is complete or not there.
-    config: what config.json says beside quantization_config; by default `model.config.to_dict()`
+    The files are safetensors with linear scale factors, an index where there are several of them,
+    config.json and hf_quant_config.json.
+
+    path: a directory that does not exist yet or is empty. In the end it is complete, or as before.
+    config: what config.json says beside quantization_config, by default `model.config.to_dict()`
         of a transformers model. Without either there is no config.json.
-    max_shard_bytes: a file's tensors have at most so many bytes, or it holds one tensor.
+    max_shard_bytes: the most bytes of tensors in a file. A larger tensor has a file of its own.
 
-    Stacked experts are written one by one, as published files have them. How inputs are quantised
-    at run time ("dynamic", "amax") is no part of such a file: these layers are written as weights
-    alone (W4A16_NVFP4), and load_checkpoint(input_quant=) says it again.
+    Stacked experts are written one by one, as published files have them. Such files cannot say
+    input_quant="dynamic" and "amax": these layers are written as weights alone (W4A16_NVFP4), and
+    load_checkpoint takes input_quant again.
 
-    Raises FileExistsError for a directory with files, ValueError for a layer that the layout cannot
-    say (one of `fuse` whose global scales differ; save before fusing) and for global scales that
-    are not set.
+    Raises FileExistsError for a directory with files. Raises ValueError for a global scale that is
+    not set, and for a layer of `fuse` whose global scales differ: the layout has one for a layer,
+    so save before fusing.
     """
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -90,7 +92,7 @@ def _in_files(name: str, model_type: str) -> str:
 
 
 def _layers(model: nn.Module, model_type: str) -> Iterator[tuple[str, str]]:
-    """(name in the files, ModelOpt's algorithm) of each NVFP4 layer; checks the global scales."""
+    """(name in the files, ModelOpt's algorithm) of each NVFP4 layer. Checks global scales."""
     for name, module in model.named_modules():
         if not isinstance(module, Frozen):
             continue
@@ -181,15 +183,15 @@ def _write_tensors(
 
 
 def _write_shard(directory: Path, number: int, tensors: dict[str, Tensor]) -> list[str]:
-    # safetensors refuses tensors that share memory, as slices of a stack do, and parameters made
-    # of one another's data: each gets its own.
+    # safetensors refuses tensors that share memory, as slices of a stack do, and parameters that
+    # were made of others' data. Each gets its own.
     seen: set[int] = set()
     own = {}
     for name, value in tensors.items():
-        place = value.untyped_storage().data_ptr()
-        shares = place in seen or value.untyped_storage().nbytes() != value.nbytes
+        address = value.untyped_storage().data_ptr()
+        shares = address in seen or value.untyped_storage().nbytes() != value.nbytes
         own[name] = value.clone() if shares else value
-        seen.add(place)
+        seen.add(address)
     save_file(own, directory / str(number), metadata={"format": "pt"})
     return list(tensors)
 

@@ -1,5 +1,7 @@
-"""torchao's NVFP4Tensor: its parts are tensors "module._weight_qdata" and so on, and the header's
-metadata says of "module.weight" what they make together. pickled.py names them alike."""
+"""torchao's NVFP4Tensor. Its parts are tensors "module._weight_qdata" and so on.
+
+The header's metadata says what they are together: "module.weight". pickled.py makes the same names.
+"""
 
 from typing import Any
 
@@ -20,8 +22,11 @@ def is_torchao(files: Files) -> bool:
 
 
 def plan_torchao(files: Files) -> Plan:
-    """A weight without a per_tensor_scale has the multiplier 1. Raises CheckpointError where the
-    metadata is missing or malformed; other kinds of torchao's tensors are problems by name."""
+    """A weight without a per_tensor_scale has the multiplier 1.
+
+    Raises CheckpointError where the metadata is missing or malformed. torchao's other kinds of
+    tensors become problems.
+    """
     if not is_torchao(files):
         expected = "expected torchao's metadata in the headers, or a file by torch.save"
         raise CheckpointError(f"{files.path.name}: none of its tensors is quantised; {expected}")

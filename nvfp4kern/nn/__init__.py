@@ -1,11 +1,12 @@
 """Layers of torch with NVFP4 weights: what a checkpoint of NVIDIA's ModelOpt holds, by its names.
 
 A layer's parameters have the names, shapes and dtypes of such a file, so `load_state_dict` takes
-them as they are: nothing is repacked, scale factors stay linear. Layers are for inference. Their
-weights are frozen; a gradient with respect to the input exists, for adapters on top.
+them as they are. Nothing is repacked, and scale factors stay linear.
 
-Their values are exact where shards were quantised with different global scales: those go to the
-kernels for each row or expert.
+Layers are for inference: their weights are frozen. Their input has a gradient, for adapters.
+
+Where the parts of a fused layer have different global scales, its values are still exact: kernels
+take a global scale for each row or expert.
 """
 
 from .experts import NVFP4Experts, NVFP4MoE

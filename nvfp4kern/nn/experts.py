@@ -27,15 +27,14 @@ class NVFP4Experts(Frozen):
         down_proj_weight_scale       float8_e4m3fn [E, H, I/16]
         down_proj_weight_scale_2     float32 [E]
         down_proj_input_scale        float32 [E], with input_quant="static" alone
-    H is hidden_size, I intermediate_size, E num_experts. [E] and [E, 1, 1] in a file fill both of
-    a pair.
+    H is hidden_size, I intermediate_size, E num_experts. A file may have gate's and up's global
+    scale as one number for each expert, [E] or [E, 1, 1]: both then get it.
 
-    input_quant: None (W4A16), "static" or "dynamic" as in NVFP4Linear. Tokens are quantised once
-    for all experts,
-        so a static scale is the largest of the experts'.
-    A token's result does not depend on the others where the kernels' does not
-    (NVFP4KERN_BATCH_INVARIANT=1).
-    A gradient with respect to x and top_k_weights exists, by dequantising all experts.
+    input_quant: None (W4A16), "static" or "dynamic", as in NVFP4Linear. A token is quantised once
+        for all its experts, so a static scale is the largest of the experts' scales.
+
+    With NVFP4KERN_BATCH_INVARIANT=1 the other tokens of a call change no bit of a token's result.
+    x and top_k_weights have gradients. That of x dequantises all experts.
 
     Raises ValueError where H or I is no multiple of 16.
     """
@@ -111,7 +110,7 @@ class NVFP4Experts(Frozen):
     def like(
         cls, module: nn.Module, *, input_quant: InputQuant = None, device: Any = None
     ) -> "NVFP4Experts":
-        """Of the sizes of transformers' stacked experts. ValueError where they differ in kind."""
+        """Experts of the same sizes, unset. ValueError where why_not(module) has a reason."""
         reason = cls.why_not(module)
         if reason:
             raise ValueError(f"experts: {type(module).__name__} {reason}")
@@ -138,7 +137,10 @@ class NVFP4Experts(Frozen):
     def expert_weight(
         self, name: str, expert: int, half: int, codes: Tensor, scales: Tensor, global_scale: Tensor
     ) -> None:
-        """Copies a weight to its place: "gate_up_proj", half 0 (gate) or 1; "down_proj", half 0."""
+        """Copies one expert's weight into the stack `name`, "gate_up_proj" or "down_proj".
+
+        half: of gate_up_proj 0 for gate and 1 for up; of down_proj 0.
+        """
         rows = slice(half * len(codes), (half + 1) * len(codes))
         getattr(self, name).data[expert, rows] = codes
         stored = getattr(self, f"{name}_weight_scale").data.view(torch.uint8)
@@ -166,8 +168,8 @@ class NVFP4Experts(Frozen):
     def forward(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """x [.., H], float16 or bfloat16 -> [.., H] of its dtype, the weighted sum over k experts.
 
-        top_k_index: int [.., k]; a number below 0 or from num_experts on is an expert that is
-            elsewhere, and adds nothing.
+        top_k_index: int [.., k]. A number below 0, or num_experts and above, is an expert on
+            another device: it adds nothing.
         top_k_weights: floating point [.., k].
         """
         tokens = x.reshape(-1, self.hidden_size)
@@ -182,14 +184,14 @@ class NVFP4Experts(Frozen):
     def combine(
         self, x: Tensor, ids: Tensor, weights: Tensor, sorted_rows: Tensor, offsets: Tensor
     ) -> Tensor:
-        """forward for x [T, H] with the permutation known, as nvfp4kern.route returns it."""
+        """forward of x [T, H] with the permutation that nvfp4kern.route has returned."""
         k = ids.shape[1]
         products = self._products(x, sorted_rows // k, offsets)
-        place = torch.empty_like(sorted_rows)
-        place[sorted_rows] = torch.arange(len(place), device=x.device, dtype=place.dtype)
-        # Rows of no expert hold anything, NaN too, so a weight of 0 would not do.
+        row_of = torch.empty_like(sorted_rows)  # of each selection, in `products`
+        row_of[sorted_rows] = torch.arange(len(row_of), device=x.device, dtype=row_of.dtype)
+        # Rows of no expert hold anything, even NaN, which a weight of 0 would not remove.
         here = (ids < self.num_experts)[..., None]
-        parts = torch.where(here, products[place].view(*ids.shape, self.hidden_size).float(), 0.0)
+        parts = torch.where(here, products[row_of].view(*ids.shape, self.hidden_size).float(), 0.0)
         return (parts * weights[..., None].float()).sum(1).to(x.dtype)
 
     def _products(self, x: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
@@ -258,7 +260,7 @@ class _Gradient(torch.autograd.Function):
 
 
 def _why_not_silu(module: nn.Module) -> str | None:
-    """An activation is what it does, since names differ; some models gate in an own method."""
+    """Asks the activation for values, since its names differ. Some models gate in a method."""
     act = getattr(module, "act_fn", None)
     own_gate = getattr(type(module), "_apply_gate", None)
     if own_gate is not None and own_gate.__name__ != "_default_apply_gate":
@@ -273,15 +275,15 @@ def _why_not_silu(module: nn.Module) -> str | None:
 
 
 class NVFP4MoE(Frozen):
-    """Router, experts and, where given, shared experts: [.., H] -> [.., H].
+    """A router, its experts and, where given, shared experts: [.., H] -> [.., H].
 
-    gate.weight is [E, H], 16-bit. Routing and its options are nvfp4kern.route's;
-    correction_bias=True adds the
-    parameter gate.e_score_correction_bias, float32 [E] (DeepSeek-V3), which selects experts and
-    weighs none.
+    gate.weight is float16 or bfloat16 [E, H]. The router has no gradient.
+
+    top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route.
+    correction_bias: True adds the parameter gate.e_score_correction_bias, float32 [E], as
+        DeepSeek-V3 has it. It takes part in the choice of experts, not in their weights.
     shared_experts: a module [.., H] -> [.., H] whose result is added.
-    top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route. The router
-    has no gradient.
+    input_quant: see NVFP4Experts.
     """
 
     EXACT = ("correction_bias",)
@@ -327,7 +329,7 @@ class NVFP4MoE(Frozen):
 
     @property
     def correction_bias(self) -> nn.Parameter | None:
-        """gate.e_score_correction_bias; at 16 bits it would select other experts."""
+        """gate.e_score_correction_bias. It stays float32: 16 bits would select other experts."""
         return self.gate.e_score_correction_bias
 
     def forward(self, x: Tensor) -> Tensor:

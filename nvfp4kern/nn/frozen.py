@@ -11,11 +11,11 @@ InputQuant: TypeAlias = Literal["static", "dynamic", "amax"] | None
 
 E4M3 = torch.float8_e4m3fn
 SAME_SIZE = {E4M3: torch.uint8, torch.float32: torch.int32}
-"""A dtype that no cast of floating-point tensors touches, for those that must keep theirs."""
+"""Dtypes of the same size that `.to(dtype)` does not convert."""
 
 
 def frozen(*shape: int, dtype: torch.dtype | None, device: Any) -> nn.Parameter:
-    """A parameter without a gradient. A global scale that nothing sets is NaN, and shows."""
+    """A parameter without a gradient. float32 ones are NaN, so that a scale never set shows."""
     value = torch.empty(shape, dtype=dtype, device=device)
     if dtype == torch.float32 and not value.is_meta:
         value.fill_(torch.nan)
@@ -35,8 +35,8 @@ def wants_gradient(x: Tensor) -> bool:
 class Frozen(nn.Module):
     """A module with NVFP4 weights.
 
-    `GLOBALS` are the names of its global scales, `EXACT` of all tensors that keep their dtype in
-    `.to(torch.bfloat16)`, `.half()` and their like: a scale factor of 16 bits is another one.
+    `GLOBALS` names its global scales. `EXACT` names all tensors that keep their dtype in
+    `.to(torch.bfloat16)`, `.half()` and the like, which would change their values.
     """
 
     GLOBALS: tuple[str, ...] = ()
@@ -47,13 +47,14 @@ class Frozen(nn.Module):
         self.register_load_state_dict_post_hook(_after_loading)
 
     def finish(self) -> None:
-        """Computes what follows from the parameters. Call it after setting them by hand.
+        """Computes the buffers that follow from the parameters.
 
-        `load_state_dict` does. It neither checks nor synchronises.
+        `load_state_dict` calls it. Call it after setting parameters by hand. It checks nothing
+        and does not synchronise.
         """
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """(name of a global scale, what is wrong with it). Reads the device: synchronises."""
+        """(name of a global scale, what is wrong with it). Synchronises with the device."""
         for name in self.GLOBALS:
             value = getattr(self, name)
             if value is None:
@@ -64,7 +65,7 @@ class Frozen(nn.Module):
                 yield name, f"{what} ({wrong.numel()} of {value.numel()} such values)"
 
     def derive(self, name: str, value: Tensor) -> None:
-        """Sets a buffer, in place where it can: a captured CUDA graph reads that address."""
+        """Sets a buffer, in place where that can be: a captured CUDA graph reads its address."""
         old = getattr(self, name)
         if old is None or old.device != value.device or old.shape != value.shape or old.is_meta:
             setattr(self, name, value)

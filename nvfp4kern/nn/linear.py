@@ -20,27 +20,24 @@ class NVFP4Linear(Frozen):
     Parameters, by ModelOpt's names:
         weight           uint8 [N, K/2], two codes a byte, the even element in the low nibble
         weight_scale     float8_e4m3fn [N, K/16], a scale factor for 16 elements along K
-        weight_scale_2   float32 [], the global scale: weight = code * weight_scale *
-        weight_scale_2.
-                         [N] with row_scales=True, one for each row
-        input_scale      float32 [], the input's global scale; with input_quant="static" alone
-        pre_quant_scale  dtype [K], which multiplies the input first (AWQ); where asked for
+        weight_scale_2   float32 [], the global scale; [N], one for each row, with row_scales=True
+        input_scale      float32 [], the input's global scale, with input_quant="static" alone
+        pre_quant_scale  dtype [K], which multiplies the input first (AWQ), or None
         bias             dtype [N], or None
+    An element of W is code * weight_scale * weight_scale_2.
 
-    input_quant: None leaves the input at 16 bits (W4A16); otherwise it is quantised to NVFP4
-    (W4A4) with the
-        global scale `input_scale` ("static"), none ("dynamic": a row's result does not depend on
-        the others) or the
-        largest magnitude of the whole input / 2688 ("amax").
+    input_quant: None leaves the input at 16 bits (W4A16). Otherwise the input is quantised to
+        NVFP4 (W4A4), with this global scale:
+        "static"   input_scale
+        "dynamic"  none: a row's codes do not depend on the other rows
+        "amax"     the largest magnitude of the whole input / 2688
 
-    The input is float16 or bfloat16 (with input_quant also float32) on the weight's device; the
-    result has its
-    dtype. A forward pass is one or two operators of nvfp4kern, without a synchronisation;
-    torch.compile and CUDA
-    graphs take it. A gradient with respect to the input is that of a product with the dequantised
-    weight, which
-    torch multiplies; quantising the input counts as the identity. There is no gradient of
-    parameters.
+    The input is float16 or bfloat16, with input_quant also float32, on the weight's device. The
+    result has the input's dtype. A forward pass is one or two operators of nvfp4kern and does not
+    synchronise. torch.compile and CUDA graphs take it.
+
+    The gradient with respect to the input is torch's product with the dequantised weight.
+    Quantising the input counts as the identity. Parameters have no gradient.
 
     Raises ValueError for K that is no multiple of 16, and what nvfp4kern.gemm raises.
     """
@@ -118,9 +115,9 @@ class NVFP4Linear(Frozen):
             self.derive("alpha", self.weight_scale_2 * self.input_scale)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight, [N, K] of dtype: code * weight_scale * weight_scale_2, in float32, rounded.
+        """The weight [N, K]: code * weight_scale * weight_scale_2 in float32, rounded to dtype.
 
-        Without pre_quant_scale, which belongs to the input.
+        pre_quant_scale has no part in it: it multiplies the input.
         """
         stored = (self.weight, self.weight_scale)
         if self.weight_scale_2.numel() == 1:
@@ -158,7 +155,7 @@ class NVFP4Linear(Frozen):
 
 
 def readable(x: Tensor) -> Tensor:
-    """x, or a copy where the operators would ask for one: whole rows, dimensions that merge."""
+    """x, or a contiguous copy where its strides are none that the operators take."""
     return x if x.dim() <= 3 and x.stride(-1) == 1 else x.contiguous()
 
 
@@ -188,10 +185,11 @@ class _Gradient(torch.autograd.Function):
 def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     """One layer with the rows of several that have the same input, such as q, k and v.
 
-    Its values are those of the layers: global scales that differ become one for each row
-    (row_scales). An input quantised with static scales takes the largest of them.
-    Raises ValueError where in_features, input_quant, pre_quant_scale or the presence of a bias
-    differ. Copies the weights; reads the device.
+    The weight's values are those of the layers: where global scales differ, each row gets its own
+    (row_scales). Of static input scales the layer takes the largest.
+
+    Raises ValueError where in_features, input_quant or pre_quant_scale differ, and where only some
+    of the layers have a bias. Copies the weights. Synchronises with the device.
     """
     first = layers[0]
     for i, layer in enumerate(layers):
@@ -227,11 +225,15 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
 class NVFP4SwiGLU(Frozen):
     """down_proj(silu(gate_proj(x)) * up_proj(x)), [.., H] -> [.., H], of three NVFP4Linear.
 
-    Gate and up are one dual_gemm, each with its own global scale, and their product is rounded
-    once. hidden_size H and intermediate_size are multiples of 16.
-    input_quant: as in NVFP4Linear, for both inputs. Of static scales gate and up share the larger.
-    Where the input wants a gradient, or a checkpoint's gate and up have a bias, a pre_quant_scale
-    or different input_quant, the three layers run one after the other, and each result is rounded.
+    Gate and up are one dual_gemm, each with its own global scale. silu(gate) * up is rounded once.
+    H is hidden_size. It and intermediate_size are multiples of 16.
+
+    input_quant: as in NVFP4Linear, for x and for the input of down_proj. gate_proj and up_proj
+        share the larger of their static input scales.
+
+    The three layers run one after the other, and each result is rounded, where the input wants a
+    gradient and where gate and up of a checkpoint have a bias, a pre_quant_scale or different
+    input_quant.
     """
 
     EXACT = ("input_scale", "gate_alpha", "up_alpha")

@@ -18,12 +18,12 @@ from .recipes import RECIPES, Recipe
 class NVFP4Config:
     """How quantize_ quantises.
 
-    input_quant: None for W4A16; "dynamic" or, for linear layers alone, "amax" for W4A4 (see
-    NVFP4Linear).
-    recipe: "amax", or "four_six", slower and with a smaller error: a block's largest magnitude
-    becomes code 6 or 4.
-    exclude: patterns of module names (fnmatch) that are left alone, by default the head and
-    routers.
+    input_quant: None for W4A16. For W4A4 "dynamic" or, for linear layers alone, "amax": see
+        NVFP4Linear.
+    recipe: "amax", or "four_six", which is slower and has a smaller error: the largest magnitude
+        of a block becomes code 6 or code 4, whichever is better.
+    exclude: patterns (fnmatch) of the names of modules that stay as they are, by default the head
+        and routers.
     """
 
     input_quant: InputQuant = None
@@ -43,11 +43,13 @@ def quantize_(
 ) -> list[str]:
     """Replaces linear layers and stacked experts of `model` by NVFP4 ones; returns their names.
 
-    filter_fn(module, name) says which of them, in addition to config.exclude. Layers whose K is no
-    multiple of 16
-    stay as they are. A weight is float16, bfloat16 or float32, on any device that nvfp4kern serves.
-    Raises ValueError for a model that is itself a layer (nothing holds it) and for experts with
-    "amax", TypeError for other dtypes; the model is unchanged then.
+    filter_fn: says of (module, name) whether to replace it. config.exclude counts first.
+
+    A layer whose K is no multiple of 16 stays as it is. Weights are float16, bfloat16 or float32,
+    on any device that nvfp4kern serves.
+
+    Raises ValueError for a model that is itself a layer, since nothing holds it, and for experts
+    with "amax". Raises TypeError for weights of other dtypes. The model is then as it was.
     """
     config = config or NVFP4Config()
     chosen = {}

@@ -4,9 +4,12 @@
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
 
 The import registers a quantiser for "modelopt", which transformers 5.17 to 5.23 do not know. Linear
-layers and experts become those of `nvfp4kern.nn`; everything else stays as transformers made it.
-Checkpoints of compressed-tensors transformers dequantises, so it does until `take_over()` is
-called. A plain model is quantised while it is loaded by quantization_config=NVFP4KernConfig(...).
+layers and experts become those of `nvfp4kern.nn`. Everything else stays as transformers made it.
+
+transformers itself reads checkpoints of compressed-tensors, and dequantises them. After
+`take_over()` they run on our layers.
+
+quantization_config=NVFP4KernConfig(...) quantises a plain model while it is loaded.
 """
 
 from .config import NVFP4KernConfig, hand_back, take_over

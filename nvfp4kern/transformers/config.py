@@ -22,13 +22,14 @@ METHODS = ("compressed-tensors", "modelopt")
 class NVFP4KernConfig(QuantizationConfigMixin):
     """What `config.json` says about a quantised checkpoint, or how to quantise a plain one.
 
-    For a plain model: `from_pretrained(..., quantization_config=NVFP4KernConfig())`, with the
-    options of nvfp4kern.nn.NVFP4Config (input_quant, recipe, exclude). Its weights are loaded at
-    16 bits first.
-    For a directory that has ModelOpt's hf_quant_config.json, and nothing about it in config.json:
-    the same, without options.
-    transformers itself makes one of what config.json says. Raises CheckpointError then for formats
-    and algorithms that are not supported.
+    For a plain model: `from_pretrained(..., quantization_config=NVFP4KernConfig())`. The options
+    are those of nvfp4kern.nn.NVFP4Config. The weights are loaded at 16 bits first.
+
+    For a directory with ModelOpt's hf_quant_config.json whose config.json does not mention it: the
+    same, without options.
+
+    For other checkpoints transformers makes one of what config.json says. It raises CheckpointError
+    for formats and algorithms that are not supported.
     """
 
     quant_method: Any
@@ -65,7 +66,7 @@ def check(config: dict[str, Any]) -> None:
 
 
 class _Choice:
-    """Stands for transformers' configuration of a method: what we can load becomes ours."""
+    """Stands in for transformers' configuration of a method. It makes ours of what we can load."""
 
     def __init__(self, theirs: Any) -> None:
         self.theirs = theirs
@@ -79,12 +80,12 @@ class _Choice:
 
 
 def take_over(method: str = "compressed-tensors") -> None:
-    """From now on, NVFP4 checkpoints of a method that transformers has its own way with run on
-    the layers of nvfp4kern.nn.
+    """NVFP4 checkpoints that transformers would load itself run on nvfp4kern.nn from now on.
 
-    method: "compressed-tensors", or "modelopt" where transformers has come to know it. Other
-    checkpoints of the method stay transformers'. `hand_back` undoes it.
-    Raises ValueError for other methods.
+    method: "compressed-tensors", or "modelopt" where transformers has come to know it. Its
+        checkpoints that are not NVFP4 stay transformers'.
+
+    `hand_back` undoes it. Raises ValueError for other methods.
     """
     if method not in METHODS:
         raise ValueError(f"method: {method!r}, expected one of {', '.join(METHODS)}")

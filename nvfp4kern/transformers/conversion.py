@@ -1,8 +1,8 @@
 """How transformers' loader fills the layers: one converter for all of their tensors.
 
-transformers finds the parameter that a tensor fills by patterns of names, and they match otherwise
-in each of its versions. Here the plan of the files says what fills what, so names are looked up,
-and the numbers are made as `nvfp4kern.checkpoint` makes them.
+transformers finds the parameter that a tensor fills by patterns of names, which match differently
+in each of its versions. Here the plan of the files says what fills what: names are looked up.
+Values are made as `nvfp4kern.checkpoint` makes them.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def tensors_of(fill: Fill) -> list[str]:
 
 
 def groups_of(fills: Iterable[Fill]) -> list[list[Fill]]:
-    """Fills that have a tensor or a parameter in common: a fused tensor fills several."""
+    """Puts fills together that have a tensor or a parameter in common, as a fused layer's have."""
 
     def keys_of(fill: Fill) -> list[tuple[str, str]]:
         tensors = [("tensor", name) for name in tensors_of(fill)]
@@ -84,7 +84,7 @@ class Loading:
         return made
 
     def complete(self, model: nn.Module) -> None:
-        """What the files leave out, as far as other values serve. Call it after the loading."""
+        """Fills in what the files leave out and other values give. Call it after the loading."""
         targets = self.assignment.targets.values()
         if not any(target.missing for target in targets):
             return
@@ -117,7 +117,7 @@ class _Make(ConversionOps):
 
 
 class Converter(WeightConverter):
-    """Takes every tensor of the layers to its group. Stands before transformers' converters."""
+    """Takes every tensor of the layers to its group, before transformers' converters."""
 
     __slots__ = ("loading", "routes")
 
@@ -132,7 +132,7 @@ class Converter(WeightConverter):
     def add_tensor(
         self, target_key: str, source_key: str, source_pattern: str, future: Any
     ) -> None:
-        """By the tensor's own name, where transformers goes by the pattern and the order."""
+        """Keeps tensors by their own names. transformers would go by the pattern and the order."""
         super().add_tensor(target_key, source_key, source_key, future)
 
     def __deepcopy__(self, memo: Any) -> "Converter":

@@ -19,7 +19,7 @@ def assign(model: PreTrainedModel, conversions: list[Any], files: Files, plan: P
     """What fills the model's quantised layers; transformers loads everything else.
 
     conversions: transformers' for this model.
-    Raises CheckpointError for a layer that the model has in a form that no layer of ours can be.
+    Raises CheckpointError for a layer for which the model has a module that we cannot replace.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     prefix = model.base_model_prefix
@@ -54,7 +54,7 @@ def name_in_model(layer: Layer, conversions: list[Any]) -> str:
 
 
 def spellings(name: str, prefix: str) -> list[str]:
-    """A model with a head has "model." before the names of one without; files are of either."""
+    """The name with and without the prefix that models with a head have. Files have either."""
     return [name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}"]
 
 
@@ -68,10 +68,10 @@ def add(root: nn.Module, name: str, module: nn.Module) -> None:
 
 
 class Homeless:
-    """Quantised layers for which the model has none that we can replace.
+    """Refuses quantised layers for which the model has none that we can replace.
 
-    Whole parts that the model lacks, such as a head or one for more tokens, are fine: transformers
-    reports them. Others it would load as if they were plain weights.
+    transformers would load their codes as plain weights. Where the model lacks a whole part, such
+    as a head or one that predicts more tokens, it does not: it reports what it left out.
     """
 
     def __init__(

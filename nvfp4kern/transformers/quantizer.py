@@ -22,9 +22,9 @@ from .layers import assign
 
 
 class NVFP4KernQuantizer(HfQuantizer):
-    """transformers makes one for each `from_pretrained`, and calls what is below in this order.
+    """transformers makes one for each `from_pretrained`, and calls its methods in this order.
 
-    Errors are nvfp4kern.checkpoint.CheckpointError, a ValueError, with the tensor's name.
+    Raises nvfp4kern.checkpoint.CheckpointError, a ValueError, with the tensor's name.
     """
 
     requires_calibration = False
@@ -64,7 +64,7 @@ class NVFP4KernQuantizer(HfQuantizer):
         return [Converter(self.loading, routes), *weight_conversions]
 
     def get_new_dtype(self, converter: Any, param: Any, dtype: Any) -> Any:
-        """From 5.23 on: tensors of the layers keep the dtype that they have in the files."""
+        """Keeps the files' dtype for tensors of the layers. transformers asks from 5.23 on."""
         if isinstance(converter, Converter):
             return None
         return super().get_new_dtype(converter, param, dtype)
