@@ -2,22 +2,15 @@
 
 from dataclasses import dataclass, field
 
+from tiny_sizes import sizes
+
 HIDDEN, DENSE, EXPERT, EXPERTS = 64, 96, 48, 4  # widths of a token, an MLP, an expert; experts
 
 COMMON = dict(
-    vocab_size=128,
-    hidden_size=HIDDEN,
-    intermediate_size=DENSE,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
+    sizes(128, HIDDEN, DENSE, layers=2, heads=4, kv_heads=2, positions=64),
     hidden_act="silu",
-    max_position_embeddings=64,
     rms_norm_eps=1e-6,
     tie_word_embeddings=False,
-    bos_token_id=0,
-    eos_token_id=1,
 )
 LATENT = dict(
     head_dim=8,  # the rotated part

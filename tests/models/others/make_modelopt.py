@@ -1,34 +1,20 @@
 """The checkpoints in this folder: nvidia-modelopt 0.47 made them of random weights, on a CPU.
 
-    python make_modelopt.py     # wants nvidia-modelopt, transformers and requests
+    PYTHONPATH=.. python make_modelopt.py     # wants nvidia-modelopt, transformers and requests
 
 ModelOpt simulates NVFP4 by a CUDA kernel while it searches AWQ's scales. Here its own quantiser
 stands in for that kernel: the search sees the same values, and what is exported is ModelOpt's code
-alone. Every model has a layer or two of few columns, so that a folder has some KB.
+alone.
 """
 
 import copy
 import json
 import shutil
 import warnings
-from pathlib import Path
 
 import torch
+from tiny_sizes import EXPORTED, OTHERS, exported
 
-HERE = Path(__file__).parent
-SIZES = dict(
-    vocab_size=32,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=16,
-    max_position_embeddings=32,
-    initializer_range=0.2,
-    bos_token_id=0,
-    eos_token_id=1,
-)
 MIXTURE = dict(moe_intermediate_size=16, num_experts=3, num_experts_per_tok=2, norm_topk_prob=True)
 KEYS_ARE_VALUES = dict(  # the second layer has no v_proj
     num_hidden_layers=2,
@@ -74,17 +60,17 @@ def export(folder, model_type, config, name, more):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(24)
-    config = AutoConfig.for_model(model_type, **(SIZES | config))
+    config = AutoConfig.for_model(model_type, **(EXPORTED | config))
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.config.architectures = [type(model).__name__]  # as in a model that was loaded
-    tokens = torch.arange(64).reshape(4, 16) % SIZES["vocab_size"]
+    tokens = torch.arange(64).reshape(4, 16) % EXPORTED["vocab_size"]
     recipe = copy.deepcopy(getattr(mtq, name))
     recipe["quant_cfg"] += more
     model = mtq.quantize(model, recipe, lambda m: m(tokens))
     shutil.rmtree(folder, ignore_errors=True)
     with torch.no_grad():
         export_hf_checkpoint(model, export_dir=folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    exported(folder)
 
 
 def main():
@@ -92,10 +78,8 @@ def main():
 
     tensor_quant.dynamic_block_quantize_op = fake_quantize
     for folder, how in MADE.items():
-        export(HERE / folder, *how)
-        files = list((HERE / folder).iterdir())
-        print(folder, sum(f.stat().st_size for f in files), sorted(f.name for f in files))
-        quantised = json.loads((HERE / folder / "config.json").read_text())["quantization_config"]
+        export(OTHERS / folder, *how)
+        quantised = json.loads((OTHERS / folder / "config.json").read_text())["quantization_config"]
         print("   ", quantised["quant_algo"], quantised["ignore"])
 
 
