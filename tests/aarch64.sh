@@ -27,12 +27,12 @@ wheel=$(ls "$wheels"/nvfp4kern-*-cp311-abi3-$TAG.whl)
 echo "$(basename "$wheel"), $(wc -c < "$wheel") bytes"
 
 echo "-- Debian's Python for it, and NumPy"
-mkdir -p "$work"/{lists/partial,debs,root,whl,packages}
+mkdir -p "$work"/{lists/partial,debs,sysroot,whl,packages}
 options=(-oAPT::Architecture=arm64 -oAPT::Architectures=arm64 -oDir::State::Lists="$work/lists" -qq)
 apt-get "${options[@]}" update
 (cd "$work/debs" && apt-get "${options[@]}" download python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 \
     libgcc-s1 libstdc++6 zlib1g libexpat1 libbz2-1.0 liblzma5 libffi8 libssl3 libuuid1 libsqlite3-0 2> /dev/null)
-for package in "$work"/debs/*.deb; do dpkg -x "$package" "$work/root"; done
+for package in "$work"/debs/*.deb; do dpkg -x "$package" "$work/sysroot"; done
 "$python" -m pip download --quiet --only-binary=:all: --python-version 3.11 --implementation cp \
     --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64 \
     -d "$work/whl" 'numpy<2.4' rich
@@ -40,4 +40,4 @@ for file in "$work"/whl/*.whl "$wheel"; do "$python" -m zipfile -e "$file" "$wor
 
 echo "-- the main job, emulated"
 cd "$work/packages"
-PYTHONPATH=$PWD qemu-aarch64 -L "$work/root" "$work/root/usr/bin/python3.11" -m nvfp4kern
+PYTHONPATH=$PWD qemu-aarch64 -L "$work/sysroot" "$work/sysroot/usr/bin/python3.11" -m nvfp4kern
