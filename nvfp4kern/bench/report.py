@@ -18,6 +18,9 @@ TOLERANCE = 0.03
 """What medians of two runs may differ by without a mark."""
 
 
+BESIDE = 3
+"""Baselines that a table has. A further table has the rest."""
+
 TIMES = ("time", "other", "cold", "read")
 """What rows of two runs are compared by, where both have it."""
 
@@ -127,8 +130,7 @@ def _empty_table(title, narrow):
     return Table(title=title, title_justify="left", **looks)
 
 
-def _table(op, rows, on_gpu, narrow):
-    baselines = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
+def _table(op, rows, baselines, on_gpu, narrow):
     layout = other_layout(rows)
     scales = f", time with {OTHER[layout]} scales" if layout else ""
     table = _empty_table(f"{op}, {_unit(on_gpu)}{scales}", narrow)
@@ -151,6 +153,15 @@ def _table(op, rows, on_gpu, narrow):
     for row in rows:
         table.add_row(*_cells(row, layout, baselines, look))
     return table
+
+
+def _tables(op, rows, *look):
+    """The first has all rows, further ones those with baselines of theirs."""
+    names = list(dict.fromkeys(name for row in rows for name in row.get("others", {})))
+    yield _table(op, rows, names[:BESIDE], *look)
+    for i in range(BESIDE, len(names), BESIDE):
+        some = names[i : i + BESIDE]
+        yield _table(op, [r for r in rows if set(some) & set(r.get("others", {}))], some, *look)
 
 
 def _title(found):
@@ -195,7 +206,8 @@ def show(console, result):
     on_gpu = result["environment"]["device"] == "cuda"
     console.print(_title(result["environment"]), soft_wrap=True)
     for op, rows in by_operator(result["rows"]).items():
-        console.print(_table(op, rows, on_gpu, console.width < WIDE))
+        for table in _tables(op, rows, on_gpu, console.width < WIDE):
+            console.print(table)
     for text in dict.fromkeys(_missing(result["rows"])):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
     wrong = sum(map(is_wrong, result["rows"]))
