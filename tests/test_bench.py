@@ -423,7 +423,7 @@ def test_drop_ins_take_what_they_are_given(k, batch, data):
 
 
 def test_experts_get_the_same_tokens_whatever_the_data():
-    sizes = {"experts": 4, "top": 2, "n": 8, "k": 64, "label": "", "tokens": 8}
+    sizes = {"experts": 4, "top": 2, "n": 8, "k": 64, "label": "", "tokens": 8, "wide": False}
     calls = [products.mixture(data, "cpu", **sizes).calls for data in (exact, gaussian)]
     offsets = [one["blocked"][0].keywords["offsets"] for one in calls]
     assert torch.equal(*offsets) and offsets[0][-1] == 16

@@ -81,6 +81,9 @@ class Wide:
     def terms(self):
         return self.halves.shape[-1]
 
+    def row_range(self, begin, end):
+        return replace(self, halves=self.halves[begin:end])
+
     def values(self, rows=slice(None)):
         return self.halves[..., rows, :]
 

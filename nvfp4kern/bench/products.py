@@ -33,6 +33,11 @@ def _reads(tokens, *weights):
     return mine + [buffer for w in weights for buffer in (w.codes, w.blocked)]
 
 
+def _tokens(x, layout):
+    """Codes and scale factors, or 16-bit tokens, which have none."""
+    return (x.halves, None) if isinstance(x, Wide) else (x.codes, x.scales(layout))
+
+
 def _float_sets(sets, device, dtype=None):
     """Operands as floats, as many sets as floats take to be past the L2."""
     size = sum(2.0 * torch.Size(o.shape).numel() for o in sets[0])
@@ -99,8 +104,8 @@ def gemm(data, device, m, n, k, batch, wide):
 
     def call(operands, layout, out):
         x, w = operands
-        mine = (x.halves, None) if wide else (x.codes, x.scales(layout))
-        arguments = mine[0], w.codes, mine[1], w.scales(layout)
+        codes, scales = _tokens(x, layout)
+        arguments = codes, w.codes, scales, w.scales(layout)
         options = {"alpha": alpha_of(x, w), "scale_layout": layout, "out": out}
         return partial(nvfp4kern.gemm, *arguments, **options)
 
@@ -237,17 +242,19 @@ def _routed(experts, top, tokens, draw):
     return torch.bincount(chosen.flatten(), minlength=experts).tolist()
 
 
-def mixture(data, device, experts, top, n, k, label, tokens):
+def mixture(data, device, experts, top, n, k, label, tokens, wide):
     """The contiguous form with offsets on the device. Experts without tokens are not read. The
-    layout is that of the weights' scale factors; the tokens' are linear."""
+    layout is that of the weights' scale factors; the tokens' are linear, or `wide`: they are fp16.
+    """
     expected = experts * (1 - (1 - top / experts) ** tokens)
     rows = tokens * top
-    active = expected * n * k * 9 / 16 + rows * (k * 9 / 16 + 2.0 * n)
+    active = expected * n * k * 9 / 16 + rows * (k * (2 if wide else 9 / 16) + 2.0 * n)
+    made = data.wide if wide else data.operand
     draw = torch.Generator().manual_seed(0)  # the same for any data
     sets = []
     for _ in range(rotation(active, device)):
         ends = torch.tensor([0, *_routed(experts, top, tokens, draw)]).cumsum(0).int()
-        sets.append((data.operand(device, rows, k), data.operand(device, experts, n, k), ends))
+        sets.append((made(device, rows, k), data.operand(device, experts, n, k), ends))
 
     def busy(ends):
         """(expert, its first row, the row after its last) of those with tokens."""
@@ -265,16 +272,16 @@ def mixture(data, device, experts, top, n, k, label, tokens):
 
     def call(operands, layout, out):
         x, w, ends = operands
+        codes, scales = _tokens(x, "linear")
         options = {"offsets": ends.to(device), "alpha": alpha_of(x, w), "out": out}
         options |= {"scale_layout": ("linear", layout)}
-        return partial(
-            nvfp4kern.grouped_gemm, x.codes, w.codes, x.linear, w.scales(layout), **options
-        )
+        arguments = codes, w.codes, scales, w.scales(layout)
+        return partial(nvfp4kern.grouped_gemm, *arguments, **options)
 
     groups = [pairs(*one) for one in sets]
     bytes_in = sum(bytes_of(*(o for pair in one for o in pair)) for one in groups)
     return Case(
-        shape=f"{label} {n}x{k}, {tokens} tokens",
+        shape=f"{label} {n}x{k}, {tokens} tokens" + " W4A16" * wide,
         moved=bytes_in / len(sets) + 2.0 * rows * n,
         work=2.0 * rows * n * k,
         **_by_layout(sets, call, lambda _: poisoned(device, rows, n)),

@@ -1,6 +1,7 @@
 """What is timed, by set: each Shape names a function in products.py or others.py and its sizes."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..verify import shapes as verified
 
@@ -67,6 +68,12 @@ def _groups(groups):
     return Shape("grouped_gemm", "grouped_gemm", {"groups": [group[:3] for group in groups]})
 
 
+def _mixture(label, tokens, wide=False, **sizes):
+    sizes |= {"label": label, "tokens": tokens, "wide": wide}
+    series = label + " W4A16" * wide
+    return Shape("grouped_gemm", "mixture", sizes, series=series, at=tokens)
+
+
 def _route(m, n, k):
     top = 8 if n > 128 else 4
     return Shape("route", "route", {"m": m, "n": n, "k": k, "top": top})
@@ -97,7 +104,7 @@ def _tokens():
         yield from (_gemm(m, 8192, 8192, wide=wide, series=series, at=m) for m in SWEPT)
 
 
-def _moe():
+def _moe(wide=False):
     """Both products of a layer: into the intermediate size, gate and up together, and back."""
     for model in MODELS:
         sizes = {
@@ -107,9 +114,7 @@ def _moe():
         for name, (n, k) in sizes.items():
             for tokens in DECODED:
                 given = {"experts": model.experts, "top": model.top, "n": n, "k": k}
-                label = f"{model.name} {name}"
-                given |= {"label": label, "tokens": tokens}
-                yield Shape("grouped_gemm", "mixture", given, series=label, at=tokens)
+                yield _mixture(f"{model.name} {name}", tokens, wide, **given)
 
 
 def _smallm():
@@ -149,8 +154,8 @@ def _quick():
     yield from (_gemm(m, 256, 256, series="gemm W4A16 256x256", at=m, wide=True) for m in (1, 4))
     yield _dual(*verified.DUAL_GEMM_TESTS[1])
     yield _groups(verified.GROUP_GEMM_TESTS[0])
-    small = {"experts": 4, "top": 2, "n": 64, "k": 128, "label": "small", "tokens": 8}
-    yield Shape("grouped_gemm", "mixture", small, series="small", at=8)
+    for wide in (False, True):
+        yield _mixture("small", 8, wide, experts=4, top=2, n=64, k=128)
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])
     yield from (_quantize(256, 1024, amax) for amax in (False, True))
     yield _dequantize(256, 1024)
@@ -160,6 +165,7 @@ SETS = {
     "competition": _competition,
     "tokens": _tokens,
     "moe": _moe,
+    "moe16": partial(_moe, wide=True),
     "smallm": _smallm,
     "grid": _grid,
     "cpu": _cpu,
