@@ -7,7 +7,7 @@ import torch
 
 import nvfp4kern
 
-from . import baselines, drop_ins
+from . import baselines, drop_ins, humming_layers
 from .baselines import BF16, DEQUANTIZED, DEQUANTIZED_LOOP, FLOAT, GROUPED_MM, LOOP, PAIR
 from .case import Case, Unavailable, rotated
 from .operands import Wide, alpha_of, bytes_of, floats, near, poisoned
@@ -118,6 +118,7 @@ def gemm(data, device, m, n, k, batch, wide):
         others={
             FLOAT[device]: lambda: [baselines.gemm(*one) for one in _float_sets(sets, device)],
             DEQUANTIZED: lambda: _dequantizing(baselines.gemm, sets, device),
+            **humming_layers.for_gemm(sets, device),
         },
         agrees=lambda got, ours: near([got], [ours]),
         reads=[_reads(*one) for one in sets],
@@ -286,7 +287,7 @@ def mixture(data, device, experts, top, n, k, label, tokens, wide):
         work=2.0 * rows * n * k,
         **_by_layout(sets, call, lambda _: poisoned(device, rows, n)),
         right=right,
-        others=_grouped_others(groups, active, device),
+        others=_grouped_others(groups, active, device) | humming_layers.for_mixture(sets, device),
         agrees=lambda got, ours: near(_as_list(got), [ours]),
         reads=[
             _reads(x, w.matrix(slice(len(one))))
