@@ -28,6 +28,8 @@ class Target:
     """(module, attribute): several where parameters are tied."""
     missing: int = 0
     """Elements that nothing fills yet."""
+    tied: bool = False
+    """Whether it has several names."""
     tensor: Tensor | None = None
 
 
@@ -110,7 +112,11 @@ class Assignment:
                     new = wanted.setdefault(to.module, Fused(self.old[to.module]))
                     if layer not in new.layers[-1:]:
                         new.layers.append(layer)
-        return {name: self._new_module(name, new) for name, new in wanted.items()}
+        made: dict[int, Frozen] = {}  # one where the model has the same module twice
+        for name, new in wanted.items():
+            if id(new.old) not in made:
+                made[id(new.old)] = self._new_module(name, new)
+        return {name: made[id(old)] for name, old in self.old.items() if id(old) in made}
 
     def _new_module(self, name: str, new: Fused) -> Frozen:
         kinds = {layer.input_quant for layer in new.layers}
@@ -202,6 +208,8 @@ class Assignment:
                 name, value.shape, dtype, value.requires_grad, buffer, [], value.numel()
             )
             seen[id(value)] = self.targets[name] = target
+        elif name != target.name:
+            target.tied = True
         if (owner, key) not in target.owners:
             target.owners.append((owner, key))
         self._aliases[name] = target
@@ -222,7 +230,7 @@ class Assignment:
             if static and "input_scale" in layer.sources:
                 self._fill_global(layer, to, "input_scale")
         if "pre_quant_scale" in layer.sources and layer.kind == "nvfp4":
-            target = self.targets[f"{to.module}.pre_quant_scale"]
+            target = self._aliases[f"{to.module}.pre_quant_scale"]
             self._add(Fill(layer.sources["pre_quant_scale"], (), target, (), "same"))
         if "bias" in layer.sources:
             self._fill_rows(layer.sources["bias"], to, "bias", "copy")
@@ -236,20 +244,31 @@ class Assignment:
             weight, expert, _ = to.stack
             name = f"{to.module}.{weight}" + ("" if key == "weight" else f"_{key}")
             index = (expert, to.rows)
+            self._check_rows(source, to, name)
         target = self._aliases.get(name)
         if target is None:
             self.unexpected.append(source.name)
             return
         self._add(Fill(source, to.source, target, index, rule, scale))
 
+    def _check_rows(self, source: Source, to: Destination, name: str) -> None:
+        """One expert's rows, which say where in the stack they go, all go into their half."""
+        target = self._aliases.get(name)
+        if target is None or to.stack is None:
+            return
+        rows = target.shape[1] // (2 if to.stack[0] == "gate_up_proj" else 1)
+        given = torch.empty(self.files.tensors[source.name].shape, device="meta")[to.source].shape
+        if given[0] != rows:
+            raise wrong_shape(source, given, (rows, *target.shape[2:]), target)
+
     def _fill_global(self, layer: Layer, to: Destination, key: str) -> None:
         """A layer has one global scale or one for each row. An expert of a stack has one or two."""
         if to.stack is None:
-            target = self.targets[f"{to.module}.{key}"]
+            target = self._aliases[f"{to.module}.{key}"]
             where: tuple[Any, ...] = (to.rows,) if len(target.shape) else ()
         else:
             weight, expert, half = to.stack
-            target = self.targets[f"{to.module}.{weight}_{key}"]
+            target = self._aliases[f"{to.module}.{weight}_{key}"]
             where = (expert, half) if len(target.shape) == 2 else (expert,)
         if key not in layer.sources:
             self.constants.append((target, where, layer.constants[key]))
@@ -305,14 +324,11 @@ class Assignment:
         if fill.rule in ("copy", "same", "fp8"):
             given = torch.empty(info.shape, device="meta")[fill.source_index].shape
             if given != part.shape:
-                raise CheckpointError(
-                    f"{fill.source.name}: {list(given)}, expected {list(part.shape)} as in the "
-                    f"model's {target.name}"
-                )
+                raise wrong_shape(fill.source, given, part.shape, target)
         first = self._fill_once(target, fill.target_index)
         if first or fill.rule in ("max", "same"):
             self.fills.append(fill)
-        elif len(target.owners) == 1:  # tied parameters may both be in the files
+        elif not target.tied:  # files may have both names of a tied parameter
             raise CheckpointError(f"{fill.source.name}: {target.name} is filled twice")
 
     def _fill_once(self, target: Target, index: tuple[Any, ...]) -> bool:
@@ -331,6 +347,13 @@ class Assignment:
             names = ", ".join(target.name for target in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise CheckpointError(f"{names}{more}: the model has them, the files do not")
+
+
+def wrong_shape(
+    source: Source, given: tuple[int, ...], expected: tuple[int, ...], target: Target
+) -> CheckpointError:
+    came = f"{list(given)}, expected {list(expected)}"
+    return CheckpointError(f"{source.name}: {came} as in the model's {target.name}")
 
 
 def weights_of(module: nn.Module) -> list[nn.Parameter]:

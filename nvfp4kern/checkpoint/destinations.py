@@ -70,7 +70,7 @@ def destinations(
     modules: the model's, by name. name, shape: the layer's name and its weight's shape.
     rows: how many rows each layer of the files has.
     """
-    for spelling in spellings(name):
+    for spelling in spellings(name) if shape else ():
         found = _destinations(modules, name, spelling, shape, rows)
         if found:
             return found
