@@ -30,6 +30,8 @@ ROLE_NAMES = {
 }
 """Model type -> its files' names of an expert's gate_proj, up_proj and down_proj."""
 FILE_NAMES = {"mixtral": (".mlp.", ".block_sparse_moe.")}
+PLAIN = {"weight": 2, "gate_up_proj": 3, "down_proj": 3}
+"""Weights that engines quantise, of linear layers and of stacked experts: their dimensions."""
 
 
 def save_checkpoint(
@@ -44,7 +46,8 @@ def save_checkpoint(
     The files are safetensors with linear scale factors, an index where there are several of them,
     config.json and hf_quant_config.json.
 
-    path: a directory that does not exist yet or is empty. In the end it is complete, or as before.
+    path: a directory that does not exist yet, or is empty, or a link to an empty one. In the end it
+        is complete, or as before.
     config: what config.json says beside quantization_config, by default `model.config.to_dict()`
         of a transformers model. Without either there is no config.json.
     max_shard_bytes: the most bytes of tensors in a file. A larger tensor has a file of its own.
@@ -58,7 +61,8 @@ def save_checkpoint(
     so save before fusing.
     """
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    there = path.is_symlink() or path.exists()
+    if there and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"path: {path} is there already, expected a new or empty directory")
     if config is None and hasattr(getattr(model, "config", None), "to_dict"):
         config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
@@ -67,17 +71,33 @@ def save_checkpoint(
     layers = dict(_layers(model, model_type))
     quantization = _quantization(layers, _excluded(model, model_type))
     path.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path if there else path.parent))
     try:
         _write_tensors(work, _tensors(model, model_type), max_shard_bytes)
         _write_json(work / "hf_quant_config.json", _by_modelopt(quantization))
         if config is not None:
             config = {**config, "quantization_config": quantization}
             _write_json(work / "config.json", config)
-        work.chmod(0o755)
-        work.replace(path)
+        if there:
+            _move_files(work, path)
+        else:
+            work.chmod(0o755)
+            work.replace(path)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def _move_files(work: Path, directory: Path) -> None:
+    """Into a directory that stays: it may be a process's own, a link's, or a mounted one."""
+    moved = []
+    try:
+        for file in sorted(work.iterdir()):
+            moved.append(file.replace(directory / file.name))
+        work.rmdir()
+    except BaseException:
+        for file in moved:
+            file.unlink(missing_ok=True)
         raise
 
 
@@ -116,12 +136,13 @@ def _roles(model_type: str) -> tuple[str, str, str]:
 
 
 def _excluded(model: nn.Module, model_type: str) -> list[str]:
-    """Modules with a matrix that stays as it was, which engines would take for a quantised one."""
+    """Modules whose weights stay as they were, which engines would take for quantised ones."""
     found = []
     for name, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        plain = isinstance(weight, nn.Parameter) and weight.dim() == 2
-        if plain and not isinstance(module, (Frozen, nn.Embedding)):
+        if isinstance(module, (Frozen, nn.Embedding)):
+            continue
+        own = module._parameters
+        if any(own.get(key) is not None and own[key].dim() == rank for key, rank in PLAIN.items()):
             found.append(_in_files(name, model_type))
     return found
 

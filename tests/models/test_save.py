@@ -1,6 +1,7 @@
 """save_checkpoint: what it writes is ModelOpt's layout, and comes back to the bit."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,10 +125,71 @@ def test_what_cannot_be_said_is_refused_and_nothing_is_written(tmp_path):
 
 
 def test_a_failure_leaves_no_files(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
     monkeypatch.setattr("nvfp4kern.checkpoint.save.save_file", lambda *_, **__: 1 / 0)
+    for name in ("saved", "empty"):
+        with pytest.raises(ZeroDivisionError):
+            save_checkpoint(nn.Sequential(linear()), tmp_path / name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_a_failure_on_the_way_into_a_directory_leaves_it_empty(tmp_path, monkeypatch):
+    replace, left = Path.replace, 1
+
+    def one_alone(file, target):
+        nonlocal left
+        left -= 1
+        return replace(file, target) if left >= 0 else 1 / 0
+
+    monkeypatch.setattr(Path, "replace", one_alone)
     with pytest.raises(ZeroDivisionError):
-        save_checkpoint(nn.Sequential(linear()), tmp_path / "saved")
+        save_checkpoint(nn.Sequential(linear()), tmp_path, config={})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [".", "link", "deep/new", "deep/.."])
+def test_a_directory_that_is_there_stays_the_same_one(tmp_path, monkeypatch, path):
+    real = tmp_path / "real"
+    real.mkdir(mode=0o700)
+    inode = real.stat().st_ino
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(real if path == "." else tmp_path)
+    model, again = nn.Sequential(linear()), nn.Sequential(nn.Linear(32, 16, dtype=torch.bfloat16))
+    if path == "deep/..":
+        (tmp_path / "deep").mkdir()
+        with pytest.raises(FileExistsError, match="expected a new or empty directory"):
+            save_checkpoint(model, path)
+        return
+    save_checkpoint(model, path, config={"hidden_size": 32})
+    load_checkpoint(again, path, device="cpu")
+    assert torch.equal(again[0].weight, model[0].weight)
+    files = {"config.json", "hf_quant_config.json", "model.safetensors"}
+    assert {file.name for file in Path(path).iterdir()} == files
+    assert {each.name for each in tmp_path.iterdir()} <= {"real", "link", "deep"}
+    if path in (".", "link"):
+        assert real.stat().st_ino == inode and real.stat().st_mode & 0o777 == 0o700
+        assert {file.name for file in real.iterdir()} == files
+
+
+def test_links_to_nothing_and_to_files_are_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for name, to in (("broken", "nowhere"), ("linked", "file")):
+        (tmp_path / name).symlink_to(to)
+        with pytest.raises(FileExistsError, match=f"{name} is there already, expected a new or em"):
+            save_checkpoint(nn.Sequential(linear()), tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"broken", "linked", "file"}
+
+
+def test_plain_stacks_of_experts_are_named_as_excluded(tmp_path):
+    model = nn.ModuleDict({"mlp": nn.Module(), "up": linear(), "conv": nn.Conv1d(16, 16, 3)})
+    model["mlp"].gate = nn.Linear(16, 4)
+    model["mlp"].experts = nn.Module()
+    model["mlp"].experts.gate_up_proj = nn.Parameter(torch.ones(2, 64, 32))
+    model["mlp"].experts.down_proj = nn.Parameter(torch.ones(2, 32, 32))
+    save_checkpoint(model, tmp_path / "saved", config={})
+    said = json.loads((tmp_path / "saved" / "hf_quant_config.json").read_text())
+    assert said["quantization"]["exclude_modules"] == ["mlp.gate", "mlp.experts"]
 
 
 def test_a_model_without_a_configuration(tmp_path):
