@@ -49,7 +49,9 @@ def quantize_(
     on any device that nvfp4kern serves.
 
     Raises ValueError for a model that is itself a layer, since nothing holds it, and for experts
-    with "amax". Raises TypeError for weights of other dtypes. The model is then as it was.
+    with "amax". Raises TypeError for weights of other dtypes. All replacements are made before the
+    first of them is put in, beside the weights they replace. So the model is as it was after any
+    error, such as one for want of memory.
     """
     config = config or NVFP4Config()
     chosen = {}
@@ -69,9 +71,10 @@ def quantize_(
                     f"{name}.{key}: {value.dtype}, expected float16, bfloat16 or float32"
                 )
     made: dict[nn.Module, nn.Module] = {}  # one where the model has the same layer twice
-    for name, module in chosen.items():
+    for module in chosen.values():
         if module not in made:
             made[module] = quantized(module, config).train(module.training)
+    for name, module in chosen.items():
         model.set_submodule(name, made[module])
     return list(chosen)
 

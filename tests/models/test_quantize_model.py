@@ -73,6 +73,24 @@ def test_filter_and_refusals_leave_the_model_as_it_was():
         NVFP4Config(input_quant="static")
 
 
+def test_a_failure_on_the_way_leaves_the_model_as_it_was(monkeypatch):
+    model = Toy()
+    before, x = dict(model.named_modules()), activations(3, 32)
+    want, make, made = model(x), NVFP4Linear.from_linear, []
+
+    def until_memory_ends(layer, **options):
+        if made:
+            raise MemoryError
+        made.append(layer)
+        return make(layer, **options)
+
+    monkeypatch.setattr(NVFP4Linear, "from_linear", until_memory_ends)
+    with pytest.raises(MemoryError):
+        quantize_(model, NVFP4Config(exclude=()))
+    assert made == [model.up] and dict(model.named_modules()) == before
+    assert torch.equal(model(x), want)
+
+
 def test_a_layer_that_a_model_has_twice_stays_one():
     model = Toy().eval()
     model.again = model.up
