@@ -33,8 +33,9 @@ class NVFP4Linear(Frozen):
         "amax"     the largest magnitude of the whole input / 2688
 
     The input is float16 or bfloat16, with input_quant also float32, on the weight's device. The
-    result has the input's dtype. A forward pass is one or two operators of nvfp4kern and does not
-    synchronise. torch.compile and CUDA graphs take it.
+    result has the input's dtype. Under torch.autocast the input is first cast to autocast's dtype,
+    as nn.Linear's is. A forward pass is one or two operators of nvfp4kern and does not synchronise.
+    torch.compile and CUDA graphs take it.
 
     The gradient with respect to the input is torch's product with the dequantised weight.
     Quantising the input counts as the identity. Parameters have no gradient.
@@ -126,6 +127,7 @@ class NVFP4Linear(Frozen):
         return rows.mul_(self.weight_scale_2[:, None]).to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = autocast(x)
         if wants_gradient(x):
             return _Gradient.apply(x, self)
         return self._forward(x)
@@ -152,6 +154,12 @@ class NVFP4Linear(Frozen):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, input_quant={self.input_quant!r}"
         )
+
+
+def autocast(x: Tensor) -> Tensor:
+    """x, or what torch.autocast makes of a linear layer's input where it is on."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def readable(x: Tensor) -> Tensor:
@@ -188,9 +196,11 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     The weight's values are those of the layers: where global scales differ, each row gets its own
     (row_scales). Of static input scales the layer takes the largest.
 
-    Raises ValueError where in_features, input_quant or pre_quant_scale differ, and where only some
-    of the layers have a bias. Copies the weights. Synchronises with the device.
+    Raises ValueError for no layers, where in_features, input_quant or pre_quant_scale differ, and
+    where only some of the layers have a bias. Copies the weights. Synchronises with the device.
     """
+    if not layers:
+        raise ValueError("layers: empty, expected at least one NVFP4Linear")
     first = layers[0]
     for i, layer in enumerate(layers):
         for name in ("in_features", "input_quant"):
@@ -268,6 +278,7 @@ class NVFP4SwiGLU(Frozen):
             self.derive("up_alpha", up.weight_scale_2 * self.input_scale)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = autocast(x)
         gate, up = self.gate_proj, self.up_proj
         if wants_gradient(x) or self._apart():
             return self.down_proj(nn.functional.silu(gate(x)) * up(x))

@@ -124,6 +124,8 @@ def test_fuse_takes_the_largest_input_scale_and_refuses_what_differs():
     layers = [filled(NVFP4Linear(32, 16, input_quant="static"), seed) for seed in range(2)]
     fused = fuse(layers)
     assert fused.input_scale == max(layer.input_scale for layer in layers)
+    with pytest.raises(ValueError, match="layers: empty, expected at least one NVFP4Linear"):
+        fuse([])
     with pytest.raises(ValueError, match=r"layers\[1\]\.in_features: 16, expected 32"):
         fuse([layers[0], NVFP4Linear(16, 16, input_quant="static")])
     with pytest.raises(ValueError, match=r"layers\[1\]\.bias"):
@@ -183,6 +185,8 @@ def test_compiles_whole(input_quant):
     x = activations(3, 64)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), model(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(x.float()), model(x))
 
 
 @pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
@@ -223,6 +227,27 @@ def test_pre_quant_scale_of_another_dtype():
     layer_without = copy.deepcopy(layer)
     layer_without.pre_quant_scale = None
     assert torch.equal(layer(x), layer_without(scaled))
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.float16])
+@pytest.mark.parametrize("input_quant", [None, "dynamic"])
+def test_autocast_casts_the_input_as_that_of_a_linear_layer(input_quant, given):
+    layer = filled(NVFP4Linear(64, 64, input_quant=input_quant), 3)
+    swiglu = filled(NVFP4SwiGLU(64, 96, input_quant=input_quant), 4)
+    x = activations(5, 64, dtype=given).requires_grad_()
+    for module in (layer, swiglu):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            got, nested = module(x), nn.Sequential(nn.Linear(64, 64), module)(x)
+        assert torch.equal(got, module(x.detach().bfloat16())) and got.dtype == torch.bfloat16
+        assert nested.dtype == torch.bfloat16
+        with torch.autocast("cpu", torch.bfloat16):
+            module(x).float().sum().backward()
+    assert x.grad.dtype == given and bool((x.grad != 0).any())
+    if input_quant is None and given == torch.float32:
+        with pytest.raises(TypeError, match="a: dtype float32"):
+            layer(x.detach())
+        with torch.autocast("cpu", enabled=False), pytest.raises(TypeError, match="a: dtype float"):
+            layer(x.detach())
 
 
 def test_the_default_dtype_changes_nothing():
