@@ -50,6 +50,7 @@ SURVIVORS |= dict.fromkeys(NO_MEMORY, "it fails only where there is no memory")
 # Of mutants that are no removed checks, by the same key with what has changed.
 ONE_ELEMENT = "a dimension of extent 1 has a compact tensor's stride"
 GPU = "GPU rows alone read it, and this build has none: the simulator's tests run them"
+SLOWER = "the search for overlaps goes back from a later output, and comes to the same ones"
 SAME_REASON = "this build has left out all rows of GPUs, so all give the same reason"
 SURVIVORS |= {
     "op_check.c: char text[384]; (384 -> 385, column 15)": "room for one more character",
@@ -81,8 +82,27 @@ SURVIVORS |= {
     "nk_settings.c: *pdl = answer == 2 ? NK_PDL_WEIGHTS : answer ? NK_PDL_SAFE : NK_PDL_OFF; "
     "(2 -> 3, column 22)": GPU,
     "py_module.c: for (int i = 0; list && nk_tile_list(i, &info); i++) { (0 -> 1, column 18)": GPU,
+    "py_module.c: if (!name || PyList_Append(list, name) < 0) Py_CLEAR(list); "
+    "(< -> <=, column 48)": GPU,
+    "py_module.c: if (!name || PyList_Append(list, name) < 0) Py_CLEAR(list); "
+    "(0 -> 1, column 50)": GPU,
+    "op_view.c: *v = (nk_view){.rank = rank, .lead = t->shape, .l = 1, "
+    ".cols = t->shape[rank - 1]}; (1 -> 2, column 57)": (
+        "all dimensions but the last are rows, and nobody asks for the number of batches"
+    ),
+    "op_overlap.c: sorted += sorted[half - 1].in.low < end ? half : 0; (0 -> 1, column 58)": SLOWER,
+    "op_overlap.c: sorted += sorted[half - 1].in.low < end ? half : 0; "
+    "(< -> <=, column 43)": SLOWER,
+    "op_overlap.c: return sorted + (sorted->in.low < end); (< -> <=, column 37)": SLOWER,
+    "py_state.c: if (!call->kept) call->kept = PyList_New(0); (0 -> 1, column 46)": (
+        "nobody reads the list, and an empty item is released as none"
+    ),
 }
 UNSEEN = {
+    "op_view.c: *v = (nk_view){.rank = rank, .lead = t->shape, .l = 1, "
+    ".cols = t->shape[rank - 1]}; (- -> +, column 82)": (
+        "what the stack holds behind a shape tells whether a check of route's weights notices"
+    ),
     "op_overlap.c: for (int64_t g = 0; g < groups && count > 0; g++) { (> -> >=, column 49)": (
         "what the stack holds tells whether a dry run notices"
     ),
