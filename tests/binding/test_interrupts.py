@@ -147,6 +147,7 @@ def test_control_c():
     said = run_python(
         LONG
         + """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         long_call()
