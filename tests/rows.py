@@ -88,3 +88,15 @@ ROWS = {
 }
 TABLE = {name: row for name, row in ROWS.items() if row.simulated}
 """Those that the backend table has."""
+
+
+def need(*names):
+    """Skips a test of rows, by default all of the table, where one is left out of the build."""
+    import pytest
+
+    import nvfp4kern
+
+    for row in nvfp4kern.backends():
+        why = row["why_not"] or ""
+        if row["name"] in (names or TABLE) and why.startswith("left out of this build"):
+            pytest.skip(f"{row['name']} is {why}")

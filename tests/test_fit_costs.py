@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ptxsim import build
+from rows import need
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -165,6 +166,7 @@ missing = [name for name in ("cc", "nvcc") if not getattr(build, f"find_{name}")
 @FAMILIES
 def test_the_model_is_the_plan(family, tmp_path):
     """What explain shows of every tile is what the model picks of it, with the same GPU's facts."""
+    need(family.partition("/")[0])
     few = [fit_costs.Problem(1, 320, 512), fit_costs.Problem(1, 150, 1024, blocked=True)]
     few += [fit_costs.Problem(3, 320, 512), fit_costs.Problem(1, 320, 512, wide=True)]
     if family != "sm90/gemv":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from ptxsim import build
 from ptxsim.campaigns import compare, digest, units
+from rows import need
 
 missing = [
     name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
@@ -121,6 +122,7 @@ print(json.dumps(found))
 
 def test_operators_are_explained_whose_kernels_approximate():
     """All of them but one, whose activation needs no exponential, and no other."""
+    need()
     command = [sys.executable, "-c", KERNELS]
     environment = os.environ | build.environment(cc="9.0")
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 from cuda_calls import OPERATORS
 from ptxsim import build, gpu
 from ptxsim.campaigns import package
-from rows import TABLE
+from rows import TABLE, need
 from test_checks import PLACE, SHARED
 
 TESTS = Path(__file__).parents[2]
@@ -68,6 +68,7 @@ CC = {"every tile": "9.0"}  # the largest tiles of sm80 are for more shared memo
     ],
 )
 def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
+    need(row)
     report = tmp_path / "report.json"
     settings = {"cc": CC.get(name, TABLE[row].cc), "sms": SMS.get(name, TABLE[row].sms)}
     settings |= {"seed": len(name), "report": report}
@@ -128,6 +129,7 @@ def run_package(folder, *options):
 
 @pytest.mark.parametrize("row", TABLE)
 def test_every_operator_for_several_seeds(row, campaign, tmp_path):
+    need(row)
     seeds = str(campaign.times(5))
     options = ["--row", row, "--shapes", "small", "--seed", str(campaign.seed), "--seeds", seeds]
     done, table, found = run_package(tmp_path, *options)
@@ -141,6 +143,7 @@ def test_every_operator_for_several_seeds(row, campaign, tmp_path):
 
 def test_the_package_command_counts_what_is_wrong(tmp_path):
     """With a GPU that is too small for a launch, every seed goes wrong."""
+    need()
     options = ["--operators", "to_blocked", "--shapes", "small", "--seeds", "2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PTXSIM_SPIN_LIMIT", "1")
