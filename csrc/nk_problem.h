@@ -3,6 +3,7 @@
 #ifndef NK_PROBLEM_H
 #define NK_PROBLEM_H
 
+#include "nk_format.h"
 #include "nvfp4kern.h"
 
 /* [L, rows, K]: NVFP4, or 16-bit without scale factors, as dtype says. Pointers of empty tensors may be NULL. */
@@ -59,9 +60,26 @@ typedef struct nk_dual_gemm_problem {
     nk_activation activation;
 } nk_dual_gemm_problem;
 
+/* Which token each row of a result is made of: row p is made of token data[p] / per_token of `tokens`. Where data is
+ * NULL it is made of token p. */
+typedef struct nk_token_rows {
+    const int32_t *data;
+    int32_t per_token;
+    int64_t tokens;
+} nk_token_rows;
+
+/* The token that `value` of such data names, clamped to 0 .. tokens - 1: nobody checks what a GPU's memory holds, and
+ * other threads may write what a CPU's holds. */
+NK_HD int64_t nk_token_of(int32_t value, int32_t per_token, int64_t tokens)
+{
+    const int64_t token = value < 0 ? 0 : value / per_token;
+    return token < tokens ? token : tokens - 1;
+}
+
 /* List form: `list` holds `groups` gemms. Contiguous form: `list` is NULL and `groups` counts experts. `all` then has
  * the tokens of all experts, with l = 1. Expert g has tokens offsets[g] .. offsets[g+1] and the weights of batch g of
- * b. A blocked sfa has a_sf_bytes bytes. */
+ * b. A blocked sfa has a_sf_bytes bytes. Where `rows` has data, all.m counts rows of the result, offsets are among
+ * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one. */
 typedef struct nk_grouped_gemm_problem {
     nk_device device;
     int64_t groups;
@@ -69,6 +87,7 @@ typedef struct nk_grouped_gemm_problem {
     nk_gemm_problem all;
     const int32_t *offsets;
     int64_t a_sf_bytes;
+    nk_token_rows rows;
 } nk_grouped_gemm_problem;
 
 typedef struct nk_route_problem {

@@ -102,9 +102,9 @@ typedef struct nk_exec {
     int64_t workspace_bytes;
     nk_status (*allocate)(void *context, int64_t bytes, void **workspace);
     bool (*interrupted)(void *context);
-    void *context; /* of both functions */
+    void *context;               /* of both functions */
     const nk_settings *settings; /* NULL: the call reads the environment, which no thread may change meanwhile */
-    nk_plan plan; /* written by the call */
+    nk_plan plan;                /* written by the call */
 } nk_exec;
 
 /* Row `i` of the backend table; false past the end. `why_not` is NULL where the row can run here, and valid until this
@@ -169,7 +169,9 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
  * grouped_gemm, contiguous form (`list` NULL): `all` has a [sum M, K], b [G, N, K], out [sum M, N]. Tokens offsets[g]
  * .. offsets[g+1] belong to expert g; `offsets` is int32 [G+1] on the device. A blocked sfa starts expert g at atom row
  * sum_{i<g} ceil(M_i/128). alpha is [1], [G] or [G,N], bias [G,N].
- * Operands are both NVFP4, or NVFP4 b with 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost. */
+ * With `rows`, int32 [P] on the device: a is [M, K], out is [P, N], the offsets are in 0..P, and row p of out is made
+ * of token rows[p] / rows_per_token. sfa is then that of `a` as one matrix. Operands are both NVFP4, or NVFP4 b with
+ * 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost. */
 struct nk_gemm_problem;
 typedef struct nk_grouped_gemm_args {
     int64_t groups;
@@ -177,6 +179,8 @@ typedef struct nk_grouped_gemm_args {
     struct nk_gemm_problem *problems; /* list form: room for `groups` problems, filled by the call */
     nk_gemm_args all;
     const nk_tensor *offsets;
+    const nk_tensor *rows;  /* or NULL */
+    int64_t rows_per_token; /* 1 where rows is NULL */
 } nk_grouped_gemm_args;
 size_t nk_gemm_problem_size(void);
 /* List form: one spec for each group. Contiguous form: one spec. */

@@ -193,6 +193,8 @@ def grouped_gemm(
     sfb: Sequence[Tensor | None] | None = None,
     *,
     offsets: None = None,
+    rows: None = None,
+    rows_per_token: int = 1,
     alpha: float | Sequence[Scalar] | None = None,
     bias: Sequence[Tensor | None] | None = None,
     scale_layout: Layouts = "linear",
@@ -207,6 +209,10 @@ def grouped_gemm(
         on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one
         element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];
         rows of no expert are not written.
+    rows: int32 [P] on the device: a has M tokens, offsets are in 0..P, the result is [P, N], and its row p is made
+        of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked
+        sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on
+        GPUs; rows of no expert may hold any.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
@@ -231,6 +237,8 @@ def grouped_gemm(
     sfb: Sequence[Tensor | None] | None = None,
     *,
     offsets: None = None,
+    rows: None = None,
+    rows_per_token: int = 1,
     alpha: float | Sequence[Scalar] | None = None,
     bias: Sequence[Tensor | None] | None = None,
     scale_layout: Layouts = "linear",
@@ -245,6 +253,8 @@ def grouped_gemm(
     sfb: Tensor | None = None,
     *,
     offsets: Tensor,
+    rows: Tensor | None = None,
+    rows_per_token: int = 1,
     alpha: Scalar | None = None,
     bias: Tensor | None = None,
     scale_layout: Layouts = "linear",

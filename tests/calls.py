@@ -78,6 +78,13 @@ def contiguous(device):
     }
 
 
+def by_rows(device):
+    args = contiguous(device)
+    rows = torch.tensor([4, 0, 5, 2, 0, 3], dtype=torch.int32, device=device)
+    tokens = {name: args[name][: M // 2].contiguous() for name in ("a", "sfa")}
+    return args | tokens | {"rows": rows, "rows_per_token": 2}
+
+
 def route(device):
     return {
         "x": torch.ones((M, K), dtype=torch.float16, device=device),
@@ -125,8 +132,8 @@ def from_blocked(device):
 
 FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
-    group_list: "grouped_gemm", contiguous: "grouped_gemm", route: "route", sigmoid: "route",
-    permuting: "route",
+    group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
+    route: "route", sigmoid: "route", permuting: "route",
     quantize: "quantize", gated: "quantize", dequantize: "dequantize", to_blocked: "to_blocked",
     from_blocked: "from_blocked",
 }  # fmt: skip
@@ -146,7 +153,8 @@ def tensors_of(value):
 def arranged(args):
     """Positional what is so by design, keywords the rest; None means not given, but for scales."""
     names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
-    names += ("buffer", "rows", "cols")
+    if "buffer" in args:
+        names += ("buffer", "rows", "cols")
     positional = [args[name] for name in names if name in args]
     return positional, {n: v for n, v in args.items() if n not in names and v is not None}
 

@@ -114,6 +114,24 @@ def contiguous_of_halves(rng, m, n, k):
     return nvfp4kern.grouped_gemm, args, options
 
 
+def contiguous_by_rows(rng, m, n, k):
+    """Rows of nobody hold numbers that are no token's."""
+    (a, sfa), (b, sfb) = nvfp4(rng, 3 * m, k, form="flat"), nvfp4(rng, 4, n, k)
+    offsets, rows = offsets_of(rng, 4, 7 * m), rng.integers(0, 3 * m * 2, 7 * m, np.int32)
+    rows[: offsets[0]] = -1
+    rows[offsets[-1] :] = 6 * m
+    options = {"offsets": offsets, "rows": from_numpy(rows, "cpu"), "rows_per_token": 2}
+    options["scale_layout"] = "blocked", "linear"
+    return nvfp4kern.grouped_gemm, [a, b, sfa, sfb], options
+
+
+def contiguous_of_bfloats_by_rows(rng, m, n, k):
+    b, sfb = nvfp4(rng, 4, n, k)
+    rows = from_numpy(rng.integers(0, 3 * m, 7 * m, np.int32), "cpu")
+    options = {"offsets": offsets_of(rng, 4, 7 * m), "rows": rows}
+    return nvfp4kern.grouped_gemm, [integers(rng, "bfloat16", 3 * m, k), b, None, sfb], options
+
+
 def route(rng, m, n, k):
     args = [integers(rng, "float16", m, k), integers(rng, "float16", n, k), 4]
     return nvfp4kern.route, args, {"alpha": 2.0**-7}
@@ -177,8 +195,9 @@ OPERATORS = {
     for make in (
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
-        contiguous_of_halves, route, route_sigmoid, route_dense, quantize, quantize_amax,
-        quantize_gated, quantize_by_expert, dequantize, to_blocked, from_blocked,
+        contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, route,
+        route_sigmoid, route_dense, quantize, quantize_amax, quantize_gated, quantize_by_expert,
+        dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip
 

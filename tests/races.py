@@ -103,17 +103,22 @@ def offsets():
     at = np.array([0, 70, 70, 200, 260, M], np.int32)
     x = RNG.standard_normal((M, K)).astype(np.float16)
     blocked = nk.quantize(x, offsets=at, scale_layout="blocked").scales.copy()
-    d, e = out_of((M, N), np.float16), out_of((M, N), np.float16)
+    rows = RNG.integers(0, M * TOP_K, M, np.int32)
+    d, e, f = (out_of((M, N), np.float16) for _ in range(3))
+    by_rows = {"rows": rows, "rows_per_token": TOP_K}
     codes, sf = out_of((M, K // 2), np.uint8), out_of(blocked.shape, np.uint8)
     layouts = "blocked", "linear"
     calls = [
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=d),
         lambda: nk.grouped_gemm(a, b, blocked, sfb, offsets=at, scale_layout=layouts, out=e),
+        lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=f, **by_rows),
         lambda: nk.quantize(x, offsets=at, scale_layout="blocked", out=(codes, sf)),
     ]
 
-    at_first = at.copy()
-    return Subject(calls, [at], lambda t: at_first if RNG.random() < 0.5 else any_number(t))
+    first = {id(t): t.copy() for t in (at, rows)}
+    return Subject(
+        calls, [at, rows], lambda t: first[id(t)] if RNG.random() < 0.5 else any_number(t)
+    )
 
 
 def ids():

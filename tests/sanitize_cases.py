@@ -110,6 +110,14 @@ def contiguous(kind, new, m, n, k):
     return nvfp4kern.grouped_gemm, (a, b, sfa, sfb), {"offsets": new((4,), torch.int32, m)}
 
 
+def by_rows(kind, new, m, n, k):
+    function, args, options = contiguous(kind, new, m, n, k)
+    tokens = [t if t is None else t[: -(-m // 2)].contiguous() for t in (args[0], args[2])]
+    rows = new((m,), torch.int32, m - 1)
+    options |= {"rows": rows, "rows_per_token": 2}
+    return function, (tokens[0], args[1], tokens[1], args[3]), options
+
+
 def shifted(new, rows, k, dtype, shift):
     """[rows, K], aligned or not."""
     return new((rows, k + 16), dtype)[:, shift : shift + k]
@@ -158,7 +166,7 @@ BUILDERS = [
     ),
     *(
         partial(make, kind)
-        for make in (group_list, contiguous)
+        for make in (group_list, contiguous, by_rows)
         for kind in ("codes", "halves", "bfloats", *PLAIN)
     ),
     *(

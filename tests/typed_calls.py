@@ -48,6 +48,10 @@ def torch_calls() -> torch.Tensor:
     experts = nk.quantize(w[None])
     e = nk.grouped_gemm(qx.data, experts.data, qx.scales, experts.scales, offsets=offsets)
     assert_type(e, torch.Tensor)
+    experts_of_rows = nk.grouped_gemm(
+        x, experts.data, None, experts.scales, offsets=offsets, rows=routed[4], rows_per_token=2
+    )
+    assert_type(experts_of_rows, torch.Tensor)
     outs = nk.grouped_gemm([qx.data], [qx.data], [qx.scales], [qx.scales], alpha=[2.0])
     assert_type(outs, list[torch.Tensor])
     both = qx.data, qx.data, qx.data, qx.scales, qx.scales, qx.scales

@@ -18,8 +18,8 @@ static void run_tile(void *context, int64_t tile)
     const nk_dual_gemm_problem *p = c->problem;
     cpu_tile_coordinates at = cpu_tile_at(&c->tiling, tile);
     cpu_tile h, u;
-    cpu_sum_tile(c->means, &p->a, &p->b1, p->k, at, h);
-    cpu_sum_tile(c->means, &p->a, &p->b2, p->k, at, u);
+    cpu_sum_tile(c->means, &p->a, NULL, &p->b1, p->k, at, h);
+    cpu_sum_tile(c->means, &p->a, NULL, &p->b2, p->k, at, u);
     cpu_scale_tile(c->means.path, &p->alpha1, NULL, at, h);
     cpu_scale_tile(c->means.path, &p->alpha2, NULL, at, u);
     for (int64_t i = 0; i < at.mb; i++)

@@ -10,10 +10,10 @@ typedef struct gemm {
     cpu_tiling tiling;
 } gemm;
 
-void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, cpu_tile_coordinates at)
+void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, const int64_t *rows_of_a, cpu_tile_coordinates at)
 {
     cpu_tile acc;
-    cpu_sum_tile(means, &p->a, &p->b, p->k, at, acc);
+    cpu_sum_tile(means, &p->a, rows_of_a, &p->b, p->k, at, acc);
     cpu_scale_tile(means.path, &p->alpha, &p->bias, at, acc);
     cpu_store_tile(means.path, &p->d, at, acc);
 }
@@ -21,7 +21,7 @@ void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, cpu_tile_coordinat
 static void run_tile(void *context, int64_t tile)
 {
     gemm *g = context;
-    cpu_gemm_tile(g->means, g->problem, cpu_tile_at(&g->tiling, tile));
+    cpu_gemm_tile(g->means, g->problem, NULL, cpu_tile_at(&g->tiling, tile));
 }
 
 nk_status cpu_gemm(const nk_gemm_problem *p, cpu_means means, const nk_exec *exec)

@@ -1,5 +1,5 @@
 /* grouped_gemm: every group is a gemm of its own. In the contiguous form expert g has tokens offsets[g] ..
- * offsets[g+1]. */
+ * offsets[g+1], or those that rows of these numbers name. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
@@ -24,13 +24,10 @@ static cpu_tiling tiling_of(const grouped *c, int64_t g, cpu_rows rows)
     return cpu_tiling_of(1, rows.end - rows.begin, gemm->n, c->threads);
 }
 
-/* Expert g as a gemm. A blocked sfa begins for this expert at row `atom_row` of atoms. False where it has not that many
- * rows: offsets have changed since they were checked. */
-static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows rows, int64_t atom_row,
-                        nk_gemm_problem *gemm)
+/* Points a and sfa to an expert's rows. A blocked sfa begins for it at row `atom_row` of atoms. False where there are
+ * not that many: offsets have changed since they were checked. */
+static bool point_tokens(const nk_grouped_gemm_problem *p, cpu_rows rows, int64_t atom_row, nk_gemm_problem *gemm)
 {
-    *gemm = p->all;
-    gemm->m = rows.end - rows.begin;
     gemm->a.data += rows.begin * gemm->a.row_stride;
     if (gemm->a.sf && gemm->a.sf_layout == NK_SF_BLOCKED) {
         int64_t atom_row_bytes = nk_sf_padded_cols(gemm->k / NK_SF_VEC) * NK_SF_ATOM_ROWS;
@@ -39,6 +36,16 @@ static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows ro
     } else if (gemm->a.sf) {
         gemm->a.sf += rows.begin * gemm->a.sf_row_stride;
     }
+    return true;
+}
+
+/* Expert g as a gemm; false as above. Where rows name tokens, a and sfa are those of all. */
+static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows rows, int64_t atom_row,
+                        nk_gemm_problem *gemm)
+{
+    *gemm = p->all;
+    gemm->m = rows.end - rows.begin;
+    if (!p->rows.data && !point_tokens(p, rows, atom_row, gemm)) return false;
     gemm->b.data += g * gemm->b.batch_stride;
     if (gemm->b.sf) gemm->b.sf += g * gemm->b.sf_batch_stride;
     gemm->d.data += rows.begin * gemm->d.row_stride;
@@ -49,11 +56,19 @@ static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows ro
 
 static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom_row, cpu_tile_coordinates at)
 {
+    const nk_grouped_gemm_problem *p = c->problem;
     nk_gemm_problem gemm;
-    if (c->problem->list)
-        cpu_gemm_tile(c->means, &c->problem->list[g], at);
-    else if (find_expert(c->problem, g, rows, atom_row, &gemm))
-        cpu_gemm_tile(c->means, &gemm, at);
+    if (p->list) {
+        cpu_gemm_tile(c->means, &p->list[g], NULL, at);
+        return;
+    }
+    if (!find_expert(p, g, rows, atom_row, &gemm)) return;
+    int64_t tokens[CPU_TILE_M];
+    for (int64_t i = 0; p->rows.data && i < at.mb; i++) {
+        int32_t value = read_once(&p->rows.data[rows.begin + at.m0 + i]);
+        tokens[i] = nk_token_of(value, p->rows.per_token, p->rows.tokens);
+    }
+    cpu_gemm_tile(c->means, &gemm, p->rows.data ? tokens : NULL, at);
 }
 
 /* Tiles of all groups are numbered in turn. */

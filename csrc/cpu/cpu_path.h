@@ -13,11 +13,19 @@
 
 typedef float cpu_tile[CPU_TILE_M][CPU_TILE_N];
 
-/* sum_k A[l, m, k] B[l, n, k] for the `mb` rows from m0 and the `nb` columns from n0. */
+/* sum_k A[l, m, k] B[l, n, k] for the `mb` rows from m0 and the `nb` columns from n0. Where `rows_of_a` is not NULL,
+ * its `mb` numbers say which rows of A they are. */
 typedef struct cpu_product {
     const nk_operand *a, *b;
     int64_t l, m0, mb, n0, nb, k;
+    const int64_t *rows_of_a;
 } cpu_product;
+
+/* Which row of A is row r of the product. */
+static inline int64_t cpu_row_of_a(const cpu_product *p, int64_t r)
+{
+    return p->rows_of_a ? p->rows_of_a[r] : p->m0 + r;
+}
 
 /* What encoding needs of the global scale, see cpu_quantize.c. */
 typedef struct cpu_encoder {

@@ -253,7 +253,7 @@ static void route_rows(void *context, int64_t job)
     cpu_tile_coordinates at = {.m0 = job * c->rows, .mb = cpu_min(c->rows, p->m - job * c->rows)};
     for (; at.n0 < p->n; at.n0 += CPU_TILE_N) {
         at.nb = cpu_min(CPU_TILE_N, p->n - at.n0);
-        cpu_sum_tile(c->means, &p->x, &p->w, p->k, at, acc);
+        cpu_sum_tile(c->means, &p->x, NULL, &p->w, p->k, at, acc);
         cpu_scale_tile(c->means.path, &p->alpha, NULL, at, acc);
         for (int64_t i = 0; i < at.mb; i++)
             memcpy(logits[i] + at.n0, acc[i], (size_t)at.nb * sizeof acc[i][0]);

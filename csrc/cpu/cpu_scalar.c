@@ -87,18 +87,21 @@ static void decode_codes(const uint8_t *packed, int64_t count, int16_t *twice_e2
     }
 }
 
-/* Elements k0 .. k0 + kb - 1 of an operand's rows row0 .. row0 + rows - 1. */
+/* Elements k0 .. k0 + kb - 1 of an operand's rows row0 .. row0 + rows - 1, or of those that `index` names. */
 typedef struct panel_of {
     const nk_operand *operand;
     int64_t l, row0, rows, k0, kb, k;
+    const int64_t *index; /* or NULL */
 } panel_of;
+
+static int64_t row_of(const panel_of *p, int64_t r) { return p->index ? p->index[r] : p->row0 + r; }
 
 static void load_codes(const panel_of *p, code_panel *panel)
 {
     uint8_t sf[BLOCKS];
     for (int64_t r = 0; r < p->rows; r++) {
-        decode_codes(operand_row(p->operand, p->l, p->row0 + r) + p->k0 / 2, p->kb, panel->twice_e2m1[r]);
-        gather_sf(p->operand, p->l, p->row0 + r, p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+        decode_codes(operand_row(p->operand, p->l, row_of(p, r)) + p->k0 / 2, p->kb, panel->twice_e2m1[r]);
+        gather_sf(p->operand, p->l, row_of(p, r), p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
         for (int64_t block = 0; block < p->kb / NK_SF_VEC; block++)
             panel->sf[r][block] = e4m3_to_float(sf[block]);
     }
@@ -109,9 +112,9 @@ static void load_values(const panel_of *p, value_panel panel)
     uint8_t sf[BLOCKS];
     for (int64_t r = 0; r < p->rows; r++) {
         const nk_operand *o = p->operand;
-        const uint8_t *row = operand_row(o, p->l, p->row0 + r);
+        const uint8_t *row = operand_row(o, p->l, row_of(p, r));
         if (o->dtype == NK_E2M1X2) {
-            gather_sf(o, p->l, p->row0 + r, p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+            gather_sf(o, p->l, row_of(p, r), p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
             decode_row(row + p->k0 / 2, sf, 1, p->kb / NK_SF_VEC, panel[r]);
         } else {
             load_strided(row + p->k0 * o->k_stride, o->dtype, o->k_stride, p->kb, panel[r]);
@@ -175,8 +178,9 @@ static void accumulate(const cpu_product *p, cpu_tile acc)
         for (int64_t j0 = 0; j0 < p->nb; j0 += PANEL_ROWS) {
             for (int64_t k0 = 0; k0 < p->k; k0 += PANEL_K) {
                 int64_t kb = cpu_min(PANEL_K, p->k - k0);
-                panel_of a = {p->a, p->l, p->m0 + i0, cpu_min(PANEL_ROWS, p->mb - i0), k0, kb, p->k};
-                panel_of b = {p->b, p->l, p->n0 + j0, cpu_min(PANEL_ROWS, p->nb - j0), k0, kb, p->k};
+                const int64_t *index = p->rows_of_a ? p->rows_of_a + i0 : NULL;
+                panel_of a = {p->a, p->l, p->m0 + i0, cpu_min(PANEL_ROWS, p->mb - i0), k0, kb, p->k, index};
+                panel_of b = {p->b, p->l, p->n0 + j0, cpu_min(PANEL_ROWS, p->nb - j0), k0, kb, p->k, NULL};
                 (codes ? add_codes : add_values)(&a, &b, acc, i0, j0);
             }
         }

@@ -72,12 +72,12 @@ CPU_TARGET static void load_code_rows(const cpu_product *p, int64_t k0, int64_t 
     int64_t blocks = kb / NK_SF_VEC;
     memset(sf, 0, sizeof sf);
     for (int64_t r = 0; r < p->mb; r++) {
-        const uint8_t *codes = operand_row(p->a, p->l, p->m0 + r) + k0 / 2;
+        const uint8_t *codes = operand_row(p->a, p->l, cpu_row_of_a(p, r)) + k0 / 2;
         for (int64_t block = 0; block < blocks; block += 4) {
             int8_t *to = &rows->twice_e2m1[r][block * NK_SF_VEC];
             decode_four_blocks(codes + block * 8, blocks - block, to, &rows->bias[r][block]);
         }
-        gather_sf(p->a, p->l, p->m0 + r, k0 / NK_SF_VEC, blocks, p->k / NK_SF_VEC, sf);
+        gather_sf(p->a, p->l, cpu_row_of_a(p, r), k0 / NK_SF_VEC, blocks, p->k / NK_SF_VEC, sf);
         for (int64_t block = 0; block < blocks; block += LANES) {
             vf scale = vf_of_e4m3(vi_and(vi_of_bytes(sf + block), vi_set(0x7F)));
             vf_store(&rows->quarter_sf[r][block], vf_mul(scale, vf_set(0.25f)));
@@ -190,7 +190,7 @@ CPU_TARGET static void accumulate_codes(const cpu_product *p, cpu_tile acc)
 CPU_TARGET static void load_value_rows(const cpu_product *p, int64_t k0, int64_t kb, value_rows *rows)
 {
     for (int64_t r = 0; r < p->mb; r++) {
-        const uint8_t *from = operand_row(p->a, p->l, p->m0 + r) + k0 * p->a->k_stride;
+        const uint8_t *from = operand_row(p->a, p->l, cpu_row_of_a(p, r)) + k0 * p->a->k_stride;
         load_strided(from, p->a->dtype, p->a->k_stride, kb, rows->value[r]);
     }
 }

@@ -82,8 +82,8 @@ CPU_TARGET static void find_rows(const cpu_product *p, int64_t j, int64_t k0, in
 CPU_TARGET static void load_vector(const cpu_product *p, int64_t k0, int64_t kb, vector_step *steps)
 {
     uint8_t sf[VECTOR_K / NK_SF_VEC];
-    gather_sf(p->a, p->l, p->m0, k0 / NK_SF_VEC, kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
-    weight_row row = {operand_row(p->a, p->l, p->m0) + k0 / 2, sf};
+    gather_sf(p->a, p->l, cpu_row_of_a(p, 0), k0 / NK_SF_VEC, kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+    weight_row row = {operand_row(p->a, p->l, cpu_row_of_a(p, 0)) + k0 / 2, sf};
     const vi raise = raised_of_nibbles(vi_set(0));
     for (int64_t k = 0; k < kb; k += STEP, steps++) {
         weight_step step = load_step(&row, k, kb - k);
@@ -145,7 +145,7 @@ CPU_TARGET static void multiply_vector_codes(const cpu_product *p, float *sums)
 CPU_TARGET static void load_value_vector(const cpu_product *p, int64_t k0, int64_t kb, value_step *steps)
 {
     float values[STEP];
-    const uint8_t *from = operand_row(p->a, p->l, p->m0) + k0 * p->a->k_stride;
+    const uint8_t *from = operand_row(p->a, p->l, cpu_row_of_a(p, 0)) + k0 * p->a->k_stride;
     for (int64_t k = 0; k < kb; k += STEP, steps++) {
         int64_t count = cpu_min(STEP, kb - k);
         memset(values, 0, sizeof values);

@@ -50,10 +50,11 @@ int cpu_worthwhile_threads(double products, int threads)
     return most < 1 ? 1 : most < threads ? (int)most : threads;
 }
 
-void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_coordinates at,
-                  cpu_tile acc)
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a, const nk_operand *b, int64_t k,
+                  cpu_tile_coordinates at, cpu_tile acc)
 {
-    cpu_product product = {.a = a, .b = b, .l = at.l, .m0 = at.m0, .mb = at.mb, .n0 = at.n0, .nb = at.nb, .k = k};
+    cpu_product product = {
+        .a = a, .b = b, .l = at.l, .m0 = at.m0, .mb = at.mb, .n0 = at.n0, .nb = at.nb, .k = k, .rows_of_a = rows_of_a};
     if (at.mb == 1 && b->dtype == NK_E2M1X2 && !means.batch_invariant && means.path->multiply_vector)
         means.path->multiply_vector(&product, acc[0]);
     else

@@ -21,9 +21,9 @@ cpu_tile_coordinates cpu_tile_at(const cpu_tiling *tiling, int64_t tile);
 /* How many of `threads` are worth waking for a problem of `products` multiplications. */
 int cpu_worthwhile_threads(double products, int threads);
 
-/* acc = sum_k A B^T */
-void cpu_sum_tile(cpu_means means, const nk_operand *a, const nk_operand *b, int64_t k, cpu_tile_coordinates at,
-                  cpu_tile acc);
+/* acc = sum_k A B^T. `rows_of_a` is NULL, or says which at.mb rows of A the tile's are. */
+void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a, const nk_operand *b, int64_t k,
+                  cpu_tile_coordinates at, cpu_tile acc);
 
 /* acc = alpha acc + bias, rounded once; `bias` may be NULL. */
 void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_coordinates at,

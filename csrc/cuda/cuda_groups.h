@@ -19,7 +19,7 @@ typedef struct cuda_group {
 
 /* List form: `count` groups. Contiguous form: one, `all` of the problem, whose rows `offsets` (on the device) divides
  * among `experts`; only the kernel knows how many tiles of tokens they have. The units of all groups are dealt
- * out to CTAs. */
+ * out to CTAs. `rows` has no data in the list form. */
 typedef struct cuda_groups {
     uint32_t ctas;  /* of the kernel that multiplies */
     uint32_t units; /* list: of all groups */
@@ -27,7 +27,8 @@ typedef struct cuda_groups {
     const int32_t *offsets;
     int64_t experts;
     int64_t a_sf_bytes; /* blocked sfa of the contiguous form: its size */
-    float *partials;    /* see cuda/split.cuh */
+    nk_token_rows rows;
+    float *partials; /* see cuda/split.cuh */
     cuda_group group[CUDA_GROUPS_PER_LAUNCH];
 } cuda_groups;
 

@@ -14,7 +14,7 @@ typedef struct group_tile {
     int64_t expert;        /* contiguous: which weights, alpha and bias */
     int64_t n_tile;        /* its number along N */
     int64_t token, end;    /* its first token; the end of the group's, or of the expert's */
-    int64_t sf_row;        /* blocked sfa: a token's row in it, less the token */
+    int64_t sf_row;        /* blocked sfa: a token's row in it, less the token; 0 where rows name tokens */
 } group_tile;
 
 /* Tiles of TOKENS tokens x FEATURES features, by all threads of CTAs of WARPS warps. */
@@ -60,7 +60,7 @@ template <int TOKENS, int FEATURES, int WARPS> struct group_tiles {
     __device__ bool find_sf_row(const expert_tile &e, group_tile &at) const
     {
         const nk_gemm_problem &p = q.group[0].gemm;
-        if (!p.a.sf || p.a.sf_layout != NK_SF_BLOCKED) return true;
+        if (q.rows.data || !p.a.sf || p.a.sf_layout != NK_SF_BLOCKED) return true;
         at.sf_row = e.atom_row * NK_SF_ATOM_ROWS - e.begin;
         const int64_t atom_rows = e.atom_row + nk_ceil_div(e.end - e.begin, NK_SF_ATOM_ROWS);
         return atom_rows * nk_sf_padded_cols(p.k / NK_SF_VEC) * NK_SF_ATOM_ROWS <= q.a_sf_bytes;

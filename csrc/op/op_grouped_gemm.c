@@ -57,6 +57,42 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
 /* Contiguous form: experts are ranges of rows */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? most : x; }
+
+/* Every row of an expert names a token; the others, behind the last expert, may hold anything. Of the offsets, which
+ * another thread may have written since they were checked, each is read once. */
+static NK_APART nk_status check_tokens(const nk_tensor *rows, const nk_tensor *offsets, const nk_token_rows *checked)
+{
+    const int32_t *offset = offsets->data, *row = rows->data;
+    const int64_t first = __atomic_load_n(&offset[0], __ATOMIC_RELAXED), all = rows->shape[0];
+    const int64_t last = __atomic_load_n(&offset[offsets->shape[0] - 1], __ATOMIC_RELAXED);
+    for (int64_t p = clamp(first, all); p < clamp(last, all); p++) {
+        const int32_t value = __atomic_load_n(&row[p], __ATOMIC_RELAXED);
+        NK_CHECK_AT(value >= 0 && value / checked->per_token < checked->tokens, NK_VALUE_ERROR, rows,
+                    "row %" PRId64 " is %" PRId32 ", expected 0 or more, and less than %" PRId64 " x %" PRId32
+                    ": the tokens of a, and rows_per_token",
+                    p, value, checked->tokens, checked->per_token);
+    }
+    return NK_OK;
+}
+
+/* `rows` and rows_per_token, all but the values. */
+static nk_status check_rows(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem)
+{
+    const nk_tensor *rows = args->rows;
+    const int64_t per_token = args->rows_per_token;
+    NK_CHECK(per_token >= 1 && per_token <= (rows ? INT32_MAX : 1), NK_VALUE_ERROR,
+             "rows_per_token: %" PRId64 ", expected %s", per_token, rows ? "1 to 2147483647" : "1 where rows is None");
+    if (!rows) return NK_OK;
+    NK_TRY(nk_check_tensor(rows, NK_DTYPE_BIT(NK_I32), args->all.a));
+    NK_CHECK_AT(rows->ndim == 1, NK_VALUE_ERROR, rows, "shape %s, expected [P]", nk_shape_text(rows).s);
+    NK_CHECK_AT(rows->shape[0] <= 1 || rows->stride[0] == 1, NK_VALUE_ERROR, rows,
+                "stride %" PRId64 ", expected 1, as after .contiguous()", rows->stride[0]);
+    problem->rows = (nk_token_rows){rows->data, (int32_t)per_token, problem->all.m};
+    problem->all.m = rows->shape[0];
+    return NK_OK;
+}
+
 static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem, nk_tensor *spec)
 {
     const nk_gemm_args *all = &args->all;
@@ -77,13 +113,16 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
     problem->groups = b.l;
     p->m = a.rows;
     p->n = b.rows;
+    NK_TRY(check_rows(args, problem));
 
     NK_CHECK_AT(offsets->ndim == 1 && offsets->shape[0] == b.l + 1, NK_VALUE_ERROR, offsets,
                 "shape %s, expected (%" PRId64 ",): one more than the experts of b", nk_shape_text(offsets).s, b.l + 1);
     int64_t atoms;
     NK_TRY(nk_check_offsets(offsets, p->m, first, &atoms));
     problem->offsets = offsets->data;
-    if (p->a.sf && p->a.sf_layout == NK_SF_BLOCKED) {
+    if (args->rows) {
+        if (first->device.type == NK_CPU) NK_TRY(check_tokens(args->rows, offsets, &problem->rows));
+    } else if (p->a.sf && p->a.sf_layout == NK_SF_BLOCKED) {
         int64_t bytes;
         problem->a_sf_bytes = nk_numel(all->sfa);
         NK_TRY(nk_blocked_bytes(all->sfa, atoms * NK_SF_ATOM_ROWS, p->k, &bytes));
@@ -122,8 +161,10 @@ static nk_status run_contiguous(const nk_grouped_gemm_args *args, nk_exec *exec)
     nk_tensor spec;
     NK_TRY(check_contiguous(args, &problem, &spec));
     NK_TRY(nk_gemm_output(&args->all, &spec, exec, args->all.a, &problem.all));
-    if (args->all.out) NK_TRY(nk_check_disjoint(args->all.out, &args->offsets, 1));
-    NK_DISPATCH(grouped_gemm, &problem, exec, nk_numel(&spec) == 0 || problem.groups == 0);
+    const nk_tensor *indices[] = {args->offsets, args->rows};
+    if (args->all.out) NK_TRY(nk_check_disjoint(args->all.out, indices, 2));
+    const bool tokenless = args->rows && problem.rows.tokens == 0; /* nothing that a value could be clamped to */
+    NK_DISPATCH(grouped_gemm, &problem, exec, nk_numel(&spec) == 0 || problem.groups == 0 || tokenless);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

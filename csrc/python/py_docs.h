@@ -90,8 +90,8 @@ static const char py_doc_dual_gemm[] =
     "\n" PY_DOC_ERRORS;
 
 static const char py_doc_grouped_gemm[] =
-    "grouped_gemm($module, /, a, b, sfa=None, sfb=None, *, offsets=None, alpha=None, bias=None, "
-    "scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
+    "grouped_gemm($module, /, a, b, sfa=None, sfb=None, *, offsets=None, rows=None, rows_per_token=1, alpha=None, "
+    "bias=None, scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
     "One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.\n\n"
     "List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a\n"
     "    number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.\n"
@@ -99,6 +99,10 @@ static const char py_doc_grouped_gemm[] =
     "    on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one\n"
     "    element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];\n"
     "    rows of no expert are not written.\n"
+    "rows: int32 [P] on the device: a has M tokens, offsets are in 0..P, the result is [P, N], and its row p is made\n"
+    "    of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked\n"
+    "    sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on\n"
+    "    GPUs; rows of no expert may hold any.\n"
     "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale\n"
     "    factors), b then with K or N innermost.\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS

@@ -8,7 +8,7 @@
 
 PY_ADAPT(grouped_gemm)
 
-enum { A, B, SFA, SFB, OFFSETS, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
+enum { A, B, SFA, SFB, OFFSETS, ROWS, ROWS_PER_TOKEN, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Groups                                                                                                           */
@@ -26,7 +26,8 @@ int py_groups_init(py_groups *groups, Py_ssize_t count)
     }
     groups->list = (nk_gemm_args *)(groups->tensors + n);
     groups->problems = groups->list + n;
-    for (Py_ssize_t g = 0; g < count; g++) groups->list[g] = (nk_gemm_args){.alpha.value = 1};
+    for (Py_ssize_t g = 0; g < count; g++)
+        groups->list[g] = (nk_gemm_args){.alpha.value = 1};
     return 0;
 }
 
@@ -41,10 +42,7 @@ int py_groups_run(py_call *call, const py_groups *groups)
     return py_execute(call, run_grouped_gemm, &args);
 }
 
-void py_groups_free(py_groups *groups)
-{
-    PyMem_Free(groups->tensors);
-}
+void py_groups_free(py_groups *groups) { PyMem_Free(groups->tensors); }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* List form                                                                                                        */
@@ -108,14 +106,26 @@ done:
     return failed;
 }
 
+static int refused_by_list(PyObject *object, const char *name)
+{
+    if (!object || object == Py_None) return 0;
+    return py_fail_at(PyExc_ValueError, name, -1, "given, expected None where a is a list");
+}
+
 static int list_form(py_call *call, PyObject *const *v, PyObject **result)
 {
     py_groups groups = {0};
+    int64_t per_token = 1;
     PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *biases = NULL, *outs = NULL;
     nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_F16};
     int failed = -1;
-    if (v[OFFSETS] && v[OFFSETS] != Py_None) {
-        return py_fail_at(PyExc_ValueError, "offsets", -1, "given, expected None where a is a list");
+    if (refused_by_list(v[OFFSETS], "offsets") < 0 || refused_by_list(v[ROWS], "rows") < 0 ||
+        py_int(v[ROWS_PER_TOKEN], "rows_per_token", &per_token) < 0) {
+        return -1;
+    }
+    if (per_token != 1) {
+        return py_fail_at(PyExc_ValueError, "rows_per_token", -1, "%lld, expected 1 where a is a list",
+                          (long long)per_token);
     }
     if (!(as = py_items(call, v[A], "a", -1, "a list"))) return -1;
     Py_ssize_t count = PyTuple_Size(as);
@@ -163,8 +173,8 @@ done:
 
 static int contiguous_form(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_tensor a, b, sfa, sfb, offsets, alpha, bias, out;
-    nk_grouped_gemm_args args = {.all = {.alpha.value = 1, .out_dtype = NK_F16}};
+    nk_tensor a, b, sfa, sfb, offsets, rows, alpha, bias, out;
+    nk_grouped_gemm_args args = {.all = {.alpha.value = 1, .out_dtype = NK_F16}, .rows_per_token = 1};
     nk_gemm_args *all = &args.all;
     if (!v[OFFSETS] || v[OFFSETS] == Py_None) {
         return py_fail_at(PyExc_TypeError, "offsets", -1, "None, expected int32 [G + 1], since a is no list");
@@ -173,6 +183,8 @@ static int contiguous_form(py_call *call, PyObject *const *v, PyObject **result)
         py_optional(call, v[SFA], "sfa", &sfa, &all->sfa) < 0 ||
         py_optional(call, v[SFB], "sfb", &sfb, &all->sfb) < 0 ||
         py_argument(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
+        py_optional(call, v[ROWS], "rows", &rows, &args.rows) < 0 ||
+        py_int(v[ROWS_PER_TOKEN], "rows_per_token", &args.rows_per_token) < 0 ||
         (v[ALPHA] != Py_None && py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &all->alpha) < 0) ||
         py_optional(call, v[BIAS], "bias", &bias, &all->bias) < 0 ||
         py_scale_layouts(v[SCALE_LAYOUT], &all->sfa_layout, &all->sfb_layout) < 0 ||
@@ -193,6 +205,7 @@ const py_operator py_grouped_gemm = {
     .name = "grouped_gemm",
     .required = 2,
     .positional = 4,
-    .names = {"a", "b", "sfa", "sfb", "offsets", "alpha", "bias", "scale_layout", "out", "out_dtype"},
+    .names = {"a", "b", "sfa", "sfb", "offsets", "rows", "rows_per_token", "alpha", "bias", "scale_layout", "out",
+              "out_dtype"},
     .run = grouped_gemm,
 };

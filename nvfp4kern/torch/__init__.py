@@ -167,6 +167,8 @@ def grouped_gemm(
     sfb: Sequence[Tensor | None] | None = None,
     *,
     offsets: None = None,
+    rows: None = None,
+    rows_per_token: int = 1,
     alpha: float | Sequence[Scalar] | None = None,
     bias: Sequence[Tensor | None] | None = None,
     scale_layout: Layouts = "linear",
@@ -181,6 +183,8 @@ def grouped_gemm(
     sfb: Tensor | None = None,
     *,
     offsets: Tensor,
+    rows: Tensor | None = None,
+    rows_per_token: int = 1,
     alpha: Scalar | None = None,
     bias: Tensor | None = None,
     scale_layout: Layouts = "linear",
@@ -188,17 +192,24 @@ def grouped_gemm(
     out_dtype: OutDtype = None,
 ) -> Tensor: ...
 def grouped_gemm(
-    a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, alpha: Any = None,
-    bias: Any = None, scale_layout: Layouts = "linear", out: Any = None, out_dtype: Any = None,
+    a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, rows: Any = None,
+    rows_per_token: int = 1, alpha: Any = None, bias: Any = None, scale_layout: Layouts = "linear",
+    out: Any = None, out_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     if isinstance(a, (list, tuple)):
-        if offsets is not None:
-            raise ValueError("offsets: given, expected None where a is a list")
+        for name, given in (("offsets", offsets), ("rows", rows)):
+            if given is not None:
+                raise ValueError(f"{name}: given, expected None where a is a list")
+        if rows_per_token != 1:
+            raise ValueError(f"rows_per_token: {rows_per_token}, expected 1 where a is a list")
         return _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype)
     if offsets is None:
         raise TypeError("offsets: None, expected a tensor")
-    args = (a, b, sfa, sfb, offsets, *_number(alpha, "alpha"), bias, *_pair(scale_layout))
+    args = (
+        a, b, sfa, sfb, offsets, *_number(alpha, "alpha"), bias, *_pair(scale_layout), rows,
+        rows_per_token,
+    )  # fmt: skip
     return _one(_OPS.grouped_gemm.default, _OPS.grouped_gemm_out.default, args, out, out_dtype)
 
 

@@ -19,6 +19,7 @@ FLOATS = (*HALVES, torch.float32)
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "identity")
 SCORES = ("topk_softmax", "softmax_topk", "sigmoid")
 MAX_EXPERTS, MAX_TOP_K = 1024, 32
+MAX_INT32 = 2**31 - 1
 
 
 # ---------------------------------------------------------------------------------------------
@@ -206,13 +207,21 @@ def dual_gemm(
 
 def grouped_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", out_dtype=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None,
 ):  # fmt: skip
     expect(a.dim() == 2, "a", shape_of(a), "[sum M, K/2]")
     expect(b.dim() == 3, "b", shape_of(b), "[G, N, K/2]")
     (m,), k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
     (groups, n), b_k = operand("b", b, "sfb", sfb, sfb_layout, b_dtypes(a), a, k_innermost=False)
     same_k("b", b, b_k, k)
+    if rows is None:
+        expect(rows_per_token == 1, "rows_per_token", rows_per_token, "1 where rows is None")
+    else:
+        fits = 1 <= rows_per_token <= MAX_INT32
+        expect(fits, "rows_per_token", rows_per_token, f"1 to {MAX_INT32}")
+        tensor("rows", rows, (torch.int32,), a)
+        expect(rows.dim() == 1, "rows", shape_of(rows), "[P]")
+        m = rows.shape[0]
     tensor("offsets", offsets, (torch.int32,), a)
     same_sizes("offsets", offsets, (groups + 1,), f"({groups + 1},): one more than the experts")
     if alpha_tensor is not None and alpha_tensor.dim() == 2:

@@ -28,7 +28,8 @@ _DUAL_GEMM = f"""Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tenso
     float alpha1=1.0, Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None,
     str activation="silu", {_LAYOUTS}"""
 _GROUPED_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0,
-    Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}"""
+    Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}, Tensor? rows=None,
+    SymInt rows_per_token=1"""
 _GROUPED_GEMM_LIST = f"""Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
     Tensor?[] alpha_tensor, Tensor?[] bias, {_LAYOUTS}"""
 _ROUTE = """Tensor x, Tensor w, int k, str score="topk_softmax", Tensor? correction_bias=None,
@@ -83,10 +84,11 @@ def _dual_gemm(
 
 def _grouped_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", out_dtype=None, *, out=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None, *, out=None,
 ):  # fmt: skip
     return _C.grouped_gemm(
-        a, b, sfa, sfb, offsets=offsets, alpha=_or(alpha, alpha_tensor), bias=bias,
+        a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
+        alpha=_or(alpha, alpha_tensor), bias=bias,
         scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )  # fmt: skip
 

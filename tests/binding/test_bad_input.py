@@ -14,6 +14,7 @@ from calls import (
     M,
     N,
     batched,
+    by_rows,
     contiguous,
     dequantize,
     dual_gemm,
@@ -291,6 +292,29 @@ BAD = [
     (contiguous, given(offsets=int32(0, 3, M)), ValueError, "offsets"),
     (contiguous, to("offsets", dtype=torch.int64), TypeError, "offsets"),
     (quantize, given(offsets=torch.tensor([0, M], dtype=torch.int32)), ValueError, "offsets"),
+    # rows
+    (by_rows, to("rows", dtype=torch.int64), TypeError, "rows"),
+    (by_rows, to("rows", dtype=torch.float32), TypeError, "rows"),
+    (by_rows, swap("rows", lambda t: t[None]), ValueError, "rows"),
+    (by_rows, swap("rows", lambda t: t[0]), ValueError, "rows"),
+    (by_rows, swap("rows", lambda t: t.repeat_interleave(2)[::2]), ValueError, "rows"),
+    (by_rows, swap("rows", lambda t: t[:-1]), ValueError, "offsets"),
+    (by_rows, swap("rows", lambda t: -t), ValueError, "rows"),
+    (by_rows, swap("rows", lambda t: t + 1), ValueError, "rows"),
+    (by_rows, given(rows=[0] * M), TypeError, "rows"),
+    (by_rows, given(rows=None), ValueError, "rows_per_token"),
+    (by_rows, given(rows_per_token=0), ValueError, "rows_per_token"),
+    (by_rows, given(rows_per_token=-1), ValueError, "rows_per_token"),
+    (by_rows, given(rows_per_token=1), ValueError, "rows"),
+    (by_rows, given(rows_per_token=2**31), ValueError, "rows_per_token"),
+    (by_rows, given(rows_per_token=2**70), ValueError, "rows_per_token"),
+    (by_rows, given(rows_per_token=2.0), TypeError, "rows_per_token"),
+    (by_rows, output(M // 2, N), ValueError, "out"),
+    (by_rows, given(sfa=zeros(127, 4), scale_layout=("blocked", "linear")), ValueError, "sfa"),
+    (by_rows, swap("sfa", lambda t: t[:-1]), ValueError, "sfa"),
+    (group_list, given(rows=int32(0, 0, 0)), ValueError, "rows"),
+    (group_list, given(rows_per_token=2), ValueError, "rows_per_token"),
+    (group_list, given(rows_per_token=0.5), TypeError, "rows_per_token"),
     # numbers
     (route, given(k=0), ValueError, "k"),
     (route, given(k=-1), ValueError, "k"),
@@ -365,7 +389,8 @@ def arguments(operator):
 )  # fmt: skip
 def test_an_object_that_is_nothing(base, name):
     """It is no tensor, number, word, dtype or list."""
-    message = "given, " if (base, name) == (group_list, "offsets") else "<?object.*, expected "
+    refused_by_lists = base is group_list and name in ("offsets", "rows")
+    message = "given, " if refused_by_lists else "<?object.*, expected "
     refused(base, "cpu", given(**{name: object()}), (TypeError, ValueError), name, message)
 
 

@@ -120,6 +120,21 @@ SAYS = [
      "q.scales: None, expected the scale factors of q.data, since its dtype uint8 is that of "
      "codes"),
     (contiguous(None), TypeError, "offsets: None, expected int32 [G + 1], since a is no list"),
+    # Rows.
+    (contiguous(OFFSETS.int(), rows=OFFSETS), TypeError,
+     "rows: dtype int64, expected int32, in torch .to(torch.int32)"),
+    (contiguous(OFFSETS.int(), rows=OFFSETS.int()[None]), ValueError,
+     "rows: shape (1, 3), expected [P]"),
+    (contiguous(OFFSETS.int(), rows=wide(OFFSETS.int())), ValueError,
+     "rows: stride 2, expected 1, as after .contiguous()"),
+    (contiguous(OFFSETS.int(), rows=of_ones(1, dtype=torch.int), rows_per_token=0), ValueError,
+     "rows_per_token: 0, expected 1 to 2147483647"),
+    (contiguous(OFFSETS.int(), rows_per_token=2), ValueError,
+     "rows_per_token: 2, expected 1 where rows is None"),
+    (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], rows_per_token=2), ValueError,
+     "rows_per_token: 2, expected 1 where a is a list"),
+    (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], rows=OFFSETS.int()), ValueError,
+     "rows: given, expected None where a is a list"),
     # Strides.
     (gemm(wide(A)), ValueError, "a: stride 2 along K, expected 1, as after .contiguous()"),
     (gemm(wide(X), sfa=None), ValueError,

@@ -43,12 +43,14 @@ class Model:
         """(the weighted sum, what it sums)"""
         weights, _, _, offsets, rows = lib.route(x, self.router, TOP_K, permutation=True)
         mine = {"scale_layout": "blocked", "offsets": offsets}
+        by_row = {"rows": rows, "rows_per_token": TOP_K}
         ours = {"scale_layout": ("blocked", "linear"), "offsets": offsets}
         w1, w2, token = self.experts_in, self.experts_out, rows // TOP_K
-        q = lib.quantize(x[token], global_scale="amax", **mine)
+        q = lib.quantize(x, global_scale="amax", scale_layout="blocked")
         h = lib.grouped_gemm(
-            q.data, w1.data, q.scales, w1.scales, alpha=q.global_scale, out_dtype="bfloat16", **ours
-        )
+            q.data, w1.data, q.scales, w1.scales, alpha=q.global_scale, out_dtype="bfloat16",
+            **ours, **by_row,
+        )  # fmt: skip
         gate, up = h.chunk(2, -1)
         q = lib.quantize(gate, up=up, **mine)
         y = lib.grouped_gemm(q.data, w2.data, q.scales, w2.scales, out_dtype="float32", **ours)

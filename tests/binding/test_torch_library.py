@@ -132,8 +132,10 @@ def in_bytes(tree):
 def covering(call):
     """Offsets under which every row is somebody's: opcheck compares whole outputs."""
     if call.name.startswith("contiguous"):
-        offsets = call.options["offsets"]
-        offsets[0], offsets[-1] = 0, call.args[0].shape[0]
+        offsets, rows = call.options["offsets"], call.options.get("rows")
+        offsets[0], offsets[-1] = 0, len(call.args[0] if rows is None else rows)
+        if rows is not None:
+            rows.clamp_(0, len(call.args[0]) * call.options.get("rows_per_token", 1) - 1)
     return call
 
 
@@ -186,6 +188,16 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
             nk.grouped_gemm,
             (own.data, w.data.expand(2, 5, 24), own.scales, w.scales.expand(2, 5, 3)),
             {"offsets": offsets, "scale_layout": ("blocked", "linear")},
+        ),
+        (
+            nk.grouped_gemm,
+            (q.data, w.data.expand(2, 5, 24), q.scales, w.scales.expand(2, 5, 3)),
+            layouts
+            | {
+                "offsets": torch.tensor([0, 0, 3 * rows], dtype=torch.int32, device=device),
+                "rows": torch.arange(3 * rows, dtype=torch.int32, device=device),
+                "rows_per_token": 3,
+            },
         ),
     ):
         assert_fake_like_real(function, args, options)
@@ -279,6 +291,16 @@ def spoiled(device):
     yield nk.grouped_gemm, (q.data, *experts), {}
     yield nk.grouped_gemm, (q.data, *experts), {"offsets": ints[:2]}
     yield nk.grouped_gemm, (q.data, *experts), {"offsets": ints.float()}
+    by_rows = {"offsets": ints, "rows": ints}
+    grouped = (nk.grouped_gemm, (q.data, *experts))
+    yield *grouped, by_rows | {"rows": ints.long()}
+    yield *grouped, by_rows | {"rows": ints[None]}
+    yield *grouped, by_rows | {"rows_per_token": 0}
+    yield *grouped, by_rows | {"rows_per_token": 2**31}
+    yield *grouped, {"offsets": ints, "rows_per_token": 2}
+    yield *grouped, by_rows | {"out": x.new_empty(6, 10)}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"rows": ints}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"rows_per_token": 2}
     yield nk.grouped_gemm, ([q.data], [w.data, w.data], [q.scales], [w.scales]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales[:9]]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"offsets": ints}

@@ -95,6 +95,9 @@ def test_grouped_gemm(both):
     offsets = torch.tensor([0, 1, 1, 130, 138], dtype=torch.int32)
     results = both(nvfp4kern.grouped_gemm, a, b, sfa, sfb, offsets=offsets, out_dtype="float32")
     assert_same_bits([result[:138] for result in results])
+    rows = torch.from_numpy(rng.integers(0, 3 * 140, 138, np.int32))
+    options = {"offsets": offsets, "rows": rows, "rows_per_token": 3, "out_dtype": "float32"}
+    assert_same_bits(both(nvfp4kern.grouped_gemm, a, b, sfa, sfb, **options))
     rows = [[t[first:end] for first, end in ((0, 1), (1, 130), (130, 140))] for t in (a, sfa)]
     lists = rows[0], [b[i] for i in range(3)], rows[1], [sfb[i] for i in range(3)]
     assert_same_bits(both(nvfp4kern.grouped_gemm, *lists))

@@ -130,6 +130,7 @@ static void fill(const nk_grouped_gemm_problem *p, const group_set *set, float *
     q->offsets = p->list ? NULL : p->offsets;
     q->experts = p->groups;
     q->a_sf_bytes = p->a_sf_bytes;
+    q->rows = p->rows;
     q->partials = partials;
 }
 

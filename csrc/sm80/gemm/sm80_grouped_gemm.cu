@@ -3,7 +3,7 @@
  * Work: a tile is WARPS * 32 features (n) x TOKENS tokens (m) of one group, or of one expert. All groups' steps of K,
  * laid end to end, are dealt out evenly to the CTAs (cuda/split.cuh), so that no CTA waits for another, however unequal
  * groups and experts are. Contiguous form: a CTA learns how many tiles there are, and whose tile a unit is, by a scan
- * of `offsets` (cuda/expert.cuh).
+ * of `offsets` (cuda/expert.cuh). Which token a row is made of it reads when it points to the token.
  *
  * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
 #include "cuda/groups.cuh"
@@ -30,7 +30,7 @@ template <int TOKENS, int WARPS> struct grouped_gemm_product : group_tiles<TOKEN
     __device__ void point_tokens(const group_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
     {
         const nk_gemm_problem &p = this->problem_of(tile);
-        ::point_tokens(p.a, 0, tile.token, tile.end, tile.sf_row, p.k, threadIdx.x >> 5, WARPS, x);
+        ::point_tokens(p.a, 0, tile.token, tile.end, tile.sf_row, p.k, threadIdx.x >> 5, WARPS, this->q.rows, x);
     }
 
     template <typename STAGED> __device__ void store(const STAGED &staged, const group_tile &tile, int first) const

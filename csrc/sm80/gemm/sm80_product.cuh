@@ -146,7 +146,7 @@ template <typename PROBLEM, int TOKENS, int WARPS, int FEATURES> struct batch_pr
     template <int TILES_PER_WARP>
     __device__ void point_tokens(const batch_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
     {
-        ::point_tokens(p.a, tile.l, tile.m_tile * (int64_t)TOKENS, p.m, 0, p.k, threadIdx.x >> 5, WARPS, x);
+        ::point_tokens(p.a, tile.l, tile.m_tile * (int64_t)TOKENS, p.m, 0, p.k, threadIdx.x >> 5, WARPS, {}, x);
     }
 
     template <int STAGED, typename EPILOGUE>

@@ -38,17 +38,20 @@ __device__ inline void point_weights(const nk_operand &b, int64_t l, int64_t row
 }
 
 /* This lane's rows of the n8 tiles tile, tile + tile_step, .. counted from `token`. For tokens from `end` on the last
- * one is read, and its sums are not stored. Blocked factors: token t is their row t + sf_row. */
+ * one is read, and its sums are not stored. Blocked factors: token t is their row t + sf_row. With `rows` these numbers
+ * are rows of the result, and each is read once, for codes and factors. */
 template <int TILES_PER_WARP>
 __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t token, int64_t end, int64_t sf_row,
-                                    int64_t k, int tile, int tile_step, token_rows_t<TILES_PER_WARP> &x)
+                                    int64_t k, int tile, int tile_step, const nk_token_rows &rows,
+                                    token_rows_t<TILES_PER_WARP> &x)
 {
     x.blocked = a.sf_layout == NK_SF_BLOCKED;
 #pragma unroll
     for (int i = 0; i < TILES_PER_WARP; i++) {
         const int64_t row = min(token + (tile + i * tile_step) * 8 + (threadIdx.x & 31) / 4, end - 1);
-        x.row[i] = a.data + l * a.batch_stride + row * a.row_stride;
-        x.sf[i] = sf_at(a, l, row + (x.blocked ? sf_row : 0), 0, k / NK_SF_VEC);
+        const int64_t here = rows.data ? nk_token_of(rows.data[row], rows.per_token, rows.tokens) : row;
+        x.row[i] = a.data + l * a.batch_stride + here * a.row_stride;
+        x.sf[i] = sf_at(a, l, here + (x.blocked ? sf_row : 0), 0, k / NK_SF_VEC);
     }
 }
 

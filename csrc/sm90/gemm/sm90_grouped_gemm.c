@@ -19,6 +19,7 @@ static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
 static const char *why_not(const nk_grouped_gemm_problem *p)
 {
     if (p->list) return "it serves no lists of groups";
+    if (p->rows.data) return "it takes no rows";
     if (p->all.b.dtype != NK_E2M1X2) return "its weights are NVFP4";
     return NULL;
 }
