@@ -9,7 +9,7 @@ from .. import torch as nk
 from ..layout import SF_VEC
 from ..types import Score
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
-from .linear import quantize_input
+from .linear import quantize_input, readable
 from .recipes import Recipe, quantize_weight
 
 INPUT_QUANTS = (None, "static", "dynamic")
@@ -179,14 +179,15 @@ class NVFP4Experts(Frozen):
         experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
         offsets = torch.searchsorted(sorted_ids, experts, out_int32=True)
         weights = top_k_weights.reshape(ids.shape)
-        return self.combine(tokens, ids, weights, order, offsets).reshape(x.shape)
+        rows = order.to(torch.int32)
+        return self.combine(tokens, ids, weights, rows, offsets).reshape(x.shape)
 
     def combine(
         self, x: Tensor, ids: Tensor, weights: Tensor, sorted_rows: Tensor, offsets: Tensor
     ) -> Tensor:
         """forward of x [T, H] with the permutation that nvfp4kern.route has returned."""
         k = ids.shape[1]
-        products = self._products(x, sorted_rows // k, offsets)
+        products = self._products(x, sorted_rows, k, offsets)
         row_of = torch.empty_like(sorted_rows)  # of each selection, in `products`
         row_of[sorted_rows] = torch.arange(len(row_of), device=x.device, dtype=row_of.dtype)
         # Rows of no expert hold anything, even NaN, which a weight of 0 would not remove.
@@ -194,30 +195,40 @@ class NVFP4Experts(Frozen):
         parts = torch.where(here, products[row_of].view(*ids.shape, self.hidden_size).float(), 0.0)
         return (parts * weights[..., None].float()).sum(1).to(x.dtype)
 
-    def _products(self, x: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
-        """The experts' results, [T k, H], sorted by expert; row r is of token rows[r]."""
+    def _products(self, x: Tensor, sorted_rows: Tensor, k: int, offsets: Tensor) -> Tensor:
+        """The experts' results, [T k, H], sorted by expert; row r is of token sorted_rows[r] // k.
+
+        Tokens are gathered by the product itself, but where a gradient is to be scattered back.
+        """
         if wants_gradient(x):
-            gate_up = _Gradient.apply(x[rows], self, "gate_up", offsets)
+            gate_up = _Gradient.apply(x[sorted_rows // k], self, "gate_up", offsets)
             gate, up = gate_up.chunk(2, dim=-1)
             return _Gradient.apply(nn.functional.silu(gate) * up, self, "down", offsets)
+        by_row = {"rows": sorted_rows, "rows_per_token": k}
         if self.input_quant is None:
-            gate, up = self._product("gate_up", x[rows], None, offsets, x.dtype).chunk(2, dim=-1)
+            gate_up = self._product("gate_up", readable(x), None, offsets, x.dtype, **by_row)
+            gate, up = gate_up.chunk(2, dim=-1)
             h = nn.functional.silu(gate.float()).mul_(up).to(x.dtype)
             return self._product("down", h, None, offsets, x.dtype)
         codes, scales, _ = quantize_input(x, self.input_quant, self.gate_up_input)
-        scales = scales.view(torch.uint8)[rows].view(E4M3)
-        gate_up = self._product("gate_up", codes[rows], scales, offsets, x.dtype)
+        gate_up = self._product("gate_up", codes, scales, offsets, x.dtype, **by_row)
         gate, up = gate_up.chunk(2, dim=-1)
         codes, scales, _ = quantize_input(gate, self.input_quant, self.down_input, up=up)
         return self._product("down", codes, scales, offsets, x.dtype)
 
     def _product(
-        self, name: str, a: Tensor, sfa: Tensor | None, offsets: Tensor, dtype: torch.dtype
+        self,
+        name: str,
+        a: Tensor,
+        sfa: Tensor | None,
+        offsets: Tensor,
+        dtype: torch.dtype,
+        **by_row: Any,
     ) -> Tensor:
         weight, scales = getattr(self, f"{name}_proj"), getattr(self, f"{name}_proj_weight_scale")
         alpha = getattr(self, f"{name}_alpha")
         return nk.grouped_gemm(
-            a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype
+            a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype, **by_row
         )
 
     def dequantize(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from layers import activations, decoded, filled, quantized
 from torch import nn
 
+from nvfp4kern import torch as nk
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, NVFP4MoE, NVFP4SwiGLU
 
 
@@ -61,6 +62,30 @@ def test_experts(input_quant):
     assert torch.equal(experts(x.view(7, 1, 64), ids.view(7, 1, 3), weights)[:, 0], got)
     none = experts(x[:0], ids[:0], weights[:0])
     assert none.shape == (0, 64)
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("apart", [1, 2])
+def test_the_product_gathers_tokens(input_quant, apart, monkeypatch):
+    """The first one takes x's tokens by index, with the bits of tokens gathered before."""
+    moe = filled(NVFP4MoE(64, 48, 8, 3, input_quant=input_quant, dtype=torch.bfloat16), 7)
+    grouped_gemm, taken = nk.grouped_gemm, []
+
+    def gathering(a, b, sfa, sfb, *, rows=None, rows_per_token=1, **options):
+        taken.append((len(a), rows is None, rows_per_token))
+        if rows is not None:
+            token = rows.long() // rows_per_token
+            a, sfa = a[token], None if sfa is None else sfa.view(torch.uint8)[token]
+        return grouped_gemm(a, b, sfa, sfb, **options)
+
+    x = activations(9, 64 * apart)[:, ::apart]  # the operators want whole rows
+    ids, weights = routed(9, 8, 3)
+    ids[2, 1], ids[5] = 8, -1
+    got = moe(x.contiguous()), moe.experts(x, ids, weights)
+    monkeypatch.setattr(nk, "grouped_gemm", gathering)
+    want = moe(x.contiguous()), moe.experts(x, ids, weights)
+    assert taken == 2 * [(9, False, 3), (27, True, 1)]
+    assert all(map(torch.equal, got, want))
 
 
 def test_experts_without_any_of_their_own():
