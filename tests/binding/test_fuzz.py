@@ -62,10 +62,10 @@ def test_a_death_is_told_with_its_number():
         "def dies(good, rng):\n"
         "    return os.abort() if rng.random() < 0.1 else attempt(good, rng)\n"
         "fuzz.attempt = dies\n"
-        "sys.argv[1:] = ['--calls', '15', '--seed', '3']\n"
+        "sys.argv[1:] = ['--calls', '40', '--seed', '3']\n"
         "sys.exit(fuzz.main())"
     )
-    numbers = [n for n in range(15) if draw(f"3 {n}") < 0.1]
+    numbers = [n for n in range(40) if draw(f"3 {n}") < 0.1]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True
     )

@@ -217,6 +217,34 @@ def test_grouped_gemm_contiguous(backend, seed, rows, n, k, dtype, blocked):
         assert_ok(reference.check_bits(got[part], expected.rounded(dtype)), g)
 
 
+@check
+@given(seeds, st.lists(sizes, min_size=1, max_size=6), sizes, sizes, ks, st.integers(1, 5), forms)
+def test_grouped_gemm_by_rows(backend, seed, counts, tokens, n, k, per_token, form):
+    rng, device = rng_of(seed), backend.device
+    first, tokens = int(rng.integers(0, 3)), max(tokens, 1)
+    offsets = first + np.append(0, np.cumsum(counts))
+    rows = rng.integers(0, tokens * per_token, int(offsets[-1]) + 4).astype(np.int32)
+    rows[:first] = rows[offsets[-1] :] = -1
+    a, b = data.exact_family(rng, tokens, k), data.exact_family(rng, len(counts), n, k)
+    got = run(
+        nvfp4kern.grouped_gemm,
+        codes(a, device),
+        codes(b, device),
+        scales(a, form[0], rng, device),
+        scale_bytes(b.scales, device),
+        shape=(len(rows), n),
+        device=device,
+        offsets=torch.tensor(offsets, dtype=torch.int32, device=device),
+        rows=torch.tensor(rows, dtype=torch.int32, device=device),
+        rows_per_token=per_token,
+        scale_layout=(layout_of(form[0]), "linear"),
+    )
+    for g in range(len(counts)):
+        part = slice(offsets[g], offsets[g + 1])
+        expected = reference.gemm(a.values[rows[part] // per_token], b.values[g])
+        assert_ok(reference.check_bits(got[part], expected.rounded("float16")), g)
+
+
 magnitudes = st.sampled_from((1e-44, 1e-38, 1e-20, 1e-3, 1.0, 1e4, 1e20, 1e38))
 
 
