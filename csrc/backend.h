@@ -36,8 +36,8 @@ struct nk_backend {
     /* NULL where some device of this machine is served, else the reason; valid until this thread asks another row. */
     const char *(*why_not)(const nk_backend *row);
     nk_status (*warmup)(const nk_backend *row, nk_device device); /* NULL: nothing to load */
-    const char *(*needs)(void); /* of the machine, for people, with what was found; NULL: nothing */
-    int32_t (*device_count)(void);                                /* devices of its type; asked with `warmup` only */
+    const char *(*needs)(void);       /* of the machine, for people, with what was found; NULL: nothing */
+    int32_t (*device_count)(void);    /* devices of its type; asked with `warmup` only */
     const nk_family *const *families; /* whose plans choose from tiles, NULL after the last; NULL: no cell does */
     NK_CELL(gemv);
     NK_CELL(gemm);
@@ -66,25 +66,35 @@ static inline nk_status nk_exec_settings(const nk_exec *exec, nk_settings *own, 
     return exec->settings ? NK_OK : nk_settings_read(own);
 }
 
+/* From a plan: its row has no kernel for the problem, and explain shows why. */
+static inline nk_status nk_decline(nk_plan *plan, const char *why)
+{
+    plan->declined_by = plan->backend;
+    plan->declined = why;
+    return NK_DECLINED;
+}
+
 /* Ends an operator: sees to the settings, picks a row and plans; unless this is a dry run or there is nothing to write,
  * sees to the workspace and runs. */
-#define NK_DISPATCH(op, problem, exec, empty)                                                       \
-    do {                                                                                            \
-        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice_[NK_CHOICE_BYTES];                       \
-        const nk_backend *row_ = NULL;                                                              \
-        const nk_settings *settings_;                                                               \
-        nk_settings own_;                                                                           \
-        nk_status planned_;                                                                         \
-        NK_TRY(nk_exec_settings((exec), &own_, &settings_));                                        \
-        do {                                                                                        \
-            NK_TRY(nk_backend_pick((problem)->device, settings_, offsetof(nk_backend, op), &row_)); \
-            (exec)->plan = (nk_plan){.backend = row_->name};                                        \
-            planned_ = row_->op.plan((problem), settings_, &(exec)->plan, choice_);                 \
-        } while (planned_ == NK_DECLINED);                                                          \
-        NK_TRY(planned_);                                                                           \
-        if ((exec)->dry_run || (empty)) return NK_OK;                                               \
-        NK_TRY(nk_exec_workspace(exec));                                                            \
-        return row_->op.run((problem), choice_, (exec));                                            \
+#define NK_DISPATCH(op, problem, exec, empty)                                                                          \
+    do {                                                                                                               \
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice_[NK_CHOICE_BYTES];                                          \
+        const nk_backend *row_ = NULL;                                                                                 \
+        const nk_settings *settings_;                                                                                  \
+        nk_settings own_;                                                                                              \
+        nk_status planned_;                                                                                            \
+        nk_plan *const plan_ = &(exec)->plan;                                                                          \
+        *plan_ = (nk_plan){0};                                                                                         \
+        NK_TRY(nk_exec_settings((exec), &own_, &settings_));                                                           \
+        do {                                                                                                           \
+            NK_TRY(nk_backend_pick((problem)->device, settings_, offsetof(nk_backend, op), &row_));                    \
+            *plan_ = (nk_plan){.backend = row_->name, .declined_by = plan_->declined_by, .declined = plan_->declined}; \
+            planned_ = row_->op.plan((problem), settings_, plan_, choice_);                                            \
+        } while (planned_ == NK_DECLINED);                                                                             \
+        NK_TRY(planned_);                                                                                              \
+        if ((exec)->dry_run || (empty)) return NK_OK;                                                                  \
+        NK_TRY(nk_exec_workspace(exec));                                                                               \
+        return row_->op.run((problem), choice_, (exec));                                                               \
     } while (0)
 
 #endif

@@ -86,6 +86,7 @@ typedef struct nk_plan {
     int32_t split;         /* CTAs, or warps of one, that K of a tile is divided among */
     int64_t steps_per_cta; /* of K, where tiles' steps are dealt out evenly */
     bool batch_invariant;
+    const char *declined_by, *declined; /* the last row that has no kernel for this call, and why not; or NULL */
 } nk_plan;
 
 /* Where the plan wants more than `workspace_bytes`, the call asks `allocate` for all it wants, between planning and

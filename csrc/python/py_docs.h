@@ -136,8 +136,9 @@ static const char py_doc_explain[] =
     "What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.\n\n"
     "op: one of" PY_DOC_OPERATORS ".\n\n"
     "Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile\n"
-    "(its name, which NVFP4KERN_TILE can force), tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs\n"
-    "or warps that K of a tile is divided among) and steps_per_cta. Raises what the call would raise.\n\n"
+    "(its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),\n"
+    "tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or warps that K of a tile is divided among)\n"
+    "and steps_per_cta. Raises what the call would raise.\n\n"
     ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
 
 static const char py_doc_backends[] =

@@ -173,6 +173,9 @@ static PyObject *plan_dict(const nk_plan *plan)
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i].value && set(dict, texts[i].key, PyUnicode_FromString(texts[i].value)) < 0) goto failed;
     }
+    if (plan->declined &&
+        set(dict, "declined", PyUnicode_FromFormat("%s: %s", plan->declined_by, plan->declined)) < 0)
+        goto failed;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (!numbers[i].value && !numbers[i].always) continue;
         if (set(dict, numbers[i].key, PyLong_FromLongLong(numbers[i].value)) < 0) goto failed;
