@@ -6,7 +6,8 @@ NVFP4KERN_TILE forces the tile; the plan still chooses the split. The results ar
 `fit sweep.json` needs no GPU, only a C compiler: cost_models/ compiles the plan's own model with
 its costs as variables. It finds the costs whose predictions are nearest to the sweep, and says how
 far the picked choice is from the best of each problem, before and after. `--write` puts them into
-the family's _costs.h. Only ratios choose: the mean error of a problem counts little.
+the family's _costs.h. Only ratios choose: the mean error of a problem counts little, but where
+times of two families are compared.
 """
 
 import argparse
@@ -18,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
+from fit_problems import PROBLEMS, RIVALS, Problem
 
 ROOT = Path(__file__).parents[1]
 MODELS = Path(__file__).parent / "cost_models"
@@ -39,40 +40,6 @@ FROM = re.compile(r"^ \* From .*?(?=^ \*$|\*/)", flags=re.M | re.S)
 # ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Problem:
-    """m tokens of n features; wide: tokens are fp16; blocked: the weights' scale factors are."""
-
-    m: int
-    n: int
-    k: int
-    wide: bool = False
-    blocked: bool = False
-
-
-def _gemms():
-    weights = [(1536, 2048), (2048, 8192), (4096, 7168), (7168, 2048), (8192, 8192), (7168, 16384)]
-    tokens = [2, 8, 16, 32, 64, 128, 256, 512, 1024]
-    return [Problem(m, n, k, blocked=True) for (n, k), m in product(weights, tokens)]
-
-
-def _routes():
-    sizes = [(8, 128), (64, 512), (64, 2048), (128, 4096), (256, 7168), (384, 7168)]
-    return [Problem(m, n, k) for (n, k), m in product(sizes, [1, 16, 64, 256, 1024, 4096])]
-
-
-def _gemvs():
-    sizes = [1024, 2048, 7168, 14336, 28672]
-    for n, k in product(sizes, sizes):
-        yield from (Problem(1, n, k, blocked=blocked) for blocked in (False, True))
-    for n, k in product(sizes[1::2], sizes[1::2]):
-        for m, wide in [(1, True), (2, False), (4, False), (8, False), (2, True), (8, True)]:
-            yield Problem(m, n, k, wide=wide)
-
-
-PROBLEMS = {"sm80/gemm": _gemms, "sm80/route": _routes, "sm90/gemv": _gemvs}
-
-
 def header_of(family):
     row, name = family.split("/")
     return ROOT / "csrc" / row / name / f"{row}_{name}_costs.h"
@@ -84,11 +51,11 @@ def costs_in(text):
 
 
 def tiles_of(family):
-    """Names, by index."""
+    """What NVFP4KERN_TILE names, by index: the family's tiles and its rivals'."""
     import nvfp4kern
 
-    found = (name.split(":") for name in nvfp4kern._C._tiles())
-    return [tile for of, tile in found if of == family]
+    families, names = (family, *RIVALS.get(family, ())), nvfp4kern._C._tiles()
+    return [name for of in families for name in names if name.startswith(f"{of}:")]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -131,6 +98,7 @@ class Model:
         self.header = header_of(family)
         self.start = costs_in(self.header.read_text())
         self.names, self.gpu = list(self.start), gpu
+        self.mean_weight = MEAN_WEIGHT_OF_TIMES if family in RIVALS else MEAN_WEIGHT
         with tempfile.TemporaryDirectory() as folder:
             self._library = self._compiled(family.replace("/", "_"), Path(folder))
         self._library.model_us.restype = ctypes.c_double
@@ -213,7 +181,8 @@ def _case(family, problem):
 
 def _choice_of(plan, tiles):
     split = max(plan.get(name, 0) for name in ("steps_per_cta", "split", "cluster"))
-    return tiles.index(plan["tile"]), split, plan["grid"]
+    names = [tile.partition(":")[2] for tile in tiles]
+    return names.index(plan["tile"]), split, plan["grid"]
 
 
 def choices(family, call):
@@ -223,7 +192,7 @@ def choices(family, call):
 
     found, tiles = {}, tiles_of(family)
     for tile, invariant in product(tiles, (None, "1")):
-        forced = {"NVFP4KERN_TILE": f"{family}:{tile}", "NVFP4KERN_BATCH_INVARIANT": invariant}
+        forced = {"NVFP4KERN_TILE": tile, "NVFP4KERN_BATCH_INVARIANT": invariant}
         forced["NVFP4KERN_BACKEND"] = family.partition("/")[0]
         try:
             with environment(**forced):
@@ -273,6 +242,8 @@ def sweep(family, path, problems=None, timed=_timed):
 
 MEAN_WEIGHT = 0.1
 """Of a problem's mean error, beside the errors around it."""
+MEAN_WEIGHT_OF_TIMES = 0.5
+"""The same, where a plan compares the family's times with those of other models."""
 
 STARTS = 16
 EXACT = 1e-12
@@ -295,7 +266,7 @@ def _residuals(model, measured):
         weights = us.min() / us
         mean = np.average(errors, weights=weights)
         yield from weights * (errors - mean)
-        yield MEAN_WEIGHT * mean
+        yield model.mean_weight * mean
 
 
 def _descended(at, logs, steps=60):

@@ -73,6 +73,7 @@ ROWS = {
             sms=3,
             simulated=(
                 "every tile",
+                "plans by cost",
                 "gemv",
                 "gemv by tensor maps",
                 "any workspace",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,18 +22,34 @@ FAMILIES = pytest.mark.parametrize("family", fit_costs.PROBLEMS)
 no_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
 
-def h200():
+def h200(sms=132):
     """Its SMs come in parts that have room for no whole number of large clusters."""
-    gpu = fit_costs.Gpu(132, 232448, 233472)
+    gpu = fit_costs.Gpu(sms, 232448, 233472)
     for i in (0, 1):
-        gpu.clusters[i][:] = [(i + 1) * n for n in (0, 132, 66, 0, 32, 0, 20, 0, 15)]
+        sizes = (0, 132, 66, 0, 32, 0, 20, 0, 15)
+        gpu.clusters[i][:] = [(i + 1) * n * sms // 132 for n in sizes]
     return gpu
+
+
+def tile_names(family):
+    """Of its table, which the build reads, too."""
+    text = "".join(path.read_text() for path in (ROOT / "csrc" / family).glob("*.h"))
+    table = re.search(r"#define \w+_TILES\(X\)((.*\\\n)*.*)", text)
+    return re.findall(r"\bX\((\w+),", table[1])
+
+
+def tiles_of(family):
+    """Indices: its tiles, and its rivals'."""
+    return range(sum(len(tile_names(one)) for one in (family, *fit_costs.RIVALS.get(family, ()))))
 
 
 def picks_of(model, family, problem):
     """Of every tile, as a sweep forces them."""
-    tiles = range({"sm80/gemm": 5, "sm80/route": 5, "sm90/gemv": 6}[family])
-    found = (model.pick(problem, tile, invariant) for tile in tiles for invariant in (False, True))
+    found = (
+        model.pick(problem, tile, invariant)
+        for tile in tiles_of(family)
+        for invariant in (False, True)
+    )
     return {choice for choice in found if choice}
 
 
@@ -63,6 +80,7 @@ def test_a_header_is_costs_and_where_they_are_from(family):
 TERMS = {  # costs that stand alone in what some choice takes
     "sm80/gemm": ("LONE_STEP", "REDUCE", "SUM_BYTES_PER", "CTA"),
     "sm80/route": ("BYTES_PER", "FLOP_PER", "MEETING", "TURN"),
+    "sm90/gemm": ("ISSUE", "LANES", "TENSOR_TOKEN", "GEMV"),
     "sm90/gemv": ("BYTES_PER", "CODES_TALL_STEP", "CODES_SHORT_STEP", "MAP_STEP", "FEW_CLUSTER"),
 }
 
@@ -95,6 +113,60 @@ def test_a_cost_that_nothing_depends_on_stays():
     found = dict(zip(model.names, fit_costs.fitted(model, measured), strict=True))
     name = "SM90_GEMV_FEW_HALVES_US"
     assert found[name] == pytest.approx(start[name], rel=1e-12)
+
+
+def fastest_us(model, problem):
+    return model.us(problem, model.pick(problem))
+
+
+@no_compiler
+@pytest.mark.parametrize(
+    "n, k", [(8192, 8192), (4096, 7168), (7168, 2048), (1536, 2048), (256, 512)]
+)
+def test_more_tokens_are_not_faster(n, k):
+    """From few tokens to many, from the gemv to the wgmma tiles, on large GPUs and small ones."""
+    for sms in (132, 114, 78):
+        model = fit_costs.Model("sm90/gemm", h200(sms))
+        for blocked in (False, True):
+            us = [
+                fastest_us(model, fit_costs.Problem(m, n, k, blocked=blocked)) for m in range(1, 73)
+            ]
+            assert max(us[i] / us[i + 8] for i in range(64)) <= 1.03
+            assert us[63] < 6 * us[0]
+
+
+@no_compiler
+def test_which_tile_a_hopper_takes():
+    """As a sweep on an H200 saw it, and with fewer SMs, where tiles take more waves."""
+
+    def tile(model, *problem, invariant=False):
+        return model.pick(fit_costs.Problem(*problem, blocked=True), invariant=invariant)[0]
+
+    names = tile_names("sm90/gemm")
+    models = {sms: fit_costs.Model("sm90/gemm", h200(sms)) for sms in (132, 114, 78)}
+    large = models[132]
+    assert tile(large, 1, 8192, 8192) >= len(names)  # a gemv
+    for m, name in [
+        (16, "t16"),
+        (32, "t32"),
+        (64, "t64"),
+        (96, "t96"),
+        (128, "t128"),
+        (256, "w128"),
+        (1024, "w256"),
+    ]:
+        assert names[tile(large, m, 8192, 8192)] == name, m
+    for model in models.values():
+        for m in (1, 16, 300):
+            assert names[tile(model, m, 8192, 8192, invariant=True)].startswith("w")
+        us = [
+            fastest_us(model, fit_costs.Problem(m, 8192, 8192, blocked=True))
+            for m in (16, 256, 4096)
+        ]
+        assert us == sorted(us)
+    assert fastest_us(models[78], fit_costs.Problem(4096, 8192, 8192)) > 1.5 * fastest_us(
+        large, fit_costs.Problem(4096, 8192, 8192)
+    )
 
 
 @no_compiler
@@ -169,8 +241,10 @@ def test_the_model_is_the_plan(family, tmp_path):
     need(family.partition("/")[0])
     few = [fit_costs.Problem(1, 320, 512), fit_costs.Problem(1, 150, 1024, blocked=True)]
     few += [fit_costs.Problem(3, 320, 512), fit_costs.Problem(1, 320, 512, wide=True)]
-    if family != "sm90/gemv":
+    if not family.startswith("sm90"):
         few = [replace(p, m=m, wide=False) for p in few[:2] for m in (2, 70)]
+    if family == "sm90/gemm":
+        few = [few[2], *(replace(p, m=40) for p in few[:2])]
     path = tmp_path / "sweep.json"
     row = family.partition("/")[0]
     settings = {"PTXSIM_CC": "9.0", "PTXSIM_SMS": "24", "NVFP4KERN_BACKEND": row}

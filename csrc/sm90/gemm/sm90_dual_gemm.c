@@ -1,4 +1,4 @@
-/* dual_gemm on Hopper: the same tiles, which hold as many rows of b1 as of b2, and run where one is forced. */
+/* dual_gemm on Hopper: the tiles of gemm, which hold as many rows of b1 as of b2. */
 #include "sm90_gemm_plan.h"
 
 #define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_dual_gemm_##name##_halves, &sm90_dual_gemm_##name##_bfloats},
@@ -13,18 +13,45 @@ static nk_gemm_problem gates_of(const nk_dual_gemm_problem *p)
         .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b1, .d = p->d};
 }
 
+/* What a slice has of the problem. */
+static nk_dual_gemm_problem slice_of(const nk_dual_gemm_problem *p, const sm90_gemm_slices *s, int64_t batch,
+                                     int64_t row)
+{
+    nk_dual_gemm_problem slice = *p;
+    slice.l = p->l - batch < s->batches ? p->l - batch : s->batches;
+    slice.m = p->m - row < s->rows ? p->m - row : s->rows;
+    sm90_gemm_move_weights(&slice.b1, batch);
+    sm90_gemm_move_weights(&slice.b2, batch);
+    sm90_gemm_move_tokens(&slice.a, &slice.d, p->k, batch, row);
+    return slice;
+}
+
 nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
+    const nk_gemm_problem whole = gates_of(p);
+    const sm90_gemm_slices slices = sm90_gemm_slices_of(&whole);
+    const nk_dual_gemm_problem slice = slice_of(p, &slices, 0, 0);
+    const nk_gemm_problem gates = gates_of(&slice);
+    const sm90_gemm_product product = {.first = &gates, .ups = &slice.b2, .problem = &slice};
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
-    if (forced == NK_TILE_ANY) return NK_DECLINED;
-    const nk_gemm_problem gates = gates_of(p);
-    const sm90_gemm_product product = {.first = &gates, .ups = &p->b2, .problem = p};
-    return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
+    if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    const sm90_gemm_pick pick = sm90_gemm_pick_of(&product, gpu, settings->batch_invariant);
+    return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, choice);
 }
 
 nk_status sm90_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
-    const nk_gemm_problem gates = gates_of(p);
-    const sm90_gemm_product product = {.first = &gates, .ups = &p->b2, .problem = p};
-    return sm90_gemm_run(&product, choice, exec);
+    const nk_gemm_problem whole = gates_of(p);
+    const sm90_gemm_slices slices = sm90_gemm_slices_of(&whole);
+    for (int64_t batch = 0; batch < p->l; batch += slices.batches) {
+        for (int64_t row = 0; row < p->m; row += slices.rows) {
+            const nk_dual_gemm_problem slice = slice_of(p, &slices, batch, row);
+            const nk_gemm_problem gates = gates_of(&slice);
+            const sm90_gemm_product product = {.first = &gates, .ups = &slice.b2, .problem = &slice};
+            NK_TRY(sm90_gemm_run(&product, choice, exec));
+        }
+    }
+    return NK_OK;
 }

@@ -1,6 +1,9 @@
 /* The tiles of the sm90 GEMM family, what they can serve, and how they divide it. */
 #include "sm90_gemm_plan.h"
 
+#include "nk_memo.h"
+#include "sm90_gemm_model.h"
+
 const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT] = {
 #define SHAPE(name, tokens, parts, cluster, slots, steps, early) \
     [SM90_GEMM_##name] = {tokens,                                \
@@ -20,9 +23,12 @@ const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_G
 #define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
 
+/* Of a power of two. */
 static bool is_multiple(const void *at, int64_t row, int64_t rows, int64_t batch, int64_t batches, int64_t of)
 {
-    return (uintptr_t)at % (uintptr_t)of == 0 && (rows <= 1 || row % of == 0) && (batches <= 1 || batch % of == 0);
+    const uint64_t bits =
+        (uint64_t)(uintptr_t)at | (rows > 1 ? (uint64_t)row : 0) | (batches > 1 ? (uint64_t)batch : 0);
+    return (bits & (uint64_t)(of - 1)) == 0;
 }
 
 int64_t sm90_gemm_batches(const sm90_gemm_product *p) { return p->offsets ? p->experts : p->first->l; }
@@ -44,7 +50,35 @@ static bool factors_are_aligned(const sm90_gemm_product *product, const nk_opera
 
 static int64_t steps_of(const nk_gemm_problem *p) { return nk_ceil_div(p->k, SM90_GEMM_STEP); }
 
-int64_t sm90_gemm_workspace_bytes(const nk_gemm_problem *p) { return p->l * p->m * steps_of(p) * SM90_GEMM_STEP * 2; }
+static int64_t row_bytes_of(const nk_gemm_problem *p) { return steps_of(p) * SM90_GEMM_STEP * 2; }
+
+int64_t sm90_gemm_workspace_bytes(const nk_gemm_problem *p) { return p->l * p->m * row_bytes_of(p); }
+
+sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p)
+{
+    if (p->l == 0 || p->m == 0 || p->k == 0) return (sm90_gemm_slices){p->m, p->l};
+    const int64_t room = SM90_GEMM_MOST_WORKSPACE / row_bytes_of(p);
+    if (p->m <= room / p->l) return (sm90_gemm_slices){p->m, p->l};
+    if (p->m <= room) return (sm90_gemm_slices){p->m, room / p->m};
+    return (sm90_gemm_slices){room / SM90_GEMM_SLICE_ROWS * SM90_GEMM_SLICE_ROWS, 1};
+}
+
+static const uint8_t *moved(const uint8_t *at, int64_t bytes) { return at ? at + bytes : NULL; }
+
+void sm90_gemm_move_weights(nk_operand *b, int64_t batch)
+{
+    b->data = moved(b->data, batch * b->batch_stride);
+    b->sf = moved(b->sf, batch * b->sf_batch_stride);
+}
+
+void sm90_gemm_move_tokens(nk_operand *a, nk_output *d, int64_t k, int64_t batch, int64_t row)
+{
+    const int64_t atoms_bytes = nk_sf_padded_cols(k / NK_SF_VEC) * NK_SF_ATOM_ROWS;
+    sm90_gemm_move_weights(a, batch);
+    a->data = moved(a->data, row * a->row_stride);
+    a->sf = moved(a->sf, a->sf_layout == NK_SF_LINEAR ? row * a->sf_row_stride : row / NK_SF_ATOM_ROWS * atoms_bytes);
+    if (d->data) d->data += batch * d->batch_stride + row * d->row_stride;
+}
 
 /* Of a batch; for experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
 static int64_t token_tiles_of(const sm90_gemm_product *product, const sm90_gemm_shape *t)
@@ -60,6 +94,8 @@ static double tiles_of(const sm90_gemm_product *product, const sm90_gemm_shape *
     return (double)p->l * (double)row_tiles * (double)token_tiles_of(product, t);
 }
 
+#define TOO_LARGE "L, M, N or K is larger than any tile of this family takes"
+
 static const char *why_not_weights(const sm90_gemm_product *product, const nk_operand *b)
 {
     if (!weights_have_map(product, b))
@@ -69,25 +105,96 @@ static const char *why_not_weights(const sm90_gemm_product *product, const nk_op
     return NULL;
 }
 
-const char *sm90_gemm_why_not(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant, int tile)
+/* Why no tile can serve the product, or NULL. */
+static const char *why_no_tile(const sm90_gemm_product *product)
 {
-    const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
     const nk_gemm_problem *p = product->first;
     const nk_operand *a = &p->a;
     const int64_t tokens = a->dtype == NK_E2M1X2 ? 4 : 16;
-    if (t->smem_bytes > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
-    if (batch_invariant && !sm90_gemm_walks(t)) return "it divides K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
     if (p->k == 0) return "K is 0";
     if (sm90_gemm_batches(product) > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT ||
-        p->k > LARGEST_EXTENT || tiles_of(product, t) > LARGEST_EXTENT)
-        return "L, M, N or K is larger than any tile of this family takes";
-    if ((double)p->l * (double)p->m * (double)p->k * 2 > SM90_GEMM_MOST_WORKSPACE)
+        p->k > LARGEST_EXTENT)
+        return TOO_LARGE;
+    if (product->offsets && (double)p->m * (double)p->k * 2 > SM90_GEMM_MOST_WORKSPACE)
         return "the tokens take more than 256 MB in 16 bits";
+    if (row_bytes_of(p) * SM90_GEMM_SLICE_ROWS > SM90_GEMM_MOST_WORKSPACE) return "K is more than 2^19";
     const char *why = why_not_weights(product, &p->b);
     if (!why && product->ups) why = why_not_weights(product, product->ups);
     if (why) return why;
     if (!is_multiple(a->data, a->row_stride, p->m, a->batch_stride, p->l, tokens)) return "the tokens are not aligned";
     return NULL;
+}
+
+/* Why this tile cannot, where others may. */
+static const char *why_not_tile(const cuda_gpu *gpu, bool batch_invariant, int tile)
+{
+    const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
+    if (t->smem_bytes > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
+    if (batch_invariant && !sm90_gemm_walks(t)) return "it divides K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
+    return NULL;
+}
+
+const char *sm90_gemm_why_not(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant, int tile)
+{
+    const char *why = why_not_tile(gpu, batch_invariant, tile);
+    if (!why) why = why_no_tile(product);
+    if (!why && tiles_of(product, &sm90_gemm_shapes[tile]) > LARGEST_EXTENT) return TOO_LARGE;
+    return why;
+}
+
+typedef struct fastest {
+    int64_t tile;
+    double us;
+} fastest;
+
+static fastest fastest_of(const sm90_gemm_sizes *sizes)
+{
+    fastest best = {.tile = NK_TILE_ANY};
+    for (int tile = 0; tile < SM90_GEMM_TILE_COUNT; tile++) {
+        const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
+        if (!(sizes->usable >> tile & 1) || sm90_gemm_tiles_of(sizes, t) > LARGEST_EXTENT) continue;
+        const double us = sm90_gemm_us(sizes, t);
+        if (best.tile == NK_TILE_ANY || us < best.us) best = (fastest){tile, us};
+    }
+    return best;
+}
+
+sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant)
+{
+    NK_MEMO(sm90_gemm_sizes, fastest, memo); /* the next calls ask the same */
+    const nk_gemm_problem *p = product->first;
+    sm90_gemm_sizes sizes = {.gpu = gpu,
+                             .l = p->l,
+                             .m = p->m,
+                             .n = p->n,
+                             .k = p->k,
+                             .features = sm90_gemm_features(product),
+                             .lanes_copy = product->ups || p->b.sf_layout == NK_SF_LINEAR};
+    const char *why = why_no_tile(product);
+    if (why) return (sm90_gemm_pick){.tile = NK_TILE_ANY, .why_not = why};
+    for (int tile = 0; tile < SM90_GEMM_TILE_COUNT; tile++)
+        sizes.usable |= (int64_t)!why_not_tile(gpu, batch_invariant, tile) << tile;
+    const size_t at = nk_memo_slot(&sizes, sizeof sizes);
+    if (memcmp(&memo[at].asked, &sizes, sizeof sizes) != 0) {
+        memo[at].answer = fastest_of(&sizes);
+        memo[at].asked = sizes;
+    }
+    const fastest *found = &memo[at].answer;
+    return (sm90_gemm_pick){.tile = (int)found->tile,
+                            .us = found->us,
+                            .why_not = sizes.usable ? TOO_LARGE : "no tile's CTAs fit into shared memory"};
+}
+
+nk_status sm90_gemm_plan_picked(const sm90_gemm_product *product, const nk_settings *settings,
+                                const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT], const sm90_gemm_pick *pick,
+                                nk_plan *plan, sm90_gemm_choice *choice)
+{
+    if (pick->tile == NK_TILE_ANY) return nk_decline(plan, pick->why_not);
+    NK_TRY(sm90_gemm_plan(product, settings, kernels, pick->tile, plan, choice));
+    plan->why = sm90_gemm_walks(&sm90_gemm_shapes[pick->tile])
+                    ? "the fastest by cost: CTAs walk over whole tiles; a first kernel brings tokens to 16 bits"
+                    : "the fastest by cost: K of a tile is divided; a first kernel brings tokens to 16 bits";
+    return NK_OK;
 }
 
 sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *product, int tile)

@@ -17,6 +17,17 @@ extern const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT];
 static inline bool sm90_gemm_walks(const sm90_gemm_shape *t) { return t->parts * t->cluster == 1; }
 
 #define SM90_GEMM_MOST_WORKSPACE (256 << 20)
+#define SM90_GEMM_SLICE_ROWS 256 /* slices begin at multiples of it: whole tiles, and whole atoms of scale factors */
+
+/* Tokens that want more workspace are multiplied in slices, one after the other: of rows, or of batches. */
+typedef struct sm90_gemm_slices {
+    int64_t rows, batches; /* of a slice */
+} sm90_gemm_slices;
+sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p);
+
+/* To what begins at this batch, and at this row. */
+void sm90_gemm_move_weights(nk_operand *b, int64_t batch);
+void sm90_gemm_move_tokens(nk_operand *a, nk_output *d, int64_t k, int64_t batch, int64_t row);
 
 /* Bytes of workspace: tokens with 16 bits an element, K rounded up to steps. */
 int64_t sm90_gemm_workspace_bytes(const nk_gemm_problem *p);
@@ -48,6 +59,20 @@ typedef struct sm90_gemm_choice {
 
 /* Why this tile cannot serve the product, or NULL. */
 const char *sm90_gemm_why_not(const sm90_gemm_product *p, const cuda_gpu *gpu, bool batch_invariant, int tile);
+
+/* The fastest tile. */
+typedef struct sm90_gemm_pick {
+    int tile;  /* NK_TILE_ANY: none can serve the product, and `why_not` says for which reason */
+    double us; /* with the first kernel */
+    const char *why_not;
+} sm90_gemm_pick;
+
+/* Of a product without experts: a pure function of it, of the GPU and the setting. */
+sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *p, const cuda_gpu *gpu, bool batch_invariant);
+
+nk_status sm90_gemm_plan_picked(const sm90_gemm_product *p, const nk_settings *settings,
+                                const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT], const sm90_gemm_pick *pick,
+                                nk_plan *plan, sm90_gemm_choice *choice);
 
 sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *p, int tile);
 

@@ -220,7 +220,6 @@ static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *ro
                           sm90_gemv_deal *best)
 {
     const bool codes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES;
-    double least = 0;
     for (int cluster = 1; cluster <= SM90_GEMV_CLUSTER; cluster++) {
         for (int choice = 0; choice < (codes ? 2 : 1) * SM90_GEMV_TILE_COUNT; choice++) {
             const int tile = choice % SM90_GEMV_TILE_COUNT;
@@ -231,10 +230,8 @@ static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *ro
                                 .by_tensor_map = tiles[tile].by_tensor_map};
             if (!(usable >> tile & 1) || (s.by_tensor_map && !whole)) continue;
             if (!deal_of(p, room, cluster, more, whole, &s)) continue;
-            double us = us_of(p, room, &s);
-            if (best->warps && us >= least) continue;
-            *best = s;
-            least = us;
+            s.us = us_of(p, room, &s);
+            if (!best->warps || s.us < best->us) *best = s;
         }
     }
 }

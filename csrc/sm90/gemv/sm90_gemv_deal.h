@@ -40,6 +40,7 @@ typedef struct sm90_gemv_deal {
     bool by_tensor_map;              /* how weights come */
     int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
     int64_t clusters;                /* of a batch */
+    double us;                       /* that the model of its costs says */
 } sm90_gemv_deal;
 
 /* What a plan leaves for its run. */

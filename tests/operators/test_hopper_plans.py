@@ -1,0 +1,116 @@
+"""Which kernel a product gets on Hopper, by cost, and what explain says of it."""
+
+import os
+
+import pytest
+import torch
+from conftest import GPUS
+
+import nvfp4kern
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def device(monkeypatch):
+    found = next((gpu for gpu in GPUS if gpu.name == "sm90"), None)
+    if found is None:
+        pytest.skip("no GPU for sm90")
+    found.force(monkeypatch)
+    return found.device
+
+
+def plan_of(device, m, n, k, operator="gemm", batch=None, **stride):
+    """Of zeros, with linear scale factors; weights' rows begin `row_bytes` apart."""
+
+    def zeros(*shape):
+        lead = () if batch is None else (batch,)
+        return torch.zeros(*lead, *shape, dtype=torch.uint8, device=device)
+
+    weights = zeros(n, stride.get("row_bytes", k // 2))[..., : k // 2]
+    a, sfa, sfb = zeros(m, k // 2), zeros(m, k // 16), zeros(n, k // 16)
+    if operator == "dual_gemm":
+        return nvfp4kern.explain("dual_gemm", a, weights, weights, sfa, sfb, sfb)
+    return nvfp4kern.explain("gemm", a, weights, sfa, sfb)
+
+
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+@pytest.mark.parametrize("m", (9, 64, 300))
+def test_a_tile_is_chosen_by_cost(device, operator, m):
+    plan = plan_of(device, m, 384, 1024, operator)
+    assert plan["backend"] == "sm90" and plan["kernel"].startswith(
+        f"sm90_{operator}_{plan['tile']}_"
+    )
+    assert plan["why"].startswith("the fastest by cost: ") and "declined" not in plan
+    assert plan["tile_m"] == int(plan["tile"][1:]) and plan["workspace_bytes"] == m * 1024 * 2
+    assert ("K of a tile is divided" in plan["why"]) == (plan["split"] > 1)
+    assert plan_of(device, m, 384, 1024, operator) == plan
+
+
+def test_few_tokens_keep_the_gemv(device):
+    for m in (1, 4):
+        plan = plan_of(device, m, 384, 1024)
+        assert plan["kernel"].startswith("sm90_gemv") and plan["why"].startswith("few tokens")
+
+
+def test_a_forced_gemv_is_not_compared(device, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemv:tall16")
+    assert plan_of(device, 8, 384, 1024)["tile"] == "tall16"
+    assert plan_of(device, 9, 384, 1024)["kernel"].startswith("sm90_gemm")
+
+
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+def test_batch_invariance_divides_no_k(device, operator, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    for m in (1, 16, 300):
+        plan = plan_of(device, m, 384, 1024, operator)
+        assert plan["tile"].startswith("w") and plan["split"] == 1 and plan["batch_invariant"]
+
+
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+@pytest.mark.parametrize(
+    "sizes, stride, why",
+    [
+        ((16, 64, 80), {}, "no tensor map describes the weights: K is no multiple of 32"),
+        ((16, 64, 96), {}, "the weights' scale factors are not aligned"),
+        ((16, 64, 128), {"row_bytes": 72}, "no tensor map describes the weights"),
+        ((16, 1, (1 << 19) + 128), {}, "K is more than 2^19"),
+    ],
+)
+def test_what_no_tile_can_serve(device, operator, sizes, stride, why):
+    plan = plan_of(device, *sizes, operator, **stride)
+    assert plan["backend"] == "sm80" and plan["declined"].startswith(f"sm90: {why}")
+
+
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+@pytest.mark.parametrize("batch, m", [(None, 17001), (3, 6000), (2, 17001)])
+def test_workspace_is_at_most_256_mb(device, operator, batch, m):
+    k = 8192
+    assert (batch or 1) * m * k * 2 > 256 * MB
+    plan = plan_of(device, m, 16, k, operator, batch)
+    rows = 2 * 6000 if batch == 3 else 16384
+    assert plan["backend"] == "sm90" and plan["workspace_bytes"] == rows * k * 2 <= 256 * MB
+
+
+@pytest.mark.skipif("PTXSIM_CC" in os.environ, reason="hours in the simulator")
+@pytest.mark.parametrize("batch, m", [(1, 17001), (3, 6000)])
+def test_slices_are_the_whole(device, batch, m, monkeypatch):
+    """By undivided tiles, whose bits do not depend on the other rows."""
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    n, k = 48, 8192
+    torch.manual_seed(0)
+
+    def codes(*shape):
+        return torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
+
+    def factors(*shape):
+        return torch.randint(0x30, 0x40, shape, dtype=torch.uint8, device=device)
+
+    a, b = codes(batch, m, k // 2), codes(batch, n, k // 2)
+    sfa, sfb = factors(batch, m, k // 16), factors(batch, n, k // 16)
+    whole = nvfp4kern.gemm(a, b, sfa, sfb, out_dtype="float32")
+    assert not whole.isnan().any()
+    for i in range(batch):
+        for rows in (slice(0, 300), slice(m - 700, m)):
+            part = nvfp4kern.gemm(a[i, rows], b[i], sfa[i, rows], sfb[i], out_dtype="float32")
+            assert torch.equal(part, whole[i, rows])
