@@ -86,6 +86,8 @@ SURVIVORS |= {
     "(< -> <=, column 48)": GPU,
     "py_module.c: if (!name || PyList_Append(list, name) < 0) Py_CLEAR(list); "
     "(0 -> 1, column 50)": GPU,
+    "py_module.c: if (!name || PyList_Append(list, name) < 0) Py_CLEAR(list); "
+    "(|| -> &&, column 19)": GPU,
     "op_view.c: *v = (nk_view){.rank = rank, .lead = t->shape, .l = 1, "
     ".cols = t->shape[rank - 1]}; (1 -> 2, column 57)": (
         "all dimensions but the last are rows, and nobody asks for the number of batches"
@@ -105,6 +107,10 @@ UNSEEN = {
     ),
     "op_overlap.c: for (int64_t g = 0; g < groups && count > 0; g++) { (> -> >=, column 49)": (
         "what the stack holds tells whether a dry run notices"
+    ),
+    "op_overlap.c: sorted += sorted[half - 1].in.low < end ? half : 0; (1 -> 2, column 33)": (
+        "AddressSanitizer sees what is read in front of an array; elsewhere the search goes back "
+        "from a later output"
     ),
     "nk_settings.c: for (int i = 0; i < COUNT; i++) (< -> <=, column 23)": (
         "AddressSanitizer sees what is written behind an array: tests/sanitize.sh"

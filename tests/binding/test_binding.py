@@ -424,3 +424,9 @@ def test_results_belong_to_the_caller_alone():
     q = nk.quantize(torch.ones(1, 16), global_scale="amax")
     assert sys.getrefcount(q) == 2
     assert [sys.getrefcount(q[i]) for i in range(3)] == [2, 2, 2]
+
+
+def test_tiles_are_of_the_rows_that_the_build_has():
+    tiles = nk._C._tiles()
+    built = {row["name"] for row in nk.backends() if row["code"]}
+    assert {tile.partition("/")[0] for tile in tiles} == built and len(set(tiles)) == len(tiles)

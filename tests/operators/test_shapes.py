@@ -117,19 +117,19 @@ def test_blocked_scales_with_more_padding_than_needed(device, lead):
     assert_ok(reference.check_bits(values(got), want))
 
 
+@pytest.mark.parametrize("n, k", [(130, 80), (5, 80), (130, 16)])
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_the_permuted_view_has_the_strides_of_blocked_bytes(device, batch):
-    """Each dimension but L spoiled in turn, where several atoms lie along both."""
-    m, n, k = 3, 130, 80
-    a, b = data.exact_family(rng_of(31), *batch, m, k), data.exact_family(rng_of(32), *batch, n, k)
+def test_the_permuted_view_has_the_strides_of_blocked_bytes(device, batch, n, k):
+    """Each dimension but L spoiled in turn, with several atoms along both or one alone."""
+    a, b = data.exact_family(rng_of(31), *batch, 3, k), data.exact_family(rng_of(32), *batch, n, k)
     given = [codes(each, device) for each in (a, b)]
     sfa, sfb = (scales(each, "permuted", rng_of(33), device) for each in (a, b))
-    layout = {"scale_layout": "blocked"}
-    assert sfb.shape[:5] == (32, 4, 2, 4, 2) and sfb.stride()[:5] == (16, 4, 1024, 1, 512)
+    layout, atoms = {"scale_layout": "blocked"}, (-(-n // 128), -(-k // 64))
+    assert sfb.shape[:5] == (32, 4, atoms[0], 4, atoms[1])
     got = nvfp4kern.gemm(*given, sfa, sfb, **layout)
     want = reference.gemm(a.values, b.values).rounded("float16")
     assert_ok(reference.check_bits(values(got), want))
-    for d in range(5):
+    for d in (d for d in range(5) if sfb.shape[d] > 1):
         strides = list(sfb.stride())
         strides[d] *= 2
         buffer = torch.zeros(4 * sfb.numel(), dtype=torch.uint8, device=device)
@@ -138,16 +138,18 @@ def test_the_permuted_view_has_the_strides_of_blocked_bytes(device, batch):
             nvfp4kern.gemm(*given, sfa, spoiled, **layout)
 
 
-def test_route_wants_rows_or_columns_of_its_weights_contiguous(device):
-    x, w = (floats(np.ones((rows, 16)), "float16", device) for rows in (3, 8))
-    ids = torch.empty((3, 2), dtype=torch.int32, device=device)
-    weights = torch.zeros((3, 8), dtype=torch.float32, device=device)
+@pytest.mark.parametrize("lead", [(3,), (3, 1)])
+def test_route_wants_rows_or_columns_of_its_weights_contiguous(device, lead):
+    x, w = (floats(np.ones((*rows, 16)), "float16", device) for rows in (lead, (8,)))
+    ids = torch.empty((*lead, 2), dtype=torch.int32, device=device)
+    weights = torch.zeros((*lead, 8), dtype=torch.float32, device=device)
     with pytest.raises(
         ValueError, match=r"^out\[0\]: strides of 8 and 4 elements, expected rows or"
     ):
-        nvfp4kern.route(x, w, 2, out=(weights[:, ::4], ids))
+        nvfp4kern.route(x, w, 2, out=(weights[..., ::4], ids))
     assert not weights.any()
-    for taken in (weights[:, :2], weights.flatten().as_strided((3, 2), (1, 3))):
+    columns = weights.flatten()[:6].view(2, *lead).movedim(0, -1)
+    for taken in (weights[..., :2], columns):
         nvfp4kern.route(x, w, 2, out=(taken, ids))
         assert (taken == 0.5).all()
 
