@@ -25,8 +25,8 @@ static sm90_gemm_sizes sizes_of(const model_problem *p, const cuda_gpu *gpu, int
 static model_choice choice_of(const model_problem *problem, const cuda_gpu *gpu, int tile)
 {
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
-    const int64_t tiles = nk_ceil_div(problem->n, SM90_GEMM_ROWS) * nk_ceil_div(problem->m, t->tokens);
-    return (model_choice){tile, t->parts * t->cluster,
+    const int64_t tiles = nk_ceil_div(problem->n, t->rows) * nk_ceil_div(problem->m, t->tokens);
+    return (model_choice){tile, sm90_gemm_shares(t),
                           sm90_gemm_walks(t) && tiles > gpu->sms ? gpu->sms : tiles * t->cluster};
 }
 

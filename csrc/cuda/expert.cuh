@@ -30,17 +30,24 @@ __device__ inline int clamped_offset(const int32_t *offsets, int64_t index, int6
 
 #define NO_TILE UINT32_MAX
 
-/* Tile `index` of TOKENS tokens, counted over all experts. NO_TILE finds none and counts all. Offsets are read as if
- * clamped to 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free,
- * and is free again afterwards. */
-template <int TOKENS, int WARPS>
-__device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
-                                          uint32_t index)
+/* What a scan says of an expert: its rows, the tiles and SF atom rows of the experts before it, and its own tiles. */
+typedef struct scanned_expert {
+    int64_t expert;
+    int begin, end, first_atom;
+    uint32_t first_tile, tiles;
+} scanned_expert;
+
+/* Calls f(scanned_expert) for each expert, in a thread of its own, up to the one with tile `index` of TOKENS tokens, or
+ * for all if that is NO_TILE. Returns the tiles of the experts that were scanned. Offsets are read as if clamped to
+ * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free, and is free
+ * again behind the caller's next barrier. */
+template <int TOKENS, int WARPS, typename F>
+__device__ inline uint32_t scan_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
+                                        uint32_t index, F f)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int end_before = clamped_offset(offsets, 0, rows), atoms_before = 0;
     uint32_t tiles_before = 0;
-    if (threadIdx.x == 0) s.found.found = false; /* two barriers before anyone else writes it */
     for (int64_t base = 0; base < experts; base += 32 * WARPS) {
         const int64_t expert = base + threadIdx.x;
         const int end_here = expert < experts ? clamped_offset(offsets, expert + 1, rows) : 0;
@@ -71,16 +78,56 @@ __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *
             atoms_before += sums.y;
             end_before = max(end_before, s.warp_ends[i]);
         }
-        if (index - first_tile < tiles) {
-            s.found = {expert, begin, end, begin + (int64_t)(index - first_tile) * TOKENS, first_atom, 0, true};
-        }
+        if (expert < experts) f(scanned_expert{expert, begin, end, first_atom, first_tile, tiles});
         __syncthreads();
         if (index < tiles_before) break;
     }
+    return tiles_before;
+}
+
+/* Tile `index` of TOKENS tokens, counted over all experts. NO_TILE finds none and counts all. See scan_experts(). */
+template <int TOKENS, int WARPS>
+__device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
+                                          uint32_t index)
+{
+    if (threadIdx.x == 0) s.found.found = false; /* two barriers before anyone else writes it */
+    const uint32_t tiles = scan_experts<TOKENS>(s, offsets, experts, rows, index, [&](const scanned_expert &e) {
+        const uint32_t number = index - e.first_tile;
+        if (number < e.tiles)
+            s.found = {e.expert, e.begin, e.end, e.begin + (int64_t)number * TOKENS, e.first_atom, 0, true};
+    });
     expert_tile found = s.found;
-    found.tiles = tiles_before;
+    found.tiles = tiles;
     __syncthreads();
     return found;
+}
+
+/* [experts + 1] of each expert's first tile and first row; the last one is where all end. By all threads, for whom it
+ * is there behind it. */
+template <int TOKENS, int WARPS>
+__device__ inline void list_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
+                                    int2 *list)
+{
+    if (threadIdx.x == 0) list[experts] = make_int2(0, 0); /* there may be none */
+    scan_experts<TOKENS>(s, offsets, experts, rows, NO_TILE, [&](const scanned_expert &e) {
+        list[e.expert] = make_int2((int)e.first_tile, e.begin);
+        if (e.expert == experts - 1) list[experts] = make_int2((int)(e.first_tile + e.tiles), e.end);
+    });
+    __syncthreads();
+}
+
+/* Of tile `index`, by such a list. */
+__device__ inline int expert_of_tile(const int2 *list, int64_t experts, int index)
+{
+    int low = 0, high = (int)experts;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (list[middle].x <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 #endif

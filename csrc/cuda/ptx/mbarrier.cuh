@@ -17,6 +17,14 @@ __device__ inline void mbarrier_arrive(uint32_t at)
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
+__device__ inline void mbarrier_arrive_if(bool wanted, uint32_t at)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %1, 0;\n\t"
+                 "@p mbarrier.arrive.release.cta.shared::cta.b64 _, [%0]; }" ::"r"(at),
+                 "r"((int)wanted)
+                 : "memory");
+}
+
 /* `at` may be another CTA's. */
 __device__ inline void mbarrier_arrive_cluster(uint32_t at)
 {

@@ -7,23 +7,31 @@
 
 #include <stdbool.h>
 
-#define SM90_GEMM_ROWS 128 /* weight rows of a tile: two warpgroups of 64 */
+#define SM90_GEMM_ROWS 128 /* weight rows of a slot: two warpgroups of 64 */
 #define SM90_GEMM_STEP 128 /* elements of K in a step: a row's 64 bytes of codes, eight scale factors */
 #define SM90_GEMM_CODE_BYTES (SM90_GEMM_STEP / 2)
 #define SM90_GEMM_SF_BYTES (SM90_GEMM_ROWS * SM90_GEMM_STEP / NK_SF_VEC) /* of a step, in either layout */
 #define SM90_GEMM_PANEL 64 /* elements: the 128 bytes of a token that tensor maps swizzle */
 
-/* X(name, tokens, warpgroup pairs that divide the steps of a CTA, CTAs of a cluster that divide K, slots of the ring,
- * steps of a slot, slots whose weights are asked for before the kernel before has ended). A tile that is divided takes
- * a CTA, or a cluster, of its own. CTAs walk over tiles that are not. */
-#define SM90_GEMM_TILES(X)      \
-    X(t16, 16, 2, 2, 8, 2, 4)   \
-    X(t32, 32, 2, 2, 6, 2, 3)   \
-    X(t64, 64, 2, 2, 8, 1, 4)   \
-    X(t96, 96, 1, 2, 5, 1, 4)   \
-    X(t128, 128, 1, 2, 4, 1, 4) \
-    X(w128, 128, 1, 1, 5, 1, 5) \
-    X(w256, 256, 1, 1, 3, 1, 3)
+/* X(name, tokens, weight rows, pairs of warpgroups, CTAs of a cluster that divide K, slots of the ring, steps of a
+ * slot, slots whose weights are asked for before the kernel before has ended). Two pairs divide the steps of a CTA
+ * where a tile has 128 rows (t), and have 128 rows each where it has 256 (v). A tile whose K is divided takes a CTA, or
+ * a cluster, of its own. CTAs walk over tiles whose K is not (w, v). */
+#define SM90_GEMM_TILES(X)           \
+    X(t16, 16, 128, 2, 2, 8, 2, 4)   \
+    X(t32, 32, 128, 2, 2, 6, 2, 3)   \
+    X(t64, 64, 128, 2, 2, 8, 1, 4)   \
+    X(t96, 96, 128, 1, 2, 5, 1, 4)   \
+    X(t128, 128, 128, 1, 2, 4, 1, 4) \
+    X(v8, 8, 256, 2, 1, 8, 2, 4)     \
+    X(v16, 16, 256, 2, 1, 8, 2, 4)   \
+    X(v32, 32, 256, 2, 1, 6, 2, 4)   \
+    X(w8, 8, 128, 1, 1, 9, 2, 4)     \
+    X(w32, 32, 128, 1, 1, 6, 2, 3)   \
+    X(w64, 64, 128, 1, 1, 8, 1, 4)   \
+    X(w96, 96, 128, 1, 1, 6, 1, 4)   \
+    X(w128, 128, 128, 1, 1, 5, 1, 5) \
+    X(w256, 256, 128, 1, 1, 3, 1, 3)
 
 enum {
 #define SM90_GEMM_INDEX(name, ...) SM90_GEMM_##name,
@@ -32,10 +40,12 @@ enum {
         SM90_GEMM_TILE_COUNT
 };
 
-/* Two warpgroups for each part of a CTA's steps, and the one that loads: a warp, or, where accumulators want the
+#define SM90_GEMM_MOST_TOKENS 256
+
+/* Two warpgroups for each part of a CTA's steps, and those that load: two warps, or, where accumulators want the
  * registers of the others, a warpgroup. */
 #define SM90_GEMM_WIDE(tokens) ((tokens) >= 256)
-#define SM90_GEMM_THREADS(tokens, parts) (256 * (parts) + (SM90_GEMM_WIDE(tokens) ? 128 : 32))
+#define SM90_GEMM_THREADS(tokens, parts) (256 * (parts) + (SM90_GEMM_WIDE(tokens) ? 128 : 64))
 
 /* struct memory of sm90_gemm.cuh, which compares. */
 #define SM90_GEMM_SLOT_BYTES(tokens, steps) \
@@ -45,6 +55,7 @@ enum {
 #define SM90_GEMM_SMEM(tokens, cluster, slots, steps)                                       \
     ((slots) * SM90_GEMM_SLOT_BYTES(tokens, steps) + SM90_GEMM_SUM_BYTES(tokens, cluster) + \
      1024 * ((SM90_GEMM_BARRIER_BYTES(slots) + 1023) / 1024))
+#define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1)) /* of their list, behind it */
 
 /* How a product is divided. */
 typedef struct sm90_gemm_work {
@@ -53,11 +64,11 @@ typedef struct sm90_gemm_work {
     int32_t steps;                  /* of K */
     int32_t slots_per_cta;          /* of K; the last CTA of a cluster may have fewer */
     float unit;                     /* a sum is the true one over it */
-    bool aligned_sf;                /* linear: scale factors of a step are eight aligned bytes */
+    int32_t sf_aligned;             /* linear: bytes that rows and steps of scale factors are aligned to, 4 to 16 */
 } sm90_gemm_work;
 
 /* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. A
- * CTA, or a cluster, has one tile; there are as many as any offsets can need. */
+ * cluster has one tile, and there are as many as any offsets can need; CTAs walk over tiles that are not divided. */
 typedef struct sm90_gemm_experts {
     const int32_t *offsets;
     int64_t count;
@@ -65,14 +76,15 @@ typedef struct sm90_gemm_experts {
     bool wait_first;        /* reads no offset before the kernels before it have ended */
 } sm90_gemm_experts;
 
-/* Tokens as the first kernel leaves them: [L][M][K, rounded up to steps] of 16 bits, K in the decode's order. */
+/* Tokens as the first kernel leaves them: [L][M][K, rounded up to steps] of 16 bits, K in the decode's order, and spare
+ * rows of zeros. */
 typedef struct sm90_gemm_tokens {
     uint8_t *at;
-    int64_t row_bytes, batch_bytes;
     int32_t steps;      /* of a row */
     bool release_first; /* lets the product start before it waits itself */
+    nk_token_rows rows; /* of the operand, where they are not in order */
 } sm90_gemm_tokens;
 
-#define SM90_GEMM_TOKEN_THREADS 256 /* of the first kernel; each makes 16 bytes */
+#define SM90_GEMM_TOKEN_THREADS 256 /* of the first kernel, at most; each makes 16 bytes of a row */
 
 #endif

@@ -9,7 +9,8 @@
 typedef struct sm90_gemm_sizes {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int32_t features;   /* of a tile */
+    int64_t experts;    /* 0: none */
+    int32_t features;   /* of a slot */
     int32_t lanes_copy; /* the weights' scale factors, and no copy of whole atoms does */
     int64_t usable;     /* a bit for each tile that can serve the product */
 } sm90_gemm_sizes;
@@ -26,22 +27,49 @@ static inline double sm90_gemm_step_us(const sm90_gemm_shape *t, bool lanes_copy
     return sm90_gemm_larger(tensor, issue);
 }
 
-static inline int64_t sm90_gemm_tiles_of(const sm90_gemm_sizes *s, const sm90_gemm_shape *t)
+/* What m rows become that fall to `experts` by chance: tiles of `tokens` each, where an expert's last one is not full.
+ * An expert's rows are as good as Poisson distributed. More than MANY make half a tile more an expert. */
+static inline double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tokens)
 {
-    return s->l * nk_ceil_div(s->n, s->features) * nk_ceil_div(s->m, t->tokens);
+    enum { MANY = 128 };
+    const double mean = (double)m / (double)experts;
+    if (mean > MANY) return (double)experts * (mean / tokens + 0.5);
+    double weight = 1, all = 0, tiles = 0;
+    for (int64_t rows = 0; rows < 3 * MANY; rows++) {
+        all += weight;
+        tiles += weight * (double)nk_ceil_div(rows, tokens);
+        weight *= mean / (double)(rows + 1);
+    }
+    return (double)experts * tiles / all;
+}
+
+static inline double sm90_gemm_tiles_of(const sm90_gemm_sizes *s, const sm90_gemm_shape *t)
+{
+    const double row_tiles = (double)nk_ceil_div(s->n, s->features * (t->rows / SM90_GEMM_ROWS));
+    if (s->experts) return row_tiles * sm90_gemm_expert_tiles(s->m, s->experts, t->tokens);
+    return row_tiles * (double)(s->l * nk_ceil_div(s->m, t->tokens));
+}
+
+/* Matrices of weights that are read: of experts those with rows. */
+static inline double sm90_gemm_matrices_of(const sm90_gemm_sizes *s)
+{
+    return s->experts ? sm90_gemm_expert_tiles(s->m, s->experts, INT32_MAX) : (double)s->l;
 }
 
 /* Microseconds that tile `t` takes, with its first kernel. */
 static inline double sm90_gemm_us(const sm90_gemm_sizes *s, const sm90_gemm_shape *t)
 {
     const int64_t all_steps = nk_ceil_div(s->k, SM90_GEMM_STEP);
-    const int64_t tiles = sm90_gemm_tiles_of(s, t);
-    const int64_t at_once = s->gpu->sms / t->cluster, waves = nk_ceil_div(tiles, at_once > 0 ? at_once : 1);
-    const int64_t steps = nk_ceil_div(nk_ceil_div(all_steps, t->steps), t->cluster) * t->steps;
-    const double ctas = (double)((tiles < at_once ? tiles : at_once) * t->cluster);
+    const double tiles = sm90_gemm_tiles_of(s, t);
+    const int64_t at_once = s->gpu->sms / t->cluster > 0 ? s->gpu->sms / t->cluster : 1;
+    const int64_t whole = (int64_t)(tiles / (double)at_once), waves = whole + ((double)(whole * at_once) < tiles);
+    const int64_t steps =
+        nk_ceil_div(nk_ceil_div(all_steps, t->steps), t->cluster) * t->steps * (t->rows / SM90_GEMM_ROWS);
+    const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
     const double tokens = (double)s->l * (double)s->m * padded_k * 2;
-    const double weights = (double)s->l * (double)s->n * padded_k * (9.0 / 16) * (SM90_GEMM_ROWS / s->features);
+    const double weights =
+        sm90_gemm_matrices_of(s) * (double)s->n * padded_k * (9.0 / 16) * (SM90_GEMM_ROWS / s->features);
     const double busy = 1 + SM90_GEMM_BUSY * ctas / s->gpu->sms;
     const double loop = busy * (double)(waves * steps) * sm90_gemm_step_us(t, s->lanes_copy);
     const double tile =

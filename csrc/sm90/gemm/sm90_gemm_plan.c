@@ -5,13 +5,14 @@
 #include "sm90_gemm_model.h"
 
 const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT] = {
-#define SHAPE(name, tokens, parts, cluster, slots, steps, early) \
-    [SM90_GEMM_##name] = {tokens,                                \
-                          parts,                                 \
-                          cluster,                               \
-                          slots,                                 \
-                          steps,                                 \
-                          SM90_GEMM_THREADS(tokens, parts),      \
+#define SHAPE(name, tokens, rows, parts, cluster, slots, steps, early) \
+    [SM90_GEMM_##name] = {tokens,                                      \
+                          rows,                                        \
+                          parts,                                       \
+                          cluster,                                     \
+                          slots,                                       \
+                          steps,                                       \
+                          SM90_GEMM_THREADS(tokens, parts),            \
                           SM90_GEMM_SMEM(tokens, cluster, slots, steps)},
     SM90_GEMM_TILES(SHAPE)
 #undef SHAPE
@@ -52,12 +53,28 @@ static int64_t steps_of(const nk_gemm_problem *p) { return nk_ceil_div(p->k, SM9
 
 static int64_t row_bytes_of(const nk_gemm_problem *p) { return steps_of(p) * SM90_GEMM_STEP * 2; }
 
-int64_t sm90_gemm_workspace_bytes(const nk_gemm_problem *p) { return p->l * p->m * row_bytes_of(p); }
+int64_t sm90_gemm_spare_rows(const sm90_gemm_product *product, const sm90_gemm_shape *t)
+{
+    const int64_t m = product->first->m;
+    return product->offsets ? t->tokens : nk_ceil_div(m, t->tokens) * t->tokens - m;
+}
+
+int64_t sm90_gemm_workspace_bytes(const sm90_gemm_product *product, const sm90_gemm_shape *t)
+{
+    const nk_gemm_problem *p = product->first;
+    return (p->l * p->m + sm90_gemm_spare_rows(product, t)) * row_bytes_of(p);
+}
+
+/* Rows that every tile has workspace for. */
+static int64_t room_for(const nk_gemm_problem *p)
+{
+    return SM90_GEMM_MOST_WORKSPACE / row_bytes_of(p) - SM90_GEMM_MOST_TOKENS;
+}
 
 sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p)
 {
     if (p->l == 0 || p->m == 0 || p->k == 0) return (sm90_gemm_slices){p->m, p->l};
-    const int64_t room = SM90_GEMM_MOST_WORKSPACE / row_bytes_of(p);
+    const int64_t room = room_for(p);
     if (p->m <= room / p->l) return (sm90_gemm_slices){p->m, p->l};
     if (p->m <= room) return (sm90_gemm_slices){p->m, room / p->m};
     return (sm90_gemm_slices){room / SM90_GEMM_SLICE_ROWS * SM90_GEMM_SLICE_ROWS, 1};
@@ -87,10 +104,16 @@ static int64_t token_tiles_of(const sm90_gemm_product *product, const sm90_gemm_
     return product->offsets ? (m - busy) / t->tokens + busy : nk_ceil_div(m, t->tokens);
 }
 
+int32_t sm90_gemm_smem_bytes(const sm90_gemm_product *p, const sm90_gemm_shape *t)
+{
+    const int64_t list = p->offsets ? SM90_GEMM_EXPERT_BYTES(p->experts) : 0;
+    return (int32_t)(list < INT32_MAX - t->smem_bytes ? t->smem_bytes + list : INT32_MAX);
+}
+
 static double tiles_of(const sm90_gemm_product *product, const sm90_gemm_shape *t)
 {
     const nk_gemm_problem *p = product->first;
-    const int64_t row_tiles = nk_ceil_div(p->n, sm90_gemm_features(product));
+    const int64_t row_tiles = nk_ceil_div(p->n, sm90_gemm_features(product, t));
     return (double)p->l * (double)row_tiles * (double)token_tiles_of(product, t);
 }
 
@@ -110,33 +133,34 @@ static const char *why_no_tile(const sm90_gemm_product *product)
 {
     const nk_gemm_problem *p = product->first;
     const nk_operand *a = &p->a;
-    const int64_t tokens = a->dtype == NK_E2M1X2 ? 4 : 16;
+    const int64_t token_bytes = a->dtype == NK_E2M1X2 ? 4 : 16,
+                  tokens = product->rows.data ? product->rows.tokens : p->m;
     if (p->k == 0) return "K is 0";
     if (sm90_gemm_batches(product) > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT ||
         p->k > LARGEST_EXTENT)
         return TOO_LARGE;
-    if (product->offsets && (double)p->m * (double)p->k * 2 > SM90_GEMM_MOST_WORKSPACE)
-        return "the tokens take more than 256 MB in 16 bits";
-    if (row_bytes_of(p) * SM90_GEMM_SLICE_ROWS > SM90_GEMM_MOST_WORKSPACE) return "K is more than 2^19";
+    if (room_for(p) < SM90_GEMM_SLICE_ROWS) return "K is more than 2^18";
+    if (product->offsets && p->m > room_for(p)) return "the tokens take more than 256 MB in 16 bits";
     const char *why = why_not_weights(product, &p->b);
     if (!why && product->ups) why = why_not_weights(product, product->ups);
     if (why) return why;
-    if (!is_multiple(a->data, a->row_stride, p->m, a->batch_stride, p->l, tokens)) return "the tokens are not aligned";
+    if (!is_multiple(a->data, a->row_stride, tokens, a->batch_stride, p->l, token_bytes))
+        return "the tokens are not aligned";
     return NULL;
 }
 
 /* Why this tile cannot, where others may. */
-static const char *why_not_tile(const cuda_gpu *gpu, bool batch_invariant, int tile)
+static const char *why_not_tile(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant, int tile)
 {
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
-    if (t->smem_bytes > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
+    if (sm90_gemm_smem_bytes(product, t) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     if (batch_invariant && !sm90_gemm_walks(t)) return "it divides K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
     return NULL;
 }
 
 const char *sm90_gemm_why_not(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant, int tile)
 {
-    const char *why = why_not_tile(gpu, batch_invariant, tile);
+    const char *why = why_not_tile(product, gpu, batch_invariant, tile);
     if (!why) why = why_no_tile(product);
     if (!why && tiles_of(product, &sm90_gemm_shapes[tile]) > LARGEST_EXTENT) return TOO_LARGE;
     return why;
@@ -152,7 +176,7 @@ static fastest fastest_of(const sm90_gemm_sizes *sizes)
     fastest best = {.tile = NK_TILE_ANY};
     for (int tile = 0; tile < SM90_GEMM_TILE_COUNT; tile++) {
         const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
-        if (!(sizes->usable >> tile & 1) || sm90_gemm_tiles_of(sizes, t) > LARGEST_EXTENT) continue;
+        if (!(sizes->usable >> tile & 1)) continue;
         const double us = sm90_gemm_us(sizes, t);
         if (best.tile == NK_TILE_ANY || us < best.us) best = (fastest){tile, us};
     }
@@ -168,12 +192,17 @@ sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *product, const cuda_gp
                              .m = p->m,
                              .n = p->n,
                              .k = p->k,
-                             .features = sm90_gemm_features(product),
+                             .experts = product->offsets ? product->experts : 0,
+                             .features = sm90_gemm_slot_features(product),
                              .lanes_copy = product->ups || p->b.sf_layout == NK_SF_LINEAR};
     const char *why = why_no_tile(product);
     if (why) return (sm90_gemm_pick){.tile = NK_TILE_ANY, .why_not = why};
-    for (int tile = 0; tile < SM90_GEMM_TILE_COUNT; tile++)
-        sizes.usable |= (int64_t)!why_not_tile(gpu, batch_invariant, tile) << tile;
+    for (int tile = 0; tile < SM90_GEMM_TILE_COUNT; tile++) {
+        const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
+        const bool usable = !why_not_tile(product, gpu, batch_invariant, tile) &&
+                            tiles_of(product, t) <= LARGEST_EXTENT && (!product->offsets || sm90_gemm_walks(t));
+        sizes.usable |= (int64_t)usable << tile;
+    }
     const size_t at = nk_memo_slot(&sizes, sizeof sizes);
     if (memcmp(&memo[at].asked, &sizes, sizeof sizes) != 0) {
         memo[at].answer = fastest_of(&sizes);
@@ -197,11 +226,21 @@ nk_status sm90_gemm_plan_picked(const sm90_gemm_product *product, const nk_setti
     return NK_OK;
 }
 
+static int32_t sf_aligned(const sm90_gemm_product *product)
+{
+    int32_t bytes = 16;
+    while (bytes > 4 && !(factors_are_aligned(product, &product->first->b, bytes) &&
+                          (!product->ups || factors_are_aligned(product, product->ups, bytes))))
+        bytes /= 2;
+    return bytes;
+}
+
 sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *product, int tile)
 {
     const nk_gemm_problem *p = product->first;
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
-    const int64_t row_tiles = nk_ceil_div(p->n, sm90_gemm_features(product)), token_tiles = token_tiles_of(product, t);
+    const int64_t row_tiles = nk_ceil_div(p->n, sm90_gemm_features(product, t)),
+                  token_tiles = token_tiles_of(product, t);
     return (sm90_gemm_work){
         .row_tiles = (int32_t)row_tiles,
         .token_tiles = (int32_t)token_tiles,
@@ -209,7 +248,6 @@ sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *product, int tile)
         .steps = (int32_t)steps_of(p),
         .slots_per_cta = (int32_t)nk_ceil_div(nk_ceil_div(steps_of(p), t->steps), t->cluster),
         .unit = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
-        .aligned_sf =
-            factors_are_aligned(product, &p->b, 8) && (!product->ups || factors_are_aligned(product, product->ups, 8)),
+        .sf_aligned = sf_aligned(product),
     };
 }

@@ -7,14 +7,20 @@
 #include "sm90_gemm_config.h"
 
 typedef struct sm90_gemm_shape {
-    int32_t tokens, parts, cluster, slots, steps; /* see SM90_GEMM_TILES */
+    int32_t tokens, rows, parts, cluster, slots, steps; /* see SM90_GEMM_TILES */
     int32_t threads, smem_bytes;
 } sm90_gemm_shape;
 
 extern const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT];
 
+/* Of a tile's K. */
+static inline int32_t sm90_gemm_shares(const sm90_gemm_shape *t)
+{
+    return t->parts * t->cluster * SM90_GEMM_ROWS / t->rows;
+}
+
 /* Whether CTAs walk over tiles, as many as there are SMs, since no K is divided. */
-static inline bool sm90_gemm_walks(const sm90_gemm_shape *t) { return t->parts * t->cluster == 1; }
+static inline bool sm90_gemm_walks(const sm90_gemm_shape *t) { return sm90_gemm_shares(t) == 1; }
 
 #define SM90_GEMM_MOST_WORKSPACE (256 << 20)
 #define SM90_GEMM_SLICE_ROWS 256 /* slices begin at multiples of it: whole tiles, and whole atoms of scale factors */
@@ -29,9 +35,6 @@ sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p);
 void sm90_gemm_move_weights(nk_operand *b, int64_t batch);
 void sm90_gemm_move_tokens(nk_operand *a, nk_output *d, int64_t k, int64_t batch, int64_t row);
 
-/* Bytes of workspace: tokens with 16 bits an element, K rounded up to steps. */
-int64_t sm90_gemm_workspace_bytes(const nk_gemm_problem *p);
-
 /* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2; for grouped_gemm it has
  * the tokens of all experts. */
 typedef struct sm90_gemm_product {
@@ -40,10 +43,24 @@ typedef struct sm90_gemm_product {
     const void *problem;    /* what the kernel takes */
     const int32_t *offsets; /* of the tokens of `experts` experts, or NULL */
     int64_t experts, token_sf_bytes;
+    nk_token_rows rows; /* of experts: which token a row of the result is made of */
 } sm90_gemm_product;
 
-/* Of the output, in a tile. */
-static inline int32_t sm90_gemm_features(const sm90_gemm_product *p) { return SM90_GEMM_ROWS / (p->ups ? 2 : 1); }
+/* Of the output, in a slot and in a tile. */
+static inline int32_t sm90_gemm_slot_features(const sm90_gemm_product *p) { return SM90_GEMM_ROWS / (p->ups ? 2 : 1); }
+static inline int32_t sm90_gemm_features(const sm90_gemm_product *p, const sm90_gemm_shape *t)
+{
+    return t->rows / (p->ups ? 2 : 1);
+}
+
+/* Rows of zeros behind the tokens, so that no tile's box of tokens ends behind all rows: such boxes come late. */
+int64_t sm90_gemm_spare_rows(const sm90_gemm_product *p, const sm90_gemm_shape *t);
+
+/* Tokens with 16 bits an element, K rounded up to steps, and the spare rows. */
+int64_t sm90_gemm_workspace_bytes(const sm90_gemm_product *p, const sm90_gemm_shape *t);
+
+/* Of a CTA. */
+int32_t sm90_gemm_smem_bytes(const sm90_gemm_product *p, const sm90_gemm_shape *t);
 
 /* Matrices of weights. */
 int64_t sm90_gemm_batches(const sm90_gemm_product *p);
@@ -67,7 +84,7 @@ typedef struct sm90_gemm_pick {
     const char *why_not;
 } sm90_gemm_pick;
 
-/* Of a product without experts: a pure function of it, of the GPU and the setting. */
+/* A pure function of the product, of the GPU and the setting. */
 sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *p, const cuda_gpu *gpu, bool batch_invariant);
 
 nk_status sm90_gemm_plan_picked(const sm90_gemm_product *p, const nk_settings *settings,

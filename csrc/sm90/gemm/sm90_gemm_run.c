@@ -6,7 +6,7 @@
 static int64_t grid_of(const sm90_gemm_product *product, const sm90_gemm_shape *t, const sm90_gemm_work *work,
                        int32_t sms)
 {
-    if (!product->offsets && sm90_gemm_walks(t) && work->tiles > sms) return sms;
+    if (sm90_gemm_walks(t) && work->tiles > sms) return sms;
     return (int64_t)work->tiles * t->cluster;
 }
 
@@ -14,7 +14,8 @@ static cuda_kernel *first_kernel(const sm90_gemm_product *product)
 {
     const nk_operand *a = &product->first->a;
     if (a->dtype != NK_E2M1X2) return &sm90_gemm_tokens_halves;
-    return product->offsets && a->sf_layout == NK_SF_BLOCKED ? &sm90_gemm_tokens_experts : &sm90_gemm_tokens_codes;
+    const bool by_expert = product->offsets && !product->rows.data && a->sf_layout == NK_SF_BLOCKED;
+    return by_expert ? &sm90_gemm_tokens_experts : &sm90_gemm_tokens_codes;
 }
 
 nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *settings,
@@ -37,14 +38,14 @@ nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *se
     plan->why = "a first kernel brings tokens to 16 bits, for wgmma";
     plan->tile = sm90_gemm_family.tiles[tile];
     plan->tile_m = t->tokens;
-    plan->tile_n = sm90_gemm_features(product);
+    plan->tile_n = sm90_gemm_features(product, t);
     plan->tile_k = SM90_GEMM_STEP * t->steps;
     plan->grid = grid_of(product, t, &work, gpu->sms);
     plan->threads = t->threads;
     plan->stages = t->slots;
     plan->cluster = t->cluster;
-    plan->split = t->parts * t->cluster;
-    plan->workspace_bytes = sm90_gemm_workspace_bytes(p);
+    plan->split = sm90_gemm_shares(t);
+    plan->workspace_bytes = sm90_gemm_workspace_bytes(product, t);
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
@@ -62,7 +63,7 @@ static cuda_boxes weight_boxes(const sm90_gemm_product *product, const char *nam
                         .rank = 3,
                         .dims = {(uint64_t)p->k / 2, (uint64_t)p->n, (uint64_t)batches},
                         .strides = {stride_of(b->row_stride, p->n), stride_of(b->batch_stride, batches)},
-                        .box = {SM90_GEMM_CODE_BYTES, (uint32_t)sm90_gemm_features(product), 1},
+                        .box = {SM90_GEMM_CODE_BYTES, (uint32_t)sm90_gemm_slot_features(product), 1},
                         .swizzle = CUDA_SWIZZLE_64,
                         .l2 = CUDA_L2_256};
 }
@@ -72,13 +73,15 @@ static nk_status encode_maps(const sm90_gemm_product *product, const sm90_gemm_s
                              cuda_tensor_map maps[3])
 {
     const nk_gemm_problem *p = product->first;
+    const uint64_t row_bytes = (uint64_t)x->steps * SM90_GEMM_STEP * 2;
     const cuda_boxes boxes[] = {
         {.name = "tokens in workspace",
          .at = x->at,
          .dtype = NK_F16,
          .rank = 4,
-         .dims = {SM90_GEMM_PANEL, (uint64_t)p->m, 2 * (uint64_t)x->steps, (uint64_t)p->l},
-         .strides = {(uint64_t)x->row_bytes, 2 * SM90_GEMM_PANEL, (uint64_t)x->batch_bytes},
+         .dims = {SM90_GEMM_PANEL, (uint64_t)(p->m + sm90_gemm_spare_rows(product, t)), 2 * (uint64_t)x->steps,
+                  (uint64_t)p->l},
+         .strides = {row_bytes, 2 * SM90_GEMM_PANEL, (uint64_t)p->m * row_bytes},
          .box = {SM90_GEMM_PANEL, (uint32_t)t->tokens, 2 * (uint32_t)t->steps, 1},
          .swizzle = CUDA_SWIZZLE_128,
          .l2 = CUDA_L2_256},
@@ -94,23 +97,23 @@ nk_status sm90_gemm_run(const sm90_gemm_product *of, const sm90_gemm_choice *c, 
     const nk_gemm_problem *p = of->first;
     const sm90_gemm_shape *t = &sm90_gemm_shapes[c->tile];
     sm90_gemm_work work = sm90_gemm_work_of(of, c->tile);
-    const int64_t row_bytes = (int64_t)work.steps * SM90_GEMM_STEP * 2, pieces = p->l * p->m * row_bytes / 16;
-    sm90_gemm_tokens tokens = {.at = exec->workspace,
-                               .row_bytes = row_bytes,
-                               .batch_bytes = p->m * row_bytes,
-                               .steps = work.steps,
-                               .release_first = c->pdl == NK_PDL_WEIGHTS};
+    const int64_t pieces = 16 * (int64_t)work.steps; /* of a row */
+    sm90_gemm_tokens tokens = {
+        .at = exec->workspace, .steps = work.steps, .release_first = c->pdl == NK_PDL_WEIGHTS, .rows = of->rows};
     const bool overlap = c->pdl != NK_PDL_OFF;
-    const cuda_grid first = {.x = nk_ceil_div(pieces, SM90_GEMM_TOKEN_THREADS),
-                             .y = 1,
+    const int32_t threads = pieces < SM90_GEMM_TOKEN_THREADS && c->first != &sm90_gemm_tokens_experts
+                                ? 32 * (int32_t)nk_ceil_div(pieces, 32)
+                                : SM90_GEMM_TOKEN_THREADS;
+    const cuda_grid first = {.x = p->l * p->m + sm90_gemm_spare_rows(of, t),
+                             .y = nk_ceil_div(pieces, threads),
                              .z = 1,
-                             .threads = SM90_GEMM_TOKEN_THREADS,
+                             .threads = threads,
                              .overlap = overlap};
     const cuda_grid product = {.x = grid_of(of, t, &work, c->sms),
                                .y = 1,
                                .z = 1,
                                .threads = t->threads,
-                               .smem_bytes = t->smem_bytes,
+                               .smem_bytes = sm90_gemm_smem_bytes(of, t),
                                .cluster.x = t->cluster,
                                .overlap = overlap};
     sm90_gemm_experts experts = {of->offsets, of->experts, of->token_sf_bytes, c->pdl == NK_PDL_WEIGHTS};

@@ -12,33 +12,80 @@ typedef struct lane_rows {
     float alpha[2], bias[2];
 } lane_rows;
 
-/* 16-bit rows: a lane pair exchanges pairs of features, so that each stores four of one token. */
-template <bool BFLOAT>
-__device__ inline void store_whole(const nk_output &d, int batch, int64_t m, int64_t n, int64_t end, const float v[4])
+/* Whether a warp's `features` are all there or none of them, neighbours of 16 bits, and pieces of so many bytes
+ * aligned. The same for all warps: where they part, the compiler takes nothing of the next tile for uniform. */
+__device__ inline bool are_rows_whole(const nk_output &d, int64_t n, int features, int bytes)
 {
-    const int c = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-    const uint32_t low = movmatrix_trans(pair_of<BFLOAT>(v[0], v[1])),
-                   high = movmatrix_trans(pair_of<BFLOAT>(v[2], v[3]));
-    const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? low : high, 1);
-    uint8_t *at = output_at(d, batch, m + g, n + (c & 1) * 8 + c / 2 * 4);
-    if (m + g < end) *(uint2 *)at = c & 1 ? make_uint2(other, high) : make_uint2(low, other);
+    return d.dtype != NK_F32 && d.col_stride == 2 && n % features == 0 &&
+           (((uintptr_t)d.data | d.row_stride | d.batch_stride) & (bytes - 1)) == 0;
 }
 
-/* gemm: eights FIRST .. FIRST + COUNT of this warpgroup's sums. */
-template <class C, int FIRST, int COUNT>
+/* 16-bit rows: a lane pair exchanges pairs of features, so that each has four of one token. */
+template <bool BFLOAT> __device__ inline uint2 whole_rows(const float v[4])
+{
+    const bool odd = threadIdx.x % 2;
+    const uint32_t low = movmatrix_trans(pair_of<BFLOAT>(v[0], v[1])),
+                   high = movmatrix_trans(pair_of<BFLOAT>(v[2], v[3]));
+    const uint32_t other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+    return odd ? make_uint2(other, high) : make_uint2(low, other);
+}
+
+/* Elements that are no whole rows: a lane's own, two weight rows of two tokens, eight after eight of tokens. */
+typedef struct lane_stores {
+    uint8_t *at[2][2]; /* [weight row][token] */
+    bool is_there[2];  /* weight row */
+    int64_t next;      /* to the next eight */
+
+    __device__ lane_stores(const nk_output &d, int batch, int64_t token, const int64_t (&n)[2], int64_t features)
+        : next(8 * d.row_stride)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            at[i / 2][i % 2] = output_at(d, batch, token + 2 * (threadIdx.x % 4) + i % 2, n[i / 2]);
+        is_there[0] = n[0] < features;
+        is_there[1] = n[1] < features;
+    }
+
+    /* Of weight row i, where tokens behind `valid` are not there. */
+    __device__ void store(int i, nk_dtype dtype, const float v[2], int64_t valid)
+    {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            if (is_there[i] && 2 * (threadIdx.x % 4) + j < valid) store_float(at[i][j], dtype, v[j]);
+            at[i][j] += next;
+        }
+    }
+} lane_stores;
+
+/* Calls f(window, number of its first eight) for all sums, some eights at a time. Code for all of them would be fetched
+ * from memory for each tile, which takes longer than moving sums down: registers have no index. */
+template <int MOST, int N, typename F> __device__ inline void each_window(float (&sums)[N], F f)
+{
+    constexpr int WINDOW = N % MOST == 0 ? MOST : N % 8 == 0 ? 8 : 4;
+    float (&window)[WINDOW] = reinterpret_cast<float (&)[WINDOW]>(sums);
+#pragma unroll 1
+    for (int i = 0; i < N; i += WINDOW) {
+        f(window, i / 4);
+#pragma unroll
+        for (int j = 0; j < N - WINDOW; j++)
+            sums[j] = sums[j + WINDOW];
+    }
+}
+
+/* gemm: `sums` are of the eights of tokens from `eight` on. */
+template <class C, int N>
 __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &work, const gemm_tile &tile,
-                             const consumer &c, const float (&sums)[C::SUMS])
+                             const consumer &c, int eight, float (&sums)[N])
 {
     const int64_t first = tile.row + 64 * c.rows + 16 * c.warp;
-    const int64_t end = token_end<C>(tile, p.m);
+    const int64_t end = token_end<C>(tile, p.m), token = tile.token + 8 * eight;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     nk_alpha alpha = p.alpha;
     nk_bias bias = p.bias;
     if (C::EXPERTS && alpha.data) alpha.data += tile.l * alpha.group_stride;
     if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
-    const bool whole = d.dtype != NK_F32 && d.col_stride == 2 && first + 16 <= p.n &&
-                       (((uintptr_t)d.data | d.row_stride | d.batch_stride) & 7) == 0;
+    const bool whole = are_rows_whole(d, p.n, 16, 8);
     lane_rows rows;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -46,60 +93,69 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &wor
         rows.alpha[i] = alpha_at(alpha, min(rows.n[i], p.n - 1));
         rows.bias[i] = bias_at(bias, min(rows.n[i], p.n - 1));
     }
-#pragma unroll
-    for (int i = FIRST; i < FIRST + COUNT; i++) {
-        const int64_t m = tile.token + 8 * i;
-        float v[4];
+    auto values = [&](const float *quad, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], sums[4 * i + j] * work.unit, rows.bias[j / 2]);
-        if (whole && d.dtype == NK_F16) {
-            store_whole<false>(d, batch, m, first, end, v);
-        } else if (whole) {
-            store_whole<true>(d, batch, m, first, end, v);
-        } else {
+            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * work.unit, rows.bias[j / 2]);
+    };
+    if (whole) {
+        uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int64_t token = m + 2 * (c.lane % 4) + j % 2, n = rows.n[j / 2];
-                if (token < end && n < p.n) store_float(output_at(d, batch, token, n), d.dtype, v[j]);
-            }
+        for (int i = 0; i < N / 4; i++, at += 8 * d.row_stride) {
+            float v[4];
+            values(sums + 4 * i, v);
+            const uint2 quad = d.dtype == NK_F16 ? whole_rows<false>(v) : whole_rows<true>(v);
+            if (first < p.n && token + 8 * i + c.lane / 4 < end) *(uint2 *)at = quad;
         }
+        return;
     }
+    lane_stores out(d, batch, token, rows.n, p.n);
+    each_window<16>(sums, [&](const auto &window, int done) {
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof window / 16); i++) {
+            const int64_t left = end - token - 8 * (done + i);
+            float v[4];
+            values(window + 4 * i, v);
+            out.store(0, d.dtype, v, left);
+            out.store(1, d.dtype, v + 2, left);
+        }
+    });
 }
 
 /* dual_gemm: eight features of eight tokens are a piece of rows, four bytes a lane. */
-template <class C, int FIRST, int COUNT>
+template <class C, int N>
 __device__ inline void store(const nk_dual_gemm_problem &p, const sm90_gemm_work &work, const gemm_tile &tile,
-                             const consumer &c, const float (&sums)[C::SUMS])
+                             const consumer &c, int eight, float (&sums)[N])
 {
     const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
+    const int64_t token = tile.token + 8 * eight;
+    const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const bool whole = d.dtype != NK_F32 && d.col_stride == 2 && first + 8 <= p.n &&
-                       (((uintptr_t)d.data | d.row_stride | d.batch_stride) & 3) == 0;
+    const bool whole = are_rows_whole(d, p.n, 8, 4);
     const float alpha1 = alpha_at(p.alpha1, known), alpha2 = alpha_at(p.alpha2, known);
+    uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
+    lane_stores out(d, batch, token, {n, n}, p.n);
+    each_window<32>(sums, [&](const auto &window, int done) {
 #pragma unroll
-    for (int i = FIRST; i < FIRST + COUNT; i++) {
-        const int64_t m = tile.token + 8 * i, row = m + c.lane / 4;
-        float v[2];
+        for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
+            const int64_t left = p.m - token - 8 * (done + i);
+            float v[2];
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            v[j] = __fmul_rn(alpha1, sums[4 * i + j] * work.unit);
-        activate<2>(p.activation, v);
+            for (int j = 0; j < 2; j++)
+                v[j] = __fmul_rn(alpha1, window[4 * i + j] * work.unit);
+            activate<2>(p.activation, v);
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, sums[4 * i + 2 + j] * work.unit));
-        if (whole) {
-            const bool half = d.dtype == NK_F16;
-            const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));
-            if (row < p.m) *(uint32_t *)output_at(d, batch_of<C>(tile), row, first + 2 * (c.lane % 4)) = pair;
-        } else {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const int64_t token = m + 2 * (c.lane % 4) + j;
-                if (token < p.m && n < p.n) store_float(output_at(d, batch_of<C>(tile), token, n), d.dtype, v[j]);
+            for (int j = 0; j < 2; j++)
+                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * work.unit));
+            if (whole) {
+                const bool half = d.dtype == NK_F16;
+                const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));
+                if (first < p.n && c.lane / 4 < left) *(uint32_t *)at = pair;
+            } else {
+                out.store(0, d.dtype, v, left);
             }
         }
-    }
+    });
 }
 
 #endif

@@ -4,25 +4,34 @@
 
 #include "cuda/expert.cuh"
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "sm90_gemm_config.h"
+
+#include <stddef.h>
 
 enum { BARRIER_CTA, BARRIER_CONSUMERS };
 enum { WARPGROUP = 128, RASTER = 32 /* row tiles that go through all token tiles together, for L2 */ };
 
 enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM };
 
-template <int OPERATOR_, bool BFLOAT_, int TOKENS_, int PARTS_, int CLUSTER_, int SLOTS_, int STEPS_, int EARLY_>
+template <int OPERATOR_, bool BFLOAT_, int TOKENS_, int ROWS_, int PARTS_, int CLUSTER_, int SLOTS_, int STEPS_,
+          int EARLY_>
 struct config {
     static constexpr bool EXPERTS = OPERATOR_ == GROUPED_GEMM;
-    static constexpr bool DUAL =
-        OPERATOR_ == DUAL_GEMM; /* dual_gemm: half of a tile's weight rows are gates, half ups */
-    static constexpr int FEATURES = SM90_GEMM_ROWS / (DUAL ? 2 : 1);
-    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_), IS_DIVIDED = PARTS_ * CLUSTER_ > 1;
+    static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM; /* half of a slot's weight rows are gates, half ups */
+    static constexpr int FEATURES = SM90_GEMM_ROWS / (DUAL ? 2 : 1); /* of a slot */
+    static constexpr int BANDS = ROWS_ / SM90_GEMM_ROWS;             /* of weight rows; a part has its own if two */
+    static constexpr int SHARES = PARTS_ / BANDS;                    /* of a CTA's K */
+    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_), IS_DIVIDED = SHARES * CLUSTER_ > 1;
     static constexpr int TOKENS = TOKENS_, PARTS = PARTS_, CLUSTER = CLUSTER_, SLOTS = SLOTS_, STEPS = STEPS_;
     static constexpr int EARLY = EARLY_, CONSUMERS = 2 * WARPGROUP * PARTS, THREADS = SM90_GEMM_THREADS(TOKENS, PARTS);
     static constexpr int EIGHTS = TOKENS / 8, SUMS = TOKENS / 2; /* of a thread */
+    static constexpr int OF_PART = EIGHTS / SHARES;              /* eights that a part has once parts are joined */
+    static constexpr bool SHARED = OF_PART % 2 == 0;             /* both CTAs of a cluster end half of them */
     static_assert(SLOTS % PARTS == 0 && EARLY <= SLOTS, "a part keeps its slots");
-    static_assert(CLUSTER == 1 || EIGHTS % 2 == 0, "each CTA of a cluster ends half of the tokens");
+    static_assert(EIGHTS % SHARES == 0 && (CLUSTER == 1 || SHARED || SHARES == 2), "each CTA ends some eights");
+    static_assert(BANDS == 1 || (PARTS == 2 && CLUSTER == 1), "two bands are two parts'");
 };
 
 template <class C> struct memory {
@@ -32,11 +41,26 @@ template <class C> struct memory {
         uint8_t tokens[2 * C::STEPS][C::TOKENS][2 * SM90_GEMM_PANEL];
     } ring[C::SLOTS];
     struct {
-        float4 eights[C::CLUSTER == 2 ? 2 : 0][C::EIGHTS / 2][WARPGROUP];
+        float4 eights[C::CLUSTER == 1 ? 0 : C::SHARED ? 2 * C::PARTS : 2][C::SHARED ? C::OF_PART / 2 : 1][WARPGROUP];
     } sums; /* of the peer, by warpgroup */
     uint64_t full[C::SLOTS], empty[C::SLOTS], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
-    static_assert(C::PARTS == 1 || sizeof(ring) >= sizeof(float4) * 2 * C::EIGHTS * WARPGROUP, "part 1's sums fit");
+    int2 experts[]; /* see list_experts() */
+};
+
+/* Shared addresses, kept in registers: the compiler would work them out again for each slot. */
+template <class C> struct addresses {
+    typedef typename memory<C>::slot slot;
+    uint32_t ring, barriers;
+
+    __device__ explicit addresses(const memory<C> &s)
+        : ring(kept(shared_address(s.ring))), barriers(kept(shared_address(s.full)))
+    {
+        static_assert(offsetof(memory<C>, empty) == offsetof(memory<C>, full) + 8 * C::SLOTS, "they are neighbours");
+    }
+    __device__ uint32_t slot_at(int i) const { return ring + i * (uint32_t)sizeof(slot); }
+    __device__ uint32_t full(int i) const { return barriers + i * 8; }
+    __device__ uint32_t empty(int i) const { return barriers + (C::SLOTS + i) * 8; }
 };
 
 typedef struct ring_place {
@@ -52,11 +76,9 @@ template <int SLOTS> __device__ inline void advance(ring_place &r, int by)
     r.phase ^= 1;
 }
 
-/* Of this part. */
-template <class C> __device__ inline int slot_before(const ring_place &r)
-{
-    return r.slot < C::PARTS ? r.slot + C::SLOTS - C::PARTS : r.slot - C::PARTS;
-}
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Tiles                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 /* A tile: its batch, or its expert; its first weight row (of each matrix); its first token; the end of the expert's. */
 typedef struct gemm_tile {
@@ -70,13 +92,66 @@ template <class C> __device__ inline int64_t token_end(const gemm_tile &tile, in
     return C::EXPERTS ? tile.end : m;
 }
 
-template <class C> __device__ inline gemm_tile tile_of(const sm90_gemm_work &work, int number)
+/* All tiles. */
+typedef struct gemm_tiles {
+    const sm90_gemm_work &work;
+    const int2 *experts; /* their list, and how many */
+    int64_t expert_count;
+    int count;
+} gemm_tiles;
+
+template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &of, int number)
 {
-    const int per_batch = work.row_tiles * work.token_tiles, l = number / per_batch, rest = number - l * per_batch;
-    const int band = rest / (RASTER * work.token_tiles), rows = min(RASTER, work.row_tiles - band * RASTER);
-    const int i = rest - band * RASTER * work.token_tiles;
-    return {l, (band * RASTER + i % rows) * C::FEATURES, i / rows * C::TOKENS};
+    const sm90_gemm_work &work = of.work;
+    if constexpr (C::EXPERTS) { /* tiles of the same tokens are neighbours */
+        const int token_tile = number / work.row_tiles;
+        const int row = (number - token_tile * work.row_tiles) * C::BANDS * C::FEATURES;
+        const int expert = expert_of_tile(of.experts, of.expert_count, token_tile);
+        const int2 begin = of.experts[expert];
+        return {expert, row, begin.y + (token_tile - begin.x) * C::TOKENS, of.experts[expert + 1].y};
+    } else {
+        const int per_batch = work.row_tiles * work.token_tiles, l = number / per_batch, rest = number - l * per_batch;
+        const int band = rest / (RASTER * work.token_tiles), rows = min(RASTER, work.row_tiles - band * RASTER);
+        const int i = rest - band * RASTER * work.token_tiles;
+        return {l, (band * RASTER + i % rows) * C::BANDS * C::FEATURES, i / rows * C::TOKENS, 0};
+    }
 }
+
+/* Calls f(tile) for each tile of this CTA, or for the one of this cluster. */
+template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
+{
+    int t = (int)blockIdx.x / C::CLUSTER;
+    if constexpr (C::IS_DIVIDED) {
+        f(tile_of<C>(tiles, t));
+    } else {
+#pragma unroll 1
+        for (; t < tiles.count; t += (int)gridDim.x)
+            f(tile_of<C>(tiles, t));
+    }
+}
+
+/* The tile as a slot of band 1 has it. Where no weights are left it is the last rows again, which nobody stores. */
+template <class C, typename P> __device__ inline gemm_tile band_of(const P &p, gemm_tile tile, int band)
+{
+    if (band && tile.row + C::FEATURES < p.n) tile.row += C::FEATURES;
+    return tile;
+}
+
+/* The slots of K that this CTA has: begin .. end. */
+typedef struct span {
+    int begin, end;
+} span;
+
+template <class C> __device__ inline span span_of(const sm90_gemm_work &work)
+{
+    const int all = (work.steps + C::STEPS - 1) / C::STEPS;
+    const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * work.slots_per_cta;
+    return {min(begin, all), min(begin + work.slots_per_cta, all)};
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Weights                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 /* The tensor maps of the weights, and of the ups. */
 typedef struct weight_maps {
@@ -98,43 +173,5 @@ typedef struct consumer {
     int part, rows; /* which 64 of the tile's weight rows */
     int thread, warp, lane;
 } consumer;
-
-/* The slots of K that this CTA has: begin .. end. */
-typedef struct span {
-    int begin, end;
-} span;
-
-template <class C> __device__ inline span span_of(const sm90_gemm_work &work)
-{
-    const int all = (work.steps + C::STEPS - 1) / C::STEPS;
-    const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * work.slots_per_cta;
-    return {min(begin, all), min(begin + work.slots_per_cta, all)};
-}
-
-/* The expert's tile that this CTA has, by all its threads. An `end` of 0: none. */
-template <class C>
-__device__ inline gemm_tile find_tile(memory<C> &s, const sm90_gemm_work &work, const sm90_gemm_experts &e,
-                                      int64_t rows)
-{
-    const int number = (int)blockIdx.x / C::CLUSTER, token_tile = number / work.row_tiles;
-    const expert_tile found = find_expert<C::TOKENS>(s.scan[0], e.offsets, e.count, rows, (uint32_t)token_tile);
-    if (!found.found) return {};
-    const int row = number % work.row_tiles * C::FEATURES;
-    return {(int)found.expert, row, (int)found.first, (int)found.end};
-}
-
-/* Calls f(tile) for each tile of this CTA, or for the one of this cluster; for an expert's, `only`. */
-template <class C, typename F> __device__ inline void each_tile(const sm90_gemm_work &work, const gemm_tile &only, F f)
-{
-    if constexpr (C::EXPERTS) {
-        f(only);
-    } else if constexpr (C::IS_DIVIDED) {
-        f(tile_of<C>(work, (int)blockIdx.x / C::CLUSTER));
-    } else {
-#pragma unroll 1
-        for (int t = (int)blockIdx.x; t < work.tiles; t += (int)gridDim.x)
-            f(tile_of<C>(work, t));
-    }
-}
 
 #endif

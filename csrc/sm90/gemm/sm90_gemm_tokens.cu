@@ -4,8 +4,9 @@
  * eight. Element 4 h + j of word i comes to place 32 i + 8 j + 2 c + h, which is where wgmma looks for the token's
  * partner of it. Beyond K there are zeros.
  *
- * Work: a thread makes 16 bytes, pairs j of word i of the four chunks. Four threads read the same words, which the L1
- * serves.
+ * Work: a thread makes 16 bytes of a row, pairs j of word i of the four chunks. Four threads read the same words, which
+ * the L1 serves. A CTA has one row, or 4096 bytes of it, so that nothing is divided: the kernel takes as long as its
+ * instructions.
  *
  * Overlap: the product may start once this kernel has released it. By default that is after this kernel's own wait, so
  * that whoever wrote weights has ended when the product reads them. */
@@ -14,18 +15,21 @@
 #include "cuda/ptx/grid.cuh"
 #include "sm90_gemm_config.h"
 
-/* What a thread makes: 16 bytes at [row][step][word][j]. */
+/* What a thread makes: 16 bytes of a row at [step][word][j]. Where rows are by index, m is the operand's. */
 typedef struct piece {
-    int64_t l, row;
+    int64_t l, m;
+    bool is_there; /* no spare row */
     int step, word, j;
 } piece;
 
-__device__ inline bool find_piece(const nk_gemm_problem &p, const sm90_gemm_tokens &t, piece &out)
+__device__ inline piece piece_of_thread(const nk_gemm_problem &p, const sm90_gemm_tokens &t)
 {
-    const int64_t id = (int64_t)blockIdx.x * SM90_GEMM_TOKEN_THREADS + threadIdx.x, row = id / (16 * t.steps);
-    const int rest = (int)(id - row * 16 * t.steps);
-    out = {row / p.m, row % p.m, rest / 16, rest / 4 % 4, rest % 4};
-    return row < p.l * p.m;
+    const uint32_t row = blockIdx.x, l = p.l == 1 ? 0 : row / (uint32_t)p.m;
+    const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
+    const bool is_there = row < p.l * p.m;
+    int64_t m = row - l * p.m;
+    if (t.rows.data && is_there) m = nk_token_of(t.rows.data[m], t.rows.per_token, t.rows.tokens);
+    return {l, m, is_there, id / 16, id / 4 % 4, id % 4};
 }
 
 __device__ inline void order_launches(const sm90_gemm_tokens &t)
@@ -37,25 +41,30 @@ __device__ inline void order_launches(const sm90_gemm_tokens &t)
 
 __device__ inline void store_piece(const sm90_gemm_tokens &t, const piece &at, const uint32_t pairs[4])
 {
-    uint8_t *to = t.at + at.l * t.batch_bytes + at.row * t.row_bytes;
-    *(uint4 *)(to + at.step * 256 + at.word * 64 + at.j * 16) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    uint4 *row = (uint4 *)t.at + (int64_t)blockIdx.x * (16 * t.steps);
+    row[at.step * 16 + at.word * 4 + at.j] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 /* NVFP4; the scale factors are those of row sf_row, none where that is below 0. */
 __device__ inline void decode_piece(const nk_gemm_problem &p, const sm90_gemm_tokens &t, const piece &at,
                                     int64_t sf_row)
 {
-    const int64_t cols = p.k / NK_SF_VEC;
-    const uint8_t *row = p.a.data + at.l * p.a.batch_stride + at.row * p.a.row_stride;
-    uint32_t pairs[4];
+    const int first = at.step * 64 + at.word * 4,
+              valid = sf_row < 0 || !at.is_there ? 0 : (int)(p.k / 2); /* bytes of codes */
+    const uint8_t *row = p.a.data + at.l * p.a.batch_stride + at.m * p.a.row_stride + first;
+    const uint8_t *sf = sf_at(p.a, at.l, max(sf_row, (int64_t)0), at.step * 8, p.k / NK_SF_VEC) + at.word / 2;
+    const int next = p.a.sf_layout == NK_SF_BLOCKED ? NK_SF_ATOM_BYTES : 4; /* to four columns further */
+    uint32_t codes[4], factor[4], pairs[4];
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        const int64_t byte = (int64_t)at.step * 64 + c * 16 + at.word * 4;
-        const bool inside = byte < p.k / 2 && sf_row >= 0;
-        const uint32_t codes = inside ? *(const uint32_t *)(row + byte) >> 4 * at.j : 0;
-        const uint32_t factor = inside ? *sf_at(p.a, at.l, sf_row, byte / 8, cols) & 0x7F : 0;
-        const uint32_t bits = (codes & 0x00080008) << 12 | (codes & 0x00070007) << 9;
-        pairs[c] = multiply_pairs<false>(bits, e4m3x2_to_half2(factor | factor << 8));
+        const bool inside = first + c * 16 < valid;
+        codes[c] = inside ? *(const uint32_t *)(row + c * 16) : 0;
+        factor[c] = inside ? sf[c / 2 * next + c % 2 * 2] & 0x7F : 0;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        const uint32_t moved = codes[c] >> 4 * at.j, bits = (moved & 0x00080008) << 12 | (moved & 0x00070007) << 9;
+        pairs[c] = multiply_pairs<false>(bits, cvt_f16x2_e4m3x2(factor[c] | factor[c] << 8));
     }
     store_piece(t, at, pairs);
 }
@@ -64,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
     sm90_gemm_tokens_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_tokens t)
 {
     order_launches(t);
-    piece at;
-    if (find_piece(p, t, at)) decode_piece(p, t, at, at.row);
+    const piece at = piece_of_thread(p, t);
+    if (at.step < t.steps) decode_piece(p, t, at, at.m);
 }
 
 /* Where a row of a contiguous grouped GEMM has its blocked scale factors, by all threads: each expert's begin an atom.
@@ -89,16 +98,9 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
 {
     __shared__ expert_scan<SM90_GEMM_TOKEN_THREADS / 32> scan;
     order_launches(t);
-    piece at;
-    const bool is_there = find_piece(p, t, at);
-    const int64_t first = (int64_t)blockIdx.x * SM90_GEMM_TOKEN_THREADS / (16 * t.steps);
-    const int64_t last = ((int64_t)(blockIdx.x + 1) * SM90_GEMM_TOKEN_THREADS - 1) / (16 * t.steps);
-    int64_t sf_row = -1;
-    for (int64_t row = first; row <= min(last, p.m - 1); row++) {
-        const int64_t found = find_sf_row(scan, p, experts, row);
-        if (row == at.row) sf_row = found;
-    }
-    if (is_there) decode_piece(p, t, at, sf_row);
+    const piece at = piece_of_thread(p, t);
+    const int64_t sf_row = find_sf_row(scan, p, experts, at.m);
+    if (at.step < t.steps) decode_piece(p, t, at, sf_row);
 }
 
 /* fp16 and bf16 */
@@ -106,15 +108,15 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
     sm90_gemm_tokens_halves(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_tokens t)
 {
     order_launches(t);
-    piece at;
-    if (!find_piece(p, t, at)) return;
-    const uint8_t *row = p.a.data + at.l * p.a.batch_stride + at.row * p.a.row_stride;
+    const piece at = piece_of_thread(p, t);
+    if (at.step >= t.steps) return;
+    const int first = at.step * SM90_GEMM_STEP + at.word * 8; /* element */
+    const uint8_t *row = p.a.data + at.l * p.a.batch_stride + at.m * p.a.row_stride + 2 * (int64_t)first;
     uint32_t pairs[4];
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        const int64_t element = (int64_t)at.step * SM90_GEMM_STEP + c * 32 + at.word * 8;
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (element < p.k) v = *(const uint4 *)(row + 2 * element);
+        if (at.is_there && first + c * 32 < p.k) v = *(const uint4 *)(row + c * 64);
         const uint32_t low = at.j & 2 ? v.y : v.x, high = at.j & 2 ? v.w : v.z;
         pairs[c] = __byte_perm(low, high, at.j & 1 ? 0x7632 : 0x5410);
     }

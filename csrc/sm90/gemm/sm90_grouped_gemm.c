@@ -1,4 +1,4 @@
-/* grouped_gemm on Hopper, contiguous: the tiles of gemm, each with tokens of one expert, where one is forced. */
+/* grouped_gemm on Hopper, contiguous: the tiles of gemm, each with tokens of one expert. */
 #include "sm90_gemm_plan.h"
 
 #define KERNELS(name, ...) \
@@ -13,14 +13,15 @@ static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
                                .problem = &p->all,
                                .offsets = p->offsets,
                                .experts = p->groups,
-                               .token_sf_bytes = p->a_sf_bytes};
+                               .token_sf_bytes = p->a_sf_bytes,
+                               .rows = p->rows};
 }
 
 static const char *why_not(const nk_grouped_gemm_problem *p)
 {
-    if (p->list) return "it serves no lists of groups";
-    if (p->rows.data) return "it takes no rows";
-    if (p->all.b.dtype != NK_E2M1X2) return "its weights are NVFP4";
+    if (p->list) return "sm90/gemm serves no lists of groups";
+    if (p->all.b.dtype != NK_E2M1X2) return "the weights of sm90/gemm are NVFP4";
+    if (p->groups == 0) return "there are no experts";
     return NULL;
 }
 
@@ -28,11 +29,15 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
                                  void *choice)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
-    if (forced == NK_TILE_ANY) return NK_DECLINED;
     const char *why = why_not(p);
+    if (why && forced == NK_TILE_ANY) return nk_decline(plan, why);
     if (why) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
     const sm90_gemm_product product = product_of(p);
-    return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
+    if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    const sm90_gemm_pick pick = sm90_gemm_pick_of(&product, gpu, settings->batch_invariant);
+    return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, choice);
 }
 
 nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)

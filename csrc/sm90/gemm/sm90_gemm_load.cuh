@@ -1,0 +1,183 @@
+/* What brings a tile to the ring of sm90_gemm.cuh: a thread asks for codes, tokens and whole atoms of scale factors; a
+ * warp beside it copies scale factors that are no whole atoms. Both share their issue slots with the warps that
+ * multiply, so that what a tile keeps is worked out once. */
+#ifndef NK_SM90_GEMM_LOAD_CUH
+#define NK_SM90_GEMM_LOAD_CUH
+
+#include "cuda/ptx/async_copy.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tensor_map.cuh"
+#include "sm90_gemm_tile.cuh"
+
+/* Blocked scale factors of a tile's rows: its first atom. Of gemm alone; elsewhere lanes copy them. */
+__device__ inline const uint8_t *atoms_of(const nk_gemm_problem &p, const gemm_tile &tile, int atoms)
+{
+    return p.b.sf + tile.l * p.b.sf_batch_stride + (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms * NK_SF_ATOM_BYTES;
+}
+__device__ inline const uint8_t *atoms_of(const nk_dual_gemm_problem &, const gemm_tile &, int) { return nullptr; }
+
+/* By one thread. The first weights are asked for before the first kernel has ended. */
+template <class C, typename P>
+__device__ inline void load(const memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
+                            const gemm_tiles &tiles, span k)
+{
+    typedef typename memory<C>::slot slot;
+    constexpr uint32_t SLOT_SF = C::STEPS * SM90_GEMM_SF_BYTES, BYTES = sizeof(slot) - SLOT_SF;
+    const addresses<C> at(s);
+    const bool atoms_wanted = !lanes_copy_sf(p);
+    const int atoms = (int)((p.k + 63) / 64), last = (atoms - 1) / (2 * C::STEPS); /* slot of K */
+    const uint32_t last_sf = (atoms - last * 2 * C::STEPS) * NK_SF_ATOM_BYTES;
+    ring_place r = {0, 0};
+    int early = min(C::EARLY, C::BANDS * (k.end - k.begin));
+    bool waited = false;
+    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+        const gemm_tile other = band_of<C>(p, tile, C::BANDS - 1);
+        const uint8_t *sf = atoms_wanted ? atoms_of(p, tile, atoms) : nullptr;
+        const uint8_t *other_sf = atoms_wanted ? atoms_of(p, other, atoms) : nullptr;
+        auto load_weights = [&](int i, int slot_of_k, bool is_other) {
+            const uint32_t full = at.full(i), to = at.slot_at(i);
+            const int row = is_other ? other.row : tile.row;
+            const uint32_t sf_bytes = !atoms_wanted ? 0 : slot_of_k == last ? last_sf : SLOT_SF;
+            mbarrier_arrive_expect_tx(full, BYTES + sf_bytes);
+#pragma unroll
+            for (int n = 0; n < C::STEPS; n++) {
+                const int from[3] = {(slot_of_k * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, tile.l};
+                const uint32_t codes = to + n * (uint32_t)sizeof(slot::codes[0]);
+                cp_async_bulk_tensor_3d(codes, &weights.first, from, full);
+                if (C::DUAL)
+                    cp_async_bulk_tensor_3d(codes + C::FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from, full);
+            }
+            if (!C::DUAL && sf_bytes)
+                cp_async_bulk(to + offsetof(slot, sf), (is_other ? other_sf : sf) + (int64_t)slot_of_k * SLOT_SF,
+                              sf_bytes, full);
+        };
+        if (!waited) {
+#pragma unroll 1
+            for (int i = 0; i < early; i++)
+                load_weights(i, k.begin + i / C::BANDS, i % C::BANDS);
+            griddepcontrol_wait();
+            waited = true;
+        } else {
+            early = 0;
+        }
+#pragma unroll 1
+        for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
+            const int slot_of_k = k.begin + i / C::BANDS;
+            if (i >= early) {
+                mbarrier_wait(at.empty(r.slot), r.phase ^ 1);
+                load_weights(r.slot, slot_of_k, i % C::BANDS);
+            }
+            const int from[4] = {0, tile.token, slot_of_k * C::STEPS * 2, batch_of<C>(tile)};
+            cp_async_bulk_tensor_4d(at.slot_at(r.slot) + offsetof(slot, tokens), &tokens, from, at.full(r.slot));
+            advance<C::SLOTS>(r, 1);
+        }
+    });
+}
+
+/* Linear scale factors of a tile: row 32 i + lane is of this matrix. A row of a slot has those of all its steps. */
+template <class C, typename P> struct linear_rows {
+    static constexpr int BYTES = 8 * C::STEPS;
+    const uint8_t *from[SM90_GEMM_ROWS / 32];
+    int cols;
+    bool aligned;
+
+    __device__ linear_rows(const P &p, const sm90_gemm_work &work, const gemm_tile &tile)
+        : cols((int)(p.k / NK_SF_VEC)), aligned(work.sf_aligned >= BYTES)
+    {
+#pragma unroll
+        for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
+            const nk_operand &b = weights_of(p, C::DUAL && i >= 2);
+            const int64_t row = (int64_t)tile.row + (C::DUAL ? i % 2 : i) * 32 + threadIdx.x % 32;
+            from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride + min(row, p.n - 1) * b.sf_row_stride);
+        }
+    }
+
+    /* Zeros beyond K. */
+    __device__ void copy(uint32_t to, int slot_of_k) const
+    {
+        const int col = slot_of_k * BYTES, left = cols - col;
+        if (aligned && left >= BYTES) {
+#pragma unroll
+            for (int i = 0; i < SM90_GEMM_ROWS / 32; i++)
+                cp_async_ca<BYTES>(to + (threadIdx.x % 32 + 32 * i) * BYTES, from[i] + col);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
+#pragma unroll
+            for (int j = 0; j < BYTES; j += 4) {
+                const int valid = min(max(left - j, 0), 4);
+                const uint32_t at = to + (threadIdx.x % 32 + 32 * i) * BYTES + j;
+                cp_async_ca_zfill<4>(at, from[i] + (valid ? col + j : 0), valid);
+            }
+        }
+    }
+};
+
+/* Blocked scale factors of a tile of dual_gemm: a lane's row quad of an atom is 16 bytes, of which the tile's 64 rows
+ * are one half. */
+template <class C, typename P> struct half_atoms {
+    const uint8_t *from[2]; /* of each matrix */
+    int atoms;
+
+    __device__ half_atoms(const P &p, const gemm_tile &tile) : atoms((int)((p.k + 63) / 64))
+    {
+        const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms * NK_SF_ATOM_BYTES;
+        const int half = tile.row % NK_SF_ATOM_ROWS / 64;
+#pragma unroll
+        for (int matrix = 0; matrix < 2; matrix++) {
+            const nk_operand &b = weights_of(p, matrix);
+            const uint8_t *at = b.sf + tile.l * b.sf_batch_stride + first;
+            from[matrix] = kept_global(at + threadIdx.x % 32 * 16 + half * 8);
+        }
+    }
+
+    /* Of each step: [matrix][atom][lane] of eight bytes; zeros beyond K. */
+    __device__ void copy(uint32_t to, int slot_of_k) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4 * C::STEPS; i++) {
+            const int n = i / 4, matrix = i / 2 % 2, atom = (slot_of_k * C::STEPS + n) * 2 + i % 2;
+            const uint8_t *at = from[matrix] + (int64_t)min(atom, atoms - 1) * NK_SF_ATOM_BYTES;
+            const uint32_t lane = to + n * SM90_GEMM_SF_BYTES + matrix * 512 + i % 2 * 256 + threadIdx.x % 32 * 8;
+            cp_async_ca_zfill<8>(lane, at, atom < atoms ? 8 : 0);
+        }
+    }
+};
+
+/* By a warp: scale factors that lanes copy, each slot's as soon as it is free. */
+template <class C, typename SOURCE>
+__device__ inline void copy_slots(const memory<C> &s, ring_place &r, span k, const SOURCE &first, const SOURCE &other)
+{
+    typedef typename memory<C>::slot slot;
+    const addresses<C> at(s);
+#pragma unroll 1
+    for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
+        const uint32_t to = at.slot_at(r.slot) + offsetof(slot, sf);
+        mbarrier_wait(at.empty(r.slot), r.phase ^ 1);
+        if (i % C::BANDS)
+            other.copy(to, k.begin + i / C::BANDS);
+        else
+            first.copy(to, k.begin + i / C::BANDS);
+        cp_async_mbarrier_arrive_noinc(at.full(r.slot));
+        advance<C::SLOTS>(r, 1);
+    }
+}
+
+template <class C, typename P>
+__device__ inline void copy_sf(const memory<C> &s, const P &p, const gemm_tiles &tiles, span k)
+{
+    ring_place r = {0, 0};
+    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+        const gemm_tile other = band_of<C>(p, tile, C::BANDS - 1);
+        if (weights_of(p, 0).sf_layout == NK_SF_LINEAR) {
+            typedef linear_rows<C, P> rows;
+            copy_slots<C>(s, r, k, rows(p, tiles.work, tile), rows(p, tiles.work, other));
+        } else if constexpr (C::DUAL) {
+            copy_slots<C>(s, r, k, half_atoms<C, P>(p, tile), half_atoms<C, P>(p, other));
+        }
+    });
+}
+
+#endif
