@@ -161,7 +161,7 @@ def test_full_range_alpha_and_bias(backend, dtype):
     check_rows(got, offsets, expected, dtype)
 
 
-@pytest.mark.parametrize("k", (48, 1040))
+@pytest.mark.parametrize("k", (48, 1024, 1040))
 @pytest.mark.parametrize("kind", ("NVFP4", "blocked", "W4A16"))
 @pytest.mark.parametrize("sizes", ([1, 0, 1, 3], [40, 1, 130, 7]))
 def test_the_same_bits_as_gathered_tokens(device, sizes, kind, k):
@@ -334,19 +334,26 @@ def test_a_number_of_rows_per_token_that_is_huge(device):
     assert_ok(reference.check_bits(values(got), want))
 
 
-@pytest.mark.parametrize("tile", [t for t in nvfp4kern._C._tiles() if t.startswith("sm90/gemm:t")])
-def test_wgmma_tiles_refuse_rows(gpu, tile, monkeypatch):
+@pytest.mark.parametrize("tile", [t for t in nvfp4kern._C._tiles() if t.startswith("sm90/gemm:")])
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+def test_wgmma_tiles_take_rows(gpu, tile, form, monkeypatch):
     if gpu.name != "sm90":
         pytest.skip("tiles of another row")
-    rng, device = rng_of(13), gpu.device
-    a = Tokens(rng, device, 4, 64)
-    b, sfb, _ = weights(rng, device, 1, 64, 64)
-    args = "grouped_gemm", a.tensor, b, a.sf, sfb
-    options = {"offsets": int32([0, 4], device), "rows": int32([0] * 4, device)}
-    assert nvfp4kern.explain(*args, **options)["backend"] == "sm80"
     monkeypatch.setenv("NVFP4KERN_TILE", tile)
-    with pytest.raises(nvfp4kern.BackendError, match="cannot serve this call: it takes no rows"):
-        nvfp4kern.explain(*args, **options)
+    rng, device, offsets, tokens, per_token = rng_of(13), gpu.device, [0, 5, 5, 44], 140, 3
+    a = Tokens(rng, device, tokens, 352, form=form)
+    b, sfb, w = weights(rng, device, len(offsets) - 1, 70, 352)
+    rows = drawn(rng, offsets, 47, tokens, per_token)
+    options = {"offsets": int32(offsets, device), "scale_layout": (form, "linear")}
+    options |= {"rows": from_numpy(rows, device), "rows_per_token": per_token}
+    plan = nvfp4kern.explain("grouped_gemm", a.tensor, b, a.sf, sfb, **options)
+    assert (plan["backend"], plan["tile"]) == ("sm90", tile.partition(":")[2])
+    got = nvfp4kern.grouped_gemm(a.tensor, b, a.sf, sfb, **options)
+
+    def expected(g, r):
+        return reference.gemm(a.values[rows[r] // per_token], w[g], c=gpu.c)
+
+    check_rows(got, offsets, expected, "float16")
 
 
 # ---------------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ def plan_of(device, m, n, k, operator="gemm", batch=None, **stride):
     return nvfp4kern.explain("gemm", a, weights, sfa, sfb)
 
 
+def rows_of(plan, m):
+    """Of the workspace: whole tiles of tokens."""
+    return m + -m % plan["tile_m"]
+
+
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
 @pytest.mark.parametrize("m", (9, 64, 300))
 def test_a_tile_is_chosen_by_cost(device, operator, m):
@@ -42,9 +47,24 @@ def test_a_tile_is_chosen_by_cost(device, operator, m):
         f"sm90_{operator}_{plan['tile']}_"
     )
     assert plan["why"].startswith("the fastest by cost: ") and "declined" not in plan
-    assert plan["tile_m"] == int(plan["tile"][1:]) and plan["workspace_bytes"] == m * 1024 * 2
+    assert plan["tile_m"] == int(plan["tile"][1:])
+    assert plan["workspace_bytes"] == rows_of(plan, m) * 1024 * 2
     assert ("K of a tile is divided" in plan["why"]) == (plan["split"] > 1)
     assert plan_of(device, m, 384, 1024, operator) == plan
+
+
+@pytest.mark.parametrize("m", (8, 600))
+def test_experts_take_undivided_tiles(device, m):
+    a, sfa = (torch.zeros(m, k, dtype=torch.uint8, device=device) for k in (512, 64))
+    b, sfb = (torch.zeros(16, 384, k, dtype=torch.uint8, device=device) for k in (512, 64))
+    offsets = torch.zeros(17, dtype=torch.int32, device=device)
+    plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb, offsets=offsets)
+    assert plan["backend"] == "sm90" and plan["tile"][0] in "vw" and plan["split"] == 1
+    assert plan["why"].startswith("the fastest by cost: ")
+    assert plan["workspace_bytes"] == (m + plan["tile_m"]) * 1024 * 2
+    assert plan["tile_m"] < 32 if m == 8 else plan["tile_m"] > 32
+    listed = nvfp4kern.explain("grouped_gemm", [a], [b[0]], [sfa], [sfb[0]])
+    assert listed["declined"] == "sm90: sm90/gemm serves no lists of groups"
 
 
 def test_few_tokens_keep_the_gemv(device):
@@ -64,7 +84,7 @@ def test_batch_invariance_divides_no_k(device, operator, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
     for m in (1, 16, 300):
         plan = plan_of(device, m, 384, 1024, operator)
-        assert plan["tile"].startswith("w") and plan["split"] == 1 and plan["batch_invariant"]
+        assert plan["tile"][0] in "vw" and plan["split"] == 1 and plan["batch_invariant"]
 
 
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
@@ -74,7 +94,7 @@ def test_batch_invariance_divides_no_k(device, operator, monkeypatch):
         ((16, 64, 80), {}, "no tensor map describes the weights: K is no multiple of 32"),
         ((16, 64, 96), {}, "the weights' scale factors are not aligned"),
         ((16, 64, 128), {"row_bytes": 72}, "no tensor map describes the weights"),
-        ((16, 1, (1 << 19) + 128), {}, "K is more than 2^19"),
+        ((16, 1, (1 << 18) + 128), {}, "K is more than 2^18"),
     ],
 )
 def test_what_no_tile_can_serve(device, operator, sizes, stride, why):
@@ -88,7 +108,7 @@ def test_workspace_is_at_most_256_mb(device, operator, batch, m):
     k = 8192
     assert (batch or 1) * m * k * 2 > 256 * MB
     plan = plan_of(device, m, 16, k, operator, batch)
-    rows = 2 * 6000 if batch == 3 else 16384
+    rows = 6000 + rows_of(plan, 6000) if batch == 3 else 63 * 256
     assert plan["backend"] == "sm90" and plan["workspace_bytes"] == rows * k * 2 <= 256 * MB
 
 
