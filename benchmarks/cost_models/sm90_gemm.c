@@ -26,7 +26,7 @@ static model_choice choice_of(const model_problem *problem, const cuda_gpu *gpu,
 {
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
     const int64_t tiles = nk_ceil_div(problem->n, t->rows) * nk_ceil_div(problem->m, t->tokens);
-    return (model_choice){tile, sm90_gemm_shares(t),
+    return (model_choice){tile, sm90_gemm_divisions(t),
                           sm90_gemm_walks(t) && tiles > gpu->sms ? gpu->sms : tiles * t->cluster};
 }
 

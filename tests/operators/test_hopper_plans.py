@@ -53,18 +53,58 @@ def test_a_tile_is_chosen_by_cost(device, operator, m):
     assert plan_of(device, m, 384, 1024, operator) == plan
 
 
-@pytest.mark.parametrize("m", (8, 600))
-def test_experts_take_undivided_tiles(device, m):
+def plan_of_experts(device, m):
+    """And the operands."""
     a, sfa = (torch.zeros(m, k, dtype=torch.uint8, device=device) for k in (512, 64))
     b, sfb = (torch.zeros(16, 384, k, dtype=torch.uint8, device=device) for k in (512, 64))
     offsets = torch.zeros(17, dtype=torch.int32, device=device)
     plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb, offsets=offsets)
+    return plan, (a, b, sfa, sfb)
+
+
+@pytest.mark.parametrize("m", (8, 1600))
+def test_experts_take_undivided_tiles(device, m):
+    plan, (a, b, sfa, sfb) = plan_of_experts(device, m)
     assert plan["backend"] == "sm90" and plan["tile"][0] in "vw" and plan["split"] == 1
     assert plan["why"].startswith("the fastest by cost: ")
     assert plan["workspace_bytes"] == (m + plan["tile_m"]) * 1024 * 2
     assert plan["tile_m"] < 32 if m == 8 else plan["tile_m"] > 32
     listed = nvfp4kern.explain("grouped_gemm", [a], [b[0]], [sfa], [sfb[0]])
     assert listed["declined"] == "sm90: sm90/gemm serves no lists of groups"
+
+
+def test_what_serves_no_experts(device, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    plan, _ = plan_of_experts(device, 8)
+    assert plan["backend"] == "sm80" and "NVFP4KERN_BATCH_INVARIANT=1" in plan["declined"]
+    monkeypatch.delenv("NVFP4KERN_BATCH_INVARIANT")
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t16")
+    with pytest.raises(nvfp4kern.BackendError, match="it divides K, which no tile of experts does"):
+        plan_of_experts(device, 8)
+
+
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+def test_batches_of_one_matrix(device, operator):
+    """Blocked scale factors of 20 rows end in the middle of an atom, so batches do not join."""
+    torch.manual_seed(0)
+    batch, m, n, k = 3, 20, 72, 256
+    a, *b = (
+        torch.randint(0, 256, s, dtype=torch.uint8, device=device)
+        for s in ((batch, m, k // 2), (n, k // 2), (n, k // 2))
+    )
+    sfa = torch.randint(0x30, 0x40, (batch, m, k // 16), dtype=torch.uint8, device=device)
+    sfa = torch.stack([nvfp4kern.to_blocked(one) for one in sfa])
+    sfb = [torch.randint(0x30, 0x40, (n, k // 16), dtype=torch.uint8, device=device)] * 2
+    sfb = [nvfp4kern.to_blocked(one) for one in sfb]
+    if operator == "gemm":
+        b, sfb = b[:1], sfb[:1]
+    call = getattr(nvfp4kern, operator)
+    options = {"scale_layout": "blocked", "out_dtype": "float32"}
+    plan = nvfp4kern.explain(operator, a, *b, sfa, *sfb, **options)
+    assert plan["backend"] == "sm90" and plan["workspace_bytes"] > batch * m * k * 2
+    whole = call(a, *b, sfa, *sfb, **options)
+    for i in range(batch):
+        assert torch.equal(whole[i], call(a[i], *b, sfa[i], *sfb, **options))
 
 
 def test_few_tokens_keep_the_gemv(device):

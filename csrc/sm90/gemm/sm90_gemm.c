@@ -26,7 +26,8 @@ static nk_gemm_problem slice_of(const nk_gemm_problem *p, const sm90_gemm_slices
     return slice;
 }
 
-static nk_status plan_slice(const nk_gemm_problem *slice, const nk_settings *settings, nk_plan *plan, gemm_choice *c)
+static nk_status plan_slice(const nk_gemm_problem *slice, double count, const nk_settings *settings, nk_plan *plan,
+                            gemm_choice *c)
 {
     const sm90_gemm_product product = {.first = slice, .problem = slice};
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
@@ -34,7 +35,7 @@ static nk_status plan_slice(const nk_gemm_problem *slice, const nk_settings *set
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(slice->device, &gpu));
     const sm90_gemm_pick pick = sm90_gemm_pick_of(&product, gpu, settings->batch_invariant);
-    if (c->is_gemv && (pick.tile == NK_TILE_ANY || sm90_gemm_loses(pick.us, c->gemv.deal.us))) return NK_OK;
+    if (c->is_gemv && (pick.tile == NK_TILE_ANY || sm90_gemm_loses(count * pick.us, c->gemv.deal.us))) return NK_OK;
     c->is_gemv = false;
     return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, &c->product);
 }
@@ -51,7 +52,8 @@ nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, 
     }
     const sm90_gemm_slices slices = sm90_gemm_slices_of(p);
     const nk_gemm_problem first = slice_of(p, &slices, 0, 0);
-    return plan_slice(&first, settings, plan, c);
+    const double count = (double)p->l * (double)p->m / ((double)first.l * (double)first.m);
+    return plan_slice(&first, count, settings, plan, c);
 }
 
 nk_status sm90_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec)

@@ -91,7 +91,7 @@ template <class C, typename P> struct lane_of_slot {
  * or its up), and token 2 (lane % 4), or the next, of every eight. */
 template <class C, typename P>
 __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, const lane_of_slot<C, P> &lane, span k,
-                                const consumer &c, ring_place &r, float (&sums)[C::SUMS])
+                                const consumer &c, ring_at &r, float (&sums)[C::SUMS])
 {
     typedef typename memory<C>::slot slot;
     const uint64_t first_tokens = /* not of `at`: the compiler does not know that what is kept is uniform */
@@ -101,7 +101,7 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
     for (int i = 0; i < C::SUMS; i++)
         sums[i] = 0;
 #pragma unroll 1
-    for (int slot_of_k = k.begin + (C::SHARES == 2 ? c.part : 0); slot_of_k < k.end; slot_of_k += C::SHARES) {
+    for (int slot_of_k = k.begin + (C::DIVISIONS == 2 ? c.part : 0); slot_of_k < k.end; slot_of_k += C::DIVISIONS) {
         const uint32_t from = at.slot_at(r.slot);
         const uint64_t tokens = first_tokens + r.slot * (uint32_t)(sizeof(slot) / 16);
         const bool is_last = slot_of_k == lane.last;
@@ -153,7 +153,7 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
 /* Roles                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* With the sums of this CTA, of which the eights from `first` on are this part's. */
+/* `sums` are of the eights from `first` on, which this part of the CTA ends. */
 template <class C, typename P, int N>
 __device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &work, const gemm_tile &tile,
                                 const consumer &c, int first, float (&sums)[N])
@@ -161,7 +161,7 @@ __device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &
     griddepcontrol_wait(); /* long over: tokens came after it */
     if constexpr (C::CLUSTER == 1) {
         store<C>(p, work, tile, c, first, sums);
-    } else if constexpr (C::SHARED) { /* CTA 1 ends the upper half */
+    } else if constexpr (C::BOTH_END) { /* CTA 1 ends the upper half */
         const int rank = (int)cluster_ctarank(), warpgroup = 2 * c.part + c.rows;
         float ours[N / 2], theirs[N / 2];
         halve(sums, rank == 1, ours, theirs);
@@ -187,13 +187,13 @@ __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles
     const consumer c = {number / 2, number % 2, thread, thread / 32, thread % 32};
     const addresses<C> at(s);
     const lane_of_slot<C, P> lane(p, tiles.work, c);
-    ring_place r = {c.part, 0};
+    ring_at r = {c.part, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         float sums[C::SUMS];
         gemm_tile mine = tile;
         if (C::BANDS == 2) mine.row += c.part * C::FEATURES; /* or behind all rows */
         multiply<C, P>(s, at, lane, k, c, r, sums);
-        if constexpr (C::SHARES == 2) {
+        if constexpr (C::DIVISIONS == 2) {
             float ours[C::SUMS / 2];
             join_parts<C>(s, c, sums, ours);
             end_tile<C>(s, p, tiles.work, tile, c, c.part * C::OF_PART, ours);
@@ -231,10 +231,6 @@ __device__ inline void run(const weight_maps &weights, const cuda_tensor_map &to
         if (experts.wait_first) griddepcontrol_wait();
         list_experts<C::TOKENS>(s.scan[0], experts.offsets, experts.count, p.m, s.experts);
         tiles.count = s.experts[experts.count].x * work.row_tiles;
-        if (C::IS_DIVIDED && (int)blockIdx.x / C::CLUSTER >= tiles.count) {
-            griddepcontrol_wait();
-            return; /* with the others of the cluster */
-        }
     } else {
         __syncthreads();
     }

@@ -17,12 +17,13 @@
  * slot, slots whose weights are asked for before the kernel before has ended). Two pairs divide the steps of a CTA
  * where a tile has 128 rows (t), and have 128 rows each where it has 256 (v). A tile whose K is divided takes a CTA, or
  * a cluster, of its own. CTAs walk over tiles whose K is not (w, v). */
-#define SM90_GEMM_TILES(X)           \
-    X(t16, 16, 128, 2, 2, 8, 2, 4)   \
-    X(t32, 32, 128, 2, 2, 6, 2, 3)   \
-    X(t64, 64, 128, 2, 2, 8, 1, 4)   \
-    X(t96, 96, 128, 1, 2, 5, 1, 4)   \
-    X(t128, 128, 128, 1, 2, 4, 1, 4) \
+#define SM90_GEMM_DIVIDED_TILES(X) \
+    X(t16, 16, 128, 2, 2, 8, 2, 4) \
+    X(t32, 32, 128, 2, 2, 6, 2, 3) \
+    X(t64, 64, 128, 2, 2, 8, 1, 4) \
+    X(t96, 96, 128, 1, 2, 5, 1, 4) \
+    X(t128, 128, 128, 1, 2, 4, 1, 4)
+#define SM90_GEMM_WHOLE_TILES(X)     \
     X(v8, 8, 256, 2, 1, 8, 2, 4)     \
     X(v16, 16, 256, 2, 1, 8, 2, 4)   \
     X(v32, 32, 256, 2, 1, 6, 2, 4)   \
@@ -32,6 +33,7 @@
     X(w96, 96, 128, 1, 1, 6, 1, 4)   \
     X(w128, 128, 128, 1, 1, 5, 1, 5) \
     X(w256, 256, 128, 1, 1, 3, 1, 3)
+#define SM90_GEMM_TILES(X) SM90_GEMM_DIVIDED_TILES(X) SM90_GEMM_WHOLE_TILES(X)
 
 enum {
 #define SM90_GEMM_INDEX(name, ...) SM90_GEMM_##name,
@@ -47,7 +49,7 @@ enum {
 #define SM90_GEMM_WIDE(tokens) ((tokens) >= 256)
 #define SM90_GEMM_THREADS(tokens, parts) (256 * (parts) + (SM90_GEMM_WIDE(tokens) ? 128 : 64))
 
-/* struct memory of sm90_gemm.cuh, which compares. */
+/* struct memory of sm90_gemm_tile.cuh; run() of sm90_gemm.cuh compares. */
 #define SM90_GEMM_SLOT_BYTES(tokens, steps) \
     ((steps) * (SM90_GEMM_ROWS * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_BYTES + 2 * SM90_GEMM_STEP * (tokens)))
 #define SM90_GEMM_SUM_BYTES(tokens, cluster) ((cluster) == 2 ? 256 * (tokens) : 0)
@@ -63,12 +65,13 @@ typedef struct sm90_gemm_work {
     int32_t tiles;                  /* of all batches */
     int32_t steps;                  /* of K */
     int32_t slots_per_cta;          /* of K; the last CTA of a cluster may have fewer */
-    float unit;                     /* a sum is the true one over it */
+    float product_scale;            /* a sum is the true one over it */
+    bool one_matrix;                /* of weights, for all batches */
     int32_t sf_aligned;             /* linear: bytes that rows and steps of scale factors are aligned to, 4 to 16 */
 } sm90_gemm_work;
 
-/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. A
- * cluster has one tile, and there are as many as any offsets can need; CTAs walk over tiles that are not divided. */
+/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. Tiles
+ * are not divided. */
 typedef struct sm90_gemm_experts {
     const int32_t *offsets;
     int64_t count;

@@ -1,6 +1,6 @@
 /* What brings a tile to the ring of sm90_gemm.cuh: a thread asks for codes, tokens and whole atoms of scale factors; a
- * warp beside it copies scale factors that are no whole atoms. Both share their issue slots with the warps that
- * multiply, so that what a tile keeps is worked out once. */
+ * warp beside it copies scale factors that are no whole atoms. They compete with the warps that multiply
+ * for issue slots. Therefore what stays the same for a tile is worked out once. */
 #ifndef NK_SM90_GEMM_LOAD_CUH
 #define NK_SM90_GEMM_LOAD_CUH
 
@@ -28,7 +28,7 @@ __device__ inline void load(const memory<C> &s, const weight_maps &weights, cons
     const bool atoms_wanted = !lanes_copy_sf(p);
     const int atoms = (int)((p.k + 63) / 64), last = (atoms - 1) / (2 * C::STEPS); /* slot of K */
     const uint32_t last_sf = (atoms - last * 2 * C::STEPS) * NK_SF_ATOM_BYTES;
-    ring_place r = {0, 0};
+    ring_at r = {0, 0};
     int early = min(C::EARLY, C::BANDS * (k.end - k.begin));
     bool waited = false;
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
@@ -37,12 +37,12 @@ __device__ inline void load(const memory<C> &s, const weight_maps &weights, cons
         const uint8_t *other_sf = atoms_wanted ? atoms_of(p, other, atoms) : nullptr;
         auto load_weights = [&](int i, int slot_of_k, bool is_other) {
             const uint32_t full = at.full(i), to = at.slot_at(i);
-            const int row = is_other ? other.row : tile.row;
+            const int row = is_other ? other.row : tile.row, matrix = tiles.work.one_matrix ? 0 : tile.l;
             const uint32_t sf_bytes = !atoms_wanted ? 0 : slot_of_k == last ? last_sf : SLOT_SF;
             mbarrier_arrive_expect_tx(full, BYTES + sf_bytes);
 #pragma unroll
             for (int n = 0; n < C::STEPS; n++) {
-                const int from[3] = {(slot_of_k * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, tile.l};
+                const int from[3] = {(slot_of_k * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, matrix};
                 const uint32_t codes = to + n * (uint32_t)sizeof(slot::codes[0]);
                 cp_async_bulk_tensor_3d(codes, &weights.first, from, full);
                 if (C::DUAL)
@@ -75,15 +75,14 @@ __device__ inline void load(const memory<C> &s, const weight_maps &weights, cons
     });
 }
 
-/* Linear scale factors of a tile: row 32 i + lane is of this matrix. A row of a slot has those of all its steps. */
+/* Linear scale factors of a tile: from[i] is row 32 i + lane of the slot, which has those of all its steps. */
 template <class C, typename P> struct linear_rows {
     static constexpr int BYTES = 8 * C::STEPS;
     const uint8_t *from[SM90_GEMM_ROWS / 32];
-    int cols;
-    bool aligned;
+    int cols, aligned;
 
     __device__ linear_rows(const P &p, const sm90_gemm_work &work, const gemm_tile &tile)
-        : cols((int)(p.k / NK_SF_VEC)), aligned(work.sf_aligned >= BYTES)
+        : cols((int)(p.k / NK_SF_VEC)), aligned(work.sf_aligned)
     {
 #pragma unroll
         for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
@@ -96,20 +95,24 @@ template <class C, typename P> struct linear_rows {
     /* Zeros beyond K. */
     __device__ void copy(uint32_t to, int slot_of_k) const
     {
-        const int col = slot_of_k * BYTES, left = cols - col;
-        if (aligned && left >= BYTES) {
-#pragma unroll
-            for (int i = 0; i < SM90_GEMM_ROWS / 32; i++)
-                cp_async_ca<BYTES>(to + (threadIdx.x % 32 + 32 * i) * BYTES, from[i] + col);
-            return;
-        }
+        if (aligned >= BYTES && cols - slot_of_k * BYTES >= BYTES)
+            copy_pieces<BYTES>(to, slot_of_k);
+        else if (aligned >= 8)
+            copy_pieces<8>(to, slot_of_k);
+        else
+            copy_pieces<4>(to, slot_of_k);
+    }
+
+    template <int PIECE> __device__ void copy_pieces(uint32_t to, int slot_of_k) const
+    {
+        const int col = slot_of_k * BYTES;
 #pragma unroll
         for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
 #pragma unroll
-            for (int j = 0; j < BYTES; j += 4) {
-                const int valid = min(max(left - j, 0), 4);
+            for (int j = 0; j < BYTES; j += PIECE) {
+                const int valid = min(max(cols - col - j, 0), PIECE);
                 const uint32_t at = to + (threadIdx.x % 32 + 32 * i) * BYTES + j;
-                cp_async_ca_zfill<4>(at, from[i] + (valid ? col + j : 0), valid);
+                cp_async_ca_zfill<PIECE>(at, from[i] + (valid ? col + j : 0), valid);
             }
         }
     }
@@ -121,7 +124,7 @@ template <class C, typename P> struct half_atoms {
     const uint8_t *from[2]; /* of each matrix */
     int atoms;
 
-    __device__ half_atoms(const P &p, const gemm_tile &tile) : atoms((int)((p.k + 63) / 64))
+    __device__ half_atoms(const P &p, const sm90_gemm_work &, const gemm_tile &tile) : atoms((int)((p.k + 63) / 64))
     {
         const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms * NK_SF_ATOM_BYTES;
         const int half = tile.row % NK_SF_ATOM_ROWS / 64;
@@ -148,7 +151,7 @@ template <class C, typename P> struct half_atoms {
 
 /* By a warp: scale factors that lanes copy, each slot's as soon as it is free. */
 template <class C, typename SOURCE>
-__device__ inline void copy_slots(const memory<C> &s, ring_place &r, span k, const SOURCE &first, const SOURCE &other)
+__device__ inline void copy_slots(const memory<C> &s, ring_at &r, span k, const SOURCE (&bands)[C::BANDS])
 {
     typedef typename memory<C>::slot slot;
     const addresses<C> at(s);
@@ -156,27 +159,41 @@ __device__ inline void copy_slots(const memory<C> &s, ring_place &r, span k, con
     for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
         const uint32_t to = at.slot_at(r.slot) + offsetof(slot, sf);
         mbarrier_wait(at.empty(r.slot), r.phase ^ 1);
-        if (i % C::BANDS)
-            other.copy(to, k.begin + i / C::BANDS);
+        if (C::BANDS == 2 && i % 2)
+            bands[C::BANDS - 1].copy(to, k.begin + i / 2);
         else
-            first.copy(to, k.begin + i / C::BANDS);
+            bands[0].copy(to, k.begin + i / C::BANDS);
         cp_async_mbarrier_arrive_noinc(at.full(r.slot));
         advance<C::SLOTS>(r, 1);
     }
 }
 
+/* A source for each band of a tile. */
+template <class C, typename SOURCE, int BANDS = C::BANDS> struct in_bands {
+    SOURCE of[2];
+    template <typename P>
+    __device__ in_bands(const P &p, const sm90_gemm_work &work, const gemm_tile &tile)
+        : of{SOURCE(p, work, tile), SOURCE(p, work, band_of<C>(p, tile, 1))}
+    {
+    }
+};
+template <class C, typename SOURCE> struct in_bands<C, SOURCE, 1> {
+    SOURCE of[1];
+    template <typename P>
+    __device__ in_bands(const P &p, const sm90_gemm_work &work, const gemm_tile &tile) : of{SOURCE(p, work, tile)}
+    {
+    }
+};
+
 template <class C, typename P>
 __device__ inline void copy_sf(const memory<C> &s, const P &p, const gemm_tiles &tiles, span k)
 {
-    ring_place r = {0, 0};
+    ring_at r = {0, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
-        const gemm_tile other = band_of<C>(p, tile, C::BANDS - 1);
-        if (weights_of(p, 0).sf_layout == NK_SF_LINEAR) {
-            typedef linear_rows<C, P> rows;
-            copy_slots<C>(s, r, k, rows(p, tiles.work, tile), rows(p, tiles.work, other));
-        } else if constexpr (C::DUAL) {
-            copy_slots<C>(s, r, k, half_atoms<C, P>(p, tile), half_atoms<C, P>(p, other));
-        }
+        if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
+            copy_slots<C>(s, r, k, in_bands<C, linear_rows<C, P>>(p, tiles.work, tile).of);
+        else if constexpr (C::DUAL)
+            copy_slots<C>(s, r, k, in_bands<C, half_atoms<C, P>>(p, tiles.work, tile).of);
     });
 }
 

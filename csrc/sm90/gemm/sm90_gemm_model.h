@@ -31,14 +31,16 @@ static inline double sm90_gemm_step_us(const sm90_gemm_shape *t, bool lanes_copy
  * An expert's rows are as good as Poisson distributed. More than MANY make half a tile more an expert. */
 static inline double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tokens)
 {
-    enum { MANY = 128 };
+    enum { MANY = 512, WIDTH = 200 }; /* nine standard deviations of MANY */
     const double mean = (double)m / (double)experts;
-    if (mean > MANY) return (double)experts * (mean / tokens + 0.5);
-    double weight = 1, all = 0, tiles = 0;
-    for (int64_t rows = 0; rows < 3 * MANY; rows++) {
+    if (mean > MANY) return (double)experts * sm90_gemm_larger(1, mean / tokens + 0.5);
+    const int first = mean > WIDTH ? (int)mean - WIDTH : 0;
+    double weight = 1, all = 0, tiles = 0; /* weights are relative, to the first one */
+    for (int rows = first; rows < first + 2 * WIDTH; rows++) {
+        if (rows > mean && weight < 1e-9 * all) break;
         all += weight;
-        tiles += weight * (double)nk_ceil_div(rows, tokens);
-        weight *= mean / (double)(rows + 1);
+        tiles += weight * (rows / tokens + (rows % tokens != 0));
+        weight *= mean / (rows + 1);
     }
     return (double)experts * tiles / all;
 }

@@ -40,7 +40,7 @@ static bool weights_have_map(const sm90_gemm_product *product, const nk_operand 
     const int64_t batches = sm90_gemm_batches(product);
     return is_multiple(b->data, b->row_stride, p->n, b->batch_stride, batches, 16) &&
            (p->n <= 1 || (b->row_stride > 0 && b->row_stride < LARGEST_STRIDE)) &&
-           (batches <= 1 || (b->batch_stride > 0 && b->batch_stride < LARGEST_STRIDE));
+           (batches <= 1 || (b->batch_stride >= 0 && b->batch_stride < LARGEST_STRIDE));
 }
 
 static bool factors_are_aligned(const sm90_gemm_product *product, const nk_operand *b, int64_t bytes)
@@ -144,6 +144,8 @@ static const char *why_no_tile(const sm90_gemm_product *product)
     const char *why = why_not_weights(product, &p->b);
     if (!why && product->ups) why = why_not_weights(product, product->ups);
     if (why) return why;
+    if (product->ups && p->l > 1 && (p->b.batch_stride == 0) != (product->ups->batch_stride == 0))
+        return "one of b1 and b2 is the same for all batches";
     if (!is_multiple(a->data, a->row_stride, tokens, a->batch_stride, p->l, token_bytes))
         return "the tokens are not aligned";
     return NULL;
@@ -155,15 +157,14 @@ static const char *why_not_tile(const sm90_gemm_product *product, const cuda_gpu
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
     if (sm90_gemm_smem_bytes(product, t) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     if (batch_invariant && !sm90_gemm_walks(t)) return "it divides K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
-    return NULL;
+    if (product->offsets && !sm90_gemm_walks(t)) return "it divides K, which no tile of experts does";
+    return tiles_of(product, t) >= LARGEST_EXTENT ? TOO_LARGE : NULL;
 }
 
 const char *sm90_gemm_why_not(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant, int tile)
 {
     const char *why = why_not_tile(product, gpu, batch_invariant, tile);
-    if (!why) why = why_no_tile(product);
-    if (!why && tiles_of(product, &sm90_gemm_shapes[tile]) > LARGEST_EXTENT) return TOO_LARGE;
-    return why;
+    return why ? why : why_no_tile(product);
 }
 
 typedef struct fastest {
@@ -198,10 +199,9 @@ sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *product, const cuda_gp
     const char *why = why_no_tile(product);
     if (why) return (sm90_gemm_pick){.tile = NK_TILE_ANY, .why_not = why};
     for (int tile = 0; tile < SM90_GEMM_TILE_COUNT; tile++) {
-        const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
-        const bool usable = !why_not_tile(product, gpu, batch_invariant, tile) &&
-                            tiles_of(product, t) <= LARGEST_EXTENT && (!product->offsets || sm90_gemm_walks(t));
-        sizes.usable |= (int64_t)usable << tile;
+        const char *why_not = why_not_tile(product, gpu, batch_invariant, tile);
+        if (why_not) why = why_not;
+        sizes.usable |= (int64_t)!why_not << tile;
     }
     const size_t at = nk_memo_slot(&sizes, sizeof sizes);
     if (memcmp(&memo[at].asked, &sizes, sizeof sizes) != 0) {
@@ -209,9 +209,7 @@ sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *product, const cuda_gp
         memo[at].asked = sizes;
     }
     const fastest *found = &memo[at].answer;
-    return (sm90_gemm_pick){.tile = (int)found->tile,
-                            .us = found->us,
-                            .why_not = sizes.usable ? TOO_LARGE : "no tile's CTAs fit into shared memory"};
+    return (sm90_gemm_pick){.tile = (int)found->tile, .us = found->us, .why_not = why};
 }
 
 nk_status sm90_gemm_plan_picked(const sm90_gemm_product *product, const nk_settings *settings,
@@ -224,6 +222,11 @@ nk_status sm90_gemm_plan_picked(const sm90_gemm_product *product, const nk_setti
                     ? "the fastest by cost: CTAs walk over whole tiles; a first kernel brings tokens to 16 bits"
                     : "the fastest by cost: K of a tile is divided; a first kernel brings tokens to 16 bits";
     return NK_OK;
+}
+
+bool sm90_gemm_has_one_matrix(const sm90_gemm_product *p)
+{
+    return !p->offsets && p->first->l > 1 && p->first->b.batch_stride == 0;
 }
 
 static int32_t sf_aligned(const sm90_gemm_product *product)
@@ -247,7 +250,8 @@ sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *product, int tile)
         .tiles = (int32_t)(p->l * row_tiles * token_tiles),
         .steps = (int32_t)steps_of(p),
         .slots_per_cta = (int32_t)nk_ceil_div(nk_ceil_div(steps_of(p), t->steps), t->cluster),
-        .unit = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
+        .one_matrix = sm90_gemm_has_one_matrix(product),
+        .product_scale = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
         .sf_aligned = sf_aligned(product),
     };
 }

@@ -14,13 +14,13 @@ typedef struct sm90_gemm_shape {
 extern const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT];
 
 /* Of a tile's K. */
-static inline int32_t sm90_gemm_shares(const sm90_gemm_shape *t)
+static inline int32_t sm90_gemm_divisions(const sm90_gemm_shape *t)
 {
     return t->parts * t->cluster * SM90_GEMM_ROWS / t->rows;
 }
 
 /* Whether CTAs walk over tiles, as many as there are SMs, since no K is divided. */
-static inline bool sm90_gemm_walks(const sm90_gemm_shape *t) { return sm90_gemm_shares(t) == 1; }
+static inline bool sm90_gemm_walks(const sm90_gemm_shape *t) { return sm90_gemm_divisions(t) == 1; }
 
 #define SM90_GEMM_MOST_WORKSPACE (256 << 20)
 #define SM90_GEMM_SLICE_ROWS 256 /* slices begin at multiples of it: whole tiles, and whole atoms of scale factors */
@@ -61,6 +61,9 @@ int64_t sm90_gemm_workspace_bytes(const sm90_gemm_product *p, const sm90_gemm_sh
 
 /* Of a CTA. */
 int32_t sm90_gemm_smem_bytes(const sm90_gemm_product *p, const sm90_gemm_shape *t);
+
+/* Whether all batches have the same weights. */
+bool sm90_gemm_has_one_matrix(const sm90_gemm_product *p);
 
 /* Matrices of weights. */
 int64_t sm90_gemm_batches(const sm90_gemm_product *p);

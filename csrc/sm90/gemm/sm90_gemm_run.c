@@ -44,7 +44,7 @@ nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *se
     plan->threads = t->threads;
     plan->stages = t->slots;
     plan->cluster = t->cluster;
-    plan->split = sm90_gemm_shares(t);
+    plan->split = sm90_gemm_divisions(t);
     plan->workspace_bytes = sm90_gemm_workspace_bytes(product, t);
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
@@ -56,7 +56,7 @@ static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (u
 static cuda_boxes weight_boxes(const sm90_gemm_product *product, const char *name, const nk_operand *b)
 {
     const nk_gemm_problem *p = product->first;
-    const int64_t batches = sm90_gemm_batches(product);
+    const int64_t batches = sm90_gemm_has_one_matrix(product) ? 1 : sm90_gemm_batches(product);
     return (cuda_boxes){.name = name,
                         .at = b->data,
                         .dtype = NK_E2M1X2,

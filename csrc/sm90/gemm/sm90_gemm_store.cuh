@@ -96,7 +96,7 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &wor
     auto values = [&](const float *quad, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * work.unit, rows.bias[j / 2]);
+            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * work.product_scale, rows.bias[j / 2]);
     };
     if (whole) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
@@ -142,11 +142,11 @@ __device__ inline void store(const nk_dual_gemm_problem &p, const sm90_gemm_work
             float v[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(alpha1, window[4 * i + j] * work.unit);
+                v[j] = __fmul_rn(alpha1, window[4 * i + j] * work.product_scale);
             activate<2>(p.activation, v);
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * work.unit));
+                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * work.product_scale));
             if (whole) {
                 const bool half = d.dtype == NK_F16;
                 const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));

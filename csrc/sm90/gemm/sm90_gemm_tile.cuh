@@ -22,15 +22,16 @@ struct config {
     static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM; /* half of a slot's weight rows are gates, half ups */
     static constexpr int FEATURES = SM90_GEMM_ROWS / (DUAL ? 2 : 1); /* of a slot */
     static constexpr int BANDS = ROWS_ / SM90_GEMM_ROWS;             /* of weight rows; a part has its own if two */
-    static constexpr int SHARES = PARTS_ / BANDS;                    /* of a CTA's K */
-    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_), IS_DIVIDED = SHARES * CLUSTER_ > 1;
+    static constexpr int DIVISIONS = PARTS_ / BANDS;                 /* of a CTA's K */
+    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_), IS_DIVIDED = DIVISIONS * CLUSTER_ > 1;
     static constexpr int TOKENS = TOKENS_, PARTS = PARTS_, CLUSTER = CLUSTER_, SLOTS = SLOTS_, STEPS = STEPS_;
     static constexpr int EARLY = EARLY_, CONSUMERS = 2 * WARPGROUP * PARTS, THREADS = SM90_GEMM_THREADS(TOKENS, PARTS);
     static constexpr int EIGHTS = TOKENS / 8, SUMS = TOKENS / 2; /* of a thread */
-    static constexpr int OF_PART = EIGHTS / SHARES;              /* eights that a part has once parts are joined */
-    static constexpr bool SHARED = OF_PART % 2 == 0;             /* both CTAs of a cluster end half of them */
+    static constexpr int OF_PART = EIGHTS / DIVISIONS;           /* eights that a part has once parts are joined */
+    static constexpr bool BOTH_END = OF_PART % 2 == 0;           /* both CTAs of a cluster end half of them */
     static_assert(SLOTS % PARTS == 0 && EARLY <= SLOTS, "a part keeps its slots");
-    static_assert(EIGHTS % SHARES == 0 && (CLUSTER == 1 || SHARED || SHARES == 2), "each CTA ends some eights");
+    static_assert(EIGHTS % DIVISIONS == 0 && (CLUSTER == 1 || BOTH_END || DIVISIONS == 2), "each CTA ends some eights");
+    static_assert(!EXPERTS || !IS_DIVIDED, "offsets may change while CTAs read them: a cluster could part");
     static_assert(BANDS == 1 || (PARTS == 2 && CLUSTER == 1), "two bands are two parts'");
 };
 
@@ -41,7 +42,9 @@ template <class C> struct memory {
         uint8_t tokens[2 * C::STEPS][C::TOKENS][2 * SM90_GEMM_PANEL];
     } ring[C::SLOTS];
     struct {
-        float4 eights[C::CLUSTER == 1 ? 0 : C::SHARED ? 2 * C::PARTS : 2][C::SHARED ? C::OF_PART / 2 : 1][WARPGROUP];
+        float4 eights[C::CLUSTER == 1 ? 0
+                      : C::BOTH_END   ? 2 * C::PARTS
+                                      : 2][C::BOTH_END ? C::OF_PART / 2 : 1][WARPGROUP];
     } sums; /* of the peer, by warpgroup */
     uint64_t full[C::SLOTS], empty[C::SLOTS], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
@@ -63,12 +66,12 @@ template <class C> struct addresses {
     __device__ uint32_t empty(int i) const { return barriers + (C::SLOTS + i) * 8; }
 };
 
-typedef struct ring_place {
+typedef struct ring_at {
     int slot;
     uint32_t phase;
-} ring_place;
+} ring_at;
 
-template <int SLOTS> __device__ inline void advance(ring_place &r, int by)
+template <int SLOTS> __device__ inline void advance(ring_at &r, int by)
 {
     r.slot += by;
     if (r.slot < SLOTS) return;
@@ -111,9 +114,9 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &of, int
         return {expert, row, begin.y + (token_tile - begin.x) * C::TOKENS, of.experts[expert + 1].y};
     } else {
         const int per_batch = work.row_tiles * work.token_tiles, l = number / per_batch, rest = number - l * per_batch;
-        const int band = rest / (RASTER * work.token_tiles), rows = min(RASTER, work.row_tiles - band * RASTER);
-        const int i = rest - band * RASTER * work.token_tiles;
-        return {l, (band * RASTER + i % rows) * C::BANDS * C::FEATURES, i / rows * C::TOKENS, 0};
+        const int raster = rest / (RASTER * work.token_tiles), rows = min(RASTER, work.row_tiles - raster * RASTER);
+        const int i = rest - raster * RASTER * work.token_tiles;
+        return {l, (raster * RASTER + i % rows) * C::BANDS * C::FEATURES, i / rows * C::TOKENS, 0};
     }
 }
 

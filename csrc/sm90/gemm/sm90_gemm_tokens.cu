@@ -78,17 +78,17 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
 }
 
 /* Where a row of a contiguous grouped GEMM has its blocked scale factors, by all threads: each expert's begin an atom.
- * Below 0 for rows of no expert, and for those whose factors would lie behind the buffer: nobody has checked the
- * offsets. */
+ * Below 0 for rows of no expert, and for those whose factors would lie outside the buffer: nobody has checked the
+ * offsets, and they may change from one read to the next. */
 __device__ inline int64_t find_sf_row(expert_scan<SM90_GEMM_TOKEN_THREADS / 32> &scan, const nk_gemm_problem &p,
                                       const sm90_gemm_experts &e, int64_t row)
 {
     const int64_t index = row - clamped_offset(e.offsets, 0, p.m);
     const uint32_t tile = index < 0 ? NO_TILE : (uint32_t)index; /* tiles of one token */
     const expert_tile found = find_expert<1>(scan, e.offsets, e.count, p.m, tile);
-    const int64_t atom_rows = found.atom_row + nk_ceil_div(found.end - found.begin, NK_SF_ATOM_ROWS);
-    if (!found.found || atom_rows * nk_sf_padded_cols(p.k / NK_SF_VEC) * NK_SF_ATOM_ROWS > e.token_sf_bytes) return -1;
-    return found.atom_row * NK_SF_ATOM_ROWS + row - found.begin;
+    const int64_t sf_row = found.atom_row * NK_SF_ATOM_ROWS + row - found.begin;
+    const int64_t end = nk_sf_padded_rows(sf_row + 1) * nk_sf_padded_cols(p.k / NK_SF_VEC);
+    return found.found && sf_row >= 0 && end <= e.token_sf_bytes ? sf_row : -1;
 }
 
 /* NVFP4 tokens of experts, with blocked scale factors. */

@@ -13,4 +13,4 @@
     KERNEL(sm90_grouped_gemm_##name##_halves, false, __VA_ARGS__) \
     KERNEL(sm90_grouped_gemm_##name##_bfloats, true, __VA_ARGS__)
 
-SM90_GEMM_TILES(KERNELS)
+SM90_GEMM_WHOLE_TILES(KERNELS)
