@@ -64,13 +64,17 @@ def plan_of_experts(device, m):
 
 @pytest.mark.parametrize("m", (8, 1600))
 def test_experts_take_undivided_tiles(device, m):
-    plan, (a, b, sfa, sfb) = plan_of_experts(device, m)
+    plan, _ = plan_of_experts(device, m)
     assert plan["backend"] == "sm90" and plan["tile"][0] in "vw" and plan["split"] == 1
     assert plan["why"].startswith("the fastest by cost: ")
     assert plan["workspace_bytes"] == (m + plan["tile_m"]) * 1024 * 2
     assert plan["tile_m"] < 32 if m == 8 else plan["tile_m"] > 32
-    listed = nvfp4kern.explain("grouped_gemm", [a], [b[0]], [sfa], [sfb[0]])
-    assert listed["declined"] == "sm90: sm90/gemm serves no lists of groups"
+
+
+def test_small_groups_go_all_at_once(device):
+    _, (a, b, sfa, sfb) = plan_of_experts(device, 20)
+    plan = nvfp4kern.explain("grouped_gemm", [a], [b[0]], [sfa], [sfb[0]])
+    assert plan["backend"] == "sm80" and "too little work for half of the GPU" in plan["declined"]
 
 
 def test_what_serves_no_experts(device, monkeypatch):
@@ -81,6 +85,27 @@ def test_what_serves_no_experts(device, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t16")
     with pytest.raises(nvfp4kern.BackendError, match="it divides K, which no tile of experts does"):
         plan_of_experts(device, 8)
+
+
+def test_large_groups_are_gemms(device):
+    """One of them by the gemv, one empty."""
+    torch.manual_seed(0)
+    groups = [(20, 8448, 64), (0, 64, 64), (2, 8448, 192), (70, 8448, 128)]
+    a, b, sfa, sfb = [], [], [], []
+    for m, n, k in groups:
+        for rows, data, factors in ((m, a, sfa), (n, b, sfb)):
+            size = rows, k // 2
+            data.append(torch.randint(0, 256, size, dtype=torch.uint8, device=device))
+            size = rows, k // 16
+            factors.append(torch.randint(0x30, 0x40, size, dtype=torch.uint8, device=device))
+    plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb)
+    alone = [nvfp4kern.explain("gemm", *one) for one in zip(a, b, sfa, sfb, strict=True)]
+    assert plan["backend"] == "sm90" and plan["why"].startswith("a gemm for each group")
+    assert plan["tile"] == alone[0]["tile"]
+    assert plan["workspace_bytes"] == max(one.get("workspace_bytes", 0) for one in alone)
+    got = nvfp4kern.grouped_gemm(a, b, sfa, sfb, out_dtype="float32")
+    for mine, *one in zip(got, a, b, sfa, sfb, strict=True):
+        assert torch.equal(mine, nvfp4kern.gemm(*one, out_dtype="float32"))
 
 
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))

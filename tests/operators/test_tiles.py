@@ -231,6 +231,7 @@ def check_sm90_gemm(tile, device, c):
         full = {"make": data.full_range, "forms": ("blocked", form), "byte": 0x7F}
         check_dual_gemm(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
     check_weights_just_written(device, c, few + 1, 140, 1088)
+    check_groups(device, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)])
     if not tile.startswith("t"):
         check_sm90_experts(device, c, few)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)

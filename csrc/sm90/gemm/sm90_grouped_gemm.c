@@ -1,11 +1,21 @@
-/* grouped_gemm on Hopper, contiguous: the tiles of gemm, each with tokens of one expert. */
+/* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert. Lists: a gemm for each group,
+ * one after the other. */
 #include "sm90_gemm_plan.h"
 
 #define KERNELS(name, ...) \
     [SM90_GEMM_##name] = {&sm90_grouped_gemm_##name##_halves, &sm90_grouped_gemm_##name##_bfloats},
 static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_WHOLE_TILES(KERNELS)};
 
-NK_CHOICE_FITS(sm90_gemm_choice);
+typedef union grouped_choice {
+    sm90_gemm_choice product;
+    nk_settings settings; /* of a list, whose groups are planned again when they run: there may be any number of them */
+} grouped_choice;
+
+NK_CHOICE_FITS(grouped_choice);
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Contiguous                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
 static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
 {
@@ -17,23 +27,17 @@ static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
                                .rows = p->rows};
 }
 
-static const char *why_not(const nk_grouped_gemm_problem *p, const nk_settings *settings)
+static const char *why_not(const nk_grouped_gemm_problem *p)
 {
-    if (p->list) return "sm90/gemm serves no lists of groups";
     if (p->all.b.dtype != NK_E2M1X2) return "the weights of sm90/gemm are NVFP4";
     if (p->groups == 0) return "there are no experts";
-    /* Else whether sm80 serves a call, which adds in another order, would depend on how many rows there are. */
-    if (settings->batch_invariant) return "NVFP4KERN_BATCH_INVARIANT=1, and many tokens' workspace would be too large";
     return NULL;
 }
 
-nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
-                                 void *choice)
+static nk_status plan_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                              sm90_gemm_choice *choice)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
-    const char *why = why_not(p, settings);
-    if (why && forced == NK_TILE_ANY) return nk_decline(plan, why);
-    if (why) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
     const sm90_gemm_product product = product_of(p);
     if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
     const cuda_gpu *gpu = NULL;
@@ -42,8 +46,73 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
     return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, choice);
 }
 
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Lists                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static bool is_empty(const nk_gemm_problem *p) { return p->l * p->m * p->n == 0; }
+
+/* As long as each group has work for half of the GPU: small ones are faster all at once. */
+static nk_status plan_list(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan)
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    const bool forced = nk_tile_forced(settings, &sm90_gemm_family) != NK_TILE_ANY;
+    nk_plan first = {0};
+    for (int64_t g = 0; g < p->groups; g++) {
+        if (is_empty(&p->list[g])) continue;
+        nk_plan group = *plan;
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice[NK_CHOICE_BYTES];
+        const nk_status status = sm90_plan_gemm(&p->list[g], settings, &group, choice);
+        if (status == NK_DECLINED) return nk_decline(plan, group.declined);
+        NK_TRY(status);
+        if (!forced && group.grid < gpu->sms / 2)
+            return nk_decline(plan, "groups with too little work for half of the GPU are faster all at once");
+        const int64_t most =
+            group.workspace_bytes > first.workspace_bytes ? group.workspace_bytes : first.workspace_bytes;
+        if (!first.kernel) first = group;
+        first.workspace_bytes = most;
+    }
+    if (!first.kernel) return nk_decline(plan, "no group has anything to multiply");
+    *plan = first;
+    plan->why = "a gemm for each group, one after the other; this is the first one's";
+    return NK_OK;
+}
+
+static nk_status run_list(const nk_grouped_gemm_problem *p, const nk_settings *settings, const nk_exec *exec)
+{
+    for (int64_t g = 0; g < p->groups; g++) {
+        if (is_empty(&p->list[g])) continue;
+        nk_plan group = {0};
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice[NK_CHOICE_BYTES];
+        NK_TRY(sm90_plan_gemm(&p->list[g], settings, &group, choice));
+        NK_TRY(sm90_run_gemm(&p->list[g], choice, exec));
+    }
+    return NK_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                                 void *choice)
+{
+    grouped_choice *c = choice;
+    const int forced = nk_tile_forced(settings, &sm90_gemm_family);
+    const char *why = p->list ? NULL : why_not(p);
+    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
+    if (why) return nk_decline(plan, why);
+    /* Else whether sm80 serves a call, which adds in another order, would depend on how many rows there are. */
+    if (settings->batch_invariant && forced == NK_TILE_ANY)
+        return nk_decline(plan, "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only");
+    if (!p->list) return plan_experts(p, settings, plan, &c->product);
+    c->settings = *settings;
+    return plan_list(p, settings, plan);
+}
+
 nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
+    const grouped_choice *c = choice;
+    if (p->list) return run_list(p, &c->settings, exec);
     const sm90_gemm_product product = product_of(p);
-    return sm90_gemm_run(&product, choice, exec);
+    return sm90_gemm_run(&product, &c->product, exec);
 }
