@@ -166,7 +166,7 @@ def disagreement(plain, packed, seed=0):
     """The largest distance of both models' logits, over those of the bfloat16 model."""
     draw = torch.Generator().manual_seed(seed)
     worst = 0.0
-    for token in torch.randint(plain.shape.vocabulary, (CHECKED,), generator=draw):
+    for token in torch.randint(plain.shape.vocabulary, (CHECKED,), generator=draw, device="cpu"):
         for model in (plain, packed):
             model.token.fill_(token.item())
         a, b = plain.logits().float(), packed.logits().float()
