@@ -3,8 +3,7 @@
 #include "sm90_gemm_plan.h"
 
 /* CTAs of the product. */
-static int64_t grid_of(const sm90_gemm_product *product, const sm90_gemm_shape *t, const sm90_gemm_work *work,
-                       int32_t sms)
+static int64_t grid_of(const sm90_gemm_shape *t, const sm90_gemm_work *work, int32_t sms)
 {
     if (sm90_gemm_walks(t) && work->tiles > sms) return sms;
     return (int64_t)work->tiles * t->cluster;
@@ -40,7 +39,7 @@ nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *se
     plan->tile_m = t->tokens;
     plan->tile_n = sm90_gemm_features(product, t);
     plan->tile_k = SM90_GEMM_STEP * t->steps;
-    plan->grid = grid_of(product, t, &work, gpu->sms);
+    plan->grid = grid_of(t, &work, gpu->sms);
     plan->threads = t->threads;
     plan->stages = t->slots;
     plan->cluster = t->cluster;
@@ -109,7 +108,7 @@ nk_status sm90_gemm_run(const sm90_gemm_product *of, const sm90_gemm_choice *c, 
                              .z = 1,
                              .threads = threads,
                              .overlap = overlap};
-    const cuda_grid product = {.x = grid_of(of, t, &work, c->sms),
+    const cuda_grid product = {.x = grid_of(t, &work, c->sms),
                                .y = 1,
                                .z = 1,
                                .threads = t->threads,
