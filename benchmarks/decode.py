@@ -204,6 +204,7 @@ def replayed(model):
     if torch.get_default_device().type != "cuda":
         return model.step
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
             model.step()

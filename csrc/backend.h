@@ -9,8 +9,9 @@
 
 /* `plan` picks a kernel and how it is launched, or says NK_DECLINED where there is no kernel for this problem. It
  * depends on the problem, the settings and the device alone, and launches nothing. `choice` gets all that `run` needs
- * beside the problem, as a struct of the cell's own; `nk_plan` is for people. `run` launches what `choice` says and
- * decides nothing again, and reads no settings. */
+ * beside the problem, as a struct of the cell's own; `nk_plan` is for people. `run` launches what `choice` says. It
+ * decides nothing again, but for groups of a list, which may be too many for a choice: it plans those again, from the
+ * same settings. */
 #define NK_CELL(op)                                                                                                    \
     struct {                                                                                                           \
         nk_status (*plan)(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, void *choice); \

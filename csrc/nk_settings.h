@@ -8,9 +8,9 @@
 
 /* Programmatic dependent launch: a kernel may be scheduled while the one before it in the stream still runs. By default
  * it waits before it reads anything, so no caller need know. NVFP4KERN_PDL=0 turns overlap off. NVFP4KERN_PDL=weights
- * lets gemv read weights and their scale factors before it waits. Then the caller promises that no kernel that may
- * still be running writes them: not the one just before it in the stream, nor an earlier one if those between overlap
- * as well. */
+ * lets products on Hopper read weights and their scale factors before they wait. Then the caller promises that no
+ * kernel that may still be running writes them: not the one just before it in the stream, nor an earlier one if those
+ * between overlap as well. */
 typedef enum nk_pdl { NK_PDL_SAFE, NK_PDL_OFF, NK_PDL_WEIGHTS } nk_pdl;
 
 /* Text is a copy: the environment's own may change during the call. It is empty where the variable is not set. */

@@ -12,7 +12,7 @@ extern const nk_family sm90_gemv_family, sm90_gemm_family;
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec);
 
-/* Few tokens go to the gemv. */
+/* Few tokens go to the gemv where it is faster. */
 nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm90_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
 nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);

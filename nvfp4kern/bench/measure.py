@@ -190,7 +190,7 @@ def environment(device, data=gaussian):
         "sources": nvfp4kern._C._sources,
         "torch": torch.__version__,
         "python": sys.version.split()[0],
-        "host": platform.platform(),
+        "host": platform.system() + " " + platform.machine(),
         "device": device,
         "data": data.NAME,
         "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith("NVFP4KERN_")},

@@ -71,6 +71,9 @@ def test_experts_take_undivided_tiles(device, m):
     assert plan["tile_m"] < 32 if m == 8 else plan["tile_m"] > 32
 
 
+@pytest.mark.skipif(
+    int(os.environ.get("PTXSIM_SMS", "132")) < 78, reason="few SMs are soon half full"
+)
 def test_small_groups_go_all_at_once(device):
     _, (a, b, sfa, sfb) = plan_of_experts(device, 20)
     plan = nvfp4kern.explain("grouped_gemm", [a], [b[0]], [sfa], [sfb[0]])
@@ -85,6 +88,16 @@ def test_what_serves_no_experts(device, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t16")
     with pytest.raises(nvfp4kern.BackendError, match="it divides K, which no tile of experts does"):
         plan_of_experts(device, 8)
+
+
+def test_lists_of_16_bit_weights_are_left_alone(device, monkeypatch):
+    a, b = (torch.zeros(rows, 64, dtype=torch.float16, device=device) for rows in (20, 8448))
+    plan = nvfp4kern.explain("grouped_gemm", [a], [b])
+    assert plan["backend"] == "sm80"
+    assert plan["declined"] == "sm90: the weights of sm90/gemm are NVFP4"
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t32")
+    with pytest.raises(nvfp4kern.BackendError, match="the weights of sm90/gemm are NVFP4"):
+        nvfp4kern.explain("grouped_gemm", [a], [b])
 
 
 def test_large_groups_are_gemms(device):

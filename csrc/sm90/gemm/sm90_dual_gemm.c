@@ -30,6 +30,7 @@ nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *
 {
     const nk_gemm_problem whole = gates_of(p);
     const sm90_gemm_slices slices = sm90_gemm_slices_of(&whole);
+    if (!sm90_gemm_slices_are_aligned(&whole, &p->b2)) return nk_decline(plan, "batches are not aligned");
     const nk_dual_gemm_problem slice = slice_of(p, &slices, 0, 0);
     const nk_gemm_problem gates = gates_of(&slice);
     const sm90_gemm_product product = {.first = &gates, .ups = &slice.b2, .problem = &slice};

@@ -51,6 +51,7 @@ nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, 
             return status;
     }
     const sm90_gemm_slices slices = sm90_gemm_slices_of(p);
+    if (!c->is_gemv && !sm90_gemm_slices_are_aligned(p, NULL)) return nk_decline(plan, "batches are not aligned");
     const nk_gemm_problem first = slice_of(p, &slices, 0, 0);
     const double count = (double)p->l * (double)p->m / ((double)first.l * (double)first.m);
     return plan_slice(&first, count, settings, plan, c);

@@ -80,6 +80,13 @@ sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p)
     return (sm90_gemm_slices){room / SM90_GEMM_SLICE_ROWS * SM90_GEMM_SLICE_ROWS, 1};
 }
 
+bool sm90_gemm_slices_are_aligned(const nk_gemm_problem *p, const nk_operand *ups)
+{
+    if (p->l <= 1 || sm90_gemm_slices_of(p).batches >= p->l) return true;
+    const int64_t strides = p->a.batch_stride | p->b.batch_stride | p->b.sf_batch_stride;
+    return ((strides | (ups ? ups->batch_stride | ups->sf_batch_stride : 0)) & 15) == 0;
+}
+
 static const uint8_t *moved(const uint8_t *at, int64_t bytes) { return at ? at + bytes : NULL; }
 
 void sm90_gemm_move_weights(nk_operand *b, int64_t batch)

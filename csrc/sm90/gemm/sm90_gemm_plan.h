@@ -31,6 +31,9 @@ typedef struct sm90_gemm_slices {
 } sm90_gemm_slices;
 sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p);
 
+/* Whether tensor maps can begin at every slice: those of the first one are checked, others begin at other batches. */
+bool sm90_gemm_slices_are_aligned(const nk_gemm_problem *p, const nk_operand *ups);
+
 /* To what begins at this batch, and at this row. */
 void sm90_gemm_move_weights(nk_operand *b, int64_t batch);
 void sm90_gemm_move_tokens(nk_operand *a, nk_output *d, int64_t k, int64_t batch, int64_t row);

@@ -1,6 +1,9 @@
 /* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert. Lists: a gemm for each group,
  * one after the other. */
+#include "sm90/gemv/sm90_gemv_deal.h"
 #include "sm90_gemm_plan.h"
+
+#define WEIGHTS "the weights of sm90/gemm are NVFP4"
 
 #define KERNELS(name, ...) \
     [SM90_GEMM_##name] = {&sm90_grouped_gemm_##name##_halves, &sm90_grouped_gemm_##name##_bfloats},
@@ -29,7 +32,7 @@ static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
 
 static const char *why_not(const nk_grouped_gemm_problem *p)
 {
-    if (p->all.b.dtype != NK_E2M1X2) return "the weights of sm90/gemm are NVFP4";
+    if (p->all.b.dtype != NK_E2M1X2) return WEIGHTS;
     if (p->groups == 0) return "there are no experts";
     return NULL;
 }
@@ -49,6 +52,14 @@ static nk_status plan_experts(const nk_grouped_gemm_problem *p, const nk_setting
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Lists                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *why_not_list(const nk_grouped_gemm_problem *p, const nk_settings *settings)
+{
+    for (int64_t g = 0; g < p->groups; g++)
+        if (p->list[g].b.dtype != NK_E2M1X2) return WEIGHTS;
+    if (nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY) return "no tile of sm90/gemv serves all groups";
+    return NULL;
+}
 
 static bool is_empty(const nk_gemm_problem *p) { return p->l * p->m * p->n == 0; }
 
@@ -98,7 +109,7 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
 {
     grouped_choice *c = choice;
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
-    const char *why = p->list ? NULL : why_not(p);
+    const char *why = p->list ? why_not_list(p, settings) : why_not(p);
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     /* Else whether sm80 serves a call, which adds in another order, would depend on how many rows there are. */
