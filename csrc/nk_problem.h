@@ -6,10 +6,10 @@
 #include "nk_format.h"
 #include "nvfp4kern.h"
 
-/* [L, rows, K]: NVFP4, or 16-bit without scale factors, as dtype says. Pointers of empty tensors may be NULL. */
+/* [L, rows, K]: NVFP4, or floats without scale factors, as dtype says. Pointers of empty tensors may be NULL. */
 typedef struct nk_operand {
     const uint8_t *data;
-    nk_dtype dtype; /* NK_E2M1X2, NK_F16 or NK_BF16 */
+    nk_dtype dtype; /* NK_E2M1X2, NK_F16 or NK_BF16; of route also NK_F32 */
     nk_sf_layout sf_layout;
     int64_t row_stride, batch_stride;
     int64_t k_stride; /* of 16-bit elements; NVFP4 is contiguous along K */
@@ -90,10 +90,15 @@ typedef struct nk_grouped_gemm_problem {
     nk_token_rows rows;
 } nk_grouped_gemm_problem;
 
+/* The sums are those of x and w: fp16, bf16 or fp32 each, without scale factors, contiguous along K. K is any number,
+ * and rows begin at any element. Where `from_logits`, the sums are `logits` themselves, x and w are empty, and k is 0.
+ */
 typedef struct nk_route_problem {
     nk_device device;
     int64_t m, n, k;
     nk_operand x, w;
+    bool from_logits;
+    nk_operand logits; /* [M, N] of fp16, bf16 or fp32, contiguous along N */
     nk_alpha alpha;
     int64_t top_k, n_group, topk_group;
     nk_score score;
@@ -103,9 +108,24 @@ typedef struct nk_route_problem {
     int64_t correction_bias_stride; /* in elements */
     nk_output weights;
     int32_t *ids;
-    int64_t ids_row_stride, ids_col_stride;  /* in elements */
-    int32_t *counts, *offsets, *sorted_rows; /* contiguous; all are NULL or none is */
+    int64_t ids_row_stride, ids_col_stride; /* in elements */
+    bool returns_logits;
+    nk_output logits_out;                    /* [M, N] of fp32 */
+    bool sorts;                              /* what follows is wanted */
+    int32_t *counts, *offsets, *sorted_rows; /* contiguous */
+    const int32_t *expert_map;               /* [N], or NULL: an expert is its own local index */
+    int64_t expert_map_stride;               /* in elements */
+    int64_t local_experts;                   /* extent of counts; N without a map */
 } nk_route_problem;
+
+/* Whether x and w are 16-bit, of one type: what tensor cores multiply as it is. */
+static inline bool nk_route_has_halves(const nk_route_problem *p)
+{
+    return !p->from_logits && p->x.dtype == p->w.dtype && p->x.dtype != NK_F32;
+}
+
+/* `index`, which ids or a map hold, or -1 where it is none of `experts`: others may write such memory meanwhile. */
+NK_HD int32_t nk_expert_of(int32_t index, int64_t experts) { return index >= 0 && index < experts ? index : -1; }
 
 typedef struct nk_quantize_problem {
     nk_device device;

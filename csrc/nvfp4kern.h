@@ -188,12 +188,14 @@ size_t nk_gemm_problem_size(void);
 nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
-/* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [..,K], w [N,K], fp16 or bf16.
- * All dimensions of x before K count as M: they must merge without a copy. */
+/* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [..,K] and w [N,K] are fp16,
+ * bf16 or fp32 each; K is any number. Or `logits` [..,N] of such a type takes the place of X W^T. All dimensions before
+ * K, or N, count as M: they must merge without a copy. */
 typedef enum nk_score { NK_TOPK_SOFTMAX, NK_SOFTMAX_TOPK, NK_SIGMOID } nk_score;
 
 typedef struct nk_route_args {
-    const nk_tensor *x, *w;
+    const nk_tensor *x, *w; /* NULL where logits are given */
+    const nk_tensor *logits;
     int64_t k;
     nk_score score;
     const nk_tensor *correction_bias; /* fp32 [N] or NULL; sigmoid only; for the selection, not for the weights */
@@ -202,16 +204,20 @@ typedef struct nk_route_args {
     float scaling_factor;
     nk_scalar alpha;
     bool dense;
-    bool permutation; /* also wanted: counts, offsets and sorted_rows */
+    bool permutation;            /* also wanted: counts, offsets and sorted_rows */
+    const nk_tensor *expert_map; /* int32 [N] or NULL; permutation only: the local index of expert n, or -1 */
+    int64_t num_local_experts;   /* E, where expert_map is given; else E is N */
+    bool return_logits;          /* also wanted: logits_out */
     nk_dtype out_dtype;
     const nk_tensor *weights;     /* [..,k], or [..,N] where dense */
     const nk_tensor *ids;         /* int32 [..,k] */
-    const nk_tensor *counts;      /* int32 [N]: how many tokens selected expert n */
-    const nk_tensor *offsets;     /* int32 [N+1]: running sum of counts */
-    const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + j (selection j of token m), by expert, then ascending */
+    const nk_tensor *counts;      /* int32 [E]: how many tokens selected expert n */
+    const nk_tensor *offsets;     /* int32 [E+1]: running sum of counts */
+    const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + j (selection j of token m), by expert, ascending; then -1 */
+    const nk_tensor *logits_out;  /* fp32 [..,N] */
 } nk_route_args;
-#define NK_ROUTE_OUTPUTS 5
-/* The specs are weights, ids, counts, offsets, sorted_rows; *count is 2 or 5. */
+#define NK_ROUTE_OUTPUTS 6
+/* The specs of the wanted outputs, in the order of the members; *count says how many. */
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
 

@@ -263,10 +263,11 @@ def grouped_gemm(
 ) -> _A: ...
 @overload
 def route(
-    x: _A,
-    w: Tensor,
-    k: int,
+    x: _A | None = None,
+    w: Tensor | None = None,
+    k: int | None = None,
     *,
+    logits: _A | None = None,
     score: Score = "topk_softmax",
     correction_bias: Tensor | None = None,
     n_group: int = 1,
@@ -276,12 +277,18 @@ def route(
     alpha: Scalar = 1.0,
     dense: bool = False,
     permutation: Literal[False] = False,
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    return_logits: Literal[False] = False,
     out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A]:
     """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
-    x: [.., K], w: [N, K], both float16 or both bfloat16. M counts the rows of x.
+    x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is
+        any number.
+    k: how many experts each row selects, up to 32. Every call gives it.
+    logits: [.., N], float16, bfloat16 or float32, in place of x and w: they are multiplied by alpha alone.
     score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.
     correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.
     n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be
@@ -290,12 +297,15 @@ def route(
     scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].
     dense: weights become [.., N] with zeros elsewhere.
     permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.
+    expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the
+        place of N in counts and offsets, and only rows of local experts are sorted. ids stay those of all N.
+    return_logits: also return the logits that were selected from, float32 [.., N].
     out: a tuple like the result. An item that is None is allocated.
     out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.
 
     Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],
-    offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal
-    logits the lower expert's counts as the larger.
+    offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert; -1 behind the last),
+    all int32; with return_logits last the logits. Of equal logits the lower expert's counts as the larger.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
@@ -303,10 +313,11 @@ def route(
 
 @overload
 def route(
-    x: _A,
-    w: Tensor,
-    k: int,
+    x: _A | None = None,
+    w: Tensor | None = None,
+    k: int | None = None,
     *,
+    logits: _A | None = None,
     score: Score = "topk_softmax",
     correction_bias: Tensor | None = None,
     n_group: int = 1,
@@ -316,9 +327,56 @@ def route(
     alpha: Scalar = 1.0,
     dense: bool = False,
     permutation: Literal[True],
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    return_logits: Literal[False] = False,
     out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A, _A, _A, _A]: ...
+@overload
+def route(
+    x: _A | None = None,
+    w: Tensor | None = None,
+    k: int | None = None,
+    *,
+    logits: _A | None = None,
+    score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None,
+    n_group: int = 1,
+    topk_group: int = 1,
+    renormalize: bool | None = None,
+    scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0,
+    dense: bool = False,
+    permutation: Literal[False] = False,
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    return_logits: Literal[True],
+    out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A, _A]: ...
+@overload
+def route(
+    x: _A | None = None,
+    w: Tensor | None = None,
+    k: int | None = None,
+    *,
+    logits: _A | None = None,
+    score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None,
+    n_group: int = 1,
+    topk_group: int = 1,
+    renormalize: bool | None = None,
+    scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0,
+    dense: bool = False,
+    permutation: Literal[True],
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    return_logits: Literal[True],
+    out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A, _A, _A, _A, _A]: ...
 def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool]:
     """What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.
 

@@ -104,6 +104,27 @@ def permuting(device):
     return args | {"permutation": True}
 
 
+def of_logits(device):
+    outs = [Guarded((M, 4), "float32", device), Guarded((M, 4), torch.int32, device)]
+    logits = torch.ones((M, N), dtype=torch.float16, device=device)
+    return {"k": 4, "logits": logits, "out": outs}
+
+
+def local(device):
+    """Of the experts, three are here. x and w have an odd K and are of two types."""
+    args = permuting(device)
+    args["out"][2:4] = [Guarded((size,), torch.int32, device) for size in (3, 4)]
+    args["out"].append(Guarded((M, N), "float32", device))
+    expert_map = torch.tensor([-1, 2, 0, 1, 2] * (N // 5), dtype=torch.int32, device=device)
+    return args | {
+        "x": torch.ones((M, K - 3), dtype=torch.float16, device=device),
+        "w": torch.ones((N, K - 3), device=device),
+        "expert_map": expert_map,
+        "num_local_experts": 3,
+        "return_logits": True,
+    }
+
+
 def quantize(device):
     return {
         "x": torch.ones((M, K), dtype=torch.float16, device=device),
@@ -133,7 +154,7 @@ def from_blocked(device):
 FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
-    route: "route", sigmoid: "route", permuting: "route",
+    route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
     quantize: "quantize", gated: "quantize", dequantize: "dequantize", to_blocked: "to_blocked",
     from_blocked: "from_blocked",
 }  # fmt: skip
@@ -153,6 +174,8 @@ def tensors_of(value):
 def arranged(args):
     """Positional what is so by design, keywords the rest; None means not given, but for scales."""
     names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
+    if "logits" in args:
+        names = ()
     if "buffer" in args:
         names += ("buffer", "rows", "cols")
     positional = [args[name] for name in names if name in args]

@@ -150,6 +150,24 @@ def route_dense(rng, m, n, k):
     return nvfp4kern.route, args, options | {"alpha": 2.0**-7}
 
 
+def experts_here(rng, n):
+    """Of an expert_map: three local experts, which others share or do not reach."""
+    expert_map = from_numpy(rng.integers(-2, 5, n, np.int32), "cpu")
+    return {"expert_map": expert_map, "num_local_experts": 3}
+
+
+def route_of_floats(rng, m, n, k):
+    """An odd K, of two types."""
+    args = [integers(rng, "bfloat16", m, k - 3), integers(rng, "float32", n, k - 3), 3]
+    options = {"permutation": True, "return_logits": True} | experts_here(rng, n)
+    return nvfp4kern.route, args, options | {"alpha": 2.0**-7}
+
+
+def route_of_logits(rng, m, n, k):
+    options = {"logits": integers(rng, "float16", 7 * m, n), "k": 3, "alpha": 0.25}
+    return nvfp4kern.route, [], options | {"permutation": True, "score": "softmax_topk"}
+
+
 def quantize(rng, m, n, k):
     x = from_numpy(data.halves(rng, "bfloat16", 7 * m, k), "cpu").to(torch.bfloat16)
     return nvfp4kern.quantize, [x], {"global_scale": powers_of_two(rng, 1)}
@@ -196,8 +214,8 @@ OPERATORS = {
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
         contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, route,
-        route_sigmoid, route_dense, quantize, quantize_amax, quantize_gated, quantize_by_expert,
-        dequantize, to_blocked, from_blocked,
+        route_sigmoid, route_dense, route_of_floats, route_of_logits, quantize, quantize_amax,
+        quantize_gated, quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip
 

@@ -8,6 +8,9 @@
 
 #define DECLARE(name, ...) extern cuda_kernel sm80_route_##name##_halves, sm80_route_##name##_bfloats;
 SM80_ROUTE_TILES(DECLARE)
+#define DECLARE_FMA(name, ...) extern cuda_kernel sm80_route_##name;
+SM80_ROUTE_FMA_TILES(DECLARE_FMA)
+extern cuda_kernel sm80_route_select;
 
 #include "sm80/route/sm80_route.c"
 

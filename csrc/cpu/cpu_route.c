@@ -10,6 +10,7 @@
 #define FEWEST_ROWS 8
 #define SORTED_ROWS 16384 /* tokens of one job of the permutation */
 #define BRACKET 16        /* experts that compete first */
+#define SELECTION 16.     /* products that take as long as selecting from one logit */
 
 _Static_assert(NK_MAX_EXPERTS % BRACKET == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
@@ -194,11 +195,15 @@ typedef struct sort {
     int32_t next[NK_MAX_EXPERTS], end[NK_MAX_EXPERTS]; /* in sorted_rows */
 } sort;
 
-/* The caller's ids say what was selected, until somebody else writes them: then any number may come. */
+/* Which local expert a selection goes to. The caller's ids say what was selected, until somebody else writes them: then
+ * any number may come, as from the map. */
 static bool read_selection(const nk_route_problem *p, int64_t m, int64_t i, int32_t *expert)
 {
-    *expert = read_once(&p->ids[m * p->ids_row_stride + i * p->ids_col_stride]);
-    return *expert >= 0 && *expert < p->n;
+    const int32_t id = read_once(&p->ids[m * p->ids_row_stride + i * p->ids_col_stride]);
+    *expert = nk_expert_of(id, p->n);
+    if (*expert >= 0 && p->expert_map)
+        *expert = nk_expert_of(read_once(&p->expert_map[*expert * p->expert_map_stride]), p->local_experts);
+    return *expert >= 0;
 }
 
 static void count_selections(void *context, int64_t job)
@@ -226,23 +231,40 @@ static void place_selections(void *context, int64_t job)
     }
 }
 
-/* On one thread: entries of an expert keep their order. */
+/* Every place of sorted_rows that no selection of a local expert takes is -1. On one thread: entries of an expert keep
+ * their order. */
 static nk_status sort_by_expert(const nk_route_problem *p, const nk_exec *exec)
 {
     sort s = {.problem = p};
     int64_t jobs = nk_ceil_div(p->m, SORTED_ROWS);
     NK_TRY(cpu_for_each(exec, jobs, 1, count_selections, &s));
     int32_t end = 0;
-    for (int64_t n = 0; n < p->n; n++) {
+    for (int64_t n = 0; n < p->local_experts; n++) {
         s.next[n] = p->offsets[n] = end;
         p->counts[n] = s.count[n];
         s.end[n] = end += s.count[n];
     }
-    p->offsets[p->n] = end;
+    p->offsets[p->local_experts] = end;
+    for (int64_t i = end; i < p->m * p->top_k; i++)
+        p->sorted_rows[i] = -1;
     return cpu_for_each(exec, jobs, 1, place_selections, &s);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+/* acc = what alpha multiplies: sums of products, or the logits given. */
+static void sum_logits(const route *c, cpu_tile_coordinates at, cpu_tile acc)
+{
+    const nk_route_problem *p = c->problem;
+    if (!p->from_logits) {
+        cpu_sum_tile(c->means, &p->x, NULL, &p->w, p->k, at, acc);
+        return;
+    }
+    for (int64_t i = 0; i < at.mb; i++) {
+        const uint8_t *from = operand_row(&p->logits, 0, at.m0 + i) + at.n0 * p->logits.k_stride;
+        c->means.path->load(from, p->logits.dtype, at.nb, acc[i]);
+    }
+}
 
 static void route_rows(void *context, int64_t job)
 {
@@ -253,10 +275,11 @@ static void route_rows(void *context, int64_t job)
     cpu_tile_coordinates at = {.m0 = job * c->rows, .mb = cpu_min(c->rows, p->m - job * c->rows)};
     for (; at.n0 < p->n; at.n0 += CPU_TILE_N) {
         at.nb = cpu_min(CPU_TILE_N, p->n - at.n0);
-        cpu_sum_tile(c->means, &p->x, NULL, &p->w, p->k, at, acc);
+        sum_logits(c, at, acc);
         cpu_scale_tile(c->means.path, &p->alpha, NULL, at, acc);
         for (int64_t i = 0; i < at.mb; i++)
             memcpy(logits[i] + at.n0, acc[i], (size_t)at.nb * sizeof acc[i][0]);
+        if (p->returns_logits) cpu_store_tile(c->means.path, &p->logits_out, at, acc);
     }
     for (int64_t i = 0; i < at.mb; i++)
         route_row(c, at.m0 + i, logits[i]);
@@ -264,9 +287,10 @@ static void route_rows(void *context, int64_t job)
 
 nk_status cpu_route(const nk_route_problem *p, cpu_means means, const nk_exec *exec)
 {
-    int threads = cpu_worthwhile_threads((double)p->m * (double)p->n * (double)p->k, means.threads);
+    double work = (double)p->m * (double)p->n * ((double)p->k + SELECTION);
+    int threads = cpu_worthwhile_threads(work, means.threads);
     int64_t rows = nk_ceil_div(p->m, threads); /* of a thread */
     route c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
     NK_TRY(cpu_for_each(exec, nk_ceil_div(p->m, c.rows), threads, route_rows, &c));
-    return p->counts ? sort_by_expert(p, exec) : NK_OK;
+    return p->sorts ? sort_by_expert(p, exec) : NK_OK;
 }

@@ -34,11 +34,11 @@ CPU_TARGET static void load_row(const uint8_t *from, nk_dtype dtype, int64_t cou
     }
 }
 
-/* Loads 16-bit elements that are `stride` bytes apart. */
+/* Loads elements that are `stride` bytes apart. */
 CPU_TARGET static inline void load_strided(const uint8_t *from, nk_dtype dtype, int64_t stride, int64_t count,
                                            float *to)
 {
-    if (stride == 2) {
+    if (stride == float_bytes(dtype)) {
         load_row(from, dtype, count, to);
         return;
     }

@@ -118,6 +118,8 @@ static void load_values(const panel_of *p, value_panel panel)
             decode_row(row + p->k0 / 2, sf, 1, p->kb / NK_SF_VEC, panel[r]);
         } else {
             load_strided(row + p->k0 * o->k_stride, o->dtype, o->k_stride, p->kb, panel[r]);
+            for (int64_t i = p->kb; i % NK_SF_VEC; i++) /* dot_values takes so many at a time */
+                panel[r][i] = 0;
         }
     }
 }

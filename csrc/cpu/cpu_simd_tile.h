@@ -184,7 +184,7 @@ CPU_TARGET static void accumulate_codes(const cpu_product *p, cpu_tile acc)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* 16-bit A: fp32 values, products exact                                                                            */
+/* A of floats: fp32 values                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 CPU_TARGET static void load_value_rows(const cpu_product *p, int64_t k0, int64_t kb, value_rows *rows)
@@ -218,15 +218,32 @@ CPU_TARGET static void decode_value_columns(const cpu_product *p, int64_t n0, in
     }
 }
 
-/* Converts 16-bit columns that are contiguous along K: a word has two elements of a column. */
+/* Copies fp32 columns that are contiguous along K. */
+CPU_TARGET static void copy_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
+                                          value_strip *strip)
+{
+    const uint8_t *row[LANES];
+    find_columns(p, n0, k0 * 4, row);
+    for (int64_t k_first = 0; k_first < kb; k_first += LANES) {
+        vi column[LANES];
+        int64_t words = cpu_min(LANES, kb - k_first);
+        load_columns(row, 4 * k_first, words, column);
+        for (int64_t word = 0; word < words; word++)
+            vf_store(strip->value[k_first + word][v], vf_of_bits(column[word]));
+    }
+}
+
+/* Converts 16-bit columns that are contiguous along K: a word has two elements of a column. An odd one is the last. */
 CPU_TARGET static void convert_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                              value_strip *strip)
 {
     const uint8_t *row[LANES];
     find_columns(p, n0, k0 * 2, row);
-    for (int64_t byte = 0; byte < kb * 2; byte += 4 * LANES) {
+    for (int64_t lane = 0; kb % 2 && lane < LANES; lane++)
+        strip->value[kb - 1][v][lane] = load_float(row[lane] + 2 * (kb - 1), p->b->dtype);
+    for (int64_t byte = 0; byte < kb / 2 * 4; byte += 4 * LANES) {
         vi column[LANES];
-        int64_t words = cpu_min(LANES, (kb * 2 - byte) / 4);
+        int64_t words = cpu_min(LANES, (kb / 2 * 4 - byte) / 4);
         load_columns(row, byte, words, column);
         for (int64_t word = 0; word < words; word++) {
             float (*to)[VALUE_VECTORS][LANES] = &strip->value[byte / 2 + 2 * word];
@@ -243,6 +260,8 @@ CPU_TARGET static void load_value_columns(const cpu_product *p, int64_t n0, int6
 {
     if (p->b->dtype == NK_E2M1X2) {
         decode_value_columns(p, n0, v, k0, kb, strip);
+    } else if (p->b->dtype == NK_F32) {
+        copy_value_columns(p, n0, v, k0, kb, strip);
     } else if (p->b->k_stride == 2) {
         convert_value_columns(p, n0, v, k0, kb, strip);
     } else { /* contiguous along N */

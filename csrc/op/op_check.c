@@ -301,11 +301,11 @@ nk_status nk_check_out_matrix(const nk_tensor *out, const nk_tensor *spec, const
     return output_of(out, &v, checked);
 }
 
-nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
-                            nk_output *checked)
+nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, unsigned dtypes, const nk_exec *exec,
+                            const nk_tensor *first, nk_output *checked)
 {
     nk_view v;
-    NK_TRY(nk_check_out(&out, spec, NK_FLOATS, exec, first));
+    NK_TRY(nk_check_out(&out, spec, dtypes, exec, first));
     NK_TRY(nk_rows_of(out, "[.., M, N]", &v));
     return output_of(out, &v, checked);
 }

@@ -118,9 +118,9 @@ nk_status nk_check_writable(const nk_tensor *t);
 /* As nk_check_out, and rows or columns are contiguous. */
 nk_status nk_check_out_matrix(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
                               nk_output *checked);
-/* The same with all dimensions before the last as rows, as nk_rows_of has them. */
-nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
-                            nk_output *checked);
+/* The same with all dimensions before the last as rows, as nk_rows_of has them, and a dtype of `dtypes`. */
+nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, unsigned dtypes, const nk_exec *exec,
+                            const nk_tensor *first, nk_output *checked);
 
 /* `out` has no byte in common with any of `others`. NULL and `out` itself are skipped. */
 nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others, int count);

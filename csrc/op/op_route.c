@@ -4,38 +4,64 @@
 #include "backend.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 typedef struct outputs {
-    nk_tensor spec[NK_ROUTE_OUTPUTS]; /* weights, ids, counts, offsets, sorted_rows */
-    int count;
+    nk_tensor weights, ids, counts, offsets, sorted_rows, logits;
 } outputs;
 
-static nk_status check(const nk_route_args *args, nk_route_problem *p, outputs *outs)
+/* `t` is [.., cols] of floats, contiguous along its columns; *operand becomes it as one matrix. */
+static nk_status check_rows(const nk_tensor *t, const char *what, const char *cols, const nk_tensor *first,
+                            nk_operand *operand, nk_view *v)
 {
-    nk_view x, w, rows_of_x;
-    int64_t k;
-    const nk_tensor *first = args->x, *bias = args->correction_bias;
-    *p = (nk_route_problem){.device = first->device};
-    NK_CHECK_AT(args->w->ndim == 2, NK_VALUE_ERROR, args->w, "shape %s, expected [N, K]", nk_shape_text(args->w).s);
-    NK_TRY(nk_check_operand(first, NULL, "", NK_SF_LINEAR, NK_HALVES, first, &p->x, &x, &p->k));
-    NK_TRY(nk_check_operand(args->w, NULL, "", NK_SF_LINEAR, NK_DTYPE_BIT(first->dtype), first, &p->w, &w, &k));
-    NK_TRY(nk_rows_of(first, "[.., K]", &rows_of_x));
-    p->x.row_stride = rows_of_x.row_stride;
-    p->x.batch_stride = 0;
-    NK_TRY(nk_check_k_innermost(first, &p->x));
-    NK_TRY(nk_check_k_innermost(args->w, &p->w));
-    NK_TRY(nk_check_same_k(args->w, k, first, p->k));
-    p->m = rows_of_x.rows;
-    p->n = w.rows;
-    NK_TRY(nk_check_alpha(&args->alpha, p->n, first, &p->alpha));
+    NK_TRY(nk_check_tensor(t, NK_FLOATS, first));
+    NK_TRY(nk_rows_of(t, what, v));
+    NK_CHECK_AT(v->cols <= 1 || v->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
+                "stride %" PRId64 " along %s, expected 1, as after .contiguous()",
+                v->col_stride / nk_dtype_size(t->dtype), cols);
+    *operand = (nk_operand){
+        .data = t->data, .dtype = t->dtype, .row_stride = v->row_stride, .k_stride = nk_dtype_size(t->dtype)};
+    return NK_OK;
+}
 
-    NK_CHECK_AT(p->n <= NK_MAX_EXPERTS, NK_VALUE_ERROR, args->w, "shape %s is %" PRId64 " experts, expected at most %d",
-                nk_shape_text(args->w).s, p->n, NK_MAX_EXPERTS);
+/* The operands: x and w, or the logits in their place. */
+static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
+{
+    nk_view v;
+    if (args->logits) {
+        NK_CHECK_AT(!args->x, NK_VALUE_ERROR, args->x, "given, expected None where logits are given");
+        NK_CHECK_AT(!args->w, NK_VALUE_ERROR, args->w, "given, expected None where logits are given");
+        NK_TRY(check_rows(args->logits, "[.., N]", "N", args->logits, &p->logits, &v));
+        p->from_logits = true;
+        p->m = v.rows;
+        p->n = v.cols;
+        return NK_OK;
+    }
+    NK_CHECK(args->x, NK_TYPE_ERROR, "x: None, expected a tensor, or logits in place of x and w");
+    NK_CHECK(args->w, NK_TYPE_ERROR, "w: None, expected a tensor");
+    NK_CHECK_AT(args->w->ndim == 2, NK_VALUE_ERROR, args->w, "shape %s, expected [N, K]", nk_shape_text(args->w).s);
+    NK_TRY(check_rows(args->x, "[.., K]", "K", args->x, &p->x, &v));
+    p->m = v.rows;
+    p->k = v.cols;
+    NK_TRY(check_rows(args->w, "[N, K]", "K", args->x, &p->w, &v));
+    NK_TRY(nk_check_same_k(args->w, v.cols, args->x, p->k));
+    p->n = v.rows;
+    return NK_OK;
+}
+
+/* How experts are selected and weighed. `experts` is the tensor that says how many there are. */
+static nk_status check_selection(const nk_route_args *args, const nk_tensor *experts, const nk_tensor *first,
+                                 nk_route_problem *p)
+{
+    const nk_tensor *bias = args->correction_bias;
+    NK_CHECK_AT(p->n <= NK_MAX_EXPERTS, NK_VALUE_ERROR, experts, "shape %s is %" PRId64 " experts, expected at most %d",
+                nk_shape_text(experts).s, p->n, NK_MAX_EXPERTS);
     NK_CHECK(args->k >= 1 && args->k <= NK_MAX_TOP_K && args->k <= p->n, NK_VALUE_ERROR,
-             "k: %" PRId64 ", expected 1 to %" PRId64 " (w has %" PRId64 " experts, and at most %d are chosen)",
-             args->k, p->n < NK_MAX_TOP_K ? p->n : (int64_t)NK_MAX_TOP_K, p->n, NK_MAX_TOP_K);
+             "k: %" PRId64 ", expected 1 to %" PRId64 " (%s has %" PRId64 " experts, and at most %d are chosen)",
+             args->k, p->n < NK_MAX_TOP_K ? p->n : (int64_t)NK_MAX_TOP_K, experts->name, p->n, NK_MAX_TOP_K);
     NK_CHECK(args->n_group >= 1 && p->n % args->n_group == 0, NK_VALUE_ERROR,
-             "n_group: %" PRId64 ", expected a divisor of the %" PRId64 " experts of w", args->n_group, p->n);
+             "n_group: %" PRId64 ", expected a divisor of the %" PRId64 " experts of %s", args->n_group, p->n,
+             experts->name);
     NK_CHECK(args->topk_group >= 1 && args->topk_group <= args->n_group, NK_VALUE_ERROR,
              "topk_group: %" PRId64 ", expected 1 to n_group = %" PRId64, args->topk_group, args->n_group);
     NK_CHECK(args->k <= args->topk_group * (p->n / args->n_group), NK_VALUE_ERROR,
@@ -48,64 +74,130 @@ static nk_status check(const nk_route_args *args, nk_route_problem *p, outputs *
     p->renormalize = args->renormalize;
     p->dense = args->dense;
     p->scaling_factor = args->scaling_factor;
-    if (bias) {
-        NK_CHECK_AT(args->score == NK_SIGMOID, NK_VALUE_ERROR, bias, "given, expected None unless score='sigmoid'");
-        NK_TRY(nk_check_tensor(bias, NK_DTYPE_BIT(NK_F32), first));
-        NK_CHECK_AT(bias->ndim == 1 && bias->shape[0] == p->n, NK_VALUE_ERROR, bias,
-                    "shape %s, expected (%" PRId64 ",)", nk_shape_text(bias).s, p->n);
-        p->correction_bias = bias->data;
-        p->correction_bias_stride = bias->stride[0];
-    }
+    p->returns_logits = args->return_logits;
+    NK_TRY(nk_check_alpha(&args->alpha, p->n, first, &p->alpha));
+    if (!bias) return NK_OK;
+    NK_CHECK_AT(args->score == NK_SIGMOID, NK_VALUE_ERROR, bias, "given, expected None unless score='sigmoid'");
+    NK_TRY(nk_check_tensor(bias, NK_DTYPE_BIT(NK_F32), first));
+    NK_CHECK_AT(bias->ndim == 1 && bias->shape[0] == p->n, NK_VALUE_ERROR, bias, "shape %s, expected (%" PRId64 ",)",
+                nk_shape_text(bias).s, p->n);
+    p->correction_bias = bias->data;
+    p->correction_bias_stride = bias->stride[0];
+    return NK_OK;
+}
 
+static nk_status check_expert_map(const nk_route_args *args, const nk_tensor *first, nk_route_problem *p)
+{
+    const nk_tensor *map = args->expert_map;
+    p->sorts = args->permutation;
+    p->local_experts = p->n;
+    if (!map) return NK_OK;
+    NK_CHECK_AT(args->permutation, NK_VALUE_ERROR, map, "given, expected None unless permutation=True");
+    NK_TRY(nk_check_tensor(map, NK_DTYPE_BIT(NK_I32), first));
+    NK_CHECK_AT(map->ndim == 1 && map->shape[0] == p->n, NK_VALUE_ERROR, map, "shape %s, expected (%" PRId64 ",)",
+                nk_shape_text(map).s, p->n);
+    NK_CHECK(args->num_local_experts >= 0 && args->num_local_experts <= NK_MAX_EXPERTS, NK_VALUE_ERROR,
+             "num_local_experts: %" PRId64 ", expected 0 to %d", args->num_local_experts, NK_MAX_EXPERTS);
+    p->expert_map = map->data;
+    p->expert_map_stride = map->stride[0];
+    p->local_experts = args->num_local_experts;
+    return NK_OK;
+}
+
+/* The shape of `first` with `cols` in place of its last extent; m counts its rows. */
+static nk_status specify_rows(const char *name, nk_dtype dtype, const nk_tensor *first, int64_t m, int64_t cols,
+                              nk_tensor *spec)
+{
+    int64_t shape[NK_MAX_DIMS], bytes;
+    NK_TRY(nk_mul(m, cols * nk_dtype_size(dtype), first, &bytes));
+    memcpy(shape, first->shape, sizeof shape);
+    shape[first->ndim - 1] = cols;
+    *spec = nk_spec(name, dtype, first->device, first->ndim, shape);
+    return NK_OK;
+}
+
+static nk_status specify(const nk_route_args *args, const nk_tensor *first, const nk_route_problem *p, outputs *outs)
+{
     int64_t rows;
     NK_TRY(nk_mul(p->m, args->k, first, &rows));
     NK_CHECK_AT(!args->permutation || rows <= INT32_MAX, NK_VALUE_ERROR, first,
                 "shape %s, expected M * k to fit int32 when a permutation is asked for", nk_shape_text(first).s);
-    NK_TRY(nk_spec_matrix("weights", args->out_dtype, first, &x, x.rows, args->dense ? p->n : args->k, &outs->spec[0]));
-    NK_TRY(nk_spec_matrix("ids", NK_I32, first, &x, x.rows, args->k, &outs->spec[1]));
-    outs->spec[2] = nk_spec("counts", NK_I32, first->device, 1, (int64_t[]){p->n});
-    outs->spec[3] = nk_spec("offsets", NK_I32, first->device, 1, (int64_t[]){p->n + 1});
-    outs->spec[4] = nk_spec("sorted_rows", NK_I32, first->device, 1, &rows);
-    outs->count = args->permutation ? 5 : 2;
+    NK_TRY(specify_rows("weights", args->out_dtype, first, p->m, args->dense ? p->n : args->k, &outs->weights));
+    NK_TRY(specify_rows("ids", NK_I32, first, p->m, args->k, &outs->ids));
+    if (args->return_logits) NK_TRY(specify_rows("logits", NK_F32, first, p->m, p->n, &outs->logits));
+    outs->counts = nk_spec("counts", NK_I32, first->device, 1, &p->local_experts);
+    outs->offsets = nk_spec("offsets", NK_I32, first->device, 1, (int64_t[]){p->local_experts + 1});
+    outs->sorted_rows = nk_spec("sorted_rows", NK_I32, first->device, 1, &rows);
     return NK_OK;
+}
+
+/* *first becomes the tensor whose device and shape the others follow. */
+static nk_status check(const nk_route_args *args, const nk_tensor **first, nk_route_problem *p, outputs *outs)
+{
+    *p = (nk_route_problem){0};
+    NK_TRY(check_operands(args, p));
+    *first = args->logits ? args->logits : args->x;
+    p->device = (*first)->device;
+    NK_TRY(check_selection(args, args->logits ? args->logits : args->w, *first, p));
+    NK_TRY(check_expert_map(args, *first, p));
+    return specify(args, *first, p, outs);
 }
 
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count)
 {
+    const nk_tensor *first;
     nk_route_problem problem;
     outputs outs;
-    NK_TRY(check(args, &problem, &outs));
-    for (int i = 0; i < outs.count; i++)
-        specs[i] = outs.spec[i];
-    *count = outs.count;
+    NK_TRY(check(args, &first, &problem, &outs));
+    *count = 0;
+    specs[(*count)++] = outs.weights;
+    specs[(*count)++] = outs.ids;
+    if (args->permutation) {
+        specs[(*count)++] = outs.counts;
+        specs[(*count)++] = outs.offsets;
+        specs[(*count)++] = outs.sorted_rows;
+    }
+    if (args->return_logits) specs[(*count)++] = outs.logits;
+    return NK_OK;
+}
+
+/* An int32 output of one dimension, contiguous. */
+static nk_status check_list(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                            int32_t **data)
+{
+    NK_TRY(nk_check_out(&out, spec, NK_DTYPE_BIT(NK_I32), exec, first));
+    NK_CHECK_AT(out->shape[0] <= 1 || out->stride[0] == 1, NK_VALUE_ERROR, out,
+                "stride %" PRId64 ", expected 1, as after .contiguous()", out->stride[0]);
+    *data = out->data;
     return NK_OK;
 }
 
 nk_status nk_route(const nk_route_args *args, nk_exec *exec)
 {
+    const nk_tensor *first, *ids = args->ids;
     nk_route_problem problem;
     outputs outs;
-    NK_TRY(check(args, &problem, &outs));
-    NK_TRY(nk_check_out_rows(args->weights, &outs.spec[0], exec, args->x, &problem.weights));
-    const nk_tensor *ints[] = {args->ids, args->counts, args->offsets, args->sorted_rows};
-    for (int i = 0; i < outs.count - 1; i++) {
-        NK_TRY(nk_check_out(&ints[i], &outs.spec[1 + i], NK_DTYPE_BIT(NK_I32), exec, args->x));
-        NK_CHECK_AT(i == 0 || ints[i]->shape[0] <= 1 || ints[i]->stride[0] == 1, NK_VALUE_ERROR, ints[i],
-                    "stride %" PRId64 ", expected 1, as after .contiguous()", ints[i]->stride[0]);
-    }
-    nk_view ids;
-    NK_TRY(nk_rows_of(ints[0], "[.., k]", &ids));
-    problem.ids = ints[0]->data;
-    problem.ids_row_stride = ids.row_stride / nk_dtype_size(NK_I32);
-    problem.ids_col_stride = ids.col_stride / nk_dtype_size(NK_I32);
+    nk_view view;
+    NK_TRY(check(args, &first, &problem, &outs));
+    NK_TRY(nk_check_out_rows(args->weights, &outs.weights, NK_FLOATS, exec, first, &problem.weights));
+    NK_TRY(nk_check_out(&ids, &outs.ids, NK_DTYPE_BIT(NK_I32), exec, first));
+    NK_TRY(nk_rows_of(ids, "[.., k]", &view));
+    problem.ids = ids->data;
+    problem.ids_row_stride = view.row_stride / nk_dtype_size(NK_I32);
+    problem.ids_col_stride = view.col_stride / nk_dtype_size(NK_I32);
     if (args->permutation) {
-        problem.counts = ints[1]->data;
-        problem.offsets = ints[2]->data;
-        problem.sorted_rows = ints[3]->data;
+        NK_TRY(check_list(args->counts, &outs.counts, exec, first, &problem.counts));
+        NK_TRY(check_list(args->offsets, &outs.offsets, exec, first, &problem.offsets));
+        NK_TRY(check_list(args->sorted_rows, &outs.sorted_rows, exec, first, &problem.sorted_rows));
     }
-    const nk_tensor *all[] = {args->weights, args->ids, args->counts,          args->offsets,     args->sorted_rows,
-                              args->x,       args->w,   args->correction_bias, args->alpha.tensor};
-    for (int i = 0; i < outs.count; i++) {
+    if (args->return_logits) {
+        NK_TRY(
+            nk_check_out_rows(args->logits_out, &outs.logits, NK_DTYPE_BIT(NK_F32), exec, first, &problem.logits_out));
+    }
+    const nk_tensor *all[] = {args->weights,      args->ids,       args->counts, args->offsets, args->sorted_rows,
+                              args->logits_out,   args->x,         args->w,      args->logits,  args->correction_bias,
+                              args->alpha.tensor, args->expert_map};
+    for (int i = 0; i < NK_ROUTE_OUTPUTS; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }
     NK_DISPATCH(route, &problem, exec, problem.m == 0 && !args->permutation);

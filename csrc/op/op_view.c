@@ -29,6 +29,14 @@ static NK_APART void explain_scalar(const nk_tensor *t, const char *what)
     nk_fail_at(NK_VALUE_ERROR, t, "shape (), expected %s", what);
 }
 
+/* For ranks from 4 on: l and the batch stride, which the view lacks so far. */
+static NK_APART nk_status merge_lead(const nk_tensor *t, nk_view *v)
+{
+    NK_TRY(merge(t, v->rank - 2, &v->l, &v->batch_stride));
+    v->batch_stride *= nk_dtype_size(t->dtype);
+    return NK_OK;
+}
+
 nk_status nk_view_of(const nk_tensor *t, const char *what, nk_view *v)
 {
     const int rank = t->ndim;
@@ -42,12 +50,10 @@ nk_status nk_view_of(const nk_tensor *t, const char *what, nk_view *v)
     v->l = rank == 3 ? t->shape[0] : 1;
     v->rows = rank > 1 ? t->shape[rank - 2] : 1;
     v->cols = t->shape[rank - 1];
-    v->batch_stride = rank == 3 ? t->stride[0] : 0;
-    if (rank > 3) NK_TRY(merge(t, rank - 2, &v->l, &v->batch_stride));
-    v->batch_stride *= size;
+    v->batch_stride = rank == 3 ? t->stride[0] * size : 0;
     v->row_stride = rank > 1 ? t->stride[rank - 2] * size : 0;
     v->col_stride = t->stride[rank - 1] * size;
-    return NK_OK;
+    return rank > 3 ? merge_lead(t, v) : NK_OK;
 }
 
 nk_status nk_rows_of(const nk_tensor *t, const char *what, nk_view *v)

@@ -109,11 +109,14 @@ static const char py_doc_grouped_gemm[] =
     "\n" PY_DOC_ERRORS;
 
 static const char py_doc_route[] =
-    "route($module, /, x, w, k, *, score='topk_softmax', correction_bias=None, n_group=1, topk_group=1, "
-    "renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, out=None, "
-    "out_dtype='float32')\n--\n\n"
+    "route($module, /, x=None, w=None, k=None, *, logits=None, score='topk_softmax', correction_bias=None, n_group=1, "
+    "topk_group=1, renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, expert_map=None, "
+    "num_local_experts=None, return_logits=False, out=None, out_dtype='float32')\n--\n\n"
     "Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.\n\n"
-    "x: [.., K], w: [N, K], both float16 or both bfloat16. M counts the rows of x.\n"
+    "x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is\n"
+    "    any number.\n"
+    "k: how many experts each row selects, up to 32. Every call gives it.\n"
+    "logits: [.., N], float16, bfloat16 or float32, in place of x and w: they are multiplied by alpha alone.\n"
     "score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.\n"
     "correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.\n"
     "n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be\n"
@@ -122,11 +125,15 @@ static const char py_doc_route[] =
     "scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].\n"
     "dense: weights become [.., N] with zeros elsewhere.\n"
     "permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.\n"
+    "expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the\n"
+    "    place of N in counts and offsets, and only rows of local experts are sorted. ids stay those of all N.\n"
+    "return_logits: also return the logits that were selected from, float32 [.., N].\n"
     "out: a tuple like the result. An item that is None is allocated.\n"
     "out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.\n\n"
     "Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],\n"
-    "offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert), all int32. Of equal\n"
-    "logits the lower expert's counts as the larger.\n\n" PY_DOC_ERRORS;
+    "offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert; -1 behind the last),\n"
+    "all int32; with return_logits last the logits. Of equal logits the lower expert's counts as the larger.\n\n"
+    PY_DOC_ERRORS;
 
 #define PY_DOC_NAME(op) " " #op
 #define PY_DOC_OPERATORS PY_OPERATORS(PY_DOC_NAME)

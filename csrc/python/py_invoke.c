@@ -9,11 +9,13 @@
 /* Arguments                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static int count_names(const py_operator *op)
+/* Which of the operator's names that is, or -1. Most differ in the first letter, which needs no call. */
+static int find_name(const py_operator *op, const char *keyword)
 {
-    int count = 0;
-    while (count < PY_MAX_ARGS && op->names[count]) count++;
-    return count;
+    for (int i = 0; i < PY_MAX_ARGS && op->names[i]; i++) {
+        if (op->names[i][0] == keyword[0] && strcmp(op->names[i], keyword) == 0) return i;
+    }
+    return -1;
 }
 
 static int too_many(const py_operator *op, Py_ssize_t nargs)
@@ -53,13 +55,11 @@ static int parse(const py_operator *op, PyObject *const *args, Py_ssize_t nargs,
     for (Py_ssize_t i = 0; i < nargs; i++) values[i] = args[i];
 
     Py_ssize_t keywords = kwnames ? PyTuple_Size(kwnames) : 0;
-    int count = keywords ? count_names(op) : 0;
     for (Py_ssize_t i = 0; i < keywords; i++) {
         const char *keyword = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(kwnames, i), NULL);
         if (!keyword) return -1;
-        int at = 0;
-        while (at < count && strcmp(op->names[at], keyword) != 0) at++;
-        if (at == count) {
+        int at = find_name(op, keyword);
+        if (at < 0) {
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%s'", op->name, keyword);
             return -1;
         }

@@ -4,7 +4,7 @@
 
 #include "py_state.h"
 
-#define PY_MAX_ARGS 16
+#define PY_MAX_ARGS 20
 
 /* An operator as Python sees it. `v` holds its arguments in the order of `names`, NULL where one was not given. */
 typedef struct py_operator {

@@ -1,4 +1,4 @@
-/* Binds route, which has two outputs, or five with the permutation. */
+/* Binds route, which has two outputs, with the permutation three more, and perhaps the logits. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
@@ -17,36 +17,72 @@ static int renormalize_argument(PyObject *object, nk_route_args *args)
                       "False, expected None or True: with score='topk_softmax' the weights always sum to 1");
 }
 
+/* num_local_experts goes with expert_map. */
+static int local_experts_argument(PyObject *object, nk_route_args *args)
+{
+    const bool given = object && object != Py_None;
+    if (given && py_int(object, "num_local_experts", &args->num_local_experts) < 0) return -1;
+    if (given && !args->expert_map)
+        return py_fail_at(PyExc_ValueError, "num_local_experts", -1, "given, expected None without expert_map");
+    if (!given && args->expert_map)
+        return py_fail_at(PyExc_TypeError, "num_local_experts", -1, "None, expected an int where expert_map is given");
+    return 0;
+}
+
+/* What `out` holds: names[permutation][return_logits]. */
+static const char *const names_of_outputs[2][2] = {
+    {"(weights, ids)", "(weights, ids, logits)"},
+    {"(weights, ids, counts, offsets, sorted_rows)", "(weights, ids, counts, offsets, sorted_rows, logits)"},
+};
+
+/* Where the outputs of this call go, in the order of the result; returns how many there are. */
+static Py_ssize_t outputs_of(nk_route_args *args, const nk_tensor **pointers[NK_ROUTE_OUTPUTS])
+{
+    Py_ssize_t count = 0;
+    pointers[count++] = &args->weights;
+    pointers[count++] = &args->ids;
+    if (args->permutation) {
+        pointers[count++] = &args->counts;
+        pointers[count++] = &args->offsets;
+        pointers[count++] = &args->sorted_rows;
+    }
+    if (args->return_logits) pointers[count++] = &args->logits_out;
+    return count;
+}
+
 static int route(py_call *call, PyObject *const *v, PyObject **result)
 {
-    enum { X, W, K, SCORE, CORRECTION_BIAS, N_GROUP, TOPK_GROUP, RENORMALIZE, SCALING_FACTOR, ALPHA, DENSE, PERMUTATION,
-           OUT, OUT_DTYPE };
+    enum { X, W, K, LOGITS, SCORE, CORRECTION_BIAS, N_GROUP, TOPK_GROUP, RENORMALIZE, SCALING_FACTOR, ALPHA, DENSE,
+           PERMUTATION, EXPERT_MAP, NUM_LOCAL_EXPERTS, RETURN_LOGITS, OUT, OUT_DTYPE };
     static const char *const scores[] = {
         [NK_TOPK_SOFTMAX] = "topk_softmax", [NK_SOFTMAX_TOPK] = "softmax_topk", [NK_SIGMOID] = "sigmoid", NULL,
     };
-    nk_tensor x, w, correction_bias, alpha, t[NK_ROUTE_OUTPUTS], specs[NK_ROUTE_OUTPUTS];
+    nk_tensor x, w, logits, correction_bias, alpha, expert_map, t[NK_ROUTE_OUTPUTS], specs[NK_ROUTE_OUTPUTS];
     nk_route_args args = {
         .n_group = 1, .topk_group = 1, .scaling_factor = 1, .alpha.value = 1, .out_dtype = NK_F32};
-    const nk_tensor **pointers[] = {&args.weights, &args.ids, &args.counts, &args.offsets, &args.sorted_rows};
+    const nk_tensor **pointers[NK_ROUTE_OUTPUTS];
     PyObject *given[NK_ROUTE_OUTPUTS] = {NULL};
     int score = NK_TOPK_SOFTMAX, count;
-    if (py_argument(call, v[X], "x", &x, &args.x) < 0 || py_argument(call, v[W], "w", &w, &args.w) < 0 ||
-        py_int(v[K], "k", &args.k) < 0 || py_word(v[SCORE], "score", scores, &score) < 0 ||
+    if (py_optional(call, v[X], "x", &x, &args.x) < 0 || py_optional(call, v[W], "w", &w, &args.w) < 0 ||
+        py_optional(call, v[LOGITS], "logits", &logits, &args.logits) < 0 ||
+        py_int(v[K] ? v[K] : Py_None, "k", &args.k) < 0 || py_word(v[SCORE], "score", scores, &score) < 0 ||
         py_optional(call, v[CORRECTION_BIAS], "correction_bias", &correction_bias, &args.correction_bias) < 0 ||
         py_int(v[N_GROUP], "n_group", &args.n_group) < 0 ||
         py_int(v[TOPK_GROUP], "topk_group", &args.topk_group) < 0 ||
         py_float(v[SCALING_FACTOR], "scaling_factor", -1, &args.scaling_factor) < 0 ||
         py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &args.alpha) < 0 ||
         py_bool(v[DENSE], "dense", &args.dense) < 0 ||
-        py_bool(v[PERMUTATION], "permutation", &args.permutation) < 0) {
+        py_bool(v[PERMUTATION], "permutation", &args.permutation) < 0 ||
+        py_optional(call, v[EXPERT_MAP], "expert_map", &expert_map, &args.expert_map) < 0 ||
+        local_experts_argument(v[NUM_LOCAL_EXPERTS], &args) < 0 ||
+        py_bool(v[RETURN_LOGITS], "return_logits", &args.return_logits) < 0) {
         return -1;
     }
     args.score = (nk_score)score;
-    Py_ssize_t items = args.permutation ? NK_ROUTE_OUTPUTS : 2;
+    Py_ssize_t items = outputs_of(&args, pointers);
     if (renormalize_argument(v[RENORMALIZE], &args) < 0 ||
-        py_optional_outputs(call, v[OUT],
-                            args.permutation ? "(weights, ids, counts, offsets, sorted_rows)" : "(weights, ids)", items,
-                            items, given, t, pointers) < 0 ||
+        py_optional_outputs(call, v[OUT], names_of_outputs[args.permutation][args.return_logits], items, items, given,
+                            t, pointers) < 0 ||
         py_output_dtype(v[OUT_DTYPE], args.weights, &args.out_dtype) < 0 ||
         py_check(call, nk_route_out(&args, specs, &count)) < 0) {
         return -1;
@@ -63,9 +99,10 @@ static int route(py_call *call, PyObject *const *v, PyObject **result)
 
 const py_operator py_route = {
     .name = "route",
-    .required = 3,
+    .required = 0,
     .positional = 3,
-    .names = {"x", "w", "k", "score", "correction_bias", "n_group", "topk_group", "renormalize", "scaling_factor",
-              "alpha", "dense", "permutation", "out", "out_dtype"},
+    .names = {"x", "w", "k", "logits", "score", "correction_bias", "n_group", "topk_group", "renormalize",
+              "scaling_factor", "alpha", "dense", "permutation", "expert_map", "num_local_experts", "return_logits",
+              "out", "out_dtype"},
     .run = route,
 };

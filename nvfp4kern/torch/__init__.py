@@ -236,10 +236,11 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
 
 
 def route(
-    x: Tensor,
-    w: Tensor,
-    k: int,
+    x: Tensor | None = None,
+    w: Tensor | None = None,
+    k: int | None = None,
     *,
+    logits: Tensor | None = None,
     score: Score = "topk_softmax",
     correction_bias: Tensor | None = None,
     n_group: int = 1,
@@ -249,20 +250,24 @@ def route(
     alpha: Scalar = 1.0,
     dense: bool = False,
     permutation: bool = False,
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    return_logits: bool = False,
     out: Sequence[Tensor] | None = None,
     out_dtype: OutDtype = None,
 ) -> tuple[Tensor, ...]:
+    if k is None:
+        raise TypeError("k: None, expected an int")
     args = (
         x, w, k, score, correction_bias, n_group, topk_group, renormalize, float(scaling_factor),
-        *_number(alpha, "alpha"), dense,
+        *_number(alpha, "alpha"), dense, logits, expert_map, num_local_experts,
     )  # fmt: skip
+    name, outputs = ops.ROUTES[bool(permutation), bool(return_logits)]
     if out is None:
-        new = _OPS.route_permutation.default if permutation else _OPS.route.default
-        return new(*args, _dtype(out_dtype))
-    names = ops.ROUTED + ops.PERMUTATION if permutation else ops.ROUTED
-    outs = _all_given(out, names)
+        return getattr(_OPS, name).default(*args, _dtype(out_dtype))
+    outs = _all_given(out, outputs)
     _dtype(out_dtype, outs["weights"])
-    (_OPS.route_permutation_out if permutation else _OPS.route_out).default(*args, **outs)
+    getattr(_OPS, f"{name}_out").default(*args, **outs)
     return tuple(out)
 
 

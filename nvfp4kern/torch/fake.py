@@ -266,36 +266,77 @@ def grouped_gemm_list(
     return outs
 
 
+def float_rows(name, t, expected, first):
+    """(all but the last extent, the last) of floats that are contiguous along it."""
+    tensor(name, t, FLOATS, first)
+    expect(t.dim() > 0, name, shape_of(t), expected)
+    unit_stride(name, t, expected[-2])
+    *outer, cols = t.shape
+    return tuple(outer), cols
+
+
+def router(x, w, logits):
+    """(the first tensor, all but N of the logits, N, which argument has N experts)."""
+    if logits is not None:
+        for name, t in (("x", x), ("w", w)):
+            expect(t is None, name, "given", "None where logits are given")
+        return logits, *float_rows("logits", logits, "[.., N]", logits), "logits"
+    for name, t in (("x", x), ("w", w)):
+        if t is None:
+            raise TypeError(f"{name}: None, expected a tensor")
+    expect(w.dim() == 2, "w", shape_of(w), "[N, K]")
+    outer, x_k = float_rows("x", x, "[.., K]", x)
+    (n,), w_k = float_rows("w", w, "[N, K]", x)
+    expect(w_k == x_k, "w", f"{shape_of(w)} is K = {w_k}", f"K = {x_k} as in x")
+    return x, outer, n, "w"
+
+
+def local_experts(expert_map, count, n, permutation, first):
+    """The extent of counts."""
+    if expert_map is None:
+        expect(count is None, "num_local_experts", "given", "None without expert_map")
+        return n
+    expect(permutation, "expert_map", "given", "None unless permutation=True")
+    tensor("expert_map", expert_map, (torch.int32,), first)
+    same_sizes("expert_map", expert_map, (n,), f"({n},)")
+    if count is None:
+        raise TypeError("num_local_experts: None, expected an int where expert_map is given")
+    expect(0 <= count <= MAX_EXPERTS, "num_local_experts", count, f"0 to {MAX_EXPERTS}")
+    return count
+
+
 def route(
     x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
-    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, out_dtype=None,
+    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
+    num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False,
 ):  # fmt: skip
     word("score", score, SCORES)
-    expect(w.dim() == 2, "w", shape_of(w), "[N, K]")
-    outer, x_k = operand("x", x, "", None, "linear", HALVES, x)
-    (n,), w_k = operand("w", w, "", None, "linear", (x.dtype,), x)
-    expect(w_k == x_k, "w", f"{shape_of(w)} is K = {w_k}", f"K = {x_k} as in x")
-    expect(n <= MAX_EXPERTS, "w", f"{shape_of(w)} is {n} experts", f"at most {MAX_EXPERTS}")
+    first, outer, n, of = router(x, w, logits)
+    expect(n <= MAX_EXPERTS, of, f"{n} experts", f"at most {MAX_EXPERTS}")
     expect(1 <= k <= MAX_TOP_K, "k", k, f"1 to {MAX_TOP_K}")
     expect(n_group >= 1, "n_group", n_group, "1 or more")
-    expect(n % n_group == 0, "n_group", n_group, f"a divisor of the {n} experts of w")
+    expect(n % n_group == 0, "n_group", n_group, f"a divisor of the {n} experts of {of}")
     expect(1 <= topk_group <= n_group, "topk_group", topk_group, f"1 to n_group = {n_group}")
     expect(k <= n // n_group * topk_group, "k", k, f"at most the experts in {topk_group} groups")
     if renormalize is False and score == "topk_softmax":
         raise ValueError("renormalize: False, expected None or True with score='topk_softmax'")
     if correction_bias is not None:
         expect(score == "sigmoid", "correction_bias", "given", "None unless score='sigmoid'")
-        tensor("correction_bias", correction_bias, (torch.float32,), x)
+        tensor("correction_bias", correction_bias, (torch.float32,), first)
         same_sizes("correction_bias", correction_bias, (n,), f"({n},)")
-    alpha_like("alpha", alpha_tensor, n, x)
+    alpha_like("alpha", alpha_tensor, n, first)
+    local = local_experts(expert_map, num_local_experts, n, permutation, first)
     dtype = out_dtype_of(out_dtype, torch.float32)
-    return empty(x, (*outer, n if dense else k), dtype), empty(x, (*outer, k), torch.int32)
-
-
-def route_permutation(x, w, k, *args):
-    routed = route(x, w, k, *args)
-    n, rows = w.shape[0], math.prod(x.shape[:-1]) * k
-    return *routed, *(empty(x, (size,), torch.int32) for size in (n, n + 1, rows))
+    outs = [
+        empty(first, (*outer, n if dense else k), dtype),
+        empty(first, (*outer, k), torch.int32),
+    ]
+    if permutation:
+        sizes = (local, local + 1, math.prod(outer) * k)
+        outs += [empty(first, (size,), torch.int32) for size in sizes]
+    if return_logits:
+        outs.append(empty(first, (*outer, n), torch.float32))
+    return tuple(outs)
 
 
 def quantize(

@@ -11,6 +11,8 @@ An argument that is a number or a tensor in the Python API is two arguments here
 given and returns nothing.
 """
 
+from functools import partial
+
 import torch
 
 from .. import _C
@@ -32,9 +34,10 @@ _GROUPED_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets
     SymInt rows_per_token=1"""
 _GROUPED_GEMM_LIST = f"""Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
     Tensor?[] alpha_tensor, Tensor?[] bias, {_LAYOUTS}"""
-_ROUTE = """Tensor x, Tensor w, int k, str score="topk_softmax", Tensor? correction_bias=None,
+_ROUTE = """Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? correction_bias=None,
     int n_group=1, int topk_group=1, bool? renormalize=None, float scaling_factor=1.0,
-    float alpha=1.0, Tensor? alpha_tensor=None, bool dense=False"""
+    float alpha=1.0, Tensor? alpha_tensor=None, bool dense=False, Tensor? logits=None,
+    Tensor? expert_map=None, int? num_local_experts=None"""
 _QUANTIZE = """Tensor x, Tensor? up=None, float global_scale=1.0,
     Tensor? global_scale_tensor=None, str scale_layout="linear", Tensor? offsets=None"""
 _QUANTIZE_AMAX = """Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None"""
@@ -105,19 +108,16 @@ def _grouped_gemm_list(
 
 def _route(
     x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
-    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, out_dtype=None, *,
-    permutation=False, out=None,
+    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
+    num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False, out=None,
 ):  # fmt: skip
     return _C.route(
-        x, w, k, score=score, correction_bias=correction_bias, n_group=n_group,
+        x, w, k, logits=logits, score=score, correction_bias=correction_bias, n_group=n_group,
         topk_group=topk_group, renormalize=renormalize, scaling_factor=scaling_factor,
         alpha=_or(alpha, alpha_tensor), dense=dense, permutation=permutation,
+        expert_map=expert_map, num_local_experts=num_local_experts, return_logits=return_logits,
         out=out, out_dtype=out_dtype,
     )  # fmt: skip
-
-
-def _route_permutation(*args, out=None):
-    return _route(*args, permutation=True, out=out)
 
 
 def _quantize(
@@ -277,6 +277,12 @@ def _operator(name, arguments, outputs, kernel, rule, dtype="out_dtype"):
 
 ROUTED = ("weights", "ids")
 PERMUTATION = ("counts", "offsets", "sorted_rows")
+ROUTES = {  # (permutation, return_logits): the operator and what it returns
+    (False, False): ("route", ROUTED),
+    (True, False): ("route_permutation", ROUTED + PERMUTATION),
+    (False, True): ("route_and_logits", (*ROUTED, "logits_out")),
+    (True, True): ("route_permutation_and_logits", (*ROUTED, *PERMUTATION, "logits_out")),
+}
 
 _operator("gemv", _GEMV, ("out",), _gemv, fake.gemv)
 _operator("gemm", _GEMM, ("out",), _gemm, fake.gemm)
@@ -285,10 +291,9 @@ _operator("grouped_gemm", _GROUPED_GEMM, ("out",), _grouped_gemm, fake.grouped_g
 _operator(
     "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
 )
-_operator("route", _ROUTE, ROUTED, _route, fake.route)
-_operator(
-    "route_permutation", _ROUTE, ROUTED + PERMUTATION, _route_permutation, fake.route_permutation
-)
+for (_permutation, _logits), (_name, _outputs) in ROUTES.items():
+    _options = {"permutation": _permutation, "return_logits": _logits}
+    _operator(_name, _ROUTE, _outputs, partial(_route, **_options), partial(fake.route, **_options))
 _operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, "data_dtype")
 _operator(
     "quantize_amax", _QUANTIZE_AMAX, ("data", "scales", "global_scale"), _quantize_amax,

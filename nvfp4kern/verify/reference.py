@@ -15,6 +15,7 @@ ATOM_ROWS, ATOM_COLS = 128, 4
 UNIT = 2.0**-24  # half an ulp of 1 in float32
 FLT_MAX = np.finfo(np.float32).max
 FLT_MIN = 2.0**-126
+FLT_TRUE_MIN = 2.0**-149
 FORMATS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126)}  # mantissa, exponent
 
 

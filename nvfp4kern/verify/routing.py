@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .reference import FLT_MIN, UNIT, Expected, check, error_bound, matmul, round_to
+from .reference import FLT_MIN, FLT_TRUE_MIN, UNIT, Expected, check, error_bound, matmul, round_to
 
 SCORES = ("topk_softmax", "softmax_topk", "sigmoid")
 
@@ -33,7 +33,15 @@ def logits(x, w, alpha=1.0, c=1):
     with np.errstate(invalid="ignore"):
         exact = alpha * total
         e = error_bound(total, magnitude, x.shape[1], alpha, 0.0, c)
+        e = e + x.shape[1] * np.abs(alpha) * FLT_TRUE_MIN
     return exact, np.where(np.isfinite(exact), e, 0)
+
+
+def scaled(logits, alpha=1.0):
+    """The logits that selection sees where `logits` [M, N] are given: rounded once, exactly."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        product = np.asarray(alpha, np.float32).astype(np.float64) * logits.astype(np.float64)
+    return round_to(product, "float32").astype(np.float64)
 
 
 def sigmoid(x):
@@ -150,8 +158,17 @@ def scatter(values, ids, experts):
 
 def permutation(ids, experts):
     """counts [N], offsets [N+1], sorted_rows [M*k] (m*k + j by expert, ascending within one)."""
-    counts = np.bincount(ids.ravel(), minlength=experts)
-    return counts, np.append(0, np.cumsum(counts)), np.argsort(ids.ravel(), kind="stable")
+    return local_permutation(ids, np.arange(experts), experts)
+
+
+def local_permutation(ids, expert_map, experts):
+    """The same by the local index that expert_map [N] has of each id; -1 fills sorted_rows."""
+    local = np.asarray(expert_map)[ids.ravel()].astype(np.int64)
+    local[(local < 0) | (local >= experts)] = experts
+    counts = np.bincount(local, minlength=experts + 1)[:experts]
+    rows = np.argsort(local, kind="stable")
+    rows[counts.sum() :] = -1
+    return counts, np.append(0, np.cumsum(counts)), rows
 
 
 def check_weights(got, logit, e, ids, options, dtype="float32"):

@@ -50,6 +50,7 @@ def rows_of_nothing(*rows):
         ((2**31, 2**31), 4, {}),  # M k
         ((2**52,), 1024, {"dense": True}),  # the bytes of weights
         ((2**29, 2**30), 4, {"out_dtype": "float16"}),  # the bytes of ids alone
+        ((2**52,), 1024, {"return_logits": True}),  # the bytes of logits alone
     ],
 )
 def test_rows_without_elements_beyond_64_bits(rows, experts, options):

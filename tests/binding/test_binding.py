@@ -54,12 +54,15 @@ def test_calls_fail_as_python_functions_do(call, message):
 @pytest.mark.parametrize(
     "name, required, positional",
     [("quantize", 1, 1), ("dequantize", 1, 1), ("to_blocked", 1, 1), ("from_blocked", 3, 3),
-     ("gemv", 3, 4), ("gemm", 4, 4), ("dual_gemm", 6, 6), ("grouped_gemm", 2, 4), ("route", 3, 3)],
+     ("gemv", 3, 4), ("gemm", 4, 4), ("dual_gemm", 6, 6), ("grouped_gemm", 2, 4), ("route", 0, 3)],
 )  # fmt: skip
 def test_how_many_arguments_are_taken(name, required, positional):
     call = getattr(nk, name)
-    with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 required positional argument: "):
-        call(*[object()] * (required - 1))
+    if required:
+        with pytest.raises(
+            TypeError, match=rf"^{name}\(\) missing 1 required positional argument: "
+        ):
+            call(*[object()] * (required - 1))
     for count in (required, positional):
         with pytest.raises(TypeError, match="^[a-z0-9]+: "):
             call(*[object()] * count)

@@ -24,7 +24,7 @@ OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 every_way = pytest.mark.parametrize("way", ["new", "out"])
 # What compilers, not nvfp4kern, warn about.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.any_path, pytest.mark.filterwarnings("ignore")]
 
 
 def call_of(name, device):
@@ -224,6 +224,18 @@ def test_fakes_of_any_rank(lead, layout, device):
         (nk.dual_gemm, (q.data, *pair), layouts),
         (nk.route, (x, x.new_ones(4, 48), 2), {"dense": True}),
         (nk.route, (x, x.new_ones(4, 48), 2), {"permutation": True}),
+        (nk.route, (x, torch.ones(4, 48, device=x.device), 2), {"return_logits": True}),
+        (nk.route, (None, None, 2), {"logits": x[..., 3:20], "dense": True}),
+        (
+            nk.route,
+            (x[..., :47], x.new_ones(4, 47), 2),
+            {
+                "permutation": True,
+                "return_logits": True,
+                "num_local_experts": 3,
+                "expert_map": torch.arange(-1, 3, dtype=torch.int32, device=x.device),
+            },
+        ),
     ):
         assert_fake_like_real(function, args, options)
 
@@ -232,9 +244,10 @@ def test_fakes_of_any_rank(lead, layout, device):
 def test_defaults_are_those_of_the_schema(name):
     """The dispatcher leaves trailing defaults out, so kernels and fakes have them too."""
     base = name.removesuffix("_out")
+    shared = "route" if base in [of for of, _ in ops.ROUTES.values()] else base
     schema = getattr(getattr(torch.ops, ops.NAMESPACE), name).default._schema
     arguments = {a.name: a for a in schema.arguments if not a.kwarg_only}
-    for function in (getattr(ops, f"_{base}", None), getattr(nk.ops.fake, base)):
+    for function in (getattr(ops, f"_{shared}", None), getattr(nk.ops.fake, shared)):
         parameters = inspect.signature(function).parameters if function else {}
         for parameter in parameters.values():
             if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
@@ -305,7 +318,22 @@ def spoiled(device):
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales[:9]]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"offsets": ints}
     yield nk.route, (x, x[:, :48], 2), {}
-    yield nk.route, (x, x.bfloat16(), 2), {}
+    yield nk.route, (x, x.to(torch.uint8), 2), {}
+    yield nk.route, (x, x), {}
+    yield nk.route, (x, None, 2), {}
+    yield nk.route, (x, x, 2), {"logits": x}
+    yield nk.route, (None, None, 2), {"logits": x.to(torch.int32)}
+    yield nk.route, (None, None, 2), {"logits": x[0, 0]}
+    yield nk.route, (None, None, 2), {"logits": x.T}
+    yield nk.route, (x, x, 2), {"num_local_experts": 2}
+    experts = {"expert_map": torch.zeros(6, dtype=torch.int32, device=device)}
+    yield nk.route, (x, x, 2), experts | {"num_local_experts": 2}
+    yield nk.route, (x, x, 2), experts | {"permutation": True}
+    experts |= {"permutation": True, "num_local_experts": 2}
+    yield nk.route, (x, x, 2), experts | {"num_local_experts": 1025}
+    yield nk.route, (x, x, 2), experts | {"num_local_experts": -1}
+    yield nk.route, (x, x[:5], 2), experts
+    yield nk.route, (x, x, 2), experts | {"expert_map": experts["expert_map"].long()}
     yield nk.route, (x, x, 7), {}
     yield nk.route, (x, x, 2), {"score": "best"}
     yield nk.route, (x, x, 2), {"n_group": 4}

@@ -1,6 +1,7 @@
 /* route: chooses a tile and how many CTAs work on it by cost, and launches. */
 #include "sm80/sm80_backend.h"
 
+#include "cuda/cuda_route.h"
 #include "nk_format.h"
 #include "sm80_route_config.h"
 #include "sm80_route_costs.h"
@@ -10,20 +11,29 @@ typedef struct tile {
     bool aligned;
 } tile;
 
-static const tile tiles[SM80_ROUTE_TILE_COUNT] = {
+static const tile tiles[SM80_ROUTE_KERNEL_COUNT] = {
 #define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages, ctas, aligned) \
     [SM80_ROUTE_##name] = {                                                                   \
         tokens, experts, 64 * (k_warps), stages, ctas, SM80_ROUTE_SMEM(tokens, experts, k_warps, stages), aligned},
     SM80_ROUTE_TILES(ROW)
 #undef ROW
+#define ROW(name, tokens, experts, ctas, ...) \
+    [SM80_ROUTE_##name] = {tokens, experts, SM80_ROUTE_FMA_STEP, 2, ctas, SM80_ROUTE_TURN_BYTES, false},
+        SM80_ROUTE_FMA_TILES(ROW)
+#undef ROW
+            [SM80_ROUTE_select] = {SM80_ROUTE_WARPS, NK_MAX_EXPERTS, 1, 1, SM80_ROUTE_SELECT_CTAS,
+                                   SM80_ROUTE_TURN_BYTES, false},
 };
 
 #define NAME(name, ...) #name,
 const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}};
 
 #define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_halves, &sm80_route_##name##_bfloats},
-static cuda_kernel *const kernels[SM80_ROUTE_TILE_COUNT][2] = {SM80_ROUTE_TILES(ROW)};
+#define FMA_ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name, &sm80_route_##name},
+static cuda_kernel *const kernels[SM80_ROUTE_KERNEL_COUNT][2] = {
+    SM80_ROUTE_TILES(ROW) SM80_ROUTE_FMA_TILES(FMA_ROW)[SM80_ROUTE_select] = {&sm80_route_select, &sm80_route_select}};
 #undef ROW
+#undef FMA_ROW
 
 /* A tile, and how many CTAs work on a token tile: `parts` ranges of experts times `splits` of K. */
 typedef struct candidate {
@@ -176,10 +186,40 @@ static nk_status check_forced(const nk_route_problem *p, const cuda_gpu *gpu, in
                           t->smem_bytes + STATIC_BYTES, gpu->index, gpu->smem_per_cta);
 }
 
+#define FMA_FLOP_PER_US 2e5 /* of an SM */
+#define FMA_STEPS 8         /* at least, of one split */
+#define FMA_SPLITS 64
+#define FMA_INVARIANT_STEPS 32
+
+/* Where tensor cores cannot multiply: a large tile where both extents fill it, and splits of K to fill the GPU. */
+static candidate fma_candidate(const nk_route_problem *p, const cuda_gpu *gpu, bool invariant)
+{
+    candidate c = shape_of(p, p->m >= 96 && p->n >= 96 ? SM80_ROUTE_fma128 : SM80_ROUTE_fma32);
+    if (c.groups == 0 || c.steps == 0) return c;
+    const tile *t = &tiles[c.tile];
+    const int64_t resident = resident_ctas(t, gpu), most = nk_ceil_div(c.steps, FMA_STEPS);
+    int64_t splits = resident * gpu->sms / (c.groups * c.expert_tiles);
+    if (splits > most) splits = most;
+    if (invariant) splits = nk_ceil_div(c.steps, FMA_INVARIANT_STEPS); /* the two tiles add in the same order */
+    if (splits > FMA_SPLITS) splits = FMA_SPLITS;
+    if (splits < 1) splits = 1;
+    c.parts = c.expert_tiles;
+    c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, splits)); /* every split has a step */
+    const double steps = (double)nk_ceil_div(c.steps, c.splits);
+    c.us = 2.0 * t->tokens * t->experts * t->step * steps * (double)resident / FMA_FLOP_PER_US;
+    return c;
+}
+
 static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, candidate *best)
 {
     const int forced = nk_tile_forced(settings, &sm80_route_family);
     *best = (candidate){.tile = -1};
+    if (!nk_route_has_halves(p)) {
+        if (forced != NK_TILE_ANY)
+            return NK_TILE_REFUSE(&sm80_route_family, forced, "%s", "x and w are not of one 16-bit type");
+        *best = p->from_logits ? shape_of(p, SM80_ROUTE_select) : fma_candidate(p, gpu, settings->batch_invariant);
+        return NK_OK;
+    }
     if (forced != NK_TILE_ANY) NK_TRY(check_forced(p, gpu, forced));
     if (settings->batch_invariant) {
         const int usual = is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow;
@@ -200,7 +240,7 @@ static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk
 
 static int64_t counter_bytes(const candidate *c)
 {
-    return nk_ceil_div((c->groups + 1) * SM80_ROUTE_COUNTERS * 8, 256) * 256;
+    return nk_ceil_div((c->groups + 1) * ROUTE_MEETING_COUNTERS * 8, 256) * 256;
 }
 
 static int64_t pitch_of(const candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
@@ -221,10 +261,10 @@ static sm80_route_params params_of(const nk_route_problem *p, const cuda_gpu *gp
 {
     return (sm80_route_params){
         .groups = (int32_t)c->groups,
-        .pitch = (int32_t)pitch_of(c),
+        .pitch = (int32_t)(p->from_logits ? nk_ceil_div(p->n, 4) * 4 : pitch_of(c)),
         .ctas = (int32_t)(c->parts * c->splits),
         .turn_tokens = (int32_t)turn_tokens(c, p, gpu),
-        .patience = PATIENCE(time_of(c, p, gpu)),
+        .patience = PATIENCE(c->tile < SM80_ROUTE_TILE_COUNT ? time_of(c, p, gpu) : c->us),
         .waiters = (int32_t)waiters_of(c, gpu),
         .leavers = (int32_t)leavers_of(c, p, gpu),
         .sorters = (int32_t)sorters_of(c, p, gpu),
@@ -254,29 +294,20 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
         .counter_bytes = counter_bytes(&c),
     };
     plan->kernel = r->kernel->name;
-    plan->why = c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
-                                       : "tokens enough for all SMs: a CTA has its tokens to itself";
+    plan->why = p->from_logits           ? "the logits are given: a CTA has its tokens to itself"
+                : c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
+                                         : "tokens enough for all SMs: a CTA has its tokens to itself";
     plan->tile_m = t->tokens;
     plan->tile_n = t->experts;
     plan->tile_k = t->step;
     plan->grid = c.groups * c.parts * c.splits;
     plan->threads = SM80_ROUTE_THREADS;
     plan->stages = t->stages;
-    plan->tile = sm80_route_family.tiles[c.tile];
+    plan->tile = c.tile < SM80_ROUTE_TILE_COUNT ? sm80_route_family.tiles[c.tile] : NULL;
     plan->split = (int32_t)c.splits;
-    plan->workspace_bytes = r->counter_bytes + c.splits * p->m * pitch_of(&c) * 4;
+    plan->workspace_bytes = r->counter_bytes + (p->from_logits ? 0 : c.splits * p->m * pitch_of(&c) * 4);
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
-}
-
-/* A number that differs for every launch, in all 64 bits (splitmix64). */
-static uint64_t counter_base(void)
-{
-    static _Atomic uint64_t launches;
-    uint64_t z = (atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed) + 1) * 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
 }
 
 nk_status sm80_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
@@ -285,7 +316,7 @@ nk_status sm80_run_route(const nk_route_problem *p, const void *choice, const nk
     sm80_route_params params = r->params;
     params.partials = (float *)((uint8_t *)exec->workspace + r->counter_bytes);
     params.counters = exec->workspace;
-    params.base = counter_base();
+    params.base = cuda_counter_base();
     cuda_grid grid = r->grid;
     if (grid.x == 0) grid.x = 1;
     void *args[] = {(void *)(uintptr_t)p, &params};

@@ -2,8 +2,8 @@
  *
  * Work: several CTAs have the same tile of tokens. Each multiplies it by one tile of experts over one part of K, or by
  * all tiles of experts in turn where tokens alone fill all SMs. Sums go to the workspace. Once all of a token tile's
- * are there, its CTAs take up to eight tokens at a time and route them, one a warp (sm80_route_topk.cuh). Where a
- * permutation is wanted, the CTAs then sort by expert (sm80_route_sort.cuh).
+ * are there, its CTAs take up to eight tokens at a time and route them, one a warp (cuda/route_topk.cuh). Where a
+ * permutation is wanted, the CTAs then sort by expert (cuda/route_sort.cuh).
  *
  * Roles: all warps alike. Experts are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns);
  * fragments come by ldmatrix.
@@ -12,7 +12,7 @@
  *   all who copied step s -> all who multiply it, and all who multiplied step s - 1 -> all who copy to its stage
  *   all who staged sums -> all who write them to the workspace -> the next tile
  *   between the phases of routing and of sorting
- * Meetings of CTAs (sm80_route_join.cuh): the CTAs of a token tile, once their sums are written; the CTAs of the
+ * Meetings of CTAs (cuda/route_meeting.cuh): the CTAs of a token tile, once their sums are written; the CTAs of the
  * launch, once tokens are routed, if there is a permutation. The last to arrive never waits and leaves nothing undone.
  * Some of the others wait for it, to take part in the work that follows: only where all CTAs can be resident, and only
  * for a while. Who does the work changes no bit: sums are added in the order of K.
@@ -22,8 +22,7 @@
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/shared.cuh"
-#include "sm80_route_join.cuh"
-#include "sm80_route_sort.cuh"
+#include "sm80_route_turns.cuh"
 
 extern __shared__ uint4 smem[];
 
@@ -56,11 +55,17 @@ typedef struct source {
     int present;
 } source;
 
-/* Of both operands. From step `inside` on, this thread's words lie beyond K. */
+/* Of both operands. From step `inside` on, this thread's words lie beyond K, but for `cut` bytes of the first. */
 typedef struct sources {
     source w, x;
-    int inside;
+    int inside, cut;
 } sources;
+
+/* How many bytes of this thread's words at a step are there. */
+__device__ inline int bytes_at(const sources &from, int step)
+{
+    return step < from.inside ? 16 : step == from.inside ? from.cut : 0;
+}
 
 template <typename S> __device__ inline source source_of(const nk_operand &o, int64_t row, int64_t end, int64_t k)
 {
@@ -72,15 +77,20 @@ template <typename S> __device__ inline source source_of(const nk_operand &o, in
     return from;
 }
 
-__device__ inline uint4 gather(const uint8_t *from)
+__device__ inline uint4 gather(const uint8_t *from, int bytes)
 {
     const uint16_t *v = (const uint16_t *)from;
-    return make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
+    uint32_t word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (2 * i < bytes) word[i / 2] |= (uint32_t)v[i] << (i % 2 * 16);
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 /* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there keep what the ring holds: only sums
  * that nobody reads depend on them. */
-template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const source &from, bool inside)
+template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const source &from, int bytes)
 {
     const uint8_t *at = from.at;
 #pragma unroll
@@ -88,18 +98,18 @@ template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, con
         uint4 *slot = to + i * S::ROW_STEP * 8;
         if (i >= from.present) continue;
         if (S::ALIGNED)
-            cp_async_cg_zfill(shared_address(slot), at, inside ? 16 : 0);
+            cp_async_cg_zfill(shared_address(slot), at, bytes);
         else
-            *slot = inside ? gather(at) : make_uint4(0, 0, 0, 0);
+            *slot = gather(at, bytes);
     }
 }
 
-template <typename S> __device__ inline void fetch(S &s, int stage, sources &from, bool inside)
+template <typename S> __device__ inline void fetch(S &s, int stage, sources &from, int bytes)
 {
     const int chunk = threadIdx.x % S::CHUNKS, row = threadIdx.x / S::CHUNKS;
     uint4 *to = &s.ring[stage][chunk / 8][row][(chunk ^ row) % 8];
-    fetch_rows<S, S::E>(to, from.w, inside);
-    fetch_rows<S, S::T>(to + S::E * 8, from.x, inside);
+    fetch_rows<S, S::E>(to, from.w, bytes);
+    fetch_rows<S, S::T>(to + S::E * 8, from.x, bytes);
     from.w.at += 2 * S::STEP;
     from.x.at += 2 * S::STEP;
 }
@@ -150,7 +160,7 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
 {
 #pragma unroll 1
     for (int step = 0; step < S::STAGES - 1; step++) {
-        if (step < steps) fetch(s, step, from, step < from.inside);
+        if (step < steps) fetch(s, step, from, bytes_at(from, step));
         cp_async_commit_group();
     }
     int stage = 0;
@@ -162,7 +172,7 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
         /* Few tokens: copies first, since they take longest. Many: copies after the first multiplications, which hide
          * them. */
         if (S::T >= 128) multiply<S, BFLOAT, 0, 2>(s, stage, acc);
-        if (ahead < steps) fetch(s, stage ? stage - 1 : S::STAGES - 1, from, ahead < from.inside);
+        if (ahead < steps) fetch(s, stage ? stage - 1 : S::STAGES - 1, from, bytes_at(from, ahead));
         cp_async_commit_group();
         multiply<S, BFLOAT, S::T >= 128 ? 2 : 0, 4>(s, stage, acc);
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
@@ -209,104 +219,26 @@ __device__ inline void sum_tiles(const nk_route_problem &p, const sm80_route_par
     const int split = blockIdx.z, first = split * q.steps_per_split;
     const int steps = min(q.steps - first, q.steps_per_split), tile0 = blockIdx.y * q.tiles_per_cta;
     const int64_t k = (int64_t)first * S::STEP, rest = p.k - k - threadIdx.x % S::CHUNKS * 8;
-    const int inside = rest > 0 ? (int)nk_ceil_div(rest, S::STEP) : 0; /* K is a multiple of 16: no word is cut */
+    const int inside = rest >= 8 ? (int)((rest - 8) / S::STEP) + 1 : 0; /* whole words; eight elements each */
+    const int64_t left = rest - (int64_t)inside * S::STEP;
+    const int cut = left > 0 ? (int)left * 2 : 0;
     for (int tile = tile0; tile < tile0 + q.tiles_per_cta; tile++) {
         float acc[S::WE / 16][S::WT / 8][4] = {};
-        const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside};
+        const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside,
+                              cut};
         accumulate<S, BFLOAT>(s, from, steps, acc);
         store_sums<S>(p, q, split, m0, tile * S::E, acc);
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* From sums to experts                                                                                             */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-__device__ inline int turns_of(const sm80_route_params &q, int tokens)
-{
-    return (tokens + q.turn_tokens - 1) / q.turn_tokens;
-}
-
-__device__ inline meeting tile_meeting(const sm80_route_params &q, int turns)
-{
-    return {q.counters + (int64_t)blockIdx.x * MEETING_COUNTERS,
-            q.base,
-            q.ctas,
-            min(q.waiters, turns),
-            q.patience,
-            SM80_ROUTE_MOST_CTAS + 1};
-}
-
-__device__ inline meeting launch_meeting(const sm80_route_params &q)
-{
-    return {q.counters + (int64_t)q.groups * MEETING_COUNTERS,
-            q.base,
-            q.leavers,
-            q.sorters,
-            q.patience,
-            1ull << (32 - __clz(q.leavers))};
-}
-
-/* Routes tokens together with the other CTAs of the token tile. Whether this CTA is one of those that may sort. */
-__device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int64_t m0, int tokens)
-{
-    __shared__ int range, ranges;
-    const int turns = turns_of(q, tokens), warp = threadIdx.x / 32;
-    scratch_t *scratch = (scratch_t *)smem; /* [token of a turn] */
-    bool last_to_see = false;
-    if (threadIdx.x == 0) {
-        const duty mine = meet(tile_meeting(q, turns));
-        range = mine.range < mine.ranges ? mine.range : turns;
-        ranges = mine.ranges;
-        last_to_see = mine.last_to_see;
-    }
-    __syncthreads();
-    if (ranges == 0) return false;
-    for (int turn = range; turn < turns; turn += ranges) {
-        const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
-        load_logits(p, q, m0 + token, count, scratch);
-        __syncthreads();
-        if (warp < count) route_token(p, m0 + token + warp, scratch[warp]);
-        __syncthreads();
-    }
-    if (last_to_see) end_meeting(tile_meeting(q, turns));
-    return p.counts != NULL;
-}
-
-/* Sorts together with the other CTAs of the launch. */
-__device__ inline void sort_rows(const nk_route_problem &p, const sm80_route_params &q)
-{
-    __shared__ int range, ranges;
-    bool last_to_see = false;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        const duty mine = meet(launch_meeting(q));
-        range = mine.range;
-        ranges = mine.ranges;
-        last_to_see = mine.last_to_see;
-    }
-    __syncthreads();
-    if (range < ranges) sort_range(p, *(sort_t *)smem, range, ranges);
-    if (last_to_see) end_meeting(launch_meeting(q));
-}
-
 template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
 {
     static_assert(sizeof(S) == SM80_ROUTE_SMEM(S::T, S::E, S::K_WARPS, S::STAGES), "the host asks for what is used");
-    static_assert(sizeof(S) >= WARPS * sizeof(scratch_t) && sizeof(S) >= sizeof(sort_t), "later uses fit");
+    static_assert(sizeof(S) >= SM80_ROUTE_TURN_BYTES, "later uses fit");
     static_assert(sizeof(S) >= 4 * S::K_WARPS * S::T * S::PITCH, "the finished tile takes the place of the operands");
-    const int64_t m0 = (int64_t)blockIdx.x * S::T;
-    const int tokens = p.m - m0 < S::T ? (int)(p.m - m0) : S::T;
-    bool sorts = true;
-    if (q.groups > 0) { /* else there is no token: a permutation of nothing is all there is to make */
-        if (q.ctas > 1 && threadIdx.x < MEETING_COUNTERS)
-            prepare_meeting(tile_meeting(q, turns_of(q, tokens)), threadIdx.x);
-        else if (p.counts && q.leavers > 1 && threadIdx.x / 32 == 1 && threadIdx.x % 32 < MEETING_COUNTERS)
-            prepare_meeting(launch_meeting(q), threadIdx.x % 32);
-        sum_tiles<S, BFLOAT>(p, q, m0);
-        sorts = route_tokens(p, q, m0, tokens);
-    }
-    if (sorts && p.counts) sort_rows(p, q);
+    const tile_tokens at = begin_tile(p, q, S::T);
+    if (at.count > 0) sum_tiles<S, BFLOAT>(p, q, at.first);
+    end_tile(p, q, at, smem);
 }
 
 #define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED) \

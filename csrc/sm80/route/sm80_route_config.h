@@ -2,6 +2,7 @@
 #ifndef NK_SM80_ROUTE_CONFIG_H
 #define NK_SM80_ROUTE_CONFIG_H
 
+#include "cuda/cuda_route.h"
 #include "nk_problem.h"
 
 /* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow, ALIGNED): a
@@ -15,11 +16,22 @@
     X(t128, 128, 128, 64, 32, 1, 3, 2, 1) \
     X(t128x256, 128, 256, 64, 64, 1, 4, 1, 1)
 
+/* Of the kernels that multiply fp32 numbers one by one: X(name, TOKENS, EXPERTS, CTAs per SM, then the groups of tokens
+ * and experts that a thread has). No cost chooses among them, so NVFP4KERN_TILE knows none. */
+#define SM80_ROUTE_FMA_TILES(X)  \
+    X(fma32, 32, 64, 2, 1, 1, 2) \
+    X(fma128, 128, 128, 1, 4, 2, 2)
+#define SM80_ROUTE_FMA_STEP 16   /* elements of K */
+#define SM80_ROUTE_SELECT_CTAS 2 /* per SM */
+
 enum {
 #define SM80_ROUTE_INDEX(name, ...) SM80_ROUTE_##name,
-    SM80_ROUTE_TILES(SM80_ROUTE_INDEX)
+    SM80_ROUTE_TILES(SM80_ROUTE_INDEX) SM80_ROUTE_TILE_COUNT,
+    SM80_ROUTE_BEFORE_FMA = SM80_ROUTE_TILE_COUNT - 1,
+    SM80_ROUTE_FMA_TILES(SM80_ROUTE_INDEX)
 #undef SM80_ROUTE_INDEX
-        SM80_ROUTE_TILE_COUNT
+        SM80_ROUTE_select, /* the selection alone, eight tokens a CTA */
+    SM80_ROUTE_KERNEL_COUNT
 };
 
 #define SM80_ROUTE_WARPS 8 /* of every tile */
@@ -30,10 +42,13 @@ enum {
  * of the permutation. */
 #define SM80_ROUTE_SMEM(tokens, experts, k_warps, stages) ((stages) * (k_warps) * ((experts) + (tokens)) * 128)
 
+/* What turns need of it: a scratch_t for each warp, or a sort_t. */
+#define SM80_ROUTE_TURN_BYTES (SM80_ROUTE_WARPS * ROUTE_SCRATCH_BYTES(NK_MAX_EXPERTS))
+
 /* How the work of one launch is divided: the grid is [parts of K][ranges of experts][token tiles]. */
 typedef struct sm80_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K */
-    uint64_t *counters; /* [token tiles][SM80_ROUTE_COUNTERS], then the launch's */
+    uint64_t *counters; /* [token tiles][ROUTE_MEETING_COUNTERS], then the launch's */
     uint64_t base;      /* what this launch's counters count from */
     int32_t groups;     /* token tiles */
     int32_t pitch;
@@ -47,7 +62,6 @@ typedef struct sm80_route_params {
     int32_t tiles_per_cta; /* of experts, taken in turns */
 } sm80_route_params;
 
-#define SM80_ROUTE_COUNTERS 2     /* of a token tile */
 #define SM80_ROUTE_MOST_CTAS 4095 /* of a token tile */
 #define SM80_ROUTE_MOST_WAITERS 31
 

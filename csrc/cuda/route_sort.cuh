@@ -3,44 +3,50 @@
  * A CTA counts entries by expert: those before its range, those after it, and those of each warp's eighth of its range.
  * Each warp's counts then become where its first entry of each expert goes. Last, a warp places its entries, 32 at a
  * time, those of one expert in lane order. */
-#ifndef NK_SM80_ROUTE_SORT_CUH
-#define NK_SM80_ROUTE_SORT_CUH
+#ifndef NK_ROUTE_SORT_CUH
+#define NK_ROUTE_SORT_CUH
 
-#include "cuda/scan.cuh"
-#include "sm80_route_topk.cuh"
-
-typedef struct sort_t {
-    int32_t next[SM80_ROUTE_WARPS][NK_MAX_EXPERTS], before[NK_MAX_EXPERTS], after[NK_MAX_EXPERTS];
-    int32_t warp_sums[SM80_ROUTE_WARPS];
-} sort_t;
+#include "route_topk.cuh"
+#include "scan.cuh"
 
 #define NOBODY (-1)
 
-__device__ inline int expert_of(const nk_route_problem &p, const int32_t *id)
-{
-    const int expert = __ldcg(id);
-    return (uint32_t)expert < (uint32_t)p.n ? expert : NOBODY;
-}
-
 /* The experts of BATCH times 32 entries from `first` on; a lane's are 32 apart. BATCH loads at once cover their
- * latency. They are read back from the caller's `ids`: who else writes those meanwhile gets entries of nobody. */
+ * latency. They are read back from the caller's `ids`. */
 #define BATCH 16
-__device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
+__device__ inline void load_ids(const nk_route_problem &p, int64_t first, int64_t end, int ids[BATCH])
 {
     const uint32_t k = (uint32_t)p.top_k;
     first += threadIdx.x & 31;
     if (p.ids_col_stride == 1 && p.ids_row_stride == k) {
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            experts[i] = first + i * 32 < end ? expert_of(p, p.ids + first + i * 32) : NOBODY;
+            ids[i] = first + i * 32 < end ? __ldcg(p.ids + first + i * 32) : NOBODY;
         return;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
         const uint32_t entry = (uint32_t)first + i * 32, m = entry / k, j = entry % k;
         const int32_t *at = p.ids + m * p.ids_row_stride + j * p.ids_col_stride;
-        experts[i] = first + i * 32 < end ? expert_of(p, at) : NOBODY;
+        ids[i] = first + i * 32 < end ? __ldcg(at) : NOBODY;
     }
+}
+
+/* Their local experts. Who else writes ids, or the map, meanwhile gets entries of nobody. */
+__device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
+{
+    load_ids(p, first, end, experts);
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        experts[i] = nk_expert_of(experts[i], (int32_t)p.n);
+    if (!p.expert_map) return;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        if (experts[i] != NOBODY) experts[i] = __ldcg(p.expert_map + experts[i] * p.expert_map_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        experts[i] = nk_expert_of(experts[i], (int32_t)p.local_experts);
 }
 
 /* The sum over the threads before this one. */
@@ -62,11 +68,11 @@ __device__ inline int4 *four_of(int32_t *of_experts) { return (int4 *)of_experts
 /* Turns counts into positions of first entries. On the way it writes counts and offsets, the same from all CTAs. */
 __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
 {
-    static_assert(NK_MAX_EXPERTS == 4 * SM80_ROUTE_THREADS, "every thread has four experts");
+    static_assert(NK_MAX_EXPERTS == 4 * (32 * ROUTE_SORT_WARPS), "every thread has four experts");
     const int first = threadIdx.x * 4;
     int4 sum = *four_of(s.before) + *four_of(s.after);
 #pragma unroll
-    for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++)
+    for (int warp = 0; warp < ROUTE_SORT_WARPS; warp++)
         sum = sum + *four_of(s.next[warp]);
     const int32_t offset = sum_before(s, sum.x + sum.y + sum.z + sum.w);
     const int32_t counts[4] = {sum.x, sum.y, sum.z, sum.w};
@@ -74,15 +80,16 @@ __device__ inline void place_experts(const nk_route_problem &p, sort_t &s)
                                 offset + sum.x + sum.y + sum.z + sum.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (first + i < p.n) {
-            p.counts[first + i] = counts[i];
-            p.offsets[first + i] = offsets[i];
-            if (first + i == p.n - 1) p.offsets[p.n] = offsets[i + 1];
-        }
+        if (first + i < p.local_experts) p.counts[first + i] = counts[i];
     }
+#pragma unroll
+    for (int i = 0; i < 5; i++) { /* the fifth is the next thread's first, or the last of all */
+        if (first + i <= p.local_experts) p.offsets[first + i] = offsets[i];
+    }
+    if (first + 4 == NK_MAX_EXPERTS) s.placed = offsets[4];
     int4 position = make_int4(offsets[0], offsets[1], offsets[2], offsets[3]) + *four_of(s.before);
 #pragma unroll
-    for (int warp = 0; warp < SM80_ROUTE_WARPS; warp++) {
+    for (int warp = 0; warp < ROUTE_SORT_WARPS; warp++) {
         const int4 count = *four_of(s.next[warp]);
         *four_of(s.next[warp]) = position;
         position = position + count;
@@ -132,12 +139,13 @@ __device__ inline void place_entries(const nk_route_problem &p, int64_t first, i
 __device__ inline void sort_range(const nk_route_problem &p, sort_t &s, int range, int ranges)
 {
     const int warp = threadIdx.x >> 5;
-    const int64_t entries = p.m * p.top_k, of_warp = nk_ceil_div(entries, (int64_t)ranges * SM80_ROUTE_THREADS) * 32;
-    const int64_t begin = range * of_warp * SM80_ROUTE_WARPS, end = min(begin + of_warp * SM80_ROUTE_WARPS, entries);
+    const int64_t entries = p.m * p.top_k,
+                  of_warp = nk_ceil_div(entries, (int64_t)ranges * (32 * ROUTE_SORT_WARPS)) * 32;
+    const int64_t begin = range * of_warp * ROUTE_SORT_WARPS, end = min(begin + of_warp * ROUTE_SORT_WARPS, entries);
     const int64_t first = begin + warp * of_warp, last = min(first + of_warp, entries);
-    const int64_t batch = 32 * BATCH, all = SM80_ROUTE_WARPS * batch;
+    const int64_t batch = 32 * BATCH, all = ROUTE_SORT_WARPS * batch;
 #pragma unroll
-    for (int i = 0; i < SM80_ROUTE_WARPS + 2; i++)
+    for (int i = 0; i < ROUTE_SORT_WARPS + 2; i++)
         *four_of(s.next[0] + i * NK_MAX_EXPERTS) = make_int4(0, 0, 0, 0); /* before and after, too */
     __syncthreads();
     count_experts(p, warp * batch, min(begin, entries), all, s.before);
@@ -147,6 +155,8 @@ __device__ inline void sort_range(const nk_route_problem &p, sort_t &s, int rang
     place_experts(p, s);
     __syncthreads();
     place_entries(p, first, last, s.next[warp]);
+    for (int64_t i = max(begin, (int64_t)s.placed) + threadIdx.x; i < end; i += 32 * ROUTE_SORT_WARPS)
+        p.sorted_rows[i] = NOBODY; /* behind the entries of local experts */
 }
 
 #endif

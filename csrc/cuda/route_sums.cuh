@@ -1,0 +1,26 @@
+/* Adds the parts of logits whose K is split. */
+#ifndef NK_ROUTE_SUMS_CUH
+#define NK_ROUTE_SUMS_CUH
+
+#include "vectors.cuh"
+
+/* The sum of a logit's parts, in the order of K; so many are loaded at once. */
+template <int SPLITS_AT_ONCE = 8> __device__ inline float4 sum_splits(const float *from, int64_t stride, int splits)
+{
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int split = 0; split < splits; split += SPLITS_AT_ONCE) {
+        float4 parts[SPLITS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < SPLITS_AT_ONCE; i++) {
+            parts[i] = make_float4(0, 0, 0, 0);
+            if (split + i < splits) parts[i] = __ldcg((const float4 *)(from + (split + i) * stride));
+        }
+#pragma unroll
+        for (int i = 0; i < SPLITS_AT_ONCE; i++)
+            sum = sum + parts[i];
+    }
+    return sum;
+}
+
+#endif

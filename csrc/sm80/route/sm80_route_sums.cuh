@@ -1,0 +1,40 @@
+/* A CTA adds the partial logits of a few tokens, or reads those that are given. */
+#ifndef NK_SM80_ROUTE_SUMS_CUH
+#define NK_SM80_ROUTE_SUMS_CUH
+
+#include "cuda/route_sums.cuh"
+#include "cuda/route_topk.cuh"
+#include "sm80_route_config.h"
+
+/* Four neighbours of a row of the logits given; zeros where there are none. */
+__device__ inline float4 given_logits(const nk_route_problem &p, int64_t m, int n)
+{
+    float v[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint8_t *at = p.logits.data + m * p.logits.row_stride + (n + j) * p.logits.k_stride;
+        v[j] = n + j < p.n ? load_float(at, p.logits.dtype) : 0;
+    }
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* The logits of `count` tokens from m on, by all threads of the CTA. GIVEN: they are the caller's. */
+template <bool GIVEN>
+__device__ inline void load_logits(const nk_route_problem &p, const sm80_route_params &q, int64_t m, int count,
+                                   void *scratch)
+{
+    const int quads = q.pitch / 4;
+    for (int i = threadIdx.x; i < count * quads; i += SM80_ROUTE_THREADS) {
+        const int token = i / quads, n = i % quads * 4;
+        const float4 sum = GIVEN ? given_logits(p, m + token, n)
+                                 : sum_splits(q.partials + (m + token) * q.pitch + n, p.m * q.pitch, q.splits);
+        float v[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (!p.alpha.data || n + j < p.n) v[j] = __fmul_rn(alpha_at(p.alpha, n + j), v[j]);
+        }
+        *(float4 *)&scratch_at(scratch, token, NK_MAX_EXPERTS).logits[n] = make_float4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+#endif
