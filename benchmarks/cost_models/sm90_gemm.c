@@ -13,10 +13,10 @@
 static sm90_gemm_sizes sizes_of(const model_problem *p, const cuda_gpu *gpu, int32_t tile, bool invariant)
 {
     sm90_gemm_sizes sizes = {
-        .gpu = gpu, .l = 1, .m = p->m, .n = p->n, .k = p->k, .features = SM90_GEMM_ROWS, .lanes_copy = !p->blocked};
+        .gpu = gpu, .l = 1, .m = p->m, .n = p->n, .k = p->k, .matrices = 1, .lanes_copy = !p->blocked};
     for (int i = 0; i < SM90_GEMM_TILE_COUNT; i++) {
         const sm90_gemm_shape *t = &sm90_gemm_shapes[i];
-        if ((tile < 0 || tile == i) && t->smem_bytes <= gpu->smem_per_cta && (!invariant || sm90_gemm_walks(t)))
+        if ((tile < 0 || tile == i) && t->smem_bytes[0] <= gpu->smem_per_cta && (!invariant || sm90_gemm_walks(t)))
             sizes.usable |= (int64_t)1 << i;
     }
     return sizes;

@@ -55,7 +55,7 @@ bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t ti
     const sm90_gemv_clusters room = room_of(facts, &gpu);
     const nk_gemv_problem p = problem_of(problem);
     sm90_gemv_deal s;
-    if (invariant || !sm90_gemv_find_deal(&p, &room, tile < 0 ? NK_TILE_ANY : tile, &s)) return false;
+    if (invariant || !sm90_gemv_find_deal(&p, false, &room, tile < 0 ? NK_TILE_ANY : tile, &s)) return false;
     *choice = (model_choice){s.tile, s.work.cluster, s.clusters * s.work.cluster};
     return true;
 }

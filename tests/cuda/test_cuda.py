@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from cuda_calls import OPERATORS, SIZES, Call, run_python
-from generators import raw, rng_of
+from generators import floats, raw, rng_of
 
 import nvfp4kern
 from nvfp4kern.verify import data
@@ -173,6 +173,21 @@ def test_a_row_does_not_depend_on_its_batch_where_that_is_promised(make, asked, 
     for rows, got in seen.items():
         whole = seen[max(seen)]
         np.testing.assert_array_equal(got, whole[: got.size].reshape(got.shape), f"{rows} rows")
+
+
+@pytest.mark.parametrize("w_dtype", ("bfloat16", "float32"))
+def test_a_token_is_routed_alike_in_every_batch(w_dtype, monkeypatch):
+    """By tiles of both sizes."""
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    rng = rng_of(4)
+    x = floats(rng.standard_normal((130, 1539)), "bfloat16", "cuda")
+    w = floats(rng.standard_normal((100, 1539)), w_dtype, "cuda")
+    plan = nvfp4kern.explain("route", x, w, 4)
+    assert plan["batch_invariant"] and plan["split"] > 1
+    *_, whole = nvfp4kern.route(x, w, 4, return_logits=True)
+    for rows in (1, 9, 100):
+        *_, got = nvfp4kern.route(x[:rows], w, 4, return_logits=True)
+        np.testing.assert_array_equal(raw(got), raw(whole[:rows]))
 
 
 def test_batched_products_are_as_those_of_one(monkeypatch):

@@ -71,6 +71,7 @@ def check(problem, shape, backend, benign, seed=0):
             assert_ok(reference.check_bits(got, want.rounded("float16")))
 
 
+@pytest.mark.any_path
 @pytest.mark.parametrize("benign", (True, False), ids=("benign", "full range"))
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_competition_shapes(backend, problem, shape, benign):

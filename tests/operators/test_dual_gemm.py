@@ -188,6 +188,48 @@ def test_16_bit_activations(backend, m, n, k, a_dtype):
         assert_ok(reference.check(got, expected, "bfloat16"), form)
 
 
+@pytest.mark.parametrize("activation", ("silu", "gelu_tanh"))
+@pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("form", ("linear", "strided", "blocked"))
+@pytest.mark.parametrize(
+    "batch, n, k",
+    [
+        (None, 8, 64),
+        (None, 40, 576),
+        (None, 44, 512),
+        (2, 304, 1088),
+        (None, 24, 16384),
+        (3, 8, 80),
+    ],
+)
+def test_one_16_bit_token(gpu, batch, n, k, form, a_dtype, activation):
+    """Hopper has a kernel of its own: of linear scale factors, N % 8 = 0 and K % 64 = 0."""
+    rng, lead = rng_of(n, k), () if batch is None else (batch,)
+    b1, b2 = (data.full_range(rng, *lead, n, k) for _ in range(2))
+    x = torch.from_numpy(rng.standard_normal((*lead, 1, k))).to(getattr(torch, a_dtype))
+    alpha1, alpha2 = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
+    sf = [scales(b, form, rng_of(9), gpu.device) for b in (b1, b2)]
+    operands = x.to(gpu.device), codes(b1, gpu.device), codes(b2, gpu.device), None, *sf
+    layout = {"scale_layout": layout_of(form), "activation": activation}
+    got = run(
+        nvfp4kern.dual_gemm,
+        *operands,
+        shape=(*lead, 1, n),
+        device=gpu.device,
+        dtype="float32",
+        alpha1=floats(alpha1, "float32", gpu.device),
+        alpha2=floats(alpha2, "float32", gpu.device),
+        **layout,
+    )
+    options = {"alpha1": alpha1, "alpha2": alpha2, "activation": activation, "c": gpu.c}
+    expected = reference.dual_gemm(x.double().numpy(), b1.values, b2.values, nvfp4=False, **options)
+    assert_ok(reference.check(got, expected, "float32"))
+    if gpu.name == "sm90":
+        paired = form == "linear" and n % 8 == 0 and k % 64 == 0
+        kernel = nvfp4kern.explain("dual_gemm", *operands, **layout)["kernel"]
+        assert ("paired" in kernel) == paired
+
+
 @pytest.mark.parametrize("batch, m, n", [(None, 0, 5), (None, 5, 0), (0, 3, 4)])
 def test_empty(device, batch, m, n):
     assert run_dual(operands(rng_of(8), data.full_range, m, n, 32, batch), device).size == 0

@@ -221,6 +221,23 @@ def test_contiguous_exact(device, case, form_a, form_b, order):
     check_rows(got, offsets, lambda g, r: reference.gemm(av[r], bv[g]), "float16", exact=True)
 
 
+def test_contiguous_with_one_output(device):
+    rng = rng_of(24)
+    a, b = data.exact_family(rng, 1, 48), data.exact_family(rng, 1, 1, 48)
+    got = run(
+        nvfp4kern.grouped_gemm,
+        codes(a, device),
+        codes(b, device),
+        scale_bytes(a.scales, device),
+        scale_bytes(b.scales, device),
+        shape=(1, 1),
+        device=device,
+        offsets=int32([0, 1], device),
+    )
+    want = reference.gemm(a.values, b.values[0]).rounded("float16")
+    assert_ok(reference.check_bits(got, want))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("alpha_shape", (None, (), (1,), (3,), (3, 19)))
 def test_contiguous_full_range_alpha_and_bias(backend, alpha_shape, dtype):

@@ -65,7 +65,7 @@ def plan_of_experts(device, m):
 @pytest.mark.parametrize("m", (8, 1600))
 def test_experts_take_undivided_tiles(device, m):
     plan, _ = plan_of_experts(device, m)
-    assert plan["backend"] == "sm90" and plan["tile"][0] in "vw" and plan["split"] == 1
+    assert plan["backend"] == "sm90" and plan["tile"][0] in "uvw" and plan["split"] == 1
     assert plan["why"].startswith("the fastest by cost: ")
     assert plan["workspace_bytes"] == (m + plan["tile_m"]) * 1024 * 2
     assert plan["tile_m"] < 32 if m == 8 else plan["tile_m"] > 32
@@ -100,25 +100,75 @@ def test_lists_of_16_bit_weights_are_left_alone(device, monkeypatch):
         nvfp4kern.explain("grouped_gemm", [a], [b])
 
 
-def test_large_groups_are_gemms(device):
-    """One of them by the gemv, one empty."""
+def groups_of(device, sizes):
+    """Operands of (m, n, k) each, with linear scale factors."""
     torch.manual_seed(0)
-    groups = [(20, 8448, 64), (0, 64, 64), (2, 8448, 192), (70, 8448, 128)]
     a, b, sfa, sfb = [], [], [], []
-    for m, n, k in groups:
+    for m, n, k in sizes:
         for rows, data, factors in ((m, a, sfa), (n, b, sfb)):
             size = rows, k // 2
             data.append(torch.randint(0, 256, size, dtype=torch.uint8, device=device))
             size = rows, k // 16
             factors.append(torch.randint(0x30, 0x40, size, dtype=torch.uint8, device=device))
-    plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb)
-    alone = [nvfp4kern.explain("gemm", *one) for one in zip(a, b, sfa, sfb, strict=True)]
-    assert plan["backend"] == "sm90" and plan["why"].startswith("a gemm for each group")
-    assert plan["tile"] == alone[0]["tile"]
+    return a, b, sfa, sfb
+
+
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+@pytest.mark.parametrize("most", (8, 70, 300))
+def test_a_list_is_one_launch(device, most, layout, monkeypatch):
+    """Groups differ in everything, and one is empty. Undivided tiles have the bits of any other."""
+    sizes = [(20 % most, 8448, 64), (0, 64, 64), (1, 4000, 192), (most, 8448, 320), (7, 65, 128)]
+    a, b, sfa, sfb = groups_of(device, sizes)
+    alpha = [torch.full((n,), 0.5 + i, device=device) for i, (_, n, _) in enumerate(sizes)]
+    options = {"alpha": alpha, "out_dtype": "float32", "scale_layout": layout}
+    if layout == "blocked":
+        sfa, sfb = ([nvfp4kern.to_blocked(one) for one in side] for side in (sfa, sfb))
+    plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb, **options)
+    assert plan["backend"] == "sm90" and plan["why"].startswith("one launch for all groups")
+    tokens, steps = int(plan["tile"][1:]), 4 if plan["tile"] == "w32" else 3
+    assert plan["kernel"] == f"sm90_list_gemm_{plan['tile']}_halves" and plan["tile_m"] <= tokens
+    assert plan["workspace_bytes"] == (sum(m for m, *_ in sizes) + tokens) * steps * 256
+    got = nvfp4kern.grouped_gemm(a, b, sfa, sfb, **options)
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    for mine, factor, *one in zip(got, alpha, a, b, sfa, sfb, strict=True):
+        assert torch.equal(
+            mine, nvfp4kern.gemm(*one, alpha=factor, out_dtype="float32", scale_layout=layout)
+        )
+
+
+@pytest.mark.parametrize(
+    "sizes, why",
+    [
+        ([(20, 8448, 64)] * 33, "there are more than 32"),
+        ([(20, 8448, 64), (0, 8448, 64)], "there is one"),
+    ],
+)
+def test_groups_that_are_gemms(device, sizes, why):
+    operands = groups_of(device, sizes)
+    plan = nvfp4kern.explain("grouped_gemm", *operands)
+    alone = [nvfp4kern.explain("gemm", *one) for one in zip(*operands, strict=True)]
+    assert plan["backend"] == "sm90" and plan["tile"] == alone[0]["tile"]
+    assert plan["why"].startswith("a gemm for each group") and why in plan["why"]
     assert plan["workspace_bytes"] == max(one.get("workspace_bytes", 0) for one in alone)
-    got = nvfp4kern.grouped_gemm(a, b, sfa, sfb, out_dtype="float32")
-    for mine, *one in zip(got, a, b, sfa, sfb, strict=True):
+    got = nvfp4kern.grouped_gemm(*operands, out_dtype="float32")
+    for mine, *one in zip(got, *operands, strict=True):
         assert torch.equal(mine, nvfp4kern.gemm(*one, out_dtype="float32"))
+
+
+@pytest.mark.parametrize("m, together", [(7000, True), (9000, False)])
+def test_tokens_of_a_list_take_at_most_256_mb(device, m, together):
+    a, b = (torch.zeros(rows, 4096, dtype=torch.uint8, device=device) for rows in (m, 1056))
+    sfa, sfb = (torch.zeros(rows, 512, dtype=torch.uint8, device=device) for rows in (m, 1056))
+    plan = nvfp4kern.explain("grouped_gemm", [a] * 2, [b] * 2, [sfa] * 2, [sfb] * 2)
+    assert plan["backend"] == "sm90" and plan["workspace_bytes"] <= 256 * MB
+    assert ("take more than 256 MB" in plan["why"]) != together
+
+
+def test_a_forced_tile_has_a_gemm_for_each_group(device, monkeypatch):
+    operands = groups_of(device, [(20, 200, 64), (3, 72, 128)])
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:w96")
+    plan = nvfp4kern.explain("grouped_gemm", *operands)
+    assert plan["tile"] == "w96" and "a tile is forced" in plan["why"]
 
 
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
@@ -145,6 +195,26 @@ def test_batches_of_one_matrix(device, operator):
         assert torch.equal(whole[i], call(a[i], *b, sfa[i], *sfb, **options))
 
 
+def test_experts_of_one_matrix(device):
+    torch.manual_seed(0)
+    n, k = 72, 256
+    a, b = (torch.randint(0, 256, (r, k // 2), dtype=torch.uint8, device=device) for r in (20, n))
+    sfa, sfb = (
+        torch.randint(0x30, 0x40, (rows, k // 16), dtype=torch.uint8, device=device)
+        for rows in (20, n)
+    )
+    offsets = torch.tensor([0, 7, 20], dtype=torch.int32, device=device)
+    options = {"offsets": offsets, "out_dtype": "float32"}
+    once, sfb_once = b.expand(2, n, k // 2), sfb.expand(2, n, k // 16)
+    assert nvfp4kern.explain("grouped_gemm", a, once, sfa, sfb_once, **options)["backend"] == "sm90"
+    got = nvfp4kern.grouped_gemm(a, once, sfa, sfb_once, **options)
+    twice = torch.stack([b, b]), torch.stack([sfb, sfb])
+    want = nvfp4kern.grouped_gemm(a, twice[0], sfa, twice[1], **options)
+    assert torch.equal(got, want)
+    alone = nvfp4kern.gemm(a, b, sfa, sfb, out_dtype="float32")
+    assert torch.allclose(got, alone, rtol=1e-5)
+
+
 def test_few_tokens_keep_the_gemv(device):
     for m in (1, 4):
         plan = plan_of(device, m, 384, 1024)
@@ -162,7 +232,7 @@ def test_batch_invariance_divides_no_k(device, operator, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
     for m in (1, 16, 300):
         plan = plan_of(device, m, 384, 1024, operator)
-        assert plan["tile"][0] in "vw" and plan["split"] == 1 and plan["batch_invariant"]
+        assert plan["tile"][0] in "uvw" and plan["split"] == 1 and plan["batch_invariant"]
 
 
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))

@@ -12,7 +12,7 @@ from generators import POISON, assert_ok, codes, rng_of, scale_bytes, values
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-pytestmark = pytest.mark.large
+pytestmark = [pytest.mark.any_path, pytest.mark.large]
 GIB = 2**30
 
 

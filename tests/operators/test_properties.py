@@ -1,6 +1,7 @@
 """Drawn shapes, strides, layouts, dtypes and kinds of alpha: the oracle's answer every time."""
 
 import numpy as np
+import pytest
 import torch
 from generators import (
     DTYPES,
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference, routing
+
+pytestmark = pytest.mark.any_path
 
 check = settings(
     max_examples=120,

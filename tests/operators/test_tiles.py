@@ -8,13 +8,15 @@ import pytest
 import torch
 from conftest import GPUS
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
+from halves_tiles import check_experts_of_halves, check_sm90_halves
+from route_tiles import check_sm80_route, check_sm90_route, unaligned
 from test_dual_gemm import expect, run_dual
 from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
 from test_gemv import operands as gemv_operands
 from test_gemv import run_gemv
 from test_grouped_gemm import blocked_by_expert, group_operands, run_list
-from test_route import check_exact, integers
+from test_route import integers
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -81,18 +83,6 @@ def check_groups(device, sizes):
         assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float16")))
 
 
-def check_experts_of_halves(device, m, n, k, experts=3):
-    rng, offsets = rng_of(m, n, k), np.array([0, m // 3, m // 3, m], np.int32)
-    a = data.small_integers(rng, m, k, most=3)
-    b = data.small_integers(rng, experts, n, k, most=3)
-    args = floats(a, "float16", device), floats(b, "float16", device)
-    options = {"offsets": torch.from_numpy(offsets).to(device), "out_dtype": "float32"}
-    got = values(nvfp4kern.grouped_gemm(*args, **options))
-    for e in range(experts):
-        rows = slice(offsets[e], offsets[e + 1])
-        np.testing.assert_array_equal(got[rows], (a[rows] @ b[e].T).astype(np.float32))
-
-
 def check_experts(device, c, sizes, n, k, forms=("linear", "linear"), dtype=None, full=False):
     """NVFP4 weights; tokens are NVFP4, or 16-bit of this dtype. Some rows belong to no expert."""
     make = data.full_range if full else data.exact_family
@@ -156,7 +146,7 @@ def check_sm80_gemm(tile, device, c):
     check_gemm_of(device, "bfloat16", 9, n, 160)
     check_dual_gemm(device, c, 11, n // 2 + 1, 272)
     check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
-    check_experts_of_halves(device, tokens + 9, 40, 96)
+    check_experts_of_halves(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
 
 
 def check_sm80_gemv(tile, device, c):
@@ -165,24 +155,6 @@ def check_sm80_gemv(tile, device, c):
     check_gemv(device, 5, k - 16, batch=2)
     check_gemm(device, 1, 40, k)
     check_gemm_of(device, "bfloat16", 1, 40, k)
-
-
-def unaligned(x, device):
-    """Rows that begin at multiples of 8 bytes, not of 16."""
-    return floats(np.pad(x, ((0, 0), (0, 4))), "float16", device)[:, : x.shape[1]]
-
-
-def check_sm80_route(tile, device, c):
-    tokens = {"t8": 8, "t32": 32, "narrow": 32}.get(tile, 128)
-    for m, n, hidden in [(tokens + 3, 70, 80), (5, 290, 1024)]:
-        x, w = integers(rng_of(m, n), m, n, hidden)
-        check_exact(x, w, 4, device, score="topk_softmax")
-    if tile == "narrow":
-        x, w = integers(rng_of(1), 40, 20, 80)
-        want = check_exact(x, w, 4, device, dtype="float16")
-        got = nvfp4kern.route(unaligned(x, device), unaligned(w, device), 4)
-        for ours, theirs in zip(got, want, strict=True):
-            np.testing.assert_array_equal(values(ours), theirs)
 
 
 def check_sm90_gemv(tile, device, c):
@@ -213,6 +185,7 @@ def check_sm90_experts(device, c, few):
 def check_sm90_gemm(tile, device, c):
     tokens = int(tile[1:])
     few = min(tokens, 64)
+    check_gemm(device, 9, 420, 192, forms=("linear", "blocked"))  # tiles that begin within an atom
     for form, k in (("linear", 1344), ("blocked", 1312)):
         check_gemm(device, few + 3, 140, k, forms=("blocked", form))
         check_gemm(device, 5, 260, k % 256, batch=2, forms=("linear", form))
@@ -232,7 +205,7 @@ def check_sm90_gemm(tile, device, c):
         check_dual_gemm(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
     check_weights_just_written(device, c, few + 1, 140, 1088)
     check_groups(device, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)])
-    if not tile.startswith("t"):
+    if tile[0] in "uvw":  # undivided
         check_sm90_experts(device, c, few)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)
     check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
@@ -244,6 +217,8 @@ CHECKS = {
     "sm80/route": check_sm80_route,
     "sm90/gemv": check_sm90_gemv,
     "sm90/gemm": check_sm90_gemm,
+    "sm90/halves": check_sm90_halves,
+    "sm90/route": check_sm90_route,
 }
 
 
@@ -323,9 +298,14 @@ def operator_call(operator, device, m=4, n=64, k=512, placed=None):
     return "gemm", *args
 
 
+def in_fp32(x, device):
+    return floats(x, "float32", device)
+
+
 REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm80/gemv:w8", "gemv", {"k": 512}, {}, "K is 512, too little for 8 warps"),
     ("sm80/route:t32", "route", {"placed": unaligned}, {}, "not aligned to 16 bytes"),
+    ("sm80/route:t32", "route", {"placed": in_fp32}, {}, "are not of one 16-bit type"),
     ("sm90/gemv:short8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token"),
     ("sm90/gemv:map8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token"),
     ("sm90/gemv:map16", "gemv", {"k": 320}, {}, "no tensor map describes the weights"),
@@ -335,6 +315,8 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/gemm:t16", "gemm", {"k": 96}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t32", "dual_gemm", {}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t64", "gemm", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "it divides K"),
+    ("sm90/route:t8x64", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
+    ("sm90/route:t8x64", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
 ]
 
 

@@ -29,6 +29,8 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
 #define NK_SUMS_16 NK_SUMS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define NK_SUMS_32 NK_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NK_SUMS_48 NK_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NK_SUMS_40 NK_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NK_SUMS_56 NK_SUMS_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define NK_SUMS_64 NK_SUMS_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NK_SUMS_80 NK_SUMS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define NK_SUMS_96 NK_SUMS_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
@@ -42,7 +44,9 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
 #define NK_OPERANDS_8(c, d) NK_FOUR(c, d, 0), NK_FOUR(c, d, 4)
 #define NK_OPERANDS_16(c, d) NK_SIXTEEN(c, d, 0)
 #define NK_OPERANDS_32(c, d) NK_OPERANDS_16(c, d), NK_SIXTEEN(c, d, 16)
+#define NK_OPERANDS_40(c, d) NK_OPERANDS_32(c, d), NK_FOUR(c, d, 32), NK_FOUR(c, d, 36)
 #define NK_OPERANDS_48(c, d) NK_OPERANDS_32(c, d), NK_SIXTEEN(c, d, 32)
+#define NK_OPERANDS_56(c, d) NK_OPERANDS_48(c, d), NK_FOUR(c, d, 48), NK_FOUR(c, d, 52)
 #define NK_OPERANDS_64(c, d) NK_OPERANDS_48(c, d), NK_SIXTEEN(c, d, 48)
 #define NK_OPERANDS_80(c, d) NK_OPERANDS_64(c, d), NK_SIXTEEN(c, d, 64)
 #define NK_OPERANDS_96(c, d) NK_OPERANDS_80(c, d), NK_SIXTEEN(c, d, 80)
@@ -55,7 +59,9 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
     V(8, 16, 9, 10, 11, 12, 13, __VA_ARGS__)          \
     V(16, 32, 17, 18, 19, 20, 21, __VA_ARGS__)        \
     V(32, 64, 33, 34, 35, 36, 37, __VA_ARGS__)        \
+    V(40, 80, 41, 42, 43, 44, 45, __VA_ARGS__)        \
     V(48, 96, 49, 50, 51, 52, 53, __VA_ARGS__)        \
+    V(56, 112, 57, 58, 59, 60, 61, __VA_ARGS__)       \
     V(64, 128, 65, 66, 67, 68, 69, __VA_ARGS__)       \
     V(80, 160, 81, 82, 83, 84, 85, __VA_ARGS__)       \
     V(96, 192, 97, 98, 99, 100, 101, __VA_ARGS__)     \
@@ -99,7 +105,9 @@ template <int PENDING, int M, int N> __device__ inline void wgmma_wait_group(flo
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* `behind`: whether operands are negated, and of 16-bit ones whether K is their outer dimension; they are not. */
+/* `behind`: whether operands are negated, and of 16-bit ones whether K is their outer dimension. No operand is negated,
+ * and K is the inner dimension but for the A of _along_m: there the descriptor's `stride` is bytes from eight of K to
+ * the next eight, in rows of 64 elements of M. */
 #define NK_WGMMA_REGISTERS(R, N, A1, A2, A3, B, ADD, type, k, behind)                                       \
     __device__ inline void wgmma_##type(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool accumulate) \
     {                                                                                                       \
@@ -110,8 +118,8 @@ template <int PENDING, int M, int N> __device__ inline void wgmma_wait_group(flo
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate)             \
                      : "memory");                                                                           \
     }
-#define NK_WGMMA_SHARED(R, N, B, ADD, _3, _4, _5, type, k, behind)                                          \
-    __device__ inline void wgmma_##type(float (&d)[R], uint64_t a, uint64_t b, bool accumulate)             \
+#define NK_WGMMA_SHARED(R, N, B, ADD, _3, _4, _5, type, suffix, k, behind)                                  \
+    __device__ inline void wgmma_##type##suffix(float (&d)[R], uint64_t a, uint64_t b, bool accumulate)     \
     {                                                                                                       \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #ADD ", 0;\n\t"                                     \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k" #k ".f32." #type "." #type " {" NK_SUMS_##R \
@@ -124,7 +132,9 @@ template <int PENDING, int M, int N> __device__ inline void wgmma_wait_group(flo
 NK_WGMMA_SIZES(NK_WGMMA_REGISTERS, f16, 16, ", 0")
 NK_WGMMA_SIZES(NK_WGMMA_REGISTERS, bf16, 16, ", 0")
 NK_WGMMA_SIZES(NK_WGMMA_REGISTERS, e4m3, 32, "")
-NK_WGMMA_SIZES(NK_WGMMA_SHARED, f16, 16, ", 0, 0")
-NK_WGMMA_SIZES(NK_WGMMA_SHARED, bf16, 16, ", 0, 0")
+NK_WGMMA_SIZES(NK_WGMMA_SHARED, f16, , 16, ", 0, 0")
+NK_WGMMA_SIZES(NK_WGMMA_SHARED, bf16, , 16, ", 0, 0")
+NK_WGMMA_SIZES(NK_WGMMA_SHARED, f16, _along_m, 16, ", 1, 0")
+NK_WGMMA_SIZES(NK_WGMMA_SHARED, bf16, _along_m, 16, ", 1, 0")
 
 #endif

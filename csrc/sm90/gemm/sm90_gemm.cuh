@@ -1,6 +1,7 @@
 /* By wgmma on Hopper
  *   gemm:       D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
+ *   grouped_gemm, a list: the gemm of each group
  *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *
  * Weights, B, are wgmma's operand A: codes come to shared memory and are decoded in registers. Tokens, A, are its
@@ -8,21 +9,22 @@
  * K. Of a step of K = 128 lane (g, c) = (lane / 4, lane % 4) takes chunk c, 16 bytes, of weight rows g and g + 8 of its
  * warp's 16: two scale factors each. Word i of a chunk makes the fragments of k16 products 2 i and 2 i + 1.
  *
- * A tile of dual_gemm has 64 rows of B1, the gates, then the same 64 of B2, the ups. A warp takes eight of both, so
- * that weight rows g and g + 8 of the product are the gate and the up of one feature, and one lane has both sums.
+ * A tile of dual_gemm has rows of B1, the gates, in its first half, then the same rows of B2, the ups. A warp takes
+ * eight of both, so that weight rows g and g + 8 of the product are the gate and the up of one feature, and one lane
+ * has both sums.
  *
- * Work: a tile is 128 weight rows x TOKENS tokens of one batch. PARTS pairs of warpgroups take the slots of a CTA's K
- * in turn; the CTAs of a cluster take half of K each. Both add up in a fixed order. Or a tile is 256 rows, and two
- * pairs of warpgroups have 128 of them each, whose slots take turns in the ring: more warps decode, nothing is added
- * up.
+ * Work: a tile is 128 or 192 weight rows x TOKENS tokens of one batch; each warpgroup of a team has 64 of the rows.
+ * PARTS teams take the slots of a CTA's K in turn; the CTAs of a cluster take half of K each. Both add up in a fixed
+ * order. Or a tile is 256 rows, and two teams have 128 of them each, whose slots take turns in the ring: more warps
+ * decode, nothing is added up. Each group of a list has tiles of its own width, in TOKENS of a slot or less.
  *
- * Roles: warpgroups 0 .. 2 PARTS - 1: consumers; warpgroup w multiplies rows 64 (w % 2) .. + 63 in part w / 2
+ * Roles: warpgroups 0 .. T PARTS - 1, T of a team: consumers; warpgroup w has rows 64 (w % T) .. + 63 in part w / T
  *        the next warp: one thread loads; the one behind it: copies scale factors that are no whole atoms
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
  *   full[SLOTS]    loads -> a part's consumers     1 arrival + the slot's bytes; 32 more, of each lane's   wait 0
  *                                                  own copies, where lanes copy scale factors
- *   empty[SLOTS]   a part's consumers -> loads     8, a warp each                                          wait 1
+ *   empty[SLOTS]   a part's consumers -> loads     1 of each warp                                          wait 1
  *   sums_full      the peer's consumers -> ours    1 arrival + the bytes of their sums, once               wait 0
  *   BARRIER_CONSUMERS  all consumers               nobody reads the ring any more; what parts give is there
  *   cluster        begin: sums_full is there before the peer sends. Whoever is sent to waits for it, so no CTA goes
@@ -61,12 +63,21 @@ template <bool BFLOAT> __device__ inline uint32_t factors(uint32_t bytes)
 template <class C> __device__ inline uint32_t blocked_sf_at(int row, int chunk)
 {
     const int atom = chunk / 2, byte = row / 32 * 4 + chunk % 2 * 2;
-    return C::DUAL ? atom * 256 + row % 32 * 8 + byte : atom * NK_SF_ATOM_BYTES + row % 32 * 16 + byte;
+    const bool halves = C::DUAL && C::SF_PIECES == 1;
+    return halves ? atom * 256 + row % 32 * 8 + byte : atom * NK_SF_ATOM_BYTES + row % 32 * 16 + byte;
+}
+
+/* Slots of 192 rows have the atoms that their tile's rows begin and end in: where a warp's 32 rows are in them. */
+template <class C> __device__ inline uint32_t blocked_quarter_at(const gemm_tile &tile, const consumer &c)
+{
+    const int quarter = tile.row % NK_SF_ATOM_ROWS / 32 + (C::DUAL ? c.rows : 2 * c.rows + c.warp / 2);
+    return quarter / 4 * (C::STEPS * SM90_GEMM_SF_BYTES) + quarter % 4 * 4;
 }
 
 /* What a lane reads of every slot, and where. */
 template <class C, typename P> struct lane_of_slot {
     static constexpr int NEXT = C::DUAL ? C::FEATURES : 8; /* rows from a lane's first row to its second one */
+    static constexpr int BLOCKED_UPS = C::SF_PIECES == 1 ? 512 : C::SF_PIECES / 2 * C::STEPS * SM90_GEMM_SF_BYTES;
     uint32_t codes, sf, sf_next, sf_step;
     uint32_t tails[C::STEPS]; /* masks of the last slot's scale factors */
     int last;
@@ -74,31 +85,43 @@ template <class C, typename P> struct lane_of_slot {
     __device__ lane_of_slot(const P &p, const sm90_gemm_work &work, const consumer &c)
         : last((work.steps - 1) / C::STEPS)
     {
-        const int row = (C::FEATURES / 2) * c.rows + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4, chunk = c.lane % 4;
-        const bool linear = weights_of(p, 0).sf_layout == NK_SF_LINEAR;
+        const int chunk = c.lane % 4, row = (C::DUAL ? 32 : 64) * c.rows + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4;
+        const int blocked_row = C::SF_PIECES == 1 ? row : row % 32; /* see sf_of() */
+        const bool linear = is_linear(p);
         codes = kept(row * SM90_GEMM_CODE_BYTES + (chunk ^ (row >> 1 & 3)) * 16);
         sf = kept(offsetof(typename memory<C>::slot, sf) +
-                  (linear ? row * 8 * C::STEPS + chunk * 2 : blocked_sf_at<C>(row, chunk)));
-        sf_next = kept(linear ? NEXT * 8 * C::STEPS : C::DUAL ? 512 : 8 * 16); /* eight rows are in one quarter */
+                  (linear ? row * 8 * C::STEPS + chunk * 2 : blocked_sf_at<C>(blocked_row, chunk)));
+        sf_next = kept(linear    ? NEXT * 8 * C::STEPS
+                       : C::DUAL ? BLOCKED_UPS
+                                 : 8 * 16); /* eight rows are in one quarter */
         sf_step = kept(linear ? 8 : SM90_GEMM_SF_BYTES);
 #pragma unroll
         for (int n = 0; n < C::STEPS; n++)
             tails[n] = factor_mask(p.k, last * C::STEPS + n, chunk);
     }
+
+    static __device__ bool is_linear(const P &p) { return weights_of(p, 0).sf_layout == NK_SF_LINEAR; }
+
+    /* What a tile adds to `sf`. */
+    __device__ uint32_t sf_of(const P &p, const gemm_tile &tile, const consumer &c) const
+    {
+        return C::SF_PIECES == 1 || is_linear(p) ? 0 : kept(blocked_quarter_at<C>(tile, c));
+    }
 };
 
 /* Adds this part's slots of a tile to `sums`, which are of weight row lane / 4, or eight further (dual_gemm: of a gate,
  * or its up), and token 2 (lane % 4), or the next, of every eight. */
-template <class C, typename P>
-__device__ inline void multiply(const memory<C> &s, const addresses<C> &at, const lane_of_slot<C, P> &lane, span k,
-                                const consumer &c, ring_at &r, float (&sums)[C::SUMS])
+template <class C, typename P, int SUMS>
+__device__ inline void multiply(const memory<C> &s, const addresses<C> &at, const lane_of_slot<C, P> &lane,
+                                uint32_t sf_of_tile, span k, const consumer &c, ring_at &r, float (&sums)[SUMS])
 {
+    constexpr int TOKENS = 2 * SUMS;
     typedef typename memory<C>::slot slot;
     const uint64_t first_tokens = /* not of `at`: the compiler does not know that what is kept is uniform */
         wgmma_descriptor(shared_address(s.ring[0].tokens), 16, 8 * 128, WGMMA_SWIZZLE_128B);
     uint32_t fragments[2][2][4], before = 0; /* the slot before, as lane 0 gives it back */
 #pragma unroll
-    for (int i = 0; i < C::SUMS; i++)
+    for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
 #pragma unroll 1
     for (int slot_of_k = k.begin + (C::DIVISIONS == 2 ? c.part : 0); slot_of_k < k.end; slot_of_k += C::DIVISIONS) {
@@ -110,7 +133,7 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
 #pragma unroll
         for (int n = 0; n < C::STEPS; n++) {
             const uint32_t codes = from + lane.codes + n * (uint32_t)sizeof(slot::codes[0]);
-            const uint32_t sf = from + lane.sf + n * lane.sf_step, mask = is_last ? lane.tails[n] : 0x7F7F;
+            const uint32_t sf = from + lane.sf + sf_of_tile + n * lane.sf_step, mask = is_last ? lane.tails[n] : 0x7F7F;
             const uint4 word[2] = {ld_shared_v4(codes), ld_shared_v4(codes + lane.NEXT * SM90_GEMM_CODE_BYTES)};
             const uint32_t factor[2] = {factors<C::BFLOAT>(ld_shared_u16(sf) & mask),
                                         factors<C::BFLOAT>(ld_shared_u16(sf + lane.sf_next) & mask)};
@@ -129,7 +152,7 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
                 wgmma_fence(a);
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    const uint64_t x = tokens + ((2 * n + i / 2) * C::TOKENS * 128 + (i % 2 * 2 + j) * 32) / 16;
+                    const uint64_t x = tokens + ((2 * n + i / 2) * TOKENS * 128 + (i % 2 * 2 + j) * 32) / 16;
                     if (C::BFLOAT)
                         wgmma_bf16(sums, a[j], x, true);
                     else
@@ -162,7 +185,7 @@ __device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &
     if constexpr (C::CLUSTER == 1) {
         store<C>(p, work, tile, c, first, sums);
     } else if constexpr (C::BOTH_END) { /* CTA 1 ends the upper half */
-        const int rank = (int)cluster_ctarank(), warpgroup = 2 * c.part + c.rows;
+        const int rank = (int)cluster_ctarank(), warpgroup = C::WARPGROUPS * c.part + c.rows;
         float ours[N / 2], theirs[N / 2];
         halve(sums, rank == 1, ours, theirs);
         barrier_cluster_wait();
@@ -184,7 +207,7 @@ template <class C, typename P>
 __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles, span k, int number)
 {
     const int thread = threadIdx.x % WARPGROUP;
-    const consumer c = {number / 2, number % 2, thread, thread / 32, thread % 32};
+    const consumer c = {number / C::WARPGROUPS, number % C::WARPGROUPS, thread, thread / 32, thread % 32};
     const addresses<C> at(s);
     const lane_of_slot<C, P> lane(p, tiles.work, c);
     ring_at r = {c.part, 0};
@@ -192,7 +215,7 @@ __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles
         float sums[C::SUMS];
         gemm_tile mine = tile;
         if (C::BANDS == 2) mine.row += c.part * C::FEATURES; /* or behind all rows */
-        multiply<C, P>(s, at, lane, k, c, r, sums);
+        multiply(s, at, lane, lane.sf_of(p, tile, c), k, c, r, sums);
         if constexpr (C::DIVISIONS == 2) {
             float ours[C::SUMS / 2];
             join_parts<C>(s, c, sums, ours);
@@ -203,11 +226,29 @@ __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles
     });
 }
 
+template <class C>
+__device__ inline void consume(memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span, int number)
+{
+    const int thread = threadIdx.x % WARPGROUP;
+    const consumer c = {0, number, thread, thread / 32, thread % 32};
+    const addresses<C> at(s);
+    ring_at r = {0, 0};
+    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+        const sm90_list_group &g = list.group[tile.l];
+        const lane_of_slot<C, nk_gemm_problem> lane(g.gemm, g.work, c);
+        C::WIDTHS::call(g.width, [&](auto width) {
+            float sums[width.TOKENS / 2];
+            multiply(s, at, lane, 0, span_of<C>(g.work), c, r, sums);
+            end_tile<C>(s, g.gemm, g.work, tile, c, 0, sums);
+        });
+    });
+}
+
 template <class C, typename P> __device__ inline void init_barriers(memory<C> &s, const P &p)
 {
     for (int i = 0; i < C::SLOTS; i++) {
-        mbarrier_init(shared_address(&s.full[i]), lanes_copy_sf(p) ? 33 : 1);
-        mbarrier_init(shared_address(&s.empty[i]), 8);
+        mbarrier_init(shared_address(&s.full[i]), lanes_copy_sf<C>(p) ? 33 : 1);
+        mbarrier_init(shared_address(&s.empty[i]), 4 * C::WARPGROUPS);
     }
     if (C::CLUSTER == 2) mbarrier_init(shared_address(&s.sums_full), 1);
     fence_mbarrier_init();
@@ -220,11 +261,11 @@ __device__ inline void run(const weight_maps &weights, const cuda_tensor_map &to
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     memory<C> &s = *(memory<C> *)raw;
-    static_assert(sizeof(memory<C>) <= SM90_GEMM_SMEM(C::TOKENS, C::CLUSTER, C::SLOTS, C::STEPS), "what the host asks");
+    static_assert(sizeof(memory<C>) <= C::SMEM, "what the host asks");
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x % WARPGROUP / 32, 0);
     const span k = span_of<C>(work);
-    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles};
+    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, list_of(p)};
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) init_barriers<C>(s, p);
     if constexpr (C::EXPERTS) {
@@ -235,16 +276,16 @@ __device__ inline void run(const weight_maps &weights, const cuda_tensor_map &to
         __syncthreads();
     }
     if (C::CLUSTER == 2) barrier_cluster_arrive();
-    if (warpgroup == 2 * C::PARTS) {
-        if (C::WIDE) setmaxnreg_dec<56>();
+    if (warpgroup == C::WARPGROUPS * C::PARTS) {
+        if (C::WIDE) setmaxnreg_dec<C::LIST ? 72 : 56>();
         if (warp == 0 && elect_sync()) load<C>(s, weights, tokens, p, tiles, k);
-        if (warp == 1 && lanes_copy_sf(p)) copy_sf<C>(s, p, tiles, k);
+        if (warp == 1 && lanes_copy_sf<C>(p)) copy_sf<C>(s, p, tiles, k);
     } else {
-        if (C::WIDE) setmaxnreg_inc<224>();
+        if (C::WIDE) setmaxnreg_inc<C::WARPGROUPS == 3 ? 152 : C::LIST ? 216 : 224>();
         consume<C>(s, p, tiles, k, warpgroup);
     }
     griddepcontrol_wait(); /* of all threads: the next kernel relies on it */
-    if (C::CLUSTER == 2 && warpgroup == 2 * C::PARTS) barrier_cluster_wait(); /* as the others have */
+    if (C::CLUSTER == 2 && warpgroup == C::WARPGROUPS * C::PARTS) barrier_cluster_wait(); /* as the others have */
 }
 
 #endif

@@ -7,22 +7,23 @@
 
 #include <stdbool.h>
 
-#define SM90_GEMM_ROWS 128 /* weight rows of a slot: two warpgroups of 64 */
 #define SM90_GEMM_STEP 128 /* elements of K in a step: a row's 64 bytes of codes, eight scale factors */
 #define SM90_GEMM_CODE_BYTES (SM90_GEMM_STEP / 2)
-#define SM90_GEMM_SF_BYTES (SM90_GEMM_ROWS * SM90_GEMM_STEP / NK_SF_VEC) /* of a step, in either layout */
+#define SM90_GEMM_SF_BYTES (NK_SF_ATOM_ROWS * SM90_GEMM_STEP / NK_SF_VEC) /* of a step's atoms of 128 rows */
 #define SM90_GEMM_PANEL 64 /* elements: the 128 bytes of a token that tensor maps swizzle */
 
-/* X(name, tokens, weight rows, pairs of warpgroups, CTAs of a cluster that divide K, slots of the ring, steps of a
- * slot, slots whose weights are asked for before the kernel before has ended). Two pairs divide the steps of a CTA
- * where a tile has 128 rows (t), and have 128 rows each where it has 256 (v). A tile whose K is divided takes a CTA, or
- * a cluster, of its own. CTAs walk over tiles whose K is not (w, v). */
-#define SM90_GEMM_DIVIDED_TILES(X) \
-    X(t16, 16, 128, 2, 2, 8, 2, 4) \
-    X(t32, 32, 128, 2, 2, 6, 2, 3) \
-    X(t64, 64, 128, 2, 2, 8, 1, 4) \
-    X(t96, 96, 128, 1, 2, 5, 1, 4) \
-    X(t128, 128, 128, 1, 2, 4, 1, 4)
+/* X(name, tokens, weight rows, teams of warpgroups, CTAs of a cluster that divide K, slots of the ring, steps of a
+ * slot, slots whose weights are asked for before the kernel before has ended). Two teams divide the steps of a CTA
+ * where a tile has 128 rows (t), and have 128 rows each where it has 256 (v). A tile whose K is divided (t, s) takes a
+ * CTA, or a cluster, of its own. CTAs walk over tiles whose K is not (w, v, u). 192 rows (s, u) are for sizes of which
+ * tiles of 128 rows leave a wave half empty. */
+#define SM90_GEMM_DIVIDED_TILES(X)   \
+    X(t16, 16, 128, 2, 2, 8, 2, 4)   \
+    X(t32, 32, 128, 2, 2, 6, 2, 3)   \
+    X(t64, 64, 128, 2, 2, 8, 1, 4)   \
+    X(t96, 96, 128, 1, 2, 5, 1, 4)   \
+    X(t128, 128, 128, 1, 2, 4, 1, 4) \
+    X(s128, 128, 192, 1, 2, 3, 1, 3)
 #define SM90_GEMM_WHOLE_TILES(X)     \
     X(v8, 8, 256, 2, 1, 8, 2, 4)     \
     X(v16, 16, 256, 2, 1, 8, 2, 4)   \
@@ -32,7 +33,9 @@
     X(w64, 64, 128, 1, 1, 8, 1, 4)   \
     X(w96, 96, 128, 1, 1, 6, 1, 4)   \
     X(w128, 128, 128, 1, 1, 5, 1, 5) \
-    X(w256, 256, 128, 1, 1, 3, 1, 3)
+    X(w256, 256, 128, 1, 1, 3, 1, 3) \
+    X(u96, 96, 192, 1, 1, 5, 1, 4)   \
+    X(u128, 128, 192, 1, 1, 4, 1, 4)
 #define SM90_GEMM_TILES(X) SM90_GEMM_DIVIDED_TILES(X) SM90_GEMM_WHOLE_TILES(X)
 
 enum {
@@ -44,19 +47,26 @@ enum {
 
 #define SM90_GEMM_MOST_TOKENS 256
 
-/* Two warpgroups for each part of a CTA's steps, and those that load: two warps, or, where accumulators want the
- * registers of the others, a warpgroup. */
-#define SM90_GEMM_WIDE(tokens) ((tokens) >= 256)
-#define SM90_GEMM_THREADS(tokens, parts) (256 * (parts) + (SM90_GEMM_WIDE(tokens) ? 128 : 64))
+/* Weight rows of a slot: a team's, 64 for each of its warpgroups. */
+#define SM90_GEMM_SLOT_ROWS(rows) ((rows) == 256 ? 128 : (rows))
+
+/* The teams, and those that load: two warps, or, where accumulators want the registers of the others, a warpgroup. */
+#define SM90_GEMM_WIDE(tokens, rows) ((tokens) >= 256 || SM90_GEMM_SLOT_ROWS(rows) > 128)
+#define SM90_GEMM_THREADS(tokens, rows, parts) \
+    (2 * SM90_GEMM_SLOT_ROWS(rows) * (parts) + (SM90_GEMM_WIDE(tokens, rows) ? 128 : 64))
 
 /* struct memory of sm90_gemm_tile.cuh; run() of sm90_gemm.cuh compares. */
-#define SM90_GEMM_SLOT_BYTES(tokens, steps) \
-    ((steps) * (SM90_GEMM_ROWS * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_BYTES + 2 * SM90_GEMM_STEP * (tokens)))
-#define SM90_GEMM_SUM_BYTES(tokens, cluster) ((cluster) == 2 ? 256 * (tokens) : 0)
+/* Pieces of scale factors in a slot, each as large as those of 128 rows. 192 rows of a matrix, or 96 of each of two,
+ * lie in two atoms of it at most. */
+#define SM90_GEMM_SF_PIECES(rows, matrices) ((rows) > NK_SF_ATOM_ROWS ? 2 * (matrices) : 1)
+#define SM90_GEMM_SLOT_BYTES(tokens, rows, steps, matrices)                                                \
+    ((steps) * ((rows) * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_PIECES(rows, matrices) * SM90_GEMM_SF_BYTES + \
+                2 * SM90_GEMM_STEP * (tokens)))
+#define SM90_GEMM_SUM_BYTES(tokens, rows, cluster) ((cluster) == 2 ? 2 * (rows) * (tokens) : 0)
 #define SM90_GEMM_BARRIER_BYTES(slots) ((2 * (slots) + 2) * 8)
-#define SM90_GEMM_SMEM(tokens, cluster, slots, steps)                                       \
-    ((slots) * SM90_GEMM_SLOT_BYTES(tokens, steps) + SM90_GEMM_SUM_BYTES(tokens, cluster) + \
-     1024 * ((SM90_GEMM_BARRIER_BYTES(slots) + 1023) / 1024))
+#define SM90_GEMM_SMEM(tokens, rows, cluster, slots, steps, matrices)                     \
+    ((slots) * SM90_GEMM_SLOT_BYTES(tokens, SM90_GEMM_SLOT_ROWS(rows), steps, matrices) + \
+     SM90_GEMM_SUM_BYTES(tokens, rows, cluster) + 1024 * ((SM90_GEMM_BARRIER_BYTES(slots) + 1023) / 1024))
 #define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1)) /* of their list, behind it */
 
 /* How a product is divided. */
@@ -66,7 +76,7 @@ typedef struct sm90_gemm_work {
     int32_t steps;                  /* of K */
     int32_t slots_per_cta;          /* of K; the last CTA of a cluster may have fewer */
     float product_scale;            /* a sum is the true one over it */
-    bool one_matrix;                /* of weights, for all batches */
+    bool one_matrix;                /* of weights, for all batches or experts */
     int32_t sf_aligned;             /* linear: bytes that rows and steps of scale factors are aligned to, 4 to 16 */
 } sm90_gemm_work;
 

@@ -1,6 +1,6 @@
 /* What brings a tile to the ring of sm90_gemm.cuh: a thread asks for codes, tokens and whole atoms of scale factors; a
- * warp beside it copies scale factors that are no whole atoms. They compete with the warps that multiply
- * for issue slots. Therefore what stays the same for a tile is worked out once. */
+ * warp beside it copies scale factors that are no whole atoms. They compete with the warps that multiply for issue
+ * slots. Therefore what stays the same for a tile is worked out once. */
 #ifndef NK_SM90_GEMM_LOAD_CUH
 #define NK_SM90_GEMM_LOAD_CUH
 
@@ -10,36 +10,49 @@
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemm_tile.cuh"
 
-/* Blocked scale factors of a tile's rows: its first atom. Of gemm alone; elsewhere lanes copy them. */
-__device__ inline const uint8_t *atoms_of(const nk_gemm_problem &p, const gemm_tile &tile, int atoms)
+/* Blocked scale factors of a tile's weights: the first atom of its rows, or of those that lie `further` rows of atoms
+ * on, where there are some. */
+template <typename P>
+__device__ inline const uint8_t *atoms_of(const P &p, bool second, const gemm_tile &tile, int atoms, int further)
 {
-    return p.b.sf + tile.l * p.b.sf_batch_stride + (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms * NK_SF_ATOM_BYTES;
+    const nk_operand &b = weights_of(p, second);
+    const int64_t row = min(tile.row / NK_SF_ATOM_ROWS + further, (int)(p.n - 1) / NK_SF_ATOM_ROWS);
+    return b.sf + tile.l * b.sf_batch_stride + row * atoms * NK_SF_ATOM_BYTES;
 }
-__device__ inline const uint8_t *atoms_of(const nk_dual_gemm_problem &, const gemm_tile &, int) { return nullptr; }
 
-/* By one thread. The first weights are asked for before the first kernel has ended. */
-template <class C, typename P>
-__device__ inline void load(const memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                            const gemm_tiles &tiles, span k)
-{
+/* The thread that loads: where it is. */
+template <class C> struct loader {
     typedef typename memory<C>::slot slot;
-    constexpr uint32_t SLOT_SF = C::STEPS * SM90_GEMM_SF_BYTES, BYTES = sizeof(slot) - SLOT_SF;
-    const addresses<C> at(s);
-    const bool atoms_wanted = !lanes_copy_sf(p);
-    const int atoms = (int)((p.k + 63) / 64), last = (atoms - 1) / (2 * C::STEPS); /* slot of K */
-    const uint32_t last_sf = (atoms - last * 2 * C::STEPS) * NK_SF_ATOM_BYTES;
-    ring_at r = {0, 0};
-    int early = min(C::EARLY, C::BANDS * (k.end - k.begin));
-    bool waited = false;
-    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+    static constexpr uint32_t SLOT_SF = C::STEPS * SM90_GEMM_SF_BYTES;
+    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP; /* of a slot and a token */
+    const addresses<C> at;
+    ring_at r;
+    bool waited;
+
+    __device__ explicit loader(const memory<C> &s) : at(s), r{0, 0}, waited(false) {}
+
+    /* All slots of a tile. The first tile's first weights are asked for before the first kernel has ended. */
+    template <typename P>
+    __device__ void load_tile(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
+                              const gemm_tile &tile, span k, bool one_matrix, int width)
+    {
+        const uint32_t bytes = (uint32_t)(offsetof(slot, sf) + width * TOKEN_BYTES);
+        const bool atoms_wanted = !lanes_copy_sf<C>(p);
+        const int atoms = (int)((p.k + 63) / 64), last = (atoms - 1) / (2 * C::STEPS); /* slot of K */
+        const uint32_t last_sf = (atoms - last * 2 * C::STEPS) * NK_SF_ATOM_BYTES;
         const gemm_tile other = band_of<C>(p, tile, C::BANDS - 1);
-        const uint8_t *sf = atoms_wanted ? atoms_of(p, tile, atoms) : nullptr;
-        const uint8_t *other_sf = atoms_wanted ? atoms_of(p, other, atoms) : nullptr;
+        const uint8_t *sf[C::BANDS][C::SF_PIECES];
+#pragma unroll
+        for (int i = 0; i < C::BANDS * C::SF_PIECES; i++) {
+            const bool second = C::DUAL && i >= C::SF_PIECES / 2;
+            sf[i / C::SF_PIECES][i % C::SF_PIECES] =
+                atoms_of(p, second, i < C::SF_PIECES ? tile : other, atoms, C::SF_PIECES == 1 ? 0 : i % 2);
+        }
         auto load_weights = [&](int i, int slot_of_k, bool is_other) {
             const uint32_t full = at.full(i), to = at.slot_at(i);
-            const int row = is_other ? other.row : tile.row, matrix = tiles.work.one_matrix ? 0 : tile.l;
+            const int row = is_other ? other.row : tile.row, matrix = one_matrix ? 0 : tile.l;
             const uint32_t sf_bytes = !atoms_wanted ? 0 : slot_of_k == last ? last_sf : SLOT_SF;
-            mbarrier_arrive_expect_tx(full, BYTES + sf_bytes);
+            mbarrier_arrive_expect_tx(full, bytes + C::SF_PIECES * sf_bytes);
 #pragma unroll
             for (int n = 0; n < C::STEPS; n++) {
                 const int from[3] = {(slot_of_k * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, matrix};
@@ -48,18 +61,22 @@ __device__ inline void load(const memory<C> &s, const weight_maps &weights, cons
                 if (C::DUAL)
                     cp_async_bulk_tensor_3d(codes + C::FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from, full);
             }
-            if (!C::DUAL && sf_bytes)
-                cp_async_bulk(to + offsetof(slot, sf), (is_other ? other_sf : sf) + (int64_t)slot_of_k * SLOT_SF,
-                              sf_bytes, full);
+            if (sf_bytes) {
+#pragma unroll
+                for (int j = 0; j < C::SF_PIECES; j++)
+                    cp_async_bulk(to + offsetof(slot, sf[j]),
+                                  (is_other ? sf[C::BANDS - 1][j] : sf[0][j]) + (int64_t)slot_of_k * SLOT_SF, sf_bytes,
+                                  full);
+            }
         };
+        int early = 0;
         if (!waited) {
+            early = min(C::EARLY, C::BANDS * (k.end - k.begin));
 #pragma unroll 1
             for (int i = 0; i < early; i++)
                 load_weights(i, k.begin + i / C::BANDS, i % C::BANDS);
             griddepcontrol_wait();
             waited = true;
-        } else {
-            early = 0;
         }
 #pragma unroll 1
         for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
@@ -72,22 +89,46 @@ __device__ inline void load(const memory<C> &s, const weight_maps &weights, cons
             cp_async_bulk_tensor_4d(at.slot_at(r.slot) + offsetof(slot, tokens), &tokens, from, at.full(r.slot));
             advance<C::SLOTS>(r, 1);
         }
+    }
+};
+
+/* By one thread. */
+template <class C, typename P>
+__device__ inline void load(const memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
+                            const gemm_tiles &tiles, span k)
+{
+    loader<C> to(s);
+    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+        to.load_tile(weights, tokens, p, tile, k, tiles.work.one_matrix, C::TOKENS);
+    });
+}
+
+template <class C>
+__device__ inline void load(const memory<C> &s, const weight_maps &, const cuda_tensor_map &, const sm90_list &list,
+                            const gemm_tiles &tiles, span)
+{
+    loader<C> to(s);
+    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+        const sm90_list_group &g = list.group[tile.l];
+        to.load_tile({g.weights, g.weights}, list.tokens[g.width], g.gemm, tile, span_of<C>(g.work), true, g.tokens);
     });
 }
 
 /* Linear scale factors of a tile: from[i] is row 32 i + lane of the slot, which has those of all its steps. */
 template <class C, typename P> struct linear_rows {
     static constexpr int BYTES = 8 * C::STEPS;
-    const uint8_t *from[SM90_GEMM_ROWS / 32];
+    static constexpr int QUARTERS = C::SLOT_ROWS / 32;
+    const uint8_t *from[QUARTERS];
     int cols, aligned;
 
     __device__ linear_rows(const P &p, const sm90_gemm_work &work, const gemm_tile &tile)
         : cols((int)(p.k / NK_SF_VEC)), aligned(work.sf_aligned)
     {
 #pragma unroll
-        for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
-            const nk_operand &b = weights_of(p, C::DUAL && i >= 2);
-            const int64_t row = (int64_t)tile.row + (C::DUAL ? i % 2 : i) * 32 + threadIdx.x % 32;
+        for (int i = 0; i < QUARTERS; i++) {
+            const int of_matrix = C::DUAL ? i % (QUARTERS / 2) : i;
+            const nk_operand &b = weights_of(p, i != of_matrix);
+            const int64_t row = (int64_t)tile.row + of_matrix * 32 + threadIdx.x % 32;
             from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride + min(row, p.n - 1) * b.sf_row_stride);
         }
     }
@@ -107,7 +148,7 @@ template <class C, typename P> struct linear_rows {
     {
         const int col = slot_of_k * BYTES;
 #pragma unroll
-        for (int i = 0; i < SM90_GEMM_ROWS / 32; i++) {
+        for (int i = 0; i < QUARTERS; i++) {
 #pragma unroll
             for (int j = 0; j < BYTES; j += PIECE) {
                 const int valid = min(max(cols - col - j, 0), PIECE);
@@ -121,6 +162,7 @@ template <class C, typename P> struct linear_rows {
 /* Blocked scale factors of a tile of dual_gemm: a lane's row quad of an atom is 16 bytes, of which the tile's 64 rows
  * are one half. */
 template <class C, typename P> struct half_atoms {
+    static_assert(C::FEATURES == 64, "half of an atom's rows");
     const uint8_t *from[2]; /* of each matrix */
     int atoms;
 
@@ -192,8 +234,19 @@ __device__ inline void copy_sf(const memory<C> &s, const P &p, const gemm_tiles 
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
             copy_slots<C>(s, r, k, in_bands<C, linear_rows<C, P>>(p, tiles.work, tile).of);
-        else if constexpr (C::DUAL)
+        else if constexpr (C::DUAL && C::SF_PIECES == 1)
             copy_slots<C>(s, r, k, in_bands<C, half_atoms<C, P>>(p, tiles.work, tile).of);
+    });
+}
+
+template <class C>
+__device__ inline void copy_sf(const memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span)
+{
+    ring_at r = {0, 0};
+    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+        const sm90_list_group &g = list.group[tile.l];
+        const linear_rows<C, nk_gemm_problem> rows[] = {{g.gemm, g.work, tile}};
+        copy_slots<C>(s, r, span_of<C>(g.work), rows);
     });
 }
 

@@ -10,7 +10,7 @@ typedef struct sm90_gemm_sizes {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
     int64_t experts;    /* 0: none */
-    int32_t features;   /* of a slot */
+    int32_t matrices;   /* of weights: dual_gemm has two */
     int32_t lanes_copy; /* the weights' scale factors, and no copy of whole atoms does */
     int64_t usable;     /* a bit for each tile that can serve the product */
 } sm90_gemm_sizes;
@@ -21,10 +21,11 @@ static inline double sm90_gemm_larger(double x, double y) { return x > y ? x : y
  * instructions are issued slowly. `busy` is the part of the SMs that has CTAs: they share memory, L2 and power. */
 static inline double sm90_gemm_step_us(const sm90_gemm_shape *t, bool lanes_copy)
 {
+    const double rows = SM90_GEMM_SLOT_ROWS(t->rows) / 128.0;
     const double tensor = t->tokens * SM90_GEMM_TENSOR_TOKEN_US;
     const double issue = SM90_GEMM_ISSUE_US + t->tokens * SM90_GEMM_ISSUE_TOKEN_US + SM90_GEMM_SLOT_US / t->steps +
                          (lanes_copy ? SM90_GEMM_LANES_US : 0);
-    return sm90_gemm_larger(tensor, issue);
+    return rows * sm90_gemm_larger(tensor, issue);
 }
 
 /* What m rows become that fall to `experts` by chance: tiles of `tokens` each, where an expert's last one is not full.
@@ -47,7 +48,7 @@ static inline double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t 
 
 static inline double sm90_gemm_tiles_of(const sm90_gemm_sizes *s, const sm90_gemm_shape *t)
 {
-    const double row_tiles = (double)nk_ceil_div(s->n, s->features * (t->rows / SM90_GEMM_ROWS));
+    const double row_tiles = (double)nk_ceil_div(s->n, t->rows / s->matrices);
     if (s->experts) return row_tiles * sm90_gemm_expert_tiles(s->m, s->experts, t->tokens);
     return row_tiles * (double)(s->l * nk_ceil_div(s->m, t->tokens));
 }
@@ -66,12 +67,11 @@ static inline double sm90_gemm_us(const sm90_gemm_sizes *s, const sm90_gemm_shap
     const int64_t at_once = s->gpu->sms / t->cluster > 0 ? s->gpu->sms / t->cluster : 1;
     const int64_t whole = (int64_t)(tiles / (double)at_once), waves = whole + ((double)(whole * at_once) < tiles);
     const int64_t steps =
-        nk_ceil_div(nk_ceil_div(all_steps, t->steps), t->cluster) * t->steps * (t->rows / SM90_GEMM_ROWS);
+        nk_ceil_div(nk_ceil_div(all_steps, t->steps), t->cluster) * t->steps * (t->rows / SM90_GEMM_SLOT_ROWS(t->rows));
     const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
     const double tokens = (double)s->l * (double)s->m * padded_k * 2;
-    const double weights =
-        sm90_gemm_matrices_of(s) * (double)s->n * padded_k * (9.0 / 16) * (SM90_GEMM_ROWS / s->features);
+    const double weights = sm90_gemm_matrices_of(s) * (double)s->n * padded_k * (9.0 / 16) * s->matrices;
     const double busy = 1 + SM90_GEMM_BUSY * ctas / s->gpu->sms;
     const double loop = busy * (double)(waves * steps) * sm90_gemm_step_us(t, s->lanes_copy);
     const double tile =

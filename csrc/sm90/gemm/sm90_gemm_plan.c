@@ -5,15 +5,16 @@
 #include "sm90_gemm_model.h"
 
 const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT] = {
-#define SHAPE(name, tokens, rows, parts, cluster, slots, steps, early) \
-    [SM90_GEMM_##name] = {tokens,                                      \
-                          rows,                                        \
-                          parts,                                       \
-                          cluster,                                     \
-                          slots,                                       \
-                          steps,                                       \
-                          SM90_GEMM_THREADS(tokens, parts),            \
-                          SM90_GEMM_SMEM(tokens, cluster, slots, steps)},
+#define SHAPE(name, tokens, rows, parts, cluster, slots, steps, early)             \
+    [SM90_GEMM_##name] = {tokens,                                                  \
+                          rows,                                                    \
+                          parts,                                                   \
+                          cluster,                                                 \
+                          slots,                                                   \
+                          steps,                                                   \
+                          SM90_GEMM_THREADS(tokens, rows, parts),                  \
+                          {SM90_GEMM_SMEM(tokens, rows, cluster, slots, steps, 1), \
+                           SM90_GEMM_SMEM(tokens, rows, cluster, slots, steps, 2)}},
     SM90_GEMM_TILES(SHAPE)
 #undef SHAPE
 };
@@ -114,7 +115,8 @@ static int64_t token_tiles_of(const sm90_gemm_product *product, const sm90_gemm_
 int32_t sm90_gemm_smem_bytes(const sm90_gemm_product *p, const sm90_gemm_shape *t)
 {
     const int64_t list = p->offsets ? SM90_GEMM_EXPERT_BYTES(p->experts) : 0;
-    return (int32_t)(list < INT32_MAX - t->smem_bytes ? t->smem_bytes + list : INT32_MAX);
+    const int32_t bytes = t->smem_bytes[p->ups != NULL];
+    return (int32_t)(list < INT32_MAX - bytes ? bytes + list : INT32_MAX);
 }
 
 static double tiles_of(const sm90_gemm_product *product, const sm90_gemm_shape *t)
@@ -201,7 +203,7 @@ sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *product, const cuda_gp
                              .n = p->n,
                              .k = p->k,
                              .experts = product->offsets ? product->experts : 0,
-                             .features = sm90_gemm_slot_features(product),
+                             .matrices = product->ups ? 2 : 1,
                              .lanes_copy = product->ups || p->b.sf_layout == NK_SF_LINEAR};
     const char *why = why_no_tile(product);
     if (why) return (sm90_gemm_pick){.tile = NK_TILE_ANY, .why_not = why};
@@ -233,7 +235,7 @@ nk_status sm90_gemm_plan_picked(const sm90_gemm_product *product, const nk_setti
 
 bool sm90_gemm_has_one_matrix(const sm90_gemm_product *p)
 {
-    return !p->offsets && p->first->l > 1 && p->first->b.batch_stride == 0;
+    return sm90_gemm_batches(p) > 1 && p->first->b.batch_stride == 0;
 }
 
 static int32_t sf_aligned(const sm90_gemm_product *product)

@@ -2,13 +2,14 @@
 #ifndef NK_SM90_GEMM_PLAN_H
 #define NK_SM90_GEMM_PLAN_H
 
+#include "cuda/cuda_encode.h"
 #include "sm90/sm90_backend.h"
 
 #include "sm90_gemm_config.h"
 
 typedef struct sm90_gemm_shape {
     int32_t tokens, rows, parts, cluster, slots, steps; /* see SM90_GEMM_TILES */
-    int32_t threads, smem_bytes;
+    int32_t threads, smem_bytes[2];                     /* of one matrix of weights, and of two */
 } sm90_gemm_shape;
 
 extern const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT];
@@ -16,7 +17,7 @@ extern const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT];
 /* Of a tile's K. */
 static inline int32_t sm90_gemm_divisions(const sm90_gemm_shape *t)
 {
-    return t->parts * t->cluster * SM90_GEMM_ROWS / t->rows;
+    return t->parts * t->cluster * SM90_GEMM_SLOT_ROWS(t->rows) / t->rows;
 }
 
 /* Whether CTAs walk over tiles, as many as there are SMs, since no K is divided. */
@@ -50,7 +51,10 @@ typedef struct sm90_gemm_product {
 } sm90_gemm_product;
 
 /* Of the output, in a slot and in a tile. */
-static inline int32_t sm90_gemm_slot_features(const sm90_gemm_product *p) { return SM90_GEMM_ROWS / (p->ups ? 2 : 1); }
+static inline int32_t sm90_gemm_slot_features(const sm90_gemm_product *p, const sm90_gemm_shape *t)
+{
+    return SM90_GEMM_SLOT_ROWS(t->rows) / (p->ups ? 2 : 1);
+}
 static inline int32_t sm90_gemm_features(const sm90_gemm_product *p, const sm90_gemm_shape *t)
 {
     return t->rows / (p->ups ? 2 : 1);
@@ -65,7 +69,7 @@ int64_t sm90_gemm_workspace_bytes(const sm90_gemm_product *p, const sm90_gemm_sh
 /* Of a CTA. */
 int32_t sm90_gemm_smem_bytes(const sm90_gemm_product *p, const sm90_gemm_shape *t);
 
-/* Whether all batches have the same weights. */
+/* Whether all batches, or experts, have the same weights. */
 bool sm90_gemm_has_one_matrix(const sm90_gemm_product *p);
 
 /* Matrices of weights. */
@@ -96,6 +100,13 @@ sm90_gemm_pick sm90_gemm_pick_of(const sm90_gemm_product *p, const cuda_gpu *gpu
 nk_status sm90_gemm_plan_picked(const sm90_gemm_product *p, const nk_settings *settings,
                                 const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT], const sm90_gemm_pick *pick,
                                 nk_plan *plan, sm90_gemm_choice *choice);
+
+/* What tensor maps say of weights, and of tokens in the workspace: `rows` in all, of batches that are batch_rows apart,
+ * in boxes of `tokens` and a slot's steps. */
+cuda_boxes sm90_gemm_weight_boxes(const sm90_gemm_product *p, const sm90_gemm_shape *t, const char *name,
+                                  const nk_operand *b);
+cuda_boxes sm90_gemm_token_boxes(const sm90_gemm_tokens *x, int64_t rows, int64_t batch_rows, int64_t batches,
+                                 int32_t tokens, int32_t steps);
 
 sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *p, int tile);
 

@@ -52,7 +52,8 @@ nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *se
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
-static cuda_boxes weight_boxes(const sm90_gemm_product *product, const char *name, const nk_operand *b)
+cuda_boxes sm90_gemm_weight_boxes(const sm90_gemm_product *product, const sm90_gemm_shape *t, const char *name,
+                                  const nk_operand *b)
 {
     const nk_gemm_problem *p = product->first;
     const int64_t batches = sm90_gemm_has_one_matrix(product) ? 1 : sm90_gemm_batches(product);
@@ -62,8 +63,23 @@ static cuda_boxes weight_boxes(const sm90_gemm_product *product, const char *nam
                         .rank = 3,
                         .dims = {(uint64_t)p->k / 2, (uint64_t)p->n, (uint64_t)batches},
                         .strides = {stride_of(b->row_stride, p->n), stride_of(b->batch_stride, batches)},
-                        .box = {SM90_GEMM_CODE_BYTES, (uint32_t)sm90_gemm_slot_features(product), 1},
+                        .box = {SM90_GEMM_CODE_BYTES, (uint32_t)sm90_gemm_slot_features(product, t), 1},
                         .swizzle = CUDA_SWIZZLE_64,
+                        .l2 = CUDA_L2_256};
+}
+
+cuda_boxes sm90_gemm_token_boxes(const sm90_gemm_tokens *x, int64_t rows, int64_t batch_rows, int64_t batches,
+                                 int32_t tokens, int32_t steps)
+{
+    const uint64_t row_bytes = (uint64_t)x->steps * SM90_GEMM_STEP * 2;
+    return (cuda_boxes){.name = "tokens in workspace",
+                        .at = x->at,
+                        .dtype = NK_F16,
+                        .rank = 4,
+                        .dims = {SM90_GEMM_PANEL, (uint64_t)rows, 2 * (uint64_t)x->steps, (uint64_t)batches},
+                        .strides = {row_bytes, 2 * SM90_GEMM_PANEL, (uint64_t)batch_rows * row_bytes},
+                        .box = {SM90_GEMM_PANEL, (uint32_t)tokens, 2 * (uint32_t)steps, 1},
+                        .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
 
@@ -72,20 +88,10 @@ static nk_status encode_maps(const sm90_gemm_product *product, const sm90_gemm_s
                              cuda_tensor_map maps[3])
 {
     const nk_gemm_problem *p = product->first;
-    const uint64_t row_bytes = (uint64_t)x->steps * SM90_GEMM_STEP * 2;
     const cuda_boxes boxes[] = {
-        {.name = "tokens in workspace",
-         .at = x->at,
-         .dtype = NK_F16,
-         .rank = 4,
-         .dims = {SM90_GEMM_PANEL, (uint64_t)(p->m + sm90_gemm_spare_rows(product, t)), 2 * (uint64_t)x->steps,
-                  (uint64_t)p->l},
-         .strides = {row_bytes, 2 * SM90_GEMM_PANEL, (uint64_t)p->m * row_bytes},
-         .box = {SM90_GEMM_PANEL, (uint32_t)t->tokens, 2 * (uint32_t)t->steps, 1},
-         .swizzle = CUDA_SWIZZLE_128,
-         .l2 = CUDA_L2_256},
-        weight_boxes(product, "weights", &p->b),
-        product->ups ? weight_boxes(product, "ups", product->ups) : (cuda_boxes){0},
+        sm90_gemm_token_boxes(x, p->m + sm90_gemm_spare_rows(product, t), p->m, p->l, t->tokens, t->steps),
+        sm90_gemm_weight_boxes(product, t, "weights", &p->b),
+        product->ups ? sm90_gemm_weight_boxes(product, t, "ups", product->ups) : (cuda_boxes){0},
     };
     cuda_tensor_map *const to[] = {&maps[0], &maps[1], &maps[2]};
     return cuda_encode_maps(p->device, product->ups ? 3 : 2, boxes, to);

@@ -7,44 +7,66 @@
 #include "cuda/ptx/registers.cuh"
 #include "cuda/ptx/shared.cuh"
 #include "sm90_gemm_config.h"
+#include "sm90_list_params.h"
 
 #include <stddef.h>
 
 enum { BARRIER_CTA, BARRIER_CONSUMERS };
 enum { WARPGROUP = 128, RASTER = 32 /* row tiles that go through all token tiles together, for L2 */ };
 
-enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM };
+enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM, LIST_GEMM };
+
+/* Tokens of a tile that may be one of several sizes. */
+template <int TOKENS_> struct width {
+    static constexpr int TOKENS = TOKENS_;
+};
+template <int... TOKENS> struct widths {
+    /* Calls f(width) with that of this number. */
+    template <typename F> __device__ static void call(int number, F f)
+    {
+        int i = 0;
+        ((i++ == number ? f(width<TOKENS>()) : void()), ...);
+    }
+};
 
 template <int OPERATOR_, bool BFLOAT_, int TOKENS_, int ROWS_, int PARTS_, int CLUSTER_, int SLOTS_, int STEPS_,
-          int EARLY_>
+          int EARLY_, int... WIDTHS_>
 struct config {
-    static constexpr bool EXPERTS = OPERATOR_ == GROUPED_GEMM;
+    typedef widths<WIDTHS_...> WIDTHS; /* of a list's tiles */
+    static constexpr bool LIST = OPERATOR_ == LIST_GEMM, EXPERTS = OPERATOR_ == GROUPED_GEMM;
+    static constexpr bool JOINED = LIST || EXPERTS;      /* tokens of many products are rows of one matrix */
     static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM; /* half of a slot's weight rows are gates, half ups */
-    static constexpr int FEATURES = SM90_GEMM_ROWS / (DUAL ? 2 : 1); /* of a slot */
-    static constexpr int BANDS = ROWS_ / SM90_GEMM_ROWS;             /* of weight rows; a part has its own if two */
-    static constexpr int DIVISIONS = PARTS_ / BANDS;                 /* of a CTA's K */
-    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_), IS_DIVIDED = DIVISIONS * CLUSTER_ > 1;
+    static constexpr int SLOT_ROWS = SM90_GEMM_SLOT_ROWS(ROWS_), WARPGROUPS = SLOT_ROWS / 64; /* of a team */
+    static constexpr int FEATURES = SLOT_ROWS / (DUAL ? 2 : 1);                               /* of a slot */
+    static constexpr int SF_PIECES = SM90_GEMM_SF_PIECES(SLOT_ROWS, DUAL ? 2 : 1);
+    static constexpr int BANDS = ROWS_ / SLOT_ROWS;  /* of weight rows; a part has its own if two */
+    static constexpr int DIVISIONS = PARTS_ / BANDS; /* of a CTA's K */
+    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_, ROWS_),
+                          IS_DIVIDED = DIVISIONS * CLUSTER_ > 1;
     static constexpr int TOKENS = TOKENS_, PARTS = PARTS_, CLUSTER = CLUSTER_, SLOTS = SLOTS_, STEPS = STEPS_;
-    static constexpr int EARLY = EARLY_, CONSUMERS = 2 * WARPGROUP * PARTS, THREADS = SM90_GEMM_THREADS(TOKENS, PARTS);
+    static constexpr int EARLY = EARLY_, CONSUMERS = WARPGROUPS * WARPGROUP * PARTS;
+    static constexpr int THREADS = SM90_GEMM_THREADS(TOKENS, ROWS_, PARTS);
+    static constexpr int SMEM = SM90_GEMM_SMEM(TOKENS, ROWS_, CLUSTER, SLOTS, STEPS, DUAL ? 2 : 1);
     static constexpr int EIGHTS = TOKENS / 8, SUMS = TOKENS / 2; /* of a thread */
     static constexpr int OF_PART = EIGHTS / DIVISIONS;           /* eights that a part has once parts are joined */
     static constexpr bool BOTH_END = OF_PART % 2 == 0;           /* both CTAs of a cluster end half of them */
     static_assert(SLOTS % PARTS == 0 && EARLY <= SLOTS, "a part keeps its slots");
     static_assert(EIGHTS % DIVISIONS == 0 && (CLUSTER == 1 || BOTH_END || DIVISIONS == 2), "each CTA ends some eights");
     static_assert(!EXPERTS || !IS_DIVIDED, "offsets may change while CTAs read them: a cluster could part");
+    static_assert(!LIST || (!IS_DIVIDED && BANDS == 1), "a list's tiles are plain");
     static_assert(BANDS == 1 || (PARTS == 2 && CLUSTER == 1), "two bands are two parts'");
 };
 
 template <class C> struct memory {
     struct slot {
-        uint8_t codes[C::STEPS][SM90_GEMM_ROWS][SM90_GEMM_CODE_BYTES];
-        uint8_t sf[C::STEPS][SM90_GEMM_SF_BYTES];
+        uint8_t codes[C::STEPS][C::SLOT_ROWS][SM90_GEMM_CODE_BYTES];
+        uint8_t sf[C::SF_PIECES][C::STEPS][SM90_GEMM_SF_BYTES]; /* of atoms; others lie one behind the other */
         uint8_t tokens[2 * C::STEPS][C::TOKENS][2 * SM90_GEMM_PANEL];
     } ring[C::SLOTS];
     struct {
         float4 eights[C::CLUSTER == 1 ? 0
-                      : C::BOTH_END   ? 2 * C::PARTS
-                                      : 2][C::BOTH_END ? C::OF_PART / 2 : 1][WARPGROUP];
+                      : C::BOTH_END   ? C::WARPGROUPS * C::PARTS
+                                      : C::WARPGROUPS][C::BOTH_END ? C::OF_PART / 2 : 1][WARPGROUP];
     } sums; /* of the peer, by warpgroup */
     uint64_t full[C::SLOTS], empty[C::SLOTS], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
@@ -83,16 +105,17 @@ template <int SLOTS> __device__ inline void advance(ring_at &r, int by)
 /* Tiles                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A tile: its batch, or its expert; its first weight row (of each matrix); its first token; the end of the expert's. */
+/* A tile: its batch, its expert or its group; its first weight row (of each matrix); its first token; the end of the
+ * expert's, or the group's. */
 typedef struct gemm_tile {
     int l, row, token, end;
 } gemm_tile;
 
-/* Experts share one batch of tokens. */
-template <class C> __device__ inline int batch_of(const gemm_tile &tile) { return C::EXPERTS ? 0 : tile.l; }
+/* Experts, or groups, share one batch of tokens. */
+template <class C> __device__ inline int batch_of(const gemm_tile &tile) { return C::JOINED ? 0 : tile.l; }
 template <class C> __device__ inline int64_t token_end(const gemm_tile &tile, int64_t m)
 {
-    return C::EXPERTS ? tile.end : m;
+    return C::JOINED ? tile.end : m;
 }
 
 /* All tiles. */
@@ -101,7 +124,22 @@ typedef struct gemm_tiles {
     const int2 *experts; /* their list, and how many */
     int64_t expert_count;
     int count;
+    const sm90_list *list; /* of groups, or null */
 } gemm_tiles;
+
+template <typename P> __device__ inline const sm90_list *list_of(const P &) { return nullptr; }
+__device__ inline const sm90_list *list_of(const sm90_list &list) { return &list; }
+
+/* Tiles of the same weights are neighbours. */
+__device__ inline gemm_tile tile_of_list(const sm90_list &list, int number, int features)
+{
+    int g = 0;
+    while (g + 1 < list.count && list.group[g + 1].first_tile <= number)
+        g++;
+    const sm90_list_group &group = list.group[g];
+    const int i = number - group.first_tile, row = i / group.work.token_tiles, m = i - row * group.work.token_tiles;
+    return {g, row * features, group.first_row + m * group.tokens, group.first_row + (int)group.gemm.m};
+}
 
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &of, int number)
 {
@@ -126,6 +164,11 @@ template <class C, typename F> __device__ inline void each_tile(const gemm_tiles
     int t = (int)blockIdx.x / C::CLUSTER;
     if constexpr (C::IS_DIVIDED) {
         f(tile_of<C>(tiles, t));
+    } else if constexpr (C::LIST) { /* forth and back: who had a long tile has a short one next */
+        const int ctas = (int)gridDim.x;
+#pragma unroll 1
+        for (int first = 0; first < tiles.count; first += ctas, t = ctas - 1 - t)
+            if (first + t < tiles.count) f(tile_of_list(*tiles.list, first + t, C::FEATURES));
     } else {
 #pragma unroll 1
         for (; t < tiles.count; t += (int)gridDim.x)
@@ -167,13 +210,18 @@ __device__ inline const nk_operand &weights_of(const nk_dual_gemm_problem &p, bo
     return second ? p.b2 : p.b1;
 }
 
-/* Whether scale factors come by copies of each lane: whole atoms come as one piece. */
-__device__ inline bool lanes_copy_sf(const nk_gemm_problem &p) { return p.b.sf_layout == NK_SF_LINEAR; }
-__device__ inline bool lanes_copy_sf(const nk_dual_gemm_problem &) { return true; }
+__device__ inline const nk_operand &weights_of(const sm90_list &list, bool) { return list.group[0].gemm.b; } /* alike */
+
+/* Whether scale factors come by copies of each lane: whole atoms come as one piece. Of a slot with 64 rows of each of
+ * two matrices they would be twice the bytes. */
+template <class C, typename P> __device__ inline bool lanes_copy_sf(const P &p)
+{
+    return (C::DUAL && C::SF_PIECES == 1) || weights_of(p, 0).sf_layout == NK_SF_LINEAR;
+}
 
 /* What a consumer thread is. */
 typedef struct consumer {
-    int part, rows; /* which 64 of the tile's weight rows */
+    int part, rows; /* which 64 of the slot's weight rows */
     int thread, warp, lane;
 } consumer;
 

@@ -13,7 +13,7 @@
 #include "cuda/expert.cuh"
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/grid.cuh"
-#include "sm90_gemm_config.h"
+#include "sm90_list_params.h"
 
 /* What a thread makes: 16 bytes of a row at [step][word][j]. Where rows are by index, m is the operand's. */
 typedef struct piece {
@@ -46,14 +46,14 @@ __device__ inline void store_piece(const sm90_gemm_tokens &t, const piece &at, c
 }
 
 /* NVFP4; the scale factors are those of row sf_row, none where that is below 0. */
-__device__ inline void decode_piece(const nk_gemm_problem &p, const sm90_gemm_tokens &t, const piece &at,
+__device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_gemm_tokens &t, const piece &at,
                                     int64_t sf_row)
 {
     const int first = at.step * 64 + at.word * 4,
-              valid = sf_row < 0 || !at.is_there ? 0 : (int)(p.k / 2); /* bytes of codes */
-    const uint8_t *row = p.a.data + at.l * p.a.batch_stride + at.m * p.a.row_stride + first;
-    const uint8_t *sf = sf_at(p.a, at.l, max(sf_row, (int64_t)0), at.step * 8, p.k / NK_SF_VEC) + at.word / 2;
-    const int next = p.a.sf_layout == NK_SF_BLOCKED ? NK_SF_ATOM_BYTES : 4; /* to four columns further */
+              valid = sf_row < 0 || !at.is_there ? 0 : (int)(k / 2); /* bytes of codes */
+    const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + first;
+    const uint8_t *sf = sf_at(a, at.l, max(sf_row, (int64_t)0), at.step * 8, k / NK_SF_VEC) + at.word / 2;
+    const int next = a.sf_layout == NK_SF_BLOCKED ? NK_SF_ATOM_BYTES : 4; /* to four columns further */
     uint32_t codes[4], factor[4], pairs[4];
 #pragma unroll
     for (int c = 0; c < 4; c++) {
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
 {
     order_launches(t);
     const piece at = piece_of_thread(p, t);
-    if (at.step < t.steps) decode_piece(p, t, at, at.m);
+    if (at.step < t.steps) decode_piece(p.a, p.k, t, at, at.m);
 }
 
 /* Where a row of a contiguous grouped GEMM has its blocked scale factors, by all threads: each expert's begin an atom.
@@ -100,25 +100,46 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
     order_launches(t);
     const piece at = piece_of_thread(p, t);
     const int64_t sf_row = find_sf_row(scan, p, experts, at.m);
-    if (at.step < t.steps) decode_piece(p, t, at, sf_row);
+    if (at.step < t.steps) decode_piece(p.a, p.k, t, at, sf_row);
 }
 
 /* fp16 and bf16 */
+__device__ inline void move_piece(const nk_operand &a, int64_t k, const sm90_gemm_tokens &t, const piece &at)
+{
+    const int first = at.step * SM90_GEMM_STEP + at.word * 8; /* element */
+    const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + 2 * (int64_t)first;
+    uint32_t pairs[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (at.is_there && first + c * 32 < k) v = *(const uint4 *)(row + c * 64);
+        const uint32_t low = at.j & 2 ? v.y : v.x, high = at.j & 2 ? v.w : v.z;
+        pairs[c] = __byte_perm(low, high, at.j & 1 ? 0x7632 : 0x5410);
+    }
+    store_piece(t, at, pairs);
+}
+
 extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
     sm90_gemm_tokens_halves(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_tokens t)
 {
     order_launches(t);
     const piece at = piece_of_thread(p, t);
-    if (at.step >= t.steps) return;
-    const int first = at.step * SM90_GEMM_STEP + at.word * 8; /* element */
-    const uint8_t *row = p.a.data + at.l * p.a.batch_stride + at.m * p.a.row_stride + 2 * (int64_t)first;
-    uint32_t pairs[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (at.is_there && first + c * 32 < p.k) v = *(const uint4 *)(row + c * 64);
-        const uint32_t low = at.j & 2 ? v.y : v.x, high = at.j & 2 ? v.w : v.z;
-        pairs[c] = __byte_perm(low, high, at.j & 1 ? 0x7632 : 0x5410);
-    }
-    store_piece(t, at, pairs);
+    if (at.step < t.steps) move_piece(p.a, p.k, t, at);
+}
+
+/* Groups of a list: each has rows of its own. */
+extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
+    sm90_gemm_tokens_list(const __grid_constant__ sm90_list_tokens t)
+{
+    order_launches(t.to);
+    const int row = (int)blockIdx.x, lane = threadIdx.x % 32;
+    const bool has_begun = lane < t.count && t.group[lane].first_row <= row;
+    const sm90_list_rows &g = t.group[__popc(__ballot_sync(~0u, has_begun)) - 1];
+    const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
+    const piece at = {0, row - g.first_row, true, id / 16, id / 4 % 4, id % 4};
+    if (at.step >= g.steps) return;
+    if (g.a.dtype == NK_E2M1X2)
+        decode_piece(g.a, g.k, t.to, at, at.m);
+    else
+        move_piece(g.a, g.k, t.to, at);
 }

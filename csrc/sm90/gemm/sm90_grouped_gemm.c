@@ -1,7 +1,8 @@
-/* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert. Lists: a gemm for each group,
- * one after the other. */
+/* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert, or, of 16-bit weights, those
+ * of sm90/halves. Lists: one launch for all groups, or a gemm for each, one after the other. */
 #include "sm90/gemv/sm90_gemv_deal.h"
-#include "sm90_gemm_plan.h"
+#include "sm90/halves/sm90_halves.h"
+#include "sm90_list.h"
 
 #define WEIGHTS "the weights of sm90/gemm are NVFP4"
 
@@ -9,9 +10,15 @@
     [SM90_GEMM_##name] = {&sm90_grouped_gemm_##name##_halves, &sm90_grouped_gemm_##name##_bfloats},
 static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_WHOLE_TILES(KERNELS)};
 
-typedef union grouped_choice {
-    sm90_gemm_choice product;
-    nk_settings settings; /* of a list, whose groups are planned again when they run: there may be any number of them */
+typedef struct grouped_choice {
+    bool is_one_launch; /* a list */
+    union {
+        sm90_gemm_choice product;
+        sm90_list_choice list;
+        sm90_halves_choice halves;
+        nk_settings
+            settings; /* of a list apart, whose groups are planned again when they run: there may be any number */
+    };
 } grouped_choice;
 
 NK_CHOICE_FITS(grouped_choice);
@@ -30,12 +37,9 @@ static sm90_gemm_product product_of(const nk_grouped_gemm_problem *p)
                                .rows = p->rows};
 }
 
-static const char *why_not(const nk_grouped_gemm_problem *p)
-{
-    if (p->all.b.dtype != NK_E2M1X2) return WEIGHTS;
-    if (p->groups == 0) return "there are no experts";
-    return NULL;
-}
+static bool are_halves(const nk_grouped_gemm_problem *p) { return !p->list && p->all.b.dtype != NK_E2M1X2; }
+
+static const char *why_not(const nk_grouped_gemm_problem *p) { return p->groups == 0 ? "there are no experts" : NULL; }
 
 static nk_status plan_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                               sm90_gemm_choice *choice)
@@ -63,8 +67,9 @@ static const char *why_not_list(const nk_grouped_gemm_problem *p, const nk_setti
 
 static bool is_empty(const nk_gemm_problem *p) { return p->l * p->m * p->n == 0; }
 
-/* As long as each group has work for half of the GPU: small ones are faster all at once. */
-static nk_status plan_list(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan)
+/* As long as each group has work for half of the GPU: small ones are faster all at once. `why` is a plan's. */
+static nk_status plan_apart(const nk_grouped_gemm_problem *p, const nk_settings *settings, const char *why,
+                            nk_plan *plan)
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
@@ -86,11 +91,23 @@ static nk_status plan_list(const nk_grouped_gemm_problem *p, const nk_settings *
     }
     if (!first.kernel) return nk_decline(plan, "no group has anything to multiply");
     *plan = first;
-    plan->why = "a gemm for each group, one after the other; this is the first one's";
+    plan->why = why;
     return NK_OK;
 }
 
-static nk_status run_list(const nk_grouped_gemm_problem *p, const nk_settings *settings, const nk_exec *exec)
+static nk_status plan_list(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                           grouped_choice *c)
+{
+    const char *apart = "a gemm for each group, one after the other: a tile is forced; this is the first one's";
+    if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY)
+        NK_TRY(sm90_list_plan(p, settings, plan, &c->list, &apart));
+    c->is_one_launch = !apart;
+    if (!apart) return NK_OK;
+    c->settings = *settings;
+    return plan_apart(p, settings, apart, plan);
+}
+
+static nk_status run_apart(const nk_grouped_gemm_problem *p, const nk_settings *settings, const nk_exec *exec)
 {
     for (int64_t g = 0; g < p->groups; g++) {
         if (is_empty(&p->list[g])) continue;
@@ -108,22 +125,25 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
                                  void *choice)
 {
     grouped_choice *c = choice;
-    const int forced = nk_tile_forced(settings, &sm90_gemm_family);
+    const nk_family *family = are_halves(p) ? &sm90_halves_family : &sm90_gemm_family;
+    const int forced = nk_tile_forced(settings, family);
     const char *why = p->list ? why_not_list(p, settings) : why_not(p);
-    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
+    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     /* Else whether sm80 serves a call, which adds in another order, would depend on how many rows there are. */
     if (settings->batch_invariant && forced == NK_TILE_ANY)
         return nk_decline(plan, "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only");
+    if (are_halves(p)) return sm90_halves_plan(p, settings, plan, &c->halves);
     if (!p->list) return plan_experts(p, settings, plan, &c->product);
-    c->settings = *settings;
-    return plan_list(p, settings, plan);
+    return plan_list(p, settings, plan, c);
 }
 
 nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
     const grouped_choice *c = choice;
-    if (p->list) return run_list(p, &c->settings, exec);
+    if (p->list && c->is_one_launch) return sm90_list_run(p, &c->list, exec);
+    if (p->list) return run_apart(p, &c->settings, exec);
+    if (are_halves(p)) return sm90_halves_run(p, &c->halves, exec);
     const sm90_gemm_product product = product_of(p);
     return sm90_gemm_run(&product, &c->product, exec);
 }

@@ -12,9 +12,15 @@ static cuda_kernel *const kernels[][2][3] = {
     /* [is_short]: short tiles are for one NVFP4 token only; narrow, it has no others */
     [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, ACCESSES(codes_short)},
     [SM90_GEMV_HALVES] = {ACCESSES(halves)},
+    [SM90_GEMV_BFLOATS] = {ACCESSES(bfloats)},
     [SM90_GEMV_FEW_CODES] = {ACCESSES(few_codes)},
     [SM90_GEMV_FEW_HALVES] = {ACCESSES(few_halves)},
     [SM90_GEMV_FEW_BFLOATS] = {ACCESSES(few_bfloats)},
+};
+
+static cuda_kernel *const paired_kernels[] = {
+    [SM90_GEMV_HALVES] = &sm90_gemv_halves_paired,
+    [SM90_GEMV_BFLOATS] = &sm90_gemv_bfloats_paired,
 };
 
 static cuda_kernel *const tiled_kernels[] = {
@@ -56,7 +62,7 @@ typedef struct question {
 NK_CHOICE_FITS(sm90_gemv_choice);
 
 /* Finding a deal takes as long as all else before a launch, and the next calls ask the same. */
-static nk_status choose(const nk_gemv_problem *p, int forced, sm90_gemv_choice *c)
+static nk_status choose(const nk_gemv_problem *p, bool is_paired, int forced, sm90_gemv_choice *c)
 {
     NK_MEMO(question, sm90_gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
@@ -68,17 +74,18 @@ static nk_status choose(const nk_gemv_problem *p, int forced, sm90_gemv_choice *
                         p->n,
                         p->k,
                         sm90_gemv_kind_of(p),
-                        sm90_gemv_access_of(p),
+                        (int32_t)(is_paired ? SM90_GEMV_PAIRED : sm90_gemv_access_of(p)),
                         p->b.sf_layout == NK_SF_BLOCKED,
                         sm90_gemv_has_maps(p),
                         forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         sm90_gemv_choice *answer = &memo[at].answer;
-        cuda_kernel *any = kernels[q.kind][q.kind == SM90_GEMV_CODES][q.access];
+        cuda_kernel *any = is_paired ? paired_kernels[q.kind] : kernels[q.kind][q.kind == SM90_GEMV_CODES][q.access];
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
-        bool fits = sm90_gemv_find_deal(p, &clusters, forced, &answer->deal);
+        bool fits = sm90_gemv_find_deal(p, is_paired, &clusters, forced, &answer->deal);
         answer->kernel = !fits                        ? NULL
+                         : is_paired                  ? paired_kernels[q.kind]
                          : answer->deal.by_tensor_map ? tiled_kernels[q.access]
                                                       : kernels[q.kind][answer->deal.is_short][q.access];
         memo[at].asked = q;
@@ -119,13 +126,14 @@ static nk_status decline(const nk_gemv_problem *p, const nk_settings *settings, 
     return NK_TILE_REFUSE(&sm90_gemv_family, forced, "%s", why ? why : "its CTAs do not fit into shared memory");
 }
 
-nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
+static nk_status plan_deal(const nk_gemv_problem *p, bool is_paired, const nk_settings *settings, nk_plan *plan,
+                           void *choice)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
     if (!is_in_range(p) || settings->batch_invariant) return decline(p, settings, forced);
     sm90_gemv_choice *c = choice;
     const sm90_gemv_deal *s = &c->deal;
-    NK_TRY(choose(p, forced, c));
+    NK_TRY(choose(p, is_paired, forced, c));
     if (!c->kernel) return decline(p, settings, forced);
     c->pdl = settings->pdl;
     plan->kernel = c->kernel->name;
@@ -141,6 +149,30 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     plan->cluster = s->work.cluster;
     plan->tile = sm90_gemv_family.tiles[s->tile];
     return NK_OK;
+}
+
+nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
+{
+    return plan_deal(p, false, settings, found, choice);
+}
+
+/* The product with one of the matrices. */
+static nk_gemv_problem one_of(const nk_dual_gemm_problem *p, const nk_operand *b)
+{
+    return (nk_gemv_problem){
+        .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = *b, .d = p->d};
+}
+
+nk_status sm90_plan_gemv_pair(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
+{
+    const nk_gemv_problem first = one_of(p, &p->b1), second = one_of(p, &p->b2);
+    const bool linear =
+        sm90_gemv_access_of(&first) == SM90_GEMV_LINEAR && sm90_gemv_access_of(&second) == SM90_GEMV_LINEAR;
+    if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_OCTET || p->k == 0) return NK_DECLINED;
+    if (!is_in_range(&first) || !is_in_range(&second)) return NK_DECLINED;
+    nk_gemv_problem both = first;
+    both.n *= 2;
+    return plan_deal(&both, true, settings, found, choice);
 }
 
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
@@ -180,11 +212,12 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, 
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
 
-nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
+static nk_status run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const sm90_gemv_choice *c,
+                     const nk_exec *exec)
 {
-    const sm90_gemv_choice *c = choice;
     const sm90_gemv_deal *s = &c->deal;
-    sm90_gemv_args args = {.work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
+    sm90_gemv_args args = {
+        .work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .pair = *pair};
     memcpy(args.starts, s->starts, sizeof args.starts);
     args.work.early = c->pdl == NK_PDL_WEIGHTS;
     cuda_grid grid = {.x = s->clusters,
@@ -198,4 +231,16 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
     if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
     void *parameters[] = {&args, &maps}; /* a kernel without tensor maps has no such parameter */
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
+}
+
+nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
+{
+    return run(p, &(sm90_gemv_pair){0}, choice, exec);
+}
+
+nk_status sm90_run_gemv_pair(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
+{
+    nk_gemv_problem first = one_of(p, &p->b1);
+    first.alpha = p->alpha1;
+    return run(&first, &(sm90_gemv_pair){.b = p->b2, .alpha = p->alpha2, .activation = p->activation}, choice, exec);
 }

@@ -1,4 +1,5 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
+ * PAIRED: D[l,0,n] = convert(act(alpha[n] * sum_k X[l,0,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,0,k] W2[l,n,k])).
  *
  * Work: see sm90_gemv_config.h. A team is one warp. Its tile is two octets of rows of W.
  *
@@ -53,14 +54,19 @@ template <int COUNT> __device__ inline reader reader_of_lane(const sm90_gemv_wor
     return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
 }
 
-/* Decodes eight codes to four pairs. FEW: multiplies them by the block's scale factor, which both halves of `scale`
- * have. */
+/* 2^112 twice, in bf16. Codes in bf16 carry 2^-126, and with bare ones small products would underflow fp32. */
+#define BFLOAT_UNIT 0x77807780
+
+/* Decodes eight codes to four pairs that carry 2^-14. FEW: multiplies them by the block's scale factor, which both
+ * halves of `scale` have. */
 template <int KIND, int COUNT> __device__ inline void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
 {
     if (COUNT == FEW)
         decode_e2m1x8<KIND == BFLOATS>(codes, scale, pairs);
+    else if (KIND == BFLOATS)
+        decode_e2m1x8<true>(codes, BFLOAT_UNIT, pairs);
     else
-        e2m1x8_to_pairs<KIND == BFLOATS>(codes, pairs);
+        e2m1x8_to_half2x4(codes, pairs);
 }
 
 /* One of two halves, twice. The compiler merges this into the next instruction, which it would not do with __byte_perm.
@@ -93,7 +99,7 @@ template <int KIND, int COUNT> __device__ inline void multiply(const weights &w,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const uint32_t halves = magnitudes(cvt_f16x2_e4m3x2(w.sf[r] >> 16 * j));
-        scales[r] = KIND == BFLOATS ? bfloats_of(halves) : halves;
+        scales[r] = KIND == BFLOATS && COUNT == FEW ? bfloats_of(halves) : halves;
     }
     float blocks[2][4] = {}; /* ONE: accumulators of the first and of the second blocks */
     uint4 x[4];              /* ONE: two words serve both blocks */
@@ -190,7 +196,7 @@ template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm9
         begin_tokens();
     }
     ending end = ending_of<COUNT == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
-    prepare_end<ACCESS, FOUND>(p, w, end);
+    if (ACCESS != PAIRED) prepare_end<ACCESS, FOUND>(p, w, end);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_tokens_at(false, warps) + tokens * (int)sm90_gemv_token_bytes(s.k_steps));
     prepare_sums(s, tokens, partials);
@@ -210,6 +216,7 @@ template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm9
     products<KIND, COUNT> of_warp(w, s, tokens, partials);
     main_loop<ACCESS, TALL, 1>(p, w, ahead, ring, of_warp);
     __syncthreads();
+    if constexpr (ACCESS == PAIRED) return finish_pairs(p, w, end, NVFP4_UNIT, partials);
     finish_sums<ACCESS, FOUND>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
 }
 
@@ -225,6 +232,9 @@ template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm9
     GEMV(name##_narrow, KIND, COUNT, NARROW)
 
 GEMVS(halves, HALVES, ONE)
+GEMVS(bfloats, BFLOATS, ONE)
+GEMV(halves_paired, HALVES, ONE, PAIRED)
+GEMV(bfloats_paired, BFLOATS, ONE, PAIRED)
 GEMVS(few_codes, CODES, FEW)
 GEMVS(few_halves, HALVES, FEW)
 GEMVS(few_bfloats, BFLOATS, FEW)

@@ -14,8 +14,8 @@ extern __shared__ __align__(1024) uint4 smem[]; /* the period of a tensor map's 
 __device__ inline sm90_gemv_head &head() { return *(sm90_gemv_head *)smem; }
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
- * reads byte by byte, in both layouts. */
-enum { LINEAR, BLOCKED, NARROW };
+ * reads byte by byte, in both layouts. PAIRED is LINEAR, of two matrices: see sm90_gemv_pair. */
+enum { LINEAR, BLOCKED, NARROW, PAIRED };
 
 /* The shuffle tells the compiler that all lanes have the same value. */
 __device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
@@ -120,10 +120,35 @@ template <int ACCESS> __device__ inline int64_t sf_of_step(const sm90_gemv_args 
     return is_blocked<ACCESS>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
+/* The row of each of a pair's matrices at a position, which is in the octet of the first. */
+__device__ inline int paired_row(int position) { return position >> 4 << 3 | (position & 7); }
+
+/* As enter_tile(), of two matrices. */
+__device__ inline void enter_paired_tile(const sm90_gemv_args &p, const team_work &w, int tile, int k_step, cursor &at)
+{
+    const int lane = threadIdx.x & 31, first = first_position<TALL, 1>(tile);
+    const int64_t row = paired_row(w.first_row + first), from_first = w.first_k_step + k_step;
+    at.tile = tile;
+    at.k_step = k_step;
+    at.codes_rows = first < w.positions ? 2 * TALL : 0;
+    at.sf_rows = first < w.positions ? TALL : 0;
+#pragma unroll
+    for (int i = 0; i < TALL; i++) {
+        const nk_operand &b = i ? p.pair.b : p.b;
+        const uint8_t *codes = b.data + w.l * b.batch_stride + (row + (lane >> 3)) * b.row_stride +
+                               from_first * (SM90_GEMV_STEP / 2) + (lane & 7) * 16;
+        at.codes[2 * i] = kept(codes);
+        at.codes[2 * i + 1] = kept(codes + 4 * b.row_stride);
+        at.sf[i] = kept(b.sf + w.l * b.sf_batch_stride + (row + (lane >> 2)) * b.sf_row_stride +
+                        from_first * sf_of_step<PAIRED>(p) + (lane & 3) * NK_SF_ATOM_COLS);
+    }
+}
+
 /* Moves to a step of another tile. Strides of rows and of rows of atoms fit 32 bits; that of a single row is unused. */
 template <int ACCESS, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, int tile, int k_step, cursor &at)
 {
+    if constexpr (ACCESS == PAIRED) return enter_paired_tile(p, w, tile, k_step, at);
     const int lane = threadIdx.x & 31, first = first_position<OCTETS, TEAM>(tile);
     const int64_t from_first = w.first_k_step + k_step;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,

@@ -55,6 +55,14 @@ NK_HD int32_t sm90_gemv_teams_before(uint32_t start)
     return (int32_t)(start >> (SM90_GEMV_K_STEP_BITS + SM90_GEMV_TILE_BITS));
 }
 
+/* A second matrix, of the same sizes: D = act(alpha sum of the first) (alpha sum of the second). The octets of rows of
+ * both are dealt in turn, so a tile has one of each, and positions count the rows of both. */
+typedef struct sm90_gemv_pair {
+    nk_operand b;
+    nk_alpha alpha;
+    nk_activation activation;
+} sm90_gemv_pair;
+
 /* The parameters of a kernel. They come to an SM when they are read, in lines of 64 bytes, 70 ns each. So what is
  * needed together lies together, and each operand in a line of its own. The first byte lies 16 bytes behind the start
  * of a line. */
@@ -65,6 +73,7 @@ typedef struct sm90_gemv_args {
     nk_alpha alpha;
     nk_bias bias;
     uint32_t starts[SM90_GEMV_WARPS][2]; /* of teams; [1]: in a CTA with fewer K steps, or none */
+    sm90_gemv_pair pair;                 /* PAIRED */
 } sm90_gemv_args;
 
 /* Tensor maps of W, by dimensions.

@@ -4,12 +4,10 @@
 #include "sm90_gemv_costs.h"
 #include "sm90_gemv_memory.h"
 
-/* One bf16 token takes the kernel for several. In that for one, bare codes would be 2^-126 times their values, and
- * small products would underflow fp32. */
 sm90_gemv_kind sm90_gemv_kind_of(const nk_gemv_problem *p)
 {
-    if (p->a.dtype == NK_BF16) return SM90_GEMV_FEW_BFLOATS;
-    return (p->m == 1 ? SM90_GEMV_CODES : SM90_GEMV_FEW_CODES) + (p->a.dtype == NK_F16);
+    const sm90_gemv_kind codes = p->m == 1 ? SM90_GEMV_CODES : SM90_GEMV_FEW_CODES;
+    return codes + (p->a.dtype == NK_F16 ? 1 : p->a.dtype == NK_BF16 ? 2 : 0);
 }
 
 /* The low bits of all addresses of an operand's values, and of its scale factors. The stride of a dimension of extent 1
@@ -78,8 +76,9 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
     int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(s));
     if (k_steps > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
     int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
-    int32_t ends = ((int32_t)rows + cluster - 1) / cluster, teams = s->warps / team_of(p),
-            steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
+    const int32_t together = s->is_paired ? tile : 1; /* rows of a pair end in one CTA */
+    int32_t ends = (((int32_t)rows + cluster - 1) / cluster + together - 1) / together * together,
+            teams = s->warps / team_of(p), steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
     s->work = (sm90_gemv_work){
         .rows = (int32_t)rows,
         .k_steps = (uint16_t)k_steps,
@@ -157,7 +156,7 @@ static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_deal *s)
                        .cluster = SM90_GEMV_CODES_CLUSTER_US,
                        .ragged = SM90_GEMV_CODES_RAGGED_US};
     }
-    if (kind == SM90_GEMV_HALVES) {
+    if (kind == SM90_GEMV_HALVES || kind == SM90_GEMV_BFLOATS) {
         return (costs){.step_of_sm = SM90_GEMV_HALVES_STEP_OF_SM_US,
                        .solo = SM90_GEMV_HALVES_SOLO_US,
                        .cluster = SM90_GEMV_HALVES_CLUSTER_US,
@@ -215,19 +214,21 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
 }
 
 /* Finds the fastest deal in `more` waves than are needed, of the tiles whose bits are set in `usable`. Rows in whole
- * tiles are tried for one NVFP4 token only, since only its tiles are large. By tensor map tiles must be whole. */
-static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int more, uint32_t usable,
-                          sm90_gemv_deal *best)
+ * tiles are tried for one NVFP4 token, since only its tiles are large. By tensor map, and of two matrices, tiles must
+ * be whole. */
+static void find_in_waves(const nk_gemv_problem *p, bool is_paired, const sm90_gemv_clusters *room, int more,
+                          uint32_t usable, sm90_gemv_deal *best)
 {
     const bool codes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES;
     for (int cluster = 1; cluster <= SM90_GEMV_CLUSTER; cluster++) {
         for (int choice = 0; choice < (codes ? 2 : 1) * SM90_GEMV_TILE_COUNT; choice++) {
             const int tile = choice % SM90_GEMV_TILE_COUNT;
-            const bool whole = choice >= SM90_GEMV_TILE_COUNT;
+            const bool whole = is_paired || choice >= SM90_GEMV_TILE_COUNT;
             sm90_gemv_deal s = {.tile = tile,
                                 .warps = tiles[tile].warps,
                                 .is_short = tiles[tile].is_short,
-                                .by_tensor_map = tiles[tile].by_tensor_map};
+                                .by_tensor_map = tiles[tile].by_tensor_map,
+                                .is_paired = is_paired};
             if (!(usable >> tile & 1) || (s.by_tensor_map && !whole)) continue;
             if (!deal_of(p, room, cluster, more, whole, &s)) continue;
             s.us = us_of(p, room, &s);
@@ -236,7 +237,8 @@ static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_clusters *ro
     }
 }
 
-bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_deal *best)
+bool sm90_gemv_find_deal(const nk_gemv_problem *p, bool is_paired, const sm90_gemv_clusters *room, int forced,
+                         sm90_gemv_deal *best)
 {
     uint32_t usable = 0;
     for (int tile = 0; tile < SM90_GEMV_TILE_COUNT; tile++) {
@@ -245,6 +247,6 @@ bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_clusters *roo
     }
     *best = (sm90_gemv_deal){0};
     for (int more = 0; more <= MORE_WAVES && usable && !best->warps; more++)
-        find_in_waves(p, room, more, usable, best);
+        find_in_waves(p, is_paired, room, more, usable, best);
     return best->warps;
 }

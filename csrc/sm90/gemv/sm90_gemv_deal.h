@@ -9,12 +9,18 @@
 typedef enum sm90_gemv_kind {
     SM90_GEMV_CODES,
     SM90_GEMV_HALVES,
+    SM90_GEMV_BFLOATS,
     SM90_GEMV_FEW_CODES,
     SM90_GEMV_FEW_HALVES,
     SM90_GEMV_FEW_BFLOATS
 } sm90_gemv_kind;
 
-typedef enum sm90_gemv_access { SM90_GEMV_LINEAR, SM90_GEMV_BLOCKED, SM90_GEMV_NARROW } sm90_gemv_access;
+typedef enum sm90_gemv_access {
+    SM90_GEMV_LINEAR,
+    SM90_GEMV_BLOCKED,
+    SM90_GEMV_NARROW,
+    SM90_GEMV_PAIRED
+} sm90_gemv_access;
 
 /* X(name, warps of a CTA, whether its tiles are short, whether W comes by tensor map). Two CTAs of 8 warps use one SM,
  * a CTA of 16 has it alone. Short tiles and tensor maps are for one NVFP4 token only. */
@@ -38,6 +44,7 @@ typedef struct sm90_gemv_deal {
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
     bool by_tensor_map;              /* how weights come */
+    bool is_paired;                  /* two matrices */
     int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
     int64_t clusters;                /* of a batch */
     double us;                       /* that the model of its costs says */
@@ -70,7 +77,13 @@ int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short);
 /* Why this tile cannot serve the problem on any GPU, or NULL. */
 const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile);
 
-/* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. */
-bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int forced, sm90_gemv_deal *best);
+/* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. `is_paired`: p has the rows of
+ * two matrices. */
+bool sm90_gemv_find_deal(const nk_gemv_problem *p, bool is_paired, const sm90_gemv_clusters *room, int forced,
+                         sm90_gemv_deal *best);
+
+/* dual_gemm of one 16-bit token. Declines others. */
+nk_status sm90_plan_gemv_pair(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm90_run_gemv_pair(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

@@ -189,4 +189,26 @@ __device__ inline void finish_sums(const sm90_gemv_args &p, const team_work &w, 
     }
 }
 
+/* As finish_sums(), of two matrices and one token. The rows of D that a CTA ends have both their sums there. */
+__device__ inline void finish_pairs(const sm90_gemv_args &p, const team_work &w, const ending &e, float product_scale,
+                                    const float *partials)
+{
+    const sm90_gemv_work &s = p.work;
+    const bool shared = s.cluster > 1;
+    const float *sums = shared ? inbox_of(s, 1, partials) : partials;
+    const int summands = shared ? s.cluster : s.parts, stride = shared ? s.ends : s.rows;
+    const int first = paired_row(w.first_row + e.first_end);
+    if (shared) send_sums(s, w, 1, e, partials);
+#pragma unroll 1
+    for (int row = threadIdx.x; 2 * row < e.rows; row += blockDim.x) {
+        const float *at = sums + (row >> 3 << 4 | (row & 7));
+        if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* waits in the first round only */
+        float gate[1] = {__fmul_rn(alpha_at(p.alpha, first + row), sum_of(at, summands, stride) * product_scale)};
+        const float up = sum_of(at + SM90_GEMV_OCTET, summands, stride) * product_scale;
+        activate<1>(p.pair.activation, gate);
+        store_float(output_at(p.d, w.l, 0, first + row), p.d.dtype,
+                    __fmul_rn(gate[0], __fmul_rn(alpha_at(p.pair.alpha, first + row), up)));
+    }
+}
+
 #endif

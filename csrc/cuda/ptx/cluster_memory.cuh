@@ -1,0 +1,25 @@
+/* What threads do with the shared memory of other CTAs of a cluster; addresses are mapa's, see cluster.cuh. */
+#ifndef NK_CLUSTER_MEMORY_CUH
+#define NK_CLUSTER_MEMORY_CUH
+
+#include <stdint.h>
+
+/* From a CTA of the cluster, what it had there at a barrier of the cluster. */
+__device__ inline float4 ld_shared_cluster_v4(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+/* Tells another CTA that this thread has read what that one copied here. There is nothing of this thread's to be seen,
+ * so the release is to this CTA alone: one to the cluster takes as long as a slot of a ring. */
+__device__ inline void mbarrier_arrive_read(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+#endif
