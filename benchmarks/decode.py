@@ -5,8 +5,9 @@
 The model has Llama-3-8B's shape, random weights, one sequence and a key-value cache of fixed size.
 On a GPU a token is one replay of a CUDA graph; on the CPU it is a call. NVFP4 is W4A16: the inputs
 stay bfloat16. The embedding and the head are bfloat16 in both models. Both fuse q, k and v, and
-gate and up. The bfloat16 model has the dequantised weights, so both compute one function: before
-anything is timed the logits of some tokens must agree. Exits with 2 where they do not.
+gate and up. Both are timed as they are, "eager", and after torch.compile, which fuses what lies
+between the products. The bfloat16 model has the dequantised weights, so all compute one function:
+before anything is timed the logits of some tokens must agree. Exits with 2 where they do not.
 """
 
 import argparse
@@ -27,6 +28,7 @@ DTYPE = torch.bfloat16
 AGREE = 0.03
 """Of the logits' norm. Sums of 4096 and 14336 products are rounded to bfloat16 in another order."""
 CHECKED, WARM_UP, ROUNDS, TOKENS = 8, 8, 5, 64
+HOW = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
@@ -80,17 +82,18 @@ class Block(nn.Module):
         self.qkv = linear(shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.width)
         self.o = linear(shape.hidden, shape.hidden)
         self.mlp = GateUp(shape)
-        cache = torch.zeros(2, 1, shape.kv_heads, shape.context, shape.width, dtype=DTYPE)
-        self.register_buffer("cache", cache, persistent=False)
+        for name in ("keys", "values"):
+            cache = torch.zeros(1, shape.kv_heads, shape.context, shape.width, dtype=DTYPE)
+            self.register_buffer(name, cache, persistent=False)
 
-    def forward(self, x, position, rotation, seen):
+    def forward(self, x, position, rotation, unseen):
         shape = self.shape
         y = self.qkv(nn.functional.rms_norm(x, x.shape[-1:])).view(1, 1, -1, shape.width)
         q, k, v = y.transpose(1, 2).split((shape.heads, shape.kv_heads, shape.kv_heads), 1)
-        self.cache[0].index_copy_(2, position, rotate(k, rotation))
-        self.cache[1].index_copy_(2, position, v)
+        self.keys.index_copy_(2, position, rotate(k, rotation))
+        self.values.index_copy_(2, position, v)
         y = nn.functional.scaled_dot_product_attention(
-            rotate(q, rotation), self.cache[0], self.cache[1], attn_mask=seen, enable_gqa=True
+            rotate(q, rotation), self.keys, self.values, attn_mask=unseen, enable_gqa=True
         )
         x = x + self.o(y.transpose(1, 2).reshape(1, 1, -1))
         return x + self.mlp(nn.functional.rms_norm(x, x.shape[-1:]))
@@ -115,17 +118,20 @@ class Decoder(nn.Module):
         angle = torch.outer(torch.arange(shape.context), rate).repeat(1, 2)
         self.register_buffer("rotations", torch.stack((angle.cos(), angle.sin())).to(DTYPE))
 
-    def logits(self):
+    def step(self):
+        """Returns the logits."""
         x = self.embedding(self.token)
         rotation = self.rotations.index_select(1, self.position).unbind()
-        seen = (torch.arange(self.shape.context) <= self.position)[None, None, None]
+        places = torch.arange(self.shape.context, device=x.device)
+        unseen = torch.zeros_like(places, dtype=DTYPE).masked_fill(
+            places > self.position, -torch.inf
+        )
         for block in self.blocks:
-            x = block(x, self.position, rotation, seen)
-        return self.head(nn.functional.rms_norm(x, x.shape[-1:]))[:, -1]
-
-    def step(self):
-        self.token.copy_(self.logits().argmax(-1, keepdim=True))
+            x = block(x, self.position, rotation, unseen[None, None, None])
+        logits = self.head(nn.functional.rms_norm(x, x.shape[-1:]))[:, -1]
+        self.token.copy_(logits.argmax(-1, keepdim=True))
         self.position.copy_((self.position + 1) % self.shape.context)
+        return logits
 
 
 def models(shape):
@@ -162,36 +168,56 @@ def quantized(layer):
     return packed
 
 
-def disagreement(plain, packed, seed=0):
-    """The largest distance of both models' logits, over those of the bfloat16 model."""
+def steps_of(decoders, how):
+    """{(model, how): a call that makes a token}."""
+    calls = {"eager": lambda step: step, "compiled": compiled}
+    return {
+        (name, way): calls[way](decoder.step) for name, decoder in decoders.items() for way in how
+    }
+
+
+def compiled(step):
+    """Without tuning, which takes minutes. The graph is captured as that of eager calls."""
+    return torch.compile(step, fullgraph=True, dynamic=False)
+
+
+def disagreements(decoders, steps, seed=0):
+    """{(model, how): the largest distance of its logits from the first's, over their norm}."""
     draw = torch.Generator().manual_seed(seed)
-    worst = 0.0
-    for token in torch.randint(plain.shape.vocabulary, (CHECKED,), generator=draw, device="cpu"):
-        for model in (plain, packed):
-            model.token.fill_(token.item())
-        a, b = plain.logits().float(), packed.logits().float()
-        worst = max(worst, ((a - b).norm() / a.norm()).item())
-        for model in (plain, packed):
-            model.position += 1
-    return worst
+    vocabulary = next(iter(decoders.values())).shape.vocabulary
+    tokens = torch.randint(vocabulary, (CHECKED,), generator=draw, device="cpu").tolist()
+    found = {key: logits_of(decoders[key[0]], step, tokens) for key, step in steps.items()}
+    right = next(iter(found.values()))
+    size = right.norm(dim=-1)
+    return {key: ((x - right).norm(dim=-1) / size).max().item() for key, x in found.items()}
 
 
-def rates(decoders, tokens):
-    """{name: tokens a second}, medians of rounds in turns."""
-    steps = {name: replayed(model) for name, model in decoders.items()}
+def logits_of(decoder, step, tokens):
+    """Of these tokens, one after the other from the first position on."""
+    found = []
+    for position, token in enumerate(tokens):
+        decoder.position.fill_(position)
+        decoder.token.fill_(token)
+        found.append(step()[0].float())
+    return torch.stack(found)
+
+
+def rates(steps, tokens):
+    """{(model, how): tokens a second}, medians of rounds in turns."""
+    steps = {key: replayed(step) for key, step in steps.items()}
     for step in steps.values():
         for _ in range(min(WARM_UP, tokens)):
             step()
-    found = {name: [] for name in steps}
+    found = {key: [] for key in steps}
     for _ in range(ROUNDS):
-        for name, step in steps.items():
+        for key, step in steps.items():
             finish()
             begin = perf_counter()
             for _ in range(tokens):
                 step()
             finish()
-            found[name].append(tokens / (perf_counter() - begin))
-    return {name: statistics.median(values) for name, values in found.items()}
+            found[key].append(tokens / (perf_counter() - begin))
+    return {key: statistics.median(values) for key, values in found.items()}
 
 
 def finish():
@@ -199,19 +225,19 @@ def finish():
         torch.cuda.synchronize()
 
 
-def replayed(model):
+def replayed(step):
     """A call that makes a token: a graph's replay on a GPU."""
     if torch.get_default_device().type != "cuda":
-        return model.step
+        return step
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            model.step()
+            step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        model.step()
+        step()
     return graph.replay
 
 
@@ -219,6 +245,7 @@ def arguments_of(words):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="in a timed round")
+    parser.add_argument("--how", nargs="+", choices=HOW, default=HOW)
     parser.add_argument("--json", type=Path, metavar="FILE")
     for name, value in asdict(Shape()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
@@ -230,26 +257,34 @@ def main(words=None):
     shape = Shape(**{name: getattr(arguments, name) for name in asdict(Shape())})
     torch.manual_seed(0)
     with torch.no_grad(), torch.device(arguments.device):
-        plain, packed = models(shape)
-        apart = disagreement(plain, packed)
-        print(f"logits differ by {apart:.4f} of their norm, at most {AGREE} is right")
-        if not apart <= AGREE:
+        decoders = dict(zip(("bfloat16", "NVFP4"), models(shape), strict=True))
+        steps = steps_of(decoders, arguments.how)
+        apart = disagreements(decoders, steps)
+        worst = max(apart.values())
+        print(f"logits differ by {worst:.4f} of their norm, at most {AGREE} is right")
+        if not worst <= AGREE:
             return 2
-        found = rates({"bfloat16": plain, "NVFP4": packed}, arguments.tokens)
-    for name, bits in (("bfloat16", 16), ("NVFP4", 4.5)):
-        gigabytes = shape.weight_bytes(bits) / 1e9
-        speed = found[name] * gigabytes
+        found = rates(steps, arguments.tokens)
+    rows = [row(shape, *key, speed, apart[key]) for key, speed in found.items()]
+    for each in rows:
         print(
-            f"{name:<8} {found[name]:8.1f} tokens/s, {gigabytes:.2f} GB a token, {speed:.0f} GB/s"
+            "{model:<8} {how:<8} {tokens_per_second:8.1f} tokens/s, {gigabytes:.2f} GB a token, "
+            "{gigabytes_per_second:.0f} GB/s".format(**each)
         )
-    ratio = found["NVFP4"] / found["bfloat16"]
-    bytes_ratio = shape.weight_bytes(16) / shape.weight_bytes(4.5)
-    print(f"NVFP4 is {ratio:.2f} times as fast; it reads {bytes_ratio:.2f} times fewer bytes")
+    for how in arguments.how:
+        ratio = found["NVFP4", how] / found["bfloat16", how]
+        print(f"{how}: NVFP4 is {ratio:.2f} times as fast")
+    print(f"NVFP4 reads {shape.weight_bytes(16) / shape.weight_bytes(4.5):.2f} times fewer bytes")
     if arguments.json:
-        content = {"environment": environment(arguments.device), "shape": asdict(shape),
-                   "disagreement": apart, "tokens_per_second": found, "ratio": ratio}  # fmt: skip
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
+        content = {"environment": environment(arguments.device), "shape": asdict(shape)}
+        arguments.json.write_text(json.dumps(content | {"rows": rows}, indent=2) + "\n")
     return 0
+
+
+def row(shape, model, how, speed, apart):
+    gigabytes = shape.weight_bytes({"bfloat16": 16, "NVFP4": 4.5}[model]) / 1e9
+    return {"model": model, "how": how, "tokens_per_second": speed, "gigabytes": gigabytes,
+            "gigabytes_per_second": speed * gigabytes, "disagreement": apart}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,13 +16,24 @@ SMALL = (
 ).split()
 
 
-def test_a_small_model(tmp_path, capsys):
-    assert decode.main([*SMALL, "--json", str(tmp_path / "found.json")]) == 0
+@pytest.mark.parametrize(
+    "how", [("eager",), pytest.param(decode.HOW, marks=pytest.mark.slow)], ids=len
+)
+def test_a_small_model(tmp_path, capsys, how):
+    assert decode.main([*SMALL, "--how", *how, "--json", str(tmp_path / "found.json")]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    rates = found["tokens_per_second"]
-    assert 0 < found["disagreement"] <= decode.AGREE
-    assert found["ratio"] == pytest.approx(rates["NVFP4"] / rates["bfloat16"])
-    assert found["shape"]["hidden"] == 128 and "NVFP4 is" in capsys.readouterr().out
+    rows = {(row["model"], row["how"]): row for row in found["rows"]}
+    assert set(rows) == {(model, way) for model in ("bfloat16", "NVFP4") for way in how}
+    for (model, _), row in rows.items():
+        assert row["tokens_per_second"] > 0
+        assert (0 < row["disagreement"] <= decode.AGREE) or (model == "bfloat16")
+    assert rows["bfloat16", "eager"]["disagreement"] == 0
+    said = capsys.readouterr().out
+    ratio = (
+        rows["NVFP4", how[-1]]["tokens_per_second"] / rows["bfloat16", how[-1]]["tokens_per_second"]
+    )
+    assert f"{how[-1]}: NVFP4 is {ratio:.2f} times as fast" in said
+    assert found["shape"]["hidden"] == 128
 
 
 def test_nothing_is_timed_where_the_models_disagree(monkeypatch):
@@ -33,7 +44,7 @@ def test_nothing_is_timed_where_the_models_disagree(monkeypatch):
 
     monkeypatch.setattr(decode, "quantized", wrong)
     monkeypatch.setattr(decode, "rates", lambda *_: pytest.fail("timed"))
-    assert decode.main(SMALL) == 2
+    assert decode.main([*SMALL, "--how", "eager"]) == 2
 
 
 def test_bytes_of_a_token_are_llamas():

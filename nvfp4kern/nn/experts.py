@@ -9,7 +9,7 @@ from .. import torch as nk
 from ..layout import SF_VEC
 from ..types import Score
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
-from .linear import quantize_input, readable
+from .linear import autocast, quantize_input, readable
 from .recipes import Recipe, quantize_weight
 
 INPUT_QUANTS = (None, "static", "dynamic")
@@ -166,12 +166,15 @@ class NVFP4Experts(Frozen):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """x [.., H], float16 or bfloat16 -> [.., H] of its dtype, the weighted sum over k experts.
+        """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts.
 
+        x: float16 or bfloat16, with input_quant also float32 where it wants no gradient.
         top_k_index: int [.., k]. A number below 0, or num_experts and above, is an expert on
             another device: it adds nothing.
         top_k_weights: floating point [.., k].
+        Under torch.autocast x is first cast to autocast's dtype, as nn.Linear's input is.
         """
+        x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
         ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1])
         ids = ids.where((ids >= 0) & (ids < self.num_experts), self.num_experts)
@@ -288,7 +291,9 @@ def _why_not_silu(module: nn.Module) -> str | None:
 class NVFP4MoE(Frozen):
     """A router, its experts and, where given, shared experts: [.., H] -> [.., H].
 
-    gate.weight is float16 or bfloat16 [E, H]. The router has no gradient.
+    gate.weight is float16, bfloat16 or float32 [E, H]. x is as in NVFP4Experts and need not have
+    its dtype. The router has no gradient. Under torch.autocast both are first cast to autocast's
+    dtype, as those of nn.Linear are.
 
     top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route.
     correction_bias: True adds the parameter gate.e_score_correction_bias, float32 [E], as
@@ -344,10 +349,11 @@ class NVFP4MoE(Frozen):
         return self.gate.e_score_correction_bias
 
     def forward(self, x: Tensor) -> Tensor:
+        x = autocast(x)
         tokens = x.reshape(-1, x.shape[-1])
         weights, ids, _, offsets, sorted_rows = nk.route(
             tokens.detach(),
-            self.gate.weight,
+            autocast(self.gate.weight),
             self.top_k,
             correction_bias=self.correction_bias,
             permutation=True,

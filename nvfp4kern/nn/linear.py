@@ -91,6 +91,8 @@ class NVFP4Linear(Frozen):
 
         input_quant: None, "dynamic" or "amax"; "static" would need a calibration.
         recipe: see NVFP4Config.
+
+        Raises ValueError for a weight with NaN or infinities. Synchronises with the device.
         """
         choice("input_quant", input_quant, (None, "dynamic", "amax"))
         layer = cls(
@@ -157,9 +159,11 @@ class NVFP4Linear(Frozen):
 
 
 def autocast(x: Tensor) -> Tensor:
-    """x, or what torch.autocast makes of a linear layer's input where it is on."""
+    """x, or what torch.autocast makes of a linear layer's operand where it is on."""
     device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    if x.is_meta or not torch.is_autocast_enabled(device):  # which does not know "meta"
+        return x
+    return x.to(torch.get_autocast_dtype(device))
 
 
 def readable(x: Tensor) -> Tensor:
@@ -236,7 +240,8 @@ class NVFP4SwiGLU(Frozen):
     """down_proj(silu(gate_proj(x)) * up_proj(x)), [.., H] -> [.., H], of three NVFP4Linear.
 
     Gate and up are one dual_gemm, each with its own global scale. silu(gate) * up is rounded once.
-    H is hidden_size. It and intermediate_size are multiples of 16.
+    H is hidden_size. It and intermediate_size are multiples of 16. x has a dtype and a device that
+    NVFP4Linear takes.
 
     input_quant: as in NVFP4Linear, for x and for the input of down_proj. gate_proj and up_proj
         share the larger of their static input scales.

@@ -48,10 +48,10 @@ def quantize_(
     A layer whose K is no multiple of 16 stays as it is. Weights are float16, bfloat16 or float32,
     on any device that nvfp4kern serves.
 
-    Raises ValueError for a model that is itself a layer, since nothing holds it, and for experts
-    with "amax". Raises TypeError for weights of other dtypes. All replacements are made before the
-    first of them is put in, beside the weights they replace. So the model is as it was after any
-    error, such as one for want of memory.
+    Raises ValueError for a model that is itself a layer, since nothing holds it, for experts with
+    "amax", and for weights with NaN or infinities. Raises TypeError for weights of other dtypes.
+    All replacements are made before the first of them is put in, beside the weights they replace.
+    So the model is as it was after any error, such as one for want of memory.
     """
     config = config or NVFP4Config()
     chosen = {}
@@ -71,9 +71,13 @@ def quantize_(
                     f"{name}.{key}: {value.dtype}, expected float16, bfloat16 or float32"
                 )
     made: dict[nn.Module, nn.Module] = {}  # one where the model has the same layer twice
-    for module in chosen.values():
-        if module not in made:
+    for name, module in chosen.items():
+        if module in made:
+            continue
+        try:
             made[module] = quantized(module, config).train(module.training)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     for name, module in chosen.items():
         model.set_submodule(name, made[module])
     return list(chosen)

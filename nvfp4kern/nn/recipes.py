@@ -26,8 +26,12 @@ def quantize_weight(weight: Tensor, recipe: Recipe) -> NVFP4[Tensor]:
     "four_six": of two scale factors for each block, by which its largest magnitude becomes 6 or 4,
         the one that leaves the smaller squared error; the global scale is max|weight| / (6 * 256).
         From "Four Over Six" (Cook et al., arXiv:2512.02010).
+
+    Raises ValueError for a weight with NaN or infinities. Synchronises with the device.
     """
     choice("recipe", recipe, RECIPES)
+    if not weight.is_meta and not bool(torch.isfinite(weight).all()):
+        raise ValueError("weight: has NaN or infinities, expected finite values")
     if recipe == "amax":
         q = nk.quantize(weight.contiguous(), global_scale="amax", data_dtype=torch.uint8)
         return NVFP4(q.data, q.scales, q.global_scale.reshape(()))

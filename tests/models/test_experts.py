@@ -1,5 +1,7 @@
 """nvfp4kern.nn's experts, token by token in float64."""
 
+import copy
+
 import pytest
 import torch
 from layers import activations, decoded, filled, quantized
@@ -156,6 +158,44 @@ def test_experts_compile_whole(input_quant):
     x = activations(7, 64)
     compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x, ids, weights), experts(x, ids, weights))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(x.float(), ids, weights), experts(x, ids, weights))
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.float16])
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+def test_autocast_casts_tokens_and_the_router(input_quant, given):
+    """The results are those of operands that were cast before, to the bit."""
+    shared = filled(NVFP4SwiGLU(64, 32, input_quant=input_quant), 9)
+    options = {"input_quant": input_quant, "shared_experts": shared, "dtype": torch.float32}
+    moe = filled(NVFP4MoE(64, 48, 8, 3, **options), 7)
+    cast = copy.deepcopy(moe).to(torch.bfloat16)
+    x = activations(2, 5, 64, dtype=given).requires_grad_()
+    ids, weights = routed(10, 8, 3)
+    ids, weights = ids.view(2, 5, 3), weights.view(2, 5, 3)
+    want = [cast(x.detach().bfloat16()), cast.experts(x.detach().bfloat16(), ids, weights)]
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        got = [moe(x), moe.experts(x, ids, weights)]
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours.dtype == torch.bfloat16 and torch.equal(ours, theirs)
+    with torch.autocast("cpu", torch.bfloat16):
+        moe(x).float().sum().backward()
+    assert x.grad.dtype == given and bool((x.grad != 0).any())
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+def test_a_router_in_float32(input_quant):
+    """Tokens need not have its dtype. Where they are quantised they may be float32, too."""
+    moe = filled(NVFP4MoE(64, 48, 8, 3, input_quant=input_quant, dtype=torch.float32), 7)
+    for dtype in (torch.bfloat16, torch.float32):
+        x = activations(9, 64, dtype=dtype)
+        if input_quant is None and dtype == torch.float32:
+            with pytest.raises(TypeError, match="^a: dtype float32"):
+                moe(x)
+            continue
+        weights, ids = nk.route(x, moe.gate.weight, 3, score="softmax_topk")
+        got = moe(x)
+        assert got.dtype == dtype and torch.equal(got, moe.experts(x, ids, weights))
 
 
 def test_graphs_and_synchronisation_on_a_gpu(gpu):

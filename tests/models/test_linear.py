@@ -43,6 +43,13 @@ def test_linear_takes_strided_and_deep_inputs():
     assert torch.equal(layer(x[0, 0].T.contiguous().T), layer(x[0, 0]))
 
 
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+def test_the_meta_device_gives_shapes_and_dtypes(input_quant):
+    layer = NVFP4Linear(32, 24, input_quant=input_quant, device="meta", dtype=torch.bfloat16)
+    y = layer(torch.empty(2, 3, 32, device="meta", dtype=torch.bfloat16))
+    assert y.is_meta and y.shape == (2, 3, 24) and y.dtype == torch.bfloat16
+
+
 def test_names_shapes_and_dtypes_are_modelopts():
     layer = NVFP4Linear(
         64, 24, input_quant="static", pre_quant_scale=True, dtype=torch.bfloat16, device="meta"

@@ -37,6 +37,8 @@ with torch.device("meta"):
 # What modules, threads and the driver take once.
 torch.zeros(64 * 2**20, dtype=torch.uint8, device=device).sum()
 nvfp4kern.warmup(device)
+if device == "cuda":
+    torch.cuda.reset_peak_memory_stats()
 before, most, done = anonymous(), 0, threading.Event()
 
 def watch():
@@ -111,7 +113,8 @@ def test_to_the_cpu_the_weights_and_one_tensor(tmp_path, layers, shards, request
     sums = write(tmp_path, layers, shards)
     grown, _, first, last = loaded(tmp_path, "cpu", layers)
     assert [first, last] == [sums[0], sums[-1]]
-    assert layers * LAYER < grown < layers * LAYER + N * K // 2 + 32 * MIB
+    # Pages that were freed before loading are taken again, and do not count as grown.
+    assert 0.98 * layers * LAYER < grown < layers * LAYER + N * K // 2 + 32 * MIB
 
 
 @pytest.mark.parametrize("row", GPUS[:1] or NO_GPU, ids=str)

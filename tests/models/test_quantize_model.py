@@ -73,6 +73,19 @@ def test_filter_and_refusals_leave_the_model_as_it_was():
         NVFP4Config(input_quant="static")
 
 
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(recipe, value):
+    """Codes have neither, so the largest of them would take their place."""
+    model = nn.ModuleDict({"good": nn.Linear(32, 16), "bad": nn.Linear(32, 16)})
+    model["bad"].weight.data[3, 5] = value
+    with pytest.raises(ValueError, match="^bad: weight: has NaN or infinities"):
+        quantize_(model, NVFP4Config(recipe=recipe))
+    assert type(model["good"]) is nn.Linear and type(model["bad"]) is nn.Linear
+    with pytest.raises(ValueError, match="^weight: has NaN or infinities"):
+        NVFP4Linear.from_linear(model["bad"], recipe=recipe)
+
+
 def test_a_failure_on_the_way_leaves_the_model_as_it_was(monkeypatch):
     model = Toy()
     before, x = dict(model.named_modules()), activations(3, 32)

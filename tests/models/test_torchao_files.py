@@ -219,6 +219,7 @@ PICKLES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11 while it loads
 @pytest.mark.parametrize("kind", PICKLES)
 def test_pickles_that_are_more_than_weights(tmp_path, kind):
     content, expected = PICKLES[kind]

@@ -43,19 +43,20 @@ def from_pretrained(directory, cls=AutoModelForCausalLM, **options):
 
 def tokens_and_logits(model):
     model.eval()
+    prompt = PROMPT.to(model.device)
     with torch.no_grad():
-        logits = model(PROMPT).logits
+        logits = model(prompt).logits
     tokens = model.generate(
-        PROMPT, max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0
+        prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0
     )
     return tokens[0, PROMPT.shape[1] :].tolist(), logits
 
 
-def with_own_loader(directory):
+def with_own_loader(directory, device="cpu"):
     config = AutoConfig.from_pretrained(directory)
     config.quantization_config = None
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    load_checkpoint(model, directory, device="cpu", progress=False)
+    load_checkpoint(model, directory, device=device, progress=False)
     return model
 
 
@@ -87,6 +88,22 @@ def test_the_model_is_that_of_our_own_loader(checkpoint, architecture, form):
     expected_tokens, expected = tokens_and_logits(with_own_loader(directory))
     assert torch.equal(logits, expected)
     assert tokens == expected_tokens
+
+
+@pytest.mark.parametrize("form", ["modelopt-nvfp4", "modelopt-w4a16", "ct-w4a4"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_a_gpus_model_is_that_of_our_own_loader(gpu, monkeypatch, checkpoint, architecture, form):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")  # for device_map
+    directory = checkpoint(architecture, form, spread=True, shards=2)
+    model = from_pretrained(directory, device_map=gpu.device)
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {gpu.device}
+    tokens, logits = tokens_and_logits(model)
+    expected_tokens, expected = tokens_and_logits(with_own_loader(directory, gpu.device))
+    assert torch.equal(logits, expected)
+    assert tokens == expected_tokens
+    monkeypatch.delenv("NVFP4KERN_BACKEND")
+    on_cpu = tokens_and_logits(from_pretrained(directory))[1]
+    assert (logits.cpu() - on_cpu).norm() < 0.1 * on_cpu.norm()
 
 
 @pytest.mark.parametrize(
