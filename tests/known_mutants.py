@@ -25,7 +25,7 @@ SURVIVORS = {
     "op_relayout.c: nk_check_out(&out, &spec, NK_FP8, exec, args->in)": (
         "only a dry run has no output here, as in op_quantize.c"
     ),
-    "op_route.c: check(args, &problem, &outs)": (
+    "op_route.c: check(args, &first, &problem, &outs)": (
         "that of nk_route: nk_route_out, which the binding calls before, makes the same checks"
     ),
     "op_route.c: nk_mul(p->m, args->k, first, &rows)": (
@@ -66,6 +66,9 @@ SURVIVORS |= {
     "op_view.c: *stride = 0; (0 -> 1, column 15)": (
         "it stays where there is one element, from which nobody takes a step"
     ),
+    "op_view.c: return rank > 3 ? merge_lead(t, v) : NK_OK; (> -> >=, column 17)": (
+        "the one dimension of rank 3 merges to itself"
+    ),
     "op_view.c: bool first = *extent == 1, empty = *extent == 0 || t->shape[d] == 0; "
     "(0 -> 1, column 75)": "the binding gives an empty tensor a compact one's strides, which merge",
     "backend.c: for (int i = ROWS - 1; i >= 0 && !why; i--) (&& -> ||, column 35)": SAME_REASON,
@@ -96,6 +99,11 @@ SURVIVORS |= {
     "op_overlap.c: sorted += sorted[half - 1].in.low < end ? half : 0; "
     "(< -> <=, column 43)": SLOWER,
     "op_overlap.c: return sorted + (sorted->in.low < end); (< -> <=, column 37)": SLOWER,
+    "nk_tile.c: *list = rest.at[rest.length] ? rest.at + rest.length + 1 : NULL; "
+    "(+ -> -, column 58)": (
+        "this build has no tiles, and refuses the first entry of any list: test_tiles.py has lists "
+        "where a build has kernels"
+    ),
     "py_state.c: if (!call->kept) call->kept = PyList_New(0); (0 -> 1, column 46)": (
         "nobody reads the list, and an empty item is released as none"
     ),

@@ -2,6 +2,7 @@
 
     run kernel.ptx launch.json        a kernel of a PTX file, seed by seed
     package --row sm80 --seeds 200    every operator of the package, seed by seed
+    tiles --seeds 50                  every tile of sm90/gemm and sm90/route, seed by seed
     mutants sm90_gemm --sample 60     kernels with one thing spoiled: what goes unnoticed?
     digest --out FILE [--hardware]    what all kernels compute, here or on a real GPU
     compare FILE FILE                 where two digests differ
@@ -26,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what the tests find, found as they find it
 
 from ptxsim import gpu  # noqa: E402
-from ptxsim.campaigns import compare, digest, mutants, package  # noqa: E402
+from ptxsim.campaigns import compare, digest, mutants, package, tiles  # noqa: E402
 
 
 def array_of(argument, folder):
@@ -82,16 +83,26 @@ def run(options):
 
 
 def run_mutants(options):
-    result = mutants.campaign(
-        options.target, options.sample, options.seed, options.seeds, tell=tell
-    )
-    known = mutants.EQUIVALENT.get(options.target, {})
+    targets = mutants.GROUPS.get(options.target, [options.target])
+    each = -(-options.sample // len(targets))
+    return max([mutants_of(target, each, options) for target in targets])
+
+
+def mutants_of(target, sample, options):
+    result = mutants.campaign(target, sample, options.seed, options.seeds, tell=tell)
+    known = mutants.EQUIVALENT.get(target, {})
     for survivor in sorted(set(result["survivors"])):
         print(f"survives: {survivor}\n    {known.get(survivor, 'NOT EXPLAINED')}")
     for spoil, kernel, said in result["host"]:
         print(f"{said or 'SURVIVES'}: {kernel}, {spoil}")
-    print(f"{result['caught']} caught, {len(result['survivors'])} survive", end=", ")
-    print(f"{result['unreached']} more in places that no launch reaches")
+    print(f"{target}: {result['caught']} caught, {len(result['survivors'])} survive", end=", ")
+    print(f"{result['unreached']} more in places that no launch reaches", flush=True)
+    if options.json:
+        path = Path(options.json)
+        kept = json.loads(path.read_text()) if path.is_file() else {}
+        counts = {key: result[key] for key in ("caught", "survivors", "unreached")}
+        kept[target] = {"seed": options.seed, "schedules": options.seeds} | counts
+        path.write_text(json.dumps(kept, indent=1) + "\n")
     unknown = set(result["survivors"]) - set(known)
     return 1 if unknown or not all(said for *_, said in result["host"]) else 0
 
@@ -139,10 +150,11 @@ def main():
 
     command = commands.add_parser("mutants", help="1: one survives that nobody has explained")
     command.set_defaults(work=run_mutants)
-    command.add_argument("target", choices=mutants.TARGETS)
-    command.add_argument("--sample", type=int, default=60)
+    command.add_argument("target", choices=[*mutants.TARGETS, *mutants.GROUPS])
+    command.add_argument("--sample", type=int, default=60, help="of all targets of a group")
     command.add_argument("--seed", type=int, default=0, help="of the sample")
     command.add_argument("--seeds", type=int, default=8, help="schedules until one is given up")
+    command.add_argument("--json", metavar="FILE", help="counts and survivors, by target; added to")
 
     command = commands.add_parser("digest", help="every result, to compare with another GPU's")
     command.set_defaults(work=run_digest)
@@ -157,6 +169,7 @@ def main():
     command.add_argument("other")
 
     package.add_command(commands)
+    tiles.add_command(commands)
     options = parser.parse_args()
     raise SystemExit(options.work(options))
 

@@ -45,6 +45,8 @@ EXPLAINED = {  # patterns of names
     "scalar tanh.approx f32": Bound("PTX: 2^-11 of it", relative=2.0**-11),
     "operators * dual_gemm * 0.float16": Bound("silu has ex2.approx, then rounds", ulps=1),
     "operators * route * 0.float32": Bound("softmax has ex2.approx above and below", ulps=4),
+    "operators * route_of_floats * 0.float32": Bound("as route", ulps=4),
+    "operators * route_of_logits * 0.float32": Bound("as route", ulps=4),
     "operators * route_sigmoid * 0.float32": Bound("sigmoid has ex2.approx", ulps=4),
     "operators * route_dense * 0.float16": Bound("softmax has ex2.approx, then rounds", ulps=1),
 }

@@ -22,98 +22,13 @@ from pathlib import Path
 from rows import ROWS
 
 from .. import build, gpu
+from .drawn_kernel import DrawnKernel
+from .equivalent import EQUIVALENT, OF_ROUTE, OF_WGMMA
 from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
+RESULTS = build.HERE / "results" / "sm90_mutants.json"
+"""What `mutants wgmma` and `mutants sm90_route` have found."""
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
-
-TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
-
-# By target, then by the mutation and the spoiled line of the source with the one after it: line
-# numbers move.
-EQUIVALENT = {
-    "sm100_gemm": {
-        "no warp barrier, sm100_gemm.cu: __syncwarp();"
-        " tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column, left);": TOGETHER,
-        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();": TOGETHER,
-        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();"
-        " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
-        "the cluster barrier releases nothing, sm100_gemm.cu: barrier_cluster();"
-        " if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);": (
-            "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
-        ),
-        "waits without acquiring, sm100_gemm.cu: wait(at.empty, r.slot, r.phase);"
-        " advance<STAGES>(r);": "the producer's last waits keep its CTA there, nothing more",
-        "no proxy fence, sm100_gemm.cu: fence_proxy_async();"
-        " /* the next response may overwrite this one */ if (WARP) __syncwarp();": (
-            "only what ordinary stores wrote must be fenced here, not what loads have read"
-        ),
-        "arrives without releasing, sm100_gemm.cu: if (!WARP || threadIdx.x % 32 == 0)"
-        " mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));"
-        " advance<CLC_SLOTS>(w.responses);": (
-            "of those who read a response the last is remembered, and it may not be this one"
-        ),
-    },
-    "sm90_gemm": {
-        f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
-        " wait(s.w_full[c.w.slot], c.w.phase);": (
-            "the decoder has waited for the same barrier, and w_full says so"
-        )
-        for name in ("no wait at the mbarrier", "waits without acquiring")
-    }
-    | {
-        "the cluster barrier releases nothing, sm90_gemm.cu: barrier_cluster_arrive();"
-        " /* not .aligned, as the last: lanes of the load warp come one by one there */"
-        " barrier_cluster_wait();": (
-            "it tells of initialised mbarriers alone, and their fence is enough for that"
-        )
-    },
-    "gemv": {
-        "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
-            "the vector is staged once, and nobody has read before"
-        ),
-    },
-    "route_sigmoid": {
-        "no wait, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
-            "behind the last step only empty groups are left"
-        ),
-        "a group more under way, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
-            "behind the last step only empty groups are left"
-        ),
-        "no barrier, sm80_route.cu: __syncthreads(); }": (
-            "K is split: the sums go to global memory"
-        ),
-        "no barrier, sm80_route.cu: __syncthreads(); if (threadIdx.x == 0) {": (
-            "orders global memory only, where the simulator looks for no races"
-        ),
-        "no warp barrier, sm80_route_sort.cuh: __syncwarp(); }": (
-            "behind a warp's last 32 entries nothing follows"
-        ),
-    },
-    "sm90_gemv": {
-        "no warp barrier, sm90_gemv_codes.cu: prepare_sums(s, 1, partials);"
-        " fence_proxy_async();": TOGETHER,
-    },
-    "sm90_tiles": {
-        f"no warp barrier, sm90_gemv_tiles.cu: {lines}": TOGETHER
-        for lines in (
-            "__syncwarp(); griddepcontrol_launch_dependents();",
-            "__syncwarp(); if (s.early) begin_token();",
-            "__syncwarp(); }",
-            "prepare_inbox(s); const source from = source_of(p, w);",
-        )
-    },
-    "sm90_few": {
-        "no warp barrier, sm90_gemv.cu: prepare_sums(s, tokens, partials);"
-        " if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16)"
-        " smem[threadIdx.x] = make_uint4(0, 0, 0, 0);": TOGETHER,
-        "no warp barrier, sm90_gemv.cu: if (COPIED) prepare_tokens(tokens); prepare(w, ahead);": (
-            "a lane makes the mbarrier that it uses; on hardware one lane makes them for all"
-        ),
-        "waits without acquiring, sm90_gemv.cu: pair_tokens(s, w, tokens); } else {": (
-            "a copy is there for all once it is counted, which hardware does not promise"
-        ),
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -158,7 +73,8 @@ def source_of(text, mutant, helpers=()):
     of a header above the PTX layer."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
     location = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?")
-    places = location.findall(text[: mutant.start])[::-1]
+    found = location.findall(text[: mutant.start])[::-1]
+    places = [at for at in found if at[0].split()[1] != "0"]  # some code is of no line
     (place, caller), in_header = places[0], ""
     while place:
         file, line = map(int, place.split()[:2])
@@ -342,19 +258,41 @@ class PackageKernel:
         self.folder.cleanup()
 
 
-SORTING = ("if (range < ranges) sort_range(", "if (sorts && p.counts) sort_rows(")  # of a header
+TURNS = ("end_tile(",)  # of a header
 # The GEMMs: two CTAs have three tiles, each a whole one and a part, in the same shared memory.
 TARGETS = {
     "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
     "sm100_gemm": lambda: OwnKernels("sm100_gemm"),
     "gemm": lambda: PackageKernel("gemm", "sm80", shape=(19, 300, 4096)),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
-    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80", helpers=SORTING),
+    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80", helpers=TURNS),
     "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80", shape=(19, 150, 4096)),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
+    "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
+    "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
+    "wgmma_v16": lambda: DrawnKernel(["gemm"], "v16"),
+    "wgmma_w256": lambda: DrawnKernel(["gemm"], "w256", "bfloats"),
+    "wgmma_dual": lambda: DrawnKernel(["dual_gemm"], "t16"),
+    "wgmma_dual_v16": lambda: DrawnKernel(["dual_gemm"], "v16"),
+    "wgmma_experts": lambda: DrawnKernel(["contiguous", "rows"], "w8"),
+    "wgmma_list": lambda: DrawnKernel(["one launch"], "w32"),
+    "wgmma_codes": lambda: DrawnKernel(
+        ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_gemm_tokens_codes"
+    ),
+    "wgmma_tokens": lambda: DrawnKernel(
+        ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
+    ),
+    "sm90_route_t8x64": lambda: DrawnKernel(["route"], "t8x64"),
+    "sm90_route_t64x64": lambda: DrawnKernel(["route"], "t64x64"),
 }
+GROUPS = {
+    name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in ("wgmma", "sm90_route")
+}
+EQUIVALENT |= dict.fromkeys(GROUPS["wgmma"], OF_WGMMA) | dict.fromkeys(
+    GROUPS["sm90_route"], OF_ROUTE
+)
 
 
 # ---------------------------------------------------------------------------------------------

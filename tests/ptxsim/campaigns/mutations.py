@@ -158,6 +158,41 @@ WGMMA = {
 }
 
 
+SWAPPED = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
+SWAPPED |= {"min": "max", "max": "min"}
+
+
+def swapped(match):
+    return f"{match[1]}{SWAPPED[match[2]]}{match[3]}"
+
+
+def one_more(match):
+    return f"{match[1]}{int(match[2]) + 1};"
+
+
+# What any kernel has: bounds, offsets, constants, the order of operands; and what tiles have.
+LOGIC = {
+    "a comparison off by one": (r"(setp\.)(lt|le|gt|ge)(\.s(?:32|64)\s)", swapped),
+    "the other comparison": (r"(setp\.)(eq|ne)(\.s(?:32|64)\s)", swapped),
+    "the other bound": (r"(\b)(min|max)(\.s(?:32|64)\s)", swapped),
+    "a constant more": (
+        r"((?:add|sub|and|mul\.lo|mad\.lo|div|shr|shl|min|max)\.\w+\s+%\w+, %\w+, )(\d+);",
+        one_more,
+    ),
+    "less for more": (r"add(\.s(?:32|64)\s+%\w+, %\w+, %\w+;)", r"sub\1"),
+    "operands swapped": (r"(sub\.s(?:32|64)\s+%\w+, )(%\w+), (%\w+);", r"\1\3, \2;"),
+    "the other choice": (r"(selp\.\w+\s+%\w+, )(%?\w+), (%?\w+), (%p\d+;)", r"\1\3, \2, \4"),
+    "another factor": (r"(fma\.rn\.f32\s+%f\d+, )%f\d+, (%f\d+), ", r"\1\2, \2, "),
+    "not added": (r"add\.rn\.f32\s+(%f\d+), (%f\d+), %f\d+;", r"mov.f32 \1, \2;"),
+    "other bytes": (r"(prmt\.b32\s+%r\d+, %r\d+, [^,]+, )(\d+);", one_more),
+    "no store": (r"st\.global\S*\s+\[[^;]*;", ""),
+    "no copy of a lane": (r"cp\.async\.c[ag]\.shared\S*\s+\[[^;]*;", ""),
+    "copies of lanes tell nobody": (r"cp\.async\.mbarrier\.arrive\S*\s+\[[^;]*;", ""),
+    "no sums sent": (r"st\.async\S*\s+\[[^;]*;", ""),
+    "no wait for kernels before": (r"griddepcontrol\.wait;", ""),
+}
+
+
 def other_swizzle(match):
     """A matrix in shared memory that says 128B becomes one of 64B (tcgen05: 2 becomes 4)."""
     bits = int(match[2])

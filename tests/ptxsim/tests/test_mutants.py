@@ -3,6 +3,8 @@
 python -m tests.ptxsim mutants tries larger samples.
 """
 
+import json
+
 import pytest
 from ptxsim import build, gpu
 from ptxsim.campaigns import mutants
@@ -13,6 +15,7 @@ missing = [
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
 SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20}  # 10 of the others
+SAMPLE |= {name: 3 for group in mutants.GROUPS.values() for name in group}
 
 TEXT = gpu.kernel(
     """
@@ -27,6 +30,13 @@ TEXT = gpu.kernel(
     barrier.cluster.wait.acquire;
     """
 )
+
+
+def test_what_is_kept_has_no_survivor_that_nobody_explained():
+    kept = json.loads(mutants.RESULTS.read_text())
+    assert set(kept) == {name for group in mutants.GROUPS.values() for name in group}
+    for name, counts in kept.items():
+        assert counts["caught"] > 0 and set(counts["survivors"]) <= set(mutants.EQUIVALENT[name])
 
 
 @pytest.mark.slow

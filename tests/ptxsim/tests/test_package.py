@@ -40,6 +40,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "test_few and (2304 or 300 or 7168)",
     ],
     "dual_gemm": ["operators/test_dual_gemm.py"],
+    "dual_gemm of one token": ["operators/test_dual_gemm.py", "-k", "one_16_bit_token"],
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
     "grouped_gemm": ["operators/test_grouped_gemm.py"],
     "quantize": ["operators/test_quantize.py"],
@@ -48,11 +49,11 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "-k",
         "lead3 and not 128 and not strided and not flat and not permuted or any_stride or alone",
     ],
-    "route": ["operators/test_route.py"],
+    "route": [f"operators/test_route{name}.py" for name in ("", "_operands", "_map")],
 }
 QUICK = ("every operator, every size", "every tile", "gemv by tensor maps", "plans by cost")
 """Those that run without --all."""
-SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16}
+SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16, "plans by cost": 78}
 LIMITS = {
     "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
     "tiles without room": {"NVFP4KERN_SMEM_LIMIT": "101376"},

@@ -1,0 +1,152 @@
+"""Why a mutant that nothing notices is no error, or none that the simulated GPU can see."""
+
+TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
+
+# By target, then by the mutation and the spoiled line of the source with the one after it: line
+# numbers move.
+EQUIVALENT = {
+    "sm100_gemm": {
+        "no warp barrier, sm100_gemm.cu: __syncwarp();"
+        " tcgen05_ld_32x32b_x32(lanes + acc.slot * S::N + column, left);": TOGETHER,
+        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();": TOGETHER,
+        "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();"
+        " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
+        "the cluster barrier releases nothing, sm100_gemm.cu: barrier_cluster();"
+        " if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);": (
+            "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
+        ),
+        "waits without acquiring, sm100_gemm.cu: wait(at.empty, r.slot, r.phase);"
+        " advance<STAGES>(r);": "the producer's last waits keep its CTA there, nothing more",
+        "no proxy fence, sm100_gemm.cu: fence_proxy_async();"
+        " /* the next response may overwrite this one */ if (WARP) __syncwarp();": (
+            "only what ordinary stores wrote must be fenced here, not what loads have read"
+        ),
+        "arrives without releasing, sm100_gemm.cu: if (!WARP || threadIdx.x % 32 == 0)"
+        " mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));"
+        " advance<CLC_SLOTS>(w.responses);": (
+            "of those who read a response the last is remembered, and it may not be this one"
+        ),
+    },
+    "sm90_gemm": {
+        f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
+        " wait(s.w_full[c.w.slot], c.w.phase);": (
+            "the decoder has waited for the same barrier, and w_full says so"
+        )
+        for name in ("no wait at the mbarrier", "waits without acquiring")
+    }
+    | {
+        "the cluster barrier releases nothing, sm90_gemm.cu: barrier_cluster_arrive();"
+        " /* not .aligned, as the last: lanes of the load warp come one by one there */"
+        " barrier_cluster_wait();": (
+            "it tells of initialised mbarriers alone, and their fence is enough for that"
+        )
+    },
+    "gemv": {
+        "no barrier, sm80_gemv.cu: __syncthreads(); stage_vector<KIND>(p, l, segment, count);": (
+            "the vector is staged once, and nobody has read before"
+        ),
+    },
+    "route_sigmoid": {
+        "no wait, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+            "behind the last step only empty groups are left"
+        ),
+        "a group more under way, sm80_route.cu: cp_async_wait_group<0>(); __syncthreads();": (
+            "behind the last step only empty groups are left"
+        ),
+        "no barrier, sm80_route.cu: __syncthreads(); }": (
+            "K is split: the sums go to global memory"
+        ),
+        "no barrier, sm80_route_turns.cuh: __syncthreads(); if (threadIdx.x == 0) {": (
+            "orders global memory only, where the simulator looks for no races"
+        ),
+        "no warp barrier, route_sort.cuh: __syncwarp(); }": (
+            "behind a warp's last 32 entries nothing follows"
+        ),
+    },
+    "sm90_gemv": {
+        "no warp barrier, sm90_gemv_codes.cu: prepare_sums(s, 1, partials);"
+        " fence_proxy_async();": TOGETHER,
+    },
+    "sm90_tiles": {
+        f"no warp barrier, sm90_gemv_tiles.cu: {lines}": TOGETHER
+        for lines in (
+            "__syncwarp(); griddepcontrol_launch_dependents();",
+            "__syncwarp(); if (s.early) begin_token();",
+            "__syncwarp(); }",
+            "prepare_inbox(s); const source from = source_of(p, w);",
+        )
+    },
+    "sm90_few": {
+        "no warp barrier, sm90_gemv.cu: prepare_sums(s, tokens, partials);"
+        " if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16)"
+        " smem[threadIdx.x] = make_uint4(0, 0, 0, 0);": TOGETHER,
+        "no warp barrier, sm90_gemv.cu: if (COPIED) prepare_tokens(tokens); prepare(w, ahead);": (
+            "a lane makes the mbarrier that it uses; on hardware one lane makes them for all"
+        ),
+        "waits without acquiring, sm90_gemv.cu: pair_tokens(s, w, tokens); } else {": (
+            "a copy is there for all once it is counted, which hardware does not promise"
+        ),
+    },
+}
+
+APART = "in PTX registers of a step are its own: nothing changes them before a later wait"
+NEVER_FALLS = "offsets never fall, so the last end is the largest; only others make a difference"
+TOKENS = "sm90_gemm_tokens.cu:"
+THREAD = "return {l, m, is_there, id / 16, id / 4 % 4, id % 4};"
+FOUND = (
+    "const expert_tile found = find_expert<1>(scan, e.offsets, e.count, p.m, tile);"
+    " const int64_t sf_row = found.atom_row * NK_SF_ATOM_ROWS + row - found.begin;"
+)
+AHEAD = (
+    "sm90_gemm.cuh: wgmma_wait_group<1>(sums); /* All products of the slot before are done."
+    " A __syncwarp here would make ptxas serialise products. */"
+)
+OF_WGMMA = {
+    "no wait at the cluster barrier, sm90_gemm.cuh: if (C::CLUSTER == 2 && warpgroup =="
+    " C::WARPGROUPS * C::PARTS) barrier_cluster_wait(); /* as the others have */ }": (
+        "the CTA stays until its other warps have waited"
+    ),
+    "no commit of products, sm90_gemm.cuh: wgmma_commit_group(); wgmma_wait_group<1>(sums);": APART,
+    f"a group of products more under way, {AHEAD}": APART,
+    f"no wait for products, {AHEAD}": APART,
+    "no warp barrier, sm90_gemm.cuh: __syncwarp(); mbarrier_arrive_if(before, before);": (
+        "all lanes wait for products just before, by one instruction"
+    ),
+    "a comparison off by one, sm90_gemm_load.cuh: cp_async_ca_zfill<PIECE>(at, from[i] +"
+    " (valid ? col + j : 0), valid); }": "where no byte is valid, none is read from anywhere",
+    "the other bound, expert.cuh: end_before = max(end_before, s.warp_ends[i]); }": NEVER_FALLS,
+    "no barrier, expert.cuh: __syncthreads(); }": (
+        "the scan of experts ends with one, too, and without experts nothing is launched"
+    ),
+    f"the other bound, {TOKENS} {FOUND}": NEVER_FALLS,
+    f"a comparison off by one, {TOKENS} {FOUND}": "of two equal ends either is the larger",
+    f"a comparison off by one, {TOKENS} if (t.rows.data && is_there) m = nk_token_of("
+    f"t.rows.data[m], t.rows.per_token, t.rows.tokens); {THREAD}": (
+        "0 / per_token is 0, as is what a negative row becomes"
+    ),
+    f"a constant more, {TOKENS} const uint32_t moved = codes[c] >> 4 * at.j, bits = (moved &"
+    " 0x00080008) << 12 | (moved & 0x00070007) << 9; pairs[c] = multiply_pairs<false>(bits,"
+    " cvt_f16x2_e4m3x2(factor[c] | factor[c] << 8));": (
+        "a mask behind a shift to the left: its lowest bit meets a zero"
+    ),
+    f"a constant more, {TOKENS} const bool inside = first + c * 16 < valid; codes[c] = inside ?"
+    " *(const uint32_t *)(row + c * 16) : 0;": "first is a multiple of 4, valid is one of 8",
+    f"less for more, {TOKENS} {THREAD} }}": "what is added is 0 for numbers from 0 on",
+    f"the other comparison, {TOKENS} const uint32_t row = blockIdx.x, l = p.l == 1 ? 0 : row /"
+    " (uint32_t)p.m; const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);": (
+        "experts have no batches, and a row of the only one divided by M is 0"
+    ),
+}
+OF_ROUTE = {
+    "no wait for kernels before, sm90_route.cu: if (elect_sync()) load<C>(at, &w, &x, q.early);"
+    " __syncwarp();": "kernels run one after the other here, and the thread waits again",
+    "no warp barrier, sm90_route.cu: __syncwarp(); else": "a CTA of eight tokens has one turn",
+    "the cluster barrier releases nothing, sm90_route.cu: if (C::SHARERS > 1)"
+    " barrier_cluster_arrive_aligned(); __syncthreads();": (
+        "it keeps memory there until others have arrived in it; nobody reads what is behind it"
+    ),
+    "a constant more, sm90_route.cu: keep_logits(p, scratch(t), n,"
+    " sum_splits<C::PARTS_AT_ONCE>(parts, p.m * q.pitch, q.splits)); }": (
+        "one part of sixteen is left out only where it is the last, and K has so many parts"
+    ),
+}

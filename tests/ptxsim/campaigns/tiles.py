@@ -1,0 +1,134 @@
+"""Every tile of the sm90 GEMM family and of the routers, forced in turn, on the simulated GPU: a
+seed draws a call for each kernel (tests/drawn_cases.py), its schedule, and the number of SMs.
+
+A call goes wrong when it fails, when its bytes are not the CPU's, or the oracle's interval does not
+hold. The results of all seeds so far are kept in a file, to which later runs add theirs.
+"""
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from rows import TABLE
+
+from .. import build
+from . import package
+
+RESULTS = build.HERE / "results" / "sm90_tiles.json"
+SMS = (132, 78, 3, 132, 114)
+"""By the seed: an H200 and smaller ones, and so few that CTAs walk over many tiles."""
+FEW_SMS = 3
+"""Of one launch for a list: a list of few tiles has a launch for each group."""
+COUNTS = ("calls", "declined", "wrong", "E", "W", "N")
+
+
+def sms_of(case, seed):
+    return FEW_SMS if case.operator == "one launch" else SMS[seed % len(SMS)]
+
+
+def sample_of(seed, count):
+    """So many of them, or all."""
+    import numpy as np
+    from drawn_cases import cases
+
+    found = cases()
+    order = np.random.default_rng(seed).permutation(len(found))
+    return [found[i] for i in (sorted(order[:count]) if count else range(len(found)))]
+
+
+def make_call(case, seed, counts):
+    """What goes wrong is raised; the kernel is in the counts."""
+    taken = case.draw_taken(seed, "cuda")
+    if not taken:
+        counts["declined"] += 1
+        return
+    call, plan = taken
+    counts["kernel"] = plan["kernel"]
+    counts["calls"] += 1
+    call.check(call.run("cuda"), TABLE["sm90"].c)
+
+
+def try_case(fake_cuda, case, seed, counts, found):
+    """Adds one call to the counts of its case."""
+    os.environ["NVFP4KERN_TILE"] = case.setting
+    fake_cuda.library.ptxsim_clear()
+    fake_cuda.library.ptxsim_seed(seed)
+    wrong = ""
+    try:
+        make_call(case, seed, counts)
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {error}"
+        counts["wrong"] += 1
+    findings = fake_cuda.report()["findings"]
+    for severity in "EWN":
+        counts[severity] += len(package.places(findings, severity))
+    bad = [f for f in findings if f["severity"] in "EW"]
+    if bad or wrong:
+        found.append({"case": case.name, "seed": seed, "wrong": wrong, "findings": bad})
+
+
+def of_process(seed, sms, sample):
+    """The counts of every case of this seed on so many SMs, and what was found."""
+    fake_cuda = package.enter("sm90", {"sms": sms})
+    counts, found = {}, []
+    for case in sample_of(seed, sample):
+        if sms_of(case, seed) == sms:
+            counts[case.name] = dict.fromkeys(COUNTS, 0) | {"kernel": None}
+            try_case(fake_cuda, case, seed, counts[case.name], found)
+    return counts, found
+
+
+def added(result, counts, found):
+    for name, new in counts.items():
+        of = result["cases"].setdefault(name, dict.fromkeys(COUNTS, 0) | {"kernel": None})
+        for count in COUNTS:
+            of[count] += new[count]
+        of["kernel"] = new["kernel"] or of["kernel"]
+    result["found"] += found
+
+
+def run(options):
+    import nvfp4kern
+
+    result = {"sources": nvfp4kern._C._sources, "sms": SMS, "seeds": [], "cases": {}, "found": []}
+    path = Path(options.json) if options.json else None
+    if path and path.is_file():
+        before = json.loads(path.read_text())
+        if before["sources"] == result["sources"]:
+            result = before
+    seeds = range(options.seed, options.seed + options.seeds)
+    seeds = [seed for seed in seeds if seed not in result["seeds"]]
+    build.environment(cc=TABLE["sm90"].cc)  # compiled once
+    pool = ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1)
+    with pool:
+        jobs = [
+            (seed, pool.submit(of_process, seed, sms, options.sample))
+            for seed in seeds
+            for sms in sorted({sms_of(case, seed) for case in sample_of(seed, options.sample)})
+        ]
+        for i, (seed, job) in enumerate(jobs):
+            counts, found = job.result()
+            added(result, counts, found)
+            calls = sum(c["calls"] for c in counts.values())
+            print(f"seed {seed}: {calls} calls, {len(found)} went wrong", flush=True)
+            for what in found:
+                print(f"  {what['case']}: {what['wrong'] or what['findings'][0]['text']}")
+            if [seed] == [of for of, _ in jobs[i : i + 2] if of == seed]:  # its last
+                result["seeds"] = sorted({*result["seeds"], seed})
+                if path:
+                    path.write_text(json.dumps(result, indent=1) + "\n")
+    return 2 if result["found"] else 0
+
+
+def add_command(commands):
+    command = commands.add_parser(
+        "tiles", help="every tile of sm90/gemm and sm90/route, many seeds; 2: a call went wrong"
+    )
+    command.add_argument("--seed", type=int, default=0, help="the first")
+    command.add_argument("--seeds", type=int, default=50, help="how many")
+    command.add_argument("--sample", type=int, default=0, help="so many kernels a seed, else all")
+    command.add_argument("--jobs", type=int, default=1, help="processes at once")
+    command.add_argument("--json", metavar="FILE", help="seeds, counts and findings; added to")
+    command.set_defaults(work=run)

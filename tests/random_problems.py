@@ -1,0 +1,95 @@
+"""Random small problems on a GPU, every tile of the sm90 GEMM family forced in turn.
+
+    python tests/random_problems.py --count 100000 --seed 1
+
+On exact data the GPU must write the CPU's bytes, guards included; of some the oracle is asked, too
+(tests/drawn_cases.py). Half of the processes use three SMs, so that CTAs walk. A problem follows
+from the seed and its number, which a failure shows. --backend cpu compares the CPU with itself: a
+test of this script.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+ORACLE_EVERY = 37  # no divisor of the number of cases: each has its turn
+WORK = 1 << 20
+
+
+def attempt(case, number, seed, asked, counts):
+    from rows import ROWS
+
+    import nvfp4kern
+
+    c, device = 1, "cpu"
+    if asked.backend != "cpu":
+        os.environ["NVFP4KERN_TILE"] = case.setting
+        c, device = ROWS[asked.backend].c, "cuda"
+    call = case.draw(seed * 10**9 + number, work=WORK, always_exact=True)
+    assert call.exact, call.said
+    try:
+        outs = call.run(device)
+    except nvfp4kern.BackendError:
+        if not case.may_decline:
+            raise
+        counts["declined"] += 1
+        return
+    call.check(outs, c, oracle=number % ORACLE_EVERY == 0)
+    counts[case.operator] += 1
+
+
+def of_worker(asked, worker, end):
+    """Every asked.jobs-th problem, until the time is over: (counts, what went wrong)."""
+    os.environ["NVFP4KERN_BACKEND"] = asked.backend
+    if worker // 2 % 2:  # the number of cases may be even
+        os.environ["NVFP4KERN_SM_LIMIT"] = "3"
+    import torch
+    from drawn_cases import cases
+
+    torch.set_num_threads(1)
+    of_all = [case for case in cases() if case.operator != "route"]  # whose weights approximate
+    counts, wrong = Counter(), []
+    for number in range(worker, asked.count, asked.jobs):
+        if time.time() > end:
+            break
+        case = of_all[number % len(of_all)]
+        try:
+            attempt(case, number, asked.seed, asked, counts)
+        except Exception as error:
+            wrong.append(f"problem {number}, {case.name}: {type(error).__name__}: {error}")
+            if len(wrong) == 10:
+                break
+    return counts, wrong
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", choices=("sm90", "cpu"), default="sm90")
+    parser.add_argument("--count", type=int, default=100_000, help="problems")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
+    asked = parser.parse_args(argv)
+    counts, wrong, start = Counter(), [], time.time()
+    with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
+        end = start + asked.seconds
+        jobs = [pool.submit(of_worker, asked, worker, end) for worker in range(asked.jobs)]
+        for job in jobs:
+            of_job, wrong_of_job = job.result()
+            counts += of_job
+            wrong += wrong_of_job
+    for line in wrong:
+        print(line)
+    done = sum(counts.values()) - counts["declined"]
+    print(f"seed {asked.seed}: {done} problems right, {len(wrong)} wrong, {dict(counts)}")
+    return 1 if wrong or not done else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
