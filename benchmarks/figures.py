@@ -1,9 +1,9 @@
 """Writes measured figures into the documents: `python benchmarks/figures.py`, or `--check`.
 
 They come from benchmarks/results: gpu.json and cpu.json are what `python -m nvfp4kern bench --json`
-wrote, overhead.json what `benchmarks/overhead.py --json` wrote. A block `<!-- figures: NAME -->` ..
-`<!-- end -->` of a document is written by the function of that name in BLOCKS. `--check` writes
-nothing and exits with 1 where something would change.
+wrote, overhead.json, decode.json and first_load.json what `--json` of benchmarks/NAME.py wrote. A
+block `<!-- figures: NAME -->` .. `<!-- end -->` of a document is written by the function of that
+name in BLOCKS. `--check` writes nothing and exits with 1 where something would change.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def timed(found):
 # ---------------------------------------------------------------------------------------------
 
 
-WORDS = ("operator", "shape", "layout", "alternative", "call")
+WORDS = ("operator", "shape", "layout", "alternative", "call", "model", "how")
 """Columns that hold no numbers."""
 
 
@@ -74,10 +74,10 @@ def table(header, lines):
     return "".join(f"| {' | '.join(line)} |\n" for line in rows)
 
 
-def measured_on(found):
+def measured_on(found, unit=None):
     """One line: the machine, the commit, the data, and the unit."""
     facts = found["environment"]
-    unit = "microseconds" if facts["device"] == "cuda" else "milliseconds"
+    unit = unit or ("microseconds" if facts["device"] == "cuda" else "milliseconds")
     names = [machine(facts), f"torch {facts['torch']}", facts["date"][:10]]
     names += [f"commit {facts['commit'][:7]}"] if "commit" in facts else []
     names += [f"{facts['data']} data"] if "data" in facts else []
@@ -135,6 +135,30 @@ def of_overhead(overhead, **_):
     lines = [[row["call"], number(row["time"])] for row in overhead["rows"]]
     said = f"{overhead['machine']}, {overhead['date']}; microseconds.\n\n"
     return said + table(["call", "time"], lines)
+
+
+def of_decode(decode, **_):
+    """Both models, and how many times as fast as each bfloat16 model each NVFP4 model is."""
+    if not decode:
+        return ABSENT
+    plain = [row for row in decode["rows"] if row["model"] == "bfloat16"]
+    header = ["model", "how", "tokens/s", "GB a token", "GB/s"]
+    header += [f"over bfloat16, {row['how']}" for row in plain]
+    lines = [
+        [row["model"], row["how"], number(row["tokens_per_second"]), number(row["gigabytes"]),
+         number(row["gigabytes_per_second"]),
+         *(f"{row['tokens_per_second'] / other['tokens_per_second']:.2f}" for other in plain)]
+        for row in decode["rows"]
+    ]  # fmt: skip
+    return measured_on(decode, "one sequence") + table(header, lines)
+
+
+def of_first_load(first_load, **_):
+    if not first_load:
+        return ABSENT
+    said = [f"{number(taken)} s from {code}" for code, taken in first_load["seconds"].items()]
+    where = f"{first_load['name']}, driver {first_load['driver_version']}, {first_load['date']}"
+    return fill(f"{where}, all portable kernels: {', '.join(said)}.", 120) + "\n"
 
 
 def gpu_block(gpu, **_):
@@ -221,6 +245,8 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "cpu": of_cpu,
     "cpu-kernels": of_cpu,
     "overhead": of_overhead,
+    "decode": of_decode,
+    "first-load": of_first_load,
     "sm80-gemm": of_kernels("sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm"),
     "sm80-gemv": of_kernels("sm80_gemv"),
     "sm80-route": of_kernels("sm80_route"),
@@ -238,7 +264,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1: something is old")
     only_check = parser.parse_args().check
-    results = {name: result(name) for name in ("gpu", "cpu", "overhead")}
+    names = ("gpu", "cpu", "overhead", "decode", "first_load")
+    results = {name: result(name) for name in names}
     texts = {path: path.read_text() for path in DOCUMENTS}
     old = [path for path, text in texts.items() if written(text, results) != text]
     redraw = chart_is_old(results["gpu"])

@@ -107,6 +107,9 @@ def pytest_configure(config):
     if config.option.draw is None:
         config.option.draw = random.randrange(10**6) if config.option.budget else 0
     config.addinivalue_line("markers", "slow: several seconds or more; only with --all")
+    config.addinivalue_line(
+        "markers", "any_path: costly; of the CPU only its fastest path runs it, others with --all"
+    )
     config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
 
 
@@ -121,8 +124,12 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--all"):
         return
     skip = pytest.mark.skip(reason=SLOW)
+    fastest = [row.path for row in ROWS if row.path][-1:]
     for item in items:
-        if "slow" in item.keywords:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        path = getattr(params.get("backend"), "path", None)
+        another = "any_path" in item.keywords and path and path not in fastest
+        if "slow" in item.keywords or another:
             item.add_marker(skip)
 
 

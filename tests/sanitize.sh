@@ -101,7 +101,8 @@ if [ $# -eq 0 ]; then
         [ -e "tests/$test" ] || die "there is no tests/$test to leave out"
         set -- "$@" "--ignore=tests/$test"
     done
-    set -- "$@" -m "not large and not slow" --hypothesis-seed=0
+    # --all for the CPU's slower paths.
+    set -- "$@" --all -m "not large and not slow" --hypothesis-seed=0
 fi
 sanitized -m pytest -q -p no:cacheprovider "$@" || code=$?
 finish $code

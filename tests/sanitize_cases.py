@@ -156,7 +156,7 @@ ROUTES = [
     {},
     {"score": "softmax_topk", "dense": True},
     {"score": "softmax_topk", "renormalize": True, "out_dtype": "bfloat16"},
-    {"score": "sigmoid", "permutation": True},
+    {"score": "sigmoid", "permutation": True, "return_logits": True},
 ]
 BUILDERS = [
     *(
@@ -172,7 +172,7 @@ BUILDERS = [
     *(
         partial(route, options, kind, shift)
         for options in ROUTES
-        for kind in ("halves", "bfloats")
+        for kind in ("halves", "bfloats", "floats")
         for shift in (0, 1)
     ),
     *(
