@@ -22,6 +22,7 @@ ARCHS = {  # folder of csrc -> what nvcc makes of its kernels
         "-gencode=arch=compute_90,code=[sm_90,sm_100,sm_120]",
     ],
     "sm90": ["-gencode=arch=compute_90a,code=sm_90a"],
+    "sm100": ["-gencode=arch=compute_100f,code=sm_100f"],  # for all of 10.x
 }
 FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v -Wno-deprecated-gpu-targets".split()
 COMPRESSION = "--compress-mode=size"

@@ -33,6 +33,12 @@ class Row:
     def target_on(self, cc):
         return self.newer.get(cc, self.target)
 
+    def runs_on(self, cc):
+        """A target that ends in a letter is for GPUs of its own major number."""
+        if self.target[-1].isdigit():
+            return float(self.cc) <= float(cc)
+        return self.cc.partition(".")[0] == cc.partition(".")[0]
+
 
 ROWS = {
     row.name: row
@@ -41,7 +47,7 @@ ROWS = {
             "sm80",
             cc="8.0",
             target="compute_80",
-            newer={"9.0": "compute_90"},
+            newer={"9.0": "compute_90", "10.0": "compute_90"},
             sms=16,
             simulated=(
                 "every operator, every size",
@@ -97,7 +103,14 @@ ROWS = {
             ),
             limits=({}, {"SM_LIMIT": 3}, {"SMEM_LIMIT": 101376}),
         ),
-        Row("sm100", cc="10.0", target="compute_100a"),
+        Row(
+            "sm100",
+            cc="10.0",
+            target="compute_100f",
+            sms=3,
+            simulated=("every tile", "gemm of NVFP4"),
+            operators=("gemm", "gemm_in_batches"),
+        ),
     )
 }
 TABLE = {name: row for name, row in ROWS.items() if row.simulated}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
 from halves_tiles import check_experts_of_halves, check_sm90_halves
@@ -219,6 +220,7 @@ CHECKS = {
     "sm90/gemm": check_sm90_gemm,
     "sm90/halves": check_sm90_halves,
     "sm90/route": check_sm90_route,
+    "sm100/gemm": check_sm100_gemm,
 }
 
 
@@ -317,6 +319,7 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/gemm:t64", "gemm", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "it divides K"),
     ("sm90/route:t8x64", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
     ("sm90/route:t8x64", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
+    ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
 ]
 
 

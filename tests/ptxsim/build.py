@@ -87,13 +87,21 @@ def simulator():
 def kernels(cc):
     """The folder with <image>.ptx for every .cu file of the rows that a GPU of this capability
     may run, compiled as it gets them."""
-    able = [row for row in ROWS.values() if float(row.cc) <= float(cc)]
+    able = [row for row in ROWS.values() if row.runs_on(cc)]
     images = {
         path: row.target_on(cc) for row in able for path in sorted((CSRC / row.name).rglob("*.cu"))
     }
-    folder = _folder([*images, *_headers()], NVCC_FLAGS, sorted(images.values()))
+    headers = _headers()
+    folder = _folder([*images, *headers], NVCC_FLAGS, sorted(images.values()))
+
+    def link(source):  # GPUs of several capabilities get some files alike
+        target = images[source]
+        ptx = _compile(_folder([source, *headers], NVCC_FLAGS, target), source, target)
+        if not (folder / ptx.name).is_file():
+            _publish(folder / ptx.name, lambda path: shutil.copy(ptx, path))
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda item: _compile(folder, *item), images.items()))
+        list(pool.map(link, images))
     return folder
 
 

@@ -1,4 +1,4 @@
-/* Tensor memory and the products that end there (sm_100a). CTA_GROUP: 1, or 2 where a pair of CTAs does it together. */
+/* Tensor memory and the products that end there (sm_100f). CTA_GROUP: 1, or 2 where a pair of CTAs does it together. */
 #ifndef NK_TCGEN05_CUH
 #define NK_TCGEN05_CUH
 
@@ -48,13 +48,14 @@ template <int CTA_GROUP> __device__ inline void tcgen05_cp_32x128b_warpx4(uint32
                  : "memory");
 }
 
-/* D = A B (+ D), with a scale factor for every 16 along K. */
+/* D = A B (+ D), with a scale factor for every 16 along K. block16 is scale_vec::4X, which only sm_100a knows by that
+ * name. */
 template <int CTA_GROUP>
 __device__ inline void tcgen05_mma_mxf4nvf4(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, uint32_t sfa,
                                             uint32_t sfb, bool accumulate)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %7, 0;\n\t"
-                 "tcgen05.mma.cta_group::%0.kind::mxf4nvf4.block_scale.scale_vec::4X"
+                 "tcgen05.mma.cta_group::%0.kind::mxf4nvf4.block_scale.block16"
                  " [%1], %2, %3, %4, [%5], [%6], p; }" ::"n"(CTA_GROUP),
                  "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(sfa), "r"(sfb), "r"((int)accumulate)
                  : "memory");

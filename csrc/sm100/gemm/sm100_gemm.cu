@@ -1,0 +1,12 @@
+/* The kernels of sm100_gemm.cuh, one a tile. */
+#include "sm100_gemm.cuh"
+
+#define KERNEL(name, COLUMNS, STAGES, ACCUMULATORS)                                                     \
+    extern "C" __global__ void __launch_bounds__(SM100_GEMM_THREADS, 1) sm100_gemm_##name(              \
+        const __grid_constant__ cuda_tensor_map lanes, const __grid_constant__ cuda_tensor_map columns, \
+        const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm100_gemm_work work)        \
+    {                                                                                                   \
+        run<config<COLUMNS, STAGES, ACCUMULATORS>>(lanes, columns, p, work);                            \
+    }
+
+SM100_GEMM_TILES(KERNEL)

@@ -1,0 +1,153 @@
+/* By tcgen05 on Blackwell
+ *   gemm: D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]), NVFP4 x NVFP4
+ *
+ * The tensor cores multiply codes and their scale factors as they are; sums are fp32 numbers in tensor memory. One
+ * operand's rows are its lanes, 128 of a tile, the other one's its columns. Which is which is the plan's choice: few
+ * tokens are columns, so that a tile has no empty lanes.
+ *
+ * Work: a CTA walks over whole tiles of all batches. Of a step of K = 256 a stage has both operands' codes, 128 bytes a
+ * row, and their scale factors, as atoms of 128 rows x 64 of K. Blocked scale factors of whole atoms are copied. Others
+ * (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes.
+ *
+ * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
+ *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them
+ *        warp 8:      one thread loads
+ *        warp 9:      owns tensor memory; one thread issues products
+ *
+ * Barriers (mbarriers; "wait" names the parity of the first):
+ *   full[STAGES]              loads, lanes -> issuer   1 arrival + the bytes of boxes and copies; 4 more, of each warp
+ *                                                      that arranges, where one operand's factors are not copied
+ *                                                                                                             wait 0
+ *   empty[STAGES]             issuer -> loads, lanes   1 (commit): products and copies to tensor memory are done
+ *                                                                                                             wait 1
+ *   sums_full[ACCUMULATORS]   issuer -> epilogue       1 (commit)                                             wait 0
+ *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4, of each warp, once its sums are in registers        wait 1
+ *
+ * Tensor memory: ACCUMULATORS x COLUMNS of sums, then for each stage 16 columns of scale factors of either operand.
+ * They are free again when the stage is: the products that read them are done.
+ *
+ * Shared memory: struct memory of sm100_gemm_parts.cuh. */
+#ifndef NK_SM100_GEMM_CUH
+#define NK_SM100_GEMM_CUH
+
+#include "sm100_gemm_load.cuh"
+#include "sm100_gemm_store.cuh"
+
+extern __shared__ __align__(1024) uint8_t shared_memory[];
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Products                                                                                                         */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* E2M1 times E2M1, scaled by UE4M3 (PTX ISA, 9.7.16.4.2). */
+__device__ constexpr uint32_t instruction_of(int lanes, int columns)
+{
+    return 1u << 7 | 1u << 10 | (columns >> 3) << 17 | (lanes >> 7) << 27;
+}
+
+/* An atom is 32 rows of 16 bytes; eight of them are a core matrix. */
+__device__ inline void copy_atom(uint32_t tmem, uint32_t atom)
+{
+    tcgen05_cp_32x128b_warpx4<1>(tmem, tcgen05_descriptor(atom, 8 * 16, TCGEN05_NO_SWIZZLE));
+}
+
+/* Codes of eight rows: the span of the swizzle. */
+__device__ inline uint64_t codes_at(const uint8_t *matrix, int block)
+{
+    return tcgen05_descriptor(shared_address(matrix) + block * (SM100_GEMM_BLOCK / 2), 8 * SM100_GEMM_CODE_BYTES,
+                              TCGEN05_SWIZZLE_128B);
+}
+
+/* A stage's scale factors go to tensor memory, then its products follow, which wait for them by themselves. */
+template <class C>
+__device__ inline void multiply_stage(const typename memory<C>::stage &stage, uint32_t sums, uint32_t sf,
+                                      int64_t column, int blocks, bool adds)
+{
+    const uint32_t quarter = column % NK_SF_ATOM_ROWS / 32; /* of the columns' atoms, where the tile begins */
+#pragma unroll 1
+    for (int i = 0; i < blocks; i++) {
+        const uint32_t to = sf + i * SM100_GEMM_ATOM_COLUMNS;
+        copy_atom(to, shared_address(stage.sf[0]) + i * NK_SF_ATOM_BYTES);
+        copy_atom(to + SM100_GEMM_SF_COLUMNS, shared_address(stage.sf[1]) + i * NK_SF_ATOM_BYTES);
+    }
+#pragma unroll 1
+    for (int i = 0; i < blocks; i++) {
+        const uint32_t of = sf + i * SM100_GEMM_ATOM_COLUMNS;
+        tcgen05_mma_mxf4nvf4<1>(sums, codes_at(stage.lanes, i), codes_at(stage.columns, i),
+                                instruction_of(SM100_GEMM_LANES, C::COLUMNS), of, of + SM100_GEMM_SF_COLUMNS + quarter,
+                                adds || i > 0);
+    }
+}
+
+template <class C>
+__device__ inline void issue(memory<C> &s, uint32_t tmem, const nk_gemm_problem &p, const sm100_gemm_work &work)
+{
+    ring<C::STAGES> r;
+    ring<C::ACCUMULATORS> sums;
+    each_tile<C>(work, [&](const gemm_tile &t) {
+        wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
+#pragma unroll 1
+        for (int step = 0; step < work.steps; step++, r.advance()) {
+            mbarrier_wait(shared_address(&s.full[r.slot]), r.parity);
+            multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::COLUMNS,
+                              tmem + C::SF_COLUMN + r.slot * 2 * SM100_GEMM_SF_COLUMNS, t.column, blocks_of(p.k, step),
+                              step > 0);
+            tcgen05_commit<1>(shared_address(&s.empty[r.slot]));
+        }
+        tcgen05_commit<1>(shared_address(&s.sums_full[sums.slot]));
+        sums.advance();
+    });
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The kernel                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+template <class C> __device__ inline void initialise(memory<C> &s, const sm100_gemm_work &work)
+{
+    const int arranging = work.copied[0] && work.copied[1] ? 0 : SM100_GEMM_FACTOR_WARPS;
+    for (int i = 0; i < C::STAGES; i++) {
+        mbarrier_init(shared_address(&s.full[i]), 1 + arranging);
+        mbarrier_init(shared_address(&s.empty[i]), 1);
+    }
+    for (int i = 0; i < C::ACCUMULATORS; i++) {
+        mbarrier_init(shared_address(&s.sums_full[i]), 1);
+        mbarrier_init(shared_address(&s.sums_empty[i]), SM100_GEMM_EPILOGUE_WARPS);
+    }
+    fence_mbarrier_init();
+}
+
+template <class C>
+__device__ inline void run(const cuda_tensor_map &lanes, const cuda_tensor_map &columns, const nk_gemm_problem &p,
+                           const sm100_gemm_work &work)
+{
+    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::COLUMNS, C::STAGES), "the host says how much there is");
+    static_assert(sizeof(typename memory<C>::stage) == SM100_GEMM_STAGE_BYTES(C::COLUMNS), "of a stage, too");
+    memory<C> &s = *(memory<C> *)shared_memory;
+    const int warp = (int)threadIdx.x / 32;
+    if (warp == SM100_GEMM_PRODUCER && elect_sync()) {
+        prefetch_tensormap(&lanes);
+        prefetch_tensormap(&columns);
+        initialise<C>(s, work);
+    }
+    if (warp == SM100_GEMM_ISSUER) {
+        tcgen05_alloc<1>(shared_address(&s.tmem), SM100_GEMM_TMEM);
+        tcgen05_relinquish_alloc_permit<1>();
+    }
+    __syncthreads(); /* each role has a tcgen05 fence of its own behind its first wait */
+    griddepcontrol_wait();
+    const uint32_t tmem = ld_shared(shared_address(&s.tmem));
+    if (warp < SM100_GEMM_EPILOGUE_WARPS) {
+        store<C>(s, tmem, p, work);
+    } else if (warp < SM100_GEMM_PRODUCER) {
+        if (!(work.copied[0] && work.copied[1])) arrange_factors<C>(s, p, work);
+    } else if (warp == SM100_GEMM_PRODUCER) {
+        if (elect_sync()) produce<C>(s, lanes, columns, p, work);
+    } else {
+        if (elect_sync()) issue<C>(s, tmem, p, work);
+    }
+    __syncthreads();
+    if (warp == SM100_GEMM_ISSUER) tcgen05_dealloc<1>(tmem, SM100_GEMM_TMEM);
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* Tiles of the sm100 GEMM family, its parameters, shared memory and tensor memory, for host and device. */
+#ifndef NK_SM100_GEMM_CONFIG_H
+#define NK_SM100_GEMM_CONFIG_H
+
+#include "nk_format.h"
+#include "nk_problem.h"
+
+#include <stdbool.h>
+
+#define SM100_GEMM_LANES 128 /* rows of one operand: a lane of tensor memory each */
+#define SM100_GEMM_STEP 256  /* elements of K in a stage: a row's 128 bytes of codes, the span of the swizzle */
+#define SM100_GEMM_BLOCK 64  /* of one product: four scale factors a row, an atom for 128 rows */
+#define SM100_GEMM_BLOCKS (SM100_GEMM_STEP / SM100_GEMM_BLOCK)
+#define SM100_GEMM_CODE_BYTES (SM100_GEMM_STEP / 2)
+#define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of an operand in a stage */
+
+/* X(name, COLUMNS, STAGES, ACCUMULATORS): a tile is 128 rows of one operand, the lanes of tensor memory, x COLUMNS rows
+ * of the other one, its columns. Which operand is which follows from the problem: the plan says it. */
+#define SM100_GEMM_TILES(X) \
+    X(n64, 64, 7, 3)        \
+    X(n128, 128, 6, 2)
+
+enum {
+#define SM100_GEMM_INDEX(name, ...) SM100_GEMM_##name,
+    SM100_GEMM_TILES(SM100_GEMM_INDEX)
+#undef SM100_GEMM_INDEX
+        SM100_GEMM_TILE_COUNT
+};
+
+/* Warps. Warp w of the epilogue has lanes 32 w and up of tensor memory, so the epilogue comes first. */
+#define SM100_GEMM_EPILOGUE_WARPS 4
+#define SM100_GEMM_FACTOR_WARPS 4
+#define SM100_GEMM_PRODUCER (SM100_GEMM_EPILOGUE_WARPS + SM100_GEMM_FACTOR_WARPS)
+#define SM100_GEMM_ISSUER (SM100_GEMM_PRODUCER + 1)
+#define SM100_GEMM_THREADS (32 * (SM100_GEMM_ISSUER + 1))
+
+/* Shared memory: struct memory of sm100_gemm_parts.cuh; run() of sm100_gemm.cuh compares. */
+#define SM100_GEMM_STAGE_BYTES(columns) \
+    ((SM100_GEMM_LANES + (columns)) * SM100_GEMM_CODE_BYTES + 2 * SM100_GEMM_SF_BYTES)
+#define SM100_GEMM_SMEM(columns, stages) ((stages) * SM100_GEMM_STAGE_BYTES(columns) + 1024)
+
+/* Tensor memory, in columns: the accumulators, then the scale factors of each stage. */
+#define SM100_GEMM_TMEM 512
+#define SM100_GEMM_ATOM_COLUMNS 4
+#define SM100_GEMM_SF_COLUMNS (SM100_GEMM_BLOCKS * SM100_GEMM_ATOM_COLUMNS) /* of an operand in a stage */
+
+/* How a product is divided. Tiles lie batch after batch, of a batch those of the same columns one after the other. */
+typedef struct sm100_gemm_work {
+    bool tokens_on_lanes; /* else weights are on the lanes, tokens on the columns */
+    bool copied[2];       /* of the lanes' operand and of the columns': scale factors are copied, as whole atoms */
+    bool one_matrix[2];   /* the same for all batches */
+    int32_t lane_tiles, column_tiles; /* of a batch */
+    int32_t tiles;                    /* of all batches */
+    int32_t steps;                    /* of K */
+} sm100_gemm_work;
+
+#endif

@@ -1,0 +1,13 @@
+/* The sm100 row of the backend table. */
+#include "sm100_backend.h"
+
+#include "cuda/cuda_row.h"
+
+const nk_backend nk_backend_sm100 = {
+    .name = "sm100",
+    .oldest = 100,
+    .newest = 103, /* what sm_100f's machine code runs on */
+    CUDA_ROW,
+    .families = (const nk_family *const[]){&sm100_gemm_family, NULL},
+    .gemm = {sm100_plan_gemm, sm100_run_gemm},
+};

@@ -1,0 +1,15 @@
+/* The sm100 row: Blackwell's data-center GPUs. Problems that it does not take go on to the sm80 row. */
+#ifndef NK_SM100_BACKEND_H
+#define NK_SM100_BACKEND_H
+
+#include "backend.h"
+#include "cuda/cuda_launch.h"
+
+#include <cuda_kernels.h>
+
+extern const nk_family sm100_gemm_family;
+
+nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
+
+#endif

@@ -1,0 +1,54 @@
+"""What every tile of Blackwell's products computes, for test_tiles.py."""
+
+import numpy as np
+from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
+from test_gemm import operands, run_gemm
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference
+
+FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
+
+
+def check_full_range(device, c, m, n, k, forms):
+    """With NaN as the padding of blocked scale factors; alpha and bias for each weight row."""
+    rng = rng_of(m, n, k)
+    a, b = operands(rng, data.full_range, m, n, k)
+    alpha, bias = rng.normal(size=n).astype(np.float32), rng.normal(size=n).astype(np.float32)
+    given = {"alpha": floats(alpha, "float32", device), "bias": floats(bias, "float32", device)}
+    got = run_gemm(a, b, device, forms=forms, byte=0x7F, dtype="float32", **given)
+    want = reference.gemm(a.values, b.values, alpha=alpha, bias=bias, c=c)
+    assert_ok(reference.check(got, want, "float32"))
+
+
+def check_exact(device, m, n, k, batch=None, forms=("blocked", "blocked"), **options):
+    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
+    want = reference.gemm(a.values, b.values).rounded(options.get("dtype", "float16"))
+    assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms, **options), want))
+
+
+def check_one_matrix(device, m, n, k):
+    """Of weights, for three batches."""
+    rng = rng_of(m, n, k)
+    a, b = data.exact_family(rng, 3, m, k), data.exact_family(rng, 1, n, k)
+    weights, sfb = codes(b, device), scales(b, "linear", rng, device)
+    sfa = scales(a, "linear", rng, device)
+    got = nvfp4kern.gemm(codes(a, device), weights.expand(3, -1, -1), sfa, sfb.expand(3, -1, -1))
+    want = reference.gemm(a.values, np.broadcast_to(b.values, (3, n, k))).rounded("float16")
+    assert_ok(reference.check_bits(values(got), want))
+
+
+def check_sm100_gemm(tile, device, c):
+    """Tokens are columns where they are few, lanes where weight rows are fewer."""
+    columns = int(tile[1:])
+    for m, n in [(columns + 3, 260), (300, columns // 2 + 1)]:
+        for forms in FORMS:
+            check_full_range(device, c, m, n, 288, forms)
+    check_exact(device, 5, 140, 2112)  # longer than the ring
+    check_exact(device, 2, 700, 32)
+    check_exact(device, 2 * columns + 1, 129, 320, batch=3)
+    check_exact(device, columns, 1, 64, dtype="bfloat16")
+    for order in ORDERS:
+        check_exact(device, 37, 264, 96, order=order)
+        check_exact(device, 264, 37, 96, order=order, dtype="float32")
+    check_one_matrix(device, 9, 130, 128)
