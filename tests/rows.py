@@ -108,8 +108,8 @@ ROWS = {
             cc="10.0",
             target="compute_100f",
             sms=3,
-            simulated=("every tile", "gemm of NVFP4"),
-            operators=("gemm", "gemm_in_batches"),
+            simulated=("every tile", "gemm of NVFP4", "dual_gemm of NVFP4"),
+            operators=("gemm", "gemm_in_batches", "dual_gemm"),
         ),
     )
 }

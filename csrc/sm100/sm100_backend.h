@@ -11,5 +11,7 @@ extern const nk_family sm100_gemm_family;
 
 nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm100_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm100_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

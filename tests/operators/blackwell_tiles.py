@@ -2,6 +2,8 @@
 
 import numpy as np
 from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
+from test_dual_gemm import expect, run_dual
+from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
 
 import nvfp4kern
@@ -38,6 +40,14 @@ def check_one_matrix(device, m, n, k):
     assert_ok(reference.check_bits(values(got), want))
 
 
+def check_dual(device, c, m, n, k, batch=None, make=data.exact_family, dtype="float16", **how):
+    """`how` has the layouts of scale factors, their padding, the activation and the order."""
+    ops = dual_operands(rng_of(m, n, k), make, m, n, k, batch)
+    activation = how.get("activation", "silu")
+    got = run_dual(ops, device, dtype=dtype, **how)
+    assert_ok(reference.check(got, expect(ops, c=c, activation=activation), dtype))
+
+
 def check_sm100_gemm(tile, device, c):
     """Tokens are columns where they are few, lanes where weight rows are fewer."""
     columns = int(tile[1:])
@@ -52,3 +62,10 @@ def check_sm100_gemm(tile, device, c):
         check_exact(device, 37, 264, 96, order=order)
         check_exact(device, 264, 37, 96, order=order, dtype="float32")
     check_one_matrix(device, 9, 130, 128)
+    for forms in FORMS:
+        full = {"make": data.full_range, "forms": forms, "byte": 0x7F, "dtype": "float32"}
+        check_dual(device, c, columns + 3, 133, 288, activation="identity", **full)
+    check_dual(device, c, 5, 140, 2112, forms=("blocked", "blocked"))
+    check_dual(device, c, 2 * columns + 1, 129, 320, batch=3, forms=("blocked", "linear"))
+    for order in ORDERS:
+        check_dual(device, c, 37, 264, 96, order=order, dtype="bfloat16", activation="gelu")

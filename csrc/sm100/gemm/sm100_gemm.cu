@@ -1,12 +1,22 @@
-/* The kernels of sm100_gemm.cuh, one a tile. */
+/* The kernels of sm100_gemm.cuh for gemm and for dual_gemm, one a tile. */
 #include "sm100_gemm.cuh"
 
-#define KERNEL(name, COLUMNS, STAGES, ACCUMULATORS)                                                     \
+#define GEMM(name, COLUMNS, STAGES, ACCUMULATORS, ...)                                                  \
     extern "C" __global__ void __launch_bounds__(SM100_GEMM_THREADS, 1) sm100_gemm_##name(              \
         const __grid_constant__ cuda_tensor_map lanes, const __grid_constant__ cuda_tensor_map columns, \
         const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm100_gemm_work work)        \
     {                                                                                                   \
-        run<config<COLUMNS, STAGES, ACCUMULATORS>>(lanes, columns, p, work);                            \
+        run<config<1, COLUMNS, STAGES, ACCUMULATORS>>({{&lanes, &columns}}, p, work);                   \
     }
 
-SM100_GEMM_TILES(KERNEL)
+#define DUAL_GEMM(name, COLUMNS, STAGES_OF_ONE, ACCUMULATORS_OF_ONE, STAGES, ACCUMULATORS)              \
+    extern "C" __global__ void __launch_bounds__(SM100_GEMM_THREADS, 1) sm100_dual_gemm_##name(         \
+        const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map columns, \
+        const __grid_constant__ cuda_tensor_map ups, const __grid_constant__ nk_dual_gemm_problem p,    \
+        const __grid_constant__ sm100_gemm_work work)                                                   \
+    {                                                                                                   \
+        run<config<2, COLUMNS, STAGES, ACCUMULATORS>>({{&gates, &columns, &ups}}, p, work);             \
+    }
+
+SM100_GEMM_TILES(GEMM)
+SM100_GEMM_TILES(DUAL_GEMM)

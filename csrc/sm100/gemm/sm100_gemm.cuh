@@ -1,11 +1,14 @@
 /* By tcgen05 on Blackwell
- *   gemm: D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]), NVFP4 x NVFP4
+ *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
+ *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+ * NVFP4 by NVFP4.
  *
  * The tensor cores multiply codes and their scale factors as they are; sums are fp32 numbers in tensor memory. One
  * operand's rows are its lanes, 128 of a tile, the other one's its columns. Which is which is the plan's choice: few
- * tokens are columns, so that a tile has no empty lanes.
+ * tokens are columns, so that a tile has no empty lanes. Of dual_gemm rows of B1, the gates, and the same rows of B2,
+ * the ups, are the lanes of an accumulator's two halves: a thread has both sums of an element.
  *
- * Work: a CTA walks over whole tiles of all batches. Of a step of K = 256 a stage has both operands' codes, 128 bytes a
+ * Work: a CTA walks over whole tiles of all batches. Of a step of K = 256 a stage has all operands' codes, 128 bytes a
  * row, and their scale factors, as atoms of 128 rows x 64 of K. Blocked scale factors of whole atoms are copied. Others
  * (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes.
  *
@@ -16,14 +19,15 @@
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
  *   full[STAGES]              loads, lanes -> issuer   1 arrival + the bytes of boxes and copies; 4 more, of each warp
- *                                                      that arranges, where one operand's factors are not copied
+ *                                                      that arranges, where any operand's factors are not copied
  *                                                                                                             wait 0
  *   empty[STAGES]             issuer -> loads, lanes   1 (commit): products and copies to tensor memory are done
  *                                                                                                             wait 1
  *   sums_full[ACCUMULATORS]   issuer -> epilogue       1 (commit)                                             wait 0
  *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4, of each warp, once its sums are in registers        wait 1
  *
- * Tensor memory: ACCUMULATORS x COLUMNS of sums, then for each stage 16 columns of scale factors of either operand.
+ * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then for each stage 16 columns of scale
+ * factors of each operand.
  * They are free again when the stage is: the products that read them are done.
  *
  * Shared memory: struct memory of sm100_gemm_parts.cuh. */
@@ -66,21 +70,25 @@ __device__ inline void multiply_stage(const typename memory<C>::stage &stage, ui
     const uint32_t quarter = column % NK_SF_ATOM_ROWS / 32; /* of the columns' atoms, where the tile begins */
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
-        const uint32_t to = sf + i * SM100_GEMM_ATOM_COLUMNS;
-        copy_atom(to, shared_address(stage.sf[0]) + i * NK_SF_ATOM_BYTES);
-        copy_atom(to + SM100_GEMM_SF_COLUMNS, shared_address(stage.sf[1]) + i * NK_SF_ATOM_BYTES);
+#pragma unroll
+        for (int of = 0; of < C::OPERANDS; of++)
+            copy_atom(sf + of * SM100_GEMM_SF_COLUMNS + i * SM100_GEMM_ATOM_COLUMNS,
+                      shared_address(stage.sf[of]) + i * NK_SF_ATOM_BYTES);
     }
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
-        const uint32_t of = sf + i * SM100_GEMM_ATOM_COLUMNS;
-        tcgen05_mma_mxf4nvf4<1>(sums, codes_at(stage.lanes, i), codes_at(stage.columns, i),
-                                instruction_of(SM100_GEMM_LANES, C::COLUMNS), of, of + SM100_GEMM_SF_COLUMNS + quarter,
-                                adds || i > 0);
+        const uint32_t of_block = sf + i * SM100_GEMM_ATOM_COLUMNS;
+#pragma unroll
+        for (int matrix = 0; matrix < C::MATRICES; matrix++)
+            tcgen05_mma_mxf4nvf4<1>(sums + matrix * C::COLUMNS, codes_at(stage.lanes[matrix], i),
+                                    codes_at(stage.columns, i), instruction_of(SM100_GEMM_LANES, C::COLUMNS),
+                                    of_block + matrix * SM100_GEMM_OF_UPS * SM100_GEMM_SF_COLUMNS,
+                                    of_block + SM100_GEMM_OF_COLUMNS * SM100_GEMM_SF_COLUMNS + quarter, adds || i > 0);
     }
 }
 
-template <class C>
-__device__ inline void issue(memory<C> &s, uint32_t tmem, const nk_gemm_problem &p, const sm100_gemm_work &work)
+template <class C, typename P>
+__device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const sm100_gemm_work &work)
 {
     ring<C::STAGES> r;
     ring<C::ACCUMULATORS> sums;
@@ -89,9 +97,8 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const nk_gemm_problem 
 #pragma unroll 1
         for (int step = 0; step < work.steps; step++, r.advance()) {
             mbarrier_wait(shared_address(&s.full[r.slot]), r.parity);
-            multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::COLUMNS,
-                              tmem + C::SF_COLUMN + r.slot * 2 * SM100_GEMM_SF_COLUMNS, t.column, blocks_of(p.k, step),
-                              step > 0);
+            multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + r.slot * C::SF_STAGE,
+                              t.column, blocks_of(p.k, step), step > 0);
             tcgen05_commit<1>(shared_address(&s.empty[r.slot]));
         }
         tcgen05_commit<1>(shared_address(&s.sums_full[sums.slot]));
@@ -105,9 +112,8 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const nk_gemm_problem 
 
 template <class C> __device__ inline void initialise(memory<C> &s, const sm100_gemm_work &work)
 {
-    const int arranging = work.copied[0] && work.copied[1] ? 0 : SM100_GEMM_FACTOR_WARPS;
     for (int i = 0; i < C::STAGES; i++) {
-        mbarrier_init(shared_address(&s.full[i]), 1 + arranging);
+        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0));
         mbarrier_init(shared_address(&s.empty[i]), 1);
     }
     for (int i = 0; i < C::ACCUMULATORS; i++) {
@@ -117,17 +123,16 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
     fence_mbarrier_init();
 }
 
-template <class C>
-__device__ inline void run(const cuda_tensor_map &lanes, const cuda_tensor_map &columns, const nk_gemm_problem &p,
-                           const sm100_gemm_work &work)
+template <class C, typename P>
+__device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_work &work)
 {
-    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::COLUMNS, C::STAGES), "the host says how much there is");
-    static_assert(sizeof(typename memory<C>::stage) == SM100_GEMM_STAGE_BYTES(C::COLUMNS), "of a stage, too");
+    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::COLUMNS, C::STAGES, C::MATRICES), "the host says how much");
+    static_assert(sizeof(typename memory<C>::stage) == SM100_GEMM_STAGE_BYTES(C::COLUMNS, C::MATRICES), "of a stage");
     memory<C> &s = *(memory<C> *)shared_memory;
     const int warp = (int)threadIdx.x / 32;
     if (warp == SM100_GEMM_PRODUCER && elect_sync()) {
-        prefetch_tensormap(&lanes);
-        prefetch_tensormap(&columns);
+        for (int of = 0; of < C::OPERANDS; of++)
+            prefetch_tensormap(maps.of[of]);
         initialise<C>(s, work);
     }
     if (warp == SM100_GEMM_ISSUER) {
@@ -140,9 +145,9 @@ __device__ inline void run(const cuda_tensor_map &lanes, const cuda_tensor_map &
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, work);
     } else if (warp < SM100_GEMM_PRODUCER) {
-        if (!(work.copied[0] && work.copied[1])) arrange_factors<C>(s, p, work);
+        if (arranges<C>(work)) arrange_factors<C>(s, p, work);
     } else if (warp == SM100_GEMM_PRODUCER) {
-        if (elect_sync()) produce<C>(s, lanes, columns, p, work);
+        if (elect_sync()) produce<C>(s, maps, p, work);
     } else {
         if (elect_sync()) issue<C>(s, tmem, p, work);
     }

@@ -14,11 +14,12 @@
 #define SM100_GEMM_CODE_BYTES (SM100_GEMM_STEP / 2)
 #define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of an operand in a stage */
 
-/* X(name, COLUMNS, STAGES, ACCUMULATORS): a tile is 128 rows of one operand, the lanes of tensor memory, x COLUMNS rows
- * of the other one, its columns. Which operand is which follows from the problem: the plan says it. */
+/* X(name, COLUMNS, STAGES, ACCUMULATORS, the same two for two matrices of weights): a tile is 128 rows of one operand,
+ * the lanes of tensor memory, x COLUMNS rows of the other one, its columns. Which operand is which follows from the
+ * problem: the plan says it. Of dual_gemm, 128 rows of either matrix of weights are the lanes. */
 #define SM100_GEMM_TILES(X) \
-    X(n64, 64, 7, 3)        \
-    X(n128, 128, 6, 2)
+    X(n64, 64, 7, 3, 4, 2)  \
+    X(n128, 128, 6, 2, 4, 1)
 
 enum {
 #define SM100_GEMM_INDEX(name, ...) SM100_GEMM_##name,
@@ -35,23 +36,25 @@ enum {
 #define SM100_GEMM_THREADS (32 * (SM100_GEMM_ISSUER + 1))
 
 /* Shared memory: struct memory of sm100_gemm_parts.cuh; run() of sm100_gemm.cuh compares. */
-#define SM100_GEMM_STAGE_BYTES(columns) \
-    ((SM100_GEMM_LANES + (columns)) * SM100_GEMM_CODE_BYTES + 2 * SM100_GEMM_SF_BYTES)
-#define SM100_GEMM_SMEM(columns, stages) ((stages) * SM100_GEMM_STAGE_BYTES(columns) + 1024)
+#define SM100_GEMM_STAGE_BYTES(columns, matrices) \
+    (((matrices) * SM100_GEMM_LANES + (columns)) * SM100_GEMM_CODE_BYTES + ((matrices) + 1) * SM100_GEMM_SF_BYTES)
+#define SM100_GEMM_SMEM(columns, stages, matrices) ((stages) * SM100_GEMM_STAGE_BYTES(columns, matrices) + 1024)
 
 /* Tensor memory, in columns: the accumulators, then the scale factors of each stage. */
 #define SM100_GEMM_TMEM 512
 #define SM100_GEMM_ATOM_COLUMNS 4
 #define SM100_GEMM_SF_COLUMNS (SM100_GEMM_BLOCKS * SM100_GEMM_ATOM_COLUMNS) /* of an operand in a stage */
 
+enum { SM100_GEMM_OF_LANES, SM100_GEMM_OF_COLUMNS, SM100_GEMM_OF_UPS, SM100_GEMM_OPERANDS }; /* ups: lanes, too */
+
 /* How a product is divided. Tiles lie batch after batch, of a batch those of the same columns one after the other. */
 typedef struct sm100_gemm_work {
-    bool tokens_on_lanes; /* else weights are on the lanes, tokens on the columns */
-    bool copied[2];       /* of the lanes' operand and of the columns': scale factors are copied, as whole atoms */
-    bool one_matrix[2];   /* the same for all batches */
-    int32_t lane_tiles, column_tiles; /* of a batch */
-    int32_t tiles;                    /* of all batches */
-    int32_t steps;                    /* of K */
+    bool tokens_on_lanes;                 /* else weights are on the lanes, tokens on the columns */
+    bool copied[SM100_GEMM_OPERANDS];     /* scale factors, as whole atoms; else lanes arrange them */
+    bool one_matrix[SM100_GEMM_OPERANDS]; /* the same for all batches */
+    int32_t lane_tiles, column_tiles;     /* of a batch */
+    int32_t tiles;                        /* of all batches */
+    int32_t steps;                        /* of K */
 } sm100_gemm_work;
 
 #endif

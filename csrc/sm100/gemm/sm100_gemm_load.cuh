@@ -11,41 +11,46 @@ __device__ inline int blocks_of(int64_t k, int step)
     return rest < SM100_GEMM_BLOCKS ? (int)rest : SM100_GEMM_BLOCKS;
 }
 
-/* Bytes of the atoms of a step, of which K is whole blocks. */
-__device__ inline uint32_t copied_bytes(const nk_gemm_problem &p, int step)
+/* The atoms of the 128 rows around `row`, of which K is whole blocks: those of neighbours, too, where a tile has 64. */
+__device__ inline void copy_atoms(uint32_t to, const nk_operand &o, int64_t l, int64_t row, int64_t k, int step,
+                                  uint32_t full)
 {
-    return blocks_of(p.k, step) * NK_SF_ATOM_BYTES;
+    const int64_t atom = row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
+    cp_async_bulk(to, o.sf + l * o.sf_batch_stride + atom * NK_SF_ATOM_BYTES, blocks_of(k, step) * NK_SF_ATOM_BYTES,
+                  full);
 }
 
-/* The atoms of the 128 rows around `row`: those of neighbours, too, where a tile has 64. */
-__device__ inline void copy_atoms(uint32_t to, const nk_operand &o, int64_t l, int64_t row, const nk_gemm_problem &p,
-                                  int step, uint32_t full)
-{
-    const int64_t atom = row / NK_SF_ATOM_ROWS * (p.k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
-    cp_async_bulk(to, o.sf + l * o.sf_batch_stride + atom * NK_SF_ATOM_BYTES, copied_bytes(p, step), full);
-}
+/* Tensor maps of the codes, by SM100_GEMM_OF_... */
+typedef struct code_maps {
+    const cuda_tensor_map *of[SM100_GEMM_OPERANDS];
+} code_maps;
 
 /* One thread. What a box has outside the operand is zero, and its bytes count in full. */
-template <class C>
-__device__ inline void produce(memory<C> &s, const cuda_tensor_map &lanes, const cuda_tensor_map &columns,
-                               const nk_gemm_problem &p, const sm100_gemm_work &work)
+template <class C, typename P>
+__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, const sm100_gemm_work &work)
 {
     constexpr uint32_t CODES = sizeof s.stages[0].lanes + sizeof s.stages[0].columns;
+    int copied = 0;
+    for (int of = 0; of < C::OPERANDS; of++)
+        copied += work.copied[of];
     ring<C::STAGES> r;
     each_tile<C>(work, [&](const gemm_tile &t) {
 #pragma unroll 1
         for (int step = 0; step < work.steps; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
-            const int byte = step * SM100_GEMM_CODE_BYTES;
             mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
-            mbarrier_arrive_expect_tx(full, CODES + (work.copied[0] + work.copied[1]) * copied_bytes(p, step));
-            const int l[] = {work.one_matrix[0] ? 0 : (int)t.l, work.one_matrix[1] ? 0 : (int)t.l};
-            cp_async_bulk_tensor_3d(shared_address(stage.lanes), &lanes, {byte, (int)t.lane, l[0]}, full);
-            cp_async_bulk_tensor_3d(shared_address(stage.columns), &columns, {byte, (int)t.column, l[1]}, full);
-            if (work.copied[0]) copy_atoms(shared_address(stage.sf[0]), lanes_of(p, work), t.l, t.lane, p, step, full);
-            if (work.copied[1])
-                copy_atoms(shared_address(stage.sf[1]), columns_of(p, work), t.l, t.column, p, step, full);
+            mbarrier_arrive_expect_tx(full, CODES + copied * blocks_of(p.k, step) * NK_SF_ATOM_BYTES);
+#pragma unroll
+            for (int of = 0; of < C::OPERANDS; of++) {
+                const uint8_t *to = of == SM100_GEMM_OF_COLUMNS ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
+                const int64_t row = first_row(t, of);
+                const int l = work.one_matrix[of] ? 0 : (int)t.l;
+                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
+                                        full);
+                if (work.copied[of])
+                    copy_atoms(shared_address(stage.sf[of]), operand_of(p, work, of), t.l, row, p.k, step, full);
+            }
         }
     });
 #pragma unroll 1
@@ -66,31 +71,32 @@ __device__ inline uint32_t four_factors(const nk_operand &o, int64_t l, int64_t 
 }
 
 /* The warps of scale factors: a thread has a row of the atoms of each operand whose factors are not copied. */
-template <class C>
-__device__ inline void arrange_factors(memory<C> &s, const nk_gemm_problem &p, const sm100_gemm_work &work)
+template <class C, typename P>
+__device__ inline void arrange_factors(memory<C> &s, const P &p, const sm100_gemm_work &work)
 {
     const int row = (int)threadIdx.x - 32 * SM100_GEMM_EPILOGUE_WARPS;
     ring<C::STAGES> r;
     each_tile<C>(work, [&](const gemm_tile &t) {
-        const int64_t first[] = {t.lane, t.column / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS};
 #pragma unroll 1
         for (int step = 0; step < work.steps; step++, r.advance()) {
-            uint32_t words[2][SM100_GEMM_BLOCKS];
+            uint32_t words[C::OPERANDS][SM100_GEMM_BLOCKS];
 #pragma unroll
-            for (int i = 0; i < 2 * SM100_GEMM_BLOCKS; i++) {
-                const int of = i / SM100_GEMM_BLOCKS, block = i % SM100_GEMM_BLOCKS;
+            for (int of = 0; of < C::OPERANDS; of++) {
+                const int64_t first = first_row(t, of) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS;
                 if (work.copied[of]) continue;
-                const nk_operand &o = of == 0 ? lanes_of(p, work) : columns_of(p, work);
-                const int64_t rows = of == 0 ? lane_rows(p, work) : column_rows(p, work);
-                words[of][block] =
-                    four_factors(o, t.l, first[of] + row, rows, (int64_t)step * SM100_GEMM_BLOCKS + block, p.k);
+#pragma unroll
+                for (int i = 0; i < SM100_GEMM_BLOCKS; i++)
+                    words[of][i] = four_factors(operand_of(p, work, of), t.l, first + row, rows_of(p, work, of),
+                                                (int64_t)step * SM100_GEMM_BLOCKS + i, p.k);
             }
             mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
 #pragma unroll
-            for (int i = 0; i < 2 * SM100_GEMM_BLOCKS; i++) {
-                const int of = i / SM100_GEMM_BLOCKS, block = i % SM100_GEMM_BLOCKS;
-                const uint32_t to = shared_address(s.stages[r.slot].sf[of]) + block * NK_SF_ATOM_BYTES;
-                if (!work.copied[of]) st_shared(to + row % 32 * 16 + row / 32 * 4, words[of][block]);
+            for (int of = 0; of < C::OPERANDS; of++) {
+                const uint32_t to = shared_address(s.stages[r.slot].sf[of]) + row % 32 * 16 + row / 32 * 4;
+                if (work.copied[of]) continue;
+#pragma unroll
+                for (int i = 0; i < SM100_GEMM_BLOCKS; i++)
+                    st_shared(to + i * NK_SF_ATOM_BYTES, words[of][i]);
             }
             fence_proxy_async();
             __syncwarp();

@@ -13,18 +13,22 @@
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm100_gemm_config.h"
 
-template <int COLUMNS_, int STAGES_, int ACCUMULATORS_> struct config {
+template <int MATRICES_, int COLUMNS_, int STAGES_, int ACCUMULATORS_> struct config {
+    static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
     static constexpr int COLUMNS = COLUMNS_, STAGES = STAGES_, ACCUMULATORS = ACCUMULATORS_;
-    static constexpr int SF_COLUMN = ACCUMULATORS * COLUMNS; /* of tensor memory, the first */
+    static constexpr int OPERANDS = MATRICES + 1;
+    static constexpr int SUMS = MATRICES * COLUMNS;       /* columns of an accumulator */
+    static constexpr int SF_COLUMN = ACCUMULATORS * SUMS; /* the first of tensor memory */
+    static constexpr int SF_STAGE = OPERANDS * SM100_GEMM_SF_COLUMNS;
     static_assert(COLUMNS == 64 || COLUMNS == 128, "scale factors come in atoms of 128 rows, or halves of one");
-    static_assert(SF_COLUMN + STAGES * 2 * SM100_GEMM_SF_COLUMNS <= SM100_GEMM_TMEM, "tensor memory is full");
+    static_assert(SF_COLUMN + STAGES * SF_STAGE <= SM100_GEMM_TMEM, "tensor memory is full");
 };
 
 template <class C> struct memory {
     struct stage {
-        uint8_t lanes[SM100_GEMM_LANES * SM100_GEMM_CODE_BYTES]; /* swizzled, as columns are */
+        uint8_t lanes[C::MATRICES][SM100_GEMM_LANES * SM100_GEMM_CODE_BYTES]; /* swizzled, as columns are */
         uint8_t columns[C::COLUMNS * SM100_GEMM_CODE_BYTES];
-        uint8_t sf[2][SM100_GEMM_SF_BYTES]; /* atoms of the lanes' operand, and of the columns' */
+        uint8_t sf[C::OPERANDS][SM100_GEMM_SF_BYTES]; /* atoms, by SM100_GEMM_OF_.. */
     } stages[C::STAGES];
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t sums_full[C::ACCUMULATORS], sums_empty[C::ACCUMULATORS];
@@ -44,7 +48,7 @@ template <int SLOTS> struct ring {
     }
 };
 
-/* One of the two operands: its matrix, how many rows it has, and its first row of a tile. */
+/* Its batch, its first row of the lanes' operand and of the columns'. */
 typedef struct gemm_tile {
     int64_t l, lane, column;
 } gemm_tile;
@@ -60,24 +64,34 @@ template <class C, typename F> __device__ inline void each_tile(const sm100_gemm
     }
 }
 
-__device__ inline const nk_operand &lanes_of(const nk_gemm_problem &p, const sm100_gemm_work &work)
+/* An operand by SM100_GEMM_OF_.., its rows, and its first row of a tile. */
+__device__ inline const nk_operand &operand_of(const nk_gemm_problem &p, const sm100_gemm_work &work, int of)
 {
-    return work.tokens_on_lanes ? p.a : p.b;
+    return (of == SM100_GEMM_OF_LANES) == work.tokens_on_lanes ? p.a : p.b;
 }
 
-__device__ inline const nk_operand &columns_of(const nk_gemm_problem &p, const sm100_gemm_work &work)
+__device__ inline const nk_operand &operand_of(const nk_dual_gemm_problem &p, const sm100_gemm_work &, int of)
 {
-    return work.tokens_on_lanes ? p.b : p.a;
+    return of == SM100_GEMM_OF_COLUMNS ? p.a : of == SM100_GEMM_OF_LANES ? p.b1 : p.b2;
 }
 
-__device__ inline int64_t lane_rows(const nk_gemm_problem &p, const sm100_gemm_work &work)
+template <typename P> __device__ inline int64_t rows_of(const P &p, const sm100_gemm_work &work, int of)
 {
-    return work.tokens_on_lanes ? p.m : p.n;
+    return (of == SM100_GEMM_OF_COLUMNS) != work.tokens_on_lanes ? p.m : p.n;
 }
 
-__device__ inline int64_t column_rows(const nk_gemm_problem &p, const sm100_gemm_work &work)
+__device__ inline int64_t first_row(const gemm_tile &t, int of)
 {
-    return work.tokens_on_lanes ? p.n : p.m;
+    return of == SM100_GEMM_OF_COLUMNS ? t.column : t.lane;
+}
+
+/* Whether lanes arrange scale factors of any operand. */
+template <class C> __device__ inline bool arranges(const sm100_gemm_work &work)
+{
+    bool copied = true;
+    for (int of = 0; of < C::OPERANDS; of++)
+        copied = copied && work.copied[of];
+    return !copied;
 }
 
 /* Tensor memory is handed over: the order comes of the tcgen05 fences alone (PTX ISA, 9.7.16.6.4). */

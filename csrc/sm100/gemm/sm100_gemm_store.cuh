@@ -7,71 +7,120 @@
 
 #define WINDOW 32 /* columns that a thread has in registers */
 
-/* What a thread knows of its lane in a tile. */
+/* A thread's lane of a tile, in the output. */
 typedef struct lane_out {
-    uint8_t *at;          /* the output at the tile's first column */
+    uint8_t *at;          /* at the tile's first column */
     int64_t next;         /* bytes to the next column */
+    int64_t lane;         /* of the output, or 0 where it is not there */
     int64_t column, end;  /* the tile's first column, and how many the output has */
-    float alpha, bias;    /* weights on lanes: of this one */
     bool is_there, whole; /* whole: eight columns are neighbours, of aligned pieces */
 } lane_out;
 
-__device__ inline lane_out lane_out_of(const nk_gemm_problem &p, const sm100_gemm_work &work, const gemm_tile &t)
+template <typename P>
+__device__ inline lane_out lane_out_of(const P &p, const sm100_gemm_work &work, const gemm_tile &t)
 {
     const nk_output &d = p.d;
     const int64_t lane = t.lane + threadIdx.x, size = d.dtype == NK_F32 ? 4 : 2;
     lane_out o = {.next = work.tokens_on_lanes ? d.col_stride : d.row_stride,
                   .column = t.column,
-                  .end = column_rows(p, work),
-                  .is_there = lane < lane_rows(p, work)};
-    const int64_t known = o.is_there ? lane : 0;
-    o.at = work.tokens_on_lanes ? output_at(d, t.l, known, t.column) : output_at(d, t.l, t.column, known);
-    o.alpha = work.tokens_on_lanes ? 0 : alpha_at(p.alpha, known);
-    o.bias = work.tokens_on_lanes ? 0 : bias_at(p.bias, known);
+                  .end = rows_of(p, work, SM100_GEMM_OF_COLUMNS),
+                  .is_there = lane < rows_of(p, work, SM100_GEMM_OF_LANES)};
+    o.lane = o.is_there ? lane : 0;
+    o.at = work.tokens_on_lanes ? output_at(d, t.l, o.lane, t.column) : output_at(d, t.l, t.column, o.lane);
     o.whole = o.next == size && is_aligned(o.at, 8 * size);
     return o;
 }
 
-/* Eight columns of a lane, from `column` of the tile on. */
-__device__ inline void store_eight(const nk_gemm_problem &p, bool tokens_on_lanes, const lane_out &o, int column,
-                                   const uint32_t *sums)
-{
-    const int64_t first = o.column + column, left = o.end - first;
-    uint8_t *at = o.at + column * o.next;
-    float v[8];
-    if (!o.is_there || left <= 0) return;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int64_t n = first + (i < left ? i : 0);
-        const float alpha = tokens_on_lanes ? alpha_at(p.alpha, n) : o.alpha;
-        const float bias = tokens_on_lanes ? bias_at(p.bias, n) : o.bias;
-        v[i] = __fmaf_rn(alpha, __uint_as_float(sums[i]), bias);
+/* What follows a lane's sums: its `finish` makes COUNT elements of them, those of the output from `first` on. */
+struct scaled_lane {
+    const nk_gemm_problem &p;
+    bool tokens_on_lanes;
+    float alpha, bias; /* weights on lanes: of this one */
+
+    __device__ scaled_lane(const nk_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o)
+        : p(p), tokens_on_lanes(work.tokens_on_lanes), alpha(tokens_on_lanes ? 0 : alpha_at(p.alpha, o.lane)),
+          bias(tokens_on_lanes ? 0 : bias_at(p.bias, o.lane))
+    {
     }
+
+    template <int COUNT>
+    __device__ void finish(const uint32_t *sums, const uint32_t *, int64_t first, int64_t left, float v[COUNT]) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int64_t n = first + (i < left ? i : 0);
+            v[i] = __fmaf_rn(tokens_on_lanes ? alpha_at(p.alpha, n) : alpha, __uint_as_float(sums[i]),
+                             tokens_on_lanes ? bias_at(p.bias, n) : bias);
+        }
+    }
+};
+
+struct gated_lane {
+    nk_activation activation;
+    float alpha1, alpha2;
+
+    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o)
+        : activation(p.activation), alpha1(alpha_at(p.alpha1, o.lane)), alpha2(alpha_at(p.alpha2, o.lane))
+    {
+    }
+
+    template <int COUNT>
+    __device__ void finish(const uint32_t *gates, const uint32_t *ups, int64_t, int64_t, float v[COUNT]) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            v[i] = __fmul_rn(alpha1, __uint_as_float(gates[i]));
+        activate<COUNT>(activation, v);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            v[i] = __fmul_rn(v[i], __fmul_rn(alpha2, __uint_as_float(ups[i])));
+    }
+};
+
+__device__ inline scaled_lane lane_of(const nk_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o)
+{
+    return scaled_lane(p, work, o);
+}
+
+__device__ inline gated_lane lane_of(const nk_dual_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o)
+{
+    return gated_lane(p, work, o);
+}
+
+/* Eight elements, which are columns of the tile from `column` on. */
+__device__ inline void store_eight(const lane_out &o, nk_dtype dtype, int column, const float v[8])
+{
+    const int64_t left = o.end - o.column - column;
+    uint8_t *at = o.at + column * o.next;
     if (o.whole && left >= 8) {
-        store_four(at, p.d.dtype, v);
-        store_four(at + 4 * o.next, p.d.dtype, v + 4);
+        store_four(at, dtype, v);
+        store_four(at + 4 * o.next, dtype, v + 4);
         return;
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        if (i < left) store_float(at + i * o.next, p.d.dtype, v[i]);
+        if (i < left) store_float(at + i * o.next, dtype, v[i]);
     }
 }
 
 /* The epilogue's warps. An accumulator is free again once its last window is in registers. */
-template <class C>
-__device__ inline void store(memory<C> &s, uint32_t tmem, const nk_gemm_problem &p, const sm100_gemm_work &work)
+template <class C, typename P>
+__device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const sm100_gemm_work &work)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     ring<C::ACCUMULATORS> r;
     each_tile<C>(work, [&](const gemm_tile &t) {
         const lane_out out = lane_out_of(p, work, t);
+        const auto lane = lane_of(p, work, out);
         wait_for_tmem(&s.sums_full[r.slot], r.parity);
 #pragma unroll 1
         for (int column = 0; column < C::COLUMNS; column += WINDOW) {
-            uint32_t sums[WINDOW];
+            const uint32_t at = lanes + r.slot * C::SUMS + column;
+            uint32_t sums[C::MATRICES][WINDOW];
             __syncwarp();
-            tcgen05_ld_32x32b_x32(lanes + r.slot * C::COLUMNS + column, sums);
+#pragma unroll
+            for (int i = 0; i < C::MATRICES; i++)
+                tcgen05_ld_32x32b_x32(at + i * C::COLUMNS, sums[i]);
             tcgen05_wait_ld();
             if (column + WINDOW == C::COLUMNS) {
                 tcgen05_fence_before_thread_sync();
@@ -79,8 +128,13 @@ __device__ inline void store(memory<C> &s, uint32_t tmem, const nk_gemm_problem 
                 if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(shared_address(&s.sums_empty[r.slot]));
             }
 #pragma unroll
-            for (int i = 0; i < WINDOW; i += 8)
-                store_eight(p, work.tokens_on_lanes, out, column + i, sums + i);
+            for (int i = 0; i < WINDOW; i += 8) {
+                const int64_t first = out.column + column + i;
+                float v[8];
+                if (!out.is_there || first >= out.end) continue;
+                lane.template finish<8>(sums[0] + i, sums[C::MATRICES - 1] + i, first, out.end - first, v);
+                store_eight(out, p.d.dtype, column + i, v);
+            }
         }
         r.advance();
     });

@@ -1,0 +1,26 @@
+/* dual_gemm on Blackwell: the tiles of gemm, which have 128 rows of either matrix. */
+#include "sm100_gemm_plan.h"
+
+#define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_dual_gemm_##name,
+static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_TILES(KERNEL)};
+
+/* The product with b1. */
+static nk_gemm_problem gates_of(const nk_dual_gemm_problem *p)
+{
+    return (nk_gemm_problem){
+        .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b1, .d = p->d};
+}
+
+nk_status sm100_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
+{
+    const nk_gemm_problem gates = gates_of(p);
+    const sm100_gemm_product product = {.first = &gates, .ups = &p->b2, .problem = p};
+    return sm100_gemm_plan(&product, settings, kernels, plan, choice);
+}
+
+nk_status sm100_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
+{
+    const nk_gemm_problem gates = gates_of(p);
+    const sm100_gemm_product product = {.first = &gates, .ups = &p->b2, .problem = p};
+    return sm100_gemm_run(&product, choice, exec);
+}

@@ -1,0 +1,217 @@
+/* Products on Blackwell: picks a tile, and which operand is its lanes, by cost; launches. */
+#include "sm100_gemm_plan.h"
+
+#include "cuda/cuda_encode.h"
+#include "sm100_gemm_costs.h"
+
+typedef struct tile {
+    int32_t columns, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
+} tile;
+
+static const tile tiles[SM100_GEMM_TILE_COUNT] = {
+#define ROW(name, columns, stages, accumulators, dual_stages, dual_accumulators) \
+    [SM100_GEMM_##name] = {columns,                                              \
+                           {stages, dual_stages},                                \
+                           {SM100_GEMM_SMEM(columns, stages, 1), SM100_GEMM_SMEM(columns, dual_stages, 2)}},
+    SM100_GEMM_TILES(ROW)
+#undef ROW
+};
+
+#define NAME(name, ...) #name,
+const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
+
+#define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
+#define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
+
+static bool can_be_stride(int64_t bytes, int64_t count, int64_t least)
+{
+    return count <= 1 || (bytes >= least && bytes < LARGEST_STRIDE && bytes % 16 == 0);
+}
+
+/* Whether a tensor map describes the codes. */
+static bool has_map(const nk_gemm_problem *p, const nk_operand *o, int64_t rows)
+{
+    return (uintptr_t)o->data % 16 == 0 && can_be_stride(o->row_stride, rows, 16) &&
+           can_be_stride(o->batch_stride, p->l, 0);
+}
+
+/* Whether scale factors are atoms that bulk copies can take as they are, without padding along K. */
+static bool has_whole_atoms(const nk_gemm_problem *p, const nk_operand *o)
+{
+    const uint64_t bits = (uint64_t)(uintptr_t)o->sf | (p->l > 1 ? (uint64_t)o->sf_batch_stride : 0);
+    return o->sf_layout == NK_SF_BLOCKED && p->k % SM100_GEMM_BLOCK == 0 && bits % 16 == 0;
+}
+
+/* Why no tile can serve the product, or NULL. */
+static const char *why_no_tile(const sm100_gemm_product *product)
+{
+    const nk_gemm_problem *p = product->first;
+    if (p->a.dtype != NK_E2M1X2) return "the tokens are not NVFP4";
+    if (p->k == 0) return "K is 0";
+    if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT)
+        return "L, M, N or K is larger than any tile of this family takes";
+    if (!has_map(p, &p->a, p->m)) return "no tensor map describes the tokens";
+    if (!has_map(p, &p->b, p->n) || (product->ups && !has_map(p, product->ups, p->n)))
+        return "no tensor map describes the weights";
+    return NULL;
+}
+
+/* A tile, and which operand is its lanes. */
+typedef struct candidate {
+    int tile;
+    bool tokens_on_lanes;
+    int64_t lane_tiles, column_tiles;
+    double tiles, us;
+} candidate;
+
+static double larger(double x, double y) { return x > y ? x : y; }
+
+/* Products, or the bytes of stages, whichever takes longer, of the CTA with most tiles; the last tile's stores. */
+static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
+{
+    const int32_t columns = tiles[c->tile].columns;
+    const double matrices = product->ups ? 2 : 1, k = (double)product->first->k;
+    const double whole = c->tiles / gpu->sms, waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
+    const double products = matrices * k / SM100_GEMM_BLOCK * columns * SM100_GEMM_COLUMN_CYCLES;
+    const double bytes = (matrices * SM100_GEMM_LANES + columns) * k * 9 / 16;
+    const double tile_cycles = larger(products, bytes / SM100_GEMM_BYTES_PER_CYCLE);
+    const double stores = SM100_GEMM_TILE_CYCLES + matrices * columns * SM100_GEMM_STORE_COLUMN_CYCLES;
+    return (SM100_GEMM_FILL_CYCLES + waves * tile_cycles + stores) / SM100_GEMM_CYCLES_PER_US;
+}
+
+static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile, bool tokens_on_lanes)
+{
+    const nk_gemm_problem *p = product->first;
+    candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes};
+    c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, SM100_GEMM_LANES);
+    c.column_tiles = nk_ceil_div(tokens_on_lanes ? p->n : p->m, tiles[tile].columns);
+    c.tiles = (double)p->l * (double)c.lane_tiles * (double)c.column_tiles;
+    c.us = us_of(product, gpu, &c);
+    return c;
+}
+
+/* Weights on lanes come first, so that they win where both take as long. Two matrices of weights always are. With
+ * batch_invariant they are, too, and the tile is one: the same instructions then make a row, whatever the others are.
+ */
+static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, const nk_settings *settings, int forced)
+{
+    const bool weights_alone = product->ups || settings->batch_invariant;
+    candidate best = {.tile = NK_TILE_ANY};
+    for (int i = 0; i < (weights_alone ? 1 : 2) * SM100_GEMM_TILE_COUNT; i++) {
+        const int tile = i % SM100_GEMM_TILE_COUNT;
+        if (forced != NK_TILE_ANY && tile != forced) continue;
+        const candidate c = candidate_of(product, gpu, tile, i >= SM100_GEMM_TILE_COUNT);
+        if (best.tile == NK_TILE_ANY || c.us < best.us) best = c;
+        if (settings->batch_invariant) break;
+    }
+    return best;
+}
+
+static const char *why_not(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
+{
+    const char *why = why_no_tile(product);
+    if (!why && tiles[c->tile].smem_bytes[product->ups != NULL] > gpu->smem_per_cta)
+        why = "its CTAs do not fit into shared memory";
+    return why || c->tiles < LARGEST_EXTENT ? why : "there are too many tiles";
+}
+
+/* By SM100_GEMM_OF_... */
+static const nk_operand *operand_of(const sm100_gemm_product *product, const sm100_gemm_work *work, int of)
+{
+    const nk_gemm_problem *p = product->first;
+    if (of == SM100_GEMM_OF_UPS) return product->ups;
+    return (of == SM100_GEMM_OF_LANES) == work->tokens_on_lanes ? &p->a : &p->b;
+}
+
+static int operands_of(const sm100_gemm_product *product) { return product->ups ? SM100_GEMM_OPERANDS : 2; }
+
+static sm100_gemm_work work_of(const sm100_gemm_product *product, const candidate *c)
+{
+    const nk_gemm_problem *p = product->first;
+    sm100_gemm_work work = {.tokens_on_lanes = c->tokens_on_lanes,
+                            .lane_tiles = (int32_t)c->lane_tiles,
+                            .column_tiles = (int32_t)c->column_tiles,
+                            .tiles = (int32_t)c->tiles,
+                            .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP)};
+    for (int of = 0; of < operands_of(product); of++) {
+        const nk_operand *o = operand_of(product, &work, of);
+        work.copied[of] = has_whole_atoms(p, o);
+        work.one_matrix[of] = p->l > 1 && o->batch_stride == 0;
+    }
+    return work;
+}
+
+nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *settings,
+                          cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT], nk_plan *plan, sm100_gemm_choice *choice)
+{
+    const int forced = nk_tile_forced(settings, &sm100_gemm_family);
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(product->first->device, &gpu));
+    const candidate c = choose(product, gpu, settings, forced);
+    const char *why = why_not(product, gpu, &c);
+    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
+    if (why) return nk_decline(plan, why);
+    const tile *t = &tiles[c.tile];
+    *choice = (sm100_gemm_choice){.kernel = kernels[c.tile],
+                                  .tile = c.tile,
+                                  .grid = c.tiles < gpu->sms ? (int32_t)c.tiles : gpu->sms,
+                                  .overlap = settings->pdl != NK_PDL_OFF,
+                                  .work = work_of(product, &c)};
+    plan->kernel = choice->kernel->name;
+    plan->why = c.tokens_on_lanes
+                    ? "the fastest by cost: tokens are the lanes of tensor memory, weight rows its columns"
+                    : "the fastest by cost: weight rows are the lanes of tensor memory, tokens its columns";
+    plan->tile = sm100_gemm_family.tiles[c.tile];
+    plan->tile_m = c.tokens_on_lanes ? SM100_GEMM_LANES : t->columns;
+    plan->tile_n = c.tokens_on_lanes ? t->columns : SM100_GEMM_LANES;
+    plan->tile_k = SM100_GEMM_STEP;
+    plan->grid = choice->grid;
+    plan->threads = SM100_GEMM_THREADS;
+    plan->stages = t->stages[product->ups != NULL];
+    plan->batch_invariant = settings->batch_invariant;
+    return NK_OK;
+}
+
+/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
+static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
+
+static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_choice *c, int of)
+{
+    const nk_gemm_problem *p = product->first;
+    const nk_operand *o = operand_of(product, &c->work, of);
+    const int64_t rows = o == &p->a ? p->m : p->n, batches = c->work.one_matrix[of] ? 1 : p->l;
+    const int32_t of_tile = of == SM100_GEMM_OF_COLUMNS ? tiles[c->tile].columns : SM100_GEMM_LANES;
+    return (cuda_boxes){.name = o == &p->a ? "tokens" : "weights",
+                        .at = o->data,
+                        .dtype = NK_E2M1X2,
+                        .rank = 3,
+                        .dims = {(uint64_t)p->k / 2, (uint64_t)rows, (uint64_t)batches},
+                        .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, batches)},
+                        .box = {SM100_GEMM_CODE_BYTES, (uint32_t)of_tile, 1},
+                        .swizzle = CUDA_SWIZZLE_128,
+                        .l2 = CUDA_L2_256};
+}
+
+nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_choice *c, const nk_exec *exec)
+{
+    const nk_device device = product->first->device;
+    const int operands = operands_of(product);
+    sm100_gemm_work work = c->work;
+    cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
+    cuda_boxes boxes[SM100_GEMM_OPERANDS];
+    void *args[SM100_GEMM_OPERANDS + 2];
+    for (int of = 0; of < operands; of++) {
+        boxes[of] = boxes_of(product, c, of);
+        args[of] = to[of] = &maps[of];
+    }
+    args[operands] = (void *)(uintptr_t)product->problem;
+    args[operands + 1] = &work;
+    NK_TRY(cuda_encode_maps(device, operands, boxes, to));
+    const cuda_grid grid = {.x = c->grid,
+                            .y = 1,
+                            .z = 1,
+                            .threads = SM100_GEMM_THREADS,
+                            .smem_bytes = tiles[c->tile].smem_bytes[product->ups != NULL],
+                            .overlap = c->overlap};
+    return cuda_launch(c->kernel, device, exec->stream, &grid, args);
+}

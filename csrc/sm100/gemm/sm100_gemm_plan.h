@@ -1,0 +1,28 @@
+/* What a tile of the sm100 GEMM family makes of a product, and its launch. */
+#ifndef NK_SM100_GEMM_PLAN_H
+#define NK_SM100_GEMM_PLAN_H
+
+#include "sm100/sm100_backend.h"
+
+#include "sm100_gemm_config.h"
+
+/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2. */
+typedef struct sm100_gemm_product {
+    const nk_gemm_problem *first;
+    const nk_operand *ups; /* or NULL */
+    const void *problem;   /* what the kernel takes */
+} sm100_gemm_product;
+
+typedef struct sm100_gemm_choice {
+    cuda_kernel *kernel;
+    int32_t tile, grid;
+    bool overlap;
+    sm100_gemm_work work;
+} sm100_gemm_choice;
+
+/* `kernels`: of each tile. */
+nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *settings,
+                          cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT], nk_plan *plan, sm100_gemm_choice *choice);
+nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_choice *choice, const nk_exec *exec);
+
+#endif
