@@ -24,7 +24,7 @@ class Row:
     shapes: tuple[str, ...] = ("small", "deep")
     """Those of `python -m tests.ptxsim package`."""
     operators: tuple[str, ...] = ()
-    """The calls of cuda_calls.py that have a kernel of this row at the smallest shape; (): all."""
+    """The calls of cuda_calls.py that have a kernel of this row at its first shape; (): all."""
     limits: tuple[dict[str, int], ...] = ({},)
     """The smaller GPUs that sanitize_gpu.sh pretends: NVFP4KERN_ variables."""
     c: int = 12
@@ -109,6 +109,7 @@ ROWS = {
             target="compute_100f",
             sms=3,
             simulated=("every tile", "gemm of NVFP4", "dual_gemm of NVFP4"),
+            shapes=("deep", "few"),
             operators=("gemm", "gemm_in_batches", "dual_gemm"),
         ),
     )

@@ -140,11 +140,12 @@ def run_package(folder, *options):
 def test_every_operator_for_several_seeds(row, campaign, tmp_path):
     need(row)
     seeds = str(campaign.times(5))
-    options = ["--row", row, "--shapes", "small", "--seed", str(campaign.seed), "--seeds", seeds]
+    shape = TABLE[row].shapes[0]
+    options = ["--row", row, "--shapes", shape, "--seed", str(campaign.seed), "--seeds", seeds]
     done, table, found = run_package(tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line[0] for line in table] == list(TABLE[row].operators or OPERATORS)
-    assert list(found) == [f"{line[0]} small" for line in table]
+    assert list(found) == [f"{line[0]} {shape}" for line in table]
     for line in table:
         assert line[2].startswith(row) and line[3:6] == [seeds, "0", "0"] and line[7] == "0"
     assert all(call["wrong"] == {} for call in found.values())
