@@ -108,9 +108,9 @@ ROWS = {
             cc="10.0",
             target="compute_100f",
             sms=3,
-            simulated=("every tile", "gemm of NVFP4", "dual_gemm of NVFP4"),
+            simulated=("every tile", "gemm of NVFP4", "dual_gemm of NVFP4", "experts of NVFP4"),
             shapes=("deep", "few"),
-            operators=("gemm", "gemm_in_batches", "dual_gemm"),
+            operators=("gemm", "gemm_in_batches", "dual_gemm", "contiguous"),
         ),
     )
 }

@@ -11,4 +11,5 @@ const nk_backend nk_backend_sm100 = {
     .families = (const nk_family *const[]){&sm100_gemm_family, NULL},
     .gemm = {sm100_plan_gemm, sm100_run_gemm},
     .dual_gemm = {sm100_plan_dual_gemm, sm100_run_dual_gemm},
+    .grouped_gemm = {sm100_plan_grouped_gemm, sm100_run_grouped_gemm},
 };

@@ -1,6 +1,7 @@
 """What every tile of Blackwell's products computes, for test_tiles.py."""
 
 import numpy as np
+from expert_tiles import check_experts
 from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
 from test_dual_gemm import expect, run_dual
 from test_dual_gemm import operands as dual_operands
@@ -69,3 +70,9 @@ def check_sm100_gemm(tile, device, c):
     check_dual(device, c, 2 * columns + 1, 129, 320, batch=3, forms=("blocked", "linear"))
     for order in ORDERS:
         check_dual(device, c, 37, 264, 96, order=order, dtype="bfloat16", activation="gelu")
+    sizes = (columns + 3, 0, 1, 130, 0)
+    for forms in FORMS:
+        check_experts(device, c, sizes, 140, 320, forms)
+        check_experts(device, c, sizes, 33, 288, forms, full=True)
+    check_experts(device, c, (0,) * 40 + (5, 0, 7) + (1,) * 20, 130, 64)
+    check_experts(device, c, (0, 0), 130, 64)

@@ -9,8 +9,8 @@ NK_CHOICE_FITS(sm100_gemm_choice);
 nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     const sm100_gemm_product product = {.first = p, .problem = p};
-    if (p->m == 1 && nk_tile_forced(settings, &sm100_gemm_family) == NK_TILE_ANY)
-        return nk_decline(plan, "one token is a gemv");
+    const bool is_free = !settings->batch_invariant && nk_tile_forced(settings, &sm100_gemm_family) == NK_TILE_ANY;
+    if (p->m == 1 && is_free) return nk_decline(plan, "one token is a gemv");
     return sm100_gemm_plan(&product, settings, kernels, plan, choice);
 }
 

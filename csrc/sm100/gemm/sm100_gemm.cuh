@@ -62,12 +62,12 @@ __device__ inline uint64_t codes_at(const uint8_t *matrix, int block)
                               TCGEN05_SWIZZLE_128B);
 }
 
-/* A stage's scale factors go to tensor memory, then its products follow, which wait for them by themselves. */
+/* A stage's scale factors go to tensor memory, then its products follow, which wait for them by themselves. `quarter`:
+ * of the columns' atoms, where the tile begins. */
 template <class C>
 __device__ inline void multiply_stage(const typename memory<C>::stage &stage, uint32_t sums, uint32_t sf,
-                                      int64_t column, int blocks, bool adds)
+                                      uint32_t quarter, int blocks, bool adds)
 {
-    const uint32_t quarter = column % NK_SF_ATOM_ROWS / 32; /* of the columns' atoms, where the tile begins */
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
 #pragma unroll
@@ -88,17 +88,17 @@ __device__ inline void multiply_stage(const typename memory<C>::stage &stage, ui
 }
 
 template <class C, typename P>
-__device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const sm100_gemm_work &work)
+__device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
 {
     ring<C::STAGES> r;
     ring<C::ACCUMULATORS> sums;
-    each_tile<C>(work, [&](const gemm_tile &t) {
+    each_tile<C>(tiles, [&](const gemm_tile &t) {
         wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
 #pragma unroll 1
-        for (int step = 0; step < work.steps; step++, r.advance()) {
+        for (int step = 0; step < tiles.work.steps; step++, r.advance()) {
             mbarrier_wait(shared_address(&s.full[r.slot]), r.parity);
             multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + r.slot * C::SF_STAGE,
-                              t.column, blocks_of(p.k, step), step > 0);
+                              (uint32_t)t.into_atom / 32, blocks_of(p.k, step), step > 0);
             tcgen05_commit<1>(shared_address(&s.empty[r.slot]));
         }
         tcgen05_commit<1>(shared_address(&s.sums_full[sums.slot]));
@@ -123,8 +123,28 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
     fence_mbarrier_init();
 }
 
+/* Lists the experts, where there are any, by all threads. */
 template <class C, typename P>
-__device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_work &work)
+__device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm_work &work,
+                                      const sm100_gemm_experts &experts)
+{
+    const int64_t column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
+    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, column_end, experts.atom_rows};
+    if constexpr (C::EXPERTS) {
+        if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
+        scan_experts<C::COLUMNS>(s.scan[0], experts.offsets, experts.count, p.m, NO_TILE, [&](const scanned_expert &e) {
+            s.experts[e.expert] = {(int)e.first_tile, e.begin, e.first_atom, 0};
+            if (e.expert == experts.count - 1) s.experts[e.expert + 1] = {(int)(e.first_tile + e.tiles), e.end, 0, 0};
+        });
+        __syncthreads();
+        tiles.count = s.experts[experts.count].first_tile * work.lane_tiles;
+    }
+    return tiles;
+}
+
+template <class C, typename P>
+__device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_work &work,
+                           const sm100_gemm_experts &experts = {nullptr, 0, INT64_MAX})
 {
     static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::COLUMNS, C::STAGES, C::MATRICES), "the host says how much");
     static_assert(sizeof(typename memory<C>::stage) == SM100_GEMM_STAGE_BYTES(C::COLUMNS, C::MATRICES), "of a stage");
@@ -142,15 +162,17 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     __syncthreads(); /* each role has a tcgen05 fence of its own behind its first wait */
     griddepcontrol_wait();
     const uint32_t tmem = ld_shared(shared_address(&s.tmem));
+    const gemm_tiles tiles = tiles_of(s, p, work, experts);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
-        store<C>(s, tmem, p, work);
+        store<C>(s, tmem, p, tiles);
     } else if (warp < SM100_GEMM_PRODUCER) {
-        if (arranges<C>(work)) arrange_factors<C>(s, p, work);
+        if (arranges<C>(work)) arrange_factors<C>(s, p, tiles);
     } else if (warp == SM100_GEMM_PRODUCER) {
-        if (elect_sync()) produce<C>(s, maps, p, work);
+        if (elect_sync()) produce<C>(s, maps, p, tiles);
     } else {
-        if (elect_sync()) issue<C>(s, tmem, p, work);
+        if (elect_sync()) issue<C>(s, tmem, p, tiles);
     }
+    __syncwarp();
     __syncthreads();
     if (warp == SM100_GEMM_ISSUER) tcgen05_dealloc<1>(tmem, SM100_GEMM_TMEM);
 }

@@ -53,8 +53,21 @@ typedef struct sm100_gemm_work {
     bool copied[SM100_GEMM_OPERANDS];     /* scale factors, as whole atoms; else lanes arrange them */
     bool one_matrix[SM100_GEMM_OPERANDS]; /* the same for all batches */
     int32_t lane_tiles, column_tiles;     /* of a batch */
-    int32_t tiles;                        /* of all batches */
+    int32_t tiles;                        /* of all batches; of experts, as many as there may be */
     int32_t steps;                        /* of K */
 } sm100_gemm_work;
+
+/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. */
+typedef struct sm100_gemm_experts {
+    const int32_t *offsets;
+    int64_t count;
+    int64_t atom_rows; /* of the tokens' blocked scale factors: in so many rows of atoms */
+} sm100_gemm_experts;
+
+/* What a CTA lists of an expert; behind the last one is where all end. */
+typedef struct sm100_gemm_expert {
+    int32_t first_tile, first_row, first_atom, unused;
+} sm100_gemm_expert;
+#define SM100_GEMM_EXPERT_BYTES(experts) ((int64_t)sizeof(sm100_gemm_expert) * ((experts) + 1))
 
 #endif

@@ -11,13 +11,12 @@ __device__ inline int blocks_of(int64_t k, int step)
     return rest < SM100_GEMM_BLOCKS ? (int)rest : SM100_GEMM_BLOCKS;
 }
 
-/* The atoms of the 128 rows around `row`, of which K is whole blocks: those of neighbours, too, where a tile has 64. */
-__device__ inline void copy_atoms(uint32_t to, const nk_operand &o, int64_t l, int64_t row, int64_t k, int step,
-                                  uint32_t full)
+/* A step's atoms, of which K is whole blocks: with those of neighbours, too, where a tile has 64 columns. */
+__device__ inline void copy_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full)
 {
-    const int64_t atom = row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
-    cp_async_bulk(to, o.sf + l * o.sf_batch_stride + atom * NK_SF_ATOM_BYTES, blocks_of(k, step) * NK_SF_ATOM_BYTES,
-                  full);
+    const int64_t atom = f.atom_row * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
+    cp_async_bulk(to, f.of.sf + f.l * f.of.sf_batch_stride + atom * NK_SF_ATOM_BYTES,
+                  blocks_of(k, step) * NK_SF_ATOM_BYTES, full);
 }
 
 /* Tensor maps of the codes, by SM100_GEMM_OF_... */
@@ -27,14 +26,15 @@ typedef struct code_maps {
 
 /* One thread. What a box has outside the operand is zero, and its bytes count in full. */
 template <class C, typename P>
-__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, const sm100_gemm_work &work)
+__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, const gemm_tiles &tiles)
 {
     constexpr uint32_t CODES = sizeof s.stages[0].lanes + sizeof s.stages[0].columns;
+    const sm100_gemm_work &work = tiles.work;
     int copied = 0;
     for (int of = 0; of < C::OPERANDS; of++)
         copied += work.copied[of];
     ring<C::STAGES> r;
-    each_tile<C>(work, [&](const gemm_tile &t) {
+    each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
         for (int step = 0; step < work.steps; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
@@ -43,13 +43,12 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
             mbarrier_arrive_expect_tx(full, CODES + copied * blocks_of(p.k, step) * NK_SF_ATOM_BYTES);
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
-                const uint8_t *to = of == SM100_GEMM_OF_COLUMNS ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
-                const int64_t row = first_row(t, of);
-                const int l = work.one_matrix[of] ? 0 : (int)t.l;
-                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
-                                        full);
+                const bool columns = of == SM100_GEMM_OF_COLUMNS;
+                const uint8_t *to = columns ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
+                const int l = work.one_matrix[of] ? 0 : (int)t.l, row = (int)(columns ? t.column : t.lane);
+                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, row, l}, full);
                 if (work.copied[of])
-                    copy_atoms(shared_address(stage.sf[of]), operand_of(p, work, of), t.l, row, p.k, step, full);
+                    copy_atoms(shared_address(stage.sf[of]), factors_of<C>(p, work, t, of), p.k, step, full);
             }
         }
     });
@@ -58,36 +57,35 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
         mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
 }
 
-/* Four scale factors of a row as a word, from a block of K on. Those beyond K are zero, as their codes are: the padding
- * of blocked ones may be NaN. */
-__device__ inline uint32_t four_factors(const nk_operand &o, int64_t l, int64_t row, int64_t rows, int64_t block,
-                                        int64_t k)
+/* Four scale factors of a row of atoms as a word, from a block of K on. Those beyond K are zero, as their codes are:
+ * the padding of blocked ones may be NaN. */
+__device__ inline uint32_t four_factors(const tile_factors &f, int row, int64_t block, int64_t k)
 {
     const int64_t cols = k / NK_SF_VEC, col = block * NK_SF_ATOM_COLS, valid = cols - col;
-    if (row >= rows || valid <= 0) return 0;
-    const uint8_t *at = sf_at(o, l, row, col, cols);
+    if (f.first + row >= f.end || valid <= 0) return 0;
+    const bool blocked = f.of.sf_layout == NK_SF_BLOCKED;
+    const uint8_t *at = sf_at(f.of, f.l, blocked ? f.atom_row * NK_SF_ATOM_ROWS + row : f.first + row, col, cols);
     if (valid >= 4 && is_aligned(at, 4)) return *(const uint32_t *)at;
     return fetch_bytes(at, valid < 4 ? valid : 4).x;
 }
 
 /* The warps of scale factors: a thread has a row of the atoms of each operand whose factors are not copied. */
-template <class C, typename P>
-__device__ inline void arrange_factors(memory<C> &s, const P &p, const sm100_gemm_work &work)
+template <class C, typename P> __device__ inline void arrange_factors(memory<C> &s, const P &p, const gemm_tiles &tiles)
 {
+    const sm100_gemm_work &work = tiles.work;
     const int row = (int)threadIdx.x - 32 * SM100_GEMM_EPILOGUE_WARPS;
     ring<C::STAGES> r;
-    each_tile<C>(work, [&](const gemm_tile &t) {
+    each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
         for (int step = 0; step < work.steps; step++, r.advance()) {
             uint32_t words[C::OPERANDS][SM100_GEMM_BLOCKS];
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
-                const int64_t first = first_row(t, of) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS;
                 if (work.copied[of]) continue;
 #pragma unroll
                 for (int i = 0; i < SM100_GEMM_BLOCKS; i++)
-                    words[of][i] = four_factors(operand_of(p, work, of), t.l, first + row, rows_of(p, work, of),
-                                                (int64_t)step * SM100_GEMM_BLOCKS + i, p.k);
+                    words[of][i] =
+                        four_factors(factors_of<C>(p, work, t, of), row, (int64_t)step * SM100_GEMM_BLOCKS + i, p.k);
             }
             mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
 #pragma unroll

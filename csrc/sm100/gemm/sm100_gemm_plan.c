@@ -28,18 +28,28 @@ static bool can_be_stride(int64_t bytes, int64_t count, int64_t least)
     return count <= 1 || (bytes >= least && bytes < LARGEST_STRIDE && bytes % 16 == 0);
 }
 
-/* Whether a tensor map describes the codes. */
-static bool has_map(const nk_gemm_problem *p, const nk_operand *o, int64_t rows)
+static bool is_tokens(const sm100_gemm_product *product, const nk_operand *o) { return o == &product->first->a; }
+
+/* Of an operand. */
+static int64_t batches_of(const sm100_gemm_product *product, const nk_operand *o)
 {
+    return product->has_experts && !is_tokens(product, o) ? product->experts.count : product->first->l;
+}
+
+/* Whether a tensor map describes the codes. */
+static bool has_map(const sm100_gemm_product *product, const nk_operand *o)
+{
+    const int64_t rows = is_tokens(product, o) ? product->first->m : product->first->n;
     return (uintptr_t)o->data % 16 == 0 && can_be_stride(o->row_stride, rows, 16) &&
-           can_be_stride(o->batch_stride, p->l, 0);
+           can_be_stride(o->batch_stride, batches_of(product, o), 0);
 }
 
 /* Whether scale factors are atoms that bulk copies can take as they are, without padding along K. */
-static bool has_whole_atoms(const nk_gemm_problem *p, const nk_operand *o)
+static bool has_whole_atoms(const sm100_gemm_product *product, const nk_operand *o)
 {
-    const uint64_t bits = (uint64_t)(uintptr_t)o->sf | (p->l > 1 ? (uint64_t)o->sf_batch_stride : 0);
-    return o->sf_layout == NK_SF_BLOCKED && p->k % SM100_GEMM_BLOCK == 0 && bits % 16 == 0;
+    const int64_t batch = batches_of(product, o) > 1 ? o->sf_batch_stride : 0;
+    return o->sf_layout == NK_SF_BLOCKED && product->first->k % SM100_GEMM_BLOCK == 0 &&
+           ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
 }
 
 /* Why no tile can serve the product, or NULL. */
@@ -50,8 +60,9 @@ static const char *why_no_tile(const sm100_gemm_product *product)
     if (p->k == 0) return "K is 0";
     if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT)
         return "L, M, N or K is larger than any tile of this family takes";
-    if (!has_map(p, &p->a, p->m)) return "no tensor map describes the tokens";
-    if (!has_map(p, &p->b, p->n) || (product->ups && !has_map(p, product->ups, p->n)))
+    if (product->has_experts && product->experts.count > LARGEST_EXTENT) return "there are too many experts";
+    if (!has_map(product, &p->a)) return "no tensor map describes the tokens";
+    if (!has_map(product, &p->b) || (product->ups && !has_map(product, product->ups)))
         return "no tensor map describes the weights";
     return NULL;
 }
@@ -79,23 +90,32 @@ static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, cons
     return (SM100_GEMM_FILL_CYCLES + waves * tile_cycles + stores) / SM100_GEMM_CYCLES_PER_US;
 }
 
+/* For experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
+static int64_t token_tiles_of(const sm100_gemm_product *product, int32_t columns)
+{
+    const int64_t m = product->first->m, experts = product->experts.count, busy = experts < m ? experts : m;
+    return product->has_experts ? (m - busy) / columns + busy : nk_ceil_div(m, columns);
+}
+
 static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile, bool tokens_on_lanes)
 {
     const nk_gemm_problem *p = product->first;
     candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes};
     c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, SM100_GEMM_LANES);
-    c.column_tiles = nk_ceil_div(tokens_on_lanes ? p->n : p->m, tiles[tile].columns);
+    c.column_tiles =
+        tokens_on_lanes ? nk_ceil_div(p->n, tiles[tile].columns) : token_tiles_of(product, tiles[tile].columns);
     c.tiles = (double)p->l * (double)c.lane_tiles * (double)c.column_tiles;
     c.us = us_of(product, gpu, &c);
     return c;
 }
 
-/* Weights on lanes come first, so that they win where both take as long. Two matrices of weights always are. With
- * batch_invariant they are, too, and the tile is one: the same instructions then make a row, whatever the others are.
+/* Weights on lanes come first, so that they win where both take as long. Two matrices of weights, and experts', always
+ * are. With batch_invariant they are, too, and the tile is one: the same instructions then make a row, whatever the
+ * others are.
  */
 static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, const nk_settings *settings, int forced)
 {
-    const bool weights_alone = product->ups || settings->batch_invariant;
+    const bool weights_alone = product->ups || product->has_experts || settings->batch_invariant;
     candidate best = {.tile = NK_TILE_ANY};
     for (int i = 0; i < (weights_alone ? 1 : 2) * SM100_GEMM_TILE_COUNT; i++) {
         const int tile = i % SM100_GEMM_TILE_COUNT;
@@ -107,11 +127,20 @@ static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, 
     return best;
 }
 
-static const char *why_not(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
+/* Of a CTA. */
+static int64_t smem_bytes(const sm100_gemm_product *product, int tile)
+{
+    const int64_t list = product->has_experts ? SM100_GEMM_EXPERT_BYTES(product->experts.count) : 0;
+    return tiles[tile].smem_bytes[product->ups != NULL] + list;
+}
+
+static const char *why_not(const sm100_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant,
+                           const candidate *c)
 {
     const char *why = why_no_tile(product);
-    if (!why && tiles[c->tile].smem_bytes[product->ups != NULL] > gpu->smem_per_cta)
-        why = "its CTAs do not fit into shared memory";
+    /* One row of such a K has a tensor map, and two have none: another row would add in another order. */
+    if (!why && batch_invariant && product->first->k % 32 != 0) why = "K is no multiple of 32";
+    if (!why && smem_bytes(product, c->tile) > gpu->smem_per_cta) why = "its CTAs do not fit into shared memory";
     return why || c->tiles < LARGEST_EXTENT ? why : "there are too many tiles";
 }
 
@@ -135,8 +164,8 @@ static sm100_gemm_work work_of(const sm100_gemm_product *product, const candidat
                             .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP)};
     for (int of = 0; of < operands_of(product); of++) {
         const nk_operand *o = operand_of(product, &work, of);
-        work.copied[of] = has_whole_atoms(p, o);
-        work.one_matrix[of] = p->l > 1 && o->batch_stride == 0;
+        work.copied[of] = has_whole_atoms(product, o);
+        work.one_matrix[of] = (product->has_experts && is_tokens(product, o)) || o->batch_stride == 0;
     }
     return work;
 }
@@ -148,7 +177,7 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(product->first->device, &gpu));
     const candidate c = choose(product, gpu, settings, forced);
-    const char *why = why_not(product, gpu, &c);
+    const char *why = why_not(product, gpu, settings->batch_invariant, &c);
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     const tile *t = &tiles[c.tile];
@@ -179,9 +208,10 @@ static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_c
 {
     const nk_gemm_problem *p = product->first;
     const nk_operand *o = operand_of(product, &c->work, of);
-    const int64_t rows = o == &p->a ? p->m : p->n, batches = c->work.one_matrix[of] ? 1 : p->l;
+    const int64_t rows = is_tokens(product, o) ? p->m : p->n,
+                  batches = c->work.one_matrix[of] ? 1 : batches_of(product, o);
     const int32_t of_tile = of == SM100_GEMM_OF_COLUMNS ? tiles[c->tile].columns : SM100_GEMM_LANES;
-    return (cuda_boxes){.name = o == &p->a ? "tokens" : "weights",
+    return (cuda_boxes){.name = is_tokens(product, o) ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = NK_E2M1X2,
                         .rank = 3,
@@ -199,19 +229,21 @@ nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_cho
     sm100_gemm_work work = c->work;
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
-    void *args[SM100_GEMM_OPERANDS + 2];
+    sm100_gemm_experts experts = product->experts;
+    void *args[SM100_GEMM_OPERANDS + 2]; /* those of experts are two, the problem, the work and the experts */
     for (int of = 0; of < operands; of++) {
         boxes[of] = boxes_of(product, c, of);
         args[of] = to[of] = &maps[of];
     }
     args[operands] = (void *)(uintptr_t)product->problem;
     args[operands + 1] = &work;
+    if (product->has_experts) args[operands + 2] = &experts;
     NK_TRY(cuda_encode_maps(device, operands, boxes, to));
     const cuda_grid grid = {.x = c->grid,
                             .y = 1,
                             .z = 1,
                             .threads = SM100_GEMM_THREADS,
-                            .smem_bytes = tiles[c->tile].smem_bytes[product->ups != NULL],
+                            .smem_bytes = (int32_t)smem_bytes(product, c->tile),
                             .overlap = c->overlap};
     return cuda_launch(c->kernel, device, exec->stream, &grid, args);
 }

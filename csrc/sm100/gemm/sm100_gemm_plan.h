@@ -6,11 +6,14 @@
 
 #include "sm100_gemm_config.h"
 
-/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2. */
+/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2; for grouped_gemm it has
+ * the tokens of all experts. */
 typedef struct sm100_gemm_product {
     const nk_gemm_problem *first;
     const nk_operand *ups; /* or NULL */
     const void *problem;   /* what the kernel takes */
+    bool has_experts;
+    sm100_gemm_experts experts; /* as the kernel takes them */
 } sm100_gemm_product;
 
 typedef struct sm100_gemm_choice {

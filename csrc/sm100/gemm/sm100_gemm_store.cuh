@@ -12,35 +12,41 @@ typedef struct lane_out {
     uint8_t *at;          /* at the tile's first column */
     int64_t next;         /* bytes to the next column */
     int64_t lane;         /* of the output, or 0 where it is not there */
-    int64_t column, end;  /* the tile's first column, and how many the output has */
+    int64_t column, end;  /* the tile's first column, and where the output's, or the expert's, end */
     bool is_there, whole; /* whole: eight columns are neighbours, of aligned pieces */
 } lane_out;
 
-template <typename P>
+template <class C, typename P>
 __device__ inline lane_out lane_out_of(const P &p, const sm100_gemm_work &work, const gemm_tile &t)
 {
+    const int64_t l = C::EXPERTS ? 0 : t.l;
     const nk_output &d = p.d;
     const int64_t lane = t.lane + threadIdx.x, size = d.dtype == NK_F32 ? 4 : 2;
     lane_out o = {.next = work.tokens_on_lanes ? d.col_stride : d.row_stride,
                   .column = t.column,
-                  .end = rows_of(p, work, SM100_GEMM_OF_COLUMNS),
+                  .end = t.column_end,
                   .is_there = lane < rows_of(p, work, SM100_GEMM_OF_LANES)};
     o.lane = o.is_there ? lane : 0;
-    o.at = work.tokens_on_lanes ? output_at(d, t.l, o.lane, t.column) : output_at(d, t.l, t.column, o.lane);
+    o.at = work.tokens_on_lanes ? output_at(d, l, o.lane, t.column) : output_at(d, l, t.column, o.lane);
     o.whole = o.next == size && is_aligned(o.at, 8 * size);
     return o;
 }
 
 /* What follows a lane's sums: its `finish` makes COUNT elements of them, those of the output from `first` on. */
 struct scaled_lane {
-    const nk_gemm_problem &p;
+    nk_alpha alphas;
+    nk_bias biases;
     bool tokens_on_lanes;
     float alpha, bias; /* weights on lanes: of this one */
 
-    __device__ scaled_lane(const nk_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o)
-        : p(p), tokens_on_lanes(work.tokens_on_lanes), alpha(tokens_on_lanes ? 0 : alpha_at(p.alpha, o.lane)),
-          bias(tokens_on_lanes ? 0 : bias_at(p.bias, o.lane))
+    __device__ scaled_lane(const nk_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o, int64_t expert)
+        : alphas(p.alpha), biases(p.bias), tokens_on_lanes(work.tokens_on_lanes), alpha(0), bias(0)
     {
+        if (alphas.data) alphas.data += expert * alphas.group_stride;
+        if (biases.data) biases.data += expert * biases.group_stride;
+        if (tokens_on_lanes) return;
+        alpha = alpha_at(alphas, o.lane);
+        bias = bias_at(biases, o.lane);
     }
 
     template <int COUNT>
@@ -49,8 +55,8 @@ struct scaled_lane {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int64_t n = first + (i < left ? i : 0);
-            v[i] = __fmaf_rn(tokens_on_lanes ? alpha_at(p.alpha, n) : alpha, __uint_as_float(sums[i]),
-                             tokens_on_lanes ? bias_at(p.bias, n) : bias);
+            v[i] = __fmaf_rn(tokens_on_lanes ? alpha_at(alphas, n) : alpha, __uint_as_float(sums[i]),
+                             tokens_on_lanes ? bias_at(biases, n) : bias);
         }
     }
 };
@@ -59,7 +65,7 @@ struct gated_lane {
     nk_activation activation;
     float alpha1, alpha2;
 
-    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o)
+    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o, int64_t)
         : activation(p.activation), alpha1(alpha_at(p.alpha1, o.lane)), alpha2(alpha_at(p.alpha2, o.lane))
     {
     }
@@ -77,15 +83,13 @@ struct gated_lane {
     }
 };
 
-__device__ inline scaled_lane lane_of(const nk_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o)
-{
-    return scaled_lane(p, work, o);
-}
-
-__device__ inline gated_lane lane_of(const nk_dual_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o)
-{
-    return gated_lane(p, work, o);
-}
+template <typename P> struct lane_epilogue;
+template <> struct lane_epilogue<nk_gemm_problem> {
+    typedef scaled_lane type;
+};
+template <> struct lane_epilogue<nk_dual_gemm_problem> {
+    typedef gated_lane type;
+};
 
 /* Eight elements, which are columns of the tile from `column` on. */
 __device__ inline void store_eight(const lane_out &o, nk_dtype dtype, int column, const float v[8])
@@ -105,13 +109,13 @@ __device__ inline void store_eight(const lane_out &o, nk_dtype dtype, int column
 
 /* The epilogue's warps. An accumulator is free again once its last window is in registers. */
 template <class C, typename P>
-__device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const sm100_gemm_work &work)
+__device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     ring<C::ACCUMULATORS> r;
-    each_tile<C>(work, [&](const gemm_tile &t) {
-        const lane_out out = lane_out_of(p, work, t);
-        const auto lane = lane_of(p, work, out);
+    each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const lane_out out = lane_out_of<C>(p, tiles.work, t);
+        const typename lane_epilogue<P>::type lane(p, tiles.work, out, C::EXPERTS ? t.l : 0);
         wait_for_tmem(&s.sums_full[r.slot], r.parity);
 #pragma unroll 1
         for (int column = 0; column < C::COLUMNS; column += WINDOW) {
