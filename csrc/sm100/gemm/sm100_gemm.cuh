@@ -1,6 +1,7 @@
 /* By tcgen05 on Blackwell
  *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+ *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  * NVFP4 by NVFP4.
  *
  * The tensor cores multiply codes and their scale factors as they are; sums are fp32 numbers in tensor memory. One
@@ -8,9 +9,10 @@
  * tokens are columns, so that a tile has no empty lanes. Of dual_gemm rows of B1, the gates, and the same rows of B2,
  * the ups, are the lanes of an accumulator's two halves: a thread has both sums of an element.
  *
- * Work: a CTA walks over whole tiles of all batches. Of a step of K = 256 a stage has all operands' codes, 128 bytes a
- * row, and their scale factors, as atoms of 128 rows x 64 of K. Blocked scale factors of whole atoms are copied. Others
- * (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes.
+ * Work: a CTA walks over whole tiles of all batches, or of all experts, which it has listed in shared memory. Of a step
+ * of K = 256 a stage has all operands' codes, 128 bytes a row, and their scale factors, as atoms of 128 rows x 64 of K.
+ * Blocked scale factors of whole atoms are copied. Others (linear; K that ends inside an atom, whose padding may be
+ * NaN) are arranged by lanes.
  *
  * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
  *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them
@@ -27,8 +29,7 @@
  *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4, of each warp, once its sums are in registers        wait 1
  *
  * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then for each stage 16 columns of scale
- * factors of each operand.
- * They are free again when the stage is: the products that read them are done.
+ * factors of each operand. They are free again when the stage is: the products that read them are done.
  *
  * Shared memory: struct memory of sm100_gemm_parts.cuh. */
 #ifndef NK_SM100_GEMM_CUH
