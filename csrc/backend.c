@@ -8,10 +8,10 @@
  * row's kernels. */
 #define NK_WITH_cpu 1
 #define NK_CODE_cpu NULL
-#define LISTED_ROWS(X)            \
-    X(cpu, "any CPU tensor")      \
-    X(sm90, "H100, H200, GH200")  \
-    X(sm100, "B200, GB200, B300") \
+#define LISTED_ROWS(X)                   \
+    X(cpu, "any CPU tensor")             \
+    X(sm90, "H100, H200, GH200")         \
+    X(sm100, "B200, B300, GB200, GB300") \
     X(sm80, "NVIDIA GPUs of compute capability 8.0 and newer")
 
 #define DECLARE(row, devices) extern const nk_backend nk_backend_##row;

@@ -31,22 +31,27 @@ def check_exact(device, m, n, k, batch=None, forms=("blocked", "blocked"), **opt
 
 
 def check_one_matrix(device, m, n, k):
-    """Of weights, for three batches."""
+    """Of weights' codes, for three batches that have scale factors of their own."""
     rng = rng_of(m, n, k)
-    a, b = data.exact_family(rng, 3, m, k), data.exact_family(rng, 1, n, k)
-    weights, sfb = codes(b, device), scales(b, "linear", rng, device)
-    sfa = scales(a, "linear", rng, device)
-    got = nvfp4kern.gemm(codes(a, device), weights.expand(3, -1, -1), sfa, sfb.expand(3, -1, -1))
-    want = reference.gemm(a.values, np.broadcast_to(b.values, (3, n, k))).rounded("float16")
+    a, b = data.exact_family(rng, 3, m, k), data.exact_family(rng, 3, n, k)
+    b.codes[1:] = b.codes[0]
+    weights = codes(b, device)[:1].expand(3, -1, -1)
+    sf = [scales(o, "blocked", rng, device, 0x7F) for o in (a, b)]
+    got = nvfp4kern.gemm(codes(a, device), weights, *sf, scale_layout="blocked")
+    want = reference.gemm(a.values, b.values).rounded("float16")
     assert_ok(reference.check_bits(values(got), want))
 
 
 def check_dual(device, c, m, n, k, batch=None, make=data.exact_family, dtype="float16", **how):
-    """`how` has the layouts of scale factors, their padding, the activation and the order."""
-    ops = dual_operands(rng_of(m, n, k), make, m, n, k, batch)
-    activation = how.get("activation", "silu")
-    got = run_dual(ops, device, dtype=dtype, **how)
-    assert_ok(reference.check(got, expect(ops, c=c, activation=activation), dtype))
+    """`how` has the layouts of scale factors, their padding, the activation and the order. Each
+    feature has its alphas."""
+    rng = rng_of(m, n, k)
+    ops = dual_operands(rng, make, m, n, k, batch)
+    alphas = {name: rng.normal(size=n).astype(np.float32) for name in ("alpha1", "alpha2")}
+    given = {name: floats(values, "float32", device) for name, values in alphas.items()}
+    got = run_dual(ops, device, dtype=dtype, **given, **how)
+    want = expect(ops, c=c, activation=how.get("activation", "silu"), **alphas)
+    assert_ok(reference.check(got, want, dtype))
 
 
 def check_sm100_gemm(tile, device, c):
@@ -63,7 +68,7 @@ def check_sm100_gemm(tile, device, c):
         check_exact(device, 37, 264, 96, order=order)
         check_exact(device, 264, 37, 96, order=order, dtype="float32")
     check_one_matrix(device, 9, 130, 128)
-    for forms in FORMS:
+    for forms in [*FORMS, ("strided", "permuted"), ("flat", "strided")]:
         full = {"make": data.full_range, "forms": forms, "byte": 0x7F, "dtype": "float32"}
         check_dual(device, c, columns + 3, 133, 288, activation="identity", **full)
     check_dual(device, c, 5, 140, 2112, forms=("blocked", "blocked"))

@@ -152,7 +152,7 @@ def test_relu_keeps_nan(device):
 @pytest.mark.parametrize("kind", ("float", "one element", "per column"))
 def test_alphas(backend, kind):
     rng = rng_of(7)
-    ops = operands(rng, data.full_range, 9, 27, 80, 2)
+    ops = operands(rng, data.full_range, 9, 27, 96, 2)
     shape = {"float": (), "one element": (1,), "per column": (27,)}[kind]
     alpha1, alpha2 = (rng.standard_normal(shape).astype(np.float32) * 1e-4 for _ in range(2))
     given = [

@@ -1,4 +1,4 @@
-/* gemm on Blackwell: plan and run. One token is left to the gemv of a later row. */
+/* gemm on Blackwell: plan and run. One token is left to the gemv of a later row, if it may be. */
 #include "sm100_gemm_plan.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_gemm_##name,

@@ -23,9 +23,12 @@ const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM10
 #define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
 
-static bool can_be_stride(int64_t bytes, int64_t count, int64_t least)
+/* The stride of a dimension of extent 1 is unused. With batch_invariant it must be one for more, too: a row must not
+ * run elsewhere, where sums have another order, because there is another one. */
+static bool can_be_stride(int64_t bytes, int64_t count, int64_t least, bool batch_invariant)
 {
-    return count <= 1 || (bytes >= least && bytes < LARGEST_STRIDE && bytes % 16 == 0);
+    if (count <= 1 && !batch_invariant) return true;
+    return bytes >= least && bytes < LARGEST_STRIDE && bytes % 16 == 0;
 }
 
 static bool is_tokens(const sm100_gemm_product *product, const nk_operand *o) { return o == &product->first->a; }
@@ -37,11 +40,11 @@ static int64_t batches_of(const sm100_gemm_product *product, const nk_operand *o
 }
 
 /* Whether a tensor map describes the codes. */
-static bool has_map(const sm100_gemm_product *product, const nk_operand *o)
+static bool has_map(const sm100_gemm_product *product, const nk_operand *o, bool batch_invariant)
 {
     const int64_t rows = is_tokens(product, o) ? product->first->m : product->first->n;
-    return (uintptr_t)o->data % 16 == 0 && can_be_stride(o->row_stride, rows, 16) &&
-           can_be_stride(o->batch_stride, batches_of(product, o), 0);
+    return (uintptr_t)o->data % 16 == 0 && can_be_stride(o->row_stride, rows, 16, batch_invariant) &&
+           can_be_stride(o->batch_stride, batches_of(product, o), 0, batch_invariant);
 }
 
 /* Whether scale factors are atoms that bulk copies can take as they are, without padding along K. */
@@ -53,7 +56,7 @@ static bool has_whole_atoms(const sm100_gemm_product *product, const nk_operand 
 }
 
 /* Why no tile can serve the product, or NULL. */
-static const char *why_no_tile(const sm100_gemm_product *product)
+static const char *why_no_tile(const sm100_gemm_product *product, bool batch_invariant)
 {
     const nk_gemm_problem *p = product->first;
     if (p->a.dtype != NK_E2M1X2) return "the tokens are not NVFP4";
@@ -61,8 +64,8 @@ static const char *why_no_tile(const sm100_gemm_product *product)
     if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT)
         return "L, M, N or K is larger than any tile of this family takes";
     if (product->has_experts && product->experts.count > LARGEST_EXTENT) return "there are too many experts";
-    if (!has_map(product, &p->a)) return "no tensor map describes the tokens";
-    if (!has_map(product, &p->b) || (product->ups && !has_map(product, product->ups)))
+    if (!has_map(product, &p->a, batch_invariant)) return "no tensor map describes the tokens";
+    if (!has_map(product, &p->b, batch_invariant) || (product->ups && !has_map(product, product->ups, batch_invariant)))
         return "no tensor map describes the weights";
     return NULL;
 }
@@ -77,7 +80,8 @@ typedef struct candidate {
 
 static double larger(double x, double y) { return x > y ? x : y; }
 
-/* Products, or the bytes of stages, whichever takes longer, of the CTA with most tiles; the last tile's stores. */
+/* Products, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's stores.
+ */
 static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
 {
     const int32_t columns = tiles[c->tile].columns;
@@ -87,7 +91,7 @@ static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, cons
     const double bytes = (matrices * SM100_GEMM_LANES + columns) * k * 9 / 16;
     const double tile_cycles = larger(products, bytes / SM100_GEMM_BYTES_PER_CYCLE);
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * columns * SM100_GEMM_STORE_COLUMN_CYCLES;
-    return (SM100_GEMM_FILL_CYCLES + waves * tile_cycles + stores) / SM100_GEMM_CYCLES_PER_US;
+    return (SM100_GEMM_FILL_CYCLES + waves * larger(tile_cycles, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
 }
 
 /* For experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
@@ -109,24 +113,6 @@ static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu 
     return c;
 }
 
-/* Weights on lanes come first, so that they win where both take as long. Two matrices of weights, and experts', always
- * are. With batch_invariant they are, too, and the tile is one: the same instructions then make a row, whatever the
- * others are.
- */
-static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, const nk_settings *settings, int forced)
-{
-    const bool weights_alone = product->ups || product->has_experts || settings->batch_invariant;
-    candidate best = {.tile = NK_TILE_ANY};
-    for (int i = 0; i < (weights_alone ? 1 : 2) * SM100_GEMM_TILE_COUNT; i++) {
-        const int tile = i % SM100_GEMM_TILE_COUNT;
-        if (forced != NK_TILE_ANY && tile != forced) continue;
-        const candidate c = candidate_of(product, gpu, tile, i >= SM100_GEMM_TILE_COUNT);
-        if (best.tile == NK_TILE_ANY || c.us < best.us) best = c;
-        if (settings->batch_invariant) break;
-    }
-    return best;
-}
-
 /* Of a CTA. */
 static int64_t smem_bytes(const sm100_gemm_product *product, int tile)
 {
@@ -134,14 +120,32 @@ static int64_t smem_bytes(const sm100_gemm_product *product, int tile)
     return tiles[tile].smem_bytes[product->ups != NULL] + list;
 }
 
-static const char *why_not(const sm100_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant,
-                           const candidate *c)
+/* Why this tile cannot, where others may. */
+static const char *why_not_tile(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
 {
-    const char *why = why_no_tile(product);
-    /* One row of such a K has a tensor map, and two have none: another row would add in another order. */
-    if (!why && batch_invariant && product->first->k % 32 != 0) why = "K is no multiple of 32";
-    if (!why && smem_bytes(product, c->tile) > gpu->smem_per_cta) why = "its CTAs do not fit into shared memory";
-    return why || c->tiles < LARGEST_EXTENT ? why : "there are too many tiles";
+    if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
+    return c->tiles < LARGEST_EXTENT ? NULL : "there are too many tiles";
+}
+
+/* The fastest of those that can serve the product. Weights on lanes come first, so that they win where both take as
+ * long. Two matrices of weights, and experts', always are. With batch_invariant they are, too, and the tile is one: the
+ * same instructions then make a row, whatever the others are.
+ */
+static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, const nk_settings *settings, int forced,
+                        const char **why_not)
+{
+    const bool weights_alone = product->ups || product->has_experts || settings->batch_invariant;
+    candidate best = {.tile = NK_TILE_ANY};
+    for (int i = 0; i < (weights_alone ? 1 : 2) * SM100_GEMM_TILE_COUNT; i++) {
+        const int tile = i % SM100_GEMM_TILE_COUNT;
+        if (forced != NK_TILE_ANY && tile != forced) continue;
+        const candidate c = candidate_of(product, gpu, tile, i >= SM100_GEMM_TILE_COUNT);
+        const char *why = why_not_tile(product, gpu, &c);
+        if (why) *why_not = why;
+        if (!why && (best.tile == NK_TILE_ANY || c.us < best.us)) best = c;
+        if (settings->batch_invariant) break;
+    }
+    return best;
 }
 
 /* By SM100_GEMM_OF_... */
@@ -176,8 +180,9 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
     const int forced = nk_tile_forced(settings, &sm100_gemm_family);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(product->first->device, &gpu));
-    const candidate c = choose(product, gpu, settings, forced);
-    const char *why = why_not(product, gpu, settings->batch_invariant, &c);
+    const char *why = why_no_tile(product, settings->batch_invariant), *why_not = NULL;
+    const candidate c = why ? (candidate){.tile = NK_TILE_ANY} : choose(product, gpu, settings, forced, &why_not);
+    if (!why && c.tile == NK_TILE_ANY) why = why_not;
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     const tile *t = &tiles[c.tile];
@@ -187,9 +192,8 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
                                   .overlap = settings->pdl != NK_PDL_OFF,
                                   .work = work_of(product, &c)};
     plan->kernel = choice->kernel->name;
-    plan->why = c.tokens_on_lanes
-                    ? "the fastest by cost: tokens are the lanes of tensor memory, weight rows its columns"
-                    : "the fastest by cost: weight rows are the lanes of tensor memory, tokens its columns";
+    plan->why = c.tokens_on_lanes ? "tokens are the lanes of tensor memory, weight rows its columns"
+                                  : "weight rows are the lanes of tensor memory, tokens its columns";
     plan->tile = sm100_gemm_family.tiles[c.tile];
     plan->tile_m = c.tokens_on_lanes ? SM100_GEMM_LANES : t->columns;
     plan->tile_n = c.tokens_on_lanes ? t->columns : SM100_GEMM_LANES;
