@@ -27,7 +27,9 @@ import nvfp4kern
 from nvfp4kern.verify import data, reference
 
 TOKENS = ("NVFP4", "float16", "bfloat16")
-OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch")
+OF_HALVES = ("halves_along_k", "halves_along_n")
+"""Contiguous, of 16-bit weights that lie so."""
+OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
 NAN = 0x7F
 
 
@@ -125,6 +127,26 @@ class Draw:
         form = self.of(("linear", "blocked", "flat", "permuted"))
         sf = self.factors(operand, form, 4)
         return place, sf, layout_of(form), lambda: operand.values
+
+    def weights_of(self, dtype, exact, along, *shape):
+        """Likewise, of 16-bit elements that are contiguous along "k" or "n". All experts may have
+        one matrix."""
+        experts, *shape = shape
+        shape = (1 if self.upto(6) == 1 else experts, *shape)
+        w = data.small_integers(self.rng, *shape, most=3)
+        if not exact:
+            w = data.halves(self.rng, dtype, *shape)
+        extra = 8 * self.upto(2, 0), self.upto(2, 0)
+
+        def place(device):
+            rows = w if along == "k" else w.swapaxes(1, 2)
+            whole = -rows.shape[2] % 8 + extra[0]  # rows of whole 16 bytes
+            padded = np.pad(rows, [(0, 0), (0, extra[1]), (0, whole)], constant_values=np.nan)
+            there = floats(padded, dtype, device)[:, : rows.shape[1], : rows.shape[2]]
+            return (there if along == "k" else there.mT).expand(experts, -1, -1)
+
+        of_all = lambda: np.broadcast_to(w.astype(np.float64), (experts, *shape[1:]))  # noqa: E731
+        return place, lambda d: None, "linear", of_all
 
     def factors(self, operand, form, aligned):
         if form == "linear":
@@ -285,7 +307,8 @@ def offsets_of(draw, tokens):
     return kind, offsets, int(offsets[-1]) + draw.upto(3, 0)
 
 
-def draw_experts(draw, tokens, kind, work, by_rows=False):
+def draw_experts(draw, tokens, kind, work, by_rows=False, along=None):
+    """`along` which dimension weights are contiguous, if they are of 16 bits."""
     exact = draw.exact()
     _, n, k = sizes_of(draw, tokens, work)
     how, offsets, count = offsets_of(draw, tokens)
@@ -296,7 +319,10 @@ def draw_experts(draw, tokens, kind, work, by_rows=False):
     if by_rows:
         m, per_token = draw.upto(count + 3), draw.of((1, 1, 2, 8))
     a, sfa, form_a, av = draw.tokens(kind, exact, m, k, offsets=None if by_rows else offsets)
-    b, sfb, form_b, bv = draw.weights(exact, experts, n, k)
+    if along:
+        b, sfb, form_b, bv = draw.weights_of(kind, exact, along, experts, n, k)
+    else:
+        b, sfb, form_b, bv = draw.weights(exact, experts, n, k)
     alpha = draw.of((None, (1,), (experts,), (experts, n)))
     alpha = None if alpha is None else draw.rng.standard_normal(alpha).astype(np.float32)
     bias, bias_of = draw.bias(experts, n)
@@ -388,6 +414,8 @@ MAKERS = {
     "rows": lambda *args: draw_experts(*args, by_rows=True),
     "list": draw_list,
     "one launch": lambda *args: draw_list(*args, together=True),
+    "halves_along_k": lambda *args: draw_experts(*args, along="k"),
+    "halves_along_n": lambda *args: draw_experts(*args, along="n"),
 }
 
 

@@ -1,15 +1,23 @@
-"""Every kernel of the sm90 GEMM family and of the routers, with what draws calls for it."""
+"""Every kernel of the sm90 families of wgmma, with what draws calls for it."""
 
 from typing import NamedTuple
 
-from drawn_calls import drawn
+from drawn_calls import OF_HALVES, drawn
 from drawn_routes import draw_route
 
 import nvfp4kern
 
+KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"}
+KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
+KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",)}
-OF_GEMM = ("gemm", "dual_gemm", "list")
 OF_EXPERTS = ("contiguous", "rows")
+OPERATORS_OF = {
+    "sm90/route": ("route",),
+    "sm90/halves": OF_HALVES,
+    "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
+}
+FAMILIES = tuple(OPERATORS_OF)
 ONE_LAUNCH = ("w32", "w128", "w256")
 """The rings of SM90_LIST_RINGS. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 200
@@ -26,24 +34,38 @@ class Case(NamedTuple):
         return f"{self.operator} {self.tile} {self.halves}"
 
     @property
+    def family(self):
+        return next(name for name, of in OPERATORS_OF.items() if self.operator in of)
+
+    @property
     def setting(self):
         """NVFP4KERN_TILE"""
-        if self.operator == "one launch":
-            return ""
-        return f"sm90/{'route' if self.operator == 'route' else 'gemm'}:{self.tile}"
+        return "" if self.operator == "one launch" else f"{self.family}:{self.tile}"
+
+    @property
+    def kernel(self):
+        """Its name."""
+        if self.operator in OF_HALVES:
+            dtype = {"halves": "fp16", "bfloats": "bf16"}[self.halves]
+            return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
+        return f"sm90_{KERNELS[self.operator]}_{self.tile}_{self.halves}"
 
     @property
     def may_decline(self):
         """No tile need take every list."""
         return self.operator in ("list", "one launch")
 
+    @property
+    def kinds(self):
+        """Of tokens; those of 16-bit weights and of routers are of 16 bits."""
+        return KINDS[self.halves][0 if self.family == "sm90/gemm" else -1 :]
+
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
-        kind = kind or KINDS[self.halves][seed % len(KINDS[self.halves])]
+        kind = kind or self.kinds[seed % len(self.kinds)]
         if self.operator == "route":
-            return draw_route(
-                self.tile, "bfloat16" if kind == "bfloat16" else "float16", seed, work
-            )
-        return drawn(self.operator, kind, int(self.tile[1:]), seed, work, always_exact)
+            return draw_route(self.tile, kind, seed, work)
+        tokens = int(self.tile[1:].partition("x")[0])
+        return drawn(self.operator, kind, tokens, seed, work, always_exact)
 
     def draw_taken(self, seed, device, **options):
         """(a call of the seed that runs this case's kernel, its plan), or None."""
@@ -55,25 +77,24 @@ class Case(NamedTuple):
                 if not self.may_decline:
                     raise
                 continue
-            of_list = plan["kernel"].startswith("sm90_list_")
-            if plan.get("tile") == self.tile and of_list == (self.operator == "one launch"):
-                assert plan["kernel"].endswith(f"_{self.tile}_{self.halves}"), plan
+            if plan["kernel"] == self.kernel:
                 return call, plan
             assert self.operator == "one launch", plan
         return None
 
 
-def cases():
+def cases(families=FAMILIES):
     found = []
     for name in nvfp4kern._C._tiles():
         family, _, tile = name.partition(":")
-        of = {"sm90/gemm": OF_GEMM, "sm90/route": ("route",)}.get(family, ())
-        if of is OF_GEMM and not divides(tile):
-            of += OF_EXPERTS
+        of = OPERATORS_OF[family] if family in families else ()
+        of = [operator for operator in of if is_of(operator, tile)]
         found += [Case(operator, tile, halves) for operator in of for halves in KINDS]
-    return found + [Case("one launch", tile, halves) for tile in ONE_LAUNCH for halves in KINDS]
+    return found
 
 
-def divides(tile):
-    """K among CTAs, which no tile of experts does."""
-    return tile[0] in "ts"
+def is_of(operator, tile):
+    """Whether the tile has a kernel for this operator; none of experts has K among CTAs."""
+    if operator == "one launch":
+        return tile in ONE_LAUNCH
+    return operator not in OF_EXPERTS or tile[0] not in "ts"

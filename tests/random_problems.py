@@ -1,4 +1,4 @@
-"""Random small problems on a GPU, every tile of the sm90 GEMM family forced in turn.
+"""Random small problems on a GPU, every tile of Hopper's products by wgmma forced in turn.
 
     python tests/random_problems.py --count 100000 --seed 1
 

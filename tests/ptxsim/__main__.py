@@ -2,7 +2,7 @@
 
     run kernel.ptx launch.json        a kernel of a PTX file, seed by seed
     package --row sm80 --seeds 200    every operator of the package, seed by seed
-    tiles --seeds 50                  every tile of sm90/gemm and sm90/route, seed by seed
+    tiles --seeds 50                  every tile of Hopper's wgmma and routers, seed by seed
     mutants sm90_gemm --sample 60     kernels with one thing spoiled: what goes unnoticed?
     digest --out FILE [--hardware]    what all kernels compute, here or on a real GPU
     compare FILE FILE                 where two digests differ

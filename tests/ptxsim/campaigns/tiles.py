@@ -1,12 +1,15 @@
-"""Every tile of the sm90 GEMM family and of the routers, forced in turn, on the simulated GPU: a
-seed draws a call for each kernel (tests/drawn_cases.py), its schedule, and the number of SMs.
+"""Every tile of Hopper's products by wgmma and of its routers, forced in turn, on the simulated
+GPU. A seed draws a call for each kernel (tests/drawn_cases.py), its schedule, and how many SMs.
 
 A call goes wrong when it fails, when its bytes are not the CPU's, or the oracle's interval does not
-hold. The results of all seeds so far are kept in a file, to which later runs add theirs.
+hold. The results of all seeds so far are kept in a file, to which later runs add theirs: of each
+family, and only while what it is made of is the same.
 """
 
+import hashlib
 import json
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,16 +27,35 @@ FEW_SMS = 3
 COUNTS = ("calls", "declined", "wrong", "E", "W", "N")
 
 
+def sources_of(family):
+    """The files of its folder, and the headers that they include, and so on."""
+    found, ahead = set(), sorted((build.CSRC / family).iterdir())
+    while ahead:
+        path = ahead.pop()
+        if path.is_file() and path not in found:  # what the build makes is in no folder
+            found.add(path)
+            for name in re.findall(r'^#include ["<](.*)[">]', path.read_text(), re.M):
+                ahead += [path.parent / name, build.CSRC / name]
+    return sorted(found)
+
+
+def hash_of(family):
+    digest = hashlib.sha256()
+    for path in sources_of(family):
+        digest.update(str(path.relative_to(build.CSRC)).encode() + b"\n" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def sms_of(case, seed):
     return FEW_SMS if case.operator == "one launch" else SMS[seed % len(SMS)]
 
 
-def sample_of(seed, count):
-    """So many of them, or all."""
+def sample_of(family, seed, count):
+    """So many of its cases, or all."""
     import numpy as np
     from drawn_cases import cases
 
-    found = cases()
+    found = cases([family])
     order = np.random.default_rng(seed).permutation(len(found))
     return [found[i] for i in (sorted(order[:count]) if count else range(len(found)))]
 
@@ -69,11 +91,11 @@ def try_case(fake_cuda, case, seed, counts, found):
         found.append({"case": case.name, "seed": seed, "wrong": wrong, "findings": bad})
 
 
-def of_process(seed, sms, sample):
+def of_process(family, seed, sms, sample):
     """The counts of every case of this seed on so many SMs, and what was found."""
     fake_cuda = package.enter("sm90", {"sms": sms})
     counts, found = {}, []
-    for case in sample_of(seed, sample):
+    for case in sample_of(family, seed, sample):
         if sms_of(case, seed) == sms:
             counts[case.name] = dict.fromkeys(COUNTS, 0) | {"kernel": None}
             try_case(fake_cuda, case, seed, counts[case.name], found)
@@ -89,46 +111,62 @@ def added(result, counts, found):
     result["found"] += found
 
 
-def run(options):
-    import nvfp4kern
+def kept(path, family):
+    """What was found before, of the sources that it has today."""
+    result = {"sources": hash_of(family), "sms": SMS, "seeds": [], "cases": {}, "found": []}
+    before = json.loads(path.read_text()).get(family) if path and path.is_file() else None
+    return before if before and before["sources"] == result["sources"] else result
 
-    result = {"sources": nvfp4kern._C._sources, "sms": SMS, "seeds": [], "cases": {}, "found": []}
-    path = Path(options.json) if options.json else None
-    if path and path.is_file():
-        before = json.loads(path.read_text())
-        if before["sources"] == result["sources"]:
-            result = before
+
+def keep(path, family, result):
+    results = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(dict(sorted({**results, family: result}.items())), indent=1) + "\n")
+
+
+def run_family(pool, family, path, options):
+    """Whether anything went wrong, now or before."""
+    result = kept(path, family)
     seeds = range(options.seed, options.seed + options.seeds)
     seeds = [seed for seed in seeds if seed not in result["seeds"]]
+    jobs = [
+        (seed, pool.submit(of_process, family, seed, sms, options.sample))
+        for seed in seeds
+        for sms in sorted({sms_of(case, seed) for case in sample_of(family, seed, options.sample)})
+    ]
+    for i, (seed, job) in enumerate(jobs):
+        counts, found = job.result()
+        added(result, counts, found)
+        calls = sum(c["calls"] for c in counts.values())
+        print(f"{family}, seed {seed}: {calls} calls, {len(found)} went wrong", flush=True)
+        for what in found:
+            print(f"  {what['case']}: {what['wrong'] or what['findings'][0]['text']}")
+        if [seed] == [of for of, _ in jobs[i : i + 2] if of == seed]:  # its last
+            result["seeds"] = sorted({*result["seeds"], seed})
+            if path:
+                keep(path, family, result)
+    print(f"{family}: {len(result['seeds'])} seeds, {len(result['found'])} calls went wrong")
+    return bool(result["found"])
+
+
+def run(options):
+    from drawn_cases import FAMILIES
+
+    path = Path(options.json) if options.json else None
     build.environment(cc=TABLE["sm90"].cc)  # compiled once
     pool = ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1)
     with pool:
-        jobs = [
-            (seed, pool.submit(of_process, seed, sms, options.sample))
-            for seed in seeds
-            for sms in sorted({sms_of(case, seed) for case in sample_of(seed, options.sample)})
-        ]
-        for i, (seed, job) in enumerate(jobs):
-            counts, found = job.result()
-            added(result, counts, found)
-            calls = sum(c["calls"] for c in counts.values())
-            print(f"seed {seed}: {calls} calls, {len(found)} went wrong", flush=True)
-            for what in found:
-                print(f"  {what['case']}: {what['wrong'] or what['findings'][0]['text']}")
-            if [seed] == [of for of, _ in jobs[i : i + 2] if of == seed]:  # its last
-                result["seeds"] = sorted({*result["seeds"], seed})
-                if path:
-                    path.write_text(json.dumps(result, indent=1) + "\n")
-    return 2 if result["found"] else 0
+        wrong = [run_family(pool, of, path, options) for of in options.families or FAMILIES]
+    return 2 if any(wrong) else 0
 
 
 def add_command(commands):
     command = commands.add_parser(
-        "tiles", help="every tile of sm90/gemm and sm90/route, many seeds; 2: a call went wrong"
+        "tiles", help="every tile of Hopper's wgmma and routers, many seeds; 2: a call went wrong"
     )
     command.add_argument("--seed", type=int, default=0, help="the first")
     command.add_argument("--seeds", type=int, default=50, help="how many")
-    command.add_argument("--sample", type=int, default=0, help="so many kernels a seed, else all")
+    command.add_argument("--families", nargs="+", metavar="NAME", help="sm90/gemm, say; else all")
+    command.add_argument("--sample", type=int, default=0, help="so many kernels a family and seed")
     command.add_argument("--jobs", type=int, default=1, help="processes at once")
     command.add_argument("--json", metavar="FILE", help="seeds, counts and findings; added to")
     command.set_defaults(work=run)
