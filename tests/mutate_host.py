@@ -3,6 +3,7 @@
     python tests/mutate_host.py                        # every check, and 200 other mutants
     python tests/mutate_host.py --only csrc/op --sample 0
     python tests/mutate_host.py --only op_route.c --sample 20 --seed 3 --json route.json
+    python tests/mutate_host.py --no-checks --json all.json --more    # where an earlier run ended
 
 Hours for all, so CI runs a self-test alone (test_mutate_host.py). A check of csrc/op or csrc/python
 is removed by its text: it is still evaluated, and what it says is ignored. The other mutants are
@@ -29,7 +30,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from known_mutants import SURVIVORS, UNSEEN
@@ -279,7 +280,8 @@ class Told:
 def tests_for(file):
     """Where a mutant of this file is likely to be noticed, then everything."""
     name = re.sub(r"^(op|py|nk)_", "", Path(file).stem).replace("relayout", "quantize")
-    own = sorted((ROOT / "tests").glob(f"*/test_{name}*.py"))
+    tests = sorted((ROOT / "tests").glob("*/test_*.py"))
+    own = [path for path in tests if re.match(rf"test_(bad_)?{name}", path.name)]
     binding = [] if file.startswith("csrc/op") else BINDING
     return [[*QUICK, *binding, *(str(p.relative_to(ROOT)) for p in own)], ENOUGH]
 
@@ -296,6 +298,12 @@ def judge(shop, m, stages, seconds):
     return LEFT
 
 
+def earlier_rows(file):
+    """The rows of an earlier run's json by their mutants: none where there is no file yet."""
+    rows = json.loads(file.read_text()) if file.exists() else []
+    return {Mutant(*(r[f.name] for f in fields(Mutant))): r for r in rows}
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="in a file's path")
@@ -306,6 +314,7 @@ def main(argv=None):
     parser.add_argument("--again", type=Path, metavar="FILE", help="what survived in that json")
     parser.add_argument("--timeout", type=int, default=900, help="seconds, of one mutant's tests")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--more", action="store_true", help="keep what that json knows already")
     asked = parser.parse_args(argv)
     import numpy, pytest, torch  # noqa: E401, F401, I001  for the children, see test()
 
@@ -313,6 +322,7 @@ def main(argv=None):
     if asked.again:
         survived = {r["key"] for r in json.loads(asked.again.read_text()) if r["result"] == LEFT}
         removed, drawn = ([m for m in some if m.key in survived] for some in (removed, drawn))
+    known = earlier_rows(asked.json) if asked.more else {}
     rows, counted = [], 0
     with tempfile.TemporaryDirectory() as folder:
         shop = Workshop(Path(folder))
@@ -323,13 +333,15 @@ def main(argv=None):
         for m in removed + drawn:
             if m.kind != "check" and counted == asked.sample:
                 break
-            result = judge(shop, m, tests_for(m.file)[: 1 if asked.quick else 2], asked.timeout)
+            stages = tests_for(m.file)[: 1 if asked.quick else 2]
+            row = known.pop(m, None)
+            result = row["result"] if row else judge(shop, m, stages, asked.timeout)
             counted += m.kind != "check" and not result.startswith("none")
             why = SURVIVORS.get(m.key) or UNSEEN.get(m.key, "")
             rows.append(asdict(m) | {"key": m.key, "result": result, "why": why})
             print(f"{m}\n    {result} {why}", flush=True)
             if asked.json:
-                asked.json.write_text(json.dumps(rows, indent=1))
+                asked.json.write_text(json.dumps([*rows, *known.values()], indent=1))
     return summary(rows)
 
 

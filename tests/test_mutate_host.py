@@ -1,11 +1,13 @@
 """mutate_host.py: the checks that it finds, what it makes of them, and that a test notices one."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import mutate_host
 import pytest
-from mutate_host import ROOT, changes, checks, mask, others, removals, summary
+from mutate_host import ROOT, changes, checks, earlier_rows, mask, others, removals, summary
 
 
 def removed(source):
@@ -62,6 +64,21 @@ def test_every_check_of_the_operators_is_found():
 
 def test_a_seed_draws_the_same_mutants():
     assert others(5, "op_route.c") == others(5, "op_route.c") != others(6, "op_route.c")
+
+
+def test_rows_of_an_earlier_run_are_known_by_their_mutants(tmp_path):
+    file, (first, second) = tmp_path / "rows.json", others(5, "op_route.c")[:2]
+    assert earlier_rows(file) == {}
+    row = asdict(first) | {"key": first.key, "result": "a test", "why": ""}
+    file.write_text(json.dumps([row]))
+    assert earlier_rows(file) == {first: row} and second not in earlier_rows(file)
+
+
+def test_the_own_tests_of_a_file_come_first():
+    first, everything = mutate_host.tests_for("csrc/op/op_route.c")
+    routes = {f"tests/operators/test_route{end}.py" for end in ("", "_map", "_operands")}
+    assert {"tests/binding/test_bad_route.py", *routes} <= set(first)
+    assert everything == ["tests/binding", "tests/operators"]
 
 
 def test_known_survivors_are_mutants():
