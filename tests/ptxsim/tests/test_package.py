@@ -59,7 +59,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "route": [f"operators/test_route{name}.py" for name in ("", "_operands", "_map")],
 }
-QUICK = ("every operator, every size", "every tile", "gemv by tensor maps", "plans by cost")
+QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
 """Those that run without --all."""
 SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16, "plans by cost": 78}
 LIMITS = {
