@@ -72,7 +72,7 @@ class DrawnKernel:
     that CTAs walk over tiles."""
 
     mutations = SYNC | ASYNC | WGMMA | LOGIC
-    helpers = ()
+    helpers = ("store<C>(", "each_tile<C>(", "list_experts<")  # of headers
 
     def __init__(self, operators, tile, halves="halves", kind="", first=None, sms=3):
         self.folder = tempfile.TemporaryDirectory()

@@ -101,7 +101,13 @@ AHEAD = (
     "sm90_gemm.cuh: wgmma_wait_group<1>(sums); /* All products of the slot before are done."
     " A __syncwarp here would make ptxas serialise products. */"
 )
-OF_WGMMA = {
+OF_LISTS = {
+    "the other bound, expert.cuh: end_before = max(end_before, s.warp_ends[i]); }": NEVER_FALLS,
+    "no barrier, expert.cuh: __syncthreads(); }": (
+        "the scan of experts ends with one, too, and without experts nothing is launched"
+    ),
+}
+OF_WGMMA = OF_LISTS | {
     "no wait at the cluster barrier, sm90_gemm.cuh: if (C::CLUSTER == 2 && warpgroup =="
     " C::WARPGROUPS * C::PARTS) barrier_cluster_wait(); /* as the others have */ }": (
         "the CTA stays until its other warps have waited"
@@ -114,10 +120,6 @@ OF_WGMMA = {
     ),
     "a comparison off by one, sm90_gemm_load.cuh: cp_async_ca_zfill<PIECE>(at, from[i] +"
     " (valid ? col + j : 0), valid); }": "where no byte is valid, none is read from anywhere",
-    "the other bound, expert.cuh: end_before = max(end_before, s.warp_ends[i]); }": NEVER_FALLS,
-    "no barrier, expert.cuh: __syncthreads(); }": (
-        "the scan of experts ends with one, too, and without experts nothing is launched"
-    ),
     f"the other bound, {TOKENS} {FOUND}": NEVER_FALLS,
     f"a comparison off by one, {TOKENS} {FOUND}": "of two equal ends either is the larger",
     f"a comparison off by one, {TOKENS} if (t.rows.data && is_there) m = nk_token_of("
@@ -135,6 +137,12 @@ OF_WGMMA = {
     f"the other comparison, {TOKENS} const uint32_t row = blockIdx.x, l = p.l == 1 ? 0 : row /"
     " (uint32_t)p.m; const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);": (
         "experts have no batches, and a row of the only one divided by M is 0"
+    ),
+}
+OF_HALVES = OF_LISTS | {
+    "no warp barrier, sm90_halves.cu: __syncwarp();"
+    " mbarrier_arrive_if(threadIdx.x % 32 == 0, shared_address(&s.empty[slot]));": (
+        "all lanes wait for products just before, by one instruction"
     ),
 }
 OF_ROUTE = {

@@ -23,11 +23,11 @@ from rows import ROWS
 
 from .. import build, gpu
 from .drawn_kernel import DrawnKernel
-from .equivalent import EQUIVALENT, OF_ROUTE, OF_WGMMA
+from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_WGMMA
 from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
 RESULTS = build.HERE / "results" / "sm90_mutants.json"
-"""What `mutants wgmma` and `mutants sm90_route` have found."""
+"""What `mutants` has found of wgmma, sm90_halves and sm90_route."""
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
 
 
@@ -284,15 +284,16 @@ TARGETS = {
     "wgmma_tokens": lambda: DrawnKernel(
         ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
     ),
+    "sm90_halves_along_k": lambda: DrawnKernel(["halves_along_k"], "h32x64"),
+    "sm90_halves_along_n": lambda: DrawnKernel(["halves_along_n"], "h64x64", "bfloats"),
     "sm90_route_t8x64": lambda: DrawnKernel(["route"], "t8x64"),
     "sm90_route_t64x64": lambda: DrawnKernel(["route"], "t64x64"),
+    "sm90_route_m128x256": lambda: DrawnKernel(["route"], "m128x256"),
 }
-GROUPS = {
-    name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in ("wgmma", "sm90_route")
-}
-EQUIVALENT |= dict.fromkeys(GROUPS["wgmma"], OF_WGMMA) | dict.fromkeys(
-    GROUPS["sm90_route"], OF_ROUTE
-)
+OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_halves": OF_HALVES, "sm90_route": OF_ROUTE}
+GROUPS = {name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in OF_GROUPS}
+for name, of_group in OF_GROUPS.items():
+    EQUIVALENT |= dict.fromkeys(GROUPS[name], of_group)
 
 
 # ---------------------------------------------------------------------------------------------
