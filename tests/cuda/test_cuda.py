@@ -175,6 +175,20 @@ def test_a_row_does_not_depend_on_its_batch_where_that_is_promised(make, asked, 
         np.testing.assert_array_equal(got, whole[: got.size].reshape(got.shape), f"{rows} rows")
 
 
+@pytest.mark.parametrize("make", (of_gemm, of_dual_gemm))
+def test_a_row_that_begins_anywhere_is_promised_alike(make, monkeypatch):
+    """The stride of a row alone is not used, but that of two decides which kernel can serve."""
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    a, sfa, b, sfb = tokens_and_weights(m=5)
+    wide = torch.zeros(5, a.shape[1] + 8, dtype=torch.uint8, device="cuda")
+    wide[:, : a.shape[1]] = a
+    found = []
+    for rows in (1, 5):
+        function, args, options = make(wide[:rows, : a.shape[1]], sfa[:rows], b, sfb)
+        found.append(raw(function(*args, **options))[0])
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("w_dtype", ("bfloat16", "float32"))
 def test_a_token_is_routed_alike_in_every_batch(w_dtype, monkeypatch):
     """By tiles of both sizes."""
