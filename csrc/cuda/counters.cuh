@@ -7,6 +7,8 @@
 #ifndef NK_COUNTERS_CUH
 #define NK_COUNTERS_CUH
 
+#include "cuda/ptx/barrier.cuh"
+
 #include <stdint.h>
 
 typedef unsigned long long counter_word;
@@ -27,9 +29,9 @@ __device__ inline void prepare_counter(uint64_t *counter, uint64_t base, uint64_
  * before the barrier. Returns what was counted before. */
 __device__ inline uint64_t add_and_publish(uint64_t *counter, uint64_t base, uint64_t more)
 {
-    __threadfence();
+    fence_acq_rel_gpu();
     const uint64_t before = atomicAdd((counter_word *)counter, (counter_word)more) - base;
-    __threadfence();
+    fence_acq_rel_gpu();
     return before;
 }
 

@@ -46,7 +46,7 @@ __device__ inline duty meet(const meeting &m)
     while (!complete && clock64() - start < m.patience)
         complete = (counted(&m.counters[ARRIVED], m.base) & arrivals) == m.ctas;
     if (!complete) complete = (add_and_publish(&m.counters[ARRIVED], m.base, m.gave_up) & arrivals) == m.ctas;
-    if (!very_last) __threadfence();
+    if (!very_last) fence_acq_rel_gpu();
     if (!complete) return {1, 1};
     if (very_last && before >= m.gave_up) return {0, 1};
     return {waiter, m.waiters};
