@@ -4,80 +4,14 @@
  * lanes have a best rank of no less than some threshold; then the k best experts have none less either. The few experts
  * that reach it are candidates, one a lane, and each counts those that are better: that is its place. Where more than
  * 32 reach it, since ranks are equal, rounds select one expert each: a lane finds its best rank; two warp reductions
- * find the best of all and the lowest expert that has it. Lane i keeps selection i. */
+ * find the best of all and the lowest expert that has it. Of up to 32 experts all are candidates. Lane i keeps
+ * selection i.
+ *
+ * A token's time is the number of instructions on its way, about five clocks each, since nothing else runs beside. */
 #ifndef NK_ROUTE_TOPK_CUH
 #define NK_ROUTE_TOPK_CUH
 
-#include "cuda/ptx/arithmetic.cuh"
-#include "cuda_route.h"
-#include "epilogue.cuh"
-
-#define ALL_LANES 0xFFFFFFFFu
-#define RANK_TAKEN 0u /* selected already, or no such expert */
-#define RANK_NAN 1u   /* below -inf, which is 0x007FFFFF */
-
-/* Of a warp: a number for each expert, twice. */
-typedef struct scratch_t {
-    float *logits;
-    union {
-        float *keys; /* with expert groups: keys of experts, then scores of groups */
-        uint32_t *ranks;
-    };
-} scratch_t;
-
-/* Scratch number `i` of those at `memory`, each with room for so many experts. */
-__device__ inline scratch_t scratch_at(void *memory, int i, int experts)
-{
-    scratch_t s;
-    s.logits = (float *)memory + 2 * i * experts;
-    s.keys = s.logits + experts;
-    return s;
-}
-
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-/* sigmoid() of each, to the bit. A reciprocal has a branch for results below the smallest normal number; here all have
- * one together, so that they overlap. */
-template <int N> __device__ inline void sigmoids(float (&x)[N])
-{
-    float divisors[N];
-    bool rare = false;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        divisors[i] = 1.0f + expf(-x[i]);
-        rare |= !(divisors[i] < 0x1p125f);
-        x[i] = rcp_approx_ftz(divisors[i]);
-        x[i] = __fmaf_rn(x[i], __fmaf_rn(-divisors[i], x[i], 1.0f), x[i]);
-    }
-    if (!rare) return;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        x[i] = 1.0f / divisors[i];
-}
-
-/* -0 and +0 have the same rank. Without branches: lanes would take them apart. */
-__device__ inline uint32_t rank_of(float key)
-{
-    const uint32_t bits = __float_as_uint(key + 0.0f);
-    const uint32_t rank = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000);
-    return isnan(key) ? RANK_NAN : rank;
-}
-
-/* The key of a rank; NaN also where there is none. */
-__device__ inline float key_of_rank(uint32_t rank)
-{
-    const uint32_t bits = rank >> 31 ? rank ^ 0x80000000 : ~rank;
-    return rank <= RANK_NAN ? NAN : __uint_as_float(bits);
-}
-
-__device__ inline float key_of(const nk_route_problem &p, float logit, int expert)
-{
-    if (!p.correction_bias) return logit;
-    return __fadd_rn(sigmoid(logit), p.correction_bias[expert * p.correction_bias_stride]);
-}
-
-/* Which expert, or expert group, this lane's v-th rank belongs to; rises with v. */
-__device__ inline int index_of(int v) { return v / 4 * 128 + (threadIdx.x & 31) * 4 + v % 4; }
+#include "route_groups.cuh"
 
 /* What a lane has of all selections: which one selection `lane` is; a bit for each of 32 lane .. + 31 that is one. */
 typedef struct selection {
@@ -116,9 +50,29 @@ template <int J> __device__ inline selection select_in_rounds(uint32_t (&ranks)[
 
 /* What candidates are found in. */
 typedef struct candidates_t {
+    uint64_t of[32]; /* better ones are larger; 0: there is none */
     uint32_t winners[32];
-    uint2 of[32]; /* rank, expert */
 } candidates_t;
+
+/* Orders experts as a selection does: by rank, and of equal ranks the lower expert first. */
+__device__ inline uint64_t candidate_of(uint32_t rank, int expert) { return (uint64_t)rank << 32 | (uint32_t)~expert; }
+
+/* How many of the first `count` candidates, rounded up to eight, are better: all eight are loaded at once. */
+__device__ inline int better_than(const uint64_t *candidates, int count, uint64_t mine)
+{
+    int better = 0;
+#pragma unroll 1
+    for (int i = 0; i < count; i += 8) {
+        ulonglong2 two[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            two[j] = *(const ulonglong2 *)&candidates[i + 2 * j];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            better += (two[j].x > mine) + (two[j].y > mine);
+    }
+    return better;
+}
 
 /* The expert that is selection `lane` of up to 32, 0 in lanes behind; `memory` is that of 96 words or more. */
 template <int J> __device__ inline int select_few(uint32_t (&ranks)[4 * J], int count, uint32_t *memory)
@@ -137,24 +91,35 @@ template <int J> __device__ inline int select_few(uint32_t (&ranks)[4 * J], int 
     }
     threshold = max(threshold, RANK_TAKEN + 1);
     __syncwarp();
+    c.of[lane] = 0;
+    __syncwarp();
     int found = 0;
 #pragma unroll
     for (int v = 0; v < 4 * J; v++) {
         const uint32_t those = __ballot_sync(ALL_LANES, ranks[v] >= threshold);
         const int at = found + __popc(those & ((1u << lane) - 1));
-        if (ranks[v] >= threshold && at < 32) c.of[at] = make_uint2(ranks[v], index_of(v));
+        if (ranks[v] >= threshold && at < 32) c.of[at] = candidate_of(ranks[v], index_of(v));
         found += __popc(those);
     }
     __syncwarp();
     if (found > 32) return select_in_rounds<J>(ranks, count).winner;
-    const uint2 mine = c.of[lane];
-    int better = 0;
-#pragma unroll 4
-    for (int i = 0; i < found; i++) {
-        const uint2 other = c.of[i];
-        better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
-    }
-    if (lane < found && better < count) c.winners[better] = mine.y;
+    const uint64_t mine = c.of[lane];
+    const int better = better_than(c.of, found, mine);
+    if (mine && better < count) c.winners[better] = ~(uint32_t)mine;
+    __syncwarp();
+    return lane < count ? c.winners[lane] : 0;
+}
+
+/* The same where a lane has one expert; `rank` is RANK_TAKEN in those that have none. */
+__device__ inline int select_of_lanes(uint32_t rank, int experts, int count, uint32_t *memory)
+{
+    const int lane = threadIdx.x & 31;
+    candidates_t &c = *(candidates_t *)memory;
+    const uint64_t mine = candidate_of(rank, lane);
+    c.of[lane] = mine;
+    __syncwarp();
+    const int better = better_than(c.of, experts, mine);
+    if (better < count) c.winners[better] = lane;
     __syncwarp();
     return lane < count ? c.winners[lane] : 0;
 }
@@ -169,78 +134,6 @@ template <typename F> __device__ inline auto with_fours(int n, F f)
     if (n <= 128) return f(fours<1>());
     if (n <= 256) return f(fours<2>());
     return n <= 512 ? f(fours<4>()) : f(fours<8>());
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Expert groups                                                                                                    */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* The two best ranks so far. */
-typedef struct top_two {
-    uint32_t first, second;
-} top_two;
-
-__device__ inline void add_to(top_two &two, uint32_t rank)
-{
-    two.second = max(two.second, min(two.first, rank));
-    two.first = max(two.first, rank);
-}
-
-/* How many lanes score a group, at most 32 of them at once. */
-__device__ inline int lanes_of_group(int groups)
-{
-    int lanes = 1;
-    while (2 * lanes * groups <= 32)
-        lanes *= 2;
-    return lanes;
-}
-
-/* The score of group g, by `lanes` lanes that are neighbours; of no group anything. */
-__device__ inline float score_of(const nk_route_problem &p, const float *keys, int g, int lanes)
-{
-    const int size = (int)p.n / (int)p.n_group;
-    top_two two = {RANK_TAKEN, RANK_TAKEN};
-#pragma unroll 4
-    for (int i = threadIdx.x % lanes; i < size && g < p.n_group; i += lanes)
-        add_to(two, rank_of(keys[g * size + i]));
-    for (int distance = 1; distance < lanes; distance *= 2) {
-        const uint32_t first = __shfl_xor_sync(ALL_LANES, two.first, distance);
-        const uint32_t second = __shfl_xor_sync(ALL_LANES, two.second, distance);
-        add_to(two, first);
-        add_to(two, second);
-    }
-    const float first = key_of_rank(two.first), second = key_of_rank(two.second);
-    return p.correction_bias && two.second > RANK_NAN ? __fadd_rn(first, second) : first;
-}
-
-#define FEW_GROUPS 32 /* a lane has one */
-
-/* A bit for each of few groups that experts are selected from: those with fewer than topk_group better ones. */
-__device__ inline uint32_t select_groups(const nk_route_problem &p, const float *keys)
-{
-    const int groups = (int)p.n_group, lane = threadIdx.x & 31, lanes = lanes_of_group(groups);
-    const float score = score_of(p, keys, lane / lanes, lanes);
-    const uint32_t rank = rank_of(__shfl_sync(ALL_LANES, score, lane * lanes & 31));
-    int better = 0;
-#pragma unroll 4
-    for (int g = 0; g < groups; g++) {
-        const uint32_t other = __shfl_sync(ALL_LANES, rank, g);
-        better += other > rank || (other == rank && g < lane);
-    }
-    return __ballot_sync(ALL_LANES, lane < groups && better < p.topk_group);
-}
-
-/* Turns keys[0 .. n_group) into the scores of expert groups. The scores written so far lie before the keys of the
- * groups still to be scored. */
-__device__ inline void score_groups(const nk_route_problem &p, float *keys)
-{
-    const int groups = (int)p.n_group, lanes = lanes_of_group(groups), mine = (threadIdx.x & 31) / lanes;
-    for (int g0 = 0; g0 < groups; g0 += 32 / lanes) {
-        const float score = score_of(p, keys, g0 + mine, lanes);
-        __syncwarp();
-        if (threadIdx.x % lanes == 0 && g0 + mine < groups) keys[g0 + mine] = score;
-        __syncwarp();
-    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -293,12 +186,13 @@ __device__ inline int select_of_many_groups(const nk_route_problem &p, const scr
     return chosen.winner;
 }
 
-/* The expert that is selection `lane`, of few groups or of one. Keys stay in registers; those that are not the logits
- * also go to the scratch, where groups are scored. */
+/* The expert that is selection `lane`, of few groups or of one. Keys stay in registers. Where groups are no whole
+ * lanes, they are scored in the scratch, which has the logits already. */
 template <int J> __device__ inline int select_of_few_groups(const nk_route_problem &p, const scratch_t &s)
 {
     const bool grouped = p.topk_group < p.n_group;
-    const int last = (int)p.n - 1;
+    const int last = (int)p.n - 1, size = grouped ? (int)(p.n / p.n_group) : 128;
+    const bool in_lanes = J <= 2 && groups_are_lanes(size); /* more would be much code that is seldom wanted */
     float keys[4 * J];
 #pragma unroll
     for (int v = 0; v < 4 * J; v += 4) {
@@ -306,33 +200,30 @@ template <int J> __device__ inline int select_of_few_groups(const nk_route_probl
         keys[v] = four.x, keys[v + 1] = four.y, keys[v + 2] = four.z, keys[v + 3] = four.w;
     }
     if (p.correction_bias) {
-        constexpr int SOME = J < 2 || J > 4 ? 4 : 8; /* as many at once as registers allow */
+        constexpr int FOURS = J < 2 || J > 4 ? 1 : 2; /* as many at once as registers allow */
 #pragma unroll
-        for (int v = 0; v < 4 * J; v += SOME) {
-            float bias[SOME], scores[SOME];
-#pragma unroll
-            for (int i = 0; i < SOME; i++) {
-                bias[i] = p.correction_bias[min(index_of(v + i), last) * p.correction_bias_stride];
-                scores[i] = keys[v + i];
-            }
-            sigmoids(scores);
-#pragma unroll
-            for (int i = 0; i < SOME; i++)
-                keys[v + i] = __fadd_rn(scores[i], bias[i]);
-        }
-#pragma unroll
-        for (int v = 0; v < 4 * J; v += 4)
-            *(float4 *)&s.keys[index_of(v)] = make_float4(keys[v], keys[v + 1], keys[v + 2], keys[v + 3]);
-        __syncwarp();
+        for (int v = 0; v < 4 * J; v += 4 * FOURS)
+            add_biases<FOURS>(p, index_of(v), &keys[v]);
     }
-    const uint32_t groups = grouped ? select_groups(p, p.correction_bias ? s.keys : s.logits) : 1;
-    const int inverse = grouped ? (1 << 20) / (int)(p.n / p.n_group) + 1 : 0; /* of a group's size, in 2^-20 */
     uint32_t ranks[4 * J];
 #pragma unroll
-    for (int v = 0; v < 4 * J; v++) {
-        const int n = index_of(v);
-        const uint32_t allowed = groups >> (n * inverse >> 20 & 31) & (uint32_t)(n <= last);
-        ranks[v] = rank_of(keys[v]) & (0 - allowed % 2);
+    for (int v = 0; v < 4 * J; v++)
+        ranks[v] = index_of(v) <= last ? rank_of(keys[v]) : RANK_TAKEN;
+    if constexpr (J <= 2) {
+        if (grouped && in_lanes) drop_groups<J>(p, size, ranks);
+    }
+    if (grouped && !in_lanes) {
+        if (p.correction_bias) {
+#pragma unroll
+            for (int v = 0; v < 4 * J; v += 4)
+                *(float4 *)&s.keys[index_of(v)] = make_float4(keys[v], keys[v + 1], keys[v + 2], keys[v + 3]);
+            __syncwarp();
+        }
+        const uint32_t groups = select_groups(p, p.correction_bias ? s.keys : s.logits);
+        const int inverse = (1 << 20) / size + 1; /* in 2^-20 */
+#pragma unroll
+        for (int v = 0; v < 4 * J; v++)
+            ranks[v] &= 0 - (groups >> (index_of(v) * inverse >> 20 & 31) & 1);
     }
     if constexpr (J > 4) /* candidates would take more registers */
         return select_in_rounds<J>(ranks, (int)p.top_k).winner;
@@ -340,30 +231,35 @@ template <int J> __device__ inline int select_of_few_groups(const nk_route_probl
         return select_few<J>(ranks, (int)p.top_k, s.ranks);
 }
 
+/* The expert that is selection `lane`, where a lane has one of all experts at most. */
+__device__ inline int select_of_few_experts(const nk_route_problem &p, const scratch_t &s)
+{
+    const int lane = threadIdx.x & 31;
+    const uint32_t rank = lane < p.n ? rank_of(key_of(p, s.logits[lane], lane)) : RANK_TAKEN;
+    return select_of_lanes(rank, (int)p.n, (int)p.top_k, s.ranks);
+}
+
 /* The expert that is selection `lane`. */
 __device__ inline int select_expert(const nk_route_problem &p, const scratch_t &s)
 {
-    if (p.topk_group < p.n_group && p.n_group > FEW_GROUPS) return select_of_many_groups(p, s);
+    const bool grouped = p.topk_group < p.n_group;
+    if (grouped && p.n_group > FEW_GROUPS) return select_of_many_groups(p, s);
+    if (!grouped && p.n <= 32) return select_of_few_experts(p, s);
     return with_fours((int)p.n, [&](auto of) { return select_of_few_groups<of.J>(p, s); });
 }
 
-__device__ inline float warp_sum(float v)
+template <int LANES> __device__ inline float sum_of_lanes(float v)
 {
 #pragma unroll
-    for (int distance = 16; distance; distance /= 2)
+    for (int distance = LANES / 2; distance; distance /= 2)
         v += __shfl_xor_sync(ALL_LANES, v, distance);
     return v;
 }
 
+__device__ inline float warp_sum(float v) { return sum_of_lanes<32>(v); }
+
 /* Of the first k lanes, where others have 0; those get it. */
-__device__ inline float sum_of_first(float v, int k)
-{
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) {
-        if (distance < k) v += __shfl_xor_sync(ALL_LANES, v, distance);
-    }
-    return v;
-}
+__device__ inline float sum_of_first(float v, int k) { return k <= 8 ? sum_of_lanes<8>(v) : sum_of_lanes<32>(v); }
 
 /* Leaves NaN out; its exponential makes the sum NaN. */
 __device__ inline float warp_max(float v)
@@ -379,26 +275,28 @@ __device__ inline float warp_max(float v)
 __device__ inline float weight_of(const nk_route_problem &p, const float *logits, float logit)
 {
     const bool there = (threadIdx.x & 31) < p.top_k;
-    float weight;
+    float part, sum = 1; /* 1 in lanes behind: a quotient that is no number takes long */
     if (p.score == NK_SIGMOID) {
-        weight = sigmoid(logit);
-        const float sum = sum_of_first(there ? weight : 0, (int)p.top_k);
-        if (p.renormalize) weight /= sum + 1e-20f; /* all-zero scores give zeros */
+        part = sigmoid(logit);
+        if (p.renormalize) sum = sum_of_first(there ? part : 0, (int)p.top_k) + 1e-20f; /* all-zero scores give zeros */
     } else if (p.score == NK_SOFTMAX_TOPK && !p.renormalize) {
-        float largest = -INFINITY, sum = 0;
+        float largest = -INFINITY;
+        sum = 0;
         for (int n = threadIdx.x & 31; n < p.n; n += 32)
             largest = fmaxf(largest, logits[n]);
         largest = warp_max(largest);
         for (int n = threadIdx.x & 31; n < p.n; n += 32)
             sum += expf(logits[n] - largest);
-        weight = expf(logit - largest) / warp_sum(sum);
+        part = expf(logit - largest);
+        sum = warp_sum(sum);
     } else {
         /* the first selection has the largest logit, unless keys are not the logits */
         const float largest =
             p.correction_bias ? warp_max(there ? logit : -INFINITY) : __shfl_sync(ALL_LANES, logit, 0);
-        const float part = expf(logit - largest);
-        weight = part / sum_of_first(there ? part : 0, (int)p.top_k);
+        part = expf(logit - largest);
+        sum = sum_of_first(there ? part : 0, (int)p.top_k);
     }
+    const float weight = (there ? part : 1) / (there ? sum : 1);
     return __fmul_rn(weight, p.scaling_factor);
 }
 

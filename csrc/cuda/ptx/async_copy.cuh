@@ -1,12 +1,12 @@
 /* Copies that a thread asks for and does not wait for: 4 to 16 bytes a lane (cp.async), any number (cp.async.bulk), and
- * to L2. By tensor map: see tensor_map.cuh. */
+ * to L2 or L1. By tensor map: see tensor_map.cuh. */
 #ifndef NK_ASYNC_COPY_CUH
 #define NK_ASYNC_COPY_CUH
 
 #include <stdint.h>
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* L2                                                                                                               */
+/* L2 and L1                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* A policy for what is read once: L2 gives it up before anything else, and what others wrote or will read stays. A
@@ -25,6 +25,9 @@ __device__ inline void prefetch_global_l2_if(bool wanted, const uint8_t *at)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %1, 0;\n\t@p prefetch.global.L2 [%0]; }" ::"l"(at), "r"((int)wanted));
 }
+
+/* To L1, for loads that follow. */
+__device__ inline void prefetch_global_l1(const void *at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* cp.async: into this CTA's shared memory                                                                          */

@@ -39,10 +39,12 @@ template <class C> __device__ inline void init_barriers(const place<C> &at)
 /* By a warp: logits of four experts to its scratch. */
 __device__ inline void keep_logits(const nk_route_problem &p, const scratch_t &s, int n, const float4 &sum)
 {
-    float v[4] = {sum.x, sum.y, sum.z, sum.w}, alpha[4];
+    float v[4] = {sum.x, sum.y, sum.z, sum.w}, alpha[4] = {p.alpha.value, p.alpha.value, p.alpha.value, p.alpha.value};
+    if (p.alpha.data) { /* a branch: else all pay for the addresses */
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        alpha[j] = p.alpha.data ? p.alpha.data[min(n + j, (int)p.n - 1) * p.alpha.stride] : p.alpha.value;
+        for (int j = 0; j < 4; j++)
+            alpha[j] = p.alpha.data[min(n + j, (int)p.n - 1) * p.alpha.stride];
+    }
 #pragma unroll
     for (int j = 0; j < 4; j++)
         v[j] = __fmul_rn(alpha[j], v[j]);
@@ -153,6 +155,8 @@ __device__ inline void route(const cuda_tensor_map &w, const cuda_tensor_map &x,
         __syncwarp();
     }
     griddepcontrol_wait();
+    if (p.correction_bias && (int64_t)threadIdx.x * 32 < p.n) /* a line of biases, which a selection would wait for */
+        prefetch_global_l1(p.correction_bias + threadIdx.x * 32 * p.correction_bias_stride);
     if (q.arrivals > 1 && at.tokens > 0 && threadIdx.x < MEETING_COUNTERS)
         prepare_meeting(meeting_of(q, turns_of(q, at.tokens)), threadIdx.x);
     float sums[C::SUMS];

@@ -2,6 +2,7 @@
 #ifndef NK_SM90_ROUTE_PRODUCT_CUH
 #define NK_SM90_ROUTE_PRODUCT_CUH
 
+#include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/cluster_memory.cuh"
