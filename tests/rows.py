@@ -61,6 +61,7 @@ ROWS = {
                 "grouped_gemm",
                 "quantize",
                 "route",
+                "combine",
                 "shapes",
             ),
             # As it is; the shared memory of small GPUs; few SMs, which makes plans use large tiles;

@@ -224,9 +224,12 @@ static void place_selections(void *context, int64_t job)
     const nk_route_problem *p = s->problem;
     for (int64_t m = job * SORTED_ROWS; m < cpu_min((job + 1) * SORTED_ROWS, p->m); m++) {
         for (int64_t i = 0; i < p->top_k; i++) {
-            int32_t expert;
-            if (read_selection(p, m, i, &expert) && s->next[expert] < s->end[expert])
-                p->sorted_rows[s->next[expert]++] = (int32_t)(m * p->top_k + i);
+            int32_t expert, entry = (int32_t)(m * p->top_k + i), row = -1;
+            if (read_selection(p, m, i, &expert) && s->next[expert] < s->end[expert]) {
+                row = s->next[expert]++;
+                p->sorted_rows[row] = entry;
+            }
+            if (p->row_of) p->row_of[entry] = row;
         }
     }
 }

@@ -4,25 +4,10 @@
 #include "backend.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 typedef struct outputs {
-    nk_tensor weights, ids, counts, offsets, sorted_rows, logits;
+    nk_tensor weights, ids, counts, offsets, sorted_rows, row_of, logits;
 } outputs;
-
-/* `t` is [.., cols] of floats, contiguous along its columns; *operand becomes it as one matrix. */
-static nk_status check_rows(const nk_tensor *t, const char *what, const char *cols, const nk_tensor *first,
-                            nk_operand *operand, nk_view *v)
-{
-    NK_TRY(nk_check_tensor(t, NK_FLOATS, first));
-    NK_TRY(nk_rows_of(t, what, v));
-    NK_CHECK_AT(v->cols <= 1 || v->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
-                "stride %" PRId64 " along %s, expected 1, as after .contiguous()",
-                v->col_stride / nk_dtype_size(t->dtype), cols);
-    *operand = (nk_operand){
-        .data = t->data, .dtype = t->dtype, .row_stride = v->row_stride, .k_stride = nk_dtype_size(t->dtype)};
-    return NK_OK;
-}
 
 /* The operands: x and w, or the logits in their place. */
 static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
@@ -31,7 +16,7 @@ static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
     if (args->logits) {
         NK_CHECK_AT(!args->x, NK_VALUE_ERROR, args->x, "given, expected None where logits are given");
         NK_CHECK_AT(!args->w, NK_VALUE_ERROR, args->w, "given, expected None where logits are given");
-        NK_TRY(check_rows(args->logits, "[.., N]", "N", args->logits, &p->logits, &v));
+        NK_TRY(nk_check_float_rows(args->logits, "[.., N]", "N", args->logits, &p->logits, &v));
         p->from_logits = true;
         p->m = v.rows;
         p->n = v.cols;
@@ -40,10 +25,10 @@ static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
     NK_CHECK(args->x, NK_TYPE_ERROR, "x: None, expected a tensor, or logits in place of x and w");
     NK_CHECK(args->w, NK_TYPE_ERROR, "w: None, expected a tensor");
     NK_CHECK_AT(args->w->ndim == 2, NK_VALUE_ERROR, args->w, "shape %s, expected [N, K]", nk_shape_text(args->w).s);
-    NK_TRY(check_rows(args->x, "[.., K]", "K", args->x, &p->x, &v));
+    NK_TRY(nk_check_float_rows(args->x, "[.., K]", "K", args->x, &p->x, &v));
     p->m = v.rows;
     p->k = v.cols;
-    NK_TRY(check_rows(args->w, "[N, K]", "K", args->x, &p->w, &v));
+    NK_TRY(nk_check_float_rows(args->w, "[N, K]", "K", args->x, &p->w, &v));
     NK_TRY(nk_check_same_k(args->w, v.cols, args->x, p->k));
     p->n = v.rows;
     return NK_OK;
@@ -89,6 +74,8 @@ static nk_status check_selection(const nk_route_args *args, const nk_tensor *exp
 static nk_status check_expert_map(const nk_route_args *args, const nk_tensor *first, nk_route_problem *p)
 {
     const nk_tensor *map = args->expert_map;
+    NK_CHECK(args->permutation || !args->return_row_of, NK_VALUE_ERROR,
+             "return_row_of: True, expected False unless permutation=True");
     p->sorts = args->permutation;
     p->local_experts = p->n;
     if (!map) return NK_OK;
@@ -104,30 +91,19 @@ static nk_status check_expert_map(const nk_route_args *args, const nk_tensor *fi
     return NK_OK;
 }
 
-/* The shape of `first` with `cols` in place of its last extent; m counts its rows. */
-static nk_status specify_rows(const char *name, nk_dtype dtype, const nk_tensor *first, int64_t m, int64_t cols,
-                              nk_tensor *spec)
-{
-    int64_t shape[NK_MAX_DIMS], bytes;
-    NK_TRY(nk_mul(m, cols * nk_dtype_size(dtype), first, &bytes));
-    memcpy(shape, first->shape, sizeof shape);
-    shape[first->ndim - 1] = cols;
-    *spec = nk_spec(name, dtype, first->device, first->ndim, shape);
-    return NK_OK;
-}
-
 static nk_status specify(const nk_route_args *args, const nk_tensor *first, const nk_route_problem *p, outputs *outs)
 {
     int64_t rows;
     NK_TRY(nk_mul(p->m, args->k, first, &rows));
     NK_CHECK_AT(!args->permutation || rows <= INT32_MAX, NK_VALUE_ERROR, first,
                 "shape %s, expected M * k to fit int32 when a permutation is asked for", nk_shape_text(first).s);
-    NK_TRY(specify_rows("weights", args->out_dtype, first, p->m, args->dense ? p->n : args->k, &outs->weights));
-    NK_TRY(specify_rows("ids", NK_I32, first, p->m, args->k, &outs->ids));
-    if (args->return_logits) NK_TRY(specify_rows("logits", NK_F32, first, p->m, p->n, &outs->logits));
+    NK_TRY(nk_spec_rows("weights", args->out_dtype, first, p->m, args->dense ? p->n : args->k, &outs->weights));
+    NK_TRY(nk_spec_rows("ids", NK_I32, first, p->m, args->k, &outs->ids));
+    if (args->return_logits) NK_TRY(nk_spec_rows("logits", NK_F32, first, p->m, p->n, &outs->logits));
     outs->counts = nk_spec("counts", NK_I32, first->device, 1, &p->local_experts);
     outs->offsets = nk_spec("offsets", NK_I32, first->device, 1, (int64_t[]){p->local_experts + 1});
     outs->sorted_rows = nk_spec("sorted_rows", NK_I32, first->device, 1, &rows);
+    outs->row_of = nk_spec("row_of", NK_I32, first->device, 1, &rows);
     return NK_OK;
 }
 
@@ -156,6 +132,7 @@ nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPU
         specs[(*count)++] = outs.counts;
         specs[(*count)++] = outs.offsets;
         specs[(*count)++] = outs.sorted_rows;
+        if (args->return_row_of) specs[(*count)++] = outs.row_of;
     }
     if (args->return_logits) specs[(*count)++] = outs.logits;
     return NK_OK;
@@ -190,13 +167,15 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
         NK_TRY(check_list(args->offsets, &outs.offsets, exec, first, &problem.offsets));
         NK_TRY(check_list(args->sorted_rows, &outs.sorted_rows, exec, first, &problem.sorted_rows));
     }
+    if (args->return_row_of) NK_TRY(check_list(args->row_of, &outs.row_of, exec, first, &problem.row_of));
     if (args->return_logits) {
         NK_TRY(
             nk_check_out_rows(args->logits_out, &outs.logits, NK_DTYPE_BIT(NK_F32), exec, first, &problem.logits_out));
     }
-    const nk_tensor *all[] = {args->weights,      args->ids,       args->counts, args->offsets, args->sorted_rows,
-                              args->logits_out,   args->x,         args->w,      args->logits,  args->correction_bias,
-                              args->alpha.tensor, args->expert_map};
+    const nk_tensor *all[] = {args->weights,     args->ids,    args->counts,          args->offsets,
+                              args->sorted_rows, args->row_of, args->logits_out,      args->x,
+                              args->w,           args->logits, args->correction_bias, args->alpha.tensor,
+                              args->expert_map};
     for (int i = 0; i < NK_ROUTE_OUTPUTS; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

@@ -1,8 +1,10 @@
-/* Binds route, which has two outputs, with the permutation three more, and perhaps the logits. */
+/* Binds route, which has two outputs, with the permutation three or four more, and perhaps the logits; and combine. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
 #include "py_tensor.h"
+
+PY_ADAPT(combine)
 
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
 
@@ -29,11 +31,17 @@ static int local_experts_argument(PyObject *object, nk_route_args *args)
     return 0;
 }
 
-/* What `out` holds: names[permutation][return_logits]. */
-static const char *const names_of_outputs[2][2] = {
-    {"(weights, ids)", "(weights, ids, logits)"},
-    {"(weights, ids, counts, offsets, sorted_rows)", "(weights, ids, counts, offsets, sorted_rows, logits)"},
-};
+/* What `out` holds. */
+static const char *names_of_outputs(const nk_route_args *args)
+{
+    static const char *const names[3][2] = {
+        {"(weights, ids)", "(weights, ids, logits)"},
+        {"(weights, ids, counts, offsets, sorted_rows)", "(weights, ids, counts, offsets, sorted_rows, logits)"},
+        {"(weights, ids, counts, offsets, sorted_rows, row_of)",
+         "(weights, ids, counts, offsets, sorted_rows, row_of, logits)"},
+    };
+    return names[args->permutation ? 1 + args->return_row_of : 0][args->return_logits];
+}
 
 /* Where the outputs of this call go, in the order of the result; returns how many there are. */
 static Py_ssize_t outputs_of(nk_route_args *args, const nk_tensor **pointers[NK_ROUTE_OUTPUTS])
@@ -45,6 +53,7 @@ static Py_ssize_t outputs_of(nk_route_args *args, const nk_tensor **pointers[NK_
         pointers[count++] = &args->counts;
         pointers[count++] = &args->offsets;
         pointers[count++] = &args->sorted_rows;
+        if (args->return_row_of) pointers[count++] = &args->row_of;
     }
     if (args->return_logits) pointers[count++] = &args->logits_out;
     return count;
@@ -53,7 +62,7 @@ static Py_ssize_t outputs_of(nk_route_args *args, const nk_tensor **pointers[NK_
 static int route(py_call *call, PyObject *const *v, PyObject **result)
 {
     enum { X, W, K, LOGITS, SCORE, CORRECTION_BIAS, N_GROUP, TOPK_GROUP, RENORMALIZE, SCALING_FACTOR, ALPHA, DENSE,
-           PERMUTATION, EXPERT_MAP, NUM_LOCAL_EXPERTS, RETURN_LOGITS, OUT, OUT_DTYPE };
+           PERMUTATION, EXPERT_MAP, NUM_LOCAL_EXPERTS, RETURN_LOGITS, RETURN_ROW_OF, OUT, OUT_DTYPE };
     static const char *const scores[] = {
         [NK_TOPK_SOFTMAX] = "topk_softmax", [NK_SOFTMAX_TOPK] = "softmax_topk", [NK_SIGMOID] = "sigmoid", NULL,
     };
@@ -75,14 +84,14 @@ static int route(py_call *call, PyObject *const *v, PyObject **result)
         py_bool(v[PERMUTATION], "permutation", &args.permutation) < 0 ||
         py_optional(call, v[EXPERT_MAP], "expert_map", &expert_map, &args.expert_map) < 0 ||
         local_experts_argument(v[NUM_LOCAL_EXPERTS], &args) < 0 ||
-        py_bool(v[RETURN_LOGITS], "return_logits", &args.return_logits) < 0) {
+        py_bool(v[RETURN_LOGITS], "return_logits", &args.return_logits) < 0 ||
+        py_bool(v[RETURN_ROW_OF], "return_row_of", &args.return_row_of) < 0) {
         return -1;
     }
     args.score = (nk_score)score;
     Py_ssize_t items = outputs_of(&args, pointers);
     if (renormalize_argument(v[RENORMALIZE], &args) < 0 ||
-        py_optional_outputs(call, v[OUT], names_of_outputs[args.permutation][args.return_logits], items, items, given,
-                            t, pointers) < 0 ||
+        py_optional_outputs(call, v[OUT], names_of_outputs(&args), items, items, given, t, pointers) < 0 ||
         py_output_dtype(v[OUT_DTYPE], args.weights, &args.out_dtype) < 0 ||
         py_check(call, nk_route_out(&args, specs, &count)) < 0) {
         return -1;
@@ -103,6 +112,30 @@ const py_operator py_route = {
     .positional = 3,
     .names = {"x", "w", "k", "logits", "score", "correction_bias", "n_group", "topk_group", "renormalize",
               "scaling_factor", "alpha", "dense", "permutation", "expert_map", "num_local_experts", "return_logits",
-              "out", "out_dtype"},
+              "return_row_of", "out", "out_dtype"},
     .run = route,
+};
+
+static int combine(py_call *call, PyObject *const *v, PyObject **result)
+{
+    enum { PRODUCTS, ROW_OF, WEIGHTS, RESIDUAL, OUT, OUT_DTYPE };
+    nk_tensor products, row_of, weights, residual, out;
+    nk_combine_args args = {.out_dtype = NK_F16};
+    if (py_argument(call, v[PRODUCTS], "products", &products, &args.products) < 0 ||
+        py_argument(call, v[ROW_OF], "row_of", &row_of, &args.row_of) < 0 ||
+        py_argument(call, v[WEIGHTS], "weights", &weights, &args.weights) < 0 ||
+        py_optional(call, v[RESIDUAL], "residual", &residual, &args.residual) < 0 ||
+        py_optional_output(call, v[OUT], &out, &args.out) < 0 ||
+        py_output_dtype(v[OUT_DTYPE], args.out, &args.out_dtype) < 0) {
+        return -1;
+    }
+    return py_finish(call, v[OUT], spec_combine, run_combine, &args, &out, &args.out, result);
+}
+
+const py_operator py_combine = {
+    .name = "combine",
+    .required = 3,
+    .positional = 3,
+    .names = {"products", "row_of", "weights", "residual", "out", "out_dtype"},
+    .run = combine,
 };

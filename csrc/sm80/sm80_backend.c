@@ -19,4 +19,5 @@ const nk_backend nk_backend_sm80 = {
     .dequantize = CELL(dequantize),
     .relayout = CELL(relayout),
     .route = CELL(route),
+    .combine = CELL(combine),
 };

@@ -85,6 +85,12 @@ def route(x, w, k):
     return functional.softmax(logits.float(), -1), ids.int()
 
 
+def combine(products, row_of, weights):
+    """Each token's rows, weighted and added in float32."""
+    rows = products[row_of].view(*weights.shape, -1).float()
+    return (rows * weights[..., None]).sum(1).to(products.dtype)
+
+
 def quantize(x, scale, steps):
     """Codes and scale factors. `scale` is the global scale, or None: from the largest value.
     `steps`: where E2M1 rounds up."""

@@ -309,6 +309,7 @@ def route(
     x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
     scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
     num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False,
+    return_row_of=False,
 ):  # fmt: skip
     word("score", score, SCORES)
     first, outer, n, of = router(x, w, logits)
@@ -332,11 +333,25 @@ def route(
         empty(first, (*outer, k), torch.int32),
     ]
     if permutation:
-        sizes = (local, local + 1, math.prod(outer) * k)
+        selections = math.prod(outer) * k
+        sizes = (local, local + 1, selections, *[selections] * return_row_of)
         outs += [empty(first, (size,), torch.int32) for size in sizes]
     if return_logits:
         outs.append(empty(first, (*outer, n), torch.float32))
     return tuple(outs)
+
+
+def combine(products, row_of, weights, residual=None, out_dtype=None):
+    expect(products.dim() == 2, "products", shape_of(products), "[P, H]")
+    (_,), h = float_rows("products", products, "[P, H]", products)
+    outer, k = float_rows("weights", weights, "[.., k]", products)
+    tensor("row_of", row_of, (torch.int32,), products)
+    selections = math.prod(outer) * k
+    same_sizes("row_of", row_of, (selections,), f"({selections},)")
+    if residual is not None:
+        float_rows("residual", residual, "[.., H]", products)
+        same_sizes("residual", residual, (*outer, h), (*outer, h))
+    return empty(products, (*outer, h), out_dtype_of(out_dtype))
 
 
 def quantize(
