@@ -119,6 +119,9 @@ typedef struct nk_route_problem {
     int64_t local_experts;                   /* extent of counts; N without a map */
 } nk_route_problem;
 
+/* Its ids are an input, and of all that is not the permutation it has m, n and top_k. */
+typedef nk_route_problem nk_sort_by_expert_problem;
+
 /* Whether x and w are 16-bit, of one type: what tensor cores multiply as it is. */
 static inline bool nk_route_has_halves(const nk_route_problem *p)
 {

@@ -223,6 +223,19 @@ typedef struct nk_route_args {
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
 
+/* sort_by_expert: route's permutation of ids that are there already. A number that is no expert's belongs to nobody. */
+typedef struct nk_sort_by_expert_args {
+    const nk_tensor *ids; /* int32 [..,k] */
+    int64_t num_experts;
+    const nk_tensor *expert_map; /* as in route */
+    int64_t num_local_experts;
+    const nk_tensor *counts, *offsets, *sorted_rows, *row_of;
+} nk_sort_by_expert_args;
+#define NK_SORT_OUTPUTS 4
+/* The specs of the outputs, in the order of the members. */
+nk_status nk_sort_by_expert_out(const nk_sort_by_expert_args *args, nk_tensor specs[NK_SORT_OUTPUTS]);
+nk_status nk_sort_by_expert(const nk_sort_by_expert_args *args, nk_exec *exec);
+
 /* combine: out[m] = sum_j weights[m,j] products[row_of[m k + j]] + residual[m], the end of a mixture of experts. The
  * products are [P, H], `row_of` is route's (-1 adds nothing), out is [.., H]. All dimensions before k, or H, count as
  * M: they must merge without a copy. */

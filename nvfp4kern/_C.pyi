@@ -263,27 +263,15 @@ def grouped_gemm(
 ) -> _A: ...
 @overload
 def route(
-    x: _A | None = None,
-    w: Tensor | None = None,
-    k: int | None = None,
-    *,
-    logits: _A | None = None,
-    score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None,
-    n_group: int = 1,
-    topk_group: int = 1,
-    renormalize: bool | None = None,
-    scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0,
-    dense: bool = False,
-    permutation: Literal[False] = False,
-    expert_map: Tensor | None = None,
-    num_local_experts: int | None = None,
-    return_logits: Literal[False] = False,
-    return_row_of: Literal[False] = False,
-    out: Sequence[_A | None] | None = None,
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
+    logits: _A | None = None, score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
+    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
+    dense: bool = False, permutation: Literal[False] = False, expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[False] = False,
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A]:
+) -> tuple[_A, _A]:  # fmt: skip
     """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
     x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is
@@ -358,6 +346,28 @@ def route(
     return_row_of: Literal[True], out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
 ) -> tuple[_A, ...]: ...  # fmt: skip
+def sort_by_expert(
+    ids: _A,
+    num_experts: int,
+    *,
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    out: Sequence[_A | None] | None = None,
+) -> tuple[_A, _A, _A, _A]:
+    """The permutation that route returns, of ids that are there already.
+
+    ids: int32 [.., k], which experts each row selects. A number that is no expert's belongs to nobody.
+    num_experts: N, up to 1024.
+    expert_map, num_local_experts: as in route.
+    out: a tuple like the result. An item that is None is allocated.
+
+    Returns (counts [N], offsets [N+1], sorted_rows [M*k], row_of [M*k]), all int32, as route has them. Selections
+    of nobody are left out: row_of is -1 for them, and sorted_rows ends with as many -1.
+
+    Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
+    """
+
 def combine(
     products: _A,
     row_of: Tensor,
@@ -390,7 +400,7 @@ def combine(
 def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool]:
     """What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.
 
-    op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm route combine.
+    op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm route sort_by_expert combine.
 
     Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile
     (its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),

@@ -22,6 +22,7 @@ from ._C import (  # noqa: E402
     grouped_gemm,
     quantize,
     route,
+    sort_by_expert,
     to_blocked,
     warmup,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "grouped_gemm",
     "quantize",
     "route",
+    "sort_by_expert",
     "to_blocked",
     "warmup",
 ]

@@ -150,6 +150,7 @@ SHAPES = {
     "dual_gemm": "MxNxK[xL]",
     "grouped_gemm": "MxNxK[,MxNxK ...]",
     "route": "MxNxK",
+    "sort_by_expert": "MxKxN",
     "combine": "MxKxH",
     "quantize": "MxK",
     "dequantize": "MxK",
@@ -192,7 +193,9 @@ def arguments_of(operator, text):
     if operator == "route":
         m, n, k = sizes
         return np.empty((m, k), np.float16), np.empty((n, k), np.float16), min(4, n)
-    if operator == "combine":  # K selections of M tokens
+    if operator == "sort_by_expert":  # K selections of M tokens
+        return np.empty(sizes[:2], np.int32), sizes[2]
+    if operator == "combine":  # the same
         m, k, h = sizes
         row_of = np.arange(m * k, dtype=np.int32)
         return np.empty((m * k, h), np.float16), row_of, np.empty((m, k), np.float32)

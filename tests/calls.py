@@ -132,6 +132,19 @@ def inverting(device):
     return args | {"return_row_of": True}
 
 
+def sort_by_expert(device):
+    """Of ids, some are nobody's, and of experts three are here."""
+    ids = torch.tensor([0, 3, -1, 2, 4, N] * 4, dtype=torch.int32, device=device)
+    shapes = ((3,), (4,), (M * 4,), (M * 4,))
+    return {
+        "ids": ids.view(M, 4),
+        "num_experts": N,
+        "expert_map": local(device)["expert_map"],
+        "num_local_experts": 3,
+        "out": [Guarded(shape, torch.int32, device) for shape in shapes],
+    }
+
+
 def combine(device):
     row_of = torch.tensor([0, 3, -1, 2, 4, 1] * 4, dtype=torch.int32, device=device)
     return {
@@ -173,7 +186,8 @@ FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
     route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
-    inverting: "route", combine: "combine", quantize: "quantize", gated: "quantize",
+    inverting: "route", sort_by_expert: "sort_by_expert", combine: "combine",
+    quantize: "quantize", gated: "quantize",
     dequantize: "dequantize", to_blocked: "to_blocked", from_blocked: "from_blocked",
 }  # fmt: skip
 
@@ -192,6 +206,8 @@ def tensors_of(value):
 def arranged(args):
     """Positional what is so by design, keywords the rest; None means not given, but for scales."""
     names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
+    if "ids" in args:
+        names = ("ids", "num_experts")
     if "products" in args:
         names = ("products", "row_of", "weights")
     if "logits" in args:

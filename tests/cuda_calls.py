@@ -170,6 +170,12 @@ def route_of_logits(rng, m, n, k):
     return nvfp4kern.route, [], options
 
 
+def sort_by_expert(rng, m, n, k):
+    """More entries than one CTA takes; some are no expert's. A slice of a wider matrix."""
+    ids = from_numpy(rng.integers(-1, n + 1, (100 * m, 7), np.int32), "cpu")
+    return nvfp4kern.sort_by_expert, [ids[:, 1:6], n], experts_here(rng, n)
+
+
 def selected(rng, m, k, dtype, h):
     """Products, row_of, weights: of 7 m tokens, whose weights are NaN where no row is theirs."""
     products = from_numpy(data.halves(rng, dtype, 5 * m, h), "cpu").to(getattr(torch, dtype))
@@ -236,8 +242,8 @@ OPERATORS = {
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
         contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, route,
-        route_sigmoid, route_dense, route_of_floats, route_of_logits, combine,
-        combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_by_expert,
+        route_sigmoid, route_dense, route_of_floats, route_of_logits, sort_by_expert,
+        combine, combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_by_expert,
         dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip

@@ -129,8 +129,15 @@ def ids():
     shapes = [(M, TOP_K), (M, TOP_K), (N,), (N + 1,), (M * TOP_K,), (M * TOP_K,)]
     outs = [out_of(s, t) for s, t in zip(shapes, [np.float32] + 5 * [np.int32], strict=True)]
     both = {"permutation": True, "return_row_of": True}
-    calls = [lambda: nk.route(x, w, TOP_K, **both, out=tuple(outs))]
-    return Subject(calls, outs[1:], any_number)
+    given, sorted_outs = (
+        RNG.integers(0, N, (M, TOP_K), np.int32),
+        [out_of(s, np.int32) for s in shapes[2:]],
+    )
+    calls = [
+        lambda: nk.route(x, w, TOP_K, **both, out=tuple(outs)),
+        lambda: nk.sort_by_expert(given, N, out=tuple(sorted_outs)),
+    ]
+    return Subject(calls, [*outs[1:], given], any_number)
 
 
 def environment():

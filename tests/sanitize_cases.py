@@ -129,6 +129,10 @@ def route(options, kind, shift, new, m, n, k):
     return nvfp4kern.route, (*args, min(n, 6)), options
 
 
+def sort_by_expert(new, m, n, k):
+    return nvfp4kern.sort_by_expert, (new((m * k,), torch.int32, n).view(m, k), min(n, 1024)), {}
+
+
 def combine(kind, shift, residual, new, m, n, k):
     top = min(n, 10)
     products = shifted(new, m, k, FLOATS[kind], shift)
@@ -183,6 +187,7 @@ BUILDERS = [
         for kind in ("halves", "bfloats", "floats")
         for shift in (0, 1)
     ),
+    sort_by_expert,
     *(
         partial(combine, kind, shift, residual)
         for kind in FLOATS

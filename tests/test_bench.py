@@ -25,12 +25,13 @@ COLUMNS = {  # operator -> its baselines on a CPU
         "torch grouped_mm bf16",
     },
     "route": {"torch eager", "torch.compile"},
+    "sort_by_expert": {"torch eager", "torch.compile"},
     "combine": {"torch eager", "torch.compile"},
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
 }
-LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | dict.fromkeys(OPERATORS[4:6])
-LAYOUT |= dict.fromkeys(OPERATORS[6:], "linear")
+LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | dict.fromkeys(OPERATORS[4:7])
+LAYOUT |= dict.fromkeys(OPERATORS[7:], "linear")
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
 
 

@@ -137,6 +137,16 @@ static const char py_doc_route[] =
     "the logits. Of equal logits the lower expert's counts as the larger.\n\n"
     PY_DOC_ERRORS;
 
+static const char py_doc_sort_by_expert[] =
+    "sort_by_expert($module, /, ids, num_experts, *, expert_map=None, num_local_experts=None, out=None)\n--\n\n"
+    "The permutation that route returns, of ids that are there already.\n\n"
+    "ids: int32 [.., k], which experts each row selects. A number that is no expert's belongs to nobody.\n"
+    "num_experts: N, up to 1024.\n"
+    "expert_map, num_local_experts: as in route.\n"
+    "out: a tuple like the result. An item that is None is allocated.\n\n"
+    "Returns (counts [N], offsets [N+1], sorted_rows [M*k], row_of [M*k]), all int32, as route has them. Selections\n"
+    "of nobody are left out: row_of is -1 for them, and sorted_rows ends with as many -1.\n\n" PY_DOC_ERRORS;
+
 static const char py_doc_combine[] =
     "combine($module, /, products, row_of, weights, *, residual=None, out=None, out_dtype='float16')\n--\n\n"
     "The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.\n\n"

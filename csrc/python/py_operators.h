@@ -15,6 +15,7 @@
     X(dual_gemm)        \
     X(grouped_gemm)     \
     X(route)            \
+    X(sort_by_expert)   \
     X(combine)
 
 /* custom_kernel(data) of each competition problem; `run` gets data as v[0]. */

@@ -1,4 +1,5 @@
-/* Binds route, which has two outputs, with the permutation three or four more, and perhaps the logits; and combine. */
+/* Binds route, which has two outputs, with the permutation three or four more, and perhaps the logits. Binds
+ * sort_by_expert, whose four outputs are that permutation, and combine. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
@@ -7,6 +8,7 @@
 PY_ADAPT(combine)
 
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
+static nk_status run_sort_by_expert(const void *args, nk_exec *exec) { return nk_sort_by_expert(args, exec); }
 
 /* renormalize=None: False where the score is a softmax over all experts, else True. */
 static int renormalize_argument(PyObject *object, nk_route_args *args)
@@ -20,13 +22,13 @@ static int renormalize_argument(PyObject *object, nk_route_args *args)
 }
 
 /* num_local_experts goes with expert_map. */
-static int local_experts_argument(PyObject *object, nk_route_args *args)
+static int local_experts_argument(PyObject *object, const nk_tensor *expert_map, int64_t *count)
 {
     const bool given = object && object != Py_None;
-    if (given && py_int(object, "num_local_experts", &args->num_local_experts) < 0) return -1;
-    if (given && !args->expert_map)
+    if (given && py_int(object, "num_local_experts", count) < 0) return -1;
+    if (given && !expert_map)
         return py_fail_at(PyExc_ValueError, "num_local_experts", -1, "given, expected None without expert_map");
-    if (!given && args->expert_map)
+    if (!given && expert_map)
         return py_fail_at(PyExc_TypeError, "num_local_experts", -1, "None, expected an int where expert_map is given");
     return 0;
 }
@@ -59,6 +61,20 @@ static Py_ssize_t outputs_of(nk_route_args *args, const nk_tensor **pointers[NK_
     return count;
 }
 
+/* Makes the tuple of outputs, allocates those that were not given, and runs. */
+static int finish(py_call *call, int count, PyObject *const *given, const nk_tensor *specs, nk_tensor *t,
+                  const nk_tensor **const *pointers, py_op *op, const void *args, PyObject **result)
+{
+    *result = PyTuple_New(count);
+    if (!*result) return -1;
+    for (int i = 0; i < count; i++) {
+        PyObject *output = NULL;
+        if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &output) < 0) return -1;
+        if (output && PyTuple_SetItem(*result, i, output) < 0) return -1;
+    }
+    return py_execute(call, op, args);
+}
+
 static int route(py_call *call, PyObject *const *v, PyObject **result)
 {
     enum { X, W, K, LOGITS, SCORE, CORRECTION_BIAS, N_GROUP, TOPK_GROUP, RENORMALIZE, SCALING_FACTOR, ALPHA, DENSE,
@@ -83,7 +99,7 @@ static int route(py_call *call, PyObject *const *v, PyObject **result)
         py_bool(v[DENSE], "dense", &args.dense) < 0 ||
         py_bool(v[PERMUTATION], "permutation", &args.permutation) < 0 ||
         py_optional(call, v[EXPERT_MAP], "expert_map", &expert_map, &args.expert_map) < 0 ||
-        local_experts_argument(v[NUM_LOCAL_EXPERTS], &args) < 0 ||
+        local_experts_argument(v[NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0 ||
         py_bool(v[RETURN_LOGITS], "return_logits", &args.return_logits) < 0 ||
         py_bool(v[RETURN_ROW_OF], "return_row_of", &args.return_row_of) < 0) {
         return -1;
@@ -96,14 +112,7 @@ static int route(py_call *call, PyObject *const *v, PyObject **result)
         py_check(call, nk_route_out(&args, specs, &count)) < 0) {
         return -1;
     }
-    *result = PyTuple_New(count);
-    if (!*result) return -1;
-    for (int i = 0; i < count; i++) {
-        PyObject *output = NULL;
-        if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &output) < 0) return -1;
-        if (output && PyTuple_SetItem(*result, i, output) < 0) return -1;
-    }
-    return py_execute(call, run_route, &args);
+    return finish(call, count, given, specs, t, pointers, run_route, &args, result);
 }
 
 const py_operator py_route = {
@@ -114,6 +123,33 @@ const py_operator py_route = {
               "scaling_factor", "alpha", "dense", "permutation", "expert_map", "num_local_experts", "return_logits",
               "return_row_of", "out", "out_dtype"},
     .run = route,
+};
+
+static int sort_by_expert(py_call *call, PyObject *const *v, PyObject **result)
+{
+    enum { IDS, NUM_EXPERTS, EXPERT_MAP, NUM_LOCAL_EXPERTS, OUT };
+    nk_tensor ids, expert_map, t[NK_SORT_OUTPUTS], specs[NK_SORT_OUTPUTS];
+    nk_sort_by_expert_args args = {0};
+    const nk_tensor **pointers[] = {&args.counts, &args.offsets, &args.sorted_rows, &args.row_of};
+    PyObject *given[NK_SORT_OUTPUTS] = {NULL};
+    if (py_argument(call, v[IDS], "ids", &ids, &args.ids) < 0 ||
+        py_int(v[NUM_EXPERTS], "num_experts", &args.num_experts) < 0 ||
+        py_optional(call, v[EXPERT_MAP], "expert_map", &expert_map, &args.expert_map) < 0 ||
+        local_experts_argument(v[NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0 ||
+        py_optional_outputs(call, v[OUT], "(counts, offsets, sorted_rows, row_of)", NK_SORT_OUTPUTS, NK_SORT_OUTPUTS,
+                            given, t, pointers) < 0 ||
+        py_check(call, nk_sort_by_expert_out(&args, specs)) < 0) {
+        return -1;
+    }
+    return finish(call, NK_SORT_OUTPUTS, given, specs, t, pointers, run_sort_by_expert, &args, result);
+}
+
+const py_operator py_sort_by_expert = {
+    .name = "sort_by_expert",
+    .required = 2,
+    .positional = 2,
+    .names = {"ids", "num_experts", "expert_map", "num_local_experts", "out"},
+    .run = sort_by_expert,
 };
 
 static int combine(py_call *call, PyObject *const *v, PyObject **result)

@@ -1,5 +1,5 @@
-"""The cases of route, combine, quantize and dequantize. Sizes are those of shapes.py; `data` is
-exact.py or gaussian.py."""
+"""The cases of route, sort_by_expert, combine, quantize and dequantize. Sizes are those of
+shapes.py; `data` is exact.py or gaussian.py."""
 
 from functools import partial
 
@@ -46,6 +46,30 @@ def route(data, device, m, n, k, top):
         others=_others(baselines.route, lambda: [(*map(floats, one), top) for one in sets], device),
         agrees=lambda got, ours: near([got[0]], [ours[0]]),
         reads=[[x.halves, w.halves] for x, w in sets],
+    )
+
+
+def sort_by_expert(data, device, label, tokens, top, experts):
+    """A token's experts differ, as a router's do."""
+    at = torch.Generator().manual_seed(0)
+    drawn = torch.rand(tokens, experts, generator=at).argsort(-1)[:, :top]
+    ids = drawn.int().to(device).contiguous()
+    sizes = (experts, experts + 1, tokens * top, tokens * top)
+    out = tuple(poisoned(device, size, dtype=torch.int32) for size in sizes)
+    want = baselines.sort_by_expert(ids, experts)
+
+    def agrees(got, ours):
+        return all(map(torch.equal, got, ours))
+
+    return Case(
+        shape=f"{label} {experts}, {tokens} tokens, top {top}",
+        moved=12.0 * tokens * top + 8.0 * experts,
+        work=0.0,
+        calls={"": [partial(nvfp4kern.sort_by_expert, ids, experts, out=out)]},
+        outs={"": [out]},
+        right=lambda out, i: agrees(out, want),
+        others=_others(baselines.sort_by_expert, lambda: [(ids, experts)], device),
+        agrees=agrees,
     )
 
 

@@ -171,23 +171,17 @@ class NVFP4Experts(Frozen):
         """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts.
 
         x: float16 or bfloat16, with input_quant also float32 where it wants no gradient.
-        top_k_index: int [.., k]. A number below 0, or num_experts and above, is an expert on
-            another device: it adds nothing.
+        top_k_index: int [.., k], numbers that int32 has. One below 0, or num_experts and above, is
+            an expert on another device: it adds nothing.
         top_k_weights: floating point [.., k].
         Under torch.autocast x is first cast to autocast's dtype, as nn.Linear's input is.
         """
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
-        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1])
-        ids = ids.where((ids >= 0) & (ids < self.num_experts), self.num_experts)
-        sorted_ids, order = ids.flatten().sort(stable=True)
-        experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
-        offsets = torch.searchsorted(sorted_ids, experts, out_int32=True)
-        rows = torch.arange(len(order), device=ids.device, dtype=torch.int32)
-        here = rows.where(sorted_ids < self.num_experts, -1)
-        row_of = torch.empty_like(rows).scatter_(0, order, here)
+        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
+        _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.num_experts)
         weights = top_k_weights.reshape(ids.shape)
-        return self.combine(tokens, weights, order.to(torch.int32), offsets, row_of).view(x.shape)
+        return self.combine(tokens, weights, sorted_rows, offsets, row_of).view(x.shape)
 
     def combine(
         self,
@@ -198,7 +192,7 @@ class NVFP4Experts(Frozen):
         row_of: Tensor,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """forward of x [T, H] with both permutations that nvfp4kern.route has returned.
+        """forward of x [T, H] with a permutation of nvfp4kern.route or sort_by_expert.
 
         residual: [T, H] to be added before the result is rounded.
         """

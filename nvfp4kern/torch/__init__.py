@@ -37,6 +37,7 @@ __all__ = [
     "grouped_gemm",
     "quantize",
     "route",
+    "sort_by_expert",
     "to_blocked",
     "warmup",
 ]
@@ -275,6 +276,23 @@ def route(
     return tuple(out)
 
 
+def sort_by_expert(
+    ids: Tensor,
+    num_experts: int,
+    *,
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    out: Sequence[Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    args = (ids, num_experts, expert_map, num_local_experts)
+    if out is None:
+        return _OPS.sort_by_expert.default(*args)
+    outs = _all_given(out, ops.BOTH)
+    _OPS.sort_by_expert_out.default(*args, **outs)
+    counts, offsets, sorted_rows, row_of = out
+    return counts, offsets, sorted_rows, row_of
+
+
 def combine(
     products: Tensor,
     row_of: Tensor,
@@ -349,8 +367,8 @@ def from_blocked(buffer: Tensor, rows: int, cols: int, *, out: Tensor | None = N
     return out
 
 
-for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "combine", "quantize",
-              "dequantize", "to_blocked", "from_blocked"):  # fmt: skip
+for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert",
+              "combine", "quantize", "dequantize", "to_blocked", "from_blocked"):  # fmt: skip
     globals()[_name].__doc__ = getattr(_C, _name).__doc__
 
 # What torch.load(weights_only=True) calls to make an NVFP4 again.

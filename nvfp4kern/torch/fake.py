@@ -341,6 +341,15 @@ def route(
     return tuple(outs)
 
 
+def sort_by_expert(ids, num_experts, expert_map=None, num_local_experts=None):
+    tensor("ids", ids, (torch.int32,), ids)
+    expect(ids.dim() > 0, "ids", shape_of(ids), "[.., k]")
+    expect(0 <= num_experts <= MAX_EXPERTS, "num_experts", num_experts, f"0 to {MAX_EXPERTS}")
+    local = local_experts(expert_map, num_local_experts, num_experts, True, ids)
+    sizes = (local, local + 1, ids.numel(), ids.numel())
+    return tuple(empty(ids, (size,), torch.int32) for size in sizes)
+
+
 def combine(products, row_of, weights, residual=None, out_dtype=None):
     expect(products.dim() == 2, "products", shape_of(products), "[P, H]")
     (_,), h = float_rows("products", products, "[P, H]", products)

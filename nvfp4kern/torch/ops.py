@@ -38,6 +38,8 @@ _ROUTE = """Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? corre
     int n_group=1, int topk_group=1, bool? renormalize=None, float scaling_factor=1.0,
     float alpha=1.0, Tensor? alpha_tensor=None, bool dense=False, Tensor? logits=None,
     Tensor? expert_map=None, int? num_local_experts=None"""
+_SORT_BY_EXPERT = """Tensor ids, int num_experts, Tensor? expert_map=None,
+    int? num_local_experts=None"""
 _COMBINE = "Tensor products, Tensor row_of, Tensor weights, Tensor? residual=None"
 _QUANTIZE = """Tensor x, Tensor? up=None, float global_scale=1.0,
     Tensor? global_scale_tensor=None, str scale_layout="linear", Tensor? offsets=None"""
@@ -120,6 +122,12 @@ def _route(
         expert_map=expert_map, num_local_experts=num_local_experts, return_logits=return_logits,
         return_row_of=return_row_of, out=out, out_dtype=out_dtype,
     )  # fmt: skip
+
+
+def _sort_by_expert(ids, num_experts, expert_map=None, num_local_experts=None, *, out=None):
+    return _C.sort_by_expert(
+        ids, num_experts, expert_map=expert_map, num_local_experts=num_local_experts, out=out
+    )
 
 
 def _combine(products, row_of, weights, residual=None, out_dtype=None, *, out=None):
@@ -303,6 +311,7 @@ _operator(
 for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
     _options = {"permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of}
     _operator(_name, _ROUTE, _outputs, partial(_route, **_options), partial(fake.route, **_options))
+_operator("sort_by_expert", _SORT_BY_EXPERT, BOTH, _sort_by_expert, fake.sort_by_expert, None)
 _operator("combine", _COMBINE, ("out",), _combine, fake.combine)
 _operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, "data_dtype")
 _operator(

@@ -19,6 +19,7 @@ OPERATORS = (
     "dual_gemm",
     "grouped_gemm",
     "route",
+    "sort_by_expert",
     "combine",
 )
 
@@ -200,6 +201,21 @@ def route(rng, everything):
             {},
             judge,
             work=2.0 * m * n * k,
+        )
+
+
+def sort_by_expert(rng, everything):
+    """Some selections are nobody's."""
+    for m, k, n in [(64, 8, 128), (1000, 6, 33)] + [(8192, 8, 256)] * everything:
+        ids = rng.integers(-1, n + 1, (m, k), np.int32)
+
+        def judge(got, c, ids=ids, n=n):
+            counts, offsets, rows = routing.permutation(ids, n)
+            want = np.concatenate((counts, offsets, rows, routing.row_of(rows)))
+            return _same_bytes(np.concatenate(got), want)
+
+        yield _case(
+            "sort_by_expert", f"{m}x{k}x{n}", (ids, n), {}, judge, moved=12.0 * m * k + 8.0 * n
         )
 
 

@@ -163,8 +163,11 @@ def permutation(ids, experts):
 
 
 def local_permutation(ids, expert_map, experts):
-    """The same by the local index that expert_map [N] has of each id; -1 fills sorted_rows."""
-    local = np.asarray(expert_map)[ids.ravel()].astype(np.int64)
+    """The same by the local index that expert_map [N] has of each id; -1 fills sorted_rows. An id
+    outside 0..N-1 has none."""
+    padded = np.append(np.asarray(expert_map, np.int64), -1)
+    ids = ids.ravel().astype(np.int64)
+    local = padded[np.where((ids < 0) | (ids >= len(expert_map)), len(expert_map), ids)]
     local[(local < 0) | (local >= experts)] = experts
     counts = np.bincount(local, minlength=experts + 1)[:experts]
     rows = np.argsort(local, kind="stable")

@@ -1,8 +1,9 @@
-"""combine, and what route says for it: bad operands are refused by name, and nothing is written."""
+"""combine, and what route and sort_by_expert say for it: bad operands are refused by name, and
+nothing is written."""
 
 import pytest
 import torch
-from calls import K, M, combine, inverting, invoke, permuting, route
+from calls import K, M, N, combine, inverting, invoke, permuting, route, sort_by_expert
 from generators import Guarded
 from test_bad_input import given, int32, item, refused, swap, to, wide, zeros
 
@@ -51,6 +52,23 @@ INT32 = {"dtype": torch.int32}
          "strides of 128 and 2 elements, expected rows or columns to be contiguous"),
         (combine, given(out_dtype="float32"), ValueError, "out_dtype", "float32, but out has"),
         (combine, given(out_dtype="int8"), ValueError, "out_dtype", ""),
+        (sort_by_expert, given(ids=None), TypeError, "ids", "None, expected a tensor"),
+        (sort_by_expert, to("ids", dtype=torch.int64), TypeError, "ids", "dtype int64, expected"),
+        (sort_by_expert, swap("ids", lambda t: t[0, 0]), ValueError, "ids", r"shape \(\), exp"),
+        (sort_by_expert, swap("ids", lambda t: t[:5]), ValueError, "out", r"shape \(24,\), expect"),
+        (sort_by_expert, given(ids=int32(*[0] * 24).view(4, 2, 3)[::2]), ValueError, "ids",
+         "shape .* to merge into one without a copy"),
+        (sort_by_expert, given(num_experts=None), TypeError, "num_experts", "NoneType, expected"),
+        (sort_by_expert, given(num_experts=2.0), TypeError, "num_experts", "float, expected an"),
+        (sort_by_expert, given(num_experts=-1), ValueError, "num_experts", "-1, expected 0 to"),
+        (sort_by_expert, given(num_experts=1025), ValueError, "num_experts", "1025, expected 0"),
+        (sort_by_expert, given(num_experts=N + 1), ValueError, "expert_map", r"shape \(10,\), exp"),
+        (sort_by_expert, given(expert_map=None), ValueError, "num_local_experts", "given, expect"),
+        (sort_by_expert, given(num_local_experts=None), TypeError, "num_local_experts", "None"),
+        (sort_by_expert, given(num_local_experts=2), ValueError, "out", r"shape \(3,\), expected"),
+        (sort_by_expert, item(3, M * 4), TypeError, "out", "dtype float32, expected int32"),
+        (sort_by_expert, given(out=[None] * 3), ValueError, "out",
+         r"3 items, expected \(counts, offsets, sorted_rows, row_of\)"),
         (inverting, given(return_row_of=1), TypeError, "return_row_of", "int, expected"),
         (inverting, item(5, M * 4), TypeError, "out", "dtype float32, expected int32"),
         (inverting, item(5, M, 4, **INT32), ValueError, "out", r"shape \(6, 4\), expected \(24,\)"),
@@ -73,6 +91,13 @@ def test_the_message_says_what_out_holds(logits):
     assert str(caught.value) == f"out: 1 items, expected {names}"
 
 
+def test_more_selections_than_int32_counts():
+    ids = torch.empty(1, dtype=torch.int32).expand(2**20, 2**11)
+    with pytest.raises(ValueError, match=r"^ids: shape .* expected M \* k to fit int32"):
+        nvfp4kern.explain("sort_by_expert", ids, 8)
+    assert nvfp4kern.explain("sort_by_expert", ids[1:], 8)
+
+
 @pytest.mark.parametrize("name", ("products", "row_of", "weights", "residual"))
 def test_the_result_shares_no_memory_with_an_input(name):
     args = combine("cpu")
@@ -87,13 +112,23 @@ def test_the_result_shares_no_memory_with_an_input(name):
     assert torch.equal(buffer.view(torch.uint8), before.view(torch.uint8))
 
 
-def test_row_of_shares_no_memory_with_the_other_outputs():
-    args = inverting("cpu")
+@pytest.mark.parametrize("base", (inverting, sort_by_expert))
+def test_row_of_shares_no_memory_with_the_other_outputs(base):
+    args = base("cpu")
     buffer = torch.zeros(M * 4 + 1, dtype=torch.int32)
-    args["out"] = (*[None] * 4, buffer[:-1], buffer[1:])
-    with pytest.raises(ValueError, match=r"^out\[4\]: shares memory with out"):
-        invoke(inverting, args)
+    others = len(args["out"]) - 2
+    args["out"] = (*[None] * others, buffer[:-1], buffer[1:])
+    with pytest.raises(ValueError, match=rf"^out\[{others}\]: shares memory with out"):
+        invoke(base, args)
     assert not buffer.any()
+
+
+@pytest.mark.parametrize("name", ("ids", "expert_map"))
+def test_a_permutation_shares_no_memory_with_an_input(name):
+    args = sort_by_expert("cpu")
+    args["out"] = (args[name].flatten()[:3], None, None, None)
+    with pytest.raises(ValueError, match=rf"^out\[0\]: shares memory with {name}"):
+        invoke(sort_by_expert, args)
 
 
 def test_every_output_must_be_one():

@@ -16,8 +16,8 @@ import nvfp4kern.torch as nk
 from nvfp4kern.torch import ops
 
 FUNCTIONS = (
-    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "combine", "quantize", "dequantize",
-    "to_blocked", "from_blocked",
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize",
+    "dequantize", "to_blocked", "from_blocked",
 )  # fmt: skip
 OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
 
@@ -231,6 +231,7 @@ def test_fakes_of_any_rank(lead, layout, device):
             (x, x.new_ones(4, 48), 2),
             {"permutation": True, "return_row_of": True, "return_logits": True},
         ),
+        (nk.sort_by_expert, (x[..., 3:9].int(), 3), {}),
         (nk.combine, (w.scales.half(), rows, x[..., :2]), {"out_dtype": "bfloat16"}),
         (nk.route, (x, torch.ones(4, 48, device=x.device), 2), {"return_logits": True}),
         (nk.route, (None, None, 2), {"logits": x[..., 3:20], "dense": True}),
@@ -350,6 +351,14 @@ def spoiled(device):
     yield nk.route, (x, x, 2), {"out": (x,)}
     yield nk.route, (x, x, 2), {"return_row_of": True}
     rows = torch.zeros(12, dtype=torch.int32, device=device)
+    yield nk.sort_by_expert, (rows.long(), 4), {}
+    yield nk.sort_by_expert, (rows[0], 4), {}
+    yield nk.sort_by_expert, (rows, 1025), {}
+    yield nk.sort_by_expert, (rows, -1), {}
+    yield nk.sort_by_expert, (rows, 6), {"num_local_experts": 3}
+    yield nk.sort_by_expert, (rows, 6), {"expert_map": rows[:6]}
+    yield nk.sort_by_expert, (rows, 6), {"expert_map": rows, "num_local_experts": 3}
+    yield nk.sort_by_expert, (rows, 6), {"out": (rows,)}
     yield nk.combine, (x[0], rows, x[:, :2]), {}
     yield nk.combine, (x.t(), rows, x[:, :2]), {}
     yield nk.combine, (q.data, rows, x[:, :2]), {}

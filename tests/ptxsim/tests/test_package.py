@@ -59,6 +59,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "route": [f"operators/test_route{name}.py" for name in ("", "_operands", "_map")],
     "combine": ["operators/test_combine.py"],
+    "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
 QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
 """Those that run without --all."""
