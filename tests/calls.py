@@ -151,7 +151,7 @@ def combine(device):
         "products": torch.ones((5, K), dtype=torch.float16, device=device),
         "row_of": row_of,
         "weights": torch.ones((M, 4), device=device),
-        "residual": torch.ones((M, K), dtype=torch.bfloat16, device=device),
+        "residual": torch.ones((M, K), device=device),
         "out": Guarded((M, K), "float16", device),
     }
 
