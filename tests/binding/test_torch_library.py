@@ -351,28 +351,25 @@ def spoiled(device):
     yield nk.route, (x, x, 2), {"out": (x,)}
     yield nk.route, (x, x, 2), {"return_row_of": True}
     rows = torch.zeros(12, dtype=torch.int32, device=device)
-    yield nk.sort_by_expert, (rows.long(), 4), {}
-    yield nk.sort_by_expert, (rows[0], 4), {}
-    yield nk.sort_by_expert, (rows, 1025), {}
-    yield nk.sort_by_expert, (rows, -1), {}
-    yield nk.sort_by_expert, (rows, 6), {"num_local_experts": 3}
-    yield nk.sort_by_expert, (rows, 6), {"expert_map": rows[:6]}
-    yield nk.sort_by_expert, (rows, 6), {"expert_map": rows, "num_local_experts": 3}
-    yield nk.sort_by_expert, (rows, 6), {"out": (rows,)}
-    yield nk.combine, (x[0], rows, x[:, :2]), {}
-    yield nk.combine, (x.t(), rows, x[:, :2]), {}
-    yield nk.combine, (q.data, rows, x[:, :2]), {}
-    yield nk.combine, (x, rows.long(), x[:, :2]), {}
-    yield nk.combine, (x, rows, x[:, :3]), {}
-    yield nk.combine, (x, rows[None], x[:, :2]), {}
-    yield nk.combine, (x, rows, x[:, :2].int()), {}
-    yield nk.combine, (x, rows, x[:, :4:2]), {}
-    yield nk.combine, (x, rows, x[0, 0]), {}
-    yield nk.combine, (x, rows, x[:, :2]), {"residual": x[:5]}
-    yield nk.combine, (x, rows, x[:, :2]), {"residual": x[None]}
-    yield nk.combine, (x, rows, x[:, :2]), {"residual": rows}
-    yield nk.combine, (x, rows, x[:, :2]), {"out": x[:, :63]}
-    yield nk.combine, (x, rows, x[:, :2]), {"out_dtype": torch.int32}
+    for args in ((rows.long(), 4), (rows[0], 4), (rows, 1025), (rows, -1)):
+        yield nk.sort_by_expert, args, {}
+    for options in (
+        {"num_local_experts": 3}, {"expert_map": rows[:6]}, {"out": (rows,)},
+        {"expert_map": rows, "num_local_experts": 3},
+    ):  # fmt: skip
+        yield nk.sort_by_expert, (rows, 6), options
+    w2 = x[:, :2]
+    for args in (
+        (x[0], rows, w2), (x.t(), rows, w2), (q.data, rows, w2), (x, rows.long(), w2),
+        (x, rows, x[:, :3]), (x, rows[None], w2), (x, rows, w2.int()), (x, rows, x[:, :4:2]),
+        (x, rows, x[0, 0]),
+    ):  # fmt: skip
+        yield nk.combine, args, {}
+    for options in (
+        {"residual": x[:5]}, {"residual": x[None]}, {"residual": rows}, {"out": x[:, :63]},
+        {"out_dtype": torch.int32},
+    ):  # fmt: skip
+        yield nk.combine, (x, rows, w2), options
     yield nk.quantize, (x[:, :40],), {}
     yield nk.quantize, (x.t(),), {}
     yield nk.quantize, (ints,), {}
