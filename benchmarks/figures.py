@@ -237,7 +237,9 @@ def chart_is_old(gpu):
 # Blocks
 # ---------------------------------------------------------------------------------------------
 
-OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize")
+OPERATORS = (
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize"
+)  # fmt: skip
 BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme": readme,
     "readme-chart": chart,
@@ -249,7 +251,7 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "first-load": of_first_load,
     "sm80-gemm": of_kernels("sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm"),
     "sm80-gemv": of_kernels("sm80_gemv"),
-    "sm80-route": of_kernels("sm80_route"),
+    "sm80-route": of_kernels("sm80_route", "sm80_sort_by_expert", "sm80_combine"),
     "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),
     "sm90-gemv": of_kernels("sm90_gemv"),
 }

@@ -45,6 +45,8 @@ struct nk_backend {
     NK_CELL(dual_gemm);
     NK_CELL(grouped_gemm);
     NK_CELL(route);
+    NK_CELL(sort_by_expert);
+    NK_CELL(combine);
     NK_CELL(quantize);
     NK_CELL(dequantize);
     NK_CELL(relayout);

@@ -113,10 +113,14 @@ typedef struct nk_route_problem {
     nk_output logits_out;                    /* [M, N] of fp32 */
     bool sorts;                              /* what follows is wanted */
     int32_t *counts, *offsets, *sorted_rows; /* contiguous */
+    int32_t *row_of;                         /* the same, or NULL: not wanted */
     const int32_t *expert_map;               /* [N], or NULL: an expert is its own local index */
     int64_t expert_map_stride;               /* in elements */
     int64_t local_experts;                   /* extent of counts; N without a map */
 } nk_route_problem;
+
+/* Its ids are an input, and of all that is not the permutation it has m, n and top_k. */
+typedef nk_route_problem nk_sort_by_expert_problem;
 
 /* Whether x and w are 16-bit, of one type: what tensor cores multiply as it is. */
 static inline bool nk_route_has_halves(const nk_route_problem *p)
@@ -126,6 +130,21 @@ static inline bool nk_route_has_halves(const nk_route_problem *p)
 
 /* `index`, which ids or a map hold, or -1 where it is none of `experts`: others may write such memory meanwhile. */
 NK_HD int32_t nk_expert_of(int32_t index, int64_t experts) { return index >= 0 && index < experts ? index : -1; }
+
+/* out[m,h] = sum_j weights[m,j] products[row_of[m k + j],h] + residual[m,h]. Operands are floats, one batch. */
+typedef struct nk_combine_problem {
+    nk_device device;
+    int64_t m, k, h;
+    int64_t rows;          /* of `products` */
+    nk_operand products;   /* [rows, h] */
+    const int32_t *row_of; /* [m k] */
+    nk_operand weights;    /* [m, k] */
+    nk_operand residual;   /* [m, h]; none where data is NULL */
+    nk_output out;
+} nk_combine_problem;
+
+/* The row of the products that row_of says, or -1 where it is none of them: others may write such memory meanwhile. */
+NK_HD int32_t nk_row_among(int32_t row, int64_t rows) { return row >= 0 && row < rows ? row : -1; }
 
 typedef struct nk_quantize_problem {
     nk_device device;

@@ -205,6 +205,7 @@ typedef struct nk_route_args {
     nk_scalar alpha;
     bool dense;
     bool permutation;            /* also wanted: counts, offsets and sorted_rows */
+    bool return_row_of;          /* permutation only; also wanted: row_of */
     const nk_tensor *expert_map; /* int32 [N] or NULL; permutation only: the local index of expert n, or -1 */
     int64_t num_local_experts;   /* E, where expert_map is given; else E is N */
     bool return_logits;          /* also wanted: logits_out */
@@ -214,12 +215,40 @@ typedef struct nk_route_args {
     const nk_tensor *counts;      /* int32 [E]: how many tokens selected expert n */
     const nk_tensor *offsets;     /* int32 [E+1]: running sum of counts */
     const nk_tensor *sorted_rows; /* int32 [M*k]: m*k + j (selection j of token m), by expert, ascending; then -1 */
+    const nk_tensor *row_of;      /* int32 [M*k]: where m*k + j is in sorted_rows, or -1 */
     const nk_tensor *logits_out;  /* fp32 [..,N] */
 } nk_route_args;
-#define NK_ROUTE_OUTPUTS 6
+#define NK_ROUTE_OUTPUTS 7
 /* The specs of the wanted outputs, in the order of the members; *count says how many. */
 nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPUTS], int *count);
 nk_status nk_route(const nk_route_args *args, nk_exec *exec);
+
+/* sort_by_expert: route's permutation of ids that are there already. A number that is no expert's belongs to nobody. */
+typedef struct nk_sort_by_expert_args {
+    const nk_tensor *ids; /* int32 [..,k] */
+    int64_t num_experts;
+    const nk_tensor *expert_map; /* as in route */
+    int64_t num_local_experts;
+    const nk_tensor *counts, *offsets, *sorted_rows, *row_of;
+} nk_sort_by_expert_args;
+#define NK_SORT_OUTPUTS 4
+/* The specs of the outputs, in the order of the members. */
+nk_status nk_sort_by_expert_out(const nk_sort_by_expert_args *args, nk_tensor specs[NK_SORT_OUTPUTS]);
+nk_status nk_sort_by_expert(const nk_sort_by_expert_args *args, nk_exec *exec);
+
+/* combine: out[m] = sum_j weights[m,j] products[row_of[m k + j]] + residual[m], the end of a mixture of experts. The
+ * products are [P, H], `row_of` is route's (-1 adds nothing), out is [.., H]. All dimensions before k, or H, count as
+ * M: they must merge without a copy. */
+typedef struct nk_combine_args {
+    const nk_tensor *products; /* fp16, bf16 or fp32, as weights and residual each are */
+    const nk_tensor *row_of;   /* int32 [M*k] */
+    const nk_tensor *weights;  /* [..,k] */
+    const nk_tensor *residual; /* [..,H] or NULL */
+    nk_dtype out_dtype;
+    const nk_tensor *out;
+} nk_combine_args;
+nk_status nk_combine_out(const nk_combine_args *args, nk_tensor *spec);
+nk_status nk_combine(const nk_combine_args *args, nk_exec *exec);
 
 /* quantize: x [..,M,K] of fp16, bf16 or fp32, or silu(x) * up where `up` is not NULL -> codes [..,M,K/2] and scales
  * (linear [..,M,K/16], or blocked [..,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:

@@ -263,26 +263,15 @@ def grouped_gemm(
 ) -> _A: ...
 @overload
 def route(
-    x: _A | None = None,
-    w: Tensor | None = None,
-    k: int | None = None,
-    *,
-    logits: _A | None = None,
-    score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None,
-    n_group: int = 1,
-    topk_group: int = 1,
-    renormalize: bool | None = None,
-    scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0,
-    dense: bool = False,
-    permutation: Literal[False] = False,
-    expert_map: Tensor | None = None,
-    num_local_experts: int | None = None,
-    return_logits: Literal[False] = False,
-    out: Sequence[_A | None] | None = None,
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
+    logits: _A | None = None, score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
+    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
+    dense: bool = False, permutation: Literal[False] = False, expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[False] = False,
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A]:
+) -> tuple[_A, _A]:  # fmt: skip
     """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
     x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is
@@ -300,12 +289,14 @@ def route(
     expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the
         place of N in counts and offsets, and only rows of local experts are sorted. ids stay those of all N.
     return_logits: also return the logits that were selected from, float32 [.., N].
+    return_row_of: with permutation also return row_of, which says where each selection is in sorted_rows.
     out: a tuple like the result. An item that is None is allocated.
     out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.
 
     Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],
     offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert; -1 behind the last),
-    all int32; with return_logits last the logits. Of equal logits the lower expert's counts as the larger.
+    all int32; with return_row_of then row_of [M*k] (where sorted_rows has m*k + j, or -1); with return_logits last
+    the logits. Of equal logits the lower expert's counts as the larger.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
@@ -313,74 +304,103 @@ def route(
 
 @overload
 def route(
-    x: _A | None = None,
-    w: Tensor | None = None,
-    k: int | None = None,
-    *,
-    logits: _A | None = None,
-    score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None,
-    n_group: int = 1,
-    topk_group: int = 1,
-    renormalize: bool | None = None,
-    scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0,
-    dense: bool = False,
-    permutation: Literal[True],
-    expert_map: Tensor | None = None,
-    num_local_experts: int | None = None,
-    return_logits: Literal[False] = False,
-    out: Sequence[_A | None] | None = None,
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
+    logits: _A | None = None, score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
+    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
+    dense: bool = False, permutation: Literal[True], expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[False] = False,
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A, _A, _A, _A]: ...
+) -> tuple[_A, _A, _A, _A, _A]: ...  # fmt: skip
 @overload
 def route(
-    x: _A | None = None,
-    w: Tensor | None = None,
-    k: int | None = None,
-    *,
-    logits: _A | None = None,
-    score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None,
-    n_group: int = 1,
-    topk_group: int = 1,
-    renormalize: bool | None = None,
-    scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0,
-    dense: bool = False,
-    permutation: Literal[False] = False,
-    expert_map: Tensor | None = None,
-    num_local_experts: int | None = None,
-    return_logits: Literal[True],
-    out: Sequence[_A | None] | None = None,
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
+    logits: _A | None = None, score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
+    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
+    dense: bool = False, permutation: Literal[False] = False, expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[True],
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
     out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A, _A]: ...
+) -> tuple[_A, _A, _A]: ...  # fmt: skip
 @overload
 def route(
-    x: _A | None = None,
-    w: Tensor | None = None,
-    k: int | None = None,
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
+    logits: _A | None = None, score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
+    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
+    dense: bool = False, permutation: Literal[True], expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[True],
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A, _A, _A, _A, _A]: ...  # fmt: skip
+@overload
+def route(
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
+    logits: _A | None = None, score: Score = "topk_softmax",
+    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
+    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
+    dense: bool = False, permutation: Literal[True], expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: bool = False,
+    return_row_of: Literal[True], out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
+) -> tuple[_A, ...]: ...  # fmt: skip
+def sort_by_expert(
+    ids: _A,
+    num_experts: int,
     *,
-    logits: _A | None = None,
-    score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None,
-    n_group: int = 1,
-    topk_group: int = 1,
-    renormalize: bool | None = None,
-    scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0,
-    dense: bool = False,
-    permutation: Literal[True],
     expert_map: Tensor | None = None,
     num_local_experts: int | None = None,
-    return_logits: Literal[True],
     out: Sequence[_A | None] | None = None,
-    out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A, _A, _A, _A, _A]: ...
+) -> tuple[_A, _A, _A, _A]:
+    """The permutation that route returns, of ids that are there already.
+
+    ids: int32 [.., k], which experts each row selects. A number that is no expert's belongs to nobody.
+    num_experts: N, up to 1024.
+    expert_map, num_local_experts: as in route.
+    out: a tuple like the result. An item that is None is allocated.
+
+    Returns (counts [N], offsets [N+1], sorted_rows [M*k], row_of [M*k]), all int32, as route has them. Selections
+    of nobody are left out: row_of is -1 for them, and sorted_rows ends with as many -1.
+
+    Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
+    """
+
+def combine(
+    products: _A,
+    row_of: Tensor,
+    weights: Tensor,
+    *,
+    residual: Tensor | None = None,
+    out: _A | None = None,
+    out_dtype: OutDtype = "float16",
+) -> _A:
+    """The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.
+
+    out[m] = sum_j weights[m, j] * products[row_of[m*k + j]] + residual[m] in float32, in the order of j, rounded
+    once. Returns [.., H].
+
+    products: [P, H], float16, bfloat16 or float32, contiguous along H: what the experts made of the rows that
+        route's sorted_rows put together.
+    row_of: int32 [M*k], as route returns it: which row each selection has. -1 adds nothing. A number that names no
+        row is an error on the CPU and adds nothing on GPUs. Rows that nobody names may hold anything, even NaN.
+    weights: [.., k], float16, bfloat16 or float32; k is any number, M counts the rows.
+    residual: [.., H] of any of these dtypes, such as the result of shared experts.
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+    The bytes are the same on every backend, and whatever other tokens there are.
+
+    Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
+    """
+
 def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool]:
     """What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.
 
-    op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm route.
+    op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm route sort_by_expert combine.
 
     Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile
     (its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),

@@ -12,6 +12,7 @@ from ._C import (  # noqa: E402
     BackendError,
     __version__,
     backends,
+    combine,
     dequantize,
     dual_gemm,
     explain,
@@ -21,6 +22,7 @@ from ._C import (  # noqa: E402
     grouped_gemm,
     quantize,
     route,
+    sort_by_expert,
     to_blocked,
     warmup,
 )
@@ -31,6 +33,7 @@ __all__ = [
     "BackendError",
     "__version__",
     "backends",
+    "combine",
     "dequantize",
     "dual_gemm",
     "explain",
@@ -41,6 +44,7 @@ __all__ = [
     "grouped_gemm",
     "quantize",
     "route",
+    "sort_by_expert",
     "to_blocked",
     "warmup",
 ]

@@ -150,6 +150,8 @@ SHAPES = {
     "dual_gemm": "MxNxK[xL]",
     "grouped_gemm": "MxNxK[,MxNxK ...]",
     "route": "MxNxK",
+    "sort_by_expert": "MxKxN",
+    "combine": "MxKxH",
     "quantize": "MxK",
     "dequantize": "MxK",
 }
@@ -191,6 +193,12 @@ def arguments_of(operator, text):
     if operator == "route":
         m, n, k = sizes
         return np.empty((m, k), np.float16), np.empty((n, k), np.float16), min(4, n)
+    if operator == "sort_by_expert":  # K selections of M tokens
+        return np.empty(sizes[:2], np.int32), sizes[2]
+    if operator == "combine":  # the same
+        m, k, h = sizes
+        row_of = np.arange(m * k, dtype=np.int32)
+        return np.empty((m * k, h), np.float16), row_of, np.empty((m, k), np.float32)
     if operator == "grouped_gemm":
         return tuple(map(list, zip(*(operands(k, m, n) for m, n, k in groups), strict=True)))
     if operator == "gemv":

@@ -125,6 +125,37 @@ def local(device):
     }
 
 
+def inverting(device):
+    """Also says where each selection is in the permutation."""
+    args = permuting(device)
+    args["out"].append(Guarded((M * 4,), torch.int32, device))
+    return args | {"return_row_of": True}
+
+
+def sort_by_expert(device):
+    """Of ids, some are nobody's, and of experts three are here."""
+    ids = torch.tensor([0, 3, -1, 2, 4, N] * 4, dtype=torch.int32, device=device)
+    shapes = ((3,), (4,), (M * 4,), (M * 4,))
+    return {
+        "ids": ids.view(M, 4),
+        "num_experts": N,
+        "expert_map": local(device)["expert_map"],
+        "num_local_experts": 3,
+        "out": [Guarded(shape, torch.int32, device) for shape in shapes],
+    }
+
+
+def combine(device):
+    row_of = torch.tensor([0, 3, -1, 2, 4, 1] * 4, dtype=torch.int32, device=device)
+    return {
+        "products": torch.ones((5, K), dtype=torch.float16, device=device),
+        "row_of": row_of,
+        "weights": torch.ones((M, 4), device=device),
+        "residual": torch.ones((M, K), device=device),
+        "out": Guarded((M, K), "float16", device),
+    }
+
+
 def quantize(device):
     return {
         "x": torch.ones((M, K), dtype=torch.float16, device=device),
@@ -155,8 +186,9 @@ FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
     route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
-    quantize: "quantize", gated: "quantize", dequantize: "dequantize", to_blocked: "to_blocked",
-    from_blocked: "from_blocked",
+    inverting: "route", sort_by_expert: "sort_by_expert", combine: "combine",
+    quantize: "quantize", gated: "quantize",
+    dequantize: "dequantize", to_blocked: "to_blocked", from_blocked: "from_blocked",
 }  # fmt: skip
 
 
@@ -174,6 +206,10 @@ def tensors_of(value):
 def arranged(args):
     """Positional what is so by design, keywords the rest; None means not given, but for scales."""
     names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
+    if "ids" in args:
+        names = ("ids", "num_experts")
+    if "products" in args:
+        names = ("products", "row_of", "weights")
     if "logits" in args:
         names = ()
     if "buffer" in args:

@@ -159,13 +159,41 @@ def experts_here(rng, n):
 def route_of_floats(rng, m, n, k):
     """An odd K, of two types."""
     args = [integers(rng, "bfloat16", m, k - 3), integers(rng, "float32", n, k - 3), 3]
-    options = {"permutation": True, "return_logits": True} | experts_here(rng, n)
+    options = {"permutation": True, "return_row_of": True, "return_logits": True}
+    options |= experts_here(rng, n)
     return nvfp4kern.route, args, options | {"alpha": 2.0**-7}
 
 
 def route_of_logits(rng, m, n, k):
     options = {"logits": integers(rng, "float16", 7 * m, n), "k": 3, "alpha": 0.25}
-    return nvfp4kern.route, [], options | {"permutation": True, "score": "softmax_topk"}
+    options |= {"permutation": True, "return_row_of": True, "score": "softmax_topk"}
+    return nvfp4kern.route, [], options
+
+
+def sort_by_expert(rng, m, n, k):
+    """More entries than one CTA takes; some are no expert's. A slice of a wider matrix."""
+    ids = from_numpy(rng.integers(-1, n + 1, (100 * m, 7), np.int32), "cpu")
+    return nvfp4kern.sort_by_expert, [ids[:, 1:6], n], experts_here(rng, n)
+
+
+def selected(rng, m, k, dtype, h):
+    """Products, row_of, weights: of 7 m tokens, whose weights are NaN where no row is theirs."""
+    products = from_numpy(data.halves(rng, dtype, 5 * m, h), "cpu").to(getattr(torch, dtype))
+    row_of, weights = rng.integers(-1, 5 * m, 7 * m * k, np.int32), rng.standard_normal((7 * m, k))
+    weights[row_of.reshape(weights.shape) < 0] = np.nan
+    return [products, from_numpy(row_of, "cpu"), from_numpy(weights.astype(np.float32), "cpu")]
+
+
+def combine(rng, m, n, k):
+    return nvfp4kern.combine, selected(rng, m, 6, "bfloat16", k), {"out_dtype": "bfloat16"}
+
+
+def combine_with_residual(rng, m, n, k):
+    """An H of no whole chunks, more selections than a thread asks for at once."""
+    products, row_of, weights = selected(rng, m, 10, "float16", k - 3)
+    residual = from_numpy(data.halves(rng, "bfloat16", 7 * m, k - 3), "cpu").bfloat16()
+    args = [products, row_of, weights.half()]
+    return nvfp4kern.combine, args, {"residual": residual, "out_dtype": "float32"}
 
 
 def quantize(rng, m, n, k):
@@ -214,8 +242,9 @@ OPERATORS = {
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
         contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, route,
-        route_sigmoid, route_dense, route_of_floats, route_of_logits, quantize, quantize_amax,
-        quantize_gated, quantize_by_expert, dequantize, to_blocked, from_blocked,
+        route_sigmoid, route_dense, route_of_floats, route_of_logits, sort_by_expert,
+        combine, combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_by_expert,
+        dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip
 

@@ -28,8 +28,9 @@ SURVIVORS = {
     "op_route.c: check(args, &first, &problem, &outs)": (
         "that of nk_route: nk_route_out, which the binding calls before, makes the same checks"
     ),
-    "op_route.c: nk_mul(p->m, args->k, first, &rows)": (
-        "the sizes of the weights, at least as many, are checked next and give the same message"
+    "op_route.c: nk_mul(p->m, p->top_k, first, &rows)": (
+        "the sizes of the weights, at least as many, are checked next and give the same message; "
+        "given ids have been counted before"
     ),
     "py_tensor.c: api->managed_tensor_to_py_object_no_sync(managed, &object) < 0": (
         "a conversion that fails leaves the object NULL, which means the same"

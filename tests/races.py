@@ -104,7 +104,9 @@ def offsets():
     x = RNG.standard_normal((M, K)).astype(np.float16)
     blocked = nk.quantize(x, offsets=at, scale_layout="blocked").scales.copy()
     rows = RNG.integers(0, M * TOP_K, M, np.int32)
-    d, e, f = (out_of((M, N), np.float16) for _ in range(3))
+    d, e, f, g = (out_of((M, N), np.float16) for _ in range(4))
+    row_of, weights = RNG.integers(-1, M, M * TOP_K, np.int32), np.ones((M, TOP_K), np.float32)
+    products = RNG.standard_normal((M, N)).astype(np.float16)
     by_rows = {"rows": rows, "rows_per_token": TOP_K}
     codes, sf = out_of((M, K // 2), np.uint8), out_of(blocked.shape, np.uint8)
     layouts = "blocked", "linear"
@@ -113,20 +115,29 @@ def offsets():
         lambda: nk.grouped_gemm(a, b, blocked, sfb, offsets=at, scale_layout=layouts, out=e),
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=f, **by_rows),
         lambda: nk.quantize(x, offsets=at, scale_layout="blocked", out=(codes, sf)),
+        lambda: nk.combine(products, row_of, weights, out=g),
     ]
 
-    first = {id(t): t.copy() for t in (at, rows)}
+    first = {id(t): t.copy() for t in (at, rows, row_of)}
     return Subject(
-        calls, [at, rows], lambda t: first[id(t)] if RNG.random() < 0.5 else any_number(t)
+        calls, [at, rows, row_of], lambda t: first[id(t)] if RNG.random() < 0.5 else any_number(t)
     )
 
 
 def ids():
     x, w = (RNG.standard_normal((rows, K)).astype(np.float16) for rows in (M, N))
-    shapes = [(M, TOP_K), (M, TOP_K), (N,), (N + 1,), (M * TOP_K,)]
-    outs = [out_of(s, t) for s, t in zip(shapes, [np.float32] + 4 * [np.int32], strict=True)]
-    calls = [lambda: nk.route(x, w, TOP_K, permutation=True, out=tuple(outs))]
-    return Subject(calls, outs[1:], any_number)
+    shapes = [(M, TOP_K), (M, TOP_K), (N,), (N + 1,), (M * TOP_K,), (M * TOP_K,)]
+    outs = [out_of(s, t) for s, t in zip(shapes, [np.float32] + 5 * [np.int32], strict=True)]
+    both = {"permutation": True, "return_row_of": True}
+    given, sorted_outs = (
+        RNG.integers(0, N, (M, TOP_K), np.int32),
+        [out_of(s, np.int32) for s in shapes[2:]],
+    )
+    calls = [
+        lambda: nk.route(x, w, TOP_K, **both, out=tuple(outs)),
+        lambda: nk.sort_by_expert(given, N, out=tuple(sorted_outs)),
+    ]
+    return Subject(calls, [*outs[1:], given], any_number)
 
 
 def environment():

@@ -61,6 +61,8 @@ ROWS = {
                 "grouped_gemm",
                 "quantize",
                 "route",
+                "combine",
+                "sort_by_expert",
                 "shapes",
             ),
             # As it is; the shared memory of small GPUs; few SMs, which makes plans use large tiles;

@@ -129,6 +129,18 @@ def route(options, kind, shift, new, m, n, k):
     return nvfp4kern.route, (*args, min(n, 6)), options
 
 
+def sort_by_expert(new, m, n, k):
+    return nvfp4kern.sort_by_expert, (new((m * k,), torch.int32, n).view(m, k), min(n, 1024)), {}
+
+
+def combine(kind, shift, residual, new, m, n, k):
+    top = min(n, 10)
+    products = shifted(new, m, k, FLOATS[kind], shift)
+    args = products, new((m * top,), torch.int32, m - 1), new((m, top), torch.float32)
+    options = {"residual": new((m, k), torch.float32)} if residual else {}
+    return nvfp4kern.combine, args, options
+
+
 def quantize(options, kind, shift, gated, new, m, n, k):
     x, up = (shifted(new, m, k, FLOATS[kind], shift) for _ in range(2))
     return nvfp4kern.quantize, (x,), options | ({"up": up} if gated else {})
@@ -156,7 +168,7 @@ ROUTES = [
     {},
     {"score": "softmax_topk", "dense": True},
     {"score": "softmax_topk", "renormalize": True, "out_dtype": "bfloat16"},
-    {"score": "sigmoid", "permutation": True, "return_logits": True},
+    {"score": "sigmoid", "permutation": True, "return_row_of": True, "return_logits": True},
 ]
 BUILDERS = [
     *(
@@ -174,6 +186,13 @@ BUILDERS = [
         for options in ROUTES
         for kind in ("halves", "bfloats", "floats")
         for shift in (0, 1)
+    ),
+    sort_by_expert,
+    *(
+        partial(combine, kind, shift, residual)
+        for kind in FLOATS
+        for shift in (0, 1)
+        for residual in (False, True)
     ),
     *(
         partial(quantize, {"global_scale": scale}, kind, shift, gated)

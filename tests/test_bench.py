@@ -25,11 +25,13 @@ COLUMNS = {  # operator -> its baselines on a CPU
         "torch grouped_mm bf16",
     },
     "route": {"torch eager", "torch.compile"},
+    "sort_by_expert": {"torch eager", "torch.compile"},
+    "combine": {"torch eager", "torch.compile"},
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
 }
-LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | {"route": None}
-LAYOUT |= dict.fromkeys(OPERATORS[5:], "linear")
+LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | dict.fromkeys(OPERATORS[4:7])
+LAYOUT |= dict.fromkeys(OPERATORS[7:], "linear")
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
 
 
@@ -79,7 +81,7 @@ def test_every_operator_is_checked_and_has_all_its_columns(earlier):
         assert set(row["others"]) == COLUMNS[row["op"]]
         assert row["torch_rates"] > 0 and not {"floor", "cold", "read", "read_cold"} & set(row)
         assert row.get("layout") == LAYOUT[row["op"]]
-        assert ("other" in row) == (row["op"] != "route")
+        assert ("other" in row) == (LAYOUT[row["op"]] is not None)
 
 
 def test_what_is_not_there_is_unavailable_and_says_why(earlier, bench):

@@ -120,6 +120,8 @@ def test_a_variable_that_is_refused(arguments):
         ("dual_gemm", "3x5x32", "cpu_dual_gemm"),
         ("grouped_gemm", "3x5x32,0x7x48", "cpu_grouped_gemm"),
         ("route", "16x8x64", "cpu_route"),
+        ("sort_by_expert", "16x8x64", "cpu_sort_by_expert"),
+        ("combine", "16x8x64", "cpu_combine"),
         ("quantize", "16x32", "cpu_quantize"),
         ("dequantize", "16x32", "cpu_dequantize"),
     ],
@@ -141,6 +143,7 @@ def test_explain(operator, shape, kernel, capsys, monkeypatch):
         ("gemm", "-1x2x32"),
         ("grouped_gemm", "1x2x32,3x4"),
         ("route", "1x2x3x4"),
+        ("combine", "1x2"),
     ],
 )
 def test_explain_refuses_other_shapes(operator, shape, capsys):

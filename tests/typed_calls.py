@@ -52,6 +52,12 @@ def torch_calls() -> torch.Tensor:
         x, experts.data, None, experts.scales, offsets=offsets, rows=routed[4], rows_per_token=2
     )
     assert_type(experts_of_rows, torch.Tensor)
+    row_of = nk.route(x, w.bfloat16(), 2, permutation=True, return_row_of=True)[5]
+    ids = torch.zeros(4, 2, dtype=torch.int32)
+    permutation = nk.sort_by_expert(ids, 16)
+    assert_type(permutation, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor])
+    combined = nk.combine(experts_of_rows, row_of, routed[0], residual=x[:, :16])
+    assert_type(combined, torch.Tensor)
     outs = nk.grouped_gemm([qx.data], [qx.data], [qx.scales], [qx.scales], alpha=[2.0])
     assert_type(outs, list[torch.Tensor])
     both = qx.data, qx.data, qx.data, qx.scales, qx.scales, qx.scales
@@ -68,7 +74,9 @@ def registered_calls() -> torch.Tensor:
     assert_type(nkt.grouped_gemm([q.data], [q.data], [q.scales], [q.scales]), list[torch.Tensor])
     assert_type(nkt.dequantize(q, out_dtype="float16"), torch.Tensor)
     assert_type(nkt.from_blocked(nkt.to_blocked(q.scales), 4, 2), torch.Tensor)
-    weights, *_ = nkt.route(x.half(), x.half(), 2, permutation=True)
+    weights, *_, row_of = nkt.route(x.half(), x.half(), 2, permutation=True, return_row_of=True)
+    assert_type(nkt.sort_by_expert(row_of.view(4, 2), 8)[3], torch.Tensor)
+    assert_type(nkt.combine(x.new_ones(8, 16), row_of, weights, out_dtype="float32"), torch.Tensor)
     return nkt.gemv(q.data, q.data[:1], q.scales, q.scales[:1]) + weights
 
 

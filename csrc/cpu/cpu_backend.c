@@ -75,6 +75,17 @@ static nk_status plan_route(const nk_route_problem *p, const nk_settings *settin
     return NK_OK;
 }
 
+static nk_status plan_sort_by_expert(const nk_sort_by_expert_problem *p, const nk_settings *settings, nk_plan *plan,
+                                     void *choice)
+{
+    return plan_jobs(settings, "cpu_sort_by_expert", p->m, plan, choice);
+}
+
+static nk_status plan_combine(const nk_combine_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
+{
+    return plan_jobs(settings, "cpu_combine", p->m, plan, choice);
+}
+
 static nk_status plan_quantize(const nk_quantize_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     return plan_jobs(settings, "cpu_quantize", p->l * p->rows, plan, choice);
@@ -109,6 +120,8 @@ RUN(gemm)
 RUN(dual_gemm)
 RUN(grouped_gemm)
 RUN(route)
+RUN(sort_by_expert)
+RUN(combine)
 RUN(quantize)
 RUN(dequantize)
 RUN(relayout)
@@ -123,6 +136,8 @@ const nk_backend nk_backend_cpu = {
     .dual_gemm = {plan_dual_gemm, run_dual_gemm},
     .grouped_gemm = {plan_grouped_gemm, run_grouped_gemm},
     .route = {plan_route, run_route},
+    .sort_by_expert = {plan_sort_by_expert, run_sort_by_expert},
+    .combine = {plan_combine, run_combine},
     .quantize = {plan_quantize, run_quantize},
     .dequantize = {plan_dequantize, run_dequantize},
     .relayout = {plan_relayout, run_relayout},

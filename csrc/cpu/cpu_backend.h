@@ -9,6 +9,8 @@ nk_status cpu_gemm(const nk_gemm_problem *problem, cpu_means means, const nk_exe
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_route(const nk_route_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_sort_by_expert(const nk_sort_by_expert_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_combine(const nk_combine_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_quantize(const nk_quantize_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_relayout(const nk_relayout_problem *problem, cpu_means means, const nk_exec *exec);

@@ -8,9 +8,8 @@
 
 #define MAX_ROWS 32 /* tokens of one job */
 #define FEWEST_ROWS 8
-#define SORTED_ROWS 16384 /* tokens of one job of the permutation */
-#define BRACKET 16        /* experts that compete first */
-#define SELECTION 16.     /* products that take as long as selecting from one logit */
+#define BRACKET 16    /* experts that compete first */
+#define SELECTION 16. /* products that take as long as selecting from one logit */
 
 _Static_assert(NK_MAX_EXPERTS % BRACKET == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
@@ -186,71 +185,6 @@ static void route_row(const route *c, int64_t m, const float *logits)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* The permutation: a counting sort of the selections m*k + j by expert                                             */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-typedef struct sort {
-    const nk_route_problem *problem;
-    int32_t count[NK_MAX_EXPERTS];
-    int32_t next[NK_MAX_EXPERTS], end[NK_MAX_EXPERTS]; /* in sorted_rows */
-} sort;
-
-/* Which local expert a selection goes to. The caller's ids say what was selected, until somebody else writes them: then
- * any number may come, as from the map. */
-static bool read_selection(const nk_route_problem *p, int64_t m, int64_t i, int32_t *expert)
-{
-    const int32_t id = read_once(&p->ids[m * p->ids_row_stride + i * p->ids_col_stride]);
-    *expert = nk_expert_of(id, p->n);
-    if (*expert >= 0 && p->expert_map)
-        *expert = nk_expert_of(read_once(&p->expert_map[*expert * p->expert_map_stride]), p->local_experts);
-    return *expert >= 0;
-}
-
-static void count_selections(void *context, int64_t job)
-{
-    sort *s = context;
-    const nk_route_problem *p = s->problem;
-    for (int64_t m = job * SORTED_ROWS; m < cpu_min((job + 1) * SORTED_ROWS, p->m); m++) {
-        for (int64_t i = 0; i < p->top_k; i++) {
-            int32_t expert;
-            if (read_selection(p, m, i, &expert)) s->count[expert]++;
-        }
-    }
-}
-
-static void place_selections(void *context, int64_t job)
-{
-    sort *s = context;
-    const nk_route_problem *p = s->problem;
-    for (int64_t m = job * SORTED_ROWS; m < cpu_min((job + 1) * SORTED_ROWS, p->m); m++) {
-        for (int64_t i = 0; i < p->top_k; i++) {
-            int32_t expert;
-            if (read_selection(p, m, i, &expert) && s->next[expert] < s->end[expert])
-                p->sorted_rows[s->next[expert]++] = (int32_t)(m * p->top_k + i);
-        }
-    }
-}
-
-/* Every place of sorted_rows that no selection of a local expert takes is -1. On one thread: entries of an expert keep
- * their order. */
-static nk_status sort_by_expert(const nk_route_problem *p, const nk_exec *exec)
-{
-    sort s = {.problem = p};
-    int64_t jobs = nk_ceil_div(p->m, SORTED_ROWS);
-    NK_TRY(cpu_for_each(exec, jobs, 1, count_selections, &s));
-    int32_t end = 0;
-    for (int64_t n = 0; n < p->local_experts; n++) {
-        s.next[n] = p->offsets[n] = end;
-        p->counts[n] = s.count[n];
-        s.end[n] = end += s.count[n];
-    }
-    p->offsets[p->local_experts] = end;
-    for (int64_t i = end; i < p->m * p->top_k; i++)
-        p->sorted_rows[i] = -1;
-    return cpu_for_each(exec, jobs, 1, place_selections, &s);
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
 
 /* acc = what alpha multiplies: sums of products, or the logits given. */
 static void sum_logits(const route *c, cpu_tile_coordinates at, cpu_tile acc)
@@ -292,5 +226,5 @@ nk_status cpu_route(const nk_route_problem *p, cpu_means means, const nk_exec *e
     int64_t rows = nk_ceil_div(p->m, threads); /* of a thread */
     route c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
     NK_TRY(cpu_for_each(exec, nk_ceil_div(p->m, c.rows), threads, route_rows, &c));
-    return p->sorts ? sort_by_expert(p, exec) : NK_OK;
+    return p->sorts ? cpu_sort_by_expert(p, means, exec) : NK_OK;
 }

@@ -126,11 +126,15 @@ __device__ inline void place_entries(const nk_route_problem &p, int64_t first, i
             const uint32_t equal = __match_any_sync(ALL_LANES, expert), lower = equal & ((1u << lane) - 1);
             const int32_t position = expert != NOBODY ? next[expert] : 0;
             __syncwarp();
+            const int64_t entry = at + i * 32 + lane;
+            int32_t row = NOBODY;
             if (expert != NOBODY) {
-                const int32_t to = position + __popc(lower);
-                if (to < entries) p.sorted_rows[to] = (int32_t)at + i * 32 + lane;
+                row = position + __popc(lower);
+                if (row >= entries) row = NOBODY;
+                if (row != NOBODY) p.sorted_rows[row] = (int32_t)entry;
                 if (lower == 0) next[expert] = position + __popc(equal);
             }
+            if (p.row_of && entry < end) p.row_of[entry] = row;
             __syncwarp();
         }
     }

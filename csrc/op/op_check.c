@@ -204,6 +204,18 @@ nk_status nk_spec_matrix(const char *name, nk_dtype dtype, const nk_tensor *firs
     return NK_OK;
 }
 
+nk_status nk_spec_rows(const char *name, nk_dtype dtype, const nk_tensor *first, int64_t m, int64_t cols,
+                       nk_tensor *spec)
+{
+    int64_t shape[NK_MAX_DIMS], bytes;
+    NK_TRY(nk_mul(cols, nk_dtype_size(dtype), first, &bytes));
+    NK_TRY(nk_mul(m, bytes, first, &bytes));
+    memcpy(shape, first->shape, sizeof shape);
+    shape[first->ndim - 1] = cols;
+    *spec = nk_spec(name, dtype, first->device, first->ndim, shape);
+    return NK_OK;
+}
+
 int nk_sorted_dims(const nk_tensor *t, int dims[NK_MAX_DIMS])
 {
     int count = 0;

@@ -9,8 +9,7 @@
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-nk_status
-nk_fail_at(nk_status status, const nk_tensor *t, const char *format, ...);
+nk_status nk_fail_at(nk_status status, const nk_tensor *t, const char *format, ...);
 
 #define NK_CHECK_AT(condition, status, t, ...)                           \
     do {                                                                 \
@@ -82,6 +81,11 @@ nk_status nk_check_weights(const nk_tensor *t, const nk_tensor *sf, const char *
                            unsigned dtypes, const nk_tensor *first, const nk_view *like, const nk_tensor *like_t,
                            nk_operand *operand, nk_view *v, int64_t *k);
 
+/* `t` is [.., cols] of floats, contiguous along its columns; *operand becomes it as one matrix, all dimensions before
+ * the last as rows. `what` and `cols` are for messages. */
+nk_status nk_check_float_rows(const nk_tensor *t, const char *what, const char *cols, const nk_tensor *first,
+                              nk_operand *operand, nk_view *v);
+
 /* A 16-bit operand is contiguous along K. */
 nk_status nk_check_k_innermost(const nk_tensor *t, const nk_operand *operand);
 
@@ -108,6 +112,10 @@ nk_status nk_check_offsets(const nk_tensor *offsets, int64_t rows, const nk_tens
 nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, const int64_t *shape);
 nk_status nk_spec_matrix(const char *name, nk_dtype dtype, const nk_tensor *first, const nk_view *like, int64_t rows,
                          int64_t cols, nk_tensor *spec);
+
+/* The shape of `first`, which has m rows, with `cols` in place of its last extent. */
+nk_status nk_spec_rows(const char *name, nk_dtype dtype, const nk_tensor *first, int64_t m, int64_t cols,
+                       nk_tensor *spec);
 
 /* *out has the shape of `spec` and a dtype of `dtypes`, and is writable. In a dry run it may be missing: *out becomes
  * the spec. */

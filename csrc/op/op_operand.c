@@ -160,6 +160,19 @@ nk_status nk_check_weights(const nk_tensor *t, const nk_tensor *sf, const char *
     return NK_OK;
 }
 
+nk_status nk_check_float_rows(const nk_tensor *t, const char *what, const char *cols, const nk_tensor *first,
+                              nk_operand *operand, nk_view *v)
+{
+    NK_TRY(nk_check_tensor(t, NK_FLOATS, first));
+    NK_TRY(nk_rows_of(t, what, v));
+    NK_CHECK_AT(v->cols <= 1 || v->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
+                "stride %" PRId64 " along %s, expected 1, as after .contiguous()",
+                v->col_stride / nk_dtype_size(t->dtype), cols);
+    *operand = (nk_operand){
+        .data = t->data, .dtype = t->dtype, .row_stride = v->row_stride, .k_stride = nk_dtype_size(t->dtype)};
+    return NK_OK;
+}
+
 nk_status nk_check_k_innermost(const nk_tensor *t, const nk_operand *operand)
 {
     int64_t size = nk_dtype_size(t->dtype);

@@ -1,28 +1,14 @@
 /* route: checks its arguments and dispatches. */
-#include "op_check.h"
+#include "op_route.h"
 
 #include "backend.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 typedef struct outputs {
-    nk_tensor weights, ids, counts, offsets, sorted_rows, logits;
+    nk_tensor weights, ids, logits;
+    nk_permutation permutation;
 } outputs;
-
-/* `t` is [.., cols] of floats, contiguous along its columns; *operand becomes it as one matrix. */
-static nk_status check_rows(const nk_tensor *t, const char *what, const char *cols, const nk_tensor *first,
-                            nk_operand *operand, nk_view *v)
-{
-    NK_TRY(nk_check_tensor(t, NK_FLOATS, first));
-    NK_TRY(nk_rows_of(t, what, v));
-    NK_CHECK_AT(v->cols <= 1 || v->col_stride == nk_dtype_size(t->dtype), NK_VALUE_ERROR, t,
-                "stride %" PRId64 " along %s, expected 1, as after .contiguous()",
-                v->col_stride / nk_dtype_size(t->dtype), cols);
-    *operand = (nk_operand){
-        .data = t->data, .dtype = t->dtype, .row_stride = v->row_stride, .k_stride = nk_dtype_size(t->dtype)};
-    return NK_OK;
-}
 
 /* The operands: x and w, or the logits in their place. */
 static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
@@ -31,7 +17,7 @@ static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
     if (args->logits) {
         NK_CHECK_AT(!args->x, NK_VALUE_ERROR, args->x, "given, expected None where logits are given");
         NK_CHECK_AT(!args->w, NK_VALUE_ERROR, args->w, "given, expected None where logits are given");
-        NK_TRY(check_rows(args->logits, "[.., N]", "N", args->logits, &p->logits, &v));
+        NK_TRY(nk_check_float_rows(args->logits, "[.., N]", "N", args->logits, &p->logits, &v));
         p->from_logits = true;
         p->m = v.rows;
         p->n = v.cols;
@@ -40,10 +26,10 @@ static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
     NK_CHECK(args->x, NK_TYPE_ERROR, "x: None, expected a tensor, or logits in place of x and w");
     NK_CHECK(args->w, NK_TYPE_ERROR, "w: None, expected a tensor");
     NK_CHECK_AT(args->w->ndim == 2, NK_VALUE_ERROR, args->w, "shape %s, expected [N, K]", nk_shape_text(args->w).s);
-    NK_TRY(check_rows(args->x, "[.., K]", "K", args->x, &p->x, &v));
+    NK_TRY(nk_check_float_rows(args->x, "[.., K]", "K", args->x, &p->x, &v));
     p->m = v.rows;
     p->k = v.cols;
-    NK_TRY(check_rows(args->w, "[N, K]", "K", args->x, &p->w, &v));
+    NK_TRY(nk_check_float_rows(args->w, "[N, K]", "K", args->x, &p->w, &v));
     NK_TRY(nk_check_same_k(args->w, v.cols, args->x, p->k));
     p->n = v.rows;
     return NK_OK;
@@ -86,48 +72,52 @@ static nk_status check_selection(const nk_route_args *args, const nk_tensor *exp
     return NK_OK;
 }
 
-static nk_status check_expert_map(const nk_route_args *args, const nk_tensor *first, nk_route_problem *p)
+nk_status nk_check_expert_map(const nk_tensor *map, int64_t num_local_experts, const nk_tensor *first,
+                              nk_route_problem *p)
 {
-    const nk_tensor *map = args->expert_map;
-    p->sorts = args->permutation;
     p->local_experts = p->n;
     if (!map) return NK_OK;
-    NK_CHECK_AT(args->permutation, NK_VALUE_ERROR, map, "given, expected None unless permutation=True");
     NK_TRY(nk_check_tensor(map, NK_DTYPE_BIT(NK_I32), first));
     NK_CHECK_AT(map->ndim == 1 && map->shape[0] == p->n, NK_VALUE_ERROR, map, "shape %s, expected (%" PRId64 ",)",
                 nk_shape_text(map).s, p->n);
-    NK_CHECK(args->num_local_experts >= 0 && args->num_local_experts <= NK_MAX_EXPERTS, NK_VALUE_ERROR,
-             "num_local_experts: %" PRId64 ", expected 0 to %d", args->num_local_experts, NK_MAX_EXPERTS);
+    NK_CHECK(num_local_experts >= 0 && num_local_experts <= NK_MAX_EXPERTS, NK_VALUE_ERROR,
+             "num_local_experts: %" PRId64 ", expected 0 to %d", num_local_experts, NK_MAX_EXPERTS);
     p->expert_map = map->data;
     p->expert_map_stride = map->stride[0];
-    p->local_experts = args->num_local_experts;
+    p->local_experts = num_local_experts;
     return NK_OK;
 }
 
-/* The shape of `first` with `cols` in place of its last extent; m counts its rows. */
-static nk_status specify_rows(const char *name, nk_dtype dtype, const nk_tensor *first, int64_t m, int64_t cols,
-                              nk_tensor *spec)
+static nk_status check_permutation(const nk_route_args *args, const nk_tensor *first, nk_route_problem *p)
 {
-    int64_t shape[NK_MAX_DIMS], bytes;
-    NK_TRY(nk_mul(m, cols * nk_dtype_size(dtype), first, &bytes));
-    memcpy(shape, first->shape, sizeof shape);
-    shape[first->ndim - 1] = cols;
-    *spec = nk_spec(name, dtype, first->device, first->ndim, shape);
+    NK_CHECK(args->permutation || !args->return_row_of, NK_VALUE_ERROR,
+             "return_row_of: True, expected False unless permutation=True");
+    if (args->expert_map)
+        NK_CHECK_AT(args->permutation, NK_VALUE_ERROR, args->expert_map,
+                    "given, expected None unless permutation=True");
+    p->sorts = args->permutation;
+    return nk_check_expert_map(args->expert_map, args->num_local_experts, first, p);
+}
+
+nk_status nk_spec_permutation(const nk_tensor *first, const nk_route_problem *p, nk_permutation *specs)
+{
+    int64_t rows;
+    NK_TRY(nk_mul(p->m, p->top_k, first, &rows));
+    NK_CHECK_AT(!p->sorts || rows <= INT32_MAX, NK_VALUE_ERROR, first,
+                "shape %s, expected M * k to fit int32 when a permutation is asked for", nk_shape_text(first).s);
+    specs->counts = nk_spec("counts", NK_I32, first->device, 1, &p->local_experts);
+    specs->offsets = nk_spec("offsets", NK_I32, first->device, 1, (int64_t[]){p->local_experts + 1});
+    specs->sorted_rows = nk_spec("sorted_rows", NK_I32, first->device, 1, &rows);
+    specs->row_of = nk_spec("row_of", NK_I32, first->device, 1, &rows);
     return NK_OK;
 }
 
 static nk_status specify(const nk_route_args *args, const nk_tensor *first, const nk_route_problem *p, outputs *outs)
 {
-    int64_t rows;
-    NK_TRY(nk_mul(p->m, args->k, first, &rows));
-    NK_CHECK_AT(!args->permutation || rows <= INT32_MAX, NK_VALUE_ERROR, first,
-                "shape %s, expected M * k to fit int32 when a permutation is asked for", nk_shape_text(first).s);
-    NK_TRY(specify_rows("weights", args->out_dtype, first, p->m, args->dense ? p->n : args->k, &outs->weights));
-    NK_TRY(specify_rows("ids", NK_I32, first, p->m, args->k, &outs->ids));
-    if (args->return_logits) NK_TRY(specify_rows("logits", NK_F32, first, p->m, p->n, &outs->logits));
-    outs->counts = nk_spec("counts", NK_I32, first->device, 1, &p->local_experts);
-    outs->offsets = nk_spec("offsets", NK_I32, first->device, 1, (int64_t[]){p->local_experts + 1});
-    outs->sorted_rows = nk_spec("sorted_rows", NK_I32, first->device, 1, &rows);
+    NK_TRY(nk_spec_permutation(first, p, &outs->permutation));
+    NK_TRY(nk_spec_rows("weights", args->out_dtype, first, p->m, args->dense ? p->n : args->k, &outs->weights));
+    NK_TRY(nk_spec_rows("ids", NK_I32, first, p->m, args->k, &outs->ids));
+    if (args->return_logits) NK_TRY(nk_spec_rows("logits", NK_F32, first, p->m, p->n, &outs->logits));
     return NK_OK;
 }
 
@@ -139,7 +129,7 @@ static nk_status check(const nk_route_args *args, const nk_tensor **first, nk_ro
     *first = args->logits ? args->logits : args->x;
     p->device = (*first)->device;
     NK_TRY(check_selection(args, args->logits ? args->logits : args->w, *first, p));
-    NK_TRY(check_expert_map(args, *first, p));
+    NK_TRY(check_permutation(args, *first, p));
     return specify(args, *first, p, outs);
 }
 
@@ -153,17 +143,17 @@ nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPU
     specs[(*count)++] = outs.weights;
     specs[(*count)++] = outs.ids;
     if (args->permutation) {
-        specs[(*count)++] = outs.counts;
-        specs[(*count)++] = outs.offsets;
-        specs[(*count)++] = outs.sorted_rows;
+        specs[(*count)++] = outs.permutation.counts;
+        specs[(*count)++] = outs.permutation.offsets;
+        specs[(*count)++] = outs.permutation.sorted_rows;
+        if (args->return_row_of) specs[(*count)++] = outs.permutation.row_of;
     }
     if (args->return_logits) specs[(*count)++] = outs.logits;
     return NK_OK;
 }
 
-/* An int32 output of one dimension, contiguous. */
-static nk_status check_list(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
-                            int32_t **data)
+nk_status nk_check_list(const nk_tensor *out, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                        int32_t **data)
 {
     NK_TRY(nk_check_out(&out, spec, NK_DTYPE_BIT(NK_I32), exec, first));
     NK_CHECK_AT(out->shape[0] <= 1 || out->stride[0] == 1, NK_VALUE_ERROR, out,
@@ -186,17 +176,20 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
     problem.ids_row_stride = view.row_stride / nk_dtype_size(NK_I32);
     problem.ids_col_stride = view.col_stride / nk_dtype_size(NK_I32);
     if (args->permutation) {
-        NK_TRY(check_list(args->counts, &outs.counts, exec, first, &problem.counts));
-        NK_TRY(check_list(args->offsets, &outs.offsets, exec, first, &problem.offsets));
-        NK_TRY(check_list(args->sorted_rows, &outs.sorted_rows, exec, first, &problem.sorted_rows));
+        NK_TRY(nk_check_list(args->counts, &outs.permutation.counts, exec, first, &problem.counts));
+        NK_TRY(nk_check_list(args->offsets, &outs.permutation.offsets, exec, first, &problem.offsets));
+        NK_TRY(nk_check_list(args->sorted_rows, &outs.permutation.sorted_rows, exec, first, &problem.sorted_rows));
     }
+    if (args->return_row_of)
+        NK_TRY(nk_check_list(args->row_of, &outs.permutation.row_of, exec, first, &problem.row_of));
     if (args->return_logits) {
         NK_TRY(
             nk_check_out_rows(args->logits_out, &outs.logits, NK_DTYPE_BIT(NK_F32), exec, first, &problem.logits_out));
     }
-    const nk_tensor *all[] = {args->weights,      args->ids,       args->counts, args->offsets, args->sorted_rows,
-                              args->logits_out,   args->x,         args->w,      args->logits,  args->correction_bias,
-                              args->alpha.tensor, args->expert_map};
+    const nk_tensor *all[] = {args->weights,     args->ids,    args->counts,          args->offsets,
+                              args->sorted_rows, args->row_of, args->logits_out,      args->x,
+                              args->w,           args->logits, args->correction_bias, args->alpha.tensor,
+                              args->expert_map};
     for (int i = 0; i < NK_ROUTE_OUTPUTS; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

@@ -111,7 +111,7 @@ static const char py_doc_grouped_gemm[] =
 static const char py_doc_route[] =
     "route($module, /, x=None, w=None, k=None, *, logits=None, score='topk_softmax', correction_bias=None, n_group=1, "
     "topk_group=1, renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, expert_map=None, "
-    "num_local_experts=None, return_logits=False, out=None, out_dtype='float32')\n--\n\n"
+    "num_local_experts=None, return_logits=False, return_row_of=False, out=None, out_dtype='float32')\n--\n\n"
     "Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.\n\n"
     "x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is\n"
     "    any number.\n"
@@ -128,12 +128,37 @@ static const char py_doc_route[] =
     "expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the\n"
     "    place of N in counts and offsets, and only rows of local experts are sorted. ids stay those of all N.\n"
     "return_logits: also return the logits that were selected from, float32 [.., N].\n"
+    "return_row_of: with permutation also return row_of, which says where each selection is in sorted_rows.\n"
     "out: a tuple like the result. An item that is None is allocated.\n"
     "out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.\n\n"
     "Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],\n"
     "offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert; -1 behind the last),\n"
-    "all int32; with return_logits last the logits. Of equal logits the lower expert's counts as the larger.\n\n"
+    "all int32; with return_row_of then row_of [M*k] (where sorted_rows has m*k + j, or -1); with return_logits last\n"
+    "the logits. Of equal logits the lower expert's counts as the larger.\n\n"
     PY_DOC_ERRORS;
+
+static const char py_doc_sort_by_expert[] =
+    "sort_by_expert($module, /, ids, num_experts, *, expert_map=None, num_local_experts=None, out=None)\n--\n\n"
+    "The permutation that route returns, of ids that are there already.\n\n"
+    "ids: int32 [.., k], which experts each row selects. A number that is no expert's belongs to nobody.\n"
+    "num_experts: N, up to 1024.\n"
+    "expert_map, num_local_experts: as in route.\n"
+    "out: a tuple like the result. An item that is None is allocated.\n\n"
+    "Returns (counts [N], offsets [N+1], sorted_rows [M*k], row_of [M*k]), all int32, as route has them. Selections\n"
+    "of nobody are left out: row_of is -1 for them, and sorted_rows ends with as many -1.\n\n" PY_DOC_ERRORS;
+
+static const char py_doc_combine[] =
+    "combine($module, /, products, row_of, weights, *, residual=None, out=None, out_dtype='float16')\n--\n\n"
+    "The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.\n\n"
+    "out[m] = sum_j weights[m, j] * products[row_of[m*k + j]] + residual[m] in float32, in the order of j, rounded\n"
+    "once. Returns [.., H].\n\n"
+    "products: [P, H], float16, bfloat16 or float32, contiguous along H: what the experts made of the rows that\n"
+    "    route's sorted_rows put together.\n"
+    "row_of: int32 [M*k], as route returns it: which row each selection has. -1 adds nothing. A number that names no\n"
+    "    row is an error on the CPU and adds nothing on GPUs. Rows that nobody names may hold anything, even NaN.\n"
+    "weights: [.., k], float16, bfloat16 or float32; k is any number, M counts the rows.\n"
+    "residual: [.., H] of any of these dtypes, such as the result of shared experts.\n" PY_DOC_OUTPUT
+    "The bytes are the same on every backend, and whatever other tokens there are.\n\n" PY_DOC_ERRORS;
 
 #define PY_DOC_NAME(op) " " #op
 #define PY_DOC_OPERATORS PY_OPERATORS(PY_DOC_NAME)

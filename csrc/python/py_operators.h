@@ -14,7 +14,9 @@
     X(gemm)             \
     X(dual_gemm)        \
     X(grouped_gemm)     \
-    X(route)
+    X(route)            \
+    X(sort_by_expert)   \
+    X(combine)
 
 /* custom_kernel(data) of each competition problem; `run` gets data as v[0]. */
 #define PY_DROP_INS(X)        \

@@ -19,4 +19,6 @@ const nk_backend nk_backend_sm80 = {
     .dequantize = CELL(dequantize),
     .relayout = CELL(relayout),
     .route = CELL(route),
+    .sort_by_expert = CELL(sort_by_expert),
+    .combine = CELL(combine),
 };

@@ -21,6 +21,8 @@ SM80_DECLARE(gemm);
 SM80_DECLARE(dual_gemm);
 SM80_DECLARE(grouped_gemm);
 SM80_DECLARE(route);
+SM80_DECLARE(sort_by_expert);
+SM80_DECLARE(combine);
 SM80_DECLARE(quantize);
 SM80_DECLARE(dequantize);
 SM80_DECLARE(relayout);

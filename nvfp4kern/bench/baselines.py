@@ -85,6 +85,21 @@ def route(x, w, k):
     return functional.softmax(logits.float(), -1), ids.int()
 
 
+def sort_by_expert(ids, experts):
+    """Of ids that are all experts': counts, offsets, the sorted rows and their inverse."""
+    sorted_ids, rows = ids.flatten().sort(stable=True)
+    numbers = torch.arange(max(experts + 1, len(rows)), device=ids.device, dtype=torch.int32)
+    offsets = torch.searchsorted(sorted_ids, numbers[: experts + 1], out_int32=True)
+    row_of = torch.empty_like(sorted_ids).scatter_(0, rows, numbers[: len(rows)])
+    return offsets.diff(), offsets, rows.int(), row_of
+
+
+def combine(products, row_of, weights):
+    """Each token's rows, weighted and added in float32."""
+    rows = products[row_of].view(*weights.shape, -1).float()
+    return (rows * weights[..., None]).sum(1).to(products.dtype)
+
+
 def quantize(x, scale, steps):
     """Codes and scale factors. `scale` is the global scale, or None: from the largest value.
     `steps`: where E2M1 rounds up."""

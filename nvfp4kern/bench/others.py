@@ -1,5 +1,5 @@
-"""The cases of route, quantize and dequantize. Sizes are those of shapes.py; `data` is exact.py or
-gaussian.py."""
+"""The cases of route, sort_by_expert, combine, quantize and dequantize. Sizes are those of
+shapes.py; `data` is exact.py or gaussian.py."""
 
 from functools import partial
 
@@ -46,6 +46,63 @@ def route(data, device, m, n, k, top):
         others=_others(baselines.route, lambda: [(*map(floats, one), top) for one in sets], device),
         agrees=lambda got, ours: near([got[0]], [ours[0]]),
         reads=[[x.halves, w.halves] for x, w in sets],
+    )
+
+
+def sort_by_expert(data, device, label, tokens, top, experts):
+    """A token's experts differ, as a router's do."""
+    at = torch.Generator().manual_seed(0)
+    drawn = torch.rand(tokens, experts, generator=at).argsort(-1)[:, :top]
+    ids = drawn.int().to(device).contiguous()
+    sizes = (experts, experts + 1, tokens * top, tokens * top)
+    out = tuple(poisoned(device, size, dtype=torch.int32) for size in sizes)
+    want = baselines.sort_by_expert(ids, experts)
+
+    def agrees(got, ours):
+        return all(map(torch.equal, got, ours))
+
+    return Case(
+        shape=f"{label} {experts}, {tokens} tokens, top {top}",
+        moved=12.0 * tokens * top + 8.0 * experts,
+        work=0.0,
+        calls={"": [partial(nvfp4kern.sort_by_expert, ids, experts, out=out)]},
+        outs={"": [out]},
+        right=lambda out, i: agrees(out, want),
+        others=_others(baselines.sort_by_expert, lambda: [(ids, experts)], device),
+        agrees=agrees,
+    )
+
+
+def combine(data, device, label, tokens, top, h):
+    """All experts are here. Sums are exact only of exact data, so they are taken in the contract's
+    order, each step rounded as there."""
+    moved = tokens * (top * (2.0 * h + 8) + 2 * h)
+    rows = tokens * top
+    sets = []
+    for i in range(rotation(moved, device)):
+        at = torch.Generator().manual_seed(i)
+        row_of = torch.randperm(rows, generator=at).to(device, torch.int32)
+        weights = torch.rand(tokens, top, generator=at).to(device)
+        sets.append((data.wide(device, rows, h).halves.bfloat16(), row_of, weights))
+    outs = [poisoned(device, tokens, h, dtype=torch.bfloat16) for _ in sets]
+    calls = [partial(nvfp4kern.combine, *one, out=out) for one, out in zip(sets, outs, strict=True)]
+
+    def right(out, i):
+        products, row_of, weights = sets[i]
+        total = torch.zeros(tokens, h, device=device)
+        for j in range(top):
+            total += products[row_of.view(tokens, top)[:, j]].float() * weights[:, j, None]
+        return torch.equal(out, total.bfloat16())
+
+    return Case(
+        shape=f"{label} {h}, {tokens} tokens, top {top}",
+        moved=moved,
+        work=0.0,
+        calls={"": calls},
+        outs={"": outs},
+        right=right,
+        others=_others(baselines.combine, lambda: sets, device),
+        agrees=lambda got, ours: near([got], [ours]),
     )
 
 

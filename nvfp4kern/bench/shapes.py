@@ -5,7 +5,10 @@ from functools import partial
 
 from ..verify import shapes as verified
 
-OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize")
+OPERATORS = (
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize",
+    "dequantize",
+)  # fmt: skip
 
 
 @dataclass
@@ -79,6 +82,16 @@ def _route(m, n, k):
     return Shape("route", "route", {"m": m, "n": n, "k": k, "top": top})
 
 
+def _sort(label, tokens, top, experts):
+    sizes = {"label": label, "tokens": tokens, "top": top, "experts": experts}
+    return Shape("sort_by_expert", "sort_by_expert", sizes)
+
+
+def _combine(label, tokens, top, h):
+    sizes = {"label": label, "tokens": tokens, "top": top, "h": h}
+    return Shape("combine", "combine", sizes, series=f"{label} combine", at=tokens)
+
+
 def _quantize(rows, k, amax=False):
     return Shape("quantize", "quantize", {"rows": rows, "k": k, "amax": amax})
 
@@ -105,7 +118,8 @@ def _tokens():
 
 
 def _moe(wide=False):
-    """Both products of a layer: into the intermediate size, gate and up together, and back."""
+    """Both products of a layer: into the intermediate size, gate and up together, and back. Once,
+    with NVFP4 tokens, also what brings rows together before them, and tokens behind."""
     for model in MODELS:
         sizes = {
             "gate_up": (2 * model.intermediate, model.hidden),
@@ -115,6 +129,10 @@ def _moe(wide=False):
             for tokens in DECODED:
                 given = {"experts": model.experts, "top": model.top, "n": n, "k": k}
                 yield _mixture(f"{model.name} {name}", tokens, wide, **given)
+        if not wide:
+            for tokens in DECODED:
+                yield _sort(model.name, tokens, model.top, model.experts)
+                yield _combine(model.name, tokens, model.top, model.hidden)
 
 
 def _smallm():
@@ -156,6 +174,8 @@ def _quick():
     yield _groups(verified.GROUP_GEMM_TESTS[0])
     for wide in (False, True):
         yield _mixture("small", 8, wide, experts=4, top=2, n=64, k=128)
+    yield _sort("small", 8, 2, 4)
+    yield _combine("small", 8, 2, 1024)
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])
     yield from (_quantize(256, 1024, amax) for amax in (False, True))
     yield _dequantize(256, 1024)

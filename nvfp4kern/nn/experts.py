@@ -13,6 +13,8 @@ from .linear import autocast, quantize_input, readable
 from .recipes import Recipe, quantize_weight
 
 INPUT_QUANTS = (None, "static", "dynamic")
+WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
+"""Dtypes of a router's weights that need no conversion."""
 
 
 class NVFP4Experts(Frozen):
@@ -169,34 +171,38 @@ class NVFP4Experts(Frozen):
         """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts.
 
         x: float16 or bfloat16, with input_quant also float32 where it wants no gradient.
-        top_k_index: int [.., k]. A number below 0, or num_experts and above, is an expert on
-            another device: it adds nothing.
+        top_k_index: int [.., k], numbers that int32 has. One below 0, or num_experts and above, is
+            an expert on another device: it adds nothing.
         top_k_weights: floating point [.., k].
         Under torch.autocast x is first cast to autocast's dtype, as nn.Linear's input is.
         """
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
-        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1])
-        ids = ids.where((ids >= 0) & (ids < self.num_experts), self.num_experts)
-        sorted_ids, order = ids.flatten().sort(stable=True)
-        experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
-        offsets = torch.searchsorted(sorted_ids, experts, out_int32=True)
+        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
+        _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.num_experts)
         weights = top_k_weights.reshape(ids.shape)
-        rows = order.to(torch.int32)
-        return self.combine(tokens, ids, weights, rows, offsets).reshape(x.shape)
+        return self.combine(tokens, weights, sorted_rows, offsets, row_of).view(x.shape)
 
     def combine(
-        self, x: Tensor, ids: Tensor, weights: Tensor, sorted_rows: Tensor, offsets: Tensor
+        self,
+        x: Tensor,
+        weights: Tensor,
+        sorted_rows: Tensor,
+        offsets: Tensor,
+        row_of: Tensor,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        """forward of x [T, H] with the permutation that nvfp4kern.route has returned."""
-        k = ids.shape[1]
-        products = self._products(x, sorted_rows, k, offsets)
-        row_of = torch.empty_like(sorted_rows)  # of each selection, in `products`
-        row_of[sorted_rows] = torch.arange(len(row_of), device=x.device, dtype=row_of.dtype)
-        # Rows of no expert hold anything, even NaN, which a weight of 0 would not remove.
-        here = (ids < self.num_experts)[..., None]
-        parts = torch.where(here, products[row_of].view(*ids.shape, self.hidden_size).float(), 0.0)
-        return (parts * weights[..., None].float()).sum(1).to(x.dtype)
+        """forward of x [T, H] with a permutation of nvfp4kern.route or sort_by_expert.
+
+        residual: [T, H] to be added before the result is rounded.
+        """
+        products = self._products(x, sorted_rows, weights.shape[-1], offsets)
+        weights = readable(weights if weights.dtype in WEIGHTS else weights.float())
+        residual = None if residual is None else readable(residual)
+        wanted = [products, weights] if residual is None else [products, weights, residual]
+        if any(map(wants_gradient, wanted)):
+            return _Combined.apply(products, row_of, weights, residual, x.dtype)
+        return nk.combine(products, row_of, weights, residual=residual, out_dtype=x.dtype)
 
     def _products(self, x: Tensor, sorted_rows: Tensor, k: int, offsets: Tensor) -> Tensor:
         """The experts' results, [T k, H], sorted by expert; row r is of token sorted_rows[r] // k.
@@ -273,6 +279,33 @@ class _Gradient(torch.autograd.Function):
         return torch.where(inside[:, None], dx, 0.0), None, None, None
 
 
+class _Combined(torch.autograd.Function):
+    """nk.combine where something that it adds wants a gradient. A row has one selection at most."""
+
+    @staticmethod
+    def forward(ctx, products, row_of, weights, residual, dtype):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(products, row_of, weights)
+        ctx.residual = None if residual is None else residual.dtype
+        return nk.combine(products, row_of, weights, residual=residual, out_dtype=dtype)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        products, row_of, weights = ctx.saved_tensors
+        dproducts = dweights = dresidual = None
+        of_selections = grad.float().repeat_interleave(weights.shape[-1], 0)
+        if ctx.needs_input_grad[0]:
+            parts = of_selections * weights.reshape(-1, 1).float()
+            rows = row_of.where(row_of >= 0, len(products))  # one more, for those that have none
+            dproducts = parts.new_zeros(len(products) + 1, products.shape[1])
+            dproducts = dproducts.index_copy_(0, rows.long(), parts)[:-1].to(products.dtype)
+        if ctx.needs_input_grad[2]:
+            sums = (products[row_of.clamp(min=0)].float() * of_selections).sum(-1)
+            dweights = sums.where(row_of >= 0, 0.0).view(weights.shape).to(weights.dtype)
+        if ctx.needs_input_grad[3]:
+            dresidual = grad.to(ctx.residual)
+        return dproducts, None, dweights, dresidual, None
+
+
 def _why_not_silu(module: nn.Module) -> str | None:
     """Asks the activation for values, since its names differ. Some models gate in a method."""
     act = getattr(module, "act_fn", None)
@@ -298,7 +331,8 @@ class NVFP4MoE(Frozen):
     top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route.
     correction_bias: True adds the parameter gate.e_score_correction_bias, float32 [E], as
         DeepSeek-V3 has it. It takes part in the choice of experts, not in their weights.
-    shared_experts: a module [.., H] -> [.., H] whose result is added.
+    shared_experts: a module [.., H] -> [.., H] whose result is added in float32, before the sum is
+        rounded to x's dtype.
     input_quant: see NVFP4Experts.
     """
 
@@ -351,13 +385,18 @@ class NVFP4MoE(Frozen):
     def forward(self, x: Tensor) -> Tensor:
         x = autocast(x)
         tokens = x.reshape(-1, x.shape[-1])
-        weights, ids, _, offsets, sorted_rows = nk.route(
+        weights, _, _, offsets, sorted_rows, row_of = nk.route(
             tokens.detach(),
             autocast(self.gate.weight),
             self.top_k,
             correction_bias=self.correction_bias,
             permutation=True,
+            return_row_of=True,
             **self.routing,
         )
-        y = self.experts.combine(tokens, ids, weights, sorted_rows, offsets).reshape(x.shape)
-        return y if self.shared_experts is None else y + self.shared_experts(x)
+        shared = None
+        if self.shared_experts is not None:
+            shared = self.shared_experts(x).reshape(tokens.shape)
+        return self.experts.combine(
+            tokens, weights, sorted_rows, offsets, row_of, residual=shared
+        ).view(x.shape)

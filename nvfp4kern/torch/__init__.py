@@ -26,6 +26,7 @@ __all__ = [
     "NVFP4",
     "BackendError",
     "backends",
+    "combine",
     "dequantize",
     "dual_gemm",
     "explain",
@@ -36,6 +37,7 @@ __all__ = [
     "grouped_gemm",
     "quantize",
     "route",
+    "sort_by_expert",
     "to_blocked",
     "warmup",
 ]
@@ -253,6 +255,7 @@ def route(
     expert_map: Tensor | None = None,
     num_local_experts: int | None = None,
     return_logits: bool = False,
+    return_row_of: bool = False,
     out: Sequence[Tensor] | None = None,
     out_dtype: OutDtype = None,
 ) -> tuple[Tensor, ...]:
@@ -262,13 +265,45 @@ def route(
         x, w, k, score, correction_bias, n_group, topk_group, renormalize, float(scaling_factor),
         *_number(alpha, "alpha"), dense, logits, expert_map, num_local_experts,
     )  # fmt: skip
-    name, outputs = ops.ROUTES[bool(permutation), bool(return_logits)]
+    if return_row_of and not permutation:
+        raise ValueError("return_row_of: True, expected False unless permutation=True")
+    name, outputs = ops.ROUTES[bool(permutation), bool(return_row_of), bool(return_logits)]
     if out is None:
         return getattr(_OPS, name).default(*args, _dtype(out_dtype))
     outs = _all_given(out, outputs)
     _dtype(out_dtype, outs["weights"])
     getattr(_OPS, f"{name}_out").default(*args, **outs)
     return tuple(out)
+
+
+def sort_by_expert(
+    ids: Tensor,
+    num_experts: int,
+    *,
+    expert_map: Tensor | None = None,
+    num_local_experts: int | None = None,
+    out: Sequence[Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    args = (ids, num_experts, expert_map, num_local_experts)
+    if out is None:
+        return _OPS.sort_by_expert.default(*args)
+    outs = _all_given(out, ops.BOTH)
+    _OPS.sort_by_expert_out.default(*args, **outs)
+    counts, offsets, sorted_rows, row_of = out
+    return counts, offsets, sorted_rows, row_of
+
+
+def combine(
+    products: Tensor,
+    row_of: Tensor,
+    weights: Tensor,
+    *,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:
+    args = (products, row_of, weights, residual)
+    return _one(_OPS.combine.default, _OPS.combine_out.default, args, out, out_dtype)
 
 
 def quantize(
@@ -332,8 +367,8 @@ def from_blocked(buffer: Tensor, rows: int, cols: int, *, out: Tensor | None = N
     return out
 
 
-for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize",
-              "to_blocked", "from_blocked"):  # fmt: skip
+for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert",
+              "combine", "quantize", "dequantize", "to_blocked", "from_blocked"):  # fmt: skip
     globals()[_name].__doc__ = getattr(_C, _name).__doc__
 
 # What torch.load(weights_only=True) calls to make an NVFP4 again.

@@ -309,6 +309,7 @@ def route(
     x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
     scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
     num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False,
+    return_row_of=False,
 ):  # fmt: skip
     word("score", score, SCORES)
     first, outer, n, of = router(x, w, logits)
@@ -332,11 +333,34 @@ def route(
         empty(first, (*outer, k), torch.int32),
     ]
     if permutation:
-        sizes = (local, local + 1, math.prod(outer) * k)
+        selections = math.prod(outer) * k
+        sizes = (local, local + 1, selections, *[selections] * return_row_of)
         outs += [empty(first, (size,), torch.int32) for size in sizes]
     if return_logits:
         outs.append(empty(first, (*outer, n), torch.float32))
     return tuple(outs)
+
+
+def sort_by_expert(ids, num_experts, expert_map=None, num_local_experts=None):
+    tensor("ids", ids, (torch.int32,), ids)
+    expect(ids.dim() > 0, "ids", shape_of(ids), "[.., k]")
+    expect(0 <= num_experts <= MAX_EXPERTS, "num_experts", num_experts, f"0 to {MAX_EXPERTS}")
+    local = local_experts(expert_map, num_local_experts, num_experts, True, ids)
+    sizes = (local, local + 1, ids.numel(), ids.numel())
+    return tuple(empty(ids, (size,), torch.int32) for size in sizes)
+
+
+def combine(products, row_of, weights, residual=None, out_dtype=None):
+    expect(products.dim() == 2, "products", shape_of(products), "[P, H]")
+    (_,), h = float_rows("products", products, "[P, H]", products)
+    outer, k = float_rows("weights", weights, "[.., k]", products)
+    tensor("row_of", row_of, (torch.int32,), products)
+    selections = math.prod(outer) * k
+    same_sizes("row_of", row_of, (selections,), f"({selections},)")
+    if residual is not None:
+        float_rows("residual", residual, "[.., H]", products)
+        same_sizes("residual", residual, (*outer, h), (*outer, h))
+    return empty(products, (*outer, h), out_dtype_of(out_dtype))
 
 
 def quantize(

@@ -38,6 +38,9 @@ _ROUTE = """Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? corre
     int n_group=1, int topk_group=1, bool? renormalize=None, float scaling_factor=1.0,
     float alpha=1.0, Tensor? alpha_tensor=None, bool dense=False, Tensor? logits=None,
     Tensor? expert_map=None, int? num_local_experts=None"""
+_SORT_BY_EXPERT = """Tensor ids, int num_experts, Tensor? expert_map=None,
+    int? num_local_experts=None"""
+_COMBINE = "Tensor products, Tensor row_of, Tensor weights, Tensor? residual=None"
 _QUANTIZE = """Tensor x, Tensor? up=None, float global_scale=1.0,
     Tensor? global_scale_tensor=None, str scale_layout="linear", Tensor? offsets=None"""
 _QUANTIZE_AMAX = """Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None"""
@@ -109,15 +112,26 @@ def _grouped_gemm_list(
 def _route(
     x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
     scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
-    num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False, out=None,
+    num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False,
+    return_row_of=False, out=None,
 ):  # fmt: skip
     return _C.route(
         x, w, k, logits=logits, score=score, correction_bias=correction_bias, n_group=n_group,
         topk_group=topk_group, renormalize=renormalize, scaling_factor=scaling_factor,
         alpha=_or(alpha, alpha_tensor), dense=dense, permutation=permutation,
         expert_map=expert_map, num_local_experts=num_local_experts, return_logits=return_logits,
-        out=out, out_dtype=out_dtype,
+        return_row_of=return_row_of, out=out, out_dtype=out_dtype,
     )  # fmt: skip
+
+
+def _sort_by_expert(ids, num_experts, expert_map=None, num_local_experts=None, *, out=None):
+    return _C.sort_by_expert(
+        ids, num_experts, expert_map=expert_map, num_local_experts=num_local_experts, out=out
+    )
+
+
+def _combine(products, row_of, weights, residual=None, out_dtype=None, *, out=None):
+    return _C.combine(products, row_of, weights, residual=residual, out=out, out_dtype=out_dtype)
 
 
 def _quantize(
@@ -277,11 +291,14 @@ def _operator(name, arguments, outputs, kernel, rule, dtype="out_dtype"):
 
 ROUTED = ("weights", "ids")
 PERMUTATION = ("counts", "offsets", "sorted_rows")
-ROUTES = {  # (permutation, return_logits): the operator and what it returns
-    (False, False): ("route", ROUTED),
-    (True, False): ("route_permutation", ROUTED + PERMUTATION),
-    (False, True): ("route_and_logits", (*ROUTED, "logits_out")),
-    (True, True): ("route_permutation_and_logits", (*ROUTED, *PERMUTATION, "logits_out")),
+BOTH = (*PERMUTATION, "row_of")
+ROUTES = {  # (permutation, return_row_of, return_logits): the operator and what it returns
+    (False, False, False): ("route", ROUTED),
+    (True, False, False): ("route_permutation", ROUTED + PERMUTATION),
+    (True, True, False): ("route_both_permutations", ROUTED + BOTH),
+    (False, False, True): ("route_and_logits", (*ROUTED, "logits_out")),
+    (True, False, True): ("route_permutation_and_logits", (*ROUTED, *PERMUTATION, "logits_out")),
+    (True, True, True): ("route_both_permutations_and_logits", (*ROUTED, *BOTH, "logits_out")),
 }
 
 _operator("gemv", _GEMV, ("out",), _gemv, fake.gemv)
@@ -291,9 +308,11 @@ _operator("grouped_gemm", _GROUPED_GEMM, ("out",), _grouped_gemm, fake.grouped_g
 _operator(
     "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
 )
-for (_permutation, _logits), (_name, _outputs) in ROUTES.items():
-    _options = {"permutation": _permutation, "return_logits": _logits}
+for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
+    _options = {"permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of}
     _operator(_name, _ROUTE, _outputs, partial(_route, **_options), partial(fake.route, **_options))
+_operator("sort_by_expert", _SORT_BY_EXPERT, BOTH, _sort_by_expert, fake.sort_by_expert, None)
+_operator("combine", _COMBINE, ("out",), _combine, fake.combine)
 _operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, "data_dtype")
 _operator(
     "quantize_amax", _QUANTIZE_AMAX, ("data", "scales", "global_scale"), _quantize_amax,

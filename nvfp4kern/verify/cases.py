@@ -19,6 +19,8 @@ OPERATORS = (
     "dual_gemm",
     "grouped_gemm",
     "route",
+    "sort_by_expert",
+    "combine",
 )
 
 SPREAD = 1.2e9
@@ -199,6 +201,44 @@ def route(rng, everything):
             {},
             judge,
             work=2.0 * m * n * k,
+        )
+
+
+def sort_by_expert(rng, everything):
+    """Some selections are nobody's."""
+    for m, k, n in [(64, 8, 128), (1000, 6, 33)] + [(8192, 8, 256)] * everything:
+        ids = rng.integers(-1, n + 1, (m, k), np.int32)
+
+        def judge(got, c, ids=ids, n=n):
+            counts, offsets, rows = routing.permutation(ids, n)
+            want = np.concatenate((counts, offsets, rows, routing.row_of(rows)))
+            return _same_bytes(np.concatenate(got), want)
+
+        yield _case(
+            "sort_by_expert", f"{m}x{k}x{n}", (ids, n), {}, judge, moved=12.0 * m * k + 8.0 * n
+        )
+
+
+def combine(rng, everything):
+    """Experts of a third of the selections are absent; rows that nobody has are NaN."""
+    for m, k, h in [(64, 8, 2048), (5, 4, 1000)] + [(4096, 8, 7168)] * everything:
+        products = data.halves(rng, "float16", m * k, h)
+        row_of = rng.permutation(m * k).astype(np.int32)
+        products[row_of[::3]] = np.nan
+        row_of[::3] = -1
+        weights = rng.random((m, k), np.float32)
+
+        def judge(got, c, products=products, row_of=row_of, weights=weights):
+            want = routing.combine(products, row_of, weights)
+            return reference.check_bits(got, reference.round_to(want, "float16"))
+
+        yield _case(
+            "combine",
+            f"{m}x{k}x{h}",
+            (products.astype(np.float16), row_of, weights),
+            {},
+            judge,
+            moved=2.0 * h * (np.count_nonzero(row_of >= 0) + m),
         )
 
 

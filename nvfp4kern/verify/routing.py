@@ -1,4 +1,5 @@
-"""The oracle of `route`: logits and their bounds, keys, selection, weights, permutation."""
+"""The oracle of `route` and of `combine`: logits and their bounds, keys, selection, weights,
+permutation, and the sum over what was selected."""
 
 from dataclasses import dataclass
 
@@ -162,13 +163,37 @@ def permutation(ids, experts):
 
 
 def local_permutation(ids, expert_map, experts):
-    """The same by the local index that expert_map [N] has of each id; -1 fills sorted_rows."""
-    local = np.asarray(expert_map)[ids.ravel()].astype(np.int64)
+    """The same by the local index that expert_map [N] has of each id; -1 fills sorted_rows. An id
+    outside 0..N-1 has none."""
+    padded = np.append(np.asarray(expert_map, np.int64), -1)
+    ids = ids.ravel().astype(np.int64)
+    local = padded[np.where((ids < 0) | (ids >= len(expert_map)), len(expert_map), ids)]
     local[(local < 0) | (local >= experts)] = experts
     counts = np.bincount(local, minlength=experts + 1)[:experts]
     rows = np.argsort(local, kind="stable")
     rows[counts.sum() :] = -1
     return counts, np.append(0, np.cumsum(counts)), rows
+
+
+def row_of(sorted_rows):
+    """Where each number is in sorted_rows, or -1."""
+    rows = np.full(len(sorted_rows), -1)
+    used = np.asarray(sorted_rows) >= 0
+    rows[np.asarray(sorted_rows)[used]] = np.flatnonzero(used)
+    return rows
+
+
+def combine(products, row_of, weights, residual=None):
+    """products [P, H], row_of [M*k], weights [M, k] -> [M, H], by the contract's operations in
+    float32, each rounded; the last rounding, to the output type, is left out."""
+    products, weights = np.float32(products), np.float32(weights)
+    rows = np.asarray(row_of).reshape(weights.shape)
+    total = np.zeros((len(weights), products.shape[1]), np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for j in range(weights.shape[1]):
+            here = rows[:, j] >= 0
+            total[here] += weights[here, j, None] * products[rows[here, j]]
+        return total if residual is None else total + np.float32(residual)
 
 
 def check_weights(got, logit, e, ids, options, dtype="float32"):

@@ -16,8 +16,8 @@ import nvfp4kern.torch as nk
 from nvfp4kern.torch import ops
 
 FUNCTIONS = (
-    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize", "to_blocked",
-    "from_blocked",
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize",
+    "dequantize", "to_blocked", "from_blocked",
 )  # fmt: skip
 OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
 
@@ -184,6 +184,7 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
         (nk.gemm, (q.data, w.data, q.scales, w.scales), layouts),
         (nk.gemv, (q.data, w.data[:1], q.scales, w.scales[:1]), layouts),
         (nk.route, (x, x.new_ones(4, 48), 2), {"permutation": True}),
+        (nk.combine, (x, x.new_zeros(0, dtype=torch.int32), x[:, :0]), {"residual": x}),
         (
             nk.grouped_gemm,
             (own.data, w.data.expand(2, 5, 24), own.scales, w.scales.expand(2, 5, 3)),
@@ -213,6 +214,7 @@ def test_fakes_of_any_rank(lead, layout, device):
     q = nvfp4kern.quantize(x, scale_layout=layout)
     layouts = {"scale_layout": (layout, "linear")}
     pair = (w.data, w.data, q.scales, w.scales, w.scales)
+    rows = torch.zeros(x[..., :2].numel(), dtype=torch.int32, device=device)
     for function, args, options in (
         (nk.quantize, (x,), {"scale_layout": layout, "up": up}),
         (nk.quantize, (x,), {"scale_layout": layout, "global_scale": "amax"}),
@@ -224,6 +226,13 @@ def test_fakes_of_any_rank(lead, layout, device):
         (nk.dual_gemm, (q.data, *pair), layouts),
         (nk.route, (x, x.new_ones(4, 48), 2), {"dense": True}),
         (nk.route, (x, x.new_ones(4, 48), 2), {"permutation": True}),
+        (
+            nk.route,
+            (x, x.new_ones(4, 48), 2),
+            {"permutation": True, "return_row_of": True, "return_logits": True},
+        ),
+        (nk.sort_by_expert, (x[..., 3:9].int(), 3), {}),
+        (nk.combine, (w.scales.half(), rows, x[..., :2]), {"out_dtype": "bfloat16"}),
         (nk.route, (x, torch.ones(4, 48, device=x.device), 2), {"return_logits": True}),
         (nk.route, (None, None, 2), {"logits": x[..., 3:20], "dense": True}),
         (
@@ -340,6 +349,27 @@ def spoiled(device):
     yield nk.route, (x, x, 2), {"renormalize": False}
     yield nk.route, (x, x, 2), {"correction_bias": torch.ones(6, device=device)}
     yield nk.route, (x, x, 2), {"out": (x,)}
+    yield nk.route, (x, x, 2), {"return_row_of": True}
+    rows = torch.zeros(12, dtype=torch.int32, device=device)
+    for args in ((rows.long(), 4), (rows[0], 4), (rows, 1025), (rows, -1)):
+        yield nk.sort_by_expert, args, {}
+    for options in (
+        {"num_local_experts": 3}, {"expert_map": rows[:6]}, {"out": (rows,)},
+        {"expert_map": rows, "num_local_experts": 3},
+    ):  # fmt: skip
+        yield nk.sort_by_expert, (rows, 6), options
+    w2 = x[:, :2]
+    for args in (
+        (x[0], rows, w2), (x.t(), rows, w2), (q.data, rows, w2), (x, rows.long(), w2),
+        (x, rows, x[:, :3]), (x, rows[None], w2), (x, rows, w2.int()), (x, rows, x[:, :4:2]),
+        (x, rows, x[0, 0]),
+    ):  # fmt: skip
+        yield nk.combine, args, {}
+    for options in (
+        {"residual": x[:5]}, {"residual": x[None]}, {"residual": rows}, {"out": x[:, :63]},
+        {"out_dtype": torch.int32},
+    ):  # fmt: skip
+        yield nk.combine, (x, rows, w2), options
     yield nk.quantize, (x[:, :40],), {}
     yield nk.quantize, (x.t(),), {}
     yield nk.quantize, (ints,), {}
@@ -384,6 +414,7 @@ def test_a_gradient_is_refused_by_the_operator_s_name(device):
             nk.grouped_gemm([half], [q.data], None, [q.scales], alpha=[alpha])[0],
         ),
         ("route", nk.route(half, half, 1, alpha=x[0, :1])[0]),
+        ("combine", nk.combine(x, torch.zeros(2, dtype=torch.int32, device=device), half[:, :1])),
     ):
         with pytest.raises(NotImplementedError, match=f"nvfp4kern::{name} has no gradient"):
             y.sum().backward()

@@ -127,6 +127,71 @@ def test_gradient_of_experts(input_quant):
     assert bool(((weights.grad - w2.grad).norm() <= loose * w2.grad.norm()).all())
 
 
+def test_absent_experts_have_no_gradient():
+    """Their weights may even be NaN; what others get is what it is without them."""
+    experts = experts_of(None)
+    ids, weights = routed(7, 5, 3)
+    x, grad, given, found = activations(7, 64), activations(7, 64, seed=8), weights.clone(), []
+    absent = torch.zeros_like(ids, dtype=torch.bool)
+    absent[1], absent[4, 2] = True, True
+    for weight in (0.0, torch.nan):
+        x_given, w_given = x.clone().requires_grad_(), given.masked_fill(absent, weight)
+        y = experts(x_given, ids.masked_fill(absent, -1), w_given.requires_grad_())
+        y.backward(grad)
+        assert bool((y[1] == 0).all() and (x_given.grad[1] == 0).all())
+        assert bool((w_given.grad[absent] == 0).all() and (w_given.grad[~absent] != 0).all())
+        found.append((y.detach(), x_given.grad, w_given.grad))
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("alone", ["weights", "residual"])
+def test_gradients_of_what_is_combined_alone(alone):
+    """x wants none, so the products have none."""
+    experts = experts_of("static")
+    x, grad = activations(7, 64), activations(7, 64, seed=8)
+    weights, _, _, offsets, rows, row_of = nk.route(
+        x, activations(5, 64, seed=4), 3, permutation=True, return_row_of=True
+    )
+    residual = activations(7, 64, seed=5)
+    wanted = {"weights": weights, "residual": residual}[alone].requires_grad_()
+    experts.combine(x, weights, rows, offsets, row_of, residual).backward(grad)
+    if alone == "residual":
+        assert torch.equal(wanted.grad, grad)
+        return
+    products = experts._products(x, rows, 3, offsets)[row_of.long()].view(7, 3, 64)
+    want = (products.double() * grad.double()[:, None]).sum(-1)
+    torch.testing.assert_close(wanted.grad.double(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_shared_experts_are_added_before_rounding():
+    """Of a residual: the layer without shared experts plus theirs, rounded once; gradients too."""
+    shared = filled(NVFP4SwiGLU(64, 32), 9)
+    moe = filled(NVFP4MoE(64, 48, 8, 3, shared_experts=shared, dtype=torch.bfloat16), 7)
+    wide = copy.deepcopy(moe)
+    x = activations(2, 5, 64)
+    moe.shared_experts = None
+    apart = moe(x).float() + shared(x).float()
+    with_shared = wide(x)
+    assert with_shared.dtype == x.dtype and bool((with_shared != moe(x) + shared(x)).any())
+    assert bool(((with_shared.float() - apart).abs() <= 2.0**-7 * apart.abs() + 2.0**-7).all())
+    grads = []
+    for run in (wide, lambda x: moe(x) + shared(x)):
+        given = x.clone().requires_grad_()
+        run(given).sum().backward()
+        grads.append(given.grad.float())
+    assert (grads[0] - grads[1]).norm() <= 0.01 * grads[1].norm()
+
+
+def test_weights_of_any_floating_point_dtype():
+    experts, x = experts_of(None), activations(7, 64)
+    ids, weights = routed(7, 5, 3)
+    weights = weights.bfloat16()
+    strided = torch.zeros(7, 6, dtype=torch.bfloat16)[:, ::2].copy_(weights)
+    want = experts(x, ids, weights)
+    for given in (weights.float(), weights.double(), strided):
+        assert torch.equal(experts(x, ids, given), want)
+
+
 @pytest.mark.parametrize("score", ["softmax_topk", "topk_softmax", "sigmoid"])
 def test_moe(score):
     bias = score == "sigmoid"

@@ -98,6 +98,16 @@ def test_rows_more_than_4_gib_apart(device, op):
     assert_ok(reference.check_bits(values(got), want))
 
 
+def test_combine_of_rows_more_than_4_gib_apart(device):
+    need(device, 2 if device == "cpu" else 12)
+    buffer = zeros((2 * 5 * GIB + 64,), device).view(torch.float16)
+    products = torch.as_strided(buffer, (3, 16), (5 * GIB // 2, 1))
+    products.copy_(torch.tensor([[1.0], [2.0], [4.0]]).expand(3, 16))
+    row_of = torch.tensor([2, 0, 1, -1], dtype=torch.int32, device=device)
+    got = nvfp4kern.combine(products, row_of, torch.ones((2, 2), device=device))
+    assert got.tolist() == [[5.0] * 16, [2.0] * 16]
+
+
 def test_gemm_output_beyond_2_to_the_31(device, request):
     skip_on_a_cpu(device, request)
     need(device, 7)

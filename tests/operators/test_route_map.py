@@ -29,9 +29,11 @@ def int32(array, device):
 
 
 def check(result, expert_map, experts):
+    """With row_of, or without."""
     ids = result[1].cpu().numpy()
     want = routing.local_permutation(ids, np.asarray(expert_map, np.int64), experts)
-    for got, right in zip(result[2:5], want, strict=True):
+    want += (routing.row_of(want[2]),)
+    for got, right in zip(result[2:6], want, strict=False):
         assert got.dtype == torch.int32
         np.testing.assert_array_equal(got.cpu().numpy(), right)
 
@@ -55,7 +57,8 @@ def test_rows_of_local_experts(device, name, m, n, k, experts):
     given = floats(x, "bfloat16", device), floats(w, "bfloat16", device)
     options = {"expert_map": int32(expert_map, device), "num_local_experts": experts}
     with unchanged(given, [options["expert_map"]]):
-        result = nvfp4kern.route(*given, k, permutation=True, **options)
+        result = nvfp4kern.route(*given, k, permutation=True, return_row_of=True, **options)
+    assert len(result) == 6
     check(result, expert_map, experts)
     for ours, whole in zip(result[:2], nvfp4kern.route(*given, k), strict=True):
         assert torch.equal(ours, whole)  # weights and ids know no map
@@ -119,10 +122,10 @@ def test_given_outputs(device):
     expert_map = MAPS["scattered"](rng_of(8), 12, 5)
     options = {"expert_map": int32(expert_map, device), "num_local_experts": 5}
     outs = [Guarded((31, 3), "bfloat16", device), Guarded((31, 3), torch.int32, device)]
-    outs += [Guarded((size,), torch.int32, device) for size in (5, 6, 93)]
+    outs += [Guarded((size,), torch.int32, device) for size in (5, 6, 93, 93)]
     outs.append(Guarded((31, 12), "float32", device))
     result = nvfp4kern.route(
-        k=3, logits=logits, permutation=True, return_logits=True, **options,
+        k=3, logits=logits, permutation=True, return_logits=True, return_row_of=True, **options,
         out=[out.tensor for out in outs],
     )  # fmt: skip
     assert all(got is out.tensor for got, out in zip(result, outs, strict=True))

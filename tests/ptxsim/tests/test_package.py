@@ -58,6 +58,8 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "lead3 and not 128 and not strided and not flat and not permuted or any_stride or alone",
     ],
     "route": [f"operators/test_route{name}.py" for name in ("", "_operands", "_map")],
+    "combine": ["operators/test_combine.py"],
+    "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
 QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
 """Those that run without --all."""
