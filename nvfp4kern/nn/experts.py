@@ -160,8 +160,8 @@ class NVFP4Experts(Frozen):
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore
         for name in self.GLOBALS[:2]:  # one number for gate and up
-            given = state_dict.get(prefix + name)
-            if given is not None and given.numel() == self.num_experts:
+            given, own = state_dict.get(prefix + name), getattr(self, name)
+            if given is not None and own is not None and given.numel() == len(own):
                 state_dict[prefix + name] = given.reshape(-1, 1).repeat(1, 2)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
@@ -177,26 +177,35 @@ class NVFP4Experts(Frozen):
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
         ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1])
+        ids, rows, offsets = self._by_expert(ids)
+        weights = top_k_weights.reshape(ids.shape)
+        return self.combine(tokens, ids, weights, rows, offsets).reshape(x.shape)
+
+    def _by_expert(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(ids with num_experts for all that are elsewhere, sorted rows, offsets)."""
         ids = ids.where((ids >= 0) & (ids < self.num_experts), self.num_experts)
         sorted_ids, order = ids.flatten().sort(stable=True)
         experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
         offsets = torch.searchsorted(sorted_ids, experts, out_int32=True)
-        weights = top_k_weights.reshape(ids.shape)
-        rows = order.to(torch.int32)
-        return self.combine(tokens, ids, weights, rows, offsets).reshape(x.shape)
+        return ids, order.to(torch.int32), offsets
 
     def combine(
         self, x: Tensor, ids: Tensor, weights: Tensor, sorted_rows: Tensor, offsets: Tensor
     ) -> Tensor:
         """forward of x [T, H] with the permutation that nvfp4kern.route has returned."""
-        k = ids.shape[1]
-        products = self._products(x, sorted_rows, k, offsets)
+        products = self._products(x, sorted_rows, ids.shape[1], offsets)
+        return self._sum(products, ids, weights, sorted_rows, x.dtype)
+
+    def _sum(
+        self, products: Tensor, ids: Tensor, weights: Tensor, sorted_rows: Tensor, dtype: Any
+    ) -> Tensor:
+        """The weighted sum of each token's products, [T, H] of a dtype."""
         row_of = torch.empty_like(sorted_rows)  # of each selection, in `products`
-        row_of[sorted_rows] = torch.arange(len(row_of), device=x.device, dtype=row_of.dtype)
+        row_of[sorted_rows] = torch.arange(len(row_of), device=ids.device, dtype=row_of.dtype)
         # Rows of no expert hold anything, even NaN, which a weight of 0 would not remove.
         here = (ids < self.num_experts)[..., None]
         parts = torch.where(here, products[row_of].view(*ids.shape, self.hidden_size).float(), 0.0)
-        return (parts * weights[..., None].float()).sum(1).to(x.dtype)
+        return (parts * weights[..., None].float()).sum(1).to(dtype)
 
     def _products(self, x: Tensor, sorted_rows: Tensor, k: int, offsets: Tensor) -> Tensor:
         """The experts' results, [T k, H], sorted by expert; row r is of token sorted_rows[r] // k.
@@ -207,17 +216,32 @@ class NVFP4Experts(Frozen):
             gate_up = _Gradient.apply(x[sorted_rows // k], self, "gate_up", offsets)
             gate, up = gate_up.chunk(2, dim=-1)
             return _Gradient.apply(nn.functional.silu(gate) * up, self, "down", offsets)
-        by_row = {"rows": sorted_rows, "rows_per_token": k}
+        return self._products_of(*self._operand(x), x.dtype, sorted_rows, k, offsets)
+
+    def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the first product reads of tokens: codes or x itself, and scale factors."""
         if self.input_quant is None:
-            gate_up = self._product("gate_up", readable(x), None, offsets, x.dtype, **by_row)
-            gate, up = gate_up.chunk(2, dim=-1)
-            h = nn.functional.silu(gate.float()).mul_(up).to(x.dtype)
-            return self._product("down", h, None, offsets, x.dtype)
-        codes, scales, _ = quantize_input(x, self.input_quant, self.gate_up_input)
-        gate_up = self._product("gate_up", codes, scales, offsets, x.dtype, **by_row)
+            return readable(x), None
+        return quantize_input(x, self.input_quant, self.gate_up_input)[:2]
+
+    def _products_of(
+        self,
+        a: Tensor,
+        sfa: Tensor | None,
+        dtype: torch.dtype,
+        sorted_rows: Tensor,
+        k: int,
+        offsets: Tensor,
+    ) -> Tensor:
+        """_products of tokens as _operand makes them."""
+        by_row = {"rows": sorted_rows, "rows_per_token": k}
+        gate_up = self._product("gate_up", a, sfa, offsets, dtype, **by_row)
         gate, up = gate_up.chunk(2, dim=-1)
+        if self.input_quant is None:
+            h = nn.functional.silu(gate.float()).mul_(up).to(dtype)
+            return self._product("down", h, None, offsets, dtype)
         codes, scales, _ = quantize_input(gate, self.input_quant, self.down_input, up=up)
-        return self._product("down", codes, scales, offsets, x.dtype)
+        return self._product("down", codes, scales, offsets, dtype)
 
     def _product(
         self,

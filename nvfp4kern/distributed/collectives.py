@@ -1,0 +1,62 @@
+"""What the ranks of a group say to each other. Sizes are the same on all of them."""
+
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..nn.frozen import wants_gradient
+
+Group: TypeAlias = Any
+"""A ProcessGroup of torch.distributed, or None for all processes."""
+
+REDUCE_DTYPES = (None, torch.float32)
+_NAMES = (
+    ("all_gather_single", "all_gather_into_tensor"),
+    (
+        "reduce_scatter_single",
+        "reduce_scatter_tensor",
+    ),
+)
+"""torch's names since 2.13, and before."""
+
+
+def _named(names: tuple[str, str]) -> Any:
+    return getattr(dist, next(name for name in names if hasattr(dist, name)))
+
+
+def rank_and_world(group: Group) -> tuple[int, int]:
+    """This process's number in the group, and how many there are.
+
+    Raises ValueError before torch.distributed.init_process_group, and for a group of others.
+    """
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError("group: this process is not in it")
+    return rank, dist.get_world_size(group)
+
+
+def gathered(own: Tensor, world: int, group: Group) -> Tensor:
+    """[n, ..] of each rank -> [world n, ..], in the order of the ranks."""
+    everyone = own.new_empty(world * len(own), *own.shape[1:])
+    _named(_NAMES[0])(everyone, own, group=group)
+    return everyone
+
+
+def reduced(part: Tensor, group: Group) -> Tensor:
+    """The sum over the ranks, on all of them. In place."""
+    dist.all_reduce(part, group=group)
+    return part
+
+
+def reduced_rows(part: Tensor, world: int, group: Group) -> Tensor:
+    """[world n, ..] -> the rank's [n, ..] of the sum over the ranks."""
+    own = part.new_empty(len(part) // world, *part.shape[1:])
+    _named(_NAMES[1])(own, part, group=group)
+    return own
+
+
+def refuse_gradient(x: Tensor) -> None:
+    if wants_gradient(x):
+        raise NotImplementedError("x: wants a gradient; layers across ranks are for inference")
