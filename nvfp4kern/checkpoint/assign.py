@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..distributed import ColumnParallel, Cut, ExpertParallel, Part, RowParallel
+from ..distributed import ColumnParallel, Cut, ExpertParallel, RowParallel, Slice
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
 from .destinations import EXPERT, Destination, destinations, is_linear, spellings
 from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
-from .parts import Index, own_parts
+from .slices import Index, own_slices
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Target:
 
     name: str
     shape: torch.Size
-    """Of a rank's part, where `cut` is not None."""
+    """Of a rank's slice, where `cut` is not None."""
     dtype: torch.dtype
     requires_grad: bool
     buffer: bool
@@ -134,8 +134,8 @@ class Assignment:
         quant = kinds.pop()
         old = new.old
         if quant == "amax" and isinstance(old, RowParallel):
-            whole = "input_quant='amax' is of the whole input, of which ranks have parts"
-            raise CheckpointError(f"{name}: {whole}")
+            reason = "input_quant='amax' is of the whole input, which no rank has"
+            raise CheckpointError(f"{name}: {reason}")
         if quant is None and any(value.dtype == torch.float32 for value in weights_of(old)):
             raise ValueError(
                 f"model: {name} is float32; inputs that are not quantised are float16 or bfloat16: "
@@ -163,12 +163,11 @@ class Assignment:
             "input_quant": quant,
             "pre_quant_scale": scaled.pop(),
             "row_scales": len(new.layers) > 1 or self._one_for_each_row(new.layers[0]),
-            "dtype": dtype,
         }
         if isinstance(old, (ColumnParallel, RowParallel)):
             return old.unset(**options)
         sizes = old.in_features, old.out_features, old.bias is not None
-        return NVFP4Linear(*sizes, device="meta", **options)
+        return NVFP4Linear(*sizes, device="meta", dtype=dtype, **options)
 
     def _one_for_each_row(self, layer: Layer) -> bool:
         """Files of a layer that was fused have a global scale for each of its rows."""
@@ -180,7 +179,7 @@ class Assignment:
         seen: dict[int, Target] = {}
         for path, old in self.old.items():
             owner: nn.Module = self.modules.get(path, old)
-            if isinstance(old, Part) and path not in self.modules:
+            if isinstance(old, Slice) and path not in self.modules:
                 raise CheckpointError(f"{path}: not in NVFP4 in the files, and only that is cut")
             if path not in self.modules and self.replaces(path):
                 continue
@@ -219,7 +218,7 @@ class Assignment:
             dtype = value.dtype
             if dtype in self._in_float32 and self._in_float32[dtype].search(name):
                 dtype = torch.float32
-            cut = owner.cuts.get(key) if isinstance(owner, Part) else None
+            cut = owner.cuts.get(key) if isinstance(owner, Slice) else None
             target = Target(name, value.shape, dtype, value.requires_grad, buffer, [], cut=cut)
             target.missing = target.whole.numel()
             seen[id(value)] = self.targets[name] = target
@@ -286,7 +285,7 @@ class Assignment:
             target = self._aliases[f"{to.module}.{weight}_{key}"]
             where = (expert, half) if len(target.shape) == 2 else (expert,)
         if key not in layer.sources:
-            for own, _ in parts_of(target, where, (), ()):
+            for own, _ in slices_of(target, where, (), ()):
                 self.constants.append((target, own, layer.constants[key]))
             self._fill_once(target, where)
             return
@@ -343,7 +342,7 @@ class Assignment:
                 raise wrong_shape(fill.source, given, part.shape, target)
         first = self._fill_once(target, fill.target_index)
         if first or fill.rule in ("max", "same"):
-            for index, given in parts_of(target, fill.target_index, fill.source_index, info.shape):
+            for index, given in slices_of(target, fill.target_index, fill.source_index, info.shape):
                 self.fills.append(replace(fill, target_index=index, source_index=given))
         elif not target.tied:  # files may have both names of a tied parameter
             raise CheckpointError(f"{fill.source.name}: {target.name} is filled twice")
@@ -366,13 +365,13 @@ class Assignment:
             raise CheckpointError(f"{names}{more}: the model has them, the files do not")
 
 
-def parts_of(
+def slices_of(
     target: Target, index: Index, source_index: Index, source_shape: tuple[int, ...]
 ) -> Iterable[tuple[Index, Index]]:
     """(index of the target, index of the source) of what this process has of a fill."""
     if target.cut is None:
         return [(index, source_index)]
-    return own_parts(target.cut, index, source_index, source_shape)
+    return own_slices(target.cut, index, source_index, source_shape)
 
 
 def wrong_shape(

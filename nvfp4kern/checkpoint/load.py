@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .. import warmup
-from ..distributed import Part
+from ..distributed import Slice
 from ..nn.frozen import Frozen, choice
 from .assign import Assignment
 from .files import CheckpointError, Files
@@ -67,7 +67,7 @@ def load_checkpoint(
         filler = Filler(files, assignment, torch.device(device))
         filler.run(progress)
         commit(model, assignment, torch.device(device))
-    if any(isinstance(module, Part) for module in assignment.modules.values()):
+    if any(isinstance(module, Slice) for module in assignment.modules.values()):
         report.nbytes_read = files.nbytes_read
     if report.warnings:
         more = len(report.warnings) - 1

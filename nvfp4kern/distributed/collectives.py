@@ -44,16 +44,16 @@ def gathered(own: Tensor, world: int, group: Group) -> Tensor:
     return everyone
 
 
-def reduced(part: Tensor, group: Group) -> Tensor:
+def reduced(partial: Tensor, group: Group) -> Tensor:
     """The sum over the ranks, on all of them. In place."""
-    dist.all_reduce(part, group=group)
-    return part
+    dist.all_reduce(partial, group=group)
+    return partial
 
 
-def reduced_rows(part: Tensor, world: int, group: Group) -> Tensor:
+def reduced_rows(partial: Tensor, world: int, group: Group) -> Tensor:
     """[world n, ..] -> the rank's [n, ..] of the sum over the ranks."""
-    own = part.new_empty(len(part) // world, *part.shape[1:])
-    _named(_NAMES[1])(own, part, group=group)
+    own = partial.new_empty(len(partial) // world, *partial.shape[1:])
+    _named(_NAMES[1])(own, partial, group=group)
     return own
 
 

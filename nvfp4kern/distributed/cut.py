@@ -1,4 +1,4 @@
-"""Which part of a layer a rank has."""
+"""Which slice of a layer a rank has."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .collectives import Group
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of a tensor that a rank has: ranges of one dimension, side by side.
+    """The slice of a tensor that a rank has: ranges of one dimension, side by side.
 
     dim: the dimension. whole: its extent in the layer that was cut.
     ranges: start and stop of each, in the order in which the rank has them.
@@ -28,14 +28,14 @@ class Cut:
         return sum(stop - start for start, stop in self.ranges)
 
     def of(self, whole: Tensor) -> Tensor:
-        """A copy of the rank's part of a tensor."""
+        """A copy of the rank's slice of a tensor."""
         stored = whole.view(SAME_SIZE.get(whole.dtype, whole.dtype))  # torch.cat knows no e4m3
-        parts = [stored.narrow(self.dim, start, stop - start) for start, stop in self.ranges]
-        return torch.cat(parts, self.dim).view(whole.dtype)
+        ranges = [stored.narrow(self.dim, start, stop - start) for start, stop in self.ranges]
+        return torch.cat(ranges, self.dim).view(whole.dtype)
 
-    def shape_of_whole(self, part: tuple[int, ...]) -> torch.Size:
-        """The shape of a tensor whose part has the shape `part`."""
-        return torch.Size((*part[: self.dim], self.whole, *part[self.dim + 1 :]))
+    def shape_of_whole(self, own: tuple[int, ...]) -> torch.Size:
+        """The shape of a tensor whose slice has the shape `own`."""
+        return torch.Size((*own[: self.dim], self.whole, *own[self.dim + 1 :]))
 
     def per(self, elements: int) -> "Cut":
         """The same cut where `elements` along the dimension are stored as one: a byte, a block."""
@@ -43,7 +43,7 @@ class Cut:
         return Cut(self.dim, self.whole // elements, ranges)
 
     def overlaps(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """What the rank has of start..stop of the whole: (first, first in its own part, extent)."""
+        """What the rank has of start..stop of the whole: (first, first in its slice, extent)."""
         before = 0
         for low, high in self.ranges:
             first, last = max(low, start), min(high, stop)
@@ -52,10 +52,10 @@ class Cut:
             before += high - low
 
 
-class Part(nn.Module):
+class Slice(nn.Module):
     """What the layers of all ranks have in common.
 
-    `cuts` says which parameters are parts, by name; the others are whole, and the same on all
+    `cuts` says which parameters are slices, by name; the others are whole, and the same on all
     ranks. `rank` and `world` are the process's number in `group` and how many there are.
     """
 

@@ -19,14 +19,14 @@ from .collectives import (
     reduced_rows,
     refuse_gradient,
 )
-from .cut import Cut, Part, evenly
+from .cut import Cut, Slice, evenly
 
 Tokens: TypeAlias = Literal["own", "same"]
 SENT_ALIGNMENT = 16
 """Bytes. Kernels read what was sent where it lies."""
 
 
-class ExpertParallel(Part, NVFP4Experts):
+class ExpertParallel(Slice, NVFP4Experts):
     """The rank's experts of a mixture: [.., H] -> [.., H], the weighted sum over all k experts.
 
     Each token is computed where its experts are, and the ranks' sums are added. A rank has a range
@@ -95,22 +95,22 @@ class ExpertParallel(Part, NVFP4Experts):
         return {name: getattr(self, name) for name in names}
 
     def unset(self, *, input_quant: InputQuant) -> Self:
-        """A part of a layer of the same sizes, on the meta device: what a file's layer becomes."""
+        """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
         sizes = self.hidden_size, self.intermediate_size, self.all_experts
         return type(self)(*sizes, input_quant=input_quant, device="meta", **self.options)
 
     @classmethod
-    def part_of(cls, layer: nn.Module, **options: Any) -> Self:
-        """The rank's part of a whole layer: a copy, so that the layer's memory can go.
+    def slice_of(cls, layer: nn.Module, **options: Any) -> Self:
+        """The rank's slice of a whole layer: a copy, so that the layer's memory can go.
 
         layer: NVFP4Experts; or a stack of experts as transformers has it on the meta device, whose
-            part stays unset for load_checkpoint.
+            slice stays unset for load_checkpoint.
         options: those of the class that say how to cut.
 
         Raises ValueError for other modules, with the reason, and for a stack with values.
         """
         if type(layer) is not NVFP4Experts:
-            reason = "is a rank's part" if isinstance(layer, Part) else cls.why_not(layer)
+            reason = "is a rank's slice" if isinstance(layer, Slice) else cls.why_not(layer)
             if reason:
                 raise ValueError(f"layer: {type(layer).__name__} {reason}")
             if not layer.down_proj.is_meta:
@@ -118,13 +118,13 @@ class ExpertParallel(Part, NVFP4Experts):
             e, h, i = layer.down_proj.shape
             return cls(h, i, e, device="meta", **options).train(layer.training)
         sizes = layer.hidden_size, layer.intermediate_size, layer.num_experts
-        part = cls(*sizes, input_quant=layer.input_quant, device="meta", **options)
+        made = cls(*sizes, input_quant=layer.input_quant, device="meta", **options)
         if not layer.down_proj.is_meta:
             for name, value in layer.named_parameters():
-                own = part.own(name, value.data)
-                setattr(part, name, nn.Parameter(own, requires_grad=False))
-            part.finish()
-        return part.train(layer.training)
+                own = made.own(name, value.data)
+                setattr(made, name, nn.Parameter(own, requires_grad=False))
+            made.finish()
+        return made.train(layer.training)
 
     @classmethod
     def from_experts(
@@ -137,10 +137,10 @@ class ExpertParallel(Part, NVFP4Experts):
     ) -> Self:
         """Quantises all experts, which the rank holds meanwhile, and keeps its own.
 
-        input_quant, recipe: see NVFP4Experts.from_experts. options: see part_of.
+        input_quant, recipe: see NVFP4Experts.from_experts. options: see slice_of.
         """
         whole = NVFP4Experts.from_experts(module, input_quant=input_quant, recipe=recipe)
-        return cls.part_of(whole, **options)
+        return cls.slice_of(whole, **options)
 
     def forward(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts of all ranks.
@@ -175,8 +175,8 @@ class ExpertParallel(Part, NVFP4Experts):
         a, sfa = self._operand(x)
         products = self._products_of(a, sfa, x.dtype, sorted_rows, ids.shape[1], offsets)
         dtype = self.reduce_dtype or x.dtype
-        part = self._sum(products, local, weights, sorted_rows, dtype)
-        return reduced(part, self.group).to(x.dtype)
+        partial = self._sum(products, local, weights, sorted_rows, dtype)
+        return reduced(partial, self.group).to(x.dtype)
 
     def _combine_own(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         own = self._sent(x, ids, weights)
@@ -184,8 +184,8 @@ class ExpertParallel(Part, NVFP4Experts):
         a, sfa, ids, weights = self._columns(everyones, ids.shape[1], x.dtype)
         ids, sorted_rows, offsets = self._by_expert(self._local(ids))
         products = self._products_of(a, sfa, x.dtype, sorted_rows, ids.shape[1], offsets)
-        part = self._sum(products, ids, weights, sorted_rows, self.reduce_dtype or x.dtype)
-        return reduced_rows(part, self.world, self.group)[: len(x)].to(x.dtype)
+        partial = self._sum(products, ids, weights, sorted_rows, self.reduce_dtype or x.dtype)
+        return reduced_rows(partial, self.world, self.group)[: len(x)].to(x.dtype)
 
     def _local(self, ids: Tensor) -> Tensor:
         """Numbers of the rank's own experts, and its num_experts for those elsewhere."""

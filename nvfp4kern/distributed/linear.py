@@ -12,14 +12,14 @@ from ..nn.frozen import InputQuant, choice
 from ..nn.linear import NVFP4Linear, autocast
 from ..nn.recipes import Recipe
 from .collectives import REDUCE_DTYPES, Group, rank_and_world, reduced, refuse_gradient
-from .cut import Cut, Part
+from .cut import Cut, Slice
 
 
-class _PartOfLinear(Part, NVFP4Linear):
+class _LinearSlice(Slice, NVFP4Linear):
     """What ColumnParallel and RowParallel share."""
 
     options: dict[str, Any]
-    """How the layer was cut: keyword arguments of the class."""
+    """How the layer was cut, and `dtype`: keyword arguments of the class."""
 
     def _cut(self, cuts: dict[str, Cut], group: Group, **options: Any) -> None:
         self.group, self.options = group, {"group": group, **options}
@@ -38,30 +38,22 @@ class _PartOfLinear(Part, NVFP4Linear):
         cut = self.cuts["weight"]
         return cut.whole if cut.dim == 0 else self.out_features
 
-    def unset(
-        self,
-        *,
-        input_quant: InputQuant,
-        pre_quant_scale: bool,
-        row_scales: bool,
-        dtype: torch.dtype | None,
-    ) -> Self:
-        """A part of a layer of the same sizes, on the meta device: what a file's layer becomes."""
+    def unset(self, *, input_quant: InputQuant, pre_quant_scale: bool, row_scales: bool) -> Self:
+        """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
         options: dict[str, Any] = {
             "input_quant": input_quant,
             "pre_quant_scale": pre_quant_scale,
             "row_scales": row_scales,
-            "dtype": dtype,
             **self.options,
         }
         sizes = self.whole_in_features, self.whole_out_features, self.bias is not None
         return type(self)(*sizes, device="meta", **options)
 
     @classmethod
-    def part_of(cls, layer: nn.Module, **options: Any) -> Self:
-        """The rank's part of a whole layer: a copy, so that the layer's memory can go.
+    def slice_of(cls, layer: nn.Module, **options: Any) -> Self:
+        """The rank's slice of a whole layer: a copy, so that the layer's memory can go.
 
-        layer: an NVFP4Linear; or an nn.Linear on the meta device, whose part stays unset for
+        layer: an NVFP4Linear; or an nn.Linear on the meta device, whose slice stays unset for
             load_checkpoint.
         options: those of the class that say how to cut.
 
@@ -82,10 +74,10 @@ class _PartOfLinear(Part, NVFP4Linear):
         elif not layer.weight.is_meta:
             raise ValueError("layer: nn.Linear with values, expected it quantised or on 'meta'")
         sizes = layer.in_features, layer.out_features, layer.bias is not None
-        part = cls(*sizes, device="meta", **given, **options)
+        made = cls(*sizes, device="meta", **given, **options)
         if not layer.weight.is_meta:
-            part._set(**{n: part.own(n, value.data) for n, value in layer.named_parameters()})
-        return part.train(layer.training)
+            made._set(**{n: made.own(n, value.data) for n, value in layer.named_parameters()})
+        return made.train(layer.training)
 
     @classmethod
     def from_linear(
@@ -96,15 +88,15 @@ class _PartOfLinear(Part, NVFP4Linear):
         recipe: Recipe = "amax",
         **options: Any,
     ) -> Self:
-        """Quantises the whole layer, which the rank holds meanwhile, and keeps the rank's part.
+        """Quantises the whole layer, which the rank holds meanwhile, and keeps the rank's slice.
 
-        input_quant, recipe: see NVFP4Linear.from_linear. options: see part_of.
+        input_quant, recipe: see NVFP4Linear.from_linear. options: see slice_of.
         """
         whole = NVFP4Linear.from_linear(linear, input_quant=input_quant, recipe=recipe)
-        return cls.part_of(whole, **options)
+        return cls.slice_of(whole, **options)
 
 
-class ColumnParallel(_PartOfLinear):
+class ColumnParallel(_LinearSlice):
     """The rank's rows of a linear layer: [.., K] -> [.., N / ranks], and nothing is sent.
 
     x is the same on all ranks. The result is the rank's columns of the whole layer's result, to the
@@ -147,14 +139,14 @@ class ColumnParallel(_PartOfLinear):
         cuts = dict.fromkeys(("weight", "weight_scale", "bias"), rows)
         if row_scales:
             cuts["weight_scale_2"] = rows
-        self._cut(cuts, group, parts=parts, head_dim=head_dim)
+        self._cut(cuts, group, parts=parts, head_dim=head_dim, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         refuse_gradient(x)
         return super().forward(x)
 
 
-class RowParallel(_PartOfLinear):
+class RowParallel(_LinearSlice):
     """The rank's columns of a linear layer: [.., K / ranks] -> [.., N], the sum over the ranks.
 
     x is the rank's columns of the whole layer's input, as ColumnParallel makes them. All ranks get
@@ -191,7 +183,7 @@ class RowParallel(_PartOfLinear):
     ) -> None:
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
         if input_quant == "amax":
-            raise ValueError("input_quant: 'amax' is of the whole input, of which ranks have parts")
+            raise ValueError("input_quant: 'amax' is of the whole input, which no rank has")
         columns = _columns(in_features, *rank_and_world(group))
         super().__init__(
             columns.extent, out_features, bias, input_quant=input_quant,
@@ -200,17 +192,17 @@ class RowParallel(_PartOfLinear):
         self.reduce_dtype = reduce_dtype
         cuts = {"weight": columns.per(2), "weight_scale": columns.per(SF_VEC)}
         cuts["pre_quant_scale"] = Cut(0, columns.whole, columns.ranges)
-        self._cut(cuts, group, reduce_dtype=reduce_dtype)
+        self._cut(cuts, group, reduce_dtype=reduce_dtype, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         refuse_gradient(x)
         x = autocast(x)
         a, sfa, alpha = self._operand(x)
-        part = nk.gemm(
+        partial = nk.gemm(
             a, self.weight, sfa, self.weight_scale, alpha=alpha,
             bias=self.bias if self.rank == 0 else None, out_dtype=self.reduce_dtype or x.dtype,
         )  # fmt: skip
-        return reduced(part, self.group).to(x.dtype)
+        return reduced(partial, self.group).to(x.dtype)
 
 
 def _rows(

@@ -207,8 +207,8 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     (row_scales). Of static input scales the layer takes the largest.
 
     Raises ValueError for no layers, where in_features, input_quant or pre_quant_scale differ, and
-    where only some of the layers have a bias. Raises TypeError for others, such as a rank's part of
-    a layer. Copies the weights. Synchronises with the device.
+    where only some of the layers have a bias. Raises TypeError for others, such as a rank's slice
+    of a layer. Copies the weights. Synchronises with the device.
     """
     if not layers:
         raise ValueError("layers: empty, expected at least one NVFP4Linear")

@@ -192,28 +192,28 @@ def test_what_a_rank_has_of_the_experts(as_rank, input_quant):
     """Its own, but every expert's input scale: a token is quantised once, for all of them."""
     as_rank(2, 3)
     whole = experts_of(input_quant)
-    part = ExpertParallel.part_of(whole.train())
-    assert part.training and part.num_experts == 2 and part.all_experts == E
-    for name, value in part.named_parameters():
+    mine = ExpertParallel.slice_of(whole.train())
+    assert mine.training and mine.num_experts == 2 and mine.all_experts == E
+    for name, value in mine.named_parameters():
         want = getattr(whole, name)
         want = want if name.endswith("input_scale") else want[5:]
         assert torch.equal(value.view(torch.uint8), want.view(torch.uint8)), name
         assert value.untyped_storage().nbytes() == value.nbytes
     if input_quant == "static":
-        assert part.gate_up_input == whole.gate_up_input and part.down_input == whole.down_input
+        assert mine.gate_up_input == whole.gate_up_input and mine.down_input == whole.down_input
     again = ExpertParallel(H, INNER, E, input_quant=input_quant)
-    again.load_state_dict(part.state_dict())
-    assert torch.equal(again.gate_up_alpha, part.gate_up_alpha)
-    assert "rank=2 of 3" in repr(part)
+    again.load_state_dict(mine.state_dict())
+    assert torch.equal(again.gate_up_alpha, mine.gate_up_alpha)
+    assert "rank=2 of 3" in repr(mine)
 
 
 def test_one_input_scale_of_an_expert_serves_gate_and_up(as_rank):
     as_rank(2, 3)
-    state = ExpertParallel.part_of(experts_of("static")).state_dict()
+    state = ExpertParallel.slice_of(experts_of("static")).state_dict()
     name = "gate_up_proj_input_scale"
-    part = ExpertParallel(H, INNER, E, input_quant="static")
-    part.load_state_dict(state | {name: state[name][:, 0]})
-    assert torch.equal(part.gate_up_proj_input_scale, state[name][:, :1].repeat(1, 2))
+    mine = ExpertParallel(H, INNER, E, input_quant="static")
+    mine.load_state_dict(state | {name: state[name][:, 0]})
+    assert torch.equal(mine.gate_up_proj_input_scale, state[name][:, :1].repeat(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -223,10 +223,10 @@ def test_one_input_scale_of_an_expert_serves_gate_and_up(as_rank):
 def test_codes_are_sent_where_there_are_codes(as_rank, input_quant, dtype, nbytes):
     """And with each token its 8 experts' numbers and weights, 4 bytes each."""
     as_rank(0, 2)
-    part = ExpertParallel(2048, 768, 128, input_quant=input_quant, device="meta")
+    mine = ExpertParallel(2048, 768, 128, input_quant=input_quant, device="meta")
     x = torch.empty(5, 2048, dtype=dtype, device="meta")
     ids, weights = (torch.empty(5, 8, dtype=d, device="meta") for d in (torch.int64, torch.float32))
-    assert part._sent(x, ids, weights).shape == (5, nbytes)
+    assert mine._sent(x, ids, weights).shape == (5, nbytes)
 
 
 class Stack(nn.Module):
@@ -242,13 +242,13 @@ class Stack(nn.Module):
 
 def test_parts_of_transformers_experts(as_rank):
     as_rank(1, 3)
-    unset = ExpertParallel.part_of(Stack("meta"), tokens="same")
+    unset = ExpertParallel.slice_of(Stack("meta"), tokens="same")
     assert unset.down_proj.is_meta and unset.down_proj.shape == (2, H, INNER // 2)
     stack = Stack("cpu")
-    part = ExpertParallel.from_experts(stack, input_quant="dynamic", tokens="same")
+    mine = ExpertParallel.from_experts(stack, input_quant="dynamic", tokens="same")
     whole = NVFP4Experts.from_experts(stack)
-    assert torch.equal(part.gate_up_proj, whole.gate_up_proj[3:5])
-    assert (part.input_quant, part.tokens) == ("dynamic", "same")
+    assert torch.equal(mine.gate_up_proj, whole.gate_up_proj[3:5])
+    assert (mine.input_quant, mine.tokens) == ("dynamic", "same")
 
 
 REFUSED = {
@@ -262,15 +262,15 @@ REFUSED = {
         "reduce_dtype: torch.float16, expected one of None, torch.float32",
     ),
     "values": (
-        lambda: ExpertParallel.part_of(Stack("cpu")),
+        lambda: ExpertParallel.slice_of(Stack("cpu")),
         "layer: experts with values, expected them quantised or on 'meta'",
     ),
-    "a part": (
-        lambda: ExpertParallel.part_of(ExpertParallel(H, INNER, E)),
-        "layer: ExpertParallel is a rank's part",
+    "a slice": (
+        lambda: ExpertParallel.slice_of(ExpertParallel(H, INNER, E)),
+        "layer: ExpertParallel is a rank's slice",
     ),
     "no experts": (
-        lambda: ExpertParallel.part_of(nn.Linear(2, 2)),
+        lambda: ExpertParallel.slice_of(nn.Linear(2, 2)),
         "layer: Linear has no gate_up_proj",
     ),
     "too many tokens": (
@@ -292,6 +292,6 @@ def test_what_is_wrong_is_said_by_name(as_rank, kind):
 def test_inputs_that_want_a_gradient_are_refused(as_rank, tokens):
     as_rank(0, 2)
     x, ids, weights = tokens_of(3)
-    part = ExpertParallel.part_of(experts_of(None), tokens=tokens)
+    mine = ExpertParallel.slice_of(experts_of(None), tokens=tokens)
     with pytest.raises(NotImplementedError, match="x: wants a gradient"):
-        part(x.requires_grad_(), ids, weights)
+        mine(x.requires_grad_(), ids, weights)

@@ -7,7 +7,7 @@ from rank_cases import column, feed_forward, row
 from torch import nn
 
 from nvfp4kern.checkpoint import save_checkpoint
-from nvfp4kern.distributed import ColumnParallel, RowParallel, shard_
+from nvfp4kern.distributed import ColumnParallel, RowParallel, slice_
 from nvfp4kern.nn import NVFP4Linear, NVFP4SwiGLU, fuse
 
 WORLDS = (2, 3)
@@ -239,7 +239,7 @@ REFUSED = {
         "reduce_dtype: torch.float64, expected one of None, torch.float32",
     ),
     "values": (
-        lambda: RowParallel.part_of(nn.Linear(96, 16)),
+        lambda: RowParallel.slice_of(nn.Linear(96, 16)),
         "layer: nn.Linear with values, expected it quantised or on 'meta'",
     ),
 }
@@ -260,48 +260,48 @@ def test_other_modules_and_others_groups_are_refused(as_rank):
     with pytest.raises(ValueError, match="group: this process is not in it"):
         ColumnParallel(32, 32)
     as_rank(0, 2)
-    part = ColumnParallel.part_of(filled(NVFP4Linear(32, 32), 1))
-    for module in (nn.LayerNorm(32), part):
+    mine = ColumnParallel.slice_of(filled(NVFP4Linear(32, 32), 1))
+    for module in (nn.LayerNorm(32), mine):
         with pytest.raises(
             TypeError, match=f"layer: {type(module).__name__}, expected NVFP4Linear"
         ):
-            RowParallel.part_of(module)
+            RowParallel.slice_of(module)
 
 
-def test_a_part_is_never_taken_for_a_whole_layer(as_rank, tmp_path):
+def test_a_slice_is_never_taken_for_a_whole_layer(as_rank, tmp_path):
     """Fused or saved it would be a layer of other values."""
     as_rank(0, 2)
     layer = filled(NVFP4Linear(32, 32, False), 1)
-    part = RowParallel.part_of(layer)
+    mine = RowParallel.slice_of(layer)
     with pytest.raises(TypeError, match=r"layers\[1\]: RowParallel, expected NVFP4Linear"):
-        fuse([layer, part])
-    with pytest.raises(ValueError, match="^o: a rank's part of a layer, expected whole layers"):
-        save_checkpoint(nn.ModuleDict({"o": part}), tmp_path / "new")
+        fuse([layer, mine])
+    with pytest.raises(ValueError, match="^o: a rank's slice of a layer, expected whole layers"):
+        save_checkpoint(nn.ModuleDict({"o": mine}), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("part", [ColumnParallel, RowParallel])
-def test_inputs_that_want_a_gradient_are_refused(as_rank, part):
+@pytest.mark.parametrize("cls", [ColumnParallel, RowParallel])
+def test_inputs_that_want_a_gradient_are_refused(as_rank, cls):
     as_rank(0, 2)
-    layer = part.part_of(filled(NVFP4Linear(32, 32), 1))
+    layer = cls.slice_of(filled(NVFP4Linear(32, 32), 1))
     x = activations(3, layer.in_features).requires_grad_()
     with pytest.raises(NotImplementedError, match="x: wants a gradient"):
         layer(x)
 
 
 # -------------------------------------------------------------------------------------------------
-# Making parts
+# Making slices
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part, options", [(ColumnParallel, {"head_dim": 4}), (RowParallel, {})])
-def test_a_plain_layer_is_quantised_as_a_whole(as_rank, part, options):
+@pytest.mark.parametrize("cls, options", [(ColumnParallel, {"head_dim": 4}), (RowParallel, {})])
+def test_a_plain_layer_is_quantised_as_a_whole(as_rank, cls, options):
     """So its global scale is that of the whole weight, on all ranks."""
     as_rank(1, 2)
     plain = nn.Linear(64, 24, dtype=torch.bfloat16)
-    got = part.from_linear(plain, input_quant="dynamic", recipe="four_six", **options)
+    got = cls.from_linear(plain, input_quant="dynamic", recipe="four_six", **options)
     whole = NVFP4Linear.from_linear(plain, input_quant="dynamic", recipe="four_six")
-    half = (slice(12, 24),) if part is ColumnParallel else (slice(None), slice(16, 32))
+    half = (slice(12, 24),) if cls is ColumnParallel else (slice(None), slice(16, 32))
     assert torch.equal(got.weight, whole.weight[half])
     assert torch.equal(got.weight_scale_2, whole.weight_scale_2)
     assert got.input_quant == "dynamic" and "rank=1 of 2" in repr(got)
@@ -313,14 +313,15 @@ def test_all_layers_are_cut_or_none(as_rank):
     model = nn.ModuleDict({"q": filled(NVFP4Linear(32, 32), 1), "k": filled(NVFP4Linear(32, 3), 2)})
     model["again"] = model["q"]
     before = dict(model.named_children())
-    for plan, error, message in (
-        ({"*": ColumnParallel.part_of}, ValueError, "model: itself a layer"),
-        ({"[qk]": ColumnParallel.part_of}, ValueError, "^k: out_features: 3 rows, expected a mult"),
-        ({"q": RowParallel.part_of, "v": RowParallel.part_of}, ValueError, "plan: 'v' matches no"),
+    rows, columns = ColumnParallel.slice_of, RowParallel.slice_of
+    for plan, message in (
+        ({"*": rows}, "model: itself a layer"),
+        ({"[qk]": rows}, "^k: out_features: 3 rows, expected a multiple"),
+        ({"q": columns, "v": columns}, "plan: 'v' matches no layer"),
     ):
-        with pytest.raises(error, match=message):
-            shard_(model, plan)
+        with pytest.raises(ValueError, match=message):
+            slice_(model, plan)
         assert dict(model.named_children()) == before
-    assert shard_(model, {"q": RowParallel.part_of, "again": RowParallel.part_of}) == ["q", "again"]
+    assert slice_(model, {"q": columns, "again": columns}) == ["q", "again"]
     assert model["q"] is model["again"] and type(model["q"]) is RowParallel
     assert model["k"] is before["k"]

@@ -7,28 +7,28 @@ from typing import Any
 from torch import nn
 
 from .collectives import Group
-from .cut import Part
+from .cut import Slice
 
 
-def shard_(
-    model: nn.Module, plan: Mapping[str, Callable[..., Part]], group: Group = None
+def slice_(
+    model: nn.Module, plan: Mapping[str, Callable[..., Slice]], group: Group = None
 ) -> list[str]:
-    """Replaces layers of `model` by the rank's parts of them; returns their names.
+    """Replaces layers of `model` by the rank's slices of them; returns their names.
 
     model: on the meta device, see nvfp4kern.checkpoint.meta_parameters, for load_checkpoint to
-        fill, or with NVFP4 layers, of which the rank's parts are copied.
-    plan: a pattern (fnmatch) of the names of layers -> what makes a part of each: the `part_of` of
-        a class, perhaps with options. The first pattern that matches counts. Other layers stay
-        whole, on all ranks.
+        fill, or with NVFP4 layers, of which the rank's slices are copied.
+    plan: a pattern (fnmatch) of the names of layers -> what makes a slice of each: `slice_of` of a
+        class, perhaps with options. The first pattern that matches counts. Other layers stay whole,
+        on all ranks.
     group: of torch.distributed, None for all processes.
 
         plan = {
-            "*.[qkv]_proj": functools.partial(ColumnParallel.part_of, head_dim=128),
-            "*.gate_proj": ColumnParallel.part_of,
-            "*.up_proj": ColumnParallel.part_of,
-            "*.o_proj": RowParallel.part_of,
-            "*.down_proj": RowParallel.part_of,
-            "*.experts": functools.partial(ExpertParallel.part_of, tokens="same"),
+            "*.[qkv]_proj": functools.partial(ColumnParallel.slice_of, head_dim=128),
+            "*.gate_proj": ColumnParallel.slice_of,
+            "*.up_proj": ColumnParallel.slice_of,
+            "*.o_proj": RowParallel.slice_of,
+            "*.down_proj": RowParallel.slice_of,
+            "*.experts": functools.partial(ExpertParallel.slice_of, tokens="same"),
         }
 
     Raises ValueError for a pattern without a layer, for sizes that cannot be cut so, with the
@@ -36,7 +36,7 @@ def shard_(
     layer. The model is then as it was.
     """
     unused = dict.fromkeys(plan)
-    made: dict[nn.Module, Part] = {}  # one where the model has the same layer twice
+    made: dict[nn.Module, Slice] = {}  # one where the model has the same layer twice
     chosen: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         pattern = next((each for each in plan if fnmatchcase(name, each)), None)
@@ -55,7 +55,7 @@ def shard_(
     return list(chosen)
 
 
-def _named(name: str, make: Callable[..., Part], module: nn.Module, group: Any) -> Part:
+def _named(name: str, make: Callable[..., Slice], module: nn.Module, group: Any) -> Slice:
     try:
         return make(module, group=group)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What goes into a rank's part of a layer, of what goes into the whole one."""
+"""What goes into a rank's slice of a layer, of what goes into the whole one."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -9,13 +9,13 @@ Index: TypeAlias = tuple[Any, ...]
 """Of numbers and slices, one for each of a tensor's first dimensions."""
 
 
-def own_parts(
+def own_slices(
     cut: Cut, index: Index, source_index: Index, source_shape: tuple[int, ...]
 ) -> Iterator[tuple[Index, Index]]:
-    """(index of the part, index of the source) of what a rank has of a fill.
+    """(index of the slice, index of the source) of what a rank has of a fill.
 
     index: where in the whole tensor the fill goes. source_index: what of the source it takes. One
-    number serves any part.
+    number serves any slice.
     """
     at = _complete(index, cut.dim + 1)
     where = at[cut.dim]
