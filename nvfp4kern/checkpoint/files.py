@@ -205,8 +205,9 @@ class Files:
         index: numbers and slices. Nothing else of the tensor is read, but where its scale factors
         are blocked in the file.
         """
-        if name in self._linear:
-            return self._read_blocked(name)[index]
+        return self._read_blocked(name)[index] if name in self._linear else self._read(name, index)
+
+    def _read(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
         info = self.tensors[name]
         try:
             handle = self._handles[info.shard]
@@ -220,14 +221,10 @@ class Files:
     def _read_blocked(self, name: str) -> torch.Tensor:
         """All of it, as linear. The last one is kept: experts are taken from it one by one."""
         if self._last_linear is None or self._last_linear[0] != name:
-            shape = self._linear.pop(name)
-            try:
-                found = self.read(name).flatten()
-            finally:
-                self._linear[name] = shape
-            *batch, rows, columns = shape
-            found = from_blocked(found, math.prod(batch) * rows, columns).reshape(shape)
-            self._last_linear = name, found
+            *batch, rows, columns = shape = self._linear[name]
+            stored = self._read(name, ()).flatten()
+            linear = from_blocked(stored, math.prod(batch) * rows, columns).reshape(shape)
+            self._last_linear = name, linear
         return self._last_linear[1]
 
     def unblock(self, name: str, shape: tuple[int, ...]) -> bool:

@@ -33,6 +33,7 @@ def load_checkpoint(
     """Loads an NVFP4 checkpoint into `model`, in place, and returns a report.
 
     Where the files have NVFP4, linear layers and stacked experts become those of nvfp4kern.nn.
+    A rank's slices, see nvfp4kern.distributed, stay slices: nothing else of these layers is read.
 
     model: has the names of the checkpoint. It may be on the meta device, see `meta_parameters`.
         Its floating-point parameters keep their dtypes: the files' values are converted.

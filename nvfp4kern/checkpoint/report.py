@@ -56,7 +56,7 @@ class Report:
     """What a checkpoint holds, what looks odd, and what makes loading fail.
 
     `layers` counts quantised layers by kind, `tensors` the tensors that are "plain" or "ignored".
-    `nbytes_read` is what a rank has read of `nbytes` to load its part; without ranks it is None.
+    `nbytes_read` is what a rank has read of `nbytes` to load its slices; without ranks it is None.
     `differing` has the shards whose multipliers differ, by their names. Nothing is lost there: each
     shard keeps its own multiplier. `str(report)` has at most 80 columns.
     """

@@ -99,8 +99,8 @@ class _LinearSlice(Slice, NVFP4Linear):
 class ColumnParallel(_LinearSlice):
     """The rank's rows of a linear layer: [.., K] -> [.., N / ranks], and nothing is sent.
 
-    x is the same on all ranks. The result is the rank's columns of the whole layer's result, to the
-    bit. Tensor parallelism names the layer after them.
+    x is the same on all ranks. The result is the rank's columns of the whole layer's result, after
+    which tensor parallelism names the layer.
 
     in_features, out_features: K and N of the whole layer. The attributes of these names are the
         rank's own. The other arguments that are not listed here are NVFP4Linear's.

@@ -4,6 +4,7 @@ tests."""
 import io
 import multiprocessing
 import os
+import queue
 import traceback
 from datetime import timedelta
 
@@ -75,12 +76,22 @@ class Team:
             calls.put(packed((function, args)))
         found = {}
         for _ in self.calls:
-            rank, fine, answer = unpacked(self.results.get(timeout=2 * SECONDS))
+            rank, fine, answer = self._answer()
             if not fine:  # the others may wait for it
                 self.close()
                 raise AssertionError(f"rank {rank}: {answer}")
             found[rank] = answer
         return [found[rank] for rank in sorted(found)]
+
+    def _answer(self):
+        for _ in range(2 * SECONDS):
+            try:
+                return unpacked(self.results.get(timeout=1))
+            except queue.Empty:
+                dead = [str(i) for i, p in enumerate(self.processes) if not p.is_alive()]
+                if dead:
+                    return ", ".join(dead), False, "has died"
+        return "none", False, f"has answered in {2 * SECONDS} seconds"
 
     def close(self):
         self.broken = True
@@ -88,4 +99,5 @@ class Team:
             process.terminate()
         for process in self.processes:
             process.join()
-        self.results.close()
+        for each in (self.results, *self.calls):
+            each.close()

@@ -198,7 +198,8 @@ def test_what_a_rank_has_of_the_experts(as_rank, input_quant):
         want = getattr(whole, name)
         want = want if name.endswith("input_scale") else want[5:]
         assert torch.equal(value.view(torch.uint8), want.view(torch.uint8)), name
-        assert value.untyped_storage().nbytes() == value.nbytes
+        assert value.untyped_storage().nbytes() == value.nbytes  # not a view of the whole
+        assert value.data_ptr() != want.data_ptr()
     if input_quant == "static":
         assert mine.gate_up_input == whole.gate_up_input and mine.down_input == whole.down_input
     again = ExpertParallel(H, INNER, E, input_quant=input_quant)
@@ -227,6 +228,28 @@ def test_codes_are_sent_where_there_are_codes(as_rank, input_quant, dtype, nbyte
     x = torch.empty(5, 2048, dtype=dtype, device="meta")
     ids, weights = (torch.empty(5, 8, dtype=d, device="meta") for d in (torch.int64, torch.float32))
     assert mine._sent(x, ids, weights).shape == (5, nbytes)
+
+
+@pytest.mark.parametrize("input_quant", [None, "static"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_rows_of_bytes_say_what_was_sent(as_rank, monkeypatch, input_quant, k):
+    """Rows that fill up are nobody's, and memory that was there before has experts' numbers."""
+    as_rank(0, 2)
+    part = ExpertParallel.slice_of(experts_of(input_quant), tokens_per_rank=5)
+    x, ids, weights = tokens_of(2, k=k)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", torch.zeros)
+        rows = part._sent(x, ids, weights)
+    a, scales, sent_ids, sent_weights = columns = part._columns(rows, k, x.dtype)
+    for each in columns:  # kernels read all of them where they lie, 16 bytes at a time
+        assert each is None or (each.data_ptr() - rows.data_ptr()) % 16 == 0
+        assert each is None or each.stride(0) * each.element_size() % 16 == 0
+    want_a, want_scales = NVFP4Experts._operand(part, x)
+    assert torch.equal(a[:2], want_a) and (scales is None) == (want_scales is None)
+    if scales is not None:
+        assert torch.equal(scales[:2].view(torch.uint8), want_scales.view(torch.uint8))
+    assert torch.equal(sent_ids[:2], ids.int()) and bool((sent_ids[2:] == -1).all())
+    assert torch.equal(sent_weights[:2], weights)
 
 
 class Stack(nn.Module):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from exact_layers import exact, exact_swiglu, integers, ones
 from layers import activations, decoded, filled, seen
 from rank_cases import column, feed_forward, row
 from torch import nn
@@ -14,19 +15,6 @@ WORLDS = (2, 3)
 QUANTS = (None, "static", "dynamic")
 UNIT = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """The largest relative error of a rounding."""
-
-
-def exact(layer, seed):
-    """Codes of all kinds under scale factors and a global scale of 1: sums are exact."""
-    filled(layer, seed)
-    layer.weight_scale.data.fill_(1.0)
-    layer.weight_scale_2.data.fill_(1.0)
-    return layer
-
-
-def integers(*shape, most=3, dtype=torch.bfloat16, seed=1):
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randint(-most, most + 1, shape, generator=draw).to(dtype)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -150,27 +138,10 @@ def test_two_ranks_round_their_sums_and_the_sum_of_these(team):
 # -------------------------------------------------------------------------------------------------
 
 
-def exact_swiglu(input_quant, dtype=torch.bfloat16, hidden=64, inner=96):
-    """gate is at least 17, so that silu(gate) is gate in fp32; up, and the sums, are exact."""
-    layer = NVFP4SwiGLU(hidden, inner, input_quant=input_quant)
-    for i, each in enumerate((layer.gate_proj, layer.up_proj, layer.down_proj)):
-        exact(each, i)
-        if input_quant == "static":
-            each.input_scale.data.fill_(1.0)
-    layer.gate_proj.weight.data.fill_(0x77)  # 6 everywhere
-    for each in layer.modules():
-        if hasattr(each, "finish"):
-            each.finish()
-    x = torch.zeros(9, hidden, dtype=dtype)
-    x.view(9, -1, 16)[:, :, 3:5] = 1  # 8 ones
-    x[:, 20] = integers(9, most=1, dtype=dtype, seed=7)
-    return layer, x
-
-
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("input_quant", QUANTS)
 def test_an_exact_feed_forward_layer_has_the_bits_of_one_process(team, world, input_quant):
-    layer, x = exact_swiglu(input_quant)
+    layer, x = exact_swiglu(input_quant), ones(9, 64, 7)
     want = layer(x)
     assert want.unique().numel() > 100
     for got in team(world).run(feed_forward, layer, x, {"reduce_dtype": torch.float32}):
@@ -305,7 +276,15 @@ def test_a_plain_layer_is_quantised_as_a_whole(as_rank, cls, options):
     assert torch.equal(got.weight, whole.weight[half])
     assert torch.equal(got.weight_scale_2, whole.weight_scale_2)
     assert got.input_quant == "dynamic" and "rank=1 of 2" in repr(got)
-    assert got.weight.untyped_storage().nbytes() == got.weight.nbytes  # a copy, not a view
+
+
+def test_slices_are_copies(as_rank):
+    as_rank(0, 2)
+    whole = filled(NVFP4Linear(64, 24, input_quant="static", dtype=torch.bfloat16), 1)
+    for cls in (ColumnParallel, RowParallel):
+        for name, value in cls.slice_of(whole).named_parameters():
+            assert value.untyped_storage().nbytes() == value.nbytes
+            assert value.data_ptr() != getattr(whole, name).data_ptr()
 
 
 def test_all_layers_are_cut_or_none(as_rank):

@@ -3,6 +3,9 @@
 import copy
 import json
 import math
+import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +16,8 @@ from torch import nn
 
 import nvfp4kern.checkpoint.files as files_module
 from nvfp4kern.checkpoint import CheckpointError, Files, load_checkpoint
-from nvfp4kern.distributed import ExpertParallel, RowParallel, Slice, slice_
+from nvfp4kern.checkpoint.slices import own_slices
+from nvfp4kern.distributed import Cut, ExpertParallel, RowParallel, Slice, slice_
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 from nvfp4kern.torch import to_blocked
 
@@ -178,6 +182,56 @@ def test_an_index_of_a_tensor(tmp_path, name, index):
         got = files.read("s", index)
         assert torch.equal(got.view(torch.uint8), scales.view(torch.uint8)[index])
     assert files.nbytes_read == (held["s"].nbytes if name == "blocked" else 2 * got.nbytes)
+
+
+def test_what_a_rank_has_of_any_fill():
+    """Filling the whole and cutting it gives the same, wherever the cut is."""
+    draw = random.Random(1)
+
+    def some(extent):
+        start = draw.randrange(extent)
+        return slice(start, draw.randint(start + 1, extent)) if draw.random() < 0.8 else slice(None)
+
+    for _ in range(500):
+        shape = [draw.randint(2, 6) for _ in range(3)]
+        dim = draw.randrange(3)
+        points = sorted(draw.choices(range(shape[dim] + 1), k=4))
+        cut = Cut(dim, shape[dim], ((points[0], points[1]), (points[2], points[3])))
+        index = tuple(map(some, shape[: draw.randint(0, 3)]))
+        if draw.random() < 0.5:
+            index = (draw.randrange(shape[0]), *index[1:])
+        whole = torch.zeros(shape)
+        taken = whole[index].shape
+        source = torch.rand(3, *(extent + 2 for extent in taken))
+        given = (draw.randrange(3), *(slice(1, 1 + extent) for extent in taken))
+        whole[index] = source[given]
+        mine = torch.zeros_like(cut.of(whole))
+        for at, of in own_slices(cut, index, given, source.shape):
+            mine[at] = source[of]
+        assert torch.equal(mine, cut.of(whole))
+        assert cut.shape_of_whole(mine.shape) == whole.shape and cut.extent == mine.shape[dim]
+
+
+MAPS = Path("/proc/self/smaps")
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="this system does not say what it has mapped")
+@pytest.mark.parametrize("index", [(slice(1, 2),), (3, slice(0, 1024))], ids=str)
+def test_other_experts_and_rows_are_not_even_mapped(tmp_path, index):
+    """The system reads pages ahead, and no more."""
+    path = tmp_path / "m.safetensors"
+    save_file({"e": torch.ones(4, 2048, 4096, dtype=torch.uint8)}, path)
+
+    def mapped():
+        found = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", MAPS.read_text(), flags=re.M)
+        mine = [part for part in found if str(path) in part]
+        return sum(1024 * int(re.search(r"^Rss: +(\d+)", part, re.M)[1]) for part in mine)
+
+    files = Files(path)
+    before = mapped()
+    got = files.read("e", index)
+    assert int(got.sum()) == got.numel()
+    assert got.nbytes <= mapped() - before + 2**16 and mapped() - before < got.nbytes + 2**22
 
 
 def test_an_index_outside_of_a_tensor_is_an_error_with_its_name(tmp_path):
