@@ -160,3 +160,19 @@ def logits(directory, tokens):
     report = load_checkpoint(model, directory, device="cpu", progress=False)
     with torch.no_grad():
         return model(tokens).logits, len(names), report.nbytes_read
+
+
+def compiled(mine, args):
+    """Whether torch.compile takes the layer whole, and gives the same bits."""
+    torch._dynamo.reset()
+    again = torch.compile(mine, fullgraph=True, backend="aot_eager")
+    return torch.equal(again(*args), mine(*args))
+
+
+def compiled_row(layer, x):
+    mine = RowParallel.slice_of(layer)
+    return compiled(mine, (own_columns(x, mine),))
+
+
+def compiled_experts(whole, given, tokens):
+    return compiled(ExpertParallel.slice_of(whole, tokens=tokens), given)

@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from layers import activations, filled
+from rank_cases import compiled_experts
 from rank_cases import experts as run_experts
 from rank_cases import mixture as run_mixture
 from torch import nn
@@ -172,6 +173,13 @@ def test_a_mixture_with_its_router(team, world, tokens, input_quant):
         assert y.shape == (2, 4, H)
         assert bool(((y.double() - want).abs() <= 2.0**-7 * want.abs().max()).all())
         assert (y == want).double().mean() > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", ["own", "same"])
+def test_experts_compile_whole(team, tokens):
+    run = team(2).run(compiled_experts, experts_of("static"), tokens_of(4), tokens)
+    assert run == [True, True]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact_layers import exact, exact_swiglu, integers, ones
 from layers import activations, decoded, filled, seen
-from rank_cases import column, feed_forward, row
+from rank_cases import column, compiled_row, feed_forward, row
 from torch import nn
 
 from nvfp4kern.checkpoint import save_checkpoint
@@ -169,6 +169,12 @@ def test_a_feed_forward_layer(team, world, input_quant):
             error = (got.double() - want).abs()
             bound = 1.01 * units * 2.0**-8 * size + 2.0**-14 * (h.abs() @ weight.abs().T)
             assert bool((error <= bound).all()), (error / bound).max()
+
+
+@pytest.mark.slow
+def test_a_row_cut_layer_compiles_whole(team):
+    layer = filled(NVFP4Linear(64, 24, input_quant="static", dtype=torch.bfloat16), 9)
+    assert team(2).run(compiled_row, layer, activations(6, 64)) == [True, True]
 
 
 # -------------------------------------------------------------------------------------------------
