@@ -57,6 +57,8 @@ def reduced_rows(partial: Tensor, world: int, group: Group) -> Tensor:
     return own
 
 
-def refuse_gradient(x: Tensor) -> None:
-    if wants_gradient(x):
-        raise NotImplementedError("x: wants a gradient; layers across ranks are for inference")
+def refuse_gradients(**inputs: Tensor) -> None:
+    for name, value in inputs.items():
+        if wants_gradient(value):
+            reason = "wants a gradient; layers across ranks are for inference"
+            raise NotImplementedError(f"{name}: {reason}")

@@ -17,7 +17,7 @@ from .collectives import (
     rank_and_world,
     reduced,
     reduced_rows,
-    refuse_gradient,
+    refuse_gradients,
 )
 from .cut import Cut, Slice, evenly
 
@@ -51,8 +51,8 @@ class ExpertParallel(Slice, NVFP4Experts):
     Parameters are those of NVFP4Experts with the rank's experts alone. But the input scales are
     those of all experts, [E, 2] and [E]: a token is quantised once, with the largest of them.
 
-    Raises ValueError for fewer experts than ranks. Raises NotImplementedError for x that wants a
-    gradient.
+    Raises ValueError for fewer experts than ranks. Raises NotImplementedError where x or
+    top_k_weights want a gradient.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class ExpertParallel(Slice, NVFP4Experts):
         """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts of all ranks.
 
         x, top_k_weights: as those of NVFP4Experts.
-        top_k_index: int [.., k], numbers among all experts. Others add nothing: -1 in all of a
-            token's selections makes it one of no meaning, whose x may be anything.
+        top_k_index: int [.., k], numbers among all experts, that int32 has. Others add nothing: -1
+            in all of a token's selections makes it one of no meaning, whose x may be anything.
         """
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
@@ -163,7 +163,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         offsets: Tensor | None = None,
     ) -> Tensor:
         """forward of x [T, H]. With tokens="same" it uses the permutation, that of all experts."""
-        refuse_gradient(x)
+        refuse_gradients(x=x, top_k_weights=weights)
         if self.tokens == "own":
             return self._combine_own(x, ids, weights)
         local = self._local(ids)

@@ -11,7 +11,7 @@ from ..layout import SF_VEC
 from ..nn.frozen import InputQuant, choice
 from ..nn.linear import NVFP4Linear, autocast
 from ..nn.recipes import Recipe
-from .collectives import REDUCE_DTYPES, Group, rank_and_world, reduced, refuse_gradient
+from .collectives import REDUCE_DTYPES, Group, rank_and_world, reduced, refuse_gradients
 from .cut import Cut, Slice
 
 
@@ -142,7 +142,7 @@ class ColumnParallel(_LinearSlice):
         self._cut(cuts, group, parts=parts, head_dim=head_dim, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        refuse_gradient(x)
+        refuse_gradients(x=x)
         return super().forward(x)
 
 
@@ -195,7 +195,7 @@ class RowParallel(_LinearSlice):
         self._cut(cuts, group, reduce_dtype=reduce_dtype, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        refuse_gradient(x)
+        refuse_gradients(x=x)
         x = autocast(x)
         a, sfa, alpha = self._operand(x)
         partial = nk.gemm(
