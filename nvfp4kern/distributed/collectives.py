@@ -12,18 +12,11 @@ Group: TypeAlias = Any
 """A ProcessGroup of torch.distributed, or None for all processes."""
 
 REDUCE_DTYPES = (None, torch.float32)
-_NAMES = (
-    ("all_gather_single", "all_gather_into_tensor"),
-    (
-        "reduce_scatter_single",
-        "reduce_scatter_tensor",
-    ),
-)
-"""torch's names since 2.13, and before."""
 
 
-def _named(names: tuple[str, str]) -> Any:
-    return getattr(dist, next(name for name in names if hasattr(dist, name)))
+def _named(since_2_13: str, before: str) -> Any:
+    """A function of torch.distributed."""
+    return getattr(dist, since_2_13 if hasattr(dist, since_2_13) else before)
 
 
 def rank_and_world(group: Group) -> tuple[int, int]:
@@ -40,7 +33,7 @@ def rank_and_world(group: Group) -> tuple[int, int]:
 def gathered(own: Tensor, world: int, group: Group) -> Tensor:
     """[n, ..] of each rank -> [world n, ..], in the order of the ranks."""
     everyone = own.new_empty(world * len(own), *own.shape[1:])
-    _named(_NAMES[0])(everyone, own, group=group)
+    _named("all_gather_single", "all_gather_into_tensor")(everyone, own, group=group)
     return everyone
 
 
@@ -53,7 +46,7 @@ def reduced(partial: Tensor, group: Group) -> Tensor:
 def reduced_rows(partial: Tensor, world: int, group: Group) -> Tensor:
     """[world n, ..] -> the rank's [n, ..] of the sum over the ranks."""
     own = partial.new_empty(len(partial) // world, *partial.shape[1:])
-    _named(_NAMES[1])(own, partial, group=group)
+    _named("reduce_scatter_single", "reduce_scatter_tensor")(own, partial, group=group)
     return own
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from ..nn.frozen import Frozen
 from .collectives import Group
 from .cut import Slice
 
@@ -52,6 +53,9 @@ def slice_(
         raise ValueError(f"plan: {pattern!r} matches no layer of the model")
     for name, module in chosen.items():
         model.set_submodule(name, made[module])
+    for each in model.modules():
+        if isinstance(each, Frozen):
+            each.finish()  # what NVFP4SwiGLU derives from its layers
     return list(chosen)
 
 

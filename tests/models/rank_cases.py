@@ -47,7 +47,6 @@ def feed_forward(layer, x, options):
     }
     names = slice_(model, plan)
     assert names == ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
-    layer.finish()
     return layer(x)
 
 
@@ -135,7 +134,6 @@ def replayed_feed_forward(layer, tokens, replays):
     row = partial(RowParallel.slice_of, reduce_dtype=torch.float32)
     plan = {"*.down_proj": row, "*_proj": ColumnParallel.slice_of}
     assert len(slice_(model, plan)) == 3
-    layer.finish()
     x = ones(tokens, whole.down_proj.out_features, 0).to(device)
     again, y = captured(lambda: layer(x), device)
     found = 0

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exact_layers import exact, exact_swiglu, integers, ones
+from exact_layers import exact, exact_swiglu, finished, integers, ones
 from layers import activations, decoded, filled, seen
 from rank_cases import column, compiled_row, feed_forward, row
 from torch import nn
@@ -175,6 +175,19 @@ def test_a_feed_forward_layer(team, world, input_quant):
 def test_a_row_cut_layer_compiles_whole(team):
     layer = filled(NVFP4Linear(64, 24, input_quant="static", dtype=torch.bfloat16), 9)
     assert team(2).run(compiled_row, layer, activations(6, 64)) == [True, True]
+
+
+def test_a_feed_forward_layer_of_row_scales(team):
+    """What it derives from gate and up is of the rank's rows, too."""
+    layer = exact_swiglu("static")
+    for each in (layer.gate_proj, layer.up_proj):
+        scales = 2.0 ** torch.arange(each.out_features).remainder(3)
+        each.weight_scale_2 = nn.Parameter(scales, requires_grad=False)
+    finished(layer)
+    x = ones(5, 64, 8)
+    want = layer(x)
+    for got in team(2).run(feed_forward, layer, x, {"reduce_dtype": torch.float32}):
+        assert torch.equal(got, want)
 
 
 # -------------------------------------------------------------------------------------------------
