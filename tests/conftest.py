@@ -224,3 +224,34 @@ def checkpoint(tmp_path_factory):
         return made[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def team(tmp_path_factory):
+    """team(world) -> so many processes in a group of gloo, the same for all tests."""
+    from ranks import Team
+
+    made = {}
+
+    def get(world):
+        if world not in made or made[world].broken:
+            made[world] = Team(world, tmp_path_factory.mktemp(f"ranks-{world}"))
+        return made[world]
+
+    yield get
+    for each in made.values():
+        if not each.broken:
+            each.close()
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """as_rank(rank, world): what this process is from now on. There is no group: nothing is
+    sent."""
+    import torch.distributed as dist
+
+    def become(rank, world):
+        monkeypatch.setattr(dist, "get_rank", lambda group=None: rank)
+        monkeypatch.setattr(dist, "get_world_size", lambda group=None: world)
+
+    return become

@@ -260,6 +260,7 @@ def test_the_oracle_is_independent(name):
 FOREIGN = {
     "torch": {"torch"},
     "nn": {"torch"},
+    "distributed": {"torch"},
     "checkpoint": {"torch", "safetensors"},
     "transformers": {"torch", "transformers"},
 }

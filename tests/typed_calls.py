@@ -114,6 +114,20 @@ def layer_calls() -> torch.Tensor:
     return result
 
 
+def distributed_calls(model: torch.nn.Module) -> list[str]:
+    """Types alone: there is no group."""
+    from nvfp4kern.distributed import ColumnParallel, Cut, ExpertParallel, RowParallel, slice_
+
+    rows = ColumnParallel(32, 48, False, parts=(32, 16), head_dim=8, input_quant="amax")
+    assert_type(rows.cuts["weight"], Cut)
+    columns = RowParallel.slice_of(torch.nn.Linear(32, 16), reduce_dtype=torch.float32)
+    assert_type(columns, RowParallel)
+    y: torch.Tensor = columns(torch.ones(4, 16))
+    experts = ExpertParallel(32, 64, 4, tokens="own", tokens_per_rank=8, input_quant="static")
+    assert_type(experts.forward(y, y.int(), y), torch.Tensor)
+    return slice_(model, {"*_proj": ColumnParallel.slice_of, "*.experts": ExpertParallel.slice_of})
+
+
 def checkpoint_calls(folder: str) -> list[str]:
     """Types alone: safetensors is an extra."""
     from nvfp4kern.checkpoint import Report, load_checkpoint, meta_parameters, save_checkpoint

@@ -1,18 +1,20 @@
 """Which tensor of the files fills which part of the model: decided from headers alone."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..distributed import ColumnParallel, Cut, ExpertParallel, RowParallel, Slice
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
 from .destinations import EXPERT, Destination, destinations, is_linear, spellings
 from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
+from .slices import Index, own_slices
 
 
 @dataclass
@@ -21,16 +23,22 @@ class Target:
 
     name: str
     shape: torch.Size
+    """Of a rank's slice, where `cut` is not None."""
     dtype: torch.dtype
     requires_grad: bool
     buffer: bool
     owners: list[tuple[nn.Module, str]]
     """(module, attribute): several where parameters are tied."""
     missing: int = 0
-    """Elements that nothing fills yet."""
+    """Elements of the whole that nothing fills yet."""
+    cut: Cut | None = None
     tied: bool = False
     """Whether it has several names."""
     tensor: Tensor | None = None
+
+    @property
+    def whole(self) -> torch.Size:
+        return self.shape if self.cut is None else self.cut.shape_of_whole(self.shape)
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,9 @@ class Assignment:
             raise CheckpointError(f"{name}: {names} quantise their inputs differently")
         quant = kinds.pop()
         old = new.old
+        if quant == "amax" and isinstance(old, RowParallel):
+            reason = "input_quant='amax' is of the whole input, which no rank has"
+            raise CheckpointError(f"{name}: {reason}")
         if quant is None and any(value.dtype == torch.float32 for value in weights_of(old)):
             raise ValueError(
                 f"model: {name} is float32; inputs that are not quantised are float16 or bfloat16: "
@@ -136,6 +147,8 @@ class Assignment:
                 raise CheckpointError(f"{name}: experts with a pre_quant_scale are not supported")
             if quant == "amax":
                 raise CheckpointError(f"{name}: experts have no input_quant='amax'")
+            if isinstance(old, ExpertParallel):
+                return old.unset(input_quant=quant)
             if isinstance(old, NVFP4Experts):
                 sizes = old.hidden_size, old.intermediate_size, old.num_experts
                 return NVFP4Experts(*sizes, input_quant=quant, device="meta")
@@ -146,16 +159,15 @@ class Assignment:
             dtype = next((v.dtype for v in (old.bias, old.pre_quant_scale) if v is not None), None)
         else:
             dtype = old.weight.dtype
-        return NVFP4Linear(
-            old.in_features,
-            old.out_features,
-            old.bias is not None,
-            input_quant=quant,
-            pre_quant_scale=scaled.pop(),
-            row_scales=len(new.layers) > 1 or self._one_for_each_row(new.layers[0]),
-            device="meta",
-            dtype=dtype,
-        )
+        options: dict[str, Any] = {
+            "input_quant": quant,
+            "pre_quant_scale": scaled.pop(),
+            "row_scales": len(new.layers) > 1 or self._one_for_each_row(new.layers[0]),
+        }
+        if isinstance(old, (ColumnParallel, RowParallel)):
+            return old.unset(**options)
+        sizes = old.in_features, old.out_features, old.bias is not None
+        return NVFP4Linear(*sizes, device="meta", dtype=dtype, **options)
 
     def _one_for_each_row(self, layer: Layer) -> bool:
         """Files of a layer that was fused have a global scale for each of its rows."""
@@ -167,6 +179,8 @@ class Assignment:
         seen: dict[int, Target] = {}
         for path, old in self.old.items():
             owner: nn.Module = self.modules.get(path, old)
+            if isinstance(old, Slice) and path not in self.modules:
+                raise CheckpointError(f"{path}: not in NVFP4 in the files, and only that is cut")
             if path not in self.modules and self.replaces(path):
                 continue
             for key, value in owner._parameters.items():
@@ -204,9 +218,9 @@ class Assignment:
             dtype = value.dtype
             if dtype in self._in_float32 and self._in_float32[dtype].search(name):
                 dtype = torch.float32
-            target = Target(
-                name, value.shape, dtype, value.requires_grad, buffer, [], value.numel()
-            )
+            cut = owner.cuts.get(key) if isinstance(owner, Slice) else None
+            target = Target(name, value.shape, dtype, value.requires_grad, buffer, [], cut=cut)
+            target.missing = target.whole.numel()
             seen[id(value)] = self.targets[name] = target
         elif name != target.name:
             target.tied = True
@@ -256,10 +270,10 @@ class Assignment:
         target = self._aliases.get(name)
         if target is None or to.stack is None:
             return
-        rows = target.shape[1] // (2 if to.stack[0] == "gate_up_proj" else 1)
+        rows = target.whole[1] // (2 if to.stack[0] == "gate_up_proj" else 1)
         given = torch.empty(self.files.tensors[source.name].shape, device="meta")[to.source].shape
         if given[0] != rows:
-            raise wrong_shape(source, given, (rows, *target.shape[2:]), target)
+            raise wrong_shape(source, given, (rows, *target.whole[2:]), target)
 
     def _fill_global(self, layer: Layer, to: Destination, key: str) -> None:
         """A layer has one global scale or one for each row. An expert of a stack has one or two."""
@@ -271,7 +285,8 @@ class Assignment:
             target = self._aliases[f"{to.module}.{weight}_{key}"]
             where = (expert, half) if len(target.shape) == 2 else (expert,)
         if key not in layer.sources:
-            self.constants.append((target, where, layer.constants[key]))
+            for own, _ in slices_of(target, where, (), ()):
+                self.constants.append((target, own, layer.constants[key]))
             self._fill_once(target, where)
             return
         source = layer.sources[key]
@@ -312,14 +327,14 @@ class Assignment:
         return found
 
     def _add(self, fill: Fill) -> None:
-        """Checks the shapes, and that nothing is filled twice."""
+        """Checks the shapes, and that nothing is filled twice. All ranks check the whole."""
         info, target = self.files.tensors[fill.source.name], fill.target
-        part = torch.empty(target.shape, device="meta")
+        part = torch.empty(target.whole, device="meta")
         try:
             part = part[fill.target_index]
         except IndexError:
             raise CheckpointError(
-                f"{fill.source.name}: an expert beyond the {target.shape[0]} of {target.name}"
+                f"{fill.source.name}: an expert beyond the {target.whole[0]} of {target.name}"
             ) from None
         if fill.rule in ("copy", "same", "fp8"):
             given = torch.empty(info.shape, device="meta")[fill.source_index].shape
@@ -327,7 +342,8 @@ class Assignment:
                 raise wrong_shape(fill.source, given, part.shape, target)
         first = self._fill_once(target, fill.target_index)
         if first or fill.rule in ("max", "same"):
-            self.fills.append(fill)
+            for index, given in slices_of(target, fill.target_index, fill.source_index, info.shape):
+                self.fills.append(replace(fill, target_index=index, source_index=given))
         elif not target.tied:  # files may have both names of a tied parameter
             raise CheckpointError(f"{fill.source.name}: {target.name} is filled twice")
 
@@ -337,7 +353,7 @@ class Assignment:
         if key in self._filled:
             return False
         self._filled.add(key)
-        target.missing -= torch.empty(target.shape, device="meta")[index].numel()
+        target.missing -= torch.empty(target.whole, device="meta")[index].numel()
         return True
 
     def _check(self) -> None:
@@ -347,6 +363,15 @@ class Assignment:
             names = ", ".join(target.name for target in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise CheckpointError(f"{names}{more}: the model has them, the files do not")
+
+
+def slices_of(
+    target: Target, index: Index, source_index: Index, source_shape: tuple[int, ...]
+) -> Iterable[tuple[Index, Index]]:
+    """(index of the target, index of the source) of what this process has of a fill."""
+    if target.cut is None:
+        return [(index, source_index)]
+    return own_slices(target.cut, index, source_index, source_shape)
 
 
 def wrong_shape(

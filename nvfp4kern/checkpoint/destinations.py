@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from ..distributed import ColumnParallel
 from ..nn import NVFP4Experts, NVFP4Linear
 
 EXPERT = re.compile(r"(.+)\.(\d{1,6})\.(gate_proj|up_proj|down_proj|w1|w3|w2)")
@@ -101,8 +102,14 @@ def _destinations(
         if leaf == fused:
             layers = [modules.get(f"{parent}.{part}") for part in parts]
             if all(map(is_linear, layers)):
-                return list(_cut(parent, parts, [layer.out_features for layer in layers]))
+                return list(_cut(parent, parts, [rows_of(layer) for layer in layers]))
     return []
+
+
+def rows_of(layer: Any) -> int:
+    """Rows of a linear layer, of the whole one where ranks have some each."""
+    whole = isinstance(layer, ColumnParallel)
+    return layer.whole_out_features if whole else layer.out_features
 
 
 def _in_stack(module: str, weight: str, expert: int, half: int, rows: int) -> Destination:

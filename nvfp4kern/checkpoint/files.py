@@ -162,6 +162,7 @@ class Files:
 
     `.config` is what config.json says, {} without one. `.tensors` has a TensorInfo for each name.
     `.metadata` has what each shard's header says beside its tensors, by shard.
+    `.nbytes_read` is how many bytes of tensors have been read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -172,6 +173,8 @@ class Files:
         self._handles: dict[str, Any] = {}
         self._quantization: dict[str, Any] | None = None
         self._linear: dict[str, tuple[int, ...]] = {}
+        self._last_linear: tuple[str, torch.Tensor] | None = None
+        self.nbytes_read = 0
         if self.path.is_dir():
             self._directory = self.path
             if is_there(self.path / "config.json"):
@@ -196,19 +199,33 @@ class Files:
         """config.json's quantization_config, or what hf_quant_config.json says, or None."""
         return self._quantization
 
-    def read(self, name: str) -> torch.Tensor:
-        """A tensor on the CPU, mapped from its file: do not write to it."""
+    def read(self, name: str, index: tuple[Any, ...] = ()) -> torch.Tensor:
+        """A tensor on the CPU, or tensor[index], mapped from its file: do not write to it.
+
+        index: numbers and slices. Nothing else of the tensor is read, but where its scale factors
+        are blocked in the file.
+        """
+        return self._read_blocked(name)[index] if name in self._linear else self._read(name, index)
+
+    def _read(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
         info = self.tensors[name]
         try:
-            found = self._handles[info.shard].get_tensor(name)
-        except (SafetensorError, OSError, RuntimeError, KeyError, ValueError) as error:
+            handle = self._handles[info.shard]
+            found = handle.get_slice(name)[index] if index else handle.get_tensor(name)
+        except (SafetensorError, OSError, RuntimeError, LookupError, ValueError) as error:
             raise CheckpointError(f"{info.shard}: {name}: {readable(error)}") from None
         assert isinstance(found, torch.Tensor)
-        if name in self._linear:
-            *batch, rows, columns = self._linear[name]
-            found = from_blocked(found.flatten(), math.prod(batch) * rows, columns)
-            found = found.reshape(self._linear[name])
+        self.nbytes_read += found.nbytes
         return found
+
+    def _read_blocked(self, name: str) -> torch.Tensor:
+        """All of it, as linear. The last one is kept: experts are taken from it one by one."""
+        if self._last_linear is None or self._last_linear[0] != name:
+            *batch, rows, columns = shape = self._linear[name]
+            stored = self._read(name, ()).flatten()
+            linear = from_blocked(stored, math.prod(batch) * rows, columns).reshape(shape)
+            self._last_linear = name, linear
+        return self._last_linear[1]
 
     def unblock(self, name: str, shape: tuple[int, ...]) -> bool:
         """Takes scale factors as blocked: from now on they are listed and read as linear.

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .assign import Assignment, Fill, Target, experts_of, in_order
 from .files import CheckpointError, Files
-from .formats import Source
 
 NAN_SCALE, MINUS_ZERO = 0x7F, 0x80
 
@@ -19,30 +18,24 @@ class Filler:
 
     def __init__(self, files: Files, assignment: Assignment, device: torch.device) -> None:
         self.files, self.assignment, self.device = files, assignment, device
-        self._read: tuple[str, Tensor] | None = None
         self._shared: set[str] = set()
 
     def run(self, progress: bool) -> None:
         fills = list(in_order(self.files, self.assignment.fills))
-        with shown(progress, sum(t.nbytes for t in self.files.tensors.values())) as advance:
+        names = {fill.source.name for fill in fills}
+        with shown(progress, sum(self.files.tensors[name].nbytes for name in names)) as advance:
             last = ""
             for fill in fills:
                 self.fill(fill)
                 if fill.source.name != last:
                     last = fill.source.name
                     advance(self.files.tensors[last].nbytes)
-        self._read = None
         for target, index, value in self.assignment.constants:
             self.allocate(target)[index] = value
         for target in self.assignment.targets.values():
             if target.tensor is None:  # without elements
                 self.allocate(target)
         self.complete()
-
-    def _source(self, source: Source) -> Tensor:
-        if self._read is None or self._read[0] != source.name:
-            self._read = source.name, self.files.read(source.name)
-        return self._read[1]
 
     def fill(self, fill: Fill) -> None:
         target = fill.target
@@ -54,7 +47,7 @@ class Filler:
         if fill.rule == "fp8":
             self._convert(fill, self._dequantized_fp8(fill), into)
             return
-        given = self._source(fill.source)[fill.source_index]
+        given = self.files.read(fill.source.name, fill.source_index)
         self._check_dtype(fill, given)
         if given.dtype == torch.float8_e4m3fn:
             self._check_scales(fill, given)
@@ -85,13 +78,12 @@ class Filler:
 
     def _global(self, fill: Fill) -> Tensor:
         """Global scales as multipliers, in float32."""
-        given, index = self._source(fill.source), fill.source_index
-        if given.numel() == 1:
-            given = given.reshape(())
-        elif index and isinstance(index[0], int):  # of a stack
-            given = given.reshape(len(given), -1)[index]
+        name, index = fill.source.name, fill.source_index
+        if index and isinstance(index[0], int):  # of a stack: an expert, and one of its numbers
+            given = self.files.read(name, index[:1]).reshape(-1)[index[1]]
         else:
-            given = given[index]
+            given = self.files.read(name, index)
+            given = given.reshape(()) if given.numel() == 1 else given
         return 1 / given if fill.source.divisor else given
 
     def _check_dtype(self, fill: Fill, given: Tensor) -> None:
@@ -123,7 +115,7 @@ class Filler:
     def _dequantized_fp8(self, fill: Fill) -> Tensor:
         assert fill.scale is not None
         scale = self.files.read(fill.scale.name).reshape(())
-        weight = self._source(fill.source)[fill.source_index]
+        weight = self.files.read(fill.source.name, fill.source_index)
         wrong = int((weight.view(torch.uint8) & NAN_SCALE == NAN_SCALE).sum())
         if wrong:
             raise CheckpointError(f"{fill.source.name}: {wrong} elements are NaN, expected none")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .. import warmup
+from ..distributed import Slice
 from ..nn.frozen import Frozen, choice
 from .assign import Assignment
 from .files import CheckpointError, Files
@@ -32,6 +33,7 @@ def load_checkpoint(
     """Loads an NVFP4 checkpoint into `model`, in place, and returns a report.
 
     Where the files have NVFP4, linear layers and stacked experts become those of nvfp4kern.nn.
+    A rank's slices, see nvfp4kern.distributed, stay slices: nothing else of these layers is read.
 
     model: has the names of the checkpoint. It may be on the meta device, see `meta_parameters`.
         Its floating-point parameters keep their dtypes: the files' values are converted.
@@ -66,6 +68,8 @@ def load_checkpoint(
         filler = Filler(files, assignment, torch.device(device))
         filler.run(progress)
         commit(model, assignment, torch.device(device))
+    if any(isinstance(module, Slice) for module in assignment.modules.values()):
+        report.nbytes_read = files.nbytes_read
     if report.warnings:
         more = len(report.warnings) - 1
         others = f" ({more} more in the report's warnings)" if more else ""

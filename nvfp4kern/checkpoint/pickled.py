@@ -77,6 +77,10 @@ class Pickled:
     def get_tensor(self, name: str) -> Tensor:
         return self._tensors[name].contiguous()
 
+    def get_slice(self, name: str) -> Tensor:
+        """A tensor to take an index of."""
+        return self._tensors[name]
+
     def infos(self) -> dict[str, TensorInfo]:
         return {
             name: TensorInfo(

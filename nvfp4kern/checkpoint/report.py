@@ -56,6 +56,7 @@ class Report:
     """What a checkpoint holds, what looks odd, and what makes loading fail.
 
     `layers` counts quantised layers by kind, `tensors` the tensors that are "plain" or "ignored".
+    `nbytes_read` is what a rank has read of `nbytes` to load its slices; without ranks it is None.
     `differing` has the shards whose multipliers differ, by their names. Nothing is lost there: each
     shard keeps its own multiplier. `str(report)` has at most 80 columns.
     """
@@ -65,6 +66,7 @@ class Report:
     producer: str
     files: int
     nbytes: int
+    nbytes_read: int | None = None
     layers: dict[str, Count] = field(default_factory=dict)
     tensors: dict[str, Count] = field(default_factory=dict)
     excluded: list[str] = field(default_factory=list)
@@ -92,6 +94,8 @@ class Report:
         yield from _wrapped("bold", self.path)
         size = f"{_bytes(self.nbytes)} in {_plural(self.files, 'file')}"
         yield from _wrapped("", f"{self.format} by {self.producer}, {size}")
+        if self.nbytes_read is not None:
+            yield "", f"{_bytes(self.nbytes_read)} of it read by this rank"
         yield "", ""
         for kind, count in self.layers.items():
             yield "", _row(kind, _plural(count.number, "layer"), count.nbytes)

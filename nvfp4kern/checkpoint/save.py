@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .. import __version__
+from ..distributed import Slice
 from ..layout import SF_VEC
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
@@ -57,8 +58,8 @@ def save_checkpoint(
     load_checkpoint takes input_quant again.
 
     Raises FileExistsError for a directory with files. Raises ValueError for a global scale that is
-    not set, and for a layer of `fuse` whose global scales differ: the layout has one for a layer,
-    so save before fusing.
+    not set, for a rank's slice of a layer, and for a layer of `fuse` whose global scales differ:
+    the layout has one for a layer, so save before fusing.
     """
     path = Path(path)
     there = path.is_symlink() or path.exists()
@@ -116,6 +117,8 @@ def _layers(model: nn.Module, model_type: str) -> Iterator[tuple[str, str]]:
     for name, module in model.named_modules():
         if not isinstance(module, Frozen):
             continue
+        if isinstance(module, Slice):
+            raise ValueError(f"{name}: a rank's slice of a layer, expected whole layers")
         for key, sentence in module.faults():
             raise ValueError(f"{name}.{key}: {sentence}")
         here = _in_files(name, model_type)

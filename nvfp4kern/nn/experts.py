@@ -162,8 +162,8 @@ class NVFP4Experts(Frozen):
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore
         for name in self.GLOBALS[:2]:  # one number for gate and up
-            given = state_dict.get(prefix + name)
-            if given is not None and given.numel() == self.num_experts:
+            given, own = state_dict.get(prefix + name), getattr(self, name)
+            if given is not None and own is not None and given.numel() == len(own):
                 state_dict[prefix + name] = given.reshape(-1, 1).repeat(1, 2)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
@@ -181,11 +181,12 @@ class NVFP4Experts(Frozen):
         ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.num_experts)
         weights = top_k_weights.reshape(ids.shape)
-        return self.combine(tokens, weights, sorted_rows, offsets, row_of).view(x.shape)
+        return self.combine(tokens, ids, weights, sorted_rows, offsets, row_of).view(x.shape)
 
     def combine(
         self,
         x: Tensor,
+        ids: Tensor,
         weights: Tensor,
         sorted_rows: Tensor,
         offsets: Tensor,
@@ -194,15 +195,27 @@ class NVFP4Experts(Frozen):
     ) -> Tensor:
         """forward of x [T, H] with a permutation of nvfp4kern.route or sort_by_expert.
 
+        ids: int32 [T, k], of which it is one. Only experts on several GPUs look at them.
         residual: [T, H] to be added before the result is rounded.
         """
         products = self._products(x, sorted_rows, weights.shape[-1], offsets)
+        return self._sum(products, weights, row_of, x.dtype, residual)
+
+    def _sum(
+        self,
+        products: Tensor,
+        weights: Tensor,
+        row_of: Tensor,
+        dtype: torch.dtype,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """The weighted sum of each token's products, [T, H] of a dtype."""
         weights = readable(weights if weights.dtype in WEIGHTS else weights.float())
         residual = None if residual is None else readable(residual)
         wanted = [products, weights] if residual is None else [products, weights, residual]
         if any(map(wants_gradient, wanted)):
-            return _Combined.apply(products, row_of, weights, residual, x.dtype)
-        return nk.combine(products, row_of, weights, residual=residual, out_dtype=x.dtype)
+            return _Combined.apply(products, row_of, weights, residual, dtype)
+        return nk.combine(products, row_of, weights, residual=residual, out_dtype=dtype)
 
     def _products(self, x: Tensor, sorted_rows: Tensor, k: int, offsets: Tensor) -> Tensor:
         """The experts' results, [T k, H], sorted by expert; row r is of token sorted_rows[r] // k.
@@ -213,17 +226,32 @@ class NVFP4Experts(Frozen):
             gate_up = _Gradient.apply(x[sorted_rows // k], self, "gate_up", offsets)
             gate, up = gate_up.chunk(2, dim=-1)
             return _Gradient.apply(nn.functional.silu(gate) * up, self, "down", offsets)
-        by_row = {"rows": sorted_rows, "rows_per_token": k}
+        return self._products_of(*self._operand(x), x.dtype, sorted_rows, k, offsets)
+
+    def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the first product reads of tokens: codes or x itself, and scale factors."""
         if self.input_quant is None:
-            gate_up = self._product("gate_up", readable(x), None, offsets, x.dtype, **by_row)
-            gate, up = gate_up.chunk(2, dim=-1)
-            h = nn.functional.silu(gate.float()).mul_(up).to(x.dtype)
-            return self._product("down", h, None, offsets, x.dtype)
-        codes, scales, _ = quantize_input(x, self.input_quant, self.gate_up_input)
-        gate_up = self._product("gate_up", codes, scales, offsets, x.dtype, **by_row)
+            return readable(x), None
+        return quantize_input(x, self.input_quant, self.gate_up_input)[:2]
+
+    def _products_of(
+        self,
+        a: Tensor,
+        sfa: Tensor | None,
+        dtype: torch.dtype,
+        sorted_rows: Tensor,
+        k: int,
+        offsets: Tensor,
+    ) -> Tensor:
+        """_products of tokens as _operand makes them."""
+        by_row = {"rows": sorted_rows, "rows_per_token": k}
+        gate_up = self._product("gate_up", a, sfa, offsets, dtype, **by_row)
         gate, up = gate_up.chunk(2, dim=-1)
+        if self.input_quant is None:
+            h = nn.functional.silu(gate.float()).mul_(up).to(dtype)
+            return self._product("down", h, None, offsets, dtype)
         codes, scales, _ = quantize_input(gate, self.input_quant, self.down_input, up=up)
-        return self._product("down", codes, scales, offsets, x.dtype)
+        return self._product("down", codes, scales, offsets, dtype)
 
     def _product(
         self,
@@ -385,7 +413,7 @@ class NVFP4MoE(Frozen):
     def forward(self, x: Tensor) -> Tensor:
         x = autocast(x)
         tokens = x.reshape(-1, x.shape[-1])
-        weights, _, _, offsets, sorted_rows, row_of = nk.route(
+        weights, ids, _, offsets, sorted_rows, row_of = nk.route(
             tokens.detach(),
             autocast(self.gate.weight),
             self.top_k,
@@ -398,5 +426,5 @@ class NVFP4MoE(Frozen):
         if self.shared_experts is not None:
             shared = self.shared_experts(x).reshape(tokens.shape)
         return self.experts.combine(
-            tokens, weights, sorted_rows, offsets, row_of, residual=shared
+            tokens, ids, weights, sorted_rows, offsets, row_of, residual=shared
         ).view(x.shape)

@@ -172,11 +172,17 @@ def readable(x: Tensor) -> Tensor:
 
 
 def quantize_input(
-    x: Tensor, how: InputQuant, scale: Tensor | None, *, up: Tensor | None = None
+    x: Tensor,
+    how: InputQuant,
+    scale: Tensor | None,
+    *,
+    up: Tensor | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Any]:
     """(codes as bytes, scale factors, global scale) of x, or of silu(x) * up."""
     global_scale = {"static": scale, "amax": "amax", "dynamic": None}[how or "dynamic"]
-    return nk.quantize(readable(x), up=up, global_scale=global_scale, data_dtype=torch.uint8)
+    options: dict[str, Any] = {"up": up, "out": out, "data_dtype": torch.uint8}
+    return nk.quantize(readable(x), global_scale=global_scale, **options)
 
 
 class _Gradient(torch.autograd.Function):
@@ -201,12 +207,15 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     (row_scales). Of static input scales the layer takes the largest.
 
     Raises ValueError for no layers, where in_features, input_quant or pre_quant_scale differ, and
-    where only some of the layers have a bias. Copies the weights. Synchronises with the device.
+    where only some of the layers have a bias. Raises TypeError for others, such as a rank's slice
+    of a layer. Copies the weights. Synchronises with the device.
     """
     if not layers:
         raise ValueError("layers: empty, expected at least one NVFP4Linear")
     first = layers[0]
     for i, layer in enumerate(layers):
+        if type(layer) is not NVFP4Linear:
+            raise TypeError(f"layers[{i}]: {type(layer).__name__}, expected NVFP4Linear")
         for name in ("in_features", "input_quant"):
             got, expected = getattr(layer, name), getattr(first, name)
             if got != expected:

@@ -103,8 +103,8 @@ class _Given(Files):
         self.tensors = files.tensors
         self._given = tensors
 
-    def read(self, name: str) -> Tensor:
-        return self._given[name].to(getattr(torch, self.tensors[name].dtype))
+    def read(self, name: str, index: tuple[Any, ...] = ()) -> Tensor:
+        return self._given[name][index].to(getattr(torch, self.tensors[name].dtype))
 
 
 class _Make(ConversionOps):

@@ -1,0 +1,57 @@
+"""What the ranks of a group say to each other. Sizes are the same on all of them."""
+
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..nn.frozen import wants_gradient
+
+Group: TypeAlias = Any
+"""A ProcessGroup of torch.distributed, or None for all processes."""
+
+REDUCE_DTYPES = (None, torch.float32)
+
+
+def _named(since_2_13: str, before: str) -> Any:
+    """A function of torch.distributed."""
+    return getattr(dist, since_2_13 if hasattr(dist, since_2_13) else before)
+
+
+def rank_and_world(group: Group) -> tuple[int, int]:
+    """This process's number in the group, and how many there are.
+
+    Raises ValueError before torch.distributed.init_process_group, and for a group of others.
+    """
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError("group: this process is not in it")
+    return rank, dist.get_world_size(group)
+
+
+def gathered(own: Tensor, world: int, group: Group) -> Tensor:
+    """[n, ..] of each rank -> [world n, ..], in the order of the ranks."""
+    everyone = own.new_empty(world * len(own), *own.shape[1:])
+    _named("all_gather_single", "all_gather_into_tensor")(everyone, own, group=group)
+    return everyone
+
+
+def reduced(partial: Tensor, group: Group) -> Tensor:
+    """The sum over the ranks, on all of them. In place."""
+    dist.all_reduce(partial, group=group)
+    return partial
+
+
+def reduced_rows(partial: Tensor, world: int, group: Group) -> Tensor:
+    """[world n, ..] -> the rank's [n, ..] of the sum over the ranks."""
+    own = partial.new_empty(len(partial) // world, *partial.shape[1:])
+    _named("reduce_scatter_single", "reduce_scatter_tensor")(own, partial, group=group)
+    return own
+
+
+def refuse_gradients(**inputs: Tensor) -> None:
+    for name, value in inputs.items():
+        if wants_gradient(value):
+            reason = "wants a gradient; layers across ranks are for inference"
+            raise NotImplementedError(f"{name}: {reason}")

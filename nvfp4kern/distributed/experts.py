@@ -1,0 +1,258 @@
+"""A mixture's experts, some of them on each rank, and how tokens come to them."""
+
+from typing import Any, Literal, Self, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch as nk
+from ..layout import SF_VEC
+from ..nn.experts import NVFP4Experts
+from ..nn.frozen import E4M3, InputQuant, choice, frozen
+from ..nn.linear import autocast, quantize_input
+from ..nn.recipes import Recipe
+from .collectives import (
+    REDUCE_DTYPES,
+    Group,
+    gathered,
+    rank_and_world,
+    reduced,
+    reduced_rows,
+    refuse_gradients,
+)
+from .cut import Cut, Slice, evenly
+
+Tokens: TypeAlias = Literal["own", "same"]
+SENT_ALIGNMENT = 16
+"""Bytes. Kernels read what was sent where it lies."""
+
+
+class ExpertParallel(Slice, NVFP4Experts):
+    """The rank's experts of a mixture: [.., H] -> [.., H], the weighted sum over all k experts.
+
+    Each token is computed where its experts are, and the ranks' sums are added. A rank has a range
+    of the experts; where their number is no multiple of the ranks, the first ranks have one more.
+
+    hidden_size, intermediate_size, num_experts: H, I and E of the whole layer. The attribute
+        num_experts is the rank's own number, `all_experts` is E.
+    tokens: whose they are.
+        "own"   each rank has tokens of its own. All ranks' tokens come to all ranks, as NVFP4 codes
+                and scale factors (with input_quant=None at 16 bits) with their experts' numbers and
+                weights in one all_gather; a reduce_scatter brings the results back.
+        "same"  all ranks have the same tokens, as behind RowParallel, and all get all results by an
+                all_reduce.
+    tokens_per_rank: with tokens="own", as how many each rank's tokens count. Fewer are filled up,
+        also none, and more are an error. It is the same on all ranks, and may be set between calls.
+        With None all ranks give the same number.
+    reduce_dtype: in which the ranks' sums are sent and added: None is x's dtype, so each of them is
+        rounded to it; torch.float32 takes twice the bytes and rounds once, at the end.
+    group: of torch.distributed, None for all processes.
+    input_quant: see NVFP4Experts.
+
+    Parameters are those of NVFP4Experts with the rank's experts alone. But the input scales are
+    those of all experts, [E, 2] and [E]: a token is quantised once, with the largest of them.
+
+    Raises ValueError for fewer experts than ranks. Raises NotImplementedError where x or
+    top_k_weights want a gradient.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        *,
+        tokens: Tokens = "own",
+        tokens_per_rank: int | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        group: Group = None,
+        input_quant: InputQuant = None,
+        device: Any = None,
+    ) -> None:
+        choice("tokens", tokens, ("own", "same"))
+        choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
+        rank, world = rank_and_world(group)
+        if num_experts < world:
+            raise ValueError(f"num_experts: {num_experts}, expected one for each of {world} ranks")
+        first, end = evenly(num_experts, rank, world)
+        super().__init__(
+            hidden_size, intermediate_size, end - first, input_quant=input_quant, device=device
+        )
+        self.rank, self.world, self.group = rank, world, group
+        self.all_experts, self.first_expert = num_experts, first
+        self.tokens: Tokens = tokens
+        self.tokens_per_rank, self.reduce_dtype = tokens_per_rank, reduce_dtype
+        if input_quant == "static":
+            where: dict[str, Any] = {"dtype": torch.float32, "device": device}
+            self.gate_up_proj_input_scale = frozen(num_experts, 2, **where)
+            self.down_proj_input_scale = frozen(num_experts, **where)
+        cut = Cut(0, num_experts, ((first, end),))
+        self.cuts = {name: cut for name in self._parameters if not name.endswith("_input_scale")}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the layer was cut: keyword arguments of the class."""
+        names = ("tokens", "tokens_per_rank", "reduce_dtype", "group")
+        return {name: getattr(self, name) for name in names}
+
+    def unset(self, *, input_quant: InputQuant) -> Self:
+        """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
+        sizes = self.hidden_size, self.intermediate_size, self.all_experts
+        return type(self)(*sizes, input_quant=input_quant, device="meta", **self.options)
+
+    @classmethod
+    def slice_of(cls, layer: nn.Module, **options: Any) -> Self:
+        """The rank's slice of a whole layer: a copy, so that the layer's memory can go.
+
+        layer: NVFP4Experts; or a stack of experts as transformers has it on the meta device, whose
+            slice stays unset for load_checkpoint.
+        options: those of the class that say how to cut.
+
+        Raises ValueError for other modules, with the reason, and for a stack with values.
+        """
+        if type(layer) is not NVFP4Experts:
+            reason = "is a rank's slice" if isinstance(layer, Slice) else cls.why_not(layer)
+            if reason:
+                raise ValueError(f"layer: {type(layer).__name__} {reason}")
+            if not layer.down_proj.is_meta:
+                raise ValueError("layer: experts with values, expected them quantised or on 'meta'")
+            e, h, i = layer.down_proj.shape
+            return cls(h, i, e, device="meta", **options).train(layer.training)
+        sizes = layer.hidden_size, layer.intermediate_size, layer.num_experts
+        made = cls(*sizes, input_quant=layer.input_quant, device="meta", **options)
+        if not layer.down_proj.is_meta:
+            for name, value in layer.named_parameters():
+                own = made.own(name, value.data)
+                setattr(made, name, nn.Parameter(own, requires_grad=False))
+            made.finish()
+        return made.train(layer.training)
+
+    @classmethod
+    def from_experts(
+        cls,
+        module: nn.Module,
+        *,
+        input_quant: InputQuant = None,
+        recipe: Recipe = "amax",
+        **options: Any,
+    ) -> Self:
+        """Quantises all experts, which the rank holds meanwhile, and keeps its own.
+
+        input_quant, recipe: see NVFP4Experts.from_experts. options: see slice_of.
+        """
+        whole = NVFP4Experts.from_experts(module, input_quant=input_quant, recipe=recipe)
+        return cls.slice_of(whole, **options)
+
+    def forward(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts of all ranks.
+
+        x, top_k_weights: as those of NVFP4Experts.
+        top_k_index: int [.., k], numbers among all experts, that int32 has. Others add nothing: -1
+            in all of a token's selections makes it one of no meaning, whose x may be anything.
+        """
+        x = autocast(x)
+        tokens = x.reshape(-1, self.hidden_size)
+        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
+        return self.combine(tokens, ids, top_k_weights.reshape(ids.shape)).reshape(x.shape)
+
+    def combine(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        sorted_rows: Tensor | None = None,
+        offsets: Tensor | None = None,
+        row_of: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """forward of x [T, H]. With tokens="same" it uses the permutation, that of all experts."""
+        refuse_gradients(x=x, top_k_weights=weights)
+        if self.tokens == "own":
+            summed = self._own(x, ids, weights)
+        else:
+            if sorted_rows is None or offsets is None or row_of is None:
+                permutation = self._by_expert(ids)
+            else:
+                permutation = self._of_rank(sorted_rows, offsets, row_of)
+            partial = self._partial(*self._operand(x), weights, permutation, x.dtype)
+            summed = reduced(partial, self.group)
+        return (summed if residual is None else summed.float() + residual).to(x.dtype)
+
+    def _own(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        everyones = gathered(self._sent(x, ids, weights), self.world, self.group)
+        a, sfa, ids, weights = self._columns(everyones, ids.shape[1], x.dtype)
+        partial = self._partial(a, sfa, weights, self._by_expert(ids), x.dtype)
+        return reduced_rows(partial, self.world, self.group)[: len(x)]
+
+    def _partial(
+        self,
+        a: Tensor,
+        sfa: Tensor | None,
+        weights: Tensor,
+        permutation: tuple[Tensor, Tensor, Tensor],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """The weighted sum over the rank's experts."""
+        sorted_rows, offsets, row_of = permutation
+        products = self._products_of(a, sfa, dtype, sorted_rows, weights.shape[1], offsets)
+        return self._sum(products, weights, row_of, self.reduce_dtype or dtype)
+
+    def _by_expert(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(sorted rows, offsets, row_of) of the rank's own experts."""
+        local = ids - self.first_expert
+        _, offsets, sorted_rows, row_of = nk.sort_by_expert(local, self.num_experts)
+        return sorted_rows, offsets, row_of
+
+    def _of_rank(
+        self, sorted_rows: Tensor, offsets: Tensor, row_of: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, out of all experts' permutation: the rank's rows and offsets lie together."""
+        offsets = offsets[self.first_expert : self.first_expert + self.num_experts + 1]
+        here = (row_of >= offsets[0]) & (row_of < offsets[-1])
+        return sorted_rows, offsets, row_of.where(here, -1)
+
+    # ---------------------------------------------------------------------------------------------
+    # What is sent: for each token a row of bytes
+    # ---------------------------------------------------------------------------------------------
+
+    def _sent(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Rows of bytes of the rank's tokens, filled up with ones that no expert computes."""
+        n, k = ids.shape
+        room = n if self.tokens_per_rank is None else self.tokens_per_rank
+        if n > room:
+            raise ValueError(f"x: {n} tokens, expected at most tokens_per_rank = {room}")
+        rows = torch.empty(room, self._row_bytes(k, x.dtype), dtype=torch.uint8, device=x.device)
+        a, sfa, sent_ids, sent_weights = self._columns(rows, k, x.dtype)
+        if sfa is None:
+            a[:n].copy_(x)
+        else:
+            quantize_input(x, self.input_quant, self.gate_up_input, out=(a[:n], sfa[:n]))
+        sent_ids[:n].copy_(ids)
+        sent_ids[n:].fill_(-1)
+        sent_weights[:n].copy_(weights)
+        return rows
+
+    def _fields(self, k: int, dtype: torch.dtype) -> list[tuple[torch.dtype, int]]:
+        """(dtype, elements) of a token's row: operand, [scale factors], ids, weights."""
+        operand = [(dtype, self.hidden_size)]
+        if self.input_quant is not None:
+            operand = [(torch.uint8, self.hidden_size // 2), (E4M3, self.hidden_size // SF_VEC)]
+        return [*operand, (torch.int32, k), (torch.float32, k)]
+
+    def _row_bytes(self, k: int, dtype: torch.dtype) -> int:
+        return sum(_aligned(n * kind.itemsize) for kind, n in self._fields(k, dtype))
+
+    def _columns(
+        self, rows: Tensor, k: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """(operand, scale factors, ids, weights), where they lie in rows of bytes."""
+        found, start = [], 0
+        for kind, n in self._fields(k, dtype):
+            found.append(rows[:, start : start + n * kind.itemsize].view(kind))
+            start += _aligned(n * kind.itemsize)
+        a, *sfa, ids, weights = found
+        return a, (sfa[0] if sfa else None), ids, weights
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // SENT_ALIGNMENT) * SENT_ALIGNMENT

@@ -1,0 +1,375 @@
+"""load_checkpoint for a rank: what it reads are slices of what the whole model gets, to the bit."""
+
+import copy
+import json
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from packing import read_directory
+from safetensors.torch import save_file
+from skeletons import plan_of, skeleton
+from torch import nn
+
+import nvfp4kern.checkpoint.files as files_module
+from nvfp4kern.checkpoint import CheckpointError, Files, load_checkpoint
+from nvfp4kern.checkpoint.slices import own_slices
+from nvfp4kern.distributed import Cut, ExpertParallel, RowParallel, Slice, slice_
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
+from nvfp4kern.torch import to_blocked
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+WORLDS = (2, 3)
+
+
+class Counted:
+    """safe_open of a file, and how many bytes of tensors it has handed out in all."""
+
+    nbytes = 0
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    def get_tensor(self, name):
+        return self.count(self.opened.get_tensor(name))
+
+    def get_slice(self, name):
+        whole, outer = self.opened.get_slice(name), self
+
+        class Slice:
+            def __getitem__(self, index):
+                return outer.count(whole[index])
+
+        return Slice()
+
+    @classmethod
+    def count(cls, tensor):
+        cls.nbytes += tensor.nbytes
+        return tensor
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The class that counts."""
+    opening = files_module.safe_open
+    monkeypatch.setattr(files_module, "safe_open", lambda *a, **k: Counted(opening(*a, **k)))
+    monkeypatch.setattr(Counted, "nbytes", 0)
+    return Counted
+
+
+def stored(model):
+    """Every parameter and buffer, the derived ones too, as bytes."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {
+        name: (t.dtype, t.shape, t.detach().reshape(-1).view(torch.uint8)) for name, t in tensors
+    }
+
+
+def check_same(got, want):
+    got, want = stored(got), stored(want)
+    assert got.keys() == want.keys()
+    for name, (dtype, shape, content) in got.items():
+        assert (dtype, shape) == want[name][:2] and torch.equal(content, want[name][2]), name
+
+
+def sliced(directory, world, **options):
+    model = skeleton(directory, **options)
+    names = slice_(model, plan_of(model, world))
+    assert names
+    return model
+
+
+CASES = {
+    "llama": ("llama", "modelopt-nvfp4", dict(spread=True, shards=3)),
+    "awq": ("llama", "modelopt-awq", dict(one_element=True)),
+    "fused files": ("llama", "modelopt-nvfp4", dict(fused=True)),
+    "divisors": ("qwen3", "ct-w4a4", dict(spread=True)),
+    "experts": ("qwen3_moe", "modelopt-nvfp4", dict(spread=True, missing=("*experts.3.*",))),
+    "experts, divisors": ("qwen3_moe", "ct-w4a16", dict(spread=True)),
+    "stacked E": ("qwen3_moe", "modelopt-nvfp4", dict(stacked="E")),
+    "stacked E11": ("qwen3_moe", "modelopt-nvfp4", dict(stacked="E11")),
+    "stacked E2": ("qwen3_moe", "modelopt-nvfp4", dict(stacked="E2", spread=True)),
+    "other names": ("mixtral", "modelopt-w4a16", {}),
+    "shared experts": ("deepseek_v3", "modelopt-nvfp4", dict(spread=True)),
+}
+
+
+def combinations():
+    """Dense layers may be fused in the model. Shared experts have 48 columns, so for 3 ranks."""
+    for case, (architecture, _, _) in CASES.items():
+        for world in WORLDS if architecture != "deepseek_v3" else (3,):
+            for fuse in (False, True) if architecture in ("llama", "qwen3") else (False,):
+                yield pytest.param(case, world, fuse, id=f"{case}-{world}{'-fused' * fuse}")
+
+
+@pytest.mark.parametrize("case, world, fuse", [*combinations()])
+def test_ranks_get_slices_of_the_whole(checkpoint, as_rank, counted, case, world, fuse):
+    architecture, form, options = CASES[case]
+    directory = checkpoint(architecture, form, **options)
+    whole = skeleton(directory, fuse)
+    assert load_checkpoint(whole, directory, device="cpu").nbytes_read is None
+    tensors, _ = read_directory(directory)
+    numbers = sum(t.nbytes for n, t in tensors.items() if t.dtype == torch.float32)
+    total = sum(t.nbytes for t in tensors.values())
+    for rank in range(world):
+        as_rank(rank, world)
+        model, want = sliced(directory, world, fuse=fuse), copy.deepcopy(whole)
+        slice_(want, plan_of(want, world))
+        counted.nbytes = 0
+        report = load_checkpoint(model, directory, device="cpu")
+        check_same(model, want)
+        assert any(isinstance(module, Slice) for module in model.modules())
+        # Global scales are looked at by all ranks before anything is read.
+        own = sum(p.nbytes for p in model.parameters())
+        assert report.nbytes_read == counted.nbytes <= own + 2 * numbers < total
+        assert "of it read by this rank" in str(report) and report.nbytes >= total
+
+
+@pytest.mark.parametrize("input_quant", [None, "dynamic"])
+def test_input_quant_says_otherwise_than_the_files(checkpoint, as_rank, input_quant):
+    directory = checkpoint("qwen3_moe", "modelopt-nvfp4", spread=True)
+    as_rank(1, 2)
+    model = sliced(directory, 2)
+    load_checkpoint(model, directory, device="cpu", input_quant=input_quant)
+    slices = [module for module in model.modules() if isinstance(module, Slice)]
+    assert {mine.input_quant for mine in slices} == {input_quant}
+    assert {type(mine).__name__ for mine in slices} == {
+        "ColumnParallel", "RowParallel", "ExpertParallel",
+    }  # fmt: skip
+    experts = next(mine for mine in slices if isinstance(mine, ExpertParallel))
+    assert experts.tokens == "same" and experts.reduce_dtype == torch.float32
+
+
+def test_a_loaded_part_loads_again(checkpoint, as_rank):
+    directory = checkpoint("llama", "modelopt-nvfp4", spread=True)
+    as_rank(1, 2)
+    model = sliced(directory, 2)
+    load_checkpoint(model, directory, device="cpu")
+    before = copy.deepcopy(model)
+    load_checkpoint(model, directory, device="cpu")
+    check_same(model, before)
+
+
+# -------------------------------------------------------------------------------------------------
+# Other files
+# -------------------------------------------------------------------------------------------------
+
+INDICES = [(), (2,), (slice(1, 3),), (1, slice(8, 24)), (slice(None), slice(None), slice(1, 3))]
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "blocked"])
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_an_index_of_a_tensor(tmp_path, name, index):
+    """Blocked scale factors are read whole, and say so."""
+    draw = torch.Generator().manual_seed(1)
+    scales = torch.randint(0, 126, (3, 40, 5), generator=draw, dtype=torch.uint8)
+    scales = scales.view(torch.float8_e4m3fn)
+    held = {"s": scales}
+    if name == "blocked":
+        held = {"s": to_blocked(scales.view(120, 5))}
+    if name.endswith(".pt"):
+        torch.save(held, tmp_path / name)
+        files = Files(tmp_path / name)
+    else:
+        save_file(held, tmp_path / "m.safetensors")
+        files = Files(tmp_path / "m.safetensors")
+    if name == "blocked":
+        assert files.unblock("s", (3, 40, 5))
+    for _ in range(2):
+        got = files.read("s", index)
+        assert torch.equal(got.view(torch.uint8), scales.view(torch.uint8)[index])
+    assert files.nbytes_read == (held["s"].nbytes if name == "blocked" else 2 * got.nbytes)
+
+
+def test_what_a_rank_has_of_any_fill():
+    """Filling the whole and cutting it gives the same, wherever the cut is."""
+    draw = random.Random(1)
+
+    def some(extent):
+        start = draw.randrange(extent)
+        return slice(start, draw.randint(start + 1, extent)) if draw.random() < 0.8 else slice(None)
+
+    for _ in range(500):
+        shape = [draw.randint(2, 6) for _ in range(3)]
+        dim = draw.randrange(3)
+        points = sorted(draw.choices(range(shape[dim] + 1), k=4))
+        cut = Cut(dim, shape[dim], ((points[0], points[1]), (points[2], points[3])))
+        index = tuple(map(some, shape[: draw.randint(0, 3)]))
+        if draw.random() < 0.5:
+            index = (draw.randrange(shape[0]), *index[1:])
+        whole = torch.zeros(shape)
+        taken = whole[index].shape
+        source = torch.rand(3, *(extent + 2 for extent in taken))
+        given = (draw.randrange(3), *(slice(1, 1 + extent) for extent in taken))
+        whole[index] = source[given]
+        mine = torch.zeros_like(cut.of(whole))
+        for at, of in own_slices(cut, index, given, source.shape):
+            mine[at] = source[of]
+        assert torch.equal(mine, cut.of(whole))
+        assert cut.shape_of_whole(mine.shape) == whole.shape and cut.extent == mine.shape[dim]
+
+
+MAPS = Path("/proc/self/smaps")
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="this system does not say what it has mapped")
+@pytest.mark.parametrize("index", [(slice(1, 2),), (3, slice(0, 1024))], ids=str)
+def test_other_experts_and_rows_are_not_even_mapped(tmp_path, index):
+    """The system reads pages ahead, and no more."""
+    path = tmp_path / "m.safetensors"
+    save_file({"e": torch.ones(4, 2048, 4096, dtype=torch.uint8)}, path)
+
+    def mapped():
+        found = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", MAPS.read_text(), flags=re.M)
+        mine = [part for part in found if str(path) in part]
+        return sum(1024 * int(re.search(r"^Rss: +(\d+)", part, re.M)[1]) for part in mine)
+
+    files = Files(path)
+    before = mapped()
+    got = files.read("e", index)
+    assert int(got.sum()) == got.numel()
+    assert got.nbytes <= mapped() - before + 2**16 and mapped() - before < got.nbytes + 2**22
+
+
+def test_an_index_outside_of_a_tensor_is_an_error_with_its_name(tmp_path):
+    save_file({"s": torch.zeros(4)}, tmp_path / "m.safetensors")
+    with pytest.raises(CheckpointError, match=r"^m\.safetensors: s: "):
+        Files(tmp_path / "m.safetensors").read("s", (7,))
+
+
+# -------------------------------------------------------------------------------------------------
+# What does not fit
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "form, options",
+    [("modelopt-nvfp4", dict(exclude=("*.o_proj", "lm_head"))), ("modelopt-mixed", {})],
+)
+def test_a_cut_layer_that_is_not_nvfp4_in_the_files(checkpoint, as_rank, form, options):
+    """16 bits, or FP8."""
+    directory = checkpoint("llama", form, **options)
+    as_rank(0, 2)
+    model = sliced(directory, 2)
+    before = dict(model.named_modules())
+    with pytest.raises(CheckpointError, match=r"0\.self_attn\.o_proj: not in NVFP4 in the files"):
+        load_checkpoint(model, directory, device="cpu")
+    assert dict(model.named_modules()) == before
+
+
+def test_the_largest_magnitude_of_an_input_that_no_rank_has(checkpoint, as_rank):
+    directory = checkpoint("llama", "modelopt-nvfp4")
+    as_rank(0, 2)
+    with pytest.raises(CheckpointError, match=r"_proj: input_quant='amax' is of the whole input"):
+        load_checkpoint(sliced(directory, 2), directory, device="cpu", input_quant="amax")
+
+
+H, INNER, EXPERTS = 32, 48, 4
+
+
+class Small(nn.Module):
+    """A row-cut layer and experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.o_proj = NVFP4Linear(64, 24, False, device="meta")
+        self.experts = NVFP4Experts(H, INNER, EXPERTS, device="meta")
+
+
+def small_files(folder, change=lambda tensors: None):
+    draw = torch.Generator().manual_seed(2)
+    tensors = {}
+    sizes = {"o_proj": (24, 64)}
+    for e in range(EXPERTS):
+        for role, shape in (("gate", (INNER, H)), ("up", (INNER, H)), ("down", (H, INNER))):
+            sizes[f"experts.{e}.{role}_proj"] = shape
+    for name, (n, k) in sizes.items():
+        scales = torch.randint(32, 64, (n, k // 16), generator=draw, dtype=torch.uint8)
+        tensors[f"{name}.weight"] = torch.randint(
+            0, 256, (n, k // 2), generator=draw, dtype=torch.uint8
+        )
+        tensors[f"{name}.weight_scale"] = scales.view(torch.float8_e4m3fn)
+        tensors[f"{name}.weight_scale_2"] = torch.tensor(0.01)
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    quantization = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}
+    (folder / "config.json").write_text(json.dumps({"quantization_config": quantization}))
+    return folder
+
+
+def loaded(folder):
+    model = Small()
+    plan = {"o_proj": RowParallel.slice_of, "experts": ExpertParallel.slice_of}
+    slice_(model, plan)
+    load_checkpoint(model, folder, device="cpu")
+    return model
+
+
+def without(name):
+    return lambda tensors: [tensors.pop(n) for n in list(tensors) if n.startswith(name)]
+
+
+def shorter(name):
+    def change(tensors):
+        for key in ("weight", "weight_scale"):
+            tensors[f"{name}.{key}"] = tensors[f"{name}.{key}"][:-1].clone()
+
+    return change
+
+
+def one_more_expert(tensors):
+    for name in [n for n in tensors if n.startswith("experts.0.")]:
+        tensors[name.replace("experts.0.", "experts.4.")] = tensors[name].clone()
+
+
+BROKEN = {
+    "another rank's expert is missing": (
+        without("experts.3."),
+        "experts.gate_up_proj.*: the model",
+    ),
+    "another rank's expert is short": (
+        shorter("experts.3.up_proj"),
+        r"experts\.3\.up_proj\.weight: \[47, 16\], expected \[48, 16\] as in the model's experts\.",
+    ),
+    "a row-cut layer is short": (
+        shorter("o_proj"),
+        r"o_proj\.weight: \[23, 32\], expected \[24, 32\] as in the model's o_proj\.weight",
+    ),
+    "one expert more": (
+        one_more_expert,
+        r"experts\.4\..*: an expert beyond the 4 of experts",
+    ),
+    "another rank's global scale": (
+        lambda t: t.update({"experts.3.up_proj.weight_scale_2": torch.tensor(math.nan)}),
+        r"experts\.3\.up_proj\.weight_scale_2: nan, expected a finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", BROKEN)
+def test_all_ranks_refuse_what_headers_say(tmp_path, as_rank, kind, rank):
+    """And global scales. So no rank waits for one that has failed."""
+    change, message = BROKEN[kind]
+    as_rank(rank, 2)
+    with pytest.raises(CheckpointError, match=message):
+        loaded(small_files(tmp_path, change))
+
+
+@pytest.mark.parametrize("name, at, reader", [
+    ("o_proj", (3, 2), 1), ("o_proj", (3, 1), 0), ("experts.1.up_proj", (0, 0), 0),
+    ("experts.2.down_proj", (31, 2), 1),
+])  # fmt: skip
+def test_scale_factors_are_checked_by_the_rank_that_reads_them(tmp_path, as_rank, name, at, reader):
+    def spoil(tensors):
+        tensors[f"{name}.weight_scale"].view(torch.uint8)[at] = 0x7F
+
+    folder = small_files(tmp_path, spoil)
+    as_rank(reader, 2)
+    with pytest.raises(CheckpointError, match=f"{name}.weight_scale: 1 scale factors are NaN"):
+        loaded(folder)
+    as_rank(1 - reader, 2)
+    assert loaded(folder).o_proj.weight.shape == (24, 16)

@@ -1,0 +1,59 @@
+"""Layers across ranks whose routing changes from call to call: on two GPUs with NCCL in a CUDA
+graph, and the same without a graph on two processes of gloo."""
+
+import pytest
+import torch
+from conftest import GPUS, why_no_gpu
+from exact_layers import exact_experts, exact_swiglu
+from rank_cases import replayed_experts, replayed_feed_forward
+
+REPLAYS = {"gloo": 20, "nccl": 200}
+
+
+def why_not_two():
+    """The reason that a skipped test shows."""
+    if not GPUS:
+        return f"two GPUs are needed: {why_no_gpu()}"
+    found = torch.cuda.device_count()
+    return None if found > 1 else f"two GPUs are needed, torch sees {found}"
+
+
+@pytest.fixture(scope="module", params=["gloo", "nccl"])
+def two(request, team, tmp_path_factory):
+    """(two ranks, replays)"""
+    if request.param == "gloo":
+        if torch.cuda.is_available():
+            pytest.skip("gloo is for CPUs, and NCCL runs here")
+        yield team(2), REPLAYS["gloo"]
+        return
+    reason = why_not_two()
+    if reason:
+        pytest.skip(reason)
+    from ranks import Team
+
+    made = Team(2, tmp_path_factory.mktemp("nccl"), "nccl")
+    yield made, REPLAYS["nccl"]
+    made.close()
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize(
+    "tokens, options",
+    [(8, {}), (33, {"tokens_per_rank": 40}), (9, {"tokens": "same"})],
+    ids=["own", "filled up", "same"],
+)
+def test_routing_that_changes(two, input_quant, tokens, options):
+    ranks, replays = two
+    whole = exact_experts(input_quant, 6)
+    options = {"reduce_dtype": torch.float32, **options}
+    for found in ranks.run(replayed_experts, whole, tokens, 2, options, replays):
+        assert found == [replays, replays]
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_a_feed_forward_layer_on_new_tokens(two, input_quant, tokens):
+    ranks, replays = two
+    layer = exact_swiglu(input_quant)
+    for found in ranks.run(replayed_feed_forward, layer, tokens, replays):
+        assert found == replays
