@@ -237,7 +237,7 @@ def chart_is_old(gpu):
 # Blocks
 # ---------------------------------------------------------------------------------------------
 
-OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize")
+OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "quantize")
 BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme": readme,
     "readme-chart": chart,
@@ -247,7 +247,9 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "overhead": of_overhead,
     "decode": of_decode,
     "first-load": of_first_load,
-    "sm80-gemm": of_kernels("sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm"),
+    "sm80-gemm": of_kernels(
+        "sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm", "sm80_grouped_dual_gemm"
+    ),
     "sm80-gemv": of_kernels("sm80_gemv"),
     "sm80-route": of_kernels("sm80_route"),
     "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),

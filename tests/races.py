@@ -105,6 +105,7 @@ def offsets():
     blocked = nk.quantize(x, offsets=at, scale_layout="blocked").scales.copy()
     rows = RNG.integers(0, M * TOP_K, M, np.int32)
     d, e, f = (out_of((M, N), np.float16) for _ in range(3))
+    h = out_of((M, N // 2), np.float16)
     by_rows = {"rows": rows, "rows_per_token": TOP_K}
     codes, sf = out_of((M, K // 2), np.uint8), out_of(blocked.shape, np.uint8)
     layouts = "blocked", "linear"
@@ -112,6 +113,7 @@ def offsets():
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=d),
         lambda: nk.grouped_gemm(a, b, blocked, sfb, offsets=at, scale_layout=layouts, out=e),
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=f, **by_rows),
+        lambda: nk.grouped_dual_gemm(a, b, sfa, sfb, at, out=h, **by_rows),
         lambda: nk.quantize(x, offsets=at, scale_layout="blocked", out=(codes, sf)),
     ]
 

@@ -59,6 +59,7 @@ ROWS = {
                 "dual_gemm",
                 "dual_gemm, the largest tile",
                 "grouped_gemm",
+                "grouped_dual_gemm",
                 "quantize",
                 "route",
                 "shapes",

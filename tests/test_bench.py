@@ -24,12 +24,13 @@ COLUMNS = {  # operator -> its baselines on a CPU
         "dequantize + matmul, a loop",
         "torch grouped_mm bf16",
     },
+    "grouped_dual_gemm": {"torch fp32, two and silu, a loop", "torch grouped_mm bf16 and silu"},
     "route": {"torch eager", "torch.compile"},
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
 }
-LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | {"route": None}
-LAYOUT |= dict.fromkeys(OPERATORS[5:], "linear")
+LAYOUT = dict.fromkeys(OPERATORS[:5], "blocked") | {"route": None}
+LAYOUT |= dict.fromkeys(OPERATORS[6:], "linear")
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
 
 

@@ -119,6 +119,7 @@ def test_a_variable_that_is_refused(arguments):
         ("gemv", "128x256x3", "cpu_gemm"),
         ("dual_gemm", "3x5x32", "cpu_dual_gemm"),
         ("grouped_gemm", "3x5x32,0x7x48", "cpu_grouped_gemm"),
+        ("grouped_dual_gemm", "2x3x5x32", "cpu_grouped_dual_gemm"),
         ("route", "16x8x64", "cpu_route"),
         ("quantize", "16x32", "cpu_quantize"),
         ("dequantize", "16x32", "cpu_dequantize"),
@@ -140,6 +141,7 @@ def test_explain(operator, shape, kernel, capsys, monkeypatch):
         ("gemm", "1x2x32,3x4x32"),
         ("gemm", "-1x2x32"),
         ("grouped_gemm", "1x2x32,3x4"),
+        ("grouped_dual_gemm", "1x2x32"),
         ("route", "1x2x3x4"),
     ],
 )

@@ -67,6 +67,12 @@ static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_se
     return plan_tiles(settings, "cpu_grouped_gemm", count, plan, choice);
 }
 
+static nk_status plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
+                                        nk_plan *plan, void *choice)
+{
+    return plan_tiles(settings, "cpu_grouped_dual_gemm", tiles(p->gates.all.m, p->gates.all.n), plan, choice);
+}
+
 /* 16-bit weights never take multiply_vector. */
 static nk_status plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
@@ -108,6 +114,7 @@ static nk_status plan_relayout(const nk_relayout_problem *p, const nk_settings *
 RUN(gemm)
 RUN(dual_gemm)
 RUN(grouped_gemm)
+RUN(grouped_dual_gemm)
 RUN(route)
 RUN(quantize)
 RUN(dequantize)
@@ -122,6 +129,7 @@ const nk_backend nk_backend_cpu = {
     .gemm = {plan_gemm, run_gemm},
     .dual_gemm = {plan_dual_gemm, run_dual_gemm},
     .grouped_gemm = {plan_grouped_gemm, run_grouped_gemm},
+    .grouped_dual_gemm = {plan_grouped_dual_gemm, run_grouped_dual_gemm},
     .route = {plan_route, run_route},
     .quantize = {plan_quantize, run_quantize},
     .dequantize = {plan_dequantize, run_dequantize},

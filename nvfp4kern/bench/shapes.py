@@ -5,7 +5,10 @@ from functools import partial
 
 from ..verify import shapes as verified
 
-OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "quantize", "dequantize")
+OPERATORS = (
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "quantize",
+    "dequantize",
+)  # fmt: skip
 
 
 @dataclass
@@ -74,6 +77,12 @@ def _mixture(label, tokens, wide=False, **sizes):
     return Shape("grouped_gemm", "mixture", sizes, series=series, at=tokens)
 
 
+def _gated(label, tokens, wide=False, **sizes):
+    sizes |= {"label": label, "tokens": tokens, "wide": wide}
+    series = f"{label}, gated" + " W4A16" * wide
+    return Shape("grouped_dual_gemm", "gated_mixture", sizes, series=series, at=tokens)
+
+
 def _route(m, n, k):
     top = 8 if n > 128 else 4
     return Shape("route", "route", {"m": m, "n": n, "k": k, "top": top})
@@ -105,8 +114,13 @@ def _tokens():
 
 
 def _moe(wide=False):
-    """Both products of a layer: into the intermediate size, gate and up together, and back."""
+    """Both products of a layer: into the intermediate size, gate and up together, and back. The
+    first one also with its activation."""
     for model in MODELS:
+        given = {"experts": model.experts, "top": model.top}
+        given |= {"n": model.intermediate, "k": model.hidden}
+        for tokens in DECODED:
+            yield _gated(f"{model.name} gate_up", tokens, wide, **given)
         sizes = {
             "gate_up": (2 * model.intermediate, model.hidden),
             "down": (model.hidden, model.intermediate),
@@ -156,6 +170,7 @@ def _quick():
     yield _groups(verified.GROUP_GEMM_TESTS[0])
     for wide in (False, True):
         yield _mixture("small", 8, wide, experts=4, top=2, n=64, k=128)
+        yield _gated("small", 8, wide, experts=4, top=2, n=32, k=128)
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])
     yield from (_quantize(256, 1024, amax) for amax in (False, True))
     yield _dequantize(256, 1024)

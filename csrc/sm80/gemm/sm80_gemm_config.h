@@ -17,6 +17,10 @@
     X(t64, 64, 4, 4, 2)    \
     X(t128, 128, 8, 3, 1)
 
+/* Those of grouped_dual_gemm. Each is 170 KB of a wheel, which has machine code for four kinds of GPUs. So there is
+ * one, the largest that all devices have room for. Its tiles are not split, since every expert has some. */
+#define SM80_GATED_EXPERT_TILES(X) X(t32, 32, 4, 4, 3)
+
 enum {
 #define SM80_GEMM_INDEX(name, tokens, warps, stages, ctas) SM80_GEMM_##name,
     SM80_GEMM_TILES(SM80_GEMM_INDEX)
