@@ -276,8 +276,8 @@ def grouped_dual_gemm(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
-    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in float32,
-    rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
+    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
+    float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
 
     a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.
     b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up.

@@ -88,6 +88,7 @@ ROWS = {
                 "few tokens, clusters of any size",
                 "route",
                 "dual_gemm of one token",
+                "grouped_dual_gemm",
             ),
             shapes=("small", "deep", "few"),
             operators=(

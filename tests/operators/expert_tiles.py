@@ -8,6 +8,10 @@ from test_grouped_gemm import blocked_by_expert
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
+GATED = {"sm80/gemm": ("t32",)}
+GATED["sm90/gemm"] = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
+"""The tiles that grouped_dual_gemm has."""
+
 
 class Experts:
     """Tokens of experts, some of nobody, and NVFP4 weights [experts, rows, k]."""

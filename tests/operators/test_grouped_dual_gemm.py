@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from expert_tiles import GATED
 from generators import (
     DTYPES,
     ORDERS,
@@ -402,3 +403,48 @@ def test_k_of_zero_gives_zero(device, activation):
         activation=activation,
     )  # fmt: skip
     assert (got[0] == POISON).all() and (got[1:] == 0).all()
+
+
+# ---------------------------------------------------------------------------------------------
+# Tiles of Hopper
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", GATED["sm90/gemm"])
+def test_wgmma_tiles_take_rows(gpu, tile, monkeypatch):
+    if gpu.name != "sm90":
+        pytest.skip("tiles of another row")
+    monkeypatch.setenv("NVFP4KERN_TILE", f"sm90/gemm:{tile}")
+    rng, device, offsets, tokens, per_token = rng_of(19), gpu.device, [0, 5, 5, 44], 140, 3
+    for form_a, form_b, n in (("linear", "blocked", 128), ("blocked", "linear", 70)):
+        a = Tokens(rng, device, tokens, 320, form=form_a)
+        stack = Stack(rng, device, 3, n, 320, form=form_b)
+        rows = drawn(rng, offsets, 47, tokens, per_token)
+        options = {"rows": from_numpy(rows, device), "rows_per_token": per_token}
+        got = run_experts(
+            a.tensor, a.sf, stack, offsets, form=form_a, count=47, dtype="bfloat16", **options
+        )
+        token = np.clip(rows // per_token, 0, tokens - 1)
+        check_rows(got, offsets, stack.expect(a.values[token], c=gpu.c), "bfloat16")
+
+
+def test_hopper_leaves_ups_within_an_atom_to_sm80(gpu, monkeypatch):
+    if gpu.name != "sm90":
+        pytest.skip("tiles of another row")
+    rng, device = rng_of(20), gpu.device
+    a = data.exact_family(rng, 4, 64)
+    args = codes(a, device), scales(a, "linear", rng, device)
+    for n, form, served in ((64, "linear", True), (64, "blocked", False), (128, "blocked", True)):
+        stack = Stack(rng, device, 1, n, 64, form=form)
+        call = (
+            "grouped_dual_gemm", args[0], stack.codes, args[1], stack.sf, int32([0, 4], device)
+        )  # fmt: skip
+        plan = nvfp4kern.explain(*call, scale_layout=("linear", form))
+        assert plan["backend"] == ("sm90" if served else "sm80")
+        assert served == ("declined" not in plan)
+        if not served:
+            assert "N is no multiple of 128" in plan["declined"]
+            monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:v8")
+            with pytest.raises(nvfp4kern.BackendError, match="N is no multiple of 128"):
+                nvfp4kern.explain(*call, scale_layout=("linear", form))
+            monkeypatch.delenv("NVFP4KERN_TILE")

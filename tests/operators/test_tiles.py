@@ -8,7 +8,7 @@ import pytest
 import torch
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
-from expert_tiles import check_experts, check_gated_experts
+from expert_tiles import GATED, check_experts, check_gated_experts
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
 from halves_tiles import check_experts_of_halves, check_sm90_halves
 from route_tiles import check_sm80_route, check_sm90_route, unaligned
@@ -118,7 +118,7 @@ def check_sm80_gemm(tile, device, c):
     check_dual_gemm(device, c, 11, n // 2 + 1, 272)
     check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
     check_experts_of_halves(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
-    if tile == "t32":  # the one that grouped_dual_gemm has
+    if tile in GATED["sm80/gemm"]:
         check_gated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
         check_gated_experts(device, c, (1, 33), 64, 528, ("linear", "blocked"), "bfloat16")
 
@@ -156,6 +156,13 @@ def check_sm90_experts(device, c, few):
     check_experts(device, c, (0, 0), 16, 64, ("blocked", "linear"))
 
 
+def check_sm90_gated_experts(device, c, few):
+    check_gated_experts(device, c, (1, 0, few + 3, 2), 75, 1344)
+    check_gated_experts(device, c, (0, 21, 5), 256, 96, ("blocked", "blocked"))
+    check_gated_experts(device, c, (3, few, 1), 384, 448, ("linear", "blocked"), "bfloat16")
+    check_gated_experts(device, c, (0, 9), 200, 1088, ("blocked", "linear"), "float16", "gelu")
+
+
 def check_sm90_gemm(tile, device, c):
     tokens = int(tile[1:])
     few = min(tokens, 64)
@@ -181,6 +188,8 @@ def check_sm90_gemm(tile, device, c):
     check_groups(device, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)])
     if tile[0] in "uvw":  # undivided
         check_sm90_experts(device, c, few)
+    if tile in GATED["sm90/gemm"]:
+        check_sm90_gated_experts(device, c, few)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)
     check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
 
@@ -294,6 +303,8 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/gemm:t16", "gemm", {"k": 96}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t32", "dual_gemm", {}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t64", "gemm", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "it divides K"),
+    ("sm90/gemm:w96", "grouped_dual_gemm", {}, {}, "the operator has no kernel of it"),
+    ("sm90/gemm:t32", "grouped_dual_gemm", {}, {}, "the operator has no kernel of it"),
     ("sm90/route:t8x64", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
     ("sm90/route:t8x64", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
