@@ -238,7 +238,8 @@ def chart_is_old(gpu):
 # ---------------------------------------------------------------------------------------------
 
 OPERATORS = (
-    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize"
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
+    "combine", "quantize",
 )  # fmt: skip
 BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme": readme,
@@ -249,7 +250,9 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "overhead": of_overhead,
     "decode": of_decode,
     "first-load": of_first_load,
-    "sm80-gemm": of_kernels("sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm"),
+    "sm80-gemm": of_kernels(
+        "sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm", "sm80_grouped_dual_gemm"
+    ),
     "sm80-gemv": of_kernels("sm80_gemv"),
     "sm80-route": of_kernels("sm80_route", "sm80_sort_by_expert", "sm80_combine"),
     "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),

@@ -44,6 +44,7 @@ struct nk_backend {
     NK_CELL(gemm);
     NK_CELL(dual_gemm);
     NK_CELL(grouped_gemm);
+    NK_CELL(grouped_dual_gemm);
     NK_CELL(route);
     NK_CELL(sort_by_expert);
     NK_CELL(combine);

@@ -90,6 +90,16 @@ typedef struct nk_grouped_gemm_problem {
     nk_token_rows rows;
 } nk_grouped_gemm_problem;
 
+/* D[m,n] = convert(act(alpha[g,n] * sum_k A[m,k] B[g,n,k]) * (alpha_ups[g,n] * sum_k A[m,k] B[g,N+n,k])), where g is
+ * the expert of row m. `gates` is the contiguous form's product with the first N of each expert's 2 N rows of b; it has
+ * no bias, and its d is the result. */
+typedef struct nk_grouped_dual_gemm_problem {
+    nk_device device;
+    nk_grouped_gemm_problem gates;
+    nk_alpha alpha_ups;
+    nk_activation activation;
+} nk_grouped_dual_gemm_problem;
+
 /* The sums are those of x and w: fp16, bf16 or fp32 each, without scale factors, contiguous along K. K is any number,
  * and rows begin at any element. Where `from_logits`, the sums are `logits` themselves, x and w are empty, and k is 0.
  */

@@ -188,6 +188,23 @@ size_t nk_gemm_problem_size(void);
 nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
+/* grouped_dual_gemm: dual_gemm of each expert's tokens, which `offsets` and `rows` give as in grouped_gemm's contiguous
+ * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups. alpha is [1], [G], [G, 2] (of gates, of ups)
+ * or [G, 2 N]. out [P, N], P the rows that offsets are among. */
+typedef struct nk_grouped_dual_gemm_args {
+    const nk_tensor *a, *b, *sfa, *sfb;
+    nk_sf_layout sfa_layout, sfb_layout;
+    const nk_tensor *offsets;
+    const nk_tensor *rows;  /* or NULL */
+    int64_t rows_per_token; /* 1 where rows is NULL */
+    nk_scalar alpha;
+    nk_activation activation;
+    nk_dtype out_dtype;
+    const nk_tensor *out;
+} nk_grouped_dual_gemm_args;
+nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_tensor *spec);
+nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *exec);
+
 /* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [..,K] and w [N,K] are fp16,
  * bf16 or fp32 each; K is any number. Or `logits` [..,N] of such a type takes the place of X W^T. All dimensions before
  * K, or N, count as M: they must merge without a copy. */

@@ -261,6 +261,44 @@ def grouped_gemm(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A: ...
+def grouped_dual_gemm(
+    a: _A,
+    b: Tensor,
+    sfa: Tensor | None,
+    sfb: Tensor,
+    offsets: Tensor,
+    *,
+    rows: Tensor | None = None,
+    rows_per_token: int = 1,
+    alpha: Scalar | None = None,
+    activation: Activation = "silu",
+    scale_layout: Layouts = "linear",
+    out: _A | None = None,
+    out_dtype: OutDtype = "float16",
+) -> _A:
+    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
+    float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
+
+    a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.
+    b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up.
+    offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
+    rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
+    alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].
+    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+        allocates a new one.
+    out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+
+    Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
+    even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
+    layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
+    batch; '..' are any dimensions or none. K is a multiple of 16.
+
+    Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
+    (not on this machine). A message about an argument begins with its name. Nothing is written then.
+    """
+
 @overload
 def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
@@ -400,7 +438,7 @@ def combine(
 def explain(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool]:
     """What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.
 
-    op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm route sort_by_expert combine.
+    op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm grouped_dual_gemm route sort_by_expert combine.
 
     Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile
     (its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),

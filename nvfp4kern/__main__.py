@@ -149,6 +149,7 @@ SHAPES = {
     "gemm": "MxNxK[xL]",
     "dual_gemm": "MxNxK[xL]",
     "grouped_gemm": "MxNxK[,MxNxK ...]",
+    "grouped_dual_gemm": "GxMxNxK",
     "route": "MxNxK",
     "sort_by_expert": "MxKxN",
     "combine": "MxKxH",
@@ -201,6 +202,11 @@ def arguments_of(operator, text):
         return np.empty((m * k, h), np.float16), row_of, np.empty((m, k), np.float32)
     if operator == "grouped_gemm":
         return tuple(map(list, zip(*(operands(k, m, n) for m, n, k in groups), strict=True)))
+    if operator == "grouped_dual_gemm":
+        experts, m, n, k = sizes
+        a, sfa = operands(k, m)
+        b, sfb = batched(operands(k, 2 * n), experts)
+        return a, b, sfa, sfb, np.linspace(0, m, experts + 1).astype(np.int32)
     if operator == "gemv":
         arrays = operands(sizes[1], sizes[0], 1)
     else:

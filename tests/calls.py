@@ -85,6 +85,15 @@ def by_rows(device):
     return args | tokens | {"rows": rows, "rows_per_token": 2}
 
 
+def stacked(device):
+    """Rows of tokens by index, 16 bits; gate and up of each expert in one stack."""
+    args = by_rows(device)
+    gone = {"sfa": None, "bias": None, "alpha": torch.ones((G, 2), device=device)}
+    a = torch.ones((M // 2, K), dtype=torch.float16, device=device)
+    out = Guarded((M, N // 2), "float16", device)
+    return args | gone | {"a": a, "activation": "gelu", "out": out}
+
+
 def route(device):
     return {
         "x": torch.ones((M, K), dtype=torch.float16, device=device),
@@ -185,6 +194,7 @@ def from_blocked(device):
 FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
+    stacked: "grouped_dual_gemm",
     route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
     inverting: "route", sort_by_expert: "sort_by_expert", combine: "combine",
     quantize: "quantize", gated: "quantize",

@@ -132,6 +132,23 @@ def contiguous_of_bfloats_by_rows(rng, m, n, k):
     return nvfp4kern.grouped_gemm, [integers(rng, "bfloat16", 3 * m, k), b, None, sfb], options
 
 
+def contiguous_dual(rng, m, n, k):
+    (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, 2 * n, k, form="blocked")
+    alpha = from_numpy(np.float32([[2.0**-9, 2.0**-4]] * 4), "cpu")
+    options = {"offsets": offsets_of(rng, 4, 7 * m), "alpha": alpha}
+    options["scale_layout"] = "linear", "blocked"
+    return nvfp4kern.grouped_dual_gemm, [a, b, sfa, sfb], options
+
+
+def contiguous_dual_of_bfloats_by_rows(rng, m, n, k):
+    b, sfb = nvfp4(rng, 4, 2 * n, k)
+    rows = from_numpy(rng.integers(0, 3 * m, 7 * m, np.int32), "cpu")
+    options = {"offsets": offsets_of(rng, 4, 7 * m), "rows": rows, "alpha": 2.0**-6}
+    options |= {"activation": "relu", "out_dtype": "float32"}
+    args = [integers(rng, "bfloat16", 3 * m, k), b, None, sfb]
+    return nvfp4kern.grouped_dual_gemm, args, options
+
+
 def route(rng, m, n, k):
     args = [integers(rng, "float16", m, k), integers(rng, "float16", n, k), 4]
     return nvfp4kern.route, args, {"alpha": 2.0**-7}
@@ -241,10 +258,10 @@ OPERATORS = {
     for make in (
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
-        contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, route,
-        route_sigmoid, route_dense, route_of_floats, route_of_logits, sort_by_expert,
-        combine, combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_by_expert,
-        dequantize, to_blocked, from_blocked,
+        contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_dual,
+        contiguous_dual_of_bfloats_by_rows, route, route_sigmoid, route_dense, route_of_floats,
+        route_of_logits, sort_by_expert, combine, combine_with_residual, quantize, quantize_amax,
+        quantize_gated, quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip
 
@@ -274,7 +291,7 @@ def leaves(tree):
 
 def same(name, got, want):
     """To the byte; where exponentials are involved, as near as float32 gets."""
-    if name == "dual_gemm":
+    if name in ("dual_gemm", "contiguous_dual"):
         assert reference.ulps(values(got), values(want), "float16").max() <= 1
     elif name.startswith("route") and got.is_floating_point():
         rtol = 1e-5 if got.dtype == torch.float32 else 1e-3

@@ -62,7 +62,7 @@ SURVIVORS |= {
     "op_operand.c: *batch_stride = sf->ndim == 6 ? sf->stride[5] : 0; (0 -> 1, column 53)": (
         "there is one batch, from which nobody takes a step"
     ),
-    "op_grouped_gemm.c: NK_CHECK_AT(shape[1] <= 1 || shape[0] <= 1 || operand->k_stride == size || "
+    "op_experts.c: NK_CHECK_AT(shape[1] <= 1 || shape[0] <= 1 || operand->k_stride == size || "
     "operand->row_stride == size, (<= -> <, column 43)": "shape[1] is K, a multiple of 16",
     "op_view.c: *stride = 0; (0 -> 1, column 15)": (
         "it stays where there is one element, from which nobody takes a step"

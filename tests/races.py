@@ -107,6 +107,7 @@ def offsets():
     d, e, f, g = (out_of((M, N), np.float16) for _ in range(4))
     row_of, weights = RNG.integers(-1, M, M * TOP_K, np.int32), np.ones((M, TOP_K), np.float32)
     products = RNG.standard_normal((M, N)).astype(np.float16)
+    h = out_of((M, N // 2), np.float16)
     by_rows = {"rows": rows, "rows_per_token": TOP_K}
     codes, sf = out_of((M, K // 2), np.uint8), out_of(blocked.shape, np.uint8)
     layouts = "blocked", "linear"
@@ -114,6 +115,7 @@ def offsets():
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=d),
         lambda: nk.grouped_gemm(a, b, blocked, sfb, offsets=at, scale_layout=layouts, out=e),
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=f, **by_rows),
+        lambda: nk.grouped_dual_gemm(a, b, sfa, sfb, at, out=h, **by_rows),
         lambda: nk.quantize(x, offsets=at, scale_layout="blocked", out=(codes, sf)),
         lambda: nk.combine(products, row_of, weights, out=g),
     ]

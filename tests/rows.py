@@ -59,6 +59,7 @@ ROWS = {
                 "dual_gemm",
                 "dual_gemm, the largest tile",
                 "grouped_gemm",
+                "grouped_dual_gemm",
                 "quantize",
                 "route",
                 "combine",
@@ -89,6 +90,7 @@ ROWS = {
                 "few tokens, clusters of any size",
                 "route",
                 "dual_gemm of one token",
+                "grouped_dual_gemm",
             ),
             shapes=("small", "deep", "few"),
             operators=(

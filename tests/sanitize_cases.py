@@ -118,6 +118,12 @@ def by_rows(kind, new, m, n, k):
     return function, (tokens[0], args[1], tokens[1], args[3]), options
 
 
+def stacked(kind, new, m, n, k):
+    (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, 3, 2 * n, k)
+    options = {"offsets": new((4,), torch.int32, m), "alpha": 2.0**-16}
+    return nvfp4kern.grouped_dual_gemm, (a, b, sfa, sfb), options
+
+
 def shifted(new, rows, k, dtype, shift):
     """[rows, K], aligned or not."""
     return new((rows, k + 16), dtype)[:, shift : shift + k]
@@ -173,7 +179,7 @@ ROUTES = [
 BUILDERS = [
     *(
         partial(make, kind)
-        for make in (gemv, gemm, blocked_gemm, dual_gemm)
+        for make in (gemv, gemm, blocked_gemm, dual_gemm, stacked)
         for kind in ("codes", "halves", "bfloats")
     ),
     *(

@@ -24,14 +24,15 @@ COLUMNS = {  # operator -> its baselines on a CPU
         "dequantize + matmul, a loop",
         "torch grouped_mm bf16",
     },
+    "grouped_dual_gemm": {"torch fp32, two and silu, a loop", "torch grouped_mm bf16 and silu"},
     "route": {"torch eager", "torch.compile"},
     "sort_by_expert": {"torch eager", "torch.compile"},
     "combine": {"torch eager", "torch.compile"},
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
 }
-LAYOUT = dict.fromkeys(OPERATORS[:4], "blocked") | dict.fromkeys(OPERATORS[4:7])
-LAYOUT |= dict.fromkeys(OPERATORS[7:], "linear")
+LAYOUT = dict.fromkeys(OPERATORS[:5], "blocked") | dict.fromkeys(OPERATORS[5:8])
+LAYOUT |= dict.fromkeys(OPERATORS[8:], "linear")
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
 
 

@@ -67,6 +67,12 @@ static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_se
     return plan_tiles(settings, "cpu_grouped_gemm", count, plan, choice);
 }
 
+static nk_status plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
+                                        nk_plan *plan, void *choice)
+{
+    return plan_tiles(settings, "cpu_grouped_dual_gemm", tiles(p->gates.all.m, p->gates.all.n), plan, choice);
+}
+
 /* 16-bit weights never take multiply_vector. */
 static nk_status plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
@@ -119,6 +125,7 @@ static nk_status plan_relayout(const nk_relayout_problem *p, const nk_settings *
 RUN(gemm)
 RUN(dual_gemm)
 RUN(grouped_gemm)
+RUN(grouped_dual_gemm)
 RUN(route)
 RUN(sort_by_expert)
 RUN(combine)
@@ -135,6 +142,7 @@ const nk_backend nk_backend_cpu = {
     .gemm = {plan_gemm, run_gemm},
     .dual_gemm = {plan_dual_gemm, run_dual_gemm},
     .grouped_gemm = {plan_grouped_gemm, run_grouped_gemm},
+    .grouped_dual_gemm = {plan_grouped_dual_gemm, run_grouped_dual_gemm},
     .route = {plan_route, run_route},
     .sort_by_expert = {plan_sort_by_expert, run_sort_by_expert},
     .combine = {plan_combine, run_combine},

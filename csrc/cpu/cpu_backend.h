@@ -8,6 +8,7 @@
 nk_status cpu_gemm(const nk_gemm_problem *problem, cpu_means means, const nk_exec *exec); /* also gemv, with m = 1 */
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means, const nk_exec *exec);
+nk_status cpu_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_route(const nk_route_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_sort_by_expert(const nk_sort_by_expert_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_combine(const nk_combine_problem *problem, cpu_means means, const nk_exec *exec);
@@ -17,5 +18,9 @@ nk_status cpu_relayout(const nk_relayout_problem *problem, cpu_means means, cons
 
 /* One tile of a gemm, from its operands to the output. `rows_of_a` is NULL, or says which rows of A the tile's are. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at);
+
+/* One tile of act(alpha1 h) * (alpha2 u), from the sums h and u to the output; destroys both. */
+void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *alpha1, const nk_alpha *alpha2,
+                   const nk_output *d, cpu_tile_coordinates at, cpu_tile h, cpu_tile u);
 
 #endif

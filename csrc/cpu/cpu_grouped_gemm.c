@@ -1,5 +1,6 @@
 /* grouped_gemm: every group is a gemm of its own. In the contiguous form expert g has tokens offsets[g] ..
- * offsets[g+1], or those that rows of these numbers name. */
+ * offsets[g+1], or those that rows of these numbers name. grouped_dual_gemm: of these tokens the products with an
+ * expert's gates and with its ups. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
@@ -8,6 +9,7 @@
 
 typedef struct grouped {
     const nk_grouped_gemm_problem *problem;
+    const nk_grouped_dual_gemm_problem *dual; /* whose gates are `problem`, or NULL */
     cpu_means means;
     int threads;
 } grouped;
@@ -54,6 +56,20 @@ static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows ro
     return true;
 }
 
+/* The ups of a tile are the same number of rows further than its gates. */
+static void run_gated_tile(const grouped *c, int64_t g, const nk_gemm_problem *gates, const int64_t *rows_of_a,
+                           cpu_tile_coordinates at)
+{
+    cpu_tile h, u;
+    cpu_tile_coordinates at_ups = at;
+    nk_alpha alpha_ups = c->dual->alpha_ups;
+    at_ups.n0 += gates->n;
+    if (alpha_ups.data) alpha_ups.data += g * alpha_ups.group_stride;
+    cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at, h);
+    cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at_ups, u);
+    cpu_gate_tile(c->means, c->dual->activation, &gates->alpha, &alpha_ups, &gates->d, at, h, u);
+}
+
 static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom_row, cpu_tile_coordinates at)
 {
     const nk_grouped_gemm_problem *p = c->problem;
@@ -68,7 +84,11 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
         int32_t value = read_once(&p->rows.data[rows.begin + at.m0 + i]);
         tokens[i] = nk_token_of(value, p->rows.per_token, p->rows.tokens);
     }
-    cpu_gemm_tile(c->means, &gemm, p->rows.data ? tokens : NULL, at);
+    const int64_t *rows_of_a = p->rows.data ? tokens : NULL;
+    if (c->dual)
+        run_gated_tile(c, g, &gemm, rows_of_a, at);
+    else
+        cpu_gemm_tile(c->means, &gemm, rows_of_a, at);
 }
 
 /* Tiles of all groups are numbered in turn. */
@@ -89,19 +109,30 @@ static void run_tile(void *context, int64_t tile)
     }
 }
 
-nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *p, cpu_means means, const nk_exec *exec)
+static nk_status run_groups(const nk_grouped_gemm_problem *p, const nk_grouped_dual_gemm_problem *dual, cpu_means means,
+                            const nk_exec *exec)
 {
     double products = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         const nk_gemm_problem *gemm = p->list ? &p->list[g] : &p->all;
         cpu_rows rows = rows_of(p, g);
-        products += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k;
+        products += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k * (dual ? 2 : 1);
     }
-    grouped c = {p, means, cpu_worthwhile_threads(products, means.threads)};
+    grouped c = {p, dual, means, cpu_worthwhile_threads(products, means.threads)};
     int64_t tiles = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         cpu_tiling tiling = tiling_of(&c, g, rows_of(p, g));
         tiles += cpu_tile_count(&tiling);
     }
     return cpu_for_each(exec, tiles, c.threads, run_tile, &c);
+}
+
+nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *p, cpu_means means, const nk_exec *exec)
+{
+    return run_groups(p, NULL, means, exec);
+}
+
+nk_status cpu_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)
+{
+    return run_groups(&p->gates, p, means, exec);
 }

@@ -86,7 +86,8 @@ struct scaled_sums {
 /* act(alpha1[n] * gate) * (alpha2[n] * up). Of a token's sums RUN are gates, the next RUN are the ups of the same
  * features, then come the next gates. */
 template <int RUN> struct gated_sums {
-    const nk_dual_gemm_problem &p;
+    const nk_alpha &alpha1, &alpha2;
+    nk_activation activation;
 
     template <int COUNT> struct columns {
         float alpha1[COUNT], alpha2[COUNT];
@@ -94,13 +95,13 @@ template <int RUN> struct gated_sums {
         int first; /* gate, of the sums */
 
         __device__ columns(const gated_sums &e, const tile_out &o, int column)
-            : activation(e.p.activation), first(column / RUN * (2 * RUN) + column % RUN)
+            : activation(e.activation), first(column / RUN * (2 * RUN) + column % RUN)
         {
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 const int64_t n = min(o.feature + column + i, o.feature_end - 1);
-                alpha1[i] = alpha_at(e.p.alpha1, n);
-                alpha2[i] = alpha_at(e.p.alpha2, n);
+                alpha1[i] = alpha_at(e.alpha1, n);
+                alpha2[i] = alpha_at(e.alpha2, n);
             }
         }
 

@@ -108,6 +108,20 @@ static const char py_doc_grouped_gemm[] =
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
     "\n" PY_DOC_ERRORS;
 
+static const char py_doc_grouped_dual_gemm[] =
+    "grouped_dual_gemm($module, /, a, b, sfa, sfb, offsets, *, rows=None, rows_per_token=1, alpha=None, "
+    "activation='silu', scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
+    "dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in\n"
+    "float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.\n\n"
+    "a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.\n"
+    "b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up.\n"
+    "offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.\n"
+    "rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.\n"
+    "alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].\n"
+    "activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.\n"
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
+    "\n" PY_DOC_ERRORS;
+
 static const char py_doc_route[] =
     "route($module, /, x=None, w=None, k=None, *, logits=None, score='topk_softmax', correction_bias=None, n_group=1, "
     "topk_group=1, renormalize=None, scaling_factor=1.0, alpha=1.0, dense=False, permutation=False, expert_map=None, "

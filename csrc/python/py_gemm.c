@@ -62,26 +62,20 @@ const py_operator py_gemm = {
 static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
 {
     enum { A, B1, B2, SFA, SFB1, SFB2, ALPHA1, ALPHA2, ACTIVATION, SCALE_LAYOUT, OUT, OUT_DTYPE };
-    static const char *const activations[] = {
-        [NK_SILU] = "silu", [NK_GELU] = "gelu", [NK_GELU_TANH] = "gelu_tanh",
-        [NK_RELU] = "relu", [NK_IDENTITY] = "identity", NULL,
-    };
     nk_tensor a, b1, b2, sfa, sfb1, sfb2, alpha1, alpha2, out;
     nk_dual_gemm_args args = {.alpha1.value = 1, .alpha2.value = 1, .out_dtype = NK_F16};
-    int activation = NK_SILU;
     if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B1], "b1", &b1, &args.b1) < 0 ||
         py_argument(call, v[B2], "b2", &b2, &args.b2) < 0 || py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
         py_optional(call, v[SFB1], "sfb1", &sfb1, &args.sfb1) < 0 ||
         py_optional(call, v[SFB2], "sfb2", &sfb2, &args.sfb2) < 0 ||
         py_scalar(call, v[ALPHA1], "alpha1", -1, &alpha1, &args.alpha1) < 0 ||
         py_scalar(call, v[ALPHA2], "alpha2", -1, &alpha2, &args.alpha2) < 0 ||
-        py_word(v[ACTIVATION], "activation", activations, &activation) < 0 ||
+        py_activation(v[ACTIVATION], &args.activation) < 0 ||
         py_scale_layouts(v[SCALE_LAYOUT], &args.sfa_layout, &args.sfb_layout) < 0 ||
         py_optional_output(call, v[OUT], &out, &args.out) < 0 ||
         py_output_dtype(v[OUT_DTYPE], args.out, &args.out_dtype) < 0) {
         return -1;
     }
-    args.activation = (nk_activation)activation;
     return py_finish(call, v[OUT], spec_dual_gemm, run_dual_gemm, &args, &out, &args.out, result);
 }
 

@@ -5,17 +5,18 @@
 #include "py_invoke.h"
 
 /* Functions of nvfp4kern, in the order of the method table. `explain` knows these. */
-#define PY_OPERATORS(X) \
-    X(quantize)         \
-    X(dequantize)       \
-    X(to_blocked)       \
-    X(from_blocked)     \
-    X(gemv)             \
-    X(gemm)             \
-    X(dual_gemm)        \
-    X(grouped_gemm)     \
-    X(route)            \
-    X(sort_by_expert)   \
+#define PY_OPERATORS(X)  \
+    X(quantize)          \
+    X(dequantize)        \
+    X(to_blocked)        \
+    X(from_blocked)      \
+    X(gemv)              \
+    X(gemm)              \
+    X(dual_gemm)         \
+    X(grouped_gemm)      \
+    X(grouped_dual_gemm) \
+    X(route)             \
+    X(sort_by_expert)    \
     X(combine)
 
 /* custom_kernel(data) of each competition problem; `run` gets data as v[0]. */

@@ -15,6 +15,7 @@ const nk_backend nk_backend_sm80 = {
     .gemm = CELL(gemm),
     .dual_gemm = CELL(dual_gemm),
     .grouped_gemm = CELL(grouped_gemm),
+    .grouped_dual_gemm = CELL(grouped_dual_gemm),
     .quantize = CELL(quantize),
     .dequantize = CELL(dequantize),
     .relayout = CELL(relayout),

@@ -20,6 +20,7 @@ SM80_DECLARE(gemv);
 SM80_DECLARE(gemm);
 SM80_DECLARE(dual_gemm);
 SM80_DECLARE(grouped_gemm);
+SM80_DECLARE(grouped_dual_gemm);
 SM80_DECLARE(route);
 SM80_DECLARE(sort_by_expert);
 SM80_DECLARE(combine);

@@ -14,5 +14,6 @@ const nk_backend nk_backend_sm90 = {
     .gemm = {sm90_plan_gemm, sm90_run_gemm},
     .dual_gemm = {sm90_plan_dual_gemm, sm90_run_dual_gemm},
     .grouped_gemm = {sm90_plan_grouped_gemm, sm90_run_grouped_gemm},
+    .grouped_dual_gemm = {sm90_plan_grouped_dual_gemm, sm90_run_grouped_dual_gemm},
     .route = {sm90_plan_route, sm90_run_route},
 };

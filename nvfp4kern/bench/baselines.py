@@ -18,9 +18,11 @@ FLOAT = {"cuda": "cuBLAS fp16", "cpu": "torch fp32"}
 LOOP = {"cuda": "cuBLAS fp16, a loop", "cpu": "torch fp32, a loop"}
 BF16 = "torch bf16"
 PAIR = {"cuda": "cuBLAS fp16, two and silu", "cpu": "torch fp32, two and silu"}
+PAIR_LOOP = {name: f"{pair}, a loop" for name, pair in PAIR.items()}
 DEQUANTIZED = "dequantize + matmul"
 DEQUANTIZED_LOOP = "dequantize + matmul, a loop"
 GROUPED_MM = "torch grouped_mm bf16"
+GATED_MM = "torch grouped_mm bf16 and silu"
 EAGER, COMPILED = "torch eager", "torch.compile"
 
 

@@ -1,5 +1,5 @@
-"""The cases of gemv, gemm, dual_gemm and grouped_gemm. Sizes are those of shapes.py; `data` is
-exact.py or gaussian.py."""
+"""The cases of gemv, gemm, dual_gemm, grouped_gemm and grouped_dual_gemm. Sizes are those of
+shapes.py; `data` is exact.py or gaussian.py."""
 
 from functools import partial
 
@@ -8,7 +8,17 @@ import torch
 import nvfp4kern
 
 from . import baselines, drop_ins, humming_layers
-from .baselines import BF16, DEQUANTIZED, DEQUANTIZED_LOOP, FLOAT, GROUPED_MM, LOOP, PAIR
+from .baselines import (
+    BF16,
+    DEQUANTIZED,
+    DEQUANTIZED_LOOP,
+    FLOAT,
+    GATED_MM,
+    GROUPED_MM,
+    LOOP,
+    PAIR,
+    PAIR_LOOP,
+)
 from .case import Case, Unavailable, rotated
 from .operands import Wide, alpha_of, bytes_of, floats, near, poisoned
 from .timing import rotation
@@ -243,54 +253,123 @@ def _routed(experts, top, tokens, draw):
     return torch.bincount(chosen.flatten(), minlength=experts).tolist()
 
 
-def mixture(data, device, experts, top, n, k, label, tokens, wide):
-    """The contiguous form with offsets on the device. Experts without tokens are not read. The
-    layout is that of the weights' scale factors; the tokens' are linear, or `wide`: they are fp16.
-    """
-    expected = experts * (1 - (1 - top / experts) ** tokens)
-    rows = tokens * top
-    active = expected * n * k * 9 / 16 + rows * (k * (2 if wide else 9 / 16) + 2.0 * n)
-    made = data.wide if wide else data.operand
-    draw = torch.Generator().manual_seed(0)  # the same for any data
-    sets = []
-    for _ in range(rotation(active, device)):
-        ends = torch.tensor([0, *_routed(experts, top, tokens, draw)]).cumsum(0).int()
-        sets.append((made(device, rows, k), data.operand(device, experts, n, k), ends))
+class Mixture:
+    """Sets of tokens, weights [experts, n, k] and offsets, on the host. Experts without tokens are
+    not read. `wide`: the tokens are fp16. `active`: bytes that a call reads, on average, and those
+    of `out` columns of a result."""
 
+    def __init__(self, data, device, experts, top, n, k, tokens, wide, out):
+        self.rows, self.device = tokens * top, device
+        expected = experts * (1 - (1 - top / experts) ** tokens)
+        written = 2.0 * self.rows * out
+        self.active = expected * n * k * 9 / 16 + self.rows * k * (2 if wide else 9 / 16) + written
+        made = data.wide if wide else data.operand
+        draw = torch.Generator().manual_seed(0)  # the same for any data
+        self.sets = []
+        for _ in range(rotation(self.active, device)):
+            ends = torch.tensor([0, *_routed(experts, top, tokens, draw)]).cumsum(0).int()
+            one = made(device, self.rows, k), data.operand(device, experts, n, k), ends
+            self.sets.append(one)
+        self.groups = [
+            [(x.row_range(i, j), w.matrix(g)) for g, i, j in self.busy(ends)]
+            for x, w, ends in self.sets
+        ]
+        read = sum(bytes_of(*(o for pair in one for o in pair)) for one in self.groups)
+        self.moved = read / len(self.sets) + written
+        self.reads = [
+            _reads(x, w.matrix(slice(len(one))))
+            for (x, w, _), one in zip(self.sets, self.groups, strict=True)
+        ]
+
+    @staticmethod
     def busy(ends):
         """(expert, its first row, the row after its last) of those with tokens."""
         ranges = list(zip(ends.tolist(), ends[1:].tolist(), strict=False))
         return [(g, i, j) for g, (i, j) in enumerate(ranges) if j > i]
 
-    def pairs(x, w, ends):
-        return [(x.row_range(i, j), w.matrix(g)) for g, i, j in busy(ends)]
-
-    def right(out, i):
-        x, w, ends = sets[i]
+    def are_right(self, out, i, is_right):
+        """Whether is_right(rows of the result, tokens, weights) of every expert of set i."""
         return all(
-            data.is_product(out[i:j], x.row_range(i, j), w.matrix(g)) for g, i, j in busy(ends)
+            is_right(out[first:end], *pair)
+            for (_, first, end), pair in zip(
+                self.busy(self.sets[i][2]), self.groups[i], strict=True
+            )
         )
 
-    def call(operands, layout, out):
-        x, w, ends = operands
-        codes, scales = _tokens(x, "linear")
-        options = {"offsets": ends.to(device), "alpha": alpha_of(x, w), "out": out}
-        options |= {"scale_layout": ("linear", layout)}
-        arguments = codes, w.codes, scales, w.scales(layout)
-        return partial(nvfp4kern.grouped_gemm, *arguments, **options)
+    def by_layout(self, function, columns):
+        """Calls and outs of a case. The layout is that of the weights' scale factors; the tokens'
+        are linear."""
 
-    groups = [pairs(*one) for one in sets]
-    bytes_in = sum(bytes_of(*(o for pair in one for o in pair)) for one in groups)
+        def call(operands, layout, out):
+            x, w, ends = operands
+            codes, scales = _tokens(x, "linear")
+            options = {"offsets": ends.to(self.device), "alpha": alpha_of(x, w), "out": out}
+            options |= {"scale_layout": ("linear", layout)}
+            return partial(function, codes, w.codes, scales, w.scales(layout), **options)
+
+        return _by_layout(self.sets, call, lambda _: poisoned(self.device, self.rows, columns))
+
+
+def mixture(data, device, experts, top, n, k, label, tokens, wide):
+    """The contiguous form with offsets on the device."""
+    of = Mixture(data, device, experts, top, n, k, tokens, wide, n)
+    others = _grouped_others(of.groups, of.active, device)
     return Case(
         shape=f"{label} {n}x{k}, {tokens} tokens" + " W4A16" * wide,
-        moved=bytes_in / len(sets) + 2.0 * rows * n,
-        work=2.0 * rows * n * k,
-        **_by_layout(sets, call, lambda _: poisoned(device, rows, n)),
-        right=right,
-        others=_grouped_others(groups, active, device) | humming_layers.for_mixture(sets, device),
+        moved=of.moved,
+        work=2.0 * of.rows * n * k,
+        **of.by_layout(nvfp4kern.grouped_gemm, n),
+        right=lambda out, i: of.are_right(out, i, data.is_product),
+        others=others | humming_layers.for_mixture(of.sets, device),
         agrees=lambda got, ours: near(_as_list(got), [ours]),
-        reads=[
-            _reads(x, w.matrix(slice(len(one))))
-            for (x, w, _), one in zip(sets, groups, strict=True)
-        ],
+        reads=of.reads,
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# grouped_dual_gemm
+# ---------------------------------------------------------------------------------------------
+
+
+def _halves(w):
+    """Gate and up of an expert's stack."""
+    rows = w.shape[0] // 2
+    return w.row_range(0, rows), w.row_range(rows, 2 * rows)
+
+
+def _loop_of_pairs(groups):
+    return _loop(
+        lambda pair: partial(baselines.gated, *map(floats, (pair[0], *_halves(pair[1])))), groups
+    )
+
+
+def _gated_mm(groups):
+    product = _grouped_mm(groups)
+
+    def call():
+        gate, up = product().chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate) * up
+
+    return call
+
+
+def gated_mixture(data, device, experts, top, n, k, label, tokens, wide):
+    """Experts whose stacks have n gates and n ups, on tokens as in mixture."""
+    of = Mixture(data, device, experts, top, 2 * n, k, tokens, wide, n)
+    builds = {PAIR_LOOP[device]: _loop_of_pairs, GATED_MM: _gated_mm}
+    some = rotated(of.groups, of.active * 32 / 9, device)
+    return Case(
+        shape=f"{label} 2x{n}x{k}, {tokens} tokens" + " W4A16" * wide,
+        moved=of.moved,
+        work=4.0 * of.rows * n * k,
+        **of.by_layout(nvfp4kern.grouped_dual_gemm, n),
+        right=lambda out, i: of.are_right(
+            out, i, lambda rows, x, w: data.is_gated_product(rows, x, *_halves(w))
+        ),
+        others={
+            name: lambda build=build: [build(groups) for groups in some]
+            for name, build in builds.items()
+        },
+        agrees=lambda got, ours: near(_as_list(got), [ours]),
+        reads=of.reads,
     )

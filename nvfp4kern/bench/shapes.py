@@ -6,7 +6,8 @@ from functools import partial
 from ..verify import shapes as verified
 
 OPERATORS = (
-    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize",
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
+    "combine", "quantize",
     "dequantize",
 )  # fmt: skip
 
@@ -77,6 +78,12 @@ def _mixture(label, tokens, wide=False, **sizes):
     return Shape("grouped_gemm", "mixture", sizes, series=series, at=tokens)
 
 
+def _gated(label, tokens, wide=False, **sizes):
+    sizes |= {"label": label, "tokens": tokens, "wide": wide}
+    series = f"{label}, gated" + " W4A16" * wide
+    return Shape("grouped_dual_gemm", "gated_mixture", sizes, series=series, at=tokens)
+
+
 def _route(m, n, k):
     top = 8 if n > 128 else 4
     return Shape("route", "route", {"m": m, "n": n, "k": k, "top": top})
@@ -118,9 +125,14 @@ def _tokens():
 
 
 def _moe(wide=False):
-    """Both products of a layer: into the intermediate size, gate and up together, and back. Once,
-    with NVFP4 tokens, also what brings rows together before them, and tokens behind."""
+    """Both products of a layer: into the intermediate size, gate and up together, and back. The
+    first one also with its activation. Once, with NVFP4 tokens, also what brings rows together
+    before them, and tokens behind."""
     for model in MODELS:
+        given = {"experts": model.experts, "top": model.top}
+        given |= {"n": model.intermediate, "k": model.hidden}
+        for tokens in DECODED:
+            yield _gated(f"{model.name} gate_up", tokens, wide, **given)
         sizes = {
             "gate_up": (2 * model.intermediate, model.hidden),
             "down": (model.hidden, model.intermediate),
@@ -174,6 +186,7 @@ def _quick():
     yield _groups(verified.GROUP_GEMM_TESTS[0])
     for wide in (False, True):
         yield _mixture("small", 8, wide, experts=4, top=2, n=64, k=128)
+        yield _gated("small", 8, wide, experts=4, top=2, n=32, k=128)
     yield _sort("small", 8, 2, 4)
     yield _combine("small", 8, 2, 1024)
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])

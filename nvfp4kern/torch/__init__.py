@@ -34,6 +34,7 @@ __all__ = [
     "gemm",
     "gemv",
     "global_scale_from_divisor",
+    "grouped_dual_gemm",
     "grouped_gemm",
     "quantize",
     "route",
@@ -237,6 +238,30 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
     return out
 
 
+def grouped_dual_gemm(
+    a: Tensor,
+    b: Tensor,
+    sfa: Tensor | None,
+    sfb: Tensor,
+    offsets: Tensor,
+    *,
+    rows: Tensor | None = None,
+    rows_per_token: int = 1,
+    alpha: Scalar | None = None,
+    activation: Activation = "silu",
+    scale_layout: Layouts = "linear",
+    out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:
+    alpha = 1.0 if alpha is None else alpha
+    args = (
+        a, b, sfa, sfb, offsets, *_number(alpha, "alpha"), activation, *_pair(scale_layout), rows,
+        rows_per_token,
+    )  # fmt: skip
+    new, writing = _OPS.grouped_dual_gemm.default, _OPS.grouped_dual_gemm_out.default
+    return _one(new, writing, args, out, out_dtype)
+
+
 def route(
     x: Tensor | None = None,
     w: Tensor | None = None,
@@ -367,8 +392,9 @@ def from_blocked(buffer: Tensor, rows: int, cols: int, *, out: Tensor | None = N
     return out
 
 
-for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert",
-              "combine", "quantize", "dequantize", "to_blocked", "from_blocked"):  # fmt: skip
+for _name in ("gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route",
+              "sort_by_expert", "combine", "quantize", "dequantize", "to_blocked",
+              "from_blocked"):  # fmt: skip
     globals()[_name].__doc__ = getattr(_C, _name).__doc__
 
 # What torch.load(weights_only=True) calls to make an NVFP4 again.

@@ -205,14 +205,12 @@ def dual_gemm(
     return empty(a, (*outer, n), out_dtype_of(out_dtype))
 
 
-def grouped_gemm(
-    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None,
-):  # fmt: skip
+def experts(a, b, b_shape, dtypes, sfa, sfb, offsets, sfa_layout, sfb_layout, rows, rows_per_token):
+    """(rows of the result, experts, rows of each one's weights)"""
     expect(a.dim() == 2, "a", shape_of(a), "[sum M, K/2]")
-    expect(b.dim() == 3, "b", shape_of(b), "[G, N, K/2]")
+    expect(b.dim() == 3, "b", shape_of(b), b_shape)
     (m,), k = operand("a", a, "sfa", sfa, sfa_layout, CODES + HALVES, a)
-    (groups, n), b_k = operand("b", b, "sfb", sfb, sfb_layout, b_dtypes(a), a, k_innermost=False)
+    (groups, n), b_k = operand("b", b, "sfb", sfb, sfb_layout, dtypes, a, k_innermost=False)
     same_k("b", b, b_k, k)
     if rows is None:
         expect(rows_per_token == 1, "rows_per_token", rows_per_token, "1 where rows is None")
@@ -224,6 +222,17 @@ def grouped_gemm(
         m = rows.shape[0]
     tensor("offsets", offsets, (torch.int32,), a)
     same_sizes("offsets", offsets, (groups + 1,), f"({groups + 1},): one more than the experts")
+    return m, groups, n
+
+
+def grouped_gemm(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
+    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None,
+):  # fmt: skip
+    m, groups, n = experts(
+        a, b, "[G, N, K/2]", b_dtypes(a), sfa, sfb, offsets, sfa_layout, sfb_layout, rows,
+        rows_per_token,
+    )  # fmt: skip
     if alpha_tensor is not None and alpha_tensor.dim() == 2:
         tensor("alpha", alpha_tensor, (torch.float32,), a)
         same_sizes("alpha", alpha_tensor, (groups, n), f"one element, [G] or ({groups}, {n})")
@@ -231,6 +240,27 @@ def grouped_gemm(
         alpha_like("alpha", alpha_tensor, groups, a)
     bias_like("bias", bias, (groups, n), a)
     return empty(a, (m, n), out_dtype_of(out_dtype))
+
+
+def grouped_dual_gemm(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
+    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None,
+):  # fmt: skip
+    word("activation", activation, ACTIVATIONS)
+    m, groups, both = experts(
+        a, b, "[G, 2 N, K/2]", CODES, sfa, sfb, offsets, sfa_layout, sfb_layout, rows,
+        rows_per_token,
+    )  # fmt: skip
+    expect(both % 2 == 0, "b", shape_of(b), "[G, 2 N, K/2]: gates, then as many ups")
+    if alpha_tensor is not None and alpha_tensor.dim() == 2:
+        tensor("alpha", alpha_tensor, (torch.float32,), a)
+        wanted = f"one element, ({groups},), ({groups}, 2) or ({groups}, {both})"
+        of = alpha_tensor.shape
+        fits = alpha_tensor.numel() == 1 or of[0] == groups and (of[1] == 2 or of[1] == both)
+        expect(fits, "alpha", shape_of(alpha_tensor), wanted)
+    else:
+        alpha_like("alpha", alpha_tensor, groups, a)
+    return empty(a, (m, both // 2), out_dtype_of(out_dtype))
 
 
 def b_dtypes(a):

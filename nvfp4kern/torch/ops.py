@@ -32,6 +32,9 @@ _DUAL_GEMM = f"""Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tenso
 _GROUPED_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0,
     Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}, Tensor? rows=None,
     SymInt rows_per_token=1"""
+_GROUPED_DUAL_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets,
+    float alpha=1.0, Tensor? alpha_tensor=None, str activation="silu", {_LAYOUTS},
+    Tensor? rows=None, SymInt rows_per_token=1"""
 _GROUPED_GEMM_LIST = f"""Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
     Tensor?[] alpha_tensor, Tensor?[] bias, {_LAYOUTS}"""
 _ROUTE = """Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? correction_bias=None,
@@ -95,6 +98,17 @@ def _grouped_gemm(
     return _C.grouped_gemm(
         a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
         alpha=_or(alpha, alpha_tensor), bias=bias,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def _grouped_dual_gemm(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
+    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None, *, out=None,
+):  # fmt: skip
+    return _C.grouped_dual_gemm(
+        a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
+        alpha=_or(alpha, alpha_tensor), activation=activation,
         scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )  # fmt: skip
 
@@ -307,6 +321,9 @@ _operator("dual_gemm", _DUAL_GEMM, ("out",), _dual_gemm, fake.dual_gemm)
 _operator("grouped_gemm", _GROUPED_GEMM, ("out",), _grouped_gemm, fake.grouped_gemm)
 _operator(
     "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
+)
+_operator(
+    "grouped_dual_gemm", _GROUPED_DUAL_GEMM, ("out",), _grouped_dual_gemm, fake.grouped_dual_gemm
 )
 for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
     _options = {"permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of}

@@ -18,6 +18,7 @@ OPERATORS = (
     "gemm",
     "dual_gemm",
     "grouped_gemm",
+    "grouped_dual_gemm",
     "route",
     "sort_by_expert",
     "combine",
@@ -175,6 +176,38 @@ def grouped_gemm(rng, everything):
             {"scale_layout": "blocked"},
             judge,
             work=2.0 * shapes.multiply_adds("group_gemm", groups),
+        )
+
+
+def grouped_dual_gemm(rng, everything):
+    for tokens, experts, top, n, k in shapes.EXPERT_TESTS + shapes.EXPERT_BENCHMARKS * everything:
+        a, b = data.full_range(rng, tokens, k), data.full_range(rng, experts, 2 * n, k)
+        chosen = np.sort(rng.permuted(np.tile(np.arange(experts), (tokens, 1)), axis=1)[:, :top])
+        rows = np.argsort(chosen.ravel(), kind="stable").astype(np.int32)
+        offsets = np.searchsorted(chosen.ravel()[rows], np.arange(experts + 1)).astype(np.int32)
+        options = {"rows": rows, "rows_per_token": top, "alpha": 2.0**-12}
+
+        def judge(got, c, a=a, b=b, rows=rows, offsets=offsets, top=top, n=n, alpha=2.0**-12):
+            x = a.values[rows // top]
+            verdicts = [
+                reference.check(
+                    got[first:end],
+                    reference.dual_gemm(
+                        x[first:end], w[:n], w[n:], alpha1=alpha, alpha2=alpha, c=c
+                    ),
+                    "float16",
+                )
+                for first, end, w in zip(offsets, offsets[1:], b.values, strict=False)
+            ]
+            return min(verdicts, key=lambda v: (v.ok, -v.worst))
+
+        yield _case(
+            "grouped_dual_gemm",
+            f"{tokens} tokens, {top} of {experts}, {n}x{k}",
+            (a.codes, b.codes, a.scales, b.scales, offsets),
+            options,
+            judge,
+            work=4.0 * tokens * top * n * k,
         )
 
 

@@ -51,6 +51,10 @@ GROUP_GEMM_BENCHMARKS = [
     [(m, 4096, 1536, 1) for m in (128, 384)],
 ]
 
+# (tokens, experts, top, n, k): a layer's gate and up, n the intermediate size, k the hidden one
+EXPERT_TESTS = [(8, 8, 2, 256, 512), (64, 16, 4, 384, 1024)]
+EXPERT_BENCHMARKS = [(8, 128, 8, 768, 2048), (64, 128, 8, 768, 2048)]
+
 # (m, n, k) with k the hidden size; top 4 of fp16 logits, softmax
 ROUTE_BENCHMARKS = [
     (512, 8, 128), (512, 16, 128), (1024, 64, 512), (2048, 128, 1024), (4096, 64, 2048),

@@ -25,6 +25,7 @@ from calls import (
     quantize,
     route,
     sigmoid,
+    stacked,
     tensors_of,
     to_blocked,
 )
@@ -128,6 +129,7 @@ SHARED = [
     *((dual_gemm, name) for name in ("a", "b1", "b2", "sfa", "sfb1", "sfb2")),
     *((contiguous, name) for name in ("a", "b", "sfa", "sfb", "alpha", "bias", "offsets")),
     (by_rows, "rows"),
+    *((stacked, name) for name in ("a", "b", "sfb", "alpha", "offsets", "rows")),
     *((sigmoid, name) for name in ("x", "w", "correction_bias")),
     *((gated, name) for name in ("x", "up")),
     (dequantize, "q"),

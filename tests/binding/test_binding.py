@@ -54,8 +54,8 @@ def test_calls_fail_as_python_functions_do(call, message):
 @pytest.mark.parametrize(
     "name, required, positional",
     [("quantize", 1, 1), ("dequantize", 1, 1), ("to_blocked", 1, 1), ("from_blocked", 3, 3),
-     ("gemv", 3, 4), ("gemm", 4, 4), ("dual_gemm", 6, 6), ("grouped_gemm", 2, 4), ("route", 0, 3),
-     ("sort_by_expert", 2, 2), ("combine", 3, 3)],
+     ("gemv", 3, 4), ("gemm", 4, 4), ("dual_gemm", 6, 6), ("grouped_gemm", 2, 4),
+     ("grouped_dual_gemm", 5, 5), ("route", 0, 3), ("sort_by_expert", 2, 2), ("combine", 3, 3)],
 )  # fmt: skip
 def test_how_many_arguments_are_taken(name, required, positional):
     call = getattr(nk, name)
@@ -333,6 +333,14 @@ def test_explain_runs_nothing():
         ("gemv", *q[:1], q.data[:1], q.scales, q.scales[:1]),
         ("dual_gemm", q.data, q.data, q.data, q.scales, q.scales, q.scales),
         ("grouped_gemm", [q.data], [q.data], [q.scales], [q.scales]),
+        (
+            "grouped_dual_gemm",
+            q.data,
+            q.data[None],
+            q.scales,
+            q.scales[None],
+            torch.tensor([0, 2], dtype=torch.int32),
+        ),
         ("route", x.half(), x.half(), 1),
         ("sort_by_expert", torch.zeros(2, 2, dtype=torch.int32), 4),
         ("combine", x, torch.zeros(2, dtype=torch.int32), x[:, :1]),

@@ -76,6 +76,10 @@ def long_calls():
             lambda: nk.grouped_gemm(codes, *experts, offsets=offsets, out=d),
             d,
         ),
+        "stack": (
+            lambda: nk.grouped_dual_gemm(codes, *experts, offsets, out=d[:, : N // 2]),
+            d[:, : N // 2],
+        ),
         "list": (
             lambda: nk.grouped_gemm(
                 [h[0] for h in halves], [b.codes] * 2, [h[1] for h in halves], [b.scales] * 2,

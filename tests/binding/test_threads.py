@@ -60,6 +60,9 @@ def operators():
         "contiguous": lambda: nvfp4kern.grouped_gemm(
             q[0], experts.codes, q[2], experts.scales, offsets=offsets.numpy()
         ),
+        "stack": lambda: nvfp4kern.grouped_dual_gemm(
+            x, experts.codes, None, experts.scales, offsets, alpha=1e-4
+        ),
         "route": lambda: nvfp4kern.route(x, w, 4, permutation=True),
         "quantize": lambda: nvfp4kern.quantize(x, global_scale="amax", scale_layout="blocked"),
         "blocked": lambda: nvfp4kern.to_blocked(q[2]),

@@ -16,7 +16,8 @@ import nvfp4kern.torch as nk
 from nvfp4kern.torch import ops
 
 FUNCTIONS = (
-    "gemv", "gemm", "dual_gemm", "grouped_gemm", "route", "sort_by_expert", "combine", "quantize",
+    "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
+    "combine", "quantize",
     "dequantize", "to_blocked", "from_blocked",
 )  # fmt: skip
 OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
@@ -191,6 +192,11 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
             {"offsets": offsets, "scale_layout": ("blocked", "linear")},
         ),
         (
+            nk.grouped_dual_gemm,
+            (x, w.data[:4].expand(2, 4, 24), None, w.scales[:4].expand(2, 4, 3), offsets),
+            {"alpha": torch.ones((2, 2), device=device), "activation": "gelu"},
+        ),
+        (
             nk.grouped_gemm,
             (q.data, w.data.expand(2, 5, 24), q.scales, w.scales.expand(2, 5, 3)),
             layouts
@@ -326,6 +332,20 @@ def spoiled(device):
     yield nk.grouped_gemm, ([q.data], [w.data, w.data], [q.scales], [w.scales]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales[:9]]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"offsets": ints}
+    stack = (q.data, *experts, ints)
+    for shape in ((3,), (2, 3), (3, 2), (3, 10), (2, 10, 1)):
+        yield nk.grouped_dual_gemm, stack, {"alpha": torch.ones(shape, device=device)}
+    yield nk.grouped_dual_gemm, stack, {"alpha": x[:2, :2]}
+    yield nk.grouped_dual_gemm, stack, {"activation": "tanh"}
+    yield nk.grouped_dual_gemm, stack, {"rows_per_token": 2}
+    yield nk.grouped_dual_gemm, stack, {"rows": ints.long()}
+    yield nk.grouped_dual_gemm, stack, {"out": x.new_empty(6, 10)}
+    yield nk.grouped_dual_gemm, (*stack[:4], ints[:2]), {}
+    yield nk.grouped_dual_gemm, (q.data, w.data, *stack[2:]), {}
+    yield nk.grouped_dual_gemm, (*stack[:3], None, ints), {}
+    odd = w.data[:9].expand(2, 9, 32), q.scales, w.scales[:9].expand(2, 9, 4)
+    yield nk.grouped_dual_gemm, (q.data, *odd, ints), {}
+    yield nk.grouped_dual_gemm, (x, x.expand(2, 6, 64), None, None, ints), {}
     yield nk.route, (x, x[:, :48], 2), {}
     yield nk.route, (x, x.to(torch.uint8), 2), {}
     yield nk.route, (x, x), {}

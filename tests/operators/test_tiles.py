@@ -8,7 +8,7 @@ import pytest
 import torch
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
-from expert_tiles import check_experts
+from expert_tiles import GATED, check_experts, check_gated_experts
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
 from halves_tiles import check_experts_of_halves, check_sm90_halves
 from route_tiles import check_sm80_route, check_sm90_route, unaligned
@@ -24,7 +24,7 @@ import nvfp4kern
 from nvfp4kern.verify import data, reference
 
 TILES = nvfp4kern._C._tiles()
-OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "route")
+OPERATORS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route")
 SMALL_GPU = "101376"  # bytes of shared memory
 no_tiles = pytest.mark.skipif(not TILES, reason="a build without kernels")
 
@@ -118,6 +118,9 @@ def check_sm80_gemm(tile, device, c):
     check_dual_gemm(device, c, 11, n // 2 + 1, 272)
     check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
     check_experts_of_halves(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
+    if tile in GATED["sm80/gemm"]:
+        check_gated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
+        check_gated_experts(device, c, (1, 33), 64, 528, ("linear", "blocked"), "bfloat16")
 
 
 def check_sm80_gemv(tile, device, c):
@@ -153,6 +156,13 @@ def check_sm90_experts(device, c, few):
     check_experts(device, c, (0, 0), 16, 64, ("blocked", "linear"))
 
 
+def check_sm90_gated_experts(device, c, few):
+    check_gated_experts(device, c, (1, 0, few + 3, 2), 75, 1344)
+    check_gated_experts(device, c, (0, 21, 5), 256, 96, ("blocked", "blocked"))
+    check_gated_experts(device, c, (3, few, 1), 384, 448, ("linear", "blocked"), "bfloat16")
+    check_gated_experts(device, c, (0, 9), 200, 1088, ("blocked", "linear"), "float16", "gelu")
+
+
 def check_sm90_gemm(tile, device, c):
     tokens = int(tile[1:])
     few = min(tokens, 64)
@@ -178,6 +188,8 @@ def check_sm90_gemm(tile, device, c):
     check_groups(device, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)])
     if tile[0] in "uvw":  # undivided
         check_sm90_experts(device, c, few)
+    if tile in GATED["sm90/gemm"]:
+        check_sm90_gated_experts(device, c, few)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)
     check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
 
@@ -263,6 +275,9 @@ def operator_call(operator, device, m=4, n=64, k=512, placed=None):
         x, w = integers(rng, m, n, k)
         x, w = (placed(t, device) if placed else floats(t, "float16", device) for t in (x, w))
         return "route", x, w, 2
+    if operator == "grouped_dual_gemm":
+        offsets = torch.tensor([0, m], dtype=torch.int32, device=device)
+        return "grouped_dual_gemm", args[0], args[1][None], args[2], args[3][None], offsets
     if operator == "dual_gemm":  # only the factors of the ups are not aligned
         a, b, sfa, sfb = args
         ups = torch.empty(sfb.numel() + 1, dtype=torch.uint8, device=device)[1:].view(sfb.shape)
@@ -276,6 +291,7 @@ def in_fp32(x, device):
 
 REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm80/gemv:w8", "gemv", {"k": 512}, {}, "K is 512, too little for 8 warps"),
+    ("sm80/gemm:t64", "grouped_dual_gemm", {}, {}, "the operator has no kernel of it"),
     ("sm80/route:t32", "route", {"placed": unaligned}, {}, "not aligned to 16 bytes"),
     ("sm80/route:t32", "route", {"placed": in_fp32}, {}, "are not of one 16-bit type"),
     ("sm90/gemv:short8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token"),
@@ -287,6 +303,8 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/gemm:t16", "gemm", {"k": 96}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t32", "dual_gemm", {}, {}, "the weights' scale factors are not aligned"),
     ("sm90/gemm:t64", "gemm", {}, {"NVFP4KERN_BATCH_INVARIANT": "1"}, "it divides K"),
+    ("sm90/gemm:w96", "grouped_dual_gemm", {}, {}, "the operator has no kernel of it"),
+    ("sm90/gemm:t32", "grouped_dual_gemm", {}, {}, "the operator has no kernel of it"),
     ("sm90/route:t8x64", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
     ("sm90/route:t8x64", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),

@@ -25,7 +25,7 @@ struct dual_gemm_product : batch_product<nk_dual_gemm_problem, TOKENS, WARPS, WA
 
     template <typename STAGED> __device__ void store(const STAGED &staged, const batch_tile &tile, int first) const
     {
-        this->store_by(gated_sums<RUN>{this->p}, staged, tile, first);
+        this->store_by(gated_sums<RUN>{this->p.alpha1, this->p.alpha2, this->p.activation}, staged, tile, first);
     }
 };
 

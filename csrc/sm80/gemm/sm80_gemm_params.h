@@ -2,7 +2,7 @@
 #ifndef NK_SM80_GEMM_PARAMS_H
 #define NK_SM80_GEMM_PARAMS_H
 
-#include <stdint.h>
+#include "nk_problem.h"
 
 /* cuda/split.cuh says how tiles are dealt out. */
 typedef struct sm80_gemm_params {
@@ -12,5 +12,11 @@ typedef struct sm80_gemm_params {
     uint32_t units_per_cta;
     float *partials; /* fp32 sums [part][quad][thread][4] */
 } sm80_gemm_params;
+
+/* What grouped_dual_gemm's kernels take behind the groups. */
+typedef struct sm80_gating {
+    nk_alpha alpha_ups;
+    nk_activation activation;
+} sm80_gating;
 
 #endif

@@ -94,7 +94,7 @@ static sm80_gemm_dealing pick(const question *q)
     candidate best = {.tile = -1};
     for (int i = 0; i < SM80_GEMM_TILE_COUNT; i++) {
         const bool asked = q->forced == NK_TILE_ANY || q->forced == i;
-        if (asked && cta_smem(&sm80_gemm_tiles[i], q->kind) <= q->gpu->smem_per_cta)
+        if (asked && q->work[i].tiles >= 0 && cta_smem(&sm80_gemm_tiles[i], q->kind) <= q->gpu->smem_per_cta)
             consider_tile(i, q->kind, q->gpu, q->invariant, q->work[i], &best);
     }
     return dealing_of(q, best);
@@ -122,6 +122,8 @@ nk_status sm80_gemm_deal(nk_device device, sm80_gemm_rules rules, int kind,
         memo[at].asked = q;
     }
     *dealing = memo[at].answer;
+    if (q.forced != NK_TILE_ANY && work[q.forced].tiles < 0)
+        return NK_TILE_REFUSE(&sm80_gemm_family, q.forced, "%s", "the operator has no kernel of it");
     if (dealing->tile < 0 && q.forced != NK_TILE_ANY)
         return NK_TILE_REFUSE(&sm80_gemm_family, q.forced, "its CTA takes %d bytes of shared memory, cuda:%d has %d",
                               cta_smem(&sm80_gemm_tiles[q.forced], kind), q.gpu->index, q.gpu->smem_per_cta);

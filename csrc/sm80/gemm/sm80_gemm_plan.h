@@ -23,6 +23,9 @@ typedef struct sm80_gemm_work {
     int64_t tiles, steps; /* steps: of all tiles together, a tile of K = 0 counting one */
 } sm80_gemm_work;
 
+/* Of a tile that an operator has no kernel for. */
+#define SM80_GEMM_NO_KERNEL ((sm80_gemm_work){-1, -1})
+
 /* A tile, and how its steps are dealt out to CTAs. */
 typedef struct sm80_gemm_dealing {
     int tile;              /* index of sm80_gemm_tiles */

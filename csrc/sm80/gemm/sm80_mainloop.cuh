@@ -48,6 +48,7 @@ typedef struct weight_rows {
     bool alone[2];                 /* the second row is beyond N */
     bool blocked;
     bool adjacent; /* blocked: the factors of all four are 16 contiguous bytes, not twice 8 */
+    bool apart;    /* blocked: not even those of a pair are; sf_step is as in linear ones, but a lane's own */
 } weight_rows;
 
 /* This lane's rows of its warp's n8 tiles. */
@@ -81,7 +82,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
         const uint32_t sf = shared_address(&s.weight_sf[stage][warp][lane]);
         if (w.blocked && w.adjacent) {
             cp_async_ca<16>(sf, w.sf[0]);
-        } else if (w.blocked) {
+        } else if (w.blocked && !w.apart) {
             cp_async_ca<8>(sf, w.sf[0]);
             cp_async_ca<8>(sf + 8, w.sf[1]);
         } else {
@@ -152,11 +153,11 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         uint32_t *to = (uint32_t *)&s.weight_sf[stage][warp][lane];
         /* A blocked row always has all four factors, if only as padding. */
 #pragma unroll
-        for (int pair = 0; pair < 2 && w.blocked; pair++) {
+        for (int pair = 0; pair < 2 && w.blocked && !w.apart; pair++) {
             copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors > 0 ? 8 : 0);
         }
 #pragma unroll
-        for (int r = 0; r < 4 && !w.blocked; r++) {
+        for (int r = 0; r < 4 && (!w.blocked || w.apart); r++) {
             copy<4>(to + r, w.sf[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.sf_step[r >> 1] : 0), factors);
         }
     }
@@ -348,8 +349,9 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
         w.sf[pair] += first * (int64_t)sf_step + c / 2 * (sf_step / 2);
         wide = wide && is_aligned(w.row[pair], 16) && is_aligned((void *)w.row_step[pair], 16) && !w.alone[pair];
         if (SM80_GEMM_PLAIN(KIND)) continue;
-        wide = wide && is_aligned(w.sf[pair], w.blocked ? (w.adjacent && pair == 0 ? 16 : 8) : 4);
-        wide = wide && (w.blocked || is_aligned((void *)w.sf_step[pair], 4));
+        const bool alone = !w.blocked || w.apart; /* a row's factors */
+        wide = wide && is_aligned(w.sf[pair], alone ? 4 : w.adjacent && pair == 0 ? 16 : 8);
+        wide = wide && (!alone || is_aligned((void *)w.sf_step[pair], 4));
     }
 #pragma unroll
     for (int i = 0; i < S::TILES_PER_WARP; i++) {

@@ -170,11 +170,15 @@ template <typename PROBLEM, int TOKENS, int WARPS, int FEATURES> struct batch_pr
         multiply_tiles<TOKENS, WARPS, STAGES, KIND>(PRODUCT(TOKENS, WARPS));          \
     }
 
-/* A tile's kernels for NVFP4 weights, and the one that adds parts. */
+/* A tile's kernels for NVFP4 weights. */
+#define SM80_FP4_MULTIPLY(op, name, TOKENS, WARPS, STAGES, CTAS)                       \
+    SM80_MULTIPLY(op##_##name##_codes, TOKENS, WARPS, STAGES, CTAS, SM80_GEMM_CODES)   \
+    SM80_MULTIPLY(op##_##name##_halves, TOKENS, WARPS, STAGES, CTAS, SM80_GEMM_HALVES) \
+    SM80_MULTIPLY(op##_##name##_bfloats, TOKENS, WARPS, STAGES, CTAS, SM80_GEMM_BFLOATS)
+
+/* And the one that adds parts. */
 #define SM80_FP4_KERNELS(op, name, TOKENS, WARPS, STAGES, CTAS)                               \
-    SM80_MULTIPLY(op##_##name##_codes, TOKENS, WARPS, STAGES, CTAS, SM80_GEMM_CODES)          \
-    SM80_MULTIPLY(op##_##name##_halves, TOKENS, WARPS, STAGES, CTAS, SM80_GEMM_HALVES)        \
-    SM80_MULTIPLY(op##_##name##_bfloats, TOKENS, WARPS, STAGES, CTAS, SM80_GEMM_BFLOATS)      \
+    SM80_FP4_MULTIPLY(op, name, TOKENS, WARPS, STAGES, CTAS)                                  \
     extern "C" __global__ void __launch_bounds__(32 * WARPS) op##_##name##_reduce(PARAMETERS) \
     {                                                                                         \
         griddepcontrol_wait();                                                                \

@@ -24,6 +24,7 @@ __device__ inline void point_pair(const nk_operand &b, int64_t l, int64_t row, i
     w.alone[pair] = row + 32 >= n;
     w.k_stride = b.k_stride;
     w.blocked = b.sf_layout == NK_SF_BLOCKED;
+    w.apart = false;
     /* An atom is there as a whole if any of its rows is. For an atom that lies wholly beyond N the last one is read. */
     const int64_t last = (n - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + row % NK_SF_ATOM_ROWS;
     w.sf[pair] = sf_at(b, l, w.blocked ? min(row, last) : present, 0, k / NK_SF_VEC);

@@ -3,13 +3,14 @@
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  *   grouped_gemm, a list: the gemm of each group
  *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+ *   grouped_dual_gemm: the dual_gemm of each expert's tokens; B2 are rows of the same matrices as B1, N rows further
  *
  * Weights, B, are wgmma's operand A: codes come to shared memory and are decoded in registers. Tokens, A, are its
  * operand B: 16-bit rows in shared memory, which a first kernel (sm90_gemm_tokens.cu) has put in the decode's order of
  * K. Of a step of K = 128 lane (g, c) = (lane / 4, lane % 4) takes chunk c, 16 bytes, of weight rows g and g + 8 of its
  * warp's 16: two scale factors each. Word i of a chunk makes the fragments of k16 products 2 i and 2 i + 1.
  *
- * A tile of dual_gemm has rows of B1, the gates, in its first half, then the same rows of B2, the ups. A warp takes
+ * A tile of two products has rows of B1, the gates, in its first half, then the same rows of B2, the ups. A warp takes
  * eight of both, so that weight rows g and g + 8 of the product are the gate and the up of one feature, and one lane
  * has both sums.
  *

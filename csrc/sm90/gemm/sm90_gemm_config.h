@@ -24,18 +24,21 @@
     X(t96, 96, 128, 1, 2, 5, 1, 4)   \
     X(t128, 128, 128, 1, 2, 4, 1, 4) \
     X(s128, 128, 192, 1, 2, 3, 1, 3)
-#define SM90_GEMM_WHOLE_TILES(X)     \
+/* Those that grouped_dual_gemm has, too: beside them the others are worth little for experts. */
+#define SM90_GATED_EXPERT_TILES(X)   \
     X(v8, 8, 256, 2, 1, 8, 2, 4)     \
     X(v16, 16, 256, 2, 1, 8, 2, 4)   \
     X(v32, 32, 256, 2, 1, 6, 2, 4)   \
     X(w8, 8, 128, 1, 1, 9, 2, 4)     \
-    X(w32, 32, 128, 1, 1, 6, 2, 3)   \
     X(w64, 64, 128, 1, 1, 8, 1, 4)   \
-    X(w96, 96, 128, 1, 1, 6, 1, 4)   \
     X(w128, 128, 128, 1, 1, 5, 1, 5) \
-    X(w256, 256, 128, 1, 1, 3, 1, 3) \
     X(u96, 96, 192, 1, 1, 5, 1, 4)   \
     X(u128, 128, 192, 1, 1, 4, 1, 4)
+#define SM90_GEMM_WHOLE_TILES(X)     \
+    SM90_GATED_EXPERT_TILES(X)       \
+    X(w32, 32, 128, 1, 1, 6, 2, 3)   \
+    X(w96, 96, 128, 1, 1, 6, 1, 4)   \
+    X(w256, 256, 128, 1, 1, 3, 1, 3)
 #define SM90_GEMM_TILES(X) SM90_GEMM_DIVIDED_TILES(X) SM90_GEMM_WHOLE_TILES(X)
 
 enum {

@@ -164,6 +164,7 @@ static const char *why_no_tile(const sm90_gemm_product *product)
 static const char *why_not_tile(const sm90_gemm_product *product, const cuda_gpu *gpu, bool batch_invariant, int tile)
 {
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
+    if (product->tiles && !(product->tiles >> tile & 1)) return "the operator has no kernel of it";
     if (sm90_gemm_smem_bytes(product, t) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     if (batch_invariant && !sm90_gemm_walks(t)) return "it divides K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
     if (product->offsets && !sm90_gemm_walks(t)) return "it divides K, which no tile of experts does";

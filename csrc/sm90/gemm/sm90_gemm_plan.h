@@ -39,8 +39,8 @@ bool sm90_gemm_slices_are_aligned(const nk_gemm_problem *p, const nk_operand *up
 void sm90_gemm_move_weights(nk_operand *b, int64_t batch);
 void sm90_gemm_move_tokens(nk_operand *a, nk_output *d, int64_t k, int64_t batch, int64_t row);
 
-/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2; for grouped_gemm it has
- * the tokens of all experts. */
+/* What the family multiplies: for dual_gemm and grouped_dual_gemm `first` is the product with the gates, b1, and `ups`
+ * is b2; for experts it has the tokens of all. */
 typedef struct sm90_gemm_product {
     const nk_gemm_problem *first;
     const nk_operand *ups;  /* or NULL */
@@ -48,6 +48,7 @@ typedef struct sm90_gemm_product {
     const int32_t *offsets; /* of the tokens of `experts` experts, or NULL */
     int64_t experts, token_sf_bytes;
     nk_token_rows rows; /* of experts: which token a row of the result is made of */
+    int64_t tiles;      /* a bit for each that the operator has kernels of, or 0: of all that can serve it */
 } sm90_gemm_product;
 
 /* Of the output, in a slot and in a tile. */

@@ -125,7 +125,8 @@ nk_status sm90_gemm_run(const sm90_gemm_product *of, const sm90_gemm_choice *c, 
     cuda_tensor_map maps[3];
     NK_TRY(encode_maps(of, t, &tokens, maps));
     NK_TRY(cuda_launch(c->first, p->device, exec->stream, &first, (void *[]){(void *)p, &tokens, &experts}));
-    void *with_ups[] = {&maps[1], &maps[2], &maps[0], (void *)of->problem, &work};
-    void *without[] = {&maps[1], &maps[0], (void *)of->problem, &work, &experts}; /* gemm takes four of them */
+    /* Kernels without experts take all but the last. */
+    void *with_ups[] = {&maps[1], &maps[2], &maps[0], (void *)of->problem, &work, &experts};
+    void *without[] = {&maps[1], &maps[0], (void *)of->problem, &work, &experts};
     return cuda_launch(c->product, p->device, exec->stream, &product, of->ups ? with_ups : without);
 }

@@ -72,6 +72,13 @@ template <int MOST, int N, typename F> __device__ inline void each_window(float 
     }
 }
 
+/* That of the tile's expert. */
+template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const gemm_tile &tile)
+{
+    if (C::EXPERTS && alpha.data) alpha.data += tile.l * alpha.group_stride;
+    return alpha;
+}
+
 /* gemm: `sums` are of the eights of tokens from `eight` on. */
 template <class C, int N>
 __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &work, const gemm_tile &tile,
@@ -81,9 +88,8 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &wor
     const int64_t end = token_end<C>(tile, p.m), token = tile.token + 8 * eight;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    nk_alpha alpha = p.alpha;
+    const nk_alpha alpha = alpha_of<C>(p.alpha, tile);
     nk_bias bias = p.bias;
-    if (C::EXPERTS && alpha.data) alpha.data += tile.l * alpha.group_stride;
     if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
     const bool whole = are_rows_whole(d, p.n, 16, 8);
     lane_rows rows;
@@ -128,17 +134,18 @@ __device__ inline void store(const nk_dual_gemm_problem &p, const sm90_gemm_work
                              const consumer &c, int eight, float (&sums)[N])
 {
     const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
-    const int64_t token = tile.token + 8 * eight;
+    const int64_t end = token_end<C>(tile, p.m), token = tile.token + 8 * eight;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     const bool whole = are_rows_whole(d, p.n, 8, 4);
-    const float alpha1 = alpha_at(p.alpha1, known), alpha2 = alpha_at(p.alpha2, known);
+    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), known),
+                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), known);
     uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
     lane_stores out(d, batch, token, {n, n}, p.n);
     each_window<32>(sums, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
-            const int64_t left = p.m - token - 8 * (done + i);
+            const int64_t left = end - token - 8 * (done + i);
             float v[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)

@@ -14,7 +14,7 @@
 enum { BARRIER_CTA, BARRIER_CONSUMERS };
 enum { WARPGROUP = 128, RASTER = 32 /* row tiles that go through all token tiles together, for L2 */ };
 
-enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM, LIST_GEMM };
+enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
 
 /* Tokens of a tile that may be one of several sizes. */
 template <int TOKENS_> struct width {
@@ -33,9 +33,11 @@ template <int OPERATOR_, bool BFLOAT_, int TOKENS_, int ROWS_, int PARTS_, int C
           int EARLY_, int... WIDTHS_>
 struct config {
     typedef widths<WIDTHS_...> WIDTHS; /* of a list's tiles */
-    static constexpr bool LIST = OPERATOR_ == LIST_GEMM, EXPERTS = OPERATOR_ == GROUPED_GEMM;
-    static constexpr bool JOINED = LIST || EXPERTS;      /* tokens of many products are rows of one matrix */
-    static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM; /* half of a slot's weight rows are gates, half ups */
+    static constexpr bool LIST = OPERATOR_ == LIST_GEMM;
+    static constexpr bool EXPERTS = OPERATOR_ == GROUPED_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
+    static constexpr bool JOINED = LIST || EXPERTS; /* tokens of many products are rows of one matrix */
+    /* Half of a slot's weight rows are gates, half ups. */
+    static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
     static constexpr int SLOT_ROWS = SM90_GEMM_SLOT_ROWS(ROWS_), WARPGROUPS = SLOT_ROWS / 64; /* of a team */
     static constexpr int FEATURES = SLOT_ROWS / (DUAL ? 2 : 1);                               /* of a slot */
     static constexpr int SF_PIECES = SM90_GEMM_SF_PIECES(SLOT_ROWS, DUAL ? 2 : 1);

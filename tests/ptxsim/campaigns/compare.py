@@ -44,6 +44,7 @@ EXPLAINED = {  # patterns of names
     "scalar div.approx f32": Bound("PTX: 2 ulps", ulps=2),
     "scalar tanh.approx f32": Bound("PTX: 2^-11 of it", relative=2.0**-11),
     "operators * dual_gemm * 0.float16": Bound("silu has ex2.approx, then rounds", ulps=1),
+    "operators * contiguous_dual * 0.float16": Bound("as dual_gemm", ulps=1),
     "operators * route * 0.float32": Bound("softmax has ex2.approx above and below", ulps=4),
     "operators * route_of_floats * 0.float32": Bound("as route", ulps=4),
     "operators * route_of_logits * 0.float32": Bound("as route", ulps=4),

@@ -1,0 +1,49 @@
+/* D[m,n] = convert(act(alpha_g[n] * sum_k A[m,k] B_g[n,k]) * (alpha_ups_g[n] * sum_k A[m,k] B_g[N+n,k]))
+ * for the tokens m of every expert g
+ *
+ * Work: a tile is WARPS * 16 features (n) x TOKENS tokens (m) of one expert: half of its weight rows are gates, half
+ * the ups of the same features, N rows further in the same matrix. Sums lie and are stored as in sm80_dual_gemm.cu;
+ * tiles are found as in sm80_grouped_gemm.cu, contiguous form. Each is one CTA's.
+ *
+ * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
+#include "sm80_groups.cuh"
+
+#define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
+
+template <int TOKENS, int WARPS> struct grouped_dual_gemm_product : group_product<TOKENS, WARPS, WARPS * 16> {
+    const sm80_gating &gating;
+
+    __device__ grouped_dual_gemm_product(const cuda_groups &q, const sm80_gating &gating)
+        : group_product<TOKENS, WARPS, WARPS * 16>(q), gating(gating)
+    {
+    }
+
+    /* A lane has two features, 32 apart: its first pair of rows are their gates, its second pair their ups. Blocked
+     * factors of two ups are side by side if they are in one half of an atom, as those of two gates are. */
+    __device__ void point_rows(const group_tile &tile, weight_rows &w) const
+    {
+        const nk_gemm_problem &p = this->problem_of(tile);
+        const int64_t feature = first_row<WARPS, RUN>(tile.n_tile), up = p.n + feature, rows = 2 * p.n;
+        point_pair(p.b, tile.expert, feature, rows, p.k, 0, w);
+        point_pair(p.b, tile.expert, up, rows, p.k, 1, w);
+        w.adjacent = false;
+        if (!w.blocked || p.n % RUN == 0) return;
+        w.apart = true;
+        w.sf_step[0] = NK_SF_ATOM_COLS;
+        w.sf_step[1] = sf_at(p.b, tile.expert, min(up + 32, rows - 1), 0, p.k / NK_SF_VEC) - w.sf[1];
+    }
+
+    template <typename STAGED> __device__ void store(const STAGED &staged, const group_tile &tile, int first) const
+    {
+        const nk_gemm_problem p = this->output_of(tile);
+        nk_alpha ups = gating.alpha_ups;
+        if (ups.data) ups.data += tile.expert * ups.group_stride;
+        this->store_by(gated_sums<RUN>{p.alpha, ups, gating.activation}, staged, p, tile, first);
+    }
+};
+
+#define PARAMETERS const __grid_constant__ cuda_groups q, const __grid_constant__ sm80_gating gating
+#define PRODUCT(TOKENS, WARPS) grouped_dual_gemm_product<TOKENS, WARPS>(q, gating)
+#define KERNELS(...) SM80_FP4_MULTIPLY(sm80_grouped_dual_gemm, __VA_ARGS__)
+
+SM80_GATED_EXPERT_TILES(KERNELS)

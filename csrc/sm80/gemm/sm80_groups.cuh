@@ -1,0 +1,35 @@
+/* What products of groups share: all of a PRODUCT (sm80_product.cuh) but its weight rows and its epilogue. */
+#ifndef NK_SM80_GROUPS_CUH
+#define NK_SM80_GROUPS_CUH
+
+#include "cuda/groups.cuh"
+#include "sm80_product.cuh"
+
+/* Tiles of FEATURES features x TOKENS tokens. */
+template <int TOKENS, int WARPS, int FEATURES> struct group_product : group_tiles<TOKENS, FEATURES, WARPS> {
+    __device__ group_product(const cuda_groups &q) : group_tiles<TOKENS, FEATURES, WARPS>(q, smem) {}
+
+    __device__ int64_t k(const group_tile &tile) const { return this->problem_of(tile).k; }
+
+    __device__ uint32_t steps(const group_tile &tile) const { return this->q.group[tile.group].steps; }
+
+    __device__ float *partials() const { return this->q.partials; }
+
+    template <int TILES_PER_WARP>
+    __device__ void point_tokens(const group_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
+    {
+        const nk_gemm_problem &p = this->problem_of(tile);
+        ::point_tokens(p.a, 0, tile.token, tile.end, tile.sf_row, p.k, threadIdx.x >> 5, WARPS, this->q.rows, x);
+    }
+
+    /* `p` is the tile's problem as its output sees it. */
+    template <typename STAGED, typename EPILOGUE>
+    __device__ void store_by(const EPILOGUE &epilogue, const STAGED &staged, const nk_gemm_problem &p,
+                             const group_tile &tile, int first) const
+    {
+        const tile_out out = {0, tile.token + first, tile.end, tile.n_tile * FEATURES, p.n, &p.d};
+        store_tile<FEATURES, WARPS * 32>(staged, out, epilogue);
+    }
+};
+
+#endif

@@ -1,0 +1,17 @@
+/* The kernels of sm90_gemm.cuh for gates and ups of experts: a tile's for fp16 tokens, which NVFP4 ones become, and for
+ * bf16. */
+#include "sm90_gemm.cuh"
+
+#define KERNEL(name, BFLOAT, ...)                                                                            \
+    extern "C" __global__ void __launch_bounds__(config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1) \
+        name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,     \
+             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ nk_dual_gemm_problem p, \
+             const __grid_constant__ sm90_gemm_work work, const __grid_constant__ sm90_gemm_experts experts) \
+    {                                                                                                        \
+        run<config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, work, experts);         \
+    }
+#define KERNELS(name, ...)                                             \
+    KERNEL(sm90_grouped_dual_gemm_##name##_halves, false, __VA_ARGS__) \
+    KERNEL(sm90_grouped_dual_gemm_##name##_bfloats, true, __VA_ARGS__)
+
+SM90_GATED_EXPERT_TILES(KERNELS)
