@@ -244,12 +244,14 @@ class NVFP4Experts(Frozen):
         offsets: Tensor,
     ) -> Tensor:
         """_products of tokens as _operand makes them."""
-        by_row = {"rows": sorted_rows, "rows_per_token": k}
+        by_row: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": k}
+        if self.input_quant is None:
+            weight, scales = self.gate_up_proj, self.gate_up_proj_weight_scale
+            options = by_row | {"alpha": self.gate_up_alpha, "out_dtype": dtype}
+            h = nk.grouped_dual_gemm(a, weight, sfa, scales, offsets, **options)
+            return self._product("down", h, None, offsets, dtype)
         gate_up = self._product("gate_up", a, sfa, offsets, dtype, **by_row)
         gate, up = gate_up.chunk(2, dim=-1)
-        if self.input_quant is None:
-            h = nn.functional.silu(gate.float()).mul_(up).to(dtype)
-            return self._product("down", h, None, offsets, dtype)
         codes, scales, _ = quantize_input(gate, self.input_quant, self.down_input, up=up)
         return self._product("down", codes, scales, offsets, dtype)
 
