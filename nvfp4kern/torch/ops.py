@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from .. import _C
-from . import fake
+from . import fake, fake_route
 
 NAMESPACE = "nvfp4kern"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations end with this object
@@ -327,9 +327,11 @@ _operator(
 )
 for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
     _options = {"permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of}
-    _operator(_name, _ROUTE, _outputs, partial(_route, **_options), partial(fake.route, **_options))
-_operator("sort_by_expert", _SORT_BY_EXPERT, BOTH, _sort_by_expert, fake.sort_by_expert, None)
-_operator("combine", _COMBINE, ("out",), _combine, fake.combine)
+    _operator(
+        _name, _ROUTE, _outputs, partial(_route, **_options), partial(fake_route.route, **_options)
+    )
+_operator("sort_by_expert", _SORT_BY_EXPERT, BOTH, _sort_by_expert, fake_route.sort_by_expert, None)
+_operator("combine", _COMBINE, ("out",), _combine, fake_route.combine)
 _operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, "data_dtype")
 _operator(
     "quantize_amax", _QUANTIZE_AMAX, ("data", "scales", "global_scale"), _quantize_amax,

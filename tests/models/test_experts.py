@@ -71,20 +71,24 @@ def test_experts(input_quant):
 def test_the_product_gathers_tokens(input_quant, apart, monkeypatch):
     """The first one takes x's tokens by index, with the bits of tokens gathered before."""
     moe = filled(NVFP4MoE(64, 48, 8, 3, input_quant=input_quant, dtype=torch.bfloat16), 7)
-    grouped_gemm, taken = nk.grouped_gemm, []
+    taken = []
 
-    def gathering(a, b, sfa, sfb, *, rows=None, rows_per_token=1, **options):
-        taken.append((len(a), rows is None, rows_per_token))
-        if rows is not None:
-            token = rows.long() // rows_per_token
-            a, sfa = a[token], None if sfa is None else sfa.view(torch.uint8)[token]
-        return grouped_gemm(a, b, sfa, sfb, **options)
+    def gathering(product):
+        def gathered(a, b, sfa, sfb, *more, rows=None, rows_per_token=1, **options):
+            taken.append((len(a), rows is None, rows_per_token))
+            if rows is not None:
+                token = rows.long() // rows_per_token
+                a, sfa = a[token], None if sfa is None else sfa.view(torch.uint8)[token]
+            return product(a, b, sfa, sfb, *more, **options)
+
+        return gathered
 
     x = activations(9, 64 * apart)[:, ::apart]  # the operators want whole rows
     ids, weights = routed(9, 8, 3)
     ids[2, 1], ids[5] = 8, -1
     got = moe(x.contiguous()), moe.experts(x, ids, weights)
-    monkeypatch.setattr(nk, "grouped_gemm", gathering)
+    for name in ("grouped_gemm", "grouped_dual_gemm"):
+        monkeypatch.setattr(nk, name, gathering(getattr(nk, name)))
     want = moe(x.contiguous()), moe.experts(x, ids, weights)
     assert taken == 2 * [(9, False, 3), (27, True, 1)]
     assert all(map(torch.equal, got, want))
@@ -149,12 +153,12 @@ def test_gradients_of_what_is_combined_alone(alone):
     """x wants none, so the products have none."""
     experts = experts_of("static")
     x, grad = activations(7, 64), activations(7, 64, seed=8)
-    weights, _, _, offsets, rows, row_of = nk.route(
+    weights, ids, _, offsets, rows, row_of = nk.route(
         x, activations(5, 64, seed=4), 3, permutation=True, return_row_of=True
     )
     residual = activations(7, 64, seed=5)
     wanted = {"weights": weights, "residual": residual}[alone].requires_grad_()
-    experts.combine(x, weights, rows, offsets, row_of, residual).backward(grad)
+    experts.combine(x, ids, weights, rows, offsets, row_of, residual).backward(grad)
     if alone == "residual":
         assert torch.equal(wanted.grad, grad)
         return

@@ -1,0 +1,153 @@
+"""Wrong calls of nvfp4kern.torch: tracing refuses what real calls refuse, under the same name."""
+
+import pytest
+import torch
+from cuda_calls import mapped
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import nvfp4kern
+import nvfp4kern.torch as nk
+
+pytestmark = [pytest.mark.any_path, pytest.mark.filterwarnings("ignore")]
+
+
+def spoiled(device):
+    """(function, arguments, options) of calls that are wrong for what shapes and dtypes say."""
+    x = torch.ones((6, 64), dtype=torch.float16, device=device)
+    q = nvfp4kern.quantize(x)
+    w = nvfp4kern.quantize(torch.ones((10, 64), device=device))
+    good = (q.data, w.data, q.scales, w.scales)
+    ints = torch.zeros(3, dtype=torch.int32, device=device)
+    experts = (w.data.expand(2, 10, 32), q.scales, w.scales.expand(2, 10, 4))
+    yield nk.gemm, (q.data, w.data, q.scales, w.scales[:, :3]), {}
+    yield nk.gemm, (q.data, w.data, q.scales, w.scales[:9]), {}
+    yield nk.gemm, (q.data, w.data, None, w.scales), {}
+    yield nk.gemm, (x, *good[1:]), {}
+    yield nk.gemm, (x.float(), w.data, None, w.scales), {}
+    yield nk.gemm, (q.data[:, :24], w.data, q.scales[:, :3], w.scales), {}
+    yield nk.gemm, (q.data, w.data[None], q.scales, w.scales[None]), {}
+    yield nk.gemm, (q.data[None, None], w.data[None], q.scales[None, None], w.scales[None]), {}
+    yield nk.gemm, (q.data[None], experts[0], q.scales[None], experts[2]), {}
+    yield nk.dual_gemm, (q.data[None], w.data, w.data[None], q.scales[None], *[w.scales] * 2), {}
+    yield nk.gemv, (q.data[None], w.data[:1], q.scales[None], w.scales[:1]), {}
+    yield nk.gemv, (q.data[None, None], *(t[None, None] for t in (w.data[:1], q.scales))), {}
+    yield nk.quantize, (x[0, 0],), {}
+    yield nk.quantize, (x,), {"data_dtype": "int8"}
+    yield nk.quantize, (x,), {"data_dtype": torch.float16}
+    yield nk.quantize, (x,), {"data_dtype": torch.uint8, "out": (q.data, q.scales)}
+    yield nk.quantize, (x[None],), {"scale_layout": "blocked", "offsets": ints}
+    yield nk.route, (x[0, 0], x, 2), {}
+    yield nk.gemm, (q.data[0], *good[1:]), {}
+    yield nk.gemm, good, {"scale_layout": "blocked"}
+    yield nk.gemm, good, {"scale_layout": "diagonal"}
+    yield nk.gemm, good, {"scale_layout": ("linear",)}
+    yield nk.gemm, good, {"alpha": torch.ones(9, device=device)}
+    yield nk.gemm, good, {"alpha": x[0, :1]}
+    yield nk.gemm, good, {"alpha": "1"}
+    yield nk.gemm, good, {"bias": torch.ones(9, device=device)}
+    yield nk.gemm, good, {"out_dtype": "float64"}
+    yield nk.gemm, good, {"out_dtype": torch.int32}
+    yield nk.gemm, good, {"out": x.new_empty(6, 9)}
+    yield nk.gemm, good, {"out": ints}
+    yield nk.gemm, good, {"out": x.new_empty(6, 10), "out_dtype": "float32"}
+    yield nk.gemv, good, {}
+    yield nk.dual_gemm, (q.data, w.data, w.data[:9], q.scales, w.scales, w.scales[:9]), {}
+    yield nk.dual_gemm, (q.data, w.data, w.data, *good[2:], w.scales), {"activation": "tanh"}
+    yield nk.grouped_gemm, (q.data, *experts), {}
+    yield nk.grouped_gemm, (q.data, *experts), {"offsets": ints[:2]}
+    yield nk.grouped_gemm, (q.data, *experts), {"offsets": ints.float()}
+    by_rows = {"offsets": ints, "rows": ints}
+    grouped = (nk.grouped_gemm, (q.data, *experts))
+    yield *grouped, by_rows | {"rows": ints.long()}
+    yield *grouped, by_rows | {"rows": ints[None]}
+    yield *grouped, by_rows | {"rows_per_token": 0}
+    yield *grouped, by_rows | {"rows_per_token": 2**31}
+    yield *grouped, {"offsets": ints, "rows_per_token": 2}
+    yield *grouped, by_rows | {"out": x.new_empty(6, 10)}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"rows": ints}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"rows_per_token": 2}
+    yield nk.grouped_gemm, ([q.data], [w.data, w.data], [q.scales], [w.scales]), {}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales[:9]]), {}
+    yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"offsets": ints}
+    stack = (q.data, *experts, ints)
+    for shape in ((3,), (2, 3), (3, 2), (3, 10), (2, 10, 1)):
+        yield nk.grouped_dual_gemm, stack, {"alpha": torch.ones(shape, device=device)}
+    yield nk.grouped_dual_gemm, stack, {"alpha": x[:2, :2]}
+    yield nk.grouped_dual_gemm, stack, {"activation": "tanh"}
+    yield nk.grouped_dual_gemm, stack, {"rows_per_token": 2}
+    yield nk.grouped_dual_gemm, stack, {"rows": ints.long()}
+    yield nk.grouped_dual_gemm, stack, {"out": x.new_empty(6, 10)}
+    yield nk.grouped_dual_gemm, (*stack[:4], ints[:2]), {}
+    yield nk.grouped_dual_gemm, (q.data, w.data, *stack[2:]), {}
+    yield nk.grouped_dual_gemm, (*stack[:3], None, ints), {}
+    odd = w.data[:9].expand(2, 9, 32), q.scales, w.scales[:9].expand(2, 9, 4)
+    yield nk.grouped_dual_gemm, (q.data, *odd, ints), {}
+    yield nk.grouped_dual_gemm, (x, x.expand(2, 6, 64), None, None, ints), {}
+    yield nk.route, (x, x[:, :48], 2), {}
+    yield nk.route, (x, x.to(torch.uint8), 2), {}
+    yield nk.route, (x, x), {}
+    yield nk.route, (x, None, 2), {}
+    yield nk.route, (x, x, 2), {"logits": x}
+    yield nk.route, (None, None, 2), {"logits": x.to(torch.int32)}
+    yield nk.route, (None, None, 2), {"logits": x[0, 0]}
+    yield nk.route, (None, None, 2), {"logits": x.T}
+    yield nk.route, (x, x, 2), {"num_local_experts": 2}
+    experts = {"expert_map": torch.zeros(6, dtype=torch.int32, device=device)}
+    yield nk.route, (x, x, 2), experts | {"num_local_experts": 2}
+    yield nk.route, (x, x, 2), experts | {"permutation": True}
+    experts |= {"permutation": True, "num_local_experts": 2}
+    yield nk.route, (x, x, 2), experts | {"num_local_experts": 1025}
+    yield nk.route, (x, x, 2), experts | {"num_local_experts": -1}
+    yield nk.route, (x, x[:5], 2), experts
+    yield nk.route, (x, x, 2), experts | {"expert_map": experts["expert_map"].long()}
+    yield nk.route, (x, x, 7), {}
+    yield nk.route, (x, x, 2), {"score": "best"}
+    yield nk.route, (x, x, 2), {"n_group": 4}
+    yield nk.route, (x, x, 2), {"renormalize": False}
+    yield nk.route, (x, x, 2), {"correction_bias": torch.ones(6, device=device)}
+    yield nk.route, (x, x, 2), {"out": (x,)}
+    yield nk.route, (x, x, 2), {"return_row_of": True}
+    rows = torch.zeros(12, dtype=torch.int32, device=device)
+    for args in ((rows.long(), 4), (rows[0], 4), (rows, 1025), (rows, -1)):
+        yield nk.sort_by_expert, args, {}
+    for options in (
+        {"num_local_experts": 3}, {"expert_map": rows[:6]}, {"out": (rows,)},
+        {"expert_map": rows, "num_local_experts": 3},
+    ):  # fmt: skip
+        yield nk.sort_by_expert, (rows, 6), options
+    w2 = x[:, :2]
+    for args in (
+        (x[0], rows, w2), (x.t(), rows, w2), (q.data, rows, w2), (x, rows.long(), w2),
+        (x, rows, x[:, :3]), (x, rows[None], w2), (x, rows, w2.int()), (x, rows, x[:, :4:2]),
+        (x, rows, x[0, 0]),
+    ):  # fmt: skip
+        yield nk.combine, args, {}
+    for options in (
+        {"residual": x[:5]}, {"residual": x[None]}, {"residual": rows}, {"out": x[:, :63]},
+        {"out_dtype": torch.int32},
+    ):  # fmt: skip
+        yield nk.combine, (x, rows, w2), options
+    yield nk.quantize, (x[:, :40],), {}
+    yield nk.quantize, (x.t(),), {}
+    yield nk.quantize, (ints,), {}
+    yield nk.quantize, (x,), {"global_scale": "max"}
+    yield nk.quantize, (x,), {"up": x[:3]}
+    yield nk.quantize, (x,), {"offsets": ints}
+    yield nk.quantize, (x,), {"global_scale": torch.ones(2, device=device)}
+    yield nk.dequantize, ((q.data, q.scales[:, :3], None),), {}
+    yield nk.to_blocked, (x,), {}
+    yield nk.from_blocked, (q.scales, 6, 4), {}
+
+
+def test_fakes_raise_what_real_calls_raise(device):
+    for i, (function, args, options) in enumerate(spoiled(device)):
+        with pytest.raises((ValueError, TypeError)) as real:
+            getattr(nvfp4kern, function.__name__)(*args, **options)
+        with pytest.raises(real.type):
+            function(*args, **options)
+        with FakeTensorMode() as mode, pytest.raises((ValueError, TypeError)) as fake:
+            args, options = mapped(mode.from_tensor, (args, options))
+            function(*args, **options)
+        context = (i, function.__name__, str(real.value), str(fake.value))
+        assert fake.type is real.type, context
+        assert str(fake.value).split(":")[0] == str(real.value).split(":")[0], context
