@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from drawn_calls import OF_HALVES, drawn
+from drawn_gated import draw_gated
 from drawn_routes import draw_route
 
 import nvfp4kern
@@ -10,8 +11,11 @@ import nvfp4kern
 KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"}
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
+KERNELS["gated"] = "grouped_dual_gemm"
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",)}
-OF_EXPERTS = ("contiguous", "rows")
+OF_EXPERTS = ("contiguous", "rows", "gated")
+GATED = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
+"""The tiles that grouped_dual_gemm has on Hopper."""
 OPERATORS_OF = {
     "sm90/route": ("route",),
     "sm90/halves": OF_HALVES,
@@ -65,6 +69,8 @@ class Case(NamedTuple):
         if self.operator == "route":
             return draw_route(self.tile, kind, seed, work)
         tokens = int(self.tile[1:].partition("x")[0])
+        if self.operator == "gated":
+            return draw_gated(tokens, kind, seed, work, always_exact)
         return drawn(self.operator, kind, tokens, seed, work, always_exact)
 
     def draw_taken(self, seed, device, **options):
@@ -97,4 +103,6 @@ def is_of(operator, tile):
     """Whether the tile has a kernel for this operator; none of experts has K among CTAs."""
     if operator == "one launch":
         return tile in ONE_LAUNCH
+    if operator == "gated":
+        return tile in GATED
     return operator not in OF_EXPERTS or tile[0] not in "ts"

@@ -1,5 +1,6 @@
 """What tiles compute of the tokens of contiguous experts, for test_tiles.py."""
 
+import drawn_cases
 import numpy as np
 import torch
 from generators import assert_ok, codes, floats, rng_of, scales, values
@@ -8,8 +9,7 @@ from test_grouped_gemm import blocked_by_expert
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-GATED = {"sm80/gemm": ("t32",)}
-GATED["sm90/gemm"] = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
+GATED = {"sm80/gemm": ("t32",), "sm90/gemm": drawn_cases.GATED}
 """The tiles that grouped_dual_gemm has."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from drawn_calls import OF_HALVES, OPERATORS, TOKENS, drawn
 from drawn_cases import FAMILIES, cases
+from drawn_gated import draw_gated
 from ptxsim import build
 from ptxsim.campaigns import tiles
 from rows import TABLE, need
@@ -90,12 +91,22 @@ def test_results_are_of_what_a_family_includes(tmp_path, monkeypatch):
 )
 def test_drawn_calls_are_the_oracles(operator, tokens, monkeypatch):
     """On the CPU: what is drawn is right, and a seed draws it again."""
+    check_draws(monkeypatch, lambda *args: drawn(operator, tokens, *args))
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_drawn_calls_of_gated_experts_are_the_oracles(tokens, monkeypatch):
+    check_draws(monkeypatch, lambda tile, *args: draw_gated(tile, tokens, *args))
+
+
+def check_draws(monkeypatch, draw):
+    """draw(tokens of a tile, seed, work)"""
     monkeypatch.setenv("NVFP4KERN_BACKEND", "cpu")
     for seed in range(12):
-        call = drawn(operator, tokens, (8, 64, 256)[seed % 3], seed, work=1 << 18)
+        call = draw((8, 64, 256)[seed % 3], seed, 1 << 18)
         outs = call.run("cpu")
         call.check(outs, 1)
-        again = drawn(operator, tokens, (8, 64, 256)[seed % 3], seed, work=1 << 18)
+        again = draw((8, 64, 256)[seed % 3], seed, 1 << 18)
         assert again.said == call.said
         outs[0].buffer.view(dtype=outs[0].buffer.dtype)[0] = 1  # a guard
         with pytest.raises(AssertionError, match="guards"):

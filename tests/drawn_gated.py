@@ -1,0 +1,74 @@
+"""Small calls of grouped_dual_gemm for a tile, drawn by a seed like those of drawn_calls.py."""
+
+import numpy as np
+from drawn_calls import TOKENS, Draw, Drawn, offsets_of, sizes_of, without_none
+from generators import DTYPES, ORDERS, Guarded, from_numpy, rng_of
+
+from nvfp4kern.verify import reference
+
+OPERATOR = 100  # of the seed: none of drawn_calls.py
+
+
+def alphas_of(draw, experts, n):
+    """(the argument or None, alpha of gates, of ups: [experts, n] each)"""
+    shape = draw.of((None, (1,), (experts,), (experts, 2), (experts, 2 * n)))
+    if shape is None:
+        return None, *np.ones((2, experts, n))
+    alpha = 2.0**-6 * draw.rng.standard_normal(shape).astype(np.float32)
+    pair = np.stack([alpha, alpha], -1) if len(shape) == 1 else alpha
+    gates, ups = np.split(pair, 2, axis=-1)
+    return alpha, *(np.broadcast_to(half.reshape(-1, half.shape[-1]), (experts, n))
+                    for half in (gates, ups))  # fmt: skip
+
+
+def stack_of(draw, exact, experts, n, k):
+    """Blocked scale factors of the ups begin an atom: others are left to another row."""
+    while True:
+        found = draw.weights(exact, experts, 2 * n, k)
+        if found[2] == "linear" or n % 128 == 0:
+            return found
+
+
+def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False):
+    draw = Draw(rng_of(seed, OPERATOR, TOKENS.index(kind), tokens), always_exact)
+    exact, activation = draw.exact(), draw.of(tuple(reference.ACTIVATIONS))
+    if always_exact:
+        activation = "relu"
+    _, n, k = sizes_of(draw, tokens, work // 2)
+    how, offsets, count = offsets_of(draw, tokens)
+    experts = len(offsets) - 1
+    if how == "many":
+        n, k = draw.upto(20), draw.of((32, 64, 128))
+    by_rows = draw.of((True, False))
+    m, per_token = (draw.upto(count + 3), draw.of((1, 2, 8))) if by_rows else (count, 1)
+    a, sfa, form_a, av = draw.tokens(kind, exact, m, k, offsets=None if by_rows else offsets)
+    b, sfb, form_b, bv = stack_of(draw, exact, experts, n, k)
+    alpha, gates, ups = alphas_of(draw, experts, n)
+    dtype, order = draw.of(DTYPES), draw.of(ORDERS)
+    rows = draw.rng.integers(0, m * per_token, count).astype(np.int32)
+    rows[: offsets[0]] = rows[offsets[-1] :] = -1
+    token_of = rows // per_token if by_rows else np.arange(count)
+
+    def make(device):
+        options = {
+            "alpha": None if alpha is None else from_numpy(alpha, device),
+            "rows": from_numpy(rows, device) if by_rows else None,
+            "rows_per_token": per_token if by_rows else None,
+            "activation": activation, "scale_layout": (form_a, form_b),
+        }  # fmt: skip
+        args = a(device), b(device), sfa(device), sfb(device), from_numpy(offsets, device)
+        return args, without_none(options), [Guarded((count, n), dtype, device, order)]
+
+    def expected(c):
+        x, w = av(), bv()
+        for g in range(experts):
+            part = slice(offsets[g], offsets[g + 1])
+            options = {"alpha1": gates[g], "alpha2": ups[g], "activation": activation}
+            options |= {"c": c, "nvfp4": kind == "NVFP4"}
+            yield 0, part, reference.dual_gemm(x[token_of[part]], w[g][:n], w[g][n:], **options)
+
+    exact = exact and activation in ("identity", "relu")
+    said = {"operator": "gated", "tokens": kind, "tile of": tokens, "seed": seed, "kind": how}
+    said |= {"experts": experts, "rows": count, "m": m, "n": n, "k": k, "per_token": per_token}
+    said |= {"forms": (form_a, form_b), "activation": activation, "out": (dtype, order)}
+    return Drawn("grouped_dual_gemm", make, expected, dtype, exact, said)
