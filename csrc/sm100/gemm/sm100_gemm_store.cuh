@@ -129,7 +129,7 @@ __device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const gemm
             if (column + WINDOW == C::COLUMNS) {
                 tcgen05_fence_before_thread_sync();
                 __syncwarp();
-                if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(shared_address(&s.sums_empty[r.slot]));
+                if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(of_issuer<C>(&s.sums_empty[r.slot]));
             }
 #pragma unroll
             for (int i = 0; i < WINDOW; i += 8) {
