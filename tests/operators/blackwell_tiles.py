@@ -78,6 +78,10 @@ def check_sm100_gemm(tile, device, c):
     for order in ORDERS:
         check_exact(device, 37, 264, 96, order=order)
         check_exact(device, 264, 37, 96, order=order, dtype="float32")
+    for dtype in ("float16", "bfloat16", "float32"):  # whole sectors along M, or along N
+        check_exact(device, 272, 48, 96, order="row", dtype=dtype)
+        check_exact(device, 272, 48, 96, order="column", dtype=dtype)
+    check_exact(device, 264, 40, 96)  # of every other row
     check_one_matrix(device, 9, 130, 128)
     if tile not in WITHOUT_DUAL:
         check_sm100_dual(device, c, columns)
