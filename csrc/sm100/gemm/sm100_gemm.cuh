@@ -13,7 +13,9 @@
  * in shared memory. A product of a pair has the lanes of both; the even CTA issues it. Each CTA loads its own lanes and
  * half of the columns. Of a step of K = 256 a stage has all operands' codes, 128 bytes a row, and their scale factors,
  * as atoms of 128 rows x 64 of K: those of all columns, in either CTA. Blocked scale factors of whole atoms are copied.
- * Others (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes.
+ * Others (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes. Of a split tile each
+ * part, a CTA or a pair, has some steps of K; parts finish columns of their own, of which the others send them their
+ * sums.
  *
  * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
  *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them
@@ -30,7 +32,9 @@
  *   sums_full[ACCUMULATORS]   issuer -> epilogue       1 (commit, in both CTAs)                        wait 0
  *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4 of each CTA, of each warp, once its sums are in registers
  *                                                                                                      wait 1
- *   cluster (pairs)           barriers are there before anybody arrives at another CTA's; all have finished before a
+ *   inbox_full                other parts -> epilogue  1 arrival + the bytes of their sums                    wait 0
+ *   inbox_empty               epilogues -> other parts 4 of each, of each warp, once it has added them        wait 1
+ *   cluster (pairs, parts)    barriers are there before anybody arrives at another CTA's; all have finished before a
  *                             CTA, or tensor memory, goes
  *
  * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then SF_SLOTS x 16 columns of scale
@@ -99,12 +103,12 @@ __device__ inline void multiply_stage(const typename memory<C>::stage &stage, ui
 }
 
 /* In both CTAs of a pair. */
-template <class C> __device__ inline void commit(const uint64_t *barrier)
+template <class C> __device__ inline void commit(const uint64_t *barrier, const gemm_tiles &tiles)
 {
     if constexpr (C::CTAS == 1)
         tcgen05_commit<1>(shared_address(barrier));
     else
-        tcgen05_commit_multicast<2>(shared_address(barrier), 3);
+        tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << 2 * tiles.part));
 }
 
 template <class C, typename P>
@@ -117,7 +121,7 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm
     each_tile<C>(tiles, [&](const gemm_tile &t) {
         wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
 #pragma unroll 1
-        for (int step = 0; step < tiles.work.steps; step++, r.advance(), sf.advance()) {
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance(), sf.advance()) {
             wait_for<C>(&s.full[r.slot], r.parity);
             if (C::SF_SLOTS < C::STAGES && unused > 0) {
                 unused--;
@@ -126,10 +130,10 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm
                 done.advance();
             }
             multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + sf.slot * C::SF_SLOT,
-                              (uint32_t)t.into_atom / 32, blocks_of(p.k, step), step > 0);
-            commit<C>(&s.empty[r.slot]);
+                              (uint32_t)t.into_atom / 32, blocks_of(p.k, step), step > tiles.first_step);
+            commit<C>(&s.empty[r.slot], tiles);
         }
-        commit<C>(&s.sums_full[sums.slot]);
+        commit<C>(&s.sums_full[sums.slot], tiles);
         sums.advance();
     });
 }
@@ -140,9 +144,9 @@ template <class C> __device__ inline void tell_issuer(memory<C> &s, const gemm_t
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &) {
 #pragma unroll 1
-        for (int step = 0; step < tiles.work.steps; step++, r.advance()) {
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
             wait_for<C>(&s.full[r.slot], r.parity);
-            mbarrier_arrive_cluster(of_issuer<C>(&s.full[r.slot]));
+            mbarrier_arrive_cluster(of_issuer<C>(&s.full[r.slot], tiles));
         }
     });
 }
@@ -162,13 +166,17 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
         mbarrier_init(shared_address(&s.sums_full[i]), 1);
         mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
     }
+    if constexpr (C::PARTS > 1) {
+        mbarrier_init(shared_address(&s.inbox_full), 1);
+        mbarrier_init(shared_address(&s.inbox_empty), (C::PARTS - 1) * SM100_GEMM_EPILOGUE_WARPS);
+    }
     fence_mbarrier_init();
 }
 
-/* All threads of the CTA, or of the pair. */
+/* All threads of the cluster. */
 template <class C> __device__ inline void meet()
 {
-    if constexpr (C::CTAS == 1) {
+    if constexpr (C::CLUSTER == 1) {
         __syncthreads();
     } else {
         barrier_cluster_arrive_aligned();
@@ -179,11 +187,13 @@ template <class C> __device__ inline void meet()
 /* Lists the experts, where there are any, by all threads. */
 template <class C, typename P>
 __device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm_work &work,
-                                      const sm100_gemm_experts &experts, int half)
+                                      const sm100_gemm_experts &experts, int rank)
 {
-    const int64_t column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
-    const int64_t atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(column_end, NK_SF_ATOM_ROWS);
-    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, half, column_end, atom_rows};
+    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, rank % C::CTAS, rank / C::CTAS};
+    tiles.first_step = tiles.part * work.steps / C::PARTS;
+    tiles.end_step = (tiles.part + 1) * work.steps / C::PARTS;
+    tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
+    tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
     if constexpr (C::EXPERTS) {
         if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
         scan_experts<C::COLUMNS>(s.scan[0], experts.offsets, experts.count, p.m, NO_TILE, [&](const scanned_expert &e) {
@@ -201,15 +211,16 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
                            const sm100_gemm_experts &experts = {})
 {
     typedef typename memory<C>::stage stage;
-    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::CTAS, C::COLUMNS, C::MATRICES), "the host says how much");
+    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::CTAS, C::COLUMNS, C::PARTS, C::MATRICES),
+                  "the host says how much");
     static_assert(sizeof(stage) == SM100_GEMM_STAGE_BYTES(C::CTAS, C::COLUMNS, C::MATRICES), "of a stage");
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, sf) % 1024 == 0, "boxes begin where the swizzle does");
     memory<C> &s = *(memory<C> *)shared_memory;
-    const int warp = (int)threadIdx.x / 32, half = C::CTAS == 1 ? 0 : (int)cluster_ctarank();
+    const int warp = (int)threadIdx.x / 32, rank = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank();
     if (warp == SM100_GEMM_PRODUCER && elect_sync()) {
         for (int of = 0; of < C::OPERANDS; of++)
             prefetch_tensormap(maps.of[of]);
-        initialise<C>(s, work, half);
+        initialise<C>(s, work, rank % C::CTAS);
     }
     if (warp == SM100_GEMM_ISSUER) {
         tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM);
@@ -219,14 +230,14 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     meet<C>(); /* each role has a tcgen05 fence of its own behind its first wait */
     griddepcontrol_wait();
     const uint32_t tmem = ld_shared(shared_address(&s.tmem));
-    const gemm_tiles tiles = tiles_of(s, p, work, experts, half);
+    const gemm_tiles tiles = tiles_of(s, p, work, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, tiles);
     } else if (warp < SM100_GEMM_PRODUCER) {
         if (arranges<C>(work)) arrange_factors<C>(s, p, tiles);
     } else if (warp == SM100_GEMM_PRODUCER) {
         if (elect_sync()) produce<C>(s, maps, p, tiles);
-    } else if (half == 0) {
+    } else if (tiles.half == 0) {
         if (elect_sync()) issue<C>(s, tmem, p, tiles);
     } else {
         if (elect_sync()) tell_issuer<C>(s, tiles);

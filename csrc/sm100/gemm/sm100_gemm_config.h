@@ -14,21 +14,29 @@
 #define SM100_GEMM_CODE_BYTES (SM100_GEMM_STEP / 2)
 #define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of a row of atoms in a stage */
 
-/* X(name, CTAS, COLUMNS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 rows of one operand for
- * each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two CTAs are
- * a pair, whose products are one: each CTA loads half of the columns. Which operand is which follows from the
- * problem: the plan says it. Of dual_gemm, as many rows of either matrix of weights are the lanes. */
+/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 rows of one operand
+ * for each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two CTAs
+ * are a pair, whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster, each
+ * of them a CTA or a pair. Which operand is which follows from the problem: the plan says it. Of dual_gemm, as many
+ * rows of either matrix of weights are the lanes. */
 #define SM100_GEMM_COMMON_TILES(X) \
-    X(n64, 1, 64, 3, 2)            \
-    X(n128, 1, 128, 2, 1)          \
-    X(p64, 2, 64, 3, 2)            \
-    X(p128, 2, 128, 2, 1)          \
-    X(p192, 2, 192, 2, 1)
+    X(n64, 1, 64, 1, 3, 2)         \
+    X(n128, 1, 128, 1, 2, 1)       \
+    X(p64, 2, 64, 1, 3, 2)         \
+    X(p128, 2, 128, 1, 2, 1)       \
+    X(p192, 2, 192, 1, 2, 1)
 
 /* Not of dual_gemm, whose sums would fill tensor memory. */
-#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 0)
+#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
 
-#define SM100_GEMM_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
+/* Not of grouped_gemm. */
+#define SM100_GEMM_SPLIT_TILES(X) \
+    X(n64k4, 1, 64, 4, 3, 2)      \
+    X(p128k2, 2, 128, 2, 2, 1)
+
+#define SM100_GEMM_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)
+#define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X)
+#define SM100_GEMM_GROUPED_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
 
 enum {
 #define SM100_GEMM_INDEX(name, ...) SM100_GEMM_##name,
@@ -50,15 +58,19 @@ enum {
 #define SM100_GEMM_STAGE_BYTES(ctas, columns, matrices)                             \
     (((matrices) * SM100_GEMM_LANES + (columns) / (ctas)) * SM100_GEMM_CODE_BYTES + \
      ((matrices) + SM100_GEMM_COLUMN_ATOMS(columns)) * SM100_GEMM_SF_BYTES)
+/* Of a split tile's sums a part finishes those of some columns, and gets the others' sums of these. */
+#define SM100_GEMM_INBOX_BYTES(columns, parts, matrices) \
+    (((parts) - 1) * (matrices) * ((columns) / (parts)) * SM100_GEMM_LANES * 4)
 #define SM100_GEMM_SMEM_MOST (227 * 1024)
 #define SM100_GEMM_BARRIER_BYTES 1024
 #define SM100_GEMM_LIST_ROOM 8192 /* of 511 experts; more only where stages leave room */
-#define SM100_GEMM_STAGES(ctas, columns, matrices)                              \
-    ((SM100_GEMM_SMEM_MOST - SM100_GEMM_BARRIER_BYTES - SM100_GEMM_LIST_ROOM) / \
+#define SM100_GEMM_STAGES(ctas, columns, parts, matrices)                      \
+    ((SM100_GEMM_SMEM_MOST - SM100_GEMM_BARRIER_BYTES - SM100_GEMM_LIST_ROOM - \
+      SM100_GEMM_INBOX_BYTES(columns, parts, matrices)) /                      \
      SM100_GEMM_STAGE_BYTES(ctas, columns, matrices))
-#define SM100_GEMM_SMEM(ctas, columns, matrices)                                                    \
-    (SM100_GEMM_STAGES(ctas, columns, matrices) * SM100_GEMM_STAGE_BYTES(ctas, columns, matrices) + \
-     SM100_GEMM_BARRIER_BYTES)
+#define SM100_GEMM_SMEM(ctas, columns, parts, matrices)                                                    \
+    (SM100_GEMM_STAGES(ctas, columns, parts, matrices) * SM100_GEMM_STAGE_BYTES(ctas, columns, matrices) + \
+     SM100_GEMM_INBOX_BYTES(columns, parts, matrices) + SM100_GEMM_BARRIER_BYTES)
 
 /* Tensor memory, in columns: the accumulators, then the scale factors of the last steps. */
 #define SM100_GEMM_TMEM 512

@@ -9,6 +9,7 @@
 #define SM100_GEMM_BYTES_PER_CYCLE 48.0    /* that an SM gets from L2 */
 #define SM100_GEMM_FILL_CYCLES 2000.0      /* a launch, the first stage */
 #define SM100_GEMM_PAIR_CYCLES 500.0       /* the same, of a pair: its CTAs meet, and one tells the other */
+#define SM100_GEMM_PARTS_CYCLES 1500.0     /* of a split tile: CTAs wait for each other's sums */
 #define SM100_GEMM_TILE_CYCLES 300.0       /* from a tile's last product to its last store */
 #define SM100_GEMM_STORE_COLUMN_CYCLES 6.0 /* the same, for each column */
 

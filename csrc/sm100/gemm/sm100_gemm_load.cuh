@@ -44,7 +44,7 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
-        for (int step = 0; step < work.steps; step++, r.advance()) {
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
@@ -90,7 +90,7 @@ template <class C, typename P> __device__ inline void arrange_factors(memory<C> 
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
-        for (int step = 0; step < work.steps; step++, r.advance()) {
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
             uint32_t words[C::ATOMS][SM100_GEMM_BLOCKS];
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {

@@ -15,13 +15,16 @@
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm100_gemm_config.h"
 
-template <int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, int ACCUMULATORS_> struct config {
+template <int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_> struct config {
     static constexpr bool EXPERTS = EXPERTS_;
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
-    static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, ACCUMULATORS = ACCUMULATORS_;
+    static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
     static constexpr int OPERANDS = MATRICES + 1;
     static constexpr int LANES = CTAS * SM100_GEMM_LANES; /* of a tile */
-    static constexpr int STAGES = SM100_GEMM_STAGES(CTAS, COLUMNS, MATRICES);
+    static constexpr int CLUSTER = CTAS * PARTS;
+    static constexpr int STAGES = SM100_GEMM_STAGES(CTAS, COLUMNS, PARTS, MATRICES);
+    static constexpr int OWN = COLUMNS / PARTS;        /* columns of the output that a part finishes */
+    static constexpr int WINDOW = OWN < 32 ? OWN : 32; /* columns that a thread has in registers */
     static constexpr int COLUMN_ATOMS = SM100_GEMM_COLUMN_ATOMS(COLUMNS); /* rows of atoms, as ATOMS */
     static constexpr int ATOMS = MATRICES + COLUMN_ATOMS;                 /* of all operands */
     static constexpr int SUMS = MATRICES * COLUMNS;                       /* columns of an accumulator */
@@ -32,6 +35,7 @@ template <int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, int ACCUMULATOR
     static_assert(CTAS == 1 || CTAS == 2, "a product is of one CTA or of a pair");
     static_assert(COLUMNS % 64 == 0, "scale factors come in atoms of 128 rows, or halves of one");
     static_assert(COLUMNS <= 256, "a product has no more");
+    static_assert(OWN % 16 == 0, "a part finishes whole pieces");
     static_assert(SF_SLOTS >= 2, "tensor memory has the scale factors of a step while those of another are copied");
     static_assert(STAGES >= 3, "a stage is filled while another is multiplied");
 };
@@ -42,8 +46,10 @@ template <class C> struct memory {
         uint8_t columns[C::COLUMNS / C::CTAS * SM100_GEMM_CODE_BYTES];
         uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of lanes, then of the columns */
     } stages[C::STAGES];
+    float4 inbox[C::PARTS - 1][C::MATRICES][C::OWN / 4][SM100_GEMM_LANES]; /* the other parts' sums, in their order */
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t sums_full[C::ACCUMULATORS], sums_empty[C::ACCUMULATORS];
+    uint64_t inbox_full, inbox_empty;
     uint32_t tmem; /* the address of tensor memory */
     expert_scan<SM100_GEMM_THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     sm100_gemm_expert experts[];
@@ -87,7 +93,9 @@ typedef struct gemm_tiles {
     const sm100_gemm_expert *experts; /* their list */
     int64_t expert_count;
     int count;
-    int half;           /* of a pair: 0 is the CTA that issues products */
+    int half; /* of a pair: 0 is the CTA that issues products */
+    int part; /* of K: its steps are first_step .. end_step */
+    int first_step, end_step;
     int64_t column_end; /* without experts */
     int64_t atom_rows;  /* that the columns' blocked scale factors have, whatever offsets say */
 } gemm_tiles;
@@ -127,11 +135,11 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
     return t;
 }
 
-/* Calls f(tile) for each tile of this CTA, or pair. */
+/* Calls f(tile) for each tile of this cluster. */
 template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
 {
 #pragma unroll 1
-    for (int number = (int)blockIdx.x / C::CTAS; number < tiles.count; number += (int)gridDim.x / C::CTAS)
+    for (int number = (int)blockIdx.x / C::CLUSTER; number < tiles.count; number += (int)gridDim.x / C::CLUSTER)
         f(tile_of<C>(tiles, number));
 }
 
@@ -189,9 +197,9 @@ template <class C> __device__ inline void wait_for(const uint64_t *barrier, uint
 }
 
 /* Where the CTA that issues this one's products has a barrier of this one's. */
-template <class C> __device__ inline uint32_t of_issuer(const uint64_t *barrier)
+template <class C> __device__ inline uint32_t of_issuer(const uint64_t *barrier, const gemm_tiles &tiles)
 {
-    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), 0);
+    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), (uint32_t)(tiles.part * C::CTAS));
 }
 
 /* Tensor memory is handed over: the order comes of the tcgen05 fences alone (PTX ISA, 9.7.16.6.4). */

@@ -5,18 +5,21 @@
 #include "sm100_gemm_costs.h"
 
 typedef struct tile {
-    int32_t ctas, columns, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
+    int32_t ctas, columns, parts, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
 } tile;
 
 static const tile tiles[SM100_GEMM_TILE_COUNT] = {
-#define ROW(name, ctas, columns, ...)                                                                  \
-    [SM100_GEMM_##name] = {ctas,                                                                       \
-                           columns,                                                                    \
-                           {SM100_GEMM_STAGES(ctas, columns, 1), SM100_GEMM_STAGES(ctas, columns, 2)}, \
-                           {SM100_GEMM_SMEM(ctas, columns, 1), SM100_GEMM_SMEM(ctas, columns, 2)}},
+#define ROW(name, ctas, columns, parts, ...)                                                                         \
+    [SM100_GEMM_##name] = {ctas,                                                                                     \
+                           columns,                                                                                  \
+                           parts,                                                                                    \
+                           {SM100_GEMM_STAGES(ctas, columns, parts, 1), SM100_GEMM_STAGES(ctas, columns, parts, 2)}, \
+                           {SM100_GEMM_SMEM(ctas, columns, parts, 1), SM100_GEMM_SMEM(ctas, columns, parts, 2)}},
     SM100_GEMM_TILES(ROW)
 #undef ROW
 };
+
+static int32_t cluster_of(const tile *t) { return t->ctas * t->parts; }
 
 #define NAME(name, ...) #name,
 const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
@@ -94,7 +97,7 @@ static double product_cycles(const tile *t)
 static double us_of(const sm100_gemm_product *product, const candidate *c)
 {
     const tile *t = &tiles[c->tile];
-    const double matrices = product->ups ? 2 : 1, k = (double)product->first->k;
+    const double matrices = product->ups ? 2 : 1, k = (double)product->first->k / t->parts;
     const double whole = c->tiles / c->at_once, waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
     const double products = matrices * k / SM100_GEMM_BLOCK * product_cycles(t);
     const double codes = matrices * SM100_GEMM_LANES + (double)t->columns / t->ctas,
@@ -102,8 +105,10 @@ static double us_of(const sm100_gemm_product *product, const candidate *c)
     const double bytes = codes * k / 2 + factors * k / NK_SF_VEC;
     const double tile_cycles = larger(products, bytes / SM100_GEMM_BYTES_PER_CYCLE);
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES;
+    const double inbox = SM100_GEMM_INBOX_BYTES(t->columns, t->parts, product->ups ? 2 : 1);
+    const double sums = t->parts > 1 ? SM100_GEMM_PARTS_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
     const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas > 1 ? SM100_GEMM_PAIR_CYCLES : 0);
-    return (fill + waves * larger(tile_cycles, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
+    return (fill + waves * larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
 }
 
 /* For experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
@@ -116,7 +121,7 @@ static int64_t token_tiles_of(const sm100_gemm_product *product, int32_t columns
 static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile, bool tokens_on_lanes)
 {
     const nk_gemm_problem *p = product->first;
-    const int32_t at_once = gpu->sms / tiles[tile].ctas;
+    const int32_t at_once = gpu->sms / cluster_of(&tiles[tile]);
     candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes, .at_once = at_once > 1 ? at_once : 1};
     c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, tiles[tile].ctas * SM100_GEMM_LANES);
     c.column_tiles =
@@ -137,7 +142,10 @@ static int64_t smem_bytes(const sm100_gemm_product *product, int tile)
 static const char *why_not_tile(const sm100_gemm_product *product, cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT],
                                 const cuda_gpu *gpu, const candidate *c)
 {
-    if (!kernels[c->tile]) return "tensor memory has no room for the sums of two matrices";
+    const tile *t = &tiles[c->tile];
+    if (!kernels[c->tile])
+        return t->parts > 1 ? "it divides K" : "tensor memory has no room for the sums of two matrices";
+    if (nk_ceil_div(product->first->k, SM100_GEMM_STEP) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     return c->tiles < LARGEST_EXTENT ? NULL : "there are too many tiles";
 }
@@ -205,7 +213,7 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
     const int32_t lanes = t->ctas * SM100_GEMM_LANES;
     *choice = (sm100_gemm_choice){.kernel = kernels[c.tile],
                                   .tile = c.tile,
-                                  .grid = t->ctas * (c.tiles < c.at_once ? (int32_t)c.tiles : c.at_once),
+                                  .grid = cluster_of(t) * (c.tiles < c.at_once ? (int32_t)c.tiles : c.at_once),
                                   .overlap = settings->pdl != NK_PDL_OFF,
                                   .work = work_of(product, &c)};
     plan->kernel = choice->kernel->name;
@@ -218,7 +226,8 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
     plan->grid = choice->grid;
     plan->threads = SM100_GEMM_THREADS;
     plan->stages = t->stages[product->ups != NULL];
-    plan->cluster = t->ctas;
+    plan->cluster = cluster_of(t);
+    plan->split = t->parts;
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
@@ -267,7 +276,7 @@ nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_cho
                             .z = 1,
                             .threads = SM100_GEMM_THREADS,
                             .smem_bytes = (int32_t)smem_bytes(product, c->tile),
-                            .cluster.x = tiles[c->tile].ctas,
+                            .cluster.x = cluster_of(&tiles[c->tile]),
                             .overlap = c->overlap};
     return cuda_launch(c->kernel, device, exec->stream, &grid, args);
 }

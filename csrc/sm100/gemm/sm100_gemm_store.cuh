@@ -4,10 +4,9 @@
 
 #include "cuda/epilogue.cuh"
 #include "cuda/ptx/global.cuh"
-#include "sm100_gemm_parts.cuh"
+#include "sm100_gemm_sums.cuh"
 
-#define WINDOW 32 /* columns that a thread has in registers */
-#define PIECE 16  /* of them, which it stores at once where it can */
+#define PIECE 16 /* columns that a thread stores at once where it can */
 
 /* A thread's lane of a tile, in the output. */
 typedef struct lane_out {
@@ -140,39 +139,43 @@ template <class C, typename P>
 __device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
+    const int first = tiles.part * C::OWN;
     ring<C::ACCUMULATORS> r;
+    ring<1> inbox;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
         const lane_out out = lane_out_of<C>(p, tiles.work, t);
         const typename lane_epilogue<P>::type lane(p, tiles.work, out, C::EXPERTS ? t.l : 0);
+        const uint32_t at = lanes + r.slot * C::SUMS;
         wait_for_tmem(&s.sums_full[r.slot], r.parity);
+        if constexpr (C::PARTS > 1) {
+            send_sums<C>(s, tiles, at, inbox.parity);
+            mbarrier_wait_cluster(shared_address(&s.inbox_full), inbox.parity);
+        }
 #pragma unroll 1
-        for (int column = 0; column < C::COLUMNS; column += WINDOW) {
-            const uint32_t at = lanes + r.slot * C::SUMS + column;
-            uint32_t sums[C::MATRICES][WINDOW];
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < C::MATRICES; i++)
-                tcgen05_ld_32x32b_x32(at + i * C::COLUMNS, sums[i]);
-            tcgen05_wait_ld();
-            if (column + WINDOW == C::COLUMNS) {
+        for (int column = first; column < first + C::OWN; column += C::WINDOW) {
+            uint32_t sums[C::MATRICES][C::WINDOW];
+            load_sums<C>(at + column, sums);
+            if (column + C::WINDOW == first + C::OWN) {
                 tcgen05_fence_before_thread_sync();
                 __syncwarp();
-                if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(of_issuer<C>(&s.sums_empty[r.slot]));
+                if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(of_issuer<C>(&s.sums_empty[r.slot], tiles));
             }
+            if constexpr (C::PARTS > 1) add_parts<C>(s, tiles.part, column - first, sums);
 #pragma unroll
-            for (int i = 0; i < WINDOW; i += PIECE) {
-                const int64_t first = out.column + column + i;
+            for (int i = 0; i < C::WINDOW; i += PIECE) {
+                const int64_t index = out.column + column + i;
                 float v[PIECE];
-                if (!out.is_there || first >= out.end) continue;
-                lane.template finish<PIECE>(sums[0] + i, sums[C::MATRICES - 1] + i, first, out.end - first, v);
+                if (!out.is_there || index >= out.end) continue;
+                lane.template finish<PIECE>(sums[0] + i, sums[C::MATRICES - 1] + i, index, out.end - index, v);
                 store_piece(out, p.d.dtype, column + i, v);
             }
         }
+        if constexpr (C::PARTS > 1) free_inbox<C>(s, tiles);
+        inbox.advance();
         r.advance();
     });
 }
 
-#undef WINDOW
 #undef PIECE
 
 #endif
