@@ -67,7 +67,7 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
     });
 #pragma unroll 1
     for (int i = 0; i < C::STAGES; i++, r.advance()) /* the last commits must not find this CTA gone */
-        wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
+        mbarrier_wait_cluster_relaxed(shared_address(&s.empty[r.slot]), r.parity ^ 1);
 }
 
 /* Four scale factors of a row of atoms as a word, from a block of K on. Those beyond K are zero, as their codes are:

@@ -27,6 +27,10 @@ EQUIVALENT = {
             "of those who read a response the last is remembered, and it may not be this one"
         ),
     },
+    **dict.fromkeys(
+        ("sm100_pair", "sm100_parts"),
+        {"no warp barrier, sm100_gemm_sums.cuh: __syncwarp(); #pragma unroll": TOGETHER},
+    ),
     "sm90_gemm": {
         f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
         " wait(s.w_full[c.w.slot], c.w.phase);": (
