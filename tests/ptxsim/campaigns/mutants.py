@@ -273,7 +273,7 @@ TARGETS = {
         "gemm", "sm100", sms=2, shape=(400, 300, 1280), tile="sm100/gemm:p192"
     ),
     "sm100_parts": lambda: PackageKernel(
-        "gemm", "sm100", sms=2, shape=(19, 600, 4096), tile="sm100/gemm:p128k2"
+        "gemm", "sm100", sms=2, shape=(19, 1100, 4096), tile="sm100/gemm:p128k2"
     ),
     "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
     "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
