@@ -1,5 +1,7 @@
 """What every tile of Blackwell's products computes, for test_tiles.py."""
 
+import re
+
 import numpy as np
 from expert_tiles import check_experts
 from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
@@ -10,6 +12,8 @@ from test_gemm import operands, run_gemm
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
+WITHOUT_DUAL = ("p256",)  # no room for the sums of two matrices
+TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # columns, parts of K
 FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
 
 
@@ -54,30 +58,47 @@ def check_dual(device, c, m, n, k, batch=None, make=data.exact_family, dtype="fl
     assert_ok(reference.check(got, want, dtype))
 
 
-def check_sm100_gemm(tile, device, c):
-    """Tokens are columns where they are few, lanes where weight rows are fewer."""
-    columns = int(tile[1:])
-    for m, n in [(columns + 3, 260), (300, columns // 2 + 1)]:
-        for forms in FORMS:
-            check_full_range(device, c, m, n, 288, forms)
-    check_exact(device, 5, 140, 2112)  # longer than the ring
-    check_exact(device, 2, 700, 32)
-    check_exact(device, 2 * columns + 1, 129, 320, batch=3)
-    check_exact(device, columns, 1, 64, dtype="bfloat16")
-    for order in ORDERS:
-        check_exact(device, 37, 264, 96, order=order)
-        check_exact(device, 264, 37, 96, order=order, dtype="float32")
-    check_one_matrix(device, 9, 130, 128)
+def check_sm100_dual(device, c, columns, more):
     for forms in [*FORMS, ("strided", "permuted"), ("flat", "strided")]:
         full = {"make": data.full_range, "forms": forms, "byte": 0x7F, "dtype": "float32"}
-        check_dual(device, c, columns + 3, 133, 288, activation="identity", **full)
-    check_dual(device, c, 5, 140, 2112, forms=("blocked", "blocked"))
-    check_dual(device, c, 2 * columns + 1, 129, 320, batch=3, forms=("blocked", "linear"))
+        check_dual(device, c, columns + 3, 133, 288 + more, activation="identity", **full)
+    check_dual(device, c, 5, 140, 2624 + more, forms=("blocked", "blocked"))
+    check_dual(device, c, 2 * columns + 1, 129, 320 + more, batch=3, forms=("blocked", "linear"))
     for order in ORDERS:
-        check_dual(device, c, 37, 264, 96, order=order, dtype="bfloat16", activation="gelu")
+        how = {"order": order, "dtype": "bfloat16", "activation": "gelu"}
+        check_dual(device, c, 37, 264, 96 + more, **how)
+
+
+def check_sm100_experts(device, c, columns):
     sizes = (columns + 3, 0, 1, 130, 0)
     for forms in FORMS:
         check_experts(device, c, sizes, 140, 320, forms)
         check_experts(device, c, sizes, 33, 288, forms, full=True)
     check_experts(device, c, (0,) * 40 + (5, 0, 7) + (1,) * 20, 130, 64)
     check_experts(device, c, (0, 0), 130, 64)
+
+
+def check_sm100_gemm(tile, device, c):
+    """Tokens are columns where they are few, lanes where weight rows are fewer. Each part of K has
+    a step: `more` is those of the others."""
+    columns, parts = (int(number or 1) for number in TILE.fullmatch(tile).groups())
+    more = 256 * (parts - 1)
+    for m, n in [(columns + 3, 260), (300, columns // 2 + 1)]:
+        for forms in FORMS:
+            check_full_range(device, c, m, n, 288 + more, forms)
+    check_exact(device, 5, 140, 2624 * parts)  # longer than the ring
+    check_exact(device, 2, 700, 32 + more)
+    check_exact(device, 2 * columns + 1, 129, 320 + more, batch=3)
+    check_exact(device, columns, 1, 64 + more, dtype="bfloat16")
+    for order in ORDERS:
+        check_exact(device, 37, 264, 96 + more, order=order)
+        check_exact(device, 264, 37, 96 + more, order=order, dtype="float32")
+    for dtype in ("float16", "bfloat16", "float32"):  # whole sectors along M, or along N
+        check_exact(device, 272, 48, 96 + more, order="row", dtype=dtype)
+        check_exact(device, 272, 48, 96 + more, order="column", dtype=dtype)
+    check_exact(device, 264, 40, 96 + more)  # of every other row
+    check_one_matrix(device, 9, 130, 128 + more)
+    if tile not in WITHOUT_DUAL:
+        check_sm100_dual(device, c, columns, more)
+    if parts == 1:
+        check_sm100_experts(device, c, columns)

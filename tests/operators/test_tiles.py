@@ -308,6 +308,8 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/route:t8x64", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
     ("sm90/route:t8x64", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
+    ("sm100/gemm:p256", "dual_gemm", {}, {}, "no room for the sums of two matrices"),
+    ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer steps than it has parts"),
 ]
 
 

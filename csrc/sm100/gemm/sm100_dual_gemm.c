@@ -1,8 +1,8 @@
-/* dual_gemm on Blackwell: the tiles of gemm, which have 128 rows of either matrix. */
+/* dual_gemm on Blackwell: tiles of gemm, which have 128 rows of either matrix for each CTA. */
 #include "sm100_gemm_plan.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_dual_gemm_##name,
-static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_TILES(KERNEL)};
+static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_DUAL_TILES(KERNEL)};
 
 /* The product with b1. */
 static nk_gemm_problem gates_of(const nk_dual_gemm_problem *p)

@@ -5,31 +5,41 @@
  * NVFP4 by NVFP4.
  *
  * The tensor cores multiply codes and their scale factors as they are; sums are fp32 numbers in tensor memory. One
- * operand's rows are its lanes, 128 of a tile, the other one's its columns. Which is which is the plan's choice: few
+ * operand's rows are its lanes, 128 of a CTA, the other one's its columns. Which is which is the plan's choice: few
  * tokens are columns, so that a tile has no empty lanes. Of dual_gemm rows of B1, the gates, and the same rows of B2,
  * the ups, are the lanes of an accumulator's two halves: a thread has both sums of an element.
  *
- * Work: a CTA walks over whole tiles of all batches, or of all experts, which it has listed in shared memory. Of a step
- * of K = 256 a stage has all operands' codes, 128 bytes a row, and their scale factors, as atoms of 128 rows x 64 of K.
- * Blocked scale factors of whole atoms are copied. Others (linear; K that ends inside an atom, whose padding may be
- * NaN) are arranged by lanes.
+ * Work: a CTA, or a pair of them, walks over whole tiles of all batches, or of all experts, which each CTA has listed
+ * in shared memory. A product of a pair has the lanes of both; the even CTA issues it. Each CTA loads its own lanes and
+ * half of the columns. Of a step of K = 256 a stage has all operands' codes, 128 bytes a row, and their scale factors,
+ * as atoms of 128 rows x 64 of K: those of all columns, in either CTA. Blocked scale factors of whole atoms are copied.
+ * Others (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes. Of a split tile each
+ * part, a CTA or a pair, has some steps of K; parts finish columns of their own, of which the others send them their
+ * sums.
  *
  * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
  *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them
  *        warp 8:      one thread loads
- *        warp 9:      owns tensor memory; one thread issues products
+ *        warp 9:      owns tensor memory; one thread issues products, or, in the odd CTA, tells that a stage is full
  *
- * Barriers (mbarriers; "wait" names the parity of the first):
+ * Barriers (mbarriers; "wait" names the parity of the first; those that the issuer waits for count in the even CTA):
  *   full[STAGES]              loads, lanes -> issuer   1 arrival + the bytes of boxes and copies; 4 more, of each warp
- *                                                      that arranges, where any operand's factors are not copied
- *                                                                                                             wait 0
- *   empty[STAGES]             issuer -> loads, lanes   1 (commit): products and copies to tensor memory are done
- *                                                                                                             wait 1
- *   sums_full[ACCUMULATORS]   issuer -> epilogue       1 (commit)                                             wait 0
- *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4, of each warp, once its sums are in registers        wait 1
+ *                                                      that arranges, where any operand's factors are not copied;
+ *                                                      in the even CTA of a pair 1 more, of the odd one's warp 9,
+ *                                                      which has waited for its own CTA's              wait 0
+ *   empty[STAGES]             issuer -> loads, lanes   1 (commit, in both CTAs): products and copies to tensor memory
+ *                                                      are done                                        wait 1
+ *   sums_full[ACCUMULATORS]   issuer -> epilogue       1 (commit, in both CTAs)                        wait 0
+ *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4 of each CTA, of each warp, once its sums are in registers
+ *                                                                                                      wait 1
+ *   inbox_full                other parts -> epilogue  1 arrival + the bytes of their sums                    wait 0
+ *   inbox_empty               epilogues -> other parts 4 of each, of each warp, once it has added them        wait 1
+ *   cluster (pairs, parts)    barriers are there before anybody arrives at another CTA's; all have finished before a
+ *                             CTA, or tensor memory, goes
  *
- * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then for each stage 16 columns of scale
- * factors of each operand. They are free again when the stage is: the products that read them are done.
+ * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then SF_SLOTS x 16 columns of scale
+ * factors for each row of atoms. Where there are as many of them as stages, they are free when the stage is: the
+ * products that read them are done. Where there are fewer, the issuer waits for the stage of so many steps before.
  *
  * Shared memory: struct memory of sm100_gemm_parts.cuh. */
 #ifndef NK_SM100_GEMM_CUH
@@ -50,10 +60,10 @@ __device__ constexpr uint32_t instruction_of(int lanes, int columns)
     return 1u << 7 | 1u << 10 | (columns >> 3) << 17 | (lanes >> 7) << 27;
 }
 
-/* An atom is 32 rows of 16 bytes; eight of them are a core matrix. */
-__device__ inline void copy_atom(uint32_t tmem, uint32_t atom)
+/* An atom is 32 rows of 16 bytes; eight of them are a core matrix. Each CTA of a pair has it at the same address. */
+template <class C> __device__ inline void copy_atom(uint32_t tmem, uint32_t atom)
 {
-    tcgen05_cp_32x128b_warpx4<1>(tmem, tcgen05_descriptor(atom, 8 * 16, TCGEN05_NO_SWIZZLE));
+    tcgen05_cp_32x128b_warpx4<C::CTAS>(tmem, tcgen05_descriptor(atom, 8 * 16, TCGEN05_NO_SWIZZLE));
 }
 
 /* Codes of eight rows: the span of the swizzle. */
@@ -63,47 +73,81 @@ __device__ inline uint64_t codes_at(const uint8_t *matrix, int block)
                               TCGEN05_SWIZZLE_128B);
 }
 
-/* A stage's scale factors go to tensor memory, then its products follow, which wait for them by themselves. `quarter`:
- * of the columns' atoms, where the tile begins. */
+/* A stage's scale factors go to tensor memory, then its products follow, which wait for them by themselves. Block by
+ * block an operand's rows of atoms lie side by side. `quarter`: of the columns' atoms, where the tile begins. */
 template <class C>
 __device__ inline void multiply_stage(const typename memory<C>::stage &stage, uint32_t sums, uint32_t sf,
                                       uint32_t quarter, int blocks, bool adds)
 {
+    constexpr int OF_BLOCK = SM100_GEMM_ATOM_COLUMNS, OF_COLUMNS = C::MATRICES * SM100_GEMM_SF_COLUMNS;
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
-#pragma unroll
-        for (int of = 0; of < C::OPERANDS; of++)
-            copy_atom(sf + of * SM100_GEMM_SF_COLUMNS + i * SM100_GEMM_ATOM_COLUMNS,
-                      shared_address(stage.sf[of]) + i * NK_SF_ATOM_BYTES);
-    }
-#pragma unroll 1
-    for (int i = 0; i < blocks; i++) {
-        const uint32_t of_block = sf + i * SM100_GEMM_ATOM_COLUMNS;
 #pragma unroll
         for (int matrix = 0; matrix < C::MATRICES; matrix++)
-            tcgen05_mma_mxf4nvf4<1>(sums + matrix * C::COLUMNS, codes_at(stage.lanes[matrix], i),
-                                    codes_at(stage.columns, i), instruction_of(SM100_GEMM_LANES, C::COLUMNS),
-                                    of_block + matrix * SM100_GEMM_OF_UPS * SM100_GEMM_SF_COLUMNS,
-                                    of_block + SM100_GEMM_OF_COLUMNS * SM100_GEMM_SF_COLUMNS + quarter, adds || i > 0);
+            copy_atom<C>(sf + matrix * SM100_GEMM_SF_COLUMNS + i * OF_BLOCK,
+                         shared_address(stage.sf[matrix]) + i * NK_SF_ATOM_BYTES);
+#pragma unroll
+        for (int atom = 0; atom < C::COLUMN_ATOMS; atom++)
+            copy_atom<C>(sf + OF_COLUMNS + (i * C::COLUMN_ATOMS + atom) * OF_BLOCK,
+                         shared_address(stage.sf[C::MATRICES + atom]) + i * NK_SF_ATOM_BYTES);
     }
+#pragma unroll 1
+    for (int i = 0; i < blocks; i++) {
+#pragma unroll
+        for (int matrix = 0; matrix < C::MATRICES; matrix++)
+            tcgen05_mma_mxf4nvf4<C::CTAS>(sums + matrix * C::COLUMNS, codes_at(stage.lanes[matrix], i),
+                                          codes_at(stage.columns, i), instruction_of(C::LANES, C::COLUMNS),
+                                          sf + matrix * SM100_GEMM_SF_COLUMNS + i * OF_BLOCK,
+                                          sf + OF_COLUMNS + i * C::COLUMN_ATOMS * OF_BLOCK + quarter, adds || i > 0);
+    }
+}
+
+/* In both CTAs of a pair. */
+template <class C> __device__ inline void commit(const uint64_t *barrier, const gemm_tiles &tiles)
+{
+    if constexpr (C::CTAS == 1)
+        tcgen05_commit<1>(shared_address(barrier));
+    else
+        tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << 2 * tiles.part));
 }
 
 template <class C, typename P>
 __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
 {
-    ring<C::STAGES> r;
+    ring<C::STAGES> r, done; /* done: of the step SF_SLOTS before */
     ring<C::ACCUMULATORS> sums;
+    ring<C::SF_SLOTS> sf;
+    int unused = C::SF_SLOTS; /* slots of scale factors */
     each_tile<C>(tiles, [&](const gemm_tile &t) {
         wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
 #pragma unroll 1
-        for (int step = 0; step < tiles.work.steps; step++, r.advance()) {
-            mbarrier_wait(shared_address(&s.full[r.slot]), r.parity);
-            multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + r.slot * C::SF_STAGE,
-                              (uint32_t)t.into_atom / 32, blocks_of(p.k, step), step > 0);
-            tcgen05_commit<1>(shared_address(&s.empty[r.slot]));
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance(), sf.advance()) {
+            wait_for<C>(&s.full[r.slot], r.parity);
+            if (C::SF_SLOTS < C::STAGES && unused > 0) {
+                unused--;
+            } else if (C::SF_SLOTS < C::STAGES) {
+                wait_for_tmem(&s.empty[done.slot], done.parity);
+                done.advance();
+            }
+            multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + sf.slot * C::SF_SLOT,
+                              (uint32_t)t.into_atom / 32, blocks_of(p.k, step), step > tiles.first_step);
+            commit<C>(&s.empty[r.slot], tiles);
         }
-        tcgen05_commit<1>(shared_address(&s.sums_full[sums.slot]));
+        commit<C>(&s.sums_full[sums.slot], tiles);
         sums.advance();
+    });
+}
+
+/* The odd CTA: its stages are full for the issuer, too, whose products read them. */
+template <class C> __device__ inline void tell_issuer(memory<C> &s, const gemm_tiles &tiles)
+{
+    ring<C::STAGES> r;
+    each_tile<C>(tiles, [&](const gemm_tile &) {
+#pragma unroll 1
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+            wait_for<C>(&s.full[r.slot], r.parity);
+            mbarrier_arrive_cluster(of_issuer<C>(&s.full[r.slot], tiles));
+        }
     });
 }
 
@@ -111,26 +155,45 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <class C> __device__ inline void initialise(memory<C> &s, const sm100_gemm_work &work)
+template <class C> __device__ inline void initialise(memory<C> &s, const sm100_gemm_work &work, int half)
 {
+    const int others = half == 0 ? C::CTAS - 1 : 0;
     for (int i = 0; i < C::STAGES; i++) {
-        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0));
+        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0) + others);
         mbarrier_init(shared_address(&s.empty[i]), 1);
     }
     for (int i = 0; i < C::ACCUMULATORS; i++) {
         mbarrier_init(shared_address(&s.sums_full[i]), 1);
-        mbarrier_init(shared_address(&s.sums_empty[i]), SM100_GEMM_EPILOGUE_WARPS);
+        mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
+    }
+    if constexpr (C::PARTS > 1) {
+        mbarrier_init(shared_address(&s.inbox_full), 1);
+        mbarrier_init(shared_address(&s.inbox_empty), (C::PARTS - 1) * SM100_GEMM_EPILOGUE_WARPS);
     }
     fence_mbarrier_init();
+}
+
+/* All threads of the cluster. */
+template <class C> __device__ inline void meet()
+{
+    if constexpr (C::CLUSTER == 1) {
+        __syncthreads();
+    } else {
+        barrier_cluster_arrive_aligned();
+        barrier_cluster_wait_aligned();
+    }
 }
 
 /* Lists the experts, where there are any, by all threads. */
 template <class C, typename P>
 __device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm_work &work,
-                                      const sm100_gemm_experts &experts)
+                                      const sm100_gemm_experts &experts, int rank)
 {
-    const int64_t column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
-    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, column_end, experts.atom_rows};
+    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, rank % C::CTAS, rank / C::CTAS};
+    tiles.first_step = tiles.part * work.steps / C::PARTS;
+    tiles.end_step = (tiles.part + 1) * work.steps / C::PARTS;
+    tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
+    tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
     if constexpr (C::EXPERTS) {
         if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
         scan_experts<C::COLUMNS>(s.scan[0], experts.offsets, experts.count, p.m, NO_TILE, [&](const scanned_expert &e) {
@@ -145,37 +208,43 @@ __device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm
 
 template <class C, typename P>
 __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_work &work,
-                           const sm100_gemm_experts &experts = {nullptr, 0, INT64_MAX})
+                           const sm100_gemm_experts &experts = {})
 {
-    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::COLUMNS, C::STAGES, C::MATRICES), "the host says how much");
-    static_assert(sizeof(typename memory<C>::stage) == SM100_GEMM_STAGE_BYTES(C::COLUMNS, C::MATRICES), "of a stage");
+    typedef typename memory<C>::stage stage;
+    static_assert(sizeof(memory<C>) <= SM100_GEMM_SMEM(C::CTAS, C::COLUMNS, C::PARTS, C::MATRICES),
+                  "the host says how much");
+    static_assert(sizeof(stage) == SM100_GEMM_STAGE_BYTES(C::CTAS, C::COLUMNS, C::MATRICES), "of a stage");
+    static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, sf) % 1024 == 0, "boxes begin where the swizzle does");
     memory<C> &s = *(memory<C> *)shared_memory;
-    const int warp = (int)threadIdx.x / 32;
+    const int warp = (int)threadIdx.x / 32, rank = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank();
     if (warp == SM100_GEMM_PRODUCER && elect_sync()) {
         for (int of = 0; of < C::OPERANDS; of++)
             prefetch_tensormap(maps.of[of]);
-        initialise<C>(s, work);
+        initialise<C>(s, work, rank % C::CTAS);
     }
     if (warp == SM100_GEMM_ISSUER) {
-        tcgen05_alloc<1>(shared_address(&s.tmem), SM100_GEMM_TMEM);
-        tcgen05_relinquish_alloc_permit<1>();
+        tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM);
+        tcgen05_relinquish_alloc_permit<C::CTAS>();
     }
-    __syncthreads(); /* each role has a tcgen05 fence of its own behind its first wait */
+    __syncwarp();
+    meet<C>(); /* each role has a tcgen05 fence of its own behind its first wait */
     griddepcontrol_wait();
     const uint32_t tmem = ld_shared(shared_address(&s.tmem));
-    const gemm_tiles tiles = tiles_of(s, p, work, experts);
+    const gemm_tiles tiles = tiles_of(s, p, work, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, tiles);
     } else if (warp < SM100_GEMM_PRODUCER) {
         if (arranges<C>(work)) arrange_factors<C>(s, p, tiles);
     } else if (warp == SM100_GEMM_PRODUCER) {
         if (elect_sync()) produce<C>(s, maps, p, tiles);
-    } else {
+    } else if (tiles.half == 0) {
         if (elect_sync()) issue<C>(s, tmem, p, tiles);
+    } else {
+        if (elect_sync()) tell_issuer<C>(s, tiles);
     }
     __syncwarp();
-    __syncthreads();
-    if (warp == SM100_GEMM_ISSUER) tcgen05_dealloc<1>(tmem, SM100_GEMM_TMEM);
+    meet<C>();
+    if (warp == SM100_GEMM_ISSUER) tcgen05_dealloc<C::CTAS>(tmem, SM100_GEMM_TMEM);
 }
 
 #endif

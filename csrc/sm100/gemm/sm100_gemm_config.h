@@ -7,19 +7,36 @@
 
 #include <stdbool.h>
 
-#define SM100_GEMM_LANES 128 /* rows of one operand: a lane of tensor memory each */
+#define SM100_GEMM_LANES 128 /* of a CTA: rows of one operand, a lane of tensor memory each */
 #define SM100_GEMM_STEP 256  /* elements of K in a stage: a row's 128 bytes of codes, the span of the swizzle */
 #define SM100_GEMM_BLOCK 64  /* of one product: four scale factors a row, an atom for 128 rows */
 #define SM100_GEMM_BLOCKS (SM100_GEMM_STEP / SM100_GEMM_BLOCK)
 #define SM100_GEMM_CODE_BYTES (SM100_GEMM_STEP / 2)
-#define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of an operand in a stage */
+#define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of a row of atoms in a stage */
 
-/* X(name, COLUMNS, STAGES, ACCUMULATORS, the same two for two matrices of weights): a tile is 128 rows of one operand,
- * the lanes of tensor memory, x COLUMNS rows of the other one, its columns. Which operand is which follows from the
- * problem: the plan says it. Of dual_gemm, 128 rows of either matrix of weights are the lanes. */
-#define SM100_GEMM_TILES(X) \
-    X(n64, 64, 7, 3, 4, 2)  \
-    X(n128, 128, 6, 2, 4, 1)
+/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 rows of one operand
+ * for each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two CTAs
+ * are a pair, whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster, each
+ * of them a CTA or a pair. Which operand is which follows from the problem: the plan says it. Of dual_gemm, as many
+ * rows of either matrix of weights are the lanes. */
+#define SM100_GEMM_COMMON_TILES(X) \
+    X(n64, 1, 64, 1, 3, 2)         \
+    X(n128, 1, 128, 1, 2, 1)       \
+    X(p64, 2, 64, 1, 3, 2)         \
+    X(p128, 2, 128, 1, 2, 1)       \
+    X(p192, 2, 192, 1, 2, 1)
+
+/* Not of dual_gemm, whose sums would fill tensor memory. */
+#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
+
+/* Not of grouped_gemm. */
+#define SM100_GEMM_SPLIT_TILES(X) \
+    X(n64k4, 1, 64, 4, 3, 2)      \
+    X(p128k2, 2, 128, 2, 2, 1)
+
+#define SM100_GEMM_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)
+#define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X)
+#define SM100_GEMM_GROUPED_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
 
 enum {
 #define SM100_GEMM_INDEX(name, ...) SM100_GEMM_##name,
@@ -35,15 +52,30 @@ enum {
 #define SM100_GEMM_ISSUER (SM100_GEMM_PRODUCER + 1)
 #define SM100_GEMM_THREADS (32 * (SM100_GEMM_ISSUER + 1))
 
-/* Shared memory: struct memory of sm100_gemm_parts.cuh; run() of sm100_gemm.cuh compares. */
-#define SM100_GEMM_STAGE_BYTES(columns, matrices) \
-    (((matrices) * SM100_GEMM_LANES + (columns)) * SM100_GEMM_CODE_BYTES + ((matrices) + 1) * SM100_GEMM_SF_BYTES)
-#define SM100_GEMM_SMEM(columns, stages, matrices) ((stages) * SM100_GEMM_STAGE_BYTES(columns, matrices) + 1024)
+/* Shared memory: struct memory of sm100_gemm_parts.cuh; run() of sm100_gemm.cuh compares. As many stages as fit beside
+ * what follows them: barriers and, of experts, their list. */
+#define SM100_GEMM_COLUMN_ATOMS(columns) (((columns) + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS) /* rows of atoms */
+#define SM100_GEMM_STAGE_BYTES(ctas, columns, matrices)                             \
+    (((matrices) * SM100_GEMM_LANES + (columns) / (ctas)) * SM100_GEMM_CODE_BYTES + \
+     ((matrices) + SM100_GEMM_COLUMN_ATOMS(columns)) * SM100_GEMM_SF_BYTES)
+/* Of a split tile's sums a part finishes those of some columns, and gets the others' sums of these. */
+#define SM100_GEMM_INBOX_BYTES(columns, parts, matrices) \
+    (((parts) - 1) * (matrices) * ((columns) / (parts)) * SM100_GEMM_LANES * 4)
+#define SM100_GEMM_SMEM_MOST (227 * 1024)
+#define SM100_GEMM_BARRIER_BYTES 1024
+#define SM100_GEMM_LIST_ROOM 8192 /* of 511 experts; more only where stages leave room */
+#define SM100_GEMM_STAGES(ctas, columns, parts, matrices)                      \
+    ((SM100_GEMM_SMEM_MOST - SM100_GEMM_BARRIER_BYTES - SM100_GEMM_LIST_ROOM - \
+      SM100_GEMM_INBOX_BYTES(columns, parts, matrices)) /                      \
+     SM100_GEMM_STAGE_BYTES(ctas, columns, matrices))
+#define SM100_GEMM_SMEM(ctas, columns, parts, matrices)                                                    \
+    (SM100_GEMM_STAGES(ctas, columns, parts, matrices) * SM100_GEMM_STAGE_BYTES(ctas, columns, matrices) + \
+     SM100_GEMM_INBOX_BYTES(columns, parts, matrices) + SM100_GEMM_BARRIER_BYTES)
 
-/* Tensor memory, in columns: the accumulators, then the scale factors of each stage. */
+/* Tensor memory, in columns: the accumulators, then the scale factors of the last steps. */
 #define SM100_GEMM_TMEM 512
 #define SM100_GEMM_ATOM_COLUMNS 4
-#define SM100_GEMM_SF_COLUMNS (SM100_GEMM_BLOCKS * SM100_GEMM_ATOM_COLUMNS) /* of an operand in a stage */
+#define SM100_GEMM_SF_COLUMNS (SM100_GEMM_BLOCKS * SM100_GEMM_ATOM_COLUMNS) /* of a row of atoms in a step */
 
 enum { SM100_GEMM_OF_LANES, SM100_GEMM_OF_COLUMNS, SM100_GEMM_OF_UPS, SM100_GEMM_OPERANDS }; /* ups: lanes, too */
 

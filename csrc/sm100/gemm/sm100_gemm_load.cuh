@@ -11,7 +11,7 @@ __device__ inline int blocks_of(int64_t k, int step)
     return rest < SM100_GEMM_BLOCKS ? (int)rest : SM100_GEMM_BLOCKS;
 }
 
-/* A step's atoms, of which K is whole blocks: with those of neighbours, too, where a tile has 64 columns. */
+/* A step's atoms, of which K is whole blocks: with those of neighbours, too, where a tile ends inside of them. */
 __device__ inline void copy_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full)
 {
     const int64_t atom = f.atom_row * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
@@ -24,37 +24,50 @@ typedef struct code_maps {
     const cuda_tensor_map *of[SM100_GEMM_OPERANDS];
 } code_maps;
 
-/* One thread. What a box has outside the operand is zero, and its bytes count in full. */
+/* Of a step, the operands whose factors are copied. */
+template <class C> __device__ inline int copied_atoms(const sm100_gemm_work &work)
+{
+    int atoms = 0;
+    for (int of = 0; of < C::OPERANDS; of++)
+        atoms += work.copied[of] ? atoms_of<C>(of) : 0;
+    return atoms;
+}
+
+/* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
+ * lanes, its half of the columns, and all of the columns' scale factors, which both need. */
 template <class C, typename P>
 __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, const gemm_tiles &tiles)
 {
     constexpr uint32_t CODES = sizeof s.stages[0].lanes + sizeof s.stages[0].columns;
     const sm100_gemm_work &work = tiles.work;
-    int copied = 0;
-    for (int of = 0; of < C::OPERANDS; of++)
-        copied += work.copied[of];
+    const int copied = copied_atoms<C>(work);
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
-        for (int step = 0; step < work.steps; step++, r.advance()) {
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
-            mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
+            wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
             mbarrier_arrive_expect_tx(full, CODES + copied * blocks_of(p.k, step) * NK_SF_ATOM_BYTES);
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
                 const bool columns = of == SM100_GEMM_OF_COLUMNS;
                 const uint8_t *to = columns ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
-                const int l = work.one_matrix[of] ? 0 : (int)t.l, row = (int)(columns ? t.column : t.lane);
-                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, row, l}, full);
-                if (work.copied[of])
-                    copy_atoms(shared_address(stage.sf[of]), factors_of<C>(p, work, t, of), p.k, step, full);
+                const int64_t row = columns ? t.column + tiles.half * (C::COLUMNS / C::CTAS) : t.lane;
+                const int l = work.one_matrix[of] ? 0 : (int)t.l;
+                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
+                                        full);
+                if (!work.copied[of]) continue;
+#pragma unroll
+                for (int i = 0; i < atoms_of<C>(of); i++)
+                    copy_atoms(shared_address(stage.sf[first_atom_of<C>(of) + i]), factors_of<C>(p, tiles, t, of, i),
+                               p.k, step, full);
             }
         }
     });
 #pragma unroll 1
     for (int i = 0; i < C::STAGES; i++, r.advance()) /* the last commits must not find this CTA gone */
-        mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
+        mbarrier_wait_cluster_relaxed(shared_address(&s.empty[r.slot]), r.parity ^ 1);
 }
 
 /* Four scale factors of a row of atoms as a word, from a block of K on. Those beyond K are zero, as their codes are:
@@ -69,7 +82,7 @@ __device__ inline uint32_t four_factors(const tile_factors &f, int row, int64_t 
     return fetch_bytes(at, valid < 4 ? valid : 4).x;
 }
 
-/* The warps of scale factors: a thread has a row of the atoms of each operand whose factors are not copied. */
+/* The warps of scale factors: a thread has a row of each row of atoms of the operands whose factors are not copied. */
 template <class C, typename P> __device__ inline void arrange_factors(memory<C> &s, const P &p, const gemm_tiles &tiles)
 {
     const sm100_gemm_work &work = tiles.work;
@@ -77,24 +90,26 @@ template <class C, typename P> __device__ inline void arrange_factors(memory<C> 
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
-        for (int step = 0; step < work.steps; step++, r.advance()) {
-            uint32_t words[C::OPERANDS][SM100_GEMM_BLOCKS];
+        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+            uint32_t words[C::ATOMS][SM100_GEMM_BLOCKS];
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
                 if (work.copied[of]) continue;
 #pragma unroll
-                for (int i = 0; i < SM100_GEMM_BLOCKS; i++)
-                    words[of][i] =
-                        four_factors(factors_of<C>(p, work, t, of), row, (int64_t)step * SM100_GEMM_BLOCKS + i, p.k);
+                for (int i = 0; i < atoms_of<C>(of) * SM100_GEMM_BLOCKS; i++)
+                    words[first_atom_of<C>(of) + i / SM100_GEMM_BLOCKS][i % SM100_GEMM_BLOCKS] =
+                        four_factors(factors_of<C>(p, tiles, t, of, i / SM100_GEMM_BLOCKS), row,
+                                     (int64_t)step * SM100_GEMM_BLOCKS + i % SM100_GEMM_BLOCKS, p.k);
             }
-            mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
+            wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
-                const uint32_t to = shared_address(s.stages[r.slot].sf[of]) + row % 32 * 16 + row / 32 * 4;
+                const int first = first_atom_of<C>(of);
+                const uint32_t to = shared_address(s.stages[r.slot].sf[first]) + row % 32 * 16 + row / 32 * 4;
                 if (work.copied[of]) continue;
 #pragma unroll
-                for (int i = 0; i < SM100_GEMM_BLOCKS; i++)
-                    st_shared(to + i * NK_SF_ATOM_BYTES, words[of][i]);
+                for (int i = 0; i < atoms_of<C>(of) * SM100_GEMM_BLOCKS; i++)
+                    st_shared(to + i * NK_SF_ATOM_BYTES, words[first + i / SM100_GEMM_BLOCKS][i % SM100_GEMM_BLOCKS]);
             }
             fence_proxy_async();
             __syncwarp();

@@ -6,6 +6,7 @@
 #include "cuda/operand.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/registers.cuh"
@@ -14,30 +15,56 @@
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm100_gemm_config.h"
 
-template <int MATRICES_, bool EXPERTS_, int COLUMNS_, int STAGES_, int ACCUMULATORS_> struct config {
+template <int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_> struct config {
     static constexpr bool EXPERTS = EXPERTS_;
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
-    static constexpr int COLUMNS = COLUMNS_, STAGES = STAGES_, ACCUMULATORS = ACCUMULATORS_;
+    static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
     static constexpr int OPERANDS = MATRICES + 1;
-    static constexpr int SUMS = MATRICES * COLUMNS;       /* columns of an accumulator */
-    static constexpr int SF_COLUMN = ACCUMULATORS * SUMS; /* the first of tensor memory */
-    static constexpr int SF_STAGE = OPERANDS * SM100_GEMM_SF_COLUMNS;
-    static_assert(COLUMNS == 64 || COLUMNS == 128, "scale factors come in atoms of 128 rows, or halves of one");
-    static_assert(SF_COLUMN + STAGES * SF_STAGE <= SM100_GEMM_TMEM, "tensor memory is full");
+    static constexpr int LANES = CTAS * SM100_GEMM_LANES; /* of a tile */
+    static constexpr int CLUSTER = CTAS * PARTS;
+    static constexpr int STAGES = SM100_GEMM_STAGES(CTAS, COLUMNS, PARTS, MATRICES);
+    static constexpr int OWN = COLUMNS / PARTS;        /* columns of the output that a part finishes */
+    static constexpr int WINDOW = OWN < 32 ? OWN : 32; /* columns that a thread has in registers */
+    static constexpr int COLUMN_ATOMS = SM100_GEMM_COLUMN_ATOMS(COLUMNS); /* rows of atoms, as ATOMS */
+    static constexpr int ATOMS = MATRICES + COLUMN_ATOMS;                 /* of all operands */
+    static constexpr int SUMS = MATRICES * COLUMNS;                       /* columns of an accumulator */
+    static constexpr int SF_COLUMN = ACCUMULATORS * SUMS;                 /* the first of tensor memory */
+    static constexpr int SF_SLOT = ATOMS * SM100_GEMM_SF_COLUMNS;
+    static constexpr int SF_ROOM = (SM100_GEMM_TMEM - SF_COLUMN) / SF_SLOT;
+    static constexpr int SF_SLOTS = SF_ROOM < STAGES ? SF_ROOM : STAGES;
+    static_assert(CTAS == 1 || CTAS == 2, "a product is of one CTA or of a pair");
+    static_assert(COLUMNS % 64 == 0, "scale factors come in atoms of 128 rows, or halves of one");
+    static_assert(COLUMNS <= 256, "a product has no more");
+    static_assert(OWN % 16 == 0, "a part finishes whole pieces");
+    static_assert(SF_SLOTS >= 2, "tensor memory has the scale factors of a step while those of another are copied");
+    static_assert(STAGES >= 3, "a stage is filled while another is multiplied");
 };
 
 template <class C> struct memory {
     struct stage {
         uint8_t lanes[C::MATRICES][SM100_GEMM_LANES * SM100_GEMM_CODE_BYTES]; /* swizzled, as columns are */
-        uint8_t columns[C::COLUMNS * SM100_GEMM_CODE_BYTES];
-        uint8_t sf[C::OPERANDS][SM100_GEMM_SF_BYTES]; /* atoms, by SM100_GEMM_OF_.. */
+        uint8_t columns[C::COLUMNS / C::CTAS * SM100_GEMM_CODE_BYTES];
+        uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of lanes, then of the columns */
     } stages[C::STAGES];
+    float4 inbox[C::PARTS - 1][C::MATRICES][C::OWN / 4][SM100_GEMM_LANES]; /* the other parts' sums, in their order */
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t sums_full[C::ACCUMULATORS], sums_empty[C::ACCUMULATORS];
+    uint64_t inbox_full, inbox_empty;
     uint32_t tmem; /* the address of tensor memory */
     expert_scan<SM100_GEMM_THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     sm100_gemm_expert experts[];
 };
+
+/* The rows of atoms of an operand, by SM100_GEMM_OF_..: how many, and the first in a stage. */
+template <class C> __device__ constexpr int atoms_of(int of)
+{
+    return of == SM100_GEMM_OF_COLUMNS ? C::COLUMN_ATOMS : 1;
+}
+
+template <class C> __device__ constexpr int first_atom_of(int of)
+{
+    return of == SM100_GEMM_OF_COLUMNS ? C::MATRICES : of / SM100_GEMM_OF_UPS;
+}
 
 /* Where in a ring, and the parity of its round. */
 template <int SLOTS> struct ring {
@@ -52,9 +79,9 @@ template <int SLOTS> struct ring {
     }
 };
 
-/* A tile: its batch, or its expert; its first row of the lanes' operand, and of the columns'; the end of the latter, or
- * of the expert's tokens. The columns' scale factors: rows from the first one of their atoms to the tile, and which row
- * of atoms these are. */
+/* A tile: its batch, or its expert; this CTA's first row of the lanes' operand, and the first of the columns'; the end
+ * of the latter, or of the expert's tokens. The columns' scale factors: rows from the first one of their atoms to the
+ * tile, and which row of atoms these are. */
 typedef struct gemm_tile {
     int64_t l, lane, column, column_end;
     int64_t into_atom, atom_row;
@@ -66,6 +93,9 @@ typedef struct gemm_tiles {
     const sm100_gemm_expert *experts; /* their list */
     int64_t expert_count;
     int count;
+    int half; /* of a pair: 0 is the CTA that issues products */
+    int part; /* of K: its steps are first_step .. end_step */
+    int first_step, end_step;
     int64_t column_end; /* without experts */
     int64_t atom_rows;  /* that the columns' blocked scale factors have, whatever offsets say */
 } gemm_tiles;
@@ -86,7 +116,7 @@ __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, int number)
 {
     const int lane_tiles = tiles.work.lane_tiles, column_tile = number / lane_tiles;
-    gemm_tile t = {.lane = (int64_t)(number - column_tile * lane_tiles) * SM100_GEMM_LANES};
+    gemm_tile t = {.lane = (int64_t)(number - column_tile * lane_tiles) * C::LANES + tiles.half * SM100_GEMM_LANES};
     int64_t first = 0, first_atom = 0;
     if constexpr (C::EXPERTS) {
         t.l = expert_of(tiles, column_tile);
@@ -100,16 +130,16 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
         t.column_end = tiles.column_end;
     }
     t.into_atom = t.column % NK_SF_ATOM_ROWS;
-    t.atom_row = min(first_atom + t.column / NK_SF_ATOM_ROWS, tiles.atom_rows - 1);
+    t.atom_row = first_atom + t.column / NK_SF_ATOM_ROWS;
     t.column += first;
     return t;
 }
 
-/* Calls f(tile) for each of this CTA's tiles. */
+/* Calls f(tile) for each tile of this cluster. */
 template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
 {
 #pragma unroll 1
-    for (int number = (int)blockIdx.x; number < tiles.count; number += (int)gridDim.x)
+    for (int number = (int)blockIdx.x / C::CLUSTER; number < tiles.count; number += (int)gridDim.x / C::CLUSTER)
         f(tile_of<C>(tiles, number));
 }
 
@@ -129,20 +159,23 @@ template <typename P> __device__ inline int64_t rows_of(const P &p, const sm100_
     return (of == SM100_GEMM_OF_COLUMNS) != work.tokens_on_lanes ? p.m : p.n;
 }
 
-/* The scale factors of a tile's operand: whole atoms, whose row 0 is row `first` of the matrix. */
+/* A row of atoms of a tile's operand: its row 0 is row `first` of the matrix. */
 typedef struct tile_factors {
     const nk_operand &of;
     int64_t l, first, end, atom_row;
 } tile_factors;
 
-/* Of experts all tokens are one batch. */
+/* Row `atom` of them, the last one where there are fewer: their rows are not there. Of experts all tokens are one
+ * batch. */
 template <class C, typename P>
-__device__ inline tile_factors factors_of(const P &p, const sm100_gemm_work &work, const gemm_tile &t, int of)
+__device__ inline tile_factors factors_of(const P &p, const gemm_tiles &tiles, const gemm_tile &t, int of, int atom)
 {
-    const nk_operand &operand = operand_of(p, work, of);
+    const nk_operand &operand = operand_of(p, tiles.work, of);
     if (of == SM100_GEMM_OF_COLUMNS)
-        return {operand, C::EXPERTS ? 0 : t.l, t.column - t.into_atom, t.column_end, t.atom_row};
-    return {operand, t.l, t.lane, rows_of(p, work, of), t.lane / NK_SF_ATOM_ROWS};
+        return {operand, C::EXPERTS ? 0 : t.l, t.column - t.into_atom + atom * NK_SF_ATOM_ROWS, t.column_end,
+                min(t.atom_row + atom, tiles.atom_rows - 1)};
+    const int64_t rows = rows_of(p, tiles.work, of);
+    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS};
 }
 
 /* Whether lanes arrange scale factors of any operand. */
@@ -152,6 +185,21 @@ template <class C> __device__ inline bool arranges(const sm100_gemm_work &work)
     for (int of = 0; of < C::OPERANDS; of++)
         copied = copied && work.copied[of];
     return !copied;
+}
+
+/* For what this CTA's threads and copies have written; of a pair, the other one's, too. */
+template <class C> __device__ inline void wait_for(const uint64_t *barrier, uint32_t parity)
+{
+    if constexpr (C::CTAS == 1)
+        mbarrier_wait(shared_address(barrier), parity);
+    else
+        mbarrier_wait_cluster(shared_address(barrier), parity);
+}
+
+/* Where the CTA that issues this one's products has a barrier of this one's. */
+template <class C> __device__ inline uint32_t of_issuer(const uint64_t *barrier, const gemm_tiles &tiles)
+{
+    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), (uint32_t)(tiles.part * C::CTAS));
 }
 
 /* Tensor memory is handed over: the order comes of the tcgen05 fences alone (PTX ISA, 9.7.16.6.4). */

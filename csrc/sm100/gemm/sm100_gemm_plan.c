@@ -5,17 +5,21 @@
 #include "sm100_gemm_costs.h"
 
 typedef struct tile {
-    int32_t columns, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
+    int32_t ctas, columns, parts, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
 } tile;
 
 static const tile tiles[SM100_GEMM_TILE_COUNT] = {
-#define ROW(name, columns, stages, accumulators, dual_stages, dual_accumulators) \
-    [SM100_GEMM_##name] = {columns,                                              \
-                           {stages, dual_stages},                                \
-                           {SM100_GEMM_SMEM(columns, stages, 1), SM100_GEMM_SMEM(columns, dual_stages, 2)}},
+#define ROW(name, ctas, columns, parts, ...)                                                                         \
+    [SM100_GEMM_##name] = {ctas,                                                                                     \
+                           columns,                                                                                  \
+                           parts,                                                                                    \
+                           {SM100_GEMM_STAGES(ctas, columns, parts, 1), SM100_GEMM_STAGES(ctas, columns, parts, 2)}, \
+                           {SM100_GEMM_SMEM(ctas, columns, parts, 1), SM100_GEMM_SMEM(ctas, columns, parts, 2)}},
     SM100_GEMM_TILES(ROW)
 #undef ROW
 };
+
+static int32_t cluster_of(const tile *t) { return t->ctas * t->parts; }
 
 #define NAME(name, ...) #name,
 const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
@@ -75,23 +79,36 @@ typedef struct candidate {
     int tile;
     bool tokens_on_lanes;
     int64_t lane_tiles, column_tiles;
+    int32_t at_once; /* tiles that the GPU has SMs for */
     double tiles, us;
 } candidate;
 
 static double larger(double x, double y) { return x > y ? x : y; }
 
+/* Of a CTA: the rate of products, or that of the operands' rows out of shared memory. */
+static double product_cycles(const tile *t)
+{
+    const double rows = SM100_GEMM_LANES + (double)t->columns / t->ctas;
+    return larger(t->columns * SM100_GEMM_COLUMN_CYCLES, rows * SM100_GEMM_ROW_CYCLES);
+}
+
 /* Products, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's stores.
  */
-static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
+static double us_of(const sm100_gemm_product *product, const candidate *c)
 {
-    const int32_t columns = tiles[c->tile].columns;
-    const double matrices = product->ups ? 2 : 1, k = (double)product->first->k;
-    const double whole = c->tiles / gpu->sms, waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
-    const double products = matrices * k / SM100_GEMM_BLOCK * columns * SM100_GEMM_COLUMN_CYCLES;
-    const double bytes = (matrices * SM100_GEMM_LANES + columns) * k * 9 / 16;
+    const tile *t = &tiles[c->tile];
+    const double matrices = product->ups ? 2 : 1, k = (double)product->first->k / t->parts;
+    const double whole = c->tiles / c->at_once, waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
+    const double products = matrices * k / SM100_GEMM_BLOCK * product_cycles(t);
+    const double codes = matrices * SM100_GEMM_LANES + (double)t->columns / t->ctas,
+                 factors = matrices * SM100_GEMM_LANES + t->columns;
+    const double bytes = codes * k / 2 + factors * k / NK_SF_VEC;
     const double tile_cycles = larger(products, bytes / SM100_GEMM_BYTES_PER_CYCLE);
-    const double stores = SM100_GEMM_TILE_CYCLES + matrices * columns * SM100_GEMM_STORE_COLUMN_CYCLES;
-    return (SM100_GEMM_FILL_CYCLES + waves * larger(tile_cycles, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
+    const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES;
+    const double inbox = SM100_GEMM_INBOX_BYTES(t->columns, t->parts, product->ups ? 2 : 1);
+    const double sums = t->parts > 1 ? SM100_GEMM_PARTS_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
+    const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas > 1 ? SM100_GEMM_PAIR_CYCLES : 0);
+    return (fill + waves * larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
 }
 
 /* For experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
@@ -104,12 +121,13 @@ static int64_t token_tiles_of(const sm100_gemm_product *product, int32_t columns
 static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile, bool tokens_on_lanes)
 {
     const nk_gemm_problem *p = product->first;
-    candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes};
-    c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, SM100_GEMM_LANES);
+    const int32_t at_once = gpu->sms / cluster_of(&tiles[tile]);
+    candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes, .at_once = at_once > 1 ? at_once : 1};
+    c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, tiles[tile].ctas * SM100_GEMM_LANES);
     c.column_tiles =
         tokens_on_lanes ? nk_ceil_div(p->n, tiles[tile].columns) : token_tiles_of(product, tiles[tile].columns);
     c.tiles = (double)p->l * (double)c.lane_tiles * (double)c.column_tiles;
-    c.us = us_of(product, gpu, &c);
+    c.us = us_of(product, &c);
     return c;
 }
 
@@ -121,8 +139,13 @@ static int64_t smem_bytes(const sm100_gemm_product *product, int tile)
 }
 
 /* Why this tile cannot, where others may. */
-static const char *why_not_tile(const sm100_gemm_product *product, const cuda_gpu *gpu, const candidate *c)
+static const char *why_not_tile(const sm100_gemm_product *product, cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT],
+                                const cuda_gpu *gpu, const candidate *c)
 {
+    const tile *t = &tiles[c->tile];
+    if (!kernels[c->tile])
+        return t->parts > 1 ? "it divides K" : "tensor memory has no room for the sums of two matrices";
+    if (nk_ceil_div(product->first->k, SM100_GEMM_STEP) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     return c->tiles < LARGEST_EXTENT ? NULL : "there are too many tiles";
 }
@@ -131,8 +154,8 @@ static const char *why_not_tile(const sm100_gemm_product *product, const cuda_gp
  * long. Two matrices of weights, and experts', always are. With batch_invariant they are, too, and the tile is one: the
  * same instructions then make a row, whatever the others are.
  */
-static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, const nk_settings *settings, int forced,
-                        const char **why_not)
+static candidate choose(const sm100_gemm_product *product, cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT],
+                        const cuda_gpu *gpu, const nk_settings *settings, int forced, const char **why_not)
 {
     const bool weights_alone = product->ups || product->has_experts || settings->batch_invariant;
     candidate best = {.tile = NK_TILE_ANY};
@@ -140,7 +163,7 @@ static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, 
         const int tile = i % SM100_GEMM_TILE_COUNT;
         if (forced != NK_TILE_ANY && tile != forced) continue;
         const candidate c = candidate_of(product, gpu, tile, i >= SM100_GEMM_TILE_COUNT);
-        const char *why = why_not_tile(product, gpu, &c);
+        const char *why = why_not_tile(product, kernels, gpu, &c);
         if (why) *why_not = why;
         if (!why && (best.tile == NK_TILE_ANY || c.us < best.us)) best = c;
         if (settings->batch_invariant) break;
@@ -181,26 +204,30 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(product->first->device, &gpu));
     const char *why = why_no_tile(product, settings->batch_invariant), *why_not = NULL;
-    const candidate c = why ? (candidate){.tile = NK_TILE_ANY} : choose(product, gpu, settings, forced, &why_not);
+    const candidate c =
+        why ? (candidate){.tile = NK_TILE_ANY} : choose(product, kernels, gpu, settings, forced, &why_not);
     if (!why && c.tile == NK_TILE_ANY) why = why_not;
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     const tile *t = &tiles[c.tile];
+    const int32_t lanes = t->ctas * SM100_GEMM_LANES;
     *choice = (sm100_gemm_choice){.kernel = kernels[c.tile],
                                   .tile = c.tile,
-                                  .grid = c.tiles < gpu->sms ? (int32_t)c.tiles : gpu->sms,
+                                  .grid = cluster_of(t) * (c.tiles < c.at_once ? (int32_t)c.tiles : c.at_once),
                                   .overlap = settings->pdl != NK_PDL_OFF,
                                   .work = work_of(product, &c)};
     plan->kernel = choice->kernel->name;
     plan->why = c.tokens_on_lanes ? "tokens are the lanes of tensor memory, weight rows its columns"
                                   : "weight rows are the lanes of tensor memory, tokens its columns";
     plan->tile = sm100_gemm_family.tiles[c.tile];
-    plan->tile_m = c.tokens_on_lanes ? SM100_GEMM_LANES : t->columns;
-    plan->tile_n = c.tokens_on_lanes ? t->columns : SM100_GEMM_LANES;
+    plan->tile_m = c.tokens_on_lanes ? lanes : t->columns;
+    plan->tile_n = c.tokens_on_lanes ? t->columns : lanes;
     plan->tile_k = SM100_GEMM_STEP;
     plan->grid = choice->grid;
     plan->threads = SM100_GEMM_THREADS;
     plan->stages = t->stages[product->ups != NULL];
+    plan->cluster = cluster_of(t);
+    plan->split = t->parts;
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
@@ -214,14 +241,15 @@ static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_c
     const nk_operand *o = operand_of(product, &c->work, of);
     const int64_t rows = is_tokens(product, o) ? p->m : p->n,
                   batches = c->work.one_matrix[of] ? 1 : batches_of(product, o);
-    const int32_t of_tile = of == SM100_GEMM_OF_COLUMNS ? tiles[c->tile].columns : SM100_GEMM_LANES;
+    const tile *t = &tiles[c->tile];
+    const int32_t of_cta = of == SM100_GEMM_OF_COLUMNS ? t->columns / t->ctas : SM100_GEMM_LANES;
     return (cuda_boxes){.name = is_tokens(product, o) ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = NK_E2M1X2,
                         .rank = 3,
                         .dims = {(uint64_t)p->k / 2, (uint64_t)rows, (uint64_t)batches},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, batches)},
-                        .box = {SM100_GEMM_CODE_BYTES, (uint32_t)of_tile, 1},
+                        .box = {SM100_GEMM_CODE_BYTES, (uint32_t)of_cta, 1},
                         .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
@@ -248,6 +276,7 @@ nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_cho
                             .z = 1,
                             .threads = SM100_GEMM_THREADS,
                             .smem_bytes = (int32_t)smem_bytes(product, c->tile),
+                            .cluster.x = cluster_of(&tiles[c->tile]),
                             .overlap = c->overlap};
     return cuda_launch(c->kernel, device, exec->stream, &grid, args);
 }

@@ -3,17 +3,19 @@
 #define NK_SM100_GEMM_STORE_CUH
 
 #include "cuda/epilogue.cuh"
-#include "sm100_gemm_parts.cuh"
+#include "cuda/ptx/global.cuh"
+#include "sm100_gemm_sums.cuh"
 
-#define WINDOW 32 /* columns that a thread has in registers */
+#define PIECE 16 /* columns that a thread stores at once where it can */
 
 /* A thread's lane of a tile, in the output. */
 typedef struct lane_out {
-    uint8_t *at;          /* at the tile's first column */
-    int64_t next;         /* bytes to the next column */
-    int64_t lane;         /* of the output, or 0 where it is not there */
-    int64_t column, end;  /* the tile's first column, and where the output's, or the expert's, end */
-    bool is_there, whole; /* whole: eight columns are neighbours, of aligned pieces */
+    uint8_t *at;         /* at the tile's first column */
+    int64_t next;        /* bytes to the next column */
+    int64_t lane;        /* of the output, or 0 where it is not there */
+    int64_t column, end; /* the tile's first column, and where the output's, or the expert's, end */
+    bool is_there;
+    bool whole, wide; /* columns are neighbours, four of them aligned to their size; to 32 bytes */
 } lane_out;
 
 template <class C, typename P>
@@ -28,7 +30,8 @@ __device__ inline lane_out lane_out_of(const P &p, const sm100_gemm_work &work, 
                   .is_there = lane < rows_of(p, work, SM100_GEMM_OF_LANES)};
     o.lane = o.is_there ? lane : 0;
     o.at = work.tokens_on_lanes ? output_at(d, l, o.lane, t.column) : output_at(d, l, t.column, o.lane);
-    o.whole = o.next == size && is_aligned(o.at, 8 * size);
+    o.whole = o.next == size && is_aligned(o.at, (uint32_t)(4 * size));
+    o.wide = o.next == size && is_aligned(o.at, 32);
     return o;
 }
 
@@ -91,19 +94,43 @@ template <> struct lane_epilogue<nk_dual_gemm_problem> {
     typedef gated_lane type;
 };
 
-/* Eight elements, which are columns of the tile from `column` on. */
-__device__ inline void store_eight(const lane_out &o, nk_dtype dtype, int column, const float v[8])
+/* Sixteen neighbouring elements: a sector of L2, or two, as a whole. */
+__device__ inline void store_sectors(uint8_t *at, nk_dtype dtype, const float v[PIECE])
+{
+    uint32_t words[2][8];
+    if (dtype == NK_F32) {
+#pragma unroll
+        for (int i = 0; i < PIECE; i++)
+            words[i / 8][i % 8] = __float_as_uint(v[i]);
+        st_global_v8(at + 32, words[1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            words[0][i] =
+                dtype == NK_F16 ? pair_of<false>(v[2 * i], v[2 * i + 1]) : pair_of<true>(v[2 * i], v[2 * i + 1]);
+    }
+    st_global_v8(at, words[0]);
+}
+
+/* A piece, which is columns of the tile from `column` on. */
+__device__ inline void store_piece(const lane_out &o, nk_dtype dtype, int column, const float v[PIECE])
 {
     const int64_t left = o.end - o.column - column;
     uint8_t *at = o.at + column * o.next;
-    if (o.whole && left >= 8) {
-        store_four(at, dtype, v);
-        store_four(at + 4 * o.next, dtype, v + 4);
+    if (o.wide && left >= PIECE) {
+        store_sectors(at, dtype, v);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (i < left) store_float(at + i * o.next, dtype, v[i]);
+    for (int i = 0; i < PIECE; i += 4) {
+        if (o.whole && left >= i + 4) {
+            store_four(at + i * o.next, dtype, v + i);
+            continue;
+        }
+#pragma unroll
+        for (int j = i; j < i + 4; j++) {
+            if (j < left) store_float(at + j * o.next, dtype, v[j]);
+        }
     }
 }
 
@@ -112,38 +139,43 @@ template <class C, typename P>
 __device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
+    const int first = tiles.part * C::OWN;
     ring<C::ACCUMULATORS> r;
+    ring<1> inbox;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
         const lane_out out = lane_out_of<C>(p, tiles.work, t);
         const typename lane_epilogue<P>::type lane(p, tiles.work, out, C::EXPERTS ? t.l : 0);
+        const uint32_t at = lanes + r.slot * C::SUMS;
         wait_for_tmem(&s.sums_full[r.slot], r.parity);
+        if constexpr (C::PARTS > 1) {
+            send_sums<C>(s, tiles, at, inbox.parity);
+            mbarrier_wait_cluster(shared_address(&s.inbox_full), inbox.parity);
+        }
 #pragma unroll 1
-        for (int column = 0; column < C::COLUMNS; column += WINDOW) {
-            const uint32_t at = lanes + r.slot * C::SUMS + column;
-            uint32_t sums[C::MATRICES][WINDOW];
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < C::MATRICES; i++)
-                tcgen05_ld_32x32b_x32(at + i * C::COLUMNS, sums[i]);
-            tcgen05_wait_ld();
-            if (column + WINDOW == C::COLUMNS) {
+        for (int column = first; column < first + C::OWN; column += C::WINDOW) {
+            uint32_t sums[C::MATRICES][C::WINDOW];
+            load_sums<C>(at + column, sums);
+            if (column + C::WINDOW == first + C::OWN) {
                 tcgen05_fence_before_thread_sync();
                 __syncwarp();
-                if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(shared_address(&s.sums_empty[r.slot]));
+                if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster_relaxed(of_issuer<C>(&s.sums_empty[r.slot], tiles));
             }
+            if constexpr (C::PARTS > 1) add_parts<C>(s, tiles.part, column - first, sums);
 #pragma unroll
-            for (int i = 0; i < WINDOW; i += 8) {
-                const int64_t first = out.column + column + i;
-                float v[8];
-                if (!out.is_there || first >= out.end) continue;
-                lane.template finish<8>(sums[0] + i, sums[C::MATRICES - 1] + i, first, out.end - first, v);
-                store_eight(out, p.d.dtype, column + i, v);
+            for (int i = 0; i < C::WINDOW; i += PIECE) {
+                const int64_t index = out.column + column + i;
+                float v[PIECE];
+                if (!out.is_there || index >= out.end) continue;
+                lane.template finish<PIECE>(sums[0] + i, sums[C::MATRICES - 1] + i, index, out.end - index, v);
+                store_piece(out, p.d.dtype, column + i, v);
             }
         }
+        if constexpr (C::PARTS > 1) free_inbox<C>(s, tiles);
+        inbox.advance();
         r.advance();
     });
 }
 
-#undef WINDOW
+#undef PIECE
 
 #endif

@@ -2,7 +2,7 @@
 #include "sm100_gemm_plan.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_grouped_gemm_##name,
-static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_TILES(KERNEL)};
+static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_GROUPED_TILES(KERNEL)};
 
 /* Rows of atoms that the tokens' scale factors have. */
 static int64_t atom_rows_of(const nk_grouped_gemm_problem *p)

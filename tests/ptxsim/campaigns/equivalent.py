@@ -2,6 +2,24 @@
 
 TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
 
+REMOTE = "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
+OF_TCGEN05 = {
+    "no warp barrier, sm100_gemm_sums.cuh: __syncwarp(); #pragma unroll": TOGETHER,
+    "no warp barrier, sm100_gemm_store.cuh: __syncwarp(); if (threadIdx.x % 32 == 0)"
+    " mbarrier_arrive_cluster_relaxed(of_issuer<C>(&s.sums_empty[r.slot], tiles));": (
+        "the wait for loads before it is one instruction of the whole warp"
+    ),
+    "no fence after, sm100_gemm_parts.cuh: tcgen05_fence_after_thread_sync(); }": (
+        "where the issuer waits for its own products, their commit is enough for the simulator"
+    ),
+    "the cluster barrier releases nothing, sm100_gemm.cuh: barrier_cluster_arrive_aligned();"
+    " barrier_cluster_wait_aligned();": REMOTE,
+    "waits for the next barrier, sm100_gemm_parts.cuh: mbarrier_wait_cluster_relaxed("
+    "shared_address(barrier), parity); tcgen05_fence_after_thread_sync();": (
+        "the first of two accumulators waits until the second is empty: later, and for both"
+    ),
+}
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
@@ -12,9 +30,7 @@ EQUIVALENT = {
         "no warp barrier, sm100_gemm.cu: __syncwarp(); barrier_cluster();"
         " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
         "the cluster barrier releases nothing, sm100_gemm.cu: barrier_cluster();"
-        " if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);": (
-            "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
-        ),
+        " if (warp == WARP_TMEM) tcgen05_dealloc<S::CTAS>(tmem, TMEM_COLUMNS);": REMOTE,
         "waits without acquiring, sm100_gemm.cu: wait(at.empty, r.slot, r.phase);"
         " advance<STAGES>(r);": "the producer's last waits keep its CTA there, nothing more",
         "no proxy fence, sm100_gemm.cu: fence_proxy_async();"
@@ -27,6 +43,8 @@ EQUIVALENT = {
             "of those who read a response the last is remembered, and it may not be this one"
         ),
     },
+    "sm100_pair": OF_TCGEN05,
+    "sm100_parts": OF_TCGEN05,
     "sm90_gemm": {
         f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
         " wait(s.w_full[c.w.slot], c.w.phase);": (

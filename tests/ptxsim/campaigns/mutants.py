@@ -213,10 +213,9 @@ for line in sys.stdin:
 class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
-    mutations = SYNC | ASYNC
-
-    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=()):
+    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=(), tile=""):
         self.helpers = helpers
+        self.mutations = SYNC | ASYNC | (TCGEN05 if backend == "sm100" else {})
         self.folder = tempfile.TemporaryDirectory()
         cc = ROWS[backend].cc
         self.originals = build.kernels(cc)
@@ -226,7 +225,7 @@ class PackageKernel:
             [sys.executable, "-c", WORKER, call, json.dumps(shape)],
             env=os.environ
             | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
-            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend, "NVFP4KERN_TILE": tile},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -270,6 +269,12 @@ TARGETS = {
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
+    "sm100_pair": lambda: PackageKernel(
+        "gemm", "sm100", sms=2, shape=(400, 300, 1280), tile="sm100/gemm:p192"
+    ),
+    "sm100_parts": lambda: PackageKernel(
+        "gemm", "sm100", sms=2, shape=(19, 1100, 4096), tile="sm100/gemm:p128k2"
+    ),
     "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
     "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
     "wgmma_v16": lambda: DrawnKernel(["gemm"], "v16"),

@@ -59,6 +59,8 @@ void sim_decode_memory(builder *b, const statement *s, insn *in, pieces *p)
     in->size = (uint8_t)sim_size_of(type);
     in->is_signed = type.n && *type.s == 's';
     uint32_t operands = s->n == 3 ? 2 : s->n; /* the third is a cache policy */
+    const uint32_t most = in->space == GLOBAL ? 32 : 16;
+    if (in->vec > 1 && in->vec * in->size > most) sim_unknown(b, s, "more bytes at once than this memory gives");
     if (width == 'q' && in->vec == 1 && p->next == p->n && operands == 2) {
         in->fn = load ? sim_exec_load_wide : sim_exec_store_wide;
         in->o[0] = sim_destination(b, &s->o[load ? 0 : 1], 'q');

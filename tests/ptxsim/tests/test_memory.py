@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from ptxsim import gpu
-from test_checks import PLACE, found
+from test_checks import PLACE, SHARED, found
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
@@ -74,3 +74,38 @@ def test_large_clusters_are_asked_for():
         module.launch("f", memory, grid=16, cluster=16)
     module.allow_large_clusters("f")
     module.launch("f", memory, grid=16, cluster=16)
+
+
+VECTORS = {
+    "v8.b32": ("r", [f"%r{i}" for i in range(10, 18)], 4),
+    "v4.b64": ("rd", ["%rd10", "%rd11", "%rd12", "%rd13"], 8),
+}
+
+
+@pytest.mark.parametrize("form", VECTORS)
+def test_a_lane_stores_a_sector(form):
+    """32 bytes at once, which are aligned as a whole."""
+    kind, registers, size = VECTORS[form]
+    loads = "".join(
+        f"ld.global.u{8 * size} {name}, [%rd5+{size * i}];" for i, name in enumerate(registers)
+    )
+    body = f"""
+        mov.u32 %r0, %tid.x; mul.wide.u32 %rd5, %r0, 64; add.s64 %rd5, %rd0, %rd5; {loads}
+        st.global.{form} [%rd5+OFFSET], {{{", ".join(registers)}}};
+    """
+    before = np.random.default_rng(0).integers(0, 2**32, (32, 16), np.uint32)
+    memory = gpu.Memory(before)
+    gpu.Module(gpu.kernel(body.replace("OFFSET", "32"), ["p"])).launch("f", memory)
+    assert gpu.report()["findings"] == [] and gpu.report()["global_store_bytes"] == 32 * 32
+    assert (memory.read() == np.concatenate([before[:, :8], before[:, :8]], 1)).all()
+    with pytest.raises(gpu.SimError, match="misaligned"):
+        gpu.Module(gpu.kernel(body.replace("OFFSET", "16"), ["p"])).launch("f", memory)
+
+
+@pytest.mark.parametrize("form", ("shared.v8.b32", "global.v8.b64"))
+def test_no_other_memory_and_no_more_than_a_sector(form):
+    names = ", ".join(f"%{'rd' if form.endswith('64') else 'r'}{i}" for i in range(10, 18))
+    address = "%r2" if form.startswith("shared") else "%rd0"
+    text = gpu.kernel(PLACE + f"st.{form} [{address}], {{{names}}};", ["p"], SHARED)
+    with pytest.raises(gpu.SimError, match=f"st.{form}: more bytes at once"):
+        gpu.Module(text).kernel("f")

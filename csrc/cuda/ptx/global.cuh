@@ -1,0 +1,15 @@
+/* Global memory: accesses that CUDA C has no type for. */
+#ifndef NK_GLOBAL_CUH
+#define NK_GLOBAL_CUH
+
+#include <stdint.h>
+
+/* 32 aligned bytes at once, from sm_100 on. */
+__device__ inline void st_global_v8(void *at, const uint32_t v[8])
+{
+    asm volatile("st.global.v8.b32 [%0], {%1,%2,%3,%4,%5,%6,%7,%8};" ::"l"(__cvta_generic_to_global(at)), "r"(v[0]),
+                 "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(v[4]), "r"(v[5]), "r"(v[6]), "r"(v[7])
+                 : "memory");
+}
+
+#endif
