@@ -244,7 +244,7 @@ class NVFP4Experts(Frozen):
         offsets: Tensor,
     ) -> Tensor:
         """_products of tokens as _operand makes them."""
-        by_row: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": k}
+        by_row: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": max(k, 1)}
         if self.input_quant is None:
             weight, scales = self.gate_up_proj, self.gate_up_proj_weight_scale
             options = by_row | {"alpha": self.gate_up_alpha, "out_dtype": dtype}
@@ -414,10 +414,10 @@ class NVFP4MoE(Frozen):
 
     def forward(self, x: Tensor) -> Tensor:
         x = autocast(x)
-        tokens = x.reshape(-1, x.shape[-1])
+        tokens = readable(x.reshape(-1, x.shape[-1]))
         weights, ids, _, offsets, sorted_rows, row_of = nk.route(
             tokens.detach(),
-            autocast(self.gate.weight),
+            readable(autocast(self.gate.weight)),
             self.top_k,
             correction_bias=self.correction_bias,
             permutation=True,

@@ -99,6 +99,15 @@ def test_experts_without_any_of_their_own():
     ids, weights = routed(3, 5, 2)
     got = experts(activations(3, 64), torch.full_like(ids, 5), weights)
     assert bool((got == 0).all())
+    got = experts(activations(3, 64), ids[:, :0], weights[:, :0])  # nor any selection
+    assert got.shape == (3, 64) and bool((got == 0).all())
+
+
+@pytest.mark.parametrize("input_quant", [None, "dynamic"])
+def test_a_mixture_takes_inputs_of_any_strides(input_quant):
+    moe = filled(NVFP4MoE(64, 48, 8, 3, input_quant=input_quant, dtype=torch.bfloat16), 7)
+    for x in activations(64, 7).t(), activations(7, 128)[:, ::2]:
+        assert torch.equal(moe(x), moe(x.contiguous()))
 
 
 @pytest.mark.parametrize("input_quant", [None, "static"])
