@@ -32,7 +32,7 @@ def check(result, ids, expert_map, experts):
 @pytest.mark.parametrize(
     "m, k, n",
     [(1, 1, 1), (1, 8, 128), (50, 4, 16), (0, 5, 5), (9, 0, 4), (300, 7, 3), (9, 32, 1024),
-     (700, 6, 33), (5, 40, 2), (4, 3, 0)],
+     (700, 6, 33), (5, 40, 2), (4, 3, 0), (18000, 8, 128)],
 )  # fmt: skip
 @pytest.mark.parametrize("how", ("all", "one", "some nobody's", "nobody's"))
 def test_ids(device, how, m, k, n):

@@ -2,9 +2,6 @@
 #include "sm80/sm80_backend.h"
 
 #include "cuda/cuda_route.h"
-#include "nk_format.h"
-
-#define ENTRIES_PER_CTA 1024 /* about: each CTA counts all entries */
 
 typedef struct sort_choice {
     int64_t ctas;
@@ -17,8 +14,9 @@ nk_status sm80_plan_sort_by_expert(const nk_sort_by_expert_problem *p, const nk_
                                    void *choice)
 {
     sort_choice *c = choice;
-    const int64_t parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_CTA);
-    c->ctas = parts > 1 ? parts : 1; /* without an entry one CTA writes the empty permutation */
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(p->device, &gpu));
+    c->ctas = cuda_sort_ctas(p->m * p->top_k, gpu->sms);
     c->overlap = settings->pdl != NK_PDL_OFF;
     plan->kernel = sm80_sort_by_expert.name;
     plan->why = "a counting sort; CTAs need not meet, since each counts all entries";

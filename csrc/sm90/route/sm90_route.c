@@ -173,6 +173,7 @@ typedef struct route_choice {
     cuda_grid grid;
     int32_t tile;
     int64_t counter_bytes;
+    int64_t sorters; /* CTAs of the second kernel */
 } route_choice;
 
 NK_CHOICE_FITS(route_choice);
@@ -219,6 +220,7 @@ nk_status sm90_plan_route(const nk_route_problem *p, const nk_settings *settings
                  .overlap = settings->pdl != NK_PDL_OFF},
         .tile = c.tile,
         .counter_bytes = divided ? nk_ceil_div(c.clusters * t->sharers * ROUTE_MEETING_COUNTERS * 8, 256) * 256 : 0,
+        .sorters = cuda_sort_ctas(p->m * p->top_k, gpu->sms),
     };
     plan->kernel = r->kernel->name;
     plan->why =
@@ -253,7 +255,7 @@ static cuda_boxes boxes_of(const char *name, const nk_operand *o, int64_t k, int
 
 static nk_status sort(const nk_route_problem *p, const route_choice *r, const nk_exec *exec)
 {
-    const cuda_grid grid = {.x = nk_ceil_div(p->m * p->top_k, SM90_ROUTE_SORT_ENTRIES),
+    const cuda_grid grid = {.x = r->sorters,
                             .y = 1,
                             .z = 1,
                             .threads = 32 * ROUTE_SORT_WARPS,

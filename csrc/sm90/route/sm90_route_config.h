@@ -56,6 +56,4 @@ typedef struct sm90_route_params {
     int32_t early;           /* slots whose weights are loaded before the kernel before has ended */
 } sm90_route_params;
 
-#define SM90_ROUTE_SORT_ENTRIES 1024 /* of a CTA of the second kernel, about */
-
 #endif
