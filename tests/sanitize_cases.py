@@ -216,6 +216,8 @@ BUILDERS = [
 
 UNCHOSEN = [tile for tile in nvfp4kern._C._tiles() if tile.startswith("sm90/gemm:")]
 """Tiles that no plan chooses by itself for shapes as small as these."""
+AT_ONCE = 6
+"""Of them, in one process: to begin one takes longer than most tiles' cases."""
 
 
 def label(build):
@@ -225,13 +227,20 @@ def label(build):
     return " ".join(map(str, (build.func.__name__, *build.args)))
 
 
-def cases():
+def forced_tiles():
+    """The tiles that this process forces in turn, or the plans' own choice."""
+    for tile in os.environ.get("SANITIZED_TILES", "").split(","):
+        os.environ["NVFP4KERN_TILE"] = tile
+        yield tile
+
+
+def cases(forced):
     """(builder, shape): the smallest for each builder, kernel, and whether there is workspace.
 
-    Where a row is forced, its own kernels only, and not those of the rows that stand in for it.
+    Where a row is forced, its own kernels only, and not those of the rows that stand in for it;
+    where a tile is, its own.
     """
     row = os.environ.get("NVFP4KERN_BACKEND", "")
-    forced = os.environ.get("NVFP4KERN_TILE", "")
     shapes = sorted(itertools.product(M, N, K), key=math.prod)
     shapes = [shape for shape in shapes if math.prod(shape) <= MOST] + LONG
     seen = set()
@@ -244,6 +253,8 @@ def cases():
                 continue  # it cannot serve the call
             raise
         key = build, plan["kernel"], plan["workspace_bytes"] > 0, plan.get("cluster")
+        if forced and forced.partition(":")[2] != plan["tile"]:
+            continue  # another family
         if key not in seen and row in ("", plan["backend"]):
             seen.add(key)
             yield build, shape
@@ -260,25 +271,32 @@ def gpus():
             settings = {"BACKEND": name} | limits
             print(*(f"NVFP4KERN_{key}={value}" for key, value in settings.items()))
     here = {row["name"] for row in nvfp4kern.backends() if row["available"]}
-    for tile in (tile for tile in UNCHOSEN if tile.partition("/")[0] in here):
-        print(f"NVFP4KERN_BACKEND={tile.partition('/')[0]} NVFP4KERN_TILE={tile}")
+    if "sm90" in here:
+        for i in range(0, len(UNCHOSEN), AT_ONCE):
+            tiles = ",".join(UNCHOSEN[i : i + AT_ONCE])
+            print(f"NVFP4KERN_BACKEND=sm90 SANITIZED_TILES={tiles}")
 
 
-def run():
+def run_case(build, shape):
     """Reading a result back shows initcheck what was not written; rows of nobody never are.
 
     route counts from whatever its workspace holds, so for it torch fills new memory.
     """
+    function, args, options = build(random, *shape)
+    torch.use_deterministic_algorithms(function is nvfp4kern.route)
+    results = leaves((function(*args, **options),))
+    torch.cuda.synchronize()
+    for result in results:
+        if "offsets" not in options:
+            result.view(torch.uint8).cpu()
+
+
+def run():
     torch.manual_seed(0)
-    for build, shape in list(cases()):
-        function, args, options = build(random, *shape)
-        torch.use_deterministic_algorithms(function is nvfp4kern.route)
-        print(label(build), shape, file=sys.stderr, flush=True)  # so that a report shows who it was
-        results = leaves((function(*args, **options),))
-        torch.cuda.synchronize()
-        for result in results:
-            if "offsets" not in options:
-                result.view(torch.uint8).cpu()
+    for tile in forced_tiles():
+        for build, shape in list(cases(tile)):
+            print(tile, label(build), shape, file=sys.stderr, flush=True)  # to name the culprit
+            run_case(build, shape)
 
 
 def ran():

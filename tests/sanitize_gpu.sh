@@ -23,7 +23,7 @@ sanitized() { # tool, argument of the program
     local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
     if [ "$1" = synccheck ]; then options+=(--num-cuda-barriers 65536); fi # of all CTAs of a launch
     if [ "$1" = memcheck ]; then options+=(--destroy-on-device-error kernel); fi # on to the next kernel
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 300 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 500 "$sanitizer" "${options[@]}" "$python" "$cases" "$2"
 }
 
 watched() { # tool; what all GPUs said, one after the other
@@ -32,6 +32,10 @@ watched() { # tool; what all GPUs said, one after the other
     for i in "${!gpus[@]}"; do (export ${gpus[$i]}; sanitized "$1" run) > "$at/$i" 2>&1 & pids+=($!); done
     for i in "${!gpus[@]}"; do wait "${pids[$i]}" || code=$?; cat "$at/$i"; done
     return $code
+}
+
+findings() { # what a tool said, each after the case that it said it of
+    grep -v 'Host Frame' | awk '/^=========/ { if (said) print said; said = ""; print; next } { said = $0 }'
 }
 
 echo "-- the kernels"
@@ -58,9 +62,8 @@ for tool in "$@"; do
     if wait "${started[$tool]}"; then
         echo "-- $tool, $((SECONDS - begin)) s: $(grep 'SUMMARY' "$reports/$tool" | tr -d '\n')"
     else
-        echo "-- $tool: FAILED"
-        grep -v 'Host Frame' "$reports/$tool" > "$reports/short"
-        head -n 100 "$reports/short"; echo ...; tail -n 30 "$reports/short"
+        echo "-- $tool: FAILED, $((SECONDS - begin)) s"
+        findings < "$reports/$tool" | head -n 300
         failed="$failed $tool"
     fi
 done
