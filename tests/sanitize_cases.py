@@ -253,7 +253,7 @@ def cases(forced):
                 continue  # it cannot serve the call
             raise
         key = build, plan["kernel"], plan["workspace_bytes"] > 0, plan.get("cluster")
-        if forced and forced.partition(":")[2] != plan["tile"]:
+        if forced and forced.partition(":")[2] != plan.get("tile"):
             continue  # another family
         if key not in seen and row in ("", plan["backend"]):
             seen.add(key)
