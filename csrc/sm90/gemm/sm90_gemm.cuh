@@ -25,8 +25,8 @@
  * Barriers (mbarriers; "wait" names the parity of the first):
  *   full[SLOTS]    loads -> a part's consumers     1 arrival + the slot's bytes; 32 more, of each lane's   wait 0
  *                                                  own copies, where lanes copy scale factors
- *   empty[SLOTS]   a part's consumers -> loads     1 of each warp, or of each lane where lanes copy        wait 1
- *                                                  scale factors
+ *   empty[SLOTS]   a part's consumers -> loads     1 of each lane, which has read its bytes: the only      wait 1
+ *                                                  order that compute-sanitizer's racecheck knows
  *   sums_full      the peer's consumers -> ours    1 arrival + the bytes of their sums, once               wait 0
  *   BARRIER_CONSUMERS  all consumers               nobody reads the ring any more; what parts give is there
  *   cluster        begin: sums_full is there before the peer sends. Whoever is sent to waits for it, so no CTA goes
@@ -121,7 +121,7 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
     typedef typename memory<C>::slot slot;
     const uint64_t first_tokens = /* not of `at`: the compiler does not know that what is kept is uniform */
         wgmma_descriptor(shared_address(s.ring[0].tokens), 16, 8 * 128, WGMMA_SWIZZLE_128B);
-    uint32_t fragments[2][2][4], before = 0; /* the slot before, where this lane gives it back */
+    uint32_t fragments[2][2][4], before = 0; /* the slot before, until it is given back */
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
@@ -130,7 +130,6 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
         const uint32_t from = at.slot_at(r.slot);
         const uint64_t tokens = first_tokens + r.slot * (uint32_t)(sizeof(slot) / 16);
         const bool is_last = slot_of_k == lane.last;
-        __syncwarp(); /* all lanes have read the slot before, so that it may be given back: see below */
         mbarrier_wait(at.full(r.slot), r.phase);
 #pragma unroll
         for (int n = 0; n < C::STEPS; n++) {
@@ -162,15 +161,14 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
                 }
                 wgmma_commit_group();
                 wgmma_wait_group<1>(sums);
-                /* All products of the slot before are done. A __syncwarp here would make ptxas serialise products. */
+                /* All products of the slot before are done. */
                 if (n == 0 && i == 0) mbarrier_arrive_if(before, before);
             }
         }
-        before = c.gives_back ? at.empty(r.slot) : 0;
+        before = at.empty(r.slot);
         advance<C::SLOTS>(r, C::PARTS);
     }
     wgmma_wait_group<0>(sums);
-    __syncwarp();
     mbarrier_arrive_if(before, before);
 }
 
@@ -208,7 +206,7 @@ __device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &
 template <class C, typename P>
 __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles, span k, int number)
 {
-    const consumer c = consumer_of<C>(p, number);
+    const consumer c = consumer_of<C>(number);
     const addresses<C> at(s);
     const lane_of_slot<C, P> lane(p, tiles.work, c);
     ring_at r = {c.part, 0};
@@ -230,7 +228,7 @@ __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles
 template <class C>
 __device__ inline void consume(memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span, int number)
 {
-    const consumer c = consumer_of<C>(list, number);
+    const consumer c = consumer_of<C>(number);
     const addresses<C> at(s);
     ring_at r = {0, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
@@ -248,7 +246,7 @@ template <class C, typename P> __device__ inline void init_barriers(memory<C> &s
 {
     for (int i = 0; i < C::SLOTS; i++) {
         mbarrier_init(shared_address(&s.full[i]), lanes_copy_sf<C>(p) ? 33 : 1);
-        mbarrier_init(shared_address(&s.empty[i]), 4 * C::WARPGROUPS * givers_of_warp<C>(p));
+        mbarrier_init(shared_address(&s.empty[i]), WARPGROUP * C::WARPGROUPS);
     }
     if (C::CLUSTER == 2) mbarrier_init(shared_address(&s.sums_full), 1);
     fence_mbarrier_init();

@@ -221,22 +221,16 @@ template <class C, typename P> __device__ inline bool lanes_copy_sf(const P &p)
     return (C::DUAL && C::SF_PIECES == 1) || weights_of(p, 0).sf_layout == NK_SF_LINEAR;
 }
 
-/* How many of a warp's lanes give a slot back. Lane 0 does for its warp, but not what lanes have copied: each lane then
- * says for itself that it has read its bytes, which is the only order that compute-sanitizer's racecheck knows. */
-template <class C, typename P> __device__ inline int givers_of_warp(const P &p) { return lanes_copy_sf<C>(p) ? 32 : 1; }
-
 /* What a consumer thread is. */
 typedef struct consumer {
     int part, rows; /* which 64 of the slot's weight rows */
     int thread, warp, lane;
-    bool gives_back; /* slots */
 } consumer;
 
-template <class C, typename P> __device__ inline consumer consumer_of(const P &p, int warpgroup)
+template <class C> __device__ inline consumer consumer_of(int warpgroup)
 {
-    const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
-    const bool gives_back = lane < givers_of_warp<C>(p);
-    return {warpgroup / C::WARPGROUPS, warpgroup % C::WARPGROUPS, thread, thread / 32, lane, gives_back};
+    const int thread = threadIdx.x % WARPGROUP;
+    return {warpgroup / C::WARPGROUPS, warpgroup % C::WARPGROUPS, thread, thread / 32, thread % 32};
 }
 
 #endif
