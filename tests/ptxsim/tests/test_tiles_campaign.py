@@ -150,10 +150,11 @@ def test_a_drawn_sample_of_tiles(campaign, tmp_path):
         assert sum(counts["calls"] for counts in family["cases"].values()) > 7
 
 
-def test_the_script_of_random_problems_compares():
+@pytest.mark.parametrize("which", ([], ["--routers"]))
+def test_the_script_of_random_problems_compares(which):
     """The CPU with itself, as on a machine without a GPU."""
     need("sm90")
     script = ["tests/random_problems.py", "--backend", "cpu", "--count", "120", "--jobs", "1"]
-    done = run_command(*script)
+    done = run_command(*script, *which)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 1: 120 problems right, 0 wrong" in done.stdout
