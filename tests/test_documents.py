@@ -184,6 +184,8 @@ def check_pytest(arguments, folder, config):
                 assert next(arguments).isdigit()
         elif argument in ("-k", "-p"):
             next(arguments)
+        elif argument == "-n":  # of pytest-xdist
+            assert next(arguments) == "auto"
         elif argument.startswith("-"):
             assert argument in ("-q", "-x", "-rs"), argument
         else:
