@@ -28,6 +28,9 @@ SURVIVORS = {
     "op_route.c: check(args, &first, &problem, &outs)": (
         "that of nk_route: nk_route_out, which the binding calls before, makes the same checks"
     ),
+    "op_sort_by_expert.c: check(args, &problem, &specs)": (
+        "nk_sort_by_expert_out, which the binding calls before, makes the same checks"
+    ),
     "op_route.c: nk_mul(p->m, p->top_k, first, &rows)": (
         "the sizes of the weights, at least as many, are checked next and give the same message; "
         "given ids have been counted before"

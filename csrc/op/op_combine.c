@@ -17,11 +17,9 @@ static NK_APART nk_status check_numbers(const nk_tensor *row_of, const nk_combin
     return NK_OK;
 }
 
-static nk_status check_row_of(const nk_tensor *row_of, const nk_tensor *weights, const nk_tensor *first,
-                              nk_combine_problem *p)
+static nk_status check_row_of(const nk_tensor *row_of, const nk_tensor *first, nk_combine_problem *p)
 {
-    int64_t selections;
-    NK_TRY(nk_mul(p->m, p->k, weights, &selections));
+    const int64_t selections = p->m * p->k; /* the elements of weights: its sizes have passed */
     NK_TRY(nk_check_tensor(row_of, NK_DTYPE_BIT(NK_I32), first));
     NK_CHECK_AT(row_of->ndim == 1 && row_of->shape[0] == selections, NK_VALUE_ERROR, row_of,
                 "shape %s, expected (%" PRId64 ",): a number for each of the %" PRId64 " x %" PRId64 " weights",
@@ -58,7 +56,7 @@ static nk_status check(const nk_combine_args *args, nk_combine_problem *p, nk_te
     NK_TRY(nk_check_float_rows(weights, "[.., k]", "k", products, &p->weights, &v));
     p->m = v.rows;
     p->k = v.cols;
-    NK_TRY(check_row_of(args->row_of, weights, products, p));
+    NK_TRY(check_row_of(args->row_of, products, p));
     NK_TRY(nk_spec_rows("out", args->out_dtype, weights, p->m, p->h, spec));
     return args->residual ? check_residual(args->residual, spec, products, p) : NK_OK;
 }
