@@ -17,7 +17,16 @@ import torch
 import nvfp4kern
 from nvfp4kern import __main__ as main
 from nvfp4kern import selftest
-from nvfp4kern.selftest import assumptions, bits, calls, parent, sections, torch_nvfp4, trees
+from nvfp4kern.selftest import (
+    assumptions,
+    bits,
+    calls,
+    parent,
+    sanitizer,
+    sections,
+    torch_nvfp4,
+    trees,
+)
 from nvfp4kern.selftest.known import simulated
 
 ROOT = Path(__file__).parents[1]
@@ -195,6 +204,28 @@ def test_processes_that_always_die_come_to_an_end(monkeypatch):
     assert rows[0]["name"] == "(start)" and rows[-1]["name"] == "(the rest)"
 
 
+def test_compute_sanitizer_is_asked(tmp_path, monkeypatch):
+    """A stand-in that finds something with racecheck."""
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.asked"\necho "========= ERROR SUMMARY: 1 error"\n'
+        'case "$*" in *racecheck*) exit 9;; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    rows = {name: make() for name, make in sanitizer.items("cuda", "quick")}
+    assert {name: row["ok"] for name, row in rows.items()} == {
+        "memcheck": True, "racecheck": False, "synccheck": True,
+    }  # fmt: skip
+    assert rows["racecheck"]["wrong"] == "========= ERROR SUMMARY: 1 error"
+    asked = Path(f"{program}.asked").read_text().splitlines()
+    assert all(line.endswith("--section bits --worker 1") for line in asked) and len(asked) == 3
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sanitizer.shutil, "which", lambda *_, **__: None)
+    rows = [make() for _, make in sanitizer.items("cuda", "quick")]
+    assert all(row["ok"] is None and "not installed" in row["why"] for row in rows)
+
+
 # ---------------------------------------------------------------------------------------------
 # What a file of a Blackwell GPU settles
 # ---------------------------------------------------------------------------------------------
@@ -332,6 +363,45 @@ def test_a_simulated_b200_is_green_and_has_the_shipped_bits(tmp_path):
     found = states(result)
     assert {found[name] for name in ("loads", "ends", "pairs", "parts", "rounding")} == {"holds"}
     assert "fails" not in found.values()
+
+
+TIMES_OF_TILES = """
+import json
+from ptxsim import fake_cuda
+from nvfp4kern.bench import timing
+from nvfp4kern.bench.shapes import chosen
+from nvfp4kern.selftest import bits, speed
+
+def captured(calls):
+    calls[0]()
+    return len(calls)
+
+timing.captured = captured
+timing.in_turns = lambda found: {name: timing.Time(n, n, n) for name, n in found.items()}
+tiles = [tile for tile in bits.tiles() if "/gemm:" in tile[0] and tile[1] == "sm100"]
+shapes = [shape for shape in chosen(["quick"], speed.TILED) if not shape.sizes.get("wide")]
+print(json.dumps({shape.op: speed._each_tile(shape, tiles) for shape in shapes[:2]}))
+"""
+
+
+@pytest.mark.slow
+def test_every_tile_of_a_shape_is_timed():
+    """On the simulated B200, with a stand-in for graphs."""
+    from cuda_calls import run_python
+    from ptxsim import build
+    from rows import need
+
+    if not build.find_cc() or not build.find_nvcc():
+        pytest.skip("no cc or no nvcc")
+    need("sm100", "sm80")
+    settings = build.environment(cc="10.0", sms=148) | {"NVFP4KERN_BACKEND": ""}
+    found = json.loads(run_python(TIMES_OF_TILES, **settings))
+    tiles = {tile for tile in nvfp4kern._C._tiles() if tile.startswith("sm100/gemm:")}
+    assert set(found["gemm"]["us"]) <= tiles and len(found["gemm"]["us"]) > 4
+    row, tile = found["gemm"]["chosen"].split()
+    assert f"{row}/gemm:{tile}" in found["gemm"]["us"]
+    whole = {tile for tile in tiles if "k" not in tile.partition(":")[2]}  # one step has no parts
+    assert set(found["dual_gemm"]["us"]) == whole - {"sm100/gemm:p256"}
 
 
 def test_shipped_bits_are_of_data_that_rounds():
