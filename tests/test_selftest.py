@@ -27,7 +27,7 @@ from nvfp4kern.selftest import (
     torch_nvfp4,
     trees,
 )
-from nvfp4kern.selftest.known import simulated
+from nvfp4kern.selftest.known import simulated, tiles_of
 
 ROOT = Path(__file__).parents[1]
 QUICK = Namespace(device="cpu", extent="quick", patience=20)
@@ -412,6 +412,11 @@ def test_every_tile_of_a_shape_is_timed():
     assert f"{row}/gemm:{tile}" in found["gemm"]["us"]
     whole = {tile for tile in tiles if "k" not in tile.partition(":")[2]}  # one step has no parts
     assert set(found["dual_gemm"]["us"]) == whole - {"sm100/gemm:p256"}
+
+
+def test_a_newer_gpu_has_the_bits_of_its_machine_code():
+    assert tiles_of("10.3") == tiles_of("10.0") == simulated()["10.0"]["tiles"]
+    assert tiles_of("9.0") != tiles_of("8.9") == tiles_of("8.0") and tiles_of("12.0") == {}
 
 
 def test_shipped_bits_are_of_data_that_rounds():

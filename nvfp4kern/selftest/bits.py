@@ -13,7 +13,7 @@ import nvfp4kern
 
 from . import trees
 from .calls import OPERATORS, SIZES, rounding
-from .known import simulated
+from .known import tiles_of
 from .on_device import Made, gpu_rows, settings, short, wait
 
 REPEATS = {"quick": 2, "usual": 10, "all": 100}
@@ -146,7 +146,7 @@ def digests(device, extent):
     import torch
 
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
-    known, made = simulated().get(capability, {"tiles": {}})["tiles"], rounding_call(device)
+    known, made = tiles_of(capability), rounding_call(device)
     first = gpu_rows()[0]
     for whole, row, tile in tiles():
         if extent != "quick" or row == first:

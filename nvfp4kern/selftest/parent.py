@@ -40,7 +40,10 @@ class _Lines:
 def _died(process, said, begun, stalled, patience):
     """The row of what a process did not finish."""
     process.kill()
-    status = process.wait()
+    try:
+        status = process.wait(60)
+    except subprocess.TimeoutExpired:
+        status = "unknown: the driver does not let it go"
     said.seek(0)
     tail = said.read()[-2000:].decode(errors="replace").strip()
     why = f"no answer for {patience} s" if stalled else f"exit status {status}"
