@@ -1,7 +1,8 @@
 """Writes measured figures into the documents: `python benchmarks/figures.py`, or `--check`.
 
 They come from benchmarks/results: gpu.json and cpu.json are what `python -m nvfp4kern bench --json`
-wrote, overhead.json, decode.json and first_load.json what `--json` of benchmarks/NAME.py wrote. A
+wrote, overhead.json, decode.json and first_load.json what `--json` of benchmarks/NAME.py wrote,
+blackwell_model.json what benchmarks/blackwell_model.py wrote (figures_model.py has its blocks). A
 block `<!-- figures: NAME -->` .. `<!-- end -->` of a document is written by the function of that
 name in BLOCKS. `--check` writes nothing and exits with 1 where something would change.
 """
@@ -13,6 +14,8 @@ import re
 import sys
 from pathlib import Path
 from textwrap import fill
+
+import figures_model
 
 from nvfp4kern.bench.report import by_operator, machine, yardstick
 
@@ -50,6 +53,7 @@ def timed(found):
 
 
 WORDS = ("operator", "shape", "layout", "alternative", "call", "model", "how")
+WORDS += figures_model.WORDS
 """Columns that hold no numbers."""
 
 
@@ -258,6 +262,10 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),
     "sm90-gemv": of_kernels("sm90_gemv"),
 }
+BLOCKS |= {
+    name: lambda blackwell_model, make=make, **_: make(blackwell_model, table, number)
+    for name, make in figures_model.BLOCKS.items()
+}
 
 
 def written(text, results):
@@ -269,7 +277,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1: something is old")
     only_check = parser.parse_args().check
-    names = ("gpu", "cpu", "overhead", "decode", "first_load")
+    names = ("gpu", "cpu", "overhead", "decode", "first_load", "blackwell_model")
     results = {name: result(name) for name in names}
     texts = {path: path.read_text() for path in DOCUMENTS}
     old = [path for path, text in texts.items() if written(text, results) != text]

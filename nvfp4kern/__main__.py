@@ -1,6 +1,6 @@
 """The command `nvfp4kern`, or `python -m nvfp4kern`: checks every operator on this machine.
 
-Its subcommands: `info`, `explain`, `bench`, `checkpoint`.
+Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `selftest`.
 """
 
 import argparse
@@ -10,13 +10,14 @@ import sys
 import time
 
 import nvfp4kern
-from nvfp4kern import bench, machine
+from nvfp4kern import bench, machine, selftest
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
 CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
 BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
 CHECKPOINT_NEEDS = 'checkpoint needs PyTorch and safetensors: pip install torch "nvfp4kern[models]"'
+SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvfp4kern[bench]"'
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
@@ -235,7 +236,9 @@ def main():
     parser.add_argument("--version", action="version", version=f"nvfp4kern {nvfp4kern.__version__}")
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
-    commands = parser.add_subparsers(dest="command", metavar="info | explain | bench | checkpoint")
+    commands = parser.add_subparsers(
+        dest="command", metavar="info | explain | bench | checkpoint | selftest"
+    )
     commands.add_parser("info", help="backends of this build and machine")
     one = commands.add_parser("explain", help="what a call would use; runs nothing")
     one.add_argument("op", choices=SHAPES)
@@ -245,6 +248,8 @@ def main():
         "checkpoint", help="what NVFP4 files hold, and what is wrong with them"
     )
     one.add_argument("path", metavar="DIR", help="a directory, or one .safetensors file")
+    one = commands.add_parser("selftest", help="all that this machine can say, in one file")
+    selftest.add_arguments(one, hidden=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
         if arguments.command == "info":
@@ -257,6 +262,8 @@ def main():
             from nvfp4kern.checkpoint.report import command
 
             return command(arguments.path)
+        if arguments.command == "selftest":
+            return selftest.run(arguments)
         from nvfp4kern.verify.cases import OPERATORS
 
         if arguments.op and arguments.op not in OPERATORS:
@@ -266,6 +273,8 @@ def main():
         needs = {"numpy": CHECK_NEEDS, "rich": CHECK_NEEDS}
         if arguments.command == "bench":
             needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": PLOT_NEEDS}
+        if arguments.command == "selftest":
+            needs = dict.fromkeys(("numpy", "torch", "rich"), SELFTEST_NEEDS)
         if arguments.command == "checkpoint":
             needs = dict.fromkeys(("torch", "safetensors"), CHECKPOINT_NEEDS)
         name = (missing.name or "").partition(".")[0]

@@ -268,11 +268,12 @@ FOREIGN = {
 
 
 def test_the_package_imports_nothing_foreign_at_module_level():
-    """But for those folders, and what the benchmark imports when it runs: `bench` itself has the
-    command's arguments."""
+    """But for those folders, and what the benchmark and the self-test import when they run: `bench`
+    and `selftest` themselves have the command's arguments."""
     for path in PACKAGE.rglob("*.py"):
         here = path.relative_to(PACKAGE)
-        runs = here.parts[0] == "bench" and here.name not in ("__init__.py", "shapes.py")
+        runs = here.parts[0] in ("bench", "selftest")
+        runs = runs and here.name not in ("__init__.py", "shapes.py")
         if here.parts[0] in ("verify", "__main__.py") or runs:
             continue
         foreign = FOREIGN.get(here.parts[0], set())

@@ -5,6 +5,7 @@
     tiles --seeds 50                  every tile of Hopper's wgmma and routers, seed by seed
     mutants sm90_gemm --sample 60     kernels with one thing spoiled: what goes unnoticed?
     digest --out FILE [--hardware]    what all kernels compute, here or on a real GPU
+    shipped                           writes the bits that the package's selftest compares with
     compare FILE FILE                 where two digests differ
 
 launch.json describes what is launched, everything but `kernel` optional:
@@ -27,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what the tests find, found as they find it
 
 from ptxsim import gpu  # noqa: E402
-from ptxsim.campaigns import compare, digest, mutants, package, tiles  # noqa: E402
+from ptxsim.campaigns import compare, digest, mutants, package, shipped, tiles  # noqa: E402
 
 
 def array_of(argument, folder):
@@ -170,6 +171,7 @@ def main():
 
     package.add_command(commands)
     tiles.add_command(commands)
+    shipped.add_command(commands)
     options = parser.parse_args()
     raise SystemExit(options.work(options))
 

@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -110,11 +111,26 @@ class Stream:
         pass
 
 
+def properties():
+    """As much of them as the package asks for."""
+    major, minor = map(int, os.environ["PTXSIM_CC"].split("."))
+    return SimpleNamespace(
+        name="simulated GPU",
+        major=major,
+        minor=minor,
+        multi_processor_count=int(os.environ.get("PTXSIM_SMS", 0)),
+        L2_cache_size=0,
+        total_memory=0,
+    )
+
+
 def install():
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
     torch.cuda.synchronize = lambda *_: None
     torch.cuda.current_stream = Stream
+    torch.cuda.get_device_capability = lambda *_: (properties().major, properties().minor)
+    torch.cuda.get_device_properties = lambda *_: properties()
     CudaOnHost().__enter__()
 
 

@@ -4,7 +4,6 @@ Own kernels (CASES of their modules), UNITS, and every operator of the package o
 exact and on rounding data. compare.py says where two such files differ.
 """
 
-import contextlib
 import importlib
 import json
 import os
@@ -83,9 +82,12 @@ def result_of(row, name, size, kind):
     import cuda_calls
     import torch
 
+    from nvfp4kern.selftest.calls import rounding
+
+    draw = {"exact": cuda_calls.rng_of, "rounding": rounding}[kind]
     forced = mock.patch.dict(os.environ, {"NVFP4KERN_BACKEND": row})
-    with forced, mock.patch.dict(cuda_calls.SIZES, wide=WIDE), data_of(kind):
-        call = cuda_calls.Call(name, size=size, seed=len(name)).fill(len(name))
+    with forced, mock.patch.dict(cuda_calls.SIZES, wide=WIDE):
+        call = cuda_calls.Call(name, size=size, seed=len(name), draw=draw).fill(len(name))
         if not call.explain()["kernel"].startswith(row):
             return {}
         call.run()
@@ -98,27 +100,6 @@ def result_of(row, name, size, kind):
             flat = tensor.reshape(-1).view(torch.uint8).numpy().view(width)
             found[f"{i}.{form}"] = flat.reshape(tensor.shape).copy()
         return found
-
-
-@contextlib.contextmanager
-def data_of(kind):
-    """cuda_calls makes data whose sums are exact; the other kind makes every sum round."""
-    import cuda_calls
-
-    if kind == "exact":
-        yield
-        return
-
-    def wide(rng, *shape, **_):
-        operand = cuda_calls.data.full_range(rng, *shape)
-        operand.scales[...] = rng.integers(0x28, 0x48, operand.scales.shape)
-        return operand
-
-    def normal(rng, *shape, **_):
-        return rng.standard_normal(shape).astype(np.float32)
-
-    with mock.patch.multiple(cuda_calls.data, exact_family=wide, small_integers=normal):
-        yield
 
 
 # ---------------------------------------------------------------------------------------------

@@ -1,0 +1,114 @@
+"""The blocks of docs/blackwell-model.md, of what blackwell_model.py wrote."""
+
+from textwrap import fill
+
+WORDS = ("constant", "unit", "source", "what it is", "step", "limited by", "kernel", "version")
+WORDS += ("test", "verdict", "interval", "MB from L2")
+"""Columns that hold no numbers."""
+
+
+def given(found, table, number):
+    rows = [[name, number(value), unit, source] for name, (value, unit, source) in
+            found["given"].items()]  # fmt: skip
+    return table(["constant", "value", "unit", "source"], rows)
+
+
+def fitted(found, table, number):
+    rows = [[name, number(value), unit, what] for name, (value, unit, what) in
+            found["fitted"].items()]  # fmt: skip
+    fit = found["fit"]
+    versions = f"{fit['versions'][0]} to {fit['versions'][-1]}"
+    said = (
+        f"Fitted to {versions} of the worklog, on four shapes each: {fit['error']:.1%} of error, "
+    )
+    said += "as a root of the mean square."
+    table_ = table(["constant", "value", "unit", "what it is"], rows)
+    return fill(said, 120) + "\n\n" + table_
+
+
+def passed(ok):
+    return "passes" if ok else "FAILS"
+
+
+def tests(found, table, number):
+    found = found["tests"]
+    right, steps = found["signs"]
+    rank, error = found["rank_correlation"], found["median_error"]
+    rows = [
+        ["right sign of every published step above 5 %", f"{right} of {steps}",
+         passed(right == steps)],
+        *(
+            [f"of these, steps of {who}", "{} of {}".format(*found["signs_of"][name]), ""]
+            for name, who in (("V", "the worklog"), ("v", "the article"))
+        ),
+        ["rank correlation of at least 0.8", number(rank), passed(rank >= 0.8)],
+        ["median error, stated", f"{error:.1%}", ""],
+    ]  # fmt: skip
+    low, high = found["within"]
+    said = (
+        f"Eight in ten published times lie between {low:.2f} and {high:.2f} of the model's: that "
+    )
+    said += "is the interval of predictions."
+    return table(["test", "result", "verdict"], rows) + "\n" + fill(said, 120) + "\n"
+
+
+def steps(found, table, number):
+    rows = [
+        [row["step"], row["shape"], f"{row['published']:+.0%}", f"{row['model']:+.0%}"]
+        for row in found["tests"]["steps"]
+    ]
+    return table(["step", "shape", "published", "the model's"], rows)
+
+
+def versions(found, table, number):
+    """A version to a line, published and predicted for each shape."""
+    lines = {}
+    for row in found["tests"]["rows"]:
+        cell = f"{number(row['published'])} / {number(row['model'])}"
+        lines.setdefault(row["version"], {})[row["shape"]] = cell
+    shapes = ("A", "B", "C", "D", "geomean")
+    rows = [[name, *(cells.get(s, "") for s in shapes)] for name, cells in lines.items()]
+    return table(["version", *shapes], rows)
+
+
+def label(row):
+    if row["op"] == "grouped_gemm":
+        return "m=" + ",".join(str(m) for m, *_ in row["shape"])
+    return "x".join(str(size) for size in row["shape"])
+
+
+def ours(found, table, number):
+    rows = []
+    for row in found["ours"]:
+        if "us" not in row:
+            rows.append([row["op"], label(row), row["kernel"], *[""] * 7])
+            continue
+        times = [number(row["us"]), f"{number(row['low'])} - {number(row['high'])}"]
+        parts = row["terms"]
+        cells = [parts["call"], parts.get("main loop", parts.get("HBM")), parts.get("epilogue")]
+        read = row.get("l2_bytes")
+        moved = "" if read is None else f"{number(read / 1e6)} {row['l2_from']}"
+        cells = [*map(number, cells), row["bound"], moved]
+        rows.append([row["op"], label(row), row["kernel"], *times, *cells])
+    header = ["operator", "shape", "kernel", "us", "interval", "call", "main loop", "epilogue",
+              "limited by", "MB from L2"]  # fmt: skip
+    return table(header, rows)
+
+
+def means(found, table, number):
+    rows = [
+        [name, number(row["best"]), number(row["ours"]) if row["ours"] else "not modelled"]
+        for name, row in found["geomeans"].items()
+    ]
+    return table(["operator", "best published", "ours, predicted"], rows)
+
+
+BLOCKS = {
+    "blackwell-given": given,
+    "blackwell-fitted": fitted,
+    "blackwell-tests": tests,
+    "blackwell-steps": steps,
+    "blackwell-versions": versions,
+    "blackwell-ours": ours,
+    "blackwell-means": means,
+}

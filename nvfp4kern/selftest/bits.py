@@ -1,0 +1,153 @@
+"""Every operator, row and tile on exact data: the CPU's bytes, the same in every repetition.
+
+And on data that rounds: the bytes of the simulated GPU, which simulated.json keeps.
+"""
+
+import base64
+import zlib
+from functools import cache, partial
+
+import numpy as np
+
+import nvfp4kern
+
+from . import trees
+from .calls import OPERATORS, SIZES, rounding
+from .known import tiles_of
+from .on_device import Made, gpu_rows, settings, short, wait
+
+REPEATS = {"quick": 2, "usual": 10, "all": 100}
+
+
+def _compared(call, device, repeats):
+    plan, row = call.plan(), {}
+    call.run()
+    wait(device)
+    wrong, first = call.wrong(), trees.digest(call.outs)
+    for _ in range(repeats - 1):
+        call.run()
+        if not wrong and trees.digest(call.outs) != first:
+            wrong = "another result of the same call"
+    if wrong:
+        row["wrong"] = wrong
+    return short(plan) | {"ok": not wrong} | row
+
+
+def _made(name, size, device, draw=np.random.default_rng, in_full=False):
+    return Made(name, draw(len(name)), SIZES[size], device, in_full)
+
+
+def _call(name, size, device, repeats, row):
+    """Nothing where the row is not the one that serves the call."""
+    with settings(BACKEND=row):
+        call = _made(name, size, device)
+        if row and call.plan()["backend"] != row:
+            return None
+        return _compared(call, device, repeats)
+
+
+def tiles():
+    """(tile by its whole name, its row, its own name), of the rows that the GPU runs."""
+    available = gpu_rows()
+    for whole in nvfp4kern._C._tiles():
+        row = whole.partition("/")[0]
+        if row in available:
+            yield whole, row, whole.partition(":")[2]
+
+
+def served(whole, row, tile, made):
+    """The calls, by name, that this tile serves where it is forced; to be run while it is."""
+    for name in OPERATORS:
+        call = made(name)
+        try:
+            plan = call.plan()
+        except nvfp4kern.BackendError:
+            continue  # the tile cannot serve it
+        if plan["backend"] == row and plan.get("tile") == tile:
+            yield name, call
+
+
+def _tile(whole, row, tile, made, device, repeats, most):
+    with settings(BACKEND=row, TILE=whole):
+        found = {}
+        for name, call in list(served(whole, row, tile, made))[:most]:
+            found[name] = _compared(call, device, repeats)
+    if not found:
+        return {"ok": None, "why": "serves none of these calls"}
+    wrong = {name: row["wrong"] for name, row in found.items() if not row["ok"]}
+    return {"ok": not wrong, "calls": list(found)} | ({"wrong": str(wrong)} if wrong else {})
+
+
+def items(device, extent):
+    repeats = REPEATS[extent]
+    first, *others = gpu_rows() if device == "cuda" else [""]
+    for size in SIZES if extent != "quick" else ("deep",):
+        for row in ("", *others) if extent != "quick" else ("",):
+            for name in OPERATORS:
+                label = f"{name} {size}" + f" by {row}" * bool(row)
+                yield label, partial(_call, name, size, device, repeats, row)
+    if device == "cuda":
+        made = cache(partial(_made, size="deep", device=device))
+        for whole, row, tile in tiles():
+            if extent != "quick" or row == first:
+                most = 1 if extent == "quick" else None
+                given = (whole, row, tile, made, device, repeats, most)
+                yield f"tile {whole}", partial(_tile, *given)
+
+
+# ---------------------------------------------------------------------------------------------
+# The simulator's bits
+# ---------------------------------------------------------------------------------------------
+
+
+def _named(name):
+    """Results without an approximate function."""
+    return not name.startswith(("route", "dual_gemm", "contiguous_dual")) or "of_halves" in name
+
+
+def digested(whole, row, tile, made):
+    """(name, plan, call) of the first calls that a tile serves, run on data that rounds."""
+    with settings(BACKEND=row, TILE=whole):
+        for name, call in served(whole, row, tile, made):
+            if _named(name):
+                call.run()
+                plan = {k: v for k, v in call.plan().items() if k not in ("why", "declined")}
+                return {"call": name, "plan": plan, "inputs": call.inputs}, call
+    return None
+
+
+def rounding_call(device):
+    made = partial(_made, size="deep", device=device, draw=rounding, in_full=True)
+    return cache(made)
+
+
+def _same(whole, row, tile, made, want, device):
+    found = digested(whole, row, tile, made)
+    if found is None:
+        return None
+    now, call = found
+    wait(device)
+    if want is None:
+        return {"ok": None, "why": "the simulator's bits are not known"}
+    for what in ("call", "plan", "inputs"):
+        if now[what] != want[what]:
+            return {"ok": None, "why": f"another {what}: not compared"}
+    if trees.digest(call.outs) == want["outputs"]:
+        return {"ok": True, "same": True}
+    bits = zlib.compress(b"".join(trees.raw(out).tobytes() for out in call.outs))
+    return {"ok": None, "same": False, "bits": base64.b64encode(bits).decode()} | now
+
+
+def digests(device, extent):
+    """Other bits than the simulator's are no mistake, as long as the bound holds: a row with them
+    has them all."""
+    if device == "cpu":
+        return
+    import torch
+
+    capability = "{}.{}".format(*torch.cuda.get_device_capability())
+    known, made = tiles_of(capability), rounding_call(device)
+    first = gpu_rows()[0]
+    for whole, row, tile in tiles():
+        if extent != "quick" or row == first:
+            yield whole, partial(_same, whole, row, tile, made, known.get(whole), device)

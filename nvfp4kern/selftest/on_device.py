@@ -1,0 +1,127 @@
+"""What all sections do with a device: settings for a while, plans in short, operands."""
+
+import contextlib
+import os
+
+import numpy as np
+import torch
+
+import nvfp4kern
+
+from . import trees
+from .calls import OPERATORS
+
+C = {"cpu": 1, "cuda": 12}
+"""Scales the error bound of products (reference.error_bound)."""
+
+
+@contextlib.contextmanager
+def settings(**variables):
+    """Environment variables NVFP4KERN_<NAME>, which every call reads. "" counts as not set."""
+    names = {f"NVFP4KERN_{name}": value for name, value in variables.items()}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def gpu_rows():
+    """Rows of the backend table that this GPU runs, the most special one first."""
+    return [r["name"] for r in nvfp4kern.backends() if r["available"] and r["name"] != "cpu"]
+
+
+def to_device(value, device):
+    """Arrays of NumPy, in any nesting, as tensors there."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value)).to(device)
+    if isinstance(value, (list, tuple)):
+        parts = [to_device(item, device) for item in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
+
+
+def to_host(value):
+    """Tensors in any nesting as arrays of NumPy; names of a tuple stay."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype in (torch.float8_e4m3fn, torch.float4_e2m1fn_x2):
+            value = value.view(torch.uint8)
+        return value.cpu().numpy()
+    if hasattr(value, "_fields"):
+        return type(value)(*map(to_host, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(to_host, value))
+    return value
+
+
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def planned(function, arguments, options):
+    """What explain() says of a call."""
+    return nvfp4kern.explain(function.__name__, *arguments, **options)
+
+
+def short(plan):
+    return {name: plan[name] for name in ("backend", "kernel", "tile") if plan.get(name)}
+
+
+def judged(verdict):
+    """A row's part: the error as a fraction of its bound, and where it is wrong."""
+    found = {"ok": bool(verdict.ok), "worst": float(np.nan_to_num(verdict.worst, posinf=1e9))}
+    return found if verdict.ok else found | {"wrong": str(verdict)}
+
+
+PRODUCTS = ("gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm")
+
+
+class Made:
+    """A call of calls.OPERATORS on a device, with poisoned outputs of its own. `in_full`: sums in
+    fp32, all their bits."""
+
+    def __init__(self, name, generator, sizes, device, in_full=False):
+        self.name = name
+        self.function, self.arguments, self.options = OPERATORS[name](generator, *sizes)
+        if in_full and self.function.__name__ in PRODUCTS:
+            self.options |= {"out_dtype": "float32"}
+        self.inputs = trees.digest(trees.leaves((self.arguments, self.options)))
+        with settings(BACKEND="", TILE="", **({"CPU": "scalar"} if device == "cpu" else {})):
+            result = self.function(*self.arguments, **self.options)
+            self.several = isinstance(result, (list, tuple))
+            self.want = self.poisoned(trees.outputs(name, result), "cpu")
+            self.write(self.want, self.arguments, self.options)
+        self.given = trees.mapped(lambda t: t.to(device), (self.arguments, self.options))
+        self.outs = self.poisoned(self.want, device)
+
+    def plan(self):
+        return planned(self.function, *self.given)
+
+    def poisoned(self, outs, device):
+        """The like of them there, with bytes that no right result has."""
+        found = [torch.empty(t.shape, dtype=t.dtype, device=device) for t in outs]
+        for out in found:
+            out.view(torch.uint8).fill_(255)
+        return found
+
+    def write(self, outs, arguments, options):
+        self.function(*arguments, out=outs if self.several else outs[0], **options)
+
+    def run(self):
+        """Writes the outputs again, which are poisoned before."""
+        for out in self.outs:
+            out.view(torch.uint8).fill_(255)
+        self.write(self.outs, *self.given)
+
+    def wrong(self):
+        """What is not as the CPU has it."""
+        found = (
+            trees.difference(self.name, *pair) for pair in zip(self.outs, self.want, strict=True)
+        )
+        return "; ".join(filter(None, found))
