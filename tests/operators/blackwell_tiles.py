@@ -8,6 +8,7 @@ from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
 from test_dual_gemm import expect, run_dual
 from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
+from test_grouped_gemm import group_operands, run_list
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -78,6 +79,33 @@ def check_sm100_experts(device, c, columns):
     check_experts(device, c, (0, 0), 130, 64)
 
 
+def check_list(device, c, sizes, forms, make=data.exact_family, **how):
+    """Groups of these (m, n, k). Each weight row has its alpha and bias."""
+    rng = rng_of(len(sizes))
+    pairs = group_operands(rng, make, sizes)
+    alpha, bias = ([rng.integers(1, 4, n).astype(np.float32) for _, n, _ in sizes] for _ in "ab")
+    given = {"alpha": alpha, "bias": bias}
+    given = {name: [floats(v, "float32", device) for v in of] for name, of in given.items()}
+    outs = run_list(pairs, device, forms=forms, dtype="float32", **given, **how)
+    for got, (a, b), *options in zip(outs, pairs, alpha, bias, strict=True):
+        expected = reference.gemm(a.values, b.values, alpha=options[0], bias=options[1], c=c)
+        if make is data.exact_family:
+            assert_ok(reference.check_bits(got, expected.rounded("float32")), got.shape)
+        else:
+            assert_ok(reference.check(got, expected, "float32"), got.shape)
+
+
+def check_sm100_lists(device, c, columns):
+    """Weights or tokens on lanes, K of different lengths, empty groups; whole atoms and others."""
+    sizes = [(3, 140, 64), (columns + 3, 270, 320), (0, 9, 32), (300, 17, 96), (1, 1, 1088)]
+    for forms in FORMS:
+        check_list(device, c, sizes, forms)
+    check_list(device, c, sizes, ("blocked", "permuted"), data.full_range)
+    check_list(device, c, [(65, 260, 64 * (1 + i % 3)) for i in range(5)], FORMS[-1])
+    for order in ORDERS:
+        check_list(device, c, [(5, 40, 32), (130, 48, 96)], FORMS[0], order=order)
+
+
 def check_sm100_gemm(tile, device, c):
     """Tokens are columns where they are few, lanes where weight rows are fewer. Each part of K has
     a step: `more` is those of the others."""
@@ -102,3 +130,4 @@ def check_sm100_gemm(tile, device, c):
         check_sm100_dual(device, c, columns, more)
     if parts == 1:
         check_sm100_experts(device, c, columns)
+        check_sm100_lists(device, c, columns)

@@ -24,6 +24,17 @@ typedef struct code_maps {
     const cuda_tensor_map *of[SM100_GEMM_OPERANDS];
 } code_maps;
 
+/* Those of a tile. */
+template <typename P> __device__ inline code_maps maps_of(const code_maps &maps, const P &, const gemm_tile &)
+{
+    return maps;
+}
+
+__device__ inline code_maps maps_of(const code_maps &, const sm100_list &list, const gemm_tile &t)
+{
+    return {{&list.group[t.group].lanes, &list.group[t.group].columns}};
+}
+
 /* Of a step, the operands whose factors are copied. */
 template <class C> __device__ inline int copied_atoms(const sm100_gemm_work &work)
 {
@@ -36,15 +47,17 @@ template <class C> __device__ inline int copied_atoms(const sm100_gemm_work &wor
 /* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
  * lanes, its half of the columns, and all of the columns' scale factors, which both need. */
 template <class C, typename P>
-__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, const gemm_tiles &tiles)
+__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &all, const gemm_tiles &tiles)
 {
     constexpr uint32_t CODES = sizeof s.stages[0].lanes + sizeof s.stages[0].columns;
-    const sm100_gemm_work &work = tiles.work;
-    const int copied = copied_atoms<C>(work);
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const auto &p = problem_of(all, t);
+        const code_maps of_tile = maps_of(maps, all, t);
+        const sm100_gemm_work &work = t.work;
+        const int copied = copied_atoms<C>(work);
 #pragma unroll 1
-        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
@@ -55,13 +68,13 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
                 const uint8_t *to = columns ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
                 const int64_t row = columns ? t.column + tiles.half * (C::COLUMNS / C::CTAS) : t.lane;
                 const int l = work.one_matrix[of] ? 0 : (int)t.l;
-                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
+                cp_async_bulk_tensor_3d(shared_address(to), of_tile.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
                                         full);
                 if (!work.copied[of]) continue;
 #pragma unroll
                 for (int i = 0; i < atoms_of<C>(of); i++)
-                    copy_atoms(shared_address(stage.sf[first_atom_of<C>(of) + i]), factors_of<C>(p, tiles, t, of, i),
-                               p.k, step, full);
+                    copy_atoms(shared_address(stage.sf[first_atom_of<C>(of) + i]), factors_of<C>(p, t, of, i), p.k,
+                               step, full);
             }
         }
     });
@@ -83,14 +96,16 @@ __device__ inline uint32_t four_factors(const tile_factors &f, int row, int64_t 
 }
 
 /* The warps of scale factors: a thread has a row of each row of atoms of the operands whose factors are not copied. */
-template <class C, typename P> __device__ inline void arrange_factors(memory<C> &s, const P &p, const gemm_tiles &tiles)
+template <class C, typename P>
+__device__ inline void arrange_factors(memory<C> &s, const P &all, const gemm_tiles &tiles)
 {
-    const sm100_gemm_work &work = tiles.work;
     const int row = (int)threadIdx.x - 32 * SM100_GEMM_EPILOGUE_WARPS;
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const auto &p = problem_of(all, t);
+        const sm100_gemm_work &work = t.work;
 #pragma unroll 1
-        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             uint32_t words[C::ATOMS][SM100_GEMM_BLOCKS];
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
@@ -98,7 +113,7 @@ template <class C, typename P> __device__ inline void arrange_factors(memory<C> 
 #pragma unroll
                 for (int i = 0; i < atoms_of<C>(of) * SM100_GEMM_BLOCKS; i++)
                     words[first_atom_of<C>(of) + i / SM100_GEMM_BLOCKS][i % SM100_GEMM_BLOCKS] =
-                        four_factors(factors_of<C>(p, tiles, t, of, i / SM100_GEMM_BLOCKS), row,
+                        four_factors(factors_of<C>(p, t, of, i / SM100_GEMM_BLOCKS), row,
                                      (int64_t)step * SM100_GEMM_BLOCKS + i % SM100_GEMM_BLOCKS, p.k);
             }
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);

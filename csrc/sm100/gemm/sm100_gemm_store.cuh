@@ -18,9 +18,9 @@ typedef struct lane_out {
     bool whole, wide; /* columns are neighbours, four of them aligned to their size; to 32 bytes */
 } lane_out;
 
-template <class C, typename P>
-__device__ inline lane_out lane_out_of(const P &p, const sm100_gemm_work &work, const gemm_tile &t)
+template <class C, typename P> __device__ inline lane_out lane_out_of(const P &p, const gemm_tile &t)
 {
+    const sm100_gemm_work &work = t.work;
     const int64_t l = C::EXPERTS ? 0 : t.l;
     const nk_output &d = p.d;
     const int64_t lane = t.lane + threadIdx.x, size = d.dtype == NK_F32 ? 4 : 2;
@@ -93,6 +93,7 @@ template <> struct lane_epilogue<nk_gemm_problem> {
 template <> struct lane_epilogue<nk_dual_gemm_problem> {
     typedef gated_lane type;
 };
+template <> struct lane_epilogue<sm100_list> : lane_epilogue<nk_gemm_problem> {};
 
 /* Sixteen neighbouring elements: a sector of L2, or two, as a whole. */
 __device__ inline void store_sectors(uint8_t *at, nk_dtype dtype, const float v[PIECE])
@@ -136,15 +137,16 @@ __device__ inline void store_piece(const lane_out &o, nk_dtype dtype, int column
 
 /* The epilogue's warps. An accumulator is free again once its last window is in registers. */
 template <class C, typename P>
-__device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
+__device__ inline void store(memory<C> &s, uint32_t tmem, const P &all, const gemm_tiles &tiles)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     const int first = tiles.part * C::OWN;
     ring<C::ACCUMULATORS> r;
     ring<1> inbox;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
-        const lane_out out = lane_out_of<C>(p, tiles.work, t);
-        const typename lane_epilogue<P>::type lane(p, tiles.work, out, C::EXPERTS ? t.l : 0);
+        const auto &p = problem_of(all, t);
+        const lane_out out = lane_out_of<C>(p, t);
+        const typename lane_epilogue<P>::type lane(p, t.work, out, C::EXPERTS ? t.l : 0);
         const uint32_t at = lanes + r.slot * C::SUMS;
         wait_for_tmem(&s.sums_full[r.slot], r.parity);
         if constexpr (C::PARTS > 1) {
