@@ -120,7 +120,7 @@ ROWS = {
                 "rows alone",
             ),
             shapes=("deep", "few"),
-            operators=("gemm", "gemm_in_batches", "dual_gemm", "contiguous"),
+            operators=("gemm", "gemm_in_batches", "dual_gemm", "contiguous", "contiguous_by_rows"),
         ),
     )
 }

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 from expert_tiles import check_experts
-from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
+from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, run, scales, values
 from test_dual_gemm import expect, run_dual
 from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
-from test_grouped_gemm import group_operands, run_list
+from test_grouped_gemm import check_rows, group_operands, int32, run_list
+from test_grouped_rows import Tokens, drawn, weights
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -79,6 +80,33 @@ def check_sm100_experts(device, c, columns):
     check_experts(device, c, (0, 0), 130, 64)
 
 
+def check_by_index(device, c, sizes, tokens, n, k, form, make=data.exact_family):
+    """Rows of experts of these sizes, and of nobody before and behind them; two name a token."""
+    rng, offsets = rng_of(n, k), np.cumsum([2, *sizes])
+    count = int(offsets[-1]) + 3
+    a = Tokens(rng, device, tokens, k, form=form, make=make)
+    b, sfb, w = weights(rng, device, len(sizes), n, k, make=make)
+    rows = drawn(rng, offsets, count, tokens, 2)
+    got = run(
+        nvfp4kern.grouped_gemm, a.tensor, b, a.sf, sfb, shape=(count, n), device=device,
+        dtype="float32", offsets=int32(offsets, device), rows=from_numpy(rows, device),
+        rows_per_token=2, scale_layout=("blocked" if form == "blocked" else "linear", "linear"),
+    )  # fmt: skip
+
+    def expected(g, r):
+        return reference.gemm(a.values[rows[r] // 2], w[g], c=c)
+
+    check_rows(got, offsets, expected, "float32", exact=make is data.exact_family)
+
+
+def check_sm100_by_index(device, c, columns):
+    """Tiles that end inside of four rows, experts that begin anywhere, one token for all rows."""
+    for form in ("linear", "blocked", "strided"):
+        check_by_index(device, c, (columns + 3, 0, 1, 130, 0), 47, 140, 320, form)
+    check_by_index(device, c, (columns + 3, 5), 200, 33, 288, "blocked", data.full_range)
+    check_by_index(device, c, (7, 2 * columns + 1, 1), 1, 33, 2624, "linear")
+
+
 def check_list(device, c, sizes, forms, make=data.exact_family, **how):
     """Groups of these (m, n, k). Each weight row has its alpha and bias."""
     rng = rng_of(len(sizes))
@@ -130,4 +158,5 @@ def check_sm100_gemm(tile, device, c):
         check_sm100_dual(device, c, columns, more)
     if parts == 1:
         check_sm100_experts(device, c, columns)
+        check_sm100_by_index(device, c, columns)
         check_sm100_lists(device, c, columns)

@@ -1,10 +1,12 @@
-"""How Blackwell's row takes grouped products, and what explain says of it."""
+"""How Blackwell's row takes grouped products, what explain says of it, and hostile indices."""
 
 import numpy as np
 import pytest
 import torch
 from conftest import GPUS
-from generators import assert_ok, codes, raw, rng_of, scales, values
+from generators import assert_ok, codes, raw, rng_of, run, scales, values
+from test_grouped_gemm import check_rows, int32
+from test_grouped_rows import Tokens, weights
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -92,3 +94,58 @@ def test_lists_that_no_tile_takes(device, monkeypatch):
     a, b = (torch.zeros(rows, 64, dtype=torch.float16, device=device) for rows in (20, 30))
     plan = nvfp4kern.explain("grouped_gemm", [a], [b])
     assert plan["declined"] == "sm100: the weights are not NVFP4"
+
+
+# ---------------------------------------------------------------------------------------------
+# Tokens by index
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ("strided", "blocked"))
+def test_what_names_no_token_is_clamped(device, form):
+    """Tokens lie between NaNs, so a row that is read outside them would be NaN."""
+    rng = rng_of(9)
+    a = Tokens(rng, device, 5, 64, form=form)
+    b, sfb, w = weights(rng, device, 2, 9, 64)
+    rows = np.array([-1, -(2**31), 2**31 - 1, 15, 14, 3, 16, 0, 100, -3], np.int32)
+    layout = "blocked" if form == "blocked" else "linear"
+    options = {
+        "rows": int32(rows, device),
+        "rows_per_token": 3,
+        "offsets": int32([0, 4, 10], device),
+    }
+    args = a.tensor, b, a.sf, sfb
+    plan = nvfp4kern.explain("grouped_gemm", *args, **options, scale_layout=(layout, "linear"))
+    assert plan["backend"] == "sm100"
+    got = run(
+        nvfp4kern.grouped_gemm, *args, shape=(10, 9), device=device,
+        scale_layout=(layout, "linear"), **options,
+    )  # fmt: skip
+    token = np.clip(rows, 0, 14) // 3
+    expected = lambda g, r: reference.gemm(a.values[token[r]], w[g])  # noqa: E731
+    check_rows(got, [0, 4, 10], expected, "float16", exact=True)
+
+
+@pytest.mark.parametrize("offsets", ([5, 2, 9, 40], [-7, 3, 2**31 - 1, 4], [20, 0, 0, 0]))
+def test_bad_offsets_touch_nothing_outside(device, offsets):
+    """They are clamped to the rows of the result, of which there are more than tokens."""
+    rng = rng_of(10)
+    a = Tokens(rng, device, 3, 64, form="blocked")
+    b, sfb, _ = weights(rng, device, 3, 9, 64)
+    options = {"offsets": int32(offsets, device), "rows": int32(rng.integers(0, 3, 20), device)}
+    got = run(
+        nvfp4kern.grouped_gemm, a.tensor, b, a.sf, sfb, shape=(20, 9), device=device,
+        scale_layout=("blocked", "linear"), **options,
+    )  # fmt: skip
+    assert np.isfinite(got).all()
+
+
+def test_tokens_whose_rows_would_have_no_map_go_where_they_go_gathered(device):
+    """One token's row may begin anywhere, but those of tokens gathered from it may not."""
+    rng = rng_of(11)
+    a = Tokens(rng, device, 1, 48)
+    b = torch.zeros(1, 4, 32, dtype=torch.uint8, device=device)[..., :24]
+    sfb = torch.zeros(1, 4, 3, dtype=torch.uint8, device=device)
+    options = {"rows": int32([0, 0, 0], device), "offsets": int32([0, 3], device)}
+    plan = nvfp4kern.explain("grouped_gemm", a.tensor, b, a.sf, sfb, **options)
+    assert plan["declined"] == "sm100: no tensor map describes the tokens"

@@ -19,7 +19,8 @@
  * finish columns of their own, of which the others send them their sums.
  *
  * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
- *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them
+ *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them. Where tokens come by
+ *                     index, warp 4 brings their codes, too, whose bytes warp 8 announces
  *        warp 8:      one thread loads
  *        warp 9:      owns tensor memory; one thread issues products, or, in the odd CTA, tells that a stage is full
  *
@@ -190,7 +191,8 @@ template <class C, typename P>
 __device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm_work &work,
                                       const sm100_gemm_experts &experts, int rank)
 {
-    gemm_tiles tiles = {work, s.experts, experts.count, list_of(p), work.tiles, rank % C::CTAS, rank / C::CTAS};
+    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows,
+                        list_of(p), work.tiles, rank % C::CTAS, rank / C::CTAS};
     if constexpr (!C::LIST) {
         tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
         tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
@@ -235,7 +237,7 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, tiles);
     } else if (warp < SM100_GEMM_PRODUCER) {
-        if (arranges<C>(work)) arrange_factors<C>(s, p, tiles);
+        if (arranges<C>(work)) arrange_factors<C>(s, maps, p, tiles);
     } else if (warp == SM100_GEMM_PRODUCER) {
         if (elect_sync()) produce<C>(s, maps, p, tiles);
     } else if (tiles.half == 0) {

@@ -89,11 +89,13 @@ typedef struct sm100_gemm_work {
     int32_t steps;                        /* of K */
 } sm100_gemm_work;
 
-/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. */
+/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. Where
+ * `rows` has data, these are rows of the result, and it says which token each is of. */
 typedef struct sm100_gemm_experts {
     const int32_t *offsets;
     int64_t count;
     int64_t atom_rows; /* of the tokens' blocked scale factors: in so many rows of atoms */
+    nk_token_rows rows;
 } sm100_gemm_experts;
 
 /* What a CTA lists of an expert; behind the last one is where all end. */

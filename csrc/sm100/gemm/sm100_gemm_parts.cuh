@@ -100,7 +100,8 @@ typedef struct gemm_tiles {
     const sm100_gemm_work &work;
     const sm100_gemm_expert *experts; /* their list */
     int64_t expert_count;
-    const sm100_list *list; /* of groups, or null */
+    const nk_token_rows &rows; /* of experts */
+    const sm100_list *list;    /* of groups, or null */
     int count;
     int half;                      /* of a pair: 0 is the CTA that issues products */
     int part;                      /* of K */
@@ -202,10 +203,10 @@ __device__ inline const nk_operand &operand_of(const nk_dual_gemm_problem &p, co
     return of == SM100_GEMM_OF_COLUMNS ? p.a : of == SM100_GEMM_OF_LANES ? p.b1 : p.b2;
 }
 
-/* A row of atoms of a tile's operand: its row 0 is row `first` of the matrix. */
+/* A row of atoms of a tile's operand: its row 0 is row `first` of the matrix, and of blocked scale factors `sf_row`. */
 typedef struct tile_factors {
     const nk_operand &of;
-    int64_t l, first, end, atom_row;
+    int64_t l, first, end, sf_row;
 } tile_factors;
 
 /* Row `atom` of them, the last one where there are fewer: their rows are not there. Of experts all tokens are one
@@ -216,9 +217,9 @@ __device__ inline tile_factors factors_of(const P &p, const gemm_tile &t, int of
     const nk_operand &operand = operand_of(p, t.work, of);
     if (of == SM100_GEMM_OF_COLUMNS)
         return {operand, C::EXPERTS ? 0 : t.l, t.column - t.into_atom + atom * NK_SF_ATOM_ROWS, t.column_end,
-                min(t.atom_row + atom, t.atom_rows - 1)};
+                min(t.atom_row + atom, t.atom_rows - 1) * NK_SF_ATOM_ROWS};
     const int64_t rows = rows_of(p, t.work, of);
-    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS};
+    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS};
 }
 
 /* Whether lanes arrange scale factors of any operand. */

@@ -41,10 +41,24 @@ static int64_t batches_of(const sm100_gemm_product *product, const nk_operand *o
     return product->has_experts && !is_tokens(product, o) ? product->experts.count : product->first->l;
 }
 
-/* Whether a tensor map describes the codes. */
+static bool are_by_index(const sm100_gemm_product *product, const nk_operand *o)
+{
+    return is_tokens(product, o) && product->experts.rows.data;
+}
+
+/* Of a batch of an operand; result rows by index are of tokens that may be more or fewer. */
+static int64_t rows_of(const sm100_gemm_product *product, const nk_operand *o)
+{
+    if (are_by_index(product, o)) return product->experts.rows.tokens;
+    return is_tokens(product, o) ? product->first->m : product->first->n;
+}
+
+/* Whether a tensor map describes the codes. Of tokens by index it must describe them gathered, too: a call with them
+ * has the same bits. */
 static bool has_map(const sm100_gemm_product *product, const nk_operand *o, bool batch_invariant)
 {
-    const int64_t rows = is_tokens(product, o) ? product->first->m : product->first->n;
+    const int64_t rows = rows_of(product, o);
+    if (are_by_index(product, o) && product->first->k / 2 % 16 != 0) return false;
     return (uintptr_t)o->data % 16 == 0 && can_be_stride(o->row_stride, rows, 16, batch_invariant) &&
            can_be_stride(o->batch_stride, batches_of(product, o), 0, batch_invariant);
 }
@@ -66,6 +80,7 @@ const char *sm100_gemm_why_no_tile(const sm100_gemm_product *product, bool batch
         p->k > SM100_GEMM_LARGEST)
         return "L, M, N or K is larger than any tile of this family takes";
     if (product->has_experts && product->experts.count > SM100_GEMM_LARGEST) return "there are too many experts";
+    if (rows_of(product, &p->a) > SM100_GEMM_LARGEST) return "there are too many tokens";
     if (!has_map(product, &p->a, batch_invariant)) return "no tensor map describes the tokens";
     if (!has_map(product, &p->b, batch_invariant) || (product->ups && !has_map(product, product->ups, batch_invariant)))
         return "no tensor map describes the weights";
@@ -183,7 +198,7 @@ sm100_gemm_work sm100_gemm_work_of(const sm100_gemm_product *product, const cand
                             .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP)};
     for (int of = 0; of < operands_of(product); of++) {
         const nk_operand *o = operand_of(product, &work, of);
-        work.copied[of] = has_whole_atoms(product, o);
+        work.copied[of] = has_whole_atoms(product, o) && !are_by_index(product, o);
         work.one_matrix[of] = (product->has_experts && is_tokens(product, o)) || o->batch_stride == 0;
     }
     return work;
@@ -242,17 +257,17 @@ cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile_index
 {
     const nk_gemm_problem *p = product->first;
     const nk_operand *o = operand_of(product, work, of);
-    const int64_t rows = is_tokens(product, o) ? p->m : p->n,
-                  batches = work->one_matrix[of] ? 1 : batches_of(product, o);
+    const int64_t rows = rows_of(product, o), batches = work->one_matrix[of] ? 1 : batches_of(product, o);
+    const bool alone = are_by_index(product, o); /* each row is a box */
     const tile *t = &tiles[tile_index];
     const int32_t of_cta = of == SM100_GEMM_OF_COLUMNS ? t->columns / t->ctas : SM100_GEMM_LANES;
     return (cuda_boxes){.name = is_tokens(product, o) ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = NK_E2M1X2,
-                        .rank = 3,
+                        .rank = alone ? 2 : 3,
                         .dims = {(uint64_t)p->k / 2, (uint64_t)rows, (uint64_t)batches},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, batches)},
-                        .box = {SM100_GEMM_CODE_BYTES, (uint32_t)of_cta, 1},
+                        .box = {SM100_GEMM_CODE_BYTES, alone ? 1 : (uint32_t)of_cta, 1},
                         .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
