@@ -3,6 +3,7 @@
  *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  *   grouped_gemm, list: the gemm of each group
+ *   grouped_dual_gemm: the dual_gemm of each expert's tokens with its gates, its ups and their alphas
  * NVFP4 by NVFP4.
  *
  * The tensor cores multiply codes and their scale factors as they are; sums are fp32 numbers in tensor memory. One

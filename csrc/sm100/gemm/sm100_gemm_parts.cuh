@@ -218,8 +218,8 @@ __device__ inline tile_factors factors_of(const P &p, const gemm_tile &t, int of
     if (of == SM100_GEMM_OF_COLUMNS)
         return {operand, C::EXPERTS ? 0 : t.l, t.column - t.into_atom + atom * NK_SF_ATOM_ROWS, t.column_end,
                 min(t.atom_row + atom, t.atom_rows - 1) * NK_SF_ATOM_ROWS};
-    const int64_t rows = rows_of(p, t.work, of);
-    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS};
+    const int64_t rows = rows_of(p, t.work, of), into = of == SM100_GEMM_OF_UPS ? t.work.ups_into_atom : 0;
+    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + into};
 }
 
 /* Whether lanes arrange scale factors of any operand. */

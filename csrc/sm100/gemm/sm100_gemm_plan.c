@@ -71,6 +71,14 @@ static bool has_whole_atoms(const sm100_gemm_product *product, const nk_operand 
            ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
 }
 
+/* Blocked scale factors of tokens by index are one matrix: every token has its own. */
+sm100_gemm_experts sm100_gemm_experts_of(const nk_grouped_gemm_problem *p)
+{
+    const int64_t row_bytes = nk_ceil_div(p->all.k, NK_SF_VEC * NK_SF_ATOM_COLS) * NK_SF_ATOM_BYTES;
+    const bool any = p->all.a.sf_layout == NK_SF_LINEAR || p->rows.data || row_bytes == 0;
+    return (sm100_gemm_experts){p->offsets, p->groups, any ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
+}
+
 const char *sm100_gemm_why_no_tile(const sm100_gemm_product *product, bool batch_invariant)
 {
     const nk_gemm_problem *p = product->first;
@@ -80,6 +88,7 @@ const char *sm100_gemm_why_no_tile(const sm100_gemm_product *product, bool batch
         p->k > SM100_GEMM_LARGEST)
         return "L, M, N or K is larger than any tile of this family takes";
     if (product->has_experts && product->experts.count > SM100_GEMM_LARGEST) return "there are too many experts";
+    if (product->has_experts && product->experts.atom_rows == 0) return "the tokens have no scale factors";
     if (rows_of(product, &p->a) > SM100_GEMM_LARGEST) return "there are too many tokens";
     if (!has_map(product, &p->a, batch_invariant)) return "no tensor map describes the tokens";
     if (!has_map(product, &p->b, batch_invariant) || (product->ups && !has_map(product, product->ups, batch_invariant)))
@@ -195,10 +204,12 @@ sm100_gemm_work sm100_gemm_work_of(const sm100_gemm_product *product, const cand
                             .lane_tiles = (int32_t)c->lane_tiles,
                             .column_tiles = (int32_t)c->column_tiles,
                             .tiles = (int32_t)c->tiles,
-                            .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP)};
+                            .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP),
+                            .ups_into_atom = product->ups_into_atom};
     for (int of = 0; of < operands_of(product); of++) {
         const nk_operand *o = operand_of(product, &work, of);
         work.copied[of] = has_whole_atoms(product, o) && !are_by_index(product, o);
+        if (of == SM100_GEMM_OF_UPS && work.ups_into_atom) work.copied[of] = false;
         work.one_matrix[of] = (product->has_experts && is_tokens(product, o)) || o->batch_stride == 0;
     }
     return work;
@@ -291,7 +302,7 @@ nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_cho
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     sm100_gemm_experts experts = product->experts;
-    void *args[SM100_GEMM_OPERANDS + 2]; /* those of experts are two, the problem, the work and the experts */
+    void *args[SM100_GEMM_OPERANDS + 3]; /* and the problem, the work, the experts */
     for (int of = 0; of < operands; of++) {
         boxes[of] = sm100_gemm_boxes_of(product, c->tile, &work, of);
         args[of] = to[of] = &maps[of];

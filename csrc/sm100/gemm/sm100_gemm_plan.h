@@ -7,14 +7,15 @@
 
 #include "sm100_gemm_config.h"
 
-/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2; for grouped_gemm it has
- * the tokens of all experts. */
+/* What the family multiplies: for dual_gemm `first` is the product with b1, and `ups` is b2; for experts it has the
+ * tokens of all of them. */
 typedef struct sm100_gemm_product {
     const nk_gemm_problem *first;
     const nk_operand *ups; /* or NULL */
     const void *problem;   /* what the kernel takes */
     bool has_experts;
     sm100_gemm_experts experts; /* as the kernel takes them */
+    int32_t ups_into_atom;      /* see sm100_gemm_work */
 } sm100_gemm_product;
 
 typedef struct sm100_gemm_choice {
@@ -23,6 +24,8 @@ typedef struct sm100_gemm_choice {
     bool overlap;
     sm100_gemm_work work;
 } sm100_gemm_choice;
+
+sm100_gemm_experts sm100_gemm_experts_of(const nk_grouped_gemm_problem *p);
 
 /* A tile, and which operand is its lanes. */
 typedef struct sm100_gemm_candidate {

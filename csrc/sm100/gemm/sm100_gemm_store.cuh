@@ -68,8 +68,15 @@ struct gated_lane {
     nk_activation activation;
     float alpha1, alpha2;
 
-    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o, int64_t)
-        : activation(p.activation), alpha1(alpha_at(p.alpha1, o.lane)), alpha2(alpha_at(p.alpha2, o.lane))
+    __device__ static float alpha_of(nk_alpha alphas, int64_t expert, int64_t n)
+    {
+        if (alphas.data) alphas.data += expert * alphas.group_stride;
+        return alpha_at(alphas, n);
+    }
+
+    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o, int64_t expert)
+        : activation(p.activation), alpha1(alpha_of(p.alpha1, expert, o.lane)),
+          alpha2(alpha_of(p.alpha2, expert, o.lane))
     {
     }
 

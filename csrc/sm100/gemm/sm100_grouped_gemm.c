@@ -11,27 +11,15 @@ typedef union grouped_choice {
 
 NK_CHOICE_FITS(grouped_choice);
 
-/* Rows of atoms that the tokens' scale factors have. Those of tokens by index are one matrix: every token has its own.
- */
-static int64_t atom_rows_of(const nk_grouped_gemm_problem *p)
-{
-    const int64_t row_bytes = nk_ceil_div(p->all.k, NK_SF_VEC * NK_SF_ATOM_COLS) * NK_SF_ATOM_BYTES;
-    const bool any = p->all.a.sf_layout == NK_SF_LINEAR || p->rows.data || row_bytes == 0;
-    return any ? INT64_MAX : p->a_sf_bytes / row_bytes;
-}
-
 static sm100_gemm_product product_of(const nk_grouped_gemm_problem *p)
 {
-    return (sm100_gemm_product){.first = &p->all,
-                                .problem = &p->all,
-                                .has_experts = true,
-                                .experts = {p->offsets, p->groups, atom_rows_of(p), p->rows}};
+    return (sm100_gemm_product){
+        .first = &p->all, .problem = &p->all, .has_experts = true, .experts = sm100_gemm_experts_of(p)};
 }
 
 static const char *why_not(const nk_grouped_gemm_problem *p)
 {
     if (p->all.b.dtype != NK_E2M1X2) return "the weights are not NVFP4";
-    if (p->all.a.dtype == NK_E2M1X2 && atom_rows_of(p) == 0) return "the tokens have no scale factors";
     return NULL;
 }
 

@@ -58,6 +58,11 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "-k",
         "contiguous and not 16_bit or blackwell or in_turn or gathered and 1024 and not W4A16",
     ],
+    "gated experts of NVFP4": [
+        "operators/test_grouped_dual_gemm.py",
+        "-k",
+        "alphas or orders or sorted or nan or infinities or grouped_gemm_of",
+    ],
     "quantize": ["operators/test_quantize.py"],
     "shapes": [
         "operators/test_shapes.py",
