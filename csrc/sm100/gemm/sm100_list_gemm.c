@@ -18,13 +18,15 @@ typedef struct members {
     const nk_gemm_problem *group[SM100_LIST_GROUPS];
 } members;
 
+static bool is_empty(const nk_gemm_problem *group) { return group->m == 0 || group->n == 0; }
+
 /* Those of a list from *at on, which becomes where the next launch's begin. */
 static members members_of(const nk_grouped_gemm_problem *p, int64_t *at)
 {
     members found = {0};
     for (; *at < p->groups && found.count < SM100_LIST_GROUPS; ++*at) {
         const nk_gemm_problem *group = &p->list[*at];
-        if (group->m * group->n == 0) continue;
+        if (is_empty(group)) continue;
         int i = found.count++;
         for (; i > 0 && found.group[i - 1]->k < group->k; i--)
             found.group[i] = found.group[i - 1];
@@ -119,7 +121,7 @@ static const char *why_no_tile(const nk_grouped_gemm_problem *p, bool batch_inva
 {
     bool any = false;
     for (int64_t g = 0; g < p->groups; g++) {
-        if (p->list[g].m * p->list[g].n == 0) continue;
+        if (is_empty(&p->list[g])) continue;
         if (p->list[g].b.dtype != NK_E2M1X2) return "the weights are not NVFP4";
         const sm100_gemm_product product = product_of(&p->list[g]);
         const char *why = sm100_gemm_why_no_tile(&product, batch_invariant);
