@@ -117,10 +117,18 @@ ROWS = {
                 "gemm of NVFP4",
                 "dual_gemm of NVFP4",
                 "experts of NVFP4",
+                "gated experts of NVFP4",
                 "rows alone",
             ),
             shapes=("deep", "few"),
-            operators=("gemm", "gemm_in_batches", "dual_gemm", "contiguous"),
+            operators=(
+                "gemm",
+                "gemm_in_batches",
+                "dual_gemm",
+                "contiguous",
+                "contiguous_by_rows",
+                "contiguous_dual",
+            ),
         ),
     )
 }

@@ -12,4 +12,5 @@ const nk_backend nk_backend_sm100 = {
     .gemm = {sm100_plan_gemm, sm100_run_gemm},
     .dual_gemm = {sm100_plan_dual_gemm, sm100_run_dual_gemm},
     .grouped_gemm = {sm100_plan_grouped_gemm, sm100_run_grouped_gemm},
+    .grouped_dual_gemm = {sm100_plan_grouped_dual_gemm, sm100_run_grouped_dual_gemm},
 };

@@ -16,5 +16,8 @@ nk_status sm100_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice,
 nk_status sm100_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                   void *choice);
 nk_status sm100_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm100_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
+                                       nk_plan *plan, void *choice);
+nk_status sm100_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

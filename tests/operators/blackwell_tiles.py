@@ -3,11 +3,13 @@
 import re
 
 import numpy as np
-from expert_tiles import check_experts
-from generators import ORDERS, assert_ok, codes, floats, rng_of, scales, values
+from expert_tiles import GATED, check_experts, check_gated_experts
+from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, run, scales, values
 from test_dual_gemm import expect, run_dual
 from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
+from test_grouped_gemm import check_rows, group_operands, int32, run_list
+from test_grouped_rows import Tokens, drawn, weights
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -78,6 +80,68 @@ def check_sm100_experts(device, c, columns):
     check_experts(device, c, (0, 0), 130, 64)
 
 
+def check_sm100_gated_experts(device, c, columns):
+    """N that is whole atoms, or whose ups begin inside of one; more rows than a tile has lanes."""
+    for n, forms in [(75, FORMS[3]), (128, FORMS[3]), (300, FORMS[2]), (64, FORMS[1])]:
+        check_gated_experts(device, c, (columns + 3, 0, 1, 70), n, 320, forms)
+    check_gated_experts(device, c, (0, 9), 133, 288, FORMS[3], activation="identity")
+    check_gated_experts(device, c, (5, 2 * columns + 1), 40, 2624, FORMS[0], activation="gelu")
+
+
+def check_by_index(device, c, sizes, tokens, n, k, form, make=data.exact_family):
+    """Rows of experts of these sizes, and of nobody before and behind them; two name a token."""
+    rng, offsets = rng_of(n, k), np.cumsum([2, *sizes])
+    count = int(offsets[-1]) + 3
+    a = Tokens(rng, device, tokens, k, form=form, make=make)
+    b, sfb, w = weights(rng, device, len(sizes), n, k, make=make)
+    rows = drawn(rng, offsets, count, tokens, 2)
+    got = run(
+        nvfp4kern.grouped_gemm, a.tensor, b, a.sf, sfb, shape=(count, n), device=device,
+        dtype="float32", offsets=int32(offsets, device), rows=from_numpy(rows, device),
+        rows_per_token=2, scale_layout=("blocked" if form == "blocked" else "linear", "linear"),
+    )  # fmt: skip
+
+    def expected(g, r):
+        return reference.gemm(a.values[rows[r] // 2], w[g], c=c)
+
+    check_rows(got, offsets, expected, "float32", exact=make is data.exact_family)
+
+
+def check_sm100_by_index(device, c, columns):
+    """Tiles that end inside of four rows, experts that begin anywhere, one token for all rows."""
+    for form in ("linear", "blocked", "strided"):
+        check_by_index(device, c, (columns + 3, 0, 1, 130, 0), 47, 140, 320, form)
+    check_by_index(device, c, (columns + 3, 5), 200, 33, 288, "blocked", data.full_range)
+    check_by_index(device, c, (7, 2 * columns + 1, 1), 1, 33, 2624, "linear")
+
+
+def check_list(device, c, sizes, forms, make=data.exact_family, **how):
+    """Groups of these (m, n, k). Each weight row has its alpha and bias."""
+    rng = rng_of(len(sizes))
+    pairs = group_operands(rng, make, sizes)
+    alpha, bias = ([rng.integers(1, 4, n).astype(np.float32) for _, n, _ in sizes] for _ in "ab")
+    given = {"alpha": alpha, "bias": bias}
+    given = {name: [floats(v, "float32", device) for v in of] for name, of in given.items()}
+    outs = run_list(pairs, device, forms=forms, dtype="float32", **given, **how)
+    for got, (a, b), *options in zip(outs, pairs, alpha, bias, strict=True):
+        expected = reference.gemm(a.values, b.values, alpha=options[0], bias=options[1], c=c)
+        if make is data.exact_family:
+            assert_ok(reference.check_bits(got, expected.rounded("float32")), got.shape)
+        else:
+            assert_ok(reference.check(got, expected, "float32"), got.shape)
+
+
+def check_sm100_lists(device, c, columns):
+    """Weights or tokens on lanes, K of different lengths, empty groups; whole atoms and others."""
+    sizes = [(3, 140, 64), (columns + 3, 270, 320), (0, 9, 32), (300, 17, 96), (1, 1, 1088)]
+    for forms in FORMS[::3]:
+        check_list(device, c, sizes, forms)
+    check_list(device, c, sizes, ("blocked", "permuted"), data.full_range)
+    check_list(device, c, [(65, 260, 64 * (1 + i % 3)) for i in range(5)], FORMS[-1])
+    for order in ORDERS:
+        check_list(device, c, [(5, 40, 32), (130, 48, 96)], FORMS[0], order=order)
+
+
 def check_sm100_gemm(tile, device, c):
     """Tokens are columns where they are few, lanes where weight rows are fewer. Each part of K has
     a step: `more` is those of the others."""
@@ -102,3 +166,7 @@ def check_sm100_gemm(tile, device, c):
         check_sm100_dual(device, c, columns, more)
     if parts == 1:
         check_sm100_experts(device, c, columns)
+        check_sm100_by_index(device, c, columns)
+        check_sm100_lists(device, c, columns)
+    if tile in GATED["sm100/gemm"]:
+        check_sm100_gated_experts(device, c, columns)

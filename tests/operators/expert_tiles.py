@@ -9,7 +9,11 @@ from test_grouped_gemm import blocked_by_expert
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-GATED = {"sm80/gemm": ("t32",), "sm90/gemm": drawn_cases.GATED}
+GATED = {
+    "sm80/gemm": ("t32",),
+    "sm90/gemm": drawn_cases.GATED,
+    "sm100/gemm": ("n64", "n128", "p64", "p128", "p192"),
+}
 """The tiles that grouped_dual_gemm has."""
 
 

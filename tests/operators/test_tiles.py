@@ -310,6 +310,8 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
     ("sm100/gemm:p256", "dual_gemm", {}, {}, "no room for the sums of two matrices"),
     ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer steps than it has parts"),
+    ("sm100/gemm:p256", "grouped_dual_gemm", {}, {}, "no room for the sums of two matrices"),
+    ("sm100/gemm:p128k2", "grouped_dual_gemm", {}, {}, "it divides K"),
 ]
 
 

@@ -6,7 +6,7 @@
         const __grid_constant__ cuda_tensor_map lanes, const __grid_constant__ cuda_tensor_map columns, \
         const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm100_gemm_work work)        \
     {                                                                                                   \
-        run<config<1, false, CTAS, COLUMNS, PARTS, ACCUMULATORS>>({{&lanes, &columns}}, p, work);       \
+        run<config<1, OF_BATCHES, CTAS, COLUMNS, PARTS, ACCUMULATORS>>({{&lanes, &columns}}, p, work);  \
     }
 
 SM100_GEMM_TILES(GEMM)

@@ -2,6 +2,8 @@
  *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
+ *   grouped_gemm, list: the gemm of each group
+ *   grouped_dual_gemm: the dual_gemm of each expert's tokens with its gates, its ups and their alphas
  * NVFP4 by NVFP4.
  *
  * The tensor cores multiply codes and their scale factors as they are; sums are fp32 numbers in tensor memory. One
@@ -9,16 +11,17 @@
  * tokens are columns, so that a tile has no empty lanes. Of dual_gemm rows of B1, the gates, and the same rows of B2,
  * the ups, are the lanes of an accumulator's two halves: a thread has both sums of an element.
  *
- * Work: a CTA, or a pair of them, walks over whole tiles of all batches, or of all experts, which each CTA has listed
- * in shared memory. A product of a pair has the lanes of both; the even CTA issues it. Each CTA loads its own lanes and
- * half of the columns. Of a step of K = 256 a stage has all operands' codes, 128 bytes a row, and their scale factors,
- * as atoms of 128 rows x 64 of K: those of all columns, in either CTA. Blocked scale factors of whole atoms are copied.
- * Others (linear; K that ends inside an atom, whose padding may be NaN) are arranged by lanes. Of a split tile each
- * part, a CTA or a pair, has some steps of K; parts finish columns of their own, of which the others send them their
- * sums.
+ * Work: a CTA, or a pair of them, walks over whole tiles of all batches, of all experts, which each CTA has listed in
+ * shared memory, or of all groups, whose tensor maps and problems are parameters. A product of a pair has the lanes of
+ * both; the even CTA issues it. Each CTA loads its own lanes and half of the columns. Of a step of K = 256 a stage has
+ * all operands' codes, 128 bytes a row, and their scale factors, as atoms of 128 rows x 64 of K: those of all columns,
+ * in either CTA. Blocked scale factors of whole atoms are copied. Others (linear; K that ends inside an atom, whose
+ * padding may be NaN) are arranged by lanes. Of a split tile each part, a CTA or a pair, has some steps of K; parts
+ * finish columns of their own, of which the others send them their sums.
  *
  * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
- *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them
+ *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them. Where tokens come by
+ *                     index, warp 4 brings their codes, too, whose bytes warp 8 announces
  *        warp 8:      one thread loads
  *        warp 9:      owns tensor memory; one thread issues products, or, in the odd CTA, tells that a stage is full
  *
@@ -112,7 +115,7 @@ template <class C> __device__ inline void commit(const uint64_t *barrier, const 
 }
 
 template <class C, typename P>
-__device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
+__device__ inline void issue(memory<C> &s, uint32_t tmem, const P &all, const gemm_tiles &tiles)
 {
     ring<C::STAGES> r, done; /* done: of the step SF_SLOTS before */
     ring<C::ACCUMULATORS> sums;
@@ -121,7 +124,7 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm
     each_tile<C>(tiles, [&](const gemm_tile &t) {
         wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
 #pragma unroll 1
-        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance(), sf.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, r.advance(), sf.advance()) {
             wait_for<C>(&s.full[r.slot], r.parity);
             if (C::SF_SLOTS < C::STAGES && unused > 0) {
                 unused--;
@@ -130,7 +133,7 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm
                 done.advance();
             }
             multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + sf.slot * C::SF_SLOT,
-                              (uint32_t)t.into_atom / 32, blocks_of(p.k, step), step > tiles.first_step);
+                              (uint32_t)t.into_atom / 32, blocks_of(problem_of(all, t).k, step), step > t.first_step);
             commit<C>(&s.empty[r.slot], tiles);
         }
         commit<C>(&s.sums_full[sums.slot], tiles);
@@ -142,9 +145,9 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &p, const gemm
 template <class C> __device__ inline void tell_issuer(memory<C> &s, const gemm_tiles &tiles)
 {
     ring<C::STAGES> r;
-    each_tile<C>(tiles, [&](const gemm_tile &) {
+    each_tile<C>(tiles, [&](const gemm_tile &t) {
 #pragma unroll 1
-        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             wait_for<C>(&s.full[r.slot], r.parity);
             mbarrier_arrive_cluster(of_issuer<C>(&s.full[r.slot], tiles));
         }
@@ -189,11 +192,12 @@ template <class C, typename P>
 __device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm_work &work,
                                       const sm100_gemm_experts &experts, int rank)
 {
-    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, rank % C::CTAS, rank / C::CTAS};
-    tiles.first_step = tiles.part * work.steps / C::PARTS;
-    tiles.end_step = (tiles.part + 1) * work.steps / C::PARTS;
-    tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
-    tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
+    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows,
+                        list_of(p), work.tiles, rank % C::CTAS, rank / C::CTAS};
+    if constexpr (!C::LIST) {
+        tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
+        tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
+    }
     if constexpr (C::EXPERTS) {
         if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
         scan_experts<C::COLUMNS>(s.scan[0], experts.offsets, experts.count, p.m, NO_TILE, [&](const scanned_expert &e) {
@@ -234,7 +238,7 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, tiles);
     } else if (warp < SM100_GEMM_PRODUCER) {
-        if (arranges<C>(work)) arrange_factors<C>(s, p, tiles);
+        if (arranges<C>(work)) arrange_factors<C>(s, maps, p, tiles);
     } else if (warp == SM100_GEMM_PRODUCER) {
         if (elect_sync()) produce<C>(s, maps, p, tiles);
     } else if (tiles.half == 0) {

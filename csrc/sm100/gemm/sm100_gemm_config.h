@@ -26,10 +26,10 @@
     X(p128, 2, 128, 1, 2, 1)       \
     X(p192, 2, 192, 1, 2, 1)
 
-/* Not of dual_gemm, whose sums would fill tensor memory. */
+/* Not of two matrices of weights, whose sums would fill tensor memory. */
 #define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
 
-/* Not of grouped_gemm. */
+/* Not of experts, nor of lists. */
 #define SM100_GEMM_SPLIT_TILES(X) \
     X(n64k4, 1, 64, 4, 3, 2)      \
     X(p128k2, 2, 128, 2, 2, 1)
@@ -37,6 +37,7 @@
 #define SM100_GEMM_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)
 #define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X)
 #define SM100_GEMM_GROUPED_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
+#define SM100_GEMM_GATED_EXPERT_TILES(X) SM100_GEMM_COMMON_TILES(X)
 
 enum {
 #define SM100_GEMM_INDEX(name, ...) SM100_GEMM_##name,
@@ -87,13 +88,16 @@ typedef struct sm100_gemm_work {
     int32_t lane_tiles, column_tiles;     /* of a batch */
     int32_t tiles;                        /* of all batches; of experts, as many as there may be */
     int32_t steps;                        /* of K */
+    int32_t ups_into_atom;                /* of the ups' blocked scale factors: rows of gates in their first atom */
 } sm100_gemm_work;
 
-/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. */
+/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. Where
+ * `rows` has data, these are rows of the result, and it says which token each is of. */
 typedef struct sm100_gemm_experts {
     const int32_t *offsets;
     int64_t count;
     int64_t atom_rows; /* of the tokens' blocked scale factors: in so many rows of atoms */
+    nk_token_rows rows;
 } sm100_gemm_experts;
 
 /* What a CTA lists of an expert; behind the last one is where all end. */

@@ -2,7 +2,7 @@
 #ifndef NK_SM100_GEMM_LOAD_CUH
 #define NK_SM100_GEMM_LOAD_CUH
 
-#include "sm100_gemm_parts.cuh"
+#include "sm100_gemm_rows.cuh"
 
 /* Blocks of K in a step. */
 __device__ inline int blocks_of(int64_t k, int step)
@@ -14,7 +14,7 @@ __device__ inline int blocks_of(int64_t k, int step)
 /* A step's atoms, of which K is whole blocks: with those of neighbours, too, where a tile ends inside of them. */
 __device__ inline void copy_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full)
 {
-    const int64_t atom = f.atom_row * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
+    const int64_t atom = f.sf_row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
     cp_async_bulk(to, f.of.sf + f.l * f.of.sf_batch_stride + atom * NK_SF_ATOM_BYTES,
                   blocks_of(k, step) * NK_SF_ATOM_BYTES, full);
 }
@@ -23,6 +23,17 @@ __device__ inline void copy_atoms(uint32_t to, const tile_factors &f, int64_t k,
 typedef struct code_maps {
     const cuda_tensor_map *of[SM100_GEMM_OPERANDS];
 } code_maps;
+
+/* Those of a tile. */
+template <typename P> __device__ inline code_maps maps_of(const code_maps &maps, const P &, const gemm_tile &)
+{
+    return maps;
+}
+
+__device__ inline code_maps maps_of(const code_maps &, const sm100_list &list, const gemm_tile &t)
+{
+    return {{&list.group[t.group].lanes, &list.group[t.group].columns}};
+}
 
 /* Of a step, the operands whose factors are copied. */
 template <class C> __device__ inline int copied_atoms(const sm100_gemm_work &work)
@@ -36,15 +47,17 @@ template <class C> __device__ inline int copied_atoms(const sm100_gemm_work &wor
 /* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
  * lanes, its half of the columns, and all of the columns' scale factors, which both need. */
 template <class C, typename P>
-__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, const gemm_tiles &tiles)
+__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &all, const gemm_tiles &tiles)
 {
     constexpr uint32_t CODES = sizeof s.stages[0].lanes + sizeof s.stages[0].columns;
-    const sm100_gemm_work &work = tiles.work;
-    const int copied = copied_atoms<C>(work);
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const auto &p = problem_of(all, t);
+        const code_maps of_tile = maps_of(maps, all, t);
+        const sm100_gemm_work &work = t.work;
+        const int copied = copied_atoms<C>(work);
 #pragma unroll 1
-        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
@@ -52,16 +65,17 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
                 const bool columns = of == SM100_GEMM_OF_COLUMNS;
+                if (columns && are_by_index<C>(tiles)) continue;
                 const uint8_t *to = columns ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
                 const int64_t row = columns ? t.column + tiles.half * (C::COLUMNS / C::CTAS) : t.lane;
                 const int l = work.one_matrix[of] ? 0 : (int)t.l;
-                cp_async_bulk_tensor_3d(shared_address(to), maps.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
+                cp_async_bulk_tensor_3d(shared_address(to), of_tile.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
                                         full);
                 if (!work.copied[of]) continue;
 #pragma unroll
                 for (int i = 0; i < atoms_of<C>(of); i++)
-                    copy_atoms(shared_address(stage.sf[first_atom_of<C>(of) + i]), factors_of<C>(p, tiles, t, of, i),
-                               p.k, step, full);
+                    copy_atoms(shared_address(stage.sf[first_atom_of<C>(of) + i]), factors_of<C>(p, t, of, i), p.k,
+                               step, full);
             }
         }
     });
@@ -70,27 +84,48 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &p, 
         mbarrier_wait_cluster_relaxed(shared_address(&s.empty[r.slot]), r.parity ^ 1);
 }
 
-/* Four scale factors of a row of atoms as a word, from a block of K on. Those beyond K are zero, as their codes are:
- * the padding of blocked ones may be NaN. */
-__device__ inline uint32_t four_factors(const tile_factors &f, int row, int64_t block, int64_t k)
+/* Row `row` of a row of atoms, by its number in the operand's scale factors, or -1 where it is not there. */
+template <class C>
+__device__ inline int64_t factor_row_of(const gemm_tiles &tiles, const tile_factors &f, int of, int row)
+{
+    const int64_t index = f.first + row;
+    if (index >= f.end) return -1;
+    if (of == SM100_GEMM_OF_COLUMNS && are_by_index<C>(tiles)) return token_of(tiles, index);
+    return f.of.sf_layout == NK_SF_BLOCKED ? f.sf_row + row : index;
+}
+
+/* Four scale factors of a row as a word, from a block of K on. Those beyond K are zero, as their codes are: the padding
+ * of blocked ones may be NaN. */
+__device__ inline uint32_t four_factors(const tile_factors &f, int64_t row, int64_t block, int64_t k)
 {
     const int64_t cols = k / NK_SF_VEC, col = block * NK_SF_ATOM_COLS, valid = cols - col;
-    if (f.first + row >= f.end || valid <= 0) return 0;
-    const bool blocked = f.of.sf_layout == NK_SF_BLOCKED;
-    const uint8_t *at = sf_at(f.of, f.l, blocked ? f.atom_row * NK_SF_ATOM_ROWS + row : f.first + row, col, cols);
+    if (row < 0 || valid <= 0) return 0;
+    const uint8_t *at = sf_at(f.of, f.l, row, col, cols);
     if (valid >= 4 && is_aligned(at, 4)) return *(const uint32_t *)at;
     return fetch_bytes(at, valid < 4 ? valid : 4).x;
 }
 
-/* The warps of scale factors: a thread has a row of each row of atoms of the operands whose factors are not copied. */
-template <class C, typename P> __device__ inline void arrange_factors(memory<C> &s, const P &p, const gemm_tiles &tiles)
+/* The warps of scale factors: a thread has a row of each row of atoms of the operands whose factors are not copied. The
+ * first of these warps brings the codes of tokens that come by index. */
+template <class C, typename P>
+__device__ inline void arrange_factors(memory<C> &s, const code_maps &maps, const P &all, const gemm_tiles &tiles)
 {
-    const sm100_gemm_work &work = tiles.work;
     const int row = (int)threadIdx.x - 32 * SM100_GEMM_EPILOGUE_WARPS;
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const auto &p = problem_of(all, t);
+        const sm100_gemm_work &work = t.work;
+        int64_t factor_row[C::ATOMS];
+#pragma unroll
+        for (int of = 0; of < C::OPERANDS; of++)
+#pragma unroll
+            for (int i = 0; i < atoms_of<C>(of); i++)
+                factor_row[first_atom_of<C>(of) + i] =
+                    work.copied[of] ? -1 : factor_row_of<C>(tiles, factors_of<C>(p, t, of, i), of, row);
+        const bool gathers = are_by_index<C>(tiles) && row < quads<C>();
+        const four_tokens tokens = gathers ? tokens_of<C>(tiles, t, row) : four_tokens{};
 #pragma unroll 1
-        for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             uint32_t words[C::ATOMS][SM100_GEMM_BLOCKS];
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
@@ -98,10 +133,14 @@ template <class C, typename P> __device__ inline void arrange_factors(memory<C> 
 #pragma unroll
                 for (int i = 0; i < atoms_of<C>(of) * SM100_GEMM_BLOCKS; i++)
                     words[first_atom_of<C>(of) + i / SM100_GEMM_BLOCKS][i % SM100_GEMM_BLOCKS] =
-                        four_factors(factors_of<C>(p, tiles, t, of, i / SM100_GEMM_BLOCKS), row,
+                        four_factors(factors_of<C>(p, t, of, i / SM100_GEMM_BLOCKS),
+                                     factor_row[first_atom_of<C>(of) + i / SM100_GEMM_BLOCKS],
                                      (int64_t)step * SM100_GEMM_BLOCKS + i % SM100_GEMM_BLOCKS, p.k);
             }
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
+            if (gathers)
+                gather_codes(s.stages[r.slot].columns, maps.of[SM100_GEMM_OF_COLUMNS], step, row, tokens,
+                             &s.full[r.slot]);
 #pragma unroll
             for (int of = 0; of < C::OPERANDS; of++) {
                 const int first = first_atom_of<C>(of);

@@ -14,9 +14,13 @@
 #include "cuda/ptx/tcgen05.cuh"
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm100_gemm_config.h"
+#include "sm100_list_params.h"
 
-template <int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_> struct config {
-    static constexpr bool EXPERTS = EXPERTS_;
+/* What tiles are of. */
+enum { OF_BATCHES, OF_EXPERTS, OF_LIST };
+
+template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_> struct config {
+    static constexpr bool EXPERTS = FORM_ == OF_EXPERTS, LIST = FORM_ == OF_LIST;
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
     static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
     static constexpr int OPERANDS = MATRICES + 1;
@@ -79,12 +83,16 @@ template <int SLOTS> struct ring {
     }
 };
 
-/* A tile: its batch, or its expert; this CTA's first row of the lanes' operand, and the first of the columns'; the end
- * of the latter, or of the expert's tokens. The columns' scale factors: rows from the first one of their atoms to the
- * tile, and which row of atoms these are. */
+/* A tile: how its product is divided, and this CTA's steps of K; its group, its batch or expert; this CTA's first row
+ * of the lanes' operand, and the first of the columns'; the end of the latter, or of the expert's tokens. The columns'
+ * scale factors: rows from the first one of their atoms to the tile, which row of atoms these are, and how many rows of
+ * atoms there are, whatever offsets say. */
 typedef struct gemm_tile {
+    const sm100_gemm_work &work;
+    int first_step, end_step;
+    int group; /* of a list */
     int64_t l, lane, column, column_end;
-    int64_t into_atom, atom_row;
+    int64_t into_atom, atom_row, atom_rows;
 } gemm_tile;
 
 /* All tiles. */
@@ -92,13 +100,37 @@ typedef struct gemm_tiles {
     const sm100_gemm_work &work;
     const sm100_gemm_expert *experts; /* their list */
     int64_t expert_count;
+    const nk_token_rows &rows; /* of experts */
+    const sm100_list *list;    /* of groups, or null */
     int count;
-    int half; /* of a pair: 0 is the CTA that issues products */
-    int part; /* of K: its steps are first_step .. end_step */
-    int first_step, end_step;
-    int64_t column_end; /* without experts */
-    int64_t atom_rows;  /* that the columns' blocked scale factors have, whatever offsets say */
+    int half;                      /* of a pair: 0 is the CTA that issues products */
+    int part;                      /* of K */
+    int64_t column_end, atom_rows; /* of all batches; of experts atom_rows alone */
 } gemm_tiles;
+
+template <typename P> __device__ inline const sm100_list *list_of(const P &) { return nullptr; }
+__device__ inline const sm100_list *list_of(const sm100_list &list) { return &list; }
+
+__device__ inline int group_of(const sm100_list &list, int number)
+{
+    int group = 0;
+    while (group + 1 < list.count && list.group[group + 1].first_tile <= number)
+        group++;
+    return group;
+}
+
+/* The problem that a tile is of. */
+template <typename P> __device__ inline const P &problem_of(const P &p, const gemm_tile &) { return p; }
+__device__ inline const nk_gemm_problem &problem_of(const sm100_list &list, const gemm_tile &t)
+{
+    return list.group[t.group].gemm;
+}
+
+/* Of an operand by SM100_GEMM_OF_... */
+template <typename P> __device__ inline int64_t rows_of(const P &p, const sm100_gemm_work &work, int of)
+{
+    return (of == SM100_GEMM_OF_COLUMNS) != work.tokens_on_lanes ? p.m : p.n;
+}
 
 __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
 {
@@ -115,18 +147,27 @@ __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
 /* Tiles of the same columns are neighbours. */
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, int number)
 {
-    const int lane_tiles = tiles.work.lane_tiles, column_tile = number / lane_tiles;
-    gemm_tile t = {.lane = (int64_t)(number - column_tile * lane_tiles) * C::LANES + tiles.half * SM100_GEMM_LANES};
+    const int group = C::LIST ? group_of(*tiles.list, number) : 0;
+    const sm100_gemm_work &work = C::LIST ? tiles.list->group[group].work : tiles.work;
+    if constexpr (C::LIST) number -= tiles.list->group[group].first_tile;
+    const int column_tile = number / work.lane_tiles;
+    gemm_tile t = {work, tiles.part * work.steps / C::PARTS, (tiles.part + 1) * work.steps / C::PARTS, group};
     int64_t first = 0, first_atom = 0;
+    t.lane = (int64_t)(number - column_tile * work.lane_tiles) * C::LANES + tiles.half * SM100_GEMM_LANES;
+    t.atom_rows = tiles.atom_rows;
     if constexpr (C::EXPERTS) {
         t.l = expert_of(tiles, column_tile);
         const sm100_gemm_expert &expert = tiles.experts[t.l];
         first = expert.first_row, first_atom = expert.first_atom;
         t.column = (int64_t)(column_tile - expert.first_tile) * C::COLUMNS;
         t.column_end = tiles.experts[t.l + 1].first_row;
+    } else if constexpr (C::LIST) {
+        t.column = (int64_t)column_tile * C::COLUMNS;
+        t.column_end = rows_of(tiles.list->group[group].gemm, work, SM100_GEMM_OF_COLUMNS);
+        t.atom_rows = nk_ceil_div(t.column_end, NK_SF_ATOM_ROWS);
     } else {
-        t.l = column_tile / tiles.work.column_tiles;
-        t.column = (column_tile - t.l * tiles.work.column_tiles) * C::COLUMNS;
+        t.l = column_tile / work.column_tiles;
+        t.column = (column_tile - t.l * work.column_tiles) * C::COLUMNS;
         t.column_end = tiles.column_end;
     }
     t.into_atom = t.column % NK_SF_ATOM_ROWS;
@@ -135,15 +176,23 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
     return t;
 }
 
-/* Calls f(tile) for each tile of this cluster. */
+/* Calls f(tile) for each tile of this cluster. A list's go forth and back: who had a long tile has a short one next. */
 template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
 {
+    const int clusters = (int)gridDim.x / C::CLUSTER;
+    int place = (int)blockIdx.x / C::CLUSTER;
+    if constexpr (C::LIST) {
 #pragma unroll 1
-    for (int number = (int)blockIdx.x / C::CLUSTER; number < tiles.count; number += (int)gridDim.x / C::CLUSTER)
-        f(tile_of<C>(tiles, number));
+        for (int first = 0; first < tiles.count; first += clusters, place = clusters - 1 - place)
+            if (first + place < tiles.count) f(tile_of<C>(tiles, first + place));
+    } else {
+#pragma unroll 1
+        for (; place < tiles.count; place += clusters)
+            f(tile_of<C>(tiles, place));
+    }
 }
 
-/* An operand by SM100_GEMM_OF_.., its rows, and its first row of a tile. */
+/* An operand by SM100_GEMM_OF_... */
 __device__ inline const nk_operand &operand_of(const nk_gemm_problem &p, const sm100_gemm_work &work, int of)
 {
     return (of == SM100_GEMM_OF_LANES) == work.tokens_on_lanes ? p.a : p.b;
@@ -154,28 +203,23 @@ __device__ inline const nk_operand &operand_of(const nk_dual_gemm_problem &p, co
     return of == SM100_GEMM_OF_COLUMNS ? p.a : of == SM100_GEMM_OF_LANES ? p.b1 : p.b2;
 }
 
-template <typename P> __device__ inline int64_t rows_of(const P &p, const sm100_gemm_work &work, int of)
-{
-    return (of == SM100_GEMM_OF_COLUMNS) != work.tokens_on_lanes ? p.m : p.n;
-}
-
-/* A row of atoms of a tile's operand: its row 0 is row `first` of the matrix. */
+/* A row of atoms of a tile's operand: its row 0 is row `first` of the matrix, and of blocked scale factors `sf_row`. */
 typedef struct tile_factors {
     const nk_operand &of;
-    int64_t l, first, end, atom_row;
+    int64_t l, first, end, sf_row;
 } tile_factors;
 
 /* Row `atom` of them, the last one where there are fewer: their rows are not there. Of experts all tokens are one
  * batch. */
 template <class C, typename P>
-__device__ inline tile_factors factors_of(const P &p, const gemm_tiles &tiles, const gemm_tile &t, int of, int atom)
+__device__ inline tile_factors factors_of(const P &p, const gemm_tile &t, int of, int atom)
 {
-    const nk_operand &operand = operand_of(p, tiles.work, of);
+    const nk_operand &operand = operand_of(p, t.work, of);
     if (of == SM100_GEMM_OF_COLUMNS)
         return {operand, C::EXPERTS ? 0 : t.l, t.column - t.into_atom + atom * NK_SF_ATOM_ROWS, t.column_end,
-                min(t.atom_row + atom, tiles.atom_rows - 1)};
-    const int64_t rows = rows_of(p, tiles.work, of);
-    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS};
+                min(t.atom_row + atom, t.atom_rows - 1) * NK_SF_ATOM_ROWS};
+    const int64_t rows = rows_of(p, t.work, of), into = of == SM100_GEMM_OF_UPS ? t.work.ups_into_atom : 0;
+    return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + into};
 }
 
 /* Whether lanes arrange scale factors of any operand. */

@@ -1,7 +1,6 @@
 /* Products on Blackwell: picks a tile, and which operand is its lanes, by cost; launches. */
 #include "sm100_gemm_plan.h"
 
-#include "cuda/cuda_encode.h"
 #include "sm100_gemm_costs.h"
 
 typedef struct tile {
@@ -24,7 +23,6 @@ static int32_t cluster_of(const tile *t) { return t->ctas * t->parts; }
 #define NAME(name, ...) #name,
 const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
 
-#define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
 
 /* The stride of a dimension of extent 1 is unused. With batch_invariant it must be one for more, too: a row must not
@@ -43,10 +41,24 @@ static int64_t batches_of(const sm100_gemm_product *product, const nk_operand *o
     return product->has_experts && !is_tokens(product, o) ? product->experts.count : product->first->l;
 }
 
-/* Whether a tensor map describes the codes. */
+static bool are_by_index(const sm100_gemm_product *product, const nk_operand *o)
+{
+    return is_tokens(product, o) && product->experts.rows.data;
+}
+
+/* Of a batch of an operand; result rows by index are of tokens that may be more or fewer. */
+static int64_t rows_of(const sm100_gemm_product *product, const nk_operand *o)
+{
+    if (are_by_index(product, o)) return product->experts.rows.tokens;
+    return is_tokens(product, o) ? product->first->m : product->first->n;
+}
+
+/* Whether a tensor map describes the codes. Of tokens by index it must describe them gathered, too: a call with them
+ * has the same bits. */
 static bool has_map(const sm100_gemm_product *product, const nk_operand *o, bool batch_invariant)
 {
-    const int64_t rows = is_tokens(product, o) ? product->first->m : product->first->n;
+    const int64_t rows = rows_of(product, o);
+    if (are_by_index(product, o) && product->first->k / 2 % 16 != 0) return false;
     return (uintptr_t)o->data % 16 == 0 && can_be_stride(o->row_stride, rows, 16, batch_invariant) &&
            can_be_stride(o->batch_stride, batches_of(product, o), 0, batch_invariant);
 }
@@ -59,29 +71,32 @@ static bool has_whole_atoms(const sm100_gemm_product *product, const nk_operand 
            ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
 }
 
-/* Why no tile can serve the product, or NULL. */
-static const char *why_no_tile(const sm100_gemm_product *product, bool batch_invariant)
+/* Blocked scale factors of tokens by index are one matrix: every token has its own. */
+sm100_gemm_experts sm100_gemm_experts_of(const nk_grouped_gemm_problem *p)
+{
+    const int64_t row_bytes = nk_ceil_div(p->all.k, NK_SF_VEC * NK_SF_ATOM_COLS) * NK_SF_ATOM_BYTES;
+    const bool any = p->all.a.sf_layout == NK_SF_LINEAR || p->rows.data || row_bytes == 0;
+    return (sm100_gemm_experts){p->offsets, p->groups, any ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
+}
+
+const char *sm100_gemm_why_no_tile(const sm100_gemm_product *product, bool batch_invariant)
 {
     const nk_gemm_problem *p = product->first;
     if (p->a.dtype != NK_E2M1X2) return "the tokens are not NVFP4";
     if (p->k == 0) return "K is 0";
-    if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT)
+    if (p->l > SM100_GEMM_LARGEST || p->m > SM100_GEMM_LARGEST || p->n > SM100_GEMM_LARGEST ||
+        p->k > SM100_GEMM_LARGEST)
         return "L, M, N or K is larger than any tile of this family takes";
-    if (product->has_experts && product->experts.count > LARGEST_EXTENT) return "there are too many experts";
+    if (product->has_experts && product->experts.count > SM100_GEMM_LARGEST) return "there are too many experts";
+    if (product->has_experts && product->experts.atom_rows == 0) return "the tokens have no scale factors";
+    if (rows_of(product, &p->a) > SM100_GEMM_LARGEST) return "there are too many tokens";
     if (!has_map(product, &p->a, batch_invariant)) return "no tensor map describes the tokens";
     if (!has_map(product, &p->b, batch_invariant) || (product->ups && !has_map(product, product->ups, batch_invariant)))
         return "no tensor map describes the weights";
     return NULL;
 }
 
-/* A tile, and which operand is its lanes. */
-typedef struct candidate {
-    int tile;
-    bool tokens_on_lanes;
-    int64_t lane_tiles, column_tiles;
-    int32_t at_once; /* tiles that the GPU has SMs for */
-    double tiles, us;
-} candidate;
+typedef sm100_gemm_candidate candidate;
 
 static double larger(double x, double y) { return x > y ? x : y; }
 
@@ -94,11 +109,10 @@ static double product_cycles(const tile *t)
 
 /* Products, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's stores.
  */
-static double us_of(const sm100_gemm_product *product, const candidate *c)
+double sm100_gemm_us(const sm100_gemm_product *product, int tile_index, double waves)
 {
-    const tile *t = &tiles[c->tile];
+    const tile *t = &tiles[tile_index];
     const double matrices = product->ups ? 2 : 1, k = (double)product->first->k / t->parts;
-    const double whole = c->tiles / c->at_once, waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
     const double products = matrices * k / SM100_GEMM_BLOCK * product_cycles(t);
     const double codes = matrices * SM100_GEMM_LANES + (double)t->columns / t->ctas,
                  factors = matrices * SM100_GEMM_LANES + t->columns;
@@ -118,7 +132,8 @@ static int64_t token_tiles_of(const sm100_gemm_product *product, int32_t columns
     return product->has_experts ? (m - busy) / columns + busy : nk_ceil_div(m, columns);
 }
 
-static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile, bool tokens_on_lanes)
+candidate sm100_gemm_candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile,
+                                  bool tokens_on_lanes)
 {
     const nk_gemm_problem *p = product->first;
     const int32_t at_once = gpu->sms / cluster_of(&tiles[tile]);
@@ -127,7 +142,8 @@ static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu 
     c.column_tiles =
         tokens_on_lanes ? nk_ceil_div(p->n, tiles[tile].columns) : token_tiles_of(product, tiles[tile].columns);
     c.tiles = (double)p->l * (double)c.lane_tiles * (double)c.column_tiles;
-    c.us = us_of(product, &c);
+    const double whole = c.tiles / c.at_once, waves = (double)(int64_t)whole;
+    c.us = sm100_gemm_us(product, tile, waves + (waves < whole));
     return c;
 }
 
@@ -138,16 +154,16 @@ static int64_t smem_bytes(const sm100_gemm_product *product, int tile)
     return tiles[tile].smem_bytes[product->ups != NULL] + list;
 }
 
-/* Why this tile cannot, where others may. */
-static const char *why_not_tile(const sm100_gemm_product *product, cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT],
-                                const cuda_gpu *gpu, const candidate *c)
+const char *sm100_gemm_why_not_tile(const sm100_gemm_product *product,
+                                    cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT], const cuda_gpu *gpu,
+                                    const candidate *c)
 {
     const tile *t = &tiles[c->tile];
     if (!kernels[c->tile])
         return t->parts > 1 ? "it divides K" : "tensor memory has no room for the sums of two matrices";
     if (nk_ceil_div(product->first->k, SM100_GEMM_STEP) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
-    return c->tiles < LARGEST_EXTENT ? NULL : "there are too many tiles";
+    return c->tiles < SM100_GEMM_LARGEST ? NULL : "there are too many tiles";
 }
 
 /* The fastest of those that can serve the product. Weights on lanes come first, so that they win where both take as
@@ -162,8 +178,8 @@ static candidate choose(const sm100_gemm_product *product, cuda_kernel *const ke
     for (int i = 0; i < (weights_alone ? 1 : 2) * SM100_GEMM_TILE_COUNT; i++) {
         const int tile = i % SM100_GEMM_TILE_COUNT;
         if (forced != NK_TILE_ANY && tile != forced) continue;
-        const candidate c = candidate_of(product, gpu, tile, i >= SM100_GEMM_TILE_COUNT);
-        const char *why = why_not_tile(product, kernels, gpu, &c);
+        const candidate c = sm100_gemm_candidate_of(product, gpu, tile, i >= SM100_GEMM_TILE_COUNT);
+        const char *why = sm100_gemm_why_not_tile(product, kernels, gpu, &c);
         if (why) *why_not = why;
         if (!why && (best.tile == NK_TILE_ANY || c.us < best.us)) best = c;
         if (settings->batch_invariant) break;
@@ -181,17 +197,19 @@ static const nk_operand *operand_of(const sm100_gemm_product *product, const sm1
 
 static int operands_of(const sm100_gemm_product *product) { return product->ups ? SM100_GEMM_OPERANDS : 2; }
 
-static sm100_gemm_work work_of(const sm100_gemm_product *product, const candidate *c)
+sm100_gemm_work sm100_gemm_work_of(const sm100_gemm_product *product, const candidate *c)
 {
     const nk_gemm_problem *p = product->first;
     sm100_gemm_work work = {.tokens_on_lanes = c->tokens_on_lanes,
                             .lane_tiles = (int32_t)c->lane_tiles,
                             .column_tiles = (int32_t)c->column_tiles,
                             .tiles = (int32_t)c->tiles,
-                            .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP)};
+                            .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP),
+                            .ups_into_atom = product->ups_into_atom};
     for (int of = 0; of < operands_of(product); of++) {
         const nk_operand *o = operand_of(product, &work, of);
-        work.copied[of] = has_whole_atoms(product, o);
+        work.copied[of] = has_whole_atoms(product, o) && !are_by_index(product, o);
+        if (of == SM100_GEMM_OF_UPS && work.ups_into_atom) work.copied[of] = false;
         work.one_matrix[of] = (product->has_experts && is_tokens(product, o)) || o->batch_stride == 0;
     }
     return work;
@@ -203,55 +221,77 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
     const int forced = nk_tile_forced(settings, &sm100_gemm_family);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(product->first->device, &gpu));
-    const char *why = why_no_tile(product, settings->batch_invariant), *why_not = NULL;
+    const char *why = sm100_gemm_why_no_tile(product, settings->batch_invariant), *why_not = NULL;
     const candidate c =
         why ? (candidate){.tile = NK_TILE_ANY} : choose(product, kernels, gpu, settings, forced, &why_not);
     if (!why && c.tile == NK_TILE_ANY) why = why_not;
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
-    const tile *t = &tiles[c.tile];
-    const int32_t lanes = t->ctas * SM100_GEMM_LANES;
     *choice = (sm100_gemm_choice){.kernel = kernels[c.tile],
                                   .tile = c.tile,
-                                  .grid = cluster_of(t) * (c.tiles < c.at_once ? (int32_t)c.tiles : c.at_once),
+                                  .grid = sm100_gemm_ctas(&c, c.tiles),
                                   .overlap = settings->pdl != NK_PDL_OFF,
-                                  .work = work_of(product, &c)};
-    plan->kernel = choice->kernel->name;
+                                  .work = sm100_gemm_work_of(product, &c)};
     plan->why = c.tokens_on_lanes ? "tokens are the lanes of tensor memory, weight rows its columns"
                                   : "weight rows are the lanes of tensor memory, tokens its columns";
-    plan->tile = sm100_gemm_family.tiles[c.tile];
-    plan->tile_m = c.tokens_on_lanes ? lanes : t->columns;
-    plan->tile_n = c.tokens_on_lanes ? t->columns : lanes;
+    sm100_gemm_describe(product, settings, choice->kernel, &c, c.tiles, plan);
+    return NK_OK;
+}
+
+int32_t sm100_gemm_ctas(const candidate *c, double count)
+{
+    return cluster_of(&tiles[c->tile]) * (count < c->at_once ? (int32_t)count : c->at_once);
+}
+
+void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
+                         const candidate *c, double count, nk_plan *plan)
+{
+    const tile *t = &tiles[c->tile];
+    const int32_t lanes = t->ctas * SM100_GEMM_LANES;
+    plan->kernel = kernel->name;
+    plan->tile = sm100_gemm_family.tiles[c->tile];
+    plan->tile_m = c->tokens_on_lanes ? lanes : t->columns;
+    plan->tile_n = c->tokens_on_lanes ? t->columns : lanes;
     plan->tile_k = SM100_GEMM_STEP;
-    plan->grid = choice->grid;
+    plan->grid = sm100_gemm_ctas(c, count);
     plan->threads = SM100_GEMM_THREADS;
     plan->stages = t->stages[product->ups != NULL];
     plan->cluster = cluster_of(t);
     plan->split = t->parts;
     plan->batch_invariant = settings->batch_invariant;
-    return NK_OK;
 }
 
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
-static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_choice *c, int of)
+cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile_index, const sm100_gemm_work *work, int of)
 {
     const nk_gemm_problem *p = product->first;
-    const nk_operand *o = operand_of(product, &c->work, of);
-    const int64_t rows = is_tokens(product, o) ? p->m : p->n,
-                  batches = c->work.one_matrix[of] ? 1 : batches_of(product, o);
-    const tile *t = &tiles[c->tile];
+    const nk_operand *o = operand_of(product, work, of);
+    const int64_t rows = rows_of(product, o), batches = work->one_matrix[of] ? 1 : batches_of(product, o);
+    const bool alone = are_by_index(product, o); /* each row is a box */
+    const tile *t = &tiles[tile_index];
     const int32_t of_cta = of == SM100_GEMM_OF_COLUMNS ? t->columns / t->ctas : SM100_GEMM_LANES;
     return (cuda_boxes){.name = is_tokens(product, o) ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = NK_E2M1X2,
-                        .rank = 3,
+                        .rank = alone ? 2 : 3,
                         .dims = {(uint64_t)p->k / 2, (uint64_t)rows, (uint64_t)batches},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, batches)},
-                        .box = {SM100_GEMM_CODE_BYTES, (uint32_t)of_cta, 1},
+                        .box = {SM100_GEMM_CODE_BYTES, alone ? 1 : (uint32_t)of_cta, 1},
                         .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
+}
+
+cuda_grid sm100_gemm_grid_of(const sm100_gemm_product *product, int tile, int32_t ctas, bool overlap)
+{
+    return (cuda_grid){.x = ctas,
+                       .y = 1,
+                       .z = 1,
+                       .threads = SM100_GEMM_THREADS,
+                       .smem_bytes = (int32_t)smem_bytes(product, tile),
+                       .cluster.x = cluster_of(&tiles[tile]),
+                       .overlap = overlap};
 }
 
 nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_choice *c, const nk_exec *exec)
@@ -262,21 +302,15 @@ nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_cho
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     sm100_gemm_experts experts = product->experts;
-    void *args[SM100_GEMM_OPERANDS + 2]; /* those of experts are two, the problem, the work and the experts */
+    void *args[SM100_GEMM_OPERANDS + 3]; /* and the problem, the work, the experts */
     for (int of = 0; of < operands; of++) {
-        boxes[of] = boxes_of(product, c, of);
+        boxes[of] = sm100_gemm_boxes_of(product, c->tile, &work, of);
         args[of] = to[of] = &maps[of];
     }
     args[operands] = (void *)(uintptr_t)product->problem;
     args[operands + 1] = &work;
     if (product->has_experts) args[operands + 2] = &experts;
     NK_TRY(cuda_encode_maps(device, operands, boxes, to));
-    const cuda_grid grid = {.x = c->grid,
-                            .y = 1,
-                            .z = 1,
-                            .threads = SM100_GEMM_THREADS,
-                            .smem_bytes = (int32_t)smem_bytes(product, c->tile),
-                            .cluster.x = cluster_of(&tiles[c->tile]),
-                            .overlap = c->overlap};
+    const cuda_grid grid = sm100_gemm_grid_of(product, c->tile, c->grid, c->overlap);
     return cuda_launch(c->kernel, device, exec->stream, &grid, args);
 }

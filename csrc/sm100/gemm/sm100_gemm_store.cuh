@@ -18,9 +18,9 @@ typedef struct lane_out {
     bool whole, wide; /* columns are neighbours, four of them aligned to their size; to 32 bytes */
 } lane_out;
 
-template <class C, typename P>
-__device__ inline lane_out lane_out_of(const P &p, const sm100_gemm_work &work, const gemm_tile &t)
+template <class C, typename P> __device__ inline lane_out lane_out_of(const P &p, const gemm_tile &t)
 {
+    const sm100_gemm_work &work = t.work;
     const int64_t l = C::EXPERTS ? 0 : t.l;
     const nk_output &d = p.d;
     const int64_t lane = t.lane + threadIdx.x, size = d.dtype == NK_F32 ? 4 : 2;
@@ -68,8 +68,15 @@ struct gated_lane {
     nk_activation activation;
     float alpha1, alpha2;
 
-    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o, int64_t)
-        : activation(p.activation), alpha1(alpha_at(p.alpha1, o.lane)), alpha2(alpha_at(p.alpha2, o.lane))
+    __device__ static float alpha_of(nk_alpha alphas, int64_t expert, int64_t n)
+    {
+        if (alphas.data) alphas.data += expert * alphas.group_stride;
+        return alpha_at(alphas, n);
+    }
+
+    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o, int64_t expert)
+        : activation(p.activation), alpha1(alpha_of(p.alpha1, expert, o.lane)),
+          alpha2(alpha_of(p.alpha2, expert, o.lane))
     {
     }
 
@@ -93,6 +100,7 @@ template <> struct lane_epilogue<nk_gemm_problem> {
 template <> struct lane_epilogue<nk_dual_gemm_problem> {
     typedef gated_lane type;
 };
+template <> struct lane_epilogue<sm100_list> : lane_epilogue<nk_gemm_problem> {};
 
 /* Sixteen neighbouring elements: a sector of L2, or two, as a whole. */
 __device__ inline void store_sectors(uint8_t *at, nk_dtype dtype, const float v[PIECE])
@@ -136,15 +144,16 @@ __device__ inline void store_piece(const lane_out &o, nk_dtype dtype, int column
 
 /* The epilogue's warps. An accumulator is free again once its last window is in registers. */
 template <class C, typename P>
-__device__ inline void store(memory<C> &s, uint32_t tmem, const P &p, const gemm_tiles &tiles)
+__device__ inline void store(memory<C> &s, uint32_t tmem, const P &all, const gemm_tiles &tiles)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     const int first = tiles.part * C::OWN;
     ring<C::ACCUMULATORS> r;
     ring<1> inbox;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
-        const lane_out out = lane_out_of<C>(p, tiles.work, t);
-        const typename lane_epilogue<P>::type lane(p, tiles.work, out, C::EXPERTS ? t.l : 0);
+        const auto &p = problem_of(all, t);
+        const lane_out out = lane_out_of<C>(p, t);
+        const typename lane_epilogue<P>::type lane(p, t.work, out, C::EXPERTS ? t.l : 0);
         const uint32_t at = lanes + r.slot * C::SUMS;
         wait_for_tmem(&s.sums_full[r.slot], r.parity);
         if constexpr (C::PARTS > 1) {

@@ -1,44 +1,45 @@
-/* grouped_gemm on Blackwell: contiguous experts of NVFP4, in one launch. */
-#include "sm100_gemm_plan.h"
+/* grouped_gemm on Blackwell: contiguous experts of NVFP4, in one launch, or a list of groups. */
+#include "sm100_list.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_grouped_gemm_##name,
 static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_GROUPED_TILES(KERNEL)};
 
-/* Rows of atoms that the tokens' scale factors have. */
-static int64_t atom_rows_of(const nk_grouped_gemm_problem *p)
-{
-    const int64_t row_bytes = nk_ceil_div(p->all.k, NK_SF_VEC * NK_SF_ATOM_COLS) * NK_SF_ATOM_BYTES;
-    return p->all.a.sf_layout == NK_SF_LINEAR || row_bytes == 0 ? INT64_MAX : p->a_sf_bytes / row_bytes;
-}
+typedef union grouped_choice {
+    sm100_gemm_choice product;
+    sm100_list_choice list;
+} grouped_choice;
+
+NK_CHOICE_FITS(grouped_choice);
 
 static sm100_gemm_product product_of(const nk_grouped_gemm_problem *p)
 {
     return (sm100_gemm_product){
-        .first = &p->all, .problem = &p->all, .has_experts = true, .experts = {p->offsets, p->groups, atom_rows_of(p)}};
+        .first = &p->all, .problem = &p->all, .has_experts = true, .experts = sm100_gemm_experts_of(p)};
 }
 
 static const char *why_not(const nk_grouped_gemm_problem *p)
 {
-    if (p->list) return "it is a list of groups";
-    if (p->rows.data) return "tokens are taken by index";
     if (p->all.b.dtype != NK_E2M1X2) return "the weights are not NVFP4";
-    if (p->all.a.dtype == NK_E2M1X2 && atom_rows_of(p) == 0) return "the tokens have no scale factors";
     return NULL;
 }
 
 nk_status sm100_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                   void *choice)
 {
+    grouped_choice *c = choice;
+    if (p->list) return sm100_list_plan(p, settings, plan, &c->list);
     const char *why = why_not(p);
     const int forced = nk_tile_forced(settings, &sm100_gemm_family);
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     const sm100_gemm_product product = product_of(p);
-    return sm100_gemm_plan(&product, settings, kernels, plan, choice);
+    return sm100_gemm_plan(&product, settings, kernels, plan, &c->product);
 }
 
 nk_status sm100_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
+    const grouped_choice *c = choice;
+    if (p->list) return sm100_list_run(p, &c->list, exec);
     const sm100_gemm_product product = product_of(p);
-    return sm100_gemm_run(&product, choice, exec);
+    return sm100_gemm_run(&product, &c->product, exec);
 }

@@ -51,7 +51,18 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "grouped_gemm": ["operators/test_grouped_gemm.py"],
     "grouped_dual_gemm": ["operators/test_grouped_dual_gemm.py"],
     "rows alone": ["cuda/test_cuda.py", "-k", "promised"],
-    "experts of NVFP4": ["operators/test_grouped_gemm.py", "-k", "contiguous and not 16_bit"],
+    "experts of NVFP4": [
+        "operators/test_grouped_gemm.py",
+        "operators/test_grouped_rows.py",
+        "operators/test_blackwell_plans.py",
+        "-k",
+        "contiguous and not 16_bit or blackwell or in_turn or gathered and 1024 and not W4A16",
+    ],
+    "gated experts of NVFP4": [
+        "operators/test_grouped_dual_gemm.py",
+        "-k",
+        "alphas or orders or sorted or nan or infinities or grouped_gemm_of",
+    ],
     "quantize": ["operators/test_quantize.py"],
     "shapes": [
         "operators/test_shapes.py",
