@@ -120,7 +120,16 @@ ROWS = {
                 "rows alone",
             ),
             shapes=("deep", "few"),
-            operators=("gemm", "gemm_in_batches", "dual_gemm", "contiguous"),
+            operators=(
+                "gemm",
+                "gemm_in_batches",
+                "gemm_of_bfloats",
+                "dual_gemm",
+                "dual_gemm_of_halves",
+                "contiguous",
+                "contiguous_of_bfloats",
+                "contiguous_of_halves",
+            ),
         ),
     )
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blackwell_halves import check_sm100_halves
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
 from expert_tiles import GATED, check_experts, check_gated_experts
@@ -203,6 +204,7 @@ CHECKS = {
     "sm90/halves": check_sm90_halves,
     "sm90/route": check_sm90_route,
     "sm100/gemm": check_sm100_gemm,
+    "sm100/halves": check_sm100_halves,
 }
 
 
