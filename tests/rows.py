@@ -116,7 +116,7 @@ ROWS = {
                 "every tile",
                 "gemm of NVFP4",
                 "dual_gemm of NVFP4",
-                "experts of NVFP4",
+                "experts",
                 "rows alone",
             ),
             shapes=("deep", "few"),

@@ -22,10 +22,9 @@ from halves_tiles import check_experts_of_halves
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-TILE = re.compile(r"n(\d+)(?:k(\d))?")  # columns, parts of K
-WITHOUT_DUAL = ("n256",)  # no room for the sums of two matrices
-OF_HALVES = ("n16", "n64", "n128")
-"""The tiles for experts of 16-bit weights."""
+TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # columns, parts of K
+WITHOUT_DUAL = ("p256",)  # no room for the sums of two matrices
+OF_EXPERTS = ("n16", "n64", "n128")
 DTYPES = ("float16", "bfloat16")
 
 
@@ -128,14 +127,17 @@ def check_sm100_halves(tile, device, c):
     """Each part of K has a step: `more` is those of the others."""
     columns, parts = (int(number or 1) for number in TILE.fullmatch(tile).groups())
     more = 128 * (parts - 1)
-    for dtype in DTYPES:
-        for form in SCALE_FORMS:
+    for i, form in enumerate(SCALE_FORMS):
+        dtypes = DTYPES if form in ("linear", "blocked") else DTYPES[i % 2 : i % 2 + 1]
+        for dtype in dtypes:
             check_gemm(device, c, dtype, columns + 3, 133, 288 + more, form, full=True)
-        check_gemm(device, c, dtype, 5, 140, 2624 * parts, "blocked")  # longer than the ring
-        check_gemm(device, c, dtype, 2 * columns + 1, 129, 352 + more, "linear", lead=(3,))
+    depth = 2624 if columns == 16 else 1696 * parts  # longer than the ring
+    check_gemm(device, c, "bfloat16", 5, 140, depth, "blocked")
+    for dtype in DTYPES:
         check_gemm(device, c, dtype, 2, 1, 32 + more, "blocked", out=dtype)
         check_gemm(device, c, dtype, 9, 260, 48 + more, "linear", row_bytes=32 + more // 2)
-        check_gemm(device, c, dtype, 7, 5, 16 + more, "flat", row_bytes=16 + more // 2)
+    check_gemm(device, c, "float16", 2 * columns + 1, 129, 352 + more, "linear", lead=(3,))
+    check_gemm(device, c, "bfloat16", 7, 5, 16 + more, "flat", row_bytes=16 + more // 2)
     for order, out in zip(ORDERS, ("float16", "bfloat16", "float16", "float32"), strict=True):
         check_gemm(device, c, "bfloat16", 37, 264, 96 + more, "blocked", order=order, out=out)
     check_poison(device, 9, 130, 192 + more)
@@ -147,14 +149,13 @@ def check_sm100_halves(tile, device, c):
             check_dual(device, c, "bfloat16", 9, 70, 160 + more, form, **identity)
         gelu = {"activation": "gelu", "order": "column", "out": "bfloat16"}
         check_dual(device, c, "float16", 2 * columns + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
-    if parts == 1:
+    if tile in OF_EXPERTS:
         sizes = (columns + 3, 0, 1, 130, 0)
         for dtype in DTYPES:
             check_experts(device, c, dtype, sizes, 140, 320, "blocked")
             check_experts(device, c, dtype, sizes, 33, 288, "linear", full=True, out=dtype)
         check_experts(device, c, "float16", (0,) * 40 + (5, 0, 7) + (1,) * 20, 130, 64, "permuted")
         check_experts(device, c, "float16", (0, 0), 130, 64, "linear")
-    if tile in OF_HALVES:
         for dtype in DTYPES:
             how = {"dtype": dtype, "out": dtype}
             check_experts_of_halves(device, c, (columns + 3, 0, 1, 64), 136, 208, **how)

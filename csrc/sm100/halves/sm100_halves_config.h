@@ -13,24 +13,25 @@
 #define SM100_HALVES_ATOMS (SM100_HALVES_STEP / NK_SF_VEC / NK_SF_ATOM_COLS) /* of 128 rows, in a step */
 #define SM100_HALVES_SF_BYTES (SM100_HALVES_ATOMS * NK_SF_ATOM_BYTES)
 
-/* X(name, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 weight rows of each
- * matrix, the lanes of tensor memory, x COLUMNS tokens, its columns. K is divided among PARTS of a cluster. */
-#define SM100_HALVES_EXPERT_TILES(X) \
-    X(n16, 16, 1, 3, 3)              \
-    X(n64, 64, 1, 3, 2)              \
-    X(n128, 128, 1, 2, 1)
+/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 weight rows of each
+ * matrix for each of its CTAs, the lanes of their tensor memory, x COLUMNS tokens, its columns. Two CTAs are a pair,
+ * whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster. */
+#define SM100_HALVES_GROUPED_TILES(X) \
+    X(n16, 1, 16, 1, 3, 3)            \
+    X(n64, 1, 64, 1, 3, 2)            \
+    X(n128, 1, 128, 1, 2, 1)
 
-/* Not of two matrices, whose sums would fill tensor memory. */
-#define SM100_HALVES_WIDE_TILES(X) X(n256, 256, 1, 1, 0)
+/* Not of experts: offsets may change while CTAs read them, and a cluster could part. */
+#define SM100_HALVES_CLUSTER_TILES(X) \
+    X(p128, 2, 128, 1, 2, 1)          \
+    X(n32k2, 1, 32, 2, 3, 3)          \
+    X(n64k4, 1, 64, 4, 3, 2)
 
-/* Not of experts. */
-#define SM100_HALVES_SPLIT_TILES(X) \
-    X(n32k2, 32, 2, 3, 3)           \
-    X(n64k4, 64, 4, 3, 2)
+/* Nor of two matrices, whose sums would fill tensor memory. */
+#define SM100_HALVES_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
 
-#define SM100_HALVES_TILES(X) SM100_HALVES_EXPERT_TILES(X) SM100_HALVES_WIDE_TILES(X) SM100_HALVES_SPLIT_TILES(X)
-#define SM100_HALVES_DUAL_TILES(X) SM100_HALVES_EXPERT_TILES(X) SM100_HALVES_SPLIT_TILES(X)
-#define SM100_HALVES_GROUPED_TILES(X) SM100_HALVES_EXPERT_TILES(X) SM100_HALVES_WIDE_TILES(X)
+#define SM100_HALVES_DUAL_TILES(X) SM100_HALVES_GROUPED_TILES(X) SM100_HALVES_CLUSTER_TILES(X)
+#define SM100_HALVES_TILES(X) SM100_HALVES_DUAL_TILES(X) SM100_HALVES_WIDE_TILES(X)
 
 enum {
 #define SM100_HALVES_INDEX(name, ...) SM100_HALVES_##name,
@@ -49,16 +50,16 @@ enum {
  * stages as fit. */
 #define SM100_HALVES_WEIGHT_BYTES(decodes) \
     (SM100_GEMM_LANES * ((decodes) ? SM100_HALVES_CODE_BYTES : 2 * SM100_HALVES_STEP))
-#define SM100_HALVES_STAGE_BYTES(decodes, columns, matrices)                                       \
+#define SM100_HALVES_STAGE_BYTES(decodes, ctas, columns, matrices)                                 \
     ((matrices) * (SM100_HALVES_WEIGHT_BYTES(decodes) + ((decodes) ? SM100_HALVES_SF_BYTES : 0)) + \
-     2 * SM100_HALVES_STEP * (columns))
-#define SM100_HALVES_LIST_ROOM 6144 /* of 383 experts; more only where stages leave room */
-#define SM100_HALVES_STAGES(decodes, columns, parts, matrices)                   \
-    ((SM100_GEMM_SMEM_MOST - SM100_GEMM_BARRIER_BYTES - SM100_HALVES_LIST_ROOM - \
-      SM100_GEMM_INBOX_BYTES(columns, parts, matrices)) /                        \
-     SM100_HALVES_STAGE_BYTES(decodes, columns, matrices))
-#define SM100_HALVES_SMEM(decodes, columns, parts, matrices)                                                         \
-    (SM100_HALVES_STAGES(decodes, columns, parts, matrices) * SM100_HALVES_STAGE_BYTES(decodes, columns, matrices) + \
+     2 * SM100_HALVES_STEP * ((columns) / (ctas)))
+#define SM100_HALVES_STAGES(decodes, ctas, columns, parts, matrices)           \
+    ((SM100_GEMM_SMEM_MOST - SM100_GEMM_BARRIER_BYTES - SM100_GEMM_LIST_ROOM - \
+      SM100_GEMM_INBOX_BYTES(columns, parts, matrices)) /                      \
+     SM100_HALVES_STAGE_BYTES(decodes, ctas, columns, matrices))
+#define SM100_HALVES_SMEM(decodes, ctas, columns, parts, matrices)    \
+    (SM100_HALVES_STAGES(decodes, ctas, columns, parts, matrices) *   \
+         SM100_HALVES_STAGE_BYTES(decodes, ctas, columns, matrices) + \
      SM100_GEMM_INBOX_BYTES(columns, parts, matrices) + SM100_GEMM_BARRIER_BYTES)
 
 /* Tensor memory, in columns: the accumulators, then slots of decoded weights, two elements of a row in a column. */

@@ -44,6 +44,15 @@ __device__ inline uint32_t factor_mask(int64_t k, int step, int half)
     return rest >= NK_SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
 }
 
+/* Of a pair the odd CTA's arrivals say, too, that its tokens are there: who decodes has waited for them. */
+template <class C> __device__ inline void arrive_at_issuer(const uint64_t *barrier, const gemm_tiles &tiles)
+{
+    if constexpr (C::CTAS == 1)
+        mbarrier_arrive(shared_address(barrier));
+    else
+        mbarrier_arrive_cluster(of_issuer<C>(barrier, tiles));
+}
+
 /* The warps that decode: a thread has half of a step's K of one row of each matrix. */
 template <class C, bool BFLOAT>
 __device__ inline void decode(halves_memory<C> &s, uint32_t tmem, int64_t k, const gemm_tiles &tiles)
@@ -73,7 +82,7 @@ __device__ inline void decode(halves_memory<C> &s, uint32_t tmem, int64_t k, con
             tcgen05_fence_before_thread_sync();
             __syncwarp();
             mbarrier_arrive_if(lane == 0, shared_address(&s.empty[r.slot]));
-            mbarrier_arrive_if(lane == 0, shared_address(&s.decoded_full[decoded.slot]));
+            if (lane == 0) arrive_at_issuer<C>(&s.decoded_full[decoded.slot], tiles);
         }
     });
 #pragma unroll 1

@@ -14,7 +14,8 @@ __device__ inline void load_panels(uint32_t to, int rows, const cuda_tensor_map 
                                 {step * SM100_HALVES_STEP + i * SM100_HALVES_PANEL, row, l}, full);
 }
 
-/* One thread. What a box has outside the operand is zero, and its bytes count in full. */
+/* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
+ * lanes and its half of the columns. */
 template <class C>
 __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, const gemm_tiles &tiles)
 {
@@ -26,7 +27,7 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, co
         for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
-            mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
+            wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
             mbarrier_arrive_expect_tx(full, BYTES);
 #pragma unroll
             for (int matrix = 0; matrix < C::MATRICES; matrix++) {
@@ -38,8 +39,8 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, co
                 else
                     load_panels(to, SM100_GEMM_LANES, maps.of[of], step, (int)t.lane, batch_of(of), full);
             }
-            load_panels(shared_address(stage.tokens), C::COLUMNS, maps.of[SM100_GEMM_OF_COLUMNS], step, (int)t.column,
-                        batch_of(SM100_GEMM_OF_COLUMNS), full);
+            load_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OF_COLUMNS], step,
+                        (int)t.column + tiles.half * C::TOKENS, batch_of(SM100_GEMM_OF_COLUMNS), full);
         }
     });
 #pragma unroll 1
@@ -65,16 +66,18 @@ __device__ inline int piece_of(const nk_operand &o, int64_t batches)
 __device__ inline void copy_atom_to(uint32_t to, const nk_operand &o, int piece, int64_t l, int64_t row, int64_t rows,
                                     int64_t col, int64_t cols)
 {
-    const int lane = (int)threadIdx.x % 32, valid = (int)min(max(cols - col, (int64_t)0), (int64_t)NK_SF_ATOM_COLS);
-    const int64_t from = valid > 0 ? col : 0;
+    const int lane = (int)threadIdx.x % 32;
+    const bool is_there = row < rows && col < cols;
+    const int valid = is_there ? (int)min(cols - col, (int64_t)NK_SF_ATOM_COLS) : 0;
+    if (!is_there) row = col = 0;
     to += lane * 16;
     if (piece == 16) {
-        cp_async_cg_zfill(to, sf_at(o, l, row + lane, from, cols), valid > 0 ? 16 : 0);
+        cp_async_cg_zfill(to, sf_at(o, l, row + lane, col, cols), is_there ? 16 : 0);
         return;
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint8_t *at = sf_at(o, l, min(row + lane + 32 * i, rows - 1), from, cols);
+        const uint8_t *at = sf_at(o, l, min(row + lane + 32 * i, rows - 1), col, cols);
         if (piece == 4)
             cp_async_ca_zfill<4>(to + i * 4, at, valid);
         else
@@ -95,7 +98,7 @@ __device__ inline void copy_factors(halves_memory<C> &s, const P &p, const gemm_
 #pragma unroll 1
         for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance()) {
             const uint32_t full = shared_address(&s.full[r.slot]);
-            mbarrier_wait(shared_address(&s.empty[r.slot]), r.parity ^ 1);
+            wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
 #pragma unroll
             for (int i = 0; i < C::MATRICES * SM100_HALVES_ATOMS; i++) {
                 const int matrix = i / SM100_HALVES_ATOMS, atom = i % SM100_HALVES_ATOMS;

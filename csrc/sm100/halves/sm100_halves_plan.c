@@ -9,21 +9,24 @@
 typedef enum kind { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_HALVES, KINDS } kind;
 
 typedef struct tile {
-    int32_t columns, parts, stages[KINDS], smem_bytes[KINDS];
+    int32_t ctas, columns, parts, stages[KINDS], smem_bytes[KINDS];
 } tile;
 
 static const tile tiles[SM100_HALVES_TILE_COUNT] = {
-#define OF_KINDS(of, columns, parts)                                                                           \
-    {                                                                                                          \
-        of(1, columns, parts, 1), of(1, columns, parts, 2), of(1, columns, parts, 1), of(0, columns, parts, 1) \
+#define OF_KINDS(of, ...)                                                                          \
+    {                                                                                              \
+        of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(1, __VA_ARGS__, 1), of(0, __VA_ARGS__, 1) \
     }
-#define ROW(name, columns, parts, ...)                                                      \
-    [SM100_HALVES_##name] = {columns, parts, OF_KINDS(SM100_HALVES_STAGES, columns, parts), \
-                             OF_KINDS(SM100_HALVES_SMEM, columns, parts)},
+#define ROW(name, ctas, columns, parts, ...)                                                            \
+    [SM100_HALVES_##name] = {ctas, columns, parts, OF_KINDS(SM100_HALVES_STAGES, ctas, columns, parts), \
+                             OF_KINDS(SM100_HALVES_SMEM, ctas, columns, parts)},
     SM100_HALVES_TILES(ROW)
 #undef ROW
 #undef OF_KINDS
 };
+
+static int32_t cluster_of(const tile *t) { return t->ctas * t->parts; }
+static int32_t lanes_of(const tile *t) { return t->ctas * SM100_GEMM_LANES; }
 
 #define OF_GEMM(name, ...) [SM100_HALVES_##name] = &sm100_halves_gemm_##name,
 #define OF_DUAL(name, ...) [SM100_HALVES_##name] = &sm100_halves_dual_gemm_##name,
@@ -33,7 +36,7 @@ static cuda_kernel *const kernels[KINDS][SM100_HALVES_TILE_COUNT] = {
     [GEMM] = {SM100_HALVES_TILES(OF_GEMM)},
     [DUAL_GEMM] = {SM100_HALVES_DUAL_TILES(OF_DUAL)},
     [GROUPED_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_EXPERTS)},
-    [GROUPED_HALVES] = {SM100_HALVES_EXPERT_TILES(OF_HALVES)},
+    [GROUPED_HALVES] = {SM100_HALVES_GROUPED_TILES(OF_HALVES)},
 };
 
 #define NAME(name, ...) #name,
@@ -107,9 +110,9 @@ static const char *why_no_tile(const sm100_gemm_product *product, bool batch_inv
 
 static double larger(double x, double y) { return x > y ? x : y; }
 
-static int64_t lane_tiles_of(const sm100_gemm_product *product)
+static int64_t lane_tiles_of(const sm100_gemm_product *product, const tile *t)
 {
-    return nk_ceil_div(product->first->n, SM100_GEMM_LANES);
+    return nk_ceil_div(product->first->n, lanes_of(t));
 }
 
 /* For experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
@@ -121,10 +124,13 @@ static int64_t column_tiles_of(const sm100_gemm_product *product, const tile *t)
 
 static double tiles_of(const sm100_gemm_product *product, const tile *t)
 {
-    return (double)product->first->l * (double)lane_tiles_of(product) * (double)column_tiles_of(product, t);
+    return (double)product->first->l * (double)lane_tiles_of(product, t) * (double)column_tiles_of(product, t);
 }
 
-static int32_t at_once(const cuda_gpu *gpu, const tile *t) { return gpu->sms < t->parts ? 1 : gpu->sms / t->parts; }
+static int32_t at_once(const cuda_gpu *gpu, const tile *t)
+{
+    return gpu->sms < cluster_of(t) ? 1 : gpu->sms / cluster_of(t);
+}
 
 /* Products, decoding, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last
  * tile's stores. */
@@ -136,15 +142,17 @@ static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, cons
                  waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
     const double weight_bytes = decodes(product) ? 0.5 + 1.0 / NK_SF_VEC : 2;
     const double tokens = product->first->m < t->columns ? (double)product->first->m : t->columns; /* that are there */
-    const double bytes = (matrices * SM100_GEMM_LANES * weight_bytes + 2 * tokens) * k;
-    const double of_rows = (t->columns + (decodes(product) ? 0 : SM100_GEMM_LANES)) * SM100_HALVES_ROW_CYCLES;
+    const double bytes = (matrices * SM100_GEMM_LANES * weight_bytes + 2 * tokens / t->ctas) * k;
+    const double rows = (double)t->columns / t->ctas + (decodes(product) ? 0 : SM100_GEMM_LANES),
+                 of_rows = rows * SM100_HALVES_ROW_CYCLES;
     const double products = matrices * blocks * larger(t->columns * SM100_HALVES_COLUMN_CYCLES, of_rows);
     const double decoding = decodes(product) ? matrices * blocks * SM100_HALVES_DECODE_CYCLES : 0;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->columns, t->parts, matrices) / SM100_GEMM_BYTES_PER_CYCLE;
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES +
                           (t->parts > 1 ? SM100_GEMM_PARTS_CYCLES + inbox : 0);
     const double loop = larger(larger(products, decoding), bytes / SM100_GEMM_BYTES_PER_CYCLE);
-    return (SM100_GEMM_FILL_CYCLES + waves * larger(loop, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
+    const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas > 1 ? SM100_GEMM_PAIR_CYCLES : 0);
+    return (fill + waves * larger(loop, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
 }
 
 /* Of a CTA. */
@@ -183,7 +191,7 @@ static int choose(const sm100_gemm_product *product, const cuda_gpu *gpu, int fo
 static sm100_gemm_work work_of(const sm100_gemm_product *product, const tile *t)
 {
     const nk_gemm_problem *p = product->first;
-    sm100_gemm_work work = {.lane_tiles = (int32_t)lane_tiles_of(product),
+    sm100_gemm_work work = {.lane_tiles = (int32_t)lane_tiles_of(product, t),
                             .column_tiles = (int32_t)column_tiles_of(product, t),
                             .tiles = (int32_t)tiles_of(product, t),
                             .steps = (int32_t)nk_ceil_div(p->k, SM100_HALVES_STEP)};
@@ -211,19 +219,20 @@ nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings
     const int32_t most = at_once(gpu, t);
     *choice = (sm100_gemm_choice){.kernel = kernels[kind][i],
                                   .tile = i,
-                                  .grid = t->parts * (count < most ? (int32_t)count : most),
+                                  .grid = cluster_of(t) * (count < most ? (int32_t)count : most),
                                   .overlap = settings->pdl != NK_PDL_OFF,
                                   .work = work_of(product, t)};
     plan->kernel = choice->kernel->name;
     plan->why = decodes(product) ? "weights are decoded to tensor memory" : "16-bit weights are multiplied as they are";
     plan->tile = sm100_halves_family.tiles[i];
     plan->tile_m = t->columns;
-    plan->tile_n = SM100_GEMM_LANES;
+    plan->tile_n = lanes_of(t);
     plan->tile_k = SM100_HALVES_STEP;
     plan->grid = choice->grid;
     plan->threads = SM100_HALVES_THREADS(decodes(product));
     plan->stages = t->stages[kind];
-    plan->cluster = plan->split = t->parts;
+    plan->cluster = cluster_of(t);
+    plan->split = t->parts;
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
@@ -239,6 +248,7 @@ static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_c
 {
     const nk_operand *o = operand_of(product, of);
     const bool are_tokens = of == SM100_GEMM_OF_COLUMNS, are_codes = o->dtype == NK_E2M1X2;
+    const tile *t = &tiles[c->tile];
     const int64_t rows = rows_of(product, of), count = c->work.one_matrix[of] ? 1 : matrices_of(product, of);
     return (cuda_boxes){.name = are_tokens ? "tokens" : "weights",
                         .at = o->data,
@@ -247,7 +257,7 @@ static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_c
                         .dims = {(uint64_t)product->first->k / (are_codes ? 2 : 1), (uint64_t)rows, (uint64_t)count},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, count)},
                         .box = {are_codes ? SM100_HALVES_CODE_BYTES : SM100_HALVES_PANEL,
-                                are_tokens ? (uint32_t)tiles[c->tile].columns : SM100_GEMM_LANES, 1},
+                                are_tokens ? (uint32_t)(t->columns / t->ctas) : SM100_GEMM_LANES, 1},
                         .swizzle = are_codes ? CUDA_SWIZZLE_64 : CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
@@ -274,7 +284,7 @@ nk_status sm100_halves_run(const sm100_gemm_product *product, const sm100_gemm_c
                             .z = 1,
                             .threads = SM100_HALVES_THREADS(decodes(product)),
                             .smem_bytes = (int32_t)smem_bytes(product, &tiles[c->tile]),
-                            .cluster.x = tiles[c->tile].parts,
+                            .cluster.x = cluster_of(&tiles[c->tile]),
                             .overlap = c->overlap};
     return cuda_launch(c->kernel, device, exec->stream, &grid, args);
 }
