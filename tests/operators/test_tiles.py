@@ -271,6 +271,11 @@ def operator_call(operator, device, m=4, n=64, k=512, placed=None):
     a, b = data.exact_family(rng, m, k), data.exact_family(rng, n, k)
     args = codes(a, device), codes(b, device), scales(a, "linear", rng, device)
     args = [*args, scales(b, "linear", rng, device)]
+    if operator.endswith(" of halves"):
+        args[0], args[2] = floats(data.small_integers(rng, m, k), "float16", device), None
+        operator = operator.removesuffix(" of halves")
+        if operator == "dual_gemm":
+            return operator, args[0], args[1], args[1], None, args[3], args[3]
     if operator == "gemv":
         return "gemv", args[1], args[0][:1], args[3], args[2][:1]
     if operator == "route":
@@ -312,6 +317,9 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
     ("sm100/gemm:p256", "dual_gemm", {}, {}, "no room for the sums of two matrices"),
     ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer steps than it has parts"),
+    ("sm100/halves:n64", "gemm of halves", {"k": 80}, {}, "no tensor map describes the weights"),
+    ("sm100/halves:p256", "dual_gemm of halves", {}, {}, "the operator has no kernel of it"),
+    ("sm100/halves:n64k4", "gemm of halves", {"k": 384}, {}, "K has fewer steps than it has"),
 ]
 
 

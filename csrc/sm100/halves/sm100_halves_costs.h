@@ -5,10 +5,10 @@
 
 #include "sm100/gemm/sm100_gemm_costs.h"
 
-#define SM100_HALVES_COLUMN_CYCLES \
-    1.0                             /* products of 128 lanes x 64 of K, for each column: 8192 multiply-adds a cycle */
-#define SM100_HALVES_ROW_CYCLES 1.0 /* the same, for the 128 bytes of a row out of shared memory */
-#define SM100_HALVES_DECODE_CYCLES \
-    160.0 /* of 128 lanes x 64 of K: 20 instructions for eight weights, four warps at once */
+/* Cycles, of 128 lanes x 64 of K: a product's, for each column, at 8192 multiply-adds a cycle; reading the 128 bytes of
+ * a row out of shared memory; decoding to bf16, 20 instructions for eight weights, of four warps at once. */
+#define SM100_HALVES_COLUMN_CYCLES 1.0
+#define SM100_HALVES_ROW_CYCLES 1.0
+#define SM100_HALVES_DECODE_CYCLES 160.0
 
 #endif
