@@ -63,6 +63,7 @@ static bool has_whole_atoms(const sm100_gemm_product *product, const nk_operand 
 static const char *why_no_tile(const sm100_gemm_product *product, bool batch_invariant)
 {
     const nk_gemm_problem *p = product->first;
+    if (p->a.dtype != NK_E2M1X2) return "the tokens are not NVFP4";
     if (p->k == 0) return "K is 0";
     if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT)
         return "L, M, N or K is larger than any tile of this family takes";
