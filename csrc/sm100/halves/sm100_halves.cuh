@@ -23,8 +23,8 @@
  * Of 16-bit weights nobody decodes and nobody copies.
  *
  * Barriers (mbarriers; "wait" names the parity of the first; commits arrive in both CTAs of a pair):
- *   full[STAGES]              loads -> decoders, issuer  1 arrival + the bytes of boxes; 32 more, of each lane once its
- *                                                        copies of scale factors are there                   wait 0
+ *   full[STAGES]              loads -> decoders; where   1 arrival + the bytes of boxes; 32 more, of each lane once its
+ *                             nobody decodes, issuer     copies of scale factors are there                   wait 0
  *   empty[STAGES]             issuer -> loads            1 (commit): products have read the tokens; 8 more, of each
  *                                                        warp that decodes                                   wait 1
  *   decoded_full[SLOTS]       decoders -> issuer         8 of each CTA, of each warp: its weights, and the tokens of
@@ -96,8 +96,8 @@ __device__ inline void issue_halves(halves_memory<C> &s, uint32_t tmem, bool bfl
         wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
 #pragma unroll 1
         for (int step = tiles.first_step; step < tiles.end_step; step++, r.advance(), decoded.advance()) {
-            mbarrier_wait(shared_address(&s.full[r.slot]), r.parity);
-            if (C::DECODES) wait_for<C>(&s.decoded_full[decoded.slot], decoded.parity);
+            wait_for<C>(C::DECODES ? &s.decoded_full[decoded.slot] : &s.full[r.slot],
+                        C::DECODES ? decoded.parity : r.parity);
             tcgen05_fence_after_thread_sync();
             multiply_step<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::DECODED + decoded.slot * C::SLOT,
                              instruction, step > tiles.first_step);
