@@ -116,7 +116,7 @@ ROWS = {
                 "every tile",
                 "gemm of NVFP4",
                 "dual_gemm of NVFP4",
-                "experts of NVFP4",
+                "experts",
                 "gated experts of NVFP4",
                 "rows alone",
             ),
@@ -124,10 +124,14 @@ ROWS = {
             operators=(
                 "gemm",
                 "gemm_in_batches",
+                "gemm_of_bfloats",
                 "dual_gemm",
+                "dual_gemm_of_halves",
                 "contiguous",
                 "contiguous_by_rows",
                 "contiguous_dual",
+                "contiguous_of_bfloats",
+                "contiguous_of_halves",
             ),
         ),
     )

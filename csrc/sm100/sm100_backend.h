@@ -7,7 +7,7 @@
 
 #include <cuda_kernels.h>
 
-extern const nk_family sm100_gemm_family;
+extern const nk_family sm100_gemm_family, sm100_halves_family;
 
 nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blackwell_halves import check_sm100_halves
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
 from expert_tiles import GATED, check_experts, check_gated_experts
@@ -203,6 +204,7 @@ CHECKS = {
     "sm90/halves": check_sm90_halves,
     "sm90/route": check_sm90_route,
     "sm100/gemm": check_sm100_gemm,
+    "sm100/halves": check_sm100_halves,
 }
 
 
@@ -269,6 +271,11 @@ def operator_call(operator, device, m=4, n=64, k=512, placed=None):
     a, b = data.exact_family(rng, m, k), data.exact_family(rng, n, k)
     args = codes(a, device), codes(b, device), scales(a, "linear", rng, device)
     args = [*args, scales(b, "linear", rng, device)]
+    if operator.endswith(" of halves"):
+        args[0], args[2] = floats(data.small_integers(rng, m, k), "float16", device), None
+        operator = operator.removesuffix(" of halves")
+        if operator == "dual_gemm":
+            return operator, args[0], args[1], args[1], None, args[3], args[3]
     if operator == "gemv":
         return "gemv", args[1], args[0][:1], args[3], args[2][:1]
     if operator == "route":
@@ -312,6 +319,9 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer steps than it has parts"),
     ("sm100/gemm:p256", "grouped_dual_gemm", {}, {}, "no room for the sums of two matrices"),
     ("sm100/gemm:p128k2", "grouped_dual_gemm", {}, {}, "it divides K"),
+    ("sm100/halves:n64", "gemm of halves", {"k": 80}, {}, "no tensor map describes the weights"),
+    ("sm100/halves:p256", "dual_gemm of halves", {}, {}, "the operator has no kernel of it"),
+    ("sm100/halves:n64k4", "gemm of halves", {"k": 384}, {}, "K has fewer steps than it has"),
 ]
 
 

@@ -61,6 +61,26 @@ __device__ inline void tcgen05_mma_mxf4nvf4(uint32_t d, uint64_t a, uint64_t b, 
                  : "memory");
 }
 
+/* D = A B (+ D) of 16-bit floats, 16 along K. */
+template <int CTA_GROUP>
+__device__ inline void tcgen05_mma_f16(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, bool accumulate)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0;\n\t"
+                 "tcgen05.mma.cta_group::%0.kind::f16 [%1], %2, %3, %4, p; }" ::"n"(CTA_GROUP),
+                 "r"(d), "l"(a), "l"(b), "r"(instruction), "r"((int)accumulate)
+                 : "memory");
+}
+
+/* The same; A is in tensor memory, a row in each lane, two elements along K in a column. */
+template <int CTA_GROUP>
+__device__ inline void tcgen05_mma_f16(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction, bool accumulate)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0;\n\t"
+                 "tcgen05.mma.cta_group::%0.kind::f16 [%1], [%2], %3, %4, p; }" ::"n"(CTA_GROUP),
+                 "r"(d), "r"(a), "l"(b), "r"(instruction), "r"((int)accumulate)
+                 : "memory");
+}
+
 /* Arrives at the CTA's mbarrier when all that this thread issued before has been done. */
 template <int CTA_GROUP> __device__ inline void tcgen05_commit(uint32_t mbarrier)
 {
@@ -105,5 +125,20 @@ __device__ inline void tcgen05_ld_32x32b_x16(uint32_t tmem, uint32_t (&v)[16])
 }
 
 __device__ inline void tcgen05_wait_ld() { asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory"); }
+
+/* 32 columns of the warp's 32 lanes: a row a thread. */
+__device__ inline void tcgen05_st_32x32b_x32(uint32_t tmem, const uint32_t (&v)[32])
+{
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x32.b32 [%0],"
+                 " {%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,"
+                 "%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32};" ::"r"(tmem),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(v[4]), "r"(v[5]), "r"(v[6]), "r"(v[7]), "r"(v[8]),
+                 "r"(v[9]), "r"(v[10]), "r"(v[11]), "r"(v[12]), "r"(v[13]), "r"(v[14]), "r"(v[15]), "r"(v[16]),
+                 "r"(v[17]), "r"(v[18]), "r"(v[19]), "r"(v[20]), "r"(v[21]), "r"(v[22]), "r"(v[23]), "r"(v[24]),
+                 "r"(v[25]), "r"(v[26]), "r"(v[27]), "r"(v[28]), "r"(v[29]), "r"(v[30]), "r"(v[31])
+                 : "memory");
+}
+
+__device__ inline void tcgen05_wait_st() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
 
 #endif

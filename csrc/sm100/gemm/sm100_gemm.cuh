@@ -188,9 +188,9 @@ template <class C> __device__ inline void meet()
 }
 
 /* Lists the experts, where there are any, by all threads. */
-template <class C, typename P>
-__device__ inline gemm_tiles tiles_of(memory<C> &s, const P &p, const sm100_gemm_work &work,
-                                      const sm100_gemm_experts &experts, int rank)
+template <class C, typename M, typename P>
+__device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &work, const sm100_gemm_experts &experts,
+                                      int rank)
 {
     gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows,
                         list_of(p), work.tiles, rank % C::CTAS, rank / C::CTAS};
@@ -234,7 +234,7 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     meet<C>(); /* each role has a tcgen05 fence of its own behind its first wait */
     griddepcontrol_wait();
     const uint32_t tmem = ld_shared(shared_address(&s.tmem));
-    const gemm_tiles tiles = tiles_of(s, p, work, experts, rank);
+    const gemm_tiles tiles = tiles_of<C>(s, p, work, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, tiles);
     } else if (warp < SM100_GEMM_PRODUCER) {

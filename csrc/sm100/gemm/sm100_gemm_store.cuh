@@ -143,8 +143,8 @@ __device__ inline void store_piece(const lane_out &o, nk_dtype dtype, int column
 }
 
 /* The epilogue's warps. An accumulator is free again once its last window is in registers. */
-template <class C, typename P>
-__device__ inline void store(memory<C> &s, uint32_t tmem, const P &all, const gemm_tiles &tiles)
+template <class C, typename M, typename P>
+__device__ inline void store(M &s, uint32_t tmem, const P &all, const gemm_tiles &tiles)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     const int first = tiles.part * C::OWN;

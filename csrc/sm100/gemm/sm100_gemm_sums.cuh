@@ -1,5 +1,5 @@
 /* Sums out of tensor memory, of split tiles with those of other parts: each part finishes the sums of OWN columns. It
- * gets the others' into its inbox, lane by lane, and adds them in the order of K. */
+ * gets the others' into its inbox, lane by lane, and adds them in the order of K. M: the kernel's shared memory. */
 #ifndef NK_SM100_GEMM_SUMS_CUH
 #define NK_SM100_GEMM_SUMS_CUH
 
@@ -29,8 +29,8 @@ template <class C> __device__ inline uint32_t rank_of(const gemm_tiles &tiles, i
 __device__ inline int inbox_index(int from, int to) { return from < to ? from : from - 1; }
 
 /* To each other part the sums of its columns, once its inbox is empty; it hears of the bytes. */
-template <class C>
-__device__ inline void send_sums(memory<C> &s, const gemm_tiles &tiles, uint32_t accumulator, uint32_t parity)
+template <class C, typename M>
+__device__ inline void send_sums(M &s, const gemm_tiles &tiles, uint32_t accumulator, uint32_t parity)
 {
     if (threadIdx.x == 0) mbarrier_arrive_expect_tx(shared_address(&s.inbox_full), sizeof s.inbox);
     mbarrier_wait_cluster(shared_address(&s.inbox_empty), parity ^ 1);
@@ -57,8 +57,8 @@ __device__ inline void send_sums(memory<C> &s, const gemm_tiles &tiles, uint32_t
 }
 
 /* `column`: of this part's. */
-template <class C>
-__device__ inline void add_parts(const memory<C> &s, int part, int column, uint32_t (&sums)[C::MATRICES][C::WINDOW])
+template <class C, typename M>
+__device__ inline void add_parts(const M &s, int part, int column, uint32_t (&sums)[C::MATRICES][C::WINDOW])
 {
 #pragma unroll
     for (int j = 0; j < C::MATRICES * C::WINDOW; j += 4) {
@@ -79,7 +79,7 @@ __device__ inline void add_parts(const memory<C> &s, int part, int column, uint3
 }
 
 /* Each other part may send again. */
-template <class C> __device__ inline void free_inbox(memory<C> &s, const gemm_tiles &tiles)
+template <class C, typename M> __device__ inline void free_inbox(M &s, const gemm_tiles &tiles)
 {
     __syncwarp();
     if (threadIdx.x % 32 != 0) return;

@@ -1,4 +1,6 @@
-/* grouped_gemm on Blackwell: contiguous experts of NVFP4, in one launch, or a list of groups. */
+/* grouped_gemm on Blackwell: contiguous experts, in one launch, or a list of groups. Tiles of sm100/halves have 16-bit
+ * tokens. */
+#include "sm100/halves/sm100_halves.h"
 #include "sm100_list.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_grouped_gemm_##name,
@@ -17,9 +19,12 @@ static sm100_gemm_product product_of(const nk_grouped_gemm_problem *p)
         .first = &p->all, .problem = &p->all, .has_experts = true, .experts = sm100_gemm_experts_of(p)};
 }
 
+static bool are_halves(const nk_grouped_gemm_problem *p) { return !p->list && p->all.a.dtype != NK_E2M1X2; }
+
 static const char *why_not(const nk_grouped_gemm_problem *p)
 {
-    if (p->all.b.dtype != NK_E2M1X2) return "the weights are not NVFP4";
+    if (!are_halves(p)) return p->all.b.dtype != NK_E2M1X2 ? "the weights are not NVFP4" : NULL;
+    if (p->rows.data) return "tokens of 16 bits are taken by index";
     return NULL;
 }
 
@@ -29,10 +34,12 @@ nk_status sm100_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_set
     grouped_choice *c = choice;
     if (p->list) return sm100_list_plan(p, settings, plan, &c->list);
     const char *why = why_not(p);
-    const int forced = nk_tile_forced(settings, &sm100_gemm_family);
-    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
+    const nk_family *family = are_halves(p) ? &sm100_halves_family : &sm100_gemm_family;
+    const int forced = nk_tile_forced(settings, family);
+    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     const sm100_gemm_product product = product_of(p);
+    if (are_halves(p)) return sm100_halves_plan(&product, settings, plan, &c->product);
     return sm100_gemm_plan(&product, settings, kernels, plan, &c->product);
 }
 
@@ -41,5 +48,6 @@ nk_status sm100_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *c
     const grouped_choice *c = choice;
     if (p->list) return sm100_list_run(p, &c->list, exec);
     const sm100_gemm_product product = product_of(p);
+    if (are_halves(p)) return sm100_halves_run(&product, &c->product, exec);
     return sm100_gemm_run(&product, &c->product, exec);
 }

@@ -20,6 +20,21 @@ OF_TCGEN05 = {
     ),
 }
 
+OF_SM100_HALVES = OF_TCGEN05 | {
+    "no fence after, sm100_gemm_parts.cuh: tcgen05_fence_after_thread_sync(); }": (
+        "the issuer has another fence before its products"
+    ),
+    "no warp barrier, sm100_halves.cuh: __syncwarp(); meet<C>();"
+    " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
+    "no warp barrier, sm100_halves.cuh: __syncwarp(); meet<C>();": TOGETHER,
+    "no warp barrier, sm100_halves_decode.cuh: __syncwarp(); tcgen05_st_32x32b_x32(lanes +"
+    " decoded.slot * C::SLOT + matrix * SM100_HALVES_DECODED_COLUMNS, weights);": TOGETHER,
+    "no warp barrier, sm100_halves_decode.cuh: __syncwarp();"
+    " mbarrier_arrive_if(lane == 0, shared_address(&s.empty[r.slot]));": (
+        "the wait for stores before it is one instruction of the whole warp"
+    ),
+}
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
@@ -45,6 +60,7 @@ EQUIVALENT = {
     },
     "sm100_pair": OF_TCGEN05,
     "sm100_parts": OF_TCGEN05,
+    "sm100_halves": OF_SM100_HALVES,
     "sm90_gemm": {
         f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
         " wait(s.w_full[c.w.slot], c.w.phase);": (

@@ -275,6 +275,9 @@ TARGETS = {
     "sm100_parts": lambda: PackageKernel(
         "gemm", "sm100", sms=2, shape=(19, 1100, 4096), tile="sm100/gemm:p128k2"
     ),
+    "sm100_halves": lambda: PackageKernel(
+        "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/halves:p128"
+    ),
     "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
     "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
     "wgmma_v16": lambda: DrawnKernel(["gemm"], "v16"),

@@ -14,7 +14,7 @@ missing = [
 ]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
-SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20}  # 10 of the others
+SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20, "sm100_halves": 5}  # 10 of the others
 SAMPLE |= {name: 3 for group in mutants.GROUPS.values() for name in group}
 
 TEXT = gpu.kernel(

@@ -1,0 +1,165 @@
+"""What every tile of Blackwell's products with 16-bit tokens computes, for test_tiles.py."""
+
+import re
+
+import numpy as np
+import torch
+from generators import (
+    ORDERS,
+    SCALE_FORMS,
+    assert_ok,
+    codes,
+    floats,
+    layout_of,
+    rng_of,
+    run,
+    scale_bytes,
+    scales,
+    values,
+)
+from halves_tiles import check_experts_of_halves
+
+import nvfp4kern
+from nvfp4kern.verify import data, reference
+
+TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # columns, parts of K
+WITHOUT_DUAL = ("p256",)  # no room for the sums of two matrices
+OF_EXPERTS = ("n16", "n64", "n128")
+DTYPES = ("float16", "bfloat16")
+
+
+def weights_of(rng, full, *shape):
+    return (data.full_range if full else data.exact_family)(rng, *shape)
+
+
+def tokens_of(rng, dtype, full, *shape):
+    if full:
+        return data.halves(rng, dtype, *shape, scale=100).astype(np.float64)
+    return data.small_integers(rng, *shape, most=3)
+
+
+def codes_in_rows(operand, row_bytes, device):
+    """Codes with so many bytes from row to row."""
+    given = codes(operand, device, native=False)
+    shape = (*given.shape[:-1], row_bytes)
+    wide = torch.full(shape, 0xFF, dtype=torch.uint8, device=device)[..., : given.shape[-1]]
+    return wide.copy_(given).view(torch.float4_e2m1fn_x2)
+
+
+def vectors(rng, device, names, *shape):
+    """Numbers of which products with exact sums are exact, and what a call takes."""
+    made = {name: rng.integers(1, 4, shape).astype(np.float32) for name in names}
+    return made, {name: floats(value, "float32", device) for name, value in made.items()}
+
+
+def check(got, want, out, full):
+    """Full-range data lies within the oracle's bounds; other data has its bits."""
+    if full:
+        assert_ok(reference.check(got, want, out))
+    else:
+        assert_ok(reference.check_bits(got, want.rounded(out)))
+
+
+def check_gemm(
+    device, c, dtype, m, n, k, form, *, lead=(), full=False, out="float32", row_bytes=0, order="row"
+):
+    rng = rng_of(m, n, k)
+    a, b = tokens_of(rng, dtype, full, *lead, m, k), weights_of(rng, full, *lead, n, k)
+    made, given = vectors(rng, device, ("alpha", "bias"), n)
+    b_codes = codes_in_rows(b, row_bytes, device) if row_bytes else codes(b, device)
+    got = run(
+        nvfp4kern.gemm, floats(a, dtype, device), b_codes, None,
+        scales(b, form, rng, device, 0x7F), shape=(*lead, m, n), device=device, dtype=out,
+        order=order, scale_layout=layout_of(form), **given,
+    )  # fmt: skip
+    check(got, reference.gemm(a, b.values, c=c, nvfp4=False, **made), out, full)
+
+
+def check_dual(device, c, dtype, m, n, k, form, *, lead=(), full=False, out="float32", **how):
+    rng = rng_of(m, n, k)
+    a = tokens_of(rng, dtype, full, *lead, m, k)
+    b1, b2 = (weights_of(rng, full, *lead, n, k) for _ in range(2))
+    made, given = vectors(rng, device, ("alpha1", "alpha2"), n)
+    sf = [scales(b, form, rng, device, 0x7F) for b in (b1, b2)]
+    got = run(
+        nvfp4kern.dual_gemm, floats(a, dtype, device), codes(b1, device), codes(b2, device), None,
+        *sf, shape=(*lead, m, n), device=device, dtype=out, scale_layout=layout_of(form),
+        **given, **how,
+    )  # fmt: skip
+    activation = {key: how[key] for key in how if key == "activation"}
+    expected = {"c": c, "nvfp4": False} | made | activation
+    assert_ok(reference.check(got, reference.dual_gemm(a, b1.values, b2.values, **expected), out))
+
+
+def check_experts(device, c, dtype, sizes, n, k, form, *, full=False, out="float32", rows_before=2):
+    """Some rows belong to no expert."""
+    rng, offsets = rng_of(n, k, len(sizes)), np.cumsum([rows_before, *sizes]).astype(np.int32)
+    m, experts = int(offsets[-1]) + 3, len(sizes)
+    a, b = tokens_of(rng, dtype, full, m, k), weights_of(rng, full, experts, n, k)
+    made, given = vectors(rng, device, ("alpha", "bias"), experts, n)
+    got = run(
+        nvfp4kern.grouped_gemm, floats(a, dtype, device), codes(b, device), None,
+        scales(b, form, rng, device, 0x7F), shape=(m, n), device=device, dtype=out,
+        offsets=torch.from_numpy(offsets).to(device), scale_layout=layout_of(form), **given,
+    )  # fmt: skip
+    for e in range(experts):
+        rows, of = slice(offsets[e], offsets[e + 1]), {key: of[e] for key, of in made.items()}
+        check(got[rows], reference.gemm(a[rows], b.values[e], c=c, nvfp4=False, **of), out, full)
+
+
+def check_poison(device, m, n, k):
+    """A NaN scale factor makes its row's outputs NaN, whatever bit 7 is; a token's NaN its own."""
+    rng = rng_of(m, n, k)
+    b = data.exact_family(rng, n, k)
+    b.codes[3] = 0
+    b.scales[3, -1], b.scales[n - 1, 0] = 0xFF, 0x7F
+    b.scales[4] |= 0x80
+    a = data.small_integers(rng, m, k)
+    a[m - 1, k - 1] = np.nan
+    sf = scale_bytes(b.scales, device)
+    got = values(nvfp4kern.gemm(floats(a, "float16", device), codes(b, device), None, sf))
+    nans = np.zeros((m, n), bool)
+    nans[:, [3, n - 1]] = nans[m - 1] = True
+    np.testing.assert_array_equal(np.isnan(got), nans)
+
+
+def check_sm100_halves(tile, device, c):
+    """Each part of K has a step: `more` is those of the others."""
+    columns, parts = (int(number or 1) for number in TILE.fullmatch(tile).groups())
+    more = 128 * (parts - 1)
+    for i, form in enumerate(SCALE_FORMS):
+        dtypes = DTYPES if form in ("linear", "blocked") else DTYPES[i % 2 : i % 2 + 1]
+        for dtype in dtypes:
+            check_gemm(device, c, dtype, columns + 3, 133, 288 + more, form, full=True)
+    depth = 2624 if columns == 16 else 1696 * parts  # longer than the ring
+    check_gemm(device, c, "bfloat16", 5, 140, depth, "blocked")
+    for dtype in DTYPES:
+        check_gemm(device, c, dtype, 2, 1, 32 + more, "blocked", out=dtype)
+        check_gemm(device, c, dtype, 9, 260, 48 + more, "linear", row_bytes=32 + more // 2)
+    check_gemm(device, c, "float16", 2 * columns + 1, 129, 352 + more, "linear", lead=(3,))
+    check_gemm(device, c, "bfloat16", 7, 5, 16 + more, "flat", row_bytes=16 + more // 2)
+    for order, out in zip(ORDERS, ("float16", "bfloat16", "float16", "float32"), strict=True):
+        check_gemm(device, c, "bfloat16", 37, 264, 96 + more, "blocked", order=order, out=out)
+    check_poison(device, 9, 130, 192 + more)
+    if tile not in WITHOUT_DUAL:
+        check_dual(device, c, "float16", columns + 3, 133, 288 + more, "blocked", full=True)
+        check_dual(device, c, "bfloat16", 5, 140, 1312 * parts, "linear", full=True)
+        for form in SCALE_FORMS:
+            identity = {"activation": "identity", "full": True}
+            check_dual(device, c, "bfloat16", 9, 70, 160 + more, form, **identity)
+        gelu = {"activation": "gelu", "order": "column", "out": "bfloat16"}
+        check_dual(device, c, "float16", 2 * columns + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
+    if tile in OF_EXPERTS:
+        sizes = (columns + 3, 0, 1, 130, 0)
+        for dtype in DTYPES:
+            check_experts(device, c, dtype, sizes, 140, 320, "blocked")
+            check_experts(device, c, dtype, sizes, 33, 288, "linear", full=True, out=dtype)
+        check_experts(device, c, "float16", (0,) * 40 + (5, 0, 7) + (1,) * 20, 130, 64, "permuted")
+        check_experts(device, c, "float16", (0, 0), 130, 64, "linear")
+        for dtype in DTYPES:
+            how = {"dtype": dtype, "out": dtype}
+            check_experts_of_halves(device, c, (columns + 3, 0, 1, 64), 136, 208, **how)
+            check_experts_of_halves(device, c, (3, 9), 72, 1104, full=True, dtype=dtype)
+        check_experts_of_halves(device, c, (2 * columns + 5, 2), 260, 96)
+        check_experts_of_halves(device, c, (0, 7, 0), 133, 48)
+        check_experts_of_halves(device, c, (1,), 1, 16)
