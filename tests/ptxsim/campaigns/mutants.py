@@ -275,25 +275,27 @@ TARGETS = {
     "sm100_parts": lambda: PackageKernel(
         "gemm", "sm100", sms=2, shape=(19, 1100, 4096), tile="sm100/gemm:p128k2"
     ),
-    "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
-    "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
-    "wgmma_v16": lambda: DrawnKernel(["gemm"], "v16"),
-    "wgmma_w256": lambda: DrawnKernel(["gemm"], "w256", "bfloats"),
-    "wgmma_dual": lambda: DrawnKernel(["dual_gemm"], "t16"),
-    "wgmma_dual_v16": lambda: DrawnKernel(["dual_gemm"], "v16"),
-    "wgmma_experts": lambda: DrawnKernel(["contiguous", "rows"], "w8"),
-    "wgmma_list": lambda: DrawnKernel(["one launch"], "w32"),
+    "wgmma_t16": lambda: DrawnKernel("sm90/gemm", ["gemm", "list"], "t16"),
+    "wgmma_t32": lambda: DrawnKernel("sm90/gemm", ["gemm"], "t32"),
+    "wgmma_v16": lambda: DrawnKernel("sm90/gemm", ["gemm"], "v16"),
+    "wgmma_w256": lambda: DrawnKernel("sm90/gemm", ["gemm"], "w256", "bfloats"),
+    "wgmma_dual": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "t16"),
+    "wgmma_dual_v16": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "v16"),
+    "wgmma_experts": lambda: DrawnKernel("sm90/gemm", ["contiguous", "rows"], "w8"),
+    "wgmma_list": lambda: DrawnKernel("sm90/gemm", ["one launch"], "w32"),
     "wgmma_codes": lambda: DrawnKernel(
-        ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_gemm_tokens_codes"
+        "sm90/gemm", ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_gemm_tokens_codes"
     ),
     "wgmma_tokens": lambda: DrawnKernel(
-        ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
+        "sm90/gemm", ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
     ),
-    "sm90_halves_along_k": lambda: DrawnKernel(["halves_along_k"], "h32x64"),
-    "sm90_halves_along_n": lambda: DrawnKernel(["halves_along_n"], "h64x64", "bfloats"),
-    "sm90_route_t8x64": lambda: DrawnKernel(["route"], "t8x64"),
-    "sm90_route_t64x64": lambda: DrawnKernel(["route"], "t64x64"),
-    "sm90_route_m128x256": lambda: DrawnKernel(["route"], "m128x256"),
+    "sm90_halves_along_k": lambda: DrawnKernel("sm90/halves", ["halves_along_k"], "h32x64"),
+    "sm90_halves_along_n": lambda: DrawnKernel(
+        "sm90/halves", ["halves_along_n"], "h64x64", "bfloats"
+    ),
+    "sm90_route_t8x64": lambda: DrawnKernel("sm90/route", ["route"], "t8x64"),
+    "sm90_route_t64x64": lambda: DrawnKernel("sm90/route", ["route"], "t64x64"),
+    "sm90_route_m128x256": lambda: DrawnKernel("sm90/route", ["route"], "m128x256"),
 }
 OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_halves": OF_HALVES, "sm90_route": OF_ROUTE}
 GROUPS = {name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in OF_GROUPS}
