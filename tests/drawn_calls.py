@@ -32,6 +32,8 @@ OF_HALVES = ("halves_along_k", "halves_along_n")
 """Contiguous, of 16-bit weights that lie so."""
 OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
 NAN = 0x7F
+ATOM_ROWS = 128
+"""Rows whose blocked scale factors lie together."""
 
 
 @dataclass
@@ -242,7 +244,8 @@ def sizes_of(draw, tokens, work):
     n = draw.of((1, draw.upto(40), draw.upto(130), 128, 64, 16 * draw.upto(12)))
     if draw.needs.lanes:
         n = draw.of((n, draw.upto(3 * draw.needs.lanes)))
-        m, n = draw.of(((m, n), (m, n), (n, m)))
+        m = draw.of((m, m, draw.upto(3 * ATOM_ROWS)))
+        m, n = draw.of(((m, n), (n, m)))
     return m, n, k + draw.needs.more_k
 
 

@@ -98,6 +98,7 @@ def check_sm100_gemm(tile, device, c):
         check_exact(device, 272, 48, 96 + more, order="column", dtype=dtype)
     check_exact(device, 264, 40, 96 + more)  # of every other row
     check_one_matrix(device, 9, 130, 128 + more)
+    check_one_matrix(device, 300, 40, 128 + more)
     if tile not in WITHOUT_DUAL:
         check_sm100_dual(device, c, columns, more)
     if parts == 1:

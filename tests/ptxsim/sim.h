@@ -242,6 +242,7 @@ typedef struct stats {
     uint64_t async_bytes, ctas, tma_bytes, l2_read_bytes, l2_write_bytes, touched_bytes;
     uint64_t data_waits, stages;   /* instructions that wait for copies; the sum of copies under way then */
     uint64_t samples[MOST_STATES]; /* what warps were doing at regular times: ready, or a wait_reason */
+    uint64_t slept[MAX_WARPS];     /* by the warp's number: how often lanes of it fell asleep at an mbarrier */
 } stats;
 
 /* The last request to L2: sectors that a warp's instruction has asked for. */

@@ -159,11 +159,16 @@ def run(options):
     from drawn_cases import FAMILIES
 
     path = Path(options.json) if options.json else None
-    for row in {row_of(family) for family in options.families or FAMILIES}:
+    asked = options.families or FAMILIES
+    families = [name for name in FAMILIES if name in asked or row_of(name) in asked]
+    unknown = set(asked) - {*families, *map(row_of, families)}
+    if unknown:
+        raise SystemExit(f"no such family: {', '.join(sorted(unknown))}")
+    for row in {row_of(family) for family in families}:
         build.environment(cc=TABLE[row].cc)  # compiled once
     pool = ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1)
     with pool:
-        wrong = [run_family(pool, of, path, options) for of in options.families or FAMILIES]
+        wrong = [run_family(pool, of, path, options) for of in families]
     return 2 if any(wrong) else 0
 
 
@@ -173,7 +178,7 @@ def add_command(commands):
     )
     command.add_argument("--seed", type=int, default=0, help="the first")
     command.add_argument("--seeds", type=int, default=50, help="how many")
-    command.add_argument("--families", nargs="+", metavar="NAME", help="sm90/gemm, say; else all")
+    command.add_argument("--families", nargs="+", metavar="NAME", help="sm90, or sm90/gemm")
     command.add_argument("--sample", type=int, default=0, help="so many kernels a family and seed")
     command.add_argument("--jobs", type=int, default=1, help="processes at once")
     command.add_argument("--json", metavar="FILE", help="seeds, counts and findings; added to")
