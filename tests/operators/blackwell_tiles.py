@@ -95,6 +95,9 @@ def check_sm100_gemm(tile, device, c):
     for order in ORDERS:
         check_exact(device, 37, 264, 96 + more, order=order)
         check_exact(device, 264, 37, 96 + more, order=order, dtype="float32")
+    for left in (3, 7, 11, 15):  # of sixteen columns: the last three are stored one by one
+        for whole in (16, 32):
+            check_exact(device, whole + left, 140, 96 + more, order="padded columns")
     for dtype in ("float16", "bfloat16", "float32"):  # whole sectors along M, or along N
         check_exact(device, 272, 48, 96 + more, order="row", dtype=dtype)
         check_exact(device, 272, 48, 96 + more, order="column", dtype=dtype)
