@@ -2,9 +2,11 @@
 
 They come from benchmarks/results: gpu.json and cpu.json are what `python -m nvfp4kern bench --json`
 wrote, overhead.json, decode.json and first_load.json what `--json` of benchmarks/NAME.py wrote,
-blackwell_model.json what benchmarks/blackwell_model.py wrote (figures_model.py has its blocks). A
-block `<!-- figures: NAME -->` .. `<!-- end -->` of a document is written by the function of that
-name in BLOCKS. `--check` writes nothing and exits with 1 where something would change.
+blackwell_model.json what benchmarks/blackwell_model.py wrote (figures_model.py has its blocks).
+Counts of the simulated GPU come from tests/ptxsim/results: sm100_whole.json and sm100_choices.json
+are what `python -m tests.ptxsim whole` and `choices` wrote. A block `<!-- figures: NAME -->` ..
+`<!-- end -->` of a document is written by the function of that name in BLOCKS. `--check` writes
+nothing and exits with 1 where something would change.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from nvfp4kern.bench.report import by_operator, machine, yardstick
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+SIMULATED = ROOT / "tests" / "ptxsim" / "results"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CHART = ROOT / "docs" / "speedup.svg"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
@@ -37,9 +40,9 @@ SIX = [
 """README's rows and the chart's bars."""
 
 
-def result(name):
+def result(name, folder=RESULTS):
     """What was measured, or None."""
-    path = RESULTS / f"{name}.json"
+    path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
 
@@ -53,7 +56,7 @@ def timed(found):
 
 
 WORDS = ("operator", "shape", "layout", "alternative", "call", "model", "how")
-WORDS += figures_model.WORDS
+WORDS += ("choice", "why", "counted", "kernel", *figures_model.WORDS)
 """Columns that hold no numbers."""
 
 
@@ -165,6 +168,35 @@ def of_first_load(first_load, **_):
     return fill(f"{where}, all portable kernels: {', '.join(said)}.", 120) + "\n"
 
 
+def of_whole(sm100_whole, **_):
+    """Counts of whole shapes, and how many times the plan's."""
+    if not sm100_whole:
+        return ABSENT
+    header = ["operator", "shape", "kernel", "from L2, MB", "of the plan's", "from memory, MB"]
+    header += ["of what must be", "products", "of the plan's", "CTAs"]
+    lines = []
+    for row in sm100_whole["rows"]:
+        counted, plan = row["counted"], row["planned"]
+        cells = [row["problem"], "x".join(map(str, row["shape"][:3])), row["kernel"]]
+        for name, unit in (("l2_read_bytes", 1e6), ("touched_bytes", 1e6), ("mmas", 1)):
+            of_plan = f"{counted[name] / plan[name]:.3f}"
+            cells += [str(counted[name]) if unit == 1 else number(counted[name] / unit), of_plan]
+        lines.append([*cells, str(counted["ctas"])])
+    return table(header, lines)
+
+
+def of_choices(sm100_choices, **_):
+    if not sm100_choices:
+        return ABSENT
+    header = ["choice", "why", "shape", "counted", "without it", "with it", "saved"]
+    lines = [
+        [row["what"], row["why"], row["shape"], row["counter"], number(row["without"]),
+         number(row["with"]), f"{1 - row['with'] / row['without']:.0%}"]
+        for row in sm100_choices["rows"]
+    ]  # fmt: skip
+    return table(header, lines)
+
+
 def gpu_block(gpu, **_):
     return measured_on(gpu) if gpu else ABSENT
 
@@ -261,6 +293,8 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "sm80-route": of_kernels("sm80_route", "sm80_sort_by_expert", "sm80_combine"),
     "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),
     "sm90-gemv": of_kernels("sm90_gemv"),
+    "sm100-whole": of_whole,
+    "sm100-choices": of_choices,
 }
 BLOCKS |= {
     name: lambda blackwell_model, make=make, **_: make(blackwell_model, table, number)
@@ -279,6 +313,7 @@ def main():
     only_check = parser.parse_args().check
     names = ("gpu", "cpu", "overhead", "decode", "first_load", "blackwell_model")
     results = {name: result(name) for name in names}
+    results |= {name: result(name, SIMULATED) for name in ("sm100_whole", "sm100_choices")}
     texts = {path: path.read_text() for path in DOCUMENTS}
     old = [path for path, text in texts.items() if written(text, results) != text]
     redraw = chart_is_old(results["gpu"])

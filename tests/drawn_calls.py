@@ -6,6 +6,7 @@ guards included. The rest has all codes and scale factors: the oracle's interval
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ OF_HALVES = ("halves_along_k", "halves_along_n")
 """Contiguous, of 16-bit weights that lie so."""
 OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
 NAN = 0x7F
+ATOM_ROWS = 128
+"""Rows whose blocked scale factors lie together."""
 
 
 @dataclass
@@ -98,11 +101,24 @@ def by_expert(array, offsets):
     return lambda device: scale_bytes(np.where(used == 1, blocked, np.uint8(NAN)), device)
 
 
+class Needs(NamedTuple):
+    """What a tile wants of a call beside a number of tokens."""
+
+    pitch: int = 4
+    """Tokens' codes begin at multiples of so many bytes."""
+    lanes: int = 0
+    """Of tensor memory: weight rows of a tile of which there shall be several, or tokens."""
+    more_k: int = 0
+
+
+NOTHING = Needs()
+
+
 class Draw:
     """The random numbers of one call, and what they were taken for."""
 
-    def __init__(self, rng, always_exact=False):
-        self.rng, self.always_exact = rng, always_exact
+    def __init__(self, rng, always_exact=False, needs=NOTHING):
+        self.rng, self.always_exact, self.needs = rng, always_exact, needs
 
     def exact(self):
         return self.upto(4) > 1 or self.always_exact
@@ -180,7 +196,7 @@ class Draw:
         if offsets is not None and form != "linear":
             sf = by_expert(operand.scales, offsets)
         return (
-            lambda d: pitched(operand.codes, 4, extra, d), sf, layout_of(form),
+            lambda d: pitched(operand.codes, self.needs.pitch, extra, d), sf, layout_of(form),
             lambda: operand.values,
         )  # fmt: skip
 
@@ -226,7 +242,11 @@ def sizes_of(draw, tokens, work):
     k = draw.k(max(work // 128 // max(tokens, 8), fills_a_ring))
     m = draw.of((1, draw.upto(9), draw.upto(tokens), tokens, tokens + draw.upto(tokens)))
     n = draw.of((1, draw.upto(40), draw.upto(130), 128, 64, 16 * draw.upto(12)))
-    return m, n, k
+    if draw.needs.lanes:
+        n = draw.of((n, draw.upto(3 * draw.needs.lanes)))
+        m = draw.of((m, m, draw.upto(3 * ATOM_ROWS)))
+        m, n = draw.of(((m, n), (n, m)))
+    return m, n, k + draw.needs.more_k
 
 
 def draw_gemm(draw, tokens, kind, work):
@@ -234,6 +254,7 @@ def draw_gemm(draw, tokens, kind, work):
     batch = draw.of((None, None, None, 1, 2, 3, "many"))
     if batch == "many":
         batch, m, n, k = draw.upto(150, 130), draw.upto(3), draw.upto(20), draw.of((32, 64, 128))
+        k += draw.needs.more_k
     lead = () if batch is None else (batch,)
     shared = draw.of((True, False))
     a, sfa, form_a, av = draw.tokens(kind, exact, *lead, m, k)
@@ -419,9 +440,10 @@ MAKERS = {
 }
 
 
-def drawn(operator, kind, tokens, seed, work=1 << 22, always_exact=False):
+def drawn(operator, kind, tokens, seed, work=1 << 22, always_exact=False, needs=NOTHING):
     """The call of a seed for tiles of so many tokens, of about so many multiplications."""
     of_all = OPERATORS.index(operator), TOKENS.index(kind), tokens
-    call = MAKERS[operator](Draw(rng_of(seed, *of_all), always_exact), tokens, kind, work)
+    draw = Draw(rng_of(seed, *of_all), always_exact, needs)
+    call = MAKERS[operator](draw, tokens, kind, work)
     call.said |= {"operator": operator, "tokens": kind, "tile of": tokens, "seed": seed}
     return call

@@ -1,8 +1,9 @@
-"""Every kernel of the sm90 families of wgmma, with what draws calls for it."""
+"""Every kernel of the families that a drawn call can force, with what draws calls for it."""
 
+import re
 from typing import NamedTuple
 
-from drawn_calls import OF_HALVES, drawn
+from drawn_calls import NOTHING, OF_HALVES, Needs, drawn
 from drawn_gated import draw_gated
 from drawn_routes import draw_route
 
@@ -12,7 +13,8 @@ KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
 KERNELS["gated"] = "grouped_dual_gemm"
-KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",)}
+KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NVFP4",)}
+"""Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
 GATED = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
 """The tiles that grouped_dual_gemm has on Hopper."""
@@ -20,26 +22,33 @@ OPERATORS_OF = {
     "sm90/route": ("route",),
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
+    "sm100/gemm": ("gemm", "dual_gemm", "contiguous"),
 }
 FAMILIES = tuple(OPERATORS_OF)
 ONE_LAUNCH = ("w32", "w128", "w256")
 """The rings of SM90_LIST_RINGS. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 200
+TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?")
+"""A tile of sm100/gemm: CTAs, columns, parts of K."""
+STEP = 256
+"""Of K, of which each part has one at least."""
 
 
 class Case(NamedTuple):
+    family: str
     operator: str
     tile: str
-    halves: str
-    """That the kernel multiplies: halves or bfloats."""
+    multiplies: str
+    """A key of KINDS."""
+
+    @property
+    def row(self):
+        return self.family.partition("/")[0]
 
     @property
     def name(self):
-        return f"{self.operator} {self.tile} {self.halves}"
-
-    @property
-    def family(self):
-        return next(name for name, of in OPERATORS_OF.items() if self.operator in of)
+        of_type = f" {self.multiplies}" if self.row == "sm90" else ""
+        return f"{self.operator} {self.tile}{of_type}"
 
     @property
     def setting(self):
@@ -50,9 +59,10 @@ class Case(NamedTuple):
     def kernel(self):
         """Its name."""
         if self.operator in OF_HALVES:
-            dtype = {"halves": "fp16", "bfloats": "bf16"}[self.halves]
+            dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
-        return f"sm90_{KERNELS[self.operator]}_{self.tile}_{self.halves}"
+        of_type = f"_{self.multiplies}" if self.row == "sm90" else ""
+        return f"{self.row}_{KERNELS[self.operator]}_{self.tile}{of_type}"
 
     @property
     def may_decline(self):
@@ -62,16 +72,25 @@ class Case(NamedTuple):
     @property
     def kinds(self):
         """Of tokens; those of 16-bit weights and of routers are of 16 bits."""
-        return KINDS[self.halves][0 if self.family == "sm90/gemm" else -1 :]
+        return KINDS[self.multiplies][-1 if self.family in ("sm90/halves", "sm90/route") else 0 :]
+
+    @property
+    def size(self):
+        """(tokens of a tile, what else it wants)"""
+        if self.family != "sm100/gemm":
+            return int(self.tile[1:].partition("x")[0]), NOTHING
+        ctas, columns, parts = TCGEN05.fullmatch(self.tile).groups()
+        lanes, more_k = {"n": 128, "p": 256}[ctas], STEP * (int(parts or 1) - 1)
+        return int(columns), Needs(pitch=16, lanes=lanes, more_k=more_k)
 
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
         if self.operator == "route":
             return draw_route(self.tile, kind, seed, work)
-        tokens = int(self.tile[1:].partition("x")[0])
+        tokens, needs = self.size
         if self.operator == "gated":
             return draw_gated(tokens, kind, seed, work, always_exact)
-        return drawn(self.operator, kind, tokens, seed, work, always_exact)
+        return drawn(self.operator, kind, tokens, seed, work, always_exact, needs)
 
     def draw_taken(self, seed, device, **options):
         """(a call of the seed that runs this case's kernel, its plan), or None."""
@@ -89,18 +108,26 @@ class Case(NamedTuple):
         return None
 
 
+def families_of(row):
+    return tuple(name for name in FAMILIES if name.startswith(f"{row}/"))
+
+
 def cases(families=FAMILIES):
     found = []
     for name in nvfp4kern._C._tiles():
         family, _, tile = name.partition(":")
         of = OPERATORS_OF[family] if family in families else ()
-        of = [operator for operator in of if is_of(operator, tile)]
-        found += [Case(operator, tile, halves) for operator in of for halves in KINDS]
+        of = [operator for operator in of if is_of(family, operator, tile)]
+        types = ("codes",) if family == "sm100/gemm" else ("halves", "bfloats")
+        found += [Case(family, operator, tile, of_type) for operator in of for of_type in types]
     return found
 
 
-def is_of(operator, tile):
-    """Whether the tile has a kernel for this operator; none of experts has K among CTAs."""
+def is_of(family, operator, tile):
+    """Whether the tile has a kernel for this operator; none of experts has K among CTAs, and none
+    of two matrices all columns of tensor memory."""
+    if family == "sm100/gemm":
+        return tile != "p256" if operator == "dual_gemm" else operator == "gemm" or "k" not in tile
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

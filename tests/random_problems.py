@@ -1,4 +1,4 @@
-"""Random small problems on a GPU, every tile of Hopper's products by wgmma forced in turn.
+"""Random small problems on a GPU, every tile of its products forced in turn.
 
     python tests/random_problems.py --count 100000 --seed 1
     python tests/random_problems.py --routers --count 5000
@@ -54,10 +54,11 @@ def of_worker(asked, worker, end):
     if worker // 2 % 2:  # the number of cases may be even
         os.environ["NVFP4KERN_SM_LIMIT"] = "3"
     import torch
-    from drawn_cases import cases
+    from drawn_cases import cases, families_of
 
     torch.set_num_threads(1)
-    of_all = [case for case in cases() if (case.operator == "route") == asked.routers]
+    of_row = cases(families_of("sm90" if asked.backend == "cpu" else asked.backend))
+    of_all = [case for case in of_row if (case.operator == "route") == asked.routers]
     counts, wrong = Counter(), []
     for number in range(worker, asked.count, asked.jobs):
         if time.time() > end:
@@ -74,7 +75,7 @@ def of_worker(asked, worker, end):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", choices=("sm90", "cpu"), default="sm90")
+    parser.add_argument("--backend", choices=("sm90", "sm100", "cpu"), default="sm90")
     parser.add_argument("--routers", action="store_true", help="calls of route, and no others")
     parser.add_argument("--count", type=int, default=100_000, help="problems")
     parser.add_argument("--seed", type=int, default=1)

@@ -16,6 +16,7 @@ from nvfp4kern.verify import data, reference
 
 WITHOUT_DUAL = ("p256",)  # no room for the sums of two matrices
 TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # columns, parts of K
+TOKENS, WEIGHTS = 0, 1  # operands
 FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
 
 
@@ -36,14 +37,15 @@ def check_exact(device, m, n, k, batch=None, forms=("blocked", "blocked"), **opt
     assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms, **options), want))
 
 
-def check_one_matrix(device, m, n, k):
-    """Of weights' codes, for three batches that have scale factors of their own."""
+def check_one_matrix(device, m, n, k, shared):
+    """Operand `shared` has one matrix of codes for three batches, each with its scale factors."""
     rng = rng_of(m, n, k)
     a, b = data.exact_family(rng, 3, m, k), data.exact_family(rng, 3, n, k)
-    b.codes[1:] = b.codes[0]
-    weights = codes(b, device)[:1].expand(3, -1, -1)
+    (a, b)[shared].codes[1:] = (a, b)[shared].codes[0]
+    given = [codes(a, device), codes(b, device)]
+    given[shared] = given[shared][:1].expand(3, -1, -1)
     sf = [scales(o, "blocked", rng, device, 0x7F) for o in (a, b)]
-    got = nvfp4kern.gemm(codes(a, device), weights, *sf, scale_layout="blocked")
+    got = nvfp4kern.gemm(*given, *sf, scale_layout="blocked")
     want = reference.gemm(a.values, b.values).rounded("float16")
     assert_ok(reference.check_bits(values(got), want))
 
@@ -157,11 +159,16 @@ def check_sm100_gemm(tile, device, c):
     for order in ORDERS:
         check_exact(device, 37, 264, 96 + more, order=order)
         check_exact(device, 264, 37, 96 + more, order=order, dtype="float32")
+    for left in (3, 7, 11, 15):  # of sixteen columns: the last three are stored one by one
+        for whole in (16, 32):
+            check_exact(device, whole + left, 140, 96 + more, order="padded columns")
     for dtype in ("float16", "bfloat16", "float32"):  # whole sectors along M, or along N
         check_exact(device, 272, 48, 96 + more, order="row", dtype=dtype)
         check_exact(device, 272, 48, 96 + more, order="column", dtype=dtype)
     check_exact(device, 264, 40, 96 + more)  # of every other row
-    check_one_matrix(device, 9, 130, 128 + more)
+    for shared in (TOKENS, WEIGHTS):  # lanes or columns
+        check_one_matrix(device, 9, 130, 128 + more, shared)
+        check_one_matrix(device, 300, 40, 128 + more, shared)
     if tile not in WITHOUT_DUAL:
         check_sm100_dual(device, c, columns, more)
     if parts == 1:

@@ -2,7 +2,9 @@
 
     run kernel.ptx launch.json        a kernel of a PTX file, seed by seed
     package --row sm80 --seeds 200    every operator of the package, seed by seed
-    tiles --seeds 50                  every tile of Hopper's wgmma and routers, seed by seed
+    tiles --seeds 50                  every tile of some families forced, seed by seed
+    whole                             the competition's shapes on a simulated B200: bytes they move
+    choices                           what pairs, accumulators and the like save there
     mutants sm90_gemm --sample 60     kernels with one thing spoiled: what goes unnoticed?
     digest --out FILE [--hardware]    what all kernels compute, here or on a real GPU
     shipped                           writes the bits that the package's selftest compares with
@@ -28,7 +30,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what the tests find, found as they find it
 
 from ptxsim import gpu  # noqa: E402
-from ptxsim.campaigns import compare, digest, mutants, package, shipped, tiles  # noqa: E402
+from ptxsim.campaigns import (  # noqa: E402
+    choices,
+    compare,
+    digest,
+    mutants,
+    package,
+    shipped,
+    tiles,
+    whole,
+)
 
 
 def array_of(argument, folder):
@@ -172,6 +183,8 @@ def main():
     package.add_command(commands)
     tiles.add_command(commands)
     shipped.add_command(commands)
+    whole.add_command(commands)
+    choices.add_command(commands)
     options = parser.parse_args()
     raise SystemExit(options.work(options))
 

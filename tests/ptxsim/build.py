@@ -127,11 +127,15 @@ def _headers():
     return [path for pattern in ("*.h", "*.cuh") for path in sorted(CSRC.rglob(pattern))]
 
 
+def compile_kernel(source, target, ptx, csrc=CSRC):
+    """Of these sources or, with csrc, of others."""
+    _run([find_nvcc(), f"-arch={target}", *NVCC_FLAGS, f"-I{csrc}", source, "-o", ptx])
+
+
 def _compile(folder, source, target):
     ptx = folder / f"{source.stem}.ptx"
-    command = [find_nvcc(), f"-arch={target}", *NVCC_FLAGS, f"-I{CSRC}", source]
     if not ptx.is_file():
-        _publish(ptx, lambda path: _run([*command, "-o", path]))
+        _publish(ptx, lambda path: compile_kernel(source, target, path))
     return ptx
 
 

@@ -9,6 +9,7 @@
  *   memory.c shadow.c order.c stores.c   address spaces with bounds; what was written, by whom, ordered by what
  *   traffic.c            what L2 sees of global memory
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
+ *   maps.c               edits of tensor maps
  *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
  *   tmem.c tmem_order.c tmem_alloc.c exec_tmem.c tcgen05.c tcgen05_mma.c   tensor memory and what sm_100 does with it
  *   cancel.c             cluster launch control
@@ -241,6 +242,7 @@ typedef struct stats {
     uint64_t async_bytes, ctas, tma_bytes, l2_read_bytes, l2_write_bytes, touched_bytes;
     uint64_t data_waits, stages;   /* instructions that wait for copies; the sum of copies under way then */
     uint64_t samples[MOST_STATES]; /* what warps were doing at regular times: ready, or a wait_reason */
+    uint64_t slept[MAX_WARPS];     /* by the warp's number: how often lanes of it fell asleep at an mbarrier */
 } stats;
 
 /* The last request to L2: sectors that a warp's instruction has asked for. */

@@ -11,7 +11,7 @@ from pathlib import Path
 from rows import ROWS
 
 from .. import build
-from .mutations import ASYNC, LOGIC, SYNC, WGMMA
+from .mutations import ASYNC, LOGIC, SYNC, TCGEN05, WGMMA
 
 WORKER = """
 import json, os, sys
@@ -22,8 +22,8 @@ from ptxsim.campaigns import mutants
 from drawn_cases import Case
 
 CALLS = 8
-operators, tile, halves, kind = json.loads(sys.argv[1])
-cases = [Case(operator, tile, halves) for operator in operators]
+family, operators, tile, multiplies, kind = json.loads(sys.argv[1])
+cases = [Case(family, operator, tile, multiplies) for operator in operators]
 os.environ["NVFP4KERN_TILE"] = cases[0].setting
 
 
@@ -71,21 +71,22 @@ class DrawnKernel:
     """The kernel of cases of one tile, or the one named that runs before it, with three SMs, so
     that CTAs walk over tiles."""
 
-    mutations = SYNC | ASYNC | WGMMA | LOGIC
     helpers = ("store<C>(", "each_tile<C>(", "list_experts<")  # of headers
 
-    def __init__(self, operators, tile, halves="halves", kind="", first=None, sms=3):
+    def __init__(self, family, operators, tile, multiplies="halves", kind="", first=None, sms=3):
         self.folder = tempfile.TemporaryDirectory()
-        cc = ROWS["sm90"].cc
+        row = family.partition("/")[0]
+        self.mutations = SYNC | ASYNC | LOGIC | (TCGEN05 if row == "sm100" else WGMMA)
+        cc = ROWS[row].cc
         self.originals = build.kernels(cc)
         path = os.pathsep.join(
             [str(build.HERE.parent), *(os.path.abspath(p) for p in sys.path if p)]
         )
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, json.dumps([operators, tile, halves, kind])],
+            [sys.executable, "-c", WORKER, json.dumps([family, operators, tile, multiplies, kind])],
             env=os.environ
             | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
-            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": "sm90"},
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": row},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

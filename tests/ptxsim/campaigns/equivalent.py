@@ -18,6 +18,16 @@ OF_TCGEN05 = {
     "shared_address(barrier), parity); tcgen05_fence_after_thread_sync();": (
         "the first of two accumulators waits until the second is empty: later, and for both"
     ),
+    "the other comparison, sm100_gemm.cuh: } else if (warp == SM100_GEMM_PRODUCER)"
+    " { if (elect_sync()) produce<C>(s, maps, p, tiles);": "warps 8 and 9 change places",
+    "a constant more, sm100_gemm_load.cuh: const uint32_t full = shared_address(&s.full[r.slot]);"
+    " wait_for<C>(&s.empty[r.slot], r.parity ^ 1);": (
+        "whether batches share a matrix of columns: no draw's tokens do, those of test_tiles.py do"
+    ),
+    "a comparison off by one, sm100_gemm_store.cuh: if (o.whole && left >= i + 4)"
+    " { store_four(at + i * o.next, dtype, v + i);": (
+        "where three columns are left; of these few draws none ends so, test_tiles.py does"
+    ),
 }
 
 OF_SM100_HALVES = OF_TCGEN05 | {
@@ -58,8 +68,6 @@ EQUIVALENT = {
             "of those who read a response the last is remembered, and it may not be this one"
         ),
     },
-    "sm100_pair": OF_TCGEN05,
-    "sm100_parts": OF_TCGEN05,
     "sm100_halves": OF_SM100_HALVES,
     "sm90_gemm": {
         f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"

@@ -23,11 +23,12 @@ from rows import ROWS
 
 from .. import build, gpu
 from .drawn_kernel import DrawnKernel
-from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_WGMMA
+from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_TCGEN05, OF_WGMMA
 from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
-RESULTS = build.HERE / "results" / "sm90_mutants.json"
-"""What `mutants` has found of wgmma, sm90_halves and sm90_route."""
+KEPT = {"sm90": ("wgmma", "sm90_halves", "sm90_route"), "sm100": ("tcgen05",)}
+"""By row, the groups of which is kept what `mutants` has found."""
+RESULTS = {row: build.HERE / "results" / f"{row}_mutants.json" for row in KEPT}
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
 
 
@@ -103,11 +104,13 @@ def lines_of(source):
 
 
 def in_a_child(work, seconds=120):
-    """What work() says, in a process of its own: a mutant may do anything."""
+    """What work() says, in a process of its own: a mutant may do anything. So many seconds of a
+    core, since others may keep it."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.alarm(20 * seconds)
         try:
             said = "said " + work()
         except BaseException as error:
@@ -213,9 +216,9 @@ for line in sys.stdin:
 class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
-    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=(), tile=""):
+    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=()):
         self.helpers = helpers
-        self.mutations = SYNC | ASYNC | (TCGEN05 if backend == "sm100" else {})
+        self.mutations = SYNC | ASYNC
         self.folder = tempfile.TemporaryDirectory()
         cc = ROWS[backend].cc
         self.originals = build.kernels(cc)
@@ -225,7 +228,7 @@ class PackageKernel:
             [sys.executable, "-c", WORKER, call, json.dumps(shape)],
             env=os.environ
             | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
-            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend, "NVFP4KERN_TILE": tile},
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -269,36 +272,40 @@ TARGETS = {
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
-    "sm100_pair": lambda: PackageKernel(
-        "gemm", "sm100", sms=2, shape=(400, 300, 1280), tile="sm100/gemm:p192"
-    ),
-    "sm100_parts": lambda: PackageKernel(
-        "gemm", "sm100", sms=2, shape=(19, 1100, 4096), tile="sm100/gemm:p128k2"
-    ),
     "sm100_halves": lambda: PackageKernel(
         "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/halves:p128"
     ),
-    "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
-    "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
-    "wgmma_v16": lambda: DrawnKernel(["gemm"], "v16"),
-    "wgmma_w256": lambda: DrawnKernel(["gemm"], "w256", "bfloats"),
-    "wgmma_dual": lambda: DrawnKernel(["dual_gemm"], "t16"),
-    "wgmma_dual_v16": lambda: DrawnKernel(["dual_gemm"], "v16"),
-    "wgmma_experts": lambda: DrawnKernel(["contiguous", "rows"], "w8"),
-    "wgmma_list": lambda: DrawnKernel(["one launch"], "w32"),
+    "wgmma_t16": lambda: DrawnKernel("sm90/gemm", ["gemm", "list"], "t16"),
+    "wgmma_t32": lambda: DrawnKernel("sm90/gemm", ["gemm"], "t32"),
+    "wgmma_v16": lambda: DrawnKernel("sm90/gemm", ["gemm"], "v16"),
+    "wgmma_w256": lambda: DrawnKernel("sm90/gemm", ["gemm"], "w256", "bfloats"),
+    "wgmma_dual": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "t16"),
+    "wgmma_dual_v16": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "v16"),
+    "wgmma_experts": lambda: DrawnKernel("sm90/gemm", ["contiguous", "rows"], "w8"),
+    "wgmma_list": lambda: DrawnKernel("sm90/gemm", ["one launch"], "w32"),
     "wgmma_codes": lambda: DrawnKernel(
-        ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_gemm_tokens_codes"
+        "sm90/gemm", ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_gemm_tokens_codes"
     ),
     "wgmma_tokens": lambda: DrawnKernel(
-        ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
+        "sm90/gemm", ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
     ),
-    "sm90_halves_along_k": lambda: DrawnKernel(["halves_along_k"], "h32x64"),
-    "sm90_halves_along_n": lambda: DrawnKernel(["halves_along_n"], "h64x64", "bfloats"),
-    "sm90_route_t8x64": lambda: DrawnKernel(["route"], "t8x64"),
-    "sm90_route_t64x64": lambda: DrawnKernel(["route"], "t64x64"),
-    "sm90_route_m128x256": lambda: DrawnKernel(["route"], "m128x256"),
+    "sm90_halves_along_k": lambda: DrawnKernel("sm90/halves", ["halves_along_k"], "h32x64"),
+    "sm90_halves_along_n": lambda: DrawnKernel(
+        "sm90/halves", ["halves_along_n"], "h64x64", "bfloats"
+    ),
+    "sm90_route_t8x64": lambda: DrawnKernel("sm90/route", ["route"], "t8x64"),
+    "sm90_route_t64x64": lambda: DrawnKernel("sm90/route", ["route"], "t64x64"),
+    "sm90_route_m128x256": lambda: DrawnKernel("sm90/route", ["route"], "m128x256"),
+    "tcgen05_n64": lambda: DrawnKernel("sm100/gemm", ["gemm"], "n64", "codes"),
+    "tcgen05_p192": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p192", "codes"),
+    "tcgen05_p256": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p256", "codes"),
+    "tcgen05_n64k4": lambda: DrawnKernel("sm100/gemm", ["gemm"], "n64k4", "codes"),
+    "tcgen05_p128k2": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p128k2", "codes"),
+    "tcgen05_dual": lambda: DrawnKernel("sm100/gemm", ["dual_gemm"], "p64", "codes"),
+    "tcgen05_experts": lambda: DrawnKernel("sm100/gemm", ["contiguous"], "p128", "codes"),
 }
 OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_halves": OF_HALVES, "sm90_route": OF_ROUTE}
+OF_GROUPS |= {"tcgen05": OF_TCGEN05}
 GROUPS = {name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in OF_GROUPS}
 for name, of_group in OF_GROUPS.items():
     EQUIVALENT |= dict.fromkeys(GROUPS[name], of_group)

@@ -1,5 +1,6 @@
-"""Every tile of Hopper's products by wgmma and of its routers, forced in turn, on the simulated
-GPU. A seed draws a call for each kernel (tests/drawn_cases.py), its schedule, and how many SMs.
+"""Every tile of Hopper's products by wgmma and of its routers, and of Blackwell's products, forced
+in turn, on the simulated GPU. A seed draws a call for each kernel (tests/drawn_cases.py), its
+schedule, and how many SMs.
 
 A call goes wrong when it fails, when its bytes are not the CPU's, or the oracle's interval does not
 hold. The results of all seeds so far are kept in a file, to which later runs add theirs: of each
@@ -19,12 +20,16 @@ from rows import TABLE
 from .. import build
 from . import package
 
-RESULTS = build.HERE / "results" / "sm90_tiles.json"
-SMS = (132, 78, 3, 132, 114)
-"""By the seed: an H200 and smaller ones, and so few that CTAs walk over many tiles."""
+RESULTS = {row: build.HERE / "results" / f"{row}_tiles.json" for row in ("sm90", "sm100")}
+SMS = {"sm90": (132, 78, 3, 132, 114), "sm100": (3, 148, 1)}
+"""By the seed: an H200 and smaller ones, a B200, and so few that CTAs walk over many tiles."""
 FEW_SMS = 3
 """Of one launch for a list: a list of few tiles has a launch for each group."""
 COUNTS = ("calls", "declined", "wrong", "E", "W", "N")
+
+
+def row_of(family):
+    return family.partition("/")[0]
 
 
 def sources_of(family):
@@ -47,7 +52,8 @@ def hash_of(family):
 
 
 def sms_of(case, seed):
-    return FEW_SMS if case.operator == "one launch" else SMS[seed % len(SMS)]
+    of_row = SMS[case.row]
+    return FEW_SMS if case.operator == "one launch" else of_row[seed % len(of_row)]
 
 
 def sample_of(family, seed, count):
@@ -69,7 +75,7 @@ def make_call(case, seed, counts):
     call, plan = taken
     counts["kernel"] = plan["kernel"]
     counts["calls"] += 1
-    call.check(call.run("cuda"), TABLE["sm90"].c)
+    call.check(call.run("cuda"), TABLE[case.row].c)
 
 
 def try_case(fake_cuda, case, seed, counts, found):
@@ -93,7 +99,7 @@ def try_case(fake_cuda, case, seed, counts, found):
 
 def of_process(family, seed, sms, sample):
     """The counts of every case of this seed on so many SMs, and what was found."""
-    fake_cuda = package.enter("sm90", {"sms": sms})
+    fake_cuda = package.enter(row_of(family), {"sms": sms})
     counts, found = {}, []
     for case in sample_of(family, seed, sample):
         if sms_of(case, seed) == sms:
@@ -113,7 +119,8 @@ def added(result, counts, found):
 
 def kept(path, family):
     """What was found before, of the sources that it has today."""
-    result = {"sources": hash_of(family), "sms": SMS, "seeds": [], "cases": {}, "found": []}
+    sms = SMS[row_of(family)]
+    result = {"sources": hash_of(family), "sms": sms, "seeds": [], "cases": {}, "found": []}
     before = json.loads(path.read_text()).get(family) if path and path.is_file() else None
     return before if before and before["sources"] == result["sources"] else result
 
@@ -152,20 +159,26 @@ def run(options):
     from drawn_cases import FAMILIES
 
     path = Path(options.json) if options.json else None
-    build.environment(cc=TABLE["sm90"].cc)  # compiled once
+    asked = options.families or FAMILIES
+    families = [name for name in FAMILIES if name in asked or row_of(name) in asked]
+    unknown = set(asked) - {*families, *map(row_of, families)}
+    if unknown:
+        raise SystemExit(f"no such family: {', '.join(sorted(unknown))}")
+    for row in {row_of(family) for family in families}:
+        build.environment(cc=TABLE[row].cc)  # compiled once
     pool = ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1)
     with pool:
-        wrong = [run_family(pool, of, path, options) for of in options.families or FAMILIES]
+        wrong = [run_family(pool, of, path, options) for of in families]
     return 2 if any(wrong) else 0
 
 
 def add_command(commands):
     command = commands.add_parser(
-        "tiles", help="every tile of Hopper's wgmma and routers, many seeds; 2: a call went wrong"
+        "tiles", help="every tile of the families of drawn calls, many seeds; 2: a call went wrong"
     )
     command.add_argument("--seed", type=int, default=0, help="the first")
     command.add_argument("--seeds", type=int, default=50, help="how many")
-    command.add_argument("--families", nargs="+", metavar="NAME", help="sm90/gemm, say; else all")
+    command.add_argument("--families", nargs="+", metavar="NAME", help="sm90, or sm90/gemm")
     command.add_argument("--sample", type=int, default=0, help="so many kernels a family and seed")
     command.add_argument("--jobs", type=int, default=1, help="processes at once")
     command.add_argument("--json", metavar="FILE", help="seeds, counts and findings; added to")

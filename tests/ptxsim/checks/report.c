@@ -196,8 +196,10 @@ size_t sim_report_json(char *to, size_t size)
     fprintf(file, ", \"stages_under_way\": %.3f, \"warps\": {", (double)totals.stages / waits);
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
         fprintf(file, "%s\"%s\": %llu", i ? ", " : "", states[i], (unsigned long long)totals.samples[i]);
-    fputc('}', file);
-    fputs(", \"findings\": [", file);
+    fputs("}, \"mbarrier_waits\": [", file);
+    for (uint32_t i = 0; i < MAX_WARPS; i++)
+        fprintf(file, "%s%llu", i ? ", " : "", (unsigned long long)totals.slept[i]);
+    fputs("], \"findings\": [", file);
     for (uint32_t i = 0; i < n_findings; i++) {
         if (i) fputs(", ", file);
         add_finding(file, &findings[i]);

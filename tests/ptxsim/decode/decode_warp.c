@@ -6,6 +6,7 @@
 #include "num/num_float.h"
 #include "sync/barrier.h"
 #include "sync/cluster.h"
+#include "sync/flight.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -162,12 +163,13 @@ static void decode_bar(builder *b, const statement *s, insn *in, pieces *p)
     if (p->next != p->n) sim_unknown(b, s, "");
 }
 
-/* Of the proxies only the generic and the asynchronous one part here: fences of others do nothing. */
+/* Of the proxies the generic one, the asynchronous one and that of tensor maps part here. */
 static void decode_proxy_fence(builder *b, const statement *s, insn *in, pieces *p)
 {
     in->fn = sim_exec_fence;
     if (sim_take(p, "alias")) return;
     if (sim_take(p, "tensormap::generic")) {
+        if (sim_take(p, "acquire")) in->fn = sim_exec_map_fence;
         p->next = p->n;
         return;
     }

@@ -38,6 +38,7 @@ static bool read_map(run *r, const insn *in, uint32_t lane, flight *f)
     const uint8_t *from = sim_locate(r, in, lane, GENERIC, address, 64, READ);
     if (!from || !sim_locate(r, in, lane, GENERIC, address + 64, 64, READ)) return false;
     memcpy(f->map, from, sizeof f->map);
+    sim_stores_check_map(r, in, lane, address, sizeof f->map);
     num_tensormap map;
     memcpy(&map, f->map, sizeof map);
     const char *why = wrong_map(in, &map);

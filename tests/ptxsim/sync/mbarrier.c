@@ -223,6 +223,7 @@ step sim_exec_mbarrier_wait(run *r, const insn *in)
     r->fragment->state = WAITING;
     r->fragment->reason = W_MBARRIER;
     r->fragment->what = what;
+    r->stats.slept[r->warp->index]++;
     return STEP_WAIT;
 }
 

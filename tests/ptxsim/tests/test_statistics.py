@@ -115,3 +115,31 @@ def test_what_warps_wait_for():
     gpu.clear()
     warps = counts(PLACE + late, np.zeros(128, np.uint32), block=128)["warps"]
     assert warps["ready"] > 0 and warps["barrier"] == 0
+
+
+def test_which_warp_waits_at_mbarriers():
+    """Warp 1 tells when it has counted, warp 3 waits for it; one lane each."""
+    body = """
+        mov.u32 %r0, %tid.x;
+        mov.u32 %r2, full;
+        setp.eq.u32 %p0, %r0, 0;
+        setp.eq.u32 %p1, %r0, 32;
+        setp.eq.u32 %p2, %r0, 96;
+        @%p0 mbarrier.init.shared::cta.b64 [%r2], 1;
+        bar.sync 0;
+        @!%p1 bra wait;
+        mov.u32 %r5, 0;
+        more: add.u32 %r5, %r5, 1;
+        setp.lt.u32 %p3, %r5, 20000;
+        @%p3 bra more;
+        mbarrier.arrive.shared::cta.b64 _, [%r2];
+        wait: @!%p2 bra done;
+        again: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;
+        @!%p9 bra again;
+        done:
+    """
+    text = gpu.kernel(body, declarations=".shared .align 8 .b64 full;")
+    gpu.seed(0)
+    gpu.Module(text).launch("f", gpu.Memory(aligned(1)), block=128)
+    waits = gpu.report()["mbarrier_waits"]
+    assert len(waits) == 32 and waits[3] > 0 and sum(waits) == waits[3]

@@ -1,4 +1,4 @@
-"""The campaign of the tiles of Hopper: what is kept of it, and a drawn sample."""
+"""The campaign of forced tiles: what is kept of it, and a drawn sample."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn_calls import OF_HALVES, OPERATORS, TOKENS, drawn
-from drawn_cases import FAMILIES, cases
+from drawn_cases import FAMILIES, cases, families_of
 from drawn_gated import draw_gated
 from ptxsim import build
 from ptxsim.campaigns import tiles
@@ -26,10 +26,11 @@ missing = [
 def test_what_is_kept_found_nothing(family):
     """It says of which sources it is. Of today's it has every kernel; kernels that came later are
     missing until the campaign has run again."""
-    need("sm90")
-    kept = json.loads(tiles.RESULTS.read_text())[family]
+    row = tiles.row_of(family)
+    need(row)
+    kept = json.loads(tiles.RESULTS[row].read_text())[family]
     assert set(kept) == {"sources", "sms", "seeds", "cases", "found"}
-    assert kept["found"] == [] and kept["sms"] == list(tiles.SMS)
+    assert kept["found"] == [] and kept["sms"] == list(tiles.SMS[row])
     assert kept["seeds"] == sorted(set(kept["seeds"])) and kept["seeds"]
     known = {case.name: case for case in cases([family])}
     assert kept["cases"] and set(kept["cases"]) <= set(known)
@@ -45,44 +46,47 @@ def test_what_is_kept_found_nothing(family):
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
-def test_every_kernel_has_a_case():
+@pytest.mark.parametrize("row", tiles.RESULTS)
+def test_every_kernel_has_a_case(row):
     """But for what runs before or after it in the same call."""
-    need("sm90")
-    kernels, compiled = set(), build.kernels(TABLE["sm90"].cc)
-    for source in (path for of in FAMILIES for path in (build.CSRC / of).glob("*.cu")):
+    need(row)
+    kernels, compiled = set(), build.kernels(TABLE[row].cc)
+    for source in (path for of in families_of(row) for path in (build.CSRC / of).glob("*.cu")):
         text = (compiled / f"{source.stem}.ptx").read_text()
         kernels |= set(re.findall(r"\.entry (\w+)\(", text))
     others = {name for name in kernels if name.startswith("sm90_gemm_tokens_")}
-    assert kernels - others - {"sm90_route_sort"} == {case.kernel for case in cases()}
+    of_cases = {case.kernel for case in cases(families_of(row))}
+    assert kernels - others - {"sm90_route_sort"} == of_cases
 
 
-def test_no_other_family_is_kept():
-    assert set(json.loads(tiles.RESULTS.read_text())) == set(FAMILIES)
+@pytest.mark.parametrize("row", tiles.RESULTS)
+def test_no_other_family_is_kept(row):
+    assert set(json.loads(tiles.RESULTS[row].read_text())) == set(families_of(row))
 
 
 def test_results_are_of_what_a_family_includes(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "CSRC", tmp_path)
     files = {
-        "row/one/a.cu": '#include "deep.h"\n#include <built.h>\n',
-        "row/one/deep.h": '#include "common/x.h"\n',
+        "sm90/one/a.cu": '#include "deep.h"\n#include <built.h>\n',
+        "sm90/one/deep.h": '#include "common/x.h"\n',
         "common/x.h": '#include "y.h"\n',
         "common/y.h": '#include "x.h"\n',
         "common/z.h": "",
-        "row/two/a.cu": '#include "common/z.h"\n',
+        "sm90/two/a.cu": '#include "common/z.h"\n',
     }
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    of = [str(path.relative_to(tmp_path)) for path in tiles.sources_of("row/one")]
-    assert of == ["common/x.h", "common/y.h", "row/one/a.cu", "row/one/deep.h"]
+    of = [str(path.relative_to(tmp_path)) for path in tiles.sources_of("sm90/one")]
+    assert of == ["common/x.h", "common/y.h", "sm90/one/a.cu", "sm90/one/deep.h"]
     results = tmp_path / "results.json"
-    for family in ("row/two", "row/one"):
+    for family in ("sm90/two", "sm90/one"):
         tiles.keep(results, family, tiles.kept(results, family) | {"seeds": [5]})
-    assert list(json.loads(results.read_text())) == ["row/one", "row/two"]
-    assert [tiles.kept(results, f"row/{name}")["seeds"] for name in ("one", "two")] == [[5], [5]]
+    assert list(json.loads(results.read_text())) == ["sm90/one", "sm90/two"]
+    assert [tiles.kept(results, f"sm90/{name}")["seeds"] for name in ("one", "two")] == [[5], [5]]
     (tmp_path / "common" / "y.h").write_text("int changed;\n")
-    assert [tiles.kept(results, f"row/{name}")["seeds"] for name in ("one", "two")] == [[], [5]]
+    assert [tiles.kept(results, f"sm90/{name}")["seeds"] for name in ("one", "two")] == [[], [5]]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def run_command(*command):
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 def test_a_drawn_sample_of_tiles(campaign, tmp_path):
-    need("sm90")
+    need("sm90", "sm100")
     file = tmp_path / "found.json"
     sample = ["--seed", str(campaign.seed), "--seeds", str(campaign.times(2)), "--sample", "8"]
     done = run_command("-m", "tests.ptxsim", "tiles", *sample, "--json", file)

@@ -1,0 +1,133 @@
+"""The competition's benchmark shapes, whole, on a simulated B200, through the drop-ins: whether
+they are right, and what they move, beside what the plan's tile must move.
+
+What is kept says of which sources it is. A shape is run again where these have changed.
+"""
+
+import json
+import math
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from drawn_cases import TCGEN05
+from rows import TABLE
+
+from .. import build
+from . import package, tiles
+
+RESULTS = build.HERE / "results" / "sm100_whole.json"
+FAMILY = "sm100/gemm"
+SMS = 148
+PROBLEMS = ("gemm", "dual_gemm")
+"""Those that the row serves by the drop-ins."""
+COUNTS = ("l2_read_bytes", "l2_write_bytes", "touched_bytes", "mmas", "ctas")
+LANES, BLOCK, ATOM = 128, 64, 512
+"""Rows of a CTA's lanes; elements of K in a product; bytes of an atom of 128 x 4 scale factors."""
+
+
+def atoms(rows):
+    return -(-rows // 128)
+
+
+def planned(tile, tokens_on_lanes, matrices, m, n, k):
+    """What a tile's launch must ask L2 for and multiply, from its name alone: each CTA asks for its
+    lanes of each matrix, its half of a pair's columns, and all scale factors of both."""
+    ctas, columns = {"n": 1, "p": 2}[TCGEN05.fullmatch(tile)[1]], int(TCGEN05.fullmatch(tile)[2])
+    on_lanes, on_columns = (m, n) if tokens_on_lanes else (n, m)
+    products = -(-on_lanes // (LANES * ctas)) * -(-on_columns // columns) * -(-k // BLOCK)
+    rows = matrices * LANES + columns // ctas
+    block = rows * BLOCK // 2 + (matrices + atoms(columns)) * ATOM
+    return {"l2_read_bytes": products * ctas * block, "mmas": products * matrices}
+
+
+def compulsory(matrices, m, n, k):
+    """Every operand and the output, once; blocked scale factors with their padding."""
+    rows, blocked = m + matrices * n, atoms(m) + matrices * atoms(n)
+    return rows * k // 2 + blocked * -(-k // BLOCK) * ATOM + 2 * m * n
+
+
+def plan_of(problem, case):
+    """Of the operator with linear scale factors: the tile is the same."""
+    import nvfp4kern
+
+    operands = len(case.operands[0])
+    codes, linear = case.data[:operands], case.data[operands : 2 * operands]
+    batched = [tensor.permute(2, 0, 1) for tensor in (*codes, *linear)]
+    return nvfp4kern.explain(problem, *batched)
+
+
+def check(problem, case):
+    """Raises AssertionError. The competition's data has one right answer of a gemm."""
+    from nvfp4kern.verify import reference
+
+    got = case.results[0].permute(2, 0, 1).cpu().float().numpy()
+    values = [o.values for o in case.operands[0]]
+    if problem == "gemm":
+        verdict = reference.check_bits(got, reference.gemm(*values).rounded("float16"))
+    else:
+        want = reference.dual_gemm(*values, c=TABLE["sm100"].c)
+        verdict = reference.check(got, want, "float16")
+    assert verdict.ok, str(verdict)
+
+
+def run_shape(problem, shape, sms=SMS):
+    """In a process of its own: what the simulator counted of one call, and the plan."""
+    fake_cuda = package.enter("sm100", {"sms": sms})
+    from calls import drop_in
+
+    from nvfp4kern.verify import data
+
+    case = data.competition(problem, shape, benign=True, device="cuda")
+    plan = plan_of(problem, case)
+    fake_cuda.library.ptxsim_clear()
+    fake_cuda.library.ptxsim_seed(0)
+    assert drop_in(problem)(case.data) is case.results[0]
+    report = fake_cuda.report()
+    check(problem, case)
+    m, n, k, _ = shape
+    matrices = len(case.operands[0]) - 1
+    tokens_on_lanes = plan["why"].startswith("tokens are")
+    findings = {s: len(package.places(report["findings"], s)) for s in "EWN"}
+    expected = planned(plan["tile"], tokens_on_lanes, matrices, m, n, k)
+    return {
+        "problem": problem,
+        "shape": list(shape),
+        "kernel": plan["kernel"],
+        "findings": findings,
+        "counted": {name: report[name] for name in COUNTS},
+        "planned": expected | {"touched_bytes": compulsory(matrices, m, n, k)},
+    }
+
+
+def kept(path):
+    """What was found before, of today's sources."""
+    result = {"sources": tiles.hash_of(FAMILY), "sms": SMS, "rows": []}
+    before = json.loads(path.read_text()) if path.is_file() else None
+    return before if before and before["sources"] == result["sources"] else result
+
+
+def run(options):
+    from nvfp4kern.verify import shapes
+
+    path = Path(options.json)
+    result = kept(path)
+    build.environment(cc=TABLE["sm100"].cc)  # compiled once
+    done = {(row["problem"], *row["shape"]) for row in result["rows"]}
+    wanted = [(p, shape) for p in PROBLEMS for shape in shapes.BENCHMARKS[p]]
+    wanted = [(p, shape) for p, shape in wanted if (p, *shape) not in done]
+    for problem, shape in sorted(wanted, key=lambda of: math.prod(of[1])):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            row = pool.submit(run_shape, problem, shape).result()
+        result["rows"] = sorted([*result["rows"], row], key=lambda r: (r["problem"], r["shape"]))
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{problem} {shape}: right by {row['kernel']}, {row['findings']}", flush=True)
+    return 2 if any(row["findings"]["E"] + row["findings"]["W"] for row in result["rows"]) else 0
+
+
+def add_command(commands):
+    command = commands.add_parser(
+        "whole", help="the competition's shapes on a simulated B200, and the bytes they move"
+    )
+    command.add_argument("--json", metavar="FILE", default=str(RESULTS), help="added to")
+    command.set_defaults(work=run)

@@ -1,0 +1,82 @@
+"""What Blackwell's products move: whole shapes of the competition, and what choices save."""
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from ptxsim import build
+from ptxsim.campaigns import choices, whole
+from rows import TABLE, need
+
+from nvfp4kern.verify import shapes
+
+missing = [
+    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
+]
+COMPILES = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+ALIGNED = 1.001
+"""Operands begin anywhere in a sector."""
+
+
+def check_row(row):
+    """Memory is asked for everything once, L2 for what the plan says, no product is in vain."""
+    counted, planned = row["counted"], row["planned"]
+    assert row["findings"]["E"] == row["findings"]["W"] == 0
+    assert row["kernel"].startswith("sm100_")
+    assert 1 <= counted["l2_read_bytes"] / planned["l2_read_bytes"] <= 1.15
+    assert 1 <= counted["touched_bytes"] / planned["touched_bytes"] <= ALIGNED
+    assert counted["mmas"] == planned["mmas"]
+
+
+def test_what_is_kept_of_whole_shapes():
+    kept = json.loads(whole.RESULTS.read_text())
+    assert set(kept) == {"sources", "sms", "rows"} and kept["sms"] == whole.SMS
+    found = {(row["problem"], *row["shape"]) for row in kept["rows"]}
+    assert found == {(p, *of) for p in whole.PROBLEMS for of in shapes.BENCHMARKS[p]}
+    for row in kept["rows"]:
+        check_row(row)
+
+
+@pytest.mark.slow
+@COMPILES
+@pytest.mark.parametrize(
+    "problem, shape", [("gemm", (300, 140, 320, 1)), ("dual_gemm", (70, 200, 576, 1))]
+)
+def test_a_shape_moves_what_the_plan_says(problem, shape):
+    """With rows and steps that are not whole: what is not there is not asked for."""
+    need("sm100")
+    build.environment(cc=TABLE["sm100"].cc)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        row = pool.submit(whole.run_shape, problem, shape, 3).result()
+    counted, planned = row["counted"], row["planned"]
+    assert row["findings"]["E"] == row["findings"]["W"] == 0
+    assert counted["mmas"] == planned["mmas"]
+    assert counted["l2_read_bytes"] <= planned["l2_read_bytes"] < 2 * counted["l2_read_bytes"]
+    assert 1 <= counted["touched_bytes"] / planned["touched_bytes"] <= 1.01
+
+
+def test_a_plan_by_hand():
+    """Two pairs of 256 x 192, K of two blocks: 256 lanes and 192 columns of codes, and in either
+    CTA the scale factors of its lanes and of all columns."""
+    found = whole.planned("p192", False, 1, 192, 300, 128)
+    codes, factors = 2 * (256 + 192) * 64, 2 * 2 * 2 * (1 + 2) * 512
+    assert found == {"l2_read_bytes": codes + factors, "mmas": 4}
+    assert whole.compulsory(1, 192, 300, 128) == 492 * 64 + (2 + 3) * 2 * 512 + 2 * 192 * 300
+
+
+def test_every_choice_saves_something():
+    kept = json.loads(choices.RESULTS.read_text())
+    said = [(c.what, "x".join(map(str, c.shape)), c.counter) for c in choices.CHOICES]
+    assert [(row["what"], row["shape"], row["counter"]) for row in kept["rows"]] == said
+    for row in kept["rows"]:
+        assert 0 < row["with"] < row["without"], row["what"]
+
+
+def test_what_a_choice_changes_is_there():
+    """Once, in the sources: else the campaign would compare a kernel with itself."""
+    for choice in choices.CHOICES:
+        assert bool(choice.without) != bool(choice.source), choice.what
+        if choice.source:
+            text = (build.CSRC / choices.FAMILY / choice.source).read_text()
+            assert text.count(choice.changed[0]) == 1, choice.what
