@@ -118,9 +118,19 @@ ROWS = {
                 "dual_gemm of NVFP4",
                 "experts of NVFP4",
                 "rows alone",
+                "route by warps",
+                "route by threads",
             ),
             shapes=("deep", "few"),
-            operators=("gemm", "gemm_in_batches", "dual_gemm", "contiguous"),
+            operators=(
+                "gemm",
+                "gemm_in_batches",
+                "dual_gemm",
+                "contiguous",
+                "route",
+                "route_sigmoid",
+                "route_dense",
+            ),
         ),
     )
 }

@@ -61,6 +61,16 @@ __device__ inline void tcgen05_mma_mxf4nvf4(uint32_t d, uint64_t a, uint64_t b, 
                  : "memory");
 }
 
+/* The same of 16-bit numbers, 16 along K, without scale factors. */
+template <int CTA_GROUP>
+__device__ inline void tcgen05_mma_f16(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, bool accumulate)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0;\n\t"
+                 "tcgen05.mma.cta_group::%0.kind::f16 [%1], %2, %3, %4, p; }" ::"n"(CTA_GROUP),
+                 "r"(d), "l"(a), "l"(b), "r"(instruction), "r"((int)accumulate)
+                 : "memory");
+}
+
 /* Arrives at the CTA's mbarrier when all that this thread issued before has been done. */
 template <int CTA_GROUP> __device__ inline void tcgen05_commit(uint32_t mbarrier)
 {
