@@ -80,6 +80,7 @@ __device__ inline void route_tokens(const place &at, const nk_route_problem &p)
         route_token(p, at.token + token, s);
         __syncwarp();
     }
+    __syncwarp();
 }
 
 /* Warps 0 - 3, once products are done. */
@@ -96,7 +97,6 @@ __device__ inline void take_sums(const place &at, const nk_route_problem &p, uin
     } else {
         stage_sums(at, lanes);
     }
-    tcgen05_fence_before_thread_sync();
 }
 
 extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
@@ -116,9 +116,7 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
         tcgen05_alloc<1>(shared_address(&at.barriers.tmem), (uint32_t)work.tmem_columns);
         tcgen05_relinquish_alloc_permit<1>();
     }
-    tcgen05_fence_before_thread_sync();
-    __syncthreads();
-    tcgen05_fence_after_thread_sync();
+    __syncthreads(); /* each role has a tcgen05 fence of its own behind its wait, or is the warp that allocated */
     const uint32_t tmem = ld_shared(shared_address(&at.barriers.tmem));
     if (warp == SM100_ROUTE_PRODUCER) {
         if (elect_sync()) load(at, &w, &x);
@@ -132,11 +130,10 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
     __syncthreads();
     if (warp < SM100_ROUTE_LANE_WARPS) take_sums(at, p, tmem);
     meet(cluster);
-    if (warp == SM100_ROUTE_ISSUER) {
-        tcgen05_fence_after_thread_sync();
-        tcgen05_dealloc<1>(tmem, (uint32_t)work.tmem_columns);
-    }
+    if (warp == SM100_ROUTE_ISSUER) tcgen05_dealloc<1>(tmem, (uint32_t)work.tmem_columns);
     if (work.by_thread) return;
     route_tokens(at, p);
-    if (cluster > 1) meet(cluster);
+    if (cluster == 1) return;
+    barrier_cluster_arrive_aligned(); /* route_tokens() ends with lanes together */
+    barrier_cluster_wait_aligned();
 }
