@@ -119,6 +119,8 @@ ROWS = {
                 "experts",
                 "gated experts of NVFP4",
                 "rows alone",
+                "route by warps",
+                "route by threads",
             ),
             shapes=("deep", "few"),
             operators=(
@@ -132,6 +134,9 @@ ROWS = {
                 "contiguous_dual",
                 "contiguous_of_bfloats",
                 "contiguous_of_halves",
+                "route",
+                "route_sigmoid",
+                "route_dense",
             ),
         ),
     )

@@ -18,9 +18,6 @@ typedef struct sort_t {
     int32_t warp_sums[ROUTE_SORT_WARPS], placed; /* placed: entries of local experts */
 } sort_t;
 
-/* CTAs of a launch that only sorts. Each counts all entries, so there are no more than run at once. */
-int64_t cuda_sort_ctas(int64_t entries, int32_t sms);
-
 /* A number that differs for every launch, in all 64 bits: see counters.cuh. */
 uint64_t cuda_counter_base(void);
 

@@ -7,7 +7,7 @@
 
 #include <cuda_kernels.h>
 
-extern const nk_family sm100_gemm_family, sm100_halves_family;
+extern const nk_family sm100_gemm_family, sm100_halves_family, sm100_route_family;
 
 nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
@@ -19,5 +19,7 @@ nk_status sm100_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *c
 nk_status sm100_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
                                        nk_plan *plan, void *choice);
 nk_status sm100_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm100_plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm100_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

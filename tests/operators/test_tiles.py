@@ -12,7 +12,7 @@ from conftest import GPUS
 from expert_tiles import GATED, check_experts, check_gated_experts
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
 from halves_tiles import check_experts_of_halves, check_sm90_halves
-from route_tiles import check_sm80_route, check_sm90_route, unaligned
+from route_tiles import check_sm80_route, check_sm90_route, check_sm100_route, unaligned
 from test_dual_gemm import expect, run_dual
 from test_dual_gemm import operands as dual_operands
 from test_gemm import operands, run_gemm
@@ -205,6 +205,7 @@ CHECKS = {
     "sm90/route": check_sm90_route,
     "sm100/gemm": check_sm100_gemm,
     "sm100/halves": check_sm100_halves,
+    "sm100/route": check_sm100_route,
 }
 
 
@@ -322,6 +323,9 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/halves:n64", "gemm of halves", {"k": 80}, {}, "no tensor map describes the weights"),
     ("sm100/halves:p256", "dual_gemm of halves", {}, {}, "the operator has no kernel of it"),
     ("sm100/halves:n64k4", "gemm of halves", {"k": 384}, {}, "K has fewer steps than it has"),
+    ("sm100/route:c16", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
+    ("sm100/route:c16", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
+    ("sm100/route:l128", "route", {"n": 272}, {}, "it takes up to 256 experts"),
 ]
 
 

@@ -2,6 +2,7 @@
 #include "sm80/sm80_backend.h"
 
 #include "cuda/cuda_route.h"
+#include "cuda/cuda_route_sort.h"
 
 typedef struct sort_choice {
     int64_t ctas;
@@ -29,11 +30,5 @@ nk_status sm80_plan_sort_by_expert(const nk_sort_by_expert_problem *p, const nk_
 nk_status sm80_run_sort_by_expert(const nk_sort_by_expert_problem *p, const void *choice, const nk_exec *exec)
 {
     const sort_choice *c = choice;
-    const cuda_grid grid = {.x = c->ctas,
-                            .y = 1,
-                            .z = 1,
-                            .threads = 32 * ROUTE_SORT_WARPS,
-                            .smem_bytes = sizeof(sort_t),
-                            .overlap = c->overlap};
-    return cuda_launch(&sm80_sort_by_expert, p->device, exec->stream, &grid, (void *[]){(void *)(uintptr_t)p});
+    return cuda_route_sort(&sm80_sort_by_expert, p, c->ctas, c->overlap, exec);
 }

@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_encode.h"
 #include "cuda/cuda_route.h"
+#include "cuda/cuda_route_sort.h"
 #include "nk_format.h"
 #include "sm90_route_config.h"
 #include "sm90_route_costs.h"
@@ -253,17 +254,6 @@ static cuda_boxes boxes_of(const char *name, const nk_operand *o, int64_t k, int
                         .l2 = CUDA_L2_256};
 }
 
-static nk_status sort(const nk_route_problem *p, const route_choice *r, const nk_exec *exec)
-{
-    const cuda_grid grid = {.x = r->sorters,
-                            .y = 1,
-                            .z = 1,
-                            .threads = 32 * ROUTE_SORT_WARPS,
-                            .smem_bytes = sizeof(sort_t),
-                            .overlap = r->grid.overlap};
-    return cuda_launch(&sm90_route_sort, p->device, exec->stream, &grid, (void *[]){(void *)(uintptr_t)p});
-}
-
 nk_status sm90_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
 {
     const route_choice *r = choice;
@@ -278,5 +268,6 @@ nk_status sm90_run_route(const nk_route_problem *p, const void *choice, const nk
     NK_TRY(cuda_encode_maps(p->device, 2, boxes, (cuda_tensor_map *const[]){&maps[0], &maps[1]}));
     void *args[] = {&maps[0], &maps[1], (void *)(uintptr_t)p, &params};
     NK_TRY(cuda_launch(r->kernel, p->device, exec->stream, &r->grid, args));
-    return p->sorts ? sort(p, r, exec) : NK_OK;
+    if (!p->sorts) return NK_OK;
+    return cuda_route_sort(&sm90_route_sort, p, r->sorters, r->grid.overlap, exec);
 }

@@ -70,6 +70,12 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "lead3 and not 128 and not strided and not flat and not permuted or any_stride or alone",
     ],
     "route": [f"operators/test_route{name}.py" for name in ("", "_operands", "_map")],
+    "route by warps": [
+        "operators/test_route.py",
+        "-k",
+        "exact_logits and bfloat16 or permutation or outputs or strides or alpha or groups1-sig",
+    ],
+    "route by threads": ["operators/test_route.py", "-k", "not 1024 and not no_k and not 0-5-2"],
     "combine": ["operators/test_combine.py"],
     "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
@@ -79,6 +85,7 @@ SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16, "plans
 LIMITS = {
     "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
     "tiles without room": {"NVFP4KERN_SMEM_LIMIT": "101376"},
+    "route by threads": {"NVFP4KERN_TILE": "sm100/route:l128"},
 }
 CC = {("sm80", "every tile"): "9.0"}  # its largest tiles are for more shared memory
 

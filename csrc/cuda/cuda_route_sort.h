@@ -1,0 +1,13 @@
+/* Launches the permutation of a router as a kernel of its own, see route_sort_kernel.cuh. */
+#ifndef NK_CUDA_ROUTE_SORT_H
+#define NK_CUDA_ROUTE_SORT_H
+
+#include "cuda_launch.h"
+
+/* Each CTA counts all entries, so there are no more than run at once. */
+int64_t cuda_sort_ctas(int64_t entries, int32_t sms);
+
+nk_status cuda_route_sort(cuda_kernel *kernel, const nk_route_problem *p, int64_t ctas, bool overlap,
+                          const nk_exec *exec);
+
+#endif

@@ -1,0 +1,276 @@
+/* One thread routes one token: its logits are a lane of tensor memory, which it reads once for each pass, 16 experts at
+ * a time.
+ *
+ * It keeps the best experts so far, ordered. Of each 16 it marks those that are better than the last one of them, and
+ * then inserts these: an insertion takes long, and lanes that insert at the same time share it, whichever experts they
+ * have. Experts come in ascending order, so that of equal ranks the lower one stays in front. With expert groups a pass
+ * before finds each group's score; a softmax over all experts takes two behind. Where keys are not the logits, a first
+ * pass leaves them in shared memory, and a last one finds the logits of those selected. Ranks are those of
+ * cuda/route_rank.cuh. */
+#ifndef NK_SM100_ROUTE_THREAD_CUH
+#define NK_SM100_ROUTE_THREAD_CUH
+
+#include "cuda/route_topk.cuh"
+#include "sm100_route_product.cuh"
+
+#define MOST SM100_ROUTE_THREAD_SELECTS
+
+/* What a thread has of its token. */
+typedef struct lane_logits {
+    const nk_route_problem &p;
+    uint32_t tmem;    /* at its warp's lanes */
+    int windows;      /* of 16 experts */
+    float *keys;      /* of all experts, in shared memory: where they are not the logits */
+    float *window;    /* of 16 experts, in shared memory */
+    uint32_t *scores; /* of expert groups, there before: SM100_ROUTE_THREAD_WORDS */
+} lane_logits;
+
+/* Logits of experts n .. n + 15; of those that are not there anything. */
+__device__ inline void load_logits(const lane_logits &of, int n, float (&v)[16])
+{
+    load_sums(of.tmem, n, v);
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        v[i] = __fmul_rn(alpha_at(of.p.alpha, min(n + i, (int)of.p.n - 1)), v[i]);
+}
+
+/* To shared memory. */
+__device__ inline void store_window(float *to, const float (&v)[16])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i += 4)
+        *(float4 *)&to[i] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+}
+
+/* Keys of all experts, where there is a correction bias. */
+__device__ inline void make_keys(const lane_logits &of)
+{
+    const nk_route_problem &p = of.p;
+#pragma unroll 1
+    for (int n = 0; n < 16 * of.windows; n += 16) {
+        float v[16];
+        load_logits(of, n, v);
+        sigmoids(v);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            v[i] = __fadd_rn(v[i], p.correction_bias[min(n + i, (int)p.n - 1) * p.correction_bias_stride]);
+        store_window(of.keys + n, v);
+    }
+}
+
+__device__ inline void load_keys(const lane_logits &of, int n, float (&v)[16])
+{
+    if (!of.p.correction_bias) {
+        load_logits(of, n, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+        const float4 four = *(const float4 *)&of.keys[n + i];
+        v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Selection                                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A bit for each expert group that experts are selected from, all where there is one group. */
+__device__ inline uint32_t select_groups_of_lane(const lane_logits &of)
+{
+    const nk_route_problem &p = of.p;
+    const int groups = (int)p.n_group, size = (int)p.n / groups;
+    if (p.topk_group >= groups) return ~0u;
+    int group = 0, end = size;
+    top_two two = {RANK_TAKEN, RANK_TAKEN};
+#pragma unroll 1
+    for (int n = 0; n < 16 * of.windows; n += 16) {
+        float keys[16];
+        load_keys(of, n, keys);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            add_to(two, rank_of(keys[i]));
+            if (n + i + 1 != end || group == groups) continue;
+            of.scores[group] = rank_of(score_of(p, two));
+            two = {RANK_TAKEN, RANK_TAKEN};
+            group++, end += size;
+        }
+    }
+    uint32_t kept = 0;
+#pragma unroll 1
+    for (int g = 0; g < groups; g++) {
+        const uint32_t mine = of.scores[g];
+        int better = 0;
+#pragma unroll 4
+        for (int i = 0; i < groups; i++) {
+            const uint32_t other = of.scores[i];
+            better += other > mine || (other == mine && i < g);
+        }
+        kept |= (uint32_t)(better < p.topk_group) << g;
+    }
+    return kept;
+}
+
+/* The best so far are the last `count` of MOST; those in front of them rank above everything. */
+typedef struct best_t {
+    uint32_t ranks[MOST];
+    int experts[MOST];
+} best_t;
+
+/* Without branches: all positions at once. Changes nothing where none of them is worse. */
+__device__ inline void insert(best_t &best, uint32_t rank, int expert)
+{
+#pragma unroll
+    for (int i = MOST - 1; i >= 0; i--) {
+        const bool here = rank > best.ranks[i], above = i > 0 && rank > best.ranks[i > 0 ? i - 1 : 0];
+        best.ranks[i] = above ? best.ranks[i > 0 ? i - 1 : 0] : here ? rank : best.ranks[i];
+        best.experts[i] = above ? best.experts[i > 0 ? i - 1 : 0] : here ? expert : best.experts[i];
+    }
+}
+
+/* A bit for each of experts n .. n + 15 that may be selected, the uppermost one first; n rises, and is the same in all
+ * lanes. */
+struct allowed_t {
+    uint32_t groups;
+    int experts, size, group, end;
+    bool grouped;
+
+    __device__ uint32_t among(int n)
+    {
+        uint32_t bits = ~0u << (32 - min(experts - n, 16));
+        if (!grouped) return bits;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            bits &= ~((~groups >> (group & 31) & 1) << (31 - i));
+            const bool ends = n + i + 1 == end;
+            group += ends, end += ends ? size : 0;
+        }
+        return bits;
+    }
+};
+
+__device__ inline best_t select_of_lane(const lane_logits &of)
+{
+    const nk_route_problem &p = of.p;
+    const int size = (int)p.n / (int)p.n_group;
+    allowed_t allowed = {select_groups_of_lane(of), (int)p.n, size, 0, size, p.topk_group < p.n_group};
+    best_t best;
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+        best.ranks[i] = i < MOST - p.top_k ? ~0u : RANK_TAKEN, best.experts[i] = 0;
+#pragma unroll 1
+    for (int n = 0; n < 16 * of.windows; n += 16) {
+        float v[16];
+        load_keys(of, n, v);
+        const float *keys = p.correction_bias ? of.keys + n : of.window;
+        if (!p.correction_bias) store_window(of.window, v);
+        const float last = key_of_rank(best.ranks[MOST - 1]); /* no number where anything is better */
+        uint32_t better = 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            better |= (uint32_t) !(v[i] <= last) << (31 - i); /* NaN, too: its insertion changes nothing */
+        better &= allowed.among(n);
+#pragma unroll 1
+        while (better) {
+            const int i = __clz((int)better);
+            insert(best, rank_of(keys[i]), n + i);
+            better ^= 0x80000000u >> i;
+        }
+    }
+    return best;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Weights                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Calls f(logit) for all experts. */
+template <typename F> __device__ inline void each_logit(const lane_logits &of, F f)
+{
+#pragma unroll 1
+    for (int n = 0; n < 16 * of.windows; n += 16) {
+        float v[16];
+        load_logits(of, n, v);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (n + i < of.p.n) f(v[i]);
+        }
+    }
+}
+
+/* Of all selections. */
+__device__ inline void logits_of(const lane_logits &of, const best_t &best, float (&logits)[MOST])
+{
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+        logits[i] = key_of_rank(best.ranks[i]);
+#pragma unroll 1
+    for (int n = 0; of.p.correction_bias && n < 16 * of.windows; n += 16) {
+        float v[16];
+        load_logits(of, n, v);
+        store_window(of.window, v);
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (best.experts[i] / 16 == n / 16) logits[i] = of.window[best.experts[i] % 16];
+        }
+    }
+}
+
+/* As weight_of() of cuda/route_topk.cuh, of all selections. Those in front of them get anything. */
+__device__ inline void weights_of_lane(const lane_logits &of, const best_t &best, float (&weights)[MOST])
+{
+    const nk_route_problem &p = of.p;
+    const int first = MOST - (int)p.top_k;
+    const bool of_all = p.score == NK_SOFTMAX_TOPK && !p.renormalize, sigmoids = p.score == NK_SIGMOID;
+    float logits[MOST], largest = -INFINITY, sum = 0;
+    logits_of(of, best, logits);
+    if (of_all) {
+        each_logit(of, [&](float logit) { largest = fmaxf(largest, logit); }); /* leaves NaN out */
+        each_logit(of, [&](float logit) { sum += expf(logit - largest); });
+    }
+#pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        if (i == first && !of_all) largest = logits[i]; /* keys are the logits, unless scores are sigmoids */
+        weights[i] = i < first ? 0 : sigmoids ? sigmoid(logits[i]) : expf(logits[i] - largest);
+        if (!of_all) sum += weights[i];
+    }
+    if (sigmoids) sum = p.renormalize ? sum + 1e-20f : 1; /* all-zero scores give zeros */
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+        weights[i] = __fmul_rn(weights[i] / sum, p.scaling_factor);
+}
+
+/* Zeros to all that the warp's tokens have of a dense output, by whole rows; `m` is its first token. */
+__device__ inline void clear_rows(const nk_route_problem &p, int64_t m)
+{
+    const int lane = threadIdx.x % 32, rows = (int)min(p.m - m, (int64_t)32);
+#pragma unroll 1
+    for (int row = 0; row < rows; row++) {
+        for (int n = lane; n < p.n; n += 32)
+            store_float(output_at(p.weights, 0, m + row, n), p.weights.dtype, 0);
+    }
+    __syncwarp();
+}
+
+/* By the threads of a warp; `m` is this one's token, which may not be there. */
+__device__ inline void route_lane(const lane_logits &of, int64_t m)
+{
+    const nk_route_problem &p = of.p;
+    float weights[MOST];
+    if (p.correction_bias) make_keys(of);
+    const best_t best = select_of_lane(of);
+    weights_of_lane(of, best, weights);
+    if (p.dense) clear_rows(p, m - threadIdx.x % 32);
+    if (m >= p.m) return;
+#pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        const int64_t j = i - (MOST - p.top_k);
+        if (j < 0) continue;
+        p.ids[m * p.ids_row_stride + j * p.ids_col_stride] = best.experts[i];
+        store_float(output_at(p.weights, 0, m, p.dense ? best.experts[i] : j), p.weights.dtype, weights[i]);
+    }
+}
+
+#undef MOST
+
+#endif
