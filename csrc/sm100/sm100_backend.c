@@ -12,4 +12,7 @@ const nk_backend nk_backend_sm100 = {
     .gemm = {sm100_plan_gemm, sm100_run_gemm},
     .dual_gemm = {sm100_plan_dual_gemm, sm100_run_dual_gemm},
     .grouped_gemm = {sm100_plan_grouped_gemm, sm100_run_grouped_gemm},
+    .quantize = {sm100_plan_quantize, cuda_run_quantize},
+    .dequantize = {sm100_plan_dequantize, cuda_run_dequantize},
+    .relayout = {sm100_plan_relayout, cuda_run_relayout},
 };

@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
+#include "cuda/cuda_quantize.h"
 
 #include <cuda_kernels.h>
 
@@ -16,5 +17,11 @@ nk_status sm100_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice,
 nk_status sm100_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                   void *choice);
 nk_status sm100_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
+
+/* Run by cuda/cuda_quantize.h. */
+nk_status sm100_plan_quantize(const nk_quantize_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm100_plan_dequantize(const nk_dequantize_problem *p, const nk_settings *settings, nk_plan *plan,
+                                void *choice);
+nk_status sm100_plan_relayout(const nk_relayout_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 
 #endif

@@ -53,6 +53,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "rows alone": ["cuda/test_cuda.py", "-k", "promised"],
     "experts of NVFP4": ["operators/test_grouped_gemm.py", "-k", "contiguous and not 16_bit"],
     "quantize": ["operators/test_quantize.py"],
+    "quantize with up": ["operators/test_quantize_up.py"],
     "shapes": [
         "operators/test_shapes.py",
         "-k",
