@@ -114,6 +114,8 @@ ROWS = {
             sms=3,
             simulated=(
                 "every tile",
+                "gemv of few matrices",
+                "few tokens, few rows",
                 "gemm of NVFP4",
                 "dual_gemm of NVFP4",
                 "experts of NVFP4",
@@ -123,6 +125,8 @@ ROWS = {
             ),
             shapes=("deep", "few"),
             operators=(
+                "gemv",
+                "gemv_of_halves",
                 "gemm",
                 "gemm_in_batches",
                 "dual_gemm",

@@ -9,7 +9,12 @@
 #include <cuda_kernels.h>
 
 extern const nk_family sm100_gemm_family;
+extern const nk_family sm100_gemv_family;
 
+nk_status sm100_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm100_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec);
+
+/* Few tokens go to the gemv where it is faster. */
 nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
 nk_status sm100_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);

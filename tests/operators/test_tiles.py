@@ -145,6 +145,19 @@ def check_sm90_gemv(tile, device, c):
         check_gemm_of(device, "bfloat16", 3, 70, 528)
 
 
+def check_sm100_gemv(tile, device, c):
+    for form in ("linear", "blocked"):
+        check_gemv(device, 261, 1280, batch=2, forms=(form, "linear"))
+        check_full_range(device, c, 7, 133, 448, ("linear", form))
+    check_gemv(device, 37, 80)
+    check_gemv(device, 24, 8192)  # by whole clusters
+    check_gemm(device, 1, 40, 512)
+    check_gemm(device, 5, 300, 528)
+    check_gemm_of(device, "float16", 1, 300, 512)
+    check_gemm_of(device, "bfloat16", 3, 70, 528)
+    check_gemm_of(device, "bfloat16", 8, 140, 448)
+
+
 def check_sm90_experts(device, c, few):
     check_experts(device, c, (1, 0, few + 3, 2, 0), 140, 1344)
     check_experts(device, c, (0, 130, 5), 40, 96, ("blocked", "blocked"))
@@ -203,6 +216,7 @@ CHECKS = {
     "sm90/halves": check_sm90_halves,
     "sm90/route": check_sm90_route,
     "sm100/gemm": check_sm100_gemm,
+    "sm100/gemv": check_sm100_gemv,
 }
 
 
@@ -309,6 +323,7 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm90/route:t8x64", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
     ("sm100/gemm:p256", "dual_gemm", {}, {}, "no room for the sums of two matrices"),
+    ("sm100/gemv:w8", "gemm", {"m": 8, "n": 1, "k": 1 << 18}, {}, "do not fit into shared memory"),
     ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer steps than it has parts"),
 ]
 
@@ -351,7 +366,10 @@ def test_other_families_and_rows_are_left_alone(name, backend, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", name)
     row, _, rest = name.partition("/")
     for call, then in zip(calls, before, strict=True):
-        few = then["backend"] == "sm90"  # one family for gemv and for gemm of a few tokens
+        few = then["backend"] in (
+            "sm90",
+            "sm100",
+        )  # one family for gemv and for gemm of a few tokens
         touched = then["backend"] == row and (few or rest.startswith(call[0]))
         if not touched:
             assert nvfp4kern.explain(*call) == then

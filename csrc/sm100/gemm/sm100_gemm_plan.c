@@ -215,6 +215,7 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
                                   .tile = c.tile,
                                   .grid = cluster_of(t) * (c.tiles < c.at_once ? (int32_t)c.tiles : c.at_once),
                                   .overlap = settings->pdl != NK_PDL_OFF,
+                                  .us = c.us,
                                   .work = work_of(product, &c)};
     plan->kernel = choice->kernel->name;
     plan->why = c.tokens_on_lanes ? "tokens are the lanes of tensor memory, weight rows its columns"

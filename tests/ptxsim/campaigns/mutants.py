@@ -275,6 +275,8 @@ TARGETS = {
     "sm100_parts": lambda: PackageKernel(
         "gemm", "sm100", sms=2, shape=(19, 1100, 4096), tile="sm100/gemm:p128k2"
     ),
+    "sm100_gemv": lambda: PackageKernel("gemv", "sm100", sms=4, shape=(1, 8, 16384)),
+    "sm100_few": lambda: PackageKernel("gemm_of_bfloats", "sm100", sms=3, shape=(5, 90, 4160)),
     "wgmma_t16": lambda: DrawnKernel(["gemm", "list"], "t16"),
     "wgmma_t32": lambda: DrawnKernel(["gemm"], "t32"),
     "wgmma_v16": lambda: DrawnKernel(["gemm"], "v16"),
