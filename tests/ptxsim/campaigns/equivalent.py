@@ -20,6 +20,11 @@ OF_TCGEN05 = {
     ),
 }
 
+OF_GEMV = {
+    "no warp barrier, sm100_gemv_sums.cuh: __syncwarp();"
+    " barrier_cluster_arrive_relaxed_aligned();": TOGETHER,
+}
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
@@ -43,6 +48,8 @@ EQUIVALENT = {
             "of those who read a response the last is remembered, and it may not be this one"
         ),
     },
+    "sm100_few": OF_GEMV,
+    "sm100_gemv": OF_GEMV,
     "sm100_pair": OF_TCGEN05,
     "sm100_parts": OF_TCGEN05,
     "sm90_gemm": {
