@@ -8,10 +8,15 @@ const nk_backend nk_backend_sm100 = {
     .oldest = 100,
     .newest = 103, /* what sm_100f's machine code runs on */
     CUDA_ROW,
-    .families = (const nk_family *const[]){&sm100_gemm_family, &sm100_halves_family, &sm100_route_family, NULL},
+    .families = (const nk_family *const[]){&sm100_gemm_family, &sm100_halves_family, &sm100_gemv_family,
+                                           &sm100_route_family, NULL},
+    .gemv = {sm100_plan_gemv, sm100_run_gemv},
     .gemm = {sm100_plan_gemm, sm100_run_gemm},
     .dual_gemm = {sm100_plan_dual_gemm, sm100_run_dual_gemm},
     .grouped_gemm = {sm100_plan_grouped_gemm, sm100_run_grouped_gemm},
     .grouped_dual_gemm = {sm100_plan_grouped_dual_gemm, sm100_run_grouped_dual_gemm},
+    .quantize = {sm100_plan_quantize, cuda_run_quantize},
+    .dequantize = {sm100_plan_dequantize, cuda_run_dequantize},
+    .relayout = {sm100_plan_relayout, cuda_run_relayout},
     .route = {sm100_plan_route, sm100_run_route},
 };

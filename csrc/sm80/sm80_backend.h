@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
+#include "cuda/cuda_quantize.h"
 
 #include <cuda_kernels.h>
 
@@ -11,9 +12,10 @@ extern const nk_family sm80_gemm_family;
 extern const nk_family sm80_gemv_family;
 extern const nk_family sm80_route_family;
 
-#define SM80_DECLARE(op)                                                                                   \
-    nk_status sm80_plan_##op(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, \
-                             void *choice);                                                                \
+#define SM80_DECLARE_PLAN(op) \
+    nk_status sm80_plan_##op(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, void *choice)
+#define SM80_DECLARE(op)   \
+    SM80_DECLARE_PLAN(op); \
     nk_status sm80_run_##op(const nk_##op##_problem *problem, const void *choice, const nk_exec *exec)
 
 SM80_DECLARE(gemv);
@@ -24,8 +26,10 @@ SM80_DECLARE(grouped_dual_gemm);
 SM80_DECLARE(route);
 SM80_DECLARE(sort_by_expert);
 SM80_DECLARE(combine);
-SM80_DECLARE(quantize);
-SM80_DECLARE(dequantize);
-SM80_DECLARE(relayout);
+
+/* Run by cuda/cuda_quantize.h. */
+SM80_DECLARE_PLAN(quantize);
+SM80_DECLARE_PLAN(dequantize);
+SM80_DECLARE_PLAN(relayout);
 
 #endif

@@ -131,6 +131,31 @@ def test_amax_of_nothing_finite(device, bad):
     assert check_bytes(q, x, "amax") == 1 == float(q.global_scale)
 
 
+@pytest.mark.parametrize("scale", (None, "amax", 1e-45, 2.0**-127, 0.37, 1e10, 3.4028235e38))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_every_half(device, dtype, scale):
+    """All 2^16, among neighbours and among any others, so that blocks have every scale factor."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    order = np.concatenate([bits, rng_of(6).permutation(bits), bits ^ 0x8000 * (bits & 1)])
+    wide = order.view(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        wide = (order.astype(np.uint32) << 16).view(np.float32)
+    x = wide.reshape(96, 2048)
+    check_bytes(nvfp4kern.quantize(floats(x, dtype, device), global_scale=scale), x, scale)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_code_with_every_scale_factor(device, dtype):
+    """Every byte of codes in every row, whose number is its scale factors' byte."""
+    row = np.arange(256, dtype=np.uint8)
+    every = data.Operand(np.tile(row, (256, 1)), np.repeat(row[:, None], 32, 1))
+    for s2 in (None, 0.37):
+        q = codes(every, device), scale_bytes(every.scales, device), s2
+        got = nvfp4kern.dequantize(q, out_dtype=dtype)
+        want = reference.dequantize(every.codes, every.scales, s2)
+        assert_ok(reference.check_bits(values(got), reference.round_to(want, dtype)))
+
+
 def test_every_tie_goes_to_even(device):
     """Scale 1 by an element of 6; all values between codes, on the ties and next to them."""
     ties = (reference.E2M1[:-1] + reference.E2M1[1:]) / 2

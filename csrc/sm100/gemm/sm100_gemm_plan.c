@@ -231,6 +231,7 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
                                   .tile = c.tile,
                                   .grid = sm100_gemm_ctas(&c, c.tiles),
                                   .overlap = settings->pdl != NK_PDL_OFF,
+                                  .us = c.us,
                                   .work = sm100_gemm_work_of(product, &c)};
     plan->why = c.tokens_on_lanes ? "tokens are the lanes of tensor memory, weight rows its columns"
                                   : "weight rows are the lanes of tensor memory, tokens its columns";

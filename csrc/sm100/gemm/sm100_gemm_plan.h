@@ -22,6 +22,7 @@ typedef struct sm100_gemm_choice {
     cuda_kernel *kernel;
     int32_t tile, grid;
     bool overlap;
+    double us; /* that the model of its costs says */
     sm100_gemm_work work;
 } sm100_gemm_choice;
 

@@ -221,6 +221,7 @@ nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings
                                   .tile = i,
                                   .grid = cluster_of(t) * (count < most ? (int32_t)count : most),
                                   .overlap = settings->pdl != NK_PDL_OFF,
+                                  .us = us_of(product, gpu, t),
                                   .work = work_of(product, t)};
     plan->kernel = choice->kernel->name;
     plan->why = decodes(product) ? "weights are decoded to tensor memory" : "16-bit weights are multiplied as they are";

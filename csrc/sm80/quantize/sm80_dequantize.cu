@@ -1,98 +1,18 @@
-/* out = convert(fl32(e2m1 * sf) * s2); the product in brackets is exact.
- *
- * Work: see sm80_quantize_tiles.h. A thread makes 16 bytes of output in each of up to four rows, whose codes it fetches
- * at once. The threads of a warp lie along K, or along rows where the output's rows are neighbours in memory.
- *
- * Roles: all threads alike. No barriers, no shared memory. */
-#include "cuda/epilogue.cuh"
+/* dequantize by moving bits, which every GPU can. The kernels are those of cuda/dequantize.cuh. */
+#include "cuda/dequantize.cuh"
 #include "cuda/nvfp4.cuh"
-#include "sm80_quantize_tiles.h"
 
-/* What a thread makes of a row: 16 bytes. */
-template <nk_dtype DTYPE> struct chunk {
-    static constexpr int ELEMENTS = DTYPE == NK_F32 ? 4 : 8;
+struct by_moving_bits {
+    template <int ELEMENTS>
+    static __device__ void values_of(uint32_t codes, uint32_t sf, float global_scale, float (&v)[ELEMENTS])
+    {
+        uint32_t pairs[4];
+        e2m1x8_to_half2x4(codes, pairs);
+        const float scale = e4m3_to_float(sf) * NVFP4_UNIT;
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++)
+            v[i] = __fmul_rn(__fmul_rn(float_of<false>(pairs[i % 4], i >= 4), scale), global_scale);
+    }
 };
 
-/* BYTES of codes, the first in the lowest bits. */
-template <int BYTES> __device__ inline uint32_t load_codes(const uint8_t *at, bool wide)
-{
-    if (wide) return BYTES == 4 ? __ldg((const uint32_t *)at) : __ldg((const uint16_t *)at);
-    uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < BYTES; i++)
-        codes |= (uint32_t)__ldg(at + i) << 8 * i;
-    return codes;
-}
-
-template <nk_dtype DTYPE>
-__device__ inline void decode(uint32_t codes, uint32_t sf, float global_scale, float values[chunk<DTYPE>::ELEMENTS])
-{
-    uint32_t pairs[4];
-    e2m1x8_to_half2x4(codes, pairs);
-    const float scale = e4m3_to_float(sf) * NVFP4_UNIT;
-#pragma unroll
-    for (int i = 0; i < chunk<DTYPE>::ELEMENTS; i++) {
-        values[i] = __fmul_rn(__fmul_rn(float_of<false>(pairs[i % 4], i >= 4), scale), global_scale);
-    }
-}
-
-template <nk_dtype DTYPE> __device__ inline uint4 vector_of(const float *v)
-{
-    constexpr bool BFLOAT = DTYPE == NK_BF16;
-    if (DTYPE == NK_F32)
-        return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
-    else
-        return make_uint4(pair_of<BFLOAT>(v[0], v[1]), pair_of<BFLOAT>(v[2], v[3]), pair_of<BFLOAT>(v[4], v[5]),
-                          pair_of<BFLOAT>(v[6], v[7]));
-}
-
-template <nk_dtype DTYPE>
-__device__ inline void dequantize(const nk_dequantize_problem &p, const sm80_tiles &t, bool wide_codes, bool wide_out)
-{
-    constexpr int ELEMENTS = chunk<DTYPE>::ELEMENTS, TURNS = SM80_TILE_MAX_TURNS;
-    const uint32_t row_tile = sm80_divide(blockIdx.x, t.col_tiles), l = sm80_divide(row_tile, t.row_tiles);
-    const int apart = SM80_TILE_THREADS >> t.column_bits, column = threadIdx.x & ((1 << t.column_bits) - 1);
-    const int64_t col_tile = blockIdx.x - row_tile * t.col_tiles.value, cols = p.k / NK_SF_VEC;
-    const int64_t k = ((col_tile << t.column_bits) + column) * ELEMENTS;
-    const int64_t first =
-        (int64_t)(row_tile - l * t.row_tiles.value) * (t.turns * apart) + (threadIdx.x >> t.column_bits);
-    if (k >= p.k) return;
-    const uint8_t *from = p.q.data + l * p.q.batch_stride + k / 2;
-    const float global_scale = alpha_at(p.global_scale, 0);
-
-    uint32_t codes[TURNS], sf[TURNS];
-#pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
-        const int64_t row = first + turn * apart;
-        if (turn >= t.turns || row >= p.rows) continue;
-        codes[turn] = load_codes<ELEMENTS / 2>(from + row * p.q.row_stride, wide_codes);
-        sf[turn] = __ldg(sf_at(p.q, l, row, k / NK_SF_VEC, cols));
-    }
-#pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
-        const int64_t row = first + turn * apart;
-        if (turn >= t.turns || row >= p.rows) continue;
-        float values[ELEMENTS];
-        decode<DTYPE>(codes[turn], sf[turn], global_scale, values);
-        uint8_t *to = output_at(p.out, l, row, k);
-        if (wide_out) {
-            *(uint4 *)to = vector_of<DTYPE>(values);
-        } else {
-#pragma unroll
-            for (int i = 0; i < ELEMENTS; i++)
-                store_float(to + i * p.out.col_stride, DTYPE, values[i]);
-        }
-    }
-}
-
-#define DEQUANTIZE(name, DTYPE)                                                                        \
-    extern "C" __global__ void __launch_bounds__(SM80_TILE_THREADS)                                    \
-        sm80_dequantize_##name(const __grid_constant__ nk_dequantize_problem p,                        \
-                               const __grid_constant__ sm80_tiles tiles, int wide_codes, int wide_out) \
-    {                                                                                                  \
-        dequantize<DTYPE>(p, tiles, wide_codes, wide_out);                                             \
-    }
-
-DEQUANTIZE(halves, NK_F16)
-DEQUANTIZE(bfloats, NK_BF16)
-DEQUANTIZE(floats, NK_F32)
+DEQUANTIZE_KERNELS(sm80, by_moving_bits)

@@ -45,6 +45,11 @@ OF_SM100_HALVES = OF_TCGEN05 | {
     ),
 }
 
+OF_GEMV = {
+    "no warp barrier, sm100_gemv_sums.cuh: __syncwarp();"
+    " barrier_cluster_arrive_relaxed_aligned();": TOGETHER,
+}
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
@@ -69,6 +74,8 @@ EQUIVALENT = {
         ),
     },
     "sm100_halves": OF_SM100_HALVES,
+    "sm100_few": OF_GEMV,
+    "sm100_gemv": OF_GEMV,
     "sm90_gemm": {
         f"{name}, sm90_gemm.cu: wait(s.full[c.from.slot], c.from.phase);"
         " wait(s.w_full[c.w.slot], c.w.phase);": (

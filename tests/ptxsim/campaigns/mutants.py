@@ -275,6 +275,8 @@ TARGETS = {
     "sm100_halves": lambda: PackageKernel(
         "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/halves:p128"
     ),
+    "sm100_gemv": lambda: PackageKernel("gemv", "sm100", sms=4, shape=(1, 8, 16384)),
+    "sm100_few": lambda: PackageKernel("gemm_of_bfloats", "sm100", sms=3, shape=(5, 90, 4160)),
     "wgmma_t16": lambda: DrawnKernel("sm90/gemm", ["gemm", "list"], "t16"),
     "wgmma_t32": lambda: DrawnKernel("sm90/gemm", ["gemm"], "t32"),
     "wgmma_v16": lambda: DrawnKernel("sm90/gemm", ["gemm"], "v16"),

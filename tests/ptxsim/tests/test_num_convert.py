@@ -9,6 +9,8 @@ import pytest
 from ptxsim import num_library as num
 from ptxsim import num_oracle as oracle
 
+from nvfp4kern.verify import reference
+
 rng = np.random.default_rng(1)
 NARROW = ["f16", "bf16", "e5m2", "e4m3", "e3m2", "e2m3", "e2m1"]
 FLOATS = ["f64", "f32", "f16", "bf16"]
@@ -93,6 +95,22 @@ def test_hard_values_round_to_nearest_even(format, source):
     got = num.convert(format, source, codes, num.mode(satfinite=True))
     want = oracle.round_nearest(format, x)
     assert (got == want).all()
+
+
+def test_narrow_conversions_are_the_contracts():
+    """e2m1_rne and e4m3_rne of the package's oracle: all bf16 numbers, ties, their neighbours."""
+    bits = np.arange(1 << 16, dtype=np.uint32) << 16
+    x = np.concatenate([(bits + delta).view(np.float32) for delta in (0, 1, 0xFFFF)])
+    hard = [as_f32(hard_values(format)) for format in ("e2m1", "e4m3")]
+    x = np.concatenate([x[np.isfinite(x)], *hard])
+    want = reference.round_to_grid(np.minimum(np.abs(x), 6.0), 1, 0)
+    signed = reference.encode_e2m1(np.repeat(np.copysign(want, x), 2)) & 15
+    assert (num.convert("e2m1", "f32", f32_codes(x), num.mode(satfinite=True)) == signed).all()
+    want = reference.round_to_grid(np.minimum(np.abs(x), 448.0), 3, -6)
+    got = num.convert("e4m3", "f32", f32_codes(np.abs(x)), num.mode(satfinite=True))
+    assert (got == reference.encode_scales(want)).all()
+    assert (num.values("e2m1", np.arange(8)) == reference.E2M1).all()
+    assert np.array_equal(num.values("e4m3", np.arange(128)), reference.E4M3, equal_nan=True)
 
 
 @pytest.mark.parametrize("source", ["f16", "bf16"])

@@ -26,6 +26,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "every tile": ["operators/test_tiles.py"],
     "tiles without room": ["operators/test_tiles.py", "-k", "room or every_tile and (t8 or w8)"],
     "gemv": ["operators/test_gemv.py"],
+    "gemv of few matrices": ["operators/test_gemv.py", "-k", "not more_matrices and not 4096"],
     "gemv by tensor maps": ["operators/test_gemv.py", "-k", "whole_tiles"],
     "gemm": ["operators/test_gemm.py", "-k", "not full_range and not 4096 and not few_tokens"],
     "gemm of NVFP4": ["operators/test_gemm.py", "-k", "not full_range and not 4096 and not few"],
@@ -40,6 +41,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "-k",
         "test_few and (2304 or 300 or 7168)",
     ],
+    "few tokens, few rows": ["operators/test_gemm.py", "-k", "few and (2304 or 3584 or 17-4160)"],
     "dual_gemm": ["operators/test_dual_gemm.py"],
     "dual_gemm of NVFP4": [
         "operators/test_dual_gemm.py",
@@ -64,6 +66,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "alphas or orders or sorted or nan or infinities or grouped_gemm_of",
     ],
     "quantize": ["operators/test_quantize.py"],
+    "quantize with up": ["operators/test_quantize_up.py"],
     "shapes": [
         "operators/test_shapes.py",
         "-k",
@@ -81,7 +84,12 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
 }
 QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
 """Those that run without --all."""
-SMS = {"few tokens, clusters of any size": 16, "gemv by tensor maps": 16, "plans by cost": 78}
+SMS = {
+    "few tokens, clusters of any size": 16,
+    "few tokens, few rows": 16,
+    "gemv by tensor maps": 16,
+    "plans by cost": 78,
+}
 LIMITS = {
     "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
     "tiles without room": {"NVFP4KERN_SMEM_LIMIT": "101376"},
@@ -141,6 +149,47 @@ def test_the_command_line(tmp_path):
         assert report["launches"] == 3 and report["failed_seeds"] == {}
         assert {f["code"] for f in report["findings"]} == ({"race"} if status else set())
         assert (np.load(tmp_path / "array0.npy") == np.arange(64) + 5).all()
+
+
+BYTES = """
+import json, sys
+from ptxsim import fake_cuda
+import torch
+fake_cuda.CudaOnHost().__enter__()
+import nvfp4kern
+batches, n, k, layout = json.loads(sys.argv[1])
+def bytes_of(*shape):
+    return torch.randint(0, 120, shape, dtype=torch.uint8).cuda()
+def sf_of(rows):
+    padded = 128 if layout == "blocked" and rows == 1 else rows
+    return bytes_of(batches, padded, k // 16)
+codes = bytes_of(batches, n, k // 2), bytes_of(batches, 1, k // 2)
+nvfp4kern.gemv(*codes, sf_of(n), sf_of(1), scale_layout=layout)
+print(json.dumps(fake_cuda.report()))
+"""
+
+
+@pytest.mark.parametrize("layout, most", [("blocked", 1.03), ("linear", 1.13)])
+def test_bytes_of_a_gemv_on_blackwell(layout, most):
+    """Memory gives what must be read, once, and SMs ask L2 for little more: the token, and halves
+    of sectors of linear scale factors."""
+    need("sm100")
+    batches, n, k = 2, 1024, 4096
+    path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
+    done = subprocess.run(
+        [sys.executable, "-c", BYTES, json.dumps([batches, n, k, layout])],
+        cwd=TESTS,
+        env=os.environ
+        | build.environment(cc="10.0", sms=16)
+        | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": "sm100"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    least = batches * ((n + 1) * (k // 2 + k // 16) + 2 * n)
+    assert least <= found["touched_bytes"] <= 1.002 * least
+    assert found["l2_read_bytes"] <= most * least
 
 
 def run_package(folder, *options):

@@ -1,10 +1,14 @@
 /* A block, 16 numbers, to codes and a scale byte: the contract's fp32 operations in the contract's order, and no branch
- * for a single element. */
-#ifndef NK_SM80_QUANTIZE_ENCODE_CUH
-#define NK_SM80_QUANTIZE_ENCODE_CUH
+ * for a single element. How a number becomes a code or a scale byte, a row says by
+ *
+ *   CONVERT::e4m3_of(v)                    v >= 0; more than 448 is 448
+ *   CONVERT::e2m1x8_of(x, half, to_code)   elements 8 half .. 8 half + 7 of block x, times to_code >= 0. Infinity's
+ *                                          code is 6 with its sign, also where to_code is 0 */
+#ifndef NK_QUANTIZE_ENCODE_CUH
+#define NK_QUANTIZE_ENCODE_CUH
 
-#include "cuda/activation.cuh"
-#include "cuda/epilogue.cuh"
+#include "activation.cuh"
+#include "epilogue.cuh"
 
 #include <float.h>
 
@@ -17,27 +21,6 @@ typedef struct encoder {
 } encoder;
 
 __device__ inline encoder encoder_of(float s) { return {s > 0, __fmul_rn(s, 1.0f / NK_E2M1_MAX), __frcp_rn(s)}; }
-
-/* value in [0, 448] */
-__device__ inline uint32_t e4m3_of_float(float value)
-{
-    /* Below the smallest normal, 2^-6, the step is 2^-9: one unit in the last place of 2^14. */
-    const uint32_t bits = __float_as_uint(value);
-    const uint32_t subnormal = __float_as_uint(__fadd_rn(value, 0x1p14f)) - __float_as_uint(0x1p14f);
-    const uint32_t normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
-    return value < 0x1p-6f ? subnormal : normal;
-}
-
-/* The code of |value| in the lowest byte; the bytes above it mean nothing. With v = |value| and the power of two
- * e = max(1, 2^floor(lg v)), codes are e/2 apart at v. Adding e (2^22 + 1) rounds v to a multiple of e/2 and leaves
- * v / (e/2) + 2 in the last bits. The code is that - 2 + 2 lg e, and 2 (lg e + 127) is the bits of e >> 22. Values
- * saturate at 6. NaN gives 6 as well: it is an infinity times a scale of 0. */
-__device__ inline uint32_t e2m1_magnitude(float value)
-{
-    const float v = fminf(fabsf(value), NK_E2M1_MAX);
-    const uint32_t e = __float_as_uint(fmaxf(v, 1.0f)) & INFINITY_BITS;
-    return __float_as_uint(__fmaf_rn(__uint_as_float(e), 0x1p22f + 1, v)) + (e >> 22);
-}
 
 /* A block as it lies in memory: pairs of halves, or floats. */
 template <nk_dtype DTYPE> struct block {
@@ -81,47 +64,19 @@ template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE
     return max(__float_as_uint(pair_half<DTYPE>(amax, 0)), __float_as_uint(pair_half<DTYPE>(amax, 1)));
 }
 
-__device__ inline uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-}
-
-/* The signs of elements 8 half .. 8 half + 7, at the bits where their codes have them. */
-template <nk_dtype DTYPE> __device__ inline uint32_t code_signs(const block<DTYPE> &x, int half)
-{
-    uint32_t even, odd; /* the elements' highest bytes */
-    if (DTYPE == NK_F32) {
-        const uint32_t *w = x.words + half * (x.WORDS / 2);
-        even = __byte_perm(__byte_perm(w[0], w[2], 0x0073), __byte_perm(w[4], w[6], 0x0073), 0x5410);
-        odd = __byte_perm(__byte_perm(w[1], w[3], 0x0073), __byte_perm(w[5], w[7], 0x0073), 0x5410);
-    } else {
-        const uint32_t *w = x.words + half * (x.WORDS / 2);
-        const uint32_t low = __byte_perm(w[0], w[1], 0x7351), high = __byte_perm(w[2], w[3], 0x7351);
-        even = __byte_perm(low, high, 0x5410);
-        odd = __byte_perm(low, high, 0x7632);
-    }
-    return (even >> 4 & 0x08080808) | (odd & 0x80808080);
-}
-
-template <nk_dtype DTYPE>
+template <typename CONVERT, nk_dtype DTYPE>
 __device__ inline uint32_t encode_block(const encoder &e, const block<DTYPE> &x, uint32_t codes[2])
 {
     const uint32_t amax = amax_bits(x);
     codes[0] = codes[1] = 0;
     if (!e.valid || amax > INFINITY_BITS) return NK_E4M3_NAN;
-    const uint32_t sf = e4m3_of_float(fminf(__fmul_rn(__uint_as_float(amax), e.to_sf), NK_E4M3_MAX));
+    const uint32_t sf = CONVERT::e4m3_of(__fmul_rn(__uint_as_float(amax), e.to_sf));
     if (sf == 0) return 0;
     const float scale = __uint_as_float(sf << 20) * 0x1p120f; /* at most 448, never NaN */
     const float to_code = fminf(__frcp_rn(__fmul_rn(scale, e.inverse_s)), FLT_MAX);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t m[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            m[i] = e2m1_magnitude(__fmul_rn(element(x, 8 * half + i), to_code));
-        codes[half] =
-            low_bytes(m[0], m[2], m[4], m[6]) + (low_bytes(m[1], m[3], m[5], m[7]) << 4) + code_signs(x, half);
-    }
+    for (int half = 0; half < 2; half++)
+        codes[half] = CONVERT::e2m1x8_of(x, half, to_code);
     return sf;
 }
 

@@ -1,0 +1,82 @@
+/* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens, or one of 16 bits, by the
+ * tensor cores of warps: W is read once.
+ *
+ * A weight times its scale factor is exact in 16 bits, and so is that of an NVFP4 token. Halves are made by the
+ * hardware's conversion. There is none to bf16: bits are moved there, as all rows do, and products lack 2^14.
+ *
+ * Work, roles, barriers, overlap, memory: as in sm100_gemv_codes.cu. Rows of a tile are rows of A of mma.m16n8k16,
+ * tokens are columns of B. A lane's own elements of both are its pairs of each K: any order of K is right if A and B
+ * have the same. Columns without a token are another token's again, and are not stored. */
+#include "cuda/nvfp4.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "sm100_gemv_token.cuh"
+
+#include "sm100_gemv_sums.cuh"
+
+template <int KIND> struct tile_products {
+    const sm100_gemv_work &s;
+    const warp_work &w;
+    const uint8_t *token; /* the lane's chunk of its first step, of the token that is its column of B */
+    float sums[4];
+
+    __device__ tile_products(const sm100_gemv_work &s, const warp_work &w) : s(s), w(w), sums{0, 0, 0, 0}
+    {
+        const int column = min((int)(threadIdx.x >> 2 & 7), s.tokens - 1);
+        token = (const uint8_t *)(&head() + 1) + column * sm100_gemv_token_bytes(s.k_steps) +
+                (threadIdx.x & 3) * CHUNK_BYTES;
+    }
+
+    static __device__ void stage(const nk_gemm_problem &p, const sm100_gemv_work &s, const warp_work &w)
+    {
+        stage_tokens<KIND, false>(p, s, w);
+    }
+
+    /* Eight weights times their scale factor. */
+    static __device__ void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
+    {
+        if (KIND == BFLOATS) return decode_e2m1x8<true>(codes, scale, pairs);
+        cvt_f16x2_e2m1x2(codes, pairs);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            pairs[i] = multiply_pairs<false>(pairs[i], scale);
+    }
+
+    __device__ void step(const weights &now, int k_step)
+    {
+        const uint4 *const chunk = (const uint4 *)(token + k_step * (4 * CHUNK_BYTES));
+        uint32_t scales[OCTETS]; /* of two blocks */
+#pragma unroll
+        for (int word = 0; word < CODE_WORDS; word++) {
+            uint32_t pairs[OCTETS][4];
+#pragma unroll
+            for (int o = 0; o < OCTETS; o++) {
+                const uint32_t bytes = now.sf[o] >> (word / 4 * 16) & 0xFFFF;
+                if (word % 4 == 0) scales[o] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes) : cvt_f16x2_e4m3x2(bytes);
+                decode(now.codes[o][word], __byte_perm(scales[o], 0, word % 4 < 2 ? 0x1010 : 0x3232), pairs[o]);
+            }
+            const uint4 x = chunk[word];
+            const uint32_t first[4] = {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]},
+                           second[4] = {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]};
+            mma_pairs<KIND == BFLOATS>(sums, first, x.x, x.y);
+            mma_pairs<KIND == BFLOATS>(sums, second, x.z, x.w);
+        }
+    }
+
+    __device__ void end_tile(int tile)
+    {
+        const int column = (int)(threadIdx.x & 3) * 2;
+#pragma unroll
+        for (int o = 0; o < OCTETS; o++) {
+            const int row = o * SM100_GEMV_OCTET + (int)(threadIdx.x >> 2 & 7);
+            float *const to = part_of(s, w, tile) + row * s.tokens;
+            const bool there = tile * SM100_GEMV_ROWS + row < w.positions;
+            if (there && column < s.tokens) to[column] = sums[2 * o];
+            if (there && column + 1 < s.tokens) to[column + 1] = sums[2 * o + 1];
+        }
+        sums[0] = sums[1] = sums[2] = sums[3] = 0;
+    }
+};
+
+GEMV_KERNELS(few_codes, tile_products<CODES>, 1.0f)
+GEMV_KERNELS(halves, tile_products<HALVES>, 1.0f)
+GEMV_KERNELS(bfloats, tile_products<BFLOATS>, NVFP4_UNIT)

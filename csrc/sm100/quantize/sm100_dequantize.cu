@@ -1,0 +1,21 @@
+/* dequantize by Blackwell's conversions. The kernels are those of cuda/dequantize.cuh. */
+#include "cuda/dequantize.cuh"
+#include "cuda/ptx/narrow.cuh"
+#include "cuda/ptx/registers.cuh"
+
+struct by_conversions {
+    /* Products with a scale factor, which has no sign, are exact in halves: six significant bits, from 2^-10 to 2688.
+     */
+    template <int ELEMENTS>
+    static __device__ void values_of(uint32_t codes, uint32_t sf, float global_scale, float (&v)[ELEMENTS])
+    {
+        const uint32_t scale = cvt_f16x2_e4m3x2((sf & 0x7F) * 0x0101);
+        uint32_t pairs[4];
+        cvt_f16x2_e2m1x2(codes, pairs);
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++)
+            v[i] = __fmul_rn(float_of<false>(multiply_pairs<false>(pairs[i / 2], scale), i % 2), global_scale);
+    }
+};
+
+DEQUANTIZE_KERNELS(sm100, by_conversions)
