@@ -108,6 +108,8 @@ SURVIVORS |= {
         "this build has no tiles, and refuses the first entry of any list: test_tiles.py has lists "
         "where a build has kernels"
     ),
+    "op_operand.c: NK_CHECK_AT(v->cols <= 1 || v->col_stride == nk_dtype_size(t->dtype), "
+    "NK_VALUE_ERROR, t, (<= -> <, column 25)": ONE_ELEMENT,
     "op_route.c: *p = (nk_route_problem){0}; (0 -> 1, column 29)": (
         "the first field is the device's type, which is set once the operands have passed"
     ),

@@ -37,8 +37,8 @@
  *                                                                                                      wait 1
  *   inbox_full                other parts -> epilogue  1 arrival + the bytes of their sums                    wait 0
  *   inbox_empty               epilogues -> other parts 4 of each, of each warp, once it has added them        wait 1
- *   cluster (pairs, parts)    barriers are there before anybody arrives at another CTA's; all have finished before a
- *                             CTA, or tensor memory, goes
+ *   cluster (pairs, parts)    barriers are there before anybody arrives at another CTA's; of experts the even CTA's
+ *                             list is there for the odd one; all have finished before a CTA, or tensor memory, goes
  *
  * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then SF_SLOTS x 16 columns of scale
  * factors for each row of atoms. Where there are as many of them as stages, they are free when the stage is: the
@@ -187,7 +187,25 @@ template <class C> __device__ inline void meet()
     }
 }
 
-/* Lists the experts, where there are any, by all threads. */
+template <class C, typename M>
+__device__ inline void list_experts(M &s, const sm100_gemm_experts &experts, int64_t rows)
+{
+    if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
+    scan_experts<C::COLUMNS>(s.scan[0], experts.offsets, experts.count, rows, NO_TILE, [&](const scanned_expert &e) {
+        s.experts[e.expert] = {(int)e.first_tile, e.begin, e.first_atom, 0};
+        if (e.expert == experts.count - 1) s.experts[e.expert + 1] = {(int)(e.first_tile + e.tiles), e.end, 0, 0};
+    });
+}
+
+/* The list that the even CTA of a pair has made. */
+template <typename M> __device__ inline void copy_list(M &s, int64_t experts)
+{
+    for (int i = (int)threadIdx.x; i <= experts; i += (int)blockDim.x)
+        *(float4 *)&s.experts[i] = ld_shared_cluster_v4(mapa(shared_address(&s.experts[i]), 0));
+}
+
+/* Lists the experts, where there are any, by all threads. Offsets may change while they are read, and a pair that
+ * disagrees would wait for ever: its even CTA reads them for both. */
 template <class C, typename M, typename P>
 __device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &work, const sm100_gemm_experts &experts,
                                       int rank)
@@ -199,11 +217,11 @@ __device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &w
         tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
     }
     if constexpr (C::EXPERTS) {
-        if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
-        scan_experts<C::COLUMNS>(s.scan[0], experts.offsets, experts.count, p.m, NO_TILE, [&](const scanned_expert &e) {
-            s.experts[e.expert] = {(int)e.first_tile, e.begin, e.first_atom, 0};
-            if (e.expert == experts.count - 1) s.experts[e.expert + 1] = {(int)(e.first_tile + e.tiles), e.end, 0, 0};
-        });
+        if (rank == 0) list_experts<C>(s, experts, p.m);
+        if constexpr (C::CLUSTER > 1) {
+            meet<C>();
+            if (rank != 0) copy_list(s, experts.count);
+        }
         __syncthreads();
         tiles.count = s.experts[experts.count].first_tile * work.lane_tiles;
     }

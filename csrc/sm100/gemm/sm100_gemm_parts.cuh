@@ -7,6 +7,7 @@
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/cluster_memory.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/registers.cuh"
@@ -56,7 +57,7 @@ template <class C> struct memory {
     uint64_t inbox_full, inbox_empty;
     uint32_t tmem; /* the address of tensor memory */
     expert_scan<SM100_GEMM_THREADS / 32> scan[C::EXPERTS ? 1 : 0];
-    sm100_gemm_expert experts[];
+    alignas(16) sm100_gemm_expert experts[]; /* one is read as a whole */
 };
 
 /* The rows of atoms of an operand, by SM100_GEMM_OF_..: how many, and the first in a stage. */
