@@ -197,6 +197,11 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
             {"alpha": torch.ones((2, 2), device=device), "activation": "gelu"},
         ),
         (
+            nk.grouped_dual_gemm,
+            (x, w.data[:1].expand(2, 32, 24), None, w.scales[:1].expand(2, 32, 3), offsets),
+            {"quantized": True, "global_scale": torch.ones(1, device=device)},
+        ),
+        (
             nk.grouped_gemm,
             (q.data, w.data.expand(2, 5, 24), q.scales, w.scales.expand(2, 5, 3)),
             layouts

@@ -59,6 +59,7 @@ static const char *why_not(const nk_grouped_dual_gemm_problem *p)
 nk_status sm90_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                       void *choice)
 {
+    if (p->encoded.wanted) return nk_decline(plan, "it writes no codes");
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
     const char *why = why_not(p);
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm90_gemm_family, forced, "%s", why);
