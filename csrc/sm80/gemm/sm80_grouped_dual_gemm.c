@@ -12,12 +12,11 @@ static const sm80_group_operator grouped_dual_gemm = {kernels, .outputs_per_warp
 nk_status sm80_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                       void *choice)
 {
-    if (p->encoded.wanted) return nk_decline(plan, "it writes no codes");
     return sm80_groups_plan(&p->gates, &grouped_dual_gemm, settings, plan, choice);
 }
 
 nk_status sm80_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
-    const sm80_gating gating = {p->alpha_ups, p->activation};
+    const sm80_gating gating = {p->alpha_ups, p->activation, p->encoded};
     return sm80_groups_run(&p->gates, &grouped_dual_gemm, &gating, choice, exec);
 }

@@ -188,8 +188,7 @@ extern "C" __global__ void __launch_bounds__(SM80_EXPERT_THREADS)
 __device__ inline float encode_scale(const nk_quantize_problem &p, const sm80_quantize_params &q)
 {
     if (!p.amax_out) {
-        const float s = __frcp_rn(alpha_at(p.global_scale, 0));
-        return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
+        return encode_scale_of(p.global_scale);
     }
     uint32_t bits = 0;
 #pragma unroll 4

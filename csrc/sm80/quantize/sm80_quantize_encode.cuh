@@ -1,43 +1,9 @@
-/* A block, 16 numbers, to codes and a scale byte: the contract's fp32 operations in the contract's order, and no branch
- * for a single element. */
+/* A block, 16 numbers in memory, to codes and a scale byte, without a branch for a single element. */
 #ifndef NK_SM80_QUANTIZE_ENCODE_CUH
 #define NK_SM80_QUANTIZE_ENCODE_CUH
 
 #include "cuda/activation.cuh"
-#include "cuda/epilogue.cuh"
-
-#include <float.h>
-
-#define INFINITY_BITS 0x7F800000u
-
-typedef struct encoder {
-    bool valid;      /* S > 0 */
-    float to_sf;     /* fl(S * fl(1/6)) */
-    float inverse_s; /* fl(1/S) */
-} encoder;
-
-__device__ inline encoder encoder_of(float s) { return {s > 0, __fmul_rn(s, 1.0f / NK_E2M1_MAX), __frcp_rn(s)}; }
-
-/* value in [0, 448] */
-__device__ inline uint32_t e4m3_of_float(float value)
-{
-    /* Below the smallest normal, 2^-6, the step is 2^-9: one unit in the last place of 2^14. */
-    const uint32_t bits = __float_as_uint(value);
-    const uint32_t subnormal = __float_as_uint(__fadd_rn(value, 0x1p14f)) - __float_as_uint(0x1p14f);
-    const uint32_t normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
-    return value < 0x1p-6f ? subnormal : normal;
-}
-
-/* The code of |value| in the lowest byte; the bytes above it mean nothing. With v = |value| and the power of two
- * e = max(1, 2^floor(lg v)), codes are e/2 apart at v. Adding e (2^22 + 1) rounds v to a multiple of e/2 and leaves
- * v / (e/2) + 2 in the last bits. The code is that - 2 + 2 lg e, and 2 (lg e + 127) is the bits of e >> 22. Values
- * saturate at 6. NaN gives 6 as well: it is an infinity times a scale of 0. */
-__device__ inline uint32_t e2m1_magnitude(float value)
-{
-    const float v = fminf(fabsf(value), NK_E2M1_MAX);
-    const uint32_t e = __float_as_uint(fmaxf(v, 1.0f)) & INFINITY_BITS;
-    return __float_as_uint(__fmaf_rn(__uint_as_float(e), 0x1p22f + 1, v)) + (e >> 22);
-}
+#include "cuda/encode.cuh"
 
 /* A block as it lies in memory: pairs of halves, or floats. */
 template <nk_dtype DTYPE> struct block {
@@ -108,11 +74,10 @@ __device__ inline uint32_t encode_block(const encoder &e, const block<DTYPE> &x,
 {
     const uint32_t amax = amax_bits(x);
     codes[0] = codes[1] = 0;
-    if (!e.valid || amax > INFINITY_BITS) return NK_E4M3_NAN;
-    const uint32_t sf = e4m3_of_float(fminf(__fmul_rn(__uint_as_float(amax), e.to_sf), NK_E4M3_MAX));
+    if (is_poisoned(e, amax)) return NK_E4M3_NAN;
+    const uint32_t sf = sf_of_number(e, amax);
     if (sf == 0) return 0;
-    const float scale = __uint_as_float(sf << 20) * 0x1p120f; /* at most 448, never NaN */
-    const float to_code = fminf(__frcp_rn(__fmul_rn(scale, e.inverse_s)), FLT_MAX);
+    const float to_code = code_factor(e, sf);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t m[8];
