@@ -94,7 +94,6 @@ def spoiled(device):
     yield *encoding, {"quantized": True, "global_scale": torch.ones(2, device=device)}
     yield *encoding, {"quantized": True, "global_scale": x[0, :1]}
     yield *encoding, {"quantized": True, "data_dtype": "float16"}
-    yield *encoding, {"quantized": True, "out": (q.data[:, :7], q.scales[:, :1])}
     yield nk.route, (x, x[:, :48], 2), {}
     yield nk.route, (x, x.to(torch.uint8), 2), {}
     yield nk.route, (x, x), {}
