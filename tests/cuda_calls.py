@@ -150,7 +150,7 @@ def contiguous_dual_of_bfloats_by_rows(rng, m, n, k):
 
 
 def contiguous_dual_quantized(rng, m, n, k):
-    n = n // 16 * 16
+    n = max(n // 16, 1) * 16
     (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, 2 * n, k)
     options = {"offsets": offsets_of(rng, 4, 7 * m), "alpha": powers_of_two(rng, 4, 2 * n)}
     options |= {"quantized": True, "global_scale": 0.125, "data_dtype": "uint8"}
