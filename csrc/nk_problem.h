@@ -90,14 +90,25 @@ typedef struct nk_grouped_gemm_problem {
     nk_token_rows rows;
 } nk_grouped_gemm_problem;
 
+/* Rows [M, N] as codes and linear scale factors, which a product writes in place of an nk_output. Not wanted: the rest
+ * is 0. */
+typedef struct nk_encoded_output {
+    bool wanted;
+    uint8_t *codes, *sf;
+    int64_t codes_row_stride, sf_row_stride;
+    nk_alpha global_scale;
+} nk_encoded_output;
+
 /* D[m,n] = convert(act(alpha[g,n] * sum_k A[m,k] B[g,n,k]) * (alpha_ups[g,n] * sum_k A[m,k] B[g,N+n,k])), where g is
  * the expert of row m. `gates` is the contiguous form's product with the first N of each expert's 2 N rows of b; it has
- * no bias, and its d is the result. */
+ * no bias, and its d is the result. Where `encoded` is wanted, d is none: the result is encoded instead of converted,
+ * with nk_silu for act, and N is a multiple of 16. */
 typedef struct nk_grouped_dual_gemm_problem {
     nk_device device;
     nk_grouped_gemm_problem gates;
     nk_alpha alpha_ups;
     nk_activation activation;
+    nk_encoded_output encoded;
 } nk_grouped_dual_gemm_problem;
 
 /* The sums are those of x and w: fp16, bf16 or fp32 each, without scale factors, contiguous along K. K is any number,

@@ -190,7 +190,8 @@ nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
 /* grouped_dual_gemm: dual_gemm of each expert's tokens, which `offsets` and `rows` give as in grouped_gemm's contiguous
  * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups. alpha is [1], [G], [G, 2] (of gates, of ups)
- * or [G, 2 N]. out [P, N], P the rows that offsets are among. */
+ * or [G, 2 N]. out [P, N], P the rows that offsets are among. Where `quantized`, which wants silu and N a multiple of
+ * 16, the result is quantize's of it instead: codes [P, N/2] and linear scales [P, N/16], by a global scale given. */
 typedef struct nk_grouped_dual_gemm_args {
     const nk_tensor *a, *b, *sfa, *sfb;
     nk_sf_layout sfa_layout, sfb_layout;
@@ -200,9 +201,13 @@ typedef struct nk_grouped_dual_gemm_args {
     nk_scalar alpha;
     nk_activation activation;
     nk_dtype out_dtype;
-    const nk_tensor *out;
+    const nk_tensor *out; /* or, where quantized: */
+    bool quantized;
+    nk_scalar global_scale;
+    const nk_tensor *codes, *scales;
 } nk_grouped_dual_gemm_args;
-nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_tensor *spec);
+/* One spec; where quantized two, of codes and scales. */
+nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *exec);
 
 /* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [..,K] and w [N,K] are fp16,

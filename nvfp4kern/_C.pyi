@@ -261,21 +261,14 @@ def grouped_gemm(
     out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A: ...
+@overload
 def grouped_dual_gemm(
-    a: _A,
-    b: Tensor,
-    sfa: Tensor | None,
-    sfb: Tensor,
-    offsets: Tensor,
-    *,
-    rows: Tensor | None = None,
-    rows_per_token: int = 1,
-    alpha: Scalar | None = None,
-    activation: Activation = "silu",
-    scale_layout: Layouts = "linear",
-    out: _A | None = None,
-    out_dtype: OutDtype = "float16",
-) -> _A:
+    a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
+    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    activation: Activation = "silu", scale_layout: Layouts = "linear", out: _A | None = None,
+    out_dtype: OutDtype | None = None, quantized: Literal[False] = False,
+    global_scale: None = None, data_dtype: None = None,
+) -> _A:  # fmt: skip
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
     float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
 
@@ -289,6 +282,11 @@ def grouped_dual_gemm(
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+        Without both it is float16.
+    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
+        multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
+        the result in float32. out is then (data, scales), where an item that is None is allocated.
+    global_scale, data_dtype: with quantized, as in quantize, but not 'amax'.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -299,6 +297,14 @@ def grouped_dual_gemm(
     (not on this machine). A message about an argument begins with its name. Nothing is written then.
     """
 
+@overload
+def grouped_dual_gemm(
+    a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
+    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
+    out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
+    global_scale: Scalar | None = None, data_dtype: CodesDtype = None,
+) -> NVFP4[_A]: ...  # fmt: skip
 @overload
 def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,

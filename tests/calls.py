@@ -94,6 +94,17 @@ def stacked(device):
     return args | gone | {"a": a, "activation": "gelu", "out": out}
 
 
+def encoding(device):
+    """N, half of the stack, is whole blocks."""
+    gone = {"alpha": 1.0, "bias": None, "rows": None, "rows_per_token": 1, "scale_layout": "linear"}
+    out = [Guarded((M, 16 // per_byte), torch.uint8, device) for per_byte in (2, 16)]
+    return by_rows(device) | gone | {
+        "a": bytes_of(M, K // 2, device=device), "sfa": bytes_of(M, K // 16, device=device),
+        "b": bytes_of(G, 32, K // 2, device=device), "sfb": bytes_of(G, 32, K // 16, device=device),
+        "quantized": True, "global_scale": torch.ones(1, device=device), "out": out,
+    }  # fmt: skip
+
+
 def route(device):
     return {
         "x": torch.ones((M, K), dtype=torch.float16, device=device),
@@ -194,7 +205,7 @@ def from_blocked(device):
 FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
-    stacked: "grouped_dual_gemm",
+    stacked: "grouped_dual_gemm", encoding: "grouped_dual_gemm",
     route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
     inverting: "route", sort_by_expert: "sort_by_expert", combine: "combine",
     quantize: "quantize", gated: "quantize",

@@ -124,6 +124,11 @@ def stacked(kind, new, m, n, k):
     return nvfp4kern.grouped_dual_gemm, (a, b, sfa, sfb), options
 
 
+def encoding(kind, new, m, n, k):
+    function, args, options = stacked(kind, new, m, 16 * n, k)
+    return function, args, options | {"quantized": True, "data_dtype": "uint8"}
+
+
 def shifted(new, rows, k, dtype, shift):
     """[rows, K], aligned or not."""
     return new((rows, k + 16), dtype)[:, shift : shift + k]
@@ -179,7 +184,7 @@ ROUTES = [
 BUILDERS = [
     *(
         partial(make, kind)
-        for make in (gemv, gemm, blocked_gemm, dual_gemm, stacked)
+        for make in (gemv, gemm, blocked_gemm, dual_gemm, stacked, encoding)
         for kind in ("codes", "halves", "bfloats")
     ),
     *(

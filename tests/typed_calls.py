@@ -62,6 +62,11 @@ def torch_calls() -> torch.Tensor:
         x, experts.data, None, experts.scales, offsets, rows=routed[4], rows_per_token=2
     )
     assert_type(gated, torch.Tensor)
+    stack = nk.quantize(torch.ones(1, 32, 32))
+    encoded = nk.grouped_dual_gemm(
+        x, stack.data, None, stack.scales, offsets, quantized=True, global_scale=0.5
+    )
+    assert_type(encoded, NVFP4[torch.Tensor])
     outs = nk.grouped_gemm([qx.data], [qx.data], [qx.scales], [qx.scales], alpha=[2.0])
     assert_type(outs, list[torch.Tensor])
     both = qx.data, qx.data, qx.data, qx.scales, qx.scales, qx.scales
@@ -78,6 +83,9 @@ def registered_calls() -> torch.Tensor:
     assert_type(nkt.grouped_gemm([q.data], [q.data], [q.scales], [q.scales]), list[torch.Tensor])
     stack, ends = (q.data[None], q.scales, q.scales[None]), torch.zeros(2, dtype=torch.int32)
     assert_type(nkt.grouped_dual_gemm(q.data, *stack, ends, activation="relu"), torch.Tensor)
+    whole = nkt.quantize(torch.ones(1, 32, 32))
+    encoded = nkt.grouped_dual_gemm(x.half(), whole.data, None, whole.scales, ends, quantized=True)
+    assert_type(encoded, NVFP4[torch.Tensor])
     assert_type(nkt.dequantize(q, out_dtype="float16"), torch.Tensor)
     assert_type(nkt.from_blocked(nkt.to_blocked(q.scales), 4, 2), torch.Tensor)
     weights, *_, row_of = nkt.route(x.half(), x.half(), 2, permutation=True, return_row_of=True)

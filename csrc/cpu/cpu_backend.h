@@ -19,8 +19,11 @@ nk_status cpu_relayout(const nk_relayout_problem *problem, cpu_means means, cons
 /* One tile of a gemm, from its operands to the output. `rows_of_a` is NULL, or says which rows of A the tile's are. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at);
 
-/* One tile of act(alpha1 h) * (alpha2 u), from the sums h and u to the output; destroys both. */
+/* One tile of act(alpha1 h) * (alpha2 u) from the sums h and u, which becomes h; destroys u. */
 void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *alpha1, const nk_alpha *alpha2,
-                   const nk_output *d, cpu_tile_coordinates at, cpu_tile h, cpu_tile u);
+                   cpu_tile_coordinates at, cpu_tile h, cpu_tile u);
+
+/* What encoding by a global scale needs. */
+cpu_encoder cpu_encoder_of(const nk_alpha *global_scale);
 
 #endif

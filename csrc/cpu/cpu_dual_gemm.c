@@ -13,13 +13,12 @@ typedef struct dual_gemm {
 } dual_gemm;
 
 void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *alpha1, const nk_alpha *alpha2,
-                   const nk_output *d, cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
+                   cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
 {
     cpu_scale_tile(means.path, alpha1, NULL, at, h);
     cpu_scale_tile(means.path, alpha2, NULL, at, u);
     for (int64_t i = 0; i < at.mb; i++)
         means.path->activate(activation, h[i], u[i], at.nb);
-    cpu_store_tile(means.path, d, at, h);
 }
 
 static void run_tile(void *context, int64_t tile)
@@ -30,7 +29,8 @@ static void run_tile(void *context, int64_t tile)
     cpu_tile h, u;
     cpu_sum_tile(c->means, &p->a, NULL, &p->b1, p->k, at, h);
     cpu_sum_tile(c->means, &p->a, NULL, &p->b2, p->k, at, u);
-    cpu_gate_tile(c->means, p->activation, &p->alpha1, &p->alpha2, &p->d, at, h, u);
+    cpu_gate_tile(c->means, p->activation, &p->alpha1, &p->alpha2, at, h, u);
+    cpu_store_tile(c->means.path, &p->d, at, h);
 }
 
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)

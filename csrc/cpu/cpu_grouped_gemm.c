@@ -1,6 +1,7 @@
 /* grouped_gemm: every group is a gemm of its own. In the contiguous form expert g has tokens offsets[g] ..
  * offsets[g+1], or those that rows of these numbers name. grouped_dual_gemm: of these tokens the products with an
- * expert's gates and with its ups. */
+ * expert's gates and with its ups, then 16-bit or fp32 rows, or codes and scale factors by the formula of
+ * cpu_quantize.c. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
@@ -56,9 +57,20 @@ static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows ro
     return true;
 }
 
+/* Codes and scale factors of a tile; `first` is the expert's first row. A tile begins and ends between two blocks. */
+static void encode_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile values)
+{
+    const nk_encoded_output *to = &c->dual->encoded;
+    const cpu_encoder encoder = cpu_encoder_of(&to->global_scale);
+    uint8_t *codes = to->codes + (first + at.m0) * to->codes_row_stride + at.n0 / 2;
+    uint8_t *sf = to->sf + (first + at.m0) * to->sf_row_stride + at.n0 / NK_SF_VEC;
+    for (int64_t i = 0; i < at.mb; i++, codes += to->codes_row_stride, sf += to->sf_row_stride)
+        c->means.path->encode(&encoder, (const uint8_t *)values[i], NK_F32, at.nb / NK_SF_VEC, codes, sf);
+}
+
 /* The ups of a tile are the same number of rows further than its gates. */
-static void run_gated_tile(const grouped *c, int64_t g, const nk_gemm_problem *gates, const int64_t *rows_of_a,
-                           cpu_tile_coordinates at)
+static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_gemm_problem *gates,
+                           const int64_t *rows_of_a, cpu_tile_coordinates at)
 {
     cpu_tile h, u;
     cpu_tile_coordinates at_ups = at;
@@ -67,7 +79,11 @@ static void run_gated_tile(const grouped *c, int64_t g, const nk_gemm_problem *g
     if (alpha_ups.data) alpha_ups.data += g * alpha_ups.group_stride;
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at, h);
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at_ups, u);
-    cpu_gate_tile(c->means, c->dual->activation, &gates->alpha, &alpha_ups, &gates->d, at, h, u);
+    cpu_gate_tile(c->means, c->dual->activation, &gates->alpha, &alpha_ups, at, h, u);
+    if (c->dual->encoded.wanted)
+        encode_tile(c, first, at, h);
+    else
+        cpu_store_tile(c->means.path, &gates->d, at, h);
 }
 
 static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom_row, cpu_tile_coordinates at)
@@ -86,7 +102,7 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
     }
     const int64_t *rows_of_a = p->rows.data ? tokens : NULL;
     if (c->dual)
-        run_gated_tile(c, g, &gemm, rows_of_a, at);
+        run_gated_tile(c, g, rows.begin, &gemm, rows_of_a, at);
     else
         cpu_gemm_tile(c->means, &gemm, rows_of_a, at);
 }

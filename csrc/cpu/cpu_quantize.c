@@ -30,6 +30,15 @@ static cpu_encoder encoder_of(float s)
     return (cpu_encoder){.valid = s > 0, .to_sf = s * (1.0f / NK_E2M1_MAX), .inverse_s = 1.0f / s};
 }
 
+/* S */
+static float scale_of(const nk_alpha *global_scale)
+{
+    const float s = 1.0f / alpha_at(global_scale, 0);
+    return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
+}
+
+cpu_encoder cpu_encoder_of(const nk_alpha *global_scale) { return encoder_of(scale_of(global_scale)); }
+
 /* Loads elements k .. k + count - 1 of a row, and prefetches those that follow. */
 static void load_elements(const quantization *q, const uint8_t *row, int64_t k, int64_t count,
                           float values[L1_ELEMENTS])
@@ -97,8 +106,7 @@ static void find_amax(void *context, int64_t job)
 static nk_status encode_scale(quantization *q, const nk_exec *exec, int64_t jobs, int threads, float *s)
 {
     const nk_quantize_problem *p = q->problem;
-    *s = 1.0f / alpha_at(&p->global_scale, 0);
-    if (*s > FLT_MAX) *s = FLT_MAX; /* keeps NaN */
+    *s = scale_of(&p->global_scale);
     if (!p->amax_out) return NK_OK;
     NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
     float amax = float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;

@@ -189,10 +189,7 @@ __device__ inline void find_atom_rows(const nk_quantize_problem &p, const cuda_q
 /* S of the contract, which all threads of a CTA compute together. */
 __device__ inline float encode_scale(const nk_quantize_problem &p, const cuda_quantize_params &q)
 {
-    if (!p.amax_out) {
-        const float s = __frcp_rn(alpha_at(p.global_scale, 0));
-        return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
-    }
+    if (!p.amax_out) return encode_scale_of(p.global_scale);
     uint32_t bits = 0;
 #pragma unroll 4
     for (int i = threadIdx.x; i < q.maxima_count; i += CUDA_TILE_THREADS)

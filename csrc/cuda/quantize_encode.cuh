@@ -1,5 +1,5 @@
-/* A block, 16 numbers, to codes and a scale byte: the contract's fp32 operations in the contract's order, and no branch
- * for a single element. How a number becomes a code or a scale byte, a row says by
+/* A block, 16 numbers in memory, to codes and a scale byte, without a branch for a single element. How a number becomes a
+ * code or a scale byte, a row says by
  *
  *   CONVERT::e4m3_of(v)                    v >= 0; more than 448 is 448
  *   CONVERT::e2m1x8_of(x, half, to_code)   elements 8 half .. 8 half + 7 of block x, times to_code >= 0. Infinity's
@@ -8,19 +8,7 @@
 #define NK_QUANTIZE_ENCODE_CUH
 
 #include "activation.cuh"
-#include "epilogue.cuh"
-
-#include <float.h>
-
-#define INFINITY_BITS 0x7F800000u
-
-typedef struct encoder {
-    bool valid;      /* S > 0 */
-    float to_sf;     /* fl(S * fl(1/6)) */
-    float inverse_s; /* fl(1/S) */
-} encoder;
-
-__device__ inline encoder encoder_of(float s) { return {s > 0, __fmul_rn(s, 1.0f / NK_E2M1_MAX), __frcp_rn(s)}; }
+#include "encode.cuh"
 
 /* A block as it lies in memory: pairs of halves, or floats. */
 template <nk_dtype DTYPE> struct block {
@@ -69,11 +57,10 @@ __device__ inline uint32_t encode_block(const encoder &e, const block<DTYPE> &x,
 {
     const uint32_t amax = amax_bits(x);
     codes[0] = codes[1] = 0;
-    if (!e.valid || amax > INFINITY_BITS) return NK_E4M3_NAN;
+    if (is_poisoned(e, amax)) return NK_E4M3_NAN;
     const uint32_t sf = CONVERT::e4m3_of(__fmul_rn(__uint_as_float(amax), e.to_sf));
     if (sf == 0) return 0;
-    const float scale = __uint_as_float(sf << 20) * 0x1p120f; /* at most 448, never NaN */
-    const float to_code = fminf(__frcp_rn(__fmul_rn(scale, e.inverse_s)), FLT_MAX);
+    const float to_code = code_factor(e, sf);
 #pragma unroll
     for (int half = 0; half < 2; half++)
         codes[half] = CONVERT::e2m1x8_of(x, half, to_code);

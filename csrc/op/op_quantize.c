@@ -1,5 +1,5 @@
 /* quantize: checks its arguments and dispatches. */
-#include "op_check.h"
+#include "op_quantize.h"
 
 #include "backend.h"
 
@@ -92,30 +92,47 @@ nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANT
     return NK_OK;
 }
 
+nk_status nk_check_codes_out(const nk_tensor *codes, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
+                             nk_view *view, uint8_t **data)
+{
+    NK_TRY(nk_check_out(&codes, spec, NK_FP4, exec, first));
+    NK_TRY(nk_view_of(codes, "[.., K/2]", view));
+    NK_CHECK_AT(view->cols <= 1 || view->col_stride == 1, NK_VALUE_ERROR, codes,
+                "stride %" PRId64 " along K, expected 1, as after .contiguous()", view->col_stride);
+    *data = codes->data;
+    return NK_OK;
+}
+
+nk_status nk_check_scales_out(const nk_tensor *scales, const nk_tensor *spec, nk_sf_layout layout, const nk_view *rows,
+                              int64_t k, const nk_exec *exec, const nk_tensor *first, uint8_t **data,
+                              int64_t *row_stride, int64_t *batch_stride)
+{
+    const bool is_given = scales;
+    const uint8_t *sf;
+    if (!is_given) NK_TRY(nk_check_out(&scales, spec, NK_FP8, exec, first));
+    NK_TRY(nk_check_scales(scales, layout, rows, k, first, &sf, row_stride, batch_stride));
+    if (is_given) NK_TRY(nk_check_writable(scales));
+    *data = scales->data;
+    return NK_OK;
+}
+
 nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
 {
     nk_quantize_problem p;
-    nk_view x, codes_view;
+    nk_view x, codes;
     outputs outs;
     NK_TRY(check(args, &p, &x, &outs));
 
-    const nk_tensor *codes = args->codes, *scales = args->scales, *amax_out = args->amax_out;
-    NK_TRY(nk_check_out(&codes, &outs.spec[0], NK_FP4, exec, args->x));
-    NK_TRY(nk_view_of(codes, "[.., K/2]", &codes_view));
-    NK_CHECK_AT(codes_view.cols <= 1 || codes_view.col_stride == 1, NK_VALUE_ERROR, codes,
-                "stride %" PRId64 " along K, expected 1, as after .contiguous()", codes_view.col_stride);
-    p.codes = codes->data;
-    p.codes_row_stride = codes_view.row_stride;
-    p.codes_batch_stride = codes_view.batch_stride;
+    NK_TRY(nk_check_codes_out(args->codes, &outs.spec[0], exec, args->x, &codes, &p.codes));
+    p.codes_row_stride = codes.row_stride;
+    p.codes_batch_stride = codes.batch_stride;
 
-    if (!scales) NK_TRY(nk_check_out(&scales, &outs.spec[1], NK_FP8, exec, args->x));
     nk_view rows = x;
     if (args->layout == NK_SF_BLOCKED) rows.rows = p.sf_padded_rows;
-    const uint8_t *sf;
-    NK_TRY(nk_check_scales(scales, args->layout, &rows, p.k, args->x, &sf, &p.sf_row_stride, &p.sf_batch_stride));
-    if (args->scales) NK_TRY(nk_check_writable(scales));
-    p.sf = scales->data;
+    NK_TRY(nk_check_scales_out(args->scales, &outs.spec[1], args->layout, &rows, p.k, exec, args->x, &p.sf,
+                               &p.sf_row_stride, &p.sf_batch_stride));
 
+    const nk_tensor *amax_out = args->amax_out;
     if (args->amax) {
         NK_TRY(nk_check_out(&amax_out, &outs.spec[2], NK_DTYPE_BIT(NK_F32), exec, args->x));
         p.amax_out = amax_out->data;

@@ -110,7 +110,8 @@ static const char py_doc_grouped_gemm[] =
 
 static const char py_doc_grouped_dual_gemm[] =
     "grouped_dual_gemm($module, /, a, b, sfa, sfb, offsets, *, rows=None, rows_per_token=1, alpha=None, "
-    "activation='silu', scale_layout='linear', out=None, out_dtype='float16')\n--\n\n"
+    "activation='silu', scale_layout='linear', out=None, out_dtype=None, quantized=False, global_scale=None, "
+    "data_dtype=None)\n--\n\n"
     "dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in\n"
     "float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.\n\n"
     "a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.\n"
@@ -119,7 +120,12 @@ static const char py_doc_grouped_dual_gemm[] =
     "rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.\n"
     "alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].\n"
     "activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.\n"
-    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT "\n" PY_DOC_TENSORS
+    "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n" PY_DOC_OUTPUT
+    "    Without both it is float16.\n"
+    "quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a\n"
+    "    multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of\n"
+    "    the result in float32. out is then (data, scales), where an item that is None is allocated.\n"
+    "global_scale, data_dtype: with quantized, as in quantize, but not 'amax'.\n\n" PY_DOC_TENSORS
     "\n" PY_DOC_ERRORS;
 
 static const char py_doc_route[] =

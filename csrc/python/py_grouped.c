@@ -1,4 +1,4 @@
-/* Binds grouped_gemm in its list form and in its contiguous form, and grouped_dual_gemm. */
+/* Binds grouped_gemm in its list form and in its contiguous form. */
 #include "py_grouped.h"
 
 #include "py_args.h"
@@ -7,7 +7,6 @@
 #include "py_tensor.h"
 
 PY_ADAPT(grouped_gemm)
-PY_ADAPT(grouped_dual_gemm)
 
 enum { A, B, SFA, SFB, OFFSETS, ROWS, ROWS_PER_TOKEN, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
 
@@ -209,39 +208,4 @@ const py_operator py_grouped_gemm = {
     .names = {"a", "b", "sfa", "sfb", "offsets", "rows", "rows_per_token", "alpha", "bias", "scale_layout", "out",
               "out_dtype"},
     .run = grouped_gemm,
-};
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* grouped_dual_gemm                                                                                                */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-static int grouped_dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
-{
-    enum { A, B, SFA, SFB, OFFSETS, ROWS, ROWS_PER_TOKEN, ALPHA, ACTIVATION, SCALE_LAYOUT, OUT, OUT_DTYPE };
-    nk_tensor a, b, sfa, sfb, offsets, rows, alpha, out;
-    nk_grouped_dual_gemm_args args = {
-        .rows_per_token = 1, .alpha.value = 1, .activation = NK_SILU, .out_dtype = NK_F16};
-    if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B], "b", &b, &args.b) < 0 ||
-        py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
-        py_optional(call, v[SFB], "sfb", &sfb, &args.sfb) < 0 ||
-        py_argument(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
-        py_optional(call, v[ROWS], "rows", &rows, &args.rows) < 0 ||
-        py_int(v[ROWS_PER_TOKEN], "rows_per_token", &args.rows_per_token) < 0 ||
-        (v[ALPHA] != Py_None && py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &args.alpha) < 0) ||
-        py_activation(v[ACTIVATION], &args.activation) < 0 ||
-        py_scale_layouts(v[SCALE_LAYOUT], &args.sfa_layout, &args.sfb_layout) < 0 ||
-        py_optional_output(call, v[OUT], &out, &args.out) < 0 ||
-        py_output_dtype(v[OUT_DTYPE], args.out, &args.out_dtype) < 0) {
-        return -1;
-    }
-    return py_finish(call, v[OUT], spec_grouped_dual_gemm, run_grouped_dual_gemm, &args, &out, &args.out, result);
-}
-
-const py_operator py_grouped_dual_gemm = {
-    .name = "grouped_dual_gemm",
-    .required = 5,
-    .positional = 5,
-    .names = {"a", "b", "sfa", "sfb", "offsets", "rows", "rows_per_token", "alpha", "activation", "scale_layout", "out",
-              "out_dtype"},
-    .run = grouped_dual_gemm,
 };

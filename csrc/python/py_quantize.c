@@ -1,11 +1,9 @@
 /* Binds quantize, dequantize, to_blocked and from_blocked. */
 #include "py_args.h"
-#include "py_describe.h"
+#include "py_nvfp4.h"
 #include "py_operators.h"
 #include "py_output.h"
 #include "py_tensor.h"
-
-#include <string.h>
 
 PY_ADAPT(dequantize)
 PY_ADAPT(relayout)
@@ -15,47 +13,6 @@ static nk_status run_quantize(const void *args, nk_exec *exec) { return nk_quant
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* quantize                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-#define FLOAT_INFINITY_BITS 0x7f800000u
-
-/* Reads None, "amax", a number or a 1-element tensor. */
-static int global_scale_argument(py_call *call, PyObject *object, nk_tensor *t, nk_quantize_args *args)
-{
-    static const char *const words[] = {"amax", NULL};
-    int word;
-    if (!object || object == Py_None) return 0;
-    if (PyUnicode_Check(object)) {
-        args->amax = true;
-        return py_word(object, "global_scale", words, &word);
-    }
-    if (py_scalar(call, object, "global_scale", -1, t, &args->global_scale) < 0) return -1;
-    if (args->global_scale.tensor) return 0;
-    uint32_t bits; /* not the value: the caller's thread may treat denormals as zero */
-    memcpy(&bits, &args->global_scale.value, sizeof bits);
-    if (bits > 0 && bits < FLOAT_INFINITY_BITS) return 0;
-    return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected a finite number above 0 in float32", object);
-}
-
-/* Makes NVFP4(data, scales, global_scale); global_scale is the new tensor, the caller's object, or the float 1. */
-static PyObject *nvfp4(py_call *call, PyObject *const outputs[NK_QUANTIZE_OUTPUTS], PyObject *global_scale)
-{
-    PyObject *type = py_imported(&call->state->nvfp4, "nvfp4kern.layout", "NVFP4"), *scale, *result = NULL;
-    if (outputs[2]) scale = Py_NewRef(outputs[2]);
-    else if (global_scale && global_scale != Py_None) scale = Py_NewRef(global_scale);
-    else scale = PyFloat_FromDouble(1);
-    if (type && scale) result = PyObject_CallFunctionObjArgs(type, outputs[0], outputs[1], scale, NULL);
-    Py_XDECREF(scale);
-    return result;
-}
-
-/* The dtype of new codes, which an `out` given must agree with. */
-static int data_dtype_argument(PyObject *object, const nk_tensor *codes, nk_dtype *dtype)
-{
-    if (py_data_dtype(object, dtype) < 0) return -1;
-    if (!object || object == Py_None || !codes || codes->dtype == *dtype) return 0;
-    return py_fail_at(PyExc_ValueError, "data_dtype", -1, "%s, but out[0] has dtype %s", py_dtype_name(*dtype),
-                      py_dtype_name_of(codes));
-}
 
 static int quantize(py_call *call, PyObject *const *v, PyObject **result)
 {
@@ -68,13 +25,13 @@ static int quantize(py_call *call, PyObject *const *v, PyObject **result)
     int count, failed = -1;
     if (py_argument(call, v[X], "x", &x, &args.x) < 0 ||
         py_optional(call, v[UP], "up", &up, &args.up) < 0 ||
-        global_scale_argument(call, v[GLOBAL_SCALE], &global_scale, &args) < 0 ||
+        py_global_scale(call, v[GLOBAL_SCALE], &global_scale, &args.global_scale, &args.amax) < 0 ||
         py_scale_layout(v[SCALE_LAYOUT], &args.layout) < 0 ||
         py_optional(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
         py_optional_outputs(call, v[OUT],
                             args.amax ? "(data, scales) or (data, scales, global_scale)" : "(data, scales)", 2,
                             args.amax ? 3 : 2, given, t, pointers) < 0 ||
-        data_dtype_argument(v[DATA_DTYPE], args.codes, &data_dtype) < 0 ||
+        py_codes_dtype(v[DATA_DTYPE], args.codes, &data_dtype) < 0 ||
         py_check(call, nk_quantize_out(&args, specs, &count)) < 0) {
         return -1;
     }
@@ -83,7 +40,7 @@ static int quantize(py_call *call, PyObject *const *v, PyObject **result)
         if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
     if (py_execute(call, run_quantize, &args) < 0) goto done;
-    if (!call->exec.dry_run) *result = nvfp4(call, outputs, v[GLOBAL_SCALE]);
+    if (!call->exec.dry_run) *result = py_nvfp4(call, outputs, outputs[2] ? outputs[2] : v[GLOBAL_SCALE]);
     failed = *result || call->exec.dry_run ? 0 : -1;
 done:
     for (int i = 0; i < NK_QUANTIZE_OUTPUTS; i++) Py_XDECREF(outputs[i]);

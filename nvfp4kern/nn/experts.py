@@ -244,15 +244,15 @@ class NVFP4Experts(Frozen):
         offsets: Tensor,
     ) -> Tensor:
         """_products of tokens as _operand makes them."""
-        by_row: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": max(k, 1)}
+        stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
+        options: dict[str, Any] = {
+            "rows": sorted_rows, "rows_per_token": max(k, 1), "alpha": self.gate_up_alpha,
+        }  # fmt: skip
         if self.input_quant is None:
-            weight, scales = self.gate_up_proj, self.gate_up_proj_weight_scale
-            options = by_row | {"alpha": self.gate_up_alpha, "out_dtype": dtype}
-            h = nk.grouped_dual_gemm(a, weight, sfa, scales, offsets, **options)
+            h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
             return self._product("down", h, None, offsets, dtype)
-        gate_up = self._product("gate_up", a, sfa, offsets, dtype, **by_row)
-        gate, up = gate_up.chunk(2, dim=-1)
-        codes, scales, _ = quantize_input(gate, self.input_quant, self.down_input, up=up)
+        options |= {"global_scale": self.down_input, "data_dtype": torch.uint8}
+        codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
         return self._product("down", codes, scales, offsets, dtype)
 
     def _product(
@@ -262,12 +262,11 @@ class NVFP4Experts(Frozen):
         sfa: Tensor | None,
         offsets: Tensor,
         dtype: torch.dtype,
-        **by_row: Any,
     ) -> Tensor:
         weight, scales = getattr(self, f"{name}_proj"), getattr(self, f"{name}_proj_weight_scale")
         alpha = getattr(self, f"{name}_alpha")
         return nk.grouped_gemm(
-            a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype, **by_row
+            a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype
         )
 
     def dequantize(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:

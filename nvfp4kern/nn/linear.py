@@ -176,12 +176,11 @@ def quantize_input(
     how: InputQuant,
     scale: Tensor | None,
     *,
-    up: Tensor | None = None,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Any]:
-    """(codes as bytes, scale factors, global scale) of x, or of silu(x) * up."""
+    """(codes as bytes, scale factors, global scale) of x."""
     global_scale = {"static": scale, "amax": "amax", "dynamic": None}[how or "dynamic"]
-    options: dict[str, Any] = {"up": up, "out": out, "data_dtype": torch.uint8}
+    options: dict[str, Any] = {"out": out, "data_dtype": torch.uint8}
     return nk.quantize(readable(x), global_scale=global_scale, **options)
 
 

@@ -171,6 +171,14 @@ def contiguous_dual_of_bfloats_by_rows(rng, m, n, k):
     return nvfp4kern.grouped_dual_gemm, args, options
 
 
+def contiguous_dual_quantized(rng, m, n, k):
+    n = max(n // 16, 1) * 16
+    (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, 2 * n, k)
+    options = {"offsets": offsets_of(rng, 4, 7 * m), "alpha": powers_of_two(rng, 4, 2 * n)}
+    options |= {"quantized": True, "global_scale": 0.125, "data_dtype": "uint8"}
+    return nvfp4kern.grouped_dual_gemm, [a, b, sfa, sfb], options
+
+
 def route(rng, m, n, k):
     args = [integers(rng, "float16", m, k), integers(rng, "float16", n, k), 4]
     return nvfp4kern.route, args, {"alpha": 2.0**-7}
@@ -281,8 +289,9 @@ OPERATORS = {
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
         contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_dual,
-        contiguous_dual_of_bfloats_by_rows, route, route_sigmoid, route_dense, route_of_floats,
-        route_of_logits, sort_by_expert, combine, combine_with_residual, quantize, quantize_amax,
-        quantize_gated, quantize_by_expert, dequantize, to_blocked, from_blocked,
+        contiguous_dual_of_bfloats_by_rows, contiguous_dual_quantized, route, route_sigmoid,
+        route_dense, route_of_floats, route_of_logits, sort_by_expert, combine,
+        combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_by_expert,
+        dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip

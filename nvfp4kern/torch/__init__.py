@@ -238,28 +238,55 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
     return out
 
 
+@overload
 def grouped_dual_gemm(
-    a: Tensor,
-    b: Tensor,
-    sfa: Tensor | None,
-    sfb: Tensor,
-    offsets: Tensor,
-    *,
-    rows: Tensor | None = None,
-    rows_per_token: int = 1,
-    alpha: Scalar | None = None,
-    activation: Activation = "silu",
-    scale_layout: Layouts = "linear",
-    out: Tensor | None = None,
-    out_dtype: OutDtype = None,
-) -> Tensor:
+    a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
+    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    activation: Activation = "silu", scale_layout: Layouts = "linear", out: Tensor | None = None,
+    out_dtype: OutDtype = None, quantized: Literal[False] = False, global_scale: None = None,
+    data_dtype: None = None,
+) -> Tensor: ...  # fmt: skip
+@overload
+def grouped_dual_gemm(
+    a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
+    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
+    out: Sequence[Tensor] | None = None, out_dtype: None = None, quantized: Literal[True],
+    global_scale: Scalar | None = None, data_dtype: CodesDtype = None,
+) -> NVFP4[Tensor]: ...  # fmt: skip
+def grouped_dual_gemm(
+    a: Any, b: Any, sfa: Any, sfb: Any, offsets: Any, *, rows: Any = None, rows_per_token: int = 1,
+    alpha: Any = None, activation: Any = "silu", scale_layout: Layouts = "linear", out: Any = None,
+    out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
+    data_dtype: Any = None,
+) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     args = (
         a, b, sfa, sfb, offsets, *_number(alpha, "alpha"), activation, *_pair(scale_layout), rows,
         rows_per_token,
     )  # fmt: skip
+    if quantized:
+        return _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, data_dtype)
+    for name, given in (("global_scale", global_scale), ("data_dtype", data_dtype)):
+        if given is not None:
+            raise ValueError(f"{name}: given, expected None unless quantized=True")
     new, writing = _OPS.grouped_dual_gemm.default, _OPS.grouped_dual_gemm_out.default
     return _one(new, writing, args, out, out_dtype)
+
+
+def _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, data_dtype):
+    if out_dtype is not None:
+        raise ValueError(f"out_dtype: {out_dtype!r}, expected None with quantized=True")
+    if isinstance(global_scale, str):
+        raise ValueError(f"global_scale: {global_scale!r}, expected None, a number or a tensor")
+    scale = 1.0 if global_scale is None else global_scale
+    args = (*args, *_number(scale, "global_scale"))
+    dtype = _data_dtype(data_dtype, out)
+    if out is None:
+        return NVFP4(*_OPS.grouped_dual_gemm_quantized.default(*args, dtype), scale)
+    outs = _all_given(out, ("data", "scales"))
+    _OPS.grouped_dual_gemm_quantized_out.default(*args, **outs)
+    return NVFP4(*out, scale)
 
 
 def route(

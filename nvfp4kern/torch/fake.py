@@ -133,6 +133,18 @@ def out_dtype_of(dtype, default=torch.float16):
     return dtype
 
 
+def codes_dtype_of(dtype):
+    dtype = CODES[0] if dtype is None else dtype
+    expect(dtype in CODES, "data_dtype", dtype, " or ".join(CODES_NAMES))
+    return dtype
+
+
+def one_scale(t, first):
+    if t is not None:
+        tensor("global_scale", t, (torch.float32,), first)
+        expect(t.numel() == 1, "global_scale", shape_of(t), "one element")
+
+
 def empty(like, sizes, dtype):
     return torch.empty(sizes, dtype=dtype, device=like.device)
 
@@ -244,6 +256,33 @@ def grouped_dual_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None,
 ):  # fmt: skip
+    m, n = gated_experts(
+        a, b, sfa, sfb, offsets, alpha_tensor, activation, sfa_layout, sfb_layout, rows,
+        rows_per_token,
+    )  # fmt: skip
+    return empty(a, (m, n), out_dtype_of(out_dtype))
+
+
+def grouped_dual_gemm_quantized(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
+    sfb_layout="linear", rows=None, rows_per_token=1, global_scale=1.0, global_scale_tensor=None,
+    data_dtype=None,
+):  # fmt: skip
+    m, n = gated_experts(
+        a, b, sfa, sfb, offsets, alpha_tensor, activation, sfa_layout, sfb_layout, rows,
+        rows_per_token,
+    )  # fmt: skip
+    expect(activation == "silu", "activation", repr(activation), "'silu' with quantized=True")
+    fits = n % SF_VEC == 0
+    expect(fits, "b", shape_of(b), "N to be a multiple of 16 with quantized=True, in [G, 2 N, K/2]")
+    one_scale(global_scale_tensor, a)
+    return empty(a, (m, n // 2), codes_dtype_of(data_dtype)), empty(a, (m, n // SF_VEC), SCALES[0])
+
+
+def gated_experts(
+    a, b, sfa, sfb, offsets, alpha_tensor, activation, sfa_layout, sfb_layout, rows, rows_per_token
+):
+    """(rows of the result, N)"""
     word("activation", activation, ACTIVATIONS)
     m, groups, both = experts(
         a, b, "[G, 2 N, K/2]", CODES, sfa, sfb, offsets, sfa_layout, sfb_layout, rows,
@@ -258,7 +297,7 @@ def grouped_dual_gemm(
         expect(fits, "alpha", shape_of(alpha_tensor), wanted)
     else:
         alpha_like("alpha", alpha_tensor, groups, a)
-    return empty(a, (m, both // 2), out_dtype_of(out_dtype))
+    return m, both // 2
 
 
 def b_dtypes(a):
@@ -313,10 +352,7 @@ def quantize(
         tensor("up", up, (x.dtype,), x)
         same_sizes("up", up, x.shape, f"{tuple(x.shape)}, the shape of x")
         unit_stride("up", up, "K")
-    if global_scale_tensor is not None:
-        tensor("global_scale", global_scale_tensor, (torch.float32,), x)
-        one = global_scale_tensor.numel() == 1
-        expect(one, "global_scale", shape_of(global_scale_tensor), "one element")
+    one_scale(global_scale_tensor, x)
     sizes = (*outer, k // SF_VEC)
     if scale_layout == "blocked":
         sizes = blocked_sizes(*sizes)
@@ -326,10 +362,8 @@ def quantize(
         tensor("offsets", offsets, (torch.int32,), x)
         expect(offsets.dim() == 1, "offsets", shape_of(offsets), "[G + 1]")
         sizes = (outer[0] // ATOM_ROWS + offsets.shape[0] - 1) * ATOM_ROWS, sizes[1]
-    data_dtype = CODES[0] if data_dtype is None else data_dtype
-    expect(data_dtype in CODES, "data_dtype", data_dtype, " or ".join(CODES_NAMES))
-    data = empty(x, (*outer, k // 2), data_dtype)
-    return data, empty(x, sizes, torch.float8_e4m3fn)
+    data = empty(x, (*outer, k // 2), codes_dtype_of(data_dtype))
+    return data, empty(x, sizes, SCALES[0])
 
 
 def quantize_amax(x, up=None, scale_layout="linear", offsets=None, data_dtype=None):

@@ -35,6 +35,8 @@ _GROUPED_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets
 _GROUPED_DUAL_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets,
     float alpha=1.0, Tensor? alpha_tensor=None, str activation="silu", {_LAYOUTS},
     Tensor? rows=None, SymInt rows_per_token=1"""
+_GROUPED_DUAL_GEMM_QUANTIZED = f"""{_GROUPED_DUAL_GEMM}, float global_scale=1.0,
+    Tensor? global_scale_tensor=None"""
 _GROUPED_GEMM_LIST = f"""Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
     Tensor?[] alpha_tensor, Tensor?[] bias, {_LAYOUTS}"""
 _ROUTE = """Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? correction_bias=None,
@@ -111,6 +113,20 @@ def _grouped_dual_gemm(
         alpha=_or(alpha, alpha_tensor), activation=activation,
         scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )  # fmt: skip
+
+
+def _grouped_dual_gemm_quantized(
+    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
+    sfb_layout="linear", rows=None, rows_per_token=1, global_scale=1.0, global_scale_tensor=None,
+    data_dtype=None, *, out=None,
+):  # fmt: skip
+    q = _C.grouped_dual_gemm(
+        a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
+        alpha=_or(alpha, alpha_tensor), activation=activation,
+        scale_layout=(sfa_layout, sfb_layout), quantized=True,
+        global_scale=_or(global_scale, global_scale_tensor), data_dtype=data_dtype, out=out,
+    )  # fmt: skip
+    return q.data, q.scales
 
 
 def _grouped_gemm_list(
@@ -325,6 +341,10 @@ _operator(
 _operator(
     "grouped_dual_gemm", _GROUPED_DUAL_GEMM, ("out",), _grouped_dual_gemm, fake.grouped_dual_gemm
 )
+_operator(
+    "grouped_dual_gemm_quantized", _GROUPED_DUAL_GEMM_QUANTIZED, ("data", "scales"),
+    _grouped_dual_gemm_quantized, fake.grouped_dual_gemm_quantized, "data_dtype",
+)  # fmt: skip
 for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
     _options = {"permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of}
     _operator(

@@ -398,17 +398,27 @@ def quantize(x, global_scale=None, up=None):
         return _quantize(x if up is None else silu(x) * np.asarray(up, np.float32), global_scale)
 
 
-def _quantize(x, global_scale):
+def scale_factors(amax, encode):
+    """(the factors of blocks with these largest magnitudes, what they were rounded from)"""
+    wanted = np.minimum(amax * (encode * (np.float32(1) / np.float32(6))), np.float32(448))
+    sf = np.minimum(round_to_grid(wanted.astype(np.float64), 3, -6), 448).astype(np.float32)
+    return sf, wanted
+
+
+def multipliers(sf, encode):
+    """What the elements of blocks with these scale factors are multiplied by."""
     one = np.float32(1)
+    return np.minimum(one / (sf * (one / encode)), FLT_MAX)
+
+
+def _quantize(x, global_scale):
     s2, encode = global_scale_pair(x, global_scale)
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // SF_VEC, SF_VEC)
     nan = np.isnan(blocks).any(axis=-1)
     amax = np.abs(np.where(np.isnan(blocks), 0, blocks)).max(axis=-1, initial=0)
 
-    wanted = np.minimum(amax * (encode * (one / np.float32(6))), np.float32(448))
-    sf = np.minimum(round_to_grid(wanted.astype(np.float64), 3, -6), 448).astype(np.float32)
-    decode = sf * (one / encode)
-    multiplier = np.minimum(one / decode, FLT_MAX)[..., None]
+    sf, wanted = scale_factors(amax, encode)
+    multiplier = multipliers(sf, encode)[..., None]
 
     bad = nan | np.isnan(wanted) | ~((s2 >= 0) & (s2 < np.inf)) | np.signbit(s2)
     zero = bad | (sf == 0)

@@ -83,6 +83,17 @@ def spoiled(device):
     odd = w.data[:9].expand(2, 9, 32), q.scales, w.scales[:9].expand(2, 9, 4)
     yield nk.grouped_dual_gemm, (q.data, *odd, ints), {}
     yield nk.grouped_dual_gemm, (x, x.expand(2, 6, 64), None, None, ints), {}
+    yield nk.grouped_dual_gemm, stack, {"global_scale": 2.0}
+    yield nk.grouped_dual_gemm, stack, {"data_dtype": "uint8"}
+    yield nk.grouped_dual_gemm, stack, {"quantized": True}
+    whole = w.data[:1].expand(2, 32, 32), q.scales, w.scales[:1].expand(2, 32, 4), ints
+    encoding = (nk.grouped_dual_gemm, (q.data, *whole))
+    yield *encoding, {"quantized": True, "activation": "gelu"}
+    yield *encoding, {"quantized": True, "out_dtype": "float16"}
+    yield *encoding, {"quantized": True, "global_scale": "amax"}
+    yield *encoding, {"quantized": True, "global_scale": torch.ones(2, device=device)}
+    yield *encoding, {"quantized": True, "global_scale": x[0, :1]}
+    yield *encoding, {"quantized": True, "data_dtype": "float16"}
     yield nk.route, (x, x[:, :48], 2), {}
     yield nk.route, (x, x.to(torch.uint8), 2), {}
     yield nk.route, (x, x), {}

@@ -98,8 +98,8 @@ class Expert:
 def experts(x, index, weights, each, scales, dtype):
     """The mixture's output for x [T, H], index and weights [T, k].
 
-    each: an Expert for each number. scales: the global scales of both inputs, None for 16 bits,
-        where gate and up are one product that rounds nothing before its activation.
+    each: an Expert for each number. scales: the global scales of both inputs, None for 16 bits.
+    Gate and up are one product that rounds nothing before its activation, nor before it encodes.
     """
     nvfp4 = scales[0] is not None
     a = quantized(x, scales[0])
@@ -107,10 +107,7 @@ def experts(x, index, weights, each, scales, dtype):
     for slot in range(index.shape[1]):
         for number, expert in enumerate(each):
             rows = np.flatnonzero(index[:, slot] == number)
-            gate, up = (
-                rounded(product(a[rows], w, None, nvfp4), dtype if nvfp4 else None)
-                for w in (expert.gate, expert.up)
-            )
+            gate, up = (product(a[rows], w, None, nvfp4) for w in (expert.gate, expert.up))
             h = gated(gate, up)
             h = quantized_interval(h, scales[1]) if nvfp4 else rounded(h, dtype)
             part = rounded(product_of_interval(h, expert.down, nvfp4), dtype)

@@ -41,7 +41,7 @@ def want_experts(experts, x, ids, weights):
         if not 0 <= e < experts.num_experts:
             continue
         a = x[t].double() if quant is None else quantized(x[t], scales[quant][0])
-        gate, up = (gate_up[e] @ a).bfloat16().double().chunk(2)
+        gate, up = (gate_up[e] @ a).chunk(2)
         h = (nn.functional.silu(gate) * up).float()
         b = h.bfloat16().double() if quant is None else quantized(h, scales[quant][1])
         out[t] += weights[t, j].double() * (down[e] @ b)

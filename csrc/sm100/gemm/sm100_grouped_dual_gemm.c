@@ -47,6 +47,10 @@ nk_status sm100_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, co
 {
     const nk_dual_gemm_problem pair = pair_of(p);
     const sm100_gemm_product product = product_of(p, &pair);
+    const int forced = nk_tile_forced(settings, &sm100_gemm_family);
+    const char *why = p->encoded.wanted ? "it writes no codes" : NULL;
+    if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemm_family, forced, "%s", why);
+    if (why) return nk_decline(plan, why);
     return sm100_gemm_plan(&product, settings, kernels, plan, choice);
 }
 

@@ -17,6 +17,7 @@ typedef struct sm80_gemm_params {
 typedef struct sm80_gating {
     nk_alpha alpha_ups;
     nk_activation activation;
+    nk_encoded_output encoded;
 } sm80_gating;
 
 #endif

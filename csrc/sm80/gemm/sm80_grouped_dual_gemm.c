@@ -17,6 +17,6 @@ nk_status sm80_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, con
 
 nk_status sm80_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
-    const sm80_gating gating = {p->alpha_ups, p->activation};
+    const sm80_gating gating = {p->alpha_ups, p->activation, p->encoded};
     return sm80_groups_run(&p->gates, &grouped_dual_gemm, &gating, choice, exec);
 }

@@ -1,11 +1,12 @@
 /* D[m,n] = convert(act(alpha_g[n] * sum_k A[m,k] B_g[n,k]) * (alpha_ups_g[n] * sum_k A[m,k] B_g[N+n,k]))
- * for the tokens m of every expert g
+ * for the tokens m of every expert g; or codes and scale factors of fl(nk_silu(..) * ..) in place of convert
  *
  * Work: a tile is WARPS * 16 features (n) x TOKENS tokens (m) of one expert: half of its weight rows are gates, half
  * the ups of the same features, N rows further in the same matrix. Sums lie and are stored as in sm80_dual_gemm.cu;
  * tiles are found as in sm80_grouped_gemm.cu, contiguous form. Each is one CTA's.
  *
  * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
+#include "sm80_encode.cuh"
 #include "sm80_groups.cuh"
 
 #define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
@@ -38,7 +39,11 @@ template <int TOKENS, int WARPS> struct grouped_dual_gemm_product : group_produc
         const nk_gemm_problem p = this->output_of(tile);
         nk_alpha ups = gating.alpha_ups;
         if (ups.data) ups.data += tile.expert * ups.group_stride;
-        this->store_by(gated_sums<RUN>{p.alpha, ups, gating.activation}, staged, p, tile, first);
+        const gated_sums<RUN> epilogue = {p.alpha, ups, gating.activation};
+        if (gating.encoded.wanted)
+            encode_tile<WARPS * 16, WARPS * 32>(staged, this->out_of(p, tile, first), epilogue, gating.encoded);
+        else
+            this->store_by(epilogue, staged, p, tile, first);
     }
 };
 

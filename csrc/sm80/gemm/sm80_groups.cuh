@@ -23,12 +23,16 @@ template <int TOKENS, int WARPS, int FEATURES> struct group_product : group_tile
     }
 
     /* `p` is the tile's problem as its output sees it. */
+    __device__ tile_out out_of(const nk_gemm_problem &p, const group_tile &tile, int first) const
+    {
+        return {0, tile.token + first, tile.end, tile.n_tile * FEATURES, p.n, &p.d};
+    }
+
     template <typename STAGED, typename EPILOGUE>
     __device__ void store_by(const EPILOGUE &epilogue, const STAGED &staged, const nk_gemm_problem &p,
                              const group_tile &tile, int first) const
     {
-        const tile_out out = {0, tile.token + first, tile.end, tile.n_tile * FEATURES, p.n, &p.d};
-        store_tile<FEATURES, WARPS * 32>(staged, out, epilogue);
+        store_tile<FEATURES, WARPS * 32>(staged, out_of(p, tile, first), epilogue);
     }
 };
 

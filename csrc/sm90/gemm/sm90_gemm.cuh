@@ -3,7 +3,8 @@
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  *   grouped_gemm, a list: the gemm of each group
  *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
- *   grouped_dual_gemm: the dual_gemm of each expert's tokens; B2 are rows of the same matrices as B1, N rows further
+ *   grouped_dual_gemm: the dual_gemm of each expert's tokens; B2 are rows of the same matrices as B1, N rows further;
+ *     or codes and scale factors in place of convert (sm90_gemm_encode.cuh)
  *
  * Weights, B, are wgmma's operand A: codes come to shared memory and are decoded in registers. Tokens, A, are its
  * operand B: 16-bit rows in shared memory, which a first kernel (sm90_gemm_tokens.cu) has put in the decode's order of
@@ -29,6 +30,7 @@
  *                                                  order that compute-sanitizer's racecheck knows
  *   sums_full      the peer's consumers -> ours    1 arrival + the bytes of their sums, once               wait 0
  *   BARRIER_CONSUMERS  all consumers               nobody reads the ring any more; what parts give is there
+ *   BARRIER_PAIRS ..   two warps of a block        see sm90_gemm_encode.cuh
  *   cluster        begin: sums_full is there before the peer sends. Whoever is sent to waits for it, so no CTA goes
  *                  before its peer has sent
  *
@@ -38,6 +40,7 @@
 
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "sm90_gemm_encode.cuh"
 #include "sm90_gemm_load.cuh"
 #include "sm90_gemm_store.cuh"
 #include "sm90_gemm_sums.cuh"
@@ -182,7 +185,12 @@ __device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &
                                 const consumer &c, int first, float (&sums)[N])
 {
     griddepcontrol_wait(); /* long over: tokens came after it */
-    if constexpr (C::CLUSTER == 1) {
+    if constexpr (C::ENCODERS > 0) {
+        if (p.encoded.wanted)
+            encode<C>(s, p, work, tile, c, sums);
+        else
+            store<C>(p, work, tile, c, first, sums);
+    } else if constexpr (C::CLUSTER == 1) {
         store<C>(p, work, tile, c, first, sums);
     } else if constexpr (C::BOTH_END) { /* CTA 1 ends the upper half */
         const int rank = (int)cluster_ctarank(), warpgroup = C::WARPGROUPS * c.part + c.rows;

@@ -128,10 +128,10 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &wor
     });
 }
 
-/* dual_gemm: eight features of eight tokens are a piece of rows, four bytes a lane. */
-template <class C, int N>
-__device__ inline void store(const nk_dual_gemm_problem &p, const sm90_gemm_work &work, const gemm_tile &tile,
-                             const consumer &c, int eight, float (&sums)[N])
+/* dual_gemm, grouped_dual_gemm: eight features of eight tokens are a piece of rows, four bytes a lane. */
+template <class C, typename P, int N>
+__device__ inline void store(const P &p, const sm90_gemm_work &work, const gemm_tile &tile, const consumer &c,
+                             int eight, float (&sums)[N])
 {
     const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
     const int64_t end = token_end<C>(tile, p.m), token = tile.token + 8 * eight;

@@ -6,12 +6,13 @@
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/ptx/shared.cuh"
+#include "sm90_gated_params.h"
 #include "sm90_gemm_config.h"
 #include "sm90_list_params.h"
 
 #include <stddef.h>
 
-enum { BARRIER_CTA, BARRIER_CONSUMERS };
+enum { BARRIER_CTA, BARRIER_CONSUMERS, BARRIER_PAIRS, BARRIERS = 16 }; /* a number for each pair of warps */
 enum { WARPGROUP = 128, RASTER = 32 /* row tiles that go through all token tiles together, for L2 */ };
 
 enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
@@ -57,6 +58,8 @@ struct config {
     static_assert(!EXPERTS || !IS_DIVIDED, "offsets may change while CTAs read them: a cluster could part");
     static_assert(!LIST || (!IS_DIVIDED && BANDS == 1), "a list's tiles are plain");
     static_assert(BANDS == 1 || (PARTS == 2 && CLUSTER == 1), "two bands are two parts'");
+    static constexpr int ENCODERS = OPERATOR_ == GROUPED_DUAL_GEMM ? CONSUMERS / 32 : 0; /* warps */
+    static_assert(BARRIER_PAIRS + ENCODERS / 2 <= BARRIERS, "as many as a CTA has");
 };
 
 template <class C> struct memory {
@@ -72,6 +75,7 @@ template <class C> struct memory {
     } sums; /* of the peer, by warpgroup */
     uint64_t full[C::SLOTS], empty[C::SLOTS], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
+    uint32_t sf[C::ENCODERS][8]; /* what a warp's features want, see encode() */
     int2 experts[]; /* see list_experts() */
 };
 
@@ -212,6 +216,7 @@ __device__ inline const nk_operand &weights_of(const nk_dual_gemm_problem &p, bo
     return second ? p.b2 : p.b1;
 }
 
+__device__ inline const nk_operand &weights_of(const sm90_gated &p, bool second) { return second ? p.b2 : p.b1; }
 __device__ inline const nk_operand &weights_of(const sm90_list &list, bool) { return list.group[0].gemm.b; } /* alike */
 
 /* Whether scale factors come by copies of each lane: whole atoms come as one piece. Of a slot with 64 rows of each of

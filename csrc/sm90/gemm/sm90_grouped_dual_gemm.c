@@ -1,4 +1,5 @@
 /* grouped_dual_gemm on Hopper: tiles of dual_gemm, each with tokens of one expert. */
+#include "sm90_gated_params.h"
 #include "sm90_gemm_plan.h"
 
 #define KERNELS(name, ...) \
@@ -11,21 +12,21 @@ static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GATED_EXPER
 NK_CHOICE_FITS(sm90_gemm_choice);
 
 /* What the kernels take: an expert's ups are rows of its matrix, N rows behind its gates. */
-static nk_dual_gemm_problem pair_of(const nk_grouped_dual_gemm_problem *p)
+static sm90_gated pair_of(const nk_grouped_dual_gemm_problem *p)
 {
     const nk_gemm_problem *gates = &p->gates.all;
-    nk_dual_gemm_problem pair = {.device = p->device,
-                                 .l = 1,
-                                 .m = gates->m,
-                                 .n = gates->n,
-                                 .k = gates->k,
-                                 .a = gates->a,
-                                 .b1 = gates->b,
-                                 .b2 = gates->b,
-                                 .d = gates->d,
-                                 .alpha1 = gates->alpha,
-                                 .alpha2 = p->alpha_ups,
-                                 .activation = p->activation};
+    sm90_gated pair = {.device = p->device,
+                       .m = gates->m,
+                       .n = gates->n,
+                       .k = gates->k,
+                       .a = gates->a,
+                       .b1 = gates->b,
+                       .b2 = gates->b,
+                       .alpha1 = gates->alpha,
+                       .alpha2 = p->alpha_ups,
+                       .activation = p->activation,
+                       .d = gates->d,
+                       .encoded = p->encoded};
     const int64_t atoms_bytes = nk_sf_padded_cols(gates->k / NK_SF_VEC) * NK_SF_ATOM_ROWS;
     pair.b2.data += gates->n * gates->b.row_stride;
     pair.b2.sf += gates->b.sf_layout == NK_SF_LINEAR ? gates->n * gates->b.sf_row_stride
@@ -33,7 +34,7 @@ static nk_dual_gemm_problem pair_of(const nk_grouped_dual_gemm_problem *p)
     return pair;
 }
 
-static sm90_gemm_product product_of(const nk_grouped_dual_gemm_problem *p, const nk_dual_gemm_problem *pair)
+static sm90_gemm_product product_of(const nk_grouped_dual_gemm_problem *p, const sm90_gated *pair)
 {
     const nk_grouped_gemm_problem *gates = &p->gates;
     return (sm90_gemm_product){.first = &gates->all,
@@ -65,7 +66,7 @@ nk_status sm90_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, con
     if (why) return nk_decline(plan, why);
     if (settings->batch_invariant && forced == NK_TILE_ANY) /* as sm90_grouped_gemm.c says */
         return nk_decline(plan, "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only");
-    const nk_dual_gemm_problem pair = pair_of(p);
+    const sm90_gated pair = pair_of(p);
     const sm90_gemm_product product = product_of(p, &pair);
     if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
     const cuda_gpu *gpu = NULL;
@@ -76,7 +77,7 @@ nk_status sm90_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, con
 
 nk_status sm90_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
-    const nk_dual_gemm_problem pair = pair_of(p);
+    const sm90_gated pair = pair_of(p);
     const sm90_gemm_product product = product_of(p, &pair);
     return sm90_gemm_run(&product, choice, exec);
 }

@@ -51,7 +51,9 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "dual_gemm of one token": ["operators/test_dual_gemm.py", "-k", "one_16_bit_token"],
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
     "grouped_gemm": ["operators/test_grouped_gemm.py"],
-    "grouped_dual_gemm": ["operators/test_grouped_dual_gemm.py"],
+    "grouped_dual_gemm": [
+        f"operators/test_grouped_dual_{name}.py" for name in ("gemm", "quantized")
+    ],
     "rows alone": ["cuda/test_cuda.py", "-k", "promised"],
     "experts": [
         "operators/test_grouped_gemm.py",

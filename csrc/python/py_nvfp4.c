@@ -1,0 +1,48 @@
+/* Arguments and results of calls that return NVFP4(data, scales, global_scale). */
+#include "py_nvfp4.h"
+
+#include "py_args.h"
+#include "py_describe.h"
+#include "py_tensor.h"
+
+#include <string.h>
+
+#define FLOAT_INFINITY_BITS 0x7f800000u
+
+int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax)
+{
+    static const char *const words[] = {"amax", NULL};
+    int word;
+    if (!object || object == Py_None) return 0;
+    if (PyUnicode_Check(object)) {
+        if (!amax) {
+            return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected None, a number or a tensor", object);
+        }
+        *amax = true;
+        return py_word(object, "global_scale", words, &word);
+    }
+    if (py_scalar(call, object, "global_scale", -1, t, global_scale) < 0) return -1;
+    if (global_scale->tensor) return 0;
+    uint32_t bits; /* not the value: the caller's thread may treat denormals as zero */
+    memcpy(&bits, &global_scale->value, sizeof bits);
+    if (bits > 0 && bits < FLOAT_INFINITY_BITS) return 0;
+    return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected a finite number above 0 in float32", object);
+}
+
+int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype)
+{
+    if (py_data_dtype(object, dtype) < 0) return -1;
+    if (!object || object == Py_None || !codes || codes->dtype == *dtype) return 0;
+    return py_fail_at(PyExc_ValueError, "data_dtype", -1, "%s, but out[0] has dtype %s", py_dtype_name(*dtype),
+                      py_dtype_name_of(codes));
+}
+
+PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale)
+{
+    PyObject *type = py_imported(&call->state->nvfp4, "nvfp4kern.layout", "NVFP4"), *scale, *result = NULL;
+    if (global_scale && global_scale != Py_None) scale = Py_NewRef(global_scale);
+    else scale = PyFloat_FromDouble(1);
+    if (type && scale) result = PyObject_CallFunctionObjArgs(type, outputs[0], outputs[1], scale, NULL);
+    Py_XDECREF(scale);
+    return result;
+}

@@ -1,0 +1,16 @@
+/* Arguments and results of calls that return NVFP4(data, scales, global_scale). */
+#ifndef NK_PY_NVFP4_H
+#define NK_PY_NVFP4_H
+
+#include "py_state.h"
+
+/* Reads None, a number or a 1-element tensor, or "amax" where `amax` is not NULL. */
+int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax);
+
+/* The dtype of new codes in *dtype, which the `codes` of an `out` given must agree with. */
+int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype);
+
+/* NVFP4 of the tensors outputs[0] and outputs[1]; without a global scale, or where that is None, it is the float 1. */
+PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale);
+
+#endif

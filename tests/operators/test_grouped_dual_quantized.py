@@ -1,0 +1,404 @@
+"""grouped_dual_gemm with quantized=True: the bytes of quantize, made of float32 products."""
+
+import numpy as np
+import pytest
+import torch
+from expert_tiles import GATED
+from generators import Guarded, codes, floats, from_numpy, layout_of, raw, rng_of, scales, unchanged
+from test_grouped_dual_gemm import Stack, alphas_of
+from test_grouped_gemm import OFFSETS, blocked_by_expert, expert_of, int32
+from test_grouped_rows import Tokens, drawn
+
+import nvfp4kern
+from nvfp4kern.verify import data, encoded, reference
+
+UNWRITTEN = 0x5A
+
+
+def encode(a, sfa, stack, offsets, *, form="linear", count=None, **options):
+    """(codes, scale factors), which lie between guard bytes, rows far from the last ones."""
+    rows, device = len(a) if count is None else count, stack.codes.device
+    out = tuple(
+        Guarded((rows, stack.n // of), torch.uint8, device, "padded rows") for of in (2, 16)
+    )
+    args = a, stack.codes, sfa, stack.sf, int32(offsets, device)
+    options["scale_layout"] = layout_of(form), layout_of(stack.form)
+    with unchanged(args, list(options.values())):
+        got = nvfp4kern.grouped_dual_gemm(
+            *args, out=tuple(item.tensor for item in out), quantized=True, **options
+        )
+    assert got.data is out[0].tensor and got.scales is out[1].tensor
+    assert out[0].guards_intact() and out[1].guards_intact()
+    return raw(got.data), raw(got.scales)
+
+
+def gated_sums(a, w, alpha1=1.0, alpha2=1.0):
+    """The float32 gates and ups, of sums that are exact."""
+    sums = reference.gemm(a, w).rounded("float32")
+    gates, ups = np.split(sums, 2, axis=-1)
+    return gates * np.float32(alpha1), ups * np.float32(alpha2)
+
+
+def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0)):
+    """Each expert's rows as quantize's model makes them; rows of nobody are as they were."""
+    owner = expert_of(offsets, len(a))
+    for part in got:
+        assert (part[owner < 0] == UNWRITTEN).all()
+    for g, w in enumerate(stack.operand.values):
+        rows = slice(offsets[g], offsets[g + 1])
+        alpha1, alpha2 = (
+            np.broadcast_to(of, (len(stack.operand.values), stack.n))[g] for of in alphas
+        )
+        with np.errstate(all="ignore"):
+            gates, ups = gated_sums(a[rows], w, alpha1, alpha2)
+        want = reference.quantize(gates, scale, ups)
+        np.testing.assert_array_equal(got[1][rows], want[1], str(g))
+        np.testing.assert_array_equal(got[0][rows], want[0], str(g))
+
+
+def check_interval(got, offsets, expected_of, scale=None):
+    for g in range(len(offsets) - 1):
+        rows = slice(offsets[g], offsets[g + 1])
+        wrong = encoded.check(got[0][rows], got[1][rows], expected_of(g, rows), scale)
+        assert wrong is None, (g, wrong)
+
+
+# ---------------------------------------------------------------------------------------------
+# Bytes
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", OFFSETS)
+@pytest.mark.parametrize("form_b", ("linear", "blocked"))
+@pytest.mark.parametrize("form_a", ("linear", "blocked"))
+def test_exact_sums_give_the_bytes_of_quantize(device, case, form_a, form_b):
+    rng, offsets = rng_of(1), OFFSETS[case]
+    a = data.exact_family(rng, max(offsets) + 5, 48)
+    stack = Stack(rng, device, len(offsets) - 1, 48, 48, form=form_b)
+    sfa = scales(a, "linear", rng, device)
+    if form_a == "blocked":
+        sfa = blocked_by_expert(a, offsets, device, rng)
+    got = encode(codes(a, device), sfa, stack, offsets, form=form_a)
+    check_bytes(got, offsets, a.values, stack)
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("n", (0, 16, 32, 64, 80, 112, 128, 144, 192))
+def test_any_number_of_blocks(device, n):
+    rng, offsets, k = rng_of(2, n), [1, 4, 4, 21], 144
+    a, stack = data.exact_family(rng, 23, k), Stack(rng, device, 3, n, k)
+    got = encode(codes(a, device), scales(a, "linear", rng, device), stack, offsets)
+    if n:
+        check_bytes(got, offsets, a.values, stack)
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("scale", (None, 0.02, 3, 1e-30, 1e30, np.float32(0.3)))
+def test_global_scales(device, scale):
+    rng, offsets = rng_of(3), [0, 9, 9, 40]
+    a, stack = data.exact_family(rng, 40, 64), Stack(rng, device, 3, 32, 64)
+    given = (
+        floats(np.float32([scale]), "float32", device) if isinstance(scale, np.float32) else scale
+    )
+    args = codes(a, device), scales(a, "linear", rng, device), stack, offsets
+    check_bytes(encode(*args, global_scale=given), offsets, a.values, stack, scale)
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("scale", (np.inf, -np.inf, np.nan, -1.0, 0.0, -0.0, 1e-45))
+def test_global_scales_that_an_array_may_hold(device, scale):
+    """Where S is not above 0, every scale factor is NaN and every code 0."""
+    rng, offsets = rng_of(4), [0, 7]
+    a, stack = data.exact_family(rng, 7, 32), Stack(rng, device, 1, 16, 32)
+    got = encode(
+        codes(a, device), scales(a, "linear", rng, device), stack, offsets,
+        global_scale=floats(np.float32([scale]), "float32", device),
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        check_bytes(got, offsets, a.values, stack, np.float32(scale))
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("kind", ("float", "expert", "pair", "row"))
+def test_alphas(device, kind):
+    """Powers of two: alphas that leave sums exact."""
+    rng, offsets, n = rng_of(5), [0, 9, 9, 40], 48
+    a, stack = data.exact_family(rng, 40, 64), Stack(rng, device, 3, n, 64)
+    given, alpha1, alpha2 = alphas_of(kind, rng, 3, n)
+    two = np.vectorize(lambda x: np.float32(2.0) ** np.round(np.log2(abs(x) * 1e4)))
+    given, alpha1, alpha2 = two(given), two(alpha1), two(alpha2)
+    given = float(given) if kind == "float" else floats(given, "float32", device)
+    got = encode(
+        codes(a, device), scales(a, "linear", rng, device), stack, offsets, alpha=given,
+        global_scale=0.125,
+    )  # fmt: skip
+    check_bytes(got, offsets, a.values, stack, 0.125, (alpha1, alpha2))
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_16_bit_tokens(device, dtype):
+    rng, offsets = rng_of(6), [3, 10, 10, 41]
+    a, stack = data.small_integers(rng, 45, 80), Stack(rng, device, 3, 32, 80)
+    got = encode(floats(a, dtype, device), None, stack, offsets, global_scale=0.5)
+    check_bytes(got, offsets, a.astype(np.float64), stack, 0.5)
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+@pytest.mark.parametrize("per_token", (1, 3))
+def test_rows(device, form, per_token):
+    """Rows of nobody hold what names no token."""
+    rng, offsets, count = rng_of(7, per_token), [0, 129, 130, 300], 301
+    a = Tokens(rng, device, 140, 48, form=form)
+    stack = Stack(rng, device, 3, 32, 48)
+    rows = drawn(rng, offsets, count, 140, per_token)
+    got = encode(
+        a.tensor, a.sf, stack, offsets, form=form, count=count, rows=from_numpy(rows, device),
+        rows_per_token=per_token, global_scale=0.25,
+    )  # fmt: skip
+    token = np.clip(rows // per_token, 0, 139)
+    check_bytes(got, offsets, a.values[token], stack, 0.25)
+
+
+@pytest.mark.parametrize("alpha, scale", [(1.0, 1e4), (1e-5, None), (1e-5, 1e-5)])
+def test_full_range_is_within_the_bound_of_the_sums(backend, alpha, scale):
+    """Where sums round a code may be its neighbour, and no other."""
+    rng, device, offsets = rng_of(8), backend.device, [0, 9, 9, 40]
+    a = data.full_range(rng, 41, 304)
+    stack = Stack(rng, device, 3, 48, 304, make=data.full_range)
+    got = encode(
+        codes(a, device), scales(a, "linear", rng, device), stack, offsets, alpha=alpha,
+        global_scale=scale,
+    )  # fmt: skip
+    expected = stack.expect(a.values, alpha1=alpha, alpha2=alpha, c=backend.c)
+    check_interval(got, offsets, expected, scale)
+
+
+def test_the_check_of_intervals_notices_a_step():
+    rng = rng_of(19)
+    exact = rng.standard_normal((3, 32)).astype(np.float32).astype(np.float64)
+    around = reference.Expected(exact * (1 - 1e-6), exact, exact * (1 + 1e-6))
+    codes, scales, _ = reference.quantize(exact, 0.5)
+    assert encoded.check(codes, scales, around, 0.5) is None
+    wrong = codes.copy()
+    wrong[1, 9] ^= 0x20
+    assert encoded.check(wrong, scales, around, 0.5)[0] == "code"
+    scales[2, 1] += 1
+    assert encoded.check(codes, scales, around, 0.5) == ("scale factor", (2, 1))
+
+
+def test_the_bytes_of_quantize_of_our_own_sums_on_the_cpu(device):
+    """There a sum has the same bits whatever is made of it, as long as no row is alone."""
+    if device != "cpu":
+        pytest.skip("GPUs may add in another order")
+    rng, offsets, n = rng_of(9), [0, 9, 9, 40], 48
+    a = data.full_range(rng, 40, 304)
+    stack = Stack(rng, device, 3, n, 304, make=data.full_range)
+    args = codes(a, device), stack.codes, scales(a, "linear", rng, device), stack.sf
+    options = {"offsets": int32(offsets, device), "alpha": 1e-4}
+    got = nvfp4kern.grouped_dual_gemm(*args, **options, quantized=True, global_scale=0.01)
+    sums = nvfp4kern.grouped_gemm(*args, **options, out_dtype="float32")
+    want = nvfp4kern.quantize(sums[:, :n], up=sums[:, n:], global_scale=0.01)
+    np.testing.assert_array_equal(raw(got.data), raw(want.data))
+    np.testing.assert_array_equal(raw(got.scales), raw(want.scales))
+
+
+# ---------------------------------------------------------------------------------------------
+# NaN, infinities, zeros
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("row", (20, 48 + 20))
+def test_a_nan_scale_of_a_gate_or_an_up_poisons_exactly_its_blocks(device, row):
+    rng, offsets = rng_of(10), [0, 10, 20]
+    a, stack = data.exact_family(rng, 20, 32), Stack(rng, device, 2, 48, 32)
+    args = codes(a, device), scales(a, "linear", rng, device), stack, offsets
+    clean = encode(*args)
+    stack.operand.scales[1, row, 0] = 0x7F
+    stack.sf = scales(stack.operand, "linear", rng, device)
+    got = encode(*args)
+    want = tuple(part.copy() for part in clean)
+    want[0][10:, 8:16], want[1][10:, 1] = 0, 0x7F
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_array_equal(got[1], want[1])
+
+
+def test_infinities(device):
+    """Products beyond fp32: the scale factor is 448, the infinity's code 6 with its sign."""
+    rng, offsets = rng_of(11), [0, 20]
+    a, stack = data.exact_family(rng, 20, 64), Stack(rng, device, 1, 32, 64)
+    got = encode(
+        codes(a, device), scales(a, "linear", rng, device), stack, offsets, alpha=2.0**100,
+        global_scale=1e30,
+    )  # fmt: skip
+    check_bytes(got, offsets, a.values, stack, 1e30, (2.0**100, 2.0**100))
+    assert (got[1] == 0x7E).any()
+
+
+@pytest.mark.any_path
+def test_k_of_zero_gives_zero(device):
+    shapes = (5, 0), (2, 32, 0), (5, 0), (2, 32, 0)
+    args = [torch.zeros(shape, dtype=torch.uint8, device=device) for shape in shapes]
+    out = (
+        torch.full((5, 8), 9, dtype=torch.uint8, device=device),
+        torch.full((5, 1), 9, dtype=torch.uint8, device=device),
+    )
+    nvfp4kern.grouped_dual_gemm(*args, int32([1, 2, 5], device), quantized=True, out=out)
+    for part in out:
+        assert (part[0] == 9).all() and (part[1:] == 0).all()
+
+
+# ---------------------------------------------------------------------------------------------
+# Addresses, new outputs, nothing to do
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("shift", (1, 2, 7))
+def test_outputs_at_any_address(device, shift):
+    rng, offsets = rng_of(12), [0, 3, 7]
+    a, stack = data.exact_family(rng, 7, 80), Stack(rng, device, 2, 48, 80)
+    wide = torch.full((7, 24 + 3 + 13), UNWRITTEN, dtype=torch.uint8, device=device)
+    out = wide[:, shift : shift + 24], wide[:, shift + 24 : shift + 27]
+    nvfp4kern.grouped_dual_gemm(
+        codes(a, device), stack.codes, scales(a, "linear", rng, device), stack.sf,
+        int32(offsets, device), quantized=True, out=out,
+    )  # fmt: skip
+    check_bytes(tuple(map(raw, out)), offsets, a.values, stack)
+    rest = np.delete(raw(wide), np.arange(shift, shift + 27), axis=1)
+    assert (rest == UNWRITTEN).all()
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("data_dtype", (None, "uint8", torch.uint8))
+def test_new_outputs(device, data_dtype):
+    rng, offsets = rng_of(13), [0, 5, 12]
+    a, stack = data.exact_family(rng, 12, 48), Stack(rng, device, 2, 32, 48)
+    args = codes(a, device), stack.codes, scales(a, "linear", rng, device), stack.sf
+    scale = floats(np.float32([0.5]), "float32", device)
+    got = nvfp4kern.grouped_dual_gemm(
+        *args, int32(offsets, device), quantized=True, global_scale=scale, data_dtype=data_dtype
+    )
+    assert isinstance(got, nvfp4kern.NVFP4) and got.global_scale is scale
+    assert got.data.dtype == (torch.uint8 if data_dtype else torch.float4_e2m1fn_x2)
+    assert got.scales.dtype == torch.float8_e4m3fn
+    assert got.data.shape == (12, 16) and got.scales.shape == (12, 2)
+    check_bytes((raw(got.data), raw(got.scales)), offsets, a.values, stack, 0.5)
+    one = torch.empty(12, 16, dtype=torch.uint8, device=device)
+    half = nvfp4kern.grouped_dual_gemm(
+        *args, int32(offsets, device), quantized=True, out=(one, None)
+    )
+    assert half.data is one and half.global_scale == 1.0 and half.scales.shape == (12, 2)
+
+
+def test_numpy(device):
+    if device != "cpu":
+        pytest.skip("NumPy arrays live on the CPU")
+    rng = rng_of(14)
+    a, stack = data.exact_family(rng, 6, 48), Stack(rng, device, 1, 16, 48)
+    b = stack.operand
+    got = nvfp4kern.grouped_dual_gemm(
+        a.codes, b.codes, a.scales, b.scales, np.array([0, 6], np.int32), quantized=True
+    )
+    assert type(got.data) is np.ndarray and got.data.shape == (6, 8)
+    check_bytes((raw(got.data), raw(got.scales)), [0, 6], a.values, stack)
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize(
+    "tokens, experts, n, rows",
+    [(0, 3, 16, None), (5, 0, 16, None), (5, 2, 0, None), (0, 2, 16, 5), (4, 2, 16, 0)],
+)
+def test_empty(device, tokens, experts, n, rows):
+    shapes = (tokens, 16), (experts, 2 * n, 16), (tokens, 2), (experts, 2 * n, 2)
+    args = [torch.zeros(shape, dtype=torch.uint8, device=device) for shape in shapes]
+    count = tokens if rows is None else rows
+    options = {} if rows is None else {"rows": int32([-1] * rows, device)}
+    out = [Guarded((count, n // of), torch.uint8, device) for of in (2, 16)]
+    offsets = int32([0] * (experts + 1), device)
+    nvfp4kern.grouped_dual_gemm(
+        *args, offsets, quantized=True, out=[item.tensor for item in out], **options
+    )
+    assert out[0].untouched() and out[1].untouched()
+
+
+# ---------------------------------------------------------------------------------------------
+# Refusals
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"activation": "gelu"}, "activation: 'gelu', expected 'silu' with quantized=True"),
+    ({"global_scale": "amax"}, "global_scale: 'amax', expected None, a number or a tensor"),
+    ({"global_scale": 0.0}, "global_scale: 0.0, expected a finite number above 0"),
+    ({"global_scale": torch.ones(2)}, r"global_scale: shape \(2,\)"),
+    ({"out_dtype": "float16"}, "out_dtype: 'float16', expected None with quantized=True"),
+    ({"quantized": False, "global_scale": 1.0}, "global_scale: given, expected None unless"),
+    ({"quantized": False, "data_dtype": "uint8"}, "data_dtype: given, expected None unless"),
+    ({"out": (None, None, None)}, r"out: 3 items, expected \(data, scales\)"),
+    ({"out": (torch.zeros(7, 8, dtype=torch.uint8), None)}, r"out\[0\]: shape \(7, 8\)"),
+    ({"out": (None, torch.zeros(6, 2, dtype=torch.uint8))}, r"out\[1\]: shape \(6, 2\)"),
+    ({"out": (torch.zeros(8, 6, dtype=torch.uint8).T, None)}, r"out\[0\]: stride 6 along K"),
+])  # fmt: skip
+def test_refusals(options, message):
+    rng = rng_of(15)
+    a, stack = data.exact_family(rng, 6, 48), Stack(rng, "cpu", 1, 16, 48)
+    args = codes(a, "cpu"), stack.codes, scales(a, "linear", rng, "cpu"), stack.sf
+    with pytest.raises(ValueError, match=message):
+        nvfp4kern.grouped_dual_gemm(*args, int32([0, 6], "cpu"), **{"quantized": True} | options)
+
+
+def test_n_is_whole_blocks():
+    rng = rng_of(16)
+    a, stack = data.exact_family(rng, 6, 48), Stack(rng, "cpu", 1, 24, 48)
+    args = codes(a, "cpu"), stack.codes, scales(a, "linear", rng, "cpu"), stack.sf
+    with pytest.raises(ValueError, match=r"b: shape \(1, 48, 24\), expected N to be a multiple of"):
+        nvfp4kern.grouped_dual_gemm(*args, int32([0, 6], "cpu"), quantized=True)
+
+
+@pytest.mark.any_path
+def test_no_output_shares_memory(device):
+    rng = rng_of(17)
+    a, stack = data.exact_family(rng, 6, 64), Stack(rng, device, 1, 32, 64)
+    left, sfa = codes(a, device), scales(a, "linear", rng, device)
+    args = left, stack.codes, sfa, stack.sf, int32([0, 6], device)
+    one = torch.zeros(6, 16 + 2, dtype=torch.uint8, device=device)
+    for out in ((raw_view(left)[:, :16], None), (None, raw_view(sfa)[:, :2]),
+                (one[:, :16], one[:, 15:17])):  # fmt: skip
+        with pytest.raises(ValueError, match="shares memory|overlaps"):
+            nvfp4kern.grouped_dual_gemm(*args, quantized=True, out=out)
+
+
+def raw_view(t):
+    return t.view(torch.uint8)
+
+
+# ---------------------------------------------------------------------------------------------
+# Tiles of Hopper
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", GATED["sm90/gemm"])
+def test_wgmma_tiles(gpu, tile, monkeypatch):
+    """Blocks at the end of a tile of 96 features, and rows of which a tile has none."""
+    if gpu.name != "sm90":
+        pytest.skip("tiles of another row")
+    monkeypatch.setenv("NVFP4KERN_TILE", f"sm90/gemm:{tile}")
+    rng, device, offsets, per_token = rng_of(18), gpu.device, [0, 5, 5, 44, 180], 3
+    for form_a, form_b, n in (("linear", "blocked", 128), ("blocked", "linear", 208)):
+        a = Tokens(rng, device, 140, 320, form=form_a)
+        stack = Stack(rng, device, 4, n, 320, form=form_b)
+        rows = drawn(rng, offsets, 183, 140, per_token)
+        got = encode(
+            a.tensor, a.sf, stack, offsets, form=form_a, count=183, rows=from_numpy(rows, device),
+            rows_per_token=per_token, global_scale=0.5,
+        )  # fmt: skip
+        token = np.clip(rows // per_token, 0, 139)
+        check_bytes(got, offsets, a.values[token], stack, 0.5)
+        plan = nvfp4kern.explain(
+            "grouped_dual_gemm", a.tensor, stack.codes, a.sf, stack.sf, int32(offsets, device),
+            quantized=True, scale_layout=(layout_of(form_a), layout_of(form_b)),
+        )  # fmt: skip
+        assert plan["backend"] == "sm90"
