@@ -1,5 +1,5 @@
-/* A block, 16 numbers in memory, to codes and a scale byte, without a branch for a single element. How a number becomes a
- * code or a scale byte, a row says by
+/* A block, 16 numbers in memory, to codes and a scale byte, without a branch for a single element. How a number becomes
+ * a code or a scale byte, a row says by
  *
  *   CONVERT::e4m3_of(v)                    v >= 0; more than 448 is 448
  *   CONVERT::e2m1x8_of(x, half, to_code)   elements 8 half .. 8 half + 7 of block x, times to_code >= 0. Infinity's
