@@ -168,6 +168,13 @@ def of_first_load(first_load, **_):
     return fill(f"{where}, all portable kernels: {', '.join(said)}.", 120) + "\n"
 
 
+def shape_text(shape):
+    """MxNxK, or of a list of groups as many as there are and their common NxK."""
+    if isinstance(shape[0], int):
+        return "x".join(map(str, shape[:3]))
+    return f"{len(shape)} of " + "x".join(map(str, shape[0][1:3]))
+
+
 def of_whole(sm100_whole, **_):
     """Counts of whole shapes, and how many times the plan's."""
     if not sm100_whole:
@@ -177,7 +184,7 @@ def of_whole(sm100_whole, **_):
     lines = []
     for row in sm100_whole["rows"]:
         counted, plan = row["counted"], row["planned"]
-        cells = [row["problem"], "x".join(map(str, row["shape"][:3])), row["kernel"]]
+        cells = [row["problem"], shape_text(row["shape"]), row["kernel"]]
         for name, unit in (("l2_read_bytes", 1e6), ("touched_bytes", 1e6), ("mmas", 1)):
             of_plan = f"{counted[name] / plan[name]:.3f}"
             cells += [str(counted[name]) if unit == 1 else number(counted[name] / unit), of_plan]

@@ -6,10 +6,10 @@ guards included. The rest has all codes and scale factors: the oracle's interval
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from drawn_needs import NOTHING
 from generators import (
     AROUND,
     DTYPES,
@@ -99,19 +99,6 @@ def by_expert(array, offsets):
     blocked = reference.to_blocked_by_expert(array, offsets)
     used = reference.to_blocked_by_expert(np.ones_like(array), offsets)
     return lambda device: scale_bytes(np.where(used == 1, blocked, np.uint8(NAN)), device)
-
-
-class Needs(NamedTuple):
-    """What a tile wants of a call beside a number of tokens."""
-
-    pitch: int = 4
-    """Tokens' codes begin at multiples of so many bytes."""
-    lanes: int = 0
-    """Of tensor memory: weight rows of a tile of which there shall be several, or tokens."""
-    more_k: int = 0
-
-
-NOTHING = Needs()
 
 
 class Draw:
@@ -246,7 +233,7 @@ def sizes_of(draw, tokens, work):
         n = draw.of((n, draw.upto(3 * draw.needs.lanes)))
         m = draw.of((m, m, draw.upto(3 * ATOM_ROWS)))
         m, n = draw.of(((m, n), (n, m)))
-    return m, n, k + draw.needs.more_k
+    return m, n, draw.needs.whole(k + draw.needs.more_k)
 
 
 def draw_gemm(draw, tokens, kind, work):

@@ -3,8 +3,9 @@
 import re
 from typing import NamedTuple
 
-from drawn_calls import NOTHING, OF_HALVES, Needs, drawn
+from drawn_calls import OF_HALVES, drawn
 from drawn_gated import draw_gated
+from drawn_needs import NOTHING, Needs
 from drawn_routes import draw_route
 
 import nvfp4kern
@@ -22,7 +23,7 @@ OPERATORS_OF = {
     "sm90/route": ("route",),
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
-    "sm100/gemm": ("gemm", "dual_gemm", "contiguous"),
+    "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
 }
 FAMILIES = tuple(OPERATORS_OF)
 ONE_LAUNCH = ("w32", "w128", "w256")
@@ -62,7 +63,8 @@ class Case(NamedTuple):
             dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
         of_type = f"_{self.multiplies}" if self.row == "sm90" else ""
-        return f"{self.row}_{KERNELS[self.operator]}_{self.tile}{of_type}"
+        name = "list_gemm" if self.operator == "list" and self.row == "sm100" else None
+        return f"{self.row}_{name or KERNELS[self.operator]}_{self.tile}{of_type}"
 
     @property
     def may_decline(self):
@@ -81,7 +83,9 @@ class Case(NamedTuple):
             return int(self.tile[1:].partition("x")[0]), NOTHING
         ctas, columns, parts = TCGEN05.fullmatch(self.tile).groups()
         lanes, more_k = {"n": 128, "p": 256}[ctas], STEP * (int(parts or 1) - 1)
-        return int(columns), Needs(pitch=16, lanes=lanes, more_k=more_k)
+        gathered = self.operator in ("rows", "gated")  # tokens of whole 16 bytes
+        k_multiple = 32 if gathered else 1
+        return int(columns), Needs(pitch=16, lanes=lanes, more_k=more_k, k_multiple=k_multiple)
 
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
@@ -89,7 +93,7 @@ class Case(NamedTuple):
             return draw_route(self.tile, kind, seed, work)
         tokens, needs = self.size
         if self.operator == "gated":
-            return draw_gated(tokens, kind, seed, work, always_exact)
+            return draw_gated(tokens, kind, seed, work, always_exact, needs)
         return drawn(self.operator, kind, tokens, seed, work, always_exact, needs)
 
     def draw_taken(self, seed, device, **options):
@@ -127,7 +131,8 @@ def is_of(family, operator, tile):
     """Whether the tile has a kernel for this operator; none of experts has K among CTAs, and none
     of two matrices all columns of tensor memory."""
     if family == "sm100/gemm":
-        return tile != "p256" if operator == "dual_gemm" else operator == "gemm" or "k" not in tile
+        has_room = tile != "p256" or operator not in ("dual_gemm", "gated")
+        return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile)
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

@@ -2,6 +2,7 @@
 
 import numpy as np
 from drawn_calls import TOKENS, Draw, Drawn, offsets_of, sizes_of, without_none
+from drawn_needs import NOTHING
 from generators import DTYPES, ORDERS, Guarded, from_numpy, rng_of
 
 from nvfp4kern.verify import reference
@@ -29,8 +30,8 @@ def stack_of(draw, exact, experts, n, k):
             return found
 
 
-def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False):
-    draw = Draw(rng_of(seed, OPERATOR, TOKENS.index(kind), tokens), always_exact)
+def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHING):
+    draw = Draw(rng_of(seed, OPERATOR, TOKENS.index(kind), tokens), always_exact, needs)
     exact, activation = draw.exact(), draw.of(tuple(reference.ACTIVATIONS))
     if always_exact:
         activation = "relu"

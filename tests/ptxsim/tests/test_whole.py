@@ -32,8 +32,8 @@ def check_row(row):
 def test_what_is_kept_of_whole_shapes():
     kept = json.loads(whole.RESULTS.read_text())
     assert set(kept) == {"sources", "sms", "rows"} and kept["sms"] == whole.SMS
-    found = {(row["problem"], *row["shape"]) for row in kept["rows"]}
-    assert found == {(p, *of) for p in whole.PROBLEMS for of in shapes.BENCHMARKS[p]}
+    found = {whole.key(row["problem"], row["shape"]) for row in kept["rows"]}
+    assert found == {whole.key(p, of) for p in whole.PROBLEMS for of in shapes.BENCHMARKS[p]}
     for row in kept["rows"]:
         check_row(row)
 
@@ -41,7 +41,12 @@ def test_what_is_kept_of_whole_shapes():
 @pytest.mark.slow
 @COMPILES
 @pytest.mark.parametrize(
-    "problem, shape", [("gemm", (300, 140, 320, 1)), ("dual_gemm", (70, 200, 576, 1))]
+    "problem, shape",
+    [
+        ("gemm", (300, 140, 320, 1)),
+        ("dual_gemm", (70, 200, 576, 1)),
+        ("group_gemm", ((40, 200, 320, 1), (300, 140, 320, 1))),
+    ],
 )
 def test_a_shape_moves_what_the_plan_says(problem, shape):
     """With rows and steps that are not whole: what is not there is not asked for."""

@@ -1,0 +1,20 @@
+"""What a tile asks of the calls that are drawn for it."""
+
+from typing import NamedTuple
+
+
+class Needs(NamedTuple):
+    """What a tile wants of a call beside a number of tokens."""
+
+    pitch: int = 4
+    """Tokens' codes begin at multiples of so many bytes."""
+    lanes: int = 0
+    """Of tensor memory: weight rows of a tile of which there shall be several, or tokens."""
+    more_k: int = 0
+    k_multiple: int = 1
+
+    def whole(self, k):
+        return -(-k // self.k_multiple) * self.k_multiple
+
+
+NOTHING = Needs()
