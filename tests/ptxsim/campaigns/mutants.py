@@ -216,9 +216,9 @@ for line in sys.stdin:
 class PackageKernel:
     """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
 
-    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=()):
+    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=(), tile=""):
         self.helpers = helpers
-        self.mutations = SYNC | ASYNC
+        self.mutations = SYNC | ASYNC | (TCGEN05 if backend == "sm100" else {})
         self.folder = tempfile.TemporaryDirectory()
         cc = ROWS[backend].cc
         self.originals = build.kernels(cc)
@@ -228,7 +228,7 @@ class PackageKernel:
             [sys.executable, "-c", WORKER, call, json.dumps(shape)],
             env=os.environ
             | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
-            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend},
+            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend, "NVFP4KERN_TILE": tile},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -276,7 +276,9 @@ TARGETS = {
         "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/halves:p128"
     ),
     "sm100_gemv": lambda: PackageKernel("gemv", "sm100", sms=4, shape=(1, 8, 16384)),
-    "sm100_few": lambda: PackageKernel("gemm_of_bfloats", "sm100", sms=3, shape=(5, 90, 4160)),
+    "sm100_few": lambda: PackageKernel(
+        "gemm_of_bfloats", "sm100", sms=3, shape=(5, 90, 4160), tile="sm100/gemv:w8"
+    ),
     "wgmma_t16": lambda: DrawnKernel("sm90/gemm", ["gemm", "list"], "t16"),
     "wgmma_t32": lambda: DrawnKernel("sm90/gemm", ["gemm"], "t32"),
     "wgmma_v16": lambda: DrawnKernel("sm90/gemm", ["gemm"], "v16"),

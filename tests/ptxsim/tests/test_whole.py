@@ -17,6 +17,8 @@ missing = [
 COMPILES = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 ALIGNED = 1.001
 """Operands begin anywhere in a sector."""
+LISTED = 0.8
+"""Of the plan's bytes: rows that a tile has room for, but its group has not, are not asked for."""
 
 
 def check_row(row):
@@ -24,7 +26,8 @@ def check_row(row):
     counted, planned = row["counted"], row["planned"]
     assert row["findings"]["E"] == row["findings"]["W"] == 0
     assert row["kernel"].startswith("sm100_")
-    assert 1 <= counted["l2_read_bytes"] / planned["l2_read_bytes"] <= 1.15
+    least = LISTED if row["problem"] == "group_gemm" else 1
+    assert least <= counted["l2_read_bytes"] / planned["l2_read_bytes"] <= 1.15
     assert 1 <= counted["touched_bytes"] / planned["touched_bytes"] <= ALIGNED
     assert counted["mmas"] == planned["mmas"]
 
