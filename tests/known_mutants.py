@@ -19,7 +19,7 @@ SURVIVORS = {
     ),
     'op_quantize.c: nk_spec_matrix("codes", NK_E2M1X2, first, x, x->rows, x->cols / 2, '
     "&outs->spec[0])": "x's own sizes have passed, and its codes are fewer",
-    "op_quantize.c: nk_check_out(&scales, &outs.spec[1], NK_FP8, exec, args->x)": (
+    "op_quantize.c: nk_check_out(&scales, spec, NK_FP8, exec, first)": (
         "only a dry run has no scales here: the binding hands over an output wherever a call runs"
     ),
     "op_relayout.c: nk_check_out(&out, &spec, NK_FP8, exec, args->in)": (

@@ -114,7 +114,9 @@ def test_bytes_are_those_that_the_simulator_counts():
         found = kernels.our_work(op, shape, groups, PLANS[json.dumps(shape)])
         if found and found.l2:
             reckoned = found.read_rows * model.ROW_BYTES * found.tiles * found.steps
-            if op == "grouped_gemm":  # rows that a tile has room for and a group has not are not read
+            if (
+                op == "grouped_gemm"
+            ):  # rows that a tile has room for and a group has not are not read
                 assert 0.75 * reckoned < found.l2 < 1.02 * reckoned
             else:
                 assert found.l2 == pytest.approx(reckoned, rel=0.02)

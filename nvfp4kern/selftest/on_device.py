@@ -89,7 +89,8 @@ class Made:
     def __init__(self, name, generator, sizes, device, in_full=False):
         self.name = name
         self.function, self.arguments, self.options = OPERATORS[name](generator, *sizes)
-        if in_full and self.function.__name__ in PRODUCTS:
+        encodes = "quantized" in self.options  # and has no sums to show
+        if in_full and self.function.__name__ in PRODUCTS and not encodes:
             self.options |= {"out_dtype": "float32"}
         self.inputs = trees.digest(trees.leaves((self.arguments, self.options)))
         with settings(BACKEND="", TILE="", **({"CPU": "scalar"} if device == "cpu" else {})):

@@ -146,10 +146,7 @@ FOUND = (
     "const expert_tile found = find_expert<1>(scan, e.offsets, e.count, p.m, tile);"
     " const int64_t sf_row = found.atom_row * NK_SF_ATOM_ROWS + row - found.begin;"
 )
-AHEAD = (
-    "sm90_gemm.cuh: wgmma_wait_group<1>(sums); /* All products of the slot before are done."
-    " A __syncwarp here would make ptxas serialise products. */"
-)
+AHEAD = "sm90_gemm.cuh: wgmma_wait_group<1>(sums); /* All products of the slot before are done. */"
 OF_LISTS = {
     "the other bound, expert.cuh: end_before = max(end_before, s.warp_ends[i]); }": NEVER_FALLS,
     "no barrier, expert.cuh: __syncthreads(); }": (
@@ -164,8 +161,9 @@ OF_WGMMA = OF_LISTS | {
     "no commit of products, sm90_gemm.cuh: wgmma_commit_group(); wgmma_wait_group<1>(sums);": APART,
     f"a group of products more under way, {AHEAD}": APART,
     f"no wait for products, {AHEAD}": APART,
-    "no warp barrier, sm90_gemm.cuh: __syncwarp(); mbarrier_arrive_if(before, before);": (
-        "all lanes wait for products just before, by one instruction"
+    "the cluster barrier releases nothing, sm90_gemm.cuh: if (C::CLUSTER == 2)"
+    " barrier_cluster_arrive(); if (warpgroup == C::WARPGROUPS * C::PARTS) {": (
+        "the peer needs a barrier's initialisation, which a fence of its own releases"
     ),
     "a comparison off by one, sm90_gemm_load.cuh: cp_async_ca_zfill<PIECE>(at, from[i] +"
     " (valid ? col + j : 0), valid); }": "where no byte is valid, none is read from anywhere",

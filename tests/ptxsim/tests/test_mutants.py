@@ -44,9 +44,13 @@ def test_what_is_kept_has_no_survivor_that_nobody_explained(row):
 @pytest.mark.parametrize("name", mutants.TARGETS)
 def test_mutants_are_noticed(name, campaign):
     sample = campaign.times(SAMPLE.get(name, 10))
-    result = mutants.campaign(name, sample, seed=campaign.seed, seeds=3)
+    explained = set(mutants.EQUIVALENT.get(name, {}))
+    for seeds in (3, 60):  # few schedules and draws notice nearly all
+        result = mutants.campaign(name, sample, seed=campaign.seed, seeds=seeds)
+        if set(result["survivors"]) <= explained:
+            break
     assert result["caught"] > 0
-    assert set(result["survivors"]) <= set(mutants.EQUIVALENT.get(name, {}))
+    assert set(result["survivors"]) <= explained
     assert [spoil for spoil, *_, said in result["host"] if not said] == []
 
 
