@@ -146,7 +146,9 @@ FOUND = (
     "const expert_tile found = find_expert<1>(scan, e.offsets, e.count, p.m, tile);"
     " const int64_t sf_row = found.atom_row * NK_SF_ATOM_ROWS + row - found.begin;"
 )
-AHEAD = "sm90_gemm.cuh: wgmma_wait_group<1>(sums); /* All products of the slot before are done. */"
+DONE = "sm90_gemm.cuh: wgmma_wait_group<1>(sums); /* All products of the slot before are done."
+AHEAD = (f"{DONE} */", f"{DONE} A __syncwarp here would make ptxas serialise products. */")
+"""As the line is, and as it was when what is kept of Hopper's mutants was found."""
 OF_LISTS = {
     "the other bound, expert.cuh: end_before = max(end_before, s.warp_ends[i]); }": NEVER_FALLS,
     "no barrier, expert.cuh: __syncthreads(); }": (
@@ -159,8 +161,11 @@ OF_WGMMA = OF_LISTS | {
         "the CTA stays until its other warps have waited"
     ),
     "no commit of products, sm90_gemm.cuh: wgmma_commit_group(); wgmma_wait_group<1>(sums);": APART,
-    f"a group of products more under way, {AHEAD}": APART,
-    f"no wait for products, {AHEAD}": APART,
+    **{f"a group of products more under way, {line}": APART for line in AHEAD},
+    **{f"no wait for products, {line}": APART for line in AHEAD},
+    "no warp barrier, sm90_gemm.cuh: __syncwarp(); mbarrier_arrive_if(before, before);": (
+        "of what is kept: that barrier was there, and lanes waited for products just before"
+    ),
     "the cluster barrier releases nothing, sm90_gemm.cuh: if (C::CLUSTER == 2)"
     " barrier_cluster_arrive(); if (warpgroup == C::WARPGROUPS * C::PARTS) {": (
         "the peer needs a barrier's initialisation, which a fence of its own releases"
