@@ -110,6 +110,29 @@ def contiguous(kind, new, m, n, k):
     return nvfp4kern.grouped_gemm, (a, b, sfa, sfb), {"offsets": new((4,), torch.int32, m)}
 
 
+def one_launch(kind, new, m, n, k):
+    """Groups so alike that CTAs walk over their tiles."""
+    a, sfa = zip(*(operand(new, kind, m, k) for _ in range(6)), strict=True)
+    b, sfb = zip(*(weights(new, kind, n, k) for _ in range(6)), strict=True)
+    return nvfp4kern.grouped_gemm, (list(a), list(b), list(sfa), list(sfb)), {}
+
+
+def along_n(kind, new, m, n, k):
+    """16-bit weights that lie as [experts, K, N]."""
+    b = new((3, k, n), FLOATS[kind]).transpose(1, 2)
+    return (
+        nvfp4kern.grouped_gemm,
+        (new((m, k), FLOATS[kind]), b),
+        {"offsets": new((4,), torch.int32, m)},
+    )
+
+
+def blocked_by_expert(new, m, n, k):
+    function, (a, b, _, sfb), options = contiguous("codes", new, m, n, k)
+    sfa = new(((m // 128 + 3) * 128 * (-(-k // 64) * 4),), torch.uint8)
+    return function, (a, b, sfa, sfb), options | {"scale_layout": ("blocked", "linear")}
+
+
 def by_rows(kind, new, m, n, k):
     function, args, options = contiguous(kind, new, m, n, k)
     tokens = [t if t is None else t[: -(-m // 2)].contiguous() for t in (args[0], args[2])]
@@ -125,7 +148,7 @@ def stacked(kind, new, m, n, k):
 
 
 def encoding(kind, new, m, n, k):
-    function, args, options = stacked(kind, new, m, 16 * n, k)
+    function, args, options = stacked(kind, new, m, -(-n // 16) * 16, k)
     return function, args, options | {"quantized": True, "data_dtype": "uint8"}
 
 
@@ -138,6 +161,11 @@ def route(options, kind, shift, new, m, n, k):
     n = min(n, 1024)
     args = (shifted(new, rows, k, FLOATS[kind], shift) for rows in (m, n))
     return nvfp4kern.route, (*args, min(n, 6)), options
+
+
+def select(new, m, n, k):
+    n = min(n, 1024)
+    return nvfp4kern.route, (None, None, min(n, 6)), {"logits": new((m, n), torch.float32)}
 
 
 def sort_by_expert(new, m, n, k):
@@ -192,12 +220,16 @@ BUILDERS = [
         for make in (group_list, contiguous, by_rows)
         for kind in ("codes", "halves", "bfloats", *PLAIN)
     ),
+    *(partial(one_launch, kind) for kind in ("codes", "bfloats")),
+    *(partial(along_n, kind) for kind in ("halves", "bfloats")),
+    blocked_by_expert,
     *(
         partial(route, options, kind, shift)
         for options in ROUTES
         for kind in ("halves", "bfloats", "floats")
         for shift in (0, 1)
     ),
+    select,
     sort_by_expert,
     *(
         partial(combine, kind, shift, residual)
@@ -219,7 +251,9 @@ BUILDERS = [
 ]
 
 
-UNCHOSEN = [tile for tile in nvfp4kern._C._tiles() if tile.startswith("sm90/gemm:")]
+UNCHOSEN = [
+    tile for tile in nvfp4kern._C._tiles() if tile.startswith(("sm90/gemm:", "sm90/halves:"))
+]
 """Tiles that no plan chooses by itself for shapes as small as these."""
 AT_ONCE = 6
 """Of them, in one process: to begin one takes longer than most tiles' cases."""
@@ -305,7 +339,8 @@ def run():
 
 
 def ran():
-    with torch.profiler.profile(acc_events=True) as profile:
+    gpu = [torch.profiler.ProfilerActivity.CUDA]  # torch's own calls are a million
+    with torch.profiler.profile(activities=gpu, acc_events=True) as profile:
         run()
     print(*sorted({e.key for e in profile.key_averages() if re.match(r"sm\d+_", e.key)}), sep="\n")
 
