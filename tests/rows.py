@@ -60,6 +60,7 @@ ROWS = {
                 "dual_gemm, the largest tile",
                 "grouped_gemm",
                 "grouped_dual_gemm",
+                "changing offsets",
                 "quantize",
                 "route",
                 "combine",
@@ -91,6 +92,7 @@ ROWS = {
                 "route",
                 "dual_gemm of one token",
                 "grouped_dual_gemm",
+                "changing offsets",
             ),
             shapes=("small", "deep", "few"),
             operators=(
@@ -120,6 +122,7 @@ ROWS = {
                 "dual_gemm of NVFP4",
                 "experts",
                 "gated experts of NVFP4",
+                "changing offsets",
                 "rows alone",
                 "route by warps",
                 "route by threads",

@@ -67,6 +67,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "-k",
         "alphas or orders or sorted or nan or infinities or grouped_gemm_of",
     ],
+    "changing offsets": ["operators/test_changing_offsets.py"],
     "quantize": ["operators/test_quantize.py"],
     "quantize with up": ["operators/test_quantize_up.py"],
     "shapes": [
