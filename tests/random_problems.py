@@ -7,7 +7,8 @@ On exact data the GPU must write the CPU's bytes, guards included; of some the o
 (tests/drawn_cases.py). --routers draws calls of route instead, whose weights are approximations:
 the oracle says whether each token's are right, and its experts. Half of the processes use three
 SMs, so that CTAs walk. A problem follows from the seed and its number, which a failure shows.
---backend cpu compares the CPU with itself: a test of this script.
+--backend sm80 draws what sm90 has tiles for, and forces none. --backend cpu compares the CPU with
+itself: a test of this script.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 ORACLE_EVERY = 37  # no divisor of the number of cases: each has its turn
 WORK = 1 << 20
+FORCED = ("sm90", "sm100")
+"""Rows whose tiles are drawn for and forced."""
 
 
 def attempt(case, number, seed, asked, counts):
@@ -29,10 +32,9 @@ def attempt(case, number, seed, asked, counts):
 
     import nvfp4kern
 
-    c, device = 1, "cpu"
-    if asked.backend != "cpu":
+    c, device = (1, "cpu") if asked.backend == "cpu" else (ROWS[asked.backend].c, "cuda")
+    if asked.backend in FORCED:
         os.environ["NVFP4KERN_TILE"] = case.setting
-        c, device = ROWS[asked.backend].c, "cuda"
     call = case.draw(seed * 10**9 + number, work=WORK, always_exact=True)
     assert asked.routers or call.exact, call.said
     try:
@@ -57,7 +59,7 @@ def of_worker(asked, worker, end):
     from drawn_cases import cases, families_of
 
     torch.set_num_threads(1)
-    of_row = cases(families_of("sm90" if asked.backend == "cpu" else asked.backend))
+    of_row = cases(families_of(asked.backend if asked.backend in FORCED else FORCED[0]))
     of_all = [case for case in of_row if (case.operator == "route") == asked.routers]
     counts, wrong = Counter(), []
     for number in range(worker, asked.count, asked.jobs):
@@ -75,7 +77,7 @@ def of_worker(asked, worker, end):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", choices=("sm90", "sm100", "cpu"), default="sm90")
+    parser.add_argument("--backend", choices=(*FORCED, "sm80", "cpu"), default="sm90")
     parser.add_argument("--routers", action="store_true", help="calls of route, and no others")
     parser.add_argument("--count", type=int, default=100_000, help="problems")
     parser.add_argument("--seed", type=int, default=1)
