@@ -110,11 +110,18 @@ SURVIVORS |= {
     ),
     "op_operand.c: NK_CHECK_AT(v->cols <= 1 || v->col_stride == nk_dtype_size(t->dtype), "
     "NK_VALUE_ERROR, t, (<= -> <, column 25)": ONE_ELEMENT,
+    "op_combine.c: NK_CHECK_AT(selections <= 1 || row_of->stride[0] == 1, NK_VALUE_ERROR, row_of, "
+    "(<= -> <, column 28)": ONE_ELEMENT,
+    "op_quantize.c: NK_CHECK_AT(view->cols <= 1 || view->col_stride == 1, NK_VALUE_ERROR, codes, "
+    "(<= -> <, column 28)": ONE_ELEMENT,
     "op_route.c: *p = (nk_route_problem){0}; (0 -> 1, column 29)": (
         "the first field is the device's type, which is set once the operands have passed"
     ),
     "py_invoke.c: for (int i = 0; i < PY_MAX_ARGS && op->names[i]; i++) { (< -> <=, column 23)": (
         "no operator has as many names, so that a NULL ends them"
+    ),
+    "py_grouped_dual.c: PyObject *given[2] = {NULL}, *outputs[2] = {NULL}; (2 -> 3, column 43)": (
+        "room for one more output"
     ),
     "py_state.c: if (!call->kept) call->kept = PyList_New(0); (0 -> 1, column 46)": (
         "nobody reads the list, and an empty item is released as none"

@@ -94,6 +94,8 @@ def test_the_most_bytes():
 def test_a_permutation_beyond_32_bits():
     args = "route", rows_of_nothing(2**29), rows_of_nothing(4), 4
     assert nvfp4kern.explain(*args)
+    most = "route", rows_of_nothing(2**31 - 1), rows_of_nothing(4), 1
+    assert nvfp4kern.explain(*most, permutation=True)
     with pytest.raises(
         ValueError, match=r"^x: shape \(536870912, 0\), expected M \* k to fit int32"
     ):
