@@ -127,6 +127,8 @@ SAYS = [
      "rows: shape (1, 3), expected [P]"),
     (contiguous(OFFSETS.int(), rows=wide(OFFSETS.int())), ValueError,
      "rows: stride 2, expected 1, as after .contiguous()"),
+    (contiguous(OFFSETS.int(), rows=OFFSETS.int()[::2]), ValueError,
+     "rows: stride 2, expected 1, as after .contiguous()"),
     (contiguous(OFFSETS.int(), rows=of_ones(1, dtype=torch.int), rows_per_token=0), ValueError,
      "rows_per_token: 0, expected 1 to 2147483647"),
     (contiguous(OFFSETS.int(), rows_per_token=2), ValueError,
@@ -183,6 +185,9 @@ SAYS = [
     (gemm(alpha=None), TypeError, "alpha: NoneType, expected a number or a tensor"),
     (contiguous(OFFSETS.int(), alpha=[1.0, 2.0]), TypeError,
      "alpha: list, expected a number or a tensor"),
+    (lambda: nk.grouped_dual_gemm(A, EXPERTS, SFA, SFE, offsets=OFFSETS.int(),
+                                  alpha=torch.ones(2, 9)), ValueError,
+     "alpha: shape (2, 9), expected one element, (2,), (2, 2) or (2, 10)"),
     (lambda: nk.quantize(X, global_scale=[1.0]), TypeError,
      "global_scale: list, expected a number or a tensor"),
     # Words.
