@@ -111,7 +111,16 @@ template <class C> __device__ inline void commit(const uint64_t *barrier, const 
     if constexpr (C::CTAS == 1)
         tcgen05_commit<1>(shared_address(barrier));
     else
-        tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << 2 * tiles.part));
+        tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << issuer_of<C>(tiles)));
+}
+
+/* Of a stage: in every CTA that writes to this one's. */
+template <class C> __device__ inline void commit_stage(const uint64_t *barrier, const gemm_tiles &tiles)
+{
+    if constexpr (C::PAIRS == 1)
+        commit<C>(barrier, tiles);
+    else
+        tcgen05_commit_multicast<2>(shared_address(barrier), C::EVERYONE);
 }
 
 template <class C, typename P>
@@ -134,7 +143,7 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &all, const ge
             }
             multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + sf.slot * C::SF_SLOT,
                               (uint32_t)t.into_atom / 32, blocks_of(problem_of(all, t).k, step), step > t.first_step);
-            commit<C>(&s.empty[r.slot], tiles);
+            commit_stage<C>(&s.empty[r.slot], tiles);
         }
         commit<C>(&s.sums_full[sums.slot], tiles);
         sums.advance();
@@ -163,7 +172,7 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
     const int others = half == 0 ? C::CTAS - 1 : 0;
     for (int i = 0; i < C::STAGES; i++) {
         mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0) + others);
-        mbarrier_init(shared_address(&s.empty[i]), 1);
+        mbarrier_init(shared_address(&s.empty[i]), C::PAIRS);
     }
     for (int i = 0; i < C::ACCUMULATORS; i++) {
         mbarrier_init(shared_address(&s.sums_full[i]), 1);
@@ -210,8 +219,9 @@ template <class C, typename M, typename P>
 __device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &work, const sm100_gemm_experts &experts,
                                       int rank)
 {
-    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows,
-                        list_of(p), work.tiles, rank % C::CTAS, rank / C::CTAS};
+    const int part = C::PAIRS > 1 ? 0 : rank / C::CTAS, pair = C::PAIRS > 1 ? rank / C::CTAS : 0;
+    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows, list_of(p),
+                        work.tiles, rank % C::CTAS, part, pair};
     if constexpr (!C::LIST) {
         tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
         tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);

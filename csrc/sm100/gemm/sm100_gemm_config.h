@@ -14,28 +14,33 @@
 #define SM100_GEMM_CODE_BYTES (SM100_GEMM_STEP / 2)
 #define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of a row of atoms in a stage */
 
-/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 rows of one operand
- * for each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two CTAs
- * are a pair, whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster, each
- * of them a CTA or a pair. Which operand is which follows from the problem: the plan says it. Of dual_gemm, as many
- * rows of either matrix of weights are the lanes. */
+/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights, PAIRS): a tile is 128 rows of one
+ * operand for each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two
+ * CTAs are a pair, whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster,
+ * each of them a CTA or a pair; or PAIRS of a cluster share the columns, each with lanes of its own. Which operand is
+ * which follows from the problem: the plan says it. Of dual_gemm, as many rows of either matrix of weights are the
+ * lanes. */
 #define SM100_GEMM_COMMON_TILES(X) \
-    X(n64, 1, 64, 1, 3, 2)         \
-    X(n128, 1, 128, 1, 2, 1)       \
-    X(p64, 2, 64, 1, 3, 2)         \
-    X(p128, 2, 128, 1, 2, 1)       \
-    X(p192, 2, 192, 1, 2, 1)
+    X(n64, 1, 64, 1, 3, 2, 1)      \
+    X(n128, 1, 128, 1, 2, 1, 1)    \
+    X(p64, 2, 64, 1, 3, 2, 1)      \
+    X(p128, 2, 128, 1, 2, 1, 1)    \
+    X(p192, 2, 192, 1, 2, 1, 1)
 
 /* Not of two matrices of weights, whose sums would fill tensor memory. */
-#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
+#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0, 1)
 
 /* Not of experts, nor of lists. */
 #define SM100_GEMM_SPLIT_TILES(X) \
-    X(n64k4, 1, 64, 4, 3, 2)      \
-    X(p128k2, 2, 128, 2, 2, 1)
+    X(n64k4, 1, 64, 4, 3, 2, 1)   \
+    X(p128k2, 2, 128, 2, 2, 1, 1)
+#define SM100_GEMM_SHARED_TILES(X) X(p192m2, 2, 192, 1, 2, 1, 2)
+#define SM100_GEMM_WIDE_SHARED_TILES(X) X(p256m2, 2, 256, 1, 1, 0, 2)
 
-#define SM100_GEMM_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)
-#define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X)
+#define SM100_GEMM_TILES(X)                                                               \
+    SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)         \
+    SM100_GEMM_SHARED_TILES(X) SM100_GEMM_WIDE_SHARED_TILES(X)
+#define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X) SM100_GEMM_SHARED_TILES(X)
 #define SM100_GEMM_GROUPED_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
 #define SM100_GEMM_GATED_EXPERT_TILES(X) SM100_GEMM_COMMON_TILES(X)
 

@@ -20,13 +20,16 @@
 /* What tiles are of. */
 enum { OF_BATCHES, OF_EXPERTS, OF_LIST };
 
-template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_> struct config {
+template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_, int PAIRS_ = 1>
+struct config {
     static constexpr bool EXPERTS = FORM_ == OF_EXPERTS, LIST = FORM_ == OF_LIST;
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
     static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
+    static constexpr int PAIRS = PAIRS_; /* that share the columns */
     static constexpr int OPERANDS = MATRICES + 1;
     static constexpr int LANES = CTAS * SM100_GEMM_LANES; /* of a tile */
-    static constexpr int CLUSTER = CTAS * PARTS;
+    static constexpr int CLUSTER = CTAS * PARTS * PAIRS;
+    static constexpr uint16_t EVERYONE = (1 << CLUSTER) - 1; /* the CTAs of a cluster */
     static constexpr int STAGES = SM100_GEMM_STAGES(CTAS, COLUMNS, PARTS, MATRICES);
     static constexpr int OWN = COLUMNS / PARTS;        /* columns of the output that a part finishes */
     static constexpr int WINDOW = OWN < 32 ? OWN : 32; /* columns that a thread has in registers */
@@ -38,6 +41,9 @@ template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACC
     static constexpr int SF_ROOM = (SM100_GEMM_TMEM - SF_COLUMN) / SF_SLOT;
     static constexpr int SF_SLOTS = SF_ROOM < STAGES ? SF_ROOM : STAGES;
     static_assert(CTAS == 1 || CTAS == 2, "a product is of one CTA or of a pair");
+    static_assert(PAIRS == 1 || (PAIRS == 2 && CTAS == 2 && PARTS == 1 && FORM_ == OF_BATCHES), "who shares columns");
+    static_assert(SM100_GEMM_BLOCKS % CLUSTER == 0, "each CTA copies whole atoms of shared columns");
+    static_assert(COLUMNS / CTAS / PAIRS % 8 == 0, "the swizzle's pattern spans 8 rows");
     static_assert(COLUMNS % 64 == 0, "scale factors come in atoms of 128 rows, or halves of one");
     static_assert(COLUMNS <= 256, "a product has no more");
     static_assert(OWN % 16 == 0, "a part finishes whole pieces");
@@ -106,6 +112,7 @@ typedef struct gemm_tiles {
     int count;
     int half;                      /* of a pair: 0 is the CTA that issues products */
     int part;                      /* of K */
+    int pair;                      /* of those that share columns */
     int64_t column_end, atom_rows; /* of all batches; of experts atom_rows alone */
 } gemm_tiles;
 
@@ -145,7 +152,8 @@ __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
     return low;
 }
 
-/* Tiles of the same columns are neighbours. */
+/* Tiles of the same columns are neighbours. Pairs that share them have lanes beside each other; behind the last one
+ * there may be none, and boxes are zeros, which nobody stores. */
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, int number)
 {
     const int group = C::LIST ? group_of(*tiles.list, number) : 0;
@@ -154,7 +162,8 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
     const int column_tile = number / work.lane_tiles;
     gemm_tile t = {work, tiles.part * work.steps / C::PARTS, (tiles.part + 1) * work.steps / C::PARTS, group};
     int64_t first = 0, first_atom = 0;
-    t.lane = (int64_t)(number - column_tile * work.lane_tiles) * C::LANES + tiles.half * SM100_GEMM_LANES;
+    t.lane = (int64_t)(number - column_tile * work.lane_tiles) * (C::PAIRS * C::LANES) + tiles.pair * C::LANES +
+             tiles.half * SM100_GEMM_LANES;
     t.atom_rows = tiles.atom_rows;
     if constexpr (C::EXPERTS) {
         t.l = expert_of(tiles, column_tile);
@@ -241,10 +250,16 @@ template <class C> __device__ inline void wait_for(const uint64_t *barrier, uint
         mbarrier_wait_cluster(shared_address(barrier), parity);
 }
 
-/* Where the CTA that issues this one's products has a barrier of this one's. */
+/* The rank of the CTA that issues this one's products. */
+template <class C> __device__ inline int issuer_of(const gemm_tiles &tiles)
+{
+    return (C::PAIRS > 1 ? tiles.pair : tiles.part) * C::CTAS;
+}
+
+/* Where that CTA has a barrier of this one's. */
 template <class C> __device__ inline uint32_t of_issuer(const uint64_t *barrier, const gemm_tiles &tiles)
 {
-    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), (uint32_t)(tiles.part * C::CTAS));
+    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), (uint32_t)issuer_of<C>(tiles));
 }
 
 /* Tensor memory is handed over: the order comes of the tcgen05 fences alone (PTX ISA, 9.7.16.6.4). */
