@@ -259,7 +259,8 @@ def full_file():
         "costs": [row("a", None, chosen="sm100 p64", us={"sm100/gemm:p64": 2.0, "x": 2.1})],
         "sanitizer": [row(tool) for tool in ("memcheck", "racecheck", "synccheck")],
     }
-    rows["bits"] += [row(f"tile sm100/gemm:{tile}") for tile in ("n64", "p64", "n64k4", "p128k2")]
+    tiles = ("n64", "p64", "n64k4", "p128k2", "p256m2")
+    rows["bits"] += [row(f"tile sm100/gemm:{tile}") for tile in tiles]
     rows["probes"] += [row("minus_zero"), row("overlapping_kernels")]
     rows["probes"] += [row(name, None, kept=number) for name, number in kept.items()]
     environment = {"nvfp4kern": "0", "torch": "2", "date": "now"}

@@ -58,6 +58,13 @@ enum {
 #define SM100_GEMM_ISSUER (SM100_GEMM_PRODUCER + 1)
 #define SM100_GEMM_THREADS (32 * (SM100_GEMM_ISSUER + 1))
 
+/* Where pairs share columns, a warp more asks for tiles: launch control gives them to whoever is free. Clusters of four
+ * need not all find room at once, and one that came late would have as many tiles before it as the others had. */
+#define SM100_GEMM_ASKS(pairs) ((pairs) > 1)
+#define SM100_GEMM_ASKER (SM100_GEMM_ISSUER + 1)
+#define SM100_GEMM_THREADS_OF(pairs) (SM100_GEMM_THREADS + (SM100_GEMM_ASKS(pairs) ? 32 : 0))
+#define SM100_GEMM_RESPONSES 2 /* that are under way or not yet read by all */
+
 /* Shared memory: struct memory of sm100_gemm_parts.cuh; run() of sm100_gemm.cuh compares. As many stages as fit beside
  * what follows them: barriers and, of experts, their list. */
 #define SM100_GEMM_COLUMN_ATOMS(columns) (((columns) + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS) /* rows of atoms */

@@ -26,6 +26,7 @@ struct config {
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
     static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
     static constexpr int PAIRS = PAIRS_; /* that share the columns */
+    static constexpr bool ASKS = SM100_GEMM_ASKS(PAIRS);
     static constexpr int OPERANDS = MATRICES + 1;
     static constexpr int LANES = CTAS * SM100_GEMM_LANES; /* of a tile */
     static constexpr int CLUSTER = CTAS * PARTS * PAIRS;
@@ -51,6 +52,12 @@ struct config {
     static_assert(STAGES >= 3, "a stage is filled while another is multiplied");
 };
 
+/* Launch control's ring. */
+typedef struct launch_ring {
+    uint4 responses[SM100_GEMM_RESPONSES];
+    uint64_t full[SM100_GEMM_RESPONSES], empty[SM100_GEMM_RESPONSES];
+} launch_ring;
+
 template <class C> struct memory {
     struct stage {
         uint8_t lanes[C::MATRICES][SM100_GEMM_LANES * SM100_GEMM_CODE_BYTES]; /* swizzled, as columns are */
@@ -58,6 +65,7 @@ template <class C> struct memory {
         uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of lanes, then of the columns */
     } stages[C::STAGES];
     float4 inbox[C::PARTS - 1][C::MATRICES][C::OWN / 4][SM100_GEMM_LANES]; /* the other parts' sums, in their order */
+    launch_ring launch[C::ASKS ? 1 : 0];
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t sums_full[C::ACCUMULATORS], sums_empty[C::ACCUMULATORS];
     uint64_t inbox_full, inbox_empty;
@@ -113,6 +121,7 @@ typedef struct gemm_tiles {
     int half;                      /* of a pair: 0 is the CTA that issues products */
     int part;                      /* of K */
     int pair;                      /* of those that share columns */
+    launch_ring *launch;           /* where clusters ask for tiles */
     int64_t column_end, atom_rows; /* of all batches; of experts atom_rows alone */
 } gemm_tiles;
 
@@ -186,6 +195,22 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
     return t;
 }
 
+/* The number of a tile whose cluster shall not start, or `count`, where all have. The last roles are a thread each, the
+ * others whole warps. */
+template <class C> __device__ inline int take_tile(const gemm_tiles &tiles, ring<SM100_GEMM_RESPONSES> &r)
+{
+    const bool is_thread = threadIdx.x / 32 >= SM100_GEMM_PRODUCER;
+    uint32_t block;
+    mbarrier_wait_cluster(shared_address(&tiles.launch->full[r.slot]), r.parity);
+    const bool taken = clusterlaunchcontrol_query_cancel(shared_address(&tiles.launch->responses[r.slot]), block);
+    fence_proxy_async(); /* the next response overwrites this one */
+    if (!is_thread) __syncwarp();
+    if (is_thread || threadIdx.x % 32 == 0)
+        mbarrier_arrive_cluster(mapa(shared_address(&tiles.launch->empty[r.slot]), 0));
+    r.advance();
+    return taken ? (int)(block / C::CLUSTER) : tiles.count;
+}
+
 /* Calls f(tile) for each tile of this cluster. A list's go forth and back: who had a long tile has a short one next. */
 template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
 {
@@ -195,6 +220,11 @@ template <class C, typename F> __device__ inline void each_tile(const gemm_tiles
 #pragma unroll 1
         for (int first = 0; first < tiles.count; first += clusters, place = clusters - 1 - place)
             if (first + place < tiles.count) f(tile_of<C>(tiles, first + place));
+    } else if constexpr (C::ASKS) {
+        ring<SM100_GEMM_RESPONSES> r;
+#pragma unroll 1
+        for (; place < tiles.count; place = take_tile<C>(tiles, r))
+            f(tile_of<C>(tiles, place));
     } else {
 #pragma unroll 1
         for (; place < tiles.count; place += clusters)

@@ -111,10 +111,11 @@ static double product_cycles(const tile *t)
     return larger(t->columns * SM100_GEMM_COLUMN_CYCLES, rows * SM100_GEMM_ROW_CYCLES);
 }
 
-/* Of a CTA's columns: what others load for it. Pairs share their codes, and all CTAs the scale factors. */
-static double shared_bytes(const tile *t, double k)
+/* Of a CTA's columns: what others load for it. Pairs share their codes, and all CTAs the scale factors. It counts for
+ * nothing where one wave is enough: SMs are left over, and L2 has more to give the others. */
+static double shared_bytes(const tile *t, double k, double waves)
 {
-    if (t->pairs == 1) return 0;
+    if (t->pairs == 1 || waves <= 1) return 0;
     const double codes = (double)t->columns / t->ctas * k / 2, factors = t->columns * k / NK_SF_VEC;
     return codes * (1 - 1.0 / t->pairs) + factors * (1 - 1.0 / cluster_of(t));
 }
@@ -128,7 +129,7 @@ double sm100_gemm_us(const sm100_gemm_product *product, int tile_index, double w
     const double products = matrices * k / SM100_GEMM_BLOCK * product_cycles(t);
     const double codes = matrices * SM100_GEMM_LANES + (double)t->columns / t->ctas,
                  factors = matrices * SM100_GEMM_LANES + t->columns;
-    const double arrive = codes * k / 2 + factors * k / NK_SF_VEC, bytes = arrive - shared_bytes(t, k);
+    const double arrive = codes * k / 2 + factors * k / NK_SF_VEC, bytes = arrive - shared_bytes(t, k, waves);
     const double tile_cycles = larger(products, larger(bytes / SM100_GEMM_BYTES_PER_CYCLE,
                                                        arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES;
@@ -178,7 +179,7 @@ const char *sm100_gemm_why_not_tile(const sm100_gemm_product *product,
                                                                          : NO_ROOM;
     if (nk_ceil_div(product->first->k, SM100_GEMM_STEP) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
-    return c->tiles < SM100_GEMM_LARGEST ? NULL : "there are too many tiles";
+    return c->tiles * cluster_of(t) < SM100_GEMM_LARGEST ? NULL : "there are too many tiles";
 }
 
 /* The fastest of those that can serve the product. Weights on lanes come first, so that they win where both take as
@@ -256,7 +257,8 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
 
 int32_t sm100_gemm_ctas(const candidate *c, double count)
 {
-    return cluster_of(&tiles[c->tile]) * (count < c->at_once ? (int32_t)count : c->at_once);
+    const tile *t = &tiles[c->tile];
+    return cluster_of(t) * (count < c->at_once || SM100_GEMM_ASKS(t->pairs) ? (int32_t)count : c->at_once);
 }
 
 void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
@@ -270,7 +272,7 @@ void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *s
     plan->tile_n = c->tokens_on_lanes ? t->columns : lanes;
     plan->tile_k = SM100_GEMM_STEP;
     plan->grid = sm100_gemm_ctas(c, count);
-    plan->threads = SM100_GEMM_THREADS;
+    plan->threads = SM100_GEMM_THREADS_OF(t->pairs);
     plan->stages = t->stages[product->ups != NULL];
     plan->cluster = cluster_of(t);
     plan->split = t->parts;
@@ -304,7 +306,7 @@ cuda_grid sm100_gemm_grid_of(const sm100_gemm_product *product, int tile, int32_
     return (cuda_grid){.x = ctas,
                        .y = 1,
                        .z = 1,
-                       .threads = SM100_GEMM_THREADS,
+                       .threads = SM100_GEMM_THREADS_OF(tiles[tile].pairs),
                        .smem_bytes = (int32_t)smem_bytes(product, tile),
                        .cluster.x = cluster_of(&tiles[tile]),
                        .overlap = overlap};
