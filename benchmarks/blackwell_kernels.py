@@ -26,7 +26,7 @@ from blackwell_model import (
 from nvfp4kern.verify import shapes
 
 COUNTERS = ROOT / "tests" / "ptxsim" / "results" / "sm100_whole.json"
-TILE = re.compile(r"sm100_(dual_)?\w*gemm_([np])(\d+)(?:k(\d))?")
+TILE = re.compile(r"sm100_(dual_)?\w*gemm_([np])(\d+)(?:k(\d))?(?:m(\d))?")
 PLANS = RESULTS / "blackwell_plans.json"
 
 
@@ -103,18 +103,19 @@ def our_work(op, shape, groups, plan):
     if not match:
         return None
     matrices, ctas = 1 + bool(match[1]), 2 if match[2] == "p" else 1
-    columns, parts = int(match[3]), int(match[4] or 1)
+    columns, parts, pairs = int(match[3]), int(match[4] or 1), int(match[5] or 1)
     weights_are_lanes = plan["tile_m"] == columns
     tiles = 0
     for m, n, _ in groups:
         lanes, others = (n, m) if weights_are_lanes else (m, n)
-        tiles += math.ceil(lanes / (128 * ctas)) * math.ceil(others / columns)
+        tiles += math.ceil(lanes / (128 * ctas * pairs)) * math.ceil(others / columns) * pairs
     rows = 128 * matrices + rows_of(columns, ctas)
+    read = rows - rows_of(columns, ctas) + shared_rows_of(columns, ctas, pairs)
     return Work(
         tiles=tiles * ctas * parts,
         steps=math.ceil(groups[0][2] / STEP_K / parts),
         ctas=min(tiles * ctas * parts, SMS),
-        read_rows=rows,
+        read_rows=read,
         taken_rows=rows,
         cycles=matrices * 128 * columns * STEP_K / GIVEN["multiply_adds"][0],
         columns=columns * matrices,
@@ -126,6 +127,14 @@ def our_work(op, shape, groups, plan):
         groups=len(groups),
         l2=counted(op, shape),
     )
+
+
+def shared_rows_of(columns, ctas, pairs):
+    """rows_of(), of which each CTA of pairs that share columns reads a part."""
+    if pairs == 1:
+        return rows_of(columns, ctas)
+    atoms = math.ceil(columns / 128) * 128 * 16 / (ctas * pairs)
+    return (columns * 128 / ctas / pairs + atoms) / ROW_BYTES
 
 
 def streaming(shape):

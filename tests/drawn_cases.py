@@ -29,8 +29,8 @@ FAMILIES = tuple(OPERATORS_OF)
 ONE_LAUNCH = ("w32", "w128", "w256")
 """The rings of SM90_LIST_RINGS. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 200
-TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?")
-"""A tile of sm100/gemm: CTAs, columns, parts of K."""
+TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
+"""A tile of sm100/gemm: CTAs, columns, parts of K, pairs that share columns."""
 STEP = 256
 """Of K, of which each part has one at least."""
 
@@ -81,8 +81,9 @@ class Case(NamedTuple):
         """(tokens of a tile, what else it wants)"""
         if self.family != "sm100/gemm":
             return int(self.tile[1:].partition("x")[0]), NOTHING
-        ctas, columns, parts = TCGEN05.fullmatch(self.tile).groups()
-        lanes, more_k = {"n": 128, "p": 256}[ctas], STEP * (int(parts or 1) - 1)
+        ctas, columns, parts, pairs = TCGEN05.fullmatch(self.tile).groups()
+        lanes = {"n": 128, "p": 256}[ctas] * int(pairs or 1)
+        more_k = STEP * (int(parts or 1) - 1)
         gathered = self.operator in ("rows", "gated")  # tokens of whole 16 bytes
         k_multiple = 32 if gathered else 1
         return int(columns), Needs(pitch=16, lanes=lanes, more_k=more_k, k_multiple=k_multiple)
@@ -128,11 +129,11 @@ def cases(families=FAMILIES):
 
 
 def is_of(family, operator, tile):
-    """Whether the tile has a kernel for this operator; none of experts has K among CTAs, and none
-    of two matrices all columns of tensor memory."""
+    """Whether the tile has a kernel for this operator; none of experts has K among CTAs or columns
+    that pairs share, and none of two matrices all columns of tensor memory."""
     if family == "sm100/gemm":
-        has_room = tile != "p256" or operator not in ("dual_gemm", "gated")
-        return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile)
+        has_room = "256" not in tile or operator not in ("dual_gemm", "gated")
+        return has_room and (operator in ("gemm", "dual_gemm") or not {*"km"} & {*tile})
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

@@ -1,6 +1,7 @@
 """The model of a B200 in benchmarks/: its constants, its tests and its file are what it says."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -97,12 +98,14 @@ def test_the_bytes_of_a_competition_shape():
         ("sm100_gemm_p64", 128 * 144 + 32 * 128 + 2048),
         ("sm100_gemm_p192", 128 * 144 + 96 * 128 + 4096),
         ("sm100_gemm_n64k4", 128 * 144 + 64 * 128 + 2048),
+        ("sm100_gemm_p256m2", 128 * 144 + 64 * 128 + 1024),
+        ("sm100_dual_gemm_p192m2", 2 * 128 * 144 + 48 * 128 + 1024),
         ("sm100_dual_gemm_p128", 2 * 128 * 144 + 64 * 128 + 2048),
         ("sm100_grouped_gemm_p256", 128 * 144 + 128 * 128 + 4096),
     ],
 )
 def test_the_bytes_of_a_step(kernel, step):
-    columns = int(kernel.partition("_gemm_")[2][1:].partition("k")[0])
+    columns = int(re.search(r"[np](\d+)", kernel.partition("_gemm_")[2])[1])
     plan = {"kernel": kernel, "tile_m": columns, "stages": 5}
     found = kernels.our_work("gemm", [], [(128, 4096, 7168)], plan)
     assert found.read_rows * model.ROW_BYTES == pytest.approx(step)

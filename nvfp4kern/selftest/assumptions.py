@@ -115,6 +115,11 @@ ASSUMPTIONS = (
     Assumption(
         "parts", "sums of parts arrive before they are added", right("bits", f"tile {ROW}/*k[0-9]")
     ),
+    Assumption(
+        "shared",
+        "what a CTA multicasts arrives, and clusters take each other's tiles",
+        right("bits", f"tile {ROW}/*m[0-9]"),
+    ),
     Assumption("rounding", "tensor cores round sums as the simulator does", rounding),
     Assumption("nan", "a scale factor of NaN makes NaN", right("probes", "nan_scale_factors")),
     Assumption(

@@ -14,8 +14,8 @@ from test_grouped_rows import Tokens, drawn, weights
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-WITHOUT_DUAL = ("p256",)  # no room for the sums of two matrices
-TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # columns, parts of K
+WITHOUT_DUAL = ("p256", "p256m2")  # no room for the sums of two matrices
+TILE = re.compile(r"[np](\d+)(?:k(\d))?(m2)?")  # columns, parts of K, whether pairs share columns
 TOKENS, WEIGHTS = 0, 1  # operands
 FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
 
@@ -147,7 +147,8 @@ def check_sm100_lists(device, c, columns):
 def check_sm100_gemm(tile, device, c):
     """Tokens are columns where they are few, lanes where weight rows are fewer. Each part of K has
     a step: `more` is those of the others."""
-    columns, parts = (int(number or 1) for number in TILE.fullmatch(tile).groups())
+    columns, parts, shared = TILE.fullmatch(tile).groups()
+    columns, parts = int(columns), int(parts or 1)
     more = 256 * (parts - 1)
     for m, n in [(columns + 3, 260), (300, columns // 2 + 1)]:
         for forms in FORMS:
@@ -171,7 +172,7 @@ def check_sm100_gemm(tile, device, c):
         check_one_matrix(device, 300, 40, 128 + more, shared)
     if tile not in WITHOUT_DUAL:
         check_sm100_dual(device, c, columns, more)
-    if parts == 1:
+    if parts == 1 and not shared:
         check_sm100_experts(device, c, columns)
         check_sm100_by_index(device, c, columns)
         check_sm100_lists(device, c, columns)

@@ -63,6 +63,7 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer steps than it has parts"),
     ("sm100/gemm:p256", "grouped_dual_gemm", {}, {}, "no room for the sums of two matrices"),
     ("sm100/gemm:p128k2", "grouped_dual_gemm", {}, {}, "it divides K"),
+    ("sm100/gemm:p192m2", "grouped_dual_gemm", {}, {}, "its pairs share columns"),
     ("sm100/halves:n64", "gemm of halves", {"k": 80}, {}, "no tensor map describes the weights"),
     ("sm100/halves:p256", "dual_gemm of halves", {}, {}, "the operator has no kernel of it"),
     ("sm100/halves:n64k4", "gemm of halves", {"k": 384}, {}, "K has fewer steps than it has"),

@@ -17,13 +17,15 @@
  * all operands' codes, 128 bytes a row, and their scale factors, as atoms of 128 rows x 64 of K: those of all columns,
  * in either CTA. Blocked scale factors of whole atoms are copied. Others (linear; K that ends inside an atom, whose
  * padding may be NaN) are arranged by lanes. Of a split tile each part, a CTA or a pair, has some steps of K; parts
- * finish columns of their own, of which the others send them their sums.
+ * finish columns of their own, of which the others send them their sums. Pairs that share columns have lanes beside
+ * each other: of the columns each CTA loads a part for all (multicast), also one whose own lanes are not there.
  *
  * Roles: warps 0 - 3: epilogue, warp w has lanes 32 w .. + 31 of tensor memory
  *        warps 4 - 7: arrange the scale factors that are not copied; none may be left for them. Where tokens come by
  *                     index, warp 4 brings their codes, too, whose bytes warp 8 announces
  *        warp 8:      one thread loads
  *        warp 9:      owns tensor memory; one thread issues products, or, in the odd CTA, tells that a stage is full
+ *        warp 10:     one thread asks for tiles (launch control); only where pairs share columns
  *
  * Barriers (mbarriers; "wait" names the parity of the first; those that the issuer waits for count in the even CTA):
  *   full[STAGES]              loads, lanes -> issuer   1 arrival + the bytes of boxes and copies; 4 more, of each warp
@@ -31,12 +33,18 @@
  *                                                      in the even CTA of a pair 1 more, of the odd one's warp 9,
  *                                                      which has waited for its own CTA's              wait 0
  *   empty[STAGES]             issuer -> loads, lanes   1 (commit, in both CTAs): products and copies to tensor memory
- *                                                      are done                                        wait 1
+ *                                                      are done. Of pairs that share columns 1 of each, in all CTAs:
+ *                                                      each writes to the stages of all                wait 1
  *   sums_full[ACCUMULATORS]   issuer -> epilogue       1 (commit, in both CTAs)                        wait 0
  *   sums_empty[ACCUMULATORS]  epilogue -> issuer       4 of each CTA, of each warp, once its sums are in registers
  *                                                                                                      wait 1
  *   inbox_full                other parts -> epilogue  1 arrival + the bytes of their sums                    wait 0
  *   inbox_empty               epilogues -> other parts 4 of each, of each warp, once it has added them        wait 1
+ *   launch full[RESPONSES]    launch control -> all    1 arrival, of the CTA's own warp 10, + the bytes of a response
+ *                                                                                                      wait 0
+ *   launch empty[RESPONSES]   all -> warp 10           in the first CTA: of each CTA 4 of the epilogue's warps, 4 of
+ *                                                      those that arrange, if any, 1 each of warps 8 to 10
+ *                                                                                                      wait 1
  *   cluster (pairs, parts)    barriers are there before anybody arrives at another CTA's; of experts the even CTA's
  *                             list is there for the odd one; all have finished before a CTA, or tensor memory, goes
  *
@@ -111,7 +119,16 @@ template <class C> __device__ inline void commit(const uint64_t *barrier, const 
     if constexpr (C::CTAS == 1)
         tcgen05_commit<1>(shared_address(barrier));
     else
-        tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << 2 * tiles.part));
+        tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << issuer_of<C>(tiles)));
+}
+
+/* Of a stage: in every CTA that writes to this one's. */
+template <class C> __device__ inline void commit_stage(const uint64_t *barrier, const gemm_tiles &tiles)
+{
+    if constexpr (C::PAIRS == 1)
+        commit<C>(barrier, tiles);
+    else
+        tcgen05_commit_multicast<2>(shared_address(barrier), C::EVERYONE);
 }
 
 template <class C, typename P>
@@ -134,7 +151,7 @@ __device__ inline void issue(memory<C> &s, uint32_t tmem, const P &all, const ge
             }
             multiply_stage<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::SF_COLUMN + sf.slot * C::SF_SLOT,
                               (uint32_t)t.into_atom / 32, blocks_of(problem_of(all, t).k, step), step > t.first_step);
-            commit<C>(&s.empty[r.slot], tiles);
+            commit_stage<C>(&s.empty[r.slot], tiles);
         }
         commit<C>(&s.sums_full[sums.slot], tiles);
         sums.advance();
@@ -154,6 +171,20 @@ template <class C> __device__ inline void tell_issuer(memory<C> &s, const gemm_t
     });
 }
 
+/* The first CTA asks for a tile when it begins one, and never again when there is none. All get the response. */
+template <class C> __device__ inline void ask(const gemm_tiles &tiles)
+{
+    const bool asks = tiles.half == 0 && tiles.pair == 0;
+    ring<SM100_GEMM_RESPONSES> r;
+    each_tile<C>(tiles, [&](const gemm_tile &) {
+        const uint32_t full = shared_address(&tiles.launch->full[r.slot]);
+        if (asks) mbarrier_wait_cluster(shared_address(&tiles.launch->empty[r.slot]), r.parity ^ 1);
+        mbarrier_arrive_expect_tx(full, sizeof tiles.launch->responses[0]);
+        if (asks) clusterlaunchcontrol_try_cancel(shared_address(&tiles.launch->responses[r.slot]), full);
+        r.advance();
+    });
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -163,11 +194,19 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
     const int others = half == 0 ? C::CTAS - 1 : 0;
     for (int i = 0; i < C::STAGES; i++) {
         mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0) + others);
-        mbarrier_init(shared_address(&s.empty[i]), 1);
+        mbarrier_init(shared_address(&s.empty[i]), C::PAIRS);
     }
     for (int i = 0; i < C::ACCUMULATORS; i++) {
         mbarrier_init(shared_address(&s.sums_full[i]), 1);
         mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
+    }
+    if constexpr (C::ASKS) {
+        constexpr int ALWAYS = SM100_GEMM_EPILOGUE_WARPS + 3; /* who loads, issues or tells, and asks */
+        for (int i = 0; i < SM100_GEMM_RESPONSES; i++) {
+            mbarrier_init(shared_address(&s.launch->full[i]), 1);
+            mbarrier_init(shared_address(&s.launch->empty[i]),
+                          C::CLUSTER * (ALWAYS + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0)));
+        }
     }
     if constexpr (C::PARTS > 1) {
         mbarrier_init(shared_address(&s.inbox_full), 1);
@@ -210,8 +249,10 @@ template <class C, typename M, typename P>
 __device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &work, const sm100_gemm_experts &experts,
                                       int rank)
 {
-    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows,
-                        list_of(p), work.tiles, rank % C::CTAS, rank / C::CTAS};
+    const int part = C::PAIRS > 1 ? 0 : rank / C::CTAS, pair = C::PAIRS > 1 ? rank / C::CTAS : 0;
+    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows, list_of(p),
+                        work.tiles, rank % C::CTAS, part, pair};
+    if constexpr (C::ASKS) tiles.launch = s.launch;
     if constexpr (!C::LIST) {
         tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
         tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
@@ -259,6 +300,8 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
         if (arranges<C>(work)) arrange_factors<C>(s, maps, p, tiles);
     } else if (warp == SM100_GEMM_PRODUCER) {
         if (elect_sync()) produce<C>(s, maps, p, tiles);
+    } else if (C::ASKS && warp == SM100_GEMM_ASKER) {
+        if (elect_sync()) ask<C>(tiles);
     } else if (tiles.half == 0) {
         if (elect_sync()) issue<C>(s, tmem, p, tiles);
     } else {

@@ -14,28 +14,33 @@
 #define SM100_GEMM_CODE_BYTES (SM100_GEMM_STEP / 2)
 #define SM100_GEMM_SF_BYTES (SM100_GEMM_BLOCKS * NK_SF_ATOM_BYTES) /* of a row of atoms in a stage */
 
-/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights): a tile is 128 rows of one operand
- * for each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two CTAs
- * are a pair, whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster, each
- * of them a CTA or a pair. Which operand is which follows from the problem: the plan says it. Of dual_gemm, as many
- * rows of either matrix of weights are the lanes. */
+/* X(name, CTAS, COLUMNS, PARTS, ACCUMULATORS, the same for two matrices of weights, PAIRS): a tile is 128 rows of one
+ * operand for each of its CTAs, the lanes of their tensor memory, x COLUMNS rows of the other operand, its columns. Two
+ * CTAs are a pair, whose products are one: each CTA loads half of the columns. K is divided among PARTS of a cluster,
+ * each of them a CTA or a pair; or PAIRS of a cluster share the columns, each with lanes of its own. Which operand is
+ * which follows from the problem: the plan says it. Of dual_gemm, as many rows of either matrix of weights are the
+ * lanes. */
 #define SM100_GEMM_COMMON_TILES(X) \
-    X(n64, 1, 64, 1, 3, 2)         \
-    X(n128, 1, 128, 1, 2, 1)       \
-    X(p64, 2, 64, 1, 3, 2)         \
-    X(p128, 2, 128, 1, 2, 1)       \
-    X(p192, 2, 192, 1, 2, 1)
+    X(n64, 1, 64, 1, 3, 2, 1)      \
+    X(n128, 1, 128, 1, 2, 1, 1)    \
+    X(p64, 2, 64, 1, 3, 2, 1)      \
+    X(p128, 2, 128, 1, 2, 1, 1)    \
+    X(p192, 2, 192, 1, 2, 1, 1)
 
 /* Not of two matrices of weights, whose sums would fill tensor memory. */
-#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
+#define SM100_GEMM_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0, 1)
 
 /* Not of experts, nor of lists. */
 #define SM100_GEMM_SPLIT_TILES(X) \
-    X(n64k4, 1, 64, 4, 3, 2)      \
-    X(p128k2, 2, 128, 2, 2, 1)
+    X(n64k4, 1, 64, 4, 3, 2, 1)   \
+    X(p128k2, 2, 128, 2, 2, 1, 1)
+#define SM100_GEMM_SHARED_TILES(X) X(p192m2, 2, 192, 1, 2, 1, 2)
+#define SM100_GEMM_WIDE_SHARED_TILES(X) X(p256m2, 2, 256, 1, 1, 0, 2)
 
-#define SM100_GEMM_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)
-#define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X)
+#define SM100_GEMM_TILES(X)                                                               \
+    SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X) SM100_GEMM_SPLIT_TILES(X)         \
+    SM100_GEMM_SHARED_TILES(X) SM100_GEMM_WIDE_SHARED_TILES(X)
+#define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X) SM100_GEMM_SHARED_TILES(X)
 #define SM100_GEMM_GROUPED_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
 #define SM100_GEMM_GATED_EXPERT_TILES(X) SM100_GEMM_COMMON_TILES(X)
 
@@ -52,6 +57,13 @@ enum {
 #define SM100_GEMM_PRODUCER (SM100_GEMM_EPILOGUE_WARPS + SM100_GEMM_FACTOR_WARPS)
 #define SM100_GEMM_ISSUER (SM100_GEMM_PRODUCER + 1)
 #define SM100_GEMM_THREADS (32 * (SM100_GEMM_ISSUER + 1))
+
+/* Where pairs share columns, a warp more asks for tiles: launch control gives them to whoever is free. Clusters of four
+ * need not all find room at once, and one that came late would have as many tiles before it as the others had. */
+#define SM100_GEMM_ASKS(pairs) ((pairs) > 1)
+#define SM100_GEMM_ASKER (SM100_GEMM_ISSUER + 1)
+#define SM100_GEMM_THREADS_OF(pairs) (SM100_GEMM_THREADS + (SM100_GEMM_ASKS(pairs) ? 32 : 0))
+#define SM100_GEMM_RESPONSES 2 /* that are under way or not yet read by all */
 
 /* Shared memory: struct memory of sm100_gemm_parts.cuh; run() of sm100_gemm.cuh compares. As many stages as fit beside
  * what follows them: barriers and, of experts, their list. */

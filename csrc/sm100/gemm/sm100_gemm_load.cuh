@@ -11,12 +11,40 @@ __device__ inline int blocks_of(int64_t k, int step)
     return rest < SM100_GEMM_BLOCKS ? (int)rest : SM100_GEMM_BLOCKS;
 }
 
-/* A step's atoms, of which K is whole blocks: with those of neighbours, too, where a tile ends inside of them. */
+/* A row of atoms, of which K is whole blocks, from a block on. */
+__device__ inline const uint8_t *atoms_at(const tile_factors &f, int64_t k, int64_t block)
+{
+    const int64_t atom = f.sf_row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_BLOCK) + block;
+    return f.of.sf + f.l * f.of.sf_batch_stride + atom * NK_SF_ATOM_BYTES;
+}
+
+/* A step's atoms: with those of neighbours, too, where a tile ends inside of them. */
 __device__ inline void copy_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full)
 {
-    const int64_t atom = f.sf_row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_BLOCK) + (int64_t)step * SM100_GEMM_BLOCKS;
-    cp_async_bulk(to, f.of.sf + f.l * f.of.sf_batch_stride + atom * NK_SF_ATOM_BYTES,
-                  blocks_of(k, step) * NK_SF_ATOM_BYTES, full);
+    cp_async_bulk(to, atoms_at(f, k, (int64_t)step * SM100_GEMM_BLOCKS), blocks_of(k, step) * NK_SF_ATOM_BYTES, full);
+}
+
+/* Of shared columns each CTA copies some of them, for all. */
+template <class C>
+__device__ inline void share_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full,
+                                   const gemm_tiles &tiles)
+{
+    constexpr int EACH = SM100_GEMM_BLOCKS / C::CLUSTER;
+    const int first = (tiles.pair * C::CTAS + tiles.half) * EACH, count = min(EACH, blocks_of(k, step) - first);
+    if (count > 0)
+        cp_async_bulk_multicast(to + first * NK_SF_ATOM_BYTES,
+                                atoms_at(f, k, (int64_t)step * SM100_GEMM_BLOCKS + first), count * NK_SF_ATOM_BYTES,
+                                full, C::EVERYONE);
+}
+
+/* The codes of shared columns: a part of what this half of each pair has, for these CTAs. */
+template <class C>
+__device__ inline void share_codes(const uint8_t *to, const cuda_tensor_map *map, int k, int64_t row, int l,
+                                   uint32_t full, const gemm_tiles &tiles)
+{
+    const int first = tiles.pair * (C::COLUMNS / C::CTAS / C::PAIRS);
+    cp_async_bulk_tensor_3d_multicast(shared_address(to) + first * SM100_GEMM_CODE_BYTES, map,
+                                      {k, (int)row + first, l}, full, (uint16_t)((1 | 1 << C::CTAS) << tiles.half));
 }
 
 /* Tensor maps of the codes, by SM100_GEMM_OF_... */
@@ -45,7 +73,8 @@ template <class C> __device__ inline int copied_atoms(const sm100_gemm_work &wor
 }
 
 /* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
- * lanes, its half of the columns, and all of the columns' scale factors, which both need. */
+ * lanes, its half of the columns, and all of the columns' scale factors, which both need. Where pairs share columns
+ * each CTA loads a part of these, and its barrier counts the bytes of what others load for it, too. */
 template <class C, typename P>
 __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &all, const gemm_tiles &tiles)
 {
@@ -69,13 +98,21 @@ __device__ inline void produce(memory<C> &s, const code_maps &maps, const P &all
                 const uint8_t *to = columns ? stage.columns : stage.lanes[of / SM100_GEMM_OF_UPS];
                 const int64_t row = columns ? t.column + tiles.half * (C::COLUMNS / C::CTAS) : t.lane;
                 const int l = work.one_matrix[of] ? 0 : (int)t.l;
-                cp_async_bulk_tensor_3d(shared_address(to), of_tile.of[of], {step * SM100_GEMM_CODE_BYTES, (int)row, l},
-                                        full);
+                if (columns && C::PAIRS > 1)
+                    share_codes<C>(to, of_tile.of[of], step * SM100_GEMM_CODE_BYTES, row, l, full, tiles);
+                else
+                    cp_async_bulk_tensor_3d(shared_address(to), of_tile.of[of],
+                                            {step * SM100_GEMM_CODE_BYTES, (int)row, l}, full);
                 if (!work.copied[of]) continue;
 #pragma unroll
-                for (int i = 0; i < atoms_of<C>(of); i++)
-                    copy_atoms(shared_address(stage.sf[first_atom_of<C>(of) + i]), factors_of<C>(p, t, of, i), p.k,
-                               step, full);
+                for (int i = 0; i < atoms_of<C>(of); i++) {
+                    const uint32_t sf = shared_address(stage.sf[first_atom_of<C>(of) + i]);
+                    const tile_factors f = factors_of<C>(p, t, of, i);
+                    if (columns && C::PAIRS > 1)
+                        share_atoms<C>(sf, f, p.k, step, full, tiles);
+                    else
+                        copy_atoms(sf, f, p.k, step, full);
+                }
             }
         }
     });

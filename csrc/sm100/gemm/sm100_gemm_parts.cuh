@@ -20,13 +20,17 @@
 /* What tiles are of. */
 enum { OF_BATCHES, OF_EXPERTS, OF_LIST };
 
-template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_> struct config {
+template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_, int PAIRS_ = 1>
+struct config {
     static constexpr bool EXPERTS = FORM_ == OF_EXPERTS, LIST = FORM_ == OF_LIST;
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
     static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
+    static constexpr int PAIRS = PAIRS_; /* that share the columns */
+    static constexpr bool ASKS = SM100_GEMM_ASKS(PAIRS);
     static constexpr int OPERANDS = MATRICES + 1;
     static constexpr int LANES = CTAS * SM100_GEMM_LANES; /* of a tile */
-    static constexpr int CLUSTER = CTAS * PARTS;
+    static constexpr int CLUSTER = CTAS * PARTS * PAIRS;
+    static constexpr uint16_t EVERYONE = (1 << CLUSTER) - 1; /* the CTAs of a cluster */
     static constexpr int STAGES = SM100_GEMM_STAGES(CTAS, COLUMNS, PARTS, MATRICES);
     static constexpr int OWN = COLUMNS / PARTS;        /* columns of the output that a part finishes */
     static constexpr int WINDOW = OWN < 32 ? OWN : 32; /* columns that a thread has in registers */
@@ -38,12 +42,21 @@ template <int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACC
     static constexpr int SF_ROOM = (SM100_GEMM_TMEM - SF_COLUMN) / SF_SLOT;
     static constexpr int SF_SLOTS = SF_ROOM < STAGES ? SF_ROOM : STAGES;
     static_assert(CTAS == 1 || CTAS == 2, "a product is of one CTA or of a pair");
+    static_assert(PAIRS == 1 || (PAIRS == 2 && CTAS == 2 && PARTS == 1 && FORM_ == OF_BATCHES), "who shares columns");
+    static_assert(SM100_GEMM_BLOCKS % CLUSTER == 0, "each CTA copies whole atoms of shared columns");
+    static_assert(COLUMNS / CTAS / PAIRS % 8 == 0, "the swizzle's pattern spans 8 rows");
     static_assert(COLUMNS % 64 == 0, "scale factors come in atoms of 128 rows, or halves of one");
     static_assert(COLUMNS <= 256, "a product has no more");
     static_assert(OWN % 16 == 0, "a part finishes whole pieces");
     static_assert(SF_SLOTS >= 2, "tensor memory has the scale factors of a step while those of another are copied");
     static_assert(STAGES >= 3, "a stage is filled while another is multiplied");
 };
+
+/* Launch control's ring. */
+typedef struct launch_ring {
+    uint4 responses[SM100_GEMM_RESPONSES];
+    uint64_t full[SM100_GEMM_RESPONSES], empty[SM100_GEMM_RESPONSES];
+} launch_ring;
 
 template <class C> struct memory {
     struct stage {
@@ -52,6 +65,7 @@ template <class C> struct memory {
         uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of lanes, then of the columns */
     } stages[C::STAGES];
     float4 inbox[C::PARTS - 1][C::MATRICES][C::OWN / 4][SM100_GEMM_LANES]; /* the other parts' sums, in their order */
+    launch_ring launch[C::ASKS ? 1 : 0];
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t sums_full[C::ACCUMULATORS], sums_empty[C::ACCUMULATORS];
     uint64_t inbox_full, inbox_empty;
@@ -106,6 +120,8 @@ typedef struct gemm_tiles {
     int count;
     int half;                      /* of a pair: 0 is the CTA that issues products */
     int part;                      /* of K */
+    int pair;                      /* of those that share columns */
+    launch_ring *launch;           /* where clusters ask for tiles */
     int64_t column_end, atom_rows; /* of all batches; of experts atom_rows alone */
 } gemm_tiles;
 
@@ -145,7 +161,8 @@ __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
     return low;
 }
 
-/* Tiles of the same columns are neighbours. */
+/* Tiles of the same columns are neighbours. Pairs that share them have lanes beside each other; behind the last one
+ * there may be none, and boxes are zeros, which nobody stores. */
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, int number)
 {
     const int group = C::LIST ? group_of(*tiles.list, number) : 0;
@@ -154,7 +171,8 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
     const int column_tile = number / work.lane_tiles;
     gemm_tile t = {work, tiles.part * work.steps / C::PARTS, (tiles.part + 1) * work.steps / C::PARTS, group};
     int64_t first = 0, first_atom = 0;
-    t.lane = (int64_t)(number - column_tile * work.lane_tiles) * C::LANES + tiles.half * SM100_GEMM_LANES;
+    t.lane = (int64_t)(number - column_tile * work.lane_tiles) * (C::PAIRS * C::LANES) + tiles.pair * C::LANES +
+             tiles.half * SM100_GEMM_LANES;
     t.atom_rows = tiles.atom_rows;
     if constexpr (C::EXPERTS) {
         t.l = expert_of(tiles, column_tile);
@@ -177,6 +195,22 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
     return t;
 }
 
+/* The number of a tile whose cluster shall not start, or `count`, where all have. The last roles are a thread each, the
+ * others whole warps. */
+template <class C> __device__ inline int take_tile(const gemm_tiles &tiles, ring<SM100_GEMM_RESPONSES> &r)
+{
+    const bool is_thread = threadIdx.x / 32 >= SM100_GEMM_PRODUCER;
+    uint32_t block;
+    mbarrier_wait_cluster(shared_address(&tiles.launch->full[r.slot]), r.parity);
+    const bool taken = clusterlaunchcontrol_query_cancel(shared_address(&tiles.launch->responses[r.slot]), block);
+    fence_proxy_async(); /* the next response overwrites this one */
+    if (!is_thread) __syncwarp();
+    if (is_thread || threadIdx.x % 32 == 0)
+        mbarrier_arrive_cluster(mapa(shared_address(&tiles.launch->empty[r.slot]), 0));
+    r.advance();
+    return taken ? (int)(block / C::CLUSTER) : tiles.count;
+}
+
 /* Calls f(tile) for each tile of this cluster. A list's go forth and back: who had a long tile has a short one next. */
 template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
 {
@@ -186,6 +220,11 @@ template <class C, typename F> __device__ inline void each_tile(const gemm_tiles
 #pragma unroll 1
         for (int first = 0; first < tiles.count; first += clusters, place = clusters - 1 - place)
             if (first + place < tiles.count) f(tile_of<C>(tiles, first + place));
+    } else if constexpr (C::ASKS) {
+        ring<SM100_GEMM_RESPONSES> r;
+#pragma unroll 1
+        for (; place < tiles.count; place = take_tile<C>(tiles, r))
+            f(tile_of<C>(tiles, place));
     } else {
 #pragma unroll 1
         for (; place < tiles.count; place += clusters)
@@ -241,10 +280,16 @@ template <class C> __device__ inline void wait_for(const uint64_t *barrier, uint
         mbarrier_wait_cluster(shared_address(barrier), parity);
 }
 
-/* Where the CTA that issues this one's products has a barrier of this one's. */
+/* The rank of the CTA that issues this one's products. */
+template <class C> __device__ inline int issuer_of(const gemm_tiles &tiles)
+{
+    return (C::PAIRS > 1 ? tiles.pair : tiles.part) * C::CTAS;
+}
+
+/* Where that CTA has a barrier of this one's. */
 template <class C> __device__ inline uint32_t of_issuer(const uint64_t *barrier, const gemm_tiles &tiles)
 {
-    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), (uint32_t)(tiles.part * C::CTAS));
+    return C::CTAS == 1 ? shared_address(barrier) : mapa(shared_address(barrier), (uint32_t)issuer_of<C>(tiles));
 }
 
 /* Tensor memory is handed over: the order comes of the tcgen05 fences alone (PTX ISA, 9.7.16.6.4). */

@@ -4,25 +4,29 @@
 #include "sm100_gemm_costs.h"
 
 typedef struct tile {
-    int32_t ctas, columns, parts, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
+    int32_t ctas, columns, parts, pairs, stages[2], smem_bytes[2]; /* of one matrix of weights, and of two */
 } tile;
 
 static const tile tiles[SM100_GEMM_TILE_COUNT] = {
-#define ROW(name, ctas, columns, parts, ...)                                                                         \
+#define ROW(name, ctas, columns, parts, of_one, of_two, pairs)                                                       \
     [SM100_GEMM_##name] = {ctas,                                                                                     \
                            columns,                                                                                  \
                            parts,                                                                                    \
+                           pairs,                                                                                    \
                            {SM100_GEMM_STAGES(ctas, columns, parts, 1), SM100_GEMM_STAGES(ctas, columns, parts, 2)}, \
                            {SM100_GEMM_SMEM(ctas, columns, parts, 1), SM100_GEMM_SMEM(ctas, columns, parts, 2)}},
     SM100_GEMM_TILES(ROW)
 #undef ROW
 };
 
-static int32_t cluster_of(const tile *t) { return t->ctas * t->parts; }
+static int32_t cluster_of(const tile *t) { return t->ctas * t->parts * t->pairs; }
+
+static int32_t lanes_of(const tile *t) { return t->ctas * t->pairs * SM100_GEMM_LANES; }
 
 #define NAME(name, ...) #name,
 const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
 
+#define NO_ROOM "tensor memory has no room for the sums of two matrices"
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
 
 /* The stride of a dimension of extent 1 is unused. With batch_invariant it must be one for more, too: a row must not
@@ -107,6 +111,15 @@ static double product_cycles(const tile *t)
     return larger(t->columns * SM100_GEMM_COLUMN_CYCLES, rows * SM100_GEMM_ROW_CYCLES);
 }
 
+/* Of a CTA's columns: what others load for it. Pairs share their codes, and all CTAs the scale factors. It counts for
+ * nothing where one wave is enough: SMs are left over, and L2 has more to give the others. */
+static double shared_bytes(const tile *t, double k, double waves)
+{
+    if (t->pairs == 1 || waves <= 1) return 0;
+    const double codes = (double)t->columns / t->ctas * k / 2, factors = t->columns * k / NK_SF_VEC;
+    return codes * (1 - 1.0 / t->pairs) + factors * (1 - 1.0 / cluster_of(t));
+}
+
 /* Products, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's stores.
  */
 double sm100_gemm_us(const sm100_gemm_product *product, int tile_index, double waves)
@@ -116,12 +129,13 @@ double sm100_gemm_us(const sm100_gemm_product *product, int tile_index, double w
     const double products = matrices * k / SM100_GEMM_BLOCK * product_cycles(t);
     const double codes = matrices * SM100_GEMM_LANES + (double)t->columns / t->ctas,
                  factors = matrices * SM100_GEMM_LANES + t->columns;
-    const double bytes = codes * k / 2 + factors * k / NK_SF_VEC;
-    const double tile_cycles = larger(products, bytes / SM100_GEMM_BYTES_PER_CYCLE);
+    const double arrive = codes * k / 2 + factors * k / NK_SF_VEC, bytes = arrive - shared_bytes(t, k, waves);
+    const double tile_cycles = larger(products, larger(bytes / SM100_GEMM_BYTES_PER_CYCLE,
+                                                       arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->columns, t->parts, product->ups ? 2 : 1);
     const double sums = t->parts > 1 ? SM100_GEMM_PARTS_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
-    const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas > 1 ? SM100_GEMM_PAIR_CYCLES : 0);
+    const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas > 1 ? t->pairs * SM100_GEMM_PAIR_CYCLES : 0);
     return (fill + waves * larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
 }
 
@@ -138,7 +152,7 @@ candidate sm100_gemm_candidate_of(const sm100_gemm_product *product, const cuda_
     const nk_gemm_problem *p = product->first;
     const int32_t at_once = gpu->sms / cluster_of(&tiles[tile]);
     candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes, .at_once = at_once > 1 ? at_once : 1};
-    c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, tiles[tile].ctas * SM100_GEMM_LANES);
+    c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, lanes_of(&tiles[tile]));
     c.column_tiles =
         tokens_on_lanes ? nk_ceil_div(p->n, tiles[tile].columns) : token_tiles_of(product, tiles[tile].columns);
     c.tiles = (double)p->l * (double)c.lane_tiles * (double)c.column_tiles;
@@ -160,10 +174,12 @@ const char *sm100_gemm_why_not_tile(const sm100_gemm_product *product,
 {
     const tile *t = &tiles[c->tile];
     if (!kernels[c->tile])
-        return t->parts > 1 ? "it divides K" : "tensor memory has no room for the sums of two matrices";
+        return t->parts > 1                                                ? "it divides K"
+               : t->pairs > 1 && (product->has_experts || !product->ups) ? "its pairs share columns"
+                                                                         : NO_ROOM;
     if (nk_ceil_div(product->first->k, SM100_GEMM_STEP) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
-    return c->tiles < SM100_GEMM_LARGEST ? NULL : "there are too many tiles";
+    return c->tiles * cluster_of(t) < SM100_GEMM_LARGEST ? NULL : "there are too many tiles";
 }
 
 /* The fastest of those that can serve the product. Weights on lanes come first, so that they win where both take as
@@ -241,21 +257,22 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
 
 int32_t sm100_gemm_ctas(const candidate *c, double count)
 {
-    return cluster_of(&tiles[c->tile]) * (count < c->at_once ? (int32_t)count : c->at_once);
+    const tile *t = &tiles[c->tile];
+    return cluster_of(t) * (count < c->at_once || SM100_GEMM_ASKS(t->pairs) ? (int32_t)count : c->at_once);
 }
 
 void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
                          const candidate *c, double count, nk_plan *plan)
 {
     const tile *t = &tiles[c->tile];
-    const int32_t lanes = t->ctas * SM100_GEMM_LANES;
+    const int32_t lanes = lanes_of(t);
     plan->kernel = kernel->name;
     plan->tile = sm100_gemm_family.tiles[c->tile];
     plan->tile_m = c->tokens_on_lanes ? lanes : t->columns;
     plan->tile_n = c->tokens_on_lanes ? t->columns : lanes;
     plan->tile_k = SM100_GEMM_STEP;
     plan->grid = sm100_gemm_ctas(c, count);
-    plan->threads = SM100_GEMM_THREADS;
+    plan->threads = SM100_GEMM_THREADS_OF(t->pairs);
     plan->stages = t->stages[product->ups != NULL];
     plan->cluster = cluster_of(t);
     plan->split = t->parts;
@@ -272,7 +289,7 @@ cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile_index
     const int64_t rows = rows_of(product, o), batches = work->one_matrix[of] ? 1 : batches_of(product, o);
     const bool alone = are_by_index(product, o); /* each row is a box */
     const tile *t = &tiles[tile_index];
-    const int32_t of_cta = of == SM100_GEMM_OF_COLUMNS ? t->columns / t->ctas : SM100_GEMM_LANES;
+    const int32_t of_cta = of == SM100_GEMM_OF_COLUMNS ? t->columns / t->ctas / t->pairs : SM100_GEMM_LANES;
     return (cuda_boxes){.name = is_tokens(product, o) ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = NK_E2M1X2,
@@ -289,7 +306,7 @@ cuda_grid sm100_gemm_grid_of(const sm100_gemm_product *product, int tile, int32_
     return (cuda_grid){.x = ctas,
                        .y = 1,
                        .z = 1,
-                       .threads = SM100_GEMM_THREADS,
+                       .threads = SM100_GEMM_THREADS_OF(tiles[tile].pairs),
                        .smem_bytes = (int32_t)smem_bytes(product, tile),
                        .cluster.x = cluster_of(&tiles[tile]),
                        .overlap = overlap};

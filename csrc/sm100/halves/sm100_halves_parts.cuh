@@ -10,7 +10,8 @@ template <bool DECODES_, int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, 
 struct halves_config {
     static constexpr bool DECODES = DECODES_, EXPERTS = EXPERTS_, LIST = false;
     static constexpr int MATRICES = MATRICES_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
-    static constexpr int CTAS = CTAS_, CLUSTER = CTAS * PARTS, LANES = CTAS * SM100_GEMM_LANES;
+    static constexpr int CTAS = CTAS_, PAIRS = 1, CLUSTER = CTAS * PARTS, LANES = CTAS * SM100_GEMM_LANES;
+    static constexpr bool ASKS = false;
     static constexpr int OPERANDS = MATRICES + 1, TOKENS = COLUMNS / CTAS; /* that a CTA loads */
     static constexpr int OWN = COLUMNS / PARTS, WINDOW = OWN < 32 || MATRICES > 1 ? 16 : 32, SUMS = MATRICES * COLUMNS;
     static constexpr int STAGES = SM100_HALVES_STAGES(DECODES, CTAS, COLUMNS, PARTS, MATRICES);

@@ -75,6 +75,11 @@ CHOICES = (
         (768, 4608, 1024), "MB from L2", "p256", without="p192",
     ),
     Choice(
+        "columns shared by 2 pairs",
+        "a cluster loads them once",
+        (768, 4608, 1024), "MB from L2", "p256m2", without="p256",
+    ),
+    Choice(
         "K among 2 parts",
         "28 of 74 pairs have a tile, 56 a part",
         (128, 7168, 2048), "KB from L2 of a CTA", "p128k2", without="p128",
@@ -89,7 +94,7 @@ CHOICES = (
         "products of the next tile beside stores of this one",
         (128, 4096, 256), "waits of issuer and epilogue", "n128",
         source="sm100_gemm_config.h",
-        changed=("X(n128, 1, 128, 1, 2, 1)", "X(n128, 1, 128, 1, 1, 1)"),
+        changed=("X(n128, 1, 128, 1, 2, 1, 1)", "X(n128, 1, 128, 1, 1, 1, 1)"),
         sms=1, seeds=20,
     ),
     Choice(

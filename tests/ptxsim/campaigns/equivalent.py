@@ -3,8 +3,11 @@
 TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
 
 REMOTE = "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
+READ = "only what ordinary stores wrote must be fenced here, not what loads have read"
+LAST = "of those who read a response the last is remembered, and it may not be this one"
 OF_TCGEN05 = {
     "no warp barrier, sm100_gemm_sums.cuh: __syncwarp(); #pragma unroll": TOGETHER,
+    "no warp barrier, sm100_gemm.cuh: __syncwarp(); meet<C>();": TOGETHER,
     "no warp barrier, sm100_gemm_store.cuh: __syncwarp(); if (threadIdx.x % 32 == 0)"
     " mbarrier_arrive_cluster_relaxed(of_issuer<C>(&s.sums_empty[r.slot], tiles));": (
         "the wait for loads before it is one instruction of the whole warp"
@@ -28,6 +31,15 @@ OF_TCGEN05 = {
     " { store_four(at + i * o.next, dtype, v + i);": (
         "where three columns are left; of these few draws none ends so, test_tiles.py does"
     ),
+    "a comparison off by one, sm100_gemm_store.cuh: const int64_t n = first + (i < left ? i : 0);"
+    " v[i] = __fmaf_rn(tokens_on_lanes ? alpha_at(alphas, n) : alpha, __uint_as_float(sums[i]),": (
+        "the alpha behind the last, of an element that nobody stores; draws have memory there"
+    ),
+    "no proxy fence, sm100_gemm_parts.cuh: fence_proxy_async();"
+    " /* the next response overwrites this one */ if (!is_thread) __syncwarp();": READ,
+    "arrives without releasing, sm100_gemm_parts.cuh:"
+    " mbarrier_arrive_cluster(mapa(shared_address(&tiles.launch->empty[r.slot]), 0));"
+    " r.advance();": LAST,
 }
 
 OF_SM100_HALVES = OF_TCGEN05 | {
@@ -64,14 +76,10 @@ EQUIVALENT = {
         "waits without acquiring, sm100_gemm.cu: wait(at.empty, r.slot, r.phase);"
         " advance<STAGES>(r);": "the producer's last waits keep its CTA there, nothing more",
         "no proxy fence, sm100_gemm.cu: fence_proxy_async();"
-        " /* the next response may overwrite this one */ if (WARP) __syncwarp();": (
-            "only what ordinary stores wrote must be fenced here, not what loads have read"
-        ),
+        " /* the next response may overwrite this one */ if (WARP) __syncwarp();": READ,
         "arrives without releasing, sm100_gemm.cu: if (!WARP || threadIdx.x % 32 == 0)"
         " mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));"
-        " advance<CLC_SLOTS>(w.responses);": (
-            "of those who read a response the last is remembered, and it may not be this one"
-        ),
+        " advance<CLC_SLOTS>(w.responses);": LAST,
     },
     "sm100_halves": OF_SM100_HALVES,
     "sm100_few": OF_GEMV,

@@ -305,6 +305,7 @@ TARGETS = {
     "tcgen05_p256": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p256", "codes"),
     "tcgen05_n64k4": lambda: DrawnKernel("sm100/gemm", ["gemm"], "n64k4", "codes"),
     "tcgen05_p128k2": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p128k2", "codes"),
+    "tcgen05_p192m2": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p192m2", "codes"),
     "tcgen05_dual": lambda: DrawnKernel("sm100/gemm", ["dual_gemm"], "p64", "codes"),
     "tcgen05_experts": lambda: DrawnKernel("sm100/gemm", ["contiguous"], "p128", "codes"),
 }

@@ -30,19 +30,27 @@ def atoms(rows):
     return -(-rows // 128)
 
 
+def sizes_of(tile):
+    """CTAs whose products are one, columns, pairs that share these."""
+    ctas, columns, _, pairs = TCGEN05.fullmatch(tile).groups()
+    return {"n": 1, "p": 2}[ctas], int(columns), int(pairs or 1)
+
+
 def tiles_of(tile, m, n, tokens_on_lanes):
     on_lanes, on_columns = (m, n) if tokens_on_lanes else (n, m)
-    ctas, columns = {"n": 1, "p": 2}[TCGEN05.fullmatch(tile)[1]], int(TCGEN05.fullmatch(tile)[2])
-    return -(-on_lanes // (LANES * ctas)) * -(-on_columns // columns)
+    ctas, columns, pairs = sizes_of(tile)
+    return -(-on_lanes // (LANES * ctas * pairs)) * -(-on_columns // columns)
 
 
 def planned(tile, tokens_on_lanes, matrices, m, n, k):
     """What a tile's launch must ask L2 for and multiply, from its name alone: each CTA asks for its
-    lanes of each matrix, its half of a pair's columns, and all scale factors of both."""
-    ctas, columns = {"n": 1, "p": 2}[TCGEN05.fullmatch(tile)[1]], int(TCGEN05.fullmatch(tile)[2])
-    products = tiles_of(tile, m, n, tokens_on_lanes) * -(-k // BLOCK)
-    rows = matrices * LANES + columns // ctas
-    block = rows * BLOCK // 2 + (matrices + atoms(columns)) * ATOM
+    lanes of each matrix, its half of a pair's columns, and all scale factors of both. Where pairs
+    share columns, each CTA asks for a part of them."""
+    ctas, columns, pairs = sizes_of(tile)
+    products = tiles_of(tile, m, n, tokens_on_lanes) * pairs * -(-k // BLOCK)
+    of_lanes = matrices * (LANES * BLOCK // 2 + ATOM)
+    shared = atoms(columns) * ATOM // (ctas * pairs if pairs > 1 else 1)
+    block = of_lanes + columns // ctas // pairs * BLOCK // 2 + shared
     return {"l2_read_bytes": products * ctas * block, "mmas": products * matrices}
 
 

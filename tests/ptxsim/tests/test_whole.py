@@ -70,6 +70,13 @@ def test_a_plan_by_hand():
     found = whole.planned("p192", False, 1, 192, 300, 128)
     codes, factors = 2 * (256 + 192) * 64, 2 * 2 * 2 * (1 + 2) * 512
     assert found == {"l2_read_bytes": codes + factors, "mmas": 4}
+    of_cta = (128 + 64) * 32 + (
+        1 + 2 / 4
+    ) * 512  # two pairs: a quarter of 256 columns and of their atoms
+    assert whole.planned("p256m2", False, 1, 256, 600, 64) == {
+        "l2_read_bytes": 8 * of_cta,
+        "mmas": 4,
+    }
     assert whole.compulsory(1, 192, 300, 128) == 492 * 64 + (2 + 3) * 2 * 512 + 2 * 192 * 300
 
 
