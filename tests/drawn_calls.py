@@ -301,7 +301,8 @@ def offsets_of(draw, tokens):
     """Offsets, and the number of rows: a few experts, one with everything, or very many."""
     kind = draw.of(("few", "few", "one", "many"))
     if kind == "many":
-        counts = draw.rng.integers(0, 2, draw.of((140, 200, 1024 if tokens < 64 else 400)))
+        most = min(1024 if tokens < 64 else 400, draw.needs.experts)
+        counts = draw.rng.integers(0, 2, draw.of((140, 200, most)))
         counts[draw.upto(len(counts) - 1, 0)] = draw.upto(min(tokens, 64))
         counts[np.cumsum(counts) > 160] = 0
     else:
