@@ -123,14 +123,7 @@ template <class C> __device__ inline void initialise_halves(halves_memory<C> &s)
         mbarrier_init(shared_address(&s.decoded_full[i]), C::CTAS * SM100_HALVES_DECODE_WARPS);
         mbarrier_init(shared_address(&s.decoded_empty[i]), 1);
     }
-    for (int i = 0; i < C::ACCUMULATORS; i++) {
-        mbarrier_init(shared_address(&s.sums_full[i]), 1);
-        mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
-    }
-    if constexpr (C::PARTS > 1) {
-        mbarrier_init(shared_address(&s.inbox_full), 1);
-        mbarrier_init(shared_address(&s.inbox_empty), (C::PARTS - 1) * SM100_GEMM_EPILOGUE_WARPS);
-    }
+    initialise_sums<C>(s);
     fence_mbarrier_init();
 }
 
