@@ -13,7 +13,8 @@ import nvfp4kern
 KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"}
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
-KERNELS |= {"gated": "grouped_dual_gemm", "halves_along_k": "grouped_halves"}
+KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_halves")
+KERNELS["gated"] = "grouped_dual_gemm"
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NVFP4",)}
 KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
@@ -25,7 +26,7 @@ OPERATORS_OF = {
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
-    "sm100/halves": ("gemm", "dual_gemm", "contiguous", "halves_along_k"),
+    "sm100/halves": ("gemm", "dual_gemm", *OF_EXPERTS, "halves_along_k", "halves_by_rows"),
 }
 FAMILIES = tuple(OPERATORS_OF)
 TYPES_OF = {"sm100/gemm": ("codes",), "sm100/halves": ("16 bits",)}
@@ -143,7 +144,8 @@ def is_of(family, operator, tile):
         return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile)
     if family == "sm100/halves":  # experts' offsets may change, and a pair could part
         has_room = tile != "p256" or operator != "dual_gemm"
-        return has_room and (operator in ("gemm", "dual_gemm") or tile[0] == "n" and "k" not in tile)
+        is_alone = tile[0] == "n" and "k" not in tile
+        return has_room and (is_alone or operator in ("gemm", "dual_gemm"))
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

@@ -2,6 +2,7 @@
  *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
+ *   grouped_dual_gemm: the dual_gemm of each expert's tokens with its gates, its ups and their alphas
  * Weights are NVFP4, or, of experts, 16-bit as the tokens are.
  *
  * Weights, B, are the lanes of tensor memory and the product's operand A; tokens, A, are its columns and its operand B,
@@ -17,7 +18,7 @@
  * Roles: warps 0 - 3:  epilogue, warp w has lanes 32 w .. + 31 of tensor memory
  *        warps 4 - 11: decode; warp w has lanes 32 (w % 4) .. + 31, in the first half of a step's K, from warp 8 on in
  *                      the second
- *        next warp:    one thread loads
+ *        next warp:    one thread loads; tokens by index come by its lanes, whose bytes that thread announces
  *        next warp:    its lanes copy the weights' scale factors
  *        last warp:    owns tensor memory; one thread issues products
  * Of 16-bit weights nobody decodes and nobody copies.
@@ -159,7 +160,8 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
     } else if (warp == C::ISSUER) {
         if (tiles.half == 0 && elect_sync()) issue_halves<C>(s, tmem, bfloat, tiles);
     } else if (warp == C::LOADER) {
-        if (elect_sync()) load_boxes<C>(s, maps, tiles);
+        const bool leads = elect_sync();
+        if (leads || are_by_index<C>(tiles)) load_boxes<C>(s, maps, tiles, leads);
     } else if constexpr (C::DECODES) {
         if (warp > C::LOADER)
             copy_factors<C>(s, p, tiles);

@@ -6,17 +6,15 @@
 #include "sm100_halves_costs.h"
 
 /* Whether weights are decoded, and how many matrices of them there are, decide how large a stage is. */
-typedef enum kind { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_HALVES, KINDS } kind;
+typedef enum kind { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, GROUPED_HALVES, KINDS } kind;
 
 typedef struct tile {
     int32_t ctas, columns, parts, stages[KINDS], smem_bytes[KINDS];
 } tile;
 
 static const tile tiles[SM100_HALVES_TILE_COUNT] = {
-#define OF_KINDS(of, ...)                                                                          \
-    {                                                                                              \
-        of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(1, __VA_ARGS__, 1), of(0, __VA_ARGS__, 1) \
-    }
+#define OF_KINDS(of, ...) \
+    {of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(0, __VA_ARGS__, 1)}
 #define ROW(name, ctas, columns, parts, ...)                                                            \
     [SM100_HALVES_##name] = {ctas, columns, parts, OF_KINDS(SM100_HALVES_STAGES, ctas, columns, parts), \
                              OF_KINDS(SM100_HALVES_SMEM, ctas, columns, parts)},
@@ -31,11 +29,13 @@ static int32_t lanes_of(const tile *t) { return t->ctas * SM100_GEMM_LANES; }
 #define OF_GEMM(name, ...) [SM100_HALVES_##name] = &sm100_halves_gemm_##name,
 #define OF_DUAL(name, ...) [SM100_HALVES_##name] = &sm100_halves_dual_gemm_##name,
 #define OF_EXPERTS(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_gemm_##name,
+#define OF_GATED(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_dual_gemm_##name,
 #define OF_HALVES(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_halves_##name,
 static cuda_kernel *const kernels[KINDS][SM100_HALVES_TILE_COUNT] = {
     [GEMM] = {SM100_HALVES_TILES(OF_GEMM)},
     [DUAL_GEMM] = {SM100_HALVES_DUAL_TILES(OF_DUAL)},
     [GROUPED_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_EXPERTS)},
+    [GROUPED_DUAL_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_GATED)},
     [GROUPED_HALVES] = {SM100_HALVES_GROUPED_TILES(OF_HALVES)},
 };
 
@@ -49,8 +49,9 @@ static bool decodes(const sm100_gemm_product *product) { return product->first->
 
 static kind kind_of(const sm100_gemm_product *product)
 {
-    if (product->has_experts) return decodes(product) ? GROUPED_GEMM : GROUPED_HALVES;
-    return product->ups ? DUAL_GEMM : GEMM;
+    if (!product->has_experts) return product->ups ? DUAL_GEMM : GEMM;
+    if (product->ups) return GROUPED_DUAL_GEMM;
+    return decodes(product) ? GROUPED_GEMM : GROUPED_HALVES;
 }
 
 /* By SM100_GEMM_OF_.., its rows, and its matrices: experts have the tokens of all in one. */
@@ -62,8 +63,15 @@ static const nk_operand *operand_of(const sm100_gemm_product *product, int of)
 
 static int operands_of(const sm100_gemm_product *product) { return product->ups ? SM100_GEMM_OPERANDS : 2; }
 
+static bool are_by_index(const sm100_gemm_product *product, int of)
+{
+    return of == SM100_GEMM_OF_COLUMNS && product->experts.rows.data;
+}
+
+/* Result rows by index are of tokens that may be more or fewer. */
 static int64_t rows_of(const sm100_gemm_product *product, int of)
 {
+    if (are_by_index(product, of)) return product->experts.rows.tokens;
     return of == SM100_GEMM_OF_COLUMNS ? product->first->m : product->first->n;
 }
 
@@ -80,9 +88,11 @@ static bool is_stride(int64_t bytes, int64_t count, bool may_be_0, bool batch_in
     return serves || (count <= 1 && !batch_invariant);
 }
 
+/* Of tokens by index a tensor map must describe them gathered, too: a call with them has the same bits. */
 static bool has_map(const sm100_gemm_product *product, int of, bool batch_invariant)
 {
     const nk_operand *o = operand_of(product, of);
+    if (are_by_index(product, of) && product->first->k % 8 != 0) return false;
     const bool along_k = o->dtype == NK_E2M1X2 || product->first->k <= 1 || o->k_stride == 2;
     return along_k && (uintptr_t)o->data % 16 == 0 &&
            is_stride(o->row_stride, rows_of(product, of), false, batch_invariant) &&
@@ -95,7 +105,7 @@ static const char *why_no_tile(const sm100_gemm_product *product, bool batch_inv
     const nk_gemm_problem *p = product->first;
     if (p->k == 0) return "K is 0";
     if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT ||
-        product->experts.count > LARGEST_EXTENT)
+        product->experts.count > LARGEST_EXTENT || rows_of(product, SM100_GEMM_OF_COLUMNS) > LARGEST_EXTENT)
         return "an extent is larger than 2^30";
     for (int of = 0; of < operands_of(product); of++)
         if (!has_map(product, of, batch_invariant))
@@ -194,7 +204,8 @@ static sm100_gemm_work work_of(const sm100_gemm_product *product, const tile *t)
     sm100_gemm_work work = {.lane_tiles = (int32_t)lane_tiles_of(product, t),
                             .column_tiles = (int32_t)column_tiles_of(product, t),
                             .tiles = (int32_t)tiles_of(product, t),
-                            .steps = (int32_t)nk_ceil_div(p->k, SM100_HALVES_STEP)};
+                            .steps = (int32_t)nk_ceil_div(p->k, SM100_HALVES_STEP),
+                            .ups_into_atom = product->ups_into_atom};
     for (int of = 0; of < operands_of(product); of++)
         work.one_matrix[of] =
             (product->has_experts && of == SM100_GEMM_OF_COLUMNS) || operand_of(product, of)->batch_stride == 0;
@@ -249,16 +260,17 @@ static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_c
 {
     const nk_operand *o = operand_of(product, of);
     const bool are_tokens = of == SM100_GEMM_OF_COLUMNS, are_codes = o->dtype == NK_E2M1X2;
+    const bool alone = are_by_index(product, of); /* each row is a box */
     const tile *t = &tiles[c->tile];
+    const int32_t of_cta = alone ? 1 : are_tokens ? t->columns / t->ctas : SM100_GEMM_LANES;
     const int64_t rows = rows_of(product, of), count = c->work.one_matrix[of] ? 1 : matrices_of(product, of);
     return (cuda_boxes){.name = are_tokens ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = o->dtype,
-                        .rank = 3,
+                        .rank = alone ? 2 : 3,
                         .dims = {(uint64_t)product->first->k / (are_codes ? 2 : 1), (uint64_t)rows, (uint64_t)count},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, count)},
-                        .box = {are_codes ? SM100_HALVES_CODE_BYTES : SM100_HALVES_PANEL,
-                                are_tokens ? (uint32_t)(t->columns / t->ctas) : SM100_GEMM_LANES, 1},
+                        .box = {are_codes ? SM100_HALVES_CODE_BYTES : SM100_HALVES_PANEL, (uint32_t)of_cta, 1},
                         .swizzle = are_codes ? CUDA_SWIZZLE_64 : CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }

@@ -73,7 +73,7 @@ EQUIVALENT = {
             "of those who read a response the last is remembered, and it may not be this one"
         ),
     },
-    "sm100_halves": OF_SM100_HALVES,
+    **dict.fromkeys(("sm100_halves", "sm100_halves_rows", "sm100_halves_gated"), OF_SM100_HALVES),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,
     "sm90_gemm": {
