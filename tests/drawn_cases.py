@@ -26,7 +26,7 @@ OPERATORS_OF = {
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
-    "sm100/halves": ("gemm", "dual_gemm", *OF_EXPERTS, "halves_along_k", "halves_by_rows"),
+    "sm100/halves": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "halves_along_k", "halves_by_rows"),
 }
 FAMILIES = tuple(OPERATORS_OF)
 TYPES_OF = {"sm100/gemm": ("codes",), "sm100/halves": ("16 bits",)}
@@ -65,7 +65,8 @@ class Case(NamedTuple):
     def kernel(self):
         """Its name."""
         if self.family == "sm100/halves":
-            return f"sm100_halves_{KERNELS[self.operator]}_{self.tile}"
+            name = "list_gemm" if self.operator == "list" else KERNELS[self.operator]
+            return f"sm100_halves_{name}_{self.tile}"
         if self.operator in OF_HALVES:
             dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
@@ -144,8 +145,8 @@ def is_of(family, operator, tile):
         return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile)
     if family == "sm100/halves":  # experts' offsets may change, and a pair could part
         has_room = tile != "p256" or operator != "dual_gemm"
-        is_alone = tile[0] == "n" and "k" not in tile
-        return has_room and (is_alone or operator in ("gemm", "dual_gemm"))
+        is_alone = tile[0] == "n" or operator == "list"
+        return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile and is_alone)
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

@@ -165,7 +165,20 @@ def check_rows(device, c, dtype, sizes, n, k, form, *, full=False, out="float32"
         check(got[offsets[e] : offsets[e + 1]], want, out, full)
 
 
-def check_poison(device, m, n, k):
+def check_list(device, c, dtype, sizes, form, *, full=False, out="float32"):
+    """Groups of (m, n, k)."""
+    rng = rng_of(len(sizes))
+    a = [tokens_of(rng, dtype, full, m, k) for m, _, k in sizes]
+    b = [weights_of(rng, full, n, k) for _, n, k in sizes]
+    args = [[floats(x, dtype, device) for x in a], [codes(w, device) for w in b], None]
+    args.append([scales(w, form, rng, device, 0x7F) for w in b])
+    options = {"scale_layout": layout_of(form), "out_dtype": out}
+    outs = nvfp4kern.grouped_gemm(*args, **options)
+    for got, x, w in zip(outs, a, b, strict=True):
+        check(values(got), reference.gemm(x, w.values, c=c, nvfp4=False), out, full)
+
+
+def check_poison(device, dtype, m, n, k):
     """A NaN scale factor makes its row's outputs NaN, whatever bit 7 is; a token's NaN its own."""
     rng = rng_of(m, n, k)
     b = data.exact_family(rng, n, k)
@@ -175,7 +188,7 @@ def check_poison(device, m, n, k):
     a = data.small_integers(rng, m, k)
     a[m - 1, k - 1] = np.nan
     sf = scale_bytes(b.scales, device)
-    got = values(nvfp4kern.gemm(floats(a, "float16", device), codes(b, device), None, sf))
+    got = values(nvfp4kern.gemm(floats(a, dtype, device), codes(b, device), None, sf))
     nans = np.zeros((m, n), bool)
     nans[:, [3, n - 1]] = nans[m - 1] = True
     np.testing.assert_array_equal(np.isnan(got), nans)
@@ -198,7 +211,8 @@ def check_sm100_halves(tile, device, c):
     check_gemm(device, c, "bfloat16", 7, 5, 16 + more, "flat", row_bytes=16 + more // 2)
     for order, out in zip(ORDERS, ("float16", "bfloat16", "float16", "float32"), strict=True):
         check_gemm(device, c, "bfloat16", 37, 264, 96 + more, "blocked", order=order, out=out)
-    check_poison(device, 9, 130, 192 + more)
+    for dtype in DTYPES:
+        check_poison(device, dtype, 9, 130, 192 + more)
     if tile not in WITHOUT_DUAL:
         check_dual(device, c, "float16", columns + 3, 133, 288 + more, "blocked", full=True)
         check_dual(device, c, "bfloat16", 5, 140, 1312 * parts, "linear", full=True)
@@ -207,6 +221,11 @@ def check_sm100_halves(tile, device, c):
             check_dual(device, c, "bfloat16", 9, 70, 160 + more, form, **identity)
         gelu = {"activation": "gelu", "order": "column", "out": "bfloat16"}
         check_dual(device, c, "float16", 2 * columns + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
+    if parts == 1:
+        for dtype in DTYPES:
+            sizes = [(columns + 3, 133, 288), (0, 64, 32), (1, 1, 1408), (2 * columns + 5, 260, 96)]
+            check_list(device, c, dtype, sizes, "linear", full=True, out=dtype)
+            check_list(device, c, dtype, [*sizes, (9, 70, 160)] * 7, "blocked")
     if tile in OF_EXPERTS:
         sizes = (columns + 3, 0, 1, 130, 0)
         for dtype in DTYPES:

@@ -2,6 +2,7 @@
  *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
+ *   grouped_gemm, list: the gemm of each group, of NVFP4 weights
  *   grouped_dual_gemm: the dual_gemm of each expert's tokens with its gates, its ups and their alphas
  * Weights are NVFP4, or, of experts, 16-bit as the tokens are.
  *
@@ -128,6 +129,10 @@ template <class C> __device__ inline void initialise_halves(halves_memory<C> &s)
     fence_mbarrier_init();
 }
 
+/* Of tokens; those of a list have one. */
+template <typename P> __device__ inline nk_dtype type_of(const P &p) { return p.a.dtype; }
+__device__ inline nk_dtype type_of(const sm100_list &list) { return list.group[0].gemm.a.dtype; }
+
 template <class C, typename P>
 __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100_gemm_work &work,
                                   const sm100_gemm_experts &experts = {})
@@ -140,7 +145,7 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, tokens) % 1024 == 0, "boxes begin where swizzles do");
     halves_memory<C> &s = *(halves_memory<C> *)shared_memory;
     const int warp = (int)threadIdx.x / 32, rank = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank();
-    const bool bfloat = p.a.dtype == NK_BF16;
+    const bool bfloat = type_of(p) == NK_BF16;
     if (warp == C::LOADER && elect_sync()) {
         for (int of = 0; of < C::OPERANDS; of++)
             prefetch_tensormap(maps.of[of]);
@@ -161,14 +166,14 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
         if (tiles.half == 0 && elect_sync()) issue_halves<C>(s, tmem, bfloat, tiles);
     } else if (warp == C::LOADER) {
         const bool leads = elect_sync();
-        if (leads || are_by_index<C>(tiles)) load_boxes<C>(s, maps, tiles, leads);
+        if (leads || are_by_index<C>(tiles)) load_boxes<C>(s, maps, p, tiles, leads);
     } else if constexpr (C::DECODES) {
         if (warp > C::LOADER)
             copy_factors<C>(s, p, tiles);
         else if (bfloat)
-            decode<C, true>(s, tmem, p.k, tiles);
+            decode<C, true>(s, tmem, p, tiles);
         else
-            decode<C, false>(s, tmem, p.k, tiles);
+            decode<C, false>(s, tmem, p, tiles);
     }
     __syncwarp();
     meet<C>();

@@ -7,8 +7,8 @@
         const __grid_constant__ cuda_tensor_map ups, const __grid_constant__ nk_dual_gemm_problem p,                   \
         const __grid_constant__ sm100_gemm_work work, const __grid_constant__ sm100_gemm_experts experts)              \
     {                                                                                                                  \
-        run_halves<halves_config<true, 2, true, CTAS, COLUMNS, PARTS, ACCUMULATORS>>({{&gates, &tokens, &ups}}, p,     \
-                                                                                     work, experts);                   \
+        run_halves<halves_config<true, 2, OF_EXPERTS, CTAS, COLUMNS, PARTS, ACCUMULATORS>>({{&gates, &tokens, &ups}},  \
+                                                                                           p, work, experts);          \
     }
 
 SM100_HALVES_GROUPED_TILES(GROUPED_DUAL_GEMM)

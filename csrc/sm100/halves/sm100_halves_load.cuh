@@ -28,15 +28,17 @@ __device__ inline void gather_panels(uint32_t to, int rows, const cuda_tensor_ma
 /* The thread that leads loads boxes, and announces all bytes. Beside it lanes bring tokens by index, four each: their
  * bytes may come before they are announced, since a phase ends only behind that. What a box has outside the operand is
  * zero, and its bytes count in full. Of a pair each CTA loads its own lanes and its half of the columns. */
-template <class C>
-__device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, const gemm_tiles &tiles, bool leads)
+template <class C, typename P>
+__device__ inline void load_boxes(halves_memory<C> &s, const code_maps &all, const P &p, const gemm_tiles &tiles,
+                                  bool leads)
 {
     constexpr uint32_t BYTES = sizeof s.stages[0].weights + sizeof s.stages[0].tokens;
     const int quad = (int)threadIdx.x % 32;
     const bool by_index = are_by_index<C>(tiles), gathers = by_index && quad < quads<C>();
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
-        const auto batch_of = [&](int of) { return tiles.work.one_matrix[of] ? 0 : (int)t.l; };
+        const code_maps maps = maps_of(all, p, t);
+        const auto batch_of = [&](int of) { return t.work.one_matrix[of] ? 0 : (int)t.l; };
         const four_tokens tokens = gathers ? tokens_of<C>(tiles, t, quad) : four_tokens{};
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
@@ -110,15 +112,16 @@ __device__ inline void copy_atom_to(uint32_t to, const nk_operand &o, int before
 
 /* One warp. */
 template <class C, typename P>
-__device__ inline void copy_factors(halves_memory<C> &s, const P &p, const gemm_tiles &tiles)
+__device__ inline void copy_factors(halves_memory<C> &s, const P &all, const gemm_tiles &tiles)
 {
-    const int64_t cols = p.k / NK_SF_VEC, batches = C::EXPERTS ? tiles.expert_count : p.l;
-    int piece = 16;
-    for (int matrix = 0; matrix < C::MATRICES; matrix++)
-        piece = min(piece, piece_of(operand_of(p, tiles.work, lanes_operand(matrix)), rows_before(tiles.work, matrix),
-                                    batches));
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const auto &p = problem_of(all, t);
+        const int64_t cols = p.k / NK_SF_VEC, batches = C::EXPERTS ? tiles.expert_count : p.l;
+        int piece = 16;
+        for (int matrix = 0; matrix < C::MATRICES; matrix++)
+            piece = min(piece,
+                        piece_of(operand_of(p, t.work, lanes_operand(matrix)), rows_before(t.work, matrix), batches));
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             const uint32_t full = shared_address(&s.full[r.slot]);
@@ -127,8 +130,8 @@ __device__ inline void copy_factors(halves_memory<C> &s, const P &p, const gemm_
             for (int i = 0; i < C::MATRICES * SM100_HALVES_ATOMS; i++) {
                 const int matrix = i / SM100_HALVES_ATOMS, atom = i % SM100_HALVES_ATOMS;
                 copy_atom_to(shared_address(s.stages[r.slot].sf[matrix][atom]),
-                             operand_of(p, tiles.work, lanes_operand(matrix)), rows_before(tiles.work, matrix), piece,
-                             t.l, t.lane, p.n, ((int64_t)step * SM100_HALVES_ATOMS + atom) * NK_SF_ATOM_COLS, cols);
+                             operand_of(p, t.work, lanes_operand(matrix)), rows_before(t.work, matrix), piece, t.l,
+                             t.lane, p.n, ((int64_t)step * SM100_HALVES_ATOMS + atom) * NK_SF_ATOM_COLS, cols);
             }
             if (piece == 1)
                 mbarrier_arrive(full);
