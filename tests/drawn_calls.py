@@ -31,6 +31,7 @@ TOKENS = ("NVFP4", "float16", "bfloat16")
 OF_HALVES = ("halves_along_k", "halves_along_n")
 """Contiguous, of 16-bit weights that lie so."""
 OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
+OPERATORS += ("halves_by_rows",)
 NAN = 0x7F
 ATOM_ROWS = 128
 """Rows whose blocked scale factors lie together."""
@@ -301,7 +302,8 @@ def offsets_of(draw, tokens):
     """Offsets, and the number of rows: a few experts, one with everything, or very many."""
     kind = draw.of(("few", "few", "one", "many"))
     if kind == "many":
-        counts = draw.rng.integers(0, 2, draw.of((140, 200, 1024 if tokens < 64 else 400)))
+        most = min(1024 if tokens < 64 else 400, draw.needs.experts)
+        counts = draw.rng.integers(0, 2, draw.of((140, 200, most)))
         counts[draw.upto(len(counts) - 1, 0)] = draw.upto(min(tokens, 64))
         counts[np.cumsum(counts) > 160] = 0
     else:
@@ -424,6 +426,7 @@ MAKERS = {
     "one launch": lambda *args: draw_list(*args, together=True),
     "halves_along_k": lambda *args: draw_experts(*args, along="k"),
     "halves_along_n": lambda *args: draw_experts(*args, along="n"),
+    "halves_by_rows": lambda *args: draw_experts(*args, along="k", by_rows=True),
 }
 
 

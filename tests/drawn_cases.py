@@ -13,8 +13,10 @@ import nvfp4kern
 KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"}
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
+KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_halves")
 KERNELS["gated"] = "grouped_dual_gemm"
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NVFP4",)}
+KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
 GATED = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
@@ -24,14 +26,17 @@ OPERATORS_OF = {
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
+    "sm100/halves": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "halves_along_k", "halves_by_rows"),
 }
 FAMILIES = tuple(OPERATORS_OF)
+TYPES_OF = {"sm100/gemm": ("codes",), "sm100/halves": ("16 bits",)}
+"""Keys of KINDS; of other families halves and bfloats."""
 ONE_LAUNCH = ("w32", "w128", "w256")
 """The rings of SM90_LIST_RINGS. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 200
 TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
-"""A tile of sm100/gemm: CTAs, columns, parts of K, pairs that share columns."""
-STEP = 256
+"""A tile of Blackwell's products: CTAs, columns, parts of K, pairs that share columns."""
+STEPS = {"sm100/gemm": 256, "sm100/halves": 128}
 """Of K, of which each part has one at least."""
 
 
@@ -59,6 +64,9 @@ class Case(NamedTuple):
     @property
     def kernel(self):
         """Its name."""
+        if self.family == "sm100/halves":
+            name = "list_gemm" if self.operator == "list" else KERNELS[self.operator]
+            return f"sm100_halves_{name}_{self.tile}"
         if self.operator in OF_HALVES:
             dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
@@ -79,14 +87,16 @@ class Case(NamedTuple):
     @property
     def size(self):
         """(tokens of a tile, what else it wants)"""
-        if self.family != "sm100/gemm":
+        if self.family not in STEPS:
             return int(self.tile[1:].partition("x")[0]), NOTHING
         ctas, columns, parts, pairs = TCGEN05.fullmatch(self.tile).groups()
         lanes = {"n": 128, "p": 256}[ctas] * int(pairs or 1)
-        more_k = STEP * (int(parts or 1) - 1)
-        gathered = self.operator in ("rows", "gated")  # tokens of whole 16 bytes
+        more_k = STEPS[self.family] * (int(parts or 1) - 1)
+        codes = self.multiplies == "codes"
+        gathered = codes and self.operator in ("rows", "gated")  # tokens of whole 16 bytes
         k_multiple = 32 if gathered else 1
-        return int(columns), Needs(pitch=16, lanes=lanes, more_k=more_k, k_multiple=k_multiple)
+        experts = Needs().experts if codes else 511
+        return int(columns), Needs(16, lanes, more_k, k_multiple, experts)
 
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
@@ -123,7 +133,7 @@ def cases(families=FAMILIES):
         family, _, tile = name.partition(":")
         of = OPERATORS_OF[family] if family in families else ()
         of = [operator for operator in of if is_of(family, operator, tile)]
-        types = ("codes",) if family == "sm100/gemm" else ("halves", "bfloats")
+        types = TYPES_OF.get(family, ("halves", "bfloats"))
         found += [Case(family, operator, tile, of_type) for operator in of for of_type in types]
     return found
 
@@ -134,6 +144,10 @@ def is_of(family, operator, tile):
     if family == "sm100/gemm":
         has_room = "256" not in tile or operator not in ("dual_gemm", "gated")
         return has_room and (operator in ("gemm", "dual_gemm") or not {*"km"} & {*tile})
+    if family == "sm100/halves":  # experts' offsets may change, and a pair could part
+        has_room = tile != "p256" or operator != "dual_gemm"
+        is_alone = tile[0] == "n" or operator == "list"
+        return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile and is_alone)
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

@@ -12,6 +12,8 @@ class Needs(NamedTuple):
     """Of tensor memory: weight rows of a tile of which there shall be several, or tokens."""
     more_k: int = 0
     k_multiple: int = 1
+    experts: int = 1024
+    """So many at most: shared memory has their list."""
 
     def whole(self, k):
         return -(-k // self.k_multiple) * self.k_multiple

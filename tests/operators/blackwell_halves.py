@@ -107,7 +107,78 @@ def check_experts(device, c, dtype, sizes, n, k, form, *, full=False, out="float
         check(got[rows], reference.gemm(a[rows], b.values[e], c=c, nvfp4=False, **of), out, full)
 
 
-def check_poison(device, m, n, k):
+def check_gated(device, c, dtype, sizes, n, k, form, **how):
+    """n gates and n ups of each expert; some rows belong to none."""
+    rng, offsets = rng_of(n, k, len(sizes)), np.cumsum([2, *sizes]).astype(np.int32)
+    experts, full = len(sizes), how.pop("full", False)
+    tokens = Indexed(rng, device, dtype, offsets, k, full)
+    b = weights_of(rng, full, experts, 2 * n, k)
+    alpha = rng.standard_normal((experts, 2 * n)).astype(np.float32) * 2.0**-6
+    got = run(
+        nvfp4kern.grouped_dual_gemm, tokens.given, codes(b, device), None,
+        scales(b, form, rng, device, 0x7F), shape=(len(tokens.rows), n), device=device,
+        dtype="float32", alpha=floats(alpha, "float32", device), scale_layout=layout_of(form),
+        **tokens.options, **how,
+    )  # fmt: skip
+    for e, w in enumerate(b.values):
+        alphas = {"alpha1": alpha[e, :n], "alpha2": alpha[e, n:]}
+        want = reference.dual_gemm(tokens.of(e), w[:n], w[n:], c=c, nvfp4=False, **alphas, **how)
+        assert_ok(reference.check(got[offsets[e] : offsets[e + 1]], want, "float32"), e)
+
+
+class Indexed:
+    """Tokens in any order, some more than once, some never; rows of no expert name none."""
+
+    def __init__(self, rng, device, dtype, offsets, k, full, per_token=3):
+        count, most = int(offsets[-1]) + 3, max(int(offsets[-1]) // 2, 1)
+        self.offsets, self.values = offsets, tokens_of(rng, dtype, full, most, k)
+        self.rows = rng.integers(0, most * per_token, count).astype(np.int32)
+        self.rows[: offsets[0]] = self.rows[offsets[-1] :] = -1
+        self.token, self.given = self.rows // per_token, floats(self.values, dtype, device)
+        of_device = lambda x: torch.from_numpy(x).to(device)  # noqa: E731
+        self.options = {"offsets": of_device(offsets), "rows": of_device(self.rows)}
+        self.options["rows_per_token"] = per_token
+
+    def of(self, expert):
+        return self.values[self.token[self.offsets[expert] : self.offsets[expert + 1]]]
+
+
+def check_rows(device, c, dtype, sizes, n, k, form, *, full=False, out="float32"):
+    """Weights are NVFP4, or 16-bit where there is no form of scale factors."""
+    rng, offsets = rng_of(n, k, len(sizes)), np.cumsum([2, *sizes]).astype(np.int32)
+    tokens, experts = Indexed(rng, device, dtype, offsets, k, full), len(sizes)
+    if form:
+        b = weights_of(rng, full, experts, n, k)
+        w, sfb = (codes(b, device), b.values), scales(b, form, rng, device, 0x7F)
+    else:
+        of = tokens_of(rng, dtype, full, experts * n, k).reshape(experts, n, k)
+        w, sfb = (floats(of, dtype, device), of), None
+    made, given = vectors(rng, device, ("alpha", "bias"), experts, n)
+    got = run(
+        nvfp4kern.grouped_gemm, tokens.given, w[0], None, sfb, shape=(len(tokens.rows), n),
+        device=device, dtype=out, scale_layout=layout_of(form or "linear"), **tokens.options,
+        **given,
+    )  # fmt: skip
+    for e in range(experts):
+        of = {key: of[e] for key, of in made.items()}
+        want = reference.gemm(tokens.of(e), w[1][e], c=c, nvfp4=False, **of)
+        check(got[offsets[e] : offsets[e + 1]], want, out, full)
+
+
+def check_list(device, c, dtype, sizes, form, *, full=False, out="float32"):
+    """Groups of (m, n, k)."""
+    rng = rng_of(len(sizes))
+    a = [tokens_of(rng, dtype, full, m, k) for m, _, k in sizes]
+    b = [weights_of(rng, full, n, k) for _, n, k in sizes]
+    args = [[floats(x, dtype, device) for x in a], [codes(w, device) for w in b], None]
+    args.append([scales(w, form, rng, device, 0x7F) for w in b])
+    options = {"scale_layout": layout_of(form), "out_dtype": out}
+    outs = nvfp4kern.grouped_gemm(*args, **options)
+    for got, x, w in zip(outs, a, b, strict=True):
+        check(values(got), reference.gemm(x, w.values, c=c, nvfp4=False), out, full)
+
+
+def check_poison(device, dtype, m, n, k):
     """A NaN scale factor makes its row's outputs NaN, whatever bit 7 is; a token's NaN its own."""
     rng = rng_of(m, n, k)
     b = data.exact_family(rng, n, k)
@@ -117,7 +188,7 @@ def check_poison(device, m, n, k):
     a = data.small_integers(rng, m, k)
     a[m - 1, k - 1] = np.nan
     sf = scale_bytes(b.scales, device)
-    got = values(nvfp4kern.gemm(floats(a, "float16", device), codes(b, device), None, sf))
+    got = values(nvfp4kern.gemm(floats(a, dtype, device), codes(b, device), None, sf))
     nans = np.zeros((m, n), bool)
     nans[:, [3, n - 1]] = nans[m - 1] = True
     np.testing.assert_array_equal(np.isnan(got), nans)
@@ -140,7 +211,8 @@ def check_sm100_halves(tile, device, c):
     check_gemm(device, c, "bfloat16", 7, 5, 16 + more, "flat", row_bytes=16 + more // 2)
     for order, out in zip(ORDERS, ("float16", "bfloat16", "float16", "float32"), strict=True):
         check_gemm(device, c, "bfloat16", 37, 264, 96 + more, "blocked", order=order, out=out)
-    check_poison(device, 9, 130, 192 + more)
+    for dtype in DTYPES:
+        check_poison(device, dtype, 9, 130, 192 + more)
     if tile not in WITHOUT_DUAL:
         check_dual(device, c, "float16", columns + 3, 133, 288 + more, "blocked", full=True)
         check_dual(device, c, "bfloat16", 5, 140, 1312 * parts, "linear", full=True)
@@ -149,6 +221,11 @@ def check_sm100_halves(tile, device, c):
             check_dual(device, c, "bfloat16", 9, 70, 160 + more, form, **identity)
         gelu = {"activation": "gelu", "order": "column", "out": "bfloat16"}
         check_dual(device, c, "float16", 2 * columns + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
+    if parts == 1:
+        for dtype in DTYPES:
+            sizes = [(columns + 3, 133, 288), (0, 64, 32), (1, 1, 1408), (2 * columns + 5, 260, 96)]
+            check_list(device, c, dtype, sizes, "linear", full=True, out=dtype)
+            check_list(device, c, dtype, [*sizes, (9, 70, 160)] * 7, "blocked")
     if tile in OF_EXPERTS:
         sizes = (columns + 3, 0, 1, 130, 0)
         for dtype in DTYPES:
@@ -163,3 +240,20 @@ def check_sm100_halves(tile, device, c):
         check_experts_of_halves(device, c, (2 * columns + 5, 2), 260, 96)
         check_experts_of_halves(device, c, (0, 7, 0), 133, 48)
         check_experts_of_halves(device, c, (1,), 1, 16)
+        check_indexed_and_gated(device, c, columns)
+
+
+def check_indexed_and_gated(device, c, columns):
+    """Experts' last rows are any number behind a whole four; ups begin anywhere in an atom."""
+    sizes = (columns + 3, 0, 1, 130, 6, 0)
+    for dtype in DTYPES:
+        check_rows(device, c, dtype, sizes, 140, 320, "blocked")
+        check_rows(device, c, dtype, sizes, 33, 288, "linear", full=True, out=dtype)
+        check_rows(device, c, dtype, (5, 3 * columns), 72, 208, None, full=True)
+    check_rows(device, c, "float16", (300,), 1, 1408, "flat")
+    check_rows(device, c, "bfloat16", (0, 0), 130, 64, "linear")
+    check_rows(device, c, "bfloat16", (2, 9), 133, 48, None)
+    for form, n in (("linear", 133), ("blocked", 128), ("flat", 40), ("permuted", 200)):
+        check_gated(device, c, "bfloat16", sizes, n, 288, form, full=True)
+    check_gated(device, c, "float16", (0, 2 * columns + 1, 0), 1, 1408, "blocked")
+    check_gated(device, c, "float16", (7,), 70, 160, "blocked", activation="gelu", full=True)

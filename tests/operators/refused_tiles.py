@@ -66,6 +66,7 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/gemm:p192m2", "grouped_dual_gemm", {}, {}, "its pairs share columns"),
     ("sm100/halves:n64", "gemm of halves", {"k": 80}, {}, "no tensor map describes the weights"),
     ("sm100/halves:p256", "dual_gemm of halves", {}, {}, "the operator has no kernel of it"),
+    ("sm100/halves:p128", "grouped_dual_gemm of halves", {}, {}, "the operator has no kernel of"),
     ("sm100/halves:n64k4", "gemm of halves", {"k": 384}, {}, "K has fewer steps than it has"),
     ("sm100/route:c16", "route", {"placed": unaligned}, {}, "no tensor map describes x and w"),
     ("sm100/route:c16", "route", {"placed": in_fp32}, {}, "x and w of one 16-bit type"),

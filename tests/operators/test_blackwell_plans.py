@@ -1,10 +1,12 @@
 """How Blackwell's row takes grouped products, what explain says of it, and hostile indices."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 from conftest import GPUS
-from generators import assert_ok, codes, raw, rng_of, run, scales, values
+from generators import assert_ok, codes, floats, raw, rng_of, run, scales, values
 from test_grouped_gemm import check_rows, int32
 from test_grouped_rows import Tokens, weights
 
@@ -21,15 +23,23 @@ def device(monkeypatch):
     return found.device
 
 
-class Groups:
-    """Of (m, n, k) each, with linear scale factors."""
+class Values(NamedTuple):
+    values: np.ndarray
 
-    def __init__(self, device, sizes, make=data.exact_family):
+
+class Groups:
+    """Of (m, n, k) each, with linear scale factors. Tokens are NVFP4, or of a 16-bit dtype."""
+
+    def __init__(self, device, sizes, make=data.exact_family, dtype=None):
         rng = rng_of(len(sizes))
         self.pairs = [(make(rng, m, k), make(rng, n, k)) for m, n, k in sizes]
         sides = list(zip(*self.pairs, strict=True))
         self.args = [[codes(o, device) for o in side] for side in sides]
         self.args += [[scales(o, "linear", rng, device) for o in side] for side in sides]
+        if dtype:
+            tokens = [data.small_integers(rng, m, k, most=3) for m, _, k in sizes]
+            self.args[0], self.args[2] = [floats(x, dtype, device) for x in tokens], None
+            self.pairs = [(Values(x), b) for x, (_, b) in zip(tokens, self.pairs, strict=True)]
 
     def plan(self):
         return nvfp4kern.explain("grouped_gemm", *self.args)
@@ -51,8 +61,22 @@ def test_a_list_is_one_launch(device):
     groups.check()
 
 
-def test_more_groups_than_a_launch_has(device):
-    groups = Groups(device, [(1 + g % 5, 1 + g % 7, 32 * (1 + g % 3)) for g in range(70)])
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_a_list_of_16_bit_tokens_is_one_launch(device, dtype):
+    """Weights are the lanes of every group."""
+    sizes = [(20, 300, 64), (0, 64, 32), (90, 60, 1408), (1, 400, 192)]
+    groups = Groups(device, sizes, dtype=dtype)
+    plan = groups.plan()
+    assert plan["backend"] == "sm100" and plan["why"].startswith("one launch for all groups")
+    assert plan["kernel"] == f"sm100_halves_list_gemm_{plan['tile']}"
+    assert plan["tile_n"] == 128 * plan["cluster"] and plan["tile_m"] == int(plan["tile"][1:])
+    groups.check()
+
+
+@pytest.mark.parametrize("dtype", (None, "bfloat16"))
+def test_more_groups_than_a_launch_has(device, dtype):
+    sizes = [(1 + g % 5, 1 + g % 7, 32 * (1 + g % 3)) for g in range(70)]
+    groups = Groups(device, sizes, dtype=dtype)
     plan = groups.plan()
     assert plan["backend"] == "sm100" and plan["why"].startswith("a launch for each 32 groups")
     groups.check()
@@ -71,15 +95,24 @@ def test_a_row_of_a_list_is_alone_where_that_is_asked(device, monkeypatch):
         np.testing.assert_array_equal(raw(got), raw(all_rows[:3]))
 
 
+def test_a_row_of_a_list_of_16_bit_tokens_is_alone_where_that_is_asked(device, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    groups = Groups(device, [(130, 70, 1088), (9, 20, 544)], dtype="float16")
+    plan = groups.plan()
+    assert (plan["backend"], plan["tile"], plan["batch_invariant"]) == ("sm100", "n64", True)
+    groups.check()
+
+
 @pytest.mark.parametrize(
-    "sizes, why",
+    "sizes, dtype, why",
     [
-        ([(5, 7, 64), (3, 9, 48)], "no tensor map describes the tokens"),
-        ([(5, 7, 64), (3, 9, 0)], "K is 0"),
+        ([(5, 7, 64), (3, 9, 48)], None, "no tensor map describes the tokens"),
+        ([(5, 7, 64), (3, 9, 48)], "float16", "no tensor map describes the weights"),
+        ([(5, 7, 64), (3, 9, 0)], None, "K is 0"),
     ],
 )
-def test_a_list_with_a_group_that_it_does_not_take(device, sizes, why):
-    groups = Groups(device, sizes)
+def test_a_list_with_a_group_that_it_does_not_take(device, sizes, dtype, why):
+    groups = Groups(device, sizes, dtype=dtype)
     plan = groups.plan()
     assert plan["backend"] == "sm80" and plan["declined"] == f"sm100: {why}"
     groups.check()
@@ -124,6 +157,33 @@ def test_what_names_no_token_is_clamped(device, form):
     token = np.clip(rows, 0, 14) // 3
     expected = lambda g, r: reference.gemm(a.values[token[r]], w[g])  # noqa: E731
     check_rows(got, [0, 4, 10], expected, "float16", exact=True)
+
+
+@pytest.mark.parametrize(
+    "function, kind",
+    [("grouped_gemm", "W4A16"), ("grouped_gemm", "16-bit"), ("grouped_dual_gemm", "W4A16")],
+)
+def test_16_bit_tokens_by_index_are_clamped(device, function, kind):
+    rng, gated, layout = rng_of(12), function == "grouped_dual_gemm", ("linear", "linear")
+    a = Tokens(rng, device, 5, 64, kind=kind)
+    nan = a.tensor.new_full((1, 64), torch.nan)
+    a.tensor = torch.cat([nan, a.tensor, nan])[1:-1]
+    b, sfb, w = weights(rng, device, 2, 18 if gated else 9, 64, kind)
+    rows = np.array([-1, -(2**31), 2**31 - 1, 15, 14, 3, 16, 0, 100, -3], np.int32)
+    options = {"rows": int32(rows, device), "rows_per_token": 3, "scale_layout": layout}
+    options |= {"activation": "relu"} if gated else {}
+    args = [a.tensor, b, None, sfb, int32([0, 4, 10], device)]
+    if not gated:
+        options["offsets"] = args.pop()
+    plan = nvfp4kern.explain(function, *args, **options)
+    assert plan["backend"] == "sm100" and plan["kernel"].startswith("sm100_halves_grouped_")
+    call = getattr(nvfp4kern, function)
+    got = run(call, *args, shape=(10, 9), device=device, dtype="float32", **options)
+    x = a.values[np.clip(rows, 0, 14) // 3]
+    for g, r in ((0, slice(0, 4)), (1, slice(4, 10))):
+        sums = x[r] @ w[g].T
+        want = np.maximum(sums[:, :9], 0) * sums[:, 9:] if gated else sums
+        np.testing.assert_array_equal(got[r], want.astype(np.float32))
 
 
 @pytest.mark.parametrize("offsets", ([5, 2, 9, 40], [-7, 3, 2**31 - 1, 4], [20, 0, 0, 0]))

@@ -196,10 +196,6 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
         mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0) + others);
         mbarrier_init(shared_address(&s.empty[i]), C::PAIRS);
     }
-    for (int i = 0; i < C::ACCUMULATORS; i++) {
-        mbarrier_init(shared_address(&s.sums_full[i]), 1);
-        mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
-    }
     if constexpr (C::ASKS) {
         constexpr int ALWAYS = SM100_GEMM_EPILOGUE_WARPS + 3; /* who loads, issues or tells, and asks */
         for (int i = 0; i < SM100_GEMM_RESPONSES; i++) {
@@ -208,10 +204,7 @@ template <class C> __device__ inline void initialise(memory<C> &s, const sm100_g
                           C::CLUSTER * (ALWAYS + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0)));
         }
     }
-    if constexpr (C::PARTS > 1) {
-        mbarrier_init(shared_address(&s.inbox_full), 1);
-        mbarrier_init(shared_address(&s.inbox_empty), (C::PARTS - 1) * SM100_GEMM_EPILOGUE_WARPS);
-    }
+    initialise_sums<C>(s);
     fence_mbarrier_init();
 }
 

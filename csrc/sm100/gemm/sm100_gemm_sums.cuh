@@ -6,6 +6,19 @@
 #include "cuda/vectors.cuh"
 #include "sm100_gemm_parts.cuh"
 
+/* The barriers of accumulators and of the inbox. */
+template <class C, typename M> __device__ inline void initialise_sums(M &s)
+{
+    for (int i = 0; i < C::ACCUMULATORS; i++) {
+        mbarrier_init(shared_address(&s.sums_full[i]), 1);
+        mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
+    }
+    if constexpr (C::PARTS > 1) {
+        mbarrier_init(shared_address(&s.inbox_full), 1);
+        mbarrier_init(shared_address(&s.inbox_empty), (C::PARTS - 1) * SM100_GEMM_EPILOGUE_WARPS);
+    }
+}
+
 __device__ inline void load_window(uint32_t at, uint32_t (&v)[32]) { tcgen05_ld_32x32b_x32(at, v); }
 __device__ inline void load_window(uint32_t at, uint32_t (&v)[16]) { tcgen05_ld_32x32b_x16(at, v); }
 

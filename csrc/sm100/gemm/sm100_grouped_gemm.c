@@ -21,19 +21,12 @@ static sm100_gemm_product product_of(const nk_grouped_gemm_problem *p)
 
 static bool are_halves(const nk_grouped_gemm_problem *p) { return !p->list && p->all.a.dtype != NK_E2M1X2; }
 
-static const char *why_not(const nk_grouped_gemm_problem *p)
-{
-    if (!are_halves(p)) return p->all.b.dtype != NK_E2M1X2 ? "the weights are not NVFP4" : NULL;
-    if (p->rows.data) return "tokens of 16 bits are taken by index";
-    return NULL;
-}
-
 nk_status sm100_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                   void *choice)
 {
     grouped_choice *c = choice;
     if (p->list) return sm100_list_plan(p, settings, plan, &c->list);
-    const char *why = why_not(p);
+    const char *why = !are_halves(p) && p->all.b.dtype != NK_E2M1X2 ? "the weights are not NVFP4" : NULL;
     const nk_family *family = are_halves(p) ? &sm100_halves_family : &sm100_gemm_family;
     const int forced = nk_tile_forced(settings, family);
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(family, forced, "%s", why);

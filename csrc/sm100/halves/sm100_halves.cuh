@@ -2,6 +2,8 @@
  *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
+ *   grouped_gemm, list: the gemm of each group, of NVFP4 weights
+ *   grouped_dual_gemm: the dual_gemm of each expert's tokens with its gates, its ups and their alphas
  * Weights are NVFP4, or, of experts, 16-bit as the tokens are.
  *
  * Weights, B, are the lanes of tensor memory and the product's operand A; tokens, A, are its columns and its operand B,
@@ -17,7 +19,7 @@
  * Roles: warps 0 - 3:  epilogue, warp w has lanes 32 w .. + 31 of tensor memory
  *        warps 4 - 11: decode; warp w has lanes 32 (w % 4) .. + 31, in the first half of a step's K, from warp 8 on in
  *                      the second
- *        next warp:    one thread loads
+ *        next warp:    one thread loads; tokens by index come by its lanes, whose bytes that thread announces
  *        next warp:    its lanes copy the weights' scale factors
  *        last warp:    owns tensor memory; one thread issues products
  * Of 16-bit weights nobody decodes and nobody copies.
@@ -123,16 +125,13 @@ template <class C> __device__ inline void initialise_halves(halves_memory<C> &s)
         mbarrier_init(shared_address(&s.decoded_full[i]), C::CTAS * SM100_HALVES_DECODE_WARPS);
         mbarrier_init(shared_address(&s.decoded_empty[i]), 1);
     }
-    for (int i = 0; i < C::ACCUMULATORS; i++) {
-        mbarrier_init(shared_address(&s.sums_full[i]), 1);
-        mbarrier_init(shared_address(&s.sums_empty[i]), C::CTAS * SM100_GEMM_EPILOGUE_WARPS);
-    }
-    if constexpr (C::PARTS > 1) {
-        mbarrier_init(shared_address(&s.inbox_full), 1);
-        mbarrier_init(shared_address(&s.inbox_empty), (C::PARTS - 1) * SM100_GEMM_EPILOGUE_WARPS);
-    }
+    initialise_sums<C>(s);
     fence_mbarrier_init();
 }
+
+/* Of tokens; those of a list have one. */
+template <typename P> __device__ inline nk_dtype type_of(const P &p) { return p.a.dtype; }
+__device__ inline nk_dtype type_of(const sm100_list &list) { return list.group[0].gemm.a.dtype; }
 
 template <class C, typename P>
 __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100_gemm_work &work,
@@ -146,7 +145,7 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, tokens) % 1024 == 0, "boxes begin where swizzles do");
     halves_memory<C> &s = *(halves_memory<C> *)shared_memory;
     const int warp = (int)threadIdx.x / 32, rank = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank();
-    const bool bfloat = p.a.dtype == NK_BF16;
+    const bool bfloat = type_of(p) == NK_BF16;
     if (warp == C::LOADER && elect_sync()) {
         for (int of = 0; of < C::OPERANDS; of++)
             prefetch_tensormap(maps.of[of]);
@@ -166,14 +165,15 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
     } else if (warp == C::ISSUER) {
         if (tiles.half == 0 && elect_sync()) issue_halves<C>(s, tmem, bfloat, tiles);
     } else if (warp == C::LOADER) {
-        if (elect_sync()) load_boxes<C>(s, maps, tiles);
+        const bool leads = elect_sync();
+        if (leads || are_by_index<C>(tiles)) load_boxes<C>(s, maps, p, tiles, leads);
     } else if constexpr (C::DECODES) {
         if (warp > C::LOADER)
             copy_factors<C>(s, p, tiles);
         else if (bfloat)
-            decode<C, true>(s, tmem, p.k, tiles);
+            decode<C, true>(s, tmem, p, tiles);
         else
-            decode<C, false>(s, tmem, p.k, tiles);
+            decode<C, false>(s, tmem, p, tiles);
     }
     __syncwarp();
     meet<C>();

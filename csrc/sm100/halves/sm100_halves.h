@@ -2,10 +2,13 @@
 #ifndef NK_SM100_HALVES_H
 #define NK_SM100_HALVES_H
 
-#include "sm100/gemm/sm100_gemm_plan.h"
+#include "sm100/gemm/sm100_list.h"
 
 nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings *settings, nk_plan *plan,
                             sm100_gemm_choice *choice);
+/* Of 16-bit tokens, and NVFP4 weights. */
+extern const sm100_list_family sm100_halves_list;
+
 nk_status sm100_halves_run(const sm100_gemm_product *product, const sm100_gemm_choice *choice, const nk_exec *exec);
 
 #endif

@@ -22,15 +22,18 @@
     X(n128, 1, 128, 1, 2, 1)
 
 /* Not of experts: offsets may change while CTAs read them, and a cluster could part. */
-#define SM100_HALVES_CLUSTER_TILES(X) \
-    X(p128, 2, 128, 1, 2, 1)          \
-    X(n32k2, 1, 32, 2, 3, 3)          \
+#define SM100_HALVES_PAIR_TILES(X) X(p128, 2, 128, 1, 2, 1)
+
+/* Nor of lists. */
+#define SM100_HALVES_SPLIT_TILES(X) \
+    X(n32k2, 1, 32, 2, 3, 3)        \
     X(n64k4, 1, 64, 4, 3, 2)
 
-/* Nor of two matrices, whose sums would fill tensor memory. */
+/* Neither of experts nor of two matrices, whose sums would fill tensor memory. */
 #define SM100_HALVES_WIDE_TILES(X) X(p256, 2, 256, 1, 1, 0)
 
-#define SM100_HALVES_DUAL_TILES(X) SM100_HALVES_GROUPED_TILES(X) SM100_HALVES_CLUSTER_TILES(X)
+#define SM100_HALVES_DUAL_TILES(X) SM100_HALVES_GROUPED_TILES(X) SM100_HALVES_PAIR_TILES(X) SM100_HALVES_SPLIT_TILES(X)
+#define SM100_HALVES_LIST_TILES(X) SM100_HALVES_GROUPED_TILES(X) SM100_HALVES_PAIR_TILES(X) SM100_HALVES_WIDE_TILES(X)
 #define SM100_HALVES_TILES(X) SM100_HALVES_DUAL_TILES(X) SM100_HALVES_WIDE_TILES(X)
 
 enum {

@@ -54,8 +54,8 @@ template <class C> __device__ inline void arrive_at_issuer(const uint64_t *barri
 }
 
 /* The warps that decode: a thread has half of a step's K of one row of each matrix. */
-template <class C, bool BFLOAT>
-__device__ inline void decode(halves_memory<C> &s, uint32_t tmem, int64_t k, const gemm_tiles &tiles)
+template <class C, bool BFLOAT, typename P>
+__device__ inline void decode(halves_memory<C> &s, uint32_t tmem, const P &all, const gemm_tiles &tiles)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, quarter = warp % 4;
     const int row = 32 * quarter + lane, half = warp / 4 - 1;
@@ -63,6 +63,7 @@ __device__ inline void decode(halves_memory<C> &s, uint32_t tmem, int64_t k, con
     ring<C::STAGES> r;
     ring<C::SLOTS> decoded;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const int64_t k = problem_of(all, t).k;
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, r.advance(), decoded.advance()) {
             const auto &stage = s.stages[r.slot];

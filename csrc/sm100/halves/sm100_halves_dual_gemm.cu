@@ -2,14 +2,14 @@
  * of two matrices. */
 #include "sm100_halves.cuh"
 
-#define DUAL_GEMM(name, CTAS, COLUMNS, PARTS, ACCUMULATORS_OF_ONE, ACCUMULATORS)                                    \
-    extern "C" __global__ void __launch_bounds__(SM100_HALVES_THREADS(true), 1) sm100_halves_dual_gemm_##name(      \
-        const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map tokens,              \
-        const __grid_constant__ cuda_tensor_map ups, const __grid_constant__ nk_dual_gemm_problem p,                \
-        const __grid_constant__ sm100_gemm_work work)                                                               \
-    {                                                                                                               \
-        run_halves<halves_config<true, 2, false, CTAS, COLUMNS, PARTS, ACCUMULATORS>>({{&gates, &tokens, &ups}}, p, \
-                                                                                      work);                        \
+#define DUAL_GEMM(name, CTAS, COLUMNS, PARTS, ACCUMULATORS_OF_ONE, ACCUMULATORS)                                      \
+    extern "C" __global__ void __launch_bounds__(SM100_HALVES_THREADS(true), 1) sm100_halves_dual_gemm_##name(        \
+        const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map tokens,                \
+        const __grid_constant__ cuda_tensor_map ups, const __grid_constant__ nk_dual_gemm_problem p,                  \
+        const __grid_constant__ sm100_gemm_work work)                                                                 \
+    {                                                                                                                 \
+        run_halves<halves_config<true, 2, OF_BATCHES, CTAS, COLUMNS, PARTS, ACCUMULATORS>>({{&gates, &tokens, &ups}}, \
+                                                                                           p, work);                  \
     }
 
 SM100_HALVES_DUAL_TILES(DUAL_GEMM)

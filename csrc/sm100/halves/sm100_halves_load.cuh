@@ -1,4 +1,5 @@
-/* Fills stages: boxes of weights and tokens by tensor map, the weights' scale factors by copies of each lane. */
+/* Fills stages: boxes of weights and tokens by tensor map, tokens by index four rows at a time, the weights' scale
+ * factors by copies of each lane. */
 #ifndef NK_SM100_HALVES_LOAD_CUH
 #define NK_SM100_HALVES_LOAD_CUH
 
@@ -14,20 +15,40 @@ __device__ inline void load_panels(uint32_t to, int rows, const cuda_tensor_map 
                                 {step * SM100_HALVES_STEP + i * SM100_HALVES_PANEL, row, l}, full);
 }
 
-/* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
- * lanes and its half of the columns. */
-template <class C>
-__device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, const gemm_tiles &tiles)
+/* Of tokens by index a thread's four rows of each panel. */
+__device__ inline void gather_panels(uint32_t to, int rows, const cuda_tensor_map *map, int step, int quad,
+                                     const four_tokens &tokens, uint32_t full)
+{
+#pragma unroll
+    for (int i = 0; i < SM100_HALVES_PANELS; i++)
+        cp_async_bulk_tensor_2d_gather4(to + (i * rows + 4 * quad) * SM100_HALVES_PANEL_ROW_BYTES, map,
+                                        step * SM100_HALVES_STEP + i * SM100_HALVES_PANEL, tokens.row, full);
+}
+
+/* The thread that leads loads boxes, and announces all bytes. Beside it lanes bring tokens by index, four each: their
+ * bytes may come before they are announced, since a phase ends only behind that. What a box has outside the operand is
+ * zero, and its bytes count in full. Of a pair each CTA loads its own lanes and its half of the columns. */
+template <class C, typename P>
+__device__ inline void load_boxes(halves_memory<C> &s, const code_maps &all, const P &p, const gemm_tiles &tiles,
+                                  bool leads)
 {
     constexpr uint32_t BYTES = sizeof s.stages[0].weights + sizeof s.stages[0].tokens;
+    const int quad = (int)threadIdx.x % 32;
+    const bool by_index = are_by_index<C>(tiles), gathers = by_index && quad < quads<C>();
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
-        const auto batch_of = [&](int of) { return tiles.work.one_matrix[of] ? 0 : (int)t.l; };
+        const code_maps maps = maps_of(all, p, t);
+        const auto batch_of = [&](int of) { return t.work.one_matrix[of] ? 0 : (int)t.l; };
+        const four_tokens tokens = gathers ? tokens_of<C>(tiles, t, quad) : four_tokens{};
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             auto &stage = s.stages[r.slot];
             const uint32_t full = shared_address(&s.full[r.slot]);
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
+            if (gathers)
+                gather_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OF_COLUMNS], step, quad,
+                              tokens, full);
+            if (!leads) continue;
             mbarrier_arrive_expect_tx(full, BYTES);
 #pragma unroll
             for (int matrix = 0; matrix < C::MATRICES; matrix++) {
@@ -39,8 +60,9 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, co
                 else
                     load_panels(to, SM100_GEMM_LANES, maps.of[of], step, (int)t.lane, batch_of(of), full);
             }
-            load_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OF_COLUMNS], step,
-                        (int)t.column + tiles.half * C::TOKENS, batch_of(SM100_GEMM_OF_COLUMNS), full);
+            if (!by_index)
+                load_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OF_COLUMNS], step,
+                            (int)t.column + tiles.half * C::TOKENS, batch_of(SM100_GEMM_OF_COLUMNS), full);
         }
     });
 #pragma unroll 1
@@ -52,19 +74,22 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &maps, co
 /* Scale factors                                                                                                    */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* Rows of a matrix's blocked scale factors before its first one, in the same atom. */
+__device__ inline int rows_before(const sm100_gemm_work &work, int matrix) { return matrix ? work.ups_into_atom : 0; }
+
 /* Bytes that one copy takes: 16, of blocked ones, where four rows are neighbours; 4; or 1, which is no copy. */
-__device__ inline int piece_of(const nk_operand &o, int64_t batches)
+__device__ inline int piece_of(const nk_operand &o, int before, int64_t batches)
 {
     const bool blocked = o.sf_layout == NK_SF_BLOCKED;
     const uint64_t where = (uint64_t)(uintptr_t)o.sf | (uint64_t)(batches > 1 ? o.sf_batch_stride : 0) |
                            (uint64_t)(blocked ? 0 : o.sf_row_stride);
-    return blocked && where % 16 == 0 ? 16 : where % 4 == 0 ? 4 : 1;
+    return blocked && !before && where % 16 == 0 ? 16 : where % 4 == 0 ? 4 : 1;
 }
 
 /* An atom's row quads, a lane each: 128 rows from `row` on, four scale factors from `col` on of the `cols` that a row
  * has. Those beyond K are zero, those beyond all rows are anything: their rows are not there. */
-__device__ inline void copy_atom_to(uint32_t to, const nk_operand &o, int piece, int64_t l, int64_t row, int64_t rows,
-                                    int64_t col, int64_t cols)
+__device__ inline void copy_atom_to(uint32_t to, const nk_operand &o, int before, int piece, int64_t l, int64_t row,
+                                    int64_t rows, int64_t col, int64_t cols)
 {
     const int lane = (int)threadIdx.x % 32;
     const bool is_there = row < rows && col < cols;
@@ -77,7 +102,7 @@ __device__ inline void copy_atom_to(uint32_t to, const nk_operand &o, int piece,
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint8_t *at = sf_at(o, l, min(row + lane + 32 * i, rows - 1), col, cols);
+        const uint8_t *at = sf_at(o, l, min(row + lane + 32 * i, rows - 1) + before, col, cols);
         if (piece == 4)
             cp_async_ca_zfill<4>(to + i * 4, at, valid);
         else
@@ -87,14 +112,16 @@ __device__ inline void copy_atom_to(uint32_t to, const nk_operand &o, int piece,
 
 /* One warp. */
 template <class C, typename P>
-__device__ inline void copy_factors(halves_memory<C> &s, const P &p, const gemm_tiles &tiles)
+__device__ inline void copy_factors(halves_memory<C> &s, const P &all, const gemm_tiles &tiles)
 {
-    const int64_t cols = p.k / NK_SF_VEC, batches = C::EXPERTS ? tiles.expert_count : p.l;
-    int piece = 16;
-    for (int matrix = 0; matrix < C::MATRICES; matrix++)
-        piece = min(piece, piece_of(operand_of(p, tiles.work, lanes_operand(matrix)), batches));
     ring<C::STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &t) {
+        const auto &p = problem_of(all, t);
+        const int64_t cols = p.k / NK_SF_VEC, batches = C::EXPERTS ? tiles.expert_count : p.l;
+        int piece = 16;
+        for (int matrix = 0; matrix < C::MATRICES; matrix++)
+            piece = min(piece,
+                        piece_of(operand_of(p, t.work, lanes_operand(matrix)), rows_before(t.work, matrix), batches));
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
             const uint32_t full = shared_address(&s.full[r.slot]);
@@ -103,8 +130,8 @@ __device__ inline void copy_factors(halves_memory<C> &s, const P &p, const gemm_
             for (int i = 0; i < C::MATRICES * SM100_HALVES_ATOMS; i++) {
                 const int matrix = i / SM100_HALVES_ATOMS, atom = i % SM100_HALVES_ATOMS;
                 copy_atom_to(shared_address(s.stages[r.slot].sf[matrix][atom]),
-                             operand_of(p, tiles.work, lanes_operand(matrix)), piece, t.l, t.lane, p.n,
-                             ((int64_t)step * SM100_HALVES_ATOMS + atom) * NK_SF_ATOM_COLS, cols);
+                             operand_of(p, t.work, lanes_operand(matrix)), rows_before(t.work, matrix), piece, t.l,
+                             t.lane, p.n, ((int64_t)step * SM100_HALVES_ATOMS + atom) * NK_SF_ATOM_COLS, cols);
             }
             if (piece == 1)
                 mbarrier_arrive(full);

@@ -6,9 +6,9 @@
 #include "sm100_halves_config.h"
 
 /* What tiles, parts and stores of sm100/gemm want to know is named as there. */
-template <bool DECODES_, int MATRICES_, bool EXPERTS_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_>
+template <bool DECODES_, int MATRICES_, int FORM_, int CTAS_, int COLUMNS_, int PARTS_, int ACCUMULATORS_>
 struct halves_config {
-    static constexpr bool DECODES = DECODES_, EXPERTS = EXPERTS_, LIST = false;
+    static constexpr bool DECODES = DECODES_, EXPERTS = FORM_ == OF_EXPERTS, LIST = FORM_ == OF_LIST;
     static constexpr int MATRICES = MATRICES_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
     static constexpr int CTAS = CTAS_, PAIRS = 1, CLUSTER = CTAS * PARTS, LANES = CTAS * SM100_GEMM_LANES;
     static constexpr bool ASKS = false;

@@ -6,17 +6,15 @@
 #include "sm100_halves_costs.h"
 
 /* Whether weights are decoded, and how many matrices of them there are, decide how large a stage is. */
-typedef enum kind { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_HALVES, KINDS } kind;
+typedef enum kind { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, GROUPED_HALVES, KINDS } kind;
 
 typedef struct tile {
     int32_t ctas, columns, parts, stages[KINDS], smem_bytes[KINDS];
 } tile;
 
 static const tile tiles[SM100_HALVES_TILE_COUNT] = {
-#define OF_KINDS(of, ...)                                                                          \
-    {                                                                                              \
-        of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(1, __VA_ARGS__, 1), of(0, __VA_ARGS__, 1) \
-    }
+#define OF_KINDS(of, ...) \
+    {of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(0, __VA_ARGS__, 1)}
 #define ROW(name, ctas, columns, parts, ...)                                                            \
     [SM100_HALVES_##name] = {ctas, columns, parts, OF_KINDS(SM100_HALVES_STAGES, ctas, columns, parts), \
                              OF_KINDS(SM100_HALVES_SMEM, ctas, columns, parts)},
@@ -31,13 +29,18 @@ static int32_t lanes_of(const tile *t) { return t->ctas * SM100_GEMM_LANES; }
 #define OF_GEMM(name, ...) [SM100_HALVES_##name] = &sm100_halves_gemm_##name,
 #define OF_DUAL(name, ...) [SM100_HALVES_##name] = &sm100_halves_dual_gemm_##name,
 #define OF_EXPERTS(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_gemm_##name,
+#define OF_GATED(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_dual_gemm_##name,
 #define OF_HALVES(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_halves_##name,
 static cuda_kernel *const kernels[KINDS][SM100_HALVES_TILE_COUNT] = {
     [GEMM] = {SM100_HALVES_TILES(OF_GEMM)},
     [DUAL_GEMM] = {SM100_HALVES_DUAL_TILES(OF_DUAL)},
     [GROUPED_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_EXPERTS)},
+    [GROUPED_DUAL_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_GATED)},
     [GROUPED_HALVES] = {SM100_HALVES_GROUPED_TILES(OF_HALVES)},
 };
+
+#define OF_LIST(name, ...) [SM100_HALVES_##name] = &sm100_halves_list_gemm_##name,
+static cuda_kernel *const list_kernels[SM100_HALVES_TILE_COUNT] = {SM100_HALVES_LIST_TILES(OF_LIST)};
 
 #define NAME(name, ...) #name,
 const nk_family sm100_halves_family = {"sm100", "halves", (const char *const[]){SM100_HALVES_TILES(NAME) NULL}};
@@ -49,8 +52,9 @@ static bool decodes(const sm100_gemm_product *product) { return product->first->
 
 static kind kind_of(const sm100_gemm_product *product)
 {
-    if (product->has_experts) return decodes(product) ? GROUPED_GEMM : GROUPED_HALVES;
-    return product->ups ? DUAL_GEMM : GEMM;
+    if (!product->has_experts) return product->ups ? DUAL_GEMM : GEMM;
+    if (product->ups) return GROUPED_DUAL_GEMM;
+    return decodes(product) ? GROUPED_GEMM : GROUPED_HALVES;
 }
 
 /* By SM100_GEMM_OF_.., its rows, and its matrices: experts have the tokens of all in one. */
@@ -62,8 +66,15 @@ static const nk_operand *operand_of(const sm100_gemm_product *product, int of)
 
 static int operands_of(const sm100_gemm_product *product) { return product->ups ? SM100_GEMM_OPERANDS : 2; }
 
+static bool are_by_index(const sm100_gemm_product *product, int of)
+{
+    return of == SM100_GEMM_OF_COLUMNS && product->experts.rows.data;
+}
+
+/* Result rows by index are of tokens that may be more or fewer. */
 static int64_t rows_of(const sm100_gemm_product *product, int of)
 {
+    if (are_by_index(product, of)) return product->experts.rows.tokens;
     return of == SM100_GEMM_OF_COLUMNS ? product->first->m : product->first->n;
 }
 
@@ -80,9 +91,11 @@ static bool is_stride(int64_t bytes, int64_t count, bool may_be_0, bool batch_in
     return serves || (count <= 1 && !batch_invariant);
 }
 
+/* Of tokens by index a tensor map must describe them gathered, too: a call with them has the same bits. */
 static bool has_map(const sm100_gemm_product *product, int of, bool batch_invariant)
 {
     const nk_operand *o = operand_of(product, of);
+    if (are_by_index(product, of) && product->first->k % 8 != 0) return false;
     const bool along_k = o->dtype == NK_E2M1X2 || product->first->k <= 1 || o->k_stride == 2;
     return along_k && (uintptr_t)o->data % 16 == 0 &&
            is_stride(o->row_stride, rows_of(product, of), false, batch_invariant) &&
@@ -95,7 +108,7 @@ static const char *why_no_tile(const sm100_gemm_product *product, bool batch_inv
     const nk_gemm_problem *p = product->first;
     if (p->k == 0) return "K is 0";
     if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT ||
-        product->experts.count > LARGEST_EXTENT)
+        product->experts.count > LARGEST_EXTENT || rows_of(product, SM100_GEMM_OF_COLUMNS) > LARGEST_EXTENT)
         return "an extent is larger than 2^30";
     for (int of = 0; of < operands_of(product); of++)
         if (!has_map(product, of, batch_invariant))
@@ -108,12 +121,9 @@ static const char *why_no_tile(const sm100_gemm_product *product, bool batch_inv
 /* The choice                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static double larger(double x, double y) { return x > y ? x : y; }
+typedef sm100_gemm_candidate candidate;
 
-static int64_t lane_tiles_of(const sm100_gemm_product *product, const tile *t)
-{
-    return nk_ceil_div(product->first->n, lanes_of(t));
-}
+static double larger(double x, double y) { return x > y ? x : y; }
 
 /* For experts as many as any offsets can need: each one with tokens may have a tile that is not full. */
 static int64_t column_tiles_of(const sm100_gemm_product *product, const tile *t)
@@ -122,24 +132,13 @@ static int64_t column_tiles_of(const sm100_gemm_product *product, const tile *t)
     return product->has_experts ? (m - busy) / t->columns + busy : nk_ceil_div(m, t->columns);
 }
 
-static double tiles_of(const sm100_gemm_product *product, const tile *t)
-{
-    return (double)product->first->l * (double)lane_tiles_of(product, t) * (double)column_tiles_of(product, t);
-}
-
-static int32_t at_once(const cuda_gpu *gpu, const tile *t)
-{
-    return gpu->sms < cluster_of(t) ? 1 : gpu->sms / cluster_of(t);
-}
-
 /* Products, decoding, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last
  * tile's stores. */
-static double us_of(const sm100_gemm_product *product, const cuda_gpu *gpu, const tile *t)
+static double us_of(const sm100_gemm_product *product, int tile_index, double waves)
 {
+    const tile *t = &tiles[tile_index];
     const int matrices = product->ups ? 2 : 1;
     const double k = (double)product->first->k / t->parts, blocks = k / SM100_HALVES_PANEL;
-    const double whole = tiles_of(product, t) / at_once(gpu, t),
-                 waves = (double)(int64_t)whole + ((double)(int64_t)whole < whole);
     const double weight_bytes = decodes(product) ? 0.5 + 1.0 / NK_SF_VEC : 2;
     const double tokens = product->first->m < t->columns ? (double)product->first->m : t->columns; /* that are there */
     const double bytes = (matrices * SM100_GEMM_LANES * weight_bytes + 2 * tokens / t->ctas) * k;
@@ -162,43 +161,79 @@ static int64_t smem_bytes(const sm100_gemm_product *product, const tile *t)
     return t->smem_bytes[kind_of(product)] + list;
 }
 
-/* Why this tile cannot, where others may. */
-static const char *why_not_tile(const sm100_gemm_product *product, const cuda_gpu *gpu, int i)
+static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile_index,
+                              bool tokens_on_lanes)
 {
-    const tile *t = &tiles[i];
-    if (!kernels[kind_of(product)][i]) return "the operator has no kernel of it";
+    const tile *t = &tiles[tile_index];
+    candidate c = {.tile = tile_index,
+                   .tokens_on_lanes = tokens_on_lanes, /* never here */
+                   .lane_tiles = nk_ceil_div(product->first->n, lanes_of(t)),
+                   .column_tiles = column_tiles_of(product, t),
+                   .at_once = gpu->sms < cluster_of(t) ? 1 : gpu->sms / cluster_of(t)};
+    c.tiles = (double)product->first->l * (double)c.lane_tiles * (double)c.column_tiles;
+    const double whole = c.tiles / c.at_once, waves = (double)(int64_t)whole;
+    c.us = us_of(product, tile_index, waves + (waves < whole));
+    return c;
+}
+
+/* Why this tile cannot, where others may. */
+static const char *why_not_tile(const sm100_gemm_product *product, cuda_kernel *const of_tiles[], const cuda_gpu *gpu,
+                                const candidate *c)
+{
+    const tile *t = &tiles[c->tile];
+    if (!of_tiles[c->tile]) return "the operator has no kernel of it";
     if (nk_ceil_div(product->first->k, SM100_HALVES_STEP) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, t) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
-    return tiles_of(product, t) < LARGEST_EXTENT ? NULL : "there are too many tiles";
+    return c->tiles < LARGEST_EXTENT ? NULL : "there are too many tiles";
 }
 
 /* The fastest of those that can serve the product, or the forced one. */
-static int choose(const sm100_gemm_product *product, const cuda_gpu *gpu, int forced, const char **why)
+static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, int forced, const char **why)
 {
-    int best = NK_TILE_ANY;
-    double least = 0;
+    candidate best = {.tile = NK_TILE_ANY};
     for (int i = 0; i < SM100_HALVES_TILE_COUNT; i++) {
         if (forced != NK_TILE_ANY && i != forced) continue;
-        const char *why_not = why_not_tile(product, gpu, i);
+        const candidate c = candidate_of(product, gpu, i, false);
+        const char *why_not = why_not_tile(product, kernels[kind_of(product)], gpu, &c);
         if (why_not) *why = why_not;
-        if (why_not) continue;
-        const double us = us_of(product, gpu, &tiles[i]);
-        if (best == NK_TILE_ANY || us < least) best = i, least = us;
+        if (!why_not && (best.tile == NK_TILE_ANY || c.us < best.us)) best = c;
     }
     return best;
 }
 
-static sm100_gemm_work work_of(const sm100_gemm_product *product, const tile *t)
+static sm100_gemm_work work_of(const sm100_gemm_product *product, const candidate *c)
 {
-    const nk_gemm_problem *p = product->first;
-    sm100_gemm_work work = {.lane_tiles = (int32_t)lane_tiles_of(product, t),
-                            .column_tiles = (int32_t)column_tiles_of(product, t),
-                            .tiles = (int32_t)tiles_of(product, t),
-                            .steps = (int32_t)nk_ceil_div(p->k, SM100_HALVES_STEP)};
+    sm100_gemm_work work = {.lane_tiles = (int32_t)c->lane_tiles,
+                            .column_tiles = (int32_t)c->column_tiles,
+                            .tiles = (int32_t)c->tiles,
+                            .steps = (int32_t)nk_ceil_div(product->first->k, SM100_HALVES_STEP),
+                            .ups_into_atom = product->ups_into_atom};
     for (int of = 0; of < operands_of(product); of++)
         work.one_matrix[of] =
             (product->has_experts && of == SM100_GEMM_OF_COLUMNS) || operand_of(product, of)->batch_stride == 0;
     return work;
+}
+
+static int32_t ctas_of(const candidate *c, double count)
+{
+    return cluster_of(&tiles[c->tile]) * (count < c->at_once ? (int32_t)count : c->at_once);
+}
+
+static void describe(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
+                     const candidate *c, double count, nk_plan *plan)
+{
+    const tile *t = &tiles[c->tile];
+    plan->kernel = kernel->name;
+    plan->tile = sm100_halves_family.tiles[c->tile];
+    plan->tile_m = t->columns;
+    plan->tile_n = lanes_of(t);
+    plan->tile_k = SM100_HALVES_STEP;
+    plan->grid = ctas_of(c, count);
+    plan->threads = SM100_HALVES_THREADS(decodes(product));
+    plan->stages = t->stages[kind_of(product)];
+    plan->cluster = cluster_of(t);
+    plan->split = t->parts;
+    plan->batch_invariant = settings->batch_invariant;
 }
 
 /* With batch_invariant the tile is one: the same instructions then make a row, whatever the others are. */
@@ -208,33 +243,19 @@ nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings
     const int forced = nk_tile_forced(settings, &sm100_halves_family);
     const int only = forced == NK_TILE_ANY && settings->batch_invariant ? SM100_HALVES_n64 : forced;
     const char *why = why_no_tile(product, settings->batch_invariant);
-    const kind kind = kind_of(product);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(product->first->device, &gpu));
-    const int i = why ? NK_TILE_ANY : choose(product, gpu, only, &why);
-    if (i == NK_TILE_ANY && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_halves_family, forced, "%s", why);
-    if (i == NK_TILE_ANY) return nk_decline(plan, why);
-    const tile *t = &tiles[i];
-    const double count = tiles_of(product, t);
-    const int32_t most = at_once(gpu, t);
-    *choice = (sm100_gemm_choice){.kernel = kernels[kind][i],
-                                  .tile = i,
-                                  .grid = cluster_of(t) * (count < most ? (int32_t)count : most),
+    const candidate c = why ? (candidate){.tile = NK_TILE_ANY} : choose(product, gpu, only, &why);
+    if (c.tile == NK_TILE_ANY && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_halves_family, forced, "%s", why);
+    if (c.tile == NK_TILE_ANY) return nk_decline(plan, why);
+    *choice = (sm100_gemm_choice){.kernel = kernels[kind_of(product)][c.tile],
+                                  .tile = c.tile,
+                                  .grid = ctas_of(&c, c.tiles),
                                   .overlap = settings->pdl != NK_PDL_OFF,
-                                  .us = us_of(product, gpu, t),
-                                  .work = work_of(product, t)};
-    plan->kernel = choice->kernel->name;
+                                  .us = c.us,
+                                  .work = work_of(product, &c)};
     plan->why = decodes(product) ? "weights are decoded to tensor memory" : "16-bit weights are multiplied as they are";
-    plan->tile = sm100_halves_family.tiles[i];
-    plan->tile_m = t->columns;
-    plan->tile_n = lanes_of(t);
-    plan->tile_k = SM100_HALVES_STEP;
-    plan->grid = choice->grid;
-    plan->threads = SM100_HALVES_THREADS(decodes(product));
-    plan->stages = t->stages[kind];
-    plan->cluster = cluster_of(t);
-    plan->split = t->parts;
-    plan->batch_invariant = settings->batch_invariant;
+    describe(product, settings, choice->kernel, &c, c.tiles, plan);
     return NK_OK;
 }
 
@@ -245,22 +266,34 @@ nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
-static cuda_boxes boxes_of(const sm100_gemm_product *product, const sm100_gemm_choice *c, int of)
+static cuda_boxes boxes_of(const sm100_gemm_product *product, int tile_index, const sm100_gemm_work *work, int of)
 {
     const nk_operand *o = operand_of(product, of);
     const bool are_tokens = of == SM100_GEMM_OF_COLUMNS, are_codes = o->dtype == NK_E2M1X2;
-    const tile *t = &tiles[c->tile];
-    const int64_t rows = rows_of(product, of), count = c->work.one_matrix[of] ? 1 : matrices_of(product, of);
+    const bool alone = are_by_index(product, of); /* each row is a box */
+    const tile *t = &tiles[tile_index];
+    const int32_t of_cta = alone ? 1 : are_tokens ? t->columns / t->ctas : SM100_GEMM_LANES;
+    const int64_t rows = rows_of(product, of), count = work->one_matrix[of] ? 1 : matrices_of(product, of);
     return (cuda_boxes){.name = are_tokens ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = o->dtype,
-                        .rank = 3,
+                        .rank = alone ? 2 : 3,
                         .dims = {(uint64_t)product->first->k / (are_codes ? 2 : 1), (uint64_t)rows, (uint64_t)count},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, count)},
-                        .box = {are_codes ? SM100_HALVES_CODE_BYTES : SM100_HALVES_PANEL,
-                                are_tokens ? (uint32_t)(t->columns / t->ctas) : SM100_GEMM_LANES, 1},
+                        .box = {are_codes ? SM100_HALVES_CODE_BYTES : SM100_HALVES_PANEL, (uint32_t)of_cta, 1},
                         .swizzle = are_codes ? CUDA_SWIZZLE_64 : CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
+}
+
+static cuda_grid grid_of(const sm100_gemm_product *product, int tile_index, int32_t ctas, bool overlap)
+{
+    return (cuda_grid){.x = ctas,
+                       .y = 1,
+                       .z = 1,
+                       .threads = SM100_HALVES_THREADS(decodes(product)),
+                       .smem_bytes = (int32_t)smem_bytes(product, &tiles[tile_index]),
+                       .cluster.x = cluster_of(&tiles[tile_index]),
+                       .overlap = overlap};
 }
 
 nk_status sm100_halves_run(const sm100_gemm_product *product, const sm100_gemm_choice *c, const nk_exec *exec)
@@ -273,19 +306,31 @@ nk_status sm100_halves_run(const sm100_gemm_product *product, const sm100_gemm_c
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     void *args[SM100_GEMM_OPERANDS + 3]; /* maps, the problem, the work and, where there are any, experts */
     for (int of = 0; of < operands; of++) {
-        boxes[of] = boxes_of(product, c, of);
+        boxes[of] = boxes_of(product, c->tile, &work, of);
         args[of] = to[of] = &maps[of];
     }
     NK_TRY(cuda_encode_maps(device, operands, boxes, to));
     args[operands] = (void *)(uintptr_t)product->problem;
     args[operands + 1] = &work;
     args[operands + 2] = &experts;
-    const cuda_grid grid = {.x = c->grid,
-                            .y = 1,
-                            .z = 1,
-                            .threads = SM100_HALVES_THREADS(decodes(product)),
-                            .smem_bytes = (int32_t)smem_bytes(product, &tiles[c->tile]),
-                            .cluster.x = cluster_of(&tiles[c->tile]),
-                            .overlap = c->overlap};
+    const cuda_grid grid = grid_of(product, c->tile, c->grid, c->overlap);
     return cuda_launch(c->kernel, device, exec->stream, &grid, args);
 }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Lists                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+const sm100_list_family sm100_halves_list = {.family = &sm100_halves_family,
+                                             .kernels = list_kernels,
+                                             .tiles = SM100_HALVES_TILE_COUNT,
+                                             .invariant = SM100_HALVES_n64,
+                                             .why_no_tile = why_no_tile,
+                                             .why_not_tile = why_not_tile,
+                                             .candidate_of = candidate_of,
+                                             .us = us_of,
+                                             .ctas = ctas_of,
+                                             .describe = describe,
+                                             .work_of = work_of,
+                                             .boxes_of = boxes_of,
+                                             .grid_of = grid_of};

@@ -57,6 +57,25 @@ OF_SM100_HALVES = OF_TCGEN05 | {
     ),
 }
 
+OF_SM100_EXPERTS = OF_SM100_HALVES | {
+    "no barrier, sm100_gemm.cuh: __syncthreads();"
+    " tiles.count = s.experts[experts.count].first_tile * work.lane_tiles;": (
+        "the scan of experts ends with one, too, and without experts nothing is launched"
+    ),
+    "the other choice, expert.cuh: if (i < warp) first_tile += (uint32_t)sums.x,"
+    " first_atom += sums.y; tiles_before += (uint32_t)sums.x;": (
+        "of atoms: tokens of 16 bits have no scale factors"
+    ),
+    "less for more, sm100_gemm_parts.cuh: const int middle = (low + high) / 2;"
+    " const bool is_behind = tiles.experts[middle].first_tile <= column_tile;": (
+        "what is added for the division is 0 for numbers from 0 on"
+    ),
+    "a constant more, convert.cuh: uint32_t magnitude = byte & 0x7F; return magnitude =="
+    " NK_E4M3_NAN ? __uint_as_float(0x7FC00000) : __uint_as_float(magnitude << 20) * 0x1p120f;": (
+        "whether a scale factor is NaN: no draw's are, those of test_tiles.py are"
+    ),
+}
+
 OF_GEMV = {
     "no warp barrier, sm100_gemv_sums.cuh: __syncwarp();"
     " barrier_cluster_arrive_relaxed_aligned();": TOGETHER,
@@ -82,6 +101,7 @@ EQUIVALENT = {
         " advance<CLC_SLOTS>(w.responses);": LAST,
     },
     "sm100_halves": OF_SM100_HALVES,
+    **dict.fromkeys(("sm100_halves_rows", "sm100_halves_gated"), OF_SM100_EXPERTS),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,
     "sm90_gemm": {

@@ -275,6 +275,8 @@ TARGETS = {
     "sm100_halves": lambda: PackageKernel(
         "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/halves:p128"
     ),
+    "sm100_halves_rows": lambda: DrawnKernel("sm100/halves", ["rows"], "n16", "16 bits"),
+    "sm100_halves_gated": lambda: DrawnKernel("sm100/halves", ["gated"], "n16", "16 bits"),
     "sm100_gemv": lambda: PackageKernel("gemv", "sm100", sms=4, shape=(1, 8, 16384)),
     "sm100_few": lambda: PackageKernel(
         "gemm_of_bfloats", "sm100", sms=3, shape=(5, 90, 4160), tile="sm100/gemv:w8"

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from drawn_cases import TCGEN05
+from drawn_cases import STEPS, TCGEN05
 from rows import TABLE
 
 from .. import build
@@ -24,6 +24,8 @@ PROBLEMS = ("gemm", "dual_gemm", "group_gemm")
 COUNTS = ("l2_read_bytes", "l2_write_bytes", "touched_bytes", "mmas", "ctas")
 LANES, BLOCK, ATOM = 128, 64, 512
 """Rows of a CTA's lanes; elements of K in a product; bytes of an atom of 128 x 4 scale factors."""
+MMAS = 8
+"""Of a step of 16-bit tokens."""
 
 
 def atoms(rows):
@@ -58,6 +60,19 @@ def compulsory(matrices, m, n, k):
     """Every operand and the output, once; blocked scale factors with their padding."""
     rows, blocked = m + matrices * n, atoms(m) + matrices * atoms(n)
     return rows * k // 2 + blocked * -(-k // BLOCK) * ATOM + 2 * m * n
+
+
+def planned_of_halves(tile, m, n, k):
+    """Likewise of NVFP4 weights and 16-bit tokens; rows that are not there are not asked for. And
+    every operand and the output, once."""
+    ctas, columns = {"n": 1, "p": 2}[TCGEN05.fullmatch(tile)[1]], int(TCGEN05.fullmatch(tile)[2])
+    lane_tiles, column_tiles = -(-n // (LANES * ctas)), -(-m // columns)
+    weights, tokens = n * k // 2 + atoms(n) * -(-k // BLOCK) * ATOM, 2 * m * k
+    return {
+        "l2_read_bytes": column_tiles * weights + lane_tiles * tokens,
+        "mmas": column_tiles * lane_tiles * -(-k // STEPS["sm100/halves"]) * MMAS,
+        "touched_bytes": weights + tokens + 2 * m * n,
+    }
 
 
 def groups_of(problem, shape):
@@ -131,6 +146,42 @@ def run_shape(problem, shape, sms=SMS):
         "findings": findings,
         "counted": {name: report[name] for name in COUNTS},
         "planned": planned_of(problem, shape, plan),
+    }
+
+
+def run_halves(shape, sms, by_rows=False):
+    """Likewise of 16-bit tokens: one gemm, or all rows of one expert, in any order."""
+    fake_cuda = package.enter("sm100", {"sms": sms})
+    import numpy as np
+    from generators import assert_ok, codes, floats, from_numpy, rng_of, scales, values
+
+    import nvfp4kern
+    from nvfp4kern.verify import data, reference
+
+    m, n, k = shape
+    rng = rng_of(*shape)
+    a, b = data.small_integers(rng, m, k, most=3), data.exact_family(rng, n, k)
+    args = [floats(a, "bfloat16", "cuda"), codes(b, "cuda"), None]
+    args.append(scales(b, "flat", rng, "cuda", 0x7F))
+    options, order = {"scale_layout": ("linear", "blocked")}, np.arange(m, dtype=np.int32)
+    if by_rows:
+        order = rng.permutation(order)
+        args[1:4:2] = args[1][None], args[3][None]
+        options["offsets"] = from_numpy(np.array([0, m], np.int32), "cuda")
+        options["rows"] = from_numpy(order, "cuda")
+    function = "grouped_gemm" if by_rows else "gemm"
+    plan = nvfp4kern.explain(function, *args, **options)
+    fake_cuda.library.ptxsim_clear()
+    fake_cuda.library.ptxsim_seed(0)
+    got = getattr(nvfp4kern, function)(*args, **options)
+    report = fake_cuda.report()
+    want = reference.gemm(a[order], b.values, nvfp4=False)
+    assert_ok(reference.check_bits(values(got), want.rounded("float16")))
+    return {
+        "kernel": plan["kernel"],
+        "findings": {s: len(package.places(report["findings"], s)) for s in "EWN"},
+        "counted": {name: report[name] for name in COUNTS},
+        "planned": planned_of_halves(plan["tile"], m, n, k),
     }
 
 

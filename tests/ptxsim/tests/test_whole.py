@@ -64,6 +64,35 @@ def test_a_shape_moves_what_the_plan_says(problem, shape):
     assert 1 <= counted["touched_bytes"] / planned["touched_bytes"] <= 1.01
 
 
+@pytest.mark.slow
+@COMPILES
+def test_products_of_16_bit_tokens_move_what_the_plan_says():
+    """Few tokens and many, and tokens by index, whose rows and offsets are read, too."""
+    need("sm100")
+    build.environment(cc=TABLE["sm100"].cc)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        run = lambda *args: pool.submit(whole.run_halves, *args).result()  # noqa: E731
+        few, many = run((20, 384, 1024), 3), run((260, 256, 512), 3)
+        indexed = run((70, 256, 512), 3, True)
+    kernels = {row["kernel"].rpartition("_")[0] for row in (few, many)}
+    assert kernels == {"sm100_halves_gemm"} and few["kernel"] != many["kernel"]
+    assert indexed["kernel"].startswith("sm100_halves_grouped_gemm")
+    for row, most in ((few, ALIGNED), (many, ALIGNED), (indexed, 1.02)):
+        counted, planned = row["counted"], row["planned"]
+        assert row["findings"]["E"] == row["findings"]["W"] == 0
+        assert counted["mmas"] == planned["mmas"]
+        for name in ("l2_read_bytes", "touched_bytes"):
+            assert 1 <= counted[name] / planned[name] <= most, name
+
+
+def test_a_plan_of_16_bit_tokens_by_hand():
+    """Two by two tiles of 256 x 128: 300 rows of weights for either 128 tokens, and so on."""
+    found = whole.planned_of_halves("p128", 192, 300, 128)
+    weights, tokens = 300 * 64 + 3 * 2 * 512, 192 * 256
+    assert found["l2_read_bytes"] == 2 * weights + 2 * tokens and found["mmas"] == 4 * 8
+    assert found["touched_bytes"] == weights + tokens + 2 * 192 * 300
+
+
 def test_a_plan_by_hand():
     """Two pairs of 256 x 192, K of two blocks: 256 lanes and 192 columns of codes, and in either
     CTA the scale factors of its lanes and of all columns."""
