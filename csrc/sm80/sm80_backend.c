@@ -1,6 +1,7 @@
 /* The sm80 row of the backend table. */
 #include "sm80_backend.h"
 
+#include "cuda/cuda_combine.h"
 #include "cuda/cuda_route_sort.h"
 #include "cuda/cuda_row.h"
 
@@ -22,5 +23,5 @@ const nk_backend nk_backend_sm80 = {
     .relayout = {sm80_plan_relayout, cuda_run_relayout},
     .route = CELL(route),
     .sort_by_expert = {sm80_plan_sort_by_expert, cuda_run_sort_by_expert},
-    .combine = CELL(combine),
+    .combine = {sm80_plan_combine, cuda_run_combine},
 };

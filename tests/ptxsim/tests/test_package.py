@@ -82,6 +82,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "route by threads": ["operators/test_route.py", "-k", "not 1024 and not no_k and not 0-5-2"],
     "combine": ["operators/test_combine.py"],
+    "combine of any alignment": ["operators/test_combine.py", "-k", "alignment or order or 2048"],
     "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
 QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
