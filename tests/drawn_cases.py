@@ -70,6 +70,8 @@ class Case(NamedTuple):
         if self.operator in OF_HALVES:
             dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
+        if self.family == "sm100/route":
+            return "sm100_route"  # of all tiles
         of_type = f"_{self.multiplies}" if self.row == "sm90" else ""
         name = "list_gemm" if self.operator == "list" and self.row == "sm100" else None
         return f"{self.row}_{name or KERNELS[self.operator]}_{self.tile}{of_type}"
@@ -82,7 +84,8 @@ class Case(NamedTuple):
     @property
     def kinds(self):
         """Of tokens; those of 16-bit weights and of routers are of 16 bits."""
-        return KINDS[self.multiplies][-1 if self.family in ("sm90/halves", "sm90/route") else 0 :]
+        of_halves = self.family == "sm90/halves" or self.operator == "route"
+        return KINDS[self.multiplies][-1 if of_halves else 0 :]
 
     @property
     def size(self):
@@ -101,7 +104,8 @@ class Case(NamedTuple):
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
         if self.operator == "route":
-            return draw_route(self.tile, kind, seed, work)
+            columns = {"c": "x128", "l": "x126"}.get(self.tile[0], "")  # Blackwell's have experts
+            return draw_route(self.tile + columns, kind, seed, work)
         tokens, needs = self.size
         if self.operator == "gated":
             return draw_gated(tokens, kind, seed, work, always_exact, needs)

@@ -11,6 +11,8 @@
 
 #define ROUTE_MEETING_COUNTERS 2 /* see route_meeting.cuh */
 
+#define ROUTE_FMA_THREADS 256 /* of a CTA that multiplies fp32 numbers one by one */
+
 #define ROUTE_SORT_WARPS 8 /* of a CTA that sorts: a thread has four experts */
 
 typedef struct sort_t {

@@ -1,6 +1,8 @@
 /* The sm100 row of the backend table. */
 #include "sm100_backend.h"
 
+#include "cuda/cuda_combine.h"
+#include "cuda/cuda_route_sort.h"
 #include "cuda/cuda_row.h"
 
 const nk_backend nk_backend_sm100 = {
@@ -19,4 +21,6 @@ const nk_backend nk_backend_sm100 = {
     .dequantize = {sm100_plan_dequantize, cuda_run_dequantize},
     .relayout = {sm100_plan_relayout, cuda_run_relayout},
     .route = {sm100_plan_route, sm100_run_route},
+    .sort_by_expert = {sm100_plan_sort_by_expert, cuda_run_sort_by_expert},
+    .combine = {sm100_plan_combine, cuda_run_combine},
 };

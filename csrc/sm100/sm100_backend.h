@@ -27,7 +27,10 @@ nk_status sm100_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, con
 nk_status sm100_plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec);
 
-/* Run by cuda/cuda_quantize.h. */
+/* Run by cuda/cuda_route_sort.h, cuda/cuda_combine.h and cuda/cuda_quantize.h. */
+nk_status sm100_plan_sort_by_expert(const nk_sort_by_expert_problem *p, const nk_settings *settings, nk_plan *plan,
+                                    void *choice);
+nk_status sm100_plan_combine(const nk_combine_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_plan_quantize(const nk_quantize_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm100_plan_dequantize(const nk_dequantize_problem *p, const nk_settings *settings, nk_plan *plan,
                                 void *choice);

@@ -1,6 +1,8 @@
 /* The sm80 row of the backend table. */
 #include "sm80_backend.h"
 
+#include "cuda/cuda_combine.h"
+#include "cuda/cuda_route_sort.h"
 #include "cuda/cuda_row.h"
 
 #define CELL(op) {sm80_plan_##op, sm80_run_##op}
@@ -20,6 +22,6 @@ const nk_backend nk_backend_sm80 = {
     .dequantize = {sm80_plan_dequantize, cuda_run_dequantize},
     .relayout = {sm80_plan_relayout, cuda_run_relayout},
     .route = CELL(route),
-    .sort_by_expert = CELL(sort_by_expert),
-    .combine = CELL(combine),
+    .sort_by_expert = {sm80_plan_sort_by_expert, cuda_run_sort_by_expert},
+    .combine = {sm80_plan_combine, cuda_run_combine},
 };

@@ -24,10 +24,10 @@ SM80_DECLARE(dual_gemm);
 SM80_DECLARE(grouped_gemm);
 SM80_DECLARE(grouped_dual_gemm);
 SM80_DECLARE(route);
-SM80_DECLARE(sort_by_expert);
-SM80_DECLARE(combine);
 
-/* Run by cuda/cuda_quantize.h. */
+/* Run by cuda/cuda_route_sort.h, cuda/cuda_combine.h and cuda/cuda_quantize.h. */
+SM80_DECLARE_PLAN(sort_by_expert);
+SM80_DECLARE_PLAN(combine);
 SM80_DECLARE_PLAN(quantize);
 SM80_DECLARE_PLAN(dequantize);
 SM80_DECLARE_PLAN(relayout);

@@ -78,6 +78,24 @@ def test_sums_in_order(device, dtype, m, k, h, rows):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gap", (0, 8, 12, 3))
+@pytest.mark.parametrize("h", (64, 80, 24))
+def test_rows_of_any_alignment(device, dtype, gap, h):
+    """Rows of 32 bytes, of 16 or of any number; between them is NaN, and what must stay."""
+    rng = rng_of(h, gap)
+    products, row_of, weights = operands(rng, 3, 5, h, 9, (dtype, "float32"))
+    wide = np.pad(products, ((0, 0), (0, gap)), constant_values=np.nan)
+    tensors, _ = given(device, (dtype, "float32"), wide, row_of, weights)
+    want = routing.combine(products, row_of, weights)
+    for out_dtype in {"float32", dtype}:
+        out = Guarded((3, h + gap), out_dtype, device)
+        between = out.tensor[:, h:].clone()
+        nvfp4kern.combine(tensors[0][:, :h], *tensors[1:], out=out.tensor[:, :h])
+        check(out.tensor[:, :h], want, out_dtype)
+        assert out.guards_intact() and torch.equal(out.tensor[:, h:], between)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("m, k, h", [(3, 4, 64), (2, 9, 37), (5, 0, 24)])
 def test_residual(device, dtype, m, k, h):
     """It is added last, in float32: rounding the sum before would give other bits."""

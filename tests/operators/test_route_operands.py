@@ -164,6 +164,38 @@ def test_infinities_and_nan_spread_by_arithmetic(device, dtypes):
     np.testing.assert_array_equal(ids.cpu().numpy(), routing.select(logit, Options(2)))
 
 
+@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("bfloat16", "float32"), ("float16",) * 2])
+@pytest.mark.parametrize("shift", (0, 1))
+@pytest.mark.parametrize(
+    "m, n, hidden", [(1, 17, 7168), (300, 1, 13), (2, 1024, 1), (100, 130, 528), (3, 300, 1544)]
+)
+def test_extents_and_alignments(device, m, n, hidden, shift, dtypes):
+    """Whole steps of K and the rest, parts of K, rows of any address; each score, both outputs."""
+    rng, k = rng_of(m, n, shift), min(n, 5)
+    x, w = data.small_integers(rng, m, hidden), data.small_integers(rng, n, hidden)
+    padding = 0 if shift else -(hidden + 3) % 8
+    given = []
+    for array, dtype in zip((x, w), dtypes, strict=True):
+        wide = np.pad(array, ((0, 0), (0, padding)), constant_values=np.nan)
+        given.append(columns_of(wide, dtype, device, shift)[:, :hidden])
+    logit = routing.logits(x.astype(np.float64), w.astype(np.float64))[0]
+    options = VARIANTS[(m + n + shift) % 3]
+    o = Options(k, **options)
+    outs = [Guarded((m, cols), dtype, device) for cols, dtype in ((k, "float32"), (n, "float32"))]
+    ids = Guarded((m, k), torch.int32, device)
+    for weights, dense in zip(outs, (False, True), strict=True):
+        logits = Guarded((m, n), "float32", device)
+        out = [weights.tensor, ids.tensor, logits.tensor]
+        nvfp4kern.route(*given, k, return_logits=True, dense=dense, out=out, **options)
+        assert all(out.guards_intact() for out in (weights, ids, logits))
+        np.testing.assert_array_equal(values(logits.tensor), logit)
+        np.testing.assert_array_equal(ids.tensor.cpu().numpy(), routing.select(logit, o))
+    found, dense = (values(out.tensor) for out in outs)
+    selected = ids.tensor.cpu().numpy()
+    assert_ok(routing.check_weights(found, logit, 0 * logit, selected, o))
+    np.testing.assert_array_equal(dense, routing.scatter(found, selected, n))
+
+
 # ---------------------------------------------------------------------------------------------
 # Logits in place of x and w, logits handed out
 # ---------------------------------------------------------------------------------------------
@@ -243,6 +275,12 @@ def test_a_correction_bias_and_given_logits(device):
     check(result, exact, np.zeros_like(exact), Options(6, correction_bias=bias, **options))
 
 
+def route_by_threads(x, w, options):
+    """Whether threads route that hand out no logits: they add weights in another order than warps,
+    which do where logits are handed out."""
+    return nvfp4kern.explain("route", x, w, 7, **options)["why"].startswith("a thread routes")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_logits_handed_out_select_the_same(device, dtype):
     """What return_logits hands out is what the selection saw, to the bit."""
@@ -250,12 +288,13 @@ def test_logits_handed_out_select_the_same(device, dtype):
     x, w = (floats(data.halves(rng, "bfloat16", n, 200), dtype, device) for n in (77, 96))
     options = {"score": "sigmoid", "n_group": 8, "topk_group": 4, "permutation": True}
     *first, logits = nvfp4kern.route(x, w, 7, return_logits=True, **options)
-    for again in (
-        nvfp4kern.route(k=7, logits=logits, **options),
-        nvfp4kern.route(x, w, 7, **options),
-    ):
-        for ours, theirs in zip(first, again, strict=True):
+    again = nvfp4kern.route(x, w, 7, **options)
+    for results in (nvfp4kern.route(k=7, logits=logits, **options), again):
+        for ours, theirs in zip(first[1:], results[1:], strict=True):
             assert torch.equal(ours, theirs)
+        if results is not again or not route_by_threads(x, w, options):
+            assert torch.equal(first[0], results[0])
+    np.testing.assert_allclose(values(first[0]), values(again[0]), rtol=2.0**-21)
 
 
 @pytest.mark.parametrize("order", ("row", "padded rows", "padded columns"))

@@ -12,6 +12,14 @@ __device__ inline void st_global_v8(void *at, const uint32_t v[8])
                  : "memory");
 }
 
+/* The same. */
+__device__ inline void ld_global_v8(const void *at, uint32_t v[8])
+{
+    asm volatile("ld.global.v8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]), "=r"(v[4]), "=r"(v[5]), "=r"(v[6]), "=r"(v[7])
+                 : "l"(__cvta_generic_to_global(at)));
+}
+
 /* 32 aligned bytes at once that are read once: past L1, and the first that L2 gives up. From sm_100 on. */
 __device__ inline void ld_global_v8_evict_first(const void *at, uint32_t v[8])
 {

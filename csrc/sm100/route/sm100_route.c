@@ -1,4 +1,5 @@
-/* route on Blackwell: chooses a tile, and among how many CTAs a cluster divides K, by cost; launches. */
+/* route on Blackwell: chooses a tile, and among how many CTAs a cluster divides K, by cost; launches. What tensor cores
+ * do not serve goes to sm100_route_fma.h. */
 #include "sm100/sm100_backend.h"
 
 #include "cuda/cuda_encode.h"
@@ -6,6 +7,7 @@
 #include "nk_format.h"
 #include "sm100_route_config.h"
 #include "sm100_route_costs.h"
+#include "sm100_route_fma.h"
 
 typedef struct tile {
     int32_t tokens;
@@ -153,10 +155,9 @@ static const char *why_not_tile(const nk_route_problem *p, const cuda_gpu *gpu, 
     return smem_bytes(&work) > gpu->smem_per_cta ? "its CTAs do not fit into shared memory" : NULL;
 }
 
-/* The fastest tile that can serve the problem. With batch_invariant there is one: the same instructions then make a
- * row, whatever the others are. */
-static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, nk_plan *plan,
-                        candidate *best)
+/* The fastest tile that can serve the problem, or none. With batch_invariant there is one: the same
+ * instructions then make a row, whatever the others are. */
+static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, candidate *best)
 {
     const int forced = nk_tile_forced(settings, &sm100_route_family);
     const char *why = why_no_tile(p, settings->batch_invariant), *why_not = NULL;
@@ -169,13 +170,16 @@ static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk
     }
     if (best->tile != NK_TILE_ANY) return NK_OK;
     if (!why) why = why_not;
-    return forced != NK_TILE_ANY ? NK_TILE_REFUSE(&sm100_route_family, forced, "%s", why) : nk_decline(plan, why);
+    return forced != NK_TILE_ANY ? NK_TILE_REFUSE(&sm100_route_family, forced, "%s", why) : NK_OK;
 }
 
 typedef struct route_choice {
+    bool by_tile; /* else `fma` says how */
     sm100_route_work work;
     cuda_grid grid;
-    int64_t sorters; /* CTAs of the second kernel */
+    sm100_route_fma_choice fma;
+    int64_t sorters; /* CTAs of the permutation */
+    bool overlap;
 } route_choice;
 
 NK_CHOICE_FITS(route_choice);
@@ -186,16 +190,19 @@ nk_status sm100_plan_route(const nk_route_problem *p, const nk_settings *setting
     const cuda_gpu *gpu = NULL;
     candidate c;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    NK_TRY(choose(p, gpu, settings, plan, &c));
-    *r = (route_choice){.work = c.work,
-                        .grid = {.x = c.clusters * cluster_of(&c.work),
-                                 .y = 1,
-                                 .z = 1,
-                                 .threads = SM100_ROUTE_THREADS,
-                                 .smem_bytes = smem_bytes(&c.work),
-                                 .cluster.x = cluster_of(&c.work),
-                                 .overlap = settings->pdl != NK_PDL_OFF},
-                        .sorters = cuda_sort_ctas(p->m * p->top_k, gpu->sms)};
+    NK_TRY(choose(p, gpu, settings, &c));
+    r->by_tile = c.tile != NK_TILE_ANY;
+    r->sorters = cuda_sort_ctas(p->m * p->top_k, gpu->sms);
+    r->overlap = settings->pdl != NK_PDL_OFF;
+    if (!r->by_tile) return sm100_plan_route_fma(p, gpu, settings, plan, &r->fma);
+    r->work = c.work;
+    r->grid = (cuda_grid){.x = c.clusters * cluster_of(&c.work),
+                          .y = 1,
+                          .z = 1,
+                          .threads = SM100_ROUTE_THREADS,
+                          .smem_bytes = smem_bytes(&c.work),
+                          .cluster.x = cluster_of(&c.work),
+                          .overlap = r->overlap};
     plan->kernel = sm100_route.name;
     plan->why = c.work.by_thread ? "a thread routes the token whose logits are its lane of tensor memory"
                                  : "the CTAs of a cluster share its tokens; a warp routes a token";
@@ -227,16 +234,20 @@ static cuda_boxes boxes_of(const char *name, const nk_operand *o, int64_t k, int
                         .l2 = CUDA_L2_256};
 }
 
-nk_status sm100_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
+static nk_status run_tile(const nk_route_problem *p, const route_choice *r, const nk_exec *exec)
 {
-    const route_choice *r = choice;
     sm100_route_work work = r->work;
     cuda_tensor_map w, x;
     const cuda_boxes boxes[] = {boxes_of("w", &p->w, p->k, p->n, work.experts),
                                 boxes_of("x", &p->x, p->k, p->m, work.tokens)};
     NK_TRY(cuda_encode_maps(p->device, 2, boxes, (cuda_tensor_map *const[]){&w, &x}));
     void *args[] = {&w, &x, (void *)(uintptr_t)p, &work};
-    NK_TRY(cuda_launch(&sm100_route, p->device, exec->stream, &r->grid, args));
-    if (!p->sorts) return NK_OK;
-    return cuda_route_sort(&sm100_route_sort, p, r->sorters, r->grid.overlap, exec);
+    return cuda_launch(&sm100_route, p->device, exec->stream, &r->grid, args);
+}
+
+nk_status sm100_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
+{
+    const route_choice *r = choice;
+    NK_TRY(r->by_tile ? run_tile(p, r, exec) : sm100_run_route_fma(p, &r->fma, exec));
+    return p->sorts ? cuda_route_sort(&sm100_route_sort, p, r->sorters, r->overlap, exec) : NK_OK;
 }

@@ -1,4 +1,4 @@
-/* The permutation, where one is wanted: a launch of its own behind the router's. */
+/* The permutation: a launch of its own behind a router's, and sort_by_expert. */
 #include "cuda/route_sort_kernel.cuh"
 
 ROUTE_SORT_KERNEL(sm100_route_sort)

@@ -2,9 +2,10 @@
 #ifndef NK_SM80_ROUTE_TURNS_CUH
 #define NK_SM80_ROUTE_TURNS_CUH
 
+#include "cuda/route_logits.cuh"
 #include "cuda/route_meeting.cuh"
 #include "cuda/route_sort.cuh"
-#include "sm80_route_sums.cuh"
+#include "sm80_route_config.h"
 
 static_assert(SM80_ROUTE_WARPS == ROUTE_SORT_WARPS, "the warps that sort");
 static_assert(SM80_ROUTE_TURN_BYTES >= sizeof(sort_t), "the host asks for what is used");
@@ -50,7 +51,7 @@ __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_
     if (ranges == 0) return false;
     for (int turn = range; turn < turns; turn += ranges) {
         const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
-        load_logits<GIVEN>(p, q, m0 + token, count, smem);
+        load_logits<GIVEN, SM80_ROUTE_THREADS>(p, q, m0 + token, count, smem, NK_MAX_EXPERTS);
         __syncthreads();
         if (warp < count) route_token(p, m0 + token + warp, scratch_at(smem, warp, NK_MAX_EXPERTS));
         __syncthreads();

@@ -71,7 +71,14 @@ class DrawnKernel:
     """The kernel of cases of one tile, or the one named that runs before it, with three SMs, so
     that CTAs walk over tiles."""
 
-    helpers = ("store<C>(", "each_tile<C>(", "list_experts<")  # of headers
+    helpers = ("store<C>(", "each_tile<C>(", "list_experts<")
+    helpers += (
+        "route_token(",
+        "route_tokens(",
+        "route_lane(",
+        "if (warp < SM100_ROUTE_LANE_WARPS)",
+    )
+    """Of headers, or of functions that call them."""
 
     def __init__(self, family, operators, tile, multiplies="halves", kind="", first=None, sms=3):
         self.folder = tempfile.TemporaryDirectory()

@@ -76,6 +76,23 @@ OF_SM100_EXPERTS = OF_SM100_HALVES | {
     ),
 }
 
+OF_SM100_ROUTE = {
+    "a comparison off by one, route_topk.cuh: const bool grouped = p.topk_group < p.n_group;"
+    " if (grouped && p.n_group > FEW_GROUPS) return select_of_many_groups(p, s);": (
+        "which of two ways selects, where both are right: all groups kept, 32 groups, 128 experts"
+    ),
+    "the cluster barrier releases nothing, sm100_route.cu: barrier_cluster_arrive_aligned();"
+    " /* route_tokens() ends with lanes together */ barrier_cluster_wait_aligned();": (
+        "it keeps memory there until others have read it; nobody reads what is behind it"
+    ),
+    "no wait for kernels before, sm100_route.cu: if (elect_sync()) load(at, &w, &x);"
+    " __syncwarp();": "kernels run one after the other here, and the thread waits again",
+    "waits without acquiring, sm100_route.cu: mbarrier_wait("
+    "shared_address(&at.barriers.sums_full), 0); tcgen05_fence_after_thread_sync();": (
+        "it tells of sums in tensor memory alone, and the fence behind it is enough for these"
+    ),
+}
+
 OF_GEMV = {
     "no warp barrier, sm100_gemv_sums.cuh: __syncwarp();"
     " barrier_cluster_arrive_relaxed_aligned();": TOGETHER,

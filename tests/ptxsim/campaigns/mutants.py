@@ -23,10 +23,10 @@ from rows import ROWS
 
 from .. import build, gpu
 from .drawn_kernel import DrawnKernel
-from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_TCGEN05, OF_WGMMA
+from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_SM100_ROUTE, OF_TCGEN05, OF_WGMMA
 from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
-KEPT = {"sm90": ("wgmma", "sm90_halves", "sm90_route"), "sm100": ("tcgen05",)}
+KEPT = {"sm90": ("wgmma", "sm90_halves", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
 """By row, the groups of which is kept what `mutants` has found."""
 RESULTS = {row: build.HERE / "results" / f"{row}_mutants.json" for row in KEPT}
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
@@ -302,6 +302,10 @@ TARGETS = {
     "sm90_route_t8x64": lambda: DrawnKernel("sm90/route", ["route"], "t8x64"),
     "sm90_route_t64x64": lambda: DrawnKernel("sm90/route", ["route"], "t64x64"),
     "sm90_route_m128x256": lambda: DrawnKernel("sm90/route", ["route"], "m128x256"),
+    "sm100_route_c16": lambda: DrawnKernel("sm100/route", ["route"], "c16"),
+    "sm100_route_c64": lambda: DrawnKernel("sm100/route", ["route"], "c64", "bfloats"),
+    "sm100_route_floats": lambda: PackageKernel("route_of_floats", "sm100"),
+    "sm100_route_l128": lambda: DrawnKernel("sm100/route", ["route"], "l128"),
     "tcgen05_n64": lambda: DrawnKernel("sm100/gemm", ["gemm"], "n64", "codes"),
     "tcgen05_p192": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p192", "codes"),
     "tcgen05_p256": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p256", "codes"),
@@ -312,7 +316,7 @@ TARGETS = {
     "tcgen05_experts": lambda: DrawnKernel("sm100/gemm", ["contiguous"], "p128", "codes"),
 }
 OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_halves": OF_HALVES, "sm90_route": OF_ROUTE}
-OF_GROUPS |= {"tcgen05": OF_TCGEN05}
+OF_GROUPS |= {"tcgen05": OF_TCGEN05, "sm100_route": OF_SM100_ROUTE}
 GROUPS = {name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in OF_GROUPS}
 for name, of_group in OF_GROUPS.items():
     EQUIVALENT |= dict.fromkeys(GROUPS[name], of_group)

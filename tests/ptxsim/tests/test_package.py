@@ -82,7 +82,14 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "exact_logits and bfloat16 or permutation or outputs or strides or alpha or groups1-sig",
     ],
     "route by threads": ["operators/test_route.py", "-k", "not 1024 and not no_k and not 0-5-2"],
+    "route without tensor cores": [
+        "operators/test_route_operands.py",
+        "-k",
+        "extents and float32 or whole_range and 6-float32 or given and 8 and float16 or"
+        " any_size and float32 or any_k and (515 or 9-dtypes2)",
+    ],
     "combine": ["operators/test_combine.py"],
+    "combine of any alignment": ["operators/test_combine.py", "-k", "alignment or order or 2048"],
     "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
 QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")

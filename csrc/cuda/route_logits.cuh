@@ -1,10 +1,9 @@
 /* A CTA adds the partial logits of a few tokens, or reads those that are given. */
-#ifndef NK_SM80_ROUTE_SUMS_CUH
-#define NK_SM80_ROUTE_SUMS_CUH
+#ifndef NK_ROUTE_LOGITS_CUH
+#define NK_ROUTE_LOGITS_CUH
 
-#include "cuda/route_sums.cuh"
-#include "cuda/route_topk.cuh"
-#include "sm80_route_config.h"
+#include "route_sums.cuh"
+#include "route_topk.cuh"
 
 /* Four neighbours of a row of the logits given; zeros where there are none. */
 __device__ inline float4 given_logits(const nk_route_problem &p, int64_t m, int n)
@@ -18,13 +17,14 @@ __device__ inline float4 given_logits(const nk_route_problem &p, int64_t m, int 
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-/* The logits of `count` tokens from m on, by all threads of the CTA. GIVEN: they are the caller's. */
-template <bool GIVEN>
-__device__ inline void load_logits(const nk_route_problem &p, const sm80_route_params &q, int64_t m, int count,
-                                   void *scratch)
+/* The logits of `count` tokens from m on, by all threads of the CTA, to scratch with room for so many experts each.
+ * GIVEN: they are the caller's. Else sums are in q.partials, [q.splits of K][M][q.pitch]. */
+template <bool GIVEN, int THREADS, typename Q>
+__device__ inline void load_logits(const nk_route_problem &p, const Q &q, int64_t m, int count, void *scratch,
+                                   int experts)
 {
     const int quads = q.pitch / 4;
-    for (int i = threadIdx.x; i < count * quads; i += SM80_ROUTE_THREADS) {
+    for (int i = threadIdx.x; i < count * quads; i += THREADS) {
         const int token = i / quads, n = i % quads * 4;
         const float4 sum = GIVEN ? given_logits(p, m + token, n)
                                  : sum_splits(q.partials + (m + token) * q.pitch + n, p.m * q.pitch, q.splits);
@@ -33,7 +33,7 @@ __device__ inline void load_logits(const nk_route_problem &p, const sm80_route_p
         for (int j = 0; j < 4; j++) {
             if (!p.alpha.data || n + j < p.n) v[j] = __fmul_rn(alpha_at(p.alpha, n + j), v[j]);
         }
-        *(float4 *)&scratch_at(scratch, token, NK_MAX_EXPERTS).logits[n] = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)&scratch_at(scratch, token, experts).logits[n] = make_float4(v[0], v[1], v[2], v[3]);
     }
 }
 

@@ -1,0 +1,110 @@
+/* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k] where tensor cores cannot multiply x and w as they are: one of them is
+ * fp32, they are of two types, or their rows have no tensor map. Then the best experts of each row and their weights,
+ * which is all that is left to do where logits are given.
+ *
+ * Work: two launches. In the first a CTA multiplies a tile of tokens by a tile of experts over a part of K
+ * (cuda/route_fma.cuh). In the second a CTA adds the parts of its tokens' logits in the order of K, and a warp routes a
+ * token (cuda/route_topk.cuh).
+ *
+ * Roles: all warps alike. Barriers, of the CTA: those of cuda/route_fma.cuh; in the second launch
+ *   all who load logits -> the warps that route
+ *
+ * Shared memory: [2 stages][STEP of K][EXPERTS + 4, TOKENS + 4] floats; in the second launch a scratch_t for each
+ * warp. */
+#include "cuda/ptx/global.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "cuda/route_fma.cuh"
+#include "cuda/route_logits.cuh"
+#include "sm100_route_fma_config.h"
+
+extern __shared__ uint4 smem[];
+
+/* A loader of eight neighbours of a row at a time, where they are aligned and there are whole steps of them; else of
+ * elements one by one. Neighbouring threads have neighbouring rows, so that stores spread over banks. */
+struct by_eights {
+    bool wide;
+
+    template <typename S, int ROWS>
+    __device__ void load(const nk_operand &o, int64_t row, int64_t rows, int64_t k, int64_t end,
+                         uint32_t (&bits)[ROWS / S::ROWS_AT_ONCE]) const
+    {
+        if (!wide || k + S::STEP > end) {
+            by_elements().load<S, ROWS>(o, row, rows, k, end, bits);
+            return;
+        }
+        static_assert(ROWS / S::ROWS_AT_ONCE % 8 == 0, "a thread has eights");
+        const int size = o.dtype == NK_F32 ? 4 : 2;
+#pragma unroll
+        for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i += 8) {
+            const int eight = i / 8 * S::THREADS + (int)threadIdx.x;
+            uint32_t v[8] = {};
+            const uint8_t *at = o.data + (row + eight % ROWS) * o.row_stride + (k + eight / ROWS * 8) * size;
+            if (row + eight % ROWS < rows && o.dtype == NK_F32) {
+                ld_global_v8(at, v);
+            } else if (row + eight % ROWS < rows) {
+                const uint4 pairs = *(const uint4 *)at;
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    v[j] = word_of(pairs, j / 2) >> 16 * (j % 2); /* float_of() looks at the lower half */
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                bits[i + j] = v[j];
+        }
+    }
+
+    template <typename S, int ROWS>
+    __device__ void keep(float to[S::STEP][ROWS + 4], nk_dtype dtype, int64_t k, int64_t end,
+                         const uint32_t (&bits)[ROWS / S::ROWS_AT_ONCE]) const
+    {
+        if (!wide || k + S::STEP > end) {
+            by_elements().keep<S, ROWS>(to, dtype, k, end, bits);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i++) {
+            const int eight = i / 8 * S::THREADS + (int)threadIdx.x;
+            to[eight / ROWS * 8 + i % 8][eight % ROWS] = float_of(bits[i], dtype);
+        }
+    }
+};
+
+template <typename S> __device__ inline void multiply_tile(const nk_route_problem &p, const sm100_route_fma_work &q)
+{
+    const int64_t m0 = (int64_t)blockIdx.x * S::T, n0 = (int64_t)blockIdx.y * S::E;
+    const int first = blockIdx.z * q.steps_per_split, steps = min(q.steps - first, q.steps_per_split);
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+    float acc[S::TG * S::TV][S::EG * 4] = {};
+    accumulate(p, by_eights{q.wide_w}, by_eights{q.wide_x}, *(S *)smem, m0, n0, first, steps, acc);
+    store_sums<S>(p, q, m0, n0, acc);
+}
+
+template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, const sm100_route_fma_work &q)
+{
+    const int64_t m = (int64_t)blockIdx.x * q.turn_tokens;
+    const int count = (int)min(p.m - m, (int64_t)q.turn_tokens), warp = threadIdx.x / 32;
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+    load_logits<GIVEN, SM100_ROUTE_SELECT_THREADS>(p, q, m, count, smem, q.scratch_experts);
+    __syncthreads();
+    if (warp < count) route_token(p, m + warp, scratch_at(smem, warp, q.scratch_experts));
+}
+
+#define PARAMETERS const __grid_constant__ nk_route_problem p, const __grid_constant__ sm100_route_fma_work q
+#define MULTIPLY(name, TOKENS, EXPERTS, STEP, CTAS, ...)                                                 \
+    extern "C" __global__ void __launch_bounds__(ROUTE_FMA_THREADS, CTAS) sm100_route_##name(PARAMETERS) \
+    {                                                                                                    \
+        using tile = fma_tile<TOKENS, EXPERTS, STEP, __VA_ARGS__>;                                       \
+        static_assert(sizeof(tile) == SM100_ROUTE_FMA_SMEM(TOKENS, EXPERTS, STEP), "the host's size");   \
+        multiply_tile<tile>(p, q);                                                                       \
+    }
+SM100_ROUTE_FMA_TILES(MULTIPLY)
+
+#define SELECT(name, GIVEN)                                                                      \
+    extern "C" __global__ void __launch_bounds__(SM100_ROUTE_SELECT_THREADS, 2) name(PARAMETERS) \
+    {                                                                                            \
+        select<GIVEN>(p, q);                                                                     \
+    }
+SELECT(sm100_route_select, true)
+SELECT(sm100_route_select_sums, false)
