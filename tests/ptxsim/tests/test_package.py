@@ -92,7 +92,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "combine of any alignment": ["operators/test_combine.py", "-k", "alignment or order or 2048"],
     "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
-QUICK = ("every operator, every size", "every tile", "gemv by tensor maps")
+QUICK = ("every operator, every size", "gemv by tensor maps")
 """Those that run without --all."""
 SMS = {
     "few tokens, clusters of any size": 16,
