@@ -52,8 +52,13 @@ for tool in "$@"; do
 done
 
 echo "-- the kernels" # while tools watch them: torch's profiler takes longer than some tools
-for gpu in "${gpus[@]}"; do env $gpu "$python" "$cases" ran 2> /dev/null > "$(mktemp -p "$reports" ran.XXXX)" & names+=($!); done
-wait "${names[@]}"
+for i in "${!gpus[@]}"; do
+    env ${gpus[$i]} "$python" "$cases" ran 2> "$reports/said.$i" > "$reports/ran.$i" &
+    names+=($!)
+done
+for i in "${!gpus[@]}"; do
+    wait "${names[$i]}" || { tail -n 20 "$reports/said.$i" >&2; die "a case failed on ${gpus[$i]}"; }
+done
 sort -u "$reports"/ran.* > "$reports/all"
 "$python" "$cases" embedded | sort > "$reports/embedded"
 echo "$(wc -l < "$reports/all") ran:" $(cat "$reports/all")
