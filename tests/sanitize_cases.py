@@ -133,6 +133,12 @@ def blocked_by_expert(new, m, n, k):
     return function, (a, b, sfa, sfb), options | {"scale_layout": ("blocked", "linear")}
 
 
+def blocked_weights(kind, new, m, n, k):
+    function, (a, b, sfa, _), options = contiguous(kind, new, m, n, k)
+    sfb = new((3, -(-n // 128) * 128 * (-(-k // 64) * 4)), torch.uint8)
+    return function, (a, b, sfa, sfb), options | {"scale_layout": ("linear", "blocked")}
+
+
 def by_rows(kind, new, m, n, k):
     function, args, options = contiguous(kind, new, m, n, k)
     tokens = [t if t is None else t[: -(-m // 2)].contiguous() for t in (args[0], args[2])]
@@ -212,7 +218,7 @@ ROUTES = [
 BUILDERS = [
     *(
         partial(make, kind)
-        for make in (gemv, gemm, blocked_gemm, dual_gemm, stacked, encoding)
+        for make in (gemv, gemm, blocked_gemm, dual_gemm, stacked, encoding, blocked_weights)
         for kind in ("codes", "halves", "bfloats")
     ),
     *(

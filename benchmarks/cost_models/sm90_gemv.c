@@ -31,14 +31,15 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
     const cuda_gpu gpu = gpu_of(facts);
     const sm90_gemv_clusters room = room_of(facts, &gpu);
     const nk_gemv_problem p = problem_of(problem);
+    const sm90_gemv_kind kind = sm90_gemv_kind_of(&p);
     double least = -1;
     for (int more = 0; more <= MORE_WAVES && least < 0; more++) {
-        for (int whole = tiles[choice->tile].by_tensor_map; whole < (sm90_gemv_kind_of(&p) == SM90_GEMV_CODES ? 2 : 1);
-             whole++) {
+        for (int whole = tiles[choice->tile].by_tensor_map; whole < (kind == SM90_GEMV_CODES ? 2 : 1); whole++) {
             sm90_gemv_deal s = {.tile = choice->tile,
                                 .warps = tiles[choice->tile].warps,
                                 .is_short = tiles[choice->tile].is_short,
-                                .by_tensor_map = tiles[choice->tile].by_tensor_map};
+                                .by_tensor_map = tiles[choice->tile].by_tensor_map,
+                                .form = {.kind = kind}};
             if (!deal_of(&p, &room, choice->split, more, whole, &s)) continue;
             if (s.clusters * choice->split != choice->grid) continue;
             const double us = us_of(&p, &room, &s);
@@ -54,8 +55,9 @@ bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t ti
     const cuda_gpu gpu = gpu_of(facts);
     const sm90_gemv_clusters room = room_of(facts, &gpu);
     const nk_gemv_problem p = problem_of(problem);
+    const sm90_gemv_form form = {.kind = sm90_gemv_kind_of(&p)};
     sm90_gemv_deal s;
-    if (invariant || !sm90_gemv_find_deal(&p, false, &room, tile < 0 ? NK_TILE_ANY : tile, &s)) return false;
+    if (invariant || !sm90_gemv_find_deal(&p, &form, &room, tile < 0 ? NK_TILE_ANY : tile, &s)) return false;
     *choice = (model_choice){s.tile, s.work.cluster, s.clusters * s.work.cluster};
     return true;
 }

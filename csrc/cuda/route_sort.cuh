@@ -2,7 +2,9 @@
  *
  * A CTA counts entries by expert: those before its range, those after it, and those of each warp's eighth of its range.
  * Each warp's counts then become where its first entry of each expert goes. Last, a warp places its entries, 32 at a
- * time, those of one expert in lane order. */
+ * time, those of one expert in lane order.
+ *
+ * The warp that routes the only token of a call needs none of this: sort_one_token(). */
 #ifndef NK_ROUTE_SORT_CUH
 #define NK_ROUTE_SORT_CUH
 
@@ -136,6 +138,44 @@ __device__ inline void place_entries(const nk_route_problem &p, int64_t first, i
             }
             if (p.row_of && entry < end) p.row_of[entry] = row;
             __syncwarp();
+        }
+    }
+}
+
+/* The permutation of one token's selections, of which lane j has expert j. A lane counts four neighbouring experts. */
+__device__ inline void sort_one_token(const nk_route_problem &p, int expert)
+{
+    const int lane = threadIdx.x & 31, k = (int)p.top_k;
+    int local = lane < k ? expert : NOBODY;
+    if (p.expert_map && local != NOBODY)
+        local = nk_expert_of(p.expert_map[local * p.expert_map_stride], p.local_experts);
+    int row = 0, placed = 0;
+    for (int j = 0; j < k; j++) {
+        const int other = __shfl_sync(ALL_LANES, local, j);
+        placed += other != NOBODY;
+        row += other != NOBODY && (other < local || (other == local && j < lane));
+    }
+    if (local == NOBODY) row = NOBODY;
+    if (lane < k) {
+        if (row != NOBODY) p.sorted_rows[row] = lane;
+        if (lane >= placed) p.sorted_rows[lane] = NOBODY;
+        if (p.row_of) p.row_of[lane] = row;
+    }
+    for (int base = 0; base <= p.local_experts; base += 128) {
+        const int first = base + 4 * lane;
+        int before = 0;
+        uint32_t counts = 0; /* a byte each */
+        for (int j = 0; j < k; j++) {
+            const int other = __shfl_sync(ALL_LANES, local, j);
+            before += other != NOBODY && other < first;
+            if (other >= first && other < first + 4) counts += 1u << 8 * (other - first);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int count = counts >> 8 * i & 0xFF;
+            if (first + i < p.local_experts) p.counts[first + i] = count;
+            if (first + i <= p.local_experts) p.offsets[first + i] = before;
+            before += count;
         }
     }
 }

@@ -314,8 +314,8 @@ __device__ inline void store_dense(const nk_route_problem &p, int64_t m, float *
         store_float(output_at(p.weights, 0, m, n), p.weights.dtype, row[n]);
 }
 
-/* Routes one token, by a warp. */
-__device__ inline void route_token(const nk_route_problem &p, int64_t m, const scratch_t &s)
+/* Routes one token, by a warp. Returns the expert that is selection `lane`. */
+__device__ inline int route_token(const nk_route_problem &p, int64_t m, const scratch_t &s)
 {
     const int lane = threadIdx.x & 31;
     for (int n = lane; p.returns_logits && n < p.n; n += 32)
@@ -327,6 +327,7 @@ __device__ inline void route_token(const nk_route_problem &p, int64_t m, const s
         store_dense(p, m, s.logits, expert, weight);
     else if (lane < p.top_k)
         store_float(output_at(p.weights, 0, m, lane), p.weights.dtype, weight);
+    return expert;
 }
 
 #endif

@@ -187,6 +187,20 @@ def test_the_same_bits_as_gathered_tokens(device, sizes, kind, k):
     np.testing.assert_array_equal(raw(got), raw(want))
 
 
+@pytest.mark.parametrize("exponents", ((-5, 5), (-16, 15), (-16, 18), (-126, 100), (-126, -115)))
+def test_bf16_tokens_of_any_exponents(backend, exponents):
+    """Those that lie close are multiplied as halves on Hopper."""
+    rng, offsets, device = rng_of(8), [0, 2, 3], backend.device
+    b, sfb, w = weights(rng, device, 2, 40, 320, make=data.full_range)
+    magnitudes = np.ldexp(rng.integers(128, 256, (3, 320)), rng.integers(*exponents, (3, 320)) - 7)
+    x = np.where(rng.random((3, 320)) < 0.2, 0.0, magnitudes * rng.choice([-1, 1], (3, 320)))
+    options = {"offsets": int32(offsets, device), "out_dtype": "float32"}
+    got = nvfp4kern.grouped_gemm(floats(x, "bfloat16", device), b, None, sfb, **options)
+    for row, expert in enumerate((0, 0, 1)):
+        want = reference.gemm(x[row : row + 1], w[expert], c=backend.c)
+        assert_ok(reference.check(values(got)[row : row + 1], want, "float32"))
+
+
 def test_every_row_in_turn_is_the_same_without_rows(device):
     """rows = 0, 1, 2, .. is what a call without `rows` does."""
     rng = rng_of(5)

@@ -62,13 +62,23 @@ def plan_of_experts(device, m):
     return plan, (a, b, sfa, sfb)
 
 
-@pytest.mark.parametrize("m", (8, 1600))
+def test_experts_with_few_rows_take_a_gemv_for_each(device):
+    plan, (a, b, sfa, sfb) = plan_of_experts(device, 8)
+    assert plan["kernel"] == "sm90_gemv_experts_codes_linear" and plan["why"].startswith("few rows")
+    assert plan["workspace_bytes"] == 0 and plan["cluster"] == 1 and plan["grid"] % 8 == 0
+    options = {"offsets": torch.zeros(17, dtype=torch.int32, device=device)}
+    gated = nvfp4kern.explain("grouped_dual_gemm", a, b, sfa, sfb, **options)
+    assert gated["kernel"] == "sm90_gemv_experts_codes_paired"
+    assert not plan_of_experts(device, 1600)[0]["kernel"].startswith("sm90_gemv")
+
+
+@pytest.mark.parametrize("m", (160, 1600))
 def test_experts_take_undivided_tiles(device, m):
     plan, _ = plan_of_experts(device, m)
     assert plan["backend"] == "sm90" and plan["tile"][0] in "uvw" and plan["split"] == 1
     assert plan["why"].startswith("the fastest by cost: ")
     assert plan["workspace_bytes"] == (m + plan["tile_m"]) * 1024 * 2
-    assert plan["tile_m"] < 32 if m == 8 else plan["tile_m"] > 32
+    assert plan["tile_m"] <= 32 if m == 160 else plan["tile_m"] > 32
 
 
 @pytest.mark.skipif(

@@ -144,6 +144,14 @@ def check_sm90_gemv(tile, device, c):
         check_gemm(device, 7, 300, 528)
         check_gemm_of(device, "float16", 1, 300, 512)
         check_gemm_of(device, "bfloat16", 3, 70, 528)
+        check_experts(device, c, (1, 0, 5, 2, 0), 140, 1344)
+        check_experts(device, c, (3, 1), 260, 1088, ("linear", "blocked"), full=True)
+        check_experts(device, c, (0, 9), 133, 448, ("linear", "blocked"), "float16")
+        check_experts(device, c, (3, 0, 1), 40, 1088, dtype="bfloat16")
+        check_experts(device, c, (0, 0), 16, 64)
+        check_gated_experts(device, c, (1, 0, 5, 2), 72, 1344)
+        check_gated_experts(device, c, (3, 1), 384, 448, dtype="bfloat16")
+        check_gated_experts(device, c, (0, 9), 200, 1088, dtype="float16", activation="gelu")
 
 
 def check_sm100_gemv(tile, device, c):

@@ -2,6 +2,7 @@
 #ifndef NK_SM90_GEMM_MODEL_H
 #define NK_SM90_GEMM_MODEL_H
 
+#include "sm90/gemv/sm90_gemv_deal.h"
 #include "sm90_gemm_costs.h"
 #include "sm90_gemm_plan.h"
 
@@ -82,5 +83,12 @@ static inline double sm90_gemm_us(const sm90_gemm_sizes *s, const sm90_gemm_shap
 
 /* Whether a gemv is faster, by the microseconds of both models. */
 static inline bool sm90_gemm_loses(double us, double gemv_us) { return gemv_us + SM90_GEMM_GEMV_US <= us; }
+
+/* Of experts: a gemv serves the call where its tile is forced, and where no other tile can. */
+static inline bool sm90_gemv_wins(const nk_settings *settings, const sm90_gemm_pick *pick, const sm90_gemv_choice *gemv)
+{
+    return nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY || pick->tile == NK_TILE_ANY ||
+           sm90_gemm_loses(pick->us, gemv->deal.us);
+}
 
 #endif

@@ -1,7 +1,9 @@
-/* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert, or, of 16-bit weights, those
- * of sm90/halves. Lists: one launch for all groups, or a gemm for each, one after the other. */
+/* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert, or for few rows the gemv, or,
+ * of 16-bit weights, the tiles of sm90/halves. Lists: one launch for all groups, or a gemm for each, one after the
+ * other. */
 #include "sm90/gemv/sm90_gemv_deal.h"
 #include "sm90/halves/sm90_halves.h"
+#include "sm90_gemm_model.h"
 #include "sm90_list.h"
 
 #define WEIGHTS "the weights of sm90/gemm are NVFP4"
@@ -12,7 +14,9 @@ static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_WHOLE_
 
 typedef struct grouped_choice {
     bool is_one_launch; /* a list */
+    bool is_gemv;       /* experts */
     union {
+        sm90_gemv_choice gemv;
         sm90_gemm_choice product;
         sm90_list_choice list;
         sm90_halves_choice halves;
@@ -42,15 +46,20 @@ static bool are_halves(const nk_grouped_gemm_problem *p) { return !p->list && p-
 static const char *why_not(const nk_grouped_gemm_problem *p) { return p->groups == 0 ? "there are no experts" : NULL; }
 
 static nk_status plan_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
-                              sm90_gemm_choice *choice)
+                              grouped_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemm_family);
     const sm90_gemm_product product = product_of(p);
-    if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, choice);
+    if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, &c->product);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     const sm90_gemm_pick pick = sm90_gemm_pick_of(&product, gpu, settings->batch_invariant);
-    return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, choice);
+    nk_plan by_gemv = *plan;
+    const nk_status status = sm90_plan_gemv_experts(p, settings, &by_gemv, &c->gemv);
+    c->is_gemv = status == NK_OK && sm90_gemv_wins(settings, &pick, &c->gemv);
+    if (c->is_gemv) *plan = by_gemv;
+    if (c->is_gemv || (status != NK_OK && status != NK_DECLINED)) return status;
+    return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, &c->product);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -125,6 +134,7 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
                                  void *choice)
 {
     grouped_choice *c = choice;
+    c->is_gemv = false;
     const nk_family *family = are_halves(p) ? &sm90_halves_family : &sm90_gemm_family;
     const int forced = nk_tile_forced(settings, family);
     const char *why = p->list ? why_not_list(p, settings) : why_not(p);
@@ -134,7 +144,7 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
     if (settings->batch_invariant && forced == NK_TILE_ANY)
         return nk_decline(plan, "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only");
     if (are_halves(p)) return sm90_halves_plan(p, settings, plan, &c->halves);
-    if (!p->list) return plan_experts(p, settings, plan, &c->product);
+    if (!p->list) return plan_experts(p, settings, plan, c);
     return plan_list(p, settings, plan, c);
 }
 
@@ -144,6 +154,7 @@ nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *ch
     if (p->list && c->is_one_launch) return sm90_list_run(p, &c->list, exec);
     if (p->list) return run_apart(p, &c->settings, exec);
     if (are_halves(p)) return sm90_halves_run(p, &c->halves, exec);
+    if (c->is_gemv) return sm90_run_gemv_experts(p, &c->gemv, exec);
     const sm90_gemm_product product = product_of(p);
     return sm90_gemm_run(&product, &c->product, exec);
 }

@@ -23,6 +23,16 @@ static cuda_kernel *const paired_kernels[] = {
     [SM90_GEMV_BFLOATS] = &sm90_gemv_bfloats_paired,
 };
 
+#define EXPERTS(name)                                                     \
+    {[SM90_GEMV_LINEAR] = &sm90_gemv_experts_##name##_linear,             \
+     [SM90_GEMV_BLOCKED] = &sm90_gemv_experts_##name##_blocked,           \
+     [SM90_GEMV_PAIRED] = &sm90_gemv_experts_##name##_paired}
+static cuda_kernel *const experts_kernels[][SM90_GEMV_PAIRED + 1] = {
+    [SM90_GEMV_ONE_CODES] = EXPERTS(codes),
+    [SM90_GEMV_HALVES] = EXPERTS(halves),
+    [SM90_GEMV_BFLOATS] = EXPERTS(bfloats),
+};
+
 static cuda_kernel *const tiled_kernels[] = {
     [SM90_GEMV_LINEAR] = &sm90_gemv_tiles_linear,
     [SM90_GEMV_BLOCKED] = &sm90_gemv_tiles_blocked,
@@ -55,14 +65,21 @@ typedef struct question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
     int32_t kind, access;
-    int32_t is_blocked, has_maps;
+    int32_t has_experts;
+    int16_t is_blocked, has_maps;
     int64_t forced; /* a tile, or NK_TILE_ANY */
 } question;
 
 NK_CHOICE_FITS(sm90_gemv_choice);
 
+static cuda_kernel *kernel_of(const sm90_gemv_form *form, sm90_gemv_access access, bool is_short)
+{
+    if (form->has_experts) return experts_kernels[form->kind][access];
+    return form->is_paired ? paired_kernels[form->kind] : kernels[form->kind][is_short][access];
+}
+
 /* Finding a deal takes as long as all else before a launch, and the next calls ask the same. */
-static nk_status choose(const nk_gemv_problem *p, bool is_paired, int forced, sm90_gemv_choice *c)
+static nk_status choose(const nk_gemv_problem *p, const sm90_gemv_form *form, int forced, sm90_gemv_choice *c)
 {
     NK_MEMO(question, sm90_gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
@@ -73,21 +90,21 @@ static nk_status choose(const nk_gemv_problem *p, bool is_paired, int forced, sm
                         p->m,
                         p->n,
                         p->k,
-                        sm90_gemv_kind_of(p),
-                        (int32_t)(is_paired ? SM90_GEMV_PAIRED : sm90_gemv_access_of(p)),
+                        (int32_t)form->kind,
+                        (int32_t)(form->is_paired ? SM90_GEMV_PAIRED : sm90_gemv_access_of(p)),
+                        form->has_experts,
                         p->b.sf_layout == NK_SF_BLOCKED,
                         sm90_gemv_has_maps(p),
                         forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         sm90_gemv_choice *answer = &memo[at].answer;
-        cuda_kernel *any = is_paired ? paired_kernels[q.kind] : kernels[q.kind][q.kind == SM90_GEMV_CODES][q.access];
+        cuda_kernel *any = kernel_of(form, q.access, q.kind == SM90_GEMV_CODES);
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
-        bool fits = sm90_gemv_find_deal(p, is_paired, &clusters, forced, &answer->deal);
+        bool fits = sm90_gemv_find_deal(p, form, &clusters, forced, &answer->deal);
         answer->kernel = !fits                        ? NULL
-                         : is_paired                  ? paired_kernels[q.kind]
                          : answer->deal.by_tensor_map ? tiled_kernels[q.access]
-                                                      : kernels[q.kind][answer->deal.is_short][q.access];
+                                                      : kernel_of(form, q.access, answer->deal.is_short);
         memo[at].asked = q;
     }
     *c = memo[at].answer;
@@ -113,7 +130,7 @@ static bool is_in_range(const nk_gemv_problem *p)
 }
 
 /* Where no deal is found another row serves the call, unless a tile of this family is forced. */
-static nk_status decline(const nk_gemv_problem *p, const nk_settings *settings, int forced)
+static nk_status decline(const nk_gemv_problem *p, sm90_gemv_kind kind, const nk_settings *settings, int forced)
 {
     const char *why = NULL;
     if (forced == NK_TILE_ANY || p->m > SM90_GEMV_TOKENS) return NK_DECLINED;
@@ -122,26 +139,25 @@ static nk_status decline(const nk_gemv_problem *p, const nk_settings *settings, 
     else if (!is_in_range(p))
         why = "N, K, L or a stride of the weights is larger than any tile of this family takes";
     else
-        why = sm90_gemv_why_not(p, forced);
+        why = sm90_gemv_why_not(p, kind, forced);
     return NK_TILE_REFUSE(&sm90_gemv_family, forced, "%s", why ? why : "its CTAs do not fit into shared memory");
 }
 
-static nk_status plan_deal(const nk_gemv_problem *p, bool is_paired, const nk_settings *settings, nk_plan *plan,
-                           void *choice)
+nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_form *form, const nk_settings *settings,
+                         nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
-    if (!is_in_range(p) || settings->batch_invariant) return decline(p, settings, forced);
-    sm90_gemv_choice *c = choice;
+    if (!is_in_range(p) || settings->batch_invariant) return decline(p, form->kind, settings, forced);
     const sm90_gemv_deal *s = &c->deal;
-    NK_TRY(choose(p, is_paired, forced, c));
-    if (!c->kernel) return decline(p, settings, forced);
+    NK_TRY(choose(p, form, forced, c));
+    if (!c->kernel) return decline(p, form->kind, settings, forced);
     c->pdl = settings->pdl;
     plan->kernel = c->kernel->name;
     plan->why = sm90_gemv_access_of(p) == SM90_GEMV_NARROW
                     ? "few tokens; weights are read byte by byte: K or an address is not aligned"
                     : "few tokens: weights are read once";
     plan->tile_m = p->m;
-    plan->tile_n = sm90_gemv_tile_rows(p, s->is_short);
+    plan->tile_n = sm90_gemv_tile_rows(form->kind, s->is_short);
     plan->tile_k = SM90_GEMV_STEP;
     plan->grid = p->l * s->clusters * s->work.cluster;
     plan->threads = 32 * s->warps;
@@ -153,7 +169,7 @@ static nk_status plan_deal(const nk_gemv_problem *p, bool is_paired, const nk_se
 
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
 {
-    return plan_deal(p, false, settings, found, choice);
+    return sm90_gemv_plan(p, &(sm90_gemv_form){.kind = sm90_gemv_kind_of(p)}, settings, found, choice);
 }
 
 /* The product with one of the matrices. */
@@ -172,7 +188,8 @@ nk_status sm90_plan_gemv_pair(const nk_dual_gemm_problem *p, const nk_settings *
     if (!is_in_range(&first) || !is_in_range(&second)) return NK_DECLINED;
     nk_gemv_problem both = first;
     both.n *= 2;
-    return plan_deal(&both, true, settings, found, choice);
+    const sm90_gemv_form form = {.kind = sm90_gemv_kind_of(&first), .is_paired = true};
+    return sm90_gemv_plan(&both, &form, settings, found, choice);
 }
 
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
@@ -197,7 +214,7 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, 
     const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
     const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
-    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(p, s->is_short), line = SM90_GEMV_STEP / 2,
+    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(s->form.kind, s->is_short), line = SM90_GEMV_STEP / 2,
                    factors = SM90_GEMV_STEP / NK_SF_VEC;
     const cuda_boxes linear[] = {
         CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch}, .box = {line, rows, 1, 1, 1}),
@@ -212,14 +229,14 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, 
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
 
-static nk_status run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const sm90_gemv_choice *c,
-                     const nk_exec *exec)
+nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const sm90_gemv_experts *experts,
+                        const sm90_gemv_choice *c, const nk_exec *exec)
 {
     const sm90_gemv_deal *s = &c->deal;
     sm90_gemv_args args = {
         .work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .pair = *pair};
     memcpy(args.starts, s->starts, sizeof args.starts);
-    args.work.early = c->pdl == NK_PDL_WEIGHTS;
+    args.work.early = c->pdl == NK_PDL_WEIGHTS; /* of experts, whose weights are not known, nothing is */
     cuda_grid grid = {.x = s->clusters,
                       .y = s->work.cluster,
                       .z = p->l,
@@ -229,18 +246,20 @@ static nk_status run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
     if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
-    void *parameters[] = {&args, &maps}; /* a kernel without tensor maps has no such parameter */
+    /* Other kernels have no second parameter. */
+    void *parameters[] = {&args, experts ? (void *)experts : (void *)&maps};
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
 }
 
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
-    return run(p, &(sm90_gemv_pair){0}, choice, exec);
+    return sm90_gemv_run(p, &(sm90_gemv_pair){0}, NULL, choice, exec);
 }
 
 nk_status sm90_run_gemv_pair(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
     nk_gemv_problem first = one_of(p, &p->b1);
     first.alpha = p->alpha1;
-    return run(&first, &(sm90_gemv_pair){.b = p->b2, .alpha = p->alpha2, .activation = p->activation}, choice, exec);
+    const sm90_gemv_pair pair = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
+    return sm90_gemv_run(&first, &pair, NULL, choice, exec);
 }

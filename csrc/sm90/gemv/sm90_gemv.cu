@@ -1,5 +1,7 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
  * PAIRED: D[l,0,n] = convert(act(alpha[n] * sum_k X[l,0,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,0,k] W2[l,n,k])).
+ * Experts: row l of D is of one token, as above, by the matrix of an expert: see sm90_gemv_experts. A bf16 token is
+ * multiplied as halves where that is exact (halving_of_token).
  *
  * Work: see sm90_gemv_config.h. A team is one warp. Its tile is two octets of rows of W.
  *
@@ -26,11 +28,12 @@
  *   cluster (bar 0)   where CTAs share rows: sums_arrived is initialised before others send sums
  *
  * Overlap: the kernel waits until the kernels before it have ended (griddepcontrol) before it reads anything, or with
- * `early` before it reads anything but weights. The next kernel may come as soon as there is room, and waits likewise.
+ * `early` before it reads anything but weights; with experts it does not know before whose weights. The next kernel may
+ * come as soon as there is room, and waits likewise.
  *
  * Memory: see sm90_gemv_memory.h. ONE: lanes whose values of B are zero read head().zeros. */
 #include "cuda/ptx/grid.cuh"
-#include "sm90_gemv_tokens.cuh"
+#include "sm90_gemv_experts.cuh"
 
 enum { ONE, FEW };
 
@@ -162,33 +165,40 @@ template <int KIND, int COUNT> struct products {
     }
 };
 
-template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p)
+template <int KIND, int COUNT, int ACCESS, bool EXPERTS>
+__device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_experts *experts)
 {
     const sm90_gemv_work &s = p.work;
     const int warps = blockDim.x >> 5, tokens = COUNT == ONE ? 1 : s.tokens;
-    const team_work w = work_of_team<ACCESS, TALL, 1>(p);
+    team_work w = work_of_team<ACCESS, TALL, 1>(p);
     constexpr bool COPIED = KIND != CODES && ACCESS != NARROW;
     constexpr bool FOUND = KIND != CODES; /* with codes it would make the loop longer */
+    constexpr bool HALVED = EXPERTS && KIND == BFLOATS;
     const int per_token = w.k_steps * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const uint32_t ring = ring_of_warp();
     chunk_of_token at = first_chunk_of_thread(per_token, tokens);
     cursor ahead;
     token_chunk batch[BATCH];
+    halving as_halves = {false, 1, 1};
     if (COPIED) prepare_tokens(tokens);
     prepare(w, ahead);
+    if (EXPERTS) {
+        griddepcontrol_wait();
+        if (!enter_row(*experts, w)) return;
+    }
     enter_tile<ACCESS, TALL, 1>(p, w, w.tile, w.k_step, ahead);
     griddepcontrol_launch_dependents();
     prefetch_codes<TALL>(ahead);
     const source from = source_of<KIND>(p, w);
     /* Waits for the kernels before this one, then asks for the tokens. Before, nothing but weights may be read. */
     const auto begin_tokens = [&] {
-        griddepcontrol_wait();
+        if (!EXPERTS) griddepcontrol_wait();
         if (COPIED)
             fetch_tokens(p, from, w);
         else
             load_chunks<KIND, ACCESS>(p, from, w, at, per_token, batch);
     };
-    if (!s.early) {
+    if (EXPERTS || !s.early) {
         begin_tokens();
         fill_ring<ACCESS, TALL, 1>(p, w, ahead, ring);
     } else { /* a second copy: with one for both, ptxas makes the loop 3 % longer */
@@ -203,7 +213,13 @@ template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm9
     if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (COPIED) {
         __syncthreads(); /* token_arrived is initialised */
-        pair_tokens(s, w, tokens);
+        if constexpr (!HALVED) {
+            pair_tokens(s, w, tokens);
+        } else {
+            as_halves = halving_of_token(s, w);
+            pair_tokens(s, w, tokens,
+                        [&](const uint4 &v) { return as_halves.is_exact ? halves_of(v, as_halves.scale) : v; });
+        }
     } else {
         for (;;) {
             store_chunks<KIND>(s, at, per_token, tokens, batch);
@@ -213,18 +229,26 @@ template <int KIND, int COUNT, int ACCESS> __device__ inline void gemv(const sm9
     }
     __syncthreads();
     expect_sums(s, w, s.cluster * tokens);
-    products<KIND, COUNT> of_warp(w, s, tokens, partials);
-    main_loop<ACCESS, TALL, 1>(p, w, ahead, ring, of_warp);
+    const auto multiply_all = [&](auto of_warp) { main_loop<ACCESS, TALL, 1>(p, w, ahead, ring, of_warp); };
+    if (HALVED && as_halves.is_exact)
+        multiply_all(products<HALVES, COUNT>(w, s, tokens, partials));
+    else
+        multiply_all(products<KIND, COUNT>(w, s, tokens, partials));
     __syncthreads();
-    if constexpr (ACCESS == PAIRED) return finish_pairs(p, w, end, NVFP4_UNIT, partials);
-    finish_sums<ACCESS, FOUND>(p, w, tokens, end, KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT, partials);
+    const float product_scale = KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT * as_halves.inverse;
+    if constexpr (ACCESS == PAIRED) {
+        if (EXPERTS && experts->encoded.wanted)
+            return encode_pairs(p, experts->encoded, w, end, product_scale, partials);
+        return finish_pairs(p, w, end, product_scale, partials);
+    }
+    finish_sums<ACCESS, FOUND>(p, w, tokens, end, product_scale, partials);
 }
 
 #define GEMV(name, KIND, COUNT, ACCESS)                                   \
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) \
         sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p)        \
     {                                                                     \
-        gemv<KIND, COUNT, ACCESS>(p);                                     \
+        gemv<KIND, COUNT, ACCESS, false>(p, nullptr);                     \
     }
 #define GEMVS(name, KIND, COUNT)               \
     GEMV(name##_linear, KIND, COUNT, LINEAR)   \
@@ -235,6 +259,21 @@ GEMVS(halves, HALVES, ONE)
 GEMVS(bfloats, BFLOATS, ONE)
 GEMV(halves_paired, HALVES, ONE, PAIRED)
 GEMV(bfloats_paired, BFLOATS, ONE, PAIRED)
+
+#define EXPERTS(name, KIND, ACCESS)                                                                       \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) sm90_gemv_experts_##name(       \
+        const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_experts experts)      \
+    {                                                                                                     \
+        gemv<KIND, ONE, ACCESS, true>(p, &experts);                                                       \
+    }
+#define EXPERTS_OF(name, KIND)              \
+    EXPERTS(name##_linear, KIND, LINEAR)    \
+    EXPERTS(name##_blocked, KIND, BLOCKED)  \
+    EXPERTS(name##_paired, KIND, PAIRED)
+
+EXPERTS_OF(codes, CODES)
+EXPERTS_OF(halves, HALVES)
+EXPERTS_OF(bfloats, BFLOATS)
 GEMVS(few_codes, CODES, FEW)
 GEMVS(few_halves, HALVES, FEW)
 GEMVS(few_bfloats, BFLOATS, FEW)

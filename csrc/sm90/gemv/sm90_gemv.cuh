@@ -29,6 +29,8 @@ template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM9
 /* What the CTA has to do, and what this warp's team has to do of it. */
 typedef struct team_work {
     int l, first_row;                 /* batch; a row of W: where scale factors are blocked, the first of its atom */
+    int matrix;                       /* batch of W */
+    int expert, token, row;           /* of experts: whose alpha and bias; rows of X and of D. Else 0 */
     int skew, positions;              /* the CTA has so many positions, from `skew` behind first_row on */
     int rows;                         /* of W from first_row on */
     int first_k_step, k_steps, words; /* of K: what the CTA has; the last CTA of a cluster may have fewer */
@@ -55,7 +57,8 @@ template <int ACCESS, int OCTETS, int TEAM> __device__ inline team_work work_of_
     const sm90_gemv_work &s = p.work;
     const int team = warp_index() / TEAM, rank = blockIdx.y, first = blockIdx.x * s.rows;
     team_work w;
-    w.l = blockIdx.z;
+    w.l = w.matrix = blockIdx.z;
+    w.expert = w.token = w.row = 0;
     w.skew = is_blocked<ACCESS>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
     w.first_row = first - w.skew;
     w.positions = min(s.rows, s.all_positions - first);
@@ -135,11 +138,11 @@ __device__ inline void enter_paired_tile(const sm90_gemv_args &p, const team_wor
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
         const nk_operand &b = i ? p.pair.b : p.b;
-        const uint8_t *codes = b.data + w.l * b.batch_stride + (row + (lane >> 3)) * b.row_stride +
+        const uint8_t *codes = b.data + w.matrix * b.batch_stride + (row + (lane >> 3)) * b.row_stride +
                                from_first * (SM90_GEMV_STEP / 2) + (lane & 7) * 16;
         at.codes[2 * i] = kept(codes);
         at.codes[2 * i + 1] = kept(codes + 4 * b.row_stride);
-        at.sf[i] = kept(b.sf + w.l * b.sf_batch_stride + (row + (lane >> 2)) * b.sf_row_stride +
+        at.sf[i] = kept(b.sf + w.matrix * b.sf_batch_stride + (row + (lane >> 2)) * b.sf_row_stride +
                         from_first * sf_of_step<PAIRED>(p) + (lane & 3) * NK_SF_ATOM_COLS);
     }
 }
@@ -155,9 +158,9 @@ __device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, i
                    atoms_bytes = p.work.atoms_bytes;
     const uint64_t to_first_sf = is_blocked<ACCESS>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes
                                                          : (uint64_t)first_row * sf_stride;
-    const uint8_t *codes = p.b.data + w.l * p.b.batch_stride + (uint64_t)first_row * stride +
+    const uint8_t *codes = p.b.data + w.matrix * p.b.batch_stride + (uint64_t)first_row * stride +
                            from_first * (SM90_GEMV_STEP / 2),
-                  *sf = p.b.sf + w.l * p.b.sf_batch_stride + to_first_sf + from_first * sf_of_step<ACCESS>(p);
+                  *sf = p.b.sf + w.matrix * p.b.sf_batch_stride + to_first_sf + from_first * sf_of_step<ACCESS>(p);
     at.tile = tile;
     at.k_step = k_step;
     at.codes_rows = (w.positions - first - (lane >> 3) + 3) >> 2;

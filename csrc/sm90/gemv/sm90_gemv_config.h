@@ -76,6 +76,15 @@ typedef struct sm90_gemv_args {
     sm90_gemv_pair pair;                 /* PAIRED */
 } sm90_gemv_args;
 
+/* Experts, whose rows of D lie one expert behind the other: batch l of the grid is row l of D. W has a batch for each
+ * expert, and nk_grouped_gemm_problem says which row is whose and which token it is made of. */
+typedef struct sm90_gemv_experts {
+    const int32_t *offsets;
+    int32_t experts;
+    nk_token_rows rows;
+    nk_encoded_output encoded; /* PAIRED: where wanted, in place of D */
+} sm90_gemv_experts;
+
 /* Tensor maps of W, by dimensions.
  * Blocked   codes: bytes of K, rows of a quad, quads, atoms, batches
  *           scale factors: bytes of an atom, atoms of a row of atoms, rows of atoms, batches

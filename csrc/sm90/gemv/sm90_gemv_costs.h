@@ -4,6 +4,7 @@
  *   STEP_OF_SM    any step of an SM: its instructions
  *   CODES, HALVES 1000 bytes of such tokens in an SM's shared memory
  *   SOLO          the prologue and the epilogue of a CTA that has its SM alone, since no other CTA fills them
+ *   EXPERT        finding a row's expert, before which nothing can be read
  *   CLUSTER       sending sums to other CTAs of a cluster, whose CTAs must start together
  *   CLUSTER_CTA   the same, for each CTA of the cluster
  *   RAGGED        rows that are no whole tiles
@@ -35,6 +36,11 @@
 #define SM90_GEMV_HALVES_SOLO_US 0.191919
 #define SM90_GEMV_HALVES_CLUSTER_US 0.0979798
 #define SM90_GEMV_HALVES_CLUSTER_CTA_US 0.0535354
+
+/* One token of any type, by its expert's matrix, beside the above. The rate is fitted to products of 8 to 256 rows:
+ * some have an expert together, whose weights come from L2. */
+#define SM90_GEMV_EXPERT_US 2.0
+#define SM90_GEMV_EXPERT_BYTES_PER_US 36300
 
 /* Two to eight tokens. bf16 has fp16's costs, here and above: none were fitted to it. */
 #define SM90_GEMV_FEW_STEP_OF_SM_US 0.0555556

@@ -49,14 +49,18 @@ bool sm90_gemv_has_maps(const nk_gemv_problem *p)
            (p->b.sf_layout == NK_SF_LINEAR || p->n % NK_SF_ATOM_ROWS == 0) && strides_fit_maps(&p->b, p->n, p->l);
 }
 
-static int32_t team_of(const nk_gemv_problem *p)
+static int32_t team_of(sm90_gemv_kind kind) { return kind == SM90_GEMV_CODES ? SM90_GEMV_TEAM : 1; }
+
+int32_t sm90_gemv_tile_rows(sm90_gemv_kind kind, bool is_short)
 {
-    return sm90_gemv_kind_of(p) == SM90_GEMV_CODES ? SM90_GEMV_TEAM : 1;
+    return team_of(kind) * SM90_GEMV_OCTET * (is_short ? 1 : 2);
 }
 
-int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short)
+/* Rows of a problem that one CTA ends: those of a pair; of experts' pairs also the features of a block, to encode them.
+ */
+static int32_t rows_together(const sm90_gemv_form *f, int32_t tile)
 {
-    return team_of(p) * SM90_GEMV_OCTET * (is_short ? 1 : 2);
+    return f->is_paired && f->has_experts ? 2 * NK_SF_VEC : f->is_paired ? tile : 1;
 }
 
 static uint32_t start_of(int32_t team, int32_t steps_per_team, int32_t k_steps)
@@ -75,10 +79,11 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
     int64_t k_steps = nk_ceil_div(sm90_gemv_k_steps(p->k), cluster);
     int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(s));
     if (k_steps > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
-    int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
-    const int32_t together = s->is_paired ? tile : 1; /* rows of a pair end in one CTA */
+    const sm90_gemv_kind kind = s->form.kind;
+    int32_t tile = sm90_gemv_tile_rows(kind, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
+    const int32_t together = rows_together(&s->form, tile);
     int32_t ends = (((int32_t)rows + cluster - 1) / cluster + together - 1) / together * together,
-            teams = s->warps / team_of(p), steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
+            teams = s->warps / team_of(kind), steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
     s->work = (sm90_gemv_work){
         .rows = (int32_t)rows,
         .k_steps = (uint16_t)k_steps,
@@ -104,9 +109,8 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
             s->starts[team][some] = start_of(team, s->work.steps_per_team, k_steps_of[some]);
     }
     const int32_t with_another = cuda_smem_per_cta(gpu, ctas_per_sm(s) + 1);
-    const int32_t tokens_bytes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES
-                                     ? sm90_gemv_code_token_bytes((int32_t)k_steps)
-                                     : (int32_t)(p->m * sm90_gemv_token_bytes(k_steps));
+    const int32_t tokens_bytes = kind == SM90_GEMV_CODES ? sm90_gemv_code_token_bytes((int32_t)k_steps)
+                                                         : (int32_t)(p->m * sm90_gemv_token_bytes(k_steps));
     s->smem_bytes =
         sm90_gemv_tokens_at(s->by_tensor_map, s->warps) + tokens_bytes + sm90_gemv_sums(s->by_tensor_map, &s->work) * 4;
     if (s->smem_bytes > room) return false;
@@ -125,44 +129,50 @@ static bool deal_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, in
                     sm90_gemv_deal *s)
 {
     const int64_t positions = sm90_gemv_positions(p->n, p->b.sf_layout == NK_SF_BLOCKED);
-    const int64_t tile = sm90_gemv_tile_rows(p, s->is_short), clusters = room->at_once[ctas_per_sm(s) - 1][cluster];
+    const int32_t tile = sm90_gemv_tile_rows(s->form.kind, s->is_short), together = rows_together(&s->form, tile);
+    const int64_t unit = tile > together ? tile : together, clusters = room->at_once[ctas_per_sm(s) - 1][cluster];
     if (clusters == 0) return false;
     int64_t at_once = clusters / (p->l > 0 ? p->l : 1);
     if (at_once < 1) at_once = 1;
     int64_t least = nk_ceil_div(positions, at_once * SM90_GEMV_ROWS);
     int64_t rows = nk_ceil_div(positions, at_once * ((least > 0 ? least : 1) + more));
-    if (whole) rows = nk_ceil_div(rows, tile) * tile;
+    if (whole) rows = nk_ceil_div(rows, unit) * unit;
     return rows <= SM90_GEMV_ROWS && fits(p, room->gpu, cluster, positions, rows > 0 ? rows : 1, s);
 }
 
 /* Microseconds; sm90_gemv_costs.h says of what. */
 typedef struct costs {
-    double tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
+    double bytes_per_us, each, tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
 } costs;
 
-static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_deal *s)
+static costs costs_of(const sm90_gemv_deal *s)
 {
-    const sm90_gemv_kind kind = sm90_gemv_kind_of(p);
+    const sm90_gemv_kind kind = s->form.kind;
     if (s->by_tensor_map) {
-        return (costs){.tall_step = SM90_GEMV_MAP_STEP_US,
+        return (costs){.bytes_per_us = SM90_GEMV_BYTES_PER_US,
+                       .tall_step = SM90_GEMV_MAP_STEP_US,
                        .solo = SM90_GEMV_MAP_SOLO_US,
                        .cluster = SM90_GEMV_MAP_CLUSTER_US,
                        .of_mb = SM90_GEMV_MAP_MB_US};
     }
     if (kind == SM90_GEMV_CODES) {
-        return (costs){.tall_step = SM90_GEMV_CODES_TALL_STEP_US,
+        return (costs){.bytes_per_us = SM90_GEMV_BYTES_PER_US,
+                       .tall_step = SM90_GEMV_CODES_TALL_STEP_US,
                        .short_step = SM90_GEMV_CODES_SHORT_STEP_US,
                        .solo = SM90_GEMV_CODES_SOLO_US,
                        .cluster = SM90_GEMV_CODES_CLUSTER_US,
                        .ragged = SM90_GEMV_CODES_RAGGED_US};
     }
-    if (kind == SM90_GEMV_HALVES || kind == SM90_GEMV_BFLOATS) {
+    if (kind == SM90_GEMV_HALVES || kind == SM90_GEMV_BFLOATS || kind == SM90_GEMV_ONE_CODES) {
         return (costs){.step_of_sm = SM90_GEMV_HALVES_STEP_OF_SM_US,
+                       .bytes_per_us = s->form.has_experts ? SM90_GEMV_EXPERT_BYTES_PER_US : SM90_GEMV_BYTES_PER_US,
+                       .each = s->form.has_experts ? SM90_GEMV_EXPERT_US : 0,
                        .solo = SM90_GEMV_HALVES_SOLO_US,
                        .cluster = SM90_GEMV_HALVES_CLUSTER_US,
                        .of_each = SM90_GEMV_HALVES_CLUSTER_CTA_US};
     }
-    return (costs){.step_of_sm = SM90_GEMV_FEW_STEP_OF_SM_US,
+    return (costs){.bytes_per_us = SM90_GEMV_BYTES_PER_US,
+                   .step_of_sm = SM90_GEMV_FEW_STEP_OF_SM_US,
                    .codes = SM90_GEMV_FEW_CODES_US,
                    .halves = SM90_GEMV_FEW_HALVES_US,
                    .solo = SM90_GEMV_FEW_SOLO_US,
@@ -172,17 +182,17 @@ static costs costs_of(const nk_gemv_problem *p, const sm90_gemv_deal *s)
 
 static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_deal *s)
 {
-    const costs cost = costs_of(p, s), *c = &cost;
+    const costs cost = costs_of(s), *c = &cost;
     const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, k_steps = s->work.k_steps;
-    const int32_t tile = sm90_gemv_tile_rows(p, s->is_short), tiles = (rows + tile - 1) / tile;
+    const int32_t tile = sm90_gemv_tile_rows(s->form.kind, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * k_steps;
-    const double memory = of_sm * rows * SM90_GEMV_STEP * 9 / 16 / SM90_GEMV_BYTES_PER_US;
+    const double memory = of_sm * rows * SM90_GEMV_STEP * 9 / 16 / c->bytes_per_us;
     const double steps =
         s->work.steps_per_team * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
     const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_BYTES / 1000;
-    double us = steps > memory ? steps : memory;
+    double us = c->each + (steps > memory ? steps : memory);
     us += tokens * (p->a.dtype == NK_E2M1X2 ? c->codes : c->halves);
     if (cluster > 1) us += c->cluster + cluster * c->of_each;
     if (per_sm == 1) us += c->solo;
@@ -202,9 +212,9 @@ static const struct {
 #define NAME(name, ...) #name,
 const nk_family sm90_gemv_family = {"sm90", "gemv", (const char *const[]){SM90_GEMV_TILES(NAME) NULL}};
 
-const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
+const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int tile)
 {
-    const bool codes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES, narrow = sm90_gemv_access_of(p) == SM90_GEMV_NARROW;
+    const bool codes = kind == SM90_GEMV_CODES, narrow = sm90_gemv_access_of(p) == SM90_GEMV_NARROW;
     const bool is_short = tiles[tile].is_short, by_tensor_map = tiles[tile].by_tensor_map;
     if (!codes && (is_short || by_tensor_map)) return "it is for one NVFP4 token";
     if (codes && narrow && !is_short) return "K or an address is not aligned, which a short tile is for";
@@ -215,20 +225,20 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile)
 
 /* Finds the fastest deal in `more` waves than are needed, of the tiles whose bits are set in `usable`. Rows in whole
  * tiles are tried for one NVFP4 token, since only its tiles are large. By tensor map, and of two matrices, tiles must
- * be whole. */
-static void find_in_waves(const nk_gemv_problem *p, bool is_paired, const sm90_gemv_clusters *room, int more,
-                          uint32_t usable, sm90_gemv_deal *best)
+ * be whole. Experts have no clusters: a CTA whose row has none ends at once. */
+static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_form *form, const sm90_gemv_clusters *room,
+                          int more, uint32_t usable, sm90_gemv_deal *best)
 {
-    const bool codes = sm90_gemv_kind_of(p) == SM90_GEMV_CODES;
-    for (int cluster = 1; cluster <= SM90_GEMV_CLUSTER; cluster++) {
+    const bool codes = form->kind == SM90_GEMV_CODES;
+    for (int cluster = 1; cluster <= (form->has_experts ? 1 : SM90_GEMV_CLUSTER); cluster++) {
         for (int choice = 0; choice < (codes ? 2 : 1) * SM90_GEMV_TILE_COUNT; choice++) {
             const int tile = choice % SM90_GEMV_TILE_COUNT;
-            const bool whole = is_paired || choice >= SM90_GEMV_TILE_COUNT;
+            const bool whole = form->is_paired || choice >= SM90_GEMV_TILE_COUNT;
             sm90_gemv_deal s = {.tile = tile,
                                 .warps = tiles[tile].warps,
                                 .is_short = tiles[tile].is_short,
                                 .by_tensor_map = tiles[tile].by_tensor_map,
-                                .is_paired = is_paired};
+                                .form = *form};
             if (!(usable >> tile & 1) || (s.by_tensor_map && !whole)) continue;
             if (!deal_of(p, room, cluster, more, whole, &s)) continue;
             s.us = us_of(p, room, &s);
@@ -237,16 +247,16 @@ static void find_in_waves(const nk_gemv_problem *p, bool is_paired, const sm90_g
     }
 }
 
-bool sm90_gemv_find_deal(const nk_gemv_problem *p, bool is_paired, const sm90_gemv_clusters *room, int forced,
-                         sm90_gemv_deal *best)
+bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_form *form, const sm90_gemv_clusters *room,
+                         int forced, sm90_gemv_deal *best)
 {
     uint32_t usable = 0;
     for (int tile = 0; tile < SM90_GEMV_TILE_COUNT; tile++) {
         const bool asked = forced == NK_TILE_ANY || forced == tile;
-        if (asked && !sm90_gemv_why_not(p, tile)) usable |= 1u << tile;
+        if (asked && !sm90_gemv_why_not(p, form->kind, tile)) usable |= 1u << tile;
     }
     *best = (sm90_gemv_deal){0};
     for (int more = 0; more <= MORE_WAVES && usable && !best->warps; more++)
-        find_in_waves(p, is_paired, room, more, usable, best);
+        find_in_waves(p, form, room, more, usable, best);
     return best->warps;
 }

@@ -12,7 +12,8 @@ typedef enum sm90_gemv_kind {
     SM90_GEMV_BFLOATS,
     SM90_GEMV_FEW_CODES,
     SM90_GEMV_FEW_HALVES,
-    SM90_GEMV_FEW_BFLOATS
+    SM90_GEMV_FEW_BFLOATS,
+    SM90_GEMV_ONE_CODES /* one NVFP4 token as 16-bit ones are multiplied: of experts */
 } sm90_gemv_kind;
 
 typedef enum sm90_gemv_access {
@@ -39,12 +40,19 @@ enum {
         SM90_GEMV_TILE_COUNT
 };
 
+/* Which kernels multiply. */
+typedef struct sm90_gemv_form {
+    sm90_gemv_kind kind;
+    bool is_paired;   /* two matrices, whose rows a problem has */
+    bool has_experts; /* each batch of a problem is a row with an expert of its own */
+} sm90_gemv_form;
+
 typedef struct sm90_gemv_deal {
     sm90_gemv_work work;
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
-    bool by_tensor_map;              /* how weights come */
-    bool is_paired;                  /* two matrices */
+    bool by_tensor_map; /* how weights come */
+    sm90_gemv_form form;
     int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
     int64_t clusters;                /* of a batch */
     double us;                       /* that the model of its costs says */
@@ -72,18 +80,34 @@ sm90_gemv_access sm90_gemv_access_of(const nk_gemv_problem *p);
 bool sm90_gemv_has_maps(const nk_gemv_problem *p);
 
 /* Rows of a tile. */
-int32_t sm90_gemv_tile_rows(const nk_gemv_problem *p, bool is_short);
+int32_t sm90_gemv_tile_rows(sm90_gemv_kind kind, bool is_short);
 
 /* Why this tile cannot serve the problem on any GPU, or NULL. */
-const char *sm90_gemv_why_not(const nk_gemv_problem *p, int tile);
+const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int tile);
 
-/* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. `is_paired`: p has the rows of
- * two matrices. */
-bool sm90_gemv_find_deal(const nk_gemv_problem *p, bool is_paired, const sm90_gemv_clusters *room, int forced,
-                         sm90_gemv_deal *best);
+/* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. */
+bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_form *form, const sm90_gemv_clusters *room,
+                         int forced, sm90_gemv_deal *best);
+
+/* Plans a deal and its kernel. Declines where none fits, and what nobody has kernels for. */
+nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_form *form, const nk_settings *settings,
+                         nk_plan *plan, sm90_gemv_choice *choice);
+
+/* Runs it: of one matrix `pair` is all zeroes, without experts `experts` is NULL. */
+nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const sm90_gemv_experts *experts,
+                        const sm90_gemv_choice *choice, const nk_exec *exec);
 
 /* dual_gemm of one 16-bit token. Declines others. */
 nk_status sm90_plan_gemv_pair(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm90_run_gemv_pair(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
+
+/* Experts with few rows. Declines others, and all where a tile of sm90/gemm is forced. */
+nk_status sm90_plan_gemv_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+                                 sm90_gemv_choice *choice);
+nk_status sm90_run_gemv_experts(const nk_grouped_gemm_problem *p, const sm90_gemv_choice *choice, const nk_exec *exec);
+nk_status sm90_plan_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
+                                       nk_plan *plan, sm90_gemv_choice *choice);
+nk_status sm90_run_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, const sm90_gemv_choice *choice,
+                                      const nk_exec *exec);
 
 #endif

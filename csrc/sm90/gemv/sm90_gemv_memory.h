@@ -14,7 +14,9 @@ typedef struct sm90_gemv_head {
     uint8_t zeros[64];     /* read by lanes whose values are zero */
     uint64_t sums_arrived; /* in the inbox */
     uint64_t token_arrived[SM90_GEMV_TOKENS];
-    uint32_t touched; /* see prepare_end(), nobody reads it */
+    uint32_t touched;        /* see prepare_end(), nobody reads it */
+    int32_t expert, token;   /* see enter_row() */
+    uint32_t largest, least; /* see halving_of_token() */
 } __attribute__((aligned(128))) sm90_gemv_head;
 
 /* Weights: rings [warp][slot]. slot_at() says where a chunk of a row lies. */

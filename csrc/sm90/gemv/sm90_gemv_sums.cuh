@@ -91,13 +91,26 @@ typedef struct result {
     float alpha, bias;
 } result;
 
+/* Those of the work's expert. */
+__device__ inline nk_alpha alpha_of(nk_alpha alpha, const team_work &w)
+{
+    if (alpha.data) alpha.data += w.expert * alpha.group_stride;
+    return alpha;
+}
+
+__device__ inline nk_bias bias_of(nk_bias bias, const team_work &w)
+{
+    if (bias.data) bias.data += w.expert * bias.group_stride;
+    return bias;
+}
+
 template <int ACCESS>
 __device__ inline result result_of(const sm90_gemv_args &p, const team_work &w, int token, int position)
 {
     const int row = row_at<ACCESS>(p, w, position);
     const int64_t n = w.first_row + row;
     if (row >= w.rows) return {nullptr, 0, 0};
-    return {output_at(p.d, w.l, token, n), alpha_at(p.alpha, n), bias_at(p.bias, n)};
+    return {output_at(p.d, w.l, w.row + token, n), alpha_at(alpha_of(p.alpha, w), n), bias_at(bias_of(p.bias, w), n)};
 }
 
 /* The elements of D that a thread ends: those of `token` in the CTA's rows `row`, `row + step`, .. A power of two of
@@ -198,16 +211,17 @@ __device__ inline void finish_pairs(const sm90_gemv_args &p, const team_work &w,
     const float *sums = shared ? inbox_of(s, 1, partials) : partials;
     const int summands = shared ? s.cluster : s.parts, stride = shared ? s.ends : s.rows;
     const int first = paired_row(w.first_row + e.first_end);
+    const nk_alpha gates = alpha_of(p.alpha, w), ups = alpha_of(p.pair.alpha, w);
     if (shared) send_sums(s, w, 1, e, partials);
 #pragma unroll 1
     for (int row = threadIdx.x; 2 * row < e.rows; row += blockDim.x) {
         const float *at = sums + (row >> 3 << 4 | (row & 7));
         if (shared) mbarrier_wait_cluster(inbox_barrier(), 0); /* waits in the first round only */
-        float gate[1] = {__fmul_rn(alpha_at(p.alpha, first + row), sum_of(at, summands, stride) * product_scale)};
+        float gate[1] = {__fmul_rn(alpha_at(gates, first + row), sum_of(at, summands, stride) * product_scale)};
         const float up = sum_of(at + SM90_GEMV_OCTET, summands, stride) * product_scale;
         activate<1>(p.pair.activation, gate);
-        store_float(output_at(p.d, w.l, 0, first + row), p.d.dtype,
-                    __fmul_rn(gate[0], __fmul_rn(alpha_at(p.pair.alpha, first + row), up)));
+        store_float(output_at(p.d, w.l, w.row, first + row), p.d.dtype,
+                    __fmul_rn(gate[0], __fmul_rn(alpha_at(ups, first + row), up)));
     }
 }
 

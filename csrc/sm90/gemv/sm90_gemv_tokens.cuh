@@ -18,7 +18,7 @@ typedef struct token_chunk {
 
 template <int KIND> __device__ inline int chunk_words() { return KIND == CODES ? 4 : 1; }
 
-/* The addresses in token 0 at which the CTA's K steps begin. */
+/* The addresses in the first token at which the CTA's K steps begin. */
 typedef struct source {
     const uint8_t *values, *sf;
 } source;
@@ -27,12 +27,13 @@ typedef struct source {
 template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
 {
     const int k = w.first_k_step * SM90_GEMV_STEP;
-    const uint8_t *values = kept_global(p.a.data + w.l * p.a.batch_stride + (KIND == CODES ? k / 2 : k * 2));
+    const uint8_t *values =
+        kept_global(p.a.data + w.l * p.a.batch_stride + w.token * p.a.row_stride + (KIND == CODES ? k / 2 : k * 2));
     if (KIND != CODES) return {values, nullptr};
-    return {values, kept_global(sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8)))};
+    return {values, kept_global(sf_at(p.a, w.l, w.token, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8)))};
 }
 
-/* All tokens lie in the first quarter of an SF atom, since it has 32 rows. */
+/* Several tokens lie in the first quarter of an SF atom, since it has 32 rows. */
 template <int KIND, int ACCESS>
 __device__ inline token_chunk load_chunk(const nk_operand &a, const source &from, const team_work &w, int m, int index)
 {
@@ -154,8 +155,10 @@ __device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from,
 }
 
 /* Puts the words of a token into decode order once it has come, with zeros beyond K. A warp has one token, or none
- * where their number is no power of two. The warps of a token take its K steps in turn, BATCH at once. */
-__device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens)
+ * where their number is no power of two. The warps of a token take its K steps in turn, BATCH at once. `convert` makes
+ * of a word what is stored. */
+template <typename F>
+__device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens, F convert)
 {
     const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
     const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;
@@ -175,9 +178,15 @@ __device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, 
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int k_step = first + i * step;
-            if (k_step < w.k_steps) st_shared_v4(to + k_step * SM90_GEMV_TOKEN_BYTES, in_decode_order(words[i]));
+            if (k_step < w.k_steps)
+                st_shared_v4(to + k_step * SM90_GEMV_TOKEN_BYTES, in_decode_order(convert(words[i])));
         }
     }
+}
+
+__device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens)
+{
+    pair_tokens(s, w, tokens, [](const uint4 &v) { return v; });
 }
 
 #endif

@@ -268,6 +268,6 @@ nk_status sm90_run_route(const nk_route_problem *p, const void *choice, const nk
     NK_TRY(cuda_encode_maps(p->device, 2, boxes, (cuda_tensor_map *const[]){&maps[0], &maps[1]}));
     void *args[] = {&maps[0], &maps[1], (void *)(uintptr_t)p, &params};
     NK_TRY(cuda_launch(r->kernel, p->device, exec->stream, &r->grid, args));
-    if (!p->sorts) return NK_OK;
+    if (!p->sorts || p->m == 1) return NK_OK;
     return cuda_route_sort(&sm90_route_sort, p, r->sorters, r->grid.overlap, exec);
 }

@@ -5,7 +5,8 @@
  * Where one CTA has all experts and all of K of its tokens, a warp takes a token at a time and routes it
  * (cuda/route_topk.cuh). Else the sums go to the workspace, and the CTAs with sums of the same tokens meet
  * (cuda/route_meeting.cuh): some wait for the very last, for a while, and share the tokens with it. All warps of a CTA
- * add the parts of a turn's logits in the order of K, then each routes a token.
+ * add the parts of a turn's logits in the order of K, then each routes a token. The permutation of a single token is
+ * written at once, that of more by another kernel.
  *
  * Roles: warpgroup w < EXPERTS / 64: multiplies 64 experts; the last warp: one thread loads; all warps but that one:
  *        route tokens
@@ -21,6 +22,7 @@
  *
  * Shared memory: see sm90_route_config.h. */
 #include "cuda/route_meeting.cuh"
+#include "cuda/route_sort.cuh"
 #include "cuda/route_sums.cuh"
 #include "cuda/route_topk.cuh"
 #include "sm90_route_product.cuh"
@@ -122,7 +124,10 @@ __device__ inline void route_tokens(const place<C> &at, const nk_route_problem &
             }
             __syncthreads();
         }
-        if (warp < count) route_token(p, m + warp, scratch(warp));
+        if (warp < count) {
+            const int expert = route_token(p, m + warp, scratch(warp));
+            if (p.sorts && p.m == 1) sort_one_token(p, expert);
+        }
         if (whole)
             __syncwarp();
         else
