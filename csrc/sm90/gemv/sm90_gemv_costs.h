@@ -37,10 +37,8 @@
 #define SM90_GEMV_HALVES_CLUSTER_US 0.0979798
 #define SM90_GEMV_HALVES_CLUSTER_CTA_US 0.0535354
 
-/* One token of any type, by its expert's matrix, beside the above. The rate is fitted to products of 8 to 256 rows:
- * some have an expert together, whose weights come from L2. */
+/* One token of any type, by its expert's matrix, beside the above. */
 #define SM90_GEMV_EXPERT_US 2.0
-#define SM90_GEMV_EXPERT_BYTES_PER_US 36300
 
 /* Two to eight tokens. bf16 has fp16's costs, here and above: none were fitted to it. */
 #define SM90_GEMV_FEW_STEP_OF_SM_US 0.0555556

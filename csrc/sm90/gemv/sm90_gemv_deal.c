@@ -142,22 +142,20 @@ static bool deal_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, in
 
 /* Microseconds; sm90_gemv_costs.h says of what. */
 typedef struct costs {
-    double bytes_per_us, each, tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
+    double each, tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
 } costs;
 
 static costs costs_of(const sm90_gemv_deal *s)
 {
     const sm90_gemv_kind kind = s->form.kind;
     if (s->by_tensor_map) {
-        return (costs){.bytes_per_us = SM90_GEMV_BYTES_PER_US,
-                       .tall_step = SM90_GEMV_MAP_STEP_US,
+        return (costs){.tall_step = SM90_GEMV_MAP_STEP_US,
                        .solo = SM90_GEMV_MAP_SOLO_US,
                        .cluster = SM90_GEMV_MAP_CLUSTER_US,
                        .of_mb = SM90_GEMV_MAP_MB_US};
     }
     if (kind == SM90_GEMV_CODES) {
-        return (costs){.bytes_per_us = SM90_GEMV_BYTES_PER_US,
-                       .tall_step = SM90_GEMV_CODES_TALL_STEP_US,
+        return (costs){.tall_step = SM90_GEMV_CODES_TALL_STEP_US,
                        .short_step = SM90_GEMV_CODES_SHORT_STEP_US,
                        .solo = SM90_GEMV_CODES_SOLO_US,
                        .cluster = SM90_GEMV_CODES_CLUSTER_US,
@@ -165,14 +163,12 @@ static costs costs_of(const sm90_gemv_deal *s)
     }
     if (kind == SM90_GEMV_HALVES || kind == SM90_GEMV_BFLOATS || kind == SM90_GEMV_ONE_CODES) {
         return (costs){.step_of_sm = SM90_GEMV_HALVES_STEP_OF_SM_US,
-                       .bytes_per_us = s->form.has_experts ? SM90_GEMV_EXPERT_BYTES_PER_US : SM90_GEMV_BYTES_PER_US,
                        .each = s->form.has_experts ? SM90_GEMV_EXPERT_US : 0,
                        .solo = SM90_GEMV_HALVES_SOLO_US,
                        .cluster = SM90_GEMV_HALVES_CLUSTER_US,
                        .of_each = SM90_GEMV_HALVES_CLUSTER_CTA_US};
     }
-    return (costs){.bytes_per_us = SM90_GEMV_BYTES_PER_US,
-                   .step_of_sm = SM90_GEMV_FEW_STEP_OF_SM_US,
+    return (costs){.step_of_sm = SM90_GEMV_FEW_STEP_OF_SM_US,
                    .codes = SM90_GEMV_FEW_CODES_US,
                    .halves = SM90_GEMV_FEW_HALVES_US,
                    .solo = SM90_GEMV_FEW_SOLO_US,
@@ -187,7 +183,7 @@ static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, co
     const int32_t tile = sm90_gemv_tile_rows(s->form.kind, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * k_steps;
-    const double memory = of_sm * rows * SM90_GEMV_STEP * 9 / 16 / c->bytes_per_us;
+    const double memory = of_sm * rows * SM90_GEMV_STEP * 9 / 16 / SM90_GEMV_BYTES_PER_US;
     const double steps =
         s->work.steps_per_team * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
