@@ -201,6 +201,21 @@ def test_bf16_tokens_of_any_exponents(backend, exponents):
         assert_ok(reference.check(values(got)[row : row + 1], want, "float32"))
 
 
+@pytest.mark.parametrize("apart", (20, 31, 32, 33, 40, 120))
+def test_small_elements_beside_large_ones_that_weights_of_zero_meet(device, apart):
+    """Their sum alone is the result, and it is exact."""
+    k, n, small = 128, 24, 129.0 * 2.0 ** (-7 - apart)  # eight significant bits
+    x = np.where(np.arange(k) < 32, 1.5, small)[None]
+    b = torch.full((1, n, k // 2), 0x22, dtype=torch.uint8)  # ones
+    b[:, :, :16] = 0
+    ones = torch.full((1, n, k // 16), 0x38, dtype=torch.uint8)
+    got = nvfp4kern.grouped_gemm(
+        floats(x, "bfloat16", device), b.to(device), None, ones.to(device),
+        offsets=int32([0, 1], device), out_dtype="float32",
+    )  # fmt: skip
+    np.testing.assert_array_equal(values(got), np.full((1, n), np.float32(96 * small)))
+
+
 def test_every_row_in_turn_is_the_same_without_rows(device):
     """rows = 0, 1, 2, .. is what a call without `rows` does."""
     rng = rng_of(5)

@@ -250,7 +250,10 @@ def test_dense_is_compact_scattered(device, variant, dtype):
     np.testing.assert_array_equal(dense, routing.scatter(weights, ids, 12))
 
 
-@pytest.mark.parametrize("m, n, k", [(1, 4, 2), (50, 16, 4), (0, 5, 2), (300, 7, 7), (9, 1024, 32)])
+@pytest.mark.parametrize(
+    "m, n, k",
+    [(1, 4, 2), (1, 256, 8), (1, 1024, 32), (50, 16, 4), (0, 5, 2), (300, 7, 7), (9, 1024, 32)],
+)
 @pytest.mark.parametrize("dense", (False, True))
 def test_permutation(device, m, n, k, dense):
     x, w = integers(rng_of(m, n), m, n, 32)
