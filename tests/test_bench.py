@@ -61,6 +61,7 @@ def earlier(tmp_path_factory):
     """A result of the quick set, as --json writes it."""
     path = tmp_path_factory.mktemp("bench") / "earlier.json"
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "HOST_BUDGET_S", 0)  # the fewest samples
         patch.setattr(
             sys, "argv", f"nvfp4kern bench --device cpu --shapes quick --json {path}".split()
         )

@@ -86,7 +86,10 @@ TERMS = {  # costs that stand alone in what some choice takes
 
 
 @no_compiler
-@FAMILIES
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=pytest.mark.slow if "sm90" in f else []) for f in fit_costs.PROBLEMS],
+)
 def test_known_costs_come_back(family):
     model = fit_costs.Model(family, h200())
     start = model.costs
@@ -234,6 +237,7 @@ fit_costs.sweep(family, Path(path), problems, untimed)
 missing = [name for name in ("cc", "nvcc") if not getattr(build, f"find_{name}")()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 @FAMILIES
 def test_the_model_is_the_plan(family, tmp_path):

@@ -63,10 +63,10 @@ def compiled(function, **options):
     return torch.compile(function, fullgraph=True, **options)
 
 
-WAYS = [  # inductor takes its time: each block one way, docs/api.md's model the other for `mlp`
-    ("mlp", "aot_eager", False), ("mlp", "aot_eager", True), ("mlp", "inductor", False),
-    ("moe", "aot_eager", False), ("moe", "aot_eager", True), ("moe", "inductor", True),
-]  # fmt: skip
+WAYS = [("mlp", "aot_eager", False), ("mlp", "aot_eager", True), ("mlp", "inductor", False)]
+WAYS += [("moe", "aot_eager", False), ("moe", "aot_eager", True), ("moe", "inductor", True)]
+# inductor takes its time: each block one way, docs/api.md's model, which always runs, the other.
+WAYS = [pytest.param(*w, marks=pytest.mark.slow if "inductor" in w else []) for w in WAYS]
 
 
 @pytest.mark.parametrize("block, compiler, dynamic", WAYS)

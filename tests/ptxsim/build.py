@@ -1,9 +1,11 @@
 """Builds what the tests of the simulator load: libptxsim.so with cc, PTX of the kernels with nvcc.
 
 Both are kept in a folder that their sources' paths and bytes name, under PTXSIM_BUILD or the
-system's temporary one, so that processes share them.
+system's temporary one, so that processes share them. Who wants a file that another process makes
+waits for it.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -39,13 +41,21 @@ def _run(command):
     return done.stdout + done.stderr
 
 
-def _publish(target, make):
-    """`make` fills a temporary file that becomes `target` at once, whoever else makes it too."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+def _replace(target, make):
+    """`make` fills a temporary file that becomes `target` at once."""
     handle, temporary = tempfile.mkstemp(dir=target.parent)
     os.close(handle)
     make(Path(temporary))
     os.replace(temporary, target)
+
+
+def _publish(target, make):
+    """As _replace, but for nothing where `target` is there; one process at a time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(f"{target.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_file():
+            _replace(target, make)
     return target
 
 
@@ -84,12 +94,14 @@ def simulator():
     return _publish(library, lambda path: _run([find_cc(), *link, "-o", path]))
 
 
-def kernels(cc):
+def kernels(cc, family=""):
     """The folder with <image>.ptx for every .cu file of the rows that a GPU of this capability
-    may run, compiled as it gets them."""
+    may run, compiled as it gets them; of one family alone where that is all a test launches."""
     able = [row for row in ROWS.values() if row.runs_on(cc)]
     images = {
-        path: row.target_on(cc) for row in able for path in sorted((CSRC / row.name).rglob("*.cu"))
+        path: row.target_on(cc)
+        for row in able
+        for path in sorted((CSRC / row.name / family).rglob("*.cu"))
     }
     headers = _headers()
     folder = _folder([*images, *headers], NVCC_FLAGS, sorted(images.values()))
@@ -97,8 +109,7 @@ def kernels(cc):
     def link(source):  # GPUs of several capabilities get some files alike
         target = images[source]
         ptx = _compile(_folder([source, *headers], NVCC_FLAGS, target), source, target)
-        if not (folder / ptx.name).is_file():
-            _publish(folder / ptx.name, lambda path: shutil.copy(ptx, path))
+        _publish(folder / ptx.name, lambda path: shutil.copy(ptx, path))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(link, images))
@@ -119,7 +130,7 @@ def assembled(ptx, row):
     arch = ROWS[row].target.replace("compute", "sm")
     command = [find_nvcc(), f"-arch={arch}", "-cubin", "-Xptxas=-v"]
     said = []
-    _publish(target, lambda path: said.append(_run([*command, ptx, "-o", path])))
+    _replace(target, lambda path: said.append(_run([*command, ptx, "-o", path])))
     return target, said[0]
 
 
@@ -133,17 +144,17 @@ def compile_kernel(source, target, ptx, csrc=CSRC):
 
 
 def _compile(folder, source, target):
-    ptx = folder / f"{source.stem}.ptx"
-    if not ptx.is_file():
-        _publish(ptx, lambda path: compile_kernel(source, target, path))
-    return ptx
+    return _publish(
+        folder / f"{source.stem}.ptx", lambda path: compile_kernel(source, target, path)
+    )
 
 
-def environment(**settings):
+def environment(family="", **settings):
     """For a process with the simulated GPU: settings are PTXSIM_ variables in lower case. The
-    capability is the one they say, else that of the row that NVFP4KERN_BACKEND names."""
+    capability is the one they say, else that of the row that NVFP4KERN_BACKEND names; the kernels
+    are all of its rows, or a family's."""
     row = TABLE.get(os.environ.get("NVFP4KERN_BACKEND", "sm90"), ROWS["sm90"])
     settings = {"cc": os.environ.get("PTXSIM_CC", row.cc)} | settings
-    folder = kernels(settings["cc"])
+    folder = kernels(settings["cc"], family)
     found = {"NVFP4KERN_LIBCUDA": str(simulator()), "NVFP4KERN_PTX_DIR": str(folder)}
     return found | {f"PTXSIM_{name.upper()}": str(value) for name, value in settings.items()}

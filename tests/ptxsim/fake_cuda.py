@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from . import build
 
-os.environ.update(build.environment() | os.environ)
+if not {"NVFP4KERN_LIBCUDA", "NVFP4KERN_PTX_DIR", "PTXSIM_CC"} <= set(os.environ):
+    os.environ.update(build.environment() | os.environ)
 
 DEVICE = torch.device("cuda:0")
 VERSIONED, UNVERSIONED = b"dltensor_versioned", b"dltensor"

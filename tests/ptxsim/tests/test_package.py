@@ -92,8 +92,6 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "combine of any alignment": ["operators/test_combine.py", "-k", "alignment or order or 2048"],
     "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
-QUICK = ("every operator, every size", "gemv by tensor maps")
-"""Those that run without --all."""
 SMS = {
     "few tokens, clusters of any size": 16,
     "few tokens, few rows": 16,
@@ -108,13 +106,9 @@ LIMITS = {
 CC = {("sm80", "every tile"): "9.0"}  # its largest tiles are for more shared memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "row, name",
-    [
-        pytest.param(row, name, marks=[] if name in QUICK else pytest.mark.slow)
-        for row in TABLE
-        for name in TABLE[row].simulated
-    ],
+    "row, name", [(row, name) for row in TABLE for name in TABLE[row].simulated]
 )
 def test_the_packages_tests_pass_without_an_error_or_a_warning(row, name, tmp_path):
     need(row)
@@ -190,7 +184,7 @@ def test_bytes_of_a_gemv_on_blackwell(layout, most):
         [sys.executable, "-c", BYTES, json.dumps([batches, n, k, layout])],
         cwd=TESTS,
         env=os.environ
-        | build.environment(cc="10.0", sms=16)
+        | build.environment("gemv", cc="10.0", sms=16)
         | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": "sm100"},
         capture_output=True,
         text=True,
@@ -218,6 +212,7 @@ def run_package(folder, *options):
     return done, table, json.loads((folder / "found.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", TABLE)
 def test_every_operator_for_several_seeds(row, campaign, tmp_path):
     need(row)
@@ -233,6 +228,7 @@ def test_every_operator_for_several_seeds(row, campaign, tmp_path):
     assert all(call["wrong"] == {} for call in found.values())
 
 
+@pytest.mark.slow
 def test_the_package_command_counts_what_is_wrong(tmp_path):
     """With a GPU that is too small for a launch, every seed goes wrong."""
     need()
