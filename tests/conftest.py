@@ -108,7 +108,9 @@ def pytest_configure(config):
         config.option.draw = random.randrange(10**6) if config.option.budget else 0
     config.addinivalue_line("markers", "slow: several seconds or more; only with --all")
     config.addinivalue_line(
-        "markers", "any_path: costly; of the CPU only its fastest path runs it, others with --all"
+        "markers",
+        "any_path: costly; of the CPU only its fastest path runs it, others with --all where it is "
+        "not slow",
     )
     config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
 
@@ -118,19 +120,34 @@ def pytest_report_header(config):
 
 
 SLOW = "slow: --all runs it"
+FASTEST = "slow: the CPU's fastest path runs it"
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--all"):
-        return
-    skip = pytest.mark.skip(reason=SLOW)
+    run_all = config.getoption("--all")
     fastest = [row.path for row in ROWS if row.path][-1:]
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         path = getattr(params.get("backend"), "path", None)
+        slow = "slow" in item.keywords
         another = "any_path" in item.keywords and path and path not in fastest
-        if "slow" in item.keywords or another:
-            item.add_marker(skip)
+        if not run_all and (slow or another):
+            item.add_marker(pytest.mark.skip(reason=SLOW))
+        elif slow and another:
+            item.add_marker(pytest.mark.skip(reason=FASTEST))
+    if run_all:
+        begin_with_slow(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def begin_with_slow(items, workers):
+    """pytest-xdist gives each process an equal part, one behind the other. Each part begins with
+    slow tests: at the end none keeps one process busy while the others have nothing to do."""
+    slow = [item for item in items if "slow" in item.keywords]
+    fast = [item for item in items if "slow" not in item.keywords]
+    items.clear()
+    for worker in range(workers):
+        begin, end = (len(fast) * n // workers for n in (worker, worker + 1))
+        items += slow[worker::workers] + fast[begin:end]
 
 
 def pytest_terminal_summary(terminalreporter):

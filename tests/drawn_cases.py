@@ -22,6 +22,7 @@ OF_EXPERTS = ("contiguous", "rows", "gated")
 GATED = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
 """The tiles that grouped_dual_gemm has on Hopper."""
 OPERATORS_OF = {
+    "sm90/gemv": OF_EXPERTS,
     "sm90/route": ("route",),
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
@@ -30,10 +31,15 @@ OPERATORS_OF = {
 }
 FAMILIES = tuple(OPERATORS_OF)
 TYPES_OF = {"sm100/gemm": ("codes",), "sm100/halves": ("16 bits",)}
+TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
+EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "paired"}
+"""By operator, the kernel of sm90/gemv that a case is for: experts' weights have either layout."""
+FEW_ROWS = 8
+"""Of an expert, for a gemv of each row."""
 ONE_LAUNCH = ("w32", "w128", "w256")
 """The rings of SM90_LIST_RINGS. None can be forced: draws are repeated until cost takes it."""
-DRAWS = 200
+DRAWS = 400
 TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
 """A tile of Blackwell's products: CTAs, columns, parts of K, pairs that share columns."""
 STEPS = {"sm100/gemm": 256, "sm100/halves": 128}
@@ -70,6 +76,8 @@ class Case(NamedTuple):
         if self.operator in OF_HALVES:
             dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
+        if self.family == "sm90/gemv":
+            return f"sm90_gemv_experts_{self.multiplies}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
             return "sm100_route"  # of all tiles
         of_type = f"_{self.multiplies}" if self.row == "sm90" else ""
@@ -82,14 +90,27 @@ class Case(NamedTuple):
         return self.operator in ("list", "one launch")
 
     @property
+    def draws(self):
+        """Of a seed, until one is for this kernel: what none can force, or a layout chooses."""
+        return DRAWS if self.operator == "one launch" or self.family == "sm90/gemv" else 1
+
+    def has_layout_of(self, call):
+        """A gemv of experts is for one layout of their scale factors."""
+        if self.family != "sm90/gemv" or EXPERTS_GEMV[self.operator] == "paired":
+            return True
+        return call.said["forms"][1] == EXPERTS_GEMV[self.operator]
+
+    @property
     def kinds(self):
-        """Of tokens; those of 16-bit weights and of routers are of 16 bits."""
-        of_halves = self.family == "sm90/halves" or self.operator == "route"
-        return KINDS[self.multiplies][-1 if of_halves else 0 :]
+        """Of tokens; those of 16-bit weights, of gemvs and of routers are what is multiplied."""
+        as_they_are = self.family in ("sm90/halves", "sm90/gemv") or self.operator == "route"
+        return KINDS[self.multiplies][-1 if as_they_are else 0 :]
 
     @property
     def size(self):
         """(tokens of a tile, what else it wants)"""
+        if self.family == "sm90/gemv":
+            return FEW_ROWS, NOTHING
         if self.family not in STEPS:
             return int(self.tile[1:].partition("x")[0]), NOTHING
         ctas, columns, parts, pairs = TCGEN05.fullmatch(self.tile).groups()
@@ -113,8 +134,10 @@ class Case(NamedTuple):
 
     def draw_taken(self, seed, device, **options):
         """(a call of the seed that runs this case's kernel, its plan), or None."""
-        for again in range(DRAWS if self.operator == "one launch" else 1):
+        for again in range(self.draws):
             call = self.draw(seed + again * 10**6, **options)
+            if not self.has_layout_of(call):
+                continue
             try:
                 plan = call.explain(device)
             except nvfp4kern.BackendError:
@@ -123,7 +146,7 @@ class Case(NamedTuple):
                 continue
             if plan["kernel"] == self.kernel:
                 return call, plan
-            assert self.operator == "one launch", plan
+            assert self.draws > 1, plan
         return None
 
 
@@ -152,6 +175,8 @@ def is_of(family, operator, tile):
         has_room = tile != "p256" or operator != "dual_gemm"
         is_alone = tile[0] == "n" or operator == "list"
         return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile and is_alone)
+    if family == "sm90/gemv":
+        return tile.startswith("tall")
     if operator == "one launch":
         return tile in ONE_LAUNCH
     if operator == "gated":

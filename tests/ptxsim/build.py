@@ -50,7 +50,7 @@ def _replace(target, make):
 
 
 def _publish(target, make):
-    """As _replace, but for nothing where `target` is there; one process at a time."""
+    """_replace, unless `target` is there. Only one process makes it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.with_name(f"{target.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -98,6 +98,31 @@ OF_GEMV = {
     " barrier_cluster_arrive_relaxed_aligned();": TOGETHER,
 }
 
+PAIRED = (
+    "sm90_gemv.cu: pair_tokens(s, w, tokens, [&](const uint4 &v) { return as_halves.is_exact ?"
+    " halves_of(v, as_halves.scale) : v; });"
+)
+HALVING = "sm90_gemv.cu: as_halves = halving_of_token(s, w); pair_tokens(s, w, tokens,"
+CHUNK = (
+    "const uint32_t ring = ring_of_warp();"
+    " chunk_of_token at = first_chunk_of_thread(per_token, tokens);"
+)
+OF_EXPERTS_GEMV = {
+    **dict.fromkeys(
+        (f"waits without acquiring, {PAIRED}", f"no wait at the mbarrier, {PAIRED}"),
+        "halving_of_token() has waited for the same token",
+    ),
+    f"waits without acquiring, {HALVING}": "what a copy wrote is there once its bytes are counted",
+    f"the other comparison, {HALVING}": "all lanes have what one of them adds",
+    f"a comparison off by one, {PAIRED}": "no drawn token is so long and ends in such a step",
+    f"less for more, sm90_gemv.cu: {CHUNK}": (
+        "lanes take experts in another order, and what lies around offsets ends none"
+    ),
+    "a comparison off by one, sm90_gemv.cu: if (!enter_row(*experts, w)) return; }": (
+        "what lies behind offsets ends no expert"
+    ),
+}
+
 # By target, then by the mutation and the spoiled line of the source with the one after it: line
 # numbers move.
 EQUIVALENT = {
@@ -119,6 +144,7 @@ EQUIVALENT = {
     },
     "sm100_halves": OF_SM100_HALVES,
     **dict.fromkeys(("sm100_halves_rows", "sm100_halves_gated"), OF_SM100_EXPERTS),
+    **dict.fromkeys(("sm90_experts", "sm90_experts_gated"), OF_EXPERTS_GEMV),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,
     "sm90_gemm": {

@@ -14,8 +14,9 @@ missing = [
 ]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
-SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20, "sm100_halves": 5}  # 10 of the others
+SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20, "gemm": 5, "sm100_halves": 5}  # 10 of the others
 SAMPLE |= {"sm100_halves_rows": 3, "sm100_halves_gated": 3}
+SAMPLE |= {"sm90_experts": 3, "sm90_experts_gated": 3}
 SAMPLE |= {name: 3 for group in mutants.GROUPS.values() for name in group}
 
 TEXT = gpu.kernel(
