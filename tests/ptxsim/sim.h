@@ -36,7 +36,7 @@
 #define PORTABLE_PEERS 8 /* more CTAs in a cluster must be asked for */
 #define NONE UINT32_MAX
 #define FIRST_SPECIAL 64 /* special registers come first; place 0 is no register */
-#define POISON_BYTE 0x7f /* a NaN in every float type, and far out of bounds as an index */
+#define POISON_BYTE 0x7f /* NaN in fp16 and e4m3, enormous in bf16 and fp32, far out of bounds as an index */
 
 typedef struct run run;
 typedef struct insn insn;
