@@ -101,8 +101,8 @@ if [ $# -eq 0 ]; then
         [ -e "tests/$test" ] || die "there is no tests/$test to leave out"
         set -- "$@" "--ignore=tests/$test"
     done
-    # --all for the CPU's slower paths.
-    set -- "$@" --all -m "not large and not slow" --hypothesis-seed=0
+    # Without --all costly tests run on the CPU's fastest path alone, others on each.
+    set -- "$@" -m "not large" --hypothesis-seed=0
 fi
 sanitized -m pytest -q -p no:cacheprovider "$@" || code=$?
 finish $code

@@ -107,7 +107,18 @@ CHUNK = (
     "const uint32_t ring = ring_of_warp();"
     " chunk_of_token at = first_chunk_of_thread(per_token, tokens);"
 )
+TEAM = (
+    "sm90_gemv.cu: team_work w = work_of_team<ACCESS, TALL, 1>(p);"
+    " constexpr bool COPIED = KIND != CODES && ACCESS != NARROW;"
+)
 OF_EXPERTS_GEMV = {
+    f"the other bound, {TEAM}": "a CTA of experts has all of K",
+    f"operands swapped, {TEAM}": "the rows of drawn weights begin in one atom",
+    "the other comparison, sm90_gemv.cu: prepare_sums(s, tokens, partials);"
+    " if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16)"
+    " smem[threadIdx.x] = make_uint4(0, 0, 0, 0);": (
+        "experts have no clusters, and what prepares for them does no harm"
+    ),
     **dict.fromkeys(
         (f"waits without acquiring, {PAIRED}", f"no wait at the mbarrier, {PAIRED}"),
         "halving_of_token() has waited for the same token",
