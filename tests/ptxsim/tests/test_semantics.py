@@ -163,9 +163,11 @@ def changed_library(file, what, objects, folder):
     return library
 
 
-def run_tests(library):
-    """What pytest says, up to the first test that fails."""
-    files = [HERE / f"test_{name}.py" for name in NOTICED_BY]
+def run_tests(library, changed=""):
+    """What pytest says, up to the first test that fails; those of the changed file come first."""
+    files = [
+        HERE / f"test_{name}.py" for name in sorted(NOTICED_BY, key=lambda n: n not in changed)
+    ]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--noconftest", "-p", "no:cacheprovider"]
     return subprocess.run(
         [*command, *files],
@@ -183,6 +185,6 @@ def test_nothing_is_noticed_without_a_change():
 
 @pytest.mark.parametrize("file, what", CASES)
 def test_a_change_of_the_semantics_is_noticed(file, what, objects, tmp_path):
-    done = run_tests(changed_library(file, what, objects, tmp_path))
+    done = run_tests(changed_library(file, what, objects, tmp_path), file)
     shutil.rmtree(tmp_path)
     assert done.returncode, done.stdout[-300:]
