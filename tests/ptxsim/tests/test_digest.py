@@ -107,6 +107,19 @@ def test_what_is_explained_is_no_failure_within_its_bound(name, number, near, fa
     assert found.summary() == "2 results, 7 elements: 1 the same, 0 explained, 1 not"
 
 
+def test_the_command_lists_what_is_explained(tmp_path):
+    one, other, form = (
+        tmp_path / "one.npz",
+        tmp_path / "other.npz",
+        {"scalar ex2.approx f32": "f32"},
+    )
+    for path, ulps in ((one, 0), (other, 2)):
+        digest.write(path, {"scalar ex2.approx f32": bits(1.5) + np.uint32(ulps)}, form)
+    line, summary = run("compare", one, other).splitlines()
+    assert line.startswith("explained: scalar ex2.approx f32: 1 of 1 differ")
+    assert summary == "1 results, 1 elements: 0 the same, 1 explained, 0 not"
+
+
 def test_infinities_and_nan_are_never_explained():
     bound = compare.bound_of("scalar ex2.approx f32")
     largest, infinity, nan = bits(np.finfo(np.float32).max), bits(np.inf), bits(np.nan)
