@@ -14,7 +14,7 @@ missing = [
 ]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
-SAMPLE = {"sm90_gemm": 16, "sm100_gemm": 20, "gemm": 5, "sm100_halves": 5}  # 10 of the others
+SAMPLE = {"sm90_gemm": 8, "sm100_gemm": 10, "gemm": 3, "sm100_halves": 3}  # 6 of the others
 SAMPLE |= {"sm100_halves_rows": 3, "sm100_halves_gated": 3}
 SAMPLE |= {"sm90_experts": 3, "sm90_experts_gated": 3}
 SAMPLE |= {name: 3 for group in mutants.GROUPS.values() for name in group}
@@ -45,7 +45,7 @@ def test_what_is_kept_has_no_survivor_that_nobody_explained(row):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mutants.TARGETS)
 def test_mutants_are_noticed(name, campaign):
-    sample = campaign.times(SAMPLE.get(name, 10))
+    sample = campaign.times(SAMPLE.get(name, 6))
     explained = set(mutants.EQUIVALENT.get(name, {}))
     for seeds in (3, 60):  # few schedules and draws notice nearly all
         result = mutants.campaign(name, sample, seed=campaign.seed, seeds=seeds)
