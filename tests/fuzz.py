@@ -5,7 +5,7 @@ A call begins as a good one (tests/calls.py), and one to three of its arguments 
 the documents say, and then has written nothing. A call follows from its seed and number, which a
 failure shows.
 
-Tensors that lie about their memory go to explain(), which reads offsets alone.
+Tensors that lie about their memory go to explain(), which reads those of READ_BY_CHECKS alone.
 """
 
 import argparse
@@ -31,6 +31,7 @@ DOCUMENTED = (TypeError, ValueError, BufferError, nk.BackendError)
 MESSAGE = re.compile(
     r"([a-z]\w*(\.\w+)?(\[\d+\])?|NVFP4KERN_\w+): .|\w+\(\) (missing|takes|got) |no backend "
 )
+READ_BY_CHECKS = ("offsets", "rows", "row_of")
 SECONDS_A_CALL = 60
 MOST_DEATHS = 10
 WRONG = 2  # exit status; sanitizers and Python itself exit with 1
@@ -61,9 +62,10 @@ class Good:
 def attempt(good, rng):
     """Makes one call; returns what came of it, and what is wrong with that."""
     call = good.spoiled(rng)
-    offsets = call.args.get("offsets")
-    if isinstance(offsets, View) and not offsets.may_be_read():
-        del call.args["offsets"]  # explain() reads them, too
+    for name in READ_BY_CHECKS:
+        view = call.args.get(name)
+        if isinstance(view, View) and not view.may_be_read():
+            del call.args[name]
     dry = rng.random() < 0.05 or not all(view.may_be_read() for view in call.views())
     positional, keywords = calls.arranged({name: made(v) for name, v in call.args.items()})
     positional += made(call.extra)

@@ -238,6 +238,7 @@ class Workshop:
             code = 99
             try:
                 sys.path[:] = [str(self.tree), *(p for p in sys.path if p != str(ROOT / "tests"))]
+                os.environ["PYTHONPATH"] = str(self.tree)  # programs that tests start: fuzz.py
                 import pytest
 
                 arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", *paths]

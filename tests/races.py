@@ -99,7 +99,7 @@ def inputs():
 
 def offsets():
     a, sfa = nvfp4(M, K)
-    b, sfb = nvfp4(G, N, K)
+    (b, sfb), (wide, sf_wide) = nvfp4(G, N, K), nvfp4(G, 64, K)
     at = np.array([0, 70, 70, 200, 260, M], np.int32)
     x = RNG.standard_normal((M, K)).astype(np.float16)
     blocked = nk.quantize(x, offsets=at, scale_layout="blocked").scales.copy()
@@ -110,12 +110,14 @@ def offsets():
     h = out_of((M, N // 2), np.float16)
     by_rows = {"rows": rows, "rows_per_token": TOP_K}
     codes, sf = out_of((M, K // 2), np.uint8), out_of(blocked.shape, np.uint8)
+    half = {"quantized": True, "out": (out_of((M, 16), np.uint8), out_of((M, 2), np.uint8))}
     layouts = "blocked", "linear"
     calls = [
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=d),
         lambda: nk.grouped_gemm(a, b, blocked, sfb, offsets=at, scale_layout=layouts, out=e),
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=f, **by_rows),
         lambda: nk.grouped_dual_gemm(a, b, sfa, sfb, at, out=h, **by_rows),
+        lambda: nk.grouped_dual_gemm(a, wide, sfa, sf_wide, at, **half, **by_rows),
         lambda: nk.quantize(x, offsets=at, scale_layout="blocked", out=(codes, sf)),
         lambda: nk.combine(products, row_of, weights, out=g),
     ]
@@ -129,17 +131,23 @@ def offsets():
 def ids():
     x, w = (RNG.standard_normal((rows, K)).astype(np.float16) for rows in (M, N))
     shapes = [(M, TOP_K), (M, TOP_K), (N,), (N + 1,), (M * TOP_K,), (M * TOP_K,)]
-    outs = [out_of(s, t) for s, t in zip(shapes, [np.float32] + 5 * [np.int32], strict=True)]
+    some = [*shapes[:2], (N // 2,), (N // 2 + 1,), *shapes[4:]]
+    types = [np.float32] + 5 * [np.int32]
+    outs, local_outs = ([*map(out_of, sizes, types)] for sizes in (shapes, some))
+    local = RNG.integers(-1, N // 2, N, np.int32)
     both = {"permutation": True, "return_row_of": True}
+    mapped = {"expert_map": local, "num_local_experts": N // 2}
     given, sorted_outs = (
         RNG.integers(0, N, (M, TOP_K), np.int32),
         [out_of(s, np.int32) for s in shapes[2:]],
     )
     calls = [
         lambda: nk.route(x, w, TOP_K, **both, out=tuple(outs)),
+        lambda: nk.route(x, w, TOP_K, **both, **mapped, out=tuple(local_outs)),
         lambda: nk.sort_by_expert(given, N, out=tuple(sorted_outs)),
     ]
-    return Subject(calls, [*outs[1:], given], any_number)
+    written = [*outs[1:], *local_outs[1:], given, local]
+    return Subject(calls, written, any_number)
 
 
 def environment():

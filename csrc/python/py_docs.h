@@ -190,7 +190,8 @@ static const char py_doc_explain[] =
     "Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile\n"
     "(its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),\n"
     "tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or warps that K of a tile is divided among)\n"
-    "and steps_per_cta. Raises what the call would raise.\n\n"
+    "and steps_per_cta. Raises what the call would raise. On the CPU it reads offsets, rows and row_of, whose values\n"
+    "calls check; it reads no other values.\n\n"
     ">>> explain('gemm', a, b, sfa, sfb)['kernel']\n";
 
 static const char py_doc_backends[] =
