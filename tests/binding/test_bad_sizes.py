@@ -118,6 +118,17 @@ def test_groups_beyond_64_bits():
         nvfp4kern.explain("grouped_gemm", *operands)
 
 
+@pytest.mark.parametrize("quantized", (False, True))
+def test_gated_experts_beyond_64_bits(quantized):
+    """Tokens and an expert that repeat one row: 2^64 outputs, or 2^63 bytes of codes."""
+    codes, sf = bytes_of(1, K // 2, device="cpu"), bytes_of(1, K // 16, device="cpu")
+    a, sfa = (t.expand(2**32, -1) for t in (codes, sf))
+    b, sfb = (t.expand(1, 2**33, -1) for t in (codes, sf))
+    offsets = torch.tensor([0, 4], dtype=torch.int32)
+    with pytest.raises(ValueError, match="^a: sizes 4294967296 x .* overflow"):
+        nvfp4kern.explain("grouped_dual_gemm", a, b, sfa, sfb, offsets, quantized=quantized)
+
+
 def test_a_negative_size():
     args = gemm("cpu")
     a = capsule_of(args["a"], shape=(-M, K // 2))
