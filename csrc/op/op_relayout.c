@@ -31,14 +31,31 @@ static nk_status linear_view(const nk_relayout_args *args, nk_view *v)
     return NK_OK;
 }
 
+/* The scale factors of one side of the move. */
+static nk_status check_side(const nk_tensor *sf, nk_sf_layout layout, const nk_view *v, const nk_tensor *first,
+                            nk_relayout_problem *p)
+{
+    const bool linear = layout == NK_SF_LINEAR;
+    const uint8_t *data;
+    int64_t row_stride, batch_stride;
+    NK_TRY(nk_check_scales(sf, layout, v, v->cols * NK_SF_VEC, first, &data, &row_stride, &batch_stride));
+    if (linear) p->linear_row_stride = row_stride;
+    *(linear ? &p->linear_batch_stride : &p->blocked_batch_stride) = batch_stride;
+    *(linear ? &p->linear : &p->blocked) = sf->data;
+    return NK_OK;
+}
+
+/* `in` is checked whole: an output of a size that it cannot have would be allocated for nothing. */
 static nk_status check(const nk_relayout_args *args, nk_relayout_problem *p, nk_view *v, nk_tensor *spec)
 {
-    NK_TRY(nk_check_tensor(args->in, NK_FP8, args->in));
+    const nk_tensor *in = args->in;
+    const bool to_blocked = args->to == NK_SF_BLOCKED;
+    NK_TRY(nk_check_tensor(in, NK_FP8, in));
     NK_TRY(linear_view(args, v));
-    *p = (nk_relayout_problem){.device = args->in->device, .to = args->to, .l = v->l, .rows = v->rows, .cols = v->cols};
-    bool blocked = args->to == NK_SF_BLOCKED;
-    return nk_spec_matrix("out", args->in->dtype, args->in, v, blocked ? nk_sf_padded_rows(v->rows) : v->rows,
-                          blocked ? nk_sf_padded_cols(v->cols) : v->cols, spec);
+    *p = (nk_relayout_problem){.device = in->device, .to = args->to, .l = v->l, .rows = v->rows, .cols = v->cols};
+    NK_TRY(check_side(in, to_blocked ? NK_SF_LINEAR : NK_SF_BLOCKED, v, in, p));
+    return nk_spec_matrix("out", in->dtype, in, v, to_blocked ? nk_sf_padded_rows(v->rows) : v->rows,
+                          to_blocked ? nk_sf_padded_cols(v->cols) : v->cols, spec);
 }
 
 nk_status nk_relayout_out(const nk_relayout_args *args, nk_tensor *spec)
@@ -56,19 +73,10 @@ nk_status nk_relayout(const nk_relayout_args *args, nk_exec *exec)
     NK_TRY(check(args, &p, &v, &spec));
     const nk_tensor *out = args->out;
     if (!out) NK_TRY(nk_check_out(&out, &spec, NK_FP8, exec, args->in));
-    const nk_tensor *linear = args->to == NK_SF_LINEAR ? out : args->in;
-    const nk_tensor *blocked = args->to == NK_SF_LINEAR ? args->in : out;
-    const uint8_t *data;
-    int64_t none;
-    NK_TRY(nk_check_scales(linear, NK_SF_LINEAR, &v, v.cols * NK_SF_VEC, args->in, &data, &p.linear_row_stride,
-                           &p.linear_batch_stride));
-    NK_TRY(nk_check_scales(blocked, NK_SF_BLOCKED, &v, v.cols * NK_SF_VEC, args->in, &data, &none,
-                           &p.blocked_batch_stride));
+    NK_TRY(check_side(out, args->to, &v, args->in, &p));
     if (args->out) {
         NK_TRY(nk_check_writable(out));
         NK_TRY(nk_check_disjoint(out, &args->in, 1));
     }
-    p.linear = linear->data;
-    p.blocked = blocked->data;
     NK_DISPATCH(relayout, &p, exec, nk_numel(&spec) == 0);
 }

@@ -216,6 +216,13 @@ def of_other_dtype(value):
     return value.astype(np.float32 if value.dtype == np.int32 else np.int32)
 
 
+def shortened(value):
+    """An array, or the first of several, without its last row."""
+    if isinstance(value, (list, tuple)):
+        return type(value)((shortened(value[0]), *value[1:]))
+    return value[:-1]
+
+
 @pytest.mark.parametrize("base", FUNCTIONS, ids=lambda f: f.__name__)
 def test_a_refused_call_allocates_nothing(base, monkeypatch):
     """Outputs are made once all arguments have passed."""
@@ -231,6 +238,11 @@ def test_a_refused_call_allocates_nothing(base, monkeypatch):
         with pytest.raises((TypeError, ValueError), match=f"^{name}"):
             invoke(base, args | {name: of_other_dtype(args[name])})
         assert not made, name
+        try:
+            invoke(base, args | {name: shortened(args[name])})
+        except ValueError:
+            assert not made, name
+        made.clear()
 
 
 def test_misaligned_data(device):
