@@ -20,12 +20,12 @@ static const char *why_not(const nk_backend *row)
 
 NK_CHOICE_FITS(cpu_means);
 
-/* Fills the plan of a loop of `jobs` jobs, which are tiles or rows. */
-static nk_status plan_jobs(const nk_settings *settings, const char *kernel, int64_t jobs, nk_plan *plan,
+/* Fills the plan of a loop of `jobs` jobs, which are tiles or rows, on `worthwhile` threads or fewer. */
+static nk_status plan_loop(const nk_settings *settings, const char *kernel, int64_t jobs, int worthwhile, nk_plan *plan,
                            cpu_means *means)
 {
     NK_TRY(cpu_path_pick(settings->cpu, &means->path));
-    NK_TRY(cpu_thread_count(settings, &means->threads));
+    NK_TRY(cpu_thread_count(settings, worthwhile, &means->threads));
     means->batch_invariant = settings->batch_invariant;
     plan->kernel = kernel;
     plan->why = means->path->why;
@@ -35,13 +35,24 @@ static nk_status plan_jobs(const nk_settings *settings, const char *kernel, int6
     return NK_OK;
 }
 
+static double products_of(const nk_gemm_problem *p)
+{
+    return (double)p->l * (double)p->m * (double)p->n * (double)p->k;
+}
+
 static int64_t tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
 
-/* The order of a sum depends on K alone, unless multiply_vector sums it. */
-static nk_status plan_tiles(const nk_settings *settings, const char *kernel, int64_t count, nk_plan *plan,
-                            cpu_means *means)
+static nk_status plan_rows(const nk_settings *settings, const char *kernel, int64_t rows, nk_plan *plan,
+                           cpu_means *means)
 {
-    NK_TRY(plan_jobs(settings, kernel, count, plan, means));
+    return plan_loop(settings, kernel, rows, CPU_MAX_THREADS, plan, means);
+}
+
+/* The order of a sum depends on K alone, unless multiply_vector sums it. */
+static nk_status plan_tiles(const nk_settings *settings, const char *kernel, int64_t count, double products,
+                            nk_plan *plan, cpu_means *means)
+{
+    NK_TRY(plan_loop(settings, kernel, count, cpu_worthwhile_threads(products), plan, means));
     plan->tile_m = CPU_TILE_M;
     plan->tile_n = CPU_TILE_N;
     plan->batch_invariant = means->batch_invariant || !means->path->multiply_vector;
@@ -50,33 +61,39 @@ static nk_status plan_tiles(const nk_settings *settings, const char *kernel, int
 
 static nk_status plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_tiles(settings, "cpu_gemm", p->l * tiles(p->m, p->n), plan, choice);
+    return plan_tiles(settings, "cpu_gemm", p->l * tiles(p->m, p->n), products_of(p), plan, choice);
 }
 
 static nk_status plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_tiles(settings, "cpu_dual_gemm", p->l * tiles(p->m, p->n), plan, choice);
+    const double gates_and_ups = 2 * (double)p->l * (double)p->m * (double)p->n * (double)p->k;
+    return plan_tiles(settings, "cpu_dual_gemm", p->l * tiles(p->m, p->n), gates_and_ups, plan, choice);
 }
 
 static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                    void *choice)
 {
     int64_t count = p->list ? 0 : tiles(p->all.m, p->all.n); /* or more: experts end tiles early */
-    for (int64_t g = 0; p->list && g < p->groups; g++)
+    double all = p->list ? 0 : products_of(&p->all);         /* or fewer: some rows are no expert's */
+    for (int64_t g = 0; p->list && g < p->groups; g++) {
         count += tiles(p->list[g].m, p->list[g].n);
-    return plan_tiles(settings, "cpu_grouped_gemm", count, plan, choice);
+        all += products_of(&p->list[g]);
+    }
+    return plan_tiles(settings, "cpu_grouped_gemm", count, all, plan, choice);
 }
 
 static nk_status plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
                                         nk_plan *plan, void *choice)
 {
-    return plan_tiles(settings, "cpu_grouped_dual_gemm", tiles(p->gates.all.m, p->gates.all.n), plan, choice);
+    const nk_gemm_problem *gates = &p->gates.all;
+    return plan_tiles(settings, "cpu_grouped_dual_gemm", tiles(gates->m, gates->n), 2 * products_of(gates), plan,
+                      choice);
 }
 
 /* 16-bit weights never take multiply_vector. */
 static nk_status plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    NK_TRY(plan_tiles(settings, "cpu_route", tiles(p->m, p->n), plan, choice));
+    NK_TRY(plan_tiles(settings, "cpu_route", tiles(p->m, p->n), cpu_route_products(p), plan, choice));
     plan->batch_invariant = true;
     return NK_OK;
 }
@@ -84,28 +101,28 @@ static nk_status plan_route(const nk_route_problem *p, const nk_settings *settin
 static nk_status plan_sort_by_expert(const nk_sort_by_expert_problem *p, const nk_settings *settings, nk_plan *plan,
                                      void *choice)
 {
-    return plan_jobs(settings, "cpu_sort_by_expert", p->m, plan, choice);
+    return plan_rows(settings, "cpu_sort_by_expert", p->m, plan, choice);
 }
 
 static nk_status plan_combine(const nk_combine_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_jobs(settings, "cpu_combine", p->m, plan, choice);
+    return plan_rows(settings, "cpu_combine", p->m, plan, choice);
 }
 
 static nk_status plan_quantize(const nk_quantize_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_jobs(settings, "cpu_quantize", p->l * p->rows, plan, choice);
+    return plan_rows(settings, "cpu_quantize", p->l * p->rows, plan, choice);
 }
 
 static nk_status plan_dequantize(const nk_dequantize_problem *p, const nk_settings *settings, nk_plan *plan,
                                  void *choice)
 {
-    return plan_jobs(settings, "cpu_dequantize", p->l * p->rows, plan, choice);
+    return plan_rows(settings, "cpu_dequantize", p->l * p->rows, plan, choice);
 }
 
 static nk_status plan_relayout(const nk_relayout_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_jobs(settings, "cpu_relayout", p->l * p->rows, plan, choice);
+    return plan_rows(settings, "cpu_relayout", p->l * p->rows, plan, choice);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -16,6 +16,9 @@ nk_status cpu_quantize(const nk_quantize_problem *problem, cpu_means means, cons
 nk_status cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means, const nk_exec *exec);
 nk_status cpu_relayout(const nk_relayout_problem *problem, cpu_means means, const nk_exec *exec);
 
+/* How many products take as long as the call. */
+double cpu_route_products(const nk_route_problem *problem);
+
 /* One tile of a gemm, from its operands to the output. `rows_of_a` is NULL, or says which rows of A the tile's are. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at);
 

@@ -35,8 +35,6 @@ static void run_tile(void *context, int64_t tile)
 
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
-    double products = 2 * (double)p->l * (double)p->m * (double)p->n * (double)p->k;
-    int threads = cpu_worthwhile_threads(products, means.threads);
-    dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
-    return cpu_for_each(exec, cpu_tile_count(&c.tiling), threads, run_tile, &c);
+    dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
+    return cpu_for_each(exec, cpu_tile_count(&c.tiling), means.threads, run_tile, &c);
 }

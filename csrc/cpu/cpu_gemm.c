@@ -26,7 +26,6 @@ static void run_tile(void *context, int64_t tile)
 
 nk_status cpu_gemm(const nk_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
-    int threads = cpu_worthwhile_threads((double)p->l * (double)p->m * (double)p->n * (double)p->k, means.threads);
-    gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, threads)};
-    return cpu_for_each(exec, cpu_tile_count(&g.tiling), threads, run_tile, &g);
+    gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
+    return cpu_for_each(exec, cpu_tile_count(&g.tiling), means.threads, run_tile, &g);
 }

@@ -134,7 +134,7 @@ static nk_status run_groups(const nk_grouped_gemm_problem *p, const nk_grouped_d
         cpu_rows rows = rows_of(p, g);
         products += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k * (dual ? 2 : 1);
     }
-    grouped c = {p, dual, means, cpu_worthwhile_threads(products, means.threads)};
+    grouped c = {p, dual, means, (int)cpu_min(cpu_worthwhile_threads(products), means.threads)};
     int64_t tiles = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         cpu_tiling tiling = tiling_of(&c, g, rows_of(p, g));

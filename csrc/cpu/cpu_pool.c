@@ -150,7 +150,7 @@ static void start_workers(int wanted)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-nk_status cpu_thread_count(const nk_settings *settings, int *threads)
+nk_status cpu_thread_count(const nk_settings *settings, int worthwhile, int *threads)
 {
     const char *text = settings->num_threads;
     if (*text) {
@@ -158,13 +158,15 @@ nk_status cpu_thread_count(const nk_settings *settings, int *threads)
         long number = strtol(text, &end, 10);
         NK_CHECK(*end == 0 && number >= 1 && number <= CPU_MAX_THREADS, NK_BACKEND_ERROR,
                  "NVFP4KERN_NUM_THREADS: '%s', expected a number from 1 to %d", text, CPU_MAX_THREADS);
-        *threads = (int)number;
+        *threads = number < worthwhile ? (int)number : worthwhile;
         return NK_OK;
     }
+    *threads = 1;
+    if (worthwhile <= 1) return NK_OK;
     cpu_set_t cpus;
     long count = pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus)
                                                                                  : sysconf(_SC_NPROCESSORS_ONLN);
-    *threads = count < 1 ? 1 : count > CPU_MAX_THREADS ? CPU_MAX_THREADS : (int)count;
+    if (count > 1) *threads = count < worthwhile ? (int)count : worthwhile;
     return NK_OK;
 }
 

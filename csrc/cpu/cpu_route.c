@@ -219,12 +219,15 @@ static void route_rows(void *context, int64_t job)
         route_row(c, at.m0 + i, logits[i]);
 }
 
+double cpu_route_products(const nk_route_problem *p)
+{
+    return (double)p->m * (double)p->n * ((double)p->k + SELECTION);
+}
+
 nk_status cpu_route(const nk_route_problem *p, cpu_means means, const nk_exec *exec)
 {
-    double work = (double)p->m * (double)p->n * ((double)p->k + SELECTION);
-    int threads = cpu_worthwhile_threads(work, means.threads);
-    int64_t rows = nk_ceil_div(p->m, threads); /* of a thread */
+    int64_t rows = nk_ceil_div(p->m, means.threads); /* of a thread */
     route c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
-    NK_TRY(cpu_for_each(exec, nk_ceil_div(p->m, c.rows), threads, route_rows, &c));
+    NK_TRY(cpu_for_each(exec, nk_ceil_div(p->m, c.rows), means.threads, route_rows, &c));
     return p->sorts ? cpu_sort_by_expert(p, means, exec) : NK_OK;
 }

@@ -2,6 +2,7 @@
 #include "cpu_tile.h"
 
 #include "cpu_operand.h"
+#include "cpu_pool.h"
 
 #define NARROWEST 32           /* columns of a tile */
 #define TILES_PER_THREAD 4     /* at least, if tiles can be that narrow: threads end at about the same time */
@@ -44,10 +45,10 @@ cpu_tile_coordinates cpu_tile_at(const cpu_tiling *t, int64_t tile)
     };
 }
 
-int cpu_worthwhile_threads(double products, int threads)
+int cpu_worthwhile_threads(double products)
 {
     double most = products / WORTH_A_THREAD;
-    return most < 1 ? 1 : most < threads ? (int)most : threads;
+    return most < 1 ? 1 : most < CPU_MAX_THREADS ? (int)most : CPU_MAX_THREADS;
 }
 
 void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a, const nk_operand *b, int64_t k,
