@@ -13,7 +13,7 @@
 
 /* How many threads a loop may use, counting the caller: NVFP4KERN_NUM_THREADS, or the number of CPUs that the calling
  * thread may run on, but no more than `worthwhile`. Where that is 1 nobody asks the system, which costs a short call a
- * tenth of its time. */
+ * quarter of its time. */
 nk_status cpu_thread_count(const nk_settings *settings, int worthwhile, int *threads);
 
 /* Calls body(context, job) for every job in 0 .. jobs - 1, in any order, on at most `threads` threads. Jobs run in the
