@@ -245,6 +245,27 @@ def test_a_refused_call_allocates_nothing(base, monkeypatch):
         made.clear()
 
 
+@pytest.mark.parametrize("base", FUNCTIONS, ids=lambda f: f.__name__)
+def test_an_output_that_cannot_be_made(base, monkeypatch):
+    """The first, then the second, and so on."""
+    args = {name: in_numpy(value) for name, value in base("cpu").items() if name != "out"}
+    made, empty = [], np.empty
+    limit = 0
+
+    def some(*of):
+        if len(made) == limit:
+            raise MemoryError("no more")
+        made.append(of)
+        return empty(*of)
+
+    monkeypatch.setattr(np, "empty", some)
+    for limit in range(len(guards_in(base("cpu")["out"]))):
+        made.clear()
+        with pytest.raises(MemoryError, match="^no more$"):
+            invoke(base, args)
+        assert len(made) == limit
+
+
 def test_misaligned_data(device):
     args = gemm(device)
     buffer = torch.zeros(4 * N + 1, dtype=torch.uint8).numpy()
