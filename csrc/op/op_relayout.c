@@ -50,7 +50,6 @@ static nk_status check(const nk_relayout_args *args, nk_relayout_problem *p, nk_
 {
     const nk_tensor *in = args->in;
     const bool to_blocked = args->to == NK_SF_BLOCKED;
-    NK_TRY(nk_check_tensor(in, NK_FP8, in));
     NK_TRY(linear_view(args, v));
     *p = (nk_relayout_problem){.device = in->device, .to = args->to, .l = v->l, .rows = v->rows, .cols = v->cols};
     NK_TRY(check_side(in, to_blocked ? NK_SF_LINEAR : NK_SF_BLOCKED, v, in, p));
