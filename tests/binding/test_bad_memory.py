@@ -10,6 +10,7 @@ from calls import (
     K,
     M,
     N,
+    arranged,
     by_rows,
     bytes_of,
     contiguous,
@@ -243,6 +244,20 @@ def test_a_refused_call_allocates_nothing(base, monkeypatch):
         except ValueError:
             assert not made, name
         made.clear()
+
+
+@pytest.mark.parametrize("base", FUNCTIONS, ids=lambda f: f.__name__)
+def test_explain_allocates_nothing(base, monkeypatch):
+    """It says of a call without outputs what it says of one with them."""
+
+    def plan(args):
+        positional, keywords = arranged({name: in_numpy(tensors_of(args[name])) for name in args})
+        return nvfp4kern.explain(FUNCTIONS[base], *positional, **keywords)
+
+    args = base("cpu")
+    expected = plan(args)
+    monkeypatch.setattr(np, "empty", lambda *of: pytest.fail(f"np.empty{of}"))
+    assert plan({name: value for name, value in args.items() if name != "out"}) == expected
 
 
 @pytest.mark.parametrize("base", FUNCTIONS, ids=lambda f: f.__name__)
