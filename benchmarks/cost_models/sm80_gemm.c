@@ -9,7 +9,7 @@ static sm80_product product_of(const model_problem *p)
                           .m = p->m,
                           .n = p->n,
                           .k = p->k,
-                          .kind = p->wide ? SM80_GEMM_HALVES : SM80_GEMM_CODES,
+                          .kind = p->wide ? SM80_GEMM_FP16 : SM80_GEMM_NVFP4,
                           .outputs_per_warp = 32};
 }
 

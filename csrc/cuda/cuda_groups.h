@@ -12,23 +12,22 @@
 
 typedef struct cuda_group {
     nk_gemm_problem gemm;
-    uint32_t begin; /* units of the groups before it */
-    uint32_t steps; /* of K in a tile */
-    uint32_t units; /* of a tile, see cuda/split.cuh */
+    uint32_t first_iter;     /* iterations of the groups before it, see cuda/stream_k.cuh */
+    uint32_t k_steps;        /* of a tile */
+    uint32_t iters_per_tile; /* k_steps, or 1 if no tile is split */
 } cuda_group;
 
 /* List form: `count` groups. Contiguous form: one, `all` of the problem, whose rows `offsets` (on the device) divides
- * among `experts`; only the kernel knows how many tiles of tokens they have. The units of all groups are dealt
- * out to CTAs. `rows` has no data in the list form. */
+ * among `experts`; only the kernel knows how many tiles of tokens they have. `rows` has no data in the list form. */
 typedef struct cuda_groups {
     uint32_t ctas;  /* of the kernel that multiplies */
-    uint32_t units; /* list: of all groups */
+    uint32_t iters; /* list: of all groups */
     int count;
     const int32_t *offsets;
     int64_t experts;
     int64_t a_sf_bytes; /* blocked sfa of the contiguous form: its size */
     nk_token_rows rows;
-    float *partials; /* see cuda/split.cuh */
+    float *partials; /* the workspace of cuda/stream_k.cuh */
     cuda_group group[CUDA_GROUPS_PER_LAUNCH];
 } cuda_groups;
 

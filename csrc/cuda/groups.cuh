@@ -1,53 +1,54 @@
-/* Grouped GEMM, list and contiguous: which tile of which group, or of which expert, a unit belongs to. */
+/* Grouped GEMM, list and contiguous: which tile of which group, or of which expert, an iteration of stream-K is. */
 #ifndef NK_GROUPS_CUH
 #define NK_GROUPS_CUH
 
 #include "cuda_groups.h"
 #include "expert.cuh"
-#include "split.cuh"
+#include "stream_k.cuh"
 
 /* A tile of a group. */
 typedef struct group_tile {
-    int group;             /* of the parameters */
-    bool found;            /* false: nothing to do */
-    uint32_t begin, units; /* its first unit of all; how many it has */
-    int64_t expert;        /* contiguous: which weights, alpha and bias */
-    int64_t n_tile;        /* its number along N */
-    int64_t token, end;    /* its first token; the end of the group's, or of the expert's */
-    int64_t sf_row;        /* blocked sfa: a token's row in it, less the token; 0 where rows name tokens */
+    int group;                  /* of the parameters */
+    bool found;                 /* false: nothing to do */
+    uint32_t first_iter, iters; /* see cuda/stream_k.cuh */
+    int64_t expert;             /* contiguous: which weights, alpha and bias */
+    int64_t n_tile;             /* its number along N */
+    int64_t token, end;         /* its first token; the end of the group's, or of the expert's */
+    int64_t sf_row;             /* blocked sfa: a token's row in it, less the token; 0 if rows name tokens */
 } group_tile;
 
-/* Tiles of TOKENS tokens x FEATURES features, by all threads of CTAs of WARPS warps. */
-template <int TOKENS, int FEATURES, int WARPS> struct group_tiles {
+/* Tiles of TILE_M tokens x TILE_N features, by all threads of CTAs of WARPS warps. */
+template <int TILE_M, int TILE_N, int WARPS> struct group_tiles {
     const cuda_groups &q;
     expert_scan<WARPS> &scan; /* shared memory, free at every call */
     uint32_t token_tiles;     /* contiguous: of all experts */
-    deal all;
+    stream_k scheduler;
 
     static_assert(sizeof(expert_scan<WARPS>) <= CUDA_EXPERT_SCAN_BYTES, "what the host asks for");
 
     __device__ group_tiles(const cuda_groups &q, void *shared)
-        : q(q), scan(*(expert_scan<WARPS> *)shared), token_tiles(0), all{q.units, 0}
+        : q(q), scan(*(expert_scan<WARPS> *)shared), token_tiles(0), scheduler{q.iters, 0}
     {
         if (q.offsets) {
             token_tiles = expert_of(NO_TILE).tiles;
-            all.units = token_tiles * (uint32_t)nk_ceil_div(q.group[0].gemm.n, FEATURES) * q.group[0].units;
+            const cuda_group &g = q.group[0];
+            scheduler.iters = token_tiles * (uint32_t)nk_ceil_div(g.gemm.n, TILE_N) * g.iters_per_tile;
         }
-        all.units_per_cta = (all.units + q.ctas - 1) / q.ctas;
+        scheduler.iters_per_cta = (scheduler.iters + q.ctas - 1) / q.ctas;
     }
 
     __device__ expert_tile expert_of(uint32_t token_tile) const
     {
-        return find_expert<TOKENS>(scan, q.offsets, q.experts, q.group[0].gemm.m, token_tile);
+        return find_expert<TILE_M>(scan, q.offsets, q.experts, q.group[0].gemm.m, token_tile);
     }
 
-    /* List: the group that has `unit`. */
-    __device__ int group_of(uint32_t unit) const
+    /* List: the group that has iteration `iter`. */
+    __device__ int group_of(uint32_t iter) const
     {
         int low = 0, high = q.count - 1;
         while (low < high) {
             const int middle = (low + high + 1) / 2;
-            if (q.group[middle].begin <= unit)
+            if (q.group[middle].first_iter <= iter)
                 low = middle;
             else
                 high = middle - 1;
@@ -66,19 +67,19 @@ template <int TOKENS, int FEATURES, int WARPS> struct group_tiles {
         return atom_rows * nk_sf_padded_cols(p.k / NK_SF_VEC) * NK_SF_ATOM_ROWS <= q.a_sf_bytes;
     }
 
-    /* The tile that has `unit`; the same answer in all threads of the CTA. */
-    __device__ group_tile tile_of(uint32_t unit) const
+    /* The tile that has iteration `iter`; the same answer in all threads of the CTA. */
+    __device__ group_tile tile_of(uint32_t iter) const
     {
         group_tile at = {};
-        at.group = q.offsets ? 0 : group_of(unit);
+        at.group = q.offsets ? 0 : group_of(iter);
         const cuda_group &g = q.group[at.group];
-        const uint32_t tile = (unit - g.begin) / g.units;
-        at.begin = g.begin + tile * g.units;
-        at.units = g.units;
+        const uint32_t tile = (iter - g.first_iter) / g.iters_per_tile;
+        at.first_iter = g.first_iter + tile * g.iters_per_tile;
+        at.iters = g.iters_per_tile;
         if (!q.offsets) {
-            const uint32_t m_tiles = (uint32_t)nk_ceil_div(g.gemm.m, TOKENS);
+            const uint32_t m_tiles = (uint32_t)nk_ceil_div(g.gemm.m, TILE_M);
             at.n_tile = tile / m_tiles;
-            at.token = tile % m_tiles * (int64_t)TOKENS;
+            at.token = tile % m_tiles * (int64_t)TILE_M;
             at.end = g.gemm.m;
             at.found = true;
             return at;

@@ -112,7 +112,7 @@ def test_largest_tile(backend, n, k, activation, order):
     if backend.name == "sm80" and os.environ.get("NVFP4KERN_SM_LIMIT") == "3":
         parts = [part(o, backend.device) for part in (codes, linear_scales) for o in ops]
         plan = nvfp4kern.explain("dual_gemm", *parts)
-        assert plan["kernel"] == "sm80_dual_gemm_t128_codes"
+        assert plan["kernel"] == "sm80_dual_gemm_t128_nvfp4"
         assert (plan["workspace_bytes"] > 0) == ((n, k) != (120, 1024))
     got = run_dual(ops, backend.device, activation=activation, order=order, dtype="float32")
     assert_ok(reference.check(got, expect(ops, activation=activation, c=backend.c), "float32"))

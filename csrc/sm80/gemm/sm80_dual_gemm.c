@@ -3,7 +3,7 @@
 
 #define OUTPUTS_PER_WARP 16 /* of 32 weight rows: half are gates */
 #define KERNEL(name, kind) &sm80_dual_gemm_##name##_##kind
-#define ROW(name, ...) {KERNEL(name, codes), KERNEL(name, halves), KERNEL(name, bfloats), KERNEL(name, reduce)},
+#define ROW(name, ...) {KERNEL(name, nvfp4), KERNEL(name, fp16), KERNEL(name, bf16), KERNEL(name, reduce)},
 static const sm80_gemm_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
 
 NK_CHOICE_FITS(sm80_gemm_choice);

@@ -1,17 +1,17 @@
 /* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *
- * Work: a tile is WARPS * 16 features (n) x TOKENS tokens (m) of one batch: half of a tile's weight rows are B1's
+ * Work: a tile is WARPS * 16 features (n) x TILE_M tokens (m) of one batch: half of a tile's weight rows are B1's
  * (gates), half are B2's (ups), of the same features. Gates and ups lie side by side in shared memory before they are
  * stored. The activation is applied there, in a loop over tokens: unrolled over a thread's sums it was 110 KB of code.
  *
- * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
-#include "sm80_product.cuh"
+ * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
+#include "sm80_gemm.cuh"
 
 #define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
 
-template <int TOKENS, int WARPS>
-struct dual_gemm_product : batch_product<nk_dual_gemm_problem, TOKENS, WARPS, WARPS * 16> {
-    using dual_gemm_product::batch_product::batch_product;
+template <int TILE_M, int WARPS>
+struct dual_gemm_operator : batch_operator<nk_dual_gemm_problem, TILE_M, WARPS, WARPS * 16> {
+    using dual_gemm_operator::batch_operator::batch_operator;
 
     /* A lane has two features, 32 apart: its first pair of rows are their gates, its second pair their ups. */
     __device__ void point_rows(const batch_tile &tile, weight_rows &w) const
@@ -29,8 +29,8 @@ struct dual_gemm_product : batch_product<nk_dual_gemm_problem, TOKENS, WARPS, WA
     }
 };
 
-#define PARAMETERS const __grid_constant__ nk_dual_gemm_problem p, const __grid_constant__ sm80_gemm_params q
-#define PRODUCT(TOKENS, WARPS) dual_gemm_product<TOKENS, WARPS>(p, q)
-#define KERNELS(...) SM80_FP4_KERNELS(sm80_dual_gemm, __VA_ARGS__)
+#define PARAMETERS const __grid_constant__ nk_dual_gemm_problem p, const __grid_constant__ sm80_gemm_scheduler q
+#define OPERATOR(TILE_M, WARPS) dual_gemm_operator<TILE_M, WARPS>(p, q)
+#define KERNELS(...) SM80_STREAM_K_KERNELS(sm80_dual_gemm, __VA_ARGS__)
 
 SM80_GEMM_TILES(KERNELS)

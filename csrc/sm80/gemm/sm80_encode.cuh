@@ -6,19 +6,19 @@
 
 /* FEATURES columns, by all THREADS of the CTA. Sums lie as gated_sums<RUN> has them, barriers as for store_tile().
  * Whole warps go through all tokens: lanes of one that is not there help their neighbours. */
-template <int FEATURES, int THREADS, int RUN, int TOKENS, int SUMS>
-__device__ inline void encode_tile(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o,
+template <int FEATURES, int THREADS, int RUN, int TILE_M, int SUMS>
+__device__ inline void encode_tile(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o,
                                    const gated_sums<RUN> &gating, const nk_encoded_output &to)
 {
     constexpr int QUADS = FEATURES / 4, AT_ONCE = THREADS / QUADS;
     static_assert(QUADS % 4 == 0 && RUN % 16 == 0, "a block is four threads of one token");
-    static_assert(THREADS % QUADS == 0 && TOKENS % AT_ONCE == 0, "a thread keeps its columns, all have as many tokens");
+    static_assert(THREADS % QUADS == 0 && TILE_M % AT_ONCE == 0, "a thread keeps its columns, all have as many tokens");
     const int column = threadIdx.x % QUADS * 4;
     const int64_t n = o.feature + column;
     const encoder e = encoder_of(encode_scale_of(to.global_scale));
     const typename gated_sums<RUN>::template columns<4> columns(gating, o, column);
 #pragma unroll 1
-    for (int token = threadIdx.x / QUADS; token < TOKENS; token += AT_ONCE) {
+    for (int token = threadIdx.x / QUADS; token < TILE_M; token += AT_ONCE) {
         const float *sums = tile.of(token) + columns.first;
         float v[4], up[4];
         uint32_t amax = 0, codes = 0;

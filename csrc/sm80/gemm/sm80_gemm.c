@@ -4,7 +4,7 @@
 
 #define OUTPUTS_PER_WARP 32
 #define KERNEL(name, kind) &sm80_gemm_##name##_##kind
-#define ROW(name, ...) {KERNEL(name, codes), KERNEL(name, halves), KERNEL(name, bfloats), KERNEL(name, reduce)},
+#define ROW(name, ...) {KERNEL(name, nvfp4), KERNEL(name, fp16), KERNEL(name, bf16), KERNEL(name, reduce)},
 static const sm80_gemm_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
 
 /* A gemv adds in another order, so it is not for batch-invariant calls. */

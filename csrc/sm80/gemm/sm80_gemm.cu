@@ -1,13 +1,13 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *
- * Work: a tile is WARPS * 32 features (n) x TOKENS tokens (m) of one batch. A CTA takes one
- * tile, or as many steps of K as every other (cuda/split.cuh).
+ * Work: a tile is WARPS * 32 features (n) x TILE_M tokens (m) of one batch. A CTA takes one
+ * tile, or as many steps of K as every other (cuda/stream_k.cuh).
  *
- * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
-#include "sm80_product.cuh"
+ * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
+#include "sm80_gemm.cuh"
 
-template <int TOKENS, int WARPS> struct gemm_product : batch_product<nk_gemm_problem, TOKENS, WARPS, WARPS * 32> {
-    using gemm_product::batch_product::batch_product;
+template <int TILE_M, int WARPS> struct gemm_operator : batch_operator<nk_gemm_problem, TILE_M, WARPS, WARPS * 32> {
+    using gemm_operator::batch_operator::batch_operator;
 
     __device__ void point_rows(const batch_tile &tile, weight_rows &w) const
     {
@@ -21,8 +21,8 @@ template <int TOKENS, int WARPS> struct gemm_product : batch_product<nk_gemm_pro
     }
 };
 
-#define PARAMETERS const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm80_gemm_params q
-#define PRODUCT(TOKENS, WARPS) gemm_product<TOKENS, WARPS>(p, q)
-#define KERNELS(...) SM80_FP4_KERNELS(sm80_gemm, __VA_ARGS__)
+#define PARAMETERS const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm80_gemm_scheduler q
+#define OPERATOR(TILE_M, WARPS) gemm_operator<TILE_M, WARPS>(p, q)
+#define KERNELS(...) SM80_STREAM_K_KERNELS(sm80_gemm, __VA_ARGS__)
 
 SM80_GEMM_TILES(KERNELS)

@@ -30,26 +30,26 @@ enum {
 
 /* What a kernel multiplies: tokens x weights. */
 enum {
-    SM80_GEMM_CODES,         /* NVFP4 x NVFP4 */
-    SM80_GEMM_HALVES,        /* fp16 x NVFP4 */
-    SM80_GEMM_BFLOATS,       /* bf16 x NVFP4 */
-    SM80_GEMM_PLAIN_HALVES,  /* fp16 x fp16 */
-    SM80_GEMM_PLAIN_BFLOATS, /* bf16 x bf16 */
+    SM80_GEMM_NVFP4,      /* NVFP4 x NVFP4 */
+    SM80_GEMM_FP16,       /* fp16 x NVFP4 */
+    SM80_GEMM_BF16,       /* bf16 x NVFP4 */
+    SM80_GEMM_PLAIN_FP16, /* fp16 x fp16 */
+    SM80_GEMM_PLAIN_BF16, /* bf16 x bf16 */
     SM80_GEMM_KIND_COUNT,
-    SM80_GEMM_FP4_KINDS = SM80_GEMM_PLAIN_HALVES /* those before have NVFP4 weights */
+    SM80_GEMM_FP4_KINDS = SM80_GEMM_PLAIN_FP16 /* those before have NVFP4 weights */
 };
 
 /* A lane takes a chunk of each of its weight rows in a step: 32 codes, or 8 halves. */
-#define SM80_GEMM_PLAIN(kind) ((kind) >= SM80_GEMM_PLAIN_HALVES)
+#define SM80_GEMM_PLAIN(kind) ((kind) >= SM80_GEMM_PLAIN_FP16)
 #define SM80_GEMM_CHUNK(kind) (SM80_GEMM_PLAIN(kind) ? 8 : 32) /* elements */
 #define SM80_GEMM_STEP(kind) (4 * SM80_GEMM_CHUNK(kind))       /* elements along K */
 #define SM80_GEMM_WORDS(kind) (SM80_GEMM_CHUNK(kind) / 8)      /* eight elements: two k16 multiplications */
 
 /* 16-byte pieces of a token that a lane takes in a step. */
-#define SM80_GEMM_TOKEN_QUADS(kind) ((kind) == SM80_GEMM_HALVES || (kind) == SM80_GEMM_BFLOATS ? 4 : 1)
+#define SM80_GEMM_TOKEN_QUADS(kind) ((kind) == SM80_GEMM_FP16 || (kind) == SM80_GEMM_BF16 ? 4 : 1)
 
 /* Sizes of shared memory for the host, which cannot see the templates that lie there. A static_assert in every kernel
- * compares the two (sm80_product.cuh). OPERANDS is struct smem_t of sm80_mainloop.cuh. */
+ * compares the two (sm80_gemm.cuh). OPERANDS is struct smem_t of sm80_mainloop.cuh. */
 #define SM80_GEMM_OPERANDS(tokens, warps, stages, kind)                                      \
     (512 * ((stages) * (warps) * 5 + (stages) * (tokens) / 8 * SM80_GEMM_TOKEN_QUADS(kind) + \
             2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                      \
@@ -63,7 +63,7 @@ enum {
 #define SM80_GEMM_SMEM(tokens, warps, stages, kind) \
     SM80_MAX(SM80_GEMM_OPERANDS(tokens, warps, stages, kind), SM80_OUT_BYTES(tokens, 32 * (warps)))
 
-/* What lies before it, at most: current_tile of sm80_product.cuh, and what aligns the rest. */
+/* What lies before it, at most: current_tile of sm80_gemm.cuh, and what aligns the rest. */
 #define SM80_GEMM_STATIC_BYTES 128
 
 #endif

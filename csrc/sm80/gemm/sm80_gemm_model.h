@@ -15,7 +15,7 @@ static inline int64_t sm80_gemm_sum_bytes(const sm80_gemm_tile *t) { return (int
 static inline double sm80_gemm_step_us(const sm80_gemm_tile *t, int64_t resident)
 {
     double rows = t->warps * 32, tokens = t->tokens;
-    double compute = tokens * rows * SM80_GEMM_STEP(SM80_GEMM_CODES) * 2 * (1 / SM80_GEMM_FLOP_PER_US) +
+    double compute = tokens * rows * SM80_GEMM_STEP(SM80_GEMM_NVFP4) * 2 * (1 / SM80_GEMM_FLOP_PER_US) +
                      SM80_GEMM_DECODE_US * rows * (1.0 / 128);
     double memory = (tokens + rows) * 72 * (1 / SM80_GEMM_BYTES_PER_US); /* codes and factors */
     double work = (compute > memory ? compute : memory) * (double)resident;

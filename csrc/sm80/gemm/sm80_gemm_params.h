@@ -4,14 +4,14 @@
 
 #include "nk_problem.h"
 
-/* cuda/split.cuh says how tiles are dealt out. */
-typedef struct sm80_gemm_params {
+/* The tile scheduler of gemm and dual_gemm, see cuda/stream_k.cuh. */
+typedef struct sm80_gemm_scheduler {
     uint32_t m_tiles, n_tiles, tiles; /* tiles: of the whole batch */
-    uint32_t steps;                   /* of K in a tile */
-    uint32_t units;                   /* of a tile: its steps, or 1 where no tile is split */
-    uint32_t units_per_cta;
-    float *partials; /* fp32 sums [part][quad][thread][4] */
-} sm80_gemm_params;
+    uint32_t k_steps;                 /* of a tile */
+    uint32_t iters_per_tile;          /* k_steps, or 1 if no tile is split */
+    uint32_t iters_per_cta;
+    float *partials; /* fp32 [partial sums][quad][thread][4] */
+} sm80_gemm_scheduler;
 
 /* What grouped_dual_gemm's kernels take behind the groups. */
 typedef struct sm80_gating {

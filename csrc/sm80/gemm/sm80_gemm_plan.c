@@ -16,8 +16,8 @@ const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_G
 int sm80_gemm_kind(const nk_operand *a, const nk_operand *b)
 {
     bool bfloat = a->dtype == NK_BF16;
-    if (b->dtype != NK_E2M1X2) return bfloat ? SM80_GEMM_PLAIN_BFLOATS : SM80_GEMM_PLAIN_HALVES;
-    return a->dtype == NK_E2M1X2 ? SM80_GEMM_CODES : bfloat ? SM80_GEMM_BFLOATS : SM80_GEMM_HALVES;
+    if (b->dtype != NK_E2M1X2) return bfloat ? SM80_GEMM_PLAIN_BF16 : SM80_GEMM_PLAIN_FP16;
+    return a->dtype == NK_E2M1X2 ? SM80_GEMM_NVFP4 : bfloat ? SM80_GEMM_BF16 : SM80_GEMM_FP16;
 }
 
 static int32_t smem_of(const sm80_gemm_tile *t, int kind)
@@ -161,9 +161,9 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
                 .m_tiles = (uint32_t)sm80_cover(p->m, t->tokens),
                 .n_tiles = (uint32_t)sm80_cover(p->n, p->outputs_per_warp * t->warps),
                 .tiles = (uint32_t)work[d.tile].tiles,
-                .steps = steps,
-                .units = d.steps_per_cta ? steps : 1,
-                .units_per_cta = d.steps_per_cta ? (uint32_t)d.steps_per_cta : 1,
+                .k_steps = steps,
+                .iters_per_tile = d.steps_per_cta ? steps : 1,
+                .iters_per_cta = d.steps_per_cta ? (uint32_t)d.steps_per_cta : 1,
             },
     };
     plan->kernel = choice->multiply->name;
@@ -173,7 +173,7 @@ nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, con
 
 nk_status sm80_gemm_run(nk_device device, const void *problem, const sm80_gemm_choice *choice, const nk_exec *exec)
 {
-    sm80_gemm_params params = choice->params;
+    sm80_gemm_scheduler params = choice->params;
     params.partials = exec->workspace;
     void *args[] = {(void *)(uintptr_t)problem, &params};
     NK_TRY(cuda_launch(choice->multiply, device, exec->stream, &choice->grid, args));

@@ -35,7 +35,7 @@ typedef struct sm80_gemm_dealing {
     int64_t workspace_bytes;
 } sm80_gemm_dealing;
 
-/* SM80_GEMM_CODES, .. from the operands of a product. */
+/* SM80_GEMM_NVFP4, .. from the operands of a product. */
 int sm80_gemm_kind(const nk_operand *a, const nk_operand *b);
 
 /* Steps of K in a tile. */
@@ -71,7 +71,7 @@ typedef cuda_kernel *sm80_gemm_kernels[SM80_GEMM_FP4_KINDS + 1];
 typedef struct sm80_gemm_choice {
     cuda_kernel *multiply, *reduce;
     cuda_grid grid, reduce_grid; /* reduce_grid.x is 0 where no tile is split */
-    sm80_gemm_params params;     /* all but the workspace's address */
+    sm80_gemm_scheduler params;  /* all but the workspace's address */
 } sm80_gemm_choice;
 
 nk_status sm80_gemm_plan(const sm80_product *p, const nk_settings *settings, const sm80_gemm_kernels *kernels,

@@ -3,9 +3,9 @@
 
 #define KERNEL(name, kind) &sm80_grouped_dual_gemm_##name##_##kind
 #define ROW(name, ...)                                             \
-    [SM80_GEMM_##name] = {[SM80_GEMM_CODES] = KERNEL(name, codes), \
-                          [SM80_GEMM_HALVES] = KERNEL(name, halves), \
-                          [SM80_GEMM_BFLOATS] = KERNEL(name, bfloats)},
+    [SM80_GEMM_##name] = {[SM80_GEMM_NVFP4] = KERNEL(name, nvfp4), \
+                          [SM80_GEMM_FP16] = KERNEL(name, fp16),   \
+                          [SM80_GEMM_BF16] = KERNEL(name, bf16)},
 static const sm80_group_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GATED_EXPERT_TILES(ROW)};
 static const sm80_group_operator grouped_dual_gemm = {kernels, .outputs_per_warp = 16};
 

@@ -1,21 +1,21 @@
 /* D[m,n] = convert(act(alpha_g[n] * sum_k A[m,k] B_g[n,k]) * (alpha_ups_g[n] * sum_k A[m,k] B_g[N+n,k]))
  * for the tokens m of every expert g; or codes and scale factors of fl(nk_silu(..) * ..) in place of convert
  *
- * Work: a tile is WARPS * 16 features (n) x TOKENS tokens (m) of one expert: half of its weight rows are gates, half
+ * Work: a tile is WARPS * 16 features (n) x TILE_M tokens (m) of one expert: half of its weight rows are gates, half
  * the ups of the same features, N rows further in the same matrix. Sums lie and are stored as in sm80_dual_gemm.cu;
  * tiles are found as in sm80_grouped_gemm.cu, contiguous form. Each is one CTA's.
  *
- * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
+ * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_encode.cuh"
 #include "sm80_groups.cuh"
 
 #define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
 
-template <int TOKENS, int WARPS> struct grouped_dual_gemm_product : group_product<TOKENS, WARPS, WARPS * 16> {
+template <int TILE_M, int WARPS> struct grouped_dual_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 16> {
     const sm80_gating &gating;
 
-    __device__ grouped_dual_gemm_product(const cuda_groups &q, const sm80_gating &gating)
-        : group_product<TOKENS, WARPS, WARPS * 16>(q), gating(gating)
+    __device__ grouped_dual_gemm_operator(const cuda_groups &q, const sm80_gating &gating)
+        : group_operator<TILE_M, WARPS, WARPS * 16>(q), gating(gating)
     {
     }
 
@@ -48,7 +48,7 @@ template <int TOKENS, int WARPS> struct grouped_dual_gemm_product : group_produc
 };
 
 #define PARAMETERS const __grid_constant__ cuda_groups q, const __grid_constant__ sm80_gating gating
-#define PRODUCT(TOKENS, WARPS) grouped_dual_gemm_product<TOKENS, WARPS>(q, gating)
-#define KERNELS(...) SM80_FP4_MULTIPLY(sm80_grouped_dual_gemm, __VA_ARGS__)
+#define OPERATOR(TILE_M, WARPS) grouped_dual_gemm_operator<TILE_M, WARPS>(q, gating)
+#define KERNELS(...) SM80_GEMM_FP4_KERNELS(sm80_grouped_dual_gemm, __VA_ARGS__)
 
 SM80_GATED_EXPERT_TILES(KERNELS)

@@ -2,9 +2,9 @@
 #include "sm80_groups.h"
 
 #define KERNEL(name, kind) &sm80_grouped_gemm_##name##_##kind
-#define ROW(name, ...)                                                               \
-    {KERNEL(name, codes),        KERNEL(name, halves),        KERNEL(name, bfloats), \
-     KERNEL(name, plain_halves), KERNEL(name, plain_bfloats), KERNEL(name, reduce)},
+#define ROW(name, ...)                                                       \
+    {KERNEL(name, nvfp4),      KERNEL(name, fp16),       KERNEL(name, bf16), \
+     KERNEL(name, plain_fp16), KERNEL(name, plain_bf16), KERNEL(name, reduce)},
 static const sm80_group_kernels kernels[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(ROW)};
 static const sm80_group_operator grouped_gemm = {kernels, .outputs_per_warp = 32, .splits = true};
 

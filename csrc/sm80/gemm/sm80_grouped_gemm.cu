@@ -1,15 +1,15 @@
 /* D_g[m,n] = convert(alpha_g[n] * sum_k A_g[m,k] B_g[n,k] + bias_g[n]) for every group g
  *
- * Work: a tile is WARPS * 32 features (n) x TOKENS tokens (m) of one group, or of one expert. All groups' steps of K,
- * laid end to end, are dealt out evenly to the CTAs (cuda/split.cuh), so that no CTA waits for another, however unequal
- * groups and experts are. Contiguous form: a CTA learns how many tiles there are, and whose tile a unit is, by a scan
- * of `offsets` (cuda/expert.cuh). Which token a row is made of it reads when it points to the token.
+ * Work: a tile is WARPS * 32 features (n) x TILE_M tokens (m) of one group, or of one expert. All groups' steps of K,
+ * laid end to end, are dealt out evenly to the CTAs (cuda/stream_k.cuh), so that no CTA waits for another, however
+ * unequal groups and experts are. Contiguous form: a CTA learns how many tiles there are, and whose tile a unit is, by
+ * a scan of `offsets` (cuda/expert.cuh). Which token a row is made of it reads when it points to the token.
  *
- * Roles, barriers, memory: sm80_product.cuh, sm80_mainloop.cuh. */
+ * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_groups.cuh"
 
-template <int TOKENS, int WARPS> struct grouped_gemm_product : group_product<TOKENS, WARPS, WARPS * 32> {
-    using grouped_gemm_product::group_product::group_product;
+template <int TILE_M, int WARPS> struct grouped_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 32> {
+    using grouped_gemm_operator::group_operator::group_operator;
 
     __device__ void point_rows(const group_tile &tile, weight_rows &w) const
     {
@@ -25,10 +25,10 @@ template <int TOKENS, int WARPS> struct grouped_gemm_product : group_product<TOK
 };
 
 #define PARAMETERS const __grid_constant__ cuda_groups q
-#define PRODUCT(TOKENS, WARPS) grouped_gemm_product<TOKENS, WARPS>(q)
-#define KERNELS(name, ...)                                                                      \
-    SM80_FP4_KERNELS(sm80_grouped_gemm, name, __VA_ARGS__)                                      \
-    SM80_MULTIPLY(sm80_grouped_gemm_##name##_plain_halves, __VA_ARGS__, SM80_GEMM_PLAIN_HALVES) \
-    SM80_MULTIPLY(sm80_grouped_gemm_##name##_plain_bfloats, __VA_ARGS__, SM80_GEMM_PLAIN_BFLOATS)
+#define OPERATOR(TILE_M, WARPS) grouped_gemm_operator<TILE_M, WARPS>(q)
+#define KERNELS(name, ...)                                                                     \
+    SM80_STREAM_K_KERNELS(sm80_grouped_gemm, name, __VA_ARGS__)                                \
+    SM80_GEMM_KERNEL(sm80_grouped_gemm_##name##_plain_fp16, __VA_ARGS__, SM80_GEMM_PLAIN_FP16) \
+    SM80_GEMM_KERNEL(sm80_grouped_gemm_##name##_plain_bf16, __VA_ARGS__, SM80_GEMM_PLAIN_BF16)
 
 SM80_GEMM_TILES(KERNELS)

@@ -113,22 +113,22 @@ static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
     to->bias = from->bias;
 }
 
-/* The launch's parameters; numbers the units of all groups. */
+/* The launch's parameters; numbers the iterations of all groups. */
 static void fill(const nk_grouped_gemm_problem *p, const sm80_group_operator *op, const group_set *set, float *partials,
                  cuda_groups *q)
 {
     const sm80_gemm_tile *t = &sm80_gemm_tiles[set->dealing.tile];
-    int64_t units = 0;
+    int64_t iters = 0;
     for (int i = 0; i < set->count; i++) {
         cuda_group *g = &q->group[i];
         copy(set->member[i], &g->gemm);
-        g->begin = (uint32_t)units;
-        g->steps = (uint32_t)set->steps[i];
-        g->units = set->dealing.steps_per_cta ? g->steps : 1;
-        units += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(op, t, g->gemm.n) * g->units;
+        g->first_iter = (uint32_t)iters;
+        g->k_steps = (uint32_t)set->steps[i];
+        g->iters_per_tile = set->dealing.steps_per_cta ? g->k_steps : 1;
+        iters += sm80_cover(g->gemm.m, t->tokens) * weight_tiles(op, t, g->gemm.n) * g->iters_per_tile;
     }
     q->ctas = (uint32_t)set->dealing.grid;
-    q->units = (uint32_t)units;
+    q->iters = (uint32_t)iters;
     q->count = set->count;
     q->offsets = p->list ? NULL : p->offsets;
     q->experts = p->groups;

@@ -1,17 +1,17 @@
-/* What products of groups share: all of a PRODUCT (sm80_product.cuh) but its weight rows and its epilogue. */
+/* What grouped operators share: all of an OPERATOR (sm80_gemm.cuh) but its weight rows and its epilogue. */
 #ifndef NK_SM80_GROUPS_CUH
 #define NK_SM80_GROUPS_CUH
 
 #include "cuda/groups.cuh"
-#include "sm80_product.cuh"
+#include "sm80_gemm.cuh"
 
-/* Tiles of FEATURES features x TOKENS tokens. */
-template <int TOKENS, int WARPS, int FEATURES> struct group_product : group_tiles<TOKENS, FEATURES, WARPS> {
-    __device__ group_product(const cuda_groups &q) : group_tiles<TOKENS, FEATURES, WARPS>(q, smem) {}
+/* Tiles of TILE_N features x TILE_M tokens. */
+template <int TILE_M, int WARPS, int TILE_N> struct group_operator : group_tiles<TILE_M, TILE_N, WARPS> {
+    __device__ group_operator(const cuda_groups &q) : group_tiles<TILE_M, TILE_N, WARPS>(q, smem) {}
 
     __device__ int64_t k(const group_tile &tile) const { return this->problem_of(tile).k; }
 
-    __device__ uint32_t steps(const group_tile &tile) const { return this->q.group[tile.group].steps; }
+    __device__ uint32_t k_steps(const group_tile &tile) const { return this->q.group[tile.group].k_steps; }
 
     __device__ float *partials() const { return this->q.partials; }
 
@@ -25,14 +25,14 @@ template <int TOKENS, int WARPS, int FEATURES> struct group_product : group_tile
     /* `p` is the tile's problem as its output sees it. */
     __device__ tile_out out_of(const nk_gemm_problem &p, const group_tile &tile, int first) const
     {
-        return {0, tile.token + first, tile.end, tile.n_tile * FEATURES, p.n, &p.d};
+        return {0, tile.token + first, tile.end, tile.n_tile * TILE_N, p.n, &p.d};
     }
 
     template <typename STAGED, typename EPILOGUE>
     __device__ void store_by(const EPILOGUE &epilogue, const STAGED &staged, const nk_gemm_problem &p,
                              const group_tile &tile, int first) const
     {
-        store_tile<FEATURES, WARPS * 32>(staged, out_of(p, tile, first), epilogue);
+        store_tile<TILE_N, WARPS * 32>(staged, out_of(p, tile, first), epilogue);
     }
 };
 

@@ -16,7 +16,7 @@
  *                      all who multiplied step s -> those that decode step s + 2 in the same place
  * A lane waits for its copies of step s + 1, multiplies step s while it decodes step s + 1, and meets the others.
  *
- * Shared memory: struct smem_t. Its size is SM80_GEMM_OPERANDS on the host, see sm80_product.cuh. */
+ * Shared memory: struct smem_t. Its size is SM80_GEMM_OPERANDS on the host, see sm80_gemm.cuh. */
 #ifndef NK_SM80_MAINLOOP_CUH
 #define NK_SM80_MAINLOOP_CUH
 
@@ -26,8 +26,8 @@
 #include "cuda/vectors.cuh"
 #include "sm80_gemm_config.h"
 
-template <int TOKENS, int WARPS_, int STAGES, int KIND_> struct smem_t {
-    static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TOKENS / 8;
+template <int TILE_M, int WARPS_, int STAGES, int KIND_> struct smem_t {
+    static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TILE_M / 8;
     static constexpr int TILES_PER_WARP = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles that one warp decodes */
     /* The i-th of them; at least TILES where the warp has none. */
     static __device__ int token_tile(int warp, int i) { return warp + i * WARPS; }
@@ -99,7 +99,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 #pragma unroll
         for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
             cp_async_ca<16>(token + q * 512, x.row[i] + q * 16);
-        if (KIND == SM80_GEMM_CODES) cp_async_ca<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
+        if (KIND == SM80_GEMM_NVFP4) cp_async_ca<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
     }
 }
 
@@ -167,10 +167,10 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         if (S::TILES_PER_WARP == 1 && tile >= S::TILES) return;
 #pragma unroll
         for (int q = 0; q < QUADS; q++) {
-            const int valid = KIND == SM80_GEMM_CODES ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
+            const int valid = KIND == SM80_GEMM_NVFP4 ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
             copy<16>(&s.tokens[stage][tile][q][lane], x.row[i] + q * 16, valid);
         }
-        if (KIND == SM80_GEMM_CODES) copy<4>(&s.token_sf[stage][tile][lane], x.sf[i], factors);
+        if (KIND == SM80_GEMM_NVFP4) copy<4>(&s.token_sf[stage][tile][lane], x.sf[i], factors);
     }
 }
 
@@ -197,7 +197,7 @@ template <typename S> __device__ inline void decode_weight_sf(S &s, int stage, i
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         const uint32_t pair = sf_pair(word_of(factors, r), step * 4 + (threadIdx.x & 3), blocks);
-        sf[r] = e4m3x2_to_pair<KIND == SM80_GEMM_BFLOATS>(pair);
+        sf[r] = e4m3x2_to_pair<KIND == SM80_GEMM_BF16>(pair);
     }
 }
 
@@ -212,8 +212,7 @@ __device__ inline void decode_weights(S &s, int stage, int word, int r, const ui
         const uint4 v = *slot;
         pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
     } else {
-        decode_e2m1x8<KIND == SM80_GEMM_BFLOATS>(((const uint32_t *)slot)[word], low_twice(sf[r] >> word / 2 * 16),
-                                                 pairs);
+        decode_e2m1x8<KIND == SM80_GEMM_BF16>(((const uint32_t *)slot)[word], low_twice(sf[r] >> word / 2 * 16), pairs);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -226,7 +225,7 @@ __device__ inline void decode_weights(S &s, int stage, int word, int r, const ui
 template <typename S> __device__ inline uint32_t decode_token_sf(S &s, int stage, int tile, int step, int blocks)
 {
     constexpr int KIND = S::KIND;
-    if (KIND != SM80_GEMM_CODES) return 0;
+    if (KIND != SM80_GEMM_NVFP4) return 0;
     const int lane = threadIdx.x & 31;
     return e4m3x2_to_half2(sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks));
 }
@@ -236,7 +235,7 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
 {
     constexpr int KIND = S::KIND;
     const int lane = threadIdx.x & 31;
-    if (KIND == SM80_GEMM_CODES) {
+    if (KIND == SM80_GEMM_NVFP4) {
         uint32_t pairs[4];
         const uint32_t codes = ((const uint32_t *)&s.tokens[stage][tile][0][lane])[word];
         decode_e2m1x8<false>(codes, low_twice(sf >> word / 2 * 16), pairs);
@@ -254,12 +253,12 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
  * pipes) stands between multiplications (tensor pipe), one word of weights ahead, because two warps a scheduler are too
  * few for one warp's decoding to hide behind another's multiplications. In the last step it decodes what the ring
  * happens to hold, and nobody reads the result. */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
-__device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer, int step,
-                                int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TOKENS / 8][4])
+template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
+__device__ inline void multiply(smem_t<TILE_M, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer, int step,
+                                int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TILE_M / 8][4])
 {
-    constexpr int TILES = TOKENS / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
-    constexpr bool BFLOAT = KIND == SM80_GEMM_BFLOATS || KIND == SM80_GEMM_PLAIN_BFLOATS;
+    constexpr int TILES = TILE_M / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
+    constexpr bool BFLOAT = KIND == SM80_GEMM_BF16 || KIND == SM80_GEMM_PLAIN_BF16;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t token_sf[TILES_PER_WARP];
 #pragma unroll
@@ -313,15 +312,15 @@ __device__ inline void multiply(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int stag
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Decodes the first step, which no multiply() comes before. */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
-__device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int step, int blocks, uint32_t a[2][2][4],
+template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
+__device__ inline void decode_first(smem_t<TILE_M, WARPS, STAGES, KIND> &s, int step, int blocks, uint32_t a[2][2][4],
                                     uint32_t sf[4])
 {
     decode_weight_sf(s, 0, step, blocks, sf);
 #pragma unroll
     for (int r = 0; r < 4; r++)
         decode_weights(s, 0, 0, r, sf, a);
-    for (int tile = threadIdx.x >> 5; tile < TOKENS / 8; tile += WARPS) {
+    for (int tile = threadIdx.x >> 5; tile < TILE_M / 8; tile += WARPS) {
         const uint32_t token_sf = decode_token_sf(s, 0, tile, step, blocks);
 #pragma unroll
         for (int word = 0; word < SM80_GEMM_WORDS(KIND); word++) {
@@ -333,7 +332,7 @@ __device__ inline void decode_first(smem_t<TOKENS, WARPS, STAGES, KIND> &s, int 
 /* The factor of a sum of products: a decoded value is the true one times 2^-14. */
 template <int KIND> __device__ inline float product_scale()
 {
-    return KIND == SM80_GEMM_CODES ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
+    return KIND == SM80_GEMM_NVFP4 ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
 }
 
 /* Moves w and x from K = 0 to this lane's chunk of step `first`. Whether fetch_whole may be used. */
@@ -357,7 +356,7 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
     for (int i = 0; i < S::TILES_PER_WARP; i++) {
         x.row[i] += first * (int64_t)token_step + c * (token_step / 4);
         x.sf[i] += first * (int64_t)token_sf_step + c / 2 * (token_sf_step / 2);
-        wide = wide && is_aligned(x.row[i], 16) && (KIND != SM80_GEMM_CODES || is_aligned(x.sf[i], 4));
+        wide = wide && is_aligned(x.row[i], 16) && (KIND != SM80_GEMM_NVFP4 || is_aligned(x.sf[i], 4));
     }
     return wide;
 }
@@ -380,11 +379,11 @@ template <typename S> __device__ inline void advance(weight_rows &w, token_rows_
 }
 
 /* Adds `steps` steps from `first` on; w and x point to K = 0. For all threads of the CTA; ends with a barrier. */
-template <int TOKENS, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
-__device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<TILES_PER_WARP> x,
-                                  int blocks, int first, int steps, float acc[2][TOKENS / 8][4])
+template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
+__device__ inline void accumulate(smem_t<TILE_M, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<TILES_PER_WARP> x,
+                                  int blocks, int first, int steps, float acc[2][TILE_M / 8][4])
 {
-    using S = smem_t<TOKENS, WARPS, STAGES, KIND>;
+    using S = smem_t<TILE_M, WARPS, STAGES, KIND>;
     static_assert(STAGES >= 3, "one step is multiplied, one decoded, one fetched");
     constexpr int BLOCKS_PER_STEP = SM80_GEMM_STEP(KIND) / NK_SF_VEC;
     const bool wide = __all_sync(~0u, start_at<S>(w, x, first));
@@ -407,10 +406,10 @@ __device__ inline void accumulate(smem_t<TOKENS, WARPS, STAGES, KIND> &s, weight
         if (step < -1) continue; /* the ring is being filled */
         cp_async_wait_group<STAGES - 2>();
         if (step < 0) {
-            decode_first<TOKENS, WARPS, STAGES, KIND, TILES_PER_WARP>(s, first, blocks, a, sf);
+            decode_first<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, first, blocks, a, sf);
         } else {
             const int next = stage + 1 == STAGES ? 0 : stage + 1;
-            multiply<TOKENS, WARPS, STAGES, KIND, TILES_PER_WARP>(s, stage, next, step & 1, first + step, blocks, a, sf,
+            multiply<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, stage, next, step & 1, first + step, blocks, a, sf,
                                                                   acc);
             stage = next;
         }

@@ -57,8 +57,8 @@ __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t toke
 }
 
 /* Stages four sums: of this lane's weight rows j and j + 2, for tokens 2 (lane % 4) and the next of n8 tile `n8`. */
-template <int TOKENS, int SUMS>
-__device__ inline void stage_quad(staged_tile<TOKENS, SUMS> &tile, int n8, int j, float4 v)
+template <int TILE_M, int SUMS>
+__device__ inline void stage_quad(staged_tile<TILE_M, SUMS> &tile, int n8, int j, float4 v)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int row = warp / 4 * NK_SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * j, token = n8 * 8 + lane % 4 * 2;
