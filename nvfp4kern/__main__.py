@@ -16,7 +16,9 @@ DESCRIPTION = "Checks every operator on this machine against the float64 oracle.
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
 CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
 BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
-CHECKPOINT_NEEDS = 'checkpoint needs PyTorch and safetensors: pip install torch "nvfp4kern[models]"'
+CHECKPOINT_NEEDS = (
+    'checkpoint needs PyTorch, safetensors and google-re2: pip install torch "nvfp4kern[models]"'
+)
 SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvfp4kern[bench]"'
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
@@ -276,7 +278,7 @@ def main():
         if arguments.command == "selftest":
             needs = dict.fromkeys(("numpy", "torch", "rich"), SELFTEST_NEEDS)
         if arguments.command == "checkpoint":
-            needs = dict.fromkeys(("torch", "safetensors"), CHECKPOINT_NEEDS)
+            needs = dict.fromkeys(("torch", "safetensors", "re2"), CHECKPOINT_NEEDS)
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise

@@ -93,7 +93,7 @@ def plan_modelopt(files: Files, config: Config | None) -> Plan:
             matrices.append(name)
     if config:
         names = Names([*plan.layers, *matrices])
-        wild = [p for p in config.ignore if not p.isascii() or not set(p).isdisjoint("*?[")]
+        wild = [p for p in config.ignore if not set(p).isdisjoint("*?[")]
         matched = matching(plan, names, wild, "") | _inside(names, set(config.ignore))
         compare(plan, matched, matrices, config.algorithm != MIXED)
         _compare_mixed(plan, config)
