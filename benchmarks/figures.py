@@ -56,7 +56,7 @@ def timed(found):
 
 
 WORDS = ("operator", "shape", "layout", "alternative", "call", "model", "how")
-WORDS += ("choice", "why", "counted", "kernel", *figures_model.WORDS)
+WORDS += ("choice", "why", "counted", "kernel", "tile", *figures_model.WORDS)
 """Columns that hold no numbers."""
 
 
@@ -179,12 +179,12 @@ def of_whole(sm100_whole, **_):
     """Counts of whole shapes, and how many times the plan's."""
     if not sm100_whole:
         return ABSENT
-    header = ["operator", "shape", "kernel", "from L2, MB", "of the plan's", "from memory, MB"]
+    header = ["operator", "shape", "tile", "from L2, MB", "of the plan's", "from memory, MB"]
     header += ["of what must be", "products", "of the plan's", "CTAs"]
     lines = []
     for row in sm100_whole["rows"]:
         counted, plan = row["counted"], row["planned"]
-        cells = [row["problem"], shape_text(row["shape"]), row["kernel"]]
+        cells = [row["problem"], shape_text(row["shape"]), row["tile"]]
         for name, unit in (("l2_read_bytes", 1e6), ("touched_bytes", 1e6), ("mmas", 1)):
             of_plan = f"{counted[name] / plan[name]:.3f}"
             cells += [str(counted[name]) if unit == 1 else number(counted[name] / unit), of_plan]
@@ -195,11 +195,14 @@ def of_whole(sm100_whole, **_):
 def of_choices(sm100_choices, **_):
     if not sm100_choices:
         return ABSENT
+    sys.path.insert(0, str(ROOT / "tests"))
+    from ptxsim.campaigns.choices import CHOICES
+
     header = ["choice", "why", "shape", "counted", "without it", "with it", "saved"]
     lines = [
-        [row["what"], row["why"], row["shape"], row["counter"], number(row["without"]),
+        [choice.what, choice.why, shape_text(choice.shape), choice.counter, number(row["without"]),
          number(row["with"]), f"{1 - row['with'] / row['without']:.0%}"]
-        for row in sm100_choices["rows"]
+        for choice, row in zip(CHOICES, sm100_choices["rows"], strict=True)
     ]  # fmt: skip
     return table(header, lines)
 

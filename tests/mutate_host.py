@@ -33,6 +33,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import anchors
+from anchors import mask
 from known_mutants import SURVIVORS, UNSEEN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,13 +57,10 @@ class Mutant:
     new: str
     line: int
     text: str
+    key: str
 
     def __str__(self):
         return f"{self.kind}: {self.file}:{self.line}: {self.text}"
-
-    @property
-    def key(self):
-        return f"{self.file.rpartition('/')[2]}: {self.text}"
 
     def spoil(self, source):
         return source[: self.begin] + self.new + source[self.end :]
@@ -69,13 +68,6 @@ class Mutant:
 
 # --------------------------------------------------------------------------------------------------
 # What can be spoiled
-
-
-def mask(source):
-    """The source with blanks for comments, strings and the preprocessor's lines."""
-    pattern = r'/\*.*?\*/|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'|^[ \t]*#(?:\\\n|[^\n])*'
-    blank = re.compile(pattern, re.S | re.M)
-    return blank.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), source)
 
 
 def closing(text, at, comma=False):
@@ -136,13 +128,20 @@ def changes(text):
             yield kind, *m.span(1), swapped.get(m[1]) or str(int(m[1]) + 1)
 
 
-def mutant(kind, file, source, begin, end, new):
-    """Shows all of what is removed for a check, else the line."""
-    old, line = source[begin:end], source.count("\n", 0, begin)
-    text = " ".join((old if kind == "check" else source.split("\n")[line]).split())
-    if kind != "check":
-        text += f" ({old} -> {new}, column {begin - source.rfind(chr(10), 0, begin)})"
-    return Mutant(kind, file, begin, end, new.replace("{}", old), line + 1, text)
+def mutants_of(file, source, places):
+    """Their text is all of what is removed for a check, else the line. What was explained of one is
+    found by its key: the function, and which of its like there."""
+    functions, lines = anchors.functions(source), source.split("\n")
+    like = []
+    for kind, begin, end, new in places:
+        what = kind if kind == "check" else f"{source[begin:end]} -> {new}"
+        like.append(f"{Path(file).name}, {anchors.at(functions, begin)}: {what}")
+    for (kind, begin, end, new), key in zip(places, anchors.ordinals(like), strict=True):
+        old, line = source[begin:end], source.count("\n", 0, begin)
+        text = " ".join((old if kind == "check" else lines[line]).split())
+        if kind != "check":
+            text += f" ({old} -> {new}, column {begin - source.rfind(chr(10), 0, begin)})"
+        yield Mutant(kind, file, begin, end, new.replace("{}", old), line + 1, text, key)
 
 
 def mutants(folders, only, places):
@@ -151,7 +150,7 @@ def mutants(folders, only, places):
     for path in (path for folder in folders for path in sorted((ROOT / folder).glob("*.c"))):
         file, source = str(path.relative_to(ROOT)), path.read_text()
         if any(text in file for text in only or [""]):
-            found += [mutant(k, file, source, *at) for k, *at in sorted(set(places(mask(source))))]
+            found += mutants_of(file, source, sorted(set(places(mask(source)))))
     return found
 
 
@@ -339,7 +338,7 @@ def main(argv=None):
             result = row["result"] if row else judge(shop, m, stages, asked.timeout)
             counted += m.kind != "check" and not result.startswith("none")
             why = SURVIVORS.get(m.key) or UNSEEN.get(m.key, "")
-            rows.append(asdict(m) | {"key": m.key, "result": result, "why": why})
+            rows.append(asdict(m) | {"result": result, "why": why})
             print(f"{m}\n    {result} {why}", flush=True)
             if asked.json:
                 asked.json.write_text(json.dumps([*rows, *known.values()], indent=1))

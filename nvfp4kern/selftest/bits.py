@@ -99,6 +99,9 @@ def items(device, extent):
 # The simulator's bits
 # ---------------------------------------------------------------------------------------------
 
+SAID = ("backend", "kernel", "tile", "why", "declined")
+"""Of a plan, what the tile's whole name says, and words."""
+
 
 def _named(name):
     """Results without an approximate function."""
@@ -111,7 +114,7 @@ def digested(whole, row, tile, made):
         for name, call in served(whole, row, tile, made):
             if _named(name):
                 call.run()
-                plan = {k: v for k, v in call.plan().items() if k not in ("why", "declined")}
+                plan = {k: v for k, v in call.plan().items() if k not in SAID}
                 return {"call": name, "plan": plan, "inputs": call.inputs}, call
     return None
 

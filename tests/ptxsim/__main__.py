@@ -114,7 +114,7 @@ def mutants_of(target, sample, options):
         kept = json.loads(path.read_text()) if path.is_file() else {}
         counts = {key: result[key] for key in ("caught", "survivors", "unreached")}
         kept[target] = {"seed": options.seed, "schedules": options.seeds} | counts
-        path.write_text(json.dumps(kept, indent=1) + "\n")
+        package.write_results(path, kept, depth=1)
     unknown = set(result["survivors"]) - set(known)
     return 1 if unknown or not all(said for *_, said in result["host"]) else 0
 

@@ -4,7 +4,6 @@ choice and without it. A choice is another tile, or a change of the sources.
 Bytes and instructions are those of any schedule. Waits are averages over seeds, which draw it.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -175,11 +174,10 @@ def run(options):
     for choice in CHOICES:
         of_it, without = compare(choice)
         shape = "x".join(map(str, choice.shape))
-        row = {"what": choice.what, "why": choice.why, "shape": shape, "counter": choice.counter}
-        rows.append(row | {"with": of_it, "without": without})
+        rows.append({"tile": choice.tile, "shape": choice.shape, "with": of_it, "without": without})
         print(f"{choice.what}, {shape}: {of_it:.4g} {choice.counter}, without {without:.4g}")
-    result = {"sources": tiles.hash_of(FAMILY), "rows": rows}
-    Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+    result = {"kernels": tiles.hash_of(FAMILY), "rows": rows}
+    package.write_results(options.json, result)
     return 0
 
 

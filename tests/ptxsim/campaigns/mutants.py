@@ -15,10 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import anchors
 from rows import ROWS
 
 from .. import build, gpu
@@ -68,34 +71,61 @@ def mutants(text, kernel, mutations=None):
 MACRO = re.compile(r"[A-Z0-9_]+\(.*\)")  # makes kernels, whose lines are in a header
 
 
-def source_of(text, mutant, helpers=()):
-    """The line (with the next one) that a mutant is of, however much is inlined there: the
-    innermost of a .cu, but for lines that begin like `helpers` and for macros; else the innermost
-    of a header above the PTX layer."""
+LOCATION = re.compile(
+    r"\.loc\s+(\d+ (?!0 )\d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?"
+)  # some code is of no line
+
+
+@cache
+def locations(text):
+    """[(offset, place, caller)]"""
+    return [(m.start(), *m.groups("")) for m in LOCATION.finditer(text)]
+
+
+def place_of(text, mutant, helpers=()):
+    """The statement that a mutant is of, however much is inlined there: the innermost of a .cu, but
+    for lines that begin like `helpers` and for macros; else the innermost of a header above the PTX
+    layer."""
     files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
-    location = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.*?inlined_at (\d+ \d+ \d+))?")
-    found = location.findall(text[: mutant.start])[::-1]
-    places = [at for at in found if at[0].split()[1] != "0"]  # some code is of no line
+    count = bisect_left(locations(text), (mutant.start,))
+    places = [(place, caller) for _, place, caller in locations(text)[:count][::-1]]
     (place, caller), in_header = places[0], ""
     while place:
-        file, line = map(int, place.split()[:2])
+        file, line, column = map(int, place.split())
         source = Path(files[str(file)])
-        here, after = (text.strip() for text in lines_of(source)[line - 1 : line + 1])
-        said = f"{source.name}: {here} {after}"
         if source.suffix == ".cu":
+            here = source_of(source).split("\n")[line - 1].strip()
             if not here.startswith(tuple(helpers)) and not MACRO.fullmatch(here):
-                return said
+                return statement_at(source, line, column)
         elif source.suffix == ".cuh" and source.parent.name != "ptx":
-            in_header = in_header or said
+            in_header = in_header or statement_at(source, line, column)
         place, caller = next((p for p in places if p[0] == caller), (caller, ""))
     return in_header
 
 
-def lines_of(source):
+@cache
+def source_of(path):
     """PTX is kept for all checkouts that have the same sources: the path may be another's."""
-    if not source.is_file():
-        source = next(path for path in build.HERE.parents[1].rglob(source.name))
-    return source.read_text().split("\n")
+    if not path.is_file():
+        path = next(path for path in build.HERE.parents[1].rglob(path.name))
+    return path.read_text()
+
+
+@cache
+def ptx_layer():
+    sources = [path.read_text() for path in (build.CSRC / "cuda" / "ptx").glob("*.cuh")]
+    return {name for source in sources for _, name in anchors.functions(source)}
+
+
+def is_lasting(word):
+    """A function of the PTX layer or an intrinsic, whose names are PTX's and CUDA's."""
+    return word in ptx_layer() or (word.startswith("__") and not word.endswith("__"))
+
+
+def statement_at(source, line, column):
+    text = source_of(source)
+    begin = sum(len(before) + 1 for before in text.split("\n")[: line - 1])
+    return anchors.at(anchors.named(text, is_lasting), begin + column - 1)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -364,7 +394,7 @@ def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
                 unreached += 1  # or found something else: a trap also changes where lanes rejoin
                 continue
             said = target.noticed(mutant.kernel, mutant.applied(text), seeds)
-            where = f"{mutant.name}, {source_of(text, mutant, target.helpers)}"
+            where = f"{mutant.name}, {place_of(text, mutant, target.helpers)}"
             tell(f"{said or 'SURVIVES'}: {mutant.kernel}, PTX line {mutant.line}, {where}")
             caught += bool(said)
             if not said:

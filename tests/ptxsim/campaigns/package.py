@@ -5,10 +5,8 @@ This is the process that has the simulator for its driver, so nothing may have l
 """
 
 import collections
-import json
 import os
 import time
-from pathlib import Path
 
 from rows import TABLE
 
@@ -33,6 +31,12 @@ def enter(row, settings):
 
 def places(findings, severity):
     return [f for f in findings if f["severity"] == severity]
+
+
+def write_results(path, value, depth=2):
+    from nvfp4kern.results import write
+
+    write(path, value, depth)
 
 
 def run_call(fake_cuda, call, seeds):
@@ -90,7 +94,7 @@ def run(options):
             said = f"{f['severity']} {f['code']} at {f['source']}: {f['text']}"
             print(f"{where}, seed {f['seed']}: {said}")
     if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
+        write_results(options.json, found)
     return worst
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from .. import build
+from . import package
 
 SMS = {"8.0": 108, "9.0": 132, "10.0": 148}
 
@@ -47,7 +48,7 @@ def run(options):
     from nvfp4kern.selftest.known import SIMULATED
 
     found = {cc: of_capability(cc) for cc in SMS}
-    SIMULATED.write_text(json.dumps(found, indent=1) + "\n")
+    package.write_results(SIMULATED, found, depth=3)
     print({cc: len(part["tiles"]) for cc, part in found.items()}, SIMULATED)
     return 0
 

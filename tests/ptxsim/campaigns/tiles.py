@@ -4,7 +4,7 @@ schedule, and how many SMs.
 
 A call goes wrong when it fails, when its bytes are not the CPU's, or the oracle's interval does not
 hold. The results of all seeds so far are kept in a file, to which later runs add theirs: of each
-family, and only while what it is made of is the same.
+family, and only while its kernels execute the same.
 """
 
 import hashlib
@@ -32,23 +32,26 @@ def row_of(family):
     return family.partition("/")[0]
 
 
-def sources_of(family):
-    """The files of its folder, and the headers that they include, and so on."""
-    found, ahead = set(), sorted((build.CSRC / family).iterdir())
-    while ahead:
-        path = ahead.pop()
-        if path.is_file() and path not in found:  # what the build makes is in no folder
-            found.add(path)
-            for name in re.findall(r'^#include ["<](.*)[">]', path.read_text(), re.M):
-                ahead += [path.parent / name, build.CSRC / name]
-    return sorted(found)
-
-
 def hash_of(family):
-    digest = hashlib.sha256()
-    for path in sources_of(family):
-        digest.update(str(path.relative_to(build.CSRC)).encode() + b"\n" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    """Of what its kernels execute: neither names nor comments count, nor the host's code."""
+    folder = build.kernels(TABLE[row_of(family)].cc)
+    texts = [(folder / f"{s.stem}.ptx").read_text() for s in (build.CSRC / family).glob("*.cu")]
+    bodies = sorted(body for text in texts for body in bodies_of(text))
+    return hashlib.sha256("\n".join(bodies).encode()).hexdigest()[:16]
+
+
+KIND = r"\.(?:entry|shared|local|global|const)\b"
+DECLARED = re.compile(rf"^\s*(?:\.\w+ )?{KIND}[^;({{=\[]*?([\w$]+)[\[(;]", re.M)
+
+
+def bodies_of(ptx):
+    """Of each kernel, its instructions, with numbers for names: the kernel's, its variables'."""
+    ptx = re.sub(r"^\s*(//|\.loc|\.file)[^\n]*\n", "", ptx, flags=re.M)
+    declared = "|".join(map(re.escape, {*DECLARED.findall(ptx)}))
+    for kernel in re.split(r"^\.visible (?=\.entry)", ptx, flags=re.M)[1:]:
+        names, body = {}, kernel[: kernel.index("\n}\n")].replace("\t", " ")
+        number = lambda m, names=names: f"n{names.setdefault(m[0], len(names))}"  # noqa: E731
+        yield re.sub(rf"\$L__BB\d+|(?<![\w$])(?:{declared})(?=_param_|(?![\w$]))", number, body)
 
 
 def sms_of(case, seed):
@@ -67,13 +70,13 @@ def sample_of(family, seed, count):
 
 
 def make_call(case, seed, counts):
-    """What goes wrong is raised; the kernel is in the counts."""
+    """What goes wrong is raised."""
     taken = case.draw_taken(seed, "cuda")
     if not taken:
         counts["declined"] += 1
         return
     call, plan = taken
-    counts["kernel"] = plan["kernel"]
+    assert plan["kernel"] == case.kernel, plan["kernel"]
     counts["calls"] += 1
     call.check(call.run("cuda"), TABLE[case.row].c)
 
@@ -103,31 +106,30 @@ def of_process(family, seed, sms, sample):
     counts, found = {}, []
     for case in sample_of(family, seed, sample):
         if sms_of(case, seed) == sms:
-            counts[case.name] = dict.fromkeys(COUNTS, 0) | {"kernel": None}
+            counts[case.name] = dict.fromkeys(COUNTS, 0)
             try_case(fake_cuda, case, seed, counts[case.name], found)
     return counts, found
 
 
 def added(result, counts, found):
     for name, new in counts.items():
-        of = result["cases"].setdefault(name, dict.fromkeys(COUNTS, 0) | {"kernel": None})
+        of = result["cases"].setdefault(name, dict.fromkeys(COUNTS, 0))
         for count in COUNTS:
             of[count] += new[count]
-        of["kernel"] = new["kernel"] or of["kernel"]
     result["found"] += found
 
 
 def kept(path, family):
-    """What was found before, of the sources that it has today."""
+    """What was found before, of the kernels that it has today."""
     sms = SMS[row_of(family)]
-    result = {"sources": hash_of(family), "sms": sms, "seeds": [], "cases": {}, "found": []}
+    result = {"kernels": hash_of(family), "sms": sms, "seeds": [], "cases": {}, "found": []}
     before = json.loads(path.read_text()).get(family) if path and path.is_file() else None
-    return before if before and before["sources"] == result["sources"] else result
+    return before if before and before["kernels"] == result["kernels"] else result
 
 
 def keep(path, family, result):
     results = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(dict(sorted({**results, family: result}.items())), indent=1) + "\n")
+    package.write_results(path, dict(sorted({**results, family: result}.items())), depth=3)
 
 
 def run_family(pool, family, path, options):

@@ -1,7 +1,7 @@
 """The competition's benchmark shapes, whole, on a simulated B200, through the drop-ins: whether
 they are right, and what they move, beside what the plan's tile must move.
 
-What is kept says of which sources it is. A shape is run again where these have changed.
+What is kept says of which kernels it is. A shape is run again if these have changed.
 """
 
 import json
@@ -142,7 +142,7 @@ def run_shape(problem, shape, sms=SMS):
     return {
         "problem": problem,
         "shape": json.loads(json.dumps(shape)),
-        "kernel": plan["kernel"],
+        "tile": plan["tile"],
         "findings": findings,
         "counted": {name: report[name] for name in COUNTS},
         "planned": planned_of(problem, shape, plan),
@@ -186,10 +186,10 @@ def run_halves(shape, sms, by_rows=False):
 
 
 def kept(path):
-    """What was found before, of today's sources."""
-    result = {"sources": tiles.hash_of(FAMILY), "sms": SMS, "rows": []}
+    """What was found before, of today's kernels."""
+    result = {"kernels": tiles.hash_of(FAMILY), "sms": SMS, "rows": []}
     before = json.loads(path.read_text()) if path.is_file() else None
-    return before if before and before["sources"] == result["sources"] else result
+    return before if before and before["kernels"] == result["kernels"] else result
 
 
 def key(problem, shape):
@@ -213,8 +213,8 @@ def run(options):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             row = pool.submit(run_shape, problem, shape).result()
         result["rows"] = sorted([*result["rows"], row], key=lambda r: key(r["problem"], r["shape"]))
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"{problem} {shape}: right by {row['kernel']}, {row['findings']}", flush=True)
+        package.write_results(path, result)
+        print(f"{problem} {shape}: right by {row['tile']}, {row['findings']}", flush=True)
     return 2 if any(row["findings"]["E"] + row["findings"]["W"] for row in result["rows"]) else 0
 
 
