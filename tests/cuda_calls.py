@@ -4,12 +4,14 @@ A Call owns its tensors. Its data is of the exact family, so that the GPU and th
 write the same bytes: into poisoned outputs between guards, from inputs between NaNs.
 """
 
+import ctypes
 import os
 import subprocess
 import sys
 import textwrap
 
-from generators import Guarded, rng_of, surrounded
+import numpy as np
+from generators import Guarded, raw, rng_of, surrounded
 
 import nvfp4kern
 from nvfp4kern.selftest.calls import OPERATORS, SIZES
@@ -84,3 +86,31 @@ def run_python(program, **environment):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+class Driver:
+    """libcuda with errors as exceptions."""
+
+    def __getattr__(self, name):
+        function = getattr(ctypes.CDLL("libcuda.so.1"), name)
+
+        def call(*args):
+            code = function(*args)
+            assert code == 0, f"{name}: {code}"
+
+        return call
+
+    def current(self):
+        context = ctypes.c_void_p()
+        self.cuCtxGetCurrent(ctypes.byref(context))
+        return context.value
+
+
+def described(tensors):
+    return [(t.dtype, tuple(t.shape), t.stride(), t.device.type) for t in tensors]
+
+
+def assert_same(got, want):
+    for ours, theirs in zip(leaves((got,)), leaves((want,)), strict=True):
+        assert described([ours]) == described([theirs])
+        np.testing.assert_array_equal(raw(ours), raw(theirs))

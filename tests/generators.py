@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from nvfp4kern.verify import reference
 from nvfp4kern.verify.reference import padded, to_blocked
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -178,3 +179,21 @@ def run(function, *args, shape, device, dtype="float16", order="row", **options)
 
 def assert_ok(verdict, *context):
     assert verdict.ok, (str(verdict), *context)
+
+
+def hostile(rng, dtype, rows=40, k=256):
+    """Every exponent of the format, zeros of both signs, denormals, ties, infinities and NaN."""
+    low, high = {"float16": (-24, 16), "bfloat16": (-133, 128), "float32": (-149, 128)}[dtype]
+    exponent = rng.integers(low, high, (rows, k // 16, 1)) + rng.integers(
+        -3, 2, (rows, k // 16, 16)
+    )
+    mantissa = rng.integers(8, 16, exponent.shape) / 8  # coarse: many ties
+    x = np.ldexp(rng.choice([-1, 1], exponent.shape) * mantissa, exponent).reshape(rows, k)
+    x = reference.round_to(x, dtype)
+    x[np.isinf(x)] = 1
+    x[rng.random(x.shape) < 0.1] = 0.0
+    x[rng.random(x.shape) < 0.1] = -0.0
+    x[0, :32] = 0
+    x[1, 3], x[1, 20], x[1, 37], x[1, 40] = np.nan, np.inf, -np.inf, np.nan
+    x[2, 5] = -np.inf
+    return x

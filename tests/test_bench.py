@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from bench_columns import COLUMNS
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
@@ -15,22 +16,6 @@ from nvfp4kern.bench import exact, gaussian, measure, operands, others, products
 from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
 
 NO_COMPILER = "compiled code is timed on a GPU only"
-COLUMNS = {  # operator -> its baselines on a CPU
-    "gemv": {"torch fp32", "torch bf16", "dequantize + matmul"},
-    "gemm": {"torch fp32", "dequantize + matmul"},
-    "dual_gemm": {"torch fp32, two and silu", "dequantize + matmul"},
-    "grouped_gemm": {
-        "torch fp32, a loop",
-        "dequantize + matmul, a loop",
-        "torch grouped_mm bf16",
-    },
-    "grouped_dual_gemm": {"torch fp32, two and silu, a loop", "torch grouped_mm bf16 and silu"},
-    "route": {"torch eager", "torch.compile"},
-    "sort_by_expert": {"torch eager", "torch.compile"},
-    "combine": {"torch eager", "torch.compile"},
-    "quantize": {"torch eager", "torch.compile"},
-    "dequantize": {"torch eager", "torch.compile"},
-}
 LAYOUT = dict.fromkeys(OPERATORS[:5], "blocked") | dict.fromkeys(OPERATORS[5:8])
 LAYOUT |= dict.fromkeys(OPERATORS[8:], "linear")
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])

@@ -206,13 +206,14 @@ def test_files_are_small_and_finished(path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), **relative)
-def test_tests_assert_and_do_not_print(path):
+def test_tests_assert_and_import_no_other_tests(path):
     calls = [
         n.func.id
         for n in ast.walk(ast.parse(path.read_text()))
         if isinstance(n, ast.Call) and hasattr(n.func, "id")
     ]
     assert "print" not in calls
+    assert not [name for _, name in imports_of(path) if name.startswith("test_")]
 
 
 # ---------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 import torch
 from calls import K, M, N, combine, inverting, invoke, permuting, route, sort_by_expert
 from generators import Guarded
-from test_bad_input import given, int32, item, refused, swap, to, wide, zeros
+from refusals import given, int32, item, refused, swap, to, wide, zeros
 
 import nvfp4kern
 

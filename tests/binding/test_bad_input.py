@@ -1,7 +1,6 @@
 """Bad input raises an error that names the argument, and changes nothing."""
 
 import ast
-import re
 from pathlib import Path
 
 import numpy as np
@@ -30,27 +29,13 @@ from calls import (
     route,
     sigmoid,
     stacked,
-    tensors_of,
     to_blocked,
     w4a16,
 )
-from generators import Guarded, unchanged
+from generators import Guarded
+from refusals import given, int32, item, refused, swap, to, wide, zeros
 
 import nvfp4kern
-
-
-def refused(base, device, change, exception, name, message=""):
-    args = base(device)
-    guards = [guard for value in args.values() for guard in guards_in(value)]
-    args |= change(args)
-    guards += [guard for value in args.values() for guard in guards_in(value)]
-    watched = [t for t in tensors_of(list(args.values())) if isinstance(t, torch.Tensor)]
-    with unchanged([t for t in watched if t.is_contiguous() and t.numel() < 2**20]):
-        with pytest.raises(exception) as caught:
-            invoke(base, args)
-    item = "" if name.endswith("]") else r"(\[\d+\])?"
-    assert re.match(rf"{re.escape(name)}{item}: {message}", str(caught.value)), str(caught.value)
-    assert all(guard.untouched() for guard in guards)
 
 
 @pytest.mark.parametrize("base", FUNCTIONS, ids=lambda f: f.__name__)
@@ -59,19 +44,6 @@ def test_the_good_input_is_good(device, base):
     invoke(base, args)
     for guard in guards_in(args["out"]):
         assert guard.guards_intact() and not guard.untouched()
-
-
-def to(name, **options):
-    return lambda args: {name: args[name].to(**options)}
-
-
-def swap(name, make):
-    return lambda args: {name: make(args[name])}
-
-
-def wide(t):
-    """The same shape with an inner stride of 2."""
-    return t.repeat_interleave(2, dim=-1)[..., ::2]
 
 
 def output(*shape, dtype="float16"):
@@ -85,28 +57,6 @@ def one_of(name, index, make):
         return {name: items}
 
     return change
-
-
-def item(index, *shape, dtype="float32"):
-    def change(args):
-        outs = list(args["out"])
-        outs[index] = Guarded(shape, dtype, "cpu")
-        return {"out": outs}
-
-    return change
-
-
-def int32(*values):
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def zeros(*shape, dtype=torch.uint8):
-    return torch.zeros(shape, dtype=dtype)
-
-
-def given(**args):
-    """Replaces arguments, whatever they were."""
-    return lambda _: args
 
 
 def cut(*names, k):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from calls import K, M, N, invoke, local, of_logits, permuting, route
 from generators import Guarded
-from test_bad_input import given, int32, item, refused, swap, to, wide
+from refusals import given, int32, item, refused, swap, to, wide
 
 import nvfp4kern
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from cuda_calls import assert_same
 from generators import Guarded, raw
-from test_torch_library import assert_same
 
 import nvfp4kern
 import nvfp4kern.torch as nk

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from cuda_calls import OPERATORS, Call, leaves, mapped
+from cuda_calls import OPERATORS, Call, assert_same, described, leaves, mapped
 from generators import raw
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
@@ -38,16 +38,6 @@ def call_of(name, device):
 def plain(call):
     """The same function of nvfp4kern itself."""
     return getattr(nvfp4kern, call.function.__name__)(*call.args, **call.options)
-
-
-def described(tensors):
-    return [(t.dtype, tuple(t.shape), t.stride(), t.device.type) for t in tensors]
-
-
-def assert_same(got, want):
-    for ours, theirs in zip(leaves((got,)), leaves((want,)), strict=True):
-        assert described([ours]) == described([theirs])
-        np.testing.assert_array_equal(raw(ours), raw(theirs))
 
 
 # ---------------------------------------------------------------------------------------------

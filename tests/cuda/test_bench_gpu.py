@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 import torch
+from bench_columns import COLUMNS
 from rich.console import Console
-from test_bench import COLUMNS
 
 from nvfp4kern.bench import (
     ceilings,

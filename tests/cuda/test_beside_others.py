@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import GPUS, why_no_gpu
-from cuda_calls import SIZES, Call
+from cuda_calls import SIZES, Call, Driver
 from generators import raw, rng_of
-from test_cuda_driver import Driver
 
 import nvfp4kern
 from nvfp4kern.verify import data

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cuda_calls import OPERATORS, Call, run_python
+from cuda_calls import OPERATORS, Call, Driver, run_python
 from rows import TABLE
 from threads import in_threads
 
@@ -22,24 +22,6 @@ two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 # ---------------------------------------------------------------------------------------------
 # Contexts
 # ---------------------------------------------------------------------------------------------
-
-
-class Driver:
-    """libcuda with errors as exceptions."""
-
-    def __getattr__(self, name):
-        function = getattr(ctypes.CDLL("libcuda.so.1"), name)
-
-        def call(*args):
-            code = function(*args)
-            assert code == 0, f"{name}: {code}"
-
-        return call
-
-    def current(self):
-        context = ctypes.c_void_p()
-        self.cuCtxGetCurrent(ctypes.byref(context))
-        return context.value
 
 
 @contextmanager
@@ -73,8 +55,7 @@ def test_no_context_stays_behind_on_a_thread(gpu, size):
     run_python(f"""
         import threading
         import torch
-        from cuda_calls import SIZES, Call
-        from test_cuda_driver import Driver
+        from cuda_calls import SIZES, Call, Driver
         SIZES["given"] = {size}
         call, seen = Call("gemv", size="given"), []
         torch.cuda.synchronize()

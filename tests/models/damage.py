@@ -7,6 +7,7 @@ has a model to compare with.
 
 import json
 import random
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -180,3 +181,15 @@ def spoilt_json(draw, good):
             good[: len(good) // 2], good + b"}", good.replace(b":", b";", 1), b"\0" * len(good),
         ]
     )  # fmt: skip
+
+
+Q = "model.layers.0.self_attn.q_proj"
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+def changed(directory, to, **changes):
+    """A copy whose tensors are these: {name: tensor, or None to leave it out}."""
+    shutil.copytree(directory, to)
+    tensors = load_file(to / "model.safetensors") | changes
+    save_file({n: t for n, t in tensors.items() if t is not None}, to / "model.safetensors")
+    return to

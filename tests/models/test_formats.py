@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from damage import EXPERTS, Q, changed
 from safetensors.torch import load_file, save_file
 from tiny_formats import FORMATS, FP8, W4A16
 
@@ -14,8 +15,6 @@ from nvfp4kern.checkpoint import CheckpointError, Files, Source, read_plan
 from nvfp4kern.checkpoint.plan import refuse
 
 OTHERS = Path(__file__).parent / "others"
-Q = "model.layers.0.self_attn.q_proj"
-EXPERTS = "model.layers.0.mlp.experts"
 
 
 def plan_of(directory, **options):
@@ -28,14 +27,6 @@ def plan_of(directory, **options):
 
 def sentences(plan, fatal=None):
     return [str(p) for p in plan.problems if fatal is None or p.fatal == fatal]
-
-
-def changed(directory, to, **changes):
-    """A copy whose tensors are these: {name: tensor, or None to leave it out}."""
-    shutil.copytree(directory, to)
-    tensors = load_file(to / "model.safetensors") | changes
-    save_file({n: t for n, t in tensors.items() if t is not None}, to / "model.safetensors")
-    return to
 
 
 def configured(directory, to, quantization):

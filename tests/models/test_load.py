@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from empty_model import empty
 from packing import dequantized
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -16,14 +17,6 @@ FORMATS = (
     "modelopt-nvfp4", "modelopt-w4a16", "modelopt-awq", "modelopt-mixed",
     "ct-w4a4", "ct-w4a16", "ct-mixed",
 )  # fmt: skip
-
-
-def empty(directory):
-    config = transformers.AutoConfig.from_pretrained(directory)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    with meta_parameters():
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
 def weights_of(model):

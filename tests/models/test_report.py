@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
+from damage import E4M3, EXPERTS, Q, changed
 from safetensors.torch import load_file, save_file
-from test_formats import E4M3, EXPERTS, Q, changed
 
 from nvfp4kern import __main__ as main
 from nvfp4kern.checkpoint import CheckpointError, Files, inspect, read_plan

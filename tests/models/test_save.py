@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from empty_model import empty
 from safetensors.torch import load_file
 from torch import nn
 
@@ -12,7 +13,6 @@ from nvfp4kern.checkpoint import Files, load_checkpoint, read_plan, save_checkpo
 from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, fuse, quantize_
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-from test_load import empty  # noqa: E402
 
 IDS = torch.arange(24).reshape(2, 12)
 

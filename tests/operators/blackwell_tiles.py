@@ -3,13 +3,10 @@
 import re
 
 import numpy as np
+from dense_calls import dual_operands, expect_dual, gemm_operands, run_dual, run_gemm
+from expert_calls import Tokens, check_rows, drawn, group_operands, int32, run_list, weights
 from expert_tiles import GATED, check_experts, check_gated_experts
 from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, run, scales, values
-from test_dual_gemm import expect, run_dual
-from test_dual_gemm import operands as dual_operands
-from test_gemm import operands, run_gemm
-from test_grouped_gemm import check_rows, group_operands, int32, run_list
-from test_grouped_rows import Tokens, drawn, weights
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -23,7 +20,7 @@ FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
 def check_full_range(device, c, m, n, k, forms):
     """With NaN as the padding of blocked scale factors; alpha and bias for each weight row."""
     rng = rng_of(m, n, k)
-    a, b = operands(rng, data.full_range, m, n, k)
+    a, b = gemm_operands(rng, data.full_range, m, n, k)
     alpha, bias = rng.normal(size=n).astype(np.float32), rng.normal(size=n).astype(np.float32)
     given = {"alpha": floats(alpha, "float32", device), "bias": floats(bias, "float32", device)}
     got = run_gemm(a, b, device, forms=forms, byte=0x7F, dtype="float32", **given)
@@ -32,7 +29,7 @@ def check_full_range(device, c, m, n, k, forms):
 
 
 def check_exact(device, m, n, k, batch=None, forms=("blocked", "blocked"), **options):
-    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
+    a, b = gemm_operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
     want = reference.gemm(a.values, b.values).rounded(options.get("dtype", "float16"))
     assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms, **options), want))
 
@@ -58,7 +55,7 @@ def check_dual(device, c, m, n, k, batch=None, make=data.exact_family, dtype="fl
     alphas = {name: rng.normal(size=n).astype(np.float32) for name in ("alpha1", "alpha2")}
     given = {name: floats(values, "float32", device) for name, values in alphas.items()}
     got = run_dual(ops, device, dtype=dtype, **given, **how)
-    want = expect(ops, c=c, activation=how.get("activation", "silu"), **alphas)
+    want = expect_dual(ops, c=c, activation=how.get("activation", "silu"), **alphas)
     assert_ok(reference.check(got, want, dtype))
 
 

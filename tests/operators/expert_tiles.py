@@ -3,8 +3,8 @@
 import drawn_cases
 import numpy as np
 import torch
+from expert_calls import blocked_by_expert
 from generators import assert_ok, codes, floats, rng_of, scales, values
-from test_grouped_gemm import blocked_by_expert
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference

@@ -2,8 +2,8 @@
 
 import torch
 from generators import codes, floats, rng_of, scales
+from route_calls import integers
 from route_tiles import unaligned
-from test_route import integers
 
 from nvfp4kern.verify import data
 

@@ -3,7 +3,7 @@
 import numpy as np
 from drawn_routes import draw_route
 from generators import floats, rng_of, values
-from test_route import VARIANTS, check_exact, integers
+from route_calls import VARIANTS, check_exact, integers
 
 import nvfp4kern
 

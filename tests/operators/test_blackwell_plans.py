@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import GPUS
+from expert_calls import Tokens, check_rows, int32, weights
 from generators import assert_ok, codes, floats, raw, rng_of, run, scales, values
-from test_grouped_gemm import check_rows, int32
-from test_grouped_rows import Tokens, weights
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from dense_calls import dual_operands, expect_dual, run_dual
 from generators import (
     DTYPES,
     ODD_SHAPES,
@@ -28,52 +29,28 @@ from nvfp4kern.verify import data, reference
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
 
 
-def operands(rng, make, m, n, k, batch=None, **options):
-    lead = () if batch is None else (batch,)
-    return [make(rng, *lead, rows, k, **options) for rows in (m, n, n)]
-
-
 def linear_scales(operand, device):
     return scales(operand, "linear", None, device)
-
-
-def run_dual(ops, device, *, forms=("linear", "linear"), byte=None, **options):
-    forms = (forms[0], forms[1], forms[1])
-    sf = [scales(o, form, rng_of(9), device, byte) for o, form in zip(ops, forms, strict=True)]
-    shape = (*ops[0].codes.shape[:-1], ops[1].codes.shape[-2])
-    return run(
-        nvfp4kern.dual_gemm,
-        *(codes(o, device) for o in ops),
-        *sf,
-        shape=shape,
-        device=device,
-        scale_layout=(layout_of(forms[0]), layout_of(forms[1])),
-        **options,
-    )
-
-
-def expect(ops, **options):
-    return reference.dual_gemm(*(o.values for o in ops), **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("m, n, k", ODD_SHAPES)
 def test_exact_family_is_within_one_ulp(backend, m, n, k, activation, dtype):
-    ops = operands(rng_of(m, n, k), data.exact_family, m, n, k)
+    ops = dual_operands(rng_of(m, n, k), data.exact_family, m, n, k)
     for b in ops[1:]:
         total = reference.matmul(ops[0].values, b.values)[1]
         assert data.is_exact(ops[0].values, b.values, total)
     got = run_dual(ops, backend.device, activation=activation, dtype=dtype)
-    expected = expect(ops, activation=activation, c=backend.c)
+    expected = expect_dual(ops, activation=activation, c=backend.c)
     assert_ok(reference.check(got, expected, dtype))
     if activation == "silu" and dtype != "float32":  # float32 shows the rounding of every step
         assert reference.ulps(got, expected.rounded(dtype), dtype).max() <= 1
 
 
 def test_infinities_are_the_oracles(device):
-    ops = operands(rng_of(1), data.exact_family, 20, 30, 512, low=2, high=4)
-    want = expect(ops).rounded("float16")
+    ops = dual_operands(rng_of(1), data.exact_family, 20, 30, 512, low=2, high=4)
+    want = expect_dual(ops).rounded("float16")
     got = run_dual(ops, device)
     assert np.isposinf(want).any() and np.isneginf(want).any() and np.isfinite(want).any()
     assert reference.ulps(got, want, "float16").max() <= 1
@@ -83,12 +60,12 @@ def test_infinities_are_the_oracles(device):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("forms", [("linear", "blocked"), ("permuted", "strided")])
 def test_full_range_is_within_the_bound(backend, forms, activation, dtype):
-    ops = operands(rng_of(2), data.full_range, 33, 40, 304)
+    ops = dual_operands(rng_of(2), data.full_range, 33, 40, 304)
     for alpha in (1.0, 1e-5):
         got = run_dual(
             ops, backend.device, forms=forms, dtype=dtype, activation=activation, alpha1=alpha
         )
-        expected = expect(ops, activation=activation, alpha1=alpha, c=backend.c)
+        expected = expect_dual(ops, activation=activation, alpha1=alpha, c=backend.c)
         assert_ok(reference.check(got, expected, dtype), alpha)
 
 
@@ -96,8 +73,8 @@ def test_full_range_is_within_the_bound(backend, forms, activation, dtype):
 @pytest.mark.parametrize("form_a", SCALE_FORMS)
 @pytest.mark.parametrize("batch", (None, 2))
 def test_scale_layouts(backend, form_a, form_b, batch):
-    ops = operands(rng_of(3), data.exact_family, 131, 40, 112, batch)
-    want = expect(ops).rounded("float16")
+    ops = dual_operands(rng_of(3), data.exact_family, 131, 40, 112, batch)
+    want = expect_dual(ops).rounded("float16")
     got = run_dual(ops, backend.device, forms=(form_a, form_b))
     assert reference.ulps(got, want, "float16").max() <= 1
 
@@ -108,21 +85,21 @@ def test_scale_layouts(backend, form_a, form_b, batch):
 def test_largest_tile(backend, n, k, activation, order):
     """Of few SMs: whole tiles, shared ones, both."""
     m = 250
-    ops = operands(rng_of(n, k), data.exact_family, m, n, k)
+    ops = dual_operands(rng_of(n, k), data.exact_family, m, n, k)
     if backend.name == "sm80" and os.environ.get("NVFP4KERN_SM_LIMIT") == "3":
         parts = [part(o, backend.device) for part in (codes, linear_scales) for o in ops]
         plan = nvfp4kern.explain("dual_gemm", *parts)
         assert plan["kernel"] == "sm80_dual_gemm_t128_nvfp4"
         assert (plan["workspace_bytes"] > 0) == ((n, k) != (120, 1024))
     got = run_dual(ops, backend.device, activation=activation, order=order, dtype="float32")
-    assert_ok(reference.check(got, expect(ops, activation=activation, c=backend.c), "float32"))
+    assert_ok(reference.check(got, expect_dual(ops, activation=activation, c=backend.c), "float32"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("batch", (None, 2))
 def test_output_orders(device, order, batch):
-    ops = operands(rng_of(4), data.exact_family, 18, 33, 64, batch)
-    want = expect(ops).rounded("bfloat16")
+    ops = dual_operands(rng_of(4), data.exact_family, 18, 33, 64, batch)
+    want = expect_dual(ops).rounded("bfloat16")
     got = run_dual(ops, device, order=order, dtype="bfloat16")
     assert reference.ulps(got, want, "bfloat16").max() <= 1
 
@@ -130,7 +107,7 @@ def test_output_orders(device, order, batch):
 @pytest.mark.parametrize("which", (0, 1, 2))
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 def test_a_nan_scale_poisons_exactly_its_outputs(device, which, form):
-    ops = operands(rng_of(5), data.exact_family, 37, 21, 96)
+    ops = dual_operands(rng_of(5), data.exact_family, 37, 21, 96)
     options = {"forms": (form, form), "byte": 0x7F, "dtype": "float32"}  # NaN in the padding
     clean = run_dual(ops, device, **options)
     assert np.isfinite(clean).all()
@@ -143,7 +120,7 @@ def test_a_nan_scale_poisons_exactly_its_outputs(device, which, form):
 
 
 def test_relu_keeps_nan(device):
-    ops = operands(rng_of(6), data.exact_family, 3, 4, 16)
+    ops = dual_operands(rng_of(6), data.exact_family, 3, 4, 16)
     ops[1].scales[2] = 0x7F
     got = run_dual(ops, device, activation="relu")
     assert np.isnan(got[:, 2]).all() and np.isfinite(got[:, [0, 1, 3]]).all()
@@ -152,7 +129,7 @@ def test_relu_keeps_nan(device):
 @pytest.mark.parametrize("kind", ("float", "one element", "per column"))
 def test_alphas(backend, kind):
     rng = rng_of(7)
-    ops = operands(rng, data.full_range, 9, 27, 96, 2)
+    ops = dual_operands(rng, data.full_range, 9, 27, 96, 2)
     shape = {"float": (), "one element": (1,), "per column": (27,)}[kind]
     alpha1, alpha2 = (rng.standard_normal(shape).astype(np.float32) * 1e-4 for _ in range(2))
     given = [
@@ -160,7 +137,7 @@ def test_alphas(backend, kind):
         for v in (alpha1, alpha2)
     ]
     got = run_dual(ops, backend.device, alpha1=given[0], alpha2=given[1], dtype="float32")
-    expected = expect(ops, alpha1=alpha1, alpha2=alpha2, c=backend.c)
+    expected = expect_dual(ops, alpha1=alpha1, alpha2=alpha2, c=backend.c)
     assert_ok(reference.check(got, expected, "float32"))
 
 
@@ -232,12 +209,14 @@ def test_one_16_bit_token(gpu, batch, n, k, form, a_dtype, activation):
 
 @pytest.mark.parametrize("batch, m, n", [(None, 0, 5), (None, 5, 0), (0, 3, 4)])
 def test_empty(device, batch, m, n):
-    assert run_dual(operands(rng_of(8), data.full_range, m, n, 32, batch), device).size == 0
+    assert run_dual(dual_operands(rng_of(8), data.full_range, m, n, 32, batch), device).size == 0
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_no_k_gives_zero(device, activation):
-    got = run_dual(operands(rng_of(8), data.full_range, 5, 3, 0), device, activation=activation)
+    got = run_dual(
+        dual_operands(rng_of(8), data.full_range, 5, 3, 0), device, activation=activation
+    )
     np.testing.assert_array_equal(got, np.zeros((5, 3)))
 
 
@@ -255,20 +234,20 @@ def test_one_buffer_for_both_weights(device):
 
 @pytest.mark.parametrize("dtype", (None, *DTYPES))
 def test_new_output(backend, dtype):
-    ops = operands(rng_of(11), data.exact_family, 6, 7, 48, 2)
+    ops = dual_operands(rng_of(11), data.exact_family, 6, 7, 48, 2)
     args = [codes(o, backend.device) for o in ops]
     args += [scale_bytes(o.scales, backend.device) for o in ops]
     with unchanged(args):
         got = nvfp4kern.dual_gemm(*args, **({"out_dtype": dtype} if dtype else {}))
     dtype = dtype or "float16"
     assert got.dtype == getattr(torch, dtype) and got.shape == (2, 6, 7)
-    assert_ok(reference.check(values(got), expect(ops, c=backend.c), dtype))
+    assert_ok(reference.check(values(got), expect_dual(ops, c=backend.c), dtype))
 
 
 def test_numpy(device):
     if device != "cpu":
         pytest.skip("NumPy arrays live on the CPU")
-    ops = operands(rng_of(12), data.exact_family, 6, 7, 48)
+    ops = dual_operands(rng_of(12), data.exact_family, 6, 7, 48)
     got = nvfp4kern.dual_gemm(*(o.codes for o in ops), *(o.scales for o in ops))
     assert type(got) is np.ndarray and got.dtype == np.float16
-    assert reference.ulps(got, expect(ops).rounded("float16"), "float16").max() <= 1
+    assert reference.ulps(got, expect_dual(ops).rounded("float16"), "float16").max() <= 1

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from dense_calls import gemm_operands, run_gemm
 from generators import (
     DTYPES,
     ODD_SHAPES,
@@ -26,33 +27,11 @@ from nvfp4kern.verify import data, reference
 BATCHES = (None, 1, 3)
 
 
-def operands(rng, make, m, n, k, batch=None, **options):
-    lead = () if batch is None else (batch,)
-    return make(rng, *lead, m, k, **options), make(rng, *lead, n, k, **options)
-
-
-def run_gemm(a, b, device, *, forms=("linear", "linear"), rng=None, byte=None, **options):
-    rng = rng or rng_of(9)
-    shape = (*a.codes.shape[:-1], b.codes.shape[-2])
-    sf = [scales(o, form, rng, device, byte) for o, form in zip((a, b), forms, strict=True)]
-    layout = tuple(layout_of(form) for form in forms)
-    return run(
-        nvfp4kern.gemm,
-        codes(a, device),
-        codes(b, device),
-        *sf,
-        shape=shape,
-        device=device,
-        scale_layout=layout if layout[0] != layout[1] else layout[0],
-        **options,
-    )
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("m, n, k", ODD_SHAPES)
 def test_exact_family_is_the_oracle_to_the_bit(device, m, n, k, batch, dtype):
-    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
+    a, b = gemm_operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
     x, total = reference.matmul(a.values, b.values)
     assert data.is_exact(a.values, b.values, total)
     got = run_gemm(a, b, device, dtype=dtype)
@@ -65,7 +44,7 @@ def test_exact_family_is_the_oracle_to_the_bit(device, m, n, k, batch, dtype):
 @pytest.mark.parametrize("k", (112, 96))
 def test_scale_layouts(device, form_a, form_b, batch, k):
     m, n = 131, 40
-    a, b = operands(rng_of(1), data.exact_family, m, n, k, batch)
+    a, b = gemm_operands(rng_of(1), data.exact_family, m, n, k, batch)
     want = reference.gemm(a.values, b.values).rounded("float16")
     got = run_gemm(a, b, device, forms=(form_a, form_b))
     assert_ok(reference.check_bits(got, want))
@@ -75,7 +54,7 @@ def test_scale_layouts(device, form_a, form_b, batch, k):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("batch", (None, 2))
 def test_output_orders(device, order, batch, dtype):
-    a, b = operands(rng_of(2), data.exact_family, 33, 18, 64, batch)
+    a, b = gemm_operands(rng_of(2), data.exact_family, 33, 18, 64, batch)
     want = reference.gemm(a.values, b.values).rounded(dtype)
     got = run_gemm(a, b, device, order=order, dtype=dtype)
     assert_ok(reference.check_bits(got, want))
@@ -83,21 +62,21 @@ def test_output_orders(device, order, batch, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_overflow_goes_to_infinity(device, dtype):
-    a, b = operands(rng_of(3), data.exact_family, 20, 30, 512, low=6, high=8)
+    a, b = gemm_operands(rng_of(3), data.exact_family, 20, 30, 512, low=6, high=8)
     want = reference.gemm(a.values, b.values).rounded(dtype)
     assert np.isinf(want).any() == (dtype == "float16")
     assert_ok(reference.check_bits(run_gemm(a, b, device, dtype=dtype), want))
 
 
 def test_subnormal_outputs(device):
-    a, b = operands(rng_of(4), data.exact_family, 20, 30, 16, low=-9, high=-7)
+    a, b = gemm_operands(rng_of(4), data.exact_family, 20, 30, 16, low=-9, high=-7)
     want = reference.gemm(a.values, b.values).rounded("float16")
     assert ((want != 0) & (np.abs(want) < 2.0**-14)).any()
     assert_ok(reference.check_bits(run_gemm(a, b, device), want))
 
 
 def test_long_k(device):
-    a, b = operands(rng_of(5), data.exact_family, 3, 5, 7168)
+    a, b = gemm_operands(rng_of(5), data.exact_family, 3, 5, 7168)
     x, total = reference.matmul(a.values, b.values)
     assert data.is_exact(a.values, b.values, total)
     got = run_gemm(a, b, device, dtype="float32")
@@ -108,7 +87,7 @@ def test_long_k(device):
 @pytest.mark.parametrize("forms", [("linear", "blocked"), ("permuted", "strided")])
 @pytest.mark.parametrize("m, n, k", [*ODD_SHAPES, (20, 24, 4096)])
 def test_full_range_is_within_the_bound(backend, m, n, k, forms, dtype):
-    a, b = operands(rng_of(m, n, k, 7), data.full_range, m, n, k)
+    a, b = gemm_operands(rng_of(m, n, k, 7), data.full_range, m, n, k)
     got = run_gemm(a, b, backend.device, forms=forms, dtype=dtype)
     expected = reference.gemm(a.values, b.values, c=backend.c)
     assert_ok(reference.check(got, expected, dtype))
@@ -130,7 +109,7 @@ def test_every_code_pair_and_every_scale_pair(backend, form):
 @pytest.mark.parametrize("forms", [("linear", "linear"), ("blocked", "blocked")])
 @pytest.mark.parametrize("byte", (0x7F, 0xFF))
 def test_a_nan_scale_poisons_exactly_its_outputs(backend, forms, byte):
-    a, b = operands(rng_of(8), data.full_range, 37, 21, 96)
+    a, b = gemm_operands(rng_of(8), data.full_range, 37, 21, 96)
     clean = run_gemm(a, b, backend.device, forms=forms)
     a.scales[5, 2] = b.scales[11, 0] = byte
     a.codes[5, 16:24] = 0  # the poisoned block has nothing but zero codes
@@ -144,7 +123,7 @@ def test_a_nan_scale_poisons_exactly_its_outputs(backend, forms, byte):
 @pytest.mark.parametrize("byte", (0x7F, 0xFF, 0x7E))
 @pytest.mark.parametrize("k", (48, 96))
 def test_padding_reaches_no_output(device, byte, k):
-    a, b = operands(rng_of(10), data.exact_family, 33, 7, k)
+    a, b = gemm_operands(rng_of(10), data.exact_family, 33, 7, k)
     want = reference.gemm(a.values, b.values).rounded("float16")
     for form in ("blocked", "flat", "permuted"):
         got = run_gemm(a, b, device, forms=(form, form), byte=byte)
@@ -153,7 +132,7 @@ def test_padding_reaches_no_output(device, byte, k):
 
 @pytest.mark.parametrize("k", (48, 96))
 def test_bit_7_of_a_scale_is_ignored(device, k):
-    a, b = operands(rng_of(11), data.exact_family, 33, 7, k)
+    a, b = gemm_operands(rng_of(11), data.exact_family, 33, 7, k)
     want = run_gemm(a, b, device)
     a.scales |= rng_of(12).integers(0, 2, a.scales.shape, np.uint8) << 7
     b.scales |= 0x80
@@ -179,7 +158,7 @@ def alphas(rng, n, device):
 @pytest.mark.parametrize("bias_dtype", (None, *DTYPES))
 def test_alpha_and_bias(backend, kind, bias_dtype, dtype):
     rng = rng_of(13)
-    a, b = operands(rng, data.full_range, 9, 27, 96, 2)
+    a, b = gemm_operands(rng, data.full_range, 9, 27, 96, 2)
     alpha, alpha_value = alphas(rng, 27, backend.device)[kind]
     bias_value, bias = 0.0, None
     if bias_dtype:
@@ -254,7 +233,7 @@ def test_16_bit_specials(device, a_dtype, k):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_k_gives_bias_or_zero(device, dtype):
-    a, b = operands(rng_of(16), data.full_range, 5, 7, 0, 2)
+    a, b = gemm_operands(rng_of(16), data.full_range, 5, 7, 0, 2)
     bias = np.arange(7, dtype=np.float32) - 3
     got = run_gemm(a, b, device, dtype=dtype, bias=floats(bias, "float32", device), alpha=2.0)
     np.testing.assert_array_equal(got, np.broadcast_to(bias, (2, 5, 7)))
@@ -266,7 +245,7 @@ def test_no_k_gives_bias_or_zero(device, dtype):
 @pytest.mark.parametrize("batch, m, n", [(None, 0, 5), (None, 5, 0), (0, 3, 4), (2, 0, 0)])
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 def test_empty(device, batch, m, n, form):
-    a, b = operands(rng_of(17), data.full_range, m, n, 32, batch)
+    a, b = gemm_operands(rng_of(17), data.full_range, m, n, 32, batch)
     got = run_gemm(a, b, device, forms=(form, form))
     assert got.size == 0
 
@@ -274,7 +253,7 @@ def test_empty(device, batch, m, n, form):
 @pytest.mark.parametrize("which", range(5))
 def test_strides_of_empty_tensors_do_not_matter(device, which):
     """torch.from_numpy(np.zeros((0, 16))) has strides of 0."""
-    a, b = operands(rng_of(17), data.full_range, 0, 5, 32)
+    a, b = gemm_operands(rng_of(17), data.full_range, 0, 5, 32)
     out = torch.zeros((0, 5), dtype=torch.float16, device=device)
     args = [codes(a, device, native=False), codes(b, device, native=False)]
     args += [scale_bytes(o.scales, device, native=False) for o in (a, b)]
@@ -308,7 +287,7 @@ def test_views_with_other_strides(device):
 
 
 def test_addresses_without_alignment(device):
-    a, b = operands(rng_of(19), data.exact_family, 6, 7, 48)
+    a, b = gemm_operands(rng_of(19), data.exact_family, 6, 7, 48)
     moved = []
     for array in (a.codes, b.codes, a.scales, b.scales):
         flat = torch.zeros(array.size + 3, dtype=torch.uint8, device=device)
@@ -322,7 +301,7 @@ def test_addresses_without_alignment(device):
 @pytest.mark.parametrize("batch", (None, 2))
 @pytest.mark.parametrize("dtype", (None, *DTYPES))
 def test_new_output(device, batch, dtype):
-    a, b = operands(rng_of(20), data.exact_family, 6, 7, 48, batch)
+    a, b = gemm_operands(rng_of(20), data.exact_family, 6, 7, 48, batch)
     args = [codes(o, device) for o in (a, b)] + [scale_bytes(o.scales, device) for o in (a, b)]
     with unchanged(args):
         got = nvfp4kern.gemm(*args, **({"out_dtype": dtype} if dtype else {}))
@@ -336,7 +315,7 @@ def test_new_output(device, batch, dtype):
 def test_numpy(device, dtype):
     if device != "cpu":
         pytest.skip("NumPy arrays live on the CPU")
-    a, b = operands(rng_of(21), data.exact_family, 6, 7, 48)
+    a, b = gemm_operands(rng_of(21), data.exact_family, 6, 7, 48)
     with unchanged(a.codes, b.codes, a.scales, b.scales):
         got = nvfp4kern.gemm(a.codes, b.codes, a.scales, b.scales, out_dtype=dtype)
         out = np.empty((7, 6), dtype).T
@@ -349,7 +328,7 @@ def test_numpy(device, dtype):
 
 def test_rows_do_not_depend_on_the_batch(device):
     """What explain calls batch_invariant is."""
-    a, b = operands(rng_of(22), data.full_range, 40, 30, 512)
+    a, b = gemm_operands(rng_of(22), data.full_range, 40, 30, 512)
     args = codes(a, device), codes(b, device), scale_bytes(a.scales, device)
     sfb = scale_bytes(b.scales, device)
     if not nvfp4kern.explain("gemm", *args, sfb)["batch_invariant"]:
@@ -387,7 +366,7 @@ FEW_TOKENS = [
 @pytest.mark.parametrize("forms", [("linear", "linear"), ("permuted", "blocked")])
 @pytest.mark.parametrize("m, n, k", FEW_TOKENS)
 def test_few_tokens(gpu, m, n, k, forms):
-    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k)
+    a, b = gemm_operands(rng_of(m, n, k), data.exact_family, m, n, k)
     x, total = reference.matmul(a.values, b.values)
     assert data.is_exact(a.values, b.values, total)
     got = run_gemm(a, b, gpu.device, forms=forms, dtype="float32")
@@ -401,7 +380,7 @@ def test_few_tokens_with_alpha_and_bias(gpu, monkeypatch, m, n, k, wide, overlap
     """Kernels of their own, which find both before they have a sum, and may read weights early."""
     monkeypatch.setenv("NVFP4KERN_PDL", overlap)
     rng = rng_of(m, n, k, wide)
-    a, b = operands(rng, data.full_range, m, n, k)
+    a, b = gemm_operands(rng, data.full_range, m, n, k)
     x = torch.from_numpy(rng.standard_normal((m, k))).half()
     alpha, bias = (rng.standard_normal(n).astype(np.float32) * scale for scale in (1, 100))
     got = run(

@@ -6,6 +6,7 @@ Every addition rounds to nearest: c = 1 on every backend.
 import numpy as np
 import pytest
 import torch
+from dense_calls import gemv_operands, run_gemv
 from generators import (
     DTYPES,
     ORDERS,
@@ -13,7 +14,6 @@ from generators import (
     assert_ok,
     codes,
     floats,
-    layout_of,
     rng_of,
     run,
     scale_bytes,
@@ -28,31 +28,11 @@ from nvfp4kern.verify import data, reference
 SHAPES = [(1, 16), (3, 48), (17, 80), (129, 256), (130, 4096)]
 
 
-def operands(rng, make, m, k, batch=None):
-    lead = () if batch is None else (batch,)
-    return make(rng, *lead, m, k), make(rng, *lead, 1, k)
-
-
-def run_gemv(a, b, device, *, forms=("linear", "linear"), byte=None, **options):
-    sf = [scales(o, form, rng_of(9), device, byte) for o, form in zip((a, b), forms, strict=True)]
-    layout = tuple(layout_of(form) for form in forms)
-    return run(
-        nvfp4kern.gemv,
-        codes(a, device),
-        codes(b, device),
-        *sf,
-        shape=(*a.codes.shape[:-1], 1),
-        device=device,
-        scale_layout=layout,
-        **options,
-    )
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", (None, 1, 3))
 @pytest.mark.parametrize("m, k", SHAPES)
 def test_exact_family_is_the_oracle_to_the_bit(device, m, k, batch, dtype):
-    a, b = operands(rng_of(m, k), data.exact_family, m, k, batch)
+    a, b = gemv_operands(rng_of(m, k), data.exact_family, m, k, batch)
     x, total = reference.matmul(a.values, b.values)
     assert data.is_exact(a.values, b.values, total)
     got = run_gemv(a, b, device, dtype=dtype)
@@ -63,7 +43,7 @@ def test_exact_family_is_the_oracle_to_the_bit(device, m, k, batch, dtype):
 @pytest.mark.parametrize("form_a", SCALE_FORMS)
 @pytest.mark.parametrize("batch", (None, 2))
 def test_scale_layouts(device, form_a, form_b, batch):
-    a, b = operands(rng_of(1), data.exact_family, 131, 112, batch)
+    a, b = gemv_operands(rng_of(1), data.exact_family, 131, 112, batch)
     want = reference.gemv(a.values, b.values).rounded("float16")
     got = run_gemv(a, b, device, forms=(form_a, form_b))
     assert_ok(reference.check_bits(got, want))
@@ -71,7 +51,7 @@ def test_scale_layouts(device, form_a, form_b, batch):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_output_orders(device, order):
-    a, b = operands(rng_of(2), data.exact_family, 33, 64, 2)
+    a, b = gemv_operands(rng_of(2), data.exact_family, 33, 64, 2)
     want = reference.gemv(a.values, b.values).rounded("float16")
     assert_ok(reference.check_bits(run_gemv(a, b, device, order=order), want))
 
@@ -80,7 +60,7 @@ def test_output_orders(device, order):
 @pytest.mark.parametrize("forms", [("linear", "blocked"), ("permuted", "strided")])
 @pytest.mark.parametrize("m, k", SHAPES)
 def test_full_range_is_within_the_bound(device, m, k, forms, dtype):
-    a, b = operands(rng_of(m, k), data.full_range, m, k, 2)
+    a, b = gemv_operands(rng_of(m, k), data.full_range, m, k, 2)
     got = run_gemv(a, b, device, forms=forms, dtype=dtype)
     assert_ok(reference.check(got, reference.gemv(a.values, b.values), dtype))
 
@@ -100,14 +80,14 @@ WHOLE = [
 @pytest.mark.parametrize("m, k, batch", WHOLE)
 def test_whole_tiles(device, m, k, batch, form):
     """sm90 reads most of these by tensor maps, whatever its SMs."""
-    a, b = operands(rng_of(m, k), data.full_range, m, k, batch)
+    a, b = gemv_operands(rng_of(m, k), data.full_range, m, k, batch)
     got = run_gemv(a, b, device, forms=(form, "linear"), dtype="float32")
     assert_ok(reference.check(got, reference.gemv(a.values, b.values), "float32"))
 
 
 def test_rows_and_batches_may_be_one(device):
     """Strides of zero."""
-    a, b = operands(rng_of(12), data.full_range, 1, 512)
+    a, b = gemv_operands(rng_of(12), data.full_range, 1, 512)
     rows = [codes(a, device), scales(a, "linear", rng_of(9), device)]
     got = run(
         nvfp4kern.gemv,
@@ -126,7 +106,7 @@ def test_rows_and_batches_may_be_one(device):
 
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 def test_a_nan_scale_poisons_exactly_its_outputs(device, form):
-    a, b = operands(rng_of(3), data.full_range, 37, 96, 2)
+    a, b = gemv_operands(rng_of(3), data.full_range, 37, 96, 2)
     a.scales[0, 5, 2] = a.scales[1, 36, 0] = 0x7F
     got = run_gemv(a, b, device, forms=(form, form))
     assert np.argwhere(np.isnan(got)).tolist() == [[0, 5, 0], [1, 36, 0]]
@@ -137,7 +117,7 @@ def test_a_nan_scale_poisons_exactly_its_outputs(device, form):
 
 @pytest.mark.parametrize("byte", (0x7F, 0xFF))
 def test_padding_and_bit_7_reach_no_output(device, byte):
-    a, b = operands(rng_of(4), data.exact_family, 33, 48)
+    a, b = gemv_operands(rng_of(4), data.exact_family, 33, 48)
     want = reference.gemv(a.values, b.values).rounded("float16")
     a.scales |= 0x80
     for form in ("blocked", "flat", "permuted"):
@@ -148,7 +128,7 @@ def test_padding_and_bit_7_reach_no_output(device, byte):
 @pytest.mark.parametrize("kind", ("float", "one element", "per row"))
 def test_alpha(device, kind):
     rng = rng_of(5)
-    a, b = operands(rng, data.full_range, 27, 80, 2)
+    a, b = gemv_operands(rng, data.full_range, 27, 80, 2)
     value = {
         "float": 0.3,
         "one element": np.array([-1.7], np.float32),
@@ -175,12 +155,12 @@ def test_16_bit_vector(device, m, k, b_dtype, dtype):
 
 @pytest.mark.parametrize("batch, m", [(None, 0), (0, 4), (2, 0)])
 def test_empty(device, batch, m):
-    a, b = operands(rng_of(6), data.full_range, m, 32, batch)
+    a, b = gemv_operands(rng_of(6), data.full_range, m, 32, batch)
     assert run_gemv(a, b, device).size == 0
 
 
 def test_no_k_gives_zero(device):
-    a, b = operands(rng_of(7), data.full_range, 5, 0)
+    a, b = gemv_operands(rng_of(7), data.full_range, 5, 0)
     assert_ok(reference.check_bits(run_gemv(a, b, device, alpha=3.0), np.zeros((5, 1))))
 
 
@@ -203,7 +183,7 @@ def test_views_with_other_strides(device):
 def test_rows_far_apart(device, far):
     """Further than the kernels for few tokens take them, whose offsets have 32 bits."""
     rows, k, stride = 6, 64, 7 << 20
-    a, b = operands(rng_of(12), data.exact_family, rows, k)
+    a, b = gemv_operands(rng_of(12), data.exact_family, rows, k)
     args = [codes(o, device, native=False) for o in (a, b)]
     args += [scale_bytes(o.scales, device, native=False) for o in (a, b)]
     near = args[0 if far == "codes" else 2]
@@ -217,7 +197,7 @@ def test_rows_far_apart(device, far):
 
 def test_more_matrices_than_a_grid_has_y_or_z(device):
     batch, k = 65540, 16
-    a, b = operands(rng_of(13), data.exact_family, 1, k, 4)
+    a, b = gemv_operands(rng_of(13), data.exact_family, 1, k, 4)
     args = [codes(o, device, native=False) for o in (a, b)]
     args += [scale_bytes(o.scales, device, native=False) for o in (a, b)]
     many = [x.repeat(batch // 4, *[1] * (x.ndim - 1)) for x in args]
@@ -228,7 +208,7 @@ def test_more_matrices_than_a_grid_has_y_or_z(device):
 
 @pytest.mark.parametrize("dtype", (None, *DTYPES))
 def test_new_output(device, dtype):
-    a, b = operands(rng_of(10), data.exact_family, 6, 48, 2)
+    a, b = gemv_operands(rng_of(10), data.exact_family, 6, 48, 2)
     args = [codes(o, device) for o in (a, b)] + [scale_bytes(o.scales, device) for o in (a, b)]
     with unchanged(args):
         got = nvfp4kern.gemv(*args, **({"out_dtype": dtype} if dtype else {}))
@@ -240,7 +220,7 @@ def test_new_output(device, dtype):
 def test_numpy(device):
     if device != "cpu":
         pytest.skip("NumPy arrays live on the CPU")
-    a, b = operands(rng_of(11), data.exact_family, 6, 48)
+    a, b = gemv_operands(rng_of(11), data.exact_family, 6, 48)
     out = np.empty((6, 1), np.float32)
     assert nvfp4kern.gemv(a.codes, b.codes, a.scales, b.scales, out=out) is out
     want = reference.gemv(a.values, b.values).rounded("float32")

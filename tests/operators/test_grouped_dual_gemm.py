@@ -3,6 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from expert_calls import (
+    OFFSETS,
+    Stack,
+    Tokens,
+    alphas_of,
+    blocked_by_expert,
+    check_rows,
+    drawn,
+    int32,
+)
 from expert_tiles import GATED
 from generators import (
     DTYPES,
@@ -22,37 +32,12 @@ from generators import (
     unchanged,
     values,
 )
-from test_grouped_gemm import OFFSETS, blocked_by_expert, check_rows, int32
-from test_grouped_rows import Tokens, drawn
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
 NOBODYS = OFFSETS["rows of nobody"]
-
-
-class Stack:
-    """`b` of experts, [G, 2 n, k], and its scale factors in a form of SCALE_FORMS."""
-
-    def __init__(self, rng, device, experts, n, k, *, make=data.exact_family, form="linear"):
-        self.operand, self.n, self.form = make(rng, experts, 2 * n, k), n, form
-        self.codes = codes(self.operand, device)
-        self.sf = scales(self.operand, form, rng, device, 0x7F)
-
-    def expect(self, a, **options):
-        """expected(g, rows) of tokens [rows, k]; alphas are [G, n] or a number."""
-        w, n = self.operand.values, self.n
-
-        def expected(g, rows):
-            alphas = {
-                name: np.broadcast_to(options[name], (len(w), n))[g] if name in options else 1.0
-                for name in ("alpha1", "alpha2")
-            }
-            rest = {name: value for name, value in options.items() if name not in alphas}
-            return reference.dual_gemm(a[rows], w[g][:n], w[g][n:], **alphas, **rest)
-
-        return expected
 
 
 def run_experts(a, sfa, stack, offsets, *, form="linear", count=None, dtype="float16", **options):
@@ -115,20 +100,6 @@ def test_full_range_is_within_the_bound(backend, activation, dtype):
         got = run_experts(*args, dtype=dtype, activation=activation, alpha=alpha)
         options = {"alpha1": alpha, "alpha2": alpha, "activation": activation, "c": backend.c}
         check_rows(got, offsets, stack.expect(a.values, **options), dtype)
-
-
-def alphas_of(kind, rng, experts, n):
-    """(alpha as given, alpha of gates, alpha of ups)"""
-    shapes = {"none": (), "float": (), "one": (1,), "expert": (experts,), "pair": (experts, 2)}
-    drawn = rng.standard_normal(shapes.get(kind, (experts, 2 * n))).astype(np.float32) * 1e-4
-    if kind == "none":
-        return None, 1.0, 1.0
-    if kind == "float":
-        return float(drawn), drawn, drawn
-    if kind in ("one", "expert"):
-        return drawn, drawn.reshape(-1, 1), drawn.reshape(-1, 1)
-    gates, ups = np.split(drawn, 2, axis=1)
-    return drawn, gates, ups
 
 
 @pytest.mark.parametrize("kind", ("none", "float", "one", "expert", "pair", "row", "strided"))

@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from expert_calls import (
+    OFFSETS,
+    Stack,
+    Tokens,
+    alphas_of,
+    blocked_by_expert,
+    drawn,
+    expert_of,
+    int32,
+)
 from expert_tiles import GATED
 from generators import Guarded, codes, floats, from_numpy, layout_of, raw, rng_of, scales, unchanged
-from test_grouped_dual_gemm import Stack, alphas_of
-from test_grouped_gemm import OFFSETS, blocked_by_expert, expert_of, int32
-from test_grouped_rows import Tokens, drawn
 
 import nvfp4kern
 from nvfp4kern.verify import data, encoded, reference

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from expert_calls import OFFSETS, blocked_by_expert, check_rows, group_operands, int32, run_list
 from generators import (
     DTYPES,
     ORDERS,
-    POISON,
     SCALE_FORMS,
     Guarded,
     assert_ok,
     codes,
     floats,
-    layout_of,
     rng_of,
     run,
     scale_bytes,
@@ -25,31 +24,6 @@ import nvfp4kern
 from nvfp4kern.verify import data, reference
 
 GROUPS = [(1, 1, 16), (17, 33, 48), (0, 5, 32), (130, 7, 80), (3, 0, 16), (4, 9, 0), (40, 129, 256)]
-OFFSETS = {
-    "even": [0, 20, 40, 60],
-    "empty experts": [0, 0, 59, 59, 60, 60],
-    "rows of nobody": [3, 10, 10, 41],
-    "two atoms": [0, 129, 130, 300],
-    "one": [0, 7],
-    "all empty": [0, 0, 0],
-}
-
-
-def group_operands(rng, make, groups):
-    return [(make(rng, m, k), make(rng, n, k)) for m, n, k in groups]
-
-
-def run_list(pairs, device, *, forms=("linear", "linear"), dtype="float16", order="row", **options):
-    outs = [Guarded((len(a.codes), len(b.codes)), dtype, device, order) for a, b in pairs]
-    args = [[codes(o, device) for o in side] for side in zip(*pairs, strict=True)]
-    for side, form in zip(zip(*pairs, strict=True), forms, strict=True):
-        args.append([scales(o, form, rng_of(9), device) for o in side])
-    out = [o.tensor for o in outs]
-    layout = layout_of(forms[0]), layout_of(forms[1])
-    with unchanged(*args, list(options.values())):
-        result = nvfp4kern.grouped_gemm(*args, out=out, scale_layout=layout, **options)
-    assert result is out and all(o.guards_intact() for o in outs)
-    return [values(t) for t in out]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -159,39 +133,6 @@ def test_list_16_bit(backend, a_dtype, kind):
 # ---------------------------------------------------------------------------------------------
 # The contiguous form
 # ---------------------------------------------------------------------------------------------
-
-
-def expert_of(offsets, rows):
-    """For each row its expert, or -1."""
-    owner = np.full(rows, -1)
-    for g, (first, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
-        owner[first:end] = g
-    return owner
-
-
-def blocked_by_expert(operand, offsets, device, rng):
-    """Scales as quantize(offsets=) lays them out, garbage where its padding is."""
-    blocked = reference.to_blocked_by_expert(operand.scales, offsets)
-    used = reference.to_blocked_by_expert(np.ones_like(operand.scales), offsets)
-    noise = rng.integers(1, 256, blocked.shape, np.uint8)
-    return scale_bytes(np.where(used == 1, blocked, noise), device)
-
-
-def check_rows(got, offsets, expected_of, dtype, exact=False):
-    """Each expert's rows as expected_of(g, rows) says; rows of nobody still hold the poison."""
-    owner = expert_of(offsets, len(got))
-    assert (got[owner < 0] == POISON).all()
-    for g in range(len(offsets) - 1):
-        rows = slice(offsets[g], offsets[g + 1])
-        expected = expected_of(g, rows)
-        if exact:
-            assert_ok(reference.check_bits(got[rows], expected.rounded(dtype)), g)
-        else:
-            assert_ok(reference.check(got[rows], expected, dtype), g)
-
-
-def int32(offsets, device):
-    return torch.tensor(offsets, dtype=torch.int32, device=device)
 
 
 @pytest.mark.parametrize("case", OFFSETS)

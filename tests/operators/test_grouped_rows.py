@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from expert_calls import Tokens, check_rows, drawn, int32, weights
 from generators import (
     DTYPES,
     ORDERS,
@@ -19,7 +20,6 @@ from generators import (
     unchanged,
     values,
 )
-from test_grouped_gemm import check_rows, expert_of, int32
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -33,54 +33,6 @@ OFFSETS = {
     "fewer rows than tokens": ([0, 2, 5], 6),
 }
 KINDS = ("NVFP4", "W4A16", "16-bit", "16-bit transposed")
-
-
-def drawn(rng, offsets, count, tokens, per_token):
-    """int32 [count]: every token is there, some often; rows of nobody hold what names none."""
-    most = tokens * per_token - 1
-    rows = rng.permutation(np.append(rng.integers(0, most + 1, count), [0, most]))[:count]
-    bad = np.array([-1, -(2**31), 2**31 - 1, most + 1])
-    nobody = expert_of(offsets, count) < 0
-    return np.where(nobody, rng.choice(bad, count), rows).astype(np.int32)
-
-
-class Tokens:
-    """`a` of a kind, [tokens, k], and its scale factors in a form of SCALE_FORMS."""
-
-    def __init__(self, rng, device, tokens, k, *, kind="NVFP4", form="linear", make=None):
-        self.form, self.halves = form, kind != "NVFP4"
-        if self.halves:
-            x = data.small_integers(rng, tokens, k, most=3)
-            self.values, self.tensor, self.sf = x, floats(x, "bfloat16", device), None
-            return
-        operand = (make or data.exact_family)(rng, tokens, k)
-        self.values, self.tensor = operand.values, codes(operand, device)
-        self.sf = scales(operand, form, rng, device, 0x7F)
-
-    def gathered(self, index):
-        """(a, sfa, its layout) of a call without `rows`, whose row p is token index[p]."""
-        take = torch.from_numpy(np.asarray(index)).long().to(self.tensor.device)
-        a = self.tensor if self.halves else self.tensor.view(torch.uint8)
-        if self.halves:
-            return a[take], None, "linear"
-        sf = self.sf.view(torch.uint8)
-        if self.form not in ("linear", "strided"):
-            sf = nvfp4kern.from_blocked(sf, len(a), 2 * a.shape[1] // 16).reshape(len(a), -1)
-        return a[take], sf[take].contiguous(), "linear"
-
-
-def weights(rng, device, experts, n, k, kind="NVFP4", make=None):
-    """(b, sfb, their values)"""
-    if kind.startswith("16-bit"):
-        w = data.small_integers(rng, experts, n, k, most=3)
-        b = floats(w, "bfloat16", device)
-        return (
-            b.transpose(1, 2).contiguous().transpose(1, 2) if "transposed" in kind else b,
-            None,
-            w,
-        )
-    operand = (make or data.exact_family)(rng, experts, n, k)
-    return codes(operand, device), scales(operand, "linear", rng, device), operand.values
 
 
 # ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from generators import (
     assert_ok,
     codes,
     floats,
+    hostile,
     layout_of,
     raw,
     rng_of,
@@ -36,24 +37,6 @@ def check_bytes(q, x, global_scale=None, layout="linear"):
     np.testing.assert_array_equal(raw(q.data), want_codes)
     np.testing.assert_array_equal(raw(q.scales), want_scales)
     return s2
-
-
-def hostile(rng, dtype, rows=40, k=256):
-    """Every exponent of the format, zeros of both signs, denormals, ties, infinities and NaN."""
-    low, high = {"float16": (-24, 16), "bfloat16": (-133, 128), "float32": (-149, 128)}[dtype]
-    exponent = rng.integers(low, high, (rows, k // 16, 1)) + rng.integers(
-        -3, 2, (rows, k // 16, 16)
-    )
-    mantissa = rng.integers(8, 16, exponent.shape) / 8  # coarse: many ties
-    x = np.ldexp(rng.choice([-1, 1], exponent.shape) * mantissa, exponent).reshape(rows, k)
-    x = reference.round_to(x, dtype)
-    x[np.isinf(x)] = 1
-    x[rng.random(x.shape) < 0.1] = 0.0
-    x[rng.random(x.shape) < 0.1] = -0.0
-    x[0, :32] = 0
-    x[1, 3], x[1, 20], x[1, 37], x[1, 40] = np.nan, np.inf, -np.inf, np.nan
-    x[2, 5] = -np.inf
-    return x
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from generators import DTYPES, Guarded, floats, raw, rng_of, unchanged, values
-from test_quantize import hostile
+from generators import DTYPES, Guarded, floats, hostile, raw, rng_of, unchanged, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference

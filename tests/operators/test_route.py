@@ -6,46 +6,12 @@ Ids are unique where logits are exact integers, elsewhere the key rule holds.
 import numpy as np
 import pytest
 import torch
-from generators import DTYPES, Guarded, assert_ok, floats, rng_of, unchanged, values
+from generators import DTYPES, Guarded, assert_ok, floats, rng_of, values
+from route_calls import VARIANTS, check_exact, integers, run_route
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference, routing
 from nvfp4kern.verify.routing import Options
-
-VARIANTS = {
-    "topk_softmax": {"score": "topk_softmax"},
-    "softmax_topk": {"score": "softmax_topk"},
-    "softmax_topk renormalized": {"score": "softmax_topk", "renormalize": True},
-    "sigmoid": {"score": "sigmoid"},
-    "sigmoid as it is": {"score": "sigmoid", "renormalize": False},
-    "sigmoid scaled": {"score": "sigmoid", "scaling_factor": 2.5},
-    "softmax scaled": {"score": "topk_softmax", "scaling_factor": 0.25},
-}
-
-
-def integers(rng, m, n, k, most=3):
-    """x [M, K] and w [N, K] of small integers: logits are exact, with many ties."""
-    return data.small_integers(rng, m, k, most=most), data.small_integers(rng, n, k, most=most)
-
-
-def run_route(x, w, k, device, *, dtype="bfloat16", bias=None, **options):
-    given = floats(x, dtype, device), floats(w, dtype, device)
-    if bias is not None:
-        options["correction_bias"] = floats(bias, "float32", device)
-    with unchanged(given, list(options.values())):
-        result = nvfp4kern.route(*given, k, **options)
-    return (values(result[0]), *(part.cpu().numpy() for part in result[1:]))
-
-
-def check_exact(x, w, k, device, *, bias=None, alpha=1.0, c=1, dtype="bfloat16", **options):
-    """Ids to the last one, weights within their bound."""
-    weights, ids = run_route(x, w, k, device, dtype=dtype, bias=bias, alpha=alpha, **options)
-    o = Options(k, correction_bias=bias, **options)
-    logit, e = routing.logits(x.astype(np.float64), w.astype(np.float64), alpha, c)
-    key = routing.keys(logit, e, o)[0]
-    np.testing.assert_array_equal(ids, routing.select(key, o))
-    assert_ok(routing.check_weights(weights, logit, e * 0, ids, o))
-    return weights, ids
 
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))

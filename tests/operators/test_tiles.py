@@ -9,17 +9,21 @@ import torch
 from blackwell_halves import check_sm100_halves
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
+from dense_calls import (
+    dual_operands,
+    expect_dual,
+    gemm_operands,
+    gemv_operands,
+    run_dual,
+    run_gemm,
+    run_gemv,
+)
+from expert_calls import group_operands, run_list
 from expert_tiles import GATED, check_experts, check_gated_experts
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
 from halves_tiles import check_experts_of_halves, check_sm90_halves
 from refused_tiles import REFUSED, operator_call
 from route_tiles import check_sm80_route, check_sm90_route, check_sm100_route
-from test_dual_gemm import expect, run_dual
-from test_dual_gemm import operands as dual_operands
-from test_gemm import operands, run_gemm
-from test_gemv import operands as gemv_operands
-from test_gemv import run_gemv
-from test_grouped_gemm import group_operands, run_list
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -36,14 +40,14 @@ no_tiles = pytest.mark.skipif(not TILES, reason="a build without kernels")
 
 
 def check_gemm(device, m, n, k, batch=None, forms=("linear", "linear")):
-    a, b = operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
+    a, b = gemm_operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
     want = reference.gemm(a.values, b.values).rounded("float16")
     assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms), want))
 
 
 def check_full_range(device, c, m, n, k, forms):
     """With NaN as the padding of blocked scale factors."""
-    a, b = operands(rng_of(m, n, k), data.full_range, m, n, k)
+    a, b = gemm_operands(rng_of(m, n, k), data.full_range, m, n, k)
     got = run_gemm(a, b, device, forms=forms, byte=0x7F, dtype="float32")
     assert_ok(reference.check(got, reference.gemm(a.values, b.values, c=c), "float32"))
 
@@ -62,7 +66,7 @@ def check_dual_gemm(device, c, m, n, k, batch=None, make=data.exact_family, dtyp
     ops = dual_operands(rng_of(m, n, k), make, m, n, k, batch)
     options = {key: value for key, value in how.items() if key == "activation"}
     got = run_dual(ops, device, dtype=dtype, **how)
-    assert_ok(reference.check(got, expect(ops, c=c, **options), dtype))
+    assert_ok(reference.check(got, expect_dual(ops, c=c, **options), dtype))
 
 
 def check_dual_gemm_of(device, dtype, m, n, k):
@@ -89,7 +93,7 @@ def check_groups(device, sizes):
 def check_weights_just_written(device, c, m, n, k):
     """The bytes that a product writes are the next one's codes: it may not read them too early."""
     rng = rng_of(m, n, k)
-    a, b = operands(rng, data.full_range, n, k // 4, 320)
+    a, b = gemm_operands(rng, data.full_range, n, k // 4, 320)
     x, left = data.exact_family(rng, m, k), codes(a, device)
     first = left, codes(b, device), *(scales(o, "linear", rng, device) for o in (a, b))
     sfx = scales(x, "linear", rng, device)

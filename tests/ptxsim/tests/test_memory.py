@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from ptxsim import gpu
-from test_checks import PLACE, SHARED, found
+from ptxsim.one_array import PLACE, SHARED, found
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 

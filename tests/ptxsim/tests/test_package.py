@@ -11,8 +11,8 @@ import pytest
 from cuda_calls import OPERATORS
 from ptxsim import build, gpu
 from ptxsim.campaigns import package
+from ptxsim.one_array import PLACE, SHARED
 from rows import TABLE, need
-from test_checks import PLACE, SHARED
 
 TESTS = Path(__file__).parents[2]
 missing = [

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 from ptxsim import gpu
-from test_checks import PLACE, SHARED
-from test_hopper import DATA, MULTICAST, TILE, ZEROS, fetch, launch, start, tensor_map, wait
+from ptxsim.one_array import PLACE, SHARED
+from ptxsim.sm90 import DATA, MULTICAST, TILE, ZEROS, fetch, launch, start, tensor_map, wait
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
