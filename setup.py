@@ -92,7 +92,10 @@ extension = Extension(
         ("NK_DLPACK_H", f'"{dlpack_header()}"'),
         ("NK_SOURCES", f'"{SOURCES_HASH}"'),
         ("NK_LEFT_OUT", f'"{kernels.left_out()}"'),
-        *((f"NK_WITH_{arch}", str(int(arch in kernels.wanted()))) for arch in kernels.ARCHS),
+        *(
+            (f"NK_ROW_{arch}", f"&nk_backend_{arch}" if arch in kernels.wanted() else "NULL")
+            for arch in kernels.ARCHS
+        ),
         *((f"NK_CODE_{arch}", f'"{kernels.code_of(arch)}"') for arch in kernels.ARCHS),
         ("_GNU_SOURCE", None),
     ],

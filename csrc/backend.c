@@ -3,40 +3,39 @@
 
 #include <string.h>
 
-/* The rows in order of preference, each with its devices, for people. The build defines NK_WITH_<row> for the rows that
- * build_tools/kernels.py lists: as 1, or as 0 where it leaves the row out; and NK_CODE_<row>, what it makes of the
- * row's kernels. */
-#define NK_WITH_cpu 1
+extern const nk_backend nk_backend_cpu, nk_backend_sm90, nk_backend_sm100, nk_backend_sm80;
+
+/* A row, whether the build has it or left it out. */
+typedef struct listed_row {
+    const char *name;
+    nk_device_type type;
+    const nk_backend *backend;  /* NULL: left out, so it serves nothing */
+    const char *devices, *code; /* for people; what the build made of the row's kernels */
+} listed_row;
+
+/* The rows in order of preference. For those that build_tools/kernels.py lists the build defines NK_ROW_<row>, which is
+ * NULL if it leaves the row out, and NK_CODE_<row>. */
+#define NK_ROW_cpu &nk_backend_cpu
 #define NK_CODE_cpu NULL
-#define LISTED_ROWS(X)                   \
-    X(cpu, "any CPU tensor")             \
-    X(sm90, "H100, H200, GH200")         \
-    X(sm100, "B200, B300, GB200, GB300") \
-    X(sm80, "NVIDIA GPUs of compute capability 8.0 and newer")
+#define ROW(name, type, devices) {#name, type, NK_ROW_##name, devices, NK_CODE_##name}
+static const listed_row rows[] = {
+    ROW(cpu, NK_CPU, "any CPU tensor"),
+    ROW(sm90, NK_CUDA, "H100, H200, GH200"),
+    ROW(sm100, NK_CUDA, "B200, B300, GB200, GB300"),
+    ROW(sm80, NK_CUDA, "NVIDIA GPUs of compute capability 8.0 and newer"),
+};
 
-#define DECLARE(row, devices) extern const nk_backend nk_backend_##row;
-LISTED_ROWS(DECLARE)
+#define ROWS ((int)(sizeof rows / sizeof rows[0]))
 
-/* A row that the build left out serves nothing. */
-#define ROW_1(row) &nk_backend_##row
-#define ROW_0(row) \
-    &(const nk_backend) { .name = #row, .device_type = NK_CUDA }
-#define PASTE(x, y) x##y
-#define PICK(with) PASTE(ROW_, with)
-#define ENTRY(row, devices) PICK(NK_WITH_##row)(row),
-static const nk_backend *const table[] = {LISTED_ROWS(ENTRY)};
+static bool is_served(const listed_row *row, nk_device device)
+{
+    return row->backend && row->backend->serves(row->backend, device);
+}
 
-#define DEVICES(row, devices) devices,
-static const char *const devices_of[] = {LISTED_ROWS(DEVICES)};
-
-#define CODE(row, devices) NK_CODE_##row,
-static const char *const code_of[] = {LISTED_ROWS(CODE)};
-
-#define ROWS ((int)(sizeof table / sizeof table[0]))
-
-static bool serves(const nk_backend *row, nk_device device) { return row->serves && row->serves(row, device); }
-
-static const char *why_not(const nk_backend *row) { return row->serves ? row->why_not(row) : NK_LEFT_OUT; }
+static const char *why_unserved(const listed_row *row)
+{
+    return row->backend ? row->backend->why_not(row->backend) : NK_LEFT_OUT;
+}
 
 static const char *device_type_name(nk_device_type type) { return type == NK_CPU ? "cpu" : "cuda"; }
 
@@ -45,50 +44,53 @@ static nk_status nobody_serves(const char *subject, nk_device device)
 {
     const char *why = NULL;
     for (int i = ROWS - 1; i >= 0 && !why; i--)
-        why = table[i]->device_type == device.type ? why_not(table[i]) : NULL;
+        why = rows[i].type == device.type ? why_unserved(&rows[i]) : NULL;
     if (!why) why = "this build has no kernels for such devices";
     return nk_fail(NK_BACKEND_ERROR, "%sno backend of this build runs on %s:%d (%s), see nvfp4kern.backends()", subject,
                    device_type_name(device.type), device.index, why);
 }
 
-static bool has_cell(const nk_backend *row, size_t offset)
+static bool has_cell(const nk_backend *backend, nk_operator op)
 {
-    nk_status (*plan)(void);
-    memcpy(&plan, (const char *)row + offset, sizeof plan); /* every cell begins with `plan` */
-    return plan != NULL;
+    const bool has[] = {
+#define HAS(op) [NK_OP_##op] = backend->op.plan != NULL,
+        NK_OPERATORS(HAS)
+#undef HAS
+    };
+    return has[op];
 }
 
 /* The row to begin with: the one of NVFP4KERN_BACKEND, or the first. Rows after it serve what it has no kernel for. A
  * GPU's row says nothing of CPU tensors. */
-static nk_status first_row(nk_device device, const char *name, int *first)
+static nk_status begin_with(nk_device device, const char *name, int *first)
 {
     *first = 0;
     if (!*name) return NK_OK;
-    while (*first < ROWS && strcmp(name, table[*first]->name) != 0)
+    while (*first < ROWS && strcmp(name, rows[*first].name) != 0)
         ++*first;
     NK_CHECK(*first < ROWS, NK_BACKEND_ERROR,
              "NVFP4KERN_BACKEND: '%s' is no backend of this build, see nvfp4kern.backends()", name);
-    const nk_backend *row = table[*first];
-    if (device.type == NK_CPU && row->device_type != NK_CPU) {
+    const listed_row *row = &rows[*first];
+    if (device.type == NK_CPU && row->type != NK_CPU) {
         *first = 0;
         return NK_OK;
     }
-    NK_CHECK(row->serves, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' is %s", name, why_not(row));
-    NK_CHECK(serves(row, device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d", name,
+    NK_CHECK(row->backend, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' is %s", name, why_unserved(row));
+    NK_CHECK(is_served(row, device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d", name,
              device_type_name(device.type), device.index);
     return NK_OK;
 }
 
-nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row)
+nk_status nk_backend_pick(nk_device device, const nk_settings *settings, nk_operator op, const nk_backend **row)
 {
     int i = 0;
     if (!*row && settings->tile[0]) NK_TRY(nk_tile_check(settings));
-    if (!*row) NK_TRY(first_row(device, settings->backend, &i));
-    while (*row && table[i++] != *row)
+    if (!*row) NK_TRY(begin_with(device, settings->backend, &i));
+    while (*row && rows[i++].backend != *row)
         ;
     for (; i < ROWS; i++) {
-        if (!serves(table[i], device) || !has_cell(table[i], cell_offset)) continue;
-        *row = table[i];
+        if (!is_served(&rows[i], device) || !has_cell(rows[i].backend, op)) continue;
+        *row = rows[i].backend;
         return NK_OK;
     }
     return nobody_serves("", device);
@@ -107,16 +109,17 @@ nk_status nk_exec_workspace(nk_exec *exec)
 bool nk_backend_list(int i, nk_backend_info *info)
 {
     if (i < 0 || i >= ROWS) return false;
-    const nk_backend *row = table[i];
-    *info = (nk_backend_info){row->name, devices_of[i], why_not(row), row->serves ? code_of[i] : NULL,
-                              row->needs ? row->needs() : NULL};
+    const nk_backend *backend = rows[i].backend;
+    *info = (nk_backend_info){rows[i].name, rows[i].devices, why_unserved(&rows[i]), backend ? rows[i].code : NULL,
+                              backend && backend->needs ? backend->needs() : NULL};
     return true;
 }
 
 const nk_family *nk_backend_family(int i)
 {
     for (int row = 0; row < ROWS; row++) {
-        for (const nk_family *const *family = table[row]->families; family && *family; family++) {
+        const nk_family *const *family = rows[row].backend ? rows[row].backend->families : NULL;
+        for (; family && *family; family++) {
             if (i-- == 0) return *family;
         }
     }
@@ -136,13 +139,18 @@ bool nk_tile_list(int i, nk_tile_info *info)
     return false;
 }
 
+static nk_status warm_up(const listed_row *row, nk_device device)
+{
+    return row->backend->warmup ? row->backend->warmup(row->backend, device) : NK_OK;
+}
+
 nk_status nk_warmup(nk_device device)
 {
     bool served = false;
     for (int i = 0; i < ROWS; i++) {
-        if (table[i]->device_type != device.type || !serves(table[i], device)) continue;
+        if (rows[i].type != device.type || !is_served(&rows[i], device)) continue;
         served = true;
-        if (table[i]->warmup) NK_TRY(table[i]->warmup(table[i], device));
+        NK_TRY(warm_up(&rows[i], device));
     }
     return served ? NK_OK : nobody_serves("device: ", device);
 }
@@ -150,10 +158,11 @@ nk_status nk_warmup(nk_device device)
 nk_status nk_warmup_all(void)
 {
     for (int i = 0; i < ROWS; i++) {
-        int32_t count = table[i]->warmup ? table[i]->device_count() : 0;
+        const nk_backend *backend = rows[i].backend;
+        const int32_t count = backend && backend->warmup ? backend->device_count() : 0;
         for (int32_t index = 0; index < count; index++) {
-            nk_device device = {table[i]->device_type, index};
-            if (serves(table[i], device)) NK_TRY(table[i]->warmup(table[i], device));
+            const nk_device device = {rows[i].type, index};
+            if (is_served(&rows[i], device)) NK_TRY(warm_up(&rows[i], device));
         }
     }
     return NK_OK;

@@ -7,6 +7,16 @@
 #include "nk_settings.h"
 #include "nk_tile.h"
 
+#define NK_OPERATORS(X)                                                                                     \
+    X(gemv) X(gemm) X(dual_gemm) X(grouped_gemm) X(grouped_dual_gemm) X(route) X(sort_by_expert) X(combine) \
+    X(quantize) X(dequantize) X(relayout)
+
+typedef enum nk_operator {
+#define NK_OPERATOR(op) NK_OP_##op,
+    NK_OPERATORS(NK_OPERATOR)
+#undef NK_OPERATOR
+} nk_operator;
+
 /* `plan` picks a kernel and how it is launched, or says NK_DECLINED where there is no kernel for this problem. It
  * depends on the problem, the settings and the device alone, and launches nothing. `choice` gets all that `run` needs
  * beside the problem, as a struct of the cell's own; `nk_plan` is for people. `run` launches what `choice` says. It
@@ -16,7 +26,7 @@
     struct {                                                                                                           \
         nk_status (*plan)(const nk_##op##_problem *problem, const nk_settings *settings, nk_plan *plan, void *choice); \
         nk_status (*run)(const nk_##op##_problem *problem, const void *choice, const nk_exec *exec);                   \
-    } op
+    } op;
 
 /* Room for a choice. Every cell asserts that its own fits. */
 #define NK_CHOICE_BYTES 1024
@@ -27,35 +37,28 @@
 
 typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
 
+#define NK_DECLARE_CELL(row, op)                                                                                     \
+    nk_status row##_plan_##op(const nk_##op##_problem *p, const nk_settings *settings, nk_plan *plan, void *choice); \
+    nk_status row##_run_##op(const nk_##op##_problem *p, const void *choice, const nk_exec *exec)
+
 typedef struct nk_backend nk_backend;
 struct nk_backend {
     const char *name;
-    nk_device_type device_type;
     int32_t oldest, newest; /* CUDA: the compute capabilities that it serves, 80, 89, 90, .. */
     /* Whether this row can run on this device, here and now. */
     bool (*serves)(const nk_backend *row, nk_device device);
-    /* NULL where some device of this machine is served, else the reason; valid until this thread asks another row. */
+    /* NULL if some device of this machine is served, else the reason; valid until this thread asks another row. */
     const char *(*why_not)(const nk_backend *row);
     nk_status (*warmup)(const nk_backend *row, nk_device device); /* NULL: nothing to load */
     const char *(*needs)(void);       /* of the machine, for people, with what was found; NULL: nothing */
     int32_t (*device_count)(void);    /* devices of its type; asked with `warmup` only */
     const nk_family *const *families; /* whose plans choose from tiles, NULL after the last; NULL: no cell does */
-    NK_CELL(gemv);
-    NK_CELL(gemm);
-    NK_CELL(dual_gemm);
-    NK_CELL(grouped_gemm);
-    NK_CELL(grouped_dual_gemm);
-    NK_CELL(route);
-    NK_CELL(sort_by_expert);
-    NK_CELL(combine);
-    NK_CELL(quantize);
-    NK_CELL(dequantize);
-    NK_CELL(relayout);
+    NK_OPERATORS(NK_CELL)
 };
 
-/* The first row after *row (NULL: of all, or from NVFP4KERN_BACKEND's on) that serves `device` and whose cell at
- * `cell_offset` is there. */
-nk_status nk_backend_pick(nk_device device, const nk_settings *settings, size_t cell_offset, const nk_backend **row);
+/* The first row after *row that serves `device` and has a cell of `op`. After NULL it begins with the first of all, or
+ * with NVFP4KERN_BACKEND's. */
+nk_status nk_backend_pick(nk_device device, const nk_settings *settings, nk_operator op, const nk_backend **row);
 
 /* The families of all rows, one after the other; NULL past the end. */
 const nk_family *nk_backend_family(int i);
@@ -91,7 +94,7 @@ static inline nk_status nk_decline(nk_plan *plan, const char *why)
         *plan_ = (nk_plan){0};                                                                                         \
         NK_TRY(nk_exec_settings((exec), &own_, &settings_));                                                           \
         do {                                                                                                           \
-            NK_TRY(nk_backend_pick((problem)->device, settings_, offsetof(nk_backend, op), &row_));                    \
+            NK_TRY(nk_backend_pick((problem)->device, settings_, NK_OP_##op, &row_));                                  \
             *plan_ = (nk_plan){.backend = row_->name, .declined_by = plan_->declined_by, .declined = plan_->declined}; \
             planned_ = row_->op.plan((problem), settings_, plan_, choice_);                                            \
         } while (planned_ == NK_DECLINED);                                                                             \

@@ -90,8 +90,8 @@ typedef struct nk_grouped_gemm_problem {
     nk_token_rows rows;
 } nk_grouped_gemm_problem;
 
-/* Rows [M, N] as codes and linear scale factors, which a product writes in place of an nk_output. Not wanted: the rest
- * is 0. */
+/* Rows [M, N] as codes and linear scale factors, which a GEMM writes in place of an nk_output. If `wanted` is false,
+ * all other fields are zero. */
 typedef struct nk_encoded_output {
     bool wanted;
     uint8_t *codes, *sf;
@@ -140,7 +140,7 @@ typedef struct nk_route_problem {
     int64_t local_experts;                   /* extent of counts; N without a map */
 } nk_route_problem;
 
-/* Its ids are an input, and of all that is not the permutation it has m, n and top_k. */
+/* Uses only m, n, top_k, `ids`, which are an input, and the fields of the permutation. */
 typedef nk_route_problem nk_sort_by_expert_problem;
 
 /* Whether x and w are 16-bit, of one type: what tensor cores multiply as it is. */

@@ -35,9 +35,10 @@ static nk_status choose(const nk_dequantize_problem *p, const cuda_dequantize_ke
     return NK_OK;
 }
 
-nk_status cuda_plan_dequantize(const nk_dequantize_problem *p, const cuda_dequantize_kernels *kernels, nk_plan *plan,
-                               void *choice)
+nk_status cuda_plan_dequantize(const nk_dequantize_problem *p, const cuda_dequantize_kernels *kernels,
+                               const nk_settings *settings, nk_plan *plan, void *choice)
 {
+    (void)settings;
     dequantize_choice *c = choice;
     NK_TRY(choose(p, kernels, c));
     const cuda_tiles *t = &c->tiles;

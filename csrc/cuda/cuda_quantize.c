@@ -98,9 +98,10 @@ static int64_t atoms_bytes(const cuda_quantize_params *q)
     return nk_ceil_div(q->atoms * (int64_t)sizeof(cuda_atom_rows), 256) * 256;
 }
 
-nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_kernels *kernels, nk_plan *plan,
-                             void *choice)
+nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_kernels *kernels,
+                             const nk_settings *settings, nk_plan *plan, void *choice)
 {
+    (void)settings;
     quantize_choice *c = choice;
     const cuda_quantize_params *q = &c->params;
     NK_TRY(params_of(p, &c->params));

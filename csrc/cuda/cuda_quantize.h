@@ -44,14 +44,14 @@ typedef struct cuda_relayout_kernels {
     }
 
 /* A plan depends on no setting. */
-nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_kernels *kernels, nk_plan *plan,
-                             void *choice);
+nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_kernels *kernels,
+                             const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status cuda_run_quantize(const nk_quantize_problem *p, const void *choice, const nk_exec *exec);
-nk_status cuda_plan_dequantize(const nk_dequantize_problem *p, const cuda_dequantize_kernels *kernels, nk_plan *plan,
-                               void *choice);
+nk_status cuda_plan_dequantize(const nk_dequantize_problem *p, const cuda_dequantize_kernels *kernels,
+                               const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status cuda_run_dequantize(const nk_dequantize_problem *p, const void *choice, const nk_exec *exec);
-nk_status cuda_plan_relayout(const nk_relayout_problem *p, const cuda_relayout_kernels *kernels, nk_plan *plan,
-                             void *choice);
+nk_status cuda_plan_relayout(const nk_relayout_problem *p, const cuda_relayout_kernels *kernels,
+                             const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status cuda_run_relayout(const nk_relayout_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

@@ -21,9 +21,10 @@ typedef struct relayout_choice {
 
 NK_CHOICE_FITS(relayout_choice);
 
-nk_status cuda_plan_relayout(const nk_relayout_problem *p, const cuda_relayout_kernels *kernels, nk_plan *plan,
-                             void *choice)
+nk_status cuda_plan_relayout(const nk_relayout_problem *p, const cuda_relayout_kernels *kernels,
+                             const nk_settings *settings, nk_plan *plan, void *choice)
 {
+    (void)settings;
     relayout_choice *c = choice;
     c->kernel = kernel_of(p, kernels);
     c->rows = nk_ceil_div(p->rows, NK_SF_ATOM_ROWS);

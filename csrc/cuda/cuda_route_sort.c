@@ -33,14 +33,14 @@ typedef struct sort_choice {
 
 NK_CHOICE_FITS(sort_choice);
 
-nk_status cuda_plan_sort_by_expert(const nk_sort_by_expert_problem *p, cuda_kernel *kernel, const nk_settings *settings,
-                                   nk_plan *plan, void *choice)
+nk_status cuda_plan_sort_by_expert(const nk_sort_by_expert_problem *p, const cuda_sort_by_expert_kernels *kernels,
+                                   const nk_settings *settings, nk_plan *plan, void *choice)
 {
     sort_choice *c = choice;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    *c = (sort_choice){kernel, cuda_sort_ctas(p->m * p->top_k, gpu->sms), settings->pdl != NK_PDL_OFF};
-    plan->kernel = kernel->name;
+    *c = (sort_choice){kernels->sorts, cuda_sort_ctas(p->m * p->top_k, gpu->sms), settings->pdl != NK_PDL_OFF};
+    plan->kernel = c->kernel->name;
     plan->why = "a counting sort; CTAs need not meet, since each counts all entries";
     plan->grid = c->ctas;
     plan->threads = 32 * ROUTE_SORT_WARPS;

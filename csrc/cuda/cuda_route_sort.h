@@ -12,8 +12,12 @@ int64_t cuda_sort_ctas(int64_t entries, int32_t sms);
 nk_status cuda_route_sort(cuda_kernel *kernel, const nk_route_problem *p, int64_t ctas, bool overlap,
                           const nk_exec *exec);
 
-nk_status cuda_plan_sort_by_expert(const nk_sort_by_expert_problem *p, cuda_kernel *kernel, const nk_settings *settings,
-                                   nk_plan *plan, void *choice);
+typedef struct cuda_sort_by_expert_kernels {
+    cuda_kernel *sorts;
+} cuda_sort_by_expert_kernels;
+
+nk_status cuda_plan_sort_by_expert(const nk_sort_by_expert_problem *p, const cuda_sort_by_expert_kernels *kernels,
+                                   const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status cuda_run_sort_by_expert(const nk_sort_by_expert_problem *p, const void *choice, const nk_exec *exec);
 
 #endif

@@ -132,9 +132,9 @@ static bool is_aligned(const nk_tensor *t)
     return ((uintptr_t)t->data & (uintptr_t)(nk_dtype_size(t->dtype) - 1)) == 0;
 }
 
-/* Finds out what is wrong. It is nothing where only the sizes failed the fast test. NK_APART here and below: a tensor
- * that passes must not pay for the stack that messages take. */
-static NK_APART nk_status check_tensor_closely(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
+/* Finds out what is wrong: nothing, if only the sizes failed the fast test. NK_COLD here and below: a tensor that
+ * passes must not pay for the stack that messages take. */
+static NK_COLD nk_status check_tensor_closely(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
 {
     const bool one = (dtypes & (dtypes - 1)) == 0;
     NK_CHECK_AT(dtypes & NK_DTYPE_BIT(t->dtype), NK_TYPE_ERROR, t, "dtype %s, expected %s%s%s%s",
@@ -265,7 +265,7 @@ static bool is_row_major(const nk_tensor *t)
     return true;
 }
 
-static NK_APART nk_status check_places(const nk_tensor *t)
+static NK_COLD nk_status check_no_overlap_within(const nk_tensor *t)
 {
     int dims[NK_MAX_DIMS], count = nk_sorted_dims(t, dims);
     int64_t covered = 1;
@@ -284,7 +284,7 @@ static NK_APART nk_status check_places(const nk_tensor *t)
 nk_status nk_check_writable(const nk_tensor *t)
 {
     NK_CHECK_AT(!t->read_only, NK_VALUE_ERROR, t, "read-only, expected a tensor that can be written");
-    return is_row_major(t) ? NK_OK : check_places(t);
+    return is_row_major(t) ? NK_OK : check_no_overlap_within(t);
 }
 
 /* The output that `v` sees in `out`. */

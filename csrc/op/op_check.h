@@ -16,9 +16,9 @@ nk_status nk_fail_at(nk_status status, const nk_tensor *t, const char *format, .
         if (!(condition)) return nk_fail_at((status), (t), __VA_ARGS__); \
     } while (0)
 
-/* For functions that few calls need: they stay out of those that every call needs, since messages take stack and
- * registers. */
-#define NK_APART __attribute__((noinline))
+/* Of functions that few calls need: they are not inlined into those that every call needs, since messages take stack
+ * and registers. */
+#define NK_COLD __attribute__((noinline))
 
 /* "(2, 3)" */
 typedef struct nk_text {

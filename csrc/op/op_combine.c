@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 /* Every number names a row of the products, or is -1. Each is read once, since another thread may write them. */
-static NK_APART nk_status check_numbers(const nk_tensor *row_of, const nk_combine_problem *p)
+static NK_COLD nk_status check_numbers(const nk_tensor *row_of, const nk_combine_problem *p)
 {
     for (int64_t i = 0; i < p->m * p->k; i++) {
         const int32_t row = __atomic_load_n(&p->row_of[i], __ATOMIC_RELAXED);

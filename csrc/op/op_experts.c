@@ -16,7 +16,7 @@ static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? mo
 
 /* Every row of an expert names a token; the others, behind the last expert, may hold anything. Of the offsets, which
  * another thread may have written since they were checked, each is read once. */
-static NK_APART nk_status check_tokens(const nk_tensor *rows, const nk_tensor *offsets, const nk_token_rows *checked)
+static NK_COLD nk_status check_tokens(const nk_tensor *rows, const nk_tensor *offsets, const nk_token_rows *checked)
 {
     const int32_t *offset = offsets->data, *row = rows->data;
     const int64_t first = __atomic_load_n(&offset[0], __ATOMIC_RELAXED), all = rows->shape[0];

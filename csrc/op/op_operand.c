@@ -44,7 +44,7 @@ static bool is_permuted_view(const nk_tensor *sf, int64_t rest_m, int64_t rest_k
 }
 
 /* `sf` is a buffer of blocked bytes in their own order, with at least `bytes` for each batch. */
-static NK_APART nk_status check_blocked_buffer(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t bytes,
+static NK_COLD nk_status check_blocked_buffer(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t bytes,
                                                int64_t *batch_stride)
 {
     if (sf->ndim == 3 && of->rank >= 3) { /* [L, padded rows, padded cols] */
@@ -86,7 +86,7 @@ static nk_status check_blocked(const nk_tensor *sf, const nk_view *of, int64_t k
     return NK_OK;
 }
 
-static NK_APART nk_status check_linear(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t *row_stride,
+static NK_COLD nk_status check_linear(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t *row_stride,
                                        int64_t *batch_stride)
 {
     bool fits = sf->ndim == of->rank;

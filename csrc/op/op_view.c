@@ -5,7 +5,7 @@
 
 /* Dimensions 0 to end - 1 of `t` as one of *extent elements, *stride apart. It takes one step from the end of an inner
  * dimension to the next of an outer one. */
-static NK_APART nk_status merge(const nk_tensor *t, int end, int64_t *extent, int64_t *stride)
+static NK_COLD nk_status merge(const nk_tensor *t, int end, int64_t *extent, int64_t *stride)
 {
     *extent = 1;
     *stride = 0;
@@ -24,13 +24,13 @@ static NK_APART nk_status merge(const nk_tensor *t, int end, int64_t *extent, in
     return NK_OK;
 }
 
-static NK_APART void explain_scalar(const nk_tensor *t, const char *what)
+static NK_COLD void explain_scalar(const nk_tensor *t, const char *what)
 {
     nk_fail_at(NK_VALUE_ERROR, t, "shape (), expected %s", what);
 }
 
 /* For ranks from 4 on: l and the batch stride, which the view lacks so far. */
-static NK_APART nk_status merge_lead(const nk_tensor *t, nk_view *v)
+static NK_COLD nk_status merge_lead(const nk_tensor *t, nk_view *v)
 {
     NK_TRY(merge(t, v->rank - 2, &v->l, &v->batch_stride));
     v->batch_stride *= nk_dtype_size(t->dtype);

@@ -1,9 +1,10 @@
 /* The sm100 row of the backend table. */
 #include "sm100_backend.h"
 
-#include "cuda/cuda_combine.h"
-#include "cuda/cuda_route_sort.h"
 #include "cuda/cuda_row.h"
+#include "cuda/cuda_shared_cells.h"
+
+CUDA_SHARED_PLANS(sm100, sm100_route_sort, 32)
 
 const nk_backend nk_backend_sm100 = {
     .name = "sm100",
@@ -17,10 +18,6 @@ const nk_backend nk_backend_sm100 = {
     .dual_gemm = {sm100_plan_dual_gemm, sm100_run_dual_gemm},
     .grouped_gemm = {sm100_plan_grouped_gemm, sm100_run_grouped_gemm},
     .grouped_dual_gemm = {sm100_plan_grouped_dual_gemm, sm100_run_grouped_dual_gemm},
-    .quantize = {sm100_plan_quantize, cuda_run_quantize},
-    .dequantize = {sm100_plan_dequantize, cuda_run_dequantize},
-    .relayout = {sm100_plan_relayout, cuda_run_relayout},
     .route = {sm100_plan_route, sm100_run_route},
-    .sort_by_expert = {sm100_plan_sort_by_expert, cuda_run_sort_by_expert},
-    .combine = {sm100_plan_combine, cuda_run_combine},
+    CUDA_SHARED_CELLS(sm100),
 };

@@ -1,11 +1,12 @@
 /* The sm80 row of the backend table. */
 #include "sm80_backend.h"
 
-#include "cuda/cuda_combine.h"
-#include "cuda/cuda_route_sort.h"
 #include "cuda/cuda_row.h"
+#include "cuda/cuda_shared_cells.h"
 
 #define CELL(op) {sm80_plan_##op, sm80_run_##op}
+
+CUDA_SHARED_PLANS(sm80, sm80_sort_by_expert, 16)
 
 const nk_backend nk_backend_sm80 = {
     .name = "sm80",
@@ -18,10 +19,6 @@ const nk_backend nk_backend_sm80 = {
     .dual_gemm = CELL(dual_gemm),
     .grouped_gemm = CELL(grouped_gemm),
     .grouped_dual_gemm = CELL(grouped_dual_gemm),
-    .quantize = {sm80_plan_quantize, cuda_run_quantize},
-    .dequantize = {sm80_plan_dequantize, cuda_run_dequantize},
-    .relayout = {sm80_plan_relayout, cuda_run_relayout},
     .route = CELL(route),
-    .sort_by_expert = {sm80_plan_sort_by_expert, cuda_run_sort_by_expert},
-    .combine = {sm80_plan_combine, cuda_run_combine},
+    CUDA_SHARED_CELLS(sm80),
 };

@@ -9,22 +9,11 @@
 
 extern const nk_family sm90_gemv_family, sm90_gemm_family, sm90_halves_family, sm90_route_family;
 
-nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
-nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec);
-
-/* Few tokens go to the gemv where it is faster. */
-nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
-nk_status sm90_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec);
-nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
-nk_status sm90_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
-nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
-                                 void *choice);
-nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
-nk_status sm90_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
-                                      void *choice);
-nk_status sm90_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
-
-nk_status sm90_plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
-nk_status sm90_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec);
+NK_DECLARE_CELL(sm90, gemv);
+NK_DECLARE_CELL(sm90, gemm); /* few tokens go to the gemv if it is faster */
+NK_DECLARE_CELL(sm90, dual_gemm);
+NK_DECLARE_CELL(sm90, grouped_gemm);
+NK_DECLARE_CELL(sm90, grouped_dual_gemm);
+NK_DECLARE_CELL(sm90, route);
 
 #endif
