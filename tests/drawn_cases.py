@@ -13,7 +13,7 @@ import nvfp4kern
 KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"}
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
-KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_halves")
+KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_gemm_16bit")
 KERNELS["gated"] = "grouped_dual_gemm"
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NVFP4",)}
 KINDS["16 bits"] = ("float16", "bfloat16")
@@ -27,10 +27,17 @@ OPERATORS_OF = {
     "sm90/halves": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
-    "sm100/halves": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "halves_along_k", "halves_by_rows"),
+    "sm100/kind_f16": (
+        "gemm",
+        "dual_gemm",
+        "list",
+        *OF_EXPERTS,
+        "halves_along_k",
+        "halves_by_rows",
+    ),
 }
 FAMILIES = tuple(OPERATORS_OF)
-TYPES_OF = {"sm100/gemm": ("codes",), "sm100/halves": ("16 bits",)}
+TYPES_OF = {"sm100/gemm": ("codes",), "sm100/kind_f16": ("16 bits",)}
 TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
 EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "paired"}
@@ -42,7 +49,7 @@ ONE_LAUNCH = ("w32", "w128", "w256")
 DRAWS = 400
 TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
 """A tile of Blackwell's products: CTAs, columns, parts of K, pairs that share columns."""
-STEPS = {"sm100/gemm": 256, "sm100/halves": 128}
+STEPS = {"sm100/gemm": 256, "sm100/kind_f16": 128}
 """Of K, of which each part has one at least."""
 
 
@@ -70,9 +77,9 @@ class Case(NamedTuple):
     @property
     def kernel(self):
         """Its name."""
-        if self.family == "sm100/halves":
+        if self.family == "sm100/kind_f16":
             name = "list_gemm" if self.operator == "list" else KERNELS[self.operator]
-            return f"sm100_halves_{name}_{self.tile}"
+            return f"sm100_kind_f16_{name}_{self.tile}"
         if self.operator in OF_HALVES:
             dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
@@ -171,7 +178,7 @@ def is_of(family, operator, tile):
     if family == "sm100/gemm":
         has_room = "256" not in tile or operator not in ("dual_gemm", "gated")
         return has_room and (operator in ("gemm", "dual_gemm") or not {*"km"} & {*tile})
-    if family == "sm100/halves":  # experts' offsets may change, and a pair could part
+    if family == "sm100/kind_f16":  # experts' offsets may change, and a pair could part
         has_room = tile != "p256" or operator != "dual_gemm"
         is_alone = tile[0] == "n" or operator == "list"
         return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile and is_alone)

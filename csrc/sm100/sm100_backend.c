@@ -11,7 +11,7 @@ const nk_backend nk_backend_sm100 = {
     .oldest = 100,
     .newest = 103, /* what sm_100f's machine code runs on */
     CUDA_ROW,
-    .families = (const nk_family *const[]){&sm100_gemm_family, &sm100_halves_family, &sm100_gemv_family,
+    .families = (const nk_family *const[]){&sm100_gemm_family, &sm100_kind_f16_family, &sm100_gemv_family,
                                            &sm100_route_family, NULL},
     .gemv = {sm100_plan_gemv, sm100_run_gemv},
     .gemm = {sm100_plan_gemm, sm100_run_gemm},

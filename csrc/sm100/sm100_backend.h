@@ -7,7 +7,7 @@
 
 #include <cuda_kernels.h>
 
-extern const nk_family sm100_gemm_family, sm100_halves_family, sm100_gemv_family, sm100_route_family;
+extern const nk_family sm100_gemm_family, sm100_kind_f16_family, sm100_gemv_family, sm100_route_family;
 
 NK_DECLARE_CELL(sm100, gemv);
 NK_DECLARE_CELL(sm100, gemm); /* few tokens go to the gemv if it is faster */

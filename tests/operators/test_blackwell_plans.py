@@ -67,7 +67,7 @@ def test_a_list_of_16_bit_tokens_is_one_launch(device, dtype):
     groups = Groups(device, sizes, dtype=dtype)
     plan = groups.plan()
     assert plan["backend"] == "sm100" and plan["why"].startswith("one launch for all groups")
-    assert plan["kernel"] == f"sm100_halves_list_gemm_{plan['tile']}"
+    assert plan["kernel"] == f"sm100_kind_f16_list_gemm_{plan['tile']}"
     assert plan["tile_n"] == 128 * plan["cluster"] and plan["tile_m"] == int(plan["tile"][1:])
     groups.check()
 
@@ -175,7 +175,7 @@ def test_16_bit_tokens_by_index_are_clamped(device, function, kind):
     if not gated:
         options["offsets"] = args.pop()
     plan = nvfp4kern.explain(function, *args, **options)
-    assert plan["backend"] == "sm100" and plan["kernel"].startswith("sm100_halves_grouped_")
+    assert plan["backend"] == "sm100" and plan["kernel"].startswith("sm100_kind_f16_grouped_")
     call = getattr(nvfp4kern, function)
     got = run(call, *args, shape=(10, 9), device=device, dtype="float32", **options)
     x = a.values[np.clip(rows, 0, 14) // 3]

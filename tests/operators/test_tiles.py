@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blackwell_halves import check_sm100_halves
+from blackwell_kind_f16 import check_sm100_kind_f16
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
 from dense_calls import (
@@ -229,7 +229,7 @@ CHECKS = {
     "sm90/halves": check_sm90_halves,
     "sm90/route": check_sm90_route,
     "sm100/gemm": check_sm100_gemm,
-    "sm100/halves": check_sm100_halves,
+    "sm100/kind_f16": check_sm100_kind_f16,
     "sm100/route": check_sm100_route,
     "sm100/gemv": check_sm100_gemv,
 }

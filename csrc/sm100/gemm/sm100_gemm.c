@@ -1,7 +1,7 @@
-/* gemm on Blackwell: plan and run. The tensor cores' tiles, those of sm100/halves for 16-bit tokens, or for few tokens
- * the gemv, whichever is faster by cost. */
+/* gemm on Blackwell: plan and run. The tensor cores' tiles, those of sm100/kind_f16 for 16-bit tokens, or for few
+ * tokens the gemv, whichever is faster by cost. */
 #include "sm100/gemv/sm100_gemv_plan.h"
-#include "sm100/halves/sm100_halves.h"
+#include "sm100/kind_f16/sm100_kind_f16.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_gemm_##name,
 static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_TILES(KERNEL)};
@@ -22,7 +22,7 @@ static nk_status plan_tiles(const nk_gemm_problem *p, const nk_settings *setting
                             sm100_gemm_choice *choice)
 {
     const sm100_gemm_product product = {.first = p, .problem = p};
-    if (are_halves(p)) return sm100_halves_plan(&product, settings, plan, choice);
+    if (are_halves(p)) return sm100_kind_f16_plan(&product, settings, plan, choice);
     return sm100_gemm_plan(&product, settings, kernels, plan, choice);
 }
 
@@ -31,7 +31,7 @@ static nk_status plan_tiles(const nk_gemm_problem *p, const nk_settings *setting
 nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     gemm_choice *c = choice;
-    const nk_family *family = are_halves(p) ? &sm100_halves_family : &sm100_gemm_family;
+    const nk_family *family = are_halves(p) ? &sm100_kind_f16_family : &sm100_gemm_family;
     const bool is_free = !settings->batch_invariant && nk_tile_forced(settings, family) == NK_TILE_ANY;
     c->is_gemv = false;
     if (!is_free || p->m > SM100_GEMV_TOKENS) return plan_tiles(p, settings, plan, &c->product);
@@ -55,6 +55,6 @@ nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_
     const gemm_choice *c = choice;
     if (c->is_gemv) return sm100_run_gemv(p, &c->gemv, exec);
     const sm100_gemm_product product = {.first = p, .problem = p};
-    if (are_halves(p)) return sm100_halves_run(&product, &c->product, exec);
+    if (are_halves(p)) return sm100_kind_f16_run(&product, &c->product, exec);
     return sm100_gemm_run(&product, &c->product, exec);
 }

@@ -80,7 +80,7 @@ template <class C> __device__ inline void copy_atom(uint32_t tmem, uint32_t atom
 /* Codes of eight rows: the span of the swizzle. */
 __device__ inline uint64_t codes_at(const uint8_t *matrix, int block)
 {
-    return tcgen05_descriptor(shared_address(matrix) + block * (SM100_GEMM_BLOCK / 2), 8 * SM100_GEMM_CODE_BYTES,
+    return tcgen05_descriptor(shared_address(matrix) + block * (SM100_GEMM_MMA_K / 2), 8 * SM100_GEMM_CODE_BYTES,
                               TCGEN05_SWIZZLE_128B);
 }
 
@@ -90,7 +90,7 @@ template <class C>
 __device__ inline void multiply_stage(const typename memory<C>::stage &stage, uint32_t sums, uint32_t sf,
                                       uint32_t quarter, int blocks, bool adds)
 {
-    constexpr int OF_BLOCK = SM100_GEMM_ATOM_COLUMNS, OF_COLUMNS = C::MATRICES * SM100_GEMM_SF_COLUMNS;
+    constexpr int OF_BLOCK = SM100_GEMM_SF_ATOM_COLUMNS, OF_COLUMNS = C::MATRICES * SM100_GEMM_SF_COLUMNS;
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
 #pragma unroll
@@ -175,7 +175,7 @@ template <class C> __device__ inline void tell_issuer(memory<C> &s, const gemm_t
 template <class C> __device__ inline void ask(const gemm_tiles &tiles)
 {
     const bool asks = tiles.half == 0 && tiles.pair == 0;
-    ring<SM100_GEMM_RESPONSES> r;
+    ring<SM100_GEMM_SCHEDULER_STAGES> r;
     each_tile<C>(tiles, [&](const gemm_tile &) {
         const uint32_t full = shared_address(&tiles.launch->full[r.slot]);
         if (asks) mbarrier_wait_cluster(shared_address(&tiles.launch->empty[r.slot]), r.parity ^ 1);
@@ -189,19 +189,19 @@ template <class C> __device__ inline void ask(const gemm_tiles &tiles)
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <class C> __device__ inline void initialise(memory<C> &s, const sm100_gemm_work &work, int half)
+template <class C> __device__ inline void initialise(memory<C> &s, const sm100_gemm_scheduler &work, int half)
 {
     const int others = half == 0 ? C::CTAS - 1 : 0;
     for (int i = 0; i < C::STAGES; i++) {
-        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0) + others);
+        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges<C>(work) ? SM100_GEMM_SF_WARPS : 0) + others);
         mbarrier_init(shared_address(&s.empty[i]), C::PAIRS);
     }
     if constexpr (C::ASKS) {
         constexpr int ALWAYS = SM100_GEMM_EPILOGUE_WARPS + 3; /* who loads, issues or tells, and asks */
-        for (int i = 0; i < SM100_GEMM_RESPONSES; i++) {
+        for (int i = 0; i < SM100_GEMM_SCHEDULER_STAGES; i++) {
             mbarrier_init(shared_address(&s.launch->full[i]), 1);
             mbarrier_init(shared_address(&s.launch->empty[i]),
-                          C::CLUSTER * (ALWAYS + (arranges<C>(work) ? SM100_GEMM_FACTOR_WARPS : 0)));
+                          C::CLUSTER * (ALWAYS + (arranges<C>(work) ? SM100_GEMM_SF_WARPS : 0)));
         }
     }
     initialise_sums<C>(s);
@@ -239,15 +239,15 @@ template <typename M> __device__ inline void copy_list(M &s, int64_t experts)
 /* Lists the experts, where there are any, by all threads. Offsets may change while they are read, and a pair that
  * disagrees would wait for ever: its even CTA reads them for both. */
 template <class C, typename M, typename P>
-__device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &work, const sm100_gemm_experts &experts,
-                                      int rank)
+__device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_scheduler &work,
+                                      const sm100_gemm_experts &experts, int rank)
 {
     const int part = C::PAIRS > 1 ? 0 : rank / C::CTAS, pair = C::PAIRS > 1 ? rank / C::CTAS : 0;
-    gemm_tiles tiles = {work,       s.experts,  experts.count,  experts.rows, list_of(p),
-                        work.tiles, rank % C::CTAS, part, pair};
+    gemm_tiles tiles = {work,       s.experts,      experts.count, experts.rows, list_of(p),
+                        work.tiles, rank % C::CTAS, part,          pair};
     if constexpr (C::ASKS) tiles.launch = s.launch;
     if constexpr (!C::LIST) {
-        tiles.column_end = rows_of(p, work, SM100_GEMM_OF_COLUMNS);
+        tiles.column_end = rows_of(p, work, SM100_GEMM_OPERAND_N);
         tiles.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(tiles.column_end, NK_SF_ATOM_ROWS);
     }
     if constexpr (C::EXPERTS) {
@@ -257,13 +257,13 @@ __device__ inline gemm_tiles tiles_of(M &s, const P &p, const sm100_gemm_work &w
             if (rank != 0) copy_list(s, experts.count);
         }
         __syncthreads();
-        tiles.count = s.experts[experts.count].first_tile * work.lane_tiles;
+        tiles.count = s.experts[experts.count].first_tile * work.mma_m_tiles;
     }
     return tiles;
 }
 
 template <class C, typename P>
-__device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_work &work,
+__device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_scheduler &work,
                            const sm100_gemm_experts &experts = {})
 {
     typedef typename memory<C>::stage stage;
@@ -273,13 +273,13 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, sf) % 1024 == 0, "boxes begin where the swizzle does");
     memory<C> &s = *(memory<C> *)shared_memory;
     const int warp = (int)threadIdx.x / 32, rank = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank();
-    if (warp == SM100_GEMM_PRODUCER && elect_sync()) {
+    if (warp == SM100_GEMM_PRODUCER_WARP && elect_sync()) {
         for (int of = 0; of < C::OPERANDS; of++)
             prefetch_tensormap(maps.of[of]);
         initialise<C>(s, work, rank % C::CTAS);
     }
-    if (warp == SM100_GEMM_ISSUER) {
-        tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM);
+    if (warp == SM100_GEMM_MMA_WARP) {
+        tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
         tcgen05_relinquish_alloc_permit<C::CTAS>();
     }
     __syncwarp();
@@ -289,11 +289,11 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     const gemm_tiles tiles = tiles_of<C>(s, p, work, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         store<C>(s, tmem, p, tiles);
-    } else if (warp < SM100_GEMM_PRODUCER) {
+    } else if (warp < SM100_GEMM_PRODUCER_WARP) {
         if (arranges<C>(work)) arrange_factors<C>(s, maps, p, tiles);
-    } else if (warp == SM100_GEMM_PRODUCER) {
+    } else if (warp == SM100_GEMM_PRODUCER_WARP) {
         if (elect_sync()) produce<C>(s, maps, p, tiles);
-    } else if (C::ASKS && warp == SM100_GEMM_ASKER) {
+    } else if (C::ASKS && warp == SM100_GEMM_SCHEDULER_WARP) {
         if (elect_sync()) ask<C>(tiles);
     } else if (tiles.half == 0) {
         if (elect_sync()) issue<C>(s, tmem, p, tiles);
@@ -302,7 +302,7 @@ __device__ inline void run(const code_maps &maps, const P &p, const sm100_gemm_w
     }
     __syncwarp();
     meet<C>();
-    if (warp == SM100_GEMM_ISSUER) tcgen05_dealloc<C::CTAS>(tmem, SM100_GEMM_TMEM);
+    if (warp == SM100_GEMM_MMA_WARP) tcgen05_dealloc<C::CTAS>(tmem, SM100_GEMM_TMEM_COLUMNS);
 }
 
 #endif

@@ -26,24 +26,24 @@ struct config {
     static constexpr int MATRICES = MATRICES_; /* of the lanes: dual_gemm has gates and ups */
     static constexpr int CTAS = CTAS_, COLUMNS = COLUMNS_, PARTS = PARTS_, ACCUMULATORS = ACCUMULATORS_;
     static constexpr int PAIRS = PAIRS_; /* that share the columns */
-    static constexpr bool ASKS = SM100_GEMM_ASKS(PAIRS);
+    static constexpr bool ASKS = SM100_GEMM_IS_DYNAMIC(PAIRS);
     static constexpr int OPERANDS = MATRICES + 1;
-    static constexpr int LANES = CTAS * SM100_GEMM_LANES; /* of a tile */
+    static constexpr int LANES = CTAS * SM100_GEMM_CTA_M; /* of a tile */
     static constexpr int CLUSTER = CTAS * PARTS * PAIRS;
     static constexpr uint16_t EVERYONE = (1 << CLUSTER) - 1; /* the CTAs of a cluster */
     static constexpr int STAGES = SM100_GEMM_STAGES(CTAS, COLUMNS, PARTS, MATRICES);
-    static constexpr int OWN = COLUMNS / PARTS;        /* columns of the output that a part finishes */
-    static constexpr int WINDOW = OWN < 32 ? OWN : 32; /* columns that a thread has in registers */
-    static constexpr int COLUMN_ATOMS = SM100_GEMM_COLUMN_ATOMS(COLUMNS); /* rows of atoms, as ATOMS */
-    static constexpr int ATOMS = MATRICES + COLUMN_ATOMS;                 /* of all operands */
-    static constexpr int SUMS = MATRICES * COLUMNS;                       /* columns of an accumulator */
-    static constexpr int SF_COLUMN = ACCUMULATORS * SUMS;                 /* the first of tensor memory */
+    static constexpr int OWN = COLUMNS / PARTS;                      /* columns of the output that a part finishes */
+    static constexpr int WINDOW = OWN < 32 ? OWN : 32;               /* columns that a thread has in registers */
+    static constexpr int COLUMN_ATOMS = SM100_GEMM_N_ATOMS(COLUMNS); /* rows of atoms, as ATOMS */
+    static constexpr int ATOMS = MATRICES + COLUMN_ATOMS;            /* of all operands */
+    static constexpr int SUMS = MATRICES * COLUMNS;                  /* columns of an accumulator */
+    static constexpr int SF_COLUMN = ACCUMULATORS * SUMS;            /* the first of tensor memory */
     static constexpr int SF_SLOT = ATOMS * SM100_GEMM_SF_COLUMNS;
-    static constexpr int SF_ROOM = (SM100_GEMM_TMEM - SF_COLUMN) / SF_SLOT;
+    static constexpr int SF_ROOM = (SM100_GEMM_TMEM_COLUMNS - SF_COLUMN) / SF_SLOT;
     static constexpr int SF_SLOTS = SF_ROOM < STAGES ? SF_ROOM : STAGES;
     static_assert(CTAS == 1 || CTAS == 2, "a product is of one CTA or of a pair");
     static_assert(PAIRS == 1 || (PAIRS == 2 && CTAS == 2 && PARTS == 1 && FORM_ == OF_BATCHES), "who shares columns");
-    static_assert(SM100_GEMM_BLOCKS % CLUSTER == 0, "each CTA copies whole atoms of shared columns");
+    static_assert(SM100_GEMM_K_BLOCKS % CLUSTER == 0, "each CTA copies whole atoms of shared columns");
     static_assert(COLUMNS / CTAS / PAIRS % 8 == 0, "the swizzle's pattern spans 8 rows");
     static_assert(COLUMNS % 64 == 0, "scale factors come in atoms of 128 rows, or halves of one");
     static_assert(COLUMNS <= 256, "a product has no more");
@@ -54,17 +54,17 @@ struct config {
 
 /* Launch control's ring. */
 typedef struct launch_ring {
-    uint4 responses[SM100_GEMM_RESPONSES];
-    uint64_t full[SM100_GEMM_RESPONSES], empty[SM100_GEMM_RESPONSES];
+    uint4 responses[SM100_GEMM_SCHEDULER_STAGES];
+    uint64_t full[SM100_GEMM_SCHEDULER_STAGES], empty[SM100_GEMM_SCHEDULER_STAGES];
 } launch_ring;
 
 template <class C> struct memory {
     struct stage {
-        uint8_t lanes[C::MATRICES][SM100_GEMM_LANES * SM100_GEMM_CODE_BYTES]; /* swizzled, as columns are */
+        uint8_t lanes[C::MATRICES][SM100_GEMM_CTA_M * SM100_GEMM_CODE_BYTES]; /* swizzled, as columns are */
         uint8_t columns[C::COLUMNS / C::CTAS * SM100_GEMM_CODE_BYTES];
         uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of lanes, then of the columns */
     } stages[C::STAGES];
-    float4 inbox[C::PARTS - 1][C::MATRICES][C::OWN / 4][SM100_GEMM_LANES]; /* the other parts' sums, in their order */
+    float4 inbox[C::PARTS - 1][C::MATRICES][C::OWN / 4][SM100_GEMM_CTA_M]; /* the other parts' sums, in their order */
     launch_ring launch[C::ASKS ? 1 : 0];
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t sums_full[C::ACCUMULATORS], sums_empty[C::ACCUMULATORS];
@@ -77,12 +77,12 @@ template <class C> struct memory {
 /* The rows of atoms of an operand, by SM100_GEMM_OF_..: how many, and the first in a stage. */
 template <class C> __device__ constexpr int atoms_of(int of)
 {
-    return of == SM100_GEMM_OF_COLUMNS ? C::COLUMN_ATOMS : 1;
+    return of == SM100_GEMM_OPERAND_N ? C::COLUMN_ATOMS : 1;
 }
 
 template <class C> __device__ constexpr int first_atom_of(int of)
 {
-    return of == SM100_GEMM_OF_COLUMNS ? C::MATRICES : of / SM100_GEMM_OF_UPS;
+    return of == SM100_GEMM_OPERAND_N ? C::MATRICES : of / SM100_GEMM_OPERAND_UP;
 }
 
 /* Where in a ring, and the parity of its round. */
@@ -103,7 +103,7 @@ template <int SLOTS> struct ring {
  * scale factors: rows from the first one of their atoms to the tile, which row of atoms these are, and how many rows of
  * atoms there are, whatever offsets say. */
 typedef struct gemm_tile {
-    const sm100_gemm_work &work;
+    const sm100_gemm_scheduler &work;
     int first_step, end_step;
     int group; /* of a list */
     int64_t l, lane, column, column_end;
@@ -112,11 +112,11 @@ typedef struct gemm_tile {
 
 /* All tiles. */
 typedef struct gemm_tiles {
-    const sm100_gemm_work &work;
+    const sm100_gemm_scheduler &work;
     const sm100_gemm_expert *experts; /* their list */
     int64_t expert_count;
-    const nk_token_rows &rows; /* of experts */
-    const sm100_list *list;    /* of groups, or null */
+    const nk_token_rows &rows;     /* of experts */
+    const sm100_list_params *list; /* of groups, or null */
     int count;
     int half;                      /* of a pair: 0 is the CTA that issues products */
     int part;                      /* of K */
@@ -125,10 +125,10 @@ typedef struct gemm_tiles {
     int64_t column_end, atom_rows; /* of all batches; of experts atom_rows alone */
 } gemm_tiles;
 
-template <typename P> __device__ inline const sm100_list *list_of(const P &) { return nullptr; }
-__device__ inline const sm100_list *list_of(const sm100_list &list) { return &list; }
+template <typename P> __device__ inline const sm100_list_params *list_of(const P &) { return nullptr; }
+__device__ inline const sm100_list_params *list_of(const sm100_list_params &list) { return &list; }
 
-__device__ inline int group_of(const sm100_list &list, int number)
+__device__ inline int group_of(const sm100_list_params &list, int number)
 {
     int group = 0;
     while (group + 1 < list.count && list.group[group + 1].first_tile <= number)
@@ -138,15 +138,15 @@ __device__ inline int group_of(const sm100_list &list, int number)
 
 /* The problem that a tile is of. */
 template <typename P> __device__ inline const P &problem_of(const P &p, const gemm_tile &) { return p; }
-__device__ inline const nk_gemm_problem &problem_of(const sm100_list &list, const gemm_tile &t)
+__device__ inline const nk_gemm_problem &problem_of(const sm100_list_params &list, const gemm_tile &t)
 {
     return list.group[t.group].gemm;
 }
 
 /* Of an operand by SM100_GEMM_OF_... */
-template <typename P> __device__ inline int64_t rows_of(const P &p, const sm100_gemm_work &work, int of)
+template <typename P> __device__ inline int64_t rows_of(const P &p, const sm100_gemm_scheduler &work, int of)
 {
-    return (of == SM100_GEMM_OF_COLUMNS) != work.tokens_on_lanes ? p.m : p.n;
+    return (of == SM100_GEMM_OPERAND_N) != work.tokens_are_mma_m ? p.m : p.n;
 }
 
 __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
@@ -166,13 +166,13 @@ __device__ inline int expert_of(const gemm_tiles &tiles, int column_tile)
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, int number)
 {
     const int group = C::LIST ? group_of(*tiles.list, number) : 0;
-    const sm100_gemm_work &work = C::LIST ? tiles.list->group[group].work : tiles.work;
+    const sm100_gemm_scheduler &work = C::LIST ? tiles.list->group[group].scheduler : tiles.work;
     if constexpr (C::LIST) number -= tiles.list->group[group].first_tile;
-    const int column_tile = number / work.lane_tiles;
-    gemm_tile t = {work, tiles.part * work.steps / C::PARTS, (tiles.part + 1) * work.steps / C::PARTS, group};
+    const int column_tile = number / work.mma_m_tiles;
+    gemm_tile t = {work, tiles.part * work.k_steps / C::PARTS, (tiles.part + 1) * work.k_steps / C::PARTS, group};
     int64_t first = 0, first_atom = 0;
-    t.lane = (int64_t)(number - column_tile * work.lane_tiles) * (C::PAIRS * C::LANES) + tiles.pair * C::LANES +
-             tiles.half * SM100_GEMM_LANES;
+    t.lane = (int64_t)(number - column_tile * work.mma_m_tiles) * (C::PAIRS * C::LANES) + tiles.pair * C::LANES +
+             tiles.half * SM100_GEMM_CTA_M;
     t.atom_rows = tiles.atom_rows;
     if constexpr (C::EXPERTS) {
         t.l = expert_of(tiles, column_tile);
@@ -182,11 +182,11 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
         t.column_end = tiles.experts[t.l + 1].first_row;
     } else if constexpr (C::LIST) {
         t.column = (int64_t)column_tile * C::COLUMNS;
-        t.column_end = rows_of(tiles.list->group[group].gemm, work, SM100_GEMM_OF_COLUMNS);
+        t.column_end = rows_of(tiles.list->group[group].gemm, work, SM100_GEMM_OPERAND_N);
         t.atom_rows = nk_ceil_div(t.column_end, NK_SF_ATOM_ROWS);
     } else {
-        t.l = column_tile / work.column_tiles;
-        t.column = (column_tile - t.l * work.column_tiles) * C::COLUMNS;
+        t.l = column_tile / work.mma_n_tiles;
+        t.column = (column_tile - t.l * work.mma_n_tiles) * C::COLUMNS;
         t.column_end = tiles.column_end;
     }
     t.into_atom = t.column % NK_SF_ATOM_ROWS;
@@ -197,9 +197,9 @@ template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &tiles, 
 
 /* The number of a tile whose cluster shall not start, or `count`, where all have. The last roles are a thread each, the
  * others whole warps. */
-template <class C> __device__ inline int take_tile(const gemm_tiles &tiles, ring<SM100_GEMM_RESPONSES> &r)
+template <class C> __device__ inline int take_tile(const gemm_tiles &tiles, ring<SM100_GEMM_SCHEDULER_STAGES> &r)
 {
-    const bool is_thread = threadIdx.x / 32 >= SM100_GEMM_PRODUCER;
+    const bool is_thread = threadIdx.x / 32 >= SM100_GEMM_PRODUCER_WARP;
     uint32_t block;
     mbarrier_wait_cluster(shared_address(&tiles.launch->full[r.slot]), r.parity);
     const bool taken = clusterlaunchcontrol_query_cancel(shared_address(&tiles.launch->responses[r.slot]), block);
@@ -221,7 +221,7 @@ template <class C, typename F> __device__ inline void each_tile(const gemm_tiles
         for (int first = 0; first < tiles.count; first += clusters, place = clusters - 1 - place)
             if (first + place < tiles.count) f(tile_of<C>(tiles, first + place));
     } else if constexpr (C::ASKS) {
-        ring<SM100_GEMM_RESPONSES> r;
+        ring<SM100_GEMM_SCHEDULER_STAGES> r;
 #pragma unroll 1
         for (; place < tiles.count; place = take_tile<C>(tiles, r))
             f(tile_of<C>(tiles, place));
@@ -233,14 +233,14 @@ template <class C, typename F> __device__ inline void each_tile(const gemm_tiles
 }
 
 /* An operand by SM100_GEMM_OF_... */
-__device__ inline const nk_operand &operand_of(const nk_gemm_problem &p, const sm100_gemm_work &work, int of)
+__device__ inline const nk_operand &operand_of(const nk_gemm_problem &p, const sm100_gemm_scheduler &work, int of)
 {
-    return (of == SM100_GEMM_OF_LANES) == work.tokens_on_lanes ? p.a : p.b;
+    return (of == SM100_GEMM_OPERAND_M) == work.tokens_are_mma_m ? p.a : p.b;
 }
 
-__device__ inline const nk_operand &operand_of(const nk_dual_gemm_problem &p, const sm100_gemm_work &, int of)
+__device__ inline const nk_operand &operand_of(const nk_dual_gemm_problem &p, const sm100_gemm_scheduler &, int of)
 {
-    return of == SM100_GEMM_OF_COLUMNS ? p.a : of == SM100_GEMM_OF_LANES ? p.b1 : p.b2;
+    return of == SM100_GEMM_OPERAND_N ? p.a : of == SM100_GEMM_OPERAND_M ? p.b1 : p.b2;
 }
 
 /* A row of atoms of a tile's operand: its row 0 is row `first` of the matrix, and of blocked scale factors `sf_row`. */
@@ -255,19 +255,19 @@ template <class C, typename P>
 __device__ inline tile_factors factors_of(const P &p, const gemm_tile &t, int of, int atom)
 {
     const nk_operand &operand = operand_of(p, t.work, of);
-    if (of == SM100_GEMM_OF_COLUMNS)
+    if (of == SM100_GEMM_OPERAND_N)
         return {operand, C::EXPERTS ? 0 : t.l, t.column - t.into_atom + atom * NK_SF_ATOM_ROWS, t.column_end,
                 min(t.atom_row + atom, t.atom_rows - 1) * NK_SF_ATOM_ROWS};
-    const int64_t rows = rows_of(p, t.work, of), into = of == SM100_GEMM_OF_UPS ? t.work.ups_into_atom : 0;
+    const int64_t rows = rows_of(p, t.work, of), into = of == SM100_GEMM_OPERAND_UP ? t.work.up_row_in_atom : 0;
     return {operand, t.l, t.lane, rows, min(t.lane, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + into};
 }
 
 /* Whether lanes arrange scale factors of any operand. */
-template <class C> __device__ inline bool arranges(const sm100_gemm_work &work)
+template <class C> __device__ inline bool arranges(const sm100_gemm_scheduler &work)
 {
     bool copied = true;
     for (int of = 0; of < C::OPERANDS; of++)
-        copied = copied && work.copied[of];
+        copied = copied && work.sf_by_bulk_copy[of];
     return !copied;
 }
 

@@ -21,7 +21,7 @@ static const tile tiles[SM100_GEMM_TILE_COUNT] = {
 
 static int32_t cluster_of(const tile *t) { return t->ctas * t->parts * t->pairs; }
 
-static int32_t lanes_of(const tile *t) { return t->ctas * t->pairs * SM100_GEMM_LANES; }
+static int32_t lanes_of(const tile *t) { return t->ctas * t->pairs * SM100_GEMM_CTA_M; }
 
 #define NAME(name, ...) #name,
 const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
@@ -71,7 +71,7 @@ static bool has_map(const sm100_gemm_product *product, const nk_operand *o, bool
 static bool has_whole_atoms(const sm100_gemm_product *product, const nk_operand *o)
 {
     const int64_t batch = batches_of(product, o) > 1 ? o->sf_batch_stride : 0;
-    return o->sf_layout == NK_SF_BLOCKED && product->first->k % SM100_GEMM_BLOCK == 0 &&
+    return o->sf_layout == NK_SF_BLOCKED && product->first->k % SM100_GEMM_MMA_K == 0 &&
            ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
 }
 
@@ -107,7 +107,7 @@ static double larger(double x, double y) { return x > y ? x : y; }
 /* Of a CTA: the rate of products, or that of the operands' rows out of shared memory. */
 static double product_cycles(const tile *t)
 {
-    const double rows = SM100_GEMM_LANES + (double)t->columns / t->ctas;
+    const double rows = SM100_GEMM_CTA_M + (double)t->columns / t->ctas;
     return larger(t->columns * SM100_GEMM_COLUMN_CYCLES, rows * SM100_GEMM_ROW_CYCLES);
 }
 
@@ -126,12 +126,12 @@ double sm100_gemm_us(const sm100_gemm_product *product, int tile_index, double w
 {
     const tile *t = &tiles[tile_index];
     const double matrices = product->ups ? 2 : 1, k = (double)product->first->k / t->parts;
-    const double products = matrices * k / SM100_GEMM_BLOCK * product_cycles(t);
-    const double codes = matrices * SM100_GEMM_LANES + (double)t->columns / t->ctas,
-                 factors = matrices * SM100_GEMM_LANES + t->columns;
+    const double products = matrices * k / SM100_GEMM_MMA_K * product_cycles(t);
+    const double codes = matrices * SM100_GEMM_CTA_M + (double)t->columns / t->ctas,
+                 factors = matrices * SM100_GEMM_CTA_M + t->columns;
     const double arrive = codes * k / 2 + factors * k / NK_SF_VEC, bytes = arrive - shared_bytes(t, k, waves);
-    const double tile_cycles = larger(products, larger(bytes / SM100_GEMM_BYTES_PER_CYCLE,
-                                                       arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
+    const double tile_cycles =
+        larger(products, larger(bytes / SM100_GEMM_BYTES_PER_CYCLE, arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->columns, t->parts, product->ups ? 2 : 1);
     const double sums = t->parts > 1 ? SM100_GEMM_PARTS_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
@@ -147,15 +147,15 @@ static int64_t token_tiles_of(const sm100_gemm_product *product, int32_t columns
 }
 
 candidate sm100_gemm_candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile,
-                                  bool tokens_on_lanes)
+                                  bool tokens_are_mma_m)
 {
     const nk_gemm_problem *p = product->first;
     const int32_t at_once = gpu->sms / cluster_of(&tiles[tile]);
-    candidate c = {.tile = tile, .tokens_on_lanes = tokens_on_lanes, .at_once = at_once > 1 ? at_once : 1};
-    c.lane_tiles = nk_ceil_div(tokens_on_lanes ? p->m : p->n, lanes_of(&tiles[tile]));
-    c.column_tiles =
-        tokens_on_lanes ? nk_ceil_div(p->n, tiles[tile].columns) : token_tiles_of(product, tiles[tile].columns);
-    c.tiles = (double)p->l * (double)c.lane_tiles * (double)c.column_tiles;
+    candidate c = {.tile = tile, .tokens_are_mma_m = tokens_are_mma_m, .at_once = at_once > 1 ? at_once : 1};
+    c.mma_m_tiles = nk_ceil_div(tokens_are_mma_m ? p->m : p->n, lanes_of(&tiles[tile]));
+    c.mma_n_tiles =
+        tokens_are_mma_m ? nk_ceil_div(p->n, tiles[tile].columns) : token_tiles_of(product, tiles[tile].columns);
+    c.tiles = (double)p->l * (double)c.mma_m_tiles * (double)c.mma_n_tiles;
     const double whole = c.tiles / c.at_once, waves = (double)(int64_t)whole;
     c.us = sm100_gemm_us(product, tile, waves + (waves < whole));
     return c;
@@ -174,10 +174,10 @@ const char *sm100_gemm_why_not_tile(const sm100_gemm_product *product,
 {
     const tile *t = &tiles[c->tile];
     if (!kernels[c->tile])
-        return t->parts > 1                                                ? "it divides K"
+        return t->parts > 1                                              ? "it divides K"
                : t->pairs > 1 && (product->has_experts || !product->ups) ? "its pairs share columns"
                                                                          : NO_ROOM;
-    if (nk_ceil_div(product->first->k, SM100_GEMM_STEP) < t->parts) return "K has fewer steps than it has parts";
+    if (nk_ceil_div(product->first->k, SM100_GEMM_TILE_K) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, c->tile) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     return c->tiles * cluster_of(t) < SM100_GEMM_LARGEST ? NULL : "there are too many tiles";
 }
@@ -204,28 +204,28 @@ static candidate choose(const sm100_gemm_product *product, cuda_kernel *const ke
 }
 
 /* By SM100_GEMM_OF_... */
-static const nk_operand *operand_of(const sm100_gemm_product *product, const sm100_gemm_work *work, int of)
+static const nk_operand *operand_of(const sm100_gemm_product *product, const sm100_gemm_scheduler *work, int of)
 {
     const nk_gemm_problem *p = product->first;
-    if (of == SM100_GEMM_OF_UPS) return product->ups;
-    return (of == SM100_GEMM_OF_LANES) == work->tokens_on_lanes ? &p->a : &p->b;
+    if (of == SM100_GEMM_OPERAND_UP) return product->ups;
+    return (of == SM100_GEMM_OPERAND_M) == work->tokens_are_mma_m ? &p->a : &p->b;
 }
 
 static int operands_of(const sm100_gemm_product *product) { return product->ups ? SM100_GEMM_OPERANDS : 2; }
 
-sm100_gemm_work sm100_gemm_work_of(const sm100_gemm_product *product, const candidate *c)
+sm100_gemm_scheduler sm100_gemm_scheduler_of(const sm100_gemm_product *product, const candidate *c)
 {
     const nk_gemm_problem *p = product->first;
-    sm100_gemm_work work = {.tokens_on_lanes = c->tokens_on_lanes,
-                            .lane_tiles = (int32_t)c->lane_tiles,
-                            .column_tiles = (int32_t)c->column_tiles,
-                            .tiles = (int32_t)c->tiles,
-                            .steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_STEP),
-                            .ups_into_atom = product->ups_into_atom};
+    sm100_gemm_scheduler work = {.tokens_are_mma_m = c->tokens_are_mma_m,
+                                 .mma_m_tiles = (int32_t)c->mma_m_tiles,
+                                 .mma_n_tiles = (int32_t)c->mma_n_tiles,
+                                 .tiles = (int32_t)c->tiles,
+                                 .k_steps = (int32_t)nk_ceil_div(p->k, SM100_GEMM_TILE_K),
+                                 .up_row_in_atom = product->up_row_in_atom};
     for (int of = 0; of < operands_of(product); of++) {
         const nk_operand *o = operand_of(product, &work, of);
-        work.copied[of] = has_whole_atoms(product, o) && !are_by_index(product, o);
-        if (of == SM100_GEMM_OF_UPS && work.ups_into_atom) work.copied[of] = false;
+        work.sf_by_bulk_copy[of] = has_whole_atoms(product, o) && !are_by_index(product, o);
+        if (of == SM100_GEMM_OPERAND_UP && work.up_row_in_atom) work.sf_by_bulk_copy[of] = false;
         work.one_matrix[of] = (product->has_experts && is_tokens(product, o)) || o->batch_stride == 0;
     }
     return work;
@@ -248,9 +248,9 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
                                   .grid = sm100_gemm_ctas(&c, c.tiles),
                                   .overlap = settings->pdl != NK_PDL_OFF,
                                   .us = c.us,
-                                  .work = sm100_gemm_work_of(product, &c)};
-    plan->why = c.tokens_on_lanes ? "tokens are the lanes of tensor memory, weight rows its columns"
-                                  : "weight rows are the lanes of tensor memory, tokens its columns";
+                                  .work = sm100_gemm_scheduler_of(product, &c)};
+    plan->why = c.tokens_are_mma_m ? "tokens are the lanes of tensor memory, weight rows its columns"
+                                   : "weight rows are the lanes of tensor memory, tokens its columns";
     sm100_gemm_describe(product, settings, choice->kernel, &c, c.tiles, plan);
     return NK_OK;
 }
@@ -258,7 +258,7 @@ nk_status sm100_gemm_plan(const sm100_gemm_product *product, const nk_settings *
 int32_t sm100_gemm_ctas(const candidate *c, double count)
 {
     const tile *t = &tiles[c->tile];
-    return cluster_of(t) * (count < c->at_once || SM100_GEMM_ASKS(t->pairs) ? (int32_t)count : c->at_once);
+    return cluster_of(t) * (count < c->at_once || SM100_GEMM_IS_DYNAMIC(t->pairs) ? (int32_t)count : c->at_once);
 }
 
 void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
@@ -268,11 +268,11 @@ void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *s
     const int32_t lanes = lanes_of(t);
     plan->kernel = kernel->name;
     plan->tile = sm100_gemm_family.tiles[c->tile];
-    plan->tile_m = c->tokens_on_lanes ? lanes : t->columns;
-    plan->tile_n = c->tokens_on_lanes ? t->columns : lanes;
-    plan->tile_k = SM100_GEMM_STEP;
+    plan->tile_m = c->tokens_are_mma_m ? lanes : t->columns;
+    plan->tile_n = c->tokens_are_mma_m ? t->columns : lanes;
+    plan->tile_k = SM100_GEMM_TILE_K;
     plan->grid = sm100_gemm_ctas(c, count);
-    plan->threads = SM100_GEMM_THREADS_OF(t->pairs);
+    plan->threads = SM100_GEMM_CTA_THREADS(t->pairs);
     plan->stages = t->stages[product->ups != NULL];
     plan->cluster = cluster_of(t);
     plan->split = t->parts;
@@ -282,14 +282,15 @@ void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *s
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
-cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile_index, const sm100_gemm_work *work, int of)
+cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile_index, const sm100_gemm_scheduler *work,
+                               int of)
 {
     const nk_gemm_problem *p = product->first;
     const nk_operand *o = operand_of(product, work, of);
     const int64_t rows = rows_of(product, o), batches = work->one_matrix[of] ? 1 : batches_of(product, o);
     const bool alone = are_by_index(product, o); /* each row is a box */
     const tile *t = &tiles[tile_index];
-    const int32_t of_cta = of == SM100_GEMM_OF_COLUMNS ? t->columns / t->ctas / t->pairs : SM100_GEMM_LANES;
+    const int32_t of_cta = of == SM100_GEMM_OPERAND_N ? t->columns / t->ctas / t->pairs : SM100_GEMM_CTA_M;
     return (cuda_boxes){.name = is_tokens(product, o) ? "tokens" : "weights",
                         .at = o->data,
                         .dtype = NK_E2M1X2,
@@ -306,7 +307,7 @@ cuda_grid sm100_gemm_grid_of(const sm100_gemm_product *product, int tile, int32_
     return (cuda_grid){.x = ctas,
                        .y = 1,
                        .z = 1,
-                       .threads = SM100_GEMM_THREADS_OF(tiles[tile].pairs),
+                       .threads = SM100_GEMM_CTA_THREADS(tiles[tile].pairs),
                        .smem_bytes = (int32_t)smem_bytes(product, tile),
                        .cluster.x = cluster_of(&tiles[tile]),
                        .overlap = overlap};
@@ -316,7 +317,7 @@ nk_status sm100_gemm_run(const sm100_gemm_product *product, const sm100_gemm_cho
 {
     const nk_device device = product->first->device;
     const int operands = operands_of(product);
-    sm100_gemm_work work = c->work;
+    sm100_gemm_scheduler work = c->work;
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     sm100_gemm_experts experts = product->experts;

@@ -15,7 +15,7 @@ typedef struct sm100_gemm_product {
     const void *problem;   /* what the kernel takes */
     bool has_experts;
     sm100_gemm_experts experts; /* as the kernel takes them */
-    int32_t ups_into_atom;      /* see sm100_gemm_work */
+    int32_t up_row_in_atom;     /* see sm100_gemm_scheduler */
 } sm100_gemm_product;
 
 typedef struct sm100_gemm_choice {
@@ -23,7 +23,7 @@ typedef struct sm100_gemm_choice {
     int32_t tile, grid;
     bool overlap;
     double us; /* that the model of its costs says */
-    sm100_gemm_work work;
+    sm100_gemm_scheduler work;
 } sm100_gemm_choice;
 
 sm100_gemm_experts sm100_gemm_experts_of(const nk_grouped_gemm_problem *p);
@@ -31,8 +31,8 @@ sm100_gemm_experts sm100_gemm_experts_of(const nk_grouped_gemm_problem *p);
 /* A tile, and which operand is its lanes. */
 typedef struct sm100_gemm_candidate {
     int tile;
-    bool tokens_on_lanes;
-    int64_t lane_tiles, column_tiles;
+    bool tokens_are_mma_m;
+    int64_t mma_m_tiles, mma_n_tiles;
     int32_t at_once; /* tiles that the GPU has SMs for */
     double tiles, us;
 } sm100_gemm_candidate;
@@ -46,7 +46,7 @@ const char *sm100_gemm_why_not_tile(const sm100_gemm_product *product,
                                     const sm100_gemm_candidate *c);
 
 sm100_gemm_candidate sm100_gemm_candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile,
-                                             bool tokens_on_lanes);
+                                             bool tokens_are_mma_m);
 
 /* Microseconds of a launch in which each CTA has so many tiles. */
 double sm100_gemm_us(const sm100_gemm_product *product, int tile, double waves);
@@ -56,8 +56,8 @@ int32_t sm100_gemm_ctas(const sm100_gemm_candidate *c, double count);
 void sm100_gemm_describe(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
                          const sm100_gemm_candidate *c, double count, nk_plan *plan);
 
-sm100_gemm_work sm100_gemm_work_of(const sm100_gemm_product *product, const sm100_gemm_candidate *c);
-cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile, const sm100_gemm_work *work, int of);
+sm100_gemm_scheduler sm100_gemm_scheduler_of(const sm100_gemm_product *product, const sm100_gemm_candidate *c);
+cuda_boxes sm100_gemm_boxes_of(const sm100_gemm_product *product, int tile, const sm100_gemm_scheduler *work, int of);
 cuda_grid sm100_gemm_grid_of(const sm100_gemm_product *product, int tile, int32_t ctas, bool overlap);
 
 /* `kernels`: of each tile. */

@@ -20,16 +20,16 @@ typedef struct lane_out {
 
 template <class C, typename P> __device__ inline lane_out lane_out_of(const P &p, const gemm_tile &t)
 {
-    const sm100_gemm_work &work = t.work;
+    const sm100_gemm_scheduler &work = t.work;
     const int64_t l = C::EXPERTS ? 0 : t.l;
     const nk_output &d = p.d;
     const int64_t lane = t.lane + threadIdx.x, size = d.dtype == NK_F32 ? 4 : 2;
-    lane_out o = {.next = work.tokens_on_lanes ? d.col_stride : d.row_stride,
+    lane_out o = {.next = work.tokens_are_mma_m ? d.col_stride : d.row_stride,
                   .column = t.column,
                   .end = t.column_end,
-                  .is_there = lane < rows_of(p, work, SM100_GEMM_OF_LANES)};
+                  .is_there = lane < rows_of(p, work, SM100_GEMM_OPERAND_M)};
     o.lane = o.is_there ? lane : 0;
-    o.at = work.tokens_on_lanes ? output_at(d, l, o.lane, t.column) : output_at(d, l, t.column, o.lane);
+    o.at = work.tokens_are_mma_m ? output_at(d, l, o.lane, t.column) : output_at(d, l, t.column, o.lane);
     o.whole = o.next == size && is_aligned(o.at, (uint32_t)(4 * size));
     o.wide = o.next == size && is_aligned(o.at, 32);
     return o;
@@ -39,15 +39,16 @@ template <class C, typename P> __device__ inline lane_out lane_out_of(const P &p
 struct scaled_lane {
     nk_alpha alphas;
     nk_bias biases;
-    bool tokens_on_lanes;
+    bool tokens_are_mma_m;
     float alpha, bias; /* weights on lanes: of this one */
 
-    __device__ scaled_lane(const nk_gemm_problem &p, const sm100_gemm_work &work, const lane_out &o, int64_t expert)
-        : alphas(p.alpha), biases(p.bias), tokens_on_lanes(work.tokens_on_lanes), alpha(0), bias(0)
+    __device__ scaled_lane(const nk_gemm_problem &p, const sm100_gemm_scheduler &work, const lane_out &o,
+                           int64_t expert)
+        : alphas(p.alpha), biases(p.bias), tokens_are_mma_m(work.tokens_are_mma_m), alpha(0), bias(0)
     {
         if (alphas.data) alphas.data += expert * alphas.group_stride;
         if (biases.data) biases.data += expert * biases.group_stride;
-        if (tokens_on_lanes) return;
+        if (tokens_are_mma_m) return;
         alpha = alpha_at(alphas, o.lane);
         bias = bias_at(biases, o.lane);
     }
@@ -58,8 +59,8 @@ struct scaled_lane {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int64_t n = first + (i < left ? i : 0);
-            v[i] = __fmaf_rn(tokens_on_lanes ? alpha_at(alphas, n) : alpha, __uint_as_float(sums[i]),
-                             tokens_on_lanes ? bias_at(biases, n) : bias);
+            v[i] = __fmaf_rn(tokens_are_mma_m ? alpha_at(alphas, n) : alpha, __uint_as_float(sums[i]),
+                             tokens_are_mma_m ? bias_at(biases, n) : bias);
         }
     }
 };
@@ -74,7 +75,8 @@ struct gated_lane {
         return alpha_at(alphas, n);
     }
 
-    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_work &, const lane_out &o, int64_t expert)
+    __device__ gated_lane(const nk_dual_gemm_problem &p, const sm100_gemm_scheduler &, const lane_out &o,
+                          int64_t expert)
         : activation(p.activation), alpha1(alpha_of(p.alpha1, expert, o.lane)),
           alpha2(alpha_of(p.alpha2, expert, o.lane))
     {
@@ -100,7 +102,7 @@ template <> struct lane_epilogue<nk_gemm_problem> {
 template <> struct lane_epilogue<nk_dual_gemm_problem> {
     typedef gated_lane type;
 };
-template <> struct lane_epilogue<sm100_list> : lane_epilogue<nk_gemm_problem> {};
+template <> struct lane_epilogue<sm100_list_params> : lane_epilogue<nk_gemm_problem> {};
 
 /* Sixteen neighbouring elements: a sector of L2, or two, as a whole. */
 __device__ inline void store_sectors(uint8_t *at, nk_dtype dtype, const float v[PIECE])

@@ -1,9 +1,9 @@
-/* grouped_dual_gemm on Blackwell: tiles of dual_gemm, each with tokens of one expert. Tiles of sm100/halves have 16-bit
- * tokens. */
-#include "sm100/halves/sm100_halves.h"
+/* grouped_dual_gemm on Blackwell: tiles of dual_gemm, each with tokens of one expert. Tiles of sm100/kind_f16 have
+ * 16-bit tokens. */
+#include "sm100/kind_f16/sm100_kind_f16.h"
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_grouped_dual_gemm_##name,
-static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_GATED_EXPERT_TILES(KERNEL)};
+static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_GROUPED_DUAL_TILES(KERNEL)};
 
 NK_CHOICE_FITS(sm100_gemm_choice);
 
@@ -40,7 +40,7 @@ static sm100_gemm_product product_of(const nk_grouped_dual_gemm_problem *p, cons
                                 .problem = pair,
                                 .has_experts = true,
                                 .experts = sm100_gemm_experts_of(&p->gates),
-                                .ups_into_atom = blocked ? (int32_t)(pair->n % NK_SF_ATOM_ROWS) : 0};
+                                .up_row_in_atom = blocked ? (int32_t)(pair->n % NK_SF_ATOM_ROWS) : 0};
 }
 
 static bool are_halves(const nk_grouped_dual_gemm_problem *p) { return p->gates.all.a.dtype != NK_E2M1X2; }
@@ -50,12 +50,12 @@ nk_status sm100_plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, co
 {
     const nk_dual_gemm_problem pair = pair_of(p);
     const sm100_gemm_product product = product_of(p, &pair);
-    const nk_family *family = are_halves(p) ? &sm100_halves_family : &sm100_gemm_family;
+    const nk_family *family = are_halves(p) ? &sm100_kind_f16_family : &sm100_gemm_family;
     const int forced = nk_tile_forced(settings, family);
     const char *why = p->encoded.wanted ? "it writes no codes" : NULL;
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
-    if (are_halves(p)) return sm100_halves_plan(&product, settings, plan, choice);
+    if (are_halves(p)) return sm100_kind_f16_plan(&product, settings, plan, choice);
     return sm100_gemm_plan(&product, settings, kernels, plan, choice);
 }
 
@@ -63,6 +63,6 @@ nk_status sm100_run_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, con
 {
     const nk_dual_gemm_problem pair = pair_of(p);
     const sm100_gemm_product product = product_of(p, &pair);
-    if (are_halves(p)) return sm100_halves_run(&product, choice, exec);
+    if (are_halves(p)) return sm100_kind_f16_run(&product, choice, exec);
     return sm100_gemm_run(&product, choice, exec);
 }

@@ -1,4 +1,4 @@
-/* A list of groups by launches of a family's tiles: of sm100/gemm, or of sm100/halves for 16-bit tokens. */
+/* A list of groups by launches of a family's tiles: of sm100/gemm, or of sm100/kind_f16 for 16-bit tokens. */
 #ifndef NK_SM100_LIST_H
 #define NK_SM100_LIST_H
 
@@ -14,13 +14,13 @@ typedef struct sm100_list_family {
     const char *(*why_not_tile)(const sm100_gemm_product *product, cuda_kernel *const kernels[], const cuda_gpu *gpu,
                                 const sm100_gemm_candidate *c);
     sm100_gemm_candidate (*candidate_of)(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile,
-                                         bool tokens_on_lanes);
+                                         bool tokens_are_mma_m);
     double (*us)(const sm100_gemm_product *product, int tile, double waves);
     int32_t (*ctas)(const sm100_gemm_candidate *c, double count);
     void (*describe)(const sm100_gemm_product *product, const nk_settings *settings, const cuda_kernel *kernel,
                      const sm100_gemm_candidate *c, double count, nk_plan *plan);
-    sm100_gemm_work (*work_of)(const sm100_gemm_product *product, const sm100_gemm_candidate *c);
-    cuda_boxes (*boxes_of)(const sm100_gemm_product *product, int tile, const sm100_gemm_work *work, int of);
+    sm100_gemm_scheduler (*work_of)(const sm100_gemm_product *product, const sm100_gemm_candidate *c);
+    cuda_boxes (*boxes_of)(const sm100_gemm_product *product, int tile, const sm100_gemm_scheduler *work, int of);
     cuda_grid (*grid_of)(const sm100_gemm_product *product, int tile, int32_t ctas, bool overlap);
 } sm100_list_family;
 

@@ -1,9 +1,9 @@
 /* Lists of groups on Blackwell: launches of up to 32 of them, whose tiles CTAs walk over. */
 #include "nk_memo.h"
-#include "sm100/halves/sm100_halves.h"
+#include "sm100/kind_f16/sm100_kind_f16.h"
 #include "sm100_list_params.h"
 
-_Static_assert(sizeof(sm100_list) <= CUDA_MAX_PARAM_BYTES, "a list is one kernel's parameters");
+_Static_assert(sizeof(sm100_list_params) <= CUDA_MAX_PARAM_BYTES, "a list is one kernel's parameters");
 
 #define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_list_gemm_##name,
 static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_GROUPED_TILES(KERNEL)};
@@ -19,7 +19,7 @@ static const sm100_list_family of_codes = {.family = &sm100_gemm_family,
                                            .us = sm100_gemm_us,
                                            .ctas = sm100_gemm_ctas,
                                            .describe = sm100_gemm_describe,
-                                           .work_of = sm100_gemm_work_of,
+                                           .work_of = sm100_gemm_scheduler_of,
                                            .boxes_of = sm100_gemm_boxes_of,
                                            .grid_of = sm100_gemm_grid_of};
 
@@ -39,7 +39,7 @@ static bool is_empty(const nk_gemm_problem *group) { return group->m == 0 || gro
 /* All groups' tokens are of one type. */
 static const sm100_list_family *family_of(const nk_grouped_gemm_problem *p)
 {
-    return p->groups > 0 && p->list[0].a.dtype != NK_E2M1X2 ? &sm100_halves_list : &of_codes;
+    return p->groups > 0 && p->list[0].a.dtype != NK_E2M1X2 ? &sm100_kind_f16_list : &of_codes;
 }
 
 /* Those of a list from *at on, which becomes where the next launch's begin. */
@@ -76,7 +76,7 @@ typedef struct arrangement {
     int32_t tile; /* of all groups, or NK_TILE_ANY: none can */
     const char *why_not;
     double us, tiles;
-    bool tokens_on_lanes[SM100_LIST_GROUPS];
+    bool tokens_are_mma_m[SM100_LIST_GROUPS];
 } arrangement;
 
 static question question_of(const members *m, const cuda_gpu *gpu, const sm100_list_choice *c)
@@ -101,8 +101,8 @@ static arrangement arrange(const members *m, const question *q, int tile)
         sm100_gemm_candidate c = f->candidate_of(&product, q->gpu, tile, false);
         if (f->either_on_lanes && !q->batch_invariant) {
             const sm100_gemm_candidate other = f->candidate_of(&product, q->gpu, tile, true);
-            a.tokens_on_lanes[i] = other.tiles < c.tiles;
-            if (a.tokens_on_lanes[i]) c = other;
+            a.tokens_are_mma_m[i] = other.tiles < c.tiles;
+            if (a.tokens_are_mma_m[i]) c = other;
         }
         a.why_not = f->why_not_tile(&product, f->kernels, q->gpu, &c);
         if (!a.why_not && a.tiles + c.tiles >= SM100_GEMM_LARGEST) a.why_not = "there are too many tiles";
@@ -170,7 +170,7 @@ static const char *plan_launches(const nk_grouped_gemm_problem *p, const cuda_gp
         if (plan->kernel) continue;
         const sm100_gemm_product product = product_of(m.group[0]);
         const sm100_list_family *f = m.family;
-        const sm100_gemm_candidate first = f->candidate_of(&product, gpu, a->tile, a->tokens_on_lanes[0]);
+        const sm100_gemm_candidate first = f->candidate_of(&product, gpu, a->tile, a->tokens_are_mma_m[0]);
         f->describe(&product, settings, f->kernels[a->tile], &first, a->tiles, plan);
         plan->why = at == p->groups
                         ? "one launch for all groups: CTAs walk over their tiles, those of the longest K first"
@@ -204,30 +204,30 @@ nk_status sm100_list_plan(const nk_grouped_gemm_problem *p, const nk_settings *s
 
 /* Scale factors are copied where those of every group can be: what lanes store, and what copies bring, never lies in
  * the same bytes. */
-static nk_status fill(const members *m, const cuda_gpu *gpu, const arrangement *a, sm100_list *list)
+static nk_status fill(const members *m, const cuda_gpu *gpu, const arrangement *a, sm100_list_params *list)
 {
     cuda_boxes boxes[2 * SM100_LIST_GROUPS];
     cuda_tensor_map *to[2 * SM100_LIST_GROUPS];
-    sm100_gemm_work *all = &list->work;
+    sm100_gemm_scheduler *all = &list->scheduler;
     list->count = m->count;
-    *all = (sm100_gemm_work){.copied = {true, true, true}};
+    *all = (sm100_gemm_scheduler){.sf_by_bulk_copy = {true, true, true}};
     for (int i = 0; i < m->count; i++) {
         sm100_list_group *g = &list->group[i];
         const sm100_gemm_product product = product_of(m->group[i]);
-        const sm100_gemm_candidate c = m->family->candidate_of(&product, gpu, a->tile, a->tokens_on_lanes[i]);
+        const sm100_gemm_candidate c = m->family->candidate_of(&product, gpu, a->tile, a->tokens_are_mma_m[i]);
         g->gemm = *m->group[i];
-        g->work = m->family->work_of(&product, &c);
+        g->scheduler = m->family->work_of(&product, &c);
         g->first_tile = all->tiles;
-        all->tiles += g->work.tiles;
-        to[2 * i] = &g->lanes;
-        to[2 * i + 1] = &g->columns;
-        for (int of = 0; of <= SM100_GEMM_OF_COLUMNS; of++) {
-            boxes[2 * i + of] = m->family->boxes_of(&product, a->tile, &g->work, of);
-            all->copied[of] = all->copied[of] && g->work.copied[of];
+        all->tiles += g->scheduler.tiles;
+        to[2 * i] = &g->map_m;
+        to[2 * i + 1] = &g->map_n;
+        for (int of = 0; of <= SM100_GEMM_OPERAND_N; of++) {
+            boxes[2 * i + of] = m->family->boxes_of(&product, a->tile, &g->scheduler, of);
+            all->sf_by_bulk_copy[of] = all->sf_by_bulk_copy[of] && g->scheduler.sf_by_bulk_copy[of];
         }
     }
     for (int i = 0; i < m->count; i++)
-        memcpy(list->group[i].work.copied, all->copied, sizeof all->copied);
+        memcpy(list->group[i].scheduler.sf_by_bulk_copy, all->sf_by_bulk_copy, sizeof all->sf_by_bulk_copy);
     return cuda_encode_maps(m->group[0]->device, 2 * m->count, boxes, to);
 }
 
@@ -236,9 +236,9 @@ static nk_status launch(const members *m, const cuda_gpu *gpu, const sm100_list_
     const arrangement *a = remembered(m, gpu, choice);
     const sm100_gemm_product product = product_of(m->group[0]);
     const sm100_list_family *f = m->family;
-    const sm100_gemm_candidate first = f->candidate_of(&product, gpu, a->tile, a->tokens_on_lanes[0]);
+    const sm100_gemm_candidate first = f->candidate_of(&product, gpu, a->tile, a->tokens_are_mma_m[0]);
     const cuda_grid grid = f->grid_of(&product, a->tile, f->ctas(&first, a->tiles), choice->overlap);
-    sm100_list list;
+    sm100_list_params list;
     NK_TRY(fill(m, gpu, a, &list));
     return cuda_launch(f->kernels[a->tile], product.first->device, exec->stream, &grid, (void *[]){&list});
 }

@@ -1,4 +1,4 @@
-/* What one launch for a list of groups takes, for host and device. */
+/* The parameters of one launch for a list of groups, for host and device. */
 #ifndef NK_SM100_LIST_PARAMS_H
 #define NK_SM100_LIST_PARAMS_H
 
@@ -8,16 +8,16 @@
 #define SM100_LIST_GROUPS 32 /* 18 KB: parameters may have 32,764 bytes, but all of them travel with every launch */
 
 typedef struct sm100_list_group {
-    cuda_tensor_map lanes, columns; /* of the codes */
+    cuda_tensor_map map_m, map_n; /* the operands' codes */
     nk_gemm_problem gemm;
-    sm100_gemm_work work;
-    int32_t first_tile; /* its number among those of all groups */
+    sm100_gemm_scheduler scheduler;
+    int32_t first_tile; /* its number among the tiles of all groups */
 } sm100_list_group;
 
-typedef struct sm100_list {
+typedef struct sm100_list_params {
     sm100_list_group group[SM100_LIST_GROUPS]; /* those with the longest tiles first */
-    sm100_gemm_work work; /* of all: how many tiles there are, and `copied`, which all have alike */
+    sm100_gemm_scheduler scheduler; /* for all groups: how many tiles there are, and sf_by_bulk_copy, which all share */
     int32_t count;
-} sm100_list;
+} sm100_list_params;
 
 #endif

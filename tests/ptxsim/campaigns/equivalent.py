@@ -42,22 +42,22 @@ OF_TCGEN05 = {
     " r.advance();": LAST,
 }
 
-OF_SM100_HALVES = OF_TCGEN05 | {
+OF_SM100_KIND_F16 = OF_TCGEN05 | {
     "no fence after, sm100_gemm_parts.cuh: tcgen05_fence_after_thread_sync(); }": (
         "the issuer has another fence before its products"
     ),
-    "no warp barrier, sm100_halves.cuh: __syncwarp(); meet<C>();"
+    "no warp barrier, sm100_kind_f16.cuh: __syncwarp(); meet<C>();"
     " /* each role has a tcgen05 fence of its own behind its first wait */": TOGETHER,
-    "no warp barrier, sm100_halves.cuh: __syncwarp(); meet<C>();": TOGETHER,
-    "no warp barrier, sm100_halves_decode.cuh: __syncwarp(); tcgen05_st_32x32b_x32(lanes +"
-    " decoded.slot * C::SLOT + matrix * SM100_HALVES_DECODED_COLUMNS, weights);": TOGETHER,
-    "no warp barrier, sm100_halves_decode.cuh: __syncwarp();"
+    "no warp barrier, sm100_kind_f16.cuh: __syncwarp(); meet<C>();": TOGETHER,
+    "no warp barrier, sm100_kind_f16_decode.cuh: __syncwarp(); tcgen05_st_32x32b_x32(lanes +"
+    " decoded.slot * C::SLOT + matrix * SM100_KIND_F16_DECODED_COLUMNS, weights);": TOGETHER,
+    "no warp barrier, sm100_kind_f16_decode.cuh: __syncwarp();"
     " mbarrier_arrive_if(lane == 0, shared_address(&s.empty[r.slot]));": (
         "the wait for stores before it is one instruction of the whole warp"
     ),
 }
 
-OF_SM100_EXPERTS = OF_SM100_HALVES | {
+OF_SM100_EXPERTS = OF_SM100_KIND_F16 | {
     "no barrier, sm100_gemm.cuh: __syncthreads();"
     " tiles.count = s.experts[experts.count].first_tile * work.lane_tiles;": (
         "the scan of experts ends with one, too, and without experts nothing is launched"
@@ -153,8 +153,8 @@ EQUIVALENT = {
         " mbarrier_arrive_cluster(mapa(at.clc_empty + 8 * slot, 0));"
         " advance<CLC_SLOTS>(w.responses);": LAST,
     },
-    "sm100_halves": OF_SM100_HALVES,
-    **dict.fromkeys(("sm100_halves_rows", "sm100_halves_gated"), OF_SM100_EXPERTS),
+    "sm100_kind_f16": OF_SM100_KIND_F16,
+    **dict.fromkeys(("sm100_kind_f16_rows", "sm100_kind_f16_gated"), OF_SM100_EXPERTS),
     **dict.fromkeys(("sm90_experts", "sm90_experts_gated"), OF_EXPERTS_GEMV),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,

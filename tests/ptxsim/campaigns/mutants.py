@@ -304,11 +304,11 @@ TARGETS = {
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
     "sm90_experts": lambda: DrawnKernel("sm90/gemv", ["contiguous"], "tall8", "codes"),
     "sm90_experts_gated": lambda: DrawnKernel("sm90/gemv", ["gated"], "tall8", "bfloats"),
-    "sm100_halves": lambda: PackageKernel(
-        "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/halves:p128"
+    "sm100_kind_f16": lambda: PackageKernel(
+        "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/kind_f16:p128"
     ),
-    "sm100_halves_rows": lambda: DrawnKernel("sm100/halves", ["rows"], "n16", "16 bits"),
-    "sm100_halves_gated": lambda: DrawnKernel("sm100/halves", ["gated"], "n16", "16 bits"),
+    "sm100_kind_f16_rows": lambda: DrawnKernel("sm100/kind_f16", ["rows"], "n16", "16 bits"),
+    "sm100_kind_f16_gated": lambda: DrawnKernel("sm100/kind_f16", ["gated"], "n16", "16 bits"),
     "sm100_gemv": lambda: PackageKernel("gemv", "sm100", sms=4, shape=(1, 8, 16384)),
     "sm100_few": lambda: PackageKernel(
         "gemm_of_bfloats", "sm100", sms=3, shape=(5, 90, 4160), tile="sm100/gemv:w8"

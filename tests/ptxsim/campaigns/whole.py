@@ -70,7 +70,7 @@ def planned_of_halves(tile, m, n, k):
     weights, tokens = n * k // 2 + atoms(n) * -(-k // BLOCK) * ATOM, 2 * m * k
     return {
         "l2_read_bytes": column_tiles * weights + lane_tiles * tokens,
-        "mmas": column_tiles * lane_tiles * -(-k // STEPS["sm100/halves"]) * MMAS,
+        "mmas": column_tiles * lane_tiles * -(-k // STEPS["sm100/kind_f16"]) * MMAS,
         "touched_bytes": weights + tokens + 2 * m * n,
     }
 

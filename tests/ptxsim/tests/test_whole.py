@@ -76,8 +76,8 @@ def test_products_of_16_bit_tokens_move_what_the_plan_says():
         few, many = run((20, 384, 1024), 3), run((260, 256, 512), 3)
         indexed = run((70, 256, 512), 3, True)
     kernels = {row["kernel"].rpartition("_")[0] for row in (few, many)}
-    assert kernels == {"sm100_halves_gemm"} and few["kernel"] != many["kernel"]
-    assert indexed["kernel"].startswith("sm100_halves_grouped_gemm")
+    assert kernels == {"sm100_kind_f16_gemm"} and few["kernel"] != many["kernel"]
+    assert indexed["kernel"].startswith("sm100_kind_f16_grouped_gemm")
     for row, most in ((few, ALIGNED), (many, ALIGNED), (indexed, 1.02)):
         counted, planned = row["counted"], row["planned"]
         assert row["findings"]["E"] == row["findings"]["W"] == 0

@@ -1,18 +1,18 @@
 /* Fills stages: boxes of weights and tokens by tensor map, tokens by index four rows at a time, the weights' scale
  * factors by copies of each lane. */
-#ifndef NK_SM100_HALVES_LOAD_CUH
-#define NK_SM100_HALVES_LOAD_CUH
+#ifndef NK_SM100_KIND_F16_LOAD_CUH
+#define NK_SM100_KIND_F16_LOAD_CUH
 
-#include "sm100_halves_parts.cuh"
+#include "sm100_kind_f16_parts.cuh"
 
 /* A step's panels of 16-bit rows. */
 __device__ inline void load_panels(uint32_t to, int rows, const cuda_tensor_map *map, int step, int row, int l,
                                    uint32_t full)
 {
 #pragma unroll
-    for (int i = 0; i < SM100_HALVES_PANELS; i++)
-        cp_async_bulk_tensor_3d(to + i * rows * SM100_HALVES_PANEL_ROW_BYTES, map,
-                                {step * SM100_HALVES_STEP + i * SM100_HALVES_PANEL, row, l}, full);
+    for (int i = 0; i < SM100_KIND_F16_BOXES; i++)
+        cp_async_bulk_tensor_3d(to + i * rows * SM100_KIND_F16_SWIZZLE_BYTES, map,
+                                {step * SM100_KIND_F16_TILE_K + i * SM100_KIND_F16_SWIZZLE_K, row, l}, full);
 }
 
 /* Of tokens by index a thread's four rows of each panel. */
@@ -20,9 +20,9 @@ __device__ inline void gather_panels(uint32_t to, int rows, const cuda_tensor_ma
                                      const four_tokens &tokens, uint32_t full)
 {
 #pragma unroll
-    for (int i = 0; i < SM100_HALVES_PANELS; i++)
-        cp_async_bulk_tensor_2d_gather4(to + (i * rows + 4 * quad) * SM100_HALVES_PANEL_ROW_BYTES, map,
-                                        step * SM100_HALVES_STEP + i * SM100_HALVES_PANEL, tokens.row, full);
+    for (int i = 0; i < SM100_KIND_F16_BOXES; i++)
+        cp_async_bulk_tensor_2d_gather4(to + (i * rows + 4 * quad) * SM100_KIND_F16_SWIZZLE_BYTES, map,
+                                        step * SM100_KIND_F16_TILE_K + i * SM100_KIND_F16_SWIZZLE_K, tokens.row, full);
 }
 
 /* The thread that leads loads boxes, and announces all bytes. Beside it lanes bring tokens by index, four each: their
@@ -46,7 +46,7 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &all, con
             const uint32_t full = shared_address(&s.full[r.slot]);
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
             if (gathers)
-                gather_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OF_COLUMNS], step, quad,
+                gather_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OPERAND_N], step, quad,
                               tokens, full);
             if (!leads) continue;
             mbarrier_arrive_expect_tx(full, BYTES);
@@ -56,13 +56,13 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &all, con
                 const uint32_t to = shared_address(stage.weights[matrix]);
                 if constexpr (C::DECODES)
                     cp_async_bulk_tensor_3d(to, maps.of[of],
-                                            {step * SM100_HALVES_CODE_BYTES, (int)t.lane, batch_of(of)}, full);
+                                            {step * SM100_KIND_F16_CODE_BYTES, (int)t.lane, batch_of(of)}, full);
                 else
-                    load_panels(to, SM100_GEMM_LANES, maps.of[of], step, (int)t.lane, batch_of(of), full);
+                    load_panels(to, SM100_GEMM_CTA_M, maps.of[of], step, (int)t.lane, batch_of(of), full);
             }
             if (!by_index)
-                load_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OF_COLUMNS], step,
-                            (int)t.column + tiles.half * C::TOKENS, batch_of(SM100_GEMM_OF_COLUMNS), full);
+                load_panels(shared_address(stage.tokens), C::TOKENS, maps.of[SM100_GEMM_OPERAND_N], step,
+                            (int)t.column + tiles.half * C::TOKENS, batch_of(SM100_GEMM_OPERAND_N), full);
         }
     });
 #pragma unroll 1
@@ -75,7 +75,10 @@ __device__ inline void load_boxes(halves_memory<C> &s, const code_maps &all, con
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Rows of a matrix's blocked scale factors before its first one, in the same atom. */
-__device__ inline int rows_before(const sm100_gemm_work &work, int matrix) { return matrix ? work.ups_into_atom : 0; }
+__device__ inline int rows_before(const sm100_gemm_scheduler &work, int matrix)
+{
+    return matrix ? work.up_row_in_atom : 0;
+}
 
 /* Bytes that one copy takes: 16, of blocked ones, where four rows are neighbours; 4; or 1, which is no copy. */
 __device__ inline int piece_of(const nk_operand &o, int before, int64_t batches)
@@ -127,11 +130,11 @@ __device__ inline void copy_factors(halves_memory<C> &s, const P &all, const gem
             const uint32_t full = shared_address(&s.full[r.slot]);
             wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
 #pragma unroll
-            for (int i = 0; i < C::MATRICES * SM100_HALVES_ATOMS; i++) {
-                const int matrix = i / SM100_HALVES_ATOMS, atom = i % SM100_HALVES_ATOMS;
+            for (int i = 0; i < C::MATRICES * SM100_KIND_F16_SF_ATOMS; i++) {
+                const int matrix = i / SM100_KIND_F16_SF_ATOMS, atom = i % SM100_KIND_F16_SF_ATOMS;
                 copy_atom_to(shared_address(s.stages[r.slot].sf[matrix][atom]),
                              operand_of(p, t.work, lanes_operand(matrix)), rows_before(t.work, matrix), piece, t.l,
-                             t.lane, p.n, ((int64_t)step * SM100_HALVES_ATOMS + atom) * NK_SF_ATOM_COLS, cols);
+                             t.lane, p.n, ((int64_t)step * SM100_KIND_F16_SF_ATOMS + atom) * NK_SF_ATOM_COLS, cols);
             }
             if (piece == 1)
                 mbarrier_arrive(full);

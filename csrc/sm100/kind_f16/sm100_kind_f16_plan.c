@@ -1,9 +1,9 @@
 /* Products with 16-bit tokens on Blackwell: picks a tile by cost; launches. */
-#include "sm100_halves.h"
+#include "sm100_kind_f16.h"
 
 #include "cuda/cuda_encode.h"
-#include "sm100_halves_config.h"
-#include "sm100_halves_costs.h"
+#include "sm100_kind_f16_config.h"
+#include "sm100_kind_f16_costs.h"
 
 /* Whether weights are decoded, and how many matrices of them there are, decide how large a stage is. */
 typedef enum kind { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, GROUPED_HALVES, KINDS } kind;
@@ -12,38 +12,38 @@ typedef struct tile {
     int32_t ctas, columns, parts, stages[KINDS], smem_bytes[KINDS];
 } tile;
 
-static const tile tiles[SM100_HALVES_TILE_COUNT] = {
+static const tile tiles[SM100_KIND_F16_TILE_COUNT] = {
 #define OF_KINDS(of, ...) \
     {of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(1, __VA_ARGS__, 1), of(1, __VA_ARGS__, 2), of(0, __VA_ARGS__, 1)}
-#define ROW(name, ctas, columns, parts, ...)                                                            \
-    [SM100_HALVES_##name] = {ctas, columns, parts, OF_KINDS(SM100_HALVES_STAGES, ctas, columns, parts), \
-                             OF_KINDS(SM100_HALVES_SMEM, ctas, columns, parts)},
-    SM100_HALVES_TILES(ROW)
+#define ROW(name, ctas, columns, parts, ...)                                                                \
+    [SM100_KIND_F16_##name] = {ctas, columns, parts, OF_KINDS(SM100_KIND_F16_STAGES, ctas, columns, parts), \
+                               OF_KINDS(SM100_KIND_F16_SMEM, ctas, columns, parts)},
+    SM100_KIND_F16_TILES(ROW)
 #undef ROW
 #undef OF_KINDS
 };
 
 static int32_t cluster_of(const tile *t) { return t->ctas * t->parts; }
-static int32_t lanes_of(const tile *t) { return t->ctas * SM100_GEMM_LANES; }
+static int32_t lanes_of(const tile *t) { return t->ctas * SM100_GEMM_CTA_M; }
 
-#define OF_GEMM(name, ...) [SM100_HALVES_##name] = &sm100_halves_gemm_##name,
-#define OF_DUAL(name, ...) [SM100_HALVES_##name] = &sm100_halves_dual_gemm_##name,
-#define OF_EXPERTS(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_gemm_##name,
-#define OF_GATED(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_dual_gemm_##name,
-#define OF_HALVES(name, ...) [SM100_HALVES_##name] = &sm100_halves_grouped_halves_##name,
-static cuda_kernel *const kernels[KINDS][SM100_HALVES_TILE_COUNT] = {
-    [GEMM] = {SM100_HALVES_TILES(OF_GEMM)},
-    [DUAL_GEMM] = {SM100_HALVES_DUAL_TILES(OF_DUAL)},
-    [GROUPED_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_EXPERTS)},
-    [GROUPED_DUAL_GEMM] = {SM100_HALVES_GROUPED_TILES(OF_GATED)},
-    [GROUPED_HALVES] = {SM100_HALVES_GROUPED_TILES(OF_HALVES)},
+#define OF_GEMM(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_gemm_##name,
+#define OF_DUAL(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_dual_gemm_##name,
+#define OF_EXPERTS(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_grouped_gemm_##name,
+#define OF_GATED(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_grouped_dual_gemm_##name,
+#define OF_HALVES(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_grouped_gemm_16bit_##name,
+static cuda_kernel *const kernels[KINDS][SM100_KIND_F16_TILE_COUNT] = {
+    [GEMM] = {SM100_KIND_F16_TILES(OF_GEMM)},
+    [DUAL_GEMM] = {SM100_KIND_F16_DUAL_TILES(OF_DUAL)},
+    [GROUPED_GEMM] = {SM100_KIND_F16_GROUPED_TILES(OF_EXPERTS)},
+    [GROUPED_DUAL_GEMM] = {SM100_KIND_F16_GROUPED_TILES(OF_GATED)},
+    [GROUPED_HALVES] = {SM100_KIND_F16_GROUPED_TILES(OF_HALVES)},
 };
 
-#define OF_LIST(name, ...) [SM100_HALVES_##name] = &sm100_halves_list_gemm_##name,
-static cuda_kernel *const list_kernels[SM100_HALVES_TILE_COUNT] = {SM100_HALVES_LIST_TILES(OF_LIST)};
+#define OF_LIST(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_list_gemm_##name,
+static cuda_kernel *const list_kernels[SM100_KIND_F16_TILE_COUNT] = {SM100_KIND_F16_LIST_TILES(OF_LIST)};
 
 #define NAME(name, ...) #name,
-const nk_family sm100_halves_family = {"sm100", "halves", (const char *const[]){SM100_HALVES_TILES(NAME) NULL}};
+const nk_family sm100_kind_f16_family = {"sm100", "kind_f16", (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL}};
 
 #define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
@@ -60,27 +60,27 @@ static kind kind_of(const sm100_gemm_product *product)
 /* By SM100_GEMM_OF_.., its rows, and its matrices: experts have the tokens of all in one. */
 static const nk_operand *operand_of(const sm100_gemm_product *product, int of)
 {
-    if (of == SM100_GEMM_OF_UPS) return product->ups;
-    return of == SM100_GEMM_OF_LANES ? &product->first->b : &product->first->a;
+    if (of == SM100_GEMM_OPERAND_UP) return product->ups;
+    return of == SM100_GEMM_OPERAND_M ? &product->first->b : &product->first->a;
 }
 
 static int operands_of(const sm100_gemm_product *product) { return product->ups ? SM100_GEMM_OPERANDS : 2; }
 
 static bool are_by_index(const sm100_gemm_product *product, int of)
 {
-    return of == SM100_GEMM_OF_COLUMNS && product->experts.rows.data;
+    return of == SM100_GEMM_OPERAND_N && product->experts.rows.data;
 }
 
 /* Result rows by index are of tokens that may be more or fewer. */
 static int64_t rows_of(const sm100_gemm_product *product, int of)
 {
     if (are_by_index(product, of)) return product->experts.rows.tokens;
-    return of == SM100_GEMM_OF_COLUMNS ? product->first->m : product->first->n;
+    return of == SM100_GEMM_OPERAND_N ? product->first->m : product->first->n;
 }
 
 static int64_t matrices_of(const sm100_gemm_product *product, int of)
 {
-    return product->has_experts && of != SM100_GEMM_OF_COLUMNS ? product->experts.count : product->first->l;
+    return product->has_experts && of != SM100_GEMM_OPERAND_N ? product->experts.count : product->first->l;
 }
 
 /* The stride of a dimension of extent 1 is unused. With batch_invariant it must do for more, too: a row must not run
@@ -108,12 +108,12 @@ static const char *why_no_tile(const sm100_gemm_product *product, bool batch_inv
     const nk_gemm_problem *p = product->first;
     if (p->k == 0) return "K is 0";
     if (p->l > LARGEST_EXTENT || p->m > LARGEST_EXTENT || p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT ||
-        product->experts.count > LARGEST_EXTENT || rows_of(product, SM100_GEMM_OF_COLUMNS) > LARGEST_EXTENT)
+        product->experts.count > LARGEST_EXTENT || rows_of(product, SM100_GEMM_OPERAND_N) > LARGEST_EXTENT)
         return "an extent is larger than 2^30";
     for (int of = 0; of < operands_of(product); of++)
         if (!has_map(product, of, batch_invariant))
-            return of == SM100_GEMM_OF_COLUMNS ? "no tensor map describes the tokens"
-                                               : "no tensor map describes the weights";
+            return of == SM100_GEMM_OPERAND_N ? "no tensor map describes the tokens"
+                                              : "no tensor map describes the weights";
     return NULL;
 }
 
@@ -138,14 +138,14 @@ static double us_of(const sm100_gemm_product *product, int tile_index, double wa
 {
     const tile *t = &tiles[tile_index];
     const int matrices = product->ups ? 2 : 1;
-    const double k = (double)product->first->k / t->parts, blocks = k / SM100_HALVES_PANEL;
+    const double k = (double)product->first->k / t->parts, blocks = k / SM100_KIND_F16_SWIZZLE_K;
     const double weight_bytes = decodes(product) ? 0.5 + 1.0 / NK_SF_VEC : 2;
     const double tokens = product->first->m < t->columns ? (double)product->first->m : t->columns; /* that are there */
-    const double bytes = (matrices * SM100_GEMM_LANES * weight_bytes + 2 * tokens / t->ctas) * k;
-    const double rows = (double)t->columns / t->ctas + (decodes(product) ? 0 : SM100_GEMM_LANES),
-                 of_rows = rows * SM100_HALVES_ROW_CYCLES;
-    const double products = matrices * blocks * larger(t->columns * SM100_HALVES_COLUMN_CYCLES, of_rows);
-    const double decoding = decodes(product) ? matrices * blocks * SM100_HALVES_DECODE_CYCLES : 0;
+    const double bytes = (matrices * SM100_GEMM_CTA_M * weight_bytes + 2 * tokens / t->ctas) * k;
+    const double rows = (double)t->columns / t->ctas + (decodes(product) ? 0 : SM100_GEMM_CTA_M),
+                 of_rows = rows * SM100_KIND_F16_ROW_CYCLES;
+    const double products = matrices * blocks * larger(t->columns * SM100_KIND_F16_COLUMN_CYCLES, of_rows);
+    const double decoding = decodes(product) ? matrices * blocks * SM100_KIND_F16_DECODE_CYCLES : 0;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->columns, t->parts, matrices) / SM100_GEMM_BYTES_PER_CYCLE;
     const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->columns * SM100_GEMM_STORE_COLUMN_CYCLES +
                           (t->parts > 1 ? SM100_GEMM_PARTS_CYCLES + inbox : 0);
@@ -162,15 +162,15 @@ static int64_t smem_bytes(const sm100_gemm_product *product, const tile *t)
 }
 
 static candidate candidate_of(const sm100_gemm_product *product, const cuda_gpu *gpu, int tile_index,
-                              bool tokens_on_lanes)
+                              bool tokens_are_mma_m)
 {
     const tile *t = &tiles[tile_index];
     candidate c = {.tile = tile_index,
-                   .tokens_on_lanes = tokens_on_lanes, /* never here */
-                   .lane_tiles = nk_ceil_div(product->first->n, lanes_of(t)),
-                   .column_tiles = column_tiles_of(product, t),
+                   .tokens_are_mma_m = tokens_are_mma_m, /* never here */
+                   .mma_m_tiles = nk_ceil_div(product->first->n, lanes_of(t)),
+                   .mma_n_tiles = column_tiles_of(product, t),
                    .at_once = gpu->sms < cluster_of(t) ? 1 : gpu->sms / cluster_of(t)};
-    c.tiles = (double)product->first->l * (double)c.lane_tiles * (double)c.column_tiles;
+    c.tiles = (double)product->first->l * (double)c.mma_m_tiles * (double)c.mma_n_tiles;
     const double whole = c.tiles / c.at_once, waves = (double)(int64_t)whole;
     c.us = us_of(product, tile_index, waves + (waves < whole));
     return c;
@@ -182,7 +182,7 @@ static const char *why_not_tile(const sm100_gemm_product *product, cuda_kernel *
 {
     const tile *t = &tiles[c->tile];
     if (!of_tiles[c->tile]) return "the operator has no kernel of it";
-    if (nk_ceil_div(product->first->k, SM100_HALVES_STEP) < t->parts) return "K has fewer steps than it has parts";
+    if (nk_ceil_div(product->first->k, SM100_KIND_F16_TILE_K) < t->parts) return "K has fewer steps than it has parts";
     if (smem_bytes(product, t) > gpu->smem_per_cta) return "its CTAs do not fit into shared memory";
     return c->tiles < LARGEST_EXTENT ? NULL : "there are too many tiles";
 }
@@ -191,7 +191,7 @@ static const char *why_not_tile(const sm100_gemm_product *product, cuda_kernel *
 static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, int forced, const char **why)
 {
     candidate best = {.tile = NK_TILE_ANY};
-    for (int i = 0; i < SM100_HALVES_TILE_COUNT; i++) {
+    for (int i = 0; i < SM100_KIND_F16_TILE_COUNT; i++) {
         if (forced != NK_TILE_ANY && i != forced) continue;
         const candidate c = candidate_of(product, gpu, i, false);
         const char *why_not = why_not_tile(product, kernels[kind_of(product)], gpu, &c);
@@ -201,16 +201,16 @@ static candidate choose(const sm100_gemm_product *product, const cuda_gpu *gpu, 
     return best;
 }
 
-static sm100_gemm_work work_of(const sm100_gemm_product *product, const candidate *c)
+static sm100_gemm_scheduler work_of(const sm100_gemm_product *product, const candidate *c)
 {
-    sm100_gemm_work work = {.lane_tiles = (int32_t)c->lane_tiles,
-                            .column_tiles = (int32_t)c->column_tiles,
-                            .tiles = (int32_t)c->tiles,
-                            .steps = (int32_t)nk_ceil_div(product->first->k, SM100_HALVES_STEP),
-                            .ups_into_atom = product->ups_into_atom};
+    sm100_gemm_scheduler work = {.mma_m_tiles = (int32_t)c->mma_m_tiles,
+                                 .mma_n_tiles = (int32_t)c->mma_n_tiles,
+                                 .tiles = (int32_t)c->tiles,
+                                 .k_steps = (int32_t)nk_ceil_div(product->first->k, SM100_KIND_F16_TILE_K),
+                                 .up_row_in_atom = product->up_row_in_atom};
     for (int of = 0; of < operands_of(product); of++)
         work.one_matrix[of] =
-            (product->has_experts && of == SM100_GEMM_OF_COLUMNS) || operand_of(product, of)->batch_stride == 0;
+            (product->has_experts && of == SM100_GEMM_OPERAND_N) || operand_of(product, of)->batch_stride == 0;
     return work;
 }
 
@@ -224,12 +224,12 @@ static void describe(const sm100_gemm_product *product, const nk_settings *setti
 {
     const tile *t = &tiles[c->tile];
     plan->kernel = kernel->name;
-    plan->tile = sm100_halves_family.tiles[c->tile];
+    plan->tile = sm100_kind_f16_family.tiles[c->tile];
     plan->tile_m = t->columns;
     plan->tile_n = lanes_of(t);
-    plan->tile_k = SM100_HALVES_STEP;
+    plan->tile_k = SM100_KIND_F16_TILE_K;
     plan->grid = ctas_of(c, count);
-    plan->threads = SM100_HALVES_THREADS(decodes(product));
+    plan->threads = SM100_KIND_F16_THREADS(decodes(product));
     plan->stages = t->stages[kind_of(product)];
     plan->cluster = cluster_of(t);
     plan->split = t->parts;
@@ -237,16 +237,17 @@ static void describe(const sm100_gemm_product *product, const nk_settings *setti
 }
 
 /* With batch_invariant the tile is one: the same instructions then make a row, whatever the others are. */
-nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings *settings, nk_plan *plan,
-                            sm100_gemm_choice *choice)
+nk_status sm100_kind_f16_plan(const sm100_gemm_product *product, const nk_settings *settings, nk_plan *plan,
+                              sm100_gemm_choice *choice)
 {
-    const int forced = nk_tile_forced(settings, &sm100_halves_family);
-    const int only = forced == NK_TILE_ANY && settings->batch_invariant ? SM100_HALVES_n64 : forced;
+    const int forced = nk_tile_forced(settings, &sm100_kind_f16_family);
+    const int only = forced == NK_TILE_ANY && settings->batch_invariant ? SM100_KIND_F16_n64 : forced;
     const char *why = why_no_tile(product, settings->batch_invariant);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(product->first->device, &gpu));
     const candidate c = why ? (candidate){.tile = NK_TILE_ANY} : choose(product, gpu, only, &why);
-    if (c.tile == NK_TILE_ANY && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_halves_family, forced, "%s", why);
+    if (c.tile == NK_TILE_ANY && forced != NK_TILE_ANY)
+        return NK_TILE_REFUSE(&sm100_kind_f16_family, forced, "%s", why);
     if (c.tile == NK_TILE_ANY) return nk_decline(plan, why);
     *choice = (sm100_gemm_choice){.kernel = kernels[kind_of(product)][c.tile],
                                   .tile = c.tile,
@@ -266,13 +267,13 @@ nk_status sm100_halves_plan(const sm100_gemm_product *product, const nk_settings
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
 
-static cuda_boxes boxes_of(const sm100_gemm_product *product, int tile_index, const sm100_gemm_work *work, int of)
+static cuda_boxes boxes_of(const sm100_gemm_product *product, int tile_index, const sm100_gemm_scheduler *work, int of)
 {
     const nk_operand *o = operand_of(product, of);
-    const bool are_tokens = of == SM100_GEMM_OF_COLUMNS, are_codes = o->dtype == NK_E2M1X2;
+    const bool are_tokens = of == SM100_GEMM_OPERAND_N, are_codes = o->dtype == NK_E2M1X2;
     const bool alone = are_by_index(product, of); /* each row is a box */
     const tile *t = &tiles[tile_index];
-    const int32_t of_cta = alone ? 1 : are_tokens ? t->columns / t->ctas : SM100_GEMM_LANES;
+    const int32_t of_cta = alone ? 1 : are_tokens ? t->columns / t->ctas : SM100_GEMM_CTA_M;
     const int64_t rows = rows_of(product, of), count = work->one_matrix[of] ? 1 : matrices_of(product, of);
     return (cuda_boxes){.name = are_tokens ? "tokens" : "weights",
                         .at = o->data,
@@ -280,7 +281,7 @@ static cuda_boxes boxes_of(const sm100_gemm_product *product, int tile_index, co
                         .rank = alone ? 2 : 3,
                         .dims = {(uint64_t)product->first->k / (are_codes ? 2 : 1), (uint64_t)rows, (uint64_t)count},
                         .strides = {stride_of(o->row_stride, rows), stride_of(o->batch_stride, count)},
-                        .box = {are_codes ? SM100_HALVES_CODE_BYTES : SM100_HALVES_PANEL, (uint32_t)of_cta, 1},
+                        .box = {are_codes ? SM100_KIND_F16_CODE_BYTES : SM100_KIND_F16_SWIZZLE_K, (uint32_t)of_cta, 1},
                         .swizzle = are_codes ? CUDA_SWIZZLE_64 : CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
@@ -290,17 +291,17 @@ static cuda_grid grid_of(const sm100_gemm_product *product, int tile_index, int3
     return (cuda_grid){.x = ctas,
                        .y = 1,
                        .z = 1,
-                       .threads = SM100_HALVES_THREADS(decodes(product)),
+                       .threads = SM100_KIND_F16_THREADS(decodes(product)),
                        .smem_bytes = (int32_t)smem_bytes(product, &tiles[tile_index]),
                        .cluster.x = cluster_of(&tiles[tile_index]),
                        .overlap = overlap};
 }
 
-nk_status sm100_halves_run(const sm100_gemm_product *product, const sm100_gemm_choice *c, const nk_exec *exec)
+nk_status sm100_kind_f16_run(const sm100_gemm_product *product, const sm100_gemm_choice *c, const nk_exec *exec)
 {
     const nk_device device = product->first->device;
     const int operands = operands_of(product);
-    sm100_gemm_work work = c->work;
+    sm100_gemm_scheduler work = c->work;
     sm100_gemm_experts experts = product->experts;
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
@@ -321,16 +322,16 @@ nk_status sm100_halves_run(const sm100_gemm_product *product, const sm100_gemm_c
 /* Lists                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-const sm100_list_family sm100_halves_list = {.family = &sm100_halves_family,
-                                             .kernels = list_kernels,
-                                             .tiles = SM100_HALVES_TILE_COUNT,
-                                             .invariant = SM100_HALVES_n64,
-                                             .why_no_tile = why_no_tile,
-                                             .why_not_tile = why_not_tile,
-                                             .candidate_of = candidate_of,
-                                             .us = us_of,
-                                             .ctas = ctas_of,
-                                             .describe = describe,
-                                             .work_of = work_of,
-                                             .boxes_of = boxes_of,
-                                             .grid_of = grid_of};
+const sm100_list_family sm100_kind_f16_list = {.family = &sm100_kind_f16_family,
+                                               .kernels = list_kernels,
+                                               .tiles = SM100_KIND_F16_TILE_COUNT,
+                                               .invariant = SM100_KIND_F16_n64,
+                                               .why_no_tile = why_no_tile,
+                                               .why_not_tile = why_not_tile,
+                                               .candidate_of = candidate_of,
+                                               .us = us_of,
+                                               .ctas = ctas_of,
+                                               .describe = describe,
+                                               .work_of = work_of,
+                                               .boxes_of = boxes_of,
+                                               .grid_of = grid_of};

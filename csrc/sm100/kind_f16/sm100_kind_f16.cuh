@@ -40,12 +40,12 @@
  * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then SLOTS x 64 columns of a step's
  * decoded weights, of dual_gemm twice as many.
  *
- * Shared memory: struct halves_memory of sm100_halves_parts.cuh. */
-#ifndef NK_SM100_HALVES_CUH
-#define NK_SM100_HALVES_CUH
+ * Shared memory: struct halves_memory of sm100_kind_f16_parts.cuh. */
+#ifndef NK_SM100_KIND_F16_CUH
+#define NK_SM100_KIND_F16_CUH
 
-#include "sm100_halves_decode.cuh"
-#include "sm100_halves_load.cuh"
+#include "sm100_kind_f16_decode.cuh"
+#include "sm100_kind_f16_load.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Products                                                                                                         */
@@ -61,10 +61,10 @@ __device__ inline uint32_t halves_instruction(bool bfloat, int lanes, int column
 /* Sixteen of K out of panels of `rows` rows. */
 __device__ inline uint64_t halves_at(const uint8_t *panels, int rows, int k16)
 {
-    constexpr int OF_PANEL = SM100_HALVES_PANEL / 16;
-    return tcgen05_descriptor(shared_address(panels) + k16 / OF_PANEL * rows * SM100_HALVES_PANEL_ROW_BYTES +
+    constexpr int OF_PANEL = SM100_KIND_F16_SWIZZLE_K / 16;
+    return tcgen05_descriptor(shared_address(panels) + k16 / OF_PANEL * rows * SM100_KIND_F16_SWIZZLE_BYTES +
                                   k16 % OF_PANEL * 32,
-                              8 * SM100_HALVES_PANEL_ROW_BYTES, TCGEN05_SWIZZLE_128B);
+                              8 * SM100_KIND_F16_SWIZZLE_BYTES, TCGEN05_SWIZZLE_128B);
 }
 
 template <class C>
@@ -72,16 +72,16 @@ __device__ inline void multiply_step(const typename halves_memory<C>::stage &sta
                                      uint32_t instruction, bool adds)
 {
 #pragma unroll
-    for (int i = 0; i < SM100_HALVES_K16S; i++) {
+    for (int i = 0; i < SM100_KIND_F16_K_BLOCKS; i++) {
         const uint64_t tokens = halves_at(stage.tokens[0], C::TOKENS, i);
 #pragma unroll
         for (int matrix = 0; matrix < C::MATRICES; matrix++) {
             const uint32_t to = sums + matrix * C::COLUMNS;
             if constexpr (C::DECODES)
-                tcgen05_mma_f16<C::CTAS>(to, decoded + matrix * SM100_HALVES_DECODED_COLUMNS + i * 8, tokens,
+                tcgen05_mma_f16<C::CTAS>(to, decoded + matrix * SM100_KIND_F16_DECODED_COLUMNS + i * 8, tokens,
                                          instruction, adds || i > 0);
             else
-                tcgen05_mma_f16<C::CTAS>(to, halves_at(stage.weights[matrix], SM100_GEMM_LANES, i), tokens, instruction,
+                tcgen05_mma_f16<C::CTAS>(to, halves_at(stage.weights[matrix], SM100_GEMM_CTA_M, i), tokens, instruction,
                                          adds || i > 0);
         }
     }
@@ -119,10 +119,10 @@ template <class C> __device__ inline void initialise_halves(halves_memory<C> &s)
 {
     for (int i = 0; i < C::STAGES; i++) {
         mbarrier_init(shared_address(&s.full[i]), 1 + (C::DECODES ? 32 : 0));
-        mbarrier_init(shared_address(&s.empty[i]), 1 + (C::DECODES ? SM100_HALVES_DECODE_WARPS : 0));
+        mbarrier_init(shared_address(&s.empty[i]), 1 + (C::DECODES ? SM100_KIND_F16_DECODE_WARPS : 0));
     }
     for (int i = 0; i < C::SLOTS; i++) {
-        mbarrier_init(shared_address(&s.decoded_full[i]), C::CTAS * SM100_HALVES_DECODE_WARPS);
+        mbarrier_init(shared_address(&s.decoded_full[i]), C::CTAS * SM100_KIND_F16_DECODE_WARPS);
         mbarrier_init(shared_address(&s.decoded_empty[i]), 1);
     }
     initialise_sums<C>(s);
@@ -131,16 +131,17 @@ template <class C> __device__ inline void initialise_halves(halves_memory<C> &s)
 
 /* Of tokens; those of a list have one. */
 template <typename P> __device__ inline nk_dtype type_of(const P &p) { return p.a.dtype; }
-__device__ inline nk_dtype type_of(const sm100_list &list) { return list.group[0].gemm.a.dtype; }
+__device__ inline nk_dtype type_of(const sm100_list_params &list) { return list.group[0].gemm.a.dtype; }
 
 template <class C, typename P>
-__device__ inline void run_halves(const code_maps &maps, const P &p, const sm100_gemm_work &work,
+__device__ inline void run_halves(const code_maps &maps, const P &p, const sm100_gemm_scheduler &work,
                                   const sm100_gemm_experts &experts = {})
 {
     typedef typename halves_memory<C>::stage stage;
-    static_assert(sizeof(halves_memory<C>) <= SM100_HALVES_SMEM(C::DECODES, C::CTAS, C::COLUMNS, C::PARTS, C::MATRICES),
+    static_assert(sizeof(halves_memory<C>) <=
+                      SM100_KIND_F16_SMEM(C::DECODES, C::CTAS, C::COLUMNS, C::PARTS, C::MATRICES),
                   "the host says how much");
-    static_assert(sizeof(stage) == SM100_HALVES_STAGE_BYTES(C::DECODES, C::CTAS, C::COLUMNS, C::MATRICES),
+    static_assert(sizeof(stage) == SM100_KIND_F16_STAGE_BYTES(C::DECODES, C::CTAS, C::COLUMNS, C::MATRICES),
                   "of a stage");
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, tokens) % 1024 == 0, "boxes begin where swizzles do");
     halves_memory<C> &s = *(halves_memory<C> *)shared_memory;
@@ -152,7 +153,7 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
         initialise_halves<C>(s);
     }
     if (warp == C::ISSUER) {
-        tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM);
+        tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
         tcgen05_relinquish_alloc_permit<C::CTAS>();
     }
     __syncwarp();
@@ -177,7 +178,7 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
     }
     __syncwarp();
     meet<C>();
-    if (warp == C::ISSUER) tcgen05_dealloc<C::CTAS>(tmem, SM100_GEMM_TMEM);
+    if (warp == C::ISSUER) tcgen05_dealloc<C::CTAS>(tmem, SM100_GEMM_TMEM_COLUMNS);
 }
 
 #endif

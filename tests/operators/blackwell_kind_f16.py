@@ -194,7 +194,7 @@ def check_poison(device, dtype, m, n, k):
     np.testing.assert_array_equal(np.isnan(got), nans)
 
 
-def check_sm100_halves(tile, device, c):
+def check_sm100_kind_f16(tile, device, c):
     """Each part of K has a step: `more` is those of the others."""
     columns, parts = (int(number or 1) for number in TILE.fullmatch(tile).groups())
     more = 128 * (parts - 1)

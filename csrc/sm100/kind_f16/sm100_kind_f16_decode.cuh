@@ -1,10 +1,10 @@
 /* From codes and scale factors in shared memory to 16-bit weights in tensor memory. */
-#ifndef NK_SM100_HALVES_DECODE_CUH
-#define NK_SM100_HALVES_DECODE_CUH
+#ifndef NK_SM100_KIND_F16_DECODE_CUH
+#define NK_SM100_KIND_F16_DECODE_CUH
 
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/e2m1.cuh"
-#include "sm100_halves_parts.cuh"
+#include "sm100_kind_f16_parts.cuh"
 
 /* Eight weights in the order of K, exact; both halves of `factor` hold the scale factor, of bf16 times 2^112. A code's
  * half moved down to the exponent of bf16 is the code times 2^-112. */
@@ -40,7 +40,7 @@ __device__ inline void decode_row(uint32_t codes, int row, int half, uint32_t fa
  * zero. */
 __device__ inline uint32_t factor_mask(int64_t k, int step, int half)
 {
-    const int64_t rest = k / NK_SF_VEC - ((int64_t)step * SM100_HALVES_ATOMS + half) * NK_SF_ATOM_COLS;
+    const int64_t rest = k / NK_SF_VEC - ((int64_t)step * SM100_KIND_F16_SF_ATOMS + half) * NK_SF_ATOM_COLS;
     return rest >= NK_SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
 }
 
@@ -74,10 +74,11 @@ __device__ inline void decode(halves_memory<C> &s, uint32_t tmem, const P &all, 
             for (int matrix = 0; matrix < C::MATRICES; matrix++) {
                 uint32_t weights[32];
                 const uint32_t factors = ld_shared(shared_address(stage.sf[matrix][half]) + lane * 16 + quarter * 4);
-                decode_row<BFLOAT>(shared_address(stage.weights[matrix]) + row * SM100_HALVES_CODE_BYTES, row, half,
+                decode_row<BFLOAT>(shared_address(stage.weights[matrix]) + row * SM100_KIND_F16_CODE_BYTES, row, half,
                                    factors & mask, weights);
                 __syncwarp();
-                tcgen05_st_32x32b_x32(lanes + decoded.slot * C::SLOT + matrix * SM100_HALVES_DECODED_COLUMNS, weights);
+                tcgen05_st_32x32b_x32(lanes + decoded.slot * C::SLOT + matrix * SM100_KIND_F16_DECODED_COLUMNS,
+                                      weights);
             }
             tcgen05_wait_st();
             tcgen05_fence_before_thread_sync();
