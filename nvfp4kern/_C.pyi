@@ -1,3 +1,4 @@
+# Written by build_tools/generate.py from operators.py; do not edit.
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, overload
 
@@ -18,14 +19,9 @@ class BackendError(RuntimeError):
     """What this machine or this build of nvfp4kern cannot do."""
 
 def quantize(
-    x: _A,
-    *,
-    up: Tensor | None = None,
-    global_scale: Scalar | Literal["amax"] | None = None,
-    scale_layout: Layout = "linear",
-    offsets: Tensor | None = None,
-    out: Sequence[_A | None] | None = None,
-    data_dtype: CodesDtype = None,
+    x: _A, *, up: Tensor | None = None, global_scale: Scalar | Literal["amax"] | None = None,
+    scale_layout: Layout = "linear", offsets: Tensor | None = None,
+    out: Sequence[_A | None] | None = None, data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]:
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
@@ -50,10 +46,7 @@ def quantize(
     """
 
 def dequantize(
-    q: tuple[_A, Tensor, Scalar | None],
-    *,
-    scale_layout: Layout = "linear",
-    out: _A | None = None,
+    q: tuple[_A, Tensor, Scalar | None], *, scale_layout: Layout = "linear", out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
     """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
@@ -89,15 +82,8 @@ def from_blocked(buffer: _A, rows: int, cols: int, *, out: _A | None = None) -> 
     """
 
 def gemv(
-    a: _A,
-    b: Tensor,
-    sfa: Tensor,
-    sfb: Tensor | None = None,
-    *,
-    alpha: Scalar = 1.0,
-    scale_layout: Layouts = "linear",
-    out: _A | None = None,
-    out_dtype: OutDtype = "float16",
+    a: _A, b: Tensor, sfa: Tensor, sfb: Tensor | None = None, *, alpha: Scalar = 1.0,
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = "float16",
 ) -> _A:
     """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
 
@@ -119,15 +105,8 @@ def gemv(
     """
 
 def gemm(
-    a: _A,
-    b: Tensor,
-    sfa: Tensor | None,
-    sfb: Tensor,
-    *,
-    alpha: Scalar = 1.0,
-    bias: Tensor | None = None,
-    scale_layout: Layouts = "linear",
-    out: _A | None = None,
+    a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, *, alpha: Scalar = 1.0,
+    bias: Tensor | None = None, scale_layout: Layouts = "linear", out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A:
     """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
@@ -151,19 +130,9 @@ def gemm(
     """
 
 def dual_gemm(
-    a: _A,
-    b1: Tensor,
-    b2: Tensor,
-    sfa: Tensor | None,
-    sfb1: Tensor,
-    sfb2: Tensor,
-    *,
-    alpha1: Scalar = 1.0,
-    alpha2: Scalar = 1.0,
-    activation: Activation = "silu",
-    scale_layout: Layouts = "linear",
-    out: _A | None = None,
-    out_dtype: OutDtype = "float16",
+    a: _A, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
+    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, activation: Activation = "silu",
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = "float16",
 ) -> _A:
     """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
 
@@ -187,19 +156,11 @@ def dual_gemm(
 
 @overload
 def grouped_gemm(
-    a: Sequence[_A],
-    b: Sequence[Tensor],
-    sfa: Sequence[Tensor | None] | None = None,
-    sfb: Sequence[Tensor | None] | None = None,
-    *,
-    offsets: None = None,
-    rows: None = None,
-    rows_per_token: int = 1,
-    alpha: float | Sequence[Scalar] | None = None,
-    bias: Sequence[Tensor | None] | None = None,
-    scale_layout: Layouts = "linear",
-    out: list[_A] | None = None,
-    out_dtype: OutDtype = "float16",
+    a: Sequence[_A], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
+    sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
+    rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
+    bias: Sequence[Tensor | None] | None = None, scale_layout: Layouts = "linear",
+    out: list[_A] | None = None, out_dtype: OutDtype = "float16",
 ) -> list[_A]:
     """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
 
@@ -231,34 +192,17 @@ def grouped_gemm(
 
 @overload
 def grouped_gemm(
-    a: Sequence[Tensor],
-    b: Sequence[Tensor],
-    sfa: Sequence[Tensor | None] | None = None,
-    sfb: Sequence[Tensor | None] | None = None,
-    *,
-    offsets: None = None,
-    rows: None = None,
-    rows_per_token: int = 1,
-    alpha: float | Sequence[Scalar] | None = None,
-    bias: Sequence[Tensor | None] | None = None,
-    scale_layout: Layouts = "linear",
-    out: tuple[_A, ...],
-    out_dtype: OutDtype = "float16",
+    a: Sequence[Tensor], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
+    sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
+    rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
+    bias: Sequence[Tensor | None] | None = None, scale_layout: Layouts = "linear",
+    out: tuple[_A, ...], out_dtype: OutDtype = "float16",
 ) -> tuple[_A, ...]: ...
 @overload
 def grouped_gemm(
-    a: _A,
-    b: Tensor,
-    sfa: Tensor | None = None,
-    sfb: Tensor | None = None,
-    *,
-    offsets: Tensor,
-    rows: Tensor | None = None,
-    rows_per_token: int = 1,
-    alpha: Scalar | None = None,
-    bias: Tensor | None = None,
-    scale_layout: Layouts = "linear",
-    out: _A | None = None,
+    a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
+    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    bias: Tensor | None = None, scale_layout: Layouts = "linear", out: _A | None = None,
     out_dtype: OutDtype = "float16",
 ) -> _A: ...
 @overload
@@ -266,9 +210,9 @@ def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     activation: Activation = "silu", scale_layout: Layouts = "linear", out: _A | None = None,
-    out_dtype: OutDtype | None = None, quantized: Literal[False] = False,
-    global_scale: None = None, data_dtype: None = None,
-) -> _A:  # fmt: skip
+    out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
+    data_dtype: None = None,
+) -> _A:
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
     float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
 
@@ -304,18 +248,17 @@ def grouped_dual_gemm(
     activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
     out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
     global_scale: Scalar | None = None, data_dtype: CodesDtype = None,
-) -> NVFP4[_A]: ...  # fmt: skip
+) -> NVFP4[_A]: ...
 @overload
 def route(
-    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
-    logits: _A | None = None, score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
-    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
-    dense: bool = False, permutation: Literal[False] = False, expert_map: Tensor | None = None,
-    num_local_experts: int | None = None, return_logits: Literal[False] = False,
-    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
-    out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A]:  # fmt: skip
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
+    score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
+    topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[False] = False,
+    expert_map: Tensor | None = None, num_local_experts: int | None = None,
+    return_logits: Literal[False] = False, return_row_of: Literal[False] = False,
+    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A]:
     """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
     x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is
@@ -348,55 +291,47 @@ def route(
 
 @overload
 def route(
-    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
-    logits: _A | None = None, score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
-    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
-    dense: bool = False, permutation: Literal[True], expert_map: Tensor | None = None,
-    num_local_experts: int | None = None, return_logits: Literal[False] = False,
-    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
-    out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A, _A, _A, _A]: ...  # fmt: skip
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
+    score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
+    topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[True],
+    expert_map: Tensor | None = None, num_local_experts: int | None = None,
+    return_logits: Literal[False] = False, return_row_of: Literal[False] = False,
+    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A, _A, _A, _A]: ...
 @overload
 def route(
-    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
-    logits: _A | None = None, score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
-    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
-    dense: bool = False, permutation: Literal[False] = False, expert_map: Tensor | None = None,
-    num_local_experts: int | None = None, return_logits: Literal[True],
-    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
-    out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A, _A]: ...  # fmt: skip
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
+    score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
+    topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[False] = False,
+    expert_map: Tensor | None = None, num_local_experts: int | None = None,
+    return_logits: Literal[True], return_row_of: Literal[False] = False,
+    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A, _A]: ...
 @overload
 def route(
-    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
-    logits: _A | None = None, score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
-    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
-    dense: bool = False, permutation: Literal[True], expert_map: Tensor | None = None,
-    num_local_experts: int | None = None, return_logits: Literal[True],
-    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
-    out_dtype: OutDtype = "float32",
-) -> tuple[_A, _A, _A, _A, _A, _A]: ...  # fmt: skip
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
+    score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
+    topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[True],
+    expert_map: Tensor | None = None, num_local_experts: int | None = None,
+    return_logits: Literal[True], return_row_of: Literal[False] = False,
+    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+) -> tuple[_A, _A, _A, _A, _A, _A]: ...
 @overload
 def route(
-    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *,
-    logits: _A | None = None, score: Score = "topk_softmax",
-    correction_bias: Tensor | None = None, n_group: int = 1, topk_group: int = 1,
-    renormalize: bool | None = None, scaling_factor: float = 1.0, alpha: Scalar = 1.0,
-    dense: bool = False, permutation: Literal[True], expert_map: Tensor | None = None,
-    num_local_experts: int | None = None, return_logits: bool = False,
-    return_row_of: Literal[True], out: Sequence[_A | None] | None = None,
-    out_dtype: OutDtype = "float32",
-) -> tuple[_A, ...]: ...  # fmt: skip
+    x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
+    score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
+    topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
+    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[True],
+    expert_map: Tensor | None = None, num_local_experts: int | None = None,
+    return_logits: bool = False, return_row_of: Literal[True],
+    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+) -> tuple[_A, ...]: ...
 def sort_by_expert(
-    ids: _A,
-    num_experts: int,
-    *,
-    expert_map: Tensor | None = None,
-    num_local_experts: int | None = None,
-    out: Sequence[_A | None] | None = None,
+    ids: _A, num_experts: int, *, expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, out: Sequence[_A | None] | None = None,
 ) -> tuple[_A, _A, _A, _A]:
     """The permutation that route returns, of ids that are there already.
 
@@ -413,13 +348,8 @@ def sort_by_expert(
     """
 
 def combine(
-    products: _A,
-    row_of: Tensor,
-    weights: Tensor,
-    *,
-    residual: Tensor | None = None,
-    out: _A | None = None,
-    out_dtype: OutDtype = "float16",
+    products: _A, row_of: Tensor, weights: Tensor, *, residual: Tensor | None = None,
+    out: _A | None = None, out_dtype: OutDtype = "float16",
 ) -> _A:
     """The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.
 

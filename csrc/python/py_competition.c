@@ -212,9 +212,10 @@ done:
 }
 
 /* Their functions are called as custom_kernel(data). */
+static const py_parameter data_parameters[] = {{.name = "data"}, {0}};
 #define DROP_IN(operator)                                                                                              \
     const py_operator py_competition_##operator = {                                                                    \
-        .name = "custom_kernel", .required = 1, .positional = 1, .names = {"data"}, .run = operator}
+        .name = "custom_kernel", .required = 1, .positional = 1, .parameters = data_parameters, .run = operator}
 
 DROP_IN(gemv);
 DROP_IN(gemm);

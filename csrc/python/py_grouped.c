@@ -4,11 +4,10 @@
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
+#include "py_read.h"
 #include "py_tensor.h"
 
 PY_ADAPT(grouped_gemm)
-
-enum { A, B, SFA, SFB, OFFSETS, ROWS, ROWS_PER_TOKEN, ALPHA, BIAS, SCALE_LAYOUT, OUT, OUT_DTYPE };
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Groups                                                                                                           */
@@ -119,24 +118,26 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
     PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *biases = NULL, *outs = NULL;
     nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_F16};
     int failed = -1;
-    if (refused_by_list(v[OFFSETS], "offsets") < 0 || refused_by_list(v[ROWS], "rows") < 0 ||
-        py_int(v[ROWS_PER_TOKEN], "rows_per_token", &per_token) < 0) {
+    if (refused_by_list(v[PY_GROUPED_GEMM_OFFSETS], "offsets") < 0 ||
+        refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 ||
+        py_int(v[PY_GROUPED_GEMM_ROWS_PER_TOKEN], "rows_per_token", &per_token) < 0) {
         return -1;
     }
     if (per_token != 1) {
         return py_fail_at(PyExc_ValueError, "rows_per_token", -1, "%lld, expected 1 where a is a list",
                           (long long)per_token);
     }
-    if (!(as = py_items(call, v[A], "a", -1, "a list"))) return -1;
+    if (!(as = py_items(call, v[PY_GROUPED_GEMM_A], "a", -1, "a list"))) return -1;
     Py_ssize_t count = PyTuple_Size(as);
-    if (!(bs = py_items(call, v[B], "b", count, one_per_group)) ||
-        optional_items(call, v[SFA], "sfa", count, &sfas) < 0 ||
-        optional_items(call, v[SFB], "sfb", count, &sfbs) < 0 ||
-        alpha_items(call, v[ALPHA], count, &alphas, &common.alpha.value) < 0 ||
-        optional_items(call, v[BIAS], "bias", count, &biases) < 0 ||
-        py_scale_layouts(v[SCALE_LAYOUT], &common.sfa_layout, &common.sfb_layout) < 0 ||
-        optional_items(call, v[OUT], "out", count, &outs) < 0 ||
-        py_output_dtype(v[OUT_DTYPE], NULL, &common.out_dtype) < 0 || py_groups_init(&groups, count) < 0) {
+    if (!(bs = py_items(call, v[PY_GROUPED_GEMM_B], "b", count, one_per_group)) ||
+        optional_items(call, v[PY_GROUPED_GEMM_SFA], "sfa", count, &sfas) < 0 ||
+        optional_items(call, v[PY_GROUPED_GEMM_SFB], "sfb", count, &sfbs) < 0 ||
+        alpha_items(call, v[PY_GROUPED_GEMM_ALPHA], count, &alphas, &common.alpha.value) < 0 ||
+        optional_items(call, v[PY_GROUPED_GEMM_BIAS], "bias", count, &biases) < 0 ||
+        py_scale_layouts(v[PY_GROUPED_GEMM_SCALE_LAYOUT], &common.sfa_layout, &common.sfb_layout) < 0 ||
+        optional_items(call, v[PY_GROUPED_GEMM_OUT], "out", count, &outs) < 0 ||
+        py_output_dtype(v[PY_GROUPED_GEMM_OUT_DTYPE], NULL, &common.out_dtype) < 0 ||
+        py_groups_init(&groups, count) < 0) {
         goto done;
     }
     for (Py_ssize_t g = 0; g < count; g++) {
@@ -156,56 +157,23 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
         py_group *t = &groups.tensors[g];
         nk_gemm_args *p = &groups.list[g];
         if (py_given_output(call, PyTuple_GetItem(outs, g), "out", (int32_t)g, &t->out, &p->out) < 0 ||
-            py_output_dtype(v[OUT_DTYPE], p->out, &p->out_dtype) < 0) {
+            py_output_dtype(v[PY_GROUPED_GEMM_OUT_DTYPE], p->out, &p->out_dtype) < 0) {
             goto done;
         }
     }
-    if (list_outputs(call, v[OUT], &groups, result) < 0) goto done;
+    if (list_outputs(call, v[PY_GROUPED_GEMM_OUT], &groups, result) < 0) goto done;
     failed = py_groups_run(call, &groups);
 done:
     py_groups_free(&groups);
     return failed;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* Contiguous form                                                                                                  */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-static int contiguous_form(py_call *call, PyObject *const *v, PyObject **result)
+int py_run_grouped_gemm(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_tensor a, b, sfa, sfb, offsets, rows, alpha, bias, out;
-    nk_grouped_gemm_args args = {.all = {.alpha.value = 1, .out_dtype = NK_F16}, .rows_per_token = 1};
-    nk_gemm_args *all = &args.all;
-    if (!v[OFFSETS] || v[OFFSETS] == Py_None) {
+    PyObject *a = v[PY_GROUPED_GEMM_A], *offsets = v[PY_GROUPED_GEMM_OFFSETS];
+    if (PyList_Check(a) || PyTuple_Check(a)) return list_form(call, v, result);
+    if (!offsets || offsets == Py_None) {
         return py_fail_at(PyExc_TypeError, "offsets", -1, "None, expected int32 [G + 1], since a is no list");
     }
-    if (py_argument(call, v[A], "a", &a, &all->a) < 0 || py_argument(call, v[B], "b", &b, &all->b) < 0 ||
-        py_optional(call, v[SFA], "sfa", &sfa, &all->sfa) < 0 ||
-        py_optional(call, v[SFB], "sfb", &sfb, &all->sfb) < 0 ||
-        py_argument(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
-        py_optional(call, v[ROWS], "rows", &rows, &args.rows) < 0 ||
-        py_int(v[ROWS_PER_TOKEN], "rows_per_token", &args.rows_per_token) < 0 ||
-        (v[ALPHA] != Py_None && py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &all->alpha) < 0) ||
-        py_optional(call, v[BIAS], "bias", &bias, &all->bias) < 0 ||
-        py_scale_layouts(v[SCALE_LAYOUT], &all->sfa_layout, &all->sfb_layout) < 0 ||
-        py_optional_output(call, v[OUT], &out, &all->out) < 0 ||
-        py_output_dtype(v[OUT_DTYPE], all->out, &all->out_dtype) < 0) {
-        return -1;
-    }
-    return py_finish(call, v[OUT], spec_grouped_gemm, run_grouped_gemm, &args, &out, &all->out, result);
+    return py_run_one(call, v, result);
 }
-
-static int grouped_gemm(py_call *call, PyObject *const *v, PyObject **result)
-{
-    bool list = PyList_Check(v[A]) || PyTuple_Check(v[A]);
-    return list ? list_form(call, v, result) : contiguous_form(call, v, result);
-}
-
-const py_operator py_grouped_gemm = {
-    .name = "grouped_gemm",
-    .required = 2,
-    .positional = 4,
-    .names = {"a", "b", "sfa", "sfb", "offsets", "rows", "rows_per_token", "alpha", "bias", "scale_layout", "out",
-              "out_dtype"},
-    .run = grouped_gemm,
-};

@@ -3,27 +3,10 @@
 #include "py_nvfp4.h"
 #include "py_operators.h"
 #include "py_output.h"
+#include "py_read.h"
 #include "py_tensor.h"
 
 PY_ADAPT(grouped_dual_gemm)
-
-enum {
-    A,
-    B,
-    SFA,
-    SFB,
-    OFFSETS,
-    ROWS,
-    ROWS_PER_TOKEN,
-    ALPHA,
-    ACTIVATION,
-    SCALE_LAYOUT,
-    OUT,
-    OUT_DTYPE,
-    QUANTIZED,
-    GLOBAL_SCALE,
-    DATA_DTYPE
-};
 
 static bool is_given(PyObject *object) { return object && object != Py_None; }
 
@@ -35,13 +18,13 @@ static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_g
     PyObject *given[2] = {NULL}, *outputs[2] = {NULL};
     nk_dtype data_dtype = NK_E2M1X2;
     int failed = -1;
-    if (is_given(v[OUT_DTYPE])) {
+    if (is_given(v[PY_GROUPED_DUAL_GEMM_OUT_DTYPE])) {
         return py_fail_at(PyExc_ValueError, "out_dtype", -1, "%R, expected None with quantized=True",
-                          v[OUT_DTYPE]);
+                          v[PY_GROUPED_DUAL_GEMM_OUT_DTYPE]);
     }
-    if (py_global_scale(call, v[GLOBAL_SCALE], &global_scale, &args->global_scale, NULL) < 0 ||
-        py_optional_outputs(call, v[OUT], "(data, scales)", 2, 2, given, t, pointers) < 0 ||
-        py_codes_dtype(v[DATA_DTYPE], args->codes, &data_dtype) < 0 ||
+    if (py_global_scale(call, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE], &global_scale, &args->global_scale, NULL) < 0 ||
+        py_optional_outputs(call, v[PY_GROUPED_DUAL_GEMM_OUT], "(data, scales)", 2, 2, given, t, pointers) < 0 ||
+        py_codes_dtype(v[PY_GROUPED_DUAL_GEMM_DATA_DTYPE], args->codes, &data_dtype) < 0 ||
         py_check(call, nk_grouped_dual_gemm_out(args, specs)) < 0) {
         return -1;
     }
@@ -50,7 +33,7 @@ static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_g
         if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
     if (py_execute(call, run_grouped_dual_gemm, args) < 0) goto done;
-    if (!call->exec.dry_run) *result = py_nvfp4(call, outputs, v[GLOBAL_SCALE]);
+    if (!call->exec.dry_run) *result = py_nvfp4(call, outputs, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE]);
     failed = *result || call->exec.dry_run ? 0 : -1;
 done:
     for (int i = 0; i < 2; i++) Py_XDECREF(outputs[i]);
@@ -62,48 +45,26 @@ static int floats_output(py_call *call, PyObject *const *v, nk_grouped_dual_gemm
     static const struct {
         int index;
         const char *name;
-    } refused[] = {{GLOBAL_SCALE, "global_scale"}, {DATA_DTYPE, "data_dtype"}};
+    } refused[] = {{PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE, "global_scale"},
+                   {PY_GROUPED_DUAL_GEMM_DATA_DTYPE, "data_dtype"}};
     nk_tensor out;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         if (is_given(v[refused[i].index])) {
             return py_fail_at(PyExc_ValueError, refused[i].name, -1, "given, expected None unless quantized=True");
         }
     }
-    if (py_optional_output(call, v[OUT], &out, &args->out) < 0 ||
-        py_output_dtype(v[OUT_DTYPE], args->out, &args->out_dtype) < 0) {
+    if (py_optional_output(call, v[PY_GROUPED_DUAL_GEMM_OUT], &out, &args->out) < 0 ||
+        py_output_dtype(v[PY_GROUPED_DUAL_GEMM_OUT_DTYPE], args->out, &args->out_dtype) < 0) {
         return -1;
     }
-    return py_finish(call, v[OUT], spec_grouped_dual_gemm, run_grouped_dual_gemm, args, &out, &args->out, result);
+    return py_finish(call, v[PY_GROUPED_DUAL_GEMM_OUT], spec_grouped_dual_gemm, run_grouped_dual_gemm, args, &out,
+                     &args->out, result);
 }
 
-static int grouped_dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
+int py_run_grouped_dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_tensor a, b, sfa, sfb, offsets, rows, alpha;
-    nk_grouped_dual_gemm_args args = {.rows_per_token = 1,
-                                      .alpha.value = 1,
-                                      .activation = NK_SILU,
-                                      .out_dtype = NK_F16,
-                                      .global_scale.value = 1};
-    if (py_argument(call, v[A], "a", &a, &args.a) < 0 || py_argument(call, v[B], "b", &b, &args.b) < 0 ||
-        py_optional(call, v[SFA], "sfa", &sfa, &args.sfa) < 0 ||
-        py_optional(call, v[SFB], "sfb", &sfb, &args.sfb) < 0 ||
-        py_argument(call, v[OFFSETS], "offsets", &offsets, &args.offsets) < 0 ||
-        py_optional(call, v[ROWS], "rows", &rows, &args.rows) < 0 ||
-        py_int(v[ROWS_PER_TOKEN], "rows_per_token", &args.rows_per_token) < 0 ||
-        (v[ALPHA] != Py_None && py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &args.alpha) < 0) ||
-        py_activation(v[ACTIVATION], &args.activation) < 0 ||
-        py_scale_layouts(v[SCALE_LAYOUT], &args.sfa_layout, &args.sfb_layout) < 0 ||
-        py_bool(v[QUANTIZED], "quantized", &args.quantized) < 0) {
-        return -1;
-    }
+    nk_grouped_dual_gemm_args args;
+    nk_tensor t[PY_MAX_TENSORS];
+    if (py_read(call, v, &args, t) < 0) return -1;
     return args.quantized ? quantized_output(call, v, &args, result) : floats_output(call, v, &args, result);
 }
-
-const py_operator py_grouped_dual_gemm = {
-    .name = "grouped_dual_gemm",
-    .required = 5,
-    .positional = 5,
-    .names = {"a", "b", "sfa", "sfb", "offsets", "rows", "rows_per_token", "alpha", "activation", "scale_layout", "out",
-              "out_dtype", "quantized", "global_scale", "data_dtype"},
-    .run = grouped_dual_gemm,
-};

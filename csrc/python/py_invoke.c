@@ -12,8 +12,9 @@
 /* Which of the operator's names that is, or -1. Most differ in the first letter, which needs no call. */
 static int find_name(const py_operator *op, const char *keyword)
 {
-    for (int i = 0; i < PY_MAX_ARGS && op->names[i]; i++) {
-        if (op->names[i][0] == keyword[0] && strcmp(op->names[i], keyword) == 0) return i;
+    for (int i = 0; op->parameters[i].name; i++) {
+        const char *name = op->parameters[i].name;
+        if (name[0] == keyword[0] && strcmp(name, keyword) == 0) return i;
     }
     return -1;
 }
@@ -40,7 +41,7 @@ static int missing(const py_operator *op, PyObject *const *values)
         if (values[i]) continue;
         size_t at = strlen(names);
         const char *before = count == 0 ? "" : count + 1 < left ? ", " : left == 2 ? " and " : ", and ";
-        PyOS_snprintf(names + at, sizeof names - at, "%s'%s'", before, op->names[i]);
+        PyOS_snprintf(names + at, sizeof names - at, "%s'%s'", before, op->parameters[i].name);
         count++;
     }
     PyErr_Format(PyExc_TypeError, "%s() missing %d required positional argument%s: %s", op->name, count,
@@ -195,7 +196,7 @@ PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *ar
                     PyObject *kwnames, bool explain)
 {
     PyObject *values[PY_MAX_ARGS] = {NULL}, *result = NULL;
-    py_call call = {.state = PyModule_GetState(module), .exec.dry_run = explain};
+    py_call call = {.state = PyModule_GetState(module), .op = op, .exec.dry_run = explain};
     bool failed = parse(op, args, nargs, kwnames, values) < 0 || op->run(&call, values, &result) < 0;
     if (failed || explain) Py_CLEAR(result);
     if (!failed && explain) result = plan_dict(&call.exec.plan);

@@ -96,7 +96,7 @@ static nk_status warm(const void *device, nk_exec *exec)
     return device ? nk_warmup(*(const nk_device *)device) : nk_warmup_all();
 }
 
-static int warmup_run(py_call *call, PyObject *const *v, PyObject **result)
+static int run_warmup(py_call *call, PyObject *const *v, PyObject **result)
 {
     nk_device device;
     bool one = v[0] && v[0] != Py_None;
@@ -106,8 +106,9 @@ static int warmup_run(py_call *call, PyObject *const *v, PyObject **result)
     return 0;
 }
 
+static const py_parameter device_parameters[] = {{.name = "device"}, {0}};
 static const py_operator py_warmup = {
-    .name = "warmup", .required = 0, .positional = 1, .names = {"device"}, .run = warmup_run};
+    .name = "warmup", .positional = 1, .parameters = device_parameters, .run = run_warmup};
 METHOD(warmup)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -123,7 +124,7 @@ static PyMethodDef methods[] = {
     FASTCALL(explain, py_doc_explain)
     {"backends", backends, METH_NOARGS, py_doc_backends},
     FASTCALL(warmup, py_doc_warmup)
-    {"_tiles", tiles, METH_NOARGS, py_doc_tiles},
+    {"_tiles", tiles, METH_NOARGS, py_doc__tiles},
     PY_DROP_INS(DROP_IN)
     {NULL, NULL, 0, NULL},
 };

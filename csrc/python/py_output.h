@@ -23,7 +23,6 @@ int py_output(py_call *call, PyObject *given, const nk_tensor *spec, nk_tensor *
 
 /* Does the rest of a call of one output, once its arguments are read: asks `spec` for the output's shape where none was
  * given, allocates it, runs `op`. `pointer` is the member of `args` for the output. */
-typedef nk_status py_spec(const void *args, nk_tensor *spec);
 int py_finish(py_call *call, PyObject *given, py_spec *spec, py_op *op, const void *args, nk_tensor *t,
               const nk_tensor **pointer, PyObject **result);
 

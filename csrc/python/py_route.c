@@ -1,11 +1,10 @@
-/* Binds route, which has two outputs, with the permutation three or four more, and perhaps the logits. Binds
- * sort_by_expert, whose four outputs are that permutation, and combine. */
+/* Makes calls of route, which has two outputs, with the permutation three or four more, and perhaps the logits, and of
+ * sort_by_expert, whose four outputs are that permutation. */
 #include "py_args.h"
 #include "py_operators.h"
 #include "py_output.h"
+#include "py_read.h"
 #include "py_tensor.h"
-
-PY_ADAPT(combine)
 
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
 static nk_status run_sort_by_expert(const void *args, nk_exec *exec) { return nk_sort_by_expert(args, exec); }
@@ -75,103 +74,40 @@ static int finish(py_call *call, int count, PyObject *const *given, const nk_ten
     return py_execute(call, op, args);
 }
 
-static int route(py_call *call, PyObject *const *v, PyObject **result)
+int py_run_route(py_call *call, PyObject *const *v, PyObject **result)
 {
-    enum { X, W, K, LOGITS, SCORE, CORRECTION_BIAS, N_GROUP, TOPK_GROUP, RENORMALIZE, SCALING_FACTOR, ALPHA, DENSE,
-           PERMUTATION, EXPERT_MAP, NUM_LOCAL_EXPERTS, RETURN_LOGITS, RETURN_ROW_OF, OUT, OUT_DTYPE };
-    static const char *const scores[] = {
-        [NK_TOPK_SOFTMAX] = "topk_softmax", [NK_SOFTMAX_TOPK] = "softmax_topk", [NK_SIGMOID] = "sigmoid", NULL,
-    };
-    nk_tensor x, w, logits, correction_bias, alpha, expert_map, t[NK_ROUTE_OUTPUTS], specs[NK_ROUTE_OUTPUTS];
-    nk_route_args args = {
-        .n_group = 1, .topk_group = 1, .scaling_factor = 1, .alpha.value = 1, .out_dtype = NK_F32};
+    nk_tensor inputs[PY_MAX_TENSORS], t[NK_ROUTE_OUTPUTS], specs[NK_ROUTE_OUTPUTS];
+    nk_route_args args;
     const nk_tensor **pointers[NK_ROUTE_OUTPUTS];
     PyObject *given[NK_ROUTE_OUTPUTS] = {NULL};
-    int score = NK_TOPK_SOFTMAX, count;
-    if (py_optional(call, v[X], "x", &x, &args.x) < 0 || py_optional(call, v[W], "w", &w, &args.w) < 0 ||
-        py_optional(call, v[LOGITS], "logits", &logits, &args.logits) < 0 ||
-        py_int(v[K] ? v[K] : Py_None, "k", &args.k) < 0 || py_word(v[SCORE], "score", scores, &score) < 0 ||
-        py_optional(call, v[CORRECTION_BIAS], "correction_bias", &correction_bias, &args.correction_bias) < 0 ||
-        py_int(v[N_GROUP], "n_group", &args.n_group) < 0 ||
-        py_int(v[TOPK_GROUP], "topk_group", &args.topk_group) < 0 ||
-        py_float(v[SCALING_FACTOR], "scaling_factor", -1, &args.scaling_factor) < 0 ||
-        py_scalar(call, v[ALPHA], "alpha", -1, &alpha, &args.alpha) < 0 ||
-        py_bool(v[DENSE], "dense", &args.dense) < 0 ||
-        py_bool(v[PERMUTATION], "permutation", &args.permutation) < 0 ||
-        py_optional(call, v[EXPERT_MAP], "expert_map", &expert_map, &args.expert_map) < 0 ||
-        local_experts_argument(v[NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0 ||
-        py_bool(v[RETURN_LOGITS], "return_logits", &args.return_logits) < 0 ||
-        py_bool(v[RETURN_ROW_OF], "return_row_of", &args.return_row_of) < 0) {
+    PyObject *k = v[PY_ROUTE_K] ? v[PY_ROUTE_K] : Py_None;
+    int count;
+    if (py_read(call, v, &args, inputs) < 0 || py_int(k, "k", &args.k) < 0 ||
+        local_experts_argument(v[PY_ROUTE_NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0) {
         return -1;
     }
-    args.score = (nk_score)score;
     Py_ssize_t items = outputs_of(&args, pointers);
-    if (renormalize_argument(v[RENORMALIZE], &args) < 0 ||
-        py_optional_outputs(call, v[OUT], names_of_outputs(&args), items, items, given, t, pointers) < 0 ||
-        py_output_dtype(v[OUT_DTYPE], args.weights, &args.out_dtype) < 0 ||
+    if (renormalize_argument(v[PY_ROUTE_RENORMALIZE], &args) < 0 ||
+        py_optional_outputs(call, v[PY_ROUTE_OUT], names_of_outputs(&args), items, items, given, t, pointers) < 0 ||
+        py_output_dtype(v[PY_ROUTE_OUT_DTYPE], args.weights, &args.out_dtype) < 0 ||
         py_check(call, nk_route_out(&args, specs, &count)) < 0) {
         return -1;
     }
     return finish(call, count, given, specs, t, pointers, run_route, &args, result);
 }
 
-const py_operator py_route = {
-    .name = "route",
-    .required = 0,
-    .positional = 3,
-    .names = {"x", "w", "k", "logits", "score", "correction_bias", "n_group", "topk_group", "renormalize",
-              "scaling_factor", "alpha", "dense", "permutation", "expert_map", "num_local_experts", "return_logits",
-              "return_row_of", "out", "out_dtype"},
-    .run = route,
-};
-
-static int sort_by_expert(py_call *call, PyObject *const *v, PyObject **result)
+int py_run_sort_by_expert(py_call *call, PyObject *const *v, PyObject **result)
 {
-    enum { IDS, NUM_EXPERTS, EXPERT_MAP, NUM_LOCAL_EXPERTS, OUT };
-    nk_tensor ids, expert_map, t[NK_SORT_OUTPUTS], specs[NK_SORT_OUTPUTS];
-    nk_sort_by_expert_args args = {0};
+    nk_tensor inputs[PY_MAX_TENSORS], t[NK_SORT_OUTPUTS], specs[NK_SORT_OUTPUTS];
+    nk_sort_by_expert_args args;
     const nk_tensor **pointers[] = {&args.counts, &args.offsets, &args.sorted_rows, &args.row_of};
     PyObject *given[NK_SORT_OUTPUTS] = {NULL};
-    if (py_argument(call, v[IDS], "ids", &ids, &args.ids) < 0 ||
-        py_int(v[NUM_EXPERTS], "num_experts", &args.num_experts) < 0 ||
-        py_optional(call, v[EXPERT_MAP], "expert_map", &expert_map, &args.expert_map) < 0 ||
-        local_experts_argument(v[NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0 ||
-        py_optional_outputs(call, v[OUT], "(counts, offsets, sorted_rows, row_of)", NK_SORT_OUTPUTS, NK_SORT_OUTPUTS,
-                            given, t, pointers) < 0 ||
+    if (py_read(call, v, &args, inputs) < 0 ||
+        local_experts_argument(v[PY_SORT_BY_EXPERT_NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0 ||
+        py_optional_outputs(call, v[PY_SORT_BY_EXPERT_OUT], "(counts, offsets, sorted_rows, row_of)",
+                            NK_SORT_OUTPUTS, NK_SORT_OUTPUTS, given, t, pointers) < 0 ||
         py_check(call, nk_sort_by_expert_out(&args, specs)) < 0) {
         return -1;
     }
     return finish(call, NK_SORT_OUTPUTS, given, specs, t, pointers, run_sort_by_expert, &args, result);
 }
-
-const py_operator py_sort_by_expert = {
-    .name = "sort_by_expert",
-    .required = 2,
-    .positional = 2,
-    .names = {"ids", "num_experts", "expert_map", "num_local_experts", "out"},
-    .run = sort_by_expert,
-};
-
-static int combine(py_call *call, PyObject *const *v, PyObject **result)
-{
-    enum { PRODUCTS, ROW_OF, WEIGHTS, RESIDUAL, OUT, OUT_DTYPE };
-    nk_tensor products, row_of, weights, residual, out;
-    nk_combine_args args = {.out_dtype = NK_F16};
-    if (py_argument(call, v[PRODUCTS], "products", &products, &args.products) < 0 ||
-        py_argument(call, v[ROW_OF], "row_of", &row_of, &args.row_of) < 0 ||
-        py_argument(call, v[WEIGHTS], "weights", &weights, &args.weights) < 0 ||
-        py_optional(call, v[RESIDUAL], "residual", &residual, &args.residual) < 0 ||
-        py_optional_output(call, v[OUT], &out, &args.out) < 0 ||
-        py_output_dtype(v[OUT_DTYPE], args.out, &args.out_dtype) < 0) {
-        return -1;
-    }
-    return py_finish(call, v[OUT], spec_combine, run_combine, &args, &out, &args.out, result);
-}
-
-const py_operator py_combine = {
-    .name = "combine",
-    .required = 3,
-    .positional = 3,
-    .names = {"products", "row_of", "weights", "residual", "out", "out_dtype"},
-    .run = combine,
-};

@@ -32,6 +32,7 @@ typedef struct py_state {
 
 typedef struct py_call {
     py_state *state;
+    const struct py_operator *op;
     PyObject *kept;        /* list of what must live until the call ends, or NULL */
     PyObject *like;        /* borrowed: its type allocates outputs and workspace */
     nk_device device;      /* of the first tensor */

@@ -17,116 +17,14 @@ import torch
 
 from .. import _C
 from . import fake, fake_route
+from .arguments import either
+from .generated import REGISTERED
 
 NAMESPACE = "nvfp4kern"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations end with this object
 
-_LAYOUTS = 'str sfa_layout="linear", str sfb_layout="linear"'
-_GEMV = f"""Tensor a, Tensor b, Tensor sfa, Tensor? sfb=None, float alpha=1.0,
-    Tensor? alpha_tensor=None, {_LAYOUTS}"""
-_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor sfb, float alpha=1.0,
-    Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}"""
-_DUAL_GEMM = f"""Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tensor sfb2,
-    float alpha1=1.0, Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None,
-    str activation="silu", {_LAYOUTS}"""
-_GROUPED_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0,
-    Tensor? alpha_tensor=None, Tensor? bias=None, {_LAYOUTS}, Tensor? rows=None,
-    SymInt rows_per_token=1"""
-_GROUPED_DUAL_GEMM = f"""Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets,
-    float alpha=1.0, Tensor? alpha_tensor=None, str activation="silu", {_LAYOUTS},
-    Tensor? rows=None, SymInt rows_per_token=1"""
-_GROUPED_DUAL_GEMM_QUANTIZED = f"""{_GROUPED_DUAL_GEMM}, float global_scale=1.0,
-    Tensor? global_scale_tensor=None"""
-_GROUPED_GEMM_LIST = f"""Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
-    Tensor?[] alpha_tensor, Tensor?[] bias, {_LAYOUTS}"""
-_ROUTE = """Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? correction_bias=None,
-    int n_group=1, int topk_group=1, bool? renormalize=None, float scaling_factor=1.0,
-    float alpha=1.0, Tensor? alpha_tensor=None, bool dense=False, Tensor? logits=None,
-    Tensor? expert_map=None, int? num_local_experts=None"""
-_SORT_BY_EXPERT = """Tensor ids, int num_experts, Tensor? expert_map=None,
-    int? num_local_experts=None"""
-_COMBINE = "Tensor products, Tensor row_of, Tensor weights, Tensor? residual=None"
-_QUANTIZE = """Tensor x, Tensor? up=None, float global_scale=1.0,
-    Tensor? global_scale_tensor=None, str scale_layout="linear", Tensor? offsets=None"""
-_QUANTIZE_AMAX = """Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None"""
-_DEQUANTIZE = """Tensor data, Tensor scales, float global_scale=1.0,
-    Tensor? global_scale_tensor=None, str scale_layout="linear" """
-
-
-# ---------------------------------------------------------------------------------------------
-# Kernels: the same call on every device
-# ---------------------------------------------------------------------------------------------
-
-
-def _or(number, tensor):
-    return number if tensor is None else tensor
-
-
-def _gemv(
-    a, b, sfa, sfb=None, alpha=1.0, alpha_tensor=None, sfa_layout="linear", sfb_layout="linear",
-    out_dtype=None, *, out=None,
-):  # fmt: skip
-    return _C.gemv(
-        a, b, sfa, sfb, alpha=_or(alpha, alpha_tensor), scale_layout=(sfa_layout, sfb_layout),
-        out=out, out_dtype=out_dtype,
-    )  # fmt: skip
-
-
-def _gemm(
-    a, b, sfa, sfb, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", out_dtype=None, *, out=None,
-):  # fmt: skip
-    return _C.gemm(
-        a, b, sfa, sfb, alpha=_or(alpha, alpha_tensor), bias=bias,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
-    )  # fmt: skip
-
-
-def _dual_gemm(
-    a, b1, b2, sfa, sfb1, sfb2, alpha1=1.0, alpha1_tensor=None, alpha2=1.0, alpha2_tensor=None,
-    activation="silu", sfa_layout="linear", sfb_layout="linear", out_dtype=None, *, out=None,
-):  # fmt: skip
-    return _C.dual_gemm(
-        a, b1, b2, sfa, sfb1, sfb2, alpha1=_or(alpha1, alpha1_tensor),
-        alpha2=_or(alpha2, alpha2_tensor), activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
-    )  # fmt: skip
-
-
-def _grouped_gemm(
-    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None, *, out=None,
-):  # fmt: skip
-    return _C.grouped_gemm(
-        a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=_or(alpha, alpha_tensor), bias=bias,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
-    )  # fmt: skip
-
-
-def _grouped_dual_gemm(
-    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None, *, out=None,
-):  # fmt: skip
-    return _C.grouped_dual_gemm(
-        a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=_or(alpha, alpha_tensor), activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
-    )  # fmt: skip
-
-
-def _grouped_dual_gemm_quantized(
-    a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, global_scale=1.0, global_scale_tensor=None,
-    data_dtype=None, *, out=None,
-):  # fmt: skip
-    q = _C.grouped_dual_gemm(
-        a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=_or(alpha, alpha_tensor), activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), quantized=True,
-        global_scale=_or(global_scale, global_scale_tensor), data_dtype=data_dtype, out=out,
-    )  # fmt: skip
-    return q.data, q.scales
+_GROUPED_GEMM_LIST = """Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
+    Tensor?[] alpha_tensor, Tensor?[] bias, str sfa_layout="linear", str sfb_layout="linear" """
 
 
 def _grouped_gemm_list(
@@ -134,64 +32,9 @@ def _grouped_gemm_list(
     out_dtype=None, *, out=None,
 ):  # fmt: skip
     return _C.grouped_gemm(
-        a, b, sfa, sfb, alpha=list(map(_or, alpha, alpha_tensor)), bias=bias,
+        a, b, sfa, sfb, alpha=list(map(either, alpha, alpha_tensor)), bias=bias,
         scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )  # fmt: skip
-
-
-def _route(
-    x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
-    scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
-    num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False,
-    return_row_of=False, out=None,
-):  # fmt: skip
-    return _C.route(
-        x, w, k, logits=logits, score=score, correction_bias=correction_bias, n_group=n_group,
-        topk_group=topk_group, renormalize=renormalize, scaling_factor=scaling_factor,
-        alpha=_or(alpha, alpha_tensor), dense=dense, permutation=permutation,
-        expert_map=expert_map, num_local_experts=num_local_experts, return_logits=return_logits,
-        return_row_of=return_row_of, out=out, out_dtype=out_dtype,
-    )  # fmt: skip
-
-
-def _sort_by_expert(ids, num_experts, expert_map=None, num_local_experts=None, *, out=None):
-    return _C.sort_by_expert(
-        ids, num_experts, expert_map=expert_map, num_local_experts=num_local_experts, out=out
-    )
-
-
-def _combine(products, row_of, weights, residual=None, out_dtype=None, *, out=None):
-    return _C.combine(products, row_of, weights, residual=residual, out=out, out_dtype=out_dtype)
-
-
-def _quantize(
-    x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
-    data_dtype=None, *, out=None,
-):  # fmt: skip
-    q = _C.quantize(
-        x, up=up, global_scale=_or(global_scale, global_scale_tensor), scale_layout=scale_layout,
-        offsets=offsets, out=out, data_dtype=data_dtype,
-    )  # fmt: skip
-    return q.data, q.scales
-
-
-def _quantize_amax(
-    x, up=None, scale_layout="linear", offsets=None, data_dtype=None, *, out=None
-):  # fmt: skip
-    return tuple(
-        _C.quantize(
-            x, up=up, global_scale="amax", scale_layout=scale_layout, offsets=offsets, out=out,
-            data_dtype=data_dtype,
-        )
-    )  # fmt: skip
-
-
-def _dequantize(
-    data, scales, global_scale=1.0, global_scale_tensor=None, scale_layout="linear",
-    out_dtype=None, *, out=None,
-):  # fmt: skip
-    q = (data, scales, _or(global_scale, global_scale_tensor))
-    return _C.dequantize(q, scale_layout=scale_layout, out=out, out_dtype=out_dtype)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -331,35 +174,17 @@ ROUTES = {  # (permutation, return_row_of, return_logits): the operator and what
     (True, True, True): ("route_both_permutations_and_logits", (*ROUTED, *BOTH, "logits_out")),
 }
 
-_operator("gemv", _GEMV, ("out",), _gemv, fake.gemv)
-_operator("gemm", _GEMM, ("out",), _gemm, fake.gemm)
-_operator("dual_gemm", _DUAL_GEMM, ("out",), _dual_gemm, fake.dual_gemm)
-_operator("grouped_gemm", _GROUPED_GEMM, ("out",), _grouped_gemm, fake.grouped_gemm)
 _operator(
     "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
 )
-_operator(
-    "grouped_dual_gemm", _GROUPED_DUAL_GEMM, ("out",), _grouped_dual_gemm, fake.grouped_dual_gemm
-)
-_operator(
-    "grouped_dual_gemm_quantized", _GROUPED_DUAL_GEMM_QUANTIZED, ("data", "scales"),
-    _grouped_dual_gemm_quantized, fake.grouped_dual_gemm_quantized, "data_dtype",
-)  # fmt: skip
-for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
-    _options = {"permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of}
-    _operator(
-        _name, _ROUTE, _outputs, partial(_route, **_options), partial(fake_route.route, **_options)
-    )
-_operator("sort_by_expert", _SORT_BY_EXPERT, BOTH, _sort_by_expert, fake_route.sort_by_expert, None)
-_operator("combine", _COMBINE, ("out",), _combine, fake_route.combine)
-_operator("quantize", _QUANTIZE, ("data", "scales"), _quantize, fake.quantize, "data_dtype")
-_operator(
-    "quantize_amax", _QUANTIZE_AMAX, ("data", "scales", "global_scale"), _quantize_amax,
-    fake.quantize_amax, "data_dtype",
-)  # fmt: skip
-_operator("dequantize", _DEQUANTIZE, ("out",), _dequantize, fake.dequantize)
-_operator("to_blocked", "Tensor scales", ("out",), _C.to_blocked, fake.to_blocked, None)
-_operator(
-    "from_blocked", "Tensor buffer, SymInt rows, SymInt cols", ("out",), _C.from_blocked,
-    fake.from_blocked, None,
-)  # fmt: skip
+for _name, (_arguments, _outputs, _kernel, _dtype) in REGISTERED.items():
+    _rule = getattr(fake, _name, None) or getattr(fake_route, _name)
+    if _name != "route":
+        _operator(_name, _arguments, _outputs, _kernel, _rule, _dtype)
+        continue
+    for (_permutation, _row_of, _logits), (_name, _outputs) in ROUTES.items():
+        _options = {
+            "permutation": _permutation, "return_logits": _logits, "return_row_of": _row_of
+        }  # fmt: skip
+        _route_kernel, _route_rule = (partial(of, **_options) for of in (_kernel, _rule))
+        _operator(_name, _arguments, _outputs, _route_kernel, _route_rule)

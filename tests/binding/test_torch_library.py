@@ -14,12 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import nvfp4kern
 import nvfp4kern.torch as nk
 from nvfp4kern.torch import ops
+from nvfp4kern.torch.generated import FUNCTIONS
 
-FUNCTIONS = (
-    "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
-    "combine", "quantize",
-    "dequantize", "to_blocked", "from_blocked",
-)  # fmt: skip
 OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
 
 every_operator = pytest.mark.parametrize("name", OPERATORS)
@@ -252,22 +248,20 @@ def test_fakes_of_any_rank(lead, layout, device):
 
 @pytest.mark.parametrize("name", OPS)
 def test_defaults_are_those_of_the_schema(name):
-    """The dispatcher leaves trailing defaults out, so kernels and fakes have them too."""
+    """The dispatcher leaves trailing defaults out, so fakes have them too."""
     base = name.removesuffix("_out")
     shared = "route" if base in [of for of, _ in ops.ROUTES.values()] else base
     schema = getattr(getattr(torch.ops, ops.NAMESPACE), name).default._schema
     arguments = {a.name: a for a in schema.arguments if not a.kwarg_only}
     rules = ops.fake if hasattr(ops.fake, shared) else ops.fake_route
-    for function in (getattr(ops, f"_{shared}", None), getattr(rules, shared)):
-        parameters = inspect.signature(function).parameters if function else {}
-        for parameter in parameters.values():
-            if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
-                continue
-            if parameter.name in ("out_dtype", "data_dtype") and name != base:
-                continue
-            argument = arguments[parameter.name]
-            expected = argument.default_value if argument.has_default_value() else parameter.empty
-            assert parameter.default == expected, (name, parameter.name)
+    for parameter in inspect.signature(getattr(rules, shared)).parameters.values():
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+            continue
+        if parameter.name in ("out_dtype", "data_dtype") and name != base:
+            continue
+        argument = arguments[parameter.name]
+        expected = argument.default_value if argument.has_default_value() else parameter.empty
+        assert parameter.default == expected, (name, parameter.name)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -1,0 +1,383 @@
+"""Writes the files that say what operators.py says.
+
+python build_tools/generate.py
+"""
+
+import textwrap
+from pathlib import Path
+
+import operators as table
+from operator_kinds import OPERATORS, WORDS
+
+ROOT = Path(__file__).parents[1]
+BY = "Written by build_tools/generate.py from operators.py; do not edit"
+MAX_ARGS = 20
+DROP_IN = "($module, data, /)"
+NAMES = [o.name for o in OPERATORS]
+
+
+def packed(items, width, indent, closing=""):
+    """Items with commas between, in as few lines as they take."""
+    text = ", ".join(item.replace(" ", "\0") for item in items) + closing
+    lines = textwrap.wrap(text, width - len(indent), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(indent + line.replace("\0", " ") for line in lines)
+
+
+def required(parameter):
+    return parameter.default is parameter.empty
+
+
+def starred(op, texts):
+    """The texts of an operator's parameters, with the star before those that are keywords."""
+    found, first = [], True
+    for p, text in zip(op.parameters, texts, strict=True):
+        if p.kind is p.KEYWORD_ONLY and first:
+            found, first = [*found, "*"], False
+        found.append(text)
+    return found
+
+
+def words_of(doc):
+    """A docstring without what its placeholders stand for, in paragraphs."""
+    for mark, text in table.SHARED.items():
+        doc = doc.replace(mark, text)
+    return doc.replace("{operators}", " ".join(NAMES))
+
+
+# ---------------------------------------------------------------------------------------------
+# csrc/python/py_operators.h and .c, py_docs.h
+# ---------------------------------------------------------------------------------------------
+
+
+def c_header():
+    drop_ins = [f"competition_{name}" for name in table.DROP_INS]
+    lists = {"PY_OPERATORS": NAMES, "PY_DROP_INS": drop_ins}
+    macros = "\n\n".join(
+        f"#define {macro}(X) \\\n" + " \\\n".join(f"    X({name})" for name in names)
+        for macro, names in lists.items()
+    )
+    indices, runs = [], []
+    for op in OPERATORS:
+        if op.run == "py_run_one":
+            continue
+        runs.append(f"py_runner {op.run};")
+        names = [f"PY_{op.name}_{p.name}".upper() for p in op.parameters]
+        indices.append("enum {\n" + packed(names, 120, "    ") + "\n};")
+    return "\n".join([
+        f"/* Lists the operators, and says where their arguments are.\n * {BY}. */",
+        "#ifndef NK_PY_OPERATORS_H\n#define NK_PY_OPERATORS_H\n",
+        '#include "py_invoke.h"\n',
+        "/* Functions of nvfp4kern, in the order of the method table. `explain` knows these. */",
+        macros.replace("#define PY_DROP_INS", "/* custom_kernel(data) of each competition problem; "
+                       "`run` gets data as v[0]. */\n#define PY_DROP_INS"),
+        "\n#define PY_DECLARE(op) extern const py_operator py_##op;",
+        "PY_OPERATORS(PY_DECLARE)\nPY_DROP_INS(PY_DECLARE)\n#undef PY_DECLARE\n",
+        "/* Those whose calls are no table's, and where their arguments are in `v`. */",
+        *runs, *indices,
+        "\n#endif\n",
+    ])  # fmt: skip
+
+
+def c_string(text):
+    """Its lines as literals, one under the other, those of long lines in pieces."""
+    found = []
+    for line in text.splitlines():
+        quoted = line.replace("\\", "\\\\").replace('"', '\\"') + "\\n"
+        pieces = textwrap.wrap(quoted, 113, drop_whitespace=False, break_long_words=False)
+        found += [f'    "{piece}"' for piece in pieces]
+    return "\n".join(found).replace('\\n"\n    "\\n"', '\\n\\n"')
+
+
+def c_doc(name, signature, doc):
+    """Shared paragraphs are macros: they are most of the words."""
+    text = c_string(f"{name}{signature}\n--\n\n{doc}".replace("{operators}", " ".join(NAMES)))
+    for mark in table.SHARED:
+        macro = f"    PY_DOC_{mark[1:-1].upper()}"
+        text = text.replace(f'    "{mark}\\n"', macro).replace(
+            f'    "{mark}\\n\\n"', f'{macro} "\\n"'
+        )
+    return f"static const char py_doc_{name}[] =\n{text};"
+
+
+def c_docs():
+    shared = [
+        f"#define PY_DOC_{mark[1:-1].upper()} \\\n" + " \\\n".join(c_string(text).splitlines())
+        for mark, text in table.SHARED.items()
+    ]
+    drop_in = c_string(f"{DROP_IN}\n--\n\n{table.DROP_IN_DOC}").splitlines()
+    shared.append("#define PY_DOC_DROP_IN(op) #op \\\n" + " \\\n".join(drop_in))
+    docs = [c_doc(op.name, text_signature(op), f"{op.doc}\n\n{{errors}}") for op in OPERATORS]
+    docs += [c_doc(name, signature, doc) for name, signature, _, doc in table.OTHERS]
+    return "\n\n".join([
+        f"/* The docstrings; inspect.signature() reads their first lines.\n * {BY}. */\n"
+        "#ifndef NK_PY_DOCS_H\n#define NK_PY_DOCS_H", *shared, *docs, "#endif\n",
+    ])  # fmt: skip
+
+
+def text_signature(op):
+    texts = [p.name if required(p) else f"{p.name}={p.default!r}" for p in op.parameters]
+    return f"($module, /, {', '.join(starred(op, texts))})"
+
+
+def c_default(p):
+    """The member's value where the argument is not given, if that is not 0."""
+    kind = p.annotation.c
+    if kind.startswith("PY_SCALAR"):
+        return ".value = 1"
+    if kind == "PY_OUT_DTYPE":
+        return f" = {dict(float16='NK_F16', float32='NK_F32')[p.default]}"
+    if kind in ("PY_INT", "PY_FLOAT") and not required(p) and p.default:
+        return f" = {p.default:g}"
+    return ""
+
+
+def c_operator(op):
+    rows, defaults, outputs = [], [op.defaults] if op.defaults else [], 0
+    for i, p in enumerate(op.parameters):
+        kind, member = p.annotation, op.members.get(p.name, op.prefix + p.name)
+        if kind.c == "PY_LAYOUTS":
+            member = f"{op.prefix}sfa_layout"
+        if c_default(p):
+            defaults.append(f".{member}{c_default(p)}")
+        outputs = i if kind.c == "PY_OUT" else outputs
+        place = "0" if kind.c == "PY_OWN" else f"offsetof(nk_{op.args}_args, {member})"
+        words = f"{kind.words}_words" if kind.words else "NULL"
+        rows.append(f'{{"{p.name}", {kind.c}, {place}, {words}}}')
+    assert len(rows) < MAX_ARGS
+    fields = [
+        f'.name = "{op.name}"', f".required = {sum(map(required, op.parameters))}",
+        f".positional = {sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in op.parameters)}",
+        f".size = sizeof(nk_{op.args}_args)", f".run = {op.run}",
+    ]  # fmt: skip
+    if outputs:
+        fields += [f".out = {outputs}", f".spec = spec_{op.function}", f".op = run_{op.function}"]
+    return "\n".join([
+        f"const py_operator py_{op.name} = {{", packed(fields, 120, "    ", ","),
+        f"    .defaults = &(const nk_{op.args}_args){{",
+        packed(defaults or ["0"], 120, " " * 8), "    },",
+        "    .parameters =\n        (const py_parameter[]){",
+        packed([*rows, "{0}"], 120, " " * 12), "        },\n};",
+    ])  # fmt: skip
+
+
+def c_source():
+    def having(kind, of):
+        found = (o for o in OPERATORS if kind in [p.annotation.c for p in o.parameters])
+        return dict.fromkeys(map(of, found))
+
+    heads = [f"PY_ADAPT({name})" for name in having("PY_OUT", lambda o: o.function)]
+    heads += [f"PY_ARGS_FIT(nk_{args}_args);" for args in having("PY_TENSOR", lambda o: o.args)]
+    heads += [
+        f"PY_LAYOUTS_LIE(nk_{args}_args);"
+        for args in having("PY_LAYOUTS", lambda o: "gemm" if o.prefix else o.args)
+    ]
+    words = [
+        f"static const char *const {name}_words[] = {{\n"
+        + packed([f'[NK_{word.upper()}] = "{word}"' for word in of] + ["NULL"], 120, "    ")
+        + "\n};"
+        for name, of in WORDS.items()
+    ]
+    return "\n\n".join([
+        f"/* Says of each operator which arguments it has and how they are read.\n * {BY}. */\n"
+        '#include "py_operators.h"\n\n#include "py_output.h"\n#include "py_read.h"',
+        "\n".join(heads),
+        *words, *map(c_operator, OPERATORS),
+    ]) + "\n"  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------
+# nvfp4kern/_C.pyi
+# ---------------------------------------------------------------------------------------------
+
+STUB = f'''\
+# {BY}.
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, overload
+
+import torch
+from numpy.typing import NDArray
+
+from .layout import NVFP4
+from .types import Activation, Backend, CodesDtype, Layout, Layouts, OutDtype, Scalar, Score, Tensor
+
+# A result is of the kind of the first argument, or it is `out`. The type of a NumPy array says its
+# dtype, which a result does not share.
+_A = TypeVar("_A", Tensor, torch.Tensor, NDArray[Any])
+
+__version__: str
+_sources: str  # the hash of the C files that this was built of
+
+class BackendError(RuntimeError):
+    """What this machine or this build of nvfp4kern cannot do."""
+'''
+
+
+def python_default(value):
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def declared(op, hint_of, overload=()):
+    """The parameters with hints and defaults."""
+    texts = []
+    for p in op.parameters:
+        hint, default = hint_of(p), "" if required(p) else f" = {python_default(p.default)}"
+        texts.append(f"{p.name}: {overload[p.name] if p.name in overload else hint + default}")
+    return starred(op, texts)
+
+
+def quoted_doc(doc):
+    lines = f'"""{doc}'.splitlines()
+    body = "\n".join(f"    {line}".rstrip() for line in lines)
+    return body + ('"""' if len(lines) == 1 else '\n    """')
+
+
+def stub_hint(op):
+    first = next(iter(op.parameters))
+    return lambda p: "_A" if p is first and p.annotation.c == "PY_TENSOR" else p.annotation.hint
+
+
+def stub():
+    parts = [STUB]
+    for op in OPERATORS:
+        doc = quoted_doc(f"{words_of(op.doc)}\n\n{table.SHARED['{errors}']}")
+        for i, overload in enumerate(op.overloads or [{}]):
+            mark = "@overload\n" if op.overloads else ""
+            texts = declared(op, stub_hint(op), overload)
+            returns = overload.get("returns", op.returns)
+            head = mark + in_lines(f"def {op.name}", texts, f" -> {returns}:")
+            parts.append(head + (" ..." if i else f"\n{doc}\n"))
+    for name, _, declaration, doc in table.OTHERS:
+        parts.append(f"def {name}{declaration}:\n{quoted_doc(words_of(doc))}\n")
+    for name in table.DROP_INS:
+        result = "list[torch.Tensor]" if name == "group_gemm" else "torch.Tensor"
+        head = f"def competition_{name}(data: tuple[Any, ...], /) -> {result}:"
+        parts.append(f"{head}\n{quoted_doc(table.DROP_IN_DOC)}\n")
+    return "\n".join(parts)
+
+
+# ---------------------------------------------------------------------------------------------
+# nvfp4kern/torch/generated.py
+# ---------------------------------------------------------------------------------------------
+
+TORCH = f'''\
+"""The operators' schemas, kernels and functions.
+
+{BY}."""
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .. import _C
+from ..types import Activation, DtypeName, Layout, Layouts
+from .arguments import dtype_of, either, number, one, pair, parts
+
+Scalar: TypeAlias = float | Tensor
+OutDtype: TypeAlias = DtypeName | torch.dtype | None
+_OPS = torch.ops.nvfp4kern
+'''
+
+
+def schema_of(op, registered):
+    """The schema's arguments, in its order: (type and name, default or "")."""
+    found = []
+    for name in registered.arguments.split():
+        p = op.signature.parameters[name.rstrip("!")]
+        schema = p.annotation.schema.format(p.name)
+        if name.endswith("!"):
+            schema = schema.replace("? ", " ")
+        elif "=" not in schema and not required(p):
+            schema += f"={python_default(p.default)}"
+        found += [part.partition("=")[::2] for part in schema.split(", ")]
+    last = max(i for i, (_, default) in enumerate(found) if not default)
+    return [(text, default if i > last else "") for i, (text, default) in enumerate(found)]
+
+
+def in_lines(head, items, end, indent=""):
+    """`head(items)end`, in one line or several."""
+    line = f"{indent}{head}({', '.join(items)}){end}".replace(", )", ",)")
+    if len(line) <= 100:
+        return line
+    return f"{indent}{head}(\n{packed(items, 100, indent + '    ', ',')}\n{indent}){end}"
+
+
+def kernel(op, registered, schema):
+    """The same call on every device. The dispatcher leaves out trailing defaults."""
+    given = registered.arguments.replace("!", "").split()
+    options = [name for name, value in registered.fixed.items() if value is False]
+    own = [text.split()[-1] + f"={default}" * bool(default) for text, default in schema]
+    own += [f"{registered.dtype}=None"] * bool(registered.dtype)
+    values = []
+    for p in op.parameters:
+        if p.name in given:
+            value = p.annotation.kernel.format(p.name)
+        elif p.name in (*options, "out", registered.dtype):
+            value = p.name
+        elif p.name in registered.fixed:
+            value = python_default(registered.fixed[p.name])
+        else:
+            continue
+        values.append(value if p.kind is p.POSITIONAL_OR_KEYWORD else f"{p.name}={value}")
+    head = [*own, "*", *(f"{name}=False" for name in options), "out=None"]
+    end = f"[:{len(registered.outputs)}]" if registered.dtype == "data_dtype" else ""
+    call = in_lines(f"return _C.{op.name}", values, end, "    ")
+    return f"{in_lines(f'def _{registered.name}', head, ':')}\n{call}\n"
+
+
+def function(op):
+    """The function of nvfp4kern.torch."""
+
+    def hint(p):
+        return stub_hint(op)(p).replace("_A", "Tensor")
+
+    texts = declared(op, hint, {"out_dtype": "OutDtype = None"})
+    given = [p for p in op.parameters if p.name not in ("out", "out_dtype")]
+    args = [p.annotation.call.format(p.name) for p in given]
+    args += [""] * (len(args) == 1)
+    dtype = ["dtype_of(out_dtype, out)"] * ("out_dtype" in op.signature.parameters)
+    ops = f"_OPS.{op.name}.default", f"_OPS.{op.name}_out.default"
+    head = in_lines(f"def {op.name}", texts, " -> Tensor:")
+    call = in_lines("return one", [*ops, "args", "out", *dtype], "", "    ")
+    return f"{head}\n{in_lines('args = ', args, '', '    ')}\n{call}\n"
+
+
+def torch_module():
+    kernels, rows, functions = [], [], []
+    for op in OPERATORS:
+        for registered in op.registered:
+            schema = schema_of(op, registered)
+            kernels += ["", kernel(op, registered, schema)]
+            text = ", ".join(t + f"={default}" * bool(default) for t, default in schema)
+            lines = textwrap.wrap(text, 92, break_long_words=False, break_on_hyphens=False)
+            quoted = "'''" + "\n        ".join(lines) + "'''"
+            outputs = f"{registered.outputs}".replace("'", '"')
+            dtype = f'"{registered.dtype}"' if registered.dtype else None
+            values = f"{outputs}, _{registered.name}, {dtype}"
+            rows += [
+                f'    "{registered.name}": (',
+                f"        {quoted},",
+                f"        {values},",
+                "    ),",
+            ]
+        functions += ["", function(op)] * op.wrapped
+    every = in_lines("FUNCTIONS = ", [f'"{name}"' for name in NAMES], "")
+    public = packed([f'"{op.name}"' for op in OPERATORS if op.wrapped], 100, "    ", ",")
+    return "\n".join([
+        TORCH, f"__all__ = [\n{public}\n]", every, *functions, *kernels,
+        "\n# name: (arguments of the schema, outputs, kernel, which argument says their dtype)",
+        "REGISTERED = {", *rows, "}\n",
+    ])  # fmt: skip
+
+
+FILES = {
+    "csrc/python/py_operators.h": c_header,
+    "csrc/python/py_operators.c": c_source,
+    "csrc/python/py_docs.h": c_docs,
+    "nvfp4kern/_C.pyi": stub,
+    "nvfp4kern/torch/generated.py": torch_module,
+}
+
+if __name__ == "__main__":
+    for name, write in FILES.items():
+        (ROOT / name).write_text(write())

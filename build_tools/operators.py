@@ -1,0 +1,443 @@
+"""The operators, each stated once: its arguments, what reads them, their defaults, and its words.
+
+    python build_tools/generate.py
+
+writes what follows of it: the files that generate.py names. An operator is a function below. Its
+annotations are kinds of arguments, its docstring the words, in which {out}, {tensors} and
+{operators} stand for what several share. The order is that of the method table.
+"""
+
+from operator_kinds import (
+    SCALAR,
+    Kind,
+    Registered,
+    activation,
+    codes_dtype,
+    count,
+    flag,
+    global_scale,
+    layout,
+    layouts,
+    number,
+    nvfp4,
+    operator,
+    optional,
+    out,
+    out_dtype,
+    own_count,
+    own_dtype,
+    own_flag,
+    own_outs,
+    scalar,
+    scalar_or_none,
+    scales,
+    score,
+    size,
+    tensor,
+)
+
+SHARED = {
+    "{tensors}": """\
+Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
+even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
+layout is 'linear', [rows, K/16], or 'blocked', in atoms of 128x4. L is an optional leading dimension, the
+batch; '..' are any dimensions or none. K is a multiple of 16.""",
+    "{out}": """\
+out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
+    allocates a new one.
+out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.""",
+    "{errors}": """\
+Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
+(not on this machine). A message about an argument begins with its name. Nothing is written then.""",
+}
+
+
+@operator(
+    run="py_run_quantize",
+    returns="NVFP4[_A]",
+    members={"scale_layout": "layout"},
+    defaults=".global_scale.value = 1",
+    registered=[
+        Registered(
+            "quantize", "x up global_scale scale_layout offsets", ("data", "scales"), "data_dtype"
+        ),
+        Registered(
+            "quantize_amax", "x up scale_layout offsets", ("data", "scales", "global_scale"),
+            "data_dtype", {"global_scale": "amax"},
+        ),
+    ],
+)  # fmt: skip
+def quantize(
+    x: tensor, *, up: optional = None,
+    global_scale: Kind("PY_OWN", 'Scalar | Literal["amax"] | None', **SCALAR) = None,
+    scale_layout: layout = "linear", offsets: optional = None, out: own_outs = None,
+    data_dtype: codes_dtype = None,
+):  # fmt: skip
+    """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
+
+    x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.
+    up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
+    global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
+        float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
+        has 1.0, the argument itself, or the new 1-element tensor.
+    scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
+    offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
+        factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
+    out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.
+    data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2
+        where the framework has it. With out it must be out's dtype.
+
+    Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are
+    rounded to nearest even and saturate.
+    The bytes are the same on every backend.
+    """
+
+
+@operator(
+    run="py_run_dequantize", members={"scale_layout": "layout"}, defaults=".global_scale.value = 1"
+)
+def dequantize(
+    q: nvfp4, *, scale_layout: layout = "linear", out: out = None, out_dtype: out_dtype = "float16"
+):
+    """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
+
+    q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
+        tensor, or None for 1.
+    scale_layout: 'linear' or 'blocked'.
+    {out}
+    """
+
+
+@operator("relayout", function="relayout", members={"scales": "in"}, defaults=".to = NK_SF_BLOCKED")
+def to_blocked(scales: tensor, *, out: out = None):
+    """Scale factors from the linear layout, [L, rows, cols], to the blocked one; cols is K/16.
+
+    Returns [L, rows padded to 128, cols padded to 4], a buffer of that many bytes whose padding is 0.
+    out: a buffer of that shape, or any that operators take as 'blocked' scale factors.
+    """
+
+
+@operator("relayout", function="relayout", members={"buffer": "in"}, defaults=".to = NK_SF_LINEAR")
+def from_blocked(buffer: tensor, rows: size, cols: size, *, out: out = None):
+    """Scale factors from the blocked layout to the linear one, [L, rows, cols]; cols is K/16.
+
+    buffer: at least the padded size; [L, ...] for a batch, or the [32, 4, rest_m, 4, rest_k, L] view.
+    """
+
+
+@operator("gemm")
+def gemv(
+    a: tensor, b: tensor, sfa: scales, sfb: optional = None, *, alpha: scalar = 1.0,
+    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = "float16",
+):  # fmt: skip
+    """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
+
+    a: the matrix, NVFP4 [L, M, K/2] with scale factors sfa.
+    b: the vector, NVFP4 [L, 1, K/2] with scale factors sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.
+    alpha: a number, or float32 with one element or [M].
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    {out}
+
+    {tensors}
+    """
+
+
+@operator()
+def gemm(
+    a: tensor, b: tensor, sfa: optional, sfb: scales, *, alpha: scalar = 1.0, bias: optional = None,
+    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = "float16",
+):  # fmt: skip
+    """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
+
+    a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
+    b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
+    alpha: a number, or float32 with one element or [N].
+    bias: float32, float16 or bfloat16 [N].
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    {out}
+
+    {tensors}
+    """
+
+
+@operator()
+def dual_gemm(
+    a: tensor, b1: tensor, b2: tensor, sfa: optional, sfb1: scales, sfb2: scales, *,
+    alpha1: scalar = 1.0, alpha2: scalar = 1.0, activation: activation = "silu",
+    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = "float16",
+):  # fmt: skip
+    """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
+
+    a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
+    b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
+    alpha1, alpha2: a number, or float32 with one element or [N].
+    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
+    {out}
+
+    {tensors}
+    """
+
+
+LISTS = {
+    "b": "Sequence[Tensor]",
+    "sfa": "Sequence[Tensor | None] | None = None",
+    "sfb": "Sequence[Tensor | None] | None = None",
+    "offsets": "None = None",
+    "rows": "None = None",
+    "alpha": "float | Sequence[Scalar] | None = None",
+    "bias": "Sequence[Tensor | None] | None = None",
+}
+
+
+@operator(
+    run="py_run_grouped_gemm",
+    prefix="all.",
+    wrapped=False,  # of which the list form is another operator
+    members={"offsets": "offsets", "rows": "rows", "rows_per_token": "rows_per_token"},
+    overloads=[
+        LISTS | {"a": "Sequence[_A]", "out": "list[_A] | None = None", "returns": "list[_A]"},
+        LISTS | {"a": "Sequence[Tensor]", "out": "tuple[_A, ...]", "returns": "tuple[_A, ...]"},
+        {"offsets": "Tensor"},
+    ],
+    registered=[
+        Registered(
+            "grouped_gemm", "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token"
+        )
+    ],
+)
+def grouped_gemm(
+    a: tensor, b: tensor, sfa: optional = None, sfb: optional = None, *,
+    offsets: optional = None, rows: optional = None, rows_per_token: size = 1,
+    alpha: scalar_or_none = None, bias: optional = None, scale_layout: layouts = "linear",
+    out: out = None, out_dtype: out_dtype = "float16",
+):  # fmt: skip
+    """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
+
+    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a
+        number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
+    Contiguous form, a is a tensor [sum M, K/2]: expert g has rows offsets[g]..offsets[g+1]. offsets is int32 [G+1]
+        on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one
+        element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];
+        rows of no expert are not written.
+    rows: int32 [P] on the device: a has M tokens, offsets are in 0..P, the result is [P, N], and its row p is made
+        of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked
+        sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on
+        GPUs; rows of no expert may hold any.
+    Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
+        factors), b then with K or N innermost.
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    {out}
+
+    {tensors}
+    """
+
+
+GATED = "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token"
+
+
+@operator(
+    run="py_run_grouped_dual_gemm",
+    defaults=".out_dtype = NK_F16, .global_scale.value = 1",
+    overloads=[
+        {
+            "out": "_A | None = None", "out_dtype": "OutDtype | None = None",
+            "quantized": "Literal[False] = False", "global_scale": "None = None",
+            "data_dtype": "None = None",
+        },
+        {
+            "activation": 'Literal["silu"] = "silu"', "out": "Sequence[_A | None] | None = None",
+            "out_dtype": "None = None", "quantized": "Literal[True]", "returns": "NVFP4[_A]",
+        },
+    ],
+    registered=[
+        Registered("grouped_dual_gemm", GATED),
+        Registered(
+            "grouped_dual_gemm_quantized", f"{GATED} global_scale", ("data", "scales"),
+            "data_dtype", {"quantized": True},
+        ),
+    ],
+)  # fmt: skip
+def grouped_dual_gemm(
+    a: tensor, b: tensor, sfa: optional, sfb: scales, offsets: tensor, *, rows: optional = None,
+    rows_per_token: size = 1, alpha: scalar_or_none = None, activation: activation = "silu",
+    scale_layout: layouts = "linear", out: own_outs = None, out_dtype: own_dtype = None,
+    quantized: flag = False, global_scale: global_scale = None, data_dtype: codes_dtype = None,
+):  # fmt: skip
+    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
+    float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
+
+    a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.
+    b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up.
+    offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
+    rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
+    alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].
+    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    {out}
+        Without both it is float16.
+    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
+        multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
+        the result in float32. out is then (data, scales), where an item that is None is allocated.
+    global_scale, data_dtype: with quantized, as in quantize, but not 'amax'.
+
+    {tensors}
+    """
+
+
+NO, YES = "Literal[False] = False", "Literal[True]"
+
+
+def routed(permutation, return_logits, outputs):
+    return {
+        "permutation": permutation, "return_logits": return_logits,
+        "return_row_of": NO, "returns": f"tuple[{', '.join(['_A'] * outputs)}]",
+    }  # fmt: skip
+
+
+@operator(
+    run="py_run_route",
+    defaults=".out_dtype = NK_F32",
+    overloads=[
+        routed(NO, NO, 2), routed(YES, NO, 5), routed(NO, YES, 3), routed(YES, YES, 6),
+        {"permutation": YES, "return_row_of": YES, "returns": "tuple[_A, ...]"},
+    ],
+    registered=[
+        Registered(
+            "route",
+            "x w k! score correction_bias n_group topk_group renormalize scaling_factor alpha "
+            "dense logits expert_map num_local_experts",
+            ("weights", "ids"),
+            fixed={"permutation": False, "return_logits": False, "return_row_of": False},
+        )
+    ],
+)  # fmt: skip
+def route(
+    x: Kind("PY_OPTIONAL", "_A | None", "Tensor? {0}") = None, w: optional = None,
+    k: own_count = None, *, logits: Kind("PY_OPTIONAL", "_A | None", "Tensor? {0}") = None,
+    score: score = "topk_softmax", correction_bias: optional = None, n_group: count = 1,
+    topk_group: count = 1, renormalize: own_flag = None, scaling_factor: number = 1.0,
+    alpha: scalar = 1.0, dense: flag = False, permutation: flag = False,
+    expert_map: optional = None, num_local_experts: own_count = None, return_logits: flag = False,
+    return_row_of: flag = False, out: own_outs = None,
+    out_dtype: Kind("PY_OWN", "OutDtype") = "float32",
+):  # fmt: skip
+    """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
+
+    x: [.., K], w: [N, K], each float16, bfloat16 or float32, multiplied in float32. M counts the rows of x. K is
+        any number.
+    k: how many experts each row selects, up to 32. Every call gives it.
+    logits: [.., N], float16, bfloat16 or float32, in place of x and w: they are multiplied by alpha alone.
+    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.
+    correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.
+    n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be
+        selected.
+    renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.
+    scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].
+    dense: weights become [.., N] with zeros elsewhere.
+    permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.
+    expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the
+        place of N in counts and offsets, and only rows of local experts are sorted. ids stay those of all N.
+    return_logits: also return the logits that were selected from, float32 [.., N].
+    return_row_of: with permutation also return row_of, which says where each selection is in sorted_rows.
+    out: a tuple like the result. An item that is None is allocated.
+    out_dtype: the weights' dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name.
+
+    Returns (weights [.., k], ids int32 [.., k]), in selection order; with permutation also counts [N],
+    offsets [N+1] and sorted_rows [M*k] (m*k + j for selection j of row m, sorted by expert; -1 behind the last),
+    all int32; with return_row_of then row_of [M*k] (where sorted_rows has m*k + j, or -1); with return_logits last
+    the logits. Of equal logits the lower expert's counts as the larger.
+    """
+
+
+@operator(
+    run="py_run_sort_by_expert",
+    returns="tuple[_A, _A, _A, _A]",
+    registered=[
+        Registered(
+            "sort_by_expert", "ids num_experts expert_map num_local_experts",
+            ("counts", "offsets", "sorted_rows", "row_of"), None,
+        )
+    ],
+)  # fmt: skip
+def sort_by_expert(
+    ids: tensor, num_experts: count, *, expert_map: optional = None,
+    num_local_experts: own_count = None, out: own_outs = None,
+):  # fmt: skip
+    """The permutation that route returns, of ids that are there already.
+
+    ids: int32 [.., k], which experts each row selects. A number that is no expert's belongs to nobody.
+    num_experts: N, up to 1024.
+    expert_map, num_local_experts: as in route.
+    out: a tuple like the result. An item that is None is allocated.
+
+    Returns (counts [N], offsets [N+1], sorted_rows [M*k], row_of [M*k]), all int32, as route has them. Selections
+    of nobody are left out: row_of is -1 for them, and sorted_rows ends with as many -1.
+    """
+
+
+@operator()
+def combine(
+    products: tensor, row_of: tensor, weights: tensor, *, residual: optional = None,
+    out: out = None, out_dtype: out_dtype = "float16",
+):  # fmt: skip
+    """The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.
+
+    out[m] = sum_j weights[m, j] * products[row_of[m*k + j]] + residual[m] in float32, in the order of j, rounded
+    once. Returns [.., H].
+
+    products: [P, H], float16, bfloat16 or float32, contiguous along H: what the experts made of the rows that
+        route's sorted_rows put together.
+    row_of: int32 [M*k], as route returns it: which row each selection has. -1 adds nothing. A number that names no
+        row is an error on the CPU and adds nothing on GPUs. Rows that nobody names may hold anything, even NaN.
+    weights: [.., k], float16, bfloat16 or float32; k is any number, M counts the rows.
+    residual: [.., H] of any of these dtypes, such as the result of shared experts.
+    {out}
+    The bytes are the same on every backend, and whatever other tokens there are.
+    """
+
+
+# The functions that are no operators: (name, text signature, what the stub has, words)
+OTHERS = [
+    (
+        "explain",
+        "($module, op, /, *args, **kwargs)",
+        "(op: str, /, *args: Any, **kwargs: Any) -> dict[str, str | int | bool]",
+        """What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.
+
+op: one of {operators}.
+
+Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile
+(its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),
+tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or warps that K of a tile is divided among)
+and steps_per_cta. Raises what the call would raise. On the CPU it reads offsets, rows and row_of, whose values
+calls check; it reads no other values.
+
+>>> explain('gemm', a, b, sfa, sfb)['kernel']""",
+    ),
+    (
+        "backends",
+        "($module, /)",
+        "() -> list[Backend]",
+        """The backends, the preferred one first: dicts with name, devices, available, why_not (None where available),
+code (what its kernels were compiled for) and needs (which driver they need, and which was found).""",
+    ),
+    (
+        "_tiles",
+        "($module, /)",
+        "() -> list[str]",
+        "What NVFP4KERN_TILE can name in this build: '<row>/<family>:<tile>' of every tile.",
+    ),
+    (
+        "warmup",
+        "($module, /, device=None)",
+        "(device: object = None) -> None",
+        """Load everything that first calls would load.
+
+device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is one of these, or None for all devices.""",
+    ),
+]
+DROP_INS = ("gemv", "gemm", "dual_gemm", "group_gemm")
+DROP_IN_DOC = (
+    "The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."
+)
