@@ -100,11 +100,7 @@ SURVIVORS |= {
     "op_route.c, check: 0 -> 1": (
         "the first field is the device's type, which is set once the operands have passed"
     ),
-    "py_invoke.c, find_name: < -> <=": "no operator has as many names, so that a NULL ends them",
     "py_grouped_dual.c, quantized_output: 2 -> 3 (4 of 8)": "room for one more output",
-    "py_route.c, sort_by_expert: 0 -> 1 (1 of 7)": (
-        "the first field is ids, which is set next, or the call ends"
-    ),
     "py_state.c, py_keep: 0 -> 1": "nobody reads the list, and an empty item is released as none",
 }
 UNSEEN = {
