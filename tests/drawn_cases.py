@@ -40,7 +40,7 @@ FAMILIES = tuple(OPERATORS_OF)
 TYPES_OF = {"sm100/gemm": ("codes",), "sm100/kind_f16": ("16 bits",)}
 TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
-EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "paired"}
+EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "dual"}
 """By operator, the kernel of sm90/gemv that a case is for: experts' weights have either layout."""
 FEW_ROWS = 8
 """Of an expert, for a gemv of each row."""
@@ -80,13 +80,15 @@ class Case(NamedTuple):
         if self.family == "sm100/kind_f16":
             name = "list_gemm" if self.operator == "list" else KERNELS[self.operator]
             return f"sm100_kind_f16_{name}_{self.tile}"
+        dtype = {"halves": "fp16", "bfloats": "bf16"}.get(self.multiplies, self.multiplies)
         if self.operator in OF_HALVES:
-            dtype = {"halves": "fp16", "bfloats": "bf16"}[self.multiplies]
             return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
         if self.family == "sm90/gemv":
-            return f"sm90_gemv_experts_{self.multiplies}_{EXPERTS_GEMV[self.operator]}"
+            return f"sm90_gemv_experts_{dtype}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
             return "sm100_route"  # of all tiles
+        if self.family == "sm90/route":
+            return f"sm90_route_{self.tile}_{dtype}"
         of_type = f"_{self.multiplies}" if self.row == "sm90" else ""
         name = "list_gemm" if self.operator == "list" and self.row == "sm100" else None
         return f"{self.row}_{name or KERNELS[self.operator]}_{self.tile}{of_type}"
@@ -103,7 +105,7 @@ class Case(NamedTuple):
 
     def has_layout_of(self, call):
         """A gemv of experts is for one layout of their scale factors."""
-        if self.family != "sm90/gemv" or EXPERTS_GEMV[self.operator] == "paired":
+        if self.family != "sm90/gemv" or EXPERTS_GEMV[self.operator] == "dual":
             return True
         return call.said["forms"][1] == EXPERTS_GEMV[self.operator]
 

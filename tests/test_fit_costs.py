@@ -114,7 +114,7 @@ def test_a_cost_that_nothing_depends_on_stays():
     start = dict(zip(model.names, model.costs, strict=True))
     measured = {p: t for p, t in measured_by(model, "sm90/gemv").items() if not p.wide}
     found = dict(zip(model.names, fit_costs.fitted(model, measured), strict=True))
-    name = "SM90_GEMV_FEW_HALVES_US"
+    name = "SM90_GEMV_FEW_F16_US"
     assert found[name] == pytest.approx(start[name], rel=1e-12)
 
 

@@ -55,7 +55,7 @@ bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t ti
     if (best.tile != NK_TILE_ANY) *choice = choice_of(problem, &gpu, (int)best.tile);
     const bool asked = tile < 0 || tile >= SM90_GEMM_TILE_COUNT;
     model_choice gemv;
-    if (!asked || problem->m > SM90_GEMV_TOKENS || !gemv_pick(facts, problem, gemv_tile, invariant, &gemv))
+    if (!asked || problem->m > SM90_GEMV_MAX_TOKENS || !gemv_pick(facts, problem, gemv_tile, invariant, &gemv))
         return best.tile != NK_TILE_ANY;
     if (best.tile != NK_TILE_ANY && !sm90_gemm_loses(best.us, gemv_us(facts, problem, &gemv))) return true;
     *choice = (model_choice){SM90_GEMM_TILE_COUNT + gemv.tile, gemv.split, gemv.grid};

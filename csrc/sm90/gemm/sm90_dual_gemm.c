@@ -1,5 +1,5 @@
 /* dual_gemm on Hopper: the tiles of gemm, which hold as many rows of b1 as of b2. For one 16-bit token the gemv. */
-#include "sm90/gemv/sm90_gemv_deal.h"
+#include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90_gemm_plan.h"
 
 #define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_dual_gemm_##name##_halves, &sm90_dual_gemm_##name##_bfloats},
@@ -40,7 +40,7 @@ nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *
     dual_choice *c = choice;
     c->is_gemv = false;
     if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY) {
-        const nk_status status = sm90_plan_gemv_pair(p, settings, plan, &c->gemv);
+        const nk_status status = sm90_plan_gemv_dual(p, settings, plan, &c->gemv);
         c->is_gemv = status == NK_OK;
         if (status != NK_DECLINED) return status;
     }
@@ -61,7 +61,7 @@ nk_status sm90_plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *
 nk_status sm90_run_dual_gemm(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
     const dual_choice *c = choice;
-    if (c->is_gemv) return sm90_run_gemv_pair(p, &c->gemv, exec);
+    if (c->is_gemv) return sm90_run_gemv_dual(p, &c->gemv, exec);
     const nk_gemm_problem whole = gates_of(p);
     const sm90_gemm_slices slices = sm90_gemm_slices_of(&whole);
     for (int64_t batch = 0; batch < p->l; batch += slices.batches) {

@@ -1,5 +1,5 @@
 /* gemm on Hopper: plan and run. The tensor cores' tiles, or for few tokens the gemv, whichever is faster by cost. */
-#include "sm90/gemv/sm90_gemv_deal.h"
+#include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90_gemm_model.h"
 
 #define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_gemm_##name##_halves, &sm90_gemm_##name##_bfloats},
@@ -35,7 +35,7 @@ static nk_status plan_slice(const nk_gemm_problem *slice, double count, const nk
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(slice->device, &gpu));
     const sm90_gemm_pick pick = sm90_gemm_pick_of(&product, gpu, settings->batch_invariant);
-    if (c->is_gemv && (pick.tile == NK_TILE_ANY || sm90_gemm_loses(count * pick.us, c->gemv.deal.us))) return NK_OK;
+    if (c->is_gemv && (pick.tile == NK_TILE_ANY || sm90_gemm_loses(count * pick.us, c->gemv.schedule.us))) return NK_OK;
     c->is_gemv = false;
     return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, &c->product);
 }
@@ -44,7 +44,7 @@ nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, 
 {
     gemm_choice *c = choice;
     c->is_gemv = false;
-    if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY && p->m <= SM90_GEMV_TOKENS) {
+    if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY && p->m <= SM90_GEMV_MAX_TOKENS) {
         const nk_status status = sm90_plan_gemv(p, settings, plan, &c->gemv);
         c->is_gemv = status == NK_OK;
         if (status != NK_DECLINED && (!c->is_gemv || nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY))

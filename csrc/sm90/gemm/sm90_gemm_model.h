@@ -2,7 +2,7 @@
 #ifndef NK_SM90_GEMM_MODEL_H
 #define NK_SM90_GEMM_MODEL_H
 
-#include "sm90/gemv/sm90_gemv_deal.h"
+#include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90_gemm_costs.h"
 #include "sm90_gemm_plan.h"
 
@@ -88,7 +88,7 @@ static inline bool sm90_gemm_loses(double us, double gemv_us) { return gemv_us +
 static inline bool sm90_gemv_wins(const nk_settings *settings, const sm90_gemm_pick *pick, const sm90_gemv_choice *gemv)
 {
     return nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY || pick->tile == NK_TILE_ANY ||
-           sm90_gemm_loses(pick->us, gemv->deal.us);
+           sm90_gemm_loses(pick->us, gemv->schedule.us);
 }
 
 #endif

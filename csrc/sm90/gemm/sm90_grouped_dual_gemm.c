@@ -1,5 +1,5 @@
 /* grouped_dual_gemm on Hopper: tiles of dual_gemm, each with tokens of one expert, or for few rows the gemv. */
-#include "sm90/gemv/sm90_gemv_deal.h"
+#include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90_gated_params.h"
 #include "sm90_gemm_model.h"
 

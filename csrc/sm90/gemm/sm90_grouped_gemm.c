@@ -1,7 +1,7 @@
 /* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert, or for few rows the gemv, or,
  * of 16-bit weights, the tiles of sm90/halves. Lists: one launch for all groups, or a gemm for each, one after the
  * other. */
-#include "sm90/gemv/sm90_gemv_deal.h"
+#include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90/halves/sm90_halves.h"
 #include "sm90_gemm_model.h"
 #include "sm90_list.h"

@@ -3,7 +3,7 @@
 #include "sm90/sm90_backend.h"
 
 #include "cuda/cuda_encode.h"
-#include "sm90_gemv_deal.h"
+#include "sm90_gemv_scheduler.h"
 
 #include <stddef.h>
 
@@ -11,31 +11,31 @@
 static cuda_kernel *const kernels[][2][3] = {
     /* [is_short]: short tiles are for one NVFP4 token only; narrow, it has no others */
     [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, ACCESSES(codes_short)},
-    [SM90_GEMV_HALVES] = {ACCESSES(halves)},
-    [SM90_GEMV_BFLOATS] = {ACCESSES(bfloats)},
+    [SM90_GEMV_FP16] = {ACCESSES(fp16)},
+    [SM90_GEMV_BF16] = {ACCESSES(bf16)},
     [SM90_GEMV_FEW_CODES] = {ACCESSES(few_codes)},
-    [SM90_GEMV_FEW_HALVES] = {ACCESSES(few_halves)},
-    [SM90_GEMV_FEW_BFLOATS] = {ACCESSES(few_bfloats)},
+    [SM90_GEMV_FEW_FP16] = {ACCESSES(few_fp16)},
+    [SM90_GEMV_FEW_BF16] = {ACCESSES(few_bf16)},
 };
 
-static cuda_kernel *const paired_kernels[] = {
-    [SM90_GEMV_HALVES] = &sm90_gemv_halves_paired,
-    [SM90_GEMV_BFLOATS] = &sm90_gemv_bfloats_paired,
+static cuda_kernel *const dual_kernels[] = {
+    [SM90_GEMV_FP16] = &sm90_gemv_fp16_dual,
+    [SM90_GEMV_BF16] = &sm90_gemv_bf16_dual,
 };
 
-#define EXPERTS(name)                                                     \
-    {[SM90_GEMV_LINEAR] = &sm90_gemv_experts_##name##_linear,             \
-     [SM90_GEMV_BLOCKED] = &sm90_gemv_experts_##name##_blocked,           \
-     [SM90_GEMV_PAIRED] = &sm90_gemv_experts_##name##_paired}
-static cuda_kernel *const experts_kernels[][SM90_GEMV_PAIRED + 1] = {
-    [SM90_GEMV_ONE_CODES] = EXPERTS(codes),
-    [SM90_GEMV_HALVES] = EXPERTS(halves),
-    [SM90_GEMV_BFLOATS] = EXPERTS(bfloats),
+#define EXPERTS(name)                                           \
+    {[SM90_GEMV_LINEAR] = &sm90_gemv_experts_##name##_linear,   \
+     [SM90_GEMV_BLOCKED] = &sm90_gemv_experts_##name##_blocked, \
+     [SM90_GEMV_DUAL] = &sm90_gemv_experts_##name##_dual}
+static cuda_kernel *const experts_kernels[][SM90_GEMV_DUAL + 1] = {
+    [SM90_GEMV_EXPERT_CODES] = EXPERTS(codes),
+    [SM90_GEMV_FP16] = EXPERTS(fp16),
+    [SM90_GEMV_BF16] = EXPERTS(bf16),
 };
 
-static cuda_kernel *const tiled_kernels[] = {
-    [SM90_GEMV_LINEAR] = &sm90_gemv_tiles_linear,
-    [SM90_GEMV_BLOCKED] = &sm90_gemv_tiles_blocked,
+static cuda_kernel *const map_kernels[] = {
+    [SM90_GEMV_LINEAR] = &sm90_gemv_map_linear,
+    [SM90_GEMV_BLOCKED] = &sm90_gemv_map_blocked,
 };
 
 /* Asks the driver about clusters of even sizes, since odd ones were slower. All kernels use the same resources. */
@@ -45,7 +45,7 @@ static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cud
     for (int32_t per_sm = 1; per_sm <= 2; per_sm++) {
         int32_t *at_once = c->at_once[per_sm - 1];
         at_once[1] = gpu->sms * per_sm;
-        for (int32_t size = 2; size <= SM90_GEMV_CLUSTER; size += 2) {
+        for (int32_t size = 2; size <= SM90_GEMV_MAX_CLUSTER; size += 2) {
             cuda_grid grid = {.x = 1,
                               .y = size,
                               .z = 1,
@@ -72,14 +72,14 @@ typedef struct question {
 
 NK_CHOICE_FITS(sm90_gemv_choice);
 
-static cuda_kernel *kernel_of(const sm90_gemv_form *form, sm90_gemv_access access, bool is_short)
+static cuda_kernel *kernel_of(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
 {
-    if (form->has_experts) return experts_kernels[form->kind][access];
-    return form->is_paired ? paired_kernels[form->kind] : kernels[form->kind][is_short][access];
+    if (variant->has_experts) return experts_kernels[variant->kind][access];
+    return variant->is_dual ? dual_kernels[variant->kind] : kernels[variant->kind][is_short][access];
 }
 
 /* Finding a deal takes as long as all else before a launch, and the next calls ask the same. */
-static nk_status choose(const nk_gemv_problem *p, const sm90_gemv_form *form, int forced, sm90_gemv_choice *c)
+static nk_status choose(const nk_gemv_problem *p, const sm90_gemv_variant *variant, int forced, sm90_gemv_choice *c)
 {
     NK_MEMO(question, sm90_gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
@@ -90,21 +90,21 @@ static nk_status choose(const nk_gemv_problem *p, const sm90_gemv_form *form, in
                         p->m,
                         p->n,
                         p->k,
-                        (int32_t)form->kind,
-                        (int32_t)(form->is_paired ? SM90_GEMV_PAIRED : sm90_gemv_access_of(p)),
-                        form->has_experts,
+                        (int32_t)variant->kind,
+                        (int32_t)(variant->is_dual ? SM90_GEMV_DUAL : sm90_gemv_access_of(p)),
+                        variant->has_experts,
                         p->b.sf_layout == NK_SF_BLOCKED,
                         sm90_gemv_has_maps(p),
                         forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         sm90_gemv_choice *answer = &memo[at].answer;
-        cuda_kernel *any = kernel_of(form, q.access, q.kind == SM90_GEMV_CODES);
+        cuda_kernel *any = kernel_of(variant, q.access, q.kind == SM90_GEMV_CODES);
         if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
-        bool fits = sm90_gemv_find_deal(p, form, &clusters, forced, &answer->deal);
-        answer->kernel = !fits                        ? NULL
-                         : answer->deal.by_tensor_map ? tiled_kernels[q.access]
-                                                      : kernel_of(form, q.access, answer->deal.is_short);
+        bool fits = sm90_gemv_find_schedule(p, variant, &clusters, forced, &answer->schedule);
+        answer->kernel = !fits                            ? NULL
+                         : answer->schedule.by_tensor_map ? map_kernels[q.access]
+                                                          : kernel_of(variant, q.access, answer->schedule.is_short);
         memo[at].asked = q;
     }
     *c = memo[at].answer;
@@ -118,14 +118,14 @@ static nk_status choose(const nk_gemv_problem *p, const sm90_gemv_form *form, in
 
 _Static_assert(offsetof(sm90_gemv_args, b) == 48 && offsetof(sm90_gemv_args, d) == 176, "operands fill lines");
 _Static_assert(LARGEST_K / SM90_GEMV_STEP <= 1 << SM90_GEMV_K_STEP_BITS, "K steps of a start, and in 16 bits");
-_Static_assert(SM90_GEMV_MOST_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
-_Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_ROWS) < UINT32_MAX, "offsets of 32 bits");
+_Static_assert(SM90_GEMV_MAX_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
+_Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_MAX_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
 static bool is_in_range(const nk_gemv_problem *p)
 {
     uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
     bool close = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
-    return p->m <= SM90_GEMV_TOKENS && p->n <= LARGEST_N && p->k < LARGEST_K && p->l <= LARGEST_BATCH &&
+    return p->m <= SM90_GEMV_MAX_TOKENS && p->n <= LARGEST_N && p->k < LARGEST_K && p->l <= LARGEST_BATCH &&
            (p->n <= 1 || close);
 }
 
@@ -133,7 +133,7 @@ static bool is_in_range(const nk_gemv_problem *p)
 static nk_status decline(const nk_gemv_problem *p, sm90_gemv_kind kind, const nk_settings *settings, int forced)
 {
     const char *why = NULL;
-    if (forced == NK_TILE_ANY || p->m > SM90_GEMV_TOKENS) return NK_DECLINED;
+    if (forced == NK_TILE_ANY || p->m > SM90_GEMV_MAX_TOKENS) return NK_DECLINED;
     if (settings->batch_invariant)
         why = "no tile of this family keeps NVFP4KERN_BATCH_INVARIANT=1";
     else if (!is_in_range(p))
@@ -143,33 +143,33 @@ static nk_status decline(const nk_gemv_problem *p, sm90_gemv_kind kind, const nk
     return NK_TILE_REFUSE(&sm90_gemv_family, forced, "%s", why ? why : "its CTAs do not fit into shared memory");
 }
 
-nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_form *form, const nk_settings *settings,
+nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const nk_settings *settings,
                          nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
-    if (!is_in_range(p) || settings->batch_invariant) return decline(p, form->kind, settings, forced);
-    const sm90_gemv_deal *s = &c->deal;
-    NK_TRY(choose(p, form, forced, c));
-    if (!c->kernel) return decline(p, form->kind, settings, forced);
+    if (!is_in_range(p) || settings->batch_invariant) return decline(p, variant->kind, settings, forced);
+    const sm90_gemv_schedule *s = &c->schedule;
+    NK_TRY(choose(p, variant, forced, c));
+    if (!c->kernel) return decline(p, variant->kind, settings, forced);
     c->pdl = settings->pdl;
     plan->kernel = c->kernel->name;
     plan->why = sm90_gemv_access_of(p) == SM90_GEMV_NARROW
                     ? "few tokens; weights are read byte by byte: K or an address is not aligned"
                     : "few tokens: weights are read once";
     plan->tile_m = p->m;
-    plan->tile_n = sm90_gemv_tile_rows(form->kind, s->is_short);
+    plan->tile_n = sm90_gemv_tile_rows(variant->kind, s->is_short);
     plan->tile_k = SM90_GEMV_STEP;
-    plan->grid = p->l * s->clusters * s->work.cluster;
+    plan->grid = p->l * s->clusters * s->scheduler.cluster;
     plan->threads = 32 * s->warps;
-    plan->stages = SM90_GEMV_SLOTS / (s->is_short ? 1 : 2);
-    plan->cluster = s->work.cluster;
+    plan->stages = SM90_GEMV_PIPELINE_M8S / (s->is_short ? 1 : 2);
+    plan->cluster = s->scheduler.cluster;
     plan->tile = sm90_gemv_family.tiles[s->tile];
     return NK_OK;
 }
 
 nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
 {
-    return sm90_gemv_plan(p, &(sm90_gemv_form){.kind = sm90_gemv_kind_of(p)}, settings, found, choice);
+    return sm90_gemv_plan(p, &(sm90_gemv_variant){.kind = sm90_gemv_kind_of(p)}, settings, found, choice);
 }
 
 /* The product with one of the matrices. */
@@ -179,17 +179,17 @@ static nk_gemv_problem one_of(const nk_dual_gemm_problem *p, const nk_operand *b
         .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = *b, .d = p->d};
 }
 
-nk_status sm90_plan_gemv_pair(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
+nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
 {
     const nk_gemv_problem first = one_of(p, &p->b1), second = one_of(p, &p->b2);
     const bool linear =
         sm90_gemv_access_of(&first) == SM90_GEMV_LINEAR && sm90_gemv_access_of(&second) == SM90_GEMV_LINEAR;
-    if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_OCTET || p->k == 0) return NK_DECLINED;
+    if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
     if (!is_in_range(&first) || !is_in_range(&second)) return NK_DECLINED;
     nk_gemv_problem both = first;
     both.n *= 2;
-    const sm90_gemv_form form = {.kind = sm90_gemv_kind_of(&first), .is_paired = true};
-    return sm90_gemv_plan(&both, &form, settings, found, choice);
+    const sm90_gemv_variant variant = {.kind = sm90_gemv_kind_of(&first), .is_dual = true};
+    return sm90_gemv_plan(&both, &variant, settings, found, choice);
 }
 
 /* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
@@ -208,13 +208,13 @@ static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (u
 /* See sm90_gemv_maps. Where scale factors are blocked a dimension goes through a row quad, whose rows lie 32 apart. So
  * strides do not grow from one dimension to the next. The driver's documentation says that they do, but nothing checks
  * it. */
-static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, sm90_gemv_maps *maps)
+static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_schedule *s, sm90_gemv_maps *maps)
 {
     const nk_operand *b = &p->b;
     const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
     const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
-    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(s->form.kind, s->is_short), line = SM90_GEMV_STEP / 2,
+    const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(s->variant.kind, s->is_short), line = SM90_GEMV_STEP / 2,
                    factors = SM90_GEMV_STEP / NK_SF_VEC;
     const cuda_boxes linear[] = {
         CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch}, .box = {line, rows, 1, 1, 1}),
@@ -223,26 +223,26 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_deal *s, 
                                         .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
                                         .box = {line, 4, rows / 4, 1, 1}),
                                   FACTORS(.dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
-                                          .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->work.atoms_bytes, sf_batch},
+                                          .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->scheduler.atoms_bytes, sf_batch},
                                           .box = {rows * NK_SF_ATOM_COLS, factors / NK_SF_ATOM_COLS, 1, 1})};
     return cuda_encode_maps(p->device, 2, b->sf_layout == NK_SF_BLOCKED ? blocked : linear,
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
 
-nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const sm90_gemv_experts *experts,
+nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *pair, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *c, const nk_exec *exec)
 {
-    const sm90_gemv_deal *s = &c->deal;
+    const sm90_gemv_schedule *s = &c->schedule;
     sm90_gemv_args args = {
-        .work = s->work, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .pair = *pair};
+        .scheduler = s->scheduler, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .pair = *pair};
     memcpy(args.starts, s->starts, sizeof args.starts);
-    args.work.early = c->pdl == NK_PDL_WEIGHTS; /* of experts, whose weights are not known, nothing is */
+    args.scheduler.early = c->pdl == NK_PDL_WEIGHTS; /* of experts, whose weights are not known, nothing is */
     cuda_grid grid = {.x = s->clusters,
-                      .y = s->work.cluster,
+                      .y = s->scheduler.cluster,
                       .z = p->l,
                       .threads = 32 * s->warps,
                       .smem_bytes = s->smem_bytes,
-                      .cluster.y = s->work.cluster,
+                      .cluster.y = s->scheduler.cluster,
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
     if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
@@ -253,13 +253,13 @@ nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, co
 
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
-    return sm90_gemv_run(p, &(sm90_gemv_pair){0}, NULL, choice, exec);
+    return sm90_gemv_run(p, &(sm90_gemv_dual){0}, NULL, choice, exec);
 }
 
-nk_status sm90_run_gemv_pair(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
+nk_status sm90_run_gemv_dual(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
     nk_gemv_problem first = one_of(p, &p->b1);
     first.alpha = p->alpha1;
-    const sm90_gemv_pair pair = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
+    const sm90_gemv_dual pair = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
     return sm90_gemv_run(&first, &pair, NULL, choice, exec);
 }

@@ -1,5 +1,5 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
- * PAIRED: D[l,0,n] = convert(act(alpha[n] * sum_k X[l,0,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,0,k] W2[l,n,k])).
+ * DUAL: D[l,0,n] = convert(act(alpha[n] * sum_k X[l,0,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,0,k] W2[l,n,k])).
  * Experts: row l of D is of one token, as above, by the matrix of an expert: see sm90_gemv_experts. A bf16 token is
  * multiplied as halves where that is exact (halving_of_token).
  *
@@ -48,13 +48,14 @@ typedef struct reader {
     uint32_t at, chunk_bytes, step_bytes;
 } reader;
 
-template <int COUNT> __device__ inline reader reader_of_lane(const sm90_gemv_work &s, int tokens)
+template <int COUNT> __device__ inline reader reader_of_lane(const sm90_gemv_scheduler &s, int tokens)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t chunk_bytes = SM90_GEMV_CHUNK * 2;
-    if (COUNT == FEW) return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
+    if (COUNT == FEW)
+        return {token_at(s, min(g, tokens - 1)) + word_at(8 * c), chunk_bytes, SM90_GEMV_TOKEN_STEP_BYTES};
     if (g >> 1 != c) return {shared_address(head().zeros), 0, 0};
-    return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_BYTES};
+    return {token_at(s, 0) + word_at(8 * c + 2 * (g & 1)), chunk_bytes, SM90_GEMV_TOKEN_STEP_BYTES};
 }
 
 /* 2^112 twice, in bf16. Codes in bf16 carry 2^-126, and with bare ones small products would underflow fp32. */
@@ -65,8 +66,8 @@ template <int COUNT> __device__ inline reader reader_of_lane(const sm90_gemv_wor
 template <int KIND, int COUNT> __device__ inline void decode(uint32_t codes, uint32_t scale, uint32_t pairs[4])
 {
     if (COUNT == FEW)
-        decode_e2m1x8<KIND == BFLOATS>(codes, scale, pairs);
-    else if (KIND == BFLOATS)
+        decode_e2m1x8<KIND == BF16>(codes, scale, pairs);
+    else if (KIND == BF16)
         decode_e2m1x8<true>(codes, BFLOAT_UNIT, pairs);
     else
         e2m1x8_to_half2x4(codes, pairs);
@@ -102,7 +103,7 @@ template <int KIND, int COUNT> __device__ inline void multiply(const weights &w,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const uint32_t halves = magnitudes(cvt_f16x2_e4m3x2(w.sf[r] >> 16 * j));
-        scales[r] = KIND == BFLOATS && COUNT == FEW ? bfloats_of(halves) : halves;
+        scales[r] = KIND == BF16 && COUNT == FEW ? bfloats_of(halves) : halves;
     }
     float blocks[2][4] = {}; /* ONE: accumulators of the first and of the second blocks */
     uint4 x[4];              /* ONE: two words serve both blocks */
@@ -117,8 +118,8 @@ template <int KIND, int COUNT> __device__ inline void multiply(const weights &w,
         decode<KIND, COUNT>(high[word], twice(scales[1], word >> 1), q);
         const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
         float *d = COUNT == ONE ? blocks[word >> 1] : sums;
-        mma_pairs<KIND == BFLOATS>(d, first, v.x, v.y);
-        mma_pairs<KIND == BFLOATS>(d, second, v.z, v.w);
+        mma_pairs<KIND == BF16>(d, first, v.x, v.y);
+        mma_pairs<KIND == BF16>(d, second, v.z, v.w);
     }
 #pragma unroll
     for (int r = 0; r < (COUNT == ONE ? 2 : 0); r++) {
@@ -135,14 +136,14 @@ template <int KIND, int COUNT> __device__ inline void multiply(const weights &w,
 /* What main_loop() does with the steps of a warp. */
 template <int KIND, int COUNT> struct products {
     const team_work &w;
-    const sm90_gemv_work &s;
+    const sm90_gemv_scheduler &s;
     float *partials;
     int tokens;
     reader first;
     uint32_t b;
     float sums[4];
 
-    __device__ products(const team_work &w, const sm90_gemv_work &s, int tokens, float *partials)
+    __device__ products(const team_work &w, const sm90_gemv_scheduler &s, int tokens, float *partials)
         : w(w), s(s), partials(partials), tokens(tokens), first(reader_of_lane<COUNT>(s, tokens)), sums{0, 0, 0, 0}
     {
     }
@@ -168,12 +169,12 @@ template <int KIND, int COUNT> struct products {
 template <int KIND, int COUNT, int ACCESS, bool EXPERTS>
 __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_experts *experts)
 {
-    const sm90_gemv_work &s = p.work;
+    const sm90_gemv_scheduler &s = p.scheduler;
     const int warps = blockDim.x >> 5, tokens = COUNT == ONE ? 1 : s.tokens;
     team_work w = work_of_team<ACCESS, TALL, 1>(p);
     constexpr bool COPIED = KIND != CODES && ACCESS != NARROW;
     constexpr bool FOUND = KIND != CODES; /* with codes it would make the loop longer */
-    constexpr bool HALVED = EXPERTS && KIND == BFLOATS;
+    constexpr bool HALVED = EXPERTS && KIND == BF16;
     const int per_token = w.k_steps * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const uint32_t ring = ring_of_warp();
     chunk_of_token at = first_chunk_of_thread(per_token, tokens);
@@ -205,8 +206,8 @@ __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_experts *ex
         fill_ring<ACCESS, TALL, 1>(p, w, ahead, ring);
         begin_tokens();
     }
-    ending end = ending_of<COUNT == ONE ? 1 : SM90_GEMV_TOKENS>(s, w, tokens);
-    if (ACCESS != PAIRED) prepare_end<ACCESS, FOUND>(p, w, end);
+    ending end = ending_of<COUNT == ONE ? 1 : SM90_GEMV_MAX_TOKENS>(s, w, tokens);
+    if (ACCESS != DUAL) prepare_end<ACCESS, FOUND>(p, w, end);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_tokens_at(false, warps) + tokens * (int)sm90_gemv_token_bytes(s.k_steps));
     prepare_sums(s, tokens, partials);
@@ -231,12 +232,12 @@ __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_experts *ex
     expect_sums(s, w, s.cluster * tokens);
     const auto multiply_all = [&](auto of_warp) { main_loop<ACCESS, TALL, 1>(p, w, ahead, ring, of_warp); };
     if (HALVED && as_halves.is_exact)
-        multiply_all(products<HALVES, COUNT>(w, s, tokens, partials));
+        multiply_all(products<FP16, COUNT>(w, s, tokens, partials));
     else
         multiply_all(products<KIND, COUNT>(w, s, tokens, partials));
     __syncthreads();
     const float product_scale = KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT * as_halves.inverse;
-    if constexpr (ACCESS == PAIRED) {
+    if constexpr (ACCESS == DUAL) {
         if (EXPERTS && experts->encoded.wanted)
             return encode_pairs(p, experts->encoded, w, end, product_scale, partials);
         return finish_pairs(p, w, end, product_scale, partials);
@@ -255,25 +256,25 @@ __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_experts *ex
     GEMV(name##_blocked, KIND, COUNT, BLOCKED) \
     GEMV(name##_narrow, KIND, COUNT, NARROW)
 
-GEMVS(halves, HALVES, ONE)
-GEMVS(bfloats, BFLOATS, ONE)
-GEMV(halves_paired, HALVES, ONE, PAIRED)
-GEMV(bfloats_paired, BFLOATS, ONE, PAIRED)
+GEMVS(fp16, FP16, ONE)
+GEMVS(bf16, BF16, ONE)
+GEMV(fp16_dual, FP16, ONE, DUAL)
+GEMV(bf16_dual, BF16, ONE, DUAL)
 
-#define EXPERTS(name, KIND, ACCESS)                                                                       \
-    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) sm90_gemv_experts_##name(       \
-        const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_experts experts)      \
-    {                                                                                                     \
-        gemv<KIND, ONE, ACCESS, true>(p, &experts);                                                       \
+#define EXPERTS(name, KIND, ACCESS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) sm90_gemv_experts_##name(  \
+        const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_experts experts) \
+    {                                                                                                \
+        gemv<KIND, ONE, ACCESS, true>(p, &experts);                                                  \
     }
-#define EXPERTS_OF(name, KIND)              \
-    EXPERTS(name##_linear, KIND, LINEAR)    \
-    EXPERTS(name##_blocked, KIND, BLOCKED)  \
-    EXPERTS(name##_paired, KIND, PAIRED)
+#define EXPERTS_OF(name, KIND)             \
+    EXPERTS(name##_linear, KIND, LINEAR)   \
+    EXPERTS(name##_blocked, KIND, BLOCKED) \
+    EXPERTS(name##_dual, KIND, DUAL)
 
 EXPERTS_OF(codes, CODES)
-EXPERTS_OF(halves, HALVES)
-EXPERTS_OF(bfloats, BFLOATS)
+EXPERTS_OF(fp16, FP16)
+EXPERTS_OF(bf16, BF16)
 GEMVS(few_codes, CODES, FEW)
-GEMVS(few_halves, HALVES, FEW)
-GEMVS(few_bfloats, BFLOATS, FEW)
+GEMVS(few_fp16, FP16, FEW)
+GEMVS(few_bf16, BF16, FEW)

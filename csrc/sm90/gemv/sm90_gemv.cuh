@@ -14,8 +14,8 @@ extern __shared__ __align__(1024) uint4 smem[]; /* the period of a tensor map's 
 __device__ inline sm90_gemv_head &head() { return *(sm90_gemv_head *)smem; }
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
- * reads byte by byte, in both layouts. PAIRED is LINEAR, of two matrices: see sm90_gemv_pair. */
-enum { LINEAR, BLOCKED, NARROW, PAIRED };
+ * reads byte by byte, in both layouts. DUAL is LINEAR, of two matrices: see sm90_gemv_dual. */
+enum { LINEAR, BLOCKED, NARROW, DUAL };
 
 /* The shuffle tells the compiler that all lanes have the same value. */
 __device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
@@ -24,7 +24,7 @@ __device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >>
  */
 enum { SHORT = 1, TALL = 2 };
 
-template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_OCTET;
+template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_M8;
 
 /* What the CTA has to do, and what this warp's team has to do of it. */
 typedef struct team_work {
@@ -54,7 +54,7 @@ template <int ACCESS> __device__ inline bool is_blocked(const nk_operand &o)
 
 template <int ACCESS, int OCTETS, int TEAM> __device__ inline team_work work_of_team(const sm90_gemv_args &p)
 {
-    const sm90_gemv_work &s = p.work;
+    const sm90_gemv_scheduler &s = p.scheduler;
     const int team = warp_index() / TEAM, rank = blockIdx.y, first = blockIdx.x * s.rows;
     team_work w;
     w.l = w.matrix = blockIdx.z;
@@ -69,10 +69,10 @@ template <int ACCESS, int OCTETS, int TEAM> __device__ inline team_work work_of_
     const uint32_t start = p.starts[team][w.k_steps < s.k_steps];
     w.tile = w.first_tile = sm90_gemv_start_tile(start);
     w.k_step = sm90_gemv_start_k_step(start);
-    w.teams_before = sm90_gemv_teams_before(start);
+    w.teams_before = sm90_gemv_consumers_before(start);
     const uint32_t rows = rows_of_tile<OCTETS, TEAM>;
-    w.steps =
-        max(0, min(s.steps_per_team, (int)((w.positions + rows - 1) / rows) * w.k_steps - team * s.steps_per_team));
+    w.steps = max(
+        0, min(s.steps_per_consumer, (int)((w.positions + rows - 1) / rows) * w.k_steps - team * s.steps_per_consumer));
     return w;
 }
 
@@ -92,8 +92,8 @@ template <int ACCESS> __device__ inline uint32_t some_row_at(const sm90_gemv_arg
 
 /* The offset in a slot of chunk `chunk` of a row's codes. It keeps lanes (row, chunk / 2) off each other's banks. Row +
  * 4 lies HALF_SLOT behind. */
-constexpr int SLOT_BYTES = sizeof(sm90_gemv_slot), SLOT_LINE = sizeof(sm90_gemv_slot::codes[0]),
-              HALF_SLOT = sizeof(sm90_gemv_slot::codes) / 2, SF_OF_SLOT = offsetof(sm90_gemv_slot, sf);
+constexpr int SLOT_BYTES = sizeof(sm90_gemv_m8_stage), SLOT_LINE = sizeof(sm90_gemv_m8_stage::codes[0]),
+              HALF_SLOT = sizeof(sm90_gemv_m8_stage::codes) / 2, SF_OF_SLOT = offsetof(sm90_gemv_m8_stage, sf);
 
 __device__ inline uint32_t slot_at(int row, int chunk) { return row * SLOT_LINE + (chunk ^ (row & 1)) * 16; }
 
@@ -102,7 +102,8 @@ __device__ inline uint32_t own_byte() { return (threadIdx.x & 31) * 16; }
 
 __device__ inline uint32_t ring_of_warp()
 {
-    return shared_address(smem) + (uint32_t)sizeof(sm90_gemv_head) + warp_index() * SM90_GEMV_RING_BYTES + own_byte();
+    return shared_address(smem) + (uint32_t)sizeof(sm90_gemv_head) + warp_index() * SM90_GEMV_PIPELINE_BYTES +
+           own_byte();
 }
 
 /* In how many K steps word `first` of the step exists. */
@@ -114,7 +115,7 @@ __device__ inline int k_steps_with(const team_work &w, int first)
 /* The position of the CTA at which the warp's rows of a tile begin. */
 template <int OCTETS, int TEAM> __device__ inline int first_position(int tile)
 {
-    return (tile * TEAM + warp_index() % TEAM) * (OCTETS * SM90_GEMV_OCTET);
+    return (tile * TEAM + warp_index() % TEAM) * (OCTETS * SM90_GEMV_M8);
 }
 
 /* Bytes from a row's scale factors of one K step to those of the next. */
@@ -143,7 +144,7 @@ __device__ inline void enter_paired_tile(const sm90_gemv_args &p, const team_wor
         at.codes[2 * i] = kept(codes);
         at.codes[2 * i + 1] = kept(codes + 4 * b.row_stride);
         at.sf[i] = kept(b.sf + w.matrix * b.sf_batch_stride + (row + (lane >> 2)) * b.sf_row_stride +
-                        from_first * sf_of_step<PAIRED>(p) + (lane & 3) * NK_SF_ATOM_COLS);
+                        from_first * sf_of_step<DUAL>(p) + (lane & 3) * NK_SF_ATOM_COLS);
     }
 }
 
@@ -151,11 +152,11 @@ __device__ inline void enter_paired_tile(const sm90_gemv_args &p, const team_wor
 template <int ACCESS, int OCTETS, int TEAM>
 __device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, int tile, int k_step, cursor &at)
 {
-    if constexpr (ACCESS == PAIRED) return enter_paired_tile(p, w, tile, k_step, at);
+    if constexpr (ACCESS == DUAL) return enter_paired_tile(p, w, tile, k_step, at);
     const int lane = threadIdx.x & 31, first = first_position<OCTETS, TEAM>(tile);
     const int64_t from_first = w.first_k_step + k_step;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,
-                   atoms_bytes = p.work.atoms_bytes;
+                   atoms_bytes = p.scheduler.atoms_bytes;
     const uint64_t to_first_sf = is_blocked<ACCESS>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes
                                                          : (uint64_t)first_row * sf_stride;
     const uint8_t *codes = p.b.data + w.matrix * p.b.batch_stride + (uint64_t)first_row * stride +
@@ -288,7 +289,7 @@ template <int ACCESS> __device__ inline int whole_steps(const team_work &w, cons
 template <int ACCESS, int OCTETS, int TEAM>
 __device__ inline void fill_ring(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring)
 {
-    constexpr int STEPS = SM90_GEMV_SLOTS / OCTETS - 1;
+    constexpr int STEPS = SM90_GEMV_PIPELINE_M8S / OCTETS - 1;
     const bool whole = STEPS < whole_steps<ACCESS>(w, ahead) && STEPS <= w.steps;
 #pragma unroll 1 /* less code to fetch from memory */
     for (int i = 0; whole && i < STEPS; i++) {
@@ -343,7 +344,7 @@ template <int ACCESS, int OCTETS, int TEAM, typename PRODUCTS>
 __device__ inline void main_loop(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring,
                                  PRODUCTS &products)
 {
-    constexpr int SLOTS = SM90_GEMV_SLOTS / OCTETS;
+    constexpr int SLOTS = SM90_GEMV_PIPELINE_M8S / OCTETS;
     const slot_offsets offsets = slot_offsets_of_lane();
     uint32_t slot = ring,
              free_slot = ring + (SLOTS - 1) * OCTETS * SLOT_BYTES; /* that of the step before, which is free */
@@ -355,7 +356,7 @@ __device__ inline void main_loop(const sm90_gemv_args &p, const team_work &w, cu
         cp_async_commit_group();
         free_slot = slot;
         slot += OCTETS * SLOT_BYTES;
-        if (slot == ring + SM90_GEMV_RING_BYTES) slot = ring;
+        if (slot == ring + SM90_GEMV_PIPELINE_BYTES) slot = ring;
         products.step(now);
     };
     const auto fetch_ahead = [&](int steps_on) {

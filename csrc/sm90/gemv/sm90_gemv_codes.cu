@@ -35,29 +35,32 @@
 /* What main_loop() does with the steps of a team. */
 template <int OCTETS> struct row_products : products<OCTETS> {
     const team_work &w;
-    const sm90_gemv_work &s;
+    const sm90_gemv_scheduler &s;
     float *partials;
 
-    __device__ row_products(const team_work &w, const sm90_gemv_work &s, const room &token, float *partials)
+    __device__ row_products(const team_work &w, const sm90_gemv_scheduler &s, const room &token, float *partials)
         : products<OCTETS>(token.values, token.factors), w(w), s(s), partials(partials)
     {
     }
 
-    __device__ void end_tile(int tile) { keep_row_sums<OCTETS, SM90_GEMV_TEAM>(w, s, tile, this->sums, partials); }
+    __device__ void end_tile(int tile)
+    {
+        keep_row_sums<OCTETS, SM90_GEMV_WARPGROUP_WARPS>(w, s, tile, this->sums, partials);
+    }
 };
 
 template <int ACCESS, int OCTETS> __device__ inline void gemv(const sm90_gemv_args &p)
 {
     constexpr bool FOUND = OCTETS == TALL; /* with short tiles the token would come later */
-    const sm90_gemv_work &s = p.work;
-    const team_work w = work_of_team<ACCESS, OCTETS, SM90_GEMV_TEAM>(p);
+    const sm90_gemv_scheduler &s = p.scheduler;
+    const team_work w = work_of_team<ACCESS, OCTETS, SM90_GEMV_WARPGROUP_WARPS>(p);
     const int tokens_at = sm90_gemv_tokens_at(false, blockDim.x >> 5);
     const room token = room_at(tokens_at, s, w); /* here: if it were later, ptxas would make main_loop() longer */
     const uint32_t ring = ring_of_warp();
     cursor ahead;
     token_chunk batch[BATCH];
     prepare(w, ahead);
-    enter_tile<ACCESS, OCTETS, SM90_GEMV_TEAM>(p, w, w.tile, w.k_step, ahead);
+    enter_tile<ACCESS, OCTETS, SM90_GEMV_WARPGROUP_WARPS>(p, w, w.tile, w.k_step, ahead);
     griddepcontrol_launch_dependents();
     prefetch_codes<OCTETS>(ahead);
     prefetch_factors<OCTETS>(ahead);
@@ -68,22 +71,23 @@ template <int ACCESS, int OCTETS> __device__ inline void gemv(const sm90_gemv_ar
         load_chunks<ACCESS>(from, 0, batch);
     };
     if (!s.early) begin_token();
-    fill_ring<ACCESS, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring);
+    fill_ring<ACCESS, OCTETS, SM90_GEMV_WARPGROUP_WARPS>(p, w, ahead, ring);
     if (s.early) begin_token();
-    if (OCTETS == TALL && s.steps_per_team >= MANY_STEPS) { /* memory would idle: one step more than the ring holds */
+    if (OCTETS == TALL &&
+        s.steps_per_consumer >= MANY_STEPS) { /* memory would idle: one step more than the ring holds */
         prefetch_codes<OCTETS>(ahead);
         prefetch_factors<OCTETS>(ahead);
     }
     ending end = ending_of<1>(s, w, 1);
     prepare_end<ACCESS, FOUND>(p, w, end);
     store_token<ACCESS>(from, batch, token);
-    float *partials = (float *)((uint8_t *)smem + tokens_at + sm90_gemv_code_token_bytes(s.k_steps));
+    float *partials = (float *)((uint8_t *)smem + tokens_at + sm90_gemv_e4m3_token_bytes(s.k_steps));
     prepare_sums(s, 1, partials);
     fence_proxy_async();
     __syncthreads();
     expect_sums(s, w, s.cluster);
     row_products<OCTETS> products(w, s, token, partials);
-    main_loop<ACCESS, OCTETS, SM90_GEMV_TEAM>(p, w, ahead, ring, products);
+    main_loop<ACCESS, OCTETS, SM90_GEMV_WARPGROUP_WARPS>(p, w, ahead, ring, products);
     __syncthreads();
     finish_sums<ACCESS, FOUND>(p, w, 1, end, PRODUCT_SCALE, partials);
 }

@@ -19,7 +19,7 @@
  * then it lies between 2^-22 and 12544. */
 #define TOKEN_SF_DIVISOR 16.0f
 
-constexpr int B_BYTES = sizeof(sm90_gemv_b), HALF_B = sizeof(sm90_gemv_b::half[0]);
+constexpr int B_BYTES = sizeof(sm90_gemv_b_operand), HALF_B = sizeof(sm90_gemv_b_operand::half[0]);
 
 /* A chunk of the token with its two scale factors. */
 typedef struct token_chunk {
@@ -38,7 +38,7 @@ typedef struct source {
 __device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
 {
     const int k = w.first_k_step * SM90_GEMV_STEP;
-    const uint8_t *sf = sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8));
+    const uint8_t *sf = sf_at(p.a, w.l, 0, k / NK_SF_VEC, p.scheduler.all_words / (NK_SF_VEC / 8));
     return {kept_global(p.a.data + w.l * p.a.batch_stride + k / 2), kept_global(sf), p.a.sf_layout == NK_SF_BLOCKED,
             w.words};
 }
@@ -102,7 +102,7 @@ typedef struct room {
     uint32_t values, factors;
 } room;
 
-__device__ inline room room_at(int at, const sm90_gemv_work &s, const team_work &w)
+__device__ inline room room_at(int at, const sm90_gemv_scheduler &s, const team_work &w)
 {
     const uint32_t values = shared_address(smem) + at;
     return {w.k_steps * SM90_GEMV_CHUNKS, values, values + s.k_steps * (int)sizeof(sm90_gemv_token_step)};
@@ -160,7 +160,7 @@ __device__ inline void add_products(const weights &w, int j, uint32_t x, const f
 }
 
 /* From one K step of the token to the next: of B's descriptor, of the scale factors in bytes. */
-constexpr int STEP_OF_B = sizeof(sm90_gemv_token_step) / 16, STEP_OF_X = SM90_GEMV_FACTOR_BYTES;
+constexpr int STEP_OF_B = sizeof(sm90_gemv_token_step) / 16, STEP_OF_X = SM90_GEMV_TOKEN_STEP_SF_BYTES;
 
 /* The products of a team's steps. A lane sums its own blocks of a row of each octet. */
 template <int OCTETS> struct products {

@@ -10,32 +10,32 @@
 #define SM90_GEMV_CHUNK 32 /* elements: 16 bytes of codes, two scale factors */
 #define SM90_GEMV_STEP 256 /* elements of K in a step: two chunks for each of four lanes */
 #define SM90_GEMV_CHUNKS (SM90_GEMV_STEP / SM90_GEMV_CHUNK)
-#define SM90_GEMV_WORDS (SM90_GEMV_STEP / 8)       /* of a row in a step */
-#define SM90_GEMV_OCTET 8                          /* rows: a warp has two octets of a tile (TALL) or one (SHORT) */
-#define SM90_GEMV_SLOTS 6                          /* of a warp's ring, each for an octet of one step */
-#define SM90_GEMV_TOKENS 8                         /* most tokens: N of an mma */
-#define SM90_GEMV_TOKEN_BYTES (SM90_GEMV_STEP * 2) /* of a step of a token in 16 bits */
-#define SM90_GEMV_TEAM 4                           /* warps that a wgmma takes */
-#define SM90_GEMV_CLUSTER 8                        /* most CTAs that divide K of the same rows */
-#define SM90_GEMV_ROWS 512                         /* most rows of a CTA */
-#define SM90_GEMV_MOST_TILES \
-    (SM90_GEMV_ROWS / (2 * SM90_GEMV_OCTET)) /* most tiles of a CTA, where a team is one warp */
+#define SM90_GEMV_WORDS (SM90_GEMV_STEP / 8) /* of a row in a step */
+#define SM90_GEMV_M8 8                       /* rows: a warp has two octets of a tile (TALL) or one (SHORT) */
+#define SM90_GEMV_PIPELINE_M8S 6             /* of a warp's ring, each for an octet of one step */
+#define SM90_GEMV_MAX_TOKENS 8               /* most tokens: N of an mma */
+#define SM90_GEMV_TOKEN_STEP_BYTES (SM90_GEMV_STEP * 2) /* of a step of a token in 16 bits */
+#define SM90_GEMV_WARPGROUP_WARPS 4                     /* warps that a wgmma takes */
+#define SM90_GEMV_MAX_CLUSTER 8                         /* most CTAs that divide K of the same rows */
+#define SM90_GEMV_MAX_ROWS 512                          /* most rows of a CTA */
+#define SM90_GEMV_MAX_TILES \
+    (SM90_GEMV_MAX_ROWS / (2 * SM90_GEMV_M8)) /* most tiles of a CTA, where a team is one warp */
 
 /* How work is dealt. A cluster takes `rows` consecutive positions, and each of its CTAs `k_steps` K steps. A CTA's
- * steps, tile by tile, are dealt to its teams: each takes steps_per_team of them in turn. A team is one warp, or the
- * four of a wgmma. */
-typedef struct sm90_gemv_work {
+ * steps, tile by tile, are dealt to its teams: each takes steps_per_consumer of them in turn. A team is one warp, or
+ * the four of a wgmma. */
+typedef struct sm90_gemv_scheduler {
     int32_t rows;
-    int32_t n, all_positions, all_words; /* of the matrix: rows, positions, words of a row */
-    int32_t atoms_bytes;                 /* of a row of atoms, where scale factors are blocked */
-    int32_t steps_per_team;              /* the same in CTAs with fewer rows */
-    int32_t parts;                       /* of a tile at most: teams that have steps of it */
-    int32_t cluster;                     /* CTAs that divide K of the same rows */
-    int32_t ends, ends_inverse;          /* rows that each of them ends; the last may have fewer */
-    uint16_t k_steps, all_k_steps;       /* of a CTA, of the matrix */
+    int32_t n, all_positions, all_words;          /* of the matrix: rows, positions, words of a row */
+    int32_t atoms_bytes;                          /* of a row of atoms, where scale factors are blocked */
+    int32_t steps_per_consumer;                   /* the same in CTAs with fewer rows */
+    int32_t split_k;                              /* of a tile at most: teams that have steps of it */
+    int32_t cluster;                              /* CTAs that divide K of the same rows */
+    int32_t epilogue_rows, epilogue_rows_inverse; /* rows that each of them ends; the last may have fewer */
+    uint16_t k_steps, all_k_steps;                /* of a CTA, of the matrix */
     uint16_t tokens;
     uint16_t early; /* weights may be read before the kernels before this one have ended */
-} sm90_gemv_work;
+} sm90_gemv_scheduler;
 
 /* The step at which a team begins, and how many teams begin its tile before it. The host works it out, since it takes
  * divisions. Packed: the K step in the low bits, then the tile, then the teams. */
@@ -50,30 +50,30 @@ NK_HD int32_t sm90_gemv_start_tile(uint32_t start)
 {
     return (int32_t)(start >> SM90_GEMV_K_STEP_BITS) & ((1 << SM90_GEMV_TILE_BITS) - 1);
 }
-NK_HD int32_t sm90_gemv_teams_before(uint32_t start)
+NK_HD int32_t sm90_gemv_consumers_before(uint32_t start)
 {
     return (int32_t)(start >> (SM90_GEMV_K_STEP_BITS + SM90_GEMV_TILE_BITS));
 }
 
 /* A second matrix, of the same sizes: D = act(alpha sum of the first) (alpha sum of the second). The octets of rows of
  * both are dealt in turn, so a tile has one of each, and positions count the rows of both. */
-typedef struct sm90_gemv_pair {
+typedef struct sm90_gemv_dual {
     nk_operand b;
     nk_alpha alpha;
     nk_activation activation;
-} sm90_gemv_pair;
+} sm90_gemv_dual;
 
 /* The parameters of a kernel. They come to an SM when they are read, in lines of 64 bytes, 70 ns each. So what is
  * needed together lies together, and each operand in a line of its own. The first byte lies 16 bytes behind the start
  * of a line. */
 typedef struct sm90_gemv_args {
-    sm90_gemv_work work;
+    sm90_gemv_scheduler scheduler;
     nk_operand b, a;
     nk_output d;
     nk_alpha alpha;
     nk_bias bias;
     uint32_t starts[SM90_GEMV_WARPS][2]; /* of teams; [1]: in a CTA with fewer K steps, or none */
-    sm90_gemv_pair pair;                 /* PAIRED */
+    sm90_gemv_dual pair;                 /* DUAL */
 } sm90_gemv_args;
 
 /* Experts, whose rows of D lie one expert behind the other: batch l of the grid is row l of D. W has a batch for each
@@ -82,7 +82,7 @@ typedef struct sm90_gemv_experts {
     const int32_t *offsets;
     int32_t experts;
     nk_token_rows rows;
-    nk_encoded_output encoded; /* PAIRED: where wanted, in place of D */
+    nk_encoded_output encoded; /* DUAL: where wanted, in place of D */
 } sm90_gemv_experts;
 
 /* Tensor maps of W, by dimensions.
@@ -119,15 +119,15 @@ NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t position, uint32_t atoms_bytes
 }
 
 /* How many of `teams` have steps of one tile, at most; a tile has `k_steps` steps. */
-NK_HD int32_t sm90_gemv_teams_of_tile(int32_t k_steps, int32_t steps_per_team, int32_t teams)
+NK_HD int32_t sm90_gemv_consumers_of_tile(int32_t k_steps, int32_t steps_per_consumer, int32_t teams)
 {
-    int32_t most = k_steps % steps_per_team == 0   ? k_steps / steps_per_team
-                   : steps_per_team % k_steps == 0 ? 1
-                                                   : (k_steps + steps_per_team - 2) / steps_per_team + 1;
+    int32_t most = k_steps % steps_per_consumer == 0   ? k_steps / steps_per_consumer
+                   : steps_per_consumer % k_steps == 0 ? 1
+                                                       : (k_steps + steps_per_consumer - 2) / steps_per_consumer + 1;
     return most < teams ? most : teams;
 }
 
-/* position / ends by a multiplication: exact for both up to SM90_GEMV_ROWS. */
+/* position / ends by a multiplication: exact for both up to SM90_GEMV_MAX_ROWS. */
 #define SM90_GEMV_INVERSE_BITS 20
 NK_HD int32_t sm90_gemv_inverse(int32_t ends) { return (1 << SM90_GEMV_INVERSE_BITS) / ends + 1; }
 NK_HD int32_t sm90_gemv_divide(int32_t position, int32_t inverse)

@@ -2,7 +2,7 @@
  *
  *   STEP          a team's step, where all teams of an SM step side by side: its latencies
  *   STEP_OF_SM    any step of an SM: its instructions
- *   CODES, HALVES 1000 bytes of such tokens in an SM's shared memory
+ *   CODES, FP16 1000 bytes of such tokens in an SM's shared memory
  *   SOLO          the prologue and the epilogue of a CTA that has its SM alone, since no other CTA fills them
  *   EXPERT        finding a row's expert, before which nothing can be read
  *   CLUSTER       sending sums to other CTAs of a cluster, whose CTAs must start together
@@ -32,10 +32,10 @@
 #define SM90_GEMV_MAP_MB_US 0.00707071
 
 /* One 16-bit token. */
-#define SM90_GEMV_HALVES_STEP_OF_SM_US 0.0414141
-#define SM90_GEMV_HALVES_SOLO_US 0.191919
-#define SM90_GEMV_HALVES_CLUSTER_US 0.0979798
-#define SM90_GEMV_HALVES_CLUSTER_CTA_US 0.0535354
+#define SM90_GEMV_F16_STEP_OF_SM_US 0.0414141
+#define SM90_GEMV_F16_SOLO_US 0.191919
+#define SM90_GEMV_F16_CLUSTER_US 0.0979798
+#define SM90_GEMV_F16_CLUSTER_CTA_US 0.0535354
 
 /* One token of any type, by its expert's matrix, beside the above. */
 #define SM90_GEMV_EXPERT_US 2.0
@@ -43,7 +43,7 @@
 /* Two to eight tokens. bf16 has fp16's costs, here and above: none were fitted to it. */
 #define SM90_GEMV_FEW_STEP_OF_SM_US 0.0555556
 #define SM90_GEMV_FEW_CODES_US 0.0131313
-#define SM90_GEMV_FEW_HALVES_US 0.0287879
+#define SM90_GEMV_FEW_F16_US 0.0287879
 #define SM90_GEMV_FEW_SOLO_US 0.477273
 #define SM90_GEMV_FEW_CLUSTER_US 0.286364
 #define SM90_GEMV_FEW_CLUSTER_CTA_US 0.125758

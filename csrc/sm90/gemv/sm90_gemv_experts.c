@@ -1,7 +1,7 @@
 /* Experts with few rows on Hopper: each row of the result is the gemv of a token with its expert's matrix. */
 #include "sm90/sm90_backend.h"
 
-#include "sm90_gemv_deal.h"
+#include "sm90_gemv_scheduler.h"
 
 /* Each row reads its expert's matrix anew. With 256 rows the tiles of sm90/gemm were faster for every model. */
 #define MOST_ROWS 128
@@ -35,14 +35,14 @@ static bool is_served(const nk_grouped_gemm_problem *p)
            p->all.m <= MOST_ROWS && !apart; /* blocked scale factors of tokens that each expert has apart */
 }
 
-static sm90_gemv_form form_of(const nk_grouped_gemm_problem *p, bool is_paired)
+static sm90_gemv_variant variant_of(const nk_grouped_gemm_problem *p, bool is_dual)
 {
     const nk_dtype dtype = p->all.a.dtype;
-    return (sm90_gemv_form){.kind = dtype == NK_F16    ? SM90_GEMV_HALVES
-                                    : dtype == NK_BF16 ? SM90_GEMV_BFLOATS
-                                                       : SM90_GEMV_ONE_CODES,
-                            .is_paired = is_paired,
-                            .has_experts = true};
+    return (sm90_gemv_variant){.kind = dtype == NK_F16    ? SM90_GEMV_FP16
+                                       : dtype == NK_BF16 ? SM90_GEMV_BF16
+                                                          : SM90_GEMV_EXPERT_CODES,
+                               .is_dual = is_dual,
+                               .has_experts = true};
 }
 
 static sm90_gemv_experts experts_of(const nk_grouped_gemm_problem *p)
@@ -50,10 +50,10 @@ static sm90_gemv_experts experts_of(const nk_grouped_gemm_problem *p)
     return (sm90_gemv_experts){.offsets = p->offsets, .experts = (int32_t)p->groups, .rows = p->rows};
 }
 
-static nk_status plan(const nk_gemv_problem *rows, const sm90_gemv_form *form, const nk_settings *settings,
+static nk_status plan(const nk_gemv_problem *rows, const sm90_gemv_variant *variant, const nk_settings *settings,
                       nk_plan *found, sm90_gemv_choice *choice)
 {
-    NK_TRY(sm90_gemv_plan(rows, form, settings, found, choice));
+    NK_TRY(sm90_gemv_plan(rows, variant, settings, found, choice));
     found->why = "few rows: each reads its expert's weights";
     return NK_OK;
 }
@@ -62,17 +62,17 @@ nk_status sm90_plan_gemv_experts(const nk_grouped_gemm_problem *p, const nk_sett
                                  sm90_gemv_choice *choice)
 {
     const nk_gemv_problem addresses = addresses_of(&p->all, &p->all.b), rows = rows_of(&p->all);
-    const sm90_gemv_form form = form_of(p, false);
+    const sm90_gemv_variant variant = variant_of(p, false);
     const bool is_forced = nk_tile_forced(settings, &sm90_gemm_family) != NK_TILE_ANY;
     if (is_forced || !is_served(p) || is_narrow(&addresses)) return NK_DECLINED;
-    return plan(&rows, &form, settings, found, choice);
+    return plan(&rows, &variant, settings, found, choice);
 }
 
 nk_status sm90_run_gemv_experts(const nk_grouped_gemm_problem *p, const sm90_gemv_choice *choice, const nk_exec *exec)
 {
     const nk_gemv_problem rows = rows_of(&p->all);
     const sm90_gemv_experts experts = experts_of(p);
-    return sm90_gemv_run(&rows, &(sm90_gemv_pair){0}, &experts, choice, exec);
+    return sm90_gemv_run(&rows, &(sm90_gemv_dual){0}, &experts, choice, exec);
 }
 
 /* An expert's ups: N rows behind its gates. */
@@ -97,21 +97,21 @@ nk_status sm90_plan_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, co
 {
     const nk_gemm_problem *gates = &p->gates.all;
     const bool is_forced = nk_tile_forced(settings, &sm90_gemm_family) != NK_TILE_ANY;
-    if (is_forced || !is_served(&p->gates) || gates->b.sf_layout != NK_SF_LINEAR || gates->n % SM90_GEMV_OCTET != 0)
+    if (is_forced || !is_served(&p->gates) || gates->b.sf_layout != NK_SF_LINEAR || gates->n % SM90_GEMV_M8 != 0)
         return NK_DECLINED;
     const nk_operand ups = ups_of(gates);
     const nk_gemv_problem of_gates = addresses_of(gates, &gates->b), of_ups = addresses_of(gates, &ups),
                           rows = pairs_of(gates);
-    const sm90_gemv_form form = form_of(&p->gates, true);
+    const sm90_gemv_variant variant = variant_of(&p->gates, true);
     if (is_narrow(&of_gates) || is_narrow(&of_ups)) return NK_DECLINED;
-    return plan(&rows, &form, settings, found, choice);
+    return plan(&rows, &variant, settings, found, choice);
 }
 
 nk_status sm90_run_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, const sm90_gemv_choice *choice,
                                       const nk_exec *exec)
 {
     const nk_gemv_problem rows = pairs_of(&p->gates.all);
-    const sm90_gemv_pair pair = {.b = ups_of(&p->gates.all), .alpha = p->alpha_ups, .activation = p->activation};
+    const sm90_gemv_dual pair = {.b = ups_of(&p->gates.all), .alpha = p->alpha_ups, .activation = p->activation};
     sm90_gemv_experts experts = experts_of(&p->gates);
     experts.encoded = p->encoded;
     return sm90_gemv_run(&rows, &pair, &experts, choice, exec);

@@ -59,7 +59,7 @@ enum { BFLOAT_MAGNITUDE = 0x7FFF, BFLOAT_INFINITY = 0x7F80, BFLOAT_EXPONENT_AT =
 
 /* Of the token that has come, by all threads. With F and f the largest and the least exponent, times 2^(142 - F) all
  * elements are below 65504, and the last bit of each is a multiple of 2^(8 + f - F), where halves have 2^-24. */
-__device__ inline halving halving_of_token(const sm90_gemv_work &s, const team_work &w)
+__device__ inline halving halving_of_token(const sm90_gemv_scheduler &s, const team_work &w)
 {
     uint32_t largest = 0, least = ~0u; /* magnitudes; those that are not 0, less 1 */
     mbarrier_wait(token_barrier(0), 0);
@@ -101,7 +101,7 @@ __device__ inline uint4 halves_of(const uint4 &v, float scale)
 __device__ inline void encode_pairs(const sm90_gemv_args &p, const nk_encoded_output &to, const team_work &w,
                                     const ending &end, float product_scale, const float *partials)
 {
-    const int parts = p.work.parts, stride = p.work.rows, half = threadIdx.x & 16;
+    const int parts = p.scheduler.split_k, stride = p.scheduler.rows, half = threadIdx.x & 16;
     const int first = paired_row(w.first_row);
     const nk_alpha gates = alpha_of(p.alpha, w), ups = alpha_of(p.pair.alpha, w);
     const encoder e = encoder_of(encode_scale_of(to.global_scale));
@@ -111,7 +111,7 @@ __device__ inline void encode_pairs(const sm90_gemv_args &p, const nk_encoded_ou
         const float *at = partials + (row >> 3 << 4 | (row & 7));
         const int n = first + row;
         const float value = gated_value(alpha_at(gates, n), sum_of(at, parts, stride) * product_scale, alpha_at(ups, n),
-                                        sum_of(at + SM90_GEMV_OCTET, parts, stride) * product_scale);
+                                        sum_of(at + SM90_GEMV_M8, parts, stride) * product_scale);
         uint32_t amax = __float_as_uint(fabsf(value));
 #pragma unroll
         for (int distance = 8; distance > 0; distance /= 2)

@@ -6,7 +6,7 @@
 
 #include "sm90_gemv_sums.cuh"
 
-enum { CODES, HALVES, BFLOATS };
+enum { CODES, FP16, BF16 };
 
 #define BATCH 4 /* chunks, or words, that a thread has under way in registers */
 
@@ -30,7 +30,7 @@ template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, 
     const uint8_t *values =
         kept_global(p.a.data + w.l * p.a.batch_stride + w.token * p.a.row_stride + (KIND == CODES ? k / 2 : k * 2));
     if (KIND != CODES) return {values, nullptr};
-    return {values, kept_global(sf_at(p.a, w.l, w.token, k / NK_SF_VEC, p.work.all_words / (NK_SF_VEC / 8)))};
+    return {values, kept_global(sf_at(p.a, w.l, w.token, k / NK_SF_VEC, p.scheduler.all_words / (NK_SF_VEC / 8)))};
 }
 
 /* Several tokens lie in the first quarter of an SF atom, since it has 32 rows. */
@@ -54,7 +54,7 @@ __device__ inline token_chunk load_chunk(const nk_operand &a, const source &from
 __device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
 /* The address of token m. */
-__device__ inline uint32_t token_at(const sm90_gemv_work &s, int m)
+__device__ inline uint32_t token_at(const sm90_gemv_scheduler &s, int m)
 {
     return shared_address(smem) + sm90_gemv_tokens_at(false, blockDim.x >> 5) +
            m * (uint32_t)sm90_gemv_token_bytes(s.k_steps);
@@ -117,13 +117,13 @@ __device__ inline void load_chunks(const sm90_gemv_args &p, const source &from, 
                                    int per_token, token_chunk batch[BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, p.work.tokens))
-        if (at.token < p.work.tokens) batch[i] = load_chunk<KIND, ACCESS>(p.a, from, w, at.token, at.index);
+    for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, p.scheduler.tokens))
+        if (at.token < p.scheduler.tokens) batch[i] = load_chunk<KIND, ACCESS>(p.a, from, w, at.token, at.index);
 }
 
 /* Stores a batch, and moves `at` to the next one. */
 template <int KIND>
-__device__ inline void store_chunks(const sm90_gemv_work &s, chunk_of_token &at, int per_token, int tokens,
+__device__ inline void store_chunks(const sm90_gemv_scheduler &s, chunk_of_token &at, int per_token, int tokens,
                                     const token_chunk batch[BATCH])
 {
 #pragma unroll
@@ -149,16 +149,16 @@ __device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from,
 {
     const int m = threadIdx.x;
     const uint32_t bytes = max(w.words, 0) * 16;
-    if (m >= p.work.tokens) return;
+    if (m >= p.scheduler.tokens) return;
     mbarrier_arrive_expect_tx(token_barrier(m), bytes);
-    if (bytes) cp_async_bulk(token_at(p.work, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
+    if (bytes) cp_async_bulk(token_at(p.scheduler, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
 /* Puts the words of a token into decode order once it has come, with zeros beyond K. A warp has one token, or none
  * where their number is no power of two. The warps of a token take its K steps in turn, BATCH at once. `convert` makes
  * of a word what is stored. */
 template <typename F>
-__device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens, F convert)
+__device__ inline void pair_tokens(const sm90_gemv_scheduler &s, const team_work &w, int tokens, F convert)
 {
     const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
     const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;
@@ -172,19 +172,19 @@ __device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, 
             const int k_step = first + i * step;
             words[i] = make_uint4(0, 0, 0, 0);
             if (k_step * SM90_GEMV_WORDS + lane < w.words)
-                words[i] = ld_shared_v4(from + k_step * SM90_GEMV_TOKEN_BYTES);
+                words[i] = ld_shared_v4(from + k_step * SM90_GEMV_TOKEN_STEP_BYTES);
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int k_step = first + i * step;
             if (k_step < w.k_steps)
-                st_shared_v4(to + k_step * SM90_GEMV_TOKEN_BYTES, in_decode_order(convert(words[i])));
+                st_shared_v4(to + k_step * SM90_GEMV_TOKEN_STEP_BYTES, in_decode_order(convert(words[i])));
         }
     }
 }
 
-__device__ inline void pair_tokens(const sm90_gemv_work &s, const team_work &w, int tokens)
+__device__ inline void pair_tokens(const sm90_gemv_scheduler &s, const team_work &w, int tokens)
 {
     pair_tokens(s, w, tokens, [](const uint4 &v) { return v; });
 }

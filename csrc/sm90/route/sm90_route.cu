@@ -1,6 +1,6 @@
 /* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k]; the best experts of each row and their weights; all in one launch.
  *
- * Work: a CTA multiplies a tile of experts by a tile of tokens over a part of K (sm90_route_product.cuh). In a cluster
+ * Work: a CTA multiplies a tile of experts by a tile of tokens over a part of K (sm90_route_mainloop.cuh). In a cluster
  * CTAs share experts: each loads a part of w for all.
  * Where one CTA has all experts and all of K of its tokens, a warp takes a token at a time and routes it
  * (cuda/route_topk.cuh). Else the sums go to the workspace, and the CTAs with sums of the same tokens meet
@@ -25,7 +25,7 @@
 #include "cuda/route_sort.cuh"
 #include "cuda/route_sums.cuh"
 #include "cuda/route_topk.cuh"
-#include "sm90_route_product.cuh"
+#include "sm90_route_mainloop.cuh"
 
 extern __shared__ __align__(1024) uint8_t smem[];
 
@@ -188,8 +188,8 @@ __device__ inline void route(const cuda_tensor_map &w, const cuda_tensor_map &x,
     {                                                                                                 \
         route<config<BFLOAT, __VA_ARGS__>>(w, x, p, q);                                               \
     }
-#define KERNELS(name, ...)                                 \
-    KERNEL(sm90_route_##name##_halves, false, __VA_ARGS__) \
-    KERNEL(sm90_route_##name##_bfloats, true, __VA_ARGS__)
+#define KERNELS(name, ...)                               \
+    KERNEL(sm90_route_##name##_fp16, false, __VA_ARGS__) \
+    KERNEL(sm90_route_##name##_bf16, true, __VA_ARGS__)
 
 SM90_ROUTE_TILES(KERNELS)

@@ -21,13 +21,13 @@
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemv_codes.cuh"
 
-constexpr int ROWS = SM90_GEMV_TILE_ROWS, SLOTS = SM90_GEMV_TILE_SLOTS /* of a team */,
+constexpr int ROWS = SM90_GEMV_MAP_ROWS, SLOTS = SM90_GEMV_MAP_STAGES /* of a team */,
               WORDS = SM90_GEMV_STEP / NK_SF_VEC / 4 /* of four scale factors of a row, one for each of four lanes */,
-              SLOT = sizeof(sm90_gemv_tile), LINE = sizeof(sm90_gemv_tile::codes[0]),
-              SF_OF_TILE = offsetof(sm90_gemv_tile, sf);
+              SLOT = sizeof(sm90_gemv_map_stage), LINE = sizeof(sm90_gemv_map_stage::codes[0]),
+              SF_OF_TILE = offsetof(sm90_gemv_map_stage, sf);
 
-static_assert(ROWS == rows_of_tile<TALL, SM90_GEMV_TEAM> && LINE == 128, "a row of the swizzle");
-static_assert(SM90_GEMV_TEAM * SM90_GEMV_RING_BYTES == SLOTS * SLOT, "the token lies behind the slots");
+static_assert(ROWS == rows_of_tile<TALL, SM90_GEMV_WARPGROUP_WARPS> && LINE == 128, "a row of the swizzle");
+static_assert(SM90_GEMV_WARPGROUP_WARPS * SM90_GEMV_PIPELINE_BYTES == SLOTS * SLOT, "the token lies behind the slots");
 
 /* Named barriers: __syncthreads()'s, then one of each team. */
 enum { BARRIER_CTA, BARRIER_TEAM };
@@ -58,9 +58,9 @@ typedef struct slot {
 
 __device__ inline slot first_slot_of_team()
 {
-    const int index = warp_index() / SM90_GEMV_TEAM * SLOTS;
-    return {shared_address(smem) + (uint32_t)sizeof(sm90_gemv_tiles_head) + index * SLOT,
-            shared_address(((sm90_gemv_tiles_head *)smem)->tile_arrived) + index * 8};
+    const int index = warp_index() / SM90_GEMV_WARPGROUP_WARPS * SLOTS;
+    return {shared_address(smem) + (uint32_t)sizeof(sm90_gemv_map_head) + index * SLOT,
+            shared_address(((sm90_gemv_map_head *)smem)->tile_arrived) + index * 8};
 }
 
 /* The step that the team asks for next. One lane keeps it. */
@@ -90,7 +90,7 @@ template <int ACCESS> constexpr int sf_of_word = ACCESS == BLOCKED ? 4 * ROWS : 
 template <int ACCESS> __device__ inline slot_offsets tile_offsets_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
-    const uint32_t row = warp_index() % SM90_GEMV_TEAM * (TALL * SM90_GEMV_OCTET) + g,
+    const uint32_t row = warp_index() % SM90_GEMV_WARPGROUP_WARPS * (TALL * SM90_GEMV_M8) + g,
                    chunks = row * LINE + (2 * c ^ g) * 16;
     return {chunks, chunks ^ 16, SF_OF_TILE + row * sf_of_row<ACCESS> + c * sf_of_word<ACCESS>};
 }
@@ -100,7 +100,7 @@ template <int ACCESS> __device__ inline weights load_tile(uint32_t slot, const s
     weights w = {};
 #pragma unroll
     for (int o = 0; o < TALL; o++) {
-        const uint32_t row = o * SM90_GEMV_OCTET;
+        const uint32_t row = o * SM90_GEMV_M8;
         w.codes[o][0] = ld_shared_v4(slot + at.first + row * LINE);
         w.codes[o][1] = ld_shared_v4(slot + at.second + row * LINE);
         w.sf[o] = ld_shared(slot + at.sf + row * sf_of_row<ACCESS>);
@@ -114,10 +114,12 @@ template <int ACCESS> __device__ inline weights load_tile(uint32_t slot, const s
 
 /* Sends a sum to the CTA that ends the row at `position`, as part `part` of this CTA. A lane that sends nothing (not
  * `wanted`) may have a position behind the last. */
-__device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int part, int position, float sum, bool wanted)
+__device__ inline void send_sum(const sm90_gemv_scheduler &s, uint32_t inbox, int part, int position, float sum,
+                                bool wanted)
 {
-    const int owner = min(sm90_gemv_divide(position, s.ends_inverse), s.cluster - 1), row = position - owner * s.ends;
-    const uint32_t to = inbox + ((row * s.cluster + blockIdx.y) * s.parts + part) * 4;
+    const int owner = min(sm90_gemv_divide(position, s.epilogue_rows_inverse), s.cluster - 1),
+              row = position - owner * s.epilogue_rows;
+    const uint32_t to = inbox + ((row * s.cluster + blockIdx.y) * s.split_k + part) * 4;
     if (s.cluster > 1)
         st_async_if(wanted, mapa(to, owner), sum, mapa(inbox_barrier(), owner));
     else
@@ -126,8 +128,8 @@ __device__ inline void send_sum(const sm90_gemv_work &s, uint32_t inbox, int par
 
 /* Adds the sums that four lanes have of each row of a tile, and sends them. The last team of a tile also sends zeros
  * for the parts that this tile has less than others. Sets `sums` to 0. */
-__device__ inline void send_tile(const sm90_gemv_work &s, const team_work &w, uint32_t inbox, int tile, bool is_last,
-                                 float sums[2])
+__device__ inline void send_tile(const sm90_gemv_scheduler &s, const team_work &w, uint32_t inbox, int tile,
+                                 bool is_last, float sums[2])
 {
     const int lane = threadIdx.x & 31, octet = lane & 3, first_part = part_of_tile(w, tile);
 #pragma unroll
@@ -135,10 +137,10 @@ __device__ inline void send_tile(const sm90_gemv_work &s, const team_work &w, ui
         sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
         sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
     }
-    const int position = first_position<TALL, SM90_GEMV_TEAM>(tile) + octet * SM90_GEMV_OCTET + (lane >> 2);
+    const int position = first_position<TALL, SM90_GEMV_WARPGROUP_WARPS>(tile) + octet * SM90_GEMV_M8 + (lane >> 2);
     float sum = octet ? sums[1] : sums[0];
 #pragma unroll 1
-    for (int part = first_part; part < (is_last ? s.parts : first_part + 1); part++) {
+    for (int part = first_part; part < (is_last ? s.split_k : first_part + 1); part++) {
         send_sum(s, inbox, part, position, sum, octet < TALL && position < w.positions);
         sum = __int_as_float(s.cluster >> 16); /* zero, but not for ptxas: see st_async_if() */
     }
@@ -147,11 +149,11 @@ __device__ inline void send_tile(const sm90_gemv_work &s, const team_work &w, ui
 
 enum { ADDERS = 8 }; /* lanes that add a sum */
 
-__device__ inline ending ending_by_adders(const sm90_gemv_work &s, const team_work &w)
+__device__ inline ending ending_by_adders(const sm90_gemv_scheduler &s, const team_work &w)
 {
     ending e = {0, (int)threadIdx.x / ADDERS, (int)blockDim.x / ADDERS};
-    e.first_end = blockIdx.y * s.ends;
-    e.rows = min(s.ends, w.positions - e.first_end);
+    e.first_end = blockIdx.y * s.epilogue_rows;
+    e.rows = min(s.epilogue_rows, w.positions - e.first_end);
     return e;
 }
 
@@ -159,8 +161,8 @@ __device__ inline ending ending_by_adders(const sm90_gemv_work &s, const team_wo
 template <int ACCESS>
 __device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, const float *inbox, ending e)
 {
-    const sm90_gemv_work &s = p.work;
-    const int adder = threadIdx.x % ADDERS, rows_ahead = (threadIdx.x & 31) / ADDERS, summands = s.cluster * s.parts;
+    const sm90_gemv_scheduler &s = p.scheduler;
+    const int adder = threadIdx.x % ADDERS, rows_ahead = (threadIdx.x & 31) / ADDERS, summands = s.cluster * s.split_k;
     if (s.cluster > 1)
         mbarrier_wait_cluster(inbox_barrier(), 0);
     else
@@ -187,11 +189,11 @@ __device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, con
 
 template <int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
 {
-    const sm90_gemv_work &s = p.work;
-    const team_work w = work_of_team<ACCESS, TALL, SM90_GEMV_TEAM>(p);
+    const sm90_gemv_scheduler &s = p.scheduler;
+    const team_work w = work_of_team<ACCESS, TALL, SM90_GEMV_WARPGROUP_WARPS>(p);
     const int tokens_at = sm90_gemv_tokens_at(true, blockDim.x >> 5);
     const room token = room_at(tokens_at, s, w);
-    const bool asks = threadIdx.x % (32 * SM90_GEMV_TEAM) == 0;
+    const bool asks = threadIdx.x % (32 * SM90_GEMV_WARPGROUP_WARPS) == 0;
     const slot first = first_slot_of_team();
     request next = {w.tile, w.k_step};
     token_chunk batch[BATCH];
@@ -227,9 +229,9 @@ template <int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p, const
     store_token<ACCESS>(from, batch, token);
     fence_proxy_async();
     __syncthreads();
-    expect_sums(s, w, s.cluster * s.parts);
+    expect_sums(s, w, s.cluster * s.split_k);
     if (s.cluster > 1) barrier_cluster_wait_aligned(); /* all inboxes are ready */
-    const int inbox_at = tokens_at + sm90_gemv_code_token_bytes(s.k_steps);
+    const int inbox_at = tokens_at + sm90_gemv_e4m3_token_bytes(s.k_steps);
     const uint32_t inbox = shared_address(smem) + inbox_at;
     const slot_offsets offsets = tile_offsets_of_lane<ACCESS>();
     products<TALL> products(token.values, token.factors);
@@ -243,7 +245,7 @@ template <int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p, const
             mbarrier_wait(now.full, parity);
             const weights taken = load_tile<ACCESS>(now.at, offsets);
             if (left > SLOTS) {
-                bar_sync<32 * SM90_GEMV_TEAM>(BARRIER_TEAM + warp_index() / SM90_GEMV_TEAM);
+                bar_sync<32 * SM90_GEMV_WARPGROUP_WARPS>(BARRIER_TEAM + warp_index() / SM90_GEMV_WARPGROUP_WARPS);
                 if (asks) ask_for_tile<ACCESS>(maps, w, next, now);
                 __syncwarp();
             }
@@ -267,5 +269,5 @@ template <int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p, const
         gemv<ACCESS>(p, maps);                                                                                  \
     }
 
-GEMV(tiles_linear, LINEAR)
-GEMV(tiles_blocked, BLOCKED)
+GEMV(map_linear, LINEAR)
+GEMV(map_blocked, BLOCKED)

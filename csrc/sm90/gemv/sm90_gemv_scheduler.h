@@ -1,6 +1,6 @@
 /* How the work of a gemv is dealt to clusters, CTAs and teams. */
-#ifndef NK_SM90_GEMV_DEAL_H
-#define NK_SM90_GEMV_DEAL_H
+#ifndef NK_SM90_GEMV_SCHEDULER_H
+#define NK_SM90_GEMV_SCHEDULER_H
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
@@ -8,19 +8,19 @@
 
 typedef enum sm90_gemv_kind {
     SM90_GEMV_CODES,
-    SM90_GEMV_HALVES,
-    SM90_GEMV_BFLOATS,
+    SM90_GEMV_FP16,
+    SM90_GEMV_BF16,
     SM90_GEMV_FEW_CODES,
-    SM90_GEMV_FEW_HALVES,
-    SM90_GEMV_FEW_BFLOATS,
-    SM90_GEMV_ONE_CODES /* one NVFP4 token as 16-bit ones are multiplied: of experts */
+    SM90_GEMV_FEW_FP16,
+    SM90_GEMV_FEW_BF16,
+    SM90_GEMV_EXPERT_CODES /* one NVFP4 token as 16-bit ones are multiplied: of experts */
 } sm90_gemv_kind;
 
 typedef enum sm90_gemv_access {
     SM90_GEMV_LINEAR,
     SM90_GEMV_BLOCKED,
     SM90_GEMV_NARROW,
-    SM90_GEMV_PAIRED
+    SM90_GEMV_DUAL
 } sm90_gemv_access;
 
 /* X(name, warps of a CTA, whether its tiles are short, whether W comes by tensor map). Two CTAs of 8 warps use one SM,
@@ -41,27 +41,27 @@ enum {
 };
 
 /* Which kernels multiply. */
-typedef struct sm90_gemv_form {
+typedef struct sm90_gemv_variant {
     sm90_gemv_kind kind;
-    bool is_paired;   /* two matrices, whose rows a problem has */
+    bool is_dual;     /* two matrices, whose rows a problem has */
     bool has_experts; /* each batch of a problem is a row with an expert of its own */
-} sm90_gemv_form;
+} sm90_gemv_variant;
 
-typedef struct sm90_gemv_deal {
-    sm90_gemv_work work;
+typedef struct sm90_gemv_schedule {
+    sm90_gemv_scheduler scheduler;
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
     bool by_tensor_map; /* how weights come */
-    sm90_gemv_form form;
+    sm90_gemv_variant variant;
     int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
     int64_t clusters;                /* of a batch */
     double us;                       /* that the model of its costs says */
-} sm90_gemv_deal;
+} sm90_gemv_schedule;
 
 /* What a plan leaves for its run. */
 typedef struct sm90_gemv_choice {
     cuda_kernel *kernel; /* NULL where no deal fits */
-    sm90_gemv_deal deal;
+    sm90_gemv_schedule schedule;
     nk_pdl pdl;
 } sm90_gemv_choice;
 
@@ -70,7 +70,7 @@ typedef struct sm90_gemv_choice {
  */
 typedef struct sm90_gemv_clusters {
     const cuda_gpu *gpu;
-    int32_t at_once[2][SM90_GEMV_CLUSTER + 1];
+    int32_t at_once[2][SM90_GEMV_MAX_CLUSTER + 1];
 } sm90_gemv_clusters;
 
 sm90_gemv_kind sm90_gemv_kind_of(const nk_gemv_problem *p);
@@ -86,20 +86,20 @@ int32_t sm90_gemv_tile_rows(sm90_gemv_kind kind, bool is_short);
 const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int tile);
 
 /* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. */
-bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_form *form, const sm90_gemv_clusters *room,
-                         int forced, sm90_gemv_deal *best);
+bool sm90_gemv_find_schedule(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const sm90_gemv_clusters *room,
+                             int forced, sm90_gemv_schedule *best);
 
 /* Plans a deal and its kernel. Declines where none fits, and what nobody has kernels for. */
-nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_form *form, const nk_settings *settings,
+nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const nk_settings *settings,
                          nk_plan *plan, sm90_gemv_choice *choice);
 
 /* Runs it: of one matrix `pair` is all zeroes, without experts `experts` is NULL. */
-nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_pair *pair, const sm90_gemv_experts *experts,
+nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *pair, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *choice, const nk_exec *exec);
 
 /* dual_gemm of one 16-bit token. Declines others. */
-nk_status sm90_plan_gemv_pair(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
-nk_status sm90_run_gemv_pair(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status sm90_run_gemv_dual(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
 
 /* Experts with few rows. Declines others, and all where a tile of sm90/gemm is forced. */
 nk_status sm90_plan_gemv_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,

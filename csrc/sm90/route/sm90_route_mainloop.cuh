@@ -1,6 +1,6 @@
 /* The sums of a CTA's tile by wgmma, from a ring in shared memory that one thread fills by tensor map. */
-#ifndef NK_SM90_ROUTE_PRODUCT_CUH
-#define NK_SM90_ROUTE_PRODUCT_CUH
+#ifndef NK_SM90_ROUTE_MAINLOOP_CUH
+#define NK_SM90_ROUTE_MAINLOOP_CUH
 
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/barrier.cuh"

@@ -1,5 +1,5 @@
 /* Chooses how the work of a gemv is dealt, by cost. */
-#include "sm90_gemv_deal.h"
+#include "sm90_gemv_scheduler.h"
 
 #include "sm90_gemv_costs.h"
 #include "sm90_gemv_memory.h"
@@ -49,42 +49,42 @@ bool sm90_gemv_has_maps(const nk_gemv_problem *p)
            (p->b.sf_layout == NK_SF_LINEAR || p->n % NK_SF_ATOM_ROWS == 0) && strides_fit_maps(&p->b, p->n, p->l);
 }
 
-static int32_t team_of(sm90_gemv_kind kind) { return kind == SM90_GEMV_CODES ? SM90_GEMV_TEAM : 1; }
+static int32_t team_of(sm90_gemv_kind kind) { return kind == SM90_GEMV_CODES ? SM90_GEMV_WARPGROUP_WARPS : 1; }
 
 int32_t sm90_gemv_tile_rows(sm90_gemv_kind kind, bool is_short)
 {
-    return team_of(kind) * SM90_GEMV_OCTET * (is_short ? 1 : 2);
+    return team_of(kind) * SM90_GEMV_M8 * (is_short ? 1 : 2);
 }
 
 /* Rows of a problem that one CTA ends: those of a pair; of experts' pairs also the features of a block, to encode them.
  */
-static int32_t rows_together(const sm90_gemv_form *f, int32_t tile)
+static int32_t rows_together(const sm90_gemv_variant *f, int32_t tile)
 {
-    return f->is_paired && f->has_experts ? 2 * NK_SF_VEC : f->is_paired ? tile : 1;
+    return f->is_dual && f->has_experts ? 2 * NK_SF_VEC : f->is_dual ? tile : 1;
 }
 
-static uint32_t start_of(int32_t team, int32_t steps_per_team, int32_t k_steps)
+static uint32_t start_of(int32_t team, int32_t steps_per_consumer, int32_t k_steps)
 {
-    const int32_t tile = team * steps_per_team / k_steps;
-    if (tile >= SM90_GEMV_MOST_TILES) return sm90_gemv_start(0, SM90_GEMV_MOST_TILES, 0); /* no step is left */
-    return sm90_gemv_start(team * steps_per_team % k_steps, tile, team - tile * k_steps / steps_per_team);
+    const int32_t tile = team * steps_per_consumer / k_steps;
+    if (tile >= SM90_GEMV_MAX_TILES) return sm90_gemv_start(0, SM90_GEMV_MAX_TILES, 0); /* no step is left */
+    return sm90_gemv_start(team * steps_per_consumer % k_steps, tile, team - tile * k_steps / steps_per_consumer);
 }
 
-static int32_t ctas_per_sm(const sm90_gemv_deal *s) { return SM90_GEMV_WARPS / s->warps; }
+static int32_t ctas_per_sm(const sm90_gemv_schedule *s) { return SM90_GEMV_WARPS / s->warps; }
 
 /* Deals `rows` positions to each cluster. False where shared memory has no room for their sums and the tokens. */
 static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int64_t positions, int64_t rows,
-                 sm90_gemv_deal *s)
+                 sm90_gemv_schedule *s)
 {
     int64_t k_steps = nk_ceil_div(sm90_gemv_k_steps(p->k), cluster);
     int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(s));
-    if (k_steps > room / SM90_GEMV_TOKEN_BYTES) return false; /* from here on 32 bits are enough */
-    const sm90_gemv_kind kind = s->form.kind;
+    if (k_steps > room / SM90_GEMV_TOKEN_STEP_BYTES) return false; /* from here on 32 bits are enough */
+    const sm90_gemv_kind kind = s->variant.kind;
     int32_t tile = sm90_gemv_tile_rows(kind, s->is_short), tiles = ((int32_t)rows + tile - 1) / tile;
-    const int32_t together = rows_together(&s->form, tile);
-    int32_t ends = (((int32_t)rows + cluster - 1) / cluster + together - 1) / together * together,
-            teams = s->warps / team_of(kind), steps_per_team = (tiles * (int32_t)k_steps + teams - 1) / teams;
-    s->work = (sm90_gemv_work){
+    const int32_t together = rows_together(&s->variant, tile);
+    int32_t epilogue_rows = (((int32_t)rows + cluster - 1) / cluster + together - 1) / together * together,
+            teams = s->warps / team_of(kind), steps_per_consumer = (tiles * (int32_t)k_steps + teams - 1) / teams;
+    s->scheduler = (sm90_gemv_scheduler){
         .rows = (int32_t)rows,
         .k_steps = (uint16_t)k_steps,
         .n = (int32_t)p->n,
@@ -92,33 +92,33 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
         .all_k_steps = (uint16_t)sm90_gemv_k_steps(p->k),
         .all_words = (int32_t)(p->k / 8),
         .atoms_bytes = (int32_t)(nk_sf_padded_cols(p->k / NK_SF_VEC) * NK_SF_ATOM_ROWS),
-        .steps_per_team = steps_per_team > 0 ? steps_per_team : 1,
-        .ends = ends,
-        .ends_inverse = sm90_gemv_inverse(ends),
+        .steps_per_consumer = steps_per_consumer > 0 ? steps_per_consumer : 1,
+        .epilogue_rows = epilogue_rows,
+        .epilogue_rows_inverse = sm90_gemv_inverse(epilogue_rows),
         .cluster = cluster,
         .tokens = (uint16_t)p->m,
     };
     s->clusters = nk_ceil_div(positions, rows);
-    const int32_t k_steps_of[2] = {(int32_t)k_steps, k_steps ? s->work.all_k_steps % (int32_t)k_steps : 0};
+    const int32_t k_steps_of[2] = {(int32_t)k_steps, k_steps ? s->scheduler.all_k_steps % (int32_t)k_steps : 0};
     /* 0: CTAs with all their K steps. 1: the last CTA of a cluster, which may have fewer. */
     for (int some = 0; some < 2; some++) {
         if (!k_steps_of[some]) continue;
-        int32_t parts = sm90_gemv_teams_of_tile(k_steps_of[some], s->work.steps_per_team, teams);
-        if (parts > s->work.parts) s->work.parts = parts;
+        int32_t parts = sm90_gemv_consumers_of_tile(k_steps_of[some], s->scheduler.steps_per_consumer, teams);
+        if (parts > s->scheduler.split_k) s->scheduler.split_k = parts;
         for (int32_t team = 0; team < teams; team++)
-            s->starts[team][some] = start_of(team, s->work.steps_per_team, k_steps_of[some]);
+            s->starts[team][some] = start_of(team, s->scheduler.steps_per_consumer, k_steps_of[some]);
     }
     const int32_t with_another = cuda_smem_per_cta(gpu, ctas_per_sm(s) + 1);
-    const int32_t tokens_bytes = kind == SM90_GEMV_CODES ? sm90_gemv_code_token_bytes((int32_t)k_steps)
+    const int32_t tokens_bytes = kind == SM90_GEMV_CODES ? sm90_gemv_e4m3_token_bytes((int32_t)k_steps)
                                                          : (int32_t)(p->m * sm90_gemv_token_bytes(k_steps));
-    s->smem_bytes =
-        sm90_gemv_tokens_at(s->by_tensor_map, s->warps) + tokens_bytes + sm90_gemv_sums(s->by_tensor_map, &s->work) * 4;
+    s->smem_bytes = sm90_gemv_tokens_at(s->by_tensor_map, s->warps) + tokens_bytes +
+                    sm90_gemv_sum_count(s->by_tensor_map, &s->scheduler) * 4;
     if (s->smem_bytes > room) return false;
     if (!s->by_tensor_map) return true;
     /* Registers allow a third CTA of 8 warps, but then some SMs would have three and others none. */
     if (s->smem_bytes <= with_another && with_another < room) s->smem_bytes = with_another + 1;
     return (cluster - 1) * (int32_t)k_steps <
-           s->work.all_k_steps; /* every CTA must have K steps, since its sums are waited for */
+           s->scheduler.all_k_steps; /* every CTA must have K steps, since its sums are waited for */
 }
 
 #define MORE_WAVES 24 /* at most, beyond those that are needed: with fewer rows, sums need less shared memory */
@@ -126,18 +126,18 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int cluster, int
 /* Deals work to clusters of `cluster` CTAs, in `more` waves than are needed. Rows are dealt evenly or, to fewer
  * clusters, in whole tiles. False where it does not fit. */
 static bool deal_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int cluster, int more, bool whole,
-                    sm90_gemv_deal *s)
+                    sm90_gemv_schedule *s)
 {
     const int64_t positions = sm90_gemv_positions(p->n, p->b.sf_layout == NK_SF_BLOCKED);
-    const int32_t tile = sm90_gemv_tile_rows(s->form.kind, s->is_short), together = rows_together(&s->form, tile);
+    const int32_t tile = sm90_gemv_tile_rows(s->variant.kind, s->is_short), together = rows_together(&s->variant, tile);
     const int64_t unit = tile > together ? tile : together, clusters = room->at_once[ctas_per_sm(s) - 1][cluster];
     if (clusters == 0) return false;
     int64_t at_once = clusters / (p->l > 0 ? p->l : 1);
     if (at_once < 1) at_once = 1;
-    int64_t least = nk_ceil_div(positions, at_once * SM90_GEMV_ROWS);
+    int64_t least = nk_ceil_div(positions, at_once * SM90_GEMV_MAX_ROWS);
     int64_t rows = nk_ceil_div(positions, at_once * ((least > 0 ? least : 1) + more));
     if (whole) rows = nk_ceil_div(rows, unit) * unit;
-    return rows <= SM90_GEMV_ROWS && fits(p, room->gpu, cluster, positions, rows > 0 ? rows : 1, s);
+    return rows <= SM90_GEMV_MAX_ROWS && fits(p, room->gpu, cluster, positions, rows > 0 ? rows : 1, s);
 }
 
 /* Microseconds; sm90_gemv_costs.h says of what. */
@@ -145,9 +145,9 @@ typedef struct costs {
     double each, tall_step, short_step, step_of_sm, codes, halves, solo, cluster, of_each, ragged, of_mb;
 } costs;
 
-static costs costs_of(const sm90_gemv_deal *s)
+static costs costs_of(const sm90_gemv_schedule *s)
 {
-    const sm90_gemv_kind kind = s->form.kind;
+    const sm90_gemv_kind kind = s->variant.kind;
     if (s->by_tensor_map) {
         return (costs){.tall_step = SM90_GEMV_MAP_STEP_US,
                        .solo = SM90_GEMV_MAP_SOLO_US,
@@ -161,33 +161,34 @@ static costs costs_of(const sm90_gemv_deal *s)
                        .cluster = SM90_GEMV_CODES_CLUSTER_US,
                        .ragged = SM90_GEMV_CODES_RAGGED_US};
     }
-    if (kind == SM90_GEMV_HALVES || kind == SM90_GEMV_BFLOATS || kind == SM90_GEMV_ONE_CODES) {
-        return (costs){.step_of_sm = SM90_GEMV_HALVES_STEP_OF_SM_US,
-                       .each = s->form.has_experts ? SM90_GEMV_EXPERT_US : 0,
-                       .solo = SM90_GEMV_HALVES_SOLO_US,
-                       .cluster = SM90_GEMV_HALVES_CLUSTER_US,
-                       .of_each = SM90_GEMV_HALVES_CLUSTER_CTA_US};
+    if (kind == SM90_GEMV_FP16 || kind == SM90_GEMV_BF16 || kind == SM90_GEMV_EXPERT_CODES) {
+        return (costs){.step_of_sm = SM90_GEMV_F16_STEP_OF_SM_US,
+                       .each = s->variant.has_experts ? SM90_GEMV_EXPERT_US : 0,
+                       .solo = SM90_GEMV_F16_SOLO_US,
+                       .cluster = SM90_GEMV_F16_CLUSTER_US,
+                       .of_each = SM90_GEMV_F16_CLUSTER_CTA_US};
     }
     return (costs){.step_of_sm = SM90_GEMV_FEW_STEP_OF_SM_US,
                    .codes = SM90_GEMV_FEW_CODES_US,
-                   .halves = SM90_GEMV_FEW_HALVES_US,
+                   .halves = SM90_GEMV_FEW_F16_US,
                    .solo = SM90_GEMV_FEW_SOLO_US,
                    .cluster = SM90_GEMV_FEW_CLUSTER_US,
                    .of_each = SM90_GEMV_FEW_CLUSTER_CTA_US};
 }
 
-static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_deal *s)
+static double us_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, const sm90_gemv_schedule *s)
 {
     const costs cost = costs_of(s), *c = &cost;
-    const int32_t per_sm = ctas_per_sm(s), cluster = s->work.cluster, rows = s->work.rows, k_steps = s->work.k_steps;
-    const int32_t tile = sm90_gemv_tile_rows(s->form.kind, s->is_short), tiles = (rows + tile - 1) / tile;
+    const int32_t per_sm = ctas_per_sm(s), cluster = s->scheduler.cluster, rows = s->scheduler.rows,
+                  k_steps = s->scheduler.k_steps;
+    const int32_t tile = sm90_gemv_tile_rows(s->variant.kind, s->is_short), tiles = (rows + tile - 1) / tile;
     const int64_t waves = nk_ceil_div(p->l * s->clusters, room->at_once[per_sm - 1][cluster]);
     const double of_sm = (double)per_sm * k_steps;
     const double memory = of_sm * rows * SM90_GEMV_STEP * 9 / 16 / SM90_GEMV_BYTES_PER_US;
     const double steps =
-        s->work.steps_per_team * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
+        s->scheduler.steps_per_consumer * (s->is_short ? c->short_step : c->tall_step) + of_sm * tiles * c->step_of_sm;
     const double mb = (double)p->l * (double)p->n * (double)p->k * 9 / 16 / 1e6;
-    const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_BYTES / 1000;
+    const double tokens = of_sm * (double)p->m * SM90_GEMV_TOKEN_STEP_BYTES / 1000;
     double us = c->each + (steps > memory ? steps : memory);
     us += tokens * (p->a.dtype == NK_E2M1X2 ? c->codes : c->halves);
     if (cluster > 1) us += c->cluster + cluster * c->of_each;
@@ -222,19 +223,19 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int
 /* Finds the fastest deal in `more` waves than are needed, of the tiles whose bits are set in `usable`. Rows in whole
  * tiles are tried for one NVFP4 token, since only its tiles are large. By tensor map, and of two matrices, tiles must
  * be whole. Experts have no clusters: a CTA whose row has none ends at once. */
-static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_form *form, const sm90_gemv_clusters *room,
-                          int more, uint32_t usable, sm90_gemv_deal *best)
+static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const sm90_gemv_clusters *room,
+                          int more, uint32_t usable, sm90_gemv_schedule *best)
 {
-    const bool codes = form->kind == SM90_GEMV_CODES;
-    for (int cluster = 1; cluster <= (form->has_experts ? 1 : SM90_GEMV_CLUSTER); cluster++) {
+    const bool codes = variant->kind == SM90_GEMV_CODES;
+    for (int cluster = 1; cluster <= (variant->has_experts ? 1 : SM90_GEMV_MAX_CLUSTER); cluster++) {
         for (int choice = 0; choice < (codes ? 2 : 1) * SM90_GEMV_TILE_COUNT; choice++) {
             const int tile = choice % SM90_GEMV_TILE_COUNT;
-            const bool whole = form->is_paired || choice >= SM90_GEMV_TILE_COUNT;
-            sm90_gemv_deal s = {.tile = tile,
-                                .warps = tiles[tile].warps,
-                                .is_short = tiles[tile].is_short,
-                                .by_tensor_map = tiles[tile].by_tensor_map,
-                                .form = *form};
+            const bool whole = variant->is_dual || choice >= SM90_GEMV_TILE_COUNT;
+            sm90_gemv_schedule s = {.tile = tile,
+                                    .warps = tiles[tile].warps,
+                                    .is_short = tiles[tile].is_short,
+                                    .by_tensor_map = tiles[tile].by_tensor_map,
+                                    .variant = *variant};
             if (!(usable >> tile & 1) || (s.by_tensor_map && !whole)) continue;
             if (!deal_of(p, room, cluster, more, whole, &s)) continue;
             s.us = us_of(p, room, &s);
@@ -243,16 +244,16 @@ static void find_in_waves(const nk_gemv_problem *p, const sm90_gemv_form *form, 
     }
 }
 
-bool sm90_gemv_find_deal(const nk_gemv_problem *p, const sm90_gemv_form *form, const sm90_gemv_clusters *room,
-                         int forced, sm90_gemv_deal *best)
+bool sm90_gemv_find_schedule(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const sm90_gemv_clusters *room,
+                             int forced, sm90_gemv_schedule *best)
 {
     uint32_t usable = 0;
     for (int tile = 0; tile < SM90_GEMV_TILE_COUNT; tile++) {
         const bool asked = forced == NK_TILE_ANY || forced == tile;
-        if (asked && !sm90_gemv_why_not(p, form->kind, tile)) usable |= 1u << tile;
+        if (asked && !sm90_gemv_why_not(p, variant->kind, tile)) usable |= 1u << tile;
     }
-    *best = (sm90_gemv_deal){0};
+    *best = (sm90_gemv_schedule){0};
     for (int more = 0; more <= MORE_WAVES && usable && !best->warps; more++)
-        find_in_waves(p, form, room, more, usable, best);
+        find_in_waves(p, variant, room, more, usable, best);
     return best->warps;
 }
