@@ -10,7 +10,6 @@ nothing and exits with 1 where something would change.
 """
 
 import argparse
-import hashlib
 import json
 import re
 import sys
@@ -55,7 +54,7 @@ def timed(found):
 # ---------------------------------------------------------------------------------------------
 
 
-WORDS = ("operator", "shape", "layout", "alternative", "call", "model", "how")
+WORDS = ("operator", "shape", "by", "layout", "alternative", "call", "model", "how")
 WORDS += ("choice", "why", "counted", "kernel", "tile", *figures_model.WORDS)
 """Columns that hold no numbers."""
 
@@ -85,11 +84,15 @@ def measured_on(found, unit=None):
     """One line: the machine, the commit, the data, and the unit."""
     facts = found["environment"]
     unit = unit or ("microseconds" if facts["device"] == "cuda" else "milliseconds")
-    names = [machine(facts), f"torch {facts['torch']}", facts["date"][:10]]
-    names += [f"commit {facts['commit'][:7]}"] if "commit" in facts else []
+    names = [machine(facts), f"torch {facts['torch']}"]
+    for run in (facts, *facts.get("later", [])):
+        names.append(run["date"][:10])
+        if "commit" in run:
+            names.append(f"commit {run['commit'][:7]}")
+    names = list(dict.fromkeys(names))
     names += [f"{facts['data']} data"] if "data" in facts else []
     said = f"{', '.join(names)}; {unit}."
-    return fill(said + (f" {facts['note']}" if "note" in facts else ""), 120) + "\n\n"
+    return fill(said, 120) + "\n\n"
 
 
 def lines_of(rows, on_gpu):
@@ -100,12 +103,13 @@ def lines_of(rows, on_gpu):
         times = [median(row, "time"), median(row, "other")]
         times += [median(row, "cold"), yardstick(row)] if on_gpu else [row.get("torch_rates")]
         cells = [number(None if t is None else t * unit) for t in (*times, other)]
-        yield [row["op"], row["shape"], layout, *cells[:-1], name, cells[-1]]
+        by = row["backend"] if on_gpu else ""
+        yield [row["op"], row["shape"], by, layout, *cells[:-1], name, cells[-1]]
 
 
 def full_table(rows, on_gpu):
     """Columns that no row fills are left out."""
-    header = ["operator", "shape", "layout", "time", "other layout"]
+    header = ["operator", "shape", "by", "layout", "time", "other layout"]
     header += ["cold", "read or floor"] if on_gpu else ["torch's rates"]
     header += ["alternative", "its time"]
     lines = list(lines_of(rows, on_gpu))
@@ -118,16 +122,6 @@ def of_operator(name):
     def block(gpu, **_):
         rows = by_operator(timed(gpu)).get(name, []) if gpu else []
         return full_table(rows, on_gpu=True) if rows else ABSENT
-
-    return block
-
-
-def of_kernels(*prefixes):
-    """Rows whose kernel's name begins so."""
-
-    def block(gpu, **_):
-        rows = [row for row in timed(gpu) if row["kernel"].startswith(prefixes)] if gpu else []
-        return measured_on(gpu) + full_table(rows, on_gpu=True) if rows else ABSENT
 
     return block
 
@@ -243,40 +237,41 @@ def floor(row):
 # ---------------------------------------------------------------------------------------------
 
 
-def digest(rows):
-    """What the chart was drawn of, kept in it."""
-    bars = [[row["op"], row["shape"], median(row, "time"), best_other(row)] for row in rows]
-    return hashlib.sha256(json.dumps(bars).encode()).hexdigest()[:16]
+BAR, LABEL, LENGTH = 26, 400, 330
+"""Height of a bar with its gap, widths of the labels and of the longest bar."""
+CHART_SAYS = "speed over the best alternative"
 
 
-def draw(rows):
+def drawn(rows):
     """How many times as fast as the best alternative, a bar for each row."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["svg.hashsalt"] = "nvfp4kern"
-    figure = Figure(figsize=(8, 2.6), layout="constrained")
-    axes = figure.subplots()
     ratios = [best_other(row)[1] / median(row, "time") for row in rows]
-    labels = [f"{row['op']} {row['shape']}" for row in rows]
-    bars = axes.barh(labels, ratios, color=["#0b5cad" if r >= 1 else "#a23fa0" for r in ratios])
-    axes.bar_label(bars, [f"{ratio:.2g}x" for ratio in ratios], padding=3)
-    axes.axvline(1, color="#777777", lw=1)
-    axes.invert_yaxis()
-    axes.set_xlabel("speed over the best alternative")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.1)
-    figure.savefig(CHART, metadata={"Date": None, "Description": digest(rows)})
+    scale, height = LENGTH / max(ratios), BAR * len(rows)
+    lines = []
+    for i, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
+        color, y, width = "#0b5cad" if ratio >= 1 else "#a23fa0", BAR * i, ratio * scale
+        label = f'<text x="{LABEL - 8}" y="{y + 18}" text-anchor="end">{row["op"]} {row["shape"]}'
+        bar = (
+            f'<rect x="{LABEL}" y="{y + 4}" width="{width:.1f}" height="{BAR - 8}" fill="{color}"/>'
+        )
+        lines.append(f"{label}</text>{bar}")
+        lines.append(f'<text x="{LABEL + width + 6:.1f}" y="{y + 18}">{ratio:.2g}x</text>')
+    one = f'x1="{LABEL + scale:.1f}" x2="{LABEL + scale:.1f}" y1="0" y2="{height}"'
+    lines.append(f'<line {one} stroke="#777777"/>')
+    middle = LABEL + LENGTH / 2
+    lines.append(
+        f'<text x="{middle:.0f}" y="{height + 16}" text-anchor="middle">{CHART_SAYS}</text>'
+    )
+    size = f'width="{LABEL + LENGTH + 50}" height="{height + 24}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
+    )
+    background = '<rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([head, background, *lines, "</svg>"]) + "\n"
 
 
 def chart(gpu, **_):
     rows = six_of(gpu)
-    return f"![speed over the best alternative](docs/{CHART.name})\n" if rows else ABSENT
-
-
-def chart_is_old(gpu):
-    rows = six_of(gpu)
-    return bool(rows) and not (CHART.is_file() and digest(rows) in CHART.read_text())
+    return f"![{CHART_SAYS}](docs/{CHART.name})\n" if rows else ABSENT
 
 
 # ---------------------------------------------------------------------------------------------
@@ -292,17 +287,9 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme-chart": chart,
     "gpu": gpu_block,
     "cpu": of_cpu,
-    "cpu-kernels": of_cpu,
     "overhead": of_overhead,
     "decode": of_decode,
     "first-load": of_first_load,
-    "sm80-gemm": of_kernels(
-        "sm80_gemm", "sm80_dual_gemm", "sm80_grouped_gemm", "sm80_grouped_dual_gemm"
-    ),
-    "sm80-gemv": of_kernels("sm80_gemv"),
-    "sm80-route": of_kernels("sm80_route", "sm80_sort_by_expert", "sm80_combine"),
-    "sm80-quantize": of_kernels("sm80_quantize", "sm80_dequantize"),
-    "sm90-gemv": of_kernels("sm90_gemv"),
     "sm100-whole": of_whole,
     "sm100-choices": of_choices,
 }
@@ -324,18 +311,15 @@ def main():
     names = ("gpu", "cpu", "overhead", "decode", "first_load", "blackwell_model")
     results = {name: result(name) for name in names}
     results |= {name: result(name, SIMULATED) for name in ("sm100_whole", "sm100_choices")}
-    texts = {path: path.read_text() for path in DOCUMENTS}
-    old = [path for path, text in texts.items() if written(text, results) != text]
-    redraw = chart_is_old(results["gpu"])
+    new = {path: written(path.read_text(), results) for path in DOCUMENTS}
+    rows = six_of(results["gpu"])
+    new |= {CHART: drawn(rows)} if rows else {}
+    old = [path for path, text in new.items() if not path.exists() or path.read_text() != text]
     for path in old:
         print(f"{'old' if only_check else 'written'}: {path.relative_to(ROOT)}")
         if not only_check:
-            path.write_text(written(texts[path], results))
-    if redraw:
-        print(f"{'old' if only_check else 'drawn'}: {CHART.relative_to(ROOT)}")
-        if not only_check:
-            draw(six_of(results["gpu"]))
-    return 1 if only_check and (old or redraw) else 0
+            path.write_text(new[path])
+    return 1 if only_check and old else 0
 
 
 if __name__ == "__main__":

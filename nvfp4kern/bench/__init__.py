@@ -3,7 +3,8 @@
 The operands that are timed are what quantize(.., "amax") makes of Gaussian numbers, with scale
 factors in the blocked and in the linear layout. Before and after that the same shape runs on exact
 data, whose results are known to the bit. The results of all sets of operands are checked, on both
-kinds of data. A row with a wrong result gets no time, and the exit status is 2.
+kinds of data. A row with a wrong result, or whose calls fail, gets no time, and the exit status is
+2.
 
 On a GPU `time` is that of a call that a graph replays, on operands that have left L2. `cold` is one
 call as the competition's harness times it (of its entry point, where the shape is one of its own).
@@ -47,7 +48,12 @@ def add_arguments(parser):
         help="what is timed; default: gaussian. exact draws less power",
     )
     parser.add_argument("--commit", metavar="NAME", help="noted in --json as what was measured")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and environment")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write rows, as they come, and environment"
+    )
+    parser.add_argument(
+        "--more", action="store_true", help="time only what --json lacks, and add it there"
+    )
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them as PNG files")
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="with an earlier --json: ratios of medians"
@@ -62,7 +68,8 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    """The exit status: 0, or 2 where a result was wrong. ModuleNotFoundError where torch, rich or
+    """The exit status: 0, 2 if a row has no time that should, 130 or 143 if interrupted.
+    ModuleNotFoundError where torch, rich or
     matplotlib is wanted and missing, ValueError where --json or --plot cannot be written."""
     if arguments.plot:
         from . import plots  # noqa: F401  (its absence is known now, not after minutes)

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+import traceback
 from datetime import UTC, datetime
 
 import torch
@@ -137,15 +138,18 @@ def _described(case):
 
 
 def measured(shape, device, data=gaussian):
-    """The row of one shape, ready for JSON, timed on `data`; without times where a result was
-    wrong, or memory was too small."""
+    """The row of one shape, ready for JSON, timed on `data`; without times if a result is wrong,
+    a call fails, or memory is too small."""
     row = {"set": shape.set, "op": shape.op, "sizes": shape.sizes}
     row |= {"series": shape.series, "at": shape.at}
     try:
         return row | _checked_and_timed(shape, device, data)
-    except torch.OutOfMemoryError as error:
-        text = "x".join(str(size) for size in shape.sizes.values())
-        return row | {"shape": text, "unavailable": _reason(error)}
+    except Exception as error:
+        row["shape"] = "x".join(str(size) for size in shape.sizes.values())
+        if isinstance(error, torch.OutOfMemoryError):
+            return row | {"unavailable": _reason(error)}
+        traceback.print_exc()
+        return row | {"failed": f"{type(error).__name__}: {_reason(error)}"}
 
 
 def _made(shape, device, data, seed):

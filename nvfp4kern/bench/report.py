@@ -30,6 +30,10 @@ def is_wrong(row):
     return not row.get("right", True)
 
 
+def is_bad(row):
+    return is_wrong(row) or "failed" in row
+
+
 def _time(microseconds, on_gpu):
     return f"{microseconds:.2f}" if on_gpu else f"{microseconds / 1000:.3f}"
 
@@ -105,7 +109,7 @@ def _cells(row, layout, baselines, look):
     if is_wrong(row):
         return row["shape"], "[red]WRONG RESULT, not timed"
     if "time" not in row:
-        return row["shape"], "unavailable"
+        return row["shape"], "[red]FAILED" if "failed" in row else "unavailable"
     others = (look.baseline(row, name) for name in baselines)
     return row["shape"], *look.ours(row, layout), *look.limits(row), *others
 
@@ -187,6 +191,8 @@ def machine(found):
 def _missing(rows):
     """Every reason why something is unavailable, once for each operator."""
     for row in rows:
+        if "failed" in row:
+            yield f"{row['op']}: {row['shape']} failed: {row['failed']}"
         ours = {row["shape"]: row} | {"read": row.get("read", {})}
         for name, entry in (ours | row.get("others", {})).items():
             if "unavailable" in entry:
@@ -217,7 +223,7 @@ def show(console, result):
 
 def line(row):
     """A row in short, for a log."""
-    time = row.get("unavailable", "WRONG RESULT")
+    time = row.get("unavailable") or row.get("failed") or "WRONG RESULT"
     if "time" in row:
         time = f"{row['time']['median']:.2f} us"
     return f"{row['op']} {row['shape']}: {time}"
@@ -285,7 +291,7 @@ def compare(console, earlier, later):
     console.print(table)
     for name in sorted(set(earlier["environment"]) | set(later["environment"])):
         old, new = (result["environment"].get(name) for result in (earlier, later))
-        if old != new and name not in ("date", "seconds", "ceilings"):
+        if old != new and name not in ("date", "seconds", "ceilings", "later"):
             console.print(f"{name}: {old} before, {new} now", markup=False, soft_wrap=True)
     for name in alone:
         console.print(f"not compared: {name}", markup=False, soft_wrap=True)
