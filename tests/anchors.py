@@ -13,8 +13,16 @@ from functools import cache
 BLANK = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'|^[ \t]*#(?:\\\n|[^\n])*'
 BLANK = re.compile(BLANK, re.S | re.M)
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|\S")
-HEADS = {"if", "for", "while", "switch"}
-NO_FUNCTION = HEADS | {"sizeof", "alignas", "__align__", "__attribute__", "__launch_bounds__"}
+LOOPS = {"for", "while"}
+NO_FUNCTION = LOOPS | {
+    "if",
+    "switch",
+    "sizeof",
+    "alignas",
+    "__align__",
+    "__attribute__",
+    "__launch_bounds__",
+}
 TYPES = {"struct", "union", "enum", "namespace"}
 
 
@@ -25,7 +33,7 @@ def mask(source):
 
 @dataclass
 class Statement:
-    """A simple statement, or what stands before a body: `if (..)`, `else`."""
+    """A simple statement with its `if (..)` or `else`, or what stands before a body."""
 
     function: str
     """Of none: what lies between two functions."""
@@ -64,7 +72,7 @@ def statements(source):
             depth = 0
         elif word == "}":
             depth = outer.pop()
-        elif depth or not (word in (";", "else", "do") or (word == ")" and words[0] in HEADS)):
+        elif depth or not (word == ";" or (word == ")" and words[0] in LOOPS)):
             continue
         if function and any(map(str.isidentifier, words)):
             found.append(Statement(function, begin, words))

@@ -117,9 +117,16 @@ def ptx_layer():
     return {name for source in sources for _, name in anchors.functions(source)}
 
 
+INSTRUCTIONS = ("mbarrier_", "tcgen05_", "wgmma_", "cp_async_", "fence_", "barrier_")
+
+
 def is_lasting(word):
     """A function of the PTX layer or an intrinsic, whose names are PTX's and CUDA's."""
-    return word in ptx_layer() or (word.startswith("__") and not word.endswith("__"))
+    return (
+        word in ptx_layer()
+        or word.startswith(INSTRUCTIONS)  # of macros
+        or (word.startswith("__") and not word.endswith("__"))
+    )
 
 
 def statement_at(source, line, column):

@@ -5,9 +5,12 @@ python -m tests.ptxsim mutants tries larger samples.
 
 import json
 
+import anchors
 import pytest
 from ptxsim import build, gpu
 from ptxsim.campaigns import mutants
+from ptxsim.campaigns.mutations import LOGIC
+from rows import ROWS
 
 missing = [
     name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
@@ -40,6 +43,48 @@ def test_what_is_kept_has_no_survivor_that_nobody_explained(row):
     assert set(kept) == {name for group in mutants.KEPT[row] for name in mutants.GROUPS[group]}
     for name, counts in kept.items():
         assert counts["caught"] > 0 and set(counts["survivors"]) <= set(mutants.EQUIVALENT[name])
+
+
+def places_of(row):
+    """All statements of a row's kernels, of what kernels share, and of the simulator's own."""
+    folders = (build.CSRC / row, build.CSRC / "cuda", build.HERE / "kernels")
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.cu*"))]
+    named = [anchors.named(path.read_text(), mutants.is_lasting) for path in paths]
+    return {name for statements in named for _, name in statements}
+
+
+@pytest.mark.parametrize("name", mutants.EQUIVALENT)
+def test_every_explanation_is_of_a_place_in_the_sources(name):
+    """Where a function gains or loses statements, someone looks at what was said of them again."""
+    row = {"wgmma": "sm90", "tcgen05": "sm100"}.get(group := name.partition("_")[0], group)
+    row = row if row in ROWS else "sm80"
+    explained = {key.partition(", ") for key in mutants.EQUIVALENT[name]}
+    assert {place for _, _, place in explained} <= places_of(row)
+    assert {mutation for mutation, _, _ in explained} <= mutants.MUTATIONS.keys() | LOGIC.keys()
+
+
+def test_a_place_keeps_its_name():
+    """Where comments, variables and lines change; not where the function has another like it."""
+    source = """
+struct stage { int at; __device__ void advance() { at = at + 1; } };
+template <typename T> __device__ void store(T slot, const span &of = {})
+{
+    if (slot.full) __syncwarp(); /* one */
+    each(slot, [&](int i) { mbarrier_wait(slot.full[i]); slot.at = i; });
+    __syncwarp();
+}
+"""
+    renamed = source.replace("slot", "stage_at_hand").replace(" /* one */", "\n    // two\n  ")
+    names = [name for _, name in anchors.named(source, mutants.is_lasting)]
+    assert names == [name for _, name in anchors.named(renamed, mutants.is_lasting)]
+    assert names == ["advance: statement (1 of 2)", "advance: statement (2 of 2)", "",
+                     "store: statement (1 of 3)", "store: __syncwarp (1 of 2)",
+                     "store: statement (2 of 3)", "store: mbarrier_wait",
+                     "store: statement (3 of 3)", "store: __syncwarp (2 of 2)", ""]  # fmt: skip
+    more = source.replace("__syncwarp();\n}", "__syncwarp(); __syncwarp();\n}")
+    assert "store: __syncwarp (1 of 2)" not in [
+        n for _, n in anchors.named(more, mutants.is_lasting)
+    ]
 
 
 @pytest.mark.slow
