@@ -50,7 +50,16 @@ static int index_of(piece name, const nk_family *family)
 
 static bool is_of(const entry *e, const nk_family *family)
 {
-    return is(e->row, family->row) && is(e->family, family->name);
+    return is(e->row, family->row) && (is(e->family, family->name) || (family->alias && is(e->family, family->alias)));
+}
+
+/* That of an entry, or NULL. */
+static const nk_family *family_of(const entry *e)
+{
+    const nk_family *family = NULL;
+    for (int i = 0; e->tile.at && (family = nk_backend_family(i)) && !is_of(e, family); i++)
+        continue;
+    return family;
 }
 
 int nk_tile_named(const char *list, const nk_family *family)
@@ -92,7 +101,7 @@ static nk_status check_entry(const entry *e)
         add(&rows, family->row);
         if (!is(e->row, family->row)) continue;
         add(&families, family->name);
-        if (!is(e->family, family->name)) continue;
+        if (!is_of(e, family)) continue;
         if (index_of(e->tile, family) != NK_TILE_ANY) return NK_OK;
         for (int tile = 0; family->tiles[tile]; tile++)
             add(&tiles, family->tiles[tile]);
@@ -107,11 +116,9 @@ nk_status nk_tile_check(const nk_settings *settings)
     for (const char *list = settings->tile; next_entry(&list, &e);) {
         NK_TRY(check_entry(&e));
         for (const char *rest = list; next_entry(&rest, &later);) {
-            const bool again = later.tile.at && e.row.length == later.row.length &&
-                               e.family.length == later.family.length &&
-                               memcmp(e.all.at, later.all.at, (size_t)(e.tile.at - e.all.at)) == 0;
-            NK_CHECK(!again, NK_BACKEND_ERROR, "NVFP4KERN_TILE: two tiles of one family: '%.*s' and '%.*s'",
-                     e.all.length, e.all.at, later.all.length, later.all.at);
+            NK_CHECK(family_of(&later) != family_of(&e), NK_BACKEND_ERROR,
+                     "NVFP4KERN_TILE: two tiles of one family: '%.*s' and '%.*s'", e.all.length, e.all.at,
+                     later.all.length, later.all.at);
         }
     }
     return NK_OK;

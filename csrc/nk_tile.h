@@ -9,6 +9,7 @@
 typedef struct nk_family {
     const char *row, *name;
     const char *const *tiles; /* names, NULL after the last; a tile's index is that of the family's own table */
+    const char *alias;        /* an earlier name, which NVFP4KERN_TILE still takes, or NULL */
 } nk_family;
 
 /* NVFP4KERN_TILE is a list: the message names what this build has where an entry is none of it, or where two entries

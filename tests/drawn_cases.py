@@ -24,7 +24,7 @@ GATED = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
 OPERATORS_OF = {
     "sm90/gemv": OF_EXPERTS,
     "sm90/route": ("route",),
-    "sm90/halves": OF_HALVES,
+    "sm90/kind_f16": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
     "sm100/kind_f16": (
@@ -45,7 +45,7 @@ EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "dual"}
 FEW_ROWS = 8
 """Of an expert, for a gemv of each row."""
 ONE_LAUNCH = ("w32", "w128", "w256")
-"""The rings of SM90_LIST_RINGS. None can be forced: draws are repeated until cost takes it."""
+"""Those of SM90_LIST_PIPELINES. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 400
 TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
 """A tile of Blackwell's products: CTAs, columns, parts of K, pairs that share columns."""
@@ -82,15 +82,14 @@ class Case(NamedTuple):
             return f"sm100_kind_f16_{name}_{self.tile}"
         dtype = {"halves": "fp16", "bfloats": "bf16"}.get(self.multiplies, self.multiplies)
         if self.operator in OF_HALVES:
-            return f"sm90_halves_{self.tile}_{dtype}_{self.operator.removeprefix('halves_')}"
+            major = {"halves_along_k": "k_major", "halves_along_n": "n_major"}[self.operator]
+            return f"sm90_kind_f16_{self.tile}_{dtype}_{major}"
         if self.family == "sm90/gemv":
             return f"sm90_gemv_experts_{dtype}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
             return "sm100_route"  # of all tiles
-        if self.family == "sm90/route":
-            return f"sm90_route_{self.tile}_{dtype}"
-        of_type = f"_{self.multiplies}" if self.row == "sm90" else ""
         name = "list_gemm" if self.operator == "list" and self.row == "sm100" else None
+        of_type = f"_{dtype}" if self.row == "sm90" else ""
         return f"{self.row}_{name or KERNELS[self.operator]}_{self.tile}{of_type}"
 
     @property
@@ -112,7 +111,7 @@ class Case(NamedTuple):
     @property
     def kinds(self):
         """Of tokens; those of 16-bit weights, of gemvs and of routers are what is multiplied."""
-        as_they_are = self.family in ("sm90/halves", "sm90/gemv") or self.operator == "route"
+        as_they_are = self.family in ("sm90/kind_f16", "sm90/gemv") or self.operator == "route"
         return KINDS[self.multiplies][-1 if as_they_are else 0 :]
 
     @property

@@ -8,8 +8,8 @@ const nk_backend nk_backend_sm90 = {
     .oldest = 90,
     .newest = 90,
     CUDA_ROW,
-    .families =
-        (const nk_family *const[]){&sm90_gemv_family, &sm90_gemm_family, &sm90_halves_family, &sm90_route_family, NULL},
+    .families = (const nk_family *const[]){&sm90_gemv_family, &sm90_gemm_family, &sm90_kind_f16_family,
+                                           &sm90_route_family, NULL},
     .gemv = {sm90_plan_gemv, sm90_run_gemv},
     .gemm = {sm90_plan_gemm, sm90_run_gemm},
     .dual_gemm = {sm90_plan_dual_gemm, sm90_run_dual_gemm},

@@ -7,7 +7,7 @@
 
 #include <cuda_kernels.h>
 
-extern const nk_family sm90_gemv_family, sm90_gemm_family, sm90_halves_family, sm90_route_family;
+extern const nk_family sm90_gemv_family, sm90_gemm_family, sm90_kind_f16_family, sm90_route_family;
 
 NK_DECLARE_CELL(sm90, gemv);
 NK_DECLARE_CELL(sm90, gemm); /* few tokens go to the gemv if it is faster */

@@ -39,7 +39,7 @@ def check_experts_of_halves(
             assert_ok(reference.check_bits(got[rows], expected.rounded(out)), e)
 
 
-def check_sm90_halves(tile, device, c):
+def check_sm90_kind_f16(tile, device, c):
     tokens = int(tile[1:].partition("x")[0])
     few = min(tokens, 64)
     for dtype in ("float16", "bfloat16"):

@@ -136,7 +136,7 @@ def test_a_list_is_one_launch(device, most, layout, monkeypatch):
     plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb, **options)
     assert plan["backend"] == "sm90" and plan["why"].startswith("one launch for all groups")
     tokens, steps = int(plan["tile"][1:]), 4 if plan["tile"] == "w32" else 3
-    assert plan["kernel"] == f"sm90_list_gemm_{plan['tile']}_halves" and plan["tile_m"] <= tokens
+    assert plan["kernel"] == f"sm90_list_gemm_{plan['tile']}_fp16" and plan["tile_m"] <= tokens
     assert plan["workspace_bytes"] == (sum(m for m, *_ in sizes) + tokens) * steps * 256
     got = nvfp4kern.grouped_gemm(a, b, sfa, sfb, **options)
     monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")

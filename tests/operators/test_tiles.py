@@ -21,7 +21,7 @@ from dense_calls import (
 from expert_calls import group_operands, run_list
 from expert_tiles import GATED, check_experts, check_gated_experts
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
-from halves_tiles import check_experts_of_halves, check_sm90_halves
+from halves_tiles import check_experts_of_halves, check_sm90_kind_f16
 from refused_tiles import REFUSED, operator_call
 from route_tiles import check_sm80_route, check_sm90_route, check_sm100_route
 
@@ -226,7 +226,7 @@ CHECKS = {
     "sm80/route": check_sm80_route,
     "sm90/gemv": check_sm90_gemv,
     "sm90/gemm": check_sm90_gemm,
-    "sm90/halves": check_sm90_halves,
+    "sm90/kind_f16": check_sm90_kind_f16,
     "sm90/route": check_sm90_route,
     "sm100/gemm": check_sm100_gemm,
     "sm100/kind_f16": check_sm100_kind_f16,
@@ -378,6 +378,19 @@ def test_two_tiles_of_a_family(monkeypatch):
     one, other = TILES[:2]
     message = refusal(monkeypatch, f"{one},{other}")
     assert message == f"NVFP4KERN_TILE: two tiles of one family: '{one}' and '{other}'"
+
+
+@pytest.mark.parametrize("row", ("sm90", "sm100"))
+def test_families_keep_their_earlier_names(row, monkeypatch):
+    tiles = [t for t in TILES if t.startswith(f"{row}/kind_f16:")]
+    if not tiles:
+        pytest.skip("not built")
+    old, new = tiles[0].replace("kind_f16", "halves"), tiles[1]
+    monkeypatch.setenv("NVFP4KERN_TILE", old)
+    assert nvfp4kern.to_blocked(np.zeros((1, 1), np.uint8)).shape
+    message = refusal(monkeypatch, f"{old},{new}")
+    assert message == f"NVFP4KERN_TILE: two tiles of one family: '{old}' and '{new}'"
+    assert "no such tile of this family" in refusal(monkeypatch, f"{row}/halves:h1")
 
 
 def test_nothing_is_forced_where_nothing_is_written(monkeypatch):

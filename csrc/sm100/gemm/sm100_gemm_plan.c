@@ -24,7 +24,7 @@ static int32_t cluster_of(const tile *t) { return t->ctas * t->parts * t->pairs;
 static int32_t lanes_of(const tile *t) { return t->ctas * t->pairs * SM100_GEMM_CTA_M; }
 
 #define NAME(name, ...) #name,
-const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}};
+const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}, NULL};
 
 #define NO_ROOM "tensor memory has no room for the sums of two matrices"
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */

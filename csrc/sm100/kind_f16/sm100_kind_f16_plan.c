@@ -43,7 +43,8 @@ static cuda_kernel *const kernels[KINDS][SM100_KIND_F16_TILE_COUNT] = {
 static cuda_kernel *const list_kernels[SM100_KIND_F16_TILE_COUNT] = {SM100_KIND_F16_LIST_TILES(OF_LIST)};
 
 #define NAME(name, ...) #name,
-const nk_family sm100_kind_f16_family = {"sm100", "kind_f16", (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL}};
+const nk_family sm100_kind_f16_family = {"sm100", "kind_f16", (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL},
+                                         "halves"};
 
 #define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */

@@ -21,7 +21,7 @@ static const tile tiles[SM100_ROUTE_TILE_COUNT] = {
 };
 
 #define NAME(name, ...) #name,
-const nk_family sm100_route_family = {"sm100", "route", (const char *const[]){SM100_ROUTE_TILES(NAME) NULL}};
+const nk_family sm100_route_family = {"sm100", "route", (const char *const[]){SM100_ROUTE_TILES(NAME) NULL}, NULL};
 
 #define SMEM_MOST (227 * 1024)
 

@@ -11,7 +11,7 @@ const sm80_gemm_tile sm80_gemm_tiles[SM80_GEMM_TILE_COUNT] = {
 };
 
 #define NAME(name, ...) #name,
-const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}};
+const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}, NULL};
 
 int sm80_gemm_kind(const nk_operand *a, const nk_operand *b)
 {

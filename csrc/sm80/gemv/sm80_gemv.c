@@ -29,7 +29,7 @@ NK_CHOICE_FITS(sm80_gemv_choice);
 
 #define NAME(name, warps) #name,
 #define TEAM(name, warps) warps,
-const nk_family sm80_gemv_family = {"sm80", "gemv", (const char *const[]){SM80_GEMV_TILES(NAME) NULL}};
+const nk_family sm80_gemv_family = {"sm80", "gemv", (const char *const[]){SM80_GEMV_TILES(NAME) NULL}, NULL};
 static const int8_t teams[] = {SM80_GEMV_TILES(TEAM)};
 #define TILES ((int)sizeof teams)
 

@@ -26,7 +26,7 @@ static const tile tiles[SM80_ROUTE_KERNEL_COUNT] = {
 };
 
 #define NAME(name, ...) #name,
-const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}};
+const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL};
 
 #define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_halves, &sm80_route_##name##_bfloats},
 #define FMA_ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name, &sm80_route_##name},

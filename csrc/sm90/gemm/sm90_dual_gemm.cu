@@ -5,12 +5,12 @@
     extern "C" __global__ void __launch_bounds__(config<DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)         \
         name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,     \
              const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ nk_dual_gemm_problem p, \
-             const __grid_constant__ sm90_gemm_work work)                                                    \
+             const __grid_constant__ sm90_gemm_scheduler scheduler)                                          \
     {                                                                                                        \
-        run<config<DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, work);                          \
+        run<config<DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, scheduler);                     \
     }
-#define KERNELS(name, ...)                                     \
-    KERNEL(sm90_dual_gemm_##name##_halves, false, __VA_ARGS__) \
-    KERNEL(sm90_dual_gemm_##name##_bfloats, true, __VA_ARGS__)
+#define KERNELS(name, ...)                                   \
+    KERNEL(sm90_dual_gemm_##name##_fp16, false, __VA_ARGS__) \
+    KERNEL(sm90_dual_gemm_##name##_bf16, true, __VA_ARGS__)
 
 SM90_GEMM_TILES(KERNELS)

@@ -2,7 +2,7 @@
 #include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90_gemm_model.h"
 
-#define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_gemm_##name##_halves, &sm90_gemm_##name##_bfloats},
+#define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_gemm_##name##_fp16, &sm90_gemm_##name##_bf16},
 static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(KERNELS)};
 
 typedef struct gemm_choice {

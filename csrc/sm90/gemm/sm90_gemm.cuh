@@ -7,7 +7,7 @@
  *     or codes and scale factors in place of convert (sm90_gemm_encode.cuh)
  *
  * Weights, B, are wgmma's operand A: codes come to shared memory and are decoded in registers. Tokens, A, are its
- * operand B: 16-bit rows in shared memory, which a first kernel (sm90_gemm_tokens.cu) has put in the decode's order of
+ * operand B: 16-bit rows in shared memory, which a first kernel (sm90_prepare_a.cu) has put in the decode's order of
  * K. Of a step of K = 128 lane (g, c) = (lane / 4, lane % 4) takes chunk c, 16 bytes, of weight rows g and g + 8 of its
  * warp's 16: two scale factors each. Word i of a chunk makes the fragments of k16 products 2 i and 2 i + 1.
  *
@@ -34,7 +34,7 @@
  *   cluster        begin: sums_full is there before the peer sends. Whoever is sent to waits for it, so no CTA goes
  *                  before its peer has sent
  *
- * Shared memory: struct memory of sm90_gemm_tile.cuh. What parts give each other takes the place of the ring. */
+ * Shared memory: struct gemm_memory of sm90_gemm_tile.cuh. What parts give each other takes the place of the ring. */
 #ifndef NK_SM90_GEMM_CUH
 #define NK_SM90_GEMM_CUH
 
@@ -87,14 +87,14 @@ template <class C, typename P> struct lane_of_slot {
     uint32_t tails[C::STEPS]; /* masks of the last slot's scale factors */
     int last;
 
-    __device__ lane_of_slot(const P &p, const sm90_gemm_work &work, const consumer &c)
-        : last((work.steps - 1) / C::STEPS)
+    __device__ lane_of_slot(const P &p, const sm90_gemm_scheduler &scheduler, const consumer &c)
+        : last((scheduler.k_steps - 1) / C::STEPS)
     {
         const int chunk = c.lane % 4, row = (C::DUAL ? 32 : 64) * c.rows + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4;
         const int blocked_row = C::SF_PIECES == 1 ? row : row % 32; /* see sf_of() */
         const bool linear = is_linear(p);
         codes = kept(row * SM90_GEMM_CODE_BYTES + (chunk ^ (row >> 1 & 3)) * 16);
-        sf = kept(offsetof(typename memory<C>::slot, sf) +
+        sf = kept(offsetof(typename gemm_memory<C>::slot, sf) +
                   (linear ? row * 8 * C::STEPS + chunk * 2 : blocked_sf_at<C>(blocked_row, chunk)));
         sf_next = kept(linear    ? NEXT * 8 * C::STEPS
                        : C::DUAL ? BLOCKED_UPS
@@ -117,11 +117,11 @@ template <class C, typename P> struct lane_of_slot {
 /* Adds this part's slots of a tile to `sums`, which are of weight row lane / 4, or eight further (dual_gemm: of a gate,
  * or its up), and token 2 (lane % 4), or the next, of every eight. */
 template <class C, typename P, int SUMS>
-__device__ inline void multiply(const memory<C> &s, const addresses<C> &at, const lane_of_slot<C, P> &lane,
+__device__ inline void multiply(const gemm_memory<C> &s, const addresses<C> &at, const lane_of_slot<C, P> &lane,
                                 uint32_t sf_of_tile, span k, const consumer &c, ring_at &r, float (&sums)[SUMS])
 {
     constexpr int TOKENS = 2 * SUMS;
-    typedef typename memory<C>::slot slot;
+    typedef typename gemm_memory<C>::slot slot;
     const uint64_t first_tokens = /* not of `at`: the compiler does not know that what is kept is uniform */
         wgmma_descriptor(shared_address(s.ring[0].tokens), 16, 8 * 128, WGMMA_SWIZZLE_128B);
     uint32_t fragments[2][2][4], before = 0; /* the slot before, until it is given back */
@@ -181,17 +181,17 @@ __device__ inline void multiply(const memory<C> &s, const addresses<C> &at, cons
 
 /* `sums` are of the eights from `first` on, which this part of the CTA ends. */
 template <class C, typename P, int N>
-__device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &work, const gemm_tile &tile,
-                                const consumer &c, int first, float (&sums)[N])
+__device__ inline void end_tile(gemm_memory<C> &s, const P &p, const sm90_gemm_scheduler &scheduler,
+                                const gemm_tile &tile, const consumer &c, int first, float (&sums)[N])
 {
     griddepcontrol_wait(); /* long over: tokens came after it */
     if constexpr (C::ENCODERS > 0) {
         if (p.encoded.wanted)
-            encode<C>(s, p, work, tile, c, sums);
+            encode<C>(s, p, scheduler, tile, c, sums);
         else
-            store<C>(p, work, tile, c, first, sums);
+            store<C>(p, scheduler, tile, c, first, sums);
     } else if constexpr (C::CLUSTER == 1) {
-        store<C>(p, work, tile, c, first, sums);
+        store<C>(p, scheduler, tile, c, first, sums);
     } else if constexpr (C::BOTH_END) { /* CTA 1 ends the upper half */
         const int rank = (int)cluster_ctarank(), warpgroup = C::WARPGROUPS * c.part + c.rows;
         float ours[N / 2], theirs[N / 2];
@@ -199,24 +199,24 @@ __device__ inline void end_tile(memory<C> &s, const P &p, const sm90_gemm_work &
         barrier_cluster_wait();
         send_sums(s, warpgroup, c.thread, theirs);
         add_sent(s, warpgroup, c.thread, ours);
-        store<C>(p, work, tile, c, first + rank * (N / 8), ours);
+        store<C>(p, scheduler, tile, c, first + rank * (N / 8), ours);
     } else { /* CTA i ends what part i has */
         barrier_cluster_wait();
         if ((int)cluster_ctarank() != c.part) {
             send_sums(s, c.rows, c.thread, sums);
         } else {
             add_sent(s, c.rows, c.thread, sums);
-            store<C>(p, work, tile, c, first, sums);
+            store<C>(p, scheduler, tile, c, first, sums);
         }
     }
 }
 
 template <class C, typename P>
-__device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles, span k, int number)
+__device__ inline void consume(gemm_memory<C> &s, const P &p, const gemm_tiles &tiles, span k, int number)
 {
     const consumer c = consumer_of<C>(number);
     const addresses<C> at(s);
-    const lane_of_slot<C, P> lane(p, tiles.work, c);
+    const lane_of_slot<C, P> lane(p, tiles.scheduler, c);
     ring_at r = {c.part, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         float sums[C::SUMS];
@@ -226,31 +226,31 @@ __device__ inline void consume(memory<C> &s, const P &p, const gemm_tiles &tiles
         if constexpr (C::DIVISIONS == 2) {
             float ours[C::SUMS / 2];
             join_parts<C>(s, c, sums, ours);
-            end_tile<C>(s, p, tiles.work, tile, c, c.part * C::OF_PART, ours);
+            end_tile<C>(s, p, tiles.scheduler, tile, c, c.part * C::OF_PART, ours);
         } else {
-            end_tile<C>(s, p, tiles.work, mine, c, 0, sums);
+            end_tile<C>(s, p, tiles.scheduler, mine, c, 0, sums);
         }
     });
 }
 
 template <class C>
-__device__ inline void consume(memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span, int number)
+__device__ inline void consume(gemm_memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span, int number)
 {
     const consumer c = consumer_of<C>(number);
     const addresses<C> at(s);
     ring_at r = {0, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        const lane_of_slot<C, nk_gemm_problem> lane(g.gemm, g.work, c);
-        C::WIDTHS::call(g.width, [&](auto width) {
+        const lane_of_slot<C, nk_gemm_problem> lane(g.gemm, g.scheduler, c);
+        C::WIDTHS::call(g.tile_m_index, [&](auto width) {
             float sums[width.TOKENS / 2];
-            multiply(s, at, lane, 0, span_of<C>(g.work), c, r, sums);
-            end_tile<C>(s, g.gemm, g.work, tile, c, 0, sums);
+            multiply(s, at, lane, 0, span_of<C>(g.scheduler), c, r, sums);
+            end_tile<C>(s, g.gemm, g.scheduler, tile, c, 0, sums);
         });
     });
 }
 
-template <class C, typename P> __device__ inline void init_barriers(memory<C> &s, const P &p)
+template <class C, typename P> __device__ inline void init_barriers(gemm_memory<C> &s, const P &p)
 {
     for (int i = 0; i < C::SLOTS; i++) {
         mbarrier_init(shared_address(&s.full[i]), lanes_copy_sf<C>(p) ? 33 : 1);
@@ -263,21 +263,21 @@ template <class C, typename P> __device__ inline void init_barriers(memory<C> &s
 
 template <class C, typename P>
 __device__ inline void run(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                           const sm90_gemm_work &work, const sm90_gemm_experts &experts = {})
+                           const sm90_gemm_scheduler &scheduler, const sm90_gemm_experts &experts = {})
 {
     extern __shared__ __align__(1024) uint8_t raw[];
-    memory<C> &s = *(memory<C> *)raw;
-    static_assert(sizeof(memory<C>) <= C::SMEM, "what the host asks");
+    gemm_memory<C> &s = *(gemm_memory<C> *)raw;
+    static_assert(sizeof(gemm_memory<C>) <= C::SMEM, "what the host asks");
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x % WARPGROUP / 32, 0);
-    const span k = span_of<C>(work);
-    gemm_tiles tiles = {work, s.experts, experts.count, work.tiles, list_of(p)};
+    const span k = span_of<C>(scheduler);
+    gemm_tiles tiles = {scheduler, s.experts, experts.count, scheduler.tiles, list_of(p)};
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) init_barriers<C>(s, p);
     if constexpr (C::EXPERTS) {
         if (experts.wait_first) griddepcontrol_wait();
         list_experts<C::TOKENS>(s.scan[0], experts.offsets, experts.count, p.m, s.experts);
-        tiles.count = s.experts[experts.count].x * work.row_tiles;
+        tiles.count = s.experts[experts.count].x * scheduler.n_tiles;
     } else {
         __syncthreads();
     }

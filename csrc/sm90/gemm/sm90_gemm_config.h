@@ -9,37 +9,46 @@
 
 #define SM90_GEMM_STEP 128 /* elements of K in a step: a row's 64 bytes of codes, eight scale factors */
 #define SM90_GEMM_CODE_BYTES (SM90_GEMM_STEP / 2)
-#define SM90_GEMM_SF_BYTES (NK_SF_ATOM_ROWS * SM90_GEMM_STEP / NK_SF_VEC) /* of a step's atoms of 128 rows */
-#define SM90_GEMM_PANEL 64 /* elements: the 128 bytes of a token that tensor maps swizzle */
+#define SM90_GEMM_SF_BYTES (NK_SF_ATOM_ROWS * SM90_GEMM_STEP / NK_SF_VEC) /* of a step: two atoms of 128 rows */
+#define SM90_GEMM_SWIZZLE_K 64 /* elements of K in a 128-byte row of tokens, which tensor maps swizzle */
 
-/* X(name, tokens, weight rows, teams of warpgroups, CTAs of a cluster that divide K, slots of the ring, steps of a
- * slot, slots whose weights are asked for before the kernel before has ended). Two teams divide the steps of a CTA
- * where a tile has 128 rows (t), and have 128 rows each where it has 256 (v). A tile whose K is divided (t, s) takes a
- * CTA, or a cluster, of its own. CTAs walk over tiles whose K is not (w, v, u). 192 rows (s, u) are for sizes of which
- * tiles of 128 rows leave a wave half empty. */
-#define SM90_GEMM_DIVIDED_TILES(X)   \
+/* X(name, tile_m, tile_n, consumer groups, cluster, stages, steps of a K tile, early weight stages)
+ *
+ *   tile_m, tile_n   tokens and weight rows: the M and the N of the GEMM
+ *   consumer groups  sets of warpgroups that take stages of their own, see SM90_GEMM_STAGE_N
+ *   cluster          CTAs; each has an equal range of K, so this is split-K over the cluster
+ *   steps            a stage holds one K tile: tile_k = 128 * steps
+ *   early            stages whose weights are loaded before the previous kernel has ended (PDL)
+ *
+ * With tile_n <= 192, two consumer groups take a CTA's K tiles in turn: split-K within the CTA. With tile_n = 256, each
+ * of the two has 128 weight rows, and nothing is split. Tiles of 192 rows (s, u) are for sizes at which tiles of 128
+ * rows leave the last wave half empty. */
+
+/* Split-K, within the CTA (t16 .. t64) and over the cluster: a CTA, or a cluster, for each tile. */
+#define SM90_GEMM_SPLIT_K_TILES(X)   \
     X(t16, 16, 128, 2, 2, 8, 2, 4)   \
     X(t32, 32, 128, 2, 2, 6, 2, 3)   \
     X(t64, 64, 128, 2, 2, 8, 1, 4)   \
     X(t96, 96, 128, 1, 2, 5, 1, 4)   \
     X(t128, 128, 128, 1, 2, 4, 1, 4) \
     X(s128, 128, 192, 1, 2, 3, 1, 3)
-/* Those that grouped_dual_gemm has, too: beside them the others are worth little for experts. */
-#define SM90_GATED_EXPERT_TILES(X)   \
-    X(v8, 8, 256, 2, 1, 8, 2, 4)     \
-    X(v16, 16, 256, 2, 1, 8, 2, 4)   \
-    X(v32, 32, 256, 2, 1, 6, 2, 4)   \
-    X(w8, 8, 128, 1, 1, 9, 2, 4)     \
-    X(w64, 64, 128, 1, 1, 8, 1, 4)   \
-    X(w128, 128, 128, 1, 1, 5, 1, 5) \
-    X(u96, 96, 192, 1, 1, 5, 1, 4)   \
+/* Tiles without split-K have a static tile scheduler: CTAs are persistent. grouped_dual_gemm has kernels of these
+ * alone, since the other ones gain little for experts. */
+#define SM90_GROUPED_DUAL_GEMM_TILES(X) \
+    X(v8, 8, 256, 2, 1, 8, 2, 4)        \
+    X(v16, 16, 256, 2, 1, 8, 2, 4)      \
+    X(v32, 32, 256, 2, 1, 6, 2, 4)      \
+    X(w8, 8, 128, 1, 1, 9, 2, 4)        \
+    X(w64, 64, 128, 1, 1, 8, 1, 4)      \
+    X(w128, 128, 128, 1, 1, 5, 1, 5)    \
+    X(u96, 96, 192, 1, 1, 5, 1, 4)      \
     X(u128, 128, 192, 1, 1, 4, 1, 4)
-#define SM90_GEMM_WHOLE_TILES(X)     \
-    SM90_GATED_EXPERT_TILES(X)       \
-    X(w32, 32, 128, 1, 1, 6, 2, 3)   \
-    X(w96, 96, 128, 1, 1, 6, 1, 4)   \
+#define SM90_GEMM_PERSISTENT_TILES(X) \
+    SM90_GROUPED_DUAL_GEMM_TILES(X)   \
+    X(w32, 32, 128, 1, 1, 6, 2, 3)    \
+    X(w96, 96, 128, 1, 1, 6, 1, 4)    \
     X(w256, 256, 128, 1, 1, 3, 1, 3)
-#define SM90_GEMM_TILES(X) SM90_GEMM_DIVIDED_TILES(X) SM90_GEMM_WHOLE_TILES(X)
+#define SM90_GEMM_TILES(X) SM90_GEMM_SPLIT_K_TILES(X) SM90_GEMM_PERSISTENT_TILES(X)
 
 enum {
 #define SM90_GEMM_INDEX(name, ...) SM90_GEMM_##name,
@@ -48,59 +57,60 @@ enum {
         SM90_GEMM_TILE_COUNT
 };
 
-#define SM90_GEMM_MOST_TOKENS 256
+#define SM90_GEMM_MAX_TILE_M 256
 
-/* Weight rows of a slot: a team's, 64 for each of its warpgroups. */
-#define SM90_GEMM_SLOT_ROWS(rows) ((rows) == 256 ? 128 : (rows))
+/* Weight rows of a stage: those of one consumer group, 64 for each of its warpgroups. */
+#define SM90_GEMM_STAGE_N(tile_n) ((tile_n) == 256 ? 128 : (tile_n))
 
-/* The teams, and those that load: two warps, or, where accumulators want the registers of the others, a warpgroup. */
-#define SM90_GEMM_WIDE(tokens, rows) ((tokens) >= 256 || SM90_GEMM_SLOT_ROWS(rows) > 128)
-#define SM90_GEMM_THREADS(tokens, rows, parts) \
-    (2 * SM90_GEMM_SLOT_ROWS(rows) * (parts) + (SM90_GEMM_WIDE(tokens, rows) ? 128 : 64))
+/* The producers are two warps, or a whole warpgroup if the consumers' accumulators need its registers (setmaxnreg). */
+#define SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ((tile_m) >= 256 || SM90_GEMM_STAGE_N(tile_n) > 128)
+#define SM90_GEMM_THREADS(tile_m, tile_n, consumer_groups) \
+    (2 * SM90_GEMM_STAGE_N(tile_n) * (consumer_groups) + (SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ? 128 : 64))
 
-/* struct memory of sm90_gemm_tile.cuh; run() of sm90_gemm.cuh compares. */
-/* Pieces of scale factors in a slot, each as large as those of 128 rows. 192 rows of a matrix, or 96 of each of two,
- * lie in two atoms of it at most. */
-#define SM90_GEMM_SF_PIECES(rows, matrices) ((rows) > NK_SF_ATOM_ROWS ? 2 * (matrices) : 1)
-#define SM90_GEMM_SLOT_BYTES(tokens, rows, steps, matrices)                                                \
-    ((steps) * ((rows) * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_PIECES(rows, matrices) * SM90_GEMM_SF_BYTES + \
-                2 * SM90_GEMM_STEP * (tokens)))
-#define SM90_GEMM_SUM_BYTES(tokens, rows, cluster) ((cluster) == 2 ? 2 * (rows) * (tokens) : 0)
-#define SM90_GEMM_BARRIER_BYTES(slots) ((2 * (slots) + 2) * 8)
-#define SM90_GEMM_SMEM(tokens, rows, cluster, slots, steps, matrices)                     \
-    ((slots) * SM90_GEMM_SLOT_BYTES(tokens, SM90_GEMM_SLOT_ROWS(rows), steps, matrices) + \
-     SM90_GEMM_SUM_BYTES(tokens, rows, cluster) + 1024 * ((SM90_GEMM_BARRIER_BYTES(slots) + 1023) / 1024))
-#define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1)) /* of their list, behind it */
+/* Atoms of blocked scale factors that a stage has along N, for each 64 elements of K. 192 rows of a matrix, or 96 of
+ * each of two, lie in at most two atoms of it. */
+#define SM90_GEMM_SF_ATOMS_N(stage_n, matrices) ((stage_n) > NK_SF_ATOM_ROWS ? 2 * (matrices) : 1)
 
-/* How a product is divided. */
-typedef struct sm90_gemm_work {
-    int32_t row_tiles, token_tiles; /* of a batch */
-    int32_t tiles;                  /* of all batches */
-    int32_t steps;                  /* of K */
-    int32_t slots_per_cta;          /* of K; the last CTA of a cluster may have fewer */
-    float product_scale;            /* a sum is the true one over it */
-    bool one_matrix;                /* of weights, for all batches or experts */
-    int32_t sf_aligned;             /* linear: bytes that rows and steps of scale factors are aligned to, 4 to 16 */
-} sm90_gemm_work;
+/* struct gemm_memory of sm90_gemm_tile.cuh, which sm90_gemm.cuh compares with this. */
+#define SM90_GEMM_STAGE_BYTES(tile_m, stage_n, steps, matrices)                                                   \
+    ((steps) * ((stage_n) * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_ATOMS_N(stage_n, matrices) * SM90_GEMM_SF_BYTES + \
+                2 * SM90_GEMM_STEP * (tile_m)))
+#define SM90_GEMM_PARTIAL_SUM_BYTES(tile_m, tile_n, cluster) ((cluster) == 2 ? 2 * (tile_n) * (tile_m) : 0)
+#define SM90_GEMM_BARRIER_BYTES(stages) ((2 * (stages) + 2) * 8)
+#define SM90_GEMM_SMEM(tile_m, tile_n, cluster, stages, steps, matrices)                    \
+    ((stages) * SM90_GEMM_STAGE_BYTES(tile_m, SM90_GEMM_STAGE_N(tile_n), steps, matrices) + \
+     SM90_GEMM_PARTIAL_SUM_BYTES(tile_m, tile_n, cluster) + 1024 * ((SM90_GEMM_BARRIER_BYTES(stages) + 1023) / 1024))
+#define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1)) /* of the list of experts, which follows */
 
-/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1], on the device, and weights of batch g. Tiles
- * are not divided. */
+/* What the tile scheduler of a GEMM reads, and what is the same for all tiles. */
+typedef struct sm90_gemm_scheduler {
+    int32_t n_tiles, m_tiles; /* of a batch: along the weight rows, along the tokens */
+    int32_t tiles;            /* of all batches */
+    int32_t k_steps;
+    int32_t k_tiles_per_cta; /* less for the last CTA of a cluster if they do not divide evenly */
+    float mma_scale;         /* an accumulator times this is the sum of products */
+    bool one_matrix;         /* all batches, or experts, have the same weights */
+    int32_t sf_alignment;    /* of linear scale factors' rows and steps, in bytes: 4 to 16 */
+} sm90_gemm_scheduler;
+
+/* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1] - 1, read on the device, and batch g of the
+ * weights. Its tiles have no split-K. */
 typedef struct sm90_gemm_experts {
     const int32_t *offsets;
     int64_t count;
-    int64_t token_sf_bytes; /* of their blocked scale factors */
-    bool wait_first;        /* reads no offset before the kernels before it have ended */
+    int64_t token_sf_bytes; /* of the buffer of blocked scale factors */
+    bool wait_first;        /* reads no offset before the previous kernels have ended */
 } sm90_gemm_experts;
 
-/* Tokens as the first kernel leaves them: [L][M][K, rounded up to steps] of 16 bits, K in the decode's order, and spare
- * rows of zeros. */
-typedef struct sm90_gemm_tokens {
-    uint8_t *at;
-    int32_t steps;      /* of a row */
-    bool release_first; /* lets the product start before it waits itself */
-    nk_token_rows rows; /* of the operand, where they are not in order */
-} sm90_gemm_tokens;
+/* Tokens as the prologue kernel writes them: [L][M][K rounded up to whole steps] of 16 bits, K in the order in which
+ * weights are decoded, and spare rows of zeros. */
+typedef struct sm90_prepared_a {
+    uint8_t *data;
+    int32_t k_steps;    /* of a row */
+    bool release_first; /* lets the GEMM start before the prologue kernel itself waits */
+    nk_token_rows rows; /* of the operand, if they are gathered */
+} sm90_prepared_a;
 
-#define SM90_GEMM_TOKEN_THREADS 256 /* of the first kernel, at most; each makes 16 bytes of a row */
+#define SM90_PREPARE_A_THREADS 256 /* of the prologue kernel, at most; each writes 16 bytes of a row */
 
 #endif

@@ -11,13 +11,13 @@
 #define SM90_GEMM_TENSOR_TOKEN_US 0.00422    /* a token in a step of a CTA: tensor cores alone */
 #define SM90_GEMM_ISSUE_US 0.2181            /* a step of a CTA: decoding weights, and waiting */
 #define SM90_GEMM_ISSUE_TOKEN_US 0.002498    /* and for each token, which tensor cores slow that down by */
-#define SM90_GEMM_SLOT_US 0.007392           /* going on to the next slot of the ring */
+#define SM90_GEMM_STAGE_US 0.007392          /* going on to the next slot of the ring */
 #define SM90_GEMM_LANES_US 0.01286           /* scale factors of a step that lanes copy */
 #define SM90_GEMM_BUSY 0.04648               /* by how much a step is longer where all SMs are busy */
 #define SM90_GEMM_BYTES_PER_US 3.993e6       /* weights, from memory: no loop is faster */
 #define SM90_GEMM_TILE_US 1.954              /* a tile's beginning and its sums */
 #define SM90_GEMM_TILE_TOKEN_US 0.0103       /* and for each token of it */
-#define SM90_GEMM_DIVIDED_US 0.7512          /* a tile that is divided: its CTAs come and go, and meet */
+#define SM90_GEMM_SPLIT_K_US 0.7512          /* a tile that is divided: its CTAs come and go, and meet */
 #define SM90_GEMM_GEMV_US 2.455              /* what a gemv takes beyond what its own model says */
 
 #endif

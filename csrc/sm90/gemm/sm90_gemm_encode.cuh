@@ -24,8 +24,8 @@ __device__ inline void transpose(float v[2])
 /* grouped_dual_gemm: codes and scale factors of fl(nk_silu(h) * u), of all tokens of the tile. Once transposed, a lane
  * has two features of token lane / 4 of every eight, whose scale factor is a byte of a word: byte i for eight i. */
 template <class C, int N>
-__device__ inline void encode(memory<C> &s, const sm90_gated &p, const sm90_gemm_work &work, const gemm_tile &tile,
-                              const consumer &c, float (&sums)[N])
+__device__ inline void encode(gemm_memory<C> &s, const sm90_gated &p, const sm90_gemm_scheduler &scheduler,
+                              const gemm_tile &tile, const consumer &c, float (&sums)[N])
 {
     const int warp = 4 * (C::WARPGROUPS * c.part + c.rows) + c.warp, pair = BARRIER_PAIRS + warp / 2;
     const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, known = min(first + c.lane / 4, p.n - 1);
@@ -44,7 +44,7 @@ __device__ inline void encode(memory<C> &s, const sm90_gated &p, const sm90_gemm
             float *v = window + 4 * i;
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = gated_value(alpha1, v[j] * work.product_scale, alpha2, v[2 + j] * work.product_scale);
+                v[j] = gated_value(alpha1, v[j] * scheduler.mma_scale, alpha2, v[2 + j] * scheduler.mma_scale);
             transpose(v);
             const uint32_t amax = max(__float_as_uint(fabsf(v[0])), __float_as_uint(fabsf(v[1])));
             wanted |= sf_of_amax(e, quad_max(amax)) << 8 * i;

@@ -22,14 +22,14 @@ __device__ inline const uint8_t *atoms_of(const P &p, bool second, const gemm_ti
 
 /* The thread that loads: where it is. */
 template <class C> struct loader {
-    typedef typename memory<C>::slot slot;
+    typedef typename gemm_memory<C>::slot slot;
     static constexpr uint32_t SLOT_SF = C::STEPS * SM90_GEMM_SF_BYTES;
     static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP; /* of a slot and a token */
     const addresses<C> at;
     ring_at r;
     bool waited;
 
-    __device__ explicit loader(const memory<C> &s) : at(s), r{0, 0}, waited(false) {}
+    __device__ explicit loader(const gemm_memory<C> &s) : at(s), r{0, 0}, waited(false) {}
 
     /* All slots of a tile. The first tile's first weights are asked for before the first kernel has ended. */
     template <typename P>
@@ -94,23 +94,24 @@ template <class C> struct loader {
 
 /* By one thread. */
 template <class C, typename P>
-__device__ inline void load(const memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                            const gemm_tiles &tiles, span k)
+__device__ inline void load(const gemm_memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens,
+                            const P &p, const gemm_tiles &tiles, span k)
 {
     loader<C> to(s);
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
-        to.load_tile(weights, tokens, p, tile, k, tiles.work.one_matrix, C::TOKENS);
+        to.load_tile(weights, tokens, p, tile, k, tiles.scheduler.one_matrix, C::TOKENS);
     });
 }
 
 template <class C>
-__device__ inline void load(const memory<C> &s, const weight_maps &, const cuda_tensor_map &, const sm90_list &list,
-                            const gemm_tiles &tiles, span)
+__device__ inline void load(const gemm_memory<C> &s, const weight_maps &, const cuda_tensor_map &,
+                            const sm90_list &list, const gemm_tiles &tiles, span)
 {
     loader<C> to(s);
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        to.load_tile({g.weights, g.weights}, list.tokens[g.width], g.gemm, tile, span_of<C>(g.work), true, g.tokens);
+        to.load_tile({g.weights, g.weights}, list.tokens[g.tile_m_index], g.gemm, tile, span_of<C>(g.scheduler), true,
+                     g.tile_m);
     });
 }
 
@@ -121,8 +122,8 @@ template <class C, typename P> struct linear_rows {
     const uint8_t *from[QUARTERS];
     int cols, aligned;
 
-    __device__ linear_rows(const P &p, const sm90_gemm_work &work, const gemm_tile &tile)
-        : cols((int)(p.k / NK_SF_VEC)), aligned(work.sf_aligned)
+    __device__ linear_rows(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile)
+        : cols((int)(p.k / NK_SF_VEC)), aligned(scheduler.sf_alignment)
     {
 #pragma unroll
         for (int i = 0; i < QUARTERS; i++) {
@@ -166,7 +167,8 @@ template <class C, typename P> struct half_atoms {
     const uint8_t *from[2]; /* of each matrix */
     int atoms;
 
-    __device__ half_atoms(const P &p, const sm90_gemm_work &, const gemm_tile &tile) : atoms((int)((p.k + 63) / 64))
+    __device__ half_atoms(const P &p, const sm90_gemm_scheduler &, const gemm_tile &tile)
+        : atoms((int)((p.k + 63) / 64))
     {
         const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms * NK_SF_ATOM_BYTES;
         const int half = tile.row % NK_SF_ATOM_ROWS / 64;
@@ -193,9 +195,9 @@ template <class C, typename P> struct half_atoms {
 
 /* By a warp: scale factors that lanes copy, each slot's as soon as it is free. */
 template <class C, typename SOURCE>
-__device__ inline void copy_slots(const memory<C> &s, ring_at &r, span k, const SOURCE (&bands)[C::BANDS])
+__device__ inline void copy_slots(const gemm_memory<C> &s, ring_at &r, span k, const SOURCE (&bands)[C::BANDS])
 {
-    typedef typename memory<C>::slot slot;
+    typedef typename gemm_memory<C>::slot slot;
     const addresses<C> at(s);
 #pragma unroll 1
     for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
@@ -214,39 +216,40 @@ __device__ inline void copy_slots(const memory<C> &s, ring_at &r, span k, const 
 template <class C, typename SOURCE, int BANDS = C::BANDS> struct in_bands {
     SOURCE of[2];
     template <typename P>
-    __device__ in_bands(const P &p, const sm90_gemm_work &work, const gemm_tile &tile)
-        : of{SOURCE(p, work, tile), SOURCE(p, work, band_of<C>(p, tile, 1))}
+    __device__ in_bands(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile)
+        : of{SOURCE(p, scheduler, tile), SOURCE(p, scheduler, band_of<C>(p, tile, 1))}
     {
     }
 };
 template <class C, typename SOURCE> struct in_bands<C, SOURCE, 1> {
     SOURCE of[1];
     template <typename P>
-    __device__ in_bands(const P &p, const sm90_gemm_work &work, const gemm_tile &tile) : of{SOURCE(p, work, tile)}
+    __device__ in_bands(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile)
+        : of{SOURCE(p, scheduler, tile)}
     {
     }
 };
 
 template <class C, typename P>
-__device__ inline void copy_sf(const memory<C> &s, const P &p, const gemm_tiles &tiles, span k)
+__device__ inline void copy_sf(const gemm_memory<C> &s, const P &p, const gemm_tiles &tiles, span k)
 {
     ring_at r = {0, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
-            copy_slots<C>(s, r, k, in_bands<C, linear_rows<C, P>>(p, tiles.work, tile).of);
+            copy_slots<C>(s, r, k, in_bands<C, linear_rows<C, P>>(p, tiles.scheduler, tile).of);
         else if constexpr (C::DUAL && C::SF_PIECES == 1)
-            copy_slots<C>(s, r, k, in_bands<C, half_atoms<C, P>>(p, tiles.work, tile).of);
+            copy_slots<C>(s, r, k, in_bands<C, half_atoms<C, P>>(p, tiles.scheduler, tile).of);
     });
 }
 
 template <class C>
-__device__ inline void copy_sf(const memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span)
+__device__ inline void copy_sf(const gemm_memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span)
 {
     ring_at r = {0, 0};
     each_tile<C>(tiles, [&](const gemm_tile &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        const linear_rows<C, nk_gemm_problem> rows[] = {{g.gemm, g.work, tile}};
-        copy_slots<C>(s, r, span_of<C>(g.work), rows);
+        const linear_rows<C, nk_gemm_problem> rows[] = {{g.gemm, g.scheduler, tile}};
+        copy_slots<C>(s, r, span_of<C>(g.scheduler), rows);
     });
 }
 

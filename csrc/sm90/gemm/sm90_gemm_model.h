@@ -22,9 +22,9 @@ static inline double sm90_gemm_larger(double x, double y) { return x > y ? x : y
  * instructions are issued slowly. `busy` is the part of the SMs that has CTAs: they share memory, L2 and power. */
 static inline double sm90_gemm_step_us(const sm90_gemm_shape *t, bool lanes_copy)
 {
-    const double rows = SM90_GEMM_SLOT_ROWS(t->rows) / 128.0;
+    const double rows = SM90_GEMM_STAGE_N(t->rows) / 128.0;
     const double tensor = t->tokens * SM90_GEMM_TENSOR_TOKEN_US;
-    const double issue = SM90_GEMM_ISSUE_US + t->tokens * SM90_GEMM_ISSUE_TOKEN_US + SM90_GEMM_SLOT_US / t->steps +
+    const double issue = SM90_GEMM_ISSUE_US + t->tokens * SM90_GEMM_ISSUE_TOKEN_US + SM90_GEMM_STAGE_US / t->steps +
                          (lanes_copy ? SM90_GEMM_LANES_US : 0);
     return rows * sm90_gemm_larger(tensor, issue);
 }
@@ -68,7 +68,7 @@ static inline double sm90_gemm_us(const sm90_gemm_sizes *s, const sm90_gemm_shap
     const int64_t at_once = s->gpu->sms / t->cluster > 0 ? s->gpu->sms / t->cluster : 1;
     const int64_t whole = (int64_t)(tiles / (double)at_once), waves = whole + ((double)(whole * at_once) < tiles);
     const int64_t steps =
-        nk_ceil_div(nk_ceil_div(all_steps, t->steps), t->cluster) * t->steps * (t->rows / SM90_GEMM_SLOT_ROWS(t->rows));
+        nk_ceil_div(nk_ceil_div(all_steps, t->steps), t->cluster) * t->steps * (t->rows / SM90_GEMM_STAGE_N(t->rows));
     const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
     const double tokens = (double)s->l * (double)s->m * padded_k * 2;
@@ -76,7 +76,7 @@ static inline double sm90_gemm_us(const sm90_gemm_sizes *s, const sm90_gemm_shap
     const double busy = 1 + SM90_GEMM_BUSY * ctas / s->gpu->sms;
     const double loop = busy * (double)(waves * steps) * sm90_gemm_step_us(t, s->lanes_copy);
     const double tile =
-        SM90_GEMM_TILE_US + t->tokens * SM90_GEMM_TILE_TOKEN_US + (sm90_gemm_walks(t) ? 0 : SM90_GEMM_DIVIDED_US);
+        SM90_GEMM_TILE_US + t->tokens * SM90_GEMM_TILE_TOKEN_US + (sm90_gemm_walks(t) ? 0 : SM90_GEMM_SPLIT_K_US);
     return SM90_GEMM_LAUNCH_US + tokens / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
            sm90_gemm_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
 }

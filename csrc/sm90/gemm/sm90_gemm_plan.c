@@ -20,7 +20,7 @@ const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT] = {
 };
 
 #define NAME(name, ...) #name,
-const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}};
+const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL};
 
 #define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
 #define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
@@ -69,7 +69,7 @@ int64_t sm90_gemm_workspace_bytes(const sm90_gemm_product *product, const sm90_g
 /* Rows that every tile has workspace for. */
 static int64_t room_for(const nk_gemm_problem *p)
 {
-    return SM90_GEMM_MOST_WORKSPACE / row_bytes_of(p) - SM90_GEMM_MOST_TOKENS;
+    return SM90_GEMM_MOST_WORKSPACE / row_bytes_of(p) - SM90_GEMM_MAX_TILE_M;
 }
 
 sm90_gemm_slices sm90_gemm_slices_of(const nk_gemm_problem *p)
@@ -248,20 +248,20 @@ static int32_t sf_aligned(const sm90_gemm_product *product)
     return bytes;
 }
 
-sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *product, int tile)
+sm90_gemm_scheduler sm90_gemm_scheduler_of(const sm90_gemm_product *product, int tile)
 {
     const nk_gemm_problem *p = product->first;
     const sm90_gemm_shape *t = &sm90_gemm_shapes[tile];
     const int64_t row_tiles = nk_ceil_div(p->n, sm90_gemm_features(product, t)),
                   token_tiles = token_tiles_of(product, t);
-    return (sm90_gemm_work){
-        .row_tiles = (int32_t)row_tiles,
-        .token_tiles = (int32_t)token_tiles,
+    return (sm90_gemm_scheduler){
+        .n_tiles = (int32_t)row_tiles,
+        .m_tiles = (int32_t)token_tiles,
         .tiles = (int32_t)(p->l * row_tiles * token_tiles),
-        .steps = (int32_t)steps_of(p),
-        .slots_per_cta = (int32_t)nk_ceil_div(nk_ceil_div(steps_of(p), t->steps), t->cluster),
+        .k_steps = (int32_t)steps_of(p),
+        .k_tiles_per_cta = (int32_t)nk_ceil_div(nk_ceil_div(steps_of(p), t->steps), t->cluster),
         .one_matrix = sm90_gemm_has_one_matrix(product),
-        .product_scale = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
-        .sf_aligned = sf_aligned(product),
+        .mma_scale = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
+        .sf_alignment = sf_aligned(product),
     };
 }

@@ -17,7 +17,7 @@ extern const sm90_gemm_shape sm90_gemm_shapes[SM90_GEMM_TILE_COUNT];
 /* Of a tile's K. */
 static inline int32_t sm90_gemm_divisions(const sm90_gemm_shape *t)
 {
-    return t->parts * t->cluster * SM90_GEMM_SLOT_ROWS(t->rows) / t->rows;
+    return t->parts * t->cluster * SM90_GEMM_STAGE_N(t->rows) / t->rows;
 }
 
 /* Whether CTAs walk over tiles, as many as there are SMs, since no K is divided. */
@@ -54,7 +54,7 @@ typedef struct sm90_gemm_product {
 /* Of the output, in a slot and in a tile. */
 static inline int32_t sm90_gemm_slot_features(const sm90_gemm_product *p, const sm90_gemm_shape *t)
 {
-    return SM90_GEMM_SLOT_ROWS(t->rows) / (p->ups ? 2 : 1);
+    return SM90_GEMM_STAGE_N(t->rows) / (p->ups ? 2 : 1);
 }
 static inline int32_t sm90_gemm_features(const sm90_gemm_product *p, const sm90_gemm_shape *t)
 {
@@ -106,10 +106,10 @@ nk_status sm90_gemm_plan_picked(const sm90_gemm_product *p, const nk_settings *s
  * in boxes of `tokens` and a slot's steps. */
 cuda_boxes sm90_gemm_weight_boxes(const sm90_gemm_product *p, const sm90_gemm_shape *t, const char *name,
                                   const nk_operand *b);
-cuda_boxes sm90_gemm_token_boxes(const sm90_gemm_tokens *x, int64_t rows, int64_t batch_rows, int64_t batches,
+cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, int64_t rows, int64_t batch_rows, int64_t batches,
                                  int32_t tokens, int32_t steps);
 
-sm90_gemm_work sm90_gemm_work_of(const sm90_gemm_product *p, int tile);
+sm90_gemm_scheduler sm90_gemm_scheduler_of(const sm90_gemm_product *p, int tile);
 
 nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *settings,
                          const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT], int tile, nk_plan *plan,

@@ -3,18 +3,18 @@
 #include "sm90_gemm_plan.h"
 
 /* CTAs of the product. */
-static int64_t grid_of(const sm90_gemm_shape *t, const sm90_gemm_work *work, int32_t sms)
+static int64_t grid_of(const sm90_gemm_shape *t, const sm90_gemm_scheduler *scheduler, int32_t sms)
 {
-    if (sm90_gemm_walks(t) && work->tiles > sms) return sms;
-    return (int64_t)work->tiles * t->cluster;
+    if (sm90_gemm_walks(t) && scheduler->tiles > sms) return sms;
+    return (int64_t)scheduler->tiles * t->cluster;
 }
 
 static cuda_kernel *first_kernel(const sm90_gemm_product *product)
 {
     const nk_operand *a = &product->first->a;
-    if (a->dtype != NK_E2M1X2) return &sm90_gemm_tokens_halves;
+    if (a->dtype != NK_E2M1X2) return &sm90_prepare_a_16bit;
     const bool by_expert = product->offsets && !product->rows.data && a->sf_layout == NK_SF_BLOCKED;
-    return by_expert ? &sm90_gemm_tokens_experts : &sm90_gemm_tokens_codes;
+    return by_expert ? &sm90_prepare_a_experts : &sm90_prepare_a_codes;
 }
 
 nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *settings,
@@ -32,14 +32,14 @@ nk_status sm90_gemm_plan(const sm90_gemm_product *product, const nk_settings *se
                             .tile = tile,
                             .sms = gpu->sms,
                             .pdl = settings->pdl};
-    const sm90_gemm_work work = sm90_gemm_work_of(product, tile);
+    const sm90_gemm_scheduler scheduler = sm90_gemm_scheduler_of(product, tile);
     plan->kernel = c->product->name;
     plan->why = "a first kernel brings tokens to 16 bits, for wgmma";
     plan->tile = sm90_gemm_family.tiles[tile];
     plan->tile_m = t->tokens;
     plan->tile_n = sm90_gemm_features(product, t);
     plan->tile_k = SM90_GEMM_STEP * t->steps;
-    plan->grid = grid_of(t, &work, gpu->sms);
+    plan->grid = grid_of(t, &scheduler, gpu->sms);
     plan->threads = t->threads;
     plan->stages = t->slots;
     plan->cluster = t->cluster;
@@ -68,23 +68,23 @@ cuda_boxes sm90_gemm_weight_boxes(const sm90_gemm_product *product, const sm90_g
                         .l2 = CUDA_L2_256};
 }
 
-cuda_boxes sm90_gemm_token_boxes(const sm90_gemm_tokens *x, int64_t rows, int64_t batch_rows, int64_t batches,
+cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, int64_t rows, int64_t batch_rows, int64_t batches,
                                  int32_t tokens, int32_t steps)
 {
-    const uint64_t row_bytes = (uint64_t)x->steps * SM90_GEMM_STEP * 2;
+    const uint64_t row_bytes = (uint64_t)x->k_steps * SM90_GEMM_STEP * 2;
     return (cuda_boxes){.name = "tokens in workspace",
-                        .at = x->at,
+                        .at = x->data,
                         .dtype = NK_F16,
                         .rank = 4,
-                        .dims = {SM90_GEMM_PANEL, (uint64_t)rows, 2 * (uint64_t)x->steps, (uint64_t)batches},
-                        .strides = {row_bytes, 2 * SM90_GEMM_PANEL, (uint64_t)batch_rows * row_bytes},
-                        .box = {SM90_GEMM_PANEL, (uint32_t)tokens, 2 * (uint32_t)steps, 1},
+                        .dims = {SM90_GEMM_SWIZZLE_K, (uint64_t)rows, 2 * (uint64_t)x->k_steps, (uint64_t)batches},
+                        .strides = {row_bytes, 2 * SM90_GEMM_SWIZZLE_K, (uint64_t)batch_rows * row_bytes},
+                        .box = {SM90_GEMM_SWIZZLE_K, (uint32_t)tokens, 2 * (uint32_t)steps, 1},
                         .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
 
 /* maps: of the tokens, the weights and, where there are, the ups. */
-static nk_status encode_maps(const sm90_gemm_product *product, const sm90_gemm_shape *t, const sm90_gemm_tokens *x,
+static nk_status encode_maps(const sm90_gemm_product *product, const sm90_gemm_shape *t, const sm90_prepared_a *x,
                              cuda_tensor_map maps[3])
 {
     const nk_gemm_problem *p = product->first;
@@ -101,20 +101,22 @@ nk_status sm90_gemm_run(const sm90_gemm_product *of, const sm90_gemm_choice *c, 
 {
     const nk_gemm_problem *p = of->first;
     const sm90_gemm_shape *t = &sm90_gemm_shapes[c->tile];
-    sm90_gemm_work work = sm90_gemm_work_of(of, c->tile);
-    const int64_t pieces = 16 * (int64_t)work.steps; /* of a row */
-    sm90_gemm_tokens tokens = {
-        .at = exec->workspace, .steps = work.steps, .release_first = c->pdl == NK_PDL_WEIGHTS, .rows = of->rows};
+    sm90_gemm_scheduler scheduler = sm90_gemm_scheduler_of(of, c->tile);
+    const int64_t pieces = 16 * (int64_t)scheduler.k_steps; /* of a row */
+    sm90_prepared_a tokens = {.data = exec->workspace,
+                              .k_steps = scheduler.k_steps,
+                              .release_first = c->pdl == NK_PDL_WEIGHTS,
+                              .rows = of->rows};
     const bool overlap = c->pdl != NK_PDL_OFF;
-    const int32_t threads = pieces < SM90_GEMM_TOKEN_THREADS && c->first != &sm90_gemm_tokens_experts
+    const int32_t threads = pieces < SM90_PREPARE_A_THREADS && c->first != &sm90_prepare_a_experts
                                 ? 32 * (int32_t)nk_ceil_div(pieces, 32)
-                                : SM90_GEMM_TOKEN_THREADS;
+                                : SM90_PREPARE_A_THREADS;
     const cuda_grid first = {.x = p->l * p->m + sm90_gemm_spare_rows(of, t),
                              .y = nk_ceil_div(pieces, threads),
                              .z = 1,
                              .threads = threads,
                              .overlap = overlap};
-    const cuda_grid product = {.x = grid_of(t, &work, c->sms),
+    const cuda_grid product = {.x = grid_of(t, &scheduler, c->sms),
                                .y = 1,
                                .z = 1,
                                .threads = t->threads,
@@ -126,7 +128,7 @@ nk_status sm90_gemm_run(const sm90_gemm_product *of, const sm90_gemm_choice *c, 
     NK_TRY(encode_maps(of, t, &tokens, maps));
     NK_TRY(cuda_launch(c->first, p->device, exec->stream, &first, (void *[]){(void *)p, &tokens, &experts}));
     /* Kernels without experts take all but the last. */
-    void *with_ups[] = {&maps[1], &maps[2], &maps[0], (void *)of->problem, &work, &experts};
-    void *without[] = {&maps[1], &maps[0], (void *)of->problem, &work, &experts};
+    void *with_ups[] = {&maps[1], &maps[2], &maps[0], (void *)of->problem, &scheduler, &experts};
+    void *without[] = {&maps[1], &maps[0], (void *)of->problem, &scheduler, &experts};
     return cuda_launch(c->product, p->device, exec->stream, &product, of->ups ? with_ups : without);
 }

@@ -81,7 +81,7 @@ template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const gem
 
 /* gemm: `sums` are of the eights of tokens from `eight` on. */
 template <class C, int N>
-__device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &work, const gemm_tile &tile,
+__device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile,
                              const consumer &c, int eight, float (&sums)[N])
 {
     const int64_t first = tile.row + 64 * c.rows + 16 * c.warp;
@@ -102,7 +102,7 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &wor
     auto values = [&](const float *quad, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * work.product_scale, rows.bias[j / 2]);
+            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * scheduler.mma_scale, rows.bias[j / 2]);
     };
     if (whole) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
@@ -130,7 +130,7 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_work &wor
 
 /* dual_gemm, grouped_dual_gemm: eight features of eight tokens are a piece of rows, four bytes a lane. */
 template <class C, typename P, int N>
-__device__ inline void store(const P &p, const sm90_gemm_work &work, const gemm_tile &tile, const consumer &c,
+__device__ inline void store(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile, const consumer &c,
                              int eight, float (&sums)[N])
 {
     const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
@@ -149,11 +149,11 @@ __device__ inline void store(const P &p, const sm90_gemm_work &work, const gemm_
             float v[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(alpha1, window[4 * i + j] * work.product_scale);
+                v[j] = __fmul_rn(alpha1, window[4 * i + j] * scheduler.mma_scale);
             activate<2>(p.activation, v);
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * work.product_scale));
+                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * scheduler.mma_scale));
             if (whole) {
                 const bool half = d.dtype == NK_F16;
                 const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));

@@ -28,7 +28,7 @@ __device__ inline void halve(const float (&sums)[2 * N], bool upper, float (&our
 
 /* Both parts' sums of the eights that this part ends: part 1 the upper half. */
 template <class C>
-__device__ inline void join_parts(memory<C> &s, const consumer &c, const float (&sums)[C::SUMS],
+__device__ inline void join_parts(gemm_memory<C> &s, const consumer &c, const float (&sums)[C::SUMS],
                                   float (&ours)[C::SUMS / 2])
 {
     constexpr int BYTES = C::OF_PART * WARPGROUP * 16; /* of a warpgroup */
@@ -52,7 +52,7 @@ __device__ inline void join_parts(memory<C> &s, const consumer &c, const float (
 
 /* To the peer's warpgroup of this number. */
 template <class C, int N>
-__device__ inline void send_sums(memory<C> &s, int warpgroup, int thread, const float (&sums)[N])
+__device__ inline void send_sums(gemm_memory<C> &s, int warpgroup, int thread, const float (&sums)[N])
 {
     const uint32_t peer = cluster_ctarank() ^ 1, full = mapa(shared_address(&s.sums_full), peer);
     const uint32_t to = mapa(shared_address(&s.sums) + (warpgroup * (N / 4) * WARPGROUP + thread) * 16, peer);
@@ -62,7 +62,8 @@ __device__ inline void send_sums(memory<C> &s, int warpgroup, int thread, const 
 }
 
 /* What the peer's warpgroup of this number has sent. */
-template <class C, int N> __device__ inline void add_sent(memory<C> &s, int warpgroup, int thread, float (&sums)[N])
+template <class C, int N>
+__device__ inline void add_sent(gemm_memory<C> &s, int warpgroup, int thread, float (&sums)[N])
 {
     const uint32_t at = shared_address(&s.sums) + (warpgroup * (N / 4) * WARPGROUP + thread) * 16;
     mbarrier_wait_cluster(shared_address(&s.sums_full), 0);

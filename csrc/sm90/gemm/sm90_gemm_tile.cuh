@@ -39,12 +39,12 @@ struct config {
     static constexpr bool JOINED = LIST || EXPERTS; /* tokens of many products are rows of one matrix */
     /* Half of a slot's weight rows are gates, half ups. */
     static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
-    static constexpr int SLOT_ROWS = SM90_GEMM_SLOT_ROWS(ROWS_), WARPGROUPS = SLOT_ROWS / 64; /* of a team */
-    static constexpr int FEATURES = SLOT_ROWS / (DUAL ? 2 : 1);                               /* of a slot */
-    static constexpr int SF_PIECES = SM90_GEMM_SF_PIECES(SLOT_ROWS, DUAL ? 2 : 1);
+    static constexpr int SLOT_ROWS = SM90_GEMM_STAGE_N(ROWS_), WARPGROUPS = SLOT_ROWS / 64; /* of a team */
+    static constexpr int FEATURES = SLOT_ROWS / (DUAL ? 2 : 1);                             /* of a slot */
+    static constexpr int SF_PIECES = SM90_GEMM_SF_ATOMS_N(SLOT_ROWS, DUAL ? 2 : 1);
     static constexpr int BANDS = ROWS_ / SLOT_ROWS;  /* of weight rows; a part has its own if two */
     static constexpr int DIVISIONS = PARTS_ / BANDS; /* of a CTA's K */
-    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_WIDE(TOKENS_, ROWS_),
+    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_HAS_PRODUCER_WARPGROUP(TOKENS_, ROWS_),
                           IS_DIVIDED = DIVISIONS * CLUSTER_ > 1;
     static constexpr int TOKENS = TOKENS_, PARTS = PARTS_, CLUSTER = CLUSTER_, SLOTS = SLOTS_, STEPS = STEPS_;
     static constexpr int EARLY = EARLY_, CONSUMERS = WARPGROUPS * WARPGROUP * PARTS;
@@ -62,11 +62,11 @@ struct config {
     static_assert(BARRIER_PAIRS + ENCODERS / 2 <= BARRIERS, "as many as a CTA has");
 };
 
-template <class C> struct memory {
+template <class C> struct gemm_memory {
     struct slot {
         uint8_t codes[C::STEPS][C::SLOT_ROWS][SM90_GEMM_CODE_BYTES];
         uint8_t sf[C::SF_PIECES][C::STEPS][SM90_GEMM_SF_BYTES]; /* of atoms; others lie one behind the other */
-        uint8_t tokens[2 * C::STEPS][C::TOKENS][2 * SM90_GEMM_PANEL];
+        uint8_t tokens[2 * C::STEPS][C::TOKENS][2 * SM90_GEMM_SWIZZLE_K];
     } ring[C::SLOTS];
     struct {
         float4 eights[C::CLUSTER == 1 ? 0
@@ -76,18 +76,19 @@ template <class C> struct memory {
     uint64_t full[C::SLOTS], empty[C::SLOTS], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     uint32_t sf[C::ENCODERS][8]; /* what a warp's features want, see encode() */
-    int2 experts[]; /* see list_experts() */
+    int2 experts[];              /* see list_experts() */
 };
 
 /* Shared addresses, kept in registers: the compiler would work them out again for each slot. */
 template <class C> struct addresses {
-    typedef typename memory<C>::slot slot;
+    typedef typename gemm_memory<C>::slot slot;
     uint32_t ring, barriers;
 
-    __device__ explicit addresses(const memory<C> &s)
+    __device__ explicit addresses(const gemm_memory<C> &s)
         : ring(kept(shared_address(s.ring))), barriers(kept(shared_address(s.full)))
     {
-        static_assert(offsetof(memory<C>, empty) == offsetof(memory<C>, full) + 8 * C::SLOTS, "they are neighbours");
+        static_assert(offsetof(gemm_memory<C>, empty) == offsetof(gemm_memory<C>, full) + 8 * C::SLOTS,
+                      "they are neighbours");
     }
     __device__ uint32_t slot_at(int i) const { return ring + i * (uint32_t)sizeof(slot); }
     __device__ uint32_t full(int i) const { return barriers + i * 8; }
@@ -126,7 +127,7 @@ template <class C> __device__ inline int64_t token_end(const gemm_tile &tile, in
 
 /* All tiles. */
 typedef struct gemm_tiles {
-    const sm90_gemm_work &work;
+    const sm90_gemm_scheduler &scheduler;
     const int2 *experts; /* their list, and how many */
     int64_t expert_count;
     int count;
@@ -143,23 +144,24 @@ __device__ inline gemm_tile tile_of_list(const sm90_list &list, int number, int 
     while (g + 1 < list.count && list.group[g + 1].first_tile <= number)
         g++;
     const sm90_list_group &group = list.group[g];
-    const int i = number - group.first_tile, row = i / group.work.token_tiles, m = i - row * group.work.token_tiles;
-    return {g, row * features, group.first_row + m * group.tokens, group.first_row + (int)group.gemm.m};
+    const int i = number - group.first_tile, row = i / group.scheduler.m_tiles, m = i - row * group.scheduler.m_tiles;
+    return {g, row * features, group.first_row + m * group.tile_m, group.first_row + (int)group.gemm.m};
 }
 
 template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &of, int number)
 {
-    const sm90_gemm_work &work = of.work;
+    const sm90_gemm_scheduler &scheduler = of.scheduler;
     if constexpr (C::EXPERTS) { /* tiles of the same tokens are neighbours */
-        const int token_tile = number / work.row_tiles;
-        const int row = (number - token_tile * work.row_tiles) * C::BANDS * C::FEATURES;
+        const int token_tile = number / scheduler.n_tiles;
+        const int row = (number - token_tile * scheduler.n_tiles) * C::BANDS * C::FEATURES;
         const int expert = expert_of_tile(of.experts, of.expert_count, token_tile);
         const int2 begin = of.experts[expert];
         return {expert, row, begin.y + (token_tile - begin.x) * C::TOKENS, of.experts[expert + 1].y};
     } else {
-        const int per_batch = work.row_tiles * work.token_tiles, l = number / per_batch, rest = number - l * per_batch;
-        const int raster = rest / (RASTER * work.token_tiles), rows = min(RASTER, work.row_tiles - raster * RASTER);
-        const int i = rest - raster * RASTER * work.token_tiles;
+        const int per_batch = scheduler.n_tiles * scheduler.m_tiles, l = number / per_batch,
+                  rest = number - l * per_batch;
+        const int raster = rest / (RASTER * scheduler.m_tiles), rows = min(RASTER, scheduler.n_tiles - raster * RASTER);
+        const int i = rest - raster * RASTER * scheduler.m_tiles;
         return {l, (raster * RASTER + i % rows) * C::BANDS * C::FEATURES, i / rows * C::TOKENS, 0};
     }
 }
@@ -194,11 +196,11 @@ typedef struct span {
     int begin, end;
 } span;
 
-template <class C> __device__ inline span span_of(const sm90_gemm_work &work)
+template <class C> __device__ inline span span_of(const sm90_gemm_scheduler &scheduler)
 {
-    const int all = (work.steps + C::STEPS - 1) / C::STEPS;
-    const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * work.slots_per_cta;
-    return {min(begin, all), min(begin + work.slots_per_cta, all)};
+    const int all = (scheduler.k_steps + C::STEPS - 1) / C::STEPS;
+    const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * scheduler.k_tiles_per_cta;
+    return {min(begin, all), min(begin + scheduler.k_tiles_per_cta, all)};
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

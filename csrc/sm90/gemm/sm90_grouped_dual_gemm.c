@@ -4,11 +4,11 @@
 #include "sm90_gemm_model.h"
 
 #define KERNELS(name, ...) \
-    [SM90_GEMM_##name] = {&sm90_grouped_dual_gemm_##name##_halves, &sm90_grouped_dual_gemm_##name##_bfloats},
-static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GATED_EXPERT_TILES(KERNELS)};
+    [SM90_GEMM_##name] = {&sm90_grouped_dual_gemm_##name##_fp16, &sm90_grouped_dual_gemm_##name##_bf16},
+static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GROUPED_DUAL_GEMM_TILES(KERNELS)};
 
 #define BIT(name, ...) | (int64_t)1 << SM90_GEMM_##name
-#define TILES (0 SM90_GATED_EXPERT_TILES(BIT))
+#define TILES (0 SM90_GROUPED_DUAL_GEMM_TILES(BIT))
 
 typedef struct gated_choice {
     bool is_gemv;

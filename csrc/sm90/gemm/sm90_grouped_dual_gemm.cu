@@ -2,16 +2,16 @@
  * bf16. */
 #include "sm90_gemm.cuh"
 
-#define KERNEL(name, BFLOAT, ...)                                                                            \
-    extern "C" __global__ void __launch_bounds__(config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1) \
-        name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,     \
-             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ sm90_gated p,           \
-             const __grid_constant__ sm90_gemm_work work, const __grid_constant__ sm90_gemm_experts experts) \
-    {                                                                                                        \
-        run<config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, work, experts);         \
+#define KERNEL(name, BFLOAT, ...)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)           \
+        name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,               \
+             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ sm90_gated p,                     \
+             const __grid_constant__ sm90_gemm_scheduler scheduler, const __grid_constant__ sm90_gemm_experts experts) \
+    {                                                                                                                  \
+        run<config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, scheduler, experts);              \
     }
-#define KERNELS(name, ...)                                             \
-    KERNEL(sm90_grouped_dual_gemm_##name##_halves, false, __VA_ARGS__) \
-    KERNEL(sm90_grouped_dual_gemm_##name##_bfloats, true, __VA_ARGS__)
+#define KERNELS(name, ...)                                           \
+    KERNEL(sm90_grouped_dual_gemm_##name##_fp16, false, __VA_ARGS__) \
+    KERNEL(sm90_grouped_dual_gemm_##name##_bf16, true, __VA_ARGS__)
 
-SM90_GATED_EXPERT_TILES(KERNELS)
+SM90_GROUPED_DUAL_GEMM_TILES(KERNELS)

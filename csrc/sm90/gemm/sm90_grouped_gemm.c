@@ -1,16 +1,15 @@
 /* grouped_gemm on Hopper. Contiguous: the tiles of gemm, each with tokens of one expert, or for few rows the gemv, or,
- * of 16-bit weights, the tiles of sm90/halves. Lists: one launch for all groups, or a gemm for each, one after the
+ * of 16-bit weights, the tiles of sm90/kind_f16. Lists: one launch for all groups, or a gemm for each, one after the
  * other. */
 #include "sm90/gemv/sm90_gemv_scheduler.h"
-#include "sm90/halves/sm90_halves.h"
+#include "sm90/kind_f16/sm90_kind_f16.h"
 #include "sm90_gemm_model.h"
 #include "sm90_list.h"
 
 #define WEIGHTS "the weights of sm90/gemm are NVFP4"
 
-#define KERNELS(name, ...) \
-    [SM90_GEMM_##name] = {&sm90_grouped_gemm_##name##_halves, &sm90_grouped_gemm_##name##_bfloats},
-static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_WHOLE_TILES(KERNELS)};
+#define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_grouped_gemm_##name##_fp16, &sm90_grouped_gemm_##name##_bf16},
+static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_PERSISTENT_TILES(KERNELS)};
 
 typedef struct grouped_choice {
     bool is_one_launch; /* a list */
@@ -19,7 +18,7 @@ typedef struct grouped_choice {
         sm90_gemv_choice gemv;
         sm90_gemm_choice product;
         sm90_list_choice list;
-        sm90_halves_choice halves;
+        sm90_kind_f16_choice halves;
         nk_settings
             settings; /* of a list apart, whose groups are planned again when they run: there may be any number */
     };
@@ -135,7 +134,7 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
 {
     grouped_choice *c = choice;
     c->is_gemv = false;
-    const nk_family *family = are_halves(p) ? &sm90_halves_family : &sm90_gemm_family;
+    const nk_family *family = are_halves(p) ? &sm90_kind_f16_family : &sm90_gemm_family;
     const int forced = nk_tile_forced(settings, family);
     const char *why = p->list ? why_not_list(p, settings) : why_not(p);
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(family, forced, "%s", why);
@@ -143,7 +142,7 @@ nk_status sm90_plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_sett
     /* Else whether sm80 serves a call, which adds in another order, would depend on how many rows there are. */
     if (settings->batch_invariant && forced == NK_TILE_ANY)
         return nk_decline(plan, "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only");
-    if (are_halves(p)) return sm90_halves_plan(p, settings, plan, &c->halves);
+    if (are_halves(p)) return sm90_kind_f16_plan(p, settings, plan, &c->halves);
     if (!p->list) return plan_experts(p, settings, plan, c);
     return plan_list(p, settings, plan, c);
 }
@@ -153,7 +152,7 @@ nk_status sm90_run_grouped_gemm(const nk_grouped_gemm_problem *p, const void *ch
     const grouped_choice *c = choice;
     if (p->list && c->is_one_launch) return sm90_list_run(p, &c->list, exec);
     if (p->list) return run_apart(p, &c->settings, exec);
-    if (are_halves(p)) return sm90_halves_run(p, &c->halves, exec);
+    if (are_halves(p)) return sm90_kind_f16_run(p, &c->halves, exec);
     if (c->is_gemv) return sm90_run_gemv_experts(p, &c->gemv, exec);
     const sm90_gemm_product product = product_of(p);
     return sm90_gemm_run(&product, &c->product, exec);

@@ -1,16 +1,16 @@
 /* The kernels of sm90_gemm.cuh for experts: a tile's for fp16 tokens, which NVFP4 ones become, and for bf16. */
 #include "sm90_gemm.cuh"
 
-#define KERNEL(name, BFLOAT, ...)                                                                             \
-    extern "C" __global__ void __launch_bounds__(config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)       \
-        name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens, \
-             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_work work,          \
-             const __grid_constant__ sm90_gemm_experts experts)                                               \
-    {                                                                                                         \
-        run<config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>>({weights, weights}, tokens, p, work, experts);         \
+#define KERNEL(name, BFLOAT, ...)                                                                              \
+    extern "C" __global__ void __launch_bounds__(config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)        \
+        name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens,  \
+             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_scheduler scheduler, \
+             const __grid_constant__ sm90_gemm_experts experts)                                                \
+    {                                                                                                          \
+        run<config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>>({weights, weights}, tokens, p, scheduler, experts);     \
     }
-#define KERNELS(name, ...)                                        \
-    KERNEL(sm90_grouped_gemm_##name##_halves, false, __VA_ARGS__) \
-    KERNEL(sm90_grouped_gemm_##name##_bfloats, true, __VA_ARGS__)
+#define KERNELS(name, ...)                                      \
+    KERNEL(sm90_grouped_gemm_##name##_fp16, false, __VA_ARGS__) \
+    KERNEL(sm90_grouped_gemm_##name##_bf16, true, __VA_ARGS__)
 
-SM90_GEMM_WHOLE_TILES(KERNELS)
+SM90_GEMM_PERSISTENT_TILES(KERNELS)

@@ -15,7 +15,7 @@ typedef struct sm90_list_choice {
     cuda_kernel *product;
     int32_t tile, sms, count;
     nk_pdl pdl;
-    sm90_list_member member[SM90_LIST_GROUPS]; /* those with the longest tiles first */
+    sm90_list_member member[SM90_LIST_MAX_GROUPS]; /* those with the longest tiles first */
 } sm90_list_choice;
 
 /* Plans the one launch. Where *apart is a reason, there is none, and nothing is planned. */

@@ -11,13 +11,13 @@ _Static_assert(sizeof(sm90_list) <= CUDA_MAX_PARAM_BYTES, "a list is one kernel'
 typedef struct list_tile {
     cuda_kernel *kernels[2]; /* for fp16 tokens, which NVFP4 ones become, and for bf16 */
     int32_t tile;
-    int32_t widths[SM90_LIST_WIDTHS]; /* 0 after the last */
+    int32_t widths[SM90_LIST_MAX_TILE_MS]; /* 0 after the last */
 } list_tile;
 
 static const list_tile list_tiles[] = {
 #define TILE(name, ...) \
-    {{&sm90_list_gemm_##name##_halves, &sm90_list_gemm_##name##_bfloats}, SM90_GEMM_##name, {__VA_ARGS__}},
-    SM90_LIST_RINGS(TILE)
+    {{&sm90_list_gemm_##name##_fp16, &sm90_list_gemm_##name##_bf16}, SM90_GEMM_##name, {__VA_ARGS__}},
+    SM90_LIST_PIPELINES(TILE)
 #undef TILE
 };
 
@@ -39,7 +39,7 @@ static const list_tile *list_tile_of(int32_t tile)
 static sm90_list_arrangement arrange(const sm90_list_sizes *s, const list_tile *t, int most)
 {
     sm90_list_arrangement a = {.tile = t->tile};
-    double us[SM90_LIST_GROUPS];
+    double us[SM90_LIST_MAX_GROUPS];
     for (int i = 0; i < s->count; i++) {
         const int64_t m = s->group[i].m, count = nk_ceil_div(m, t->widths[most]);
         sm90_list_member member = {.group = i};
@@ -63,7 +63,7 @@ static sm90_list_arrangement fastest_of(const sm90_list_sizes *s)
 {
     sm90_list_arrangement best = {0};
     for (int i = 0; i < LIST_TILES; i++) {
-        for (int most = 0; most < SM90_LIST_WIDTHS && list_tiles[i].widths[most]; most++) {
+        for (int most = 0; most < SM90_LIST_MAX_TILE_MS && list_tiles[i].widths[most]; most++) {
             const sm90_list_arrangement a = arrange(s, &list_tiles[i], most);
             if (best.us == 0 || a.us < best.us) best = a;
         }
@@ -91,14 +91,14 @@ static bool is_alike(const nk_gemm_problem *p, const nk_gemm_problem *first)
 
 /* Sizes of the groups that are not empty, whose numbers become at[]; else why they have no launch of their own. */
 static const char *sizes_of(const nk_grouped_gemm_problem *p, const cuda_gpu *gpu, sm90_list_sizes *s,
-                            int32_t at[SM90_LIST_GROUPS])
+                            int32_t at[SM90_LIST_MAX_GROUPS])
 {
     int64_t rows = 0;
     *s = (sm90_list_sizes){.gpu = gpu};
     for (int64_t g = 0; g < p->groups; g++) {
         const nk_gemm_problem *one = &p->list[g];
         if (one->m * one->n == 0) continue;
-        if (s->count == SM90_LIST_GROUPS) return APART("there are more than 32");
+        if (s->count == SM90_LIST_MAX_GROUPS) return APART("there are more than 32");
         const sm90_gemm_product product = {.first = one, .problem = one};
         if (sm90_gemm_why_not(&product, gpu, false, SM90_GEMM_w256)) return APART("no tile serves all of them");
         if (s->count && !is_alike(one, &p->list[at[0]])) return APART("their types or layouts are not the same");
@@ -111,7 +111,7 @@ static const char *sizes_of(const nk_grouped_gemm_problem *p, const cuda_gpu *gp
     if (s->count < 2) return APART("there is one");
     s->lanes_copy = p->list[at[0]].b.sf_layout == NK_SF_LINEAR;
     const int64_t row_bytes = nk_ceil_div(sm90_list_longest_k(s), 2 * SM90_GEMM_STEP) * 2 * SM90_GEMM_STEP * 2;
-    if ((rows + SM90_GEMM_MOST_TOKENS) * row_bytes > SM90_GEMM_MOST_WORKSPACE)
+    if ((rows + SM90_GEMM_MAX_TILE_M) * row_bytes > SM90_GEMM_MOST_WORKSPACE)
         return APART("their tokens take more than 256 MB in 16 bits");
     return NULL;
 }
@@ -157,7 +157,7 @@ nk_status sm90_list_plan(const nk_grouped_gemm_problem *p, const nk_settings *se
 {
     const cuda_gpu *gpu = NULL;
     sm90_list_sizes sizes;
-    int32_t at[SM90_LIST_GROUPS];
+    int32_t at[SM90_LIST_MAX_GROUPS];
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     *apart = sizes_of(p, gpu, &sizes, at);
     if (*apart) return NK_OK;
@@ -194,29 +194,30 @@ static void fill_group(const nk_gemm_problem *p, const sm90_list_choice *c, cons
     g->gemm = *p;
     g->gemm.b.batch_stride = g->gemm.b.sf_batch_stride = g->gemm.d.batch_stride = 0;
     g->gemm.d.data -= first_row * p->d.row_stride;
-    g->work = sm90_gemm_work_of(&product, c->tile);
-    g->work.token_tiles = (int32_t)nk_ceil_div(p->m, member->tokens);
-    g->work.tiles = g->work.row_tiles * g->work.token_tiles;
+    g->scheduler = sm90_gemm_scheduler_of(&product, c->tile);
+    g->scheduler.m_tiles = (int32_t)nk_ceil_div(p->m, member->tokens);
+    g->scheduler.tiles = g->scheduler.n_tiles * g->scheduler.m_tiles;
     g->first_row = (int32_t)first_row;
-    g->width = member->width;
-    g->tokens = member->tokens;
+    g->tile_m_index = member->width;
+    g->tile_m = member->tokens;
 }
 
-static void fill(const nk_grouped_gemm_problem *p, const sm90_list_choice *c, sm90_list *list, sm90_list_tokens *tokens)
+static void fill(const nk_grouped_gemm_problem *p, const sm90_list_choice *c, sm90_list *list,
+                 sm90_list_prepare_a *tokens)
 {
     int64_t row = 0;
     list->count = tokens->count = c->count;
-    list->work = (sm90_gemm_work){0};
+    list->scheduler = (sm90_gemm_scheduler){0};
     for (int i = 0; i < c->count; i++) {
         const nk_gemm_problem *one = &p->list[c->member[i].group];
         sm90_list_group *g = &list->group[i];
         fill_group(one, c, &c->member[i], row, g);
-        g->first_tile = list->work.tiles;
-        list->work.tiles += g->work.tiles;
+        g->first_tile = list->scheduler.tiles;
+        list->scheduler.tiles += g->scheduler.tiles;
         tokens->group[i] = (sm90_list_rows){.a = one->a,
                                             .k = one->k,
                                             .first_row = (int32_t)row,
-                                            .steps = (int32_t)whole_steps(one->k, &sm90_gemm_shapes[c->tile])};
+                                            .k_steps = (int32_t)whole_steps(one->k, &sm90_gemm_shapes[c->tile])};
         tokens->group[i].a.batch_stride = tokens->group[i].a.sf_batch_stride = 0;
         row += one->m;
     }
@@ -224,11 +225,11 @@ static void fill(const nk_grouped_gemm_problem *p, const sm90_list_choice *c, sm
 
 /* Of each group's weights, and of the tokens for each width that a group has. */
 static nk_status encode_maps(const nk_grouped_gemm_problem *p, const sm90_list_choice *c, int64_t rows,
-                             const sm90_gemm_tokens *x, sm90_list *list)
+                             const sm90_prepared_a *x, sm90_list *list)
 {
     const sm90_gemm_shape *t = &sm90_gemm_shapes[c->tile];
-    cuda_boxes boxes[SM90_LIST_GROUPS + SM90_LIST_WIDTHS];
-    cuda_tensor_map *to[SM90_LIST_GROUPS + SM90_LIST_WIDTHS];
+    cuda_boxes boxes[SM90_LIST_MAX_GROUPS + SM90_LIST_MAX_TILE_MS];
+    cuda_tensor_map *to[SM90_LIST_MAX_GROUPS + SM90_LIST_MAX_TILE_MS];
     int32_t count = 0, seen = 0; /* a bit for each width */
     memset(list->tokens, 0, sizeof list->tokens);
     for (int i = 0; i < c->count; i++) {
@@ -250,24 +251,24 @@ nk_status sm90_list_run(const nk_grouped_gemm_problem *p, const sm90_list_choice
     const sm90_gemm_shape *t = &sm90_gemm_shapes[c->tile];
     const bool overlap = c->pdl != NK_PDL_OFF;
     sm90_list list;
-    sm90_list_tokens tokens;
+    sm90_list_prepare_a tokens;
     int64_t rows, steps;
     rows_and_steps(p, c, &rows, &steps);
-    tokens.to =
-        (sm90_gemm_tokens){.at = exec->workspace, .steps = (int32_t)steps, .release_first = c->pdl == NK_PDL_WEIGHTS};
+    tokens.to = (sm90_prepared_a){
+        .data = exec->workspace, .k_steps = (int32_t)steps, .release_first = c->pdl == NK_PDL_WEIGHTS};
     fill(p, c, &list, &tokens);
     NK_TRY(encode_maps(p, c, rows, &tokens.to, &list));
     const cuda_grid first = {.x = rows,
-                             .y = nk_ceil_div(16 * steps, SM90_GEMM_TOKEN_THREADS),
+                             .y = nk_ceil_div(16 * steps, SM90_PREPARE_A_THREADS),
                              .z = 1,
-                             .threads = SM90_GEMM_TOKEN_THREADS,
+                             .threads = SM90_PREPARE_A_THREADS,
                              .overlap = overlap};
-    const cuda_grid product = {.x = list.work.tiles < c->sms ? list.work.tiles : c->sms,
+    const cuda_grid product = {.x = list.scheduler.tiles < c->sms ? list.scheduler.tiles : c->sms,
                                .y = 1,
                                .z = 1,
                                .threads = t->threads,
                                .smem_bytes = t->smem_bytes[0],
                                .overlap = overlap};
-    NK_TRY(cuda_launch(&sm90_gemm_tokens_list, p->device, exec->stream, &first, (void *[]){&tokens}));
+    NK_TRY(cuda_launch(&sm90_prepare_a_list, p->device, exec->stream, &first, (void *[]){&tokens}));
     return cuda_launch(c->product, p->device, exec->stream, &product, (void *[]){&list});
 }

@@ -11,14 +11,14 @@ typedef struct sm90_list_sizes {
     int32_t count, lanes_copy;
     struct {
         int32_t m, n, k;
-    } group[SM90_LIST_GROUPS];
+    } group[SM90_LIST_MAX_GROUPS];
 } sm90_list_sizes;
 
 /* The groups' tiles, the longest first. */
 typedef struct sm90_list_arrangement {
     int32_t tile;
     double us;
-    sm90_list_member member[SM90_LIST_GROUPS];
+    sm90_list_member member[SM90_LIST_MAX_GROUPS];
 } sm90_list_arrangement;
 
 static inline int64_t sm90_list_tiles_of(const sm90_list_sizes *s, int tile, const sm90_list_member *member)
@@ -50,7 +50,7 @@ static inline double sm90_list_longest_us(const sm90_list_sizes *s, const sm90_l
 {
     enum { MANY = 64 }; /* waves: then all CTAs take the same but for a tile */
     const int64_t ctas = s->gpu->sms, tiles = sm90_list_tiles(s, a);
-    double us[SM90_LIST_GROUPS], all = 0, longest = 0;
+    double us[SM90_LIST_MAX_GROUPS], all = 0, longest = 0;
     for (int i = 0; i < s->count; i++) {
         us[i] = sm90_list_tile_us(s, a->tile, &a->member[i]);
         all += us[i] * (double)sm90_list_tiles_of(s, a->tile, &a->member[i]);

@@ -5,43 +5,46 @@
 #include "cuda/cuda_tensor_map.h"
 #include "sm90_gemm_config.h"
 
-/* X(tile of the family whose ring and warps they have, tokens of a group's tiles, the fewest first). Each group has
- * tiles of one of these widths. */
-#define SM90_LIST_RINGS(X)        \
+/* X(tile of the family whose pipeline and warps a kernel has, tile_m of its groups, ascending). Each group has one of
+ * these tile_m. */
+#define SM90_LIST_PIPELINES(X)    \
     X(w32, 8, 16, 32)             \
     X(w128, 64, 80, 96, 112, 128) \
     X(w256, 64, 96, 128, 160, 192, 224)
 
-#define SM90_LIST_WIDTHS 8  /* of a tile, at most */
-#define SM90_LIST_GROUPS 32 /* 14 KB: parameters may have 32,764 bytes, but all of them travel with every launch */
+#define SM90_LIST_MAX_TILE_MS 8 /* of a pipeline */
+#define SM90_LIST_MAX_GROUPS                                                                \
+    32 /* 14 KB: parameters may have 32,764 bytes, but all of them travel with every launch \
+        */
 
 /* Tiles of all groups are numbered, the longest first. Tokens of all groups are rows of one matrix in the workspace. */
 typedef struct sm90_list_group {
     cuda_tensor_map weights;
-    nk_gemm_problem gemm; /* of which row 0 of the output is that of token 0 of the workspace */
-    sm90_gemm_work work;
+    nk_gemm_problem gemm; /* row 0 of its output is that of token 0 of the workspace */
+    sm90_gemm_scheduler scheduler;
     int32_t first_tile, first_row;
-    int32_t width, tokens; /* number of a tile's width, and what it is */
+    int32_t tile_m_index, tile_m;
 } sm90_list_group;
 
 typedef struct sm90_list {
-    cuda_tensor_map tokens[SM90_LIST_WIDTHS]; /* with a box of each width */
-    sm90_gemm_work work;                      /* of all: how many tiles there are */
+    cuda_tensor_map tokens[SM90_LIST_MAX_TILE_MS]; /* with a box of each tile_m */
+    sm90_gemm_scheduler scheduler;                 /* of all groups: has the number of tiles alone */
     int32_t count;
-    sm90_list_group group[SM90_LIST_GROUPS];
+    sm90_list_group group[SM90_LIST_MAX_GROUPS];
 } sm90_list;
 
-/* What the first kernel reads: rows of the workspace from first_row on are of a group's tokens. */
+/* A group's tokens are rows of the workspace from first_row on. */
 typedef struct sm90_list_rows {
     nk_operand a;
     int64_t k;
-    int32_t first_row, steps; /* steps that are written: whole slots */
+    int32_t first_row, k_steps; /* whole K tiles are written */
 } sm90_list_rows;
 
-typedef struct sm90_list_tokens {
-    sm90_gemm_tokens to;
+/* What the prologue kernel takes. */
+typedef struct sm90_list_prepare_a {
+    sm90_prepared_a to;
     int32_t count;
-    sm90_list_rows group[SM90_LIST_GROUPS];
-} sm90_list_tokens;
+    sm90_list_rows group[SM90_LIST_MAX_GROUPS];
+} sm90_list_prepare_a;
 
 #endif

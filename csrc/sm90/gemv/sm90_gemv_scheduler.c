@@ -207,7 +207,7 @@ static const struct {
 };
 
 #define NAME(name, ...) #name,
-const nk_family sm90_gemv_family = {"sm90", "gemv", (const char *const[]){SM90_GEMV_TILES(NAME) NULL}};
+const nk_family sm90_gemv_family = {"sm90", "gemv", (const char *const[]){SM90_GEMV_TILES(NAME) NULL}, NULL};
 
 const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int tile)
 {

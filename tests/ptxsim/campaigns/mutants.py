@@ -29,7 +29,7 @@ from .drawn_kernel import DrawnKernel
 from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_SM100_ROUTE, OF_TCGEN05, OF_WGMMA
 from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
 
-KEPT = {"sm90": ("wgmma", "sm90_halves", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
+KEPT = {"sm90": ("wgmma", "sm90_kind_f16", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
 """By row, the groups of which is kept what `mutants` has found."""
 RESULTS = {row: build.HERE / "results" / f"{row}_mutants.json" for row in KEPT}
 MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
@@ -329,14 +329,14 @@ TARGETS = {
     "wgmma_experts": lambda: DrawnKernel("sm90/gemm", ["contiguous", "rows"], "w8"),
     "wgmma_list": lambda: DrawnKernel("sm90/gemm", ["one launch"], "w32"),
     "wgmma_codes": lambda: DrawnKernel(
-        "sm90/gemm", ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_gemm_tokens_codes"
+        "sm90/gemm", ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_prepare_a_codes"
     ),
     "wgmma_tokens": lambda: DrawnKernel(
-        "sm90/gemm", ["contiguous"], "w8", kind="NVFP4", first="sm90_gemm_tokens_experts"
+        "sm90/gemm", ["contiguous"], "w8", kind="NVFP4", first="sm90_prepare_a_experts"
     ),
-    "sm90_halves_along_k": lambda: DrawnKernel("sm90/halves", ["halves_along_k"], "h32x64"),
-    "sm90_halves_along_n": lambda: DrawnKernel(
-        "sm90/halves", ["halves_along_n"], "h64x64", "bfloats"
+    "sm90_kind_f16_k_major": lambda: DrawnKernel("sm90/kind_f16", ["halves_along_k"], "h32x64"),
+    "sm90_kind_f16_n_major": lambda: DrawnKernel(
+        "sm90/kind_f16", ["halves_along_n"], "h64x64", "bfloats"
     ),
     "sm90_route_t8x64": lambda: DrawnKernel("sm90/route", ["route"], "t8x64"),
     "sm90_route_t64x64": lambda: DrawnKernel("sm90/route", ["route"], "t64x64"),
@@ -354,7 +354,7 @@ TARGETS = {
     "tcgen05_dual": lambda: DrawnKernel("sm100/gemm", ["dual_gemm"], "p64", "codes"),
     "tcgen05_experts": lambda: DrawnKernel("sm100/gemm", ["contiguous"], "p128", "codes"),
 }
-OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_halves": OF_HALVES, "sm90_route": OF_ROUTE}
+OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_kind_f16": OF_HALVES, "sm90_route": OF_ROUTE}
 OF_GROUPS |= {"tcgen05": OF_TCGEN05, "sm100_route": OF_SM100_ROUTE}
 GROUPS = {name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in OF_GROUPS}
 for name, of_group in OF_GROUPS.items():

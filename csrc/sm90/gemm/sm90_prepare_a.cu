@@ -22,7 +22,7 @@ typedef struct piece {
     int step, word, j;
 } piece;
 
-__device__ inline piece piece_of_thread(const nk_gemm_problem &p, const sm90_gemm_tokens &t)
+__device__ inline piece piece_of_thread(const nk_gemm_problem &p, const sm90_prepared_a &t)
 {
     const uint32_t row = blockIdx.x, l = p.l == 1 ? 0 : row / (uint32_t)p.m;
     const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
@@ -32,21 +32,21 @@ __device__ inline piece piece_of_thread(const nk_gemm_problem &p, const sm90_gem
     return {l, m, is_there, id / 16, id / 4 % 4, id % 4};
 }
 
-__device__ inline void order_launches(const sm90_gemm_tokens &t)
+__device__ inline void order_launches(const sm90_prepared_a &t)
 {
     if (t.release_first) griddepcontrol_launch_dependents();
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();
 }
 
-__device__ inline void store_piece(const sm90_gemm_tokens &t, const piece &at, const uint32_t pairs[4])
+__device__ inline void store_piece(const sm90_prepared_a &t, const piece &at, const uint32_t pairs[4])
 {
-    uint4 *row = (uint4 *)t.at + (int64_t)blockIdx.x * (16 * t.steps);
+    uint4 *row = (uint4 *)t.data + (int64_t)blockIdx.x * (16 * t.k_steps);
     row[at.step * 16 + at.word * 4 + at.j] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 /* NVFP4; the scale factors are those of row sf_row, none where that is below 0. */
-__device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_gemm_tokens &t, const piece &at,
+__device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const piece &at,
                                     int64_t sf_row)
 {
     const int first = at.step * 64 + at.word * 4,
@@ -69,18 +69,18 @@ __device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_g
     store_piece(t, at, pairs);
 }
 
-extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
-    sm90_gemm_tokens_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_tokens t)
+extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
+    sm90_prepare_a_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t)
 {
     order_launches(t);
     const piece at = piece_of_thread(p, t);
-    if (at.step < t.steps) decode_piece(p.a, p.k, t, at, at.m);
+    if (at.step < t.k_steps) decode_piece(p.a, p.k, t, at, at.m);
 }
 
 /* Where a row of a contiguous grouped GEMM has its blocked scale factors, by all threads: each expert's begin an atom.
  * Below 0 for rows of no expert, and for those whose factors would lie outside the buffer: nobody has checked the
  * offsets, and they may change from one read to the next. */
-__device__ inline int64_t find_sf_row(expert_scan<SM90_GEMM_TOKEN_THREADS / 32> &scan, const nk_gemm_problem &p,
+__device__ inline int64_t find_sf_row(expert_scan<SM90_PREPARE_A_THREADS / 32> &scan, const nk_gemm_problem &p,
                                       const sm90_gemm_experts &e, int64_t row)
 {
     const int64_t index = row - clamped_offset(e.offsets, 0, p.m);
@@ -92,19 +92,19 @@ __device__ inline int64_t find_sf_row(expert_scan<SM90_GEMM_TOKEN_THREADS / 32> 
 }
 
 /* NVFP4 tokens of experts, with blocked scale factors. */
-extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
-    sm90_gemm_tokens_experts(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_tokens t,
-                             const __grid_constant__ sm90_gemm_experts experts)
+extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
+    sm90_prepare_a_experts(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t,
+                           const __grid_constant__ sm90_gemm_experts experts)
 {
-    __shared__ expert_scan<SM90_GEMM_TOKEN_THREADS / 32> scan;
+    __shared__ expert_scan<SM90_PREPARE_A_THREADS / 32> scan;
     order_launches(t);
     const piece at = piece_of_thread(p, t);
     const int64_t sf_row = find_sf_row(scan, p, experts, at.m);
-    if (at.step < t.steps) decode_piece(p.a, p.k, t, at, sf_row);
+    if (at.step < t.k_steps) decode_piece(p.a, p.k, t, at, sf_row);
 }
 
 /* fp16 and bf16 */
-__device__ inline void move_piece(const nk_operand &a, int64_t k, const sm90_gemm_tokens &t, const piece &at)
+__device__ inline void move_piece(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const piece &at)
 {
     const int first = at.step * SM90_GEMM_STEP + at.word * 8; /* element */
     const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + 2 * (int64_t)first;
@@ -119,17 +119,17 @@ __device__ inline void move_piece(const nk_operand &a, int64_t k, const sm90_gem
     store_piece(t, at, pairs);
 }
 
-extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
-    sm90_gemm_tokens_halves(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_tokens t)
+extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
+    sm90_prepare_a_16bit(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t)
 {
     order_launches(t);
     const piece at = piece_of_thread(p, t);
-    if (at.step < t.steps) move_piece(p.a, p.k, t, at);
+    if (at.step < t.k_steps) move_piece(p.a, p.k, t, at);
 }
 
 /* Groups of a list: each has rows of its own. */
-extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
-    sm90_gemm_tokens_list(const __grid_constant__ sm90_list_tokens t)
+extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
+    sm90_prepare_a_list(const __grid_constant__ sm90_list_prepare_a t)
 {
     order_launches(t.to);
     const int row = (int)blockIdx.x, lane = threadIdx.x % 32;
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(SM90_GEMM_TOKEN_THREADS)
     const sm90_list_rows &g = t.group[__popc(__ballot_sync(~0u, has_begun)) - 1];
     const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     const piece at = {0, row - g.first_row, true, id / 16, id / 4 % 4, id % 4};
-    if (at.step >= g.steps) return;
+    if (at.step >= g.k_steps) return;
     if (g.a.dtype == NK_E2M1X2)
         decode_piece(g.a, g.k, t.to, at, at.m);
     else
