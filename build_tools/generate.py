@@ -3,6 +3,7 @@
 python build_tools/generate.py
 """
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -79,38 +80,41 @@ def c_header():
 
 
 def c_string(text):
-    """Its lines as literals, one under the other, those of long lines in pieces."""
-    found = []
-    for line in text.splitlines():
-        quoted = line.replace("\\", "\\\\").replace('"', '\\"') + "\\n"
-        pieces = textwrap.wrap(quoted, 113, drop_whitespace=False, break_long_words=False)
-        found += [f'    "{piece}"' for piece in pieces]
-    return "\n".join(found).replace('\\n"\n    "\\n"', '\\n\\n"')
+    """Its lines as literals, one under the other."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    lines = [piece for line in re.findall(r".*\n+", quoted) for piece in cut(line)]
+    return "\n".join('    "' + piece.replace("\n", "\\n") + '"' for piece in lines)
+
+
+def cut(line, width=112):
+    """A long line in pieces of whole words."""
+    return re.findall(rf"(?s).{{1,{width}}}(?:\s+|$)", line) if len(line) > width else [line]
 
 
 def c_doc(name, signature, doc):
     """Shared paragraphs are macros: they are most of the words."""
-    text = c_string(f"{name}{signature}\n--\n\n{doc}".replace("{operators}", " ".join(NAMES)))
-    for mark in table.SHARED:
-        macro = f"    PY_DOC_{mark[1:-1].upper()}"
-        text = text.replace(f'    "{mark}\\n"', macro).replace(
-            f'    "{mark}\\n\\n"', f'{macro} "\\n"'
-        )
-    return f"static const char py_doc_{name}[] =\n{text};"
+    parts = re.split(r"(\{\w+\})\n?", f"{name}{signature}\n--\n\n{doc}\n")
+    texts = [
+        f"    PY_DOC_{part[1:-1].upper()}" if part in table.SHARED else c_string(part)
+        for part in parts
+    ]
+    return f"static const char py_doc_{name}[] =\n" + "\n".join(filter(None, texts)) + ";"
 
 
 def c_docs():
-    shared = [
-        f"#define PY_DOC_{mark[1:-1].upper()} \\\n" + " \\\n".join(c_string(text).splitlines())
-        for mark, text in table.SHARED.items()
+    texts = {
+        mark[1:-1].upper(): "\n" + c_string(text + "\n") for mark, text in table.SHARED.items()
+    }
+    texts["DROP_IN(op)"] = " #op\n" + c_string(f"{DROP_IN}\n--\n\n{table.DROP_IN_DOC}\n")
+    shared = [f"#define PY_DOC_{name}{text}".replace("\n", " \\\n") for name, text in texts.items()]
+    docs = [(op.name, text_signature(op), f"{op.doc}\n\n{{errors}}") for op in OPERATORS]
+    docs += [(name, signature, doc) for name, signature, _, doc in table.OTHERS]
+    filled = [
+        c_doc(name, of, doc.replace("{operators}", " ".join(NAMES))) for name, of, doc in docs
     ]
-    drop_in = c_string(f"{DROP_IN}\n--\n\n{table.DROP_IN_DOC}").splitlines()
-    shared.append("#define PY_DOC_DROP_IN(op) #op \\\n" + " \\\n".join(drop_in))
-    docs = [c_doc(op.name, text_signature(op), f"{op.doc}\n\n{{errors}}") for op in OPERATORS]
-    docs += [c_doc(name, signature, doc) for name, signature, _, doc in table.OTHERS]
     return "\n\n".join([
         f"/* The docstrings; inspect.signature() reads their first lines.\n * {BY}. */\n"
-        "#ifndef NK_PY_DOCS_H\n#define NK_PY_DOCS_H", *shared, *docs, "#endif\n",
+        "#ifndef NK_PY_DOCS_H\n#define NK_PY_DOCS_H", *shared, *filled, "#endif\n",
     ])  # fmt: skip
 
 
@@ -140,49 +144,54 @@ def c_operator(op):
         if c_default(p):
             defaults.append(f".{member}{c_default(p)}")
         outputs = i if kind.c == "PY_OUT" else outputs
-        place = "0" if kind.c == "PY_OWN" else f"offsetof(nk_{op.args}_args, {member})"
-        words = f"{kind.words}_words" if kind.words else "NULL"
-        rows.append(f'{{"{p.name}", {kind.c}, {place}, {words}}}')
+        if kind.c == "PY_OWN":
+            rows.append(f"OWN({p.name})")
+        else:
+            words = f", {kind.words}_words" if kind.words else ", NULL"
+            rows.append(f"P({p.name}, {kind.c[3:]}, {member}{words})")
     assert len(rows) < MAX_ARGS
+    first, *more = f"&(const ARGS){{{', '.join(defaults) or '0'}}}".split(", ")
     fields = [
         f'.name = "{op.name}"', f".required = {sum(map(required, op.parameters))}",
         f".positional = {sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in op.parameters)}",
-        f".size = sizeof(nk_{op.args}_args)", f".run = {op.run}",
+        ".size = sizeof(ARGS)", f".defaults = {first}", *more,
+        f".run = {op.run}",
     ]  # fmt: skip
     if outputs:
         fields += [f".out = {outputs}", f".spec = spec_{op.function}", f".op = run_{op.function}"]
     return "\n".join([
-        f"const py_operator py_{op.name} = {{", packed(fields, 120, "    ", ","),
-        f"    .defaults = &(const nk_{op.args}_args){{",
-        packed(defaults or ["0"], 120, " " * 8), "    },",
-        "    .parameters =\n        (const py_parameter[]){",
-        packed([*rows, "{0}"], 120, " " * 12), "        },\n};",
+        f"#define ARGS nk_{op.args}_args", "FITS(ARGS)", f"const py_operator py_{op.name} = {{",
+        packed(fields, 120, "    ", ","), "    .parameters = (const py_parameter[]){",
+        packed([*rows, "{0}"], 120, " " * 8), "    }\n};\n#undef ARGS",
     ])  # fmt: skip
 
 
-def c_source():
-    def having(kind, of):
-        found = (o for o in OPERATORS if kind in [p.annotation.c for p in o.parameters])
-        return dict.fromkeys(map(of, found))
+C_SOURCE = f"""\
+/* Says of each operator which arguments it has and how they are read.
+ * {BY}. */
+#include "py_operators.h"
 
-    heads = [f"PY_ADAPT({name})" for name in having("PY_OUT", lambda o: o.function)]
-    heads += [f"PY_ARGS_FIT(nk_{args}_args);" for args in having("PY_TENSOR", lambda o: o.args)]
-    heads += [
-        f"PY_LAYOUTS_LIE(nk_{args}_args);"
-        for args in having("PY_LAYOUTS", lambda o: "gemm" if o.prefix else o.args)
-    ]
+#include "py_output.h"
+#include "py_read.h"
+
+#define P(name, kind, member, words) {{#name, PY_##kind, offsetof(ARGS, member), words}}
+#define OWN(name) {{#name, PY_OWN, 0, NULL}}
+#define FITS(type) _Static_assert(sizeof(type) <= PY_ARGS_BYTES, "py_run_one has room for it");
+"""
+
+
+def c_source():
+    adapted = dict.fromkeys(
+        op.function for op in OPERATORS if any(p.annotation.c == "PY_OUT" for p in op.parameters)
+    )
     words = [
         f"static const char *const {name}_words[] = {{\n"
         + packed([f'[NK_{word.upper()}] = "{word}"' for word in of] + ["NULL"], 120, "    ")
         + "\n};"
         for name, of in WORDS.items()
     ]
-    return "\n\n".join([
-        f"/* Says of each operator which arguments it has and how they are read.\n * {BY}. */\n"
-        '#include "py_operators.h"\n\n#include "py_output.h"\n#include "py_read.h"',
-        "\n".join(heads),
-        *words, *map(c_operator, OPERATORS),
-    ]) + "\n"  # fmt: skip
+    adapted = "\n".join(f"PY_ADAPT({name})" for name in adapted)
+    return "\n\n".join([C_SOURCE + adapted, *words, *map(c_operator, OPERATORS)]) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------

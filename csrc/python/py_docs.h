@@ -31,8 +31,7 @@ static const char py_doc_quantize[] =
     "x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.\n"
     "up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.\n"
     "global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element\n"
-    "    float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The "
-    "result\n"
+    "    float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result\n"
     "    has 1.0, the argument itself, or the new 1-element tensor.\n"
     "scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.\n"
     "offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale\n"
@@ -52,7 +51,8 @@ static const char py_doc_dequantize[] =
     "q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32\n"
     "    tensor, or None for 1.\n"
     "scale_layout: 'linear' or 'blocked'.\n"
-    PY_DOC_OUT "\n"
+    PY_DOC_OUT
+    "\n"
     PY_DOC_ERRORS;
 
 static const char py_doc_to_blocked[] =
@@ -78,8 +78,10 @@ static const char py_doc_gemv[] =
     "b: the vector, NVFP4 [L, 1, K/2] with scale factors sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.\n"
     "alpha: a number, or float32 with one element or [M].\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n"
-    PY_DOC_OUT "\n"
-    PY_DOC_TENSORS "\n"
+    PY_DOC_OUT
+    "\n"
+    PY_DOC_TENSORS
+    "\n"
     PY_DOC_ERRORS;
 
 static const char py_doc_gemm[] =
@@ -91,8 +93,10 @@ static const char py_doc_gemm[] =
     "alpha: a number, or float32 with one element or [N].\n"
     "bias: float32, float16 or bfloat16 [N].\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n"
-    PY_DOC_OUT "\n"
-    PY_DOC_TENSORS "\n"
+    PY_DOC_OUT
+    "\n"
+    PY_DOC_TENSORS
+    "\n"
     PY_DOC_ERRORS;
 
 static const char py_doc_dual_gemm[] =
@@ -105,8 +109,10 @@ static const char py_doc_dual_gemm[] =
     "alpha1, alpha2: a number, or float32 with one element or [N].\n"
     "activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).\n"
-    PY_DOC_OUT "\n"
-    PY_DOC_TENSORS "\n"
+    PY_DOC_OUT
+    "\n"
+    PY_DOC_TENSORS
+    "\n"
     PY_DOC_ERRORS;
 
 static const char py_doc_grouped_gemm[] =
@@ -127,8 +133,10 @@ static const char py_doc_grouped_gemm[] =
     "Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale\n"
     "    factors), b then with K or N innermost.\n"
     "scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).\n"
-    PY_DOC_OUT "\n"
-    PY_DOC_TENSORS "\n"
+    PY_DOC_OUT
+    "\n"
+    PY_DOC_TENSORS
+    "\n"
     PY_DOC_ERRORS;
 
 static const char py_doc_grouped_dual_gemm[] =
@@ -148,11 +156,11 @@ static const char py_doc_grouped_dual_gemm[] =
     PY_DOC_OUT
     "    Without both it is float16.\n"
     "quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a\n"
-    "    multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes "
-    "of\n"
+    "    multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of\n"
     "    the result in float32. out is then (data, scales), where an item that is None is allocated.\n"
     "global_scale, data_dtype: with quantized, as in quantize, but not 'amax'.\n\n"
-    PY_DOC_TENSORS "\n"
+    PY_DOC_TENSORS
+    "\n"
     PY_DOC_ERRORS;
 
 static const char py_doc_route[] =
@@ -219,8 +227,7 @@ static const char py_doc_explain[] =
     "What a call of the operator `op` with these arguments would use. Runs nothing and allocates no output.\n\n"
     "op: one of quantize dequantize to_blocked from_blocked gemv gemm dual_gemm grouped_gemm grouped_dual_gemm route "
     "sort_by_expert combine.\n\n"
-    "Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has "
-    "tile\n"
+    "Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile\n"
     "(its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),\n"
     "tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or warps that K of a tile is divided among)\n"
     "and steps_per_cta. Raises what the call would raise. On the CPU it reads offsets, rows and row_of, whose values\n"

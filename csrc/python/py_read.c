@@ -5,8 +5,10 @@
 #include "py_output.h"
 #include "py_tensor.h"
 
+#include <stddef.h>
 #include <string.h>
 
+/* The second is the member behind the first. */
 static int read_layouts(PyObject *object, nk_sf_layout layouts[2])
 {
     return py_scale_layouts(object, &layouts[0], &layouts[1]);
@@ -75,7 +77,7 @@ int py_finish_read(py_call *call, PyObject *const *v, void *args, nk_tensor *t, 
 
 int py_run_one(py_call *call, PyObject *const *v, PyObject **result)
 {
-    _Alignas(PY_ARGS_ALIGNMENT) unsigned char args[PY_ARGS_BYTES];
+    _Alignas(max_align_t) unsigned char args[PY_ARGS_BYTES];
     nk_tensor t[PY_MAX_TENSORS];
     return py_read(call, v, args, t) < 0 ? -1 : py_finish_read(call, v, args, t, result);
 }
