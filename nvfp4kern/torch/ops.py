@@ -11,12 +11,13 @@ An argument that is a number or a tensor in the Python API is two arguments here
 given and returns nothing.
 """
 
+import inspect
 from functools import partial
 
 import torch
 
 from .. import _C
-from . import fake, fake_route
+from . import fake
 from .arguments import either
 from .generated import REGISTERED
 
@@ -121,27 +122,29 @@ def _writing(names, kernel):
     return write
 
 
-def _checking(names, rule):
-    """The fake of an operator that writes to the tensors `names`."""
+def _by_name(op, rule):
+    """The fake of `op`: the rule with those of its arguments that it takes."""
+    names = [argument.name for argument in op._schema.arguments]
+    wanted = inspect.signature(rule).parameters
 
-    def check(*args, **outs):
-        specs = rule(*args)
-        if isinstance(specs, list):
-            fake.given([f"out[{g}]" for g in range(len(specs))], outs["out"], specs)
-        else:
-            specs = specs if isinstance(specs, tuple) else (specs,)
-            fake.given(names, tuple(outs[n] for n in names), specs)
+    def given(*args):
+        pairs = zip(names, args, strict=False)  # the dispatcher leaves out trailing defaults
+        return rule(**{name: value for name, value in pairs if name in wanted})
 
-    return check
+    return given
+
+
+def _nothing(*args, **outs):
+    """The fake of an operator that writes to its arguments: the call checks them."""
 
 
 def _register(name, arguments, returns, kernel, rule, autograd):
     _LIBRARY.define(f"{name}({arguments}) -> {returns}", tags=torch.Tag.pt2_compliant_tag)
-    qualified = f"{NAMESPACE}::{name}"
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, kernel, key)
-    torch.library.register_fake(qualified, rule, lib=_LIBRARY)
-    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    of = _by_name(op, rule) if rule else _nothing
+    torch.library.register_fake(f"{NAMESPACE}::{name}", of, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd(op), "Autograd", with_keyset=True)
 
 
@@ -158,8 +161,7 @@ def _operator(name, arguments, outputs, kernel, rule, dtype="out_dtype"):
     new = f"{arguments}, ScalarType? {dtype}=None" if dtype else arguments
     _register(name, new, returns, kernel, rule, _autograd)
     written = f"{arguments}, *, {written}"
-    write, check = _writing(names, kernel), _checking(names, rule)
-    _register(f"{name}_out", written, "()", write, check, _autograd_out)
+    _register(f"{name}_out", written, "()", _writing(names, kernel), None, _autograd_out)
 
 
 ROUTED = ("weights", "ids")
@@ -178,7 +180,7 @@ _operator(
     "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
 )
 for _name, (_arguments, _outputs, _kernel, _dtype) in REGISTERED.items():
-    _rule = getattr(fake, _name, None) or getattr(fake_route, _name)
+    _rule = getattr(fake, _name)
     if _name != "route":
         _operator(_name, _arguments, _outputs, _kernel, _rule, _dtype)
         continue

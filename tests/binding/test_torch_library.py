@@ -253,8 +253,7 @@ def test_defaults_are_those_of_the_schema(name):
     shared = "route" if base in [of for of, _ in ops.ROUTES.values()] else base
     schema = getattr(getattr(torch.ops, ops.NAMESPACE), name).default._schema
     arguments = {a.name: a for a in schema.arguments if not a.kwarg_only}
-    rules = ops.fake if hasattr(ops.fake, shared) else ops.fake_route
-    for parameter in inspect.signature(getattr(rules, shared)).parameters.values():
+    for parameter in inspect.signature(getattr(ops.fake, shared)).parameters.values():
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
             continue
         if parameter.name in ("out_dtype", "data_dtype") and name != base:
