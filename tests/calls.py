@@ -1,11 +1,15 @@
 """One good call for each operator, for tests that spoil one argument at a time; drop-ins."""
 
 import importlib
+from inspect import signature
+from itertools import takewhile
 
 import torch
-from generators import Guarded
+from generators import Guarded, rng_of
 
 import nvfp4kern
+from nvfp4kern.selftest.calls import OPERATORS
+from nvfp4kern.selftest.trees import mapped, outputs
 
 M, N, K, G, L = 6, 10, 64, 3, 2
 
@@ -224,24 +228,39 @@ def tensors_of(value):
     return type(value)(map(tensors_of, value)) if type(value) in (list, tuple) else value
 
 
-def arranged(args):
-    """Positional what is so by design, keywords the rest; None means not given, but for scales."""
-    names = ("a", "b", "b1", "b2", "sfa", "sfb", "sfb1", "sfb2", "x", "w", "k", "q", "scales")
-    if "ids" in args:
-        names = ("ids", "num_experts")
-    if "products" in args:
-        names = ("products", "row_of", "weights")
-    if "logits" in args:
-        names = ()
-    if "buffer" in args:
-        names += ("buffer", "rows", "cols")
-    positional = [args[name] for name in names if name in args]
-    return positional, {n: v for n, v in args.items() if n not in names and v is not None}
+def of_table(make):
+    """The call of the package's table, for operators that have none here."""
+
+    def base(device):
+        function, args, options = mapped(lambda t: t.to(device), make(rng_of(0), M, N, K))
+        result = function(*args, **options)
+        outs = [Guarded(t.shape, t.dtype, device) for t in outputs(make.__name__, result)]
+        given = signature(function).bind(*args, **options).arguments
+        return given | {"out": outs if isinstance(result, (list, tuple)) else outs[0]}
+
+    base.__name__ = make.__name__
+    return base
+
+
+for _make in OPERATORS.values():
+    _function = _make(rng_of(0), M, N, K)[0].__name__
+    if _function not in FUNCTIONS.values():
+        FUNCTIONS[of_table(_make)] = _function
+
+
+def arranged(function, args):
+    """Positional what is so by design, keywords the rest, of which None means not given."""
+    parameters = signature(getattr(nvfp4kern, function)).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = list(takewhile(args.__contains__, names))
+    keywords = {n: v for n, v in args.items() if n not in names and v is not None}
+    return [args[name] for name in names], keywords
 
 
 def invoke(base, args):
-    positional, keywords = arranged({name: tensors_of(value) for name, value in args.items()})
-    return getattr(nvfp4kern, FUNCTIONS[base])(*positional, **keywords)
+    function = FUNCTIONS[base]
+    positional, keywords = arranged(function, {n: tensors_of(v) for n, v in args.items()})
+    return getattr(nvfp4kern, function)(*positional, **keywords)
 
 
 def drop_in(problem):

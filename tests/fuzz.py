@@ -67,7 +67,9 @@ def attempt(good, rng):
         if isinstance(view, View) and not view.may_be_read():
             del call.args[name]
     dry = rng.random() < 0.05 or not all(view.may_be_read() for view in call.views())
-    positional, keywords = calls.arranged({name: made(v) for name, v in call.args.items()})
+    positional, keywords = calls.arranged(
+        good.function, {name: made(v) for name, v in call.args.items()}
+    )
     positional += made(call.extra)
     function = partial(nk.explain, good.function) if dry else getattr(nk, good.function)
     before = [memory.tobytes() for memory in good.memories]

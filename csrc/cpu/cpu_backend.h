@@ -2,19 +2,14 @@
 #ifndef NK_CPU_BACKEND_H
 #define NK_CPU_BACKEND_H
 
+#include "backend.h"
 #include "cpu_path.h"
 #include "cpu_tile.h"
 
-nk_status cpu_gemm(const nk_gemm_problem *problem, cpu_means means, const nk_exec *exec); /* also gemv, with m = 1 */
-nk_status cpu_dual_gemm(const nk_dual_gemm_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_route(const nk_route_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_sort_by_expert(const nk_sort_by_expert_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_combine(const nk_combine_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_quantize(const nk_quantize_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_dequantize(const nk_dequantize_problem *problem, cpu_means means, const nk_exec *exec);
-nk_status cpu_relayout(const nk_relayout_problem *problem, cpu_means means, const nk_exec *exec);
+/* cpu_<op> for every operator; that of gemv is gemm's. */
+#define CPU_DECLARE(op) nk_status cpu_##op(const nk_##op##_problem *problem, cpu_means means, const nk_exec *exec);
+NK_OPERATORS(CPU_DECLARE)
+#undef CPU_DECLARE
 
 /* How many products take as long as the call. */
 double cpu_route_products(const nk_route_problem *problem);

@@ -251,7 +251,9 @@ def test_explain_allocates_nothing(base, monkeypatch):
     """It says of a call without outputs what it says of one with them."""
 
     def plan(args):
-        positional, keywords = arranged({name: in_numpy(tensors_of(args[name])) for name in args})
+        positional, keywords = arranged(
+            FUNCTIONS[base], {name: in_numpy(tensors_of(args[name])) for name in args}
+        )
         return nvfp4kern.explain(FUNCTIONS[base], *positional, **keywords)
 
     args = base("cpu")

@@ -1,5 +1,6 @@
 """The border between Python and C: the call itself, outputs, explain, references."""
 
+import inspect
 import re
 import sys
 
@@ -9,6 +10,8 @@ import torch
 from exporters import EXPECTED, OPERANDS, Legacy, M, N, Versioned, new_capsule, old_capsule, same
 
 import nvfp4kern as nk
+from nvfp4kern.selftest import calls
+from nvfp4kern.torch.generated import FUNCTIONS
 
 # ---------------------------------------------------------------------------------------------
 # The call
@@ -51,13 +54,11 @@ def test_calls_fail_as_python_functions_do(call, message):
         call()
 
 
-@pytest.mark.parametrize(
-    "name, required, positional",
-    [("quantize", 1, 1), ("dequantize", 1, 1), ("to_blocked", 1, 1), ("from_blocked", 3, 3),
-     ("gemv", 3, 4), ("gemm", 4, 4), ("dual_gemm", 6, 6), ("grouped_gemm", 2, 4),
-     ("grouped_dual_gemm", 5, 5), ("route", 0, 3), ("sort_by_expert", 2, 2), ("combine", 3, 3)],
-)  # fmt: skip
-def test_how_many_arguments_are_taken(name, required, positional):
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_how_many_arguments_are_taken(name):
+    parameters = inspect.signature(getattr(nk, name)).parameters.values()
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    required, positional = sum(p.default is p.empty for p in positional), len(positional)
     call = getattr(nk, name)
     if required:
         with pytest.raises(
@@ -323,29 +324,16 @@ def test_explain_runs_nothing():
     assert nk.explain("gemm", *OPERANDS) == plan and list(plan)[:4] == [
         "backend", "kernel", "why", "tile_m"
     ]  # fmt: skip
-    x = torch.ones(2, 16)
-    q = nk.quantize(x)
-    for call in (
-        ("quantize", x),
-        ("dequantize", q),
-        ("to_blocked", q.scales),
-        ("from_blocked", nk.to_blocked(q.scales), 2, 1),
-        ("gemv", *q[:1], q.data[:1], q.scales, q.scales[:1]),
-        ("dual_gemm", q.data, q.data, q.data, q.scales, q.scales, q.scales),
-        ("grouped_gemm", [q.data], [q.data], [q.scales], [q.scales]),
-        (
-            "grouped_dual_gemm",
-            q.data,
-            q.data[None],
-            q.scales,
-            q.scales[None],
-            torch.tensor([0, 2], dtype=torch.int32),
-        ),
-        ("route", x.half(), x.half(), 1),
-        ("sort_by_expert", torch.zeros(2, 2, dtype=torch.int32), 4),
-        ("combine", x, torch.zeros(2, dtype=torch.int32), x[:, :1]),
-    ):
-        assert nk.explain(*call)["backend"] in {row["name"] for row in nk.backends()}
+
+
+def test_every_operator_is_explained():
+    explained = set()
+    for make in calls.OPERATORS.values():
+        function, args, options = make(np.random.default_rng(0), 5, 33, 48)
+        plan = nk.explain(function.__name__, *args, **options)
+        assert plan["backend"] in {row["name"] for row in nk.backends()}
+        explained.add(function.__name__)
+    assert explained == set(FUNCTIONS)
 
 
 def test_backends():
