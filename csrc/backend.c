@@ -27,7 +27,7 @@ static const listed_row rows[] = {
 
 #define ROWS ((int)(sizeof rows / sizeof rows[0]))
 
-static bool is_served(const listed_row *row, nk_device device)
+static bool row_serves(const listed_row *row, nk_device device)
 {
     return row->backend && row->backend->serves(row->backend, device);
 }
@@ -76,7 +76,7 @@ static nk_status begin_with(nk_device device, const char *name, int *first)
         return NK_OK;
     }
     NK_CHECK(row->backend, NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' is %s", name, why_unserved(row));
-    NK_CHECK(is_served(row, device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d", name,
+    NK_CHECK(row_serves(row, device), NK_BACKEND_ERROR, "NVFP4KERN_BACKEND: backend '%s' does not run on %s:%d", name,
              device_type_name(device.type), device.index);
     return NK_OK;
 }
@@ -89,7 +89,7 @@ nk_status nk_backend_pick(nk_device device, const nk_settings *settings, nk_oper
     while (*row && rows[i++].backend != *row)
         ;
     for (; i < ROWS; i++) {
-        if (!is_served(&rows[i], device) || !has_cell(rows[i].backend, op)) continue;
+        if (!row_serves(&rows[i], device) || !has_cell(rows[i].backend, op)) continue;
         *row = rows[i].backend;
         return NK_OK;
     }
@@ -148,7 +148,7 @@ nk_status nk_warmup(nk_device device)
 {
     bool served = false;
     for (int i = 0; i < ROWS; i++) {
-        if (rows[i].type != device.type || !is_served(&rows[i], device)) continue;
+        if (rows[i].type != device.type || !row_serves(&rows[i], device)) continue;
         served = true;
         NK_TRY(warm_up(&rows[i], device));
     }
@@ -162,7 +162,7 @@ nk_status nk_warmup_all(void)
         const int32_t count = backend && backend->warmup ? backend->device_count() : 0;
         for (int32_t index = 0; index < count; index++) {
             const nk_device device = {rows[i].type, index};
-            if (is_served(&rows[i], device)) NK_TRY(warm_up(&rows[i], device));
+            if (row_serves(&rows[i], device)) NK_TRY(warm_up(&rows[i], device));
         }
     }
     return NK_OK;

@@ -51,7 +51,7 @@ static void find_values(const char *values[COUNT])
     }
 }
 
-static nk_status copy(int variable, const char *value, char *to, size_t size)
+static nk_status copy_setting(int variable, const char *value, char *to, size_t size)
 {
     size_t length = value ? strlen(value) : 0;
     NK_CHECK(length < size, NK_BACKEND_ERROR, PREFIX "%s: %zu characters, expected at most %zu", names[variable],
@@ -68,7 +68,7 @@ static nk_status keep_late(const char *const values[NK_LATE_SETTINGS])
     for (int i = 0; i < NK_LATE_SETTINGS; i++)
         late.any = late.any || values[i];
     for (int i = 0; (before || late.any) && i < NK_LATE_SETTINGS; i++)
-        NK_TRY(copy(i, values[i], late.text[i], sizeof late.text[i]));
+        NK_TRY(copy_setting(i, values[i], late.text[i], sizeof late.text[i]));
     late.read = true;
     return NK_OK;
 }
@@ -110,10 +110,10 @@ nk_status nk_settings_read(nk_settings *settings)
     const char *values[COUNT];
     find_values(values);
     NK_TRY(keep_late(values));
-    NK_TRY(copy(BACKEND, values[BACKEND], settings->backend, sizeof settings->backend));
-    NK_TRY(copy(CPU, values[CPU], settings->cpu, sizeof settings->cpu));
-    NK_TRY(copy(NUM_THREADS, values[NUM_THREADS], settings->num_threads, sizeof settings->num_threads));
-    NK_TRY(copy(TILE, values[TILE], settings->tile, sizeof settings->tile));
+    NK_TRY(copy_setting(BACKEND, values[BACKEND], settings->backend, sizeof settings->backend));
+    NK_TRY(copy_setting(CPU, values[CPU], settings->cpu, sizeof settings->cpu));
+    NK_TRY(copy_setting(NUM_THREADS, values[NUM_THREADS], settings->num_threads, sizeof settings->num_threads));
+    NK_TRY(copy_setting(TILE, values[TILE], settings->tile, sizeof settings->tile));
     NK_TRY(read_pdl(values[PDL], &settings->pdl));
     return read_flag(BATCH_INVARIANT, values[BATCH_INVARIANT], &settings->batch_invariant);
 }

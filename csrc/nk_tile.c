@@ -7,25 +7,25 @@
 #include <string.h>
 
 /* A piece of the environment's text. */
-typedef struct piece {
+typedef struct name_piece {
     const char *at;
     int length;
-} piece;
+} name_piece;
 
 /* "<row>/<family>:<tile>" */
 typedef struct entry {
-    piece all, row, family, tile;
+    name_piece all, row, family, tile;
 } entry;
 
-static bool is(piece p, const char *name) { return strncmp(p.at, name, (size_t)p.length) == 0 && !name[p.length]; }
+static bool is(name_piece p, const char *name) { return strncmp(p.at, name, (size_t)p.length) == 0 && !name[p.length]; }
 
 /* What lies before the first `end`; *p keeps what lies behind it. False where there is none. */
-static bool cut(piece *p, char end, piece *before)
+static bool cut(name_piece *p, char end, name_piece *before)
 {
     const char *found = memchr(p->at, end, (size_t)p->length);
     if (!found) return false;
-    *before = (piece){p->at, (int)(found - p->at)};
-    *p = (piece){found + 1, p->length - before->length - 1};
+    *before = (name_piece){p->at, (int)(found - p->at)};
+    *p = (name_piece){found + 1, p->length - before->length - 1};
     return true;
 }
 
@@ -33,14 +33,14 @@ static bool cut(piece *p, char end, piece *before)
 static bool next_entry(const char **list, entry *e)
 {
     if (!*list) return false;
-    piece rest = {*list, (int)strcspn(*list, ",")};
+    name_piece rest = {*list, (int)strcspn(*list, ",")};
     *list = rest.at[rest.length] ? rest.at + rest.length + 1 : NULL;
     *e = (entry){.all = rest};
     if (cut(&rest, '/', &e->row) && cut(&rest, ':', &e->family)) e->tile = rest;
     return true;
 }
 
-static int index_of(piece name, const nk_family *family)
+static int tile_index(name_piece name, const nk_family *family)
 {
     for (int i = 0; family->tiles[i]; i++) {
         if (is(name, family->tiles[i])) return i;
@@ -66,7 +66,7 @@ int nk_tile_named(const char *list, const nk_family *family)
 {
     entry e;
     while (next_entry(&list, &e)) {
-        if (e.tile.at && is_of(&e, family)) return index_of(e.tile, family);
+        if (e.tile.at && is_of(&e, family)) return tile_index(e.tile, family);
     }
     return NK_TILE_ANY;
 }
@@ -102,7 +102,7 @@ static nk_status check_entry(const entry *e)
         if (!is(e->row, family->row)) continue;
         add(&families, family->name);
         if (!is_of(e, family)) continue;
-        if (index_of(e->tile, family) != NK_TILE_ANY) return NK_OK;
+        if (tile_index(e->tile, family) != NK_TILE_ANY) return NK_OK;
         for (int tile = 0; family->tiles[tile]; tile++)
             add(&tiles, family->tiles[tile]);
     }

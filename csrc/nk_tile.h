@@ -18,6 +18,9 @@ nk_status nk_tile_check(const nk_settings *settings);
 
 #define NK_TILE_ANY (-1)
 
+/* For costs, of which a plan takes the least. */
+static inline double nk_larger(double x, double y) { return x > y ? x : y; }
+
 int nk_tile_named(const char *list, const nk_family *family);
 
 /* The index of the tile that checked settings force on a family, or NK_TILE_ANY: the plan chooses. */

@@ -29,10 +29,10 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
 {
     const cuda_gpu gpu = gpu_of(facts);
     const nk_route_problem p = problem_of(problem);
-    candidate c = shape_of(&p, choice->tile);
+    sm80_route_candidate c = shape_of(&p, choice->tile);
     c.splits = choice->split;
     c.parts = choice->grid / (c.groups * c.splits);
-    return c.parts == 1 || c.parts == c.expert_tiles ? time_of(&c, &p, &gpu) : -1;
+    return c.parts == 1 || c.parts == c.expert_tiles ? sm80_route_time_of(&c, &p, &gpu) : -1;
 }
 
 bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant,
@@ -41,9 +41,9 @@ bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t ti
     const cuda_gpu gpu = gpu_of(facts);
     const nk_route_problem p = problem_of(problem);
     const nk_settings settings = {.tile = {tile < 0 ? 0 : '*'}, .batch_invariant = invariant};
-    candidate c;
+    sm80_route_candidate c;
     asked = tile;
-    if (choose(&p, &gpu, &settings, &c) != NK_OK) return false;
+    if (sm80_route_choose(&p, &gpu, &settings, &c) != NK_OK) return false;
     *choice = (model_choice){c.tile, (int32_t)c.splits, c.groups * c.parts * c.splits};
     return true;
 }

@@ -8,7 +8,7 @@
 
 static bool serves(const nk_backend *row, nk_device device) { return (void)row, device.type == NK_CPU; }
 
-static const char *why_not(const nk_backend *row) { return (void)row, NULL; }
+static const char *cpu_why_not(const nk_backend *row) { return (void)row, NULL; }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Plans                                                                                                            */
@@ -36,7 +36,7 @@ static double products_of(const nk_gemm_problem *p)
     return (double)p->l * (double)p->m * (double)p->n * (double)p->k;
 }
 
-static int64_t tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
+static int64_t count_tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
 
 static nk_status plan_rows(const nk_settings *settings, const char *kernel, int64_t rows, nk_plan *plan,
                            cpu_means *means)
@@ -45,8 +45,8 @@ static nk_status plan_rows(const nk_settings *settings, const char *kernel, int6
 }
 
 /* The order of a sum depends on K alone, unless multiply_vector sums it. */
-static nk_status plan_tiles(const nk_settings *settings, const char *kernel, int64_t count, double products,
-                            nk_plan *plan, cpu_means *means)
+static nk_status plan_tile_loop(const nk_settings *settings, const char *kernel, int64_t count, double products,
+                                nk_plan *plan, cpu_means *means)
 {
     NK_TRY(plan_loop(settings, kernel, count, cpu_worthwhile_threads(products), plan, means));
     plan->tile_m = CPU_TILE_M;
@@ -57,39 +57,39 @@ static nk_status plan_tiles(const nk_settings *settings, const char *kernel, int
 
 static nk_status plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_tiles(settings, "cpu_gemm", p->l * tiles(p->m, p->n), products_of(p), plan, choice);
+    return plan_tile_loop(settings, "cpu_gemm", p->l * count_tiles(p->m, p->n), products_of(p), plan, choice);
 }
 
 static nk_status plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     const double gates_and_ups = 2 * (double)p->l * (double)p->m * (double)p->n * (double)p->k;
-    return plan_tiles(settings, "cpu_dual_gemm", p->l * tiles(p->m, p->n), gates_and_ups, plan, choice);
+    return plan_tile_loop(settings, "cpu_dual_gemm", p->l * count_tiles(p->m, p->n), gates_and_ups, plan, choice);
 }
 
 static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                    void *choice)
 {
-    int64_t count = p->list ? 0 : tiles(p->all.m, p->all.n); /* or more: experts end tiles early */
-    double all = p->list ? 0 : products_of(&p->all);         /* or fewer: some rows are no expert's */
+    int64_t count = p->list ? 0 : count_tiles(p->all.m, p->all.n); /* or more: experts end tiles early */
+    double all = p->list ? 0 : products_of(&p->all);               /* or fewer: some rows are no expert's */
     for (int64_t g = 0; p->list && g < p->groups; g++) {
-        count += tiles(p->list[g].m, p->list[g].n);
+        count += count_tiles(p->list[g].m, p->list[g].n);
         all += products_of(&p->list[g]);
     }
-    return plan_tiles(settings, "cpu_grouped_gemm", count, all, plan, choice);
+    return plan_tile_loop(settings, "cpu_grouped_gemm", count, all, plan, choice);
 }
 
 static nk_status plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
                                         nk_plan *plan, void *choice)
 {
     const nk_gemm_problem *gates = &p->gates.all;
-    return plan_tiles(settings, "cpu_grouped_dual_gemm", tiles(gates->m, gates->n), 2 * products_of(gates), plan,
-                      choice);
+    return plan_tile_loop(settings, "cpu_grouped_dual_gemm", count_tiles(gates->m, gates->n), 2 * products_of(gates),
+                          plan, choice);
 }
 
 /* 16-bit weights never take multiply_vector. */
 static nk_status plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    NK_TRY(plan_tiles(settings, "cpu_route", tiles(p->m, p->n), cpu_route_products(p), plan, choice));
+    NK_TRY(plan_tile_loop(settings, "cpu_route", count_tiles(p->m, p->n), cpu_route_products(p), plan, choice));
     plan->batch_invariant = true;
     return NK_OK;
 }
@@ -149,7 +149,7 @@ RUN(relayout)
 const nk_backend nk_backend_cpu = {
     .name = "cpu",
     .serves = serves,
-    .why_not = why_not,
+    .why_not = cpu_why_not,
     .gemv = {plan_gemm, run_gemm},
     .gemm = {plan_gemm, run_gemm},
     .dual_gemm = {plan_dual_gemm, run_dual_gemm},

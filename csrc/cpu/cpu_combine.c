@@ -16,8 +16,8 @@ typedef struct combination {
 } combination;
 
 /* Elements h .. h + count - 1 of a row. */
-static void load_elements(const combination *c, const nk_operand *o, int64_t row, int64_t h, int64_t count,
-                          float *values)
+static void load_row_elements(const combination *c, const nk_operand *o, int64_t row, int64_t h, int64_t count,
+                              float *values)
 {
     c->path->load(operand_row(o, 0, row) + h * float_bytes(o->dtype), o->dtype, count, values);
 }
@@ -43,8 +43,8 @@ static void sum_products(const combination *c, int64_t m, int64_t h, int64_t cou
     for (int64_t j = 0; j < p->k; j++) {
         const int32_t row = nk_row_among(read_once(&p->row_of[m * p->k + j]), p->rows);
         if (row < 0) continue;
-        const float weight = load_float(weights + j * p->weights.k_stride, p->weights.dtype);
-        load_elements(c, &p->products, row, h, count, values);
+        const float weight = cpu_load_float(weights + j * p->weights.k_stride, p->weights.dtype);
+        load_row_elements(c, &p->products, row, h, count, values);
         for (int64_t i = 0; i < count; i++)
             sum[i] += weight * values[i];
     }
@@ -60,7 +60,7 @@ static void combine_rows(void *context, int64_t job)
             const int64_t count = cpu_min(L1_ELEMENTS, p->h - h);
             sum_products(c, m, h, count, sum);
             if (p->residual.data) {
-                load_elements(c, &p->residual, m, h, count, residual);
+                load_row_elements(c, &p->residual, m, h, count, residual);
                 for (int64_t i = 0; i < count; i++)
                     sum[i] += residual[i];
             }

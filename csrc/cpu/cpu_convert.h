@@ -3,25 +3,11 @@
 #ifndef NK_CPU_CONVERT_H
 #define NK_CPU_CONVERT_H
 
-#include "nk_format.h"
+#include "nk_math.h"
 #include "nk_problem.h"
 
 #include <math.h>
 #include <string.h>
-
-static inline float float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t bits_of_float(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
 
 static const float E2M1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
 
@@ -30,21 +16,21 @@ static const int8_t TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 
 /* These functions compute every case and then select one, so that compilers can use vectors. */
 
-static inline float e4m3_to_float(uint8_t byte)
+static inline float cpu_e4m3_to_float(uint8_t byte)
 {
     uint32_t magnitude = byte & 0x7F;
     float subnormal = (float)(int32_t)magnitude * 0x1p-9f;
-    float normal = float_of_bits((magnitude << 20) + ((127 - 7) << 23));
+    float normal = nk_float_of_bits((magnitude << 20) + ((127 - 7) << 23));
     float number = magnitude < 8 ? subnormal : normal;
     return magnitude == NK_E4M3_NAN ? NAN : number;
 }
 
 /* value in [0, 448] */
-static inline uint8_t e4m3_of_float(float value)
+static inline uint8_t cpu_e4m3_of_float(float value)
 {
     /* Numbers below the smallest normal one, 2^-6, are 2^-9 apart, which is one ulp of 2^14. */
-    uint32_t subnormal = bits_of_float(value + 0x1p14f) - bits_of_float(0x1p14f);
-    uint32_t bits = bits_of_float(value);
+    uint32_t subnormal = nk_bits_of_float(value + 0x1p14f) - nk_bits_of_float(0x1p14f);
+    uint32_t bits = nk_bits_of_float(value);
     uint32_t normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
     return (uint8_t)(value < 0x1p-6f ? subnormal : normal);
 }
@@ -61,29 +47,29 @@ static inline uint8_t e2m1_of_float(float value)
 static inline float half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7FFF;
-    uint32_t subnormal = bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t subnormal = nk_bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
     uint32_t special = 0x7F800000 | (magnitude & 0x3FF) << 13;
     uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
     uint32_t number = magnitude < 0x400 ? subnormal : normal;
-    return float_of_bits(sign | (magnitude >= 0x7C00 ? special : number));
+    return nk_float_of_bits(sign | (magnitude >= 0x7C00 ? special : number));
 }
 
 static inline uint16_t half_of_float(float value)
 {
-    uint32_t bits = bits_of_float(value), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
+    uint32_t bits = nk_bits_of_float(value), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
     /* Numbers below 2^-14 are 2^-24 apart, which is one ulp of 0.5. */
-    uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
+    uint32_t subnormal = nk_bits_of_float(nk_float_of_bits(magnitude) + 0.5f) - nk_bits_of_float(0.5f);
     uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1) - ((127 - 15) << 23)) >> 13;
     uint32_t number = magnitude < 0x38800000 ? subnormal : normal;
     number = magnitude >= 0x477FF000 ? 0x7C00 : number; /* 65520 and more round to infinity */
     return (uint16_t)(sign | (magnitude > 0x7F800000 ? 0x7E00 : number));
 }
 
-static inline float bfloat_to_float(uint16_t bfloat) { return float_of_bits((uint32_t)bfloat << 16); }
+static inline float bfloat_to_float(uint16_t bfloat) { return nk_float_of_bits((uint32_t)bfloat << 16); }
 
 static inline uint16_t bfloat_of_float(float value)
 {
-    uint32_t bits = bits_of_float(value);
+    uint32_t bits = nk_bits_of_float(value);
     uint32_t nan = (bits >> 16 & 0x8000) | 0x7FC0, number = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : number);
 }
@@ -91,7 +77,7 @@ static inline uint16_t bfloat_of_float(float value)
 static inline int64_t float_bytes(nk_dtype dtype) { return dtype == NK_F32 ? 4 : 2; }
 
 /* One element of an fp16, bf16 or fp32 tensor. */
-static inline float load_float(const uint8_t *at, nk_dtype dtype)
+static inline float cpu_load_float(const uint8_t *at, nk_dtype dtype)
 {
     uint16_t half;
     float value;
@@ -103,7 +89,7 @@ static inline float load_float(const uint8_t *at, nk_dtype dtype)
     return dtype == NK_F16 ? half_to_float(half) : bfloat_to_float(half);
 }
 
-static inline void store_float(uint8_t *at, nk_dtype dtype, float value)
+static inline void cpu_store_float(uint8_t *at, nk_dtype dtype, float value)
 {
     if (dtype == NK_F32) {
         memcpy(at, &value, sizeof value);

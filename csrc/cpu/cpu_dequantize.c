@@ -23,14 +23,14 @@ static void store_values(const dequantization *d, int64_t l, int64_t row, int64_
         return;
     }
     for (int64_t i = 0; i < count; i++)
-        store_float(to + i * out->col_stride, out->dtype, values[i]);
+        cpu_store_float(to + i * out->col_stride, out->dtype, values[i]);
 }
 
 static void dequantize_rows(void *context, int64_t job)
 {
     const dequantization *d = context;
     const nk_dequantize_problem *p = d->problem;
-    float values[L1_ELEMENTS], s2 = alpha_at(&p->global_scale, 0);
+    float values[L1_ELEMENTS], s2 = cpu_alpha_at(&p->global_scale, 0);
     uint8_t sf[L1_ELEMENTS / NK_SF_VEC] = {0};
     for (int64_t i = job * d->rows; i < cpu_min((job + 1) * d->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;

@@ -21,7 +21,7 @@ void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *al
         means.path->activate(activation, h[i], u[i], at.nb);
 }
 
-static void run_tile(void *context, int64_t tile)
+static void multiply_pair_of_tiles(void *context, int64_t tile)
 {
     const dual_gemm *c = context;
     const nk_dual_gemm_problem *p = c->problem;
@@ -36,5 +36,5 @@ static void run_tile(void *context, int64_t tile)
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
     dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
-    return cpu_for_each(exec, cpu_tile_count(&c.tiling), means.threads, run_tile, &c);
+    return cpu_for_each(exec, cpu_tile_count(&c.tiling), means.threads, multiply_pair_of_tiles, &c);
 }

@@ -18,7 +18,7 @@ void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, const int64_t *row
     cpu_store_tile(means.path, &p->d, at, acc);
 }
 
-static void run_tile(void *context, int64_t tile)
+static void multiply_gemm_tile(void *context, int64_t tile)
 {
     gemm *g = context;
     cpu_gemm_tile(g->means, g->problem, NULL, cpu_tile_at(&g->tiling, tile));
@@ -27,5 +27,5 @@ static void run_tile(void *context, int64_t tile)
 nk_status cpu_gemm(const nk_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
     gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
-    return cpu_for_each(exec, cpu_tile_count(&g.tiling), means.threads, run_tile, &g);
+    return cpu_for_each(exec, cpu_tile_count(&g.tiling), means.threads, multiply_gemm_tile, &g);
 }

@@ -16,7 +16,7 @@ typedef struct grouped {
 } grouped;
 
 /* Group g's rows of a. Offsets are read once for each use. */
-static cpu_rows rows_of(const nk_grouped_gemm_problem *p, int64_t g)
+static cpu_rows expert_rows(const nk_grouped_gemm_problem *p, int64_t g)
 {
     return p->list ? (cpu_rows){0, p->list[g].m} : cpu_rows_of_expert(p->offsets, g, p->all.m);
 }
@@ -29,7 +29,7 @@ static cpu_tiling tiling_of(const grouped *c, int64_t g, cpu_rows rows)
 
 /* Points a and sfa to an expert's rows. A blocked sfa begins for it at row `atom_row` of atoms. False where there are
  * not that many: offsets have changed since they were checked. */
-static bool point_tokens(const nk_grouped_gemm_problem *p, cpu_rows rows, int64_t atom_row, nk_gemm_problem *gemm)
+static bool point_to_tokens(const nk_grouped_gemm_problem *p, cpu_rows rows, int64_t atom_row, nk_gemm_problem *gemm)
 {
     gemm->a.data += rows.begin * gemm->a.row_stride;
     if (gemm->a.sf && gemm->a.sf_layout == NK_SF_BLOCKED) {
@@ -43,12 +43,12 @@ static bool point_tokens(const nk_grouped_gemm_problem *p, cpu_rows rows, int64_
 }
 
 /* Expert g as a gemm; false as above. Where rows name tokens, a and sfa are those of all. */
-static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows rows, int64_t atom_row,
-                        nk_gemm_problem *gemm)
+static bool enter_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows rows, int64_t atom_row,
+                         nk_gemm_problem *gemm)
 {
     *gemm = p->all;
     gemm->m = rows.end - rows.begin;
-    if (!p->rows.data && !point_tokens(p, rows, atom_row, gemm)) return false;
+    if (!p->rows.data && !point_to_tokens(p, rows, atom_row, gemm)) return false;
     gemm->b.data += g * gemm->b.batch_stride;
     if (gemm->b.sf) gemm->b.sf += g * gemm->b.sf_batch_stride;
     gemm->d.data += rows.begin * gemm->d.row_stride;
@@ -58,7 +58,7 @@ static bool find_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows ro
 }
 
 /* Codes and scale factors of a tile; `first` is the expert's first row. A tile begins and ends between two blocks. */
-static void encode_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile values)
+static void encode_hidden_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile values)
 {
     const nk_encoded_output *to = &c->dual->encoded;
     const cpu_encoder encoder = cpu_encoder_of(&to->global_scale);
@@ -81,7 +81,7 @@ static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at_ups, u);
     cpu_gate_tile(c->means, c->dual->activation, &gates->alpha, &alpha_ups, at, h, u);
     if (c->dual->encoded.wanted)
-        encode_tile(c, first, at, h);
+        encode_hidden_tile(c, first, at, h);
     else
         cpu_store_tile(c->means.path, &gates->d, at, h);
 }
@@ -94,7 +94,7 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
         cpu_gemm_tile(c->means, &p->list[g], NULL, at);
         return;
     }
-    if (!find_expert(p, g, rows, atom_row, &gemm)) return;
+    if (!enter_expert(p, g, rows, atom_row, &gemm)) return;
     int64_t tokens[CPU_TILE_M];
     for (int64_t i = 0; p->rows.data && i < at.mb; i++) {
         int32_t value = read_once(&p->rows.data[rows.begin + at.m0 + i]);
@@ -108,12 +108,12 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
 }
 
 /* Tiles of all groups are numbered in turn. */
-static void run_tile(void *context, int64_t tile)
+static void multiply_experts_tile(void *context, int64_t tile)
 {
     const grouped *c = context;
     int64_t atom_row = 0;
     for (int64_t g = 0; g < c->problem->groups; g++) {
-        cpu_rows rows = rows_of(c->problem, g);
+        cpu_rows rows = expert_rows(c->problem, g);
         cpu_tiling tiling = tiling_of(c, g, rows);
         int64_t tiles = cpu_tile_count(&tiling);
         if (tile < tiles) {
@@ -131,16 +131,16 @@ static nk_status run_groups(const nk_grouped_gemm_problem *p, const nk_grouped_d
     double products = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         const nk_gemm_problem *gemm = p->list ? &p->list[g] : &p->all;
-        cpu_rows rows = rows_of(p, g);
+        cpu_rows rows = expert_rows(p, g);
         products += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k * (dual ? 2 : 1);
     }
     grouped c = {p, dual, means, (int)cpu_min(cpu_worthwhile_threads(products), means.threads)};
     int64_t tiles = 0;
     for (int64_t g = 0; g < p->groups; g++) {
-        cpu_tiling tiling = tiling_of(&c, g, rows_of(p, g));
+        cpu_tiling tiling = tiling_of(&c, g, expert_rows(p, g));
         tiles += cpu_tile_count(&tiling);
     }
-    return cpu_for_each(exec, tiles, c.threads, run_tile, &c);
+    return cpu_for_each(exec, tiles, c.threads, multiply_experts_tile, &c);
 }
 
 nk_status cpu_grouped_gemm(const nk_grouped_gemm_problem *p, cpu_means means, const nk_exec *exec)

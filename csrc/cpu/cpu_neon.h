@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define LANES 4
-#define CODE_ROWS 8
+#define CODE_ROWS 8 /* these as in cpu_avx512.h: both have 32 vector registers */
 #define CODE_VECTORS 2
 #define VALUE_ROWS 8
 #define VALUE_VECTORS 2
@@ -32,7 +32,7 @@ OPERATION vf vf_of_bits(vi x) { return vreinterpretq_f32_s32(x); }
 
 OPERATION uint32x4_t words_of(vi x) { return vreinterpretq_u32_s32(x); }
 OPERATION vi of_words(uint32x4_t x) { return vreinterpretq_s32_u32(x); }
-OPERATION int16x8_t halves_of(vi x) { return vreinterpretq_s16_s32(x); }
+OPERATION int16x8_t int16s_of(vi x) { return vreinterpretq_s16_s32(x); }
 OPERATION vi of_halves(int16x8_t x) { return vreinterpretq_s32_s16(x); }
 OPERATION int8x16_t bytes_of(vi x) { return vreinterpretq_s8_s32(x); }
 OPERATION vi of_bytes(int8x16_t x) { return vreinterpretq_s32_s8(x); }
@@ -49,8 +49,8 @@ OPERATION vi vi_and(vi x, vi y) { return vandq_s32(x, y); }
 OPERATION vi vi_or(vi x, vi y) { return vorrq_s32(x, y); }
 OPERATION vi vi_sll(vi x, int count) { return vshlq_s32(x, vdupq_n_s32(count)); }
 OPERATION vi vi_srl(vi x, int count) { return of_words(vshlq_u32(words_of(x), vdupq_n_s32(-count))); }
-OPERATION vi vi_add_halves(vi x, vi y) { return of_halves(vaddq_s16(halves_of(x), halves_of(y))); }
-OPERATION vi vi_max_halves(vi x, vi y) { return of_halves(vmaxq_s16(halves_of(x), halves_of(y))); }
+OPERATION vi vi_add_halves(vi x, vi y) { return of_halves(vaddq_s16(int16s_of(x), int16s_of(y))); }
+OPERATION vi vi_max_halves(vi x, vi y) { return of_halves(vmaxq_s16(int16s_of(x), int16s_of(y))); }
 OPERATION vi vi_of_bytes(const uint8_t *from)
 {
     uint32_t four;
@@ -67,7 +67,7 @@ OPERATION void vi_store_bytes(uint8_t *to, vi x)
 /* The products of signed halves, added in pairs. */
 OPERATION vi vi_add_products(vi x, vi y)
 {
-    int16x8_t a = halves_of(x), b = halves_of(y);
+    int16x8_t a = int16s_of(x), b = int16s_of(y);
     return vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_s16(vget_high_s16(a), vget_high_s16(b)));
 }
 

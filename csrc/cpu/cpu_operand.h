@@ -56,14 +56,14 @@ static inline cpu_rows cpu_rows_of_expert(const int32_t *offsets, int64_t g, int
     return (cpu_rows){begin, end};
 }
 
-static inline float alpha_at(const nk_alpha *alpha, int64_t n)
+static inline float cpu_alpha_at(const nk_alpha *alpha, int64_t n)
 {
     return alpha->data ? alpha->data[n * alpha->stride] : alpha->value;
 }
 
 static inline void store_output(const nk_output *d, int64_t l, int64_t m, int64_t n, float value)
 {
-    store_float(d->data + l * d->batch_stride + m * d->row_stride + n * d->col_stride, d->dtype, value);
+    cpu_store_float(d->data + l * d->batch_stride + m * d->row_stride + n * d->col_stride, d->dtype, value);
 }
 
 #endif

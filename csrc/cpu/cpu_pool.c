@@ -183,7 +183,7 @@ static int64_t now_ms(void)
 
 /* *asked is when that was asked last, 0 at first. A signal's handler, which may run meanwhile, may fork: the child has
  * none of the threads that were in the loop. */
-static nk_status ask(const nk_exec *exec, const loop *l, int64_t *asked)
+static nk_status ask_whether_to_stop(const nk_exec *exec, const loop *l, int64_t *asked)
 {
     int64_t now = now_ms();
     if (*asked == 0) *asked = now;
@@ -199,7 +199,7 @@ static nk_status run_jobs(const nk_exec *exec, loop *l)
     int64_t asked = 0;
     bool asks = exec->interrupted && l->jobs > 1;
     for (int64_t job; (job = take_job(l)) < l->jobs;) {
-        if (asks) NK_TRY(ask(exec, l, &asked));
+        if (asks) NK_TRY(ask_whether_to_stop(exec, l, &asked));
         l->body(l->context, job);
     }
     return NK_OK;

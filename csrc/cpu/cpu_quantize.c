@@ -25,7 +25,7 @@ typedef struct quantization {
     _Atomic uint32_t amax; /* the bits of a float: they compare as the floats do */
 } quantization;
 
-static cpu_encoder encoder_of(float s)
+static cpu_encoder encoder_of_scale(float s)
 {
     return (cpu_encoder){.valid = s > 0, .to_sf = s * (1.0f / NK_E2M1_MAX), .inverse_s = 1.0f / s};
 }
@@ -33,11 +33,11 @@ static cpu_encoder encoder_of(float s)
 /* S */
 static float scale_of(const nk_alpha *global_scale)
 {
-    const float s = 1.0f / alpha_at(global_scale, 0);
+    const float s = 1.0f / cpu_alpha_at(global_scale, 0);
     return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
 }
 
-cpu_encoder cpu_encoder_of(const nk_alpha *global_scale) { return encoder_of(scale_of(global_scale)); }
+cpu_encoder cpu_encoder_of(const nk_alpha *global_scale) { return encoder_of_scale(scale_of(global_scale)); }
 
 /* Loads elements k .. k + count - 1 of a row, and prefetches those that follow. */
 static void load_elements(const quantization *q, const uint8_t *row, int64_t k, int64_t count,
@@ -98,18 +98,18 @@ static void find_amax(void *context, int64_t job)
             amax = fmaxf(amax, q->path->finite_amax(x.from, x.dtype, x.count));
         }
     }
-    uint32_t mine = bits_of_float(amax), known = atomic_load(&q->amax);
+    uint32_t mine = nk_bits_of_float(amax), known = atomic_load(&q->amax);
     while (mine > known && !atomic_compare_exchange_weak(&q->amax, &known, mine)) {
     }
 }
 
-static nk_status encode_scale(quantization *q, const nk_exec *exec, int64_t jobs, int threads, float *s)
+static nk_status encode_global_scale(quantization *q, const nk_exec *exec, int64_t jobs, int threads, float *s)
 {
     const nk_quantize_problem *p = q->problem;
     *s = scale_of(&p->global_scale);
     if (!p->amax_out) return NK_OK;
     NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
-    float amax = float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
+    float amax = nk_float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
     *p->amax_out = amax > 0 ? amax / full : 1.0f;
     *s = amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
     return NK_OK;
@@ -174,8 +174,8 @@ nk_status cpu_quantize(const nk_quantize_problem *p, cpu_means means, const nk_e
     int64_t rows = p->k < JOB_ELEMENTS ? JOB_ELEMENTS / (p->k + 1) + 1 : 1, jobs = nk_ceil_div(p->l * p->rows, rows);
     quantization q = {.problem = p, .path = means.path, .rows = rows};
     float s;
-    NK_TRY(encode_scale(&q, exec, jobs, means.threads, &s));
-    q.encoder = encoder_of(s);
+    NK_TRY(encode_global_scale(&q, exec, jobs, means.threads, &s));
+    q.encoder = encoder_of_scale(s);
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
     for (int64_t l = 0; p->layout == NK_SF_BLOCKED && padded && l < p->l; l++)
         memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);

@@ -33,7 +33,7 @@ static bool beats(float key, float lower_indexed)
  * inverted and -0 is made 0. Of equal keys that of the lower index goes first. */
 static int64_t rank(float key, int64_t index)
 {
-    int32_t bits = (int32_t)bits_of_float(key + 0.0f);
+    int32_t bits = (int32_t)nk_bits_of_float(key + 0.0f);
     int32_t order = isnan(key) ? INT32_MIN : bits < 0 ? bits ^ INT32_MAX : bits;
     return (int64_t)order * (1 << 16) - index;
 }
@@ -115,13 +115,13 @@ static void select_experts(const route *c, const float *logits, int32_t *ids)
 /* Weights                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static void pick(const float *from, const int32_t *ids, int64_t count, float *to)
+static void pick_values(const float *from, const int32_t *ids, int64_t count, float *to)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = from[ids[i]];
 }
 
-static float sum_of(const float *values, int64_t count)
+static float sum_values(const float *values, int64_t count)
 {
     float sum = 0;
     for (int64_t i = 0; i < count; i++)
@@ -139,12 +139,12 @@ static void softmax(const route *c, const float *logits, const int32_t *ids, flo
     if (p->score == NK_SOFTMAX_TOPK && !p->renormalize) {
         memcpy(all, logits, (size_t)p->n * sizeof *all);
         c->means.path->exp(all, logits[ids[0]], p->n);
-        pick(all, ids, p->top_k, weights);
-        sum = sum_of(all, p->n);
+        pick_values(all, ids, p->top_k, weights);
+        sum = sum_values(all, p->n);
     } else {
-        pick(logits, ids, p->top_k, weights);
+        pick_values(logits, ids, p->top_k, weights);
         c->means.path->exp(weights, logits[ids[0]], p->top_k);
-        sum = sum_of(weights, p->top_k);
+        sum = sum_values(weights, p->top_k);
     }
     for (int64_t i = 0; i < p->top_k; i++)
         weights[i] /= sum;
@@ -155,9 +155,9 @@ static void weigh(const route *c, const float *logits, const int32_t *ids, float
     const nk_route_problem *p = c->problem;
     float picked[NK_MAX_TOP_K];
     if (p->score == NK_SIGMOID) {
-        pick(logits, ids, p->top_k, picked);
+        pick_values(logits, ids, p->top_k, picked);
         c->means.path->sigmoid(picked, p->top_k, weights);
-        float sum = sum_of(weights, p->top_k) + 1e-20f; /* as in DeepSeek-V3: weights that are all zero stay zero */
+        float sum = sum_values(weights, p->top_k) + 1e-20f; /* as in DeepSeek-V3: weights that are all zero stay zero */
         for (int64_t i = 0; p->renormalize && i < p->top_k; i++)
             weights[i] /= sum;
     } else {

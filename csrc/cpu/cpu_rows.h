@@ -4,21 +4,21 @@
 #ifndef NK_CPU_ROWS_H
 #define NK_CPU_ROWS_H
 
-#include "nk_math.h"
 #include "cpu_convert.h"
 #include "cpu_path.h"
+#include "nk_math.h"
 
 #ifndef CPU_ROWS_HALVES
 CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] = load_float(from + 2 * i, NK_F16);
+        to[i] = cpu_load_float(from + 2 * i, NK_F16);
 }
 
 CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *to)
 {
     for (int64_t i = 0; i < count; i++)
-        store_float(to + 2 * i, NK_F16, from[i]);
+        cpu_store_float(to + 2 * i, NK_F16, from[i]);
 }
 #endif
 
@@ -30,7 +30,7 @@ CPU_TARGET static void load_row(const uint8_t *from, nk_dtype dtype, int64_t cou
         load_halves(from, count, to);
     } else {
         for (int64_t i = 0; i < count; i++)
-            to[i] = load_float(from + 2 * i, NK_BF16);
+            to[i] = cpu_load_float(from + 2 * i, NK_BF16);
     }
 }
 
@@ -43,7 +43,7 @@ CPU_TARGET static inline void load_strided(const uint8_t *from, nk_dtype dtype, 
         return;
     }
     for (int64_t i = 0; i < count; i++)
-        to[i] = load_float(from + i * stride, dtype);
+        to[i] = cpu_load_float(from + i * stride, dtype);
 }
 
 CPU_TARGET static void store_row(const float *from, nk_dtype dtype, int64_t count, uint8_t *to)
@@ -54,7 +54,7 @@ CPU_TARGET static void store_row(const float *from, nk_dtype dtype, int64_t coun
         store_halves(from, count, to);
     } else {
         for (int64_t i = 0; i < count; i++)
-            store_float(to + 2 * i, NK_BF16, from[i]);
+            cpu_store_float(to + 2 * i, NK_BF16, from[i]);
     }
 }
 
@@ -87,7 +87,7 @@ static inline float exponential(float x)
 {
     const float above = x < -110.0f ? -110.0f : x, t = above > 90.0f ? 90.0f : above; /* NaN stays */
     const float shifter = 12582912.0f, shifted = t * 1.44269504f + shifter, k = shifted - shifter;
-    const int32_t n = (int32_t)(bits_of_float(shifted) - bits_of_float(shifter)), half = n >> 1;
+    const int32_t n = (int32_t)(nk_bits_of_float(shifted) - nk_bits_of_float(shifter)), half = n >> 1;
     const float r = (t - k * 0.693359375f) - k * -2.12194440e-4f;
     float tail = 0x1.6db64cp-10f;
     tail = tail * r + 0x1.123ce0p-7f;
@@ -97,7 +97,7 @@ static inline float exponential(float x)
     return (1.0f + ((r * r) * tail + r)) * nk_power_of_two(half) * nk_power_of_two(n - half);
 }
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+static inline float cpu_sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
 /* erfc(x) for x >= 0, within a relative 2^-22 (2.5 + x^2 / 2) where it is normal: x^2 is rounded before exponential()
  * gets it. The polynomial is that of erfcc in Numerical Recipes. */
@@ -118,14 +118,14 @@ static inline float erfc_of_positive(float x)
 }
 
 /* h/2 (1 + erf(h / sqrt 2)). 1 + erf(x) is erfc(-x) for x < 0, and 2 - erfc(x) elsewhere. */
-static inline float gelu(float h)
+static inline float cpu_gelu(float h)
 {
     const float tail = erfc_of_positive(fabsf(h) * 0.70710678f);
     return 0.5f * h * (h < 0 ? tail : 2.0f - tail);
 }
 
 /* h/2 (1 + tanh(u)) = h / (1 + exp(-2u)) */
-static inline float gelu_tanh(float h) { return h * sigmoid(1.59576912f * (h + 0.044715f * h * h * h)); }
+static inline float cpu_gelu_tanh(float h) { return h * cpu_sigmoid(1.59576912f * (h + 0.044715f * h * h * h)); }
 
 CPU_TARGET static void exp_row(float *values, float shift, int64_t count)
 {
@@ -136,7 +136,7 @@ CPU_TARGET static void exp_row(float *values, float shift, int64_t count)
 CPU_TARGET static void sigmoid_row(const float *restrict from, int64_t count, float *restrict to)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] = sigmoid(from[i]);
+        to[i] = cpu_sigmoid(from[i]);
 }
 
 CPU_TARGET static void activate_row(nk_activation activation, float *restrict values, const float *restrict up,
@@ -148,11 +148,11 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
         break;
     case NK_GELU:
         for (int64_t i = 0; i < count; i++)
-            values[i] = gelu(values[i]) * up[i];
+            values[i] = cpu_gelu(values[i]) * up[i];
         break;
     case NK_GELU_TANH:
         for (int64_t i = 0; i < count; i++)
-            values[i] = gelu_tanh(values[i]) * up[i];
+            values[i] = cpu_gelu_tanh(values[i]) * up[i];
         break;
     case NK_RELU:
         for (int64_t i = 0; i < count; i++)

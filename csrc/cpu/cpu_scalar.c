@@ -28,13 +28,13 @@ static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int64_t count)
 {
     float amax = 0;
     for (int64_t i = 0; i < count; i++) {
-        float v = fabsf(load_float(from + i * float_bytes(dtype), dtype));
+        float v = fabsf(cpu_load_float(from + i * float_bytes(dtype), dtype));
         if (v > amax && v <= FLT_MAX) amax = v;
     }
     return amax;
 }
 
-static uint8_t encode_block(const cpu_encoder *e, const float x[NK_SF_VEC], uint8_t codes[NK_SF_VEC / 2])
+static uint8_t encode_row_block(const cpu_encoder *e, const float x[NK_SF_VEC], uint8_t codes[NK_SF_VEC / 2])
 {
     float amax = 0;
     bool poisoned = !e->valid;
@@ -44,10 +44,10 @@ static uint8_t encode_block(const cpu_encoder *e, const float x[NK_SF_VEC], uint
     }
     memset(codes, 0, NK_SF_VEC / 2);
     if (poisoned) return NK_E4M3_NAN;
-    uint8_t sf = e4m3_of_float(fminf(amax * e->to_sf, NK_E4M3_MAX));
+    uint8_t sf = cpu_e4m3_of_float(fminf(amax * e->to_sf, NK_E4M3_MAX));
     if (sf == 0) return 0;
 
-    float to_code = fminf(1.0f / (e4m3_to_float(sf) * e->inverse_s), FLT_MAX);
+    float to_code = fminf(1.0f / (cpu_e4m3_to_float(sf) * e->inverse_s), FLT_MAX);
     for (int i = 0; i < NK_SF_VEC; i++) {
         /* An infinity saturates even where to_code is 0. */
         uint8_t code = e2m1_of_float(isinf(x[i]) ? copysignf(NK_E2M1_MAX, x[i]) : x[i] * to_code);
@@ -62,14 +62,14 @@ static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype
     float values[NK_SF_VEC];
     for (int64_t b = 0; b < blocks; b++) {
         load_row(from + b * NK_SF_VEC * float_bytes(dtype), dtype, NK_SF_VEC, values);
-        sf[b] = encode_block(e, values, codes + b * (NK_SF_VEC / 2));
+        sf[b] = encode_row_block(e, values, codes + b * (NK_SF_VEC / 2));
     }
 }
 
 static void decode_row(const uint8_t *codes, const uint8_t *sf, float s2, int64_t blocks, float *values)
 {
     for (int64_t b = 0; b < blocks; b++) {
-        float scale = e4m3_to_float(sf[b]);
+        float scale = cpu_e4m3_to_float(sf[b]);
         for (int i = 0; i < NK_SF_VEC; i++)
             values[b * NK_SF_VEC + i] = E2M1[codes[b * (NK_SF_VEC / 2) + i / 2] >> (i % 2 * 4) & 15] * scale * s2;
     }
@@ -94,16 +94,16 @@ typedef struct panel_of {
     const int64_t *index; /* or NULL */
 } panel_of;
 
-static int64_t row_of(const panel_of *p, int64_t r) { return p->index ? p->index[r] : p->row0 + r; }
+static int64_t panel_row(const panel_of *p, int64_t r) { return p->index ? p->index[r] : p->row0 + r; }
 
-static void load_codes(const panel_of *p, code_panel *panel)
+static void load_code_panel(const panel_of *p, code_panel *panel)
 {
     uint8_t sf[BLOCKS];
     for (int64_t r = 0; r < p->rows; r++) {
-        decode_codes(operand_row(p->operand, p->l, row_of(p, r)) + p->k0 / 2, p->kb, panel->twice_e2m1[r]);
-        gather_sf(p->operand, p->l, row_of(p, r), p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+        decode_codes(operand_row(p->operand, p->l, panel_row(p, r)) + p->k0 / 2, p->kb, panel->twice_e2m1[r]);
+        gather_sf(p->operand, p->l, panel_row(p, r), p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
         for (int64_t block = 0; block < p->kb / NK_SF_VEC; block++)
-            panel->sf[r][block] = e4m3_to_float(sf[block]);
+            panel->sf[r][block] = cpu_e4m3_to_float(sf[block]);
     }
 }
 
@@ -112,9 +112,9 @@ static void load_values(const panel_of *p, value_panel panel)
     uint8_t sf[BLOCKS];
     for (int64_t r = 0; r < p->rows; r++) {
         const nk_operand *o = p->operand;
-        const uint8_t *row = operand_row(o, p->l, row_of(p, r));
+        const uint8_t *row = operand_row(o, p->l, panel_row(p, r));
         if (o->dtype == NK_E2M1X2) {
-            gather_sf(o, p->l, row_of(p, r), p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
+            gather_sf(o, p->l, panel_row(p, r), p->k0 / NK_SF_VEC, p->kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
             decode_row(row + p->k0 / 2, sf, 1, p->kb / NK_SF_VEC, panel[r]);
         } else {
             load_strided(row + p->k0 * o->k_stride, o->dtype, o->k_stride, p->kb, panel[r]);
@@ -150,8 +150,8 @@ static float dot_values(const float *a, const float *b, int64_t kb, float sum)
 static void add_codes(const panel_of *a, const panel_of *b, cpu_tile acc, int64_t i0, int64_t j0)
 {
     code_panel pa, pb;
-    load_codes(a, &pa);
-    load_codes(b, &pb);
+    load_code_panel(a, &pa);
+    load_code_panel(b, &pb);
     for (int64_t i = 0; i < a->rows; i++) {
         for (int64_t j = 0; j < b->rows; j++) {
             float *sum = &acc[i0 + i][j0 + j];

@@ -84,7 +84,7 @@ OPERATION vi vi_e2m1_of(vf x)
     return vi_of_bits(vf_add(v, vf_by_exponent(exponent, 0x1p22f, 0x1p23f + 2, 0x1p24f + 8)));
 }
 
-OPERATION void encode_pairs(const uint8_t *from, nk_dtype dtype, vf to_code, uint8_t *codes)
+OPERATION void encode_block_pairs(const uint8_t *from, nk_dtype dtype, vf to_code, uint8_t *codes)
 {
     pairs p = load_pairs(from, dtype);
     vi even = vi_e2m1_of(vf_mul(p.even, to_code)), odd = vi_e2m1_of(vf_mul(p.odd, to_code));
@@ -123,7 +123,8 @@ OPERATION void encode_bundle(const uint8_t *from, nk_dtype dtype, const bundle_s
     vi_store_bytes(sf, scales->sf);
     UNROLL for (int i = 0; i < 8; i++)
     {
-        encode_pairs(from + i * PAIRS * float_bytes(dtype), dtype, vf_of_blocks(scales->to_code, i), codes + i * LANES);
+        encode_block_pairs(from + i * PAIRS * float_bytes(dtype), dtype, vf_of_blocks(scales->to_code, i),
+                           codes + i * LANES);
     }
     vi unusable = vi_and(vi_sub(scales->sf, vi_set(1)), vi_set(0xFF));
     if (vmask_any(vi_less(vi_set(NK_E4M3_NAN - 2), unusable))) clear_unusable(sf, codes);
@@ -212,7 +213,7 @@ CPU_TARGET static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int
         vi_store(lanes, vi_sub(largest_finite(from, NK_F32, count), vi_set(past_finite(NK_F32))));
         for (int i = 0; i < LANES; i++)
             most = most > lanes[i] ? most : lanes[i];
-        return float_of_bits((uint32_t)most);
+        return nk_float_of_bits((uint32_t)most);
     }
     vi found = dtype == NK_F16 ? largest_finite(from, NK_F16, count) : largest_finite(from, NK_BF16, count);
     /* No half borrows from the other, since each is at least what is subtracted. */

@@ -240,7 +240,7 @@ CPU_TARGET static void convert_value_columns(const cpu_product *p, int64_t n0, i
     const uint8_t *row[LANES];
     find_columns(p, n0, k0 * 2, row);
     for (int64_t lane = 0; kb % 2 && lane < LANES; lane++)
-        strip->value[kb - 1][v][lane] = load_float(row[lane] + 2 * (kb - 1), p->b->dtype);
+        strip->value[kb - 1][v][lane] = cpu_load_float(row[lane] + 2 * (kb - 1), p->b->dtype);
     for (int64_t byte = 0; byte < kb / 2 * 4; byte += 4 * LANES) {
         vi column[LANES];
         int64_t words = cpu_min(LANES, (kb / 2 * 4 - byte) / 4);

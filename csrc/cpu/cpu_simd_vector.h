@@ -79,7 +79,7 @@ CPU_TARGET static void find_rows(const cpu_product *p, int64_t j, int64_t k0, in
 /* NVFP4 A                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-CPU_TARGET static void load_vector(const cpu_product *p, int64_t k0, int64_t kb, vector_step *steps)
+CPU_TARGET static void load_code_vector(const cpu_product *p, int64_t k0, int64_t kb, vector_step *steps)
 {
     uint8_t sf[VECTOR_K / NK_SF_VEC];
     gather_sf(p->a, p->l, cpu_row_of_a(p, 0), k0 / NK_SF_VEC, kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
@@ -111,32 +111,36 @@ OPERATION vf add_step(const vector_step *a, const weight_row *row, int64_t k, in
     return sum;
 }
 
-CPU_TARGET static void multiply_vector_codes(const cpu_product *p, float *sums)
-{
-    vector_step a[VECTOR_K / STEP];
-    uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC];
-    weight_row rows[VECTOR_ROWS];
-    for (int64_t k0 = 0; k0 < p->k; k0 += VECTOR_K) {
-        int64_t kb = cpu_min(VECTOR_K, p->k - k0), k;
-        load_vector(p, k0, kb, a);
-        for (int64_t j = 0; j < p->nb; j += VECTOR_ROWS) {
-            vf sum[VECTOR_ROWS];
-            find_rows(p, j, k0, kb, sf, rows);
-            UNROLL for (int r = 0; r < VECTOR_ROWS; r++) sum[r] = vf_set(0);
-            for (k = 0; k + STEP <= kb; k += STEP) {
-                UNROLL for (int r = 0; r < VECTOR_ROWS; r++)
-                {
-                    sum[r] = add_step(&a[k / STEP], &rows[r], k, STEP, sum[r]);
-                }
-            }
-            UNROLL for (int r = 0; r < VECTOR_ROWS; r++)
-            {
-                if (k < kb) sum[r] = add_step(&a[k / STEP], &rows[r], k, kb - k, sum[r]);
-                if (j + r < p->nb) sums[j + r] += vf_sum(sum[r]);
-            }
-        }
+/* The vector's elements are one kind or the other; all else is the same. */
+#define MULTIPLY_VECTOR(name, step_type, MOST_K, load, add)                              \
+    CPU_TARGET static void name(const cpu_product *p, float *sums)                       \
+    {                                                                                    \
+        step_type a[(MOST_K) / STEP];                                                    \
+        uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC];                                   \
+        weight_row rows[VECTOR_ROWS];                                                    \
+        for (int64_t k0 = 0; k0 < p->k; k0 += (MOST_K)) {                                \
+            int64_t kb = cpu_min(MOST_K, p->k - k0), k;                                  \
+            load(p, k0, kb, a);                                                          \
+            for (int64_t j = 0; j < p->nb; j += VECTOR_ROWS) {                           \
+                vf sum[VECTOR_ROWS];                                                     \
+                find_rows(p, j, k0, kb, sf, rows);                                       \
+                UNROLL for (int r = 0; r < VECTOR_ROWS; r++) sum[r] = vf_set(0);         \
+                for (k = 0; k + STEP <= kb; k += STEP) {                                 \
+                    UNROLL for (int r = 0; r < VECTOR_ROWS; r++)                         \
+                    {                                                                    \
+                        sum[r] = add(&a[k / STEP], &rows[r], k, STEP, sum[r]);           \
+                    }                                                                    \
+                }                                                                        \
+                UNROLL for (int r = 0; r < VECTOR_ROWS; r++)                             \
+                {                                                                        \
+                    if (k < kb) sum[r] = add(&a[k / STEP], &rows[r], k, kb - k, sum[r]); \
+                    if (j + r < p->nb) sums[j + r] += vf_sum(sum[r]);                    \
+                }                                                                        \
+            }                                                                            \
+        }                                                                                \
     }
-}
+
+MULTIPLY_VECTOR(multiply_vector_codes, vector_step, VECTOR_K, load_code_vector, add_step)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* 16-bit A                                                                                                         */
@@ -170,32 +174,7 @@ OPERATION vf add_value_step(const value_step *a, const weight_row *row, int64_t 
     return sum;
 }
 
-CPU_TARGET static void multiply_vector_values(const cpu_product *p, float *sums)
-{
-    value_step a[VALUE_VECTOR_K / STEP];
-    uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC];
-    weight_row rows[VECTOR_ROWS];
-    for (int64_t k0 = 0; k0 < p->k; k0 += VALUE_VECTOR_K) {
-        int64_t kb = cpu_min(VALUE_VECTOR_K, p->k - k0), k;
-        load_value_vector(p, k0, kb, a);
-        for (int64_t j = 0; j < p->nb; j += VECTOR_ROWS) {
-            vf sum[VECTOR_ROWS];
-            find_rows(p, j, k0, kb, sf, rows);
-            UNROLL for (int r = 0; r < VECTOR_ROWS; r++) sum[r] = vf_set(0);
-            for (k = 0; k + STEP <= kb; k += STEP) {
-                UNROLL for (int r = 0; r < VECTOR_ROWS; r++)
-                {
-                    sum[r] = add_value_step(&a[k / STEP], &rows[r], k, STEP, sum[r]);
-                }
-            }
-            UNROLL for (int r = 0; r < VECTOR_ROWS; r++)
-            {
-                if (k < kb) sum[r] = add_value_step(&a[k / STEP], &rows[r], k, kb - k, sum[r]);
-                if (j + r < p->nb) sums[j + r] += vf_sum(sum[r]);
-            }
-        }
-    }
-}
+MULTIPLY_VECTOR(multiply_vector_values, value_step, VALUE_VECTOR_K, load_value_vector, add_value_step)
 
 CPU_TARGET static void multiply_vector(const cpu_product *p, float *sums)
 {

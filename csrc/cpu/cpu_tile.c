@@ -68,8 +68,8 @@ void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *
     float factor[CPU_TILE_N], addend[CPU_TILE_N];
     bool biased = bias && bias->data;
     for (int64_t j = 0; j < at.nb; j++) {
-        factor[j] = alpha_at(alpha, at.n0 + j);
-        if (biased) addend[j] = load_float(bias->data + (at.n0 + j) * bias->stride, bias->dtype);
+        factor[j] = cpu_alpha_at(alpha, at.n0 + j);
+        if (biased) addend[j] = cpu_load_float(bias->data + (at.n0 + j) * bias->stride, bias->dtype);
     }
     for (int64_t i = 0; i < at.mb; i++)
         path->scale(acc[i], factor, biased ? addend : NULL, at.nb);
@@ -92,7 +92,7 @@ void cpu_store_tile(const cpu_path *path, const nk_output *d, cpu_tile_coordinat
             path->store(column, d->dtype, at.mb, to + j * d->col_stride);
         } else {
             for (int64_t i = 0; i < at.mb; i++)
-                store_float(to + i * d->row_stride + j * d->col_stride, d->dtype, column[i]);
+                cpu_store_float(to + i * d->row_stride + j * d->col_stride, d->dtype, column[i]);
         }
     }
 }

@@ -5,7 +5,7 @@
 #include "cuda_gpu.h"
 #include "nk_format.h"
 
-static cuda_kernel *kernel_of(const cuda_combine_kernels *kernels, nk_dtype products)
+static cuda_kernel *combine_kernel(const cuda_combine_kernels *kernels, nk_dtype products)
 {
     return products == NK_F16 ? kernels->halves : products == NK_BF16 ? kernels->bfloats : kernels->floats;
 }
@@ -49,7 +49,7 @@ nk_status cuda_plan_combine(const nk_combine_problem *p, const cuda_combine_kern
     const int32_t threads = threads_of(p, gpu, elements);
     const bool contiguous = p->out.col_stride == size_of(p->out.dtype);
     *c = (combine_choice){
-        .kernel = kernel_of(kernels, p->products.dtype),
+        .kernel = combine_kernel(kernels, p->products.dtype),
         .aligned = {.products = aligned_to(p->products.data, p->products.row_stride, p->rows, kernels->bytes),
                     .out = contiguous ? aligned_to(p->out.data, p->out.row_stride, p->m, kernels->bytes) : 0},
         .ctas = nk_ceil_div(p->h, threads * elements),

@@ -13,7 +13,8 @@ typedef struct dequantize_choice {
 
 NK_CHOICE_FITS(dequantize_choice);
 
-static nk_status choose(const nk_dequantize_problem *p, const cuda_dequantize_kernels *kernels, dequantize_choice *c)
+static nk_status choose_tiles(const nk_dequantize_problem *p, const cuda_dequantize_kernels *kernels,
+                              dequantize_choice *c)
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
@@ -40,7 +41,7 @@ nk_status cuda_plan_dequantize(const nk_dequantize_problem *p, const cuda_dequan
 {
     (void)settings;
     dequantize_choice *c = choice;
-    NK_TRY(choose(p, kernels, c));
+    NK_TRY(choose_tiles(p, kernels, c));
     const cuda_tiles *t = &c->tiles;
     plan->kernel = c->kernel->name;
     plan->why = "every code is read once, at memory speed";

@@ -26,7 +26,7 @@ static const CUtensorMapL2promotion promotions[] = {
     [CUDA_L2_256] = CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
 };
 
-static nk_status encode(const cuda_driver *driver, const cuda_boxes *b, cuda_tensor_map *map)
+static nk_status encode_map(const cuda_driver *driver, const cuda_boxes *b, cuda_tensor_map *map)
 {
     static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
     CUresult result = driver->cuTensorMapEncodeTiled(
@@ -42,7 +42,7 @@ nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes box
     nk_status status = NK_OK;
     NK_TRY(cuda_enter(device, &context));
     for (int32_t i = 0; i < count && status == NK_OK; i++)
-        status = encode(context.driver, &boxes[i], maps[i]);
+        status = encode_map(context.driver, &boxes[i], maps[i]);
     cuda_leave(&context);
     return status;
 }

@@ -16,7 +16,7 @@
 /* Images                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static nk_status load_bytes(const cuda_driver *driver, cuda_image *image, const void *bytes, CUlibrary *library)
+static nk_status load_from_bytes(const cuda_driver *driver, cuda_image *image, const void *bytes, CUlibrary *library)
 {
     char log[1024] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -50,7 +50,7 @@ static nk_status load_file(const cuda_driver *driver, cuda_image *image, const c
         got = read(file, text + done, size - done);
     close(file);
     NK_CHECK(text != MAP_FAILED, NK_BACKEND_ERROR, "NVFP4KERN_PTX_DIR: no memory for %s", path);
-    nk_status status = done == size ? load_bytes(driver, image, text, library)
+    nk_status status = done == size ? load_from_bytes(driver, image, text, library)
                                     : nk_fail(NK_BACKEND_ERROR, "NVFP4KERN_PTX_DIR: cannot read %s", path);
     munmap(text, size + 1);
     return status;
@@ -62,7 +62,8 @@ static nk_status load_image(const cuda_driver *driver, cuda_image *image, CUlibr
     if (*library) return NK_OK;
     const char *directory = nk_late_text(NK_PTX_DIR);
     bool from_file = *directory;
-    NK_TRY(from_file ? load_file(driver, image, directory, library) : load_bytes(driver, image, image->begin, library));
+    NK_TRY(from_file ? load_file(driver, image, directory, library)
+                     : load_from_bytes(driver, image, image->begin, library));
     atomic_store_explicit(&image->library, *library, memory_order_release);
     return NK_OK;
 }

@@ -37,8 +37,8 @@ static void configure(const cuda_grid *grid, void *stream, bool can_wait, launch
 }
 
 /* What the driver takes. A CUkernel may be launched as the CUfunction of the current context. */
-static nk_status prepare(cuda_kernel *kernel, const cuda_context *c, void *stream, const cuda_grid *grid,
-                         CUfunction *function, launch_config *l)
+static nk_status prepare_launch(cuda_kernel *kernel, const cuda_context *c, void *stream, const cuda_grid *grid,
+                                CUfunction *function, launch_config *l)
 {
     NK_TRY(cuda_load(kernel, c));
     *function = atomic_load_explicit(&kernel->handle, memory_order_relaxed);
@@ -46,21 +46,21 @@ static nk_status prepare(cuda_kernel *kernel, const cuda_context *c, void *strea
     return NK_OK;
 }
 
-static nk_status launch(cuda_kernel *kernel, const cuda_context *c, void *stream, const cuda_grid *grid,
-                        void *const args[])
+static nk_status launch_in_context(cuda_kernel *kernel, const cuda_context *c, void *stream, const cuda_grid *grid,
+                                   void *const args[])
 {
     CUfunction function;
     launch_config l;
-    NK_TRY(prepare(kernel, c, stream, grid, &function, &l));
+    NK_TRY(prepare_launch(kernel, c, stream, grid, &function, &l));
     return cuda_driver_check(c->driver->cuLaunchKernelEx(&l.config, function, (void **)(uintptr_t)args, NULL),
                              "cuLaunchKernelEx", kernel->name);
 }
 
-static nk_status count_clusters(cuda_kernel *kernel, const cuda_context *c, const cuda_grid *grid, int32_t *clusters)
+static nk_status count_in_context(cuda_kernel *kernel, const cuda_context *c, const cuda_grid *grid, int32_t *clusters)
 {
     CUfunction function;
     launch_config l;
-    NK_TRY(prepare(kernel, c, NULL, grid, &function, &l));
+    NK_TRY(prepare_launch(kernel, c, NULL, grid, &function, &l));
     CUresult result = c->driver->cuOccupancyMaxActiveClusters(clusters, function, &l.config);
     if (result == CUDA_ERROR_INVALID_CLUSTER_SIZE) {
         *clusters = 0;
@@ -76,7 +76,7 @@ nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const
              "%s: a grid of %lld x %lld x %lld CTAs is more than one launch can have", kernel->name, (long long)grid->x,
              (long long)grid->y, (long long)grid->z);
     NK_TRY(cuda_enter(device, &context));
-    nk_status status = launch(kernel, &context, stream, grid, args);
+    nk_status status = launch_in_context(kernel, &context, stream, grid, args);
     cuda_leave(&context);
     return status;
 }
@@ -85,7 +85,7 @@ nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cud
 {
     cuda_context context;
     NK_TRY(cuda_enter(device, &context));
-    nk_status status = count_clusters(kernel, &context, grid, clusters);
+    nk_status status = count_in_context(kernel, &context, grid, clusters);
     cuda_leave(&context);
     return status;
 }

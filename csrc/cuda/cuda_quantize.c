@@ -10,16 +10,16 @@ enum { NARROW, WIDE };
 
 static int64_t element_size(const nk_quantize_problem *p) { return p->x_dtype == NK_F32 ? 4 : 2; }
 
-static uint64_t bits_of(const uint8_t *data, int64_t row_stride, int64_t batch_stride)
+static uint64_t address_bits(const uint8_t *data, int64_t row_stride, int64_t batch_stride)
 {
     return (uint64_t)(uintptr_t)data | (uint64_t)row_stride | (uint64_t)batch_stride;
 }
 
-static cuda_kernel *kernel_of(cuda_kernel *const of[][3][2], const nk_quantize_problem *p)
+static cuda_kernel *quantize_kernel(cuda_kernel *const of[][3][2], const nk_quantize_problem *p)
 {
-    uint64_t in = bits_of(p->x, p->x_row_stride, p->x_batch_stride);
-    if (p->up) in |= bits_of(p->up, p->up_row_stride, p->up_batch_stride);
-    bool wide = in % 16 == 0 && bits_of(p->codes, p->codes_row_stride, p->codes_batch_stride) % 8 == 0;
+    uint64_t in = address_bits(p->x, p->x_row_stride, p->x_batch_stride);
+    if (p->up) in |= address_bits(p->up, p->up_row_stride, p->up_batch_stride);
+    bool wide = in % 16 == 0 && address_bits(p->codes, p->codes_row_stride, p->codes_batch_stride) % 8 == 0;
     int dtype = p->x_dtype == NK_F16 ? 0 : p->x_dtype == NK_BF16 ? 1 : 2;
     return of[p->up ? 1 : 0][dtype][wide ? WIDE : NARROW];
 }
@@ -62,7 +62,7 @@ typedef struct quantize_choice {
 
 NK_CHOICE_FITS(quantize_choice);
 
-static nk_status params_of(const nk_quantize_problem *p, cuda_quantize_params *q)
+static nk_status quantize_params(const nk_quantize_problem *p, cuda_quantize_params *q)
 {
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
@@ -104,9 +104,9 @@ nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_k
     (void)settings;
     quantize_choice *c = choice;
     const cuda_quantize_params *q = &c->params;
-    NK_TRY(params_of(p, &c->params));
-    c->kernel = kernel_of(kernels->encode, p);
-    c->amax_kernel = q->maxima_count > 0 ? kernel_of(kernels->amax, p) : NULL;
+    NK_TRY(quantize_params(p, &c->params));
+    c->kernel = quantize_kernel(kernels->encode, p);
+    c->amax_kernel = q->maxima_count > 0 ? quantize_kernel(kernels->amax, p) : NULL;
     c->experts_kernel = kernels->experts;
     plan->kernel = c->kernel->name;
     plan->why = p->amax_out ? "x is read twice, first for its largest value" : "x is read once, at memory speed";

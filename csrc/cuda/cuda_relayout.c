@@ -5,7 +5,7 @@
 
 enum { NARROW, WIDE };
 
-static cuda_kernel *kernel_of(const nk_relayout_problem *p, const cuda_relayout_kernels *kernels)
+static cuda_kernel *relayout_kernel(const nk_relayout_problem *p, const cuda_relayout_kernels *kernels)
 {
     uint64_t linear = (uint64_t)(uintptr_t)p->linear | (uint64_t)p->linear_row_stride | (uint64_t)p->cols;
     uint64_t blocked = (uint64_t)(uintptr_t)p->blocked | (uint64_t)p->blocked_batch_stride;
@@ -26,7 +26,7 @@ nk_status cuda_plan_relayout(const nk_relayout_problem *p, const cuda_relayout_k
 {
     (void)settings;
     relayout_choice *c = choice;
-    c->kernel = kernel_of(p, kernels);
+    c->kernel = relayout_kernel(p, kernels);
     c->rows = nk_ceil_div(p->rows, NK_SF_ATOM_ROWS);
     c->cols = nk_ceil_div(p->cols, NK_SF_ATOM_COLS * CUDA_RELAYOUT_ATOMS);
     c->ctas = p->l * c->rows * c->cols;

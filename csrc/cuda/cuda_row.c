@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-static bool is_in_range(const nk_backend *row, const cuda_gpu *gpu)
+static bool is_of_row(const nk_backend *row, const cuda_gpu *gpu)
 {
     return gpu->compute_capability >= row->oldest && gpu->compute_capability <= row->newest;
 }
@@ -13,7 +13,7 @@ static bool is_in_range(const nk_backend *row, const cuda_gpu *gpu)
 bool cuda_row_serves(const nk_backend *row, nk_device device)
 {
     const cuda_gpu *gpu = NULL;
-    return device.type == NK_CUDA && cuda_gpu_of(device, &gpu) == NK_OK && is_in_range(row, gpu);
+    return device.type == NK_CUDA && cuda_gpu_of(device, &gpu) == NK_OK && is_of_row(row, gpu);
 }
 
 static void name_range(const nk_backend *row, char *text, size_t size)

@@ -127,7 +127,7 @@ static bool same_device(nk_device x, nk_device y)
     return x.type == y.type && (x.type == NK_CPU || x.index == y.index);
 }
 
-static bool is_aligned(const nk_tensor *t)
+static bool is_element_aligned(const nk_tensor *t)
 {
     return ((uintptr_t)t->data & (uintptr_t)(nk_dtype_size(t->dtype) - 1)) == 0;
 }
@@ -142,7 +142,7 @@ static NK_COLD nk_status check_tensor_closely(const nk_tensor *t, unsigned dtype
                 one ? ", in torch .to(torch." : "", one ? dtypes_text(dtypes).s : "", one ? ")" : "");
     NK_CHECK_AT(same_device(t->device, first->device), NK_VALUE_ERROR, t, "device %s, expected %s (the device of %s)",
                 device_text(t->device).s, device_text(first->device).s, first->name);
-    NK_CHECK_AT(is_aligned(t), NK_VALUE_ERROR, t,
+    NK_CHECK_AT(is_element_aligned(t), NK_VALUE_ERROR, t,
                 "data at an address that is no multiple of %" PRId64 ", expected aligned %s", nk_dtype_size(t->dtype),
                 nk_dtype_name(t->dtype));
     return check_sizes(t);
@@ -150,7 +150,7 @@ static NK_COLD nk_status check_tensor_closely(const nk_tensor *t, unsigned dtype
 
 nk_status nk_check_tensor(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
 {
-    bool passes = dtypes & NK_DTYPE_BIT(t->dtype) && same_device(t->device, first->device) && is_aligned(t);
+    bool passes = dtypes & NK_DTYPE_BIT(t->dtype) && same_device(t->device, first->device) && is_element_aligned(t);
     return passes && is_small(t) ? NK_OK : check_tensor_closely(t, dtypes, first);
 }
 
@@ -170,7 +170,7 @@ static void begin_spec(nk_tensor *spec, const char *name, nk_dtype dtype, nk_dev
     spec->data = NULL;
 }
 
-static int64_t at_least_one(int64_t x) { return x > 1 ? x : 1; }
+static int64_t extent_or_one(int64_t x) { return x > 1 ? x : 1; }
 
 nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, const int64_t *shape)
 {
@@ -180,7 +180,7 @@ nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, 
     for (int d = ndim - 1; d >= 0; d--) {
         spec.shape[d] = shape[d];
         spec.stride[d] = stride;
-        stride *= at_least_one(shape[d]);
+        stride *= extent_or_one(shape[d]);
     }
     return spec;
 }
@@ -199,7 +199,7 @@ nk_status nk_spec_matrix(const char *name, nk_dtype dtype, const nk_tensor *firs
         int64_t size = d == ndim - 1 ? cols : d == ndim - 2 ? rows : like->lead[d];
         spec->shape[d] = size;
         spec->stride[d] = stride;
-        stride *= at_least_one(size);
+        stride *= extent_or_one(size);
     }
     return NK_OK;
 }
@@ -247,7 +247,7 @@ nk_status nk_check_out(const nk_tensor **out, const nk_tensor *spec, unsigned dt
 }
 
 /* How many elements a dimension spans, at most what 64 bits hold. */
-static int64_t span_of(const nk_tensor *t, int d)
+static int64_t elements_spanned(const nk_tensor *t, int d)
 {
     int64_t span;
     return __builtin_mul_overflow(t->stride[d], t->shape[d], &span) ? INT64_MAX : span;
@@ -260,7 +260,7 @@ static bool is_row_major(const nk_tensor *t)
     for (int d = t->ndim - 1; d >= 0; d--) {
         if (t->shape[d] <= 1) continue;
         if (t->stride[d] < covered) return false;
-        covered = span_of(t, d);
+        covered = elements_spanned(t, d);
     }
     return true;
 }
@@ -276,7 +276,7 @@ static NK_COLD nk_status check_no_overlap_within(const nk_tensor *t)
         NK_CHECK_AT(stride >= covered, NK_VALUE_ERROR, t,
                     "stride %" PRId64 " in dimension %d puts elements in one place, expected at least %" PRId64, stride,
                     dims[i], covered);
-        covered = span_of(t, dims[i]);
+        covered = elements_spanned(t, dims[i]);
     }
     return NK_OK;
 }

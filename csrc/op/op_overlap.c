@@ -11,7 +11,7 @@ typedef struct range {
     uintptr_t low, high; /* all bytes lie in [low, high) */
 } range;
 
-/* An empty tensor gets any range: whoever finds that it overlaps asks is_empty(). Sizes have been checked, but empty
+/* An empty tensor gets any range: what finds that it overlaps asks has_no_element(). Sizes have been checked, but empty
  * tensors may have any stride: unsigned arithmetic may overflow. */
 static range range_of(const nk_tensor *t)
 {
@@ -26,9 +26,9 @@ static range range_of(const nk_tensor *t)
     return (range){(uintptr_t)t->data + low * size, (uintptr_t)t->data + high * size};
 }
 
-static bool meet(range x, range y) { return x.low < y.high && y.low < x.high; }
+static bool ranges_meet(range x, range y) { return x.low < y.high && y.low < x.high; }
 
-static bool is_empty(const nk_tensor *t)
+static bool has_no_element(const nk_tensor *t)
 {
     bool empty = false;
     for (int d = 0; d < t->ndim; d++)
@@ -57,7 +57,7 @@ static rectangle rectangle_of(const nk_tensor *t)
 /* For two tensors whose ranges overlap. */
 static bool shares_bytes(const nk_tensor *x, range in_x, const nk_tensor *y, range in_y)
 {
-    if (is_empty(x) || is_empty(y)) return false;
+    if (has_no_element(x) || has_no_element(y)) return false;
     rectangle a = rectangle_of(x), b = rectangle_of(y);
     if (a.pitch <= 1 || a.pitch != b.pitch) return true;
     uintptr_t pitch = (uintptr_t)a.pitch, from_a_to_b = (in_y.low % pitch + pitch - in_x.low % pitch) % pitch;
@@ -77,7 +77,7 @@ nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others
     for (int i = 0; i < count; i++) {
         if (!others[i]) continue;
         const range in_other = range_of(others[i]);
-        if (meet(in_out, in_other)) NK_TRY(check(out, in_out, others[i], in_other));
+        if (ranges_meet(in_out, in_other)) NK_TRY(check(out, in_out, others[i], in_other));
     }
     return NK_OK;
 }
@@ -103,11 +103,11 @@ static const sorted_output *first_beyond(const sorted_output *sorted, size_t cou
     return sorted + (sorted->in.low < end);
 }
 
-static nk_status check_outputs(const sorted_output *sorted, size_t count, const nk_tensor *other)
+static nk_status check_input(const sorted_output *sorted, size_t count, const nk_tensor *other)
 {
     const range in = range_of(other);
     for (const sorted_output *o = first_beyond(sorted, count, in.high); o > sorted && o[-1].reach > in.low; o--) {
-        if (meet(o[-1].in, in)) NK_TRY(check(o[-1].t, o[-1].in, other, in));
+        if (ranges_meet(o[-1].in, in)) NK_TRY(check(o[-1].t, o[-1].in, other, in));
     }
     return NK_OK;
 }
@@ -142,7 +142,7 @@ nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
             const nk_gemm_args *o = &list[g];
             const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
             for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-                if (tensors[i]) NK_TRY(check_outputs(sorted, count, tensors[i]));
+                if (tensors[i]) NK_TRY(check_input(sorted, count, tensors[i]));
         }
     }
     return NK_OK;

@@ -5,10 +5,10 @@
 
 #include <inttypes.h>
 
-typedef struct outputs {
+typedef struct quantize_outputs {
     nk_tensor spec[NK_QUANTIZE_OUTPUTS]; /* codes, scales, amax_out */
     int count;
-} outputs;
+} quantize_outputs;
 
 static nk_status scales_spec(const nk_quantize_args *args, const nk_view *x, const nk_quantize_problem *p,
                              nk_tensor *spec)
@@ -45,7 +45,7 @@ static nk_status check_up(const nk_quantize_args *args, const nk_view *x, nk_qua
     return NK_OK;
 }
 
-static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_view *x, outputs *outs)
+static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_view *x, quantize_outputs *outs)
 {
     const nk_tensor *first = args->x;
     NK_TRY(check_input(first, NK_FLOATS, first, x));
@@ -84,7 +84,7 @@ nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANT
 {
     nk_quantize_problem problem;
     nk_view x;
-    outputs outs;
+    quantize_outputs outs;
     NK_TRY(check(args, &problem, &x, &outs));
     for (int i = 0; i < outs.count; i++)
         specs[i] = outs.spec[i];
@@ -120,7 +120,7 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
 {
     nk_quantize_problem p;
     nk_view x, codes;
-    outputs outs;
+    quantize_outputs outs;
     NK_TRY(check(args, &p, &x, &outs));
 
     NK_TRY(nk_check_codes_out(args->codes, &outs.spec[0], exec, args->x, &codes, &p.codes));

@@ -5,10 +5,10 @@
 
 #include <inttypes.h>
 
-typedef struct outputs {
+typedef struct route_outputs {
     nk_tensor weights, ids, logits;
     nk_permutation permutation;
-} outputs;
+} route_outputs;
 
 /* The operands: x and w, or the logits in their place. */
 static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
@@ -112,7 +112,8 @@ nk_status nk_spec_permutation(const nk_tensor *first, const nk_route_problem *p,
     return NK_OK;
 }
 
-static nk_status specify(const nk_route_args *args, const nk_tensor *first, const nk_route_problem *p, outputs *outs)
+static nk_status specify(const nk_route_args *args, const nk_tensor *first, const nk_route_problem *p,
+                         route_outputs *outs)
 {
     NK_TRY(nk_spec_permutation(first, p, &outs->permutation));
     NK_TRY(nk_spec_rows("weights", args->out_dtype, first, p->m, args->dense ? p->n : args->k, &outs->weights));
@@ -122,7 +123,7 @@ static nk_status specify(const nk_route_args *args, const nk_tensor *first, cons
 }
 
 /* *first becomes the tensor whose device and shape the others follow. */
-static nk_status check(const nk_route_args *args, const nk_tensor **first, nk_route_problem *p, outputs *outs)
+static nk_status check(const nk_route_args *args, const nk_tensor **first, nk_route_problem *p, route_outputs *outs)
 {
     *p = (nk_route_problem){0};
     NK_TRY(check_operands(args, p));
@@ -137,7 +138,7 @@ nk_status nk_route_out(const nk_route_args *args, nk_tensor specs[NK_ROUTE_OUTPU
 {
     const nk_tensor *first;
     nk_route_problem problem;
-    outputs outs;
+    route_outputs outs;
     NK_TRY(check(args, &first, &problem, &outs));
     *count = 0;
     specs[(*count)++] = outs.weights;
@@ -166,7 +167,7 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
 {
     const nk_tensor *first, *ids = args->ids;
     nk_route_problem problem;
-    outputs outs;
+    route_outputs outs;
     nk_view view;
     NK_TRY(check(args, &first, &problem, &outs));
     NK_TRY(nk_check_out_rows(args->weights, &outs.weights, NK_FLOATS, exec, first, &problem.weights));

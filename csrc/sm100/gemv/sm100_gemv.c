@@ -15,7 +15,7 @@ static cuda_kernel *const kernels[SM100_GEMV_KINDS][3] = {
 const nk_family sm100_gemv_family = {"sm100", "gemv", (const char *const[]){SM100_GEMV_TILES(NAME) NULL}, NULL};
 
 /* Clusters of even sizes. All kernels use the same resources. */
-static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm100_gemv_room *room)
+static nk_status count_even_clusters(nk_device device, const cuda_gpu *gpu, sm100_gemv_room *room)
 {
     room->gpu = NULL;
     for (int tile = 0; sm100_gemv_family.tiles[tile]; tile++) {
@@ -34,24 +34,25 @@ static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm100_gem
 }
 
 /* All that a deal depends on. */
-typedef struct question {
+typedef struct sm100_gemv_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
     int32_t kind, access, forced, alone;
-} question;
+} sm100_gemv_question;
 
 NK_CHOICE_FITS(sm100_gemv_choice);
 
 static nk_status find_deal(const nk_gemv_problem *p, int forced, bool alone, sm100_gemv_deal *deal)
 {
-    NK_MEMO(question, sm100_gemv_deal, memo);
+    NK_MEMO(sm100_gemv_question, sm100_gemv_deal, memo);
     static _Thread_local sm100_gemv_room room;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    const question q = {gpu, p->l, p->m, p->n, p->k, sm100_gemv_kind_of(p), sm100_gemv_access_of(p), forced, alone};
+    const sm100_gemv_question q = {gpu,    p->l, p->m, p->n, p->k, sm100_gemv_kind_of(p), sm100_gemv_access_of(p),
+                                   forced, alone};
     const size_t slot = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[slot].asked, &q, sizeof q) != 0) {
-        if (room.gpu != gpu) NK_TRY(count_clusters(p->device, gpu, &room));
+        if (room.gpu != gpu) NK_TRY(count_even_clusters(p->device, gpu, &room));
         memo[slot].answer = sm100_gemv_find_deal(p, &room, forced, alone);
         memo[slot].asked = q;
     }
@@ -61,7 +62,7 @@ static nk_status find_deal(const nk_gemv_problem *p, int forced, bool alone, sm1
 
 #define LARGEST_EXTENT (1 << 30) /* what kernels count in 32 bits */
 
-static const char *why_not(const nk_gemv_problem *p)
+static const char *why_no_gemv(const nk_gemv_problem *p)
 {
     if (p->m > SM100_GEMV_TOKENS) return "it is for few tokens";
     if (p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT) return "N or K is larger than any tile of this family takes";
@@ -72,7 +73,7 @@ nk_status sm100_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings,
 {
     sm100_gemv_choice *c = choice;
     const int forced = nk_tile_forced(settings, &sm100_gemv_family);
-    const char *why = why_not(p);
+    const char *why = why_no_gemv(p);
     *c = (sm100_gemv_choice){.pdl = settings->pdl};
     if (!why) {
         NK_TRY(find_deal(p, forced, settings->batch_invariant, &c->deal));

@@ -30,10 +30,10 @@ static const int32_t warps_of[] = {
 
 int32_t sm100_gemv_warps_of(int tile) { return warps_of[tile]; }
 
-static int32_t ctas_per_sm(const sm100_gemv_deal *d) { return SM100_GEMV_WARPS / d->warps; }
+static int32_t sm100_gemv_ctas_per_sm(const sm100_gemv_deal *d) { return SM100_GEMV_WARPS / d->warps; }
 
 /* How many warps have steps of one tile, at most. */
-static int32_t parts_of(int32_t k_steps, int32_t steps_per_warp, int32_t warps)
+static int32_t most_parts(int32_t k_steps, int32_t steps_per_warp, int32_t warps)
 {
     int32_t most = (k_steps + steps_per_warp - 2) / steps_per_warp + 1; /* the tile begins anywhere in a warp's steps */
     if (steps_per_warp % k_steps == 0) most = 1;
@@ -42,11 +42,11 @@ static int32_t parts_of(int32_t k_steps, int32_t steps_per_warp, int32_t warps)
 }
 
 /* Deals `rows` positions to each cluster. False where shared memory has no room, or a CTA no K. */
-static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int64_t positions, int64_t rows, int32_t cluster,
-                 sm100_gemv_deal *d)
+static bool deal_rows(const nk_gemv_problem *p, const cuda_gpu *gpu, int64_t positions, int64_t rows, int32_t cluster,
+                      sm100_gemv_deal *d)
 {
     const int64_t all = sm100_gemv_k_steps(p->k), k_steps = nk_ceil_div(all, cluster);
-    const int32_t room = cuda_smem_per_cta(gpu, ctas_per_sm(d));
+    const int32_t room = cuda_smem_per_cta(gpu, sm100_gemv_ctas_per_sm(d));
     if ((cluster - 1) * k_steps >= all && cluster > 1) return false;           /* its sums would be waited for */
     if (k_steps * SM100_GEMV_STEP * 2 > room || rows * 4 > room) return false; /* from here on 32 bits are enough */
     const int64_t tiles = nk_ceil_div(rows, SM100_GEMV_ROWS), steps = nk_ceil_div(tiles * k_steps, d->warps);
@@ -65,7 +65,7 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int64_t position
     sm100_gemv_work *w = &d->work;
     for (int64_t left = all; left > 0; left -= k_steps) { /* the last CTA may have fewer steps of K, and more parts */
         const int32_t of_cta = (int32_t)(left < k_steps ? left : k_steps),
-                      parts = parts_of(of_cta, w->steps_per_warp, d->warps);
+                      parts = most_parts(of_cta, w->steps_per_warp, d->warps);
         if (parts > w->parts) w->parts = parts;
     }
     const int64_t bytes = sm100_gemv_smem_bytes(w);
@@ -73,29 +73,27 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int64_t position
     return bytes <= room && p->l * (int64_t)w->clusters <= INT32_MAX;
 }
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
-static double us_of(const nk_gemv_problem *p, const sm100_gemv_deal *d, int32_t at_once)
+static double sm100_gemv_us_of(const nk_gemv_problem *p, const sm100_gemv_deal *d, int32_t at_once)
 {
     const sm100_gemv_work *w = &d->work;
     const sm100_gemv_kind kind = sm100_gemv_kind_of(p);
-    const double of_sm = ctas_per_sm(d) * (double)w->k_steps;
+    const double of_sm = sm100_gemv_ctas_per_sm(d) * (double)w->k_steps;
     const double step_of_sm = kind == SM100_GEMV_CODES     ? SM100_GEMV_CODES_STEP_OF_SM_US
                               : kind == SM100_GEMV_BFLOATS ? SM100_GEMV_BFLOATS_STEP_OF_SM_US
                                                            : SM100_GEMV_HALVES_STEP_OF_SM_US;
     const double memory = of_sm * w->rows * SM100_GEMV_STEP * 9 / 16 / SM100_GEMV_BYTES_PER_US;
     const double tiles = (double)nk_ceil_div(w->rows, SM100_GEMV_ROWS);
-    double us = larger(memory, larger(w->steps_per_warp * SM100_GEMV_STEP_US, of_sm * tiles * step_of_sm));
+    double us = nk_larger(memory, nk_larger(w->steps_per_warp * SM100_GEMV_STEP_US, of_sm * tiles * step_of_sm));
     us += of_sm * (double)p->m * SM100_GEMV_STEP * 2 / 1000 * SM100_GEMV_TOKEN_KB_US;
     if (w->cluster > 1) us += SM100_GEMV_CLUSTER_US + w->cluster * SM100_GEMV_CLUSTER_CTA_US;
-    if (ctas_per_sm(d) == 1) us += SM100_GEMV_SOLO_US;
+    if (sm100_gemv_ctas_per_sm(d) == 1) us += SM100_GEMV_SOLO_US;
     return SM100_GEMV_LAUNCH_US + (double)nk_ceil_div(p->l * w->clusters, at_once) * us;
 }
 
 /* One tile of rows for each CTA, which has all of K: which row is where changes no bit of it. */
 static bool deal_alone(const nk_gemv_problem *p, const sm100_gemv_room *room, int64_t positions, sm100_gemv_deal *d)
 {
-    return fits(p, room->gpu, positions, SM100_GEMV_ROWS, 1, d);
+    return deal_rows(p, room->gpu, positions, SM100_GEMV_ROWS, 1, d);
 }
 
 /* The fewest waves for which shared memory has room: fewer rows need less of it. Octets of rows stay together, so that
@@ -106,7 +104,7 @@ static bool deal_evenly(const nk_gemv_problem *p, const sm100_gemv_room *room, i
     int64_t at_once = room->at_once[d->tile][cluster] / (p->l > 0 ? p->l : 1);
     if (at_once < 1) at_once = 1;
     const int64_t rows = nk_ceil_div(nk_ceil_div(positions, at_once << more), SM100_GEMV_OCTET) * SM100_GEMV_OCTET;
-    return fits(p, room->gpu, positions, rows > 0 ? rows : SM100_GEMV_OCTET, cluster, d);
+    return deal_rows(p, room->gpu, positions, rows > 0 ? rows : SM100_GEMV_OCTET, cluster, d);
 }
 
 #define MORE_WAVES 24 /* at most, each doubling their number */
@@ -125,7 +123,7 @@ sm100_gemv_deal sm100_gemv_find_deal(const nk_gemv_problem *p, const sm100_gemv_
             for (int more = 0; at_once && !alone && !found && more < MORE_WAVES; more++)
                 found = deal_evenly(p, room, positions, cluster, more, &d);
             if (!found) continue;
-            d.us = us_of(p, &d, at_once);
+            d.us = sm100_gemv_us_of(p, &d, at_once);
             if (!best.warps || d.us < best.us) best = d;
         }
         if (alone && best.warps) break; /* the tile must not depend on the rows, either */

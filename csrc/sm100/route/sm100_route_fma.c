@@ -4,15 +4,15 @@
 #include "nk_format.h"
 #include "sm100/sm100_backend.h"
 
-typedef struct tile {
+typedef struct sm100_route_fma_tile {
     cuda_kernel *kernel;
     int32_t tokens, experts, step, ctas, smem_bytes;
-} tile;
+} sm100_route_fma_tile;
 
-static const tile tiles[] = {
-#define ROW(name, tokens, experts, step, ctas, ...)                     \
-    [SM100_ROUTE_##name] = {&sm100_route_##name, tokens, experts, step, \
-                            ctas,                SM100_ROUTE_FMA_SMEM(tokens, experts, step)},
+static const sm100_route_fma_tile tiles[] = {
+#define ROW(name, tokens, experts, step, ctas, ...) \
+    [SM100_ROUTE_##name] = {                        \
+        &sm100_route_##name, tokens, experts, step, ctas, SM100_ROUTE_FMA_SMEM(tokens, experts, step)},
     SM100_ROUTE_FMA_TILES(ROW)
 #undef ROW
 };
@@ -24,7 +24,7 @@ static const tile tiles[] = {
 #define INVARIANT_SPLITS 1024 /* beyond which parts are longer */
 
 /* How much of K a part has, so that parts fill the GPU; with batch_invariant it depends on K alone. */
-static int64_t part_of(const nk_route_problem *p, const cuda_gpu *gpu, const tile *t, bool invariant)
+static int64_t k_of_split(const nk_route_problem *p, const cuda_gpu *gpu, const sm100_route_fma_tile *t, bool invariant)
 {
     if (invariant) return INVARIANT_K * nk_ceil_div(p->k, (int64_t)INVARIANT_K * INVARIANT_SPLITS);
     const int64_t tiles_there = nk_ceil_div(p->m, t->tokens) * nk_ceil_div(p->n, t->experts);
@@ -43,9 +43,10 @@ static bool is_wide(const nk_operand *o, int64_t rows)
 static void plan_product(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
                          sm100_route_fma_choice *c, nk_plan *plan)
 {
-    const tile *t = &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
+    const sm100_route_fma_tile *t =
+        &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
     const int64_t expert_tiles = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
-    const int64_t part = p->m && steps ? part_of(p, gpu, t, settings->batch_invariant) : LEAST_K;
+    const int64_t part = p->m && steps ? k_of_split(p, gpu, t, settings->batch_invariant) : LEAST_K;
     c->multiplies = t->kernel;
     c->work.pitch = (int32_t)(expert_tiles * t->experts);
     c->work.steps = (int32_t)steps;
@@ -82,11 +83,12 @@ nk_status sm100_plan_route_fma(const nk_route_problem *p, const cuda_gpu *gpu, c
                                nk_plan *plan, sm100_route_fma_choice *choice)
 {
     const int64_t fair = nk_ceil_div(p->m, gpu->sms), most = SM100_ROUTE_SELECT_WARPS;
-    *choice = (sm100_route_fma_choice){
-        .selects = p->from_logits ? &sm100_route_select : &sm100_route_select_sums,
-        .work = {.pitch = (int32_t)nk_ceil_div(p->n, 4) * 4,
-                 .turn_tokens = (int32_t)(fair < 1 ? 1 : fair > most ? most : fair),
-                 .scratch_experts = ROUTE_SCRATCH_EXPERTS((int32_t)p->n)}};
+    *choice = (sm100_route_fma_choice){.selects = p->from_logits ? &sm100_route_select : &sm100_route_select_sums,
+                                       .work = {.pitch = (int32_t)nk_ceil_div(p->n, 4) * 4,
+                                                .turn_tokens = (int32_t)(fair < 1      ? 1
+                                                                         : fair > most ? most
+                                                                                       : fair),
+                                                .scratch_experts = ROUTE_SCRATCH_EXPERTS((int32_t)p->n)}};
     sm100_route_fma_work *work = &choice->work;
     choice->select = (cuda_grid){.x = nk_ceil_div(p->m, work->turn_tokens),
                                  .y = 1,
@@ -113,7 +115,6 @@ nk_status sm100_run_route_fma(const nk_route_problem *p, const sm100_route_fma_c
     void *args[] = {(void *)(uintptr_t)p, &work};
     work.partials = exec->workspace;
     if (p->m == 0) return NK_OK; /* there may be an empty permutation to make */
-    if (choice->multiplies)
-        NK_TRY(cuda_launch(choice->multiplies, p->device, exec->stream, &choice->multiply, args));
+    if (choice->multiplies) NK_TRY(cuda_launch(choice->multiplies, p->device, exec->stream, &choice->multiply, args));
     return cuda_launch(choice->selects, p->device, exec->stream, &choice->select, args);
 }

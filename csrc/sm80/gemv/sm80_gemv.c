@@ -11,7 +11,7 @@ static cuda_kernel *const kernels[][2] = {
     {&sm80_gemv_bfloats_narrow, &sm80_gemv_bfloats},
 };
 
-static cuda_kernel *kernel_of(const nk_gemv_problem *p)
+static cuda_kernel *gemv_kernel(const nk_gemv_problem *p)
 {
     const nk_operand *w = &p->b;
     uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
@@ -45,7 +45,7 @@ static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
 }
 
 /* Chooses the team size that ends first. Batch invariance: it depends on K alone. */
-static nk_status choose(const nk_gemv_problem *p, const nk_settings *settings, sm80_gemv_choice *c)
+static nk_status choose_team(const nk_gemv_problem *p, const nk_settings *settings, sm80_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm80_gemv_family);
     const cuda_gpu *gpu = NULL;
@@ -57,7 +57,7 @@ static nk_status choose(const nk_gemv_problem *p, const nk_settings *settings, s
     NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
              gpu->index, gpu->smem_per_cta);
     if (ctas < 1) ctas = 1;
-    *c = (sm80_gemv_choice){.kernel = kernel_of(p), .chunks = (int)(chunks < room ? chunks : room)};
+    *c = (sm80_gemv_choice){.kernel = gemv_kernel(p), .chunks = (int)(chunks < room ? chunks : room)};
     for (int i = 0; i < TILES; i++) {
         const int split = teams[i];
         if ((forced != NK_TILE_ANY && forced != i) || (split > 1 && split > slices)) continue;
@@ -77,7 +77,7 @@ static nk_status choose(const nk_gemv_problem *p, const nk_settings *settings, s
 nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     sm80_gemv_choice *c = choice;
-    NK_TRY(choose(p, settings, c));
+    NK_TRY(choose_team(p, settings, c));
     plan->kernel = c->kernel->name;
     plan->why = "one token: weights are read once";
     plan->tile_m = 1;

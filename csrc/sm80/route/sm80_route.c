@@ -1,17 +1,17 @@
 /* route: chooses a tile and how many CTAs work on it by cost, and launches. */
 #include "sm80/sm80_backend.h"
 
-#include "cuda/cuda_route.h"
+#include "cuda/cuda_route_plan.h"
 #include "nk_format.h"
 #include "sm80_route_config.h"
 #include "sm80_route_costs.h"
 
-typedef struct tile {
+typedef struct sm80_route_tile {
     int32_t tokens, experts, step, stages, ctas, smem_bytes;
     bool aligned;
-} tile;
+} sm80_route_tile;
 
-static const tile tiles[SM80_ROUTE_KERNEL_COUNT] = {
+static const sm80_route_tile tiles[SM80_ROUTE_KERNEL_COUNT] = {
 #define ROW(name, tokens, experts, warp_tokens, warp_experts, k_warps, stages, ctas, aligned) \
     [SM80_ROUTE_##name] = {                                                                   \
         tokens, experts, 64 * (k_warps), stages, ctas, SM80_ROUTE_SMEM(tokens, experts, k_warps, stages), aligned},
@@ -36,27 +36,25 @@ static cuda_kernel *const kernels[SM80_ROUTE_KERNEL_COUNT][2] = {
 #undef FMA_ROW
 
 /* A tile, and how many CTAs work on a token tile: `parts` ranges of experts times `splits` of K. */
-typedef struct candidate {
+typedef struct sm80_route_candidate {
     int tile;
     int64_t groups, expert_tiles, parts, steps, splits;
     double us;
-} candidate;
+} sm80_route_candidate;
 
-static int64_t resident_ctas(const tile *t, const cuda_gpu *gpu)
+static int64_t resident_ctas(const sm80_route_tile *t, const cuda_gpu *gpu)
 {
     int64_t fit = cuda_ctas_per_sm(gpu, t->smem_bytes);
     return fit < 1 ? 1 : fit < t->ctas ? fit : t->ctas;
 }
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
-static bool all_resident(const candidate *c, const cuda_gpu *gpu)
+static bool all_resident(const sm80_route_candidate *c, const cuda_gpu *gpu)
 {
     return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
 }
 
 /* How many CTAs of a token tile may route. Only one where the others may not be resident at the same time. */
-static int64_t waiters_of(const candidate *c, const cuda_gpu *gpu)
+static int64_t sm80_route_waiters_of(const sm80_route_candidate *c, const cuda_gpu *gpu)
 {
     const int64_t ctas = c->parts * c->splits;
     if (!all_resident(c, gpu)) return 1;
@@ -64,17 +62,18 @@ static int64_t waiters_of(const candidate *c, const cuda_gpu *gpu)
 }
 
 /* How many tokens a CTA routes in a turn. */
-static int64_t turn_tokens(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t sm80_route_turn_tokens(const sm80_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t tokens = p->m < tiles[c->tile].tokens ? p->m : tiles[c->tile].tokens;
-    const int64_t fair = nk_ceil_div(tokens, waiters_of(c, gpu));
+    const int64_t fair = nk_ceil_div(tokens, sm80_route_waiters_of(c, gpu));
     return fair < 1 ? 1 : fair > SM80_ROUTE_WARPS ? SM80_ROUTE_WARPS : fair;
 }
 
 /* How many CTAs of the launch route: for each token tile as many as it has turns, but no more than may. */
-static int64_t leavers_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t leavers_of(const sm80_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
-    const int64_t tokens = tiles[c->tile].tokens, at_once = turn_tokens(c, p, gpu), waiters = waiters_of(c, gpu);
+    const int64_t tokens = tiles[c->tile].tokens, at_once = sm80_route_turn_tokens(c, p, gpu),
+                  waiters = sm80_route_waiters_of(c, gpu);
     if (c->groups == 0) return 1;
     const int64_t full = nk_ceil_div(tokens, at_once), last = nk_ceil_div(p->m - (c->groups - 1) * tokens, at_once);
     return (c->groups - 1) * (full < waiters ? full : waiters) + (last < waiters ? last : waiters);
@@ -83,7 +82,7 @@ static int64_t leavers_of(const candidate *c, const nk_route_problem *p, const c
 #define ENTRIES_PER_SORTER 1024
 
 /* How many of them may sort, where a permutation is wanted. */
-static int64_t sorters_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t sorters_of(const sm80_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const int64_t leavers = leavers_of(c, p, gpu), parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
     int64_t sorters = leavers < parts ? leavers : parts;
@@ -91,31 +90,31 @@ static int64_t sorters_of(const candidate *c, const nk_route_problem *p, const c
     return sorters < SM80_ROUTE_MOST_WAITERS ? sorters : SM80_ROUTE_MOST_WAITERS;
 }
 
-static double time_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static double sm80_route_time_of(const sm80_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
-    const tile *t = &tiles[c->tile];
+    const sm80_route_tile *t = &tiles[c->tile];
     const int64_t ctas = c->parts * c->splits, total = ctas * c->groups, resident = resident_ctas(t, gpu);
     const int64_t waves = nk_ceil_div(total, resident * gpu->sms), fair = nk_ceil_div(total, gpu->sms);
     const double crowd = (double)(fair < resident ? fair : resident);
     const double tokens = (double)(p->m < t->tokens ? p->m : t->tokens), experts = (double)t->experts;
     const double bytes = (tokens + experts) * t->step * 2, flops = 2.0 * t->tokens * experts * t->step;
     const double work = crowd * (crowd > 1 ? SM80_ROUTE_CROWDED : 1);
-    const double step =
-        larger(work * larger(bytes / SM80_ROUTE_BYTES_PER_US, flops / SM80_ROUTE_FLOP_PER_US), SM80_ROUTE_STEP_US);
+    const double step = nk_larger(work * nk_larger(bytes / SM80_ROUTE_BYTES_PER_US, flops / SM80_ROUTE_FLOP_PER_US),
+                                  SM80_ROUTE_STEP_US);
     const double sums = crowd * tokens * experts * 4 / SM80_ROUTE_SUM_BYTES_PER_US;
     const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
-    const int64_t at_once = turn_tokens(c, p, gpu);
-    const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * waiters_of(c, gpu));
+    const int64_t at_once = sm80_route_turn_tokens(c, p, gpu);
+    const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * sm80_route_waiters_of(c, gpu));
     const double turn = SM80_ROUTE_TURN_US +
                         (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / SM80_ROUTE_SUM_BYTES_PER_US;
     return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) +
                             (ctas > 1 ? SM80_ROUTE_MEETING_US : 0) + (double)rounds * turn);
 }
 
-static candidate shape_of(const nk_route_problem *p, int index)
+static sm80_route_candidate shape_of(const nk_route_problem *p, int index)
 {
-    const tile *t = &tiles[index];
-    return (candidate){
+    const sm80_route_tile *t = &tiles[index];
+    return (sm80_route_candidate){
         .tile = index,
         .groups = nk_ceil_div(p->m, t->tokens),
         .expert_tiles = nk_ceil_div(p->n, t->experts),
@@ -126,22 +125,22 @@ static candidate shape_of(const nk_route_problem *p, int index)
 }
 
 /* Considers one tile: a CTA alone with its tokens, or experts and perhaps K divided among several. */
-static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, candidate *best)
+static void sm80_route_consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, sm80_route_candidate *best)
 {
     static const int8_t splits[] = {1, 2, 3, 4, 6, 7, 8, 10, 14, 16, 28, 32};
-    candidate c = shape_of(p, index);
+    sm80_route_candidate c = shape_of(p, index);
     for (int i = -1; i < (int)sizeof splits; i++) {
         c.parts = i < 0 ? 1 : c.expert_tiles;
         c.splits = i < 0 ? 1 : splits[i];
         if (c.splits > 1 && c.splits > c.steps) break;
         if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) break;
         if (c.splits > 1) c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, c.splits)); /* every split has a step */
-        c.us = time_of(&c, p, gpu);
+        c.us = sm80_route_time_of(&c, p, gpu);
         if (best->tile < 0 || c.us < best->us) *best = c;
     }
 }
 
-static bool is_aligned(const nk_route_problem *p)
+static bool has_aligned_rows(const nk_route_problem *p)
 {
     uint64_t bits = (uint64_t)(uintptr_t)p->x.data | (uint64_t)(uintptr_t)p->w.data;
     if (p->m > 1) bits |= (uint64_t)p->x.row_stride;
@@ -150,7 +149,7 @@ static bool is_aligned(const nk_route_problem *p)
 }
 
 /* Whether a tile is of about the right size. Others are not considered, which saves time. */
-static bool is_near(const nk_route_problem *p, const tile *t)
+static bool is_near(const nk_route_problem *p, const sm80_route_tile *t)
 {
     if (!t->aligned) return true;
     return p->m <= 64 * t->tokens && p->m >= t->tokens / 2 - 15 && (t->experts <= 128 || p->n > 128);
@@ -161,9 +160,9 @@ static bool is_near(const nk_route_problem *p, const tile *t)
 
 /* The sums of a token depend on the tile and the splits, so neither may depend on M. The two tiles add in the same
  * order. */
-static candidate invariant_candidate(const nk_route_problem *p, int tile)
+static sm80_route_candidate invariant_candidate(const nk_route_problem *p, int tile)
 {
-    candidate c = shape_of(p, tile);
+    sm80_route_candidate c = shape_of(p, tile);
     int64_t steps = nk_ceil_div(c.steps, INVARIANT_SPLITS);
     if (steps < INVARIANT_STEPS) steps = INVARIANT_STEPS;
     c.parts = c.expert_tiles;
@@ -173,13 +172,16 @@ static candidate invariant_candidate(const nk_route_problem *p, int tile)
 
 #define STATIC_BYTES 1024 /* static shared memory beside that of the tile, at most */
 
-static bool has_room(const cuda_gpu *gpu, const tile *t) { return t->smem_bytes + STATIC_BYTES <= gpu->smem_per_cta; }
+static bool has_room(const cuda_gpu *gpu, const sm80_route_tile *t)
+{
+    return t->smem_bytes + STATIC_BYTES <= gpu->smem_per_cta;
+}
 
 /* Whether a forced tile can serve the problem: `narrow` reads any address. */
 static nk_status check_forced(const nk_route_problem *p, const cuda_gpu *gpu, int forced)
 {
-    const tile *t = &tiles[forced];
-    if (t->aligned && !is_aligned(p))
+    const sm80_route_tile *t = &tiles[forced];
+    if (t->aligned && !has_aligned_rows(p))
         return NK_TILE_REFUSE(&sm80_route_family, forced, "%s", "rows of x and w are not aligned to 16 bytes");
     if (has_room(gpu, t)) return NK_OK;
     return NK_TILE_REFUSE(&sm80_route_family, forced, "its CTA takes %d bytes of shared memory, cuda:%d has %d",
@@ -192,11 +194,11 @@ static nk_status check_forced(const nk_route_problem *p, const cuda_gpu *gpu, in
 #define FMA_INVARIANT_STEPS 32
 
 /* Where tensor cores cannot multiply: a large tile where both extents fill it, and splits of K to fill the GPU. */
-static candidate fma_candidate(const nk_route_problem *p, const cuda_gpu *gpu, bool invariant)
+static sm80_route_candidate fma_candidate(const nk_route_problem *p, const cuda_gpu *gpu, bool invariant)
 {
-    candidate c = shape_of(p, p->m >= 96 && p->n >= 96 ? SM80_ROUTE_fma128 : SM80_ROUTE_fma32);
+    sm80_route_candidate c = shape_of(p, p->m >= 96 && p->n >= 96 ? SM80_ROUTE_fma128 : SM80_ROUTE_fma32);
     if (c.groups == 0 || c.steps == 0) return c;
-    const tile *t = &tiles[c.tile];
+    const sm80_route_tile *t = &tiles[c.tile];
     const int64_t resident = resident_ctas(t, gpu), most = nk_ceil_div(c.steps, FMA_STEPS);
     int64_t splits = resident * gpu->sms / (c.groups * c.expert_tiles);
     if (splits > most) splits = most;
@@ -210,10 +212,11 @@ static candidate fma_candidate(const nk_route_problem *p, const cuda_gpu *gpu, b
     return c;
 }
 
-static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, candidate *best)
+static nk_status sm80_route_choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
+                                   sm80_route_candidate *best)
 {
     const int forced = nk_tile_forced(settings, &sm80_route_family);
-    *best = (candidate){.tile = -1};
+    *best = (sm80_route_candidate){.tile = -1};
     if (!nk_route_has_halves(p)) {
         if (forced != NK_TILE_ANY)
             return NK_TILE_REFUSE(&sm80_route_family, forced, "%s", "x and w are not of one 16-bit type");
@@ -222,15 +225,16 @@ static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk
     }
     if (forced != NK_TILE_ANY) NK_TRY(check_forced(p, gpu, forced));
     if (settings->batch_invariant) {
-        const int usual = is_aligned(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow;
+        const int usual = has_aligned_rows(p) ? SM80_ROUTE_t32 : SM80_ROUTE_narrow;
         *best = invariant_candidate(p, forced != NK_TILE_ANY ? forced : usual);
         return NK_OK;
     }
-    if (forced != NK_TILE_ANY) consider(p, gpu, forced, best);
+    if (forced != NK_TILE_ANY) sm80_route_consider(p, gpu, forced, best);
     for (int any = 0; any < 2 && best->tile < 0; any++) {
         for (int i = 0; i < SM80_ROUTE_TILE_COUNT; i++) {
-            const tile *t = &tiles[i];
-            if (has_room(gpu, t) && t->aligned == is_aligned(p) && (any || is_near(p, t))) consider(p, gpu, i, best);
+            const sm80_route_tile *t = &tiles[i];
+            if (has_room(gpu, t) && t->aligned == has_aligned_rows(p) && (any || is_near(p, t)))
+                sm80_route_consider(p, gpu, i, best);
         }
     }
     NK_CHECK(best->tile >= 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile",
@@ -238,34 +242,32 @@ static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk
     return NK_OK;
 }
 
-static int64_t counter_bytes(const candidate *c)
+static int64_t counter_bytes(const sm80_route_candidate *c)
 {
     return nk_ceil_div((c->groups + 1) * ROUTE_MEETING_COUNTERS * 8, 256) * 256;
 }
 
-static int64_t pitch_of(const candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
+static int64_t pitch_of(const sm80_route_candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
 
-/* How long a CTA waits for others, in clocks: long enough for CTAs that started together, also on slower GPUs. */
-#define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
-
-typedef struct route_choice {
+typedef struct sm80_route_choice {
     cuda_kernel *kernel;
     sm80_route_params params; /* without the workspace's addresses and the counters' base */
     cuda_grid grid;
     int64_t counter_bytes;
-} route_choice;
+} sm80_route_choice;
 
-NK_CHOICE_FITS(route_choice);
+NK_CHOICE_FITS(sm80_route_choice);
 
-static sm80_route_params params_of(const nk_route_problem *p, const cuda_gpu *gpu, const candidate *c)
+static sm80_route_params sm80_route_params_of(const nk_route_problem *p, const cuda_gpu *gpu,
+                                              const sm80_route_candidate *c)
 {
     return (sm80_route_params){
         .groups = (int32_t)c->groups,
         .pitch = (int32_t)(p->from_logits ? nk_ceil_div(p->n, 4) * 4 : pitch_of(c)),
         .ctas = (int32_t)(c->parts * c->splits),
-        .turn_tokens = (int32_t)turn_tokens(c, p, gpu),
-        .patience = PATIENCE(c->tile < SM80_ROUTE_TILE_COUNT ? time_of(c, p, gpu) : c->us),
-        .waiters = (int32_t)waiters_of(c, gpu),
+        .turn_tokens = (int32_t)sm80_route_turn_tokens(c, p, gpu),
+        .patience = cuda_route_patience(c->tile < SM80_ROUTE_TILE_COUNT ? sm80_route_time_of(c, p, gpu) : c->us),
+        .waiters = (int32_t)sm80_route_waiters_of(c, gpu),
         .leavers = (int32_t)leavers_of(c, p, gpu),
         .sorters = (int32_t)sorters_of(c, p, gpu),
         .splits = (int32_t)c->splits,
@@ -277,18 +279,18 @@ static sm80_route_params params_of(const nk_route_problem *p, const cuda_gpu *gp
 
 nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    route_choice *r = choice;
+    sm80_route_choice *r = choice;
     const cuda_gpu *gpu = NULL;
-    candidate c = {0};
+    sm80_route_candidate c = {0};
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    NK_TRY(choose(p, gpu, settings, &c));
+    NK_TRY(sm80_route_choose(p, gpu, settings, &c));
     if (c.groups == 0) c.parts = c.splits = 1; /* without a token one CTA writes the empty permutation */
-    const tile *t = &tiles[c.tile];
+    const sm80_route_tile *t = &tiles[c.tile];
     NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
              (long long)p->m);
-    *r = (route_choice){
+    *r = (sm80_route_choice){
         .kernel = kernels[c.tile][p->x.dtype == NK_BF16],
-        .params = params_of(p, gpu, &c),
+        .params = sm80_route_params_of(p, gpu, &c),
         .grid =
             {.x = c.groups, .y = c.parts, .z = c.splits, .threads = SM80_ROUTE_THREADS, .smem_bytes = t->smem_bytes},
         .counter_bytes = counter_bytes(&c),
@@ -312,7 +314,7 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
 
 nk_status sm80_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
 {
-    const route_choice *r = choice;
+    const sm80_route_choice *r = choice;
     sm80_route_params params = r->params;
     params.partials = (float *)((uint8_t *)exec->workspace + r->counter_bytes);
     params.counters = exec->workspace;

@@ -1,18 +1,18 @@
 /* route on Hopper: chooses a tile and how many clusters share K by cost, and launches. */
 #include "sm90/sm90_backend.h"
 
-#include "cuda/cuda_encode.h"
 #include "cuda/cuda_route.h"
+#include "cuda/cuda_route_plan.h"
 #include "cuda/cuda_route_sort.h"
 #include "nk_format.h"
 #include "sm90_route_config.h"
 #include "sm90_route_costs.h"
 
-typedef struct tile {
+typedef struct sm90_route_tile {
     int32_t tokens, experts, sharers, panels, slots, warps;
-} tile;
+} sm90_route_tile;
 
-static const tile tiles[SM90_ROUTE_TILE_COUNT] = {
+static const sm90_route_tile tiles[SM90_ROUTE_TILE_COUNT] = {
 #define ROW(name, ...) [SM90_ROUTE_##name] = {__VA_ARGS__},
     SM90_ROUTE_TILES(ROW)
 #undef ROW
@@ -26,15 +26,13 @@ static cuda_kernel *const kernels[SM90_ROUTE_TILE_COUNT][2] = {SM90_ROUTE_TILES(
 #undef ROW
 
 /* A tile, and how many clusters work on the same tokens: one for each of `parts` tiles of experts and `splits` of K. */
-typedef struct candidate {
+typedef struct sm90_route_candidate {
     int tile;
     int64_t clusters, parts, slots, splits; /* clusters: along tokens; slots: of K */
     double us;
-} candidate;
+} sm90_route_candidate;
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
-static int64_t clusters_at_once(const tile *t, const cuda_gpu *gpu)
+static int64_t clusters_at_once(const sm90_route_tile *t, const cuda_gpu *gpu)
 {
     return gpu->sms / t->sharers > 0 ? gpu->sms / t->sharers : 1;
 }
@@ -42,7 +40,7 @@ static int64_t clusters_at_once(const tile *t, const cuda_gpu *gpu)
 static int32_t scratch_experts(const nk_route_problem *p) { return ROUTE_SCRATCH_EXPERTS((int32_t)p->n); }
 
 /* Of the ring, and of what takes its place. */
-static int32_t barriers_at(const tile *t, const nk_route_problem *p)
+static int32_t barriers_at(const sm90_route_tile *t, const nk_route_problem *p)
 {
     const int32_t ring = t->slots * SM90_ROUTE_SLOT_BYTES(t->tokens, t->experts, t->panels);
     const int32_t later =
@@ -50,47 +48,51 @@ static int32_t barriers_at(const tile *t, const nk_route_problem *p)
     return ring > later ? ring : later;
 }
 
-static int32_t smem_bytes(const tile *t, const nk_route_problem *p)
+static int32_t sm90_route_smem_bytes(const sm90_route_tile *t, const nk_route_problem *p)
 {
     return barriers_at(t, p) + SM90_ROUTE_BARRIER_BYTES(t->slots);
 }
 
-static int64_t slots_per_cta(const candidate *c) { return nk_ceil_div(c->slots, c->splits); }
+static int64_t slots_per_cta(const sm90_route_candidate *c) { return nk_ceil_div(c->slots, c->splits); }
 
-static int64_t tokens_of_cta(const tile *t, const nk_route_problem *p) { return p->m < t->tokens ? p->m : t->tokens; }
+static int64_t tokens_of_cta(const sm90_route_tile *t, const nk_route_problem *p)
+{
+    return p->m < t->tokens ? p->m : t->tokens;
+}
 
 /* How many CTAs with parts of the same logits may route. Only one where the others may not be resident then. */
-static int64_t waiters_of(const candidate *c, const cuda_gpu *gpu)
+static int64_t sm90_route_waiters_of(const sm90_route_candidate *c, const cuda_gpu *gpu)
 {
     const int64_t arrivals = c->parts * c->splits;
     return c->clusters * arrivals <= clusters_at_once(&tiles[c->tile], gpu) ? arrivals : 1;
 }
 
 /* How many tokens a CTA routes in a turn, after it met others. */
-static int64_t turn_tokens(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static int64_t sm90_route_turn_tokens(const sm90_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
-    const tile *t = &tiles[c->tile];
+    const sm90_route_tile *t = &tiles[c->tile];
     if (c->parts * c->splits == 1) return t->warps;
-    const int64_t fair = nk_ceil_div(tokens_of_cta(t, p), waiters_of(c, gpu));
+    const int64_t fair = nk_ceil_div(tokens_of_cta(t, p), sm90_route_waiters_of(c, gpu));
     return fair < 1 ? 1 : fair > t->warps ? t->warps : fair;
 }
 
-static double time_of(const candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
+static double sm90_route_time_of(const sm90_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
-    const tile *t = &tiles[c->tile];
+    const sm90_route_tile *t = &tiles[c->tile];
     const int64_t waves = nk_ceil_div(c->clusters * c->parts * c->splits, clusters_at_once(t, gpu));
     const double k_bytes = 2.0 * (double)(slots_per_cta(c) * t->panels * SM90_ROUTE_PANEL);
     const double loaded = (t->tokens + (double)t->experts / t->sharers) * k_bytes;
     const double written = (double)(t->tokens + t->experts) * k_bytes;
     const double read = t->experts / 64.0 * (64 + t->tokens) * k_bytes;
-    const double product = larger(loaded / SM90_ROUTE_LOADED_PER_US, (written + read) / SM90_ROUTE_SHARED_BYTES_PER_US);
+    const double product =
+        nk_larger(loaded / SM90_ROUTE_LOADED_PER_US, (written + read) / SM90_ROUTE_SHARED_BYTES_PER_US);
     const double tokens = (double)tokens_of_cta(t, p), sums = tokens * t->experts * 4;
     double us = SM90_ROUTE_BEGIN_US + product;
     if (t->sharers > 1) us += SM90_ROUTE_SHARING_US;
     double turns = (double)nk_ceil_div((int64_t)tokens, t->warps);
     if (c->parts * c->splits > 1) {
-        const int64_t at_once = turn_tokens(c, p, gpu);
-        turns = (double)nk_ceil_div(nk_ceil_div((int64_t)tokens, at_once), waiters_of(c, gpu));
+        const int64_t at_once = sm90_route_turn_tokens(c, p, gpu);
+        turns = (double)nk_ceil_div(nk_ceil_div((int64_t)tokens, at_once), sm90_route_waiters_of(c, gpu));
         const double parts = turns * (double)(at_once * c->parts * t->experts * c->splits * 4);
         const double trips = turns * (double)nk_ceil_div(c->splits, SM90_ROUTE_PARTS_AT_ONCE(t->warps));
         us += SM90_ROUTE_MEETING_US + (sums + parts) / SM90_ROUTE_LOADED_PER_US + trips * SM90_ROUTE_TRIP_US;
@@ -101,96 +103,73 @@ static double time_of(const candidate *c, const nk_route_problem *p, const cuda_
 #define MOST_SPLITS 32
 
 /* Considers one tile; where `invariant`, sums may not depend on M, so all of K is one CTA's. */
-static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, bool invariant, candidate *best)
+static void sm90_route_consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, bool invariant,
+                                sm90_route_candidate *best)
 {
-    const tile *t = &tiles[index];
-    candidate c = {.tile = index,
-                   .clusters = nk_ceil_div(nk_ceil_div(p->m, t->tokens), t->sharers),
-                   .parts = nk_ceil_div(p->n, t->experts),
-                   .slots = nk_ceil_div(p->k, t->panels * SM90_ROUTE_PANEL)};
+    const sm90_route_tile *t = &tiles[index];
+    sm90_route_candidate c = {.tile = index,
+                              .clusters = nk_ceil_div(nk_ceil_div(p->m, t->tokens), t->sharers),
+                              .parts = nk_ceil_div(p->n, t->experts),
+                              .slots = nk_ceil_div(p->k, t->panels * SM90_ROUTE_PANEL)};
     for (c.splits = 1; c.splits <= (invariant ? 1 : MOST_SPLITS); c.splits++) {
         if (c.splits > 1 && c.clusters * c.parts * c.splits > clusters_at_once(t, gpu)) break;
         if (c.splits > 1 && c.splits > c.slots) break;
-        c.us = time_of(&c, p, gpu);
+        c.us = sm90_route_time_of(&c, p, gpu);
         if (best->tile < 0 || c.us < best->us) *best = c;
     }
 }
 
-#define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
-#define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
-
-static bool has_map(const nk_operand *o, bool has_stride)
-{
-    if ((uintptr_t)o->data % 16) return false;
-    return !has_stride || (o->row_stride % 16 == 0 && o->row_stride > 0 && o->row_stride < LARGEST_STRIDE);
-}
-
-/* Why no tile can serve the problem, or NULL. */
-static const char *why_no_tile(const nk_route_problem *p, bool invariant)
-{
-    if (!nk_route_has_halves(p)) return "its tiles multiply x and w of one 16-bit type";
-    if (p->m == 0) return "M is 0";
-    if (p->k == 0) return "K is 0";
-    if (p->m > LARGEST_EXTENT || p->k > LARGEST_EXTENT) return "M or K is more than 2^30";
-    /* whether a token's row has a map may not depend on M */
-    if (!has_map(&p->x, p->m > 1 || invariant) || !has_map(&p->w, p->n > 1))
-        return "no tensor map describes x and w: their rows are not aligned to 16 bytes";
-    return NULL;
-}
-
 /* Why this tile cannot, where others may. */
-static const char *why_not_tile(const nk_route_problem *p, const cuda_gpu *gpu, const tile *t)
+static const char *sm90_route_why_not_tile(const nk_route_problem *p, const cuda_gpu *gpu, const sm90_route_tile *t)
 {
-    return smem_bytes(t, p) > gpu->smem_per_cta ? "its CTAs do not fit into shared memory" : NULL;
+    return sm90_route_smem_bytes(t, p) > gpu->smem_per_cta ? "its CTAs do not fit into shared memory" : NULL;
 }
 
-static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, nk_plan *plan,
-                        candidate *best)
+static nk_status sm90_route_choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
+                                   nk_plan *plan, sm90_route_candidate *best)
 {
     const int forced = nk_tile_forced(settings, &sm90_route_family);
     const bool invariant = settings->batch_invariant;
-    const char *why = why_no_tile(p, invariant);
-    *best = (candidate){.tile = -1};
+    const char *why = cuda_route_why_no_map(p, invariant);
+    *best = (sm90_route_candidate){.tile = -1};
     if (forced != NK_TILE_ANY) {
-        if (!why) why = why_not_tile(p, gpu, &tiles[forced]);
+        if (!why) why = sm90_route_why_not_tile(p, gpu, &tiles[forced]);
         if (why) return NK_TILE_REFUSE(&sm90_route_family, forced, "%s", why);
-        consider(p, gpu, forced, invariant, best);
+        sm90_route_consider(p, gpu, forced, invariant, best);
         return NK_OK;
     }
     if (why) return nk_decline(plan, why);
     for (int i = 0; i < SM90_ROUTE_TILE_COUNT; i++) {
-        const char *why_not = why_not_tile(p, gpu, &tiles[i]);
+        const char *why_not = sm90_route_why_not_tile(p, gpu, &tiles[i]);
         if (why_not)
             why = why_not;
         else
-            consider(p, gpu, i, invariant, best);
+            sm90_route_consider(p, gpu, i, invariant, best);
     }
     return best->tile < 0 ? nk_decline(plan, why) : NK_OK;
 }
 
-typedef struct route_choice {
+typedef struct sm90_route_choice {
     cuda_kernel *kernel;
     sm90_route_params params; /* without the workspace's addresses and the counters' base */
     cuda_grid grid;
     int32_t tile;
     int64_t counter_bytes;
     int64_t sorters; /* CTAs of the second kernel */
-} route_choice;
+} sm90_route_choice;
 
-NK_CHOICE_FITS(route_choice);
+NK_CHOICE_FITS(sm90_route_choice);
 
-/* How long a CTA waits for others, in clocks: long enough for CTAs that started together. */
-#define PATIENCE(us) ((us) < 1e4 ? (int32_t)((us) * 10e3) + 40000 : 100000000)
-
-static sm90_route_params params_of(const nk_route_problem *p, const cuda_gpu *gpu, const candidate *c, nk_pdl pdl)
+static sm90_route_params sm90_route_params_of(const nk_route_problem *p, const cuda_gpu *gpu,
+                                              const sm90_route_candidate *c, nk_pdl pdl)
 {
-    const tile *t = &tiles[c->tile];
+    const sm90_route_tile *t = &tiles[c->tile];
     return (sm90_route_params){
         .pitch = (int32_t)c->parts * t->experts,
         .arrivals = (int32_t)(c->parts * c->splits),
-        .waiters = (int32_t)waiters_of(c, gpu),
-        .turn_tokens = (int32_t)turn_tokens(c, p, gpu),
-        .patience = PATIENCE(c->us),
+        .waiters = (int32_t)sm90_route_waiters_of(c, gpu),
+        .turn_tokens = (int32_t)sm90_route_turn_tokens(c, p, gpu),
+        .patience = cuda_route_patience(c->us),
         .slots = (int32_t)c->slots,
         .slots_per_cta = (int32_t)slots_per_cta(c),
         .splits = (int32_t)c->splits,
@@ -202,21 +181,21 @@ static sm90_route_params params_of(const nk_route_problem *p, const cuda_gpu *gp
 
 nk_status sm90_plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    route_choice *r = choice;
+    sm90_route_choice *r = choice;
     const cuda_gpu *gpu = NULL;
-    candidate c;
+    sm90_route_candidate c;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    NK_TRY(choose(p, gpu, settings, plan, &c));
-    const tile *t = &tiles[c.tile];
+    NK_TRY(sm90_route_choose(p, gpu, settings, plan, &c));
+    const sm90_route_tile *t = &tiles[c.tile];
     const bool divided = c.parts * c.splits > 1;
-    *r = (route_choice){
+    *r = (sm90_route_choice){
         .kernel = kernels[c.tile][p->x.dtype == NK_BF16],
-        .params = params_of(p, gpu, &c, settings->pdl),
+        .params = sm90_route_params_of(p, gpu, &c, settings->pdl),
         .grid = {.x = c.clusters * t->sharers,
                  .y = c.parts,
                  .z = c.splits,
                  .threads = SM90_ROUTE_THREADS(t->warps),
-                 .smem_bytes = smem_bytes(t, p),
+                 .smem_bytes = sm90_route_smem_bytes(t, p),
                  .cluster.x = t->sharers,
                  .overlap = settings->pdl != NK_PDL_OFF},
         .tile = c.tile,
@@ -240,33 +219,17 @@ nk_status sm90_plan_route(const nk_route_problem *p, const nk_settings *settings
     return NK_OK;
 }
 
-/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
-static cuda_boxes boxes_of(const char *name, const nk_operand *o, int64_t k, int64_t rows, int32_t box_rows)
-{
-    return (cuda_boxes){.name = name,
-                        .at = o->data,
-                        .dtype = o->dtype,
-                        .rank = 2,
-                        .dims = {(uint64_t)k, (uint64_t)rows},
-                        .strides = {rows > 1 ? (uint64_t)o->row_stride : 16},
-                        .box = {SM90_ROUTE_PANEL, (uint32_t)box_rows},
-                        .swizzle = CUDA_SWIZZLE_128,
-                        .l2 = CUDA_L2_256};
-}
-
 nk_status sm90_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
 {
-    const route_choice *r = choice;
-    const tile *t = &tiles[r->tile];
+    const sm90_route_choice *r = choice;
+    const sm90_route_tile *t = &tiles[r->tile];
     sm90_route_params params = r->params;
-    const cuda_boxes boxes[] = {boxes_of("w", &p->w, p->k, p->n, t->experts / t->sharers),
-                                boxes_of("x", &p->x, p->k, p->m, t->tokens)};
-    cuda_tensor_map maps[2];
+    cuda_tensor_map w, x;
     params.partials = (float *)((uint8_t *)exec->workspace + r->counter_bytes);
     params.counters = exec->workspace;
     params.base = cuda_counter_base();
-    NK_TRY(cuda_encode_maps(p->device, 2, boxes, (cuda_tensor_map *const[]){&maps[0], &maps[1]}));
-    void *args[] = {&maps[0], &maps[1], (void *)(uintptr_t)p, &params};
+    NK_TRY(cuda_route_maps(p, SM90_ROUTE_PANEL, t->experts / t->sharers, t->tokens, (cuda_tensor_map *[]){&w, &x}));
+    void *args[] = {&w, &x, (void *)(uintptr_t)p, &params};
     NK_TRY(cuda_launch(r->kernel, p->device, exec->stream, &r->grid, args));
     if (!p->sorts || p->m == 1) return NK_OK;
     return cuda_route_sort(&sm90_route_sort, p, r->sorters, r->grid.overlap, exec);
