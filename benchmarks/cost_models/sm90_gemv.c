@@ -40,9 +40,9 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
                                 .is_short = tiles[choice->tile].is_short,
                                 .by_tensor_map = tiles[choice->tile].by_tensor_map,
                                 .variant = {.kind = kind}};
-            if (!deal_of(&p, &room, choice->split, more, whole, &s)) continue;
+            if (!schedule_of(&p, &room, choice->split, more, whole, &s)) continue;
             if (s.clusters * choice->split != choice->grid) continue;
-            const double us = us_of(&p, &room, &s);
+            const double us = schedule_us(&p, &room, &s);
             if (least < 0 || us < least) least = us;
         }
     }

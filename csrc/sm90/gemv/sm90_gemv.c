@@ -9,7 +9,7 @@
 
 #define ACCESSES(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
 static cuda_kernel *const kernels[][2][3] = {
-    /* [is_short]: short tiles are for one NVFP4 token only; narrow, it has no others */
+    /* [is_short]: short tiles are for one NVFP4 token only, which has only these if its access is narrow */
     [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, ACCESSES(codes_short)},
     [SM90_GEMV_FP16] = {ACCESSES(fp16)},
     [SM90_GEMV_BF16] = {ACCESSES(bf16)},
@@ -39,7 +39,7 @@ static cuda_kernel *const map_kernels[] = {
 };
 
 /* Asks the driver about clusters of even sizes, since odd ones were slower. All kernels use the same resources. */
-static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
+static nk_status count_gemv_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
 {
     c->gpu = NULL;
     for (int32_t per_sm = 1; per_sm <= 2; per_sm++) {
@@ -60,51 +60,52 @@ static nk_status count_clusters(cuda_kernel *kernel, nk_device device, const cud
     return NK_OK;
 }
 
-/* All that a deal depends on. */
-typedef struct question {
+/* All that a schedule depends on. */
+typedef struct gemv_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
     int32_t kind, access;
     int32_t has_experts;
     int16_t is_blocked, has_maps;
     int64_t forced; /* a tile, or NK_TILE_ANY */
-} question;
+} gemv_question;
 
 NK_CHOICE_FITS(sm90_gemv_choice);
 
-static cuda_kernel *kernel_of(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
+static cuda_kernel *gemv_kernel(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
 {
     if (variant->has_experts) return experts_kernels[variant->kind][access];
     return variant->is_dual ? dual_kernels[variant->kind] : kernels[variant->kind][is_short][access];
 }
 
-/* Finding a deal takes as long as all else before a launch, and the next calls ask the same. */
-static nk_status choose(const nk_gemv_problem *p, const sm90_gemv_variant *variant, int forced, sm90_gemv_choice *c)
+/* Finding a schedule takes as long as all else before a launch, and the next calls ask the same. */
+static nk_status find_schedule_once(const nk_gemv_problem *p, const sm90_gemv_variant *variant, int forced,
+                                    sm90_gemv_choice *c)
 {
-    NK_MEMO(question, sm90_gemv_choice, memo);
+    NK_MEMO(gemv_question, sm90_gemv_choice, memo);
     static _Thread_local sm90_gemv_clusters clusters;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    const question q = {gpu,
-                        p->l,
-                        p->m,
-                        p->n,
-                        p->k,
-                        (int32_t)variant->kind,
-                        (int32_t)(variant->is_dual ? SM90_GEMV_DUAL : sm90_gemv_access_of(p)),
-                        variant->has_experts,
-                        p->b.sf_layout == NK_SF_BLOCKED,
-                        sm90_gemv_has_maps(p),
-                        forced};
+    const gemv_question q = {gpu,
+                             p->l,
+                             p->m,
+                             p->n,
+                             p->k,
+                             (int32_t)variant->kind,
+                             (int32_t)(variant->is_dual ? SM90_GEMV_DUAL : sm90_gemv_access_of(p)),
+                             variant->has_experts,
+                             p->b.sf_layout == NK_SF_BLOCKED,
+                             sm90_gemv_has_maps(p),
+                             forced};
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         sm90_gemv_choice *answer = &memo[at].answer;
-        cuda_kernel *any = kernel_of(variant, q.access, q.kind == SM90_GEMV_CODES);
-        if (clusters.gpu != gpu) NK_TRY(count_clusters(any, p->device, gpu, &clusters));
+        cuda_kernel *any = gemv_kernel(variant, q.access, q.kind == SM90_GEMV_CODES);
+        if (clusters.gpu != gpu) NK_TRY(count_gemv_clusters(any, p->device, gpu, &clusters));
         bool fits = sm90_gemv_find_schedule(p, variant, &clusters, forced, &answer->schedule);
         answer->kernel = !fits                            ? NULL
                          : answer->schedule.by_tensor_map ? map_kernels[q.access]
-                                                          : kernel_of(variant, q.access, answer->schedule.is_short);
+                                                          : gemv_kernel(variant, q.access, answer->schedule.is_short);
         memo[at].asked = q;
     }
     *c = memo[at].answer;
@@ -121,7 +122,7 @@ _Static_assert(LARGEST_K / SM90_GEMV_STEP <= 1 << SM90_GEMV_K_STEP_BITS, "K step
 _Static_assert(SM90_GEMV_MAX_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_MAX_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
-static bool is_in_range(const nk_gemv_problem *p)
+static bool fits_32_bits(const nk_gemv_problem *p)
 {
     uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
     bool close = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
@@ -129,14 +130,14 @@ static bool is_in_range(const nk_gemv_problem *p)
            (p->n <= 1 || close);
 }
 
-/* Where no deal is found another row serves the call, unless a tile of this family is forced. */
-static nk_status decline(const nk_gemv_problem *p, sm90_gemv_kind kind, const nk_settings *settings, int forced)
+/* Another row of the backend table serves the call, unless a tile of this family is forced. */
+static nk_status decline_gemv(const nk_gemv_problem *p, sm90_gemv_kind kind, const nk_settings *settings, int forced)
 {
     const char *why = NULL;
     if (forced == NK_TILE_ANY || p->m > SM90_GEMV_MAX_TOKENS) return NK_DECLINED;
     if (settings->batch_invariant)
         why = "no tile of this family keeps NVFP4KERN_BATCH_INVARIANT=1";
-    else if (!is_in_range(p))
+    else if (!fits_32_bits(p))
         why = "N, K, L or a stride of the weights is larger than any tile of this family takes";
     else
         why = sm90_gemv_why_not(p, kind, forced);
@@ -147,10 +148,10 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
                          nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
-    if (!is_in_range(p) || settings->batch_invariant) return decline(p, variant->kind, settings, forced);
+    if (!fits_32_bits(p) || settings->batch_invariant) return decline_gemv(p, variant->kind, settings, forced);
     const sm90_gemv_schedule *s = &c->schedule;
-    NK_TRY(choose(p, variant, forced, c));
-    if (!c->kernel) return decline(p, variant->kind, settings, forced);
+    NK_TRY(find_schedule_once(p, variant, forced, c));
+    if (!c->kernel) return decline_gemv(p, variant->kind, settings, forced);
     c->pdl = settings->pdl;
     plan->kernel = c->kernel->name;
     plan->why = sm90_gemv_access_of(p) == SM90_GEMV_NARROW
@@ -172,8 +173,8 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     return sm90_gemv_plan(p, &(sm90_gemv_variant){.kind = sm90_gemv_kind_of(p)}, settings, found, choice);
 }
 
-/* The product with one of the matrices. */
-static nk_gemv_problem one_of(const nk_dual_gemm_problem *p, const nk_operand *b)
+/* The gemv with one of the matrices. */
+static nk_gemv_problem single_gemv(const nk_dual_gemm_problem *p, const nk_operand *b)
 {
     return (nk_gemv_problem){
         .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = *b, .d = p->d};
@@ -181,11 +182,11 @@ static nk_gemv_problem one_of(const nk_dual_gemm_problem *p, const nk_operand *b
 
 nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
 {
-    const nk_gemv_problem first = one_of(p, &p->b1), second = one_of(p, &p->b2);
+    const nk_gemv_problem first = single_gemv(p, &p->b1), second = single_gemv(p, &p->b2);
     const bool linear =
         sm90_gemv_access_of(&first) == SM90_GEMV_LINEAR && sm90_gemv_access_of(&second) == SM90_GEMV_LINEAR;
     if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
-    if (!is_in_range(&first) || !is_in_range(&second)) return NK_DECLINED;
+    if (!fits_32_bits(&first) || !fits_32_bits(&second)) return NK_DECLINED;
     nk_gemv_problem both = first;
     both.n *= 2;
     const sm90_gemv_variant variant = {.kind = sm90_gemv_kind_of(&first), .is_dual = true};
@@ -205,10 +206,10 @@ static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (u
      __VA_ARGS__}
 #define FACTORS(...) {.name = "scale factors", .at = b->sf, .dtype = NK_E4M3, .rank = 4, .l2 = CUDA_L2_128, __VA_ARGS__}
 
-/* See sm90_gemv_maps. Where scale factors are blocked a dimension goes through a row quad, whose rows lie 32 apart. So
+/* See sm90_gemv_maps. If scale factors are blocked, one dimension goes through a row quad, whose rows lie 32 apart. So
  * strides do not grow from one dimension to the next. The driver's documentation says that they do, but nothing checks
  * it. */
-static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_schedule *s, sm90_gemv_maps *maps)
+static nk_status encode_gemv_maps(const nk_gemv_problem *p, const sm90_gemv_schedule *s, sm90_gemv_maps *maps)
 {
     const nk_operand *b = &p->b;
     const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
@@ -229,14 +230,15 @@ static nk_status encode_maps(const nk_gemv_problem *p, const sm90_gemv_schedule 
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
 
-nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *pair, const sm90_gemv_experts *experts,
+nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *dual, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *c, const nk_exec *exec)
 {
     const sm90_gemv_schedule *s = &c->schedule;
     sm90_gemv_args args = {
-        .scheduler = s->scheduler, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .pair = *pair};
+        .scheduler = s->scheduler, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .dual = *dual};
     memcpy(args.starts, s->starts, sizeof args.starts);
-    args.scheduler.early = c->pdl == NK_PDL_WEIGHTS; /* of experts, whose weights are not known, nothing is */
+    args.scheduler.early =
+        c->pdl == NK_PDL_WEIGHTS; /* kernels of experts ignore it: they do not know the expert before */
     cuda_grid grid = {.x = s->clusters,
                       .y = s->scheduler.cluster,
                       .z = p->l,
@@ -245,8 +247,8 @@ nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *pair, co
                       .cluster.y = s->scheduler.cluster,
                       .overlap = c->pdl != NK_PDL_OFF};
     sm90_gemv_maps maps;
-    if (s->by_tensor_map) NK_TRY(encode_maps(p, s, &maps));
-    /* Other kernels have no second parameter. */
+    if (s->by_tensor_map) NK_TRY(encode_gemv_maps(p, s, &maps));
+    /* The second parameter is unused by kernels that have one only. */
     void *parameters[] = {&args, experts ? (void *)experts : (void *)&maps};
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
 }
@@ -258,8 +260,8 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
 
 nk_status sm90_run_gemv_dual(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
 {
-    nk_gemv_problem first = one_of(p, &p->b1);
+    nk_gemv_problem first = single_gemv(p, &p->b1);
     first.alpha = p->alpha1;
-    const sm90_gemv_dual pair = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
-    return sm90_gemv_run(&first, &pair, NULL, choice, exec);
+    const sm90_gemv_dual dual = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
+    return sm90_gemv_run(&first, &dual, NULL, choice, exec);
 }

@@ -1,4 +1,4 @@
-/* What all kernels for few tokens use: the order of a team's steps, and how weights are fetched. */
+/* What all kernels for few tokens share: the order of a consumer's steps, and the cp.async pipeline of weights. */
 #ifndef NK_SM90_GEMV_CUH
 #define NK_SM90_GEMV_CUH
 
@@ -11,52 +11,53 @@
 
 extern __shared__ __align__(1024) uint4 smem[]; /* the period of a tensor map's swizzle */
 
-__device__ inline sm90_gemv_head &head() { return *(sm90_gemv_head *)smem; }
+__device__ inline sm90_gemv_head &smem_head() { return *(sm90_gemv_head *)smem; }
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
- * reads byte by byte, in both layouts. DUAL is LINEAR, of two matrices: see sm90_gemv_dual. */
+ * reads byte by byte, in both layouts. DUAL is LINEAR with two matrices: see sm90_gemv_dual. */
 enum { LINEAR, BLOCKED, NARROW, DUAL };
 
 /* The shuffle tells the compiler that all lanes have the same value. */
 __device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
 
-/* How many octets of a tile a warp has. A team has a tile: TEAM warps, each with the octets behind those of the last.
- */
+/* M8S: how many times 8 rows of a tile a warp has. A tile belongs to a consumer of WARPS warps, which have consecutive
+ * rows. */
 enum { SHORT = 1, TALL = 2 };
 
-template <int OCTETS, int TEAM> constexpr int rows_of_tile = OCTETS * TEAM * SM90_GEMV_M8;
+template <int M8S, int WARPS> constexpr int tile_rows = M8S * WARPS * SM90_GEMV_M8;
 
-/* What the CTA has to do, and what this warp's team has to do of it. */
-typedef struct team_work {
-    int l, first_row;                 /* batch; a row of W: where scale factors are blocked, the first of its atom */
+/* The rows and K of the CTA, and the steps of this warp's consumer. */
+typedef struct work_tile_info {
+    int l, first_row;                 /* batch; a row of W: if scale factors are blocked, the first of its atom */
     int matrix;                       /* batch of W */
-    int expert, token, row;           /* of experts: whose alpha and bias; rows of X and of D. Else 0 */
-    int skew, positions;              /* the CTA has so many positions, from `skew` behind first_row on */
+    int expert, token, row;           /* with experts: whose alpha and bias; rows of X and of D. Else 0 */
+    int skew, positions;              /* the CTA has `positions` of them, from first_row + skew on */
     int rows;                         /* of W from first_row on */
     int first_k_step, k_steps, words; /* of K: what the CTA has; the last CTA of a cluster may have fewer */
-    int tile, k_step, steps;          /* where the team begins; how many steps it has */
-    int first_tile, teams_before; /* teams that begin first_tile before this one; of its other tiles it is the first */
-} team_work;
+    int tile, k_step, steps;          /* where the consumer begins; how many steps it has */
+    int first_tile, consumers_before; /* consumers that begin first_tile before this one; it begins its other tiles */
+} work_tile_info;
 
 /* What a warp fetches next, in whole lines: eight lanes fetch a row's codes of a K step, four its scale factors. */
-typedef struct cursor {
+typedef struct weight_cursor {
     const uint8_t *codes[4], *sf[2]; /* this lane's addresses: in every fourth row of the warp, in every eighth */
     int tile, k_step;
     int codes_k_steps, sf_k_steps; /* this lane fetches something of the K steps below these */
     int codes_rows, sf_rows;       /* how many of its rows exist */
-    uint32_t codes_to, sf_to;      /* offsets in a slot */
-} cursor;
+    uint32_t codes_to, sf_to;      /* offsets in a stage */
+} weight_cursor;
 
 template <int ACCESS> __device__ inline bool is_blocked(const nk_operand &o)
 {
     return ACCESS == BLOCKED || (ACCESS == NARROW && o.sf_layout == NK_SF_BLOCKED);
 }
 
-template <int ACCESS, int OCTETS, int TEAM> __device__ inline team_work work_of_team(const sm90_gemv_args &p)
+template <int ACCESS, int M8S, int WARPS>
+__device__ inline work_tile_info initial_work_tile_info(const sm90_gemv_args &p)
 {
     const sm90_gemv_scheduler &s = p.scheduler;
-    const int team = warp_index() / TEAM, rank = blockIdx.y, first = blockIdx.x * s.rows;
-    team_work w;
+    const int consumer = warp_index() / WARPS, rank = blockIdx.y, first = blockIdx.x * s.rows;
+    work_tile_info w;
     w.l = w.matrix = blockIdx.z;
     w.expert = w.token = w.row = 0;
     w.skew = is_blocked<ACCESS>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
@@ -66,56 +67,57 @@ template <int ACCESS, int OCTETS, int TEAM> __device__ inline team_work work_of_
     w.first_k_step = rank * s.k_steps;
     w.k_steps = max(0, min(s.k_steps, s.all_k_steps - w.first_k_step));
     w.words = min(w.k_steps * SM90_GEMV_WORDS, s.all_words - w.first_k_step * SM90_GEMV_WORDS);
-    const uint32_t start = p.starts[team][w.k_steps < s.k_steps];
+    const uint32_t start = p.starts[consumer][w.k_steps < s.k_steps];
     w.tile = w.first_tile = sm90_gemv_start_tile(start);
     w.k_step = sm90_gemv_start_k_step(start);
-    w.teams_before = sm90_gemv_consumers_before(start);
-    const uint32_t rows = rows_of_tile<OCTETS, TEAM>;
-    w.steps = max(
-        0, min(s.steps_per_consumer, (int)((w.positions + rows - 1) / rows) * w.k_steps - team * s.steps_per_consumer));
+    w.consumers_before = sm90_gemv_consumers_before(start);
+    const uint32_t rows = tile_rows<M8S, WARPS>;
+    w.steps = max(0, min(s.steps_per_consumer,
+                         (int)((w.positions + rows - 1) / rows) * w.k_steps - consumer * s.steps_per_consumer));
     return w;
 }
 
 /* The row at a position of the CTA, less first_row. */
-template <int ACCESS> __device__ inline int row_at(const sm90_gemv_args &p, const team_work &w, int position)
+template <int ACCESS> __device__ inline int row_at(const sm90_gemv_args &p, const work_tile_info &w, int position)
 {
     const int at = w.skew + position;
     return is_blocked<ACCESS>(p.b) ? sm90_gemv_blocked_row(at) : at;
 }
 
-/* As row_at(). Where W has no such row, another that it has. */
-template <int ACCESS> __device__ inline uint32_t some_row_at(const sm90_gemv_args &p, const team_work &w, int position)
+/* As row_at(), but a row that W has. */
+template <int ACCESS>
+__device__ inline uint32_t clamped_row_at(const sm90_gemv_args &p, const work_tile_info &w, int position)
 {
     const int row = row_at<ACCESS>(p, w, position);
     return is_blocked<ACCESS>(p.b) ? min(row, w.rows - 1) : row;
 }
 
-/* The offset in a slot of chunk `chunk` of a row's codes. It keeps lanes (row, chunk / 2) off each other's banks. Row +
- * 4 lies HALF_SLOT behind. */
-constexpr int SLOT_BYTES = sizeof(sm90_gemv_m8_stage), SLOT_LINE = sizeof(sm90_gemv_m8_stage::codes[0]),
-              HALF_SLOT = sizeof(sm90_gemv_m8_stage::codes) / 2, SF_OF_SLOT = offsetof(sm90_gemv_m8_stage, sf);
+/* The offset of chunk `chunk` of a row's codes among 8 rows of a stage. The swizzle keeps lanes (row, chunk / 2) off
+ * each other's banks. Row + 4 lies M4_BYTES behind. */
+constexpr int M8_BYTES = sizeof(sm90_gemv_m8_stage), M8_ROW_BYTES = sizeof(sm90_gemv_m8_stage::codes[0]),
+              M4_BYTES = sizeof(sm90_gemv_m8_stage::codes) / 2, M8_SF = offsetof(sm90_gemv_m8_stage, sf);
 
-__device__ inline uint32_t slot_at(int row, int chunk) { return row * SLOT_LINE + (chunk ^ (row & 1)) * 16; }
+__device__ inline uint32_t m8_chunk_at(int row, int chunk) { return row * M8_ROW_BYTES + (chunk ^ (row & 1)) * 16; }
 
-/* Addresses of slots include this offset, so that each lane has its own: see createpolicy_evict_first(). */
+/* Addresses of stages include this offset, so that each lane has its own: see createpolicy_evict_first(). */
 __device__ inline uint32_t own_byte() { return (threadIdx.x & 31) * 16; }
 
-__device__ inline uint32_t ring_of_warp()
+__device__ inline uint32_t pipeline_of_warp()
 {
     return shared_address(smem) + (uint32_t)sizeof(sm90_gemv_head) + warp_index() * SM90_GEMV_PIPELINE_BYTES +
            own_byte();
 }
 
 /* In how many K steps word `first` of the step exists. */
-__device__ inline int k_steps_with(const team_work &w, int first)
+__device__ inline int k_steps_with(const work_tile_info &w, int first)
 {
     return (w.words - first + SM90_GEMV_WORDS - 1) >> 5;
 }
 
 /* The position of the CTA at which the warp's rows of a tile begin. */
-template <int OCTETS, int TEAM> __device__ inline int first_position(int tile)
+template <int M8S, int WARPS> __device__ inline int position_of_warp(int tile)
 {
-    return (tile * TEAM + warp_index() % TEAM) * (OCTETS * SM90_GEMV_M8);
+    return (tile * WARPS + warp_index() % WARPS) * (M8S * SM90_GEMV_M8);
 }
 
 /* Bytes from a row's scale factors of one K step to those of the next. */
@@ -124,21 +126,22 @@ template <int ACCESS> __device__ inline int64_t sf_of_step(const sm90_gemv_args 
     return is_blocked<ACCESS>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
 }
 
-/* The row of each of a pair's matrices at a position, which is in the octet of the first. */
-__device__ inline int paired_row(int position) { return position >> 4 << 3 | (position & 7); }
+/* The row of both matrices at a position, which is one of the first matrix. */
+__device__ inline int dual_row(int position) { return position >> 4 << 3 | (position & 7); }
 
-/* As enter_tile(), of two matrices. */
-__device__ inline void enter_paired_tile(const sm90_gemv_args &p, const team_work &w, int tile, int k_step, cursor &at)
+/* As cursor_to_tile(), with two matrices. */
+__device__ inline void cursor_to_dual_tile(const sm90_gemv_args &p, const work_tile_info &w, int tile, int k_step,
+                                           weight_cursor &at)
 {
-    const int lane = threadIdx.x & 31, first = first_position<TALL, 1>(tile);
-    const int64_t row = paired_row(w.first_row + first), from_first = w.first_k_step + k_step;
+    const int lane = threadIdx.x & 31, first = position_of_warp<TALL, 1>(tile);
+    const int64_t row = dual_row(w.first_row + first), from_first = w.first_k_step + k_step;
     at.tile = tile;
     at.k_step = k_step;
     at.codes_rows = first < w.positions ? 2 * TALL : 0;
     at.sf_rows = first < w.positions ? TALL : 0;
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
-        const nk_operand &b = i ? p.pair.b : p.b;
+        const nk_operand &b = i ? p.dual.b : p.b;
         const uint8_t *codes = b.data + w.matrix * b.batch_stride + (row + (lane >> 3)) * b.row_stride +
                                from_first * (SM90_GEMV_STEP / 2) + (lane & 7) * 16;
         at.codes[2 * i] = kept(codes);
@@ -148,12 +151,14 @@ __device__ inline void enter_paired_tile(const sm90_gemv_args &p, const team_wor
     }
 }
 
-/* Moves to a step of another tile. Strides of rows and of rows of atoms fit 32 bits; that of a single row is unused. */
-template <int ACCESS, int OCTETS, int TEAM>
-__device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, int tile, int k_step, cursor &at)
+/* Moves to a step of another tile. Strides of rows and of rows of atoms fit 32 bits; the stride of a single row is
+ * unused. */
+template <int ACCESS, int M8S, int WARPS>
+__device__ inline void cursor_to_tile(const sm90_gemv_args &p, const work_tile_info &w, int tile, int k_step,
+                                      weight_cursor &at)
 {
-    if constexpr (ACCESS == DUAL) return enter_paired_tile(p, w, tile, k_step, at);
-    const int lane = threadIdx.x & 31, first = first_position<OCTETS, TEAM>(tile);
+    if constexpr (ACCESS == DUAL) return cursor_to_dual_tile(p, w, tile, k_step, at);
+    const int lane = threadIdx.x & 31, first = position_of_warp<M8S, WARPS>(tile);
     const int64_t from_first = w.first_k_step + k_step;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,
                    atoms_bytes = p.scheduler.atoms_bytes;
@@ -167,10 +172,11 @@ __device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, i
     at.codes_rows = (w.positions - first - (lane >> 3) + 3) >> 2;
     at.sf_rows = (w.positions - first - (lane >> 2) + 7) >> 3;
 #pragma unroll
-    for (int i = 0; i < 2 * OCTETS; i++)
-        at.codes[i] = kept(codes + (some_row_at<ACCESS>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16));
+    for (int i = 0; i < 2 * M8S; i++)
+        at.codes[i] =
+            kept(codes + (clamped_row_at<ACCESS>(p, w, first + 4 * i + (lane >> 3)) * stride + (lane & 7) * 16));
 #pragma unroll
-    for (int i = 0; i < OCTETS; i++) {
+    for (int i = 0; i < M8S; i++) {
         const uint32_t position = w.skew + first + 8 * i + (lane >> 2), c = lane & 3;
         at.sf[i] =
             kept(sf + (is_blocked<ACCESS>(p.b) ? sm90_gemv_blocked_factors(position, atoms_bytes) + c * NK_SF_ATOM_BYTES
@@ -179,38 +185,45 @@ __device__ inline void enter_tile(const sm90_gemv_args &p, const team_work &w, i
 }
 
 /* Moves on by `steps` steps of the same tile. */
-template <int ACCESS, int OCTETS> __device__ inline void move_on(const sm90_gemv_args &p, int steps, cursor &at)
+template <int ACCESS, int M8S>
+__device__ inline void cursor_advance_k(const sm90_gemv_args &p, int steps, weight_cursor &at)
 {
     at.k_step += steps;
 #pragma unroll
-    for (int i = 0; i < 2 * OCTETS; i++)
+    for (int i = 0; i < 2 * M8S; i++)
         at.codes[i] += steps * (SM90_GEMV_STEP / 2);
 #pragma unroll
-    for (int i = 0; i < OCTETS; i++)
+    for (int i = 0; i < M8S; i++)
         at.sf[i] += steps * sf_of_step<ACCESS>(p);
 }
 
 /* Sets what is the same for all tiles. */
-__device__ inline void prepare(const team_work &w, cursor &at)
+__device__ inline void cursor_init(const work_tile_info &w, weight_cursor &at)
 {
     const int lane = threadIdx.x & 31;
     at.codes_k_steps = k_steps_with(w, 4 * (lane & 7));
     at.sf_k_steps = k_steps_with(w, 8 * (lane & 3));
-    at.codes_to = kept(slot_at(lane >> 3, lane & 7) - own_byte());
-    at.sf_to = kept(SF_OF_SLOT + lane * 4 - own_byte());
+    at.codes_to = kept(m8_chunk_at(lane >> 3, lane & 7) - own_byte());
+    at.sf_to = kept(M8_SF + lane * 4 - own_byte());
 }
 
-template <int ACCESS, int OCTETS, int TEAM>
-__device__ inline void advance(const sm90_gemv_args &p, const team_work &w, cursor &at)
+template <int ACCESS, int M8S, int WARPS>
+__device__ inline void cursor_next(const sm90_gemv_args &p, const work_tile_info &w, weight_cursor &at)
 {
     if (at.k_step + 1 == w.k_steps)
-        enter_tile<ACCESS, OCTETS, TEAM>(p, w, at.tile + 1, 0, at);
+        cursor_to_tile<ACCESS, M8S, WARPS>(p, w, at.tile + 1, 0, at);
     else
-        move_on<ACCESS, OCTETS>(p, 1, at);
+        cursor_advance_k<ACCESS, M8S>(p, 1, at);
 }
 
+/* 16 bytes of a token: a chunk of 32 codes with its two scale factors, or a word of 16-bit elements. */
+typedef struct token_chunk {
+    uint4 data;
+    uint32_t sf;
+} token_chunk;
+
 /* The scale factors of two chunks. Only `words` words of them exist. */
-__device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
+__device__ inline uint32_t load_sf_bytes(const uint8_t *sf, int words)
 {
     uint32_t bytes = 0;
 #pragma unroll
@@ -219,15 +232,16 @@ __device__ inline uint32_t fetch_factors(const uint8_t *sf, int words)
     return bytes;
 }
 
-/* Fetches a step's weights to a slot: of this lane's rows the first codes_rows and sf_rows. Scale factors of the others
- * become 0. */
-template <int ACCESS, int OCTETS>
-__device__ inline void fetch_rows(const team_work &w, const cursor &at, int codes_rows, int sf_rows, uint32_t slot)
+/* Fetches a step's weights to a stage: the first codes_rows and sf_rows of this lane's rows. Scale factors of its other
+ * rows become 0. */
+template <int ACCESS, int M8S>
+__device__ inline void fetch_stage_rows(const work_tile_info &w, const weight_cursor &at, int codes_rows, int sf_rows,
+                                        uint32_t stage)
 {
     const int lane = threadIdx.x & 31, words = w.words - at.k_step * SM90_GEMV_WORDS;
 #pragma unroll
-    for (int i = 0; i < 2 * OCTETS; i++) {
-        const uint32_t to = slot + at.codes_to + i / 2 * SLOT_BYTES + (i & 1) * HALF_SLOT;
+    for (int i = 0; i < 2 * M8S; i++) {
+        const uint32_t to = stage + at.codes_to + i / 2 * M8_BYTES + (i & 1) * M4_BYTES;
         const uint8_t *from = at.codes[i];
         if (ACCESS != NARROW)
             cp_async_cg_hint_if(i < codes_rows, to, from, createpolicy_evict_first());
@@ -235,156 +249,157 @@ __device__ inline void fetch_rows(const team_work &w, const cursor &at, int code
             st_shared_v4(to, fetch_bytes(from, i < codes_rows ? 4 * (words - 4 * (lane & 7)) : 0));
     }
 #pragma unroll
-    for (int i = 0; i < OCTETS; i++) {
-        const uint32_t to = slot + at.sf_to + i * SLOT_BYTES;
+    for (int i = 0; i < M8S; i++) {
+        const uint32_t to = stage + at.sf_to + i * M8_BYTES;
         const uint8_t *from = at.sf[i];
         if (ACCESS != NARROW)
             cp_async_ca_l2_128b_zfill_hint<4>(to, from, i < sf_rows ? 4 : 0, createpolicy_evict_first());
         else
-            st_shared(to, fetch_factors(from, i < sf_rows ? words - 8 * (lane & 3) : 0));
+            st_shared(to, load_sf_bytes(from, i < sf_rows ? words - 8 * (lane & 3) : 0));
     }
 }
 
 /* Fetches any step. Scale factors are 0 beyond K and for rows that do not exist, so codes may be anything there. */
-template <int ACCESS, int OCTETS> __device__ inline void fetch(const team_work &w, const cursor &at, uint32_t slot)
+template <int ACCESS, int M8S>
+__device__ inline void fetch_stage(const work_tile_info &w, const weight_cursor &at, uint32_t stage)
 {
-    fetch_rows<ACCESS, OCTETS>(w, at, at.k_step < at.codes_k_steps ? at.codes_rows : 0,
-                               at.k_step < at.sf_k_steps ? at.sf_rows : 0, slot);
+    fetch_stage_rows<ACCESS, M8S>(w, at, at.k_step < at.codes_k_steps ? at.codes_rows : 0,
+                                  at.k_step < at.sf_k_steps ? at.sf_rows : 0, stage);
 }
 
 /* Fetches a step that lies within K. */
-template <int ACCESS, int OCTETS>
-__device__ inline void fetch_whole(const team_work &w, const cursor &at, uint32_t slot)
+template <int ACCESS, int M8S>
+__device__ inline void fetch_full_stage(const work_tile_info &w, const weight_cursor &at, uint32_t stage)
 {
-    fetch_rows<ACCESS, OCTETS>(w, at, at.codes_rows, at.sf_rows, slot);
+    fetch_stage_rows<ACCESS, M8S>(w, at, at.codes_rows, at.sf_rows, stage);
 }
 
-/* Brings a step's weights to L2. Kernels before this one may still be writing them, which is no harm: nothing is read.
- */
-template <int OCTETS> __device__ inline void prefetch_codes(const cursor &at)
+/* Brings a step's weights to L2. Kernels before this one may still be writing them, which does no harm, since nothing
+ * is read. */
+template <int M8S> __device__ inline void prefetch_codes(const weight_cursor &at)
 {
     const int rows = at.k_step < at.codes_k_steps ? at.codes_rows : 0;
 #pragma unroll
-    for (int i = 0; i < 2 * OCTETS; i++)
+    for (int i = 0; i < 2 * M8S; i++)
         prefetch_global_l2_if(i < rows, at.codes[i]);
 }
 
-template <int OCTETS> __device__ inline void prefetch_factors(const cursor &at)
+template <int M8S> __device__ inline void prefetch_sf(const weight_cursor &at)
 {
     const int rows = at.k_step < at.sf_k_steps ? at.sf_rows : 0;
 #pragma unroll
-    for (int i = 0; i < OCTETS; i++)
+    for (int i = 0; i < M8S; i++)
         prefetch_global_l2_if(i < rows, at.sf[i]);
 }
 
 /* How many of the tile's steps, from the next one on, lie within K. */
-template <int ACCESS> __device__ inline int whole_steps(const team_work &w, const cursor &at)
+template <int ACCESS> __device__ inline int full_steps(const work_tile_info &w, const weight_cursor &at)
 {
     return ACCESS == NARROW ? 0 : (w.words >> 5) - at.k_step;
 }
 
-/* Fetches the first steps, all but one that the ring has slots for. Up to here the code that most calls run lies in one
- * line, with few jumps over what they skip. For instructions are fetched ahead, and a CTA on an SM that lacks them
- * waits for memory, up to 2 us. */
-template <int ACCESS, int OCTETS, int TEAM>
-__device__ inline void fill_ring(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring)
+/* Fetches the first steps, to all stages but one. Up to here the code that most calls run is contiguous, with few jumps
+ * over what they skip, since instructions are fetched ahead, and a CTA on an SM that lacks them waits for memory, up to
+ * 2 us. */
+template <int ACCESS, int M8S, int WARPS>
+__device__ inline void fill_pipeline(const sm90_gemv_args &p, const work_tile_info &w, weight_cursor &ahead,
+                                     uint32_t pipeline)
 {
-    constexpr int STEPS = SM90_GEMV_PIPELINE_M8S / OCTETS - 1;
-    const bool whole = STEPS < whole_steps<ACCESS>(w, ahead) && STEPS <= w.steps;
+    constexpr int STEPS = SM90_GEMV_PIPELINE_M8S / M8S - 1;
+    const bool whole = STEPS < full_steps<ACCESS>(w, ahead) && STEPS <= w.steps;
 #pragma unroll 1 /* less code to fetch from memory */
     for (int i = 0; whole && i < STEPS; i++) {
-        fetch_whole<ACCESS, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
+        fetch_full_stage<ACCESS, M8S>(w, ahead, pipeline + i * M8S * M8_BYTES);
         cp_async_commit_group();
-        move_on<ACCESS, OCTETS>(p, 1, ahead);
+        cursor_advance_k<ACCESS, M8S>(p, 1, ahead);
     }
 #pragma unroll 1
     for (int i = 0; !whole && i < STEPS; i++) {
         if (i < w.steps) {
-            fetch<ACCESS, OCTETS>(w, ahead, ring + i * OCTETS * SLOT_BYTES);
-            advance<ACCESS, OCTETS, TEAM>(p, w, ahead);
+            fetch_stage<ACCESS, M8S>(w, ahead, pipeline + i * M8S * M8_BYTES);
+            cursor_next<ACCESS, M8S, WARPS>(p, w, ahead);
         }
         cp_async_commit_group();
     }
 }
 
-/* What a lane multiplies in a step: two chunks of a row of each octet, and their scale factors. */
-typedef struct weights {
-    uint4 codes[2][2]; /* [octet][chunk] */
+/* What a lane multiplies in a step: two chunks of one row in each 8, and their scale factors. */
+typedef struct weight_fragment {
+    uint4 codes[2][2]; /* [8 rows][chunk] */
     uint32_t sf[2];
-} weights;
+} weight_fragment;
 
-/* Their offsets in a slot. */
-typedef struct slot_offsets {
+/* Their offsets in a stage. */
+typedef struct stage_offsets {
     uint32_t first, second, sf;
-} slot_offsets;
+} stage_offsets;
 
-__device__ inline slot_offsets slot_offsets_of_lane()
+__device__ inline stage_offsets stage_offsets_of_lane()
 {
-    const uint32_t lane = threadIdx.x & 31, chunks = slot_at(lane >> 2, 2 * (lane & 3));
-    return {kept(chunks - own_byte()), kept((chunks ^ 16) - own_byte()), kept(SF_OF_SLOT + lane * 4 - own_byte())};
+    const uint32_t lane = threadIdx.x & 31, chunks = m8_chunk_at(lane >> 2, 2 * (lane & 3));
+    return {kept(chunks - own_byte()), kept((chunks ^ 16) - own_byte()), kept(M8_SF + lane * 4 - own_byte())};
 }
 
-template <int OCTETS> __device__ inline weights load_slot(uint32_t slot, const slot_offsets &at)
+template <int M8S> __device__ inline weight_fragment load_stage(uint32_t stage, const stage_offsets &at)
 {
-    weights w = {};
+    weight_fragment w = {};
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++, slot += SLOT_BYTES) {
-        w.codes[o][0] = ld_shared_v4(slot + at.first);
-        w.codes[o][1] = ld_shared_v4(slot + at.second);
-        w.sf[o] = ld_shared(slot + at.sf);
+    for (int m8 = 0; m8 < M8S; m8++, stage += M8_BYTES) {
+        w.codes[m8][0] = ld_shared_v4(stage + at.first);
+        w.codes[m8][1] = ld_shared_v4(stage + at.second);
+        w.sf[m8] = ld_shared(stage + at.sf);
     }
     return w;
 }
 
-/* Goes through the steps of a team: products.begin_tile(k_step) at a tile's first, .step(weights) at each,
- * .end_tile(tile) after the last. SLOTS - 1 steps are under way. Steps within K, nearly all, are fetched two at a time
- * with one move of the addresses. All warps of a team take the same branches here, whichever rows exist, since a wgmma
- * is one instruction of all four. */
-template <int ACCESS, int OCTETS, int TEAM, typename PRODUCTS>
-__device__ inline void main_loop(const sm90_gemv_args &p, const team_work &w, cursor &ahead, uint32_t ring,
-                                 PRODUCTS &products)
+/* Runs the steps of a consumer: mma.begin_tile(k_step) before a tile's first step, .step(fragment) for each,
+ * .store_partials(tile) after the last. STAGES - 1 steps are in flight. Steps within K, nearly all, are fetched two at
+ * a time with one update of the addresses. All warps of a consumer take the same branches, whichever rows exist, since
+ * a wgmma is one instruction of all four. */
+template <int ACCESS, int M8S, int WARPS, typename MMA>
+__device__ inline void gemv_mainloop(const sm90_gemv_args &p, const work_tile_info &w, weight_cursor &ahead,
+                                     uint32_t pipeline, MMA &mma)
 {
-    constexpr int SLOTS = SM90_GEMV_PIPELINE_M8S / OCTETS;
-    const slot_offsets offsets = slot_offsets_of_lane();
-    uint32_t slot = ring,
-             free_slot = ring + (SLOTS - 1) * OCTETS * SLOT_BYTES; /* that of the step before, which is free */
+    constexpr int STAGES = SM90_GEMV_PIPELINE_M8S / M8S;
+    const stage_offsets offsets = stage_offsets_of_lane();
+    uint32_t stage = pipeline, free_stage = pipeline + (STAGES - 1) * M8S * M8_BYTES; /* the step before has read it */
     const auto step = [&](auto &&fetch_next) {
-        cp_async_wait_group<SLOTS - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncwarp();
-        const weights now = load_slot<OCTETS>(slot, offsets);
+        const weight_fragment now = load_stage<M8S>(stage, offsets);
         fetch_next();
         cp_async_commit_group();
-        free_slot = slot;
-        slot += OCTETS * SLOT_BYTES;
-        if (slot == ring + SM90_GEMV_PIPELINE_BYTES) slot = ring;
-        products.step(now);
+        free_stage = stage;
+        stage += M8S * M8_BYTES;
+        if (stage == pipeline + SM90_GEMV_PIPELINE_BYTES) stage = pipeline;
+        mma.step(now);
     };
     const auto fetch_ahead = [&](int steps_on) {
-        cursor at = ahead;
-        move_on<ACCESS, OCTETS>(p, steps_on, at);
-        fetch_whole<ACCESS, OCTETS>(w, at, free_slot);
+        weight_cursor at = ahead;
+        cursor_advance_k<ACCESS, M8S>(p, steps_on, at);
+        fetch_full_stage<ACCESS, M8S>(w, at, free_stage);
     };
     for (int left = w.steps, tile = w.tile, k_step = w.k_step; left > 0;) {
         const int here = min(left, w.k_steps - k_step), rest = left - here; /* steps in later tiles */
         /* A fetch that ends a tile moves to the next one, so it is not among the whole ones, unless it is the last. */
-        const int fetches = left - SLOTS + 1, there = whole_steps<ACCESS>(w, ahead);
+        const int fetches = left - STAGES + 1, there = full_steps<ACCESS>(w, ahead);
         const int whole = ACCESS == NARROW ? 0 : min(min(here, fetches), there - (there < fetches));
-        products.begin_tile(k_step);
+        mma.begin_tile(k_step);
 #pragma unroll 1
         for (int i = whole; i > 1; i -= 2, left -= 2) {
             step([&] { fetch_ahead(0); });
             step([&] { fetch_ahead(1); });
-            move_on<ACCESS, OCTETS>(p, 2, ahead);
+            cursor_advance_k<ACCESS, M8S>(p, 2, ahead);
         }
 #pragma unroll 1
         for (; left > rest; left--) {
             step([&] {
-                if (left < SLOTS) return;
-                fetch<ACCESS, OCTETS>(w, ahead, free_slot);
-                advance<ACCESS, OCTETS, TEAM>(p, w, ahead);
+                if (left < STAGES) return;
+                fetch_stage<ACCESS, M8S>(w, ahead, free_stage);
+                cursor_next<ACCESS, M8S, WARPS>(p, w, ahead);
             });
         }
-        products.end_tile(tile++);
+        mma.store_partials(tile++);
         k_step = 0;
     }
 }

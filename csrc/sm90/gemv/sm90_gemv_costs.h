@@ -1,18 +1,18 @@
-/* What the sm90 gemv family's work takes. All times are in microseconds (us); only ratios matter.
+/* Costs of the sm90 gemv family. All times are in microseconds (us); only ratios matter.
  *
- *   STEP          a team's step, where all teams of an SM step side by side: its latencies
+ *   STEP          a step of a consumer, while all consumers of an SM run side by side: its latencies
  *   STEP_OF_SM    any step of an SM: its instructions
- *   CODES, FP16 1000 bytes of such tokens in an SM's shared memory
+ *   CODES, F16    1000 bytes of NVFP4 or 16-bit tokens in an SM's shared memory
  *   SOLO          the prologue and the epilogue of a CTA that has its SM alone, since no other CTA fills them
  *   EXPERT        finding a row's expert, before which nothing can be read
- *   CLUSTER       sending sums to other CTAs of a cluster, whose CTAs must start together
+ *   CLUSTER       sending partial sums to other CTAs of a cluster, whose CTAs must start together
  *   CLUSTER_CTA   the same, for each CTA of the cluster
  *   RAGGED        rows that are no whole tiles
  *   MB            a megabyte of the matrix, beyond what memory takes
  *
  * From sweeps on an H200, 2026-11, fitted in cycles of 1.98 GHz. The choice takes more than the best, on average and at
- * most: with one NVFP4 token 0.4 % and 2.5 % (36 matrices in up to 50 deals each), by tensor map 0.8 % and 8 % (31
- * matrices), with other tokens 1.1 % and 7 % (70 cases of 10 matrices and 1 to 8 tokens, in up to 24 deals). */
+ * most: with one NVFP4 token 0.4 % and 2.5 % (36 matrices in up to 50 schedules each), by tensor map 0.8 % and 8 % (31
+ * matrices), with other tokens 1.1 % and 7 % (70 cases of 10 matrices and 1 to 8 tokens, in up to 24 schedules). */
 #ifndef NK_SM90_GEMV_COSTS_H
 #define NK_SM90_GEMV_COSTS_H
 

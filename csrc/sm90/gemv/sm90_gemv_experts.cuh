@@ -1,4 +1,4 @@
-/* What the kernels for few tokens do besides where each row of the result has an expert of its own. */
+/* What the kernels for few tokens add for experts: a row of D finds its expert, and converts a bf16 token to fp16. */
 #ifndef NK_SM90_GEMV_EXPERTS_CUH
 #define NK_SM90_GEMV_EXPERTS_CUH
 
@@ -8,8 +8,8 @@
 /* Offsets that a lane loads at once. */
 #define EXPERT_BATCH 8
 
-/* The expert of a row of the result, or `experts` where it has none. It is the first one that ends behind the row:
- * offsets count as if they never fell, and any numbers in them name an expert that there is. By all lanes of a warp. */
+/* The expert of a row of D, or `experts` if it has none: the first one that ends behind the row. Offsets count as if
+ * they never fell, so any numbers in them name an existing expert. By all lanes of a warp. */
 __device__ inline int expert_of_row(const int32_t *offsets, int experts, int row)
 {
     const int lane = threadIdx.x & 31, first = offsets[0];
@@ -25,50 +25,51 @@ __device__ inline int expert_of_row(const int32_t *offsets, int experts, int row
     return first > row ? experts : found;
 }
 
-/* Sets the work's expert, token and row. False where the CTA's row has no expert: it stays as it is. One warp reads
- * what may change while it is read, so that all have the same. */
-__device__ inline bool enter_row(const sm90_gemv_experts &e, team_work &w)
+/* Sets the expert, the token and the row of the CTA. False if its row has no expert, and is not written. Offsets may
+ * change while they are read, so one warp reads them for all. */
+__device__ inline bool find_expert_of_cta(const sm90_gemv_experts &e, work_tile_info &w)
 {
     const int row = blockIdx.z;
     if (warp_index() == 0) {
         const int token = e.rows.data ? (int)nk_token_of(e.rows.data[row], e.rows.per_token, e.rows.tokens) : row;
         const int expert = expert_of_row(e.offsets, e.experts, row);
         if (threadIdx.x == 0) {
-            head().expert = expert;
-            head().token = token;
-            head().largest = 0;
-            head().least = ~0u;
+            smem_head().expert = expert;
+            smem_head().token = token;
+            smem_head().largest = 0;
+            smem_head().least = ~0u;
         }
     }
     __syncthreads();
     w.l = 0;
     w.row = row;
-    w.token = head().token;
-    w.matrix = w.expert = head().expert;
+    w.token = smem_head().token;
+    w.matrix = w.expert = smem_head().expert;
     return w.expert < e.experts;
 }
 
-/* A bf16 token as halves times a power of two: exact where the exponents of its elements lie close. Weights are then
+/* A bf16 token in fp16, times a power of two: exact if the exponents of its elements lie close. Weights are then
  * decoded in 11 instructions a word instead of 20. */
-typedef struct halving {
+typedef struct fp16_conversion {
     bool is_exact;
     float scale, inverse; /* the power of two */
-} halving;
+} fp16_conversion;
 
-enum { BFLOAT_MAGNITUDE = 0x7FFF, BFLOAT_INFINITY = 0x7F80, BFLOAT_EXPONENT_AT = 7 };
+enum { BF16_MAGNITUDE = 0x7FFF, BF16_INFINITY = 0x7F80, BF16_EXPONENT_SHIFT = 7 };
 
-/* Of the token that has come, by all threads. With F and f the largest and the least exponent, times 2^(142 - F) all
- * elements are below 65504, and the last bit of each is a multiple of 2^(8 + f - F), where halves have 2^-24. */
-__device__ inline halving halving_of_token(const sm90_gemv_scheduler &s, const team_work &w)
+/* Of the token in shared memory, by all threads. Let F and f be the largest and the least exponent. Times 2^(142 - F)
+ * all elements are below 65504, and the last bit of each is a multiple of 2^(8 + f - F); the last bit of fp16 is 2^-24.
+ */
+__device__ inline fp16_conversion fp16_conversion_of_token(const sm90_gemv_scheduler &s, const work_tile_info &w)
 {
-    uint32_t largest = 0, least = ~0u; /* magnitudes; those that are not 0, less 1 */
+    uint32_t largest = 0, least = ~0u; /* magnitudes; nonzero magnitudes less 1 */
     mbarrier_wait(token_barrier(0), 0);
     for (int word = threadIdx.x; word < w.words; word += blockDim.x) {
         const uint4 v = ld_shared_v4(token_at(s, 0) + word * 16);
         const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const uint32_t low = pairs[i] & BFLOAT_MAGNITUDE, high = pairs[i] >> 16 & BFLOAT_MAGNITUDE;
+            const uint32_t low = pairs[i] & BF16_MAGNITUDE, high = pairs[i] >> 16 & BF16_MAGNITUDE;
             largest = max(largest, max(low, high));
             least = min(least, min(low - 1, high - 1));
         }
@@ -76,42 +77,46 @@ __device__ inline halving halving_of_token(const sm90_gemv_scheduler &s, const t
     largest = __reduce_max_sync(~0u, largest);
     least = __reduce_min_sync(~0u, least);
     if ((threadIdx.x & 31) == 0) {
-        atomicMax(&head().largest, largest);
-        atomicMin(&head().least, least);
+        atomicMax(&smem_head().largest, largest);
+        atomicMin(&smem_head().least, least);
     }
     __syncthreads();
-    const int most = head().largest >> BFLOAT_EXPONENT_AT, fewest = (head().least + 1) >> BFLOAT_EXPONENT_AT;
-    if (most < 16 || head().largest >= BFLOAT_INFINITY || most - fewest > 32) return {false, 1, 1};
+    const int most = smem_head().largest >> BF16_EXPONENT_SHIFT,
+              fewest = (smem_head().least + 1) >> BF16_EXPONENT_SHIFT;
+    if (most < 16 || smem_head().largest >= BF16_INFINITY || most - fewest > 32) return {false, 1, 1};
     return {true, __uint_as_float((142 - most + 127) << 23), __uint_as_float((most - 142 + 127) << 23)};
 }
 
-__device__ inline uint32_t halves_of(uint32_t bfloats, float scale)
+__device__ inline uint32_t bf16_to_fp16(uint32_t pair, float scale)
 {
-    const float low = __uint_as_float(bfloats << 16) * scale, high = __uint_as_float(bfloats & 0xFFFF0000) * scale;
+    const float low = __uint_as_float(pair << 16) * scale, high = __uint_as_float(pair & 0xFFFF0000) * scale;
     return pair_of<false>(low, high);
 }
 
-__device__ inline uint4 halves_of(const uint4 &v, float scale)
+__device__ inline uint4 bf16_to_fp16(const uint4 &v, float scale)
 {
-    return make_uint4(halves_of(v.x, scale), halves_of(v.y, scale), halves_of(v.z, scale), halves_of(v.w, scale));
+    return make_uint4(bf16_to_fp16(v.x, scale), bf16_to_fp16(v.y, scale), bf16_to_fp16(v.z, scale),
+                      bf16_to_fp16(v.w, scale));
 }
 
-/* As finish_pairs(), to codes and scale factors of fl(nk_silu(h) * u). A half of a warp has the features of a block.
- * CTAs have whole blocks. */
-__device__ inline void encode_pairs(const sm90_gemv_args &p, const nk_encoded_output &to, const team_work &w,
-                                    const ending &end, float product_scale, const float *partials)
+/* As epilogue_store_dual(), to codes and scale factors of fl(nk_silu(h) * u). Half a warp has the features of a
+ * scale-factor block. CTAs have whole blocks. */
+__device__ inline void epilogue_encode_dual(const sm90_gemv_args &p, const nk_encoded_output &to,
+                                            const work_tile_info &w, const thread_outputs &end, float product_scale,
+                                            const float *partials)
 {
-    const int parts = p.scheduler.split_k, stride = p.scheduler.rows, half = threadIdx.x & 16;
-    const int first = paired_row(w.first_row);
-    const nk_alpha gates = alpha_of(p.alpha, w), ups = alpha_of(p.pair.alpha, w);
+    const int split_k = p.scheduler.split_k, stride = p.scheduler.rows, half = threadIdx.x & 16;
+    const int first = dual_row(w.first_row);
+    const nk_alpha gates = expert_alpha(p.alpha, w), ups = expert_alpha(p.dual.alpha, w);
     const encoder e = encoder_of(encode_scale_of(to.global_scale));
     uint8_t *codes = to.codes + w.row * to.codes_row_stride, *sf = to.sf + w.row * to.sf_row_stride;
 #pragma unroll 1
     for (int row = threadIdx.x; 2 * row < end.rows; row += blockDim.x) {
         const float *at = partials + (row >> 3 << 4 | (row & 7));
         const int n = first + row;
-        const float value = gated_value(alpha_at(gates, n), sum_of(at, parts, stride) * product_scale, alpha_at(ups, n),
-                                        sum_of(at + SM90_GEMV_M8, parts, stride) * product_scale);
+        const float value =
+            gated_value(alpha_at(gates, n), sum_strided(at, split_k, stride) * product_scale, alpha_at(ups, n),
+                        sum_strided(at + SM90_GEMV_M8, split_k, stride) * product_scale);
         uint32_t amax = __float_as_uint(fabsf(value));
 #pragma unroll
         for (int distance = 8; distance > 0; distance /= 2)

@@ -1,47 +1,50 @@
-/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token, where CTAs begin at whole tiles. W
- * comes by tensor map (TMA): two instructions for a step of a team.
+/* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token, if CTAs begin at whole tiles. W is
+ * loaded by tensor map (TMA): two instructions for a step of a consumer.
  *
- * Work, products: see sm90_gemv_codes.cu.
+ * MMA: see sm90_gemv_codes.cu. Scheduler: see sm90_gemv_config.h. A consumer is a warpgroup.
  *
- * Roles: one lane of each team asks for its tiles, steps ahead. All warps multiply. A team sends its sums of a row at
- * once to the CTA of the cluster that ends the row. That CTA adds what all teams have sent.
+ * Roles: all warps are consumers. One lane of each warpgroup is also its producer, up to STAGES steps ahead. A
+ * warpgroup sends its sums of a row at once to the CTA of the cluster with the row's epilogue, which adds the sums of
+ * all warpgroups.
  *
  * Barriers (mbarriers; "wait" names the parity of the first):
- *   tile_arrived[team][slot]  tensor maps -> the team's warps       1 arrival, of the lane that asks, + a tile   wait 0
- *   sums_arrived              CTAs of the cluster -> all threads    1 arrival, of thread 0, + all sums           wait 0
- *   BARRIER_TEAM              the team has a tile in registers, before its slot is filled again
- *   __syncthreads()           the token is in shared memory, also for the asynchronous proxy; in a CTA alone, sums are
- *   cluster (bar 0)           where CTAs share rows: sums_arrived is initialised before others send sums
+ *   full[warpgroup][stage]  TMA -> the warpgroup's warps            1 arrival, of the producer lane, + a stage   wait 0
+ *   inbox_full              CTAs of the cluster -> all threads      1 arrival, of thread 0, + all sums           wait 0
+ *   BARRIER_WARPGROUP       the warpgroup has read a stage into registers, before it is filled again
+ *   __syncthreads()         the token is in shared memory, also for the asynchronous proxy; in a CTA alone, sums are
+ *   cluster (bar 0)         if a cluster splits K: inbox_full is initialised before other CTAs send sums
  *
- * Overlap: see sm90_gemv.cu. Where weights wait, too, the token is asked for before the tiles: behind all of them it
- * would come late.
+ * Overlap: see sm90_gemv.cu. Without `early` the token is loaded before the tiles: behind all of them it would come
+ * late.
  *
  * Memory: see sm90_gemv_memory.h and sm90_gemv_codes.cuh. */
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemv_codes.cuh"
 
-constexpr int ROWS = SM90_GEMV_MAP_ROWS, SLOTS = SM90_GEMV_MAP_STAGES /* of a team */,
+constexpr int ROWS = SM90_GEMV_MAP_ROWS, STAGES = SM90_GEMV_MAP_STAGES /* of a warpgroup */,
               WORDS = SM90_GEMV_STEP / NK_SF_VEC / 4 /* of four scale factors of a row, one for each of four lanes */,
-              SLOT = sizeof(sm90_gemv_map_stage), LINE = sizeof(sm90_gemv_map_stage::codes[0]),
-              SF_OF_TILE = offsetof(sm90_gemv_map_stage, sf);
+              STAGE_BYTES = sizeof(sm90_gemv_map_stage), ROW_BYTES = sizeof(sm90_gemv_map_stage::codes[0]),
+              STAGE_SF = offsetof(sm90_gemv_map_stage, sf);
 
-static_assert(ROWS == rows_of_tile<TALL, SM90_GEMV_WARPGROUP_WARPS> && LINE == 128, "a row of the swizzle");
-static_assert(SM90_GEMV_WARPGROUP_WARPS * SM90_GEMV_PIPELINE_BYTES == SLOTS * SLOT, "the token lies behind the slots");
+static_assert(ROWS == tile_rows<TALL, SM90_GEMV_WARPGROUP_WARPS> && ROW_BYTES == 128, "a row of the swizzle");
+static_assert(SM90_GEMV_WARPGROUP_WARPS * SM90_GEMV_PIPELINE_BYTES == STAGES * STAGE_BYTES,
+              "the token lies behind the stages");
 
-/* Named barriers: __syncthreads()'s, then one of each team. */
-enum { BARRIER_CTA, BARRIER_TEAM };
+/* Named barriers: __syncthreads()'s, then one of each warpgroup. */
+enum { BARRIER_CTA, BARRIER_WARPGROUP };
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Tiles                                                                                                            */
+/* The pipeline                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* The coordinates of a step's boxes in the tensor maps. */
-typedef struct corner {
+typedef struct box_coordinates {
     int codes[5], sf[4];
-} corner;
+} box_coordinates;
 
-template <int ACCESS> __device__ inline corner corner_of(const team_work &w, int tile, int k_step)
+template <int ACCESS>
+__device__ inline box_coordinates box_coordinates_of(const work_tile_info &w, int tile, int k_step)
 {
     const int position = w.skew + tile * ROWS;
     const int from_first = w.first_k_step + k_step, k = from_first * (SM90_GEMV_STEP / 2),
@@ -51,135 +54,139 @@ template <int ACCESS> __device__ inline corner corner_of(const team_work &w, int
     return {{k, 0, first / 4, atom, w.l}, {first * NK_SF_ATOM_COLS, sf_k / NK_SF_ATOM_COLS, atom, w.l}};
 }
 
-/* The addresses of a slot and of its mbarrier. */
-typedef struct slot {
+/* The addresses of a stage and of its mbarrier. */
+typedef struct map_stage {
     uint32_t at, full;
-} slot;
+} map_stage;
 
-__device__ inline slot first_slot_of_team()
+__device__ inline map_stage first_stage_of_warpgroup()
 {
-    const int index = warp_index() / SM90_GEMV_WARPGROUP_WARPS * SLOTS;
-    return {shared_address(smem) + (uint32_t)sizeof(sm90_gemv_map_head) + index * SLOT,
-            shared_address(((sm90_gemv_map_head *)smem)->tile_arrived) + index * 8};
+    const int index = warp_index() / SM90_GEMV_WARPGROUP_WARPS * STAGES;
+    return {shared_address(smem) + (uint32_t)sizeof(sm90_gemv_map_head) + index * STAGE_BYTES,
+            shared_address(((sm90_gemv_map_head *)smem)->full) + index * 8};
 }
 
-/* The step that the team asks for next. One lane keeps it. */
-typedef struct request {
+/* The step that the producer loads next. */
+typedef struct map_cursor {
     int tile, k_step;
-} request;
+} map_cursor;
 
 template <int ACCESS>
-__device__ inline void ask_for_tile(const sm90_gemv_maps &maps, const team_work &w, request &next, const slot &to)
+__device__ inline void load_stage_by_map(const sm90_gemv_maps &maps, const work_tile_info &w, map_cursor &next,
+                                         const map_stage &to)
 {
-    const corner at = corner_of<ACCESS>(w, next.tile, next.k_step);
-    mbarrier_arrive_expect_tx(to.full, SLOT);
+    const box_coordinates at = box_coordinates_of<ACCESS>(w, next.tile, next.k_step);
+    mbarrier_arrive_expect_tx(to.full, STAGE_BYTES);
     cp_async_bulk_tensor_5d_hint(to.at, &maps.codes, at.codes, to.full, createpolicy_evict_first());
-    cp_async_bulk_tensor_4d_hint(to.at + SF_OF_TILE, &maps.sf, at.sf, to.full, createpolicy_evict_first());
+    cp_async_bulk_tensor_4d_hint(to.at + STAGE_SF, &maps.sf, at.sf, to.full, createpolicy_evict_first());
     if (++next.k_step == w.k_steps) {
         next.k_step = 0;
         next.tile++;
     }
 }
 
-/* Bytes in a slot from a row's scale factors to the next row's, and from four scale factors of a row to the next four.
+/* Bytes in a stage from a row's scale factors to the next row's, and from four scale factors of a row to the next four.
  */
 template <int ACCESS> constexpr int sf_of_row = ACCESS == BLOCKED ? 4 : 4 * WORDS;
 template <int ACCESS> constexpr int sf_of_word = ACCESS == BLOCKED ? 4 * ROWS : 4;
 
 /* The swizzle permutes the chunks of a row by the row's number. */
-template <int ACCESS> __device__ inline slot_offsets tile_offsets_of_lane()
+template <int ACCESS> __device__ inline stage_offsets map_stage_offsets_of_lane()
 {
     const uint32_t lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
     const uint32_t row = warp_index() % SM90_GEMV_WARPGROUP_WARPS * (TALL * SM90_GEMV_M8) + g,
-                   chunks = row * LINE + (2 * c ^ g) * 16;
-    return {chunks, chunks ^ 16, SF_OF_TILE + row * sf_of_row<ACCESS> + c * sf_of_word<ACCESS>};
+                   chunks = row * ROW_BYTES + (2 * c ^ g) * 16;
+    return {chunks, chunks ^ 16, STAGE_SF + row * sf_of_row<ACCESS> + c * sf_of_word<ACCESS>};
 }
 
-template <int ACCESS> __device__ inline weights load_tile(uint32_t slot, const slot_offsets &at)
+template <int ACCESS> __device__ inline weight_fragment load_map_stage(uint32_t stage, const stage_offsets &at)
 {
-    weights w = {};
+    weight_fragment w = {};
 #pragma unroll
-    for (int o = 0; o < TALL; o++) {
-        const uint32_t row = o * SM90_GEMV_M8;
-        w.codes[o][0] = ld_shared_v4(slot + at.first + row * LINE);
-        w.codes[o][1] = ld_shared_v4(slot + at.second + row * LINE);
-        w.sf[o] = ld_shared(slot + at.sf + row * sf_of_row<ACCESS>);
+    for (int m8 = 0; m8 < TALL; m8++) {
+        const uint32_t row = m8 * SM90_GEMV_M8;
+        w.codes[m8][0] = ld_shared_v4(stage + at.first + row * ROW_BYTES);
+        w.codes[m8][1] = ld_shared_v4(stage + at.second + row * ROW_BYTES);
+        w.sf[m8] = ld_shared(stage + at.sf + row * sf_of_row<ACCESS>);
     }
     return w;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Sums                                                                                                             */
+/* The epilogue                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Sends a sum to the CTA that ends the row at `position`, as part `part` of this CTA. A lane that sends nothing (not
- * `wanted`) may have a position behind the last. */
-__device__ inline void send_sum(const sm90_gemv_scheduler &s, uint32_t inbox, int part, int position, float sum,
-                                bool wanted)
+/* Sends the sum of a split within the CTA to the CTA with the epilogue of the row at `position`. A lane that sends
+ * nothing (not `wanted`) may have a position behind the last. */
+__device__ inline void send_partial(const sm90_gemv_scheduler &s, uint32_t inbox, int split, int position, float sum,
+                                    bool wanted)
 {
     const int owner = min(sm90_gemv_divide(position, s.epilogue_rows_inverse), s.cluster - 1),
               row = position - owner * s.epilogue_rows;
-    const uint32_t to = inbox + ((row * s.cluster + blockIdx.y) * s.split_k + part) * 4;
+    const uint32_t to = inbox + ((row * s.cluster + blockIdx.y) * s.split_k + split) * 4;
     if (s.cluster > 1)
-        st_async_if(wanted, mapa(to, owner), sum, mapa(inbox_barrier(), owner));
+        st_async_if(wanted, mapa(to, owner), sum, mapa(inbox_mbarrier(), owner));
     else
         st_shared_if(wanted, to, __float_as_uint(sum));
 }
 
-/* Adds the sums that four lanes have of each row of a tile, and sends them. The last team of a tile also sends zeros
- * for the parts that this tile has less than others. Sets `sums` to 0. */
-__device__ inline void send_tile(const sm90_gemv_scheduler &s, const team_work &w, uint32_t inbox, int tile,
-                                 bool is_last, float sums[2])
+/* Adds the four lanes' sums of each row of a tile, and sends them. The tile's last warpgroup also sends zeros for
+ * splits that other tiles have and this one lacks. Sets `sums` to 0. */
+__device__ inline void send_tile_partials(const sm90_gemv_scheduler &s, const work_tile_info &w, uint32_t inbox,
+                                          int tile, bool is_last, float sums[2])
 {
-    const int lane = threadIdx.x & 31, octet = lane & 3, first_part = part_of_tile(w, tile);
+    const int lane = threadIdx.x & 31, m8_of_lane = lane & 3, first_split = split_of_tile(w, tile);
 #pragma unroll
-    for (int o = 0; o < TALL; o++) {
-        sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
-        sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
+    for (int m8 = 0; m8 < TALL; m8++) {
+        sums[m8] += __shfl_xor_sync(~0u, sums[m8], 1);
+        sums[m8] += __shfl_xor_sync(~0u, sums[m8], 2);
     }
-    const int position = first_position<TALL, SM90_GEMV_WARPGROUP_WARPS>(tile) + octet * SM90_GEMV_M8 + (lane >> 2);
-    float sum = octet ? sums[1] : sums[0];
+    const int position =
+        position_of_warp<TALL, SM90_GEMV_WARPGROUP_WARPS>(tile) + m8_of_lane * SM90_GEMV_M8 + (lane >> 2);
+    float sum = m8_of_lane ? sums[1] : sums[0];
 #pragma unroll 1
-    for (int part = first_part; part < (is_last ? s.split_k : first_part + 1); part++) {
-        send_sum(s, inbox, part, position, sum, octet < TALL && position < w.positions);
+    for (int split = first_split; split < (is_last ? s.split_k : first_split + 1); split++) {
+        send_partial(s, inbox, split, position, sum, m8_of_lane < TALL && position < w.positions);
         sum = __int_as_float(s.cluster >> 16); /* zero, but not for ptxas: see st_async_if() */
     }
     sums[0] = sums[1] = 0;
 }
 
-enum { ADDERS = 8 }; /* lanes that add a sum */
+enum { REDUCERS = 8 }; /* lanes that add a sum */
 
-__device__ inline ending ending_by_adders(const sm90_gemv_scheduler &s, const team_work &w)
+__device__ inline thread_outputs thread_outputs_by_reducers(const sm90_gemv_scheduler &s, const work_tile_info &w)
 {
-    ending e = {0, (int)threadIdx.x / ADDERS, (int)blockDim.x / ADDERS};
-    e.first_end = blockIdx.y * s.epilogue_rows;
-    e.rows = min(s.epilogue_rows, w.positions - e.first_end);
+    thread_outputs e = {0, (int)threadIdx.x / REDUCERS, (int)blockDim.x / REDUCERS};
+    e.first_position = blockIdx.y * s.epilogue_rows;
+    e.rows = min(s.epilogue_rows, w.positions - e.first_position);
     return e;
 }
 
-/* Adds what has come for each row that the CTA ends. The lanes of a warp stay together. */
+/* Adds the inbox's sums of each row of the CTA's epilogue. The lanes of a warp stay together. */
 template <int ACCESS>
-__device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, const float *inbox, ending e)
+__device__ inline void reduce_and_store(const sm90_gemv_args &p, const work_tile_info &w, const float *inbox,
+                                        thread_outputs e)
 {
     const sm90_gemv_scheduler &s = p.scheduler;
-    const int adder = threadIdx.x % ADDERS, rows_ahead = (threadIdx.x & 31) / ADDERS, summands = s.cluster * s.split_k;
+    const int reducer = threadIdx.x % REDUCERS, rows_ahead = (threadIdx.x & 31) / REDUCERS,
+              summands = s.cluster * s.split_k;
     if (s.cluster > 1)
-        mbarrier_wait_cluster(inbox_barrier(), 0);
+        mbarrier_wait_cluster(inbox_mbarrier(), 0);
     else
         __syncthreads();
 #pragma unroll 1
     while (e.row - rows_ahead < e.rows) {
         const bool there = e.row < e.rows;
         float sum = 0;
-        for (int i = adder; there && i < summands; i += ADDERS)
+        for (int i = reducer; there && i < summands; i += REDUCERS)
             sum += inbox[e.row * summands + i];
 #pragma unroll
-        for (int other = 1; other < ADDERS; other *= 2)
+        for (int other = 1; other < REDUCERS; other *= 2)
             sum += __shfl_xor_sync(~0u, sum, other);
-        if (there && adder == 0 && e.to.at)
+        if (there && reducer == 0 && e.to.at)
             store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * PRODUCT_SCALE, e.to.bias));
         e.row += e.step;
-        find_result<ACCESS>(p, w, e);
+        load_output_element<ACCESS>(p, w, e);
     }
 }
 
@@ -187,86 +194,86 @@ __device__ inline void add_sums(const sm90_gemv_args &p, const team_work &w, con
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <int ACCESS> __device__ inline void gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
+template <int ACCESS> __device__ inline void run_map_gemv(const sm90_gemv_args &p, const sm90_gemv_maps &maps)
 {
     const sm90_gemv_scheduler &s = p.scheduler;
-    const team_work w = work_of_team<ACCESS, TALL, SM90_GEMV_WARPGROUP_WARPS>(p);
+    const work_tile_info w = initial_work_tile_info<ACCESS, TALL, SM90_GEMV_WARPGROUP_WARPS>(p);
     const int tokens_at = sm90_gemv_tokens_at(true, blockDim.x >> 5);
-    const room token = room_at(tokens_at, s, w);
-    const bool asks = threadIdx.x % (32 * SM90_GEMV_WARPGROUP_WARPS) == 0;
-    const slot first = first_slot_of_team();
-    request next = {w.tile, w.k_step};
-    token_chunk batch[BATCH];
-    if (asks) {
-        const corner at = corner_of<ACCESS>(w, w.tile, w.k_step);
+    const token_buffer token = token_buffer_at(tokens_at, s, w);
+    const bool is_producer = threadIdx.x % (32 * SM90_GEMV_WARPGROUP_WARPS) == 0;
+    const map_stage first = first_stage_of_warpgroup();
+    map_cursor next = {w.tile, w.k_step};
+    token_chunk batch[CODE_BATCH];
+    if (is_producer) {
+        const box_coordinates at = box_coordinates_of<ACCESS>(w, w.tile, w.k_step);
         prefetch_tensormap(&maps.codes);
         prefetch_tensormap(&maps.sf);
         if (w.steps > 0) {
             cp_async_bulk_tensor_5d_prefetch(&maps.codes, at.codes);
             cp_async_bulk_tensor_4d_prefetch(&maps.sf, at.sf);
         }
-        for (int i = 0; i < SLOTS; i++)
+        for (int i = 0; i < STAGES; i++)
             mbarrier_init(first.full + 8 * i, 1);
         fence_mbarrier_init();
     }
     __syncwarp();
     griddepcontrol_launch_dependents();
-    prepare_inbox(s);
-    const source from = source_of(p, w);
-    /* Waits for the kernels before this one, then asks for the token. Before, nothing but weights may be read. */
+    init_inbox(s);
+    const code_source from = code_source_of(p, w);
+    /* Waits for the kernels before this one, then loads the token. Before, nothing but weights may be read. */
     const auto begin_token = [&] {
         griddepcontrol_wait();
-        load_chunks<ACCESS>(from, 0, batch);
+        load_code_chunks<ACCESS>(from, 0, batch);
     };
     if (!s.early) begin_token();
-    if (asks)
-        for (int i = 0; i < min(w.steps, (int)SLOTS); i++)
-            ask_for_tile<ACCESS>(maps, w, next, {first.at + i * SLOT, first.full + i * 8});
+    if (is_producer)
+        for (int i = 0; i < min(w.steps, (int)STAGES); i++)
+            load_stage_by_map<ACCESS>(maps, w, next, {first.at + i * STAGE_BYTES, first.full + i * 8});
     __syncwarp();
     if (s.early) begin_token();
-    ending end = ending_by_adders(s, w);
-    find_result<ACCESS>(p, w, end);
+    thread_outputs outputs = thread_outputs_by_reducers(s, w);
+    load_output_element<ACCESS>(p, w, outputs);
     store_token<ACCESS>(from, batch, token);
     fence_proxy_async();
     __syncthreads();
-    expect_sums(s, w, s.cluster * s.split_k);
+    expect_inbox(s, w, s.cluster * s.split_k);
     if (s.cluster > 1) barrier_cluster_wait_aligned(); /* all inboxes are ready */
-    const int inbox_at = tokens_at + sm90_gemv_e4m3_token_bytes(s.k_steps);
-    const uint32_t inbox = shared_address(smem) + inbox_at;
-    const slot_offsets offsets = tile_offsets_of_lane<ACCESS>();
-    products<TALL> products(token.values, token.factors);
-    slot now = first;
+    const int inbox_offset = tokens_at + sm90_gemv_e4m3_token_bytes(s.k_steps);
+    const uint32_t inbox = shared_address(smem) + inbox_offset;
+    const stage_offsets offsets = map_stage_offsets_of_lane<ACCESS>();
+    warpgroup_mma<TALL> mma(token.values, token.factors);
+    map_stage now = first;
     int number = 0, parity = 0;
     for (int left = w.steps, tile = w.tile, k_step = w.k_step; left > 0; tile++, k_step = 0) {
         const int rest = left - (w.k_steps - k_step); /* steps in later tiles; negative if this one is not finished */
-        products.begin_tile(k_step);
+        mma.begin_tile(k_step);
 #pragma unroll 1
         for (; left > max(0, rest); left--) {
             mbarrier_wait(now.full, parity);
-            const weights taken = load_tile<ACCESS>(now.at, offsets);
-            if (left > SLOTS) {
-                bar_sync<32 * SM90_GEMV_WARPGROUP_WARPS>(BARRIER_TEAM + warp_index() / SM90_GEMV_WARPGROUP_WARPS);
-                if (asks) ask_for_tile<ACCESS>(maps, w, next, now);
+            const weight_fragment taken = load_map_stage<ACCESS>(now.at, offsets);
+            if (left > STAGES) {
+                bar_sync<32 * SM90_GEMV_WARPGROUP_WARPS>(BARRIER_WARPGROUP + warp_index() / SM90_GEMV_WARPGROUP_WARPS);
+                if (is_producer) load_stage_by_map<ACCESS>(maps, w, next, now);
                 __syncwarp();
             }
-            now = {now.at + SLOT, now.full + 8};
-            if (++number == SLOTS) {
+            now = {now.at + STAGE_BYTES, now.full + 8};
+            if (++number == STAGES) {
                 now = first;
                 number = 0;
                 parity ^= 1;
             }
-            products.step(taken);
+            mma.step(taken);
         }
-        send_tile(s, w, inbox, tile, rest >= 0, products.sums);
+        send_tile_partials(s, w, inbox, tile, rest >= 0, mma.sums);
     }
-    add_sums<ACCESS>(p, w, (const float *)((const uint8_t *)smem + inbox_at), end);
+    reduce_and_store<ACCESS>(p, w, (const float *)((const uint8_t *)smem + inbox_offset), outputs);
 }
 
 #define GEMV(name, ACCESS)                                                                                      \
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)                                       \
         sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_maps maps) \
     {                                                                                                           \
-        gemv<ACCESS>(p, maps);                                                                                  \
+        run_map_gemv<ACCESS>(p, maps);                                                                          \
     }
 
 GEMV(map_linear, LINEAR)

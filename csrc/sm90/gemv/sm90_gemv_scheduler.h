@@ -1,4 +1,4 @@
-/* How the work of a gemv is dealt to clusters, CTAs and teams. */
+/* The tile scheduler of the gemv family on the host: which steps its clusters, CTAs and consumers get. */
 #ifndef NK_SM90_GEMV_SCHEDULER_H
 #define NK_SM90_GEMV_SCHEDULER_H
 
@@ -13,7 +13,7 @@ typedef enum sm90_gemv_kind {
     SM90_GEMV_FEW_CODES,
     SM90_GEMV_FEW_FP16,
     SM90_GEMV_FEW_BF16,
-    SM90_GEMV_EXPERT_CODES /* one NVFP4 token as 16-bit ones are multiplied: of experts */
+    SM90_GEMV_EXPERT_CODES /* one NVFP4 token of experts, multiplied as fp16 */
 } sm90_gemv_kind;
 
 typedef enum sm90_gemv_access {
@@ -23,8 +23,8 @@ typedef enum sm90_gemv_access {
     SM90_GEMV_DUAL
 } sm90_gemv_access;
 
-/* X(name, warps of a CTA, whether its tiles are short, whether W comes by tensor map). Two CTAs of 8 warps use one SM,
- * a CTA of 16 has it alone. Short tiles and tensor maps are for one NVFP4 token only. */
+/* X(name, warps of a CTA, whether its tiles are short, whether W is loaded by tensor map). Two CTAs of 8 warps use one
+ * SM; a CTA of 16 warps has it alone. Short tiles and tensor maps are for one NVFP4 token only. */
 #define SM90_GEMV_TILES(X)               \
     X(tall8, SM90_GEMV_WARPS / 2, 0, 0)  \
     X(tall16, SM90_GEMV_WARPS, 0, 0)     \
@@ -40,34 +40,33 @@ enum {
         SM90_GEMV_TILE_COUNT
 };
 
-/* Which kernels multiply. */
+/* Which kernels serve a problem. */
 typedef struct sm90_gemv_variant {
     sm90_gemv_kind kind;
-    bool is_dual;     /* two matrices, whose rows a problem has */
-    bool has_experts; /* each batch of a problem is a row with an expert of its own */
+    bool is_dual;     /* two matrices; N of the problem counts the rows of both */
+    bool has_experts; /* each batch of the problem is a row with an expert of its own */
 } sm90_gemv_variant;
 
 typedef struct sm90_gemv_schedule {
     sm90_gemv_scheduler scheduler;
     uint32_t starts[SM90_GEMV_WARPS][2];
     bool is_short;
-    bool by_tensor_map; /* how weights come */
+    bool by_tensor_map; /* how weights are loaded */
     sm90_gemv_variant variant;
     int32_t tile, warps, smem_bytes; /* tile: SM90_GEMV_tall8, .. */
     int64_t clusters;                /* of a batch */
-    double us;                       /* that the model of its costs says */
+    double us;                       /* by the cost model */
 } sm90_gemv_schedule;
 
 /* What a plan leaves for its run. */
 typedef struct sm90_gemv_choice {
-    cuda_kernel *kernel; /* NULL where no deal fits */
+    cuda_kernel *kernel; /* NULL if no schedule fits */
     sm90_gemv_schedule schedule;
     nk_pdl pdl;
 } sm90_gemv_choice;
 
 /* How many clusters of each size run at once: [0] of CTAs that have an SM alone, [1] of CTAs of which two use one SM. 0
- * where a size is not used. Only the driver knows: the SMs of a GPU come in parts of sizes that differ from GPU to GPU.
- */
+ * if a size is not used. Only the driver knows, since a GPU's clusters of SMs (GPCs) differ in size. */
 typedef struct sm90_gemv_clusters {
     const cuda_gpu *gpu;
     int32_t at_once[2][SM90_GEMV_MAX_CLUSTER + 1];
@@ -85,23 +84,23 @@ int32_t sm90_gemv_tile_rows(sm90_gemv_kind kind, bool is_short);
 /* Why this tile cannot serve the problem on any GPU, or NULL. */
 const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int tile);
 
-/* The fastest deal of those that fit, of one tile or NK_TILE_ANY. False where none fits. */
+/* The fastest schedule of those that fit, of one tile or NK_TILE_ANY. False if none fits. */
 bool sm90_gemv_find_schedule(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const sm90_gemv_clusters *room,
                              int forced, sm90_gemv_schedule *best);
 
-/* Plans a deal and its kernel. Declines where none fits, and what nobody has kernels for. */
+/* Plans a schedule and its kernel. Declines if none fits. */
 nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *variant, const nk_settings *settings,
                          nk_plan *plan, sm90_gemv_choice *choice);
 
-/* Runs it: of one matrix `pair` is all zeroes, without experts `experts` is NULL. */
-nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *pair, const sm90_gemv_experts *experts,
+/* Runs it. With one matrix `dual` is all zeroes, without experts `experts` is NULL. */
+nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *dual, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *choice, const nk_exec *exec);
 
-/* dual_gemm of one 16-bit token. Declines others. */
+/* dual_gemm of one 16-bit token. Declines all other calls. */
 nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
 nk_status sm90_run_gemv_dual(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
 
-/* Experts with few rows. Declines others, and all where a tile of sm90/gemm is forced. */
+/* Experts with few rows. Declines all other calls, and every call while a tile of sm90/gemm is forced. */
 nk_status sm90_plan_gemv_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
                                  sm90_gemv_choice *choice);
 nk_status sm90_run_gemv_experts(const nk_grouped_gemm_problem *p, const sm90_gemv_choice *choice, const nk_exec *exec);

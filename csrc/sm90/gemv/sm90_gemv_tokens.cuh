@@ -8,23 +8,17 @@
 
 enum { CODES, FP16, BF16 };
 
-#define BATCH 4 /* chunks, or words, that a thread has under way in registers */
-
-/* A chunk of a token, 16 bytes: 32 codes with their two scale factors, or a word of 16-bit elements. */
-typedef struct token_chunk {
-    uint4 raw;
-    uint32_t sf;
-} token_chunk;
+#define TOKEN_BATCH 4 /* chunks, or words, that a thread loads at once */
 
 template <int KIND> __device__ inline int chunk_words() { return KIND == CODES ? 4 : 1; }
 
 /* The addresses in the first token at which the CTA's K steps begin. */
-typedef struct source {
+typedef struct token_source {
     const uint8_t *values, *sf;
-} source;
+} token_source;
 
 /* kept_global(): otherwise the compiler would work this out after the wait for the kernels before this one. */
-template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, const team_work &w)
+template <int KIND> __device__ inline token_source token_source_of(const sm90_gemv_args &p, const work_tile_info &w)
 {
     const int k = w.first_k_step * SM90_GEMV_STEP;
     const uint8_t *values =
@@ -35,23 +29,24 @@ template <int KIND> __device__ inline source source_of(const sm90_gemv_args &p, 
 
 /* Several tokens lie in the first quarter of an SF atom, since it has 32 rows. */
 template <int KIND, int ACCESS>
-__device__ inline token_chunk load_chunk(const nk_operand &a, const source &from, const team_work &w, int m, int index)
+__device__ inline token_chunk load_token_chunk(const nk_operand &a, const token_source &from, const work_tile_info &w,
+                                               int m, int index)
 {
     const uint8_t *values = from.values + m * a.row_stride + index * 16;
     token_chunk out = {make_uint4(0, 0, 0, 0), 0};
     const int words = w.words - index * chunk_words<KIND>();
     if (words <= 0) return out;
-    out.raw = ACCESS == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
+    out.data = ACCESS == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
     if (KIND != CODES) return out;
     const uint8_t *sf =
         from.sf + (a.sf_layout == NK_SF_BLOCKED ? m * 16 + (index >> 1) * NK_SF_ATOM_BYTES + (index & 1) * 2
                                                 : m * a.sf_row_stride + index * 2);
-    out.sf = ACCESS == NARROW ? fetch_factors(sf, min(words, 4)) : *(const uint16_t *)sf;
+    out.sf = ACCESS == NARROW ? load_sf_bytes(sf, min(words, 4)) : *(const uint16_t *)sf;
     return out;
 }
 
-/* Where word w of a chunk lies: neither stores nor loads of lanes meet in a bank. */
-__device__ inline int turned(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
+/* Where word w of a chunk lies, so that neither stores nor loads of lanes meet in a bank. */
+__device__ inline int swizzled(int word, int chunk) { return word ^ (chunk >> 1 & 3); }
 
 /* The address of token m. */
 __device__ inline uint32_t token_at(const sm90_gemv_scheduler &s, int m)
@@ -64,15 +59,15 @@ __device__ inline uint32_t token_at(const sm90_gemv_scheduler &s, int m)
 __device__ inline uint32_t word_at(int index)
 {
     const int chunk = index >> 2;
-    return (chunk * 4 + turned(index & 3, chunk)) * 16;
+    return (chunk * 4 + swizzled(index & 3, chunk)) * 16;
 }
 
-/* Stores the words of a chunk in decode order. NVFP4 becomes halves, times the scale factors and 2^-14, which is exact.
+/* Stores the words of a chunk in decode order. NVFP4 becomes fp16, times the scale factors and 2^-14, which is exact.
  */
-template <int KIND> __device__ inline void store_chunk(const token_chunk &v, int index, uint32_t token)
+template <int KIND> __device__ inline void store_token_chunk(const token_chunk &v, int index, uint32_t token)
 {
-    if (KIND != CODES) return st_shared_v4(token + word_at(index), in_decode_order(v.raw));
-    const uint32_t words[4] = {v.raw.x, v.raw.y, v.raw.z, v.raw.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
+    if (KIND != CODES) return st_shared_v4(token + word_at(index), in_decode_order(v.data));
+    const uint32_t words[4] = {v.data.x, v.data.y, v.data.z, v.data.w}, scales = cvt_f16x2_e4m3x2(v.sf & 0x7F7F);
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         uint32_t pairs[4];
@@ -85,12 +80,12 @@ template <int KIND> __device__ inline void store_chunk(const token_chunk &v, int
     }
 }
 
-/* Which chunk: a thread has every blockDim.x-th of all tokens. */
+/* Which chunk: a thread has every blockDim.x-th chunk of all tokens. */
 typedef struct chunk_of_token {
     int token, index;
 } chunk_of_token;
 
-__device__ inline void normalise(chunk_of_token &at, int per_token, int tokens)
+__device__ inline void carry(chunk_of_token &at, int per_token, int tokens)
 {
     while (at.index >= per_token && at.token < tokens) {
         at.index -= per_token;
@@ -101,42 +96,42 @@ __device__ inline void normalise(chunk_of_token &at, int per_token, int tokens)
 __device__ inline chunk_of_token first_chunk_of_thread(int per_token, int tokens)
 {
     chunk_of_token at = {0, (int)threadIdx.x};
-    normalise(at, per_token, tokens);
+    carry(at, per_token, tokens);
     return at;
 }
 
 __device__ inline void next_chunk(chunk_of_token &at, int per_token, int tokens)
 {
     at.index += blockDim.x;
-    normalise(at, per_token, tokens);
+    carry(at, per_token, tokens);
 }
 
 /* Loads the next batch of chunks, from `at` on. */
 template <int KIND, int ACCESS>
-__device__ inline void load_chunks(const sm90_gemv_args &p, const source &from, const team_work &w, chunk_of_token at,
-                                   int per_token, token_chunk batch[BATCH])
+__device__ inline void load_token_chunks(const sm90_gemv_args &p, const token_source &from, const work_tile_info &w,
+                                         chunk_of_token at, int per_token, token_chunk batch[TOKEN_BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, p.scheduler.tokens))
-        if (at.token < p.scheduler.tokens) batch[i] = load_chunk<KIND, ACCESS>(p.a, from, w, at.token, at.index);
+    for (int i = 0; i < TOKEN_BATCH; i++, next_chunk(at, per_token, p.scheduler.tokens))
+        if (at.token < p.scheduler.tokens) batch[i] = load_token_chunk<KIND, ACCESS>(p.a, from, w, at.token, at.index);
 }
 
 /* Stores a batch, and moves `at` to the next one. */
 template <int KIND>
-__device__ inline void store_chunks(const sm90_gemv_scheduler &s, chunk_of_token &at, int per_token, int tokens,
-                                    const token_chunk batch[BATCH])
+__device__ inline void store_token_chunks(const sm90_gemv_scheduler &s, chunk_of_token &at, int per_token, int tokens,
+                                          const token_chunk batch[TOKEN_BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++, next_chunk(at, per_token, tokens))
-        if (at.token < tokens) store_chunk<KIND>(batch[i], at.index, token_at(s, at.token));
+    for (int i = 0; i < TOKEN_BATCH; i++, next_chunk(at, per_token, tokens))
+        if (at.token < tokens) store_token_chunk<KIND>(batch[i], at.index, token_at(s, at.token));
 }
 
-/* Tokens of 16-bit elements are copied by the copy engine. A lane asks for each, and the token's mbarrier counts the
+/* Tokens of 16-bit elements are copied by cp.async.bulk. One lane copies each, and the token's mbarrier counts the
  * bytes. */
-__device__ inline uint32_t token_barrier(int m) { return shared_address(&head().token_arrived[m]); }
+__device__ inline uint32_t token_barrier(int m) { return shared_address(&smem_head().token_full[m]); }
 
-/* For the first warp, which asks. Other warps need a barrier of the CTA before they wait. */
-__device__ inline void prepare_tokens(int tokens)
+/* For warp 0, which copies. Other warps need a barrier of the CTA before they wait. */
+__device__ inline void init_token_barriers(int tokens)
 {
     if (threadIdx.x < tokens) {
         mbarrier_init(token_barrier(threadIdx.x), 1);
@@ -145,7 +140,7 @@ __device__ inline void prepare_tokens(int tokens)
     __syncwarp();
 }
 
-__device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from, const team_work &w)
+__device__ inline void copy_tokens(const sm90_gemv_args &p, const token_source &from, const work_tile_info &w)
 {
     const int m = threadIdx.x;
     const uint32_t bytes = max(w.words, 0) * 16;
@@ -154,21 +149,21 @@ __device__ inline void fetch_tokens(const sm90_gemv_args &p, const source &from,
     if (bytes) cp_async_bulk(token_at(p.scheduler, m), from.values + m * p.a.row_stride, bytes, token_barrier(m));
 }
 
-/* Puts the words of a token into decode order once it has come, with zeros beyond K. A warp has one token, or none
- * where their number is no power of two. The warps of a token take its K steps in turn, BATCH at once. `convert` makes
- * of a word what is stored. */
+/* Puts the words of a token into decode order once it is there, with zeros beyond K. A warp has one token, or none if
+ * their number is no power of two. The warps of a token take its K steps in turn, TOKEN_BATCH at once. `convert` maps a
+ * word to the one that is stored. */
 template <typename F>
-__device__ inline void pair_tokens(const sm90_gemv_scheduler &s, const team_work &w, int tokens, F convert)
+__device__ inline void reorder_tokens(const sm90_gemv_scheduler &s, const work_tile_info &w, int tokens, F convert)
 {
-    const int log_columns = log_columns_of(tokens), warps = blockDim.x >> 5, warp = warp_index();
-    const int token = warp & ((1 << log_columns) - 1), step = warps >> log_columns, lane = threadIdx.x & 31;
+    const int log_tokens = log2_ceil(tokens), warps = blockDim.x >> 5, warp = warp_index();
+    const int token = warp & ((1 << log_tokens) - 1), step = warps >> log_tokens, lane = threadIdx.x & 31;
     const uint32_t from = token_at(s, token) + lane * 16, to = token_at(s, token) + word_at(lane);
     if (token >= tokens) return;
     mbarrier_wait(token_barrier(token), 0);
-    for (int first = warp >> log_columns; first < w.k_steps; first += BATCH * step) {
-        uint4 words[BATCH];
+    for (int first = warp >> log_tokens; first < w.k_steps; first += TOKEN_BATCH * step) {
+        uint4 words[TOKEN_BATCH];
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < TOKEN_BATCH; i++) {
             const int k_step = first + i * step;
             words[i] = make_uint4(0, 0, 0, 0);
             if (k_step * SM90_GEMV_WORDS + lane < w.words)
@@ -176,7 +171,7 @@ __device__ inline void pair_tokens(const sm90_gemv_scheduler &s, const team_work
         }
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < TOKEN_BATCH; i++) {
             const int k_step = first + i * step;
             if (k_step < w.k_steps)
                 st_shared_v4(to + k_step * SM90_GEMV_TOKEN_STEP_BYTES, in_decode_order(convert(words[i])));
@@ -184,9 +179,9 @@ __device__ inline void pair_tokens(const sm90_gemv_scheduler &s, const team_work
     }
 }
 
-__device__ inline void pair_tokens(const sm90_gemv_scheduler &s, const team_work &w, int tokens)
+__device__ inline void reorder_tokens(const sm90_gemv_scheduler &s, const work_tile_info &w, int tokens)
 {
-    pair_tokens(s, w, tokens, [](const uint4 &v) { return v; });
+    reorder_tokens(s, w, tokens, [](const uint4 &v) { return v; });
 }
 
 #endif
