@@ -81,28 +81,28 @@ OF_GEMV = {
 }
 
 OF_EXPERTS_GEMV = {
-    "the other bound, gemv: statement (4 of 57)": "a CTA of experts has all of K",
-    "operands swapped, gemv: statement (4 of 57)": "the rows of drawn weights begin in one atom",
-    "the other comparison, gemv: statement (34 of 57)": (
+    "the other bound, run_gemv: statement (4 of 57)": "a CTA of experts has all of K",
+    "operands swapped, run_gemv: statement (4 of 57)": "the rows of drawn weights begin in one atom",
+    "the other comparison, run_gemv: statement (34 of 57)": (
         "experts have no clusters, and what prepares for them does no harm"
     ),
-    "waits without acquiring, gemv: statement (41 of 57)": (
-        "halving_of_token() has waited for the same token"
+    "waits without acquiring, run_gemv: statement (41 of 57)": (
+        "fp16_conversion_of_token() has waited for the same token"
     ),
-    "no wait at the mbarrier, gemv: statement (41 of 57)": (
-        "halving_of_token() has waited for the same token"
+    "no wait at the mbarrier, run_gemv: statement (41 of 57)": (
+        "fp16_conversion_of_token() has waited for the same token"
     ),
-    "waits without acquiring, gemv: statement (40 of 57)": (
+    "waits without acquiring, run_gemv: statement (40 of 57)": (
         "what a copy wrote is there once its bytes are counted"
     ),
-    "the other comparison, gemv: statement (40 of 57)": "all lanes have what one of them adds",
-    "a comparison off by one, gemv: statement (41 of 57)": (
+    "the other comparison, run_gemv: statement (40 of 57)": "all lanes have what one of them adds",
+    "a comparison off by one, run_gemv: statement (41 of 57)": (
         "no drawn token is so long and ends in such a step"
     ),
-    "less for more, gemv: statement (9 of 57)": (
+    "less for more, run_gemv: statement (9 of 57)": (
         "lanes take experts in another order, and what lies around offsets ends none"
     ),
-    "a comparison off by one, gemv: statement (18 of 57)": (
+    "a comparison off by one, run_gemv: statement (18 of 57)": (
         "what lies behind offsets ends no expert"
     ),
 }
@@ -218,20 +218,20 @@ EQUIVALENT = {
         ),
     },
     "sm90_gemv": {
-        "no warp barrier, gemv: statement (27 of 31)": TOGETHER,
+        "no warp barrier, run_codes_gemv: statement (27 of 31)": TOGETHER,
     },
     "sm90_tiles": {
-        "no warp barrier, gemv: __syncwarp (1 of 3)": TOGETHER,
-        "no warp barrier, gemv: __syncwarp (2 of 3)": TOGETHER,
-        "no warp barrier, gemv: __syncwarp (3 of 3)": TOGETHER,
-        "no warp barrier, gemv: statement (15 of 47)": TOGETHER,
+        "no warp barrier, run_map_gemv: __syncwarp (1 of 3)": TOGETHER,
+        "no warp barrier, run_map_gemv: __syncwarp (2 of 3)": TOGETHER,
+        "no warp barrier, run_map_gemv: __syncwarp (3 of 3)": TOGETHER,
+        "no warp barrier, run_map_gemv: statement (15 of 47)": TOGETHER,
     },
     "sm90_few": {
-        "no warp barrier, gemv: statement (34 of 57)": TOGETHER,
-        "no warp barrier, gemv: statement (15 of 57)": (
+        "no warp barrier, run_gemv: statement (34 of 57)": TOGETHER,
+        "no warp barrier, run_gemv: statement (15 of 57)": (
             "a lane makes the mbarrier that it uses; on hardware one lane makes them for all"
         ),
-        "waits without acquiring, gemv: statement (38 of 57)": (
+        "waits without acquiring, run_gemv: statement (38 of 57)": (
             "a copy is there for all once it is counted, which hardware does not promise"
         ),
     },
