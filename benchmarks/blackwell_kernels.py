@@ -23,10 +23,11 @@ from blackwell_model import (
     terms,
 )
 
+from nvfp4kern import results
 from nvfp4kern.verify import shapes
 
 COUNTERS = ROOT / "tests" / "ptxsim" / "results" / "sm100_whole.json"
-TILE = re.compile(r"sm100_(dual_)?\w*gemm_([np])(\d+)(?:k(\d))?(?:m(\d))?")
+TILE = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
 PLANS = RESULTS / "blackwell_plans.json"
 
 
@@ -65,7 +66,7 @@ def ask_plans():
             made = [operand(m, k), *(operand(n, k) for _ in range(1 + (op == "dual_gemm")))]
         arguments = [part[0] for part in made] + [part[1] for part in made]
         plan = nvfp4kern.explain(op, *arguments, scale_layout="blocked")
-        yield {"op": op, "shape": shape, "plan": {k: v for k, v in plan.items() if k != "why"}}
+        yield {"op": op, "shape": shape, "plan": {k: plan[k] for k in ("tile", "tile_m", "stages")}}
 
 
 def write_plans():
@@ -82,8 +83,7 @@ def write_plans():
     )
     if done.returncode:
         raise SystemExit(done.stderr)
-    rows = "".join(f"  {json.dumps(row)},\n" for row in json.loads(done.stdout))
-    PLANS.write_text(f'{{\n "sms": {SMS},\n "rows": [\n{rows[:-2]}\n ]\n}}\n')
+    results.write(PLANS, {"sms": SMS, "rows": json.loads(done.stdout)})
 
 
 def counted(op, shape):
@@ -99,11 +99,11 @@ def counted(op, shape):
 
 def our_work(op, shape, groups, plan):
     """Of a kernel of sm100's products, or None of another."""
-    match = TILE.match(plan["kernel"])
+    match = TILE.fullmatch(plan["tile"])
     if not match:
         return None
-    matrices, ctas = 1 + bool(match[1]), 2 if match[2] == "p" else 1
-    columns, parts, pairs = int(match[3]), int(match[4] or 1), int(match[5] or 1)
+    matrices, ctas = 1 + (op == "dual_gemm"), 2 if match[1] == "p" else 1
+    columns, parts, pairs = (int(number or 1) for number in match.groups()[1:])
     weights_are_lanes = plan["tile_m"] == columns
     tiles = 0
     for m, n, _ in groups:
@@ -150,7 +150,7 @@ def predictions(c, within):
     known = {json.dumps(r["shape"]): r["plan"] for r in json.loads(PLANS.read_text())["rows"]}
     for op, shape, groups in problems():
         plan = known[json.dumps(shape)]
-        row = {"op": op, "shape": shape, "kernel": plan["kernel"]}
+        row = {"op": op, "shape": shape, "tile": plan["tile"]}
         work = our_work(op, shape, groups, plan)
         if op == "gemv":
             row |= {"terms": streaming(shape), "bound": "HBM"}

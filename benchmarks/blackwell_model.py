@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from nvfp4kern import results
 from nvfp4kern.verify import shapes
 
 ROOT = Path(__file__).parents[1]
@@ -292,7 +293,7 @@ def fit():
         "geomeans": means,
     }
     path = RESULTS / "blackwell_model.json"
-    path.write_text(json.dumps(rounded(result), indent=1) + "\n")
+    results.write(path, rounded(result))
     return result
 
 

@@ -10,7 +10,6 @@ and the next one follows. Exits with 2 where a row is wrong or failed, with 1 wh
 
 import argparse
 import importlib.util
-import json
 import statistics
 import sys
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 import nvfp4kern
+from nvfp4kern import results
 from nvfp4kern.bench import exact, gaussian, others, products, shapes, timing
 from nvfp4kern.verify import data
 
@@ -249,7 +249,7 @@ def main():
         show(line)
         found.append(line)
         if arguments.json:
-            arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+            results.write(arguments.json, found)
     line, status = summary(found)
     print(line)
     return status

@@ -81,7 +81,7 @@ def ours(found, table, number):
     rows = []
     for row in found["ours"]:
         if "us" not in row:
-            rows.append([row["op"], label(row), row["kernel"], *[""] * 7])
+            rows.append([row["op"], label(row), row["tile"], *[""] * 7])
             continue
         times = [number(row["us"]), f"{number(row['low'])} - {number(row['high'])}"]
         parts = row["terms"]
@@ -89,8 +89,8 @@ def ours(found, table, number):
         read = row.get("l2_bytes")
         moved = "" if read is None else f"{number(read / 1e6)} {row['l2_from']}"
         cells = [*map(number, cells), row["bound"], moved]
-        rows.append([row["op"], label(row), row["kernel"], *times, *cells])
-    header = ["operator", "shape", "kernel", "us", "interval", "call", "main loop", "epilogue",
+        rows.append([row["op"], label(row), row["tile"], *times, *cells])
+    header = ["operator", "shape", "tile", "us", "interval", "call", "main loop", "epilogue",
               "limited by", "MB from L2"]  # fmt: skip
     return table(header, rows)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import nvfp4kern
 from nvfp4kern import machine
+from nvfp4kern.results import write as write_results
 
 
 def seconds():
@@ -43,7 +44,7 @@ def main():
         found |= machine.nvidia_smi(("name", "driver_version"))[0]
         found["date"] = date.today().isoformat()
         found["seconds"] = found.get("seconds", {}) | {code: taken}
-        file.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(file, found)
 
 
 if __name__ == "__main__":

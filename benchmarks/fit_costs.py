@@ -221,6 +221,7 @@ def sweep(family, path, problems=None, timed=_timed):
     """Writes problem by problem: an interruption costs the one that it falls into."""
     from gpu_facts import facts
 
+    from nvfp4kern import results
     from nvfp4kern.bench import gaussian, measure
 
     result = {"family": family, "gpu": facts(), "rows": []}
@@ -231,7 +232,7 @@ def sweep(family, path, problems=None, timed=_timed):
         for choice, us in timed(case, layout, forced).items():
             row = {"problem": vars(problem), "choice": choice, "us": us}
             result["rows"].append(row)
-        path.write_text(json.dumps(result, indent=None) + "\n")
+        results.write(path, result)
         print(f"{family} {case.shape}: {len(forced)} choices", flush=True)
     return result
 

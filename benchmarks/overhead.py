@@ -8,7 +8,6 @@ oracle before anything is timed. Exits with 2 where a result is wrong, with 1 wh
 """
 
 import argparse
-import json
 import statistics
 import sys
 from datetime import date
@@ -25,6 +24,7 @@ from nvfp4kern.bench.report import machine
 from nvfp4kern.competition.nvfp4_gemm import custom_kernel as drop_in_gemm
 from nvfp4kern.competition.nvfp4_gemv import custom_kernel as drop_in_gemv
 from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel as drop_in_group_gemm
+from nvfp4kern.results import write as write_results
 from nvfp4kern.verify import data, reference
 
 K = 16
@@ -177,7 +177,7 @@ def main():
         wrong, missed = wrong + on_gpu[0], missed + on_gpu[1]
     if arguments.json:
         found = {"machine": machine(environment("cpu")), "date": date.today().isoformat()}
-        arguments.json.write_text(json.dumps(found | {"rows": SHOWN}, indent=1) + "\n")
+        write_results(arguments.json, found | {"rows": SHOWN})
     return 2 if wrong else 1 if missed else 0
 
 

@@ -1,7 +1,6 @@
 """The model of a B200 in benchmarks/: its constants, its tests and its file are what it says."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -92,22 +91,22 @@ def test_the_bytes_of_a_competition_shape():
 
 
 @pytest.mark.parametrize(
-    "kernel, step",  # 128 rows of 144 bytes; codes of columns; atoms of their scale factors
+    "op, tile, step",  # 128 rows of 144 bytes; codes of columns; atoms of their scale factors
     [
-        ("sm100_gemm_n64", 128 * 144 + 64 * 128 + 2048),
-        ("sm100_gemm_p64", 128 * 144 + 32 * 128 + 2048),
-        ("sm100_gemm_p192", 128 * 144 + 96 * 128 + 4096),
-        ("sm100_gemm_n64k4", 128 * 144 + 64 * 128 + 2048),
-        ("sm100_gemm_p256m2", 128 * 144 + 64 * 128 + 1024),
-        ("sm100_dual_gemm_p192m2", 2 * 128 * 144 + 48 * 128 + 1024),
-        ("sm100_dual_gemm_p128", 2 * 128 * 144 + 64 * 128 + 2048),
-        ("sm100_grouped_gemm_p256", 128 * 144 + 128 * 128 + 4096),
+        ("gemm", "n64", 128 * 144 + 64 * 128 + 2048),
+        ("gemm", "p64", 128 * 144 + 32 * 128 + 2048),
+        ("gemm", "p192", 128 * 144 + 96 * 128 + 4096),
+        ("gemm", "n64k4", 128 * 144 + 64 * 128 + 2048),
+        ("gemm", "p256m2", 128 * 144 + 64 * 128 + 1024),
+        ("dual_gemm", "p192m2", 2 * 128 * 144 + 48 * 128 + 1024),
+        ("dual_gemm", "p128", 2 * 128 * 144 + 64 * 128 + 2048),
+        ("grouped_gemm", "p256", 128 * 144 + 128 * 128 + 4096),
     ],
 )
-def test_the_bytes_of_a_step(kernel, step):
-    columns = int(re.search(r"[np](\d+)", kernel.partition("_gemm_")[2])[1])
-    plan = {"kernel": kernel, "tile_m": columns, "stages": 5}
-    found = kernels.our_work("gemm", [], [(128, 4096, 7168)], plan)
+def test_the_bytes_of_a_step(op, tile, step):
+    columns = int(kernels.TILE.fullmatch(tile)[2])
+    plan = {"tile": tile, "tile_m": columns, "stages": 5}
+    found = kernels.our_work(op, [], [(128, 4096, 7168)], plan)
     assert found.read_rows * model.ROW_BYTES == pytest.approx(step)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import nvfp4kern
 
-from .. import machine
+from .. import machine, results
 from . import SECTIONS, report
 
 FORMAT = 1
@@ -94,7 +94,7 @@ def _measure(arguments):
                 status.update(text.replace("[", r"\["))
 
             result["sections"][name] = found = result_of(name, arguments, tell)
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+            results.write(arguments.json, result, depth=3)
             console.print(report.line(name, found), markup=False, soft_wrap=True)
     return result
 
