@@ -34,7 +34,8 @@ def row_of(family):
 
 def hash_of(family):
     """Of what its kernels execute: neither names nor comments count, nor the host's code."""
-    folder = build.kernels(TABLE[row_of(family)].cc)
+    row, _, name = family.partition("/")
+    folder = build.kernels(TABLE[row].cc, name)
     texts = [(folder / f"{s.stem}.ptx").read_text() for s in (build.CSRC / family).glob("*.cu")]
     bodies = sorted(body for text in texts for body in bodies_of(text))
     return hashlib.sha256("\n".join(bodies).encode()).hexdigest()[:16]
