@@ -13,6 +13,7 @@
 #include "cuda/expert.cuh"
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/sf_layout.cuh"
 #include "sm90_list_params.h"
 
 /* What a thread makes: 16 bytes of a row at [step][word][j]. Where rows are by index, m is the operand's. */
@@ -53,7 +54,7 @@ __device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_p
               valid = sf_row < 0 || !at.is_there ? 0 : (int)(k / 2); /* bytes of codes */
     const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + first;
     const uint8_t *sf = sf_at(a, at.l, max(sf_row, (int64_t)0), at.step * 8, k / NK_SF_VEC) + at.word / 2;
-    const int next = a.sf_layout == NK_SF_BLOCKED ? NK_SF_ATOM_BYTES : 4; /* to four columns further */
+    const int next = sf_next_four(a);
     uint32_t codes[4], factor[4], pairs[4];
 #pragma unroll
     for (int c = 0; c < 4; c++) {
@@ -86,7 +87,7 @@ __device__ inline int64_t find_sf_row(expert_scan<SM90_PREPARE_A_THREADS / 32> &
     const int64_t index = row - clamped_offset(e.offsets, 0, p.m);
     const uint32_t tile = index < 0 ? NO_TILE : (uint32_t)index; /* tiles of one token */
     const expert_tile found = find_expert<1>(scan, e.offsets, e.count, p.m, tile);
-    const int64_t sf_row = found.atom_row * NK_SF_ATOM_ROWS + row - found.begin;
+    const int64_t sf_row = found.atom_row * SF_ATOM_ROWS + row - found.begin;
     const int64_t end = nk_sf_padded_rows(sf_row + 1) * nk_sf_padded_cols(p.k / NK_SF_VEC);
     return found.found && sf_row >= 0 && end <= e.token_sf_bytes ? sf_row : -1;
 }

@@ -1,0 +1,74 @@
+/* Where scale factors lie, for device code: beside nk_format.h, the only place that works the blocked layout out.
+ *
+ * Three layouts of scale factor (row, col) of a matrix, one col for each 16 elements of K:
+ *   linear           row after row
+ *   blocked          whole atoms of 128 rows x 4 cols, 512 bytes each, row-major
+ *   part of an atom  ROWS rows of an atom, and no others: what a kernel keeps of one that it needs half of
+ *
+ * An atom is 32 row quads of 16 bytes: rows r, r + 32, r + 64 and r + 96, four cols of each. A part of ROWS rows has
+ * ROWS / 32 of the four. Such 32 rows are a quarter of an atom.
+ *
+ * Functions are templates of an integer type, in which they compute: 32 bits or 64, as the caller's addresses are. */
+#ifndef NK_SF_LAYOUT_CUH
+#define NK_SF_LAYOUT_CUH
+
+#include "nk_format.h"
+#include "nk_problem.h"
+
+#define SF_ATOM_ROWS NK_SF_ATOM_ROWS
+#define SF_ATOM_COLS NK_SF_ATOM_COLS
+#define SF_ATOM_BYTES NK_SF_ATOM_BYTES
+#define SF_ATOM_K (NK_SF_ATOM_COLS * NK_SF_VEC) /* elements */
+#define SF_QUAD_BYTES 16                        /* of a row quad */
+#define SF_QUARTER_ROWS 32
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Which atom                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Atoms side by side that hold K elements of a row. */
+template <typename I> __device__ constexpr I sf_atoms_of_k(I k) { return (k + SF_ATOM_K - 1) / SF_ATOM_K; }
+
+/* The atom that a row is in, and which row of it. */
+template <typename I> __device__ constexpr I sf_atom_of_row(I row) { return row / SF_ATOM_ROWS; }
+template <typename I> __device__ constexpr I sf_row_in_atom(I row) { return row % SF_ATOM_ROWS; }
+
+/* Atoms one below the other that hold so many rows. */
+template <typename I> __device__ constexpr I sf_atoms_of_rows(I rows)
+{
+    return rows / SF_ATOM_ROWS + (rows % SF_ATOM_ROWS != 0);
+}
+
+/* From an atom to the one that is `atoms` further. */
+template <typename I> __device__ constexpr I sf_bytes_of_atoms(I atoms) { return atoms * SF_ATOM_BYTES; }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Where in it                                                                                                      */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* In an atom, or in a part of one: row < ROWS, col < 4. */
+template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_in_atom(I row, I col)
+{
+    return row % SF_QUARTER_ROWS * (ROWS / SF_QUARTER_ROWS * SF_ATOM_COLS) + row / SF_QUARTER_ROWS * SF_ATOM_COLS + col;
+}
+
+/* In atoms, or parts of them, that lie side by side: row < ROWS, any col. */
+template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_in_atoms(I row, I col)
+{
+    return col / SF_ATOM_COLS * (ROWS * SF_ATOM_COLS) + sf_offset_in_atom<ROWS>(row, col % SF_ATOM_COLS);
+}
+
+/* The first row of a quarter: what it adds to offsets of rows below 32. */
+template <typename I> __device__ constexpr I sf_offset_of_quarter(I quarter) { return quarter * SF_ATOM_COLS; }
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Of an operand, see also sf_at() of operand.cuh                                                                   */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* From an operand's scale factors of one row to those of the same row four cols further: they begin the next atom. */
+__device__ inline int sf_next_four(const nk_operand &o)
+{
+    return o.sf_layout == NK_SF_BLOCKED ? SF_ATOM_BYTES : SF_ATOM_COLS;
+}
+
+#endif
