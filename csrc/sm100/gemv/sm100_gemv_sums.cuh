@@ -42,7 +42,8 @@ __device__ inline int rows_to_end(const sm100_gemv_work &s, const warp_work &w)
     return max(0, min(s.ends, w.positions - w.rank * s.ends));
 }
 
-/* Tells the other CTAs that the inbox is ready, without waiting for them. */
+/* Tells the other CTAs that the inbox is ready, without waiting for them. As in sm90_gemv_sums.cuh, but for the types:
+ * each kernel has shared memory and work of its own. */
 __device__ inline void prepare_inbox(const sm100_gemv_work &s)
 {
     if (s.cluster == 1) return;

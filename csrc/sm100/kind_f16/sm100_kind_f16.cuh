@@ -152,6 +152,7 @@ __device__ inline void run_halves(const code_maps &maps, const P &p, const sm100
             prefetch_tensormap(maps.of[of]);
         initialise_halves<C>(s);
     }
+    /* From here to the tiles as in sm100_gemm.cuh: the prologue is the same, the roles behind it are not. */
     if (warp == C::ISSUER) {
         tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
         tcgen05_relinquish_alloc_permit<C::CTAS>();
