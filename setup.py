@@ -59,7 +59,7 @@ def dlpack_header() -> str:
 def files(pattern: str) -> list[str]:
     """Of csrc, without the folders of what is not wanted."""
     wanted = kernels.wanted()
-    left_out = kernels.ARCHS.keys() - wanted | (set() if wanted else {"cuda"})
+    left_out = kernels.ARCHS.keys() - wanted | (set() if wanted else {"cuda", "gemm"})
     found = (path.relative_to(ROOT) for path in (ROOT / "csrc").rglob(pattern))
     return sorted(str(path) for path in found if path.parts[1] not in left_out)
 

@@ -112,10 +112,17 @@ class Model:
         variables = [f"#define {guard}", f"#define COST_COUNT {len(self.names)}", *variables]
         variables += ["extern double model_costs[COST_COUNT];", ""]
         (folder / "costs.h").write_text("\n".join(variables))
-        (folder / "cuda_kernels.h").write_text("")  # the build's; a model launches none
         command = [*os.environ.get("CC", "cc").split(), *CFLAGS, f"-I{folder}", f"-I{ROOT}/csrc"]
-        command += ['-DCOSTS="costs.h"', str(MODELS / f"{name}.c"), "-o", str(folder / "model.so")]
-        subprocess.run(command, check=True)
+        command += ['-DCOSTS="costs.h"', str(MODELS / f"{name}.c")]
+        # The build's header declares the kernels. A model launches none, and has objects of their
+        # names: those that tables have addresses of, and nothing else names.
+        header = folder / "cuda_kernels.h"
+        header.write_text("")
+        text = subprocess.run([*command, "-E"], check=True, capture_output=True, text=True).stdout
+        kernels = set(re.findall(r"&(sm\d+_\w+)", text)) - set(re.findall(r"[^&](sm\d+_\w+)", text))
+        stand_ins = "".join(f"static cuda_kernel {kernel};\n" for kernel in sorted(kernels))
+        header.write_text(f'#include "cuda/cuda_image.h"\n{stand_ins}')
+        subprocess.run([*command, "-o", str(folder / "model.so")], check=True)
         return ctypes.CDLL(str(folder / "model.so"))
 
     @property

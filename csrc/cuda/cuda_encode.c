@@ -36,6 +36,41 @@ static nk_status encode_map(const cuda_driver *driver, const cuda_boxes *b, cuda
     return cuda_driver_check(result, "cuTensorMapEncodeTiled", b->name);
 }
 
+bool cuda_is_aligned(const void *at, int64_t row_stride, int64_t rows, int64_t batch_stride, int64_t batches,
+                     int64_t of)
+{
+    const uint64_t bits =
+        (uint64_t)(uintptr_t)at | (rows > 1 ? (uint64_t)row_stride : 0) | (batches > 1 ? (uint64_t)batch_stride : 0);
+    return (bits & (uint64_t)(of - 1)) == 0;
+}
+
+static bool is_any_stride(int64_t bytes) { return bytes > 0 && bytes % 16 == 0 && bytes < (int64_t)1 << 40; }
+
+bool cuda_is_stride(int64_t bytes, int64_t count) { return count <= 1 || is_any_stride(bytes); }
+
+bool cuda_has_map(const nk_operand *o, int64_t rows, int64_t batches, bool strict)
+{
+    const bool begins = (uintptr_t)o->data % 16 == 0, one_matrix = o->batch_stride == 0;
+    if (strict) return begins && is_any_stride(o->row_stride) && (one_matrix || is_any_stride(o->batch_stride));
+    return begins && cuda_is_stride(o->row_stride, rows) && (one_matrix || cuda_is_stride(o->batch_stride, batches));
+}
+
+cuda_boxes cuda_k_major_boxes(const nk_operand *o, const char *name, int64_t k, int64_t rows, int64_t batches,
+                              int32_t box_k, int32_t box_rows)
+{
+    const bool are_codes = o->dtype == NK_E2M1X2;
+    const uint32_t box_bytes = (uint32_t)(are_codes ? box_k / 2 : 2 * box_k);
+    return (cuda_boxes){.name = name,
+                        .at = o->data,
+                        .dtype = o->dtype,
+                        .rank = batches ? 3 : 2,
+                        .dims = {(uint64_t)(are_codes ? k / 2 : k), (uint64_t)rows, (uint64_t)batches},
+                        .strides = {cuda_map_stride(o->row_stride, rows), cuda_map_stride(o->batch_stride, batches)},
+                        .box = {are_codes ? box_bytes : (uint32_t)box_k, (uint32_t)box_rows, 1},
+                        .swizzle = box_bytes == 64 ? CUDA_SWIZZLE_64 : CUDA_SWIZZLE_128,
+                        .l2 = CUDA_L2_256};
+}
+
 nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes boxes[], cuda_tensor_map *const maps[])
 {
     cuda_context context;

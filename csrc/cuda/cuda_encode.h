@@ -27,6 +27,26 @@ typedef struct cuda_boxes {
     bool nan_outside; /* floats: what a box has outside the tensor is read as NaN */
 } cuda_boxes;
 
+/* Whether `at`, and the strides of dimensions that have them, are multiples of `of`, a power of two. */
+bool cuda_is_aligned(const void *at, int64_t row_stride, int64_t rows, int64_t batch_stride, int64_t batches,
+                     int64_t of);
+
+/* Whether a tensor map can have this stride of a dimension of so many. A dimension of one does not use it. */
+bool cuda_is_stride(int64_t bytes, int64_t count);
+
+/* Whether a tensor map describes an operand's codes, or its 16-bit elements if they lie along K. All batches may be
+ * one. `strict`: strides must do for any number of rows and batches, so that a row does not run elsewhere because there
+ * is another one. */
+bool cuda_has_map(const nk_operand *o, int64_t rows, int64_t batches, bool strict);
+
+/* Boxes of box_k x box_rows of an operand whose elements lie along K; of one matrix, rank 2, if `batches` is 0. Rows of
+ * a box are 64 or 128 bytes, and swizzled as such. */
+cuda_boxes cuda_k_major_boxes(const nk_operand *o, const char *name, int64_t k, int64_t rows, int64_t batches,
+                              int32_t box_k, int32_t box_rows);
+
+/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
+static inline uint64_t cuda_map_stride(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
+
 nk_status cuda_encode_maps(nk_device device, int32_t count, const cuda_boxes boxes[], cuda_tensor_map *const maps[]);
 
 #endif

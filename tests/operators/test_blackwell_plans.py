@@ -113,7 +113,7 @@ def test_a_row_of_a_list_of_16_bit_tokens_is_alone_where_that_is_asked(device, m
 def test_a_list_with_a_group_that_it_does_not_take(device, sizes, dtype, why):
     groups = Groups(device, sizes, dtype=dtype)
     plan = groups.plan()
-    assert plan["backend"] == "sm80" and plan["declined"] == f"sm100: {why}"
+    assert plan["backend"] == "sm80" and plan["declined"].startswith(f"sm100: {why}")
     groups.check()
 
 
@@ -121,7 +121,7 @@ def test_lists_that_no_tile_takes(device, monkeypatch):
     groups = Groups(device, [(5, 7, 512)])
     with monkeypatch.context() as patch:
         patch.setenv("NVFP4KERN_TILE", "sm100/gemm:p128k2")
-        with pytest.raises(nvfp4kern.BackendError, match="it divides K"):
+        with pytest.raises(nvfp4kern.BackendError, match="the operator has no kernel of it"):
             groups.plan()
     a, b = (torch.zeros(rows, 64, dtype=torch.float16, device=device) for rows in (20, 30))
     plan = nvfp4kern.explain("grouped_gemm", [a], [b])
@@ -207,4 +207,4 @@ def test_tokens_whose_rows_would_have_no_map_go_where_they_go_gathered(device):
     sfb = torch.zeros(1, 4, 3, dtype=torch.uint8, device=device)
     options = {"rows": int32([0, 0, 0], device), "offsets": int32([0, 3], device)}
     plan = nvfp4kern.explain("grouped_gemm", a.tensor, b, a.sf, sfb, **options)
-    assert plan["declined"] == "sm100: no tensor map describes the tokens"
+    assert plan["declined"].startswith("sm100: no tensor map describes the tokens: ")

@@ -315,8 +315,7 @@ def test_a_call_that_the_tile_cannot_serve(
 def test_a_tile_without_room(name, on_row, monkeypatch):
     call = operator_call(name[5:9].replace("rout", "route"), on_row("sm80").device)
     monkeypatch.setenv("NVFP4KERN_TILE", name)
-    why = rf"{name} cannot .* its CTA takes \d+ bytes of shared memory, cuda:0 has {SMALL_GPU}"
-    with pytest.raises(nvfp4kern.BackendError, match=why):
+    with pytest.raises(nvfp4kern.BackendError, match=f"{name} cannot .* its CTAs? .*shared memory"):
         nvfp4kern.explain(*call)
 
 

@@ -1,60 +1,163 @@
-/* gemm on Blackwell: plan and run. The tensor cores' tiles, those of sm100/kind_f16 for 16-bit tokens, or for few
- * tokens the gemv, whichever is faster by cost. */
+/* The sm100 GEMM family, of NVFP4 tokens: its tile configurations, what they serve and cost. And the row's operators.
+ */
 #include "sm100/gemv/sm100_gemv_plan.h"
-#include "sm100/kind_f16/sm100_kind_f16.h"
+#include "sm100_gemm_family.h"
 
-#define KERNEL(name, ...) [SM100_GEMM_##name] = &sm100_gemm_##name,
-static cuda_kernel *const kernels[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_TILES(KERNEL)};
+static const gemm_config configs[SM100_GEMM_TILE_COUNT] = {
+#define CONFIG(name, ctas, mma_n, split, of_one, of_two, pairs)           \
+    [SM100_GEMM_##name] = {.tile_m = mma_n,                               \
+                           .tile_n = (ctas) * (pairs) * SM100_GEMM_CTA_M, \
+                           .tile_k = SM100_GEMM_TILE_K,                   \
+                           .cluster = (ctas) * (split) * (pairs),         \
+                           .split_k = split,                              \
+                           .ctas_per_mma = ctas,                          \
+                           .multicast = pairs},
+    SM100_GEMM_TILES(CONFIG)
+#undef CONFIG
+};
 
-typedef struct gemm_choice {
-    bool is_gemv;
-    union {
-        sm100_gemv_choice gemv;
-        sm100_gemm_choice product;
+#define OF_GEMM(name, ...) [SM100_GEMM_##name] = &sm100_gemm_##name,
+#define OF_DUAL(name, ...) [SM100_GEMM_##name] = &sm100_dual_gemm_##name,
+#define OF_GROUPED(name, ...) [SM100_GEMM_##name] = &sm100_grouped_gemm_##name,
+#define OF_GATED(name, ...) [SM100_GEMM_##name] = &sm100_grouped_dual_gemm_##name,
+#define OF_LIST(name, ...) [SM100_GEMM_##name] = &sm100_list_gemm_##name,
+static cuda_kernel *const kernels[GEMM_OPERATORS][SM100_GEMM_TILE_COUNT] = {
+    [GEMM] = {SM100_GEMM_TILES(OF_GEMM)},
+    [GEMM_DUAL] = {SM100_GEMM_DUAL_TILES(OF_DUAL)},
+    [GEMM_GROUPED] = {SM100_GEMM_GROUPED_TILES(OF_GROUPED)},
+    [GEMM_GROUPED_DUAL] = {SM100_GEMM_GROUPED_DUAL_TILES(OF_GATED)},
+    [GEMM_LIST] = {SM100_GEMM_GROUPED_TILES(OF_LIST)},
+};
+
+static cuda_kernel *sm100_gemm_kernel_of(const gemm_desc *d, int config) { return kernels[d->op][config]; }
+
+static const char *sm100_gemm_why_not(const gemm_desc *d, const gemm_query *q)
+{
+    const nk_gemm_problem *p = d->gemm;
+    const nk_grouped_gemm_problem *g = d->experts;
+    const int64_t row_bytes = nk_sf_padded_cols(p->k / NK_SF_VEC) * NK_SF_ATOM_ROWS; /* of atoms */
+    if (d->op != GEMM && p->b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
+    if (p->a.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("tokens");
+    if (p->k == 0) return GEMM_K_IS_0;
+    if (p->l > GEMM_LARGEST || p->m > GEMM_LARGEST || p->n > GEMM_LARGEST || p->k > GEMM_LARGEST ||
+        gemm_experts(d) > GEMM_LARGEST || gemm_tokens(d) > GEMM_LARGEST)
+        return GEMM_TOO_LARGE;
+    if (g && p->a.sf_layout == NK_SF_BLOCKED && !g->rows.data && g->a_sf_bytes < row_bytes)
+        return "the tokens have no scale factors";
+    if (!sm100_has_map(d, &p->a, q->batch_invariant)) return GEMM_NO_MAP("tokens");
+    const bool has_up = !d->up || sm100_has_map(d, d->up, q->batch_invariant);
+    return has_up && sm100_has_map(d, &p->b, q->batch_invariant) ? NULL : GEMM_NO_MAP("weights");
+}
+
+/* Of a CTA: the rate of MMAs, or that of the operands' rows out of shared memory. */
+static double sm100_gemm_mma_cycles(const gemm_config *t)
+{
+    const double rows = SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma;
+    return sm100_larger(t->tile_m * SM100_GEMM_COLUMN_CYCLES, rows * SM100_GEMM_ROW_CYCLES);
+}
+
+/* Bytes of the MMA's N that multicast saves this CTA: pairs share its codes, and all CTAs its scale factors. 0 where
+ * one wave is enough: SMs are left over, and L2 has more to give the rest. */
+static double sm100_gemm_multicast_bytes(const gemm_config *t, double k, double waves)
+{
+    if (t->multicast == 1 || waves <= 1) return 0;
+    const double codes = (double)t->tile_m / t->ctas_per_mma * k / 2, factors = t->tile_m * k / NK_SF_VEC;
+    return codes * (1 - 1.0 / t->multicast) + factors * (1 - 1.0 / t->cluster);
+}
+
+/* MMAs, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's stores. */
+static double sm100_gemm_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, double waves)
+{
+    const double matrices = gemm_matrices(d), k = (double)p->k / t->split_k;
+    const double mmas = matrices * k / SM100_GEMM_MMA_K * sm100_gemm_mma_cycles(t);
+    const double codes = matrices * SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma,
+                 factors = matrices * SM100_GEMM_CTA_M + t->tile_m;
+    const double arrive = codes * k / 2 + factors * k / NK_SF_VEC,
+                 bytes = arrive - sm100_gemm_multicast_bytes(t, k, waves);
+    const double tile_cycles = sm100_larger(
+        mmas, sm100_larger(bytes / SM100_GEMM_BYTES_PER_CYCLE, arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
+    const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->tile_m * SM100_GEMM_STORE_COLUMN_CYCLES;
+    const double inbox = SM100_GEMM_INBOX_BYTES(t->tile_m, t->split_k, gemm_matrices(d));
+    const double sums = t->split_k > 1 ? SM100_GEMM_PARTS_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
+    const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas_per_mma > 1 ? t->multicast * SM100_GEMM_PAIR_CYCLES : 0);
+    return (fill + waves * sm100_larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
+}
+
+static sm100_resources sm100_gemm_resources(const gemm_desc *d, const gemm_config *t)
+{
+    return (sm100_resources){
+        .threads = SM100_GEMM_CTA_THREADS(t->multicast),
+        .stages = SM100_GEMM_STAGES(t->ctas_per_mma, t->tile_m, t->split_k, gemm_matrices(d)),
+        .smem_bytes = SM100_GEMM_SMEM(t->ctas_per_mma, t->tile_m, t->split_k, gemm_matrices(d)),
     };
-} gemm_choice;
-
-NK_CHOICE_FITS(gemm_choice);
-
-static bool are_halves(const nk_gemm_problem *p) { return p->a.dtype != NK_E2M1X2; }
-
-static nk_status plan_tiles(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
-                            sm100_gemm_choice *choice)
-{
-    const sm100_gemm_product product = {.first = p, .problem = p};
-    if (are_halves(p)) return sm100_kind_f16_plan(&product, settings, plan, choice);
-    return sm100_gemm_plan(&product, settings, kernels, plan, choice);
 }
 
-/* One token is left to a gemv, of this row or a later one. With batch_invariant no token is: its sums would have
- * another order than those of many. */
-nk_status sm100_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
+static const char *sm100_gemm_why(const gemm_desc *d, bool tokens_are_mma_m)
 {
-    gemm_choice *c = choice;
-    const nk_family *family = are_halves(p) ? &sm100_kind_f16_family : &sm100_gemm_family;
-    const bool is_free = !settings->batch_invariant && nk_tile_forced(settings, family) == NK_TILE_ANY;
-    c->is_gemv = false;
-    if (!is_free || p->m > SM100_GEMV_TOKENS) return plan_tiles(p, settings, plan, &c->product);
-    nk_plan other = *plan;
-    sm100_gemm_choice tiled;
-    const nk_status status = sm100_plan_gemv(p, settings, plan, &c->gemv);
-    c->is_gemv = status == NK_OK;
-    if (status != NK_DECLINED && (!c->is_gemv || nk_tile_forced(settings, &sm100_gemv_family) != NK_TILE_ANY))
-        return status;
-    if (p->m == 1) return status;
-    const nk_status other_status = plan_tiles(p, settings, &other, &tiled);
-    if (c->is_gemv && (other_status == NK_DECLINED || (other_status == NK_OK && c->gemv.deal.us <= tiled.us)))
-        return NK_OK;
-    *plan = other;
-    *c = (gemm_choice){.product = tiled};
-    return other_status;
+    (void)d;
+    return tokens_are_mma_m ? "tokens are the MMA's M, weight rows its N" : "weight rows are the MMA's M, tokens its N";
 }
 
-nk_status sm100_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec)
+static const sm100_mainloop mainloop = {.tokens_may_be_mma_m = true,
+                                        .copies_sf = true,
+                                        .why = sm100_gemm_why,
+                                        .resources = sm100_gemm_resources,
+                                        .us = sm100_gemm_tiles_us};
+
+#define NAME(name, ...) #name,
+const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}, NULL};
+
+/* With batch_invariant the tile is one: the same instructions then make a row, whatever the rest is. */
+const gemm_family sm100_gemm = {.tiles = &sm100_gemm_family,
+                                .configs = configs,
+                                .count = SM100_GEMM_TILE_COUNT,
+                                .schedules = 2,
+                                .invariant = SM100_GEMM_n64,
+                                .kernel = sm100_gemm_kernel_of,
+                                .why_not = sm100_gemm_why_not,
+                                .why_not_config = sm100_why_not_config,
+                                .us = sm100_us,
+                                .derive = sm100_derive,
+                                .launch = sm100_launch,
+                                .longest_first = true,
+                                .mainloop = &mainloop};
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The row                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static const gemm_family *sm100_gemm_family_of(const gemm_desc *d)
 {
-    const gemm_choice *c = choice;
-    if (c->is_gemv) return sm100_run_gemv(p, &c->gemv, exec);
-    const sm100_gemm_product product = {.first = p, .problem = p};
-    if (are_halves(p)) return sm100_kind_f16_run(&product, &c->product, exec);
-    return sm100_gemm_run(&product, &c->product, exec);
+    return d->gemm->a.dtype != NK_E2M1X2 ? &sm100_kind_f16 : &sm100_gemm;
 }
+
+static const char *sm100_gemm_row_why_not(const gemm_desc *d, const nk_settings *settings)
+{
+    (void)settings;
+    return d->gated && d->gated->encoded.wanted ? "it writes no codes" : NULL;
+}
+
+/* One token is a gemv's, of this row or a later one. With batch_invariant no token is: its sums would have another
+ * order than those of many. */
+static nk_status sm100_gemm_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,
+                                      double *us)
+{
+    sm100_gemv_choice *c = choice;
+    const bool is_forced = nk_tile_forced(settings, sm100_gemm_family_of(d)->tiles) != NK_TILE_ANY;
+    if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_TOKENS) return NK_DECLINED;
+    const nk_status status = sm100_plan_gemv(d->gemm, settings, plan, c);
+    if (status == NK_OK) *us = nk_tile_forced(settings, &sm100_gemv_family) != NK_TILE_ANY ? 0 : c->deal.us;
+    if (d->gemm->m == 1) *us = 0;
+    return status;
+}
+
+static nk_status sm100_gemm_run_gemv(const gemm_desc *d, const void *choice, const nk_exec *exec)
+{
+    return sm100_run_gemv(d->gemm, choice, exec);
+}
+
+static const gemm_row sm100_gemm_row = {.family = sm100_gemm_family_of,
+                                        .why_not = sm100_gemm_row_why_not,
+                                        .plan_gemv = sm100_gemm_plan_gemv,
+                                        .run_gemv = sm100_gemm_run_gemv};
+GEMM_CELLS(sm100)

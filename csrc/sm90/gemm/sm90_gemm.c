@@ -1,73 +1,331 @@
-/* gemm on Hopper: plan and run. The tensor cores' tiles, or for few tokens the gemv, whichever is faster by cost. */
-#include "sm90/gemv/sm90_gemv_scheduler.h"
-#include "sm90_gemm_model.h"
+/* The sm90 GEMM family: its tile configurations, what they serve and cost, and its launches: a prologue kernel brings
+ * tokens to 16 bits, for wgmma, and the gemm follows. */
+#include "sm90_gemm_family.h"
 
-#define KERNELS(name, ...) [SM90_GEMM_##name] = {&sm90_gemm_##name##_fp16, &sm90_gemm_##name##_bf16},
-static const sm90_gemm_kernels kernels[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(KERNELS)};
+const gemm_config sm90_gemm_configs[SM90_GEMM_TILE_COUNT] = {
+#define CONFIG(name, tokens, rows, groups, ctas, pipeline_stages, steps, early)            \
+    [SM90_GEMM_##name] = {.tile_m = tokens,                                                \
+                          .tile_n = rows,                                                  \
+                          .tile_k = (steps) * SM90_GEMM_STEP,                              \
+                          .stages = pipeline_stages,                                       \
+                          .cluster = ctas,                                                 \
+                          .split_k = (groups) * (ctas) * SM90_GEMM_STAGE_N(rows) / (rows), \
+                          .warpgroups = SM90_GEMM_STAGE_N(rows) / 64 * (groups)},
+    SM90_GEMM_TILES(CONFIG)
+#undef CONFIG
+};
 
-typedef struct gemm_choice {
-    bool is_gemv;
-    union {
-        sm90_gemv_choice gemv;
-        sm90_gemm_choice product;
+/* For fp16 tokens, which NVFP4 ones become, and for bf16. */
+typedef cuda_kernel *kernels_of_tile[2];
+#define KERNELS(op, name) [SM90_GEMM_##name] = {&sm90_##op##_##name##_fp16, &sm90_##op##_##name##_bf16},
+#define OF_GEMM(name, ...) KERNELS(gemm, name)
+#define OF_DUAL(name, ...) KERNELS(dual_gemm, name)
+#define OF_GROUPED(name, ...) KERNELS(grouped_gemm, name)
+#define OF_GATED(name, ...) KERNELS(grouped_dual_gemm, name)
+static const kernels_of_tile of_gemm[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(OF_GEMM)},
+                             of_dual[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(OF_DUAL)},
+                             of_grouped[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_PERSISTENT_TILES(OF_GROUPED)},
+                             of_gated[SM90_GEMM_TILE_COUNT] = {SM90_GROUPED_DUAL_GEMM_TILES(OF_GATED)};
+
+static cuda_kernel *sm90_gemm_kernel_of(const gemm_desc *d, int config)
+{
+    static const kernels_of_tile *const kernels[GEMM_LIST] = {
+        [GEMM] = of_gemm, [GEMM_DUAL] = of_dual, [GEMM_GROUPED] = of_grouped, [GEMM_GROUPED_DUAL] = of_gated};
+    return kernels[d->op][config][d->gemm->a.dtype == NK_BF16];
+}
+
+/* Weight rows of each matrix. */
+static int32_t sm90_gemm_features(const gemm_desc *d, int32_t rows) { return rows / gemm_matrices(d); }
+
+/* Rows of zeros behind the tokens keep tensor-map boxes in bounds: boxes that are partly out of bounds complete late.
+ */
+static int64_t sm90_gemm_spare_rows(const gemm_desc *d, const gemm_config *t)
+{
+    const int64_t m = d->gemm->m;
+    return d->experts ? t->tile_m : nk_ceil_div(m, t->tile_m) * t->tile_m - m;
+}
+
+static int64_t sm90_gemm_workspace_rows(const gemm_desc *d, const gemm_config *t)
+{
+    return d->gemm->l * d->gemm->m + sm90_gemm_spare_rows(d, t);
+}
+
+/* Rows that every tile has workspace for. */
+static int64_t sm90_gemm_rows_at_once(const gemm_desc *d)
+{
+    return SM90_GEMM_MOST_WORKSPACE / sm90_gemm_row_bytes(d->gemm->k) - SM90_GEMM_MAX_TILE_M;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Which tiles can serve a call                                                                                     */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static bool sm90_gemm_sf_are_aligned(const gemm_desc *d, const nk_operand *b, int64_t bytes)
+{
+    const int64_t rows = b->sf_layout == NK_SF_LINEAR ? d->gemm->n : 1;
+    return cuda_is_aligned(b->sf, b->sf_row_stride, rows, b->sf_batch_stride, gemm_weight_batches(d), bytes);
+}
+
+static const char *sm90_gemm_why_not_weights(const gemm_desc *d, const nk_operand *b)
+{
+    if (!cuda_has_map(b, d->gemm->n, gemm_weight_batches(d), false)) return GEMM_NO_MAP("weights");
+    return sm90_gemm_sf_are_aligned(d, b, b->sf_layout == NK_SF_LINEAR ? 4 : 16)
+               ? NULL
+               : "the weights' scale factors are not aligned";
+}
+
+const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q)
+{
+    const nk_gemm_problem *p = d->gemm;
+    const nk_operand *a = &p->a;
+    if (q->forced != NK_TILE_ANY) { /* what is wrong with the tile that the caller chose comes first */
+        const char *why = d->op == GEMM_GROUPED_DUAL && !sm90_gemm_kernel_of(d, q->forced)
+                              ? GEMM_NO_KERNEL
+                              : sm90_gemm_why_not_config(d, q, &(gemm_candidate){.config = q->forced});
+        if (why) return why;
+    }
+    if (p->k == 0) return GEMM_K_IS_0;
+    if (gemm_weight_batches(d) > GEMM_LARGEST || p->m > GEMM_LARGEST || p->n > GEMM_LARGEST || p->k > GEMM_LARGEST)
+        return GEMM_TOO_LARGE;
+    if (sm90_gemm_rows_at_once(d) < GEMM_SLICE_ROWS) return "K is more than 2^18";
+    if (d->experts && p->m > sm90_gemm_rows_at_once(d)) return GEMM_NO_ROOM;
+    const char *why = sm90_gemm_why_not_weights(d, &p->b);
+    if (!why && d->up) why = sm90_gemm_why_not_weights(d, d->up);
+    if (why) return why;
+    if (d->up && p->l > 1 && (p->b.batch_stride == 0) != (d->up->batch_stride == 0))
+        return "one of b1 and b2 is the same for all batches";
+    const int64_t bytes = a->dtype == NK_E2M1X2 ? 4 : 16;
+    return cuda_is_aligned(a->data, a->row_stride, gemm_tokens(d), a->batch_stride, p->l, bytes)
+               ? NULL
+               : "the tokens are not aligned";
+}
+
+static int64_t sm90_gemm_smem_bytes(const gemm_desc *d, int32_t config)
+{
+    return sm90_gemm_tile_smem(&sm90_gemm_configs[config], gemm_matrices(d)) +
+           (d->experts ? SM90_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
+}
+
+const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    const gemm_config *t = &sm90_gemm_configs[c->config];
+    if (sm90_gemm_smem_bytes(d, c->config) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
+    if (q->batch_invariant && t->split_k > 1) return "it splits K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
+    if (d->experts && t->split_k > 1) return "it splits K, which no tile of experts does";
+    const double n_tiles = (double)nk_ceil_div(d->gemm->n, sm90_gemm_features(d, t->tile_n));
+    const double tiles = (double)d->gemm->l * n_tiles * (double)gemm_m_tiles(d, t->tile_m);
+    return tiles < GEMM_LARGEST ? NULL : GEMM_TOO_LARGE;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* What a call takes: the costs are those of sm90_gemm_costs.h                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static double sm90_gemm_larger(double x, double y) { return x > y ? x : y; }
+
+/* Tensor cores and instructions work side by side, but beside busy tensor cores instructions are issued slowly. */
+double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy)
+{
+    const double rows = SM90_GEMM_STAGE_N(t->tile_n) / 128.0;
+    const double tensor = tile_m * SM90_GEMM_TENSOR_TOKEN_US;
+    const double issue = SM90_GEMM_ISSUE_US + tile_m * SM90_GEMM_ISSUE_TOKEN_US +
+                         SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0);
+    return rows * sm90_gemm_larger(tensor, issue);
+}
+
+/* Tiles of tile_m rows that m rows become which fall to experts by chance. Rows per expert are about Poisson; above
+ * MANY they are taken as the mean, and half a tile more. */
+static double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m)
+{
+    enum { MANY = 512, WIDTH = 200 }; /* nine standard deviations of MANY */
+    const double mean = (double)m / (double)experts;
+    if (mean > MANY) return (double)experts * sm90_gemm_larger(1, mean / tile_m + 0.5);
+    const int first = mean > WIDTH ? (int)mean - WIDTH : 0;
+    double weight = 1, all = 0, tiles = 0; /* weights are relative, to the first one */
+    for (int rows = first; rows < first + 2 * WIDTH; rows++) {
+        if (rows > mean && weight < 1e-9 * all) break;
+        all += weight;
+        tiles += weight * (rows / tile_m + (rows % tile_m != 0));
+        weight *= mean / (rows + 1);
+    }
+    return (double)experts * tiles / all;
+}
+
+static double sm90_gemm_expected_tiles(const gemm_desc *d, const gemm_config *t)
+{
+    const nk_gemm_problem *p = d->gemm;
+    const double n_tiles = (double)nk_ceil_div(p->n, sm90_gemm_features(d, t->tile_n));
+    if (d->experts) return n_tiles * sm90_gemm_expert_tiles(p->m, gemm_experts(d), t->tile_m);
+    return n_tiles * (double)(p->l * nk_ceil_div(p->m, t->tile_m));
+}
+
+double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    const nk_gemm_problem *p = d->gemm;
+    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const int64_t all_steps = nk_ceil_div(p->k, SM90_GEMM_STEP), steps_of_stage = sm90_gemm_steps(t);
+    const double tiles = sm90_gemm_expected_tiles(d, t);
+    const int64_t clusters = q->gpu->sms / t->cluster, at_once = clusters > 0 ? clusters : 1;
+    const int64_t whole = (int64_t)(tiles / (double)at_once), waves = whole + ((double)(whole * at_once) < tiles);
+    const int64_t steps = nk_ceil_div(nk_ceil_div(all_steps, steps_of_stage), t->cluster) * steps_of_stage *
+                          (t->tile_n / SM90_GEMM_STAGE_N(t->tile_n));
+    const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
+    const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
+    const double tokens = (double)p->l * (double)p->m * padded_k * 2;
+    const double matrices =
+        d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX) : (double)p->l; /* with rows */
+    const double weights = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
+    const double busy = 1 + SM90_GEMM_BUSY * ctas / q->gpu->sms; /* CTAs share memory, L2 and power */
+    const double loop = busy * (double)(waves * steps) * sm90_gemm_step_us(t, t->tile_m, sm90_gemm_lanes_copy(d));
+    const double tile =
+        SM90_GEMM_TILE_US + t->tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);
+    return SM90_GEMM_LAUNCH_US + tokens / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
+           sm90_gemm_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Launch                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static int32_t sm90_gemm_sf_alignment(const gemm_desc *d)
+{
+    int32_t bytes = 16;
+    while (bytes > 4 &&
+           !(sm90_gemm_sf_are_aligned(d, &d->gemm->b, bytes) && (!d->up || sm90_gemm_sf_are_aligned(d, d->up, bytes))))
+        bytes /= 2;
+    return bytes;
+}
+
+sm90_gemm_scheduler sm90_gemm_scheduler_of(const gemm_desc *d, const gemm_config *t)
+{
+    const nk_gemm_problem *p = d->gemm;
+    const int64_t n_tiles = nk_ceil_div(p->n, sm90_gemm_features(d, t->tile_n)), m_tiles = gemm_m_tiles(d, t->tile_m);
+    const int64_t steps = nk_ceil_div(p->k, SM90_GEMM_STEP);
+    return (sm90_gemm_scheduler){
+        .n_tiles = (int32_t)n_tiles,
+        .m_tiles = (int32_t)m_tiles,
+        .tiles = (int32_t)(p->l * n_tiles * m_tiles),
+        .k_steps = (int32_t)steps,
+        .k_tiles_per_cta = (int32_t)nk_ceil_div(nk_ceil_div(steps, sm90_gemm_steps(t)), t->cluster),
+        .one_matrix = gemm_has_one_matrix(d),
+        .mma_scale = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
+        .sf_alignment = sm90_gemm_sf_alignment(d),
     };
-} gemm_choice;
-
-NK_CHOICE_FITS(gemm_choice);
-
-/* What a slice has of the problem. */
-static nk_gemm_problem slice_of(const nk_gemm_problem *p, const sm90_gemm_slices *s, int64_t batch, int64_t row)
-{
-    nk_gemm_problem slice = *p;
-    slice.l = p->l - batch < s->batches ? p->l - batch : s->batches;
-    slice.m = p->m - row < s->rows ? p->m - row : s->rows;
-    sm90_gemm_move_weights(&slice.b, batch);
-    sm90_gemm_move_tokens(&slice.a, &slice.d, p->k, batch, row);
-    return slice;
 }
 
-static nk_status plan_slice(const nk_gemm_problem *slice, double count, const nk_settings *settings, nk_plan *plan,
-                            gemm_choice *c)
+/* Persistent CTAs where K is not split; else a CTA, or a cluster, for each tile. */
+static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
-    const sm90_gemm_product product = {.first = slice, .problem = slice};
-    const int forced = nk_tile_forced(settings, &sm90_gemm_family);
-    if (forced != NK_TILE_ANY) return sm90_gemm_plan(&product, settings, kernels, forced, plan, &c->product);
-    const cuda_gpu *gpu = NULL;
-    NK_TRY(cuda_gpu_of(slice->device, &gpu));
-    const sm90_gemm_pick pick = sm90_gemm_pick_of(&product, gpu, settings->batch_invariant);
-    if (c->is_gemv && (pick.tile == NK_TILE_ANY || sm90_gemm_loses(count * pick.us, c->gemv.schedule.us))) return NK_OK;
-    c->is_gemv = false;
-    return sm90_gemm_plan_picked(&product, settings, kernels, &pick, plan, &c->product);
+    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const int64_t n_tiles = nk_ceil_div(d->gemm->n, sm90_gemm_features(d, t->tile_n)),
+                  tiles = d->gemm->l * n_tiles * gemm_m_tiles(d, t->tile_m);
+    const bool is_persistent = t->split_k == 1;
+    c->grid = is_persistent && tiles > q->gpu->sms ? q->gpu->sms : tiles * t->cluster;
+    c->threads = sm90_gemm_threads(t);
+    c->smem_bytes = (int32_t)sm90_gemm_smem_bytes(d, c->config);
+    c->tile_n = sm90_gemm_features(d, t->tile_n);
+    c->workspace_bytes = sm90_gemm_workspace_rows(d, t) * sm90_gemm_row_bytes(d->gemm->k);
+    c->why = q->forced != NK_TILE_ANY ? "a prologue kernel brings tokens to 16 bits, for wgmma"
+             : is_persistent ? "the fastest by cost: persistent CTAs; a prologue kernel brings tokens to 16 bits"
+                             : "the fastest by cost: K of a tile is split; a prologue kernel brings tokens to 16 bits";
 }
 
-nk_status sm90_plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
+cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, const char *name, const nk_operand *b)
 {
-    gemm_choice *c = choice;
-    c->is_gemv = false;
-    if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY && p->m <= SM90_GEMV_MAX_TOKENS) {
-        const nk_status status = sm90_plan_gemv(p, settings, plan, &c->gemv);
-        c->is_gemv = status == NK_OK;
-        if (status != NK_DECLINED && (!c->is_gemv || nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY))
-            return status;
+    return cuda_k_major_boxes(b, name, d->gemm->k, d->gemm->n, gemm_has_one_matrix(d) ? 1 : gemm_weight_batches(d),
+                              SM90_GEMM_STEP, sm90_gemm_features(d, SM90_GEMM_STAGE_N(t->tile_n)));
+}
+
+cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
+                                 int64_t batches, int32_t tile_m)
+{
+    const uint64_t row_bytes = (uint64_t)x->k_steps * SM90_GEMM_STEP * 2;
+    return (cuda_boxes){.name = "tokens in workspace",
+                        .at = x->data,
+                        .dtype = NK_F16,
+                        .rank = 4,
+                        .dims = {SM90_GEMM_SWIZZLE_K, (uint64_t)rows, 2 * (uint64_t)x->k_steps, (uint64_t)batches},
+                        .strides = {row_bytes, 2 * SM90_GEMM_SWIZZLE_K, (uint64_t)batch_rows * row_bytes},
+                        .box = {SM90_GEMM_SWIZZLE_K, (uint32_t)tile_m, 2 * (uint32_t)sm90_gemm_steps(t), 1},
+                        .swizzle = CUDA_SWIZZLE_128,
+                        .l2 = CUDA_L2_256};
+}
+
+static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t, const sm90_prepared_a *x,
+                                       cuda_tensor_map maps[3])
+{
+    const nk_gemm_problem *p = d->gemm;
+    const cuda_boxes boxes[] = {
+        sm90_gemm_token_boxes(x, t, p->m + sm90_gemm_spare_rows(d, t), p->m, p->l, t->tile_m),
+        sm90_gemm_weight_boxes(d, t, "weights", &p->b),
+        d->up ? sm90_gemm_weight_boxes(d, t, "ups", d->up) : (cuda_boxes){0},
+    };
+    return cuda_encode_maps(p->device, d->up ? 3 : 2, boxes, (cuda_tensor_map *const[]){&maps[0], &maps[1], &maps[2]});
+}
+
+static cuda_kernel *sm90_gemm_prologue_of(const gemm_desc *d)
+{
+    const nk_operand *a = &d->gemm->a;
+    if (a->dtype != NK_E2M1X2) return &sm90_prepare_a_16bit;
+    const bool by_expert = d->experts && !gemm_gathers(d) && a->sf_layout == NK_SF_BLOCKED;
+    return by_expert ? &sm90_prepare_a_experts : &sm90_prepare_a_codes;
+}
+
+static nk_status sm90_gemm_launch_prologue(const gemm_desc *d, const gemm_launch *c, sm90_prepared_a *tokens,
+                                           sm90_gemm_experts *experts, const nk_exec *exec)
+{
+    cuda_kernel *kernel = sm90_gemm_prologue_of(d);
+    const int64_t pieces = 16 * (int64_t)tokens->k_steps; /* of a row */
+    const bool is_short = pieces < SM90_PREPARE_A_THREADS && kernel != &sm90_prepare_a_experts;
+    const int32_t threads = is_short ? 32 * (int32_t)nk_ceil_div(pieces, 32) : SM90_PREPARE_A_THREADS;
+    const cuda_grid grid = {.x = sm90_gemm_workspace_rows(d, &sm90_gemm_configs[c->config]),
+                            .y = nk_ceil_div(pieces, threads),
+                            .z = 1,
+                            .threads = threads,
+                            .overlap = c->pdl != NK_PDL_OFF};
+    return cuda_launch(kernel, d->gemm->device, exec->stream, &grid, (void *[]){(void *)d->gemm, tokens, experts});
+}
+
+static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+{
+    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const nk_grouped_gemm_problem *g = d->experts;
+    const bool weights_first = c->pdl == NK_PDL_WEIGHTS;
+    sm90_gemm_scheduler scheduler = sm90_gemm_scheduler_of(d, t);
+    sm90_prepared_a tokens = {.data = exec->workspace, .k_steps = scheduler.k_steps, .release_first = weights_first};
+    sm90_gemm_experts experts = {.wait_first = weights_first};
+    if (g) {
+        tokens.rows = g->rows;
+        experts = (sm90_gemm_experts){g->offsets, g->groups, g->a_sf_bytes, weights_first};
     }
-    const sm90_gemm_slices slices = sm90_gemm_slices_of(p);
-    if (!c->is_gemv && !sm90_gemm_slices_are_aligned(p, NULL)) return nk_decline(plan, "batches are not aligned");
-    const nk_gemm_problem first = slice_of(p, &slices, 0, 0);
-    const double count = (double)p->l * (double)p->m / ((double)first.l * (double)first.m);
-    return plan_slice(&first, count, settings, plan, c);
+    const cuda_grid grid = {.x = c->grid,
+                            .y = 1,
+                            .z = 1,
+                            .threads = c->threads,
+                            .smem_bytes = c->smem_bytes,
+                            .cluster.x = t->cluster,
+                            .overlap = c->pdl != NK_PDL_OFF};
+    cuda_tensor_map maps[3];
+    NK_TRY(sm90_gemm_encode_maps(d, t, &tokens, maps));
+    NK_TRY(sm90_gemm_launch_prologue(d, c, &tokens, &experts, exec));
+    /* Kernels without experts take all but the last. */
+    void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
+    void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
+    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, d->up ? with_up : without);
 }
 
-nk_status sm90_run_gemm(const nk_gemm_problem *p, const void *choice, const nk_exec *exec)
-{
-    const gemm_choice *c = choice;
-    if (c->is_gemv) return sm90_run_gemv(p, &c->gemv, exec);
-    const sm90_gemm_slices slices = sm90_gemm_slices_of(p);
-    for (int64_t batch = 0; batch < p->l; batch += slices.batches) {
-        for (int64_t row = 0; row < p->m; row += slices.rows) {
-            const nk_gemm_problem slice = slice_of(p, &slices, batch, row);
-            const sm90_gemm_product product = {.first = &slice, .problem = &slice};
-            NK_TRY(sm90_gemm_run(&product, &c->product, exec));
-        }
-    }
-    return NK_OK;
-}
+#define NAME(name, ...) #name,
+const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL};
+
+const gemm_family sm90_gemm = {.tiles = &sm90_gemm_family,
+                               .configs = sm90_gemm_configs,
+                               .count = SM90_GEMM_TILE_COUNT,
+                               .schedules = 1,
+                               .invariant = NK_TILE_ANY,
+                               .kernel = sm90_gemm_kernel_of,
+                               .why_not = sm90_gemm_why_not,
+                               .why_not_config = sm90_gemm_why_not_config,
+                               .us = sm90_gemm_us,
+                               .derive = sm90_gemm_derive,
+                               .launch = sm90_gemm_launch,
+                               .rows_at_once = sm90_gemm_rows_at_once};

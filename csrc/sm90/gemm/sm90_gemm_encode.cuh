@@ -24,7 +24,7 @@ __device__ inline void transpose(float v[2])
 /* grouped_dual_gemm: codes and scale factors of fl(nk_silu(h) * u), of all tokens of the tile. Once transposed, a lane
  * has two features of token lane / 4 of every eight, whose scale factor is a byte of a word: byte i for eight i. */
 template <class C, int N>
-__device__ inline void encode(gemm_memory<C> &s, const sm90_gated &p, const sm90_gemm_scheduler &scheduler,
+__device__ inline void encode(gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_scheduler &scheduler,
                               const gemm_tile &tile, const consumer &c, float (&sums)[N])
 {
     const int warp = 4 * (C::WARPGROUPS * c.part + c.rows) + c.warp, pair = BARRIER_PAIRS + warp / 2;

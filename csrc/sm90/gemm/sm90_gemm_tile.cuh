@@ -6,7 +6,7 @@
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/ptx/shared.cuh"
-#include "sm90_gated_params.h"
+#include "gemm/gemm_gated.h"
 #include "sm90_gemm_config.h"
 #include "sm90_list_params.h"
 
@@ -218,7 +218,7 @@ __device__ inline const nk_operand &weights_of(const nk_dual_gemm_problem &p, bo
     return second ? p.b2 : p.b1;
 }
 
-__device__ inline const nk_operand &weights_of(const sm90_gated &p, bool second) { return second ? p.b2 : p.b1; }
+__device__ inline const nk_operand &weights_of(const gemm_gated &p, bool second) { return second ? p.b2 : p.b1; }
 __device__ inline const nk_operand &weights_of(const sm90_list &list, bool) { return list.group[0].gemm.b; } /* alike */
 
 /* Whether scale factors come by copies of each lane: whole atoms come as one piece. Of a slot with 64 rows of each of

@@ -5,7 +5,7 @@
 #define KERNEL(name, BFLOAT, ...)                                                                                      \
     extern "C" __global__ void __launch_bounds__(config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)           \
         name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,               \
-             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ sm90_gated p,                     \
+             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ gemm_gated p,                     \
              const __grid_constant__ sm90_gemm_scheduler scheduler, const __grid_constant__ sm90_gemm_experts experts) \
     {                                                                                                                  \
         run<config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, scheduler, experts);              \

@@ -1,0 +1,191 @@
+/* One GEMM planner for all rows: what a call multiplies, tile configurations, and the table by which a family of
+ * kernels takes part. Data flows one way: nk_<op>_problem -> gemm_desc -> gemm_candidate -> gemm_launch -> kernels.
+ *
+ * A family answers five questions, each in one function: can it serve the call (why_not), can this configuration
+ * (why_not_config), what does that cost (us), how is it launched (derive), and launch. All else is here: forced tiles,
+ * batch invariance, the choice by cost, what is remembered of it, the gemv beside it, explain, and lists of groups. */
+#ifndef NK_GEMM_FAMILY_H
+#define NK_GEMM_FAMILY_H
+
+#include "backend.h"
+#include "cuda/cuda_launch.h"
+#include "gemm_gated.h"
+#include "gemm_reasons.h"
+
+#include <math.h>
+
+typedef enum gemm_operator {
+    GEMM,
+    GEMM_DUAL,
+    GEMM_GROUPED,      /* experts */
+    GEMM_GROUPED_DUAL, /* gated experts */
+    GEMM_LIST,         /* groups, of which a launch takes up to GEMM_MEMBERS */
+    GEMM_OPERATORS
+} gemm_operator;
+
+#define GEMM_MEMBERS 32 /* all groups of a launch are its parameters, of 32,764 bytes at most, and travel with it */
+
+/* What one plan multiplies. */
+typedef struct gemm_desc {
+    gemm_operator op;
+    const nk_gemm_problem
+        *gemm;            /* with b1, or the gates; of experts, with all their rows; of a list, its first member */
+    const nk_operand *up; /* the second matrix of weights, or NULL */
+    const void *params;   /* the call as kernels of one problem take it */
+    const void *problem;  /* the operator's own nk_<op>_problem */
+    const nk_grouped_gemm_problem *experts; /* the contiguous form, or NULL */
+    const gemm_gated *gated;                /* of GEMM_GROUPED_DUAL */
+    int32_t count;                          /* members: 1 but for lists */
+    const nk_gemm_problem *const *members;  /* none is empty */
+    bool is_partial;                        /* further launches take the rest of the list */
+} gemm_desc;
+
+static inline int32_t gemm_matrices(const gemm_desc *d) { return d->up ? 2 : 1; }
+static inline int64_t gemm_experts(const gemm_desc *d) { return d->experts ? d->experts->groups : 0; }
+
+/* Whether rows of the result are made of tokens that an index names. */
+static inline bool gemm_gathers(const gemm_desc *d) { return d->experts && d->experts->rows.data; }
+
+/* Tokens of `a`: as many as rows of the result, unless these are gathered. */
+static inline int64_t gemm_tokens(const gemm_desc *d) { return gemm_gathers(d) ? d->experts->rows.tokens : d->gemm->m; }
+
+/* Batches of the weights: experts have the tokens of all in one. */
+static inline int64_t gemm_weight_batches(const gemm_desc *d) { return d->experts ? gemm_experts(d) : d->gemm->l; }
+
+/* Whether all batches, or experts, have the same weights. */
+static inline bool gemm_has_one_matrix(const gemm_desc *d)
+{
+    return gemm_weight_batches(d) > 1 && d->gemm->b.batch_stride == 0;
+}
+
+/* Tiles of m rows: of experts as many as any offsets can need, since each with tokens may have one that is not full. */
+int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m);
+
+/* A tile configuration. What a family has no use for is 0. */
+typedef struct gemm_config {
+    int32_t tile_m, tile_n; /* tokens, and weight rows of all matrices, of a tile */
+    int32_t tile_k;         /* of a stage */
+    int32_t stages;         /* 0: as many as shared memory has room for, which depends on the operator */
+    int32_t cluster;        /* CTAs */
+    int32_t split_k;        /* consumer warpgroups and CTAs that K of a tile is divided among */
+    int32_t warpgroups;     /* that consume; sm80: warps */
+    int32_t ctas_per_mma;   /* 2: a pair of CTAs issues one MMA (cta_group::2) */
+    int32_t multicast;      /* pairs of a cluster that share the operand on the MMA's N */
+    int32_t ctas_per_sm;    /* that registers allow */
+} gemm_config;
+
+typedef struct gemm_family gemm_family;
+
+/* What a plan is asked beside the call. */
+typedef struct gemm_query {
+    const gemm_family *family;
+    const cuda_gpu *gpu;
+    int32_t forced; /* a configuration, or NK_TILE_ANY */
+    bool batch_invariant;
+    nk_pdl pdl;
+} gemm_query;
+
+/* `schedule` is what else a family chooses. sm80: CTAs per SM that all steps of K are divided among (stream-K), 0: a
+ * tile each. sm90: of a list, the widest tile_m by its number. sm100: 1: tokens are the MMA's M. */
+typedef struct gemm_candidate {
+    int32_t config, schedule;
+    double us;
+} gemm_candidate;
+
+#define GEMM_SLICE_ROWS 256 /* slices of large calls begin at multiples of it: whole tiles, and whole atoms */
+
+/* A planned launch: all that `run` needs beside the call. */
+typedef struct gemm_launch {
+    const gemm_family *family;
+    cuda_kernel *kernel;
+    const char *why;
+    int64_t grid, workspace_bytes, steps_per_cta;
+    double us;
+    int32_t config, schedule, threads, smem_bytes, stages;
+    int32_t tile_m, tile_n, tile_k; /* of the output, for people */
+    int32_t sms;
+    nk_pdl pdl;
+    bool batch_invariant;
+    /* sm90's lists: the members, those of the longest tiles first, and the number of each one's tile_m. */
+    uint8_t order[GEMM_MEMBERS], width[GEMM_MEMBERS];
+} gemm_launch;
+
+struct gemm_family {
+    const nk_family *tiles; /* their names */
+    const gemm_config *configs;
+    int32_t count, schedules;
+    int32_t
+        invariant; /* the one configuration of batch-invariant calls, or NK_TILE_ANY: all that why_not_config passes */
+    cuda_kernel *(*kernel)(const gemm_desc *d, int config); /* NULL: the operator has none of it */
+    const char *(*why_not)(const gemm_desc *d, const gemm_query *q);
+    /* Depends on sizes, types and layouts alone, as `us` does: what was chosen is remembered by them. */
+    const char *(*why_not_config)(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
+    double (*us)(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
+    void (*derive)(const gemm_desc *d, const gemm_query *q, gemm_launch *launch);
+    nk_status (*launch)(const gemm_desc *d, const gemm_launch *launch, const nk_exec *exec);
+    bool (*in_one_launch)(const nk_gemm_problem *member, const nk_gemm_problem *first); /* of a list; NULL: all */
+    bool longest_first;                                                                 /* order of a list's members */
+    int64_t (*rows_at_once)(const gemm_desc *d); /* that fit into the workspace, of all batches; NULL: any number */
+    const void *mainloop;                        /* the family's own */
+};
+
+/* No reason: such a schedule is none of this configuration's, and another one serves the call. */
+extern const char gemm_no_schedule[];
+
+typedef struct gemm_row gemm_row;
+struct gemm_row {
+    const gemm_family *(*family)(const gemm_desc *d); /* by the operands' types */
+    const char *(*why_not)(const gemm_desc *d,
+                           const nk_settings *settings); /* for the whole row, or NULL; NULL: none */
+    /* The gemv beside the tiles, or NULL. It plans where it can serve the call, and says its time. 0: no tile is asked,
+     * also where it declines. INFINITY: it cannot, and tiles are. */
+    nk_status (*plan_gemv)(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice, double *us);
+    nk_status (*run_gemv)(const gemm_desc *d, const void *choice, const nk_exec *exec);
+    /* Lists, or NULL: a launch for each GEMM_MEMBERS groups. */
+    nk_status (*plan_list)(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
+                           nk_plan *plan, void *choice);
+    nk_status (*run_list)(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice,
+                          const nk_exec *exec);
+    bool is_last; /* no row follows that could serve the call */
+};
+
+bool gemm_is_empty_group(const nk_gemm_problem *group);
+
+/* If there is a reason, refuses the forced tile of the family, or declines: another row may serve the call. */
+nk_status gemm_decline(const gemm_family *family, const nk_settings *settings, const char *why, nk_plan *plan);
+
+nk_status gemm_plan(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice);
+nk_status gemm_run(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec);
+
+/* A description, and what it points to beside the problem. */
+typedef struct gemm_call {
+    gemm_desc desc;
+    const nk_gemm_problem *member;
+    nk_gemm_problem gemm;
+    union {
+        nk_dual_gemm_problem dual;
+        gemm_gated gated;
+    };
+} gemm_call;
+
+const gemm_desc *gemm_describe_gemm(const nk_gemm_problem *p, gemm_call *call);
+const gemm_desc *gemm_describe_dual_gemm(const nk_dual_gemm_problem *p, gemm_call *call);
+const gemm_desc *gemm_describe_grouped_gemm(const nk_grouped_gemm_problem *p, gemm_call *call); /* both forms */
+const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, gemm_call *call);
+
+/* Defines a row's cells of all operators, by its gemm_row <row>_gemm_row. */
+#define GEMM_CELL(row, op)                                                                                          \
+    nk_status row##_plan_##op(const nk_##op##_problem *p, const nk_settings *settings, nk_plan *plan, void *choice) \
+    {                                                                                                               \
+        gemm_call call;                                                                                             \
+        return gemm_plan(&row##_gemm_row, gemm_describe_##op(p, &call), settings, plan, choice);                    \
+    }                                                                                                               \
+    nk_status row##_run_##op(const nk_##op##_problem *p, const void *choice, const nk_exec *exec)                   \
+    {                                                                                                               \
+        gemm_call call;                                                                                             \
+        return gemm_run(&row##_gemm_row, gemm_describe_##op(p, &call), choice, exec);                               \
+    }
+#define GEMM_CELLS(row) \
+    GEMM_CELL(row, gemm) GEMM_CELL(row, dual_gemm) GEMM_CELL(row, grouped_gemm) GEMM_CELL(row, grouped_dual_gemm)
+
+#endif

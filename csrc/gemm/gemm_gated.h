@@ -1,0 +1,18 @@
+/* grouped_dual_gemm as one dual_gemm of all experts' tokens, for host and device. */
+#ifndef NK_GEMM_GATED_H
+#define NK_GEMM_GATED_H
+
+#include "nk_problem.h"
+
+/* An expert's up rows lie N rows behind its gate rows: b2 begins at those of the first expert. */
+typedef struct gemm_gated {
+    nk_device device;
+    int64_t m, n, k;
+    nk_operand a, b1, b2;
+    nk_alpha alpha1, alpha2;
+    nk_activation activation;
+    nk_output d;
+    nk_encoded_output encoded; /* where wanted, in place of d */
+} gemm_gated;
+
+#endif

@@ -1,0 +1,308 @@
+/* Tiles, tensor maps and launches of sm100's two GEMM families. */
+#include "sm100_gemm_family.h"
+
+#include "sm100_list_params.h"
+
+#include <string.h>
+
+_Static_assert(sizeof(sm100_list_params) <= CUDA_MAX_PARAM_BYTES, "a list is one kernel's parameters");
+_Static_assert(SM100_LIST_GROUPS == GEMM_MEMBERS, "one launch takes all members of a description");
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Operands, by the MMA's side: SM100_GEMM_OPERAND_.. */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static int sm100_operands(const gemm_desc *d) { return d->up ? SM100_GEMM_OPERANDS : 2; }
+
+static bool sm100_are_tokens(int of, bool tokens_are_mma_m)
+{
+    return of != SM100_GEMM_OPERAND_UP && (of == SM100_GEMM_OPERAND_M) == tokens_are_mma_m;
+}
+
+static const nk_operand *sm100_operand_of(const gemm_desc *d, const nk_gemm_problem *p, int of, bool tokens_are_mma_m)
+{
+    if (of == SM100_GEMM_OPERAND_UP) return d->up;
+    return sm100_are_tokens(of, tokens_are_mma_m) ? &p->a : &p->b;
+}
+
+static int64_t sm100_rows_of(const gemm_desc *d, const nk_gemm_problem *p, bool tokens)
+{
+    if (!tokens) return p->n;
+    return gemm_gathers(d) ? d->experts->rows.tokens : p->m;
+}
+
+static int64_t sm100_batches_of(const gemm_desc *d, const nk_gemm_problem *p, bool tokens)
+{
+    return d->experts && !tokens ? gemm_experts(d) : p->l;
+}
+
+/* With batch_invariant strides must do for more rows, which add in the same order. Of gathered tokens a map must
+ * describe them ungathered, too: a call with them has the same bits. */
+bool sm100_has_map(const gemm_desc *d, const nk_operand *o, bool batch_invariant)
+{
+    const bool tokens = o == &d->gemm->a;
+    const int64_t k = d->gemm->k, alignment = o->dtype == NK_E2M1X2 ? 32 : 8; /* 16 bytes */
+    if (tokens && gemm_gathers(d) && k % alignment != 0) return false;
+    const bool along_k = o->dtype == NK_E2M1X2 || k <= 1 || o->k_stride == 2;
+    return along_k &&
+           cuda_has_map(o, sm100_rows_of(d, d->gemm, tokens), sm100_batches_of(d, d->gemm, tokens), batch_invariant);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Tiles                                                                                                            */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Of one problem, or of one group of a list. */
+typedef struct tiling {
+    bool tokens_are_mma_m;
+    int64_t m_tiles, n_tiles; /* of the MMA's M and N */
+    double tiles;             /* of all batches */
+} tiling;
+
+static tiling sm100_tiling_of(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, bool tokens_are_mma_m)
+{
+    tiling found = {.tokens_are_mma_m = tokens_are_mma_m};
+    found.m_tiles = nk_ceil_div(tokens_are_mma_m ? p->m : p->n, t->tile_n);
+    found.n_tiles = tokens_are_mma_m ? nk_ceil_div(p->n, t->tile_m)
+                    : d->experts     ? gemm_m_tiles(d, t->tile_m)
+                                     : nk_ceil_div(p->m, t->tile_m);
+    found.tiles = (double)p->l * (double)found.m_tiles * (double)found.n_tiles;
+    return found;
+}
+
+/* Two matrices of weights, and experts', are always the MMA's M. With batch_invariant all are: the same instructions
+ * then make a row, whatever the rest is. Of a list each group has what makes fewer tiles there; else `schedule` says
+ * it. */
+static tiling sm100_tiling_of_member(const sm100_mainloop *loop, const gemm_desc *d, const nk_gemm_problem *p,
+                                     const gemm_config *t, int32_t schedule, bool batch_invariant)
+{
+    const tiling weights = sm100_tiling_of(d, p, t, schedule == 1);
+    if (d->op != GEMM_LIST || !loop->tokens_may_be_mma_m || batch_invariant) return weights;
+    const tiling tokens = sm100_tiling_of(d, p, t, true);
+    return tokens.tiles < weights.tiles ? tokens : weights;
+}
+
+/* With the list of experts. */
+static int64_t sm100_smem_bytes(const sm100_mainloop *loop, const gemm_desc *d, const gemm_config *t)
+{
+    return loop->resources(d, t).smem_bytes + (d->experts ? SM100_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
+}
+
+static int64_t sm100_tiles_at_once(const gemm_config *t, const cuda_gpu *gpu)
+{
+    return gpu->sms < t->cluster ? 1 : gpu->sms / t->cluster;
+}
+
+const char *sm100_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    const sm100_mainloop *loop = q->family->mainloop;
+    const gemm_config *t = &q->family->configs[c->config];
+    double tiles = 0;
+    if (c->schedule && (!loop->tokens_may_be_mma_m || d->op != GEMM || q->batch_invariant)) return gemm_no_schedule;
+    for (int i = 0; i < d->count; i++) {
+        if (nk_ceil_div(d->members[i]->k, t->tile_k) < t->split_k) return "K has fewer K tiles than it is split into";
+        tiles += sm100_tiling_of_member(loop, d, d->members[i], t, c->schedule, q->batch_invariant).tiles;
+    }
+    if (sm100_smem_bytes(loop, d, t) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
+    return tiles * t->cluster < GEMM_LARGEST ? NULL : GEMM_TOO_LARGE;
+}
+
+/* A wave takes as long as its first tile. */
+double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    const sm100_mainloop *loop = q->family->mainloop;
+    const gemm_config *t = &q->family->configs[c->config];
+    const int64_t at_once = sm100_tiles_at_once(t, q->gpu);
+    double us = 0;
+    int64_t begin = 0;
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[i];
+        const tiling of = sm100_tiling_of_member(loop, d, p, t, c->schedule, q->batch_invariant);
+        const int64_t end = begin + (int64_t)of.tiles, waves = nk_ceil_div(end, at_once) - nk_ceil_div(begin, at_once);
+        us += loop->us(d, p, t, (double)waves) - (i ? loop->us(d, p, t, 0) : 0);
+        begin = end;
+    }
+    return us;
+}
+
+#define LIST_ORDER ": persistent CTAs take their tiles, those of the longest K first"
+
+void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
+{
+    const sm100_mainloop *loop = q->family->mainloop;
+    const gemm_config *t = &q->family->configs[c->config];
+    const sm100_resources of_cta = loop->resources(d, t);
+    const int64_t at_once = sm100_tiles_at_once(t, q->gpu);
+    double tiles = 0;
+    int32_t swapped = 0; /* a bit for each member whose tokens are the MMA's M */
+    for (int i = 0; i < d->count; i++) {
+        const tiling of = sm100_tiling_of_member(loop, d, d->members[i], t, c->schedule, q->batch_invariant);
+        swapped |= (int32_t)((uint32_t)of.tokens_are_mma_m << i);
+        tiles += of.tiles;
+    }
+    c->schedule = swapped;
+    if (swapped & 1) {
+        c->tile_m = t->tile_n;
+        c->tile_n = t->tile_m;
+    }
+    c->grid = t->cluster * (tiles < (double)at_once || SM100_GEMM_IS_DYNAMIC(t->multicast) ? (int64_t)tiles : at_once);
+    c->threads = of_cta.threads;
+    c->smem_bytes = (int32_t)sm100_smem_bytes(loop, d, t);
+    c->stages = of_cta.stages;
+    c->why = d->op != GEMM_LIST ? loop->why(d, swapped)
+             : d->is_partial    ? "a launch for each 32 groups" LIST_ORDER "; this is the first one's"
+                                : "one launch for all groups" LIST_ORDER;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Launch                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Whether scale factors are atoms that bulk copies can take as they are, without padding along K. */
+static bool sm100_have_whole_atoms(const gemm_desc *d, const nk_gemm_problem *p, const nk_operand *o, bool tokens)
+{
+    const int64_t batch = sm100_batches_of(d, p, tokens) > 1 ? o->sf_batch_stride : 0;
+    return o->sf_layout == NK_SF_BLOCKED && p->k % SM100_GEMM_MMA_K == 0 &&
+           ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
+}
+
+/* Blocked scale factors of up rows begin within an atom: so many gate rows are before them there. */
+static int32_t sm100_up_row_in_atom(const gemm_desc *d)
+{
+    const bool blocked = d->op == GEMM_GROUPED_DUAL && d->up->sf_layout == NK_SF_BLOCKED;
+    return blocked ? (int32_t)(d->gemm->n % NK_SF_ATOM_ROWS) : 0;
+}
+
+static sm100_gemm_scheduler sm100_scheduler_of(bool copies_sf, const gemm_desc *d, const nk_gemm_problem *p,
+                                               const gemm_config *t, bool tokens_are_mma_m)
+{
+    const tiling of = sm100_tiling_of(d, p, t, tokens_are_mma_m);
+    sm100_gemm_scheduler s = {.tokens_are_mma_m = tokens_are_mma_m,
+                              .mma_m_tiles = (int32_t)of.m_tiles,
+                              .mma_n_tiles = (int32_t)of.n_tiles,
+                              .tiles = (int32_t)of.tiles,
+                              .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
+                              .up_row_in_atom = sm100_up_row_in_atom(d)};
+    for (int i = 0; i < sm100_operands(d); i++) {
+        const nk_operand *o = sm100_operand_of(d, p, i, tokens_are_mma_m);
+        const bool tokens = sm100_are_tokens(i, tokens_are_mma_m);
+        s.sf_by_bulk_copy[i] = copies_sf && sm100_have_whole_atoms(d, p, o, tokens) && !(tokens && gemm_gathers(d)) &&
+                               !(i == SM100_GEMM_OPERAND_UP && s.up_row_in_atom);
+        s.one_matrix[i] = (d->experts && tokens) || o->batch_stride == 0;
+    }
+    return s;
+}
+
+/* Of one operand; rows of gathered tokens are boxes of their own. */
+static cuda_boxes sm100_boxes_of(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t,
+                                 const sm100_gemm_scheduler *s, int of)
+{
+    const nk_operand *o = sm100_operand_of(d, p, of, s->tokens_are_mma_m);
+    const bool tokens = sm100_are_tokens(of, s->tokens_are_mma_m), gathers = tokens && gemm_gathers(d);
+    const int32_t rows = of == SM100_GEMM_OPERAND_N ? t->tile_m / t->ctas_per_mma / t->multicast : SM100_GEMM_CTA_M;
+    const int64_t batches = s->one_matrix[of] ? 1 : sm100_batches_of(d, p, tokens);
+    const int32_t swizzled = o->dtype == NK_E2M1X2 ? t->tile_k : 64; /* of 16-bit elements 128 bytes */
+    return cuda_k_major_boxes(o, tokens ? "tokens" : "weights", p->k, sm100_rows_of(d, p, tokens),
+                              gathers ? 0 : batches, swizzled, gathers ? 1 : rows);
+}
+
+/* Blocked scale factors of gathered tokens are one matrix: every token has its own. */
+static sm100_gemm_experts sm100_experts_of(const nk_grouped_gemm_problem *p)
+{
+    const int64_t row_bytes = nk_ceil_div(p->all.k, NK_SF_VEC * NK_SF_ATOM_COLS) * NK_SF_ATOM_BYTES;
+    const bool any = p->all.a.sf_layout == NK_SF_LINEAR || p->rows.data || row_bytes == 0;
+    return (sm100_gemm_experts){p->offsets, p->groups, any ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
+}
+
+static cuda_grid sm100_grid_of(const gemm_launch *c, const gemm_config *t)
+{
+    return (cuda_grid){.x = c->grid,
+                       .y = 1,
+                       .z = 1,
+                       .threads = c->threads,
+                       .smem_bytes = c->smem_bytes,
+                       .cluster.x = t->cluster,
+                       .overlap = c->pdl != NK_PDL_OFF};
+}
+
+/* gated experts are a dual_gemm for the kernels, with B2 further down in B1's matrices. */
+static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
+{
+    return (nk_dual_gemm_problem){.device = g->device,
+                                  .l = 1,
+                                  .m = g->m,
+                                  .n = g->n,
+                                  .k = g->k,
+                                  .a = g->a,
+                                  .b1 = g->b1,
+                                  .b2 = g->b2,
+                                  .d = g->d,
+                                  .alpha1 = g->alpha1,
+                                  .alpha2 = g->alpha2,
+                                  .activation = g->activation};
+}
+
+static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+{
+    const sm100_mainloop *loop = c->family->mainloop;
+    const gemm_config *t = &c->family->configs[c->config];
+    const int count = sm100_operands(d);
+    sm100_gemm_scheduler scheduler = sm100_scheduler_of(loop->copies_sf, d, d->gemm, t, c->schedule);
+    cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
+    cuda_boxes boxes[SM100_GEMM_OPERANDS];
+    nk_dual_gemm_problem dual;
+    sm100_gemm_experts experts = {0};
+    void *args[SM100_GEMM_OPERANDS +
+               3]; /* maps, the problem, the scheduler's parameters and, if there are any, experts */
+    if (d->experts) experts = sm100_experts_of(d->experts);
+    for (int of = 0; of < count; of++) {
+        boxes[of] = sm100_boxes_of(d, d->gemm, t, &scheduler, of);
+        args[of] = to[of] = &maps[of];
+    }
+    args[count] = (void *)(uintptr_t)d->params;
+    args[count + 1] = &scheduler;
+    args[count + 2] = &experts;
+    if (d->gated) {
+        dual = sm100_dual_of(d->gated);
+        args[count] = &dual;
+    }
+    NK_TRY(cuda_encode_maps(d->gemm->device, count, boxes, to));
+    const cuda_grid grid = sm100_grid_of(c, t);
+    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, args);
+}
+
+/* Scale factors are sf_by_bulk_copy where those of every group can be: what lanes store, and what copies bring, never
+ * lies in the same bytes. */
+static nk_status sm100_launch_list(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+{
+    const sm100_mainloop *loop = c->family->mainloop;
+    const gemm_config *t = &c->family->configs[c->config];
+    cuda_boxes boxes[2 * GEMM_MEMBERS];
+    cuda_tensor_map *to[2 * GEMM_MEMBERS];
+    sm100_list_params list = {.count = d->count};
+    sm100_gemm_scheduler *all = &list.scheduler;
+    *all = (sm100_gemm_scheduler){.sf_by_bulk_copy = {true, true, true}};
+    for (int i = 0; i < d->count; i++) {
+        sm100_list_group *g = &list.group[i];
+        g->gemm = *d->members[i];
+        g->scheduler = sm100_scheduler_of(loop->copies_sf, d, d->members[i], t, c->schedule >> i & 1);
+        g->first_tile = all->tiles;
+        all->tiles += g->scheduler.tiles;
+        to[2 * i] = &g->map_m;
+        to[2 * i + 1] = &g->map_n;
+        for (int of = 0; of <= SM100_GEMM_OPERAND_N; of++) {
+            boxes[2 * i + of] = sm100_boxes_of(d, d->members[i], t, &g->scheduler, of);
+            all->sf_by_bulk_copy[of] = all->sf_by_bulk_copy[of] && g->scheduler.sf_by_bulk_copy[of];
+        }
+    }
+    for (int i = 0; i < d->count; i++)
+        memcpy(list.group[i].scheduler.sf_by_bulk_copy, all->sf_by_bulk_copy, sizeof all->sf_by_bulk_copy);
+    NK_TRY(cuda_encode_maps(d->gemm->device, 2 * d->count, boxes, to));
+    const cuda_grid grid = sm100_grid_of(c, t);
+    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, (void *[]){&list});
+}
+
+nk_status sm100_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+{
+    return (d->op == GEMM_LIST ? sm100_launch_list : sm100_launch_one)(d, c, exec);
+}

@@ -1,0 +1,54 @@
+/* The sm90 GEMM family as its lists of groups and the row use it. */
+#ifndef NK_SM90_GEMM_FAMILY_H
+#define NK_SM90_GEMM_FAMILY_H
+
+#include "cuda/cuda_encode.h"
+#include "gemm/gemm_family.h"
+#include "sm90/sm90_backend.h"
+
+#include "sm90_gemm_config.h"
+#include "sm90_gemm_costs.h"
+
+extern const gemm_family sm90_gemm, sm90_kind_f16;
+extern const gemm_config sm90_gemm_configs[SM90_GEMM_TILE_COUNT];
+
+/* K steps of a tile's stage. */
+static inline int32_t sm90_gemm_steps(const gemm_config *t) { return t->tile_k / SM90_GEMM_STEP; }
+
+static inline int32_t sm90_gemm_threads(const gemm_config *t)
+{
+    const int32_t groups = t->warpgroups * 64 / SM90_GEMM_STAGE_N(t->tile_n);
+    return SM90_GEMM_THREADS(t->tile_m, t->tile_n, groups);
+}
+
+/* Without a list of experts. */
+static inline int32_t sm90_gemm_tile_smem(const gemm_config *t, int32_t matrices)
+{
+    return SM90_GEMM_SMEM(t->tile_m, t->tile_n, t->cluster, t->stages, sm90_gemm_steps(t), matrices);
+}
+
+/* Bytes of workspace that one row of 16-bit tokens takes: K rounded up to steps. */
+static inline int64_t sm90_gemm_row_bytes(int64_t k) { return nk_ceil_div(k, SM90_GEMM_STEP) * SM90_GEMM_STEP * 2; }
+
+#define SM90_GEMM_MOST_WORKSPACE (256 << 20)
+
+/* Why the family cannot serve one problem. */
+const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q);
+const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
+
+/* Microseconds: of a K step of a CTA, and of a launch. */
+double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy);
+double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
+
+/* Whether lanes copy the weights' scale factors: those that are no whole atoms. */
+static inline bool sm90_gemm_lanes_copy(const gemm_desc *d) { return d->up || d->gemm->b.sf_layout == NK_SF_LINEAR; }
+
+sm90_gemm_scheduler sm90_gemm_scheduler_of(const gemm_desc *d, const gemm_config *t);
+
+/* What tensor maps say of weights, and of tokens in the workspace: `rows` in all, of batches that are batch_rows apart.
+ */
+cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, const char *name, const nk_operand *b);
+cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
+                                 int64_t batches, int32_t tile_m);
+
+#endif

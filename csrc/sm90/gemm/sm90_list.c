@@ -1,0 +1,402 @@
+/* Lists of groups on Hopper: one launch whose persistent CTAs take tiles of all groups, behind a prologue that brings
+ * all tokens to 16 bits; or a gemm for each group, one after the other. In the one launch a group has tiles of one of
+ * its ring's widths: tile_m, by its number. */
+#include "sm90_list.h"
+
+#include "sm90_gemm_family.h"
+#include "sm90_list_params.h"
+
+#include <string.h>
+
+_Static_assert(sizeof(sm90_list) <= CUDA_MAX_PARAM_BYTES, "a list is one kernel's parameters");
+
+typedef struct ring {
+    cuda_kernel *kernels[2];               /* for fp16 tokens, which NVFP4 ones become, and for bf16 */
+    int32_t widths[SM90_LIST_MAX_TILE_MS]; /* 0 after the last */
+} ring;
+
+static const ring rings[SM90_GEMM_TILE_COUNT] = {
+#define RING(name, ...) \
+    [SM90_GEMM_##name] = {{&sm90_list_gemm_##name##_fp16, &sm90_list_gemm_##name##_bf16}, {__VA_ARGS__}},
+    SM90_LIST_PIPELINES(RING)
+#undef RING
+};
+
+#define FIRST_RING SM90_GEMM_w32
+#define APART SM90_LIST_MAX_TILE_MS /* the schedule that is a gemm for each group */
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The one launch: its tiles and their order                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct arrangement {
+    uint8_t order[GEMM_MEMBERS], width[GEMM_MEMBERS];
+    int64_t tiles[GEMM_MEMBERS], all_tiles;
+    double tile_us[GEMM_MEMBERS];
+} arrangement;
+
+static double sm90_list_tile_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, int32_t tile_m)
+{
+    const int64_t stages = nk_ceil_div(nk_ceil_div(p->k, SM90_GEMM_STEP), sm90_gemm_steps(t));
+    return (double)(stages * sm90_gemm_steps(t)) * sm90_gemm_step_us(t, tile_m, sm90_gemm_lanes_copy(d)) +
+           SM90_GEMM_TILE_US + tile_m * SM90_GEMM_TILE_TOKEN_US;
+}
+
+/* Each group has as few tiles as widths up to `widest` allow, and the least width for so many. The longest come first.
+ */
+static void sm90_list_arrange(const gemm_desc *d, int32_t config, int32_t widest, arrangement *a)
+{
+    const gemm_config *t = &sm90_gemm_configs[config];
+    const int32_t *widths = rings[config].widths;
+    a->all_tiles = 0;
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[i];
+        const int64_t count = nk_ceil_div(p->m, widths[widest]);
+        int width = 0, at = i;
+        while (count * widths[width] < p->m)
+            width++;
+        const double us = sm90_list_tile_us(d, p, t, widths[width]);
+        for (; at > 0 && a->tile_us[at - 1] < us; at--) {
+            a->order[at] = a->order[at - 1];
+            a->width[at] = a->width[at - 1];
+            a->tiles[at] = a->tiles[at - 1];
+            a->tile_us[at] = a->tile_us[at - 1];
+        }
+        a->order[at] = (uint8_t)i;
+        a->width[at] = (uint8_t)width;
+        a->tiles[at] = nk_ceil_div(p->m, widths[width]) * nk_ceil_div(p->n, t->tile_n);
+        a->tile_us[at] = us;
+        a->all_tiles += a->tiles[at];
+    }
+}
+
+static double sm90_list_larger(double x, double y) { return x > y ? x : y; }
+
+/* Of the CTA that takes longest, when tiles are given out forth and back. */
+static double sm90_list_longest_us(const arrangement *a, int count, int64_t ctas)
+{
+    enum { MANY = 64 }; /* waves: then all CTAs take the same but for a tile */
+    double all = 0, longest = 0;
+    for (int i = 0; i < count; i++)
+        all += a->tile_us[i] * (double)a->tiles[i];
+    if (a->all_tiles > MANY * ctas) return all / (double)ctas + a->tile_us[0];
+    for (int64_t cta = 0; cta < ctas; cta++) {
+        double sum = 0;
+        int64_t at = cta, begin = 0;
+        for (int64_t first = 0, i = 0; first + at < a->all_tiles; first += ctas, at = ctas - 1 - at) {
+            while (first + at >= begin + a->tiles[i])
+                begin += a->tiles[i++];
+            sum += a->tile_us[i];
+        }
+        longest = sm90_list_larger(longest, sum);
+    }
+    return longest;
+}
+
+static double sm90_list_one_launch_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    double tokens = 0, weights = 0;
+    arrangement a;
+    sm90_list_arrange(d, c->config, c->schedule, &a);
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[i];
+        tokens += 2.0 * (double)p->m * (double)p->k;
+        weights += 9.0 / 16 * (double)p->n * (double)p->k;
+    }
+    const double loop = (1 + SM90_GEMM_BUSY) * sm90_list_longest_us(&a, d->count, q->gpu->sms);
+    return SM90_GEMM_LAUNCH_US + tokens / SM90_GEMM_TOKEN_BYTES_PER_US +
+           sm90_list_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
+}
+
+/* Of a gemm for each group, with any of the family's tiles. */
+static double sm90_list_apart_us(const gemm_desc *d, const gemm_query *q)
+{
+    double sum = 0;
+    for (int i = 0; i < d->count; i++) {
+        const gemm_desc one = {.op = GEMM, .gemm = d->members[i], .count = 1};
+        double best = INFINITY;
+        for (int config = 0; config < SM90_GEMM_TILE_COUNT; config++) {
+            const double us = sm90_gemm_us(&one, q, &(gemm_candidate){.config = config});
+            best = us < best ? us : best;
+        }
+        sum += best;
+    }
+    return sum;
+}
+
+static cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config)
+{
+    return rings[config].kernels[d->gemm->a.dtype == NK_BF16];
+}
+
+static const char *sm90_list_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    (void)d, (void)q;
+    const bool serves = c->schedule == APART ? c->config == FIRST_RING : rings[c->config].widths[c->schedule] > 0;
+    return serves ? NULL : gemm_no_schedule;
+}
+
+static double sm90_list_us_of(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    return c->schedule == APART ? sm90_list_apart_us(d, q) : sm90_list_one_launch_us(d, q, c);
+}
+
+/* Steps of K of all rows in the workspace: whole stages, so that nothing is multiplied that nobody has written. */
+static int64_t sm90_list_whole_steps(int64_t k, const gemm_config *t)
+{
+    return nk_ceil_div(nk_ceil_div(k, SM90_GEMM_STEP), sm90_gemm_steps(t)) * sm90_gemm_steps(t);
+}
+
+static void sm90_list_rows_and_steps(const gemm_desc *d, const gemm_config *t, int64_t *rows, int64_t *steps)
+{
+    *rows = *steps = 0;
+    for (int i = 0; i < d->count; i++) {
+        const int64_t its = sm90_list_whole_steps(d->members[i]->k, t);
+        *rows += d->members[i]->m;
+        *steps = its > *steps ? its : *steps;
+    }
+}
+
+static void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
+{
+    const gemm_config *t = &sm90_gemm_configs[c->config];
+    arrangement a;
+    int64_t rows, steps;
+    if (c->schedule == APART) return;
+    sm90_list_arrange(d, c->config, c->schedule, &a);
+    sm90_list_rows_and_steps(d, t, &rows, &steps);
+    memcpy(c->order, a.order, sizeof c->order);
+    memcpy(c->width, a.width, sizeof c->width);
+    c->grid = a.all_tiles < q->gpu->sms ? a.all_tiles : q->gpu->sms;
+    c->tile_m = rings[c->config].widths[a.width[0]];
+    c->threads = sm90_gemm_threads(t);
+    c->smem_bytes = sm90_gemm_tile_smem(t, 1);
+    c->workspace_bytes = (rows + t->tile_m) * steps * SM90_GEMM_STEP * 2;
+    c->why = "one launch for all groups: persistent CTAs take their tiles, the longest first; a prologue kernel brings "
+             "all tokens to 16 bits";
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Its launch                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A group but for its tensor map. What a dimension of extent 1 has for a stride may be any number, so that of batches
+ * becomes 0. */
+static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t, int32_t width, int32_t tile_m,
+                                 int64_t first_row, sm90_list_group *g)
+{
+    const gemm_desc d = {.op = GEMM, .gemm = p, .count = 1};
+    g->gemm = *p;
+    g->gemm.b.batch_stride = g->gemm.b.sf_batch_stride = g->gemm.d.batch_stride = 0;
+    g->gemm.d.data -= first_row * p->d.row_stride;
+    g->scheduler = sm90_gemm_scheduler_of(&d, t);
+    g->scheduler.m_tiles = (int32_t)nk_ceil_div(p->m, tile_m);
+    g->scheduler.tiles = g->scheduler.n_tiles * g->scheduler.m_tiles;
+    g->first_row = (int32_t)first_row;
+    g->tile_m_index = width;
+    g->tile_m = tile_m;
+}
+
+/* Groups, and tensor maps of each group's weights and, for each width that a group has, of the tokens. */
+static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_t rows, sm90_list *list,
+                                sm90_list_prepare_a *tokens)
+{
+    const gemm_config *t = &sm90_gemm_configs[c->config];
+    cuda_boxes boxes[GEMM_MEMBERS + SM90_LIST_MAX_TILE_MS];
+    cuda_tensor_map *to[GEMM_MEMBERS + SM90_LIST_MAX_TILE_MS];
+    int32_t count = 0, seen = 0; /* a bit for each width */
+    int64_t row = 0;
+    list->count = tokens->count = d->count;
+    list->scheduler = (sm90_gemm_scheduler){0};
+    memset(list->tokens, 0, sizeof list->tokens);
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[c->order[i]];
+        const gemm_desc one = {.op = GEMM, .gemm = p, .count = 1};
+        const int32_t width = c->width[i], tile_m = rings[c->config].widths[width];
+        sm90_list_group *g = &list->group[i];
+        sm90_list_fill_group(p, t, width, tile_m, row, g);
+        g->first_tile = list->scheduler.tiles;
+        list->scheduler.tiles += g->scheduler.tiles;
+        tokens->group[i] = (sm90_list_rows){
+            .a = p->a, .k = p->k, .first_row = (int32_t)row, .k_steps = (int32_t)sm90_list_whole_steps(p->k, t)};
+        tokens->group[i].a.batch_stride = tokens->group[i].a.sf_batch_stride = 0;
+        row += p->m;
+        boxes[count] = sm90_gemm_weight_boxes(&one, t, "weights", &p->b);
+        to[count++] = &g->weights;
+        if (seen >> width & 1) continue;
+        seen |= 1 << width;
+        boxes[count] = sm90_gemm_token_boxes(&tokens->to, t, rows + t->tile_m, rows, 1, tile_m);
+        to[count++] = &list->tokens[width];
+    }
+    return cuda_encode_maps(d->gemm->device, count, boxes, to);
+}
+
+static nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+{
+    const nk_device device = d->gemm->device;
+    const bool overlap = c->pdl != NK_PDL_OFF;
+    sm90_list list;
+    sm90_list_prepare_a tokens;
+    int64_t rows, steps;
+    sm90_list_rows_and_steps(d, &sm90_gemm_configs[c->config], &rows, &steps);
+    tokens.to = (sm90_prepared_a){
+        .data = exec->workspace, .k_steps = (int32_t)steps, .release_first = c->pdl == NK_PDL_WEIGHTS};
+    NK_TRY(sm90_list_fill(d, c, rows, &list, &tokens));
+    const cuda_grid prologue = {.x = rows,
+                                .y = nk_ceil_div(16 * steps, SM90_PREPARE_A_THREADS),
+                                .z = 1,
+                                .threads = SM90_PREPARE_A_THREADS,
+                                .overlap = overlap};
+    const cuda_grid gemm = {
+        .x = c->grid, .y = 1, .z = 1, .threads = c->threads, .smem_bytes = c->smem_bytes, .overlap = overlap};
+    NK_TRY(cuda_launch(&sm90_prepare_a_list, device, exec->stream, &prologue, (void *[]){&tokens}));
+    return cuda_launch(c->kernel, device, exec->stream, &gemm, (void *[]){&list});
+}
+
+static const gemm_family one_launch = {.tiles = &sm90_gemm_family,
+                                       .configs = sm90_gemm_configs,
+                                       .count = SM90_GEMM_TILE_COUNT,
+                                       .schedules = APART + 1,
+                                       .invariant = NK_TILE_ANY,
+                                       .kernel = sm90_list_kernel_of,
+                                       .why_not_config = sm90_list_why_not_config,
+                                       .us = sm90_list_us_of,
+                                       .derive = sm90_list_derive,
+                                       .launch = sm90_list_launch};
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* One launch, or one for each group                                                                                */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct list_choice {
+    bool is_one_launch;
+    union {
+        gemm_launch launch;
+        nk_settings settings; /* else: there may be any number of groups, which are planned again when they run */
+    };
+} list_choice;
+
+NK_CHOICE_FITS(list_choice);
+
+#define SAY_APART(reason) "a gemm for each group, one after the other: " reason "; this is the first one's"
+
+static bool sm90_list_is_alike(const nk_gemm_problem *p, const nk_gemm_problem *first)
+{
+    return p->a.dtype == first->a.dtype && p->b.sf_layout == first->b.sf_layout;
+}
+
+/* The groups that are not empty; else why they have no launch of their own. */
+static const char *sm90_list_one_launch_of(const nk_grouped_gemm_problem *p, const gemm_query *q, gemm_desc *d,
+                                           const nk_gemm_problem *members[GEMM_MEMBERS])
+{
+    int64_t rows = 0, longest_k = 0;
+    int count = 0;
+    for (int64_t g = 0; g < p->groups; g++) {
+        const nk_gemm_problem *one = &p->list[g];
+        if (gemm_is_empty_group(one)) continue;
+        if (count == GEMM_MEMBERS) return SAY_APART("there are more than 32");
+        const gemm_desc alone = {.op = GEMM, .gemm = one, .count = 1};
+        const gemm_candidate largest = {.config = SM90_GEMM_w256};
+        if (sm90_gemm_why_not(&alone, q) || sm90_gemm_why_not_config(&alone, q, &largest))
+            return SAY_APART("no tile serves all of them");
+        if (count && !sm90_list_is_alike(one, members[0])) return SAY_APART("their types or layouts are not the same");
+        rows += one->m;
+        longest_k = one->k > longest_k ? one->k : longest_k;
+        members[count++] = one;
+    }
+    if (count < 2) return SAY_APART("there is one");
+    *d = (gemm_desc){.op = GEMM_LIST, .gemm = members[0], .count = count, .members = members};
+    const int64_t row_bytes = nk_ceil_div(longest_k, 2 * SM90_GEMM_STEP) * 2 * SM90_GEMM_STEP * 2;
+    return (rows + SM90_GEMM_MAX_TILE_M) * row_bytes > SM90_GEMM_MOST_WORKSPACE
+               ? SAY_APART("their tokens take more than 256 MB in 16 bits")
+               : NULL;
+}
+
+/* Where *apart becomes a reason there is no such launch, and nothing is planned. */
+static nk_status sm90_list_plan_one_launch(const gemm_row *row, const nk_grouped_gemm_problem *p,
+                                           const nk_settings *settings, nk_plan *plan, gemm_launch *c,
+                                           const char **apart)
+{
+    const nk_gemm_problem *members[GEMM_MEMBERS];
+    nk_plan found = *plan;
+    gemm_desc d;
+    gemm_query q;
+    NK_TRY(gemm_query_of(&one_launch, p->device, settings, &q));
+    *apart = sm90_list_one_launch_of(p, &q, &d, members);
+    if (*apart) return NK_OK;
+    NK_TRY(gemm_plan_launch(row, &d, &q, &found, c));
+    if (c->schedule == APART)
+        *apart = SAY_APART("that is faster by cost");
+    else if (c->grid < q.gpu->sms / 2)
+        *apart = SAY_APART("they have few tiles");
+    else
+        *plan = found;
+    return NK_OK;
+}
+
+/* As long as each group has work for half of the GPU: small ones are faster all at once. `why` is a plan's. */
+static nk_status sm90_list_plan_apart(const gemm_row *row, const nk_grouped_gemm_problem *p,
+                                      const nk_settings *settings, const char *why, nk_plan *plan)
+{
+    gemm_query q;
+    NK_TRY(gemm_query_of(&sm90_gemm, p->device, settings, &q));
+    nk_plan first = {0};
+    for (int64_t g = 0; g < p->groups; g++) {
+        if (gemm_is_empty_group(&p->list[g])) continue;
+        nk_plan group = *plan;
+        gemm_call call;
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice[NK_CHOICE_BYTES];
+        const nk_status status = gemm_plan(row, gemm_describe_gemm(&p->list[g], &call), settings, &group, choice);
+        if (status == NK_DECLINED) return nk_decline(plan, group.declined);
+        NK_TRY(status);
+        if (q.forced == NK_TILE_ANY && group.grid < q.gpu->sms / 2)
+            return nk_decline(plan, "groups with too little work for half of the GPU are faster all at once");
+        const int64_t most =
+            group.workspace_bytes > first.workspace_bytes ? group.workspace_bytes : first.workspace_bytes;
+        if (!first.kernel) first = group;
+        first.workspace_bytes = most;
+    }
+    if (!first.kernel) return nk_decline(plan, GEMM_NOTHING);
+    *plan = first;
+    plan->why = why;
+    return NK_OK;
+}
+
+static nk_status sm90_list_run_apart(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
+                                     const nk_exec *exec)
+{
+    for (int64_t g = 0; g < p->groups; g++) {
+        if (gemm_is_empty_group(&p->list[g])) continue;
+        nk_plan group = {0};
+        gemm_call call;
+        _Alignas(NK_CHOICE_ALIGNMENT) unsigned char choice[NK_CHOICE_BYTES];
+        NK_TRY(gemm_plan(row, gemm_describe_gemm(&p->list[g], &call), settings, &group, choice));
+        NK_TRY(gemm_run(row, &call.desc, choice, exec));
+    }
+    return NK_OK;
+}
+
+nk_status sm90_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
+                         nk_plan *plan, void *choice)
+{
+    list_choice *c = choice;
+    const char *apart = SAY_APART("a tile is forced");
+    if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY)
+        NK_TRY(sm90_list_plan_one_launch(row, p, settings, plan, &c->launch, &apart));
+    c->is_one_launch = !apart;
+    if (!apart) return NK_OK;
+    c->settings = *settings;
+    return sm90_list_plan_apart(row, p, settings, apart, plan);
+}
+
+nk_status sm90_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
+{
+    const list_choice *c = choice;
+    const nk_gemm_problem *members[GEMM_MEMBERS];
+    int count = 0;
+    if (!c->is_one_launch) return sm90_list_run_apart(row, p, &c->settings, exec);
+    for (int64_t g = 0; g < p->groups; g++)
+        if (!gemm_is_empty_group(&p->list[g])) members[count++] = &p->list[g];
+    const gemm_desc d = {.op = GEMM_LIST, .gemm = members[0], .count = count, .members = members};
+    return sm90_list_launch(&d, &c->launch, exec);
+}
