@@ -212,20 +212,19 @@ def rank_correlation(xs, ys):
 
 
 def steps_of(published, c):
-    """Each published step of more than 5 %: (versions, shape, its ratio, the model's)."""
+    """Of each published step of more than 5 %: its author's letter, and whether the model has its
+    sign."""
     by_name = {version["name"]: version for version in published["versions"]}
     for before, after in published["steps"]:
         one, other = by_name[before], by_name[after]
         ours = [predicted(version, c) for version in (one, other)]
         if "us" in other:
-            pairs = zip("ABCD", zip(one["us"], other["us"], *ours, strict=True), strict=True)
+            pairs = zip(one["us"], other["us"], *ours, strict=True)
         else:
-            said = geomean(one["us"]), other["geomean"]
-            pairs = [("geomean", (*said, *map(geomean, ours)))]
-        for shape, (us, then, we, now) in pairs:
+            pairs = [(geomean(one["us"]), other["geomean"], *map(geomean, ours))]
+        for us, then, we, now in pairs:
             if abs(then / us - 1) > 0.05:
-                yield {"step": f"{before} to {after}", "shape": shape,
-                       "published": then / us - 1, "model": now / we - 1}  # fmt: skip
+                yield before[0], (then > us) == (now > we)
 
 
 def tested(published, c):
@@ -243,16 +242,11 @@ def tested(published, c):
             rows.append({"version": version["name"], "shape": "geomean",
                          "published": version["geomean"], "model": geomean(found)})  # fmt: skip
     steps = list(steps_of(published, c))
-    right = [row for row in steps if row["published"] * row["model"] > 0]
-    signs = {
-        who: [sum(row["step"][0] == who for row in some) for some in (right, steps)] for who in "Vv"
-    }
+    signs = [[right for who, right in steps if who in of] for of in ("Vv", "V", "v")]
     errors = [row["model"] / row["published"] for row in rows]
     return {
         "rows": rows,
-        "steps": steps,
-        "signs": [len(right), len(steps)],
-        "signs_of": signs,
+        "signs": [[sum(some), len(some)] for some in signs],
         "rank_correlation": rank_correlation(
             [row["published"] for row in rows], [row["model"] for row in rows]
         ),

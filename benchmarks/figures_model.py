@@ -7,23 +7,23 @@ WORDS += ("test", "verdict", "interval", "MB from L2")
 """Columns that hold no numbers."""
 
 
-def given(found, table, number):
-    rows = [[name, number(value), unit, source] for name, (value, unit, source) in
-            found["given"].items()]  # fmt: skip
-    return table(["constant", "value", "unit", "source"], rows)
+def constants(found, table, number, said):
+    rows = [[name, number(value), unit, what] for name, (value, unit, what) in found.items()]
+    return table(["constant", "value", "unit", said], rows)
 
 
-def fitted(found, table, number):
-    rows = [[name, number(value), unit, what] for name, (value, unit, what) in
-            found["fitted"].items()]  # fmt: skip
+def given(found, *looks):
+    return constants(found["given"], *looks, "source")
+
+
+def fitted(found, *looks):
     fit = found["fit"]
     versions = f"{fit['versions'][0]} to {fit['versions'][-1]}"
     said = (
         f"Fitted to {versions} of the worklog, on four shapes each: {fit['error']:.1%} of error, "
     )
     said += "as a root of the mean square."
-    table_ = table(["constant", "value", "unit", "what it is"], rows)
-    return fill(said, 120) + "\n\n" + table_
+    return fill(said, 120) + "\n\n" + constants(found["fitted"], *looks, "what it is")
 
 
 def passed(ok):
@@ -32,14 +32,14 @@ def passed(ok):
 
 def tests(found, table, number):
     found = found["tests"]
-    right, steps = found["signs"]
+    (right, steps), *of_authors = found["signs"]
     rank, error = found["rank_correlation"], found["median_error"]
     rows = [
         ["right sign of every published step above 5 %", f"{right} of {steps}",
          passed(right == steps)],
         *(
-            [f"of these, steps of {who}", "{} of {}".format(*found["signs_of"][name]), ""]
-            for name, who in (("V", "the worklog"), ("v", "the article"))
+            [f"of these, steps of {who}", "{} of {}".format(*signs), ""]
+            for who, signs in zip(("the worklog", "the article"), of_authors, strict=True)
         ),
         ["rank correlation of at least 0.8", number(rank), passed(rank >= 0.8)],
         ["median error, stated", f"{error:.1%}", ""],
@@ -50,14 +50,6 @@ def tests(found, table, number):
     )
     said += "is the interval of predictions."
     return table(["test", "result", "verdict"], rows) + "\n" + fill(said, 120) + "\n"
-
-
-def steps(found, table, number):
-    rows = [
-        [row["step"], row["shape"], f"{row['published']:+.0%}", f"{row['model']:+.0%}"]
-        for row in found["tests"]["steps"]
-    ]
-    return table(["step", "shape", "published", "the model's"], rows)
 
 
 def versions(found, table, number):
@@ -107,7 +99,6 @@ BLOCKS = {
     "blackwell-given": given,
     "blackwell-fitted": fitted,
     "blackwell-tests": tests,
-    "blackwell-steps": steps,
     "blackwell-versions": versions,
     "blackwell-ours": ours,
     "blackwell-means": means,
