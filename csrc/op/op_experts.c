@@ -1,4 +1,4 @@
-/* The checks of products whose rows `offsets` divides among experts. */
+/* The checks of GEMMs whose rows `offsets` divides among experts. */
 #include "op_experts.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Checks of products whose rows `offsets` divides among experts. */
+/* Checks of GEMMs whose rows `offsets` divides among experts. */
 #ifndef NK_OP_EXPERTS_H
 #define NK_OP_EXPERTS_H
 
