@@ -206,7 +206,7 @@ def test_read_only_outputs(base, index):
 
 def in_numpy(value):
     if isinstance(value, torch.Tensor):
-        return value.numpy()
+        return (value.half() if value.dtype == torch.bfloat16 else value).numpy()
     return type(value)(map(in_numpy, value)) if isinstance(value, (list, tuple)) else value
 
 
