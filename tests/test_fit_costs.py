@@ -79,7 +79,7 @@ def test_a_header_is_costs_and_where_they_are_from(family):
 
 TERMS = {  # costs that stand alone in what some choice takes
     "sm80/gemm": ("LONE_STEP", "REDUCE", "SUM_BYTES_PER", "CTA"),
-    "sm80/route": ("BYTES_PER", "FLOP_PER", "MEETING", "TURN"),
+    "sm80/route": ("BYTES_PER", "FLOP_PER", "BARRIER", "TURN"),
     "sm90/gemm": ("ISSUE", "LANES", "GEMV"),
     "sm90/gemv": ("BYTES_PER", "CODES_TALL_STEP", "CODES_SHORT_STEP", "MAP_STEP", "FEW_CLUSTER"),
 }
@@ -213,7 +213,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     text = header.read_text()
     said = f"a sweep of {len(rows)} launches of 18 problems on an NVIDIA H200, 2026-11"
     assert said in text.replace("\n * ", " ")
-    assert fit_costs.costs_in(text)["SM80_ROUTE_MEETING_US"] == pytest.approx(3.125, rel=0.01)
+    assert fit_costs.costs_in(text)["SM80_ROUTE_BARRIER_US"] == pytest.approx(3.125, rel=0.01)
 
 
 # ---------------------------------------------------------------------------------------------

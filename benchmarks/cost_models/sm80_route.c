@@ -6,7 +6,7 @@
 
 #include "nk_tile.h"
 
-#define DECLARE(name, ...) extern cuda_kernel sm80_route_##name##_halves, sm80_route_##name##_bfloats;
+#define DECLARE(name, ...) extern cuda_kernel sm80_route_##name##_fp16, sm80_route_##name##_bf16;
 SM80_ROUTE_TILES(DECLARE)
 #define DECLARE_FMA(name, ...) extern cuda_kernel sm80_route_##name;
 SM80_ROUTE_FMA_TILES(DECLARE_FMA)

@@ -18,7 +18,7 @@
 #include "vectors.cuh"
 
 /* Elements of a row. */
-template <nk_dtype DTYPE, int ELEMENTS> struct piece {
+template <nk_dtype DTYPE, int ELEMENTS> struct row_elements {
     static constexpr int SIZE = DTYPE == NK_F32 ? 4 : 2, CHUNKS = ELEMENTS * SIZE / 16, IN_CHUNK = 16 / SIZE;
     static constexpr int AT_ONCE = CHUNKS > 2 ? 4 : 8; /* rows that a thread asks for: 256 bytes at most */
     uint4 chunks[CHUNKS];
@@ -48,12 +48,12 @@ template <nk_dtype DTYPE, int ELEMENTS> struct piece {
 };
 
 /* A weight as it lies in memory, converted only once all loads are under way. */
-__device__ inline uint32_t load_bits(const uint8_t *at, nk_dtype dtype)
+__device__ inline uint32_t load_weight(const uint8_t *at, nk_dtype dtype)
 {
     return dtype == NK_F32 ? *(const uint32_t *)at : *(const uint16_t *)at;
 }
 
-__device__ inline float float_of_bits(uint32_t bits, nk_dtype dtype)
+__device__ inline float weight_of_bits(uint32_t bits, nk_dtype dtype)
 {
     return dtype == NK_F32    ? __uint_as_float(bits)
            : dtype == NK_BF16 ? float_of<true>(bits, 0)
@@ -65,7 +65,7 @@ __device__ inline float float_of_bits(uint32_t bits, nk_dtype dtype)
 template <nk_dtype DTYPE, int ELEMENTS, int BYTES>
 __device__ inline void add_rows(const nk_combine_problem &p, int64_t m, int64_t h, float sum[ELEMENTS])
 {
-    using elements = piece<DTYPE, ELEMENTS>;
+    using elements = row_elements<DTYPE, ELEMENTS>;
     constexpr int ROWS = elements::AT_ONCE;
     const int32_t *row_of = p.row_of + m * p.k;
     const uint8_t *weights = p.weights.data + m * p.weights.row_stride;
@@ -79,7 +79,7 @@ __device__ inline void add_rows(const nk_combine_problem &p, int64_t m, int64_t 
         for (int i = 0; i < ROWS; i++) {
             const int64_t j = min(j0 + i, p.k - 1);
             rows[i] = row_of[j];
-            bits[i] = load_bits(weights + j * p.weights.k_stride, p.weights.dtype);
+            bits[i] = load_weight(weights + j * p.weights.k_stride, p.weights.dtype);
         }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
@@ -89,7 +89,7 @@ __device__ inline void add_rows(const nk_combine_problem &p, int64_t m, int64_t 
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             if (rows[i] < 0) continue;
-            const float weight = float_of_bits(bits[i], p.weights.dtype);
+            const float weight = weight_of_bits(bits[i], p.weights.dtype);
 #pragma unroll
             for (int e = 0; e < ELEMENTS; e++)
                 sum[e] = __fadd_rn(sum[e], __fmul_rn(weight, pieces[i][e]));
@@ -129,12 +129,6 @@ __device__ inline void add_residual(const nk_operand &r, int64_t m, int64_t h, i
     }
 }
 
-template <bool BFLOAT> __device__ inline uint4 eight_of(const float *v)
-{
-    return make_uint4(pair_of<BFLOAT>(v[0], v[1]), pair_of<BFLOAT>(v[2], v[3]), pair_of<BFLOAT>(v[4], v[5]),
-                      pair_of<BFLOAT>(v[6], v[7]));
-}
-
 /* Sixteen neighbours, to 32 aligned bytes each. */
 __device__ inline void store_sixteen(uint8_t *at, nk_dtype dtype, const float *v)
 {
@@ -150,7 +144,8 @@ __device__ inline void store_sixteen(uint8_t *at, nk_dtype dtype, const float *v
 }
 
 template <int ELEMENTS>
-__device__ inline void store_sums(const nk_output &out, int64_t m, int64_t h, int count, int aligned, const float *v)
+__device__ inline void store_combined(const nk_output &out, int64_t m, int64_t h, int count, int aligned,
+                                      const float *v)
 {
     uint8_t *at = output_at(out, 0, m, h);
     if (!aligned || count < ELEMENTS) {
@@ -167,11 +162,11 @@ __device__ inline void store_sums(const nk_output &out, int64_t m, int64_t h, in
     } else if (out.dtype == NK_F16) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i += 8)
-            *(uint4 *)(at + 2 * i) = eight_of<false>(v + i);
+            *(uint4 *)(at + 2 * i) = pack_eight<false>(v + i);
     } else {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i += 8)
-            *(uint4 *)(at + 2 * i) = eight_of<true>(v + i);
+            *(uint4 *)(at + 2 * i) = pack_eight<true>(v + i);
     }
 }
 
@@ -193,7 +188,7 @@ __device__ inline void combine(const nk_combine_problem &p, const combine_aligne
     else
         add_rows_narrow<ELEMENTS>(p, m, h, count, sum);
     if (p.residual.data) add_residual<ELEMENTS>(p.residual, m, h, count, sum);
-    store_sums<ELEMENTS>(p.out, m, h, count, aligned.out, sum);
+    store_combined<ELEMENTS>(p.out, m, h, count, aligned.out, sum);
 }
 
 #define COMBINE_KERNEL(name, DTYPE, BYTES)                                                                  \
@@ -204,9 +199,9 @@ __device__ inline void combine(const nk_combine_problem &p, const combine_aligne
     }
 
 /* A row's. */
-#define COMBINE_KERNELS(row, BYTES)                       \
-    COMBINE_KERNEL(row##_combine_halves, NK_F16, BYTES)   \
-    COMBINE_KERNEL(row##_combine_bfloats, NK_BF16, BYTES) \
-    COMBINE_KERNEL(row##_combine_floats, NK_F32, BYTES)
+#define COMBINE_KERNELS(row, BYTES)                    \
+    COMBINE_KERNEL(row##_combine_fp16, NK_F16, BYTES)  \
+    COMBINE_KERNEL(row##_combine_bf16, NK_BF16, BYTES) \
+    COMBINE_KERNEL(row##_combine_fp32, NK_F32, BYTES)
 
 #endif

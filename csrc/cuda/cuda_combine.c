@@ -7,7 +7,7 @@
 
 static cuda_kernel *combine_kernel(const cuda_combine_kernels *kernels, nk_dtype products)
 {
-    return products == NK_F16 ? kernels->halves : products == NK_BF16 ? kernels->bfloats : kernels->floats;
+    return products == NK_F16 ? kernels->fp16 : products == NK_BF16 ? kernels->bf16 : kernels->fp32;
 }
 
 /* Up to `most` bytes. */

@@ -23,7 +23,7 @@ typedef struct cuda_relayout_kernels {
 /* Those of a row. */
 #define CUDA_QUANTIZE_PAIR(kernel) {&kernel##_narrow, &kernel}
 #define CUDA_QUANTIZE_TABLE(kernel) \
-    {CUDA_QUANTIZE_PAIR(kernel##halves), CUDA_QUANTIZE_PAIR(kernel##bfloats), CUDA_QUANTIZE_PAIR(kernel##floats)}
+    {CUDA_QUANTIZE_PAIR(kernel##fp16), CUDA_QUANTIZE_PAIR(kernel##bf16), CUDA_QUANTIZE_PAIR(kernel##fp32)}
 #define CUDA_QUANTIZE_KERNELS(row)                                                                            \
     {                                                                                                         \
         .experts = &row##_quantize_experts,                                                                   \
@@ -33,7 +33,7 @@ typedef struct cuda_relayout_kernels {
 #define CUDA_DEQUANTIZE_KERNELS(row)                                                      \
     {                                                                                     \
         {                                                                                 \
-            &row##_dequantize_halves, &row##_dequantize_bfloats, &row##_dequantize_floats \
+            &row##_dequantize_fp16, &row##_dequantize_bf16, &row##_dequantize_fp32 \
         }                                                                                 \
     }
 #define CUDA_RELAYOUT_KERNELS(row)                                                                      \

@@ -9,7 +9,7 @@
 #define ROUTE_SCRATCH_EXPERTS(n) ((n) <= 128 ? 128 : (n) <= 256 ? 256 : (n) <= 512 ? 512 : 1024)
 #define ROUTE_SCRATCH_BYTES(experts) (8 * (experts))
 
-#define ROUTE_MEETING_COUNTERS 2 /* see route_meeting.cuh */
+#define ROUTE_BARRIER_COUNTERS 2 /* see grid_barrier.cuh */
 
 #define ROUTE_FMA_THREADS 256 /* of a CTA that multiplies fp32 numbers one by one */
 

@@ -15,6 +15,6 @@ nk_status cuda_route_maps(const nk_route_problem *p, int32_t k, int32_t w_rows, 
 
 /* How many clocks a CTA waits for others before it leaves their tokens to the last: long enough for CTAs that started
  * together, also on slower GPUs. us: what the launch may take. */
-static inline int32_t cuda_route_patience(double us) { return us < 1e4 ? (int32_t)(us * 10e3) + 40000 : 100000000; }
+static inline int32_t cuda_route_timeout(double us) { return us < 1e4 ? (int32_t)(us * 10e3) + 40000 : 100000000; }
 
 #endif

@@ -31,12 +31,10 @@ template <int BYTES> __device__ inline uint32_t load_codes(const uint8_t *at, bo
 
 template <nk_dtype DTYPE> __device__ inline uint4 vector_of(const float *v)
 {
-    constexpr bool BFLOAT = DTYPE == NK_BF16;
     if (DTYPE == NK_F32)
         return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
     else
-        return make_uint4(pair_of<BFLOAT>(v[0], v[1]), pair_of<BFLOAT>(v[2], v[3]), pair_of<BFLOAT>(v[4], v[5]),
-                          pair_of<BFLOAT>(v[6], v[7]));
+        return pack_eight<DTYPE == NK_BF16>(v);
 }
 
 template <typename CONVERT, nk_dtype DTYPE>
@@ -87,9 +85,9 @@ __device__ inline void dequantize(const nk_dequantize_problem &p, const cuda_til
         dequantize<CONVERT, DTYPE>(p, tiles, wide_codes, wide_out);                                     \
     }
 
-#define DEQUANTIZE_KERNELS(row, CONVERT)          \
-    DEQUANTIZE_OF(row, CONVERT, halves, NK_F16)   \
-    DEQUANTIZE_OF(row, CONVERT, bfloats, NK_BF16) \
-    DEQUANTIZE_OF(row, CONVERT, floats, NK_F32)
+#define DEQUANTIZE_KERNELS(row, CONVERT)       \
+    DEQUANTIZE_OF(row, CONVERT, fp16, NK_F16)  \
+    DEQUANTIZE_OF(row, CONVERT, bf16, NK_BF16) \
+    DEQUANTIZE_OF(row, CONVERT, fp32, NK_F32)
 
 #endif

@@ -36,9 +36,9 @@ __device__ inline float scale_and_add(const nk_alpha &alpha, const nk_bias &bias
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* A tile's sums. The padding spreads the values that a warp holds of an mma's result over all banks. */
-template <int TOKENS, int SUMS> struct staged_tile {
+template <int TILE_M, int SUMS> struct staged_tile {
     static constexpr int PITCH = SUMS + 4;
-    float sums[TOKENS * PITCH];
+    float sums[TILE_M * PITCH];
 
     __device__ float *of(int token) { return sums + token * PITCH; }
     __device__ const float *of(int token) const { return sums + token * PITCH; }
@@ -73,7 +73,7 @@ struct scaled_sums {
             }
         }
 
-        __device__ void finish(const float *sums, float v[COUNT]) const
+        __device__ void apply(const float *sums, float v[COUNT]) const
         {
             load_floats<COUNT>(sums + first, v);
 #pragma unroll
@@ -105,7 +105,7 @@ template <int RUN> struct gated_sums {
             }
         }
 
-        __device__ void finish(const float *sums, float v[COUNT]) const
+        __device__ void apply(const float *sums, float v[COUNT]) const
         {
             float up[COUNT];
             load_floats<COUNT>(sums + first, v);
@@ -133,10 +133,10 @@ __device__ inline void store_four(uint8_t *at, nk_dtype dtype, const float v[4])
 }
 
 /* Rows of the output, four columns a thread. */
-template <int FEATURES, int THREADS, int TOKENS, int SUMS, typename EPILOGUE>
-__device__ inline void store_rows(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
+template <int TILE_N, int THREADS, int TILE_M, int SUMS, typename EPILOGUE>
+__device__ inline void store_rows(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
 {
-    constexpr int QUADS = FEATURES / 4;
+    constexpr int QUADS = TILE_N / 4;
     static_assert(THREADS % QUADS == 0 || QUADS % THREADS == 0, "a thread keeps its columns");
     const int column = threadIdx.x % QUADS * 4;
     const int64_t n = o.feature + column;
@@ -147,9 +147,9 @@ __device__ inline void store_rows(const staged_tile<TOKENS, SUMS> &tile, const t
     if (n >= o.feature_end) return;
     const typename EPILOGUE::template columns<4> columns(epilogue, o, column);
 #pragma unroll 1
-    for (int token = threadIdx.x / QUADS; token < TOKENS && o.token + token < o.token_end; token += THREADS / QUADS) {
+    for (int token = threadIdx.x / QUADS; token < TILE_M && o.token + token < o.token_end; token += THREADS / QUADS) {
         float v[4];
-        columns.finish(tile.of(token), v);
+        columns.apply(tile.of(token), v);
         uint8_t *at = output_at(*o.d, o.l, o.token + token, n);
         if (wide) {
             store_four(at, o.d->dtype, v);
@@ -163,29 +163,29 @@ __device__ inline void store_rows(const staged_tile<TOKENS, SUMS> &tile, const t
 }
 
 /* Columns of the output, where tokens are neighbours in memory. */
-template <int FEATURES, int THREADS, int TOKENS, int SUMS, typename EPILOGUE>
-__device__ inline void store_columns(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
+template <int TILE_N, int THREADS, int TILE_M, int SUMS, typename EPILOGUE>
+__device__ inline void store_columns(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
 {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < TOKENS * FEATURES; i += THREADS) {
-        const int token = i % TOKENS, column = i / TOKENS;
+    for (int i = threadIdx.x; i < TILE_M * TILE_N; i += THREADS) {
+        const int token = i % TILE_M, column = i / TILE_M;
         const int64_t m = o.token + token, n = o.feature + column;
         if (m >= o.token_end || n >= o.feature_end) continue;
         float v[1];
-        typename EPILOGUE::template columns<1>(epilogue, o, column).finish(tile.of(token), v);
+        typename EPILOGUE::template columns<1>(epilogue, o, column).apply(tile.of(token), v);
         store_float(output_at(*o.d, o.l, m, n), o.d->dtype, v[0]);
     }
 }
 
-/* FEATURES columns of the output from a staged tile, by all THREADS of the CTA. The caller's barriers lie before it,
+/* TILE_N columns of the output from a staged tile, by all THREADS of the CTA. The caller's barriers lie before it,
  * where all sums are staged, and behind it, where `tile` is free again. */
-template <int FEATURES, int THREADS, int TOKENS, int SUMS, typename EPILOGUE>
-__device__ inline void store_tile(const staged_tile<TOKENS, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
+template <int TILE_N, int THREADS, int TILE_M, int SUMS, typename EPILOGUE>
+__device__ inline void store_tile(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
 {
     if (o.d->row_stride < o.d->col_stride)
-        store_columns<FEATURES, THREADS>(tile, o, epilogue);
+        store_columns<TILE_N, THREADS>(tile, o, epilogue);
     else
-        store_rows<FEATURES, THREADS>(tile, o, epilogue);
+        store_rows<TILE_N, THREADS>(tile, o, epilogue);
 }
 
 #endif

@@ -37,11 +37,11 @@ typedef struct scanned_expert {
     uint32_t first_tile, tiles;
 } scanned_expert;
 
-/* Calls f(scanned_expert) for each expert, in a thread of its own, up to the one with tile `index` of TOKENS tokens, or
+/* Calls f(scanned_expert) for each expert, in a thread of its own, up to the one with tile `index` of TILE_M tokens, or
  * for all if that is NO_TILE. Returns the tiles of the experts that were scanned. Offsets are read as if clamped to
  * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free, and is free
  * again behind the caller's next barrier. */
-template <int TOKENS, int WARPS, typename F>
+template <int TILE_M, int WARPS, typename F>
 __device__ inline uint32_t scan_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
                                         uint32_t index, F f)
 {
@@ -63,7 +63,7 @@ __device__ inline uint32_t scan_experts(expert_scan<WARPS> &s, const int32_t *of
         end = max(end, carried);
         const int tokens = expert < experts ? end - begin : 0;
 
-        const uint32_t tiles = ((uint32_t)tokens + TOKENS - 1) / TOKENS;
+        const uint32_t tiles = ((uint32_t)tokens + TILE_M - 1) / TILE_M;
         const int atoms = (int)(((uint32_t)tokens + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS);
         int first_atom = scan_sum(atoms);
         uint32_t first_tile = (uint32_t)scan_sum((int)tiles);
@@ -85,16 +85,16 @@ __device__ inline uint32_t scan_experts(expert_scan<WARPS> &s, const int32_t *of
     return tiles_before;
 }
 
-/* Tile `index` of TOKENS tokens, counted over all experts. NO_TILE finds none and counts all. See scan_experts(). */
-template <int TOKENS, int WARPS>
+/* Tile `index` of TILE_M tokens, counted over all experts. NO_TILE finds none and counts all. See scan_experts(). */
+template <int TILE_M, int WARPS>
 __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
                                           uint32_t index)
 {
     if (threadIdx.x == 0) s.found.found = false; /* two barriers before anyone else writes it */
-    const uint32_t tiles = scan_experts<TOKENS>(s, offsets, experts, rows, index, [&](const scanned_expert &e) {
+    const uint32_t tiles = scan_experts<TILE_M>(s, offsets, experts, rows, index, [&](const scanned_expert &e) {
         const uint32_t number = index - e.first_tile;
         if (number < e.tiles)
-            s.found = {e.expert, e.begin, e.end, e.begin + (int64_t)number * TOKENS, e.first_atom, 0, true};
+            s.found = {e.expert, e.begin, e.end, e.begin + (int64_t)number * TILE_M, e.first_atom, 0, true};
     });
     expert_tile found = s.found;
     found.tiles = tiles;
@@ -104,12 +104,12 @@ __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *
 
 /* [experts + 1] of each expert's first tile and first row; the last one is where all end. By all threads, for whom it
  * is there behind it. */
-template <int TOKENS, int WARPS>
+template <int TILE_M, int WARPS>
 __device__ inline void list_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
                                     int2 *list)
 {
     if (threadIdx.x == 0) list[experts] = make_int2(0, 0); /* there may be none */
-    scan_experts<TOKENS>(s, offsets, experts, rows, NO_TILE, [&](const scanned_expert &e) {
+    scan_experts<TILE_M>(s, offsets, experts, rows, NO_TILE, [&](const scanned_expert &e) {
         list[e.expert] = make_int2((int)e.first_tile, e.begin);
         if (e.expert == experts - 1) list[experts] = make_int2((int)(e.first_tile + e.tiles), e.end);
     });

@@ -12,10 +12,10 @@
 #include "operand.cuh"
 #include "pairs.cuh"
 
-#define NVFP4_UNIT 0x1p14f /* what a decoded value must be multiplied by */
+#define NVFP4_DECODE_SCALE 0x1p14f /* what a decoded value must be multiplied by */
 
 /* Elements 0..7 of `codes` (element 0 in the lowest nibble) as pairs (0,4), (1,5), (2,6), (3,7). */
-__device__ inline void e2m1x8_to_half2x4(uint32_t codes, uint32_t pairs[4])
+__device__ inline void e2m1x8_to_f16x2(uint32_t codes, uint32_t pairs[4])
 {
     const uint32_t magnitude = 0x0E0E0E0E, bits = 0x8E008E00;
     const uint32_t high = lop3_select(magnitude, codes >> 3, codes);     /* odd nibbles, one a byte, among other bits */
@@ -27,7 +27,7 @@ __device__ inline void e2m1x8_to_half2x4(uint32_t codes, uint32_t pairs[4])
 }
 
 /* Elements 0, 2, 4, 6 and 1, 3, 5, 7 of `codes` as E4M3, exact: magnitude bits at 4..2 are the value times 2^-6. */
-#define NVFP4_E4M3_UNIT 0x1p6f
+#define NVFP4_E4M3_DECODE_SCALE 0x1p6f
 
 __device__ inline void e2m1x8_to_e4m3x4(uint32_t codes, uint32_t &even, uint32_t &odd)
 {
@@ -37,7 +37,7 @@ __device__ inline void e2m1x8_to_e4m3x4(uint32_t codes, uint32_t &even, uint32_t
 
 /* Bytes 0 and 1 as halves. Exponent and mantissa of E4M3 at bits 13..7 of a half are the value times 2^-8; 0x7F would
  * be 480 and is made a NaN. */
-__device__ inline uint32_t e4m3x2_to_half2(uint32_t bytes)
+__device__ inline uint32_t e4m3x2_to_f16x2(uint32_t bytes)
 {
     uint32_t bits = __byte_perm(bytes, 0, 0x1404) >> 1 & 0x3F803F80;
     bits |= (bits + 0x00800080) & 0x40004000;
@@ -46,7 +46,7 @@ __device__ inline uint32_t e4m3x2_to_half2(uint32_t bytes)
 }
 
 /* The same pairs in bf16, whose magnitude bits are 8..6: the value times 2^-126. */
-__device__ inline void e2m1x8_to_bfloat2x4(uint32_t codes, uint32_t pairs[4])
+__device__ inline void e2m1x8_to_bf16x2(uint32_t codes, uint32_t pairs[4])
 {
     const uint32_t sign = 0x80008000, magnitude = 0x01C001C0;
     pairs[0] = (codes << 12 & sign) | (codes << 6 & magnitude);
@@ -56,34 +56,35 @@ __device__ inline void e2m1x8_to_bfloat2x4(uint32_t codes, uint32_t pairs[4])
 }
 
 /* Bytes 0 and 1 as bf16 times 2^112: with the codes' 2^-126 products carry 2^-14, as in fp16. */
-__device__ inline uint32_t e4m3x2_to_bfloat2(uint32_t bytes)
+__device__ inline uint32_t e4m3x2_to_bf16x2(uint32_t bytes)
 {
     const float low = e4m3_to_float(bytes) * 0x1p112f, high = e4m3_to_float(bytes >> 8) * 0x1p112f;
-    return exact_bfloats(low, high); /* four significant bits each */
+    return exact_bf16x2(low, high); /* four significant bits each */
 }
 
 /* Bytes 0 and 1 as a pair of scale factors that goes with the codes of the same type. */
-template <bool BFLOAT> __device__ inline uint32_t e4m3x2_to_pair(uint32_t bytes)
+template <bool BF16> __device__ inline uint32_t e4m3x2_to_pair(uint32_t bytes)
 {
-    return BFLOAT ? e4m3x2_to_bfloat2(bytes) : e4m3x2_to_half2(bytes);
+    return BF16 ? e4m3x2_to_bf16x2(bytes) : e4m3x2_to_f16x2(bytes);
 }
 
 /* Elements 0..7 of `codes` as pairs (0,4), (1,5), (2,6), (3,7). */
-template <bool BFLOAT> __device__ inline void e2m1x8_to_pairs(uint32_t codes, uint32_t pairs[4])
+template <bool BF16> __device__ inline void e2m1x8_to_pairs(uint32_t codes, uint32_t pairs[4])
 {
-    if (BFLOAT)
-        e2m1x8_to_bfloat2x4(codes, pairs);
+    if (BF16)
+        e2m1x8_to_bf16x2(codes, pairs);
     else
-        e2m1x8_to_half2x4(codes, pairs);
+        e2m1x8_to_f16x2(codes, pairs);
 }
 
-/* The same times a scale factor, which both halves of `scale` hold. Exact, and a decoded value over NVFP4_UNIT. */
-template <bool BFLOAT> __device__ inline void decode_e2m1x8(uint32_t codes, uint32_t scale, uint32_t pairs[4])
+/* The same times a scale factor, which both halves of `scale` hold. Exact, and a decoded value over NVFP4_DECODE_SCALE.
+ */
+template <bool BF16> __device__ inline void decode_e2m1x8(uint32_t codes, uint32_t scale, uint32_t pairs[4])
 {
-    e2m1x8_to_pairs<BFLOAT>(codes, pairs);
+    e2m1x8_to_pairs<BF16>(codes, pairs);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        pairs[i] = multiply_pairs<BFLOAT>(pairs[i], scale);
+        pairs[i] = multiply_pairs<BF16>(pairs[i], scale);
 }
 
 #endif

@@ -42,7 +42,7 @@ template <nk_dtype DTYPE> __device__ inline uint32_t finite_magnitudes(uint32_t 
     return finite_or_zero(word & 0x7FFF, infinity) | finite_or_zero(word >> 16 & 0x7FFF, infinity) << 16;
 }
 
-/* The larger of `amax` and the finite elements in 16 bytes; each half of a pair by itself. */
+/* The max_magnitudes of `amax` and the finite elements in 16 bytes; each half of a pair by itself. */
 template <nk_dtype DTYPE> __device__ inline uint32_t finite_max(uint32_t amax, const uint32_t words[4])
 {
     /* Added to infinity or NaN it reaches the sign bit. */
@@ -51,18 +51,18 @@ template <nk_dtype DTYPE> __device__ inline uint32_t finite_max(uint32_t amax, c
     uint32_t all = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        all = larger<DTYPE>(all, words[i] & ~signs);
+        all = max_magnitudes<DTYPE>(all, words[i] & ~signs);
     if (all + ulp_of_exponent & signs) {
         all = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            all = larger<DTYPE>(all, finite_magnitudes<DTYPE>(words[i]));
+            all = max_magnitudes<DTYPE>(all, finite_magnitudes<DTYPE>(words[i]));
     }
-    return larger<DTYPE>(amax, all);
+    return max_magnitudes<DTYPE>(amax, all);
 }
 
 /* The same for silu(x) * up; `amax` is the bits of a float. |x| * |up| is never smaller, so elements are looked at only
- * where that is larger than `amax`. */
+ * where that is max_magnitudes than `amax`. */
 template <nk_dtype DTYPE> __device__ inline uint32_t gated_max(uint32_t amax, const uint32_t x[4], const uint32_t up[4])
 {
     constexpr int COUNT = DTYPE == NK_F32 ? 4 : 8;
@@ -210,7 +210,7 @@ typedef struct tile_rows {
 __device__ inline int clamp_rows(int64_t rows, int most) { return (int)max(min(rows, (int64_t)most), (int64_t)0); }
 
 /* `position`: of the tile's first row. A tile of blocked scale factors lies in one atom row. */
-__device__ inline tile_rows rows_of(const nk_quantize_problem &p, const cuda_quantize_params &q, int64_t position)
+__device__ inline tile_rows tile_rows_of(const nk_quantize_problem &p, const cuda_quantize_params &q, int64_t position)
 {
     const int most = q.tile_rows;
     tile_rows r = {position, clamp_rows(p.rows - position, most), 0, 0, most};
@@ -233,7 +233,7 @@ __device__ inline tile_rows rows_of(const nk_quantize_problem &p, const cuda_qua
 }
 
 /* What a thread has to do: one column, rows that are `apart`. */
-typedef struct column_work {
+typedef struct column_cursor {
     int64_t position, col; /* position: of the tile's first row */
     uint32_t l;
     tile_rows rows;
@@ -243,18 +243,18 @@ typedef struct column_work {
     uint8_t *codes, *sf; /* of the next row to write; blocked: sf of the atom */
     int64_t codes_step, sf_step;
     int sf_row; /* blocked: which row of the atom the tile's first is */
-} column_work;
+} column_cursor;
 
 /* What to read. find_outputs() says where to write, once the first reads are under way. */
 template <nk_dtype DTYPE>
-__device__ inline column_work work_of(const nk_quantize_problem &p, const cuda_quantize_params &q)
+__device__ inline column_cursor column_of(const nk_quantize_problem &p, const cuda_quantize_params &q)
 {
     const cuda_tiles &t = q.tiles;
     const uint32_t count = (uint32_t)t.count;
     /* From the end after an amax launch, which leaves the end of x in L2. */
     const uint32_t tile = p.amax_out ? count - 1 - blockIdx.x : blockIdx.x;
     const uint32_t row_tile = cuda_divide(tile, t.col_tiles);
-    column_work s = {};
+    column_cursor s = {};
     if (blockIdx.x >= count) return s; /* only a global scale is to be written */
     s.l = p.l > 1 ? cuda_divide(row_tile, t.row_tiles) : 0;
     s.apart = CUDA_TILE_THREADS >> t.column_bits;
@@ -262,7 +262,7 @@ __device__ inline column_work work_of(const nk_quantize_problem &p, const cuda_q
     s.position = (int64_t)(row_tile - s.l * t.row_tiles.value) * q.tile_rows;
     s.col =
         (int64_t)(tile - row_tile * t.col_tiles.value) << t.column_bits | (threadIdx.x & ((1 << t.column_bits) - 1));
-    s.rows = rows_of(p, q, s.position);
+    s.rows = tile_rows_of(p, q, s.position);
     if (s.col >= q.cols) s.rows.count = 0; /* padding */
     if (s.col >= q.scale_cols) s.rows.scales = 0;
     s.end = max(s.rows.count, s.rows.scales);
@@ -275,7 +275,7 @@ __device__ inline column_work work_of(const nk_quantize_problem &p, const cuda_q
     return s;
 }
 
-__device__ inline void find_outputs(const nk_quantize_problem &p, const cuda_quantize_params &q, column_work &s)
+__device__ inline void find_outputs(const nk_quantize_problem &p, const cuda_quantize_params &q, column_cursor &s)
 {
     const int64_t row = s.rows.first + s.row;
     s.codes = p.codes + s.l * p.codes_batch_stride + row * p.codes_row_stride + s.col * (NK_SF_VEC / 2);
@@ -291,7 +291,7 @@ __device__ inline void find_outputs(const nk_quantize_problem &p, const cuda_qua
     }
 }
 
-__device__ inline bool is_present(const column_work &s, int row)
+__device__ inline bool is_present(const column_cursor &s, int row)
 {
     const uint32_t in_hole = (uint32_t)(row - s.rows.hole_begin),
                    hole = (uint32_t)(s.rows.hole_end - s.rows.hole_begin);
@@ -310,12 +310,13 @@ template <bool WIDE> __device__ inline void store_codes(uint8_t *to, const uint3
 }
 
 /* A block before it is encoded. */
-template <nk_dtype DTYPE> struct input {
+template <nk_dtype DTYPE> struct quantize_input {
     block<DTYPE> x, up;
 };
 
 /* The block of `row`; s.x points to it. */
-template <nk_dtype DTYPE, bool WIDE, bool GATED> __device__ inline void fetch(column_work &s, int row, input<DTYPE> &in)
+template <nk_dtype DTYPE, bool WIDE, bool GATED>
+__device__ inline void fetch_block(column_cursor &s, int row, quantize_input<DTYPE> &in)
 {
     if (is_present(s, row)) {
         load_block<DTYPE, WIDE>(s.x, in.x);
@@ -326,13 +327,13 @@ template <nk_dtype DTYPE, bool WIDE, bool GATED> __device__ inline void fetch(co
 }
 
 template <typename CONVERT, nk_dtype DTYPE, bool WIDE, bool GATED>
-__device__ inline void write(const nk_quantize_problem &p, const encoder &e, column_work &s, int row,
-                             const input<DTYPE> &in)
+__device__ inline void write_block(const nk_quantize_problem &p, const encoder &e, column_cursor &s, int row,
+                                   const quantize_input<DTYPE> &in)
 {
     uint32_t codes[2], sf = 0;
     if (is_present(s, row)) {
         if constexpr (GATED)
-            sf = encode_block<CONVERT>(e, gate(in.x, in.up), codes);
+            sf = encode_block<CONVERT>(e, gated_block(in.x, in.up), codes);
         else
             sf = encode_block<CONVERT>(e, in.x, codes);
         store_codes<WIDE>(s.codes, codes);
@@ -348,18 +349,18 @@ template <typename CONVERT, nk_dtype DTYPE, bool WIDE, bool GATED>
 __device__ inline void quantize(const nk_quantize_problem &p, const cuda_quantize_params &q)
 {
     constexpr int AHEAD = GATED || DTYPE == NK_F32 ? 1 : 2; /* a thread's other registers hold the block it encodes */
-    column_work s = work_of<DTYPE>(p, q);
-    input<DTYPE> in[AHEAD];
+    column_cursor s = column_of<DTYPE>(p, q);
+    quantize_input<DTYPE> in[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        fetch<DTYPE, WIDE, GATED>(s, s.row + i * s.apart, in[i]);
+        fetch_block<DTYPE, WIDE, GATED>(s, s.row + i * s.apart, in[i]);
     find_outputs(p, q, s);
     const encoder e = encoder_of(encode_scale(p, q));
     for (int row = s.row; row < s.end;) {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            write<CONVERT, DTYPE, WIDE, GATED>(p, e, s, row, in[i]);
-            fetch<DTYPE, WIDE, GATED>(s, row + AHEAD * s.apart, in[i]);
+            write_block<CONVERT, DTYPE, WIDE, GATED>(p, e, s, row, in[i]);
+            fetch_block<DTYPE, WIDE, GATED>(s, row + AHEAD * s.apart, in[i]);
             row += s.apart;
         }
     }
@@ -390,8 +391,8 @@ __device__ inline void quantize(const nk_quantize_problem &p, const cuda_quantiz
     {                                                                                                  \
         find_atom_rows(p, q);                                                                          \
     }                                                                                                  \
-    QUANTIZE_OF(row, CONVERT, halves, NK_F16)                                                          \
-    QUANTIZE_OF(row, CONVERT, bfloats, NK_BF16)                                                        \
-    QUANTIZE_OF(row, CONVERT, floats, NK_F32)
+    QUANTIZE_OF(row, CONVERT, fp16, NK_F16)                                                            \
+    QUANTIZE_OF(row, CONVERT, bf16, NK_BF16)                                                           \
+    QUANTIZE_OF(row, CONVERT, fp32, NK_F32)
 
 #endif

@@ -28,8 +28,8 @@ template <nk_dtype DTYPE> __device__ inline float element(const block<DTYPE> &x,
     return pair_half<DTYPE>(x.words[i / 2], i & 1);
 }
 
-/* The larger of two words without signs, each half of a pair by itself; NaN where one is NaN. */
-template <nk_dtype DTYPE> __device__ inline uint32_t larger(uint32_t x, uint32_t y)
+/* The max_magnitudes of two words without signs, each half of a pair by itself; NaN where one is NaN. */
+template <nk_dtype DTYPE> __device__ inline uint32_t max_magnitudes(uint32_t x, uint32_t y)
 {
     if (DTYPE == NK_F32) return max(x, y);
     if (DTYPE == NK_F16) {
@@ -47,7 +47,7 @@ template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE
     uint32_t amax = x.words[0] & magnitude;
 #pragma unroll
     for (int i = 1; i < x.WORDS; i++)
-        amax = larger<DTYPE>(amax, x.words[i] & magnitude);
+        amax = max_magnitudes<DTYPE>(amax, x.words[i] & magnitude);
     if (DTYPE == NK_F32) return amax;
     return max(__float_as_uint(pair_half<DTYPE>(amax, 0)), __float_as_uint(pair_half<DTYPE>(amax, 1)));
 }
@@ -97,7 +97,7 @@ template <nk_dtype DTYPE, bool WIDE> __device__ inline void load_block(const uin
 }
 
 /* silu(x) * up */
-template <nk_dtype DTYPE> __device__ inline block<NK_F32> gate(const block<DTYPE> &x, const block<DTYPE> &up)
+template <nk_dtype DTYPE> __device__ inline block<NK_F32> gated_block(const block<DTYPE> &x, const block<DTYPE> &up)
 {
     block<NK_F32> product;
 #pragma unroll

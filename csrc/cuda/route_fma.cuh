@@ -1,8 +1,8 @@
-/* A CTA's sums where tensor cores cannot multiply x and w as they are: fp32 multiply-adds of fp16, bf16 and fp32, each
+/* A CTA's sums where tensor cores cannot fma_step x and w as they are: fp32 fma_step-adds of fp16, bf16 and fp32, each
  * of either. How elements come from memory is a row's: a loader. Additions are in the order of K.
  *
  * Barriers, of the CTA (__syncthreads):
- *   all who stored step s -> all who multiply it, and all who multiplied step s - 1 -> all who store to its stage */
+ *   all who stored step s -> all who fma_step it, and all who multiplied step s - 1 -> all who store to its stage */
 #ifndef NK_ROUTE_FMA_CUH
 #define NK_ROUTE_FMA_CUH
 
@@ -26,8 +26,8 @@ template <int TOKENS, int EXPERTS, int STEP_, int TV_, int TG_, int EG_> struct 
 /* Elements `k` of ROWS rows from `row` on, one row in ROWS_AT_ONCE a thread; zero where there is none. They stay as
  * they are until multiplications have covered the latency of their loads. */
 template <typename S, int ROWS, typename B>
-__device__ inline void load_bits(const nk_operand &o, int64_t row, int64_t rows, int64_t k, int64_t end,
-                                 uint32_t bits[ROWS / S::ROWS_AT_ONCE])
+__device__ inline void load_row_bits(const nk_operand &o, int64_t row, int64_t rows, int64_t k, int64_t end,
+                                     uint32_t bits[ROWS / S::ROWS_AT_ONCE])
 {
     row += threadIdx.x / S::STEP;
     k += threadIdx.x % S::STEP;
@@ -39,7 +39,7 @@ __device__ inline void load_bits(const nk_operand &o, int64_t row, int64_t rows,
     }
 }
 
-__device__ inline float float_of(uint32_t bits, nk_dtype dtype)
+__device__ inline float fp32_of_bits(uint32_t bits, nk_dtype dtype)
 {
     const float half = __half2float(__ushort_as_half((uint16_t)bits));
     return dtype == NK_F16 ? half : __uint_as_float(dtype == NK_BF16 ? bits << 16 : bits);
@@ -52,9 +52,9 @@ struct by_elements {
                          uint32_t bits[ROWS / S::ROWS_AT_ONCE]) const
     {
         if (o.dtype == NK_F32)
-            load_bits<S, ROWS, uint32_t>(o, row, rows, k, end, bits);
+            load_row_bits<S, ROWS, uint32_t>(o, row, rows, k, end, bits);
         else
-            load_bits<S, ROWS, uint16_t>(o, row, rows, k, end, bits);
+            load_row_bits<S, ROWS, uint16_t>(o, row, rows, k, end, bits);
     }
 
     /* To shared memory, as fp32; a loader may look at where K ends. */
@@ -64,12 +64,12 @@ struct by_elements {
     {
 #pragma unroll
         for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i++)
-            to[threadIdx.x % S::STEP][threadIdx.x / S::STEP + i * S::ROWS_AT_ONCE] = float_of(bits[i], dtype);
+            to[threadIdx.x % S::STEP][threadIdx.x / S::STEP + i * S::ROWS_AT_ONCE] = fp32_of_bits(bits[i], dtype);
     }
 };
 
 /* The first token of this thread's group g, and the first expert. */
-template <typename S> __device__ inline int token_of(int g)
+template <typename S> __device__ inline int token_of_thread(int g)
 {
     return g * (S::T / S::TG) + threadIdx.x / S::ACROSS * S::TV;
 }
@@ -78,14 +78,14 @@ template <typename S> __device__ inline int expert_of_thread(int g)
     return g * (S::E / S::EG) + threadIdx.x % S::ACROSS * 4;
 }
 
-template <typename S> __device__ inline void multiply(const S &s, int stage, float acc[S::TG * S::TV][S::EG * 4])
+template <typename S> __device__ inline void fma_step(const S &s, int stage, float acc[S::TG * S::TV][S::EG * 4])
 {
 #pragma unroll 4
     for (int k = 0; k < S::STEP; k++) {
         float x[S::TG * S::TV], w[S::EG * 4];
 #pragma unroll
         for (int g = 0; g < S::TG; g++)
-            load_floats<S::TV>(&s.x[stage][k][token_of<S>(g)], &x[g * S::TV]);
+            load_floats<S::TV>(&s.x[stage][k][token_of_thread<S>(g)], &x[g * S::TV]);
 #pragma unroll
         for (int g = 0; g < S::EG; g++)
             load_floats<4>(&s.w[stage][k][expert_of_thread<S>(g)], &w[g * 4]);
@@ -100,8 +100,8 @@ template <typename S> __device__ inline void multiply(const S &s, int stage, flo
 
 /* Sums of steps first .. first + steps - 1. Ends with the CTA's barrier after the last read. */
 template <typename S, typename L>
-__device__ inline void accumulate(const nk_route_problem &p, const L &of_w, const L &of_x, S &s, int64_t m0, int64_t n0,
-                                  int first, int steps, float acc[S::TG * S::TV][S::EG * 4])
+__device__ inline void fma_mainloop(const nk_route_problem &p, const L &of_w, const L &of_x, S &s, int64_t m0,
+                                    int64_t n0, int first, int steps, float acc[S::TG * S::TV][S::EG * 4])
 {
     uint32_t x[S::T / S::ROWS_AT_ONCE], w[S::E / S::ROWS_AT_ONCE];
 #pragma unroll 1
@@ -111,7 +111,7 @@ __device__ inline void accumulate(const nk_route_problem &p, const L &of_w, cons
             of_w.template load<S, S::E>(p.w, n0, p.n, k, p.k, w);
             of_x.template load<S, S::T>(p.x, m0, p.m, k, p.k, x);
         }
-        if (step >= 0) multiply(s, step & 1, acc);
+        if (step >= 0) fma_step(s, step & 1, acc);
         if (step + 1 < steps) {
             of_w.template keep<S, S::E>(s.w[step + 1 & 1], p.w.dtype, k, p.k, w);
             of_x.template keep<S, S::T>(s.x[step + 1 & 1], p.x.dtype, k, p.k, x);
@@ -122,12 +122,12 @@ __device__ inline void accumulate(const nk_route_problem &p, const L &of_w, cons
 
 /* To q.partials, [parts of K][M][q.pitch]. */
 template <typename S, typename Q>
-__device__ inline void store_sums(const nk_route_problem &p, const Q &q, int64_t m0, int64_t n0,
-                                  const float acc[S::TG * S::TV][S::EG * 4])
+__device__ inline void fma_store_partials(const nk_route_problem &p, const Q &q, int64_t m0, int64_t n0,
+                                          const float acc[S::TG * S::TV][S::EG * 4])
 {
 #pragma unroll
     for (int i = 0; i < S::TG * S::TV; i++) {
-        const int64_t m = m0 + token_of<S>(i / S::TV) + i % S::TV;
+        const int64_t m = m0 + token_of_thread<S>(i / S::TV) + i % S::TV;
         float *to = q.partials + (blockIdx.z * p.m + m) * q.pitch + n0;
 #pragma unroll
         for (int g = 0; g < S::EG && m < p.m; g++) {

@@ -54,7 +54,7 @@ struct scaled_lane {
     }
 
     template <int COUNT>
-    __device__ void finish(const uint32_t *sums, const uint32_t *, int64_t first, int64_t left, float v[COUNT]) const
+    __device__ void apply(const uint32_t *sums, const uint32_t *, int64_t first, int64_t left, float v[COUNT]) const
     {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
@@ -83,7 +83,7 @@ struct gated_lane {
     }
 
     template <int COUNT>
-    __device__ void finish(const uint32_t *gates, const uint32_t *ups, int64_t, int64_t, float v[COUNT]) const
+    __device__ void apply(const uint32_t *gates, const uint32_t *ups, int64_t, int64_t, float v[COUNT]) const
     {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)

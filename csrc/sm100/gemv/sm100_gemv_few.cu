@@ -51,7 +51,7 @@ template <int KIND> struct tile_products {
 #pragma unroll
             for (int o = 0; o < OCTETS; o++) {
                 const uint32_t bytes = now.sf[o] >> (word / 4 * 16) & 0xFFFF;
-                if (word % 4 == 0) scales[o] = KIND == BFLOATS ? e4m3x2_to_bfloat2(bytes) : cvt_f16x2_e4m3x2(bytes);
+                if (word % 4 == 0) scales[o] = KIND == BFLOATS ? e4m3x2_to_bf16x2(bytes) : cvt_f16x2_e4m3x2(bytes);
                 decode(now.codes[o][word], __byte_perm(scales[o], 0, word % 4 < 2 ? 0x1010 : 0x3232), pairs[o]);
             }
             const uint4 x = chunk[word];
@@ -79,4 +79,4 @@ template <int KIND> struct tile_products {
 
 GEMV_KERNELS(few_codes, tile_products<CODES>, 1.0f)
 GEMV_KERNELS(halves, tile_products<HALVES>, 1.0f)
-GEMV_KERNELS(bfloats, tile_products<BFLOATS>, NVFP4_UNIT)
+GEMV_KERNELS(bfloats, tile_products<BFLOATS>, NVFP4_DECODE_SCALE)

@@ -45,7 +45,7 @@ struct by_eights {
                 const uint4 pairs = *(const uint4 *)at;
 #pragma unroll
                 for (int j = 0; j < 8; j++)
-                    v[j] = word_of(pairs, j / 2) >> 16 * (j % 2); /* float_of() looks at the lower half */
+                    v[j] = word_of(pairs, j / 2) >> 16 * (j % 2); /* fp32_of_bits() looks at the lower half */
             }
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -64,7 +64,7 @@ struct by_eights {
 #pragma unroll
         for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i++) {
             const int eight = i / 8 * S::THREADS + (int)threadIdx.x;
-            to[eight / ROWS * 8 + i % 8][eight % ROWS] = float_of(bits[i], dtype);
+            to[eight / ROWS * 8 + i % 8][eight % ROWS] = fp32_of_bits(bits[i], dtype);
         }
     }
 };
@@ -76,8 +76,8 @@ template <typename S> __device__ inline void multiply_tile(const nk_route_proble
     griddepcontrol_launch_dependents();
     griddepcontrol_wait();
     float acc[S::TG * S::TV][S::EG * 4] = {};
-    accumulate(p, by_eights{q.wide_w}, by_eights{q.wide_x}, *(S *)smem, m0, n0, first, steps, acc);
-    store_sums<S>(p, q, m0, n0, acc);
+    fma_mainloop(p, by_eights{q.wide_w}, by_eights{q.wide_x}, *(S *)smem, m0, n0, first, steps, acc);
+    fma_store_partials<S>(p, q, m0, n0, acc);
 }
 
 template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, const sm100_route_fma_work &q)

@@ -4,13 +4,13 @@
 
 #include "cuda/encode.cuh"
 
-/* FEATURES columns, by all THREADS of the CTA. Sums lie as gated_sums<RUN> has them, barriers as for store_tile().
+/* TILE_N columns, by all THREADS of the CTA. Sums lie as gated_sums<RUN> has them, barriers as for store_tile().
  * Whole warps go through all tokens: lanes of one that is not there help their neighbours. */
-template <int FEATURES, int THREADS, int RUN, int TILE_M, int SUMS>
+template <int TILE_N, int THREADS, int RUN, int TILE_M, int SUMS>
 __device__ inline void encode_tile(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o,
                                    const gated_sums<RUN> &gating, const nk_encoded_output &to)
 {
-    constexpr int QUADS = FEATURES / 4, AT_ONCE = THREADS / QUADS;
+    constexpr int QUADS = TILE_N / 4, AT_ONCE = THREADS / QUADS;
     static_assert(QUADS % 4 == 0 && RUN % 16 == 0, "a block is four threads of one token");
     static_assert(THREADS % QUADS == 0 && TILE_M % AT_ONCE == 0, "a thread keeps its columns, all have as many tokens");
     const int column = threadIdx.x % QUADS * 4;

@@ -15,8 +15,9 @@
  *   the threads that hold sums -> those that store     once a tile's sums are staged
  *   those that store -> the next tile's copies         between a CTA's tiles
  *
- * Shared memory: tile_memory, and current_tile. The host cannot see a template, so it computes the size of tile_memory
- * as SM80_GEMM_SMEM; a static_assert ties the two in every kernel. current_tile is static and comes on top. */
+ * Shared memory: gemm_tile_memory, and current_tile. The host cannot see a template, so it computes the size of
+ * gemm_tile_memory as SM80_GEMM_SMEM; a static_assert ties the two in every kernel. current_tile is static and comes on
+ * top. */
 #ifndef NK_SM80_GEMM_CUH
 #define NK_SM80_GEMM_CUH
 
@@ -38,8 +39,8 @@ template <typename TILE> struct current_tile {
 };
 
 /* The sums take the place of the operands. */
-template <int TILE_M, int WARPS, int STAGES, int KIND> union tile_memory {
-    smem_t<TILE_M, WARPS, STAGES, KIND> operands;
+template <int TILE_M, int WARPS, int STAGES, int KIND> union gemm_tile_memory {
+    operand_memory<TILE_M, WARPS, STAGES, KIND> operands;
     staged_tile<TILE_M, WARPS * 32> sums;
 };
 
@@ -47,14 +48,14 @@ template <int TILE_M, int WARPS, int STAGES, int KIND> union tile_memory {
 template <int TILE_M, int WARPS, int STAGES, int KIND, typename OPERATOR, typename TILE>
 __device__ inline void gemm_tile(const OPERATOR &op, const TILE &tile, uint32_t first, uint32_t iters)
 {
-    using S = smem_t<TILE_M, WARPS, STAGES, KIND>;
-    using memory = tile_memory<TILE_M, WARPS, STAGES, KIND>;
+    using S = operand_memory<TILE_M, WARPS, STAGES, KIND>;
+    using memory = gemm_tile_memory<TILE_M, WARPS, STAGES, KIND>;
     static_assert(sizeof(memory) == SM80_GEMM_SMEM(TILE_M, WARPS, STAGES, KIND), "what the host asks for");
     constexpr int TILES = TILE_M / 8, THREADS = WARPS * 32;
     auto &s = *(memory *)smem;
     const bool whole = iters == tile.iters;
     weight_rows w;
-    token_rows_t<S::TILES_PER_WARP> x;
+    token_rows<S::TILES_PER_WARP> x;
     op.point_rows(tile, w);
     op.point_tokens(tile, x);
     __shared__ current_tile<TILE> kept;
@@ -62,8 +63,8 @@ __device__ inline void gemm_tile(const OPERATOR &op, const TILE &tile, uint32_t 
     if (threadIdx.x == 0) kept = {tile, whole ? WHOLE : partials_of(blockIdx.x, first == 0)};
 
     float acc[2][TILES][4] = {};
-    accumulate(s.operands, w, x, (int)(op.k(tile) / NK_SF_VEC), (int)first, (int)(whole ? op.k_steps(tile) : iters),
-               acc);
+    gemm_mainloop(s.operands, w, x, (int)(op.k(tile) / NK_SF_VEC), (int)first, (int)(whole ? op.k_steps(tile) : iters),
+                  acc);
 
     const current_tile<TILE> current = kept;
 #pragma unroll
@@ -142,7 +143,7 @@ template <typename PROBLEM, int TILE_M, int WARPS, int TILE_N> struct batch_oper
     __device__ float *partials() const { return q.partials; }
 
     template <int TILES_PER_WARP>
-    __device__ void point_tokens(const batch_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
+    __device__ void point_tokens(const batch_tile &tile, token_rows<TILES_PER_WARP> &x) const
     {
         ::point_tokens(p.a, tile.l, tile.m_tile * (int64_t)TILE_M, p.m, 0, p.k, threadIdx.x >> 5, WARPS, {}, x);
     }

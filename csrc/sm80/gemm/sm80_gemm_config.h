@@ -46,13 +46,13 @@ enum {
 #define SM80_GEMM_WORDS(kind) (SM80_GEMM_CHUNK(kind) / 8)      /* eight elements: two k16 multiplications */
 
 /* 16-byte pieces of a token that a lane takes in a step. */
-#define SM80_GEMM_TOKEN_QUADS(kind) ((kind) == SM80_GEMM_FP16 || (kind) == SM80_GEMM_BF16 ? 4 : 1)
+#define SM80_GEMM_TOKEN_CHUNKS(kind) ((kind) == SM80_GEMM_FP16 || (kind) == SM80_GEMM_BF16 ? 4 : 1)
 
 /* Sizes of shared memory for the host, which cannot see the templates that lie there. A static_assert in every kernel
- * compares the two (sm80_gemm.cuh). OPERANDS is struct smem_t of sm80_mainloop.cuh. */
-#define SM80_GEMM_OPERANDS(tokens, warps, stages, kind)                                      \
-    (512 * ((stages) * (warps) * 5 + (stages) * (tokens) / 8 * SM80_GEMM_TOKEN_QUADS(kind) + \
-            2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                      \
+ * compares the two (sm80_gemm.cuh). OPERANDS is struct operand_memory of sm80_mainloop.cuh. */
+#define SM80_GEMM_OPERANDS(tokens, warps, stages, kind)                                       \
+    (512 * ((stages) * (warps) * 5 + (stages) * (tokens) / 8 * SM80_GEMM_TOKEN_CHUNKS(kind) + \
+            2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                       \
      128 * (stages) * (tokens) / 8)
 
 /* staged_tile of cuda/epilogue.cuh, which takes the place of the operands. */

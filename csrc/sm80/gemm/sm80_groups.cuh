@@ -16,7 +16,7 @@ template <int TILE_M, int WARPS, int TILE_N> struct group_operator : group_tiles
     __device__ float *partials() const { return this->q.partials; }
 
     template <int TILES_PER_WARP>
-    __device__ void point_tokens(const group_tile &tile, token_rows_t<TILES_PER_WARP> &x) const
+    __device__ void point_tokens(const group_tile &tile, token_rows<TILES_PER_WARP> &x) const
     {
         const nk_gemm_problem &p = this->problem_of(tile);
         ::point_tokens(p.a, 0, tile.token, tile.end, tile.sf_row, p.k, threadIdx.x >> 5, WARPS, this->q.rows, x);

@@ -16,7 +16,7 @@
  *                      all who multiplied step s -> those that decode step s + 2 in the same place
  * A lane waits for its copies of step s + 1, multiplies step s while it decodes step s + 1, and meets the others.
  *
- * Shared memory: struct smem_t. Its size is SM80_GEMM_OPERANDS on the host, see sm80_gemm.cuh. */
+ * Shared memory: struct operand_memory. Its size is SM80_GEMM_OPERANDS on the host, see sm80_gemm.cuh. */
 #ifndef NK_SM80_MAINLOOP_CUH
 #define NK_SM80_MAINLOOP_CUH
 
@@ -26,7 +26,7 @@
 #include "cuda/vectors.cuh"
 #include "sm80_gemm_config.h"
 
-template <int TILE_M, int WARPS_, int STAGES, int KIND_> struct smem_t {
+template <int TILE_M, int WARPS_, int STAGES, int KIND_> struct operand_memory {
     static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TILE_M / 8;
     static constexpr int TILES_PER_WARP = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles that one warp decodes */
     /* The i-th of them; at least TILES where the warp has none. */
@@ -34,9 +34,9 @@ template <int TILE_M, int WARPS_, int STAGES, int KIND_> struct smem_t {
 
     uint4 weights[STAGES][WARPS][4][32]; /* a lane's chunks of its four rows */
     uint4 weight_sf[STAGES][WARPS][32];  /* a lane's factors: 4 bytes a row, those of 64 elements */
-    uint4 tokens[STAGES][TILES][SM80_GEMM_TOKEN_QUADS(KIND)][32]; /* a lane's chunk of its row of an n8 tile */
-    uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];           /* fragments of the tokens, for all warps */
-    uint32_t token_sf[STAGES][TILES][32];                         /* a lane's factors of 64 elements */
+    uint4 tokens[STAGES][TILES][SM80_GEMM_TOKEN_CHUNKS(KIND)][32]; /* a lane's chunk of its row of an n8 tile */
+    uint4 decoded[2][TILES][SM80_GEMM_WORDS(KIND)][32];            /* fragments of the tokens, for all warps */
+    uint32_t token_sf[STAGES][TILES][32];                          /* a lane's factors of 64 elements */
 };
 
 /* This lane's four weight rows, as two pairs: rows 0 and 1, rows 2 and 3. The rows of a pair are 32 apart. */
@@ -52,7 +52,7 @@ typedef struct weight_rows {
 } weight_rows;
 
 /* This lane's rows of its warp's n8 tiles. */
-template <int TILES_PER_WARP> struct token_rows_t {
+template <int TILES_PER_WARP> struct token_rows {
     const uint8_t *row[TILES_PER_WARP];
     const uint8_t *sf[TILES_PER_WARP];
     bool blocked;
@@ -70,7 +70,7 @@ template <int KIND> __device__ inline int64_t row_advance(const weight_rows &w)
 __device__ inline int sf_advance(bool blocked) { return blocked ? 2 * NK_SF_ATOM_BYTES : 8; }
 
 template <typename S>
-__device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows_t<S::TILES_PER_WARP> &x)
+__device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows<S::TILES_PER_WARP> &x)
 {
     constexpr int KIND = S::KIND;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -97,7 +97,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
         if (S::TILES_PER_WARP == 1 && tile >= S::TILES) return;
         const uint32_t token = shared_address(&s.tokens[stage][tile][0][lane]);
 #pragma unroll
-        for (int q = 0; q < SM80_GEMM_TOKEN_QUADS(KIND); q++)
+        for (int q = 0; q < SM80_GEMM_TOKEN_CHUNKS(KIND); q++)
             cp_async_ca<16>(token + q * 512, x.row[i] + q * 16);
         if (KIND == SM80_GEMM_NVFP4) cp_async_ca<4>(shared_address(&s.token_sf[stage][tile][lane]), x.sf[i]);
     }
@@ -110,7 +110,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 /* The first `valid` of BYTES bytes; `valid` may be negative or above BYTES. No byte behind them is read. `valid` is
  * not clamped to 0..BYTES first: ptxas 13.0 makes of the clamp and the comparison, for sm_90, one VIMNMX.RELU whose
  * predicate takes 8 of 16 for all. */
-template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, int valid)
+template <int BYTES> __device__ inline void copy_valid(void *to, const uint8_t *from, int valid)
 {
     if (valid >= BYTES && is_aligned(from, BYTES)) {
         cp_async_ca<BYTES>(shared_address(to), from);
@@ -122,7 +122,7 @@ template <int BYTES> __device__ inline void copy(void *to, const uint8_t *from, 
 }
 
 /* Eight halves that do not lie side by side. */
-__device__ inline void gather_halves(void *to, const uint8_t *from, int64_t stride, int valid)
+__device__ inline void gather_eight(void *to, const uint8_t *from, int64_t stride, int valid)
 {
 #pragma unroll 1
     for (int i = 0; i < 8; i++)
@@ -131,10 +131,10 @@ __device__ inline void gather_halves(void *to, const uint8_t *from, int64_t stri
 
 /* `blocks` counts K in blocks of 16 elements: a chunk of codes is two, a chunk of halves is half a one. */
 template <typename S>
-__device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const token_rows_t<S::TILES_PER_WARP> &x,
-                                  int step, int blocks)
+__device__ inline void fetch_partial(S &s, int stage, const weight_rows &w, const token_rows<S::TILES_PER_WARP> &x,
+                                     int step, int blocks)
 {
-    constexpr int KIND = S::KIND, QUADS = SM80_GEMM_TOKEN_QUADS(KIND);
+    constexpr int KIND = S::KIND, CHUNKS = SM80_GEMM_TOKEN_CHUNKS(KIND);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunk = step * 4 + (lane & 3);
     const int group = step * 2 + (lane >> 1 & 1), factors = blocks - group * 4; /* bytes left of either */
     const int rest = blocks - 2 * chunk, codes = rest >= 2 ? 16 : rest * 8;
@@ -143,22 +143,22 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         uint4 *to = &s.weights[stage][warp][r][lane];
         const uint8_t *from = w.row[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.row_step[r >> 1] : 0);
         if (!SM80_GEMM_PLAIN(KIND))
-            copy<16>(to, from, codes);
+            copy_valid<16>(to, from, codes);
         else if (w.k_stride == 2)
-            copy<16>(to, from, chunk < 2 * blocks ? 16 : 0);
+            copy_valid<16>(to, from, chunk < 2 * blocks ? 16 : 0);
         else
-            gather_halves(to, from, w.k_stride, chunk < 2 * blocks ? 8 : 0);
+            gather_eight(to, from, w.k_stride, chunk < 2 * blocks ? 8 : 0);
     }
     if (!SM80_GEMM_PLAIN(KIND)) {
         uint32_t *to = (uint32_t *)&s.weight_sf[stage][warp][lane];
         /* A blocked row always has all four factors, if only as padding. */
 #pragma unroll
         for (int pair = 0; pair < 2 && w.blocked && !w.apart; pair++) {
-            copy<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors > 0 ? 8 : 0);
+            copy_valid<8>(to + 2 * pair, pair && w.adjacent ? w.sf[0] + 8 : w.sf[pair], factors > 0 ? 8 : 0);
         }
 #pragma unroll
         for (int r = 0; r < 4 && (!w.blocked || w.apart); r++) {
-            copy<4>(to + r, w.sf[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.sf_step[r >> 1] : 0), factors);
+            copy_valid<4>(to + r, w.sf[r >> 1] + (r & 1 && !w.alone[r >> 1] ? w.sf_step[r >> 1] : 0), factors);
         }
     }
 #pragma unroll
@@ -166,11 +166,11 @@ __device__ inline void fetch_part(S &s, int stage, const weight_rows &w, const t
         const int tile = S::token_tile(warp, i);
         if (S::TILES_PER_WARP == 1 && tile >= S::TILES) return;
 #pragma unroll
-        for (int q = 0; q < QUADS; q++) {
-            const int valid = KIND == SM80_GEMM_NVFP4 ? codes : chunk * QUADS + q < 2 * blocks ? 16 : 0;
-            copy<16>(&s.tokens[stage][tile][q][lane], x.row[i] + q * 16, valid);
+        for (int q = 0; q < CHUNKS; q++) {
+            const int valid = KIND == SM80_GEMM_NVFP4 ? codes : chunk * CHUNKS + q < 2 * blocks ? 16 : 0;
+            copy_valid<16>(&s.tokens[stage][tile][q][lane], x.row[i] + q * 16, valid);
         }
-        if (KIND == SM80_GEMM_NVFP4) copy<4>(&s.token_sf[stage][tile][lane], x.sf[i], factors);
+        if (KIND == SM80_GEMM_NVFP4) copy_valid<4>(&s.token_sf[stage][tile][lane], x.sf[i], factors);
     }
 }
 
@@ -206,13 +206,14 @@ template <typename S>
 __device__ inline void decode_weights(S &s, int stage, int word, int r, const uint32_t sf[4], uint32_t a[2][2][4])
 {
     constexpr int KIND = S::KIND;
-    const uint4 *slot = &s.weights[stage][threadIdx.x >> 5][r][threadIdx.x & 31];
+    const uint4 *chunk = &s.weights[stage][threadIdx.x >> 5][r][threadIdx.x & 31];
     uint32_t pairs[4];
     if (SM80_GEMM_PLAIN(KIND)) {
-        const uint4 v = *slot;
+        const uint4 v = *chunk;
         pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
     } else {
-        decode_e2m1x8<KIND == SM80_GEMM_BF16>(((const uint32_t *)slot)[word], low_twice(sf[r] >> word / 2 * 16), pairs);
+        decode_e2m1x8<KIND == SM80_GEMM_BF16>(((const uint32_t *)chunk)[word], low_twice(sf[r] >> word / 2 * 16),
+                                              pairs);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -227,7 +228,7 @@ template <typename S> __device__ inline uint32_t decode_token_sf(S &s, int stage
     constexpr int KIND = S::KIND;
     if (KIND != SM80_GEMM_NVFP4) return 0;
     const int lane = threadIdx.x & 31;
-    return e4m3x2_to_half2(sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks));
+    return e4m3x2_to_f16x2(sf_pair(s.token_sf[stage][tile][lane], step * 4 + (lane & 3), blocks));
 }
 
 /* Word `word` of this lane's row of n8 tile `tile`, as fragments of two k16 steps. */
@@ -241,7 +242,7 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
         decode_e2m1x8<false>(codes, low_twice(sf >> word / 2 * 16), pairs);
         return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
-    const uint4 v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_QUADS(KIND)][lane];
+    const uint4 v = s.tokens[stage][tile][word % SM80_GEMM_TOKEN_CHUNKS(KIND)][lane];
     return SM80_GEMM_PLAIN(KIND) ? v : in_decode_order(v);
 }
 
@@ -254,11 +255,11 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
  * few for one warp's decoding to hide behind another's multiplications. In the last step it decodes what the ring
  * happens to hold, and nobody reads the result. */
 template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
-__device__ inline void multiply(smem_t<TILE_M, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer, int step,
-                                int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TILE_M / 8][4])
+__device__ inline void mma_step(operand_memory<TILE_M, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer,
+                                int step, int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TILE_M / 8][4])
 {
     constexpr int TILES = TILE_M / 8, WORDS = SM80_GEMM_WORDS(KIND), GROUP = TILES < 2 ? 1 : 2, GROUPS = TILES / GROUP;
-    constexpr bool BFLOAT = KIND == SM80_GEMM_BF16 || KIND == SM80_GEMM_PLAIN_BF16;
+    constexpr bool IS_BF16 = KIND == SM80_GEMM_BF16 || KIND == SM80_GEMM_PLAIN_BF16;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t token_sf[TILES_PER_WARP];
 #pragma unroll
@@ -288,8 +289,8 @@ __device__ inline void multiply(smem_t<TILE_M, WARPS, STAGES, KIND> &s, int stag
                 for (int i = 0; i < GROUP; i++) {
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        mma_pairs<BFLOAT>(acc[j][group * GROUP + i], a[half][j], half ? b[i].z : b[i].x,
-                                          half ? b[i].w : b[i].y);
+                        mma_pairs<IS_BF16>(acc[j][group * GROUP + i], a[half][j], half ? b[i].z : b[i].x,
+                                           half ? b[i].w : b[i].y);
                     }
                 }
             }
@@ -311,10 +312,10 @@ __device__ inline void multiply(smem_t<TILE_M, WARPS, STAGES, KIND> &s, int stag
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Decodes the first step, which no multiply() comes before. */
+/* Decodes the first step, which no mma_step() comes before. */
 template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
-__device__ inline void decode_first(smem_t<TILE_M, WARPS, STAGES, KIND> &s, int step, int blocks, uint32_t a[2][2][4],
-                                    uint32_t sf[4])
+__device__ inline void decode_first_step(operand_memory<TILE_M, WARPS, STAGES, KIND> &s, int step, int blocks,
+                                         uint32_t a[2][2][4], uint32_t sf[4])
 {
     decode_weight_sf(s, 0, step, blocks, sf);
 #pragma unroll
@@ -336,9 +337,9 @@ template <int KIND> __device__ inline float product_scale()
 }
 
 /* Moves w and x from K = 0 to this lane's chunk of step `first`. Whether fetch_whole may be used. */
-template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows_t<S::TILES_PER_WARP> &x, int first)
+template <typename S> __device__ inline bool begin_operands(weight_rows &w, token_rows<S::TILES_PER_WARP> &x, int first)
 {
-    constexpr int KIND = S::KIND, token_step = 64 * SM80_GEMM_TOKEN_QUADS(KIND);
+    constexpr int KIND = S::KIND, token_step = 64 * SM80_GEMM_TOKEN_CHUNKS(KIND);
     const int c = threadIdx.x & 3, sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
     const int64_t row_step = row_advance<KIND>(w);
     bool wide = !SM80_GEMM_PLAIN(KIND) || w.k_stride == 2;
@@ -362,7 +363,7 @@ template <typename S> __device__ inline bool start_at(weight_rows &w, token_rows
 }
 
 /* Moves w and x on by one step. */
-template <typename S> __device__ inline void advance(weight_rows &w, token_rows_t<S::TILES_PER_WARP> &x)
+template <typename S> __device__ inline void advance_operands(weight_rows &w, token_rows<S::TILES_PER_WARP> &x)
 {
     const int64_t row_step = row_advance<S::KIND>(w);
     const int sf_step = sf_advance(w.blocked), token_sf_step = sf_advance(x.blocked);
@@ -373,20 +374,21 @@ template <typename S> __device__ inline void advance(weight_rows &w, token_rows_
     }
 #pragma unroll
     for (int i = 0; i < S::TILES_PER_WARP; i++) {
-        x.row[i] += 64 * SM80_GEMM_TOKEN_QUADS(S::KIND);
+        x.row[i] += 64 * SM80_GEMM_TOKEN_CHUNKS(S::KIND);
         x.sf[i] += token_sf_step;
     }
 }
 
 /* Adds `steps` steps from `first` on; w and x point to K = 0. For all threads of the CTA; ends with a barrier. */
 template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
-__device__ inline void accumulate(smem_t<TILE_M, WARPS, STAGES, KIND> &s, weight_rows w, token_rows_t<TILES_PER_WARP> x,
-                                  int blocks, int first, int steps, float acc[2][TILE_M / 8][4])
+__device__ inline void gemm_mainloop(operand_memory<TILE_M, WARPS, STAGES, KIND> &s, weight_rows w,
+                                     token_rows<TILES_PER_WARP> x, int blocks, int first, int steps,
+                                     float acc[2][TILE_M / 8][4])
 {
-    using S = smem_t<TILE_M, WARPS, STAGES, KIND>;
+    using S = operand_memory<TILE_M, WARPS, STAGES, KIND>;
     static_assert(STAGES >= 3, "one step is multiplied, one decoded, one fetched");
     constexpr int BLOCKS_PER_STEP = SM80_GEMM_STEP(KIND) / NK_SF_VEC;
-    const bool wide = __all_sync(~0u, start_at<S>(w, x, first));
+    const bool wide = __all_sync(~0u, begin_operands<S>(w, x, first));
     const int whole = wide ? blocks / BLOCKS_PER_STEP - first : 0; /* steps that lie within K */
 
     int stage = 0, last = 0; /* of the step that is multiplied; of the one that is fetched */
@@ -398,18 +400,18 @@ __device__ inline void accumulate(smem_t<TILE_M, WARPS, STAGES, KIND> &s, weight
             if (ahead < whole)
                 fetch_whole(s, last, w, x);
             else
-                fetch_part(s, last, w, x, first + ahead, blocks);
-            advance<S>(w, x);
+                fetch_partial(s, last, w, x, first + ahead, blocks);
+            advance_operands<S>(w, x);
         }
         last = last + 1 == STAGES ? 0 : last + 1;
         cp_async_commit_group();
         if (step < -1) continue; /* the ring is being filled */
         cp_async_wait_group<STAGES - 2>();
         if (step < 0) {
-            decode_first<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, first, blocks, a, sf);
+            decode_first_step<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, first, blocks, a, sf);
         } else {
             const int next = stage + 1 == STAGES ? 0 : stage + 1;
-            multiply<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, stage, next, step & 1, first + step, blocks, a, sf,
+            mma_step<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, stage, next, step & 1, first + step, blocks, a, sf,
                                                                   acc);
             stage = next;
         }

@@ -44,7 +44,7 @@ __device__ inline void point_weights(const nk_operand &b, int64_t l, int64_t row
 template <int TILES_PER_WARP>
 __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t token, int64_t end, int64_t sf_row,
                                     int64_t k, int tile, int tile_step, const nk_token_rows &rows,
-                                    token_rows_t<TILES_PER_WARP> &x)
+                                    token_rows<TILES_PER_WARP> &x)
 {
     x.blocked = a.sf_layout == NK_SF_BLOCKED;
 #pragma unroll

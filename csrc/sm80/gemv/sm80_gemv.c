@@ -6,9 +6,9 @@
 /* [kind of the vector][whether every address is aligned] */
 enum { NARROW, WIDE };
 static cuda_kernel *const kernels[][2] = {
-    {&sm80_gemv_codes_narrow, &sm80_gemv_codes},
-    {&sm80_gemv_halves_narrow, &sm80_gemv_halves},
-    {&sm80_gemv_bfloats_narrow, &sm80_gemv_bfloats},
+    {&sm80_gemv_nvfp4_narrow, &sm80_gemv_nvfp4},
+    {&sm80_gemv_fp16_narrow, &sm80_gemv_fp16},
+    {&sm80_gemv_bf16_narrow, &sm80_gemv_bf16},
 };
 
 static cuda_kernel *gemv_kernel(const nk_gemv_problem *p)

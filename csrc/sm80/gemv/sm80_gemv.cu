@@ -14,15 +14,15 @@
  * Barriers, all of the CTA (__syncthreads):
  *   those who read a piece of the vector -> those who write the next      before it is staged
  *   those who wrote it -> those who read it                               after it is staged
- *   a team's warps -> its first warp       once a turn, where split > 1; the partial sums of two turns have two places,
- *                                          so that the next turn's writes do not meet this turn's reads
+ *   a team's warps -> its first warp       once a turn, where split_k > 1; the partial sums of two turns have two
+ * places, so that the next turn's writes do not meet this turn's reads
  *
  * Shared memory: see sm80_gemv_config.h. */
 #include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
 #include "sm80_gemv_config.h"
 
-enum { CODES, HALVES, BFLOATS };
+enum { X_NVFP4, X_FP16, X_BF16 }; /* what the vector is */
 
 #define THREADS (32 * SM80_GEMV_WARPS)
 #define ROWS SM80_GEMV_ROWS
@@ -33,7 +33,7 @@ extern __shared__ uint4 smem[];
 /* Fetching: wide where the host found all addresses aligned and K % 32 = 0; else byte by byte, zeros beyond K      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline uint32_t load_word(const uint8_t *at)
+__device__ inline uint32_t load_codes_word(const uint8_t *at)
 {
     if (((uintptr_t)at & 3) == 0) return __ldg((const uint32_t *)at);
     return at[0] | at[1] << 8 | at[2] << 16 | (uint32_t)at[3] << 24;
@@ -48,20 +48,20 @@ __device__ inline uint32_t fetch_sf_bytes(const nk_operand &o, int64_t l, int64_
 }
 
 /* What a lane multiplies in one step: a chunk of each of its four rows. */
-typedef struct rows {
+typedef struct weight_chunks {
     uint4 codes[ROWS];
     uint32_t sf[ROWS];
     int chunk; /* of the segment; -1 where the lane has none */
-} rows;
+} weight_chunks;
 
 /* The order of a warp's steps. A segment is what shared memory holds of the vector at once. */
-typedef struct walk {
+typedef struct step_order {
     int64_t end;       /* the CTA's last quad + 1 */
     int total;         /* chunks of a row */
     int chunks, steps; /* of a segment; all segments take as many steps */
     int first, stride; /* this lane's chunks of a segment */
     int at_once;       /* quads of a turn */
-} walk;
+} step_order;
 
 /* Which step a warp fetches. Steps go through the segments of a row, then to the next turn's quad. */
 typedef struct cursor {
@@ -73,7 +73,7 @@ typedef struct cursor {
 
 __device__ inline int64_t row_of(int64_t quad) { return (quad >> 5) * NK_SF_ATOM_ROWS + (quad & 31); }
 
-__device__ inline void enter_quad(const nk_gemm_problem &p, const walk &w, int64_t l, int64_t quad, cursor &c)
+__device__ inline void enter_quad(const nk_gemm_problem &p, const step_order &order, int64_t l, int64_t quad, cursor &c)
 {
     const int64_t row = row_of(quad), rest = p.n - row;
     c.quad = quad;
@@ -83,19 +83,20 @@ __device__ inline void enter_quad(const nk_gemm_problem &p, const walk &w, int64
     c.sf = sf_at(p.b, l, row, 0, p.k / NK_SF_VEC);
 }
 
-__device__ inline void advance(const nk_gemm_problem &p, const walk &w, int64_t l, cursor &c)
+__device__ inline void advance_cursor(const nk_gemm_problem &p, const step_order &order, int64_t l, cursor &c)
 {
-    if (++c.step < w.steps) return;
+    if (++c.step < order.steps) return;
     c.step = 0;
-    c.segment += w.chunks;
-    if (c.segment >= w.total) enter_quad(p, w, l, c.quad + w.at_once, c);
+    c.segment += order.chunks;
+    if (c.segment >= order.total) enter_quad(p, order, l, c.quad + order.at_once, c);
 }
 
 template <bool WIDE>
-__device__ inline void fetch(const nk_gemm_problem &p, const walk &w, const cursor &c, int64_t l, rows &out)
+__device__ inline void fetch_weights(const nk_gemm_problem &p, const step_order &order, const cursor &c, int64_t l,
+                                     weight_chunks &out)
 {
-    const int of_segment = w.first + c.step * w.stride;
-    const bool at_work = c.quad < w.end && of_segment < w.chunks && c.segment + of_segment < w.total;
+    const int of_segment = order.first + c.step * order.stride;
+    const bool at_work = c.quad < order.end && of_segment < order.chunks && c.segment + of_segment < order.total;
     out.chunk = at_work ? of_segment : -1;
     if (!at_work) return;
     const int chunk = c.segment + of_segment;
@@ -134,8 +135,8 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
         int word = i & 3, chunk = i >> 2;
         int64_t k = (first + chunk) * SM80_GEMV_CHUNK + word * 8;
         uint32_t pairs[4];
-        if (KIND == CODES) {
-            e2m1x8_to_half2x4(k < p.k ? load_word(x + k / 2) : 0, pairs); /* K % 16 = 0: all of it or nothing */
+        if (KIND == X_NVFP4) {
+            e2m1x8_to_f16x2(k < p.k ? load_codes_word(x + k / 2) : 0, pairs); /* K % 16 = 0: all of it or nothing */
             /* By 2^14 to the value, then by 2^13: the matrix has 2^-14, so products have 2^-1, and their sums are exact
              * in fp16. */
             const uint32_t to_value = 0x74007400, up = 0x70007000;
@@ -152,7 +153,7 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
                 pairs[j] = v[j] | v[j + 4] << 16;
         }
         smem[word * count + chunk] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        if (KIND == CODES && word == 0) {
+        if (KIND == X_NVFP4 && word == 0) {
             uint32_t sf = fetch_sf_bytes(p.a, l, 0, first + chunk, p.k / NK_SF_VEC);
             ((float2 *)(smem + 4 * count))[chunk] = make_float2(2 * e4m3_to_float(sf), 2 * e4m3_to_float(sf >> 8));
         }
@@ -163,37 +164,37 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <bool BFLOAT> __device__ inline float2 floats_of(uint32_t pair)
+template <bool BF16> __device__ inline float2 float2_of(uint32_t pair)
 {
-    return make_float2(float_of<BFLOAT>(pair, 0), float_of<BFLOAT>(pair, 1));
+    return make_float2(float_of<BF16>(pair, 0), float_of<BF16>(pair, 1));
 }
 
 /* Adds a lane's chunk of one row, 32 elements, to `sum`. x[word] and sfx are the vector's; sfx holds the power of two
  * that the products lack. */
 template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, const uint4 x[4], float2 sfx, float sum)
 {
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, scales = e4m3x2_to_half2(sf);
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, scales = e4m3x2_to_f16x2(sf);
     const float2 sfw = __half22float2(*(const __half2 *)&scales);
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         const float scale = (block ? sfw.y : sfw.x) * (block ? sfx.y : sfx.x);
         uint32_t w[8];
-        e2m1x8_to_half2x4(words[2 * block], w);
-        e2m1x8_to_half2x4(words[2 * block + 1], w + 4);
+        e2m1x8_to_f16x2(words[2 * block], w);
+        e2m1x8_to_f16x2(words[2 * block + 1], w + 4);
         const uint4 low = x[2 * block], high = x[2 * block + 1];
         const uint32_t v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        if (KIND == CODES) {
+        if (KIND == X_NVFP4) {
             __half2 dot = __hmul2(*(__half2 *)&w[0], *(const __half2 *)&v[0]);
 #pragma unroll
             for (int i = 1; i < 8; i++)
                 dot = __hfma2(*(__half2 *)&w[i], *(const __half2 *)&v[i], dot);
-            float2 halves = __half22float2(dot);
-            sum = __fmaf_rn(halves.x + halves.y, scale, sum);
+            float2 pair = __half22float2(dot);
+            sum = __fmaf_rn(pair.x + pair.y, scale, sum);
         } else {
             float dot = 0;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const float2 a = floats_of<false>(w[i]), b = floats_of<KIND == BFLOATS>(v[i]);
+                const float2 a = float2_of<false>(w[i]), b = float2_of<KIND == X_BF16>(v[i]);
                 dot = __fmaf_rn(a.x, b.x, dot);
                 dot = __fmaf_rn(a.y, b.y, dot);
             }
@@ -204,14 +205,15 @@ template <int KIND> __device__ inline float dot_chunk(uint4 codes, uint32_t sf, 
 }
 
 /* Adds a step, of which `count` chunks of the vector are in shared memory. */
-template <int KIND> __device__ inline void dot_rows(const rows &w, int count, float sums[ROWS])
+template <int KIND> __device__ inline void dot_rows(const weight_chunks &w, int count, float sums[ROWS])
 {
     if (w.chunk < 0) return;
     uint4 x[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
         x[i] = smem[i * count + w.chunk];
-    float2 sfx = KIND == CODES ? ((const float2 *)(smem + 4 * count))[w.chunk] : make_float2(NVFP4_UNIT, NVFP4_UNIT);
+    float2 sfx = KIND == X_NVFP4 ? ((const float2 *)(smem + 4 * count))[w.chunk]
+                                 : make_float2(NVFP4_DECODE_SCALE, NVFP4_DECODE_SCALE);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         sums[r] = dot_chunk<KIND>(w.codes[r], w.sf[r], x, sfx, sums[r]);
@@ -222,7 +224,7 @@ template <int KIND> __device__ inline void dot_rows(const rows &w, int count, fl
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* The sums of a quad over a team of `split` warps: lanes 8r .. 8r + 7 of its first warp get row r's. */
-__device__ inline float team_sum(const float sums[ROWS], int split, float *partials)
+__device__ inline float split_k_sum(const float sums[ROWS], int split_k, float *partials)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool upper = lane & 16, odd = lane & 8;
@@ -233,71 +235,72 @@ __device__ inline float team_sum(const float sums[ROWS], int split, float *parti
 #pragma unroll
     for (int distance = 4; distance; distance >>= 1)
         sum += __shfl_xor_sync(~0u, sum, distance);
-    if (split == 1) return sum;
-    float *mates = partials + warp / split * split * ROWS + lane / 8;
-    if (lane % 8 == 0) mates[warp % split * ROWS] = sum;
+    if (split_k == 1) return sum;
+    float *mates = partials + warp / split_k * split_k * ROWS + lane / 8;
+    if (lane % 8 == 0) mates[warp % split_k * ROWS] = sum;
     __syncthreads();
     sum = 0;
-    for (int i = 0; i < split; i++)
+    for (int i = 0; i < split_k; i++)
         sum += mates[i * ROWS];
     return sum;
 }
 
 /* Batch l has the `ctas_per_batch` CTAs from ctas_per_batch * l on. A segment has `chunks` chunks. */
 template <int KIND, bool WIDE>
-__device__ inline void gemv(const nk_gemm_problem &p, int split, int chunks, int ctas_per_batch, int64_t quads_per_cta)
+__device__ inline void gemv(const nk_gemm_problem &p, int split_k, int chunks, int ctas_per_batch,
+                            int64_t quads_per_cta)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = warp % split;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = warp % split_k;
     const int64_t l = blockIdx.x / ctas_per_batch, first = blockIdx.x % ctas_per_batch * quads_per_cta;
-    const walk w = {.end = min(first + quads_per_cta, sm80_gemv_row_quads(p.n)),
-                    .total = (int)nk_ceil_div(p.k, SM80_GEMV_CHUNK),
-                    .chunks = chunks,
-                    .steps = (chunks + 32 * split - 1) / (32 * split),
-                    .first = member * 32 + lane,
-                    .stride = 32 * split,
-                    .at_once = SM80_GEMV_WARPS / split};
+    const step_order order = {.end = min(first + quads_per_cta, sm80_gemv_row_quads(p.n)),
+                              .total = (int)nk_ceil_div(p.k, SM80_GEMV_CHUNK),
+                              .chunks = chunks,
+                              .steps = (chunks + 32 * split_k - 1) / (32 * split_k),
+                              .first = member * 32 + lane,
+                              .stride = 32 * split_k,
+                              .at_once = SM80_GEMV_WARPS / split_k};
     float *partials = (float *)((char *)smem + (int64_t)chunks * SM80_GEMV_CHUNK_BYTES);
     cursor ahead;
-    rows next;
-    enter_quad(p, w, l, first + warp / split, ahead);
-    fetch<WIDE>(p, w, ahead, l, next);
+    weight_chunks next;
+    enter_quad(p, order, l, first + warp / split_k, ahead);
+    fetch_weights<WIDE>(p, order, ahead, l, next);
     int staged = -1;
-    for (int turn = 0; first + (int64_t)turn * w.at_once < w.end; turn++) {
+    for (int turn = 0; first + (int64_t)turn * order.at_once < order.end; turn++) {
         float sums[ROWS] = {0, 0, 0, 0};
-        const int64_t quad = first + (int64_t)turn * w.at_once + warp / split;
-        for (int segment = 0; segment < w.total; segment += chunks) {
-            const int count = min(chunks, w.total - segment);
+        const int64_t quad = first + (int64_t)turn * order.at_once + warp / split_k;
+        for (int segment = 0; segment < order.total; segment += chunks) {
+            const int count = min(chunks, order.total - segment);
             if (staged != segment) {
                 __syncthreads();
                 stage_vector<KIND>(p, l, segment, count);
                 staged = segment;
                 __syncthreads();
             }
-            for (int step = 0; step < w.steps; step++) {
-                const rows current = next;
-                advance(p, w, l, ahead);
-                fetch<WIDE>(p, w, ahead, l, next);
+            for (int step = 0; step < order.steps; step++) {
+                const weight_chunks current = next;
+                advance_cursor(p, order, l, ahead);
+                fetch_weights<WIDE>(p, order, ahead, l, next);
                 dot_rows<KIND>(current, count, sums);
             }
         }
-        const float sum = team_sum(sums, split, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
+        const float sum = split_k_sum(sums, split_k, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
         const int64_t n = row_of(quad) + lane / 8 * 32;
-        if (quad < w.end && member == 0 && lane % 8 == 0 && n < p.n) {
+        if (quad < order.end && member == 0 && lane % 8 == 0 && n < p.n) {
             store_float(output_at(p.d, l, 0, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
         }
     }
 }
 
-#define GEMV(name, KIND, WIDE)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS, SM80_GEMV_CTAS_PER_SM) sm80_gemv_##name(                   \
-        const __grid_constant__ nk_gemm_problem p, int split, int chunks, int ctas_per_batch, int64_t quads_per_cta) \
-    {                                                                                                                \
-        gemv<KIND, WIDE>(p, split, chunks, ctas_per_batch, quads_per_cta);                                           \
+#define GEMV(name, KIND, WIDE)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, SM80_GEMV_CTAS_PER_SM) sm80_gemv_##name(                     \
+        const __grid_constant__ nk_gemm_problem p, int split_k, int chunks, int ctas_per_batch, int64_t quads_per_cta) \
+    {                                                                                                                  \
+        gemv<KIND, WIDE>(p, split_k, chunks, ctas_per_batch, quads_per_cta);                                           \
     }
 
-GEMV(codes, CODES, true)
-GEMV(halves, HALVES, true)
-GEMV(bfloats, BFLOATS, true)
-GEMV(codes_narrow, CODES, false)
-GEMV(halves_narrow, HALVES, false)
-GEMV(bfloats_narrow, BFLOATS, false)
+GEMV(nvfp4, X_NVFP4, true)
+GEMV(fp16, X_FP16, true)
+GEMV(bf16, X_BF16, true)
+GEMV(nvfp4_narrow, X_NVFP4, false)
+GEMV(fp16_narrow, X_FP16, false)
+GEMV(bf16_narrow, X_BF16, false)

@@ -28,7 +28,7 @@ static const sm80_route_tile tiles[SM80_ROUTE_KERNEL_COUNT] = {
 #define NAME(name, ...) #name,
 const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL};
 
-#define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_halves, &sm80_route_##name##_bfloats},
+#define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_fp16, &sm80_route_##name##_bf16},
 #define FMA_ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name, &sm80_route_##name},
 static cuda_kernel *const kernels[SM80_ROUTE_KERNEL_COUNT][2] = {
     SM80_ROUTE_TILES(ROW) SM80_ROUTE_FMA_TILES(FMA_ROW)[SM80_ROUTE_select] = {&sm80_route_select, &sm80_route_select}};
@@ -108,7 +108,7 @@ static double sm80_route_time_of(const sm80_route_candidate *c, const nk_route_p
     const double turn = SM80_ROUTE_TURN_US +
                         (double)(c->splits * c->expert_tiles * at_once) * experts * 4 / SM80_ROUTE_SUM_BYTES_PER_US;
     return (double)waves * ((double)tiles_per_cta * ((double)(steps + 2) * step + sums) +
-                            (ctas > 1 ? SM80_ROUTE_MEETING_US : 0) + (double)rounds * turn);
+                            (ctas > 1 ? SM80_ROUTE_BARRIER_US : 0) + (double)rounds * turn);
 }
 
 static sm80_route_candidate shape_of(const nk_route_problem *p, int index)
@@ -244,7 +244,7 @@ static nk_status sm80_route_choose(const nk_route_problem *p, const cuda_gpu *gp
 
 static int64_t counter_bytes(const sm80_route_candidate *c)
 {
-    return nk_ceil_div((c->groups + 1) * ROUTE_MEETING_COUNTERS * 8, 256) * 256;
+    return nk_ceil_div((c->groups + 1) * ROUTE_BARRIER_COUNTERS * 8, 256) * 256;
 }
 
 static int64_t pitch_of(const sm80_route_candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
@@ -266,7 +266,7 @@ static sm80_route_params sm80_route_params_of(const nk_route_problem *p, const c
         .pitch = (int32_t)(p->from_logits ? nk_ceil_div(p->n, 4) * 4 : pitch_of(c)),
         .ctas = (int32_t)(c->parts * c->splits),
         .turn_tokens = (int32_t)sm80_route_turn_tokens(c, p, gpu),
-        .patience = cuda_route_patience(c->tile < SM80_ROUTE_TILE_COUNT ? sm80_route_time_of(c, p, gpu) : c->us),
+        .timeout = cuda_route_timeout(c->tile < SM80_ROUTE_TILE_COUNT ? sm80_route_time_of(c, p, gpu) : c->us),
         .waiters = (int32_t)sm80_route_waiters_of(c, gpu),
         .leavers = (int32_t)leavers_of(c, p, gpu),
         .sorters = (int32_t)sorters_of(c, p, gpu),

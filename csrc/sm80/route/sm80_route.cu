@@ -12,7 +12,7 @@
  *   all who copied step s -> all who multiply it, and all who multiplied step s - 1 -> all who copy to its stage
  *   all who staged sums -> all who write them to the workspace -> the next tile
  *   between the phases of routing and of sorting
- * Meetings of CTAs (cuda/route_meeting.cuh): the CTAs of a token tile, once their sums are written; the CTAs of the
+ * Meetings of CTAs (cuda/grid_barrier.cuh): the CTAs of a token tile, once their sums are written; the CTAs of the
  * launch, once tokens are routed, if there is a permutation. The last to arrive never waits and leaves nothing undone.
  * Some of the others wait for it, to take part in the work that follows: only where all CTAs can be resident, and only
  * for a while. Who does the work changes no bit: sums are added in the order of K.
@@ -34,30 +34,30 @@ extern __shared__ uint4 smem[];
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <int TOKENS, int EXPERTS, int WARP_TOKENS, int WARP_EXPERTS, int K_WARPS_, int STAGES_, bool ALIGNED_>
-struct tile_t {
+struct route_tile {
     static constexpr int T = TOKENS, E = EXPERTS, WT = WARP_TOKENS, WE = WARP_EXPERTS, K_WARPS = K_WARPS_,
                          STAGES = STAGES_;
-    static constexpr bool ALIGNED = ALIGNED_;         /* every row of x and w to 16 bytes */
-    static constexpr int CHUNKS = 8 * K_WARPS;        /* 16-byte words of a row and step */
-    static constexpr int ROW_STEP = THREADS / CHUNKS; /* rows that all threads fetch at once */
-    static constexpr int STEP = 64 * K_WARPS;         /* elements along K */
-    static constexpr int PITCH = E + 4;               /* of staged sums: spreads a fragment over all banks */
+    static constexpr bool ALIGNED = ALIGNED_;             /* every row of x and w to 16 bytes */
+    static constexpr int CHUNKS = 8 * K_WARPS;            /* 16-byte words of a row and step */
+    static constexpr int ROWS_AT_ONCE = THREADS / CHUNKS; /* rows that all threads fetch at once */
+    static constexpr int STEP = 64 * K_WARPS;             /* elements along K */
+    static constexpr int PITCH = E + 4;                   /* of staged sums: spreads a fragment over all banks */
     static_assert(E / WE * (T / WT) * K_WARPS == WARPS, "a warp for each warp tile");
-    static_assert(E % ROW_STEP == 0 && T % ROW_STEP == 0 && ROW_STEP % 8 == 0, "threads keep their column");
+    static_assert(E % ROWS_AT_ONCE == 0 && T % ROWS_AT_ONCE == 0 && ROWS_AT_ONCE % 8 == 0, "threads keep their column");
 
-    uint4 ring[STAGES][K_WARPS][E + T][8];
+    uint4 operands[STAGES][K_WARPS][E + T][8];
 };
 
 /* What this thread fetches of one operand: rows that are `step` bytes apart, the first `present` of them. */
-typedef struct source {
+typedef struct row_source {
     const uint8_t *at;
     int64_t step;
     int present;
-} source;
+} row_source;
 
 /* Of both operands. From step `inside` on, this thread's words lie beyond K, but for `cut` bytes of the first. */
 typedef struct sources {
-    source w, x;
+    row_source w, x;
     int inside, cut;
 } sources;
 
@@ -67,17 +67,19 @@ __device__ inline int bytes_at(const sources &from, int step)
     return step < from.inside ? 16 : step == from.inside ? from.cut : 0;
 }
 
-template <typename S> __device__ inline source source_of(const nk_operand &o, int64_t row, int64_t end, int64_t k)
+template <typename S> __device__ inline row_source source_of(const nk_operand &o, int64_t row, int64_t end, int64_t k)
 {
-    const int64_t mine = row + threadIdx.x / S::CHUNKS, rest = end - mine + S::ROW_STEP - 1;
-    source from;
+    const int64_t mine = row + threadIdx.x / S::CHUNKS, rest = end - mine + S::ROWS_AT_ONCE - 1;
+    row_source from;
     from.at = o.data + mine * o.row_stride + (k + threadIdx.x % S::CHUNKS * 8) * 2;
-    from.step = S::ROW_STEP * o.row_stride;
-    from.present = rest <= 0 ? 0 : rest >= (S::E + S::T) * S::ROW_STEP ? S::E + S::T : (int)(rest / S::ROW_STEP);
+    from.step = S::ROWS_AT_ONCE * o.row_stride;
+    from.present = rest <= 0                                 ? 0
+                   : rest >= (S::E + S::T) * S::ROWS_AT_ONCE ? S::E + S::T
+                                                             : (int)(rest / S::ROWS_AT_ONCE);
     return from;
 }
 
-__device__ inline uint4 gather(const uint8_t *from, int bytes)
+__device__ inline uint4 gather_word(const uint8_t *from, int bytes)
 {
     const uint16_t *v = (const uint16_t *)from;
     uint32_t word[4] = {0, 0, 0, 0};
@@ -90,24 +92,24 @@ __device__ inline uint4 gather(const uint8_t *from, int bytes)
 
 /* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there keep what the ring holds: only sums
  * that nobody reads depend on them. */
-template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const source &from, int bytes)
+template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const row_source &from, int bytes)
 {
     const uint8_t *at = from.at;
 #pragma unroll
-    for (int i = 0; i < ROWS / S::ROW_STEP; i++, at += from.step) {
-        uint4 *slot = to + i * S::ROW_STEP * 8;
+    for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i++, at += from.step) {
+        uint4 *word = to + i * S::ROWS_AT_ONCE * 8;
         if (i >= from.present) continue;
         if (S::ALIGNED)
-            cp_async_cg_zfill(shared_address(slot), at, bytes);
+            cp_async_cg_zfill(shared_address(word), at, bytes);
         else
-            *slot = gather(at, bytes);
+            *word = gather_word(at, bytes);
     }
 }
 
-template <typename S> __device__ inline void fetch(S &s, int stage, sources &from, int bytes)
+template <typename S> __device__ inline void fetch_step(S &s, int stage, sources &from, int bytes)
 {
     const int chunk = threadIdx.x % S::CHUNKS, row = threadIdx.x / S::CHUNKS;
-    uint4 *to = &s.ring[stage][chunk / 8][row][(chunk ^ row) % 8];
+    uint4 *to = &s.operands[stage][chunk / 8][row][(chunk ^ row) % 8];
     fetch_rows<S, S::E>(to, from.w, bytes);
     fetch_rows<S, S::T>(to + S::E * 8, from.x, bytes);
     from.w.at += 2 * S::STEP;
@@ -126,11 +128,11 @@ template <typename S> __device__ inline int warp_token()
 }
 
 /* Elements 16 FIRST .. 16 LAST of this warp's 64 of a step. */
-template <typename S, bool BFLOAT, int FIRST, int LAST>
-__device__ inline void multiply(S &s, int stage, float acc[S::WE / 16][S::WT / 8][4])
+template <typename S, bool BF16, int FIRST, int LAST>
+__device__ inline void route_mma(S &s, int stage, float acc[S::WE / 16][S::WT / 8][4])
 {
     const int lane = threadIdx.x & 31;
-    const uint32_t rows = shared_address(&s.ring[stage][warp_k<S>()][0][0]);
+    const uint32_t rows = shared_address(&s.operands[stage][warp_k<S>()][0][0]);
     /* A: experts 0..15 of k 0..7, then of 8..15. B: tokens 0..7 of k 0..7, 8..15, then tokens 8..15; or, with eight
      * tokens, of 16..23, 24..31. */
     const uint32_t a_row = rows + (warp_expert<S>() + lane % 16) * 128;
@@ -149,18 +151,18 @@ __device__ inline void multiply(S &s, int stage, float acc[S::WE / 16][S::WT / 8
             if (at == 0) ldmatrix_x4(b, b_row + j / 2 * 16 * 128 + ((2 * kk + b_chunk) ^ lane % 8) * 16);
 #pragma unroll
             for (int i = 0; i < S::WE / 16; i++)
-                mma_pairs<BFLOAT>(acc[i][j], a[i], b[at], b[at + 1]);
+                mma_pairs<BF16>(acc[i][j], a[i], b[at], b[at + 1]);
         }
     }
 }
 
 /* Ends with the CTA's barrier after the last read of the ring. */
-template <typename S, bool BFLOAT>
-__device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE / 16][S::WT / 8][4])
+template <typename S, bool BF16>
+__device__ inline void route_mainloop(S &s, sources from, int steps, float acc[S::WE / 16][S::WT / 8][4])
 {
 #pragma unroll 1
     for (int step = 0; step < S::STAGES - 1; step++) {
-        if (step < steps) fetch(s, step, from, bytes_at(from, step));
+        if (step < steps) fetch_step(s, step, from, bytes_at(from, step));
         cp_async_commit_group();
     }
     int stage = 0;
@@ -171,10 +173,10 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
         __syncthreads();
         /* Few tokens: copies first, since they take longest. Many: copies after the first multiplications, which hide
          * them. */
-        if (S::T >= 128) multiply<S, BFLOAT, 0, 2>(s, stage, acc);
-        if (ahead < steps) fetch(s, stage ? stage - 1 : S::STAGES - 1, from, bytes_at(from, ahead));
+        if (S::T >= 128) route_mma<S, BF16, 0, 2>(s, stage, acc);
+        if (ahead < steps) fetch_step(s, stage ? stage - 1 : S::STAGES - 1, from, bytes_at(from, ahead));
         cp_async_commit_group();
-        multiply<S, BFLOAT, S::T >= 128 ? 2 : 0, 4>(s, stage, acc);
+        route_mma<S, BF16, S::T >= 128 ? 2 : 0, 4>(s, stage, acc);
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     cp_async_wait_group<0>();
@@ -183,8 +185,8 @@ __device__ inline void accumulate(S &s, sources from, int steps, float acc[S::WE
 
 /* To the workspace: the sums of the warps that divided K among them, added in their order. */
 template <typename S>
-__device__ inline void store_sums(const nk_route_problem &p, const sm80_route_params &q, int split, int64_t m0,
-                                  int expert0, const float acc[S::WE / 16][S::WT / 8][4])
+__device__ inline void store_partials(const nk_route_problem &p, const sm80_route_params &q, int split, int64_t m0,
+                                      int expert0, const float acc[S::WE / 16][S::WT / 8][4])
 {
     const int lane = threadIdx.x & 31;
     float *sums = (float *)smem; /* [K_WARPS][T][PITCH] */
@@ -212,7 +214,7 @@ __device__ inline void store_sums(const nk_route_problem &p, const sm80_route_pa
 }
 
 /* All sums of this CTA. */
-template <typename S, bool BFLOAT>
+template <typename S, bool BF16>
 __device__ inline void sum_tiles(const nk_route_problem &p, const sm80_route_params &q, int64_t m0)
 {
     S &s = *(S *)smem;
@@ -226,29 +228,29 @@ __device__ inline void sum_tiles(const nk_route_problem &p, const sm80_route_par
         float acc[S::WE / 16][S::WT / 8][4] = {};
         const sources from = {source_of<S>(p.w, (int64_t)tile * S::E, p.n, k), source_of<S>(p.x, m0, p.m, k), inside,
                               cut};
-        accumulate<S, BFLOAT>(s, from, steps, acc);
-        store_sums<S>(p, q, split, m0, tile * S::E, acc);
+        route_mainloop<S, BF16>(s, from, steps, acc);
+        store_partials<S>(p, q, split, m0, tile * S::E, acc);
     }
 }
 
-template <typename S, bool BFLOAT> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
+template <typename S, bool BF16> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
 {
     static_assert(sizeof(S) == SM80_ROUTE_SMEM(S::T, S::E, S::K_WARPS, S::STAGES), "the host asks for what is used");
     static_assert(sizeof(S) >= SM80_ROUTE_TURN_BYTES, "later uses fit");
     static_assert(sizeof(S) >= 4 * S::K_WARPS * S::T * S::PITCH, "the finished tile takes the place of the operands");
-    const tile_tokens at = begin_tile(p, q, S::T);
-    if (at.count > 0) sum_tiles<S, BFLOAT>(p, q, at.first);
-    end_tile(p, q, at, smem);
+    const tile_token_range at = route_prologue(p, q, S::T);
+    if (at.count > 0) sum_tiles<S, BF16>(p, q, at.first);
+    route_epilogue(p, q, at, smem);
 }
 
-#define ROUTE(name, type, BFLOAT, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED) \
-    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(                   \
-        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)              \
-    {                                                                                                         \
-        route<tile_t<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, ALIGNED>, BFLOAT>(p, q);    \
+#define ROUTE(name, type, BF16, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED)  \
+    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(                  \
+        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)             \
+    {                                                                                                        \
+        route<route_tile<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, ALIGNED>, BF16>(p, q); \
     }
-#define KERNELS(name, ...)                  \
-    ROUTE(name, halves, false, __VA_ARGS__) \
-    ROUTE(name, bfloats, true, __VA_ARGS__)
+#define KERNELS(name, ...)                \
+    ROUTE(name, fp16, false, __VA_ARGS__) \
+    ROUTE(name, bf16, true, __VA_ARGS__)
 
 SM80_ROUTE_TILES(KERNELS)

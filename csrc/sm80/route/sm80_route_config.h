@@ -48,7 +48,7 @@ enum {
 /* How the work of one launch is divided: the grid is [parts of K][ranges of experts][token tiles]. */
 typedef struct sm80_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K */
-    uint64_t *counters; /* [token tiles][ROUTE_MEETING_COUNTERS], then the launch's */
+    uint64_t *counters; /* [token tiles][ROUTE_BARRIER_COUNTERS], then the launch's */
     uint64_t base;      /* what this launch's counters count from */
     int32_t groups;     /* token tiles */
     int32_t pitch;
@@ -57,7 +57,7 @@ typedef struct sm80_route_params {
     int32_t waiters;     /* CTAs of a token tile that may take turns */
     int32_t leavers;     /* CTAs of the launch that route, or that waited to */
     int32_t sorters;     /* those of them that may sort */
-    int32_t patience;    /* clocks to wait for others */
+    int32_t timeout;     /* clocks to wait for others */
     int32_t splits, steps, steps_per_split;
     int32_t tiles_per_cta; /* of experts, taken in turns */
 } sm80_route_params;

@@ -20,16 +20,16 @@ static_assert(SM80_ROUTE_THREADS == ROUTE_FMA_THREADS, "the threads of fma_tile"
 template <typename S> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
 {
     static_assert(sizeof(S) <= SM80_ROUTE_TURN_BYTES, "the host asks for what is used");
-    const tile_tokens at = begin_tile(p, q, S::T);
+    const tile_token_range at = route_prologue(p, q, S::T);
     const int first = blockIdx.z * q.steps_per_split, steps = min(q.steps - first, q.steps_per_split);
     const int tile0 = blockIdx.y * q.tiles_per_cta;
     for (int tile = tile0; at.count > 0 && tile < tile0 + q.tiles_per_cta; tile++) {
         float acc[S::TG * S::TV][S::EG * 4] = {};
-        accumulate(p, by_elements(), by_elements(), *(S *)smem, at.first, (int64_t)tile * S::E, first, steps, acc);
-        store_sums<S>(p, q, at.first, (int64_t)tile * S::E, acc);
+        fma_mainloop(p, by_elements(), by_elements(), *(S *)smem, at.first, (int64_t)tile * S::E, first, steps, acc);
+        fma_store_partials<S>(p, q, at.first, (int64_t)tile * S::E, acc);
     }
     __syncthreads();
-    end_tile(p, q, at, smem);
+    route_epilogue(p, q, at, smem);
 }
 
 #define PARAMETERS const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q
@@ -42,5 +42,5 @@ SM80_ROUTE_FMA_TILES(ROUTE)
 
 extern "C" __global__ void __launch_bounds__(SM80_ROUTE_THREADS, SM80_ROUTE_SELECT_CTAS) sm80_route_select(PARAMETERS)
 {
-    end_tile<true>(p, q, begin_tile(p, q, SM80_ROUTE_WARPS), smem);
+    route_epilogue<true>(p, q, route_prologue(p, q, SM80_ROUTE_WARPS), smem);
 }

@@ -2,8 +2,8 @@
 #ifndef NK_SM80_ROUTE_TURNS_CUH
 #define NK_SM80_ROUTE_TURNS_CUH
 
+#include "cuda/grid_barrier.cuh"
 #include "cuda/route_logits.cuh"
-#include "cuda/route_meeting.cuh"
 #include "cuda/route_sort.cuh"
 #include "sm80_route_config.h"
 
@@ -15,23 +15,23 @@ __device__ inline int turns_of(const sm80_route_params &q, int tokens)
     return (tokens + q.turn_tokens - 1) / q.turn_tokens;
 }
 
-__device__ inline meeting tile_meeting(const sm80_route_params &q, int turns)
+__device__ inline grid_barrier tile_barrier(const sm80_route_params &q, int turns)
 {
-    return {q.counters + (int64_t)blockIdx.x * MEETING_COUNTERS,
+    return {q.counters + (int64_t)blockIdx.x * GRID_BARRIER_COUNTERS,
             q.base,
             q.ctas,
             min(q.waiters, turns),
-            q.patience,
+            q.timeout,
             SM80_ROUTE_MOST_CTAS + 1};
 }
 
-__device__ inline meeting launch_meeting(const sm80_route_params &q)
+__device__ inline grid_barrier launch_barrier(const sm80_route_params &q)
 {
-    return {q.counters + (int64_t)q.groups * MEETING_COUNTERS,
+    return {q.counters + (int64_t)q.groups * GRID_BARRIER_COUNTERS,
             q.base,
             q.leavers,
             q.sorters,
-            q.patience,
+            q.timeout,
             1ull << (32 - __clz(q.leavers))};
 }
 
@@ -43,7 +43,7 @@ __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_
     __shared__ int range, ranges;
     const int turns = turns_of(q, tokens), warp = threadIdx.x / 32;
     if (threadIdx.x == 0) {
-        const duty mine = meet(tile_meeting(q, turns));
+        const work_range mine = arrive_and_wait(tile_barrier(q, turns));
         range = mine.range < mine.ranges ? mine.range : turns;
         ranges = mine.ranges;
     }
@@ -56,7 +56,7 @@ __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_
         if (warp < count) route_token(p, m0 + token + warp, scratch_at(smem, warp, NK_MAX_EXPERTS));
         __syncthreads();
     }
-    if (threadIdx.x == 0) leave_meeting(tile_meeting(q, turns));
+    if (threadIdx.x == 0) leave_grid_barrier(tile_barrier(q, turns));
     return p.sorts;
 }
 
@@ -66,38 +66,38 @@ __device__ inline void sort_rows(const nk_route_problem &p, const sm80_route_par
     __shared__ int range, ranges;
     __syncthreads();
     if (threadIdx.x == 0) {
-        const duty mine = meet(launch_meeting(q));
+        const work_range mine = arrive_and_wait(launch_barrier(q));
         range = mine.range;
         ranges = mine.ranges;
     }
     __syncthreads();
     if (range < ranges) sort_range(p, *(sort_t *)smem, range, ranges);
-    if (threadIdx.x == 0 && ranges > 0) leave_meeting(launch_meeting(q));
+    if (threadIdx.x == 0 && ranges > 0) leave_grid_barrier(launch_barrier(q));
 }
 
 /* The tokens of this CTA's tile; `count` is 0 where the launch has none, only an empty permutation to make. */
-typedef struct tile_tokens {
+typedef struct tile_token_range {
     int64_t first;
     int count;
-} tile_tokens;
+} tile_token_range;
 
 /* Before the sums: long before CTAs meet. */
-__device__ inline tile_tokens begin_tile(const nk_route_problem &p, const sm80_route_params &q, int tile)
+__device__ inline tile_token_range route_prologue(const nk_route_problem &p, const sm80_route_params &q, int tile)
 {
     const int64_t first = (int64_t)blockIdx.x * tile;
-    const tile_tokens at = {first, q.groups == 0 ? 0 : p.m - first < tile ? (int)(p.m - first) : tile};
+    const tile_token_range at = {first, q.groups == 0 ? 0 : p.m - first < tile ? (int)(p.m - first) : tile};
     if (at.count == 0) return at;
-    if (q.ctas > 1 && threadIdx.x < MEETING_COUNTERS)
-        prepare_meeting(tile_meeting(q, turns_of(q, at.count)), threadIdx.x);
-    else if (p.sorts && q.leavers > 1 && threadIdx.x / 32 == 1 && threadIdx.x % 32 < MEETING_COUNTERS)
-        prepare_meeting(launch_meeting(q), threadIdx.x % 32);
+    if (q.ctas > 1 && threadIdx.x < GRID_BARRIER_COUNTERS)
+        init_grid_barrier(tile_barrier(q, turns_of(q, at.count)), threadIdx.x);
+    else if (p.sorts && q.leavers > 1 && threadIdx.x / 32 == 1 && threadIdx.x % 32 < GRID_BARRIER_COUNTERS)
+        init_grid_barrier(launch_barrier(q), threadIdx.x % 32);
     return at;
 }
 
 /* After them: `smem` is free. GIVEN: the logits are the caller's, no sums. */
 template <bool GIVEN = false>
-__device__ inline void end_tile(const nk_route_problem &p, const sm80_route_params &q, const tile_tokens &at,
-                                void *smem)
+__device__ inline void route_epilogue(const nk_route_problem &p, const sm80_route_params &q, const tile_token_range &at,
+                                      void *smem)
 {
     const bool sorts = at.count == 0 || route_tokens<GIVEN>(p, q, at.first, at.count, smem);
     if (sorts && p.sorts) sort_rows(p, q, smem);

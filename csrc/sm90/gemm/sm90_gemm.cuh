@@ -61,7 +61,7 @@ template <bool BFLOAT> __device__ inline uint32_t factors(uint32_t bytes)
 {
     const uint32_t halves = cvt_f16x2_e4m3x2(bytes);
     if (!BFLOAT) return halves;
-    return exact_bfloats(float_of<false>(halves, 0) * 0x1p112f, float_of<false>(halves, 1) * 0x1p112f);
+    return exact_bf16x2(float_of<false>(halves, 0) * 0x1p112f, float_of<false>(halves, 1) * 0x1p112f);
 }
 
 /* Where blocked scale factors of a row's chunk are: in whole atoms, or in halves of the atoms of two matrices. */

@@ -72,7 +72,7 @@ template <int KIND, int COUNT> __device__ inline void decode_weights(uint32_t co
     else if (KIND == BF16)
         decode_e2m1x8<true>(codes, BF16_2_112, pairs);
     else
-        e2m1x8_to_half2x4(codes, pairs);
+        e2m1x8_to_f16x2(codes, pairs);
 }
 
 /* One of two fp16, twice. The compiler merges this into the next instruction, which it would not do with __byte_perm.
@@ -93,7 +93,7 @@ __device__ inline uint32_t abs_f16x2(uint32_t pair)
 __device__ inline uint32_t sf_to_bf16x2(uint32_t pair)
 {
     const float2 values = __half22float2(*(const __half2 *)&pair);
-    return exact_bfloats(values.x * 0x1p112f, values.y * 0x1p112f);
+    return exact_bf16x2(values.x * 0x1p112f, values.y * 0x1p112f);
 }
 
 /* sums += chunk 2c + j times B. ONE: a sum for each 8 rows. FEW: an accumulator of the MMA. */
@@ -239,7 +239,7 @@ __device__ inline void run_gemv(const sm90_gemv_args &p, const sm90_gemv_experts
     else
         run_mainloop(warp_mma<KIND, COUNT>(w, s, tokens, partials));
     __syncthreads();
-    const float product_scale = KIND == CODES ? NVFP4_UNIT * NVFP4_UNIT : NVFP4_UNIT * as_fp16.inverse;
+    const float product_scale = KIND == CODES ? NVFP4_DECODE_SCALE * NVFP4_DECODE_SCALE : NVFP4_DECODE_SCALE * as_fp16.inverse;
     if constexpr (ACCESS == DUAL) {
         if (EXPERTS && experts->encoded.wanted)
             return epilogue_encode_dual(p, experts->encoded, w, outputs, product_scale, partials);

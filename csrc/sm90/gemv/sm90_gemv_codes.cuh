@@ -192,6 +192,6 @@ template <int M8S> struct warpgroup_mma {
 };
 
 /* A sum of decoded values must be multiplied by this. */
-#define PRODUCT_SCALE (NVFP4_E4M3_UNIT * NVFP4_E4M3_UNIT * TOKEN_SF_DIVISOR)
+#define PRODUCT_SCALE (NVFP4_E4M3_DECODE_SCALE * NVFP4_E4M3_DECODE_SCALE * TOKEN_SF_DIVISOR)
 
 #endif

@@ -71,7 +71,7 @@ template <int KIND> __device__ inline void store_token_chunk(const token_chunk &
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         uint32_t pairs[4];
-        e2m1x8_to_half2x4(words[word], pairs);
+        e2m1x8_to_f16x2(words[word], pairs);
         const uint32_t both = __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
 #pragma unroll
         for (int i = 0; i < 4; i++)

@@ -95,7 +95,7 @@ static double sm90_route_time_of(const sm90_route_candidate *c, const nk_route_p
         turns = (double)nk_ceil_div(nk_ceil_div((int64_t)tokens, at_once), sm90_route_waiters_of(c, gpu));
         const double parts = turns * (double)(at_once * c->parts * t->experts * c->splits * 4);
         const double trips = turns * (double)nk_ceil_div(c->splits, SM90_ROUTE_PARTS_AT_ONCE(t->warps));
-        us += SM90_ROUTE_MEETING_US + (sums + parts) / SM90_ROUTE_LOADED_PER_US + trips * SM90_ROUTE_TRIP_US;
+        us += SM90_ROUTE_BARRIER_US + (sums + parts) / SM90_ROUTE_LOADED_PER_US + trips * SM90_ROUTE_TRIP_US;
     }
     return (double)waves * (us + turns * SM90_ROUTE_TURN_US);
 }
@@ -169,7 +169,7 @@ static sm90_route_params sm90_route_params_of(const nk_route_problem *p, const c
         .arrivals = (int32_t)(c->parts * c->splits),
         .waiters = (int32_t)sm90_route_waiters_of(c, gpu),
         .turn_tokens = (int32_t)sm90_route_turn_tokens(c, p, gpu),
-        .patience = cuda_route_patience(c->us),
+        .timeout = cuda_route_timeout(c->us),
         .slots = (int32_t)c->slots,
         .slots_per_cta = (int32_t)slots_per_cta(c),
         .splits = (int32_t)c->splits,
@@ -199,7 +199,7 @@ nk_status sm90_plan_route(const nk_route_problem *p, const nk_settings *settings
                  .cluster.x = t->sharers,
                  .overlap = settings->pdl != NK_PDL_OFF},
         .tile = c.tile,
-        .counter_bytes = divided ? nk_ceil_div(c.clusters * t->sharers * ROUTE_MEETING_COUNTERS * 8, 256) * 256 : 0,
+        .counter_bytes = divided ? nk_ceil_div(c.clusters * t->sharers * ROUTE_BARRIER_COUNTERS * 8, 256) * 256 : 0,
         .sorters = cuda_sort_ctas(p->m * p->top_k, gpu->sms),
     };
     plan->kernel = r->kernel->name;

@@ -4,7 +4,7 @@
  * CTAs share experts: each loads a part of w for all.
  * Where one CTA has all experts and all of K of its tokens, a warp takes a token at a time and routes it
  * (cuda/route_topk.cuh). Else the sums go to the workspace, and the CTAs with sums of the same tokens meet
- * (cuda/route_meeting.cuh): some wait for the very last, for a while, and share the tokens with it. All warps of a CTA
+ * (cuda/grid_barrier.cuh): some wait for the very last, for a while, and share the tokens with it. All warps of a CTA
  * add the parts of a turn's logits in the order of K, then each routes a token. The permutation of a single token is
  * written at once, that of more by another kernel.
  *
@@ -21,7 +21,7 @@
  *   cluster, end     nobody's memory goes before others have arrived in it
  *
  * Shared memory: see sm90_route_config.h. */
-#include "cuda/route_meeting.cuh"
+#include "cuda/grid_barrier.cuh"
 #include "cuda/route_sort.cuh"
 #include "cuda/route_sums.cuh"
 #include "cuda/route_topk.cuh"
@@ -54,13 +54,13 @@ __device__ inline void keep_logits(const nk_route_problem &p, const scratch_t &s
 }
 
 /* Of those with parts of the same tokens' logits. */
-__device__ inline meeting meeting_of(const sm90_route_params &q, int turns)
+__device__ inline grid_barrier barrier_of(const sm90_route_params &q, int turns)
 {
-    return {q.counters + (int64_t)blockIdx.x * MEETING_COUNTERS,
+    return {q.counters + (int64_t)blockIdx.x * GRID_BARRIER_COUNTERS,
             q.base,
             q.arrivals,
             min(q.waiters, turns),
-            q.patience,
+            q.timeout,
             1ull << (32 - __clz(q.arrivals))};
 }
 
@@ -95,7 +95,7 @@ __device__ inline void route_tokens(const place<C> &at, const nk_route_problem &
     if (!whole) {
         __syncthreads();
         if (threadIdx.x == 0) {
-            const duty mine = meet(meeting_of(q, turns));
+            const work_range mine = arrive_and_wait(barrier_of(q, turns));
             at.duty[0] = mine.range < mine.ranges ? mine.range : turns;
             at.duty[1] = mine.ranges;
         }
@@ -133,7 +133,7 @@ __device__ inline void route_tokens(const place<C> &at, const nk_route_problem &
         else
             __syncthreads();
     }
-    if (!whole && threadIdx.x == 0) leave_meeting(meeting_of(q, turns));
+    if (!whole && threadIdx.x == 0) leave_grid_barrier(barrier_of(q, turns));
 }
 
 template <class C>
@@ -162,8 +162,8 @@ __device__ inline void route(const cuda_tensor_map &w, const cuda_tensor_map &x,
     griddepcontrol_wait();
     if (p.correction_bias && (int64_t)threadIdx.x * 32 < p.n) /* a line of biases, which a selection would wait for */
         prefetch_global_l1(p.correction_bias + threadIdx.x * 32 * p.correction_bias_stride);
-    if (q.arrivals > 1 && at.tokens > 0 && threadIdx.x < MEETING_COUNTERS)
-        prepare_meeting(meeting_of(q, turns_of(q, at.tokens)), threadIdx.x);
+    if (q.arrivals > 1 && at.tokens > 0 && threadIdx.x < GRID_BARRIER_COUNTERS)
+        init_grid_barrier(barrier_of(q, turns_of(q, at.tokens)), threadIdx.x);
     float sums[C::SUMS];
     const bool multiplies = warpgroup < C::CONSUMERS && !loads;
     if (multiplies) multiply<C>(at, warpgroup, sums);

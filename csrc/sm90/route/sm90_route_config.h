@@ -41,13 +41,13 @@ enum {
 /* How one launch divides the work: the grid is [clusters along tokens][tiles of experts][splits of K]. */
 typedef struct sm90_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K, where several CTAs have parts of a logit */
-    uint64_t *counters; /* [CTAs of the grid's first dimension][ROUTE_MEETING_COUNTERS] */
+    uint64_t *counters; /* [CTAs of the grid's first dimension][ROUTE_BARRIER_COUNTERS] */
     uint64_t base;      /* what this launch's counters count from */
     int32_t pitch;
     int32_t arrivals;        /* of CTAs with parts of the same tokens' logits; 1: there are no partials */
     int32_t waiters;         /* of those, how many may route */
     int32_t turn_tokens;     /* that one routes at a time, one a warp */
-    int32_t patience;        /* clocks to wait for others */
+    int32_t timeout;        /* clocks to wait for others */
     int32_t slots;           /* of K */
     int32_t slots_per_cta;   /* the last ones may have fewer */
     int32_t splits;          /* of K, by clusters */

@@ -6,7 +6,7 @@
 #define SM90_ROUTE_LOADED_PER_US 80e3        /* bytes into one SM while all are at work */
 #define SM90_ROUTE_SHARED_BYTES_PER_US 200e3 /* written to shared memory, or read there by wgmma */
 #define SM90_ROUTE_SHARING_US 1.6            /* a cluster that shares w */
-#define SM90_ROUTE_MEETING_US 2.0            /* sums to memory, counters */
+#define SM90_ROUTE_BARRIER_US 2.0            /* sums to memory, counters */
 #define SM90_ROUTE_TRIP_US 0.5               /* parts of a turn's logits back, as many as are loaded at once */
 #define SM90_ROUTE_TURN_US 0.8               /* a token of each warp */
 

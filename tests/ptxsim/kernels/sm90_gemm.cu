@@ -310,7 +310,7 @@ __device__ inline void consume(storage &s, const cuda_tensor_map &d, const probl
         else
             multiply_from_registers<C>(s, w, c, sums);
         if (C::SPLIT == 2 && !join_parts<C>(s, w, c, sums)) continue;
-        store<C>(s, d, c, p.alpha * NVFP4_UNIT, sums, first_row<C>(w, tile), tile / w.m_groups * TILE_N);
+        store<C>(s, d, c, p.alpha * NVFP4_DECODE_SCALE, sums, first_row<C>(w, tile), tile / w.m_groups * TILE_N);
     }
     cp_async_bulk_wait_group_read<0>(); /* shared memory must last until then */
 }

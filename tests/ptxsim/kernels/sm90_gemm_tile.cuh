@@ -104,7 +104,7 @@ template <class C, typename A> __device__ inline void multiply(float (&d)[32], c
 /* Decode                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A byte of a word as a pair of equal scales; values and scales multiply to the true ones over NVFP4_UNIT. */
+/* A byte of a word as a pair of equal scales; values and scales multiply to the true ones over NVFP4_DECODE_SCALE. */
 template <class C> __device__ inline uint32_t scale_pair(uint32_t word, int byte)
 {
     return __byte_perm(e4m3x2_to_pair<C::BF16>(word >> 8 * byte), 0, 0x1010);
