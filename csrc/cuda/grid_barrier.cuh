@@ -1,6 +1,6 @@
 /* How the CTAs of one launch find out which is last, and which of them divide what follows. */
-#ifndef NK_ROUTE_MEETING_CUH
-#define NK_ROUTE_MEETING_CUH
+#ifndef NK_GRID_BARRIER_CUH
+#define NK_GRID_BARRIER_CUH
 
 #include "counters.cuh"
 #include "cuda_route.h"
