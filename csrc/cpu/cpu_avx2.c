@@ -11,7 +11,7 @@
 #define CODE_VECTORS 1
 #define VALUE_ROWS 4
 #define VALUE_VECTORS 2
-#define CPU_ROWS_HALVES
+#define CPU_ROWS_FP16
 #define OPERATION CPU_TARGET static inline __attribute__((always_inline))
 
 typedef __m256 vf;
@@ -54,7 +54,7 @@ OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm256_blendv_ps(no, 
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, mask); }
 
-/* Loads the first `words` words. The others become 0 and are not read. */
+/* Loads the first `words` words. The rest become 0 and are not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
     vi there = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)words), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -81,22 +81,22 @@ OPERATION void vi_transpose(vi x[LANES])
     }
 }
 
-/* The larger of two words, or of the unsigned halves of each. */
-OPERATION vi vi_larger(vi x, vi y, bool halves) { return halves ? _mm256_max_epu16(x, y) : vi_max(x, y); }
+/* The larger of two words, or of two pairs of unsigned 16-bit integers. */
+OPERATION vi vi_larger(vi x, vi y, bool pairs) { return pairs ? _mm256_max_epu16(x, y) : vi_max(x, y); }
 
 /* Of 8 blocks of 8 words, one to a vector: word i becomes the largest of block i. */
-OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
+OPERATION vi vi_largest_of_blocks(vi x[8], bool pairs)
 {
     _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
     {
         x[i] = vi_larger(_mm256_permute2x128_si256(x[i], x[4 + i], 0x20),
-                         _mm256_permute2x128_si256(x[i], x[4 + i], 0x31), halves);
+                         _mm256_permute2x128_si256(x[i], x[4 + i], 0x31), pairs);
     }
     _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
     {
-        x[i] = vi_larger(_mm256_unpacklo_epi32(x[i], x[2 + i]), _mm256_unpackhi_epi32(x[i], x[2 + i]), halves);
+        x[i] = vi_larger(_mm256_unpacklo_epi32(x[i], x[2 + i]), _mm256_unpackhi_epi32(x[i], x[2 + i]), pairs);
     }
-    return vi_larger(_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]), halves);
+    return vi_larger(_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]), pairs);
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds. */
@@ -119,10 +119,10 @@ OPERATION vf vf_every_second(vf x, vf y, int first)
 }
 
 OPERATION vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
-OPERATION vi vi_add_halves(vi x, vi y) { return _mm256_add_epi16(x, y); }
-OPERATION vi vi_max_halves(vi x, vi y) { return _mm256_max_epi16(x, y); }
-/* The products of signed halves, added in pairs. */
-OPERATION vi vi_add_products(vi x, vi y) { return _mm256_madd_epi16(x, y); }
+OPERATION vi vi_add_i16(vi x, vi y) { return _mm256_add_epi16(x, y); }
+OPERATION vi vi_max_i16(vi x, vi y) { return _mm256_max_epi16(x, y); }
+/* Signed 16-bit integers multiplied, and added in pairs. */
+OPERATION vi vi_madd_i16(vi x, vi y) { return _mm256_madd_epi16(x, y); }
 OPERATION bool vmask_any(vmask mask) { return _mm256_movemask_epi8(mask) != 0; }
 OPERATION void vi_store_bytes(uint8_t *to, vi x)
 {
@@ -162,7 +162,7 @@ OPERATION vf vf_of_half(vi x)
     return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
 }
 
-CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to)
+CPU_TARGET static void load_fp16(const uint8_t *from, int64_t count, float *to)
 {
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES)
@@ -174,7 +174,7 @@ CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to
     }
 }
 
-CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *to)
+CPU_TARGET static void store_fp16(const float *from, int64_t count, uint8_t *to)
 {
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES)
@@ -227,8 +227,8 @@ const cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .why = "CPU tensors; AVX2",
     .available = available,
-    .accumulate = accumulate,
-    .multiply_vector = multiply_vector,
+    .gemm_tile = gemm_tile,
+    .gemv = gemv,
     CPU_ROWS,
 };
 #endif

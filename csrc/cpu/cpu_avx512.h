@@ -11,7 +11,7 @@
 #define CODE_VECTORS 2
 #define VALUE_ROWS 8
 #define VALUE_VECTORS 2
-#define CPU_ROWS_HALVES
+#define CPU_ROWS_FP16
 #define OPERATION CPU_TARGET static inline __attribute__((always_inline))
 
 typedef __m512 vf;
@@ -49,7 +49,7 @@ OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm512_mask_blend_ps(
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm512_mask_blend_epi32(mask, no, yes); }
 
-/* Loads the first `words` words. The others become 0 and are not read. */
+/* Loads the first `words` words. The rest become 0 and are not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
     return _mm512_maskz_loadu_epi32((__mmask16)((1u << words) - 1), from);
@@ -80,20 +80,20 @@ OPERATION void vi_transpose(vi x[LANES])
     }
 }
 
-/* The larger of two words, or of the unsigned halves of each. */
-OPERATION vi vi_larger(vi x, vi y, bool halves) { return halves ? _mm512_max_epu16(x, y) : vi_max(x, y); }
+/* The larger of two words, or of two pairs of unsigned 16-bit integers. */
+OPERATION vi vi_larger(vi x, vi y, bool pairs) { return pairs ? _mm512_max_epu16(x, y) : vi_max(x, y); }
 
 /* Of 16 blocks of 8 words, two to a vector: word i becomes the largest of block i. */
-OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
+OPERATION vi vi_largest_of_blocks(vi x[8], bool pairs)
 {
     _Pragma("GCC unroll 2") for (int i = 0; i < 8; i += 4)
     {
-        vi low = vi_larger(_mm512_unpacklo_epi32(x[i], x[i + 2]), _mm512_unpackhi_epi32(x[i], x[i + 2]), halves);
+        vi low = vi_larger(_mm512_unpacklo_epi32(x[i], x[i + 2]), _mm512_unpackhi_epi32(x[i], x[i + 2]), pairs);
         vi high =
-            vi_larger(_mm512_unpacklo_epi32(x[i + 1], x[i + 3]), _mm512_unpackhi_epi32(x[i + 1], x[i + 3]), halves);
-        x[i] = vi_larger(_mm512_unpacklo_epi32(low, high), _mm512_unpackhi_epi32(low, high), halves);
+            vi_larger(_mm512_unpacklo_epi32(x[i + 1], x[i + 3]), _mm512_unpackhi_epi32(x[i + 1], x[i + 3]), pairs);
+        x[i] = vi_larger(_mm512_unpacklo_epi32(low, high), _mm512_unpackhi_epi32(low, high), pairs);
     } /* word j of each quarter: of x[i + j] */
-    vi all = vi_larger(_mm512_shuffle_i32x4(x[0], x[4], 0x88), _mm512_shuffle_i32x4(x[0], x[4], 0xDD), halves);
+    vi all = vi_larger(_mm512_shuffle_i32x4(x[0], x[4], 0x88), _mm512_shuffle_i32x4(x[0], x[4], 0xDD), pairs);
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), all);
 }
 
@@ -118,10 +118,10 @@ OPERATION vf vf_every_second(vf x, vf y, int first)
 }
 
 OPERATION vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
-OPERATION vi vi_add_halves(vi x, vi y) { return _mm512_add_epi16(x, y); }
-OPERATION vi vi_max_halves(vi x, vi y) { return _mm512_max_epi16(x, y); }
-/* The products of signed halves, added in pairs. */
-OPERATION vi vi_add_products(vi x, vi y) { return _mm512_madd_epi16(x, y); }
+OPERATION vi vi_add_i16(vi x, vi y) { return _mm512_add_epi16(x, y); }
+OPERATION vi vi_max_i16(vi x, vi y) { return _mm512_max_epi16(x, y); }
+/* Signed 16-bit integers multiplied, and added in pairs. */
+OPERATION vi vi_madd_i16(vi x, vi y) { return _mm512_madd_epi16(x, y); }
 OPERATION bool vmask_any(vmask mask) { return mask != 0; }
 OPERATION void vi_store_bytes(uint8_t *to, vi x) { _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8(x)); }
 
@@ -149,7 +149,7 @@ OPERATION vf vf_of_e2m1(vi x)
 /* fp16 in every word's low half */
 OPERATION vf vf_of_half(vi x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
 
-CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to)
+CPU_TARGET static void load_fp16(const uint8_t *from, int64_t count, float *to)
 {
     for (int64_t i = 0; i < count; i += LANES) {
         __mmask16 mask = (__mmask16)(count - i >= LANES ? 0xFFFF : (1u << (count - i)) - 1);
@@ -157,7 +157,7 @@ CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to
     }
 }
 
-CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *to)
+CPU_TARGET static void store_fp16(const float *from, int64_t count, uint8_t *to)
 {
     for (int64_t i = 0; i < count; i += LANES) {
         __mmask16 mask = (__mmask16)(count - i >= LANES ? 0xFFFF : (1u << (count - i)) - 1);

@@ -15,8 +15,8 @@ const cpu_path cpu_path_avx512_bw = {
     .name = "avx512-bw",
     .why = "CPU tensors; AVX-512 (BW)",
     .available = available,
-    .accumulate = accumulate,
-    .multiply_vector = multiply_vector,
+    .gemm_tile = gemm_tile,
+    .gemv = gemv,
     CPU_ROWS,
 };
 #endif

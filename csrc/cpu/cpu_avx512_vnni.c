@@ -17,8 +17,8 @@ const cpu_path cpu_path_avx512_vnni = {
     .name = "avx512-vnni",
     .why = "CPU tensors; AVX-512 (VNNI)",
     .available = available,
-    .accumulate = accumulate,
-    .multiply_vector = multiply_vector,
+    .gemm_tile = gemm_tile,
+    .gemv = gemv,
     CPU_ROWS,
 };
 #endif

@@ -31,7 +31,7 @@ static nk_status plan_loop(const nk_settings *settings, const char *kernel, int6
     return NK_OK;
 }
 
-static double products_of(const nk_gemm_problem *p)
+static double multiply_adds_of(const nk_gemm_problem *p)
 {
     return (double)p->l * (double)p->m * (double)p->n * (double)p->k;
 }
@@ -44,20 +44,20 @@ static nk_status plan_rows(const nk_settings *settings, const char *kernel, int6
     return plan_loop(settings, kernel, rows, CPU_MAX_THREADS, plan, means);
 }
 
-/* The order of a sum depends on K alone, unless multiply_vector sums it. */
-static nk_status plan_tile_loop(const nk_settings *settings, const char *kernel, int64_t count, double products,
+/* The order of a sum depends on K alone, unless gemv sums it. */
+static nk_status plan_tile_loop(const nk_settings *settings, const char *kernel, int64_t count, double multiply_adds,
                                 nk_plan *plan, cpu_means *means)
 {
-    NK_TRY(plan_loop(settings, kernel, count, cpu_worthwhile_threads(products), plan, means));
+    NK_TRY(plan_loop(settings, kernel, count, cpu_worthwhile_threads(multiply_adds), plan, means));
     plan->tile_m = CPU_TILE_M;
     plan->tile_n = CPU_TILE_N;
-    plan->batch_invariant = means->batch_invariant || !means->path->multiply_vector;
+    plan->batch_invariant = means->batch_invariant || !means->path->gemv;
     return NK_OK;
 }
 
 static nk_status plan_gemm(const nk_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_tile_loop(settings, "cpu_gemm", p->l * count_tiles(p->m, p->n), products_of(p), plan, choice);
+    return plan_tile_loop(settings, "cpu_gemm", p->l * count_tiles(p->m, p->n), multiply_adds_of(p), plan, choice);
 }
 
 static nk_status plan_dual_gemm(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
@@ -70,10 +70,10 @@ static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_se
                                    void *choice)
 {
     int64_t count = p->list ? 0 : count_tiles(p->all.m, p->all.n); /* or more: experts end tiles early */
-    double all = p->list ? 0 : products_of(&p->all);               /* or fewer: some rows are no expert's */
+    double all = p->list ? 0 : multiply_adds_of(&p->all);               /* or fewer: some rows are no expert's */
     for (int64_t g = 0; p->list && g < p->groups; g++) {
         count += count_tiles(p->list[g].m, p->list[g].n);
-        all += products_of(&p->list[g]);
+        all += multiply_adds_of(&p->list[g]);
     }
     return plan_tile_loop(settings, "cpu_grouped_gemm", count, all, plan, choice);
 }
@@ -82,14 +82,14 @@ static nk_status plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, c
                                         nk_plan *plan, void *choice)
 {
     const nk_gemm_problem *gates = &p->gates.all;
-    return plan_tile_loop(settings, "cpu_grouped_dual_gemm", count_tiles(gates->m, gates->n), 2 * products_of(gates),
+    return plan_tile_loop(settings, "cpu_grouped_dual_gemm", count_tiles(gates->m, gates->n), 2 * multiply_adds_of(gates),
                           plan, choice);
 }
 
-/* 16-bit weights never take multiply_vector. */
+/* 16-bit weights never take gemv. */
 static nk_status plan_route(const nk_route_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    NK_TRY(plan_tile_loop(settings, "cpu_route", count_tiles(p->m, p->n), cpu_route_products(p), plan, choice));
+    NK_TRY(plan_tile_loop(settings, "cpu_route", count_tiles(p->m, p->n), cpu_route_multiply_adds(p), plan, choice));
     plan->batch_invariant = true;
     return NK_OK;
 }

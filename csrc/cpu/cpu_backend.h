@@ -11,8 +11,8 @@
 NK_OPERATORS(CPU_DECLARE)
 #undef CPU_DECLARE
 
-/* How many products take as long as the call. */
-double cpu_route_products(const nk_route_problem *problem);
+/* How many multiply-adds take as long as the call. */
+double cpu_route_multiply_adds(const nk_route_problem *problem);
 
 /* One tile of a gemm, from its operands to the output. `rows_of_a` is NULL, or says which rows of A the tile's are. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at);

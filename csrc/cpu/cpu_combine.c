@@ -34,7 +34,7 @@ static void store_elements(const combination *c, int64_t m, int64_t h, int64_t c
 }
 
 /* The sum over a token's selections; those of row -1 are left out, whatever they weigh. */
-static void sum_products(const combination *c, int64_t m, int64_t h, int64_t count, float *sum)
+static void sum_rows(const combination *c, int64_t m, int64_t h, int64_t count, float *sum)
 {
     const nk_combine_problem *p = c->problem;
     const uint8_t *weights = operand_row(&p->weights, 0, m);
@@ -58,7 +58,7 @@ static void combine_rows(void *context, int64_t job)
     for (int64_t m = job * c->rows; m < cpu_min((job + 1) * c->rows, p->m); m++) {
         for (int64_t h = 0; h < p->h; h += L1_ELEMENTS) {
             const int64_t count = cpu_min(L1_ELEMENTS, p->h - h);
-            sum_products(c, m, h, count, sum);
+            sum_rows(c, m, h, count, sum);
             if (p->residual.data) {
                 load_row_elements(c, &p->residual, m, h, count, residual);
                 for (int64_t i = 0; i < count; i++)

@@ -44,7 +44,7 @@ static inline uint8_t e2m1_of_float(float value)
     return (uint8_t)(code | (signbit(value) ? 8 : 0));
 }
 
-static inline float half_to_float(uint16_t half)
+static inline float fp16_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7FFF;
     uint32_t subnormal = nk_bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
@@ -54,7 +54,7 @@ static inline float half_to_float(uint16_t half)
     return nk_float_of_bits(sign | (magnitude >= 0x7C00 ? special : number));
 }
 
-static inline uint16_t half_of_float(float value)
+static inline uint16_t fp16_of_float(float value)
 {
     uint32_t bits = nk_bits_of_float(value), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
     /* Numbers below 2^-14 are 2^-24 apart, which is one ulp of 0.5. */
@@ -65,9 +65,9 @@ static inline uint16_t half_of_float(float value)
     return (uint16_t)(sign | (magnitude > 0x7F800000 ? 0x7E00 : number));
 }
 
-static inline float bfloat_to_float(uint16_t bfloat) { return nk_float_of_bits((uint32_t)bfloat << 16); }
+static inline float bf16_to_float(uint16_t bfloat) { return nk_float_of_bits((uint32_t)bfloat << 16); }
 
-static inline uint16_t bfloat_of_float(float value)
+static inline uint16_t bf16_of_float(float value)
 {
     uint32_t bits = nk_bits_of_float(value);
     uint32_t nan = (bits >> 16 & 0x8000) | 0x7FC0, number = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
@@ -86,7 +86,7 @@ static inline float cpu_load_float(const uint8_t *at, nk_dtype dtype)
         return value;
     }
     memcpy(&half, at, sizeof half);
-    return dtype == NK_F16 ? half_to_float(half) : bfloat_to_float(half);
+    return dtype == NK_F16 ? fp16_to_float(half) : bf16_to_float(half);
 }
 
 static inline void cpu_store_float(uint8_t *at, nk_dtype dtype, float value)
@@ -95,7 +95,7 @@ static inline void cpu_store_float(uint8_t *at, nk_dtype dtype, float value)
         memcpy(at, &value, sizeof value);
         return;
     }
-    uint16_t half = dtype == NK_F16 ? half_of_float(value) : bfloat_of_float(value);
+    uint16_t half = dtype == NK_F16 ? fp16_of_float(value) : bf16_of_float(value);
     memcpy(at, &half, sizeof half);
 }
 

@@ -128,13 +128,13 @@ static void multiply_experts_tile(void *context, int64_t tile)
 static nk_status run_groups(const nk_grouped_gemm_problem *p, const nk_grouped_dual_gemm_problem *dual, cpu_means means,
                             const nk_exec *exec)
 {
-    double products = 0;
+    double multiply_adds = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         const nk_gemm_problem *gemm = p->list ? &p->list[g] : &p->all;
         cpu_rows rows = expert_rows(p, g);
-        products += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k * (dual ? 2 : 1);
+        multiply_adds += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k * (dual ? 2 : 1);
     }
-    grouped c = {p, dual, means, (int)cpu_min(cpu_worthwhile_threads(products), means.threads)};
+    grouped c = {p, dual, means, (int)cpu_min(cpu_worthwhile_threads(multiply_adds), means.threads)};
     int64_t tiles = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         cpu_tiling tiling = tiling_of(&c, g, expert_rows(p, g));

@@ -11,7 +11,7 @@
 #define CODE_VECTORS 2
 #define VALUE_ROWS 8
 #define VALUE_VECTORS 2
-#define CPU_ROWS_HALVES
+#define CPU_ROWS_FP16
 #define OPERATION CPU_TARGET static inline __attribute__((always_inline))
 
 typedef float32x4_t vf;
@@ -33,7 +33,7 @@ OPERATION vf vf_of_bits(vi x) { return vreinterpretq_f32_s32(x); }
 OPERATION uint32x4_t words_of(vi x) { return vreinterpretq_u32_s32(x); }
 OPERATION vi of_words(uint32x4_t x) { return vreinterpretq_s32_u32(x); }
 OPERATION int16x8_t int16s_of(vi x) { return vreinterpretq_s16_s32(x); }
-OPERATION vi of_halves(int16x8_t x) { return vreinterpretq_s32_s16(x); }
+OPERATION vi of_i16(int16x8_t x) { return vreinterpretq_s32_s16(x); }
 OPERATION int8x16_t bytes_of(vi x) { return vreinterpretq_s8_s32(x); }
 OPERATION vi of_bytes(int8x16_t x) { return vreinterpretq_s32_s8(x); }
 
@@ -49,8 +49,8 @@ OPERATION vi vi_and(vi x, vi y) { return vandq_s32(x, y); }
 OPERATION vi vi_or(vi x, vi y) { return vorrq_s32(x, y); }
 OPERATION vi vi_sll(vi x, int count) { return vshlq_s32(x, vdupq_n_s32(count)); }
 OPERATION vi vi_srl(vi x, int count) { return of_words(vshlq_u32(words_of(x), vdupq_n_s32(-count))); }
-OPERATION vi vi_add_halves(vi x, vi y) { return of_halves(vaddq_s16(int16s_of(x), int16s_of(y))); }
-OPERATION vi vi_max_halves(vi x, vi y) { return of_halves(vmaxq_s16(int16s_of(x), int16s_of(y))); }
+OPERATION vi vi_add_i16(vi x, vi y) { return of_i16(vaddq_s16(int16s_of(x), int16s_of(y))); }
+OPERATION vi vi_max_i16(vi x, vi y) { return of_i16(vmaxq_s16(int16s_of(x), int16s_of(y))); }
 OPERATION vi vi_of_bytes(const uint8_t *from)
 {
     uint32_t four;
@@ -64,8 +64,8 @@ OPERATION void vi_store_bytes(uint8_t *to, vi x)
     memcpy(to, &four, sizeof four);
 }
 
-/* The products of signed halves, added in pairs. */
-OPERATION vi vi_add_products(vi x, vi y)
+/* Signed 16-bit integers multiplied, and added in pairs. */
+OPERATION vi vi_madd_i16(vi x, vi y)
 {
     int16x8_t a = int16s_of(x), b = int16s_of(y);
     return vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_s16(vget_high_s16(a), vget_high_s16(b)));
@@ -77,7 +77,7 @@ OPERATION bool vmask_any(vmask mask) { return vmaxvq_u32(mask) != 0; }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return vbslq_f32(mask, yes, no); }
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return vbslq_s32(mask, yes, no); }
 
-/* Loads the first `words` words. The others become 0 and are not read. */
+/* Loads the first `words` words. The rest become 0 and are not read. */
 OPERATION vi vi_load_some(const void *from, int64_t words)
 {
     int32_t there[LANES] = {0};
@@ -96,22 +96,22 @@ OPERATION void vi_transpose(vi x[LANES])
     x[3] = last.val[1];
 }
 
-/* The larger of two words, or of the unsigned halves of each. */
-OPERATION vi vi_larger(vi x, vi y, bool halves)
+/* The larger of two words, or of two pairs of unsigned 16-bit integers. */
+OPERATION vi vi_larger(vi x, vi y, bool pairs)
 {
     uint16x8_t most = vmaxq_u16(vreinterpretq_u16_s32(x), vreinterpretq_u16_s32(y));
-    return halves ? vreinterpretq_s32_u16(most) : vi_max(x, y);
+    return pairs ? vreinterpretq_s32_u16(most) : vi_max(x, y);
 }
 
 /* Of 4 blocks of 8 words, each in two vectors: word i becomes the largest of block i. */
-OPERATION vi vi_largest_of_blocks(vi x[8], bool halves)
+OPERATION vi vi_largest_of_blocks(vi x[8], bool pairs)
 {
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) x[i] = vi_larger(x[2 * i], x[2 * i + 1], halves);
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) x[i] = vi_larger(x[2 * i], x[2 * i + 1], pairs);
     _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
     {
-        x[i] = vi_larger(vuzp1q_s32(x[2 * i], x[2 * i + 1]), vuzp2q_s32(x[2 * i], x[2 * i + 1]), halves);
+        x[i] = vi_larger(vuzp1q_s32(x[2 * i], x[2 * i + 1]), vuzp2q_s32(x[2 * i], x[2 * i + 1]), pairs);
     }
-    return vi_larger(vuzp1q_s32(x[0], x[1]), vuzp2q_s32(x[0], x[1]), halves);
+    return vi_larger(vuzp1q_s32(x[0], x[1]), vuzp2q_s32(x[0], x[1]), pairs);
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds half of. */
@@ -161,7 +161,7 @@ OPERATION vf vf_of_e2m1(vi x)
 /* fp16 in every word's low half */
 OPERATION vf vf_of_half(vi x) { return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(words_of(x)))); }
 
-CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to)
+CPU_TARGET static void load_fp16(const uint8_t *from, int64_t count, float *to)
 {
     for (int64_t i = 0; i < count; i += LANES) {
         uint16_t halves[LANES] = {0};
@@ -173,7 +173,7 @@ CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to
     }
 }
 
-CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *to)
+CPU_TARGET static void store_fp16(const float *from, int64_t count, uint8_t *to)
 {
     for (int64_t i = 0; i < count; i += LANES) {
         float floats[LANES] = {0};
@@ -218,7 +218,7 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 }
 
 /* 2 e2m1 of the next four blocks in the order of cpu_simd_tile.h, and -12 times the sum of each block. Where fewer than
- * four `blocks` are left, the others are 0. */
+ * four `blocks` are left, the rest are 0. */
 OPERATION void decode_four_blocks(const uint8_t *codes, int64_t blocks, int8_t to[64], int32_t bias[4])
 {
     const int8x16_t table = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

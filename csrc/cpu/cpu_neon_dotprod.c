@@ -16,8 +16,8 @@ const cpu_path cpu_path_neon_dotprod = {
     .name = "neon-dotprod",
     .why = "CPU tensors; NEON with dot products",
     .available = available,
-    .accumulate = accumulate,
-    .multiply_vector = multiply_vector,
+    .gemm_tile = gemm_tile,
+    .gemv = gemv,
     CPU_ROWS,
 };
 #endif

@@ -11,8 +11,8 @@ const cpu_path cpu_path_neon_mul = {
     .name = "neon-mul",
     .why = "CPU tensors; NEON",
     .available = available,
-    .accumulate = accumulate,
-    .multiply_vector = multiply_vector,
+    .gemm_tile = gemm_tile,
+    .gemv = gemv,
     CPU_ROWS,
 };
 #endif

@@ -13,16 +13,16 @@
 
 typedef float cpu_tile[CPU_TILE_M][CPU_TILE_N];
 
-/* sum_k A[l, m, k] B[l, n, k] for the `mb` rows from m0 and the `nb` columns from n0. Where `rows_of_a` is not NULL,
- * its `mb` numbers say which rows of A they are. */
-typedef struct cpu_product {
+/* The GEMM of one tile: sum_k A[l, m, k] B[l, n, k] for the `mb` rows from m0 and the `nb` columns from n0. If
+ * `rows_of_a` is not NULL, its `mb` numbers say which rows of A they are. */
+typedef struct cpu_tile_gemm {
     const nk_operand *a, *b;
     int64_t l, m0, mb, n0, nb, k;
     const int64_t *rows_of_a;
-} cpu_product;
+} cpu_tile_gemm;
 
-/* Which row of A is row r of the product. */
-static inline int64_t cpu_row_of_a(const cpu_product *p, int64_t r)
+/* Which row of A is row r of the tile. */
+static inline int64_t cpu_row_of_a(const cpu_tile_gemm *p, int64_t r)
 {
     return p->rows_of_a ? p->rows_of_a[r] : p->m0 + r;
 }
@@ -41,14 +41,14 @@ typedef struct cpu_path {
 
     /* The sums of one tile. A sum does not depend on the tile that it is in, so a row's result does not depend on the
      * other rows. Outside mb x nb, acc may become anything. */
-    void (*accumulate)(const cpu_product *product, cpu_tile acc);
+    void (*gemm_tile)(const cpu_tile_gemm *tile, cpu_tile acc);
 
     /* The sums of one row (mb = 1) for NVFP4 B. Their order differs: B is read in the order in which memory is fastest.
-     * NULL where the path has no such function. */
-    void (*multiply_vector)(const cpu_product *product, float *sums);
+     * NULL if the path has no such function. */
+    void (*gemv)(const cpu_tile_gemm *tile, float *sums);
 
     /* Rows of `count` elements.
-     *   scale      v = alpha v + bias, rounded once; v = alpha v where bias is NULL
+     *   scale      v = alpha v + bias, rounded once; v = alpha v if bias is NULL
      *   activate   v = activation(v) up, with two roundings; silu is that of nk_math.h, gelu and gelu_tanh are fp32
      *   exp        v = exp(v - shift) */
     void (*load)(const uint8_t *from, nk_dtype dtype, int64_t count, float *to);

@@ -224,7 +224,7 @@ static bool begin_loop(loop *l)
     return may;
 }
 
-/* Waits until nobody is in the loop. Its helpers have others to help. */
+/* Waits until no thread is in the loop. Its helpers go on to other loops. */
 static void end_loop(void *ended)
 {
     loop *l = ended;

@@ -12,7 +12,7 @@
 #define CPU_MAX_THREADS 256
 
 /* How many threads a loop may use, counting the caller: NVFP4KERN_NUM_THREADS, or the number of CPUs that the calling
- * thread may run on, but no more than `worthwhile`. Where that is 1 nobody asks the system, which costs a short call a
+ * thread may run on, but no more than `worthwhile`. If that is 1 the system is not asked, which costs a short call a
  * quarter of its time. */
 nk_status cpu_thread_count(const nk_settings *settings, int worthwhile, int *threads);
 

@@ -9,7 +9,7 @@
 #define MAX_ROWS 32 /* tokens of one job */
 #define FEWEST_ROWS 8
 #define BRACKET 16    /* experts that compete first */
-#define SELECTION 16. /* products that take as long as selecting from one logit */
+#define SELECTION 16. /* multiply-adds that take as long as selecting from one logit */
 
 _Static_assert(NK_MAX_EXPERTS % BRACKET == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
@@ -55,12 +55,12 @@ static void select_best(const float *keys, const bool *allowed, int64_t n, int64
         ranks[i] = i >= n || (allowed && !allowed[i]) ? INT64_MIN : rank(keys[i], i);
     for (int64_t t = 0; t < brackets; t++)
         leaders[t] = largest_of_bracket(ranks + t * BRACKET);
-    for (int64_t slot = 0; slot < count; slot++) {
+    for (int64_t j = 0; j < count; j++) {
         int64_t winner = INT64_MIN;
         for (int64_t t = 0; t < brackets; t++)
             winner = leaders[t] > winner ? leaders[t] : winner;
         int64_t index = -winner & 0xFFFF;
-        best[slot] = (int32_t)index;
+        best[j] = (int32_t)index;
         ranks[index] = INT64_MIN;
         leaders[index / BRACKET] = largest_of_bracket(ranks + index / BRACKET * BRACKET);
     }
@@ -186,7 +186,7 @@ static void route_row(const route *c, int64_t m, const float *logits)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* acc = what alpha multiplies: sums of products, or the logits given. */
+/* acc = what alpha multiplies: sums, or the logits given. */
 static void sum_logits(const route *c, cpu_tile_coordinates at, cpu_tile acc)
 {
     const nk_route_problem *p = c->problem;
@@ -219,7 +219,7 @@ static void route_rows(void *context, int64_t job)
         route_row(c, at.m0 + i, logits[i]);
 }
 
-double cpu_route_products(const nk_route_problem *p)
+double cpu_route_multiply_adds(const nk_route_problem *p)
 {
     return (double)p->m * (double)p->n * ((double)p->k + SELECTION);
 }

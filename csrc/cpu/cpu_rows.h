@@ -1,6 +1,6 @@
 /* The row functions of a path, in plain C. A path defines CPU_TARGET and includes this: its copy is compiled for its
- * instructions, with the same bits as every other. It defines CPU_ROWS_HALVES where it has a load_halves and a
- * store_halves of its own. */
+ * instructions, with the same bits as every path. A path defines CPU_ROWS_FP16 if it has a load_fp16 and a
+ * store_fp16 of its own. */
 #ifndef NK_CPU_ROWS_H
 #define NK_CPU_ROWS_H
 
@@ -8,14 +8,14 @@
 #include "cpu_path.h"
 #include "nk_math.h"
 
-#ifndef CPU_ROWS_HALVES
-CPU_TARGET static void load_halves(const uint8_t *from, int64_t count, float *to)
+#ifndef CPU_ROWS_FP16
+CPU_TARGET static void load_fp16(const uint8_t *from, int64_t count, float *to)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = cpu_load_float(from + 2 * i, NK_F16);
 }
 
-CPU_TARGET static void store_halves(const float *from, int64_t count, uint8_t *to)
+CPU_TARGET static void store_fp16(const float *from, int64_t count, uint8_t *to)
 {
     for (int64_t i = 0; i < count; i++)
         cpu_store_float(to + 2 * i, NK_F16, from[i]);
@@ -27,7 +27,7 @@ CPU_TARGET static void load_row(const uint8_t *from, nk_dtype dtype, int64_t cou
     if (dtype == NK_F32) {
         memcpy(to, from, (size_t)count * sizeof *to);
     } else if (dtype == NK_F16) {
-        load_halves(from, count, to);
+        load_fp16(from, count, to);
     } else {
         for (int64_t i = 0; i < count; i++)
             to[i] = cpu_load_float(from + 2 * i, NK_BF16);
@@ -51,7 +51,7 @@ CPU_TARGET static void store_row(const float *from, nk_dtype dtype, int64_t coun
     if (dtype == NK_F32) {
         memcpy(to, from, (size_t)count * sizeof *from);
     } else if (dtype == NK_F16) {
-        store_halves(from, count, to);
+        store_fp16(from, count, to);
     } else {
         for (int64_t i = 0; i < count; i++)
             cpu_store_float(to + 2 * i, NK_BF16, from[i]);

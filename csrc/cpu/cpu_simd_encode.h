@@ -89,7 +89,7 @@ OPERATION void encode_block_pairs(const uint8_t *from, nk_dtype dtype, vf to_cod
     pairs p = load_pairs(from, dtype);
     vi even = vi_e2m1_of(vf_mul(p.even, to_code)), odd = vi_e2m1_of(vf_mul(p.odd, to_code));
     /* The halves are 0 or -2^15. Multiplied by -1 and -16 and added they set bits 15 and 19. */
-    vi signs = vi_add_products(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
+    vi signs = vi_madd_i16(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
     vi_store_bytes(codes, vi_or(vi_or(even, vi_sll(odd, 4)), vi_srl(signs, 12)));
 }
 
@@ -176,7 +176,8 @@ CPU_TARGET static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_
 /* The largest                                                                                                      */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Magnitudes compare as integers do. Adding this makes those that are not finite negative, so less than all others. */
+/* Magnitudes compare as integers do. Adding this makes those that are not finite negative, so less than any finite one.
+ */
 static inline int32_t past_finite(nk_dtype dtype)
 {
     return dtype == NK_F32 ? 0x00800000 : dtype == NK_F16 ? 0x04000400 : 0x00800080;
@@ -186,7 +187,7 @@ OPERATION vi larger_finite(vi most, vi x, nk_dtype dtype)
 {
     vi raise = vi_set(past_finite(dtype));
     if (dtype == NK_F32) return vi_max(most, vi_add(vi_and(x, vi_set(INT32_MAX)), raise));
-    return vi_max_halves(most, vi_add_halves(vi_and(x, vi_set(0x7FFF7FFF)), raise));
+    return vi_max_i16(most, vi_add_i16(vi_and(x, vi_set(0x7FFF7FFF)), raise));
 }
 
 OPERATION vi largest_finite(const uint8_t *from, nk_dtype dtype, int64_t count)
@@ -202,7 +203,7 @@ OPERATION vi largest_finite(const uint8_t *from, nk_dtype dtype, int64_t count)
     }
     for (; at < bytes; at += 4 * LANES)
         most[0] = larger_finite(most[0], vi_load_some(from + at, cpu_min(LANES, (bytes - at) / 4)), dtype);
-    return dtype == NK_F32 ? vi_max(most[0], most[1]) : vi_max_halves(most[0], most[1]);
+    return dtype == NK_F32 ? vi_max(most[0], most[1]) : vi_max_i16(most[0], most[1]);
 }
 
 CPU_TARGET static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int64_t count)
@@ -220,7 +221,7 @@ CPU_TARGET static float finite_amax_row(const uint8_t *from, nk_dtype dtype, int
     vi_store(halves, vi_sub(found, vi_set(past_finite(dtype))));
     for (int i = 0; i < 2 * LANES; i++)
         most = most > halves[i] ? most : halves[i];
-    return dtype == NK_F16 ? half_to_float((uint16_t)most) : bfloat_to_float((uint16_t)most);
+    return dtype == NK_F16 ? fp16_to_float((uint16_t)most) : bf16_to_float((uint16_t)most);
 }
 
 #endif

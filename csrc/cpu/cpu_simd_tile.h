@@ -66,7 +66,7 @@ CPU_TARGET static void load_column_sf(const nk_operand *o, int64_t l, int64_t n0
 /* Codes                                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-CPU_TARGET static void load_code_rows(const cpu_product *p, int64_t k0, int64_t kb, code_rows *rows)
+CPU_TARGET static void load_code_rows(const cpu_tile_gemm *p, int64_t k0, int64_t kb, code_rows *rows)
 {
     uint8_t sf[BLOCKS];
     int64_t blocks = kb / NK_SF_VEC;
@@ -95,13 +95,13 @@ OPERATION void load_columns(const uint8_t *const row[LANES], int64_t byte, int64
     vi_transpose(column);
 }
 
-OPERATION void find_columns(const cpu_product *p, int64_t n0, int64_t byte, const uint8_t *row[LANES])
+OPERATION void find_columns(const cpu_tile_gemm *p, int64_t n0, int64_t byte, const uint8_t *row[LANES])
 {
     for (int64_t i = 0; i < LANES; i++)
         row[i] = operand_row(p->b, p->l, n0 + cpu_min(i, p->n0 + p->nb - 1 - n0)) + byte;
 }
 
-CPU_TARGET static void load_code_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
+CPU_TARGET static void load_code_columns(const cpu_tile_gemm *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                          code_strip *strip)
 {
     const uint8_t *row[LANES];
@@ -166,7 +166,7 @@ CPU_TARGET static void multiply_code_strip(const code_rows *a, int64_t mb, const
     if (row < mb) multiply_codes(a, row, 1, b, blocks, (float (*)[CPU_TILE_N]) & acc[row][column]);
 }
 
-CPU_TARGET static void accumulate_codes(const cpu_product *p, cpu_tile acc)
+CPU_TARGET static void gemm_tile_codes(const cpu_tile_gemm *p, cpu_tile acc)
 {
     code_rows rows;
     code_strip strip;
@@ -187,7 +187,7 @@ CPU_TARGET static void accumulate_codes(const cpu_product *p, cpu_tile acc)
 /* A of floats: fp32 values                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-CPU_TARGET static void load_value_rows(const cpu_product *p, int64_t k0, int64_t kb, value_rows *rows)
+CPU_TARGET static void load_value_rows(const cpu_tile_gemm *p, int64_t k0, int64_t kb, value_rows *rows)
 {
     for (int64_t r = 0; r < p->mb; r++) {
         const uint8_t *from = operand_row(p->a, p->l, cpu_row_of_a(p, r)) + k0 * p->a->k_stride;
@@ -196,7 +196,7 @@ CPU_TARGET static void load_value_rows(const cpu_product *p, int64_t k0, int64_t
 }
 
 /* Decodes NVFP4 columns, a word of 8 codes at a time. */
-CPU_TARGET static void decode_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
+CPU_TARGET static void decode_value_columns(const cpu_tile_gemm *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                             value_strip *strip)
 {
     const uint8_t *row[LANES];
@@ -219,7 +219,7 @@ CPU_TARGET static void decode_value_columns(const cpu_product *p, int64_t n0, in
 }
 
 /* Copies fp32 columns that are contiguous along K. */
-CPU_TARGET static void copy_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
+CPU_TARGET static void copy_value_columns(const cpu_tile_gemm *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                           value_strip *strip)
 {
     const uint8_t *row[LANES];
@@ -234,7 +234,7 @@ CPU_TARGET static void copy_value_columns(const cpu_product *p, int64_t n0, int6
 }
 
 /* Converts 16-bit columns that are contiguous along K: a word has two elements of a column. An odd one is the last. */
-CPU_TARGET static void convert_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
+CPU_TARGET static void convert_value_columns(const cpu_tile_gemm *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                              value_strip *strip)
 {
     const uint8_t *row[LANES];
@@ -255,7 +255,7 @@ CPU_TARGET static void convert_value_columns(const cpu_product *p, int64_t n0, i
     }
 }
 
-CPU_TARGET static void load_value_columns(const cpu_product *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
+CPU_TARGET static void load_value_columns(const cpu_tile_gemm *p, int64_t n0, int64_t v, int64_t k0, int64_t kb,
                                           value_strip *strip)
 {
     if (p->b->dtype == NK_E2M1X2) {
@@ -308,7 +308,7 @@ CPU_TARGET static void multiply_value_strip(const value_rows *a, int64_t mb, con
     if (row < mb) multiply_values(a, row, 1, b, kb, (float (*)[CPU_TILE_N]) & acc[row][column]);
 }
 
-CPU_TARGET static void accumulate_values(const cpu_product *p, cpu_tile acc)
+CPU_TARGET static void gemm_tile_values(const cpu_tile_gemm *p, cpu_tile acc)
 {
     value_rows rows;
     value_strip strip;
@@ -325,12 +325,12 @@ CPU_TARGET static void accumulate_values(const cpu_product *p, cpu_tile acc)
     }
 }
 
-CPU_TARGET static void accumulate(const cpu_product *p, cpu_tile acc)
+CPU_TARGET static void gemm_tile(const cpu_tile_gemm *p, cpu_tile acc)
 {
     for (int64_t i = 0; i < p->mb; i++)
         memset(acc[i], 0, sizeof acc[i]);
     bool codes = p->a->dtype == NK_E2M1X2 && p->b->dtype == NK_E2M1X2;
-    (codes ? accumulate_codes : accumulate_values)(p, acc);
+    (codes ? gemm_tile_codes : gemm_tile_values)(p, acc);
 }
 
 #endif

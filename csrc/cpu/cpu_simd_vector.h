@@ -56,7 +56,7 @@ OPERATION weight_step load_step(const weight_row *row, int64_t k, int64_t left)
 }
 
 /* Finds VECTOR_ROWS rows of B from column j on, at element k0. Beyond the last row they repeat it. */
-CPU_TARGET static void find_rows(const cpu_product *p, int64_t j, int64_t k0, int64_t kb,
+CPU_TARGET static void find_rows(const cpu_tile_gemm *p, int64_t j, int64_t k0, int64_t kb,
                                  uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC], weight_row rows[VECTOR_ROWS])
 {
     for (int64_t r = 0; r < VECTOR_ROWS; r++) {
@@ -79,7 +79,7 @@ CPU_TARGET static void find_rows(const cpu_product *p, int64_t j, int64_t k0, in
 /* NVFP4 A                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-CPU_TARGET static void load_code_vector(const cpu_product *p, int64_t k0, int64_t kb, vector_step *steps)
+CPU_TARGET static void load_code_vector(const cpu_tile_gemm *p, int64_t k0, int64_t kb, vector_step *steps)
 {
     uint8_t sf[VECTOR_K / NK_SF_VEC];
     gather_sf(p->a, p->l, cpu_row_of_a(p, 0), k0 / NK_SF_VEC, kb / NK_SF_VEC, p->k / NK_SF_VEC, sf);
@@ -113,7 +113,7 @@ OPERATION vf add_step(const vector_step *a, const weight_row *row, int64_t k, in
 
 /* The vector's elements are one kind or the other; all else is the same. */
 #define MULTIPLY_VECTOR(name, step_type, MOST_K, load, add)                              \
-    CPU_TARGET static void name(const cpu_product *p, float *sums)                       \
+    CPU_TARGET static void name(const cpu_tile_gemm *p, float *sums)                       \
     {                                                                                    \
         step_type a[(MOST_K) / STEP];                                                    \
         uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC];                                   \
@@ -140,13 +140,13 @@ OPERATION vf add_step(const vector_step *a, const weight_row *row, int64_t k, in
         }                                                                                \
     }
 
-MULTIPLY_VECTOR(multiply_vector_codes, vector_step, VECTOR_K, load_code_vector, add_step)
+MULTIPLY_VECTOR(gemv_codes, vector_step, VECTOR_K, load_code_vector, add_step)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* 16-bit A                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-CPU_TARGET static void load_value_vector(const cpu_product *p, int64_t k0, int64_t kb, value_step *steps)
+CPU_TARGET static void load_value_vector(const cpu_tile_gemm *p, int64_t k0, int64_t kb, value_step *steps)
 {
     float values[STEP];
     const uint8_t *from = operand_row(p->a, p->l, cpu_row_of_a(p, 0)) + k0 * p->a->k_stride;
@@ -174,12 +174,12 @@ OPERATION vf add_value_step(const value_step *a, const weight_row *row, int64_t 
     return sum;
 }
 
-MULTIPLY_VECTOR(multiply_vector_values, value_step, VALUE_VECTOR_K, load_value_vector, add_value_step)
+MULTIPLY_VECTOR(gemv_values, value_step, VALUE_VECTOR_K, load_value_vector, add_value_step)
 
-CPU_TARGET static void multiply_vector(const cpu_product *p, float *sums)
+CPU_TARGET static void gemv(const cpu_tile_gemm *p, float *sums)
 {
     memset(sums, 0, (size_t)p->nb * sizeof *sums);
-    (p->a->dtype == NK_E2M1X2 ? multiply_vector_codes : multiply_vector_values)(p, sums);
+    (p->a->dtype == NK_E2M1X2 ? gemv_codes : gemv_values)(p, sums);
 }
 
 #endif

@@ -6,7 +6,7 @@
 
 #define NARROWEST 32           /* columns of a tile */
 #define TILES_PER_THREAD 4     /* at least, if tiles can be that narrow: threads end at about the same time */
-#define WORTH_A_THREAD 500000. /* products: they take about as long as waking a thread */
+#define WORTH_A_THREAD 500000. /* multiply-adds: they take about as long as waking a thread */
 
 cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads)
 {
@@ -45,21 +45,21 @@ cpu_tile_coordinates cpu_tile_at(const cpu_tiling *t, int64_t tile)
     };
 }
 
-int cpu_worthwhile_threads(double products)
+int cpu_worthwhile_threads(double multiply_adds)
 {
-    double most = products / WORTH_A_THREAD;
+    double most = multiply_adds / WORTH_A_THREAD;
     return most < 1 ? 1 : most < CPU_MAX_THREADS ? (int)most : CPU_MAX_THREADS;
 }
 
 void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a, const nk_operand *b, int64_t k,
                   cpu_tile_coordinates at, cpu_tile acc)
 {
-    cpu_product product = {
+    cpu_tile_gemm tile = {
         .a = a, .b = b, .l = at.l, .m0 = at.m0, .mb = at.mb, .n0 = at.n0, .nb = at.nb, .k = k, .rows_of_a = rows_of_a};
-    if (at.mb == 1 && b->dtype == NK_E2M1X2 && !means.batch_invariant && means.path->multiply_vector)
-        means.path->multiply_vector(&product, acc[0]);
+    if (at.mb == 1 && b->dtype == NK_E2M1X2 && !means.batch_invariant && means.path->gemv)
+        means.path->gemv(&tile, acc[0]);
     else
-        means.path->accumulate(&product, acc);
+        means.path->gemm_tile(&tile, acc);
 }
 
 void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_coordinates at,

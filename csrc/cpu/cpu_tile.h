@@ -1,4 +1,4 @@
-/* The tiles that every matrix product is made of: their coordinates, sums and output. */
+/* The tiles that every GEMM is made of: their coordinates, sums and output. */
 #ifndef NK_CPU_TILE_H
 #define NK_CPU_TILE_H
 
@@ -18,8 +18,8 @@ cpu_tiling cpu_tiling_of(int64_t l, int64_t m, int64_t n, int threads);
 int64_t cpu_tile_count(const cpu_tiling *tiling);
 cpu_tile_coordinates cpu_tile_at(const cpu_tiling *tiling, int64_t tile);
 
-/* How many threads are worth waking for a problem of `products` multiplications, at most CPU_MAX_THREADS. */
-int cpu_worthwhile_threads(double products);
+/* How many threads are worth waking for a problem of so many multiply-adds, at most CPU_MAX_THREADS. */
+int cpu_worthwhile_threads(double multiply_adds);
 
 /* acc = sum_k A B^T. `rows_of_a` is NULL, or says which at.mb rows of A the tile's are. */
 void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a, const nk_operand *b, int64_t k,

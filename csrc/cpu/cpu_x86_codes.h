@@ -3,7 +3,7 @@
 #define NK_CPU_X86_CODES_H
 
 /* 2 e2m1 of the next four blocks in the order of cpu_simd_tile.h, and -12 times the sum of each block. Where fewer than
- * four `blocks` are left, the others are 0. */
+ * four `blocks` are left, the rest are 0. */
 OPERATION void decode_four_blocks(const uint8_t *codes, int64_t blocks, int8_t to[64], int32_t bias[4])
 {
     const __m256i table =

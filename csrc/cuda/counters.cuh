@@ -2,7 +2,7 @@
  *
  * A counter is a 64-bit word of the workspace. A launch has a random base. A word in base .. base + most counts from
  * the base; any other is garbage. Each CTA first prepares the words that it will use: one compare-and-swap replaces
- * garbage by the base, and fails only where another CTA of the launch was faster. The last CTA that needs a word makes
+ * garbage by the base, and fails only if another CTA of the launch was faster. The last CTA that needs a word makes
  * it garbage again: a replayed graph has the same base, and must start as the first launch did. */
 #ifndef NK_COUNTERS_CUH
 #define NK_COUNTERS_CUH
@@ -25,8 +25,8 @@ __device__ inline void prepare_counter(uint64_t *counter, uint64_t base, uint64_
     if (found > most) atomicCAS((counter_word *)counter, (counter_word)(found + base), (counter_word)base);
 }
 
-/* Adds to a counter, by one thread, behind a barrier of its CTA: who adds later sees what the CTA's threads wrote
- * before the barrier. Returns what was counted before. */
+/* Adds to a counter, by one thread, behind a barrier of its CTA: a thread that adds later sees what the CTA's threads
+ * wrote before the barrier. Returns what was counted before. */
 __device__ inline uint64_t add_and_publish(uint64_t *counter, uint64_t base, uint64_t more)
 {
     fence_acq_rel_gpu();

@@ -1,12 +1,12 @@
 /* out = convert(fl32(e2m1 * sf) * s2); the product in brackets is exact.
  *
  * Work: see quantize_tiles.h. A thread makes 16 bytes of output in each of up to four rows, whose codes it fetches
- * at once. The threads of a warp lie along K, or along rows where the output's rows are neighbours in memory.
+ * at once. The threads of a warp lie along K, or along rows if the output's rows are neighbours in memory.
  *
  * Roles: all threads alike. No barriers, no shared memory.
  *
- * A row says by CONVERT::values_of(codes, sf, global_scale, v) how codes become the elements v, before they are
- * converted. */
+ * An architecture says by CONVERT::values_of(codes, sf, global_scale, v) how codes become the elements v, before they
+ * are converted. */
 #ifndef NK_DEQUANTIZE_CUH
 #define NK_DEQUANTIZE_CUH
 

@@ -44,25 +44,26 @@ __device__ inline uint32_t e2m1_magnitude(float value)
     return __float_as_uint(__fmaf_rn(__uint_as_float(e), 0x1p22f + 1, v)) + (e >> 22);
 }
 
-/* Of a block whose largest magnitude has the bits `amax`, which are above INFINITY_BITS where an element is NaN: */
+/* `amax`: the bits of a block's largest magnitude, above INFINITY_BITS if an element is NaN. */
 __device__ inline bool is_poisoned(const encoder &e, uint32_t amax) { return !e.valid || amax > INFINITY_BITS; }
 
-/* the scale factor where it is not, */
+/* The scale factor of a block that is not poisoned. */
 __device__ inline uint32_t sf_of_number(const encoder &e, uint32_t amax)
 {
     return e4m3_of_float(fminf(__fmul_rn(__uint_as_float(amax), e.to_sf), NK_E4M3_MAX));
 }
 
-/* and the scale factor. It never falls when amax rises: so the largest one of a block's parts is the block's. */
+/* The scale factor of any block. It never falls when amax rises: the largest of two halves of a block is the block's.
+ */
 __device__ inline uint32_t sf_of_amax(const encoder &e, uint32_t amax)
 {
     return is_poisoned(e, amax) ? NK_E4M3_NAN : sf_of_number(e, amax);
 }
 
-/* Else all codes of its block are 0. */
+/* If not, all codes of the block are 0. */
 __device__ inline bool has_codes(uint32_t sf) { return sf != 0 && sf != NK_E4M3_NAN; }
 
-/* What the elements of a block with such a factor are multiplied by. */
+/* What the elements of a block with codes are multiplied by. */
 __device__ inline float code_factor(const encoder &e, uint32_t sf)
 {
     const float scale = __uint_as_float(sf << 20) * 0x1p120f; /* at most 448, never NaN */

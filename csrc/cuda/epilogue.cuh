@@ -1,9 +1,9 @@
 /* The epilogue: from sums in fp32 to elements of the output.
  *
- * One sum: scale_and_add, or alpha_at and bias_at where they are loaded before the sum is there. A tile: its sums are
+ * One sum: scale_and_add, or alpha_at and bias_at if they are loaded before the sum is there. A tile: its sums are
  * staged in shared memory [token][weight row] (staged_tile), because the threads that hold them are not the ones that
  * can store whole rows; store_tile() then applies an EPILOGUE (scaled_sums, gated_sums) and stores rows of the output,
- * or columns where tokens are neighbours in memory. */
+ * or columns if tokens are neighbours in memory. */
 #ifndef NK_EPILOGUE_CUH
 #define NK_EPILOGUE_CUH
 
@@ -18,7 +18,7 @@ __device__ inline float alpha_at(const nk_alpha &alpha, int64_t n)
     return alpha.data ? alpha.data[n * alpha.stride] : alpha.value;
 }
 
-/* -0 where there is no bias: added to any sum, it leaves the sum as it is. */
+/* -0 if there is no bias: added to any sum, it leaves the sum as it is. */
 __device__ inline float bias_at(const nk_bias &bias, int64_t n)
 {
     return bias.data ? load_float(bias.data + n * bias.stride, bias.dtype) : -0.0f;
@@ -44,8 +44,7 @@ template <int TILE_M, int SUMS> struct staged_tile {
     __device__ const float *of(int token) const { return sums + token * PITCH; }
 };
 
-/* The part of the output that a tile is: tokens and features from `token` and `feature` on. Those from token_end and
- * feature_end on are not there. */
+/* What a tile is of the output: tokens and features from `token` and `feature` on, up to token_end and feature_end. */
 typedef struct tile_out {
     int64_t l, token, token_end, feature, feature_end;
     const nk_output *d;
@@ -162,7 +161,7 @@ __device__ inline void store_rows(const staged_tile<TILE_M, SUMS> &tile, const t
     }
 }
 
-/* Columns of the output, where tokens are neighbours in memory. */
+/* Columns of the output, if tokens are neighbours in memory. */
 template <int TILE_N, int THREADS, int TILE_M, int SUMS, typename EPILOGUE>
 __device__ inline void store_columns(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
 {
@@ -177,8 +176,8 @@ __device__ inline void store_columns(const staged_tile<TILE_M, SUMS> &tile, cons
     }
 }
 
-/* TILE_N columns of the output from a staged tile, by all THREADS of the CTA. The caller's barriers lie before it,
- * where all sums are staged, and behind it, where `tile` is free again. */
+/* TILE_N columns of the output from a staged tile, by all THREADS of the CTA. The caller has a barrier before it,
+ * since all threads stage sums, and one behind it before `tile` is written again. */
 template <int TILE_N, int THREADS, int TILE_M, int SUMS, typename EPILOGUE>
 __device__ inline void store_tile(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue)
 {

@@ -11,7 +11,7 @@ typedef struct expert_tile {
     int64_t begin, end; /* of the expert's rows */
     int64_t first;      /* row of the tile */
     int64_t atom_row;   /* SF atom rows of the experts before it */
-    uint32_t tiles;     /* of all experts, where none was found */
+    uint32_t tiles;     /* of all experts, if none was found */
     bool found;
 } expert_tile;
 
@@ -90,7 +90,7 @@ template <int TILE_M, int WARPS>
 __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
                                           uint32_t index)
 {
-    if (threadIdx.x == 0) s.found.found = false; /* two barriers before anyone else writes it */
+    if (threadIdx.x == 0) s.found.found = false; /* two barriers before another thread writes it */
     const uint32_t tiles = scan_experts<TILE_M>(s, offsets, experts, rows, index, [&](const scanned_expert &e) {
         const uint32_t number = index - e.first_tile;
         if (number < e.tiles)
@@ -102,8 +102,8 @@ __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *
     return found;
 }
 
-/* [experts + 1] of each expert's first tile and first row; the last one is where all end. By all threads, for whom it
- * is there behind it. */
+/* Writes each expert's first tile and first row, and behind the last expert where all end: [experts + 1]. All threads
+ * call it, and may read the list after it. */
 template <int TILE_M, int WARPS>
 __device__ inline void list_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
                                     int2 *list)
@@ -116,7 +116,7 @@ __device__ inline void list_experts(expert_scan<WARPS> &s, const int32_t *offset
     __syncthreads();
 }
 
-/* Of tile `index`, by such a list. */
+/* The expert that has tile `index`, by such a list. */
 __device__ inline int expert_of_tile(const int2 *list, int64_t experts, int index)
 {
     int low = 0, high = (int)experts;

@@ -1,38 +1,39 @@
-/* How the CTAs of one launch find out which is last, and which of them divide what follows. */
+/* A barrier of the CTAs of one launch that only the last to arrive wait at, and that divides what follows among them.
+ */
 #ifndef NK_GRID_BARRIER_CUH
 #define NK_GRID_BARRIER_CUH
 
 #include "counters.cuh"
 #include "cuda_route.h"
 
-/* A meeting's two counters: CTAs that arrived and, in the bits above, CTAs that gave up waiting; CTAs that waited. */
+/* Its two counters: CTAs that arrived and, in the bits above, CTAs that timed out; CTAs that waited. */
 enum { ARRIVED, SEEN, GRID_BARRIER_COUNTERS };
 static_assert(GRID_BARRIER_COUNTERS == ROUTE_BARRIER_COUNTERS, "the host makes room for them");
 
-/* Who meets: `ctas` come; the last `waiters` of them divide the work that follows among them. */
+/* `ctas` arrive; the last `waiters` of them divide the work that follows among them. */
 typedef struct grid_barrier {
     uint64_t *counters;
     uint64_t base;
     int ctas, waiters;
     int timeout;        /* clocks */
-    uint64_t timed_out; /* what one that gives up adds; a power of two above `ctas` */
+    uint64_t timed_out; /* what a CTA that times out adds; a power of two above `ctas` */
 } grid_barrier;
 
-/* One thread for each counter calls it, long before its CTA meets. */
+/* One thread for each counter calls it, long before its CTA arrives. */
 __device__ inline void init_grid_barrier(const grid_barrier &m, int counter)
 {
     const uint64_t most = counter == SEEN ? m.waiters : m.ctas + m.timed_out * (m.waiters - 1);
     prepare_counter(&m.counters[counter], m.base, most);
 }
 
-/* What a CTA has to do of the work that follows: range `range` of `ranges`. Nothing where ranges is 0, since it was not
- * among the last; nor where range = ranges, since it gave up waiting and the very last CTA does all. */
+/* What a CTA has to do of the work that follows: range `range` of `ranges`. It is nothing if ranges is 0, since the CTA
+ * was not among the last; nor if range = ranges, since it timed out and the very last CTA does all. */
 typedef struct work_range {
     int range, ranges;
 } work_range;
 
 /* Waiters wait for the very last CTA to arrive, but only for a while, because it may not be able to start while they
- * are resident. Where one gave up, the very last does all the work; a range may then be done twice, with the same
+ * are resident. If one timed out, the very last does all the work; a range may then be done twice, with the same
  * result. For one thread, behind a barrier of its CTA. */
 __device__ inline work_range arrive_and_wait(const grid_barrier &m)
 {
@@ -52,8 +53,8 @@ __device__ inline work_range arrive_and_wait(const grid_barrier &m)
     return {waiter, m.waiters};
 }
 
-/* Of those that have a duty, once it is done, since it takes as long as a meeting: the last one spoils the counters,
- * which nobody needs any more. For one thread. */
+/* For one thread of a CTA that has a range, once that is done, since it takes as long as the barrier: the last CTA
+ * makes the counters garbage again. */
 __device__ inline void leave_grid_barrier(const grid_barrier &m)
 {
     if (m.ctas == 1) return;

@@ -56,8 +56,8 @@ template <int TILE_M, int TILE_N, int WARPS> struct group_tiles {
         return low;
     }
 
-    /* Blocked factors of all experts' tokens, each expert's from a new atom on. False where there are not that many:
-     * nobody has checked the offsets. */
+    /* Blocked factors of all experts' tokens, each expert's from a new atom on. False if the buffer has fewer: the
+     * offsets are unchecked. */
     __device__ bool find_sf_row(const expert_tile &e, group_tile &at) const
     {
         const nk_gemm_problem &p = q.group[0].gemm;

@@ -1,9 +1,9 @@
 /* Eight E2M1 codes to four half2 in eleven integer instructions, four of them left shifts, which multiply, and E4M3
- * bytes to halves, without fp8 hardware.
+ * bytes to fp16, without fp8 hardware.
  *
- * The three magnitude bits of a code placed at bits 11..9 of a half, the sign at bit 15, are the value times 2^-14, the
- * half subnormal of .5 included: the decode is moving bits. Times a scale factor in fp16 that stays exact (at most six
- * significant bits, smallest product 2^-24), so the 2^14 is left to the fp32 end of a sum. */
+ * The three magnitude bits of a code placed at bits 11..9 of an fp16, the sign at bit 15, are the value times 2^-14,
+ * the fp16 subnormal of .5 included: the decode is moving bits. Times a scale factor in fp16 that stays exact (at most
+ * six significant bits, smallest product 2^-24), so the 2^14 is left to the fp32 end of a sum. */
 #ifndef NK_NVFP4_CUH
 #define NK_NVFP4_CUH
 
@@ -35,7 +35,7 @@ __device__ inline void e2m1x8_to_e4m3x4(uint32_t codes, uint32_t &even, uint32_t
     odd = (codes >> 2 & 0x1C1C1C1C) | (codes & 0x80808080);
 }
 
-/* Bytes 0 and 1 as halves. Exponent and mantissa of E4M3 at bits 13..7 of a half are the value times 2^-8; 0x7F would
+/* Bytes 0 and 1 as fp16. Exponent and mantissa of E4M3 at bits 13..7 of an fp16 are the value times 2^-8; 0x7F would
  * be 480 and is made a NaN. */
 __device__ inline uint32_t e4m3x2_to_f16x2(uint32_t bytes)
 {

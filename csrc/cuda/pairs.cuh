@@ -59,7 +59,7 @@ template <bool BF16> __device__ inline void mma_pairs(float d[4], const uint32_t
 }
 
 /* Elements 0..7 as pairs (0,4), (1,5), (2,6), (3,7), the order in which nvfp4.cuh decodes eight codes. Any order of K
- * is right as long as both factors of a product have the same. */
+ * is right if both operands have the same. */
 __device__ inline uint4 in_decode_order(const uint4 &v)
 {
     return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),

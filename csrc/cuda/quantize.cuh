@@ -5,15 +5,15 @@
  *           ROW_quantize_*          always: codes and scale bytes. Each CTA finds the largest of all magnitudes by
  *                                   itself, while its first blocks arrive
  *
- * Work: rows have positions, the order of the scale factors: padding has positions, so that it is written, and with
- * experts so have, at the end, the rows outside all of them, which get codes only. A tile is columns of
- * blocks x positions. The threads of a warp lie side by side along K where a row has 32 blocks. A thread goes down its
+ * Work: rows have positions, the order of the scale factors: padding has positions, so that it is written.
+ * With experts the rows outside all of them come last: they have positions, and get codes only. A tile is columns of
+ * blocks x positions. The threads of a warp lie side by side along K if a row has 32 blocks. A thread goes down its
  * column, and has one or two blocks under way while it encodes another.
  *
  * Roles: all threads alike.
  *
- * Barriers, all of the CTA (__syncthreads): warps that found maxima -> all who want the largest;
- *   warps that summed atoms of experts -> all who want sums, and back before of_warp is written again.
+ * Barriers, all of the CTA (__syncthreads): warps that found maxima -> all warps, which take the largest;
+ *   warps that summed atoms of experts -> all warps, which read the sums, and back before of_warp is written again.
  * Nothing is atomic: a maximum is the same in any order.
  *
  * Memory: a launch reads x once, a thread 32 or 64 bytes at a time, and writes codes 8 bytes at a time. Shared memory:
@@ -42,7 +42,7 @@ template <nk_dtype DTYPE> __device__ inline uint32_t finite_magnitudes(uint32_t 
     return finite_or_zero(word & 0x7FFF, infinity) | finite_or_zero(word >> 16 & 0x7FFF, infinity) << 16;
 }
 
-/* The max_magnitudes of `amax` and the finite elements in 16 bytes; each half of a pair by itself. */
+/* The larger of `amax` and the finite elements in 16 bytes; each half of a pair by itself. */
 template <nk_dtype DTYPE> __device__ inline uint32_t finite_max(uint32_t amax, const uint32_t words[4])
 {
     /* Added to infinity or NaN it reaches the sign bit. */
@@ -62,7 +62,7 @@ template <nk_dtype DTYPE> __device__ inline uint32_t finite_max(uint32_t amax, c
 }
 
 /* The same for silu(x) * up; `amax` is the bits of a float. |x| * |up| is never smaller, so elements are looked at only
- * where that is max_magnitudes than `amax`. */
+ * if that is larger than `amax`. */
 template <nk_dtype DTYPE> __device__ inline uint32_t gated_max(uint32_t amax, const uint32_t x[4], const uint32_t up[4])
 {
     constexpr int COUNT = DTYPE == NK_F32 ? 4 : 8;
@@ -97,7 +97,7 @@ __device__ inline void amax_of(const nk_quantize_problem &p, const cuda_quantize
     const cuda_amax_rows &r = q.amax_rows;
     const uint32_t first_row = cuda_divide(blockIdx.x, r.pieces);
     int64_t row = first_row, piece = blockIdx.x - first_row * r.pieces.value;
-    uint32_t amax = 0; /* bits as elements have them; of a float where gated */
+    uint32_t amax = 0; /* bits as elements have them; of a float if gated */
     while (row < r.all_rows) {
         const uint8_t *x = p.x, *up = p.up;
         if (r.all_rows > 1) {
@@ -203,7 +203,7 @@ __device__ inline float encode_scale(const nk_quantize_problem &p, const cuda_qu
 typedef struct tile_rows {
     int64_t first;            /* row of x */
     int count;                /* rows of x from there on .. */
-    int hole_begin, hole_end; /* .. without these, counted from the first, which other tiles take */
+    int hole_begin, hole_end; /* .. without these, counted from the first: another tile takes them */
     int scales;               /* rows that have scale factors */
 } tile_rows;
 
@@ -232,7 +232,7 @@ __device__ inline tile_rows tile_rows_of(const nk_quantize_problem &p, const cud
     return r;
 }
 
-/* What a thread has to do: one column, rows that are `apart`. */
+/* Where a thread is in its column: it takes rows that are `apart`. */
 typedef struct column_cursor {
     int64_t position, col; /* position: of the tile's first row */
     uint32_t l;

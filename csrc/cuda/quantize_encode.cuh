@@ -3,14 +3,14 @@
  *
  *   CONVERT::e4m3_of(v)                    v >= 0; more than 448 is 448
  *   CONVERT::e2m1x8_of(x, half, to_code)   elements 8 half .. 8 half + 7 of block x, times to_code >= 0. Infinity's
- *                                          code is 6 with its sign, also where to_code is 0 */
+ *                                          code is 6 with its sign, even if to_code is 0 */
 #ifndef NK_QUANTIZE_ENCODE_CUH
 #define NK_QUANTIZE_ENCODE_CUH
 
 #include "activation.cuh"
 #include "encode.cuh"
 
-/* A block as it lies in memory: pairs of halves, or floats. */
+/* A block as it lies in memory: pairs of 16-bit elements, or fp32. */
 template <nk_dtype DTYPE> struct block {
     static constexpr int WORDS = DTYPE == NK_F32 ? 16 : 8;
     uint32_t words[WORDS];
@@ -28,7 +28,7 @@ template <nk_dtype DTYPE> __device__ inline float element(const block<DTYPE> &x,
     return pair_half<DTYPE>(x.words[i / 2], i & 1);
 }
 
-/* The max_magnitudes of two words without signs, each half of a pair by itself; NaN where one is NaN. */
+/* The larger of two words without signs, each half of a pair by itself; NaN if one is NaN. */
 template <nk_dtype DTYPE> __device__ inline uint32_t max_magnitudes(uint32_t x, uint32_t y)
 {
     if (DTYPE == NK_F32) return max(x, y);
@@ -40,7 +40,7 @@ template <nk_dtype DTYPE> __device__ inline uint32_t max_magnitudes(uint32_t x, 
     return *(const uint32_t *)&pair;
 }
 
-/* Bits of the largest magnitude as a float; above INFINITY_BITS where an element is NaN. */
+/* Bits of the largest magnitude as a float; above INFINITY_BITS if an element is NaN. */
 template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE> &x)
 {
     const uint32_t magnitude = DTYPE == NK_F32 ? 0x7FFFFFFF : 0x7FFF7FFF;

@@ -8,7 +8,7 @@
 #define CUDA_AMAX_VECTORS 4 /* of 16 bytes: a thread of the amax pass has so many in flight */
 #define CUDA_EXPERT_THREADS 1024
 
-/* x and `up` as rows of bytes, as few as their strides allow. A CTA reads a piece of a row at once. */
+/* x and `up` as rows of bytes, as few as their strides allow. A CTA reads a piece of a row at a time. */
 typedef struct cuda_amax_rows {
     int64_t l, rows, bytes, all_rows;
     int64_t row_stride, batch_stride;

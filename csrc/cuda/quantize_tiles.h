@@ -34,7 +34,7 @@ typedef struct cuda_tiles {
     int32_t turns;
 } cuda_tiles;
 
-/* The GPU runs `room` threads at once. A thread has several turns only where all of them have work then, and where a
+/* The GPU runs `room` threads at once. A thread has several turns only if all threads have work then, and if a
  * tile has no more than `max_rows` rows. */
 NK_HD cuda_tiles cuda_tiles_of(int64_t l, int64_t rows, int64_t cols, int64_t room, int64_t max_rows,
                                int32_t max_column_bits)

@@ -1,8 +1,9 @@
-/* A CTA's sums where tensor cores cannot fma_step x and w as they are: fp32 fma_step-adds of fp16, bf16 and fp32, each
- * of either. How elements come from memory is a row's: a loader. Additions are in the order of K.
+/* The GEMM of x and w by fp32 multiply-adds, if tensor cores cannot multiply them as they are: each may be fp16, bf16
+ * or fp32. An architecture gives a loader, which says how elements come from memory. Additions are in the order of K.
  *
  * Barriers, of the CTA (__syncthreads):
- *   all who stored step s -> all who fma_step it, and all who multiplied step s - 1 -> all who store to its stage */
+ *   all threads, which stored step s -> all threads, which multiply it, and back, before the stage is stored to again
+ */
 #ifndef NK_ROUTE_FMA_CUH
 #define NK_ROUTE_FMA_CUH
 
@@ -23,7 +24,7 @@ template <int TOKENS, int EXPERTS, int STEP_, int TV_, int TG_, int EG_> struct 
     float w[2][STEP][E + 4], x[2][STEP][T + 4]; /* the padding keeps vectors aligned, and spreads stores over banks */
 };
 
-/* Elements `k` of ROWS rows from `row` on, one row in ROWS_AT_ONCE a thread; zero where there is none. They stay as
+/* Elements `k` of ROWS rows from `row` on, one row in ROWS_AT_ONCE a thread; zero if there is none. They stay as
  * they are until multiplications have covered the latency of their loads. */
 template <typename S, int ROWS, typename B>
 __device__ inline void load_row_bits(const nk_operand &o, int64_t row, int64_t rows, int64_t k, int64_t end,
@@ -120,7 +121,7 @@ __device__ inline void fma_mainloop(const nk_route_problem &p, const L &of_w, co
     }
 }
 
-/* To q.partials, [parts of K][M][q.pitch]. */
+/* To q.partials, [splits of K][M][q.pitch]. */
 template <typename S, typename Q>
 __device__ inline void fma_store_partials(const nk_route_problem &p, const Q &q, int64_t m0, int64_t n0,
                                           const float acc[S::TG * S::TV][S::EG * 4])

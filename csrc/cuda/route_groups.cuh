@@ -24,14 +24,14 @@ __device__ inline int lanes_of_group(int groups)
     return lanes;
 }
 
-/* Of both bests of a group. */
+/* The score of a group with these two best ranks. */
 __device__ inline float score_of(const nk_route_problem &p, const top_two &two)
 {
     const float first = key_of_rank(two.first), second = key_of_rank(two.second);
     return p.correction_bias && two.second > RANK_NAN ? __fadd_rn(first, second) : first;
 }
 
-/* The score of group g, by `lanes` lanes that are neighbours; of no group anything. */
+/* The score of group g, by `lanes` neighbouring lanes; if there is no such group, anything. */
 __device__ inline float score_of(const nk_route_problem &p, const float *keys, int g, int lanes)
 {
     const int size = (int)p.n / (int)p.n_group;

@@ -1,11 +1,11 @@
-/* A CTA adds the partial logits of a few tokens, or reads those that are given. */
+/* A CTA adds the partial sums of a few tokens' logits, or reads logits that are given. */
 #ifndef NK_ROUTE_LOGITS_CUH
 #define NK_ROUTE_LOGITS_CUH
 
 #include "route_sums.cuh"
 #include "route_topk.cuh"
 
-/* Four neighbours of a row of the logits given; zeros where there are none. */
+/* Four neighbours of a row of the logits given; zeros beyond them. */
 __device__ inline float4 given_logits(const nk_route_problem &p, int64_t m, int n)
 {
     float v[4];
@@ -18,7 +18,7 @@ __device__ inline float4 given_logits(const nk_route_problem &p, int64_t m, int 
 }
 
 /* The logits of `count` tokens from m on, by all threads of the CTA, to scratch with room for so many experts each.
- * GIVEN: they are the caller's. Else sums are in q.partials, [q.splits of K][M][q.pitch]. */
+ * GIVEN: they are the caller's. Else partial sums are in q.partials, [q.splits of K][M][q.pitch]. */
 template <bool GIVEN, int THREADS, typename Q>
 __device__ inline void load_logits(const nk_route_problem &p, const Q &q, int64_t m, int count, void *scratch,
                                    int experts)

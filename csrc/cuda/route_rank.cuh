@@ -57,7 +57,7 @@ __device__ inline uint32_t rank_of(float key)
     return isnan(key) ? RANK_NAN : rank;
 }
 
-/* The key of a rank; NaN also where there is none. */
+/* The key of a rank; NaN also if there is none. */
 __device__ inline float key_of_rank(uint32_t rank)
 {
     const uint32_t bits = rank >> 31 ? rank ^ 0x80000000 : ~rank;
@@ -73,7 +73,7 @@ __device__ inline float key_of(const nk_route_problem &p, float logit, int exper
 /* Which expert, or expert group, this lane's v-th rank belongs to; rises with v. */
 __device__ inline int index_of(int v) { return v / 4 * 128 + (threadIdx.x & 31) * 4 + v % 4; }
 
-/* Biases of experts n .. n + 3; anything where there are none. */
+/* Biases of experts n .. n + 3; anything beyond the last. */
 __device__ inline float4 biases_at(const nk_route_problem &p, int n)
 {
     const float *at = p.correction_bias;

@@ -34,7 +34,7 @@ __device__ inline void load_ids(const nk_route_problem &p, int64_t first, int64_
     }
 }
 
-/* Their local experts. Who else writes ids, or the map, meanwhile gets entries of nobody. */
+/* Their local experts. If ids, or the map, are overwritten meanwhile, entries may be NOBODY's. */
 __device__ inline void load_experts(const nk_route_problem &p, int64_t first, int64_t end, int experts[BATCH])
 {
     load_ids(p, first, end, experts);

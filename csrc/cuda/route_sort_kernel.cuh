@@ -1,4 +1,4 @@
-/* The permutation as a kernel of its own, behind one that wrote ids: a CTA sorts a range of (token, selection). */
+/* The permutation as a kernel of its own, behind a kernel that wrote ids: a CTA sorts a range of (token, selection). */
 #ifndef NK_ROUTE_SORT_KERNEL_CUH
 #define NK_ROUTE_SORT_KERNEL_CUH
 

@@ -1,10 +1,10 @@
-/* Adds the parts of logits whose K is split. */
+/* Adds the partial sums of logits whose K is split. */
 #ifndef NK_ROUTE_SUMS_CUH
 #define NK_ROUTE_SUMS_CUH
 
 #include "vectors.cuh"
 
-/* The sum of a logit's parts, in the order of K; so many are loaded at once. */
+/* The sum of the partial sums of four logits, in the order of K; SPLITS_AT_ONCE are loaded at once. */
 template <int SPLITS_AT_ONCE = 8> __device__ inline float4 sum_splits(const float *from, int64_t stride, int splits)
 {
     float4 sum = make_float4(0, 0, 0, 0);

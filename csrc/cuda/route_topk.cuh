@@ -1,11 +1,10 @@
 /* One warp routes one token: it ranks the keys that its logits make, selects the best, weighs them, and writes.
  *
- * Lane i owns the experts 128 j + 4 i .. + 3 for j < J. A rank is an integer that orders as its key does. At least k
- * lanes have a best rank of no less than some threshold; then the k best experts have none less either. The few experts
- * that reach it are candidates, one a lane, and each counts those that are better: that is its place. Where more than
- * 32 reach it, since ranks are equal, rounds select one expert each: a lane finds its best rank; two warp reductions
- * find the best of all and the lowest expert that has it. Of up to 32 experts all are candidates. Lane i keeps
- * selection i.
+ * Lane i owns the experts 128 j + 4 i .. + 3 for j < J. A rank is an integer that orders as its key does. Let T be the
+ * k-th largest of the lanes' best ranks: each of the k best experts ranks T or higher. The few experts that do are
+ * candidates, one a lane; the number of better candidates is a candidate's selection. If more than 32 experts rank T or
+ * higher, since ranks are equal, each of k rounds selects one: a lane finds its best rank; two warp reductions find the
+ * best of all and the lowest expert that has it. Of up to 32 experts all are candidates. Lane i keeps selection i.
  *
  * A token's time is the number of instructions on its way, about five clocks each, since nothing else runs beside. */
 #ifndef NK_ROUTE_TOPK_CUH
@@ -57,7 +56,7 @@ typedef struct candidates_t {
 /* Orders experts as a selection does: by rank, and of equal ranks the lower expert first. */
 __device__ inline uint64_t candidate_of(uint32_t rank, int expert) { return (uint64_t)rank << 32 | (uint32_t)~expert; }
 
-/* How many of the first `count` candidates, rounded up to eight, are better: all eight are loaded at once. */
+/* How many of the first `count` candidates, rounded up to eight, are better: eight are loaded at once. */
 __device__ inline int better_than(const uint64_t *candidates, int count, uint64_t mine)
 {
     int better = 0;
@@ -110,7 +109,7 @@ template <int J> __device__ inline int select_few(uint32_t (&ranks)[4 * J], int 
     return lane < count ? c.winners[lane] : 0;
 }
 
-/* The same where a lane has one expert; `rank` is RANK_TAKEN in those that have none. */
+/* The same if a lane has one expert; `rank` is RANK_TAKEN in lanes without one. */
 __device__ inline int select_of_lanes(uint32_t rank, int experts, int count, uint32_t *memory)
 {
     const int lane = threadIdx.x & 31;
@@ -186,7 +185,7 @@ __device__ inline int select_of_many_groups(const nk_route_problem &p, const scr
     return chosen.winner;
 }
 
-/* The expert that is selection `lane`, of few groups or of one. Keys stay in registers. Where groups are no whole
+/* The expert that is selection `lane`, of few groups or of one. Keys stay in registers. If groups are no whole
  * lanes, they are scored in the scratch, which has the logits already. */
 template <int J> __device__ inline int select_of_few_groups(const nk_route_problem &p, const scratch_t &s)
 {
@@ -231,7 +230,7 @@ template <int J> __device__ inline int select_of_few_groups(const nk_route_probl
         return select_few<J>(ranks, (int)p.top_k, s.ranks);
 }
 
-/* The expert that is selection `lane`, where a lane has one of all experts at most. */
+/* The expert that is selection `lane`, if a lane has at most one expert. */
 __device__ inline int select_of_few_experts(const nk_route_problem &p, const scratch_t &s)
 {
     const int lane = threadIdx.x & 31;
@@ -258,7 +257,7 @@ template <int LANES> __device__ inline float sum_of_lanes(float v)
 
 __device__ inline float warp_sum(float v) { return sum_of_lanes<32>(v); }
 
-/* Of the first k lanes, where others have 0; those get it. */
+/* The sum of the first k lanes, which get it; the other lanes hold 0. */
 __device__ inline float sum_of_first(float v, int k) { return k <= 8 ? sum_of_lanes<8>(v) : sum_of_lanes<32>(v); }
 
 /* Leaves NaN out; its exponential makes the sum NaN. */
@@ -300,7 +299,7 @@ __device__ inline float weight_of(const nk_route_problem &p, const float *logits
     return __fmul_rn(weight, p.scaling_factor);
 }
 
-/* Writes a row of all experts, zeros but for the selected. It uses the logits' memory, which nobody needs any more. */
+/* Writes a row of all experts, zeros but for the selected. It uses the logits' memory, which is free by now. */
 __device__ inline void store_dense(const nk_route_problem &p, int64_t m, float *row, int expert, float weight)
 {
     const int lane = threadIdx.x & 31;

@@ -112,9 +112,9 @@ static void drop(nk_operand *o)
 static void compare_sums(const char *what, nk_operand a, nk_operand b, int64_t m, int64_t n, int64_t k)
 {
     static cpu_tile got, want;
-    cpu_product product = {.a = &a, .b = &b, .mb = m, .nb = n, .k = k};
-    cpu_path_scalar.accumulate(&product, want);
-    tested->accumulate(&product, got);
+    cpu_tile_gemm tile = {.a = &a, .b = &b, .mb = m, .nb = n, .k = k};
+    cpu_path_scalar.gemm_tile(&tile, want);
+    tested->gemm_tile(&tile, got);
     for (int64_t i = 0; i < m; i++)
         same_floats(what, got[i], want[i], (size_t)n);
     drop(&a);
@@ -125,10 +125,10 @@ static void compare_vector(nk_operand a, nk_operand b, int64_t n, int64_t k)
 {
     static cpu_tile want;
     float *got = malloc((size_t)n * sizeof *got);
-    cpu_product product = {.a = &a, .b = &b, .mb = 1, .nb = n, .k = k};
-    cpu_path_scalar.accumulate(&product, want);
-    tested->multiply_vector(&product, got);
-    same_floats("multiply_vector", got, want[0], (size_t)n);
+    cpu_tile_gemm tile = {.a = &a, .b = &b, .mb = 1, .nb = n, .k = k};
+    cpu_path_scalar.gemm_tile(&tile, want);
+    tested->gemv(&tile, got);
+    same_floats("gemv", got, want[0], (size_t)n);
     free(got);
     drop(&a);
     drop(&b);

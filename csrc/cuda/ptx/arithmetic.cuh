@@ -2,7 +2,7 @@
 #ifndef NK_ARITHMETIC_CUH
 #define NK_ARITHMETIC_CUH
 
-/* 1 / x, an ulp off at most; 0 where that is below the smallest normal number. */
+/* 1 / x, an ulp off at most; 0 if that is below the smallest normal number. */
 __device__ inline float rcp_approx_ftz(float x)
 {
     float y;

@@ -9,7 +9,7 @@
 /* L2 and L1                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A policy for what is read once: L2 gives it up before anything else, and what others wrote or will read stays. A
+/* A policy for what is read once: L2 evicts it before anything else, so that what kernels wrote or will read stays. A
  * shared address beside it in a copy must differ from lane to lane: one that does not becomes a uniform register, which
  * ptxas 13.0 exchanges for the policy's, an illegal instruction. */
 __device__ inline uint64_t createpolicy_evict_first()
@@ -19,8 +19,8 @@ __device__ inline uint64_t createpolicy_evict_first()
     return policy;
 }
 
-/* What lies there comes to L2, where it stays what memory holds: others may still write it. Without a branch: behind
- * one where lanes part, the compiler takes nothing for uniform any more, wgmma's descriptors neither. */
+/* What lies there comes to L2, which stays coherent: it may still be written. Without a branch: behind a divergent one
+ * the compiler takes nothing for uniform any more, not even wgmma's descriptors. */
 __device__ inline void prefetch_global_l2_if(bool wanted, const uint8_t *at)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %1, 0;\n\t@p prefetch.global.L2 [%0]; }" ::"l"(at), "r"((int)wanted));

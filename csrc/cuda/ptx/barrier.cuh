@@ -36,8 +36,8 @@ __device__ inline void barrier_cluster_wait_aligned()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* What this thread wrote to shared memory, or sees of what others wrote, is seen by asynchronous copies and products
- * after it. */
+/* Asynchronous copies and MMAs after it see what this thread wrote to shared memory, and what it has seen written
+ * there. */
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* What this thread did or has seen before, and then something that another thread of the GPU sees, is seen there behind

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* From a CTA of the cluster, what it had there at a barrier of the cluster. */
+/* What a CTA of the cluster had there at the last barrier of the cluster. */
 __device__ inline float4 ld_shared_cluster_v4(uint32_t at)
 {
     float4 v;
@@ -15,8 +15,8 @@ __device__ inline float4 ld_shared_cluster_v4(uint32_t at)
     return v;
 }
 
-/* Tells another CTA that this thread has read what that one copied here. There is nothing of this thread's to be seen,
- * so the release is to this CTA alone: one to the cluster takes as long as a slot of a ring. */
+/* Tells another CTA that this thread has read what that CTA copied here. Nothing that this thread wrote must be seen,
+ * so the release is to this CTA alone: one to the cluster takes as long as a stage of the pipeline. */
 __device__ inline void mbarrier_arrive_read(uint32_t at)
 {
     asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");

@@ -1,4 +1,4 @@
-/* Codes to halves, eight at a time (sm_100f). */
+/* Codes to fp16, eight at a time (sm_100f). */
 #ifndef NK_E2M1_CUH
 #define NK_E2M1_CUH
 

@@ -5,7 +5,7 @@
 #include "cuda/cuda_tensor_map.h"
 
 /* Four rows of a matrix to shared memory, one behind the other, from element `column` on: as many elements as the map's
- * box has, whose other dimension is 1. A row that is not there is zeros, whose bytes count as all others do. */
+ * box has, whose other dimension is 1. A row outside the tensor is zeros, whose bytes count, too. */
 __device__ inline void cp_async_bulk_tensor_2d_gather4(uint32_t to, const cuda_tensor_map *map, int column,
                                                        const int (&rows)[4], uint32_t mbarrier)
 {

@@ -1,4 +1,4 @@
-/* How kernels of one stream overlap, and how CTAs take the work of those that have yet to start. */
+/* How kernels of one stream overlap, and how CTAs take the work of CTAs that have yet to start. */
 #ifndef NK_GRID_CUH
 #define NK_GRID_CUH
 
@@ -32,7 +32,7 @@ __device__ inline void clusterlaunchcontrol_try_cancel(uint32_t response, uint32
                  : "memory");
 }
 
-/* What a response says: false where no cluster was left; else `block` is blockIdx.x of its first CTA. */
+/* What a response says: false if no cluster was left; else `block` is blockIdx.x of its first CTA. */
 __device__ inline bool clusterlaunchcontrol_query_cancel(uint32_t response, uint32_t &block)
 {
     uint32_t canceled;

@@ -44,7 +44,7 @@ __device__ inline void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes)
 
 /* Until the phase of this parity has ended: mbarrier.try_wait, again and again. Then what was written before arrivals
  * is seen: of this CTA, of the cluster (_cluster), or nothing but what other fences order (_relaxed). The loop is PTX,
- * of which ptxas makes better code than of one around an answer in a register. The compiler does not see it: where a
+ * of which ptxas makes better code than of one around an answer in a register. The compiler does not see it: if a
  * loop around it is not to be unrolled, say so. */
 #define NK_MBARRIER_WAIT(name, order)                                                            \
     __device__ inline void mbarrier_wait##name(uint32_t at, uint32_t parity)                     \

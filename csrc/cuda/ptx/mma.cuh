@@ -1,4 +1,4 @@
-/* Matrix products of one warp, operands in registers. */
+/* mma: of one warp, operands in registers. */
 #ifndef NK_MMA_CUH
 #define NK_MMA_CUH
 

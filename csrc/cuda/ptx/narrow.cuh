@@ -1,4 +1,4 @@
-/* Conversions between 32-bit floats, halves, and numbers of four and eight bits, from sm_100 on. */
+/* Conversions between 32-bit floats, fp16, and numbers of four and eight bits, from sm_100 on. */
 #ifndef NK_NARROW_CUH
 #define NK_NARROW_CUH
 
@@ -29,7 +29,7 @@ __device__ inline uint32_t cvt_satfinite_e2m1x2_f32(const float v[8])
     return codes;
 }
 
-/* Eight E2M1 codes as halves, exact: cvt.rn.f16x2.e2m1x2, four times. Pair i has elements 2 i and 2 i + 1. */
+/* Eight E2M1 codes as fp16, exact: cvt.rn.f16x2.e2m1x2, four times. Pair i has elements 2 i and 2 i + 1. */
 __device__ inline void cvt_f16x2_e2m1x2(uint32_t codes, uint32_t pairs[4])
 {
     asm("{ .reg .b8 b0, b1, b2, b3;\n\t"

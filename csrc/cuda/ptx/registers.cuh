@@ -17,7 +17,7 @@ __device__ inline uint32_t lop3_select(uint32_t mask, uint32_t x, uint32_t y)
     return bits;
 }
 
-/* Two E4M3 bytes as halves, exact; 0x7F is NaN. From sm_89 on. */
+/* Two E4M3 bytes as fp16, exact; 0x7F is NaN. From sm_89 on. */
 __device__ inline uint32_t cvt_f16x2_e4m3x2(uint32_t bytes)
 {
     uint32_t halves;

@@ -1,4 +1,4 @@
-/* Tensor memory and the products that end there (sm_100f). CTA_GROUP: 1, or 2 where a pair of CTAs does it together. */
+/* Tensor memory, and MMAs that accumulate there (sm_100f). CTA_GROUP: 1, or 2 if a pair of CTAs does it together. */
 #ifndef NK_TCGEN05_CUH
 #define NK_TCGEN05_CUH
 

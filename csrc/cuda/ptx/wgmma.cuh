@@ -1,8 +1,8 @@
-/* Matrix products of a warpgroup (sm_90a): asynchronous, B in shared memory, A there or in registers, sums in
+/* wgmma: the MMA of a warpgroup (sm_90a), asynchronous, B in shared memory, A there or in registers, sums in
  * registers.
  *
  * d (+)= a b: a 64 x K, b K x N, d 64 x N in fp32; N is twice the number of a thread's sums, d. The order of things:
- * wgmma_fence(), products, wgmma_commit_group(), wgmma_wait_group() before anybody reads d or writes a or b. */
+ * wgmma_fence(), wgmmas, wgmma_commit_group(), wgmma_wait_group() before d is read, or a or b is written. */
 #ifndef NK_WGMMA_CUH
 #define NK_WGMMA_CUH
 

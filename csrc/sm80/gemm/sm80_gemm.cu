@@ -1,7 +1,7 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *
- * Work: a tile is WARPS * 32 features (n) x TILE_M tokens (m) of one batch. A CTA takes one
- * tile, or as many steps of K as every other (cuda/stream_k.cuh).
+ * Work: a tile is WARPS * 32 features (n) x TILE_M tokens (m) of one batch. A CTA takes one tile, or by stream-K as
+ * many steps as every other CTA (cuda/stream_k.cuh).
  *
  * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_gemm.cuh"

@@ -11,9 +11,9 @@
  * Roles: all warps alike, see sm80_mainloop.cuh.
  *
  * Barriers, all of the CTA (__syncthreads):
- *   thread 0 -> all                                    current_tile, by the main loop's barriers
- *   the threads that hold sums -> those that store     once a tile's sums are staged
- *   those that store -> the next tile's copies         between a CTA's tiles
+ *   thread 0 -> all                                        current_tile, by the main loop's barriers
+ *   the threads that hold sums -> the threads that store   once a tile's sums are staged
+ *   the threads that store -> the next tile's copies       between a CTA's tiles
  *
  * Shared memory: gemm_tile_memory, and current_tile. The host cannot see a template, so it computes the size of
  * gemm_tile_memory as SM80_GEMM_SMEM; a static_assert ties the two in every kernel. current_tile is static and comes on
@@ -26,7 +26,7 @@
 #include "sm80_gemm_params.h"
 #include "sm80_tile.cuh"
 
-/* It begins behind the static part. Unaligned, what a warp copies would lie in two lines of the banks. */
+/* Behind the static part. Unaligned, what a warp copies would lie in two lines of the banks. */
 extern __shared__ __align__(128) uint4 smem[];
 
 #define WHOLE UINT32_MAX /* the CTA has all iterations of the tile: there are no partial sums */
@@ -38,7 +38,7 @@ template <typename TILE> struct current_tile {
     uint32_t partials; /* WHOLE, or the number of the partial sums in the workspace */
 };
 
-/* The sums take the place of the operands. */
+/* The sums overwrite the operands. */
 template <int TILE_M, int WARPS, int STAGES, int KIND> union gemm_tile_memory {
     operand_memory<TILE_M, WARPS, STAGES, KIND> operands;
     staged_tile<TILE_M, WARPS * 32> sums;

@@ -5,7 +5,7 @@
 #include "nk_format.h"
 
 /* A CTA multiplies WARPS * 32 weight rows by TOKENS tokens, a step at a time; STAGES steps are in shared memory. Small
- * tiles are for few tokens, where weights come at memory speed and bytes in flight count. The large tile decodes a
+ * tiles are for few tokens, whose weights come at memory speed, so that bytes in flight count. The large tile decodes a
  * weight once for 128 tokens. Devices with 99 KB of shared memory have room for all tiles up to t32, and for t64 unless
  * tokens are 16-bit and weights NVFP4.
  *
@@ -39,13 +39,13 @@ enum {
     SM80_GEMM_FP4_KINDS = SM80_GEMM_PLAIN_FP16 /* those before have NVFP4 weights */
 };
 
-/* A lane takes a chunk of each of its weight rows in a step: 32 codes, or 8 halves. */
+/* A lane takes a chunk of each of its weight rows in a step: 32 codes, or 8 16-bit elements. */
 #define SM80_GEMM_PLAIN(kind) ((kind) >= SM80_GEMM_PLAIN_FP16)
 #define SM80_GEMM_CHUNK(kind) (SM80_GEMM_PLAIN(kind) ? 8 : 32) /* elements */
 #define SM80_GEMM_STEP(kind) (4 * SM80_GEMM_CHUNK(kind))       /* elements along K */
-#define SM80_GEMM_WORDS(kind) (SM80_GEMM_CHUNK(kind) / 8)      /* eight elements: two k16 multiplications */
+#define SM80_GEMM_WORDS(kind) (SM80_GEMM_CHUNK(kind) / 8)      /* eight elements: two k16 steps of mma */
 
-/* 16-byte pieces of a token that a lane takes in a step. */
+/* Chunks of a token that a lane takes in a step. */
 #define SM80_GEMM_TOKEN_CHUNKS(kind) ((kind) == SM80_GEMM_FP16 || (kind) == SM80_GEMM_BF16 ? 4 : 1)
 
 /* Sizes of shared memory for the host, which cannot see the templates that lie there. A static_assert in every kernel
@@ -55,7 +55,7 @@ enum {
             2 * (tokens) / 8 * SM80_GEMM_WORDS(kind)) +                                       \
      128 * (stages) * (tokens) / 8)
 
-/* staged_tile of cuda/epilogue.cuh, which takes the place of the operands. */
+/* staged_tile of cuda/epilogue.cuh, which overwrites the operands. */
 #define SM80_OUT_PITCH(rows) ((rows) + 4)
 #define SM80_OUT_BYTES(tokens, rows) (4 * (tokens) * SM80_OUT_PITCH(rows))
 

@@ -1,9 +1,9 @@
 /* D_g[m,n] = convert(alpha_g[n] * sum_k A_g[m,k] B_g[n,k] + bias_g[n]) for every group g
  *
- * Work: a tile is WARPS * 32 features (n) x TILE_M tokens (m) of one group, or of one expert. All groups' steps of K,
- * laid end to end, are dealt out evenly to the CTAs (cuda/stream_k.cuh), so that no CTA waits for another, however
- * unequal groups and experts are. Contiguous form: a CTA learns how many tiles there are, and whose tile a unit is, by
- * a scan of `offsets` (cuda/expert.cuh). Which token a row is made of it reads when it points to the token.
+ * Work: a tile is WARPS * 32 features (n) x TILE_M tokens (m) of one group, or of one expert. Stream-K divides the
+ * steps of all groups evenly among CTAs (cuda/stream_k.cuh), so that no CTA waits for another, however unequal groups
+ * and experts are. Contiguous form: a CTA learns by a scan of `offsets` (cuda/expert.cuh) how many tiles there are, and
+ * which expert's tile an iteration is. It reads which token a row is made of when it points to the token.
  *
  * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_groups.cuh"

@@ -1,4 +1,4 @@
-/* The main loop of all matrix products: acc[weight rows][tokens] += W X^T over a range of K steps.
+/* The main loop of all GEMMs: acc[weight rows][tokens] += W X^T over a range of K steps.
  *
  * Work: weights are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns). Of a step, lane (g, c) =
  * (lane / 4, lane % 4) takes chunk c of each of its rows, 16 contiguous bytes: four lanes have a row's 64. Word i of a
@@ -12,9 +12,9 @@
  *
  * Barriers, at step s:
  *   cp.async groups    a lane's copies -> the same lane     of step s + 1; no other lane reads what it copied
- *   __syncthreads      those that decoded step s + 1 -> all who multiply it
- *                      all who multiplied step s -> those that decode step s + 2 in the same place
- * A lane waits for its copies of step s + 1, multiplies step s while it decodes step s + 1, and meets the others.
+ *   __syncthreads      the warps that decoded step s + 1 -> all warps, which multiply it
+ *                      all warps, which multiplied step s -> the warps that decode step s + 2 into the same buffer
+ * A lane waits for its copies of step s + 1, multiplies step s while it decodes step s + 1, and waits at the barrier.
  *
  * Shared memory: struct operand_memory. Its size is SM80_GEMM_OPERANDS on the host, see sm80_gemm.cuh. */
 #ifndef NK_SM80_MAINLOOP_CUH
@@ -29,7 +29,7 @@
 template <int TILE_M, int WARPS_, int STAGES, int KIND_> struct operand_memory {
     static constexpr int WARPS = WARPS_, KIND = KIND_, TILES = TILE_M / 8;
     static constexpr int TILES_PER_WARP = TILES > WARPS ? TILES / WARPS : 1; /* n8 tiles that one warp decodes */
-    /* The i-th of them; at least TILES where the warp has none. */
+    /* The i-th of them; TILES or more if the warp has none. */
     static __device__ int token_tile(int warp, int i) { return warp + i * WARPS; }
 
     uint4 weights[STAGES][WARPS][4][32]; /* a lane's chunks of its four rows */
@@ -44,11 +44,11 @@ typedef struct weight_rows {
     const uint8_t *row[2], *sf[2]; /* of the first of each pair */
     int64_t row_step[2];           /* bytes to the second: the same in all lanes, which costs no registers */
     int64_t sf_step[2];            /* linear: the same for the factors */
-    int64_t k_stride;              /* halves only */
+    int64_t k_stride;              /* 16-bit weights only */
     bool alone[2];                 /* the second row is beyond N */
     bool blocked;
     bool adjacent; /* blocked: the factors of all four are 16 contiguous bytes, not twice 8 */
-    bool apart;    /* blocked: not even those of a pair are; sf_step is as in linear ones, but a lane's own */
+    bool apart;    /* blocked: nor are those of a pair; sf_step is used as for linear ones, but differs by lane */
 } weight_rows;
 
 /* This lane's rows of its warp's n8 tiles. */
@@ -104,7 +104,7 @@ __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const 
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Fetching any other step: zeros beyond K for codes, halves and factors; sources that are not aligned byte by byte  */
+/* Fetching any other step: codes, elements and factors beyond K are zero; unaligned sources are read byte by byte  */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* The first `valid` of BYTES bytes; `valid` may be negative or above BYTES. No byte behind them is read. `valid` is
@@ -121,7 +121,7 @@ template <int BYTES> __device__ inline void copy_valid(void *to, const uint8_t *
         ((uint8_t *)to)[i] = i < valid ? from[i] : 0;
 }
 
-/* Eight halves that do not lie side by side. */
+/* Eight 16-bit elements that do not lie side by side. */
 __device__ inline void gather_eight(void *to, const uint8_t *from, int64_t stride, int valid)
 {
 #pragma unroll 1
@@ -129,7 +129,7 @@ __device__ inline void gather_eight(void *to, const uint8_t *from, int64_t strid
         ((uint16_t *)to)[i] = i < valid ? *(const uint16_t *)(from + i * stride) : 0;
 }
 
-/* `blocks` counts K in blocks of 16 elements: a chunk of codes is two, a chunk of halves is half a one. */
+/* `blocks` counts K in blocks of 16 elements: a chunk of codes is two, one of 16-bit elements is half a block. */
 template <typename S>
 __device__ inline void fetch_partial(S &s, int stage, const weight_rows &w, const token_rows<S::TILES_PER_WARP> &x,
                                      int step, int blocks)
@@ -252,8 +252,8 @@ template <typename S> __device__ inline uint4 token_word(S &s, int stage, int ti
 
 /* `a` holds word 0 of this step's weights, afterwards that of the next step; sf holds their factors. Decoding (integer
  * pipes) stands between multiplications (tensor pipe), one word of weights ahead, because two warps a scheduler are too
- * few for one warp's decoding to hide behind another's multiplications. In the last step it decodes what the ring
- * happens to hold, and nobody reads the result. */
+ * few for one warp's decoding to hide behind another's multiplications. In the last step it decodes whatever
+ * the next stage holds, and the result is not read. */
 template <int TILE_M, int WARPS, int STAGES, int KIND, int TILES_PER_WARP>
 __device__ inline void mma_step(operand_memory<TILE_M, WARPS, STAGES, KIND> &s, int stage, int next_stage, int buffer,
                                 int step, int blocks, uint32_t a[2][2][4], uint32_t sf[4], float acc[2][TILE_M / 8][4])
@@ -330,7 +330,7 @@ __device__ inline void decode_first_step(operand_memory<TILE_M, WARPS, STAGES, K
     }
 }
 
-/* The factor of a sum of products: a decoded value is the true one times 2^-14. */
+/* What a sum is multiplied by: a decoded value is the true one times 2^-14. */
 template <int KIND> __device__ inline float product_scale()
 {
     return KIND == SM80_GEMM_NVFP4 ? 0x1p28f : SM80_GEMM_PLAIN(KIND) ? 1.0f : 0x1p14f;
@@ -405,7 +405,7 @@ __device__ inline void gemm_mainloop(operand_memory<TILE_M, WARPS, STAGES, KIND>
         }
         last = last + 1 == STAGES ? 0 : last + 1;
         cp_async_commit_group();
-        if (step < -1) continue; /* the ring is being filled */
+        if (step < -1) continue; /* the pipeline is being filled */
         cp_async_wait_group<STAGES - 2>();
         if (step < 0) {
             decode_first_step<TILE_M, WARPS, STAGES, KIND, TILES_PER_WARP>(s, first, blocks, a, sf);

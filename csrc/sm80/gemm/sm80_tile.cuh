@@ -5,7 +5,7 @@
 #include "cuda/epilogue.cuh"
 #include "sm80_mainloop.cuh"
 
-/* The first of this lane's rows of a matrix, in tile `n_tile`; the others are 32 apart. Four warps have ROWS of the
+/* The first of this lane's rows of a matrix, in tile `n_tile`; its rows are 32 apart. Four warps have ROWS of the
  * matrix's rows. Where these are an atom's 128, the lane has a row quad, whose factors are neighbours if blocked. */
 template <int WARPS, int ROWS> __device__ inline int64_t first_row(int64_t n_tile)
 {
@@ -13,7 +13,7 @@ template <int WARPS, int ROWS> __device__ inline int64_t first_row(int64_t n_til
     return (n_tile * (WARPS / 4) + warp / 4) * ROWS + warp % 4 * 8 + lane / 4;
 }
 
-/* A pair: rows `row` and row + 32. For rows beyond N one that is there is read, and its sums are not stored. */
+/* A pair: rows `row` and row + 32. In place of a row beyond N the last row is read; its sums are not stored. */
 __device__ inline void point_pair(const nk_operand &b, int64_t l, int64_t row, int64_t n, int64_t k, int pair,
                                   weight_rows &w)
 {
@@ -38,9 +38,9 @@ __device__ inline void point_weights(const nk_operand &b, int64_t l, int64_t row
     w.adjacent = true;
 }
 
-/* This lane's rows of the n8 tiles tile, tile + tile_step, .. counted from `token`. For tokens from `end` on the last
- * one is read, and its sums are not stored. Blocked factors: token t is their row t + sf_row. With `rows` these numbers
- * are rows of the result, and each is read once, for codes and factors. */
+/* This lane's rows of the n8 tiles tile, tile + tile_step, .. counted from `token`. In place of tokens from `end` on
+ * the last token is read; its sums are not stored. Blocked factors: token t is their row t + sf_row. With `rows` these
+ * numbers are rows of the result, and each is read once, for codes and factors. */
 template <int TILES_PER_WARP>
 __device__ inline void point_tokens(const nk_operand &a, int64_t l, int64_t token, int64_t end, int64_t sf_row,
                                     int64_t k, int tile, int tile_step, const nk_token_rows &rows,

@@ -1,4 +1,4 @@
-/* gemv: chooses the team size and launches. */
+/* gemv: chooses how many warps divide K, and launches. */
 #include "sm80_gemv_plan.h"
 
 #include "sm80_gemv_config.h"
@@ -28,30 +28,30 @@ static cuda_kernel *gemv_kernel(const nk_gemv_problem *p)
 NK_CHOICE_FITS(sm80_gemv_choice);
 
 #define NAME(name, warps) #name,
-#define TEAM(name, warps) warps,
+#define SPLIT_K(name, warps) warps,
 const nk_family sm80_gemv_family = {"sm80", "gemv", (const char *const[]){SM80_GEMV_TILES(NAME) NULL}, NULL};
-static const int8_t teams[] = {SM80_GEMV_TILES(TEAM)};
-#define TILES ((int)sizeof teams)
+static const int8_t split_ks[] = {SM80_GEMV_TILES(SPLIT_K)};
+#define TILES ((int)sizeof split_ks)
 
-/* How many turns of one row quad a team has, and how many steps of 1024 elements a warp has in all. */
-static int64_t turns(int64_t groups, int64_t ctas, int split)
+/* How many turns of one row quad a warp has, and how many steps of 1024 elements in all. */
+static int64_t turns(int64_t quads, int64_t ctas, int split)
 {
-    return nk_ceil_div(groups, ctas * (SM80_GEMV_WARPS / split));
+    return nk_ceil_div(quads, ctas * (SM80_GEMV_WARPS / split));
 }
 
-static int64_t steps(int64_t groups, int64_t slices, int64_t ctas, int split)
+static int64_t steps(int64_t quads, int64_t slices, int64_t ctas, int split)
 {
-    return turns(groups, ctas, split) * nk_ceil_div(slices, split);
+    return turns(quads, ctas, split) * nk_ceil_div(slices, split);
 }
 
-/* Chooses the team size that ends first. Batch invariance: it depends on K alone. */
-static nk_status choose_team(const nk_gemv_problem *p, const nk_settings *settings, sm80_gemv_choice *c)
+/* Chooses the split of K that ends first. Batch invariance: it depends on K alone. */
+static nk_status choose_split_k(const nk_gemv_problem *p, const nk_settings *settings, sm80_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm80_gemv_family);
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     int64_t chunks = nk_ceil_div(p->k, SM80_GEMV_CHUNK), slices = nk_ceil_div(chunks, 32);
-    int64_t groups = sm80_gemv_row_quads(p->n);
+    int64_t quads = sm80_gemv_row_quads(p->n);
     int64_t ctas = (int64_t)gpu->sms * SM80_GEMV_CTAS_PER_SM / (p->l > 0 ? p->l : 1);
     int64_t room = (cuda_smem_per_cta(gpu, SM80_GEMV_CTAS_PER_SM) - SM80_GEMV_PARTIAL_BYTES) / SM80_GEMV_CHUNK_BYTES;
     NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
@@ -59,25 +59,25 @@ static nk_status choose_team(const nk_gemv_problem *p, const nk_settings *settin
     if (ctas < 1) ctas = 1;
     *c = (sm80_gemv_choice){.kernel = gemv_kernel(p), .chunks = (int)(chunks < room ? chunks : room)};
     for (int i = 0; i < TILES; i++) {
-        const int split = teams[i];
+        const int split = split_ks[i];
         if ((forced != NK_TILE_ANY && forced != i) || (split > 1 && split > slices)) continue;
-        bool better = !c->split || steps(groups, slices, ctas, split) < steps(groups, slices, ctas, c->split);
+        bool better = !c->split || steps(quads, slices, ctas, split) < steps(quads, slices, ctas, c->split);
         if (!better && !settings->batch_invariant) continue;
         c->tile = i;
         c->split = split;
     }
     if (!c->split)
         return NK_TILE_REFUSE(&sm80_gemv_family, forced, "K is %lld, too little for %d warps that take %d of it each",
-                              (long long)p->k, teams[forced], 32 * SM80_GEMV_CHUNK);
-    c->groups_per_cta = turns(groups, ctas, c->split) * (SM80_GEMV_WARPS / c->split);
-    c->ctas_per_batch = groups ? (int)nk_ceil_div(groups, c->groups_per_cta) : 0;
+                              (long long)p->k, split_ks[forced], 32 * SM80_GEMV_CHUNK);
+    c->quads_per_cta = turns(quads, ctas, c->split) * (SM80_GEMV_WARPS / c->split);
+    c->ctas_per_batch = quads ? (int)nk_ceil_div(quads, c->quads_per_cta) : 0;
     return NK_OK;
 }
 
 nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     sm80_gemv_choice *c = choice;
-    NK_TRY(choose_team(p, settings, c));
+    NK_TRY(choose_split_k(p, settings, c));
     plan->kernel = c->kernel->name;
     plan->why = "one token: weights are read once";
     plan->tile_m = 1;
@@ -87,7 +87,7 @@ nk_status sm80_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     plan->threads = 32 * SM80_GEMV_WARPS;
     plan->tile = sm80_gemv_family.tiles[c->tile];
     plan->split = c->split;
-    /* otherwise the team size depends on the number of matrices */
+    /* otherwise the split of K depends on the number of matrices */
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
@@ -98,6 +98,6 @@ nk_status sm80_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
     int32_t threads = 32 * SM80_GEMV_WARPS;
     cuda_grid grid = {
         .x = p->l * c.ctas_per_batch, .y = 1, .z = 1, .threads = threads, .smem_bytes = sm80_gemv_smem(c.chunks)};
-    void *args[] = {(void *)(uintptr_t)p, &c.split, &c.chunks, &c.ctas_per_batch, &c.groups_per_cta};
+    void *args[] = {(void *)(uintptr_t)p, &c.split, &c.chunks, &c.ctas_per_batch, &c.quads_per_cta};
     return cuda_launch(c.kernel, p->device, exec->stream, &grid, args);
 }

@@ -1,21 +1,21 @@
 /* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]): the gemm of one token, at the speed of memory.
  *
- * Work: a CTA takes consecutive row quads of one batch's W: four rows, 32 apart. Its eight warps are teams of `split`;
- * a team's warps divide K of one quad among them. In each turn every team takes its next quad.
+ * Work: a CTA takes consecutive row quads of one batch's W: four rows, 32 apart. `split_k` of its eight warps
+ * divide K of one quad among them, so that it takes 8 / split_k quads in each turn.
  *
  * Roles: all warps alike. A lane takes chunks of 32 elements (16 bytes of codes) of each of the four rows, multiplies
  * them by the vector in shared memory and adds in fp32. While it multiplies one step, the weights of the next are
- * under way, also where that is the next turn's: nothing else counts at the speed of memory.
+ * under way, even if the next step is the next turn's: at the speed of memory nothing else counts.
  *
  * Sums: NVFP4 vector: a lane adds eight products of codes in each half of a pair. They are multiples of a quarter,
  * scaled by 2^-1; the sum is at most 1152 of them, so it is exact in fp16. In fp32, dot * (sfw * sfx) is exact as well,
  * and only its addition rounds. 16-bit vector: fused multiply-adds in fp32, then the block's scale factor.
  *
  * Barriers, all of the CTA (__syncthreads):
- *   those who read a piece of the vector -> those who write the next      before it is staged
- *   those who wrote it -> those who read it                               after it is staged
- *   a team's warps -> its first warp       once a turn, where split_k > 1; the partial sums of two turns have two
- * places, so that the next turn's writes do not meet this turn's reads
+ *   threads that read a segment of the vector -> threads that write the next      before it is staged
+ *   threads that wrote it -> threads that read it                                 after it is staged
+ *   the warps of a quad -> the first of them      once a turn, if split_k > 1; the partial sums of two turns have two
+ *                                                 buffers, so that the next turn's writes do not meet this turn's reads
  *
  * Shared memory: see sm80_gemv_config.h. */
 #include "cuda/epilogue.cuh"
@@ -30,7 +30,7 @@ enum { X_NVFP4, X_FP16, X_BF16 }; /* what the vector is */
 extern __shared__ uint4 smem[];
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Fetching: wide where the host found all addresses aligned and K % 32 = 0; else byte by byte, zeros beyond K      */
+/* Fetching: wide if the host found all addresses aligned and K % 32 = 0; else byte by byte, zeros beyond K         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 __device__ inline uint32_t load_codes_word(const uint8_t *at)
@@ -51,7 +51,7 @@ __device__ inline uint32_t fetch_sf_bytes(const nk_operand &o, int64_t l, int64_
 typedef struct weight_chunks {
     uint4 codes[ROWS];
     uint32_t sf[ROWS];
-    int chunk; /* of the segment; -1 where the lane has none */
+    int chunk; /* of the segment; -1 if the lane has none */
 } weight_chunks;
 
 /* The order of a warp's steps. A segment is what shared memory holds of the vector at once. */
@@ -67,7 +67,7 @@ typedef struct step_order {
 typedef struct cursor {
     int64_t quad;
     int segment, step;
-    int present; /* rows of the quad that are there; for the others the first is read, and its sums are not stored */
+    int present; /* rows of the quad that exist; the first is read in place of the rest, whose sums are not stored */
     const uint8_t *codes, *sf;
 } cursor;
 
@@ -161,7 +161,7 @@ template <int KIND> __device__ inline void stage_vector(const nk_gemm_problem &p
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Products                                                                                                         */
+/* Dot products                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <bool BF16> __device__ inline float2 float2_of(uint32_t pair)
@@ -223,7 +223,7 @@ template <int KIND> __device__ inline void dot_rows(const weight_chunks &w, int 
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The sums of a quad over a team of `split` warps: lanes 8r .. 8r + 7 of its first warp get row r's. */
+/* The sums of a quad over the `split_k` warps that have it: lanes 8r .. 8r + 7 of the first of them get row r's. */
 __device__ inline float split_k_sum(const float sums[ROWS], int split_k, float *partials)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

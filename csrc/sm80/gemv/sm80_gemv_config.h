@@ -7,7 +7,7 @@
 #define SM80_GEMV_WARPS 8
 #define SM80_GEMV_CTAS_PER_SM 2
 
-/* X(name, warps of a team). The warps of a team divide K of a row quad among them: many are for few, long rows. */
+/* X(name, split_k: warps that divide K of a row quad among them). Many are for few, long rows. */
 #define SM80_GEMV_TILES(X) \
     X(w1, 1)               \
     X(w2, 2)               \

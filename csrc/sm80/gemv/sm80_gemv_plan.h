@@ -6,7 +6,7 @@
 
 typedef struct sm80_gemv_choice {
     cuda_kernel *kernel;
-    int64_t groups_per_cta;
+    int64_t quads_per_cta;
     int tile, split, chunks, ctas_per_batch; /* split: warps that divide K of a row */
 } sm80_gemv_choice;
 

@@ -1,21 +1,21 @@
 /* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k]; the best experts of each row and their weights; all in one launch.
  *
- * Work: several CTAs have the same tile of tokens. Each multiplies it by one tile of experts over one part of K, or by
- * all tiles of experts in turn where tokens alone fill all SMs. Sums go to the workspace. Once all of a token tile's
- * are there, its CTAs take up to eight tokens at a time and route them, one a warp (cuda/route_topk.cuh). Where a
- * permutation is wanted, the CTAs then sort by expert (cuda/route_sort.cuh).
+ * Work: several CTAs have the same tile of tokens. Each multiplies it by one tile of experts over one split of K, or by
+ * all tiles of experts in turn if tokens alone fill all SMs. Partial sums go to the workspace. Once all those of a
+ * token tile are there, its CTAs take up to eight tokens at a time and route them, one a warp (cuda/route_topk.cuh). If
+ * a permutation is wanted, the CTAs then sort by expert (cuda/route_sort.cuh).
  *
  * Roles: all warps alike. Experts are the A operand of mma.m16n8k16 (16 rows), tokens the B operand (8 columns);
  * fragments come by ldmatrix.
  *
  * Barriers, of the CTA (__syncthreads):
- *   all who copied step s -> all who multiply it, and all who multiplied step s - 1 -> all who copy to its stage
- *   all who staged sums -> all who write them to the workspace -> the next tile
+ *   all threads, which copied step s -> all threads, which multiply it; and back, before the stage is copied to again
+ *   all threads, which staged sums -> all threads, which write them to the workspace -> the next tile
  *   between the phases of routing and of sorting
- * Meetings of CTAs (cuda/grid_barrier.cuh): the CTAs of a token tile, once their sums are written; the CTAs of the
- * launch, once tokens are routed, if there is a permutation. The last to arrive never waits and leaves nothing undone.
- * Some of the others wait for it, to take part in the work that follows: only where all CTAs can be resident, and only
- * for a while. Who does the work changes no bit: sums are added in the order of K.
+ * Grid barriers (cuda/grid_barrier.cuh): of the CTAs of a token tile, once their sums are written; of the CTAs of the
+ * launch, once tokens are routed, if there is a permutation. The last CTA to arrive never waits and leaves nothing
+ * undone. Some CTAs wait for it, to take part in the work that follows: only if all CTAs can be resident, and only for
+ * a while. Which CTA does the work changes no bit: sums are added in the order of K.
  *
  * Shared memory: see sm80_route_config.h. */
 #include "cuda/pairs.cuh"
@@ -30,7 +30,7 @@ extern __shared__ uint4 smem[];
 #define THREADS SM80_ROUTE_THREADS
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Sums of products                                                                                                 */
+/* The GEMM of x and w                                                                                              */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <int TOKENS, int EXPERTS, int WARP_TOKENS, int WARP_EXPERTS, int K_WARPS_, int STAGES_, bool ALIGNED_>
@@ -90,8 +90,8 @@ __device__ inline uint4 gather_word(const uint8_t *from, int bytes)
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* ROWS rows of a step into shared memory; zeros beyond K. Rows that are not there keep what the ring holds: only sums
- * that nobody reads depend on them. */
+/* ROWS rows of a step into shared memory; zeros beyond K. Rows that do not exist keep what the stage held: only sums
+ * that are not read depend on them. */
 template <typename S, int ROWS> __device__ inline void fetch_rows(uint4 *to, const row_source &from, int bytes)
 {
     const uint8_t *at = from.at;
@@ -156,7 +156,7 @@ __device__ inline void route_mma(S &s, int stage, float acc[S::WE / 16][S::WT / 
     }
 }
 
-/* Ends with the CTA's barrier after the last read of the ring. */
+/* Ends with the CTA's barrier after the last read of the operands. */
 template <typename S, bool BF16>
 __device__ inline void route_mainloop(S &s, sources from, int steps, float acc[S::WE / 16][S::WT / 8][4])
 {

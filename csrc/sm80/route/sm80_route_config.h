@@ -7,8 +7,8 @@
 
 /* X(name, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAs per SM that registers allow, ALIGNED): a
  * CTA multiplies EXPERTS rows of w by TOKENS rows of x, 64 K_WARPS elements of K at a time, of which each of K_WARPS
- * warps takes 64. STAGES steps are in shared memory. ALIGNED: all rows to 16 bytes; `narrow` serves all other
- * addresses. t128x256 is for GPUs with much shared memory; all others fit the 99 KB of small devices. */
+ * warps takes 64. STAGES steps are in shared memory. ALIGNED: all rows to 16 bytes; `narrow` serves any address.
+ * t128x256 is for GPUs with much shared memory; all other tiles fit the 99 KB of small devices. */
 #define SM80_ROUTE_TILES(X)               \
     X(t8, 8, 32, 8, 16, 4, 4, 2, 1)       \
     X(t32, 32, 64, 32, 16, 2, 4, 2, 1)    \
@@ -37,15 +37,15 @@ enum {
 #define SM80_ROUTE_WARPS 8 /* of every tile */
 #define SM80_ROUTE_THREADS (32 * SM80_ROUTE_WARPS)
 
-/* Ring of operands: [STAGES][K_WARPS][EXPERTS + TOKENS][64 elements], the eight 16-byte words of a row permuted by
- * row % 8. Later the same bytes hold, one after the other, the tile's sums, a scratch_t for each warp, the histograms
- * of the permutation. */
+/* Operands: [STAGES][K_WARPS][EXPERTS + TOKENS][64 elements], the eight 16-byte words of a row permuted by row % 8.
+ * Later the same bytes hold, one after the other, the tile's sums, a scratch_t for each warp, the histograms of the
+ * permutation. */
 #define SM80_ROUTE_SMEM(tokens, experts, k_warps, stages) ((stages) * (k_warps) * ((experts) + (tokens)) * 128)
 
-/* What turns need of it: a scratch_t for each warp, or a sort_t. */
+/* What turns need of shared memory: a scratch_t for each warp, or a sort_t. */
 #define SM80_ROUTE_TURN_BYTES (SM80_ROUTE_WARPS * ROUTE_SCRATCH_BYTES(NK_MAX_EXPERTS))
 
-/* How the work of one launch is divided: the grid is [parts of K][ranges of experts][token tiles]. */
+/* The tile scheduler of a launch: the grid is [splits of K][ranges of experts][token tiles]. */
 typedef struct sm80_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K */
     uint64_t *counters; /* [token tiles][ROUTE_BARRIER_COUNTERS], then the launch's */
@@ -57,7 +57,7 @@ typedef struct sm80_route_params {
     int32_t waiters;     /* CTAs of a token tile that may take turns */
     int32_t leavers;     /* CTAs of the launch that route, or that waited to */
     int32_t sorters;     /* those of them that may sort */
-    int32_t timeout;     /* clocks to wait for others */
+    int32_t timeout;     /* clocks to wait for the last CTA */
     int32_t splits, steps, steps_per_split;
     int32_t tiles_per_cta; /* of experts, taken in turns */
 } sm80_route_params;

@@ -1,4 +1,4 @@
-/* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k] where tensor cores cannot multiply x and w as they are: one of them is
+/* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k] if tensor cores cannot multiply x and w as they are: one of them is
  * fp32, or they are of two types. And the selection alone, from logits that are given.
  *
  * Work: as in sm80_route.cu, with the fp32 multiply-adds of cuda/route_fma.cuh for mma. Elements are loaded one by one,
@@ -6,7 +6,7 @@
  *
  * Roles: all warps alike. A thread has TG TV x 4 EG sums.
  *
- * Barriers of the CTA: cuda/route_fma.cuh. Meetings of CTAs: sm80_route_turns.cuh.
+ * Barriers of the CTA: cuda/route_fma.cuh. Grid barriers: sm80_route_turns.cuh.
  *
  * Shared memory: [2 stages][STEP of K][EXPERTS + 4, TOKENS + 4] floats; later what turns need. */
 #include "cuda/ptx/grid.cuh"

@@ -1,4 +1,4 @@
-/* What follows the sums in every kernel of the router: CTAs meet, route tokens in turns, and sort. */
+/* What follows the sums in every kernel of the router: a grid barrier, then CTAs route tokens in turns, and sort. */
 #ifndef NK_SM80_ROUTE_TURNS_CUH
 #define NK_SM80_ROUTE_TURNS_CUH
 
@@ -75,13 +75,13 @@ __device__ inline void sort_rows(const nk_route_problem &p, const sm80_route_par
     if (threadIdx.x == 0 && ranges > 0) leave_grid_barrier(launch_barrier(q));
 }
 
-/* The tokens of this CTA's tile; `count` is 0 where the launch has none, only an empty permutation to make. */
+/* The tokens of this CTA's tile; `count` is 0 if the launch has none, only an empty permutation to make. */
 typedef struct tile_token_range {
     int64_t first;
     int count;
 } tile_token_range;
 
-/* Before the sums: long before CTAs meet. */
+/* Before the sums: long before CTAs arrive at the barrier. */
 __device__ inline tile_token_range route_prologue(const nk_route_problem &p, const sm80_route_params &q, int tile)
 {
     const int64_t first = (int64_t)blockIdx.x * tile;
@@ -94,7 +94,7 @@ __device__ inline tile_token_range route_prologue(const nk_route_problem &p, con
     return at;
 }
 
-/* After them: `smem` is free. GIVEN: the logits are the caller's, no sums. */
+/* After the sums: `smem` is free. GIVEN: the logits are the caller's, and there are no sums. */
 template <bool GIVEN = false>
 __device__ inline void route_epilogue(const nk_route_problem &p, const sm80_route_params &q, const tile_token_range &at,
                                       void *smem)
