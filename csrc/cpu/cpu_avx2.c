@@ -227,8 +227,8 @@ const cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .why = "CPU tensors; AVX2",
     .available = available,
-    .gemm_tile = gemm_tile,
-    .gemv = gemv,
+    .gemm_tile = sum_gemm_tile,
+    .gemv = sum_gemv,
     CPU_ROWS,
 };
 #endif

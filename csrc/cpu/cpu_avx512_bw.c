@@ -15,8 +15,8 @@ const cpu_path cpu_path_avx512_bw = {
     .name = "avx512-bw",
     .why = "CPU tensors; AVX-512 (BW)",
     .available = available,
-    .gemm_tile = gemm_tile,
-    .gemv = gemv,
+    .gemm_tile = sum_gemm_tile,
+    .gemv = sum_gemv,
     CPU_ROWS,
 };
 #endif

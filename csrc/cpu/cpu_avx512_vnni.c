@@ -17,8 +17,8 @@ const cpu_path cpu_path_avx512_vnni = {
     .name = "avx512-vnni",
     .why = "CPU tensors; AVX-512 (VNNI)",
     .available = available,
-    .gemm_tile = gemm_tile,
-    .gemv = gemv,
+    .gemm_tile = sum_gemm_tile,
+    .gemv = sum_gemv,
     CPU_ROWS,
 };
 #endif

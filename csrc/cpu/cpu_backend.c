@@ -38,8 +38,8 @@ static double multiply_adds_of(const nk_gemm_problem *p)
 
 static int64_t count_tiles(int64_t m, int64_t n) { return nk_ceil_div(m, CPU_TILE_M) * nk_ceil_div(n, CPU_TILE_N); }
 
-static nk_status plan_rows(const nk_settings *settings, const char *kernel, int64_t rows, nk_plan *plan,
-                           cpu_means *means)
+static nk_status plan_row_loop(const nk_settings *settings, const char *kernel, int64_t rows, nk_plan *plan,
+                               cpu_means *means)
 {
     return plan_loop(settings, kernel, rows, CPU_MAX_THREADS, plan, means);
 }
@@ -70,7 +70,7 @@ static nk_status plan_grouped_gemm(const nk_grouped_gemm_problem *p, const nk_se
                                    void *choice)
 {
     int64_t count = p->list ? 0 : count_tiles(p->all.m, p->all.n); /* or more: experts end tiles early */
-    double all = p->list ? 0 : multiply_adds_of(&p->all);               /* or fewer: some rows are no expert's */
+    double all = p->list ? 0 : multiply_adds_of(&p->all);          /* or fewer: some rows are no expert's */
     for (int64_t g = 0; p->list && g < p->groups; g++) {
         count += count_tiles(p->list[g].m, p->list[g].n);
         all += multiply_adds_of(&p->list[g]);
@@ -82,8 +82,8 @@ static nk_status plan_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, c
                                         nk_plan *plan, void *choice)
 {
     const nk_gemm_problem *gates = &p->gates.all;
-    return plan_tile_loop(settings, "cpu_grouped_dual_gemm", count_tiles(gates->m, gates->n), 2 * multiply_adds_of(gates),
-                          plan, choice);
+    return plan_tile_loop(settings, "cpu_grouped_dual_gemm", count_tiles(gates->m, gates->n),
+                          2 * multiply_adds_of(gates), plan, choice);
 }
 
 /* 16-bit weights never take gemv. */
@@ -97,28 +97,28 @@ static nk_status plan_route(const nk_route_problem *p, const nk_settings *settin
 static nk_status plan_sort_by_expert(const nk_sort_by_expert_problem *p, const nk_settings *settings, nk_plan *plan,
                                      void *choice)
 {
-    return plan_rows(settings, "cpu_sort_by_expert", p->m, plan, choice);
+    return plan_row_loop(settings, "cpu_sort_by_expert", p->m, plan, choice);
 }
 
 static nk_status plan_combine(const nk_combine_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_rows(settings, "cpu_combine", p->m, plan, choice);
+    return plan_row_loop(settings, "cpu_combine", p->m, plan, choice);
 }
 
 static nk_status plan_quantize(const nk_quantize_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_rows(settings, "cpu_quantize", p->l * p->rows, plan, choice);
+    return plan_row_loop(settings, "cpu_quantize", p->l * p->rows, plan, choice);
 }
 
 static nk_status plan_dequantize(const nk_dequantize_problem *p, const nk_settings *settings, nk_plan *plan,
                                  void *choice)
 {
-    return plan_rows(settings, "cpu_dequantize", p->l * p->rows, plan, choice);
+    return plan_row_loop(settings, "cpu_dequantize", p->l * p->rows, plan, choice);
 }
 
 static nk_status plan_relayout(const nk_relayout_problem *p, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    return plan_rows(settings, "cpu_relayout", p->l * p->rows, plan, choice);
+    return plan_row_loop(settings, "cpu_relayout", p->l * p->rows, plan, choice);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -16,8 +16,8 @@ const cpu_path cpu_path_neon_dotprod = {
     .name = "neon-dotprod",
     .why = "CPU tensors; NEON with dot products",
     .available = available,
-    .gemm_tile = gemm_tile,
-    .gemv = gemv,
+    .gemm_tile = sum_gemm_tile,
+    .gemv = sum_gemv,
     CPU_ROWS,
 };
 #endif

@@ -11,8 +11,8 @@ const cpu_path cpu_path_neon_mul = {
     .name = "neon-mul",
     .why = "CPU tensors; NEON",
     .available = available,
-    .gemm_tile = gemm_tile,
-    .gemv = gemv,
+    .gemm_tile = sum_gemm_tile,
+    .gemv = sum_gemv,
     CPU_ROWS,
 };
 #endif

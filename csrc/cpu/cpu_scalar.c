@@ -171,7 +171,7 @@ static void add_values(const panel_of *a, const panel_of *b, cpu_tile acc, int64
     }
 }
 
-static void gemm_tile(const cpu_tile_gemm *p, cpu_tile acc)
+static void sum_gemm_tile(const cpu_tile_gemm *p, cpu_tile acc)
 {
     bool codes = p->a->dtype == NK_E2M1X2 && p->b->dtype == NK_E2M1X2;
     for (int64_t i = 0; i < p->mb; i++)
@@ -195,6 +195,6 @@ const cpu_path cpu_path_scalar = {
     .name = "scalar",
     .why = "CPU tensors; portable C, the specification",
     .available = available,
-    .gemm_tile = gemm_tile,
+    .gemm_tile = sum_gemm_tile,
     CPU_ROWS,
 };

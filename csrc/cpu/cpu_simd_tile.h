@@ -325,7 +325,7 @@ CPU_TARGET static void gemm_tile_values(const cpu_tile_gemm *p, cpu_tile acc)
     }
 }
 
-CPU_TARGET static void gemm_tile(const cpu_tile_gemm *p, cpu_tile acc)
+CPU_TARGET static void sum_gemm_tile(const cpu_tile_gemm *p, cpu_tile acc)
 {
     for (int64_t i = 0; i < p->mb; i++)
         memset(acc[i], 0, sizeof acc[i]);

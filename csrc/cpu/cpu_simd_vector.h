@@ -113,7 +113,7 @@ OPERATION vf add_step(const vector_step *a, const weight_row *row, int64_t k, in
 
 /* The vector's elements are one kind or the other; all else is the same. */
 #define MULTIPLY_VECTOR(name, step_type, MOST_K, load, add)                              \
-    CPU_TARGET static void name(const cpu_tile_gemm *p, float *sums)                       \
+    CPU_TARGET static void name(const cpu_tile_gemm *p, float *sums)                     \
     {                                                                                    \
         step_type a[(MOST_K) / STEP];                                                    \
         uint8_t sf[VECTOR_ROWS][VECTOR_K / NK_SF_VEC];                                   \
@@ -176,7 +176,7 @@ OPERATION vf add_value_step(const value_step *a, const weight_row *row, int64_t 
 
 MULTIPLY_VECTOR(gemv_values, value_step, VALUE_VECTOR_K, load_value_vector, add_value_step)
 
-CPU_TARGET static void gemv(const cpu_tile_gemm *p, float *sums)
+CPU_TARGET static void sum_gemv(const cpu_tile_gemm *p, float *sums)
 {
     memset(sums, 0, (size_t)p->nb * sizeof *sums);
     (p->a->dtype == NK_E2M1X2 ? gemv_codes : gemv_values)(p, sums);

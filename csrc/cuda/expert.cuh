@@ -5,6 +5,7 @@
 
 #include "nk_format.h"
 #include "scan.cuh"
+#include "sf_layout.cuh"
 
 typedef struct expert_tile {
     int64_t expert;
@@ -64,7 +65,7 @@ __device__ inline uint32_t scan_experts(expert_scan<WARPS> &s, const int32_t *of
         const int tokens = expert < experts ? end - begin : 0;
 
         const uint32_t tiles = ((uint32_t)tokens + TILE_M - 1) / TILE_M;
-        const int atoms = (int)(((uint32_t)tokens + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS);
+        const int atoms = (int)(((uint32_t)tokens + SF_ATOM_ROWS - 1) / SF_ATOM_ROWS);
         int first_atom = scan_sum(atoms);
         uint32_t first_tile = (uint32_t)scan_sum((int)tiles);
         if (lane == 31) s.warp_sums[warp] = make_int2((int)first_tile, first_atom);

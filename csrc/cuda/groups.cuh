@@ -4,6 +4,7 @@
 
 #include "cuda_groups.h"
 #include "expert.cuh"
+#include "sf_layout.cuh"
 #include "stream_k.cuh"
 
 /* A tile of a group. */
@@ -62,9 +63,9 @@ template <int TILE_M, int TILE_N, int WARPS> struct group_tiles {
     {
         const nk_gemm_problem &p = q.group[0].gemm;
         if (q.rows.data || !p.a.sf || p.a.sf_layout != NK_SF_BLOCKED) return true;
-        at.sf_row = e.atom_row * NK_SF_ATOM_ROWS - e.begin;
-        const int64_t atom_rows = e.atom_row + nk_ceil_div(e.end - e.begin, NK_SF_ATOM_ROWS);
-        return atom_rows * nk_sf_padded_cols(p.k / NK_SF_VEC) * NK_SF_ATOM_ROWS <= q.a_sf_bytes;
+        at.sf_row = e.atom_row * SF_ATOM_ROWS - e.begin;
+        const int64_t atom_rows = e.atom_row + nk_ceil_div(e.end - e.begin, SF_ATOM_ROWS);
+        return atom_rows * nk_sf_padded_cols(p.k / NK_SF_VEC) * SF_ATOM_ROWS <= q.a_sf_bytes;
     }
 
     /* The tile that has iteration `iter`; the same answer in all threads of the CTA. */

@@ -24,6 +24,7 @@
 #include "expert.cuh"
 #include "quantize_encode.cuh"
 #include "quantize_params.h"
+#include "sf_layout.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The largest finite magnitude                                                                                     */
@@ -167,13 +168,13 @@ __device__ inline void find_atom_rows(const nk_quantize_problem &p, const cuda_q
         const int32_t first = g < p.groups ? clamped_offset(p.offsets, g, p.rows) : 0;
         const int32_t rows = g < p.groups ? max(clamped_offset(p.offsets, g + 1, p.rows) - first, 0) : 0;
         int64_t total;
-        const int64_t start = used + exclusive_sum(nk_ceil_div(rows, NK_SF_ATOM_ROWS), of_warp, &total);
+        const int64_t start = used + exclusive_sum(nk_ceil_div(rows, SF_ATOM_ROWS), of_warp, &total);
         for (int i = 0; i < 32; i++) {
             const int32_t their_first = __shfl_sync(~0u, first, i), their_rows = __shfl_sync(~0u, rows, i);
             const int64_t to = __shfl_sync(~0u, start, i);
-            for (int64_t a = threadIdx.x % 32; a * NK_SF_ATOM_ROWS < their_rows && to + a < q.atoms; a += 32) {
-                const int32_t before = (int32_t)(a * NK_SF_ATOM_ROWS);
-                q.experts[to + a] = {their_first + before, min(their_rows - before, NK_SF_ATOM_ROWS)};
+            for (int64_t a = threadIdx.x % 32; a * SF_ATOM_ROWS < their_rows && to + a < q.atoms; a += 32) {
+                const int32_t before = (int32_t)(a * SF_ATOM_ROWS);
+                q.experts[to + a] = {their_first + before, min(their_rows - before, SF_ATOM_ROWS)};
             }
         }
         used += total;
@@ -216,14 +217,14 @@ __device__ inline tile_rows tile_rows_of(const nk_quantize_problem &p, const cud
     tile_rows r = {position, clamp_rows(p.rows - position, most), 0, 0, most};
     if (p.layout == NK_SF_LINEAR) r.scales = r.count;
     if (!p.offsets) return r;
-    const int64_t atom = position / NK_SF_ATOM_ROWS;
+    const int64_t atom = sf_atom_of_row(position);
     if (atom < q.atoms) {
         const cuda_atom_rows rows = q.experts[atom];
-        const int in_atom = (int)(position % NK_SF_ATOM_ROWS);
+        const int in_atom = (int)sf_row_in_atom(position);
         r.first = (int64_t)rows.first + in_atom;
         r.count = clamp_rows(rows.count - in_atom, most);
     } else {
-        r.first = position - q.atoms * NK_SF_ATOM_ROWS;
+        r.first = position - q.atoms * SF_ATOM_ROWS;
         r.count = clamp_rows(p.rows - r.first, most);
         r.hole_begin = clamp_rows(clamped_offset(p.offsets, 0, p.rows) - r.first, most);
         r.hole_end = clamp_rows(clamped_offset(p.offsets, p.groups, p.rows) - r.first, most);
@@ -282,9 +283,9 @@ __device__ inline void find_outputs(const nk_quantize_problem &p, const cuda_qua
     s.codes_step = s.apart * p.codes_row_stride;
     s.sf = p.sf + s.l * p.sf_batch_stride;
     if (p.layout == NK_SF_BLOCKED) {
-        const int64_t atom = s.position / NK_SF_ATOM_ROWS * q.col_atoms + s.col / NK_SF_ATOM_COLS;
-        s.sf += atom * NK_SF_ATOM_BYTES + s.col % NK_SF_ATOM_COLS;
-        s.sf_row = (int)(s.position % NK_SF_ATOM_ROWS);
+        s.sf +=
+            sf_bytes_of_atoms(sf_atom_of_row(s.position) * q.col_atoms + s.col / SF_ATOM_COLS) + s.col % SF_ATOM_COLS;
+        s.sf_row = (int)sf_row_in_atom(s.position);
     } else {
         s.sf += (s.position + s.row) * p.sf_row_stride + s.col;
         s.sf_step = s.apart * p.sf_row_stride;
@@ -339,7 +340,7 @@ __device__ inline void write_block(const nk_quantize_problem &p, const encoder &
         store_codes<WIDE>(s.codes, codes);
     }
     const uint32_t in_atom = (uint32_t)(s.sf_row + row);
-    uint8_t *to = s.sf + (p.layout == NK_SF_BLOCKED ? in_atom % 32 * 16 + in_atom / 32 * 4 : 0);
+    uint8_t *to = s.sf + (p.layout == NK_SF_BLOCKED ? sf_offset_in_atom(in_atom, 0u) : 0);
     if (row < s.rows.scales) *to = (uint8_t)sf;
     s.codes += s.codes_step;
     s.sf += s.sf_step;

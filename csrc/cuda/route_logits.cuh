@@ -20,8 +20,8 @@ __device__ inline float4 given_logits(const nk_route_problem &p, int64_t m, int 
 /* The logits of `count` tokens from m on, by all threads of the CTA, to scratch with room for so many experts each.
  * GIVEN: they are the caller's. Else partial sums are in q.partials, [q.splits of K][M][q.pitch]. */
 template <bool GIVEN, int THREADS, typename Q>
-__device__ inline void load_logits(const nk_route_problem &p, const Q &q, int64_t m, int count, void *scratch,
-                                   int experts)
+__device__ inline void load_logits_of_tokens(const nk_route_problem &p, const Q &q, int64_t m, int count, void *scratch,
+                                             int experts)
 {
     const int quads = q.pitch / 4;
     for (int i = threadIdx.x; i < count * quads; i += THREADS) {

@@ -329,4 +329,10 @@ __device__ inline int route_token(const nk_route_problem &p, int64_t m, const sc
     return expert;
 }
 
+/* Turns in which the CTAs of a token tile route its tokens, a warp a token: Q says how many tokens a CTA has in one. */
+template <typename Q> __device__ inline int turns_of(const Q &q, int tokens)
+{
+    return (tokens + q.turn_tokens - 1) / q.turn_tokens;
+}
+
 #endif

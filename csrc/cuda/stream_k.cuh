@@ -32,7 +32,7 @@ template <typename TILES, typename F> __device__ inline void stream_k_for_each_t
 }
 
 /* The number of a CTA's partial sums in the workspace. */
-__device__ inline uint32_t partials_of(uint32_t cta, bool begins_tile) { return 2 * cta + (begins_tile ? 1 : 0); }
+__device__ inline uint32_t partials_number(uint32_t cta, bool begins_tile) { return 2 * cta + (begins_tile ? 1 : 0); }
 
 /* Four of this thread's partial sums: workspace[number][quad][thread][4]. */
 __device__ inline float4 *partials_at(float *workspace, uint32_t number, int quads, int quad, int threads)
@@ -58,10 +58,10 @@ __device__ inline bool is_split_at(uint32_t cta, uint32_t iters_per_cta, uint32_
 /* The sum of a split tile's partial sums, in the order of K. */
 __device__ inline float4 sum_partials(float *workspace, const split_tile &t, int quads, int quad, int threads)
 {
-    float4 sum = __ldcg(partials_at(workspace, partials_of(t.first_cta, true), quads, quad, threads));
+    float4 sum = __ldcg(partials_at(workspace, partials_number(t.first_cta, true), quads, quad, threads));
 #pragma unroll 4
     for (uint32_t cta = t.first_cta + 1; cta <= t.last_cta; cta++)
-        sum = sum + __ldcg(partials_at(workspace, partials_of(cta, false), quads, quad, threads));
+        sum = sum + __ldcg(partials_at(workspace, partials_number(cta, false), quads, quad, threads));
     return sum;
 }
 

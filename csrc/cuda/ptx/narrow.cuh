@@ -13,8 +13,7 @@ __device__ inline uint32_t cvt_satfinite_e4m3x2_f32(float high, float low)
 }
 
 /* Eight floats as E2M1, v[0] in the lowest nibble: cvt.rn.satfinite.e2m1x2.f32, four times. To nearest even; beyond 6
- * is
- * 6. The sign stays, but NaN is +6. The bytes are joined here, since only so ptxas lets conversions join them. */
+ * is 6. The sign stays, but NaN is +6. The bytes are joined here, since only so ptxas lets conversions join them. */
 __device__ inline uint32_t cvt_satfinite_e2m1x2_f32(const float v[8])
 {
     uint32_t codes;

@@ -3,7 +3,7 @@
 #define NK_SM100_KIND_F16_DECODE_CUH
 
 #include "cuda/nvfp4.cuh"
-#include "cuda/ptx/e2m1.cuh"
+#include "cuda/ptx/narrow.cuh"
 #include "sm100_kind_f16_parts.cuh"
 
 /* Eight weights in the order of K, exact; both halves of `factor` hold the scale factor, of bf16 times 2^112. A code's

@@ -86,7 +86,7 @@ template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, c
     const int count = (int)min(p.m - m, (int64_t)q.turn_tokens), warp = threadIdx.x / 32;
     griddepcontrol_launch_dependents();
     griddepcontrol_wait();
-    load_logits<GIVEN, SM100_ROUTE_SELECT_THREADS>(p, q, m, count, smem, q.scratch_experts);
+    load_logits_of_tokens<GIVEN, SM100_ROUTE_SELECT_THREADS>(p, q, m, count, smem, q.scratch_experts);
     __syncthreads();
     if (warp < count) route_token(p, m + warp, scratch_at(smem, warp, q.scratch_experts));
 }

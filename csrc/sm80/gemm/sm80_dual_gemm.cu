@@ -7,11 +7,11 @@
  * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_gemm.cuh"
 
-#define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
+#define RUN (SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
 
 template <int TILE_M, int WARPS>
-struct dual_gemm_operator : batch_operator<nk_dual_gemm_problem, TILE_M, WARPS, WARPS * 16> {
-    using dual_gemm_operator::batch_operator::batch_operator;
+struct sm80_dual_gemm_operator : batch_operator<nk_dual_gemm_problem, TILE_M, WARPS, WARPS * 16> {
+    using sm80_dual_gemm_operator::batch_operator::batch_operator;
 
     /* A lane has two features, 32 apart: its first pair of rows are their gates, its second pair their ups. */
     __device__ void point_rows(const batch_tile &tile, weight_rows &w) const
@@ -30,7 +30,7 @@ struct dual_gemm_operator : batch_operator<nk_dual_gemm_problem, TILE_M, WARPS, 
 };
 
 #define PARAMETERS const __grid_constant__ nk_dual_gemm_problem p, const __grid_constant__ sm80_gemm_scheduler q
-#define OPERATOR(TILE_M, WARPS) dual_gemm_operator<TILE_M, WARPS>(p, q)
+#define OPERATOR(TILE_M, WARPS) sm80_dual_gemm_operator<TILE_M, WARPS>(p, q)
 #define KERNELS(...) SM80_STREAM_K_KERNELS(sm80_dual_gemm, __VA_ARGS__)
 
 SM80_GEMM_TILES(KERNELS)

@@ -46,7 +46,7 @@ template <int TILE_M, int WARPS, int STAGES, int KIND> union gemm_tile_memory {
 
 /* `iters` iterations of a tile from `first` on. Begins with shared memory free, ends with it in use by the stores. */
 template <int TILE_M, int WARPS, int STAGES, int KIND, typename OPERATOR, typename TILE>
-__device__ inline void gemm_tile(const OPERATOR &op, const TILE &tile, uint32_t first, uint32_t iters)
+__device__ inline void stream_k_gemm_tile(const OPERATOR &op, const TILE &tile, uint32_t first, uint32_t iters)
 {
     using S = operand_memory<TILE_M, WARPS, STAGES, KIND>;
     using memory = gemm_tile_memory<TILE_M, WARPS, STAGES, KIND>;
@@ -60,7 +60,7 @@ __device__ inline void gemm_tile(const OPERATOR &op, const TILE &tile, uint32_t 
     op.point_tokens(tile, x);
     __shared__ current_tile<TILE> kept;
     static_assert(sizeof kept <= SM80_GEMM_STATIC_BYTES, "what the host counts on");
-    if (threadIdx.x == 0) kept = {tile, whole ? WHOLE : partials_of(blockIdx.x, first == 0)};
+    if (threadIdx.x == 0) kept = {tile, whole ? WHOLE : partials_number(blockIdx.x, first == 0)};
 
     float acc[2][TILES][4] = {};
     gemm_mainloop(s.operands, w, x, (int)(op.k(tile) / NK_SF_VEC), (int)first, (int)(whole ? op.k_steps(tile) : iters),
@@ -85,10 +85,10 @@ __device__ inline void gemm_tile(const OPERATOR &op, const TILE &tile, uint32_t 
 }
 
 template <int TILE_M, int WARPS, int STAGES, int KIND, typename OPERATOR>
-__device__ inline void gemm_tiles(const OPERATOR &op)
+__device__ inline void stream_k_gemm(const OPERATOR &op)
 {
     stream_k_for_each_tile(op, [&](const auto &tile, uint32_t first, uint32_t iters) {
-        gemm_tile<TILE_M, WARPS, STAGES, KIND>(op, tile, first, iters);
+        stream_k_gemm_tile<TILE_M, WARPS, STAGES, KIND>(op, tile, first, iters);
     });
 }
 
@@ -166,7 +166,7 @@ template <typename PROBLEM, int TILE_M, int WARPS, int TILE_N> struct batch_oper
     extern "C" __global__ void __launch_bounds__(32 * WARPS, CTAS) kernel(PARAMETERS) \
     {                                                                                 \
         griddepcontrol_launch_dependents();                                           \
-        gemm_tiles<TILE_M, WARPS, STAGES, KIND>(OPERATOR(TILE_M, WARPS));             \
+        stream_k_gemm<TILE_M, WARPS, STAGES, KIND>(OPERATOR(TILE_M, WARPS));          \
     }
 
 /* A tile's kernels for NVFP4 weights. */

@@ -9,12 +9,12 @@
 #include "sm80_encode.cuh"
 #include "sm80_groups.cuh"
 
-#define RUN (NK_SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
+#define RUN (SF_ATOM_ROWS / 2) /* of a token's staged sums 64 are gates, the next 64 their ups */
 
-template <int TILE_M, int WARPS> struct grouped_dual_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 16> {
+template <int TILE_M, int WARPS> struct sm80_grouped_dual_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 16> {
     const sm80_gating &gating;
 
-    __device__ grouped_dual_gemm_operator(const cuda_groups &q, const sm80_gating &gating)
+    __device__ sm80_grouped_dual_gemm_operator(const cuda_groups &q, const sm80_gating &gating)
         : group_operator<TILE_M, WARPS, WARPS * 16>(q), gating(gating)
     {
     }
@@ -30,7 +30,7 @@ template <int TILE_M, int WARPS> struct grouped_dual_gemm_operator : group_opera
         w.adjacent = false;
         if (!w.blocked || p.n % RUN == 0) return;
         w.apart = true;
-        w.sf_step[0] = NK_SF_ATOM_COLS;
+        w.sf_step[0] = sf_offset_of_quarter(1);
         w.sf_step[1] = sf_at(p.b, tile.expert, min(up + 32, rows - 1), 0, p.k / NK_SF_VEC) - w.sf[1];
     }
 
@@ -48,7 +48,7 @@ template <int TILE_M, int WARPS> struct grouped_dual_gemm_operator : group_opera
 };
 
 #define PARAMETERS const __grid_constant__ cuda_groups q, const __grid_constant__ sm80_gating gating
-#define OPERATOR(TILE_M, WARPS) grouped_dual_gemm_operator<TILE_M, WARPS>(q, gating)
+#define OPERATOR(TILE_M, WARPS) sm80_grouped_dual_gemm_operator<TILE_M, WARPS>(q, gating)
 #define KERNELS(...) SM80_GEMM_FP4_KERNELS(sm80_grouped_dual_gemm, __VA_ARGS__)
 
 SM80_GATED_EXPERT_TILES(KERNELS)

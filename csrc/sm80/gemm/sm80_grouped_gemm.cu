@@ -8,13 +8,13 @@
  * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_groups.cuh"
 
-template <int TILE_M, int WARPS> struct grouped_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 32> {
-    using grouped_gemm_operator::group_operator::group_operator;
+template <int TILE_M, int WARPS> struct sm80_grouped_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 32> {
+    using sm80_grouped_gemm_operator::group_operator::group_operator;
 
     __device__ void point_rows(const group_tile &tile, weight_rows &w) const
     {
         const nk_gemm_problem &p = this->problem_of(tile);
-        point_weights(p.b, tile.expert, first_row<WARPS, NK_SF_ATOM_ROWS>(tile.n_tile), p.n, p.k, w);
+        point_weights(p.b, tile.expert, first_row<WARPS, SF_ATOM_ROWS>(tile.n_tile), p.n, p.k, w);
     }
 
     template <typename STAGED> __device__ void store(const STAGED &staged, const group_tile &tile, int first) const
@@ -25,7 +25,7 @@ template <int TILE_M, int WARPS> struct grouped_gemm_operator : group_operator<T
 };
 
 #define PARAMETERS const __grid_constant__ cuda_groups q
-#define OPERATOR(TILE_M, WARPS) grouped_gemm_operator<TILE_M, WARPS>(q)
+#define OPERATOR(TILE_M, WARPS) sm80_grouped_gemm_operator<TILE_M, WARPS>(q)
 #define KERNELS(name, ...)                                                                     \
     SM80_STREAM_K_KERNELS(sm80_grouped_gemm, name, __VA_ARGS__)                                \
     SM80_GEMM_KERNEL(sm80_grouped_gemm_##name##_plain_fp16, __VA_ARGS__, SM80_GEMM_PLAIN_FP16) \

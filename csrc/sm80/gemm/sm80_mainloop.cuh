@@ -23,6 +23,7 @@
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/shared.cuh"
+#include "cuda/sf_layout.cuh"
 #include "cuda/vectors.cuh"
 #include "sm80_gemm_config.h"
 
@@ -67,7 +68,7 @@ template <int KIND> __device__ inline int64_t row_advance(const weight_rows &w)
 {
     return SM80_GEMM_PLAIN(KIND) ? SM80_GEMM_STEP(KIND) * w.k_stride : 64;
 }
-__device__ inline int sf_advance(bool blocked) { return blocked ? 2 * NK_SF_ATOM_BYTES : 8; }
+__device__ inline int sf_advance(bool blocked) { return blocked ? sf_bytes_of_atoms(2) : 2 * SF_ATOM_COLS; }
 
 template <typename S>
 __device__ inline void fetch_whole(S &s, int stage, const weight_rows &w, const token_rows<S::TILES_PER_WARP> &x)
@@ -203,7 +204,7 @@ template <typename S> __device__ inline void decode_weight_sf(S &s, int stage, i
 
 /* Row r's fragments of word `word`: a[k16 step][m16 tile][register]. */
 template <typename S>
-__device__ inline void decode_weights(S &s, int stage, int word, int r, const uint32_t sf[4], uint32_t a[2][2][4])
+__device__ inline void decode_weight_row(S &s, int stage, int word, int r, const uint32_t sf[4], uint32_t a[2][2][4])
 {
     constexpr int KIND = S::KIND;
     const uint4 *chunk = &s.weights[stage][threadIdx.x >> 5][r][threadIdx.x & 31];
@@ -232,7 +233,7 @@ template <typename S> __device__ inline uint32_t decode_token_sf(S &s, int stage
 }
 
 /* Word `word` of this lane's row of n8 tile `tile`, as fragments of two k16 steps. */
-template <typename S> __device__ inline uint4 token_word(S &s, int stage, int tile, int word, uint32_t sf)
+template <typename S> __device__ inline uint4 decode_token_word(S &s, int stage, int tile, int word, uint32_t sf)
 {
     constexpr int KIND = S::KIND;
     const int lane = threadIdx.x & 31;
@@ -281,7 +282,7 @@ __device__ inline void mma_step(operand_memory<TILE_M, WARPS, STAGES, KIND> &s, 
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 if (r * GROUPS / 4 != group) continue;
-                decode_weights(s, wraps ? next_stage : stage, wraps ? 0 : word + 1, r, sf, ahead);
+                decode_weight_row(s, wraps ? next_stage : stage, wraps ? 0 : word + 1, r, sf, ahead);
             }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -300,7 +301,7 @@ __device__ inline void mma_step(operand_memory<TILE_M, WARPS, STAGES, KIND> &s, 
                 const int tile = warp + piece / WORDS * WARPS;
                 if (TILES_PER_WARP > 1 || tile < TILES) {
                     s.decoded[buffer ^ 1][tile][piece % WORDS][lane] =
-                        token_word(s, next_stage, tile, piece % WORDS, token_sf[piece / WORDS]);
+                        decode_token_word(s, next_stage, tile, piece % WORDS, token_sf[piece / WORDS]);
                 }
             }
         }
@@ -320,12 +321,12 @@ __device__ inline void decode_first_step(operand_memory<TILE_M, WARPS, STAGES, K
     decode_weight_sf(s, 0, step, blocks, sf);
 #pragma unroll
     for (int r = 0; r < 4; r++)
-        decode_weights(s, 0, 0, r, sf, a);
+        decode_weight_row(s, 0, 0, r, sf, a);
     for (int tile = threadIdx.x >> 5; tile < TILE_M / 8; tile += WARPS) {
         const uint32_t token_sf = decode_token_sf(s, 0, tile, step, blocks);
 #pragma unroll
         for (int word = 0; word < SM80_GEMM_WORDS(KIND); word++) {
-            s.decoded[0][tile][word][threadIdx.x & 31] = token_word(s, 0, tile, word, token_sf);
+            s.decoded[0][tile][word][threadIdx.x & 31] = decode_token_word(s, 0, tile, word, token_sf);
         }
     }
 }

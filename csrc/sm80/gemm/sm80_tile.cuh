@@ -19,14 +19,14 @@ __device__ inline void point_pair(const nk_operand &b, int64_t l, int64_t row, i
 {
     const int64_t present = min(row, n - 1);
     w.row[pair] = b.data + l * b.batch_stride + present * b.row_stride;
-    w.row_step[pair] = 32 * b.row_stride;
-    w.sf_step[pair] = 32 * b.sf_row_stride;
+    w.row_step[pair] = SF_QUARTER_ROWS * b.row_stride;
+    w.sf_step[pair] = SF_QUARTER_ROWS * b.sf_row_stride;
     w.alone[pair] = row + 32 >= n;
     w.k_stride = b.k_stride;
     w.blocked = b.sf_layout == NK_SF_BLOCKED;
     w.apart = false;
     /* An atom is there as a whole if any of its rows is. For an atom that lies wholly beyond N the last one is read. */
-    const int64_t last = (n - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + row % NK_SF_ATOM_ROWS;
+    const int64_t last = sf_atom_of_row(n - 1) * SF_ATOM_ROWS + sf_row_in_atom(row);
     w.sf[pair] = sf_at(b, l, w.blocked ? min(row, last) : present, 0, k / NK_SF_VEC);
 }
 
@@ -61,7 +61,7 @@ template <int TILE_M, int SUMS>
 __device__ inline void stage_quad(staged_tile<TILE_M, SUMS> &tile, int n8, int j, float4 v)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int row = warp / 4 * NK_SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * j, token = n8 * 8 + lane % 4 * 2;
+    const int row = warp / 4 * SF_ATOM_ROWS + warp % 4 * 8 + lane / 4 + 32 * j, token = n8 * 8 + lane % 4 * 2;
     float *at = tile.of(token) + row, *next = tile.of(token + 1) + row;
     at[0] = v.x;
     next[0] = v.y;

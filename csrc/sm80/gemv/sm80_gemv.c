@@ -11,7 +11,7 @@ static cuda_kernel *const kernels[][2] = {
     {&sm80_gemv_bf16_narrow, &sm80_gemv_bf16},
 };
 
-static cuda_kernel *gemv_kernel(const nk_gemv_problem *p)
+static cuda_kernel *sm80_gemv_kernel(const nk_gemv_problem *p)
 {
     const nk_operand *w = &p->b;
     uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
@@ -57,7 +57,7 @@ static nk_status choose_split_k(const nk_gemv_problem *p, const nk_settings *set
     NK_CHECK(room > 0, NK_BACKEND_ERROR, "cuda:%d: %d bytes of shared memory for a CTA, too little for a gemv",
              gpu->index, gpu->smem_per_cta);
     if (ctas < 1) ctas = 1;
-    *c = (sm80_gemv_choice){.kernel = gemv_kernel(p), .chunks = (int)(chunks < room ? chunks : room)};
+    *c = (sm80_gemv_choice){.kernel = sm80_gemv_kernel(p), .chunks = (int)(chunks < room ? chunks : room)};
     for (int i = 0; i < TILES; i++) {
         const int split = split_ks[i];
         if ((forced != NK_TILE_ANY && forced != i) || (split > 1 && split > slices)) continue;

@@ -20,6 +20,7 @@
  * Shared memory: see sm80_gemv_config.h. */
 #include "cuda/epilogue.cuh"
 #include "cuda/nvfp4.cuh"
+#include "cuda/sf_layout.cuh"
 #include "sm80_gemv_config.h"
 
 enum { X_NVFP4, X_FP16, X_BF16 }; /* what the vector is */
@@ -64,16 +65,17 @@ typedef struct step_order {
 } step_order;
 
 /* Which step a warp fetches. Steps go through the segments of a row, then to the next turn's quad. */
-typedef struct cursor {
+typedef struct quad_cursor {
     int64_t quad;
     int segment, step;
     int present; /* rows of the quad that exist; the first is read in place of the rest, whose sums are not stored */
     const uint8_t *codes, *sf;
-} cursor;
+} quad_cursor;
 
-__device__ inline int64_t row_of(int64_t quad) { return (quad >> 5) * NK_SF_ATOM_ROWS + (quad & 31); }
+__device__ inline int64_t row_of(int64_t quad) { return (quad >> 5) * SF_ATOM_ROWS + (quad & 31); }
 
-__device__ inline void enter_quad(const nk_gemm_problem &p, const step_order &order, int64_t l, int64_t quad, cursor &c)
+__device__ inline void enter_quad(const nk_gemm_problem &p, const step_order &order, int64_t l, int64_t quad,
+                                  quad_cursor &c)
 {
     const int64_t row = row_of(quad), rest = p.n - row;
     c.quad = quad;
@@ -83,7 +85,7 @@ __device__ inline void enter_quad(const nk_gemm_problem &p, const step_order &or
     c.sf = sf_at(p.b, l, row, 0, p.k / NK_SF_VEC);
 }
 
-__device__ inline void advance_cursor(const nk_gemm_problem &p, const step_order &order, int64_t l, cursor &c)
+__device__ inline void advance_cursor(const nk_gemm_problem &p, const step_order &order, int64_t l, quad_cursor &c)
 {
     if (++c.step < order.steps) return;
     c.step = 0;
@@ -92,7 +94,7 @@ __device__ inline void advance_cursor(const nk_gemm_problem &p, const step_order
 }
 
 template <bool WIDE>
-__device__ inline void fetch_weights(const nk_gemm_problem &p, const step_order &order, const cursor &c, int64_t l,
+__device__ inline void fetch_weights(const nk_gemm_problem &p, const step_order &order, const quad_cursor &c, int64_t l,
                                      weight_chunks &out)
 {
     const int of_segment = order.first + c.step * order.stride;
@@ -101,7 +103,7 @@ __device__ inline void fetch_weights(const nk_gemm_problem &p, const step_order 
     if (!at_work) return;
     const int chunk = c.segment + of_segment;
     if (WIDE && p.b.sf_layout == NK_SF_BLOCKED) { /* the quad's factors of 64 elements are neighbours */
-        const uint4 four = __ldg((const uint4 *)(c.sf + (uint32_t)chunk / 2 * (int64_t)NK_SF_ATOM_BYTES));
+        const uint4 four = __ldg((const uint4 *)(c.sf + sf_bytes_of_atoms<int64_t>((uint32_t)chunk / 2)));
         const uint32_t words[ROWS] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
@@ -247,8 +249,8 @@ __device__ inline float split_k_sum(const float sums[ROWS], int split_k, float *
 
 /* Batch l has the `ctas_per_batch` CTAs from ctas_per_batch * l on. A segment has `chunks` chunks. */
 template <int KIND, bool WIDE>
-__device__ inline void gemv(const nk_gemm_problem &p, int split_k, int chunks, int ctas_per_batch,
-                            int64_t quads_per_cta)
+__device__ inline void gemv_of_quads(const nk_gemm_problem &p, int split_k, int chunks, int ctas_per_batch,
+                                     int64_t quads_per_cta)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = warp % split_k;
     const int64_t l = blockIdx.x / ctas_per_batch, first = blockIdx.x % ctas_per_batch * quads_per_cta;
@@ -260,7 +262,7 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split_k, int chunks, i
                               .stride = 32 * split_k,
                               .at_once = SM80_GEMV_WARPS / split_k};
     float *partials = (float *)((char *)smem + (int64_t)chunks * SM80_GEMV_CHUNK_BYTES);
-    cursor ahead;
+    quad_cursor ahead;
     weight_chunks next;
     enter_quad(p, order, l, first + warp / split_k, ahead);
     fetch_weights<WIDE>(p, order, ahead, l, next);
@@ -295,7 +297,7 @@ __device__ inline void gemv(const nk_gemm_problem &p, int split_k, int chunks, i
     extern "C" __global__ void __launch_bounds__(THREADS, SM80_GEMV_CTAS_PER_SM) sm80_gemv_##name(                     \
         const __grid_constant__ nk_gemm_problem p, int split_k, int chunks, int ctas_per_batch, int64_t quads_per_cta) \
     {                                                                                                                  \
-        gemv<KIND, WIDE>(p, split_k, chunks, ctas_per_batch, quads_per_cta);                                           \
+        gemv_of_quads<KIND, WIDE>(p, split_k, chunks, ctas_per_batch, quads_per_cta);                                  \
     }
 
 GEMV(nvfp4, X_NVFP4, true)

@@ -233,7 +233,8 @@ __device__ inline void sum_tiles(const nk_route_problem &p, const sm80_route_par
     }
 }
 
-template <typename S, bool BF16> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
+template <typename S, bool BF16>
+__device__ inline void route_by_mma(const nk_route_problem &p, const sm80_route_params &q)
 {
     static_assert(sizeof(S) == SM80_ROUTE_SMEM(S::T, S::E, S::K_WARPS, S::STAGES), "the host asks for what is used");
     static_assert(sizeof(S) >= SM80_ROUTE_TURN_BYTES, "later uses fit");
@@ -243,11 +244,11 @@ template <typename S, bool BF16> __device__ inline void route(const nk_route_pro
     route_epilogue(p, q, at, smem);
 }
 
-#define ROUTE(name, type, BF16, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED)  \
-    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(                  \
-        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)             \
-    {                                                                                                        \
-        route<route_tile<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, ALIGNED>, BF16>(p, q); \
+#define ROUTE(name, type, BF16, TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, CTAS, ALIGNED)         \
+    extern "C" __global__ void __launch_bounds__(THREADS, CTAS) sm80_route_##name##_##type(                         \
+        const __grid_constant__ nk_route_problem p, const __grid_constant__ sm80_route_params q)                    \
+    {                                                                                                               \
+        route_by_mma<route_tile<TOKENS, EXPERTS, WARP_TOKENS, WARP_EXPERTS, K_WARPS, STAGES, ALIGNED>, BF16>(p, q); \
     }
 #define KERNELS(name, ...)                \
     ROUTE(name, fp16, false, __VA_ARGS__) \

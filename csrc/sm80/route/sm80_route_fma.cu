@@ -17,7 +17,7 @@ extern __shared__ uint4 smem[];
 
 static_assert(SM80_ROUTE_THREADS == ROUTE_FMA_THREADS, "the threads of fma_tile");
 
-template <typename S> __device__ inline void route(const nk_route_problem &p, const sm80_route_params &q)
+template <typename S> __device__ inline void route_by_fma(const nk_route_problem &p, const sm80_route_params &q)
 {
     static_assert(sizeof(S) <= SM80_ROUTE_TURN_BYTES, "the host asks for what is used");
     const tile_token_range at = route_prologue(p, q, S::T);
@@ -36,7 +36,7 @@ template <typename S> __device__ inline void route(const nk_route_problem &p, co
 #define ROUTE(name, TOKENS, EXPERTS, CTAS, ...)                                                          \
     extern "C" __global__ void __launch_bounds__(SM80_ROUTE_THREADS, CTAS) sm80_route_##name(PARAMETERS) \
     {                                                                                                    \
-        route<fma_tile<TOKENS, EXPERTS, SM80_ROUTE_FMA_STEP, __VA_ARGS__>>(p, q);                        \
+        route_by_fma<fma_tile<TOKENS, EXPERTS, SM80_ROUTE_FMA_STEP, __VA_ARGS__>>(p, q);                 \
     }
 SM80_ROUTE_FMA_TILES(ROUTE)
 

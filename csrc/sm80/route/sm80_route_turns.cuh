@@ -10,11 +10,6 @@
 static_assert(SM80_ROUTE_WARPS == ROUTE_SORT_WARPS, "the warps that sort");
 static_assert(SM80_ROUTE_TURN_BYTES >= sizeof(sort_t), "the host asks for what is used");
 
-__device__ inline int turns_of(const sm80_route_params &q, int tokens)
-{
-    return (tokens + q.turn_tokens - 1) / q.turn_tokens;
-}
-
 __device__ inline grid_barrier tile_barrier(const sm80_route_params &q, int turns)
 {
     return {q.counters + (int64_t)blockIdx.x * GRID_BARRIER_COUNTERS,
@@ -37,8 +32,8 @@ __device__ inline grid_barrier launch_barrier(const sm80_route_params &q)
 
 /* Routes tokens together with the other CTAs of the token tile. Whether this CTA is one of those that may sort. */
 template <bool GIVEN>
-__device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_params &q, int64_t m0, int tokens,
-                                    void *smem)
+__device__ inline bool route_in_turns(const nk_route_problem &p, const sm80_route_params &q, int64_t m0, int tokens,
+                                      void *smem)
 {
     __shared__ int range, ranges;
     const int turns = turns_of(q, tokens), warp = threadIdx.x / 32;
@@ -51,7 +46,7 @@ __device__ inline bool route_tokens(const nk_route_problem &p, const sm80_route_
     if (ranges == 0) return false;
     for (int turn = range; turn < turns; turn += ranges) {
         const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
-        load_logits<GIVEN, SM80_ROUTE_THREADS>(p, q, m0 + token, count, smem, NK_MAX_EXPERTS);
+        load_logits_of_tokens<GIVEN, SM80_ROUTE_THREADS>(p, q, m0 + token, count, smem, NK_MAX_EXPERTS);
         __syncthreads();
         if (warp < count) route_token(p, m0 + token + warp, scratch_at(smem, warp, NK_MAX_EXPERTS));
         __syncthreads();
@@ -99,7 +94,7 @@ template <bool GIVEN = false>
 __device__ inline void route_epilogue(const nk_route_problem &p, const sm80_route_params &q, const tile_token_range &at,
                                       void *smem)
 {
-    const bool sorts = at.count == 0 || route_tokens<GIVEN>(p, q, at.first, at.count, smem);
+    const bool sorts = at.count == 0 || route_in_turns<GIVEN>(p, q, at.first, at.count, smem);
     if (sorts && p.sorts) sort_rows(p, q, smem);
 }
 

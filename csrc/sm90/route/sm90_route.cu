@@ -64,11 +64,6 @@ __device__ inline grid_barrier barrier_of(const sm90_route_params &q, int turns)
             1ull << (32 - __clz(q.arrivals))};
 }
 
-__device__ inline int turns_of(const sm90_route_params &q, int tokens)
-{
-    return (tokens + q.turn_tokens - 1) / q.turn_tokens;
-}
-
 /* The sums of this CTA's tokens, to the workspace. */
 template <class C>
 __device__ inline void publish_sums(const place<C> &at, const nk_route_problem &p, const sm90_route_params &q)

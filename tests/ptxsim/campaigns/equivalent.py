@@ -196,18 +196,18 @@ EQUIVALENT = {
         ),
     },
     "gemv": {
-        "no barrier, gemv: __syncthreads (1 of 2)": (
+        "no barrier, gemv_of_quads: __syncthreads (1 of 2)": (
             "the vector is staged once, and nobody has read before"
         ),
     },
     "route_sigmoid": {
-        "no wait, accumulate: cp_async_wait_group (2 of 2)": (
+        "no wait, route_mainloop: cp_async_wait_group (2 of 2)": (
             "behind the last step only empty groups are left"
         ),
-        "a group more under way, accumulate: cp_async_wait_group (2 of 2)": (
+        "a group more under way, route_mainloop: cp_async_wait_group (2 of 2)": (
             "behind the last step only empty groups are left"
         ),
-        "no barrier, store_sums: __syncthreads (2 of 2)": (
+        "no barrier, store_partials: __syncthreads (2 of 2)": (
             "K is split: the sums go to global memory"
         ),
         "no barrier, sort_rows: __syncthreads (1 of 2)": (

@@ -297,7 +297,7 @@ class PackageKernel:
         self.folder.cleanup()
 
 
-TURNS = ("end_tile(",)  # of a header
+TURNS = ("route_epilogue(",)  # of a header
 # The GEMMs: two CTAs have three tiles, each a whole one and a part, in the same shared memory.
 TARGETS = {
     "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
