@@ -30,7 +30,7 @@ OF_TCGEN05 = {
     "a comparison off by one, store_piece: statement (8 of 12)": (
         "where three columns are left; of these few draws none ends so, test_tiles.py does"
     ),
-    "a comparison off by one, finish: statement (3 of 7)": (
+    "a comparison off by one, apply: statement (3 of 7)": (
         "the alpha behind the last, of an element that nobody stores; draws have memory there"
     ),
     "no proxy fence, take_tile: fence_proxy_async": READ,
