@@ -239,7 +239,8 @@ __device__ inline void run_gemv(const sm90_gemv_args &p, const sm90_gemv_experts
     else
         run_mainloop(warp_mma<KIND, COUNT>(w, s, tokens, partials));
     __syncthreads();
-    const float product_scale = KIND == CODES ? NVFP4_DECODE_SCALE * NVFP4_DECODE_SCALE : NVFP4_DECODE_SCALE * as_fp16.inverse;
+    const float product_scale =
+        KIND == CODES ? NVFP4_DECODE_SCALE * NVFP4_DECODE_SCALE : NVFP4_DECODE_SCALE * as_fp16.inverse;
     if constexpr (ACCESS == DUAL) {
         if (EXPERTS && experts->encoded.wanted)
             return epilogue_encode_dual(p, experts->encoded, w, outputs, product_scale, partials);
