@@ -35,7 +35,7 @@ template <class C, typename P> __device__ inline lane_out lane_out_of(const P &p
     return o;
 }
 
-/* What follows a lane's sums: its `finish` makes COUNT elements of them, those of the output from `first` on. */
+/* What follows a lane's sums: its `apply` makes COUNT elements of them, those of the output from `first` on. */
 struct scaled_lane {
     nk_alpha alphas;
     nk_bias biases;
@@ -177,7 +177,7 @@ __device__ inline void store(M &s, uint32_t tmem, const P &all, const gemm_tiles
                 const int64_t index = out.column + column + i;
                 float v[PIECE];
                 if (!out.is_there || index >= out.end) continue;
-                lane.template finish<PIECE>(sums[0] + i, sums[C::MATRICES - 1] + i, index, out.end - index, v);
+                lane.template apply<PIECE>(sums[0] + i, sums[C::MATRICES - 1] + i, index, out.end - index, v);
                 store_piece(out, p.d.dtype, column + i, v);
             }
         }
