@@ -56,7 +56,7 @@ nk_status cuda_plan_dequantize(const nk_dequantize_problem *p, const cuda_dequan
 nk_status cuda_run_dequantize(const nk_dequantize_problem *p, const void *choice, const nk_exec *exec)
 {
     dequantize_choice c = *(const dequantize_choice *)choice;
-    cuda_grid grid = {.x = c.tiles.count, .y = 1, .z = 1, .threads = CUDA_TILE_THREADS};
+    cuda_grid grid = {.x = c.tiles.count, .threads = CUDA_TILE_THREADS};
     void *args[] = {(void *)(uintptr_t)p, &c.tiles, &c.wide_codes, &c.wide_out};
     return cuda_launch(c.kernel, p->device, exec->stream, &grid, args);
 }

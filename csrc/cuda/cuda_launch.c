@@ -24,8 +24,8 @@ static void configure(const cuda_grid *grid, void *stream, bool can_wait, launch
     }
     l->config = (CUlaunchConfig){
         .gridDimX = (unsigned)grid->x,
-        .gridDimY = (unsigned)grid->y,
-        .gridDimZ = (unsigned)grid->z,
+        .gridDimY = grid->y ? (unsigned)grid->y : 1,
+        .gridDimZ = grid->z ? (unsigned)grid->z : 1,
         .blockDimX = (unsigned)grid->threads,
         .blockDimY = 1,
         .blockDimZ = 1,

@@ -14,7 +14,7 @@ typedef struct cuda_cluster {
 } cuda_cluster;
 
 typedef struct cuda_grid {
-    int64_t x, y, z; /* CTAs; y and z at most 65535 */
+    int64_t x, y, z; /* CTAs; y and z at most 65535, and 0 counts as 1 */
     int32_t threads;
     int32_t smem_bytes; /* dynamic */
     cuda_cluster cluster;

@@ -129,14 +129,14 @@ nk_status cuda_run_quantize(const nk_quantize_problem *p, const void *choice, co
     void *args[] = {(void *)(uintptr_t)p, &q};
     if (q.atoms > 0) {
         q.experts = exec->workspace;
-        cuda_grid grid = {.x = 1, .y = 1, .z = 1, .threads = CUDA_EXPERT_THREADS};
+        cuda_grid grid = {.x = 1, .threads = CUDA_EXPERT_THREADS};
         NK_TRY(cuda_launch(c->experts_kernel, p->device, exec->stream, &grid, args));
     }
     if (c->amax_kernel) {
         q.maxima = (uint32_t *)((uint8_t *)exec->workspace + atoms_bytes(&q));
-        cuda_grid grid = {.x = q.maxima_count, .y = 1, .z = 1, .threads = CUDA_AMAX_THREADS};
+        cuda_grid grid = {.x = q.maxima_count, .threads = CUDA_AMAX_THREADS};
         NK_TRY(cuda_launch(c->amax_kernel, p->device, exec->stream, &grid, args));
     }
-    cuda_grid grid = {.x = ctas, .y = 1, .z = 1, .threads = CUDA_TILE_THREADS};
+    cuda_grid grid = {.x = ctas, .threads = CUDA_TILE_THREADS};
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, args);
 }

@@ -43,7 +43,7 @@ nk_status cuda_plan_relayout(const nk_relayout_problem *p, const cuda_relayout_k
 nk_status cuda_run_relayout(const nk_relayout_problem *p, const void *choice, const nk_exec *exec)
 {
     relayout_choice c = *(const relayout_choice *)choice;
-    cuda_grid grid = {.x = c.ctas, .y = 1, .z = 1, .threads = CUDA_RELAYOUT_THREADS};
+    cuda_grid grid = {.x = c.ctas, .threads = CUDA_RELAYOUT_THREADS};
     void *args[] = {(void *)(uintptr_t)p, &c.rows, &c.cols};
     return cuda_launch(c.kernel, p->device, exec->stream, &grid, args);
 }

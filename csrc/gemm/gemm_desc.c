@@ -1,5 +1,5 @@
 /* Describes each operator's problem as a GEMM, and cuts large ones into slices. */
-#include "gemm_slices.h"
+#include "gemm_plan.h"
 
 int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m)
 {

@@ -105,7 +105,7 @@ typedef struct gemm_launch {
     int32_t tile_m, tile_n, tile_k; /* of the output, for people */
     int32_t sms;
     nk_pdl pdl;
-    bool batch_invariant;
+    bool overlap, batch_invariant;
     /* sm90's lists: the members, those of the longest tiles first, and the number of each one's tile_m. */
     uint8_t order[GEMM_MEMBERS], width[GEMM_MEMBERS];
 } gemm_launch;
@@ -150,6 +150,9 @@ struct gemm_row {
 };
 
 bool gemm_is_empty_group(const nk_gemm_problem *group);
+
+/* Launches a planned kernel. */
+nk_status gemm_launch_kernel(const gemm_desc *d, const gemm_launch *launch, void *const args[], const nk_exec *exec);
 
 /* If there is a reason, refuses the forced tile of the family, or declines: another row may serve the call. */
 nk_status gemm_decline(const gemm_family *family, const nk_settings *settings, const char *why, nk_plan *plan);

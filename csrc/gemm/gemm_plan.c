@@ -1,7 +1,6 @@
 /* Chooses a tile configuration by cost: candidates, whether they can serve the call, what they cost, and a memo. */
 #include "gemm_plan.h"
 
-#include "gemm_slices.h"
 #include "nk_memo.h"
 
 const char gemm_no_schedule[] = "";
@@ -154,10 +153,21 @@ nk_status gemm_plan_launch(const gemm_row *row, const gemm_desc *d, const gemm_q
                             .tile_k = config->tile_k,
                             .sms = q->gpu->sms,
                             .pdl = q->pdl,
+                            .overlap = q->pdl != NK_PDL_OFF,
                             .batch_invariant = q->batch_invariant};
     f->derive(d, q, launch);
     explain(launch, config, plan);
     return NK_OK;
+}
+
+nk_status gemm_launch_kernel(const gemm_desc *d, const gemm_launch *c, void *const args[], const nk_exec *exec)
+{
+    const cuda_grid grid = {.x = c->grid,
+                            .threads = c->threads,
+                            .smem_bytes = c->smem_bytes,
+                            .cluster.x = c->family->configs[c->config].cluster,
+                            .overlap = c->overlap};
+    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, args);
 }
 
 nk_status gemm_query_of(const gemm_family *f, nk_device device, const nk_settings *settings, gemm_query *q)

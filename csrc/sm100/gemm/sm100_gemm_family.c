@@ -214,17 +214,6 @@ static sm100_gemm_experts sm100_experts_of(const nk_grouped_gemm_problem *p)
     return (sm100_gemm_experts){p->offsets, p->groups, any ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
 }
 
-static cuda_grid sm100_grid_of(const gemm_launch *c, const gemm_config *t)
-{
-    return (cuda_grid){.x = c->grid,
-                       .y = 1,
-                       .z = 1,
-                       .threads = c->threads,
-                       .smem_bytes = c->smem_bytes,
-                       .cluster.x = t->cluster,
-                       .overlap = c->pdl != NK_PDL_OFF};
-}
-
 /* gated experts are a dual_gemm for the kernels, with B2 further down in B1's matrices. */
 static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
 {
@@ -267,8 +256,7 @@ static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, cons
         args[count] = &dual;
     }
     NK_TRY(cuda_encode_maps(d->gemm->device, count, boxes, to));
-    const cuda_grid grid = sm100_grid_of(c, t);
-    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, args);
+    return gemm_launch_kernel(d, c, args, exec);
 }
 
 /* Scale factors are sf_by_bulk_copy where those of every group can be: what lanes store, and what copies bring, never
@@ -298,8 +286,7 @@ static nk_status sm100_launch_list(const gemm_desc *d, const gemm_launch *c, con
     for (int i = 0; i < d->count; i++)
         memcpy(list.group[i].scheduler.sf_by_bulk_copy, all->sf_by_bulk_copy, sizeof all->sf_by_bulk_copy);
     NK_TRY(cuda_encode_maps(d->gemm->device, 2 * d->count, boxes, to));
-    const cuda_grid grid = sm100_grid_of(c, t);
-    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, (void *[]){&list});
+    return gemm_launch_kernel(d, c, (void *[]){&list}, exec);
 }
 
 nk_status sm100_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)

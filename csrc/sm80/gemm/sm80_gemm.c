@@ -209,6 +209,7 @@ static void sm80_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
     c->grid = c->steps_per_cta ? nk_ceil_div(all.steps, c->steps_per_cta) : tiles;
     c->workspace_bytes = c->steps_per_cta ? 2 * c->grid * sm80_partial_bytes(t) : 0;
     c->threads = 32 * t->warpgroups;
+    c->overlap = false; /* it would have to wait */
     c->smem_bytes = sm80_smem_bytes(t, sm80_kind_of(d->gemm));
     c->tile_n = t->tile_n / gemm_matrices(d);
     c->tile_k = SM80_GEMM_STEP(sm80_kind_of(d->gemm));
@@ -279,17 +280,13 @@ static sm80_gemm_scheduler sm80_scheduler_of(const gemm_desc *d, const gemm_laun
 static nk_status sm80_launch_both(const gemm_desc *d, const gemm_launch *c, int32_t reduce_smem, void *const args[],
                                   const nk_exec *exec)
 {
-    const nk_device device = d->gemm->device;
-    const cuda_grid grid = {.x = c->grid, .y = 1, .z = 1, .threads = c->threads, .smem_bytes = c->smem_bytes};
     const cuda_grid reduce = {.x = (c->grid - 1) * (configs[c->config].tile_m / 8),
-                              .y = 1,
-                              .z = 1,
                               .threads = c->threads,
                               .smem_bytes = reduce_smem,
                               .overlap = c->pdl != NK_PDL_OFF};
-    NK_TRY(cuda_launch(c->kernel, device, exec->stream, &grid, args));
+    NK_TRY(gemm_launch_kernel(d, c, args, exec));
     if (!c->steps_per_cta || reduce.x == 0) return NK_OK;
-    return cuda_launch(kernels[d->op][c->config][REDUCE], device, exec->stream, &reduce, args);
+    return cuda_launch(kernels[d->op][c->config][REDUCE], d->gemm->device, exec->stream, &reduce, args);
 }
 
 static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)

@@ -280,9 +280,8 @@ static nk_status sm90_gemm_launch_prologue(const gemm_desc *d, const gemm_launch
     const int32_t threads = is_short ? 32 * (int32_t)nk_ceil_div(pieces, 32) : SM90_PREPARE_A_THREADS;
     const cuda_grid grid = {.x = sm90_gemm_workspace_rows(d, &sm90_gemm_configs[c->config]),
                             .y = nk_ceil_div(pieces, threads),
-                            .z = 1,
                             .threads = threads,
-                            .overlap = c->pdl != NK_PDL_OFF};
+                            .overlap = c->overlap};
     return cuda_launch(kernel, d->gemm->device, exec->stream, &grid, (void *[]){(void *)d->gemm, tokens, experts});
 }
 
@@ -298,20 +297,13 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
         tokens.rows = g->rows;
         experts = (sm90_gemm_experts){g->offsets, g->groups, g->a_sf_bytes, weights_first};
     }
-    const cuda_grid grid = {.x = c->grid,
-                            .y = 1,
-                            .z = 1,
-                            .threads = c->threads,
-                            .smem_bytes = c->smem_bytes,
-                            .cluster.x = t->cluster,
-                            .overlap = c->pdl != NK_PDL_OFF};
     cuda_tensor_map maps[3];
     NK_TRY(sm90_gemm_encode_maps(d, t, &tokens, maps));
     NK_TRY(sm90_gemm_launch_prologue(d, c, &tokens, &experts, exec));
     /* Kernels without experts take all but the last. */
     void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
     void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
-    return cuda_launch(c->kernel, d->gemm->device, exec->stream, &grid, d->up ? with_up : without);
+    return gemm_launch_kernel(d, c, d->up ? with_up : without, exec);
 }
 
 #define NAME(name, ...) #name,

@@ -51,4 +51,9 @@ cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, cons
 cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
                                  int64_t batches, int32_t tile_m);
 
+/* Lists of groups. */
+nk_status sm90_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
+                         nk_plan *plan, void *choice);
+nk_status sm90_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
+
 #endif

@@ -2,7 +2,6 @@
  * gemv. */
 #include "sm90/gemv/sm90_gemv_scheduler.h"
 #include "sm90_gemm_family.h"
-#include "sm90_list.h"
 
 static bool sm90_row_is_kind_f16(const gemm_desc *d) { return d->op == GEMM_GROUPED && d->gemm->b.dtype != NK_E2M1X2; }
 

@@ -1,8 +1,7 @@
 /* Lists of groups on Hopper: one launch whose persistent CTAs take tiles of all groups, behind a prologue that brings
  * all tokens to 16 bits; or a gemm for each group, one after the other. In the one launch a group has tiles of one of
  * its ring's widths: tile_m, by its number. */
-#include "sm90_list.h"
-
+#include "gemm/gemm_plan.h"
 #include "sm90_gemm_family.h"
 #include "sm90_list_params.h"
 
@@ -234,7 +233,6 @@ static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_
 static nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
 {
     const nk_device device = d->gemm->device;
-    const bool overlap = c->pdl != NK_PDL_OFF;
     sm90_list list;
     sm90_list_prepare_a tokens;
     int64_t rows, steps;
@@ -244,13 +242,10 @@ static nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, cons
     NK_TRY(sm90_list_fill(d, c, rows, &list, &tokens));
     const cuda_grid prologue = {.x = rows,
                                 .y = nk_ceil_div(16 * steps, SM90_PREPARE_A_THREADS),
-                                .z = 1,
                                 .threads = SM90_PREPARE_A_THREADS,
-                                .overlap = overlap};
-    const cuda_grid gemm = {
-        .x = c->grid, .y = 1, .z = 1, .threads = c->threads, .smem_bytes = c->smem_bytes, .overlap = overlap};
+                                .overlap = c->overlap};
     NK_TRY(cuda_launch(&sm90_prepare_a_list, device, exec->stream, &prologue, (void *[]){&tokens}));
-    return cuda_launch(c->kernel, device, exec->stream, &gemm, (void *[]){&list});
+    return gemm_launch_kernel(d, c, (void *[]){&list}, exec);
 }
 
 static const gemm_family one_launch = {.tiles = &sm90_gemm_family,

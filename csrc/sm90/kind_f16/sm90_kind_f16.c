@@ -132,14 +132,7 @@ static nk_status sm90_f16_launch(const gemm_desc *d, const gemm_launch *c, const
                                      .mma_scale = 1,
                                      .one_matrix = gemm_has_one_matrix(d)};
     sm90_gemm_experts experts = {.offsets = d->experts->offsets, .count = gemm_experts(d)};
-    const cuda_grid grid = {.x = c->grid,
-                            .y = 1,
-                            .z = 1,
-                            .threads = c->threads,
-                            .smem_bytes = c->smem_bytes,
-                            .overlap = c->pdl != NK_PDL_OFF};
-    void *args[] = {&maps[0], &maps[1], (void *)(uintptr_t)p, &scheduler, &experts};
-    return cuda_launch(c->kernel, p->device, exec->stream, &grid, args);
+    return gemm_launch_kernel(d, c, (void *[]){&maps[0], &maps[1], (void *)(uintptr_t)p, &scheduler, &experts}, exec);
 }
 
 #define NAME(name, ...) #name,
