@@ -115,12 +115,7 @@ const gemm_family sm100_gemm = {.tiles = &sm100_gemm_family,
                                 .invariant = SM100_GEMM_n64,
                                 .kernel = sm100_gemm_kernel_of,
                                 .why_not = sm100_gemm_why_not,
-                                .why_not_config = sm100_why_not_config,
-                                .us = sm100_us,
-                                .derive = sm100_derive,
-                                .launch = sm100_launch,
-                                .longest_first = true,
-                                .mainloop = &mainloop};
+                                SM100_GEMM_FAMILY(&mainloop)};
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The row                                                                                                          */

@@ -36,6 +36,10 @@ double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c
 void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *launch);
 nk_status sm100_launch(const gemm_desc *d, const gemm_launch *launch, const nk_exec *exec);
 
+#define SM100_GEMM_FAMILY(of)                                                                               \
+    .why_not_config = sm100_why_not_config, .us = sm100_us, .derive = sm100_derive, .launch = sm100_launch, \
+    .longest_first = true, .mainloop = of
+
 static inline double sm100_larger(double x, double y) { return x > y ? x : y; }
 
 #endif

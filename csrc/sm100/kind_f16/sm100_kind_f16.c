@@ -104,9 +104,4 @@ const gemm_family sm100_kind_f16 = {.tiles = &sm100_kind_f16_family,
                                     .invariant = SM100_KIND_F16_n64,
                                     .kernel = sm100_f16_kernel_of,
                                     .why_not = sm100_f16_why_not,
-                                    .why_not_config = sm100_why_not_config,
-                                    .us = sm100_us,
-                                    .derive = sm100_derive,
-                                    .launch = sm100_launch,
-                                    .longest_first = true,
-                                    .mainloop = &mainloop};
+                                    SM100_GEMM_FAMILY(&mainloop)};
