@@ -90,9 +90,6 @@ NO_GPU = [] if GPUS else [pytest.param(None, marks=pytest.mark.skip(reason=why_n
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="also run the tests marked slow")
     parser.addoption(
-        "--seeds", type=int, default=4, help="schedules of the simulated GPU that a test tries"
-    )
-    parser.addoption(
         "--budget",
         type=int,
         default=0,
@@ -185,19 +182,10 @@ class Campaign:
         """How many of what a campaign tries `usual` times without a budget."""
         return usual + usual * self.budget // self.MINUTES
 
-    def seeds(self, usual):
-        return range(self.seed, self.seed + self.times(usual))
-
 
 @pytest.fixture(scope="session")
 def campaign(request):
     return Campaign(request.config.option.budget, request.config.option.draw)
-
-
-@pytest.fixture
-def seeds(request, campaign):
-    """Seeds for the simulated GPU: --seeds says how many, --budget how many more."""
-    return campaign.seeds(request.config.getoption("--seeds"))
 
 
 @pytest.fixture(params=GPUS or NO_GPU, ids=str)

@@ -1,7 +1,4 @@
-"""The GPU rows of the backend table, as tests need them: said here once, read by everything.
-
-A row that is not in the table yet has no tests of the package, only kernels of the simulator's own.
-"""
+"""The GPU rows of the backend table, as tests need them: said here once, read by everything."""
 
 from dataclasses import dataclass, field
 

@@ -180,7 +180,7 @@ def check_pytest(arguments, folder, config):
     for argument in arguments:
         if argument.startswith("--"):
             config.getoption(argument[2:].partition("=")[0].replace("-", "_"))
-            if argument in ("--seeds", "--budget", "--draw"):
+            if argument in ("--budget", "--draw"):
                 assert next(arguments).isdigit()
         elif argument in ("-k", "-p"):
             next(arguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_calls import run_python
-from ptxsim import build, gpu, sm90_gemm
+from ptxsim import build, gpu
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "build_tools"))
 import kernels  # noqa: E402
@@ -183,29 +183,6 @@ def test_a_map_that_the_driver_refuses_is_named(layer):
     memory = gpu.Memory(np.zeros(1 << 16, np.uint8))
     with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled of the boxes: CUDA_ERROR_"):
         encode(layer, memory.address, 3, (128, 8), (256,), (128, 8), swizzle=3)
-
-
-GEMMS = ["ss_none", "ss_32_multicast_4", "ss_64_multicast_2", "rs_64_split_2"]
-GEMMS.append("ss_128_multicast_2_split_2")
-
-
-@pytest.mark.parametrize("name", GEMMS)
-def test_a_gemm_with_maps_of_every_swizzle(layer, name, monkeypatch):
-    """The simulator's Hopper GEMM: maps of bytes and of 16-bit floats, clusters, multicast."""
-    case = sm90_gemm.CASES[f"{name}/short"]
-
-    def tensor_map(memory, shape, box, swizzle, pitch=None):
-        size = memory.like.itemsize
-        dtype = {1: 1, 2: 4 if case.bf16 else 3}[size]
-        strides = [pitch or shape[1] * size]
-        swizzle = gpu.SWIZZLES[swizzle]
-        return encode(layer, memory.address, dtype, shape[::-1], strides, box[::-1], swizzle, 2)
-
-    monkeypatch.setattr(gpu, "tensor_map", tensor_map)
-    gpu.clear()
-    ptx = build.own_kernel("sm90_gemm", sm90_gemm.ARCH).read_text()
-    case.check(case.run(Module(layer, ptx, case.kernel)))
-    assert [f for f in gpu.report()["findings"] if f["severity"] in "EW"] == []
 
 
 # ---------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def find_nvcc():
 
 
 def own_sources(suffix):
-    """The simulator's own files, in its folders and beside them; not those of its kernels."""
-    return sorted({*HERE.rglob(f"*{suffix}")} - {*(HERE / "kernels").rglob("*")})
+    """The simulator's own files, in its folders and beside them."""
+    return sorted(HERE.rglob(f"*{suffix}"))
 
 
 def simulator():
@@ -116,22 +116,12 @@ def kernels(cc, family=""):
     return folder
 
 
-def own_kernel(name, row):
-    """The PTX of kernels/NAME.cu, for a row's GPUs."""
-    source = HERE / "kernels" / f"{name}.cu"
-    sources = [source, *_headers(), *sorted(source.parent.glob("*.cuh"))]
-    target = ROWS[row].target
-    return _compile(_folder(sources, NVCC_FLAGS, target), source, target)
-
-
 def assembled(ptx, row):
-    """The cubin that ptxas makes of a PTX file, and what it says of registers and spills."""
+    """The cubin that ptxas makes of a PTX file."""
     target = ptx.with_suffix(".cubin")
     arch = ROWS[row].target.replace("compute", "sm")
-    command = [find_nvcc(), f"-arch={arch}", "-cubin", "-Xptxas=-v"]
-    said = []
-    _replace(target, lambda path: said.append(_run([*command, ptx, "-o", path])))
-    return target, said[0]
+    _run([find_nvcc(), f"-arch={arch}", "-cubin", ptx, "-o", target])
+    return target
 
 
 def _headers():

@@ -1,21 +1,20 @@
 """What the kernels compute, bit by bit, to a file: one of the simulated GPU, one of a real one.
 
-Own kernels (CASES of their modules), UNITS, and every operator of the package on every GPU row, on
-exact and on rounding data. compare.py says where two such files differ.
+UNITS, and every operator of the package on every GPU row, on exact and on rounding data. compare.py
+says where two such files differ.
 """
 
-import importlib
 import json
 import os
 import time
 from unittest import mock
 
 import numpy as np
-from rows import ROWS, TABLE
+from rows import TABLE
 
-from .. import build, gpu
+from .. import gpu
+from .units import UNITS
 
-OWN = ("sm90_gemm", "sm100_gemm")
 SIZES = ("small", "deep", "wide")
 WIDE = (70, 136, 1024)  # M, N, K: more than one tile of everything
 
@@ -38,15 +37,8 @@ def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: N
         gpu.on_hardware()
     else:
         gpu.configure(cc=cc, sms=132, spin_limit=50_000_000)
-    for name, make in importlib.import_module(f"{__package__}.units").UNITS.items():
+    for name, make in UNITS.items():
         timed(name, make)
-    for own in OWN:
-        module = importlib.import_module(f"..{own}", __package__)
-        if ROWS[module.ARCH].cc != cc:
-            continue
-        ptx = gpu.Module(build.own_kernel(own, module.ARCH).read_text())
-        for name, case in module.CASES.items():
-            timed(f"{own} {name}", lambda case=case, ptx=ptx: {case.format: case.run(ptx)["d"]})
     if "operators".startswith(only) or only.startswith("operators"):
         for name, make in operators(on_hardware):
             timed(name, make)

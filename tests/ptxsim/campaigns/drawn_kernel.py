@@ -119,9 +119,6 @@ class DrawnKernel:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def spoilt(self, seeds):
-        return ()
-
     def close(self):
         self.process.stdin.close()
         self.process.wait()

@@ -6,7 +6,6 @@ launch reaches (a trap there goes unnoticed) do not count. What nothing notices 
 says of each survivor why it is no error.
 """
 
-import importlib
 import json
 import os
 import random
@@ -24,15 +23,15 @@ from pathlib import Path
 import anchors
 from rows import ROWS
 
-from .. import build, gpu
+from .. import build
 from .drawn_kernel import DrawnKernel
 from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_SM100_ROUTE, OF_TCGEN05, OF_WGMMA
-from .mutations import ASYNC, RINGS, SYNC, TCGEN05, WGMMA
+from .mutations import ASYNC, SYNC, TCGEN05, WGMMA
 
 KEPT = {"sm90": ("wgmma", "sm90_kind_f16", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
 """By row, the groups of which is kept what `mutants` has found."""
 RESULTS = {row: build.HERE / "results" / f"{row}_mutants.json" for row in KEPT}
-MUTATIONS = SYNC | ASYNC | RINGS | WGMMA | TCGEN05
+MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05
 
 
 @dataclass(frozen=True)
@@ -170,52 +169,6 @@ def said_of(report, error=None):
     return " ".join(codes) or (type(error).__name__ if error else "")
 
 
-class OwnKernels:
-    """The kernels of ptxsim/kernels/NAME.cu, launched by the cases of ptxsim/NAME.py."""
-
-    mutations = MUTATIONS
-
-    def __init__(self, name):
-        module = importlib.import_module(f"..{name}", __package__)
-        self.cases, arch = module.CASES, module.ARCH
-        self.helpers = getattr(module, "HELPERS", ())
-        self.text = build.own_kernel(name, arch).read_text()
-        self.kernels = sorted({case.kernel for case in self.cases.values()})
-        gpu.configure(cc=ROWS[arch].cc, sms=8)
-
-    def text_of(self, kernel):
-        return self.text
-
-    def noticed(self, kernel, text, seeds, spoil=""):
-        return in_a_child(lambda: self.try_it(kernel, text, seeds, spoil))
-
-    def try_it(self, kernel, text, seeds, spoil):
-        module = gpu.Module(text)
-        module.kernel(kernel)  # what is no PTX is no mutant
-        mine = [case for case in self.cases.values() if case.kernel == kernel and case.exact]
-        for seed in range(seeds):
-            for case in mine:
-                gpu.clear()
-                gpu.seed(seed)
-                try:
-                    case.check(case.run(module, **({"spoil": spoil} if spoil else {})))
-                except (gpu.SimError, AssertionError) as error:
-                    return said_of(gpu.report(), error)
-                if said_of(gpu.report()):
-                    return said_of(gpu.report())
-        return ""
-
-    def spoilt(self, seeds):
-        """(what the host does wrong, kernel, what notices it)"""
-        for kernel in self.kernels:
-            case = next(case for case in self.cases.values() if case.kernel == kernel)
-            for spoil in getattr(case, "SPOILS", ()):
-                yield spoil, kernel, self.noticed(kernel, self.text, seeds, spoil)
-
-    def close(self):
-        pass
-
-
 WORKER = """
 import json, os, sys
 import torch
@@ -287,9 +240,6 @@ class PackageKernel:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def spoilt(self, seeds):
-        return ()
-
     def close(self):
         self.process.stdin.close()
         self.process.wait()
@@ -300,8 +250,6 @@ class PackageKernel:
 TURNS = ("route_epilogue(",)  # of a header
 # The GEMMs: two CTAs have three tiles, each a whole one and a part, in the same shared memory.
 TARGETS = {
-    "sm90_gemm": lambda: OwnKernels("sm90_gemm"),
-    "sm100_gemm": lambda: OwnKernels("sm100_gemm"),
     "gemm": lambda: PackageKernel("gemm", "sm80", shape=(19, 300, 4096)),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
     "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80", helpers=TURNS),
@@ -383,7 +331,7 @@ def drawn(made, seed):
 
 def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
     """`sample` mutants that launches reach: how many are caught, who survives; how many are not
-    reached; and what a host can do wrong, with what notices it."""
+    reached."""
     target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
     try:
         texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
@@ -406,7 +354,6 @@ def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
             caught += bool(said)
             if not said:
                 survivors.append(where)
-        host = list(target.spoilt(seeds))
     finally:
         target.close()
-    return {"caught": caught, "survivors": survivors, "unreached": unreached, "host": host}
+    return {"caught": caught, "survivors": survivors, "unreached": unreached}

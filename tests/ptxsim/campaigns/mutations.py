@@ -21,13 +21,6 @@ WAIT = rf"(mbarrier\.try_wait\.parity\S* (%?\w+), \[){REGISTER}(\], )(%r\d+|\d+)
 COPY = (
     rf"(cp\.async\.bulk\.\S*complete_tx::bytes\S* \[){REGISTER}(\], [^;]*?\[){REGISTER}(\][^;]*;)"
 )
-WRAP = r"(setp\.eq\.s32\s+(%p\d+), %r\d+, )(\d+)(;\s+selp\.u32\s+%r\d+, )1(, 0, \2;)"
-# The same of two comparisons: the slot back to 0, the phase flipped.
-SLOT = (
-    r"(setp\.lt\.s32\s+(%p\d+), %r\d+, )(\d+)"
-    r"(;(?:\s+add\.s32[^;]*;)?\s+selp\.b32\s+%r\d+, %r\d+, 0, \2;)"
-)
-PHASE = r"(setp\.gt\.s32\s+(%p\d+), %r\d+, \d+;\s+selp\.u32\s+%r\d+, )1(, 0, \2;\s+xor)"
 
 SYNC = {
     "no barrier": (r"\bbar\.sync\s+[^;]*;", ""),
@@ -114,18 +107,6 @@ ASYNC = {
     "no wait at the cluster barrier": (r"barrier\.cluster\.wait\S*;", ""),
     "stores of the matrix elsewhere": (rf"(stmatrix\S*\s+\[){REGISTER}\]", r"\1\2+16]"),
     "registers kept": (r"setmaxnreg\.dec\S*\s+\d+;", ""),
-}
-
-
-# Only for kernels whose rings and swizzled rows are compiled to just this.
-RINGS = {
-    "a ring wraps early": (WRAP, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}1{m[5]}"),
-    "a ring wraps late": (WRAP, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}1{m[5]}"),
-    "a phase that stands still": (WRAP, r"\1\3\g<4>0\5"),
-    "a slot less": (SLOT, lambda m: f"{m[1]}{int(m[3]) - 1}{m[4]}"),
-    "a slot more": (SLOT, lambda m: f"{m[1]}{int(m[3]) + 1}{m[4]}"),
-    "a phase that never flips": (PHASE, r"\g<1>0\3"),
-    "another swizzle of a row": (r"(and\.b32\s+%r\d+, %r\d+, )112;", r"\g<1>48;"),
 }
 
 

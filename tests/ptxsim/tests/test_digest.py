@@ -30,7 +30,7 @@ def run(*arguments, status=0, **environment):
 OPERATORS = pytest.param("operators sm90 gemv small", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("only", ["scalar", "sm90_gemm ss_128/short", OPERATORS])
+@pytest.mark.parametrize("only", ["scalar", "mma.sync", OPERATORS])
 def test_a_digest_is_the_same_again(only, tmp_path):
     one, other = tmp_path / "one.npz", tmp_path / "other.npz"
     for path in (one, other):
@@ -46,10 +46,10 @@ def test_a_digest_is_the_same_again(only, tmp_path):
 def test_hardware_is_reached_through_its_driver(tmp_path):
     """The simulator's library in the driver's place: nothing but what a driver has is used."""
     one, other = tmp_path / "one.npz", tmp_path / "other.npz"
-    run("digest", "--out", one, "--only", "sm90_gemm rs_64_split_2")
+    run("digest", "--out", one, "--only", "mma.sync")
     driver = {"NVFP4KERN_LIBCUDA": str(build.simulator()), "PTXSIM_CC": "9.0"}
-    run("digest", "--out", other, "--only", "sm90_gemm rs_64_split_2", "--hardware", **driver)
-    assert ": 4 the same, 0 explained, 0 not" in run("compare", one, other)
+    run("digest", "--out", other, "--only", "mma.sync", "--hardware", **driver)
+    assert ": 6 the same, 0 explained, 0 not" in run("compare", one, other)
 
 
 def test_differences_are_listed(tmp_path):
@@ -183,5 +183,5 @@ def test_units_are_ptx_for_ptxas(tmp_path, monkeypatch):
     head = names[0][: names[0].index(".visible")]
     together = head + "".join(text[len(head) :] for text in names)
     (tmp_path / "units.ptx").write_text(together)
-    cubin, _ = build.assembled(tmp_path / "units.ptx", "sm90")
+    cubin = build.assembled(tmp_path / "units.ptx", "sm90")
     assert cubin.stat().st_size > 0 and len(texts) == len(units.UNITS)

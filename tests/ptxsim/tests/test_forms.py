@@ -238,3 +238,20 @@ def test_a_gather_wants_a_box_of_one_row_and_five_coordinates():
         tile(form, "0, 1, 2, 3, 4", (2, 64))
     with pytest.raises(gpu.SimError, match="the number of coordinates"):
         tile(form, "0, 1", (1, 64))
+
+
+@pytest.mark.parametrize("trans", ["", ".trans"])
+def test_stmatrix_puts_four_matrices_where_lanes_point(trans):
+    """Lane 8j+i points to row i of matrix j, and reads it afterwards."""
+    body = f"""
+        mov.u32 %r5, tile;
+        mad.lo.s32 %r5, %r0, 16, %r5;
+        stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%r5], {{%r1, %r2, %r3, %r4}};
+        ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [%r5];
+    """
+    got = compute(body, words(3), [".shared .align 16 .b8 tile[512];"]).view(np.uint16)
+    lane = np.arange(32).reshape(8, 4)  # by the row that its two elements are of
+    given = words(3)[lane].view(np.uint16).reshape(8, 4, 4, 2)  # row, pair of columns, matrix, half
+    matrices = given.transpose(2, 0, 1, 3).reshape(4, 8, 8)
+    want = matrices.transpose(0, 2, 1) if trans else matrices
+    np.testing.assert_array_equal(got.reshape(4, 8, 8), want)

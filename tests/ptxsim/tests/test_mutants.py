@@ -17,7 +17,7 @@ missing = [
 ]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 
-SAMPLE = {"sm90_gemm": 8, "sm100_gemm": 10, "gemm": 3, "sm100_kind_f16": 3}  # 6 of the others
+SAMPLE = {"gemm": 3, "sm100_kind_f16": 3}  # 6 of the others
 SAMPLE |= {"sm100_kind_f16_rows": 3, "sm100_kind_f16_gated": 3}
 SAMPLE |= {"sm90_experts": 3, "sm90_experts_gated": 3}
 SAMPLE |= {name: 3 for group in mutants.GROUPS.values() for name in group}
@@ -98,7 +98,6 @@ def test_mutants_are_noticed(name, campaign):
             break
     assert result["caught"] > 0
     assert set(result["survivors"]) <= explained
-    assert [spoil for spoil, *_, said in result["host"] if not said] == []
 
 
 @pytest.mark.parametrize(

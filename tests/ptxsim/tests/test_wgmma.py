@@ -65,10 +65,18 @@ def product(step, a="%rd20", scale=(1, 1), transposed=(0, 0), kind="f16"):
     return accumulate + f"{name} {{{D}}}, {a}, %rd21, %p1, {flags};"
 
 
-def from_shared(**options):
+def panel(span, rows, column):
+    """(where a column of bytes begins, the layout) of panels of `span` bytes a row, 16 of them
+    without a swizzle, one panel behind the other."""
+    code, step = {16: 0, 32: 3, 64: 2, 128: 1}[span], rows * span
+    layout = code << 62 | 8 * span >> 4 << 32 | (step >> 4 if span == 16 else 1) << 16
+    return column // span * step + column % span, layout - (layout >> 63 << 64)
+
+
+def from_shared(span=128, **options):
     return "".join(
-        descriptor("%rd20", "%r1", 32 * step)
-        + descriptor("%rd21", "%r2", 32 * step)
+        descriptor("%rd20", "%r1", *panel(span, 64, 32 * step))
+        + descriptor("%rd21", "%r2", *panel(span, N, 32 * step))
         + product(step, **options)
         for step in range(K // 16)
     )
@@ -79,11 +87,11 @@ FENCE = "wgmma.fence.sync.aligned;"
 WHOLE = FILL + ZERO + FENCE + from_shared() + DONE + SHOW
 
 
-def swizzled(matrix):
-    """Rows of 64 halves as they lie in shared memory with a swizzle of 128 bytes."""
-    raw = np.ascontiguousarray(matrix).view(np.uint8).reshape(-1)
-    offsets = np.arange(raw.size)
-    return raw[offsets ^ ((offsets >> 7 & 7) << 4)]
+def swizzled(matrix, span=128):
+    """Rows of 128 bytes as they lie in shared memory, in panels of `span` bytes a row."""
+    raw = np.ascontiguousarray(matrix).view(np.uint8).reshape(len(matrix), -1, span)
+    raw, offsets = raw.transpose(1, 0, 2).reshape(-1), np.arange(raw.size)
+    return raw[offsets ^ ((offsets >> 7 & span // 16 - 1) << 4)]
 
 
 def matrices(seed, dtype=np.float16):
@@ -125,10 +133,12 @@ def fresh():
     gpu.clear()
 
 
+@pytest.mark.parametrize("span", [16, 32, 64, 128])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_operands_from_shared_memory(seed):
+def test_both_operands_from_shared_memory(seed, span):
     a, b = matrices(seed)
-    got = run(WHOLE, swizzled(a), swizzled(b), seed)
+    body = FILL + ZERO + FENCE + from_shared(span) + DONE + SHOW
+    got = run(body, swizzled(a, span), swizzled(b, span), seed)
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32).T)
     assert [f for f in gpu.report()["findings"] if f["severity"] in "EW"] == []
     assert gpu.report()["mmas"] == 4 * K // 16  # four warps
