@@ -168,33 +168,11 @@ OF_ROUTE = {
 }
 
 EQUIVALENT = {
-    "sm100_gemm": {
-        "no warp barrier, store: __syncwarp (1 of 3)": TOGETHER,
-        "no warp barrier, gemm: __syncwarp (2 of 2)": TOGETHER,
-        "no warp barrier, gemm: __syncwarp (1 of 2)": TOGETHER,
-        "the cluster barrier releases nothing, gemm: barrier_cluster (2 of 2)": REMOTE,
-        "waits without acquiring, produce: statement (9 of 10)": (
-            "the producer's last waits keep its CTA there, nothing more"
-        ),
-        "no proxy fence, take_response: fence_proxy_async": READ,
-        "arrives without releasing, take_response: mbarrier_arrive_cluster": LAST,
-    },
     "sm100_halves": OF_SM100_HALVES,
     **dict.fromkeys(("sm100_halves_rows", "sm100_halves_gated"), OF_SM100_EXPERTS),
     **dict.fromkeys(("sm90_experts", "sm90_experts_gated"), OF_EXPERTS_GEMV),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,
-    "sm90_gemm": {
-        "no wait at the mbarrier, multiply_from_shared: statement (4 of 14)": (
-            "the decoder has waited for the same barrier, and w_full says so"
-        ),
-        "waits without acquiring, multiply_from_shared: statement (4 of 14)": (
-            "the decoder has waited for the same barrier, and w_full says so"
-        ),
-        "the cluster barrier releases nothing, run: barrier_cluster_arrive": (
-            "it tells of initialised mbarriers alone, and their fence is enough for that"
-        ),
-    },
     "gemv": {
         "no barrier, gemv_of_quads: __syncthreads (1 of 2)": (
             "the vector is staged once, and nobody has read before"

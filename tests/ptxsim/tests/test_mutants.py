@@ -46,8 +46,8 @@ def test_what_is_kept_has_no_survivor_that_nobody_explained(row):
 
 
 def places_of(row):
-    """All statements of a row's kernels, of what kernels share, and of the simulator's own."""
-    folders = (build.CSRC / row, build.CSRC / "cuda", build.HERE / "kernels")
+    """All statements of a row's kernels and of what kernels share."""
+    folders = (build.CSRC / row, build.CSRC / "cuda")
     paths = [path for folder in folders for path in sorted(folder.rglob("*.cu*"))]
     named = [anchors.named(path.read_text(), mutants.is_lasting) for path in paths]
     return {name for statements in named for _, name in statements}
