@@ -31,8 +31,8 @@ double model_us(const model_gpu *facts, const model_problem *problem, const mode
     const nk_route_problem p = problem_of(problem);
     sm80_route_candidate c = shape_of(&p, choice->tile);
     c.splits = choice->split;
-    c.parts = choice->grid / (c.groups * c.splits);
-    return c.parts == 1 || c.parts == c.expert_tiles ? sm80_route_time_of(&c, &p, &gpu) : -1;
+    c.ranges = choice->grid / (c.token_tiles * c.splits);
+    return c.ranges == 1 || c.ranges == c.expert_tiles ? sm80_route_time_of(&c, &p, &gpu) : -1;
 }
 
 bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t tile, bool invariant,
@@ -44,6 +44,6 @@ bool model_pick(const model_gpu *facts, const model_problem *problem, int32_t ti
     sm80_route_candidate c;
     asked = tile;
     if (sm80_route_choose(&p, &gpu, &settings, &c) != NK_OK) return false;
-    *choice = (model_choice){c.tile, (int32_t)c.splits, c.groups * c.parts * c.splits};
+    *choice = (model_choice){c.tile, (int32_t)c.splits, c.token_tiles * c.ranges * c.splits};
     return true;
 }

@@ -10,15 +10,15 @@ template <int SPLITS_AT_ONCE = 8> __device__ inline float4 sum_splits(const floa
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 1
     for (int split = 0; split < splits; split += SPLITS_AT_ONCE) {
-        float4 parts[SPLITS_AT_ONCE];
+        float4 partials[SPLITS_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < SPLITS_AT_ONCE; i++) {
-            parts[i] = make_float4(0, 0, 0, 0);
-            if (split + i < splits) parts[i] = __ldcg((const float4 *)(from + (split + i) * stride));
+            partials[i] = make_float4(0, 0, 0, 0);
+            if (split + i < splits) partials[i] = __ldcg((const float4 *)(from + (split + i) * stride));
         }
 #pragma unroll
         for (int i = 0; i < SPLITS_AT_ONCE; i++)
-            sum = sum + parts[i];
+            sum = sum + partials[i];
     }
     return sum;
 }

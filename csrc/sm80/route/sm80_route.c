@@ -35,10 +35,10 @@ static cuda_kernel *const kernels[SM80_ROUTE_KERNEL_COUNT][2] = {
 #undef ROW
 #undef FMA_ROW
 
-/* A tile, and how many CTAs work on a token tile: `parts` ranges of experts times `splits` of K. */
+/* A tile, and how many CTAs work on a token tile: `ranges` of experts times `splits` of K. */
 typedef struct sm80_route_candidate {
     int tile;
-    int64_t groups, expert_tiles, parts, steps, splits;
+    int64_t token_tiles, expert_tiles, ranges, steps, splits;
     double us;
 } sm80_route_candidate;
 
@@ -50,13 +50,13 @@ static int64_t resident_ctas(const sm80_route_tile *t, const cuda_gpu *gpu)
 
 static bool all_resident(const sm80_route_candidate *c, const cuda_gpu *gpu)
 {
-    return c->groups * c->parts * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
+    return c->token_tiles * c->ranges * c->splits <= resident_ctas(&tiles[c->tile], gpu) * gpu->sms;
 }
 
 /* How many CTAs of a token tile may route. Only one where the others may not be resident at the same time. */
 static int64_t sm80_route_waiters_of(const sm80_route_candidate *c, const cuda_gpu *gpu)
 {
-    const int64_t ctas = c->parts * c->splits;
+    const int64_t ctas = c->ranges * c->splits;
     if (!all_resident(c, gpu)) return 1;
     return ctas < SM80_ROUTE_MOST_WAITERS ? ctas : SM80_ROUTE_MOST_WAITERS;
 }
@@ -74,18 +74,19 @@ static int64_t leavers_of(const sm80_route_candidate *c, const nk_route_problem 
 {
     const int64_t tokens = tiles[c->tile].tokens, at_once = sm80_route_turn_tokens(c, p, gpu),
                   waiters = sm80_route_waiters_of(c, gpu);
-    if (c->groups == 0) return 1;
-    const int64_t full = nk_ceil_div(tokens, at_once), last = nk_ceil_div(p->m - (c->groups - 1) * tokens, at_once);
-    return (c->groups - 1) * (full < waiters ? full : waiters) + (last < waiters ? last : waiters);
+    if (c->token_tiles == 0) return 1;
+    const int64_t full = nk_ceil_div(tokens, at_once),
+                  last = nk_ceil_div(p->m - (c->token_tiles - 1) * tokens, at_once);
+    return (c->token_tiles - 1) * (full < waiters ? full : waiters) + (last < waiters ? last : waiters);
 }
 
 #define ENTRIES_PER_SORTER 1024
 
-/* How many of them may sort, where a permutation is wanted. */
+/* How many of them may sort, if a permutation is wanted. */
 static int64_t sorters_of(const sm80_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
-    const int64_t leavers = leavers_of(c, p, gpu), parts = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
-    int64_t sorters = leavers < parts ? leavers : parts;
+    const int64_t leavers = leavers_of(c, p, gpu), most = nk_ceil_div(p->m * p->top_k, ENTRIES_PER_SORTER);
+    int64_t sorters = leavers < most ? leavers : most;
     if (!all_resident(c, gpu) || sorters < 1) return 1;
     return sorters < SM80_ROUTE_MOST_WAITERS ? sorters : SM80_ROUTE_MOST_WAITERS;
 }
@@ -93,7 +94,7 @@ static int64_t sorters_of(const sm80_route_candidate *c, const nk_route_problem 
 static double sm80_route_time_of(const sm80_route_candidate *c, const nk_route_problem *p, const cuda_gpu *gpu)
 {
     const sm80_route_tile *t = &tiles[c->tile];
-    const int64_t ctas = c->parts * c->splits, total = ctas * c->groups, resident = resident_ctas(t, gpu);
+    const int64_t ctas = c->ranges * c->splits, total = ctas * c->token_tiles, resident = resident_ctas(t, gpu);
     const int64_t waves = nk_ceil_div(total, resident * gpu->sms), fair = nk_ceil_div(total, gpu->sms);
     const double crowd = (double)(fair < resident ? fair : resident);
     const double tokens = (double)(p->m < t->tokens ? p->m : t->tokens), experts = (double)t->experts;
@@ -102,7 +103,7 @@ static double sm80_route_time_of(const sm80_route_candidate *c, const nk_route_p
     const double step = nk_larger(work * nk_larger(bytes / SM80_ROUTE_BYTES_PER_US, flops / SM80_ROUTE_FLOP_PER_US),
                                   SM80_ROUTE_STEP_US);
     const double sums = crowd * tokens * experts * 4 / SM80_ROUTE_SUM_BYTES_PER_US;
-    const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->parts;
+    const int64_t steps = nk_ceil_div(c->steps, c->splits), tiles_per_cta = c->expert_tiles / c->ranges;
     const int64_t at_once = sm80_route_turn_tokens(c, p, gpu);
     const double rounds = (double)nk_ceil_div((int64_t)tokens, at_once * sm80_route_waiters_of(c, gpu));
     const double turn = SM80_ROUTE_TURN_US +
@@ -116,9 +117,9 @@ static sm80_route_candidate shape_of(const nk_route_problem *p, int index)
     const sm80_route_tile *t = &tiles[index];
     return (sm80_route_candidate){
         .tile = index,
-        .groups = nk_ceil_div(p->m, t->tokens),
+        .token_tiles = nk_ceil_div(p->m, t->tokens),
         .expert_tiles = nk_ceil_div(p->n, t->experts),
-        .parts = 1,
+        .ranges = 1,
         .steps = nk_ceil_div(p->k, t->step),
         .splits = 1,
     };
@@ -130,10 +131,10 @@ static void sm80_route_consider(const nk_route_problem *p, const cuda_gpu *gpu, 
     static const int8_t splits[] = {1, 2, 3, 4, 6, 7, 8, 10, 14, 16, 28, 32};
     sm80_route_candidate c = shape_of(p, index);
     for (int i = -1; i < (int)sizeof splits; i++) {
-        c.parts = i < 0 ? 1 : c.expert_tiles;
+        c.ranges = i < 0 ? 1 : c.expert_tiles;
         c.splits = i < 0 ? 1 : splits[i];
         if (c.splits > 1 && c.splits > c.steps) break;
-        if (c.parts * c.splits > SM80_ROUTE_MOST_CTAS) break;
+        if (c.ranges * c.splits > SM80_ROUTE_MOST_CTAS) break;
         if (c.splits > 1) c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, c.splits)); /* every split has a step */
         c.us = sm80_route_time_of(&c, p, gpu);
         if (best->tile < 0 || c.us < best->us) *best = c;
@@ -165,7 +166,7 @@ static sm80_route_candidate invariant_candidate(const nk_route_problem *p, int t
     sm80_route_candidate c = shape_of(p, tile);
     int64_t steps = nk_ceil_div(c.steps, INVARIANT_SPLITS);
     if (steps < INVARIANT_STEPS) steps = INVARIANT_STEPS;
-    c.parts = c.expert_tiles;
+    c.ranges = c.expert_tiles;
     if (c.steps) c.splits = nk_ceil_div(c.steps, steps);
     return c;
 }
@@ -197,15 +198,15 @@ static nk_status check_forced(const nk_route_problem *p, const cuda_gpu *gpu, in
 static sm80_route_candidate fma_candidate(const nk_route_problem *p, const cuda_gpu *gpu, bool invariant)
 {
     sm80_route_candidate c = shape_of(p, p->m >= 96 && p->n >= 96 ? SM80_ROUTE_fma128 : SM80_ROUTE_fma32);
-    if (c.groups == 0 || c.steps == 0) return c;
+    if (c.token_tiles == 0 || c.steps == 0) return c;
     const sm80_route_tile *t = &tiles[c.tile];
     const int64_t resident = resident_ctas(t, gpu), most = nk_ceil_div(c.steps, FMA_STEPS);
-    int64_t splits = resident * gpu->sms / (c.groups * c.expert_tiles);
+    int64_t splits = resident * gpu->sms / (c.token_tiles * c.expert_tiles);
     if (splits > most) splits = most;
     if (invariant) splits = nk_ceil_div(c.steps, FMA_INVARIANT_STEPS); /* the two tiles add in the same order */
     if (splits > FMA_SPLITS) splits = FMA_SPLITS;
     if (splits < 1) splits = 1;
-    c.parts = c.expert_tiles;
+    c.ranges = c.expert_tiles;
     c.splits = nk_ceil_div(c.steps, nk_ceil_div(c.steps, splits)); /* every split has a step */
     const double steps = (double)nk_ceil_div(c.steps, c.splits);
     c.us = 2.0 * t->tokens * t->experts * t->step * steps * (double)resident / FMA_FLOP_PER_US;
@@ -244,7 +245,7 @@ static nk_status sm80_route_choose(const nk_route_problem *p, const cuda_gpu *gp
 
 static int64_t counter_bytes(const sm80_route_candidate *c)
 {
-    return nk_ceil_div((c->groups + 1) * ROUTE_BARRIER_COUNTERS * 8, 256) * 256;
+    return nk_ceil_div((c->token_tiles + 1) * ROUTE_BARRIER_COUNTERS * 8, 256) * 256;
 }
 
 static int64_t pitch_of(const sm80_route_candidate *c) { return c->expert_tiles * tiles[c->tile].experts; }
@@ -262,9 +263,9 @@ static sm80_route_params sm80_route_params_of(const nk_route_problem *p, const c
                                               const sm80_route_candidate *c)
 {
     return (sm80_route_params){
-        .groups = (int32_t)c->groups,
+        .token_tiles = (int32_t)c->token_tiles,
         .pitch = (int32_t)(p->from_logits ? nk_ceil_div(p->n, 4) * 4 : pitch_of(c)),
-        .ctas = (int32_t)(c->parts * c->splits),
+        .ctas = (int32_t)(c->ranges * c->splits),
         .turn_tokens = (int32_t)sm80_route_turn_tokens(c, p, gpu),
         .timeout = cuda_route_timeout(c->tile < SM80_ROUTE_TILE_COUNT ? sm80_route_time_of(c, p, gpu) : c->us),
         .waiters = (int32_t)sm80_route_waiters_of(c, gpu),
@@ -273,7 +274,7 @@ static sm80_route_params sm80_route_params_of(const nk_route_problem *p, const c
         .splits = (int32_t)c->splits,
         .steps = (int32_t)c->steps,
         .steps_per_split = (int32_t)nk_ceil_div(c->steps, c->splits),
-        .tiles_per_cta = (int32_t)(c->expert_tiles / c->parts),
+        .tiles_per_cta = (int32_t)(c->expert_tiles / c->ranges),
     };
 }
 
@@ -284,25 +285,28 @@ nk_status sm80_plan_route(const nk_route_problem *p, const nk_settings *settings
     sm80_route_candidate c = {0};
     NK_TRY(cuda_gpu_of(p->device, &gpu));
     NK_TRY(sm80_route_choose(p, gpu, settings, &c));
-    if (c.groups == 0) c.parts = c.splits = 1; /* without a token one CTA writes the empty permutation */
+    if (c.token_tiles == 0) c.ranges = c.splits = 1; /* without a token one CTA writes the empty permutation */
     const sm80_route_tile *t = &tiles[c.tile];
-    NK_CHECK(c.groups <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
+    NK_CHECK(c.token_tiles <= INT32_MAX, NK_VALUE_ERROR, "route: %lld tokens are more than one launch can have",
              (long long)p->m);
     *r = (sm80_route_choice){
         .kernel = kernels[c.tile][p->x.dtype == NK_BF16],
         .params = sm80_route_params_of(p, gpu, &c),
-        .grid =
-            {.x = c.groups, .y = c.parts, .z = c.splits, .threads = SM80_ROUTE_THREADS, .smem_bytes = t->smem_bytes},
+        .grid = {.x = c.token_tiles,
+                 .y = c.ranges,
+                 .z = c.splits,
+                 .threads = SM80_ROUTE_THREADS,
+                 .smem_bytes = t->smem_bytes},
         .counter_bytes = counter_bytes(&c),
     };
     plan->kernel = r->kernel->name;
-    plan->why = p->from_logits           ? "the logits are given: a CTA has its tokens to itself"
-                : c.parts * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
-                                         : "tokens enough for all SMs: a CTA has its tokens to itself";
+    plan->why = p->from_logits            ? "the logits are given: a CTA has its tokens to itself"
+                : c.ranges * c.splits > 1 ? "CTAs share tokens; the last to arrive route them"
+                                          : "tokens enough for all SMs: a CTA has its tokens to itself";
     plan->tile_m = t->tokens;
     plan->tile_n = t->experts;
     plan->tile_k = t->step;
-    plan->grid = c.groups * c.parts * c.splits;
+    plan->grid = c.token_tiles * c.ranges * c.splits;
     plan->threads = SM80_ROUTE_THREADS;
     plan->stages = t->stages;
     plan->tile = c.tile < SM80_ROUTE_TILE_COUNT ? sm80_route_family.tiles[c.tile] : NULL;

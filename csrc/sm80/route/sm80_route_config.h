@@ -50,7 +50,7 @@ typedef struct sm80_route_params {
     float *partials;    /* [splits][M][pitch]: sums over one split of K */
     uint64_t *counters; /* [token tiles][ROUTE_BARRIER_COUNTERS], then the launch's */
     uint64_t base;      /* what this launch's counters count from */
-    int32_t groups;     /* token tiles */
+    int32_t token_tiles;
     int32_t pitch;
     int32_t ctas;        /* of a token tile */
     int32_t turn_tokens; /* that a CTA routes at a time, one a warp */

@@ -22,7 +22,7 @@ __device__ inline grid_barrier tile_barrier(const sm80_route_params &q, int turn
 
 __device__ inline grid_barrier launch_barrier(const sm80_route_params &q)
 {
-    return {q.counters + (int64_t)q.groups * GRID_BARRIER_COUNTERS,
+    return {q.counters + (int64_t)q.token_tiles * GRID_BARRIER_COUNTERS,
             q.base,
             q.leavers,
             q.sorters,
@@ -80,7 +80,7 @@ typedef struct tile_token_range {
 __device__ inline tile_token_range route_prologue(const nk_route_problem &p, const sm80_route_params &q, int tile)
 {
     const int64_t first = (int64_t)blockIdx.x * tile;
-    const tile_token_range at = {first, q.groups == 0 ? 0 : p.m - first < tile ? (int)(p.m - first) : tile};
+    const tile_token_range at = {first, q.token_tiles == 0 ? 0 : p.m - first < tile ? (int)(p.m - first) : tile};
     if (at.count == 0) return at;
     if (q.ctas > 1 && threadIdx.x < GRID_BARRIER_COUNTERS)
         init_grid_barrier(tile_barrier(q, turns_of(q, at.count)), threadIdx.x);
