@@ -6,11 +6,11 @@
 #include "cpu_pool.h"
 #include "cpu_tile.h"
 
-typedef struct dual_gemm {
+typedef struct dual_gemm_call {
     const nk_dual_gemm_problem *problem;
     cpu_means means;
     cpu_tiling tiling;
-} dual_gemm;
+} dual_gemm_call;
 
 void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *alpha1, const nk_alpha *alpha2,
                    cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
@@ -23,7 +23,7 @@ void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *al
 
 static void multiply_pair_of_tiles(void *context, int64_t tile)
 {
-    const dual_gemm *c = context;
+    const dual_gemm_call *c = context;
     const nk_dual_gemm_problem *p = c->problem;
     cpu_tile_coordinates at = cpu_tile_at(&c->tiling, tile);
     cpu_tile h, u;
@@ -35,6 +35,6 @@ static void multiply_pair_of_tiles(void *context, int64_t tile)
 
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
-    dual_gemm c = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
+    dual_gemm_call c = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
     return cpu_for_each(exec, cpu_tile_count(&c.tiling), means.threads, multiply_pair_of_tiles, &c);
 }

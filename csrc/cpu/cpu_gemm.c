@@ -4,11 +4,11 @@
 #include "cpu_pool.h"
 #include "cpu_tile.h"
 
-typedef struct gemm {
+typedef struct gemm_call {
     const nk_gemm_problem *problem;
     cpu_means means;
     cpu_tiling tiling;
-} gemm;
+} gemm_call;
 
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, const int64_t *rows_of_a, cpu_tile_coordinates at)
 {
@@ -20,12 +20,12 @@ void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, const int64_t *row
 
 static void multiply_gemm_tile(void *context, int64_t tile)
 {
-    gemm *g = context;
+    gemm_call *g = context;
     cpu_gemm_tile(g->means, g->problem, NULL, cpu_tile_at(&g->tiling, tile));
 }
 
 nk_status cpu_gemm(const nk_gemm_problem *p, cpu_means means, const nk_exec *exec)
 {
-    gemm g = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
+    gemm_call g = {p, means, cpu_tiling_of(p->l, p->m, p->n, means.threads)};
     return cpu_for_each(exec, cpu_tile_count(&g.tiling), means.threads, multiply_gemm_tile, &g);
 }

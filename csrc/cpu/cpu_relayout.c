@@ -8,10 +8,10 @@
 
 #define JOB_BYTES 65536 /* some tens of microseconds */
 
-typedef struct relayout {
+typedef struct relayout_call {
     const nk_relayout_problem *problem;
     int64_t down, atom_rows; /* rows of atoms: of a matrix, of a job; those of all batches are numbered in turn */
-} relayout;
+} relayout_call;
 
 /* Copies the `rows` x `cols` bytes of an atom that are not padding. */
 static void move_atom(const nk_relayout_problem *p, uint8_t *linear, uint8_t *atom, int64_t rows, int64_t cols)
@@ -43,7 +43,7 @@ static void move_atom_row(const nk_relayout_problem *p, int64_t l, int64_t down)
 
 static void move_atom_rows(void *context, int64_t job)
 {
-    const relayout *r = context;
+    const relayout_call *r = context;
     int64_t end = cpu_min((job + 1) * r->atom_rows, r->problem->l * r->down);
     for (int64_t i = job * r->atom_rows; i < end; i++)
         move_atom_row(r->problem, i / r->down, i % r->down);
@@ -53,6 +53,6 @@ nk_status cpu_relayout(const nk_relayout_problem *p, cpu_means means, const nk_e
 {
     int64_t down = nk_ceil_div(p->rows, NK_SF_ATOM_ROWS);
     int64_t atom_rows = JOB_BYTES / (nk_sf_padded_cols(p->cols) * NK_SF_ATOM_ROWS + 1) + 1;
-    relayout r = {p, down, atom_rows};
+    relayout_call r = {p, down, atom_rows};
     return cpu_for_each(exec, nk_ceil_div(p->l * down, atom_rows), means.threads, move_atom_rows, &r);
 }

@@ -13,11 +13,11 @@
 
 _Static_assert(NK_MAX_EXPERTS % BRACKET == 0 && NK_MAX_EXPERTS <= 1 << 16, "ranks");
 
-typedef struct route {
+typedef struct route_call {
     const nk_route_problem *problem;
     cpu_means means;
     int64_t rows; /* of a job */
-} route;
+} route_call;
 
 /* Whether a key goes before that of a lower index, which wins ties. */
 static bool beats(float key, float lower_indexed)
@@ -83,7 +83,7 @@ static float group_score(const float *keys, int64_t size, bool top2)
     return top2 && !isnan(second) ? first + second : first;
 }
 
-static void select_experts(const route *c, const float *logits, int32_t *ids)
+static void select_experts(const route_call *c, const float *logits, int32_t *ids)
 {
     const nk_route_problem *p = c->problem;
     float keys[NK_MAX_EXPERTS], scores[NK_MAX_EXPERTS];
@@ -131,7 +131,7 @@ static float sum_values(const float *values, int64_t count)
 
 /* The first selected logit is the largest of the selected and of all. Where it is not, a logit is NaN, and so is the
  * sum. */
-static void softmax(const route *c, const float *logits, const int32_t *ids, float *weights)
+static void softmax(const route_call *c, const float *logits, const int32_t *ids, float *weights)
 {
     const nk_route_problem *p = c->problem;
     float all[NK_MAX_EXPERTS], sum;
@@ -150,7 +150,7 @@ static void softmax(const route *c, const float *logits, const int32_t *ids, flo
         weights[i] /= sum;
 }
 
-static void weigh(const route *c, const float *logits, const int32_t *ids, float *weights)
+static void weigh(const route_call *c, const float *logits, const int32_t *ids, float *weights)
 {
     const nk_route_problem *p = c->problem;
     float picked[NK_MAX_TOP_K];
@@ -167,7 +167,7 @@ static void weigh(const route *c, const float *logits, const int32_t *ids, float
         weights[i] *= p->scaling_factor;
 }
 
-static void route_row(const route *c, int64_t m, const float *logits)
+static void route_row(const route_call *c, int64_t m, const float *logits)
 {
     const nk_route_problem *p = c->problem;
     int32_t ids[NK_MAX_TOP_K];
@@ -187,7 +187,7 @@ static void route_row(const route *c, int64_t m, const float *logits)
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* acc = what alpha multiplies: sums, or the logits given. */
-static void sum_logits(const route *c, cpu_tile_coordinates at, cpu_tile acc)
+static void sum_logits(const route_call *c, cpu_tile_coordinates at, cpu_tile acc)
 {
     const nk_route_problem *p = c->problem;
     if (!p->from_logits) {
@@ -202,7 +202,7 @@ static void sum_logits(const route *c, cpu_tile_coordinates at, cpu_tile acc)
 
 static void route_rows(void *context, int64_t job)
 {
-    const route *c = context;
+    const route_call *c = context;
     const nk_route_problem *p = c->problem;
     cpu_tile acc;
     float logits[MAX_ROWS][NK_MAX_EXPERTS];
@@ -227,7 +227,7 @@ double cpu_route_multiply_adds(const nk_route_problem *p)
 nk_status cpu_route(const nk_route_problem *p, cpu_means means, const nk_exec *exec)
 {
     int64_t rows = nk_ceil_div(p->m, means.threads); /* of a thread */
-    route c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
+    route_call c = {p, means, rows < FEWEST_ROWS ? FEWEST_ROWS : cpu_min(rows, MAX_ROWS)};
     NK_TRY(cpu_for_each(exec, nk_ceil_div(p->m, c.rows), means.threads, route_rows, &c));
     return p->sorts ? cpu_sort_by_expert(p, means, exec) : NK_OK;
 }

@@ -103,7 +103,7 @@ static const sorted_output *first_beyond(const sorted_output *sorted, size_t cou
     return sorted + (sorted->in.low < end);
 }
 
-static nk_status check_input(const sorted_output *sorted, size_t count, const nk_tensor *other)
+static nk_status check_against_outputs(const sorted_output *sorted, size_t count, const nk_tensor *other)
 {
     const range in = range_of(other);
     for (const sorted_output *o = first_beyond(sorted, count, in.high); o > sorted && o[-1].reach > in.low; o--) {
@@ -142,7 +142,7 @@ nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
             const nk_gemm_args *o = &list[g];
             const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
             for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-                if (tensors[i]) NK_TRY(check_input(sorted, count, tensors[i]));
+                if (tensors[i]) NK_TRY(check_against_outputs(sorted, count, tensors[i]));
         }
     }
     return NK_OK;
