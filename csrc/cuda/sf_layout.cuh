@@ -27,7 +27,7 @@
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Atoms side by side that hold K elements of a row. */
-template <typename I> __device__ constexpr I sf_atoms_of_k(I k) { return (k + SF_ATOM_K - 1) / SF_ATOM_K; }
+template <typename I> __device__ constexpr I sf_atoms_of_k(I k) { return (k + (SF_ATOM_K - 1)) / SF_ATOM_K; }
 
 /* The atom that a row is in, and which row of it. */
 template <typename I> __device__ constexpr I sf_atom_of_row(I row) { return row / SF_ATOM_ROWS; }
@@ -52,10 +52,12 @@ template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_
     return row % SF_QUARTER_ROWS * (ROWS / SF_QUARTER_ROWS * SF_ATOM_COLS) + row / SF_QUARTER_ROWS * SF_ATOM_COLS + col;
 }
 
-/* In atoms, or parts of them, that lie side by side: row < ROWS, any col. */
-template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_in_atoms(I row, I col)
+/* In atoms, or parts of them, that lie side by side: in the one of this number. */
+template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_in_atoms(I row, I atom, I col)
 {
-    return col / SF_ATOM_COLS * (ROWS * SF_ATOM_COLS) + sf_offset_in_atom<ROWS>(row, col % SF_ATOM_COLS);
+    constexpr int QUAD_BYTES = ROWS / SF_QUARTER_ROWS * SF_ATOM_COLS;
+    const I in_quad = row / SF_QUARTER_ROWS * SF_ATOM_COLS + col; /* added last: ptxas schedules by the order of sums */
+    return atom * (SF_QUARTER_ROWS * QUAD_BYTES) + row % SF_QUARTER_ROWS * QUAD_BYTES + in_quad;
 }
 
 /* The first row of a quarter: what it adds to offsets of rows below 32. */

@@ -1,13 +1,13 @@
 /* The kernels of sm90_gemm.cuh for dual_gemm: a tile's for fp16 tokens, which NVFP4 ones become, and for bf16. */
 #include "sm90_gemm.cuh"
 
-#define KERNEL(name, BFLOAT, ...)                                                                            \
-    extern "C" __global__ void __launch_bounds__(config<DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)         \
-        name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,     \
-             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ nk_dual_gemm_problem p, \
-             const __grid_constant__ sm90_gemm_scheduler scheduler)                                          \
-    {                                                                                                        \
-        run<config<DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, scheduler);                     \
+#define KERNEL(name, BFLOAT, ...)                                                                              \
+    extern "C" __global__ void __launch_bounds__(sm90_tile_config<DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1) \
+        name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,       \
+             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ nk_dual_gemm_problem p,   \
+             const __grid_constant__ sm90_gemm_scheduler params)                                               \
+    {                                                                                                          \
+        run_gemm<sm90_tile_config<DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, params);           \
     }
 #define KERNELS(name, ...)                                   \
     KERNEL(sm90_dual_gemm_##name##_fp16, false, __VA_ARGS__) \

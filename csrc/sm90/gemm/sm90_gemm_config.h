@@ -71,7 +71,7 @@ enum {
  * each of two, lie in at most two atoms of it. */
 #define SM90_GEMM_SF_ATOMS_N(stage_n, matrices) ((stage_n) > NK_SF_ATOM_ROWS ? 2 * (matrices) : 1)
 
-/* struct gemm_memory of sm90_gemm_tile.cuh, which sm90_gemm.cuh compares with this. */
+/* struct sm90_gemm_memory of sm90_gemm_tile.cuh, which sm90_gemm.cuh compares with this. */
 #define SM90_GEMM_STAGE_BYTES(tile_m, stage_n, steps, matrices)                                                   \
     ((steps) * ((stage_n) * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_ATOMS_N(stage_n, matrices) * SM90_GEMM_SF_BYTES + \
                 2 * SM90_GEMM_STEP * (tile_m)))

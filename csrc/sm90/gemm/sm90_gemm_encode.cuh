@@ -1,9 +1,11 @@
-/* From a warpgroup's sums of gates and ups to codes and scale factors.
+/* The epilogue of grouped_dual_gemm that writes NVFP4: from a warpgroup's sums of gates and ups to codes and scale
+ * factors.
  *
- * A warp has eight features of a token, a block is two warps': each works out the scale factor that its half wants, and
- * the larger one is the block's. They tell each other through memory::sf, between two barriers of their own:
- *   BARRIER_PAIRS + pair   both warps -> both   64 threads: the peer has read what was there; it has written anew
- * The ring is not touched, so what is loaded for the next tile keeps coming. */
+ * A warp has eight features of a token, half a block. Each of two warps computes the scale factor that its half needs,
+ * and the larger one is the block's. They exchange these through sm90_gemm_memory::sf, between two barriers of their
+ * own:
+ *   BARRIER_PAIRS + pair   both warps -> both   64 threads: the peer has read the earlier bytes; it has written new
+ * ones Stages are not used, so the producers go on loading the next tile. */
 #ifndef NK_SM90_GEMM_ENCODE_CUH
 #define NK_SM90_GEMM_ENCODE_CUH
 
@@ -11,8 +13,8 @@
 #include "cuda/ptx/barrier.cuh"
 #include "sm90_gemm_store.cuh"
 
-/* The 8x8 floats that the warp holds, two of row lane / 4 a lane, transposed. */
-__device__ inline void transpose(float v[2])
+/* Transposes the 8x8 floats of a warp, of which a lane holds two of row lane / 4. */
+__device__ inline void transpose_8x8(float v[2])
 {
     const uint32_t first = __float_as_uint(v[0]), second = __float_as_uint(v[1]);
     const uint32_t low = movmatrix_trans(__byte_perm(first, second, 0x5410)),
@@ -21,31 +23,31 @@ __device__ inline void transpose(float v[2])
     v[1] = __uint_as_float(__byte_perm(low, high, 0x7632));
 }
 
-/* grouped_dual_gemm: codes and scale factors of fl(nk_silu(h) * u), of all tokens of the tile. Once transposed, a lane
- * has two features of token lane / 4 of every eight, whose scale factor is a byte of a word: byte i for eight i. */
+/* Codes and scale factors of fl(nk_silu(h) * u), of all tokens of the tile. Once transposed, a lane has two features of
+ * token lane / 4 of each n8 group. Byte i of a word is the scale factor in n8 group i. */
 template <class C, int N>
-__device__ inline void encode(gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_scheduler &scheduler,
-                              const gemm_tile &tile, const consumer &c, float (&sums)[N])
+__device__ inline void encode_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_scheduler &params,
+                                   const gemm_tile &tile, const consumer &c, float (&sums)[N])
 {
-    const int warp = 4 * (C::WARPGROUPS * c.part + c.rows) + c.warp, pair = BARRIER_PAIRS + warp / 2;
-    const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, known = min(first + c.lane / 4, p.n - 1);
-    const int64_t row = tile.token + c.lane / 4;
+    const int warp = 4 * (C::WARPGROUPS * c.group + c.warpgroup) + c.warp, pair = BARRIER_PAIRS + warp / 2;
+    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, known = min(first + c.lane / 4, p.n - 1);
+    const int64_t row = tile.m + c.lane / 4;
     const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), known),
                 alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), known);
     const encoder e = encoder_of(encode_scale_of(p.encoded.global_scale));
     const uint32_t ours = shared_address(&s.sf[warp][c.lane / 4]), theirs = shared_address(&s.sf[warp ^ 1][c.lane / 4]);
     uint8_t *codes = p.encoded.codes + row * p.encoded.codes_row_stride + first / 2 + c.lane % 4;
     uint8_t *sf = p.encoded.sf + row * p.encoded.sf_row_stride + first / NK_SF_VEC;
-    each_window<16>(sums, [&](auto &window, int done) {
-        constexpr int EIGHTS = (int)(sizeof window / 16);
+    for_each_window<16>(sums, [&](auto &window, int done) {
+        constexpr int N8S = (int)(sizeof window / 16);
         uint32_t wanted = 0;
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i++) {
+        for (int i = 0; i < N8S; i++) {
             float *v = window + 4 * i;
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = gated_value(alpha1, v[j] * scheduler.mma_scale, alpha2, v[2 + j] * scheduler.mma_scale);
-            transpose(v);
+                v[j] = gated_value(alpha1, v[j] * params.mma_scale, alpha2, v[2 + j] * params.mma_scale);
+            transpose_8x8(v);
             const uint32_t amax = max(__float_as_uint(fabsf(v[0])), __float_as_uint(fabsf(v[1])));
             wanted |= sf_of_amax(e, quad_max(amax)) << 8 * i;
         }
@@ -54,12 +56,12 @@ __device__ inline void encode(gemm_memory<C> &s, const gemm_gated &p, const sm90
         bar_sync<64>(pair);
         wanted = __vmaxu4(wanted, ld_shared(theirs));
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i++) {
+        for (int i = 0; i < N8S; i++) {
             const float *v = window + 4 * i;
             const uint32_t factor = wanted >> 8 * i & 0xFF;
             const float to_code = code_factor(e, factor);
             const uint32_t both = code_of(v[0], to_code) | code_of(v[1], to_code) << 4;
-            if (first < p.n && row + 8 * (done + i) < tile.end) {
+            if (first < p.n && row + 8 * (done + i) < tile.m_end) {
                 *codes = has_codes(factor) ? (uint8_t)both : 0;
                 if (c.warp % 2 == 0 && c.lane % 4 == 0) *sf = (uint8_t)factor;
             }

@@ -1,6 +1,6 @@
-/* What brings a tile to the ring of sm90_gemm.cuh: a thread asks for codes, tokens and whole atoms of scale factors; a
- * warp beside it copies scale factors that are no whole atoms. They compete with the warps that multiply for issue
- * slots. Therefore what stays the same for a tile is worked out once. */
+/* The producer warps of sm90_gemm.cuh. A thread loads codes, tokens and whole atoms of scale factors by TMA; a warp
+ * beside it copies scale factors that are no whole atoms. They compete for issue slots with the consumers, so what is
+ * the same for all stages of a tile is computed once. */
 #ifndef NK_SM90_GEMM_LOAD_CUH
 #define NK_SM90_GEMM_LOAD_CUH
 
@@ -10,146 +10,155 @@
 #include "cuda/ptx/tensor_map.cuh"
 #include "sm90_gemm_tile.cuh"
 
-/* Blocked scale factors of a tile's weights: the first atom of its rows, or of those that lie `further` rows of atoms
- * on, where there are some. */
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The producer thread                                                                                              */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Blocked scale factors of a tile's weights: the first atom of its rows, or the one `further` atoms below, if there is
+ * one. `atoms` lie side by side. */
 template <typename P>
-__device__ inline const uint8_t *atoms_of(const P &p, bool second, const gemm_tile &tile, int atoms, int further)
+__device__ inline const uint8_t *sf_atoms_at(const P &p, bool second, const gemm_tile &tile, int atoms, int further)
 {
     const nk_operand &b = weights_of(p, second);
-    const int64_t row = min(tile.row / NK_SF_ATOM_ROWS + further, (int)(p.n - 1) / NK_SF_ATOM_ROWS);
-    return b.sf + tile.l * b.sf_batch_stride + row * atoms * NK_SF_ATOM_BYTES;
+    const int64_t atom = min(sf_atom_of_row(tile.n) + further, sf_atom_of_row((int)(p.n - 1)));
+    return b.sf + tile.l * b.sf_batch_stride + sf_bytes_of_atoms(atom * atoms);
 }
 
-/* The thread that loads: where it is. */
-template <class C> struct loader {
-    typedef typename gemm_memory<C>::slot slot;
-    static constexpr uint32_t SLOT_SF = C::STEPS * SM90_GEMM_SF_BYTES;
-    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP; /* of a slot and a token */
-    const addresses<C> at;
-    ring_at r;
+template <class C> struct tma_producer {
+    typedef typename sm90_gemm_memory<C>::stage stage;
+    static constexpr int STAGE_ATOMS = SM90_GEMM_STEP / SF_ATOM_K * C::STEPS; /* side by side in a stage */
+    static constexpr uint32_t STAGE_SF = C::STEPS * SM90_GEMM_SF_BYTES;       /* and their bytes */
+    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP;    /* of a token in a stage */
+    const smem_addresses<C> at;
+    pipeline_state r;
     bool waited;
 
-    __device__ explicit loader(const gemm_memory<C> &s) : at(s), r{0, 0}, waited(false) {}
+    __device__ explicit tma_producer(const sm90_gemm_memory<C> &s) : at(s), r{0, 0}, waited(false) {}
 
-    /* All slots of a tile. The first tile's first weights are asked for before the first kernel has ended. */
+    /* All stages of a tile. The early ones of the first tile get their weights before the prologue kernel has ended. */
     template <typename P>
     __device__ void load_tile(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                              const gemm_tile &tile, span k, bool one_matrix, int width)
+                              const gemm_tile &tile, k_range k, bool one_matrix, int tile_m)
     {
-        const uint32_t bytes = (uint32_t)(offsetof(slot, sf) + width * TOKEN_BYTES);
-        const bool atoms_wanted = !lanes_copy_sf<C>(p);
-        const int atoms = (int)((p.k + 63) / 64), last = (atoms - 1) / (2 * C::STEPS); /* slot of K */
-        const uint32_t last_sf = (atoms - last * 2 * C::STEPS) * NK_SF_ATOM_BYTES;
-        const gemm_tile other = band_of<C>(p, tile, C::BANDS - 1);
-        const uint8_t *sf[C::BANDS][C::SF_PIECES];
+        const uint32_t bytes = (uint32_t)(offsetof(stage, sf) + tile_m * TOKEN_BYTES);
+        const bool loads_sf = !lanes_copy_sf<C>(p);
+        const int atoms = (int)sf_atoms_of_k(p.k), last = (atoms - 1) / STAGE_ATOMS; /* K tile */
+        const uint32_t last_sf = sf_bytes_of_atoms(atoms - last * STAGE_ATOMS);
+        const gemm_tile other = n_half_of_tile<C>(p, tile, C::N_HALVES - 1);
+        const uint8_t *sf[C::N_HALVES][C::SF_ATOMS_N];
 #pragma unroll
-        for (int i = 0; i < C::BANDS * C::SF_PIECES; i++) {
-            const bool second = C::DUAL && i >= C::SF_PIECES / 2;
-            sf[i / C::SF_PIECES][i % C::SF_PIECES] =
-                atoms_of(p, second, i < C::SF_PIECES ? tile : other, atoms, C::SF_PIECES == 1 ? 0 : i % 2);
+        for (int i = 0; i < C::N_HALVES * C::SF_ATOMS_N; i++) {
+            const bool second = C::DUAL && i >= C::SF_ATOMS_N / 2;
+            sf[i / C::SF_ATOMS_N][i % C::SF_ATOMS_N] =
+                sf_atoms_at(p, second, i < C::SF_ATOMS_N ? tile : other, atoms, C::SF_ATOMS_N == 1 ? 0 : i % 2);
         }
-        auto load_weights = [&](int i, int slot_of_k, bool is_other) {
-            const uint32_t full = at.full(i), to = at.slot_at(i);
-            const int row = is_other ? other.row : tile.row, matrix = one_matrix ? 0 : tile.l;
-            const uint32_t sf_bytes = !atoms_wanted ? 0 : slot_of_k == last ? last_sf : SLOT_SF;
-            mbarrier_arrive_expect_tx(full, bytes + C::SF_PIECES * sf_bytes);
+        auto load_weights = [&](int i, int k_tile, bool is_other) {
+            const uint32_t full = at.full(i), to = at.stage_at(i);
+            const int row = is_other ? other.n : tile.n, matrix = one_matrix ? 0 : tile.l;
+            const uint32_t sf_bytes = !loads_sf ? 0 : k_tile == last ? last_sf : STAGE_SF;
+            mbarrier_arrive_expect_tx(full, bytes + C::SF_ATOMS_N * sf_bytes);
 #pragma unroll
             for (int n = 0; n < C::STEPS; n++) {
-                const int from[3] = {(slot_of_k * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, matrix};
-                const uint32_t codes = to + n * (uint32_t)sizeof(slot::codes[0]);
+                const int from[3] = {(k_tile * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, matrix};
+                const uint32_t codes = to + n * (uint32_t)sizeof(stage::codes[0]);
                 cp_async_bulk_tensor_3d(codes, &weights.first, from, full);
                 if (C::DUAL)
-                    cp_async_bulk_tensor_3d(codes + C::FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from, full);
+                    cp_async_bulk_tensor_3d(codes + C::STAGE_FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from,
+                                            full);
             }
             if (sf_bytes) {
 #pragma unroll
-                for (int j = 0; j < C::SF_PIECES; j++)
-                    cp_async_bulk(to + offsetof(slot, sf[j]),
-                                  (is_other ? sf[C::BANDS - 1][j] : sf[0][j]) + (int64_t)slot_of_k * SLOT_SF, sf_bytes,
+                for (int j = 0; j < C::SF_ATOMS_N; j++)
+                    cp_async_bulk(to + offsetof(stage, sf[j]),
+                                  (is_other ? sf[C::N_HALVES - 1][j] : sf[0][j]) + (int64_t)k_tile * STAGE_SF, sf_bytes,
                                   full);
             }
         };
         int early = 0;
         if (!waited) {
-            early = min(C::EARLY, C::BANDS * (k.end - k.begin));
+            early = min(C::EARLY_STAGES, C::N_HALVES * (k.end - k.begin));
 #pragma unroll 1
             for (int i = 0; i < early; i++)
-                load_weights(i, k.begin + i / C::BANDS, i % C::BANDS);
+                load_weights(i, k.begin + i / C::N_HALVES, i % C::N_HALVES);
             griddepcontrol_wait();
             waited = true;
         }
 #pragma unroll 1
-        for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
-            const int slot_of_k = k.begin + i / C::BANDS;
+        for (int i = 0; i < C::N_HALVES * (k.end - k.begin); i++) {
+            const int k_tile = k.begin + i / C::N_HALVES;
             if (i >= early) {
-                mbarrier_wait(at.empty(r.slot), r.phase ^ 1);
-                load_weights(r.slot, slot_of_k, i % C::BANDS);
+                mbarrier_wait(at.empty(r.stage), r.phase ^ 1);
+                load_weights(r.stage, k_tile, i % C::N_HALVES);
             }
-            const int from[4] = {0, tile.token, slot_of_k * C::STEPS * 2, batch_of<C>(tile)};
-            cp_async_bulk_tensor_4d(at.slot_at(r.slot) + offsetof(slot, tokens), &tokens, from, at.full(r.slot));
-            advance<C::SLOTS>(r, 1);
+            const int from[4] = {0, tile.m, k_tile * C::STEPS * 2, batch_of<C>(tile)};
+            cp_async_bulk_tensor_4d(at.stage_at(r.stage) + offsetof(stage, tokens), &tokens, from, at.full(r.stage));
+            advance_pipeline<C::STAGES>(r, 1);
         }
     }
 };
 
-/* By one thread. */
 template <class C, typename P>
-__device__ inline void load(const gemm_memory<C> &s, const weight_maps &weights, const cuda_tensor_map &tokens,
-                            const P &p, const gemm_tiles &tiles, span k)
+__device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_maps &weights,
+                                  const cuda_tensor_map &tokens, const P &p, const gemm_tile_scheduler &scheduler,
+                                  k_range k)
 {
-    loader<C> to(s);
-    each_tile<C>(tiles, [&](const gemm_tile &tile) {
-        to.load_tile(weights, tokens, p, tile, k, tiles.scheduler.one_matrix, C::TOKENS);
+    tma_producer<C> producer(s);
+    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+        producer.load_tile(weights, tokens, p, tile, k, scheduler.params.one_matrix, C::TILE_M);
     });
 }
 
 template <class C>
-__device__ inline void load(const gemm_memory<C> &s, const weight_maps &, const cuda_tensor_map &,
-                            const sm90_list &list, const gemm_tiles &tiles, span)
+__device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_maps &, const cuda_tensor_map &,
+                                  const sm90_list &list, const gemm_tile_scheduler &scheduler, k_range)
 {
-    loader<C> to(s);
-    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+    tma_producer<C> producer(s);
+    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        to.load_tile({g.weights, g.weights}, list.tokens[g.tile_m_index], g.gemm, tile, span_of<C>(g.scheduler), true,
-                     g.tile_m);
+        producer.load_tile({g.weights, g.weights}, list.tokens[g.tile_m_index], g.gemm, tile,
+                           k_tiles_of_cta<C>(g.scheduler), true, g.tile_m);
     });
 }
 
-/* Linear scale factors of a tile: from[i] is row 32 i + lane of the slot, which has those of all its steps. */
-template <class C, typename P> struct linear_rows {
-    static constexpr int BYTES = 8 * C::STEPS;
-    static constexpr int QUARTERS = C::SLOT_ROWS / 32;
-    const uint8_t *from[QUARTERS];
-    int cols, aligned;
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The producer warp of scale factors that are no whole atoms                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
 
-    __device__ linear_rows(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile)
-        : cols((int)(p.k / NK_SF_VEC)), aligned(scheduler.sf_alignment)
+/* Linear scale factors of a tile: from[i] is row 32 i + lane of a stage, which has those of all its steps. */
+template <class C, typename P> struct linear_sf {
+    static constexpr int BYTES = 8 * C::STEPS;
+    static constexpr int ROWS = C::STAGE_N / 32; /* of a lane */
+    const uint8_t *from[ROWS];
+    int cols, alignment;
+
+    __device__ linear_sf(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile)
+        : cols((int)(p.k / NK_SF_VEC)), alignment(params.sf_alignment)
     {
 #pragma unroll
-        for (int i = 0; i < QUARTERS; i++) {
-            const int of_matrix = C::DUAL ? i % (QUARTERS / 2) : i;
+        for (int i = 0; i < ROWS; i++) {
+            const int of_matrix = C::DUAL ? i % (ROWS / 2) : i;
             const nk_operand &b = weights_of(p, i != of_matrix);
-            const int64_t row = (int64_t)tile.row + of_matrix * 32 + threadIdx.x % 32;
+            const int64_t row = (int64_t)tile.n + of_matrix * 32 + threadIdx.x % 32;
             from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride + min(row, p.n - 1) * b.sf_row_stride);
         }
     }
 
     /* Zeros beyond K. */
-    __device__ void copy(uint32_t to, int slot_of_k) const
+    __device__ void copy(uint32_t to, int k_tile) const
     {
-        if (aligned >= BYTES && cols - slot_of_k * BYTES >= BYTES)
-            copy_pieces<BYTES>(to, slot_of_k);
-        else if (aligned >= 8)
-            copy_pieces<8>(to, slot_of_k);
+        if (alignment >= BYTES && cols - k_tile * BYTES >= BYTES)
+            copy_pieces<BYTES>(to, k_tile);
+        else if (alignment >= 8)
+            copy_pieces<8>(to, k_tile);
         else
-            copy_pieces<4>(to, slot_of_k);
+            copy_pieces<4>(to, k_tile);
     }
 
-    template <int PIECE> __device__ void copy_pieces(uint32_t to, int slot_of_k) const
+    template <int PIECE> __device__ void copy_pieces(uint32_t to, int k_tile) const
     {
-        const int col = slot_of_k * BYTES;
+        const int col = k_tile * BYTES;
 #pragma unroll
-        for (int i = 0; i < QUARTERS; i++) {
+        for (int i = 0; i < ROWS; i++) {
 #pragma unroll
             for (int j = 0; j < BYTES; j += PIECE) {
                 const int valid = min(max(cols - col - j, 0), PIECE);
@@ -160,96 +169,100 @@ template <class C, typename P> struct linear_rows {
     }
 };
 
-/* Blocked scale factors of a tile of dual_gemm: a lane's row quad of an atom is 16 bytes, of which the tile's 64 rows
- * are one half. */
-template <class C, typename P> struct half_atoms {
-    static_assert(C::FEATURES == 64, "half of an atom's rows");
+/* Blocked scale factors of 64 rows of each of two matrices: half of each atom. A lane copies its half of a row quad. */
+template <class C, typename P> struct half_atom_sf {
+    static_assert(C::STAGE_FEATURES == SF_ATOM_ROWS / 2, "half of an atom's rows");
+    static constexpr int QUAD_BYTES = SF_QUAD_BYTES / 2, BYTES = SF_ATOM_BYTES / 2;
     const uint8_t *from[2]; /* of each matrix */
-    int atoms;
+    int atoms;              /* side by side */
 
-    __device__ half_atoms(const P &p, const sm90_gemm_scheduler &, const gemm_tile &tile)
-        : atoms((int)((p.k + 63) / 64))
+    __device__ half_atom_sf(const P &p, const sm90_gemm_scheduler &, const gemm_tile &tile)
+        : atoms((int)sf_atoms_of_k(p.k))
     {
-        const int64_t first = (int64_t)(tile.row / NK_SF_ATOM_ROWS) * atoms * NK_SF_ATOM_BYTES;
-        const int half = tile.row % NK_SF_ATOM_ROWS / 64;
+        const int64_t first = sf_bytes_of_atoms((int64_t)sf_atom_of_row(tile.n) * atoms);
+        const int half = sf_row_in_atom(tile.n) / C::STAGE_FEATURES;
 #pragma unroll
         for (int matrix = 0; matrix < 2; matrix++) {
             const nk_operand &b = weights_of(p, matrix);
             const uint8_t *at = b.sf + tile.l * b.sf_batch_stride + first;
-            from[matrix] = kept_global(at + threadIdx.x % 32 * 16 + half * 8);
+            from[matrix] = kept_global(at + threadIdx.x % 32 * SF_QUAD_BYTES + half * QUAD_BYTES);
         }
     }
 
-    /* Of each step: [matrix][atom][lane] of eight bytes; zeros beyond K. */
-    __device__ void copy(uint32_t to, int slot_of_k) const
+    /* Of each step: [matrix][atom] halves; zeros beyond K. */
+    __device__ void copy(uint32_t to, int k_tile) const
     {
 #pragma unroll
         for (int i = 0; i < 4 * C::STEPS; i++) {
-            const int n = i / 4, matrix = i / 2 % 2, atom = (slot_of_k * C::STEPS + n) * 2 + i % 2;
-            const uint8_t *at = from[matrix] + (int64_t)min(atom, atoms - 1) * NK_SF_ATOM_BYTES;
-            const uint32_t lane = to + n * SM90_GEMM_SF_BYTES + matrix * 512 + i % 2 * 256 + threadIdx.x % 32 * 8;
-            cp_async_ca_zfill<8>(lane, at, atom < atoms ? 8 : 0);
+            const int n = i / 4, matrix = i / 2 % 2, atom = (k_tile * C::STEPS + n) * 2 + i % 2;
+            const uint8_t *at = from[matrix] + sf_bytes_of_atoms((int64_t)min(atom, atoms - 1));
+            const uint32_t quad =
+                to + n * SM90_GEMM_SF_BYTES + matrix * 2 * BYTES + i % 2 * BYTES + threadIdx.x % 32 * QUAD_BYTES;
+            cp_async_ca_zfill<QUAD_BYTES>(quad, at, atom < atoms ? QUAD_BYTES : 0);
         }
     }
 };
 
-/* By a warp: scale factors that lanes copy, each slot's as soon as it is free. */
+/* All stages of a tile, each as soon as it is empty; sources[] are of the halves of tile_n. */
 template <class C, typename SOURCE>
-__device__ inline void copy_slots(const gemm_memory<C> &s, ring_at &r, span k, const SOURCE (&bands)[C::BANDS])
+__device__ inline void copy_stages(const sm90_gemm_memory<C> &s, pipeline_state &r, k_range k,
+                                   const SOURCE (&sources)[C::N_HALVES])
 {
-    typedef typename gemm_memory<C>::slot slot;
-    const addresses<C> at(s);
+    typedef typename sm90_gemm_memory<C>::stage stage;
+    const smem_addresses<C> at(s);
 #pragma unroll 1
-    for (int i = 0; i < C::BANDS * (k.end - k.begin); i++) {
-        const uint32_t to = at.slot_at(r.slot) + offsetof(slot, sf);
-        mbarrier_wait(at.empty(r.slot), r.phase ^ 1);
-        if (C::BANDS == 2 && i % 2)
-            bands[C::BANDS - 1].copy(to, k.begin + i / 2);
+    for (int i = 0; i < C::N_HALVES * (k.end - k.begin); i++) {
+        const uint32_t to = at.stage_at(r.stage) + offsetof(stage, sf);
+        mbarrier_wait(at.empty(r.stage), r.phase ^ 1);
+        if (C::N_HALVES == 2 && i % 2)
+            sources[C::N_HALVES - 1].copy(to, k.begin + i / 2);
         else
-            bands[0].copy(to, k.begin + i / C::BANDS);
-        cp_async_mbarrier_arrive_noinc(at.full(r.slot));
-        advance<C::SLOTS>(r, 1);
+            sources[0].copy(to, k.begin + i / C::N_HALVES);
+        cp_async_mbarrier_arrive_noinc(at.full(r.stage));
+        advance_pipeline<C::STAGES>(r, 1);
     }
 }
 
-/* A source for each band of a tile. */
-template <class C, typename SOURCE, int BANDS = C::BANDS> struct in_bands {
+/* A source for each half of tile_n. */
+template <class C, typename SOURCE, int N_HALVES = C::N_HALVES> struct sf_sources {
     SOURCE of[2];
     template <typename P>
-    __device__ in_bands(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile)
-        : of{SOURCE(p, scheduler, tile), SOURCE(p, scheduler, band_of<C>(p, tile, 1))}
+    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile)
+        : of{SOURCE(p, params, tile), SOURCE(p, params, n_half_of_tile<C>(p, tile, 1))}
     {
     }
 };
-template <class C, typename SOURCE> struct in_bands<C, SOURCE, 1> {
+template <class C, typename SOURCE> struct sf_sources<C, SOURCE, 1> {
     SOURCE of[1];
     template <typename P>
-    __device__ in_bands(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile)
-        : of{SOURCE(p, scheduler, tile)}
+    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile)
+        : of{SOURCE(p, params, tile)}
     {
     }
 };
 
 template <class C, typename P>
-__device__ inline void copy_sf(const gemm_memory<C> &s, const P &p, const gemm_tiles &tiles, span k)
+__device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const P &p, const gemm_tile_scheduler &scheduler,
+                               k_range k)
 {
-    ring_at r = {0, 0};
-    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+    pipeline_state r = {0, 0};
+    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
         if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
-            copy_slots<C>(s, r, k, in_bands<C, linear_rows<C, P>>(p, tiles.scheduler, tile).of);
-        else if constexpr (C::DUAL && C::SF_PIECES == 1)
-            copy_slots<C>(s, r, k, in_bands<C, half_atoms<C, P>>(p, tiles.scheduler, tile).of);
+            copy_stages<C>(s, r, k, sf_sources<C, linear_sf<C, P>>(p, scheduler.params, tile).of);
+        else if constexpr (has_half_atoms<C>())
+            copy_stages<C>(s, r, k, sf_sources<C, half_atom_sf<C, P>>(p, scheduler.params, tile).of);
     });
 }
 
 template <class C>
-__device__ inline void copy_sf(const gemm_memory<C> &s, const sm90_list &list, const gemm_tiles &tiles, span)
+__device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const sm90_list &list,
+                               const gemm_tile_scheduler &scheduler, k_range)
 {
-    ring_at r = {0, 0};
-    each_tile<C>(tiles, [&](const gemm_tile &tile) {
+    pipeline_state r = {0, 0};
+    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        const linear_rows<C, nk_gemm_problem> rows[] = {{g.gemm, g.scheduler, tile}};
-        copy_slots<C>(s, r, span_of<C>(g.scheduler), rows);
+        const linear_sf<C, nk_gemm_problem> sources[] = {{g.gemm, g.scheduler, tile}};
+        copy_stages<C>(s, r, k_tiles_of_cta<C>(g.scheduler), sources);
     });
 }
 

@@ -1,5 +1,6 @@
-/* From a warpgroup's sums to elements of the output. A lane has those of weight rows g and g + 8 of its warp's 16, and
- * tokens 2 c and 2 c + 1 of every eight: (g, c) = (lane / 4, lane % 4). */
+/* The epilogue of sm90_gemm.cuh: from a warpgroup's sums to elements of the output. Of each n8 group, which is eight
+ * tokens, lane (g, c) = (lane / 4, lane % 4) has weight rows g and g + 8 of its warp's 16, and tokens 2 c and 2 c + 1.
+ */
 #ifndef NK_SM90_GEMM_STORE_CUH
 #define NK_SM90_GEMM_STORE_CUH
 
@@ -12,16 +13,17 @@ typedef struct lane_rows {
     float alpha[2], bias[2];
 } lane_rows;
 
-/* Whether a warp's `features` are all there or none of them, neighbours of 16 bits, and pieces of so many bytes
- * aligned. The same for all warps: where they part, the compiler takes nothing of the next tile for uniform. */
-__device__ inline bool are_rows_whole(const nk_output &d, int64_t n, int features, int bytes)
+/* Whether rows can be stored in vectors of `bytes`: 16-bit elements side by side, aligned, and of a warp's `features`
+ * all or none in bounds. The answer is the same for all warps: if it were not, the compiler would take no value of the
+ * next tile for uniform. */
+__device__ inline bool has_vector_rows(const nk_output &d, int64_t n, int features, int bytes)
 {
     return d.dtype != NK_F32 && d.col_stride == 2 && n % features == 0 &&
            (((uintptr_t)d.data | d.row_stride | d.batch_stride) & (bytes - 1)) == 0;
 }
 
-/* 16-bit rows: a lane pair exchanges pairs of features, so that each has four of one token. */
-template <bool BFLOAT> __device__ inline uint2 whole_rows(const float v[4])
+/* Four 16-bit features of one token: two lanes exchange pairs. */
+template <bool BFLOAT> __device__ inline uint2 row_vector(const float v[4])
 {
     const bool odd = threadIdx.x % 2;
     const uint32_t low = movmatrix_trans(pair_of<BFLOAT>(v[0], v[1])),
@@ -30,11 +32,11 @@ template <bool BFLOAT> __device__ inline uint2 whole_rows(const float v[4])
     return odd ? make_uint2(other, high) : make_uint2(low, other);
 }
 
-/* Elements that are no whole rows: a lane's own, two weight rows of two tokens, eight after eight of tokens. */
+/* Stores a lane's elements one by one, two weight rows of two tokens in each n8 group, ascending. */
 typedef struct lane_stores {
     uint8_t *at[2][2]; /* [weight row][token] */
     bool is_there[2];  /* weight row */
-    int64_t next;      /* to the next eight */
+    int64_t next;      /* to the next n8 group */
 
     __device__ lane_stores(const nk_output &d, int batch, int64_t token, const int64_t (&n)[2], int64_t features)
         : next(8 * d.row_stride)
@@ -46,7 +48,7 @@ typedef struct lane_stores {
         is_there[1] = n[1] < features;
     }
 
-    /* Of weight row i, where tokens behind `valid` are not there. */
+    /* Of weight row i; tokens from `valid` on are out of bounds. */
     __device__ void store(int i, nk_dtype dtype, const float v[2], int64_t valid)
     {
 #pragma unroll
@@ -57,9 +59,9 @@ typedef struct lane_stores {
     }
 } lane_stores;
 
-/* Calls f(window, number of its first eight) for all sums, some eights at a time. Code for all of them would be fetched
- * from memory for each tile, which takes longer than moving sums down: registers have no index. */
-template <int MOST, int N, typename F> __device__ inline void each_window(float (&sums)[N], F f)
+/* Calls f(window, its first n8 group) for all sums, some n8 groups at a time. Unrolled code for all of them would be
+ * fetched from memory for each tile, which takes longer than moving sums down: registers have no index. */
+template <int MOST, int N, typename F> __device__ inline void for_each_window(float (&sums)[N], F f)
 {
     constexpr int WINDOW = N % MOST == 0 ? MOST : N % 8 == 0 ? 8 : 4;
     float (&window)[WINDOW] = reinterpret_cast<float (&)[WINDOW]>(sums);
@@ -72,26 +74,26 @@ template <int MOST, int N, typename F> __device__ inline void each_window(float 
     }
 }
 
-/* That of the tile's expert. */
+/* The alpha of the tile's expert. */
 template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const gemm_tile &tile)
 {
     if (C::EXPERTS && alpha.data) alpha.data += tile.l * alpha.group_stride;
     return alpha;
 }
 
-/* gemm: `sums` are of the eights of tokens from `eight` on. */
+/* gemm: `sums` are of the n8 groups from first_n8 on. */
 template <class C, int N>
-__device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile,
-                             const consumer &c, int eight, float (&sums)[N])
+__device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_scheduler &params,
+                                       const gemm_tile &tile, const consumer &c, int first_n8, float (&sums)[N])
 {
-    const int64_t first = tile.row + 64 * c.rows + 16 * c.warp;
-    const int64_t end = token_end<C>(tile, p.m), token = tile.token + 8 * eight;
+    const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp;
+    const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     const nk_alpha alpha = alpha_of<C>(p.alpha, tile);
     nk_bias bias = p.bias;
     if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
-    const bool whole = are_rows_whole(d, p.n, 16, 8);
+    const bool vectors = has_vector_rows(d, p.n, 16, 8);
     lane_rows rows;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -102,21 +104,21 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_scheduler
     auto values = [&](const float *quad, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * scheduler.mma_scale, rows.bias[j / 2]);
+            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * params.mma_scale, rows.bias[j / 2]);
     };
-    if (whole) {
+    if (vectors) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
 #pragma unroll
         for (int i = 0; i < N / 4; i++, at += 8 * d.row_stride) {
             float v[4];
             values(sums + 4 * i, v);
-            const uint2 quad = d.dtype == NK_F16 ? whole_rows<false>(v) : whole_rows<true>(v);
+            const uint2 quad = d.dtype == NK_F16 ? row_vector<false>(v) : row_vector<true>(v);
             if (first < p.n && token + 8 * i + c.lane / 4 < end) *(uint2 *)at = quad;
         }
         return;
     }
     lane_stores out(d, batch, token, rows.n, p.n);
-    each_window<16>(sums, [&](const auto &window, int done) {
+    for_each_window<16>(sums, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++) {
             const int64_t left = end - token - 8 * (done + i);
@@ -128,33 +130,33 @@ __device__ inline void store(const nk_gemm_problem &p, const sm90_gemm_scheduler
     });
 }
 
-/* dual_gemm, grouped_dual_gemm: eight features of eight tokens are a piece of rows, four bytes a lane. */
+/* dual_gemm, grouped_dual_gemm: a warp has eight features, so a lane stores a vector of two. */
 template <class C, typename P, int N>
-__device__ inline void store(const P &p, const sm90_gemm_scheduler &scheduler, const gemm_tile &tile, const consumer &c,
-                             int eight, float (&sums)[N])
+__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile,
+                                       const consumer &c, int first_n8, float (&sums)[N])
 {
-    const int64_t first = tile.row + 32 * c.rows + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
-    const int64_t end = token_end<C>(tile, p.m), token = tile.token + 8 * eight;
+    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
+    const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const bool whole = are_rows_whole(d, p.n, 8, 4);
+    const bool vectors = has_vector_rows(d, p.n, 8, 4);
     const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), known),
                 alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), known);
     uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
     lane_stores out(d, batch, token, {n, n}, p.n);
-    each_window<32>(sums, [&](const auto &window, int done) {
+    for_each_window<32>(sums, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
             const int64_t left = end - token - 8 * (done + i);
             float v[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(alpha1, window[4 * i + j] * scheduler.mma_scale);
+                v[j] = __fmul_rn(alpha1, window[4 * i + j] * params.mma_scale);
             activate<2>(p.activation, v);
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * scheduler.mma_scale));
-            if (whole) {
+                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * params.mma_scale));
+            if (vectors) {
                 const bool half = d.dtype == NK_F16;
                 const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));
                 if (first < p.n && c.lane / 4 < left) *(uint32_t *)at = pair;

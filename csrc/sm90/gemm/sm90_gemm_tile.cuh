@@ -1,4 +1,5 @@
-/* What a CTA of sm90_gemm.cuh has: its configuration, its shared memory, its tiles and its part of K. */
+/* What the parts of a kernel of sm90_gemm.cuh share: its configuration, shared memory, tile scheduler and range of K.
+ */
 #ifndef NK_SM90_GEMM_TILE_CUH
 #define NK_SM90_GEMM_TILE_CUH
 
@@ -6,6 +7,7 @@
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/ptx/shared.cuh"
+#include "cuda/sf_layout.cuh"
 #include "gemm/gemm_gated.h"
 #include "sm90_gemm_config.h"
 #include "sm90_list_params.h"
@@ -13,201 +15,207 @@
 #include <stddef.h>
 
 enum { BARRIER_CTA, BARRIER_CONSUMERS, BARRIER_PAIRS, BARRIERS = 16 }; /* a number for each pair of warps */
-enum { WARPGROUP = 128, RASTER = 32 /* row tiles that go through all token tiles together, for L2 */ };
+enum { WARPGROUP = 128, RASTER = 32 /* tiles along N that go through all tiles along M together, for L2 */ };
 
-enum operator_of_tile { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
+enum operator_of_kernel { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
 
-/* Tokens of a tile that may be one of several sizes. */
-template <int TOKENS_> struct width {
-    static constexpr int TOKENS = TOKENS_;
+/* The tile_m that tiles of a list's groups may have. */
+template <int TILE_M_> struct tile_m_constant {
+    static constexpr int TILE_M = TILE_M_;
 };
-template <int... TOKENS> struct widths {
-    /* Calls f(width) with that of this number. */
-    template <typename F> __device__ static void call(int number, F f)
+template <int... TILE_MS> struct tile_m_list {
+    /* Calls f(tile_m_constant) with the one of this index. */
+    template <typename F> __device__ static void call(int index, F f)
     {
         int i = 0;
-        ((i++ == number ? f(width<TOKENS>()) : void()), ...);
+        ((i++ == index ? f(tile_m_constant<TILE_MS>()) : void()), ...);
     }
 };
 
-template <int OPERATOR_, bool BFLOAT_, int TOKENS_, int ROWS_, int PARTS_, int CLUSTER_, int SLOTS_, int STEPS_,
-          int EARLY_, int... WIDTHS_>
-struct config {
-    typedef widths<WIDTHS_...> WIDTHS; /* of a list's tiles */
+/* Of a kernel, from the columns of SM90_GEMM_TILES. */
+template <int OPERATOR_, bool BFLOAT_, int TILE_M_, int TILE_N_, int CONSUMER_GROUPS_, int CLUSTER_, int STAGES_,
+          int STEPS_, int EARLY_STAGES_, int... TILE_MS_>
+struct sm90_tile_config {
+    typedef tile_m_list<TILE_MS_...> TILE_MS;
     static constexpr bool LIST = OPERATOR_ == LIST_GEMM;
     static constexpr bool EXPERTS = OPERATOR_ == GROUPED_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
-    static constexpr bool JOINED = LIST || EXPERTS; /* tokens of many products are rows of one matrix */
-    /* Half of a slot's weight rows are gates, half ups. */
+    static constexpr bool GROUPED = LIST || EXPERTS; /* tokens of many GEMMs are rows of one matrix */
+    /* Half of a stage's weight rows are gates, half ups. */
     static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
-    static constexpr int SLOT_ROWS = SM90_GEMM_STAGE_N(ROWS_), WARPGROUPS = SLOT_ROWS / 64; /* of a team */
-    static constexpr int FEATURES = SLOT_ROWS / (DUAL ? 2 : 1);                             /* of a slot */
-    static constexpr int SF_PIECES = SM90_GEMM_SF_ATOMS_N(SLOT_ROWS, DUAL ? 2 : 1);
-    static constexpr int BANDS = ROWS_ / SLOT_ROWS;  /* of weight rows; a part has its own if two */
-    static constexpr int DIVISIONS = PARTS_ / BANDS; /* of a CTA's K */
-    static constexpr bool BFLOAT = BFLOAT_, WIDE = SM90_GEMM_HAS_PRODUCER_WARPGROUP(TOKENS_, ROWS_),
-                          IS_DIVIDED = DIVISIONS * CLUSTER_ > 1;
-    static constexpr int TOKENS = TOKENS_, PARTS = PARTS_, CLUSTER = CLUSTER_, SLOTS = SLOTS_, STEPS = STEPS_;
-    static constexpr int EARLY = EARLY_, CONSUMERS = WARPGROUPS * WARPGROUP * PARTS;
-    static constexpr int THREADS = SM90_GEMM_THREADS(TOKENS, ROWS_, PARTS);
-    static constexpr int SMEM = SM90_GEMM_SMEM(TOKENS, ROWS_, CLUSTER, SLOTS, STEPS, DUAL ? 2 : 1);
-    static constexpr int EIGHTS = TOKENS / 8, SUMS = TOKENS / 2; /* of a thread */
-    static constexpr int OF_PART = EIGHTS / DIVISIONS;           /* eights that a part has once parts are joined */
-    static constexpr bool BOTH_END = OF_PART % 2 == 0;           /* both CTAs of a cluster end half of them */
-    static_assert(SLOTS % PARTS == 0 && EARLY <= SLOTS, "a part keeps its slots");
-    static_assert(EIGHTS % DIVISIONS == 0 && (CLUSTER == 1 || BOTH_END || DIVISIONS == 2), "each CTA ends some eights");
-    static_assert(!EXPERTS || !IS_DIVIDED, "offsets may change while CTAs read them: a cluster could part");
-    static_assert(!LIST || (!IS_DIVIDED && BANDS == 1), "a list's tiles are plain");
-    static_assert(BANDS == 1 || (PARTS == 2 && CLUSTER == 1), "two bands are two parts'");
-    static constexpr int ENCODERS = OPERATOR_ == GROUPED_DUAL_GEMM ? CONSUMERS / 32 : 0; /* warps */
-    static_assert(BARRIER_PAIRS + ENCODERS / 2 <= BARRIERS, "as many as a CTA has");
+    static constexpr int TILE_M = TILE_M_, CONSUMER_GROUPS = CONSUMER_GROUPS_, CLUSTER = CLUSTER_;
+    static constexpr int STAGES = STAGES_, STEPS = STEPS_, EARLY_STAGES = EARLY_STAGES_;
+    static constexpr int STAGE_N = SM90_GEMM_STAGE_N(TILE_N_), WARPGROUPS = STAGE_N / 64; /* of a consumer group */
+    static constexpr int STAGE_FEATURES = STAGE_N / (DUAL ? 2 : 1);                       /* columns of the output */
+    static constexpr int SF_ATOMS_N = SM90_GEMM_SF_ATOMS_N(STAGE_N, DUAL ? 2 : 1);
+    static constexpr int N_HALVES = TILE_N_ / STAGE_N; /* of tile_n: if two, each consumer group has its own */
+    static constexpr int CTA_SPLIT_K = CONSUMER_GROUPS / N_HALVES;
+    static constexpr bool IS_SPLIT_K = CTA_SPLIT_K * CLUSTER > 1;
+    static constexpr bool BFLOAT = BFLOAT_;
+    static constexpr bool HAS_PRODUCER_WARPGROUP = SM90_GEMM_HAS_PRODUCER_WARPGROUP(TILE_M, TILE_N_);
+    static constexpr int CONSUMER_THREADS = WARPGROUPS * WARPGROUP * CONSUMER_GROUPS;
+    static constexpr int THREADS = SM90_GEMM_THREADS(TILE_M, TILE_N_, CONSUMER_GROUPS);
+    static constexpr int SMEM = SM90_GEMM_SMEM(TILE_M, TILE_N_, CLUSTER, STAGES, STEPS, DUAL ? 2 : 1);
+    static constexpr int N8S = TILE_M / 8;              /* n8 groups of the MMA: eight tokens each */
+    static constexpr int ACCUMULATORS = TILE_M / 2;     /* of a thread: four in each n8 group */
+    static constexpr int GROUP_N8S = N8S / CTA_SPLIT_K; /* n8 groups that a warpgroup keeps after the reduction */
+    static constexpr bool BOTH_CTAS_STORE = GROUP_N8S % 2 == 0; /* each CTA of a cluster stores half of them */
+    static constexpr int ENCODER_WARPS = OPERATOR_ == GROUPED_DUAL_GEMM ? CONSUMER_THREADS / 32 : 0;
+    static_assert(STAGES % CONSUMER_GROUPS == 0 && EARLY_STAGES <= STAGES, "a consumer group keeps its stages");
+    static_assert(N8S % CTA_SPLIT_K == 0 && (CLUSTER == 1 || BOTH_CTAS_STORE || CTA_SPLIT_K == 2),
+                  "each CTA stores some n8 groups");
+    static_assert(!EXPERTS || !IS_SPLIT_K, "offsets may change while CTAs read them: a cluster could disagree");
+    static_assert(!LIST || (!IS_SPLIT_K && N_HALVES == 1), "tiles of a list have one stage for each K tile");
+    static_assert(N_HALVES == 1 || (CONSUMER_GROUPS == 2 && CLUSTER == 1), "each consumer group has one half");
+    static_assert(BARRIER_PAIRS + ENCODER_WARPS / 2 <= BARRIERS, "as many as a CTA has");
 };
 
-template <class C> struct gemm_memory {
-    struct slot {
-        uint8_t codes[C::STEPS][C::SLOT_ROWS][SM90_GEMM_CODE_BYTES];
-        uint8_t sf[C::SF_PIECES][C::STEPS][SM90_GEMM_SF_BYTES]; /* of atoms; others lie one behind the other */
-        uint8_t tokens[2 * C::STEPS][C::TOKENS][2 * SM90_GEMM_SWIZZLE_K];
-    } ring[C::SLOTS];
+template <class C> struct sm90_gemm_memory {
+    struct stage {
+        uint8_t codes[C::STEPS][C::STAGE_N][SM90_GEMM_CODE_BYTES];
+        uint8_t sf[C::SF_ATOMS_N][C::STEPS][SM90_GEMM_SF_BYTES]; /* blocked; linear ones lie row after row */
+        uint8_t tokens[2 * C::STEPS][C::TILE_M][2 * SM90_GEMM_SWIZZLE_K];
+    } stages[C::STAGES];
     struct {
-        float4 eights[C::CLUSTER == 1 ? 0
-                      : C::BOTH_END   ? C::WARPGROUPS * C::PARTS
-                                      : C::WARPGROUPS][C::BOTH_END ? C::OF_PART / 2 : 1][WARPGROUP];
-    } sums; /* of the peer, by warpgroup */
-    uint64_t full[C::SLOTS], empty[C::SLOTS], sums_full;
+        float4 n8[C::CLUSTER == 1      ? 0
+                  : C::BOTH_CTAS_STORE ? C::WARPGROUPS * C::CONSUMER_GROUPS
+                                       : C::WARPGROUPS][C::BOTH_CTAS_STORE ? C::GROUP_N8S / 2 : 1][WARPGROUP];
+    } peer_sums; /* the other CTA's partial sums, by warpgroup */
+    uint64_t full[C::STAGES], empty[C::STAGES], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
-    uint32_t sf[C::ENCODERS][8]; /* what a warp's features want, see encode() */
-    int2 experts[];              /* see list_experts() */
+    uint32_t sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_tile() */
+    int2 experts[];                   /* see list_experts() */
 };
 
-/* Shared addresses, kept in registers: the compiler would work them out again for each slot. */
-template <class C> struct addresses {
-    typedef typename gemm_memory<C>::slot slot;
-    uint32_t ring, barriers;
+/* Shared addresses, kept in registers: the compiler would compute them again for each stage. */
+template <class C> struct smem_addresses {
+    typedef typename sm90_gemm_memory<C>::stage stage;
+    uint32_t stages, barriers;
 
-    __device__ explicit addresses(const gemm_memory<C> &s)
-        : ring(kept(shared_address(s.ring))), barriers(kept(shared_address(s.full)))
+    __device__ explicit smem_addresses(const sm90_gemm_memory<C> &s)
+        : stages(kept(shared_address(s.stages))), barriers(kept(shared_address(s.full)))
     {
-        static_assert(offsetof(gemm_memory<C>, empty) == offsetof(gemm_memory<C>, full) + 8 * C::SLOTS,
+        static_assert(offsetof(sm90_gemm_memory<C>, empty) == offsetof(sm90_gemm_memory<C>, full) + 8 * C::STAGES,
                       "they are neighbours");
     }
-    __device__ uint32_t slot_at(int i) const { return ring + i * (uint32_t)sizeof(slot); }
+    __device__ uint32_t stage_at(int i) const { return stages + i * (uint32_t)sizeof(stage); }
     __device__ uint32_t full(int i) const { return barriers + i * 8; }
-    __device__ uint32_t empty(int i) const { return barriers + (C::SLOTS + i) * 8; }
+    __device__ uint32_t empty(int i) const { return barriers + (C::STAGES + i) * 8; }
 };
 
-typedef struct ring_at {
-    int slot;
+/* The stage that a producer or a consumer is at, and the parity of its barriers. */
+typedef struct pipeline_state {
+    int stage;
     uint32_t phase;
-} ring_at;
+} pipeline_state;
 
-template <int SLOTS> __device__ inline void advance(ring_at &r, int by)
+template <int STAGES> __device__ inline void advance_pipeline(pipeline_state &r, int by)
 {
-    r.slot += by;
-    if (r.slot < SLOTS) return;
-    r.slot -= SLOTS;
+    r.stage += by;
+    if (r.stage < STAGES) return;
+    r.stage -= STAGES;
     r.phase ^= 1;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Tiles                                                                                                            */
+/* Tile scheduler: static. CTAs are persistent, but with split-K, where each tile has its own CTA or cluster        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A tile: its batch, its expert or its group; its first weight row (of each matrix); its first token; the end of the
- * expert's, or the group's. */
 typedef struct gemm_tile {
-    int l, row, token, end;
+    int l;     /* batch, expert or group */
+    int n;     /* first weight row, of each matrix */
+    int m;     /* first token */
+    int m_end; /* where the tokens of the expert, or of the group, end */
 } gemm_tile;
 
 /* Experts, or groups, share one batch of tokens. */
-template <class C> __device__ inline int batch_of(const gemm_tile &tile) { return C::JOINED ? 0 : tile.l; }
-template <class C> __device__ inline int64_t token_end(const gemm_tile &tile, int64_t m)
+template <class C> __device__ inline int batch_of(const gemm_tile &tile) { return C::GROUPED ? 0 : tile.l; }
+template <class C> __device__ inline int64_t m_end_of(const gemm_tile &tile, int64_t m)
 {
-    return C::JOINED ? tile.end : m;
+    return C::GROUPED ? tile.m_end : m;
 }
 
-/* All tiles. */
-typedef struct gemm_tiles {
-    const sm90_gemm_scheduler &scheduler;
-    const int2 *experts; /* their list, and how many */
+typedef struct gemm_tile_scheduler {
+    const sm90_gemm_scheduler &params;
+    const int2 *experts; /* see list_experts() */
     int64_t expert_count;
-    int count;
+    int tiles;
     const sm90_list *list; /* of groups, or null */
-} gemm_tiles;
+} gemm_tile_scheduler;
 
 template <typename P> __device__ inline const sm90_list *list_of(const P &) { return nullptr; }
 __device__ inline const sm90_list *list_of(const sm90_list &list) { return &list; }
 
 /* Tiles of the same weights are neighbours. */
-__device__ inline gemm_tile tile_of_list(const sm90_list &list, int number, int features)
+__device__ inline gemm_tile list_tile_at(const sm90_list &list, int index, int features)
 {
     int g = 0;
-    while (g + 1 < list.count && list.group[g + 1].first_tile <= number)
+    while (g + 1 < list.count && list.group[g + 1].first_tile <= index)
         g++;
     const sm90_list_group &group = list.group[g];
-    const int i = number - group.first_tile, row = i / group.scheduler.m_tiles, m = i - row * group.scheduler.m_tiles;
-    return {g, row * features, group.first_row + m * group.tile_m, group.first_row + (int)group.gemm.m};
+    const int i = index - group.first_tile, n = i / group.scheduler.m_tiles, m = i - n * group.scheduler.m_tiles;
+    return {g, n * features, group.first_row + m * group.tile_m, group.first_row + (int)group.gemm.m};
 }
 
-template <class C> __device__ inline gemm_tile tile_of(const gemm_tiles &of, int number)
+template <class C> __device__ inline gemm_tile tile_at(const gemm_tile_scheduler &of, int index)
 {
-    const sm90_gemm_scheduler &scheduler = of.scheduler;
+    const sm90_gemm_scheduler &params = of.params;
     if constexpr (C::EXPERTS) { /* tiles of the same tokens are neighbours */
-        const int token_tile = number / scheduler.n_tiles;
-        const int row = (number - token_tile * scheduler.n_tiles) * C::BANDS * C::FEATURES;
-        const int expert = expert_of_tile(of.experts, of.expert_count, token_tile);
+        const int m_tile = index / params.n_tiles;
+        const int n = (index - m_tile * params.n_tiles) * C::N_HALVES * C::STAGE_FEATURES;
+        const int expert = expert_of_tile(of.experts, of.expert_count, m_tile);
         const int2 begin = of.experts[expert];
-        return {expert, row, begin.y + (token_tile - begin.x) * C::TOKENS, of.experts[expert + 1].y};
+        return {expert, n, begin.y + (m_tile - begin.x) * C::TILE_M, of.experts[expert + 1].y};
     } else {
-        const int per_batch = scheduler.n_tiles * scheduler.m_tiles, l = number / per_batch,
-                  rest = number - l * per_batch;
-        const int raster = rest / (RASTER * scheduler.m_tiles), rows = min(RASTER, scheduler.n_tiles - raster * RASTER);
-        const int i = rest - raster * RASTER * scheduler.m_tiles;
-        return {l, (raster * RASTER + i % rows) * C::BANDS * C::FEATURES, i / rows * C::TOKENS, 0};
+        const int per_batch = params.n_tiles * params.m_tiles, l = index / per_batch, rest = index - l * per_batch;
+        const int raster = rest / (RASTER * params.m_tiles), n_tiles = min(RASTER, params.n_tiles - raster * RASTER);
+        const int i = rest - raster * RASTER * params.m_tiles;
+        return {l, (raster * RASTER + i % n_tiles) * C::N_HALVES * C::STAGE_FEATURES, i / n_tiles * C::TILE_M, 0};
     }
 }
 
 /* Calls f(tile) for each tile of this CTA, or for the one of this cluster. */
-template <class C, typename F> __device__ inline void each_tile(const gemm_tiles &tiles, F f)
+template <class C, typename F> __device__ inline void for_each_tile(const gemm_tile_scheduler &scheduler, F f)
 {
     int t = (int)blockIdx.x / C::CLUSTER;
-    if constexpr (C::IS_DIVIDED) {
-        f(tile_of<C>(tiles, t));
-    } else if constexpr (C::LIST) { /* forth and back: who had a long tile has a short one next */
+    if constexpr (C::IS_SPLIT_K) {
+        f(tile_at<C>(scheduler, t));
+    } else if constexpr (C::LIST) { /* in alternating order: a CTA with a long tile has a short one next */
         const int ctas = (int)gridDim.x;
 #pragma unroll 1
-        for (int first = 0; first < tiles.count; first += ctas, t = ctas - 1 - t)
-            if (first + t < tiles.count) f(tile_of_list(*tiles.list, first + t, C::FEATURES));
+        for (int first = 0; first < scheduler.tiles; first += ctas, t = ctas - 1 - t)
+            if (first + t < scheduler.tiles) f(list_tile_at(*scheduler.list, first + t, C::STAGE_FEATURES));
     } else {
 #pragma unroll 1
-        for (; t < tiles.count; t += (int)gridDim.x)
-            f(tile_of<C>(tiles, t));
+        for (; t < scheduler.tiles; t += (int)gridDim.x)
+            f(tile_at<C>(scheduler, t));
     }
 }
 
-/* The tile as a slot of band 1 has it. Where no weights are left it is the last rows again, which nobody stores. */
-template <class C, typename P> __device__ inline gemm_tile band_of(const P &p, gemm_tile tile, int band)
+/* Half 0 or 1 of tile_n, as a stage has it. If half 1 lies behind all weights, its stage has those of half 0 again, and
+ * its sums are not stored. */
+template <class C, typename P> __device__ inline gemm_tile n_half_of_tile(const P &p, gemm_tile tile, int half)
 {
-    if (band && tile.row + C::FEATURES < p.n) tile.row += C::FEATURES;
+    if (half && tile.n + C::STAGE_FEATURES < p.n) tile.n += C::STAGE_FEATURES;
     return tile;
 }
 
-/* The slots of K that this CTA has: begin .. end. */
-typedef struct span {
+/* K tiles begin .. end - 1. */
+typedef struct k_range {
     int begin, end;
-} span;
+} k_range;
 
-template <class C> __device__ inline span span_of(const sm90_gemm_scheduler &scheduler)
+template <class C> __device__ inline k_range k_tiles_of_cta(const sm90_gemm_scheduler &params)
 {
-    const int all = (scheduler.k_steps + C::STEPS - 1) / C::STEPS;
-    const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * scheduler.k_tiles_per_cta;
-    return {min(begin, all), min(begin + scheduler.k_tiles_per_cta, all)};
+    const int all = (params.k_steps + C::STEPS - 1) / C::STEPS;
+    const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * params.k_tiles_per_cta;
+    return {min(begin, all), min(begin + params.k_tiles_per_cta, all)};
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Weights                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The tensor maps of the weights, and of the ups. */
+/* Tensor maps of the weights: of two matrices, the gates and the ups, or twice of one. */
 typedef struct weight_maps {
     const cuda_tensor_map &first, &second;
 } weight_maps;
@@ -221,16 +229,21 @@ __device__ inline const nk_operand &weights_of(const nk_dual_gemm_problem &p, bo
 __device__ inline const nk_operand &weights_of(const gemm_gated &p, bool second) { return second ? p.b2 : p.b1; }
 __device__ inline const nk_operand &weights_of(const sm90_list &list, bool) { return list.group[0].gemm.b; } /* alike */
 
-/* Whether scale factors come by copies of each lane: whole atoms come as one piece. Of a slot with 64 rows of each of
- * two matrices they would be twice the bytes. */
+/* With 64 rows of each of two matrices, a stage has a half of each one's atom: whole atoms would be twice the bytes. */
+template <class C> __device__ constexpr bool has_half_atoms() { return C::DUAL && C::SF_ATOMS_N == 1; }
+
+/* Whether lanes copy scale factors (cp.async). Otherwise they are whole atoms, which the producer thread loads as one
+ * piece. */
 template <class C, typename P> __device__ inline bool lanes_copy_sf(const P &p)
 {
-    return (C::DUAL && C::SF_PIECES == 1) || weights_of(p, 0).sf_layout == NK_SF_LINEAR;
+    return has_half_atoms<C>() || weights_of(p, 0).sf_layout == NK_SF_LINEAR;
 }
 
-/* What a consumer thread is. */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Which consumer a thread is. */
 typedef struct consumer {
-    int part, rows; /* which 64 of the slot's weight rows */
+    int group, warpgroup; /* the consumer group, and which 64 weight rows of its stages */
     int thread, warp, lane;
 } consumer;
 

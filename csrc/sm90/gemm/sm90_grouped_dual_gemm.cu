@@ -3,12 +3,12 @@
 #include "sm90_gemm.cuh"
 
 #define KERNEL(name, BFLOAT, ...)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)           \
+    extern "C" __global__ void __launch_bounds__(sm90_tile_config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1) \
         name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,               \
              const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ gemm_gated p,                     \
-             const __grid_constant__ sm90_gemm_scheduler scheduler, const __grid_constant__ sm90_gemm_experts experts) \
+             const __grid_constant__ sm90_gemm_scheduler params, const __grid_constant__ sm90_gemm_experts experts)    \
     {                                                                                                                  \
-        run<config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, scheduler, experts);              \
+        run_gemm<sm90_tile_config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, params, experts);  \
     }
 #define KERNELS(name, ...)                                           \
     KERNEL(sm90_grouped_dual_gemm_##name##_fp16, false, __VA_ARGS__) \

@@ -1,13 +1,13 @@
 /* The kernels of sm90_gemm.cuh for experts: a tile's for fp16 tokens, which NVFP4 ones become, and for bf16. */
 #include "sm90_gemm.cuh"
 
-#define KERNEL(name, BFLOAT, ...)                                                                              \
-    extern "C" __global__ void __launch_bounds__(config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)        \
-        name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens,  \
-             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_scheduler scheduler, \
-             const __grid_constant__ sm90_gemm_experts experts)                                                \
-    {                                                                                                          \
-        run<config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>>({weights, weights}, tokens, p, scheduler, experts);     \
+#define KERNEL(name, BFLOAT, ...)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(sm90_tile_config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)      \
+        name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens,          \
+             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_scheduler params,            \
+             const __grid_constant__ sm90_gemm_experts experts)                                                        \
+    {                                                                                                                  \
+        run_gemm<sm90_tile_config<GROUPED_GEMM, BFLOAT, __VA_ARGS__>>({weights, weights}, tokens, p, params, experts); \
     }
 #define KERNELS(name, ...)                                      \
     KERNEL(sm90_grouped_gemm_##name##_fp16, false, __VA_ARGS__) \

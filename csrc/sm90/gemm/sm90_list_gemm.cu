@@ -2,16 +2,16 @@
  */
 #include "sm90_gemm.cuh"
 
-/* The rings of the family's tiles, with the widths of a list's. */
-#define RING(name, ...) \
-    template <bool BFLOAT, int... WIDTHS> using name = config<LIST_GEMM, BFLOAT, __VA_ARGS__, WIDTHS...>;
-SM90_GEMM_PERSISTENT_TILES(RING)
+/* The pipelines of the family's tiles, with the tile_m of a list's. */
+#define PIPELINE(name, ...) \
+    template <bool BFLOAT, int... TILE_MS> using name = sm90_tile_config<LIST_GEMM, BFLOAT, __VA_ARGS__, TILE_MS...>;
+SM90_GEMM_PERSISTENT_TILES(PIPELINE)
 
 #define KERNEL(name, ...)                                                                                              \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1) name(const __grid_constant__ sm90_list list) \
     {                                                                                                                  \
         const cuda_tensor_map &any = list.tokens[0];                                                                   \
-        run<__VA_ARGS__>({any, any}, any, list, list.scheduler);                                                       \
+        run_gemm<__VA_ARGS__>({any, any}, any, list, list.scheduler);                                                  \
     }
 #define KERNELS(name, ...)                                         \
     KERNEL(sm90_list_gemm_##name##_fp16, name<false, __VA_ARGS__>) \

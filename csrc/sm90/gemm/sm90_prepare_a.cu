@@ -1,57 +1,59 @@
-/* The first kernel of a GEMM: brings tokens to 16 bits, in the order of K in which the product decodes weights.
+/* The prologue kernel of a GEMM (prepare_a): brings tokens to 16 bits, in the order of K in which the GEMM decodes
+ * weights.
  *
- * Of a step of 128 elements a lane of the product decodes 32 neighbours of a weight row, chunk c, word after word of
- * eight. Element 4 h + j of word i comes to place 32 i + 8 j + 2 c + h, which is where wgmma looks for the token's
- * partner of it. Beyond K there are zeros.
+ * In a step of 128 elements a lane of the GEMM decodes 32 neighbours of a weight row, chunk c, in words of eight.
+ * Element 4 h + j of word i is written to position 32 i + 8 j + 2 c + h, where wgmma reads the B element that belongs
+ * to it. Positions beyond K are zeros.
  *
- * Work: a thread makes 16 bytes of a row, pairs j of word i of the four chunks. Four threads read the same words, which
- * the L1 serves. A CTA has one row, or 4096 bytes of it, so that nothing is divided: the kernel takes as long as its
- * instructions.
+ * Work: a thread writes a vector of 16 bytes of a row: pair j of word i of each of the four chunks. Four threads read
+ * the same words, which L1 serves. One CTA per row, or per 4096 bytes of it, avoids divisions: the kernel is
+ * instruction-bound.
  *
- * Overlap: the product may start once this kernel has released it. By default that is after this kernel's own wait, so
- * that whoever wrote weights has ended when the product reads them. */
+ * Overlap: this kernel releases the GEMM, which may then start. By default it waits for the previous kernels first, so
+ * that a kernel that wrote weights has ended when the GEMM reads them. */
 #include "cuda/expert.cuh"
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/sf_layout.cuh"
 #include "sm90_list_params.h"
 
-/* What a thread makes: 16 bytes of a row at [step][word][j]. Where rows are by index, m is the operand's. */
-typedef struct piece {
+/* The 16 bytes that a thread writes: those at [step][word][j] of a row. If rows are gathered, m is the operand's row.
+ */
+typedef struct a_vector {
     int64_t l, m;
-    bool is_there; /* no spare row */
+    bool in_bounds; /* not a spare row */
     int step, word, j;
-} piece;
+} a_vector;
 
-__device__ inline piece piece_of_thread(const nk_gemm_problem &p, const sm90_prepared_a &t)
+__device__ inline a_vector vector_of_thread(const nk_gemm_problem &p, const sm90_prepared_a &t)
 {
     const uint32_t row = blockIdx.x, l = p.l == 1 ? 0 : row / (uint32_t)p.m;
     const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    const bool is_there = row < p.l * p.m;
+    const bool in_bounds = row < p.l * p.m;
     int64_t m = row - l * p.m;
-    if (t.rows.data && is_there) m = nk_token_of(t.rows.data[m], t.rows.per_token, t.rows.tokens);
-    return {l, m, is_there, id / 16, id / 4 % 4, id % 4};
+    if (t.rows.data && in_bounds) m = nk_token_of(t.rows.data[m], t.rows.per_token, t.rows.tokens);
+    return {l, m, in_bounds, id / 16, id / 4 % 4, id % 4};
 }
 
-__device__ inline void order_launches(const sm90_prepared_a &t)
+__device__ inline void release_and_wait(const sm90_prepared_a &t)
 {
     if (t.release_first) griddepcontrol_launch_dependents();
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();
 }
 
-__device__ inline void store_piece(const sm90_prepared_a &t, const piece &at, const uint32_t pairs[4])
+__device__ inline void store_vector(const sm90_prepared_a &t, const a_vector &at, const uint32_t pairs[4])
 {
     uint4 *row = (uint4 *)t.data + (int64_t)blockIdx.x * (16 * t.k_steps);
     row[at.step * 16 + at.word * 4 + at.j] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-/* NVFP4; the scale factors are those of row sf_row, none where that is below 0. */
-__device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const piece &at,
-                                    int64_t sf_row)
+/* NVFP4. Scale factors are those of row sf_row; if that is below 0, the vector is zero. */
+__device__ inline void decode_vector(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const a_vector &at,
+                                     int64_t sf_row)
 {
     const int first = at.step * 64 + at.word * 4,
-              valid = sf_row < 0 || !at.is_there ? 0 : (int)(k / 2); /* bytes of codes */
+              valid = sf_row < 0 || !at.in_bounds ? 0 : (int)(k / 2); /* bytes of codes */
     const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + first;
     const uint8_t *sf = sf_at(a, at.l, max(sf_row, (int64_t)0), at.step * 8, k / NK_SF_VEC) + at.word / 2;
     const int next = sf_next_four(a);
@@ -67,20 +69,20 @@ __device__ inline void decode_piece(const nk_operand &a, int64_t k, const sm90_p
         const uint32_t moved = codes[c] >> 4 * at.j, bits = (moved & 0x00080008) << 12 | (moved & 0x00070007) << 9;
         pairs[c] = multiply_pairs<false>(bits, cvt_f16x2_e4m3x2(factor[c] | factor[c] << 8));
     }
-    store_piece(t, at, pairs);
+    store_vector(t, at, pairs);
 }
 
 extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
     sm90_prepare_a_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t)
 {
-    order_launches(t);
-    const piece at = piece_of_thread(p, t);
-    if (at.step < t.k_steps) decode_piece(p.a, p.k, t, at, at.m);
+    release_and_wait(t);
+    const a_vector at = vector_of_thread(p, t);
+    if (at.step < t.k_steps) decode_vector(p.a, p.k, t, at, at.m);
 }
 
-/* Where a row of a contiguous grouped GEMM has its blocked scale factors, by all threads: each expert's begin an atom.
- * Below 0 for rows of no expert, and for those whose factors would lie outside the buffer: nobody has checked the
- * offsets, and they may change from one read to the next. */
+/* The row of blocked scale factors of a row of a contiguous grouped GEMM, by all threads: each expert's begin an atom.
+ * Below 0 for rows of no expert, and for rows whose scale factors would lie outside the buffer: offsets are not
+ * checked, and may change from one read to the next. */
 __device__ inline int64_t find_sf_row(expert_scan<SM90_PREPARE_A_THREADS / 32> &scan, const nk_gemm_problem &p,
                                       const sm90_gemm_experts &e, int64_t row)
 {
@@ -98,14 +100,14 @@ extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
                            const __grid_constant__ sm90_gemm_experts experts)
 {
     __shared__ expert_scan<SM90_PREPARE_A_THREADS / 32> scan;
-    order_launches(t);
-    const piece at = piece_of_thread(p, t);
+    release_and_wait(t);
+    const a_vector at = vector_of_thread(p, t);
     const int64_t sf_row = find_sf_row(scan, p, experts, at.m);
-    if (at.step < t.k_steps) decode_piece(p.a, p.k, t, at, sf_row);
+    if (at.step < t.k_steps) decode_vector(p.a, p.k, t, at, sf_row);
 }
 
-/* fp16 and bf16 */
-__device__ inline void move_piece(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const piece &at)
+/* fp16 and bf16. */
+__device__ inline void permute_vector(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const a_vector &at)
 {
     const int first = at.step * SM90_GEMM_STEP + at.word * 8; /* element */
     const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + 2 * (int64_t)first;
@@ -113,34 +115,34 @@ __device__ inline void move_piece(const nk_operand &a, int64_t k, const sm90_pre
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (at.is_there && first + c * 32 < k) v = *(const uint4 *)(row + c * 64);
+        if (at.in_bounds && first + c * 32 < k) v = *(const uint4 *)(row + c * 64);
         const uint32_t low = at.j & 2 ? v.y : v.x, high = at.j & 2 ? v.w : v.z;
         pairs[c] = __byte_perm(low, high, at.j & 1 ? 0x7632 : 0x5410);
     }
-    store_piece(t, at, pairs);
+    store_vector(t, at, pairs);
 }
 
 extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
     sm90_prepare_a_16bit(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t)
 {
-    order_launches(t);
-    const piece at = piece_of_thread(p, t);
-    if (at.step < t.k_steps) move_piece(p.a, p.k, t, at);
+    release_and_wait(t);
+    const a_vector at = vector_of_thread(p, t);
+    if (at.step < t.k_steps) permute_vector(p.a, p.k, t, at);
 }
 
-/* Groups of a list: each has rows of its own. */
+/* All groups of a list. */
 extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
     sm90_prepare_a_list(const __grid_constant__ sm90_list_prepare_a t)
 {
-    order_launches(t.to);
+    release_and_wait(t.to);
     const int row = (int)blockIdx.x, lane = threadIdx.x % 32;
     const bool has_begun = lane < t.count && t.group[lane].first_row <= row;
     const sm90_list_rows &g = t.group[__popc(__ballot_sync(~0u, has_begun)) - 1];
     const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    const piece at = {0, row - g.first_row, true, id / 16, id / 4 % 4, id % 4};
+    const a_vector at = {0, row - g.first_row, true, id / 16, id / 4 % 4, id % 4};
     if (at.step >= g.k_steps) return;
     if (g.a.dtype == NK_E2M1X2)
-        decode_piece(g.a, g.k, t.to, at, at.m);
+        decode_vector(g.a, g.k, t.to, at, at.m);
     else
-        move_piece(g.a, g.k, t.to, at);
+        permute_vector(g.a, g.k, t.to, at);
 }

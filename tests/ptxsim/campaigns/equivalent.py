@@ -115,13 +115,13 @@ OF_LISTS = {
 }
 
 OF_WGMMA = OF_LISTS | {
-    "no wait at the cluster barrier, run: barrier_cluster_wait": (
+    "no wait at the cluster barrier, run_gemm: barrier_cluster_wait": (
         "the CTA stays until its other warps have waited"
     ),
-    "no commit of products, multiply: wgmma_commit_group": APART,
-    "a group of products more under way, multiply: wgmma_wait_group (1 of 2)": APART,
-    "no wait for products, multiply: wgmma_wait_group (1 of 2)": APART,
-    "the cluster barrier releases nothing, run: barrier_cluster_arrive": (
+    "no commit of products, wgmma_mainloop: wgmma_commit_group": APART,
+    "a group of products more under way, wgmma_mainloop: wgmma_wait_group (1 of 2)": APART,
+    "no wait for products, wgmma_mainloop: wgmma_wait_group (1 of 2)": APART,
+    "the cluster barrier releases nothing, run_gemm: barrier_cluster_arrive": (
         "the peer needs a barrier's initialisation, which a fence of its own releases"
     ),
     "a comparison off by one, copy_pieces: cp_async_ca_zfill": (
@@ -131,25 +131,25 @@ OF_WGMMA = OF_LISTS | {
     "a comparison off by one, find_sf_row: statement (4 of 7)": (
         "of two equal ends either is the larger"
     ),
-    "a comparison off by one, piece_of_thread: statement (6 of 8)": (
+    "a comparison off by one, vector_of_thread: statement (6 of 8)": (
         "0 / per_token is 0, as is what a negative row becomes"
     ),
-    "a constant more, decode_piece: statement (12 of 13)": (
+    "a constant more, decode_vector: statement (12 of 13)": (
         "a mask behind a shift to the left: its lowest bit meets a zero"
     ),
-    "a constant more, decode_piece: statement (8 of 13)": (
+    "a constant more, decode_vector: statement (8 of 13)": (
         "first is a multiple of 4, valid is one of 8"
     ),
-    "less for more, piece_of_thread: statement (7 of 8)": (
+    "less for more, vector_of_thread: statement (7 of 8)": (
         "what is added is 0 for numbers from 0 on"
     ),
-    "the other comparison, piece_of_thread: statement (2 of 8)": (
+    "the other comparison, vector_of_thread: statement (2 of 8)": (
         "experts have no batches, and a row of the only one divided by M is 0"
     ),
 }
 
 OF_HALVES = OF_LISTS | {
-    "no warp barrier, release: __syncwarp": (
+    "no warp barrier, release_stage: __syncwarp": (
         "all lanes wait for products just before, by one instruction"
     ),
 }
