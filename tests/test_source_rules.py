@@ -112,6 +112,24 @@ def test_the_binding_has_no_circle():
     assert order.index("py_state") < order.index("py_tensor") < order.index("py_invoke")
 
 
+ATOM_ARITHMETIC = (
+    r"\bNK_SF_ATOM_\w+|[/%] (?:SF_ATOM_(?:ROWS|COLS|K)|128)\b|% 32 \* (?:8|16)\b"
+    r"|/ 32(?: % 4)? \* 4\b|\+ 63\) / 64\b"
+)
+"""What works the blocked layout of scale factors out: by its constants, or by their numbers."""
+WORK_IT_OUT = ("sm100/", "sm90/gemv/", "cuda/expert.cuh", "cuda/quantize.cuh")
+"""Device code that still does."""
+
+
+def test_one_header_knows_where_scale_factors_lie():
+    header = CSRC / "cuda" / "sf_layout.cuh"
+    assert re.search(ATOM_ARITHMETIC, code_of(header))
+    for path in (p for p in C_FILES if p.suffix in {".cu", ".cuh"} and p != header):
+        found = re.findall(ATOM_ARITHMETIC, code_of(path))
+        name = str(path.relative_to(CSRC))
+        assert not found or name.startswith(WORK_IT_OUT), f"{name}: {found}, see sf_layout.cuh"
+
+
 @pytest.mark.parametrize("path", C_FILES, **relative)
 def test_foreign_headers_and_asm_stay_where_they_belong(path):
     here = folder_of(path)

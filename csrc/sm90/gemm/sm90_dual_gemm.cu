@@ -1,4 +1,5 @@
-/* The kernels of sm90_gemm.cuh for dual_gemm: a tile's for fp16 tokens, which NVFP4 ones become, and for bf16. */
+/* The kernels of sm90_gemm.cuh for dual_gemm: of each tile one for fp16 tokens (NVFP4 ones become fp16), one for bf16.
+ */
 #include "sm90_gemm.cuh"
 
 #define KERNEL(name, BFLOAT, ...)                                                                              \

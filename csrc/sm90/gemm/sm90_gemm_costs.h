@@ -1,4 +1,4 @@
-/* What the sm90 GEMM family's work takes. All times are in microseconds (us). Beside the gemv's, whose costs are in
+/* What the sm90 GEMM family takes. All times are in microseconds (us). Beside the gemv's, whose costs are in
  * sm90_gemv_costs.h, they are compared as times; among tiles only ratios matter.
  *
  * From a sweep of 1414 launches of 96 problems on an NVIDIA H200, 2026-11: the choice takes 0.1 % more than the
@@ -7,17 +7,17 @@
 #define NK_SM90_GEMM_COSTS_H
 
 #define SM90_GEMM_LAUNCH_US 2.017            /* two launches, and what no size changes */
-#define SM90_GEMM_TOKEN_BYTES_PER_US 1.574e6 /* the first kernel writes */
+#define SM90_GEMM_TOKEN_BYTES_PER_US 1.574e6 /* the prologue kernel writes */
 #define SM90_GEMM_TENSOR_TOKEN_US 0.00422    /* a token in a step of a CTA: tensor cores alone */
 #define SM90_GEMM_ISSUE_US 0.2181            /* a step of a CTA: decoding weights, and waiting */
 #define SM90_GEMM_ISSUE_TOKEN_US 0.002498    /* and for each token, which tensor cores slow that down by */
-#define SM90_GEMM_STAGE_US 0.007392          /* going on to the next slot of the ring */
+#define SM90_GEMM_STAGE_US 0.007392          /* advancing to the next stage */
 #define SM90_GEMM_LANES_US 0.01286           /* scale factors of a step that lanes copy */
-#define SM90_GEMM_BUSY 0.04648               /* by how much a step is longer where all SMs are busy */
+#define SM90_GEMM_BUSY 0.04648               /* by how much a step is longer if all SMs are busy */
 #define SM90_GEMM_BYTES_PER_US 3.993e6       /* weights, from memory: no loop is faster */
-#define SM90_GEMM_TILE_US 1.954              /* a tile's beginning and its sums */
+#define SM90_GEMM_TILE_US 1.954              /* a tile: its beginning and epilogue */
 #define SM90_GEMM_TILE_TOKEN_US 0.0103       /* and for each token of it */
-#define SM90_GEMM_SPLIT_K_US 0.7512          /* a tile that is divided: its CTAs come and go, and meet */
+#define SM90_GEMM_SPLIT_K_US 0.7512          /* a split-K tile: its CTAs start, exit and reduce */
 #define SM90_GEMM_GEMV_US 2.455              /* what a gemv takes beyond what its own model says */
 
 #endif

@@ -26,9 +26,9 @@ __device__ inline const uint8_t *sf_atoms_at(const P &p, bool second, const gemm
 
 template <class C> struct tma_producer {
     typedef typename sm90_gemm_memory<C>::stage stage;
-    static constexpr int STAGE_ATOMS = SM90_GEMM_STEP / SF_ATOM_K * C::STEPS; /* side by side in a stage */
-    static constexpr uint32_t STAGE_SF = C::STEPS * SM90_GEMM_SF_BYTES;       /* and their bytes */
-    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP;    /* of a token in a stage */
+    static constexpr int STAGE_ATOMS = sf_atoms_of_k(SM90_GEMM_STEP) * C::STEPS; /* side by side in a stage */
+    static constexpr uint32_t STAGE_SF = C::STEPS * SM90_GEMM_SF_BYTES;          /* and their bytes */
+    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP;       /* of a token in a stage */
     const smem_addresses<C> at;
     pipeline_state r;
     bool waited;
