@@ -11,6 +11,7 @@ import torch
 from bench_columns import COLUMNS
 from rich.console import Console
 
+from nvfp4kern import results
 from nvfp4kern.bench import (
     ceilings,
     command,
@@ -188,7 +189,7 @@ def test_a_reader_that_does_not_load_is_unavailable(stand_in, monkeypatch):
 
 def written_and_read(row, path):
     environment = {"nvfp4kern": "0", "torch": "2", "device": "cuda", "gpu": "a GPU", "date": "now"}
-    command._write(path, {"environment": environment, "rows": [row]})
+    results.write(path, {"environment": environment, "rows": [row]})
     return command._read(path)
 
 

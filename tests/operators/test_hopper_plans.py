@@ -104,9 +104,9 @@ def test_lists_of_16_bit_weights_are_left_alone(device, monkeypatch):
     a, b = (torch.zeros(rows, 64, dtype=torch.float16, device=device) for rows in (20, 8448))
     plan = nvfp4kern.explain("grouped_gemm", [a], [b])
     assert plan["backend"] == "sm80"
-    assert plan["declined"] == "sm90: the weights of sm90/gemm are NVFP4"
+    assert plan["declined"] == "sm90: the weights are not NVFP4"
     monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t32")
-    with pytest.raises(nvfp4kern.BackendError, match="the weights of sm90/gemm are NVFP4"):
+    with pytest.raises(nvfp4kern.BackendError, match="the weights are not NVFP4"):
         nvfp4kern.explain("grouped_gemm", [a], [b])
 
 
