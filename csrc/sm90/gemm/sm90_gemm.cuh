@@ -68,7 +68,7 @@ __device__ inline uint32_t sf_mask(int64_t k, int step, int chunk)
 }
 
 /* Two scale factors as a pair of 16-bit floats, ready to multiply decoded codes with. */
-template <bool BFLOAT> __device__ inline uint32_t sf_pair(uint32_t bytes)
+template <bool BFLOAT> __device__ inline uint32_t sf_as_16bit(uint32_t bytes)
 {
     const uint32_t fp16 = cvt_f16x2_e4m3x2(bytes);
     if (!BFLOAT) return fp16;
@@ -84,7 +84,7 @@ template <class C> __device__ inline uint32_t blocked_sf_offset(int row, int chu
 
 /* Tiles of 192 rows may begin within an atom, and their stages have two atoms along N: which quarter of these two a
  * warp's rows are in. */
-template <class C> __device__ inline uint32_t quarter_offset(const gemm_tile &tile, const consumer &c)
+template <class C> __device__ inline uint32_t quarter_offset(const tile_coord &tile, const consumer &c)
 {
     const int quarter =
         sf_row_in_atom(tile.n) / SF_QUARTER_ROWS + (C::DUAL ? c.warpgroup : 2 * c.warpgroup + c.warp / 2);
@@ -122,7 +122,7 @@ template <class C, typename P> struct stage_reader {
     static __device__ bool is_linear(const P &p) { return weights_of(p, 0).sf_layout == NK_SF_LINEAR; }
 
     /* What a tile adds to `sf`. */
-    __device__ uint32_t sf_of_tile(const P &p, const gemm_tile &tile, const consumer &c) const
+    __device__ uint32_t sf_of_tile(const P &p, const tile_coord &tile, const consumer &c) const
     {
         return C::SF_ATOMS_N == 1 || is_linear(p) ? 0 : kept(quarter_offset<C>(tile, c));
     }
@@ -158,8 +158,8 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
             const uint32_t codes = from + lane.codes + n * (uint32_t)sizeof(stage::codes[0]);
             const uint32_t sf = from + lane.sf + sf_of_tile + n * lane.sf_step, mask = is_last ? lane.tails[n] : 0x7F7F;
             const uint4 word[2] = {ld_shared_v4(codes), ld_shared_v4(codes + lane.NEXT * SM90_GEMM_CODE_BYTES)};
-            const uint32_t scale[2] = {sf_pair<C::BFLOAT>(ld_shared_u16(sf) & mask),
-                                       sf_pair<C::BFLOAT>(ld_shared_u16(sf + lane.sf_next) & mask)};
+            const uint32_t scale[2] = {sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf) & mask),
+                                       sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf + lane.sf_next) & mask)};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t (&a)[2][4] = fragments[i % 2];
@@ -202,12 +202,12 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
  * has kept. */
 template <class C, typename P, int N>
 __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_scheduler &params,
-                                      const gemm_tile &tile, const consumer &c, int first_n8, float (&sums)[N])
+                                      const tile_coord &tile, const consumer &c, int first_n8, float (&sums)[N])
 {
     griddepcontrol_wait(); /* returns at once: the tokens came after it */
     if constexpr (C::ENCODER_WARPS > 0) {
         if (p.encoded.wanted)
-            encode_tile<C>(s, p, params, tile, c, sums);
+            encode_gated_tile<C>(s, p, params, tile, c, sums);
         else
             store_gemm_tile<C>(p, params, tile, c, first_n8, sums);
     } else if constexpr (C::CLUSTER == 1) {
@@ -243,9 +243,9 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const g
     const smem_addresses<C> at(s);
     const stage_reader<C, P> lane(p, scheduler.params, c);
     pipeline_state r = {c.group, 0};
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
-        gemm_tile mine = tile;
+        tile_coord mine = tile;
         if (C::N_HALVES == 2) mine.n += c.group * C::STAGE_FEATURES; /* may lie behind all rows */
         wgmma_mainloop(s, at, lane, lane.sf_of_tile(p, tile, c), k, c, r, sums);
         if constexpr (C::CTA_SPLIT_K == 2) {
@@ -265,7 +265,7 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &li
     const consumer c = consumer_of<C>(warpgroup);
     const smem_addresses<C> at(s);
     pipeline_state r = {0, 0};
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
         const stage_reader<C, nk_gemm_problem> lane(g.gemm, g.scheduler, c);
         C::TILE_MS::call(g.tile_m_index, [&](auto tile_m) {
@@ -297,7 +297,7 @@ __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_ma
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x % WARPGROUP / 32, 0);
     const k_range k = k_tiles_of_cta<C>(params);
-    gemm_tile_scheduler scheduler = {params, s.experts, experts.count, params.tiles, list_of(p)};
+    gemm_tile_scheduler scheduler = {params, s.experts, experts.count, params.tiles, list_params(p)};
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) init_gemm_barriers<C>(s, p);
     if constexpr (C::EXPERTS) {

@@ -26,8 +26,8 @@ __device__ inline void transpose_8x8(float v[2])
 /* Codes and scale factors of fl(nk_silu(h) * u), of all tokens of the tile. Once transposed, a lane has two features of
  * token lane / 4 of each n8 group. Byte i of a word is the scale factor in n8 group i. */
 template <class C, int N>
-__device__ inline void encode_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_scheduler &params,
-                                   const gemm_tile &tile, const consumer &c, float (&sums)[N])
+__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_scheduler &params,
+                                         const tile_coord &tile, const consumer &c, float (&sums)[N])
 {
     const int warp = 4 * (C::WARPGROUPS * c.group + c.warpgroup) + c.warp, pair = BARRIER_PAIRS + warp / 2;
     const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, known = min(first + c.lane / 4, p.n - 1);

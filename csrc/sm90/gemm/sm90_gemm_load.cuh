@@ -17,7 +17,7 @@
 /* Blocked scale factors of a tile's weights: the first atom of its rows, or the one `further` atoms below, if there is
  * one. `atoms` lie side by side. */
 template <typename P>
-__device__ inline const uint8_t *sf_atoms_at(const P &p, bool second, const gemm_tile &tile, int atoms, int further)
+__device__ inline const uint8_t *sf_atoms_at(const P &p, bool second, const tile_coord &tile, int atoms, int further)
 {
     const nk_operand &b = weights_of(p, second);
     const int64_t atom = min(sf_atom_of_row(tile.n) + further, sf_atom_of_row((int)(p.n - 1)));
@@ -38,13 +38,13 @@ template <class C> struct tma_producer {
     /* All stages of a tile. The early ones of the first tile get their weights before the prologue kernel has ended. */
     template <typename P>
     __device__ void load_tile(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                              const gemm_tile &tile, k_range k, bool one_matrix, int tile_m)
+                              const tile_coord &tile, k_range k, bool one_matrix, int tile_m)
     {
         const uint32_t bytes = (uint32_t)(offsetof(stage, sf) + tile_m * TOKEN_BYTES);
         const bool loads_sf = !lanes_copy_sf<C>(p);
         const int atoms = (int)sf_atoms_of_k(p.k), last = (atoms - 1) / STAGE_ATOMS; /* K tile */
         const uint32_t last_sf = sf_bytes_of_atoms(atoms - last * STAGE_ATOMS);
-        const gemm_tile other = n_half_of_tile<C>(p, tile, C::N_HALVES - 1);
+        const tile_coord other = n_half_of_tile<C>(p, tile, C::N_HALVES - 1);
         const uint8_t *sf[C::N_HALVES][C::SF_ATOMS_N];
 #pragma unroll
         for (int i = 0; i < C::N_HALVES * C::SF_ATOMS_N; i++) {
@@ -103,7 +103,7 @@ __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_map
                                   k_range k)
 {
     tma_producer<C> producer(s);
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         producer.load_tile(weights, tokens, p, tile, k, scheduler.params.one_matrix, C::TILE_M);
     });
 }
@@ -113,7 +113,7 @@ __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_map
                                   const sm90_list &list, const gemm_tile_scheduler &scheduler, k_range)
 {
     tma_producer<C> producer(s);
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
         producer.load_tile({g.weights, g.weights}, list.tokens[g.tile_m_index], g.gemm, tile,
                            k_tiles_of_cta<C>(g.scheduler), true, g.tile_m);
@@ -131,7 +131,7 @@ template <class C, typename P> struct linear_sf {
     const uint8_t *from[ROWS];
     int cols, alignment;
 
-    __device__ linear_sf(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile)
+    __device__ linear_sf(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile)
         : cols((int)(p.k / NK_SF_VEC)), alignment(params.sf_alignment)
     {
 #pragma unroll
@@ -176,7 +176,7 @@ template <class C, typename P> struct half_atom_sf {
     const uint8_t *from[2]; /* of each matrix */
     int atoms;              /* side by side */
 
-    __device__ half_atom_sf(const P &p, const sm90_gemm_scheduler &, const gemm_tile &tile)
+    __device__ half_atom_sf(const P &p, const sm90_gemm_scheduler &, const tile_coord &tile)
         : atoms((int)sf_atoms_of_k(p.k))
     {
         const int64_t first = sf_bytes_of_atoms((int64_t)sf_atom_of_row(tile.n) * atoms);
@@ -227,7 +227,7 @@ __device__ inline void copy_stages(const sm90_gemm_memory<C> &s, pipeline_state 
 template <class C, typename SOURCE, int N_HALVES = C::N_HALVES> struct sf_sources {
     SOURCE of[2];
     template <typename P>
-    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile)
+    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile)
         : of{SOURCE(p, params, tile), SOURCE(p, params, n_half_of_tile<C>(p, tile, 1))}
     {
     }
@@ -235,7 +235,7 @@ template <class C, typename SOURCE, int N_HALVES = C::N_HALVES> struct sf_source
 template <class C, typename SOURCE> struct sf_sources<C, SOURCE, 1> {
     SOURCE of[1];
     template <typename P>
-    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile)
+    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile)
         : of{SOURCE(p, params, tile)}
     {
     }
@@ -246,7 +246,7 @@ __device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const P &p, const g
                                k_range k)
 {
     pipeline_state r = {0, 0};
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
             copy_stages<C>(s, r, k, sf_sources<C, linear_sf<C, P>>(p, scheduler.params, tile).of);
         else if constexpr (has_half_atoms<C>())
@@ -259,7 +259,7 @@ __device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const sm90_list &li
                                const gemm_tile_scheduler &scheduler, k_range)
 {
     pipeline_state r = {0, 0};
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
         const linear_sf<C, nk_gemm_problem> sources[] = {{g.gemm, g.scheduler, tile}};
         copy_stages<C>(s, r, k_tiles_of_cta<C>(g.scheduler), sources);

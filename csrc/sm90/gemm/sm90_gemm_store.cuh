@@ -75,7 +75,7 @@ template <int MOST, int N, typename F> __device__ inline void for_each_window(fl
 }
 
 /* The alpha of the tile's expert. */
-template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const gemm_tile &tile)
+template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const tile_coord &tile)
 {
     if (C::EXPERTS && alpha.data) alpha.data += tile.l * alpha.group_stride;
     return alpha;
@@ -84,7 +84,7 @@ template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const gem
 /* gemm: `sums` are of the n8 groups from first_n8 on. */
 template <class C, int N>
 __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_scheduler &params,
-                                       const gemm_tile &tile, const consumer &c, int first_n8, float (&sums)[N])
+                                       const tile_coord &tile, const consumer &c, int first_n8, float (&sums)[N])
 {
     const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
@@ -132,7 +132,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
 
 /* dual_gemm, grouped_dual_gemm: a warp has eight features, so a lane stores a vector of two. */
 template <class C, typename P, int N>
-__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_scheduler &params, const gemm_tile &tile,
+__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile,
                                        const consumer &c, int first_n8, float (&sums)[N])
 {
     const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);

@@ -82,7 +82,7 @@ template <class C> struct sm90_gemm_memory {
     } peer_sums; /* the other CTA's partial sums, by warpgroup */
     uint64_t full[C::STAGES], empty[C::STAGES], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
-    uint32_t sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_tile() */
+    uint32_t sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_gated_tile() */
     int2 experts[];                   /* see list_experts() */
 };
 
@@ -120,16 +120,16 @@ template <int STAGES> __device__ inline void advance_pipeline(pipeline_state &r,
 /* Tile scheduler: static. CTAs are persistent, but with split-K, where each tile has its own CTA or cluster        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct gemm_tile {
+typedef struct tile_coord {
     int l;     /* batch, expert or group */
     int n;     /* first weight row, of each matrix */
     int m;     /* first token */
     int m_end; /* where the tokens of the expert, or of the group, end */
-} gemm_tile;
+} tile_coord;
 
 /* Experts, or groups, share one batch of tokens. */
-template <class C> __device__ inline int batch_of(const gemm_tile &tile) { return C::GROUPED ? 0 : tile.l; }
-template <class C> __device__ inline int64_t m_end_of(const gemm_tile &tile, int64_t m)
+template <class C> __device__ inline int batch_of(const tile_coord &tile) { return C::GROUPED ? 0 : tile.l; }
+template <class C> __device__ inline int64_t m_end_of(const tile_coord &tile, int64_t m)
 {
     return C::GROUPED ? tile.m_end : m;
 }
@@ -142,11 +142,11 @@ typedef struct gemm_tile_scheduler {
     const sm90_list *list; /* of groups, or null */
 } gemm_tile_scheduler;
 
-template <typename P> __device__ inline const sm90_list *list_of(const P &) { return nullptr; }
-__device__ inline const sm90_list *list_of(const sm90_list &list) { return &list; }
+template <typename P> __device__ inline const sm90_list *list_params(const P &) { return nullptr; }
+__device__ inline const sm90_list *list_params(const sm90_list &list) { return &list; }
 
 /* Tiles of the same weights are neighbours. */
-__device__ inline gemm_tile list_tile_at(const sm90_list &list, int index, int features)
+__device__ inline tile_coord list_tile_at(const sm90_list &list, int index, int features)
 {
     int g = 0;
     while (g + 1 < list.count && list.group[g + 1].first_tile <= index)
@@ -156,7 +156,7 @@ __device__ inline gemm_tile list_tile_at(const sm90_list &list, int index, int f
     return {g, n * features, group.first_row + m * group.tile_m, group.first_row + (int)group.gemm.m};
 }
 
-template <class C> __device__ inline gemm_tile tile_at(const gemm_tile_scheduler &of, int index)
+template <class C> __device__ inline tile_coord tile_at(const gemm_tile_scheduler &of, int index)
 {
     const sm90_gemm_scheduler &params = of.params;
     if constexpr (C::EXPERTS) { /* tiles of the same tokens are neighbours */
@@ -193,7 +193,7 @@ template <class C, typename F> __device__ inline void for_each_tile(const gemm_t
 
 /* Half 0 or 1 of tile_n, as a stage has it. If half 1 lies behind all weights, its stage has those of half 0 again, and
  * its sums are not stored. */
-template <class C, typename P> __device__ inline gemm_tile n_half_of_tile(const P &p, gemm_tile tile, int half)
+template <class C, typename P> __device__ inline tile_coord n_half_of_tile(const P &p, tile_coord tile, int half)
 {
     if (half && tile.n + C::STAGE_FEATURES < p.n) tile.n += C::STAGE_FEATURES;
     return tile;

@@ -50,7 +50,7 @@ __device__ inline void load_kind_f16_tiles(kind_f16_memory<C> &s, const cuda_ten
 {
     typedef typename kind_f16_memory<C>::stage stage;
     pipeline_state r = {0, 0};
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const int matrix = scheduler.params.one_matrix ? 0 : tile.l;
 #pragma unroll 1
         for (int i = 0; i < scheduler.params.k_steps; i++) {
@@ -161,7 +161,7 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
     const int thread = threadIdx.x % WARPGROUP;
     const consumer c = {0, warpgroup, thread, thread / 32, thread % 32};
     pipeline_state r = {0, 0};
-    for_each_tile<C>(scheduler, [&](const gemm_tile &tile) {
+    for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
         kind_f16_mainloop<C>(s, params.k_steps, warpgroup, r, sums);
         store_gemm_tile<C>(p, params, tile, c, 0, sums);
