@@ -179,6 +179,15 @@ def tiny_gemv(device):
     return operands, {"out": torch.empty(16, 1, dtype=torch.float16, device=device)}
 
 
+def tiny_gemm(device):
+    """Of four tokens, or of 64 on a GPU: too many for a gemv."""
+    rng, m = np.random.default_rng(0), 64 if device == "cuda" else 4
+    a, b = data.full_range(rng, m, 256), data.full_range(rng, 128, 256)
+    arrays = a.codes, b.codes, a.scales, b.scales
+    operands = [torch.from_numpy(np.asarray(array)).to(device) for array in arrays]
+    return operands, {"out": torch.empty(m, 128, dtype=torch.float16, device=device)}
+
+
 def tiny_drop_in(operator, sizes, device):
     return [data.competition(operator, sizes, benign=False, device=device).data], {}
 
@@ -189,6 +198,7 @@ def tiny(device):
     sizes = groups if device == "cuda" else [(1, 1, 16, 1)] * 4
     one, many = ("gemv", (128, 256, 1)), ("group_gemm", sizes)
     yield "gemv out=", "gemv", tiny_gemv
+    yield "gemm out=", "gemm", tiny_gemm
     yield "drop-in gemv", "competition_gemv", partial(tiny_drop_in, *one)
     name = f"drop-in group_gemm, {len(sizes)} groups"
     yield name, "competition_group_gemm", partial(tiny_drop_in, *many)
