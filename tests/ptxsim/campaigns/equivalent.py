@@ -82,7 +82,9 @@ OF_GEMV = {
 
 OF_EXPERTS_GEMV = {
     "the other bound, run_gemv: statement (4 of 57)": "a CTA of experts has all of K",
-    "operands swapped, run_gemv: statement (4 of 57)": "the rows of drawn weights begin in one atom",
+    "operands swapped, run_gemv: statement (4 of 57)": (
+        "the rows of drawn weights begin in one atom"
+    ),
     "the other comparison, run_gemv: statement (34 of 57)": (
         "experts have no clusters, and what prepares for them does no harm"
     ),

@@ -6,14 +6,10 @@ launch reaches (a trap there goes unnoticed) do not count. What nothing notices 
 says of each survivor why it is no error.
 """
 
-import json
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
@@ -21,12 +17,11 @@ from functools import cache
 from pathlib import Path
 
 import anchors
-from rows import ROWS
 
 from .. import build
-from .drawn_kernel import DrawnKernel
 from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_SM100_ROUTE, OF_TCGEN05, OF_WGMMA
 from .mutations import ASYNC, SYNC, TCGEN05, WGMMA
+from .served_kernel import DrawnKernel, PackageKernel
 
 KEPT = {"sm90": ("wgmma", "sm90_kind_f16", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
 """By row, the groups of which is kept what `mutants` has found."""
@@ -169,90 +164,11 @@ def said_of(report, error=None):
     return " ".join(codes) or (type(error).__name__ if error else "")
 
 
-WORKER = """
-import json, os, sys
-import torch
-torch.set_num_threads(1)  # a pool of threads does not survive a fork
-from ptxsim import fake_cuda
-from ptxsim.campaigns import mutants
-import cuda_calls
-
-cuda_calls.SIZES["given"] = json.loads(sys.argv[2])
-call = cuda_calls.Call(sys.argv[1], size="given")
-
-
-def noticed(path, seeds):
-    os.environ["NVFP4KERN_PTX_DIR"] = path  # an image is loaded once a process
-    for seed in range(seeds):
-        fake_cuda.library.ptxsim_seed(seed)
-        try:
-            call.fill(seed).run()
-            call.check(seed)
-        except Exception as error:
-            return mutants.said_of(fake_cuda.report(), error)
-        if mutants.said_of(fake_cuda.report()):
-            return mutants.said_of(fake_cuda.report())
-    return ""
-
-
-# A plan may load an image, and it is loaded once a process.
-print(json.dumps(mutants.in_a_child(lambda: call.explain()["kernel"])), flush=True)
-for line in sys.stdin:
-    path, seeds = json.loads(line)
-    print(json.dumps(mutants.in_a_child(lambda: noticed(path, seeds))), flush=True)
-"""
-
-
-class PackageKernel:
-    """The kernel that a call of cuda_calls.py uses; a process runs it on one PTX after another."""
-
-    def __init__(self, call, backend, sms=1, shape=(19, 70, 2048), helpers=(), tile=""):
-        self.helpers = helpers
-        self.mutations = SYNC | ASYNC | (TCGEN05 if backend == "sm100" else {})
-        self.folder = tempfile.TemporaryDirectory()
-        cc = ROWS[backend].cc
-        self.originals = build.kernels(cc)
-        tests = str(build.HERE.parent)
-        path = os.pathsep.join([tests, *(os.path.abspath(p) for p in sys.path if p)])
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, call, json.dumps(shape)],
-            env=os.environ
-            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
-            | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": backend, "NVFP4KERN_TILE": tile},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.kernels = [json.loads(self.process.stdout.readline())]
-        for path in self.originals.glob("*.ptx"):
-            Path(self.folder.name, path.name).symlink_to(path)
-            if f".entry {self.kernels[0]}(" in path.read_text():
-                self.image = path.name
-
-    def text_of(self, kernel):
-        return (self.originals / self.image).read_text()
-
-    def noticed(self, kernel, text, seeds):
-        image = Path(self.folder.name, self.image)
-        image.unlink()
-        image.write_text(text)
-        self.process.stdin.write(json.dumps([self.folder.name, seeds]) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-        self.folder.cleanup()
-
-
-TURNS = ("route_epilogue(",)  # of a header
 # The GEMMs: two CTAs have three tiles, each a whole one and a part, in the same shared memory.
 TARGETS = {
     "gemm": lambda: PackageKernel("gemm", "sm80", shape=(19, 300, 4096)),
     "gemv": lambda: PackageKernel("gemv", "sm80"),
-    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80", helpers=TURNS),
+    "route_sigmoid": lambda: PackageKernel("route_sigmoid", "sm80"),
     "dual_gemm": lambda: PackageKernel("dual_gemm", "sm80", shape=(19, 150, 4096)),
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),

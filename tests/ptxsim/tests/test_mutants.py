@@ -10,6 +10,7 @@ import pytest
 from ptxsim import build, gpu
 from ptxsim.campaigns import mutants
 from ptxsim.campaigns.mutations import LOGIC
+from ptxsim.campaigns.served_kernel import HELPERS
 from rows import ROWS
 
 missing = [
@@ -61,6 +62,13 @@ def test_every_explanation_is_of_a_place_in_the_sources(name):
     explained = {key.partition(", ") for key in mutants.EQUIVALENT[name]}
     assert {place for _, _, place in explained} <= places_of(row)
     assert {mutation for mutation, _, _ in explained} <= mutants.MUTATIONS.keys() | LOGIC.keys()
+
+
+def test_every_helper_is_called_in_a_kernel():
+    texts = [path.read_text() for path in build.CSRC.rglob("*.cu")]
+    lines = [line.strip() for text in texts for line in text.split("\n")]
+    for helper in HELPERS:
+        assert any(line.startswith(helper) for line in lines), helper
 
 
 def test_a_place_keeps_its_name():
