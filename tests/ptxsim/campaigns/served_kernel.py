@@ -100,6 +100,8 @@ class ServedKernel:
     """The kernel that calls use, or `first`, which runs before it."""
 
     helpers = HELPERS
+    is_reduced = True
+    """Whether images have that kernel alone."""
 
     def __init__(self, row, calls, arguments, sms, first=None, **variables):
         self.folder = tempfile.TemporaryDirectory()
@@ -119,12 +121,12 @@ class ServedKernel:
         self.kernels = [first or served]
         for path in build.kernels(cc).glob("*.ptx"):
             place, text = Path(self.folder.name, path.name), path.read_text()
+            if f".entry {served}(" in text and self.is_reduced:
+                text = reduced(text, served)
+                place.write_text(text)
             if f".entry {self.kernels[0]}(" in text:
-                self.image = place
-                self.text = text if first else reduced(text, served)
-            elif f".entry {served}(" in text:
-                place.write_text(reduced(text, served))
-            else:
+                self.image, self.text = place, text
+            elif not place.exists():
                 place.symlink_to(path)
 
     def text_of(self, kernel):
@@ -145,6 +147,8 @@ class ServedKernel:
 
 class PackageKernel(ServedKernel):
     """The kernel of a call of cuda_calls.py."""
+
+    is_reduced = False  # a gemv's plan asks how many clusters of its first kernel there can be
 
     def __init__(self, call, row, sms=1, shape=(19, 70, 2048), tile=""):
         self.mutations = SYNC | ASYNC | (TCGEN05 if row == "sm100" else {})
