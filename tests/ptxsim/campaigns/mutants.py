@@ -100,9 +100,8 @@ def place_of(text, mutant, helpers=()):
 @cache
 def source_of(path):
     """PTX is kept for all checkouts that have the same sources: the path may be another's."""
-    if not path.is_file():
-        path = next(path for path in build.HERE.parents[1].rglob(path.name))
-    return path.read_text()
+    folders = (build.CSRC, build.HERE / "kernels")
+    return next(own for folder in folders for own in folder.rglob(path.name)).read_text()
 
 
 @cache
