@@ -100,8 +100,7 @@ def place_of(text, mutant, helpers=()):
 @cache
 def source_of(path):
     """PTX is kept for all checkouts that have the same sources: the path may be another's."""
-    folders = (build.CSRC, build.HERE / "kernels")
-    return next(own for folder in folders for own in folder.rglob(path.name)).read_text()
+    return next(build.CSRC.rglob(path.name)).read_text()
 
 
 @cache
