@@ -28,11 +28,11 @@ typedef enum gemm_operator {
 /* What one plan multiplies. */
 typedef struct gemm_desc {
     gemm_operator op;
-    const nk_gemm_problem
-        *gemm;            /* with b1, or the gates; of experts, with all their rows; of a list, its first member */
-    const nk_operand *up; /* the second matrix of weights, or NULL */
-    const void *params;   /* the call as kernels of one problem take it */
-    const void *problem;  /* the operator's own nk_<op>_problem */
+    /* With b1, or the gates; of experts, with all their rows; of a list, its first member. */
+    const nk_gemm_problem *gemm;
+    const nk_operand *up;                   /* the second matrix of weights, or NULL */
+    const void *params;                     /* the call as kernels of one problem take it */
+    const void *problem;                    /* the operator's own nk_<op>_problem */
     const nk_grouped_gemm_problem *experts; /* the contiguous form, or NULL */
     const gemm_gated *gated;                /* of GEMM_GROUPED_DUAL */
     int32_t count;                          /* members: 1 but for lists */
@@ -114,8 +114,7 @@ struct gemm_family {
     const nk_family *tiles; /* their names */
     const gemm_config *configs;
     int32_t count, schedules;
-    int32_t
-        invariant; /* the one configuration of batch-invariant calls, or NK_TILE_ANY: all that why_not_config passes */
+    int32_t invariant; /* the configuration of batch-invariant calls, or NK_TILE_ANY: all that why_not_config passes */
     cuda_kernel *(*kernel)(const gemm_desc *d, int config); /* NULL: the operator has none of it */
     const char *(*why_not)(const gemm_desc *d, const gemm_query *q);
     /* Depends on sizes, types and layouts alone, as `us` does: what was chosen is remembered by them. */
@@ -134,11 +133,10 @@ extern const char gemm_no_schedule[];
 
 typedef struct gemm_row gemm_row;
 struct gemm_row {
-    const gemm_family *(*family)(const gemm_desc *d); /* by the operands' types */
-    const char *(*why_not)(const gemm_desc *d,
-                           const nk_settings *settings); /* for the whole row, or NULL; NULL: none */
-    /* The gemv beside the tiles, or NULL. It plans where it can serve the call, and says its time. 0: no tile is asked,
-     * also where it declines. INFINITY: it cannot, and tiles are. */
+    const gemm_family *(*family)(const gemm_desc *d);                        /* by the operands' types */
+    const char *(*why_not)(const gemm_desc *d, const nk_settings *settings); /* for the whole row; NULL: never */
+    /* The gemv beside the tiles, or NULL. If it can serve the call it plans, and *us becomes its time. With 0 no tile
+     * is asked, even if it declines; *us stays INFINITY if tiles are to be asked alone. */
     nk_status (*plan_gemv)(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice, double *us);
     nk_status (*run_gemv)(const gemm_desc *d, const void *choice, const nk_exec *exec);
     /* Lists, or NULL: a launch for each GEMM_MEMBERS groups. */

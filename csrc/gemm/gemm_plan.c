@@ -3,6 +3,8 @@
 
 #include "nk_memo.h"
 
+#include <stddef.h>
+
 const char gemm_no_schedule[] = "";
 
 /* The fastest candidate. */
@@ -43,8 +45,8 @@ typedef struct list_question {
     question first;
     int64_t count;
     struct {
-        int32_t m, n, k, unused;
-    } member[GEMM_MEMBERS];
+        int64_t m, n, k;
+    } member[GEMM_MEMBERS]; /* the first `count` are compared */
 } list_question;
 
 static question question_of(const gemm_desc *d, const gemm_query *q)
@@ -65,40 +67,35 @@ static question question_of(const gemm_desc *d, const gemm_query *q)
                       .batch_invariant = q->batch_invariant};
 }
 
-static list_question list_question_of(const gemm_desc *d, const gemm_query *q)
-{
-    list_question asked = {.first = question_of(d, q), .count = d->count};
-    for (int i = 0; i < d->count; i++) {
-        asked.member[i].m = (int32_t)d->members[i]->m;
-        asked.member[i].n = (int32_t)d->members[i]->n;
-        asked.member[i].k = (int32_t)d->members[i]->k;
-    }
-    return asked;
-}
-
-/* The answer of this thread's memo: the next calls ask the same, and choosing takes a fifth of a call. */
-#define REMEMBERED(memo, asked_now)                                       \
-    do {                                                                  \
-        const size_t at_ = nk_memo_slot(&(asked_now), sizeof(asked_now)); \
-        if (memcmp(&memo[at_].asked, &(asked_now), sizeof(asked_now))) {  \
-            memo[at_].answer = fastest_of(d, q);                          \
-            memo[at_].asked = (asked_now);                                \
-        }                                                                 \
-        return memo[at_].answer;                                          \
-    } while (0)
-
+/* The answers of this thread's memos: the next calls ask the same, and choosing takes a fifth of a call. */
 static gemm_pick remembered(const gemm_desc *d, const gemm_query *q)
 {
     NK_MEMO(question, gemm_pick, memo);
     const question asked = question_of(d, q);
-    REMEMBERED(memo, asked);
+    const size_t at = nk_memo_slot(&asked, sizeof asked);
+    if (memcmp(&memo[at].asked, &asked, sizeof asked) != 0) {
+        memo[at].answer = fastest_of(d, q);
+        memo[at].asked = asked;
+    }
+    return memo[at].answer;
 }
 
 static gemm_pick remembered_list(const gemm_desc *d, const gemm_query *q)
 {
     NK_MEMO(list_question, gemm_pick, memo);
-    const list_question asked = list_question_of(d, q);
-    REMEMBERED(memo, asked);
+    list_question asked = {.first = question_of(d, q), .count = d->count};
+    for (int i = 0; i < d->count; i++) {
+        asked.member[i].m = d->members[i]->m;
+        asked.member[i].n = d->members[i]->n;
+        asked.member[i].k = d->members[i]->k;
+    }
+    const size_t bytes = offsetof(list_question, member) + (size_t)d->count * sizeof asked.member[0];
+    const size_t at = nk_memo_slot(&asked, bytes);
+    if (memcmp(&memo[at].asked, &asked, bytes) != 0) {
+        memo[at].answer = fastest_of(d, q);
+        memo[at].asked = asked;
+    }
+    return memo[at].answer;
 }
 
 static void explain(const gemm_launch *c, const gemm_config *config, nk_plan *plan)
