@@ -68,8 +68,8 @@ enum {
 #define SM100_GEMM_CTA_THREADS(pairs) (SM100_GEMM_THREADS + (SM100_GEMM_IS_DYNAMIC(pairs) ? 32 : 0))
 #define SM100_GEMM_SCHEDULER_STAGES 2 /* launch control's responses that are under way or not yet read by all */
 
-/* Shared memory: struct gemm_smem of sm100_gemm_smem.cuh, whose size run_gemm() compares. There are as many stages as
- * fit beside barriers, the inbox and, with experts, their table. */
+/* Shared memory: struct mxf4nvf4_smem of sm100_gemm_traits.cuh, whose size run_mxf4nvf4() compares. There are as many
+ * stages as fit beside barriers, the inbox and, with experts, their table. */
 #define SM100_GEMM_N_ATOMS(mma_n) (((mma_n) + NK_SF_ATOM_ROWS - 1) / NK_SF_ATOM_ROWS) /* of operand N in an MMA */
 #define SM100_GEMM_STAGE_BYTES(cta_group, mma_n, matrices)                             \
     (((matrices) * SM100_GEMM_CTA_M + (mma_n) / (cta_group)) * SM100_GEMM_CODE_BYTES + \

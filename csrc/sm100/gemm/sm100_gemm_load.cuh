@@ -1,196 +1,255 @@
-/* Fills stages: boxes of codes by tensor map, scale factors by bulk copies of whole atoms or by lanes. */
+/* The producers of sm100_gemm.cuh: one thread loads codes by tensor map, and scale factors by bulk copies of whole
+ * atoms; four warps arrange the scale factors that cannot be copied so. */
 #ifndef NK_SM100_GEMM_LOAD_CUH
 #define NK_SM100_GEMM_LOAD_CUH
 
-#include "sm100_gemm_rows.cuh"
+#include "cuda/ptx/tensor_map.cuh"
+#include "sm100_gemm_gather.cuh"
 
-/* Blocks of K in a step. */
-__device__ inline int blocks_of(int64_t k, int step)
+/* MMAs of a step: the last step may have fewer. */
+__device__ inline int k_blocks_of_step(int64_t k, int step)
 {
     const int64_t rest = nk_ceil_div(k, SM100_GEMM_MMA_K) - (int64_t)step * SM100_GEMM_K_BLOCKS;
     return rest < SM100_GEMM_K_BLOCKS ? (int)rest : SM100_GEMM_K_BLOCKS;
 }
 
-/* A row of atoms, of which K is whole blocks, from a block on. */
-__device__ inline const uint8_t *atoms_at(const tile_factors &f, int64_t k, int64_t block)
-{
-    const int64_t atom = f.sf_row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_MMA_K) + block;
-    return f.of.sf + f.l * f.of.sf_batch_stride + atom * NK_SF_ATOM_BYTES;
-}
-
-/* A step's atoms: with those of neighbours, too, where a tile ends inside of them. */
-__device__ inline void copy_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full)
-{
-    cp_async_bulk(to, atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS), blocks_of(k, step) * NK_SF_ATOM_BYTES, full);
-}
-
-/* Of shared columns each CTA copies some of them, for all. */
-template <class C>
-__device__ inline void share_atoms(uint32_t to, const tile_factors &f, int64_t k, int step, uint32_t full,
-                                   const gemm_tiles &tiles)
-{
-    constexpr int EACH = SM100_GEMM_K_BLOCKS / C::CLUSTER;
-    const int first = (tiles.pair * C::CTAS + tiles.half) * EACH, count = min(EACH, blocks_of(k, step) - first);
-    if (count > 0)
-        cp_async_bulk_multicast(to + first * NK_SF_ATOM_BYTES,
-                                atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS + first), count * NK_SF_ATOM_BYTES,
-                                full, C::EVERYONE);
-}
-
-/* The codes of shared columns: a part of what this half of each pair has, for these CTAs. */
-template <class C>
-__device__ inline void share_codes(const uint8_t *to, const cuda_tensor_map *map, int k, int64_t row, int l,
-                                   uint32_t full, const gemm_tiles &tiles)
-{
-    const int first = tiles.pair * (C::COLUMNS / C::CTAS / C::PAIRS);
-    cp_async_bulk_tensor_3d_multicast(shared_address(to) + first * SM100_GEMM_CODE_BYTES, map, {k, (int)row + first, l},
-                                      full, (uint16_t)((1 | 1 << C::CTAS) << tiles.half));
-}
-
-/* Tensor maps of the codes, by SM100_GEMM_OF_... */
+/* Tensor maps of the codes, by SM100_GEMM_OPERAND_.. */
 typedef struct code_maps {
     const cuda_tensor_map *of[SM100_GEMM_OPERANDS];
 } code_maps;
 
-/* Those of a tile. */
-template <typename P> __device__ inline code_maps maps_of(const code_maps &maps, const P &, const gemm_tile &)
+template <typename P> __device__ inline code_maps maps_of_tile(const code_maps &maps, const P &, const mma_tile &)
 {
     return maps;
 }
 
-__device__ inline code_maps maps_of(const code_maps &, const sm100_list_params &list, const gemm_tile &t)
+__device__ inline code_maps maps_of_tile(const code_maps &, const sm100_list_params &list, const mma_tile &t)
 {
     return {{&list.group[t.group].map_m, &list.group[t.group].map_n}};
 }
 
-/* Of a step, the operands whose factors are copied. */
-template <class C> __device__ inline int copied_atoms(const sm100_gemm_scheduler &work)
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Where scale factors lie                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* How many times 128 rows a stage has of an operand, and where the first of them lies in stage.sf. */
+template <class C> __device__ constexpr int atoms_of_operand(int operand)
+{
+    return operand == SM100_GEMM_OPERAND_N ? C::N_ATOMS : 1;
+}
+
+template <class C> __device__ constexpr int first_atom_of_operand(int operand)
+{
+    return operand == SM100_GEMM_OPERAND_N ? C::MATRICES : operand / SM100_GEMM_OPERAND_UP;
+}
+
+/* 128 rows of a tile's operand: row 0 of them is row `first` of the matrix, and row `sf_row` of blocked scale factors.
+ * Rows from `end` on do not exist. */
+typedef struct sf_rows {
+    const nk_operand &operand;
+    int64_t l, first, end, sf_row;
+} sf_rows;
+
+/* The atom-th 128 rows, or the last ones if there are fewer. All experts' tokens are one batch. */
+template <class C, typename P>
+__device__ inline sf_rows sf_rows_of(const P &p, const mma_tile &t, int operand, int atom)
+{
+    const nk_operand &o = operand_of_mma(p, t.params, operand);
+    if (operand == SM100_GEMM_OPERAND_N)
+        return {o, C::EXPERTS ? 0 : t.l, t.n - t.row_in_atom + atom * NK_SF_ATOM_ROWS, t.n_end,
+                min(t.atom_row + atom, t.atom_rows - 1) * NK_SF_ATOM_ROWS};
+    const int64_t rows = rows_of_operand(p, t.params, operand),
+                  before = operand == SM100_GEMM_OPERAND_UP ? t.params.up_row_in_atom : 0;
+    return {o, t.l, t.m, rows, min(t.m, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + before};
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The producer warp                                                                                                */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Whole atoms of 128 rows, from a block of 64 of K on. */
+__device__ inline const uint8_t *sf_atoms_at(const sf_rows &f, int64_t k, int64_t block)
+{
+    const int64_t atom = f.sf_row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_MMA_K) + block;
+    return f.operand.sf + f.l * f.operand.sf_batch_stride + atom * NK_SF_ATOM_BYTES;
+}
+
+/* If a tile ends inside an atom, the neighbour's scale factors come, too. */
+__device__ inline void copy_sf_atoms(uint32_t to, const sf_rows &f, int64_t k, int step, uint32_t full)
+{
+    cp_async_bulk(to, sf_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS),
+                  k_blocks_of_step(k, step) * NK_SF_ATOM_BYTES, full);
+}
+
+/* Operand N's: each CTA of the cluster copies some of the atoms, for all CTAs. */
+template <class C>
+__device__ inline void multicast_sf_atoms(uint32_t to, const sf_rows &f, int64_t k, int step, uint32_t full,
+                                          const mma_tile_scheduler &scheduler)
+{
+    constexpr int EACH = SM100_GEMM_K_BLOCKS / C::CLUSTER;
+    const int first = (scheduler.pair * C::CTA_GROUP + scheduler.pair_rank) * EACH,
+              count = min(EACH, k_blocks_of_step(k, step) - first);
+    if (count > 0)
+        cp_async_bulk_multicast(to + first * NK_SF_ATOM_BYTES,
+                                sf_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS + first),
+                                count * NK_SF_ATOM_BYTES, full, C::CLUSTER_MASK);
+}
+
+/* Operand N's: each pair loads 1 / PAIRS of a CTA's rows, for the CTAs of the same rank in all pairs. */
+template <class C>
+__device__ inline void multicast_codes(const uint8_t *to, const cuda_tensor_map *map, int k, int64_t row, int l,
+                                       uint32_t full, const mma_tile_scheduler &scheduler)
+{
+    const int first = scheduler.pair * (C::CTA_N / C::PAIRS);
+    cp_async_bulk_tensor_3d_multicast(shared_address(to) + first * SM100_GEMM_CODE_BYTES, map, {k, (int)row + first, l},
+                                      full, (uint16_t)((1 | 1 << C::CTA_GROUP) << scheduler.pair_rank));
+}
+
+/* Atoms that bulk copies bring to a stage for each block of K. */
+template <class C> __device__ inline int bulk_copied_atoms(const sm100_gemm_scheduler &params)
 {
     int atoms = 0;
-    for (int of = 0; of < C::OPERANDS; of++)
-        atoms += work.sf_by_bulk_copy[of] ? atoms_of<C>(of) : 0;
+    for (int operand = 0; operand < C::OPERANDS; operand++)
+        atoms += params.sf_by_bulk_copy[operand] ? atoms_of_operand<C>(operand) : 0;
     return atoms;
 }
 
-/* One thread. What a box has outside the operand is zero, and its bytes count in full. Of a pair each CTA loads its own
- * lanes, its half of the columns, and all of the columns' scale factors, which both need. Where pairs share columns
- * each CTA loads a part of these, and its barrier counts the bytes of what others load for it, too. */
+/* One thread. A box has zeros where it lies outside the operand, and its bytes count in full. A CTA of a pair loads its
+ * own rows of operand M, its half of operand N, and all of operand N's scale factors, which both need. With multicast
+ * it loads a share of operand N, and its barrier counts the bytes that other CTAs load for it, too. */
 template <class C, typename P>
-__device__ inline void produce(memory<C> &s, const code_maps &maps, const P &all, const gemm_tiles &tiles)
+__device__ inline void produce_stages(mxf4nvf4_smem<C> &s, const code_maps &all_maps, const P &all,
+                                      const mma_tile_scheduler &scheduler)
 {
-    constexpr uint32_t CODES = sizeof s.stages[0].lanes + sizeof s.stages[0].columns;
-    ring<C::STAGES> r;
-    each_tile<C>(tiles, [&](const gemm_tile &t) {
-        const auto &p = problem_of(all, t);
-        const code_maps of_tile = maps_of(maps, all, t);
-        const sm100_gemm_scheduler &work = t.work;
-        const int copied = copied_atoms<C>(work);
+    constexpr uint32_t CODES = sizeof s.stages[0].operand_m + sizeof s.stages[0].operand_n;
+    pipeline_state load;
+    for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
+        const auto &p = problem_of_tile(all, t);
+        const code_maps maps = maps_of_tile(all_maps, all, t);
+        const sm100_gemm_scheduler &params = t.params;
+        const int atoms = bulk_copied_atoms<C>(params);
 #pragma unroll 1
-        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
-            auto &stage = s.stages[r.slot];
-            const uint32_t full = shared_address(&s.full[r.slot]);
-            wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
-            mbarrier_arrive_expect_tx(full, CODES + copied * blocks_of(p.k, step) * NK_SF_ATOM_BYTES);
+        for (int step = t.first_step; step < t.end_step; step++, load.advance(C::STAGES)) {
+            auto &stage = s.stages[load.stage];
+            const uint32_t full = shared_address(&s.full[load.stage]);
+            wait_cta_group<C>(&s.empty[load.stage], load.parity ^ 1);
+            mbarrier_arrive_expect_tx(full, CODES + atoms * k_blocks_of_step(p.k, step) * NK_SF_ATOM_BYTES);
 #pragma unroll
-            for (int of = 0; of < C::OPERANDS; of++) {
-                const bool columns = of == SM100_GEMM_OPERAND_N;
-                if (columns && are_by_index<C>(tiles)) continue;
-                const uint8_t *to = columns ? stage.columns : stage.lanes[of / SM100_GEMM_OPERAND_UP];
-                const int64_t row = columns ? t.column + tiles.half * (C::COLUMNS / C::CTAS) : t.lane;
-                const int l = work.one_matrix[of] ? 0 : (int)t.l;
-                if (columns && C::PAIRS > 1)
-                    share_codes<C>(to, of_tile.of[of], step * SM100_GEMM_CODE_BYTES, row, l, full, tiles);
+            for (int operand = 0; operand < C::OPERANDS; operand++) {
+                const bool is_n = operand == SM100_GEMM_OPERAND_N;
+                if (is_n && has_tokens_by_index<C>(scheduler)) continue;
+                const uint8_t *to = is_n ? stage.operand_n : stage.operand_m[operand / SM100_GEMM_OPERAND_UP];
+                const int64_t row = is_n ? t.n + scheduler.pair_rank * C::CTA_N : t.m;
+                const int l = params.one_matrix[operand] ? 0 : (int)t.l;
+                if (is_n && C::PAIRS > 1)
+                    multicast_codes<C>(to, maps.of[operand], step * SM100_GEMM_CODE_BYTES, row, l, full, scheduler);
                 else
-                    cp_async_bulk_tensor_3d(shared_address(to), of_tile.of[of],
+                    cp_async_bulk_tensor_3d(shared_address(to), maps.of[operand],
                                             {step * SM100_GEMM_CODE_BYTES, (int)row, l}, full);
-                if (!work.sf_by_bulk_copy[of]) continue;
+                if (!params.sf_by_bulk_copy[operand]) continue;
 #pragma unroll
-                for (int i = 0; i < atoms_of<C>(of); i++) {
-                    const uint32_t sf = shared_address(stage.sf[first_atom_of<C>(of) + i]);
-                    const tile_factors f = factors_of<C>(p, t, of, i);
-                    if (columns && C::PAIRS > 1)
-                        share_atoms<C>(sf, f, p.k, step, full, tiles);
+                for (int i = 0; i < atoms_of_operand<C>(operand); i++) {
+                    const uint32_t sf = shared_address(stage.sf[first_atom_of_operand<C>(operand) + i]);
+                    const sf_rows f = sf_rows_of<C>(p, t, operand, i);
+                    if (is_n && C::PAIRS > 1)
+                        multicast_sf_atoms<C>(sf, f, p.k, step, full, scheduler);
                     else
-                        copy_atoms(sf, f, p.k, step, full);
+                        copy_sf_atoms(sf, f, p.k, step, full);
                 }
             }
         }
     });
 #pragma unroll 1
-    for (int i = 0; i < C::STAGES; i++, r.advance()) /* the last commits must not find this CTA gone */
-        mbarrier_wait_cluster_relaxed(shared_address(&s.empty[r.slot]), r.parity ^ 1);
+    for (int i = 0; i < C::STAGES; i++, load.advance(C::STAGES)) /* the last commits must not find this CTA gone */
+        mbarrier_wait_cluster_relaxed(shared_address(&s.empty[load.stage]), load.parity ^ 1);
 }
 
-/* Row `row` of a row of atoms, by its number in the operand's scale factors, or -1 where it is not there. */
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* The scale-factor warps                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Whether they have anything to do. */
+template <class C> __device__ inline bool arranges_sf(const sm100_gemm_scheduler &params)
+{
+    bool copied = true;
+    for (int operand = 0; operand < C::OPERANDS; operand++)
+        copied = copied && params.sf_by_bulk_copy[operand];
+    return !copied;
+}
+
+/* Row `row` of `f` as its scale factors number it, or -1 if it does not exist. */
 template <class C>
-__device__ inline int64_t factor_row_of(const gemm_tiles &tiles, const tile_factors &f, int of, int row)
+__device__ inline int64_t sf_row_at(const mma_tile_scheduler &scheduler, const sf_rows &f, int operand, int row)
 {
     const int64_t index = f.first + row;
     if (index >= f.end) return -1;
-    if (of == SM100_GEMM_OPERAND_N && are_by_index<C>(tiles)) return token_of(tiles, index);
-    return f.of.sf_layout == NK_SF_BLOCKED ? f.sf_row + row : index;
+    if (operand == SM100_GEMM_OPERAND_N && has_tokens_by_index<C>(scheduler)) return token_of_row(scheduler, index);
+    return f.operand.sf_layout == NK_SF_BLOCKED ? f.sf_row + row : index;
 }
 
-/* Four scale factors of a row as a word, from a block of K on. Those beyond K are zero, as their codes are: the padding
- * of blocked ones may be NaN. */
-__device__ inline uint32_t four_factors(const tile_factors &f, int64_t row, int64_t block, int64_t k)
+/* Four scale factors of a row, from a block of 64 of K on. Those beyond K are zero, as their codes are: the padding of
+ * blocked ones may be NaN. */
+__device__ inline uint32_t load_four_sf(const sf_rows &f, int64_t row, int64_t block, int64_t k)
 {
     const int64_t cols = k / NK_SF_VEC, col = block * NK_SF_ATOM_COLS, valid = cols - col;
     if (row < 0 || valid <= 0) return 0;
-    const uint8_t *at = sf_at(f.of, f.l, row, col, cols);
+    const uint8_t *at = sf_at(f.operand, f.l, row, col, cols);
     if (valid >= 4 && is_aligned(at, 4)) return *(const uint32_t *)at;
     return fetch_bytes(at, valid < 4 ? valid : 4).x;
 }
 
-/* The warps of scale factors: a thread has a row of each row of atoms of the operands whose factors are not copied. The
- * first of these warps brings the codes of tokens that come by index. */
+/* 128 threads, one for each row of an atom: they load the scale factors of operands without bulk copies and store them
+ * as atoms. The first warp also brings the codes of tokens by index. */
 template <class C, typename P>
-__device__ inline void arrange_factors(memory<C> &s, const code_maps &maps, const P &all, const gemm_tiles &tiles)
+__device__ inline void arrange_sf(mxf4nvf4_smem<C> &s, const code_maps &maps, const P &all,
+                                  const mma_tile_scheduler &scheduler)
 {
     const int row = (int)threadIdx.x - 32 * SM100_GEMM_EPILOGUE_WARPS;
-    ring<C::STAGES> r;
-    each_tile<C>(tiles, [&](const gemm_tile &t) {
-        const auto &p = problem_of(all, t);
-        const sm100_gemm_scheduler &work = t.work;
-        int64_t factor_row[C::ATOMS];
+    pipeline_state load;
+    for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
+        const auto &p = problem_of_tile(all, t);
+        const sm100_gemm_scheduler &params = t.params;
+        int64_t sf_row[C::ATOMS];
 #pragma unroll
-        for (int of = 0; of < C::OPERANDS; of++)
+        for (int operand = 0; operand < C::OPERANDS; operand++)
 #pragma unroll
-            for (int i = 0; i < atoms_of<C>(of); i++)
-                factor_row[first_atom_of<C>(of) + i] =
-                    work.sf_by_bulk_copy[of] ? -1 : factor_row_of<C>(tiles, factors_of<C>(p, t, of, i), of, row);
-        const bool gathers = are_by_index<C>(tiles) && row < quads<C>();
-        const four_tokens tokens = gathers ? tokens_of<C>(tiles, t, row) : four_tokens{};
+            for (int i = 0; i < atoms_of_operand<C>(operand); i++)
+                sf_row[first_atom_of_operand<C>(operand) + i] =
+                    params.sf_by_bulk_copy[operand]
+                        ? -1
+                        : sf_row_at<C>(scheduler, sf_rows_of<C>(p, t, operand, i), operand, row);
+        const bool gathers = has_tokens_by_index<C>(scheduler) && row < gather4_copies<C>();
+        const gathered_tokens tokens = gathers ? tokens_to_gather<C>(scheduler, t, row) : gathered_tokens{};
 #pragma unroll 1
-        for (int step = t.first_step; step < t.end_step; step++, r.advance()) {
+        for (int step = t.first_step; step < t.end_step; step++, load.advance(C::STAGES)) {
             uint32_t words[C::ATOMS][SM100_GEMM_K_BLOCKS];
 #pragma unroll
-            for (int of = 0; of < C::OPERANDS; of++) {
-                if (work.sf_by_bulk_copy[of]) continue;
+            for (int operand = 0; operand < C::OPERANDS; operand++) {
+                const int first = first_atom_of_operand<C>(operand);
+                if (params.sf_by_bulk_copy[operand]) continue;
 #pragma unroll
-                for (int i = 0; i < atoms_of<C>(of) * SM100_GEMM_K_BLOCKS; i++)
-                    words[first_atom_of<C>(of) + i / SM100_GEMM_K_BLOCKS][i % SM100_GEMM_K_BLOCKS] =
-                        four_factors(factors_of<C>(p, t, of, i / SM100_GEMM_K_BLOCKS),
-                                     factor_row[first_atom_of<C>(of) + i / SM100_GEMM_K_BLOCKS],
-                                     (int64_t)step * SM100_GEMM_K_BLOCKS + i % SM100_GEMM_K_BLOCKS, p.k);
+                for (int i = 0; i < atoms_of_operand<C>(operand) * SM100_GEMM_K_BLOCKS; i++)
+                    words[first + i / SM100_GEMM_K_BLOCKS][i % SM100_GEMM_K_BLOCKS] = load_four_sf(
+                        sf_rows_of<C>(p, t, operand, i / SM100_GEMM_K_BLOCKS), sf_row[first + i / SM100_GEMM_K_BLOCKS],
+                        (int64_t)step * SM100_GEMM_K_BLOCKS + i % SM100_GEMM_K_BLOCKS, p.k);
             }
-            wait_for<C>(&s.empty[r.slot], r.parity ^ 1);
+            wait_cta_group<C>(&s.empty[load.stage], load.parity ^ 1);
             if (gathers)
-                gather_codes(s.stages[r.slot].columns, maps.of[SM100_GEMM_OPERAND_N], step, row, tokens,
-                             &s.full[r.slot]);
+                gather_codes(s.stages[load.stage].operand_n, maps.of[SM100_GEMM_OPERAND_N], step, row, tokens,
+                             &s.full[load.stage]);
 #pragma unroll
-            for (int of = 0; of < C::OPERANDS; of++) {
-                const int first = first_atom_of<C>(of);
-                const uint32_t to = shared_address(s.stages[r.slot].sf[first]) + row % 32 * 16 + row / 32 * 4;
-                if (work.sf_by_bulk_copy[of]) continue;
+            for (int operand = 0; operand < C::OPERANDS; operand++) {
+                const int first = first_atom_of_operand<C>(operand);
+                const uint32_t to = shared_address(s.stages[load.stage].sf[first]) + row % 32 * 16 + row / 32 * 4;
+                if (params.sf_by_bulk_copy[operand]) continue;
 #pragma unroll
-                for (int i = 0; i < atoms_of<C>(of) * SM100_GEMM_K_BLOCKS; i++)
+                for (int i = 0; i < atoms_of_operand<C>(operand) * SM100_GEMM_K_BLOCKS; i++)
                     st_shared(to + i * NK_SF_ATOM_BYTES,
                               words[first + i / SM100_GEMM_K_BLOCKS][i % SM100_GEMM_K_BLOCKS]);
             }
             fence_proxy_async();
             __syncwarp();
-            mbarrier_arrive_if(threadIdx.x % 32 == 0, shared_address(&s.full[r.slot]));
+            mbarrier_arrive_if(threadIdx.x % 32 == 0, shared_address(&s.full[load.stage]));
         }
     });
 }

@@ -1,46 +1,45 @@
-/* By tcgen05 on Blackwell, where the tokens have 16 bits
- *   gemm:      D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
- *   dual_gemm: D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+/* GEMMs with fp16 or bf16 tokens by tcgen05.mma.kind::f16:
+ *   gemm:       D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
+ *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
- *   grouped_gemm, list: the gemm of each group, of NVFP4 weights
- *   grouped_dual_gemm: the dual_gemm of each expert's tokens with its gates, its ups and their alphas
- * Weights are NVFP4, or, of experts, 16-bit as the tokens are.
+ *   grouped_gemm, list:       the gemm of each group, of NVFP4 weights
+ *   grouped_dual_gemm:        the dual_gemm of each expert's tokens with its gates, its ups and their alphas
+ * Weights are NVFP4 or, with experts, 16-bit as the tokens are.
  *
- * Weights, B, are the lanes of tensor memory and the product's operand A; tokens, A, are its columns and its operand B,
- * which lie in shared memory as boxes bring them. NVFP4 weights are decoded to their exact values in the tokens' type,
- * a row by a thread, and put in tensor memory, where products read them: shared memory would have them written once and
- * read once more. 16-bit weights are multiplied where boxes bring them.
+ * Operands: weights are operand M, rows of tensor memory's lanes; tokens are operand N, in shared memory as boxes bring
+ * them. NVFP4 weights are decoded to their exact values in the tokens' type, a row by a thread, into tensor memory,
+ * where the MMA reads operand M: through shared memory they would be written once and read once more. 16-bit weights
+ * are multiplied where boxes bring them.
  *
- * Work: a CTA, or a pair of them, walks over whole tiles of all batches, or of all experts, as in sm100_gemm.cuh, whose
- * tiles, lists, parts of K and stores these are. A product of a pair has the lanes of both, each in its own tensor
- * memory; the even CTA issues it. Each CTA loads and decodes its own lanes, and loads half of the columns. A step is
- * 128 of K.
+ * Tiles, scheduler, split K and epilogue are those of sm100_gemm.cuh. A CTA of a pair loads and decodes its own 128
+ * rows of weights into its own tensor memory, and loads half of the tokens. A step of K, one stage, is 128 elements,
+ * eight MMAs of 16.
  *
- * Roles: warps 0 - 3:  epilogue, warp w has lanes 32 w .. + 31 of tensor memory
- *        warps 4 - 11: decode; warp w has lanes 32 (w % 4) .. + 31, in the first half of a step's K, from warp 8 on in
- *                      the second
- *        next warp:    one thread loads; tokens by index come by its lanes, whose bytes that thread announces
- *        next warp:    its lanes copy the weights' scale factors
- *        last warp:    owns tensor memory; one thread issues products
- * Of 16-bit weights nobody decodes and nobody copies.
+ * Roles: warps 0 - 3:  epilogue; warp w reads lanes 32 w .. + 31 of tensor memory
+ *        warps 4 - 11: decode; warp w writes lanes 32 (w % 4) .. + 31, warps 4 - 7 the first half of a step's K, warps
+ *                      8 - 11 the second
+ *        next warp:    producer; one thread loads. With tokens by index all threads gather them
+ *        next warp:    copies the weights' scale factors
+ *        last warp:    allocates tensor memory; in the leader CTA one thread issues MMAs
+ * With 16-bit weights there are only the epilogue, the producer and the last warp.
  *
- * Barriers (mbarriers; "wait" names the parity of the first; commits arrive in both CTAs of a pair):
- *   full[STAGES]              loads -> decoders; where   1 arrival + the bytes of boxes; 32 more, of each lane once its
- *                             nobody decodes, issuer     copies of scale factors are there                   wait 0
- *   empty[STAGES]             issuer -> loads            1 (commit): products have read the tokens; 8 more, of each
- *                                                        warp that decodes                                   wait 1
- *   decoded_full[SLOTS]       decoders -> issuer         8 of each CTA, of each warp: its weights, and the tokens of
- *                                                        its CTA, are there                                  wait 0
- *   decoded_empty[SLOTS]      issuer -> decoders         1 (commit)                                          wait 1
- *   sums_full[ACCUMULATORS]   issuer -> epilogue         1 (commit)                                          wait 0
- *   sums_empty[ACCUMULATORS]  epilogue -> issuer         4 of each CTA, of each warp, once its sums are in
- *                                                        registers                                           wait 1
- *   inbox_full, inbox_empty, cluster: as in sm100_gemm.cuh
+ * Pipelines: producers --full--> decode warps --decoded_full--> MMA warp --accumulator_full--> epilogue
+ *            and back: empty, decoded_empty, accumulator_empty. With 16-bit weights: producer --full--> MMA warp
  *
- * Tensor memory: ACCUMULATORS x COLUMNS of sums, of dual_gemm twice as many, then SLOTS x 64 columns of a step's
- * decoded weights, of dual_gemm twice as many.
+ * Barriers (mbarriers; "wait" is the parity of the first wait; commits arrive in both CTAs of a pair):
+ *   full[STAGES]               1, of the producer, + the bytes of boxes                                      wait 0
+ *                              + 32, of each thread of the scale-factor warp when its copies have arrived
+ *   empty[STAGES]              1, a commit: MMAs have read the tokens                                        wait 1
+ *                              + 8, of each decode warp
+ *   decoded_full[..]           8 of each CTA, of each decode warp: its weights and its CTA's tokens are
+ *                              there; the leader's                                                           wait 0
+ *   decoded_empty[..]          1, a commit                                                                   wait 1
+ *   accumulator_full[..], accumulator_empty[..], inbox_full, inbox_empty, cluster barrier: as in sm100_gemm.cuh
  *
- * Shared memory: struct halves_memory of sm100_kind_f16_parts.cuh. */
+ * Tensor memory (512 columns): ACCUMULATORS x MMA_N columns of fp32 sums, then DECODED_STAGES x 64 columns of a step's
+ * decoded weights; both twice for dual GEMMs.
+ *
+ * Shared memory: struct kind_f16_smem of sm100_kind_f16_traits.cuh. */
 #ifndef NK_SM100_KIND_F16_CUH
 #define NK_SM100_KIND_F16_CUH
 
@@ -48,66 +47,68 @@
 #include "sm100_kind_f16_load.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Products                                                                                                         */
+/* The MMA warp                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* 16-bit rows, K-major, fp32 sums (PTX ISA, 9.7.16.4.2). */
-__device__ inline uint32_t halves_instruction(bool bfloat, int lanes, int columns)
+__device__ inline uint32_t kind_f16_instruction(bool bf16, int mma_m, int mma_n)
 {
-    return 1u << 4 | (uint32_t)bfloat << 7 | (uint32_t)bfloat << 10 | (uint32_t)(columns >> 3) << 17 |
-           (uint32_t)(lanes >> 4) << 24;
+    return 1u << 4 | (uint32_t)bf16 << 7 | (uint32_t)bf16 << 10 | (uint32_t)(mma_n >> 3) << 17 |
+           (uint32_t)(mma_m >> 4) << 24;
 }
 
-/* Sixteen of K out of panels of `rows` rows. */
-__device__ inline uint64_t halves_at(const uint8_t *panels, int rows, int k16)
+/* One MMA's rows, in boxes of `rows` rows. */
+__device__ inline uint64_t boxes_descriptor(const uint8_t *boxes, int rows, int k_block)
 {
-    constexpr int OF_PANEL = SM100_KIND_F16_SWIZZLE_K / 16;
-    return tcgen05_descriptor(shared_address(panels) + k16 / OF_PANEL * rows * SM100_KIND_F16_SWIZZLE_BYTES +
-                                  k16 % OF_PANEL * 32,
+    constexpr int OF_BOX = SM100_KIND_F16_SWIZZLE_K / 16;
+    return tcgen05_descriptor(shared_address(boxes) + k_block / OF_BOX * rows * SM100_KIND_F16_SWIZZLE_BYTES +
+                                  k_block % OF_BOX * 32,
                               8 * SM100_KIND_F16_SWIZZLE_BYTES, TCGEN05_SWIZZLE_128B);
 }
 
 template <class C>
-__device__ inline void multiply_step(const typename halves_memory<C>::stage &stage, uint32_t sums, uint32_t decoded,
-                                     uint32_t instruction, bool adds)
+__device__ inline void mma_16bit_stage(const typename kind_f16_smem<C>::stage &stage, uint32_t accumulator,
+                                       uint32_t decoded, uint32_t instruction, bool accumulates)
 {
 #pragma unroll
     for (int i = 0; i < SM100_KIND_F16_K_BLOCKS; i++) {
-        const uint64_t tokens = halves_at(stage.tokens[0], C::TOKENS, i);
+        const uint64_t tokens = boxes_descriptor(stage.tokens[0], C::CTA_N, i);
 #pragma unroll
         for (int matrix = 0; matrix < C::MATRICES; matrix++) {
-            const uint32_t to = sums + matrix * C::COLUMNS;
+            const uint32_t to = accumulator + matrix * C::MMA_N;
             if constexpr (C::DECODES)
-                tcgen05_mma_f16<C::CTAS>(to, decoded + matrix * SM100_KIND_F16_DECODED_COLUMNS + i * 8, tokens,
-                                         instruction, adds || i > 0);
+                tcgen05_mma_f16<C::CTA_GROUP>(to, decoded + matrix * SM100_KIND_F16_DECODED_COLUMNS + i * 8, tokens,
+                                              instruction, accumulates || i > 0);
             else
-                tcgen05_mma_f16<C::CTAS>(to, halves_at(stage.weights[matrix], SM100_GEMM_CTA_M, i), tokens, instruction,
-                                         adds || i > 0);
+                tcgen05_mma_f16<C::CTA_GROUP>(to, boxes_descriptor(stage.weights[matrix], SM100_GEMM_CTA_M, i), tokens,
+                                              instruction, accumulates || i > 0);
         }
     }
 }
 
+/* One thread of the leader CTA. */
 template <class C>
-__device__ inline void issue_halves(halves_memory<C> &s, uint32_t tmem, bool bfloat, const gemm_tiles &tiles)
+__device__ inline void issue_16bit_mmas(kind_f16_smem<C> &s, uint32_t tmem, bool bf16,
+                                        const mma_tile_scheduler &scheduler)
 {
-    const uint32_t instruction = halves_instruction(bfloat, C::LANES, C::COLUMNS);
-    ring<C::STAGES> r;
-    ring<C::SLOTS> decoded;
-    ring<C::ACCUMULATORS> sums;
-    each_tile<C>(tiles, [&](const gemm_tile &t) {
-        wait_for_tmem(&s.sums_empty[sums.slot], sums.parity ^ 1);
+    const uint32_t instruction = kind_f16_instruction(bf16, C::MMA_M, C::MMA_N);
+    pipeline_state load, decoded, accumulator;
+    for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
+        wait_tmem(&s.accumulator_empty[accumulator.stage], accumulator.parity ^ 1);
 #pragma unroll 1
-        for (int step = t.first_step; step < t.end_step; step++, r.advance(), decoded.advance()) {
-            wait_for<C>(C::DECODES ? &s.decoded_full[decoded.slot] : &s.full[r.slot],
-                        C::DECODES ? decoded.parity : r.parity);
+        for (int step = t.first_step; step < t.end_step;
+             step++, load.advance(C::STAGES), decoded.advance(C::DECODED_STAGES)) {
+            wait_cta_group<C>(C::DECODES ? &s.decoded_full[decoded.stage] : &s.full[load.stage],
+                              C::DECODES ? decoded.parity : load.parity);
             tcgen05_fence_after_thread_sync();
-            multiply_step<C>(s.stages[r.slot], tmem + sums.slot * C::SUMS, tmem + C::DECODED + decoded.slot * C::SLOT,
-                             instruction, step > t.first_step);
-            commit<C>(&s.empty[r.slot], tiles);
-            if (C::DECODES) commit<C>(&s.decoded_empty[decoded.slot], tiles);
+            mma_16bit_stage<C>(s.stages[load.stage], tmem + accumulator.stage * C::ACCUMULATOR_COLUMNS,
+                               tmem + C::DECODED_COLUMN + decoded.stage * C::DECODED_STAGE_COLUMNS, instruction,
+                               step > t.first_step);
+            commit<C>(&s.empty[load.stage], scheduler);
+            if (C::DECODES) commit<C>(&s.decoded_empty[decoded.stage], scheduler);
         }
-        commit<C>(&s.sums_full[sums.slot], tiles);
-        sums.advance();
+        commit<C>(&s.accumulator_full[accumulator.stage], scheduler);
+        accumulator.advance(C::ACCUMULATORS);
     });
 }
 
@@ -115,71 +116,71 @@ __device__ inline void issue_halves(halves_memory<C> &s, uint32_t tmem, bool bfl
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <class C> __device__ inline void initialise_halves(halves_memory<C> &s)
+template <class C> __device__ inline void init_kind_f16_barriers(kind_f16_smem<C> &s)
 {
     for (int i = 0; i < C::STAGES; i++) {
         mbarrier_init(shared_address(&s.full[i]), 1 + (C::DECODES ? 32 : 0));
         mbarrier_init(shared_address(&s.empty[i]), 1 + (C::DECODES ? SM100_KIND_F16_DECODE_WARPS : 0));
     }
-    for (int i = 0; i < C::SLOTS; i++) {
-        mbarrier_init(shared_address(&s.decoded_full[i]), C::CTAS * SM100_KIND_F16_DECODE_WARPS);
+    for (int i = 0; i < C::DECODED_STAGES; i++) {
+        mbarrier_init(shared_address(&s.decoded_full[i]), C::CTA_GROUP * SM100_KIND_F16_DECODE_WARPS);
         mbarrier_init(shared_address(&s.decoded_empty[i]), 1);
     }
-    initialise_sums<C>(s);
+    init_epilogue_barriers<C>(s);
     fence_mbarrier_init();
 }
 
-/* Of tokens; those of a list have one. */
-template <typename P> __device__ inline nk_dtype type_of(const P &p) { return p.a.dtype; }
-__device__ inline nk_dtype type_of(const sm100_list_params &list) { return list.group[0].gemm.a.dtype; }
+/* All groups of a list have tokens of one type. */
+template <typename P> __device__ inline nk_dtype token_dtype(const P &p) { return p.a.dtype; }
+__device__ inline nk_dtype token_dtype(const sm100_list_params &list) { return list.group[0].gemm.a.dtype; }
 
 template <class C, typename P>
-__device__ inline void run_halves(const code_maps &maps, const P &p, const sm100_gemm_scheduler &work,
-                                  const sm100_gemm_experts &experts = {})
+__device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm100_gemm_scheduler &params,
+                                    const sm100_gemm_experts &experts = {})
 {
-    typedef typename halves_memory<C>::stage stage;
-    static_assert(sizeof(halves_memory<C>) <=
-                      SM100_KIND_F16_SMEM(C::DECODES, C::CTAS, C::COLUMNS, C::PARTS, C::MATRICES),
-                  "the host says how much");
-    static_assert(sizeof(stage) == SM100_KIND_F16_STAGE_BYTES(C::DECODES, C::CTAS, C::COLUMNS, C::MATRICES),
-                  "of a stage");
+    typedef typename kind_f16_smem<C>::stage stage;
+    static_assert(sizeof(kind_f16_smem<C>) <=
+                      SM100_KIND_F16_SMEM(C::DECODES, C::CTA_GROUP, C::MMA_N, C::SPLIT_K, C::MATRICES),
+                  "the host launches with so much");
+    static_assert(sizeof(stage) == SM100_KIND_F16_STAGE_BYTES(C::DECODES, C::CTA_GROUP, C::MMA_N, C::MATRICES),
+                  "the host's size");
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, tokens) % 1024 == 0, "boxes begin where swizzles do");
-    halves_memory<C> &s = *(halves_memory<C> *)shared_memory;
+    kind_f16_smem<C> &s = *(kind_f16_smem<C> *)shared_memory;
     const int warp = (int)threadIdx.x / 32, rank = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank();
-    const bool bfloat = type_of(p) == NK_BF16;
-    if (warp == C::LOADER && elect_sync()) {
-        for (int of = 0; of < C::OPERANDS; of++)
-            prefetch_tensormap(maps.of[of]);
-        initialise_halves<C>(s);
+    const bool bf16 = token_dtype(p) == NK_BF16;
+    if (warp == C::PRODUCER_WARP && elect_sync()) {
+        for (int operand = 0; operand < C::OPERANDS; operand++)
+            prefetch_tensormap(maps.of[operand]);
+        init_kind_f16_barriers<C>(s);
     }
-    /* From here to the tiles as in sm100_gemm.cuh: the prologue is the same, the roles behind it are not. */
-    if (warp == C::ISSUER) {
-        tcgen05_alloc<C::CTAS>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
-        tcgen05_relinquish_alloc_permit<C::CTAS>();
+    /* From here to the scheduler as in sm100_gemm.cuh: the prologue is the same, the roles behind it are not. */
+    if (warp == C::MMA_WARP) {
+        tcgen05_alloc<C::CTA_GROUP>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
+        tcgen05_relinquish_alloc_permit<C::CTA_GROUP>();
     }
     __syncwarp();
-    meet<C>(); /* each role has a tcgen05 fence of its own behind its first wait */
+    sync_gemm_cluster<C>(); /* needs no tcgen05 fence: each role has one behind its first wait */
     griddepcontrol_wait();
     const uint32_t tmem = ld_shared(shared_address(&s.tmem));
-    const gemm_tiles tiles = tiles_of<C>(s, p, work, experts, rank);
+    const mma_tile_scheduler scheduler = make_scheduler<C>(s, p, params, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
-        store<C>(s, tmem, p, tiles);
-    } else if (warp == C::ISSUER) {
-        if (tiles.half == 0 && elect_sync()) issue_halves<C>(s, tmem, bfloat, tiles);
-    } else if (warp == C::LOADER) {
-        const bool leads = elect_sync();
-        if (leads || are_by_index<C>(tiles)) load_boxes<C>(s, maps, p, tiles, leads);
+        run_epilogue<C>(s, tmem, p, scheduler);
+    } else if (warp == C::MMA_WARP) {
+        if (scheduler.pair_rank == 0 && elect_sync()) issue_16bit_mmas<C>(s, tmem, bf16, scheduler);
+    } else if (warp == C::PRODUCER_WARP) {
+        const bool is_elected = elect_sync();
+        if (is_elected || has_tokens_by_index<C>(scheduler)) produce_16bit_stages<C>(s, maps, p, scheduler, is_elected);
     } else if constexpr (C::DECODES) {
-        if (warp > C::LOADER)
-            copy_factors<C>(s, p, tiles);
-        else if (bfloat)
-            decode<C, true>(s, tmem, p, tiles);
+        if (warp > C::PRODUCER_WARP)
+            copy_sf<C>(s, p, scheduler);
+        else if (bf16)
+            decode_weights<C, true>(s, tmem, p, scheduler);
         else
-            decode<C, false>(s, tmem, p, tiles);
+            decode_weights<C, false>(s, tmem, p, scheduler);
     }
     __syncwarp();
-    meet<C>();
-    if (warp == C::ISSUER) tcgen05_dealloc<C::CTAS>(tmem, SM100_GEMM_TMEM_COLUMNS);
+    sync_gemm_cluster<C>();
+    if (warp == C::MMA_WARP) tcgen05_dealloc<C::CTA_GROUP>(tmem, SM100_GEMM_TMEM_COLUMNS);
 }
 
 #endif

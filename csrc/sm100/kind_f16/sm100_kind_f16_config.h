@@ -50,8 +50,8 @@ enum {
 #define SM100_KIND_F16_WARPS(decodes) (SM100_GEMM_EPILOGUE_WARPS + ((decodes) ? SM100_KIND_F16_DECODE_WARPS + 3 : 2))
 #define SM100_KIND_F16_THREADS(decodes) (32 * SM100_KIND_F16_WARPS(decodes))
 
-/* Shared memory: struct kind_f16_smem of sm100_kind_f16_smem.cuh, whose size run_kind_f16() compares. There are as many
- * stages as fit. */
+/* Shared memory: struct kind_f16_smem of sm100_kind_f16_traits.cuh, whose size run_kind_f16() compares. There are as
+ * many stages as fit. */
 #define SM100_KIND_F16_WEIGHT_BYTES(decodes) \
     (SM100_GEMM_CTA_M * ((decodes) ? SM100_KIND_F16_CODE_BYTES : 2 * SM100_KIND_F16_TILE_K))
 #define SM100_KIND_F16_STAGE_BYTES(decodes, cta_group, mma_n, matrices)                                \

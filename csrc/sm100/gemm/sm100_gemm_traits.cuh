@@ -1,0 +1,102 @@
+/* What an sm100 GEMM kernel is compiled for: a tile's extents, the maps of shared and tensor memory, and its waits. */
+#ifndef NK_SM100_GEMM_TRAITS_CUH
+#define NK_SM100_GEMM_TRAITS_CUH
+
+#include "cuda/expert.cuh"
+#include "cuda/pipeline_state.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared.cuh"
+#include "cuda/ptx/tcgen05.cuh"
+#include "sm100_gemm_config.h"
+
+/* What the tile scheduler takes tiles from. */
+enum { FROM_BATCHES, FROM_EXPERTS, FROM_LIST };
+
+/* C in the templates below is this, or kind_f16_traits. */
+template <int MATRICES_, int TILES_, int CTA_GROUP_, int MMA_N_, int SPLIT_K_, int ACCUMULATORS_, int PAIRS_ = 1>
+struct mxf4nvf4_traits {
+    static constexpr bool EXPERTS = TILES_ == FROM_EXPERTS, LIST = TILES_ == FROM_LIST;
+    static constexpr int MATRICES = MATRICES_; /* of weights: dual GEMMs have gates and ups */
+    static constexpr int OPERANDS = MATRICES + 1;
+    static constexpr int CTA_GROUP = CTA_GROUP_, SPLIT_K = SPLIT_K_;
+    static constexpr int PAIRS = PAIRS_; /* that load one operand N by multicast */
+    static constexpr bool DYNAMIC = SM100_GEMM_IS_DYNAMIC(PAIRS);
+    static constexpr int CLUSTER = CTA_GROUP * SPLIT_K * PAIRS;
+    static constexpr uint16_t CLUSTER_MASK = (1 << CLUSTER) - 1;
+    static constexpr int MMA_M = CTA_GROUP * SM100_GEMM_CTA_M, MMA_N = MMA_N_;
+    static constexpr int CTA_N = MMA_N / CTA_GROUP; /* rows of operand N in a CTA's shared memory */
+    static constexpr int STAGES = SM100_GEMM_STAGES(CTA_GROUP, MMA_N, SPLIT_K, MATRICES);
+    static constexpr int EPILOGUE_N = MMA_N / SPLIT_K;               /* columns whose epilogue a CTA has */
+    static constexpr int LOAD_N = EPILOGUE_N < 32 ? EPILOGUE_N : 32; /* columns that a thread loads at once */
+    static constexpr int N_ATOMS = SM100_GEMM_N_ATOMS(MMA_N);        /* of 128 rows, of operand N */
+    static constexpr int ATOMS = MATRICES + N_ATOMS;                 /* of all operands */
+    static constexpr int ACCUMULATORS = ACCUMULATORS_;
+    static constexpr int ACCUMULATOR_COLUMNS = MATRICES * MMA_N;         /* tensor memory: first the accumulators, */
+    static constexpr int SF_COLUMN = ACCUMULATORS * ACCUMULATOR_COLUMNS; /* from here on scale factors */
+    static constexpr int SF_STAGE_COLUMNS = ATOMS * SM100_GEMM_SF_COLUMNS;
+    static constexpr int SF_ROOM = (SM100_GEMM_TMEM_COLUMNS - SF_COLUMN) / SF_STAGE_COLUMNS;
+    static constexpr int SF_STAGES = SF_ROOM < STAGES ? SF_ROOM : STAGES;
+    static_assert(CTA_GROUP == 1 || CTA_GROUP == 2, "an MMA is one CTA's or a pair's");
+    static_assert(PAIRS == 1 || (PAIRS == 2 && CTA_GROUP == 2 && SPLIT_K == 1 && TILES_ == FROM_BATCHES), "multicast");
+    static_assert(SM100_GEMM_K_BLOCKS % CLUSTER == 0, "with multicast each CTA copies whole atoms of operand N");
+    static_assert(CTA_N / PAIRS % 8 == 0, "the swizzle's pattern spans 8 rows");
+    static_assert(MMA_N % 64 == 0, "a tile begins at an atom of 128 rows, or in the middle of one");
+    static_assert(MMA_N <= 256, "an MMA has no more");
+    static_assert(EPILOGUE_N % 16 == 0, "the epilogue stores 16 columns at a time");
+    static_assert(SF_STAGES >= 2, "one stage's scale factors are copied while another's are used");
+    static_assert(STAGES >= 3, "one stage is filled while another is multiplied");
+};
+
+/* Responses of launch control, on their way or not yet read by every role. */
+typedef struct response_pipeline {
+    uint4 responses[SM100_GEMM_SCHEDULER_STAGES];
+    uint64_t full[SM100_GEMM_SCHEDULER_STAGES], empty[SM100_GEMM_SCHEDULER_STAGES];
+} response_pipeline;
+
+/* A CTA's shared memory. sm100_gemm.cuh says who arrives at the barriers. */
+template <class C> struct mxf4nvf4_smem {
+    struct stage {
+        uint8_t operand_m[C::MATRICES][SM100_GEMM_CTA_M * SM100_GEMM_CODE_BYTES]; /* swizzled, as operand N is */
+        uint8_t operand_n[C::CTA_N * SM100_GEMM_CODE_BYTES];
+        uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of operand M, then of operand N */
+    } stages[C::STAGES];
+    float4 inbox[C::SPLIT_K - 1][C::MATRICES][C::EPILOGUE_N / 4][SM100_GEMM_CTA_M]; /* peers' partial sums, by rank */
+    response_pipeline responses[C::DYNAMIC ? 1 : 0];
+    uint64_t full[C::STAGES], empty[C::STAGES];
+    uint64_t accumulator_full[C::ACCUMULATORS], accumulator_empty[C::ACCUMULATORS];
+    uint64_t inbox_full, inbox_empty;
+    uint32_t tmem; /* the address of tensor memory */
+    expert_scan<SM100_GEMM_THREADS / 32> scan[C::EXPERTS ? 1 : 0];
+    alignas(16) sm100_gemm_expert experts[]; /* an entry is read as a whole */
+};
+
+/* Waits for what this CTA's threads and copies have written; in a pair for its peer's, too. */
+template <class C> __device__ inline void wait_cta_group(const uint64_t *barrier, uint32_t parity)
+{
+    if constexpr (C::CTA_GROUP == 1)
+        mbarrier_wait(shared_address(barrier), parity);
+    else
+        mbarrier_wait_cluster(shared_address(barrier), parity);
+}
+
+/* Waits until tensor memory is handed over: the tcgen05 fences alone order it (PTX ISA, 9.7.16.6.4). */
+__device__ inline void wait_tmem(const uint64_t *barrier, uint32_t parity)
+{
+    mbarrier_wait_cluster_relaxed(shared_address(barrier), parity);
+    tcgen05_fence_after_thread_sync();
+}
+
+/* All threads of the cluster meet. */
+template <class C> __device__ inline void sync_gemm_cluster()
+{
+    if constexpr (C::CLUSTER == 1) {
+        __syncthreads();
+    } else {
+        barrier_cluster_arrive_aligned();
+        barrier_cluster_wait_aligned();
+    }
+}
+
+#endif
