@@ -19,7 +19,7 @@ from . import package, tiles
 
 RESULTS = build.HERE / "results" / "sm100_choices.json"
 FAMILY = "sm100/gemm"
-ISSUER, EPILOGUE = slice(9, 10), slice(0, 4)
+MMA_WARP, EPILOGUE = slice(9, 10), slice(0, 4)
 """Warps of SM100_GEMM_.. of sm100_gemm_config.h."""
 
 
@@ -47,51 +47,51 @@ COUNTERS = {
     "MB from L2": lambda r: r["l2_read_bytes"] / 1e6,
     "KB from L2 of a CTA": lambda r: r["l2_read_bytes"] / r["ctas"] / 1e3,
     "MB to L2, by sectors": lambda r: r["l2_write_bytes"] / 1e6,
-    "waits of the issuing warp": lambda r: sum(r["mbarrier_waits"][ISSUER]),
-    "waits of issuer and epilogue": lambda r: sum(
-        r["mbarrier_waits"][ISSUER] + r["mbarrier_waits"][EPILOGUE]
+    "waits of the MMA warp": lambda r: sum(r["mbarrier_waits"][MMA_WARP]),
+    "waits of MMA warp and epilogue": lambda r: sum(
+        r["mbarrier_waits"][MMA_WARP] + r["mbarrier_waits"][EPILOGUE]
     ),
 }
 CHOICES = (
     Choice(
-        "pairs of CTAs, 128 columns",
-        "a CTA loads half of the columns",
+        "CTA pairs, MMA N 128",
+        "a CTA loads half of operand N",
         (128, 7168, 2048), "MB from L2", "p128", without="n128",
     ),
     Choice(
-        "pairs of CTAs, 64 columns",
-        "likewise; few columns are a small part",
+        "CTA pairs, MMA N 64",
+        "likewise; operand N is a small part",
         (64, 7168, 2048), "MB from L2", "p64", without="n64",
     ),
     Choice(
-        "192 columns for 128",
-        "lanes are loaded for more columns",
+        "MMA N 192 for 128",
+        "operand M is loaded for more of N",
         (768, 4608, 1024), "MB from L2", "p192", without="p128",
     ),
     Choice(
-        "256 columns for 192",
+        "MMA N 256 for 192",
         "likewise, with one accumulator",
         (768, 4608, 1024), "MB from L2", "p256", without="p192",
     ),
     Choice(
-        "columns shared by 2 pairs",
-        "a cluster loads them once",
+        "multicast to 2 pairs",
+        "a cluster loads operand N once",
         (768, 4608, 1024), "MB from L2", "p256m2", without="p256",
     ),
     Choice(
-        "K among 2 parts",
-        "28 of 74 pairs have a tile, 56 a part",
+        "split K by 2",
+        "28 of 74 pairs have a tile, 56 a share of K",
         (128, 7168, 2048), "KB from L2 of a CTA", "p128k2", without="p128",
     ),
     Choice(
-        "K among 4 parts",
+        "split K by 4",
         "few tokens are few tiles",
         (8, 4096, 7168), "KB from L2 of a CTA", "n64k4", without="n64",
     ),
     Choice(
         "two accumulators",
-        "products of the next tile beside stores of this one",
-        (128, 4096, 256), "waits of issuer and epilogue", "n128",
+        "MMAs of the next tile beside stores of this one",
+        (128, 4096, 256), "waits of MMA warp and epilogue", "n128",
         source="sm100_gemm_config.h",
         changed=("X(n128, 1, 128, 1, 2, 1, 1)", "X(n128, 1, 128, 1, 1, 1, 1)"),
         sms=1, seeds=20,
@@ -100,8 +100,8 @@ CHOICES = (
         "stores of 32 bytes",
         "a sector leaves at once, not in four requests",
         (128, 4096, 256), "MB to L2, by sectors", "p128", order="column",
-        source="sm100_gemm_store.cuh",
-        changed=("o.wide = o.next == size && is_aligned(o.at, 32);", "o.wide = false;"),
+        source="sm100_gemm_epilogue.cuh",
+        changed=("o.by_sector = o.next == size && is_aligned(o.at, 32);", "o.by_sector = false;"),
     ),
 )  # fmt: skip
 

@@ -11,49 +11,51 @@ APART = "in PTX registers of a step are its own: nothing changes them before a l
 NEVER_FALLS = "offsets never fall, so the last end is the largest; only others make a difference"
 
 OF_TCGEN05 = {
-    "no warp barrier, load_sums: __syncwarp": TOGETHER,
-    "no warp barrier, run: __syncwarp (2 of 2)": TOGETHER,
-    "no warp barrier, store: __syncwarp": (
+    "no warp barrier, load_accumulator: __syncwarp": TOGETHER,
+    "no warp barrier, run_mxf4nvf4: __syncwarp (2 of 2)": TOGETHER,
+    "no warp barrier, run_epilogue: __syncwarp": (
         "the wait for loads before it is one instruction of the whole warp"
     ),
-    "no fence after, wait_for_tmem: tcgen05_fence_after_thread_sync": (
-        "where the issuer waits for its own products, their commit is enough for the simulator"
+    "no fence after, wait_tmem: tcgen05_fence_after_thread_sync": (
+        "if the MMA warp waits for its own MMAs, their commit is enough for the simulator"
     ),
-    "the cluster barrier releases nothing, meet: barrier_cluster_arrive_aligned": REMOTE,
-    "waits for the next barrier, wait_for_tmem: mbarrier_wait_cluster_relaxed": (
+    "the cluster barrier releases nothing, sync_gemm_cluster: barrier_cluster_arrive_aligned": (
+        REMOTE
+    ),
+    "waits for the next barrier, wait_tmem: mbarrier_wait_cluster_relaxed": (
         "the first of two accumulators waits until the second is empty: later, and for both"
     ),
-    "the other comparison, run: statement (16 of 20)": "warps 8 and 9 change places",
-    "a constant more, produce: shared_address (1 of 2)": (
-        "whether batches share a matrix of columns: no draw's tokens do, those of test_tiles.py do"
+    "the other comparison, run_mxf4nvf4: statement (16 of 20)": "warps 8 and 9 change places",
+    "a constant more, produce_stages: shared_address (1 of 2)": (
+        "whether batches share one operand N: no draw's tokens do, those of test_tiles.py do"
     ),
-    "a comparison off by one, store_piece: statement (8 of 12)": (
+    "a comparison off by one, store_columns: statement (8 of 12)": (
         "where three columns are left; of these few draws none ends so, test_tiles.py does"
     ),
     "a comparison off by one, apply: statement (3 of 7)": (
         "the alpha behind the last, of an element that nobody stores; draws have memory there"
     ),
-    "no proxy fence, take_tile: fence_proxy_async": READ,
-    "arrives without releasing, take_tile: mbarrier_arrive_cluster": LAST,
+    "no proxy fence, next_dynamic_tile: fence_proxy_async": READ,
+    "arrives without releasing, next_dynamic_tile: mbarrier_arrive_cluster": LAST,
 }
 
-OF_SM100_HALVES = OF_TCGEN05 | {
-    "no warp barrier, run_halves: __syncwarp (1 of 2)": TOGETHER,
-    "no warp barrier, run_halves: __syncwarp (2 of 2)": TOGETHER,
-    "no warp barrier, decode: __syncwarp (1 of 2)": TOGETHER,
-    "no warp barrier, decode: __syncwarp (2 of 2)": (
+OF_SM100_KIND_F16 = OF_TCGEN05 | {
+    "no warp barrier, run_kind_f16: __syncwarp (1 of 2)": TOGETHER,
+    "no warp barrier, run_kind_f16: __syncwarp (2 of 2)": TOGETHER,
+    "no warp barrier, decode_weights: __syncwarp (1 of 2)": TOGETHER,
+    "no warp barrier, decode_weights: __syncwarp (2 of 2)": (
         "the wait for stores before it is one instruction of the whole warp"
     ),
 }
 
-OF_SM100_EXPERTS = OF_SM100_HALVES | {
-    "no barrier, tiles_of: __syncthreads": (
+OF_SM100_EXPERTS = OF_SM100_KIND_F16 | {
+    "no barrier, make_scheduler: __syncthreads": (
         "the scan of experts ends with one, too, and without experts nothing is launched"
     ),
     "the other choice, scan_experts: statement (25 of 32)": (
         "of atoms: tokens of 16 bits have no scale factors"
     ),
-    "less for more, expert_of: statement (4 of 8)": (
+    "less for more, expert_of_tile: statement (4 of 8)": (
         "what is added for the division is 0 for numbers from 0 on"
     ),
     "a constant more, e4m3_to_float: statement (2 of 2)": (
@@ -170,8 +172,8 @@ OF_ROUTE = {
 }
 
 EQUIVALENT = {
-    "sm100_halves": OF_SM100_HALVES,
-    **dict.fromkeys(("sm100_halves_rows", "sm100_halves_gated"), OF_SM100_EXPERTS),
+    "sm100_kind_f16": OF_SM100_KIND_F16,
+    **dict.fromkeys(("sm100_kind_f16_rows", "sm100_kind_f16_gated"), OF_SM100_EXPERTS),
     **dict.fromkeys(("sm90_experts", "sm90_experts_gated"), OF_EXPERTS_GEMV),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,

@@ -22,10 +22,10 @@ SMS = 148
 PROBLEMS = ("gemm", "dual_gemm", "group_gemm")
 """Those that the row serves by the drop-ins."""
 COUNTS = ("l2_read_bytes", "l2_write_bytes", "touched_bytes", "mmas", "ctas")
-LANES, BLOCK, ATOM = 128, 64, 512
-"""Rows of a CTA's lanes; elements of K in a product; bytes of an atom of 128 x 4 scale factors."""
+CTA_M, MMA_K, ATOM = 128, 64, 512
+"""Rows of operand M in a CTA; K of an MMA; bytes of an atom of 128 x 4 scale factors."""
 MMAS = 8
-"""Of a step of 16-bit tokens."""
+"""Of a step of K of 16-bit tokens."""
 
 
 def atoms(rows):
@@ -33,62 +33,62 @@ def atoms(rows):
 
 
 def sizes_of(tile):
-    """CTAs whose products are one, columns, pairs that share these."""
-    ctas, columns, _, pairs = TCGEN05.fullmatch(tile).groups()
-    return {"n": 1, "p": 2}[ctas], int(columns), int(pairs or 1)
+    """CTAs of an MMA, its N, pairs with multicast."""
+    ctas, mma_n, _, pairs = TCGEN05.fullmatch(tile).groups()
+    return {"n": 1, "p": 2}[ctas], int(mma_n), int(pairs or 1)
 
 
-def tiles_of(tile, m, n, tokens_on_lanes):
-    on_lanes, on_columns = (m, n) if tokens_on_lanes else (n, m)
-    ctas, columns, pairs = sizes_of(tile)
-    return -(-on_lanes // (LANES * ctas * pairs)) * -(-on_columns // columns)
+def tiles_of(tile, m, n, tokens_are_mma_m):
+    operand_m, operand_n = (m, n) if tokens_are_mma_m else (n, m)
+    ctas, mma_n, pairs = sizes_of(tile)
+    return -(-operand_m // (CTA_M * ctas * pairs)) * -(-operand_n // mma_n)
 
 
-def planned(tile, tokens_on_lanes, matrices, m, n, k):
+def planned(tile, tokens_are_mma_m, matrices, m, n, k):
     """What a tile's launch must ask L2 for and multiply, from its name alone: each CTA asks for its
-    lanes of each matrix, its half of a pair's columns, and all scale factors of both. Where pairs
-    share columns, each CTA asks for a part of them."""
-    ctas, columns, pairs = sizes_of(tile)
-    products = tiles_of(tile, m, n, tokens_on_lanes) * pairs * -(-k // BLOCK)
-    of_lanes = matrices * (LANES * BLOCK // 2 + ATOM)
-    shared = atoms(columns) * ATOM // (ctas * pairs if pairs > 1 else 1)
-    block = of_lanes + columns // ctas // pairs * BLOCK // 2 + shared
-    return {"l2_read_bytes": products * ctas * block, "mmas": products * matrices}
+    rows of operand M of each matrix, its half of a pair's operand N, and all scale factors of both.
+    With multicast each CTA asks for a share of operand N."""
+    ctas, mma_n, pairs = sizes_of(tile)
+    blocks = tiles_of(tile, m, n, tokens_are_mma_m) * pairs * -(-k // MMA_K)
+    operand_m = matrices * (CTA_M * MMA_K // 2 + ATOM)
+    sf_n = atoms(mma_n) * ATOM // (ctas * pairs if pairs > 1 else 1)
+    of_cta = operand_m + mma_n // ctas // pairs * MMA_K // 2 + sf_n
+    return {"l2_read_bytes": blocks * ctas * of_cta, "mmas": blocks * matrices}
 
 
 def compulsory(matrices, m, n, k):
     """Every operand and the output, once; blocked scale factors with their padding."""
     rows, blocked = m + matrices * n, atoms(m) + matrices * atoms(n)
-    return rows * k // 2 + blocked * -(-k // BLOCK) * ATOM + 2 * m * n
+    return rows * k // 2 + blocked * -(-k // MMA_K) * ATOM + 2 * m * n
 
 
-def planned_of_halves(tile, m, n, k):
-    """Likewise of NVFP4 weights and 16-bit tokens; rows that are not there are not asked for. And
+def planned_of_16bit(tile, m, n, k):
+    """Likewise of NVFP4 weights and 16-bit tokens; rows that do not exist are not asked for. And
     every operand and the output, once."""
-    ctas, columns = {"n": 1, "p": 2}[TCGEN05.fullmatch(tile)[1]], int(TCGEN05.fullmatch(tile)[2])
-    lane_tiles, column_tiles = -(-n // (LANES * ctas)), -(-m // columns)
-    weights, tokens = n * k // 2 + atoms(n) * -(-k // BLOCK) * ATOM, 2 * m * k
+    ctas, mma_n, _ = sizes_of(tile)
+    m_tiles, n_tiles = -(-n // (CTA_M * ctas)), -(-m // mma_n)
+    weights, tokens = n * k // 2 + atoms(n) * -(-k // MMA_K) * ATOM, 2 * m * k
     return {
-        "l2_read_bytes": column_tiles * weights + lane_tiles * tokens,
-        "mmas": column_tiles * lane_tiles * -(-k // STEPS["sm100/kind_f16"]) * MMAS,
+        "l2_read_bytes": n_tiles * weights + m_tiles * tokens,
+        "mmas": n_tiles * m_tiles * -(-k // STEPS["sm100/kind_f16"]) * MMAS,
         "touched_bytes": weights + tokens + 2 * m * n,
     }
 
 
 def groups_of(problem, shape):
-    """The products of a shape: (matrices of weights, M, N, K) of each."""
+    """The GEMMs of a shape: (matrices of weights, M, N, K) of each."""
     sizes = shape if problem == "group_gemm" else [shape]
     return [({"dual_gemm": 2}.get(problem, 1), *size[:3]) for size in sizes]
 
 
 def planned_of(problem, shape, plan):
-    """Of all groups. Each group of a list has on the lanes what makes fewer tiles."""
+    """Of all groups. Operand M of each group of a list is the one that makes fewer tiles."""
     expected = dict.fromkeys(("l2_read_bytes", "mmas", "touched_bytes"), 0)
     for matrices, m, n, k in groups_of(problem, shape):
-        on_lanes = plan["why"].startswith("tokens are")
+        tokens_are_m = plan["why"].startswith("tokens are")
         if problem == "group_gemm":
-            on_lanes = tiles_of(plan["tile"], m, n, True) < tiles_of(plan["tile"], m, n, False)
-        of_group = planned(plan["tile"], on_lanes, matrices, m, n, k)
+            tokens_are_m = tiles_of(plan["tile"], m, n, True) < tiles_of(plan["tile"], m, n, False)
+        of_group = planned(plan["tile"], tokens_are_m, matrices, m, n, k)
         of_group["touched_bytes"] = compulsory(matrices, m, n, k)
         expected = {name: expected[name] + of_group[name] for name in expected}
     return expected
@@ -149,7 +149,7 @@ def run_shape(problem, shape, sms=SMS):
     }
 
 
-def run_halves(shape, sms, by_rows=False):
+def run_16bit(shape, sms, by_rows=False):
     """Likewise of 16-bit tokens: one gemm, or all rows of one expert, in any order."""
     fake_cuda = package.enter("sm100", {"sms": sms})
     import numpy as np
@@ -181,7 +181,7 @@ def run_halves(shape, sms, by_rows=False):
         "kernel": plan["kernel"],
         "findings": {s: len(package.places(report["findings"], s)) for s in "EWN"},
         "counted": {name: report[name] for name in COUNTS},
-        "planned": planned_of_halves(plan["tile"], m, n, k),
+        "planned": planned_of_16bit(plan["tile"], m, n, k),
     }
 
 

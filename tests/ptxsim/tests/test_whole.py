@@ -72,7 +72,7 @@ def test_products_of_16_bit_tokens_move_what_the_plan_says():
     need("sm100")
     build.environment(cc=TABLE["sm100"].cc)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        run = lambda *args: pool.submit(whole.run_halves, *args).result()  # noqa: E731
+        run = lambda *args: pool.submit(whole.run_16bit, *args).result()  # noqa: E731
         few, many = run((20, 384, 1024), 3), run((260, 256, 512), 3)
         indexed = run((70, 256, 512), 3, True)
     kernels = {row["kernel"].rpartition("_")[0] for row in (few, many)}
@@ -88,21 +88,19 @@ def test_products_of_16_bit_tokens_move_what_the_plan_says():
 
 def test_a_plan_of_16_bit_tokens_by_hand():
     """Two by two tiles of 256 x 128: 300 rows of weights for either 128 tokens, and so on."""
-    found = whole.planned_of_halves("p128", 192, 300, 128)
+    found = whole.planned_of_16bit("p128", 192, 300, 128)
     weights, tokens = 300 * 64 + 3 * 2 * 512, 192 * 256
     assert found["l2_read_bytes"] == 2 * weights + 2 * tokens and found["mmas"] == 4 * 8
     assert found["touched_bytes"] == weights + tokens + 2 * 192 * 300
 
 
 def test_a_plan_by_hand():
-    """Two pairs of 256 x 192, K of two blocks: 256 lanes and 192 columns of codes, and in either
-    CTA the scale factors of its lanes and of all columns."""
+    """Two tiles of 256 x 192, K of two MMAs: 256 rows of operand M and 192 of operand N, and in either
+    CTA the scale factors of its rows and of all of operand N."""
     found = whole.planned("p192", False, 1, 192, 300, 128)
     codes, factors = 2 * (256 + 192) * 64, 2 * 2 * 2 * (1 + 2) * 512
     assert found == {"l2_read_bytes": codes + factors, "mmas": 4}
-    of_cta = (128 + 64) * 32 + (
-        1 + 2 / 4
-    ) * 512  # two pairs: a quarter of 256 columns and of their atoms
+    of_cta = (128 + 64) * 32 + (1 + 2 / 4) * 512  # multicast: a quarter of 256 rows and their atoms
     assert whole.planned("p256m2", False, 1, 256, 600, 64) == {
         "l2_read_bytes": 8 * of_cta,
         "mmas": 4,
