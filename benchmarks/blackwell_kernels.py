@@ -98,30 +98,30 @@ def counted(op, shape):
 
 
 def our_work(op, shape, groups, plan):
-    """Of a kernel of sm100's products, or None of another."""
+    """Of a kernel of sm100/gemm, or None of another."""
     match = TILE.fullmatch(plan["tile"])
     if not match:
         return None
     matrices, ctas = 1 + (op == "dual_gemm"), 2 if match[1] == "p" else 1
-    columns, parts, pairs = (int(number or 1) for number in match.groups()[1:])
-    weights_are_lanes = plan["tile_m"] == columns
+    mma_n, split_k, pairs = (int(number or 1) for number in match.groups()[1:])
+    weights_are_m = plan["tile_m"] == mma_n
     tiles = 0
     for m, n, _ in groups:
-        lanes, others = (n, m) if weights_are_lanes else (m, n)
-        tiles += math.ceil(lanes / (128 * ctas * pairs)) * math.ceil(others / columns) * pairs
-    rows = 128 * matrices + rows_of(columns, ctas)
-    read = rows - rows_of(columns, ctas) + shared_rows_of(columns, ctas, pairs)
+        operand_m, operand_n = (n, m) if weights_are_m else (m, n)
+        tiles += math.ceil(operand_m / (128 * ctas * pairs)) * math.ceil(operand_n / mma_n) * pairs
+    rows = 128 * matrices + rows_of(mma_n, ctas)
+    read = rows - rows_of(mma_n, ctas) + shared_rows_of(mma_n, ctas, pairs)
     return Work(
-        tiles=tiles * ctas * parts,
-        steps=math.ceil(groups[0][2] / STEP_K / parts),
-        ctas=min(tiles * ctas * parts, SMS),
+        tiles=tiles * ctas * split_k,
+        steps=math.ceil(groups[0][2] / STEP_K / split_k),
+        ctas=min(tiles * ctas * split_k, SMS),
         read_rows=read,
         taken_rows=rows,
-        cycles=matrices * 128 * columns * STEP_K / GIVEN["multiply_adds"][0],
-        columns=columns * matrices,
+        cycles=matrices * 128 * mma_n * STEP_K / GIVEN["multiply_adds"][0],
+        columns=mma_n * matrices,
         hbm=bytes_of(groups) + sum(n * k * 9 / 16 for _, n, k in groups) * (matrices - 1),
         stages=plan["stages"],
-        sums=1 if matrices == 2 or columns == 256 else 2,
+        sums=1 if matrices == 2 or mma_n == 256 else 2,
         prefetch=True,
         store="chunks",
         groups=len(groups),
@@ -129,12 +129,12 @@ def our_work(op, shape, groups, plan):
     )
 
 
-def shared_rows_of(columns, ctas, pairs):
-    """rows_of(), of which each CTA of pairs that share columns reads a part."""
+def shared_rows_of(mma_n, ctas, pairs):
+    """rows_of(), of which each CTA reads a share with multicast."""
     if pairs == 1:
-        return rows_of(columns, ctas)
-    atoms = math.ceil(columns / 128) * 128 * 16 / (ctas * pairs)
-    return (columns * 128 / ctas / pairs + atoms) / ROW_BYTES
+        return rows_of(mma_n, ctas)
+    atoms = math.ceil(mma_n / 128) * 128 * 16 / (ctas * pairs)
+    return (mma_n * 128 / ctas / pairs + atoms) / ROW_BYTES
 
 
 def streaming(shape):

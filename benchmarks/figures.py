@@ -174,7 +174,7 @@ def of_whole(sm100_whole, **_):
     if not sm100_whole:
         return ABSENT
     header = ["operator", "shape", "tile", "from L2, MB", "of the plan's", "from memory, MB"]
-    header += ["of what must be", "products", "of the plan's", "CTAs"]
+    header += ["of what must be", "MMAs", "of the plan's", "CTAs"]
     lines = []
     for row in sm100_whole["rows"]:
         counted, plan = row["counted"], row["planned"]

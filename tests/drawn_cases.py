@@ -48,9 +48,9 @@ ONE_LAUNCH = ("w32", "w128", "w256")
 """Those of SM90_LIST_PIPELINES. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 400
 TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
-"""A tile of Blackwell's products: CTAs, columns, parts of K, pairs that share columns."""
+"""A tile of Blackwell's GEMMs: CTAs, MMA N, split K, pairs with multicast."""
 STEPS = {"sm100/gemm": 256, "sm100/kind_f16": 128}
-"""Of K, of which each part has one at least."""
+"""Of K; each share of a split K has one at least."""
 
 
 class Case(NamedTuple):
@@ -121,14 +121,14 @@ class Case(NamedTuple):
             return FEW_ROWS, NOTHING
         if self.family not in STEPS:
             return int(self.tile[1:].partition("x")[0]), NOTHING
-        ctas, columns, parts, pairs = TCGEN05.fullmatch(self.tile).groups()
-        lanes = {"n": 128, "p": 256}[ctas] * int(pairs or 1)
-        more_k = STEPS[self.family] * (int(parts or 1) - 1)
+        ctas, mma_n, split_k, pairs = TCGEN05.fullmatch(self.tile).groups()
+        mma_m = {"n": 128, "p": 256}[ctas] * int(pairs or 1)
+        more_k = STEPS[self.family] * (int(split_k or 1) - 1)
         codes = self.multiplies == "codes"
         gathered = codes and self.operator in ("rows", "gated")  # tokens of whole 16 bytes
         k_multiple = 32 if gathered else 1
         experts = Needs().experts if codes else 511
-        return int(columns), Needs(16, lanes, more_k, k_multiple, experts)
+        return int(mma_n), Needs(16, mma_m, more_k, k_multiple, experts)
 
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
@@ -174,12 +174,12 @@ def cases(families=FAMILIES):
 
 
 def is_of(family, operator, tile):
-    """Whether the tile has a kernel for this operator; none of experts has K among CTAs or columns
-    that pairs share, and none of two matrices all columns of tensor memory."""
+    """Whether the tile has a kernel for this operator: experts have neither split K nor multicast,
+    dual GEMMs no accumulator of all of tensor memory."""
     if family == "sm100/gemm":
         has_room = "256" not in tile or operator not in ("dual_gemm", "gated")
         return has_room and (operator in ("gemm", "dual_gemm") or not {*"km"} & {*tile})
-    if family == "sm100/kind_f16":  # experts' offsets may change, and a pair could part
+    if family == "sm100/kind_f16":  # experts' offsets may change, and a pair could disagree
         has_room = tile != "p256" or operator != "dual_gemm"
         is_alone = tile[0] == "n" or operator == "list"
         return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile and is_alone)

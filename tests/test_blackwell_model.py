@@ -91,7 +91,7 @@ def test_the_bytes_of_a_competition_shape():
 
 
 @pytest.mark.parametrize(
-    "op, tile, step",  # 128 rows of 144 bytes; codes of columns; atoms of their scale factors
+    "op, tile, step",  # 128 rows of 144 bytes; codes of operand N; its atoms of scale factors
     [
         ("gemm", "n64", 128 * 144 + 64 * 128 + 2048),
         ("gemm", "p64", 128 * 144 + 32 * 128 + 2048),
@@ -104,8 +104,8 @@ def test_the_bytes_of_a_competition_shape():
     ],
 )
 def test_the_bytes_of_a_step(op, tile, step):
-    columns = int(kernels.TILE.fullmatch(tile)[2])
-    plan = {"tile": tile, "tile_m": columns, "stages": 5}
+    mma_n = int(kernels.TILE.fullmatch(tile)[2])
+    plan = {"tile": tile, "tile_m": mma_n, "stages": 5}
     found = kernels.our_work(op, [], [(128, 4096, 7168)], plan)
     assert found.read_rows * model.ROW_BYTES == pytest.approx(step)
 

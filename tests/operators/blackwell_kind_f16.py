@@ -1,4 +1,4 @@
-"""What every tile of Blackwell's products with 16-bit tokens computes, for test_tiles.py."""
+"""What every tile of Blackwell's GEMMs with 16-bit tokens computes, for test_tiles.py."""
 
 import re
 
@@ -22,8 +22,8 @@ from halves_tiles import check_experts_of_halves
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # columns, parts of K
-WITHOUT_DUAL = ("p256",)  # no room for the sums of two matrices
+TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # MMA N, split K
+WITHOUT_DUAL = ("p256",)  # no room for two accumulators
 OF_EXPERTS = ("n16", "n64", "n128")
 DTYPES = ("float16", "bfloat16")
 
@@ -195,39 +195,39 @@ def check_poison(device, dtype, m, n, k):
 
 
 def check_sm100_kind_f16(tile, device, c):
-    """Each part of K has a step: `more` is those of the others."""
-    columns, parts = (int(number or 1) for number in TILE.fullmatch(tile).groups())
-    more = 128 * (parts - 1)
+    """Each share of a split K has a step: `more` is those of the other shares."""
+    mma_n, split_k = (int(number or 1) for number in TILE.fullmatch(tile).groups())
+    more = 128 * (split_k - 1)
     for i, form in enumerate(SCALE_FORMS):
         dtypes = DTYPES if form in ("linear", "blocked") else DTYPES[i % 2 : i % 2 + 1]
         for dtype in dtypes:
-            check_gemm(device, c, dtype, columns + 3, 133, 288 + more, form, full=True)
-    depth = 2624 if columns == 16 else 1696 * parts  # longer than the ring
+            check_gemm(device, c, dtype, mma_n + 3, 133, 288 + more, form, full=True)
+    depth = 2624 if mma_n == 16 else 1696 * split_k  # longer than the pipeline
     check_gemm(device, c, "bfloat16", 5, 140, depth, "blocked")
     for dtype in DTYPES:
         check_gemm(device, c, dtype, 2, 1, 32 + more, "blocked", out=dtype)
         check_gemm(device, c, dtype, 9, 260, 48 + more, "linear", row_bytes=32 + more // 2)
-    check_gemm(device, c, "float16", 2 * columns + 1, 129, 352 + more, "linear", lead=(3,))
+    check_gemm(device, c, "float16", 2 * mma_n + 1, 129, 352 + more, "linear", lead=(3,))
     check_gemm(device, c, "bfloat16", 7, 5, 16 + more, "flat", row_bytes=16 + more // 2)
     for order, out in zip(ORDERS, ("float16", "bfloat16", "float16", "float32"), strict=True):
         check_gemm(device, c, "bfloat16", 37, 264, 96 + more, "blocked", order=order, out=out)
     for dtype in DTYPES:
         check_poison(device, dtype, 9, 130, 192 + more)
     if tile not in WITHOUT_DUAL:
-        check_dual(device, c, "float16", columns + 3, 133, 288 + more, "blocked", full=True)
-        check_dual(device, c, "bfloat16", 5, 140, 1312 * parts, "linear", full=True)
+        check_dual(device, c, "float16", mma_n + 3, 133, 288 + more, "blocked", full=True)
+        check_dual(device, c, "bfloat16", 5, 140, 1312 * split_k, "linear", full=True)
         for form in SCALE_FORMS:
             identity = {"activation": "identity", "full": True}
             check_dual(device, c, "bfloat16", 9, 70, 160 + more, form, **identity)
         gelu = {"activation": "gelu", "order": "column", "out": "bfloat16"}
-        check_dual(device, c, "float16", 2 * columns + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
-    if parts == 1:
+        check_dual(device, c, "float16", 2 * mma_n + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
+    if split_k == 1:
         for dtype in DTYPES:
-            sizes = [(columns + 3, 133, 288), (0, 64, 32), (1, 1, 1408), (2 * columns + 5, 260, 96)]
+            sizes = [(mma_n + 3, 133, 288), (0, 64, 32), (1, 1, 1408), (2 * mma_n + 5, 260, 96)]
             check_list(device, c, dtype, sizes, "linear", full=True, out=dtype)
             check_list(device, c, dtype, [*sizes, (9, 70, 160)] * 7, "blocked")
     if tile in OF_EXPERTS:
-        sizes = (columns + 3, 0, 1, 130, 0)
+        sizes = (mma_n + 3, 0, 1, 130, 0)
         for dtype in DTYPES:
             check_experts(device, c, dtype, sizes, 140, 320, "blocked")
             check_experts(device, c, dtype, sizes, 33, 288, "linear", full=True, out=dtype)
@@ -235,25 +235,25 @@ def check_sm100_kind_f16(tile, device, c):
         check_experts(device, c, "float16", (0, 0), 130, 64, "linear")
         for dtype in DTYPES:
             how = {"dtype": dtype, "out": dtype}
-            check_experts_of_halves(device, c, (columns + 3, 0, 1, 64), 136, 208, **how)
+            check_experts_of_halves(device, c, (mma_n + 3, 0, 1, 64), 136, 208, **how)
             check_experts_of_halves(device, c, (3, 9), 72, 1104, full=True, dtype=dtype)
-        check_experts_of_halves(device, c, (2 * columns + 5, 2), 260, 96)
+        check_experts_of_halves(device, c, (2 * mma_n + 5, 2), 260, 96)
         check_experts_of_halves(device, c, (0, 7, 0), 133, 48)
         check_experts_of_halves(device, c, (1,), 1, 16)
-        check_indexed_and_gated(device, c, columns)
+        check_indexed_and_gated(device, c, mma_n)
 
 
-def check_indexed_and_gated(device, c, columns):
+def check_indexed_and_gated(device, c, mma_n):
     """Experts' last rows are any number behind a whole four; ups begin anywhere in an atom."""
-    sizes = (columns + 3, 0, 1, 130, 6, 0)
+    sizes = (mma_n + 3, 0, 1, 130, 6, 0)
     for dtype in DTYPES:
         check_rows(device, c, dtype, sizes, 140, 320, "blocked")
         check_rows(device, c, dtype, sizes, 33, 288, "linear", full=True, out=dtype)
-        check_rows(device, c, dtype, (5, 3 * columns), 72, 208, None, full=True)
+        check_rows(device, c, dtype, (5, 3 * mma_n), 72, 208, None, full=True)
     check_rows(device, c, "float16", (300,), 1, 1408, "flat")
     check_rows(device, c, "bfloat16", (0, 0), 130, 64, "linear")
     check_rows(device, c, "bfloat16", (2, 9), 133, 48, None)
     for form, n in (("linear", 133), ("blocked", 128), ("flat", 40), ("permuted", 200)):
         check_gated(device, c, "bfloat16", sizes, n, 288, form, full=True)
-    check_gated(device, c, "float16", (0, 2 * columns + 1, 0), 1, 1408, "blocked")
+    check_gated(device, c, "float16", (0, 2 * mma_n + 1, 0), 1, 1408, "blocked")
     check_gated(device, c, "float16", (7,), 70, 160, "blocked", activation="gelu", full=True)

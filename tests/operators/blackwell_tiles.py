@@ -1,4 +1,4 @@
-"""What every tile of Blackwell's products computes, for test_tiles.py."""
+"""What every tile of Blackwell's GEMMs computes, for test_tiles.py."""
 
 import re
 
@@ -11,8 +11,8 @@ from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, run
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-WITHOUT_DUAL = ("p256", "p256m2")  # no room for the sums of two matrices
-TILE = re.compile(r"[np](\d+)(?:k(\d))?(m2)?")  # columns, parts of K, whether pairs share columns
+WITHOUT_DUAL = ("p256", "p256m2")  # no room for two accumulators
+TILE = re.compile(r"[np](\d+)(?:k(\d))?(m2)?")  # MMA N, split K, whether it has multicast
 TOKENS, WEIGHTS = 0, 1  # operands
 FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
 
@@ -59,19 +59,19 @@ def check_dual(device, c, m, n, k, batch=None, make=data.exact_family, dtype="fl
     assert_ok(reference.check(got, want, dtype))
 
 
-def check_sm100_dual(device, c, columns, more):
+def check_sm100_dual(device, c, mma_n, more):
     for forms in [*FORMS, ("strided", "permuted"), ("flat", "strided")]:
         full = {"make": data.full_range, "forms": forms, "byte": 0x7F, "dtype": "float32"}
-        check_dual(device, c, columns + 3, 133, 288 + more, activation="identity", **full)
+        check_dual(device, c, mma_n + 3, 133, 288 + more, activation="identity", **full)
     check_dual(device, c, 5, 140, 2624 + more, forms=("blocked", "blocked"))
-    check_dual(device, c, 2 * columns + 1, 129, 320 + more, batch=3, forms=("blocked", "linear"))
+    check_dual(device, c, 2 * mma_n + 1, 129, 320 + more, batch=3, forms=("blocked", "linear"))
     for order in ORDERS:
         how = {"order": order, "dtype": "bfloat16", "activation": "gelu"}
         check_dual(device, c, 37, 264, 96 + more, **how)
 
 
-def check_sm100_experts(device, c, columns):
-    sizes = (columns + 3, 0, 1, 130, 0)
+def check_sm100_experts(device, c, mma_n):
+    sizes = (mma_n + 3, 0, 1, 130, 0)
     for forms in FORMS:
         check_experts(device, c, sizes, 140, 320, forms)
         check_experts(device, c, sizes, 33, 288, forms, full=True)
@@ -79,12 +79,12 @@ def check_sm100_experts(device, c, columns):
     check_experts(device, c, (0, 0), 130, 64)
 
 
-def check_sm100_gated_experts(device, c, columns):
-    """N that is whole atoms, or whose ups begin inside of one; more rows than a tile has lanes."""
+def check_sm100_gated_experts(device, c, mma_n):
+    """N that is whole atoms, or whose ups begin inside of one; more rows than a tile's M."""
     for n, forms in [(75, FORMS[3]), (128, FORMS[3]), (300, FORMS[2]), (64, FORMS[1])]:
-        check_gated_experts(device, c, (columns + 3, 0, 1, 70), n, 320, forms)
+        check_gated_experts(device, c, (mma_n + 3, 0, 1, 70), n, 320, forms)
     check_gated_experts(device, c, (0, 9), 133, 288, FORMS[3], activation="identity")
-    check_gated_experts(device, c, (5, 2 * columns + 1), 40, 2624, FORMS[0], activation="gelu")
+    check_gated_experts(device, c, (5, 2 * mma_n + 1), 40, 2624, FORMS[0], activation="gelu")
 
 
 def check_by_index(device, c, sizes, tokens, n, k, form, make=data.exact_family):
@@ -106,12 +106,12 @@ def check_by_index(device, c, sizes, tokens, n, k, form, make=data.exact_family)
     check_rows(got, offsets, expected, "float32", exact=make is data.exact_family)
 
 
-def check_sm100_by_index(device, c, columns):
+def check_sm100_by_index(device, c, mma_n):
     """Tiles that end inside of four rows, experts that begin anywhere, one token for all rows."""
     for form in ("linear", "blocked", "strided"):
-        check_by_index(device, c, (columns + 3, 0, 1, 130, 0), 47, 140, 320, form)
-    check_by_index(device, c, (columns + 3, 5), 200, 33, 288, "blocked", data.full_range)
-    check_by_index(device, c, (7, 2 * columns + 1, 1), 1, 33, 2624, "linear")
+        check_by_index(device, c, (mma_n + 3, 0, 1, 130, 0), 47, 140, 320, form)
+    check_by_index(device, c, (mma_n + 3, 5), 200, 33, 288, "blocked", data.full_range)
+    check_by_index(device, c, (7, 2 * mma_n + 1, 1), 1, 33, 2624, "linear")
 
 
 def check_list(device, c, sizes, forms, make=data.exact_family, **how):
@@ -130,9 +130,9 @@ def check_list(device, c, sizes, forms, make=data.exact_family, **how):
             assert_ok(reference.check(got, expected, "float32"), got.shape)
 
 
-def check_sm100_lists(device, c, columns):
-    """Weights or tokens on lanes, K of different lengths, empty groups; whole atoms and others."""
-    sizes = [(3, 140, 64), (columns + 3, 270, 320), (0, 9, 32), (300, 17, 96), (1, 1, 1088)]
+def check_sm100_lists(device, c, mma_n):
+    """Weights or tokens as operand M, any K, empty groups; scale factors of whole atoms or not."""
+    sizes = [(3, 140, 64), (mma_n + 3, 270, 320), (0, 9, 32), (300, 17, 96), (1, 1, 1088)]
     for forms in FORMS[::3]:
         check_list(device, c, sizes, forms)
     check_list(device, c, sizes, ("blocked", "permuted"), data.full_range)
@@ -142,18 +142,18 @@ def check_sm100_lists(device, c, columns):
 
 
 def check_sm100_gemm(tile, device, c):
-    """Tokens are columns where they are few, lanes where weight rows are fewer. Each part of K has
+    """Tokens are mma_n where they are few, lanes where weight rows are fewer. Each part of K has
     a step: `more` is those of the others."""
-    columns, parts, shared = TILE.fullmatch(tile).groups()
-    columns, parts = int(columns), int(parts or 1)
-    more = 256 * (parts - 1)
-    for m, n in [(columns + 3, 260), (300, columns // 2 + 1)]:
+    mma_n, split_k, shared = TILE.fullmatch(tile).groups()
+    mma_n, split_k = int(mma_n), int(split_k or 1)
+    more = 256 * (split_k - 1)
+    for m, n in [(mma_n + 3, 260), (300, mma_n // 2 + 1)]:
         for forms in FORMS:
             check_full_range(device, c, m, n, 288 + more, forms)
-    check_exact(device, 5, 140, 2624 * parts)  # longer than the ring
+    check_exact(device, 5, 140, 2624 * split_k)  # longer than the pipeline
     check_exact(device, 2, 700, 32 + more)
-    check_exact(device, 2 * columns + 1, 129, 320 + more, batch=3)
-    check_exact(device, columns, 1, 64 + more, dtype="bfloat16")
+    check_exact(device, 2 * mma_n + 1, 129, 320 + more, batch=3)
+    check_exact(device, mma_n, 1, 64 + more, dtype="bfloat16")
     for order in ORDERS:
         check_exact(device, 37, 264, 96 + more, order=order)
         check_exact(device, 264, 37, 96 + more, order=order, dtype="float32")
@@ -164,14 +164,14 @@ def check_sm100_gemm(tile, device, c):
         check_exact(device, 272, 48, 96 + more, order="row", dtype=dtype)
         check_exact(device, 272, 48, 96 + more, order="column", dtype=dtype)
     check_exact(device, 264, 40, 96 + more)  # of every other row
-    for shared in (TOKENS, WEIGHTS):  # lanes or columns
+    for shared in (TOKENS, WEIGHTS):  # operand M or N
         check_one_matrix(device, 9, 130, 128 + more, shared)
         check_one_matrix(device, 300, 40, 128 + more, shared)
     if tile not in WITHOUT_DUAL:
-        check_sm100_dual(device, c, columns, more)
-    if parts == 1 and not shared:
-        check_sm100_experts(device, c, columns)
-        check_sm100_by_index(device, c, columns)
-        check_sm100_lists(device, c, columns)
+        check_sm100_dual(device, c, mma_n, more)
+    if split_k == 1 and not shared:
+        check_sm100_experts(device, c, mma_n)
+        check_sm100_by_index(device, c, mma_n)
+        check_sm100_lists(device, c, mma_n)
     if tile in GATED["sm100/gemm"]:
-        check_sm100_gated_experts(device, c, columns)
+        check_sm100_gated_experts(device, c, mma_n)

@@ -1,4 +1,4 @@
-"""How Blackwell's row takes grouped products, what explain says of it, and hostile indices."""
+"""How Blackwell's row takes grouped GEMMs, what explain says of it, and hostile indices."""
 
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ class Groups:
 
 
 def test_a_list_is_one_launch(device):
-    """Its first group is that of the longest K, whose few weight rows are columns."""
+    """Its first group is that of the longest K, whose few weight rows are operand N."""
     groups = Groups(device, [(20, 300, 64), (0, 64, 32), (700, 60, 320), (1, 400, 192)])
     plan = groups.plan()
     assert plan["backend"] == "sm100" and plan["why"].startswith("one launch for all groups")
@@ -62,7 +62,7 @@ def test_a_list_is_one_launch(device):
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_a_list_of_16_bit_tokens_is_one_launch(device, dtype):
-    """Weights are the lanes of every group."""
+    """Weights are operand M of every group."""
     sizes = [(20, 300, 64), (0, 64, 32), (90, 60, 1408), (1, 400, 192)]
     groups = Groups(device, sizes, dtype=dtype)
     plan = groups.plan()

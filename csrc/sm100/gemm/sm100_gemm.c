@@ -139,7 +139,7 @@ static nk_status sm100_gemm_plan_gemv(const gemm_desc *d, const nk_settings *set
 {
     sm100_gemv_choice *c = choice;
     const bool is_forced = nk_tile_forced(settings, sm100_gemm_family_of(d)->tiles) != NK_TILE_ANY;
-    if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_TOKENS) return NK_DECLINED;
+    if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_MAX_TOKENS) return NK_DECLINED;
     const nk_status status = sm100_plan_gemv(d->gemm, settings, plan, c);
     if (status == NK_OK) *us = nk_tile_forced(settings, &sm100_gemv_family) != NK_TILE_ANY ? 0 : c->deal.us;
     if (d->gemm->m == 1) *us = 0;

@@ -7,64 +7,65 @@
 static cuda_kernel *const kernels[SM100_GEMV_KINDS][3] = {
     [SM100_GEMV_CODES] = KERNELS(codes),
     [SM100_GEMV_FEW_CODES] = KERNELS(few_codes),
-    [SM100_GEMV_HALVES] = KERNELS(halves),
-    [SM100_GEMV_BFLOATS] = KERNELS(bfloats),
+    [SM100_GEMV_FP16] = KERNELS(fp16),
+    [SM100_GEMV_BF16] = KERNELS(bf16),
 };
 
 #define NAME(name, ...) #name,
 const nk_family sm100_gemv_family = {"sm100", "gemv", (const char *const[]){SM100_GEMV_TILES(NAME) NULL}, NULL};
 
 /* Clusters of even sizes. All kernels use the same resources. */
-static nk_status count_even_clusters(nk_device device, const cuda_gpu *gpu, sm100_gemv_room *room)
+static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm100_gemv_clusters *resident)
 {
-    room->gpu = NULL;
+    resident->gpu = NULL;
     for (int tile = 0; sm100_gemv_family.tiles[tile]; tile++) {
         const int32_t warps = sm100_gemv_warps_of(tile), per_sm = SM100_GEMV_WARPS / warps;
-        int32_t *const at_once = room->at_once[tile];
+        int32_t *const at_once = resident->at_once[tile];
         at_once[1] = gpu->sms * per_sm;
         cuda_grid grid = {.x = 1, .z = 1, .threads = 32 * warps, .smem_bytes = cuda_smem_per_cta(gpu, per_sm)};
-        for (int32_t size = 2; size <= SM100_GEMV_CLUSTER; size += 2) {
+        for (int32_t size = 2; size <= SM100_GEMV_MAX_CLUSTER; size += 2) {
             grid.y = grid.cluster.y = size;
             NK_TRY(cuda_clusters_at_once(kernels[0][0], device, &grid, &at_once[size]));
             if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
         }
     }
-    room->gpu = gpu;
+    resident->gpu = gpu;
     return NK_OK;
 }
 
-/* All that a deal depends on. */
-typedef struct sm100_gemv_question {
+/* All that a schedule depends on. */
+typedef struct question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int32_t kind, access, forced, alone;
-} sm100_gemv_question;
+    int32_t kind, access, forced, batch_invariant;
+} question;
 
 NK_CHOICE_FITS(sm100_gemv_choice);
 
-static nk_status find_deal(const nk_gemv_problem *p, int forced, bool alone, sm100_gemv_deal *deal)
+static nk_status find_schedule(const nk_gemv_problem *p, int forced, bool batch_invariant,
+                               sm100_gemv_schedule *schedule)
 {
-    NK_MEMO(sm100_gemv_question, sm100_gemv_deal, memo);
-    static _Thread_local sm100_gemv_room room;
+    NK_MEMO(question, sm100_gemv_schedule, memo);
+    static _Thread_local sm100_gemv_clusters resident;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    const sm100_gemv_question q = {gpu,    p->l, p->m, p->n, p->k, sm100_gemv_kind_of(p), sm100_gemv_access_of(p),
-                                   forced, alone};
+    const question q = {gpu,    p->l,           p->m, p->n, p->k, sm100_gemv_kind_of(p), sm100_gemv_access_of(p),
+                        forced, batch_invariant};
     const size_t slot = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[slot].asked, &q, sizeof q) != 0) {
-        if (room.gpu != gpu) NK_TRY(count_even_clusters(p->device, gpu, &room));
-        memo[slot].answer = sm100_gemv_find_deal(p, &room, forced, alone);
+        if (resident.gpu != gpu) NK_TRY(count_clusters(p->device, gpu, &resident));
+        memo[slot].answer = sm100_gemv_find_schedule(p, &resident, forced, batch_invariant);
         memo[slot].asked = q;
     }
-    *deal = memo[slot].answer;
+    *schedule = memo[slot].answer;
     return NK_OK;
 }
 
 #define LARGEST_EXTENT (1 << 30) /* what kernels count in 32 bits */
 
-static const char *why_no_gemv(const nk_gemv_problem *p)
+static const char *why_not(const nk_gemv_problem *p)
 {
-    if (p->m > SM100_GEMV_TOKENS) return "it is for few tokens";
+    if (p->m > SM100_GEMV_MAX_TOKENS) return "it is for few tokens";
     if (p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT) return "N or K is larger than any tile of this family takes";
     return NULL;
 }
@@ -73,30 +74,30 @@ nk_status sm100_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings,
 {
     sm100_gemv_choice *c = choice;
     const int forced = nk_tile_forced(settings, &sm100_gemv_family);
-    const char *why = why_no_gemv(p);
+    const char *why = why_not(p);
     *c = (sm100_gemv_choice){.pdl = settings->pdl};
     if (!why) {
-        NK_TRY(find_deal(p, forced, settings->batch_invariant, &c->deal));
-        if (!c->deal.warps) why = "tokens and sums do not fit into shared memory";
+        NK_TRY(find_schedule(p, forced, settings->batch_invariant, &c->schedule));
+        if (!c->schedule.warps) why = "tokens and sums do not fit into shared memory";
     }
     if (why && forced != NK_TILE_ANY) return NK_TILE_REFUSE(&sm100_gemv_family, forced, "%s", why);
     if (why) return nk_decline(plan, why);
     const sm100_gemv_access access = sm100_gemv_access_of(p);
-    const sm100_gemv_work *w = &c->deal.work;
+    const sm100_gemv_scheduler *w = &c->schedule.scheduler;
     c->kernel = kernels[sm100_gemv_kind_of(p)][access];
     plan->kernel = c->kernel->name;
     plan->why = access == SM100_GEMV_NARROW
                     ? "few tokens; weights are read byte by byte: K or an address is not aligned"
                     : "few tokens: weights are read once, 32 bytes a lane";
     plan->tile_m = p->m;
-    plan->tile_n = SM100_GEMV_ROWS;
+    plan->tile_n = SM100_GEMV_TILE_ROWS;
     plan->tile_k = SM100_GEMV_STEP;
     plan->grid = p->l * w->clusters * w->cluster;
-    plan->threads = 32 * c->deal.warps;
-    plan->stages = SM100_GEMV_AHEAD;
+    plan->threads = 32 * c->schedule.warps;
+    plan->stages = SM100_GEMV_STAGES;
     plan->cluster = w->cluster;
     plan->split = w->cluster;
-    plan->tile = sm100_gemv_family.tiles[c->deal.tile];
+    plan->tile = sm100_gemv_family.tiles[c->schedule.tile];
     plan->batch_invariant = settings->batch_invariant;
     return NK_OK;
 }
@@ -104,14 +105,14 @@ nk_status sm100_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings,
 nk_status sm100_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)
 {
     const sm100_gemv_choice *c = choice;
-    sm100_gemv_args args = {.work = c->deal.work, .problem = *p};
-    args.work.early = c->pdl == NK_PDL_WEIGHTS;
-    const cuda_grid grid = {.x = p->l * args.work.clusters,
-                            .y = args.work.cluster,
+    sm100_gemv_args args = {.scheduler = c->schedule.scheduler, .problem = *p};
+    args.scheduler.early = c->pdl == NK_PDL_WEIGHTS;
+    const cuda_grid grid = {.x = p->l * args.scheduler.clusters,
+                            .y = args.scheduler.cluster,
                             .z = 1,
-                            .threads = 32 * c->deal.warps,
-                            .smem_bytes = c->deal.smem_bytes,
-                            .cluster.y = args.work.cluster,
+                            .threads = 32 * c->schedule.warps,
+                            .smem_bytes = c->schedule.smem_bytes,
+                            .cluster.y = args.scheduler.cluster,
                             .overlap = c->pdl != NK_PDL_OFF};
     void *parameters[] = {&args};
     return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);

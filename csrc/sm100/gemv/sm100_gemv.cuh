@@ -1,4 +1,4 @@
-/* What the kernels for few tokens on Blackwell have in common: which rows and steps a warp has, and its weights. */
+/* What the kernels for few tokens on Blackwell share: which rows and steps a warp has, and its pipeline of weights. */
 #ifndef NK_SM100_GEMV_CUH
 #define NK_SM100_GEMV_CUH
 
@@ -8,33 +8,35 @@
 #include "cuda/ptx/global.cuh"
 #include "sm100_gemv_config.h"
 
+/* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
+ * reads byte by byte, in both layouts. */
 enum { LINEAR, BLOCKED, NARROW };
 
-constexpr int OCTETS = SM100_GEMV_OCTETS, AHEAD = SM100_GEMV_AHEAD, CODE_WORDS = SM100_GEMV_CHUNK / 8;
+constexpr int M8S = SM100_GEMV_TILE_M8S, STAGES = SM100_GEMV_STAGES, CODE_WORDS = SM100_GEMV_CHUNK / 8;
 constexpr int CODE_BYTES = SM100_GEMV_CHUNK / 2, FACTORS = SM100_GEMV_CHUNK / NK_SF_VEC;
 
 extern __shared__ uint4 smem[];
 
 __device__ inline sm100_gemv_head &head() { return *(sm100_gemv_head *)smem; }
 
-/* What a CTA and one of its warps have to do. */
-typedef struct warp_work {
+/* The steps of a CTA, and of one of its warps. */
+typedef struct warp_schedule {
     int64_t l, first;                /* batch; the cluster's first position */
     int positions;                   /* of the cluster */
-    int rank, first_k_step, k_steps; /* of the CTA */
-    int steps, tile, k_step;         /* of the warp: how many, where it begins */
-} warp_work;
+    int rank, first_k_step, k_steps; /* of the CTA in its cluster */
+    int steps, tile, k_step;         /* how many the warp has, and where it begins */
+} warp_schedule;
 
-__device__ inline warp_work work_of_warp(const sm100_gemv_work &s)
+__device__ inline warp_schedule schedule_of_warp(const sm100_gemv_scheduler &s)
 {
-    warp_work w;
+    warp_schedule w;
     w.l = blockIdx.x / s.clusters;
     w.first = (int64_t)(blockIdx.x - (int)w.l * s.clusters) * s.rows;
     w.positions = (int)min((int64_t)s.rows, s.positions - w.first);
     w.rank = blockIdx.y;
     w.first_k_step = w.rank * s.k_steps;
     w.k_steps = min(s.k_steps, s.all_k_steps - w.first_k_step);
-    const int tiles = (w.positions + SM100_GEMV_ROWS - 1) / SM100_GEMV_ROWS;
+    const int tiles = (w.positions + SM100_GEMV_TILE_ROWS - 1) / SM100_GEMV_TILE_ROWS;
     const int first = threadIdx.x / 32 * s.steps_per_warp;
     w.steps = max(0, min(s.steps_per_warp, tiles * w.k_steps - first));
     w.tile = w.steps ? first / w.k_steps : 0;
@@ -43,33 +45,34 @@ __device__ inline warp_work work_of_warp(const sm100_gemv_work &s)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Weights: lane (g, c) = (lane / 4, lane % 4) takes chunk c of row g of each octet                                 */
+/* Weights: lane (g, c) = (lane / 4, lane % 4) takes chunk c of row g of each 8 rows                                */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct weights {
-    uint32_t codes[OCTETS][CODE_WORDS];
-    uint32_t sf[OCTETS]; /* without signs */
-} weights;
+typedef struct weight_stage {
+    uint32_t codes[M8S][CODE_WORDS];
+    uint32_t sf[M8S]; /* without signs */
+} weight_stage;
 
-/* The lane's chunks of the step that is fetched next. */
-typedef struct cursor {
-    const uint8_t *codes[OCTETS], *sf[OCTETS];
-    int tile, k_step, left; /* left: steps that the warp has yet to fetch */
-} cursor;
+/* Where the lane's chunks of the next step to fetch lie. */
+typedef struct stage_cursor {
+    const uint8_t *codes[M8S], *sf[M8S];
+    int tile, k_step, left; /* left: steps still to fetch */
+} stage_cursor;
 
-__device__ inline int chunk_of(const warp_work &w, const cursor &at)
+__device__ inline int chunk_index(const warp_schedule &w, const stage_cursor &at)
 {
     return (w.first_k_step + at.k_step) * 4 + (int)(threadIdx.x & 3);
 }
 
-/* Rows that are not there are others again: their sums are not stored. Blocked scale factors are still those of their
- * own position, which padding has. */
-template <int ACCESS> __device__ inline void enter_tile(const nk_gemm_problem &p, const warp_work &w, cursor &at)
+/* Rows that do not exist repeat the last one: their sums are not stored. Their positions exist in blocked scale
+ * factors, as padding. */
+template <int ACCESS>
+__device__ inline void point_at_tile(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &at)
 {
-    const int64_t chunk = chunk_of(w, at), factors = p.k / NK_SF_VEC;
+    const int64_t chunk = chunk_index(w, at), factors = p.k / NK_SF_VEC;
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
-        const int here = at.tile * SM100_GEMV_ROWS + o * SM100_GEMV_OCTET + (int)(threadIdx.x >> 2 & 7);
+    for (int o = 0; o < M8S; o++) {
+        const int here = at.tile * SM100_GEMV_TILE_ROWS + o * SM100_GEMV_M8 + (int)(threadIdx.x >> 2 & 7);
         const int64_t position = w.first + min(here, w.positions - 1);
         const int64_t row = min(sm100_gemv_row(position, ACCESS == BLOCKED), p.n - 1);
         at.codes[o] = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride + chunk * CODE_BYTES;
@@ -77,26 +80,27 @@ template <int ACCESS> __device__ inline void enter_tile(const nk_gemm_problem &p
     }
 }
 
-__device__ inline void advance_codes(const nk_gemm_problem &p, cursor &at)
+__device__ inline void advance_k(const nk_gemm_problem &p, stage_cursor &at)
 {
     const int factors = p.b.sf_layout == NK_SF_BLOCKED ? 4 * NK_SF_ATOM_BYTES : 4 * FACTORS;
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
+    for (int o = 0; o < M8S; o++) {
         at.codes[o] += 4 * CODE_BYTES;
         at.sf[o] += factors;
     }
 }
 
-template <int ACCESS> __device__ inline void advance(const nk_gemm_problem &p, const warp_work &w, cursor &at)
+template <int ACCESS>
+__device__ inline void advance_step(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &at)
 {
     at.left--;
-    if (++at.k_step < w.k_steps) return advance_codes(p, at);
+    if (++at.k_step < w.k_steps) return advance_k(p, at);
     at.k_step = 0;
     at.tile++;
-    if (at.left > 0) enter_tile<ACCESS>(p, w, at);
+    if (at.left > 0) point_at_tile<ACCESS>(p, w, at);
 }
 
-__device__ inline uint32_t fetch_factors(const uint8_t *at, int count)
+__device__ inline uint32_t load_sf_bytes(const uint8_t *at, int count)
 {
     uint32_t sf = 0;
 #pragma unroll
@@ -105,14 +109,14 @@ __device__ inline uint32_t fetch_factors(const uint8_t *at, int count)
     return sf;
 }
 
-/* Asks for a step, if there is one. Beyond K are zeros. */
+/* Loads a step into a stage, if there is one. Beyond K are zeros. */
 template <int ACCESS>
-__device__ inline void fetch(const nk_gemm_problem &p, const warp_work &w, cursor &at, weights &to)
+__device__ inline void fetch_stage(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &at, weight_stage &to)
 {
-    const int elements = (int)min(p.k - (int64_t)chunk_of(w, at) * SM100_GEMV_CHUNK, (int64_t)SM100_GEMV_CHUNK);
+    const int elements = (int)min(p.k - (int64_t)chunk_index(w, at) * SM100_GEMV_CHUNK, (int64_t)SM100_GEMV_CHUNK);
     if (at.left <= 0) return;
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
+    for (int o = 0; o < M8S; o++) {
         if (elements <= 0) {
 #pragma unroll
             for (int i = 0; i < CODE_WORDS; i++)
@@ -125,44 +129,44 @@ __device__ inline void fetch(const nk_gemm_problem &p, const warp_work &w, curso
 #pragma unroll
             for (int i = 0; i < CODE_WORDS; i++)
                 to.codes[o][i] = words[i];
-            to.sf[o] = fetch_factors(at.sf[o], elements / NK_SF_VEC) & 0x7F7F7F7F;
+            to.sf[o] = load_sf_bytes(at.sf[o], elements / NK_SF_VEC) & 0x7F7F7F7F;
         } else {
             ld_global_v8_evict_first(at.codes[o], to.codes[o]);
             to.sf[o] = *(const uint32_t *)at.sf[o] & 0x7F7F7F7F;
         }
     }
-    advance<ACCESS>(p, w, at);
+    advance_step<ACCESS>(p, w, at);
 }
 
-/* The first steps' codes to L2, as long as they are of one tile: what the program cannot see. */
-__device__ inline void prefetch(const nk_gemm_problem &p, const warp_work &w, const cursor &at)
+/* Brings the first steps' codes to L2, as far as they belong to one tile: a program cannot see that. */
+__device__ inline void prefetch_codes(const nk_gemm_problem &p, const warp_schedule &w, const stage_cursor &at)
 {
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        const int64_t k = (chunk_of(w, at) + 4 * i) * (int64_t)SM100_GEMV_CHUNK;
+    for (int i = 0; i < STAGES; i++) {
+        const int64_t k = (chunk_index(w, at) + 4 * i) * (int64_t)SM100_GEMV_CHUNK;
         const bool there = i < at.left && at.k_step + i < w.k_steps && k < p.k;
 #pragma unroll
-        for (int o = 0; o < OCTETS; o++)
+        for (int o = 0; o < M8S; o++)
             prefetch_global_l2_if(there, at.codes[o] + i * 4 * CODE_BYTES);
     }
 }
 
-/* PRODUCTS::step(weights, k_step) multiplies, PRODUCTS::end_tile(tile) keeps the sums. */
-template <int ACCESS, typename PRODUCTS>
-__device__ inline void main_loop(const nk_gemm_problem &p, const warp_work &w, cursor &ahead, weights ring[AHEAD],
-                                 PRODUCTS &products)
+/* MMA::step(stage, k_step) multiplies, MMA::store_partials(tile) keeps the sums of the warp's steps of a tile. */
+template <int ACCESS, typename MMA>
+__device__ inline void gemv_mainloop(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &ahead,
+                                     weight_stage stages[STAGES], MMA &mma)
 {
     int tile = w.tile, k_step = w.k_step;
 #pragma unroll 1
     for (int done = 0; done < w.steps;) {
 #pragma unroll
-        for (int slot = 0; slot < AHEAD; slot++) {
+        for (int stage = 0; stage < STAGES; stage++) {
             if (done == w.steps) break;
-            products.step(ring[slot], k_step);
-            fetch<ACCESS>(p, w, ahead, ring[slot]);
+            mma.step(stages[stage], k_step);
+            fetch_stage<ACCESS>(p, w, ahead, stages[stage]);
             done++;
             if (++k_step < w.k_steps && done < w.steps) continue;
-            products.end_tile(tile++);
+            mma.store_partials(tile++);
             k_step = 0;
         }
     }

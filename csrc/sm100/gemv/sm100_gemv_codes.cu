@@ -1,48 +1,48 @@
 /* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token: W is read once.
  *
- * Codes become halves by the hardware's conversion, 8 for 16 elements. Products of codes are quarters, so 8 of them add
- * up exactly in each half of a pair (at most 1152 quarters), and both halves in fp32. The product of both scale factors
- * is exact in fp32, too, and so is its product with the sum. One addition for each block rounds.
+ * Math: codes are converted to fp16 by hardware, 8 conversions for 16 elements. Products of codes are multiples of 1/4,
+ * so 8 of them add up exactly in each fp16 of a pair (at most 1152 quarters), and the two in fp32. The product of both
+ * scale factors is exact in fp32, too, and so is its product with the sum. One addition for each block rounds.
  *
- * Work: a cluster has consecutive positions, a CTA of it a part of K, see sm100_gemv_config.h. A step is a tile of two
- * octets of rows x 256 elements of K. A lane takes 64 neighbouring elements of a row of each octet: 32 bytes of codes
- * and four scale factors, which in a blocked atom are a word beside those of the octet's other rows.
+ * Scheduler: see sm100_gemv_config.h. A step is a tile of 16 rows x 256 elements of K. A lane takes 64 neighbouring
+ * elements of one row of each 8: 32 bytes of codes and four scale factors, which in a blocked atom are a word beside
+ * those of the other seven rows.
  *
- * Roles: all warps alike. A warp has three steps under way in registers, also across tiles, and asks for the next one
- * as soon as one is multiplied. Nobody waits for anybody in the loop.
+ * Roles: all warps are alike. Each has a pipeline of three steps in registers, also across tiles, and loads the next
+ * step as soon as one is multiplied. No warp waits for another one in the loop.
  *
  * Barriers:
- *   sums_arrived (mbarrier, parity 0, once)   CTAs of the cluster -> threads that end rows   1 arrival, of thread 0,
- *                                             + the bytes of all sums of the rows that this CTA ends
- *   __syncthreads()   tokens are in shared memory, and sums_arrived is initialised; later: partial sums are there
- *   cluster (bar 0)   where CTAs share rows: sums_arrived is initialised before others send sums
+ *   inbox_full (mbarrier, parity 0, once)   CTAs of the cluster -> epilogue   1 arrival, of thread 0, + the bytes of
+ *                                           all sums of the rows whose epilogue this CTA has
+ *   __syncthreads()   tokens are in shared memory, and inbox_full is initialised; later: partial sums are there
+ *   cluster (bar 0)   if a cluster splits K: inbox_full is initialised before other CTAs send sums
  *
- * Overlap: the kernel may begin before the ones before it have ended. Until it has waited for them it brings codes to
- * L2 alone, or, with NVFP4KERN_PDL=weights, reads weights.
+ * Overlap: the kernel may begin before the ones before it have ended. Until it has waited for them (griddepcontrol) it
+ * only prefetches codes to L2, or, with NVFP4KERN_PDL=weights, reads weights.
  *
- * Memory: shared memory is in sm100_gemv_config.h. Codes come past L1 and are the first that L2 gives up. */
+ * Memory: sm100_gemv_config.h has the map of shared memory. Loads of codes bypass L1, and L2 evicts them first. */
 #include "cuda/ptx/grid.cuh"
-#include "sm100_gemv_token.cuh"
+#include "sm100_gemv_tokens.cuh"
 
-#include "sm100_gemv_sums.cuh"
+#include "sm100_gemv_epilogue.cuh"
 
-struct code_products {
-    const sm100_gemv_work &s;
-    const warp_work &w;
-    const uint8_t *token; /* the lane's chunk of its first step */
-    float sums[OCTETS];
+struct codes_fma {
+    const sm100_gemv_scheduler &s;
+    const warp_schedule &w;
+    const uint8_t *token; /* the lane's chunk of K step 0 */
+    float sums[M8S];
 
-    __device__ code_products(const sm100_gemv_work &s, const warp_work &w)
+    __device__ codes_fma(const sm100_gemv_scheduler &s, const warp_schedule &w)
         : s(s), w(w), token((const uint8_t *)(&head() + 1) + (threadIdx.x & 3) * CHUNK_BYTES), sums{0, 0}
     {
     }
 
-    static __device__ void stage(const nk_gemm_problem &p, const sm100_gemv_work &s, const warp_work &w)
+    static __device__ void stage(const nk_gemm_problem &p, const sm100_gemv_scheduler &s, const warp_schedule &w)
     {
         stage_tokens<CODES, true>(p, s, w);
     }
 
-    __device__ void step(const weights &now, int k_step)
+    __device__ void step(const weight_stage &now, int k_step)
     {
         const uint8_t *const chunk = token + k_step * (4 * CHUNK_BYTES);
         const float4 four = *(const float4 *)((const sm100_gemv_token_chunk *)chunk)->sf;
@@ -52,7 +52,7 @@ struct code_products {
             const uint4 low = ((const uint4 *)chunk)[2 * block], high = ((const uint4 *)chunk)[2 * block + 1];
             const uint32_t x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-            for (int o = 0; o < OCTETS; o++) {
+            for (int o = 0; o < M8S; o++) {
                 uint32_t v[8];
                 cvt_f16x2_e2m1x2(now.codes[o][2 * block], v);
                 cvt_f16x2_e2m1x2(now.codes[o][2 * block + 1], v + 4);
@@ -67,18 +67,18 @@ struct code_products {
         }
     }
 
-    __device__ void end_tile(int tile)
+    __device__ void store_partials(int tile)
     {
-        float *const part = part_of(s, w, tile);
+        float *const partials = warp_partials(s, w, tile);
 #pragma unroll
-        for (int o = 0; o < OCTETS; o++) {
-            const int row = o * SM100_GEMV_OCTET + (int)(threadIdx.x >> 2 & 7);
+        for (int o = 0; o < M8S; o++) {
+            const int row = o * SM100_GEMV_M8 + (int)(threadIdx.x >> 2 & 7);
             sums[o] += __shfl_xor_sync(~0u, sums[o], 1);
             sums[o] += __shfl_xor_sync(~0u, sums[o], 2);
-            if ((threadIdx.x & 3) == 0 && tile * SM100_GEMV_ROWS + row < w.positions) part[row] = sums[o];
+            if ((threadIdx.x & 3) == 0 && tile * SM100_GEMV_TILE_ROWS + row < w.positions) partials[row] = sums[o];
             sums[o] = 0;
         }
     }
 };
 
-GEMV_KERNELS(codes, code_products, 1.0f)
+GEMV_KERNELS(codes, codes_fma, 1.0f)

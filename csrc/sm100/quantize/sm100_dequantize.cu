@@ -1,11 +1,10 @@
-/* dequantize by Blackwell's conversions. The kernels are those of cuda/dequantize.cuh. */
+/* dequantize with Blackwell's conversion instructions, by the kernels of cuda/dequantize.cuh. */
 #include "cuda/dequantize.cuh"
 #include "cuda/ptx/narrow.cuh"
 #include "cuda/ptx/registers.cuh"
 
 struct by_conversions {
-    /* Products with a scale factor, which has no sign, are exact in halves: six significant bits, from 2^-10 to 2688.
-     */
+    /* A code times its scale factor, which has no sign, is exact in fp16: six significant bits, from 2^-10 to 2688. */
     template <int ELEMENTS>
     static __device__ void values_of(uint32_t codes, uint32_t sf, float global_scale, float (&v)[ELEMENTS])
     {

@@ -1,12 +1,12 @@
-/* quantize by Blackwell's conversions. The kernels are those of cuda/quantize.cuh. */
+/* quantize with Blackwell's conversion instructions, by the kernels of cuda/quantize.cuh. */
 #include "cuda/ptx/narrow.cuh"
 #include "cuda/quantize.cuh"
 
 struct by_conversions {
     static __device__ uint32_t e4m3_of(float v) { return cvt_satfinite_e4m3x2_f32(0, v); }
 
-    /* A scale of 0 comes with infinity only where S is tiny. Their product would be NaN, which loses infinity's sign.
-     * Times the smallest float instead, all finite elements still become zeros with their signs. */
+    /* A scale of 0 meets an infinity only if S is tiny. Their product would be NaN, which loses infinity's sign. Times the
+     * smallest float instead, all finite elements still become zeros with their signs. */
     template <nk_dtype DTYPE> static __device__ uint32_t e2m1x8_of(const block<DTYPE> &x, int half, float to_code)
     {
         const float scale = fmaxf(to_code, 0x1p-149f);

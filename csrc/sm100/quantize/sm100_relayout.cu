@@ -1,4 +1,4 @@
-/* The layout conversions of cuda/relayout.cuh: bytes are moved, so all rows have the same. */
+/* The layout conversions of cuda/relayout.cuh, which move bytes: all rows have the same. */
 #include "cuda/relayout.cuh"
 
 RELAYOUT_KERNELS(sm100)

@@ -1,15 +1,15 @@
-/* route without tensor cores: how parts of K fill the GPU; launches. */
+/* route without tensor cores: splits K so that CTAs fill the GPU; launches. */
 #include "sm100_route_fma.h"
 
 #include "nk_format.h"
 #include "sm100/sm100_backend.h"
 
-typedef struct sm100_route_fma_tile {
+typedef struct tile {
     cuda_kernel *kernel;
     int32_t tokens, experts, step, ctas, smem_bytes;
-} sm100_route_fma_tile;
+} tile;
 
-static const sm100_route_fma_tile tiles[] = {
+static const tile tiles[] = {
 #define ROW(name, tokens, experts, step, ctas, ...) \
     [SM100_ROUTE_##name] = {                        \
         &sm100_route_##name, tokens, experts, step, ctas, SM100_ROUTE_FMA_SMEM(tokens, experts, step)},
@@ -18,45 +18,44 @@ static const sm100_route_fma_tile tiles[] = {
 };
 
 #define LARGE_EXTENT 96       /* from which on the large tile is nearly full */
-#define LEAST_K 128           /* of a part */
+#define LEAST_K 128           /* of a split */
 #define MOST_SPLITS 32        /* since the second launch reads them all */
-#define INVARIANT_K 512       /* of a part: a multiple of either tile's step, so that both add in the same order */
-#define INVARIANT_SPLITS 1024 /* beyond which parts are longer */
+#define INVARIANT_K 512       /* of a split: a multiple of either tile's step, so that both add in the same order */
+#define INVARIANT_SPLITS 1024 /* beyond which splits are longer */
 
-/* How much of K a part has, so that parts fill the GPU; with batch_invariant it depends on K alone. */
-static int64_t k_of_split(const nk_route_problem *p, const cuda_gpu *gpu, const sm100_route_fma_tile *t, bool invariant)
+/* How much of K a split has, so that CTAs fill the GPU; with batch_invariant it depends on K alone. */
+static int64_t k_per_split(const nk_route_problem *p, const cuda_gpu *gpu, const tile *t, bool invariant)
 {
     if (invariant) return INVARIANT_K * nk_ceil_div(p->k, (int64_t)INVARIANT_K * INVARIANT_SPLITS);
     const int64_t tiles_there = nk_ceil_div(p->m, t->tokens) * nk_ceil_div(p->n, t->experts);
     const int64_t fitting = t->ctas * gpu->sms / tiles_there, wanted = fitting < MOST_SPLITS ? fitting : MOST_SPLITS;
-    const int64_t part = nk_ceil_div(p->k, wanted < 1 ? 1 : wanted);
-    return part < LEAST_K ? LEAST_K : part;
+    const int64_t k = nk_ceil_div(p->k, wanted < 1 ? 1 : wanted);
+    return k < LEAST_K ? LEAST_K : k;
 }
 
-/* Whether eight elements of every row lie in aligned bytes, as one load takes them. */
+/* Whether one load can take eight elements of every row: they lie in aligned bytes. */
 static bool is_wide(const nk_operand *o, int64_t rows)
 {
     const uint64_t bits = (uint64_t)(uintptr_t)o->data | (rows > 1 ? (uint64_t)o->row_stride : 0);
     return bits % (o->dtype == NK_F32 ? 32 : 16) == 0;
 }
 
-static void plan_product(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
-                         sm100_route_fma_choice *c, nk_plan *plan)
+static void plan_gemm(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
+                      sm100_route_fma_choice *c, nk_plan *plan)
 {
-    const sm100_route_fma_tile *t =
-        &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
+    const tile *t = &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
     const int64_t expert_tiles = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
-    const int64_t part = p->m && steps ? k_of_split(p, gpu, t, settings->batch_invariant) : LEAST_K;
+    const int64_t k = p->m && steps ? k_per_split(p, gpu, t, settings->batch_invariant) : LEAST_K;
     c->multiplies = t->kernel;
-    c->work.pitch = (int32_t)(expert_tiles * t->experts);
-    c->work.steps = (int32_t)steps;
-    c->work.steps_per_split = (int32_t)nk_ceil_div(part, t->step);
-    c->work.splits = (int32_t)(steps ? nk_ceil_div(steps, c->work.steps_per_split) : 1);
-    c->work.wide_w = is_wide(&p->w, p->n);
-    c->work.wide_x = is_wide(&p->x, p->m);
+    c->params.pitch = (int32_t)(expert_tiles * t->experts);
+    c->params.steps = (int32_t)steps;
+    c->params.steps_per_split = (int32_t)nk_ceil_div(k, t->step);
+    c->params.splits = (int32_t)(steps ? nk_ceil_div(steps, c->params.steps_per_split) : 1);
+    c->params.wide_w = is_wide(&p->w, p->n);
+    c->params.wide_x = is_wide(&p->x, p->m);
     c->multiply = (cuda_grid){.x = nk_ceil_div(p->m, t->tokens),
                               .y = expert_tiles,
-                              .z = c->work.splits,
+                              .z = c->params.splits,
                               .threads = ROUTE_FMA_THREADS,
                               .smem_bytes = t->smem_bytes,
                               .overlap = settings->pdl != NK_PDL_OFF};
@@ -67,8 +66,8 @@ static void plan_product(const nk_route_problem *p, const cuda_gpu *gpu, const n
     plan->grid = c->multiply.x * c->multiply.y * c->multiply.z;
     plan->threads = ROUTE_FMA_THREADS;
     plan->stages = 2;
-    plan->split = c->work.splits;
-    plan->workspace_bytes = c->work.splits * p->m * c->work.pitch * 4;
+    plan->split = c->params.splits;
+    plan->workspace_bytes = c->params.splits * p->m * c->params.pitch * 4;
 }
 
 static const char *why_of(const nk_route_problem *p)
@@ -84,26 +83,26 @@ nk_status sm100_plan_route_fma(const nk_route_problem *p, const cuda_gpu *gpu, c
 {
     const int64_t fair = nk_ceil_div(p->m, gpu->sms), most = SM100_ROUTE_SELECT_WARPS;
     *choice = (sm100_route_fma_choice){.selects = p->from_logits ? &sm100_route_select : &sm100_route_select_sums,
-                                       .work = {.pitch = (int32_t)nk_ceil_div(p->n, 4) * 4,
-                                                .turn_tokens = (int32_t)(fair < 1      ? 1
-                                                                         : fair > most ? most
-                                                                                       : fair),
-                                                .scratch_experts = ROUTE_SCRATCH_EXPERTS((int32_t)p->n)}};
-    sm100_route_fma_work *work = &choice->work;
-    choice->select = (cuda_grid){.x = nk_ceil_div(p->m, work->turn_tokens),
+                                       .params = {.pitch = (int32_t)nk_ceil_div(p->n, 4) * 4,
+                                                  .turn_tokens = (int32_t)(fair < 1      ? 1
+                                                                           : fair > most ? most
+                                                                                         : fair),
+                                                  .scratch_experts = ROUTE_SCRATCH_EXPERTS((int32_t)p->n)}};
+    sm100_route_fma_params *params = &choice->params;
+    choice->select = (cuda_grid){.x = nk_ceil_div(p->m, params->turn_tokens),
                                  .y = 1,
                                  .z = 1,
                                  .threads = SM100_ROUTE_SELECT_THREADS,
-                                 .smem_bytes = work->turn_tokens * ROUTE_SCRATCH_BYTES(work->scratch_experts),
+                                 .smem_bytes = params->turn_tokens * ROUTE_SCRATCH_BYTES(params->scratch_experts),
                                  .overlap = settings->pdl != NK_PDL_OFF};
     plan->kernel = choice->selects->name;
     plan->why = why_of(p);
-    plan->tile_m = work->turn_tokens;
+    plan->tile_m = params->turn_tokens;
     plan->tile_n = p->n;
     plan->grid = choice->select.x;
     plan->threads = SM100_ROUTE_SELECT_THREADS;
     plan->batch_invariant = settings->batch_invariant || p->from_logits;
-    if (!p->from_logits) plan_product(p, gpu, settings, choice, plan);
+    if (!p->from_logits) plan_gemm(p, gpu, settings, choice, plan);
     NK_CHECK(choice->select.x <= INT32_MAX && choice->multiply.x <= INT32_MAX, NK_VALUE_ERROR,
              "route: %lld tokens are more than one launch can have", (long long)p->m);
     return NK_OK;
@@ -111,9 +110,9 @@ nk_status sm100_plan_route_fma(const nk_route_problem *p, const cuda_gpu *gpu, c
 
 nk_status sm100_run_route_fma(const nk_route_problem *p, const sm100_route_fma_choice *choice, const nk_exec *exec)
 {
-    sm100_route_fma_work work = choice->work;
-    void *args[] = {(void *)(uintptr_t)p, &work};
-    work.partials = exec->workspace;
+    sm100_route_fma_params params = choice->params;
+    void *args[] = {(void *)(uintptr_t)p, &params};
+    params.partials = exec->workspace;
     if (p->m == 0) return NK_OK; /* there may be an empty permutation to make */
     if (choice->multiplies) NK_TRY(cuda_launch(choice->multiplies, p->device, exec->stream, &choice->multiply, args));
     return cuda_launch(choice->selects, p->device, exec->stream, &choice->select, args);

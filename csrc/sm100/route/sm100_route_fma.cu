@@ -1,12 +1,12 @@
-/* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k] where tensor cores cannot multiply x and w as they are: one of them is
- * fp32, they are of two types, or their rows have no tensor map. Then the best experts of each row and their weights,
- * which is all that is left to do where logits are given.
+/* logits[m,n] = alpha[n] * sum_k x[m,k] w[n,k] if tensor cores cannot multiply x and w as they are: one of them is
+ * fp32, they are of two types, or their rows have no tensor map. Then the best experts of each row and their weights;
+ * if logits are given, these alone.
  *
- * Work: two launches. In the first a CTA multiplies a tile of tokens by a tile of experts over a part of K
- * (cuda/route_fma.cuh). In the second a CTA adds the parts of its tokens' logits in the order of K, and a warp routes a
- * token (cuda/route_topk.cuh).
+ * Two launches: in the first a CTA multiplies a tile of tokens by a tile of experts over a share of K
+ * (cuda/route_fma.cuh). In the second a CTA adds the splits of its tokens' logits in the order of K, and a warp routes
+ * a token (cuda/route_topk.cuh).
  *
- * Roles: all warps alike. Barriers, of the CTA: those of cuda/route_fma.cuh; in the second launch
+ * Roles: all warps are alike. Barriers, of the CTA: those of cuda/route_fma.cuh; in the second launch
  *   all who load logits -> the warps that route
  *
  * Shared memory: [2 stages][STEP of K][EXPERTS + 4, TOKENS + 4] floats; in the second launch a scratch_t for each
@@ -19,9 +19,9 @@
 
 extern __shared__ uint4 smem[];
 
-/* A loader of eight neighbours of a row at a time, where they are aligned and there are whole steps of them; else of
- * elements one by one. Neighbouring threads have neighbouring rows, so that stores spread over banks. */
-struct by_eights {
+/* Loads eight neighbours of a row at a time if they are aligned and the step is whole, else elements one by one.
+ * Neighbouring threads have neighbouring rows, so that stores spread over banks. */
+struct by_8_elements {
     bool wide;
 
     template <typename S, int ROWS>
@@ -32,16 +32,16 @@ struct by_eights {
             by_elements().load<S, ROWS>(o, row, rows, k, end, bits);
             return;
         }
-        static_assert(ROWS / S::ROWS_AT_ONCE % 8 == 0, "a thread has eights");
+        static_assert(ROWS / S::ROWS_AT_ONCE % 8 == 0, "a thread has whole eights");
         const int size = o.dtype == NK_F32 ? 4 : 2;
 #pragma unroll
         for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i += 8) {
-            const int eight = i / 8 * S::THREADS + (int)threadIdx.x;
+            const int n8 = i / 8 * S::THREADS + (int)threadIdx.x;
             uint32_t v[8] = {};
-            const uint8_t *at = o.data + (row + eight % ROWS) * o.row_stride + (k + eight / ROWS * 8) * size;
-            if (row + eight % ROWS < rows && o.dtype == NK_F32) {
+            const uint8_t *at = o.data + (row + n8 % ROWS) * o.row_stride + (k + n8 / ROWS * 8) * size;
+            if (row + n8 % ROWS < rows && o.dtype == NK_F32) {
                 ld_global_v8(at, v);
-            } else if (row + eight % ROWS < rows) {
+            } else if (row + n8 % ROWS < rows) {
                 const uint4 pairs = *(const uint4 *)at;
 #pragma unroll
                 for (int j = 0; j < 8; j++)
@@ -63,24 +63,24 @@ struct by_eights {
         }
 #pragma unroll
         for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i++) {
-            const int eight = i / 8 * S::THREADS + (int)threadIdx.x;
-            to[eight / ROWS * 8 + i % 8][eight % ROWS] = fp32_of_bits(bits[i], dtype);
+            const int n8 = i / 8 * S::THREADS + (int)threadIdx.x;
+            to[n8 / ROWS * 8 + i % 8][n8 % ROWS] = fp32_of_bits(bits[i], dtype);
         }
     }
 };
 
-template <typename S> __device__ inline void multiply_tile(const nk_route_problem &p, const sm100_route_fma_work &q)
+template <typename S> __device__ inline void multiply_tile(const nk_route_problem &p, const sm100_route_fma_params &q)
 {
     const int64_t m0 = (int64_t)blockIdx.x * S::T, n0 = (int64_t)blockIdx.y * S::E;
     const int first = blockIdx.z * q.steps_per_split, steps = min(q.steps - first, q.steps_per_split);
     griddepcontrol_launch_dependents();
     griddepcontrol_wait();
     float acc[S::TG * S::TV][S::EG * 4] = {};
-    fma_mainloop(p, by_eights{q.wide_w}, by_eights{q.wide_x}, *(S *)smem, m0, n0, first, steps, acc);
+    fma_mainloop(p, by_8_elements{q.wide_w}, by_8_elements{q.wide_x}, *(S *)smem, m0, n0, first, steps, acc);
     fma_store_partials<S>(p, q, m0, n0, acc);
 }
 
-template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, const sm100_route_fma_work &q)
+template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, const sm100_route_fma_params &q)
 {
     const int64_t m = (int64_t)blockIdx.x * q.turn_tokens;
     const int count = (int)min(p.m - m, (int64_t)q.turn_tokens), warp = threadIdx.x / 32;
@@ -91,7 +91,7 @@ template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, c
     if (warp < count) route_token(p, m + warp, scratch_at(smem, warp, q.scratch_experts));
 }
 
-#define PARAMETERS const __grid_constant__ nk_route_problem p, const __grid_constant__ sm100_route_fma_work q
+#define PARAMETERS const __grid_constant__ nk_route_problem p, const __grid_constant__ sm100_route_fma_params q
 #define MULTIPLY(name, TOKENS, EXPERTS, STEP, CTAS, ...)                                                 \
     extern "C" __global__ void __launch_bounds__(ROUTE_FMA_THREADS, CTAS) sm100_route_##name(PARAMETERS) \
     {                                                                                                    \

@@ -1,4 +1,4 @@
-/* What of route tensor cores do not serve, for the plan of all of it. */
+/* route without tensor cores, for the plan of all of route. */
 #ifndef NK_SM100_ROUTE_FMA_H
 #define NK_SM100_ROUTE_FMA_H
 
@@ -6,8 +6,8 @@
 #include "sm100_route_fma_config.h"
 
 typedef struct sm100_route_fma_choice {
-    cuda_kernel *multiplies, *selects; /* no `multiplies` where logits are given */
-    sm100_route_fma_work work;         /* without the workspace's address */
+    cuda_kernel *multiplies, *selects; /* no `multiplies` if logits are given */
+    sm100_route_fma_params params;     /* without the workspace's address */
     cuda_grid multiply, select;
 } sm100_route_fma_choice;
 

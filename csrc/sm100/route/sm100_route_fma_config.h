@@ -23,14 +23,14 @@ enum {
 #define SM100_ROUTE_SELECT_WARPS 8 /* a token each; all threads load their logits */
 #define SM100_ROUTE_SELECT_THREADS (32 * SM100_ROUTE_SELECT_WARPS)
 
-/* How the two launches divide the work. The grid of the first is [token tiles][expert tiles][parts of K]. */
-typedef struct sm100_route_fma_work {
-    float *partials; /* [splits][M][pitch]: sums over a part of K. None where logits are given */
+/* The parameters of both launches. The grid of the first is [token tiles][expert tiles][splits of K]. */
+typedef struct sm100_route_fma_params {
+    float *partials; /* [splits][M][pitch]: sums over a share of K. NULL if logits are given */
     int32_t pitch, splits;
     int32_t steps, steps_per_split; /* of the tile's length */
     bool wide_w, wide_x;            /* eight elements of any row lie in aligned bytes: 32 of fp32, or 16 */
     int32_t turn_tokens;            /* that a CTA of the second launch routes */
     int32_t scratch_experts;        /* that a warp's scratch has room for */
-} sm100_route_fma_work;
+} sm100_route_fma_params;
 
 #endif

@@ -1,34 +1,34 @@
 /* One thread routes one token: its logits are a lane of tensor memory, which it reads once for each pass, 16 experts at
  * a time.
  *
- * It keeps the best experts so far, ordered. Of each 16 it marks those that are better than the last one of them, and
- * then inserts these: an insertion takes long, and lanes that insert at the same time share it, whichever experts they
- * have. Experts come in ascending order, so that of equal ranks the lower one stays in front. With expert groups a pass
- * before finds each group's score; a softmax over all experts takes two behind. Where keys are not the logits, a first
- * pass leaves them in shared memory, and a last one finds the logits of those selected. Ranks are those of
- * cuda/route_rank.cuh. */
+ * It keeps the best experts so far, ordered. Among each 16 it marks those that are better than the last one kept, then
+ * inserts these: an insertion is long, and lanes that insert at the same time share its instructions, whichever experts
+ * they have. Experts come in ascending order, so that among equal ranks the lower one stays in front. With expert
+ * groups a pass before finds each group's score; a softmax over all experts takes two passes after. If keys are not the
+ * logits, a first pass leaves them in shared memory, and a last one finds the logits of those selected. Ranks are those
+ * of cuda/route_rank.cuh. */
 #ifndef NK_SM100_ROUTE_THREAD_CUH
 #define NK_SM100_ROUTE_THREAD_CUH
 
 #include "cuda/route_topk.cuh"
-#include "sm100_route_product.cuh"
+#include "sm100_route_mainloop.cuh"
 
-#define MOST SM100_ROUTE_THREAD_SELECTS
+#define MAX_TOP_K SM100_ROUTE_THREAD_MAX_TOP_K
 
 /* What a thread has of its token. */
-typedef struct lane_logits {
+typedef struct token_logits {
     const nk_route_problem &p;
-    uint32_t tmem;    /* at its warp's lanes */
+    uint32_t tmem;    /* of its warp's lanes */
     int windows;      /* of 16 experts */
-    float *keys;      /* of all experts, in shared memory: where they are not the logits */
+    float *keys;      /* of all experts, in shared memory, if they are not the logits */
     float *window;    /* of 16 experts, in shared memory */
-    uint32_t *scores; /* of expert groups, there before: SM100_ROUTE_THREAD_WORDS */
-} lane_logits;
+    uint32_t *scores; /* of expert groups, in the same bytes before: SM100_ROUTE_THREAD_WORDS */
+} token_logits;
 
-/* Logits of experts n .. n + 15; of those that are not there anything. */
-__device__ inline void load_logits(const lane_logits &of, int n, float (&v)[16])
+/* Logits of experts n .. n + 15; any numbers for those that do not exist. */
+__device__ inline void load_16_logits(const token_logits &of, int n, float (&v)[16])
 {
-    load_sums(of.tmem, n, v);
+    load_16_sums(of.tmem, n, v);
 #pragma unroll
     for (int i = 0; i < 16; i++)
         v[i] = __fmul_rn(alpha_at(of.p.alpha, min(n + i, (int)of.p.n - 1)), v[i]);
@@ -42,14 +42,14 @@ __device__ inline void store_window(float *to, const float (&v)[16])
         *(float4 *)&to[i] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
 }
 
-/* Keys of all experts, where there is a correction bias. */
-__device__ inline void make_keys(const lane_logits &of)
+/* Keys of all experts, if there is a correction bias. */
+__device__ inline void make_keys(const token_logits &of)
 {
     const nk_route_problem &p = of.p;
 #pragma unroll 1
     for (int n = 0; n < 16 * of.windows; n += 16) {
         float v[16];
-        load_logits(of, n, v);
+        load_16_logits(of, n, v);
         sigmoids(v);
 #pragma unroll
         for (int i = 0; i < 16; i++)
@@ -58,10 +58,10 @@ __device__ inline void make_keys(const lane_logits &of)
     }
 }
 
-__device__ inline void load_keys(const lane_logits &of, int n, float (&v)[16])
+__device__ inline void load_keys(const token_logits &of, int n, float (&v)[16])
 {
     if (!of.p.correction_bias) {
-        load_logits(of, n, v);
+        load_16_logits(of, n, v);
         return;
     }
 #pragma unroll
@@ -75,8 +75,8 @@ __device__ inline void load_keys(const lane_logits &of, int n, float (&v)[16])
 /* Selection                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A bit for each expert group that experts are selected from, all where there is one group. */
-__device__ inline uint32_t select_groups_of_lane(const lane_logits &of)
+/* A bit for each expert group that experts are selected from; all bits if there is one group. */
+__device__ inline uint32_t select_groups_by_thread(const token_logits &of)
 {
     const nk_route_problem &p = of.p;
     const int groups = (int)p.n_group, size = (int)p.n / groups;
@@ -111,17 +111,17 @@ __device__ inline uint32_t select_groups_of_lane(const lane_logits &of)
     return kept;
 }
 
-/* The best so far are the last `count` of MOST; those in front of them rank above everything. */
-typedef struct best_t {
-    uint32_t ranks[MOST];
-    int experts[MOST];
-} best_t;
+/* The best so far are the last `count` of MAX_TOP_K; those in front of them rank above everything. */
+typedef struct best_experts {
+    uint32_t ranks[MAX_TOP_K];
+    int experts[MAX_TOP_K];
+} best_experts;
 
-/* Without branches: all positions at once. Changes nothing where none of them is worse. */
-__device__ inline void insert(best_t &best, uint32_t rank, int expert)
+/* Without branches: all positions at once. Changes nothing if none of them is worse. */
+__device__ inline void insert(best_experts &best, uint32_t rank, int expert)
 {
 #pragma unroll
-    for (int i = MOST - 1; i >= 0; i--) {
+    for (int i = MAX_TOP_K - 1; i >= 0; i--) {
         const bool here = rank > best.ranks[i], above = i > 0 && rank > best.ranks[i > 0 ? i - 1 : 0];
         best.ranks[i] = above ? best.ranks[i > 0 ? i - 1 : 0] : here ? rank : best.ranks[i];
         best.experts[i] = above ? best.experts[i > 0 ? i - 1 : 0] : here ? expert : best.experts[i];
@@ -130,7 +130,7 @@ __device__ inline void insert(best_t &best, uint32_t rank, int expert)
 
 /* A bit for each of experts n .. n + 15 that may be selected, the uppermost one first; n rises, and is the same in all
  * lanes. */
-struct allowed_t {
+struct allowed_experts {
     uint32_t groups;
     int experts, size, group, end;
     bool grouped;
@@ -149,26 +149,26 @@ struct allowed_t {
     }
 };
 
-__device__ inline best_t select_of_lane(const lane_logits &of)
+__device__ inline best_experts select_by_thread(const token_logits &of)
 {
     const nk_route_problem &p = of.p;
     const int size = (int)p.n / (int)p.n_group;
-    allowed_t allowed = {select_groups_of_lane(of), (int)p.n, size, 0, size, p.topk_group < p.n_group};
-    best_t best;
+    allowed_experts allowed = {select_groups_by_thread(of), (int)p.n, size, 0, size, p.topk_group < p.n_group};
+    best_experts best;
 #pragma unroll
-    for (int i = 0; i < MOST; i++)
-        best.ranks[i] = i < MOST - p.top_k ? ~0u : RANK_TAKEN, best.experts[i] = 0;
+    for (int i = 0; i < MAX_TOP_K; i++)
+        best.ranks[i] = i < MAX_TOP_K - p.top_k ? ~0u : RANK_TAKEN, best.experts[i] = 0;
 #pragma unroll 1
     for (int n = 0; n < 16 * of.windows; n += 16) {
         float v[16];
         load_keys(of, n, v);
         const float *keys = p.correction_bias ? of.keys + n : of.window;
         if (!p.correction_bias) store_window(of.window, v);
-        const float last = key_of_rank(best.ranks[MOST - 1]); /* no number where anything is better */
+        const float last = key_of_rank(best.ranks[MAX_TOP_K - 1]); /* NaN if anything is better */
         uint32_t better = 0;
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            better |= (uint32_t) !(v[i] <= last) << (31 - i); /* NaN, too: its insertion changes nothing */
+            better |= (uint32_t)!(v[i] <= last) << (31 - i); /* NaN, too: its insertion changes nothing */
         better &= allowed.among(n);
 #pragma unroll 1
         while (better) {
@@ -185,12 +185,12 @@ __device__ inline best_t select_of_lane(const lane_logits &of)
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Calls f(logit) for all experts. */
-template <typename F> __device__ inline void each_logit(const lane_logits &of, F f)
+template <typename F> __device__ inline void for_each_logit(const token_logits &of, F f)
 {
 #pragma unroll 1
     for (int n = 0; n < 16 * of.windows; n += 16) {
         float v[16];
-        load_logits(of, n, v);
+        load_16_logits(of, n, v);
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             if (n + i < of.p.n) f(v[i]);
@@ -199,44 +199,44 @@ template <typename F> __device__ inline void each_logit(const lane_logits &of, F
 }
 
 /* Of all selections. */
-__device__ inline void logits_of(const lane_logits &of, const best_t &best, float (&logits)[MOST])
+__device__ inline void selected_logits(const token_logits &of, const best_experts &best, float (&logits)[MAX_TOP_K])
 {
 #pragma unroll
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_TOP_K; i++)
         logits[i] = key_of_rank(best.ranks[i]);
 #pragma unroll 1
     for (int n = 0; of.p.correction_bias && n < 16 * of.windows; n += 16) {
         float v[16];
-        load_logits(of, n, v);
+        load_16_logits(of, n, v);
         store_window(of.window, v);
 #pragma unroll
-        for (int i = 0; i < MOST; i++) {
+        for (int i = 0; i < MAX_TOP_K; i++) {
             if (best.experts[i] / 16 == n / 16) logits[i] = of.window[best.experts[i] % 16];
         }
     }
 }
 
-/* As weight_of() of cuda/route_topk.cuh, of all selections. Those in front of them get anything. */
-__device__ inline void weights_of_lane(const lane_logits &of, const best_t &best, float (&weights)[MOST])
+/* As weight_of() of cuda/route_topk.cuh, for all selections. Entries in front of them get any numbers. */
+__device__ inline void weights_by_thread(const token_logits &of, const best_experts &best, float (&weights)[MAX_TOP_K])
 {
     const nk_route_problem &p = of.p;
-    const int first = MOST - (int)p.top_k;
+    const int first = MAX_TOP_K - (int)p.top_k;
     const bool of_all = p.score == NK_SOFTMAX_TOPK && !p.renormalize, sigmoids = p.score == NK_SIGMOID;
-    float logits[MOST], largest = -INFINITY, sum = 0;
-    logits_of(of, best, logits);
+    float logits[MAX_TOP_K], largest = -INFINITY, sum = 0;
+    selected_logits(of, best, logits);
     if (of_all) {
-        each_logit(of, [&](float logit) { largest = fmaxf(largest, logit); }); /* leaves NaN out */
-        each_logit(of, [&](float logit) { sum += expf(logit - largest); });
+        for_each_logit(of, [&](float logit) { largest = fmaxf(largest, logit); }); /* leaves NaN out */
+        for_each_logit(of, [&](float logit) { sum += expf(logit - largest); });
     }
 #pragma unroll
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX_TOP_K; i++) {
         if (i == first && !of_all) largest = logits[i]; /* keys are the logits, unless scores are sigmoids */
         weights[i] = i < first ? 0 : sigmoids ? sigmoid(logits[i]) : expf(logits[i] - largest);
         if (!of_all) sum += weights[i];
     }
     if (sigmoids) sum = p.renormalize ? sum + 1e-20f : 1; /* all-zero scores give zeros */
 #pragma unroll
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_TOP_K; i++)
         weights[i] = __fmul_rn(weights[i] / sum, p.scaling_factor);
 }
 
@@ -252,25 +252,25 @@ __device__ inline void clear_rows(const nk_route_problem &p, int64_t m)
     __syncwarp();
 }
 
-/* By the threads of a warp; `m` is this one's token, which may not be there. */
-__device__ inline void route_lane(const lane_logits &of, int64_t m)
+/* Whole warps; `m` is this thread's token, which may not exist. */
+__device__ inline void route_by_thread(const token_logits &of, int64_t m)
 {
     const nk_route_problem &p = of.p;
-    float weights[MOST];
+    float weights[MAX_TOP_K];
     if (p.correction_bias) make_keys(of);
-    const best_t best = select_of_lane(of);
-    weights_of_lane(of, best, weights);
+    const best_experts best = select_by_thread(of);
+    weights_by_thread(of, best, weights);
     if (p.dense) clear_rows(p, m - threadIdx.x % 32);
     if (m >= p.m) return;
 #pragma unroll
-    for (int i = 0; i < MOST; i++) {
-        const int64_t j = i - (MOST - p.top_k);
+    for (int i = 0; i < MAX_TOP_K; i++) {
+        const int64_t j = i - (MAX_TOP_K - p.top_k);
         if (j < 0) continue;
         p.ids[m * p.ids_row_stride + j * p.ids_col_stride] = best.experts[i];
         store_float(output_at(p.weights, 0, m, p.dense ? best.experts[i] : j), p.weights.dtype, weights[i]);
     }
 }
 
-#undef MOST
+#undef MAX_TOP_K
 
 #endif

@@ -73,13 +73,13 @@ OF_SM100_ROUTE = {
     "no wait for kernels before, sm100_route: elect_sync (2 of 3)": (
         "kernels run one after the other here, and the thread waits again"
     ),
-    "waits without acquiring, take_sums: mbarrier_wait": (
+    "waits without acquiring, route_epilogue: mbarrier_wait": (
         "it tells of sums in tensor memory alone, and the fence behind it is enough for these"
     ),
 }
 
 OF_GEMV = {
-    "no warp barrier, prepare_inbox: __syncwarp": TOGETHER,
+    "no warp barrier, announce_inbox: __syncwarp": TOGETHER,
 }
 
 OF_EXPERTS_GEMV = {

@@ -95,7 +95,7 @@ def test_a_plan_of_16_bit_tokens_by_hand():
 
 
 def test_a_plan_by_hand():
-    """Two tiles of 256 x 192, K of two MMAs: 256 rows of operand M and 192 of operand N, and in either
+    """Two tiles of 256 x 192, K of two MMAs: 256 rows of operand M, 192 of operand N, and in either
     CTA the scale factors of its rows and of all of operand N."""
     found = whole.planned("p192", False, 1, 192, 300, 128)
     codes, factors = 2 * (256 + 192) * 64, 2 * 2 * 2 * (1 + 2) * 512

@@ -1,6 +1,6 @@
-/* Tokens into shared memory, as halves or bfloats in the order in which weights are decoded. */
-#ifndef NK_SM100_GEMV_TOKEN_CUH
-#define NK_SM100_GEMV_TOKEN_CUH
+/* Tokens into shared memory, as fp16 or bf16 in the order in which weights are decoded. */
+#ifndef NK_SM100_GEMV_TOKENS_CUH
+#define NK_SM100_GEMV_TOKENS_CUH
 
 #include "cuda/convert.cuh"
 #include "cuda/pairs.cuh"
@@ -8,15 +8,15 @@
 #include "cuda/ptx/registers.cuh"
 #include "sm100_gemv.cuh"
 
-enum { CODES, HALVES, BFLOATS };
+enum { CODES, FP16, BF16 };
 
-#define BATCH 4 /* words that a thread has under way in registers */
+#define BATCH 4 /* words that a thread loads before it stores them */
 
 constexpr int CHUNK_BYTES = sizeof(sm100_gemv_token_chunk), STEP_WORDS = SM100_GEMV_STEP / 8;
 
 /* Eight elements of a token; zeros beyond K. */
 typedef struct token_word {
-    uint4 raw; /* codes: of x alone */
+    uint4 raw; /* codes are in x alone */
     uint32_t sf;
 } token_word;
 
@@ -45,11 +45,12 @@ template <int KIND> __device__ inline token_word load_word(const nk_gemm_problem
     return out;
 }
 
-/* ALONE: the scale factors of codes stay beside them. Otherwise products with them are exact in halves. */
+/* ALONE: the scale factors of codes stay beside them. Otherwise codes are multiplied by them, which is exact in fp16.
+ */
 template <int KIND, bool ALONE> __device__ inline void store_word(const token_word &v, uint8_t *token, int word)
 {
     uint8_t *const chunk = token + word / CODE_WORDS * CHUNK_BYTES;
-    uint4 halves = KIND == BFLOATS ? in_decode_order(v.raw) : v.raw;
+    uint4 elements = KIND == BF16 ? in_decode_order(v.raw) : v.raw;
     if (KIND == CODES) {
         uint32_t pairs[4];
         cvt_f16x2_e2m1x2(v.raw.x, pairs);
@@ -61,14 +62,14 @@ template <int KIND, bool ALONE> __device__ inline void store_word(const token_wo
         } else if (word % 2 == 0) {
             ((sm100_gemv_token_chunk *)chunk)->sf[word % CODE_WORDS / 2] = e4m3_to_float(v.sf);
         }
-        halves = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        elements = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
-    ((uint4 *)chunk)[word % CODE_WORDS] = halves;
+    ((uint4 *)chunk)[word % CODE_WORDS] = elements;
 }
 
 /* As much of K of all tokens as the CTA has, by all its threads. */
 template <int KIND, bool ALONE>
-__device__ inline void stage_tokens(const nk_gemm_problem &p, const sm100_gemv_work &s, const warp_work &w)
+__device__ inline void stage_tokens(const nk_gemm_problem &p, const sm100_gemv_scheduler &s, const warp_schedule &w)
 {
     uint8_t *const tokens = (uint8_t *)(&head() + 1);
     const int words = w.k_steps * STEP_WORDS, pitch = sm100_gemv_token_bytes(s.k_steps);
