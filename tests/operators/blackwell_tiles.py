@@ -142,9 +142,9 @@ def check_sm100_lists(device, c, mma_n):
 
 
 def check_sm100_gemm(tile, device, c):
-    """Tokens are mma_n where they are few, lanes where weight rows are fewer. Each part of K has
-    a step: `more` is those of the others."""
-    mma_n, split_k, shared = TILE.fullmatch(tile).groups()
+    """Tokens are operand N if they are few, operand M if weight rows are fewer. Each share of a split
+    K has a step: `more` is those of the other shares."""
+    mma_n, split_k, multicast = TILE.fullmatch(tile).groups()
     mma_n, split_k = int(mma_n), int(split_k or 1)
     more = 256 * (split_k - 1)
     for m, n in [(mma_n + 3, 260), (300, mma_n // 2 + 1)]:
@@ -169,7 +169,7 @@ def check_sm100_gemm(tile, device, c):
         check_one_matrix(device, 300, 40, 128 + more, shared)
     if tile not in WITHOUT_DUAL:
         check_sm100_dual(device, c, mma_n, more)
-    if split_k == 1 and not shared:
+    if split_k == 1 and not multicast:
         check_sm100_experts(device, c, mma_n)
         check_sm100_by_index(device, c, mma_n)
         check_sm100_lists(device, c, mma_n)

@@ -53,7 +53,7 @@ static const char *sm100_gemm_why_not(const gemm_desc *d, const gemm_query *q)
 static double sm100_gemm_mma_cycles(const gemm_config *t)
 {
     const double rows = SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma;
-    return sm100_larger(t->tile_m * SM100_GEMM_COLUMN_CYCLES, rows * SM100_GEMM_ROW_CYCLES);
+    return sm100_larger(t->tile_m * SM100_GEMM_MMA_N_CYCLES, rows * SM100_GEMM_OPERAND_ROW_CYCLES);
 }
 
 /* Bytes of the MMA's N that multicast saves this CTA: pairs share its codes, and all CTAs its scale factors. 0 where
@@ -76,9 +76,9 @@ static double sm100_gemm_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, 
                  bytes = arrive - sm100_gemm_multicast_bytes(t, k, waves);
     const double tile_cycles = sm100_larger(
         mmas, sm100_larger(bytes / SM100_GEMM_BYTES_PER_CYCLE, arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
-    const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->tile_m * SM100_GEMM_STORE_COLUMN_CYCLES;
+    const double stores = SM100_GEMM_EPILOGUE_CYCLES + matrices * t->tile_m * SM100_GEMM_EPILOGUE_N_CYCLES;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->tile_m, t->split_k, gemm_matrices(d));
-    const double sums = t->split_k > 1 ? SM100_GEMM_PARTS_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
+    const double sums = t->split_k > 1 ? SM100_GEMM_SPLIT_K_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
     const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas_per_mma > 1 ? t->multicast * SM100_GEMM_PAIR_CYCLES : 0);
     return (fill + waves * sm100_larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
 }
@@ -139,9 +139,10 @@ static nk_status sm100_gemm_plan_gemv(const gemm_desc *d, const nk_settings *set
 {
     sm100_gemv_choice *c = choice;
     const bool is_forced = nk_tile_forced(settings, sm100_gemm_family_of(d)->tiles) != NK_TILE_ANY;
-    if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_MAX_TOKENS) return NK_DECLINED;
+    if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_MAX_TOKENS)
+        return NK_DECLINED;
     const nk_status status = sm100_plan_gemv(d->gemm, settings, plan, c);
-    if (status == NK_OK) *us = nk_tile_forced(settings, &sm100_gemv_family) != NK_TILE_ANY ? 0 : c->deal.us;
+    if (status == NK_OK) *us = nk_tile_forced(settings, &sm100_gemv_family) != NK_TILE_ANY ? 0 : c->schedule.us;
     if (d->gemm->m == 1) *us = 0;
     return status;
 }

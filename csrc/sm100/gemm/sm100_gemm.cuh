@@ -80,7 +80,7 @@ __device__ constexpr uint32_t mxf4nvf4_instruction(int mma_m, int mma_n)
 /* An atom is 32 rows of 16 bytes; eight of them are a core matrix. Both CTAs of a pair have it at the same address. */
 template <class C> __device__ inline void copy_sf_atom_to_tmem(uint32_t tmem, uint32_t atom)
 {
-    tcgen05_cp_32x128b_warpx4<C::CTA_GROUP>(tmem, tcgen05_descriptor(atom, 8 * 16, TCGEN05_NO_SWIZZLE));
+    tcgen05_cp_32x128b_warpx4<C::CTA_GROUP>(tmem, tcgen05_descriptor(atom, 8 * SF_QUAD_BYTES, TCGEN05_NO_SWIZZLE));
 }
 
 /* One MMA's codes; the swizzle spans eight rows. */
@@ -103,11 +103,11 @@ __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, 
 #pragma unroll
         for (int matrix = 0; matrix < C::MATRICES; matrix++)
             copy_sf_atom_to_tmem<C>(sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM,
-                                    shared_address(stage.sf[matrix]) + i * NK_SF_ATOM_BYTES);
+                                    shared_address(stage.sf[matrix]) + sf_bytes_of_atoms(i));
 #pragma unroll
         for (int atom = 0; atom < C::N_ATOMS; atom++)
             copy_sf_atom_to_tmem<C>(sf + SF_N + (i * C::N_ATOMS + atom) * ATOM,
-                                    shared_address(stage.sf[C::MATRICES + atom]) + i * NK_SF_ATOM_BYTES);
+                                    shared_address(stage.sf[C::MATRICES + atom]) + sf_bytes_of_atoms(i));
     }
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
@@ -158,8 +158,9 @@ __device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &a
                 done.advance(C::STAGES);
             }
             mma_stage<C>(s.stages[load.stage], tmem + accumulator.stage * C::ACCUMULATOR_COLUMNS,
-                         tmem + C::SF_COLUMN + sf.stage * C::SF_STAGE_COLUMNS, (uint32_t)t.row_in_atom / 32,
-                         k_blocks_of_step(problem_of_tile(all, t).k, step), step > t.first_step);
+                         tmem + C::SF_COLUMN + sf.stage * C::SF_STAGE_COLUMNS,
+                         (uint32_t)t.row_in_atom / SF_QUARTER_ROWS, k_blocks_of_step(problem_of_tile(all, t).k, step),
+                         step > t.first_step);
             commit_stage<C>(&s.empty[load.stage], scheduler);
         }
         commit<C>(&s.accumulator_full[accumulator.stage], scheduler);

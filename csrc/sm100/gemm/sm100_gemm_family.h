@@ -40,6 +40,4 @@ nk_status sm100_launch(const gemm_desc *d, const gemm_launch *launch, const nk_e
     .why_not_config = sm100_why_not_config, .us = sm100_us, .derive = sm100_derive, .launch = sm100_launch, \
     .longest_first = true, .mainloop = of
 
-static inline double sm100_larger(double x, double y) { return x > y ? x : y; }
-
 #endif

@@ -56,11 +56,11 @@ __device__ inline sf_rows sf_rows_of(const P &p, const mma_tile &t, int operand,
 {
     const nk_operand &o = operand_of_mma(p, t.params, operand);
     if (operand == SM100_GEMM_OPERAND_N)
-        return {o, C::EXPERTS ? 0 : t.l, t.n - t.row_in_atom + atom * NK_SF_ATOM_ROWS, t.n_end,
-                min(t.atom_row + atom, t.atom_rows - 1) * NK_SF_ATOM_ROWS};
+        return {o, C::EXPERTS ? 0 : t.l, t.n - t.row_in_atom + atom * SF_ATOM_ROWS, t.n_end,
+                min(t.atom_row + atom, t.atom_rows - 1) * SF_ATOM_ROWS};
     const int64_t rows = rows_of_operand(p, t.params, operand),
                   before = operand == SM100_GEMM_OPERAND_UP ? t.params.up_row_in_atom : 0;
-    return {o, t.l, t.m, rows, min(t.m, rows - 1) / NK_SF_ATOM_ROWS * NK_SF_ATOM_ROWS + before};
+    return {o, t.l, t.m, rows, sf_atom_of_row(min(t.m, rows - 1)) * SF_ATOM_ROWS + before};
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -70,15 +70,15 @@ __device__ inline sf_rows sf_rows_of(const P &p, const mma_tile &t, int operand,
 /* Whole atoms of 128 rows, from a block of 64 of K on. */
 __device__ inline const uint8_t *sf_atoms_at(const sf_rows &f, int64_t k, int64_t block)
 {
-    const int64_t atom = f.sf_row / NK_SF_ATOM_ROWS * (k / SM100_GEMM_MMA_K) + block;
-    return f.operand.sf + f.l * f.operand.sf_batch_stride + atom * NK_SF_ATOM_BYTES;
+    const int64_t atom = sf_atom_of_row(f.sf_row) * (k / SM100_GEMM_MMA_K) + block;
+    return f.operand.sf + f.l * f.operand.sf_batch_stride + sf_bytes_of_atoms(atom);
 }
 
 /* If a tile ends inside an atom, the neighbour's scale factors come, too. */
 __device__ inline void copy_sf_atoms(uint32_t to, const sf_rows &f, int64_t k, int step, uint32_t full)
 {
     cp_async_bulk(to, sf_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS),
-                  k_blocks_of_step(k, step) * NK_SF_ATOM_BYTES, full);
+                  sf_bytes_of_atoms(k_blocks_of_step(k, step)), full);
 }
 
 /* Operand N's: each CTA of the cluster copies some of the atoms, for all CTAs. */
@@ -90,9 +90,9 @@ __device__ inline void multicast_sf_atoms(uint32_t to, const sf_rows &f, int64_t
     const int first = (scheduler.pair * C::CTA_GROUP + scheduler.pair_rank) * EACH,
               count = min(EACH, k_blocks_of_step(k, step) - first);
     if (count > 0)
-        cp_async_bulk_multicast(to + first * NK_SF_ATOM_BYTES,
+        cp_async_bulk_multicast(to + sf_bytes_of_atoms(first),
                                 sf_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS + first),
-                                count * NK_SF_ATOM_BYTES, full, C::CLUSTER_MASK);
+                                sf_bytes_of_atoms(count), full, C::CLUSTER_MASK);
 }
 
 /* Operand N's: each pair loads 1 / PAIRS of a CTA's rows, for the CTAs of the same rank in all pairs. */
@@ -133,7 +133,7 @@ __device__ inline void produce_stages(mxf4nvf4_smem<C> &s, const code_maps &all_
             auto &stage = s.stages[load.stage];
             const uint32_t full = shared_address(&s.full[load.stage]);
             wait_cta_group<C>(&s.empty[load.stage], load.parity ^ 1);
-            mbarrier_arrive_expect_tx(full, CODES + atoms * k_blocks_of_step(p.k, step) * NK_SF_ATOM_BYTES);
+            mbarrier_arrive_expect_tx(full, CODES + sf_bytes_of_atoms(atoms * k_blocks_of_step(p.k, step)));
 #pragma unroll
             for (int operand = 0; operand < C::OPERANDS; operand++) {
                 const bool is_n = operand == SM100_GEMM_OPERAND_N;
@@ -191,7 +191,7 @@ __device__ inline int64_t sf_row_at(const mma_tile_scheduler &scheduler, const s
  * blocked ones may be NaN. */
 __device__ inline uint32_t load_four_sf(const sf_rows &f, int64_t row, int64_t block, int64_t k)
 {
-    const int64_t cols = k / NK_SF_VEC, col = block * NK_SF_ATOM_COLS, valid = cols - col;
+    const int64_t cols = k / NK_SF_VEC, col = block * SF_ATOM_COLS, valid = cols - col;
     if (row < 0 || valid <= 0) return 0;
     const uint8_t *at = sf_at(f.operand, f.l, row, col, cols);
     if (valid >= 4 && is_aligned(at, 4)) return *(const uint32_t *)at;
@@ -240,11 +240,11 @@ __device__ inline void arrange_sf(mxf4nvf4_smem<C> &s, const code_maps &maps, co
 #pragma unroll
             for (int operand = 0; operand < C::OPERANDS; operand++) {
                 const int first = first_atom_of_operand<C>(operand);
-                const uint32_t to = shared_address(s.stages[load.stage].sf[first]) + row % 32 * 16 + row / 32 * 4;
+                const uint32_t to = shared_address(s.stages[load.stage].sf[first]) + sf_offset_in_atom(row, 0);
                 if (params.sf_by_bulk_copy[operand]) continue;
 #pragma unroll
                 for (int i = 0; i < atoms_of_operand<C>(operand) * SM100_GEMM_K_BLOCKS; i++)
-                    st_shared(to + i * NK_SF_ATOM_BYTES,
+                    st_shared(to + sf_bytes_of_atoms(i),
                               words[first + i / SM100_GEMM_K_BLOCKS][i % SM100_GEMM_K_BLOCKS]);
             }
             fence_proxy_async();

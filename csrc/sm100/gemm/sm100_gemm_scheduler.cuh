@@ -6,6 +6,7 @@
 #include "cuda/operand.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/cluster_memory.cuh"
+#include "cuda/sf_layout.cuh"
 #include "sm100_gemm_traits.cuh"
 #include "sm100_list_params.h"
 
@@ -41,8 +42,8 @@ typedef struct mma_tile_scheduler {
 /* Problems and operands                                                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-template <typename P> __device__ inline const sm100_list_params *list_of(const P &) { return nullptr; }
-__device__ inline const sm100_list_params *list_of(const sm100_list_params &list) { return &list; }
+template <typename P> __device__ inline const sm100_list_params *list_params_of(const P &) { return nullptr; }
+__device__ inline const sm100_list_params *list_params_of(const sm100_list_params &list) { return &list; }
 
 /* The problem that a tile belongs to. */
 template <typename P> __device__ inline const P &problem_of_tile(const P &p, const mma_tile &) { return p; }
@@ -117,14 +118,14 @@ template <class C> __device__ inline mma_tile mma_tile_at(const mma_tile_schedul
     } else if constexpr (C::LIST) {
         t.n = (int64_t)n_tile * C::MMA_N;
         t.n_end = rows_of_operand(scheduler.list->group[group].gemm, params, SM100_GEMM_OPERAND_N);
-        t.atom_rows = nk_ceil_div(t.n_end, NK_SF_ATOM_ROWS);
+        t.atom_rows = sf_atoms_of_rows(t.n_end);
     } else {
         t.l = n_tile / params.mma_n_tiles;
         t.n = (n_tile - t.l * params.mma_n_tiles) * C::MMA_N;
         t.n_end = scheduler.n_end;
     }
-    t.row_in_atom = t.n % NK_SF_ATOM_ROWS;
-    t.atom_row = first_atom + t.n / NK_SF_ATOM_ROWS;
+    t.row_in_atom = sf_row_in_atom(t.n);
+    t.atom_row = first_atom + sf_atom_of_row(t.n);
     t.n += first;
     return t;
 }
@@ -227,12 +228,12 @@ __device__ inline mma_tile_scheduler make_scheduler(M &s, const P &p, const sm10
                                                     const sm100_gemm_experts &experts, int rank)
 {
     const int split = C::PAIRS > 1 ? 0 : rank / C::CTA_GROUP, pair = C::PAIRS > 1 ? rank / C::CTA_GROUP : 0;
-    mma_tile_scheduler scheduler = {params,       s.experts,           experts.count, experts.rows, list_of(p),
+    mma_tile_scheduler scheduler = {params,       s.experts,           experts.count, experts.rows, list_params_of(p),
                                     params.tiles, rank % C::CTA_GROUP, split,         pair};
     if constexpr (C::DYNAMIC) scheduler.responses = s.responses;
     if constexpr (!C::LIST) {
         scheduler.n_end = rows_of_operand(p, params, SM100_GEMM_OPERAND_N);
-        scheduler.atom_rows = C::EXPERTS ? experts.atom_rows : nk_ceil_div(scheduler.n_end, NK_SF_ATOM_ROWS);
+        scheduler.atom_rows = C::EXPERTS ? experts.atom_rows : sf_atoms_of_rows(scheduler.n_end);
     }
     if constexpr (C::EXPERTS) {
         if (rank == 0) tabulate_experts<C>(s, experts, p.m);

@@ -34,23 +34,23 @@ static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm100_gem
 }
 
 /* All that a schedule depends on. */
-typedef struct question {
+typedef struct schedule_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
     int32_t kind, access, forced, batch_invariant;
-} question;
+} schedule_question;
 
 NK_CHOICE_FITS(sm100_gemv_choice);
 
 static nk_status find_schedule(const nk_gemv_problem *p, int forced, bool batch_invariant,
                                sm100_gemv_schedule *schedule)
 {
-    NK_MEMO(question, sm100_gemv_schedule, memo);
+    NK_MEMO(schedule_question, sm100_gemv_schedule, memo);
     static _Thread_local sm100_gemv_clusters resident;
     const cuda_gpu *gpu = NULL;
     NK_TRY(cuda_gpu_of(p->device, &gpu));
-    const question q = {gpu,    p->l,           p->m, p->n, p->k, sm100_gemv_kind_of(p), sm100_gemv_access_of(p),
-                        forced, batch_invariant};
+    const schedule_question q = {
+        gpu, p->l, p->m, p->n, p->k, sm100_gemv_kind_of(p), sm100_gemv_access_of(p), forced, batch_invariant};
     const size_t slot = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[slot].asked, &q, sizeof q) != 0) {
         if (resident.gpu != gpu) NK_TRY(count_clusters(p->device, gpu, &resident));

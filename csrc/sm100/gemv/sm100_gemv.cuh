@@ -6,6 +6,7 @@
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/global.cuh"
+#include "cuda/sf_layout.cuh"
 #include "sm100_gemv_config.h"
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
@@ -82,7 +83,7 @@ __device__ inline void point_at_tile(const nk_gemm_problem &p, const warp_schedu
 
 __device__ inline void advance_k(const nk_gemm_problem &p, stage_cursor &at)
 {
-    const int factors = p.b.sf_layout == NK_SF_BLOCKED ? 4 * NK_SF_ATOM_BYTES : 4 * FACTORS;
+    const int factors = 4 * sf_next_four(p.b);
 #pragma unroll
     for (int o = 0; o < M8S; o++) {
         at.codes[o] += 4 * CODE_BYTES;
@@ -100,7 +101,7 @@ __device__ inline void advance_step(const nk_gemm_problem &p, const warp_schedul
     if (at.left > 0) point_at_tile<ACCESS>(p, w, at);
 }
 
-__device__ inline uint32_t load_sf_bytes(const uint8_t *at, int count)
+__device__ inline uint32_t load_narrow_sf(const uint8_t *at, int count)
 {
     uint32_t sf = 0;
 #pragma unroll
@@ -111,7 +112,8 @@ __device__ inline uint32_t load_sf_bytes(const uint8_t *at, int count)
 
 /* Loads a step into a stage, if there is one. Beyond K are zeros. */
 template <int ACCESS>
-__device__ inline void fetch_stage(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &at, weight_stage &to)
+__device__ inline void fetch_weight_step(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &at,
+                                         weight_stage &to)
 {
     const int elements = (int)min(p.k - (int64_t)chunk_index(w, at) * SM100_GEMV_CHUNK, (int64_t)SM100_GEMV_CHUNK);
     if (at.left <= 0) return;
@@ -129,7 +131,7 @@ __device__ inline void fetch_stage(const nk_gemm_problem &p, const warp_schedule
 #pragma unroll
             for (int i = 0; i < CODE_WORDS; i++)
                 to.codes[o][i] = words[i];
-            to.sf[o] = load_sf_bytes(at.sf[o], elements / NK_SF_VEC) & 0x7F7F7F7F;
+            to.sf[o] = load_narrow_sf(at.sf[o], elements / NK_SF_VEC) & 0x7F7F7F7F;
         } else {
             ld_global_v8_evict_first(at.codes[o], to.codes[o]);
             to.sf[o] = *(const uint32_t *)at.sf[o] & 0x7F7F7F7F;
@@ -139,7 +141,7 @@ __device__ inline void fetch_stage(const nk_gemm_problem &p, const warp_schedule
 }
 
 /* Brings the first steps' codes to L2, as far as they belong to one tile: a program cannot see that. */
-__device__ inline void prefetch_codes(const nk_gemm_problem &p, const warp_schedule &w, const stage_cursor &at)
+__device__ inline void prefetch_steps(const nk_gemm_problem &p, const warp_schedule &w, const stage_cursor &at)
 {
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
@@ -153,8 +155,8 @@ __device__ inline void prefetch_codes(const nk_gemm_problem &p, const warp_sched
 
 /* MMA::step(stage, k_step) multiplies, MMA::store_partials(tile) keeps the sums of the warp's steps of a tile. */
 template <int ACCESS, typename MMA>
-__device__ inline void gemv_mainloop(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &ahead,
-                                     weight_stage stages[STAGES], MMA &mma)
+__device__ inline void few_tokens_mainloop(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &ahead,
+                                           weight_stage stages[STAGES], MMA &mma)
 {
     int tile = w.tile, k_step = w.k_step;
 #pragma unroll 1
@@ -163,7 +165,7 @@ __device__ inline void gemv_mainloop(const nk_gemm_problem &p, const warp_schedu
         for (int stage = 0; stage < STAGES; stage++) {
             if (done == w.steps) break;
             mma.step(stages[stage], k_step);
-            fetch_stage<ACCESS>(p, w, ahead, stages[stage]);
+            fetch_weight_step<ACCESS>(p, w, ahead, stages[stage]);
             done++;
             if (++k_step < w.k_steps && done < w.steps) continue;
             mma.store_partials(tile++);

@@ -9,7 +9,7 @@
 #include "cuda/ptx/shared.cuh"
 #include "sm100_gemv.cuh"
 
-__device__ inline float *partials_at(const sm100_gemv_scheduler &s)
+__device__ inline float *partials_of_cta(const sm100_gemv_scheduler &s)
 {
     return (float *)((uint8_t *)smem + sm100_gemv_partials_at(s.k_steps, s.tokens));
 }
@@ -24,7 +24,7 @@ __device__ inline int first_warp(const sm100_gemv_scheduler &s, const warp_sched
 __device__ inline float *warp_partials(const sm100_gemv_scheduler &s, const warp_schedule &w, int tile)
 {
     const int split = (int)(threadIdx.x >> 5) - first_warp(s, w, tile);
-    return partials_at(s) + (split * s.rows + tile * SM100_GEMV_TILE_ROWS) * s.tokens;
+    return partials_of_cta(s) + (split * s.rows + tile * SM100_GEMV_TILE_ROWS) * s.tokens;
 }
 
 /* How many warps have sums of a position. */
@@ -42,8 +42,8 @@ __device__ inline int own_epilogue_rows(const sm100_gemv_scheduler &s, const war
     return max(0, min(s.epilogue_rows, w.positions - w.rank * s.epilogue_rows));
 }
 
-/* Tells the other CTAs that the inbox is ready, without waiting for them. As init_inbox() of sm90_gemv_sums.cuh, but for
- * the types: each kernel has shared memory and a scheduler of its own. */
+/* Tells the other CTAs that the inbox is ready, without waiting for them. As init_inbox() of sm90_gemv_sums.cuh, but
+ * for the types: each kernel has shared memory and a scheduler of its own. */
 __device__ inline void announce_inbox(const sm100_gemv_scheduler &s)
 {
     if (s.cluster == 1) return;
@@ -86,7 +86,7 @@ template <int ACCESS>
 __device__ inline void gemv_epilogue(const nk_gemm_problem &p, const sm100_gemv_scheduler &s, const warp_schedule &w,
                                      float mma_scale)
 {
-    const float *const partials = partials_at(s), *const inbox = partials + s.split_k * s.rows * s.tokens;
+    const float *const partials = partials_of_cta(s), *const inbox = partials + s.split_k * s.rows * s.tokens;
     const int split_stride = s.rows * s.tokens, inbox_stride = s.epilogue_rows * s.tokens;
     if (s.cluster > 1) barrier_cluster_wait_aligned(); /* every inbox is ready */
     for (int i = threadIdx.x; i < w.positions * s.tokens; i += blockDim.x) {
@@ -113,8 +113,8 @@ __device__ inline void gemv_epilogue(const nk_gemm_problem &p, const sm100_gemv_
 /* The kernel                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* MMA::stage(p, s, w) brings tokens to shared memory; for the rest see gemv_mainloop(). */
-template <int ACCESS, typename MMA> __device__ inline void gemv(const sm100_gemv_args &args, float mma_scale)
+/* MMA::stage(p, s, w) brings tokens to shared memory; for the rest see few_tokens_mainloop(). */
+template <int ACCESS, typename MMA> __device__ inline void run_few_tokens(const sm100_gemv_args &args, float mma_scale)
 {
     const nk_gemm_problem &p = args.problem;
     const sm100_gemv_scheduler &s = args.scheduler;
@@ -123,18 +123,18 @@ template <int ACCESS, typename MMA> __device__ inline void gemv(const sm100_gemv
     weight_stage stages[STAGES];
     point_at_tile<ACCESS>(p, w, ahead);
     griddepcontrol_launch_dependents();
-    if (ACCESS != NARROW) prefetch_codes(p, w, ahead);
+    if (ACCESS != NARROW) prefetch_steps(p, w, ahead);
     if (!s.early) griddepcontrol_wait(); /* until then nothing but weights may be read */
 #pragma unroll
     for (int i = 0; i < STAGES; i++)
-        fetch_stage<ACCESS>(p, w, ahead, stages[i]);
+        fetch_weight_step<ACCESS>(p, w, ahead, stages[i]);
     if (s.early) griddepcontrol_wait();
     MMA::stage(p, s, w);
     announce_inbox(s);
     __syncthreads();
     expect_partial_sums(s, w);
     MMA mma(s, w);
-    gemv_mainloop<ACCESS>(p, w, ahead, stages, mma);
+    few_tokens_mainloop<ACCESS>(p, w, ahead, stages, mma);
     __syncthreads();
     gemv_epilogue<ACCESS>(p, s, w, mma_scale);
 }
@@ -143,7 +143,7 @@ template <int ACCESS, typename MMA> __device__ inline void gemv(const sm100_gemv
     extern "C" __global__ void __launch_bounds__(32 * SM100_GEMV_WARPS, 1) \
         sm100_gemv_##name(const __grid_constant__ sm100_gemv_args args)    \
     {                                                                      \
-        gemv<access, MMA>(args, mma_scale);                                \
+        run_few_tokens<access, MMA>(args, mma_scale);                      \
     }
 
 #define GEMV_KERNELS(name, MMA, mma_scale)               \

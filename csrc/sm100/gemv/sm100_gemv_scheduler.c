@@ -73,9 +73,7 @@ static bool fits(const nk_gemv_problem *p, const cuda_gpu *gpu, int64_t position
     return bytes <= room && p->l * (int64_t)w->clusters <= INT32_MAX;
 }
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
-static double us_of(const nk_gemv_problem *p, const sm100_gemv_schedule *d, int32_t at_once)
+static double gemv_us(const nk_gemv_problem *p, const sm100_gemv_schedule *d, int32_t at_once)
 {
     const sm100_gemv_scheduler *w = &d->scheduler;
     const sm100_gemv_kind kind = sm100_gemv_kind_of(p);
@@ -85,7 +83,7 @@ static double us_of(const nk_gemv_problem *p, const sm100_gemv_schedule *d, int3
                                                         : SM100_GEMV_FP16_SM_STEP_US;
     const double memory = of_sm * w->rows * SM100_GEMV_STEP * 9 / 16 / SM100_GEMV_BYTES_PER_US;
     const double tiles = (double)nk_ceil_div(w->rows, SM100_GEMV_TILE_ROWS);
-    double us = larger(memory, larger(w->steps_per_warp * SM100_GEMV_STEP_US, of_sm * tiles * step_of_sm));
+    double us = sm100_larger(memory, sm100_larger(w->steps_per_warp * SM100_GEMV_STEP_US, of_sm * tiles * step_of_sm));
     us += of_sm * (double)p->m * SM100_GEMV_STEP * 2 / 1000 * SM100_GEMV_TOKEN_KB_US;
     if (w->cluster > 1) us += SM100_GEMV_CLUSTER_US + w->cluster * SM100_GEMV_CLUSTER_CTA_US;
     if (ctas_per_sm(d) == 1) us += SM100_GEMV_SOLO_US;
@@ -127,7 +125,7 @@ sm100_gemv_schedule sm100_gemv_find_schedule(const nk_gemv_problem *p, const sm1
             for (int more = 0; at_once && !batch_invariant && !found && more < MORE_WAVES; more++)
                 found = even_schedule(p, resident, positions, cluster, more, &d);
             if (!found) continue;
-            d.us = us_of(p, &d, at_once);
+            d.us = gemv_us(p, &d, at_once);
             if (!best.warps || d.us < best.us) best = d;
         }
         if (batch_invariant && best.warps) break; /* the tile must not depend on the rows, either */

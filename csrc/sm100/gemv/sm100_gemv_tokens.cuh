@@ -15,14 +15,15 @@ enum { CODES, FP16, BF16 };
 constexpr int CHUNK_BYTES = sizeof(sm100_gemv_token_chunk), STEP_WORDS = SM100_GEMV_STEP / 8;
 
 /* Eight elements of a token; zeros beyond K. */
-typedef struct token_word {
+typedef struct raw_token_word {
     uint4 raw; /* codes are in x alone */
     uint32_t sf;
-} token_word;
+} raw_token_word;
 
-template <int KIND> __device__ inline token_word load_word(const nk_gemm_problem &p, int64_t l, int token, int64_t k)
+template <int KIND>
+__device__ inline raw_token_word load_token_word(const nk_gemm_problem &p, int64_t l, int token, int64_t k)
 {
-    token_word out = {make_uint4(0, 0, 0, 0), 0};
+    raw_token_word out = {make_uint4(0, 0, 0, 0), 0};
     const uint8_t *row = p.a.data + l * p.a.batch_stride + token * p.a.row_stride;
     if (k >= p.k) return out; /* K % 16 = 0: all of it or nothing */
     if (KIND == CODES) {
@@ -47,7 +48,7 @@ template <int KIND> __device__ inline token_word load_word(const nk_gemm_problem
 
 /* ALONE: the scale factors of codes stay beside them. Otherwise codes are multiplied by them, which is exact in fp16.
  */
-template <int KIND, bool ALONE> __device__ inline void store_word(const token_word &v, uint8_t *token, int word)
+template <int KIND, bool ALONE> __device__ inline void store_word(const raw_token_word &v, uint8_t *token, int word)
 {
     uint8_t *const chunk = token + word / CODE_WORDS * CHUNK_BYTES;
     uint4 elements = KIND == BF16 ? in_decode_order(v.raw) : v.raw;
@@ -76,11 +77,11 @@ __device__ inline void stage_tokens(const nk_gemm_problem &p, const sm100_gemv_s
     const int all = words * (ALONE ? 1 : s.tokens);
     const int64_t first_k = (int64_t)w.first_k_step * SM100_GEMV_STEP;
     for (int first = threadIdx.x; first < all; first += BATCH * blockDim.x) {
-        token_word batch[BATCH];
+        raw_token_word batch[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int at = first + i * blockDim.x, token = ALONE ? 0 : at / words;
-            if (at < all) batch[i] = load_word<KIND>(p, w.l, token, first_k + (at - token * words) * 8);
+            if (at < all) batch[i] = load_token_word<KIND>(p, w.l, token, first_k + (at - token * words) * 8);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {

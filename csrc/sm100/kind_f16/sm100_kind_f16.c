@@ -63,12 +63,12 @@ static double sm100_f16_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, c
     const double tokens = p->m < t->tile_m ? (double)p->m : t->tile_m; /* that are there */
     const double bytes = (matrices * SM100_GEMM_CTA_M * weight_bytes + 2 * tokens / t->ctas_per_mma) * k;
     const double rows = (double)t->tile_m / t->ctas_per_mma + (sm100_f16_decodes(d) ? 0 : SM100_GEMM_CTA_M),
-                 of_rows = rows * SM100_KIND_F16_ROW_CYCLES;
-    const double mmas = matrices * blocks * sm100_larger(t->tile_m * SM100_KIND_F16_COLUMN_CYCLES, of_rows);
+                 of_rows = rows * SM100_KIND_F16_OPERAND_ROW_CYCLES;
+    const double mmas = matrices * blocks * sm100_larger(t->tile_m * SM100_KIND_F16_MMA_N_CYCLES, of_rows);
     const double decoding = sm100_f16_decodes(d) ? matrices * blocks * SM100_KIND_F16_DECODE_CYCLES : 0;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->tile_m, t->split_k, matrices) / SM100_GEMM_BYTES_PER_CYCLE;
-    const double stores = SM100_GEMM_TILE_CYCLES + matrices * t->tile_m * SM100_GEMM_STORE_COLUMN_CYCLES +
-                          (t->split_k > 1 ? SM100_GEMM_PARTS_CYCLES + inbox : 0);
+    const double stores = SM100_GEMM_EPILOGUE_CYCLES + matrices * t->tile_m * SM100_GEMM_EPILOGUE_N_CYCLES +
+                          (t->split_k > 1 ? SM100_GEMM_SPLIT_K_CYCLES + inbox : 0);
     const double loop = sm100_larger(sm100_larger(mmas, decoding), bytes / SM100_GEMM_BYTES_PER_CYCLE);
     const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas_per_mma > 1 ? SM100_GEMM_PAIR_CYCLES : 0);
     return (fill + waves * sm100_larger(loop, stores) + stores) / SM100_GEMM_CYCLES_PER_US;

@@ -172,11 +172,11 @@ __device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm1
         if (is_elected || has_tokens_by_index<C>(scheduler)) produce_16bit_stages<C>(s, maps, p, scheduler, is_elected);
     } else if constexpr (C::DECODES) {
         if (warp > C::PRODUCER_WARP)
-            copy_sf<C>(s, p, scheduler);
+            copy_weight_sf<C>(s, p, scheduler);
         else if (bf16)
-            decode_weights<C, true>(s, tmem, p, scheduler);
+            decode_weights_to_tmem<C, true>(s, tmem, p, scheduler);
         else
-            decode_weights<C, false>(s, tmem, p, scheduler);
+            decode_weights_to_tmem<C, false>(s, tmem, p, scheduler);
     }
     __syncwarp();
     sync_gemm_cluster<C>();

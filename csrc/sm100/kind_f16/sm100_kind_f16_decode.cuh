@@ -40,8 +40,8 @@ __device__ inline void decode_half_row(uint32_t codes, int row, int half, uint32
  * beside codes of zero. */
 __device__ inline uint32_t valid_sf_mask(int64_t k, int step, int half)
 {
-    const int64_t rest = k / NK_SF_VEC - ((int64_t)step * SM100_KIND_F16_SF_ATOMS + half) * NK_SF_ATOM_COLS;
-    return rest >= NK_SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
+    const int64_t rest = k / NK_SF_VEC - ((int64_t)step * SM100_KIND_F16_SF_ATOMS + half) * SF_ATOM_COLS;
+    return rest >= SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
 }
 
 /* The leader's barrier. The peer's arrivals also say that its tokens are there: who decodes has waited for them. */
@@ -55,8 +55,8 @@ template <class C> __device__ inline void arrive_at_leader(const uint64_t *barri
 
 /* The decode warps: a thread has half a step of one row of each matrix. */
 template <class C, bool BF16, typename P>
-__device__ inline void decode_weights(kind_f16_smem<C> &s, uint32_t tmem, const P &all,
-                                      const mma_tile_scheduler &scheduler)
+__device__ inline void decode_weights_to_tmem(kind_f16_smem<C> &s, uint32_t tmem, const P &all,
+                                              const mma_tile_scheduler &scheduler)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, quarter = warp % 4;
     const int row = 32 * quarter + lane, half = warp / 4 - 1;
@@ -74,7 +74,8 @@ __device__ inline void decode_weights(kind_f16_smem<C> &s, uint32_t tmem, const 
 #pragma unroll
             for (int matrix = 0; matrix < C::MATRICES; matrix++) {
                 uint32_t weights[32];
-                const uint32_t factors = ld_shared(shared_address(stage.sf[matrix][half]) + lane * 16 + quarter * 4);
+                const uint32_t factors = ld_shared(shared_address(stage.sf[matrix][half]) + sf_offset_in_atom(lane, 0) +
+                                                   sf_offset_of_quarter(quarter));
                 decode_half_row<BF16>(shared_address(stage.weights[matrix]) + row * SM100_KIND_F16_CODE_BYTES, row,
                                       half, factors & mask, weights);
                 __syncwarp();

@@ -99,26 +99,26 @@ __device__ inline void copy_sf_atom(uint32_t to, const nk_operand &o, int row_in
 {
     const int lane = (int)threadIdx.x % 32;
     const bool exists = row < rows && col < cols;
-    const int valid = exists ? (int)min(cols - col, (int64_t)NK_SF_ATOM_COLS) : 0;
+    const int valid = exists ? (int)min(cols - col, (int64_t)SF_ATOM_COLS) : 0;
     if (!exists) row = col = 0;
-    to += lane * 16;
-    if (bytes == 16) {
-        cp_async_cg_zfill(to, sf_at(o, l, row + lane, col, cols), exists ? 16 : 0);
+    to += sf_offset_in_atom(lane, 0);
+    if (bytes == SF_QUAD_BYTES) {
+        cp_async_cg_zfill(to, sf_at(o, l, row + lane, col, cols), exists ? SF_QUAD_BYTES : 0);
         return;
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint8_t *at = sf_at(o, l, min(row + lane + 32 * i, rows - 1) + row_in_atom, col, cols);
+        const uint8_t *at = sf_at(o, l, min(row + lane + SF_QUARTER_ROWS * i, rows - 1) + row_in_atom, col, cols);
         if (bytes == 4)
-            cp_async_ca_zfill<4>(to + i * 4, at, valid);
+            cp_async_ca_zfill<4>(to + sf_offset_of_quarter(i), at, valid);
         else
-            st_shared(to + i * 4, fetch_bytes(at, valid).x);
+            st_shared(to + sf_offset_of_quarter(i), fetch_bytes(at, valid).x);
     }
 }
 
 /* One warp. */
 template <class C, typename P>
-__device__ inline void copy_sf(kind_f16_smem<C> &s, const P &all, const mma_tile_scheduler &scheduler)
+__device__ inline void copy_weight_sf(kind_f16_smem<C> &s, const P &all, const mma_tile_scheduler &scheduler)
 {
     pipeline_state load;
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
@@ -137,7 +137,7 @@ __device__ inline void copy_sf(kind_f16_smem<C> &s, const P &all, const mma_tile
                 const int matrix = i / SM100_KIND_F16_SF_ATOMS, atom = i % SM100_KIND_F16_SF_ATOMS;
                 copy_sf_atom(shared_address(s.stages[load.stage].sf[matrix][atom]),
                              operand_of_mma(p, t.params, weight_operand(matrix)), first_row_in_atom(t.params, matrix),
-                             bytes, t.l, t.m, p.n, ((int64_t)step * SM100_KIND_F16_SF_ATOMS + atom) * NK_SF_ATOM_COLS,
+                             bytes, t.l, t.m, p.n, ((int64_t)step * SM100_KIND_F16_SF_ATOMS + atom) * SF_ATOM_COLS,
                              cols);
             }
             if (bytes == 1)

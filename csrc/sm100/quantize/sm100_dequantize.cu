@@ -3,7 +3,7 @@
 #include "cuda/ptx/narrow.cuh"
 #include "cuda/ptx/registers.cuh"
 
-struct by_conversions {
+struct dequantize_by_conversions {
     /* A code times its scale factor, which has no sign, is exact in fp16: six significant bits, from 2^-10 to 2688. */
     template <int ELEMENTS>
     static __device__ void values_of(uint32_t codes, uint32_t sf, float global_scale, float (&v)[ELEMENTS])
@@ -17,4 +17,4 @@ struct by_conversions {
     }
 };
 
-DEQUANTIZE_KERNELS(sm100, by_conversions)
+DEQUANTIZE_KERNELS(sm100, dequantize_by_conversions)

@@ -2,11 +2,11 @@
 #include "cuda/ptx/narrow.cuh"
 #include "cuda/quantize.cuh"
 
-struct by_conversions {
+struct quantize_by_conversions {
     static __device__ uint32_t e4m3_of(float v) { return cvt_satfinite_e4m3x2_f32(0, v); }
 
-    /* A scale of 0 meets an infinity only if S is tiny. Their product would be NaN, which loses infinity's sign. Times the
-     * smallest float instead, all finite elements still become zeros with their signs. */
+    /* A scale of 0 meets an infinity only if S is tiny. Their product would be NaN, which loses infinity's sign. Times
+     * the smallest float instead, all finite elements still become zeros with their signs. */
     template <nk_dtype DTYPE> static __device__ uint32_t e2m1x8_of(const block<DTYPE> &x, int half, float to_code)
     {
         const float scale = fmaxf(to_code, 0x1p-149f);
@@ -18,4 +18,4 @@ struct by_conversions {
     }
 };
 
-QUANTIZE_KERNELS(sm100, by_conversions)
+QUANTIZE_KERNELS(sm100, quantize_by_conversions)

@@ -9,12 +9,12 @@
 #include "sm100_route_costs.h"
 #include "sm100_route_fma.h"
 
-typedef struct tile {
+typedef struct route_tile_config {
     int32_t tokens;
     bool tokens_are_mma_m;
-} tile;
+} route_tile_config;
 
-static const tile tiles[SM100_ROUTE_TILE_COUNT] = {
+static const route_tile_config tiles[SM100_ROUTE_TILE_COUNT] = {
 #define ROW(name, ...) [SM100_ROUTE_##name] = {__VA_ARGS__},
     SM100_ROUTE_TILES(ROW)
 #undef ROW
@@ -33,14 +33,7 @@ typedef struct candidate {
     double us;
 } candidate;
 
-static double larger(double x, double y) { return x > y ? x : y; }
-
 static int32_t cluster_of(const sm100_route_params *params) { return params->expert_tiles * params->split_k; }
-
-static int32_t mma_n_of(const sm100_route_params *params)
-{
-    return params->tokens_are_mma_m ? params->experts : params->tokens;
-}
 
 static int32_t smem_bytes(const sm100_route_params *params) { return params->barriers_at + SM100_ROUTE_BARRIER_BYTES; }
 
@@ -68,7 +61,7 @@ static uint32_t instruction_of(nk_dtype dtype, int32_t mma_n)
 }
 
 /* The parameters of a launch without split K. */
-static sm100_route_params params_of(const nk_route_problem *p, const tile *t, nk_pdl pdl)
+static sm100_route_params params_of(const nk_route_problem *p, const route_tile_config *t, nk_pdl pdl)
 {
     const int32_t n = (int32_t)p->n, experts = t->tokens_are_mma_m ? (n + 15) / 16 * 16 : SM100_ROUTE_MMA_M;
     sm100_route_params params = {.tokens_are_mma_m = t->tokens_are_mma_m,
@@ -80,12 +73,12 @@ static sm100_route_params params_of(const nk_route_problem *p, const tile *t, nk
                                  .steps = (int32_t)nk_ceil_div(p->k, SM100_ROUTE_TILE_K),
                                  .scratch_at = 4 * t->tokens * SM100_ROUTE_PITCH(experts),
                                  .scratch_experts = ROUTE_SCRATCH_EXPERTS(n)};
-    const int32_t mma_n = mma_n_of(&params), stage = SM100_ROUTE_STAGE_BYTES(mma_n);
+    const int32_t mma_n = sm100_route_mma_n(&params), stage = SM100_ROUTE_STAGE_BYTES(mma_n);
     const int32_t fitting = (SMEM_MOST - SM100_ROUTE_BARRIER_BYTES) / stage;
     const int32_t scratch =
         params.by_thread ? SM100_ROUTE_THREAD_BYTES : SM100_ROUTE_WARPS * ROUTE_SCRATCH_BYTES(params.scratch_experts);
     params.stages = fitting < SM100_ROUTE_MAX_STAGES ? fitting : SM100_ROUTE_MAX_STAGES;
-    params.barriers_at = (int32_t)larger(params.stages * stage, params.scratch_at + scratch);
+    params.barriers_at = (int32_t)sm100_larger(params.stages * stage, params.scratch_at + scratch);
     params.early = pdl == NK_PDL_WEIGHTS ? params.stages : 0;
     params.tmem_columns = tmem_columns(mma_n);
     params.instruction = instruction_of(p->x.dtype, mma_n);
@@ -93,14 +86,14 @@ static sm100_route_params params_of(const nk_route_problem *p, const tile *t, nk
 }
 
 /* The longer of a CTA's loads and MMAs, then its share of the tokens. */
-static double us_of(const nk_route_problem *p, const candidate *c, const cuda_gpu *gpu)
+static double route_us(const nk_route_problem *p, const candidate *c, const cuda_gpu *gpu)
 {
     const sm100_route_params *params = &c->params;
-    const int32_t mma_n = mma_n_of(params), cluster = cluster_of(params);
+    const int32_t mma_n = sm100_route_mma_n(params), cluster = cluster_of(params);
     const int32_t at_once = gpu->sms / cluster > 0 ? gpu->sms / cluster : 1;
     const double waves = (double)nk_ceil_div(c->clusters, at_once);
     const double step =
-        larger(SM100_ROUTE_STAGE_BYTES(mma_n) / SM100_ROUTE_BYTES_PER_CYCLE, mma_n * SM100_ROUTE_MMA_N_CYCLES);
+        sm100_larger(SM100_ROUTE_STAGE_BYTES(mma_n) / SM100_ROUTE_BYTES_PER_CYCLE, mma_n * SM100_ROUTE_MMA_N_CYCLES);
     const int64_t tokens = p->m < params->tokens ? p->m : params->tokens;
     double cycles = SM100_ROUTE_FILL_CYCLES + (double)nk_ceil_div(params->steps, params->split_k) * step;
     if (params->by_thread)
@@ -121,7 +114,7 @@ static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, 
     const int32_t most = alone ? 1 : SM100_ROUTE_MAX_CLUSTER / c.params.expert_tiles;
     for (int32_t split_k = 1; split_k <= most && split_k <= c.params.steps; split_k++) {
         c.params.split_k = split_k;
-        c.us = us_of(p, &c, gpu);
+        c.us = route_us(p, &c, gpu);
         if (best->tile < 0 || c.us < best->us) *best = c;
     }
 }
@@ -150,7 +143,7 @@ static const char *why_no_tile(const nk_route_problem *p, bool invariant)
 /* Why this tile cannot serve it, or NULL. */
 static const char *why_not_tile(const nk_route_problem *p, const cuda_gpu *gpu, int index)
 {
-    const tile *t = &tiles[index];
+    const route_tile_config *t = &tiles[index];
     if (t->tokens_are_mma_m && p->n > SM100_ROUTE_MAX_MMA_N) return "it takes up to 256 experts";
     const sm100_route_params params = params_of(p, t, NK_PDL_SAFE);
     return smem_bytes(&params) > gpu->smem_per_cta ? "its CTAs do not fit into shared memory" : NULL;

@@ -40,7 +40,7 @@ __device__ inline void sync_route_cluster(int cluster)
 }
 
 /* Four experts of a CTA's tile: adds all splits of K. `sums` is where this CTA has its own. */
-__device__ inline float4 sum_k_splits(const route_tile &at, uint32_t sums, int tile)
+__device__ inline float4 sum_k_splits(const route_cta_tile &at, uint32_t sums, int tile)
 {
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 4
@@ -50,7 +50,8 @@ __device__ inline float4 sum_k_splits(const route_tile &at, uint32_t sums, int t
 }
 
 /* A warp collects the logits of a token of the tile. */
-__device__ inline void collect_logits(const route_tile &at, const nk_route_problem &p, int token, const scratch_t &s)
+__device__ inline void collect_logits(const route_cta_tile &at, const nk_route_problem &p, int token,
+                                      const scratch_t &s)
 {
     const int pitch = SM100_ROUTE_PITCH(at.params.experts), last = (int)p.n - 1;
 #pragma unroll 1
@@ -69,7 +70,7 @@ __device__ inline void collect_logits(const route_tile &at, const nk_route_probl
 }
 
 /* This CTA's share of the cluster's tokens. */
-__device__ inline void route_cluster_tokens(const route_tile &at, const nk_route_problem &p)
+__device__ inline void route_cluster_tokens(const route_cta_tile &at, const nk_route_problem &p)
 {
     const int warp = threadIdx.x / 32, cluster = at.params.expert_tiles * at.params.split_k;
     const scratch_t s = scratch_at(at.memory + at.params.scratch_at, warp, at.params.scratch_experts);
@@ -83,7 +84,7 @@ __device__ inline void route_cluster_tokens(const route_tile &at, const nk_route
 }
 
 /* The epilogue warps. */
-__device__ inline void route_epilogue(const route_tile &at, const nk_route_problem &p, uint32_t tmem)
+__device__ inline void tcgen05_route_epilogue(const route_cta_tile &at, const nk_route_problem &p, uint32_t tmem)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     mbarrier_wait(shared_address(&at.barriers.sums_full), 0);
@@ -104,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
 {
     static_assert(sizeof(route_barriers) <= SM100_ROUTE_BARRIER_BYTES, "the host makes room");
     const int warp = (int)threadIdx.x / 32, cluster = params.expert_tiles * params.split_k;
-    const route_tile at = route_tile_of(p, params, shared_memory);
+    const route_cta_tile at = route_cta_tile_of(p, params, shared_memory);
     griddepcontrol_launch_dependents();
     if (warp == SM100_ROUTE_PRODUCER_WARP && elect_sync()) {
         prefetch_tensormap(&w);
@@ -127,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
         __syncwarp();
     }
     __syncthreads();
-    if (warp < SM100_ROUTE_EPILOGUE_WARPS) route_epilogue(at, p, tmem);
+    if (warp < SM100_ROUTE_EPILOGUE_WARPS) tcgen05_route_epilogue(at, p, tmem);
     sync_route_cluster(cluster);
     if (warp == SM100_ROUTE_MMA_WARP) tcgen05_dealloc<1>(tmem, (uint32_t)params.tmem_columns);
     if (params.by_thread) return;

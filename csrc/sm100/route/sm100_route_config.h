@@ -3,6 +3,7 @@
 #define NK_SM100_ROUTE_CONFIG_H
 
 #include "cuda/cuda_route.h"
+#include "nk_format.h"
 #include "nk_problem.h"
 
 #include <stdbool.h>
@@ -67,5 +68,10 @@ typedef struct sm100_route_params {
     int32_t tmem_columns;                             /* allocated: a power of two from 32 on */
     uint32_t instruction;                             /* descriptor (PTX ISA, 9.7.16.4.2) */
 } sm100_route_params;
+
+NK_HD int32_t sm100_route_mma_n(const sm100_route_params *params)
+{
+    return params->tokens_are_mma_m ? params->experts : params->tokens;
+}
 
 #endif

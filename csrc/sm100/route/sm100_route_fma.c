@@ -4,12 +4,12 @@
 #include "nk_format.h"
 #include "sm100/sm100_backend.h"
 
-typedef struct tile {
+typedef struct fma_tile_config {
     cuda_kernel *kernel;
     int32_t tokens, experts, step, ctas, smem_bytes;
-} tile;
+} fma_tile_config;
 
-static const tile tiles[] = {
+static const fma_tile_config tiles[] = {
 #define ROW(name, tokens, experts, step, ctas, ...) \
     [SM100_ROUTE_##name] = {                        \
         &sm100_route_##name, tokens, experts, step, ctas, SM100_ROUTE_FMA_SMEM(tokens, experts, step)},
@@ -24,7 +24,7 @@ static const tile tiles[] = {
 #define INVARIANT_SPLITS 1024 /* beyond which splits are longer */
 
 /* How much of K a split has, so that CTAs fill the GPU; with batch_invariant it depends on K alone. */
-static int64_t k_per_split(const nk_route_problem *p, const cuda_gpu *gpu, const tile *t, bool invariant)
+static int64_t k_per_split(const nk_route_problem *p, const cuda_gpu *gpu, const fma_tile_config *t, bool invariant)
 {
     if (invariant) return INVARIANT_K * nk_ceil_div(p->k, (int64_t)INVARIANT_K * INVARIANT_SPLITS);
     const int64_t tiles_there = nk_ceil_div(p->m, t->tokens) * nk_ceil_div(p->n, t->experts);
@@ -40,10 +40,11 @@ static bool is_wide(const nk_operand *o, int64_t rows)
     return bits % (o->dtype == NK_F32 ? 32 : 16) == 0;
 }
 
-static void plan_gemm(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
-                      sm100_route_fma_choice *c, nk_plan *plan)
+static void plan_multiply(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
+                          sm100_route_fma_choice *c, nk_plan *plan)
 {
-    const tile *t = &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
+    const fma_tile_config *t =
+        &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
     const int64_t expert_tiles = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
     const int64_t k = p->m && steps ? k_per_split(p, gpu, t, settings->batch_invariant) : LEAST_K;
     c->multiplies = t->kernel;
@@ -102,7 +103,7 @@ nk_status sm100_plan_route_fma(const nk_route_problem *p, const cuda_gpu *gpu, c
     plan->grid = choice->select.x;
     plan->threads = SM100_ROUTE_SELECT_THREADS;
     plan->batch_invariant = settings->batch_invariant || p->from_logits;
-    if (!p->from_logits) plan_gemm(p, gpu, settings, choice, plan);
+    if (!p->from_logits) plan_multiply(p, gpu, settings, choice, plan);
     NK_CHECK(choice->select.x <= INT32_MAX && choice->multiply.x <= INT32_MAX, NK_VALUE_ERROR,
              "route: %lld tokens are more than one launch can have", (long long)p->m);
     return NK_OK;

@@ -22,7 +22,7 @@ typedef struct route_barriers {
 } route_barriers;
 
 /* What a CTA has. */
-typedef struct route_tile {
+typedef struct route_cta_tile {
     const sm100_route_params &params;
     uint8_t *memory;
     route_barriers &barriers;
@@ -30,9 +30,10 @@ typedef struct route_tile {
     int64_t token;           /* the tile's first */
     int tokens;              /* of the tile that exist */
     int first_step, end_step;
-} route_tile;
+} route_cta_tile;
 
-__device__ inline route_tile route_tile_of(const nk_route_problem &p, const sm100_route_params &params, uint8_t *memory)
+__device__ inline route_cta_tile route_cta_tile_of(const nk_route_problem &p, const sm100_route_params &params,
+                                                   uint8_t *memory)
 {
     const int cluster = params.expert_tiles * params.split_k, rank = cluster == 1 ? 0 : (int)cluster_ctarank();
     const int split = rank / params.expert_tiles;
@@ -49,17 +50,12 @@ __device__ inline route_tile route_tile_of(const nk_route_problem &p, const sm10
             .end_step = (int)((int64_t)(split + 1) * params.steps / params.split_k)};
 }
 
-__device__ inline int mma_n_of(const sm100_route_params &params)
+__device__ inline uint32_t stage_at(const route_cta_tile &at, int stage)
 {
-    return params.tokens_are_mma_m ? params.experts : params.tokens;
+    return shared_address(at.memory) + stage * SM100_ROUTE_STAGE_BYTES(sm100_route_mma_n(&at.params));
 }
 
-__device__ inline uint32_t stage_at(const route_tile &at, int stage)
-{
-    return shared_address(at.memory) + stage * SM100_ROUTE_STAGE_BYTES(mma_n_of(at.params));
-}
-
-__device__ inline void init_route_barriers(const route_tile &at)
+__device__ inline void init_route_barriers(const route_cta_tile &at)
 {
     for (int i = 0; i < at.params.stages; i++) {
         mbarrier_init(shared_address(&at.barriers.full[i]), 1);
@@ -70,33 +66,35 @@ __device__ inline void init_route_barriers(const route_tile &at)
 }
 
 /* A box of rows: operand M comes first in a stage. */
-__device__ inline void load_operand(const route_tile &at, const cuda_tensor_map *map, bool is_m, int64_t row, int stage,
-                                    int step)
+__device__ inline void load_operand(const route_cta_tile &at, const cuda_tensor_map *map, bool is_m, int64_t row,
+                                    int stage, int step)
 {
     const uint32_t to = stage_at(at, stage) + (is_m ? 0 : SM100_ROUTE_MMA_M * SM100_ROUTE_ROW_BYTES);
     cp_async_bulk_tensor_2d(to, map, {step * SM100_ROUTE_TILE_K, (int)row}, shared_address(&at.barriers.full[stage]));
 }
 
-__device__ inline void load_weights(const route_tile &at, const cuda_tensor_map *w, int stage, int step)
+__device__ inline void load_expert_rows(const route_cta_tile &at, const cuda_tensor_map *w, int stage, int step)
 {
-    mbarrier_arrive_expect_tx(shared_address(&at.barriers.full[stage]), SM100_ROUTE_STAGE_BYTES(mma_n_of(at.params)));
+    mbarrier_arrive_expect_tx(shared_address(&at.barriers.full[stage]),
+                              SM100_ROUTE_STAGE_BYTES(sm100_route_mma_n(&at.params)));
     load_operand(at, w, !at.params.tokens_are_mma_m, at.expert, stage, step);
 }
 
 /* One thread. A box has zeros where it lies outside its operand, and its bytes count in full. */
-__device__ inline void produce_route_stages(const route_tile &at, const cuda_tensor_map *w, const cuda_tensor_map *x)
+__device__ inline void produce_route_stages(const route_cta_tile &at, const cuda_tensor_map *w,
+                                            const cuda_tensor_map *x)
 {
     const int early = min(at.params.early, at.end_step - at.first_step);
 #pragma unroll 1
     for (int i = 0; i < early; i++)
-        load_weights(at, w, i, at.first_step + i);
+        load_expert_rows(at, w, i, at.first_step + i);
     griddepcontrol_wait();
     pipeline_state load;
 #pragma unroll 1
     for (int step = at.first_step; step < at.end_step; step++, load.advance(at.params.stages)) {
         if (step - at.first_step >= early) {
             mbarrier_wait(shared_address(&at.barriers.empty[load.stage]), load.parity ^ 1);
-            load_weights(at, w, load.stage, step);
+            load_expert_rows(at, w, load.stage, step);
         }
         load_operand(at, x, at.params.tokens_are_mma_m, at.token, load.stage, step);
     }
@@ -109,7 +107,7 @@ __device__ inline uint64_t rows_descriptor(uint32_t at)
 }
 
 /* One thread. */
-__device__ inline void issue_route_mmas(const route_tile &at, uint32_t tmem)
+__device__ inline void issue_route_mmas(const route_cta_tile &at, uint32_t tmem)
 {
     pipeline_state load;
 #pragma unroll 1
@@ -142,12 +140,12 @@ __device__ inline void load_16_sums(uint32_t tmem, int column, float (&v)[16])
 
 /* To shared memory, [tokens][pitch]: a lane is a row of that, or a column. `tmem` is the address of the warp's lanes.
  */
-__device__ inline void store_sums_to_smem(const route_tile &at, uint32_t tmem)
+__device__ inline void store_sums_to_smem(const route_cta_tile &at, uint32_t tmem)
 {
     const int pitch = SM100_ROUTE_PITCH(at.params.experts), lane = (int)threadIdx.x;
     float *sums = (float *)at.memory + (at.params.tokens_are_mma_m ? lane * pitch : lane);
 #pragma unroll 1
-    for (int column = 0; column < mma_n_of(at.params); column += 16) {
+    for (int column = 0; column < sm100_route_mma_n(&at.params); column += 16) {
         float v[16];
         load_16_sums(tmem, column, v);
 #pragma unroll

@@ -42,8 +42,8 @@ OF_TCGEN05 = {
 OF_SM100_KIND_F16 = OF_TCGEN05 | {
     "no warp barrier, run_kind_f16: __syncwarp (1 of 2)": TOGETHER,
     "no warp barrier, run_kind_f16: __syncwarp (2 of 2)": TOGETHER,
-    "no warp barrier, decode_weights: __syncwarp (1 of 2)": TOGETHER,
-    "no warp barrier, decode_weights: __syncwarp (2 of 2)": (
+    "no warp barrier, decode_weights_to_tmem: __syncwarp (1 of 2)": TOGETHER,
+    "no warp barrier, decode_weights_to_tmem: __syncwarp (2 of 2)": (
         "the wait for stores before it is one instruction of the whole warp"
     ),
 }
@@ -73,7 +73,7 @@ OF_SM100_ROUTE = {
     "no wait for kernels before, sm100_route: elect_sync (2 of 3)": (
         "kernels run one after the other here, and the thread waits again"
     ),
-    "waits without acquiring, route_epilogue: mbarrier_wait": (
+    "waits without acquiring, tcgen05_route_epilogue: mbarrier_wait": (
         "it tells of sums in tensor memory alone, and the fence behind it is enough for these"
     ),
 }
