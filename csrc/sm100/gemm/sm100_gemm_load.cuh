@@ -240,7 +240,9 @@ __device__ inline void arrange_sf(mxf4nvf4_smem<C> &s, const code_maps &maps, co
 #pragma unroll
             for (int operand = 0; operand < C::OPERANDS; operand++) {
                 const int first = first_atom_of_operand<C>(operand);
-                const uint32_t to = shared_address(s.stages[load.stage].sf[first]) + sf_offset_in_atom(row, 0);
+                const uint32_t to = shared_address(s.stages[load.stage].sf[first]) +
+                                    sf_offset_in_atom(row % SF_QUARTER_ROWS, 0) +
+                                    sf_offset_of_quarter(row / SF_QUARTER_ROWS);
                 if (params.sf_by_bulk_copy[operand]) continue;
 #pragma unroll
                 for (int i = 0; i < atoms_of_operand<C>(operand) * SM100_GEMM_K_BLOCKS; i++)

@@ -44,7 +44,8 @@ __device__ inline uint32_t valid_sf_mask(int64_t k, int step, int half)
     return rest >= SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
 }
 
-/* The leader's barrier. The peer's arrivals also say that its tokens are there: who decodes has waited for them. */
+/* The leader's barrier. The peer's arrivals also say that its tokens are there: its decode warps have waited for them.
+ */
 template <class C> __device__ inline void arrive_at_leader(const uint64_t *barrier, const mma_tile_scheduler &scheduler)
 {
     if constexpr (C::CTA_GROUP == 1)

@@ -7,7 +7,7 @@
  * a token (cuda/route_topk.cuh).
  *
  * Roles: all warps are alike. Barriers, of the CTA: those of cuda/route_fma.cuh; in the second launch
- *   all who load logits -> the warps that route
+ *   all threads, which load logits -> the warps that route
  *
  * Shared memory: [2 stages][STEP of K][EXPERTS + 4, TOKENS + 4] floats; in the second launch a scratch_t for each
  * warp. */
