@@ -142,8 +142,8 @@ def check_sm100_lists(device, c, mma_n):
 
 
 def check_sm100_gemm(tile, device, c):
-    """Tokens are operand N if they are few, operand M if weight rows are fewer. Each share of a split
-    K has a step: `more` is those of the other shares."""
+    """Tokens are operand N if they are few, operand M if weight rows are fewer. Each share of a
+    split K has a step: `more` is those of the other shares."""
     mma_n, split_k, multicast = TILE.fullmatch(tile).groups()
     mma_n, split_k = int(mma_n), int(split_k or 1)
     more = 256 * (split_k - 1)

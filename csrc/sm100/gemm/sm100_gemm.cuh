@@ -186,7 +186,7 @@ template <class C> __device__ inline void notify_leader(mxf4nvf4_smem<C> &s, con
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <class C>
-__device__ inline void init_gemm_barriers(mxf4nvf4_smem<C> &s, const sm100_gemm_scheduler &params, int pair_rank)
+__device__ inline void init_mxf4nvf4_barriers(mxf4nvf4_smem<C> &s, const sm100_gemm_scheduler &params, int pair_rank)
 {
     const int peers = pair_rank == 0 ? C::CTA_GROUP - 1 : 0;
     for (int i = 0; i < C::STAGES; i++) {
@@ -219,7 +219,7 @@ __device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm1
     if (warp == SM100_GEMM_PRODUCER_WARP && elect_sync()) {
         for (int operand = 0; operand < C::OPERANDS; operand++)
             prefetch_tensormap(maps.of[operand]);
-        init_gemm_barriers<C>(s, params, rank % C::CTA_GROUP);
+        init_mxf4nvf4_barriers<C>(s, params, rank % C::CTA_GROUP);
     }
     if (warp == SM100_GEMM_MMA_WARP) {
         tcgen05_alloc<C::CTA_GROUP>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);

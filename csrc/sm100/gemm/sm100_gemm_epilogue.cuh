@@ -167,7 +167,7 @@ __device__ inline void run_epilogue(M &s, uint32_t tmem, const P &all, const mma
         const uint32_t at = lanes + accumulator.stage * C::ACCUMULATOR_COLUMNS;
         wait_tmem(&s.accumulator_full[accumulator.stage], accumulator.parity);
         if constexpr (C::SPLIT_K > 1) {
-            send_partial_sums<C>(s, scheduler, at, inbox.parity);
+            send_sums_to_peers<C>(s, scheduler, at, inbox.parity);
             mbarrier_wait_cluster(shared_address(&s.inbox_full), inbox.parity);
         }
 #pragma unroll 1

@@ -68,7 +68,7 @@ __device__ inline sf_rows sf_rows_of(const P &p, const mma_tile &t, int operand,
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Whole atoms of 128 rows, from a block of 64 of K on. */
-__device__ inline const uint8_t *sf_atoms_at(const sf_rows &f, int64_t k, int64_t block)
+__device__ inline const uint8_t *sf_block_atoms_at(const sf_rows &f, int64_t k, int64_t block)
 {
     const int64_t atom = sf_atom_of_row(f.sf_row) * (k / SM100_GEMM_MMA_K) + block;
     return f.operand.sf + f.l * f.operand.sf_batch_stride + sf_bytes_of_atoms(atom);
@@ -77,7 +77,7 @@ __device__ inline const uint8_t *sf_atoms_at(const sf_rows &f, int64_t k, int64_
 /* If a tile ends inside an atom, the neighbour's scale factors come, too. */
 __device__ inline void copy_sf_atoms(uint32_t to, const sf_rows &f, int64_t k, int step, uint32_t full)
 {
-    cp_async_bulk(to, sf_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS),
+    cp_async_bulk(to, sf_block_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS),
                   sf_bytes_of_atoms(k_blocks_of_step(k, step)), full);
 }
 
@@ -91,7 +91,7 @@ __device__ inline void multicast_sf_atoms(uint32_t to, const sf_rows &f, int64_t
               count = min(EACH, k_blocks_of_step(k, step) - first);
     if (count > 0)
         cp_async_bulk_multicast(to + sf_bytes_of_atoms(first),
-                                sf_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS + first),
+                                sf_block_atoms_at(f, k, (int64_t)step * SM100_GEMM_K_BLOCKS + first),
                                 sf_bytes_of_atoms(count), full, C::CLUSTER_MASK);
 }
 

@@ -46,8 +46,8 @@ __device__ inline int inbox_entry(int from, int to) { return from < to ? from : 
 /* Sends each peer the partial sums of its columns, once its inbox is empty; st.async counts the bytes at its barrier.
  */
 template <class C, typename M>
-__device__ inline void send_partial_sums(M &s, const mma_tile_scheduler &scheduler, uint32_t accumulator,
-                                         uint32_t parity)
+__device__ inline void send_sums_to_peers(M &s, const mma_tile_scheduler &scheduler, uint32_t accumulator,
+                                          uint32_t parity)
 {
     if (threadIdx.x == 0) mbarrier_arrive_expect_tx(shared_address(&s.inbox_full), sizeof s.inbox);
     mbarrier_wait_cluster(shared_address(&s.inbox_empty), parity ^ 1);

@@ -41,7 +41,7 @@ template <class C> struct kind_f16_smem {
     struct stage {
         uint8_t weights[C::MATRICES][C::WEIGHT_BYTES]; /* codes, or boxes of 16-bit rows; swizzled, as tokens are */
         uint8_t tokens[SM100_KIND_F16_BOXES][C::CTA_N * SM100_KIND_F16_SWIZZLE_BYTES];
-        uint8_t sf[C::DECODES ? C::MATRICES : 0][SM100_KIND_F16_SF_ATOMS][NK_SF_ATOM_BYTES];
+        uint8_t sf[C::DECODES ? C::MATRICES : 0][SM100_KIND_F16_SF_ATOMS][SF_ATOM_BYTES];
     } stages[C::STAGES];
     float4 inbox[C::SPLIT_K - 1][C::MATRICES][C::EPILOGUE_N / 4][SM100_GEMM_CTA_M]; /* peers' partial sums, by rank */
     uint64_t full[C::STAGES], empty[C::STAGES];
