@@ -103,7 +103,6 @@ typedef struct gemm_launch {
     double us;
     int32_t config, schedule, threads, smem_bytes, stages;
     int32_t tile_m, tile_n, tile_k; /* of the output, for people */
-    int32_t sms;
     nk_pdl pdl;
     bool overlap, batch_invariant;
     /* sm90's lists: the members, those of the longest tiles first, and the number of each one's tile_m. */
@@ -117,10 +116,10 @@ struct gemm_family {
     int32_t invariant; /* the configuration of batch-invariant calls, or NK_TILE_ANY: all that why_not_config passes */
     cuda_kernel *(*kernel)(const gemm_desc *d, int config); /* NULL: the operator has none of it */
     const char *(*why_not)(const gemm_desc *d, const gemm_query *q);
-    /* Depends on sizes, types and layouts alone, as `us` does: what was chosen is remembered by them. */
+    /* Depends on sizes, types and layouts alone, as `us` and `derive` do: what they say is remembered by these. */
     const char *(*why_not_config)(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
     double (*us)(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
-    void (*derive)(const gemm_desc *d, const gemm_query *q, gemm_launch *launch);
+    void (*derive)(const gemm_desc *d, const gemm_query *q, gemm_launch *launch); /* grid, shared memory, workspace */
     nk_status (*launch)(const gemm_desc *d, const gemm_launch *launch, const nk_exec *exec);
     bool (*in_one_launch)(const nk_gemm_problem *member, const nk_gemm_problem *first); /* of a list; NULL: all */
     bool longest_first;                                                                 /* order of a list's members */

@@ -43,7 +43,7 @@ typedef struct question {
 
 typedef struct list_question {
     question first;
-    int64_t count;
+    int32_t count, is_partial;
     struct {
         int64_t m, n, k;
     } member[GEMM_MEMBERS]; /* the first `count` are compared */
@@ -67,23 +67,52 @@ static question question_of(const gemm_desc *d, const gemm_query *q)
                       .batch_invariant = q->batch_invariant};
 }
 
-/* The answers of this thread's memos: the next calls ask the same, and choosing takes a fifth of a call. */
-static gemm_pick remembered(const gemm_desc *d, const gemm_query *q)
+/* What a memo answers: the launch of the fastest candidate, but for what no question has; or why there is none. */
+typedef struct answer {
+    gemm_launch launch;
+    const char *why_not;
+} answer;
+
+static answer answer_of(const gemm_desc *d, const gemm_query *q)
 {
-    NK_MEMO(question, gemm_pick, memo);
+    const gemm_pick pick = fastest_of(d, q);
+    if (pick.best.config == NK_TILE_ANY) return (answer){.why_not = pick.why_not};
+    const gemm_config *config = &q->family->configs[pick.best.config];
+    answer found = {.launch = {.family = q->family,
+                               .config = pick.best.config,
+                               .schedule = pick.best.schedule,
+                               .us = pick.best.us,
+                               .threads = 128 * config->warpgroups,
+                               .stages = config->stages,
+                               .tile_m = config->tile_m,
+                               .tile_n = config->tile_n,
+                               .tile_k = config->tile_k,
+                               .overlap = true,
+                               .batch_invariant = q->batch_invariant}};
+    q->family->derive(d, q, &found.launch);
+    return found;
+}
+
+/* Of this thread's memos: the next calls ask the same, and choosing takes a fifth of a call. */
+static const answer *remembered(const gemm_desc *d, const gemm_query *q)
+{
+    NK_MEMO(question, answer, memo);
     const question asked = question_of(d, q);
     const size_t at = nk_memo_slot(&asked, sizeof asked);
     if (memcmp(&memo[at].asked, &asked, sizeof asked) != 0) {
-        memo[at].answer = fastest_of(d, q);
+        memo[at].answer = answer_of(d, q);
         memo[at].asked = asked;
     }
-    return memo[at].answer;
+    return &memo[at].answer;
 }
 
-static gemm_pick remembered_list(const gemm_desc *d, const gemm_query *q)
+static const answer *remembered_list(const gemm_desc *d, const gemm_query *q)
 {
-    NK_MEMO(list_question, gemm_pick, memo);
-    list_question asked = {.first = question_of(d, q), .count = d->count};
+    NK_MEMO(list_question, answer, memo);
+    list_question asked;
+    asked.first = question_of(d, q);
+    asked.count = d->count;
+    asked.is_partial = d->is_partial;
     for (int i = 0; i < d->count; i++) {
         asked.member[i].m = d->members[i]->m;
         asked.member[i].n = d->members[i]->n;
@@ -92,10 +121,10 @@ static gemm_pick remembered_list(const gemm_desc *d, const gemm_query *q)
     const size_t bytes = offsetof(list_question, member) + (size_t)d->count * sizeof asked.member[0];
     const size_t at = nk_memo_slot(&asked, bytes);
     if (memcmp(&memo[at].asked, &asked, bytes) != 0) {
-        memo[at].answer = fastest_of(d, q);
-        memo[at].asked = asked;
+        memo[at].answer = answer_of(d, q);
+        memcpy(&memo[at].asked, &asked, bytes);
     }
-    return memo[at].answer;
+    return &memo[at].answer;
 }
 
 static void explain(const gemm_launch *c, const gemm_config *config, nk_plan *plan)
@@ -116,44 +145,26 @@ static void explain(const gemm_launch *c, const gemm_config *config, nk_plan *pl
     plan->batch_invariant = c->batch_invariant;
 }
 
-/* Why no configuration serves the launch, else `pick` becomes the fastest. Of a list's groups has been asked before. */
-static const char *why_no_config(const gemm_desc *d, const gemm_query *q, gemm_pick *pick)
-{
-    const gemm_family *f = q->family;
-    const char *why = d->op == GEMM_LIST ? NULL : f->why_not(d, q);
-    if (why) return why;
-    *pick = d->op == GEMM_LIST ? remembered_list(d, q) : remembered(d, q);
-    return pick->best.config == NK_TILE_ANY ? pick->why_not : NULL;
-}
-
 nk_status gemm_plan_launch(const gemm_row *row, const gemm_desc *d, const gemm_query *q, nk_plan *plan,
                            gemm_launch *launch)
 {
     const gemm_family *f = q->family;
-    gemm_pick pick;
-    const char *why = why_no_config(d, q, &pick);
+    const answer *found = NULL;
+    const char *why = d->op == GEMM_LIST ? NULL : f->why_not(d, q); /* of a list's groups has been asked before */
+    if (!why) {
+        found = d->op == GEMM_LIST ? remembered_list(d, q) : remembered(d, q);
+        why = found->why_not;
+    }
     if (why && q->forced != NK_TILE_ANY) return NK_TILE_REFUSE(f->tiles, q->forced, "%s", why);
     NK_CHECK(!why || !row->is_last, NK_BACKEND_ERROR,
              "cuda:%d: %d bytes of shared memory for a CTA, too little for any tile", q->gpu->index,
              q->gpu->smem_per_cta);
     if (why) return nk_decline(plan, why);
-    const gemm_config *config = &f->configs[pick.best.config];
-    *launch = (gemm_launch){.family = f,
-                            .kernel = f->kernel(d, pick.best.config),
-                            .config = pick.best.config,
-                            .schedule = pick.best.schedule,
-                            .us = pick.best.us,
-                            .threads = 128 * config->warpgroups,
-                            .stages = config->stages,
-                            .tile_m = config->tile_m,
-                            .tile_n = config->tile_n,
-                            .tile_k = config->tile_k,
-                            .sms = q->gpu->sms,
-                            .pdl = q->pdl,
-                            .overlap = q->pdl != NK_PDL_OFF,
-                            .batch_invariant = q->batch_invariant};
-    f->derive(d, q, launch);
-    explain(launch, config, plan);
+    *launch = found->launch;
+    launch->kernel = f->kernel(d, launch->config);
+    launch->pdl = q->pdl;
+    launch->overlap = launch->overlap && q->pdl != NK_PDL_OFF;
+    explain(launch, &f->configs[launch->config], plan);
     return NK_OK;
 }
 
