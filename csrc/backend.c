@@ -132,7 +132,8 @@ bool nk_tile_list(int i, nk_tile_info *info)
     for (int at = 0; (family = nk_backend_family(at)); at++) {
         for (const char *const *tile = family->tiles; *tile; tile++) {
             if (i-- > 0) continue;
-            *info = (nk_tile_info){family->row, family->name, *tile};
+            *info = (nk_tile_info){.row = family->row, .family = family->name, .tile = *tile};
+            if (family->describe) family->describe(family->of, (int)(tile - family->tiles), info);
             return true;
         }
     }

@@ -4,12 +4,16 @@
 
 #include "nk_settings.h"
 #include "nk_status.h"
+#include "nvfp4kern.h"
 
 /* Kernels for one kind of work on one row of the backend table, and the tiles that their plan chooses from. */
 typedef struct nk_family {
     const char *row, *name;
     const char *const *tiles; /* names, NULL after the last; a tile's index is that of the family's own table */
     const char *alias;        /* an earlier name, which NVFP4KERN_TILE still takes, or NULL */
+    /* Says of a tile what the family knows beside its name, or NULL: nothing. `of` is the family's own. */
+    void (*describe)(const void *of, int tile, nk_tile_info *info);
+    const void *of;
 } nk_family;
 
 /* NVFP4KERN_TILE is a list: the message names what this build has where an entry is none of it, or where two entries

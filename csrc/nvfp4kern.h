@@ -116,9 +116,12 @@ typedef struct nk_backend_info {
 } nk_backend_info;
 bool nk_backend_list(int i, nk_backend_info *info);
 
-/* Tile `i` of those that NVFP4KERN_TILE can force; false past the end. */
+/* Tile `i` of those that NVFP4KERN_TILE can force; false past the end. A number is 0 if its family has no use for it.
+ * `operators` are those that the tile has kernels of, NULL after the last; families of GEMMs alone say them. */
 typedef struct nk_tile_info {
     const char *row, *family, *tile;
+    int32_t tile_m, tile_n, tile_k, stages, cluster, split_k, warpgroups, ctas_per_mma, multicast;
+    const char *operators[6];
 } nk_tile_info;
 bool nk_tile_list(int i, nk_tile_info *info);
 

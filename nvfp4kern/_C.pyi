@@ -390,8 +390,13 @@ def backends() -> list[Backend]:
     code (what its kernels were compiled for) and needs (which driver they need, and which was found).
     """
 
-def _tiles() -> list[str]:
-    """What NVFP4KERN_TILE can name in this build: '<row>/<family>:<tile>' of every tile."""
+def _tiles() -> dict[str, dict[str, Any]]:
+    """What NVFP4KERN_TILE can name in this build, '<row>/<family>:<tile>' of every tile, and what is known of it.
+
+    Every tile has row, family and tile. One of a GEMM has operators, of which it has kernels, and its numbers: tile_m,
+    tile_n, tile_k, stages, cluster, split_k, warpgroups, ctas_per_mma, multicast. A router's has tile_m and tile_n. A
+    number that its family has no use for is left out.
+    """
 
 def warmup(device: object = None) -> None:
     """Load everything that first calls would load.

@@ -1,12 +1,12 @@
 """Every kernel of the families that a drawn call can force, with what draws calls for it."""
 
-import re
 from typing import NamedTuple
 
 from drawn_calls import OF_HALVES, drawn
 from drawn_gated import draw_gated
 from drawn_needs import NOTHING, Needs
-from drawn_routes import draw_route
+from drawn_routes import MOST_OVER, draw_route
+from rows import tiles_of
 
 import nvfp4kern
 
@@ -19,8 +19,6 @@ KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NV
 KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
-GATED = ("v8", "v16", "v32", "w8", "w64", "w128", "u96", "u128")
-"""The tiles that grouped_dual_gemm has on Hopper."""
 OPERATORS_OF = {
     "sm90/gemv": OF_EXPERTS,
     "sm90/route": ("route",),
@@ -44,13 +42,13 @@ EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "dual"}
 """By operator, the kernel of sm90/gemv that a case is for: experts' weights have either layout."""
 FEW_ROWS = 8
 """Of an expert, for a gemv of each row."""
-ONE_LAUNCH = ("w32", "w128", "w256")
-"""Those of SM90_LIST_PIPELINES. None can be forced: draws are repeated until cost takes it."""
 DRAWS = 400
-TCGEN05 = re.compile(r"([np])(\d+)(?:k(\d))?(?:m(\d))?")
-"""A tile of Blackwell's GEMMs: CTAs, MMA N, split K, pairs with multicast."""
-STEPS = {"sm100/gemm": 256, "sm100/kind_f16": 128}
-"""Of K; each share of a split K has one at least."""
+"""Of a tile of Hopper's one launch for a list, which none can force: until cost takes it."""
+ROUTED_AT_ONCE = 256
+"""Experts, by a tile that has all of a call's."""
+KERNELS_OF = {"dual_gemm": "dual_gemm", "gated": "grouped_dual_gemm", "one launch": "list_gemm"}
+KERNELS_OF |= dict.fromkeys(("contiguous", "rows", "halves_by_rows", *OF_HALVES), "grouped_gemm")
+"""By what is drawn, the operator that a tile needs a kernel of: else gemm."""
 
 
 class Case(NamedTuple):
@@ -63,6 +61,10 @@ class Case(NamedTuple):
     @property
     def row(self):
         return self.family.partition("/")[0]
+
+    @property
+    def traits(self):
+        return tiles_of(self.family)[self.tile]
 
     @property
     def name(self):
@@ -119,22 +121,21 @@ class Case(NamedTuple):
         """(tokens of a tile, what else it wants)"""
         if self.family == "sm90/gemv":
             return FEW_ROWS, NOTHING
-        if self.family not in STEPS:
-            return int(self.tile[1:].partition("x")[0]), NOTHING
-        ctas, mma_n, split_k, pairs = TCGEN05.fullmatch(self.tile).groups()
-        mma_m = {"n": 128, "p": 256}[ctas] * int(pairs or 1)
-        more_k = STEPS[self.family] * (int(split_k or 1) - 1)
+        if self.row != "sm100":
+            return self.traits["tile_m"], NOTHING
+        more_k = self.traits["tile_k"] * (self.traits["split_k"] - 1)
         codes = self.multiplies == "codes"
         gathered = codes and self.operator in ("rows", "gated")  # tokens of whole 16 bytes
         k_multiple = 32 if gathered else 1
         experts = Needs().experts if codes else 511
-        return int(mma_n), Needs(16, mma_m, more_k, k_multiple, experts)
+        needs = Needs(16, self.traits["tile_n"], more_k, k_multiple, experts)
+        return self.traits["tile_m"], needs
 
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
         if self.operator == "route":
-            columns = {"c": "x128", "l": "x126"}.get(self.tile[0], "")  # Blackwell's have experts
-            return draw_route(self.tile + columns, kind, seed, work)
+            experts = self.traits.get("tile_n", ROUTED_AT_ONCE - MOST_OVER)
+            return draw_route(self.traits["tile_m"], experts, kind, seed, work)
         tokens, needs = self.size
         if self.operator == "gated":
             return draw_gated(tokens, kind, seed, work, always_exact, needs)
@@ -164,29 +165,19 @@ def families_of(row):
 
 def cases(families=FAMILIES):
     found = []
-    for name in nvfp4kern._C._tiles():
-        family, _, tile = name.partition(":")
-        of = OPERATORS_OF[family] if family in families else ()
-        of = [operator for operator in of if is_of(family, operator, tile)]
-        types = TYPES_OF.get(family, ("halves", "bfloats"))
-        found += [Case(family, operator, tile, of_type) for operator in of for of_type in types]
+    for family in (of for of in OPERATORS_OF if of in families):
+        for tile, traits in tiles_of(family).items():
+            of = [operator for operator in OPERATORS_OF[family] if is_of(family, operator, traits)]
+            types = TYPES_OF.get(family, ("halves", "bfloats"))
+            found += [Case(family, operator, tile, of_type) for operator in of for of_type in types]
     return found
 
 
-def is_of(family, operator, tile):
-    """Whether the tile has a kernel for this operator: experts have neither split K nor multicast,
-    dual GEMMs no accumulator of all of tensor memory."""
-    if family == "sm100/gemm":
-        has_room = "256" not in tile or operator not in ("dual_gemm", "gated")
-        return has_room and (operator in ("gemm", "dual_gemm") or not {*"km"} & {*tile})
-    if family == "sm100/kind_f16":  # experts' offsets may change, and a pair could disagree
-        has_room = tile != "p256" or operator != "dual_gemm"
-        is_alone = tile[0] == "n" or operator == "list"
-        return has_room and (operator in ("gemm", "dual_gemm") or "k" not in tile and is_alone)
+def is_of(family, operator, traits):
+    """Whether the tile has a kernel for this operator."""
     if family == "sm90/gemv":
-        return tile.startswith("tall")
-    if operator == "one launch":
-        return tile in ONE_LAUNCH
-    if operator == "gated":
-        return tile in GATED
-    return operator not in OF_EXPERTS or tile[0] not in "ts"
+        return traits["tile"].startswith("tall")
+    if operator == "route":
+        return True
+    one_launch = operator == "list" and family.startswith("sm100/")
+    return ("list_gemm" if one_launch else KERNELS_OF.get(operator, "gemm")) in traits["operators"]

@@ -9,6 +9,8 @@ import nvfp4kern
 from nvfp4kern.verify import data, reference, routing
 
 MOST_SELECTED = 32
+MOST_OVER = 130
+"""Experts, more than a tile's."""
 
 
 class DrawnRoute:
@@ -74,19 +76,25 @@ class DrawnRoute:
                 assert (ours == theirs).all(), f"output {2 + i}: {self.said}"
 
 
-def draw_route(tile, dtype, seed, work):
-    """The call of a seed for a tile t<tokens>x<experts>, of about so many multiplications."""
-    tokens, experts = map(int, tile[1:].split("x"))
+def draw_route(tokens, experts, dtype, seed, work):
+    """The call of a seed for a tile of these, of about so many multiplications."""
     rng = rng_of(seed, tokens, experts, DTYPES.index(dtype))
     of = lambda options: options[rng.integers(len(options))]  # noqa: E731
     upto = lambda most: int(rng.integers(1, most + 1))  # noqa: E731
     groups, m = of((1, 1, 2, 8)), of((1, upto(9), upto(tokens), tokens, tokens + upto(tokens)))
-    n = of((upto(40), upto(experts), experts, experts + upto(130), 256))
+    n = of((upto(40), upto(experts), experts, experts + upto(MOST_OVER), 256))
     n = -(-n // groups) * groups
     k = of((upto(80), 16 * upto(40), 1408, 2064, 2880, 7168))
     k = min(k, max(work // (m * n), 64))
     kept = upto(groups)
-    said = {"m": m, "n": n, "k": k, "tile": tile, "seed": seed, "gap": of((0, 0, 8, 24))}
+    said = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "tile": (tokens, experts),
+        "seed": seed,
+        "gap": of((0, 0, 8, 24)),
+    }
     said |= {"selects": upto(min(MOST_SELECTED, n // groups * kept)), "dtype": dtype}
     dense = of((False, False, True))
     options = {

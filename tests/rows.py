@@ -168,6 +168,18 @@ TABLE = {name: row for name, row in ROWS.items() if row.simulated}
 """Those that the backend table has."""
 
 
+def tiles_of(family, operator=None):
+    """{tile: what is known of it} of a family such as sm90/gemm: all that this build has, or those
+    with a kernel of an operator."""
+    import nvfp4kern
+
+    return {
+        traits["tile"]: traits
+        for name, traits in nvfp4kern._C._tiles().items()
+        if name.startswith(f"{family}:") and (not operator or operator in traits["operators"])
+    }
+
+
 def need(*names):
     """Skips a test of rows, by default all of the table, where one is left out of the build."""
     import pytest

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rows
 from ptxsim import build
-from rows import need
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -145,7 +145,7 @@ def test_which_tile_a_hopper_takes():
     def tile(model, *problem, invariant=False):
         return model.pick(fit_costs.Problem(*problem, blocked=True), invariant=invariant)[0]
 
-    names = tile_names("sm90/gemm")
+    names, built = tile_names("sm90/gemm"), rows.tiles_of("sm90/gemm")
     models = {sms: fit_costs.Model("sm90/gemm", h200(sms)) for sms in (132, 114, 78)}
     large = models[132]
     assert tile(large, 1, 8192, 8192) >= len(names)  # a gemv
@@ -161,7 +161,8 @@ def test_which_tile_a_hopper_takes():
         assert names[tile(large, m, 8192, 8192)] == name, m
     for model in models.values():
         for m in (1, 16, 300):
-            assert names[tile(model, m, 8192, 8192, invariant=True)][0] in "uw"
+            name = names[tile(model, m, 8192, 8192, invariant=True)]
+            assert not built or built[name]["split_k"] == 1
         us = [
             fastest_us(model, fit_costs.Problem(m, 8192, 8192, blocked=True))
             for m in (16, 256, 4096)
@@ -242,7 +243,7 @@ missing = [name for name in ("cc", "nvcc") if not getattr(build, f"find_{name}")
 @FAMILIES
 def test_the_model_is_the_plan(family, tmp_path):
     """What explain shows of every tile is what the model picks of it, with the same GPU's facts."""
-    need(family.partition("/")[0])
+    rows.need(family.partition("/")[0])
     few = [fit_costs.Problem(1, 320, 512), fit_costs.Problem(1, 150, 1024, blocked=True)]
     few += [fit_costs.Problem(3, 320, 512), fit_costs.Problem(1, 320, 512, wide=True)]
     if not family.startswith("sm90"):

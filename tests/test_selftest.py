@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rows import TABLE, need
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
@@ -344,7 +345,6 @@ def test_a_simulated_b200_is_green_and_has_the_shipped_bits(tmp_path):
     """`python -m tests.ptxsim shipped` writes them anew where kernels or plans have changed."""
     from ptxsim import build
     from ptxsim.campaigns.shipped import SMS
-    from rows import need
 
     if not build.find_cc() or not build.find_nvcc():
         pytest.skip("no cc or no nvcc")
@@ -401,19 +401,21 @@ def test_every_tile_of_a_shape_is_timed():
     """On the simulated B200, with a stand-in for graphs."""
     from cuda_calls import run_python
     from ptxsim import build
-    from rows import need
 
     if not build.find_cc() or not build.find_nvcc():
         pytest.skip("no cc or no nvcc")
     need("sm100", "sm80")
     settings = build.environment(cc="10.0", sms=148) | {"NVFP4KERN_BACKEND": ""}
     found = json.loads(run_python(TIMES_OF_TILES, **settings))
-    tiles = {tile for tile in nvfp4kern._C._tiles() if tile.startswith("sm100/gemm:")}
-    assert set(found["gemm"]["us"]) <= tiles and len(found["gemm"]["us"]) > 4
+    tiles = {n: tile for n, tile in nvfp4kern._C._tiles().items() if n.startswith("sm100/gemm:")}
+    assert set(found["gemm"]["us"]) <= set(tiles) and len(found["gemm"]["us"]) > 4
     row, tile = found["gemm"]["chosen"].split()
     assert f"{row}/gemm:{tile}" in found["gemm"]["us"]
-    whole = {tile for tile in tiles if "k" not in tile.partition(":")[2]}  # one step has no parts
-    assert set(found["dual_gemm"]["us"]) == whole - {"sm100/gemm:p256", "sm100/gemm:p256m2"}
+    assert set(found["dual_gemm"]["us"]) == {
+        tile
+        for tile, traits in tiles.items()
+        if traits["split_k"] == 1 and "dual_gemm" in traits["operators"]  # K is one step
+    }
 
 
 def test_a_newer_gpu_has_the_bits_of_its_machine_code():
@@ -422,7 +424,7 @@ def test_a_newer_gpu_has_the_bits_of_its_machine_code():
 
 
 def test_shipped_bits_are_of_data_that_rounds():
-    assert set(simulated()) == {"8.0", "9.0", "10.0"}
+    assert set(simulated()) == {row.cc for row in TABLE.values()}
     call = bits.rounding_call("cpu")("gemm")
     assert call.inputs == simulated()["10.0"]["tiles"]["sm100/gemm:n64"]["inputs"]
     exact = call.want[0].double()

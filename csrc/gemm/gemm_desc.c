@@ -131,3 +131,34 @@ void gemm_slice(const gemm_desc *d, const gemm_slices *s, int64_t batch, int64_t
         gemm_describe_gemm(&c->gemm, c);
     }
 }
+
+/* Whether the family has a kernel of a tile for some operand types. */
+static bool gemm_has_kernel(const gemm_family *f, gemm_operator op, int tile)
+{
+    static const nk_dtype types[][2] = {{NK_E2M1X2, NK_E2M1X2}, {NK_F16, NK_E2M1X2}, {NK_F16, NK_F16}};
+    for (int i = 0; i < 3; i++) {
+        const nk_gemm_problem p = {.a.dtype = types[i][0], .b.dtype = types[i][1]};
+        if (f->kernel(&(gemm_desc){.op = op, .gemm = &p}, tile)) return true;
+    }
+    return false;
+}
+
+void gemm_describe_tile(const void *of, int tile, nk_tile_info *info)
+{
+    static const char *const names[GEMM_OPERATORS] = {
+        "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "list_gemm"};
+    const gemm_family *f = of;
+    const gemm_config *t = &f->configs[tile];
+    int count = 0;
+    info->tile_m = t->tile_m;
+    info->tile_n = t->tile_n;
+    info->tile_k = t->tile_k;
+    info->stages = t->stages;
+    info->cluster = t->cluster;
+    info->split_k = t->split_k;
+    info->warpgroups = t->warpgroups;
+    info->ctas_per_mma = t->ctas_per_mma;
+    info->multicast = t->multicast;
+    for (int op = 0; op < GEMM_OPERATORS; op++)
+        if (gemm_has_kernel(f, op, tile)) info->operators[count++] = names[op];
+}

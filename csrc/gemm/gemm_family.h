@@ -146,6 +146,9 @@ struct gemm_row {
     bool is_last; /* no row follows that could serve the call */
 };
 
+/* An nk_family's `describe`, whose `of` is the gemm_family. */
+void gemm_describe_tile(const void *of, int tile, nk_tile_info *info);
+
 bool gemm_is_empty_group(const nk_gemm_problem *group);
 
 /* Launches a planned kernel. */

@@ -243,7 +243,12 @@ static const char py_doc_backends[] =
 static const char py_doc__tiles[] =
     "_tiles($module, /)\n"
     "--\n\n"
-    "What NVFP4KERN_TILE can name in this build: '<row>/<family>:<tile>' of every tile.\n";
+    "What NVFP4KERN_TILE can name in this build, '<row>/<family>:<tile>' of every tile, and what is known of it.\n\n"
+    "Every tile has row, family and tile. One of a GEMM has operators, of which it has kernels, and its numbers: "
+    "tile_m,\n"
+    "tile_n, tile_k, stages, cluster, split_k, warpgroups, ctas_per_mma, multicast. A router's has tile_m and tile_n. "
+    "A\n"
+    "number that its family has no use for is left out.\n";
 
 static const char py_doc_warmup[] =
     "warmup($module, /, device=None)\n"

@@ -56,17 +56,48 @@ static PyObject *backends(PyObject *module, PyObject *unused)
     return list;
 }
 
+/* The numbers that a family says, and the operators if it says any; NULL with an exception. */
+static PyObject *tile_traits(const nk_tile_info *info)
+{
+    const struct {
+        const char *name;
+        int32_t value;
+    } numbers[] = {{"tile_m", info->tile_m},         {"tile_n", info->tile_n},
+                   {"tile_k", info->tile_k},         {"stages", info->stages},
+                   {"cluster", info->cluster},       {"split_k", info->split_k},
+                   {"warpgroups", info->warpgroups}, {"ctas_per_mma", info->ctas_per_mma},
+                   {"multicast", info->multicast}};
+    PyObject *traits = Py_BuildValue("{ssssss}", "row", info->row, "family", info->family, "tile", info->tile);
+    PyObject *operators = PyList_New(0);
+    bool failed = !traits || !operators;
+    for (size_t i = 0; !failed && i < sizeof numbers / sizeof numbers[0]; i++) {
+        PyObject *value = numbers[i].value ? PyLong_FromLong(numbers[i].value) : NULL;
+        failed = numbers[i].value && (!value || PyDict_SetItemString(traits, numbers[i].name, value) < 0);
+        Py_XDECREF(value);
+    }
+    for (const char *const *op = info->operators; !failed && *op; op++) {
+        PyObject *name = PyUnicode_FromString(*op);
+        failed = !name || PyList_Append(operators, name) < 0;
+        Py_XDECREF(name);
+    }
+    if (failed || (info->operators[0] && PyDict_SetItemString(traits, "operators", operators) < 0)) Py_CLEAR(traits);
+    Py_XDECREF(operators);
+    return traits;
+}
+
 static PyObject *tiles(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     nk_tile_info info;
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list && nk_tile_list(i, &info); i++) {
+    PyObject *all = PyDict_New();
+    for (int i = 0; all && nk_tile_list(i, &info); i++) {
         PyObject *name = PyUnicode_FromFormat("%s/%s:%s", info.row, info.family, info.tile);
-        if (!name || PyList_Append(list, name) < 0) Py_CLEAR(list);
+        PyObject *traits = name ? tile_traits(&info) : NULL;
+        if (!traits || PyDict_SetItem(all, name, traits) < 0) Py_CLEAR(all);
         Py_XDECREF(name);
+        Py_XDECREF(traits);
     }
-    return list;
+    return all;
 }
 
 /* Reads "cpu", "cuda" or "cuda:<index>". */

@@ -1,7 +1,5 @@
 """What every tile of Blackwell's GEMMs with 16-bit tokens computes, for test_tiles.py."""
 
-import re
-
 import numpy as np
 import torch
 from generators import (
@@ -22,9 +20,6 @@ from halves_tiles import check_experts_of_halves
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-TILE = re.compile(r"[np](\d+)(?:k(\d))?")  # MMA N, split K
-WITHOUT_DUAL = ("p256",)  # no room for two accumulators
-OF_EXPERTS = ("n16", "n64", "n128")
 DTYPES = ("float16", "bfloat16")
 
 
@@ -196,8 +191,8 @@ def check_poison(device, dtype, m, n, k):
 
 def check_sm100_kind_f16(tile, device, c):
     """Each share of a split K has a step: `more` is those of the other shares."""
-    mma_n, split_k = (int(number or 1) for number in TILE.fullmatch(tile).groups())
-    more = 128 * (split_k - 1)
+    mma_n, split_k, operators = tile["tile_m"], tile["split_k"], tile["operators"]
+    more = tile["tile_k"] * (split_k - 1)
     for i, form in enumerate(SCALE_FORMS):
         dtypes = DTYPES if form in ("linear", "blocked") else DTYPES[i % 2 : i % 2 + 1]
         for dtype in dtypes:
@@ -213,7 +208,7 @@ def check_sm100_kind_f16(tile, device, c):
         check_gemm(device, c, "bfloat16", 37, 264, 96 + more, "blocked", order=order, out=out)
     for dtype in DTYPES:
         check_poison(device, dtype, 9, 130, 192 + more)
-    if tile not in WITHOUT_DUAL:
+    if "dual_gemm" in operators:
         check_dual(device, c, "float16", mma_n + 3, 133, 288 + more, "blocked", full=True)
         check_dual(device, c, "bfloat16", 5, 140, 1312 * split_k, "linear", full=True)
         for form in SCALE_FORMS:
@@ -221,12 +216,12 @@ def check_sm100_kind_f16(tile, device, c):
             check_dual(device, c, "bfloat16", 9, 70, 160 + more, form, **identity)
         gelu = {"activation": "gelu", "order": "column", "out": "bfloat16"}
         check_dual(device, c, "float16", 2 * mma_n + 1, 129, 96 + more, "flat", lead=(2,), **gelu)
-    if split_k == 1:
+    if "list_gemm" in operators:
         for dtype in DTYPES:
             sizes = [(mma_n + 3, 133, 288), (0, 64, 32), (1, 1, 1408), (2 * mma_n + 5, 260, 96)]
             check_list(device, c, dtype, sizes, "linear", full=True, out=dtype)
             check_list(device, c, dtype, [*sizes, (9, 70, 160)] * 7, "blocked")
-    if tile in OF_EXPERTS:
+    if "grouped_gemm" in operators:
         sizes = (mma_n + 3, 0, 1, 130, 0)
         for dtype in DTYPES:
             check_experts(device, c, dtype, sizes, 140, 320, "blocked")

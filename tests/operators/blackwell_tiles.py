@@ -1,18 +1,14 @@
 """What every tile of Blackwell's GEMMs computes, for test_tiles.py."""
 
-import re
-
 import numpy as np
 from dense_calls import dual_operands, expect_dual, gemm_operands, run_dual, run_gemm
 from expert_calls import Tokens, check_rows, drawn, group_operands, int32, run_list, weights
-from expert_tiles import GATED, check_experts, check_gated_experts
+from expert_tiles import check_experts, check_gated_experts
 from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, run, scales, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-WITHOUT_DUAL = ("p256", "p256m2")  # no room for two accumulators
-TILE = re.compile(r"[np](\d+)(?:k(\d))?(m2)?")  # MMA N, split K, whether it has multicast
 TOKENS, WEIGHTS = 0, 1  # operands
 FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
 
@@ -144,9 +140,8 @@ def check_sm100_lists(device, c, mma_n):
 def check_sm100_gemm(tile, device, c):
     """Tokens are operand N if they are few, operand M if weight rows are fewer. Each share of a
     split K has a step: `more` is those of the other shares."""
-    mma_n, split_k, multicast = TILE.fullmatch(tile).groups()
-    mma_n, split_k = int(mma_n), int(split_k or 1)
-    more = 256 * (split_k - 1)
+    mma_n, split_k, operators = tile["tile_m"], tile["split_k"], tile["operators"]
+    more = tile["tile_k"] * (split_k - 1)
     for m, n in [(mma_n + 3, 260), (300, mma_n // 2 + 1)]:
         for forms in FORMS:
             check_full_range(device, c, m, n, 288 + more, forms)
@@ -167,11 +162,12 @@ def check_sm100_gemm(tile, device, c):
     for shared in (TOKENS, WEIGHTS):  # operand M or N
         check_one_matrix(device, 9, 130, 128 + more, shared)
         check_one_matrix(device, 300, 40, 128 + more, shared)
-    if tile not in WITHOUT_DUAL:
+    if "dual_gemm" in operators:
         check_sm100_dual(device, c, mma_n, more)
-    if split_k == 1 and not multicast:
+    if "grouped_gemm" in operators:
         check_sm100_experts(device, c, mma_n)
         check_sm100_by_index(device, c, mma_n)
+    if "list_gemm" in operators:
         check_sm100_lists(device, c, mma_n)
-    if tile in GATED["sm100/gemm"]:
+    if "grouped_dual_gemm" in operators:
         check_sm100_gated_experts(device, c, mma_n)

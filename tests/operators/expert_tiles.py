@@ -1,6 +1,5 @@
 """What tiles compute of the tokens of contiguous experts, for test_tiles.py."""
 
-import drawn_cases
 import numpy as np
 import torch
 from expert_calls import blocked_by_expert
@@ -8,13 +7,6 @@ from generators import assert_ok, codes, floats, rng_of, scales, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
-
-GATED = {
-    "sm80/gemm": ("t32",),
-    "sm90/gemm": drawn_cases.GATED,
-    "sm100/gemm": ("n64", "n128", "p64", "p128", "p192"),
-}
-"""The tiles that grouped_dual_gemm has."""
 
 
 class Experts:

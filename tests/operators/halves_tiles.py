@@ -40,7 +40,7 @@ def check_experts_of_halves(
 
 
 def check_sm90_kind_f16(tile, device, c):
-    tokens = int(tile[1:].partition("x")[0])
+    tokens = tile["tile_m"]
     few = min(tokens, 64)
     for dtype in ("float16", "bfloat16"):
         for along_n in (False, True):

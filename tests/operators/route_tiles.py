@@ -14,11 +14,11 @@ def unaligned(x, device):
 
 
 def check_sm80_route(tile, device, c):
-    tokens = {"t8": 8, "t32": 32, "narrow": 32}.get(tile, 128)
+    tokens = tile["tile_m"]
     for m, n, hidden in [(tokens + 3, 70, 80), (5, 290, 1024)]:
         x, w = integers(rng_of(m, n), m, n, hidden)
         check_exact(x, w, 4, device, score="topk_softmax")
-    if tile == "narrow":
+    if tile["tile"] == "narrow":
         x, w = integers(rng_of(1), 40, 20, 80)
         want = check_exact(x, w, 4, device, dtype="float16")
         got = nvfp4kern.route(unaligned(x, device), unaligned(w, device), 4)
@@ -27,7 +27,7 @@ def check_sm80_route(tile, device, c):
 
 
 def check_sm90_route(tile, device, c):
-    tokens = int(tile[1:].partition("x")[0])
+    tokens = tile["tile_m"]
     sizes = [(tokens + 3, 70, 80), (5, 290, 1024), (2 * tokens + 1, 130, 2064), (1, 16, 16)]
     for m, n, hidden in sizes:
         x, w = integers(rng_of(m, n), m, n, hidden, most=1)
@@ -59,7 +59,7 @@ def check_near_ties(device, n, selections, groups):
 def check_sm100_route(tile, device, c):
     """Tiles of tokens on columns have clusters, as deep as K is; those of tokens on lanes have all
     experts. What a call draws has guards and NaN around its operands."""
-    tokens, on_lanes = int(tile[1:]), tile[0] == "l"
+    tokens, on_lanes = tile["tile_m"], "tile_n" not in tile
     sizes = [(tokens + 3, 70, 80), (5, 250 if on_lanes else 290, 1024), (1, 1, 16), (3, 200, 2072)]
     for m, n, hidden in sizes:
         x, w = integers(rng_of(m, n), m, n, hidden, most=1)
@@ -68,5 +68,5 @@ def check_sm100_route(tile, device, c):
     check_near_ties(device, 48, (7,), groups=16)
     for seed in range(6):
         dtype = ("float16", "bfloat16")[seed % 2]
-        drawn = draw_route(f"{tile}x{126 if on_lanes else 128}", dtype, seed, work=1 << 19)
+        drawn = draw_route(tokens, 126 if on_lanes else 128, dtype, seed, work=1 << 19)
         drawn.check(drawn.run(device), c)

@@ -13,7 +13,6 @@ from expert_calls import (
     drawn,
     int32,
 )
-from expert_tiles import GATED
 from generators import (
     DTYPES,
     ORDERS,
@@ -32,6 +31,7 @@ from generators import (
     unchanged,
     values,
 )
+from rows import tiles_of
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -381,7 +381,7 @@ def test_k_of_zero_gives_zero(device, activation):
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tile", GATED["sm90/gemm"])
+@pytest.mark.parametrize("tile", tiles_of("sm90/gemm", "grouped_dual_gemm"))
 def test_wgmma_tiles_take_rows(gpu, tile, monkeypatch):
     if gpu.name != "sm90":
         pytest.skip("tiles of another row")

@@ -13,8 +13,8 @@ from expert_calls import (
     expert_of,
     int32,
 )
-from expert_tiles import GATED
 from generators import Guarded, codes, floats, from_numpy, layout_of, raw, rng_of, scales, unchanged
+from rows import tiles_of
 
 import nvfp4kern
 from nvfp4kern.verify import data, encoded, reference
@@ -387,7 +387,7 @@ def raw_view(t):
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tile", GATED["sm90/gemm"])
+@pytest.mark.parametrize("tile", tiles_of("sm90/gemm", "grouped_dual_gemm"))
 def test_wgmma_tiles(gpu, tile, monkeypatch):
     """Blocks at the end of a tile of 96 features, and rows of which a tile has none."""
     if gpu.name != "sm90":

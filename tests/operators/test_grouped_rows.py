@@ -20,6 +20,7 @@ from generators import (
     unchanged,
     values,
 )
+from rows import tiles_of
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -315,14 +316,12 @@ def test_a_number_of_rows_per_token_that_is_huge(device):
     assert_ok(reference.check_bits(values(got), want))
 
 
-@pytest.mark.parametrize(
-    "tile", [t for t in nvfp4kern._C._tiles() if t.startswith("sm90/gemm:") and t[10] in "uvw"]
-)
+@pytest.mark.parametrize("tile", tiles_of("sm90/gemm", "grouped_gemm"))
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 def test_wgmma_tiles_take_rows(gpu, tile, form, monkeypatch):
     if gpu.name != "sm90":
         pytest.skip("tiles of another row")
-    monkeypatch.setenv("NVFP4KERN_TILE", tile)
+    monkeypatch.setenv("NVFP4KERN_TILE", f"sm90/gemm:{tile}")
     rng, device, offsets, tokens, per_token = rng_of(13), gpu.device, [0, 5, 5, 44], 140, 3
     a = Tokens(rng, device, tokens, 320, form=form)
     b, sfb, w = weights(rng, device, len(offsets) - 1, 70, 320)

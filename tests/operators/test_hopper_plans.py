@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from conftest import GPUS
+from rows import tiles_of
 
 import nvfp4kern
 
@@ -47,7 +48,7 @@ def test_a_tile_is_chosen_by_cost(device, operator, m):
         f"sm90_{operator}_{plan['tile']}_"
     )
     assert plan["why"].startswith("the fastest by cost: ") and "declined" not in plan
-    assert plan["tile_m"] == int(plan["tile"][1:])
+    assert plan["tile_m"] == tiles_of("sm90/gemm")[plan["tile"]]["tile_m"]
     assert plan["workspace_bytes"] == rows_of(plan, m) * 1024 * 2
     assert ("K of a tile is split" in plan["why"]) == (plan["split"] > 1)
     assert plan_of(device, m, 384, 1024, operator) == plan
@@ -74,8 +75,8 @@ def test_experts_with_few_rows_take_a_gemv_for_each(device):
 
 @pytest.mark.parametrize("m", (160, 1600))
 def test_experts_take_undivided_tiles(device, m):
-    plan, _ = plan_of_experts(device, m)
-    assert plan["backend"] == "sm90" and plan["tile"][0] in "uvw" and plan["split"] == 1
+    plan, of_experts = plan_of_experts(device, m)[0], tiles_of("sm90/gemm", "grouped_gemm")
+    assert plan["backend"] == "sm90" and plan["tile"] in of_experts and plan["split"] == 1
     assert plan["why"].startswith("the fastest by cost: ")
     assert plan["workspace_bytes"] == (m + plan["tile_m"]) * 1024 * 2
     assert plan["tile_m"] <= 32 if m == 160 else plan["tile_m"] > 32
@@ -135,9 +136,10 @@ def test_a_list_is_one_launch(device, most, layout, monkeypatch):
         sfa, sfb = ([nvfp4kern.to_blocked(one) for one in side] for side in (sfa, sfb))
     plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb, **options)
     assert plan["backend"] == "sm90" and plan["why"].startswith("one launch for all groups")
-    tokens, steps = int(plan["tile"][1:]), 4 if plan["tile"] == "w32" else 3
+    tile = tiles_of("sm90/gemm", "list_gemm")[plan["tile"]]
+    tokens, k = tile["tile_m"], -(-320 // tile["tile_k"]) * tile["tile_k"]
     assert plan["kernel"] == f"sm90_list_gemm_{plan['tile']}_fp16" and plan["tile_m"] <= tokens
-    assert plan["workspace_bytes"] == (sum(m for m, *_ in sizes) + tokens) * steps * 256
+    assert plan["workspace_bytes"] == (sum(m for m, *_ in sizes) + tokens) * k * 2
     got = nvfp4kern.grouped_gemm(a, b, sfa, sfb, **options)
     monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
     for mine, factor, *one in zip(got, alpha, a, b, sfa, sfb, strict=True):
@@ -242,7 +244,8 @@ def test_batch_invariance_divides_no_k(device, operator, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
     for m in (1, 16, 300):
         plan = plan_of(device, m, 384, 1024, operator)
-        assert plan["tile"][0] in "uvw" and plan["split"] == 1 and plan["batch_invariant"]
+        assert tiles_of("sm90/gemm")[plan["tile"]]["split_k"] == plan["split"] == 1
+        assert plan["batch_invariant"]
 
 
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))

@@ -19,7 +19,7 @@ from dense_calls import (
     run_gemv,
 )
 from expert_calls import group_operands, run_list
-from expert_tiles import GATED, check_experts, check_gated_experts
+from expert_tiles import check_experts, check_gated_experts
 from generators import assert_ok, codes, floats, rng_of, run, scales, values
 from halves_tiles import check_experts_of_halves, check_sm90_kind_f16
 from refused_tiles import REFUSED, operator_call
@@ -114,7 +114,7 @@ def check_gemv(device, n, k, batch=None, forms=("linear", "linear")):
 
 
 def check_sm80_gemm(tile, device, c):
-    tokens = int(tile[1:])
+    tokens = tile["tile_m"]
     n = 260 if tokens == 128 else 140
     check_gemm(device, tokens + 3, n, 304, forms=("blocked", "linear"))
     check_gemm(device, 5, 40, 2048, batch=2)
@@ -123,13 +123,13 @@ def check_sm80_gemm(tile, device, c):
     check_dual_gemm(device, c, 11, n // 2 + 1, 272)
     check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
     check_experts_of_halves(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
-    if tile in GATED["sm80/gemm"]:
+    if "grouped_dual_gemm" in tile["operators"]:
         check_gated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
         check_gated_experts(device, c, (1, 33), 64, 528, ("linear", "blocked"), "bfloat16")
 
 
 def check_sm80_gemv(tile, device, c):
-    k = 1024 * int(tile[1:])
+    k = 1024 * tile["split_k"]
     check_gemv(device, 131, k, forms=("blocked", "linear"))
     check_gemv(device, 5, k - 16, batch=2)
     check_gemm(device, 1, 40, k)
@@ -141,9 +141,9 @@ def check_sm90_gemv(tile, device, c):
         check_gemv(device, 384, 1280, batch=2, forms=(form, "linear"))
     check_gemv(device, 128, 4096)
     check_gemm(device, 1, 128, 512)
-    if tile.startswith("short"):
+    if tile["tile"].startswith("short"):
         check_gemv(device, 37, 80)
-    if tile.startswith("tall"):
+    if tile["tile"].startswith("tall"):
         check_gemv(device, 37, 320)
         check_gemm(device, 7, 300, 528)
         check_gemm_of(device, "float16", 1, 300, 512)
@@ -190,7 +190,7 @@ def check_sm90_gated_experts(device, c, few):
 
 
 def check_sm90_gemm(tile, device, c):
-    tokens = int(tile[1:])
+    tokens = tile["tile_m"]
     few = min(tokens, 64)
     check_gemm(device, 9, 420, 192, forms=("linear", "blocked"))  # tiles that begin within an atom
     for form, k in (("linear", 1344), ("blocked", 1312)):
@@ -212,15 +212,15 @@ def check_sm90_gemm(tile, device, c):
         check_dual_gemm(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
     check_weights_just_written(device, c, few + 1, 140, 1088)
     check_groups(device, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)])
-    if tile[0] in "uvw":  # undivided
+    if "grouped_gemm" in tile["operators"]:
         check_sm90_experts(device, c, few)
-    if tile in GATED["sm90/gemm"]:
+    if "grouped_dual_gemm" in tile["operators"]:
         check_sm90_gated_experts(device, c, few)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)
     check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
 
 
-CHECKS = {
+CHECKS = {  # of a family: check(tile, device, c), where the tile is what _tiles() says of it
     "sm80/gemm": check_sm80_gemm,
     "sm80/gemv": check_sm80_gemv,
     "sm80/route": check_sm80_route,
@@ -273,17 +273,16 @@ def watch(monkeypatch, backend, tile):
 
 
 def test_every_family_is_checked():
-    assert {tile.partition(":")[0] for tile in TILES} <= set(CHECKS)
-    assert len(set(TILES)) == len(TILES)
+    assert {f"{tile['row']}/{tile['family']}" for tile in TILES.values()} <= set(CHECKS)
 
 
 @pytest.mark.parametrize("name", TILES)
 def test_every_tile_is_the_oracle(name, on_row, monkeypatch):
-    family, _, tile = name.partition(":")
-    backend = on_row(family.partition("/")[0])
+    tile = TILES[name]
+    backend = on_row(tile["row"])
     monkeypatch.setenv("NVFP4KERN_TILE", name)
-    called = watch(monkeypatch, backend, tile)
-    CHECKS[family](tile, backend.device, backend.c)
+    called = watch(monkeypatch, backend, tile["tile"])
+    CHECKS[f"{tile['row']}/{tile['family']}"](tile, backend.device, backend.c)
     assert len(called) > 1
 
 
@@ -355,7 +354,8 @@ def test_what_is_no_list_of_tiles(text, monkeypatch):
 
 @no_tiles
 def test_unknown_names(monkeypatch):
-    family, _, tile = TILES[-1].partition(":")
+    first, *_, last = TILES
+    family, _, tile = last.partition(":")
     row = family.partition("/")[0]
     rows = {name.partition("/")[0] for name in TILES}
     families = {name.partition(":")[0] for name in TILES if name.startswith(f"{row}/")}
@@ -369,12 +369,12 @@ def test_unknown_names(monkeypatch):
         head, _, listed = message.partition(", this build has: ")
         assert head == f"NVFP4KERN_TILE: '{text}': no such {what}"
         assert set(listed.split(", ")) == known
-        assert refusal(monkeypatch, f"{TILES[0]},{text}") == message
+        assert refusal(monkeypatch, f"{first},{text}") == message
 
 
 @no_tiles
 def test_two_tiles_of_a_family(monkeypatch):
-    one, other = TILES[:2]
+    one, other, *_ = TILES
     message = refusal(monkeypatch, f"{one},{other}")
     assert message == f"NVFP4KERN_TILE: two tiles of one family: '{one}' and '{other}'"
 

@@ -37,7 +37,8 @@ static bool sm100_f16_decodes(const gemm_desc *d) { return d->gemm->b.dtype == N
 
 static cuda_kernel *sm100_f16_kernel_of(const gemm_desc *d, int config)
 {
-    return sm100_f16_decodes(d) ? kernels[d->op][config] : of_16_bits[config];
+    if (sm100_f16_decodes(d)) return kernels[d->op][config];
+    return d->op == GEMM_GROUPED ? of_16_bits[config] : NULL;
 }
 
 static const char *sm100_f16_why_not(const gemm_desc *d, const gemm_query *q)
@@ -94,8 +95,7 @@ static const sm100_mainloop mainloop = {
     .why = sm100_f16_why, .resources = sm100_f16_resources, .us = sm100_f16_tiles_us};
 
 #define NAME(name, ...) #name,
-const nk_family sm100_kind_f16_family = {"sm100", "kind_f16", (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL},
-                                         "halves"};
+const nk_family sm100_kind_f16_family = {"sm100", "kind_f16", (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL}, "halves", gemm_describe_tile, &sm100_kind_f16};
 
 const gemm_family sm100_kind_f16 = {.tiles = &sm100_kind_f16_family,
                                     .configs = configs,

@@ -302,8 +302,9 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
     return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, &gating}, exec);
 }
 
+static const gemm_family sm80_gemm;
 #define NAME(name, ...) #name,
-const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}, NULL};
+const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm80_gemm};
 
 static const gemm_family sm80_gemm = {.tiles = &sm80_gemm_family,
                                       .configs = configs,

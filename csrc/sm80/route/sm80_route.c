@@ -25,8 +25,15 @@ static const sm80_route_tile tiles[SM80_ROUTE_KERNEL_COUNT] = {
                                    SM80_ROUTE_TURN_BYTES, false},
 };
 
+static void sm80_route_describe(const void *of, int tile, nk_tile_info *info)
+{
+    (void)of;
+    info->tile_m = tiles[tile].tokens;
+    info->tile_n = tiles[tile].experts;
+}
+
 #define NAME(name, ...) #name,
-const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL};
+const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL, sm80_route_describe, NULL};
 
 #define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_fp16, &sm80_route_##name##_bf16},
 #define FMA_ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name, &sm80_route_##name},

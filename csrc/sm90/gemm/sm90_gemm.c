@@ -31,7 +31,7 @@ static cuda_kernel *sm90_gemm_kernel_of(const gemm_desc *d, int config)
 {
     static const kernels_of_tile *const kernels[GEMM_LIST] = {
         [GEMM] = of_gemm, [GEMM_DUAL] = of_dual, [GEMM_GROUPED] = of_grouped, [GEMM_GROUPED_DUAL] = of_gated};
-    return kernels[d->op][config][d->gemm->a.dtype == NK_BF16];
+    return d->op == GEMM_LIST ? sm90_list_kernel_of(d, config) : kernels[d->op][config][d->gemm->a.dtype == NK_BF16];
 }
 
 /* Weight rows of each matrix. */
@@ -307,7 +307,7 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
 }
 
 #define NAME(name, ...) #name,
-const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL};
+const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm90_gemm};
 
 const gemm_family sm90_gemm = {.tiles = &sm90_gemm_family,
                                .configs = sm90_gemm_configs,

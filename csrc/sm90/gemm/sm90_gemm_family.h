@@ -52,6 +52,7 @@ cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t,
                                  int64_t batches, int32_t tile_m);
 
 /* Lists of groups. */
+cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config); /* of one launch, or NULL */
 nk_status sm90_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
                          nk_plan *plan, void *choice);
 nk_status sm90_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);

@@ -123,7 +123,7 @@ static double sm90_list_apart_us(const gemm_desc *d, const gemm_query *q)
     return sum;
 }
 
-static cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config)
+cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config)
 {
     return rings[config].kernels[d->gemm->a.dtype == NK_BF16];
 }

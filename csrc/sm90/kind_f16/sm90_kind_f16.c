@@ -40,6 +40,7 @@ static bool sm90_f16_are_n_major(const nk_gemm_problem *p)
 
 static cuda_kernel *sm90_f16_kernel_of(const gemm_desc *d, int config)
 {
+    if (d->op != GEMM_GROUPED || d->gemm->b.dtype == NK_E2M1X2) return NULL;
     return kernels[config][d->gemm->b.dtype == NK_BF16][!sm90_f16_are_k_major(d->gemm)];
 }
 
@@ -136,8 +137,7 @@ static nk_status sm90_f16_launch(const gemm_desc *d, const gemm_launch *c, const
 }
 
 #define NAME(name, ...) #name,
-const nk_family sm90_kind_f16_family = {"sm90", "kind_f16", (const char *const[]){SM90_KIND_F16_TILES(NAME) NULL},
-                                        "halves"};
+const nk_family sm90_kind_f16_family = {"sm90", "kind_f16", (const char *const[]){SM90_KIND_F16_TILES(NAME) NULL}, "halves", gemm_describe_tile, &sm90_kind_f16};
 
 const gemm_family sm90_kind_f16 = {.tiles = &sm90_kind_f16_family,
                                    .configs = configs,

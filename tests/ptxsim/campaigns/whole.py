@@ -10,8 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from drawn_cases import STEPS, TCGEN05
-from rows import TABLE
+from rows import TABLE, tiles_of
 
 from .. import build
 from . import package, tiles
@@ -34,22 +33,22 @@ def atoms(rows):
 
 def sizes_of(tile):
     """CTAs of an MMA, its N, pairs with multicast."""
-    ctas, mma_n, _, pairs = TCGEN05.fullmatch(tile).groups()
-    return {"n": 1, "p": 2}[ctas], int(mma_n), int(pairs or 1)
+    traits = tiles_of("sm100/gemm")[tile]
+    return traits["ctas_per_mma"], traits["tile_m"], traits["multicast"]
 
 
-def tiles_of(tile, m, n, tokens_are_mma_m):
+def tiles_in(tile, m, n, tokens_are_mma_m):
     operand_m, operand_n = (m, n) if tokens_are_mma_m else (n, m)
     ctas, mma_n, pairs = sizes_of(tile)
     return -(-operand_m // (CTA_M * ctas * pairs)) * -(-operand_n // mma_n)
 
 
 def planned(tile, tokens_are_mma_m, matrices, m, n, k):
-    """What a tile's launch must ask L2 for and multiply, from its name alone: each CTA asks for its
+    """What a tile's launch must ask L2 for and multiply, from its traits: each CTA asks for its
     rows of operand M of each matrix, its half of a pair's operand N, and all scale factors of both.
     With multicast each CTA asks for a share of operand N."""
     ctas, mma_n, pairs = sizes_of(tile)
-    blocks = tiles_of(tile, m, n, tokens_are_mma_m) * pairs * -(-k // MMA_K)
+    blocks = tiles_in(tile, m, n, tokens_are_mma_m) * pairs * -(-k // MMA_K)
     operand_m = matrices * (CTA_M * MMA_K // 2 + ATOM)
     sf_n = atoms(mma_n) * ATOM // (ctas * pairs if pairs > 1 else 1)
     of_cta = operand_m + mma_n // ctas // pairs * MMA_K // 2 + sf_n
@@ -65,12 +64,12 @@ def compulsory(matrices, m, n, k):
 def planned_of_16bit(tile, m, n, k):
     """Likewise of NVFP4 weights and 16-bit tokens; rows that do not exist are not asked for. And
     every operand and the output, once."""
-    ctas, mma_n, _ = sizes_of(tile)
-    m_tiles, n_tiles = -(-n // (CTA_M * ctas)), -(-m // mma_n)
+    traits = tiles_of("sm100/kind_f16")[tile]
+    m_tiles, n_tiles = -(-n // traits["tile_n"]), -(-m // traits["tile_m"])
     weights, tokens = n * k // 2 + atoms(n) * -(-k // MMA_K) * ATOM, 2 * m * k
     return {
         "l2_read_bytes": n_tiles * weights + m_tiles * tokens,
-        "mmas": n_tiles * m_tiles * -(-k // STEPS["sm100/kind_f16"]) * MMAS,
+        "mmas": n_tiles * m_tiles * -(-k // traits["tile_k"]) * MMAS,
         "touched_bytes": weights + tokens + 2 * m * n,
     }
 
@@ -87,7 +86,7 @@ def planned_of(problem, shape, plan):
     for matrices, m, n, k in groups_of(problem, shape):
         tokens_are_m = plan["why"].startswith("tokens are")
         if problem == "group_gemm":
-            tokens_are_m = tiles_of(plan["tile"], m, n, True) < tiles_of(plan["tile"], m, n, False)
+            tokens_are_m = tiles_in(plan["tile"], m, n, True) < tiles_in(plan["tile"], m, n, False)
         of_group = planned(plan["tile"], tokens_are_m, matrices, m, n, k)
         of_group["touched_bytes"] = compulsory(matrices, m, n, k)
         expected = {name: expected[name] + of_group[name] for name in expected}
