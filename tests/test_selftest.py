@@ -1,6 +1,7 @@
 """`python -m nvfp4kern selftest`: what it takes for right, what it writes and what that settles."""
 
 import copy
+import fnmatch
 import functools
 import json
 import os
@@ -416,6 +417,17 @@ def test_every_tile_of_a_shape_is_timed():
         for tile, traits in tiles.items()
         if traits["split_k"] == 1 and "dual_gemm" in traits["operators"]  # K is one step
     }
+
+
+def test_names_of_tiles_say_what_assumptions_are_about():
+    """A file from elsewhere has tiles by name alone, also of a process that died."""
+    for tile in (tile for tile in nvfp4kern._C._tiles().values() if tile["row"] == "sm100"):
+        for pattern, trait in (
+            ("p*", "ctas_per_mma"),
+            ("*k[0-9]", "split_k"),
+            ("*m[0-9]", "multicast"),
+        ):
+            assert fnmatch.fnmatch(tile["tile"], pattern) == (tile.get(trait, 1) > 1), tile
 
 
 def test_a_newer_gpu_has_the_bits_of_its_machine_code():

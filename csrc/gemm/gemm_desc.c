@@ -145,8 +145,8 @@ static bool gemm_has_kernel(const gemm_family *f, gemm_operator op, int tile)
 
 void gemm_describe_tile(const void *of, int tile, nk_tile_info *info)
 {
-    static const char *const names[GEMM_OPERATORS] = {
-        "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "list_gemm"};
+    static const char *const names[GEMM_OPERATORS] = {"gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm",
+                                                      "list_gemm"};
     const gemm_family *f = of;
     const gemm_config *t = &f->configs[tile];
     int count = 0;

@@ -10,10 +10,10 @@
 /* Operators                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-#define METHOD(op)                                                                                                     \
-    static PyObject *op(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)                  \
-    {                                                                                                                  \
-        return py_invoke(module, &py_##op, args, nargs, kwnames, false);                                               \
+#define METHOD(op)                                                                                    \
+    static PyObject *op(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) \
+    {                                                                                                 \
+        return py_invoke(module, &py_##op, args, nargs, kwnames, false);                              \
     }
 PY_OPERATORS(METHOD)
 PY_DROP_INS(METHOD)
@@ -151,13 +151,9 @@ METHOD(warmup)
 #define DROP_IN(op) FASTCALL(op, PY_DOC_DROP_IN(op))
 
 static PyMethodDef methods[] = {
-    PY_OPERATORS(OPERATOR)
-    FASTCALL(explain, py_doc_explain)
-    {"backends", backends, METH_NOARGS, py_doc_backends},
-    FASTCALL(warmup, py_doc_warmup)
-    {"_tiles", tiles, METH_NOARGS, py_doc__tiles},
-    PY_DROP_INS(DROP_IN)
-    {NULL, NULL, 0, NULL},
+    PY_OPERATORS(OPERATOR) FASTCALL(explain, py_doc_explain){"backends", backends, METH_NOARGS, py_doc_backends},
+    FASTCALL(warmup, py_doc_warmup){"_tiles", tiles, METH_NOARGS, py_doc__tiles},
+    PY_DROP_INS(DROP_IN){NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module)
@@ -212,14 +208,8 @@ static void free_state(void *module) { clear(module); }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "nvfp4kern._C",
-    .m_size = sizeof(py_state),
-    .m_methods = methods,
-    .m_slots = slots,
-    .m_traverse = traverse,
-    .m_clear = clear,
-    .m_free = free_state,
+    PyModuleDef_HEAD_INIT, .m_name = "nvfp4kern._C", .m_size = sizeof(py_state), .m_methods = methods,
+    .m_slots = slots,      .m_traverse = traverse,   .m_clear = clear,           .m_free = free_state,
 };
 
 PyMODINIT_FUNC PyInit__C(void) { return PyModuleDef_Init(&definition); }

@@ -113,7 +113,9 @@ ASSUMPTIONS = (
         "pairs", "both CTAs of a pair find their scale factors", right("bits", f"tile {ROW}/*:p*")
     ),
     Assumption(
-        "parts", "sums of parts arrive before they are added", right("bits", f"tile {ROW}/*k[0-9]")
+        "parts",
+        "partial sums of a split K arrive before they are added",
+        right("bits", f"tile {ROW}/*k[0-9]"),
     ),
     Assumption(
         "shared",
@@ -139,7 +141,7 @@ ASSUMPTIONS = (
         both(right("sanitizer", "racecheck"), right("sanitizer", "synccheck")),
     ),
     Assumption("memory", "no access is outside its tensor", right("sanitizer", "memcheck")),
-    Assumption("torch", "torch's own product says the same", right("torch")),
+    Assumption("torch", "torch's own GEMM says the same", right("torch")),
     Assumption(
         "portable", "sm80's machine code for 10.0 is right, too", right("bits", backend="sm80")
     ),

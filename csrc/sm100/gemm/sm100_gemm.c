@@ -105,7 +105,8 @@ static const sm100_mainloop mainloop = {.tokens_may_be_mma_m = true,
                                         .us = sm100_gemm_tiles_us};
 
 #define NAME(name, ...) #name,
-const nk_family sm100_gemm_family = {"sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm100_gemm};
+const nk_family sm100_gemm_family = {
+    "sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm100_gemm};
 
 /* With batch_invariant the tile is one: the same instructions then make a row, whatever the rest is. */
 const gemm_family sm100_gemm = {.tiles = &sm100_gemm_family,

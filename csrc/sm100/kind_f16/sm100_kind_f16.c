@@ -95,7 +95,9 @@ static const sm100_mainloop mainloop = {
     .why = sm100_f16_why, .resources = sm100_f16_resources, .us = sm100_f16_tiles_us};
 
 #define NAME(name, ...) #name,
-const nk_family sm100_kind_f16_family = {"sm100", "kind_f16", (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL}, "halves", gemm_describe_tile, &sm100_kind_f16};
+const nk_family sm100_kind_f16_family = {
+    "sm100",  "kind_f16",         (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL},
+    "halves", gemm_describe_tile, &sm100_kind_f16};
 
 const gemm_family sm100_kind_f16 = {.tiles = &sm100_kind_f16_family,
                                     .configs = configs,

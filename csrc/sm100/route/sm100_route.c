@@ -24,11 +24,12 @@ static void sm100_route_describe(const void *of, int tile, nk_tile_info *info)
 {
     (void)of;
     info->tile_m = tiles[tile].tokens;
-    info->tile_n = tiles[tile].tokens_on_lanes ? 0 : SM100_ROUTE_LANES; /* 0: of all experts */
+    info->tile_n = tiles[tile].tokens_are_mma_m ? 0 : SM100_ROUTE_MMA_M; /* 0: of all experts */
 }
 
 #define NAME(name, ...) #name,
-const nk_family sm100_route_family = {"sm100", "route", (const char *const[]){SM100_ROUTE_TILES(NAME) NULL}, NULL, sm100_route_describe, NULL};
+const nk_family sm100_route_family = {
+    "sm100", "route", (const char *const[]){SM100_ROUTE_TILES(NAME) NULL}, NULL, sm100_route_describe, NULL};
 
 #define SMEM_MOST (227 * 1024)
 

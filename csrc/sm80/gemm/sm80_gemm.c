@@ -304,7 +304,8 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
 
 static const gemm_family sm80_gemm;
 #define NAME(name, ...) #name,
-const nk_family sm80_gemm_family = {"sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm80_gemm};
+const nk_family sm80_gemm_family = {
+    "sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm80_gemm};
 
 static const gemm_family sm80_gemm = {.tiles = &sm80_gemm_family,
                                       .configs = configs,

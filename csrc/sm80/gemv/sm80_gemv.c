@@ -29,7 +29,8 @@ NK_CHOICE_FITS(sm80_gemv_choice);
 
 #define NAME(name, warps) #name,
 #define SPLIT_K(name, warps) warps,
-const nk_family sm80_gemv_family = {.row = "sm80", .name = "gemv", .tiles = (const char *const[]){SM80_GEMV_TILES(NAME) NULL}};
+const nk_family sm80_gemv_family = {
+    .row = "sm80", .name = "gemv", .tiles = (const char *const[]){SM80_GEMV_TILES(NAME) NULL}};
 static const int8_t split_ks[] = {SM80_GEMV_TILES(SPLIT_K)};
 #define TILES ((int)sizeof split_ks)
 

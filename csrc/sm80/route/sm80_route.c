@@ -33,7 +33,8 @@ static void sm80_route_describe(const void *of, int tile, nk_tile_info *info)
 }
 
 #define NAME(name, ...) #name,
-const nk_family sm80_route_family = {"sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL, sm80_route_describe, NULL};
+const nk_family sm80_route_family = {
+    "sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL, sm80_route_describe, NULL};
 
 #define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_fp16, &sm80_route_##name##_bf16},
 #define FMA_ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name, &sm80_route_##name},

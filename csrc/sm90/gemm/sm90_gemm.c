@@ -307,7 +307,8 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
 }
 
 #define NAME(name, ...) #name,
-const nk_family sm90_gemm_family = {"sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm90_gemm};
+const nk_family sm90_gemm_family = {
+    "sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm90_gemm};
 
 const gemm_family sm90_gemm = {.tiles = &sm90_gemm_family,
                                .configs = sm90_gemm_configs,

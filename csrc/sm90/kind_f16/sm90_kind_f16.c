@@ -137,7 +137,9 @@ static nk_status sm90_f16_launch(const gemm_desc *d, const gemm_launch *c, const
 }
 
 #define NAME(name, ...) #name,
-const nk_family sm90_kind_f16_family = {"sm90", "kind_f16", (const char *const[]){SM90_KIND_F16_TILES(NAME) NULL}, "halves", gemm_describe_tile, &sm90_kind_f16};
+const nk_family sm90_kind_f16_family = {
+    "sm90",   "kind_f16",         (const char *const[]){SM90_KIND_F16_TILES(NAME) NULL},
+    "halves", gemm_describe_tile, &sm90_kind_f16};
 
 const gemm_family sm90_kind_f16 = {.tiles = &sm90_kind_f16_family,
                                    .configs = configs,
