@@ -159,14 +159,14 @@ OF_HALVES = OF_LISTS | {
 }
 
 OF_ROUTE = {
-    "no wait for kernels before, route: elect_sync": (
+    "no wait for kernels before, multiply_and_route: elect_sync": (
         "kernels run one after the other here, and the thread waits again"
     ),
-    "no warp barrier, route_tokens: __syncwarp (2 of 2)": "a CTA of eight tokens has one turn",
-    "the cluster barrier releases nothing, route: barrier_cluster_arrive_aligned": (
+    "no warp barrier, route_turns: __syncwarp (2 of 2)": "a CTA of eight tokens has one turn",
+    "the cluster barrier releases nothing, multiply_and_route: barrier_cluster_arrive_aligned": (
         "it keeps memory there until others have arrived in it; nobody reads what is behind it"
     ),
-    "a constant more, route_tokens: statement (25 of 28)": (
+    "a constant more, route_turns: statement (25 of 28)": (
         "one part of sixteen is left out only where it is the last, and K has so many parts"
     ),
 }
