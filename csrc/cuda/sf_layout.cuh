@@ -63,6 +63,34 @@ template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_
 /* The first row of a quarter: what it adds to offsets of rows below 32. */
 template <typename I> __device__ constexpr I sf_offset_of_quarter(I quarter) { return quarter * SF_ATOM_COLS; }
 
+/* Of a row below 32, in an atom. */
+template <typename I> __device__ constexpr I sf_offset_of_quad(I row) { return row * SF_QUAD_BYTES; }
+
+/* Of cols 2 `pair` and 2 `pair` + 1, which belong to 32 elements of K, in the first row of atoms side by side. */
+template <typename I> __device__ constexpr I sf_offset_of_pair(I pair)
+{
+    return (pair >> 1) * SF_ATOM_BYTES + (pair & 1) * 2;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* In the order of the bytes                                                                                        */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* A position is a row's number, from the first row of an atom on, in the order in which atoms hold rows: row quad by
+ * row quad. */
+__device__ constexpr int sf_row_of_position(int position)
+{
+    const int quad = position >> 2;
+    return quad + (quad >> 5) * (SF_ATOM_ROWS - SF_QUARTER_ROWS) + SF_QUARTER_ROWS * (position & 3);
+}
+
+/* In an atom; in atoms one below the other, `next_atom` bytes apart. */
+template <typename I> __device__ constexpr I sf_offset_of_position(I position) { return position * SF_ATOM_COLS; }
+__device__ constexpr uint32_t sf_offset_of_position(uint32_t position, uint32_t next_atom)
+{
+    return sf_atom_of_row(position) * next_atom + sf_offset_of_position(sf_row_in_atom(position));
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Of an operand, see also sf_at() of operand.cuh                                                                   */
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -72,7 +72,7 @@ typedef struct gemv_question {
 
 NK_CHOICE_FITS(sm90_gemv_choice);
 
-static cuda_kernel *gemv_kernel(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
+static cuda_kernel *pick_kernel(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
 {
     if (variant->has_experts) return experts_kernels[variant->kind][access];
     return variant->is_dual ? dual_kernels[variant->kind] : kernels[variant->kind][is_short][access];
@@ -100,12 +100,12 @@ static nk_status find_schedule_once(const nk_gemv_problem *p, const sm90_gemv_va
     const size_t at = nk_memo_slot(&q, sizeof q);
     if (memcmp(&memo[at].asked, &q, sizeof q) != 0) {
         sm90_gemv_choice *answer = &memo[at].answer;
-        cuda_kernel *any = gemv_kernel(variant, q.access, q.kind == SM90_GEMV_CODES);
+        cuda_kernel *any = pick_kernel(variant, q.access, q.kind == SM90_GEMV_CODES);
         if (clusters.gpu != gpu) NK_TRY(count_gemv_clusters(any, p->device, gpu, &clusters));
         bool fits = sm90_gemv_find_schedule(p, variant, &clusters, forced, &answer->schedule);
         answer->kernel = !fits                            ? NULL
                          : answer->schedule.by_tensor_map ? map_kernels[q.access]
-                                                          : gemv_kernel(variant, q.access, answer->schedule.is_short);
+                                                          : pick_kernel(variant, q.access, answer->schedule.is_short);
         memo[at].asked = q;
     }
     *c = memo[at].answer;
@@ -212,7 +212,8 @@ static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (u
 static nk_status encode_gemv_maps(const nk_gemv_problem *p, const sm90_gemv_schedule *s, sm90_gemv_maps *maps)
 {
     const nk_operand *b = &p->b;
-    const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS;
+    const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS,
+                   quads = NK_SF_ATOM_ROWS / 4;
     const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
                    sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
     const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(s->variant.kind, s->is_short), line = SM90_GEMV_STEP / 2,
@@ -220,8 +221,8 @@ static nk_status encode_gemv_maps(const nk_gemv_problem *p, const sm90_gemv_sche
     const cuda_boxes linear[] = {
         CODES(.dims = {k / 2, n, 1, 1, l}, .strides = {row, 16, 16, batch}, .box = {line, rows, 1, 1, 1}),
         FACTORS(.dims = {k / NK_SF_VEC, n, 1, l}, .strides = {sf_row, 16, sf_batch}, .box = {factors, rows, 1, 1})};
-    const cuda_boxes blocked[] = {CODES(.dims = {k / 2, 4, 32, atoms, l},
-                                        .strides = {32 * row, row, NK_SF_ATOM_ROWS * row, batch},
+    const cuda_boxes blocked[] = {CODES(.dims = {k / 2, 4, quads, atoms, l},
+                                        .strides = {quads * row, row, NK_SF_ATOM_ROWS * row, batch},
                                         .box = {line, 4, rows / 4, 1, 1}),
                                   FACTORS(.dims = {NK_SF_ATOM_BYTES, k / NK_SF_VEC / NK_SF_ATOM_COLS, atoms, l},
                                           .strides = {NK_SF_ATOM_BYTES, (uint64_t)s->scheduler.atoms_bytes, sf_batch},

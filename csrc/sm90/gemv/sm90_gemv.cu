@@ -65,7 +65,7 @@ template <int COUNT> __device__ inline b_cursor b_cursor_of_lane(const sm90_gemv
 
 /* Decodes eight codes to four pairs that carry 2^-14. FEW: multiplies them by the block's scale factor, twice in
  * `scale`. */
-template <int KIND, int COUNT> __device__ inline void decode_weights(uint32_t codes, uint32_t scale, uint32_t pairs[4])
+template <int KIND, int COUNT> __device__ inline void decode_to_16bit(uint32_t codes, uint32_t scale, uint32_t pairs[4])
 {
     if (COUNT == FEW)
         decode_e2m1x8<KIND == BF16>(codes, scale, pairs);
@@ -117,8 +117,8 @@ __device__ inline void mma_chunk(const weight_fragment &w, uint32_t b, int j, fl
     for (int word = 0; word < 4; word++) {
         const uint4 v = x[COUNT == ONE ? word & 1 : word];
         uint32_t p[4], q[4];
-        decode_weights<KIND, COUNT>(low[word], broadcast_f16(scales[0], word >> 1), p);
-        decode_weights<KIND, COUNT>(high[word], broadcast_f16(scales[1], word >> 1), q);
+        decode_to_16bit<KIND, COUNT>(low[word], broadcast_f16(scales[0], word >> 1), p);
+        decode_to_16bit<KIND, COUNT>(high[word], broadcast_f16(scales[1], word >> 1), q);
         const uint32_t first[4] = {p[0], q[0], p[1], q[1]}, second[4] = {p[2], q[2], p[3], q[3]};
         float *d = COUNT == ONE ? blocks[word >> 1] : sums;
         mma_pairs<KIND == BF16>(d, first, v.x, v.y);
@@ -170,7 +170,7 @@ template <int KIND, int COUNT> struct warp_mma {
 };
 
 template <int KIND, int COUNT, int ACCESS, bool EXPERTS>
-__device__ inline void run_gemv(const sm90_gemv_args &p, const sm90_gemv_experts *experts)
+__device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_experts *experts)
 {
     const sm90_gemv_scheduler &s = p.scheduler;
     const int warps = blockDim.x >> 5, tokens = COUNT == ONE ? 1 : s.tokens;
@@ -253,7 +253,7 @@ __device__ inline void run_gemv(const sm90_gemv_args &p, const sm90_gemv_experts
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) \
         sm90_gemv_##name(const __grid_constant__ sm90_gemv_args p)        \
     {                                                                     \
-        run_gemv<KIND, COUNT, ACCESS, false>(p, nullptr);                 \
+        run_16bit_gemv<KIND, COUNT, ACCESS, false>(p, nullptr);           \
     }
 #define GEMVS(name, KIND, COUNT)               \
     GEMV(name##_linear, KIND, COUNT, LINEAR)   \
@@ -269,7 +269,7 @@ GEMV(bf16_dual, BF16, ONE, DUAL)
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) sm90_gemv_experts_##name(  \
         const __grid_constant__ sm90_gemv_args p, const __grid_constant__ sm90_gemv_experts experts) \
     {                                                                                                \
-        run_gemv<KIND, ONE, ACCESS, true>(p, &experts);                                              \
+        run_16bit_gemv<KIND, ONE, ACCESS, true>(p, &experts);                                        \
     }
 #define EXPERTS_OF(name, KIND)             \
     EXPERTS(name##_linear, KIND, LINEAR)   \

@@ -5,6 +5,7 @@
 #include "cuda/nvfp4.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/shared.cuh"
+#include "cuda/sf_layout.cuh"
 #include "sm90_gemv_memory.h"
 
 #include <stddef.h>
@@ -60,7 +61,7 @@ __device__ inline work_tile_info initial_work_tile_info(const sm90_gemv_args &p)
     work_tile_info w;
     w.l = w.matrix = blockIdx.z;
     w.expert = w.token = w.row = 0;
-    w.skew = is_blocked<ACCESS>(p.b) ? first & (NK_SF_ATOM_ROWS - 1) : 0;
+    w.skew = is_blocked<ACCESS>(p.b) ? sf_row_in_atom((uint32_t)first) : 0;
     w.first_row = first - w.skew;
     w.positions = min(s.rows, s.all_positions - first);
     w.rows = s.n - w.first_row;
@@ -81,7 +82,7 @@ __device__ inline work_tile_info initial_work_tile_info(const sm90_gemv_args &p)
 template <int ACCESS> __device__ inline int row_at(const sm90_gemv_args &p, const work_tile_info &w, int position)
 {
     const int at = w.skew + position;
-    return is_blocked<ACCESS>(p.b) ? sm90_gemv_blocked_row(at) : at;
+    return is_blocked<ACCESS>(p.b) ? sf_row_of_position(at) : at;
 }
 
 /* As row_at(), but a row that W has. */
@@ -123,7 +124,7 @@ template <int M8S, int WARPS> __device__ inline int position_of_warp(int tile)
 /* Bytes from a row's scale factors of one K step to those of the next. */
 template <int ACCESS> __device__ inline int64_t sf_of_step(const sm90_gemv_args &p)
 {
-    return is_blocked<ACCESS>(p.b) ? SM90_GEMV_CHUNKS / 2 * NK_SF_ATOM_BYTES : 2 * SM90_GEMV_CHUNKS;
+    return is_blocked<ACCESS>(p.b) ? sf_bytes_of_atoms(SM90_GEMV_STEP / SF_ATOM_K) : 2 * SM90_GEMV_CHUNKS;
 }
 
 /* The row of both matrices at a position, which is one of the first matrix. */
@@ -147,7 +148,7 @@ __device__ inline void cursor_to_dual_tile(const sm90_gemv_args &p, const work_t
         at.codes[2 * i] = kept(codes);
         at.codes[2 * i + 1] = kept(codes + 4 * b.row_stride);
         at.sf[i] = kept(b.sf + w.matrix * b.sf_batch_stride + (row + (lane >> 2)) * b.sf_row_stride +
-                        from_first * sf_of_step<DUAL>(p) + (lane & 3) * NK_SF_ATOM_COLS);
+                        from_first * sf_of_step<DUAL>(p) + (lane & 3) * SF_ATOM_COLS);
     }
 }
 
@@ -162,8 +163,8 @@ __device__ inline void cursor_to_tile(const sm90_gemv_args &p, const work_tile_i
     const int64_t from_first = w.first_k_step + k_step;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,
                    atoms_bytes = p.scheduler.atoms_bytes;
-    const uint64_t to_first_sf = is_blocked<ACCESS>(p.b) ? (uint64_t)(first_row / NK_SF_ATOM_ROWS) * atoms_bytes
-                                                         : (uint64_t)first_row * sf_stride;
+    const uint64_t to_first_sf =
+        is_blocked<ACCESS>(p.b) ? (uint64_t)sf_atom_of_row(first_row) * atoms_bytes : (uint64_t)first_row * sf_stride;
     const uint8_t *codes = p.b.data + w.matrix * p.b.batch_stride + (uint64_t)first_row * stride +
                            from_first * (SM90_GEMV_STEP / 2),
                   *sf = p.b.sf + w.matrix * p.b.sf_batch_stride + to_first_sf + from_first * sf_of_step<ACCESS>(p);
@@ -179,8 +180,8 @@ __device__ inline void cursor_to_tile(const sm90_gemv_args &p, const work_tile_i
     for (int i = 0; i < M8S; i++) {
         const uint32_t position = w.skew + first + 8 * i + (lane >> 2), c = lane & 3;
         at.sf[i] =
-            kept(sf + (is_blocked<ACCESS>(p.b) ? sm90_gemv_blocked_factors(position, atoms_bytes) + c * NK_SF_ATOM_BYTES
-                                               : position * sf_stride + c * NK_SF_ATOM_COLS));
+            kept(sf + (is_blocked<ACCESS>(p.b) ? sf_offset_of_position(position, atoms_bytes) + sf_bytes_of_atoms(c)
+                                               : position * sf_stride + c * SF_ATOM_COLS));
     }
 }
 

@@ -99,25 +99,12 @@ typedef struct sm90_gemv_maps {
 NK_HD int64_t sm90_gemv_k_steps(int64_t k) { return nk_ceil_div(k, SM90_GEMV_STEP); }
 
 /* How many positions rows have. A position is a row's number in the order of the scheduler. Linear: the row itself.
- * Blocked: row quad by row quad, in the order of their scale factors. A full atom has 32 quads; the last may have
+ * Blocked: row quad by row quad, as atoms hold them (sf_row_of_position). A full atom has 32 quads; the last may have
  * fewer, and its quads fewer rows. */
 NK_HD int64_t sm90_gemv_positions(int64_t rows, int blocked)
 {
-    int64_t rest = rows % NK_SF_ATOM_ROWS;
-    return blocked ? rows - rest + 4 * (rest < 32 ? rest : 32) : rows;
-}
-
-/* The row at a position, both counted from the start of an atom. */
-NK_HD int32_t sm90_gemv_blocked_row(int32_t position)
-{
-    int32_t quad = position >> 2;
-    return quad + (quad >> 5) * (NK_SF_ATOM_ROWS - 32) + 32 * (position & 3);
-}
-
-/* The offset of its scale factors from the first atom; `atoms_bytes` is the size of a row of atoms. */
-NK_HD uint32_t sm90_gemv_blocked_factors(uint32_t position, uint32_t atoms_bytes)
-{
-    return position / NK_SF_ATOM_ROWS * atoms_bytes + position % NK_SF_ATOM_ROWS * NK_SF_ATOM_COLS;
+    const int64_t quads = NK_SF_ATOM_ROWS / 4, rest = rows % NK_SF_ATOM_ROWS;
+    return blocked ? rows - rest + 4 * (rest < quads ? rest : quads) : rows;
 }
 
 /* How many of `consumers` have steps of one tile, at most; a tile has `k_steps` steps. */

@@ -50,8 +50,8 @@ static sm90_gemv_experts experts_of(const nk_grouped_gemm_problem *p)
     return (sm90_gemv_experts){.offsets = p->offsets, .experts = (int32_t)p->groups, .rows = p->rows};
 }
 
-static nk_status plan_rows(const nk_gemv_problem *rows, const sm90_gemv_variant *variant, const nk_settings *settings,
-                           nk_plan *found, sm90_gemv_choice *choice)
+static nk_status plan_expert_rows(const nk_gemv_problem *rows, const sm90_gemv_variant *variant,
+                                  const nk_settings *settings, nk_plan *found, sm90_gemv_choice *choice)
 {
     NK_TRY(sm90_gemv_plan(rows, variant, settings, found, choice));
     found->why = "few rows: each reads its expert's weights";
@@ -65,7 +65,7 @@ nk_status sm90_plan_gemv_experts(const nk_grouped_gemm_problem *p, const nk_sett
     const sm90_gemv_variant variant = variant_of(p, false);
     const bool is_forced = nk_tile_forced(settings, &sm90_gemm_family) != NK_TILE_ANY;
     if (is_forced || !fits_gemv(p) || is_narrow(&addresses)) return NK_DECLINED;
-    return plan_rows(&rows, &variant, settings, found, choice);
+    return plan_expert_rows(&rows, &variant, settings, found, choice);
 }
 
 nk_status sm90_run_gemv_experts(const nk_grouped_gemm_problem *p, const sm90_gemv_choice *choice, const nk_exec *exec)
@@ -104,7 +104,7 @@ nk_status sm90_plan_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, co
                           rows = dual_batch_per_row(gates);
     const sm90_gemv_variant variant = variant_of(&p->gates, true);
     if (is_narrow(&of_gates) || is_narrow(&of_ups)) return NK_DECLINED;
-    return plan_rows(&rows, &variant, settings, found, choice);
+    return plan_expert_rows(&rows, &variant, settings, found, choice);
 }
 
 nk_status sm90_run_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, const sm90_gemv_choice *choice,

@@ -50,8 +50,8 @@ __device__ inline box_coordinates box_coordinates_of(const work_tile_info &w, in
     const int from_first = w.first_k_step + k_step, k = from_first * (SM90_GEMV_STEP / 2),
               sf_k = from_first * (SM90_GEMV_STEP / NK_SF_VEC);
     if (ACCESS == LINEAR) return {{k, w.first_row + position, 0, 0, w.l}, {sf_k, w.first_row + position, 0, w.l}};
-    const int atom = (w.first_row + position) / NK_SF_ATOM_ROWS, first = position % NK_SF_ATOM_ROWS;
-    return {{k, 0, first / 4, atom, w.l}, {first * NK_SF_ATOM_COLS, sf_k / NK_SF_ATOM_COLS, atom, w.l}};
+    const int atom = sf_atom_of_row(w.first_row + position), first = sf_row_in_atom(position);
+    return {{k, 0, first / 4, atom, w.l}, {sf_offset_of_position(first), sf_k / SF_ATOM_COLS, atom, w.l}};
 }
 
 /* The addresses of a stage and of its mbarrier. */

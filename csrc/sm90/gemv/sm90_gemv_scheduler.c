@@ -222,7 +222,7 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int
     const bool codes = kind == SM90_GEMV_CODES, narrow = sm90_gemv_access_of(p) == SM90_GEMV_NARROW;
     const bool is_short = tiles[tile].is_short, by_tensor_map = tiles[tile].by_tensor_map;
     if (!codes && (is_short || by_tensor_map)) return "it is for one NVFP4 token";
-    if (codes && narrow && !is_short) return "K or an address is not aligned, which a short tile is for";
+    if (codes && narrow && !is_short) return "K or an address is not aligned, which only short tiles support";
     if (by_tensor_map && !sm90_gemv_has_maps(p))
         return "no tensor map describes the weights: their K, rows, addresses or strides";
     return NULL;
