@@ -63,13 +63,11 @@ template <int ROWS = SF_ATOM_ROWS, typename I> __device__ constexpr I sf_offset_
 /* The first row of a quarter: what it adds to offsets of rows below 32. */
 template <typename I> __device__ constexpr I sf_offset_of_quarter(I quarter) { return quarter * SF_ATOM_COLS; }
 
-/* Of a row below 32, in an atom. */
-template <typename I> __device__ constexpr I sf_offset_of_quad(I row) { return row * SF_QUAD_BYTES; }
-
-/* Of cols 2 `pair` and 2 `pair` + 1, which belong to 32 elements of K, in the first row of atoms side by side. */
-template <typename I> __device__ constexpr I sf_offset_of_pair(I pair)
+/* In atoms that lie side by side: of a row below 32, cols 2 `pair` and 2 `pair` + 1, which belong to 32 elements of K.
+ */
+template <typename I> __device__ constexpr I sf_offset_of_pair(I row, I pair)
 {
-    return (pair >> 1) * SF_ATOM_BYTES + (pair & 1) * 2;
+    return row * SF_QUAD_BYTES + (pair >> 1) * SF_ATOM_BYTES + (pair & 1) * 2;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -193,9 +193,6 @@ nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *
     return sm90_gemv_plan(&both, &variant, settings, found, choice);
 }
 
-/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
-static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride : 16; }
-
 #define CODES(...)                \
     {.name = "weights",           \
      .at = b->data,               \
@@ -214,8 +211,9 @@ static nk_status encode_gemv_maps(const nk_gemv_problem *p, const sm90_gemv_sche
     const nk_operand *b = &p->b;
     const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, l = (uint64_t)p->l, atoms = n / NK_SF_ATOM_ROWS,
                    quads = NK_SF_ATOM_ROWS / 4;
-    const uint64_t row = stride_of(b->row_stride, p->n), batch = stride_of(b->batch_stride, p->l),
-                   sf_row = stride_of(b->sf_row_stride, p->n), sf_batch = stride_of(b->sf_batch_stride, p->l);
+    const uint64_t row = cuda_map_stride(b->row_stride, p->n), batch = cuda_map_stride(b->batch_stride, p->l),
+                   sf_row = cuda_map_stride(b->sf_row_stride, p->n),
+                   sf_batch = cuda_map_stride(b->sf_batch_stride, p->l);
     const uint32_t rows = (uint32_t)sm90_gemv_tile_rows(s->variant.kind, s->is_short), line = SM90_GEMV_STEP / 2,
                    factors = SM90_GEMV_STEP / NK_SF_VEC;
     const cuda_boxes linear[] = {

@@ -43,7 +43,7 @@ template <int ACCESS> __device__ inline token_chunk load_code_chunk(const code_s
     const int words = from.words - 4 * chunk;
     if (words <= 0) return out;
     const uint8_t *codes = from.codes + chunk * 16,
-                  *sf = from.sf + (from.blocked ? sf_offset_of_pair(chunk) : chunk * 2);
+                  *sf = from.sf + (from.blocked ? sf_offset_of_pair(0, chunk) : chunk * 2);
     out.data = ACCESS == NARROW ? fetch_bytes(codes, 4 * words) : *(const uint4 *)codes;
     out.sf = ACCESS == NARROW ? load_sf_bytes(sf, min(words, 4)) : *(const uint16_t *)sf;
     return out;

@@ -1,6 +1,7 @@
 /* Chooses a gemv's schedule by cost. */
 #include "sm90_gemv_scheduler.h"
 
+#include "cuda/cuda_encode.h"
 #include "sm90_gemv_costs.h"
 #include "sm90_gemv_memory.h"
 
@@ -33,13 +34,11 @@ sm90_gemv_access sm90_gemv_access_of(const nk_gemv_problem *p)
     return p->b.sf_layout == NK_SF_BLOCKED ? SM90_GEMV_BLOCKED : SM90_GEMV_LINEAR;
 }
 
-/* A tensor map has strides of 40 bits, and a stride of 0 is not promised to work. */
-static bool fits_map(int64_t stride, int64_t count) { return count <= 1 || (stride > 0 && stride < (int64_t)1 << 40); }
-
 static bool strides_fit_maps(const nk_operand *o, int64_t rows, int64_t batches)
 {
-    return fits_map(o->row_stride, rows) && fits_map(o->batch_stride, batches) &&
-           fits_map(o->sf_batch_stride, batches) && (o->sf_layout == NK_SF_BLOCKED || fits_map(o->sf_row_stride, rows));
+    return cuda_is_stride(o->row_stride, rows) && cuda_is_stride(o->batch_stride, batches) &&
+           cuda_is_stride(o->sf_batch_stride, batches) &&
+           (o->sf_layout == NK_SF_BLOCKED || cuda_is_stride(o->sf_row_stride, rows));
 }
 
 bool sm90_gemv_has_maps(const nk_gemv_problem *p)

@@ -38,8 +38,8 @@ __device__ inline token_chunk load_token_chunk(const nk_operand &a, const token_
     if (words <= 0) return out;
     out.data = ACCESS == NARROW ? fetch_bytes(values, KIND == CODES ? 4 * words : 16) : *(const uint4 *)values;
     if (KIND != CODES) return out;
-    const uint8_t *sf = from.sf + (a.sf_layout == NK_SF_BLOCKED ? sf_offset_of_quad(m) + sf_offset_of_pair(index)
-                                                                : m * a.sf_row_stride + index * 2);
+    const uint8_t *sf =
+        from.sf + (a.sf_layout == NK_SF_BLOCKED ? sf_offset_of_pair(m, index) : m * a.sf_row_stride + index * 2);
     out.sf = ACCESS == NARROW ? load_sf_bytes(sf, min(words, 4)) : *(const uint16_t *)sf;
     return out;
 }
