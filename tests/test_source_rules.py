@@ -117,7 +117,7 @@ ATOM_ARITHMETIC = (
     r"|/ 32(?: % 4)? \* 4\b|\+ 63\) / 64\b"
 )
 """What works the blocked layout of scale factors out: by its constants, or by their numbers."""
-WORK_IT_OUT = ("sm90/gemv/", "cuda/expert.cuh", "cuda/quantize.cuh")
+WORK_IT_OUT = ("cuda/expert.cuh", "cuda/quantize.cuh")
 """Device code that still does."""
 
 

@@ -33,6 +33,9 @@ template <typename I> __device__ constexpr I sf_atoms_of_k(I k) { return (k + (S
 template <typename I> __device__ constexpr I sf_atom_of_row(I row) { return row / SF_ATOM_ROWS; }
 template <typename I> __device__ constexpr I sf_row_in_atom(I row) { return row % SF_ATOM_ROWS; }
 
+/* The atom that a col is in, of those side by side. */
+template <typename I> __device__ constexpr I sf_atom_of_col(I col) { return col / SF_ATOM_COLS; }
+
 /* Atoms one below the other that hold so many rows. */
 template <typename I> __device__ constexpr I sf_atoms_of_rows(I rows)
 {

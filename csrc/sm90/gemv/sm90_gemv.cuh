@@ -124,7 +124,7 @@ template <int M8S, int WARPS> __device__ inline int position_of_warp(int tile)
 /* Bytes from a row's scale factors of one K step to those of the next. */
 template <int ACCESS> __device__ inline int64_t sf_of_step(const sm90_gemv_args &p)
 {
-    return is_blocked<ACCESS>(p.b) ? sf_bytes_of_atoms(SM90_GEMV_STEP / SF_ATOM_K) : 2 * SM90_GEMV_CHUNKS;
+    return is_blocked<ACCESS>(p.b) ? sf_bytes_of_atoms(sf_atoms_of_k(SM90_GEMV_STEP)) : 2 * SM90_GEMV_CHUNKS;
 }
 
 /* The row of both matrices at a position, which is one of the first matrix. */

@@ -51,7 +51,7 @@ __device__ inline box_coordinates box_coordinates_of(const work_tile_info &w, in
               sf_k = from_first * (SM90_GEMV_STEP / NK_SF_VEC);
     if (ACCESS == LINEAR) return {{k, w.first_row + position, 0, 0, w.l}, {sf_k, w.first_row + position, 0, w.l}};
     const int atom = sf_atom_of_row(w.first_row + position), first = sf_row_in_atom(position);
-    return {{k, 0, first / 4, atom, w.l}, {sf_offset_of_position(first), sf_k / SF_ATOM_COLS, atom, w.l}};
+    return {{k, 0, first / 4, atom, w.l}, {sf_offset_of_position(first), sf_atom_of_col(sf_k), atom, w.l}};
 }
 
 /* The addresses of a stage and of its mbarrier. */
