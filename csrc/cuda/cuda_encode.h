@@ -32,7 +32,10 @@ bool cuda_is_aligned(const void *at, int64_t row_stride, int64_t rows, int64_t b
                      int64_t of);
 
 /* Whether a tensor map can have this stride of a dimension of so many. A dimension of one does not use it. */
-bool cuda_is_stride(int64_t bytes, int64_t count);
+static inline bool cuda_is_stride(int64_t bytes, int64_t count)
+{
+    return count <= 1 || (bytes > 0 && bytes % 16 == 0 && bytes < (int64_t)1 << 40);
+}
 
 /* Whether a tensor map describes an operand's codes, or its 16-bit elements if they lie along K. All batches may be
  * one. `strict`: strides must do for any number of rows and batches, so that a row does not run elsewhere because there
