@@ -21,8 +21,8 @@ static const sm90_route_tile_config tiles[SM90_ROUTE_TILE_COUNT] = {
 static void sm90_route_describe(const void *of, int tile, nk_tile_info *info)
 {
     (void)of;
-    info->tile_m = tiles[tile].tokens;
-    info->tile_n = tiles[tile].experts;
+    info->tile_m = tiles[tile].tile_m;
+    info->tile_n = tiles[tile].tile_n;
 }
 
 #define NAME(name, ...) #name,
