@@ -109,6 +109,10 @@ def pytest_configure(config):
         "any_path: costly; of the CPU only its fastest path runs it, others with --all where it is "
         "not slow",
     )
+    config.addinivalue_line(
+        "markers",
+        "one_path: of what surrounds kernels, not of what they compute; the CPU's fastest path alone",
+    )
     config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
 
 
@@ -117,7 +121,7 @@ def pytest_report_header(config):
 
 
 SLOW = "slow: --all runs it"
-FASTEST = "slow: the CPU's fastest path runs it"
+FASTEST = "the CPU's fastest path runs it"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -127,11 +131,12 @@ def pytest_collection_modifyitems(config, items):
         params = item.callspec.params if hasattr(item, "callspec") else {}
         path = getattr(params.get("backend"), "path", None)
         slow = "slow" in item.keywords
-        another = "any_path" in item.keywords and path and path not in fastest
-        if not run_all and (slow or another):
-            item.add_marker(pytest.mark.skip(reason=SLOW))
-        elif slow and another:
+        another = path and path not in fastest
+        costly = another and "any_path" in item.keywords
+        if another and "one_path" in item.keywords or run_all and slow and costly:
             item.add_marker(pytest.mark.skip(reason=FASTEST))
+        elif not run_all and (slow or costly):
+            item.add_marker(pytest.mark.skip(reason=SLOW))
     if run_all:
         begin_with_slow(items, getattr(config, "workerinput", {}).get("workercount", 1))
 

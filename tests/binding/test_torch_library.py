@@ -21,7 +21,7 @@ OPS = sorted({name.split("::")[1] for name in ops._LIBRARY._op_defs})
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 every_way = pytest.mark.parametrize("way", ["new", "out"])
 # What compilers, not nvfp4kern, warn about.
-pytestmark = [pytest.mark.any_path, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.one_path, pytest.mark.filterwarnings("ignore")]
 
 
 def call_of(name, device):
