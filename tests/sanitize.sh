@@ -96,7 +96,7 @@ if [ $# -eq 0 ]; then
     for test in ptxsim cuda/test_ptx_layer.py cuda/test_launch_layer.py binding/test_lifetime.py \
         operators/test_reference.py \
         test_source_rules.py test_documents.py test_machine_code.py test_fit_costs.py \
-        test_compare_builds.py test_bench.py test_decode.py models test_suite.py test_checkout.py \
+        test_compare_builds.py test_bench.py test_decode.py models test_checkout.py \
         test_blackwell_model.py test_selftest.py binding/test_torch_compile.py; do
         [ -e "tests/$test" ] || die "there is no tests/$test to leave out"
         set -- "$@" "--ignore=tests/$test"
