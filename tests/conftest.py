@@ -111,7 +111,7 @@ def pytest_configure(config):
     )
     config.addinivalue_line(
         "markers",
-        "one_path: of what surrounds kernels, not of what they compute; only the CPU's fastest path",
+        "one_path: of what surrounds kernels, not of what they compute; the fastest path alone",
     )
     config.addinivalue_line("markers", "large: gigabytes of memory; skipped where it is short")
 
