@@ -27,6 +27,9 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from rows import TABLE
+
+ROWS_BY_CC = {row.cc: row.name for row in TABLE.values()}
 ROOM, NO_RESERVE = 64 << 30, 0x4000
 TYPES = {"u8": (1, 8, 1), "float16": (2, 16, 1), "bfloat16": (4, 16, 1), "float32": (2, 32, 1)}
 TYPES["i32"] = (0, 32, 1)
@@ -360,7 +363,7 @@ def of_process(asked, worker):
 
 
 def draw(asked):
-    asked.row = {"8.0": "sm80", "9.0": "sm90", "10.0": "sm100"}.get(asked.cc, "")
+    asked.row = ROWS_BY_CC.get(asked.cc, "")
     with ProcessPoolExecutor(asked.parallel, get_context("spawn"), max_tasks_per_child=1) as pool:
         rows = [row for of in pool.map(partial(of_process, asked), range(asked.jobs)) for row in of]
     rows.sort(key=lambda row: row["draw"])
@@ -420,7 +423,7 @@ def main():
     commands = parser.add_subparsers(required=True)
     drawing = commands.add_parser("draw")
     drawing.add_argument("--tree", default=str(Path(__file__).parents[1]))
-    drawing.add_argument("--cc", choices=("8.0", "9.0", "10.0", "cpu"), default="9.0")
+    drawing.add_argument("--cc", choices=(*ROWS_BY_CC, "cpu"), default="9.0")
     drawing.add_argument("--count", type=int, default=5000)
     drawing.add_argument("--seed", type=int, default=1)
     drawing.add_argument("--jobs", type=int, default=3)

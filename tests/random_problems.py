@@ -23,8 +23,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 ORACLE_EVERY = 37  # no divisor of the number of cases: each has its turn
 WORK = 1 << 20
-FORCED = ("sm90", "sm100")
-"""Rows whose tiles are drawn for and forced."""
 
 
 def attempt(case, number, seed, asked, counts):
@@ -32,7 +30,7 @@ def attempt(case, number, seed, asked, counts):
 
     c, device = (1, "cpu") if asked.backend == "cpu" else (ROWS[asked.backend].c, "cuda")
     drawn = {"seed": seed * 10**9 + number, "work": WORK, "always_exact": True}
-    if asked.backend in FORCED:
+    if asked.forced:
         os.environ["NVFP4KERN_TILE"] = case.setting
         taken = case.draw_taken(device=device, **drawn)
         if not taken:
@@ -58,7 +56,7 @@ def of_worker(asked, worker, end):
     from drawn_cases import cases, families_of
 
     torch.set_num_threads(1)
-    of_row = cases(families_of(asked.backend if asked.backend in FORCED else FORCED[0]))
+    of_row = cases(families_of(asked.backend if asked.forced else "sm90"))
     of_all = [case for case in of_row if (case.operator == "route") == asked.routers]
     counts, wrong = Counter(), []
     for number in range(worker, asked.count, asked.jobs):
@@ -75,14 +73,18 @@ def of_worker(asked, worker, end):
 
 
 def main(argv=None):
+    from drawn_cases import FAMILIES
+
+    forced = sorted({family.partition("/")[0] for family in FAMILIES})
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", choices=(*FORCED, "sm80", "cpu"), default="sm90")
+    parser.add_argument("--backend", choices=(*forced, "sm80", "cpu"), default="sm90")
     parser.add_argument("--routers", action="store_true", help="calls of route, and no others")
     parser.add_argument("--count", type=int, default=100_000, help="problems")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     asked = parser.parse_args(argv)
+    asked.forced = asked.backend in forced
     counts, wrong, start = Counter(), [], time.time()
     with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
         end = start + asked.seconds

@@ -437,6 +437,8 @@ def test_a_newer_gpu_has_the_bits_of_its_machine_code():
 
 def test_shipped_bits_are_of_data_that_rounds():
     assert set(simulated()) == {row.cc for row in TABLE.values()}
+    known = {tile for gpu in simulated().values() for tile in gpu["tiles"]}
+    assert {name for name, tile in nvfp4kern._C._tiles().items() if "operators" in tile} <= known
     call = bits.rounding_call("cpu")("gemm")
     assert call.inputs == simulated()["10.0"]["tiles"]["sm100/gemm:n64"]["inputs"]
     exact = call.want[0].double()

@@ -383,12 +383,17 @@ def test_explain_lists_its_operators():
 
 
 def test_every_row_is_in_every_list():
-    """The rows of backend.c are the CPU's and those that the build knows, built or not. An
-    architecture is a folder and a line in each of these lists."""
+    """The rows of backend.c are the CPU's and those that the build knows, built or not. Each
+    row is in README, and each of its families has a page."""
     rows = re.findall(r"^    ROW\((\w+), ", (CSRC / "backend.c").read_text(), flags=re.M)
     folders = {path.name for path in CSRC.iterdir() if path.name.startswith("sm")}
     assert [row["name"] for row in nvfp4kern.backends()] == rows
     assert set(rows) - {"cpu"} == folders == set(kernels.ARCHS) == set(TABLE) <= set(ROWS)
+    said = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.M)
+    assert set(said) == set(rows)
+    families = {f"{folder.parent.name}-{folder.name}" for folder in CSRC.glob("sm*/*/")}
+    pages = {path.stem for path in (ROOT / "docs" / "kernels").glob("sm*.md")}
+    assert pages == {family.replace("_", "-") for family in families}
 
 
 def test_the_specification_has_every_cell():
