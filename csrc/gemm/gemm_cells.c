@@ -19,7 +19,8 @@ nk_status gemm_plan(const gemm_row *row, const gemm_desc *d, const nk_settings *
     nk_plan tiled = *plan;
     double gemv_us = INFINITY;
     c->is_gemv = false;
-    if (row->is_last && d->experts && gemm_experts(d) * d->gemm->m * d->gemm->n == 0) return NK_OK; /* no launch */
+    const bool is_empty = gemm_experts(d) == 0 || gemm_is_empty_group(d->gemm);
+    if (row->is_last && d->experts && is_empty) return NK_OK; /* no launch */
     if (row->why_not) NK_TRY(gemm_decline(row->family(d), settings, row->why_not(d, settings), plan));
     const nk_status status = row->plan_gemv ? row->plan_gemv(d, settings, plan, c->gemv, &gemv_us) : NK_DECLINED;
     c->is_gemv = status == NK_OK;
@@ -27,7 +28,7 @@ nk_status gemm_plan(const gemm_row *row, const gemm_desc *d, const nk_settings *
     gemm_launch launch;
     const nk_status of_tiles = gemm_plan_tiles(row, row->family(d), d, settings, &tiled, &launch);
     if (c->is_gemv && (of_tiles == NK_DECLINED || (of_tiles == NK_OK && gemv_us <= launch.us))) return NK_OK;
-    *c = (gemm_choice){.tiles = launch};
+    if (of_tiles == NK_OK) *c = (gemm_choice){.tiles = launch};
     *plan = tiled;
     return of_tiles;
 }

@@ -16,7 +16,7 @@ typedef struct launch_groups {
     const nk_gemm_problem *members[GEMM_MEMBERS];
 } launch_groups;
 
-bool gemm_is_empty_group(const nk_gemm_problem *p) { return p->l * p->m * p->n == 0; }
+bool gemm_is_empty_group(const nk_gemm_problem *p) { return p->l == 0 || p->m == 0 || p->n == 0; }
 
 /* One family serves all groups: their tokens are of one type. */
 static const gemm_family *family_of_list(const gemm_row *row, const nk_grouped_gemm_problem *p)
@@ -40,13 +40,14 @@ static bool next_launch(const nk_grouped_gemm_problem *p, const gemm_family *f, 
             g->members[i] = g->members[i - 1];
         g->members[i] = group;
     }
+    if (count == 0) return false;
     g->desc = (gemm_desc){.op = GEMM_LIST,
                           .gemm = g->members[0],
                           .params = g->members[0],
                           .count = count,
                           .members = g->members,
                           .is_partial = *at < p->groups};
-    return count > 0;
+    return true;
 }
 
 /* Why some group cannot be served by any tile, or NULL. */

@@ -32,7 +32,7 @@ struct by_8_elements {
             by_elements().load<S, ROWS>(o, row, rows, k, end, bits);
             return;
         }
-        static_assert(ROWS / S::ROWS_AT_ONCE % 8 == 0, "a thread has whole eights");
+        static_assert(ROWS / S::ROWS_AT_ONCE % 8 == 0, "a thread has rows by eight");
         const int size = o.dtype == NK_F32 ? 4 : 2;
 #pragma unroll
         for (int i = 0; i < ROWS / S::ROWS_AT_ONCE; i += 8) {
