@@ -80,10 +80,16 @@ SURVIVORS |= {
     ),
     "nk_settings.c, nk_late_limit: <= -> <": GPU,
     "nk_settings.c, read_pdl: 2 -> 3 (2 of 2)": GPU,
-    "py_module.c, tiles: 0 -> 1 (2 of 3)": GPU,
+    "py_module.c, tiles: 0 -> 1 (1 of 2)": GPU,
     "py_module.c, tiles: < -> <=": GPU,
-    "py_module.c, tiles: 0 -> 1 (3 of 3)": GPU,
+    "py_module.c, tiles: 0 -> 1 (2 of 2)": GPU,
     "py_module.c, tiles: || -> &&": GPU,
+    "py_module.c, tiles: && -> ||": GPU,
+    **{
+        f"py_module.c, tile_traits: {change} ({i} of {n})": GPU
+        for change, n in (("0 -> 1", 7), ("< -> <=", 4), ("&& -> ||", 4), ("|| -> &&", 4))
+        for i in range(1, n + 1)
+    },
     "op_view.c, nk_rows_of: 1 -> 2 (2 of 5)": (
         "all dimensions but the last are rows, and nobody asks for the number of batches"
     ),
