@@ -295,3 +295,17 @@ def test_slices_are_the_whole(device, batch, m, monkeypatch):
         for rows in (slice(0, 300), slice(m - 700, m)):
             part = nvfp4kern.gemm(a[i, rows], b[i], sfa[i, rows], sfb[i], out_dtype="float32")
             assert torch.equal(part, whole[i, rows])
+
+
+def test_a_smaller_slice_has_fewer_tiles(device, monkeypatch):
+    """K of 2^18 leaves workspace for 256 rows. CTAs that split K of no tile would store zeros."""
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t128")
+    m, n, k, one = 257, 16, 1 << 18, 0x38
+    torch.manual_seed(0)
+    ones = torch.full((m, k // 2), 0x22, dtype=torch.uint8, device=device)
+    b = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+    sfa, sfb = (torch.full((rows, k // 16), one, dtype=torch.uint8) for rows in (m, n))
+    operands = (ones, b.to(device), sfa.to(device), sfb.to(device))
+    out = nvfp4kern.gemm(*operands, out_dtype="float32")
+    sums = nvfp4kern.dequantize((b, sfb, None), out_dtype="float32").double().sum(1)
+    assert torch.equal(out.cpu().double(), sums.expand(m, n))

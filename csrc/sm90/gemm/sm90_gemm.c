@@ -303,7 +303,9 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     /* Kernels without experts take all but the last. */
     void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
     void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
-    return gemm_launch_kernel(d, c, d->up ? with_up : without, exec);
+    gemm_launch launch = *c;
+    if (t->split_k > 1) launch.grid = (int64_t)scheduler.tiles * t->cluster; /* the last slice may have fewer tiles */
+    return gemm_launch_kernel(d, &launch, d->up ? with_up : without, exec);
 }
 
 #define NAME(name, ...) #name,
