@@ -14,11 +14,10 @@ HERE = Path(__file__).parent / "num"
 SOURCES = sorted(HERE.glob("num_*.c"))
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", "-shared"]
 
-FORMATS = ["f64", "f32", "tf32", "f16", "bf16", "e5m2", "e4m3", "e3m2", "e2m3", "e2m1", "ue8m0"]
+FORMATS = ["f64", "f32", "f16", "bf16", "e5m2", "e4m3", "e2m1"]
 ROUNDINGS = ["rn", "rz", "rm", "rp", "rna"]
 OPS = "add sub mul fma div sqrt rcp min max abs neg copysign div_approx rsqrt ex2 lg2 sin cos tanh"
 OPS = OPS.split()
-COMPARISONS = "eq ne lt le gt ge equ neu ltu leu gtu geu num nan".split()
 
 
 class Mode(ctypes.Structure):

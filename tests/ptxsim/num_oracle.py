@@ -13,8 +13,6 @@ SHAPES = {
     "bf16": (16, 7, 127, "ieee"),
     "e5m2": (8, 2, 15, "ieee"),
     "e4m3": (8, 3, 7, "nan"),
-    "e3m2": (6, 2, 3, "none"),
-    "e2m3": (6, 3, 1, "none"),
     "e2m1": (4, 1, 1, "none"),
 }
 NAN = {"f32": 0x7FFFFFFF, "f16": 0x7FFF, "bf16": 0x7FFF, "e5m2": 0x7F, "e4m3": 0x7F}

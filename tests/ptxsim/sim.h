@@ -9,7 +9,6 @@
  *   memory.c shadow.c order.c stores.c   address spaces with bounds; what was written, by whom, ordered by what
  *   traffic.c            what L2 sees of global memory
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
- *   maps.c               edits of tensor maps
  *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
  *   tmem.c tmem_order.c tmem_alloc.c exec_tmem.c tcgen05.c tcgen05_mma.c   tensor memory and what sm_100 does with it
  *   cancel.c             cluster launch control

@@ -15,10 +15,9 @@ typedef struct stored {
 } stored;
 
 struct stores {
-    stored **pieces;       /* of each extent, NULL: nothing was stored there */
-    uint32_t *fenced;      /* of each cluster: `fences` after its last one */
-    uint32_t *maps_fenced; /* the same, of its last one for tensor maps */
-    uint32_t fences;       /* atomic; of both kinds */
+    stored **pieces;  /* of each extent, NULL: nothing was stored there */
+    uint32_t *fenced; /* of each cluster: `fences` after its last one */
+    uint32_t fences;  /* atomic */
 };
 
 static uint32_t cluster_of(const cta *c) { return c->number / c->cluster->n; }
@@ -30,7 +29,6 @@ void sim_stores_open(launch *l)
     l->stores = calloc(1, sizeof *l->stores);
     l->stores->pieces = calloc(l->n_extents + 1, sizeof *l->stores->pieces);
     l->stores->fenced = calloc(ctas, sizeof *l->stores->fenced);
-    l->stores->maps_fenced = calloc(ctas, sizeof *l->stores->maps_fenced);
 }
 
 void sim_stores_close(launch *l)
@@ -39,7 +37,7 @@ void sim_stores_close(launch *l)
     if (!s) return;
     for (uint32_t i = 0; i < l->n_extents; i++)
         free(s->pieces[i]);
-    free(s->pieces), free(s->fenced), free(s->maps_fenced), free(s);
+    free(s->pieces), free(s->fenced), free(s);
     l->stores = NULL;
 }
 
@@ -82,20 +80,12 @@ void sim_stored_async(run *r, uint64_t address, uint32_t bytes)
     if (r->launch->stores && address >= r->lo) put(r, address, bytes, (stored){0});
 }
 
-static void fence(run *r, uint32_t *last)
-{
-    uint32_t now = __atomic_add_fetch(&r->launch->stores->fences, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&last[cluster_of(r->cta)], now, __ATOMIC_RELAXED);
-}
-
 void sim_stores_fence(run *r)
 {
-    if (r->launch->stores) fence(r, r->launch->stores->fenced);
-}
-
-void sim_stores_map_fence(run *r)
-{
-    if (r->launch->stores) fence(r, r->launch->stores->maps_fenced);
+    struct stores *s = r->launch->stores;
+    if (!s) return;
+    uint32_t now = __atomic_add_fetch(&s->fences, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&s->fenced[cluster_of(r->cta)], now, __ATOMIC_RELAXED);
 }
 
 bool sim_stores_matter(run *r, uint64_t address)
@@ -131,22 +121,6 @@ bool sim_stores_check(run *r, const insn *in, uint32_t lane, uint64_t address, u
                    "asynchronously loads global byte 0x%llx, which cluster %u has stored without fence.proxy.async of "
                    "global memory afterwards",
                    (unsigned long long)(r->lo / PIECE + i) * PIECE, now->cluster - 1);
-        return false;
-    }
-    return true;
-}
-
-bool sim_stores_check_map(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes)
-{
-    if (!sim_stores_matter(r, address)) return true;
-    const stored *pieces = pieces_of(r, false);
-    uint32_t last = __atomic_load_n(&r->launch->stores->maps_fenced[cluster_of(r->cta)], __ATOMIC_RELAXED);
-    for (uint64_t i = piece_at(r, address); i <= piece_at(r, address + bytes - 1); i++) {
-        if (!pieces[i].cluster || last > pieces[i].when) continue;
-        sim_report(r, in, 'W', "proxy-fence", (int)lane,
-                   "uses the tensor map at 0x%llx, which cluster %u has stored without "
-                   "fence.proxy.tensormap::generic.acquire afterwards",
-                   (unsigned long long)address, pieces[i].cluster - 1);
         return false;
     }
     return true;

@@ -12,14 +12,11 @@ void sim_stores_close(launch *l);
 void sim_stored(run *r, uint32_t lane, uint64_t address, uint32_t bytes);
 void sim_stored_async(run *r, uint64_t address, uint32_t bytes);
 
-void sim_stores_fence(run *r);     /* one of global memory */
-void sim_stores_map_fence(run *r); /* one of tensor maps, for whatever map it names */
+void sim_stores_fence(run *r); /* one of global memory */
 
 /* Whether any check of what is loaded from the extent of an address can find something. */
 bool sim_stores_matter(run *r, uint64_t address);
 /* What a lane is about to load asynchronously: false after a warning. */
 bool sim_stores_check(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes);
-/* A tensor map that a lane is about to use: likewise. */
-bool sim_stores_check_map(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes);
 
 #endif

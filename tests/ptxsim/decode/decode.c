@@ -377,7 +377,6 @@ static const struct {
     {"mbarrier", sim_decode_mbarrier},
     {"tcgen05", sim_decode_tensor},
     {"clusterlaunchcontrol", sim_decode_cancel},
-    {"tensormap", sim_decode_map},
 };
 
 void sim_decode(builder *b, const statement *s, uint32_t guard, bool guard_not)

@@ -33,6 +33,6 @@ unsigned sim_bytes(char width);
 
 extern decoder sim_decode_memory, sim_decode_atomic, sim_decode_async, sim_decode_matrix, sim_decode_arith,
     sim_decode_convert, sim_decode_warp, sim_decode_barrier, sim_decode_cluster, sim_decode_mbarrier, sim_decode_bulk,
-    sim_decode_store_async, sim_decode_tensor, sim_decode_cancel, sim_decode_map;
+    sim_decode_store_async, sim_decode_tensor, sim_decode_cancel;
 
 #endif

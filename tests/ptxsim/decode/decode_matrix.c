@@ -42,8 +42,7 @@ static num_format format_of(slice name)
     static const struct {
         const char *name;
         num_format format;
-    } formats[] = {{"f32", NUM_F32},   {"f16", NUM_F16},   {"bf16", NUM_BF16},
-                   {"tf32", NUM_TF32}, {"e4m3", NUM_E4M3}, {"e5m2", NUM_E5M2}};
+    } formats[] = {{"f32", NUM_F32}, {"f16", NUM_F16}, {"bf16", NUM_BF16}, {"e4m3", NUM_E4M3}, {"e5m2", NUM_E5M2}};
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
         if (sim_is(name, formats[i].name)) return formats[i].format;
     return NUM_FORMATS;
@@ -53,23 +52,18 @@ static num_format format_of(slice name)
 static void decode_mma(builder *b, const statement *s, insn *in, pieces *p)
 {
     if (!sim_take(p, "sync") || !sim_take(p, "aligned")) sim_unknown(b, s, "");
-    in->vec = sim_take(p, "m16n8k16") ? 16 : sim_take(p, "m16n8k8") ? 8 : sim_take(p, "m16n8k32") ? 32 : 0;
+    in->vec = sim_take(p, "m16n8k16") ? 16 : sim_take(p, "m16n8k8") ? 8 : 0;
     if (!in->vec || !sim_take(p, "row") || !sim_take(p, "col")) sim_unknown(b, s, "this shape is not modelled");
     num_format d = format_of(sim_next(p)), x = format_of(sim_next(p)), y = format_of(sim_next(p));
     if (format_of(sim_next(p)) != d || p->next != p->n || s->n != 4) sim_unknown(b, s, "");
-    bool halves = (x == NUM_F16 || x == NUM_BF16) && in->vec <= 16, tf32 = x == NUM_TF32 && in->vec == 8;
-    bool bytes = (x == NUM_E4M3 || x == NUM_E5M2) && (y == NUM_E4M3 || y == NUM_E5M2) && in->vec >= 16;
-    const num_mma_model *model = num_mma_model_of(sim_config.capability);
-    if (!model) sim_unknown(b, s, "this compute capability's sums are not modelled");
-    bool narrow = d == NUM_F16 && (x == NUM_F16 || (bytes && model->bytes_as_halves));
-    if (!(bytes || ((halves || tf32) && x == y)) || (d != NUM_F32 && !narrow))
+    if (!num_mma_model_of(sim_config.capability)) sim_unknown(b, s, "this compute capability's sums are not modelled");
+    if (x != y || (x != NUM_F16 && x != NUM_BF16) || (d != NUM_F32 && (d != NUM_F16 || x != NUM_F16)))
         sim_unknown(b, s, "these types are not modelled");
     in->fn = sim_exec_mma;
     in->whole_warp = true;
     in->type = (uint8_t)d;
     in->a_type = (uint8_t)x;
-    in->op = (uint8_t)y;
-    in->size = (uint8_t)(in->vec * num_lane_bits(x) / 128); /* registers of b; a has twice as many */
+    in->size = in->vec / 8; /* registers of b; a has twice as many */
     uint32_t n_d = d == NUM_F32 ? 4 : 2;
     for (uint32_t i = 0; i < 4; i++)
         sim_list(b, &s->o[i], in, 'w', i == 0);
@@ -91,7 +85,7 @@ static bool take_shape(pieces *p, insn *in)
     if (sscanf(text, "m%un%uk%u", &m, &n, &k) != 3 || m != 64 || n < 8 || n > 256 || n % 8) return false;
     in->columns = n;
     in->vec = (uint8_t)k;
-    return k == 8 || k == 16 || k == 32;
+    return k == 16 || k == 32;
 }
 
 static bool minus_one(builder *b, const statement *s, const operand *o)
@@ -106,10 +100,9 @@ static void decode_product(builder *b, const statement *s, insn *in, pieces *p)
 {
     if (!take_shape(p, in)) sim_unknown(b, s, "this shape is not modelled");
     num_format d = format_of(sim_next(p)), x = format_of(sim_next(p)), y = format_of(sim_next(p));
-    bool halves = (x == NUM_F16 || x == NUM_BF16) && x == y && in->vec == 16,
-         tf32 = x == NUM_TF32 && x == y && in->vec == 8;
+    bool halves = (x == NUM_F16 || x == NUM_BF16) && x == y && in->vec == 16;
     bool bytes = (x == NUM_E4M3 || x == NUM_E5M2) && (y == NUM_E4M3 || y == NUM_E5M2) && in->vec == 32;
-    if (!(halves || tf32 || bytes) || (d != NUM_F32 && (d != NUM_F16 || x == NUM_BF16 || tf32)))
+    if (!(halves || bytes) || (d != NUM_F32 && (d != NUM_F16 || x == NUM_BF16)))
         sim_unknown(b, s, "these types are not modelled");
     bool registers = s->n > 1 && s->o[1].kind == O_LIST;
     if (p->next != p->n || s->n != 6u + (halves ? (registers ? 1 : 2) : 0)) sim_unknown(b, s, "the number of operands");

@@ -24,11 +24,10 @@ static const struct {
     uint8_t pair; /* two in a register */
     char width;   /* of the register */
 } formats[] = {
-    {"f64", NUM_F64, 0, 'd'},       {"f32", NUM_F32, 0, 'w'},     {"tf32", NUM_TF32, 0, 'w'},
-    {"f16", NUM_F16, 0, 'h'},       {"bf16", NUM_BF16, 0, 'h'},   {"f16x2", NUM_F16, 1, 'w'},
-    {"bf16x2", NUM_BF16, 1, 'w'},   {"f32x2", NUM_F32, 1, 'd'},   {"e4m3x2", NUM_E4M3, 1, 'h'},
-    {"e5m2x2", NUM_E5M2, 1, 'h'},   {"e2m3x2", NUM_E2M3, 1, 'h'}, {"e3m2x2", NUM_E3M2, 1, 'h'},
-    {"ue8m0x2", NUM_UE8M0, 1, 'h'}, {"e2m1x2", NUM_E2M1, 1, 'b'},
+    {"f64", NUM_F64, 0, 'd'},     {"f32", NUM_F32, 0, 'w'},     {"f16", NUM_F16, 0, 'h'},
+    {"bf16", NUM_BF16, 0, 'h'},   {"f16x2", NUM_F16, 1, 'w'},   {"bf16x2", NUM_BF16, 1, 'w'},
+    {"f32x2", NUM_F32, 1, 'd'},   {"e4m3x2", NUM_E4M3, 1, 'h'}, {"e5m2x2", NUM_E5M2, 1, 'h'},
+    {"e2m1x2", NUM_E2M1, 1, 'b'},
 };
 
 static int format_of(slice name)
@@ -86,7 +85,7 @@ void sim_decode_arith(builder *b, const statement *s, insn *in, pieces *p)
     bool three = (in->op == NUM_MIN || in->op == NUM_MAX) && s->n == 4 && format >= 0 && sim_is(p->at[p->n - 1], "f32");
     if (three) in->vec = 3;
     if (format < 0 || p->next != p->n || s->n != in->vec + 1u) sim_unknown(b, s, "");
-    if (formats[format].format > NUM_BF16 || formats[format].format == NUM_TF32) sim_unknown(b, s, "");
+    if (formats[format].format > NUM_BF16) sim_unknown(b, s, "");
     if (approx && in->op == NUM_DIV) in->op = NUM_DIV_APPROX;
     in->fn = three ? sim_exec_extreme_of_three : sim_exec_arith;
     in->type = (uint8_t)formats[format].format;

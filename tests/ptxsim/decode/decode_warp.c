@@ -163,16 +163,10 @@ static void decode_bar(builder *b, const statement *s, insn *in, pieces *p)
     if (p->next != p->n) sim_unknown(b, s, "");
 }
 
-/* Of the proxies the generic one, the asynchronous one and that of tensor maps part here. */
 static void decode_proxy_fence(builder *b, const statement *s, insn *in, pieces *p)
 {
     in->fn = sim_exec_fence;
     if (sim_take(p, "alias")) return;
-    if (sim_take(p, "tensormap::generic")) {
-        if (sim_take(p, "acquire")) in->fn = sim_exec_map_fence;
-        p->next = p->n;
-        return;
-    }
     if (!sim_take(p, "async")) sim_unknown(b, s, "");
     in->fn = sim_exec_proxy_fence;
     in->flags = sim_take(p, "shared::cta")       ? FENCE_SHARED_CTA

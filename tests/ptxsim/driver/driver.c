@@ -125,8 +125,6 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(void **context, int device)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, CUDA_SUCCESS; }
-
 EXPORT CUresult cuCtxGetCurrent(void **context)
 {
     *context = n_contexts ? contexts[n_contexts - 1] : NULL;

@@ -1,6 +1,6 @@
-/* Stands in for the CUDA driver's memory, streams and events, and answers what tests ask the simulator (ptxsim_*). */
-#include "cuda_abi.h"
+/* Stands in for the CUDA driver's memory, and answers what tests ask the simulator (ptxsim_*). */
 #include "checks/report.h"
+#include "cuda_abi.h"
 #include "machine/memory.h"
 #include "num/num_tensormap.h"
 
@@ -28,11 +28,6 @@ EXPORT CUresult cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes)
     return memcpy(to, (const void *)(uintptr_t)from, bytes), CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemsetD8_v2(uint64_t to, unsigned char byte, size_t bytes)
-{
-    return memset((void *)(uintptr_t)to, byte, bytes), CUDA_SUCCESS;
-}
-
 CUresult cuCtxGetCurrent(void **context); /* driver.c */
 
 EXPORT CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, const void *address, const uint64_t *dims,
@@ -49,24 +44,6 @@ EXPORT CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, const
     sim_set_last_error(why ? why : "");
     return (CUresult)result;
 }
-
-EXPORT CUresult cuTensorMapReplaceAddress(void *map, const void *address)
-{
-    const char *why = NULL;
-    int result = num_tensormap_replace_address(map, (uint64_t)(uintptr_t)address, &why);
-    sim_set_last_error(why ? why : "");
-    return (CUresult)result;
-}
-
-static char a_stream, an_event; /* launches are done when they return: nothing to keep */
-
-EXPORT CUresult cuStreamCreate(void **stream, unsigned flags) { return (void)flags, *stream = &a_stream, CUDA_SUCCESS; }
-EXPORT CUresult cuStreamSynchronize(void *stream) { return (void)stream, CUDA_SUCCESS; }
-EXPORT CUresult cuStreamDestroy_v2(void *stream) { return (void)stream, CUDA_SUCCESS; }
-EXPORT CUresult cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = &an_event, CUDA_SUCCESS; }
-EXPORT CUresult cuEventRecord(void *event, void *stream) { return (void)event, (void)stream, CUDA_SUCCESS; }
-EXPORT CUresult cuEventSynchronize(void *event) { return (void)event, CUDA_SUCCESS; }
-EXPORT CUresult cuEventDestroy_v2(void *event) { return (void)event, CUDA_SUCCESS; }
 
 /* The caller's own memory becomes memory of the device. */
 EXPORT void ptxsim_adopt(const void *begin, size_t bytes) { sim_memory_adopt(begin, bytes); }

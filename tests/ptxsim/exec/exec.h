@@ -15,8 +15,7 @@ typedef struct op_row {
     bool whole_warp; /* .aligned: all lanes of the warp, or the code is wrong */
 } op_row;
 
-extern const op_row sim_int_rows[], sim_bit_rows[], sim_float_rows[], sim_half_rows[], sim_warp_rows[], sim_sync_rows[],
-    sim_convert_rows[];
+extern const op_row sim_int_rows[], sim_bit_rows[], sim_float_rows[], sim_convert_rows[];
 
 #define EACH for (int i = 0; i < LANES; i++)
 #define ACTIVE(r) \

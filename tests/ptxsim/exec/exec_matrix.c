@@ -76,7 +76,7 @@ step sim_exec_movmatrix(run *r, const insn *in)
     return STEP_NEXT;
 }
 
-/* mma.m16n8k*: `vec` is k; type, a_type and op the formats of d, a, b; list d, a, b, c. */
+/* mma.m16n8k*: `vec` is k; type and a_type the formats of d and of a and b; list d, a, b, c. */
 step sim_exec_mma(run *r, const insn *in)
 {
     if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
@@ -91,7 +91,7 @@ step sim_exec_mma(run *r, const insn *in)
         from.c[k] = at(r, *list++);
         d[k] = at(r, in->list[k]);
     }
-    num_mma_sync(r->launch->mma, in->a_type, in->op, in->type, in->vec, &from, d);
+    num_mma_sync(r->launch->mma, in->a_type, in->type, in->vec, &from, d);
     r->stats.mmas++;
     return STEP_NEXT;
 }

@@ -28,10 +28,7 @@ uint32_t sim_tensor_byte(const tensor_matrix *m, uint32_t row, uint32_t byte)
 
 bool sim_tensor_describe(run *r, const insn *in, uint64_t bits, tensor_matrix *m)
 {
-    bool legal = num_tcgen05_descriptor(bits, &m->at);
-    if (legal && !m->at.base_offset && !m->at.leading_is_address &&
-        (m->mn_major || m->at.swizzle != NUM_SWIZZLE_128B_ATOM_32B))
-        return true;
+    if (num_tcgen05_descriptor(bits, &m->at) && !m->at.base_offset) return true;
     sim_report(r, in, 'E', "descriptor", -1, "0x%016llx is no matrix descriptor that is modelled",
                (unsigned long long)bits);
     return false;

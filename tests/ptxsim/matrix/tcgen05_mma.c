@@ -12,6 +12,9 @@
 
 static bool is_scaled(const insn *in) { return in->op == NUM_KIND_MXF4NVF4; }
 
+/* K of an instruction: 64 codes or 16 halves. */
+enum { BYTES_OF_K = 32, K_OF_F16 = BYTES_OF_K / 2 };
+
 /* What the operands are, for one of `n` CTAs. */
 typedef struct operands {
     tensor_matrix a, b;
@@ -24,14 +27,12 @@ static operands operands_of(const tensor_op *op, uint32_t n)
 {
     const num_instruction *i = &op->shape;
     operands o = {.rows = (uint32_t)i->m / n, .columns = (uint32_t)i->n / n};
-    uint32_t bytes = (uint32_t)i->k * (is_scaled(op->in) ? 1 : 4) / 2; /* of a row of K */
-    uint32_t k = (uint32_t)i->k;
     o.a_in_tmem = op->in->flags & TENSOR_A_TMEM;
-    o.a.rows = i->mn_major_a ? k : o.rows;
-    o.a.bytes = i->mn_major_a ? 2 * o.rows : bytes;
+    o.a.rows = i->mn_major_a ? K_OF_F16 : o.rows;
+    o.a.bytes = i->mn_major_a ? 2 * o.rows : BYTES_OF_K;
     o.a.mn_major = i->mn_major_a;
-    o.b.rows = i->mn_major_b ? k : o.columns;
-    o.b.bytes = i->mn_major_b ? 2 * o.columns : bytes;
+    o.b.rows = i->mn_major_b ? K_OF_F16 : o.columns;
+    o.b.bytes = i->mn_major_b ? 2 * o.columns : BYTES_OF_K;
     o.b.mn_major = i->mn_major_b;
     return o;
 }
@@ -43,13 +44,7 @@ static operands operands_of(const tensor_op *op, uint32_t n)
 static bool bad_instruction(run *r, const insn *in, uint32_t bits, num_instruction *i)
 {
     const char *why = num_instruction_descriptor((num_kind)in->op, in->flags & TENSOR_PAIR ? 2 : 1, bits, i);
-    if (!why && i->sparse) why = "sparse operands are not modelled";
-    if (!why && i->d != NUM_F32) why = "f16 accumulators are not modelled";
-    if (!why && is_scaled(in) && i->ue8m0) why = "ue8m0 scales of 16 elements are not modelled";
-    if (!why && is_scaled(in) && (i->sfa_id || i->sfb_id)) why = "scale-factor ids that are not 0";
-    if (!why && is_scaled(in) && i->k != 64) why = "K of 96 is not modelled";
     if (!why && is_scaled(in) && i->m == 128 && in->flags & TENSOR_PAIR) why = "M of 128 for a pair is not modelled";
-    if (!why && i->max_shift) why = "a maximal shift, which is for .ws";
     if (!why && in->flags & TENSOR_A_TMEM && (i->mn_major_a || i->m != (in->flags & TENSOR_PAIR ? 256 : 128)))
         why = "A in tensor memory of this shape is not modelled";
     if (why) sim_report(r, in, 'E', "instruction-descriptor", -1, "0x%08x: %s", bits, why);
@@ -195,7 +190,7 @@ static void fetch_scales(run *r, const tensor_op *op, const cta *c, uint32_t col
 {
     uint32_t quarter = (uint32_t)(sim_random(&r->random) % 4);
     for (uint32_t row = 0; row < rows; row++) {
-        num_scale_cell at = num_scale_factor(4, 0, (int)row, 0);
+        num_cell at = num_scale_factor((int)row);
         uint32_t words[4];
         for (uint32_t q = 0; q < 4; q++)
             words[q] = c->tmem->cells[at.lane + 32 * (int)q][column + (uint32_t)at.column];
@@ -233,7 +228,7 @@ static void multiply_fp4(run *r, const tensor_op *op, cta *const ctas[2], uint32
         fetch_fp4(ctas[i], &o->b, op->shape.negate_b, b + i * o->columns * 64);
     fetch_scales(r, op, ctas[which], op->sfa, o->rows, sfa);
     fetch_scales(r, op, ctas[which], op->sfb, columns, sfb);
-    num_mma_nvf4(r->launch->mma, false, (int)o->rows, (int)columns, a, sfa, b, sfb, d);
+    num_mma_nvf4(r->launch->mma, (int)o->rows, (int)columns, a, sfa, b, sfb, d);
     free(a), free(b), free(sfa), free(sfb);
 }
 
@@ -241,7 +236,7 @@ static void multiply_halves(run *r, const tensor_op *op, cta *const ctas[2], uin
                             const operands *o, uint32_t *d)
 {
     const num_instruction *s = &op->shape;
-    uint32_t k = (uint32_t)s->k, columns = (uint32_t)s->n;
+    uint32_t k = K_OF_F16, columns = (uint32_t)s->n;
     uint32_t *a = malloc(o->rows * k * sizeof *a), *b = malloc(columns * k * sizeof *b);
     if (o->a_in_tmem)
         fetch_tmem(ctas[which], (uint32_t)op->a, o->rows, k, s->negate_a, a);

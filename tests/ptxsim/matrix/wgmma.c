@@ -14,7 +14,7 @@
 
 static uint32_t registers_of_d(const insn *in) { return in->type == NUM_F32 ? in->columns / 2 : in->columns / 4; }
 static uint32_t first_row(const warp *w) { return 16 * (w->index % 4); }
-static uint32_t size_of(num_format format) { return (uint32_t)num_lane_bits(format) / 8; }
+static uint32_t size_of(num_format format) { return (uint32_t)num_bits(format) / 8; }
 
 static wgmma_queue *queue_of(warp *w)
 {
@@ -91,7 +91,7 @@ static void fetch_matrix(const cta *c, const matrix *m, uint32_t from, uint32_t 
 
 static void fetch_registers(const warp *w, const insn *in, uint32_t *out)
 {
-    uint32_t bits = (uint32_t)num_lane_bits(in->a_type), per_register = 32 / bits;
+    uint32_t bits = (uint32_t)num_bits(in->a_type), per_register = 32 / bits;
     const uint32_t *places = in->list + registers_of_d(in);
     for (uint32_t lane = 0; lane < LANES; lane++) {
         for (uint32_t i = 0; i < 4 * per_register; i++) {

@@ -85,11 +85,11 @@ uint64_t num_integer_to_integer(int bits, bool is_signed, bool sat, bool from_si
 uint32_t num_convert_to_pair(num_format to, num_format from, uint64_t a, uint64_t b, num_mode mode)
 {
     uint64_t upper = num_convert(to, from, a, mode), lower = num_convert(to, from, b, mode);
-    return (uint32_t)(upper << num_lane_bits(to) | lower);
+    return (uint32_t)(upper << num_bits(to) | lower);
 }
 
 uint32_t num_convert_pair(num_format to, num_format from, uint32_t pair, num_mode mode)
 {
     uint64_t lane = num_mask(num_bits(from));
-    return num_convert_to_pair(to, from, pair >> num_lane_bits(from) & lane, pair & lane, mode);
+    return num_convert_to_pair(to, from, pair >> num_bits(from) & lane, pair & lane, mode);
 }

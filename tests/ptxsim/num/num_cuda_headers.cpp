@@ -5,7 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp4.h>
-#include <cuda_fp6.h>
 #include <cuda_fp8.h>
 
 namespace
@@ -60,17 +59,7 @@ CONVERSION(e5m2_bf16_satfinite, __nv_cvt_bfloat16raw_to_fp8(bf16(x), __NV_SATFIN
 CONVERSION(f16_e4m3, as<uint16_t>(__nv_cvt_fp8_to_halfraw(uint8_t(x), __NV_E4M3)))
 CONVERSION(f16_e5m2, as<uint16_t>(__nv_cvt_fp8_to_halfraw(uint8_t(x), __NV_E5M2)))
 
-CONVERSION(e2m3_f32_satfinite, __nv_cvt_float_to_fp6(f32(x), __NV_E2M3, cudaRoundNearest))
-CONVERSION(e3m2_f32_satfinite, __nv_cvt_float_to_fp6(f32(x), __NV_E3M2, cudaRoundNearest))
 CONVERSION(e2m1_f32_satfinite, __nv_cvt_float_to_fp4(f32(x), __NV_E2M1, cudaRoundNearest))
 CONVERSION(e2m1_f16_satfinite, __nv_cvt_halfraw_to_fp4(f16(x), __NV_E2M1, cudaRoundNearest))
 CONVERSION(e2m1_bf16_satfinite, __nv_cvt_bfloat16raw_to_fp4(bf16(x), __NV_E2M1, cudaRoundNearest))
-CONVERSION(f16_e2m3, as<uint16_t>(__nv_cvt_fp6_to_halfraw(uint8_t(x), __NV_E2M3)))
-CONVERSION(f16_e3m2, as<uint16_t>(__nv_cvt_fp6_to_halfraw(uint8_t(x), __NV_E3M2)))
 CONVERSION(f16_e2m1, as<uint16_t>(__nv_cvt_fp4_to_halfraw(uint8_t(x), __NV_E2M1)))
-
-CONVERSION(ue8m0_f32_rz_satfinite, __nv_cvt_float_to_e8m0(f32(x), __NV_SATFINITE, cudaRoundZero))
-CONVERSION(ue8m0_f32_rp_satfinite, __nv_cvt_float_to_e8m0(f32(x), __NV_SATFINITE, cudaRoundPosInf))
-CONVERSION(ue8m0_f32_rz, __nv_cvt_float_to_e8m0(f32(x), __NV_NOSAT, cudaRoundZero))
-CONVERSION(ue8m0_f32_rp, __nv_cvt_float_to_e8m0(f32(x), __NV_NOSAT, cudaRoundPosInf))
-CONVERSION(bf16_ue8m0, as<uint16_t>(__nv_cvt_e8m0_to_bf16raw(uint8_t(x))))

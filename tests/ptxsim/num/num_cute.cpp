@@ -102,7 +102,6 @@ int main()
 {
     print_mma<MMA_Traits<SM80_16x8x8_F32F16F16F32_TN>>("a_16_k8", "b_16_k8", "c_16_k8");
     print_mma<MMA_Traits<SM80_16x8x16_F32F16F16F32_TN>>("a_16_k16", "b_16_k16", "c_16_k16");
-    print_mma<MMA_Traits<SM80_16x8x8_F32TF32TF32F32_TN>>("a_32_k8", "b_32_k8", "c_32_k8");
     print_mma<MMA_Traits<SM80_16x8x32_S32S8S8S32_TN>>("a_8_k32", "b_8_k32", "c_8_k32");
     print_tv("wgmma_a_16", SM90::GMMA::ALayout_64x16{});
     print_tv("wgmma_a_8", SM90::GMMA::ALayout_64x32{});
@@ -128,7 +127,6 @@ int main()
     UMMA_TILE(half_t, MN, SW32, _16);
     UMMA_TILE(half_t, MN, SW64, _16);
     UMMA_TILE(half_t, MN, SW128, _16);
-    UMMA_TILE(float, MN, SW128_32B, _8);
 
     print_load<SM100_TMEM_LOAD_32dp32b1x>("ld_32x32b_x1");
     print_load<SM100_TMEM_LOAD_32dp32b8x>("ld_32x32b_x8");

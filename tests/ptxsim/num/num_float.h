@@ -5,7 +5,7 @@
  * subnormals kept), a compiler that does not contract a*b+c (-std=c11 or -ffp-contract=off) and an IEEE 754 host.
  *
  * Rules: PTX ISA 9.1, sections 6.5 (rounding), 9.7.3 and 9.7.4 (arithmetic), 9.7.6 (comparison), 9.7.9.21 (cvt).
- * NaN: f32 results are 0x7FFFFFFF, f16 and bf16 0x7FFF, e4m3 and e5m2 0x7F, tf32 0x7FFFFFFF as NVIDIA hardware gives.
+ * NaN: f32 results are 0x7FFFFFFF, f16 and bf16 0x7FFF, e4m3 and e5m2 0x7F, as NVIDIA hardware gives.
  *      Exceptions: f32 from bf16 (a shift of 16 bits on hardware, so the payload stays), abs and neg (bit operations).
  *      f64 NaN results are 0x7FF8000000000000 (PTX leaves them open).
  * ftz: subnormal f32 and f16 operands count as zeros of their sign, and results that are subnormal *after* rounding
@@ -21,15 +21,11 @@
 typedef enum {
     NUM_F64,
     NUM_F32,
-    NUM_TF32, /* an f32 whose 13 low bits are zero */
     NUM_F16,
     NUM_BF16,
-    NUM_E5M2,  /* infinities and NaN as IEEE 754 */
-    NUM_E4M3,  /* no infinity; NaN is 0x7F and 0xFF */
-    NUM_E3M2,  /* no infinity, no NaN; six bits */
-    NUM_E2M3,  /* likewise */
-    NUM_E2M1,  /* likewise; four bits */
-    NUM_UE8M0, /* 2^(code-127); NaN is 0xFF; neither zero nor sign */
+    NUM_E5M2, /* infinities and NaN as IEEE 754 */
+    NUM_E4M3, /* no infinity; NaN is 0x7F and 0xFF */
+    NUM_E2M1, /* no infinity, no NaN; four bits */
     NUM_FORMATS
 } num_format;
 
@@ -53,10 +49,8 @@ typedef struct {
     bool xorsign;   /* min, max with abs: the sign is the exclusive or of the operands' */
 } num_mode;
 
-/* Bits of a code: 64, 32, 32, 16, 16, 8, 8, 6, 6, 4, 8. */
+/* Bits of a code: 64, 32, 16, 16, 8, 8, 4; as many it takes in a packed register. */
 int num_bits(num_format format);
-/* Bits a code takes in a packed register: 16 for f16 and bf16, 8 for 8 and 6 bits, 4 for e2m1, 32 for f32. */
-int num_lane_bits(num_format format);
 
 /* ---- cvt ----------------------------------------------------------------------------------------------------- */
 
@@ -73,7 +67,7 @@ uint64_t num_integer_to_integer(int bits, bool is_signed, bool sat, bool from_si
 
 /* Two lanes. `a` goes to the upper lane, `b` to the lower: cvt.rn.f16x2.f32, cvt.rn.satfinite.e2m1x2.f32 ... */
 uint32_t num_convert_to_pair(num_format to, num_format from, uint64_t a, uint64_t b, num_mode mode);
-/* Lane by lane: cvt.rn.f16x2.e4m3x2, cvt.rn.satfinite.e4m3x2.f16x2, cvt.rn.bf16x2.ue8m0x2 ... */
+/* Lane by lane: cvt.rn.f16x2.e4m3x2, cvt.rn.satfinite.e4m3x2.f16x2 ... */
 uint32_t num_convert_pair(num_format to, num_format from, uint32_t pair, num_mode mode);
 
 /* ---- arithmetic ---------------------------------------------------------------------------------------------- */
@@ -109,27 +103,6 @@ typedef enum {
 uint64_t num_arith(num_op op, num_format format, uint64_t a, uint64_t b, uint64_t c, num_mode mode);
 /* Two lanes of f16, bf16 (in 32 bits) or f32 (in 64). */
 uint64_t num_arith_pair(num_op op, num_format format, uint64_t a, uint64_t b, uint64_t c, num_mode mode);
-
-/* ---- setp, set ----------------------------------------------------------------------------------------------- */
-
-typedef enum {
-    NUM_EQ,
-    NUM_NE,
-    NUM_LT,
-    NUM_LE,
-    NUM_GT,
-    NUM_GE,
-    NUM_EQU,
-    NUM_NEU,
-    NUM_LTU,
-    NUM_LEU,
-    NUM_GTU,
-    NUM_GEU,
-    NUM_NUM,
-    NUM_NAN,
-} num_comparison;
-
-bool num_compare(num_comparison how, num_format format, uint64_t a, uint64_t b, bool ftz);
 
 /* ---- what the matrix units and tests use --------------------------------------------------------------------- */
 

@@ -1,32 +1,22 @@
 /* Shared memory: swizzles and matrix descriptors; ldmatrix. */
 #include "num_layout.h"
 
-/* address ^= (address >> from & mask) << to, for one or two fields. */
-typedef struct {
-    int span, period;
-    int from, to;
+/* Bytes of a row of the pattern; which bits of the row's number are added to the number of its 16-byte piece. */
+static const struct {
+    int span;
     uint32_t mask;
-} swizzle_rule;
-
-static const swizzle_rule RULES[NUM_SWIZZLES] = {
-    [NUM_SWIZZLE_NONE] = {16, 16, 7, 4, 0},
-    [NUM_SWIZZLE_32B] = {32, 256, 7, 4, 1},
-    [NUM_SWIZZLE_64B] = {64, 512, 7, 4, 3},
-    [NUM_SWIZZLE_128B] = {128, 1024, 7, 4, 7},
-    [NUM_SWIZZLE_128B_ATOM_32B] = {128, 512, 7, 5, 3},
-    [NUM_SWIZZLE_128B_ATOM_32B_FLIP_8B] = {128, 512, 7, 5, 3},
-    [NUM_SWIZZLE_128B_ATOM_64B] = {128, 256, 7, 6, 1},
+} RULES[NUM_SWIZZLES] = {
+    [NUM_SWIZZLE_NONE] = {16, 0},
+    [NUM_SWIZZLE_32B] = {32, 1},
+    [NUM_SWIZZLE_64B] = {64, 3},
+    [NUM_SWIZZLE_128B] = {128, 7},
 };
 
 int num_swizzle_span(num_swizzle swizzle) { return RULES[swizzle].span; }
-int num_swizzle_period(num_swizzle swizzle) { return RULES[swizzle].period; }
 
 uint32_t num_swizzled(num_swizzle swizzle, uint32_t address)
 {
-    const swizzle_rule *rule = &RULES[swizzle];
-    uint32_t row = address >> rule->from;
-    if (swizzle == NUM_SWIZZLE_128B_ATOM_32B_FLIP_8B) address ^= (row & 1) << 3;
-    return address ^ (row & rule->mask) << rule->to;
+    return address ^ (address >> 7 & RULES[swizzle].mask) << 4;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -41,7 +31,6 @@ static void common_fields(uint64_t bits, num_smem_matrix *matrix)
     matrix->leading = field(bits, 16, 14) << 4;
     matrix->stride = field(bits, 32, 14) << 4;
     matrix->base_offset = (int)field(bits, 49, 3);
-    matrix->leading_is_address = false;
 }
 
 bool num_wgmma_descriptor(uint64_t bits, num_smem_matrix *matrix)
@@ -54,17 +43,12 @@ bool num_wgmma_descriptor(uint64_t bits, num_smem_matrix *matrix)
 
 bool num_tcgen05_descriptor(uint64_t bits, num_smem_matrix *matrix)
 {
-    static const num_swizzle SWIZZLES[8] = {[0] = NUM_SWIZZLE_NONE,
-                                            [1] = NUM_SWIZZLE_128B_ATOM_32B,
-                                            [2] = NUM_SWIZZLE_128B,
-                                            [4] = NUM_SWIZZLE_64B,
-                                            [6] = NUM_SWIZZLE_32B};
+    static const num_swizzle SWIZZLES[8] = {
+        [0] = NUM_SWIZZLE_NONE, [2] = NUM_SWIZZLE_128B, [4] = NUM_SWIZZLE_64B, [6] = NUM_SWIZZLE_32B};
     common_fields(bits, matrix);
     uint32_t code = field(bits, 61, 3);
     matrix->swizzle = SWIZZLES[code];
-    matrix->leading_is_address = field(bits, 52, 1);
-    bool known = code <= 2 || code == 4 || code == 6;
-    return known && field(bits, 46, 3) == 1 && field(bits, 53, 8) == 0 && field(bits, 14, 2) == 0 &&
+    return code % 2 == 0 && field(bits, 46, 3) == 1 && field(bits, 52, 9) == 0 && field(bits, 14, 2) == 0 &&
            field(bits, 30, 2) == 0;
 }
 
@@ -84,9 +68,8 @@ uint32_t num_smem_mn_major(const num_smem_matrix *matrix, int row, int byte)
         return matrix->start + k / 8 * matrix->leading + k % 8 * 16 + b / 16 * matrix->stride + b % 16;
     }
     uint32_t span = (uint32_t)num_swizzle_span(matrix->swizzle);
-    uint32_t rows = matrix->swizzle == NUM_SWIZZLE_128B_ATOM_32B ? 4 : 8; /* of an atom */
-    uint32_t atom = k / rows * matrix->stride + b / span * matrix->leading;
-    return num_swizzled(matrix->swizzle, matrix->start + atom + k % rows * span + b % span);
+    uint32_t atom = k / 8 * matrix->stride + b / span * matrix->leading;
+    return num_swizzled(matrix->swizzle, matrix->start + atom + k % 8 * span + b % span);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -10,21 +10,10 @@
 
 /* ---- swizzles ------------------------------------------------------------------------------------------------ */
 
-typedef enum {
-    NUM_SWIZZLE_NONE,
-    NUM_SWIZZLE_32B,
-    NUM_SWIZZLE_64B,
-    NUM_SWIZZLE_128B,
-    NUM_SWIZZLE_128B_ATOM_32B,
-    NUM_SWIZZLE_128B_ATOM_32B_FLIP_8B, /* TMA only */
-    NUM_SWIZZLE_128B_ATOM_64B,         /* TMA only */
-    NUM_SWIZZLES
-} num_swizzle;
+typedef enum { NUM_SWIZZLE_NONE, NUM_SWIZZLE_32B, NUM_SWIZZLE_64B, NUM_SWIZZLE_128B, NUM_SWIZZLES } num_swizzle;
 
 /* Bytes of a row of the pattern: 16 (none), 32, 64, 128. */
 int num_swizzle_span(num_swizzle swizzle);
-/* Bytes after which the pattern repeats, the alignment that makes a matrix's base offset zero: 16, 256, 512, 1024. */
-int num_swizzle_period(num_swizzle swizzle);
 /* Where the byte that would be at `address` is. A function of the absolute address, and its own inverse. */
 uint32_t num_swizzled(num_swizzle swizzle, uint32_t address);
 
@@ -35,40 +24,31 @@ typedef struct {
     uint32_t leading, stride; /* byte offsets LBO and SBO */
     int base_offset;
     num_swizzle swizzle;
-    bool leading_is_address; /* tcgen05 bit 52, sm_103a */
 } num_smem_matrix;
 
-/* False where a field holds no legal value (wgmma: 0 is the only reserved-bits value; tcgen05: constants too). */
+/* False where a field holds no legal value, or one that is not modelled: tcgen05's swizzle with atoms of 32 bytes, and
+ * absolute addresses. */
 bool num_wgmma_descriptor(uint64_t bits, num_smem_matrix *matrix);
 bool num_tcgen05_descriptor(uint64_t bits, num_smem_matrix *matrix);
 
 /* The byte of a matrix, its swizzle applied. K-major: `row` along M or N, `byte` along K. MN-major: `row` along K,
  * `byte` along M or N. For descriptors with a base offset of 0. A row's 16-byte pieces stay whole, so a 16-byte aligned
- * `byte` addresses 16 bytes (but for the 8-byte flip). */
+ * `byte` addresses 16 bytes. */
 uint32_t num_smem_k_major(const num_smem_matrix *matrix, int row, int byte);
 uint32_t num_smem_mn_major(const num_smem_matrix *matrix, int row, int byte);
 
 /* ---- tcgen05 instruction descriptor -------------------------------------------------------------------------- */
 
-typedef enum {
-    NUM_KIND_F16,
-    NUM_KIND_TF32,
-    NUM_KIND_F8F6F4,
-    NUM_KIND_MXF8F6F4,
-    NUM_KIND_MXF4,
-    NUM_KIND_MXF4NVF4
-} num_kind;
+typedef enum { NUM_KIND_F16, NUM_KIND_MXF4NVF4 } num_kind;
 
 typedef struct {
-    num_format a, b, d;
-    int m, n, k;
-    bool sparse, negate_a, negate_b, mn_major_a, mn_major_b;
-    bool ue8m0;         /* block-scaled: the scales' format, else ue4m3 */
-    int sfa_id, sfb_id; /* block-scaled */
-    int max_shift;      /* .ws */
+    num_format a, b; /* D is f32 */
+    int m, n;
+    bool negate_a, negate_b, mn_major_a, mn_major_b;
 } num_instruction;
 
-/* NULL, or what is wrong: a reserved bit, an unknown type, a shape that the kind does not have for 1 or 2 CTAs. */
+/* NULL, or what is wrong: a reserved bit, an unknown type, a shape that the kind does not have for 1 or 2 CTAs, or what
+ * is not modelled. */
 const char *num_instruction_descriptor(num_kind kind, int cta_group, uint32_t bits, num_instruction *instruction);
 
 /* ---- tensor memory ------------------------------------------------------------------------------------------- */
@@ -107,12 +87,9 @@ typedef struct {
 } num_pair_cell;
 num_pair_cell num_accumulator_cell(int cta_group, int m, int n, int row, int column);
 
-/* Block scales: a row's scale j (of a vector of `per_row`: 1, 2 or 4 for scale_vec::1X, 2X, 4X) in the tensor memory of
- * its CTA. The same 32 lanes are repeated in each quarter. `id`: the descriptor's scale-factor id. */
-typedef struct {
-    int lane, column, byte;
-} num_scale_cell;
-num_scale_cell num_scale_factor(int per_row, int id, int row, int j);
+/* The four block scales of a row (scale_vec::4X), in the tensor memory of its CTA. The same 32 lanes are repeated in
+ * each quarter. */
+num_cell num_scale_factor(int row);
 
 /* ---- ldmatrix, stmatrix -------------------------------------------------------------------------------------- */
 

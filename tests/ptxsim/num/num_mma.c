@@ -11,10 +11,9 @@
 #include <stddef.h>
 
 static const num_mma_model MODELS[] = {
-    {70, 4, 4, 16, 23, 23, 23, -132, -20, 0, false},    {75, 8, 8, 16, 24, 24, 23, -132, -20, 0, false},
-    {80, 8, 4, 16, 24, 24, 23, -132, -20, 0, false},    {89, 8, 4, 16, 24, 13, 13, -132, -20, 0, false},
-    {90, 16, 8, 32, 25, 13, 13, -133, -21, 0, true},    {100, 16, 8, 32, 25, 25, 23, -133, -21, 35, true},
-    {120, 16, 8, 32, 25, 25, 23, -133, -21, 35, false},
+    {80, 8, 16, 24, 24, 23, -132, -20, 0},    {89, 8, 16, 24, 13, 13, -132, -20, 0},
+    {90, 16, 32, 25, 13, 13, -133, -21, 0},   {100, 16, 32, 25, 25, 23, -133, -21, 35},
+    {120, 16, 32, 25, 25, 23, -133, -21, 35},
 };
 
 const num_mma_model *num_mma_model_of(int arch)
@@ -48,16 +47,15 @@ static const decoder F32 = {23, 127, 0, 0, 0x7FFFFFFF, 0x7F7FFFFF, 0x7F800000, 1
 static decoder decoder_of(num_format format)
 {
     const num_code_layout *f = &num_layouts[format];
-    int32_t sign = 1 << (f->bits - 2) << 1, unused = (1 << f->unused) - 1;
-    int mantissa = f->mantissa + f->unused;
+    int32_t sign = 1 << (f->bits - 2) << 1;
     return (decoder){
-        .mantissa = mantissa,
+        .mantissa = f->mantissa,
         .bias = f->bias,
-        .shift = 23 - mantissa,
+        .shift = 23 - f->mantissa,
         .sign_shift = 32 - f->bits,
-        .magnitude = (int32_t)(((uint32_t)sign - 1) & ~(uint32_t)unused),
-        .max_finite = (int32_t)f->max_finite << f->unused,
-        .infinity = f->special == SPECIALS_IEEE ? (int32_t)(f->max_finite + 1) << f->unused : -1,
+        .magnitude = (int32_t)((uint32_t)sign - 1),
+        .max_finite = (int32_t)f->max_finite,
+        .infinity = f->special == SPECIALS_IEEE ? (int32_t)(f->max_finite + 1) : -1,
         .rebias = num_float((uint32_t)(127 - f->bias + 127) << 23),
     };
 }
@@ -118,7 +116,7 @@ static bool is_narrow(num_format format) { return num_bits(format) <= 8; }
 static step_rules rules_of(const num_mma_model *model, num_format a, num_format b, num_format d, int k)
 {
     bool narrow = is_narrow(a);
-    int step = narrow ? model->step_8 : a == NUM_TF32 ? model->step_32 : model->step_16;
+    int step = narrow ? model->step_8 : model->step_16;
     int fraction_bits = narrow ? model->fraction_bits_8 : model->fraction_bits;
     return (step_rules){
         .products = step < k ? step : k,

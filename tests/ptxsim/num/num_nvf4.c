@@ -21,24 +21,24 @@ typedef struct {
     bool nan[LANES];
 } columns_of_b;
 
-static row_of_a load_row(bool ue8m0, const uint8_t *elements, const uint8_t *scales)
+static row_of_a load_row(const uint8_t *elements, const uint8_t *scales)
 {
     row_of_a row = {.nan = false};
     for (int k = 0; k < K; k++)
         row.halves[k] = E2M1_HALVES[elements[k] & 15];
     for (int j = 0; j < BLOCKS; j++) {
-        num_parts parts = num_unpack(ue8m0 ? NUM_UE8M0 : NUM_E4M3, ue8m0 ? scales[j] : scales[j] & 0x7F);
+        num_parts parts = num_unpack(NUM_E4M3, scales[j] & 0x7F);
         row.nan |= parts.special;
-        row.significand[j] = (int32_t)parts.significand << (ue8m0 ? 3 : 0);
+        row.significand[j] = (int32_t)parts.significand;
         row.exponent[j] = parts.significand ? parts.exponent : ZERO_EXPONENT;
     }
     return row;
 }
 
-static void load_columns(bool ue8m0, const uint8_t *elements, const uint8_t *scales, columns_of_b *b)
+static void load_columns(const uint8_t *elements, const uint8_t *scales, columns_of_b *b)
 {
     for (int lane = 0; lane < LANES; lane++) {
-        row_of_a column = load_row(ue8m0, elements + lane * K, scales + lane * BLOCKS);
+        row_of_a column = load_row(elements + lane * K, scales + lane * BLOCKS);
         for (int k = 0; k < K; k++)
             b->halves[k][lane] = column.halves[k];
         for (int j = 0; j < BLOCKS; j++) {
@@ -138,15 +138,15 @@ static void accumulate(int fraction_bits, const row_of_a *a, const columns_of_b 
     }
 }
 
-void num_mma_nvf4(const num_mma_model *model, bool ue8m0, int m, int n, const uint8_t *a, const uint8_t *sfa,
-                  const uint8_t *b, const uint8_t *sfb, uint32_t *d)
+void num_mma_nvf4(const num_mma_model *model, int m, int n, const uint8_t *a, const uint8_t *sfa, const uint8_t *b,
+                  const uint8_t *sfb, uint32_t *d)
 {
     row_of_a rows[NUM_MMA_MAX_M];
     for (int i = 0; i < m; i++)
-        rows[i] = load_row(ue8m0, a + i * K, sfa + i * BLOCKS);
+        rows[i] = load_row(a + i * K, sfa + i * BLOCKS);
     for (int j = 0; j < n; j += LANES) {
         columns_of_b columns;
-        load_columns(ue8m0, b + j * K, sfb + j * BLOCKS, &columns);
+        load_columns(b + j * K, sfb + j * BLOCKS, &columns);
         for (int i = 0; i < m; i++)
             accumulate(model->fraction_bits_nvf4, &rows[i], &columns, d + i * n + j);
     }

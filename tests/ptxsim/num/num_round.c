@@ -1,30 +1,24 @@
 /* Codes <-> values: the one place that knows how each format lays out its bits. */
-#include "num_float.h"
-
 #include "num_round.h"
 
 #include <math.h>
 
 const num_code_layout num_layouts[NUM_FORMATS] = {
-    [NUM_F64] = {64, 64, 52, 0, 1023, SPECIALS_IEEE, 0x7FEFFFFFFFFFFFFF, 0x7FF8000000000000},
-    [NUM_F32] = {32, 32, 23, 0, 127, SPECIALS_IEEE, 0x7F7FFFFF, 0x7FFFFFFF},
-    [NUM_TF32] = {32, 32, 10, 13, 127, SPECIALS_IEEE, 0x3FBFF, 0x7FFFFFFF},
-    [NUM_F16] = {16, 16, 10, 0, 15, SPECIALS_IEEE, 0x7BFF, 0x7FFF},
-    [NUM_BF16] = {16, 16, 7, 0, 127, SPECIALS_IEEE, 0x7F7F, 0x7FFF},
-    [NUM_E5M2] = {8, 8, 2, 0, 15, SPECIALS_IEEE, 0x7B, 0x7F},
-    [NUM_E4M3] = {8, 8, 3, 0, 7, SPECIALS_NAN, 0x7E, 0x7F},
-    [NUM_E3M2] = {6, 8, 2, 0, 3, SPECIALS_NONE, 0x1F, 0x1F},
-    [NUM_E2M3] = {6, 8, 3, 0, 1, SPECIALS_NONE, 0x1F, 0x1F},
-    [NUM_E2M1] = {4, 4, 1, 0, 1, SPECIALS_NONE, 0x7, 0x7},
-    [NUM_UE8M0] = {8, 8, 0, 0, 127, SPECIALS_NAN, 0xFE, 0xFF},
+    [NUM_F64] = {64, 52, 1023, SPECIALS_IEEE, 0x7FEFFFFFFFFFFFFF, 0x7FF8000000000000},
+    [NUM_F32] = {32, 23, 127, SPECIALS_IEEE, 0x7F7FFFFF, 0x7FFFFFFF},
+    [NUM_F16] = {16, 10, 15, SPECIALS_IEEE, 0x7BFF, 0x7FFF},
+    [NUM_BF16] = {16, 7, 127, SPECIALS_IEEE, 0x7F7F, 0x7FFF},
+    [NUM_E5M2] = {8, 2, 15, SPECIALS_IEEE, 0x7B, 0x7F},
+    [NUM_E4M3] = {8, 3, 7, SPECIALS_NAN, 0x7E, 0x7F},
+    [NUM_E2M1] = {4, 1, 1, SPECIALS_NONE, 0x7, 0x7},
 };
 
 int num_bits(num_format format) { return num_layouts[format].bits; }
-int num_lane_bits(num_format format) { return num_layouts[format].lane_bits; }
+
 static bool is_subnormal(num_format format, uint64_t x)
 {
     const num_code_layout *f = &num_layouts[format];
-    uint64_t magnitude = ((x & num_mask(f->bits)) & ~num_sign_bit(format)) >> f->unused;
+    uint64_t magnitude = (x & num_mask(f->bits)) & ~num_sign_bit(format);
     return magnitude != 0 && magnitude >> f->mantissa == 0;
 }
 
@@ -34,9 +28,9 @@ num_parts num_unpack(num_format format, uint64_t x)
 {
     const num_code_layout *f = &num_layouts[format];
     uint64_t sign = x & num_sign_bit(format);
-    uint64_t magnitude = ((x & num_mask(f->bits)) ^ sign) >> f->unused;
+    uint64_t magnitude = (x & num_mask(f->bits)) ^ sign;
     int field = (int)(magnitude >> f->mantissa);
-    bool leading = field || format == NUM_UE8M0;
+    bool leading = field != 0;
     return (num_parts){
         .negative = sign != 0,
         .special = magnitude > f->max_finite,
@@ -48,12 +42,11 @@ num_parts num_unpack(num_format format, uint64_t x)
 double num_value(num_format format, uint64_t x)
 {
     if (format == NUM_F64) return num_double(x);
-    if (format == NUM_F32 || format == NUM_TF32) return num_float((uint32_t)x);
+    if (format == NUM_F32) return num_float((uint32_t)x);
     if (format == NUM_BF16) return num_float((uint32_t)x << 16);
     const num_code_layout *f = &num_layouts[format];
     uint64_t sign = x & num_sign_bit(format);
     uint64_t magnitude = (x & num_mask(f->bits)) ^ sign;
-    if (format == NUM_UE8M0) return magnitude == f->nan ? NAN : ldexp(1, (int)magnitude - f->bias);
     if (num_is_nan(format, x)) return NAN;
     double value;
     if (f->special == SPECIALS_IEEE && magnitude > f->max_finite) {
@@ -91,7 +84,7 @@ static uint64_t overflowed(const num_code_layout *f, bool negative, num_mode mod
 {
     bool away = mode.round == NUM_RN || mode.round == NUM_RNA || mode.round == (negative ? NUM_RM : NUM_RP);
     if (!away || mode.satfinite || f->special == SPECIALS_NONE) return f->max_finite;
-    return f->max_finite + 1; /* infinity, or for e4m3 and ue8m0 NaN */
+    return f->max_finite + 1; /* infinity, or for e4m3 NaN */
 }
 
 /* sat and relu act on values, so before the sign meets the code; true: the result is *code. */
@@ -100,7 +93,7 @@ static bool clamped(num_format to, bool negative, bool above_one, num_mode mode,
     const num_code_layout *f = &num_layouts[to];
     *code = 0;
     if (negative && (mode.relu || mode.sat)) return true;
-    *code = (uint64_t)f->bias << f->mantissa << f->unused;
+    *code = (uint64_t)f->bias << f->mantissa;
     return above_one && mode.sat;
 }
 
@@ -118,9 +111,8 @@ uint64_t num_round_scaled(num_format to, bool negative, int exponent, uint64_t s
     exponent += 63 - zeros; /* now (1 <= significand / 2^63 < 2) * 2^exponent */
     uint64_t code;
     if (clamped(to, negative, exponent >= 0, mode, &code)) return code;
-    if (to == NUM_UE8M0) negative = false; /* magnitude only */
 
-    int smallest = to == NUM_UE8M0 ? -f->bias : 1 - f->bias;
+    int smallest = 1 - f->bias;
     int kept_bits = f->mantissa + 1 - (exponent < smallest ? smallest - exponent : 0);
     uint64_t kept, rest;
     if (kept_bits > 0) {
@@ -132,15 +124,11 @@ uint64_t num_round_scaled(num_format to, bool negative, int exponent, uint64_t s
     }
     kept += rounds_up((num_round)mode.round, negative, kept & 1, rest);
     int field = exponent < smallest ? smallest : exponent;
-    if (to == NUM_UE8M0) { /* every code has a leading one: a carry, or too small a number, moves the exponent */
-        code = (uint64_t)(field + f->bias + (kept > 1));
-    } else { /* a carry out of the mantissa increments the exponent field by itself */
-        code = ((uint64_t)(field + f->bias - 1) << f->mantissa) + kept;
-    }
+    /* A carry out of the mantissa increments the exponent field by itself. */
+    code = ((uint64_t)(field + f->bias - 1) << f->mantissa) + kept;
     if (field > f->bias + 1 || code > f->max_finite) { /* the former where the code's bits themselves overflow */
         code = overflowed(f, negative, mode);
     }
-    code <<= f->unused;
     if (mode.ftz && (to == NUM_F32 || to == NUM_F16)) code = num_flush(to, code);
     return code | (negative ? num_sign_bit(to) : 0);
 }
@@ -160,5 +148,5 @@ uint64_t num_from_value(num_format to, double value, num_mode mode)
     uint64_t code;
     if (clamped(to, negative, true, mode, &code)) return code;
     mode.round = NUM_RN; /* infinity is not rounded */
-    return overflowed(f, negative, mode) << f->unused | (negative ? num_sign_bit(to) : 0);
+    return overflowed(f, negative, mode) | (negative ? num_sign_bit(to) : 0);
 }

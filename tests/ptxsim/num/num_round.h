@@ -45,12 +45,11 @@ typedef enum {
 
 /* How a format lays out its bits. */
 typedef struct {
-    uint8_t bits, lane_bits;
+    uint8_t bits;
     uint8_t mantissa; /* stored bits of significand */
-    uint8_t unused;   /* low zero bits of the code */
     int16_t bias;
     uint8_t special;
-    uint64_t max_finite; /* without the unused bits */
+    uint64_t max_finite;
     uint64_t nan;
 } num_code_layout;
 
@@ -58,16 +57,13 @@ extern const num_code_layout num_layouts[NUM_FORMATS];
 
 static inline uint64_t num_nan(num_format format) { return num_layouts[format].nan; }
 
-static inline uint64_t num_sign_bit(num_format format)
-{
-    return format == NUM_UE8M0 ? 0 : UINT64_C(1) << (num_layouts[format].bits - 1);
-}
+static inline uint64_t num_sign_bit(num_format format) { return UINT64_C(1) << (num_layouts[format].bits - 1); }
 
 static inline bool num_is_nan(num_format format, uint64_t x)
 {
     const num_code_layout *f = &num_layouts[format];
     uint64_t magnitude = (x & num_mask(f->bits)) & ~num_sign_bit(format);
-    uint64_t infinity = (f->max_finite + 1) << f->unused;
+    uint64_t infinity = f->max_finite + 1;
     return f->special == SPECIALS_IEEE ? magnitude > infinity : f->special == SPECIALS_NAN && magnitude == f->nan;
 }
 
@@ -82,7 +78,7 @@ static inline double num_quick_value(num_format format, uint64_t x)
     const num_code_layout *f = &num_layouts[format];
     uint64_t sign = x & num_sign_bit(format), magnitude = (x & num_mask(f->bits)) ^ sign;
     bool normal = magnitude <= f->max_finite && magnitude >> f->mantissa;
-    if (!normal || f->unused || f->mantissa == 52) return num_value(format, x);
+    if (!normal || f->mantissa == 52) return num_value(format, x);
     uint64_t rebiased = (magnitude << (52 - f->mantissa)) + ((uint64_t)(1023 - f->bias) << 52);
     return num_double(rebiased | sign << (64 - f->bits));
 }
@@ -93,11 +89,11 @@ static inline uint64_t num_quick_from_value(num_format to, double value, num_mod
     const num_code_layout *f = &num_layouts[to];
     uint64_t bits = num_double_bits(value);
     int field = (int)(bits >> 52 & 0x7FF), shift = 52 - f->mantissa;
-    bool normal = field > 1023 - f->bias && field <= 1024 + f->bias && f->mantissa < 52 && f->mantissa > 0;
+    bool normal = field > 1023 - f->bias && field <= 1024 + f->bias && f->mantissa < 52;
     if (normal && mode.round == NUM_RN && !mode.sat && !mode.relu) {
         uint64_t magnitude = (bits & num_mask(63)) - ((uint64_t)(1023 - f->bias) << 52);
         uint64_t code = (magnitude + num_mask(shift - 1) + (magnitude >> shift & 1)) >> shift;
-        if (code <= f->max_finite) return code << f->unused | (bits >> 63 ? num_sign_bit(to) : 0);
+        if (code <= f->max_finite) return code | (bits >> 63 ? num_sign_bit(to) : 0);
     }
     return num_from_value(to, value, mode);
 }

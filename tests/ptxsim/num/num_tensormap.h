@@ -1,10 +1,10 @@
 /* Tensor maps: what cuTensorMapEncodeTiled accepts, a 128-byte record of our own behind CUtensorMap, and the bytes that
  * a tile moves.
  *
- * Sources: CUDA driver API 13.0, "Tensor Map Object Management"; PTX ISA 9.1, 5.5.1 - 5.5.8 and 9.7.9.28
- * (tensormap.replace). Tiled mode without interleaving; interleaved maps are encoded, but have no tiles here.
- * The API's formula for strides ("Each following dimension specified includes previous dimension stride") is not
- * checked: drivers take overlapping rows and strides of 0, and kernels rely on it.
+ * Sources: CUDA driver API 13.0, "Tensor Map Object Management"; PTX ISA 9.1, 5.5.1 - 5.5.8. Not modelled, and refused:
+ * interleaving, elements of 4 and 6 bits, swizzles of larger atoms than 16 bytes. The API's formula for strides ("Each
+ * following dimension specified includes previous dimension stride") is not checked: drivers take overlapping rows and
+ * strides of 0, and kernels rely on it.
  */
 #ifndef PTXSIM_NUM_TENSORMAP_H
 #define PTXSIM_NUM_TENSORMAP_H
@@ -31,24 +31,17 @@ typedef enum {
     NUM_TM_FLOAT32_FTZ,
     NUM_TM_TFLOAT32,
     NUM_TM_TFLOAT32_FTZ,
-    NUM_TM_16U4_ALIGN8B,
-    NUM_TM_16U4_ALIGN16B,
-    NUM_TM_16U6_ALIGN16B,
     NUM_TM_TYPES
 } num_tm_type;
 
-/* The record. The address at byte 0 and the dimensions, less one, in words 8 to 12 lie where kernels that edit maps by
- * hand expect them; the rest is ours. */
 typedef struct {
     uint64_t address;
     uint32_t magic;
-    uint8_t rank, type, interleave, swizzle; /* swizzle: a num_swizzle */
-    uint8_t fill, l2, element_strides[NUM_TENSORMAP_MAX_RANK], box_less_one[NUM_TENSORMAP_MAX_RANK];
-    uint32_t version; /* for the machine: counts replacements */
+    uint8_t rank, type, swizzle; /* swizzle: a num_swizzle */
+    uint8_t fill, element_strides[NUM_TENSORMAP_MAX_RANK], box_less_one[NUM_TENSORMAP_MAX_RANK];
     uint32_t dims_less_one[NUM_TENSORMAP_MAX_RANK];
-    uint32_t unused[3];
     uint64_t strides[NUM_TENSORMAP_MAX_RANK - 1]; /* bytes, of dimension 1 and up */
-    uint64_t more_unused[4];
+    uint64_t unused[6];
 } num_tensormap;
 
 /* cuTensorMapEncodeTiled. The result is a CUresult; *why says in words what is wrong (NULL: nothing), naming the
@@ -56,35 +49,14 @@ typedef struct {
 int num_tensormap_encode(num_tensormap *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *dims,
                          const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
                          uint32_t interleave, uint32_t swizzle, uint32_t l2, uint32_t fill, const char **why);
-/* cuTensorMapReplaceAddress. */
-int num_tensormap_replace_address(num_tensormap *map, uint64_t address, const char **why);
-/* NULL, or why these 128 bytes are no map: a wrong magic word, or a field that tensormap.replace left illegal. */
+/* NULL, or why these 128 bytes are no map. */
 const char *num_tensormap_check(const num_tensormap *map);
-
-/* tensormap.replace. `value` as PTX gives it: rank less one, everything else as it is; elemtype in PTX's numbering. */
-typedef enum {
-    NUM_REPLACE_GLOBAL_ADDRESS,
-    NUM_REPLACE_RANK,
-    NUM_REPLACE_BOX_DIM,
-    NUM_REPLACE_GLOBAL_DIM,
-    NUM_REPLACE_GLOBAL_STRIDE,
-    NUM_REPLACE_ELEMENT_STRIDE,
-    NUM_REPLACE_ELEMTYPE,
-    NUM_REPLACE_INTERLEAVE,
-    NUM_REPLACE_SWIZZLE_MODE,
-    NUM_REPLACE_SWIZZLE_ATOMICITY,
-    NUM_REPLACE_FILL_MODE,
-} num_tensormap_field;
-/* False for an ordinal or value outside the field's range; nothing changes then. */
-bool num_tensormap_replace(num_tensormap *map, num_tensormap_field field, int ordinal, uint64_t value);
 
 /* ---- tiles --------------------------------------------------------------------------------------------------- */
 
 /* 16 bytes of a box in shared memory. */
 typedef struct {
-    uint32_t shared; /* byte offset from the box's address; the machine applies num_swizzled to the sum, for each half
-                      * of 8 bytes where the swizzle flips those */
-    uint8_t bytes;   /* that come from or go to global memory: 16; 8 or 12 of the padded types, whose rest is padding */
+    uint32_t shared; /* byte offset from the box's address; the machine applies num_swizzled to the sum */
     uint16_t inside; /* bit i: byte i lies within the tensor; the others are filled, or not stored */
     uint64_t global; /* address of byte 0; meaningless where no byte is inside */
 } num_box_piece;
@@ -98,5 +70,14 @@ uint32_t num_box_span(const num_tensormap *map);
 num_box_piece num_box_piece_at(const num_tensormap *map, const int32_t *coordinates, uint32_t index);
 /* What fills bytes outside the tensor, as eight bytes: zeros, or the type's NaN repeated (which NaN: unpublished). */
 uint64_t num_box_fill(const num_tensormap *map);
+
+/* Between num_tensormap.c and num_box.c: element types, and bytes of a row of the box in shared memory. */
+typedef struct {
+    uint8_t bytes;
+    uint64_t nan; /* eight bytes of the type's NaN; 0 where it has none */
+} num_tensor_type;
+
+extern const num_tensor_type num_tensor_types[NUM_TM_TYPES];
+uint32_t num_box_row_bytes(const num_tensormap *map);
 
 #endif

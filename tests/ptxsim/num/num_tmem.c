@@ -72,97 +72,58 @@ num_pair_cell num_accumulator_cell(int cta_group, int m, int n, int row, int col
     return (num_pair_cell){0, lane, column};
 }
 
-num_scale_cell num_scale_factor(int per_row, int id, int row, int j)
-{
-    return (num_scale_cell){.lane = row % 32, .column = row / 32, .byte = (per_row == 4 ? 0 : id) + j};
-}
+num_cell num_scale_factor(int row) { return (num_cell){.lane = row % 32, .column = row / 32}; }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Instruction descriptor: tables 42, 43 and 44                                                                     */
+/* Instruction descriptor: tables 42 and 44                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t field(uint32_t bits, int low, int width) { return bits >> low & ((1U << width) - 1); }
 
-static bool operand_format(num_kind kind, uint32_t code, num_format *format)
-{
-    static const int F8F6F4[8] = {NUM_E4M3, NUM_E5M2, -1, NUM_E2M3, NUM_E3M2, NUM_E2M1, -1, -1};
-    int found = -1;
-    if (kind == NUM_KIND_F16) {
-        found = code == 0 ? (int)NUM_F16 : code == 1 ? (int)NUM_BF16 : -1;
-    } else if (kind == NUM_KIND_TF32) {
-        found = code == 2 ? (int)NUM_TF32 : -1;
-    } else if (kind == NUM_KIND_F8F6F4 || kind == NUM_KIND_MXF8F6F4) {
-        found = F8F6F4[code];
-    } else {
-        found = code == 1 ? (int)NUM_E2M1 : -1;
-    }
-    *format = (num_format)found;
-    return found >= 0;
-}
-
 static const char *wrong_shape(num_kind kind, int cta_group, const num_instruction *i)
 {
-    bool scaled = kind >= NUM_KIND_MXF8F6F4;
     int step = 8 * cta_group;
     if (i->n < step || i->n > 256 || i->n % step) {
         return cta_group == 1 ? "N is not a multiple of 8 from 8 to 256" : "N is not a multiple of 16 from 16 to 256";
     }
     if (cta_group == 2) return i->m == 128 || i->m == 256 ? NULL : "M is not 128 or 256";
-    if (scaled) return i->m == 128 ? NULL : "M is not 128";
+    if (kind == NUM_KIND_MXF4NVF4) return i->m == 128 ? NULL : "M is not 128";
     return i->m == 64 || i->m == 128 ? NULL : "M is not 64 or 128";
 }
 
-static const char *plain_fields(num_kind kind, uint32_t bits, num_instruction *i)
+static const char *f16_fields(uint32_t bits, num_instruction *i)
 {
-    uint32_t d = field(bits, 4, 2);
-    if (field(bits, 3, 1) || field(bits, 6, 1) || field(bits, 23, 1) || field(bits, 29, 1)) {
-        return "one of the bits 3, 6, 23, 29 is set";
-    }
-    if (d > 1 || (d == 0 && kind == NUM_KIND_TF32)) return "bits 4-5 name no accumulator type of this kind";
-    i->d = d ? NUM_F32 : NUM_F16;
-    if (i->d == NUM_F16 && (i->a == NUM_BF16 || i->b == NUM_BF16)) return "f16 accumulators take f16 operands";
+    if (field(bits, 0, 4)) return "bits 0-3 are not 0: sparsity is not modelled";
+    if (field(bits, 4, 3) != 1) return "bits 4-6 are not 1: accumulators other than f32 are not modelled";
+    if (field(bits, 7, 3) > 1 || field(bits, 10, 3) > 1) return "bits 7-9 or 10-12 name no type of this kind";
+    if (field(bits, 23, 1) || field(bits, 29, 3)) return "one of the bits 23, 29-31 is set";
+    i->a = field(bits, 7, 3) ? NUM_BF16 : NUM_F16;
+    i->b = field(bits, 10, 3) ? NUM_BF16 : NUM_F16;
     i->m = (int)field(bits, 24, 5) << 4;
-    i->max_shift = (int)field(bits, 30, 2);
-    if (i->sparse == 0 && field(bits, 0, 2)) return "a sparsity selector without sparsity";
     return NULL;
 }
 
-static const char *scaled_fields(num_kind kind, uint32_t bits, num_instruction *i)
+static const char *scaled_fields(uint32_t bits, num_instruction *i)
 {
-    bool fp4 = kind != NUM_KIND_MXF8F6F4;
-    if (field(bits, 0, 2) || field(bits, 3, 1) || field(bits, 6, 1) || field(bits, 24, 3)) {
-        return "one of the bits 0, 1, 3, 6, 24-26 is set";
-    }
-    if (fp4 && (i->mn_major_a || i->mn_major_b)) return "FP4 operands are K-major";
-    if (!fp4 && field(bits, 31, 1)) return "bit 31 is set";
-    i->d = NUM_F32;
+    if (field(bits, 0, 7)) return "bits 0-6 are not 0: sparsity and scale-factor ids are not modelled";
+    if (field(bits, 7, 3) != 1 || field(bits, 10, 3) != 1) return "bits 7-9 or 10-12 do not say e2m1";
+    if (i->mn_major_a || i->mn_major_b) return "FP4 operands are K-major";
+    if (field(bits, 23, 4)) return "bits 23-26 are not 0: scales in ue8m0 are not modelled";
+    if (field(bits, 29, 3)) return "bits 29-31 are not 0: scale-factor ids and K of 96 are not modelled";
+    i->a = i->b = NUM_E2M1;
     i->m = (int)field(bits, 27, 2) << 7;
-    i->ue8m0 = field(bits, 23, 1);
-    i->sfb_id = (int)field(bits, 4, 2);
-    i->sfa_id = (int)field(bits, 29, 2);
-    if (!i->ue8m0 && kind != NUM_KIND_MXF4NVF4) return "the scales of this kind are ue8m0";
-    if (fp4 && ((i->sfa_id | i->sfb_id) & 1)) return "a scale-factor id that is not 0 or 2";
-    if (fp4 && field(bits, 31, 1)) i->k = 96;
     return NULL;
 }
 
 const char *num_instruction_descriptor(num_kind kind, int cta_group, uint32_t bits, num_instruction *i)
 {
-    static const int K[] = {16, 8, 32, 32, 64, 64};
     *i = (num_instruction){
-        .k = K[kind],
         .n = (int)field(bits, 17, 6) << 3,
-        .sparse = field(bits, 2, 1),
         .negate_a = field(bits, 13, 1),
         .negate_b = field(bits, 14, 1),
         .mn_major_a = field(bits, 15, 1),
         .mn_major_b = field(bits, 16, 1),
     };
-    bool fp4 = kind == NUM_KIND_MXF4 || kind == NUM_KIND_MXF4NVF4;
-    if (fp4 && field(bits, 12, 1)) return "bit 12 is set";
-    if (!operand_format(kind, field(bits, 7, 3), &i->a)) return "bits 7-9 name no type of this kind";
-    if (!operand_format(kind, field(bits, 10, fp4 ? 2 : 3), &i->b)) return "bits 10-12 name no type of this kind";
-    const char *wrong = kind >= NUM_KIND_MXF8F6F4 ? scaled_fields(kind, bits, i) : plain_fields(kind, bits, i);
-    if (i->sparse) i->k *= 2;
+    const char *wrong = (kind == NUM_KIND_F16 ? f16_fields : scaled_fields)(bits, i);
     return wrong ? wrong : wrong_shape(kind, cta_group, i);
 }

@@ -55,7 +55,6 @@ enum { TILE_PAIR = 1, TILE_GATHER = 2, GATHERED_ROWS = 4 };
 
 op_fn sim_exec_bulk, sim_exec_bulk_commit, sim_exec_bulk_wait, sim_exec_tile, sim_exec_store_async,
     sim_exec_copy_arrive;
-op_fn sim_exec_map_replace, sim_exec_map_publish, sim_exec_map_fence; /* maps.c */
 
 void sim_flight_land(run *r, cluster *c); /* one of them */
 

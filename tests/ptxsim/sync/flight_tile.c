@@ -38,7 +38,6 @@ static bool read_map(run *r, const insn *in, uint32_t lane, flight *f)
     const uint8_t *from = sim_locate(r, in, lane, GENERIC, address, 64, READ);
     if (!from || !sim_locate(r, in, lane, GENERIC, address + 64, 64, READ)) return false;
     memcpy(f->map, from, sizeof f->map);
-    sim_stores_check_map(r, in, lane, address, sizeof f->map);
     num_tensormap map;
     memcpy(&map, f->map, sizeof map);
     const char *why = wrong_map(in, &map);
@@ -96,28 +95,25 @@ step sim_exec_tile(run *r, const insn *in)
 
 static bool move_piece(run *r, const flight *f, const num_tensormap *map, const num_box_piece *piece, uint64_t fill)
 {
-    cta *owner = f->kind == FLY_TILE_IN ? f->target : f->source;
+    const cta *owner = f->kind == FLY_TILE_IN ? f->target : f->source;
     uint32_t base = f->kind == FLY_TILE_IN ? f->to : f->from;
+    uint8_t *shared = owner->smem + num_swizzled((num_swizzle)map->swizzle, base + piece->shared);
     access how = f->kind == FLY_TILE_IN ? READ : WRITE;
     uint8_t *first = piece->inside == 0xffff ? sim_locate(r, f->in, f->lane, GLOBAL, piece->global, 1, how) : NULL;
     if (first && piece->global + 16 <= r->hi) { /* in one piece of memory */
         if (!r->uncounted) sim_traffic(r, piece->global, 16, how);
         if (how == WRITE) sim_stored_async(r, piece->global, 16);
-        for (uint32_t k = 0; k < 16; k += 8) {
-            uint8_t *shared = owner->smem + num_swizzled((num_swizzle)map->swizzle, base + piece->shared + k);
-            memcpy(how == READ ? shared : first + k, how == READ ? first + k : shared, 8);
-        }
+        memcpy(how == READ ? shared : first, how == READ ? first : shared, 16);
         return true;
     }
     for (uint32_t k = 0; k < 16; k++) {
-        uint32_t half = num_swizzled((num_swizzle)map->swizzle, base + piece->shared + (k & 8));
-        uint8_t *shared = owner->smem + half + (k & 7), *global = NULL;
+        uint8_t *global = NULL;
         if (piece->inside >> k & 1) {
             global = sim_locate(r, f->in, f->lane, GLOBAL, piece->global + k, 1, how);
             if (!global) return false;
         }
-        if (f->kind == FLY_TILE_OUT && global) *global = *shared;
-        if (f->kind == FLY_TILE_IN) *shared = global ? *global : (uint8_t)(fill >> 8 * (k & 7));
+        if (f->kind == FLY_TILE_OUT && global) *global = shared[k];
+        if (f->kind == FLY_TILE_IN) shared[k] = global ? *global : (uint8_t)(fill >> 8 * (k & 7));
     }
     return true;
 }

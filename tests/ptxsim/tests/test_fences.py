@@ -30,8 +30,6 @@ OTHERS = (  # of other proxies, other memory, or of none
     GLOBAL,
     INITS,
     "fence.proxy.alias;",
-    "fence.proxy.tensormap::generic.release.gpu;",
-    "fence.proxy.tensormap::generic.acquire.gpu [%rd0], 128;",
     "fence.acq_rel.cluster;",
     "membar.gl;",
 )
@@ -144,7 +142,8 @@ def test_the_fence_of_initialisation_carries_no_other_store():
 
 
 @pytest.mark.parametrize(
-    "form", ("async::generic.release.sync_restrict::shared::cta.cluster", "texture", "async.local")
+    "form",
+    ("async::generic.release.sync_restrict::shared::cta.cluster", "tensormap::generic.release.gpu"),
 )
 def test_proxy_fences_that_are_not_modelled_are_refused(form):
     with pytest.raises(gpu.SimError, match="unknown instruction"):

@@ -80,6 +80,10 @@ UNARY = {
     "shr.s32 w9, w0, 40": lambda a: u(s(a) >> 31),
     "bfe.s32 w9, w0, 4, 8": lambda a: u(s(u(a) >> 4, 8)),
     "bfe.u64 d9, d0, 60, 8": lambda a: a >> 60,
+    "bfe.s32 w9, w0, 28, 8": lambda a: u(s(a) >> 28),
+    "prmt.b32 w9, w0, 0, 0x4b80": lambda a: (
+        255 * (u(a) >> 31) << 16 | 255 * (a >> 7 & 1) << 8 | a & 255
+    ),
     "mov.b32 {h3, h4}, w0; mov.b32 w9, {h4, h3}": lambda a: u(a) >> 16 | u(a << 16),
 }
 
@@ -100,6 +104,8 @@ BINARY = {
     "mul.wide.u16 w9, h0, h1": lambda a, b: u(a, 16) * u(b, 16),
     "mad.wide.u32 d9, w0, w1, d0": lambda a, b: u(u(a) * u(b) + a, 64),
     "div.u32 w9, w0, w1": lambda a, b: u(a) // u(b) if u(b) else u(-1),
+    "div.s32 w9, w0, w1": lambda a, b: u(int(s(a) / s(b))) if u(b) else u(-1),
+    "rem.u64 d9, d0, d1": lambda a, b: a % b if b else a,
     "rem.s32 w9, w0, w1": lambda a, b: u(int(np.fmod(s(a), s(b)))) if u(b) else u(a),
     "min.s32 w9, w0, w1": lambda a, b: u(min(s(a), s(b))),
     "max.u64 d9, d0, d1": lambda a, b: max(a, b),
@@ -109,10 +115,14 @@ BINARY = {
     "shr.u32 w9, w0, w1": lambda a, b: u(a) >> min(u(b), 63),
     "shr.s32 w9, w0, w1": lambda a, b: u(s(a) >> min(u(b), 31)),
     "lop3.b32 w9, w0, w1, w0, 0x96": lambda a, b: u(b),
+    "lop3.b32 w9, w0, w1, 0x0f0f1234, 0xea": lambda a, b: u(a & b) | 0x0F0F1234,
     "shf.l.wrap.b32 w9, w0, w1, 7": lambda a, b: u(u(b) << 7 | u(a) >> 25),
     "prmt.b32 w9, w0, w1, 0x7531": lambda a, b: int.from_bytes(
         (u(b) << 32 | u(a)).to_bytes(8, "little")[1::2], "little"
     ),
+    "bfi.b64 d9, d0, d1, 60, 8": lambda a, b: b & ~(15 << 60) | (a & 15) << 60,
+    "shr.s16 h9, h0, w1; cvt.u32.u16 w9, h9": lambda a, b: u(s(a, 16) >> min(u(b), 15), 16),
+    "shl.b16 h9, h0, w1; cvt.u32.u16 w9, h9": lambda a, b: u(a << min(u(b), 16), 16),
     "bfi.b32 w9, w0, w1, 8, 4": lambda a, b: u(b) & ~0xF00 | (a & 15) << 8,
     "{.reg .pred q; setp.lt.s32 q, w0, w1; selp.b32 w9, 1, 2, q;}": lambda a, b: 2 - (s(a) < s(b)),
     "{.reg .pred q; setp.hi.u32 q, w0, w1; @q mov.u32 w9, 5;}": lambda a, b: 5 * (u(a) > u(b)),
@@ -164,26 +174,6 @@ def test_predicates_of_floats_tell_nan_apart():
     for name in names:
         test = f"{{.reg .pred q; setp.{name}.f32 q, w0, w1; selp.b32 w9, 1, 0, q;}}"
         assert compute(test, a, b) == [int(v) for v in want[name]], name
-
-
-BYTES_INTO_HALVES = """
-    mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd0, %rd0, %rd1;
-    mov.b32 %r1, 0x38383838; mov.b32 %r2, 0x40003C00;
-    mma.sync.aligned.m16n8k16.row.col.f16.e4m3.e4m3.f16 {%r3,%r4}, {%r1,%r1}, {%r1}, {%r2,%r2};
-    st.global.b32 [%rd0], %r3; st.global.b32 [%rd0+128], %r4;
-"""
-
-
-def test_products_of_bytes_into_halves():
-    """Only where two products of halves do it: how other GPUs sum is not published."""
-    for cc in ("9.0", "10.0"):
-        gpu.configure(cc=cc)
-        (got,) = run(BYTES_INTO_HALVES, np.zeros(64, np.uint32), block=32)
-        assert (got.view(np.float16).reshape(-1, 2) == [17, 18]).all()  # 1 and 2, and sixteen ones
-    for cc in ("8.6", "8.9", "12.0"):
-        gpu.configure(cc=cc)
-        with pytest.raises(gpu.SimError, match="not modelled"):
-            run(BYTES_INTO_HALVES, np.zeros(64, np.uint32), block=32)
 
 
 def test_what_is_not_known_is_an_error_with_its_line():

@@ -190,38 +190,6 @@ def test_signs(format):
     assert (num.arith("copysign", format, x, y) == (x & sign) | (y & ~sign)).all()
 
 
-@pytest.mark.parametrize("format", FLOATS)
-def test_comparisons(format):
-    flags = (ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_bool)
-    compare = num.function("num_compare", ctypes.c_bool, *flags)
-    infinity = oracle.max_finite(format) + 1
-    codes = [0, int(sign_bit(format)), 1, infinity - 1, infinity, infinity | int(sign_bit(format))]
-    codes += [oracle.NAN[format]]
-    ordered = {
-        "eq": lambda x, y: x == y,
-        "ne": lambda x, y: x < y or x > y,
-        "lt": lambda x, y: x < y,
-        "le": lambda x, y: x <= y,
-        "gt": lambda x, y: x > y,
-        "ge": lambda x, y: x >= y,
-    }
-    index = num.FORMATS.index(format)
-    for a in codes:
-        for b in codes:
-            x, y = num.values(format, [a, b]).tolist()
-            unordered = x != x or y != y
-            for name, holds in ordered.items():
-                want = holds(x, y)
-                assert compare(num.COMPARISONS.index(name), index, a, b, False) == want
-                unordered_form = compare(num.COMPARISONS.index(name + "u"), index, a, b, False)
-                assert unordered_form == (want or unordered)
-            assert compare(num.COMPARISONS.index("num"), index, a, b, False) != unordered
-            assert compare(num.COMPARISONS.index("nan"), index, a, b, False) == unordered
-    eq = num.COMPARISONS.index("eq")
-    assert compare(eq, num.FORMATS.index("f32"), 1, 0x80000002, True)
-    assert not compare(eq, num.FORMATS.index("f32"), 1, 0x80000002, False)
-
-
 def test_pairs_work_lane_by_lane():
     u32, u64 = ctypes.c_uint32, ctypes.c_uint64
     pair = num.function("num_arith_pair", u64, u32, u32, u64, u64, u64, num.Mode)

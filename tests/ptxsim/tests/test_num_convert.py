@@ -12,7 +12,7 @@ from ptxsim import num_oracle as oracle
 from nvfp4kern.verify import reference
 
 rng = np.random.default_rng(1)
-NARROW = ["f16", "bf16", "e5m2", "e4m3", "e3m2", "e2m3", "e2m1"]
+NARROW = ["f16", "bf16", "e5m2", "e4m3", "e2m1"]
 FLOATS = ["f64", "f32", "f16", "bf16"]
 DIRECTED = ["rn", "rz", "rm", "rp"]
 
@@ -59,16 +59,11 @@ def test_every_code_has_its_value(format):
     assert np.isinf(got[infinite]).all() and np.isnan(got[~finite & ~infinite]).all()
 
 
-def test_ue8m0_has_powers_of_two():
-    got = num.values("ue8m0", np.arange(256))
-    assert (got[:255] == 2.0 ** (np.arange(255) - 127)).all() and np.isnan(got[255])
-
-
 @pytest.mark.parametrize("format", NARROW)
 def test_narrow_formats_agree_with_ml_dtypes(format):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     names = {"f16": np.float16, "bf16": "bfloat16", "e5m2": "float8_e5m2", "e4m3": "float8_e4m3fn"}
-    names |= {"e3m2": "float6_e3m2fn", "e2m3": "float6_e2m3fn", "e2m1": "float4_e2m1fn"}
+    names |= {"e2m1": "float4_e2m1fn"}
     name = names[format]
     dtype = getattr(ml_dtypes, name) if isinstance(name, str) else name
     bits = oracle.SHAPES[format][0]
@@ -161,31 +156,6 @@ def test_without_satfinite_overflow_is_infinite_or_nan():
     assert num.convert("f16", "f32", big, finite).tolist() == [0x7BFF, 0xFBFF, 0x7BFF, 0x7FFF]
 
 
-def test_tf32_drops_thirteen_bits():
-    x = f32_codes(rng.standard_normal(2000) * 2.0 ** rng.integers(-140, 120, 2000))
-    low = x & np.uint64(0x1FFF)
-    assert (num.convert("tf32", "f32", x, num.mode("rz")) == x - low).all()
-    away = np.where(low >= 0x1000, x - low + np.uint64(0x2000), x - low)
-    assert (num.convert("tf32", "f32", x, num.mode("rna")) == away).all()
-    specials = f32_codes([np.inf, -np.inf, np.nan])
-    assert num.convert("tf32", "f32", specials).tolist() == [0x7F800000, 0xFF800000, 0x7FFFFFFF]
-
-
-def test_ue8m0_rounds_magnitudes():
-    x = [0, 2**-140, 2**-127, 1.5 * 2**-127, 1, 1.5, -1.5, 2.0**127, 3e38, np.inf, np.nan]
-    down = num.convert("ue8m0", "f32", f32_codes(x), num.mode("rz", satfinite=True))
-    up = num.convert("ue8m0", "f32", f32_codes(x), num.mode("rp", satfinite=True))
-    assert down.tolist() == [0, 0, 0, 0, 127, 127, 127, 254, 254, 254, 255]
-    assert up.tolist() == [0, 0, 0, 1, 127, 128, 128, 254, 254, 254, 255]
-    assert num.convert("bf16", "ue8m0", [0, 1, 127, 254, 255]).tolist() == [
-        0x0040,
-        0x0080,
-        0x3F80,
-        0x7F00,
-        0x7FFF,
-    ]
-
-
 def test_modifiers_clamp():
     x = f32_codes([-2, -0.0, 0, 0.25, 1, 3, np.inf, -np.inf, np.nan, 2**-140, -(2**-140)])
     relu = num.convert("f16", "f32", x, num.mode(relu=True))
@@ -219,11 +189,9 @@ def test_pairs_put_the_first_operand_on_top():
     assert to_pair(f["bf16"], f["f32"], one, two, finite) == 0x3F804000
     assert to_pair(f["e4m3"], f["f32"], one, two, finite) == 0x3840
     assert to_pair(f["e2m1"], f["f32"], one, two, finite) == 0x24
-    assert to_pair(f["e2m3"], f["f32"], one, two, finite) == 0x0810
     assert pair(f["f16"], f["e4m3"], 0x3840, finite) == 0x3C004000
     assert pair(f["f16"], f["e2m1"], 0xA4, finite) == 0xBC004000
     assert pair(f["e5m2"], f["f16"], 0x3C004000, finite) == 0x3C40
-    assert pair(f["bf16"], f["ue8m0"], 0x7F80, finite) == 0x3F804000
 
 
 @pytest.mark.parametrize("source", FLOATS)

@@ -12,24 +12,21 @@ import pytest
 from ptxsim import num_library as num
 
 random_ = random.Random(5)
-SWIZZLES = ["none", "32B", "64B", "128B", "128B_32B", "128B_32B_8B", "128B_64B"]
+SWIZZLES = ["none", "32B", "64B", "128B"]
 SHAPES = ["32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"]
 COPIES = "128x256b 4x256b 128x128b 64x128b_02_13 64x128b_01_23 32x128b_warpx4".split()
-KINDS = ["f16", "tf32", "f8f6f4", "mxf8f6f4", "mxf4", "mxf4nvf4"]
+KINDS = ["f16", "mxf4nvf4"]
 u32, u64, i32, b8 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_bool
 
 
 class Matrix(ctypes.Structure):
     _fields_ = [("start", u32), ("leading", u32), ("stride", u32), ("base_offset", i32)]
-    _fields_ += [("swizzle", i32), ("leading_is_address", b8)]
+    _fields_ += [("swizzle", i32)]
 
 
 class Instruction(ctypes.Structure):
-    _fields_ = [(name, i32) for name in ("a", "b", "d", "m", "n", "k")]
-    _fields_ += [
-        (name, b8) for name in ("sparse", "negate_a", "negate_b", "mn_major_a", "mn_major_b")
-    ]
-    _fields_ += [("ue8m0", b8)] + [(name, i32) for name in ("sfa_id", "sfb_id", "max_shift")]
+    _fields_ = [(name, i32) for name in ("a", "b", "m", "n")]
+    _fields_ += [(name, b8) for name in ("negate_a", "negate_b", "mn_major_a", "mn_major_b")]
 
 
 class Pair(ctypes.Structure):
@@ -75,8 +72,6 @@ PATTERNS = {  # PTX ISA 5.5.7: which 16-byte piece lies at each place; row r of 
     "32B": ["01234567", "10325476"],
     "64B": ["01234567", "10325476", "23016745", "32107654"],
     "128B": "01234567 10325476 23016745 32107654 45670123 54761032 67452301 76543210".split(),
-    "128B_32B": ["01234567", "23016745", "45670123", "67452301"],
-    "128B_64B": ["01234567", "45670123"],
 }
 
 
@@ -87,15 +82,6 @@ def test_swizzles_follow_the_patterns(name):
         for place, piece in enumerate(rows[row % len(rows)]):
             source = 128 * row + 16 * int(piece)
             assert swizzled(name, source + 5) == 128 * row + 16 * place + 5
-    period = num.function("num_swizzle_period", i32, i32)(SWIZZLES.index(name))
-    assert period == {"none": 16, "32B": 256, "64B": 512, "128B": 1024}.get(name, 128 * len(rows))
-
-
-def test_the_flip_exchanges_eight_bytes_in_odd_rows():
-    for row in range(8):
-        for byte in range(0, 128, 8):
-            plain = swizzled("128B_32B", 128 * row + byte)
-            assert swizzled("128B_32B_8B", 128 * row + byte) == plain ^ (8 if row % 2 else 0)
 
 
 @pytest.mark.parametrize("name", SWIZZLES)
@@ -117,13 +103,12 @@ def test_descriptors_decode():
     assert descriptor("wgmma", bits | 5 << 49).base_offset == 5
     for bit in (14, 31, 46, 52, 61):
         assert descriptor("wgmma", bits | 1 << bit) is None
-    names = {0: "none", 1: "128B_32B", 2: "128B", 4: "64B", 6: "32B"}
+    names = {0: "none", 2: "128B", 4: "64B", 6: "32B"}
     for code in range(8):
         matrix = descriptor("tcgen05", encoded(0x3FFF0, 16, 1024, 1, code))
         assert (matrix and SWIZZLES[matrix.swizzle]) == names.get(code)
     good = encoded(0, 16, 1024, 1, 2)
-    assert descriptor("tcgen05", good | 1 << 52).leading_is_address
-    for bit in (14, 30, 46 + 1, 53, 60):
+    for bit in (14, 30, 46 + 1, 52, 53, 60):
         assert descriptor("tcgen05", good ^ 1 << bit) is None
     assert descriptor("tcgen05", good ^ 1 << 46) is None
 
@@ -195,12 +180,9 @@ def test_copies_reach_their_lanes():
         assert sorted(reached) == ([0, 32, 64, 96] if name == "4x256b" else list(range(128)))
 
 
-def test_scale_factors_repeat_every_32_rows():
+def test_a_column_has_the_scale_factors_of_32_rows():
     for row in range(256):
-        for j in range(4):
-            assert triple("num_scale_factor", 4, 0, row, j) == (row % 32, row // 32, j)
-        assert triple("num_scale_factor", 2, 2, row, 1) == (row % 32, row // 32, 3)
-        assert triple("num_scale_factor", 1, 3, row, 0) == (row % 32, row // 32, 3)
+        assert pair("num_scale_factor", row) == (row % 32, row // 32)
 
 
 @pytest.mark.parametrize(
@@ -232,57 +214,44 @@ def test_instruction_descriptors_decode():
     f16 = 1 << 4 | 1 << 7 | 1 << 10 | (256 >> 3) << 17 | (128 >> 4) << 24
     found, wrong = instruction("f16", 1, f16 | 1 << 13 | 1 << 16)
     assert wrong is None
-    assert [num.FORMATS[x] for x in (found.a, found.b, found.d)] == ["bf16", "bf16", "f32"]
-    assert (found.m, found.n, found.k) == (128, 256, 16)
+    assert [num.FORMATS[x] for x in (found.a, found.b)] == ["bf16", "bf16"]
+    assert (found.m, found.n) == (128, 256)
     assert (found.negate_a, found.negate_b, found.mn_major_a, found.mn_major_b) == (1, 0, 0, 1)
     nvf4 = 1 << 7 | 1 << 10 | (64 >> 3) << 17 | (128 >> 7) << 27
     found, wrong = instruction("mxf4nvf4", 1, nvf4)
-    assert wrong is None and num.FORMATS[found.a] == "e2m1" and not found.ue8m0
-    assert (found.m, found.n, found.k) == (128, 64, 64)
-    found, wrong = instruction("mxf4nvf4", 2, nvf4 ^ (3 << 27) | 1 << 23 | 2 << 29 | 2 << 4)
-    assert (found.m, found.ue8m0, found.sfa_id, found.sfb_id, wrong) == (256, True, 2, 2, None)
-    f8 = 1 << 4 | 5 << 7 | 1 << 10 | (32 >> 3) << 17 | (64 >> 4) << 24
-    found, wrong = instruction("f8f6f4", 1, f8)
-    assert wrong is None and [num.FORMATS[x] for x in (found.a, found.b)] == ["e2m1", "e5m2"]
-
-
-def test_instruction_descriptors_of_eight_bit_kinds_and_sparse_operands():
-    mxf8 = 3 << 4 | 0 << 7 | 4 << 10 | 1 << 15 | (64 >> 3) << 17 | 1 << 23 | 1 << 27 | 2 << 29
-    found, wrong = instruction("mxf8f6f4", 1, mxf8)
-    assert wrong is None and [num.FORMATS[x] for x in (found.a, found.b)] == ["e4m3", "e3m2"]
-    assert (found.sfa_id, found.sfb_id, found.ue8m0, found.mn_major_a) == (2, 3, True, True)
-    assert (found.m, found.n, found.k, found.sparse) == (128, 64, 32, False)
-    assert instruction("mxf8f6f4", 1, mxf8 ^ 1 << 23)[1] == "the scales of this kind are ue8m0"
-    assert instruction("mxf8f6f4", 1, mxf8 | 1 << 31)[1] == "bit 31 is set"
-    tf32 = 3 | 1 << 2 | 1 << 4 | 2 << 7 | 2 << 10 | (8 >> 3) << 17 | (64 >> 4) << 24 | 2 << 30
-    found, wrong = instruction("tf32", 1, tf32)
-    assert (wrong, found.sparse, found.k, found.max_shift) == (None, True, 16, 2)
-    assert [num.FORMATS[x] for x in (found.a, found.b, found.d)] == ["tf32", "tf32", "f32"]
-    assert "accumulator type" in instruction("tf32", 1, tf32 ^ 1 << 4)[1]
+    assert wrong is None and num.FORMATS[found.a] == num.FORMATS[found.b] == "e2m1"
+    assert (found.m, found.n) == (128, 64)
+    found, wrong = instruction("mxf4nvf4", 2, nvf4 ^ (3 << 27) | 1 << 14)
+    assert (found.m, found.negate_a, found.negate_b, wrong) == (256, 0, 1, None)
 
 
 def test_instruction_descriptors_that_are_wrong():
     f16 = 1 << 4 | (256 >> 3) << 17 | (128 >> 4) << 24
     nvf4 = 1 << 7 | 1 << 10 | (64 >> 3) << 17 | (128 >> 7) << 27
     wrong = {
-        ("f16", 1, f16 | 1 << 3): "bits 3, 6, 23, 29",
+        ("f16", 1, f16 | 1): "bits 0-3",
+        ("f16", 1, f16 | 1 << 2): "sparsity",
+        ("f16", 1, f16 | 1 << 3): "bits 0-3",
+        ("f16", 1, f16 ^ 3 << 4): "bits 4-6",
+        ("f16", 1, f16 ^ 1 << 4): "accumulators other than f32",
+        ("f16", 1, f16 | 1 << 6): "bits 4-6",
         ("f16", 1, f16 | 2 << 7): "bits 7-9",
-        ("f16", 1, f16 | 2 << 10): "bits 10-12",
-        ("f16", 1, f16 ^ 3 << 4): "accumulator type",
-        ("f16", 1, f16 ^ 1 << 4 | 1 << 7): "f16 operands",
-        ("f16", 1, f16 | 1): "sparsity selector",
+        ("f16", 1, f16 | 2 << 10): "10-12",
+        ("f16", 1, f16 | 1 << 23): "bits 23",
+        ("f16", 1, f16 | 1 << 30): "29-31",
         ("f16", 1, f16 ^ 32 << 17): "N is not a multiple of 8",
         ("f16", 2, f16 ^ 32 << 17 | 3 << 17): "N is not a multiple of 16",
         ("f16", 1, f16 ^ 8 << 24 ^ 16 << 24): "M is not 64 or 128",
         ("f16", 2, f16 ^ 8 << 24 ^ 4 << 24): "M is not 128 or 256",
-        ("tf32", 1, f16): "bits 7-9",
         ("mxf4nvf4", 1, nvf4 ^ 3 << 27): "M is not 128",
-        ("mxf4nvf4", 1, nvf4 | 1 << 12): "bit 12",
-        ("mxf4nvf4", 1, nvf4 | 1 << 15): "K-major",
-        ("mxf4nvf4", 1, nvf4 | 1 << 24): "24-26",
-        ("mxf4nvf4", 1, nvf4 | 1 << 29): "scale-factor id",
-        ("mxf4", 1, nvf4): "ue8m0",
+        ("mxf4nvf4", 1, nvf4 | 2 << 4): "bits 0-6",
         ("mxf4nvf4", 1, nvf4 ^ 4 << 7 ^ 1 << 7): "bits 7-9",
+        ("mxf4nvf4", 1, nvf4 | 1 << 12): "10-12",
+        ("mxf4nvf4", 1, nvf4 | 1 << 15): "K-major",
+        ("mxf4nvf4", 1, nvf4 | 1 << 23): "ue8m0",
+        ("mxf4nvf4", 1, nvf4 | 1 << 24): "bits 23-26",
+        ("mxf4nvf4", 1, nvf4 | 1 << 29): "scale-factor ids",
+        ("mxf4nvf4", 1, nvf4 | 1 << 31): "K of 96",
     }
     for (kind, ctas, bits), text in wrong.items():
         assert text in (instruction(kind, ctas, bits)[1] or ""), (kind, ctas, hex(bits))
@@ -334,7 +303,7 @@ def cute_test(function):
 
 
 @cute_test
-@pytest.mark.parametrize(("bits", "k"), [(16, 8), (16, 16), (32, 8), (8, 32)])
+@pytest.mark.parametrize(("bits", "k"), [(16, 8), (16, 16), (8, 32)])
 def test_fragments_are_cutes(bits, k):
     counts = {"a": k // 2, "b": k // 4, "c": 4}
     for operand, count in counts.items():
@@ -372,15 +341,14 @@ TILES = [f"{major}_{s}_half_t" for major in ("K", "MN") for s in ("INTER", "SW32
 @cute_test
 @pytest.mark.parametrize(
     "name",
-    [f"{unit}_{tile}" for unit in ("gmma", "umma") for tile in TILES]
-    + ["gmma_K_SW128_uint8_t", "umma_MN_SW128_32B_float"],
+    [f"{unit}_{tile}" for unit in ("gmma", "umma") for tile in TILES] + ["gmma_K_SW128_uint8_t"],
 )
 def test_descriptors_address_cutes_tiles(name):
     bits, *offsets = cute()[name]
     unit, major, *_ = name.split("_")
     matrix = descriptor("wgmma" if unit == "gmma" else "tcgen05", bits)
     assert matrix is not None
-    size = 1 if "uint8" in name else 4 if "float" in name else 2
+    size = 1 if "uint8" in name else 2
     rows, columns = (64, 32 // size) if unit == "gmma" else (128, 32 // size)
     assert len(offsets) == rows * columns
     for i, want in enumerate(offsets):

@@ -11,14 +11,13 @@ from ptxsim import num_oracle as oracle
 
 rng = np.random.default_rng(4)
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
-#       arch: products a step (16 bits, tf32, 8 bits), fraction bits (16, 8 bits), smallest exponent
+#       arch: products a step (16 bits, 8 bits), fraction bits (16, 8 bits), smallest exponent
 MODELS = {
-    70: (4, 4, 16, 23, 23, -132),
-    80: (8, 4, 16, 24, 24, -132),
-    89: (8, 4, 16, 24, 13, -132),
-    90: (16, 8, 32, 25, 13, -133),
-    100: (16, 8, 32, 25, 25, -133),
-    120: (16, 8, 32, 25, 25, -133),
+    80: (8, 16, 24, 24, -132),
+    89: (8, 16, 24, 13, -132),
+    90: (16, 32, 25, 13, -133),
+    100: (16, 32, 25, 25, -133),
+    120: (16, 32, 25, 25, -133),
 }
 
 
@@ -71,10 +70,10 @@ def truncate(x, bits):
 
 def expected(arch, fmt, d_format, a, b, c):
     """One element: a, b float lists, c a float."""
-    step16, step32, step8, bits, bits8, least = MODELS[arch]
+    step16, step8, bits, bits8, least = MODELS[arch]
     narrow = fmt in ("e4m3", "e5m2")
-    step = step8 if narrow else step32 if fmt == "tf32" else step16
-    smallest = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}[fmt]
+    step = step8 if narrow else step16
+    smallest = {"f16": -14, "bf16": -126, "e4m3": -6, "e5m2": -14}[fmt]
     c_smallest = -14 if d_format == "f16" else -126
     least = (least + 112) if d_format == "f16" else least
     for first in range(0, len(a), step):
@@ -90,12 +89,12 @@ def expected(arch, fmt, d_format, a, b, c):
     return code
 
 
-CASES = [(arch, fmt) for arch in MODELS for fmt in ("f16", "bf16", "tf32", "e4m3", "e5m2")]
+CASES = [(arch, fmt) for arch in MODELS for fmt in ("f16", "bf16", "e4m3", "e5m2")]
 
 
 @pytest.mark.parametrize(("arch", "fmt"), CASES)
 def test_every_element_follows_the_model(arch, fmt):
-    k = {"tf32": 8, "e4m3": 32, "e5m2": 32}.get(fmt, 16)
+    k = {"e4m3": 32, "e5m2": 32}.get(fmt, 16)
     a, b = codes(fmt, (6, k)), codes(fmt, (16, k))
     for d_format in ["f32"] + ["f16"] * (fmt == "f16"):
         c = codes(d_format, (6, 16), spread=8)
@@ -110,7 +109,7 @@ def test_every_element_follows_the_model(arch, fmt):
 @pytest.mark.parametrize("arch", [80, 90])
 def test_small_products_keep_the_documented_bits(arch):
     """1 + 2^-n for a product that the alignment keeps, or cuts."""
-    bits = MODELS[arch][3]
+    bits = MODELS[arch][2]
     one = words(np.full((1, 16), 0x3F80))
     for n in range(20, 30):
         b = words(np.zeros((8, 16)))
@@ -165,42 +164,37 @@ def test_eight_bit_operands_on_hopper_round_the_accumulator_to_13_bits():
     assert got[:5].tolist() == [0x7F000000, 0xFF7FFC00, 0x3F800C00, 0xBF800000, 0x00800000]
 
 
-def expected_nvf4(a, sfa, b, sfb, c, ue8m0):
+def expected_nvf4(a, sfa, b, sfb, c):
     """One element: codes of a and b [64], of the scales [4], c a float."""
     terms = []
-    fmt = "ue8m0" if ue8m0 else "e4m3"
     for j in range(4):
-        scales = (
-            num.values(fmt, [sfa[j], sfb[j]])
-            if ue8m0
-            else num.values(fmt, [sfa[j] & 127, sfb[j] & 127])
-        )
-        least = -127 if ue8m0 else -6
+        scales = num.values("e4m3", [sfa[j] & 127, sfb[j] & 127])
         total = sum(Fraction(E2M1[a[k]]) * Fraction(E2M1[b[k]]) for k in range(16 * j, 16 * j + 16))
         value = total * Fraction(scales[0]) * Fraction(scales[1])
-        terms.append((value, sum(exponent(s, least) if s else -126 for s in scales)))
+        terms.append((value, sum(exponent(s, -6) if s else -126 for s in scales)))
     terms.append((Fraction(c), exponent(c, -126) if c else -126))
     unit = Fraction(2) ** (max(e for _, e in terms) - 35)
     return oracle.round_exact("f32", sum(int(v / unit) for v, _ in terms) * unit, "rz")
 
 
-@pytest.mark.parametrize("ue8m0", [False, True])
-def test_nvf4_follows_the_model(ue8m0):
+def mma_nvf4(a, sfa, b, sfb, c):
+    d = words(c).copy()
+    operands = map(num.pointer, (a, sfa, b, sfb, d))
+    num.library().num_mma_nvf4(model(100), len(a), len(b), *operands)
+    return d
+
+
+def test_nvf4_follows_the_model():
     m, n = 5, 16
     a, b = (rng.integers(0, 16, (rows, 64), dtype=np.uint8) for rows in (m, n))
-    low, high = (110, 140) if ue8m0 else (0, 126)
-    sfa, sfb = (rng.integers(low, high, (rows, 4), dtype=np.uint8) for rows in (m, n))
-    sfa[0], b[2, :32] = 0 if not ue8m0 else low, 0
+    sfa, sfb = (rng.integers(0, 126, (rows, 4), dtype=np.uint8) for rows in (m, n))
+    sfa[0], b[2, :32] = 0, 0
     a[3, 16:32] = np.resize([1, 9], 16)
     c = codes("f32", (m, n), spread=12)
-    d = c.copy()
-    mma_nvf4 = num.library().num_mma_nvf4
-    arguments = map(num.pointer, (a, sfa, b, sfb, d))
-    mma_nvf4(model(100), ctypes.c_bool(ue8m0), m, n, *arguments)
-    x = num.values("f32", c)
+    d, x = mma_nvf4(a, sfa, b, sfb, c), num.values("f32", c)
     for i in range(m):
         for j in range(n):
-            want = expected_nvf4(a[i], sfa[i], b[j], sfb[j], float(x[i, j]), ue8m0)
+            want = expected_nvf4(a[i], sfa[i], b[j], sfb[j], float(x[i, j]))
             assert d[i, j] == want, (i, j, hex(d[i, j]), hex(want))
 
 
@@ -208,8 +202,7 @@ def test_nvf4_specials():
     a, b = np.full((1, 64), 2, np.uint8), np.full((8, 64), 2, np.uint8)
     sfa, sfb = np.full((1, 4), 0x38, np.uint8), np.full((8, 4), 0x38, np.uint8)
     sfb[1, 2], sfb[2] = 0x7F, 0xB8  # NaN; the sign is ignored
-    d = words([[0, 0, 0, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000, 0]])
-    num.library().num_mma_nvf4(model(100), False, 1, 8, *map(num.pointer, (a, sfa, b, sfb, d)))
+    d = mma_nvf4(a, sfa, b, sfb, [[0, 0, 0, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000, 0]])
     sum64, nan = 0x42800000, 0x7FFFFFFF
     want = [sum64, nan, sum64, 0x7F800000, 0xFF800000, nan, 0x42820000, sum64]
     assert d[0].tolist() == want
@@ -219,12 +212,8 @@ def test_nvf4_sums_that_cancel_are_zero():
     a, b = np.zeros((2, 64), np.uint8), np.full((16, 64), 7, np.uint8)
     a[1, ::2], a[1, 1::2] = 5, 13
     sfa, sfb = np.full((2, 4), 0x39, np.uint8), np.full((16, 4), 0x41, np.uint8)
-    d = np.zeros((2, 16), np.uint32)
-    num.library().num_mma_nvf4(model(100), False, 2, 16, *map(num.pointer, (a, sfa, b, sfb, d)))
-    assert not d.any()
-    d[:] = 0x80000001  # the smallest, negative: far below what the alignment keeps
-    num.library().num_mma_nvf4(model(100), False, 2, 16, *map(num.pointer, (a, sfa, b, sfb, d)))
-    assert not d.any()
+    for c in (0, 0x80000001):  # the smallest, negative: far below what the alignment keeps
+        assert not mma_nvf4(a, sfa, b, sfb, np.full((2, 16), c, np.uint32)).any()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -254,8 +243,6 @@ def test_fragments_follow_ptx():
             assert positions("num_mma_b_position", 16, lane, i) == (row, group)
             row = group if i < 2 else group + 8
             assert positions("num_mma_d_position", lane, i) == (row, thread * 2 + (i & 1))
-            tf32 = (group + 8 * (i in (1, 3)), thread + 4 * (i >= 2))
-            assert positions("num_mma_a_position", 32, lane, i) == tf32
         for i in range(16):
             row = group if i < 4 or 8 <= i < 12 else group + 8
             col = thread * 4 + (i & 3) + (16 if i >= 8 else 0)
@@ -269,7 +256,7 @@ def test_warpgroup_fragments_cover_their_matrices():
     for n in (8, 64, 256):
         seen = {positions("num_wgmma_d_position", t, i) for t in range(128) for i in range(n // 2)}
         assert seen == {(row, col) for row in range(64) for col in range(n)}
-    for bits, k in ((16, 16), (8, 32), (32, 8)):
+    for bits, k in ((16, 16), (8, 32)):
         at = [
             positions("num_wgmma_a_position", bits, t, i) for t in range(128) for i in range(k // 2)
         ]
@@ -277,10 +264,9 @@ def test_warpgroup_fragments_cover_their_matrices():
     assert positions("num_wgmma_d_position", 37, 7) == (16 + 1 + 8, 8 + 3)
 
 
-def warp_mma(arch, a_fmt, b_fmt, d_format, a, b, c):
+def warp_mma(arch, fmt, d_format, a, b, c):
     """mma.sync of a warp: codes a [16][k], b [8][k], c [16][8], through registers to D and back."""
-    k, bits = a.shape[1], 32 if a_fmt == "tf32" else oracle.SHAPES[a_fmt][0]
-    d_bits = oracle.SHAPES[d_format][0]
+    k, d_bits = a.shape[1], oracle.SHAPES[d_format][0]
     a_regs, b_regs, c_regs, d_regs = np.zeros((4, 4, 32), np.uint32)
 
     def put(registers, width, lane, i, value):
@@ -292,14 +278,13 @@ def warp_mma(arch, a_fmt, b_fmt, d_format, a, b, c):
 
     for lane in range(32):
         for i in range(k // 2):
-            row, col = positions("num_mma_a_position", bits, lane, i)
-            put(a_regs, bits, lane, i, a[row, col])
+            put(a_regs, 16, lane, i, a[positions("num_mma_a_position", 16, lane, i)])
         for i in range(k // 4):
-            row, col = positions("num_mma_b_position", bits, lane, i)
-            put(b_regs, bits, lane, i, b[col, row])
+            row, col = positions("num_mma_b_position", 16, lane, i)
+            put(b_regs, 16, lane, i, b[col, row])
         for i in range(4):
             put(c_regs, d_bits, lane, i, c[positions("num_mma_d_position", lane, i)])
-    formats = map(num.FORMATS.index, (a_fmt, b_fmt, d_format))
+    formats = map(num.FORMATS.index, (fmt, d_format))
     operands = pointers(*a_regs, *b_regs[:2], *c_regs)
     num.library().num_mma_sync(model(arch), *formats, k, operands, pointers(*d_regs))
     d = np.zeros((16, 8), np.uint32)
@@ -310,71 +295,8 @@ def warp_mma(arch, a_fmt, b_fmt, d_format, a, b, c):
     return d
 
 
-@pytest.mark.parametrize(
-    ("arch", "fmt", "k"),
-    [
-        (90, "f16", 8),
-        (90, "f16", 16),
-        (90, "bf16", 16),
-        (90, "tf32", 8),
-        (89, "e4m3", 32),
-        (120, "e5m2", 16),
-    ],
-)
+@pytest.mark.parametrize(("fmt", "k"), [("f16", 8), ("f16", 16), ("bf16", 16)])
 @pytest.mark.parametrize("d_format", ["f32", "f16"])
-def test_a_warp_multiplies_its_fragments(arch, fmt, k, d_format):
+def test_a_warp_multiplies_its_fragments(fmt, k, d_format):
     a, b, c = codes(fmt, (16, k)), codes(fmt, (8, k)), codes(d_format, (16, 8))
-    want = mma(arch, fmt, d_format, a, b, c)
-    assert (warp_mma(arch, fmt, fmt, d_format, a, b, c) == want).all()
-
-
-# ---------------------------------------------------------------------------------------------
-# mma.sync of eight bits on sm_90 and sm_100
-# ---------------------------------------------------------------------------------------------
-
-
-def expected_of_bytes(arch, d_format, a, b, c):
-    """One element: two products of f16 from zero, the low pairs of every four first; then C."""
-    total = 0.0
-    for first in (0, 2):
-        pairs = [k for k in range(len(a)) if k % 4 in (first, first + 1)]
-        x, y = ([values[k] for k in pairs] for values in (a, b))
-        total = num.values(d_format, [expected(arch, "f16", d_format, x, y, total)])[0]
-    return oracle.round_exact(d_format, Fraction(c) + Fraction(total))
-
-
-@pytest.mark.parametrize("arch", [90, 100])
-@pytest.mark.parametrize("formats", [("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e4m3", "e5m2")])
-@pytest.mark.parametrize("k", [16, 32])
-@pytest.mark.parametrize("d_format", ["f32", "f16"])
-def test_bytes_are_multiplied_as_halves(arch, formats, k, d_format):
-    a, b = codes(formats[0], (16, k), spread=6), codes(formats[1], (8, k), spread=6)
-    if d_format == "f16":  # sums stay finite
-        a[np.abs(num.values(formats[0], a)) > 16] = 0
-    c = codes(d_format, (16, 8), spread=7)
-    got = warp_mma(arch, *formats, d_format, a, b, c)
-    x, y, z = (num.values(f, v) for f, v in ((formats[0], a), (formats[1], b), (d_format, c)))
-    for i in range(16):
-        for j in range(8):
-            want = expected_of_bytes(arch, d_format, x[i].tolist(), y[j].tolist(), float(z[i, j]))
-            assert got[i, j] == want, (i, j, hex(got[i, j]), hex(want))
-
-
-def test_bytes_as_halves_keep_what_adding_c_last_keeps():
-    """2^-18 on 1, which a sum of 13 fraction bits would lose; C's infinity, NaN and -0."""
-    a, b, c = np.zeros((16, 32)), np.zeros((8, 32)), np.zeros((16, 8))
-    a[:, 7], b[:, 7] = 0x01, 0x01  # 2^-18
-    c[0] = 0x3F800000, 0xBF800000, 0x80000000, 0, 0x7F800000, 0x7FC00000, 0x4E800000, 0x4D000000
-    got = warp_mma(90, "e4m3", "e4m3", "f32", *map(words, (a, b, c)))[0].tolist()
-    assert got[:4] == [0x3F800020, 0xBF7FFFC0, 0x36800000, 0x36800000]
-    assert got[4:] == [0x7F800000, 0x7FFFFFFF, 0x4E800000, 0x4D000000]
-    b[3, 7], b[4, 7] = 0x7F, 0
-    got = warp_mma(90, "e4m3", "e4m3", "f32", *map(words, (a, b, -0.0 * c)))[0].tolist()
-    assert got[3] == 0x7FFFFFFF and got[4] == 0
-    a[0, 7], b[:, 7], c[0, :3] = 0x7C, 0x3C, (0x7F800000, 0xFF800000, 0)  # infinity by 1
-    got = warp_mma(90, "e5m2", "e5m2", "f32", *map(words, (a, b, c)))[0].tolist()
-    assert got[:3] == [0x7F800000, 0x7FFFFFFF, 0x7F800000]
-
-
-def test_unknown_architectures_have_no_model():
-    assert num.function("num_mma_model_of", ctypes.c_void_p, ctypes.c_int)(61) is None
+    assert (warp_mma(90, fmt, d_format, a, b, c) == mma(90, fmt, d_format, a, b, c)).all()

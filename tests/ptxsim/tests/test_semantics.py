@@ -32,7 +32,7 @@ CHANGES = {
         ),
         "cp of a pair writes to the issuer": ("copy_into(&op, ctas[i])", "copy_into(&op, ctas[0])"),
         "odd CTAs may issue": ("r->cta->rank % 2 == 0", "true"),
-        "base offsets are ignored": ("!m->at.base_offset && ", ""),
+        "base offsets are ignored": (" && !m->at.base_offset", ""),
         "cp may begin at any lane": ("(address >> 16) % TMEM_LANES == 0", "true"),
         "nobody may be gone": ("if (!c->done) return true;", "return true;"),
     },
