@@ -16,14 +16,13 @@ FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPI
 
 FORMATS = ["f64", "f32", "f16", "bf16", "e5m2", "e4m3", "e2m1"]
 ROUNDINGS = ["rn", "rz", "rm", "rp", "rna"]
-OPS = "add sub mul fma div sqrt rcp min max abs neg copysign div_approx rsqrt ex2 lg2 sin cos tanh"
-OPS = OPS.split()
+OPS = "add sub mul fma div sqrt rcp min max abs neg copysign div_approx rsqrt ex2 lg2 tanh".split()
 
 
 class Mode(ctypes.Structure):
     """num_mode."""
 
-    _flags = ["ftz", "sat", "satfinite", "relu", "nan", "abs", "xorsign"]
+    _flags = ["ftz", "sat", "satfinite", "relu", "nan"]
     _fields_ = [("round", ctypes.c_uint8)] + [(name, ctypes.c_bool) for name in _flags]
 
 

@@ -317,12 +317,10 @@ static void decode_cvta(builder *b, const statement *s, insn *in, pieces *p)
     in->o[1] = sim_source(b, &s->o[1], 'd');
 }
 
-/* createpolicy.fractional and .range: a number that caches know, which are not simulated. */
+/* createpolicy.fractional: a number that caches know, which are not simulated. */
 static void decode_policy(builder *b, const statement *s, insn *in, pieces *p)
 {
-    bool range = sim_take(p, "range");
-    if (range ? (sim_take(p, "global"), s->n != 4) : !sim_take(p, "fractional") || s->n < 1 || s->n > 2)
-        sim_unknown(b, s, "");
+    if (!sim_take(p, "fractional") || s->n < 1 || s->n > 2) sim_unknown(b, s, "");
     if (!sim_begins(sim_next(p), "L2::evict_")) sim_unknown(b, s, "");
     if (!sim_take(p, "L2::evict_unchanged")) sim_take(p, "L2::evict_first"); /* of what the first is not for */
     if (!sim_take(p, "b64") || p->next != p->n) sim_unknown(b, s, "");
@@ -369,7 +367,6 @@ static const struct {
     {"membar", sim_decode_barrier},
     {"fence", sim_decode_barrier},
     {"mapa", sim_decode_cluster},
-    {"getctarank", sim_decode_cluster},
     {"griddepcontrol", sim_decode_cluster},
     {"prefetch", sim_decode_cluster},
     {"prefetchu", sim_decode_cluster},

@@ -88,18 +88,6 @@ static const struct {
 } atomics[] = {{"add", A_ADD, 1}, {"min", A_MIN, 1},   {"max", A_MAX, 1}, {"and", A_AND, 1}, {"or", A_OR, 1},
                {"xor", A_XOR, 1}, {"exch", A_EXCH, 1}, {"cas", A_CAS, 2}, {"inc", A_INC, 1}, {"dec", A_DEC, 1}};
 
-static atomic_kind kind_of(slice type)
-{
-    static const struct {
-        const char *name;
-        atomic_kind kind;
-    } kinds[] = {{"f32", A_F32},       {"f64", A_F64}, {"f16x2", A_F16X2},
-                 {"bf16x2", A_BF16X2}, {"f16", A_F16}, {"bf16", A_BF16}};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (sim_is(type, kinds[i].name)) return kinds[i].kind;
-    return *type.s == 's' ? A_SIGNED : A_UNSIGNED;
-}
-
 /* atom.acq_rel.gpu.global.add.u32 d, [a], b; red has no d. */
 void sim_decode_atomic(builder *b, const statement *s, insn *in, pieces *p)
 {
@@ -115,22 +103,18 @@ void sim_decode_atomic(builder *b, const statement *s, insn *in, pieces *p)
     }
     while (take_hint(p))
         ;
-    in->vec = !red ? 1 : sim_take(p, "v2") ? 2 : sim_take(p, "v4") ? 4 : sim_take(p, "v8") ? 8 : 1;
     slice type = sim_next(p);
     char width = sim_width_of(type);
     in->size = (uint8_t)sim_size_of(type);
-    if (in->vec > 1 && (in->op > A_MAX || in->space != GLOBAL || in->vec * in->size > 32)) sim_unknown(b, s, "");
-    if (!operands || !width || in->size < 2 || in->size > 8 || p->next != p->n) sim_unknown(b, s, "");
+    if (!operands || (in->size != 4 && in->size != 8) || *type.s == 'f' || p->next != p->n) sim_unknown(b, s, "");
     uint32_t at = red ? 0 : 1;
     if (s->n != at + 1 + operands) sim_unknown(b, s, "the number of operands");
     in->fn = sim_exec_atomic;
-    in->type = (uint8_t)kind_of(type);
+    in->is_signed = *type.s == 's';
     in->reg_size = (uint8_t)sim_bytes(width);
     in->o[0] = red || s->o[0].kind == O_SINK ? NONE : sim_destination(b, &s->o[0], width);
     sim_address(b, &s->o[at], in, 1);
-    const operand *data = &s->o[at + 1];
-    if (data->kind == O_LIST ? data->n_items != in->vec : in->vec != 1) sim_unknown(b, s, "the vector's length");
-    sim_list(b, data, in, width, false);
+    in->o[2] = sim_source(b, &s->o[at + 1], width);
     if (operands == 2) in->o[3] = sim_source(b, &s->o[at + 2], width);
 }
 

@@ -36,18 +36,6 @@ static void decode_mapa(builder *b, const statement *s, insn *in, pieces *p)
     in->o[2] = sim_source(b, &s->o[2], 'w');
 }
 
-static void decode_ctarank(builder *b, const statement *s, insn *in, pieces *p)
-{
-    sim_take(p, "shared::cluster");
-    char width = sim_width_of(sim_next(p));
-    expect_end(b, s, p, 2);
-    if (width != 'w' && width != 'd') sim_unknown(b, s, "");
-    in->fn = sim_exec_ctarank;
-    in->size = (uint8_t)sim_bytes(width);
-    in->o[0] = sim_destination(b, &s->o[0], 'w');
-    in->o[1] = sim_source(b, &s->o[1], width);
-}
-
 void sim_decode_cluster(builder *b, const statement *s, insn *in, pieces *p)
 {
     slice name = p->at[0];
@@ -57,8 +45,6 @@ void sim_decode_cluster(builder *b, const statement *s, insn *in, pieces *p)
         decode_cluster_barrier(b, s, in, p);
     } else if (sim_is(name, "mapa")) {
         decode_mapa(b, s, in, p);
-    } else if (sim_is(name, "getctarank")) {
-        decode_ctarank(b, s, in, p);
     } else if (sim_is(name, "setmaxnreg")) {
         in->flags = sim_take(p, "inc");
         if (!in->flags && !sim_take(p, "dec")) sim_unknown(b, s, "");

@@ -11,11 +11,11 @@ static const struct {
     num_op op;
     uint8_t operands;
 } operations[] = {
-    {"add", NUM_ADD, 2},           {"sub", NUM_SUB, 2},     {"mul", NUM_MUL, 2},   {"fma", NUM_FMA, 3},
-    {"mad", NUM_FMA, 3},           {"div", NUM_DIV, 2},     {"rcp", NUM_RCP, 1},   {"sqrt", NUM_SQRT, 1},
-    {"min", NUM_MIN, 2},           {"max", NUM_MAX, 2},     {"abs", NUM_ABS, 1},   {"neg", NUM_NEG, 1},
-    {"copysign", NUM_COPYSIGN, 2}, {"rsqrt", NUM_RSQRT, 1}, {"ex2", NUM_EX2, 1},   {"lg2", NUM_LG2, 1},
-    {"sin", NUM_SIN, 1},           {"cos", NUM_COS, 1},     {"tanh", NUM_TANH, 1},
+    {"add", NUM_ADD, 2},           {"sub", NUM_SUB, 2},     {"mul", NUM_MUL, 2}, {"fma", NUM_FMA, 3},
+    {"mad", NUM_FMA, 3},           {"div", NUM_DIV, 2},     {"rcp", NUM_RCP, 1}, {"sqrt", NUM_SQRT, 1},
+    {"min", NUM_MIN, 2},           {"max", NUM_MAX, 2},     {"abs", NUM_ABS, 1}, {"neg", NUM_NEG, 1},
+    {"copysign", NUM_COPYSIGN, 2}, {"rsqrt", NUM_RSQRT, 1}, {"ex2", NUM_EX2, 1}, {"lg2", NUM_LG2, 1},
+    {"tanh", NUM_TANH, 1},
 };
 
 static const struct {
@@ -24,10 +24,9 @@ static const struct {
     uint8_t pair; /* two in a register */
     char width;   /* of the register */
 } formats[] = {
-    {"f64", NUM_F64, 0, 'd'},     {"f32", NUM_F32, 0, 'w'},     {"f16", NUM_F16, 0, 'h'},
-    {"bf16", NUM_BF16, 0, 'h'},   {"f16x2", NUM_F16, 1, 'w'},   {"bf16x2", NUM_BF16, 1, 'w'},
-    {"f32x2", NUM_F32, 1, 'd'},   {"e4m3x2", NUM_E4M3, 1, 'h'}, {"e5m2x2", NUM_E5M2, 1, 'h'},
-    {"e2m1x2", NUM_E2M1, 1, 'b'},
+    {"f32", NUM_F32, 0, 'w'},     {"f16", NUM_F16, 0, 'h'},     {"bf16", NUM_BF16, 0, 'h'},
+    {"f16x2", NUM_F16, 1, 'w'},   {"bf16x2", NUM_BF16, 1, 'w'}, {"f32x2", NUM_F32, 1, 'd'},
+    {"e4m3x2", NUM_E4M3, 1, 'h'}, {"e5m2x2", NUM_E5M2, 1, 'h'}, {"e2m1x2", NUM_E2M1, 1, 'b'},
 };
 
 static int format_of(slice name)
@@ -54,13 +53,9 @@ static bool take_modifier(pieces *p, num_mode *m)
                  : sim_take(p, "satfinite") ? &m->satfinite
                  : sim_take(p, "relu")      ? &m->relu
                  : sim_take(p, "NaN")       ? &m->nan
-                 : sim_take(p, "abs")       ? &m->abs
                                             : NULL;
-    if (flag)
-        *flag = true;
-    else if (p->n - p->next == 3 && sim_take(p, "xorsign"))
-        m->xorsign = true;
-    return flag != NULL || m->xorsign;
+    if (flag) *flag = true;
+    return flag != NULL;
 }
 
 void sim_decode_arith(builder *b, const statement *s, insn *in, pieces *p)
@@ -82,12 +77,10 @@ void sim_decode_arith(builder *b, const statement *s, insn *in, pieces *p)
             break;
     }
     int format = format_of(sim_next(p));
-    bool three = (in->op == NUM_MIN || in->op == NUM_MAX) && s->n == 4 && format >= 0 && sim_is(p->at[p->n - 1], "f32");
-    if (three) in->vec = 3;
     if (format < 0 || p->next != p->n || s->n != in->vec + 1u) sim_unknown(b, s, "");
     if (formats[format].format > NUM_BF16) sim_unknown(b, s, "");
     if (approx && in->op == NUM_DIV) in->op = NUM_DIV_APPROX;
-    in->fn = three ? sim_exec_extreme_of_three : sim_exec_arith;
+    in->fn = sim_exec_arith;
     in->type = (uint8_t)formats[format].format;
     in->flags = formats[format].pair;
     in->reg_size = (uint8_t)sim_bytes(formats[format].width);

@@ -63,22 +63,6 @@ static void decode_match(builder *b, const statement *s, insn *in, pieces *p)
     in->o[4] = sim_source(b, &s->o[2], 'w');
 }
 
-/* redux.sync.min or max{.abs}{.NaN}.f32; false: of something else. */
-static bool decode_redux_float(builder *b, const statement *s, insn *in, pieces *p)
-{
-    if (!sim_is(p->at[p->n - 1], "f32")) return false;
-    num_mode mode = {.abs = sim_take(p, "abs")};
-    mode.nan = sim_take(p, "NaN");
-    if (!sim_take(p, "f32") || p->next != p->n || s->n != 3) sim_unknown(b, s, "");
-    memcpy(&in->imm, &mode, sizeof mode);
-    in->type = in->op == '<' ? NUM_MIN : NUM_MAX;
-    in->fn = sim_exec_redux_float;
-    in->o[0] = sim_destination(b, &s->o[0], 'w');
-    in->o[1] = sim_source(b, &s->o[1], 'w');
-    in->o[4] = sim_source(b, &s->o[2], 'w');
-    return true;
-}
-
 static void decode_redux(builder *b, const statement *s, insn *in, pieces *p)
 {
     static const struct {
@@ -88,7 +72,6 @@ static void decode_redux(builder *b, const statement *s, insn *in, pieces *p)
     if (!sim_take(p, "sync")) sim_unknown(b, s, "only with .sync");
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         if (!in->op && sim_take(p, ops[i].name)) in->op = (uint8_t)ops[i].op;
-    if ((in->op == '<' || in->op == '>') && decode_redux_float(b, s, in, p)) return;
     in->is_signed = sim_take(p, "s32");
     if (!in->op || (!in->is_signed && !sim_take(p, "u32") && !sim_take(p, "b32")) || p->next != p->n || s->n != 3)
         sim_unknown(b, s, "");

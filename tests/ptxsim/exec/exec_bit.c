@@ -14,7 +14,6 @@ typedef int64_t s64;
     MAP2(or_##T, T, T, T, a | b)                              \
     MAP2(xor_##T, T, T, T, a ^ b)                             \
     MAP1(not_##T, T, T, ~a)                                   \
-    MAP1(cnot_##T, T, T, a == 0)                              \
     MAP2(shl_##T, T, T, u32, b >= BITS ? 0 : (u64)a << b)     \
     MAP2(shr_##T, T, T, u32, b >= BITS ? 0 : a >> b)          \
     MAP2(sar_##T, T, S, u32, a >> (b >= BITS ? BITS - 1 : b)) \
@@ -139,7 +138,6 @@ const op_row sim_bit_rows[] = {
     {"mov.b64", "dd", mov_u64, 0, 0},
     {"mov.u64", "dd", mov_u64, 0, 0},
     {"mov.s64", "dd", mov_u64, 0, 0},
-    {"mov.f64", "dd", mov_u64, 0, 0},
     {"and.b16", "hhh", and_u16, 0, 0},
     {"and.b32", "www", and_u32, 0, 0},
     {"and.b64", "ddd", and_u64, 0, 0},
@@ -152,9 +150,6 @@ const op_row sim_bit_rows[] = {
     {"not.b16", "hh", not_u16, 0, 0},
     {"not.b32", "ww", not_u32, 0, 0},
     {"not.b64", "dd", not_u64, 0, 0},
-    {"cnot.b16", "hh", cnot_u16, 0, 0},
-    {"cnot.b32", "ww", cnot_u32, 0, 0},
-    {"cnot.b64", "dd", cnot_u64, 0, 0},
     {"shl.b16", "hhw", shl_u16, 0, 0},
     {"shl.b32", "www", shl_u32, 0, 0},
     {"shl.b64", "ddw", shl_u64, 0, 0},
@@ -177,7 +172,6 @@ const op_row sim_bit_rows[] = {
     {"selp.b64", "dddp", selp_u64, 0, 0},
     {"selp.u64", "dddp", selp_u64, 0, 0},
     {"selp.s64", "dddp", selp_u64, 0, 0},
-    {"selp.f64", "dddp", selp_u64, 0, 0},
     {"selp.f16", "hhhp", selp_u16, 0, 0},
     {"popc.b32", "ww", popc_32, 0, 0},
     {"popc.b64", "wd", popc_64, 0, 0},

@@ -1,4 +1,4 @@
-/* Executes setp and set: a comparison, optionally combined with a predicate. */
+/* Executes setp: a comparison, optionally combined with a predicate. */
 #include "exec_compare.h"
 
 #include "exec.h"
@@ -36,10 +36,7 @@ static step finish(run *r, const insn *in, uint32_t bits)
         if (in->flags == '^') bits ^= c, other ^= c;
     }
     if (in->o[1] != NONE) put_predicate(r, in->o[1], other);
-    if (in->reg_size == 0) return in->o[0] == NONE ? STEP_NEXT : put_predicate(r, in->o[0], bits);
-    uint32_t out[LANES]; /* set: all ones, or 1.0f */
-    EACH out[i] = bits >> i & 1 ? (uint32_t)in->imm : 0;
-    return put(r, in->o[0], out, sizeof *out);
+    return in->o[0] == NONE ? STEP_NEXT : put_predicate(r, in->o[0], bits);
 }
 
 #define COMPARE_INT(name, T)                                \
@@ -113,7 +110,6 @@ COMPARE_INT(compare_s64, int64_t)
     }
 
 COMPARE_FLOAT(compare_f32, float)
-COMPARE_FLOAT(compare_f64, double)
 
 op_fn *sim_comparer(const char *type, size_t n, char *width)
 {
@@ -124,7 +120,7 @@ op_fn *sim_comparer(const char *type, size_t n, char *width)
     } rows[] = {
         {"b16", 'h', compare_u16}, {"u16", 'h', compare_u16}, {"s16", 'h', compare_s16}, {"b32", 'w', compare_u32},
         {"u32", 'w', compare_u32}, {"s32", 'w', compare_s32}, {"b64", 'd', compare_u64}, {"u64", 'd', compare_u64},
-        {"s64", 'd', compare_s64}, {"f32", 'w', compare_f32}, {"f64", 'd', compare_f64},
+        {"s64", 'd', compare_s64}, {"f32", 'w', compare_f32},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (strlen(rows[i].type) != n || memcmp(rows[i].type, type, n) != 0) continue;

@@ -96,19 +96,6 @@ step sim_exec_arith(run *r, const insn *in)
     return sim_put_lanes(r, in->o[0], in->reg_size, out);
 }
 
-/* min or max of three operands */
-step sim_exec_extreme_of_three(run *r, const insn *in)
-{
-    num_mode mode = mode_of(in);
-    u64 out[LANES] = {0};
-    ACTIVE(r)
-    {
-        u64 two = num_arith(in->op, in->type, sim_lane(r, in->o[1], 4, i), sim_lane(r, in->o[2], 4, i), 0, mode);
-        out[i] = num_arith(in->op, in->type, two, sim_lane(r, in->o[3], 4, i), 0, mode);
-    }
-    return sim_put_lanes(r, in->o[0], in->reg_size, out);
-}
-
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* cvt: `type` to, `a_type` from; op says which of these kinds                                                      */
 /* ---------------------------------------------------------------------------------------------------------------- */

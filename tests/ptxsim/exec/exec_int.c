@@ -65,31 +65,6 @@ MAP1(neg_64, u64, u64, 0 - a)
 MAP1(abs_16, u16, s16, a < 0 ? 0 - (u16)a : (u16)a)
 MAP1(abs_32, u32, s32, a < 0 ? 0 - (u32)a : (u32)a)
 MAP1(abs_64, u64, s64, a < 0 ? 0 - (u64)a : (u64)a)
-MAP3(sad_u32, u32, u32, u32, u32, (a > b ? a - b : b - a) + c)
-MAP3(sad_s32, u32, s32, s32, u32, (u32)(a > b ? (s64)a - b : (s64)b - a) + c)
-
-/* Saturating, and those that leave a carry to nobody: nvcc emits no carries for 64-bit code. */
-MAP2(add_sat_s32, s32, s32, s32, (s64)a + b > INT32_MAX ? INT32_MAX : (s64)a + b < INT32_MIN ? INT32_MIN : a + (s64)b)
-
-#define DOT4(name, A, B)                              \
-    static step name(run *r, const insn *in)          \
-    {                                                 \
-        const A(*pa)[4] = at(r, in->o[1]);            \
-        const B(*pb)[4] = at(r, in->o[2]);            \
-        const u32 *pc = at(r, in->o[3]);              \
-        u32 out[LANES];                               \
-        EACH                                          \
-        {                                             \
-            out[i] = pc[i];                           \
-            for (int j = 0; j < 4; j++)               \
-                out[i] += (u32)(pa[i][j] * pb[i][j]); \
-        }                                             \
-        return put(r, in->o[0], out, sizeof *out);    \
-    }
-DOT4(dp4a_uu, uint8_t, uint8_t)
-DOT4(dp4a_ss, int8_t, int8_t)
-DOT4(dp4a_us, uint8_t, int8_t)
-DOT4(dp4a_su, int8_t, uint8_t)
 
 #define BOTH(op, width, letter, fn) \
     {op ".s" #width, letter letter letter, fn, 0, 0}, {op ".u" #width, letter letter letter, fn, 0, 0}
@@ -145,12 +120,5 @@ const op_row sim_int_rows[] = {
     {"abs.s16", "hh", abs_16, 0, 0},
     {"abs.s32", "ww", abs_32, 0, 0},
     {"abs.s64", "dd", abs_64, 0, 0},
-    {"sad.u32", "wwww", sad_u32, 0, 0},
-    {"sad.s32", "wwww", sad_s32, 0, 0},
-    {"add.sat.s32", "www", add_sat_s32, 0, 0},
-    {"dp4a.u32.u32", "wwww", dp4a_uu, 0, 0},
-    {"dp4a.s32.s32", "wwww", dp4a_ss, 0, 0},
-    {"dp4a.u32.s32", "wwww", dp4a_us, 0, 0},
-    {"dp4a.s32.u32", "wwww", dp4a_su, 0, 0},
     {0},
 };

@@ -7,7 +7,6 @@
 #include "checks/report.h"
 #include "checks/stores.h"
 #include "machine/memory.h"
-#include "num/num_float.h"
 
 static uint64_t fetched(const uint8_t *from, unsigned size, bool is_signed)
 {
@@ -86,43 +85,23 @@ step sim_exec_store(run *r, const insn *in)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* Atomics: o[0] the old value (NONE: red), o[1] the address, list and o[3] operands, `vec` elements                 */
+/* Atomics: o[0] the old value (NONE: red), o[1] the address, o[2] and o[3] operands                                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-static uint64_t of_float(uint8_t op, num_format format, bool pair, uint64_t old, uint64_t b)
-{
-    num_op how = op == A_MIN ? NUM_MIN : op == A_MAX ? NUM_MAX : NUM_ADD;
-    num_mode mode = {0};
-    return pair ? num_arith_pair(how, format, old, b, 0, mode) : num_arith(how, format, old, b, 0, mode);
-}
 
 static uint64_t extreme(const insn *in, uint64_t old, uint64_t b)
 {
-    bool less = in->type != A_SIGNED ? old < b : in->size == 4 ? (int32_t)old < (int32_t)b : (int64_t)old < (int64_t)b;
+    bool less = !in->is_signed ? old < b : in->size == 4 ? (int32_t)old < (int32_t)b : (int64_t)old < (int64_t)b;
     return less == (in->op == A_MIN) ? old : b;
 }
 
 static uint64_t updated(const insn *in, uint64_t old, uint64_t b, uint64_t c)
 {
-    if (in->op <= A_MAX) {
-        switch ((atomic_kind)in->type) {
-        case A_F32:
-            return of_float(in->op, NUM_F32, false, old, b);
-        case A_F64:
-            return of_float(in->op, NUM_F64, false, old, b);
-        case A_F16X2:
-            return of_float(in->op, NUM_F16, true, old, b);
-        case A_BF16X2:
-            return of_float(in->op, NUM_BF16, true, old, b);
-        case A_F16:
-            return of_float(in->op, NUM_F16, false, old, b);
-        case A_BF16:
-            return of_float(in->op, NUM_BF16, false, old, b);
-        default:
-            return in->op == A_ADD ? old + b : extreme(in, old, b);
-        }
-    }
     switch ((atomic_op)in->op) {
+    case A_ADD:
+        return old + b;
+    case A_MIN:
+    case A_MAX:
+        return extreme(in, old, b);
     case A_AND:
         return old & b;
     case A_OR:
@@ -151,7 +130,6 @@ static uint64_t updated(const insn *in, uint64_t old, uint64_t b, uint64_t c)
 
 static uint64_t update(const insn *in, uint8_t *to, uint64_t b, uint64_t c)
 {
-    if (in->size == 2) UPDATE(uint16_t)
     if (in->size == 4) UPDATE(uint32_t)
     UPDATE(uint64_t)
 }
@@ -165,24 +143,12 @@ step sim_exec_atomic(run *r, const insn *in)
         uint32_t i = backwards ? LANES - 1 - k : k;
         if (!(r->mask >> i & 1)) continue;
         uint64_t address = sim_address_at(r, in, 1, i);
-        uint32_t bytes = (uint32_t)in->size * in->vec;
-        uint8_t *to = sim_locate(r, in, i, in->space, address, bytes, ATOMIC);
+        uint8_t *to = sim_locate(r, in, i, in->space, address, in->size, ATOMIC);
         if (!to) return STEP_FAIL;
-        if (is_global(in)) sim_stored(r, i, address, bytes);
-        uint64_t c = in->op == A_CAS ? sim_lane(r, in->o[3], in->reg_size, i) : 0, old = 0;
-        for (uint32_t j = 0; j < in->vec; j++)
-            old = update(in, to + j * in->size, sim_lane(r, in->list[j], in->reg_size, i), c);
+        if (is_global(in)) sim_stored(r, i, address, in->size);
+        uint64_t c = in->op == A_CAS ? sim_lane(r, in->o[3], in->reg_size, i) : 0;
+        uint64_t old = update(in, to, sim_lane(r, in->o[2], in->reg_size, i), c);
         if (in->o[0] != NONE) sim_put_lane(r, in->o[0], in->reg_size, i, old);
     }
     return STEP_SLEEP;
-}
-
-void sim_reduce_bytes(const insn *in, uint8_t *to, const uint8_t *from, uint32_t bytes)
-{
-    insn one = {.op = (uint8_t)(in->flags - 1), .type = in->type, .size = in->vec};
-    for (uint32_t i = 0; i < bytes; i += one.size) {
-        uint64_t value = 0;
-        memcpy(&value, from + i, one.size);
-        update(&one, to + i, value, 0);
-    }
 }

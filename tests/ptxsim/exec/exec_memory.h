@@ -9,10 +9,6 @@ op_fn sim_exec_load, sim_exec_store, sim_exec_atomic, sim_exec_copy, sim_exec_co
 
 /* What an atomic does to memory; b and c are its operands. */
 typedef enum atomic_op { A_ADD, A_MIN, A_MAX, A_AND, A_OR, A_XOR, A_EXCH, A_CAS, A_INC, A_DEC } atomic_op;
-typedef enum atomic_kind { A_UNSIGNED, A_SIGNED, A_F32, A_F64, A_F16X2, A_BF16X2, A_F16, A_BF16 } atomic_kind;
-
-/* cp.reduce.async.bulk: flags is the atomic_op + 1, vec the bytes of an element. */
-void sim_reduce_bytes(const insn *in, uint8_t *to, const uint8_t *from, uint32_t bytes);
 
 /* Whether two lanes of the warp write the same to the same place by this store. */
 bool sim_same_store(const run *r, const insn *in, uint32_t lane, uint32_t other);

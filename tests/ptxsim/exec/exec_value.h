@@ -41,7 +41,6 @@ static inline step sim_put_lanes(run *r, uint32_t place, unsigned size, const ui
 }
 
 step sim_exec_arith(run *r, const insn *in);
-step sim_exec_extreme_of_three(run *r, const insn *in);
 step sim_exec_convert(run *r, const insn *in);
 
 #endif

@@ -125,25 +125,6 @@ step sim_exec_redux(run *r, const insn *in)
     return put(r, in->o[0], out, sizeof *out);
 }
 
-/* type: NUM_MIN or NUM_MAX; imm a num_mode. A NaN alone becomes the canonical one. */
-step sim_exec_redux_float(run *r, const insn *in)
-{
-    GATHER(r, in);
-    const uint32_t *a = at(r, in->o[1]);
-    uint32_t out[LANES];
-    num_mode mode;
-    memcpy(&mode, &in->imm, sizeof mode);
-    ACTIVE(r)
-    {
-        uint32_t left = members_of(r, in, i);
-        uint64_t value = a[__builtin_ctz(left)];
-        for (; left; left &= left - 1)
-            value = num_arith((num_op)in->type, NUM_F32, value, a[__builtin_ctz(left)], 0, mode);
-        out[i] = (uint32_t)value;
-    }
-    return put(r, in->o[0], out, sizeof *out);
-}
-
 step sim_exec_activemask(run *r, const insn *in)
 {
     uint32_t out[LANES];

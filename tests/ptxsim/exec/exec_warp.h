@@ -4,7 +4,7 @@
 
 #include "sim.h"
 
-op_fn sim_exec_shfl, sim_exec_vote, sim_exec_match, sim_exec_redux, sim_exec_redux_float, sim_exec_activemask,
-    sim_exec_elect, sim_exec_nanosleep;
+op_fn sim_exec_shfl, sim_exec_vote, sim_exec_match, sim_exec_redux, sim_exec_activemask, sim_exec_elect,
+    sim_exec_nanosleep;
 
 #endif

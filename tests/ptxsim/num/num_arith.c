@@ -4,7 +4,6 @@
  * more to the format: with 53 bits against 24 that equals one rounding of the exact result, in every mode. */
 #include "num_round.h"
 
-#include <fenv.h>
 #include <math.h>
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -46,41 +45,6 @@ static double sqrt_to_odd(double a)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* f64 has no wider type: the host's rounding modes                                                                 */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-static double f64_result(num_op op, double a, double b, double c)
-{
-    volatile double x = a, y = b, z = c; /* nothing moves across the change of mode */
-    switch (op) {
-    case NUM_ADD:
-        return x + y;
-    case NUM_SUB:
-        return x - y;
-    case NUM_MUL:
-        return x * y;
-    case NUM_FMA:
-        return fma(x, y, z);
-    case NUM_DIV:
-        return x / y;
-    case NUM_SQRT:
-        return sqrt(x);
-    default:
-        return 1 / x;
-    }
-}
-
-static double f64_rounded(num_op op, double a, double b, double c, num_round round)
-{
-    static const int MODES[] = {[NUM_RZ] = FE_TOWARDZERO, [NUM_RM] = FE_DOWNWARD, [NUM_RP] = FE_UPWARD};
-    if (round == NUM_RN) return f64_result(op, a, b, c);
-    fesetround(MODES[round]);
-    volatile double result = f64_result(op, a, b, c);
-    fesetround(FE_TONEAREST);
-    return result;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
 /* Operations                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
@@ -117,10 +81,6 @@ static double approximated(num_op op, double a, double b)
         return exp2(a);
     case NUM_LG2:
         return a == 0 ? -INFINITY : log2(a);
-    case NUM_SIN:
-        return sin(a);
-    case NUM_COS:
-        return cos(a);
     default:
         return tanh(a);
     }
@@ -128,19 +88,13 @@ static double approximated(num_op op, double a, double b)
 
 static uint64_t choose(num_op op, num_format format, uint64_t a, uint64_t b, num_mode mode)
 {
-    uint64_t sign = num_sign_bit(format), xor_sign = (a ^ b) & sign;
+    uint64_t sign = num_sign_bit(format);
     bool nan_a = num_is_nan(format, a), nan_b = num_is_nan(format, b);
     if ((nan_a && nan_b) || (mode.nan && (nan_a || nan_b))) return num_nan(format);
-    if (mode.abs) a &= ~sign, b &= ~sign;
-    uint64_t chosen;
-    if (nan_a || nan_b) {
-        chosen = nan_a ? b : a;
-    } else {
-        double x = num_value(format, a), y = num_value(format, b);
-        bool a_is_less = x < y || (x == y && (a & sign));
-        chosen = a_is_less == (op == NUM_MIN) ? a : b;
-    }
-    return mode.xorsign ? (chosen & ~sign) | xor_sign : chosen;
+    if (nan_a || nan_b) return nan_a ? b : a;
+    double x = num_value(format, a), y = num_value(format, b);
+    bool a_is_less = x < y || (x == y && (a & sign));
+    return a_is_less == (op == NUM_MIN) ? a : b;
 }
 
 /* The commonest instructions, in the host's own f32. */
@@ -184,9 +138,7 @@ uint64_t num_arith(num_op op, num_format format, uint64_t a, uint64_t b, uint64_
         mode.round = NUM_RN;
         return num_from_value(format, approximated(op, x, y), mode);
     }
-    num_round round = (num_round)mode.round;
-    double result = format == NUM_F64 ? f64_rounded(op, x, y, z, round) : exact_or_odd(op, x, y, z, round);
-    return num_quick_from_value(format, result, mode);
+    return num_quick_from_value(format, exact_or_odd(op, x, y, z, (num_round)mode.round), mode);
 }
 
 uint64_t num_arith_pair(num_op op, num_format format, uint64_t a, uint64_t b, uint64_t c, num_mode mode)

@@ -42,19 +42,11 @@ uint64_t num_to_integral(num_format format, uint64_t x, num_mode mode)
     return num_from_value(format, value, mode);
 }
 
-/* A NaN's integer: 0, but 2^(bits-1) from f64 or to 64 bits. */
-static uint64_t integer_of_nan(int bits, bool is_signed, num_format from)
-{
-    if (from != NUM_F64 && bits != 64) return 0;
-    uint64_t top = UINT64_C(1) << (bits - 1);
-    return is_signed ? -top : top;
-}
-
 uint64_t num_to_integer(int bits, bool is_signed, num_format from, uint64_t x, num_mode mode)
 {
     if (flushes(from, mode)) x = num_flush(from, x);
     double value = integral(num_value(from, x), (num_round)mode.round);
-    if (isnan(value)) return integer_of_nan(bits, is_signed, from);
+    if (isnan(value)) return bits == 64 ? UINT64_C(1) << 63 : 0;
     double beyond = ldexp(1, is_signed ? bits - 1 : bits); /* the first that does not fit */
     uint64_t largest = num_mask(is_signed ? bits - 1 : bits);
     if (value >= beyond) return largest;

@@ -7,7 +7,6 @@
  * Rules: PTX ISA 9.1, sections 6.5 (rounding), 9.7.3 and 9.7.4 (arithmetic), 9.7.6 (comparison), 9.7.9.21 (cvt).
  * NaN: f32 results are 0x7FFFFFFF, f16 and bf16 0x7FFF, e4m3 and e5m2 0x7F, as NVIDIA hardware gives.
  *      Exceptions: f32 from bf16 (a shift of 16 bits on hardware, so the payload stays), abs and neg (bit operations).
- *      f64 NaN results are 0x7FF8000000000000 (PTX leaves them open).
  * ftz: subnormal f32 and f16 operands count as zeros of their sign, and results that are subnormal *after* rounding
  *      become zeros of their sign (PTX does not say whether before or after).
  * sat and relu give +0, never -0.
@@ -19,7 +18,7 @@
 #include <stdint.h>
 
 typedef enum {
-    NUM_F64,
+    NUM_F64, /* of no instruction; tests convert from it */
     NUM_F32,
     NUM_F16,
     NUM_BF16,
@@ -45,8 +44,6 @@ typedef struct {
     bool satfinite; /* clamp to the largest finite value; NaN stays, or becomes that value where a format has none */
     bool relu;      /* negative becomes +0; NaN stays */
     bool nan;       /* min, max: NaN if any operand is */
-    bool abs;       /* min, max: of magnitudes */
-    bool xorsign;   /* min, max with abs: the sign is the exclusive or of the operands' */
 } num_mode;
 
 /* Bits of a code: 64, 32, 16, 16, 8, 8, 4; as many it takes in a packed register. */
@@ -86,20 +83,18 @@ typedef enum {
     NUM_NEG,
     NUM_COPYSIGN, /* PTX's order: the sign of a, the magnitude of b */
     /* Approximations (f32, f16, bf16): modelled as the correctly rounded function, which lies within every bound that
-     * PTX states (ex2: 2 ulp; lg2: 2^-22; rcp: 1 ulp; sqrt, rsqrt: 2^-23, 2^-22.9; div: 2 ulp; tanh: 2^-11;
-     * sin, cos: 2^-20.5). Hardware differs within those bounds: an H200's are in docs/simulator.md. NUM_SQRT and
+     * PTX states (ex2: 2 ulp; lg2: 2^-22; rcp: 1 ulp; sqrt, rsqrt: 2^-23, 2^-22.9; div: 2 ulp; tanh: 2^-11).
+     * Hardware differs within those bounds: an H200's are in docs/simulator.md. NUM_SQRT and
      * NUM_RCP serve sqrt.approx and rcp.approx.
      */
     NUM_DIV_APPROX, /* a/b; for |b| > 2^126 a zero, or NaN where a is infinite */
     NUM_RSQRT,
     NUM_EX2,
     NUM_LG2,
-    NUM_SIN,
-    NUM_COS,
     NUM_TANH,
 } num_op;
 
-/* One value of f64, f32, f16 or bf16; operands an operation does not have are ignored. */
+/* One value of f32, f16 or bf16; operands an operation does not have are ignored. */
 uint64_t num_arith(num_op op, num_format format, uint64_t a, uint64_t b, uint64_t c, num_mode mode);
 /* Two lanes of f16, bf16 (in 32 bits) or f32 (in 64). */
 uint64_t num_arith_pair(num_op op, num_format format, uint64_t a, uint64_t b, uint64_t c, num_mode mode);

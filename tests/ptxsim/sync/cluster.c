@@ -101,13 +101,6 @@ step sim_exec_mapa(run *r, const insn *in)
     return sim_put_lanes(r, in->o[0], in->reg_size, out);
 }
 
-step sim_exec_ctarank(run *r, const insn *in)
-{
-    uint64_t out[LANES] = {0};
-    ACTIVE(r) out[i] = sim_lane(r, in->o[1], in->size, i) >> RANK_SHIFT & 0xff;
-    return sim_put_lanes(r, in->o[0], 4, out);
-}
-
 /* Hints, and that the next kernel may come: they run one after the other. */
 step sim_exec_nothing(run *r, const insn *in)
 {

@@ -35,10 +35,7 @@ static void move(flight *f)
 {
     const uint8_t *from = f->kind == FLY_IN ? f->global : f->kind == FLY_STORE ? f->data : f->source->smem + f->from;
     uint8_t *to = f->kind == FLY_OUT ? f->global : f->target->smem + f->to;
-    if (f->kind == FLY_OUT && f->in->flags)
-        sim_reduce_bytes(f->in, to, from, f->bytes);
-    else
-        memcpy(to, from, f->bytes);
+    memcpy(to, from, f->bytes);
 }
 
 /* A store has read its source; that counts only once its thread has waited for it. */

@@ -7,7 +7,7 @@
 
 typedef enum flight_kind {
     FLY_IN,      /* global to shared, completes an mbarrier */
-    FLY_OUT,     /* shared to global, of a bulk group; flags: an atomic_op + 1 reduces instead */
+    FLY_OUT,     /* shared to global, of a bulk group */
     FLY_ACROSS,  /* shared to another CTA's shared, completes an mbarrier there */
     FLY_STORE,   /* st.async: registers to shared, completes an mbarrier */
     FLY_TILE_IN, /* of a tensor map */

@@ -8,13 +8,11 @@ from ptxsim import gpu
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
-NAN = np.uint32(0x7FFFFFFF)
 OWN = """
     mov.u32 %r0, %tid.x;
     mul.wide.u32 %rd8, %r0, 16;
     add.s64 %rd8, %rd0, %rd8;
     ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd8];
-    ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd8];
 """
 
 
@@ -93,74 +91,11 @@ def test_vectors_of_bytes_are_whole(lists):
         "fractional.L2::evict_last.L2::evict_unchanged.b64 %rd5, 0.5",
         "fractional.L2::evict_first.b64 %rd5",
         "fractional.L2::evict_normal.L2::evict_first.b64 %rd5, 1.0",
-        "range.global.L2::evict_last.L2::evict_unchanged.b64 %rd5, [%rd0], 64, 128",
     ),
 )
 def test_policies_change_nothing(policy):
     load = f"createpolicy.{policy}; ld.global.L2::cache_hint.u32 %r1, [%rd8], %rd5;"
     assert (compute(load, words()) == words()).all()
-
-
-def floats(seed=0):
-    random = np.random.default_rng(seed)
-    values = random.standard_normal((32, 4)).astype(np.float32)
-    values[random.random((32, 4)) < 0.1] = np.nan
-    values[3] = np.nan
-    return values
-
-
-def extreme(values, op, axis, nan, magnitude):
-    values = np.abs(values) if magnitude else values
-    spared, whole = (np.fmax, np.maximum) if op == "max" else (np.fmin, np.minimum)
-    return (whole if nan else spared).reduce(values, axis=axis)
-
-
-def assert_same(got, want):
-    bits = np.where(np.isnan(want), NAN, want.view(np.uint32))
-    np.testing.assert_array_equal(got.view(np.uint32), bits)
-
-
-@pytest.mark.parametrize("op", ("min", "max"))
-@pytest.mark.parametrize("modifiers", ("", ".NaN", ".abs", ".abs.NaN"))
-def test_redux_of_floats(op, modifiers):
-    body = f"""
-        redux.sync.{op}{modifiers}.f32 %f1, %f1, 0xffffffff;
-        mov.b32 %r1, %f1;
-        redux.sync.{op}{modifiers}.f32 %f2, %f2, 0xffffffff;
-        mov.b32 %r2, %f2;
-    """
-    values = floats()
-    values[np.isnan(values[:, 1]), 1] = 0.25  # one column without
-    got = compute(body, values)
-    for column in (0, 1):
-        want = extreme(values[:, column], op, 0, "NaN" in modifiers, "abs" in modifiers)
-        assert_same(got[:, column], np.full(32, want, np.float32))
-
-
-@pytest.mark.parametrize("op", ("min", "max"))
-@pytest.mark.parametrize("modifiers", ("", ".NaN", ".ftz.NaN.abs"))
-def test_extremes_of_three(op, modifiers):
-    values = floats(1)
-    got = compute(f"{op}{modifiers}.f32 %f1, %f1, %f2, %f3; mov.b32 %r1, %f1;", values)
-    assert_same(got[:, 0], extreme(values[:, :3], op, 1, "NaN" in modifiers, "abs" in modifiers))
-
-
-@pytest.mark.parametrize(
-    "form, register, of", [("v4.f32", "f", np.float32), ("noftz.v4.f16x2", "r", np.float16)]
-)
-def test_reductions_of_vectors(form, register, of):
-    """All lanes add to the same sixteen bytes."""
-    data = ", ".join(f"%{register}{i}" for i in range(1, 5))
-    body = f"red.relaxed.gpu.global.add.{form} [%rd0+512], {{{data}}};"
-    values = np.random.default_rng(0).integers(-8, 9, (33, 16 // of().itemsize)).astype(of)
-    got = compute(body, values)
-    assert (got[:32] == values[:32]).all()
-    assert (got[32] == values.sum(0)).all()
-
-
-def test_reductions_of_vectors_are_aligned():
-    with pytest.raises(gpu.SimError, match="misaligned"):
-        compute("red.global.add.v2.f32 [%rd0+4], {%f1, %f2};", words())
 
 
 def test_a_refusal_names_the_source_line():

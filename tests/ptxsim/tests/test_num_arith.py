@@ -11,11 +11,11 @@ from ptxsim import num_oracle as oracle
 
 rng = np.random.default_rng(2)
 HALVES = ["f16", "bf16"]
-FLOATS = ["f64", "f32", "f16", "bf16"]
+FLOATS = ["f32", "f16", "bf16"]
 NEAREST = ["add", "sub", "mul", "div"]
 NUMPY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-UNSIGNED = {"f64": np.uint64, "f32": np.uint32, "f16": np.uint16}
-DTYPE = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
+UNSIGNED = {"f32": np.uint32, "f16": np.uint16}
+DTYPE = {"f32": np.float32, "f16": np.float16}
 
 
 def sign_bit(format):
@@ -43,7 +43,7 @@ def shuffled(format, count):
     return rng.permutation(random_codes(format, count))
 
 
-@pytest.mark.parametrize("format", ["f64", "f32", "f16"])
+@pytest.mark.parametrize("format", DTYPE)
 @pytest.mark.parametrize("op", [*NEAREST, "sqrt"])
 def test_rounding_to_nearest_agrees_with_numpy(format, op):
     a, b = shuffled(format, 400_000), shuffled(format, 400_000)
@@ -175,10 +175,6 @@ def test_minimum_and_maximum(format):
             assert num.arith("max", format, [a], [b])[0] == low
             assert num.arith("max", format, [a], [b], mode=num.mode(nan=True))[0] == nan
     assert num.arith("min", format, [nan | sign], [nan - 1])[0] == nan
-    absolute = num.mode(abs=True, xorsign=True)
-    assert num.arith("max", format, [1 | sign], [infinity], mode=absolute)[0] == infinity | sign
-    assert num.arith("min", format, [1 | sign], [infinity | sign], mode=absolute)[0] == 1
-    assert num.arith("max", format, [1 | sign], [0], mode=num.mode(abs=True))[0] == 1
 
 
 @pytest.mark.parametrize("format", FLOATS)
@@ -215,8 +211,6 @@ def test_approximations_are_close():
         "ex2": (codes, np.exp2(np.clip(x.astype(np.float64), -200, 200))),
         "rsqrt": (codes & np.uint64(0x7FFFFFFF), 1 / np.sqrt(positive)),
         "lg2": (codes & np.uint64(0x7FFFFFFF), np.log2(positive)),
-        "sin": (codes, np.sin(x.astype(np.float64))),
-        "cos": (codes, np.cos(x.astype(np.float64))),
         "tanh": (codes, np.tanh(x.astype(np.float64))),
     }
     for op, (argument, value) in functions.items():
@@ -233,7 +227,6 @@ def test_approximations_at_the_ends():
     assert num.arith("rsqrt", "f32", ends).tolist() == [nan, ninf, inf, 0, nan]
     assert num.arith("rcp", "f32", ends).tolist() == [nzero, ninf, inf, 0, nan]
     assert num.arith("sqrt", "f32", ends).tolist() == [nan, nzero, 0, inf, nan]
-    assert num.arith("sin", "f32", ends).tolist() == [nan, nzero, 0, nan, nan]
     assert num.arith("tanh", "f32", ends).tolist() == [0xBF800000, nzero, 0, 0x3F800000, nan]
     one, huge = 0x3F800000, 0x7F000000  # 2^127
     assert num.arith("div_approx", "f32", [one, inf], [huge, huge]).tolist() == [0, nan]
