@@ -105,6 +105,11 @@ def report():
     return json.loads(text.value.decode())
 
 
+def findings(severities="EW"):
+    """The codes of what was found since clear()."""
+    return {f["code"] for f in report()["findings"] if f["severity"] in severities}
+
+
 def clear():
     if not hardware:
         library().ptxsim_clear()

@@ -19,6 +19,7 @@ PLACE = """
 def found(body, *, seeds=SEEDS, size=256, severities="EW", **launch):
     """The codes of what any seed finds."""
     module = gpu.Module(gpu.kernel(body, ["p"], SHARED))
+    gpu.clear()
     for seed in seeds:
         gpu.seed(seed)
         memory = gpu.Memory(np.arange(size, dtype=np.uint32))
@@ -26,4 +27,4 @@ def found(body, *, seeds=SEEDS, size=256, severities="EW", **launch):
             module.launch("f", memory, **launch)
         except gpu.SimError as error:
             assert error.findings
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
+    return gpu.findings(severities)

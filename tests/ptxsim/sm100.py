@@ -270,7 +270,7 @@ def found(body, group=1, severities="EW", seeds=range(10)):
         except gpu.SimError as error:
             if not error.findings:
                 raise
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
+    return gpu.findings(severities)
 
 
 def changed(body, old, new):

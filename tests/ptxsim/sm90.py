@@ -1,7 +1,5 @@
 """PTX of small kernels with mbarriers, bulk copies and tiles: for the tests of the simulator."""
 
-import ctypes
-
 import numpy as np
 
 from . import gpu
@@ -104,17 +102,9 @@ MULTICAST = (
 )
 
 
-def tensor_map(memory, *, box, swizzle=0, dims=(64, 40), pitch=64):
+def tensor_map(memory, box, swizzle=16):
     """Of a matrix of uint16 in the first array."""
-    record = ctypes.create_string_buffer(128 + 64)
-    at = (ctypes.addressof(record) + 63) // 64 * 64
-    arrays = [(ctypes.c_uint64 * 2)(*dims), (ctypes.c_uint64 * 1)(2 * pitch)]
-    arrays += [(ctypes.c_uint32 * 2)(*box), (ctypes.c_uint32 * 2)(1, 1)]
-    code = gpu.library().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(at), 1, 2, ctypes.c_void_p(memory[0].address), *arrays, 0, swizzle, 0, 0
-    )
-    gpu.check(code, "cuTensorMapEncodeTiled")
-    return ctypes.string_at(at, 128)
+    return gpu.tensor_map(memory[0], (40, 64), box, swizzle)
 
 
 TILE = (

@@ -3,7 +3,6 @@
 
 #include "exec/exec_flow.h"
 #include "exec/exec_warp.h"
-#include "num/num_float.h"
 #include "sync/barrier.h"
 #include "sync/cluster.h"
 #include "sync/flight.h"

@@ -6,7 +6,6 @@
 #include "exec_value.h"
 #include "checks/report.h"
 #include "machine/fragment.h"
-#include "num/num_float.h"
 
 static bool gathered(run *r, const insn *in)
 {

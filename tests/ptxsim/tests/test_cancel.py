@@ -1,25 +1,12 @@
 """Cluster launch control, and tiles for pairs of CTAs (.cta_group::2), on the simulated GPU."""
 
-import ctypes
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu, sm100
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "10.0"
 
 SEEDS = range(12)
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure(cc="10.0")
-    gpu.clear()
-
-
-def findings():
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in "EW"}
 
 
 # ---------------------------------------------------------------------------------------------
@@ -106,24 +93,24 @@ def run(body, size=1, grid=(8, 3), seeds=SEEDS):
 def test_every_cluster_is_done_once(size):
     for counts in run(persistent(size), size):
         assert (counts == 1).all()
-    assert findings() == set()
+    assert gpu.findings() == set()
     assert gpu.report()["ctas"] < 24 * len(SEEDS)  # some were taken over
 
 
 def test_the_answer_comes_late():
     early = persistent(1).replace("@!%p9 bra $wait;", "")
     run(early)
-    assert findings() & {"in-flight", "race", "cancel"}
+    assert gpu.findings() & {"in-flight", "race", "cancel"}
 
 
 def test_nobody_asks_after_the_last_answer():
     run(persistent(1).replace("@!%p2 bra $done;", "@!%p2 bra $again;"))
-    assert "cancel" in findings()
+    assert "cancel" in gpu.findings()
 
 
 def test_the_first_cta_is_known_only_of_a_cluster_that_was_taken():
     run(persistent(1).replace("@!%p2 bra $done;", ""))
-    assert "cancel" in findings()
+    assert "cancel" in gpu.findings()
 
 
 def test_another_ctas_memory_is_no_place_for_the_answer():
@@ -134,7 +121,7 @@ def test_another_ctas_memory_is_no_place_for_the_answer():
         .replace("[%r10], [%r11];", "[%r12], [%r11];")
     )
     run(body, 2)
-    assert "out-of-bounds" in findings()
+    assert "out-of-bounds" in gpu.findings()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -200,18 +187,9 @@ def load_tiles(body, size, seeds=SEEDS):
     for seed in seeds:
         gpu.seed(seed)
         memory = [gpu.Memory(matrix), gpu.Memory(np.zeros((size, 8, 64), np.uint16))]
-        record = ctypes.create_string_buffer(128 + 64)
-        at = (ctypes.addressof(record) + 63) // 64 * 64
-        sizes = [(ctypes.c_uint64 * 2)(64, 64), (ctypes.c_uint64 * 1)(128)]
-        sizes += [(ctypes.c_uint32 * 2)(64, 8), (ctypes.c_uint32 * 2)(1, 1)]
-        code = gpu.library().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(at), 1, 2, ctypes.c_void_p(memory[0].address), *sizes, 0, 0, 0, 0
-        )
-        gpu.check(code, "cuTensorMapEncodeTiled")
+        record = gpu.tensor_map(memory[0], (64, 64), (8, 64), 16)
         try:
-            module.launch(
-                "f", ctypes.string_at(at, 128), *memory, grid=size, cluster=size, block=256
-            )
+            module.launch("f", record, *memory, grid=size, cluster=size, block=256)
         except gpu.SimError:
             continue
         results.append(memory[1].array.copy())
@@ -222,19 +200,19 @@ def test_tiles_signal_the_even_cta_of_a_pair():
     tiles, results = load_tiles(LOAD + OWN + SHOW, 4)
     for result in results:
         np.testing.assert_array_equal(result, tiles[:4])
-    assert len(results) == len(SEEDS) and findings() == set()
+    assert len(results) == len(SEEDS) and gpu.findings() == set()
 
 
 def test_a_multicast_signals_the_even_cta_of_each_pair():
     tiles, results = load_tiles(LOAD + MULTICAST + SHOW, 4)
     for result in results:
         np.testing.assert_array_equal(result, tiles[[1, 1, 1, 1]])
-    assert len(results) == len(SEEDS) and findings() == set()
+    assert len(results) == len(SEEDS) and gpu.findings() == set()
 
 
 def test_without_the_group_each_cta_is_signalled():
     load_tiles(LOAD + MULTICAST.replace(".cta_group::2", "") + SHOW, 4)
-    assert findings() & {"deadlock", "transaction-count"}
+    assert gpu.findings() & {"deadlock", "transaction-count"}
     gpu.clear()
     load_tiles(LOAD + OWN.replace(".cta_group::2", "") + SHOW, 4)
-    assert findings() == {"mbarrier"}
+    assert gpu.findings() == {"mbarrier"}

@@ -1,19 +1,11 @@
 """Every check of the simulated GPU: a kernel where it must fire, and a twin where it must not."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu
 from ptxsim.one_array import PLACE, SEEDS, SHARED, found
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure()
-    gpu.clear()
+CAPABILITY = "9.0"
 
 
 GENERIC = PLACE + "cvt.u64.u32 %rd6, %r1; cvta.shared.u64 %rd6, %rd6;"

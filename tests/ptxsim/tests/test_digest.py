@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from ptxsim import build
 from ptxsim.campaigns import compare, digest, units
+from ptxsim.marks import COMPILES
 from rows import need
 
-missing = [
-    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
-]
-pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+pytestmark = COMPILES
 ROOT = Path(__file__).parents[3]
 
 

@@ -1,12 +1,10 @@
 """Fences of the asynchronous proxy: each covers the memory that it names, and no other."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "9.0"
 
 SHARED = ".shared .align 128 .b8 tile[1024]; .shared .align 8 .b64 full;"
 START = """
@@ -35,19 +33,14 @@ OTHERS = (  # of other proxies, other memory, or of none
 )
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure()
+def found(body, cluster=1, grid=None):
     gpu.clear()
-
-
-def found(body, group=1, seeds=range(8)):
     module = gpu.Module(gpu.kernel(START + body, ["p"], SHARED))
-    for seed in seeds:
+    for seed in range(8):
         gpu.seed(seed)
         memory = gpu.Memory(np.arange(256, dtype=np.uint32))
-        module.launch("f", memory, grid=group, cluster=group)
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in "EW"}
+        module.launch("f", memory, grid=grid or cluster, cluster=cluster)
+    return gpu.findings()
 
 
 def stored(who):
@@ -87,7 +80,6 @@ def test_memory_of_a_peer_is_not_that_of_the_own_cta(fence):
     """The writer fences, in the other CTA; or the reader does, whose own memory it is."""
     clean = set() if fence != CTA else {"proxy-fence"}
     assert found(INTO_PEER + fence + MEET + stored("%p1") + MEET, 2) == clean
-    gpu.clear()
     assert found(INTO_PEER + MEET + fence + stored("%p1") + MEET, 2) == set()
 
 
@@ -116,7 +108,6 @@ def test_the_fence_of_initialisation_is_that_of_who_initialised():
     body = "@%p0 mbarrier.init.shared::cta.b64 [%r2], 1; bar.sync 0; @!%p0 {} bar.sync 0;"
     load = "setp.eq.u32 %p4, %r0, 1;" + loaded("%p4") + WAIT
     assert found(body.format(INITS) + load) == {"proxy-fence"}
-    gpu.clear()
     assert found(body.format(CTA) + load) == set()
 
 
@@ -205,22 +196,14 @@ FROM_ANOTHER = """
 def test_stores_of_another_cta_want_a_fence_of_either(group):
     """Of another cluster's, or of a peer's by a flag in memory, which clocks do not know."""
 
-    def body(put, get):
-        return BARRIER + FROM_ANOTHER.format(put=put, get=get + loaded("%p0") + WAIT) + "exit;"
+    def codes(put, get):
+        load = get + loaded("%p0") + WAIT
+        return found(BARRIER + FROM_ANOTHER.format(put=put, get=load) + "exit;", group, grid=2)
 
-    def codes(text):
-        gpu.clear()
-        module = gpu.Module(gpu.kernel(START + text, ["p"], SHARED))
-        for seed in range(8):
-            gpu.seed(seed)
-            memory = gpu.Memory(np.zeros(256, np.uint32))
-            module.launch("f", memory, grid=2, cluster=group)
-        return {f["code"] for f in gpu.report()["findings"] if f["severity"] in "EW"}
-
-    assert codes(body(PUT + "bar.sync 0;", "")) == {"proxy-fence"}
-    assert codes(body(PUT + GLOBAL + "bar.sync 0;", "")) == set()
-    assert codes(body(PUT + "bar.sync 0;", GLOBAL)) == set()
-    assert codes(body(GLOBAL + PUT + "bar.sync 0;", "")) == {"proxy-fence"}
+    assert codes(PUT + "bar.sync 0;", "") == {"proxy-fence"}
+    assert codes(PUT + GLOBAL + "bar.sync 0;", "") == set()
+    assert codes(PUT + "bar.sync 0;", GLOBAL) == set()
+    assert codes(GLOBAL + PUT + "bar.sync 0;", "") == {"proxy-fence"}
 
 
 def test_tiles_want_the_fence_too():
@@ -242,7 +225,7 @@ def test_tiles_want_the_fence_too():
             memory = gpu.Memory(np.arange(512, dtype=np.uint16))
             record = gpu.tensor_map(memory, (16, 32), (4, 32), 16)
             gpu.Module(text).launch("f", memory, record)
-        return {f["code"] for f in gpu.report()["findings"] if f["severity"] in "EW"}
+        return gpu.findings()
 
     assert codes("", 1) == {"proxy-fence"}
     assert codes("", 2) == set()  # the stores end with the second row

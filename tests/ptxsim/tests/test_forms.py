@@ -1,12 +1,10 @@
 """Spellings that compilers and public kernels write, beside what other tests use all the time."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "10.0"
 
 OWN = """
     mov.u32 %r0, %tid.x;
@@ -14,12 +12,6 @@ OWN = """
     add.s64 %rd8, %rd0, %rd8;
     ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd8];
 """
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure(cc="10.0")
-    gpu.clear()
 
 
 def compute(body, values, registers=(), parameter=".param .u64 p"):

@@ -1,7 +1,5 @@
 """What sm_90 added, on the simulated GPU: mbarriers, bulk copies, clusters, tiles; their checks."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu
@@ -20,22 +18,13 @@ from ptxsim.sm90 import (
     wait,
 )
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure()
-    gpu.clear()
-
-
-def findings(severities="EW"):
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
+CAPABILITY = "9.0"
 
 
 def found(body, *arrays, **options):
+    gpu.clear()
     launch(body, *(arrays or (DATA, ZEROS)), **options)
-    return findings()
+    return gpu.findings()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -61,7 +50,7 @@ HANDOVER = (
 def test_producers_hand_over_to_consumers():
     for _, out in launch(HANDOVER, DATA, ZEROS, block=128):
         assert (out[64:128] == np.arange(64)).all()
-    assert findings() == set()
+    assert gpu.findings() == set()
 
 
 def test_no_wait_is_a_race():
@@ -90,7 +79,6 @@ def test_too_many_arrivals_are_an_error():
 def test_barriers_must_be_initialised_and_stay_so():
     body = start() + "mbarrier.arrive.shared::cta.b64 _, [%r3];"
     assert found(body.replace("@%p0 mbarrier.init.shared::cta.b64 [%r3], 1;", "")) == {"mbarrier"}
-    gpu.clear()
     body = start() + "st.shared.u32 [%r2], 0; mbarrier.arrive.shared::cta.b64 _, [%r2];"
     assert "mbarrier" in found(body, block=1)
 
@@ -98,7 +86,6 @@ def test_barriers_must_be_initialised_and_stay_so():
 def test_a_barrier_is_initialised_before_others_use_it():
     body = start(arrivals=32) + "mbarrier.arrive.shared::cta.b64 _, [%r2];"
     assert found(body) == set()
-    gpu.clear()
     assert "race" in found(body.replace("bar.sync 0;", ""))
 
 
@@ -106,7 +93,6 @@ def test_a_barrier_is_not_initialised_again_amid_a_phase():
     again = "@%p0 mbarrier.init.shared::cta.b64 [%r2], 1;"
     body = start(arrivals=2) + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r2];" + again
     assert found(body) == {"mbarrier-reuse"}
-    gpu.clear()
     settled = start(arrivals=2) + "@%p0 mbarrier.inval.shared::cta.b64 [%r2];"
     assert found(settled + again) == set()
 
@@ -119,7 +105,7 @@ def test_a_barrier_is_not_initialised_again_amid_a_phase():
 def test_a_bulk_copy_lands_before_its_barrier_completes():
     for _, out in launch(start() + OWN_PLACE + fetch() + wait(0) + SHOW, DATA, ZEROS, block=256):
         assert (out[:256] == DATA[:256]).all()
-    assert findings() == set()
+    assert gpu.findings() == set()
     assert gpu.report()["async_bytes"] == 1024 * len(SEEDS)
 
 
@@ -127,16 +113,14 @@ def test_what_is_read_too_early_is_poison_or_the_data_and_always_found():
     body = start() + OWN_PLACE + fetch() + SHOW + wait(0)
     results = launch(body, DATA, ZEROS, block=256)
     assert {int(out[0]) for _, out in results} == {1, 0x7F7F7F7F}
-    assert findings() >= {"in-flight", "race"}
+    assert gpu.findings() >= {"in-flight", "race"}
 
 
 def test_wrong_transaction_counts():
     body = start() + OWN_PLACE + fetch(1040) + wait(0)
     assert found(body, block=32) == {"deadlock"}
-    gpu.clear()
     body = start() + OWN_PLACE + fetch(1008) + wait(0) + SHOW
     assert found(body, block=256) & {"deadlock", "in-flight", "race"}
-    gpu.clear()
     body = start() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r2], 1048576;"
     assert found(body) == {"transaction-count"}
 
@@ -144,7 +128,6 @@ def test_wrong_transaction_counts():
 def test_a_barrier_wants_a_fence_before_a_copy_completes_it():
     body = start() + OWN_PLACE + fetch() + wait(0)
     assert found(body) == set()
-    gpu.clear()
     body = body.replace("@%p0 fence.mbarrier_init.release.cluster;", "")
     assert found(body) == {"proxy-fence"}
 
@@ -185,16 +168,15 @@ STORE = (
 def test_a_bulk_store_reads_shared_memory_as_late_as_it_may():
     for _, out in launch(STORE, DATA, ZEROS, block=256):
         assert (out[:256] == np.arange(256) + 7).all()
-    assert findings() == set()
+    assert gpu.findings() == set()
 
 
 def test_a_bulk_store_wants_fence_barrier_and_wait():
     assert found(STORE.replace("fence.proxy.async.shared::cta;", ""), block=256) == {"proxy-fence"}
-    gpu.clear()
     assert "race" in found(STORE.replace("bar.sync 0;\n    @!%p0", "@!%p0"), block=256)
     gpu.clear()
     late = launch(STORE.replace("cp.async.bulk.wait_group.read 0;", ""), DATA, ZEROS, block=256)
-    assert "in-flight" in findings()
+    assert "in-flight" in gpu.findings()
     assert any(out is None or (out[1][:256] == 0).any() for out in late)
 
 
@@ -233,7 +215,7 @@ def test_ctas_of_a_cluster_read_each_other(size):
     for _, out in launch(RING, DATA, ZEROS, grid=8, cluster=size):
         want = [(cta % size + 1) % size * 100 + t for cta in range(8) for t in range(32)]
         assert list(out[:256]) == want
-    assert findings() == set()
+    assert gpu.findings() == set()
 
 
 def test_cluster_barriers_are_needed_before_and_behind():
@@ -241,26 +223,22 @@ def test_cluster_barriers_are_needed_before_and_behind():
         "barrier.cluster.arrive.release.aligned;\n    barrier.cluster.wait.acquire.aligned;", ""
     )
     assert "race" in found(before, **PAIR)
-    gpu.clear()
     behind = RING[: RING.index("barrier.cluster.arrive.relaxed")]
     assert "exited-cta" in found(behind, **PAIR)
-    gpu.clear()
     assert "race" in found(RING.replace("arrive.release", "arrive.relaxed"), **PAIR)
-    gpu.clear()
     twice = RING.replace("barrier.cluster.wait.acquire.aligned;", "barrier.cluster.arrive.aligned;")
     assert "cluster-barrier" in found(twice, **PAIR)
 
 
 def test_a_peer_is_no_shared_memory_of_ones_own():
     assert "out-of-bounds" in found(RING.replace("ld.shared::cluster", "ld.shared"), **PAIR)
-    gpu.clear()
     assert "out-of-bounds" in found(RING.replace("%r11, %r7;", "%r11, 5;"), **PAIR)
 
 
 def test_multicast_reaches_every_cta_of_the_mask():
     for _, out in launch(MULTICAST, DATA, ZEROS, **PAIR, block=256):
         assert (out[:256] == DATA[:256]).all() and (out[256:512] == DATA[:256]).all()
-    assert findings() == set()
+    assert gpu.findings() == set()
 
 
 def test_multicast_wants_the_peers_barrier_to_be_there():
@@ -301,7 +279,7 @@ def test_st_async_brings_data_and_signals_where_mbarriers_are_ready():
     relaxed = SEND.replace("cluster.arrive;", "cluster.arrive.relaxed;", 1)
     for _, out in launch(SEND, DATA, ZEROS, **PAIR) + launch(relaxed, DATA, ZEROS, **PAIR):
         assert list(out[:64]) == [1000 + i for i in range(32)] + list(range(32))
-    assert findings() == set()
+    assert gpu.findings() == set()
     assert "race" in found(relaxed.replace("@%p0 fence.mbarrier_init", "//"), **PAIR)
 
 
@@ -310,32 +288,31 @@ def test_st_async_brings_data_and_signals_where_mbarriers_are_ready():
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("swizzle, width", [(0, 8), (1, 16), (2, 32), (3, 64)])
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
 @pytest.mark.parametrize("x, y", [(0, 0), (16, 5), (-8, 38), (56, -3)])
-def test_tiles_land_swizzled_and_filled(swizzle, width, x, y):
+def test_tiles_land_swizzled_and_filled(width, x, y):
     rows = 512 // width
     matrix = np.arange(1, 40 * 64 + 1, dtype=np.uint16)
     body = TILE.replace("XX", str(x)).replace("YY", str(y))
     results = launch(
         body, matrix, ZEROS, block=256, seeds=range(4),
-        params={"map": lambda m: tensor_map(m, box=(width, rows), swizzle=swizzle)},
+        params={"map": lambda m: tensor_map(m, (rows, width), 2 * width)},
     )  # fmt: skip
     padded = np.zeros((200, 300), np.uint16)
     padded[80:120, 100:164] = matrix.reshape(40, 64)
     want = padded[80 + y : 80 + y + rows, 100 + x : 100 + x + width].reshape(-1)
     offsets = np.arange(1024)
-    bits = {0: 0, 1: 1, 2: 3, 3: 7}[swizzle]
-    places = offsets ^ ((offsets >> 7 & bits) << 4)
+    places = offsets ^ ((offsets >> 7 & width // 8 - 1) << 4)
     expected = want.view(np.uint8)[places]  # its own inverse
     for _, out in results:
         np.testing.assert_array_equal(out[:256].view(np.uint8), expected)
-    assert findings() == set()
+    assert gpu.findings() == set()
 
 
 def test_a_tensor_map_must_be_one():
     bad = {"map": lambda m: bytes(128)}
     body = TILE.replace("XX", "0").replace("YY", "0")
     launch(body, DATA, ZEROS, block=256, params=bad)
-    assert findings() == {"tensor-map"}
+    assert gpu.findings() == {"tensor-map"}
     with pytest.raises(gpu.SimError, match="cuTensorMapEncodeTiled"):
-        tensor_map([gpu.Memory(DATA)], box=(300, 1))
+        tensor_map([gpu.Memory(ZEROS.astype(np.uint16))], (1, 300))

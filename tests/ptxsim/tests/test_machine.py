@@ -1,20 +1,12 @@
 """The simulated GPU: what instructions compute, how warps part and meet, how it schedules."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import build, gpu
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "9.0"
 
 SEEDS = range(12)
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure()
-    gpu.clear()
 
 
 def run(body, *arrays, seed=0, declarations="", **launch):

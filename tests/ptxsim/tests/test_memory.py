@@ -1,19 +1,11 @@
 """Whose memory is whose: allocations apart, and what lanes of one warp may do at once."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu
 from ptxsim.one_array import PLACE, SHARED, found
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure()
-    gpu.clear()
+CAPABILITY = "9.0"
 
 
 @pytest.mark.parametrize("behind", (1, 256, 4096, 1 << 20, 200 << 20))
@@ -22,9 +14,7 @@ def test_an_index_finds_no_other_allocation(behind):
     around = [gpu.Memory(np.zeros(4096, np.uint8)) for _ in range(8)]
     offset = (1024 + behind - 1) // 4 * 4
     assert found(f"ld.global.u32 %r3, [%rd0+{offset}];", seeds=[0]) == {"out-of-bounds"}
-    gpu.clear()
     assert found(f"ld.global.u32 %r3, [%rd0+-{offset - 1020}];", seeds=[0]) == {"out-of-bounds"}
-    gpu.clear()
     assert found("ld.global.u32 %r3, [%rd0+1020];", seeds=[0]) == set()
     assert all((memory.array == 0).all() for memory in around)
 
@@ -36,7 +26,6 @@ SAME = "st.shared.{} [%r2], {}; bar.warp.sync -1; ld.shared.u32 %r3, [%r2];"
 def test_lanes_that_store_the_same_at_once_do_not_race(kind, value):
     same = PLACE + "mov.u32 %r9, %ctaid.x; cvt.u16.u32 %h0, %r9;" + SAME.format(kind, value)
     assert found(same) == set()
-    gpu.clear()
     assert found(same.replace("%ctaid.x", "%tid.x").replace("7", "%r9")) == {"race"}
 
 
@@ -61,9 +50,7 @@ INIT = PLACE + "setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared::cta.b64 [%r2
 def test_an_mbarrier_is_initialised_once():
     again = INIT[INIT.index("@%p0") :]
     assert found(INIT + again) == {"mbarrier-reuse"}
-    gpu.clear()
     assert found(INIT + "@%p0 mbarrier.inval.shared::cta.b64 [%r2];" + again) == set()
-    gpu.clear()
     assert found(INIT + again.replace("[%r2]", "[%r2+8]")) == set()
 
 

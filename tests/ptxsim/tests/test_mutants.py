@@ -11,12 +11,10 @@ from ptxsim import build, gpu
 from ptxsim.campaigns import mutants
 from ptxsim.campaigns.mutations import LOGIC
 from ptxsim.campaigns.served_kernel import HELPERS
+from ptxsim.marks import COMPILES
 from rows import ROWS
 
-missing = [
-    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
-]
-pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+pytestmark = COMPILES
 
 SAMPLE = {"gemm": 3, "sm100_kind_f16": 3}  # 6 of the others
 SAMPLE |= {"sm100_kind_f16_rows": 3, "sm100_kind_f16_gated": 3}

@@ -12,14 +12,12 @@ import pytest
 from cuda_calls import OPERATORS
 from ptxsim import build, gpu
 from ptxsim.campaigns import package
+from ptxsim.marks import COMPILES
 from ptxsim.one_array import PLACE, SHARED
 from rows import TABLE, need
 
 TESTS = Path(__file__).parents[2]
-missing = [
-    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
-]
-pytestmark = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+pytestmark = COMPILES
 
 SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "every operator, every size": ["cuda/test_cuda.py", "-k", "writes_what or inputs_are_left"],

@@ -1,13 +1,9 @@
 """Registers of the simulated GPU that share a place: which values stay apart, what is poison."""
 
-import shutil
-
 import numpy as np
-import pytest
 from ptxsim import gpu
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-
+CAPABILITY = "9.0"
 POISON = 0x7F7F7F7F
 START = "mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;"
 END = "st.global.u32 [%rd1], %r9;"
@@ -15,8 +11,6 @@ END = "st.global.u32 [%rd1], %r9;"
 
 def run(body, lanes=32, seeds=4):
     """What a kernel that leaves its result in %r9 writes; the same for every schedule."""
-    gpu.configure()
-    gpu.clear()
     module = gpu.Module(gpu.kernel(f"{START}\n{body}\n{END}"))
     results = []
     for seed in range(seeds):

@@ -7,15 +7,10 @@ import sys
 
 import pytest
 from ptxsim import build
+from ptxsim.marks import COMPILES
 from rows import need
 
-missing = [
-    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
-]
-pytestmark = [
-    pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}"),
-    pytest.mark.slow,
-]
+pytestmark = [COMPILES, pytest.mark.slow]
 
 PROGRAM = """
 import json, sys

@@ -8,19 +8,9 @@ import numpy as np
 import pytest
 from ptxsim import gpu, sm100
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "10.0"
 
 SEEDS = range(6)
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure(cc="10.0")
-    gpu.clear()
-
-
-def findings(severities="EWN"):
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
 
 
 def launch(body, arrays, variables, seed=0, parameters=sm100.PARAMETERS, **options):
@@ -53,7 +43,7 @@ def assert_close(got, want):
 def test_block_scaled_product(n, seed):
     columns = 256 if n > 96 else 128
     assert_close(*run_product(1, n, seed, columns=columns))
-    assert findings() == set()
+    assert gpu.findings("EWN") == set()
     assert gpu.report()["mmas"] == 4
 
 
@@ -61,7 +51,7 @@ def test_block_scaled_product(n, seed):
 @pytest.mark.parametrize("n", (32, 128))
 def test_block_scaled_product_of_a_pair(n, seed):
     assert_close(*run_product(2, n, seed, columns=256))
-    assert findings() == set()
+    assert gpu.findings("EWN") == set()
     assert gpu.report()["mmas"] == 4
 
 
@@ -78,7 +68,7 @@ def test_each_cta_of_a_pair_reads_its_own_scales_of_b(seed):
     got = launch(body, arrays, sm100.product_variables(2, 64), seed, grid=2, cluster=2)
     assert_close(got[:128], sm100.exact_product(a[:128], b, sfa[:128], sfb))
     assert_close(got[128:], sm100.exact_product(a[128:], b, sfa[128:], other))
-    assert findings() == set()
+    assert gpu.findings("EWN") == set()
 
 
 @pytest.mark.parametrize("which", (2, 3))
@@ -201,7 +191,7 @@ def test_products_of_halves(group, m, seed):
     got = launch(body, arrays, variables, seed, HALVES, grid=group, cluster=group)
     want = a.astype(np.float32) @ b.astype(np.float32).T
     np.testing.assert_array_equal(accumulators(got, group, m, n), want)
-    assert findings("EW") == set()
+    assert gpu.findings() == set()
 
 
 def test_bf16_with_k_in_rows():
@@ -225,7 +215,7 @@ def test_bf16_with_k_in_rows():
     arrays = [*(sm100.swizzled(x) for x in tiles), np.zeros((128, 64), np.float32)]
     got = launch(body, arrays, variables, parameters=HALVES)
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32).T)
-    assert findings("EW") == set()
+    assert gpu.findings() == set()
 
 
 @pytest.mark.parametrize("group", (1, 2))
@@ -248,4 +238,4 @@ def test_a_in_tensor_memory(group):
     module.launch("f", *memory, grid=group, cluster=group, block=128)
     want = a.astype(np.float32) @ b.astype(np.float32).T
     np.testing.assert_array_equal(memory[2].array, want)
-    assert findings("EW") == set()
+    assert gpu.findings() == set()

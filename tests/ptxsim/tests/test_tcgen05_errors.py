@@ -1,13 +1,11 @@
 """Misuse of tensor memory and tcgen05 that ends a launch, each beside a kernel that is fine."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu, sm100
 from ptxsim.sm100 import AFTER, WAIT_LOAD, changed, found
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "10.0"
 
 N = 64
 ONCE, PAIR = sm100.product(), sm100.product(2, N)
@@ -19,12 +17,6 @@ GET = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%d0}, [%r1];"
 FREE = "bar.sync 0; @%p1 " + DEALLOC
 COMMIT = sm100.commit(1)
 READ = sm100.wait(0, "%r10") + AFTER + sm100.load(N, place="%r3") + WAIT_LOAD
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure(cc="10.0")
-    gpu.clear()
 
 
 MEMORY = {  # name: code, kernel, what is replaced, by what

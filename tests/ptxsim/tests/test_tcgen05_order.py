@@ -1,12 +1,10 @@
 """Order in tensor memory: kernels whose synchronisation lacks something, and their clean twins."""
 
-import shutil
-
 import pytest
 from ptxsim import gpu, sm100
 from ptxsim.sm100 import AFTER, BEFORE, WAIT_LOAD, changed, found
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "10.0"
 
 N = 64
 ONCE, PAIR = sm100.product(), sm100.product(2, N)
@@ -33,12 +31,6 @@ TWICE = (
     + sm100.show(N, "%rd4")
     + sm100.finish()
 )
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure(cc="10.0")
-    gpu.clear()
 
 
 @pytest.mark.parametrize("body, group", [(ONCE, 1), (TWICE, 1), (PAIR, 2)])
@@ -162,7 +154,6 @@ def test_cp_behind_mma_is_a_setting():
     assert found(body) == set()
     gpu.configure(cc="10.0", cp_behind_mma=0)
     assert found(body) == {"tcgen05-order"}
-    gpu.clear()
     assert found(behind(copy_again("%r30") + again(), ALSO + WHOLE)) == set()
 
 

@@ -14,12 +14,10 @@ from drawn_cases import FAMILIES, cases, families_of
 from drawn_gated import draw_gated
 from ptxsim import build
 from ptxsim.campaigns import tiles
+from ptxsim.marks import COMPILES
 from rows import TABLE, need
 
 TESTS = Path(__file__).parents[2]
-missing = [
-    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
-]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -40,7 +38,7 @@ def test_what_is_kept_found_nothing(family):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+@COMPILES
 @pytest.mark.parametrize("row", tiles.RESULTS)
 def test_every_kernel_has_a_case(row):
     """But for what runs before or after it in the same call, and the gemvs of one matrix."""
@@ -153,7 +151,7 @@ def run_command(*command):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
+@COMPILES
 def test_a_drawn_sample_of_tiles(campaign, tmp_path):
     need("sm90", "sm100")
     file = tmp_path / "found.json"

@@ -1,25 +1,13 @@
 """Tensor memory on the simulated GPU: which cells ld, st and cp touch, allocation, kind::f16."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu, sm100
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "10.0"
 
 SEEDS = range(4)
 COLUMNS = 64  # of what a test looks at
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure(cc="10.0")
-    gpu.clear()
-
-
-def findings(severities="EWN"):
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in severities}
 
 
 def launch(body, *arrays, variables=None, seed=0, **options):
@@ -87,7 +75,7 @@ def test_load_shapes(shape, count, upper):
         for r in range(n):
             lane, column = CELLS[shape](t % 32, r)
             assert got[t, r] == (LANES[t] + lane + extra) << 16 | column
-    assert findings() == set()
+    assert gpu.findings("EWN") == set()
 
 
 @pytest.mark.parametrize("shape, count", SHAPES)
@@ -106,7 +94,7 @@ def test_store_shapes(shape, count, upper):
             lane, column = CELLS[shape](t % 32, r)
             want[LANES[t] + lane + extra, column] = t << 16 | r
     np.testing.assert_array_equal(got, want)
-    assert findings() == set()
+    assert gpu.findings("EWN") == set()
 
 
 def test_pairs_of_columns_pack_into_a_register_and_back():
@@ -183,4 +171,4 @@ def test_copies(name, group):
                 for lane in lanes(row):
                     want[128 * cta + lane, byte // 4] = data[1024 * cta + at // 4]
     np.testing.assert_array_equal(got, want)
-    assert findings() == set()
+    assert gpu.findings("EWN") == set()

@@ -1,12 +1,10 @@
 """wgmma on the simulated GPU: products of a warpgroup from shared memory and from registers."""
 
-import shutil
-
 import numpy as np
 import pytest
 from ptxsim import gpu
 
-pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+CAPABILITY = "9.0"
 
 SEEDS = range(6)
 N, K = 32, 64  # of the matrices in shared memory, four instructions deep
@@ -119,18 +117,13 @@ def run(body, a, b, seed=0, block=128):
 
 def found(body, seeds=SEEDS, block=128):
     a, b = matrices(0)
+    gpu.clear()
     for seed in seeds:
         try:
             run(body, swizzled(a), swizzled(b), seed, block)
         except gpu.SimError:
             pass
-    return {f["code"] for f in gpu.report()["findings"] if f["severity"] in "EW"}
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    gpu.configure()
-    gpu.clear()
+    return gpu.findings()
 
 
 @pytest.mark.parametrize("span", [16, 32, 64, 128])
@@ -140,7 +133,7 @@ def test_both_operands_from_shared_memory(seed, span):
     body = FILL + ZERO + FENCE + from_shared(span) + DONE + SHOW
     got = run(body, swizzled(a, span), swizzled(b, span), seed)
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32).T)
-    assert [f for f in gpu.report()["findings"] if f["severity"] in "EW"] == []
+    assert gpu.findings() == set()
     assert gpu.report()["mmas"] == 4 * K // 16  # four warps
 
 
@@ -210,7 +203,6 @@ def test_accumulators_are_poison_until_the_wait():
 def test_shared_memory_is_read_as_late_as_the_wait():
     overwrite = "st.shared.v4.u32 [%r3], {%r0,%r0,%r0,%r0};"
     assert "in-flight" in found(WHOLE.replace("wgmma.wait_group", overwrite + "wgmma.wait_group"))
-    gpu.clear()
     assert found(WHOLE.replace(SHOW, "bar.sync 0;" + overwrite + SHOW)) == set()
 
 
@@ -227,15 +219,12 @@ def handed_over(done):
 def test_operands_are_read_until_the_wait(seed):
     early = DONE.replace("wgmma.wait", "bar.arrive 1, 256; wgmma.wait")
     assert found(handed_over(early), [seed], 256) & {"race", "in-flight"}
-    gpu.clear()
     assert found(handed_over(DONE + "bar.arrive 1, 256;"), [seed], 256) == set()
 
 
 def test_fences_are_wanted():
     assert found(WHOLE.replace(FENCE, "")) == {"wgmma-fence"}
-    gpu.clear()
     assert found(WHOLE.replace("fence.proxy.async.shared::cta;", "")) == {"proxy-fence"}
-    gpu.clear()
     assert "race" in found(WHOLE.replace("bar.sync 0;", ""))
 
 
@@ -243,7 +232,6 @@ def test_what_was_written_since_the_last_fence_wants_another():
     more = from_shared().replace("setp.ne.u32 %p1, 0, 0", "setp.eq.u32 %p1, 0, 0") + DONE
     begin, touch = FILL + ZERO + FENCE + from_shared() + DONE, "add.f32 %f3, %f3, %f3;"
     for between, codes in [("", set()), (touch, {"wgmma-fence"}), (touch + FENCE, set())]:
-        gpu.clear()
         assert found(begin + between + more) == codes
     registers = product(0, a="{%r30,%r30,%r30,%r30}") + DONE
     fragment = "mov.u32 %r30, 0x3C003C00;" + descriptor("%rd21", "%r2")
@@ -252,7 +240,6 @@ def test_what_was_written_since_the_last_fence_wants_another():
         (FENCE + fragment + registers, {"wgmma-fence"}),
         (fragment + FENCE + registers + "mov.u32 %r30, 0;" + registers, {"wgmma-fence"}),
     ]:
-        gpu.clear()
         assert found(FILL + ZERO + body) == codes
 
 
@@ -260,11 +247,9 @@ def test_a_product_is_one_instruction_of_four_warps():
     entry = "mov.u32 %r0, %tid.x; setp.ge.u32 %p5, %r0, 64;" + FILL + ZERO + FENCE
     parted = "@%p5 bra $other;" + from_shared() + "bra $done; $other:" + from_shared() + "$done:"
     assert found(entry + parted + DONE + SHOW) == {"wgmma-warpgroup"}
-    gpu.clear()
     assert found(entry + from_shared() + DONE + SHOW) == set()
 
 
 def test_descriptors_are_checked():
     assert found(WHOLE.replace(str(SW128), str(SW128 | 1 << 14))) == {"descriptor"}
-    gpu.clear()
     assert found(WHOLE.replace("%r2, 96", "%r2, 65536")) == {"out-of-bounds"}

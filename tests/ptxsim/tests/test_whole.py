@@ -7,14 +7,11 @@ from multiprocessing import get_context
 import pytest
 from ptxsim import build
 from ptxsim.campaigns import choices, whole
+from ptxsim.marks import COMPILES
 from rows import TABLE, need, tiles_of
 
 from nvfp4kern.verify import shapes
 
-missing = [
-    name for name, path in [("cc", build.find_cc()), ("nvcc", build.find_nvcc())] if not path
-]
-COMPILES = pytest.mark.skipif(bool(missing), reason=f"no {' and no '.join(missing)}")
 ALIGNED = 1.001
 """Operands begin anywhere in a sector."""
 LISTED = 0.8
