@@ -2,9 +2,9 @@
 
 import numpy as np
 from dense_calls import dual_operands, expect_dual, gemm_operands, run_dual, run_gemm
-from expert_calls import Tokens, check_rows, drawn, group_operands, int32, run_list, weights
+from expert_calls import Matrices, Tokens, check_rows, drawn, group_operands, run_list
 from expert_tiles import check_experts, check_gated_experts
-from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, run, scales, values
+from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, scales, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -88,18 +88,12 @@ def check_by_index(device, c, sizes, tokens, n, k, form, make=data.exact_family)
     rng, offsets = rng_of(n, k), np.cumsum([2, *sizes])
     count = int(offsets[-1]) + 3
     a = Tokens(rng, device, tokens, k, form=form, make=make)
-    b, sfb, w = weights(rng, device, len(sizes), n, k, make=make)
+    b = Matrices(rng, device, len(sizes), n, k, make=make)
     rows = drawn(rng, offsets, count, tokens, 2)
-    got = run(
-        nvfp4kern.grouped_gemm, a.tensor, b, a.sf, sfb, shape=(count, n), device=device,
-        dtype="float32", offsets=int32(offsets, device), rows=from_numpy(rows, device),
-        rows_per_token=2, scale_layout=("blocked" if form == "blocked" else "linear", "linear"),
-    )  # fmt: skip
-
-    def expected(g, r):
-        return reference.gemm(a.values[rows[r] // 2], w[g], c=c)
-
-    check_rows(got, offsets, expected, "float32", exact=make is data.exact_family)
+    options = {"rows": from_numpy(rows, device), "rows_per_token": 2, "form": form}
+    got = b.run(a.tensor, a.sf, offsets, count=count, dtype="float32", **options)
+    exact = make is data.exact_family
+    check_rows(got, offsets, b.expect(a.of(rows // 2), c=c), "float32", exact)
 
 
 def check_sm100_by_index(device, c, mma_n):

@@ -10,6 +10,7 @@ from generators import (
     floats,
     layout_of,
     rng_of,
+    run,
     scale_bytes,
     scales,
     unchanged,
@@ -54,14 +55,6 @@ def expert_of(offsets, rows):
     return owner
 
 
-def blocked_by_expert(operand, offsets, device, rng):
-    """Scales as quantize(offsets=) lays them out, garbage where its padding is."""
-    blocked = reference.to_blocked_by_expert(operand.scales, offsets)
-    used = reference.to_blocked_by_expert(np.ones_like(operand.scales), offsets)
-    noise = rng.integers(1, 256, blocked.shape, np.uint8)
-    return scale_bytes(np.where(used == 1, blocked, noise), device)
-
-
 def check_rows(got, offsets, expected_of, dtype, exact=False):
     """Each expert's rows as expected_of(g, rows) says; rows of nobody still hold the poison."""
     owner = expert_of(offsets, len(got))
@@ -91,61 +84,119 @@ def drawn(rng, offsets, count, tokens, per_token):
 class Tokens:
     """`a` of a kind, [tokens, k], and its scale factors in a form of SCALE_FORMS."""
 
-    def __init__(self, rng, device, tokens, k, *, kind="NVFP4", form="linear", make=None):
+    def __init__(
+        self, rng, device, tokens, k, *, kind="NVFP4", form="linear", make=data.exact_family,
+        dtype="bfloat16",
+    ):  # fmt: skip
         self.form, self.halves = form, kind != "NVFP4"
         if self.halves:
-            x = data.small_integers(rng, tokens, k, most=3)
-            self.values, self.tensor, self.sf = x, floats(x, "bfloat16", device), None
+            self.values, self.sf = data.small_integers(rng, tokens, k, most=3), None
+            self.tensor = floats(self.values, dtype, device)
             return
-        operand = (make or data.exact_family)(rng, tokens, k)
-        self.values, self.tensor = operand.values, codes(operand, device)
-        self.sf = scales(operand, form, rng, device, 0x7F)
+        self.operand = make(rng, tokens, k)
+        self.values, self.tensor = self.operand.values, codes(self.operand, device)
+        self.sf = scales(self.operand, form, rng, device, 0x7F)
+
+    def block_by_expert(self, offsets, rng):
+        """Scales as quantize(offsets=) lays them out, garbage where its padding is."""
+        blocked = reference.to_blocked_by_expert(self.operand.scales, offsets)
+        used = reference.to_blocked_by_expert(np.ones_like(self.operand.scales), offsets)
+        noise = rng.integers(1, 256, blocked.shape, np.uint8)
+        self.form, device = "blocked", self.tensor.device
+        self.sf = scale_bytes(np.where(used == 1, blocked, noise), device)
+
+    def of(self, index):
+        """The values of tokens; what names none is clamped."""
+        return self.values[np.clip(index, 0, len(self.values) - 1)]
 
     def gathered(self, index):
-        """(a, sfa, its layout) of a call without `rows`, whose row p is token index[p]."""
+        """(a, sfa) of a call without `rows`, whose row p is token index[p], of linear sfa."""
         take = torch.from_numpy(np.asarray(index)).long().to(self.tensor.device)
         a = self.tensor if self.halves else self.tensor.view(torch.uint8)
         if self.halves:
-            return a[take], None, "linear"
+            return a[take], None
         sf = self.sf.view(torch.uint8)
         if self.form not in ("linear", "strided"):
             sf = nvfp4kern.from_blocked(sf, len(a), 2 * a.shape[1] // 16).reshape(len(a), -1)
-        return a[take], sf[take].contiguous(), "linear"
+        return a[take], sf[take].contiguous()
 
 
-def weights(rng, device, experts, n, k, kind="NVFP4", make=None):
-    """(b, sfb, their values)"""
-    if kind.startswith("16-bit"):
-        w = data.small_integers(rng, experts, n, k, most=3)
-        b = floats(w, "bfloat16", device)
-        return (
-            b.transpose(1, 2).contiguous().transpose(1, 2) if "transposed" in kind else b,
-            None,
-            w,
-        )
-    operand = (make or data.exact_family)(rng, experts, n, k)
-    return codes(operand, device), scales(operand, "linear", rng, device), operand.values
+class Matrices:
+    """`b` of grouped_gemm, [G, n, k] of a kind, and its scale factors in a form of SCALE_FORMS."""
 
+    name, parts = "grouped_gemm", 1
+    kinds = ("NVFP4", "W4A16", "16-bit", "16-bit transposed")
 
-class Stack:
-    """`b` of experts, [G, 2 n, k], and its scale factors in a form of SCALE_FORMS."""
-
-    def __init__(self, rng, device, experts, n, k, *, make=data.exact_family, form="linear"):
-        self.operand, self.n, self.form = make(rng, experts, 2 * n, k), n, form
-        self.codes = codes(self.operand, device)
+    def __init__(
+        self, rng, device, experts, n, k, *, kind="NVFP4", make=data.exact_family, form="linear"
+    ):
+        self.device, self.n, self.form = device, n, form
+        rows = self.parts * n
+        if kind.startswith("16-bit"):
+            self.values, self.sf = data.small_integers(rng, experts, rows, k, most=3), None
+            b = floats(self.values, "bfloat16", device)
+            transposed = b.transpose(1, 2).contiguous().transpose(1, 2)
+            self.codes = transposed if "transposed" in kind else b
+            return
+        self.operand = make(rng, experts, rows, k)
+        self.values, self.codes = self.operand.values, codes(self.operand, device)
         self.sf = scales(self.operand, form, rng, device, 0x7F)
 
+    def call(self, a, sfa, offsets, *, form="linear", **options):
+        """(arguments, options) of tokens whose scale factors have a form of SCALE_FORMS."""
+        layout = {"scale_layout": (layout_of(form), layout_of(self.form))}
+        offsets = {"offsets": int32(offsets, self.device)}
+        return (a, self.codes, sfa, self.sf), offsets | layout | options
+
+    def new(self, *given, **options):
+        args, options = self.call(*given, **options)
+        return getattr(nvfp4kern, self.name)(*args, **options)
+
+    def explain(self, *given, **options):
+        args, options = self.call(*given, **options)
+        return nvfp4kern.explain(self.name, *args, **options)
+
+    def run(self, a, *given, count=None, dtype="float16", order="row", **options):
+        """The values of a guarded output of `count` rows."""
+        args, options = self.call(a, *given, **options)
+        shape = len(a) if count is None else count, self.n
+        function = getattr(nvfp4kern, self.name)
+        options |= {"device": self.device, "dtype": dtype, "order": order}
+        return run(function, *args, shape=shape, **options)
+
     def expect(self, a, **options):
-        """expected(g, rows) of tokens [rows, k]; alphas are [G, n] or a number."""
-        w, n = self.operand.values, self.n
+        """expected(g, rows) of tokens [rows, k]; alpha and bias are [G, n] or a number."""
 
         def expected(g, rows):
-            alphas = {
-                name: np.broadcast_to(options[name], (len(w), n))[g] if name in options else 1.0
-                for name in ("alpha1", "alpha2")
-            }
-            rest = {name: value for name, value in options.items() if name not in alphas}
-            return reference.dual_gemm(a[rows], w[g][:n], w[g][n:], **alphas, **rest)
+            return reference.gemm(a[rows], self.values[g], **self.of_expert(options, g))
+
+        return expected
+
+    def of_expert(self, options, g):
+        shape = len(self.values), self.n
+        vectors = {"alpha", "bias", "alpha1", "alpha2"} & options.keys()
+        return options | {name: np.broadcast_to(options[name], shape)[g] for name in vectors}
+
+    def check(self, got, offsets, a, c, dtype="float16"):
+        """Of data whose sums are exact: what dual_gemm makes of them is rounded more than once."""
+        exact = self.parts == 1
+        check_rows(got, offsets, self.expect(a, **({} if exact else {"c": c})), dtype, exact)
+
+
+class Stack(Matrices):
+    """`b` of grouped_dual_gemm, [G, 2 n, k]."""
+
+    name, parts = "grouped_dual_gemm", 2
+    kinds = ("NVFP4", "W4A16")
+
+    def expect(self, a, **options):
+        """An alpha is of gates and ups."""
+        if "alpha" in options:
+            options["alpha1"] = options["alpha2"] = options.pop("alpha")
+
+        def expected(g, rows):
+            gates, ups = self.values[g][: self.n], self.values[g][self.n :]
+            return reference.dual_gemm(a[rows], gates, ups, **self.of_expert(options, g))
 
         return expected
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import GPUS
-from expert_calls import Tokens, check_rows, int32, weights
-from generators import assert_ok, codes, floats, raw, rng_of, run, scales, values
+from expert_calls import Tokens, int32
+from generators import assert_ok, codes, floats, raw, rng_of, scales, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -131,72 +131,6 @@ def test_lists_that_no_tile_takes(device, monkeypatch):
 # ---------------------------------------------------------------------------------------------
 # Tokens by index
 # ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ("strided", "blocked"))
-def test_what_names_no_token_is_clamped(device, form):
-    """Tokens lie between NaNs, so a row that is read outside them would be NaN."""
-    rng = rng_of(9)
-    a = Tokens(rng, device, 5, 64, form=form)
-    b, sfb, w = weights(rng, device, 2, 9, 64)
-    rows = np.array([-1, -(2**31), 2**31 - 1, 15, 14, 3, 16, 0, 100, -3], np.int32)
-    layout = "blocked" if form == "blocked" else "linear"
-    options = {
-        "rows": int32(rows, device),
-        "rows_per_token": 3,
-        "offsets": int32([0, 4, 10], device),
-    }
-    args = a.tensor, b, a.sf, sfb
-    plan = nvfp4kern.explain("grouped_gemm", *args, **options, scale_layout=(layout, "linear"))
-    assert plan["backend"] == "sm100"
-    got = run(
-        nvfp4kern.grouped_gemm, *args, shape=(10, 9), device=device,
-        scale_layout=(layout, "linear"), **options,
-    )  # fmt: skip
-    token = np.clip(rows, 0, 14) // 3
-    expected = lambda g, r: reference.gemm(a.values[token[r]], w[g])  # noqa: E731
-    check_rows(got, [0, 4, 10], expected, "float16", exact=True)
-
-
-@pytest.mark.parametrize(
-    "function, kind",
-    [("grouped_gemm", "W4A16"), ("grouped_gemm", "16-bit"), ("grouped_dual_gemm", "W4A16")],
-)
-def test_16_bit_tokens_by_index_are_clamped(device, function, kind):
-    rng, gated, layout = rng_of(12), function == "grouped_dual_gemm", ("linear", "linear")
-    a = Tokens(rng, device, 5, 64, kind=kind)
-    nan = a.tensor.new_full((1, 64), torch.nan)
-    a.tensor = torch.cat([nan, a.tensor, nan])[1:-1]
-    b, sfb, w = weights(rng, device, 2, 18 if gated else 9, 64, kind)
-    rows = np.array([-1, -(2**31), 2**31 - 1, 15, 14, 3, 16, 0, 100, -3], np.int32)
-    options = {"rows": int32(rows, device), "rows_per_token": 3, "scale_layout": layout}
-    options |= {"activation": "relu"} if gated else {}
-    args = [a.tensor, b, None, sfb, int32([0, 4, 10], device)]
-    if not gated:
-        options["offsets"] = args.pop()
-    plan = nvfp4kern.explain(function, *args, **options)
-    assert plan["backend"] == "sm100" and plan["kernel"].startswith("sm100_kind_f16_grouped_")
-    call = getattr(nvfp4kern, function)
-    got = run(call, *args, shape=(10, 9), device=device, dtype="float32", **options)
-    x = a.values[np.clip(rows, 0, 14) // 3]
-    for g, r in ((0, slice(0, 4)), (1, slice(4, 10))):
-        sums = x[r] @ w[g].T
-        want = np.maximum(sums[:, :9], 0) * sums[:, 9:] if gated else sums
-        np.testing.assert_array_equal(got[r], want.astype(np.float32))
-
-
-@pytest.mark.parametrize("offsets", ([5, 2, 9, 40], [-7, 3, 2**31 - 1, 4], [20, 0, 0, 0]))
-def test_bad_offsets_touch_nothing_outside(device, offsets):
-    """They are clamped to the rows of the result, of which there are more than tokens."""
-    rng = rng_of(10)
-    a = Tokens(rng, device, 3, 64, form="blocked")
-    b, sfb, _ = weights(rng, device, 3, 9, 64)
-    options = {"offsets": int32(offsets, device), "rows": int32(rng.integers(0, 3, 20), device)}
-    got = run(
-        nvfp4kern.grouped_gemm, a.tensor, b, a.sf, sfb, shape=(20, 9), device=device,
-        scale_layout=("blocked", "linear"), **options,
-    )  # fmt: skip
-    assert np.isfinite(got).all()
 
 
 def test_tokens_whose_rows_would_have_no_map_go_where_they_go_gathered(device):

@@ -8,12 +8,11 @@ from expert_calls import (
     Stack,
     Tokens,
     alphas_of,
-    blocked_by_expert,
     drawn,
     expert_of,
     int32,
 )
-from generators import Guarded, codes, floats, from_numpy, layout_of, raw, rng_of, scales, unchanged
+from generators import Guarded, floats, from_numpy, raw, rng_of, scales, unchanged
 from rows import tiles_of
 
 import nvfp4kern
@@ -22,18 +21,16 @@ from nvfp4kern.verify import data, encoded, reference
 UNWRITTEN = 0x5A
 
 
-def encode(a, sfa, stack, offsets, *, form="linear", count=None, **options):
+def encode(a, stack, offsets, *, count=None, **options):
     """(codes, scale factors), which lie between guard bytes, rows far from the last ones."""
-    rows, device = len(a) if count is None else count, stack.codes.device
+    rows, device = len(a.tensor) if count is None else count, stack.device
     out = tuple(
         Guarded((rows, stack.n // of), torch.uint8, device, "padded rows") for of in (2, 16)
     )
-    args = a, stack.codes, sfa, stack.sf, int32(offsets, device)
-    options["scale_layout"] = layout_of(form), layout_of(stack.form)
+    args, options = stack.call(a.tensor, a.sf, offsets, form=a.form, quantized=True, **options)
     with unchanged(args, list(options.values())):
-        got = nvfp4kern.grouped_dual_gemm(
-            *args, out=tuple(item.tensor for item in out), quantized=True, **options
-        )
+        given = tuple(item.tensor for item in out)
+        got = nvfp4kern.grouped_dual_gemm(*args, out=given, **options)
     assert got.data is out[0].tensor and got.scales is out[1].tensor
     assert out[0].guards_intact() and out[1].guards_intact()
     return raw(got.data), raw(got.scales)
@@ -51,11 +48,9 @@ def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0)):
     owner = expert_of(offsets, len(a))
     for part in got:
         assert (part[owner < 0] == UNWRITTEN).all()
-    for g, w in enumerate(stack.operand.values):
+    for g, w in enumerate(stack.values):
         rows = slice(offsets[g], offsets[g + 1])
-        alpha1, alpha2 = (
-            np.broadcast_to(of, (len(stack.operand.values), stack.n))[g] for of in alphas
-        )
+        alpha1, alpha2 = (np.broadcast_to(of, (len(stack.values), stack.n))[g] for of in alphas)
         with np.errstate(all="ignore"):
             gates, ups = gated_sums(a[rows], w, alpha1, alpha2)
         want = reference.quantize(gates, scale, ups)
@@ -80,12 +75,11 @@ def check_interval(got, offsets, expected_of, scale=None):
 @pytest.mark.parametrize("form_a", ("linear", "blocked"))
 def test_exact_sums_give_the_bytes_of_quantize(device, case, form_a, form_b):
     rng, offsets = rng_of(1), OFFSETS[case]
-    a = data.exact_family(rng, max(offsets) + 5, 48)
+    a = Tokens(rng, device, max(offsets) + 5, 48)
     stack = Stack(rng, device, len(offsets) - 1, 48, 48, form=form_b)
-    sfa = scales(a, "linear", rng, device)
     if form_a == "blocked":
-        sfa = blocked_by_expert(a, offsets, device, rng)
-    got = encode(codes(a, device), sfa, stack, offsets, form=form_a)
+        a.block_by_expert(offsets, rng)
+    got = encode(a, stack, offsets)
     check_bytes(got, offsets, a.values, stack)
 
 
@@ -93,8 +87,8 @@ def test_exact_sums_give_the_bytes_of_quantize(device, case, form_a, form_b):
 @pytest.mark.parametrize("n", (0, 16, 32, 64, 80, 112, 128, 144, 192))
 def test_any_number_of_blocks(device, n):
     rng, offsets, k = rng_of(2, n), [1, 4, 4, 21], 144
-    a, stack = data.exact_family(rng, 23, k), Stack(rng, device, 3, n, k)
-    got = encode(codes(a, device), scales(a, "linear", rng, device), stack, offsets)
+    a, stack = Tokens(rng, device, 23, k), Stack(rng, device, 3, n, k)
+    got = encode(a, stack, offsets)
     if n:
         check_bytes(got, offsets, a.values, stack)
 
@@ -103,11 +97,11 @@ def test_any_number_of_blocks(device, n):
 @pytest.mark.parametrize("scale", (None, 0.02, 3, 1e-30, 1e30, np.float32(0.3)))
 def test_global_scales(device, scale):
     rng, offsets = rng_of(3), [0, 9, 9, 40]
-    a, stack = data.exact_family(rng, 40, 64), Stack(rng, device, 3, 32, 64)
+    a, stack = Tokens(rng, device, 40, 64), Stack(rng, device, 3, 32, 64)
     given = (
         floats(np.float32([scale]), "float32", device) if isinstance(scale, np.float32) else scale
     )
-    args = codes(a, device), scales(a, "linear", rng, device), stack, offsets
+    args = a, stack, offsets
     check_bytes(encode(*args, global_scale=given), offsets, a.values, stack, scale)
 
 
@@ -116,11 +110,8 @@ def test_global_scales(device, scale):
 def test_global_scales_that_an_array_may_hold(device, scale):
     """Where S is not above 0, every scale factor is NaN and every code 0."""
     rng, offsets = rng_of(4), [0, 7]
-    a, stack = data.exact_family(rng, 7, 32), Stack(rng, device, 1, 16, 32)
-    got = encode(
-        codes(a, device), scales(a, "linear", rng, device), stack, offsets,
-        global_scale=floats(np.float32([scale]), "float32", device),
-    )  # fmt: skip
+    a, stack = Tokens(rng, device, 7, 32), Stack(rng, device, 1, 16, 32)
+    got = encode(a, stack, offsets, global_scale=floats(np.float32([scale]), "float32", device))
     with np.errstate(all="ignore"):
         check_bytes(got, offsets, a.values, stack, np.float32(scale))
 
@@ -130,15 +121,12 @@ def test_global_scales_that_an_array_may_hold(device, scale):
 def test_alphas(device, kind):
     """Powers of two: alphas that leave sums exact."""
     rng, offsets, n = rng_of(5), [0, 9, 9, 40], 48
-    a, stack = data.exact_family(rng, 40, 64), Stack(rng, device, 3, n, 64)
+    a, stack = Tokens(rng, device, 40, 64), Stack(rng, device, 3, n, 64)
     given, alpha1, alpha2 = alphas_of(kind, rng, 3, n)
     two = np.vectorize(lambda x: np.float32(2.0) ** np.round(np.log2(abs(x) * 1e4)))
     given, alpha1, alpha2 = two(given), two(alpha1), two(alpha2)
     given = float(given) if kind == "float" else floats(given, "float32", device)
-    got = encode(
-        codes(a, device), scales(a, "linear", rng, device), stack, offsets, alpha=given,
-        global_scale=0.125,
-    )  # fmt: skip
+    got = encode(a, stack, offsets, alpha=given, global_scale=0.125)
     check_bytes(got, offsets, a.values, stack, 0.125, (alpha1, alpha2))
 
 
@@ -146,9 +134,10 @@ def test_alphas(device, kind):
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_16_bit_tokens(device, dtype):
     rng, offsets = rng_of(6), [3, 10, 10, 41]
-    a, stack = data.small_integers(rng, 45, 80), Stack(rng, device, 3, 32, 80)
-    got = encode(floats(a, dtype, device), None, stack, offsets, global_scale=0.5)
-    check_bytes(got, offsets, a.astype(np.float64), stack, 0.5)
+    a = Tokens(rng, device, 45, 80, kind="W4A16", dtype=dtype)
+    stack = Stack(rng, device, 3, 32, 80)
+    got = encode(a, stack, offsets, global_scale=0.5)
+    check_bytes(got, offsets, a.values, stack, 0.5)
 
 
 @pytest.mark.any_path
@@ -160,25 +149,19 @@ def test_rows(device, form, per_token):
     a = Tokens(rng, device, 140, 48, form=form)
     stack = Stack(rng, device, 3, 32, 48)
     rows = drawn(rng, offsets, count, 140, per_token)
-    got = encode(
-        a.tensor, a.sf, stack, offsets, form=form, count=count, rows=from_numpy(rows, device),
-        rows_per_token=per_token, global_scale=0.25,
-    )  # fmt: skip
-    token = np.clip(rows // per_token, 0, 139)
-    check_bytes(got, offsets, a.values[token], stack, 0.25)
+    by_index = {"rows": from_numpy(rows, device), "rows_per_token": per_token}
+    got = encode(a, stack, offsets, count=count, global_scale=0.25, **by_index)
+    check_bytes(got, offsets, a.of(rows // per_token), stack, 0.25)
 
 
 @pytest.mark.parametrize("alpha, scale", [(1.0, 1e4), (1e-5, None), (1e-5, 1e-5)])
 def test_full_range_is_within_the_bound_of_the_sums(backend, alpha, scale):
     """Where sums round a code may be its neighbour, and no other."""
     rng, device, offsets = rng_of(8), backend.device, [0, 9, 9, 40]
-    a = data.full_range(rng, 41, 304)
+    a = Tokens(rng, device, 41, 304, make=data.full_range)
     stack = Stack(rng, device, 3, 48, 304, make=data.full_range)
-    got = encode(
-        codes(a, device), scales(a, "linear", rng, device), stack, offsets, alpha=alpha,
-        global_scale=scale,
-    )  # fmt: skip
-    expected = stack.expect(a.values, alpha1=alpha, alpha2=alpha, c=backend.c)
+    got = encode(a, stack, offsets, alpha=alpha, global_scale=scale)
+    expected = stack.expect(a.values, alpha=alpha, c=backend.c)
     check_interval(got, offsets, expected, scale)
 
 
@@ -200,10 +183,9 @@ def test_the_bytes_of_quantize_of_our_own_sums_on_the_cpu(device):
     if device != "cpu":
         pytest.skip("GPUs may add in another order")
     rng, offsets, n = rng_of(9), [0, 9, 9, 40], 48
-    a = data.full_range(rng, 40, 304)
+    a = Tokens(rng, device, 40, 304, make=data.full_range)
     stack = Stack(rng, device, 3, n, 304, make=data.full_range)
-    args = codes(a, device), stack.codes, scales(a, "linear", rng, device), stack.sf
-    options = {"offsets": int32(offsets, device), "alpha": 1e-4}
+    args, options = stack.call(a.tensor, a.sf, offsets, alpha=1e-4)
     got = nvfp4kern.grouped_dual_gemm(*args, **options, quantized=True, global_scale=0.01)
     sums = nvfp4kern.grouped_gemm(*args, **options, out_dtype="float32")
     want = nvfp4kern.quantize(sums[:, :n], up=sums[:, n:], global_scale=0.01)
@@ -220,8 +202,8 @@ def test_the_bytes_of_quantize_of_our_own_sums_on_the_cpu(device):
 @pytest.mark.parametrize("row", (20, 48 + 20))
 def test_a_nan_scale_of_a_gate_or_an_up_poisons_exactly_its_blocks(device, row):
     rng, offsets = rng_of(10), [0, 10, 20]
-    a, stack = data.exact_family(rng, 20, 32), Stack(rng, device, 2, 48, 32)
-    args = codes(a, device), scales(a, "linear", rng, device), stack, offsets
+    a, stack = Tokens(rng, device, 20, 32), Stack(rng, device, 2, 48, 32)
+    args = a, stack, offsets
     clean = encode(*args)
     stack.operand.scales[1, row, 0] = 0x7F
     stack.sf = scales(stack.operand, "linear", rng, device)
@@ -235,11 +217,8 @@ def test_a_nan_scale_of_a_gate_or_an_up_poisons_exactly_its_blocks(device, row):
 def test_infinities(device):
     """Products beyond fp32: the scale factor is 448, the infinity's code 6 with its sign."""
     rng, offsets = rng_of(11), [0, 20]
-    a, stack = data.exact_family(rng, 20, 64), Stack(rng, device, 1, 32, 64)
-    got = encode(
-        codes(a, device), scales(a, "linear", rng, device), stack, offsets, alpha=2.0**100,
-        global_scale=1e30,
-    )  # fmt: skip
+    a, stack = Tokens(rng, device, 20, 64), Stack(rng, device, 1, 32, 64)
+    got = encode(a, stack, offsets, alpha=2.0**100, global_scale=1e30)
     check_bytes(got, offsets, a.values, stack, 1e30, (2.0**100, 2.0**100))
     assert (got[1] == 0x7E).any()
 
@@ -266,13 +245,10 @@ def test_k_of_zero_gives_zero(device):
 @pytest.mark.parametrize("shift", (1, 2, 7))
 def test_outputs_at_any_address(device, shift):
     rng, offsets = rng_of(12), [0, 3, 7]
-    a, stack = data.exact_family(rng, 7, 80), Stack(rng, device, 2, 48, 80)
+    a, stack = Tokens(rng, device, 7, 80), Stack(rng, device, 2, 48, 80)
     wide = torch.full((7, 24 + 3 + 13), UNWRITTEN, dtype=torch.uint8, device=device)
     out = wide[:, shift : shift + 24], wide[:, shift + 24 : shift + 27]
-    nvfp4kern.grouped_dual_gemm(
-        codes(a, device), stack.codes, scales(a, "linear", rng, device), stack.sf,
-        int32(offsets, device), quantized=True, out=out,
-    )  # fmt: skip
+    stack.new(a.tensor, a.sf, offsets, quantized=True, out=out)
     check_bytes(tuple(map(raw, out)), offsets, a.values, stack)
     rest = np.delete(raw(wide), np.arange(shift, shift + 27), axis=1)
     assert (rest == UNWRITTEN).all()
@@ -282,21 +258,17 @@ def test_outputs_at_any_address(device, shift):
 @pytest.mark.parametrize("data_dtype", (None, "uint8", torch.uint8))
 def test_new_outputs(device, data_dtype):
     rng, offsets = rng_of(13), [0, 5, 12]
-    a, stack = data.exact_family(rng, 12, 48), Stack(rng, device, 2, 32, 48)
-    args = codes(a, device), stack.codes, scales(a, "linear", rng, device), stack.sf
+    a, stack = Tokens(rng, device, 12, 48), Stack(rng, device, 2, 32, 48)
     scale = floats(np.float32([0.5]), "float32", device)
-    got = nvfp4kern.grouped_dual_gemm(
-        *args, int32(offsets, device), quantized=True, global_scale=scale, data_dtype=data_dtype
-    )
+    given = {"global_scale": scale, "data_dtype": data_dtype}
+    got = stack.new(a.tensor, a.sf, offsets, quantized=True, **given)
     assert isinstance(got, nvfp4kern.NVFP4) and got.global_scale is scale
     assert got.data.dtype == (torch.uint8 if data_dtype else torch.float4_e2m1fn_x2)
     assert got.scales.dtype == torch.float8_e4m3fn
     assert got.data.shape == (12, 16) and got.scales.shape == (12, 2)
     check_bytes((raw(got.data), raw(got.scales)), offsets, a.values, stack, 0.5)
     one = torch.empty(12, 16, dtype=torch.uint8, device=device)
-    half = nvfp4kern.grouped_dual_gemm(
-        *args, int32(offsets, device), quantized=True, out=(one, None)
-    )
+    half = stack.new(a.tensor, a.sf, offsets, quantized=True, out=(one, None))
     assert half.data is one and half.global_scale == 1.0 and half.scales.shape == (12, 2)
 
 
@@ -304,11 +276,10 @@ def test_numpy(device):
     if device != "cpu":
         pytest.skip("NumPy arrays live on the CPU")
     rng = rng_of(14)
-    a, stack = data.exact_family(rng, 6, 48), Stack(rng, device, 1, 16, 48)
-    b = stack.operand
-    got = nvfp4kern.grouped_dual_gemm(
-        a.codes, b.codes, a.scales, b.scales, np.array([0, 6], np.int32), quantized=True
-    )
+    a, stack = Tokens(rng, device, 6, 48), Stack(rng, device, 1, 16, 48)
+    x, b = a.operand, stack.operand
+    arrays = x.codes, b.codes, x.scales, b.scales, np.int32([0, 6])
+    got = nvfp4kern.grouped_dual_gemm(*arrays, quantized=True)
     assert type(got.data) is np.ndarray and got.data.shape == (6, 8)
     check_bytes((raw(got.data), raw(got.scales)), [0, 6], a.values, stack)
 
@@ -351,31 +322,27 @@ def test_empty(device, tokens, experts, n, rows):
 ])  # fmt: skip
 def test_refusals(options, message):
     rng = rng_of(15)
-    a, stack = data.exact_family(rng, 6, 48), Stack(rng, "cpu", 1, 16, 48)
-    args = codes(a, "cpu"), stack.codes, scales(a, "linear", rng, "cpu"), stack.sf
+    a, stack = Tokens(rng, "cpu", 6, 48), Stack(rng, "cpu", 1, 16, 48)
     with pytest.raises(ValueError, match=message):
-        nvfp4kern.grouped_dual_gemm(*args, int32([0, 6], "cpu"), **{"quantized": True} | options)
+        stack.new(a.tensor, a.sf, [0, 6], **{"quantized": True} | options)
 
 
 def test_n_is_whole_blocks():
     rng = rng_of(16)
-    a, stack = data.exact_family(rng, 6, 48), Stack(rng, "cpu", 1, 24, 48)
-    args = codes(a, "cpu"), stack.codes, scales(a, "linear", rng, "cpu"), stack.sf
+    a, stack = Tokens(rng, "cpu", 6, 48), Stack(rng, "cpu", 1, 24, 48)
     with pytest.raises(ValueError, match=r"b: shape \(1, 48, 24\), expected N to be a multiple of"):
-        nvfp4kern.grouped_dual_gemm(*args, int32([0, 6], "cpu"), quantized=True)
+        stack.new(a.tensor, a.sf, [0, 6], quantized=True)
 
 
 @pytest.mark.any_path
 def test_no_output_shares_memory(device):
     rng = rng_of(17)
-    a, stack = data.exact_family(rng, 6, 64), Stack(rng, device, 1, 32, 64)
-    left, sfa = codes(a, device), scales(a, "linear", rng, device)
-    args = left, stack.codes, sfa, stack.sf, int32([0, 6], device)
+    a, stack = Tokens(rng, device, 6, 64), Stack(rng, device, 1, 32, 64)
     one = torch.zeros(6, 16 + 2, dtype=torch.uint8, device=device)
-    for out in ((raw_view(left)[:, :16], None), (None, raw_view(sfa)[:, :2]),
+    for out in ((raw_view(a.tensor)[:, :16], None), (None, raw_view(a.sf)[:, :2]),
                 (one[:, :16], one[:, 15:17])):  # fmt: skip
         with pytest.raises(ValueError, match="shares memory|overlaps"):
-            nvfp4kern.grouped_dual_gemm(*args, quantized=True, out=out)
+            stack.new(a.tensor, a.sf, [0, 6], quantized=True, out=out)
 
 
 def raw_view(t):
@@ -398,14 +365,8 @@ def test_wgmma_tiles(gpu, tile, monkeypatch):
         a = Tokens(rng, device, 140, 320, form=form_a)
         stack = Stack(rng, device, 4, n, 320, form=form_b)
         rows = drawn(rng, offsets, 183, 140, per_token)
-        got = encode(
-            a.tensor, a.sf, stack, offsets, form=form_a, count=183, rows=from_numpy(rows, device),
-            rows_per_token=per_token, global_scale=0.5,
-        )  # fmt: skip
-        token = np.clip(rows // per_token, 0, 139)
-        check_bytes(got, offsets, a.values[token], stack, 0.5)
-        plan = nvfp4kern.explain(
-            "grouped_dual_gemm", a.tensor, stack.codes, a.sf, stack.sf, int32(offsets, device),
-            quantized=True, scale_layout=(layout_of(form_a), layout_of(form_b)),
-        )  # fmt: skip
+        by_index = {"rows": from_numpy(rows, device), "rows_per_token": per_token}
+        got = encode(a, stack, offsets, count=183, global_scale=0.5, **by_index)
+        check_bytes(got, offsets, a.of(rows // per_token), stack, 0.5)
+        plan = stack.explain(a.tensor, a.sf, offsets, form=form_a, quantized=True)
         assert plan["backend"] == "sm90"

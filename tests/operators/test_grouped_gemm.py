@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from expert_calls import OFFSETS, blocked_by_expert, check_rows, group_operands, int32, run_list
+from expert_calls import (
+    OFFSETS,
+    Matrices,
+    Tokens,
+    check_rows,
+    drawn,
+    group_operands,
+    int32,
+    run_list,
+)
 from generators import (
     DTYPES,
     ORDERS,
@@ -12,10 +21,9 @@ from generators import (
     assert_ok,
     codes,
     floats,
+    from_numpy,
     rng_of,
-    run,
     scale_bytes,
-    scales,
     unchanged,
     values,
 )
@@ -23,6 +31,7 @@ from generators import (
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
+NOBODYS = OFFSETS["rows of nobody"]
 GROUPS = [(1, 1, 16), (17, 33, 48), (0, 5, 32), (130, 7, 80), (3, 0, 16), (4, 9, 0), (40, 129, 256)]
 
 
@@ -131,186 +140,98 @@ def test_list_16_bit(backend, a_dtype, kind):
 
 
 # ---------------------------------------------------------------------------------------------
-# The contiguous form
+# The contiguous form: what it has beside test_experts.py
 # ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", OFFSETS)
-@pytest.mark.parametrize("form_b", ("linear", "blocked"))
-@pytest.mark.parametrize("form_a", ("linear", "blocked"))
-@pytest.mark.parametrize("order", ("row", "padded columns"))
-def test_contiguous_exact(device, case, form_a, form_b, order):
-    rng, offsets = rng_of(8), OFFSETS[case]
-    rows, n, k = max(offsets) + 5, 19, 48
-    a, b = data.exact_family(rng, rows, k), data.exact_family(rng, len(offsets) - 1, n, k)
-    sfa = scale_bytes(a.scales, device)
-    if form_a == "blocked":
-        sfa = blocked_by_expert(a, offsets, device, rng)
-    got = run(
-        nvfp4kern.grouped_gemm,
-        codes(a, device),
-        codes(b, device),
-        sfa,
-        scales(b, form_b, rng, device),
-        shape=(rows, n),
-        device=device,
-        order=order,
-        offsets=int32(offsets, device),
-        scale_layout=(form_a, form_b),
-    )
-    av, bv = a.values, b.values
-    check_rows(got, offsets, lambda g, r: reference.gemm(av[r], bv[g]), "float16", exact=True)
 
 
 def test_contiguous_with_one_output(device):
     rng = rng_of(24)
-    a, b = data.exact_family(rng, 1, 48), data.exact_family(rng, 1, 1, 48)
-    got = run(
-        nvfp4kern.grouped_gemm,
-        codes(a, device),
-        codes(b, device),
-        scale_bytes(a.scales, device),
-        scale_bytes(b.scales, device),
-        shape=(1, 1),
-        device=device,
-        offsets=int32([0, 1], device),
-    )
-    want = reference.gemm(a.values, b.values[0]).rounded("float16")
-    assert_ok(reference.check_bits(got, want))
+    a, b = data.exact_family(rng, 1, 48), Matrices(rng, device, 1, 1, 48)
+    got = b.run(codes(a, device), scale_bytes(a.scales, device), [0, 1])
+    b.check(got, [0, 1], a.values, 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("by_rows", (False, True))
 @pytest.mark.parametrize("alpha_shape", (None, (), (1,), (3,), (3, 19)))
-def test_contiguous_full_range_alpha_and_bias(backend, alpha_shape, dtype):
-    rng, device, offsets = rng_of(9), backend.device, OFFSETS["rows of nobody"]
-    a, b = data.full_range(rng, 50, 80), data.full_range(rng, 3, 19, 80)
-    alpha, alpha_values = None, np.ones((3, 1))
+def test_contiguous_full_range_alpha_and_bias(backend, alpha_shape, by_rows, dtype):
+    rng, device = rng_of(9), backend.device
+    a = Tokens(rng, device, 50, 80, make=data.full_range)
+    b = Matrices(rng, device, 3, 19, 80, make=data.full_range)
+    options, alpha = {}, 1.0
     if alpha_shape is not None:
-        drawn = rng.standard_normal(alpha_shape or 1).astype(np.float32)
-        alpha = floats(drawn, "float32", device) if alpha_shape else float(drawn[0])
-        alpha_values = np.broadcast_to(drawn.reshape(3, -1) if drawn.size > 1 else drawn, (3, 19))
-    bias_values = data.halves(rng, dtype, 3, 19, scale=1e4)
-    got = run(
-        nvfp4kern.grouped_gemm,
-        codes(a, device),
-        codes(b, device),
-        scale_bytes(a.scales, device),
-        scale_bytes(b.scales, device),
-        shape=(50, 19),
-        device=device,
-        dtype=dtype,
-        offsets=int32(offsets, device),
-        alpha=alpha,
-        bias=floats(bias_values, dtype, device),
-    )
-
-    def expected(g, rows):
-        return reference.gemm(
-            a.values[rows], b.values[g], alpha=alpha_values[g], bias=bias_values[g], c=backend.c
-        )
-
-    check_rows(got, offsets, expected, dtype)
+        drawn_alpha = rng.standard_normal(alpha_shape or 1).astype(np.float32)
+        given = floats(drawn_alpha, "float32", device) if alpha_shape else float(drawn_alpha[0])
+        options, alpha = {"alpha": given}, drawn_alpha.reshape(-1, max(alpha_shape[1:], default=1))
+    bias = data.halves(rng, dtype, 3, 19, scale=1e4)
+    options |= {"bias": floats(bias, dtype, device), "dtype": dtype}
+    tokens = a.values
+    if by_rows:
+        rows = drawn(rng, NOBODYS, 50, 50, 2)
+        options |= {"rows": from_numpy(rows, device), "rows_per_token": 2}
+        tokens = a.of(rows // 2)
+    got = b.run(a.tensor, a.sf, NOBODYS, **options)
+    check_rows(got, NOBODYS, b.expect(tokens, alpha=alpha, bias=bias, c=backend.c), dtype)
 
 
-@pytest.mark.parametrize("kind", ("W4A16", "16-bit", "16-bit transposed"))
+@pytest.mark.parametrize("kind", ("16-bit", "16-bit transposed"))
 @pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
-def test_contiguous_16_bit(backend, a_dtype, kind, dtype):
-    rng, device, offsets = rng_of(10), backend.device, OFFSETS["rows of nobody"]
-    n, k = 21, 96
-    x = data.halves(rng, a_dtype, 44, k)
-    sfb = None
-    if kind == "W4A16":
-        operand = data.full_range(rng, 3, n, k)
-        w, b = operand.values, codes(operand, device)
-        sfb = scale_bytes(operand.scales, device)
-    else:
-        w = data.halves(rng, a_dtype, 3, n, k).astype(np.float64)
-        b = floats(w, a_dtype, device)
-        if "transposed" in kind:
-            b = b.transpose(1, 2).contiguous().transpose(1, 2)
-    got = run(
-        nvfp4kern.grouped_gemm,
-        floats(x, a_dtype, device),
-        b,
-        None,
-        sfb,
-        shape=(44, n),
-        device=device,
-        dtype=dtype,
-        offsets=int32(offsets, device),
-    )
-
-    def expected(g, rows):
-        return reference.gemm(x[rows].astype(np.float64), w[g], c=backend.c, nvfp4=False)
-
-    check_rows(got, offsets, expected, dtype)
+def test_contiguous_16_bit_weights(backend, a_dtype, kind, dtype):
+    rng, device = rng_of(10), backend.device
+    x = data.halves(rng, a_dtype, 44, 96)
+    b = Matrices(rng, device, 3, 21, 96, kind=kind)
+    b.values = data.halves(rng, a_dtype, 3, 21, 96).astype(np.float64)
+    b.codes = floats(b.values, a_dtype, device)
+    if "transposed" in kind:
+        b.codes = b.codes.transpose(1, 2).contiguous().transpose(1, 2)
+    got = b.run(floats(x, a_dtype, device), None, NOBODYS, dtype=dtype)
+    expected = b.expect(x.astype(np.float64), c=backend.c, nvfp4=False)
+    check_rows(got, NOBODYS, expected, dtype)
 
 
 def test_contiguous_is_what_torch_grouped_mm_computes(backend):
     rng = rng_of(11)
     x, w = data.small_integers(rng, 40, 64), data.small_integers(rng, 3, 24, 64)
-    offsets = [0, 8, 24, 40]
     a, b = (floats(v, "bfloat16", backend.device) for v in (x, w))
-    got = nvfp4kern.grouped_gemm(a, b, offsets=int32(offsets, backend.device), out_dtype="bfloat16")
-    experts = [
-        a[first:end] @ b[g].t() for g, (first, end) in enumerate([(0, 8), (8, 24), (24, 40)])
-    ]
-    assert torch.equal(got, torch.cat(experts))
+    offsets = int32([0, 8, 24, 40], backend.device)
+    got = nvfp4kern.grouped_gemm(a, b, offsets=offsets, out_dtype="bfloat16")
+    parts = zip(a.split([8, 16, 16]), b, strict=True)
+    assert torch.equal(got, torch.cat([tokens @ expert.t() for tokens, expert in parts]))
 
 
 def test_contiguous_quantize_writes_what_grouped_gemm_reads(device):
     rng, offsets = rng_of(12), [0, 100, 100, 259]
     x = data.exact_family(rng, 259, 64).values.astype(np.float32)
-    b = data.exact_family(rng, 3, 9, 64)
-    where = int32(offsets, device)
-    q = nvfp4kern.quantize(floats(x, "float32", device), scale_layout="blocked", offsets=where)
-    got = nvfp4kern.grouped_gemm(
-        q.data,
-        codes(b, device),
-        q.scales,
-        scale_bytes(b.scales, device),
-        offsets=where,
-        scale_layout=("blocked", "linear"),
-        out_dtype="float32",
-    )
+    b = Matrices(rng, device, 3, 9, 64)
+    given, where = floats(x, "float32", device), int32(offsets, device)
+    q = nvfp4kern.quantize(given, scale_layout="blocked", offsets=where)
+    got = b.run(q.data, q.scales, offsets, form="blocked", dtype="float32")
     model = reference.quantize(x)
-    values_of_x, bv = reference.dequantize(model[0], model[1]), b.values
-    expected = [
-        reference.gemm(values_of_x[r], bv[g])
-        for g, r in enumerate((slice(0, 100), slice(100, 100), slice(100, 259)))
-    ]
-    want = np.concatenate([e.rounded("float32") for e in expected])
-    assert_ok(reference.check_bits(values(got), want))
+    b.check(got, offsets, reference.dequantize(model[0], model[1]), 1, "float32")
 
 
-def test_contiguous_nan_stays_with_its_expert(device):
-    rng, offsets = rng_of(13), [0, 10, 20]
-    a, b = data.exact_family(rng, 20, 32), data.exact_family(rng, 2, 6, 32)
-    b.scales[1, 3, 0] = 0x7F
-    a.scales[4, 1] = 0xFF
-    got = run(
-        nvfp4kern.grouped_gemm,
-        codes(a, device),
-        codes(b, device),
-        scale_bytes(a.scales, device),
-        scale_bytes(b.scales, device),
-        shape=(20, 6),
-        device=device,
-        offsets=int32(offsets, device),
-    )
-    nan = np.zeros((20, 6), bool)
-    nan[10:, 3] = nan[4] = True
-    np.testing.assert_array_equal(np.isnan(got), nan)
+@pytest.mark.parametrize("exponents", ((-5, 5), (-16, 15), (-16, 18), (-126, 100), (-126, -115)))
+def test_contiguous_bf16_tokens_of_any_exponents(backend, exponents):
+    """Those that lie close are multiplied as halves on Hopper."""
+    rng, offsets, device = rng_of(8), [0, 2, 3], backend.device
+    b = Matrices(rng, device, 2, 40, 320, make=data.full_range)
+    magnitudes = np.ldexp(rng.integers(128, 256, (3, 320)), rng.integers(*exponents, (3, 320)) - 7)
+    x = np.where(rng.random((3, 320)) < 0.2, 0.0, magnitudes * rng.choice([-1, 1], (3, 320)))
+    got = b.run(floats(x, "bfloat16", device), None, offsets, dtype="float32")
+    check_rows(got, offsets, b.expect(x, c=backend.c), "float32")
 
 
-@pytest.mark.parametrize("rows, groups, n, k", [(0, 3, 4, 32), (5, 0, 4, 32), (5, 2, 0, 32)])
-def test_contiguous_empty(device, rows, groups, n, k):
-    a = torch.zeros((rows, k // 2), dtype=torch.uint8, device=device)
-    b = torch.zeros((groups, n, k // 2), dtype=torch.uint8, device=device)
-    sfa = torch.zeros((rows, k // 16), dtype=torch.uint8, device=device)
-    sfb = torch.zeros((groups, n, k // 16), dtype=torch.uint8, device=device)
-    offsets = int32([0] * groups + [rows if groups else 0], device)
-    out = Guarded((rows, n), "float16", device)
-    nvfp4kern.grouped_gemm(a, b, sfa, sfb, offsets=offsets, out=out.tensor)
-    assert out.untouched()
+@pytest.mark.parametrize("apart", (20, 31, 32, 33, 40, 120))
+def test_contiguous_small_elements_beside_large_ones_that_weights_of_zero_meet(device, apart):
+    """Their sum alone is the result, and it is exact."""
+    k, n, small = 128, 24, 129.0 * 2.0 ** (-7 - apart)  # eight significant bits
+    x = np.where(np.arange(k) < 32, 1.5, small)[None]
+    b = torch.full((1, n, k // 2), 0x22, dtype=torch.uint8)  # ones
+    b[:, :, :16] = 0
+    ones = torch.full((1, n, k // 16), 0x38, dtype=torch.uint8)
+    got = nvfp4kern.grouped_gemm(
+        floats(x, "bfloat16", device), b.to(device), None, ones.to(device),
+        offsets=int32([0, 1], device), out_dtype="float32",
+    )  # fmt: skip
+    np.testing.assert_array_equal(values(got), np.full((1, n), np.float32(96 * small)))

@@ -53,22 +53,33 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "dual_gemm of one token": ["operators/test_dual_gemm.py", "-k", "one_16_bit_token"],
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
-    "grouped_gemm": ["operators/test_grouped_gemm.py"],
+    "grouped_gemm": [
+        "operators/test_grouped_gemm.py",
+        "operators/test_experts.py",
+        "-k",
+        "grouped_gemm and not test_rows and not gathered",
+    ],
     "grouped_dual_gemm": [
-        f"operators/test_grouped_dual_{name}.py" for name in ("gemm", "quantized")
+        "operators/test_grouped_dual_gemm.py",
+        "operators/test_grouped_dual_quantized.py",
+        "operators/test_experts.py",
+        "-k",
+        "grouped_dual and not 1024",
     ],
     "rows alone": ["cuda/test_cuda.py", "-k", "promised"],
     "experts": [
         "operators/test_grouped_gemm.py",
-        "operators/test_grouped_rows.py",
+        "operators/test_experts.py",
         "operators/test_blackwell_plans.py",
         "-k",
-        "contiguous or blackwell or in_turn or gathered and 1024 and not W4A16",
+        "contiguous or blackwell or clamped or bad_offsets or grouped_gemm and (scale_factors or"
+        " in_turn or test_output_orders or poisons or gathered and 1024 and not W4A16)",
     ],
     "gated experts of NVFP4": [
         "operators/test_grouped_dual_gemm.py",
+        "operators/test_experts.py",
         "-k",
-        "alphas or orders or sorted or nan or infinities or grouped_gemm_of",
+        "grouped_dual and (alphas or orders or sorted or nan or infinities or grouped_gemm_of)",
     ],
     "changing offsets": ["operators/test_changing_offsets.py"],
     "quantize": ["operators/test_quantize.py"],
