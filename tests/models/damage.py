@@ -187,9 +187,17 @@ Q = "model.layers.0.self_attn.q_proj"
 EXPERTS = "model.layers.0.mlp.experts"
 
 
-def changed(directory, to, **changes):
-    """A copy whose tensors are these: {name: tensor, or None to leave it out}."""
+def changed(directory, to, change=None, *, config=None, **tensors):
+    """A copy of a directory with one file of tensors. Those of these names are replaced, or left
+    out where it is None; functions change {name: tensor} and the content of config.json."""
     shutil.copytree(directory, to)
-    tensors = load_file(to / "model.safetensors") | changes
-    save_file({n: t for n, t in tensors.items() if t is not None}, to / "model.safetensors")
+    held = load_file(to / "model.safetensors") | tensors
+    held = {name: tensor for name, tensor in held.items() if tensor is not None}
+    if change:
+        change(held)
+    save_file(held, to / "model.safetensors", metadata={"format": "pt"})
+    if config:
+        content = json.loads((to / "config.json").read_text())
+        config(content)
+        (to / "config.json").write_text(json.dumps(content))
     return to

@@ -1,14 +1,13 @@
 """from_pretrained on the layers of nvfp4kern.nn, and what it refuses."""
 
-import json
 import warnings
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from damage import changed
 from packing import dequantized
-from safetensors.torch import load_file, save_file
 from tiny_architectures import ARCHITECTURES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -58,20 +57,6 @@ def with_own_loader(directory, device="cpu"):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     load_checkpoint(model, directory, device=device, progress=False)
     return model
-
-
-def altered(directory, folder, change_config=None, change_tensors=None):
-    """A copy of a directory with one file of tensors, and something else in it."""
-    folder.mkdir(exist_ok=True)
-    config = tiny.read_config(directory)
-    tensors = load_file(directory / "model.safetensors")
-    if change_config:
-        change_config(config)
-    if change_tensors:
-        change_tensors(tensors)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 # ---------------------------------------------------------------------------------------------
@@ -197,7 +182,7 @@ def test_a_quantised_head_is_not_tied(checkpoint, tmp_path):
         config["tie_word_embeddings"] = True
 
     untied = checkpoint("qwen3", "modelopt-w4a16", exclude=())
-    model = from_pretrained(altered(untied, tmp_path, change))
+    model = from_pretrained(changed(untied, tmp_path / "m", config=change))
     model.tie_weights()
     assert torch.equal(tokens_and_logits(model)[1], tokens_and_logits(from_pretrained(untied))[1])
 
@@ -208,7 +193,7 @@ def test_scales_of_the_key_value_cache_are_ignored(checkpoint, tmp_path):
             tensors[f"model.layers.0.self_attn.{part}"] = torch.tensor(0.5)
 
     directory = checkpoint("llama", "modelopt-nvfp4")
-    from_pretrained(altered(directory, tmp_path, change_tensors=change))
+    from_pretrained(changed(directory, tmp_path / "m", change))
 
 
 def test_the_dtype_is_the_files_or_the_callers(checkpoint):
@@ -324,55 +309,37 @@ def test_the_configuration_is_kept(checkpoint):
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["NVFP4_SVD", "W4A8_NVFP4_FP8", "FP8", "W4A8_AWQ", None])
-def test_other_algorithms_are_refused_by_name(checkpoint, tmp_path, algorithm):
-    def change(config):
-        config["quantization_config"]["quant_algo"] = algorithm
-
-    directory = altered(checkpoint("llama", "modelopt-nvfp4"), tmp_path, change)
-    with pytest.raises(CheckpointError, match=f"quant_algo: .?{algorithm}"):
-        from_pretrained(directory)
-
-
 UP = "model.layers.1.mlp.up_proj"
 
 
-@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0, float("inf")])
-def test_a_global_scale_that_is_none_is_refused_by_name(checkpoint, tmp_path, value):
-    def change(tensors):
-        tensors[f"{UP}.weight_scale_2"].fill_(value)
-
-    directory = altered(checkpoint("llama", "modelopt-w4a16"), tmp_path, change_tensors=change)
-    with pytest.raises(CheckpointError, match=f"{UP}.weight_scale_2: .*above 0"):
-        from_pretrained(directory)
+def algorithm(name):
+    return lambda config: config["quantization_config"].update(quant_algo=name)
 
 
-@pytest.mark.parametrize("part", ["weight_scale_2", "weight_scale", "input_scale"])
-def test_a_missing_tensor_is_refused_by_name(checkpoint, tmp_path, part):
-    def change(tensors):
-        del tensors[f"{UP}.{part}"]
-
-    directory = altered(checkpoint("llama", "modelopt-nvfp4"), tmp_path, change_tensors=change)
-    with pytest.raises(CheckpointError, match=f"{UP}.{part}: .*missing"):
-        from_pretrained(directory)
+def moved(tensors):
+    for name in [name for name in tensors if UP in name]:
+        tensors[name.replace("up_proj", "side_proj")] = tensors.pop(name)
 
 
-def test_a_layer_of_another_shape_is_refused_by_name(checkpoint, tmp_path):
-    def change(config):
-        config["intermediate_size"] = 160
+REFUSED = {  # (what the copy is changed by, the message)
+    **{f"algorithm {name}": ({"config": algorithm(name)}, f"quant_algo: .?{name}")
+       for name in ("NVFP4_SVD", "W4A8_NVFP4_FP8", "FP8", "W4A8_AWQ", None)},
+    **{f"global scale {value}": ({f"{UP}.weight_scale_2": torch.tensor(value)},
+                                 f"{UP}.weight_scale_2: .*above 0")
+       for value in (float("nan"), 0.0, -1.0, float("inf"))},
+    **{f"no {part}": ({f"{UP}.{part}": None}, f"{UP}.{part}: .*missing")
+       for part in ("weight_scale_2", "weight_scale", "input_scale")},
+    "another shape": ({"config": lambda config: config.update(intermediate_size=160)},
+                      r"layers.0.mlp.*: \[64, 48\], expected \[64, 80\]"),
+    "no place": ({"change": moved}, "side_proj: is quantised; the model has no such"),
+}  # fmt: skip
 
-    directory = altered(checkpoint("llama", "modelopt-w4a16"), tmp_path, change)
-    with pytest.raises(CheckpointError, match=r"layers.0.mlp.*: \[64, 48\], expected \[64, 80\]"):
-        from_pretrained(directory)
 
-
-def test_a_layer_without_a_place_is_refused_by_name(checkpoint, tmp_path):
-    def change(tensors):
-        for name in [name for name in tensors if UP in name]:
-            tensors[name.replace("up_proj", "side_proj")] = tensors.pop(name)
-
-    directory = altered(checkpoint("llama", "modelopt-w4a16"), tmp_path, change_tensors=change)
-    with pytest.raises(CheckpointError, match="side_proj: is quantised; the model has no such"):
+@pytest.mark.parametrize("kind", REFUSED)
+def test_files_are_refused_by_name(checkpoint, tmp_path, kind):
+    changes, message = REFUSED[kind]
+    directory = changed(checkpoint("llama", "modelopt-nvfp4"), tmp_path / "m", **changes)
+    with pytest.raises(CheckpointError, match=message):
         from_pretrained(directory)
 
 
@@ -387,7 +354,7 @@ def test_experts_of_another_kind_are_refused_by_name(checkpoint, tmp_path):
     def change(config):
         config["hidden_act"] = "gelu"
 
-    directory = altered(checkpoint("qwen3_moe", "modelopt-w4a16"), tmp_path, change)
+    directory = changed(checkpoint("qwen3_moe", "modelopt-w4a16"), tmp_path / "m", config=change)
     with pytest.raises(CheckpointError, match="experts.0.*: is quantised; Qwen3MoeExperts.*silu"):
         from_pretrained(directory)
 
