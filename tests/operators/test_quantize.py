@@ -29,37 +29,53 @@ SHAPES = [(1, 16), (3, 48), (17, 80), (130, 4176)]
 S2_RANGE = [1e-45, 1.5e-42, 2.0**-127, 1.2e-38, 1e-10, 0.37, 1.0, 1e10, 1.7e38, 3.4028235e38]
 
 
-def check_bytes(q, x, global_scale=None, layout="linear"):
+gates = pytest.mark.parametrize("gated", (False, True), ids=("plain", "gated"))
+
+
+def drawn(gated, dtype, *shape, seed):
+    """x, and up where it is gated."""
+    x, up = (data.halves(rng_of(seed, i), dtype, *shape) for i in range(2))
+    return x, up if gated else None
+
+
+def quantized(x, up, dtype, device, **options):
+    given = floats(x, dtype, device), None if up is None else floats(up, dtype, device)
+    with unchanged(given):
+        return nvfp4kern.quantize(given[0], up=given[1], **options)
+
+
+def check_bytes(q, x, global_scale=None, layout="linear", up=None, offsets=None):
     """q against the model of x, an array of float32 values."""
-    want_codes, want_scales, s2 = reference.quantize(x, global_scale)
-    if layout == "blocked":
+    want_codes, want_scales, s2 = reference.quantize(x, global_scale, up)
+    if offsets is not None:
+        want_scales = reference.to_blocked_by_expert(want_scales, offsets)
+    elif layout == "blocked":
         want_scales = reference.to_blocked(want_scales)
     np.testing.assert_array_equal(raw(q.data), want_codes)
     np.testing.assert_array_equal(raw(q.scales), want_scales)
+    kept = q.global_scale.item() if hasattr(q.global_scale, "item") else q.global_scale
+    assert np.float32(kept) == s2 or np.isnan(s2)
     return s2
 
 
+@gates
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ("linear", "blocked"))
 @pytest.mark.parametrize("rows, k", SHAPES)
-def test_normal_data(device, rows, k, layout, dtype):
-    x = data.halves(rng_of(rows, k), dtype, rows, k)
-    given = floats(x, dtype, device)
+def test_normal_data(device, rows, k, layout, dtype, gated):
+    x, up = drawn(gated, dtype, rows, k, seed=1)
     for scale in (None, 0.013, "amax"):
-        with unchanged(given):
-            q = nvfp4kern.quantize(given, global_scale=scale, scale_layout=layout)
-        s2 = check_bytes(q, x, scale, layout)
-        assert np.float32(float(q.global_scale)) == s2
+        q = quantized(x, up, dtype, device, global_scale=scale, scale_layout=layout)
+        check_bytes(q, x, scale, layout, up)
         assert isinstance(q.global_scale, torch.Tensor) == (scale == "amax")
 
 
+@gates
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", (None, "amax", *S2_RANGE))
-def test_hostile_data(device, scale, dtype):
-    x = hostile(rng_of(1), dtype)
-    q = nvfp4kern.quantize(floats(x, dtype, device), global_scale=scale)
-    s2 = check_bytes(q, x, scale)
-    assert np.float32(float(q.global_scale)) == s2
+def test_hostile_data(device, scale, dtype, gated):
+    x, up = hostile(rng_of(1), dtype), hostile(rng_of(4), dtype)[::-1] if gated else None
+    check_bytes(quantized(x, up, dtype, device, global_scale=scale), x, scale, up=up)
 
 
 @pytest.mark.parametrize("scale", S2_RANGE)
@@ -181,79 +197,77 @@ def test_denormals_survive_a_caller_that_flushes_them(device, dtype):
         np.testing.assert_array_equal(raw(q.scales), want_scales)
 
 
+@gates
 @pytest.mark.parametrize("layout", ("linear", "blocked"))
-def test_batches(device, layout):
-    x = hostile(rng_of(7), "float32", 3 * 40).reshape(3, 40, 256)
-    q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax", scale_layout=layout)
-    check_bytes(q, x, "amax", layout)
+def test_batches_and_other_strides(device, layout, gated):
+    """x and up as halves of one projection; batches that lie otherwise; odd addresses; steps."""
+    both, options = hostile(rng_of(7), "float32", 120).reshape(3, 40, 256), {"global_scale": "amax"}
+    given, options = floats(both, "float32", device), options | {"scale_layout": layout}
+    turned = floats(both.swapaxes(0, 1), "float32", device).transpose(0, 1)
+    places = np.s_[..., :128], np.s_[..., 128:], np.s_[0, :, 1:129], np.s_[1, ::3]
+    for x, up, at, up_at in [
+        (given, given, places[0], places[1]),
+        (turned, given, np.s_[:], np.s_[:]),
+        (given, turned, np.s_[:], np.s_[:]),
+        (given, given, places[2], np.s_[0, :, :128]),
+        (given, given, np.s_[0, :, :128], places[2]),
+        (given, given, places[3], np.s_[2, ::3]),
+    ]:
+        q = nvfp4kern.quantize(x[at], up=up[up_at] if gated else None, **options)
+        check_bytes(q, both[at], "amax", layout, both[up_at] if gated else None)
 
 
-def test_views_with_other_strides(device):
-    wide = data.halves(rng_of(8), "float16", 10, 3, 128)
-    given = floats(wide, "float16", device)[:, :, :64].transpose(0, 1)
-    check_bytes(nvfp4kern.quantize(given), wide[:, :, :64].swapaxes(0, 1))
-    flipped = floats(wide[:, 0], "float16", device)[::3]
-    check_bytes(nvfp4kern.quantize(flipped), wide[::3, 0])
-
-
-@pytest.mark.parametrize("batch, rows, k", [(None, 0, 32), (None, 3, 0), (0, 3, 32), (2, 0, 0)])
+@gates
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (0, 3, 32), (2, 0, 0)], ids=str)
 @pytest.mark.parametrize("layout", ("linear", "blocked"))
-def test_empty(device, batch, rows, k, layout):
-    x = np.zeros((*(() if batch is None else (batch,)), rows, k), np.float32)
-    given = floats(x, "float32", device)
-    q = nvfp4kern.quantize(given, global_scale="amax", scale_layout=layout)
-    assert float(q.global_scale) == 1
-    check_bytes(q, x, "amax", layout)
+def test_empty(device, shape, layout, gated):
+    x = np.zeros(shape, np.float32)
+    up = x if gated else None
+    q = quantized(x, up, "float32", device, global_scale="amax", scale_layout=layout)
+    assert check_bytes(q, x, "amax", layout, up) == 1
 
 
-def guarded_outputs(x, layout, device):
-    want_codes, want_scales, _ = reference.quantize(x, "amax")
-    if layout == "blocked":
-        want_scales = reference.to_blocked(want_scales)
-    order = "padded rows" if layout == "linear" else "row"
-    return [
-        Guarded(want_codes.shape, torch.uint8, device, "padded rows"),
-        Guarded(want_scales.shape, torch.uint8, device, order),
+@gates
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+def test_given_outputs(device, layout, gated):
+    x, up = hostile(rng_of(9), "float32", 130, 80), hostile(rng_of(8), "float32", 130, 80)
+    up = up if gated else None
+    shape, order = ((130, 5), "padded rows") if layout == "linear" else ((256, 8), "row")
+    outs = [
+        Guarded((130, 40), torch.uint8, device, "padded rows"),
+        Guarded(shape, torch.uint8, device, order),
         Guarded((1,), torch.float32, device),
     ]
-
-
-@pytest.mark.parametrize("layout", ("linear", "blocked"))
-def test_given_outputs(device, layout):
-    x = hostile(rng_of(9), "float32", 130, 80)
-    outs = guarded_outputs(x, layout, device)
-    given = floats(x, "float32", device)
-    with unchanged(given):
-        q = nvfp4kern.quantize(
-            given, global_scale="amax", scale_layout=layout, out=[o.tensor for o in outs]
-        )
+    options = {"global_scale": "amax", "scale_layout": layout, "out": [o.tensor for o in outs]}
+    q = quantized(x, up, "float32", device, **options)
     assert all(got is out.tensor for got, out in zip(q, outs, strict=True))
     assert all(out.guards_intact() for out in outs)
-    assert float(q.global_scale) == check_bytes(q, x, "amax", layout)
+    check_bytes(q, x, "amax", layout, up)
 
 
+@gates
+@pytest.mark.parametrize("scale", (None, "amax"))
 @pytest.mark.parametrize(
     "offsets", ([0, 40], [0, 0, 3, 3, 200], [5, 130, 131, 131, 300], [0] * 6, [300, 300])
 )
-def test_an_atom_row_for_every_expert(device, offsets):
-    x = data.halves(rng_of(10), "bfloat16", 300, 96)
+def test_an_atom_row_for_every_expert(device, offsets, scale, gated):
+    x, up = drawn(gated, "bfloat16", 300, 96, seed=10)
     where = torch.tensor(offsets, dtype=torch.int32, device=device)
-    q = nvfp4kern.quantize(floats(x, "bfloat16", device), scale_layout="blocked", offsets=where)
-    want_codes, want_scales, _ = reference.quantize(x)
-    np.testing.assert_array_equal(raw(q.data), want_codes)
-    np.testing.assert_array_equal(
-        raw(q.scales), reference.to_blocked_by_expert(want_scales, offsets)
-    )
+    options = {"global_scale": scale, "scale_layout": "blocked", "offsets": where}
+    q = quantized(x, up, "bfloat16", device, **options)
+    check_bytes(q, x, scale, up=up, offsets=offsets)
 
 
-def test_numpy(device):
+@gates
+def test_numpy(device, gated):
     if device != "cpu":
         pytest.skip("NumPy arrays live on the CPU")
     for dtype in ("float16", "float32"):
-        x = hostile(rng_of(11), dtype).astype(dtype)
-        q = nvfp4kern.quantize(x, global_scale="amax")
+        x, up = hostile(rng_of(11), dtype), hostile(rng_of(12), dtype) if gated else None
+        given = [part if part is None else part.astype(dtype) for part in (x, up)]
+        q = nvfp4kern.quantize(given[0], up=given[1], global_scale="amax")
         assert all(type(part) is np.ndarray for part in q)
-        check_bytes(q, x.astype(np.float32), "amax")
+        check_bytes(q, x, "amax", up=up)
 
 
 # ---------------------------------------------------------------------------------------------
