@@ -11,10 +11,11 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "build_tools"))
+import generate  # noqa: E402
 import kernels  # noqa: E402
 
 # Run as a file: importing the package needs the extension, and its folder on sys.path hides torch.
-SOURCES_HASH = runpy.run_path(str(ROOT / "nvfp4kern" / "_checkout.py"))["hash_of"](ROOT / "csrc")
+SOURCES_HASH = runpy.run_path(str(ROOT / "nvfp4kern" / "_checkout.py"))["hash_of"](ROOT)
 
 FLAGS = "-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fvisibility=hidden -Wall -Wextra -Wconversion".split()
@@ -64,9 +65,12 @@ def files(pattern: str) -> list[str]:
     return sorted(str(path) for path in found if path.parts[1] not in left_out)
 
 
-class BuildWithKernels(build_ext):
+class BuildWithGenerated(build_ext):
     def build_extension(self, ext):
         self.force = True  # what is up to date depends on options, too; kernels know for themselves
+        operators = Path(self.build_temp, "operators")
+        ext.sources.append(generate.build(operators))
+        ext.include_dirs.append(str(operators))
         if kernels.wanted():
             nvcc = kernels.find_nvcc()
             if nvcc is None:
@@ -108,7 +112,7 @@ setup(
     version=re.search(r'define NK_VERSION "(.+)"', (ROOT / "csrc/nvfp4kern.h").read_text()).group(
         1
     ),
-    cmdclass={"build_ext": BuildWithKernels},
+    cmdclass={"build_ext": BuildWithGenerated},
     ext_modules=[extension],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -1,6 +1,7 @@
 """Writes the files that say what operators.py says.
 
-python build_tools/generate.py
+python build_tools/generate.py writes the Python files, which are committed, since a clone is
+imported as it is. A build writes the C files into its own folder.
 """
 
 import re
@@ -46,7 +47,7 @@ def words_of(doc):
 
 
 # ---------------------------------------------------------------------------------------------
-# csrc/python/py_operators.h and .c, py_docs.h
+# py_operators.h and .c, py_docs.h
 # ---------------------------------------------------------------------------------------------
 
 
@@ -67,7 +68,7 @@ def c_header():
     return "\n".join([
         f"/* Lists the operators, and says where their arguments are.\n * {BY}. */",
         "#ifndef NK_PY_OPERATORS_H\n#define NK_PY_OPERATORS_H\n",
-        '#include "py_invoke.h"\n',
+        '#include "python/py_invoke.h"\n',
         "/* Functions of nvfp4kern, in the order of the method table. `explain` knows these. */",
         macros.replace("#define PY_DROP_INS", "/* custom_kernel(data) of each competition problem; "
                        "`run` gets data as v[0]. */\n#define PY_DROP_INS"),
@@ -171,8 +172,8 @@ C_SOURCE = f"""\
  * {BY}. */
 #include "py_operators.h"
 
-#include "py_output.h"
-#include "py_read.h"
+#include "python/py_output.h"
+#include "python/py_read.h"
 
 #define P(name, kind, member, words) {{#name, PY_##kind, offsetof(ARGS, member), words}}
 #define OWN(name) {{#name, PY_OWN, 0, NULL}}
@@ -379,13 +380,17 @@ def torch_module():
     ])  # fmt: skip
 
 
-FILES = {
-    "csrc/python/py_operators.h": c_header,
-    "csrc/python/py_operators.c": c_source,
-    "csrc/python/py_docs.h": c_docs,
-    "nvfp4kern/_C.pyi": stub,
-    "nvfp4kern/torch/generated.py": torch_module,
-}
+FILES = {"nvfp4kern/_C.pyi": stub, "nvfp4kern/torch/generated.py": torch_module}
+C_FILES = {"py_operators.h": c_header, "py_docs.h": c_docs, "py_operators.c": c_source}
+
+
+def build(folder):
+    """Writes the C files into `folder`; returns the one to compile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, write in C_FILES.items():
+        (folder / name).write_text(write())
+    return str(folder / "py_operators.c")
+
 
 if __name__ == "__main__":
     for name, write in FILES.items():

@@ -11,20 +11,22 @@ from types import ModuleType
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(PACKAGE)
-SOURCES = os.path.join(ROOT, "csrc")
+ENDINGS = (".c", ".h", ".cu", ".cuh", ".py")
 
 
-def hash_of(csrc: str) -> str:
-    """A hash of every C and CUDA file, by path and content. The build stamps it into `_C`."""
+def hash_of(root: str) -> str:
+    """A hash of the C and CUDA files and of what generates and builds others, by path and content.
+    The build stamps it into `_C`."""
     import hashlib  # here: an install never needs it
 
     found = []
-    for folder, _, names in os.walk(csrc):
-        found += [os.path.join(folder, n) for n in names if n.endswith((".c", ".h", ".cu", ".cuh"))]
+    for place in ("csrc", "build_tools"):
+        for folder, _, names in os.walk(os.path.join(root, place)):
+            found += [os.path.join(folder, name) for name in names if name.endswith(ENDINGS)]
     digest = hashlib.sha256()
     for path in sorted(found):
         with open(path, "rb") as file:
-            digest.update(os.path.relpath(path, csrc).encode() + b"\n" + file.read())
+            digest.update(os.path.relpath(path, root).encode() + b"\n" + file.read())
     return digest.hexdigest()[:16]
 
 
@@ -47,9 +49,9 @@ def check(extension: ModuleType) -> None:
     """ImportError where `extension` was not built of the C files beside the package."""
     if not _has_sources():
         return
-    if getattr(extension, "_sources", None) != hash_of(SOURCES):
+    if getattr(extension, "_sources", None) != hash_of(ROOT):
         raise ImportError(
-            f"nvfp4kern: {extension.__file__} was built of other sources than {SOURCES}; "
+            f"nvfp4kern: {extension.__file__} was built of other sources than those in {ROOT}; "
             f"reinstall it: {_command()}"
         )
 
@@ -59,7 +61,7 @@ def _has_extension(folder: str) -> bool:
 
 
 def _has_sources() -> bool:
-    return os.path.isfile(os.path.join(SOURCES, "nvfp4kern.h"))
+    return os.path.isfile(os.path.join(ROOT, "csrc", "nvfp4kern.h"))
 
 
 def _command() -> str:

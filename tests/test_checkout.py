@@ -14,7 +14,7 @@ import nvfp4kern
 from nvfp4kern import _C, _checkout
 from nvfp4kern import __main__ as main
 
-CSRC = Path(__file__).parents[1] / "csrc"
+ROOT = Path(__file__).parents[1]
 FILES = Path(nvfp4kern.__file__).parent
 EXTENSION = Path(_C.__file__)
 SHOW = (
@@ -39,7 +39,8 @@ def installed(tmp_path):
 @pytest.fixture
 def clone(tmp_path):
     folder = package(tmp_path / "clone", extension=False)
-    shutil.copytree(CSRC, folder / "csrc")
+    for place in ("csrc", "build_tools"):
+        shutil.copytree(ROOT / place, folder / place)
     return folder
 
 
@@ -63,9 +64,9 @@ def import_error(done):
     return message
 
 
-def change(clone):
-    with open(clone / "csrc" / "nvfp4kern.h", "a") as file:
-        file.write("/* changed */\n")
+def change(clone, name="csrc/nvfp4kern.h"):
+    with open(clone / name, "a") as file:
+        file.write("\n")
 
 
 def test_an_install_uses_its_own_extension(installed, tmp_path):
@@ -88,8 +89,9 @@ def test_the_first_copy_with_an_extension_counts(clone, installed, tmp_path):
     assert places(start(empty, installed, later, cwd=clone))[1] == installed / "nvfp4kern"
 
 
-def test_other_sources_are_refused(clone, installed):
-    change(clone)
+@pytest.mark.parametrize("name", ("csrc/nvfp4kern.h", "build_tools/operators.py"))
+def test_other_sources_are_refused(clone, installed, name):
+    change(clone, name)
     message = import_error(start(installed, cwd=clone))
     assert f"{installed}/nvfp4kern/{EXTENSION.name} was built of other sources" in message
     assert message.endswith(f"reinstall it: pip install {clone}")
@@ -101,7 +103,7 @@ def test_files_that_are_no_sources_do_not_count(clone, installed):
 
 
 def test_an_extension_without_a_stamp_is_refused(clone, monkeypatch):
-    monkeypatch.setattr(_checkout, "SOURCES", str(clone / "csrc"))
+    monkeypatch.setattr(_checkout, "ROOT", str(clone))
     old = ModuleType("_C")
     old.__file__ = "old/_C.so"
     with pytest.raises(ImportError, match="old/_C.so was built of other sources"):

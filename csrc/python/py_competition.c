@@ -5,8 +5,9 @@
 #include "py_args.h"
 #include "py_describe.h"
 #include "py_grouped.h"
-#include "py_operators.h"
 #include "py_tensor.h"
+
+#include <py_operators.h>
 
 static nk_status run_gemv(const void *args, nk_exec *exec) { return nk_gemv(args, exec); }
 static nk_status run_gemm(const void *args, nk_exec *exec) { return nk_gemm(args, exec); }

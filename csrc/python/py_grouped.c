@@ -2,10 +2,11 @@
 #include "py_grouped.h"
 
 #include "py_args.h"
-#include "py_operators.h"
 #include "py_output.h"
 #include "py_read.h"
 #include "py_tensor.h"
+
+#include <py_operators.h>
 
 PY_ADAPT(grouped_gemm)
 

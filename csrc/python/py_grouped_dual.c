@@ -1,10 +1,11 @@
 /* Binds grouped_dual_gemm, whose result is a tensor of floats or an NVFP4. */
 #include "py_args.h"
 #include "py_nvfp4.h"
-#include "py_operators.h"
 #include "py_output.h"
 #include "py_read.h"
 #include "py_tensor.h"
+
+#include <py_operators.h>
 
 PY_ADAPT(grouped_dual_gemm)
 

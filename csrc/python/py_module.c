@@ -1,8 +1,8 @@
 /* Defines the module nvfp4kern._C: its functions and its state. */
 #include "py_args.h"
-#include "py_docs.h"
-#include "py_operators.h"
 
+#include <py_docs.h>
+#include <py_operators.h>
 #include <stdlib.h>
 #include <string.h>
 

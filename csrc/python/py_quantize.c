@@ -1,10 +1,11 @@
 /* Reads what is special about quantize's and dequantize's arguments and results. */
 #include "py_args.h"
 #include "py_nvfp4.h"
-#include "py_operators.h"
 #include "py_output.h"
 #include "py_read.h"
 #include "py_tensor.h"
+
+#include <py_operators.h>
 
 static nk_status run_quantize(const void *args, nk_exec *exec) { return nk_quantize(args, exec); }
 

@@ -1,10 +1,11 @@
 /* Makes calls of route, which has two outputs, with the permutation three or four more, and perhaps the logits, and of
  * sort_by_expert, whose four outputs are that permutation. */
 #include "py_args.h"
-#include "py_operators.h"
 #include "py_output.h"
 #include "py_read.h"
 #include "py_tensor.h"
+
+#include <py_operators.h>
 
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
 static nk_status run_sort_by_expert(const void *args, nk_exec *exec) { return nk_sort_by_expert(args, exec); }
