@@ -4,7 +4,6 @@ python build_tools/generate.py writes the Python files, which are committed, sin
 imported as it is. A build writes the C files into its own folder.
 """
 
-import re
 import textwrap
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from operator_kinds import OPERATORS, WORDS
 
 ROOT = Path(__file__).parents[1]
 BY = "Written by build_tools/generate.py from operators.py; do not edit"
-MAX_ARGS = 20
-DROP_IN = "($module, data, /)"
 NAMES = [o.name for o in OPERATORS]
 
 
@@ -46,6 +43,10 @@ def words_of(doc):
     return doc.replace("{operators}", " ".join(NAMES))
 
 
+def doc_of(op):
+    return words_of(f"{op.doc}\n\n{{errors}}")
+
+
 # ---------------------------------------------------------------------------------------------
 # py_operators.h and .c, py_docs.h
 # ---------------------------------------------------------------------------------------------
@@ -53,70 +54,31 @@ def words_of(doc):
 
 def c_header():
     drop_ins = [f"competition_{name}" for name in table.DROP_INS]
-    lists = {"PY_OPERATORS": NAMES, "PY_DROP_INS": drop_ins}
-    macros = "\n\n".join(
-        f"#define {macro}(X) \\\n" + " \\\n".join(f"    X({name})" for name in names)
-        for macro, names in lists.items()
-    )
-    indices, runs = [], []
+    lines = ["#pragma once", '#include "python/py_invoke.h"']
+    for macro, names in {"PY_OPERATORS": NAMES, "PY_DROP_INS": drop_ins}.items():
+        lines.append(f"#define {macro}(X) {' '.join(f'X({name})' for name in names)}")
+        lines += [f"extern const py_operator py_{name};" for name in names]
     for op in OPERATORS:
-        if op.run == "py_run_one":
-            continue
-        runs.append(f"py_runner {op.run};")
-        names = [f"PY_{op.name}_{p.name}".upper() for p in op.parameters]
-        indices.append("enum {\n" + packed(names, 120, "    ") + "\n};")
-    return "\n".join([
-        f"/* Lists the operators, and says where their arguments are.\n * {BY}. */",
-        "#ifndef NK_PY_OPERATORS_H\n#define NK_PY_OPERATORS_H\n",
-        '#include "python/py_invoke.h"\n',
-        "/* Functions of nvfp4kern, in the order of the method table. `explain` knows these. */",
-        macros.replace("#define PY_DROP_INS", "/* custom_kernel(data) of each competition problem; "
-                       "`run` gets data as v[0]. */\n#define PY_DROP_INS"),
-        "\n#define PY_DECLARE(op) extern const py_operator py_##op;",
-        "PY_OPERATORS(PY_DECLARE)\nPY_DROP_INS(PY_DECLARE)\n#undef PY_DECLARE\n",
-        "/* Those whose calls are no table's, and where their arguments are in `v`. */",
-        *runs, *indices,
-        "\n#endif\n",
-    ])  # fmt: skip
-
-
-def c_string(text):
-    """Its lines as literals, one under the other."""
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    lines = [piece for line in re.findall(r".*\n+", quoted) for piece in cut(line)]
-    return "\n".join('    "' + piece.replace("\n", "\\n") + '"' for piece in lines)
-
-
-def cut(line, width=112):
-    """A long line in pieces of whole words."""
-    return re.findall(rf"(?s).{{1,{width}}}(?:\s+|$)", line) if len(line) > width else [line]
-
-
-def c_doc(name, signature, doc):
-    """Shared paragraphs are macros: they are most of the words."""
-    parts = re.split(r"(\{\w+\})\n?", f"{name}{signature}\n--\n\n{doc}\n")
-    texts = [
-        f"    PY_DOC_{part[1:-1].upper()}" if part in table.SHARED else c_string(part)
-        for part in parts
-    ]
-    return f"static const char py_doc_{name}[] =\n" + "\n".join(filter(None, texts)) + ";"
+        if op.run != "py_run_one":
+            places = ", ".join(f"PY_{op.name}_{p.name}".upper() for p in op.parameters)
+            lines += [f"py_runner {op.run};", f"enum {{{places}}};"]
+    return "\n".join([*lines, ""])
 
 
 def c_docs():
-    texts = {
-        mark[1:-1].upper(): "\n" + c_string(text + "\n") for mark, text in table.SHARED.items()
-    }
-    texts["DROP_IN(op)"] = " #op\n" + c_string(f"{DROP_IN}\n--\n\n{table.DROP_IN_DOC}\n")
-    shared = [f"#define PY_DOC_{name}{text}".replace("\n", " \\\n") for name, text in texts.items()]
-    docs = [(op.name, text_signature(op), f"{op.doc}\n\n{{errors}}") for op in OPERATORS]
-    docs += [(name, signature, doc) for name, signature, _, doc in table.OTHERS]
-    filled = [
-        c_doc(name, of, doc.replace("{operators}", " ".join(NAMES))) for name, of, doc in docs
-    ]
-    return "\n\n".join([
-        f"/* The docstrings; inspect.signature() reads their first lines.\n * {BY}. */\n"
-        "#ifndef NK_PY_DOCS_H\n#define NK_PY_DOCS_H", *shared, *filled, "#endif\n",
-    ])  # fmt: skip
+    """inspect.signature() reads their first lines."""
+    docs = [(op.name, text_signature(op), doc_of(op)) for op in OPERATORS]
+    docs += [(name, signature, words_of(doc)) for name, signature, _, doc in table.OTHERS]
+    drop_ins = [f"competition_{name}" for name in table.DROP_INS]
+    docs += [(name, "($module, data, /)", table.DROP_IN_DOC) for name in drop_ins]
+    texts = {name: f"{name}{signature}\n--\n\n{doc}\n" for name, signature, doc in docs}
+    return "".join(f"static const char py_doc_{n}[] = {c_string(t)};\n" for n, t in texts.items())
+
+
+def c_string(text):
+    """A literal for each line."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return "\n".join(f'"{line}\\n"' for line in quoted.splitlines())
 
 
 def text_signature(op):
@@ -150,34 +112,30 @@ def c_operator(op):
         else:
             words = f", {kind.words}_words" if kind.words else ", NULL"
             rows.append(f"P({p.name}, {kind.c[3:]}, {member}{words})")
-    assert len(rows) < MAX_ARGS
-    first, *more = f"&(const ARGS){{{', '.join(defaults) or '0'}}}".split(", ")
     fields = [
         f'.name = "{op.name}"', f".required = {sum(map(required, op.parameters))}",
         f".positional = {sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in op.parameters)}",
-        ".size = sizeof(ARGS)", f".defaults = {first}", *more,
-        f".run = {op.run}",
+        ".size = sizeof(ARGS)", f".defaults = &(const ARGS){{{', '.join(defaults) or '0'}}}",
+        f".run = {op.run}", f".parameters = (const py_parameter[]){{{', '.join([*rows, '{0}'])}}}",
     ]  # fmt: skip
     if outputs:
         fields += [f".out = {outputs}", f".spec = spec_{op.function}", f".op = run_{op.function}"]
-    return "\n".join([
-        f"#define ARGS nk_{op.args}_args", "FITS(ARGS)", f"const py_operator py_{op.name} = {{",
-        packed(fields, 120, "    ", ","), "    .parameters = (const py_parameter[]){",
-        packed([*rows, "{0}"], 120, " " * 8), "    }\n};\n#undef ARGS",
-    ])  # fmt: skip
+    before = f"#define ARGS nk_{op.args}_args", f"FITS(ARGS, {len(rows)})"
+    lines = f"const py_operator py_{op.name} = {{", *(f"    {field}," for field in fields), "};"
+    return "\n".join([*before, *lines, "#undef ARGS"])
 
 
-C_SOURCE = f"""\
-/* Says of each operator which arguments it has and how they are read.
- * {BY}. */
+C_SOURCE = """\
 #include "py_operators.h"
 
 #include "python/py_output.h"
 #include "python/py_read.h"
 
-#define P(name, kind, member, words) {{#name, PY_##kind, offsetof(ARGS, member), words}}
-#define OWN(name) {{#name, PY_OWN, 0, NULL}}
-#define FITS(type) _Static_assert(sizeof(type) <= PY_ARGS_BYTES, "py_run_one has room for it");
+#define P(name, kind, member, words) {#name, PY_##kind, offsetof(ARGS, member), words}
+#define OWN(name) {#name, PY_OWN, 0, NULL}
+#define FITS(type, count) \\
+    _Static_assert(sizeof(type) <= PY_ARGS_BYTES, "py_run_one has room for it"); \\
+    _Static_assert(count < PY_MAX_ARGS, "py_invoke has room for them");
 """
 
 
@@ -185,14 +143,11 @@ def c_source():
     adapted = dict.fromkeys(
         op.function for op in OPERATORS if any(p.annotation.c == "PY_OUT" for p in op.parameters)
     )
-    words = [
-        f"static const char *const {name}_words[] = {{\n"
-        + packed([f'[NK_{word.upper()}] = "{word}"' for word in of] + ["NULL"], 120, "    ")
-        + "\n};"
-        for name, of in WORDS.items()
-    ]
-    adapted = "\n".join(f"PY_ADAPT({name})" for name in adapted)
-    return "\n\n".join([C_SOURCE + adapted, *words, *map(c_operator, OPERATORS)]) + "\n"
+    lines = [f"PY_ADAPT({name})" for name in adapted]
+    for name, of in WORDS.items():
+        words = ", ".join([*(f'[NK_{word.upper()}] = "{word}"' for word in of), "NULL"])
+        lines.append(f"static const char *const {name}_words[] = {{{words}}};")
+    return "\n".join([C_SOURCE, *lines, *map(c_operator, OPERATORS), ""])
 
 
 # ---------------------------------------------------------------------------------------------
@@ -249,7 +204,7 @@ def stub_hint(op):
 def stub():
     parts = [STUB]
     for op in OPERATORS:
-        doc = quoted_doc(f"{words_of(op.doc)}\n\n{table.SHARED['{errors}']}")
+        doc = quoted_doc(doc_of(op))
         for i, overload in enumerate(op.overloads or [{}]):
             mark = "@overload\n" if op.overloads else ""
             texts = declared(op, stub_hint(op), overload)

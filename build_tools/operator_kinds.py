@@ -1,7 +1,10 @@
 """What operators.py says of an operator: kinds of arguments, and what else there is to say."""
 
 import inspect
+import runpy
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,8 @@ codes_dtype = Kind("PY_OWN", "CodesDtype")
 global_scale = Kind("PY_OWN", "Scalar | None", **SCALAR)
 nvfp4 = Kind("PY_OWN", "tuple[_A, Tensor, Scalar | None]", **PARTS)
 
-WORDS = {  # in the order of the enums of nvfp4kern.h
-    "activation": ("silu", "gelu", "gelu_tanh", "relu", "identity"),
-    "score": ("topk_softmax", "softmax_topk", "sigmoid"),
-}
+TYPES = runpy.run_path(str(Path(__file__).parents[1] / "nvfp4kern" / "types.py"))
+WORDS = {kind: get_args(TYPES[kind.capitalize()]) for kind in ("activation", "score")}
 
 
 @dataclass

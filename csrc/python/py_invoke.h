@@ -33,8 +33,8 @@ typedef struct py_parameter {
 typedef nk_status py_spec(const void *args, nk_tensor *spec);
 typedef nk_status py_op(const void *args, nk_exec *exec);
 
-/* An operator as Python sees it. A runner makes the call: `v` holds the arguments in the order of the parameters, NULL
- * where one was not given. */
+/* An operator as Python sees it. A build makes these of build_tools/operators.py. A runner makes the call: `v` holds
+ * the arguments in the order of the parameters, NULL where one was not given. */
 typedef int py_runner(py_call *call, PyObject *const *v, PyObject **result);
 typedef struct py_operator {
     const char *name;

@@ -148,12 +148,11 @@ METHOD(warmup)
 
 #define FASTCALL(name, doc) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, doc},
 #define OPERATOR(op) FASTCALL(op, py_doc_##op)
-#define DROP_IN(op) FASTCALL(op, PY_DOC_DROP_IN(op))
 
 static PyMethodDef methods[] = {
     PY_OPERATORS(OPERATOR) FASTCALL(explain, py_doc_explain){"backends", backends, METH_NOARGS, py_doc_backends},
     FASTCALL(warmup, py_doc_warmup){"_tiles", tiles, METH_NOARGS, py_doc__tiles},
-    PY_DROP_INS(DROP_IN){NULL, NULL, 0, NULL},
+    PY_DROP_INS(OPERATOR){NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module)
