@@ -4,8 +4,7 @@
  * c * iters_per_cta on. A data-parallel launch, which splits no tile, counts a whole tile as one iteration. A CTA
  * stores a tile if it has all its iterations. Else it writes partial sums of the tile to the workspace. A CTA has at
  * most two such tiles: the partial sums of one that it begins are number 2 c + 1, of one that it continues number 2 c.
- * A second kernel, `_reduce`, adds a split tile's partial
- * sums in the order of K. */
+ * A second kernel, `_reduce`, adds a split tile's partial sums in the order of K. */
 #ifndef NK_STREAM_K_CUH
 #define NK_STREAM_K_CUH
 

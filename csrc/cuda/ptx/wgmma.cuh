@@ -53,7 +53,8 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
 #define NK_OPERANDS_112(c, d) NK_OPERANDS_96(c, d), NK_SIXTEEN(c, d, 96)
 #define NK_OPERANDS_128(c, d) NK_OPERANDS_112(c, d), NK_SIXTEEN(c, d, 112)
 
-/* Registers of a thread; as sums: N, and the numbers of operands behind them but the first, which is R. */
+/* V(R, N, operand numbers R + 1 .. R + 5, ..): R sums of a thread, N columns; operand R is the first behind the sums.
+ */
 #define NK_WGMMA_SIZES(V, ...)                        \
     V(4, 8, 5, 6, 7, 8, 9, __VA_ARGS__)               \
     V(8, 16, 9, 10, 11, 12, 13, __VA_ARGS__)          \
@@ -105,9 +106,9 @@ template <int PENDING, int M, int N> __device__ inline void wgmma_wait_group(flo
 /* Products                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* `behind`: whether operands are negated, and of 16-bit ones whether K is their outer dimension. No operand is negated,
- * and K is the inner dimension but for the A of _along_m: there the descriptor's `stride` is bytes from eight of K to
- * the next eight, in rows of 64 elements of M. */
+/* `behind`: what follows the two 1s, which negate no operand: of 16-bit operands in shared memory, whether K is their
+ * outer dimension. It is only for the A of _along_m, where the descriptor's `stride` is bytes from eight of K to the
+ * next eight, in rows of 64 elements of M. */
 #define NK_WGMMA_REGISTERS(R, N, A1, A2, A3, B, ADD, type, k, behind)                                       \
     __device__ inline void wgmma_##type(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool accumulate) \
     {                                                                                                       \

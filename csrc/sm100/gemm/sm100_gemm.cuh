@@ -11,51 +11,57 @@
  * the ups, both as operand M: a thread of the epilogue has both sums of an element.
  *
  * Tiles: CTA_GROUP x 128 rows of operand M by MMA_N rows of operand N. With CTA_GROUP 2 a pair of CTAs shares each MMA,
- * which its leader issues: a CTA loads its 128 rows of operand M and half of operand N. With SPLIT_K a tile's K is
- * divided over the cluster, and partial sums are reduced there (sm100_gemm_split_k.cuh). With PAIRS 2 a cluster's pairs
- * have neighbouring rows of operand M, and each of its four CTAs loads a share of operand N for all (multicast).
- * CTAs are persistent; sm100_gemm_scheduler.cuh says in which order they take tiles.
+ * which its leader issues; the other is its follower. Each loads its 128 rows of operand M and half of operand N. With
+ * SPLIT_K a tile's K is divided over the cluster, and partial sums are reduced there (sm100_gemm_split_k.cuh). With
+ * PAIRS 2 a cluster's pairs have neighbouring rows of operand M, and each of its four CTAs loads a share of operand N
+ * for all (multicast). CTAs are persistent; sm100_gemm_scheduler.cuh says in which order they take tiles.
  *
- * K: a step is 256 elements, one stage, at most four MMAs of 64. A stage has all operands' codes, 128 bytes a row, and
- * their scale factors as atoms of 128 rows x 4 (cuBLAS's blocked layout), in both CTAs of a pair those of all of
- * operand N. Blocked scale factors of whole atoms come by bulk copies. Linear ones, and those of a K that ends inside
- * an atom, whose padding may be NaN, are arranged by threads.
+ * K: a step is 256 elements, one stage, at most four MMAs of 64 for each matrix. A stage has all operands' codes, 128
+ * bytes a row, and their scale factors as atoms of 128 rows x 4 (cuBLAS's blocked layout), in both CTAs of a pair those
+ * of all of operand N. Blocked scale factors of whole atoms come by bulk copies. Threads arrange all others: linear
+ * ones, those of a K that ends inside an atom (its padding may be NaN), of tokens by index, of an up matrix that begins
+ * inside an atom, at addresses that are no multiple of 16, and, in a list, those that any group must arrange
+ * (sm100_params_of()).
  *
- * Roles: warps 0 - 3: epilogue; warp w reads lanes 32 w .. + 31 of tensor memory
+ * Roles: warps 0 - 3: epilogue
  *        warps 4 - 7: arrange the scale factors that bulk copies do not bring, if any. With tokens by index, warp 4
  *                     brings their codes, too (gather4), whose bytes warp 8 expects
  *        warp 8:      producer; one thread loads
- *        warp 9:      allocates tensor memory; in the leader CTA one thread issues MMAs, in its peer one thread tells
- *                     the leader which stages are full
- *        warp 10:     one thread asks launch control for tiles; only with multicast
+ *        warp 9:      allocates tensor memory; in the leader CTA one thread issues MMAs, in its follower one thread
+ *                     tells the leader which stages are full
+ *        warp 10:     one thread asks cluster launch control for tiles; only with multicast
  *
- * Pipelines:
- *        producer, scale-factor warps --full--> MMA warp --accumulator_full--> epilogue --inbox_full--> peers'
- * epilogues producer, scale-factor warps <-empty-- MMA warp <-accumulator_empty-- epilogue <-inbox_empty-- peers'
- * epilogues
+ * Pipelines (a barrier with _empty leads back):
+ *   full               producer, scale-factor warps -> MMA warp; a follower's by way of its own warp 9
+ *   accumulator_full   MMA warp -> epilogue warps, of both CTAs of the pair
+ *   inbox_full         epilogue warps of the peers with other shares of K -> epilogue warps
+ *   responses->full    launch control, asked by warp 10 -> all roles
  *
- * Barriers (mbarriers: arrivals of a phase; "wait" is the parity of the first wait). Accumulators' and full barriers
- * that an MMA warp waits for are the leader's:
- *   full[STAGES]               1, of the producer, + the bytes of boxes and copies                           wait 0
- *                              + 4, of each scale-factor warp, if they have work
- *                              + 1 in a leader, of its peer's warp 9, once the peer's own barrier has completed
- *   empty[STAGES]              1, a commit of the MMAs that read the stage, in both CTAs of the pair         wait 1
- *                              with multicast 1 of each pair, in all CTAs: each CTA writes to the stages of all
- *   accumulator_full[..]       1, a commit, in both CTAs of the pair                                         wait 0
- *   accumulator_empty[..]      4 of each CTA, of each epilogue warp, once its sums are in registers          wait 1
- *   inbox_full                 1, of the CTA's own thread 0, + the bytes of the peers' st.async              wait 0
- *   inbox_empty                4 of each peer, of each epilogue warp, once it has added the sums             wait 1
- *   responses->full[..]        1, of the CTA's own warp 10, + the bytes of launch control's response         wait 0
- *   responses->empty[..]       in the cluster's first CTA; of each CTA 4 of the epilogue, 4 of the
- *                              scale-factor warps, if they have work, 1 of each of warps 8, 9 and 10         wait 1
- *   cluster barrier            barriers are initialised before anyone arrives at another CTA's; with experts the
- *                              leader's table is there for its peer; all are done before a CTA exits or frees tensor
- *                              memory
+ * Barriers (mbarriers): the arrivals that complete a phase, and the parity of the first wait. The MMA thread waits at
+ * the barriers of its own CTA, the leader. "One lane" arrives for its warp.
+ *   full[STAGES]             1: warp 8, which also expects the bytes of boxes, gathered rows and bulk copies   wait 0
+ *                            + 4: one lane of each scale-factor warp, if arranges_sf()
+ *                            + 1 in a leader: warp 9 of its follower, once the follower's own barrier completed
+ *   empty[STAGES]            PAIRS: each pair's commit of the copies and MMAs that read the stage. It arrives
+ *                            in both CTAs of the pair; with multicast in all, since each CTA writes to all      wait 1
+ *   accumulator_full[..]     1: the commit of a tile's last MMA; it arrives in both CTAs of the pair            wait 0
+ *   accumulator_empty[..]    4 x CTA_GROUP, at the leader's: one lane of each epilogue warp of both CTAs,
+ *                            once the last columns are in registers                                             wait 1
+ *   inbox_full               1: the CTA's own thread 0, which also expects the bytes of its peers' st.async     wait 0
+ *   peers_ready              4 x (SPLIT_K - 1): one lane of each epilogue warp of each peer, once that peer
+ *                            has read its own inbox                                                             wait 1
+ *   responses->full[..]      1: the CTA's own warp 10, which also expects the bytes of the response             wait 0
+ *   responses->empty[..]     only rank 0's is used. From each CTA of the cluster 4 + 3: one lane of each
+ *                            epilogue warp, the threads of warps 8, 9 and 10; + 4 if arranges_sf()              wait 1
+ *   cluster barrier          first: mbarriers are initialised, tensor memory is allocated. Second, of experts in
+ *                            pairs: the leader's table can be read. Last: no CTA needs another one any more;
+ *                            then warp 9 frees tensor memory
  *
  * Tensor memory (512 columns): ACCUMULATORS x MMA_N columns of fp32 sums, twice as many for dual GEMMs; then SF_STAGES
- * x 16 columns of scale factors for each 128 rows. If there are as many of these stages as of shared memory's, one is
- * free when the other is: the MMAs that read it are done. If there are fewer, the MMA warp waits for the commit of
- * SF_STAGES steps before.
+ * x 16 columns of scale factors for each 128 rows. PTX orders a tcgen05.mma behind earlier tcgen05.cp, but no
+ * tcgen05.cp behind an earlier tcgen05.mma, so a stage's columns may be overwritten only when its MMAs are done. If
+ * SF_STAGES equals STAGES, `full` implies that: the producer waited for the stage's `empty`. If there are fewer, the
+ * MMA thread waits for the commit of SF_STAGES steps before.
  *
  * Shared memory: struct mxf4nvf4_smem of sm100_gemm_traits.cuh. */
 #ifndef NK_SM100_GEMM_CUH
@@ -71,13 +77,15 @@ extern __shared__ __align__(1024) uint8_t shared_memory[];
 /* The MMA warp                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* E2M1 times E2M1, scaled by UE4M3 (PTX ISA, 9.7.16.4.2). */
+/* The instruction descriptor (PTX ISA, tcgen05 instruction descriptor): A and B are E2M1 (1 at bits 7 and 10), N / 8 at
+ * bit 17, M / 128 at bit 27; UE4M3 scale factors are 0 at bit 23. */
 __device__ constexpr uint32_t mxf4nvf4_instruction(int mma_m, int mma_n)
 {
     return 1u << 7 | 1u << 10 | (mma_n >> 3) << 17 | (mma_m >> 7) << 27;
 }
 
-/* An atom is 32 rows of 16 bytes; eight of them are a core matrix. Both CTAs of a pair have it at the same address. */
+/* Copies one atom, 32 rows of 16 bytes, to four columns; eight of these rows are a core matrix. In a pair each CTA's
+ * atom comes from the same address of its own shared memory. */
 template <class C> __device__ inline void copy_sf_atom_to_tmem(uint32_t tmem, uint32_t atom)
 {
     tcgen05_cp_32x128b_warpx4<C::CTA_GROUP>(tmem, tcgen05_descriptor(atom, 8 * SF_QUAD_BYTES, TCGEN05_NO_SWIZZLE));
@@ -90,9 +98,10 @@ __device__ inline uint64_t codes_descriptor(const uint8_t *operand, int block)
                               TCGEN05_SWIZZLE_128B);
 }
 
-/* Copies a stage's scale factors to tensor memory, then issues its MMAs, which wait for the copies by themselves. There
- * an MMA's scale factors of an operand lie side by side, 128 rows after 128 rows. `quarter`: of operand N's first atom,
- * where the tile begins. */
+/* Copies a stage's scale factors to tensor memory, then issues the stage's MMAs, which hardware orders behind the
+ * copies. Columns from `sf` on: operand M's, [matrix][K block]; then operand N's, [K block][atom row], since one MMA
+ * reads all its atom rows side by side. `quarter`: how many 32-row quarters (columns) of the first atom row come before
+ * the tile. */
 template <class C>
 __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, uint32_t accumulator, uint32_t sf,
                                  uint32_t quarter, int blocks, bool accumulates)
@@ -105,8 +114,8 @@ __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, 
             copy_sf_atom_to_tmem<C>(sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM,
                                     shared_address(stage.sf[matrix]) + sf_bytes_of_atoms(i));
 #pragma unroll
-        for (int atom = 0; atom < C::N_ATOMS; atom++)
-            copy_sf_atom_to_tmem<C>(sf + SF_N + (i * C::N_ATOMS + atom) * ATOM,
+        for (int atom = 0; atom < C::N_ATOM_ROWS; atom++)
+            copy_sf_atom_to_tmem<C>(sf + SF_N + (i * C::N_ATOM_ROWS + atom) * ATOM,
                                     shared_address(stage.sf[C::MATRICES + atom]) + sf_bytes_of_atoms(i));
     }
 #pragma unroll 1
@@ -116,12 +125,12 @@ __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, 
             tcgen05_mma_mxf4nvf4<C::CTA_GROUP>(
                 accumulator + matrix * C::MMA_N, codes_descriptor(stage.operand_m[matrix], i),
                 codes_descriptor(stage.operand_n, i), mxf4nvf4_instruction(C::MMA_M, C::MMA_N),
-                sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM, sf + SF_N + i * C::N_ATOMS * ATOM + quarter,
+                sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM, sf + SF_N + i * C::N_ATOM_ROWS * ATOM + quarter,
                 accumulates || i > 0);
     }
 }
 
-/* Arrives at the barrier of both CTAs of a pair when the MMAs so far are done. */
+/* Arrives, in both CTAs of a pair, once all copies and MMAs issued so far are done. */
 template <class C> __device__ inline void commit(const uint64_t *barrier, const mma_tile_scheduler &scheduler)
 {
     if constexpr (C::CTA_GROUP == 1)
@@ -130,7 +139,7 @@ template <class C> __device__ inline void commit(const uint64_t *barrier, const 
         tcgen05_commit_multicast<2>(shared_address(barrier), (uint16_t)(3 << leader_rank<C>(scheduler)));
 }
 
-/* Likewise of a stage: in every CTA that writes to it. */
+/* The same for a stage, which with multicast every CTA of the cluster writes to. */
 template <class C> __device__ inline void commit_stage(const uint64_t *barrier, const mma_tile_scheduler &scheduler)
 {
     if constexpr (C::PAIRS == 1)
@@ -141,26 +150,27 @@ template <class C> __device__ inline void commit_stage(const uint64_t *barrier, 
 
 /* One thread of the leader CTA. */
 template <class C, typename P>
-__device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &all, const mma_tile_scheduler &scheduler)
+__device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &launch,
+                                  const mma_tile_scheduler &scheduler)
 {
-    pipeline_state load, done; /* done: the step SF_STAGES before */
+    pipeline_state load, reuse; /* reuse: the step SF_STAGES before, whose columns this step overwrites */
     pipeline_state accumulator, sf;
-    int unused = C::SF_STAGES; /* stages of scale factors that no MMA has read yet */
+    int fresh = C::SF_STAGES; /* stages of scale factors that no MMA has read yet */
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
         wait_tmem(&s.accumulator_empty[accumulator.stage], accumulator.parity ^ 1);
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, load.advance(C::STAGES), sf.advance(C::SF_STAGES)) {
             wait_cta_group<C>(&s.full[load.stage], load.parity);
-            if (C::SF_STAGES < C::STAGES && unused > 0) {
-                unused--;
+            if (C::SF_STAGES < C::STAGES && fresh > 0) {
+                fresh--;
             } else if (C::SF_STAGES < C::STAGES) {
-                wait_tmem(&s.empty[done.stage], done.parity);
-                done.advance(C::STAGES);
+                wait_tmem(&s.empty[reuse.stage], reuse.parity);
+                reuse.advance(C::STAGES);
             }
             mma_stage<C>(s.stages[load.stage], tmem + accumulator.stage * C::ACCUMULATOR_COLUMNS,
                          tmem + C::SF_COLUMN + sf.stage * C::SF_STAGE_COLUMNS,
-                         (uint32_t)t.row_in_atom / SF_QUARTER_ROWS, k_blocks_of_step(problem_of_tile(all, t).k, step),
-                         step > t.first_step);
+                         (uint32_t)t.row_in_atom / SF_QUARTER_ROWS,
+                         k_blocks_of_step(problem_of_tile(launch, t).k, step), step > t.first_step);
             commit_stage<C>(&s.empty[load.stage], scheduler);
         }
         commit<C>(&s.accumulator_full[accumulator.stage], scheduler);
@@ -168,7 +178,7 @@ __device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &a
     });
 }
 
-/* One thread of the leader's peer, whose stages the leader's MMAs read. */
+/* One thread of the follower: the leader's MMAs read the follower's stages, too. */
 template <class C> __device__ inline void notify_leader(mxf4nvf4_smem<C> &s, const mma_tile_scheduler &scheduler)
 {
     pipeline_state load;
@@ -186,11 +196,11 @@ template <class C> __device__ inline void notify_leader(mxf4nvf4_smem<C> &s, con
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <class C>
-__device__ inline void init_mxf4nvf4_barriers(mxf4nvf4_smem<C> &s, const sm100_gemm_scheduler &params, int pair_rank)
+__device__ inline void init_mxf4nvf4_barriers(mxf4nvf4_smem<C> &s, const sm100_gemm_params &params, int rank_in_pair)
 {
-    const int peers = pair_rank == 0 ? C::CTA_GROUP - 1 : 0;
+    const int followers = rank_in_pair == 0 ? C::CTA_GROUP - 1 : 0;
     for (int i = 0; i < C::STAGES; i++) {
-        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges_sf<C>(params) ? SM100_GEMM_SF_WARPS : 0) + peers);
+        mbarrier_init(shared_address(&s.full[i]), 1 + (arranges_sf<C>(params) ? SM100_GEMM_SF_WARPS : 0) + followers);
         mbarrier_init(shared_address(&s.empty[i]), C::PAIRS);
     }
     if constexpr (C::DYNAMIC) {
@@ -206,7 +216,7 @@ __device__ inline void init_mxf4nvf4_barriers(mxf4nvf4_smem<C> &s, const sm100_g
 }
 
 template <class C, typename P>
-__device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm100_gemm_scheduler &params,
+__device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm100_gemm_params &params,
                                     const sm100_gemm_experts &experts = {})
 {
     typedef typename mxf4nvf4_smem<C>::stage stage;
@@ -226,7 +236,7 @@ __device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm1
         tcgen05_relinquish_alloc_permit<C::CTA_GROUP>();
     }
     __syncwarp();
-    sync_gemm_cluster<C>(); /* needs no tcgen05 fence: each role has one behind its first wait */
+    sync_gemm_cluster<C>(); /* no tcgen05 fence here: each role that uses tensor memory has one behind its first wait */
     griddepcontrol_wait();
     const uint32_t tmem = ld_shared(shared_address(&s.tmem));
     const mma_tile_scheduler scheduler = make_scheduler<C>(s, p, params, experts, rank);
@@ -238,7 +248,7 @@ __device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm1
         if (elect_sync()) produce_stages<C>(s, maps, p, scheduler);
     } else if (C::DYNAMIC && warp == SM100_GEMM_SCHEDULER_WARP) {
         if (elect_sync()) query_launch_control<C>(scheduler);
-    } else if (scheduler.pair_rank == 0) {
+    } else if (scheduler.rank_in_pair == 0) {
         if (elect_sync()) issue_mmas<C>(s, tmem, p, scheduler);
     } else {
         if (elect_sync()) notify_leader<C>(s, scheduler);

@@ -12,34 +12,35 @@
 
 /* A thread's row of a tile, in the output. */
 typedef struct output_row {
-    uint8_t *at;      /* the tile's first column of it */
-    int64_t next;     /* bytes to the next column */
-    int64_t m;        /* of operand M, or 0 if the row does not exist */
-    int64_t n, n_end; /* the tile's first column, and where those of the output, or of the expert, end */
+    uint8_t *at;           /* the tile's first column of it */
+    int64_t column_stride; /* bytes */
+    int64_t m;             /* of operand M, or 0 if the row does not exist */
+    int64_t n, n_end;      /* the tile's first column; one past the last of the output, or of the expert */
     bool exists;
     bool by_four;   /* columns are neighbours in memory, and four of them are aligned to their size */
-    bool by_sector; /* likewise, aligned to 32 bytes */
+    bool by_sector; /* columns are neighbours, and 16 of them begin a 32-byte sector */
 } output_row;
 
 template <class C, typename P> __device__ inline output_row output_row_of(const P &p, const mma_tile &t)
 {
-    const sm100_gemm_scheduler &params = t.params;
+    const sm100_gemm_params &params = t.params;
     const int64_t l = C::EXPERTS ? 0 : t.l;
     const nk_output &d = p.d;
     const int64_t m = t.m + threadIdx.x, size = d.dtype == NK_F32 ? 4 : 2;
-    output_row o = {.next = params.tokens_are_mma_m ? d.col_stride : d.row_stride,
+    output_row o = {.column_stride = params.tokens_are_mma_m ? d.col_stride : d.row_stride,
                     .n = t.n,
                     .n_end = t.n_end,
                     .exists = m < rows_of_operand(p, params, SM100_GEMM_OPERAND_M)};
     o.m = o.exists ? m : 0;
     o.at = params.tokens_are_mma_m ? output_at(d, l, o.m, t.n) : output_at(d, l, t.n, o.m);
-    o.by_four = o.next == size && is_aligned(o.at, (uint32_t)(4 * size));
-    o.by_sector = o.next == size && is_aligned(o.at, 32);
+    o.by_four = o.column_stride == size && is_aligned(o.at, (uint32_t)(4 * size));
+    o.by_sector = o.column_stride == size && is_aligned(o.at, 32);
     return o;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* What an operator makes of sums: apply() has COUNT of them from column n on, of which `left` exist.               */
+/* What an operator makes of sums: apply() makes COUNT elements from the sums of columns n .. , of which `remaining`
+ * exist. Its second argument is the ups of a dual GEMM.                                                            */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 struct gemm_row_epilogue {
@@ -48,7 +49,7 @@ struct gemm_row_epilogue {
     bool tokens_are_mma_m;
     float alpha, bias; /* if weights are operand M: this row's */
 
-    __device__ gemm_row_epilogue(const nk_gemm_problem &p, const sm100_gemm_scheduler &params, const output_row &o,
+    __device__ gemm_row_epilogue(const nk_gemm_problem &p, const sm100_gemm_params &params, const output_row &o,
                                  int64_t expert)
         : alphas(p.alpha), biases(p.bias), tokens_are_mma_m(params.tokens_are_mma_m), alpha(0), bias(0)
     {
@@ -60,11 +61,11 @@ struct gemm_row_epilogue {
     }
 
     template <int COUNT>
-    __device__ void apply(const uint32_t *sums, const uint32_t *, int64_t n, int64_t left, float v[COUNT]) const
+    __device__ void apply(const uint32_t *sums, const uint32_t *, int64_t n, int64_t remaining, float v[COUNT]) const
     {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            const int64_t weight = n + (i < left ? i : 0);
+            const int64_t weight = n + (i < remaining ? i : 0);
             v[i] = __fmaf_rn(tokens_are_mma_m ? alpha_at(alphas, weight) : alpha, __uint_as_float(sums[i]),
                              tokens_are_mma_m ? bias_at(biases, weight) : bias);
         }
@@ -81,7 +82,7 @@ struct dual_row_epilogue {
         return alpha_at(alphas, weight);
     }
 
-    __device__ dual_row_epilogue(const nk_dual_gemm_problem &p, const sm100_gemm_scheduler &, const output_row &o,
+    __device__ dual_row_epilogue(const nk_dual_gemm_problem &p, const sm100_gemm_params &, const output_row &o,
                                  int64_t expert)
         : activation(p.activation), alpha1(alpha_of(p.alpha1, expert, o.m)), alpha2(alpha_of(p.alpha2, expert, o.m))
     {
@@ -132,36 +133,36 @@ __device__ inline void store_sectors(uint8_t *at, nk_dtype dtype, const float v[
 }
 
 /* STORE_N columns of the tile, from `column` on. */
-__device__ inline void store_columns(const output_row &o, nk_dtype dtype, int column, const float v[STORE_N])
+__device__ inline void store_lane(const output_row &o, nk_dtype dtype, int column, const float v[STORE_N])
 {
-    const int64_t left = o.n_end - o.n - column;
-    uint8_t *at = o.at + column * o.next;
-    if (o.by_sector && left >= STORE_N) {
+    const int64_t remaining = o.n_end - o.n - column;
+    uint8_t *at = o.at + column * o.column_stride;
+    if (o.by_sector && remaining >= STORE_N) {
         store_sectors(at, dtype, v);
         return;
     }
 #pragma unroll
     for (int i = 0; i < STORE_N; i += 4) {
-        if (o.by_four && left >= i + 4) {
-            store_four(at + i * o.next, dtype, v + i);
+        if (o.by_four && remaining >= i + 4) {
+            store_four(at + i * o.column_stride, dtype, v + i);
             continue;
         }
 #pragma unroll
         for (int j = i; j < i + 4; j++) {
-            if (j < left) store_float(at + j * o.next, dtype, v[j]);
+            if (j < remaining) store_float(at + j * o.column_stride, dtype, v[j]);
         }
     }
 }
 
 /* The epilogue warps. An accumulator is free again once its last columns are in registers. */
-template <class C, typename M, typename P>
-__device__ inline void run_epilogue(M &s, uint32_t tmem, const P &all, const mma_tile_scheduler &scheduler)
+template <class C, typename SMEM, typename P>
+__device__ inline void run_epilogue(SMEM &s, uint32_t tmem, const P &launch, const mma_tile_scheduler &scheduler)
 {
     const uint32_t lanes = tmem + (threadIdx.x / 32 * 32 << 16);
     const int first = scheduler.split * C::EPILOGUE_N;
     pipeline_state accumulator, inbox;
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
-        const auto &p = problem_of_tile(all, t);
+        const auto &p = problem_of_tile(launch, t);
         const output_row out = output_row_of<C>(p, t);
         const typename row_epilogue<P>::type epilogue(p, t.params, out, C::EXPERTS ? t.l : 0);
         const uint32_t at = lanes + accumulator.stage * C::ACCUMULATOR_COLUMNS;
@@ -188,7 +189,7 @@ __device__ inline void run_epilogue(M &s, uint32_t tmem, const P &all, const mma
                 float v[STORE_N];
                 if (!out.exists || n >= out.n_end) continue;
                 epilogue.template apply<STORE_N>(sums[0] + i, sums[C::MATRICES - 1] + i, n, out.n_end - n, v);
-                store_columns(out, p.d.dtype, column + i, v);
+                store_lane(out, p.d.dtype, column + i, v);
             }
         }
         if constexpr (C::SPLIT_K > 1) release_inbox<C>(s, scheduler);

@@ -173,16 +173,16 @@ static int32_t sm100_up_row_in_atom(const gemm_desc *d)
     return blocked ? (int32_t)(d->gemm->n % NK_SF_ATOM_ROWS) : 0;
 }
 
-static sm100_gemm_scheduler sm100_scheduler_of(bool copies_sf, const gemm_desc *d, const nk_gemm_problem *p,
-                                               const gemm_config *t, bool tokens_are_mma_m)
+static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, const nk_gemm_problem *p,
+                                         const gemm_config *t, bool tokens_are_mma_m)
 {
     const tiling of = sm100_tiling_of(d, p, t, tokens_are_mma_m);
-    sm100_gemm_scheduler s = {.tokens_are_mma_m = tokens_are_mma_m,
-                              .mma_m_tiles = (int32_t)of.m_tiles,
-                              .mma_n_tiles = (int32_t)of.n_tiles,
-                              .tiles = (int32_t)of.tiles,
-                              .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
-                              .up_row_in_atom = sm100_up_row_in_atom(d)};
+    sm100_gemm_params s = {.tokens_are_mma_m = tokens_are_mma_m,
+                           .mma_m_tiles = (int32_t)of.m_tiles,
+                           .mma_n_tiles = (int32_t)of.n_tiles,
+                           .tiles = (int32_t)of.tiles,
+                           .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
+                           .up_row_in_atom = sm100_up_row_in_atom(d)};
     for (int i = 0; i < sm100_operands(d); i++) {
         const nk_operand *o = sm100_operand_of(d, p, i, tokens_are_mma_m);
         const bool tokens = sm100_are_tokens(i, tokens_are_mma_m);
@@ -195,7 +195,7 @@ static sm100_gemm_scheduler sm100_scheduler_of(bool copies_sf, const gemm_desc *
 
 /* Of one operand; rows of gathered tokens are boxes of their own. */
 static cuda_boxes sm100_boxes_of(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t,
-                                 const sm100_gemm_scheduler *s, int of)
+                                 const sm100_gemm_params *s, int of)
 {
     const nk_operand *o = sm100_operand_of(d, p, of, s->tokens_are_mma_m);
     const bool tokens = sm100_are_tokens(of, s->tokens_are_mma_m), gathers = tokens && gemm_gathers(d);
@@ -236,7 +236,7 @@ static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, cons
     const sm100_mainloop *loop = c->family->mainloop;
     const gemm_config *t = &c->family->configs[c->config];
     const int count = sm100_operands(d);
-    sm100_gemm_scheduler scheduler = sm100_scheduler_of(loop->copies_sf, d, d->gemm, t, c->schedule);
+    sm100_gemm_params scheduler = sm100_params_of(loop->copies_sf, d, d->gemm, t, c->schedule);
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     nk_dual_gemm_problem dual;
@@ -268,23 +268,23 @@ static nk_status sm100_launch_list(const gemm_desc *d, const gemm_launch *c, con
     cuda_boxes boxes[2 * GEMM_MEMBERS];
     cuda_tensor_map *to[2 * GEMM_MEMBERS];
     sm100_list_params list = {.count = d->count};
-    sm100_gemm_scheduler *all = &list.scheduler;
-    *all = (sm100_gemm_scheduler){.sf_by_bulk_copy = {true, true, true}};
+    sm100_gemm_params *all = &list.params;
+    *all = (sm100_gemm_params){.sf_by_bulk_copy = {true, true, true}};
     for (int i = 0; i < d->count; i++) {
         sm100_list_group *g = &list.group[i];
         g->gemm = *d->members[i];
-        g->scheduler = sm100_scheduler_of(loop->copies_sf, d, d->members[i], t, c->schedule >> i & 1);
+        g->params = sm100_params_of(loop->copies_sf, d, d->members[i], t, c->schedule >> i & 1);
         g->first_tile = all->tiles;
-        all->tiles += g->scheduler.tiles;
+        all->tiles += g->params.tiles;
         to[2 * i] = &g->map_m;
         to[2 * i + 1] = &g->map_n;
         for (int of = 0; of <= SM100_GEMM_OPERAND_N; of++) {
-            boxes[2 * i + of] = sm100_boxes_of(d, d->members[i], t, &g->scheduler, of);
-            all->sf_by_bulk_copy[of] = all->sf_by_bulk_copy[of] && g->scheduler.sf_by_bulk_copy[of];
+            boxes[2 * i + of] = sm100_boxes_of(d, d->members[i], t, &g->params, of);
+            all->sf_by_bulk_copy[of] = all->sf_by_bulk_copy[of] && g->params.sf_by_bulk_copy[of];
         }
     }
     for (int i = 0; i < d->count; i++)
-        memcpy(list.group[i].scheduler.sf_by_bulk_copy, all->sf_by_bulk_copy, sizeof all->sf_by_bulk_copy);
+        memcpy(list.group[i].params.sf_by_bulk_copy, all->sf_by_bulk_copy, sizeof all->sf_by_bulk_copy);
     NK_TRY(cuda_encode_maps(d->gemm->device, 2 * d->count, boxes, to));
     return gemm_launch_kernel(d, c, (void *[]){&list}, exec);
 }

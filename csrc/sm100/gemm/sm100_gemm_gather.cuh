@@ -7,12 +7,12 @@
 
 template <class C> __device__ inline bool has_tokens_by_index(const mma_tile_scheduler &scheduler)
 {
-    return C::EXPERTS && scheduler.rows.data;
+    return C::EXPERTS && scheduler.token_rows.data;
 }
 
 __device__ inline int64_t token_of_row(const mma_tile_scheduler &scheduler, int64_t row)
 {
-    return nk_token_of(scheduler.rows.data[row], scheduler.rows.per_token, scheduler.rows.tokens);
+    return nk_token_of(scheduler.token_rows.data[row], scheduler.token_rows.per_token, scheduler.token_rows.tokens);
 }
 
 /* Four neighbouring rows of operand N: what one thread brings by one copy. */
@@ -20,19 +20,19 @@ struct gathered_tokens {
     int token[4];
 };
 
-/* Copies that bring this CTA's rows of operand N. */
+/* gather4 copies for this CTA's rows of operand N, one each by a lane of warp 4. */
 template <class C> __device__ constexpr int gather4_copies() { return C::CTA_N / 4; }
 
-/* Rows behind the expert's last one name a token behind the last one, whose codes are zeros. */
+/* Rows past the expert's end get token number `tokens`, outside the map, which reads as zeros. */
 template <class C>
 __device__ inline gathered_tokens tokens_to_gather(const mma_tile_scheduler &scheduler, const mma_tile &t, int copy)
 {
     static_assert(gather4_copies<C>() <= 32, "one warp brings all of them");
-    const int64_t first = t.n + scheduler.pair_rank * C::CTA_N + 4 * copy;
+    const int64_t first = t.n + scheduler.rank_in_pair * C::CTA_N + 4 * copy;
     gathered_tokens tokens;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        tokens.token[i] = (int)(first + i < t.n_end ? token_of_row(scheduler, first + i) : scheduler.rows.tokens);
+        tokens.token[i] = (int)(first + i < t.n_end ? token_of_row(scheduler, first + i) : scheduler.token_rows.tokens);
     return tokens;
 }
 

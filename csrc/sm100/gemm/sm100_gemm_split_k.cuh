@@ -1,7 +1,6 @@
-/* Accumulators out of tensor memory, and their reduction over the cluster with split K: each CTA (of each rank in a
- * pair) has the epilogue of EPILOGUE_N columns. Its peers, the CTAs of the same rank that have other shares of K, send
- * their partial sums of these columns to its inbox, and it adds them in the order of K. M: the kernel's shared memory.
- */
+/* Accumulators: their barriers, loads from tensor memory, and with split K their reduction over the cluster. Each CTA
+ * stores EPILOGUE_N columns of a tile. Its peers, the CTAs of the same rank in the pair that have other shares of K,
+ * send it their partial sums of these columns, and it adds them in the order of K. */
 #ifndef NK_SM100_GEMM_SPLIT_K_CUH
 #define NK_SM100_GEMM_SPLIT_K_CUH
 
@@ -9,7 +8,7 @@
 #include "sm100_gemm_scheduler.cuh"
 
 /* The barriers between MMAs, epilogues and the inbox. */
-template <class C, typename M> __device__ inline void init_epilogue_barriers(M &s)
+template <class C, typename SMEM> __device__ inline void init_epilogue_barriers(SMEM &s)
 {
     for (int i = 0; i < C::ACCUMULATORS; i++) {
         mbarrier_init(shared_address(&s.accumulator_full[i]), 1);
@@ -17,14 +16,14 @@ template <class C, typename M> __device__ inline void init_epilogue_barriers(M &
     }
     if constexpr (C::SPLIT_K > 1) {
         mbarrier_init(shared_address(&s.inbox_full), 1);
-        mbarrier_init(shared_address(&s.inbox_empty), (C::SPLIT_K - 1) * SM100_GEMM_EPILOGUE_WARPS);
+        mbarrier_init(shared_address(&s.peers_ready), (C::SPLIT_K - 1) * SM100_GEMM_EPILOGUE_WARPS);
     }
 }
 
 __device__ inline void load_tmem(uint32_t at, uint32_t (&v)[32]) { tcgen05_ld_32x32b_x32(at, v); }
 __device__ inline void load_tmem(uint32_t at, uint32_t (&v)[16]) { tcgen05_ld_32x32b_x16(at, v); }
 
-/* LOAD_N columns of each matrix's accumulator, from column `at` of tensor memory on. */
+/* LOAD_N columns of each matrix's accumulator, from tensor memory address `at` on. */
 template <class C> __device__ inline void load_accumulator(uint32_t at, uint32_t (&sums)[C::MATRICES][C::LOAD_N])
 {
     __syncwarp();
@@ -34,23 +33,23 @@ template <class C> __device__ inline void load_accumulator(uint32_t at, uint32_t
     tcgen05_wait_ld();
 }
 
-/* The rank in the cluster of the peer that has share `split` of K. */
+/* The cluster rank of the peer that has share `split` of K. */
 template <class C> __device__ inline uint32_t peer_rank(const mma_tile_scheduler &scheduler, int split)
 {
-    return (uint32_t)(split * C::CTA_GROUP + scheduler.pair_rank);
+    return (uint32_t)(split * C::CTA_GROUP + scheduler.rank_in_pair);
 }
 
-/* Which entry of `to`'s inbox is `from`'s. */
+/* The entry of CTA `to`'s inbox that CTA `from` writes; a CTA has none for itself. */
 __device__ inline int inbox_entry(int from, int to) { return from < to ? from : from - 1; }
 
-/* Sends each peer the partial sums of its columns, once its inbox is empty; st.async counts the bytes at its barrier.
- */
-template <class C, typename M>
-__device__ inline void send_sums_to_peers(M &s, const mma_tile_scheduler &scheduler, uint32_t accumulator,
+/* Sends each peer the partial sums of that peer's columns, once all peers have read their inboxes. st.async counts its
+ * bytes at the receiving peer's inbox_full. */
+template <class C, typename SMEM>
+__device__ inline void send_sums_to_peers(SMEM &s, const mma_tile_scheduler &scheduler, uint32_t accumulator,
                                           uint32_t parity)
 {
     if (threadIdx.x == 0) mbarrier_arrive_expect_tx(shared_address(&s.inbox_full), sizeof s.inbox);
-    mbarrier_wait_cluster(shared_address(&s.inbox_empty), parity ^ 1);
+    mbarrier_wait_cluster(shared_address(&s.peers_ready), parity ^ 1);
 #pragma unroll 1
     for (int i = 1; i < C::SPLIT_K; i++) {
         const int to = (scheduler.split + i) % C::SPLIT_K;
@@ -74,8 +73,8 @@ __device__ inline void send_sums_to_peers(M &s, const mma_tile_scheduler &schedu
 }
 
 /* Adds the peers' partial sums; `column` counts from the CTA's first epilogue column. */
-template <class C, typename M>
-__device__ inline void add_partial_sums(const M &s, int split, int column, uint32_t (&sums)[C::MATRICES][C::LOAD_N])
+template <class C, typename SMEM>
+__device__ inline void add_partial_sums(const SMEM &s, int split, int column, uint32_t (&sums)[C::MATRICES][C::LOAD_N])
 {
 #pragma unroll
     for (int j = 0; j < C::MATRICES * C::LOAD_N; j += 4) {
@@ -95,15 +94,15 @@ __device__ inline void add_partial_sums(const M &s, int split, int column, uint3
     }
 }
 
-/* Lets each peer send again. */
-template <class C, typename M> __device__ inline void release_inbox(M &s, const mma_tile_scheduler &scheduler)
+/* Tells each peer that this CTA has read its inbox, so that the peer may send the next tile's sums. */
+template <class C, typename SMEM> __device__ inline void release_inbox(SMEM &s, const mma_tile_scheduler &scheduler)
 {
     __syncwarp();
     if (threadIdx.x % 32 != 0) return;
 #pragma unroll
     for (int i = 1; i < C::SPLIT_K; i++)
         mbarrier_arrive_cluster(
-            mapa(shared_address(&s.inbox_empty), peer_rank<C>(scheduler, (scheduler.split + i) % C::SPLIT_K)));
+            mapa(shared_address(&s.peers_ready), peer_rank<C>(scheduler, (scheduler.split + i) % C::SPLIT_K)));
 }
 
 #endif

@@ -28,19 +28,21 @@ struct mxf4nvf4_traits {
     static constexpr int MMA_M = CTA_GROUP * SM100_GEMM_CTA_M, MMA_N = MMA_N_;
     static constexpr int CTA_N = MMA_N / CTA_GROUP; /* rows of operand N in a CTA's shared memory */
     static constexpr int STAGES = SM100_GEMM_STAGES(CTA_GROUP, MMA_N, SPLIT_K, MATRICES);
-    static constexpr int EPILOGUE_N = MMA_N / SPLIT_K;               /* columns whose epilogue a CTA has */
-    static constexpr int LOAD_N = EPILOGUE_N < 32 ? EPILOGUE_N : 32; /* columns that a thread loads at once */
-    static constexpr int N_ATOMS = SM100_GEMM_N_ATOMS(MMA_N);        /* of 128 rows, of operand N */
-    static constexpr int ATOMS = MATRICES + N_ATOMS;                 /* of all operands */
+    static constexpr int EPILOGUE_N = MMA_N / SPLIT_K;                /* columns that a CTA stores */
+    static constexpr int LOAD_N = EPILOGUE_N < 32 ? EPILOGUE_N : 32;  /* columns that a thread loads at once */
+    static constexpr int N_ATOM_ROWS = SM100_GEMM_N_ATOM_ROWS(MMA_N); /* of operand N */
+    static constexpr int ATOM_ROWS = MATRICES + N_ATOM_ROWS;          /* of all operands */
     static constexpr int ACCUMULATORS = ACCUMULATORS_;
-    static constexpr int ACCUMULATOR_COLUMNS = MATRICES * MMA_N;         /* tensor memory: first the accumulators, */
-    static constexpr int SF_COLUMN = ACCUMULATORS * ACCUMULATOR_COLUMNS; /* from here on scale factors */
-    static constexpr int SF_STAGE_COLUMNS = ATOMS * SM100_GEMM_SF_COLUMNS;
+    static constexpr int ACCUMULATOR_COLUMNS = MATRICES * MMA_N; /* in tensor memory, where accumulators come first */
+    static constexpr int SF_COLUMN = ACCUMULATORS * ACCUMULATOR_COLUMNS; /* scale factors come next */
+    static constexpr int SF_STAGE_COLUMNS = ATOM_ROWS * SM100_GEMM_SF_COLUMNS;
     static constexpr int SF_ROOM = (SM100_GEMM_TMEM_COLUMNS - SF_COLUMN) / SF_STAGE_COLUMNS;
     static constexpr int SF_STAGES = SF_ROOM < STAGES ? SF_ROOM : STAGES;
     static_assert(CTA_GROUP == 1 || CTA_GROUP == 2, "an MMA is one CTA's or a pair's");
     static_assert(PAIRS == 1 || (PAIRS == 2 && CTA_GROUP == 2 && SPLIT_K == 1 && TILES_ == FROM_BATCHES), "multicast");
-    static_assert(SM100_GEMM_K_BLOCKS % CLUSTER == 0, "with multicast each CTA copies whole atoms of operand N");
+    static_assert(SM100_GEMM_K_BLOCKS % CLUSTER == 0,
+                  "each CTA of a multicast copies whole atoms; split clusters pass as well");
+    static_assert(!EXPERTS || CLUSTER == CTA_GROUP, "the leader of the table of experts is rank 0");
     static_assert(CTA_N / PAIRS % 8 == 0, "the swizzle's pattern spans 8 rows");
     static_assert(MMA_N % 64 == 0, "a tile begins at an atom of 128 rows, or in the middle of one");
     static_assert(MMA_N <= 256, "an MMA has no more");
@@ -49,7 +51,7 @@ struct mxf4nvf4_traits {
     static_assert(STAGES >= 3, "one stage is filled while another is multiplied");
 };
 
-/* Responses of launch control, on their way or not yet read by every role. */
+/* Responses of cluster launch control, on their way or not yet read by every role. */
 typedef struct response_pipeline {
     uint4 responses[SM100_GEMM_SCHEDULER_STAGES];
     uint64_t full[SM100_GEMM_SCHEDULER_STAGES], empty[SM100_GEMM_SCHEDULER_STAGES];
@@ -60,19 +62,21 @@ template <class C> struct mxf4nvf4_smem {
     struct stage {
         uint8_t operand_m[C::MATRICES][SM100_GEMM_CTA_M * SM100_GEMM_CODE_BYTES]; /* swizzled, as operand N is */
         uint8_t operand_n[C::CTA_N * SM100_GEMM_CODE_BYTES];
-        uint8_t sf[C::ATOMS][SM100_GEMM_SF_BYTES]; /* of each matrix of operand M, then of operand N */
+        uint8_t sf[C::ATOM_ROWS][SM100_GEMM_SF_BYTES]; /* of each matrix of operand M, then of operand N */
     } stages[C::STAGES];
-    float4 inbox[C::SPLIT_K - 1][C::MATRICES][C::EPILOGUE_N / 4][SM100_GEMM_CTA_M]; /* peers' partial sums, by rank */
+    /* Peers' partial sums: [peer][matrix][column / 4][lane]. */
+    float4 inbox[C::SPLIT_K - 1][C::MATRICES][C::EPILOGUE_N / 4][SM100_GEMM_CTA_M];
     response_pipeline responses[C::DYNAMIC ? 1 : 0];
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t accumulator_full[C::ACCUMULATORS], accumulator_empty[C::ACCUMULATORS];
-    uint64_t inbox_full, inbox_empty;
+    uint64_t inbox_full, peers_ready;
     uint32_t tmem; /* the address of tensor memory */
     expert_scan<SM100_GEMM_THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     alignas(16) sm100_gemm_expert experts[]; /* an entry is read as a whole */
 };
 
-/* Waits for what this CTA's threads and copies have written; in a pair for its peer's, too. */
+/* Waits, and acquires what this CTA wrote; in a pair what the cluster wrote, since the leader's MMAs read the
+ * follower's shared memory. */
 template <class C> __device__ inline void wait_cta_group(const uint64_t *barrier, uint32_t parity)
 {
     if constexpr (C::CTA_GROUP == 1)
@@ -81,7 +85,8 @@ template <class C> __device__ inline void wait_cta_group(const uint64_t *barrier
         mbarrier_wait_cluster(shared_address(barrier), parity);
 }
 
-/* Waits until tensor memory is handed over: the tcgen05 fences alone order it (PTX ISA, 9.7.16.6.4). */
+/* Waits until tensor memory is handed over. The wait is relaxed: tcgen05 fences on both sides order what is in tensor
+ * memory (PTX ISA, tcgen05 memory consistency model), and no other memory changes hands. */
 __device__ inline void wait_tmem(const uint64_t *barrier, uint32_t parity)
 {
     mbarrier_wait_cluster_relaxed(shared_address(barrier), parity);

@@ -34,7 +34,7 @@
  *   decoded_full[..]           8 of each CTA, of each decode warp: its weights and its CTA's tokens are
  *                              there; the leader's                                                           wait 0
  *   decoded_empty[..]          1, a commit                                                                   wait 1
- *   accumulator_full[..], accumulator_empty[..], inbox_full, inbox_empty, cluster barrier: as in sm100_gemm.cuh
+ *   accumulator_full[..], accumulator_empty[..], inbox_full, peers_ready, cluster barrier: as in sm100_gemm.cuh
  *
  * Tensor memory (512 columns): ACCUMULATORS x MMA_N columns of fp32 sums, then DECODED_STAGES x 64 columns of a step's
  * decoded weights; both twice for dual GEMMs.
@@ -135,7 +135,7 @@ template <typename P> __device__ inline nk_dtype token_dtype(const P &p) { retur
 __device__ inline nk_dtype token_dtype(const sm100_list_params &list) { return list.group[0].gemm.a.dtype; }
 
 template <class C, typename P>
-__device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm100_gemm_scheduler &params,
+__device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm100_gemm_params &params,
                                     const sm100_gemm_experts &experts = {})
 {
     typedef typename kind_f16_smem<C>::stage stage;
@@ -166,7 +166,7 @@ __device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm1
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         run_epilogue<C>(s, tmem, p, scheduler);
     } else if (warp == C::MMA_WARP) {
-        if (scheduler.pair_rank == 0 && elect_sync()) issue_16bit_mmas<C>(s, tmem, bf16, scheduler);
+        if (scheduler.rank_in_pair == 0 && elect_sync()) issue_16bit_mmas<C>(s, tmem, bf16, scheduler);
     } else if (warp == C::PRODUCER_WARP) {
         const bool is_elected = elect_sync();
         if (is_elected || has_tokens_by_index<C>(scheduler)) produce_16bit_stages<C>(s, maps, p, scheduler, is_elected);

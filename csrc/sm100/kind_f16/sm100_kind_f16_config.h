@@ -20,7 +20,7 @@
     X(n64, 1, 64, 1, 3, 2)              \
     X(n128, 1, 128, 1, 2, 1)
 
-/* Not for experts: offsets may change while CTAs read them, and the CTAs of a pair could then disagree. */
+/* Not for experts: no kernels of it. The leader's table of experts (make_scheduler()) would allow them. */
 #define SM100_KIND_F16_PAIR_TILES(X) X(p128, 2, 128, 1, 2, 1)
 
 /* Not for grouped GEMMs. */
@@ -57,14 +57,14 @@ enum {
 #define SM100_KIND_F16_STAGE_BYTES(decodes, cta_group, mma_n, matrices)                                \
     ((matrices) * (SM100_KIND_F16_WEIGHT_BYTES(decodes) + ((decodes) ? SM100_KIND_F16_SF_BYTES : 0)) + \
      2 * SM100_KIND_F16_TILE_K * ((mma_n) / (cta_group)))
-#define SM100_KIND_F16_STAGES(decodes, cta_group, mma_n, split_k, matrices)           \
-    ((SM100_GEMM_SMEM_CAPACITY - SM100_GEMM_BARRIER_BYTES - SM100_GEMM_EXPERTS_ROOM - \
-      SM100_GEMM_INBOX_BYTES(mma_n, split_k, matrices)) /                             \
+#define SM100_KIND_F16_STAGES(decodes, cta_group, mma_n, split_k, matrices)        \
+    ((SM100_GEMM_SMEM_CAPACITY - SM100_GEMM_REST_BYTES - SM100_GEMM_EXPERTS_ROOM - \
+      SM100_GEMM_INBOX_BYTES(mma_n, split_k, matrices)) /                          \
      SM100_KIND_F16_STAGE_BYTES(decodes, cta_group, mma_n, matrices))
 #define SM100_KIND_F16_SMEM(decodes, cta_group, mma_n, split_k, matrices)  \
     (SM100_KIND_F16_STAGES(decodes, cta_group, mma_n, split_k, matrices) * \
          SM100_KIND_F16_STAGE_BYTES(decodes, cta_group, mma_n, matrices) + \
-     SM100_GEMM_INBOX_BYTES(mma_n, split_k, matrices) + SM100_GEMM_BARRIER_BYTES)
+     SM100_GEMM_INBOX_BYTES(mma_n, split_k, matrices) + SM100_GEMM_REST_BYTES)
 
 /* Tensor memory: the accumulators, then stages of decoded weights, two elements of a row in a column. */
 #define SM100_KIND_F16_DECODED_COLUMNS (SM100_KIND_F16_TILE_K / 2) /* of a matrix in a stage */

@@ -44,7 +44,8 @@ __device__ inline uint32_t valid_sf_mask(int64_t k, int step, int half)
     return rest >= SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
 }
 
-/* The leader's barrier. The peer's arrivals also say that its tokens are there: its decode warps have waited for them.
+/* The leader's barrier. The follower's arrivals also say that its tokens are there: its decode warps have waited for
+ * them.
  */
 template <class C> __device__ inline void arrive_at_leader(const uint64_t *barrier, const mma_tile_scheduler &scheduler)
 {
@@ -56,7 +57,7 @@ template <class C> __device__ inline void arrive_at_leader(const uint64_t *barri
 
 /* The decode warps: a thread has half a step of one row of each matrix. */
 template <class C, bool BF16, typename P>
-__device__ inline void decode_weights_to_tmem(kind_f16_smem<C> &s, uint32_t tmem, const P &all,
+__device__ inline void decode_weights_to_tmem(kind_f16_smem<C> &s, uint32_t tmem, const P &launch,
                                               const mma_tile_scheduler &scheduler)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, quarter = warp % 4;
@@ -64,7 +65,7 @@ __device__ inline void decode_weights_to_tmem(kind_f16_smem<C> &s, uint32_t tmem
     const uint32_t lanes = tmem + (32 * quarter << 16) + C::DECODED_COLUMN + half * 32;
     pipeline_state load, decoded;
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
-        const int64_t k = problem_of_tile(all, t).k;
+        const int64_t k = problem_of_tile(launch, t).k;
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step;
              step++, load.advance(C::STAGES), decoded.advance(C::DECODED_STAGES)) {

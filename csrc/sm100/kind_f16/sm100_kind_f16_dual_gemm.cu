@@ -6,7 +6,7 @@
     extern "C" __global__ void __launch_bounds__(SM100_KIND_F16_THREADS(true), 1) sm100_kind_f16_dual_gemm_##name( \
         const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map tokens,             \
         const __grid_constant__ cuda_tensor_map ups, const __grid_constant__ nk_dual_gemm_problem p,               \
-        const __grid_constant__ sm100_gemm_scheduler params)                                                       \
+        const __grid_constant__ sm100_gemm_params params)                                                          \
     {                                                                                                              \
         run_kind_f16<kind_f16_traits<true, 2, FROM_BATCHES, CTA_GROUP, MMA_N, SPLIT_K, ACCUMULATORS>>(             \
             {{&gates, &tokens, &ups}}, p, params);                                                                 \

@@ -5,7 +5,7 @@
 #define KERNEL(NAME, DECODES, CTA_GROUP, MMA_N, SPLIT_K, ACCUMULATORS, ...)                                   \
     extern "C" __global__ void __launch_bounds__(SM100_KIND_F16_THREADS(DECODES), 1)                          \
         NAME(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens, \
-             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm100_gemm_scheduler params,  \
+             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm100_gemm_params params,     \
              const __grid_constant__ sm100_gemm_experts experts)                                              \
     {                                                                                                         \
         run_kind_f16<kind_f16_traits<DECODES, 1, FROM_EXPERTS, CTA_GROUP, MMA_N, SPLIT_K, ACCUMULATORS>>(     \

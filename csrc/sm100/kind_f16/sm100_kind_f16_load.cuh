@@ -64,7 +64,7 @@ __device__ inline void produce_16bit_stages(kind_f16_smem<C> &s, const code_maps
             }
             if (!by_index)
                 load_boxes(shared_address(stage.tokens), C::CTA_N, maps.of[SM100_GEMM_OPERAND_N], step,
-                           (int)t.n + scheduler.pair_rank * C::CTA_N, batch_of(SM100_GEMM_OPERAND_N), full);
+                           (int)t.n + scheduler.rank_in_pair * C::CTA_N, batch_of(SM100_GEMM_OPERAND_N), full);
         }
     });
 #pragma unroll 1
@@ -77,7 +77,7 @@ __device__ inline void produce_16bit_stages(kind_f16_smem<C> &s, const code_maps
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Where in an atom of blocked scale factors a matrix begins. */
-__device__ inline int first_row_in_atom(const sm100_gemm_scheduler &params, int matrix)
+__device__ inline int first_row_in_atom(const sm100_gemm_params &params, int matrix)
 {
     return matrix ? params.up_row_in_atom : 0;
 }
@@ -118,11 +118,11 @@ __device__ inline void copy_sf_atom(uint32_t to, const nk_operand &o, int row_in
 
 /* One warp. */
 template <class C, typename P>
-__device__ inline void copy_weight_sf(kind_f16_smem<C> &s, const P &all, const mma_tile_scheduler &scheduler)
+__device__ inline void copy_weight_sf(kind_f16_smem<C> &s, const P &launch, const mma_tile_scheduler &scheduler)
 {
     pipeline_state load;
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
-        const auto &p = problem_of_tile(all, t);
+        const auto &p = problem_of_tile(launch, t);
         const int64_t cols = p.k / NK_SF_VEC, batches = C::EXPERTS ? scheduler.expert_count : p.l;
         int bytes = 16;
         for (int matrix = 0; matrix < C::MATRICES; matrix++)

@@ -24,7 +24,7 @@ struct kind_f16_traits {
     static constexpr int PRODUCER_WARP = SM100_GEMM_EPILOGUE_WARPS + (DECODES ? SM100_KIND_F16_DECODE_WARPS : 0);
     static constexpr int WEIGHT_BYTES = SM100_KIND_F16_WEIGHT_BYTES(DECODES);
     static_assert(MMA_N % 16 == 0 && MMA_N <= 256, "what an MMA can have");
-    static_assert(CTA_GROUP == 1 || DECODES, "the leader hears of its peer's stages from the warps that decode");
+    static_assert(CTA_GROUP == 1 || DECODES, "the leader hears of its follower's stages from the warps that decode");
     static_assert(EPILOGUE_N % 16 == 0, "the epilogue stores 16 columns at a time");
     static_assert(STAGES >= 3 && DECODED_COLUMN <= SM100_GEMM_TMEM_COLUMNS, "one stage is filled, one multiplied");
     static_assert(!DECODES || DECODED_STAGES >= 2, "one stage is decoded while another is multiplied");
@@ -43,11 +43,12 @@ template <class C> struct kind_f16_smem {
         uint8_t tokens[SM100_KIND_F16_BOXES][C::CTA_N * SM100_KIND_F16_SWIZZLE_BYTES];
         uint8_t sf[C::DECODES ? C::MATRICES : 0][SM100_KIND_F16_SF_ATOMS][SF_ATOM_BYTES];
     } stages[C::STAGES];
-    float4 inbox[C::SPLIT_K - 1][C::MATRICES][C::EPILOGUE_N / 4][SM100_GEMM_CTA_M]; /* peers' partial sums, by rank */
+    /* Peers' partial sums: [peer][matrix][column / 4][lane]. */
+    float4 inbox[C::SPLIT_K - 1][C::MATRICES][C::EPILOGUE_N / 4][SM100_GEMM_CTA_M];
     uint64_t full[C::STAGES], empty[C::STAGES];
     uint64_t decoded_full[C::DECODED_STAGES], decoded_empty[C::DECODED_STAGES];
     uint64_t accumulator_full[C::ACCUMULATORS], accumulator_empty[C::ACCUMULATORS];
-    uint64_t inbox_full, inbox_empty;
+    uint64_t inbox_full, peers_ready;
     uint32_t tmem; /* the address of tensor memory */
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     sm100_gemm_expert experts[];

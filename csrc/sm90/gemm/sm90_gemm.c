@@ -196,12 +196,12 @@ static int32_t sm90_gemm_sf_alignment(const gemm_desc *d)
     return bytes;
 }
 
-sm90_gemm_scheduler sm90_gemm_scheduler_of(const gemm_desc *d, const gemm_config *t)
+sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t)
 {
     const nk_gemm_problem *p = d->gemm;
     const int64_t n_tiles = nk_ceil_div(p->n, sm90_gemm_features(d, t->tile_n)), m_tiles = gemm_m_tiles(d, t->tile_m);
     const int64_t steps = nk_ceil_div(p->k, SM90_GEMM_STEP);
-    return (sm90_gemm_scheduler){
+    return (sm90_gemm_params){
         .n_tiles = (int32_t)n_tiles,
         .m_tiles = (int32_t)m_tiles,
         .tiles = (int32_t)(p->l * n_tiles * m_tiles),
@@ -290,7 +290,7 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     const gemm_config *t = &sm90_gemm_configs[c->config];
     const nk_grouped_gemm_problem *g = d->experts;
     const bool weights_first = c->pdl == NK_PDL_WEIGHTS;
-    sm90_gemm_scheduler scheduler = sm90_gemm_scheduler_of(d, t);
+    sm90_gemm_params scheduler = sm90_gemm_params_of(d, t);
     sm90_prepared_a tokens = {.data = exec->workspace, .k_steps = scheduler.k_steps, .release_first = weights_first};
     sm90_gemm_experts experts = {.wait_first = weights_first};
     if (g) {

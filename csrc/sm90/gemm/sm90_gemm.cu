@@ -4,7 +4,7 @@
 #define KERNEL(name, BFLOAT, ...)                                                                             \
     extern "C" __global__ void __launch_bounds__(sm90_tile_config<GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1)     \
         name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens, \
-             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_scheduler params)   \
+             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_params params)      \
     {                                                                                                         \
         run_gemm<sm90_tile_config<GEMM, BFLOAT, __VA_ARGS__>>({weights, weights}, tokens, p, params);         \
     }

@@ -1,9 +1,12 @@
 /* GEMMs of NVFP4 weights by wgmma on Hopper
- *   gemm:         D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
- *   grouped_gemm: the gemm of each expert's tokens with its weights, alpha and bias (contiguous), or of each group
- * (list) dual_gemm:    D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k]
- * B2[l,n,k])) grouped_dual_gemm: the dual_gemm of each expert's tokens. Row n of B2 is row N + n of the expert's
- * matrix. The output may be NVFP4 in place of convert (sm90_gemm_encode.cuh)
+ *
+ *   gemm               D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
+ *   grouped_gemm       the gemm of each expert's tokens with its weights, alpha and bias (contiguous form), or of
+ *                      each group (list form)
+ *   dual_gemm          D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k])
+ *                                         * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+ *   grouped_dual_gemm  the dual_gemm of each expert's tokens. Row n of B2 is row N + n of the expert's matrix. The
+ *                      output may be NVFP4 in place of convert (sm90_gemm_encode.cuh)
  *
  * Operands are swapped: weights are A of wgmma, from registers, so its M is our N; tokens are its B, from shared
  * memory, so its N is our M. A weight's codes are loaded to shared memory and decoded in registers. Tokens have 16
@@ -17,34 +20,39 @@
  * g and g + 8 of its MMA are the gate and the up of one feature, and one lane has both sums.
  *
  * Tiles: tile_m tokens x tile_n weight rows, 64 rows for each warpgroup of a consumer group (SM90_GEMM_TILES).
- *   static scheduler   persistent CTAs; CTA i has tiles i, i + grid, ..
- *   split-K            one CTA or cluster for each tile. Two consumer groups take the K tiles of a CTA in turn; each
- * CTA of a cluster has half of K. Partial sums are added in a fixed order (sm90_gemm_split_k.cuh) tile_n = 256 two
- * consumer groups have 128 weight rows each. Their stages alternate in the pipeline, and each of them has its own copy
- * of the tokens. More warps decode, and nothing is added up lists              each group has its own tile_m, at most
- * that of a stage
+ *   persistent     CTA i has tiles i, i + grid, ..; of a list in alternating order, see for_each_tile()
+ *   split-K        one CTA or cluster for each tile. Two consumer groups take the K tiles of a CTA in turn; each CTA
+ *                  of a cluster has half of K. Partial sums are added in a fixed order (sm90_gemm_split_k.cuh)
+ *   tile_n = 256   two consumer groups have 128 weight rows each. Their stages alternate in the pipeline, and each
+ *                  stage has its own copy of the tokens. Twice as many warps decode, and no sums are added up
+ *   lists          each group has its own tile_m, at most that of a stage
  *
  * Roles: G = consumer groups, W = warpgroups of each
  *   warpgroups 0 .. G W - 1   consumers: warpgroup w has weight rows 64 (w % W) .. + 63 of the stages of group w / W
+ *                             (dual_gemm: 32 gates and the same 32 ups)
  *   the next warp             producer: one thread loads by TMA
  *   the warp after it         producer of scale factors that are no whole atoms: all lanes copy
+ *   two more warps            do nothing; they are there if setmaxnreg needs a whole producer warpgroup
  *
- * Barriers (mbarriers; "wait" is the parity of the first):
+ * Barriers (mbarriers; "wait" is the parity that the first wait is given: 1 passes at once, since stages begin empty):
  *   full[STAGES]   producers -> a consumer group   1 arrival + the stage's bytes; 32 more if lanes copy    wait 0
  *                                                  scale factors, one behind the copies of each
- *   empty[STAGES]  a consumer group -> producers   1 of each thread, which has read its bytes: racecheck   wait 1
- *                                                  of compute-sanitizer knows no other order
- *   sums_full      the peer CTA -> consumers       1 arrival + the bytes of its partial sums, once         wait 0
+ *   empty[STAGES]  a consumer group -> producers   128 W arrivals: each thread's, after its own reads. One wait 1
+ *                                                  of each warp would do, but racecheck of compute-sanitizer
+ *                                                  does not see that order
+ *   sums_full      the peer CTA -> consumers       1 arrival, of this CTA's thread 0 when it initialises    wait 0
+ *                                                  it, + the bytes of the peer's st.async; completes once
  *   BARRIER_CONSUMERS    all consumers: none reads stages any more; partial sums of the other group are written
  *   BARRIER_PAIRS ..     two warps that share a block, see sm90_gemm_encode.cuh
  *   cluster        at the beginning: sums_full is initialised before the peer sends. A CTA waits on sums_full before
  *                  it exits, so its shared memory outlives the peer's st.async
  *
- * Shared memory (struct sm90_gemm_memory):
+ * Shared memory (struct sm90_gemm_memory; every part of a stage is a multiple of 1024 bytes, as swizzles need):
  *   STAGES x codes [step][weight row][64 bytes], swizzled by 64 bytes
- *            scale factors: blocked, [atom along N][step][two atoms along K]; or [weight row][8 for each step]
+ *            scale factors: blocked, [atom along N][step][two atoms along K]; of two matrices of 64 rows,
+ *            [step][matrix][two half atoms along K]; or linear, [weight row][8 for each step]
  *            tokens [64 elements of K][token][128 bytes], swizzled by 128 bytes
- *   partial sums of the peer CTA; barriers; lists of experts
+ *   partial sums of the peer CTA; barriers; the scan of offsets, the encoder's scale factors, the list of experts
  * Partial sums of the other consumer group reuse the stages. */
 #ifndef NK_SM90_GEMM_CUH
 #define NK_SM90_GEMM_CUH
@@ -67,7 +75,8 @@ __device__ inline uint32_t sf_mask(int64_t k, int step, int chunk)
     return rest >= 2 ? 0x7F7F : rest == 1 ? 0x7F : 0;
 }
 
-/* Two scale factors as a pair of 16-bit floats, ready to multiply decoded codes with. */
+/* Two scale factors as a pair of 16-bit floats, ready to multiply decoded codes with. Codes decode to 2^-14 of their
+ * value in fp16, to 2^-126 in bf16: 2^112 makes both products 2^-14 of theirs. */
 template <bool BFLOAT> __device__ inline uint32_t sf_as_16bit(uint32_t bytes)
 {
     const uint32_t fp16 = cvt_f16x2_e4m3x2(bytes);
@@ -75,15 +84,15 @@ template <bool BFLOAT> __device__ inline uint32_t sf_as_16bit(uint32_t bytes)
     return exact_bf16x2(float_of<false>(fp16, 0) * 0x1p112f, float_of<false>(fp16, 1) * 0x1p112f);
 }
 
-/* Blocked scale factors of a row's chunk, in whole atoms or in halves of the atoms of two matrices. */
+/* The offset of a chunk's two scale factors in a step's blocked ones: whole atoms, or half atoms of two matrices. */
 template <class C> __device__ inline uint32_t blocked_sf_offset(int row, int chunk)
 {
     constexpr int ROWS = has_half_atoms<C>() ? SF_ATOM_ROWS / 2 : SF_ATOM_ROWS;
     return sf_offset_in_atoms<ROWS>(row, chunk / 2, chunk % 2 * 2);
 }
 
-/* Tiles of 192 rows may begin within an atom, and their stages have two atoms along N: which quarter of these two a
- * warp's rows are in. */
+/* The bytes that a warp's rows add to offsets of rows below 32. A tile of 192 rows may begin within an atom, so its
+ * stages have two atoms along N; the warp's rows are in one quarter of an atom. */
 template <class C> __device__ inline uint32_t quarter_offset(const tile_coord &tile, const consumer &c)
 {
     const int quarter =
@@ -96,12 +105,13 @@ template <class C, typename P> struct stage_reader {
     static constexpr int NEXT = C::DUAL ? C::STAGE_FEATURES : 8; /* rows from a lane's first row to its second one */
     static constexpr int BLOCKED_UPS =
         C::SF_ATOMS_N == 1 ? SF_ATOM_BYTES : C::SF_ATOMS_N / 2 * C::STEPS * SM90_GEMM_SF_BYTES;
-    uint32_t codes, sf, sf_next, sf_step;
-    uint32_t tails[C::STEPS]; /* masks of the last K tile's scale factors */
-    int last;                 /* K tile */
+    uint32_t codes, sf;            /* offsets in a stage, of the lane's first row */
+    uint32_t sf_next, sf_step;     /* from there to its second row's, and to the next step's */
+    uint32_t last_masks[C::STEPS]; /* of the last K tile's scale factors */
+    int last_k_tile;
 
-    __device__ stage_reader(const P &p, const sm90_gemm_scheduler &params, const consumer &c)
-        : last((params.k_steps - 1) / C::STEPS)
+    __device__ stage_reader(const P &p, const sm90_gemm_params &params, const consumer &c)
+        : last_k_tile((params.k_steps - 1) / C::STEPS)
     {
         const int chunk = c.lane % 4,
                   row = (C::DUAL ? 32 : 64) * c.warpgroup + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4;
@@ -115,8 +125,8 @@ template <class C, typename P> struct stage_reader {
                                  : 8 * SF_QUAD_BYTES); /* eight rows are in one quarter */
         sf_step = kept(linear ? 8 : SM90_GEMM_SF_BYTES);
 #pragma unroll
-        for (int n = 0; n < C::STEPS; n++)
-            tails[n] = sf_mask(p.k, last * C::STEPS + n, chunk);
+        for (int step = 0; step < C::STEPS; step++)
+            last_masks[step] = sf_mask(p.k, last_k_tile * C::STEPS + step, chunk);
     }
 
     static __device__ bool is_linear(const P &p) { return weights_of(p, 0).sf_layout == NK_SF_LINEAR; }
@@ -132,34 +142,37 @@ template <class C, typename P> struct stage_reader {
 /* Main loop                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Adds up the K tiles of a tile that this consumer group has. Of each n8 group, a lane's sums are of weight rows
- * lane / 4 and 8 further (dual_gemm: of a gate and its up), and of tokens 2 (lane % 4) and the next. */
+/* Adds up the K tiles of a tile that this consumer group has. A lane's sums in an n8 group are those of weight rows
+ * lane / 4 and lane / 4 + 8 (dual_gemm: of a gate and its up), and of tokens 2 (lane % 4) and the next one. */
 template <class C, typename P, int SUMS>
 __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_addresses<C> &at,
-                                      const stage_reader<C, P> &lane, uint32_t sf_of_tile, k_range k, const consumer &c,
-                                      pipeline_state &r, float (&sums)[SUMS])
+                                      const stage_reader<C, P> &reader, uint32_t sf_of_tile, k_range k,
+                                      const consumer &c, sm90_pipeline_state &r, float (&sums)[SUMS])
 {
     constexpr int TILE_M = 2 * SUMS;
     typedef typename sm90_gemm_memory<C>::stage stage;
-    const uint64_t first_tokens = /* not of `at`: the compiler does not know that what is kept is uniform */
+    const uint64_t first_tokens = /* of s, not of `at`: a descriptor must be uniform, and kept() hides that */
         wgmma_descriptor(shared_address(s.stages[0].tokens), 16, 8 * 128, WGMMA_SWIZZLE_128B);
-    uint32_t fragments[2][2][4], before = 0; /* the empty barrier of the previous stage, until it is released */
+    uint32_t fragments[2][2][4]; /* [word % 2][k16 MMA of the word][register] */
+    uint32_t unreleased = 0;     /* the empty barrier of the previous stage; 0: none, which is no barrier's address */
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
 #pragma unroll 1
-    for (int k_tile = k.begin + (C::CTA_SPLIT_K == 2 ? c.group : 0); k_tile < k.end; k_tile += C::CTA_SPLIT_K) {
+    for (int k_tile = k.begin + (C::CTA_SPLIT_K == 2 ? c.consumer_group : 0); k_tile < k.end;
+         k_tile += C::CTA_SPLIT_K) {
         const uint32_t from = at.stage_at(r.stage);
         const uint64_t tokens = first_tokens + r.stage * (uint32_t)(sizeof(stage) / 16);
-        const bool is_last = k_tile == lane.last;
-        mbarrier_wait(at.full(r.stage), r.phase);
+        const bool is_last = k_tile == reader.last_k_tile;
+        mbarrier_wait(at.full(r.stage), r.parity);
 #pragma unroll
-        for (int n = 0; n < C::STEPS; n++) {
-            const uint32_t codes = from + lane.codes + n * (uint32_t)sizeof(stage::codes[0]);
-            const uint32_t sf = from + lane.sf + sf_of_tile + n * lane.sf_step, mask = is_last ? lane.tails[n] : 0x7F7F;
-            const uint4 word[2] = {ld_shared_v4(codes), ld_shared_v4(codes + lane.NEXT * SM90_GEMM_CODE_BYTES)};
+        for (int step = 0; step < C::STEPS; step++) {
+            const uint32_t codes = from + reader.codes + step * (uint32_t)sizeof(stage::codes[0]);
+            const uint32_t sf = from + reader.sf + sf_of_tile + step * reader.sf_step;
+            const uint32_t mask = is_last ? reader.last_masks[step] : 0x7F7F;
+            const uint4 chunk[2] = {ld_shared_v4(codes), ld_shared_v4(codes + reader.NEXT * SM90_GEMM_CODE_BYTES)};
             const uint32_t scale[2] = {sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf) & mask),
-                                       sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf + lane.sf_next) & mask)};
+                                       sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf + reader.sf_next) & mask)};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t (&a)[2][4] = fragments[i % 2];
@@ -167,7 +180,7 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
                 for (int row = 0; row < 2; row++) {
                     uint32_t pairs[4];
                     const uint32_t both = __byte_perm(scale[row], 0, i < 2 ? 0x1010 : 0x3232);
-                    decode_e2m1x8<C::BFLOAT>(word_of(word[row], i), both, pairs);
+                    decode_e2m1x8<C::BFLOAT>(word_of(chunk[row], i), both, pairs);
 #pragma unroll
                     for (int j = 0; j < 4; j++)
                         a[j / 2][2 * (j % 2) + row] = pairs[j];
@@ -175,7 +188,7 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
                 wgmma_fence(a);
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    const uint64_t x = tokens + ((2 * n + i / 2) * TILE_M * 128 + (i % 2 * 2 + j) * 32) / 16;
+                    const uint64_t x = tokens + ((2 * step + i / 2) * TILE_M * 128 + (i % 2 * 2 + j) * 32) / 16;
                     if (C::BFLOAT)
                         wgmma_bf16(sums, a[j], x, true);
                     else
@@ -184,27 +197,29 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
                 wgmma_commit_group();
                 wgmma_wait_group<1>(sums);
                 /* All MMAs of the previous stage have ended. */
-                if (n == 0 && i == 0) mbarrier_arrive_if(before, before);
+                if (step == 0 && i == 0) mbarrier_arrive_if(unreleased, unreleased);
             }
         }
-        before = at.empty(r.stage);
+        unreleased = at.empty(r.stage);
         advance_pipeline<C::STAGES>(r, C::CONSUMER_GROUPS);
     }
     wgmma_wait_group<0>(sums);
-    mbarrier_arrive_if(before, before);
+    mbarrier_arrive_if(unreleased, unreleased);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Epilogue                                                                                                         */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Adds the peer CTA's partial sums and stores. `sums` are of the n8 groups from first_n8 on, which this consumer group
- * has kept. */
+/* Adds the peer CTA's partial sums and stores. `sums` are of the n8 groups from first_n8 on: those that this consumer
+ * group stores or sends. */
 template <class C, typename P, int N>
-__device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_scheduler &params,
+__device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_params &params,
                                       const tile_coord &tile, const consumer &c, int first_n8, float (&sums)[N])
 {
-    griddepcontrol_wait(); /* returns at once: the tokens came after it */
+    /* The previous kernels may have written alpha and bias. Returns at once: the producer waited before it loaded
+     * tokens. */
+    griddepcontrol_wait();
     if constexpr (C::ENCODER_WARPS > 0) {
         if (p.encoded.wanted)
             encode_gated_tile<C>(s, p, params, tile, c, sums);
@@ -213,16 +228,16 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
     } else if constexpr (C::CLUSTER == 1) {
         store_gemm_tile<C>(p, params, tile, c, first_n8, sums);
     } else if constexpr (C::BOTH_CTAS_STORE) { /* CTA 1 the upper half */
-        const int rank = (int)cluster_ctarank(), warpgroup = C::WARPGROUPS * c.group + c.warpgroup;
+        const int rank = (int)cluster_ctarank(), slot = C::WARPGROUPS * c.consumer_group + c.warpgroup;
         float ours[N / 2], theirs[N / 2];
         halve_sums(sums, rank == 1, ours, theirs);
         barrier_cluster_wait();
-        send_partial_sums(s, warpgroup, c.thread, theirs);
-        add_peer_sums(s, warpgroup, c.thread, ours);
+        send_partial_sums(s, slot, c.thread, theirs);
+        add_peer_sums(s, slot, c.thread, ours);
         store_gemm_tile<C>(p, params, tile, c, first_n8 + rank * (N / 8), ours);
     } else { /* CTA i stores what consumer group i has */
         barrier_cluster_wait();
-        if ((int)cluster_ctarank() != c.group) {
+        if ((int)cluster_ctarank() != c.consumer_group) {
             send_partial_sums(s, c.warpgroup, c.thread, sums);
         } else {
             add_peer_sums(s, c.warpgroup, c.thread, sums);
@@ -241,17 +256,17 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const g
 {
     const consumer c = consumer_of<C>(warpgroup);
     const smem_addresses<C> at(s);
-    const stage_reader<C, P> lane(p, scheduler.params, c);
-    pipeline_state r = {c.group, 0};
+    const stage_reader<C, P> reader(p, scheduler.params, c);
+    sm90_pipeline_state r = {c.consumer_group, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
         tile_coord mine = tile;
-        if (C::N_HALVES == 2) mine.n += c.group * C::STAGE_FEATURES; /* may lie behind all rows */
-        wgmma_mainloop(s, at, lane, lane.sf_of_tile(p, tile, c), k, c, r, sums);
+        if (C::N_HALVES == 2) mine.n += c.consumer_group * C::STAGE_FEATURES; /* may lie behind all rows */
+        wgmma_mainloop(s, at, reader, reader.sf_of_tile(p, tile, c), k, c, r, sums);
         if constexpr (C::CTA_SPLIT_K == 2) {
             float ours[C::ACCUMULATORS / 2];
             reduce_consumer_groups<C>(s, c, sums, ours);
-            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, c.group * C::GROUP_N8S, ours);
+            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, c.consumer_group * C::OWN_N8S, ours);
         } else {
             wgmma_epilogue<C>(s, p, scheduler.params, mine, c, 0, sums);
         }
@@ -264,14 +279,14 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &li
 {
     const consumer c = consumer_of<C>(warpgroup);
     const smem_addresses<C> at(s);
-    pipeline_state r = {0, 0};
+    sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        const stage_reader<C, nk_gemm_problem> lane(g.gemm, g.scheduler, c);
+        const stage_reader<C, nk_gemm_problem> reader(g.gemm, g.params, c);
         C::TILE_MS::call(g.tile_m_index, [&](auto tile_m) {
             float sums[tile_m.TILE_M / 2];
-            wgmma_mainloop(s, at, lane, 0, k_tiles_of_cta<C>(g.scheduler), c, r, sums);
-            wgmma_epilogue<C>(s, g.gemm, g.scheduler, tile, c, 0, sums);
+            wgmma_mainloop(s, at, reader, 0, k_tiles_of_cta<C>(g.params), c, r, sums);
+            wgmma_epilogue<C>(s, g.gemm, g.params, tile, c, 0, sums);
         });
     });
 }
@@ -289,25 +304,30 @@ template <class C, typename P> __device__ inline void init_gemm_barriers(sm90_ge
 
 template <class C, typename P>
 __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                                const sm90_gemm_scheduler &params, const sm90_gemm_experts &experts = {})
+                                const sm90_gemm_params &params, const sm90_gemm_experts &experts = {})
 {
+    typedef typename sm90_gemm_memory<C>::stage stage;
     extern __shared__ __align__(1024) uint8_t raw[];
     sm90_gemm_memory<C> &s = *(sm90_gemm_memory<C> *)raw;
     static_assert(sizeof(sm90_gemm_memory<C>) <= C::SMEM, "what the host asks");
+    static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, tokens) % 1024 == 0, "swizzles begin at 1024 bytes");
+    /* By shuffle, so that the compiler knows that they are uniform. */
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x % WARPGROUP / 32, 0);
     const k_range k = k_tiles_of_cta<C>(params);
-    gemm_tile_scheduler scheduler = {params, s.experts, experts.count, params.tiles, list_params(p)};
+    gemm_tile_scheduler scheduler = {params, s.experts, experts.count, params.tiles, list_of(p)};
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) init_gemm_barriers<C>(s, p);
     if constexpr (C::EXPERTS) {
         if (experts.wait_first) griddepcontrol_wait();
-        list_experts<C::TILE_M>(s.scan[0], experts.offsets, experts.count, p.m, s.experts);
+        list_experts<C::TILE_M>(s.scan[0], experts.offsets, experts.count, p.m, s.experts); /* ends with a barrier */
         scheduler.tiles = s.experts[experts.count].x * params.n_tiles;
     } else {
         __syncthreads();
     }
+    /* The barrier of either branch has made the mbarriers visible. */
     if (C::CLUSTER == 2) barrier_cluster_arrive();
+    /* Registers of all warpgroups, as launched: 2 x 224 + 56 = 2 x 216 + 72 = 3 x 168, and 3 x 152 + 56 = 4 x 128. */
     if (warpgroup == C::WARPGROUPS * C::CONSUMER_GROUPS) {
         if (C::HAS_PRODUCER_WARPGROUP) setmaxnreg_dec<C::LIST ? 72 : 56>();
         if (warp == 0 && elect_sync()) load_tiles<C>(s, weights, tokens, p, scheduler, k);

@@ -15,14 +15,14 @@
 /* X(name, tile_m, tile_n, consumer groups, cluster, stages, steps of a K tile, early weight stages)
  *
  *   tile_m, tile_n   tokens and weight rows: the M and the N of the GEMM
- *   consumer groups  sets of warpgroups that take stages of their own, see SM90_GEMM_STAGE_N
+ *   consumer groups  each of SM90_GEMM_STAGE_N / 64 warpgroups, takes stages of its own
  *   cluster          CTAs; each has an equal range of K, so this is split-K over the cluster
  *   steps            a stage holds one K tile: tile_k = 128 * steps
  *   early            stages whose weights are loaded before the previous kernel has ended (PDL)
  *
  * With tile_n <= 192, two consumer groups take a CTA's K tiles in turn: split-K within the CTA. With tile_n = 256, each
  * of the two has 128 weight rows, and nothing is split. Tiles of 192 rows (s, u) are for sizes at which tiles of 128
- * rows leave the last wave half empty. */
+ * rows leave the last wave half empty. Names: t and s split K; w has 128 rows, v 256, s and u 192. */
 
 /* Split-K, within the CTA (t16 .. t64) and over the cluster: a CTA, or a cluster, for each tile. */
 #define SM90_GEMM_SPLIT_K_TILES(X)   \
@@ -64,14 +64,16 @@ enum {
 
 /* The producers are two warps, or a whole warpgroup if the consumers' accumulators need its registers (setmaxnreg). */
 #define SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ((tile_m) >= 256 || SM90_GEMM_STAGE_N(tile_n) > 128)
+/* A warpgroup's 128 threads for each 64 rows, and the producers'. */
 #define SM90_GEMM_THREADS(tile_m, tile_n, consumer_groups) \
     (2 * SM90_GEMM_STAGE_N(tile_n) * (consumer_groups) + (SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ? 128 : 64))
 
 /* Atoms of blocked scale factors that a stage has along N, for each 64 elements of K. 192 rows of a matrix, or 96 of
- * each of two, lie in at most two atoms of it. */
+ * each of two, lie in at most two atoms of it. 64 rows of each of two matrices take the room of one. */
 #define SM90_GEMM_SF_ATOMS_N(stage_n, matrices) ((stage_n) > NK_SF_ATOM_ROWS ? 2 * (matrices) : 1)
 
-/* struct sm90_gemm_memory of sm90_gemm_tile.cuh, which sm90_gemm.cuh compares with this. */
+/* struct sm90_gemm_memory of sm90_gemm_tile.cuh, which sm90_gemm.cuh compares with this. The last 1024 bytes have the
+ * barriers and, of experts, struct expert_scan and the encoder's scale factors. */
 #define SM90_GEMM_STAGE_BYTES(tile_m, stage_n, steps, matrices)                                                   \
     ((steps) * ((stage_n) * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_ATOMS_N(stage_n, matrices) * SM90_GEMM_SF_BYTES + \
                 2 * SM90_GEMM_STEP * (tile_m)))
@@ -82,16 +84,16 @@ enum {
      SM90_GEMM_PARTIAL_SUM_BYTES(tile_m, tile_n, cluster) + 1024 * ((SM90_GEMM_BARRIER_BYTES(stages) + 1023) / 1024))
 #define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1)) /* of the list of experts, which follows */
 
-/* What the tile scheduler of a GEMM reads, and what is the same for all tiles. */
-typedef struct sm90_gemm_scheduler {
+/* What is the same for all tiles of a GEMM. */
+typedef struct sm90_gemm_params {
     int32_t n_tiles, m_tiles; /* of a batch: along the weight rows, along the tokens */
-    int32_t tiles;            /* of all batches */
+    int32_t tiles;            /* of all batches; of experts the kernel counts them, and m_tiles, itself */
     int32_t k_steps;
     int32_t k_tiles_per_cta; /* less for the last CTA of a cluster if they do not divide evenly */
-    float mma_scale;         /* an accumulator times this is the sum of products */
+    float mma_scale;         /* times an accumulator, the sum of products: 2^14 for each decoded operand */
     bool one_matrix;         /* all batches, or experts, have the same weights */
-    int32_t sf_alignment;    /* of linear scale factors' rows and steps, in bytes: 4 to 16 */
-} sm90_gemm_scheduler;
+    int32_t sf_alignment;    /* that address and strides of linear scale factors have: 4, 8 or 16 bytes */
+} sm90_gemm_params;
 
 /* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1] - 1, read on the device, and batch g of the
  * weights. Its tiles have no split-K. */
@@ -102,8 +104,9 @@ typedef struct sm90_gemm_experts {
     bool wait_first;        /* reads no offset before the previous kernels have ended */
 } sm90_gemm_experts;
 
-/* Tokens as the prologue kernel writes them: [L][M][K rounded up to whole steps] of 16 bits, K in the order in which
- * weights are decoded, and spare rows of zeros. */
+/* Prepared tokens, as the prologue kernel (sm90_prepare_a_*) writes them to the workspace: [L][M][K rounded up to whole
+ * steps] of 16 bits, K in the order in which weights are decoded, then spare rows: zeros, of a list whatever memory
+ * holds. A row is one column of the MMA, so what spare rows hold reaches no output. */
 typedef struct sm90_prepared_a {
     uint8_t *data;
     int32_t k_steps;    /* of a row */

@@ -2,10 +2,11 @@
  * factors.
  *
  * A warp has eight features of a token, half a block. Each of two warps computes the scale factor that its half needs,
- * and the larger one is the block's. They exchange these through sm90_gemm_memory::sf, between two barriers of their
- * own:
- *   BARRIER_PAIRS + pair   both warps -> both   64 threads: the peer has read the earlier bytes; it has written new
- * ones Stages are not used, so the producers go on loading the next tile. */
+ * and the larger one is the block's. They exchange these through sm90_gemm_memory::half_block_sf. Two barriers of the
+ * pair, BARRIER_PAIRS + pair of 64 threads, frame every exchange: after the first one the peer has read the bytes of
+ * the previous window, after the second one it has written those of this window.
+ *
+ * No stage is used, so the producers go on loading the next tile. */
 #ifndef NK_SM90_GEMM_ENCODE_CUH
 #define NK_SM90_GEMM_ENCODE_CUH
 
@@ -24,23 +25,25 @@ __device__ inline void transpose_8x8(float v[2])
 }
 
 /* Codes and scale factors of fl(nk_silu(h) * u), of all tokens of the tile. Once transposed, a lane has two features of
- * token lane / 4 of each n8 group. Byte i of a word is the scale factor in n8 group i. */
+ * token lane / 4 of each n8 group. Byte i of `factors` is the scale factor in n8 group i of the window. */
 template <class C, int N>
-__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_scheduler &params,
+__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_params &params,
                                          const tile_coord &tile, const consumer &c, float (&sums)[N])
 {
-    const int warp = 4 * (C::WARPGROUPS * c.group + c.warpgroup) + c.warp, pair = BARRIER_PAIRS + warp / 2;
-    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, known = min(first + c.lane / 4, p.n - 1);
+    const int cta_warp = 4 * (C::WARPGROUPS * c.consumer_group + c.warpgroup) + c.warp,
+              pair = BARRIER_PAIRS + cta_warp / 2;
+    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, safe_n = min(first + c.lane / 4, p.n - 1);
     const int64_t row = tile.m + c.lane / 4;
-    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), known),
-                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), known);
+    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), safe_n),
+                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), safe_n);
     const encoder e = encoder_of(encode_scale_of(p.encoded.global_scale));
-    const uint32_t ours = shared_address(&s.sf[warp][c.lane / 4]), theirs = shared_address(&s.sf[warp ^ 1][c.lane / 4]);
+    const uint32_t ours = shared_address(&s.half_block_sf[cta_warp][c.lane / 4]),
+                   theirs = shared_address(&s.half_block_sf[cta_warp ^ 1][c.lane / 4]);
     uint8_t *codes = p.encoded.codes + row * p.encoded.codes_row_stride + first / 2 + c.lane % 4;
     uint8_t *sf = p.encoded.sf + row * p.encoded.sf_row_stride + first / NK_SF_VEC;
     for_each_window<16>(sums, [&](auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
-        uint32_t wanted = 0;
+        uint32_t factors = 0;
 #pragma unroll
         for (int i = 0; i < N8S; i++) {
             float *v = window + 4 * i;
@@ -49,16 +52,16 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
                 v[j] = gated_value(alpha1, v[j] * params.mma_scale, alpha2, v[2 + j] * params.mma_scale);
             transpose_8x8(v);
             const uint32_t amax = max(__float_as_uint(fabsf(v[0])), __float_as_uint(fabsf(v[1])));
-            wanted |= sf_of_amax(e, quad_max(amax)) << 8 * i;
+            factors |= sf_of_amax(e, quad_max(amax)) << 8 * i;
         }
         bar_sync<64>(pair);
-        if (c.lane % 4 == 0) st_shared(ours, wanted);
+        if (c.lane % 4 == 0) st_shared(ours, factors);
         bar_sync<64>(pair);
-        wanted = __vmaxu4(wanted, ld_shared(theirs));
+        factors = __vmaxu4(factors, ld_shared(theirs));
 #pragma unroll
         for (int i = 0; i < N8S; i++) {
             const float *v = window + 4 * i;
-            const uint32_t factor = wanted >> 8 * i & 0xFF;
+            const uint32_t factor = factors >> 8 * i & 0xFF;
             const float to_code = code_factor(e, factor);
             const uint32_t both = code_of(v[0], to_code) | code_of(v[1], to_code) << 4;
             if (first < p.n && row + 8 * (done + i) < tile.m_end) {

@@ -43,7 +43,7 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
 /* Whether lanes copy the weights' scale factors: those that are no whole atoms. */
 static inline bool sm90_gemm_lanes_copy(const gemm_desc *d) { return d->up || d->gemm->b.sf_layout == NK_SF_LINEAR; }
 
-sm90_gemm_scheduler sm90_gemm_scheduler_of(const gemm_desc *d, const gemm_config *t);
+sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t);
 
 /* What tensor maps say of weights, and of tokens in the workspace: `rows` in all, of batches that are batch_rows apart.
  */

@@ -14,14 +14,15 @@
 /* The producer thread                                                                                              */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Blocked scale factors of a tile's weights: the first atom of its rows, or the one `further` atoms below, if there is
- * one. `atoms` lie side by side. */
+/* The blocked scale factors of a tile's first weight rows, or those `atoms_below` further down, but not below the last
+ * row's. A row of atoms has `atoms_along_k`. */
 template <typename P>
-__device__ inline const uint8_t *sf_atoms_at(const P &p, bool second, const tile_coord &tile, int atoms, int further)
+__device__ inline const uint8_t *sf_atoms_at(const P &p, bool second, const tile_coord &tile, int atoms_along_k,
+                                             int atoms_below)
 {
     const nk_operand &b = weights_of(p, second);
-    const int64_t atom = min(sf_atom_of_row(tile.n) + further, sf_atom_of_row((int)(p.n - 1)));
-    return b.sf + tile.l * b.sf_batch_stride + sf_bytes_of_atoms(atom * atoms);
+    const int64_t atom = min(sf_atom_of_row(tile.n) + atoms_below, sf_atom_of_row((int)(p.n - 1)));
+    return b.sf + tile.l * b.sf_batch_stride + sf_bytes_of_atoms(atom * atoms_along_k);
 }
 
 template <class C> struct tma_producer {
@@ -30,7 +31,7 @@ template <class C> struct tma_producer {
     static constexpr uint32_t STAGE_SF = C::STEPS * SM90_GEMM_SF_BYTES;          /* and their bytes */
     static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP;       /* of a token in a stage */
     const smem_addresses<C> at;
-    pipeline_state r;
+    sm90_pipeline_state r;
     bool waited;
 
     __device__ explicit tma_producer(const sm90_gemm_memory<C> &s) : at(s), r{0, 0}, waited(false) {}
@@ -40,27 +41,27 @@ template <class C> struct tma_producer {
     __device__ void load_tile(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
                               const tile_coord &tile, k_range k, bool one_matrix, int tile_m)
     {
-        const uint32_t bytes = (uint32_t)(offsetof(stage, sf) + tile_m * TOKEN_BYTES);
+        const uint32_t base_bytes = (uint32_t)(offsetof(stage, sf) + tile_m * TOKEN_BYTES); /* codes and tokens */
         const bool loads_sf = !lanes_copy_sf<C>(p);
-        const int atoms = (int)sf_atoms_of_k(p.k), last = (atoms - 1) / STAGE_ATOMS; /* K tile */
-        const uint32_t last_sf = sf_bytes_of_atoms(atoms - last * STAGE_ATOMS);
-        const tile_coord other = n_half_of_tile<C>(p, tile, C::N_HALVES - 1);
-        const uint8_t *sf[C::N_HALVES][C::SF_ATOMS_N];
+        const int atoms = (int)sf_atoms_of_k(p.k), last_k_tile = (atoms - 1) / STAGE_ATOMS;
+        const uint32_t last_sf_bytes = sf_bytes_of_atoms(atoms - last_k_tile * STAGE_ATOMS);
+        const tile_coord second_half = n_half_of_tile<C>(p, tile, C::N_HALVES - 1);
+        const uint8_t *sf[C::N_HALVES][C::SF_ATOMS_N]; /* of two matrices, gates come first; unused if lanes copy */
 #pragma unroll
         for (int i = 0; i < C::N_HALVES * C::SF_ATOMS_N; i++) {
             const bool second = C::DUAL && i >= C::SF_ATOMS_N / 2;
             sf[i / C::SF_ATOMS_N][i % C::SF_ATOMS_N] =
-                sf_atoms_at(p, second, i < C::SF_ATOMS_N ? tile : other, atoms, C::SF_ATOMS_N == 1 ? 0 : i % 2);
+                sf_atoms_at(p, second, i < C::SF_ATOMS_N ? tile : second_half, atoms, C::SF_ATOMS_N == 1 ? 0 : i % 2);
         }
-        auto load_weights = [&](int i, int k_tile, bool is_other) {
-            const uint32_t full = at.full(i), to = at.stage_at(i);
-            const int row = is_other ? other.n : tile.n, matrix = one_matrix ? 0 : tile.l;
-            const uint32_t sf_bytes = !loads_sf ? 0 : k_tile == last ? last_sf : STAGE_SF;
-            mbarrier_arrive_expect_tx(full, bytes + C::SF_ATOMS_N * sf_bytes);
+        auto load_weights = [&](int stage_index, int k_tile, bool is_second_half) {
+            const uint32_t full = at.full(stage_index), to = at.stage_at(stage_index);
+            const int row = is_second_half ? second_half.n : tile.n, matrix = one_matrix ? 0 : tile.l;
+            const uint32_t sf_bytes = !loads_sf ? 0 : k_tile == last_k_tile ? last_sf_bytes : STAGE_SF;
+            mbarrier_arrive_expect_tx(full, base_bytes + C::SF_ATOMS_N * sf_bytes);
 #pragma unroll
-            for (int n = 0; n < C::STEPS; n++) {
-                const int from[3] = {(k_tile * C::STEPS + n) * SM90_GEMM_CODE_BYTES, row, matrix};
-                const uint32_t codes = to + n * (uint32_t)sizeof(stage::codes[0]);
+            for (int step = 0; step < C::STEPS; step++) {
+                const int from[3] = {(k_tile * C::STEPS + step) * SM90_GEMM_CODE_BYTES, row, matrix};
+                const uint32_t codes = to + step * (uint32_t)sizeof(stage::codes[0]);
                 cp_async_bulk_tensor_3d(codes, &weights.first, from, full);
                 if (C::DUAL)
                     cp_async_bulk_tensor_3d(codes + C::STAGE_FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from,
@@ -70,8 +71,8 @@ template <class C> struct tma_producer {
 #pragma unroll
                 for (int j = 0; j < C::SF_ATOMS_N; j++)
                     cp_async_bulk(to + offsetof(stage, sf[j]),
-                                  (is_other ? sf[C::N_HALVES - 1][j] : sf[0][j]) + (int64_t)k_tile * STAGE_SF, sf_bytes,
-                                  full);
+                                  (is_second_half ? sf[C::N_HALVES - 1][j] : sf[0][j]) + (int64_t)k_tile * STAGE_SF,
+                                  sf_bytes, full);
             }
         };
         int early = 0;
@@ -87,7 +88,7 @@ template <class C> struct tma_producer {
         for (int i = 0; i < C::N_HALVES * (k.end - k.begin); i++) {
             const int k_tile = k.begin + i / C::N_HALVES;
             if (i >= early) {
-                mbarrier_wait(at.empty(r.stage), r.phase ^ 1);
+                mbarrier_wait(at.empty(r.stage), r.parity ^ 1);
                 load_weights(r.stage, k_tile, i % C::N_HALVES);
             }
             const int from[4] = {0, tile.m, k_tile * C::STEPS * 2, batch_of<C>(tile)};
@@ -116,7 +117,7 @@ __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_map
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
         producer.load_tile({g.weights, g.weights}, list.tokens[g.tile_m_index], g.gemm, tile,
-                           k_tiles_of_cta<C>(g.scheduler), true, g.tile_m);
+                           k_tiles_of_cta<C>(g.params), true, g.tile_m);
     });
 }
 
@@ -124,21 +125,22 @@ __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_map
 /* The producer warp of scale factors that are no whole atoms                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Linear scale factors of a tile: from[i] is row 32 i + lane of a stage, which has those of all its steps. */
+/* Linear scale factors of a tile. A lane copies those of stage rows lane, lane + 32, ..; from[i] is where those of row
+ * 32 i + lane begin. */
 template <class C, typename P> struct linear_sf {
     static constexpr int BYTES = 8 * C::STEPS;
     static constexpr int ROWS = C::STAGE_N / 32; /* of a lane */
     const uint8_t *from[ROWS];
     int cols, alignment;
 
-    __device__ linear_sf(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile)
+    __device__ linear_sf(const P &p, const sm90_gemm_params &params, const tile_coord &tile)
         : cols((int)(p.k / NK_SF_VEC)), alignment(params.sf_alignment)
     {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const int of_matrix = C::DUAL ? i % (ROWS / 2) : i;
-            const nk_operand &b = weights_of(p, i != of_matrix);
-            const int64_t row = (int64_t)tile.n + of_matrix * 32 + threadIdx.x % 32;
+            const int row_block = C::DUAL ? i % (ROWS / 2) : i;
+            const nk_operand &b = weights_of(p, i != row_block); /* the ups come second */
+            const int64_t row = (int64_t)tile.n + row_block * 32 + threadIdx.x % 32;
             from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride + min(row, p.n - 1) * b.sf_row_stride);
         }
     }
@@ -176,7 +178,7 @@ template <class C, typename P> struct half_atom_sf {
     const uint8_t *from[2]; /* of each matrix */
     int atoms;              /* side by side */
 
-    __device__ half_atom_sf(const P &p, const sm90_gemm_scheduler &, const tile_coord &tile)
+    __device__ half_atom_sf(const P &p, const sm90_gemm_params &, const tile_coord &tile)
         : atoms((int)sf_atoms_of_k(p.k))
     {
         const int64_t first = sf_bytes_of_atoms((int64_t)sf_atom_of_row(tile.n) * atoms);
@@ -194,18 +196,19 @@ template <class C, typename P> struct half_atom_sf {
     {
 #pragma unroll
         for (int i = 0; i < 4 * C::STEPS; i++) {
-            const int n = i / 4, matrix = i / 2 % 2, atom = (k_tile * C::STEPS + n) * 2 + i % 2;
-            const uint8_t *at = from[matrix] + sf_bytes_of_atoms((int64_t)min(atom, atoms - 1));
-            const uint32_t quad =
-                to + n * SM90_GEMM_SF_BYTES + matrix * 2 * BYTES + i % 2 * BYTES + threadIdx.x % 32 * QUAD_BYTES;
-            cp_async_ca_zfill<QUAD_BYTES>(quad, at, atom < atoms ? QUAD_BYTES : 0);
+            const int step = i / 4, matrix = i / 2 % 2, atom = (k_tile * C::STEPS + step) * 2 + i % 2;
+            const uint8_t *from_atom = from[matrix] + sf_bytes_of_atoms((int64_t)min(atom, atoms - 1));
+            const uint32_t to_quad =
+                to + step * SM90_GEMM_SF_BYTES + matrix * 2 * BYTES + i % 2 * BYTES + threadIdx.x % 32 * QUAD_BYTES;
+            cp_async_ca_zfill<QUAD_BYTES>(to_quad, from_atom, atom < atoms ? QUAD_BYTES : 0);
         }
     }
 };
 
-/* All stages of a tile, each as soon as it is empty; sources[] are of the halves of tile_n. */
+/* All stages of a tile, each as soon as it is empty; sources[] are of the halves of tile_n. Scale factors are weights,
+ * so the first ones are copied before the prologue kernel has ended. */
 template <class C, typename SOURCE>
-__device__ inline void copy_stages(const sm90_gemm_memory<C> &s, pipeline_state &r, k_range k,
+__device__ inline void copy_stages(const sm90_gemm_memory<C> &s, sm90_pipeline_state &r, k_range k,
                                    const SOURCE (&sources)[C::N_HALVES])
 {
     typedef typename sm90_gemm_memory<C>::stage stage;
@@ -213,7 +216,7 @@ __device__ inline void copy_stages(const sm90_gemm_memory<C> &s, pipeline_state 
 #pragma unroll 1
     for (int i = 0; i < C::N_HALVES * (k.end - k.begin); i++) {
         const uint32_t to = at.stage_at(r.stage) + offsetof(stage, sf);
-        mbarrier_wait(at.empty(r.stage), r.phase ^ 1);
+        mbarrier_wait(at.empty(r.stage), r.parity ^ 1);
         if (C::N_HALVES == 2 && i % 2)
             sources[C::N_HALVES - 1].copy(to, k.begin + i / 2);
         else
@@ -227,7 +230,7 @@ __device__ inline void copy_stages(const sm90_gemm_memory<C> &s, pipeline_state 
 template <class C, typename SOURCE, int N_HALVES = C::N_HALVES> struct sf_sources {
     SOURCE of[2];
     template <typename P>
-    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile)
+    __device__ sf_sources(const P &p, const sm90_gemm_params &params, const tile_coord &tile)
         : of{SOURCE(p, params, tile), SOURCE(p, params, n_half_of_tile<C>(p, tile, 1))}
     {
     }
@@ -235,7 +238,7 @@ template <class C, typename SOURCE, int N_HALVES = C::N_HALVES> struct sf_source
 template <class C, typename SOURCE> struct sf_sources<C, SOURCE, 1> {
     SOURCE of[1];
     template <typename P>
-    __device__ sf_sources(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile)
+    __device__ sf_sources(const P &p, const sm90_gemm_params &params, const tile_coord &tile)
         : of{SOURCE(p, params, tile)}
     {
     }
@@ -245,7 +248,7 @@ template <class C, typename P>
 __device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const P &p, const gemm_tile_scheduler &scheduler,
                                k_range k)
 {
-    pipeline_state r = {0, 0};
+    sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
             copy_stages<C>(s, r, k, sf_sources<C, linear_sf<C, P>>(p, scheduler.params, tile).of);
@@ -258,11 +261,11 @@ template <class C>
 __device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const sm90_list &list,
                                const gemm_tile_scheduler &scheduler, k_range)
 {
-    pipeline_state r = {0, 0};
+    sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        const linear_sf<C, nk_gemm_problem> sources[] = {{g.gemm, g.scheduler, tile}};
-        copy_stages<C>(s, r, k_tiles_of_cta<C>(g.scheduler), sources);
+        const linear_sf<C, nk_gemm_problem> sources[] = {{g.gemm, g.params, tile}};
+        copy_stages<C>(s, r, k_tiles_of_cta<C>(g.params), sources);
     });
 }
 

@@ -1,6 +1,6 @@
 /* Split-K: adds the partial sums of the two consumer groups of a CTA, through the memory of the stages, and those of
- * the two CTAs of a cluster, through distributed shared memory. Each side keeps the sums of half of the tokens. With
- * two terms, either order of adding gives the same bits. */
+ * the two CTAs of a cluster, through distributed shared memory. Each side keeps the sums of half of the tokens. Each
+ * sum has two terms, and either order gives the same bits: (group 0 + group 1) of one CTA + the same of the other. */
 #ifndef NK_SM90_GEMM_SPLIT_K_CUH
 #define NK_SM90_GEMM_SPLIT_K_CUH
 
@@ -32,31 +32,31 @@ template <class C>
 __device__ inline void reduce_consumer_groups(sm90_gemm_memory<C> &s, const consumer &c,
                                               const float (&sums)[C::ACCUMULATORS], float (&ours)[C::ACCUMULATORS / 2])
 {
-    constexpr int BYTES = C::GROUP_N8S * WARPGROUP * 16; /* of a warpgroup */
+    constexpr int BYTES = C::OWN_N8S * WARPGROUP * 16; /* of a warpgroup */
     float theirs[C::ACCUMULATORS / 2];
-    static_assert(sizeof s.stages >= 4 * BYTES, "the partial sums fit");
-    const uint32_t to = shared_address(s.stages) + (c.warpgroup * 2 + c.group) * BYTES + c.thread * 16;
-    const uint32_t from = shared_address(s.stages) + (c.warpgroup * 2 + 1 - c.group) * BYTES + c.thread * 16;
-    halve_sums(sums, c.group == 1, ours, theirs);
+    static_assert(sizeof s.stages >= C::WARPGROUPS * C::CONSUMER_GROUPS * BYTES, "the partial sums fit");
+    const uint32_t to = shared_address(s.stages) + (c.warpgroup * 2 + c.consumer_group) * BYTES + c.thread * 16;
+    const uint32_t from = shared_address(s.stages) + (c.warpgroup * 2 + 1 - c.consumer_group) * BYTES + c.thread * 16;
+    halve_sums(sums, c.consumer_group == 1, ours, theirs);
     bar_sync<C::CONSUMER_THREADS>(BARRIER_CONSUMERS);
 #pragma unroll
-    for (int i = 0; i < C::GROUP_N8S; i++) {
+    for (int i = 0; i < C::OWN_N8S; i++) {
         const float *quad = theirs + 4 * i;
         st_shared_v4(to + i * WARPGROUP * 16, make_uint4(__float_as_uint(quad[0]), __float_as_uint(quad[1]),
                                                          __float_as_uint(quad[2]), __float_as_uint(quad[3])));
     }
     bar_sync<C::CONSUMER_THREADS>(BARRIER_CONSUMERS);
 #pragma unroll
-    for (int i = 0; i < C::GROUP_N8S; i++)
+    for (int i = 0; i < C::OWN_N8S; i++)
         add_quad(ours + 4 * i, ld_shared_v4(from + i * WARPGROUP * 16));
 }
 
-/* To the same warpgroup of the peer CTA. */
+/* To the same warpgroup of the peer CTA; `slot` is its place in peer_sums. */
 template <class C, int N>
-__device__ inline void send_partial_sums(sm90_gemm_memory<C> &s, int warpgroup, int thread, const float (&sums)[N])
+__device__ inline void send_partial_sums(sm90_gemm_memory<C> &s, int slot, int thread, const float (&sums)[N])
 {
     const uint32_t peer = cluster_ctarank() ^ 1, full = mapa(shared_address(&s.sums_full), peer);
-    const uint32_t to = mapa(shared_address(&s.peer_sums) + (warpgroup * (N / 4) * WARPGROUP + thread) * 16, peer);
+    const uint32_t to = mapa(shared_address(&s.peer_sums) + (slot * (N / 4) * WARPGROUP + thread) * 16, peer);
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
         st_async_v4(to + i * WARPGROUP * 16, sums + 4 * i, full);
@@ -64,9 +64,9 @@ __device__ inline void send_partial_sums(sm90_gemm_memory<C> &s, int warpgroup, 
 
 /* From the same warpgroup of the peer CTA. */
 template <class C, int N>
-__device__ inline void add_peer_sums(sm90_gemm_memory<C> &s, int warpgroup, int thread, float (&sums)[N])
+__device__ inline void add_peer_sums(sm90_gemm_memory<C> &s, int slot, int thread, float (&sums)[N])
 {
-    const uint32_t at = shared_address(&s.peer_sums) + (warpgroup * (N / 4) * WARPGROUP + thread) * 16;
+    const uint32_t at = shared_address(&s.peer_sums) + (slot * (N / 4) * WARPGROUP + thread) * 16;
     mbarrier_wait_cluster(shared_address(&s.sums_full), 0);
 #pragma unroll
     for (int i = 0; i < N / 4; i++)

@@ -1,4 +1,4 @@
-/* The epilogue of sm90_gemm.cuh: from a warpgroup's sums to elements of the output. Of each n8 group, which is eight
+/* The epilogue of sm90_gemm.cuh: from a warpgroup's sums to elements of the output. In an n8 group, which is eight
  * tokens, lane (g, c) = (lane / 4, lane % 4) has weight rows g and g + 8 of its warp's 16, and tokens 2 c and 2 c + 1.
  */
 #ifndef NK_SM90_GEMM_STORE_CUH
@@ -7,7 +7,7 @@
 #include "cuda/epilogue.cuh"
 #include "sm90_gemm_tile.cuh"
 
-/* Of this lane's two weight rows. */
+/* A lane's two weight rows, with their alpha and bias. */
 typedef struct lane_rows {
     int64_t n[2];
     float alpha[2], bias[2];
@@ -83,8 +83,8 @@ template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const til
 
 /* gemm: `sums` are of the n8 groups from first_n8 on. */
 template <class C, int N>
-__device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_scheduler &params,
-                                       const tile_coord &tile, const consumer &c, int first_n8, float (&sums)[N])
+__device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_params &params, const tile_coord &tile,
+                                       const consumer &c, int first_n8, float (&sums)[N])
 {
     const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
@@ -101,10 +101,10 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
         rows.alpha[i] = alpha_at(alpha, min(rows.n[i], p.n - 1));
         rows.bias[i] = bias_at(bias, min(rows.n[i], p.n - 1));
     }
-    auto values = [&](const float *quad, float v[4]) {
+    auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], quad[j] * params.mma_scale, rows.bias[j / 2]);
+            v[j] = __fmaf_rn(rows.alpha[j / 2], sums4[j] * params.mma_scale, rows.bias[j / 2]);
     };
     if (vectors) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
@@ -112,8 +112,8 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
         for (int i = 0; i < N / 4; i++, at += 8 * d.row_stride) {
             float v[4];
             values(sums + 4 * i, v);
-            const uint2 quad = d.dtype == NK_F16 ? row_vector<false>(v) : row_vector<true>(v);
-            if (first < p.n && token + 8 * i + c.lane / 4 < end) *(uint2 *)at = quad;
+            const uint2 four = d.dtype == NK_F16 ? row_vector<false>(v) : row_vector<true>(v);
+            if (first < p.n && token + 8 * i + c.lane / 4 < end) *(uint2 *)at = four;
         }
         return;
     }
@@ -121,33 +121,33 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     for_each_window<16>(sums, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++) {
-            const int64_t left = end - token - 8 * (done + i);
+            const int64_t remaining = end - token - 8 * (done + i);
             float v[4];
             values(window + 4 * i, v);
-            out.store(0, d.dtype, v, left);
-            out.store(1, d.dtype, v + 2, left);
+            out.store(0, d.dtype, v, remaining);
+            out.store(1, d.dtype, v + 2, remaining);
         }
     });
 }
 
 /* dual_gemm, grouped_dual_gemm: a warp has eight features, so a lane stores a vector of two. */
 template <class C, typename P, int N>
-__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_scheduler &params, const tile_coord &tile,
+__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &params, const tile_coord &tile,
                                        const consumer &c, int first_n8, float (&sums)[N])
 {
-    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4, known = min(n, p.n - 1);
+    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4, safe_n = min(n, p.n - 1);
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     const bool vectors = has_vector_rows(d, p.n, 8, 4);
-    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), known),
-                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), known);
+    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), safe_n),
+                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), safe_n);
     uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
     lane_stores out(d, batch, token, {n, n}, p.n);
     for_each_window<32>(sums, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
-            const int64_t left = end - token - 8 * (done + i);
+            const int64_t remaining = end - token - 8 * (done + i);
             float v[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
@@ -159,9 +159,9 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_scheduler &pa
             if (vectors) {
                 const bool half = d.dtype == NK_F16;
                 const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));
-                if (first < p.n && c.lane / 4 < left) *(uint32_t *)at = pair;
+                if (first < p.n && c.lane / 4 < remaining) *(uint32_t *)at = pair;
             } else {
-                out.store(0, d.dtype, v, left);
+                out.store(0, d.dtype, v, remaining);
             }
         }
     });

@@ -15,7 +15,8 @@
 #include <stddef.h>
 
 enum { BARRIER_CTA, BARRIER_CONSUMERS, BARRIER_PAIRS, BARRIERS = 16 }; /* a number for each pair of warps */
-enum { WARPGROUP = 128, RASTER = 32 /* tiles along N that go through all tiles along M together, for L2 */ };
+/* A band of tiles along N goes through all tiles along M before the next band does, for L2. */
+enum { WARPGROUP = 128, BAND_N_TILES = 32 };
 
 enum operator_of_kernel { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
 
@@ -32,7 +33,7 @@ template <int... TILE_MS> struct tile_m_list {
     }
 };
 
-/* Of a kernel, from the columns of SM90_GEMM_TILES. */
+/* A kernel's configuration, from the columns of SM90_GEMM_TILES. */
 template <int OPERATOR_, bool BFLOAT_, int TILE_M_, int TILE_N_, int CONSUMER_GROUPS_, int CLUSTER_, int STAGES_,
           int STEPS_, int EARLY_STAGES_, int... TILE_MS_>
 struct sm90_tile_config {
@@ -55,16 +56,16 @@ struct sm90_tile_config {
     static constexpr int CONSUMER_THREADS = WARPGROUPS * WARPGROUP * CONSUMER_GROUPS;
     static constexpr int THREADS = SM90_GEMM_THREADS(TILE_M, TILE_N_, CONSUMER_GROUPS);
     static constexpr int SMEM = SM90_GEMM_SMEM(TILE_M, TILE_N_, CLUSTER, STAGES, STEPS, DUAL ? 2 : 1);
-    static constexpr int N8S = TILE_M / 8;              /* n8 groups of the MMA: eight tokens each */
-    static constexpr int ACCUMULATORS = TILE_M / 2;     /* of a thread: four in each n8 group */
-    static constexpr int GROUP_N8S = N8S / CTA_SPLIT_K; /* n8 groups that a warpgroup keeps after the reduction */
-    static constexpr bool BOTH_CTAS_STORE = GROUP_N8S % 2 == 0; /* each CTA of a cluster stores half of them */
+    static constexpr int N8S = TILE_M / 8;                    /* n8 groups of the MMA: eight tokens each */
+    static constexpr int ACCUMULATORS = TILE_M / 2;           /* of a thread: four in each n8 group */
+    static constexpr int OWN_N8S = N8S / CTA_SPLIT_K;         /* n8 groups that a warpgroup keeps after the reduction */
+    static constexpr bool BOTH_CTAS_STORE = OWN_N8S % 2 == 0; /* each CTA of a cluster stores half of them */
     static constexpr int ENCODER_WARPS = OPERATOR_ == GROUPED_DUAL_GEMM ? CONSUMER_THREADS / 32 : 0;
     static_assert(STAGES % CONSUMER_GROUPS == 0 && EARLY_STAGES <= STAGES, "a consumer group keeps its stages");
     static_assert(N8S % CTA_SPLIT_K == 0 && (CLUSTER == 1 || BOTH_CTAS_STORE || CTA_SPLIT_K == 2),
                   "each CTA stores some n8 groups");
-    static_assert(!EXPERTS || !IS_SPLIT_K, "offsets may change while CTAs read them: a cluster could disagree");
-    static_assert(!LIST || (!IS_SPLIT_K && N_HALVES == 1), "tiles of a list have one stage for each K tile");
+    static_assert(!EXPERTS || !IS_SPLIT_K, "experts: no split-K. A cluster's CTAs could read different offsets");
+    static_assert(!LIST || (!IS_SPLIT_K && N_HALVES == 1 && SF_ATOMS_N == 1), "what consume_tiles() of a list does");
     static_assert(N_HALVES == 1 || (CONSUMER_GROUPS == 2 && CLUSTER == 1), "each consumer group has one half");
     static_assert(BARRIER_PAIRS + ENCODER_WARPS / 2 <= BARRIERS, "as many as a CTA has");
 };
@@ -78,12 +79,12 @@ template <class C> struct sm90_gemm_memory {
     struct {
         float4 n8[C::CLUSTER == 1      ? 0
                   : C::BOTH_CTAS_STORE ? C::WARPGROUPS * C::CONSUMER_GROUPS
-                                       : C::WARPGROUPS][C::BOTH_CTAS_STORE ? C::GROUP_N8S / 2 : 1][WARPGROUP];
+                                       : C::WARPGROUPS][C::BOTH_CTAS_STORE ? C::OWN_N8S / 2 : C::OWN_N8S][WARPGROUP];
     } peer_sums; /* the other CTA's partial sums, by warpgroup */
     uint64_t full[C::STAGES], empty[C::STAGES], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
-    uint32_t sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_gated_tile() */
-    int2 experts[];                   /* see list_experts() */
+    uint32_t half_block_sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_gated_tile() */
+    int2 experts[];                              /* see list_experts() */
 };
 
 /* Shared addresses, kept in registers: the compiler would compute them again for each stage. */
@@ -103,17 +104,17 @@ template <class C> struct smem_addresses {
 };
 
 /* The stage that a producer or a consumer is at, and the parity of its barriers. */
-typedef struct pipeline_state {
+typedef struct sm90_pipeline_state {
     int stage;
-    uint32_t phase;
-} pipeline_state;
+    uint32_t parity;
+} sm90_pipeline_state;
 
-template <int STAGES> __device__ inline void advance_pipeline(pipeline_state &r, int by)
+template <int STAGES> __device__ inline void advance_pipeline(sm90_pipeline_state &r, int by)
 {
     r.stage += by;
     if (r.stage < STAGES) return;
     r.stage -= STAGES;
-    r.phase ^= 1;
+    r.parity ^= 1;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -124,7 +125,7 @@ typedef struct tile_coord {
     int l;     /* batch, expert or group */
     int n;     /* first weight row, of each matrix */
     int m;     /* first token */
-    int m_end; /* where the tokens of the expert, or of the group, end */
+    int m_end; /* where the tokens of the expert, or of the group, end; else unused */
 } tile_coord;
 
 /* Experts, or groups, share one batch of tokens. */
@@ -135,15 +136,15 @@ template <class C> __device__ inline int64_t m_end_of(const tile_coord &tile, in
 }
 
 typedef struct gemm_tile_scheduler {
-    const sm90_gemm_scheduler &params;
+    const sm90_gemm_params &params;
     const int2 *experts; /* see list_experts() */
     int64_t expert_count;
     int tiles;
     const sm90_list *list; /* of groups, or null */
 } gemm_tile_scheduler;
 
-template <typename P> __device__ inline const sm90_list *list_params(const P &) { return nullptr; }
-__device__ inline const sm90_list *list_params(const sm90_list &list) { return &list; }
+template <typename P> __device__ inline const sm90_list *list_of(const P &) { return nullptr; }
+__device__ inline const sm90_list *list_of(const sm90_list &list) { return &list; }
 
 /* Tiles of the same weights are neighbours. */
 __device__ inline tile_coord list_tile_at(const sm90_list &list, int index, int features)
@@ -152,13 +153,13 @@ __device__ inline tile_coord list_tile_at(const sm90_list &list, int index, int 
     while (g + 1 < list.count && list.group[g + 1].first_tile <= index)
         g++;
     const sm90_list_group &group = list.group[g];
-    const int i = index - group.first_tile, n = i / group.scheduler.m_tiles, m = i - n * group.scheduler.m_tiles;
+    const int i = index - group.first_tile, n = i / group.params.m_tiles, m = i - n * group.params.m_tiles;
     return {g, n * features, group.first_row + m * group.tile_m, group.first_row + (int)group.gemm.m};
 }
 
 template <class C> __device__ inline tile_coord tile_at(const gemm_tile_scheduler &of, int index)
 {
-    const sm90_gemm_scheduler &params = of.params;
+    const sm90_gemm_params &params = of.params;
     if constexpr (C::EXPERTS) { /* tiles of the same tokens are neighbours */
         const int m_tile = index / params.n_tiles;
         const int n = (index - m_tile * params.n_tiles) * C::N_HALVES * C::STAGE_FEATURES;
@@ -167,9 +168,10 @@ template <class C> __device__ inline tile_coord tile_at(const gemm_tile_schedule
         return {expert, n, begin.y + (m_tile - begin.x) * C::TILE_M, of.experts[expert + 1].y};
     } else {
         const int per_batch = params.n_tiles * params.m_tiles, l = index / per_batch, rest = index - l * per_batch;
-        const int raster = rest / (RASTER * params.m_tiles), n_tiles = min(RASTER, params.n_tiles - raster * RASTER);
-        const int i = rest - raster * RASTER * params.m_tiles;
-        return {l, (raster * RASTER + i % n_tiles) * C::N_HALVES * C::STAGE_FEATURES, i / n_tiles * C::TILE_M, 0};
+        const int band = rest / (BAND_N_TILES * params.m_tiles),
+                  n_tiles = min(BAND_N_TILES, params.n_tiles - band * BAND_N_TILES);
+        const int i = rest - band * BAND_N_TILES * params.m_tiles;
+        return {l, (band * BAND_N_TILES + i % n_tiles) * C::N_HALVES * C::STAGE_FEATURES, i / n_tiles * C::TILE_M, 0};
     }
 }
 
@@ -191,8 +193,8 @@ template <class C, typename F> __device__ inline void for_each_tile(const gemm_t
     }
 }
 
-/* Half 0 or 1 of tile_n, as a stage has it. If half 1 lies behind all weights, its stage has those of half 0 again, and
- * its sums are not stored. */
+/* Half 0 or 1 of tile_n, as a stage has it. The stage of a half 1 behind all weights has those of half 0 again; its
+ * sums are not stored. */
 template <class C, typename P> __device__ inline tile_coord n_half_of_tile(const P &p, tile_coord tile, int half)
 {
     if (half && tile.n + C::STAGE_FEATURES < p.n) tile.n += C::STAGE_FEATURES;
@@ -204,7 +206,7 @@ typedef struct k_range {
     int begin, end;
 } k_range;
 
-template <class C> __device__ inline k_range k_tiles_of_cta(const sm90_gemm_scheduler &params)
+template <class C> __device__ inline k_range k_tiles_of_cta(const sm90_gemm_params &params)
 {
     const int all = (params.k_steps + C::STEPS - 1) / C::STEPS;
     const int begin = C::CLUSTER == 1 ? 0 : (int)cluster_ctarank() * params.k_tiles_per_cta;
@@ -229,7 +231,7 @@ __device__ inline const nk_operand &weights_of(const nk_dual_gemm_problem &p, bo
 __device__ inline const nk_operand &weights_of(const gemm_gated &p, bool second) { return second ? p.b2 : p.b1; }
 __device__ inline const nk_operand &weights_of(const sm90_list &list, bool) { return list.group[0].gemm.b; } /* alike */
 
-/* With 64 rows of each of two matrices, a stage has a half of each one's atom: whole atoms would be twice the bytes. */
+/* A stage with 64 rows of each of two matrices has half of each one's atom: whole atoms would be twice the bytes. */
 template <class C> __device__ constexpr bool has_half_atoms() { return C::DUAL && C::SF_ATOMS_N == 1; }
 
 /* Whether lanes copy scale factors (cp.async). Otherwise they are whole atoms, which the producer thread loads as one
@@ -243,7 +245,7 @@ template <class C, typename P> __device__ inline bool lanes_copy_sf(const P &p)
 
 /* Which consumer a thread is. */
 typedef struct consumer {
-    int group, warpgroup; /* the consumer group, and which 64 weight rows of its stages */
+    int consumer_group, warpgroup; /* which 64 weight rows of the group's stages */
     int thread, warp, lane;
 } consumer;
 

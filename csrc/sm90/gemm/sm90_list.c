@@ -188,9 +188,9 @@ static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t,
     g->gemm = *p;
     g->gemm.b.batch_stride = g->gemm.b.sf_batch_stride = g->gemm.d.batch_stride = 0;
     g->gemm.d.data -= first_row * p->d.row_stride;
-    g->scheduler = sm90_gemm_scheduler_of(&d, t);
-    g->scheduler.m_tiles = (int32_t)nk_ceil_div(p->m, tile_m);
-    g->scheduler.tiles = g->scheduler.n_tiles * g->scheduler.m_tiles;
+    g->params = sm90_gemm_params_of(&d, t);
+    g->params.m_tiles = (int32_t)nk_ceil_div(p->m, tile_m);
+    g->params.tiles = g->params.n_tiles * g->params.m_tiles;
     g->first_row = (int32_t)first_row;
     g->tile_m_index = width;
     g->tile_m = tile_m;
@@ -206,7 +206,7 @@ static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_
     int32_t count = 0, seen = 0; /* a bit for each width */
     int64_t row = 0;
     list->count = tokens->count = d->count;
-    list->scheduler = (sm90_gemm_scheduler){0};
+    list->params = (sm90_gemm_params){0};
     memset(list->tokens, 0, sizeof list->tokens);
     for (int i = 0; i < d->count; i++) {
         const nk_gemm_problem *p = d->members[c->order[i]];
@@ -214,8 +214,8 @@ static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_
         const int32_t width = c->width[i], tile_m = rings[c->config].widths[width];
         sm90_list_group *g = &list->group[i];
         sm90_list_fill_group(p, t, width, tile_m, row, g);
-        g->first_tile = list->scheduler.tiles;
-        list->scheduler.tiles += g->scheduler.tiles;
+        g->first_tile = list->params.tiles;
+        list->params.tiles += g->params.tiles;
         tokens->group[i] = (sm90_list_rows){
             .a = p->a, .k = p->k, .first_row = (int32_t)row, .k_steps = (int32_t)sm90_list_whole_steps(p->k, t)};
         tokens->group[i].a.batch_stride = tokens->group[i].a.sf_batch_stride = 0;

@@ -2,7 +2,7 @@
  * bf16. */
 #include "sm90_gemm.cuh"
 
-/* The pipelines of the family's tiles, with the tile_m of a list's. */
+/* Aliases w32, w128, ..: the configuration of the tile of that name, with the tile_m that a list's groups may have. */
 #define PIPELINE(name, ...) \
     template <bool BFLOAT, int... TILE_MS> using name = sm90_tile_config<LIST_GEMM, BFLOAT, __VA_ARGS__, TILE_MS...>;
 SM90_GEMM_PERSISTENT_TILES(PIPELINE)
@@ -10,8 +10,8 @@ SM90_GEMM_PERSISTENT_TILES(PIPELINE)
 #define KERNEL(name, ...)                                                                                              \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1) name(const __grid_constant__ sm90_list list) \
     {                                                                                                                  \
-        const cuda_tensor_map &any = list.tokens[0];                                                                   \
-        run_gemm<__VA_ARGS__>({any, any}, any, list, list.scheduler);                                                  \
+        const cuda_tensor_map &unused = list.tokens[0]; /* the list's own are in its parameters */                     \
+        run_gemm<__VA_ARGS__>({unused, unused}, unused, list, list.params);                                            \
     }
 #define KERNELS(name, ...)                                         \
     KERNEL(sm90_list_gemm_##name##_fp16, name<false, __VA_ARGS__>) \

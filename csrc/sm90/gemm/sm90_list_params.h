@@ -13,22 +13,21 @@
     X(w256, 64, 96, 128, 160, 192, 224)
 
 #define SM90_LIST_MAX_TILE_MS 8 /* of a pipeline */
-#define SM90_LIST_MAX_GROUPS                                                                \
-    32 /* 14 KB: parameters may have 32,764 bytes, but all of them travel with every launch \
-        */
+/* 14 KB of parameters: a launch may have 32,764 bytes, but all of them travel with it. */
+#define SM90_LIST_MAX_GROUPS 32
 
 /* Tiles of all groups are numbered, the longest first. Tokens of all groups are rows of one matrix in the workspace. */
 typedef struct sm90_list_group {
     cuda_tensor_map weights;
     nk_gemm_problem gemm; /* row 0 of its output is that of token 0 of the workspace */
-    sm90_gemm_scheduler scheduler;
+    sm90_gemm_params params;
     int32_t first_tile, first_row;
     int32_t tile_m_index, tile_m;
 } sm90_list_group;
 
 typedef struct sm90_list {
     cuda_tensor_map tokens[SM90_LIST_MAX_TILE_MS]; /* with a box of each tile_m */
-    sm90_gemm_scheduler scheduler;                 /* of all groups: has the number of tiles alone */
+    sm90_gemm_params params;                       /* of all groups: has the number of tiles alone */
     int32_t count;
     sm90_list_group group[SM90_LIST_MAX_GROUPS];
 } sm90_list;

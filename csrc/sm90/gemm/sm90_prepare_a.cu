@@ -1,7 +1,7 @@
 /* The prologue kernel of a GEMM (prepare_a): brings tokens to 16 bits, in the order of K in which the GEMM decodes
  * weights.
  *
- * In a step of 128 elements a lane of the GEMM decodes 32 neighbours of a weight row, chunk c, in words of eight.
+ * A lane of the GEMM decodes 32 neighbours of a weight row in a step of 128 elements: chunk c, in words of eight.
  * Element 4 h + j of word i is written to position 32 i + 8 j + 2 c + h, where wgmma reads the B element that belongs
  * to it. Positions beyond K are zeros.
  *

@@ -9,13 +9,15 @@
  * Roles: warpgroups 0 .. tile_n / 64 - 1   consumers: warpgroup w multiplies weight rows 64 w .. + 63, and stores
  *        the next warp                     producer: one thread loads
  *
- * Barriers (mbarriers; "wait" is the parity of the first):
+ * Barriers (mbarriers; "wait" is the parity that the first wait is given):
  *   full[STAGES]   producer -> consumers   1 arrival + the stage's bytes   wait 0
  *   empty[STAGES]  consumers -> producer   1 of each warp                  wait 1
  *
- * Shared memory (struct kind_f16_memory): STAGES x weights and tokens of tile_k elements, in swizzled rows of 128
- * bytes. K-major: [64 elements of K][weight row or token][128 bytes] N-major weights: [64 elements of K][64 weight
- * rows][one of the 64 elements][128 bytes] Barriers. The list of experts. */
+ * Shared memory (struct kind_f16_memory):
+ *   STAGES x weights, tokens   tile_k elements of K each, in swizzled rows of 128 bytes
+ *       K-major weights, and tokens   [64 elements of K][weight row or token][128 bytes]
+ *       N-major weights               [64 elements of K][64 weight rows][one of the 64 elements][128 bytes]
+ *   barriers; the scan and the list of experts */
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tensor_map.cuh"
@@ -23,7 +25,8 @@
 #include "sm90/gemm/sm90_gemm_store.cuh"
 #include "sm90_kind_f16_config.h"
 
-/* What the tile scheduler and the epilogue of sm90/gemm read has its name there. */
+/* The members that the tile scheduler and the epilogue of sm90/gemm read have the names that sm90_tile_config gives
+ * them. */
 template <bool BFLOAT_, bool N_MAJOR_, int TILE_M_, int TILE_N_, int TILE_K_, int STAGES_> struct kind_f16_config {
     static constexpr bool BFLOAT = BFLOAT_, N_MAJOR = N_MAJOR_;
     static constexpr bool EXPERTS = true, GROUPED = true, LIST = false, IS_SPLIT_K = false;
@@ -49,14 +52,14 @@ __device__ inline void load_kind_f16_tiles(kind_f16_memory<C> &s, const cuda_ten
                                            const cuda_tensor_map &tokens, const gemm_tile_scheduler &scheduler)
 {
     typedef typename kind_f16_memory<C>::stage stage;
-    pipeline_state r = {0, 0};
+    sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const int matrix = scheduler.params.one_matrix ? 0 : tile.l;
 #pragma unroll 1
         for (int i = 0; i < scheduler.params.k_steps; i++) {
             const uint32_t full = shared_address(&s.full[r.stage]);
             stage &to = s.stages[r.stage];
-            mbarrier_wait(shared_address(&s.empty[r.stage]), r.phase ^ 1);
+            mbarrier_wait(shared_address(&s.empty[r.stage]), r.parity ^ 1);
             mbarrier_arrive_expect_tx(full, sizeof to);
 #pragma unroll
             for (int k64 = 0; k64 < C::K64S; k64++) {
@@ -88,7 +91,7 @@ template <class C> __device__ inline void release_stage(kind_f16_memory<C> &s, i
 
 /* Sums of a tile's 64 weight rows of this warpgroup, laid out as sm90_gemm_store.cuh has them. */
 template <class C>
-__device__ inline void kind_f16_mainloop(kind_f16_memory<C> &s, int k_tiles, int warpgroup, pipeline_state &r,
+__device__ inline void kind_f16_mainloop(kind_f16_memory<C> &s, int k_tiles, int warpgroup, sm90_pipeline_state &r,
                                          float (&sums)[C::ACCUMULATORS])
 {
     typedef typename kind_f16_memory<C>::stage stage;
@@ -105,7 +108,7 @@ __device__ inline void kind_f16_mainloop(kind_f16_memory<C> &s, int k_tiles, int
 #pragma unroll 1
     for (int i = 0; i < k_tiles; i++) {
         const uint32_t at = r.stage * (uint32_t)(sizeof(stage) / 16);
-        mbarrier_wait(shared_address(&s.full[r.stage]), r.phase);
+        mbarrier_wait(shared_address(&s.full[r.stage]), r.parity);
         wgmma_fence();
 #pragma unroll
         for (int k64 = 0; k64 < C::K64S; k64++) {
@@ -135,7 +138,7 @@ __device__ inline void kind_f16_mainloop(kind_f16_memory<C> &s, int k_tiles, int
 
 template <class C>
 __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_tensor_map &tokens,
-                                    const nk_gemm_problem &p, const sm90_gemm_scheduler &params,
+                                    const nk_gemm_problem &p, const sm90_gemm_params &params,
                                     const sm90_gemm_experts &experts)
 {
     extern __shared__ __align__(1024) uint8_t raw[];
@@ -160,7 +163,7 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
     }
     const int thread = threadIdx.x % WARPGROUP;
     const consumer c = {0, warpgroup, thread, thread / 32, thread % 32};
-    pipeline_state r = {0, 0};
+    sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
         kind_f16_mainloop<C>(s, params.k_steps, warpgroup, r, sums);
@@ -171,7 +174,7 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
 #define KERNEL(name, BFLOAT, N_MAJOR, ...)                                                                    \
     extern "C" __global__ void __launch_bounds__(kind_f16_config<BFLOAT, N_MAJOR, __VA_ARGS__>::THREADS, 1)   \
         name(const __grid_constant__ cuda_tensor_map weights, const __grid_constant__ cuda_tensor_map tokens, \
-             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_scheduler params,   \
+             const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_gemm_params params,      \
              const __grid_constant__ sm90_gemm_experts experts)                                               \
     {                                                                                                         \
         run_kind_f16<kind_f16_config<BFLOAT, N_MAJOR, __VA_ARGS__>>(weights, tokens, p, params, experts);     \
