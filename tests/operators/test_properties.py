@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
+from expert_calls import Matrices, Stack, Tokens, group_operands, run_list
 from generators import (
     DTYPES,
     ORDERS,
     SCALE_FORMS,
-    Guarded,
     assert_ok,
     codes,
     floats,
+    from_numpy,
     layout_of,
     raw,
     rng_of,
@@ -177,75 +177,38 @@ def test_dual_gemm(backend, seed, make, m, n, k, form, dtype, order, activation,
 )
 def test_grouped_gemm_list(backend, seed, make, groups, form, dtype, order):
     rng, device = rng_of(seed), backend.device
-    pairs = [(make(rng, m, k), make(rng, n, k)) for m, n, k in groups]
-    outs = [Guarded((m, n), dtype, device, order) for m, n, _ in groups]
-    sides = list(zip(*pairs, strict=True))
-    args = [[codes(o, device) for o in side] for side in sides]
-    for side, f in zip(sides, form, strict=True):
-        args.append([scales(o, f, rng, device) for o in side])
-    layout = tuple(map(layout_of, form))
-    nvfp4kern.grouped_gemm(*args, out=[o.tensor for o in outs], scale_layout=layout)
-    for out, (a, b) in zip(outs, pairs, strict=True):
-        assert out.guards_intact()
+    pairs = group_operands(rng, make, groups)
+    outs = run_list(pairs, device, forms=form, dtype=dtype, order=order)
+    for got, (a, b) in zip(outs, pairs, strict=True):
         expected = reference.gemm(a.values, b.values, c=backend.c)
-        got = out.tensor.cpu().float().numpy()
         assert_ok(verdict(got, expected, dtype, make is data.exact_family))
 
 
+@pytest.mark.parametrize("experts", (Matrices, Stack), ids=lambda experts: experts.name)
 @check
-@given(seeds, st.lists(sizes, min_size=1, max_size=6), sizes, ks, dtypes, st.booleans())
-def test_grouped_gemm_contiguous(backend, seed, rows, n, k, dtype, blocked):
+@given(
+    seeds, st.lists(sizes, min_size=1, max_size=6), sizes, sizes, ks, dtypes, st.integers(0, 5),
+    forms, st.booleans(),
+)  # fmt: skip
+def test_experts(backend, experts, seed, counts, tokens, n, k, dtype, per_token, form, by_expert):
+    """Of rows of tokens, or of so many rows for each token."""
     rng, device = rng_of(seed), backend.device
-    first, total = int(rng.integers(0, 3)), sum(rows) + 4
-    offsets = first + np.append(0, np.cumsum(rows))
-    a, b = data.exact_family(rng, total, k), data.exact_family(rng, len(rows), n, k)
-    sfa = a.scales
-    if blocked:
-        sfa = reference.to_blocked_by_expert(a.scales, offsets)
-    got = run(
-        nvfp4kern.grouped_gemm,
-        codes(a, device),
-        codes(b, device),
-        scale_bytes(sfa, device),
-        scale_bytes(b.scales, device),
-        shape=(total, n),
-        device=device,
-        dtype=dtype,
-        offsets=torch.tensor(offsets, dtype=torch.int32, device=device),
-        scale_layout=("blocked" if blocked else "linear", "linear"),
-    )
-    for g in range(len(rows)):
-        part = slice(offsets[g], offsets[g + 1])
-        expected = reference.gemm(a.values[part], b.values[g])
-        assert_ok(reference.check_bits(got[part], expected.rounded(dtype)), g)
-
-
-@check
-@given(seeds, st.lists(sizes, min_size=1, max_size=6), sizes, sizes, ks, st.integers(1, 5), forms)
-def test_grouped_gemm_by_rows(backend, seed, counts, tokens, n, k, per_token, form):
-    rng, device = rng_of(seed), backend.device
-    first, tokens = int(rng.integers(0, 3)), max(tokens, 1)
+    first = int(rng.integers(0, 3))
     offsets = first + np.append(0, np.cumsum(counts))
-    rows = rng.integers(0, tokens * per_token, int(offsets[-1]) + 4).astype(np.int32)
-    rows[:first] = rows[offsets[-1] :] = -1
-    a, b = data.exact_family(rng, tokens, k), data.exact_family(rng, len(counts), n, k)
-    got = run(
-        nvfp4kern.grouped_gemm,
-        codes(a, device),
-        codes(b, device),
-        scales(a, form[0], rng, device),
-        scale_bytes(b.scales, device),
-        shape=(len(rows), n),
-        device=device,
-        offsets=torch.tensor(offsets, dtype=torch.int32, device=device),
-        rows=torch.tensor(rows, dtype=torch.int32, device=device),
-        rows_per_token=per_token,
-        scale_layout=(layout_of(form[0]), "linear"),
-    )
-    for g in range(len(counts)):
-        part = slice(offsets[g], offsets[g + 1])
-        expected = reference.gemm(a.values[rows[part] // per_token], b.values[g])
-        assert_ok(reference.check_bits(got[part], expected.rounded("float16")), g)
+    count, options = int(offsets[-1]) + 4, {}
+    tokens = max(tokens, 1) if per_token else count
+    a = Tokens(rng, device, tokens, k, form=form[0] if per_token else "linear")
+    b = experts(rng, device, len(counts), n, k, form=form[1])
+    expected = a.values
+    if per_token:
+        rows = rng.integers(0, tokens * per_token, count).astype(np.int32)
+        rows[:first] = rows[offsets[-1] :] = -1
+        options = {"rows": from_numpy(rows, device), "rows_per_token": per_token}
+        expected = a.of(rows // per_token)
+    elif by_expert:
+        a.block_by_expert(offsets, rng)
+    got = b.run(a.tensor, a.sf, offsets, form=a.form, count=count, dtype=dtype, **options)
+    b.check(got, offsets, expected, backend.c, dtype)
 
 
 magnitudes = st.sampled_from((1e-44, 1e-38, 1e-20, 1e-3, 1.0, 1e4, 1e20, 1e38))
