@@ -27,6 +27,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from capsules import Capsule
 from rows import TABLE
 
 ROWS_BY_CC = {row.cc: row.name for row in TABLE.values()}
@@ -34,27 +35,6 @@ ROOM, NO_RESERVE = 64 << 30, 0x4000
 TYPES = {"u8": (1, 8, 1), "float16": (2, 16, 1), "bfloat16": (4, 16, 1), "float32": (2, 32, 1)}
 TYPES["i32"] = (0, 32, 1)
 TEXTS = ("why", "declined", "error")
-
-
-class Address(ctypes.Structure):
-    """A DLManagedTensorVersioned of memory that nobody touches."""
-
-    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32)]
-    _fields_ += [("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
-    _fields_ += [("flags", ctypes.c_uint64), ("data", ctypes.c_void_p)]
-    _fields_ += [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
-    _fields_ += [("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8)]
-    _fields_ += [("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64))]
-    _fields_ += [("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
-
-    def __dlpack__(self, **_):
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype = ctypes.py_object
-        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self), b"dltensor_versioned", None)
-
-    def __dlpack_device__(self):
-        return self.device_type, 0
 
 
 class Draw:
@@ -87,27 +67,14 @@ class Draw:
         self.at += 64 + size * sum(s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True))
         if self.at > ROOM:
             raise MemoryError
-        return self.tensor_at(offset, dtype, shape, strides)
-
-    def tensor_at(self, offset, dtype, shape, strides):
-        t = Address(major=1, minor=3, data=self.begin + offset, ndim=len(shape))
-        t.device_type = self.device_type
-        t.code, t.bits, t.lanes = TYPES[dtype]
-        t.kept = (
-            (ctypes.c_int64 * max(len(shape), 1))(*shape),
-            (ctypes.c_int64 * max(len(shape), 1))(*strides),
-        )
-        t.shape, t.strides = t.kept
-        t.said = dtype, shape, strides
-        return t
+        address, place = self.begin + offset, {"device_type": self.device_type}
+        return Capsule.at(address, TYPES[dtype], shape, strides, **place)
 
     def transposed(self, t):
-        dtype, shape, strides = t.said
-        shape, strides = (
-            [*shape[:-2], shape[-1], shape[-2]],
-            [*strides[:-2], strides[-1], strides[-2]],
-        )
-        return self.tensor_at(t.data - self.begin, dtype, shape, strides)
+        """Its last two dimensions."""
+        (*shape, n, k), (*strides, of_n, of_k) = list(t.sizes), list(t.steps)
+        place, dtype = {"device_type": self.device_type}, (t.code, t.bits, t.lanes)
+        return Capsule.at(t.data, dtype, (*shape, k, n), (*strides, of_k, of_n), **place)
 
     def scales(self, layout, lead, rows, k):
         cols = k // 16
@@ -123,19 +90,14 @@ class Draw:
         return self.of(few, few, some, some, many, self.of(0, 1, self.rng.randint(1, 5000)))
 
     def n(self):
-        common = self.of(128, 256, 512, 768, 1024, 1536, 2048, 2880, 4096, 5120, 7168, 8192, 14336)
-        return self.of(
-            common, common, common, self.of(0, 1, 8, 16, 40, 48, 64, 96, 100, 192, 384, 129000)
-        )
+        usual = self.of(128, 256, 512, 768, 1024, 1536, 2048, 2880, 4096, 5120, 7168, 8192, 14336)
+        odd = self.of(0, 1, 8, 16, 40, 48, 64, 96, 100, 192, 384, 129000)
+        return self.of(usual, usual, usual, odd)
 
     def k(self):
-        common = self.of(128, 256, 512, 1024, 1536, 2048, 2880, 4096, 5120, 7168, 8192, 16384)
-        return self.of(
-            common,
-            common,
-            common,
-            self.of(0, 16, 32, 48, 64, 80, 96, 160, 208, 400, 100000, 262144, 270336),
-        )
+        usual = self.of(128, 256, 512, 1024, 1536, 2048, 2880, 4096, 5120, 7168, 8192, 16384)
+        odd = self.of(0, 16, 32, 48, 64, 80, 96, 160, 208, 400, 100000, 262144, 270336)
+        return self.of(usual, usual, usual, odd)
 
     def layout(self):
         return self.of("linear", "blocked")
@@ -184,20 +146,12 @@ class Draw:
         kind, options = self.kind(), {"offsets": self.tensor("i32", g + 1), "scale_layout": layouts}
         by_rows = self.chance(0.35)
         if by_rows:
-            options |= {
-                "rows": self.tensor("i32", m * self.of(1, 2, 8)),
-                "rows_per_token": self.of(1, 2, 8),
-            }
-            a, sfa = self.tokens(kind, layouts[0], (), m, k)
-        else:
-            a, sfa = self.tokens(kind, "linear", (), m, k)
-            if sfa and layouts[0] == "blocked":
-                sfa = self.tensor("u8", (-(-m // 128) + g) * 128 * (-(-k // 64) * 4))
-        b, sfb = self.tensor("u8", g, rows_of_weights * n, k // 2), None
-        if layouts[1] == "linear":
-            sfb = self.tensor("u8", g, rows_of_weights * n, k // 16)
-        else:
-            sfb = self.scales("blocked", (g,), rows_of_weights * n, k)
+            options["rows"] = self.tensor("i32", m * self.of(1, 2, 8))
+            options["rows_per_token"] = self.of(1, 2, 8)
+        a, sfa = self.tokens(kind, layouts[0] if by_rows else "linear", (), m, k)
+        if sfa and not by_rows and layouts[0] == "blocked":
+            sfa = self.tensor("u8", (-(-m // 128) + g) * 128 * (-(-k // 64) * 4))
+        b, sfb = self.weights(layouts[1], (g,), rows_of_weights * n, k)
         return a, b, sfa, sfb, options
 
     def contiguous(self):
@@ -211,20 +165,12 @@ class Draw:
 
     def of_16_bits(self):
         m, n, k, g = self.m(), self.n(), self.k(), self.of(1, 2, 8, 32, 0)
-        kind = self.of("float16", "bfloat16")
-        b = (
-            self.tensor(kind, g, n, k)
-            if self.chance(0.5)
-            else self.transposed(self.tensor(kind, g, k, n))
-        )
-        options = (
-            {"rows": self.tensor("i32", 2 * m), "rows_per_token": 2} if self.chance(0.2) else {}
-        )
-        return (
-            "grouped_gemm",
-            (self.tensor(kind, m, k), b),
-            self.common() | options | {"offsets": self.tensor("i32", g + 1)},
-        )
+        kind, along_k = self.of("float16", "bfloat16"), self.chance(0.5)
+        b = self.tensor(kind, g, n, k) if along_k else self.transposed(self.tensor(kind, g, k, n))
+        options = {"offsets": self.tensor("i32", g + 1)}
+        if self.chance(0.2):
+            options |= {"rows": self.tensor("i32", 2 * m), "rows_per_token": 2}
+        return "grouped_gemm", (self.tensor(kind, m, k), b), self.common() | options
 
     def listed(self):
         kind, layouts = self.kind(), (self.layout(), self.layout())
@@ -242,25 +188,14 @@ class Draw:
         return "grouped_gemm", (a, b, sfa, sfb), self.common() | {"scale_layout": layouts}
 
     def route(self):
-        m, n, k = (
-            self.m(),
-            self.of(8, 16, 60, 64, 128, 256, 384, 512),
-            self.of(64, 100, 512, 2048, 2880, 4096, 7168),
-        )
+        n, k = self.of(8, 16, 60, 64, 128, 256, 384, 512), self.of(64, 100, 512, 2048, 2880, 7168)
         kind = self.of("float16", "bfloat16", "bfloat16", "float32")
-        options = {"score": self.of("softmax_topk", "topk_softmax", "sigmoid")}
-        return (
-            "route",
-            (self.tensor(kind, m, k), self.tensor(kind, n, k), self.of(1, 2, 4, 8)),
-            options,
-        )
+        args = self.tensor(kind, self.m(), k), self.tensor(kind, n, k), self.of(1, 2, 4, 8)
+        return "route", args, {"score": self.of("softmax_topk", "topk_softmax", "sigmoid")}
 
     def sort_by_expert(self):
-        return (
-            "sort_by_expert",
-            (self.tensor("i32", self.m(), self.of(1, 2, 8)), self.of(8, 64, 256)),
-            {},
-        )
+        ids = self.tensor("i32", self.m(), self.of(1, 2, 8))
+        return "sort_by_expert", (ids, self.of(8, 64, 256)), {}
 
     def combine(self):
         m, k, h = self.m(), self.of(1, 2, 8), self.of(64, 1000, 2048, 7168)
@@ -281,12 +216,12 @@ class Draw:
         return "to_blocked", (self.tensor("u8", self.m(), self.of(1, 4, 7, 64, 256)),), {}
 
 
-OPERATORS = [(Draw.gemm, 20), (Draw.dual_gemm, 15), (Draw.contiguous, 18), (Draw.gated, 12)]
-OPERATORS += [(Draw.of_16_bits, 8), (Draw.listed, 15), (Draw.gemv, 8), (Draw.route, 5)]
-OPERATORS += [
-    (f, 2)
-    for f in (Draw.sort_by_expert, Draw.combine, Draw.quantize, Draw.dequantize, Draw.to_blocked)
-]
+WEIGHTS = {
+    Draw.gemm: 20, Draw.dual_gemm: 15, Draw.contiguous: 18, Draw.gated: 12, Draw.of_16_bits: 8,
+    Draw.listed: 15, Draw.gemv: 8, Draw.route: 5, Draw.sort_by_expert: 2, Draw.combine: 2,
+    Draw.quantize: 2, Draw.dequantize: 2, Draw.to_blocked: 2,
+}  # fmt: skip
+"""How often each is drawn."""
 
 
 def settings_of(draw, row, tiles):
@@ -348,7 +283,7 @@ def of_process(asked, worker):
     found = []
     for number in range(worker, asked.count, asked.jobs):
         draw = Draw(f"{asked.seed} {number}", device_type, begin)
-        make = draw.rng.choices([f for f, _ in OPERATORS], [w for _, w in OPERATORS])[0]
+        (make,) = draw.rng.choices([*WEIGHTS], [*WEIGHTS.values()])
         try:
             call = make(draw)
         except MemoryError:
@@ -384,33 +319,18 @@ def compare(asked):
             text = re.sub(*rename.split("=", 1), text)
         before, after = json.loads(text) or {}, new.get(number) or {}
         for key in TEXTS:
-            was, now = before.pop(key, None), after.pop(key, None)
-            if was != now:
-                texts[key, was][now].append(number)
-            else:
-                texts[key, was][now].append(number)
-        if before != after:
-            wrong += 1
-            if wrong <= asked.most:
-                print(
-                    f"draw {number}:",
-                    {
-                        k: (before.get(k), after.get(k))
-                        for k in {*before, *after}
-                        if before.get(k) != after.get(k)
-                    },
-                    before,
-                    sep="\n    ",
-                )
+            texts[key, before.pop(key, None)][after.pop(key, None)].append(number)
+        differ = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        wrong += bool(differ)
+        if differ and wrong <= asked.most:
+            print(f"draw {number}: {before}")
+            print(*(f"    {k}: {before.get(k)!r} -> {after.get(k)!r}" for k in differ), sep="\n")
     for (key, was), news in texts.items():
+        wrong += len(news) > 1
         if len(news) > 1:
-            wrong += 1
-            print(
-                f"{key}: {was!r} became",
-                *(f"    {now!r} {numbers[:5]}" for now, numbers in news.items()),
-                sep="\n",
-            )
-        elif asked.texts and was != next(iter(news)):
+            print(f"{key}: {was!r} became")
+            print(*(f"    {now!r} {numbers[:5]}" for now, numbers in news.items()), sep="\n")
+        elif asked.texts and was not in news:
             print(f"{key}: {was!r} -> {next(iter(news))!r}")
     print(f"{len(new)} draws, {wrong} differ")
     return 1 if wrong or not new else 0

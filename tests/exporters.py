@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import torch
+from capsules import Capsule
 
 import nvfp4kern as nk
 
@@ -54,46 +55,6 @@ def old_capsule(tensor):
 
 def new_capsule(tensor):
     return tensor.__dlpack__(max_version=(1, 3))
-
-
-class Capsule(ctypes.Structure):
-    """A DLManagedTensorVersioned with DLTensor inside, made by hand."""
-
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-    NAME = b"dltensor_versioned"
-
-    @classmethod
-    def of(cls, array, dtype, shape, **fields):
-        """The object lives as long as its capsule is in use; so does `array`."""
-        self = cls(major=1, minor=3, data=array.ctypes.data, device_type=1, ndim=len(shape))
-        self.code, self.bits, self.lanes = dtype
-        self.sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-        self.shape, self.array = self.sizes, array
-        for name, value in fields.items():
-            setattr(self, name, value)
-        return self
-
-    def __dlpack__(self, **kwargs):
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype = ctypes.py_object
-        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self), self.NAME, None)
 
 
 U8, FP4, FP4X2 = (1, 8, 1), (17, 4, 1), (17, 4, 2)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from exporters import Capsule, Legacy, Versioned, new_capsule, old_capsule
+from capsules import Capsule
+from exporters import Legacy, Versioned, new_capsule, old_capsule
 from generators import Guarded
 
 MOST_ELEMENTS = 2**16  # of a tensor in a call that computes, or that torch shall search for zeros

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from capsules import Capsule
 from exporters import (
     EXPECTED,
     FP4,
     FP4X2,
     OPERANDS,
     U8,
-    Capsule,
     K,
     Legacy,
     M,
