@@ -19,20 +19,33 @@ from rows import TABLE, need
 TESTS = Path(__file__).parents[2]
 pytestmark = COMPILES
 
+DENSE = ("operators/test_dense.py",)
 SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "every operator, every size": ["cuda/test_cuda.py", "-k", "writes_what or inputs_are_left"],
     "any workspace": ["cuda/test_cuda.py", "-k", "may_hold_anything and 255 and not 255-0"],
     "every tile": ["operators/test_tiles.py"],
     "tiles without room": ["operators/test_tiles.py", "-k", "room or every_tile and (t8 or w8)"],
-    "gemv": ["operators/test_gemv.py"],
-    "gemv of few matrices": ["operators/test_gemv.py", "-k", "not more_matrices and not 4096"],
+    "gemv": [*DENSE, "operators/test_gemv.py", "-k", "test_gemv or of_gemv"],
+    "gemv of few matrices": [
+        *DENSE,
+        "operators/test_gemv.py",
+        "-k",
+        "of_gemv or test_gemv and not more_matrices and not 4096",
+    ],
     "gemv by tensor maps": ["operators/test_gemv.py", "-k", "whole_tiles"],
     "gemm": [
+        *DENSE,
         "operators/test_gemm.py",
         "-k",
-        "not full_range and not 4096 and not few_tokens and not 9001 and not 70000 and not 14336",
+        "of_gemm or test_gemm and not full_range and not 4096 and not few_tokens and not 9001"
+        " and not 70000 and not 14336",
     ],
-    "gemm of NVFP4": ["operators/test_gemm.py", "-k", "not full_range and not 4096 and not few"],
+    "gemm of NVFP4": [
+        *DENSE,
+        "operators/test_gemm.py",
+        "-k",
+        "of_gemm or test_gemm and not full_range and not 4096 and not few",
+    ],
     "plans by cost": ["operators/test_hopper_plans.py"],
     "few tokens": [
         "operators/test_gemm.py",
@@ -45,11 +58,12 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "test_few and (2304 or 300 or 7168)",
     ],
     "few tokens, few rows": ["operators/test_gemm.py", "-k", "few and (2304 or 3584 or 17-4160)"],
-    "dual_gemm": ["operators/test_dual_gemm.py"],
+    "dual_gemm": [*DENSE, "operators/test_dual_gemm.py", "-k", "of_dual or test_dual"],
     "dual_gemm of NVFP4": [
+        *DENSE,
         "operators/test_dual_gemm.py",
         "-k",
-        "not full_range and not 16_bit and not largest_tile",
+        "of_dual or test_dual and not full_range and not 16_bit and not largest_tile",
     ],
     "dual_gemm of one token": ["operators/test_dual_gemm.py", "-k", "one_16_bit_token"],
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
