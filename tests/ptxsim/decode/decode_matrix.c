@@ -57,17 +57,14 @@ static void decode_mma(builder *b, const statement *s, insn *in, pieces *p)
     num_format d = format_of(sim_next(p)), x = format_of(sim_next(p)), y = format_of(sim_next(p));
     if (format_of(sim_next(p)) != d || p->next != p->n || s->n != 4) sim_unknown(b, s, "");
     if (!num_mma_model_of(sim_config.capability)) sim_unknown(b, s, "this compute capability's sums are not modelled");
-    if (x != y || (x != NUM_F16 && x != NUM_BF16) || (d != NUM_F32 && (d != NUM_F16 || x != NUM_F16)))
-        sim_unknown(b, s, "these types are not modelled");
+    if (d != NUM_F32 || x != y || (x != NUM_F16 && x != NUM_BF16)) sim_unknown(b, s, "these types are not modelled");
     in->fn = sim_exec_mma;
     in->whole_warp = true;
-    in->type = (uint8_t)d;
     in->a_type = (uint8_t)x;
     in->size = in->vec / 8; /* registers of b; a has twice as many */
-    uint32_t n_d = d == NUM_F32 ? 4 : 2;
     for (uint32_t i = 0; i < 4; i++)
         sim_list(b, &s->o[i], in, 'w', i == 0);
-    if (in->n_list != 2 * n_d + 3u * in->size) sim_unknown(b, s, "the number of registers");
+    if (in->n_list != 8 + 3u * in->size) sim_unknown(b, s, "the number of registers");
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -102,17 +99,15 @@ static void decode_product(builder *b, const statement *s, insn *in, pieces *p)
     num_format d = format_of(sim_next(p)), x = format_of(sim_next(p)), y = format_of(sim_next(p));
     bool halves = (x == NUM_F16 || x == NUM_BF16) && x == y && in->vec == 16;
     bool bytes = (x == NUM_E4M3 || x == NUM_E5M2) && (y == NUM_E4M3 || y == NUM_E5M2) && in->vec == 32;
-    if (!(halves || bytes) || (d != NUM_F32 && (d != NUM_F16 || x == NUM_BF16)))
-        sim_unknown(b, s, "these types are not modelled");
+    if (d != NUM_F32 || !(halves || bytes)) sim_unknown(b, s, "these types are not modelled");
     bool registers = s->n > 1 && s->o[1].kind == O_LIST;
     if (p->next != p->n || s->n != 6u + (halves ? (registers ? 1 : 2) : 0)) sim_unknown(b, s, "the number of operands");
     in->fn = sim_exec_wgmma;
-    in->type = (uint8_t)d;
     in->a_type = (uint8_t)x;
     in->op = (uint8_t)y;
     in->flags = registers ? WG_A_REGISTERS : 0;
     sim_list(b, &s->o[0], in, 'w', true);
-    if (in->n_list != (d == NUM_F32 ? in->columns / 2 : in->columns / 4)) sim_unknown(b, s, "the number of registers");
+    if (in->n_list != in->columns / 2) sim_unknown(b, s, "the number of registers");
     if (!registers)
         in->o[1] = sim_source(b, &s->o[1], 'd');
     else if (s->o[1].n_items != 4)

@@ -76,22 +76,22 @@ step sim_exec_movmatrix(run *r, const insn *in)
     return STEP_NEXT;
 }
 
-/* mma.m16n8k*: `vec` is k; type and a_type the formats of d and of a and b; list d, a, b, c. */
+/* mma.m16n8k*: `vec` is k; a_type the format of a and b; list d, a, b, c. */
 step sim_exec_mma(run *r, const insn *in)
 {
     if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
-    uint32_t n_d = in->type == NUM_F32 ? 4 : 2, n_b = in->size, n_a = 2 * n_b, *d[4];
-    const uint32_t *list = in->list + n_d;
+    uint32_t n_b = in->size, n_a = 2 * n_b, *d[4];
+    const uint32_t *list = in->list + 4;
     num_mma_registers from;
     for (uint32_t k = 0; k < n_a; k++)
         from.a[k] = at(r, *list++);
     for (uint32_t k = 0; k < n_b; k++)
         from.b[k] = at(r, *list++);
-    for (uint32_t k = 0; k < n_d; k++) {
+    for (uint32_t k = 0; k < 4; k++) {
         from.c[k] = at(r, *list++);
         d[k] = at(r, in->list[k]);
     }
-    num_mma_sync(r->launch->mma, in->a_type, in->type, in->vec, &from, d);
+    num_mma_sync(r->launch->mma, in->a_type, in->vec, &from, d);
     r->stats.mmas++;
     return STEP_NEXT;
 }

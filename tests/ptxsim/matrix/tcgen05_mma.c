@@ -244,7 +244,7 @@ static void multiply_halves(run *r, const tensor_op *op, cta *const ctas[2], uin
         fetch_halves(ctas[which], &o->a, o->rows, k, s->negate_a, a);
     for (uint32_t i = 0; i < n; i++)
         fetch_halves(ctas[i], &o->b, o->columns, k, s->negate_b, b + i * o->columns * k);
-    num_mma(r->launch->mma, s->a, s->b, NUM_F32, (int)o->rows, (int)columns, (int)k, a, b, d);
+    num_mma(r->launch->mma, s->a, s->b, (int)o->rows, (int)columns, (int)k, a, b, d);
     free(a), free(b);
 }
 

@@ -1,6 +1,6 @@
 /* Executes wgmma and checks its fences.
  *
- * type, a_type, op: formats of d, a, b; columns: n; vec: k; list: d, then a where it is in registers. o[1], o[2]:
+ * a_type, op: formats of a, b; columns: n; vec: k; list: d, then a where it is in registers. o[1], o[2]:
  * descriptors; o[3]: a predicate, D += instead of D =. */
 #include "wgmma.h"
 
@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-static uint32_t registers_of_d(const insn *in) { return in->type == NUM_F32 ? in->columns / 2 : in->columns / 4; }
+static uint32_t registers_of_d(const insn *in) { return in->columns / 2; }
 static uint32_t first_row(const warp *w) { return 16 * (w->index % 4); }
 static uint32_t size_of(num_format format) { return (uint32_t)num_bits(format) / 8; }
 
@@ -110,7 +110,7 @@ static void fetch_registers(const warp *w, const insn *in, uint32_t *out)
 /* D as it lies in registers, [register][lane], to and from rows. */
 static void rearrange(const warp *w, const insn *in, uint32_t *values, uint32_t *rows, bool to_rows)
 {
-    uint32_t n = in->columns, wide = in->type == NUM_F32;
+    uint32_t n = in->columns;
     for (uint32_t lane = 0; lane < LANES; lane++) {
         num_position first[4]; /* of eight columns; the next eight are alike */
         for (int i = 0; i < 4; i++)
@@ -118,11 +118,8 @@ static void rearrange(const warp *w, const insn *in, uint32_t *values, uint32_t 
         for (uint32_t i = 0; i < n / 2; i++) {
             num_position at = first[i % 4];
             uint32_t *row = &rows[((uint32_t)at.row - first_row(w)) * n + (uint32_t)at.col + 8 * (i / 4)];
-            uint32_t *word = &values[(wide ? i : i / 2) * LANES + lane], shift = wide ? 0 : 16 * (i % 2);
-            if (to_rows)
-                *row = wide ? *word : *word >> shift & 0xffff;
-            else
-                *word = wide ? *row : (*word & ~(0xffffu << shift)) | *row << shift;
+            uint32_t *word = &values[i * LANES + lane];
+            *(to_rows ? row : word) = *(to_rows ? word : row);
         }
     }
 }
@@ -152,7 +149,7 @@ static bool multiply(run *r, warp *w, const wgmma_pending *p, uint32_t *values)
     if (in->flags & WG_NEGATE_A) negate(codes_a, 16 * k, in->a_type);
     if (in->flags & WG_NEGATE_B) negate(codes_b, n * k, in->op);
     if (p->accumulates) rearrange(w, in, values, rows, true);
-    num_mma(r->launch->mma, in->a_type, in->op, in->type, 16, (int)n, (int)k, codes_a, codes_b, rows);
+    num_mma(r->launch->mma, in->a_type, in->op, 16, (int)n, (int)k, codes_a, codes_b, rows);
     rearrange(w, in, values, rows, false);
     free(codes_a), free(codes_b), free(rows);
     r->stats.mmas++;

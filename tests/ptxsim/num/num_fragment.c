@@ -59,27 +59,21 @@ static void gather_operands(int k, const num_mma_registers *in, uint32_t *a, uin
     }
 }
 
-void num_mma_sync(const num_mma_model *model, num_format format, num_format d_format, int k,
-                  const num_mma_registers *in, uint32_t *const *d)
+static uint32_t *element(uint32_t tile[TILE_M][TILE_N], int lane, int i)
+{
+    num_position at = num_mma_d_position(lane, i);
+    return &tile[at.row][at.col];
+}
+
+void num_mma_sync(const num_mma_model *model, num_format format, int k, const num_mma_registers *in, uint32_t *const *d)
 {
     uint32_t a_tile[TILE_M * MAX_K], b_tile[TILE_N * MAX_K], d_tile[TILE_M][TILE_N];
     gather_operands(k, in, a_tile, b_tile);
-    bool pairs = d_format == NUM_F16;
-    for (int lane = 0; lane < WARP; lane++) {
-        int row = lane / NEIGHBOURS, col = 2 * (lane % NEIGHBOURS);
-        for (int half = 0; half < 2; half++) {
-            uint32_t *to = &d_tile[row + GROUPS * half][col], word = in->c[pairs ? half : 2 * half][lane];
-            to[0] = pairs ? word & 0xFFFF : word;
-            to[1] = pairs ? word >> 16 : in->c[2 * half + 1][lane];
-        }
-    }
-    num_mma(model, format, format, d_format, TILE_M, TILE_N, k, a_tile, b_tile, d_tile[0]);
-    for (int lane = 0; lane < WARP; lane++) {
-        int row = lane / NEIGHBOURS, col = 2 * (lane % NEIGHBOURS);
-        for (int half = 0; half < 2; half++) {
-            const uint32_t *from = &d_tile[row + GROUPS * half][col];
-            d[pairs ? half : 2 * half][lane] = pairs ? from[0] | from[1] << 16 : from[0];
-            if (!pairs) d[2 * half + 1][lane] = from[1];
-        }
-    }
+    for (int lane = 0; lane < WARP; lane++)
+        for (int i = 0; i < 4; i++)
+            *element(d_tile, lane, i) = in->c[i][lane];
+    num_mma(model, format, format, TILE_M, TILE_N, k, a_tile, b_tile, d_tile[0]);
+    for (int lane = 0; lane < WARP; lane++)
+        for (int i = 0; i < 4; i++)
+            d[i][lane] = *element(d_tile, lane, i);
 }

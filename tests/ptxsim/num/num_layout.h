@@ -1,7 +1,7 @@
 /* Where things lie: shared-memory swizzles and matrix descriptors, tensor-memory fragments, warp matrix loads.
  * Addresses are byte addresses in the CTA's shared memory; tensor memory is (lane 0..127, 32-bit column 0..511).
  * Sources: PTX ISA 9.1, sections 5.5.7 (swizzles), 9.7.15.5.1.2 (wgmma descriptors), 9.7.16.2 - 9.7.16.4, 9.7.16.8,
- * 9.7.16.9, 9.7.16.10 (tcgen05); where those show figures only, CUTLASS's CuTe layouts, which the tests compare with.
+ * 9.7.16.9, 9.7.16.10 (tcgen05); where those show figures only, CUTLASS's CuTe layouts.
  */
 #ifndef PTXSIM_NUM_LAYOUT_H
 #define PTXSIM_NUM_LAYOUT_H

@@ -11,9 +11,8 @@
 #include <stddef.h>
 
 static const num_mma_model MODELS[] = {
-    {80, 8, 16, 24, 24, 23, -132, -20, 0},    {89, 8, 16, 24, 13, 13, -132, -20, 0},
-    {90, 16, 32, 25, 13, 13, -133, -21, 0},   {100, 16, 32, 25, 25, 23, -133, -21, 35},
-    {120, 16, 32, 25, 25, 23, -133, -21, 35},
+    {80, 8, 16, 24, 24, 23, -132, 0},    {89, 8, 16, 24, 13, 13, -132, 0},    {90, 16, 32, 25, 13, 13, -133, 0},
+    {100, 16, 32, 25, 25, 23, -133, 35}, {120, 16, 32, 25, 25, 23, -133, 35},
 };
 
 const num_mma_model *num_mma_model_of(int arch)
@@ -104,16 +103,14 @@ typedef struct {
     int products;      /* a step */
     int fraction_bits; /* kept when aligning */
     int min_exponent;
-    int result_bits;   /* f32: fraction bits of the result */
-    bool narrow_sum;   /* all aligned parts together stay below 2^31 */
-    bool plain_result; /* an f32 with all its bits */
-    num_format d_format;
-    decoder a, b, d;
+    int result_bits; /* fraction bits of the result; 23: an f32 with all its bits */
+    bool narrow_sum; /* all aligned parts together stay below 2^31 */
+    decoder a, b;
 } step_rules;
 
 static bool is_narrow(num_format format) { return num_bits(format) <= 8; }
 
-static step_rules rules_of(const num_mma_model *model, num_format a, num_format b, num_format d, int k)
+static step_rules rules_of(const num_mma_model *model, num_format a, num_format b, int k)
 {
     bool narrow = is_narrow(a);
     int step = narrow ? model->step_8 : model->step_16;
@@ -121,14 +118,11 @@ static step_rules rules_of(const num_mma_model *model, num_format a, num_format 
     return (step_rules){
         .products = step < k ? step : k,
         .fraction_bits = fraction_bits,
-        .min_exponent = d == NUM_F16 ? model->min_exponent_f16 : model->min_exponent,
+        .min_exponent = model->min_exponent,
         .result_bits = narrow ? model->result_bits_8 : 23,
         .narrow_sum = (int64_t)(step + 1) << (fraction_bits + 2) < INT64_C(1) << 31,
-        .plain_result = d == NUM_F32 && (!narrow || model->result_bits_8 == 23),
-        .d_format = d,
         .a = decoder_of(a),
         .b = decoder_of(b),
-        .d = decoder_of(d),
     };
 }
 
@@ -194,25 +188,22 @@ IN_LANES void load_columns(const step_rules *rules, const operands *o, int n0, c
 /* sum * 2^(exponent - fraction_bits) as a code of the accumulator. */
 static uint32_t rounded(const step_rules *rules, int64_t sum, int exponent)
 {
-    num_mode mode = {.round = rules->d_format == NUM_F16 ? NUM_RN : NUM_RZ};
     uint64_t magnitude = (uint64_t)(sum < 0 ? -sum : sum);
     if (magnitude == 0) return 0;
     int scale = exponent - rules->fraction_bits, leading = 63 - __builtin_clzll(magnitude);
-    if (rules->d_format == NUM_F32) {
-        if (leading + scale > 127) return sum < 0 ? 0xFF800000 : 0x7F800000;
-        int dropped = leading - rules->result_bits;
-        if (rules->result_bits < 23 && dropped > 0) magnitude &= ~num_mask(dropped);
-    }
-    return (uint32_t)num_round_scaled(rules->d_format, sum < 0, scale, magnitude, mode);
+    if (leading + scale > 127) return sum < 0 ? 0xFF800000 : 0x7F800000;
+    int dropped = leading - rules->result_bits;
+    if (rules->result_bits < 23 && dropped > 0) magnitude &= ~num_mask(dropped);
+    return (uint32_t)num_round_scaled(NUM_F32, sum < 0, scale, magnitude, (num_mode){.round = NUM_RZ});
 }
 
 /* Something is an infinity, so the sum is one or NaN: a sum of doubles says which. */
 static uint32_t special_sum(const step_rules *rules, const operands *o, int m, int n, int first, uint32_t c)
 {
-    double sum = num_value(rules->d_format, c);
+    double sum = num_value(NUM_F32, c);
     for (int k = first; k < first + rules->products; k++)
         sum += num_value(o->a_format, o->a[m * o->k + k]) * num_value(o->b_format, o->b[n * o->k + k]);
-    return (uint32_t)num_from_value(rules->d_format, sum, (num_mode){0});
+    return (uint32_t)num_from_value(NUM_F32, sum, (num_mode){0});
 }
 
 /* A significand and its exponent: value * 2^(exponent - mantissa bits). */
@@ -240,7 +231,7 @@ static int64_t aligned(const step_rules *rules, int64_t value, int mantissa, int
 /* With exponents of any size. */
 static uint32_t wide_step(const step_rules *rules, const operands *o, int m, int n, int first, uint32_t d)
 {
-    number c = number_of(rules->d_format, d), products[NUM_MMA_MAX_K];
+    number c = number_of(NUM_F32, d), products[NUM_MMA_MAX_K];
     int largest = c.exponent > rules->min_exponent ? c.exponent : rules->min_exponent;
     for (int k = 0; k < rules->products; k++) {
         number a = number_of(o->a_format, o->a[m * o->k + first + k]);
@@ -248,7 +239,7 @@ static uint32_t wide_step(const step_rules *rules, const operands *o, int m, int
         products[k] = (number){a.significand * b.significand, a.exponent + b.exponent};
         if (products[k].exponent > largest) largest = products[k].exponent;
     }
-    int64_t sum = aligned(rules, c.significand, num_layouts[rules->d_format].mantissa, c.exponent, largest);
+    int64_t sum = aligned(rules, c.significand, num_layouts[NUM_F32].mantissa, c.exponent, largest);
     int mantissa = num_layouts[o->a_format].mantissa + num_layouts[o->b_format].mantissa;
     for (int k = 0; k < rules->products; k++)
         sum += aligned(rules, products[k].significand, mantissa, products[k].exponent, largest);
@@ -264,7 +255,7 @@ IN_LANES void add_scaled(const float_lanes *value, const float_lanes *scale, lan
     *sum += __builtin_convertvector(*value * *scale, lanes);
 }
 
-/* What loops are compiled for; `products` 0: any number, and any accumulator. */
+/* What loops are compiled for; `products` 0: any number, and any bits of the result. */
 typedef struct {
     int products;
     bool narrow_sum;
@@ -302,7 +293,7 @@ IN_LANES void step_lanes(const step_rules *rules, shape known, const row_of_a *a
     if (narrow_sum) even += odd + rest;
     double_lanes sum = __builtin_convertvector(even, double_lanes);
     if (!narrow_sum) sum += __builtin_convertvector(odd, double_lanes) + __builtin_convertvector(rest, double_lanes);
-    if (known.products || rules->plain_result) {
+    if (known.products || rules->result_bits == 23) {
         num_doubles_to_f32(&sum, &largest, rules->fraction_bits, d);
         return;
     }
@@ -317,7 +308,7 @@ static void correct(const step_rules *rules, const operands *o, int m, int n, in
     for (uint32_t left = nan | infinite | outside; left; left &= left - 1) {
         int j = __builtin_ctz(left);
         if (nan >> j & 1)
-            d[j] = (uint32_t)num_nan(rules->d_format);
+            d[j] = (uint32_t)num_nan(NUM_F32);
         else if (infinite >> j & 1)
             d[j] = special_sum(rules, o, m, n + j, first, c[j]);
         else
@@ -332,14 +323,14 @@ IN_LANES void accumulate_lanes(const step_rules *rules, shape known, const opera
     for (int first = 0, step = 0; first < o->k; first += rules->products, step++) {
         if (a->nan >> step & 1) {
             for (int j = 0; j < LANES; j++)
-                d[j] = (uint32_t)num_nan(rules->d_format);
+                d[j] = (uint32_t)num_nan(NUM_F32);
             continue;
         }
         lanes_of_numbers c;
         lanes outside;
         uint32_t before[LANES];
         memcpy(before, d, sizeof before);
-        decode(known.products ? &F32 : &rules->d, before, &c);
+        decode(&F32, before, &c);
         c.value = (float_lanes)((lanes)c.value & ~c.special);
         step_lanes(rules, known, a, b, first, &c, d, &outside);
         lanes unusual = outside | c.special;
@@ -347,7 +338,7 @@ IN_LANES void accumulate_lanes(const step_rules *rules, shape known, const opera
         if (!infinite_row && !b->special && !num_bits_of(&unusual)) continue;
         uint32_t nan = 0, infinite = infinite_row ? (1U << LANES) - 1 : num_bits_of(&c.special);
         for (int j = 0; j < LANES; j++) {
-            if (num_is_nan(rules->d_format, before[j])) nan |= 1U << j;
+            if (num_is_nan(NUM_F32, before[j])) nan |= 1U << j;
             if (!b->special) continue;
             nan |= (b->nan[j] >> step & 1) << j;
             infinite |= (b->infinite[j] >> step & 1) << j;
@@ -393,16 +384,16 @@ FOR_AVX2 static void accumulate_sixteen(const step_rules *rules, const operands 
     accumulate(rules, (shape){.products = 16}, o, d);
 }
 
-void num_mma(const num_mma_model *model, num_format a_format, num_format b_format, num_format d_format, int m, int n,
-             int k, const uint32_t *a, const uint32_t *b, uint32_t *d)
+void num_mma(const num_mma_model *model, num_format a_format, num_format b_format, int m, int n, int k,
+             const uint32_t *a, const uint32_t *b, uint32_t *d)
 {
-    step_rules rules = rules_of(model, a_format, b_format, d_format, k);
+    step_rules rules = rules_of(model, a_format, b_format, k);
     operands o = {a_format, b_format, m, n, k, a, b};
     if (!num_has_avx2())
         accumulate_anywhere(&rules, &o, d);
-    else if (rules.plain_result && rules.products == 8 && rules.narrow_sum)
+    else if (rules.result_bits == 23 && rules.products == 8 && rules.narrow_sum)
         accumulate_eight(&rules, &o, d);
-    else if (rules.plain_result && rules.products == 16 && !rules.narrow_sum)
+    else if (rules.result_bits == 23 && rules.products == 16 && !rules.narrow_sum)
         accumulate_sixteen(&rules, &o, d);
     else
         accumulate_avx2(&rules, &o, d);
