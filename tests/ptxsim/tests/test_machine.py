@@ -168,6 +168,22 @@ def test_predicates_of_floats_tell_nan_apart():
         assert compute(test, a, b) == [int(v) for v in want[name]], name
 
 
+@pytest.mark.parametrize("kind, one", [("f16", "0x3C003C00"), ("bf16", "0x3F803F80")])
+def test_a_warp_multiplies_rows_by_columns(kind, one):
+    """Row i of A has ones in lanes 4i to 4i + 3, here in even rows; B has ones; C is i."""
+    body = f"""
+        mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 8; add.s64 %rd0, %rd0, %rd1;
+        shr.u32 %r1, %r0, 2; cvt.rn.f32.u32 %f0, %r1; and.b32 %r1, %r1, 1;
+        setp.eq.u32 %p0, %r1, 0; selp.b32 %r2, {one}, 0, %p0; mov.b32 %r3, {one};
+        mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32
+            {{%f1,%f2,%f3,%f4}}, {{%r2,%r2,%r2,%r2}}, {{%r3,%r3}}, {{%f0,%f0,%f0,%f0}};
+        st.global.v2.f32 [%rd0], {{%f1,%f2}}; st.global.v2.f32 [%rd0+256], {{%f3,%f4}};
+    """
+    (got,) = run(body, np.zeros((2, 8, 8), np.float32))
+    want = [i + 16 * (i % 2 == 0) for i in range(8)]
+    assert (got == np.array(want)[:, None]).all() and gpu.report()["mmas"] == 1
+
+
 def test_what_is_not_known_is_an_error_with_its_line():
     with pytest.raises(gpu.SimError, match=r"line 15; error: unknown instruction frobnicate.u32"):
         run("\nfrobnicate.u32 %r1, %r2;", np.zeros(1))
