@@ -86,57 +86,51 @@ def test_a_build_that_writes_nothing_is_noticed():
 
 def test_the_same_build_has_no_failed_row(compare):
     status, last, rows = compare(SAME, "dequantize")
-    assert (status, last) == (0, "5 rows, 0 failed, 0 wrong, 0 worse; median 1.000")
+    assert (status, last) == (0, "6 rows, 0 failed, 0 wrong, 0 worse; median 1.000")
     assert list(rows)[:2] == ["call: gemv out=", "call: gemm out="]
-    assert [name.rsplit(" ", 1)[1] for name in list(rows)[3:]] == ["linear", "blocked"]
+    assert [name.rsplit(" ", 1)[1] for name in list(rows)[4:]] == ["linear", "blocked"]
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [(RAISES, "the old build: ValueError: no such tile"), (LACKS, "the old build: AttributeError")],
-    ids=["raises", "lacks the operator"],
-)
-def test_a_row_that_raises_is_listed_and_the_next_follows(compare, text, message):
+def dequantize(*_, **__):
+    raise RuntimeError("lost")
+
+
+def no_memory(*_, **__):
+    raise torch.OutOfMemoryError("no memory")
+
+
+FIRST, DEQUANTIZED = ["call: gemv out="], ["dequantize"] * 2
+FAILING = {  # the old build, what fails in this one, the rows that fail, why
+    "the old build raises": (RAISES, (), DEQUANTIZED, "the old build: ValueError: no such tile"),
+    "it lacks the operator": (LACKS, (), DEQUANTIZED, "the old build: AttributeError"),
+    "a whole call raises": (
+        RAISES_FIRST, (), FIRST, "the old build: OSError: lost\nlines of advice"
+    ),
+    "the new build raises": (
+        SAME, (nvfp4kern, "dequantize", dequantize), DEQUANTIZED, "the new build: RuntimeError: lost"
+    ),
+    "no operands": (
+        SAME, (exact, "wide", no_memory), ["quantize"] * 2, "OutOfMemoryError: no memory"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_row_that_fails_is_listed_and_the_next_follows(compare, monkeypatch, kind):
+    text, patched, wanted, reason = FAILING[kind]
+    if patched:
+        monkeypatch.setattr(*patched)
     status, last, rows = compare(text, "quantize", "dequantize")
-    assert status == 2 and last == "9 rows, 2 failed, 0 wrong, 0 worse; median 1.000"
     failed = {name: row["failed"] for name, row in rows.items() if "failed" in row}
-    assert all(name.startswith("dequantize") for name in failed)
-    assert all(reason.startswith(message) for reason in failed.values())
-
-
-def test_a_whole_call_that_raises_is_listed_and_the_next_follows(compare):
-    status, last, rows = compare(RAISES_FIRST, "dequantize")
-    assert status == 2 and last == "5 rows, 1 failed, 0 wrong, 0 worse; median 1.000"
-    reason = "the old build: OSError: lost\nlines of advice"
-    assert rows["call: gemv out="] == {"row": "call: gemv out=", "failed": reason}
-
-
-def test_a_call_of_the_new_build_that_raises_is_listed(compare, monkeypatch):
-    def dequantize(*_, **__):
-        raise RuntimeError("lost")
-
-    monkeypatch.setattr(nvfp4kern, "dequantize", dequantize)
-    status, last, rows = compare(SAME, "dequantize")
-    assert status == 2 and last == "5 rows, 2 failed, 0 wrong, 0 worse; median 1.000"
-    failed = {row["failed"] for row in rows.values() if "failed" in row}
-    assert failed == {"the new build: RuntimeError: lost"}
-
-
-def test_operands_that_cannot_be_made_are_a_failed_row(compare, monkeypatch):
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr(exact, "wide", full)
-    status, last, rows = compare(SAME, "quantize", "dequantize")
-    assert status == 2 and last == "7 rows, 2 failed, 0 wrong, 0 worse; median 1.000"
-    failed = [row for row in rows.values() if "failed" in row]
-    assert all(row["failed"] == "OutOfMemoryError: no memory" for row in failed)
-    assert failed[0]["row"] == "quantize {'rows': 256, 'k': 1024, 'amax': False}"
+    assert len(failed) == len(wanted) and all(map(str.startswith, failed, wanted))
+    assert all(why.startswith(reason) for why in failed.values())
+    expected = f"{len(rows)} rows, {len(wanted)} failed, 0 wrong, 0 worse; median 1.000"
+    assert (status, last) == (2, expected) and len(rows) == (8 if kind == "no operands" else 10)
 
 
 def test_a_wrong_row_is_not_timed(compare):
     status, last, rows = compare(WRONG, "dequantize")
-    assert status == 2 and last == "5 rows, 0 failed, 2 wrong, 0 worse; median 1.000"
+    assert status == 2 and last == "6 rows, 0 failed, 2 wrong, 0 worse; median 1.000"
     wrong = [row for row in rows.values() if "wrong" in row]
     assert all(row == {"row": row["row"], "wrong": True} for row in wrong)
 
@@ -158,10 +152,10 @@ def test_builds_are_timed(monkeypatch, capsys):
     assert old is not _C and old.gemv is not _C.gemv
     found = list(compare_builds.overhead(old, "cpu"))
     found += compare_builds.rows(old, ["quick"], ["dequantize"], "cpu", exact)
-    assert len(found) == 5 and all(min(row[b] for b in ("old", "new")) > 0 for row in found)
+    assert len(found) == 6 and all(min(row[b] for b in ("old", "new")) > 0 for row in found)
     for row in found:
         compare_builds.show(row)
     shown = capsys.readouterr().out.splitlines()
-    assert [line.startswith(row["row"]) for line, row in zip(shown, found, strict=True)] == 5 * [
+    assert [line.startswith(row["row"]) for line, row in zip(shown, found, strict=True)] == 6 * [
         True
     ]
