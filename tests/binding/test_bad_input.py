@@ -23,7 +23,9 @@ from calls import (
     gemv,
     group_list,
     guards_in,
+    inverting,
     invoke,
+    local,
     permuting,
     quantize,
     route,
@@ -374,7 +376,9 @@ def test_a_group_that_is_nothing(name):
     refused(group_list, "cpu", lambda args: change(args | lists), TypeError, f"{name}[1]", message)
 
 
-@pytest.mark.parametrize("base, count", [(quantize, 2), (route, 2), (permuting, 5)])
+@pytest.mark.parametrize(
+    "base, count", [(quantize, 2), (route, 2), (permuting, 5), (local, 6), (inverting, 6)]
+)
 def test_an_output_that_is_nothing(base, count):
     for index in range(count):
         change = one_of("out", index, lambda _: object())

@@ -246,20 +246,32 @@ def test_permutation_feeds_grouped_gemm(device):
     np.testing.assert_array_equal(back.reshape(20, 2, 8), want)
 
 
+LOCAL = {"expert_map": [-1, 2, 0, 4, 1, 2, -1, 3, 0, 4], "num_local_experts": 5}
+
+
 @pytest.mark.parametrize("order", ("row", "padded rows", "padded columns"))
-def test_given_outputs(device, order):
-    x, w = integers(rng_of(13), 21, 10, 32)
-    given = floats(x, "bfloat16", device), floats(w, "bfloat16", device)
-    outs = [
-        Guarded((21, 3), "float32", device, order),
-        Guarded((21, 3), torch.int32, device, order),
-    ]
-    outs += [Guarded(shape, torch.int32, device) for shape in ((10,), (11,), (63,))]
-    result = nvfp4kern.route(*given, 3, permutation=True, out=[o.tensor for o in outs])
+@pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("float32", "bfloat16")])
+@pytest.mark.parametrize("here", ({}, LOCAL), ids=("all experts", "some"))
+@pytest.mark.parametrize("logits", (False, True))
+def test_given_outputs(device, order, dtypes, here, logits):
+    """All that there can be: a permutation, maybe of some experts, maybe logits."""
+    x, w = integers(rng_of(13), 21, 10, 35)
+    given = floats(x, dtypes[0], device), floats(w, dtypes[1], device)
+    options = {"permutation": True, "return_row_of": True, "return_logits": logits} | here
+    out_dtype = "float16" if order == "padded rows" else "float32"
+    if here:
+        map_here = torch.tensor(here["expert_map"], dtype=torch.int32, device=device)
+        options["expert_map"] = map_here
+    experts = here.get("num_local_experts", 10)
+    outs = [Guarded((21, 3), kind, device, order) for kind in (out_dtype, torch.int32)]
+    sizes = (experts, experts + 1, 63, 63)
+    outs += [Guarded((size,), torch.int32, device) for size in sizes]
+    outs += [Guarded((21, 10), "float32", device, order)] * logits
+    result = nvfp4kern.route(*given, 3, out=[o.tensor for o in outs], **options)
     assert all(got is out.tensor for got, out in zip(result, outs, strict=True))
     assert all(out.guards_intact() for out in outs)
-    for got, want in zip(result, nvfp4kern.route(*given, 3, permutation=True), strict=True):
-        assert torch.equal(got, want)
+    want = nvfp4kern.route(*given, 3, out_dtype=out_dtype, **options)
+    assert all(map(torch.equal, result, want))
 
 
 def test_views_with_other_strides(device):

@@ -297,23 +297,6 @@ def test_logits_handed_out_select_the_same(device, dtype):
     np.testing.assert_allclose(values(first[0]), values(again[0]), rtol=2.0**-21)
 
 
-@pytest.mark.parametrize("order", ("row", "padded rows", "padded columns"))
-def test_given_outputs(device, order):
-    x, w = data.small_integers(rng_of(23), 21, 35), data.small_integers(rng_of(24), 10, 35)
-    given = floats(x, "float32", device), floats(w, "bfloat16", device)
-    outs = [
-        Guarded((21, 3), "float16", device, order),
-        Guarded((21, 3), torch.int32, device, order),
-        Guarded((21, 10), "float32", device, order),
-    ]
-    result = nvfp4kern.route(*given, 3, return_logits=True, out=[o.tensor for o in outs])
-    assert all(got is out.tensor for got, out in zip(result, outs, strict=True))
-    assert all(out.guards_intact() for out in outs)
-    want = nvfp4kern.route(*given, 3, return_logits=True, out_dtype="float16")
-    for ours, theirs in zip(result, want, strict=True):
-        assert torch.equal(ours, theirs)
-
-
 @pytest.mark.parametrize("lead", [(), (4,), (2, 3), (2, 1, 3, 2)])
 def test_results_have_the_dimensions_of_their_rows(device, lead):
     logits = floats(rng_of(25).standard_normal((*lead, 9)), "float32", device)
