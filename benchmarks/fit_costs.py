@@ -18,7 +18,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
@@ -155,25 +154,6 @@ class Model:
 # ---------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def environment(**variables):
-    """Of calls that are made or explained inside; None unsets."""
-    before = {name: os.environ.get(name) for name in variables}
-
-    def put(values):
-        for name, value in values.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    put(variables)
-    try:
-        yield
-    finally:
-        put(before)
-
-
 def _case(family, problem):
     """The benchmark's case of a problem, and its calls."""
     from nvfp4kern.bench import gaussian, others, products
@@ -193,16 +173,16 @@ def _choice_of(plan, tiles):
 
 
 def choices(family, call):
-    """{choice: environment} of every tile that can do the call, and of the sums that depend on no
+    """{choice: settings} of every tile that can do the call, and of the sums that depend on no
     other row, which no split may share."""
     import nvfp4kern
+    from nvfp4kern.selftest.on_device import settings
 
     found, tiles = {}, tiles_of(family)
-    for tile, invariant in product(tiles, (None, "1")):
-        forced = {"NVFP4KERN_TILE": tile, "NVFP4KERN_BATCH_INVARIANT": invariant}
-        forced["NVFP4KERN_BACKEND"] = family.partition("/")[0]
+    for tile, invariant in product(tiles, ("", "1")):
+        forced = {"TILE": tile, "BATCH_INVARIANT": invariant, "BACKEND": family.partition("/")[0]}
         try:
-            with environment(**forced):
+            with settings(**forced):
                 plan = nvfp4kern.explain(call.func.__name__, *call.args, **call.keywords)
         except nvfp4kern.BackendError:
             continue
@@ -213,10 +193,11 @@ def choices(family, call):
 def _timed(case, layout, forced_by_choice):
     """{choice: microseconds}, replayed in turns."""
     from nvfp4kern.bench import timing
+    from nvfp4kern.selftest.on_device import settings
 
     replays, calls = {}, case.calls[layout]
     for choice, forced in forced_by_choice.items():
-        with environment(**forced):
+        with settings(**forced):
             calls[0]()
             if not case.right(case.outs[layout][0], 0):
                 raise RuntimeError(f"{case.shape}: wrong with {forced}")

@@ -1,10 +1,14 @@
-"""What a machine is called: its processor, the instructions and threads in use, its GPUs."""
+"""What a machine is called: its processor, the instructions and threads in use, its GPUs; and
+what a file of results says of the software."""
 
+import os
 import platform
 import subprocess
+import sys
+from datetime import UTC, datetime
 from typing import Any
 
-from ._C import explain
+from ._C import __version__, _sources, explain
 
 
 def processor() -> str:
@@ -29,6 +33,32 @@ def in_words(found: dict[str, Any]) -> str:
     threads = found.get("threads", 1)
     names = [found.get("cpu", "CPU"), found.get("instructions")]
     return ", ".join([*filter(None, names), f"{threads} thread{'s' * (threads > 1)}"])
+
+
+def device_in_use(wanted: str | None) -> str:
+    """`wanted`, or "cuda" where torch sees a GPU. ValueError where it sees none, and is to."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ValueError("--device: 'cuda', but torch sees no GPU")
+    return wanted or ("cuda" if there else "cpu")
+
+
+def software(device: str) -> dict[str, Any]:
+    """What a file of results says of what made it: when, versions, variables, and the device."""
+    import torch
+
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "nvfp4kern": __version__,
+        "sources": _sources,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "host": platform.system() + " " + platform.machine(),
+        "device": device,
+        "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith("NVFP4KERN_")},
+    }
 
 
 def nvidia_smi(queries: tuple[str, ...], *options: str) -> list[dict[str, str]]:

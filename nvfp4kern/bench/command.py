@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from .. import results
+from ..machine import device_in_use
 from . import report
 from .shapes import OPERATORS, SETS, chosen
 
@@ -43,15 +44,6 @@ def _check_writable(arguments):
             tempfile.TemporaryFile(dir=arguments.plot).close()
     except OSError as error:
         raise ValueError(f"{option}: cannot be written: {error}") from error
-
-
-def _device(wanted):
-    import torch
-
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
-        raise ValueError("--device: 'cuda', but torch sees no GPU")
-    return wanted or ("cuda" if there else "cpu")
 
 
 def _key(row):
@@ -94,7 +86,7 @@ def _measure(arguments):
     from . import exact, gaussian  # here: what --from shows needs no torch
     from .measure import environment, measured
 
-    device = _device(arguments.device)
+    device = device_in_use(arguments.device)
     shapes = chosen(arguments.shapes or DEFAULT[device], arguments.operators)
     if not shapes:
         raise ValueError("--shapes, --op: these sets have no shape of these operators")

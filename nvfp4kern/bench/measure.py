@@ -1,10 +1,7 @@
 """Makes a row of a shape: checks, times, checks again. Describes what rows were measured on."""
 
 import os
-import platform
-import sys
 import traceback
-from datetime import UTC, datetime
 
 import torch
 
@@ -188,17 +185,7 @@ QUERIES = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory"
 
 def environment(device, data=gaussian):
     """Versions, the machine and its ceilings. On a CPU torch gets as many threads as we have."""
-    found = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "nvfp4kern": nvfp4kern.__version__,
-        "sources": nvfp4kern._C._sources,
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "host": platform.system() + " " + platform.machine(),
-        "device": device,
-        "data": data.NAME,
-        "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith("NVFP4KERN_")},
-    }
+    found = machine.software(device) | {"data": data.NAME}
     if device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
         found |= {"gpu": gpu.name, "sms": gpu.multi_processor_count, "l2": gpu.L2_cache_size}

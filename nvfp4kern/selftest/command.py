@@ -2,9 +2,7 @@
 
 import json
 import os
-import platform
 import sys
-from datetime import UTC, datetime
 
 from rich.console import Console
 
@@ -46,40 +44,19 @@ def environment(device, extent):
     import numpy
     import torch
 
-    found = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "nvfp4kern": nvfp4kern.__version__,
-        "sources": nvfp4kern._C._sources,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "numpy": numpy.__version__,
-        "python": sys.version.split()[0],
-        "host": platform.system() + " " + platform.machine(),
-        "device": device,
-        "extent": extent,
-        "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith("NVFP4KERN_")},
-        "rows": nvfp4kern.backends(),
-    }
+    found = machine.software(device) | {"cuda": torch.version.cuda, "numpy": numpy.__version__}
+    found |= {"extent": extent, "rows": nvfp4kern.backends()}
     found |= machine.cpu_in_use(torch.zeros(1, 1, dtype=torch.uint8))
     if device == "cuda":
         found |= {"gpu": _gpu(), "nvidia_smi": machine.nvidia_smi(QUERIES)}
     return found
 
 
-def _device(wanted):
-    import torch
-
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
-        raise ValueError("--device: 'cuda', but torch sees no GPU")
-    return wanted or ("cuda" if there else "cpu")
-
-
 def _measure(arguments):
     """The file is written section by section: an interruption costs the one it falls into."""
     from .parent import result_of
 
-    arguments.device = _device(arguments.device)
+    arguments.device = machine.device_in_use(arguments.device)
     try:
         arguments.json.open("a").close()
     except OSError as error:
