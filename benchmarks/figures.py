@@ -54,7 +54,7 @@ def timed(found):
 # ---------------------------------------------------------------------------------------------
 
 
-WORDS = ("operator", "shape", "by", "layout", "alternative", "call", "model", "how")
+WORDS = ("operator", "shape", "layer", "by", "layout", "alternative", "call", "model", "how")
 WORDS += ("choice", "why", "counted", "kernel", "tile", *figures_model.WORDS)
 """Columns that hold no numbers."""
 
@@ -118,10 +118,31 @@ def full_table(rows, on_gpu):
     return table([header[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
+def by_tokens(rows):
+    """A line for each layer of a mixture: times with either layout, and of the best alternative."""
+    layers, counts = {}, sorted({row["sizes"]["tokens"] for row in rows})
+    for row in rows:
+        tokens = row["sizes"]["tokens"]
+        layer = layers.setdefault(row["shape"].replace(f", {tokens} tokens", ""), {})
+        times = [number(median(row, name)) for name in ("time", "other") if name in row]
+        layer[tokens] = f"{' / '.join(times)} ({number(best_other(row)[1])})"
+        layer.setdefault("by", {})[row["backend"]] = None
+    lines = [
+        [name, ", ".join(layer["by"]), *(layer.get(n, "") for n in counts)]
+        for name, layer in layers.items()
+    ]
+    heads = [f"{n} token{'s' * (n > 1)}" for n in counts]
+    return table(["layer", "by", *heads], lines)
+
+
 def of_operator(name):
     def block(gpu, **_):
         rows = by_operator(timed(gpu)).get(name, []) if gpu else []
-        return full_table(rows, on_gpu=True) if rows else ABSENT
+        mixtures = [row for row in rows if "tokens" in row["sizes"]]
+        others = [row for row in rows if row not in mixtures]
+        tables = [full_table(others, on_gpu=True)] if others else []
+        tables += [by_tokens(mixtures)] if mixtures else []
+        return "\n".join(tables) or ABSENT
 
     return block
 

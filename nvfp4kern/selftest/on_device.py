@@ -38,25 +38,19 @@ def gpu_rows():
 
 def to_device(value, device):
     """Arrays of NumPy, in any nesting, as tensors there."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(value)).to(device)
-    if isinstance(value, (list, tuple)):
-        parts = [to_device(item, device) for item in value]
-        return parts if isinstance(value, list) else tuple(parts)
-    return value
+    return trees.mapped(
+        lambda a: torch.from_numpy(np.ascontiguousarray(a)).to(device), value, np.ndarray
+    )
 
 
 def to_host(value):
-    """Tensors in any nesting as arrays of NumPy; names of a tuple stay."""
-    if isinstance(value, torch.Tensor):
-        if value.dtype in (torch.float8_e4m3fn, torch.float4_e2m1fn_x2):
-            value = value.view(torch.uint8)
-        return value.cpu().numpy()
-    if hasattr(value, "_fields"):
-        return type(value)(*map(to_host, value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(to_host, value))
-    return value
+    """Tensors in any nesting as arrays of NumPy."""
+    small = torch.float8_e4m3fn, torch.float4_e2m1fn_x2
+
+    def array(tensor):
+        return (tensor.view(torch.uint8) if tensor.dtype in small else tensor).cpu().numpy()
+
+    return trees.mapped(array, value)
 
 
 def wait(device):

@@ -11,8 +11,7 @@ from . import on_device
 
 def _checked(case, device):
     name, arguments, options = case.explain
-    arguments = on_device.to_device(arguments, device)
-    options = {key: on_device.to_device(value, device) for key, value in options.items()}
+    arguments, options = on_device.to_device((arguments, options), device)
     function = getattr(nvfp4kern, name)
     result = on_device.to_host(function(*arguments, **options))
     plan = on_device.planned(function, arguments, options)

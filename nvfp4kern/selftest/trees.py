@@ -11,15 +11,15 @@ APPROXIMATE = {"dual_gemm": 1, "contiguous_dual": 1}
 """Of calls.OPERATORS: ulps that an exponential may leave between two rows' results."""
 
 
-def mapped(function, tree):
-    """The same nesting with `function` of every tensor."""
-    if isinstance(tree, torch.Tensor):
+def mapped(function, tree, kind=torch.Tensor):
+    """The same nesting with `function` of everything of this kind; names of a tuple stay."""
+    if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, dict):
-        return {key: mapped(function, value) for key, value in tree.items()}
+        return {key: mapped(function, value, kind) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
-        parts = [mapped(function, value) for value in tree]
-        return parts if isinstance(tree, list) else tuple(parts)
+        parts = [mapped(function, value, kind) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return tree
 
 
