@@ -69,8 +69,8 @@ def c_docs():
     """inspect.signature() reads their first lines."""
     docs = [(op.name, text_signature(op), doc_of(op)) for op in OPERATORS]
     docs += [(name, signature, words_of(doc)) for name, signature, _, doc in table.OTHERS]
-    drop_ins = [f"competition_{name}" for name in table.DROP_INS]
-    docs += [(name, "($module, data, /)", table.DROP_IN_DOC) for name in drop_ins]
+    drop_ins = table.DROP_INS.items()
+    docs += [(f"competition_{name}", "($module, /, data)", doc) for name, doc in drop_ins]
     texts = {name: f"{name}{signature}\n--\n\n{doc}\n" for name, signature, doc in docs}
     return "".join(f"static const char py_doc_{n}[] = {c_string(t)};\n" for n, t in texts.items())
 
@@ -213,10 +213,10 @@ def stub():
             parts.append(head + (" ..." if i else f"\n{doc}\n"))
     for name, _, declaration, doc in table.OTHERS:
         parts.append(f"def {name}{declaration}:\n{quoted_doc(words_of(doc))}\n")
-    for name in table.DROP_INS:
+    for name, doc in table.DROP_INS.items():
         result = "list[torch.Tensor]" if name == "group_gemm" else "torch.Tensor"
-        head = f"def competition_{name}(data: tuple[Any, ...], /) -> {result}:"
-        parts.append(f"{head}\n{quoted_doc(table.DROP_IN_DOC)}\n")
+        head = f"def competition_{name}(data: tuple[Any, ...]) -> {result}:"
+        parts.append(f"{head}\n{quoted_doc(doc)}\n")
     return "\n".join(parts)
 
 

@@ -441,7 +441,16 @@ number that its family has no use for is left out.""",
 device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is one of these, or None for all devices.""",
     ),
 ]
-DROP_INS = ("gemv", "gemm", "dual_gemm", "group_gemm")
-DROP_IN_DOC = (
-    "The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."
-)
+BOTH = "(a, b, sfa, sfb, sfa_permuted, sfb_permuted, c)"
+# custom_kernel of nvfp4kern.competition, by its problem: words
+DROP_INS = {
+    "gemv": f"Write c and return it. data: {BOTH}.",
+    "gemm": f"Write c and return it. data: {BOTH}.",
+    "dual_gemm": """Write c and return it.
+
+data: (a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c).""",
+    "group_gemm": """Write every c and return them as a list.
+
+data: (abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes), of each group one (a, b, c),
+    (sfa, sfb), (sfa_permuted, sfb_permuted) and (m, n, k, 1).""",
+}

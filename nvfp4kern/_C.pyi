@@ -404,14 +404,21 @@ def warmup(device: object = None) -> None:
     device: 'cpu', 'cuda' (cuda:0), 'cuda:1', an object whose str() is one of these, or None for all devices.
     """
 
-def competition_gemv(data: tuple[Any, ...], /) -> torch.Tensor:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
+def competition_gemv(data: tuple[Any, ...]) -> torch.Tensor:
+    """Write c and return it. data: (a, b, sfa, sfb, sfa_permuted, sfb_permuted, c)."""
 
-def competition_gemm(data: tuple[Any, ...], /) -> torch.Tensor:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
+def competition_gemm(data: tuple[Any, ...]) -> torch.Tensor:
+    """Write c and return it. data: (a, b, sfa, sfb, sfa_permuted, sfb_permuted, c)."""
 
-def competition_dual_gemm(data: tuple[Any, ...], /) -> torch.Tensor:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
+def competition_dual_gemm(data: tuple[Any, ...]) -> torch.Tensor:
+    """Write c and return it.
 
-def competition_group_gemm(data: tuple[Any, ...], /) -> list[torch.Tensor]:
-    """The custom_kernel of nvfp4kern.competition: takes the harness's tuple and returns its c."""
+    data: (a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c).
+    """
+
+def competition_group_gemm(data: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Write every c and return them as a list.
+
+    data: (abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes), of each group one (a, b, c),
+        (sfa, sfb), (sfa_permuted, sfb_permuted) and (m, n, k, 1).
+    """
