@@ -198,7 +198,7 @@ struct warp {
 
 typedef struct named_barrier {
     uint32_t arrived, expected; /* threads; expected 0: idle, NONE: all that live */
-    uint32_t votes, generation;
+    uint32_t generation;
     struct clock_set *order;
 } named_barrier;
 

@@ -112,35 +112,17 @@ void sim_decode_warp(builder *b, const statement *s, insn *in, pieces *p)
 /* Barriers and fences                                                                                              */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* bar.red.popc.u32 d, a, b, {!}c; bar.red.and.pred p, a, b, {!}c; b may be missing. */
-static void decode_reduction(builder *b, const statement *s, insn *in, pieces *p)
-{
-    in->flags = sim_take(p, "popc") ? 'p' : sim_take(p, "and") ? 'a' : sim_take(p, "or") ? 'o' : 0;
-    sim_take(p, "aligned");
-    if (!in->flags || !sim_take(p, in->flags == 'p' ? "u32" : "pred") || s->n < 3) sim_unknown(b, s, "");
-    if (s->o[s->n - 1].negated) sim_unknown(b, s, "a negated predicate");
-    in->op = 's';
-    in->o[0] = in->flags == 'p' ? sim_destination(b, &s->o[0], 'w') : sim_predicate(b, &s->o[0]);
-    in->o[1] = sim_source(b, &s->o[1], 'w');
-    in->o[2] = s->n == 4 ? sim_source(b, &s->o[2], 'w') : NONE;
-    in->o[3] = sim_predicate(b, &s->o[s->n - 1]);
-}
-
 static void decode_bar(builder *b, const statement *s, insn *in, pieces *p)
 {
-    bool cta = sim_take(p, "cta"), aligned = sim_is(p->at[0], "bar");
-    (void)cta;
+    bool aligned = sim_is(p->at[0], "bar");
+    sim_take(p, "cta");
     in->fn = sim_exec_bar;
-    if (sim_take(p, "red")) {
-        decode_reduction(b, s, in, p);
-    } else {
-        in->op = sim_take(p, "sync") ? 's' : sim_take(p, "arrive") ? 'a' : 0;
-        aligned |= sim_take(p, "aligned");
-        if (!in->op || s->n < 1 || s->n > 2) sim_unknown(b, s, "");
-        in->o[1] = sim_source(b, &s->o[0], 'w');
-        in->o[2] = s->n == 2 ? sim_source(b, &s->o[1], 'w') : NONE;
-        if (in->op == 'a' && s->n != 2) sim_unknown(b, s, "arrive wants a count");
-    }
+    in->op = sim_take(p, "sync") ? 's' : sim_take(p, "arrive") ? 'a' : 0;
+    aligned |= sim_take(p, "aligned");
+    if (!in->op || s->n < 1 || s->n > 2) sim_unknown(b, s, "");
+    in->o[1] = sim_source(b, &s->o[0], 'w');
+    in->o[2] = s->n == 2 ? sim_source(b, &s->o[1], 'w') : NONE;
+    if (in->op == 'a' && s->n != 2) sim_unknown(b, s, "arrive wants a count");
     in->whole_warp = aligned;
     if (p->next != p->n) sim_unknown(b, s, "");
 }

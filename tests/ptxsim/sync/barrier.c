@@ -1,7 +1,6 @@
-/* Executes bar, barrier and bar.red, __syncwarp and memory fences.
+/* Executes bar and barrier, __syncwarp and memory fences.
  *
- * o[1], o[2]: the barrier's number and its count of threads (NONE: all of the CTA). op: 's' waits, 'a' only arrives.
- * flags: 'p', 'a' or 'o' reduces predicates o[3] into o[0]. */
+ * o[1], o[2]: the barrier's number and its count of threads (NONE: all of the CTA). op: 's' waits, 'a' only arrives. */
 #include "barrier.h"
 
 #include "checks/report.h"
@@ -44,34 +43,6 @@ static bool bad(run *r, const insn *in, const named_barrier *b, uint32_t number,
     return false;
 }
 
-static void reduce(run *r, const insn *in, named_barrier *b)
-{
-    uint32_t p = r->predicates[in->o[3]] & r->mask;
-    if (b->arrived == 0) b->votes = 0;
-    b->votes += (uint32_t)__builtin_popcount(p);
-}
-
-/* The result of a reduction, into every fragment that waits for it. */
-static void deliver(run *r, const insn *in, const named_barrier *b, uint32_t number, uint32_t threads)
-{
-    bool all = b->votes == threads, any = b->votes > 0;
-    for (uint32_t k = 0; k < r->cta->n_warps; k++) {
-        warp *w = &r->cta->warps[k];
-        uint32_t lanes = w == r->warp ? r->mask : 0;
-        for (int i = 0; i < w->n_fragments; i++) {
-            const fragment *f = &w->fragments[i];
-            if (f->state == WAITING && f->reason == W_BARRIER && f->what == number) lanes |= f->mask;
-        }
-        if (in->flags == 'p') {
-            for (uint32_t i = 0; i < LANES; i++)
-                if (lanes >> i & 1) ((uint32_t *)(void *)(w->registers + in->o[0]))[i] = b->votes;
-        } else {
-            uint32_t bits = (in->flags == 'a' ? all : any) ? lanes : 0;
-            w->predicates[in->o[0]] = (w->predicates[in->o[0]] & ~lanes) | bits;
-        }
-    }
-}
-
 step sim_exec_bar(run *r, const insn *in)
 {
     uint32_t first = (uint32_t)__builtin_ctz(r->mask);
@@ -82,7 +53,6 @@ step sim_exec_bar(run *r, const insn *in)
     if (in->whole_warp && r->mask != r->warp->live)
         sim_report(r, in, 'W', "diverged-aligned", (int)first, "lanes %08x of %08x come to an aligned barrier", r->mask,
                    r->warp->live);
-    if (in->flags) reduce(r, in, b);
     sim_order_arrive(r, &b->order);
     b->expected = count;
     b->arrived += (uint32_t)__builtin_popcount(r->mask);
@@ -95,7 +65,6 @@ step sim_exec_bar(run *r, const insn *in)
     fragment *f = r->fragment;
     f->what = number;
     if (b->arrived == expected) {
-        if (in->flags) deliver(r, in, b, number, expected);
         if (in->op == 's') f->state = WAITING, f->reason = W_BARRIER; /* woken with the others */
         finish(r, b, number);
         return in->op == 's' ? STEP_WAIT : STEP_NEXT;
