@@ -170,7 +170,7 @@ from .types import Activation, Backend, CodesDtype, Layout, Layouts, OutDtype, S
 _A = TypeVar("_A", Tensor, torch.Tensor, NDArray[Any])
 
 __version__: str
-_sources: str  # the hash of the C files that this was built of
+_sources: str  # the hash of the files that this was built of
 
 class BackendError(RuntimeError):
     """What this machine or this build of nvfp4kern cannot do."""

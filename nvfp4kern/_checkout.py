@@ -1,7 +1,7 @@
 """The compiled extension `_C` of a package that may be imported from its source tree.
 
 An install has `_C` beside its Python files; a clone has none and takes the installed copy's. Where
-the C files lie beside the package, `_C` must have been built of them.
+its sources lie beside the package, `_C` must have been built of them.
 """
 
 import os
@@ -46,7 +46,7 @@ def extend(path: list[str]) -> None:
 
 
 def check(extension: ModuleType) -> None:
-    """ImportError where `extension` was not built of the C files beside the package."""
+    """ImportError where `extension` was not built of the sources beside the package."""
     if not _has_sources():
         return
     if getattr(extension, "_sources", None) != hash_of(ROOT):
