@@ -1,4 +1,4 @@
-"""grouped_dual_gemm, beside what test_experts.py asks: activations, alphas, where ups begin."""
+"""grouped_dual_gemm: activations, alphas, where ups begin. The rest: test_grouped_experts.py."""
 
 import numpy as np
 import pytest

@@ -140,7 +140,7 @@ def test_list_16_bit(backend, a_dtype, kind):
 
 
 # ---------------------------------------------------------------------------------------------
-# The contiguous form: what it has beside test_experts.py
+# The contiguous form: what it has beside test_grouped_experts.py
 # ---------------------------------------------------------------------------------------------
 
 

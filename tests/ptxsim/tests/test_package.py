@@ -69,21 +69,21 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
     "grouped_gemm": [
         "operators/test_grouped_gemm.py",
-        "operators/test_experts.py",
+        "operators/test_grouped_experts.py",
         "-k",
         "grouped_gemm and not test_rows and not gathered",
     ],
     "grouped_dual_gemm": [
         "operators/test_grouped_dual_gemm.py",
         "operators/test_grouped_dual_quantized.py",
-        "operators/test_experts.py",
+        "operators/test_grouped_experts.py",
         "-k",
         "grouped_dual and not 1024",
     ],
     "rows alone": ["cuda/test_cuda.py", "-k", "promised"],
     "experts": [
         "operators/test_grouped_gemm.py",
-        "operators/test_experts.py",
+        "operators/test_grouped_experts.py",
         "operators/test_blackwell_plans.py",
         "-k",
         "contiguous or blackwell or clamped or bad_offsets or grouped_gemm and (scale_factors or"
@@ -91,7 +91,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "gated experts of NVFP4": [
         "operators/test_grouped_dual_gemm.py",
-        "operators/test_experts.py",
+        "operators/test_grouped_experts.py",
         "-k",
         "grouped_dual and (alphas or orders or sorted or nan or infinities or grouped_gemm_of)",
     ],
