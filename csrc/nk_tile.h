@@ -16,6 +16,9 @@ typedef struct nk_family {
     const void *of;
 } nk_family;
 
+#define NK_TILE_NAME(name, ...) #name,
+#define NK_TILE_NAMES(TILES) ((const char *const[]){TILES(NK_TILE_NAME) NULL})
+
 /* NVFP4KERN_TILE is a list: the message names what this build has where an entry is none of it, or where two entries
  * force a tile of one family. */
 nk_status nk_tile_check(const nk_settings *settings);

@@ -22,8 +22,8 @@ static model_choice shown(const gemm_desc *d, const gemm_query *q, const gemm_ca
     gemm_launch launch = {.config = c->config, .schedule = c->schedule};
     family.derive(d, q, &launch);
     const int64_t split = t->split_k > t->cluster ? t->split_k : t->cluster;
-    return (model_choice){c->config, (int32_t)(launch.steps_per_cta > split ? launch.steps_per_cta : split),
-                          launch.grid};
+    return (model_choice){c->config, (int32_t)(launch.plan.steps_per_cta > split ? launch.plan.steps_per_cta : split),
+                          launch.plan.grid};
 }
 
 /* Microseconds of a choice; below 0 where the family has no such choice. */

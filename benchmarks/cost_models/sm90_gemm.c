@@ -10,10 +10,17 @@
 
 #include "sm90/gemm/sm90_gemm.c"
 
+/* What the family says of lists, of which a sweep has none. */
 cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config) { return (void)d, (void)config, NULL; }
+bool sm90_list_has_schedule(const gemm_candidate *c) { return (void)c, false; }
+double sm90_list_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    return (void)d, (void)q, c->us;
+}
+void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c) { (void)d, (void)q, (void)c; }
 
 #define FAMILY                                   \
-    {.configs = sm90_gemm_configs,               \
+    {.configs = configs,                         \
      .count = SM90_GEMM_TILE_COUNT,              \
      .schedules = 1,                             \
      .invariant = NK_TILE_ANY,                   \

@@ -13,15 +13,14 @@ NK_CHOICE_FITS(gemm_choice);
 
 nk_status gemm_plan(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice)
 {
-    if (d->op == GEMM_LIST)
-        return (row->plan_list ? row->plan_list : gemm_plan_list)(row, d->problem, settings, plan, choice);
+    const bool is_empty = d->experts && (gemm_experts(d) == 0 || gemm_is_empty_group(d->gemm));
+    if (row->is_last && is_empty) return NK_OK; /* no launch */
+    const char *why = row->why_not ? row->why_not(d, settings) : NULL;
+    if (why) return gemm_decline(row->family(d), settings, why, plan);
+    if (d->list) return (row->plan_list ? row->plan_list : gemm_plan_list)(row, d, settings, plan, choice);
     gemm_choice *c = choice;
     nk_plan tiled = *plan;
     double gemv_us = INFINITY;
-    c->is_gemv = false;
-    const bool is_empty = gemm_experts(d) == 0 || gemm_is_empty_group(d->gemm);
-    if (row->is_last && d->experts && is_empty) return NK_OK; /* no launch */
-    if (row->why_not) NK_TRY(gemm_decline(row->family(d), settings, row->why_not(d, settings), plan));
     const nk_status status = row->plan_gemv ? row->plan_gemv(d, settings, plan, c->gemv, &gemv_us) : NK_DECLINED;
     c->is_gemv = status == NK_OK;
     if ((status != NK_OK && status != NK_DECLINED) || gemv_us == 0) return status;
@@ -36,6 +35,6 @@ nk_status gemm_plan(const gemm_row *row, const gemm_desc *d, const nk_settings *
 nk_status gemm_run(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec)
 {
     const gemm_choice *c = choice;
-    if (d->op == GEMM_LIST) return (row->run_list ? row->run_list : gemm_run_list)(row, d->problem, choice, exec);
+    if (d->list) return (row->run_list ? row->run_list : gemm_run_list)(row, d, choice, exec);
     return c->is_gemv ? row->run_gemv(d, c->gemv, exec) : gemm_run_tiles(d, &c->tiles, exec);
 }

@@ -32,9 +32,9 @@ typedef struct gemm_desc {
     const nk_gemm_problem *gemm;
     const nk_operand *up;                   /* the second matrix of weights, or NULL */
     const void *params;                     /* the call as kernels of one problem take it */
-    const void *problem;                    /* the operator's own nk_<op>_problem */
     const nk_grouped_gemm_problem *experts; /* the contiguous form, or NULL */
     const gemm_gated *gated;                /* of GEMM_GROUPED_DUAL */
+    const nk_grouped_gemm_problem *list;    /* a whole list, of which a plan makes launches; or NULL */
     int32_t count;                          /* members: 1 but for lists */
     const nk_gemm_problem *const *members;  /* none is empty */
     bool is_partial;                        /* further launches take the rest of the list */
@@ -58,9 +58,6 @@ static inline bool gemm_has_one_matrix(const gemm_desc *d)
     return gemm_weight_batches(d) > 1 && d->gemm->b.batch_stride == 0;
 }
 
-/* Tiles of m rows: of experts as many as any offsets can need, since each with tokens may have one that is not full. */
-int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m);
-
 /* A tile configuration. What a family has no use for is 0. */
 typedef struct gemm_config {
     int32_t tile_m, tile_n; /* tokens, and weight rows of all matrices, of a tile */
@@ -73,6 +70,19 @@ typedef struct gemm_config {
     int32_t multicast;      /* pairs of a cluster that share the operand on the MMA's N */
     int32_t ctas_per_sm;    /* that registers allow */
 } gemm_config;
+
+/* Tiles of m rows: of experts as many as any offsets can need, since each with tokens may have one that is not full. */
+int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m);
+
+/* The same if all experts have as many rows. */
+int64_t gemm_even_m_tiles(const gemm_desc *d, int32_t tile_m);
+
+/* Weight rows of each matrix that a tile has, and tiles of n such rows. */
+static inline int32_t gemm_features(const gemm_desc *d, const gemm_config *t) { return t->tile_n / gemm_matrices(d); }
+static inline int64_t gemm_n_tiles(const gemm_desc *d, const gemm_config *t, int64_t n)
+{
+    return nk_ceil_div(n, gemm_features(d, t));
+}
 
 typedef struct gemm_family gemm_family;
 
@@ -98,13 +108,11 @@ typedef struct gemm_candidate {
 typedef struct gemm_launch {
     const gemm_family *family;
     cuda_kernel *kernel;
-    const char *why;
-    int64_t grid, workspace_bytes, steps_per_cta;
+    nk_plan plan; /* the grid, threads and workspace, and what people are told */
     double us;
-    int32_t config, schedule, threads, smem_bytes, stages;
-    int32_t tile_m, tile_n, tile_k; /* of the output, for people */
+    int32_t config, schedule, smem_bytes;
     nk_pdl pdl;
-    bool overlap, batch_invariant;
+    bool overlap;
     /* sm90's lists: the members, those of the longest tiles first, and the number of each one's tile_m. */
     uint8_t order[GEMM_MEMBERS], width[GEMM_MEMBERS];
 } gemm_launch;
@@ -114,8 +122,8 @@ struct gemm_family {
     const gemm_config *configs;
     int32_t count, schedules;
     int32_t invariant; /* the configuration of batch-invariant calls, or NK_TILE_ANY: all that why_not_config passes */
-    cuda_kernel *(*kernel)(const gemm_desc *d, int config); /* NULL: the operator has none of it */
-    const char *(*why_not)(const gemm_desc *d, const gemm_query *q);
+    cuda_kernel *(*kernel)(const gemm_desc *d, int config);          /* NULL: the operator has none of it */
+    const char *(*why_not)(const gemm_desc *d, const gemm_query *q); /* NULL: never */
     /* Depends on sizes, types and layouts alone, as `us` and `derive` do: what they say is remembered by these. */
     const char *(*why_not_config)(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
     double (*us)(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
@@ -126,6 +134,14 @@ struct gemm_family {
     int64_t (*rows_at_once)(const gemm_desc *d); /* that fit into the workspace, of all batches; NULL: any number */
     const void *mainloop;                        /* the family's own */
 };
+
+/* Defines the gemm_family <row>_<name> of a file's `configs`, and the nk_family of its tiles; fields follow. */
+#define GEMM_FAMILY(row, name, alias, TILES, ...)                                                                  \
+    extern const gemm_family row##_##name;                                                                         \
+    const nk_family row##_##name##_family = {#row,         #name, NK_TILE_NAMES(TILES), alias, gemm_describe_tile, \
+                                             &row##_##name};                                                       \
+    const gemm_family row##_##name = {                                                                             \
+        .tiles = &row##_##name##_family, .configs = configs, .count = sizeof configs / sizeof *configs, __VA_ARGS__}
 
 /* No reason: such a schedule is none of this configuration's, and another one serves the call. */
 extern const char gemm_no_schedule[];
@@ -139,15 +155,17 @@ struct gemm_row {
     nk_status (*plan_gemv)(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice, double *us);
     nk_status (*run_gemv)(const gemm_desc *d, const void *choice, const nk_exec *exec);
     /* Lists, or NULL: a launch for each GEMM_MEMBERS groups. */
-    nk_status (*plan_list)(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
-                           nk_plan *plan, void *choice);
-    nk_status (*run_list)(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice,
-                          const nk_exec *exec);
+    nk_status (*plan_list)(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
+                           void *choice);
+    nk_status (*run_list)(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec);
     bool is_last; /* no row follows that could serve the call */
 };
 
 /* An nk_family's `describe`, whose `of` is the gemm_family. */
 void gemm_describe_tile(const void *of, int tile, nk_tile_info *info);
+
+/* Whether a dimension, or the number of experts, is 0 or larger than tensor maps and kernels count. */
+const char *gemm_why_not_sizes(const gemm_desc *d);
 
 bool gemm_is_empty_group(const nk_gemm_problem *group);
 

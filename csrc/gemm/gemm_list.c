@@ -10,23 +10,15 @@ typedef struct list_choice {
 
 NK_CHOICE_FITS(list_choice);
 
-/* The groups of a launch. */
-typedef struct launch_groups {
-    gemm_desc desc;
-    const nk_gemm_problem *members[GEMM_MEMBERS];
-} launch_groups;
-
 bool gemm_is_empty_group(const nk_gemm_problem *p) { return p->l == 0 || p->m == 0 || p->n == 0; }
 
 /* One family serves all groups: their tokens are of one type. */
-static const gemm_family *family_of_list(const gemm_row *row, const nk_grouped_gemm_problem *p)
+static const gemm_family *family_of_list(const gemm_row *row, const gemm_desc *d)
 {
-    const gemm_desc d = {.op = GEMM_LIST, .gemm = p->list};
-    return p->groups > 0 ? row->family(&d) : NULL;
+    return d->list->groups > 0 ? row->family(d) : NULL;
 }
 
-/* The next launch: groups from *at on, which becomes where the one after it begins. False past the end. */
-static bool next_launch(const nk_grouped_gemm_problem *p, const gemm_family *f, int64_t *at, launch_groups *g)
+bool gemm_next_launch(const nk_grouped_gemm_problem *p, const gemm_family *f, int64_t *at, gemm_groups *g)
 {
     int count = 0;
     const nk_gemm_problem *first = NULL;
@@ -58,7 +50,7 @@ static const char *why_not_groups(const nk_grouped_gemm_problem *p, const gemm_q
         const nk_gemm_problem *one = &p->list[g];
         if (gemm_is_empty_group(one)) continue;
         const gemm_desc d = {.op = GEMM_LIST, .gemm = one, .count = 1, .members = &one};
-        const char *why = q->family->why_not(&d, q);
+        const char *why = q->family->why_not ? q->family->why_not(&d, q) : NULL;
         if (why) return why;
         any = true;
     }
@@ -66,13 +58,14 @@ static const char *why_not_groups(const nk_grouped_gemm_problem *p, const gemm_q
 }
 
 /* Describes the first launch; the workspace serves one after the other. */
-nk_status gemm_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
-                         nk_plan *plan, void *choice)
+nk_status gemm_plan_list(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
+                         void *choice)
 {
+    const nk_grouped_gemm_problem *p = d->list;
     list_choice *c = choice;
-    launch_groups groups;
+    gemm_groups groups;
     gemm_launch later;
-    const gemm_family *f = family_of_list(row, p);
+    const gemm_family *f = family_of_list(row, d);
     if (f) NK_TRY(gemm_query_of(f, p->device, settings, &c->query));
     const char *why = f ? why_not_groups(p, &c->query) : GEMM_NOTHING;
     if (why && row->is_last) return NK_OK; /* no launch */
@@ -80,7 +73,7 @@ nk_status gemm_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, 
     NK_TRY(gemm_decline(f, settings, why, plan));
     int64_t at = 0;
     nk_plan first = *plan;
-    while (next_launch(p, f, &at, &groups)) {
+    while (gemm_next_launch(p, f, &at, &groups)) {
         nk_plan next = *plan;
         gemm_launch *launch = first.kernel ? &later : &c->first;
         const nk_status status = gemm_plan_launch(row, &groups.desc, &c->query, &next, launch);
@@ -93,13 +86,13 @@ nk_status gemm_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, 
     return NK_OK;
 }
 
-nk_status gemm_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
+nk_status gemm_run_list(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec)
 {
     const list_choice *c = choice;
-    const gemm_family *f = family_of_list(row, p);
-    launch_groups groups;
+    const gemm_family *f = family_of_list(row, d);
+    gemm_groups groups;
     int64_t at = 0;
-    for (bool is_first = true; f && next_launch(p, f, &at, &groups); is_first = false) {
+    for (bool is_first = true; f && gemm_next_launch(d->list, f, &at, &groups); is_first = false) {
         gemm_launch launch = c->first;
         nk_plan unused = {0};
         if (!is_first) NK_TRY(gemm_plan_launch(row, &groups.desc, &c->query, &unused, &launch));

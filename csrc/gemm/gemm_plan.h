@@ -15,23 +15,18 @@ nk_status gemm_plan_tiles(const gemm_row *row, const gemm_family *family, const 
                           const nk_settings *settings, nk_plan *plan, gemm_launch *launch);
 nk_status gemm_run_tiles(const gemm_desc *d, const gemm_launch *launch, const nk_exec *exec);
 
+/* The groups of a list's launch. */
+typedef struct gemm_groups {
+    gemm_desc desc;
+    const nk_gemm_problem *members[GEMM_MEMBERS];
+} gemm_groups;
+
+/* The next launch: groups from *at on, which becomes where the one after it begins. False past the end. */
+bool gemm_next_launch(const nk_grouped_gemm_problem *p, const gemm_family *f, int64_t *at, gemm_groups *g);
+
 /* Lists: a launch for each GEMM_MEMBERS groups. */
-nk_status gemm_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
-                         nk_plan *plan, void *choice);
-nk_status gemm_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
-
-/* Slices of a call whose workspace would be too large, which are multiplied one after the other: of rows, or of
- * batches. */
-typedef struct gemm_slices {
-    int64_t rows, batches; /* of a slice */
-} gemm_slices;
-
-gemm_slices gemm_slices_of(const gemm_family *family, const gemm_desc *d);
-
-/* Whether tensor maps can begin at every slice: those of the first are checked, the rest begin at other batches. */
-bool gemm_slices_are_aligned(const gemm_slices *slices, const gemm_desc *d);
-
-/* The slice that begins at this batch and this row. */
-void gemm_slice(const gemm_desc *d, const gemm_slices *slices, int64_t batch, int64_t row, gemm_call *slice);
+nk_status gemm_plan_list(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
+                         void *choice);
+nk_status gemm_run_list(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec);
 
 #endif

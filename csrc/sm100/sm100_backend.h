@@ -16,6 +16,4 @@ NK_DECLARE_CELL(sm100, grouped_gemm);
 NK_DECLARE_CELL(sm100, grouped_dual_gemm);
 NK_DECLARE_CELL(sm100, route);
 
-static inline double sm100_larger(double x, double y) { return x > y ? x : y; }
-
 #endif

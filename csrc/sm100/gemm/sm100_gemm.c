@@ -38,10 +38,8 @@ static const char *sm100_gemm_why_not(const gemm_desc *d, const gemm_query *q)
     const int64_t row_bytes = nk_sf_padded_cols(p->k / NK_SF_VEC) * NK_SF_ATOM_ROWS; /* of atoms */
     if (d->op != GEMM && p->b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
     if (p->a.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("tokens");
-    if (p->k == 0) return GEMM_K_IS_0;
-    if (p->l > GEMM_LARGEST || p->m > GEMM_LARGEST || p->n > GEMM_LARGEST || p->k > GEMM_LARGEST ||
-        gemm_experts(d) > GEMM_LARGEST || gemm_tokens(d) > GEMM_LARGEST)
-        return GEMM_TOO_LARGE;
+    const char *why = sm100_why_not_sizes(d);
+    if (why) return why;
     if (g && p->a.sf_layout == NK_SF_BLOCKED && !g->rows.data && g->a_sf_bytes < row_bytes)
         return "the tokens have no scale factors";
     if (!sm100_has_map(d, &p->a, q->batch_invariant)) return GEMM_NO_MAP("tokens");
@@ -53,7 +51,7 @@ static const char *sm100_gemm_why_not(const gemm_desc *d, const gemm_query *q)
 static double sm100_gemm_mma_cycles(const gemm_config *t)
 {
     const double rows = SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma;
-    return sm100_larger(t->tile_m * SM100_GEMM_MMA_N_CYCLES, rows * SM100_GEMM_OPERAND_ROW_CYCLES);
+    return nk_larger(t->tile_m * SM100_GEMM_MMA_N_CYCLES, rows * SM100_GEMM_OPERAND_ROW_CYCLES);
 }
 
 /* Bytes of the MMA's N that multicast saves this CTA: pairs share its codes, and all CTAs its scale factors. 0 where
@@ -74,13 +72,13 @@ static double sm100_gemm_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, 
                  factors = matrices * SM100_GEMM_CTA_M + t->tile_m;
     const double arrive = codes * k / 2 + factors * k / NK_SF_VEC,
                  bytes = arrive - sm100_gemm_multicast_bytes(t, k, waves);
-    const double tile_cycles = sm100_larger(
-        mmas, sm100_larger(bytes / SM100_GEMM_BYTES_PER_CYCLE, arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
+    const double tile_cycles =
+        nk_larger(mmas, nk_larger(bytes / SM100_GEMM_BYTES_PER_CYCLE, arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
     const double stores = SM100_GEMM_EPILOGUE_CYCLES + matrices * t->tile_m * SM100_GEMM_EPILOGUE_N_CYCLES;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->tile_m, t->split_k, gemm_matrices(d));
     const double sums = t->split_k > 1 ? SM100_GEMM_SPLIT_K_CYCLES + inbox / SM100_GEMM_BYTES_PER_CYCLE : 0;
     const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas_per_mma > 1 ? t->multicast * SM100_GEMM_PAIR_CYCLES : 0);
-    return (fill + waves * sm100_larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
+    return (fill + waves * nk_larger(tile_cycles, stores + sums) + stores + sums) / SM100_GEMM_CYCLES_PER_US;
 }
 
 static sm100_resources sm100_gemm_resources(const gemm_desc *d, const gemm_config *t)
@@ -104,19 +102,9 @@ static const sm100_mainloop mainloop = {.tokens_may_be_mma_m = true,
                                         .resources = sm100_gemm_resources,
                                         .us = sm100_gemm_tiles_us};
 
-#define NAME(name, ...) #name,
-const nk_family sm100_gemm_family = {
-    "sm100", "gemm", (const char *const[]){SM100_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm100_gemm};
-
 /* With batch_invariant the tile is one: the same instructions then make a row, whatever the rest is. */
-const gemm_family sm100_gemm = {.tiles = &sm100_gemm_family,
-                                .configs = configs,
-                                .count = SM100_GEMM_TILE_COUNT,
-                                .schedules = 2,
-                                .invariant = SM100_GEMM_n64,
-                                .kernel = sm100_gemm_kernel_of,
-                                .why_not = sm100_gemm_why_not,
-                                SM100_GEMM_FAMILY(&mainloop)};
+GEMM_FAMILY(sm100, gemm, NULL, SM100_GEMM_TILES, .schedules = 2, .invariant = SM100_GEMM_n64,
+            .kernel = sm100_gemm_kernel_of, .why_not = sm100_gemm_why_not, SM100_GEMM_FAMILY(&mainloop));
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The row                                                                                                          */

@@ -140,18 +140,20 @@ void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
         swapped |= (int32_t)((uint32_t)of.tokens_are_mma_m << i);
         tiles += of.tiles;
     }
+    nk_plan *plan = &c->plan;
     c->schedule = swapped;
     if (swapped & 1) {
-        c->tile_m = t->tile_n;
-        c->tile_n = t->tile_m;
+        plan->tile_m = t->tile_n;
+        plan->tile_n = t->tile_m;
     }
-    c->grid = t->cluster * (tiles < (double)at_once || SM100_GEMM_IS_DYNAMIC(t->multicast) ? (int64_t)tiles : at_once);
-    c->threads = of_cta.threads;
+    plan->grid =
+        t->cluster * (tiles < (double)at_once || SM100_GEMM_IS_DYNAMIC(t->multicast) ? (int64_t)tiles : at_once);
+    plan->threads = of_cta.threads;
+    plan->stages = of_cta.stages;
     c->smem_bytes = (int32_t)sm100_smem_bytes(loop, d, t);
-    c->stages = of_cta.stages;
-    c->why = d->op != GEMM_LIST ? loop->why(d, swapped)
-             : d->is_partial    ? "a launch for each 32 groups" LIST_ORDER "; this is the first one's"
-                                : "one launch for all groups" LIST_ORDER;
+    plan->why = d->op != GEMM_LIST ? loop->why(d, swapped)
+                : d->is_partial    ? "a launch for each 32 groups" LIST_ORDER "; this is the first one's"
+                                   : "one launch for all groups" LIST_ORDER;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

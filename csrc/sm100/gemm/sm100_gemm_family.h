@@ -31,6 +31,10 @@ typedef struct sm100_mainloop {
 bool sm100_has_map(const gemm_desc *d, const nk_operand *o, bool batch_invariant);
 
 /* Of both families. */
+static inline const char *sm100_why_not_sizes(const gemm_desc *d)
+{
+    return gemm_tokens(d) > GEMM_LARGEST && d->gemm->k > 0 ? GEMM_TOO_LARGE : gemm_why_not_sizes(d);
+}
 const char *sm100_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
 double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
 void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *launch);

@@ -11,9 +11,7 @@ static cuda_kernel *const kernels[SM100_GEMV_KINDS][3] = {
     [SM100_GEMV_BF16] = KERNELS(bf16),
 };
 
-#define NAME(name, ...) #name,
-const nk_family sm100_gemv_family = {
-    .row = "sm100", .name = "gemv", .tiles = (const char *const[]){SM100_GEMV_TILES(NAME) NULL}};
+const nk_family sm100_gemv_family = {.row = "sm100", .name = "gemv", .tiles = NK_TILE_NAMES(SM100_GEMV_TILES)};
 
 /* Clusters of even sizes. All kernels use the same resources. */
 static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm100_gemv_clusters *resident)

@@ -83,7 +83,7 @@ static double gemv_us(const nk_gemv_problem *p, const sm100_gemv_schedule *d, in
                                                         : SM100_GEMV_FP16_SM_STEP_US;
     const double memory = of_sm * w->rows * SM100_GEMV_STEP * 9 / 16 / SM100_GEMV_BYTES_PER_US;
     const double tiles = (double)nk_ceil_div(w->rows, SM100_GEMV_TILE_ROWS);
-    double us = sm100_larger(memory, sm100_larger(w->steps_per_warp * SM100_GEMV_STEP_US, of_sm * tiles * step_of_sm));
+    double us = nk_larger(memory, nk_larger(w->steps_per_warp * SM100_GEMV_STEP_US, of_sm * tiles * step_of_sm));
     us += of_sm * (double)p->m * SM100_GEMV_STEP * 2 / 1000 * SM100_GEMV_TOKEN_KB_US;
     if (w->cluster > 1) us += SM100_GEMV_CLUSTER_US + w->cluster * SM100_GEMV_CLUSTER_CTA_US;
     if (ctas_per_sm(d) == 1) us += SM100_GEMV_SOLO_US;

@@ -45,10 +45,8 @@ static const char *sm100_f16_why_not(const gemm_desc *d, const gemm_query *q)
 {
     const nk_gemm_problem *p = d->gemm;
     if (d->op == GEMM_LIST && !sm100_f16_decodes(d)) return GEMM_NOT_NVFP4("weights");
-    if (p->k == 0) return GEMM_K_IS_0;
-    if (p->l > GEMM_LARGEST || p->m > GEMM_LARGEST || p->n > GEMM_LARGEST || p->k > GEMM_LARGEST ||
-        gemm_experts(d) > GEMM_LARGEST || gemm_tokens(d) > GEMM_LARGEST)
-        return GEMM_TOO_LARGE;
+    const char *why = sm100_why_not_sizes(d);
+    if (why) return why;
     if (!sm100_has_map(d, &p->b, q->batch_invariant)) return GEMM_NO_MAP("weights");
     if (!sm100_has_map(d, &p->a, q->batch_invariant)) return GEMM_NO_MAP("tokens");
     return d->up && !sm100_has_map(d, d->up, q->batch_invariant) ? GEMM_NO_MAP("weights") : NULL;
@@ -65,14 +63,14 @@ static double sm100_f16_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, c
     const double bytes = (matrices * SM100_GEMM_CTA_M * weight_bytes + 2 * tokens / t->ctas_per_mma) * k;
     const double rows = (double)t->tile_m / t->ctas_per_mma + (sm100_f16_decodes(d) ? 0 : SM100_GEMM_CTA_M),
                  of_rows = rows * SM100_KIND_F16_OPERAND_ROW_CYCLES;
-    const double mmas = matrices * blocks * sm100_larger(t->tile_m * SM100_KIND_F16_MMA_N_CYCLES, of_rows);
+    const double mmas = matrices * blocks * nk_larger(t->tile_m * SM100_KIND_F16_MMA_N_CYCLES, of_rows);
     const double decoding = sm100_f16_decodes(d) ? matrices * blocks * SM100_KIND_F16_DECODE_CYCLES : 0;
     const double inbox = SM100_GEMM_INBOX_BYTES(t->tile_m, t->split_k, matrices) / SM100_GEMM_BYTES_PER_CYCLE;
     const double stores = SM100_GEMM_EPILOGUE_CYCLES + matrices * t->tile_m * SM100_GEMM_EPILOGUE_N_CYCLES +
                           (t->split_k > 1 ? SM100_GEMM_SPLIT_K_CYCLES + inbox : 0);
-    const double loop = sm100_larger(sm100_larger(mmas, decoding), bytes / SM100_GEMM_BYTES_PER_CYCLE);
+    const double loop = nk_larger(nk_larger(mmas, decoding), bytes / SM100_GEMM_BYTES_PER_CYCLE);
     const double fill = SM100_GEMM_FILL_CYCLES + (t->ctas_per_mma > 1 ? SM100_GEMM_PAIR_CYCLES : 0);
-    return (fill + waves * sm100_larger(loop, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
+    return (fill + waves * nk_larger(loop, stores) + stores) / SM100_GEMM_CYCLES_PER_US;
 }
 
 static sm100_resources sm100_f16_resources(const gemm_desc *d, const gemm_config *t)
@@ -94,16 +92,5 @@ static const char *sm100_f16_why(const gemm_desc *d, bool tokens_are_mma_m)
 static const sm100_mainloop mainloop = {
     .why = sm100_f16_why, .resources = sm100_f16_resources, .us = sm100_f16_tiles_us};
 
-#define NAME(name, ...) #name,
-const nk_family sm100_kind_f16_family = {
-    "sm100",  "kind_f16",         (const char *const[]){SM100_KIND_F16_TILES(NAME) NULL},
-    "halves", gemm_describe_tile, &sm100_kind_f16};
-
-const gemm_family sm100_kind_f16 = {.tiles = &sm100_kind_f16_family,
-                                    .configs = configs,
-                                    .count = SM100_KIND_F16_TILE_COUNT,
-                                    .schedules = 1,
-                                    .invariant = SM100_KIND_F16_n64,
-                                    .kernel = sm100_f16_kernel_of,
-                                    .why_not = sm100_f16_why_not,
-                                    SM100_GEMM_FAMILY(&mainloop)};
+GEMM_FAMILY(sm100, kind_f16, "halves", SM100_KIND_F16_TILES, .schedules = 1, .invariant = SM100_KIND_F16_n64,
+            .kernel = sm100_f16_kernel_of, .why_not = sm100_f16_why_not, SM100_GEMM_FAMILY(&mainloop));

@@ -27,9 +27,8 @@ static void sm100_route_describe(const void *of, int tile, nk_tile_info *info)
     info->tile_n = tiles[tile].tokens_are_mma_m ? 0 : SM100_ROUTE_MMA_M; /* 0: of all experts */
 }
 
-#define NAME(name, ...) #name,
-const nk_family sm100_route_family = {
-    "sm100", "route", (const char *const[]){SM100_ROUTE_TILES(NAME) NULL}, NULL, sm100_route_describe, NULL};
+const nk_family sm100_route_family = {"sm100", "route", NK_TILE_NAMES(SM100_ROUTE_TILES), NULL, sm100_route_describe,
+                                      NULL};
 
 #define SMEM_MOST (227 * 1024)
 
@@ -86,7 +85,7 @@ static sm100_route_params params_of(const nk_route_problem *p, const route_tile_
     const int32_t scratch =
         params.by_thread ? SM100_ROUTE_THREAD_BYTES : SM100_ROUTE_WARPS * ROUTE_SCRATCH_BYTES(params.scratch_experts);
     params.stages = fitting < SM100_ROUTE_MAX_STAGES ? fitting : SM100_ROUTE_MAX_STAGES;
-    params.barriers_at = (int32_t)sm100_larger(params.stages * stage, params.scratch_at + scratch);
+    params.barriers_at = (int32_t)nk_larger(params.stages * stage, params.scratch_at + scratch);
     params.early = pdl == NK_PDL_WEIGHTS ? params.stages : 0;
     params.tmem_columns = tmem_columns(mma_n);
     params.instruction = instruction_of(p->x.dtype, mma_n);
@@ -101,7 +100,7 @@ static double route_us(const nk_route_problem *p, const candidate *c, const cuda
     const int32_t at_once = gpu->sms / cluster > 0 ? gpu->sms / cluster : 1;
     const double waves = (double)nk_ceil_div(c->clusters, at_once);
     const double step =
-        sm100_larger(SM100_ROUTE_STAGE_BYTES(mma_n) / SM100_ROUTE_BYTES_PER_CYCLE, mma_n * SM100_ROUTE_MMA_N_CYCLES);
+        nk_larger(SM100_ROUTE_STAGE_BYTES(mma_n) / SM100_ROUTE_BYTES_PER_CYCLE, mma_n * SM100_ROUTE_MMA_N_CYCLES);
     const int64_t tokens = p->m < params->tokens ? p->m : params->tokens;
     double cycles = SM100_ROUTE_FILL_CYCLES + (double)nk_ceil_div(params->steps, params->split_k) * step;
     if (params->by_thread)

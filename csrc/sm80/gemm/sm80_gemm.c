@@ -85,18 +85,6 @@ static int64_t sm80_k_steps(const nk_gemm_problem *p)
     return steps ? steps : 1;
 }
 
-static int64_t sm80_n_tiles(const gemm_desc *d, const gemm_config *t, int64_t n)
-{
-    return nk_ceil_div(n, t->tile_n / gemm_matrices(d));
-}
-
-/* Experts: as many tiles as there would be if every expert had equally many rows. */
-static int64_t sm80_expected_m_tiles(const gemm_desc *d, const gemm_config *t)
-{
-    const int64_t m = d->gemm->m, experts = gemm_experts(d), busy = experts < m ? experts : m;
-    return busy * nk_ceil_div(nk_ceil_div(m, busy), t->tile_m);
-}
-
 /* What there is to do with one configuration. */
 typedef struct amount {
     int64_t tiles, steps; /* steps: of all tiles together */
@@ -107,8 +95,8 @@ static amount sm80_amount_of(const gemm_desc *d, const gemm_config *t)
     amount all = {0, 0};
     for (int i = 0; i < d->count; i++) {
         const nk_gemm_problem *p = d->members[i];
-        const int64_t m_tiles = d->experts ? sm80_expected_m_tiles(d, t) : p->l * nk_ceil_div(p->m, t->tile_m);
-        const int64_t tiles = m_tiles * sm80_n_tiles(d, t, p->n);
+        const int64_t m_tiles = d->experts ? gemm_even_m_tiles(d, t->tile_m) : p->l * nk_ceil_div(p->m, t->tile_m);
+        const int64_t tiles = m_tiles * gemm_n_tiles(d, t, p->n);
         all.tiles += tiles;
         all.steps += tiles * sm80_k_steps(p);
     }
@@ -133,12 +121,6 @@ static int64_t sm80_partial_bytes(const gemm_config *t) { return (int64_t)t->til
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Choice                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-static const char *sm80_why_not(const gemm_desc *d, const gemm_query *q)
-{
-    (void)d, (void)q;
-    return NULL;
-}
 
 /* With stream-K a row's sums depend on how many tiles there are. Gated experts have no kernels of it: every expert has
  * some tiles. */
@@ -200,22 +182,24 @@ static void sm80_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
     const gemm_config *t = &configs[c->config];
     const amount all = sm80_amount_of(d, t);
+    nk_plan *plan = &c->plan;
     int64_t tiles = all.tiles;
-    c->steps_per_cta = sm80_steps_per_cta(all, c->schedule, q->gpu);
+    plan->steps_per_cta = sm80_steps_per_cta(all, c->schedule, q->gpu);
     if (d->experts) {
-        tiles = gemm_m_tiles(d, t->tile_m) * sm80_n_tiles(d, t, d->gemm->n);
-        if (tiles * sm80_k_steps(d->gemm) > MOST_STEPS) c->steps_per_cta = 0;
+        tiles = gemm_m_tiles(d, t->tile_m) * gemm_n_tiles(d, t, d->gemm->n);
+        if (tiles * sm80_k_steps(d->gemm) > MOST_STEPS) plan->steps_per_cta = 0;
     }
-    c->grid = c->steps_per_cta ? nk_ceil_div(all.steps, c->steps_per_cta) : tiles;
-    c->workspace_bytes = c->steps_per_cta ? 2 * c->grid * sm80_partial_bytes(t) : 0;
-    c->threads = 32 * t->warpgroups;
-    c->overlap = false; /* it would have to wait */
+    plan->grid = plan->steps_per_cta ? nk_ceil_div(all.steps, plan->steps_per_cta) : tiles;
+    plan->workspace_bytes = plan->steps_per_cta ? 2 * plan->grid * sm80_partial_bytes(t) : 0;
+    plan->threads = 32 * t->warpgroups;
+    plan->tile_n = gemm_features(d, t);
+    plan->tile_k = SM80_GEMM_STEP(sm80_kind_of(d->gemm));
+    plan->batch_invariant = is_batch_invariant(d, q->batch_invariant);
+    plan->why = plan->steps_per_cta
+                    ? "stream-K: all K steps are divided evenly among CTAs; a second kernel adds partial sums"
+                    : "a tile for each CTA";
     c->smem_bytes = sm80_smem_bytes(t, sm80_kind_of(d->gemm));
-    c->tile_n = t->tile_n / gemm_matrices(d);
-    c->tile_k = SM80_GEMM_STEP(sm80_kind_of(d->gemm));
-    c->batch_invariant = is_batch_invariant(d, q->batch_invariant);
-    c->why = c->steps_per_cta ? "stream-K: all K steps are divided evenly among CTAs; a second kernel adds partial sums"
-                              : "a tile for each CTA";
+    c->overlap = false; /* it would have to wait */
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -249,10 +233,10 @@ static void sm80_fill_groups(const gemm_desc *d, const gemm_launch *c, float *pa
         copy(d->members[i], &g->gemm);
         g->first_iter = (uint32_t)iters;
         g->k_steps = (uint32_t)sm80_k_steps(&g->gemm);
-        g->iters_per_tile = c->steps_per_cta ? g->k_steps : 1;
-        iters += nk_ceil_div(g->gemm.m, t->tile_m) * sm80_n_tiles(d, t, g->gemm.n) * g->iters_per_tile;
+        g->iters_per_tile = c->plan.steps_per_cta ? g->k_steps : 1;
+        iters += nk_ceil_div(g->gemm.m, t->tile_m) * gemm_n_tiles(d, t, g->gemm.n) * g->iters_per_tile;
     }
-    q->ctas = (uint32_t)c->grid;
+    q->ctas = (uint32_t)c->plan.grid;
     q->iters = (uint32_t)iters;
     q->count = d->count;
     q->offsets = d->experts ? d->experts->offsets : NULL;
@@ -267,25 +251,25 @@ static sm80_gemm_scheduler sm80_scheduler_of(const gemm_desc *d, const gemm_laun
     const gemm_config *t = &configs[c->config];
     const nk_gemm_problem *p = d->gemm;
     const uint32_t steps = (uint32_t)sm80_k_steps(p), m_tiles = (uint32_t)nk_ceil_div(p->m, t->tile_m),
-                   of_n = (uint32_t)sm80_n_tiles(d, t, p->n);
+                   of_n = (uint32_t)gemm_n_tiles(d, t, p->n);
     return (sm80_gemm_scheduler){.m_tiles = m_tiles,
                                  .n_tiles = of_n,
                                  .tiles = (uint32_t)p->l * m_tiles * of_n,
                                  .k_steps = steps,
-                                 .iters_per_tile = c->steps_per_cta ? steps : 1,
-                                 .iters_per_cta = c->steps_per_cta ? (uint32_t)c->steps_per_cta : 1,
+                                 .iters_per_tile = c->plan.steps_per_cta ? steps : 1,
+                                 .iters_per_cta = c->plan.steps_per_cta ? (uint32_t)c->plan.steps_per_cta : 1,
                                  .partials = partials};
 }
 
 static nk_status sm80_launch_both(const gemm_desc *d, const gemm_launch *c, int32_t reduce_smem, void *const args[],
                                   const nk_exec *exec)
 {
-    const cuda_grid reduce = {.x = (c->grid - 1) * (configs[c->config].tile_m / 8),
-                              .threads = c->threads,
+    const cuda_grid reduce = {.x = (c->plan.grid - 1) * (configs[c->config].tile_m / 8),
+                              .threads = c->plan.threads,
                               .smem_bytes = reduce_smem,
                               .overlap = c->pdl != NK_PDL_OFF};
     NK_TRY(gemm_launch_kernel(d, c, args, exec));
-    if (!c->steps_per_cta || reduce.x == 0) return NK_OK;
+    if (!c->plan.steps_per_cta || reduce.x == 0) return NK_OK;
     return cuda_launch(kernels[d->op][c->config][REDUCE], d->gemm->device, exec->stream, &reduce, args);
 }
 
@@ -302,33 +286,15 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
     return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, &gating}, exec);
 }
 
-static const gemm_family sm80_gemm;
-#define NAME(name, ...) #name,
-const nk_family sm80_gemm_family = {
-    "sm80", "gemm", (const char *const[]){SM80_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm80_gemm};
-
-static const gemm_family sm80_gemm = {.tiles = &sm80_gemm_family,
-                                      .configs = configs,
-                                      .count = SM80_GEMM_TILE_COUNT,
-                                      .schedules = 4, /* up to three CTAs per SM, as the table says */
-                                      .invariant = NK_TILE_ANY,
-                                      .kernel = sm80_kernel_of,
-                                      .why_not = sm80_why_not,
-                                      .why_not_config = sm80_why_not_config,
-                                      .us = sm80_us_of,
-                                      .derive = sm80_derive,
-                                      .launch = sm80_launch,
-                                      .in_one_launch = sm80_in_one_launch};
+GEMM_FAMILY(sm80, gemm, NULL, SM80_GEMM_TILES, .schedules = 4, /* up to three CTAs per SM, as the table says */
+            .invariant = NK_TILE_ANY, .kernel = sm80_kernel_of, .why_not_config = sm80_why_not_config, .us = sm80_us_of,
+            .derive = sm80_derive, .launch = sm80_launch, .in_one_launch = sm80_in_one_launch);
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The row                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static const gemm_family *sm80_family_of(const gemm_desc *d)
-{
-    (void)d;
-    return &sm80_gemm;
-}
+static const gemm_family *sm80_family_of(const gemm_desc *d) { return (void)d, &sm80_gemm; }
 
 /* One token is the gemv's, but for batch-invariant calls: it adds in another order. */
 static nk_status sm80_row_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,

@@ -27,10 +27,8 @@ static cuda_kernel *sm80_gemv_kernel(const nk_gemv_problem *p)
 
 NK_CHOICE_FITS(sm80_gemv_choice);
 
-#define NAME(name, warps) #name,
 #define SPLIT_K(name, warps) warps,
-const nk_family sm80_gemv_family = {
-    .row = "sm80", .name = "gemv", .tiles = (const char *const[]){SM80_GEMV_TILES(NAME) NULL}};
+const nk_family sm80_gemv_family = {.row = "sm80", .name = "gemv", .tiles = NK_TILE_NAMES(SM80_GEMV_TILES)};
 static const int8_t split_ks[] = {SM80_GEMV_TILES(SPLIT_K)};
 #define TILES ((int)sizeof split_ks)
 

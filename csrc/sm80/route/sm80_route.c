@@ -32,9 +32,7 @@ static void sm80_route_describe(const void *of, int tile, nk_tile_info *info)
     info->tile_n = tiles[tile].experts;
 }
 
-#define NAME(name, ...) #name,
-const nk_family sm80_route_family = {
-    "sm80", "route", (const char *const[]){SM80_ROUTE_TILES(NAME) NULL}, NULL, sm80_route_describe, NULL};
+const nk_family sm80_route_family = {"sm80", "route", NK_TILE_NAMES(SM80_ROUTE_TILES), NULL, sm80_route_describe, NULL};
 
 #define ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name##_fp16, &sm80_route_##name##_bf16},
 #define FMA_ROW(name, ...) [SM80_ROUTE_##name] = {&sm80_route_##name, &sm80_route_##name},

@@ -2,7 +2,7 @@
  * tokens to 16 bits, for wgmma, and the gemm follows. */
 #include "sm90_gemm_family.h"
 
-const gemm_config sm90_gemm_configs[SM90_GEMM_TILE_COUNT] = {
+static const gemm_config configs[SM90_GEMM_TILE_COUNT] = {
 #define CONFIG(name, tokens, rows, groups, ctas, pipeline_stages, steps, early)            \
     [SM90_GEMM_##name] = {.tile_m = tokens,                                                \
                           .tile_n = rows,                                                  \
@@ -33,9 +33,6 @@ static cuda_kernel *sm90_gemm_kernel_of(const gemm_desc *d, int config)
         [GEMM] = of_gemm, [GEMM_DUAL] = of_dual, [GEMM_GROUPED] = of_grouped, [GEMM_GROUPED_DUAL] = of_gated};
     return d->op == GEMM_LIST ? sm90_list_kernel_of(d, config) : kernels[d->op][config][d->gemm->a.dtype == NK_BF16];
 }
-
-/* Weight rows of each matrix. */
-static int32_t sm90_gemm_features(const gemm_desc *d, int32_t rows) { return rows / gemm_matrices(d); }
 
 /* Rows of zeros behind the tokens keep tensor-map boxes in bounds: boxes that are partly out of bounds complete late.
  */
@@ -84,12 +81,11 @@ const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q)
                               : sm90_gemm_why_not_config(d, q, &(gemm_candidate){.config = q->forced});
         if (why) return why;
     }
-    if (p->k == 0) return GEMM_K_IS_0;
-    if (gemm_weight_batches(d) > GEMM_LARGEST || p->m > GEMM_LARGEST || p->n > GEMM_LARGEST || p->k > GEMM_LARGEST)
-        return GEMM_TOO_LARGE;
+    const char *why = gemm_why_not_sizes(d);
+    if (why) return why;
     if (sm90_gemm_rows_at_once(d) < GEMM_SLICE_ROWS) return "K is more than 2^18";
     if (d->experts && p->m > sm90_gemm_rows_at_once(d)) return GEMM_NO_ROOM;
-    const char *why = sm90_gemm_why_not_weights(d, &p->b);
+    why = sm90_gemm_why_not_weights(d, &p->b);
     if (!why && d->up) why = sm90_gemm_why_not_weights(d, d->up);
     if (why) return why;
     if (d->up && p->l > 1 && (p->b.batch_stride == 0) != (d->up->batch_stride == 0))
@@ -102,17 +98,19 @@ const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q)
 
 static int64_t sm90_gemm_smem_bytes(const gemm_desc *d, int32_t config)
 {
-    return sm90_gemm_tile_smem(&sm90_gemm_configs[config], gemm_matrices(d)) +
+    return sm90_gemm_tile_smem(&configs[config], gemm_matrices(d)) +
            (d->experts ? SM90_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
 }
 
 const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
 {
-    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const gemm_config *t = &configs[c->config];
+    if (d->op == GEMM_LIST ? !sm90_list_has_schedule(c) : c->schedule > 0) return gemm_no_schedule;
+    if (d->op == GEMM_LIST) return NULL; /* each group has been asked */
     if (sm90_gemm_smem_bytes(d, c->config) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
     if (q->batch_invariant && t->split_k > 1) return "it splits K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
     if (d->experts && t->split_k > 1) return "it splits K, which no tile of experts does";
-    const double n_tiles = (double)nk_ceil_div(d->gemm->n, sm90_gemm_features(d, t->tile_n));
+    const double n_tiles = (double)gemm_n_tiles(d, t, d->gemm->n);
     const double tiles = (double)d->gemm->l * n_tiles * (double)gemm_m_tiles(d, t->tile_m);
     return tiles < GEMM_LARGEST ? NULL : GEMM_TOO_LARGE;
 }
@@ -121,8 +119,6 @@ const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, co
 /* What a call takes: the costs are those of sm90_gemm_costs.h                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static double sm90_gemm_larger(double x, double y) { return x > y ? x : y; }
-
 /* Tensor cores and instructions work side by side, but beside busy tensor cores instructions are issued slowly. */
 double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy)
 {
@@ -130,7 +126,7 @@ double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy)
     const double tensor = tile_m * SM90_GEMM_TENSOR_TOKEN_US;
     const double issue = SM90_GEMM_ISSUE_US + tile_m * SM90_GEMM_ISSUE_TOKEN_US +
                          SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0);
-    return rows * sm90_gemm_larger(tensor, issue);
+    return rows * nk_larger(tensor, issue);
 }
 
 /* Tiles of tile_m rows that m rows become which fall to experts by chance. Rows per expert are about Poisson; above
@@ -139,7 +135,7 @@ static double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m)
 {
     enum { MANY = 512, WIDTH = 200 }; /* nine standard deviations of MANY */
     const double mean = (double)m / (double)experts;
-    if (mean > MANY) return (double)experts * sm90_gemm_larger(1, mean / tile_m + 0.5);
+    if (mean > MANY) return (double)experts * nk_larger(1, mean / tile_m + 0.5);
     const int first = mean > WIDTH ? (int)mean - WIDTH : 0;
     double weight = 1, all = 0, tiles = 0; /* weights are relative, to the first one */
     for (int rows = first; rows < first + 2 * WIDTH; rows++) {
@@ -154,15 +150,16 @@ static double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m)
 static double sm90_gemm_expected_tiles(const gemm_desc *d, const gemm_config *t)
 {
     const nk_gemm_problem *p = d->gemm;
-    const double n_tiles = (double)nk_ceil_div(p->n, sm90_gemm_features(d, t->tile_n));
+    const double n_tiles = (double)gemm_n_tiles(d, t, p->n);
     if (d->experts) return n_tiles * sm90_gemm_expert_tiles(p->m, gemm_experts(d), t->tile_m);
     return n_tiles * (double)(p->l * nk_ceil_div(p->m, t->tile_m));
 }
 
 double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
 {
+    if (d->op == GEMM_LIST) return sm90_list_us(d, q, c);
     const nk_gemm_problem *p = d->gemm;
-    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const gemm_config *t = &configs[c->config];
     const int64_t all_steps = nk_ceil_div(p->k, SM90_GEMM_STEP), steps_of_stage = sm90_gemm_steps(t);
     const double tiles = sm90_gemm_expected_tiles(d, t);
     const int64_t clusters = q->gpu->sms / t->cluster, at_once = clusters > 0 ? clusters : 1;
@@ -180,7 +177,7 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
     const double tile =
         SM90_GEMM_TILE_US + t->tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);
     return SM90_GEMM_LAUNCH_US + tokens / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
-           sm90_gemm_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
+           nk_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -199,7 +196,7 @@ static int32_t sm90_gemm_sf_alignment(const gemm_desc *d)
 sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t)
 {
     const nk_gemm_problem *p = d->gemm;
-    const int64_t n_tiles = nk_ceil_div(p->n, sm90_gemm_features(d, t->tile_n)), m_tiles = gemm_m_tiles(d, t->tile_m);
+    const int64_t n_tiles = gemm_n_tiles(d, t, p->n), m_tiles = gemm_m_tiles(d, t->tile_m);
     const int64_t steps = nk_ceil_div(p->k, SM90_GEMM_STEP);
     return (sm90_gemm_params){
         .n_tiles = (int32_t)n_tiles,
@@ -216,24 +213,29 @@ sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t)
 /* Persistent CTAs where K is not split; else a CTA, or a cluster, for each tile. */
 static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
-    const gemm_config *t = &sm90_gemm_configs[c->config];
-    const int64_t n_tiles = nk_ceil_div(d->gemm->n, sm90_gemm_features(d, t->tile_n)),
-                  tiles = d->gemm->l * n_tiles * gemm_m_tiles(d, t->tile_m);
+    if (d->op == GEMM_LIST) {
+        sm90_list_derive(d, q, c);
+        return;
+    }
+    const gemm_config *t = &configs[c->config];
+    const int64_t n_tiles = gemm_n_tiles(d, t, d->gemm->n), tiles = d->gemm->l * n_tiles * gemm_m_tiles(d, t->tile_m);
     const bool is_persistent = t->split_k == 1;
-    c->grid = is_persistent && tiles > q->gpu->sms ? q->gpu->sms : tiles * t->cluster;
-    c->threads = sm90_gemm_threads(t);
+    nk_plan *plan = &c->plan;
+    plan->grid = is_persistent && tiles > q->gpu->sms ? q->gpu->sms : tiles * t->cluster;
+    plan->threads = sm90_gemm_threads(t);
+    plan->tile_n = gemm_features(d, t);
+    plan->workspace_bytes = sm90_gemm_workspace_rows(d, t) * sm90_gemm_row_bytes(d->gemm->k);
+    plan->why = q->forced != NK_TILE_ANY ? "a prologue kernel brings tokens to 16 bits, for wgmma"
+                : is_persistent
+                    ? "the fastest by cost: persistent CTAs; a prologue kernel brings tokens to 16 bits"
+                    : "the fastest by cost: K of a tile is split; a prologue kernel brings tokens to 16 bits";
     c->smem_bytes = (int32_t)sm90_gemm_smem_bytes(d, c->config);
-    c->tile_n = sm90_gemm_features(d, t->tile_n);
-    c->workspace_bytes = sm90_gemm_workspace_rows(d, t) * sm90_gemm_row_bytes(d->gemm->k);
-    c->why = q->forced != NK_TILE_ANY ? "a prologue kernel brings tokens to 16 bits, for wgmma"
-             : is_persistent ? "the fastest by cost: persistent CTAs; a prologue kernel brings tokens to 16 bits"
-                             : "the fastest by cost: K of a tile is split; a prologue kernel brings tokens to 16 bits";
 }
 
 cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, const char *name, const nk_operand *b)
 {
     return cuda_k_major_boxes(b, name, d->gemm->k, d->gemm->n, gemm_has_one_matrix(d) ? 1 : gemm_weight_batches(d),
-                              SM90_GEMM_STEP, sm90_gemm_features(d, SM90_GEMM_STAGE_N(t->tile_n)));
+                              SM90_GEMM_STEP, SM90_GEMM_STAGE_N(t->tile_n) / gemm_matrices(d));
 }
 
 cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
@@ -278,7 +280,7 @@ static nk_status sm90_gemm_launch_prologue(const gemm_desc *d, const gemm_launch
     const int64_t pieces = 16 * (int64_t)tokens->k_steps; /* of a row */
     const bool is_short = pieces < SM90_PREPARE_A_THREADS && kernel != &sm90_prepare_a_experts;
     const int32_t threads = is_short ? 32 * (int32_t)nk_ceil_div(pieces, 32) : SM90_PREPARE_A_THREADS;
-    const cuda_grid grid = {.x = sm90_gemm_workspace_rows(d, &sm90_gemm_configs[c->config]),
+    const cuda_grid grid = {.x = sm90_gemm_workspace_rows(d, &configs[c->config]),
                             .y = nk_ceil_div(pieces, threads),
                             .threads = threads,
                             .overlap = c->overlap};
@@ -287,7 +289,8 @@ static nk_status sm90_gemm_launch_prologue(const gemm_desc *d, const gemm_launch
 
 static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
 {
-    const gemm_config *t = &sm90_gemm_configs[c->config];
+    if (d->op == GEMM_LIST) return sm90_list_launch(d, c, exec);
+    const gemm_config *t = &configs[c->config];
     const nk_grouped_gemm_problem *g = d->experts;
     const bool weights_first = c->pdl == NK_PDL_WEIGHTS;
     sm90_gemm_params scheduler = sm90_gemm_params_of(d, t);
@@ -304,23 +307,12 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
     void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
     gemm_launch launch = *c;
-    if (t->split_k > 1) launch.grid = (int64_t)scheduler.tiles * t->cluster; /* the last slice may have fewer tiles */
+    if (t->split_k > 1)
+        launch.plan.grid = (int64_t)scheduler.tiles * t->cluster; /* the last slice may have fewer tiles */
     return gemm_launch_kernel(d, &launch, d->up ? with_up : without, exec);
 }
 
-#define NAME(name, ...) #name,
-const nk_family sm90_gemm_family = {
-    "sm90", "gemm", (const char *const[]){SM90_GEMM_TILES(NAME) NULL}, NULL, gemm_describe_tile, &sm90_gemm};
-
-const gemm_family sm90_gemm = {.tiles = &sm90_gemm_family,
-                               .configs = sm90_gemm_configs,
-                               .count = SM90_GEMM_TILE_COUNT,
-                               .schedules = 1,
-                               .invariant = NK_TILE_ANY,
-                               .kernel = sm90_gemm_kernel_of,
-                               .why_not = sm90_gemm_why_not,
-                               .why_not_config = sm90_gemm_why_not_config,
-                               .us = sm90_gemm_us,
-                               .derive = sm90_gemm_derive,
-                               .launch = sm90_gemm_launch,
-                               .rows_at_once = sm90_gemm_rows_at_once};
+GEMM_FAMILY(sm90, gemm, NULL, SM90_GEMM_TILES, .schedules = SM90_LIST_SCHEDULES, .invariant = NK_TILE_ANY,
+            .kernel = sm90_gemm_kernel_of, .why_not = sm90_gemm_why_not, .why_not_config = sm90_gemm_why_not_config,
+            .us = sm90_gemm_us, .derive = sm90_gemm_derive, .launch = sm90_gemm_launch,
+            .rows_at_once = sm90_gemm_rows_at_once);

@@ -10,7 +10,6 @@
 #include "sm90_gemm_costs.h"
 
 extern const gemm_family sm90_gemm, sm90_kind_f16;
-extern const gemm_config sm90_gemm_configs[SM90_GEMM_TILE_COUNT];
 
 /* K steps of a tile's stage. */
 static inline int32_t sm90_gemm_steps(const gemm_config *t) { return t->tile_k / SM90_GEMM_STEP; }
@@ -51,10 +50,15 @@ cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, cons
 cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
                                  int64_t batches, int32_t tile_m);
 
-/* Lists of groups. */
-cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config); /* of one launch, or NULL */
-nk_status sm90_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
-                         nk_plan *plan, void *choice);
-nk_status sm90_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec);
+/* Lists of groups: what the family says of one launch. */
+#define SM90_LIST_SCHEDULES 9 /* the widest tile_m of the launch, by its number; the last: a gemm for each group */
+cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config);
+bool sm90_list_has_schedule(const gemm_candidate *c);
+double sm90_list_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
+void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c);
+nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec);
+nk_status sm90_plan_list(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
+                         void *choice);
+nk_status sm90_run_list(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec);
 
 #endif

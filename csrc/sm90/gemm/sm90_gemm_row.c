@@ -25,6 +25,9 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     if (d->op == GEMM_GROUPED_DUAL && p->k == 0) return GEMM_K_IS_0;
     if (d->op == GEMM_GROUPED_DUAL && p->b.sf_layout == NK_SF_BLOCKED && p->n % NK_SF_ATOM_ROWS != 0)
         return "blocked scale factors of the ups begin within an atom: N is no multiple of 128";
+    for (int64_t g = 0; d->list && g < d->list->groups; g++)
+        if (d->list->list[g].b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
+    if (d->list && sm90_row_is_forced(settings, &sm90_gemv_family)) return "no tile of sm90/gemv serves all groups";
     if (settings->batch_invariant && !sm90_row_is_forced(settings, sm90_row_family_of(d)->tiles))
         return "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only";
     return NULL;
@@ -38,9 +41,8 @@ static nk_status sm90_row_plan_gemv(const gemm_desc *d, const nk_settings *setti
     nk_status status = NK_DECLINED;
     if (sm90_row_is_kind_f16(d) || sm90_row_is_forced(settings, &sm90_gemm_family)) return NK_DECLINED;
     if (d->op == GEMM && d->gemm->m <= SM90_GEMV_MAX_TOKENS) status = sm90_plan_gemv(d->gemm, settings, plan, c);
-    if (d->op == GEMM_DUAL) status = sm90_plan_gemv_dual(d->problem, settings, plan, c);
-    if (d->op == GEMM_GROUPED) status = sm90_plan_gemv_experts(d->experts, settings, plan, c);
-    if (d->op == GEMM_GROUPED_DUAL) status = sm90_plan_gemv_gated_experts(d->problem, settings, plan, c);
+    if (d->op == GEMM_DUAL) status = sm90_plan_gemv_dual(d, settings, plan, c);
+    if (d->experts) status = sm90_plan_gemv_experts(d, settings, plan, c);
     if (status != NK_OK) return status;
     *us =
         d->op == GEMM_DUAL || sm90_row_is_forced(settings, &sm90_gemv_family) ? 0 : c->schedule.us + SM90_GEMM_GEMV_US;
@@ -49,29 +51,15 @@ static nk_status sm90_row_plan_gemv(const gemm_desc *d, const nk_settings *setti
 
 static nk_status sm90_row_run_gemv(const gemm_desc *d, const void *choice, const nk_exec *exec)
 {
-    if (d->op == GEMM_DUAL) return sm90_run_gemv_dual(d->problem, choice, exec);
-    if (d->op == GEMM_GROUPED) return sm90_run_gemv_experts(d->experts, choice, exec);
-    if (d->op == GEMM_GROUPED_DUAL) return sm90_run_gemv_gated_experts(d->problem, choice, exec);
+    if (d->op == GEMM_DUAL) return sm90_run_gemv_dual(d, choice, exec);
+    if (d->experts) return sm90_run_gemv_experts(d, choice, exec);
     return sm90_run_gemv(d->gemm, choice, exec);
-}
-
-static nk_status sm90_row_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
-                                    nk_plan *plan, void *choice)
-{
-    const gemm_desc d = {.op = GEMM_LIST, .gemm = p->list};
-    const char *why = NULL;
-    for (int64_t g = 0; g < p->groups && !why; g++)
-        if (p->list[g].b.dtype != NK_E2M1X2) why = GEMM_NOT_NVFP4("weights");
-    if (!why && sm90_row_is_forced(settings, &sm90_gemv_family)) why = "no tile of sm90/gemv serves all groups";
-    if (!why) why = sm90_row_why_not(&d, settings);
-    NK_TRY(gemm_decline(&sm90_gemm, settings, why, plan));
-    return sm90_plan_list(row, p, settings, plan, choice);
 }
 
 static const gemm_row sm90_gemm_row = {.family = sm90_row_family_of,
                                        .why_not = sm90_row_why_not,
                                        .plan_gemv = sm90_row_plan_gemv,
                                        .run_gemv = sm90_row_run_gemv,
-                                       .plan_list = sm90_row_plan_list,
+                                       .plan_list = sm90_plan_list,
                                        .run_list = sm90_run_list};
 GEMM_CELLS(sm90)

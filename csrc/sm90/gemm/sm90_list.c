@@ -22,22 +22,36 @@ static const ring rings[SM90_GEMM_TILE_COUNT] = {
 };
 
 #define FIRST_RING SM90_GEMM_w32
-#define APART SM90_LIST_MAX_TILE_MS /* the schedule that is a gemm for each group */
+#define APART (SM90_LIST_SCHEDULES - 1) /* the schedule that is a gemm for each group */
+
+_Static_assert(APART == SM90_LIST_MAX_TILE_MS, "a schedule for each width, and one more");
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The one launch: its tiles and their order                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* A group's tiles. */
+typedef struct group_tiles {
+    uint8_t member, width;
+    int64_t count;
+    double us; /* of each */
+} group_tiles;
+
 typedef struct arrangement {
-    uint8_t order[GEMM_MEMBERS], width[GEMM_MEMBERS];
-    int64_t tiles[GEMM_MEMBERS], all_tiles;
-    double tile_us[GEMM_MEMBERS];
+    group_tiles of[GEMM_MEMBERS];
+    int64_t tiles;
 } arrangement;
+
+/* Steps of K of a group's rows in the workspace: whole stages, so that nothing is multiplied that nobody has written.
+ */
+static int64_t sm90_list_whole_steps(int64_t k, const gemm_config *t)
+{
+    return nk_ceil_div(nk_ceil_div(k, SM90_GEMM_STEP), sm90_gemm_steps(t)) * sm90_gemm_steps(t);
+}
 
 static double sm90_list_tile_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, int32_t tile_m)
 {
-    const int64_t stages = nk_ceil_div(nk_ceil_div(p->k, SM90_GEMM_STEP), sm90_gemm_steps(t));
-    return (double)(stages * sm90_gemm_steps(t)) * sm90_gemm_step_us(t, tile_m, sm90_gemm_lanes_copy(d)) +
+    return (double)sm90_list_whole_steps(p->k, t) * sm90_gemm_step_us(t, tile_m, sm90_gemm_lanes_copy(d)) +
            SM90_GEMM_TILE_US + tile_m * SM90_GEMM_TILE_TOKEN_US;
 }
 
@@ -45,31 +59,25 @@ static double sm90_list_tile_us(const gemm_desc *d, const nk_gemm_problem *p, co
  */
 static void sm90_list_arrange(const gemm_desc *d, int32_t config, int32_t widest, arrangement *a)
 {
-    const gemm_config *t = &sm90_gemm_configs[config];
+    const gemm_config *t = &sm90_gemm.configs[config];
     const int32_t *widths = rings[config].widths;
-    a->all_tiles = 0;
+    a->tiles = 0;
     for (int i = 0; i < d->count; i++) {
         const nk_gemm_problem *p = d->members[i];
         const int64_t count = nk_ceil_div(p->m, widths[widest]);
         int width = 0, at = i;
         while (count * widths[width] < p->m)
             width++;
-        const double us = sm90_list_tile_us(d, p, t, widths[width]);
-        for (; at > 0 && a->tile_us[at - 1] < us; at--) {
-            a->order[at] = a->order[at - 1];
-            a->width[at] = a->width[at - 1];
-            a->tiles[at] = a->tiles[at - 1];
-            a->tile_us[at] = a->tile_us[at - 1];
-        }
-        a->order[at] = (uint8_t)i;
-        a->width[at] = (uint8_t)width;
-        a->tiles[at] = nk_ceil_div(p->m, widths[width]) * nk_ceil_div(p->n, t->tile_n);
-        a->tile_us[at] = us;
-        a->all_tiles += a->tiles[at];
+        const group_tiles its = {.member = (uint8_t)i,
+                                 .width = (uint8_t)width,
+                                 .count = nk_ceil_div(p->m, widths[width]) * nk_ceil_div(p->n, t->tile_n),
+                                 .us = sm90_list_tile_us(d, p, t, widths[width])};
+        for (; at > 0 && a->of[at - 1].us < its.us; at--)
+            a->of[at] = a->of[at - 1];
+        a->of[at] = its;
+        a->tiles += its.count;
     }
 }
-
-static double sm90_list_larger(double x, double y) { return x > y ? x : y; }
 
 /* Of the CTA that takes longest, when tiles are given out forth and back. */
 static double sm90_list_longest_us(const arrangement *a, int count, int64_t ctas)
@@ -77,17 +85,17 @@ static double sm90_list_longest_us(const arrangement *a, int count, int64_t ctas
     enum { MANY = 64 }; /* waves: then all CTAs take the same but for a tile */
     double all = 0, longest = 0;
     for (int i = 0; i < count; i++)
-        all += a->tile_us[i] * (double)a->tiles[i];
-    if (a->all_tiles > MANY * ctas) return all / (double)ctas + a->tile_us[0];
+        all += a->of[i].us * (double)a->of[i].count;
+    if (a->tiles > MANY * ctas) return all / (double)ctas + a->of[0].us;
     for (int64_t cta = 0; cta < ctas; cta++) {
         double sum = 0;
         int64_t at = cta, begin = 0;
-        for (int64_t first = 0, i = 0; first + at < a->all_tiles; first += ctas, at = ctas - 1 - at) {
-            while (first + at >= begin + a->tiles[i])
-                begin += a->tiles[i++];
-            sum += a->tile_us[i];
+        for (int64_t first = 0, i = 0; first + at < a->tiles; first += ctas, at = ctas - 1 - at) {
+            while (first + at >= begin + a->of[i].count)
+                begin += a->of[i++].count;
+            sum += a->of[i].us;
         }
-        longest = sm90_list_larger(longest, sum);
+        longest = nk_larger(longest, sum);
     }
     return longest;
 }
@@ -104,7 +112,7 @@ static double sm90_list_one_launch_us(const gemm_desc *d, const gemm_query *q, c
     }
     const double loop = (1 + SM90_GEMM_BUSY) * sm90_list_longest_us(&a, d->count, q->gpu->sms);
     return SM90_GEMM_LAUNCH_US + tokens / SM90_GEMM_TOKEN_BYTES_PER_US +
-           sm90_list_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
+           nk_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
 }
 
 /* Of a gemm for each group, with any of the family's tiles. */
@@ -128,22 +136,14 @@ cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config)
     return rings[config].kernels[d->gemm->a.dtype == NK_BF16];
 }
 
-static const char *sm90_list_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+bool sm90_list_has_schedule(const gemm_candidate *c)
 {
-    (void)d, (void)q;
-    const bool serves = c->schedule == APART ? c->config == FIRST_RING : rings[c->config].widths[c->schedule] > 0;
-    return serves ? NULL : gemm_no_schedule;
+    return c->schedule == APART ? c->config == FIRST_RING : rings[c->config].widths[c->schedule] > 0;
 }
 
-static double sm90_list_us_of(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+double sm90_list_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
 {
     return c->schedule == APART ? sm90_list_apart_us(d, q) : sm90_list_one_launch_us(d, q, c);
-}
-
-/* Steps of K of all rows in the workspace: whole stages, so that nothing is multiplied that nobody has written. */
-static int64_t sm90_list_whole_steps(int64_t k, const gemm_config *t)
-{
-    return nk_ceil_div(nk_ceil_div(k, SM90_GEMM_STEP), sm90_gemm_steps(t)) * sm90_gemm_steps(t);
 }
 
 static void sm90_list_rows_and_steps(const gemm_desc *d, const gemm_config *t, int64_t *rows, int64_t *steps)
@@ -156,23 +156,25 @@ static void sm90_list_rows_and_steps(const gemm_desc *d, const gemm_config *t, i
     }
 }
 
-static void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
+void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
-    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const gemm_config *t = &sm90_gemm.configs[c->config];
     arrangement a;
     int64_t rows, steps;
     if (c->schedule == APART) return;
     sm90_list_arrange(d, c->config, c->schedule, &a);
     sm90_list_rows_and_steps(d, t, &rows, &steps);
-    memcpy(c->order, a.order, sizeof c->order);
-    memcpy(c->width, a.width, sizeof c->width);
-    c->grid = a.all_tiles < q->gpu->sms ? a.all_tiles : q->gpu->sms;
-    c->tile_m = rings[c->config].widths[a.width[0]];
-    c->threads = sm90_gemm_threads(t);
+    for (int i = 0; i < d->count; i++) {
+        c->order[i] = a.of[i].member;
+        c->width[i] = a.of[i].width;
+    }
     c->smem_bytes = sm90_gemm_tile_smem(t, 1);
-    c->workspace_bytes = (rows + t->tile_m) * steps * SM90_GEMM_STEP * 2;
-    c->why = "one launch for all groups: persistent CTAs take their tiles, the longest first; a prologue kernel brings "
-             "all tokens to 16 bits";
+    c->plan.grid = a.tiles < q->gpu->sms ? a.tiles : q->gpu->sms;
+    c->plan.tile_m = rings[c->config].widths[a.of[0].width];
+    c->plan.threads = sm90_gemm_threads(t);
+    c->plan.workspace_bytes = (rows + t->tile_m) * steps * SM90_GEMM_STEP * 2;
+    c->plan.why = "one launch for all groups: persistent CTAs take their tiles, the longest first; a prologue kernel "
+                  "brings all tokens to 16 bits";
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -200,7 +202,7 @@ static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t,
 static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_t rows, sm90_list *list,
                                 sm90_list_prepare_a *tokens)
 {
-    const gemm_config *t = &sm90_gemm_configs[c->config];
+    const gemm_config *t = &sm90_gemm.configs[c->config];
     cuda_boxes boxes[GEMM_MEMBERS + SM90_LIST_MAX_TILE_MS];
     cuda_tensor_map *to[GEMM_MEMBERS + SM90_LIST_MAX_TILE_MS];
     int32_t count = 0, seen = 0; /* a bit for each width */
@@ -230,13 +232,13 @@ static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_
     return cuda_encode_maps(d->gemm->device, count, boxes, to);
 }
 
-static nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
 {
     const nk_device device = d->gemm->device;
     sm90_list list;
     sm90_list_prepare_a tokens;
     int64_t rows, steps;
-    sm90_list_rows_and_steps(d, &sm90_gemm_configs[c->config], &rows, &steps);
+    sm90_list_rows_and_steps(d, &sm90_gemm.configs[c->config], &rows, &steps);
     tokens.to = (sm90_prepared_a){
         .data = exec->workspace, .k_steps = (int32_t)steps, .release_first = c->pdl == NK_PDL_WEIGHTS};
     NK_TRY(sm90_list_fill(d, c, rows, &list, &tokens));
@@ -247,17 +249,6 @@ static nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, cons
     NK_TRY(cuda_launch(&sm90_prepare_a_list, device, exec->stream, &prologue, (void *[]){&tokens}));
     return gemm_launch_kernel(d, c, (void *[]){&list}, exec);
 }
-
-static const gemm_family one_launch = {.tiles = &sm90_gemm_family,
-                                       .configs = sm90_gemm_configs,
-                                       .count = SM90_GEMM_TILE_COUNT,
-                                       .schedules = APART + 1,
-                                       .invariant = NK_TILE_ANY,
-                                       .kernel = sm90_list_kernel_of,
-                                       .why_not_config = sm90_list_why_not_config,
-                                       .us = sm90_list_us_of,
-                                       .derive = sm90_list_derive,
-                                       .launch = sm90_list_launch};
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* One launch, or one for each group                                                                                */
@@ -281,60 +272,33 @@ static bool sm90_list_is_alike(const nk_gemm_problem *p, const nk_gemm_problem *
 }
 
 /* The groups that are not empty; else why they have no launch of their own. */
-static const char *sm90_list_one_launch_of(const nk_grouped_gemm_problem *p, const gemm_query *q, gemm_desc *d,
-                                           const nk_gemm_problem *members[GEMM_MEMBERS])
+static const char *sm90_list_one_launch_of(const nk_grouped_gemm_problem *p, const gemm_query *q, gemm_groups *groups)
 {
-    int64_t rows = 0, longest_k = 0;
-    int count = 0;
-    for (int64_t g = 0; g < p->groups; g++) {
-        const nk_gemm_problem *one = &p->list[g];
-        if (gemm_is_empty_group(one)) continue;
-        if (count == GEMM_MEMBERS) return SAY_APART("there are more than 32");
+    const gemm_candidate largest = {.config = SM90_GEMM_w256};
+    int64_t at = 0, rows = 0, longest_k = 0;
+    gemm_groups more;
+    const int count = gemm_next_launch(p, q->family, &at, groups) ? groups->desc.count : 0;
+    for (int i = 0; i < count; i++) {
+        const nk_gemm_problem *one = groups->members[i];
         const gemm_desc alone = {.op = GEMM, .gemm = one, .count = 1};
-        const gemm_candidate largest = {.config = SM90_GEMM_w256};
         if (sm90_gemm_why_not(&alone, q) || sm90_gemm_why_not_config(&alone, q, &largest))
             return SAY_APART("no tile serves all of them");
-        if (count && !sm90_list_is_alike(one, members[0])) return SAY_APART("their types or layouts are not the same");
+        if (!sm90_list_is_alike(one, groups->members[0])) return SAY_APART("their types or layouts are not the same");
         rows += one->m;
         longest_k = one->k > longest_k ? one->k : longest_k;
-        members[count++] = one;
     }
+    if (gemm_next_launch(p, q->family, &at, &more)) return SAY_APART("there are more than 32");
     if (count < 2) return SAY_APART("there is one");
-    *d = (gemm_desc){.op = GEMM_LIST, .gemm = members[0], .count = count, .members = members};
     const int64_t row_bytes = nk_ceil_div(longest_k, 2 * SM90_GEMM_STEP) * 2 * SM90_GEMM_STEP * 2;
     return (rows + SM90_GEMM_MAX_TILE_M) * row_bytes > SM90_GEMM_MOST_WORKSPACE
                ? SAY_APART("their tokens take more than 256 MB in 16 bits")
                : NULL;
 }
 
-/* Where *apart becomes a reason there is no such launch, and nothing is planned. */
-static nk_status sm90_list_plan_one_launch(const gemm_row *row, const nk_grouped_gemm_problem *p,
-                                           const nk_settings *settings, nk_plan *plan, gemm_launch *c,
-                                           const char **apart)
-{
-    const nk_gemm_problem *members[GEMM_MEMBERS];
-    nk_plan found = *plan;
-    gemm_desc d;
-    gemm_query q;
-    NK_TRY(gemm_query_of(&one_launch, p->device, settings, &q));
-    *apart = sm90_list_one_launch_of(p, &q, &d, members);
-    if (*apart) return NK_OK;
-    NK_TRY(gemm_plan_launch(row, &d, &q, &found, c));
-    if (c->schedule == APART)
-        *apart = SAY_APART("that is faster by cost");
-    else if (c->grid < q.gpu->sms / 2)
-        *apart = SAY_APART("they have few tiles");
-    else
-        *plan = found;
-    return NK_OK;
-}
-
 /* As long as each group has work for half of the GPU: small ones are faster all at once. `why` is a plan's. */
-static nk_status sm90_list_plan_apart(const gemm_row *row, const nk_grouped_gemm_problem *p,
+static nk_status sm90_list_plan_apart(const gemm_row *row, const nk_grouped_gemm_problem *p, const gemm_query *q,
                                       const nk_settings *settings, const char *why, nk_plan *plan)
 {
-    gemm_query q;
-    NK_TRY(gemm_query_of(&sm90_gemm, p->device, settings, &q));
     nk_plan first = {0};
     for (int64_t g = 0; g < p->groups; g++) {
         if (gemm_is_empty_group(&p->list[g])) continue;
@@ -344,7 +308,7 @@ static nk_status sm90_list_plan_apart(const gemm_row *row, const nk_grouped_gemm
         const nk_status status = gemm_plan(row, gemm_describe_gemm(&p->list[g], &call), settings, &group, choice);
         if (status == NK_DECLINED) return nk_decline(plan, group.declined);
         NK_TRY(status);
-        if (q.forced == NK_TILE_ANY && group.grid < q.gpu->sms / 2)
+        if (q->forced == NK_TILE_ANY && group.grid < q->gpu->sms / 2)
             return nk_decline(plan, "groups with too little work for half of the GPU are faster all at once");
         const int64_t most =
             group.workspace_bytes > first.workspace_bytes ? group.workspace_bytes : first.workspace_bytes;
@@ -371,27 +335,39 @@ static nk_status sm90_list_run_apart(const gemm_row *row, const nk_grouped_gemm_
     return NK_OK;
 }
 
-nk_status sm90_plan_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const nk_settings *settings,
-                         nk_plan *plan, void *choice)
+nk_status sm90_plan_list(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
+                         void *choice)
 {
+    const nk_grouped_gemm_problem *p = d->list;
     list_choice *c = choice;
-    const char *apart = SAY_APART("a tile is forced");
-    if (nk_tile_forced(settings, &sm90_gemm_family) == NK_TILE_ANY)
-        NK_TRY(sm90_list_plan_one_launch(row, p, settings, plan, &c->launch, &apart));
+    gemm_groups groups;
+    gemm_query q;
+    nk_plan found = *plan;
+    NK_TRY(gemm_query_of(&sm90_gemm, p->device, settings, &q));
+    const char *apart =
+        q.forced != NK_TILE_ANY ? SAY_APART("a tile is forced") : sm90_list_one_launch_of(p, &q, &groups);
+    if (!apart) {
+        NK_TRY(gemm_plan_launch(row, &groups.desc, &q, &found, &c->launch));
+        if (c->launch.schedule == APART)
+            apart = SAY_APART("that is faster by cost");
+        else if (found.grid < q.gpu->sms / 2)
+            apart = SAY_APART("they have few tiles");
+    }
     c->is_one_launch = !apart;
-    if (!apart) return NK_OK;
-    c->settings = *settings;
-    return sm90_list_plan_apart(row, p, settings, apart, plan);
+    if (apart) {
+        c->settings = *settings;
+        return sm90_list_plan_apart(row, p, &q, settings, apart, plan);
+    }
+    *plan = found;
+    return NK_OK;
 }
 
-nk_status sm90_run_list(const gemm_row *row, const nk_grouped_gemm_problem *p, const void *choice, const nk_exec *exec)
+nk_status sm90_run_list(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec)
 {
     const list_choice *c = choice;
-    const nk_gemm_problem *members[GEMM_MEMBERS];
-    int count = 0;
-    if (!c->is_one_launch) return sm90_list_run_apart(row, p, &c->settings, exec);
-    for (int64_t g = 0; g < p->groups; g++)
-        if (!gemm_is_empty_group(&p->list[g])) members[count++] = &p->list[g];
-    const gemm_desc d = {.op = GEMM_LIST, .gemm = members[0], .count = count, .members = members};
-    return sm90_list_launch(&d, &c->launch, exec);
+    gemm_groups groups;
+    int64_t at = 0;
+    if (!c->is_one_launch) return sm90_list_run_apart(row, d->list, &c->settings, exec);
+    gemm_next_launch(d->list, &sm90_gemm, &at, &groups);
+    return sm90_list_launch(&groups.desc, &c->launch, exec);
 }

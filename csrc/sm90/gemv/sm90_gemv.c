@@ -173,23 +173,16 @@ nk_status sm90_plan_gemv(const nk_gemv_problem *p, const nk_settings *settings, 
     return sm90_gemv_plan(p, &(sm90_gemv_variant){.kind = sm90_gemv_kind_of(p)}, settings, found, choice);
 }
 
-/* The gemv with one of the matrices. */
-static nk_gemv_problem single_gemv(const nk_dual_gemm_problem *p, const nk_operand *b)
+nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, nk_plan *found, sm90_gemv_choice *choice)
 {
-    return (nk_gemv_problem){
-        .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = *b, .d = p->d};
-}
-
-nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *found, void *choice)
-{
-    const nk_gemv_problem first = single_gemv(p, &p->b1), second = single_gemv(p, &p->b2);
-    const bool linear =
-        sm90_gemv_access_of(&first) == SM90_GEMV_LINEAR && sm90_gemv_access_of(&second) == SM90_GEMV_LINEAR;
-    if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
-    if (!fits_32_bits(&first) || !fits_32_bits(&second)) return NK_DECLINED;
-    nk_gemv_problem both = first;
+    const nk_gemv_problem *p = d->gemm;
+    nk_gemv_problem second = *p, both = *p;
+    second.b = *d->up;
     both.n *= 2;
-    const sm90_gemv_variant variant = {.kind = sm90_gemv_kind_of(&first), .is_dual = true};
+    const bool linear = sm90_gemv_access_of(p) == SM90_GEMV_LINEAR && sm90_gemv_access_of(&second) == SM90_GEMV_LINEAR;
+    if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
+    if (!fits_32_bits(p) || !fits_32_bits(&second)) return NK_DECLINED;
+    const sm90_gemv_variant variant = {.kind = sm90_gemv_kind_of(p), .is_dual = true};
     return sm90_gemv_plan(&both, &variant, settings, found, choice);
 }
 
@@ -257,9 +250,10 @@ nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_e
     return sm90_gemv_run(p, &(sm90_gemv_dual){0}, NULL, choice, exec);
 }
 
-nk_status sm90_run_gemv_dual(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec)
+nk_status sm90_run_gemv_dual(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec)
 {
-    nk_gemv_problem first = single_gemv(p, &p->b1);
+    const nk_dual_gemm_problem *p = d->params;
+    nk_gemv_problem first = *d->gemm;
     first.alpha = p->alpha1;
     const sm90_gemv_dual dual = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
     return sm90_gemv_run(&first, &dual, NULL, choice, exec);

@@ -212,9 +212,7 @@ static const struct {
 #undef ROW
 };
 
-#define NAME(name, ...) #name,
-const nk_family sm90_gemv_family = {
-    .row = "sm90", .name = "gemv", .tiles = (const char *const[]){SM90_GEMV_TILES(NAME) NULL}};
+const nk_family sm90_gemv_family = {.row = "sm90", .name = "gemv", .tiles = NK_TILE_NAMES(SM90_GEMV_TILES)};
 
 const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int tile)
 {

@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
+#include "gemm/gemm_family.h"
 #include "sm90_gemv_config.h"
 
 typedef enum sm90_gemv_kind {
@@ -97,16 +98,12 @@ nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *dual, co
                         const sm90_gemv_choice *choice, const nk_exec *exec);
 
 /* dual_gemm of one 16-bit token. Declines all other calls. */
-nk_status sm90_plan_gemv_dual(const nk_dual_gemm_problem *p, const nk_settings *settings, nk_plan *plan, void *choice);
-nk_status sm90_run_gemv_dual(const nk_dual_gemm_problem *p, const void *choice, const nk_exec *exec);
+nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, sm90_gemv_choice *choice);
+nk_status sm90_run_gemv_dual(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec);
 
-/* Experts with few rows. Declines all other calls, and every call while a tile of sm90/gemm is forced. */
-nk_status sm90_plan_gemv_experts(const nk_grouped_gemm_problem *p, const nk_settings *settings, nk_plan *plan,
+/* Experts with few rows, gated or not. Declines all other calls. */
+nk_status sm90_plan_gemv_experts(const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
                                  sm90_gemv_choice *choice);
-nk_status sm90_run_gemv_experts(const nk_grouped_gemm_problem *p, const sm90_gemv_choice *choice, const nk_exec *exec);
-nk_status sm90_plan_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, const nk_settings *settings,
-                                       nk_plan *plan, sm90_gemv_choice *choice);
-nk_status sm90_run_gemv_gated_experts(const nk_grouped_dual_gemm_problem *p, const sm90_gemv_choice *choice,
-                                      const nk_exec *exec);
+nk_status sm90_run_gemv_experts(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec);
 
 #endif

@@ -59,14 +59,14 @@ static const char *sm90_f16_why_not(const gemm_desc *d, const gemm_query *q)
     const nk_gemm_problem *p = d->gemm;
     if (gemm_gathers(d)) return "rows by index: boxes of tensor maps have neighbours";
     if (p->m == 0 || p->n == 0 || p->k == 0) return "there is nothing to multiply";
-    if (gemm_experts(d) > GEMM_LARGEST || p->m > GEMM_LARGEST || p->n > GEMM_LARGEST || p->k > GEMM_LARGEST)
-        return GEMM_TOO_LARGE;
+    const char *why = gemm_why_not_sizes(d);
+    if (why) return why;
     return sm90_f16_have_maps(d) ? NULL : GEMM_NO_MAP("tokens and weights");
 }
 
 static int64_t sm90_f16_tiles_of(const gemm_desc *d, const gemm_config *t)
 {
-    return nk_ceil_div(d->gemm->n, t->tile_n) * gemm_m_tiles(d, t->tile_m);
+    return gemm_n_tiles(d, t, d->gemm->n) * gemm_m_tiles(d, t->tile_m);
 }
 
 static int64_t sm90_f16_smem_bytes(const gemm_desc *d, const gemm_config *t)
@@ -87,7 +87,7 @@ static double sm90_f16_us_of(const gemm_desc *d, const gemm_query *q, const gemm
     const nk_gemm_problem *p = d->gemm;
     const gemm_config *t = &configs[c->config];
     const int64_t busy = gemm_experts(d) < p->m ? gemm_experts(d) : p->m;
-    const int64_t tiles = nk_ceil_div(p->n, t->tile_n) * busy * nk_ceil_div(nk_ceil_div(p->m, busy), t->tile_m);
+    const int64_t tiles = gemm_n_tiles(d, t, p->n) * gemm_even_m_tiles(d, t->tile_m);
     const double stages = (double)nk_ceil_div(p->k, t->tile_k);
     const double tensor = sm90_f16_panels(t) * t->tile_n * t->tile_m * SM90_KIND_F16_TENSOR_US;
     const double l2 = SM90_KIND_F16_STAGE_BYTES(t->tile_m, t->tile_n, t->tile_k) / SM90_KIND_F16_BYTES_PER_US;
@@ -103,10 +103,10 @@ static void sm90_f16_derive(const gemm_desc *d, const gemm_query *q, gemm_launch
 {
     const gemm_config *t = &configs[c->config];
     const int64_t tiles = sm90_f16_tiles_of(d, t);
-    c->grid = tiles < q->gpu->sms ? tiles : q->gpu->sms;
-    c->threads = SM90_KIND_F16_THREADS(t->tile_n);
+    c->plan.grid = tiles < q->gpu->sms ? tiles : q->gpu->sms;
+    c->plan.threads = SM90_KIND_F16_THREADS(t->tile_n);
     c->smem_bytes = (int32_t)sm90_f16_smem_bytes(d, t);
-    c->why = q->forced != NK_TILE_ANY ? "persistent CTAs" : "the fastest by cost: persistent CTAs";
+    c->plan.why = q->forced != NK_TILE_ANY ? "persistent CTAs" : "the fastest by cost: persistent CTAs";
 }
 
 static cuda_boxes sm90_f16_weight_boxes(const gemm_desc *d, const gemm_config *t)
@@ -136,19 +136,6 @@ static nk_status sm90_f16_launch(const gemm_desc *d, const gemm_launch *c, const
     return gemm_launch_kernel(d, c, (void *[]){&maps[0], &maps[1], (void *)(uintptr_t)p, &scheduler, &experts}, exec);
 }
 
-#define NAME(name, ...) #name,
-const nk_family sm90_kind_f16_family = {
-    "sm90",   "kind_f16",         (const char *const[]){SM90_KIND_F16_TILES(NAME) NULL},
-    "halves", gemm_describe_tile, &sm90_kind_f16};
-
-const gemm_family sm90_kind_f16 = {.tiles = &sm90_kind_f16_family,
-                                   .configs = configs,
-                                   .count = SM90_KIND_F16_TILE_COUNT,
-                                   .schedules = 1,
-                                   .invariant = NK_TILE_ANY,
-                                   .kernel = sm90_f16_kernel_of,
-                                   .why_not = sm90_f16_why_not,
-                                   .why_not_config = sm90_f16_why_not_config,
-                                   .us = sm90_f16_us_of,
-                                   .derive = sm90_f16_derive,
-                                   .launch = sm90_f16_launch};
+GEMM_FAMILY(sm90, kind_f16, "halves", SM90_KIND_F16_TILES, .schedules = 1, .invariant = NK_TILE_ANY,
+            .kernel = sm90_f16_kernel_of, .why_not = sm90_f16_why_not, .why_not_config = sm90_f16_why_not_config,
+            .us = sm90_f16_us_of, .derive = sm90_f16_derive, .launch = sm90_f16_launch);

@@ -25,9 +25,7 @@ static void sm90_route_describe(const void *of, int tile, nk_tile_info *info)
     info->tile_n = tiles[tile].tile_n;
 }
 
-#define NAME(name, ...) #name,
-const nk_family sm90_route_family = {
-    "sm90", "route", (const char *const[]){SM90_ROUTE_TILES(NAME) NULL}, NULL, sm90_route_describe, NULL};
+const nk_family sm90_route_family = {"sm90", "route", NK_TILE_NAMES(SM90_ROUTE_TILES), NULL, sm90_route_describe, NULL};
 
 #define ROW(name, ...) [SM90_ROUTE_##name] = {&sm90_route_##name##_fp16, &sm90_route_##name##_bf16},
 static cuda_kernel *const kernels[SM90_ROUTE_TILE_COUNT][2] = {SM90_ROUTE_TILES(ROW)};
