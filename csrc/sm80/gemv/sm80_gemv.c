@@ -28,9 +28,17 @@ static cuda_kernel *sm80_gemv_kernel(const nk_gemv_problem *p)
 NK_CHOICE_FITS(sm80_gemv_choice);
 
 #define SPLIT_K(name, warps) warps,
-const nk_family sm80_gemv_family = {.row = "sm80", .name = "gemv", .tiles = NK_TILE_NAMES(SM80_GEMV_TILES)};
 static const int8_t split_ks[] = {SM80_GEMV_TILES(SPLIT_K)};
 #define TILES ((int)sizeof split_ks)
+
+static void sm80_gemv_describe(const void *of, int tile, nk_tile_info *info)
+{
+    (void)of;
+    info->split_k = split_ks[tile];
+}
+
+const nk_family sm80_gemv_family = {
+    .row = "sm80", .name = "gemv", .tiles = NK_TILE_NAMES(SM80_GEMV_TILES), .describe = sm80_gemv_describe};
 
 /* How many turns of one row quad a warp has, and how many steps of 1024 elements in all. */
 static int64_t turns(int64_t quads, int64_t ctas, int split)

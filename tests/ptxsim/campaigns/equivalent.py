@@ -8,6 +8,7 @@ REMOTE = "arrivals at another CTA's mbarrier are there at once, which hardware d
 READ = "only what ordinary stores wrote must be fenced here, not what loads have read"
 LAST = "of those who read a response the last is remembered, and it may not be this one"
 APART = "in PTX registers of a step are its own: nothing changes them before a later wait"
+SCANNED = "the scan of experts ends with one, too, and without experts nothing is launched"
 NEVER_FALLS = "offsets never fall, so the last end is the largest; only others make a difference"
 
 OF_TCGEN05 = {
@@ -49,9 +50,7 @@ OF_SM100_KIND_F16 = OF_TCGEN05 | {
 }
 
 OF_SM100_EXPERTS = OF_SM100_KIND_F16 | {
-    "no barrier, make_scheduler: __syncthreads": (
-        "the scan of experts ends with one, too, and without experts nothing is launched"
-    ),
+    "no barrier, make_scheduler: __syncthreads": SCANNED,
     "the other choice, scan_experts: statement (25 of 32)": (
         "of atoms: tokens of 16 bits have no scale factors"
     ),
@@ -115,9 +114,7 @@ OF_EXPERTS_GEMV = {
 
 OF_LISTS = {
     "the other bound, scan_experts: statement (28 of 32)": NEVER_FALLS,
-    "no barrier, list_experts: __syncthreads": (
-        "the scan of experts ends with one, too, and without experts nothing is launched"
-    ),
+    "no barrier, list_experts: __syncthreads": SCANNED,
 }
 
 OF_WGMMA = OF_LISTS | {
@@ -158,6 +155,7 @@ OF_HALVES = OF_LISTS | {
     "no warp barrier, release_stage: __syncwarp": (
         "all lanes wait for products just before, by one instruction"
     ),
+    "no barrier, run_kind_f16: statement (7 of 19)": SCANNED,  # that of list_experts
 }
 
 OF_ROUTE = {
