@@ -60,15 +60,16 @@ static inline bool gemm_has_one_matrix(const gemm_desc *d)
 
 /* A tile configuration. What a family has no use for is 0. */
 typedef struct gemm_config {
-    int32_t tile_m, tile_n; /* tokens, and weight rows of all matrices, of a tile */
-    int32_t tile_k;         /* of a stage */
-    int32_t stages;         /* 0: as many as shared memory has room for, which depends on the operator */
-    int32_t cluster;        /* CTAs */
-    int32_t split_k;        /* consumer warpgroups and CTAs that K of a tile is divided among */
-    int32_t warpgroups;     /* that consume; sm80: warps */
-    int32_t ctas_per_mma;   /* 2: a pair of CTAs issues one MMA (cta_group::2) */
-    int32_t multicast;      /* pairs of a cluster that share the operand on the MMA's N */
-    int32_t ctas_per_sm;    /* that registers allow */
+    int32_t tile_m,
+        tile_n;     /* tokens, and weight rows, of a tile. sm100: of either matrix; swapped if tokens are the MMA's M */
+    int32_t tile_k; /* of a stage */
+    int32_t stages; /* 0: as many as shared memory has room for, which depends on the operator */
+    int32_t cluster;      /* CTAs */
+    int32_t split_k;      /* parts that K of a tile is divided into, by warpgroups (sm90: consumer groups) and CTAs */
+    int32_t warpgroups;   /* that consume; sm80: warps */
+    int32_t ctas_per_mma; /* 2: a pair of CTAs issues one MMA (cta_group::2) */
+    int32_t multicast;    /* pairs of a cluster that share the operand on the MMA's N */
+    int32_t ctas_per_sm;  /* that registers allow */
 } gemm_config;
 
 /* Tiles of m rows: of experts as many as any offsets can need, since each with tokens may have one that is not full. */
@@ -96,7 +97,8 @@ typedef struct gemm_query {
 } gemm_query;
 
 /* `schedule` is what else a family chooses. sm80: CTAs per SM that all steps of K are divided among (stream-K), 0: a
- * tile each. sm90: of a list, the widest tile_m by its number. sm100: 1: tokens are the MMA's M. */
+ * tile each. sm90: of a list, the largest tile_m by its number. sm100: 1: tokens are the MMA's M; of a launch a bit for
+ * each member. */
 typedef struct gemm_candidate {
     int32_t config, schedule;
     double us;
@@ -114,7 +116,7 @@ typedef struct gemm_launch {
     nk_pdl pdl;
     bool overlap;
     /* sm90's lists: the members, those of the longest tiles first, and the number of each one's tile_m. */
-    uint8_t order[GEMM_MEMBERS], width[GEMM_MEMBERS];
+    uint8_t order[GEMM_MEMBERS], tile_m_index[GEMM_MEMBERS];
 } gemm_launch;
 
 struct gemm_family {

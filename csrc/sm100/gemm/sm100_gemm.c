@@ -1,5 +1,5 @@
-/* The sm100 GEMM family, of NVFP4 tokens: its tile configurations, what they serve and cost. And the row's operators.
- */
+/* The sm100 GEMM family, of NVFP4 tokens: its tile configurations, what they serve and cost. Then the cells of the
+ * sm100 row of the backend table. */
 #include "sm100/gemv/sm100_gemv_plan.h"
 #include "sm100_gemm_family.h"
 
@@ -54,23 +54,24 @@ static double sm100_gemm_mma_cycles(const gemm_config *t)
     return nk_larger(t->tile_m * SM100_GEMM_MMA_N_CYCLES, rows * SM100_GEMM_OPERAND_ROW_CYCLES);
 }
 
-/* Bytes of the MMA's N that multicast saves this CTA: pairs share its codes, and all CTAs its scale factors. 0 where
- * one wave is enough: SMs are left over, and L2 has more to give the rest. */
+/* Bytes of the MMA's N that multicast saves this CTA: pairs share its codes, and all CTAs its scale factors. None if
+ * one wave is enough: then SMs are idle, and L2 gives the others more. */
 static double sm100_gemm_multicast_bytes(const gemm_config *t, double k, double waves)
 {
     if (t->multicast == 1 || waves <= 1) return 0;
-    const double codes = (double)t->tile_m / t->ctas_per_mma * k / 2, factors = t->tile_m * k / NK_SF_VEC;
-    return codes * (1 - 1.0 / t->multicast) + factors * (1 - 1.0 / t->cluster);
+    const double code_bytes = (double)t->tile_m / t->ctas_per_mma * k / 2, sf_bytes = t->tile_m * k / NK_SF_VEC;
+    return code_bytes * (1 - 1.0 / t->multicast) + sf_bytes * (1 - 1.0 / t->cluster);
 }
 
-/* MMAs, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's stores. */
+/* Of the CTA with most tiles: each tile takes its MMAs, its bytes or its stores, whichever is longest; the last tile's
+ * stores come on top. */
 static double sm100_gemm_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, double waves)
 {
     const double matrices = gemm_matrices(d), k = (double)p->k / t->split_k;
     const double mmas = matrices * k / SM100_GEMM_MMA_K * sm100_gemm_mma_cycles(t);
-    const double codes = matrices * SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma,
-                 factors = matrices * SM100_GEMM_CTA_M + t->tile_m;
-    const double arrive = codes * k / 2 + factors * k / NK_SF_VEC,
+    const double code_rows = matrices * SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma,
+                 sf_rows = matrices * SM100_GEMM_CTA_M + t->tile_m;
+    const double arrive = code_rows * k / 2 + sf_rows * k / NK_SF_VEC,
                  bytes = arrive - sm100_gemm_multicast_bytes(t, k, waves);
     const double tile_cycles =
         nk_larger(mmas, nk_larger(bytes / SM100_GEMM_BYTES_PER_CYCLE, arrive / SM100_GEMM_ARRIVING_BYTES_PER_CYCLE));
@@ -102,15 +103,15 @@ static const sm100_mainloop mainloop = {.tokens_may_be_mma_m = true,
                                         .resources = sm100_gemm_resources,
                                         .us = sm100_gemm_tiles_us};
 
-/* With batch_invariant the tile is one: the same instructions then make a row, whatever the rest is. */
+/* Batch-invariant calls use one tile: then the same instructions make a row, whatever else the call holds. */
 GEMM_FAMILY(sm100, gemm, NULL, SM100_GEMM_TILES, .schedules = 2, .invariant = SM100_GEMM_n64,
-            .kernel = sm100_gemm_kernel_of, .why_not = sm100_gemm_why_not, SM100_GEMM_FAMILY(&mainloop));
+            .kernel = sm100_gemm_kernel_of, .why_not = sm100_gemm_why_not, SM100_SHARED_MEMBERS(&mainloop));
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The row                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static const gemm_family *sm100_gemm_family_of(const gemm_desc *d)
+static const gemm_family *sm100_family_by_tokens(const gemm_desc *d)
 {
     return d->gemm->a.dtype != NK_E2M1X2 ? &sm100_kind_f16 : &sm100_gemm;
 }
@@ -121,13 +122,13 @@ static const char *sm100_gemm_row_why_not(const gemm_desc *d, const nk_settings 
     return d->gated && d->gated->encoded.wanted ? "it writes no codes" : NULL;
 }
 
-/* One token is a gemv's, of this row or a later one. With batch_invariant no token is: its sums would have another
- * order than those of many. */
+/* One token goes to a gemv, of this row or a later one. No batch-invariant call does: the gemv adds in another order.
+ */
 static nk_status sm100_gemm_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,
                                       double *us)
 {
     sm100_gemv_choice *c = choice;
-    const bool is_forced = nk_tile_forced(settings, sm100_gemm_family_of(d)->tiles) != NK_TILE_ANY;
+    const bool is_forced = nk_tile_forced(settings, sm100_family_by_tokens(d)->tiles) != NK_TILE_ANY;
     if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_MAX_TOKENS)
         return NK_DECLINED;
     const nk_status status = sm100_plan_gemv(d->gemm, settings, plan, c);
@@ -141,7 +142,7 @@ static nk_status sm100_gemm_run_gemv(const gemm_desc *d, const void *choice, con
     return sm100_run_gemv(d->gemm, choice, exec);
 }
 
-static const gemm_row sm100_gemm_row = {.family = sm100_gemm_family_of,
+static const gemm_row sm100_gemm_row = {.family = sm100_family_by_tokens,
                                         .why_not = sm100_gemm_row_why_not,
                                         .plan_gemv = sm100_gemm_plan_gemv,
                                         .run_gemv = sm100_gemm_run_gemv};

@@ -14,15 +14,16 @@ _Static_assert(SM100_LIST_GROUPS == GEMM_MEMBERS, "one launch takes all members 
 
 static int sm100_operands(const gemm_desc *d) { return d->up ? SM100_GEMM_OPERANDS : 2; }
 
-static bool sm100_are_tokens(int of, bool tokens_are_mma_m)
+static bool sm100_are_tokens(int operand, bool tokens_are_mma_m)
 {
-    return of != SM100_GEMM_OPERAND_UP && (of == SM100_GEMM_OPERAND_M) == tokens_are_mma_m;
+    return operand != SM100_GEMM_OPERAND_UP && (operand == SM100_GEMM_OPERAND_M) == tokens_are_mma_m;
 }
 
-static const nk_operand *sm100_operand_of(const gemm_desc *d, const nk_gemm_problem *p, int of, bool tokens_are_mma_m)
+static const nk_operand *sm100_operand_of(const gemm_desc *d, const nk_gemm_problem *p, int operand,
+                                          bool tokens_are_mma_m)
 {
-    if (of == SM100_GEMM_OPERAND_UP) return d->up;
-    return sm100_are_tokens(of, tokens_are_mma_m) ? &p->a : &p->b;
+    if (operand == SM100_GEMM_OPERAND_UP) return d->up;
+    return sm100_are_tokens(operand, tokens_are_mma_m) ? &p->a : &p->b;
 }
 
 static int64_t sm100_rows_of(const gemm_desc *d, const nk_gemm_problem *p, bool tokens)
@@ -36,8 +37,9 @@ static int64_t sm100_batches_of(const gemm_desc *d, const nk_gemm_problem *p, bo
     return d->experts && !tokens ? gemm_experts(d) : p->l;
 }
 
-/* With batch_invariant strides must do for more rows, which add in the same order. Of gathered tokens a map must
- * describe them ungathered, too: a call with them has the same bits. */
+/* With batch_invariant, strides must serve any number of rows: a row must not go to another kernel, whose sums have
+ * another order, because more rows are there. K of gathered tokens must be a multiple of 16 bytes: the same tokens, if
+ * they were contiguous, then have a map, too, and both calls give the same bits. */
 bool sm100_has_map(const gemm_desc *d, const nk_operand *o, bool batch_invariant)
 {
     const bool tokens = o == &d->gemm->a;
@@ -70,22 +72,22 @@ static tiling sm100_tiling_of(const gemm_desc *d, const nk_gemm_problem *p, cons
     return found;
 }
 
-/* Two matrices of weights, and experts', are always the MMA's M. With batch_invariant all are: the same instructions
- * then make a row, whatever the rest is. Of a list each group has what makes fewer tiles there; else `schedule` says
- * it. */
-static tiling sm100_tiling_of_member(const sm100_mainloop *loop, const gemm_desc *d, const nk_gemm_problem *p,
+/* Which operand is the MMA's M. In grouped and dual GEMMs, and in batch-invariant calls, weights always are: then the
+ * same instructions make a row, whatever else the call holds. Each group of a list takes tokens instead if that makes
+ * fewer tiles. A gemm does as `schedule` says (1: tokens). */
+static tiling sm100_tiling_of_member(const sm100_mainloop *mainloop, const gemm_desc *d, const nk_gemm_problem *p,
                                      const gemm_config *t, int32_t schedule, bool batch_invariant)
 {
-    const tiling weights = sm100_tiling_of(d, p, t, schedule == 1);
-    if (d->op != GEMM_LIST || !loop->tokens_may_be_mma_m || batch_invariant) return weights;
-    const tiling tokens = sm100_tiling_of(d, p, t, true);
-    return tokens.tiles < weights.tiles ? tokens : weights;
+    const tiling asked = sm100_tiling_of(d, p, t, schedule == 1);
+    if (d->op != GEMM_LIST || !mainloop->tokens_may_be_mma_m || batch_invariant) return asked;
+    const tiling swapped = sm100_tiling_of(d, p, t, true);
+    return swapped.tiles < asked.tiles ? swapped : asked;
 }
 
-/* With the list of experts. */
-static int64_t sm100_smem_bytes(const sm100_mainloop *loop, const gemm_desc *d, const gemm_config *t)
+/* With the table of experts. */
+static int64_t sm100_smem_bytes(const sm100_mainloop *mainloop, const gemm_desc *d, const gemm_config *t)
 {
-    return loop->resources(d, t).smem_bytes + (d->experts ? SM100_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
+    return mainloop->resources(d, t).smem_bytes + (d->experts ? SM100_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
 }
 
 static int64_t sm100_tiles_at_once(const gemm_config *t, const cuda_gpu *gpu)
@@ -95,31 +97,32 @@ static int64_t sm100_tiles_at_once(const gemm_config *t, const cuda_gpu *gpu)
 
 const char *sm100_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
 {
-    const sm100_mainloop *loop = q->family->mainloop;
+    const sm100_mainloop *mainloop = q->family->mainloop;
     const gemm_config *t = &q->family->configs[c->config];
     double tiles = 0;
-    if (c->schedule && (!loop->tokens_may_be_mma_m || d->op != GEMM || q->batch_invariant)) return gemm_no_schedule;
+    if (c->schedule && (!mainloop->tokens_may_be_mma_m || d->op != GEMM || q->batch_invariant)) return gemm_no_schedule;
     for (int i = 0; i < d->count; i++) {
         if (nk_ceil_div(d->members[i]->k, t->tile_k) < t->split_k) return "K has fewer K tiles than it is split into";
-        tiles += sm100_tiling_of_member(loop, d, d->members[i], t, c->schedule, q->batch_invariant).tiles;
+        tiles += sm100_tiling_of_member(mainloop, d, d->members[i], t, c->schedule, q->batch_invariant).tiles;
     }
-    if (sm100_smem_bytes(loop, d, t) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
+    if (sm100_smem_bytes(mainloop, d, t) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
     return tiles * t->cluster < GEMM_LARGEST ? NULL : GEMM_TOO_LARGE;
 }
 
-/* A wave takes as long as its first tile. */
+/* Tiles run in waves, and a wave is charged to the member with its first tile, the longest. The fixed part, us(.., 0),
+ * is charged once, since all members are one launch. */
 double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
 {
-    const sm100_mainloop *loop = q->family->mainloop;
+    const sm100_mainloop *mainloop = q->family->mainloop;
     const gemm_config *t = &q->family->configs[c->config];
     const int64_t at_once = sm100_tiles_at_once(t, q->gpu);
     double us = 0;
     int64_t begin = 0;
     for (int i = 0; i < d->count; i++) {
         const nk_gemm_problem *p = d->members[i];
-        const tiling of = sm100_tiling_of_member(loop, d, p, t, c->schedule, q->batch_invariant);
-        const int64_t end = begin + (int64_t)of.tiles, waves = nk_ceil_div(end, at_once) - nk_ceil_div(begin, at_once);
-        us += loop->us(d, p, t, (double)waves) - (i ? loop->us(d, p, t, 0) : 0);
+        const tiling its = sm100_tiling_of_member(mainloop, d, p, t, c->schedule, q->batch_invariant);
+        const int64_t end = begin + (int64_t)its.tiles, waves = nk_ceil_div(end, at_once) - nk_ceil_div(begin, at_once);
+        us += mainloop->us(d, p, t, (double)waves) - (i ? mainloop->us(d, p, t, 0) : 0);
         begin = end;
     }
     return us;
@@ -129,29 +132,29 @@ double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c
 
 void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
-    const sm100_mainloop *loop = q->family->mainloop;
+    const sm100_mainloop *mainloop = q->family->mainloop;
     const gemm_config *t = &q->family->configs[c->config];
-    const sm100_resources of_cta = loop->resources(d, t);
+    const sm100_resources resources = mainloop->resources(d, t);
     const int64_t at_once = sm100_tiles_at_once(t, q->gpu);
     double tiles = 0;
-    int32_t swapped = 0; /* a bit for each member whose tokens are the MMA's M */
+    int32_t tokens_as_m = 0; /* a bit for each member whose tokens are the MMA's M */
     for (int i = 0; i < d->count; i++) {
-        const tiling of = sm100_tiling_of_member(loop, d, d->members[i], t, c->schedule, q->batch_invariant);
-        swapped |= (int32_t)((uint32_t)of.tokens_are_mma_m << i);
-        tiles += of.tiles;
+        const tiling its = sm100_tiling_of_member(mainloop, d, d->members[i], t, c->schedule, q->batch_invariant);
+        tokens_as_m |= (int32_t)((uint32_t)its.tokens_are_mma_m << i);
+        tiles += its.tiles;
     }
     nk_plan *plan = &c->plan;
-    c->schedule = swapped;
-    if (swapped & 1) {
+    c->schedule = tokens_as_m;
+    if (tokens_as_m & 1) {
         plan->tile_m = t->tile_n;
         plan->tile_n = t->tile_m;
     }
     plan->grid =
         t->cluster * (tiles < (double)at_once || SM100_GEMM_IS_DYNAMIC(t->multicast) ? (int64_t)tiles : at_once);
-    plan->threads = of_cta.threads;
-    plan->stages = of_cta.stages;
-    c->smem_bytes = (int32_t)sm100_smem_bytes(loop, d, t);
-    plan->why = d->op != GEMM_LIST ? loop->why(d, swapped)
+    plan->threads = resources.threads;
+    plan->stages = resources.stages;
+    c->smem_bytes = (int32_t)sm100_smem_bytes(mainloop, d, t);
+    plan->why = d->op != GEMM_LIST ? mainloop->why(d, tokens_as_m & 1)
                 : d->is_partial    ? "a launch for each 32 groups" LIST_ORDER "; this is the first one's"
                                    : "one launch for all groups" LIST_ORDER;
 }
@@ -168,7 +171,7 @@ static bool sm100_have_whole_atoms(const gemm_desc *d, const nk_gemm_problem *p,
            ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
 }
 
-/* Blocked scale factors of up rows begin within an atom: so many gate rows are before them there. */
+/* The up matrix begins inside an atom if N is no multiple of 128: so many gate rows lie before it there. */
 static int32_t sm100_up_row_in_atom(const gemm_desc *d)
 {
     const bool blocked = d->op == GEMM_GROUPED_DUAL && d->up->sf_layout == NK_SF_BLOCKED;
@@ -178,11 +181,11 @@ static int32_t sm100_up_row_in_atom(const gemm_desc *d)
 static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, const nk_gemm_problem *p,
                                          const gemm_config *t, bool tokens_are_mma_m)
 {
-    const tiling of = sm100_tiling_of(d, p, t, tokens_are_mma_m);
+    const tiling its = sm100_tiling_of(d, p, t, tokens_are_mma_m);
     sm100_gemm_params s = {.tokens_are_mma_m = tokens_are_mma_m,
-                           .mma_m_tiles = (int32_t)of.m_tiles,
-                           .mma_n_tiles = (int32_t)of.n_tiles,
-                           .tiles = (int32_t)of.tiles,
+                           .mma_m_tiles = (int32_t)its.m_tiles,
+                           .mma_n_tiles = (int32_t)its.n_tiles,
+                           .tiles = (int32_t)its.tiles,
                            .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
                            .up_row_in_atom = sm100_up_row_in_atom(d)};
     for (int i = 0; i < sm100_operands(d); i++) {
@@ -195,28 +198,30 @@ static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, con
     return s;
 }
 
-/* Of one operand; rows of gathered tokens are boxes of their own. */
+/* The boxes of one operand. A row of gathered tokens is a box of its own. */
 static cuda_boxes sm100_boxes_of(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t,
-                                 const sm100_gemm_params *s, int of)
+                                 const sm100_gemm_params *s, int operand)
 {
-    const nk_operand *o = sm100_operand_of(d, p, of, s->tokens_are_mma_m);
-    const bool tokens = sm100_are_tokens(of, s->tokens_are_mma_m), gathers = tokens && gemm_gathers(d);
-    const int32_t rows = of == SM100_GEMM_OPERAND_N ? t->tile_m / t->ctas_per_mma / t->multicast : SM100_GEMM_CTA_M;
-    const int64_t batches = s->one_matrix[of] ? 1 : sm100_batches_of(d, p, tokens);
+    const nk_operand *o = sm100_operand_of(d, p, operand, s->tokens_are_mma_m);
+    const bool tokens = sm100_are_tokens(operand, s->tokens_are_mma_m), gathers = tokens && gemm_gathers(d);
+    const int32_t rows =
+        operand == SM100_GEMM_OPERAND_N ? t->tile_m / t->ctas_per_mma / t->multicast : SM100_GEMM_CTA_M;
+    const int64_t batches = s->one_matrix[operand] ? 1 : sm100_batches_of(d, p, tokens);
     const int32_t swizzled = o->dtype == NK_E2M1X2 ? t->tile_k : 64; /* of 16-bit elements 128 bytes */
     return cuda_k_major_boxes(o, tokens ? "tokens" : "weights", p->k, sm100_rows_of(d, p, tokens),
                               gathers ? 0 : batches, swizzled, gathers ? 1 : rows);
 }
 
-/* Blocked scale factors of gathered tokens are one matrix: every token has its own. */
+/* Scale factors of gathered tokens belong to tokens that exist, and linear ones need no atoms: then nothing limits atom
+ * rows. */
 static sm100_gemm_experts sm100_experts_of(const nk_grouped_gemm_problem *p)
 {
     const int64_t row_bytes = nk_ceil_div(p->all.k, NK_SF_VEC * NK_SF_ATOM_COLS) * NK_SF_ATOM_BYTES;
-    const bool any = p->all.a.sf_layout == NK_SF_LINEAR || p->rows.data || row_bytes == 0;
-    return (sm100_gemm_experts){p->offsets, p->groups, any ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
+    const bool unlimited = p->all.a.sf_layout == NK_SF_LINEAR || p->rows.data || row_bytes == 0;
+    return (sm100_gemm_experts){p->offsets, p->groups, unlimited ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
 }
 
-/* gated experts are a dual_gemm for the kernels, with B2 further down in B1's matrices. */
+/* Gated experts are one dual_gemm for the kernels: B2 is the same matrices, N rows further. */
 static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
 {
     return (nk_dual_gemm_problem){.device = g->device,
@@ -235,23 +240,22 @@ static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
 
 static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
 {
-    const sm100_mainloop *loop = c->family->mainloop;
+    const sm100_mainloop *mainloop = c->family->mainloop;
     const gemm_config *t = &c->family->configs[c->config];
     const int count = sm100_operands(d);
-    sm100_gemm_params scheduler = sm100_params_of(loop->copies_sf, d, d->gemm, t, c->schedule);
+    sm100_gemm_params params = sm100_params_of(mainloop->copies_sf, d, d->gemm, t, c->schedule);
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     nk_dual_gemm_problem dual;
     sm100_gemm_experts experts = {0};
-    void *args[SM100_GEMM_OPERANDS +
-               3]; /* maps, the problem, the scheduler's parameters and, if there are any, experts */
+    void *args[SM100_GEMM_OPERANDS + 3]; /* maps, the problem, the parameters and, if there are any, experts */
     if (d->experts) experts = sm100_experts_of(d->experts);
-    for (int of = 0; of < count; of++) {
-        boxes[of] = sm100_boxes_of(d, d->gemm, t, &scheduler, of);
-        args[of] = to[of] = &maps[of];
+    for (int operand = 0; operand < count; operand++) {
+        boxes[operand] = sm100_boxes_of(d, d->gemm, t, &params, operand);
+        args[operand] = to[operand] = &maps[operand];
     }
     args[count] = (void *)(uintptr_t)d->params;
-    args[count + 1] = &scheduler;
+    args[count + 1] = &params;
     args[count + 2] = &experts;
     if (d->gated) {
         dual = sm100_dual_of(d->gated);
@@ -261,11 +265,12 @@ static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, cons
     return gemm_launch_kernel(d, c, args, exec);
 }
 
-/* Scale factors are sf_by_bulk_copy where those of every group can be: what lanes store, and what copies bring, never
- * lies in the same bytes. */
+/* An operand's scale factors come by bulk copy only if those of every group can. Barriers are initialised once, for the
+ * scale-factor warps to arrive in each phase or in none; and no bytes of a stage are written by threads for one tile
+ * and by copies for another, which would take a proxy fence. */
 static nk_status sm100_launch_list(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
 {
-    const sm100_mainloop *loop = c->family->mainloop;
+    const sm100_mainloop *mainloop = c->family->mainloop;
     const gemm_config *t = &c->family->configs[c->config];
     cuda_boxes boxes[2 * GEMM_MEMBERS];
     cuda_tensor_map *to[2 * GEMM_MEMBERS];
@@ -275,14 +280,14 @@ static nk_status sm100_launch_list(const gemm_desc *d, const gemm_launch *c, con
     for (int i = 0; i < d->count; i++) {
         sm100_list_group *g = &list.group[i];
         g->gemm = *d->members[i];
-        g->params = sm100_params_of(loop->copies_sf, d, d->members[i], t, c->schedule >> i & 1);
+        g->params = sm100_params_of(mainloop->copies_sf, d, d->members[i], t, c->schedule >> i & 1);
         g->first_tile = all->tiles;
         all->tiles += g->params.tiles;
         to[2 * i] = &g->map_m;
         to[2 * i + 1] = &g->map_n;
-        for (int of = 0; of <= SM100_GEMM_OPERAND_N; of++) {
-            boxes[2 * i + of] = sm100_boxes_of(d, d->members[i], t, &g->params, of);
-            all->sf_by_bulk_copy[of] = all->sf_by_bulk_copy[of] && g->params.sf_by_bulk_copy[of];
+        for (int operand = 0; operand <= SM100_GEMM_OPERAND_N; operand++) {
+            boxes[2 * i + operand] = sm100_boxes_of(d, d->members[i], t, &g->params, operand);
+            all->sf_by_bulk_copy[operand] = all->sf_by_bulk_copy[operand] && g->params.sf_by_bulk_copy[operand];
         }
     }
     for (int i = 0; i < d->count; i++)

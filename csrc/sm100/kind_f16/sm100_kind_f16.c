@@ -93,4 +93,4 @@ static const sm100_mainloop mainloop = {
     .why = sm100_f16_why, .resources = sm100_f16_resources, .us = sm100_f16_tiles_us};
 
 GEMM_FAMILY(sm100, kind_f16, "halves", SM100_KIND_F16_TILES, .schedules = 1, .invariant = SM100_KIND_F16_n64,
-            .kernel = sm100_f16_kernel_of, .why_not = sm100_f16_why_not, SM100_GEMM_FAMILY(&mainloop));
+            .kernel = sm100_f16_kernel_of, .why_not = sm100_f16_why_not, SM100_SHARED_MEMBERS(&mainloop));

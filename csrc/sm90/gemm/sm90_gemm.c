@@ -3,14 +3,14 @@
 #include "sm90_gemm_family.h"
 
 static const gemm_config configs[SM90_GEMM_TILE_COUNT] = {
-#define CONFIG(name, tokens, rows, groups, ctas, pipeline_stages, steps, early)            \
-    [SM90_GEMM_##name] = {.tile_m = tokens,                                                \
-                          .tile_n = rows,                                                  \
-                          .tile_k = (steps) * SM90_GEMM_STEP,                              \
-                          .stages = pipeline_stages,                                       \
-                          .cluster = ctas,                                                 \
-                          .split_k = (groups) * (ctas) * SM90_GEMM_STAGE_N(rows) / (rows), \
-                          .warpgroups = SM90_GEMM_STAGE_N(rows) / 64 * (groups)},
+#define CONFIG(name, m, n, consumer_groups, ctas, pipeline_stages, steps, early)              \
+    [SM90_GEMM_##name] = {.tile_m = m,                                                        \
+                          .tile_n = n,                                                        \
+                          .tile_k = (steps) * SM90_GEMM_STEP,                                 \
+                          .stages = pipeline_stages,                                          \
+                          .cluster = ctas,                                                    \
+                          .split_k = (consumer_groups) * (ctas) * SM90_GEMM_STAGE_N(n) / (n), \
+                          .warpgroups = SM90_GEMM_STAGE_N(n) / 64 * (consumer_groups)},
     SM90_GEMM_TILES(CONFIG)
 #undef CONFIG
 };
@@ -34,8 +34,8 @@ static cuda_kernel *sm90_gemm_kernel_of(const gemm_desc *d, int config)
     return d->op == GEMM_LIST ? sm90_list_kernel_of(d, config) : kernels[d->op][config][d->gemm->a.dtype == NK_BF16];
 }
 
-/* Rows of zeros behind the tokens keep tensor-map boxes in bounds: boxes that are partly out of bounds complete late.
- */
+/* Spare rows behind the tokens keep tensor-map boxes in bounds: boxes that are partly out of bounds complete late. A
+ * batch but the last has the next one's rows for them. */
 static int64_t sm90_gemm_spare_rows(const gemm_desc *d, const gemm_config *t)
 {
     const int64_t m = d->gemm->m;
@@ -47,7 +47,7 @@ static int64_t sm90_gemm_workspace_rows(const gemm_desc *d, const gemm_config *t
     return d->gemm->l * d->gemm->m + sm90_gemm_spare_rows(d, t);
 }
 
-/* Rows that every tile has workspace for. */
+/* The most token rows of one launch: with the spare rows of any tile they fit into SM90_GEMM_MOST_WORKSPACE. */
 static int64_t sm90_gemm_rows_at_once(const gemm_desc *d)
 {
     return SM90_GEMM_MOST_WORKSPACE / sm90_gemm_row_bytes(d->gemm->k) - SM90_GEMM_MAX_TILE_M;
@@ -122,15 +122,15 @@ const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, co
 /* Tensor cores and instructions work side by side, but beside busy tensor cores instructions are issued slowly. */
 double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy)
 {
-    const double rows = SM90_GEMM_STAGE_N(t->tile_n) / 128.0;
+    const double rows_of_128 = SM90_GEMM_STAGE_N(t->tile_n) / 128.0;
     const double tensor = tile_m * SM90_GEMM_TENSOR_TOKEN_US;
     const double issue = SM90_GEMM_ISSUE_US + tile_m * SM90_GEMM_ISSUE_TOKEN_US +
                          SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0);
-    return rows * nk_larger(tensor, issue);
+    return rows_of_128 * nk_larger(tensor, issue);
 }
 
-/* Tiles of tile_m rows that m rows become which fall to experts by chance. Rows per expert are about Poisson; above
- * MANY they are taken as the mean, and half a tile more. */
+/* The expected number of tiles of tile_m rows if m rows fall to experts at random; with INT32_MAX the experts that have
+ * rows. An expert's rows are about Poisson. A mean above MANY is taken for all of them, and half a tile more. */
 static double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m)
 {
     enum { MANY = 512, WIDTH = 200 }; /* nine standard deviations of MANY */
@@ -168,16 +168,16 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
                           (t->tile_n / SM90_GEMM_STAGE_N(t->tile_n));
     const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
-    const double tokens = (double)p->l * (double)p->m * padded_k * 2;
+    const double token_bytes = (double)p->l * (double)p->m * padded_k * 2;
     const double matrices =
         d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX) : (double)p->l; /* with rows */
-    const double weights = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
+    const double weight_bytes = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
     const double busy = 1 + SM90_GEMM_BUSY * ctas / q->gpu->sms; /* CTAs share memory, L2 and power */
     const double loop = busy * (double)(waves * steps) * sm90_gemm_step_us(t, t->tile_m, sm90_gemm_lanes_copy(d));
     const double tile =
         SM90_GEMM_TILE_US + t->tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);
-    return SM90_GEMM_LAUNCH_US + tokens / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
-           nk_larger(loop, weights / SM90_GEMM_BYTES_PER_US);
+    return SM90_GEMM_LAUNCH_US + token_bytes / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
+           nk_larger(loop, weight_bytes / SM90_GEMM_BYTES_PER_US);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -238,27 +238,27 @@ cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, cons
                               SM90_GEMM_STEP, SM90_GEMM_STAGE_N(t->tile_n) / gemm_matrices(d));
 }
 
-cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
+cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *tokens, const gemm_config *t, int64_t rows, int64_t batch_rows,
                                  int64_t batches, int32_t tile_m)
 {
-    const uint64_t row_bytes = (uint64_t)x->k_steps * SM90_GEMM_STEP * 2;
+    const uint64_t row_bytes = (uint64_t)tokens->k_steps * SM90_GEMM_STEP * 2;
     return (cuda_boxes){.name = "tokens in workspace",
-                        .at = x->data,
-                        .dtype = NK_F16,
+                        .at = tokens->data,
+                        .dtype = NK_F16, /* either 16-bit type: nothing is converted */
                         .rank = 4,
-                        .dims = {SM90_GEMM_SWIZZLE_K, (uint64_t)rows, 2 * (uint64_t)x->k_steps, (uint64_t)batches},
+                        .dims = {SM90_GEMM_SWIZZLE_K, (uint64_t)rows, 2 * (uint64_t)tokens->k_steps, (uint64_t)batches},
                         .strides = {row_bytes, 2 * SM90_GEMM_SWIZZLE_K, (uint64_t)batch_rows * row_bytes},
                         .box = {SM90_GEMM_SWIZZLE_K, (uint32_t)tile_m, 2 * (uint32_t)sm90_gemm_steps(t), 1},
                         .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
 }
 
-static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t, const sm90_prepared_a *x,
+static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t, const sm90_prepared_a *tokens,
                                        cuda_tensor_map maps[3])
 {
     const nk_gemm_problem *p = d->gemm;
     const cuda_boxes boxes[] = {
-        sm90_gemm_token_boxes(x, t, p->m + sm90_gemm_spare_rows(d, t), p->m, p->l, t->tile_m),
+        sm90_gemm_token_boxes(tokens, t, p->m + sm90_gemm_spare_rows(d, t), p->m, p->l, t->tile_m),
         sm90_gemm_weight_boxes(d, t, "weights", &p->b),
         d->up ? sm90_gemm_weight_boxes(d, t, "ups", d->up) : (cuda_boxes){0},
     };
@@ -293,8 +293,8 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     const gemm_config *t = &configs[c->config];
     const nk_grouped_gemm_problem *g = d->experts;
     const bool weights_first = c->pdl == NK_PDL_WEIGHTS;
-    sm90_gemm_params scheduler = sm90_gemm_params_of(d, t);
-    sm90_prepared_a tokens = {.data = exec->workspace, .k_steps = scheduler.k_steps, .release_first = weights_first};
+    sm90_gemm_params params = sm90_gemm_params_of(d, t);
+    sm90_prepared_a tokens = {.data = exec->workspace, .k_steps = params.k_steps, .release_first = weights_first};
     sm90_gemm_experts experts = {.wait_first = weights_first};
     if (g) {
         tokens.rows = g->rows;
@@ -304,11 +304,10 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     NK_TRY(sm90_gemm_encode_maps(d, t, &tokens, maps));
     NK_TRY(sm90_gemm_launch_prologue(d, c, &tokens, &experts, exec));
     /* Kernels without experts take all but the last. */
-    void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
-    void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &scheduler, &experts};
+    void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &params, &experts};
+    void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &params, &experts};
     gemm_launch launch = *c;
-    if (t->split_k > 1)
-        launch.plan.grid = (int64_t)scheduler.tiles * t->cluster; /* the last slice may have fewer tiles */
+    if (t->split_k > 1) launch.plan.grid = (int64_t)params.tiles * t->cluster; /* the last slice may have fewer tiles */
     return gemm_launch_kernel(d, &launch, d->up ? with_up : without, exec);
 }
 

@@ -1,5 +1,5 @@
-/* What the sm90 GEMM family takes. All times are in microseconds (us). Beside the gemv's, whose costs are in
- * sm90_gemv_costs.h, they are compared as times; among tiles only ratios matter.
+/* What the sm90 GEMM family takes. All times are in microseconds (us). They are compared with the gemv's
+ * (sm90_gemv_costs.h) as times; among tiles only their ratios matter.
  *
  * From a sweep of 1414 launches of 96 problems on an NVIDIA H200, 2026-11: the choice takes 0.1 % more than the
  * best on average, 4.3 % at most. */
@@ -10,7 +10,7 @@
 #define SM90_GEMM_TOKEN_BYTES_PER_US 1.574e6 /* the prologue kernel writes */
 #define SM90_GEMM_TENSOR_TOKEN_US 0.00422    /* a token in a step of a CTA: tensor cores alone */
 #define SM90_GEMM_ISSUE_US 0.2181            /* a step of a CTA: decoding weights, and waiting */
-#define SM90_GEMM_ISSUE_TOKEN_US 0.002498    /* and for each token, which tensor cores slow that down by */
+#define SM90_GEMM_ISSUE_TOKEN_US 0.002498    /* and for each token: busy tensor cores slow the issue down */
 #define SM90_GEMM_STAGE_US 0.007392          /* advancing to the next stage */
 #define SM90_GEMM_LANES_US 0.01286           /* scale factors of a step that lanes copy */
 #define SM90_GEMM_BUSY 0.04648               /* by how much a step is longer if all SMs are busy */

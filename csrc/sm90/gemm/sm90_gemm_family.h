@@ -20,7 +20,7 @@ static inline int32_t sm90_gemm_threads(const gemm_config *t)
     return SM90_GEMM_THREADS(t->tile_m, t->tile_n, groups);
 }
 
-/* Without a list of experts. */
+/* Shared memory of a CTA, without the list of experts. */
 static inline int32_t sm90_gemm_tile_smem(const gemm_config *t, int32_t matrices)
 {
     return SM90_GEMM_SMEM(t->tile_m, t->tile_n, t->cluster, t->stages, sm90_gemm_steps(t), matrices);
@@ -39,7 +39,8 @@ const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, co
 double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy);
 double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
 
-/* Whether lanes copy the weights' scale factors: those that are no whole atoms. */
+/* Whether lanes copy the weights' scale factors, as costs take it: of two matrices always, though tiles of 192 rows
+ * load whole blocked atoms. */
 static inline bool sm90_gemm_lanes_copy(const gemm_desc *d) { return d->up || d->gemm->b.sf_layout == NK_SF_LINEAR; }
 
 sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t);
@@ -47,11 +48,11 @@ sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t);
 /* What tensor maps say of weights, and of tokens in the workspace: `rows` in all, of batches that are batch_rows apart.
  */
 cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, const char *name, const nk_operand *b);
-cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *x, const gemm_config *t, int64_t rows, int64_t batch_rows,
+cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *tokens, const gemm_config *t, int64_t rows, int64_t batch_rows,
                                  int64_t batches, int32_t tile_m);
 
 /* Lists of groups: what the family says of one launch. */
-#define SM90_LIST_SCHEDULES 9 /* the widest tile_m of the launch, by its number; the last: a gemm for each group */
+#define SM90_LIST_SCHEDULES 9 /* the largest tile_m of the launch, by its number; the last: a gemm for each group */
 cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config);
 bool sm90_list_has_schedule(const gemm_candidate *c);
 double sm90_list_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);

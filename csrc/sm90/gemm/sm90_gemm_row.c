@@ -15,8 +15,8 @@ static bool sm90_row_is_forced(const nk_settings *settings, const nk_family *fam
     return nk_tile_forced(settings, family) != NK_TILE_ANY;
 }
 
-/* Of experts and lists, whether sm80 serves a call, which adds in another order, would depend on how many rows there
- * are with NVFP4KERN_BATCH_INVARIANT. */
+/* Batch invariance: the sm80 row, which adds in another order, takes experts and lists that this row declines for their
+ * number of rows. A row's bits would then depend on how many others there are, so this row declines them all. */
 static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *settings)
 {
     const nk_gemm_problem *p = d->gemm;
@@ -33,7 +33,8 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     return NULL;
 }
 
-/* Of dual_gemm one 16-bit token is the gemv's. Beside tiles that cost chooses it is charged SM90_GEMM_GEMV_US. */
+/* The gemv takes every dual_gemm of one 16-bit token. Its time is compared with the tiles' after SM90_GEMM_GEMV_US is
+ * added. */
 static nk_status sm90_row_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,
                                     double *us)
 {

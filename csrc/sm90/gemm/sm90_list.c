@@ -1,6 +1,6 @@
 /* Lists of groups on Hopper: one launch whose persistent CTAs take tiles of all groups, behind a prologue that brings
- * all tokens to 16 bits; or a gemm for each group, one after the other. In the one launch a group has tiles of one of
- * its ring's widths: tile_m, by its number. */
+ * all tokens to 16 bits; or a gemm for each group, one after the other. In the one launch each group has one of the
+ * pipeline's tile_m. */
 #include "gemm/gemm_plan.h"
 #include "sm90_gemm_family.h"
 #include "sm90_list_params.h"
@@ -8,23 +8,24 @@
 #include <string.h>
 
 _Static_assert(sizeof(sm90_list) <= CUDA_MAX_PARAM_BYTES, "a list is one kernel's parameters");
+_Static_assert(SM90_LIST_MAX_GROUPS == GEMM_MEMBERS, "one launch takes all members of a description");
 
-typedef struct ring {
-    cuda_kernel *kernels[2];               /* for fp16 tokens, which NVFP4 ones become, and for bf16 */
-    int32_t widths[SM90_LIST_MAX_TILE_MS]; /* 0 after the last */
-} ring;
+typedef struct list_pipeline {
+    cuda_kernel *kernels[2];                /* for fp16 tokens, which NVFP4 ones become, and for bf16 */
+    int32_t tile_ms[SM90_LIST_MAX_TILE_MS]; /* 0 after the last */
+} list_pipeline;
 
-static const ring rings[SM90_GEMM_TILE_COUNT] = {
-#define RING(name, ...) \
+static const list_pipeline pipelines[SM90_GEMM_TILE_COUNT] = {
+#define PIPELINE(name, ...) \
     [SM90_GEMM_##name] = {{&sm90_list_gemm_##name##_fp16, &sm90_list_gemm_##name##_bf16}, {__VA_ARGS__}},
-    SM90_LIST_PIPELINES(RING)
-#undef RING
+    SM90_LIST_PIPELINES(PIPELINE)
+#undef PIPELINE
 };
 
-#define FIRST_RING SM90_GEMM_w32
+#define FIRST_PIPELINE SM90_GEMM_w32
 #define APART (SM90_LIST_SCHEDULES - 1) /* the schedule that is a gemm for each group */
 
-_Static_assert(APART == SM90_LIST_MAX_TILE_MS, "a schedule for each width, and one more");
+_Static_assert(APART == SM90_LIST_MAX_TILE_MS, "a schedule for each tile_m, and one more");
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The one launch: its tiles and their order                                                                        */
@@ -32,7 +33,7 @@ _Static_assert(APART == SM90_LIST_MAX_TILE_MS, "a schedule for each width, and o
 
 /* A group's tiles. */
 typedef struct group_tiles {
-    uint8_t member, width;
+    uint8_t member, tile_m_index;
     int64_t count;
     double us; /* of each */
 } group_tiles;
@@ -55,23 +56,23 @@ static double sm90_list_tile_us(const gemm_desc *d, const nk_gemm_problem *p, co
            SM90_GEMM_TILE_US + tile_m * SM90_GEMM_TILE_TOKEN_US;
 }
 
-/* Each group has as few tiles as widths up to `widest` allow, and the least width for so many. The longest come first.
- */
-static void sm90_list_arrange(const gemm_desc *d, int32_t config, int32_t widest, arrangement *a)
+/* Each group has as few tiles as tile_m up to the `largest`-th allow, and the least tile_m for so many. The longest
+ * come first. */
+static void sm90_list_arrange(const gemm_desc *d, int32_t config, int32_t largest, arrangement *a)
 {
     const gemm_config *t = &sm90_gemm.configs[config];
-    const int32_t *widths = rings[config].widths;
+    const int32_t *tile_ms = pipelines[config].tile_ms;
     a->tiles = 0;
     for (int i = 0; i < d->count; i++) {
         const nk_gemm_problem *p = d->members[i];
-        const int64_t count = nk_ceil_div(p->m, widths[widest]);
-        int width = 0, at = i;
-        while (count * widths[width] < p->m)
-            width++;
+        const int64_t count = nk_ceil_div(p->m, tile_ms[largest]);
+        int tile_m_index = 0, at = i;
+        while (count * tile_ms[tile_m_index] < p->m)
+            tile_m_index++;
         const group_tiles its = {.member = (uint8_t)i,
-                                 .width = (uint8_t)width,
-                                 .count = nk_ceil_div(p->m, widths[width]) * nk_ceil_div(p->n, t->tile_n),
-                                 .us = sm90_list_tile_us(d, p, t, widths[width])};
+                                 .tile_m_index = (uint8_t)tile_m_index,
+                                 .count = nk_ceil_div(p->m, tile_ms[tile_m_index]) * nk_ceil_div(p->n, t->tile_n),
+                                 .us = sm90_list_tile_us(d, p, t, tile_ms[tile_m_index])};
         for (; at > 0 && a->of[at - 1].us < its.us; at--)
             a->of[at] = a->of[at - 1];
         a->of[at] = its;
@@ -79,7 +80,7 @@ static void sm90_list_arrange(const gemm_desc *d, int32_t config, int32_t widest
     }
 }
 
-/* Of the CTA that takes longest, when tiles are given out forth and back. */
+/* What the CTA that takes longest takes, if tiles are given out forth and back. */
 static double sm90_list_longest_us(const arrangement *a, int count, int64_t ctas)
 {
     enum { MANY = 64 }; /* waves: then all CTAs take the same but for a tile */
@@ -133,12 +134,12 @@ static double sm90_list_apart_us(const gemm_desc *d, const gemm_query *q)
 
 cuda_kernel *sm90_list_kernel_of(const gemm_desc *d, int config)
 {
-    return rings[config].kernels[d->gemm->a.dtype == NK_BF16];
+    return pipelines[config].kernels[d->gemm->a.dtype == NK_BF16];
 }
 
 bool sm90_list_has_schedule(const gemm_candidate *c)
 {
-    return c->schedule == APART ? c->config == FIRST_RING : rings[c->config].widths[c->schedule] > 0;
+    return c->schedule == APART ? c->config == FIRST_PIPELINE : pipelines[c->config].tile_ms[c->schedule] > 0;
 }
 
 double sm90_list_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
@@ -166,11 +167,11 @@ void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
     sm90_list_rows_and_steps(d, t, &rows, &steps);
     for (int i = 0; i < d->count; i++) {
         c->order[i] = a.of[i].member;
-        c->width[i] = a.of[i].width;
+        c->tile_m_index[i] = a.of[i].tile_m_index;
     }
     c->smem_bytes = sm90_gemm_tile_smem(t, 1);
     c->plan.grid = a.tiles < q->gpu->sms ? a.tiles : q->gpu->sms;
-    c->plan.tile_m = rings[c->config].widths[a.of[0].width];
+    c->plan.tile_m = pipelines[c->config].tile_ms[a.of[0].tile_m_index];
     c->plan.threads = sm90_gemm_threads(t);
     c->plan.workspace_bytes = (rows + t->tile_m) * steps * SM90_GEMM_STEP * 2;
     c->plan.why = "one launch for all groups: persistent CTAs take their tiles, the longest first; a prologue kernel "
@@ -181,9 +182,9 @@ void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 /* Its launch                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* A group but for its tensor map. What a dimension of extent 1 has for a stride may be any number, so that of batches
- * becomes 0. */
-static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t, int32_t width, int32_t tile_m,
+/* A group but for its tensor map. Batch strides become 0: kernels multiply them by the group's number, and the stride
+ * of one batch may be any number. The output moves so that row first_row of the workspace is its row 0. */
+static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t, int32_t tile_m_index, int32_t tile_m,
                                  int64_t first_row, sm90_list_group *g)
 {
     const gemm_desc d = {.op = GEMM, .gemm = p, .count = 1};
@@ -194,18 +195,18 @@ static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t,
     g->params.m_tiles = (int32_t)nk_ceil_div(p->m, tile_m);
     g->params.tiles = g->params.n_tiles * g->params.m_tiles;
     g->first_row = (int32_t)first_row;
-    g->tile_m_index = width;
+    g->tile_m_index = tile_m_index;
     g->tile_m = tile_m;
 }
 
-/* Groups, and tensor maps of each group's weights and, for each width that a group has, of the tokens. */
+/* Groups, and tensor maps of each group's weights and, for each tile_m that a group has, of the tokens. */
 static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_t rows, sm90_list *list,
                                 sm90_list_prepare_a *tokens)
 {
     const gemm_config *t = &sm90_gemm.configs[c->config];
     cuda_boxes boxes[GEMM_MEMBERS + SM90_LIST_MAX_TILE_MS];
     cuda_tensor_map *to[GEMM_MEMBERS + SM90_LIST_MAX_TILE_MS];
-    int32_t count = 0, seen = 0; /* a bit for each width */
+    int32_t count = 0, seen = 0; /* a bit for each tile_m */
     int64_t row = 0;
     list->count = tokens->count = d->count;
     list->params = (sm90_gemm_params){0};
@@ -213,9 +214,9 @@ static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_
     for (int i = 0; i < d->count; i++) {
         const nk_gemm_problem *p = d->members[c->order[i]];
         const gemm_desc one = {.op = GEMM, .gemm = p, .count = 1};
-        const int32_t width = c->width[i], tile_m = rings[c->config].widths[width];
+        const int32_t tile_m_index = c->tile_m_index[i], tile_m = pipelines[c->config].tile_ms[tile_m_index];
         sm90_list_group *g = &list->group[i];
-        sm90_list_fill_group(p, t, width, tile_m, row, g);
+        sm90_list_fill_group(p, t, tile_m_index, tile_m, row, g);
         g->first_tile = list->params.tiles;
         list->params.tiles += g->params.tiles;
         tokens->group[i] = (sm90_list_rows){
@@ -224,10 +225,10 @@ static nk_status sm90_list_fill(const gemm_desc *d, const gemm_launch *c, int64_
         row += p->m;
         boxes[count] = sm90_gemm_weight_boxes(&one, t, "weights", &p->b);
         to[count++] = &g->weights;
-        if (seen >> width & 1) continue;
-        seen |= 1 << width;
+        if (seen >> tile_m_index & 1) continue;
+        seen |= 1 << tile_m_index;
         boxes[count] = sm90_gemm_token_boxes(&tokens->to, t, rows + t->tile_m, rows, 1, tile_m);
-        to[count++] = &list->tokens[width];
+        to[count++] = &list->tokens[tile_m_index];
     }
     return cuda_encode_maps(d->gemm->device, count, boxes, to);
 }
@@ -295,7 +296,8 @@ static const char *sm90_list_one_launch_of(const nk_grouped_gemm_problem *p, con
                : NULL;
 }
 
-/* As long as each group has work for half of the GPU: small ones are faster all at once. `why` is a plan's. */
+/* Plans a gemm for each group. Declines if a group has work for less than half of the GPU: the sm80 row takes such
+ * groups all at once. The plan says `why`. */
 static nk_status sm90_list_plan_apart(const gemm_row *row, const nk_grouped_gemm_problem *p, const gemm_query *q,
                                       const nk_settings *settings, const char *why, nk_plan *plan)
 {

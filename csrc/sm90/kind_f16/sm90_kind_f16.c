@@ -128,12 +128,12 @@ static nk_status sm90_f16_launch(const gemm_desc *d, const gemm_launch *c, const
                                 cuda_k_major_boxes(&p->a, "tokens", p->k, p->m, 0, SM90_KIND_F16_SWIZZLE_K, t->tile_m)};
     cuda_tensor_map maps[2];
     NK_TRY(cuda_encode_maps(p->device, 2, boxes, (cuda_tensor_map *const[]){&maps[0], &maps[1]}));
-    sm90_gemm_params scheduler = {.n_tiles = (int32_t)nk_ceil_div(p->n, t->tile_n),
-                                  .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
-                                  .mma_scale = 1,
-                                  .one_matrix = gemm_has_one_matrix(d)};
+    sm90_gemm_params params = {.n_tiles = (int32_t)nk_ceil_div(p->n, t->tile_n),
+                               .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
+                               .mma_scale = 1,
+                               .one_matrix = gemm_has_one_matrix(d)};
     sm90_gemm_experts experts = {.offsets = d->experts->offsets, .count = gemm_experts(d)};
-    return gemm_launch_kernel(d, c, (void *[]){&maps[0], &maps[1], (void *)(uintptr_t)p, &scheduler, &experts}, exec);
+    return gemm_launch_kernel(d, c, (void *[]){&maps[0], &maps[1], (void *)(uintptr_t)p, &params, &experts}, exec);
 }
 
 GEMM_FAMILY(sm90, kind_f16, "halves", SM90_KIND_F16_TILES, .schedules = 1, .invariant = NK_TILE_ANY,
