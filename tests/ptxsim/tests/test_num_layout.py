@@ -1,7 +1,11 @@
-"""The simulator's layouts against PTX's tables."""
+"""The simulator's layouts: against PTX's tables, and against CuTe on the host (with --all)."""
 
 import ctypes
+import importlib.util
 import random
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from ptxsim import num_library as num
@@ -33,7 +37,8 @@ class Triple(ctypes.Structure):
 
 
 def pair(name, *arguments):
-    at = num.function(name, Pair, *[i32] * len(arguments))(*arguments)
+    types = [b8 if isinstance(x, bool) else i32 for x in arguments]
+    at = num.function(name, Pair, *types)(*arguments)
     return at.first, at.second
 
 
@@ -128,13 +133,9 @@ def test_matrices_lie_as_documented(name):
 def test_ldmatrix_gives_each_lane_two_of_its_row():
     for lane in range(32):
         for half in range(2):
-            assert pair_with_bool(False, lane, half) == (lane // 4, 2 * (lane % 4) + half)
-            assert pair_with_bool(True, lane, half) == (2 * (lane % 4) + half, lane // 4)
-
-
-def pair_with_bool(trans, lane, half):
-    at = num.function("num_ldmatrix_position", Pair, b8, i32, i32)(trans, lane, half)
-    return at.first, at.second
+            at = lane // 4, 2 * (lane % 4) + half
+            assert pair("num_ldmatrix_position", False, lane, half) == at
+            assert pair("num_ldmatrix_position", True, lane, half) == at[::-1]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -142,37 +143,49 @@ def pair_with_bool(trans, lane, half):
 # ---------------------------------------------------------------------------------------------
 
 
+def loaded(shape, repeat):
+    """The cell of each register of each thread."""
+    index = SHAPES.index(shape)
+    registers = num.function("num_tmem_registers", i32, i32)(index) * repeat
+    return [pair("num_tmem_cell", index, t, r, repeat) for t in range(32) for r in range(registers)]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("repeat", [1, 2, 8])
 def test_loads_read_every_cell_once(shape, repeat):
-    index = SHAPES.index(shape)
-    registers = num.function("num_tmem_registers", i32, i32)(index) * repeat
-    cells = [
-        pair("num_tmem_cell", index, t, r, repeat) for t in range(32) for r in range(registers)
-    ]
     lanes, columns = {"32x32b": (32, 1), "16x32bx2": (16, 2), "16x64b": (16, 2)}.get(
         shape, (16, 4 if shape == "16x128b" else 8)
     )
-    assert sorted(cells) == [(a, c) for a in range(lanes) for c in range(columns * repeat)]
+    assert sorted(loaded(shape, repeat)) == [
+        (a, c) for a in range(lanes) for c in range(columns * repeat)
+    ]
+
+
+def copied(shape):
+    """The rows and pieces of the matrix that is copied, and each row with each lane it reaches."""
+    index, lanes = COPIES.index(shape), (i32 * 4)()
+    rows, pieces = (num.function(f"num_cp_{what}", i32, i32)(index) for what in ("rows", "pieces"))
+    to = num.function("num_cp_lanes", i32, i32, i32, ctypes.c_void_p)
+    reached = [
+        (row, lane)
+        for row in range(rows)
+        for lane in lanes[: to(index, row, ctypes.addressof(lanes))]
+    ]
+    return rows, pieces, reached
 
 
 def test_copies_reach_their_lanes():
-    lanes = (i32 * 4)()
-    to = num.function("num_cp_lanes", i32, i32, i32, ctypes.c_void_p)
-    rows = num.function("num_cp_rows", i32, i32)
-    pieces = num.function("num_cp_pieces", i32, i32)
     sizes = {
         "128x256b": (128, 2),
         "4x256b": (4, 2),
         "128x128b": (128, 1),
         "32x128b_warpx4": (32, 1),
     }
-    for index, name in enumerate(COPIES):
-        assert (rows(index), pieces(index)) == sizes.get(name, (64, 1))
-        reached = []
-        for row in range(rows(index)):
-            reached += lanes[: to(index, row, ctypes.addressof(lanes))]
-        assert sorted(reached) == ([0, 32, 64, 96] if name == "4x256b" else list(range(128)))
+    for name in COPIES:
+        rows, pieces, reached = copied(name)
+        assert (rows, pieces) == sizes.get(name, (64, 1))
+        lanes = [0, 32, 64, 96] if name == "4x256b" else list(range(128))
+        assert sorted(lane for _, lane in reached) == lanes
 
 
 def test_a_column_has_the_scale_factors_of_32_rows():
@@ -250,3 +263,105 @@ def test_instruction_descriptors_that_are_wrong():
     }
     for (kind, ctas, bits), text in wrong.items():
         assert text in (instruction(kind, ctas, bits)[1] or ""), (kind, ctas, hex(bits))
+
+
+# ---------------------------------------------------------------------------------------------
+# CuTe
+# ---------------------------------------------------------------------------------------------
+
+
+def cutlass_headers():
+    """The include folder of nvidia-cutlass, or None."""
+    spec = importlib.util.find_spec("cutlass_library")
+    folder = Path(spec.origin).parent / "source/include" if spec and spec.origin else Path()
+    return folder if (folder / "cute/tensor.hpp").is_file() else None
+
+
+@pytest.fixture(scope="module")
+def cute():
+    """name -> numbers, of every line that num_cute.cpp prints."""
+    cutlass, cuda, compiler = cutlass_headers(), num.cuda_headers(), shutil.which("c++")
+    if not cutlass:
+        pytest.skip("no CUTLASS headers: pip install --no-deps nvidia-cutlass")
+    if not cuda or not compiler:
+        pytest.skip("no CUDA headers: nvcc" if compiler else "no C++ compiler")
+    flags = ["-std=c++17", "-O0", "-w", *(f"-I{folder}" for folder in (cutlass, *cuda))]
+    program = num.compiled("cute", compiler, flags, [num.HERE / "num_cute.cpp"])
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    # On the host CuTe complains of pointers to shared memory: the tiles begin at 0.
+    tables = [x.split(":") for x in done.stdout.splitlines() if not x.startswith("ERROR")]
+    return {name: [int(x) for x in numbers.split()] for name, numbers in tables}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "strides"),
+    [
+        ("mma_a k8", [16], (1, 16)),
+        ("mma_a k16", [16], (1, 16)),
+        ("mma_b k8", [16], (8, 1)),
+        ("mma_b k16", [16], (8, 1)),
+        ("mma_d", [], (1, 16)),
+        ("wgmma_a 16", [16], (1, 64)),
+        ("wgmma_a 8", [8], (1, 64)),
+        ("wgmma_d", [], (1, 64)),
+        ("ldmatrix", [False], (8, 1)),
+        ("ldmatrix trans", [True], (8, 1)),
+    ],
+)
+def test_fragments_are_cutes(cute, name, arguments, strides):
+    function, want = f"num_{name.split()[0]}_position", cute[name]
+    values = len(want) // (128 if name.startswith("wgmma") else 32)
+    at = [pair(function, *arguments, *divmod(i, values)) for i in range(len(want))]
+    assert [row * strides[0] + column * strides[1] for row, column in at] == want
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("swizzle", ["INTER", "SW32", "SW64", "SW128"])
+@pytest.mark.parametrize("major", ["K", "MN"])
+@pytest.mark.parametrize(("unit", "rows"), [("wgmma", 64), ("tcgen05", 128)])
+def test_descriptors_address_cutes_tiles(cute, unit, rows, major, swizzle):
+    bits, *offsets = cute[f"{unit} {major} {swizzle}"]
+    matrix = descriptor(unit, bits)
+    at = [(row, k) for row in range(rows) for k in range(16)]
+    if major == "K":
+        assert [smem_address(matrix, "k", row, 2 * k) for row, k in at] == offsets
+    else:
+        assert [smem_address(matrix, "mn", k, 2 * row) for row, k in at] == offsets
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("repeat", [1, 4])
+def test_loads_are_cutes(cute, shape, repeat):
+    assert [x for cell in loaded(shape, repeat) for x in cell] == cute[f"{shape} x{repeat}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [name for name in COPIES if name != "4x256b"])
+def test_copies_are_cutes(cute, shape):
+    rows, pieces, reached = copied(shape)
+    block = 32 if shape == "64x128b_01_23" else rows  # CuTe numbers that source block by block
+    got = [
+        (row % block + 32 * block * (column + row // block * 4), lane, column)
+        for row, lane in reached
+        for column in range(4 * pieces)
+    ]
+    want = cute[shape]
+    assert sorted(got) == sorted(zip(want[::3], want[1::3], want[2::3], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ctas", "m", "n"), [(1, 64, 32), (1, 128, 64), (2, 128, 64), (2, 256, 64)]
+)
+def test_accumulators_are_cutes(cute, ctas, m, n):
+    rows = m // ctas
+    for cta in range(ctas):
+        got = []
+        for i in range(rows * n):
+            row, column = divmod(i, n)
+            at = triple("num_accumulator_cell", ctas, m, n, row + cta * rows, column)
+            assert at[0] == cta
+            got += at[1:]
+        assert got == cute[f"accumulator {ctas} {m} {n}"]
