@@ -36,14 +36,6 @@ static nk_status encode_map(const cuda_driver *driver, const cuda_boxes *b, cuda
     return cuda_driver_check(result, "cuTensorMapEncodeTiled", b->name);
 }
 
-bool cuda_is_aligned(const void *at, int64_t row_stride, int64_t rows, int64_t batch_stride, int64_t batches,
-                     int64_t of)
-{
-    const uint64_t bits =
-        (uint64_t)(uintptr_t)at | (rows > 1 ? (uint64_t)row_stride : 0) | (batches > 1 ? (uint64_t)batch_stride : 0);
-    return (bits & (uint64_t)(of - 1)) == 0;
-}
-
 bool cuda_has_map(const nk_operand *o, int64_t rows, int64_t batches, bool strict)
 {
     const bool begins = (uintptr_t)o->data % 16 == 0, one_matrix = o->batch_stride == 0;

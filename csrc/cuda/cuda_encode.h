@@ -28,8 +28,24 @@ typedef struct cuda_boxes {
 } cuda_boxes;
 
 /* Whether `at`, and the strides of dimensions that have them, are multiples of `of`, a power of two. */
-bool cuda_is_aligned(const void *at, int64_t row_stride, int64_t rows, int64_t batch_stride, int64_t batches,
-                     int64_t of);
+static inline bool cuda_is_aligned(const void *at, int64_t row_stride, int64_t rows, int64_t batch_stride,
+                                   int64_t batches, int64_t of)
+{
+    const uint64_t bits =
+        (uint64_t)(uintptr_t)at | (rows > 1 ? (uint64_t)row_stride : 0) | (batches > 1 ? (uint64_t)batch_stride : 0);
+    return (bits & (uint64_t)(of - 1)) == 0;
+}
+
+/* The same of an operand's elements or codes, and of its scale factors: blocked ones have no rows of their own. */
+static inline bool cuda_are_data_aligned(const nk_operand *o, int64_t rows, int64_t batches, int64_t of)
+{
+    return cuda_is_aligned(o->data, o->row_stride, rows, o->batch_stride, batches, of);
+}
+static inline bool cuda_are_sf_aligned(const nk_operand *o, int64_t rows, int64_t batches, int64_t of)
+{
+    return cuda_is_aligned(o->sf, o->sf_row_stride, o->sf_layout == NK_SF_LINEAR ? rows : 1, o->sf_batch_stride,
+                           batches, of);
+}
 
 /* Whether a tensor map can have this stride of a dimension of so many. A dimension of one does not use it. */
 static inline bool cuda_is_stride(int64_t bytes, int64_t count)

@@ -89,3 +89,18 @@ nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cud
     cuda_leave(&context);
     return status;
 }
+
+nk_status cuda_clusters_by_size(cuda_kernel *kernel, nk_device device, int32_t threads, int32_t per_sm, int32_t most,
+                                int32_t at_once[])
+{
+    const cuda_gpu *gpu = NULL;
+    NK_TRY(cuda_gpu_of(device, &gpu));
+    at_once[1] = gpu->sms * per_sm;
+    for (int32_t size = 2; size <= most; size += 2) {
+        const cuda_grid grid = {
+            .x = 1, .y = size, .threads = threads, .smem_bytes = cuda_smem_per_cta(gpu, per_sm), .cluster.y = size};
+        NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));
+        if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
+    }
+    return NK_OK;
+}

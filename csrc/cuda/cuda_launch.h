@@ -28,4 +28,9 @@ nk_status cuda_launch(cuda_kernel *kernel, nk_device device, void *stream, const
  * where the device has no clusters of that size. */
 nk_status cuda_clusters_at_once(cuda_kernel *kernel, nk_device device, const cuda_grid *grid, int32_t *clusters);
 
+/* The same by size: of 1 and of even sizes up to `most`, since odd ones were slower. Of CTAs of which per_sm fill an
+ * SM's shared memory; at_once[size] is no more than that many CTAs on each SM. */
+nk_status cuda_clusters_by_size(cuda_kernel *kernel, nk_device device, int32_t threads, int32_t per_sm, int32_t most,
+                                int32_t at_once[]);
+
 #endif

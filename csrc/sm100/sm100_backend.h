@@ -4,16 +4,12 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
+#include "cuda/cuda_row.h"
 
 #include <cuda_kernels.h>
 
 extern const nk_family sm100_gemm_family, sm100_kind_f16_family, sm100_gemv_family, sm100_route_family;
 
-NK_DECLARE_CELL(sm100, gemv);
-NK_DECLARE_CELL(sm100, gemm); /* few tokens go to the gemv if it is faster */
-NK_DECLARE_CELL(sm100, dual_gemm);
-NK_DECLARE_CELL(sm100, grouped_gemm);
-NK_DECLARE_CELL(sm100, grouped_dual_gemm);
-NK_DECLARE_CELL(sm100, route);
+CUDA_DECLARE_CELLS(sm100);
 
 #endif

@@ -1,10 +1,7 @@
 /* The sm80 row of the backend table. */
 #include "sm80_backend.h"
 
-#include "cuda/cuda_row.h"
 #include "cuda/cuda_shared_cells.h"
-
-#define CELL(op) {sm80_plan_##op, sm80_run_##op}
 
 CUDA_SHARED_PLANS(sm80, sm80_sort_by_expert, 16)
 
@@ -14,11 +11,6 @@ const nk_backend nk_backend_sm80 = {
     .newest = CUDA_ANY_NEWER,
     CUDA_ROW,
     .families = (const nk_family *const[]){&sm80_gemm_family, &sm80_gemv_family, &sm80_route_family, NULL},
-    .gemv = CELL(gemv),
-    .gemm = CELL(gemm),
-    .dual_gemm = CELL(dual_gemm),
-    .grouped_gemm = CELL(grouped_gemm),
-    .grouped_dual_gemm = CELL(grouped_dual_gemm),
-    .route = CELL(route),
+    CUDA_CELLS(sm80),
     CUDA_SHARED_CELLS(sm80),
 };

@@ -4,18 +4,12 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
+#include "cuda/cuda_row.h"
 
 #include <cuda_kernels.h>
 
-extern const nk_family sm80_gemm_family;
-extern const nk_family sm80_gemv_family;
-extern const nk_family sm80_route_family;
+extern const nk_family sm80_gemm_family, sm80_gemv_family, sm80_route_family;
 
-NK_DECLARE_CELL(sm80, gemv);
-NK_DECLARE_CELL(sm80, gemm);
-NK_DECLARE_CELL(sm80, dual_gemm);
-NK_DECLARE_CELL(sm80, grouped_gemm);
-NK_DECLARE_CELL(sm80, grouped_dual_gemm);
-NK_DECLARE_CELL(sm80, route);
+CUDA_DECLARE_CELLS(sm80);
 
 #endif

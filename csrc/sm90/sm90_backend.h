@@ -4,16 +4,12 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
+#include "cuda/cuda_row.h"
 
 #include <cuda_kernels.h>
 
 extern const nk_family sm90_gemv_family, sm90_gemm_family, sm90_kind_f16_family, sm90_route_family;
 
-NK_DECLARE_CELL(sm90, gemv);
-NK_DECLARE_CELL(sm90, gemm); /* few tokens go to the gemv if it is faster */
-NK_DECLARE_CELL(sm90, dual_gemm);
-NK_DECLARE_CELL(sm90, grouped_gemm);
-NK_DECLARE_CELL(sm90, grouped_dual_gemm);
-NK_DECLARE_CELL(sm90, route);
+CUDA_DECLARE_CELLS(sm90);
 
 #endif

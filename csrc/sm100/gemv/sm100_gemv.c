@@ -13,20 +13,14 @@ static cuda_kernel *const kernels[SM100_GEMV_KINDS][3] = {
 
 const nk_family sm100_gemv_family = {.row = "sm100", .name = "gemv", .tiles = NK_TILE_NAMES(SM100_GEMV_TILES)};
 
-/* Clusters of even sizes. All kernels use the same resources. */
+/* All kernels use the same resources. */
 static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, sm100_gemv_clusters *resident)
 {
     resident->gpu = NULL;
     for (int tile = 0; sm100_gemv_family.tiles[tile]; tile++) {
-        const int32_t warps = sm100_gemv_warps_of(tile), per_sm = SM100_GEMV_WARPS / warps;
-        int32_t *const at_once = resident->at_once[tile];
-        at_once[1] = gpu->sms * per_sm;
-        cuda_grid grid = {.x = 1, .z = 1, .threads = 32 * warps, .smem_bytes = cuda_smem_per_cta(gpu, per_sm)};
-        for (int32_t size = 2; size <= SM100_GEMV_MAX_CLUSTER; size += 2) {
-            grid.y = grid.cluster.y = size;
-            NK_TRY(cuda_clusters_at_once(kernels[0][0], device, &grid, &at_once[size]));
-            if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
-        }
+        const int32_t warps = sm100_gemv_warps_of(tile);
+        NK_TRY(cuda_clusters_by_size(kernels[0][0], device, 32 * warps, SM100_GEMV_WARPS / warps,
+                                     SM100_GEMV_MAX_CLUSTER, resident->at_once[tile]));
     }
     resident->gpu = gpu;
     return NK_OK;

@@ -1,6 +1,7 @@
 /* Chooses a gemv's schedule by cost. */
 #include "sm100_gemv_plan.h"
 
+#include "cuda/cuda_encode.h"
 #include "sm100_gemv_costs.h"
 
 sm100_gemv_kind sm100_gemv_kind_of(const nk_gemv_problem *p)
@@ -12,13 +13,9 @@ sm100_gemv_kind sm100_gemv_kind_of(const nk_gemv_problem *p)
 sm100_gemv_access sm100_gemv_access_of(const nk_gemv_problem *p)
 {
     const nk_operand *w = &p->b;
-    const bool blocked = w->sf_layout == NK_SF_BLOCKED;
-    uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
-    if (p->n > 1) codes |= (uint64_t)w->row_stride; /* with extent 1 the stride is unused */
-    if (p->n > 1 && !blocked) sf |= (uint64_t)w->sf_row_stride;
-    if (p->l > 1) codes |= (uint64_t)w->batch_stride, sf |= (uint64_t)w->sf_batch_stride;
-    if (p->k % SM100_GEMV_CHUNK || codes % 32 || sf % 4) return SM100_GEMV_NARROW;
-    return blocked ? SM100_GEMV_BLOCKED : SM100_GEMV_LINEAR;
+    const bool is_aligned = cuda_are_data_aligned(w, p->n, p->l, 32) && cuda_are_sf_aligned(w, p->n, p->l, 4);
+    if (p->k % SM100_GEMV_CHUNK || !is_aligned) return SM100_GEMV_NARROW;
+    return w->sf_layout == NK_SF_BLOCKED ? SM100_GEMV_BLOCKED : SM100_GEMV_LINEAR;
 }
 
 static const int32_t warps_of[] = {

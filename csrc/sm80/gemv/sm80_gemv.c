@@ -1,6 +1,7 @@
 /* gemv: chooses how many warps divide K, and launches. */
 #include "sm80_gemv_plan.h"
 
+#include "cuda/cuda_encode.h"
 #include "sm80_gemv_config.h"
 
 /* [kind of the vector][whether every address is aligned] */
@@ -14,14 +15,8 @@ static cuda_kernel *const kernels[][2] = {
 static cuda_kernel *sm80_gemv_kernel(const nk_gemv_problem *p)
 {
     const nk_operand *w = &p->b;
-    uint64_t codes = (uint64_t)(uintptr_t)w->data, sf = (uint64_t)(uintptr_t)w->sf;
-    if (p->n > 1) codes |= (uint64_t)w->row_stride; /* with extent 1 the stride is unused */
-    if (p->n > 1 && w->sf_layout == NK_SF_LINEAR) sf |= (uint64_t)w->sf_row_stride;
-    if (p->l > 1) {
-        codes |= (uint64_t)w->batch_stride;
-        sf |= (uint64_t)w->sf_batch_stride;
-    }
-    bool wide = p->k % SM80_GEMV_CHUNK == 0 && codes % 16 == 0 && sf % (w->sf_layout == NK_SF_BLOCKED ? 16 : 2) == 0;
+    const bool wide = p->k % SM80_GEMV_CHUNK == 0 && cuda_are_data_aligned(w, p->n, p->l, 16) &&
+                      cuda_are_sf_aligned(w, p->n, p->l, w->sf_layout == NK_SF_BLOCKED ? 16 : 2);
     return kernels[p->a.dtype == NK_E2M1X2 ? 0 : p->a.dtype == NK_F16 ? 1 : 2][wide ? WIDE : NARROW];
 }
 

@@ -59,8 +59,7 @@ static int64_t sm90_gemm_rows_at_once(const gemm_desc *d)
 
 static bool sm90_gemm_sf_are_aligned(const gemm_desc *d, const nk_operand *b, int64_t bytes)
 {
-    const int64_t rows = b->sf_layout == NK_SF_LINEAR ? d->gemm->n : 1;
-    return cuda_is_aligned(b->sf, b->sf_row_stride, rows, b->sf_batch_stride, gemm_weight_batches(d), bytes);
+    return cuda_are_sf_aligned(b, d->gemm->n, gemm_weight_batches(d), bytes);
 }
 
 static const char *sm90_gemm_why_not_weights(const gemm_desc *d, const nk_operand *b)
@@ -91,9 +90,7 @@ const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q)
     if (d->up && p->l > 1 && (p->b.batch_stride == 0) != (d->up->batch_stride == 0))
         return "one of b1 and b2 is the same for all batches";
     const int64_t bytes = a->dtype == NK_E2M1X2 ? 4 : 16;
-    return cuda_is_aligned(a->data, a->row_stride, gemm_tokens(d), a->batch_stride, p->l, bytes)
-               ? NULL
-               : "the tokens are not aligned";
+    return cuda_are_data_aligned(a, gemm_tokens(d), p->l, bytes) ? NULL : "the tokens are not aligned";
 }
 
 static int64_t sm90_gemm_smem_bytes(const gemm_desc *d, int32_t config)

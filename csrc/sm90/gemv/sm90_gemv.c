@@ -38,24 +38,13 @@ static cuda_kernel *const map_kernels[] = {
     [SM90_GEMV_BLOCKED] = &sm90_gemv_map_blocked,
 };
 
-/* Asks the driver about clusters of even sizes, since odd ones were slower. All kernels use the same resources. */
+/* All kernels use the same resources. */
 static nk_status count_gemv_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
 {
     c->gpu = NULL;
-    for (int32_t per_sm = 1; per_sm <= 2; per_sm++) {
-        int32_t *at_once = c->at_once[per_sm - 1];
-        at_once[1] = gpu->sms * per_sm;
-        for (int32_t size = 2; size <= SM90_GEMV_MAX_CLUSTER; size += 2) {
-            cuda_grid grid = {.x = 1,
-                              .y = size,
-                              .z = 1,
-                              .threads = 32 * SM90_GEMV_WARPS / per_sm,
-                              .smem_bytes = cuda_smem_per_cta(gpu, per_sm),
-                              .cluster.y = size};
-            NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));
-            if (at_once[size] > at_once[1] / size) at_once[size] = at_once[1] / size;
-        }
-    }
+    for (int32_t per_sm = 1; per_sm <= 2; per_sm++)
+        NK_TRY(cuda_clusters_by_size(kernel, device, 32 * SM90_GEMV_WARPS / per_sm, per_sm, SM90_GEMV_MAX_CLUSTER,
+                                     c->at_once[per_sm - 1]));
     c->gpu = gpu;
     return NK_OK;
 }

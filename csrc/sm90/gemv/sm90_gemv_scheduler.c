@@ -11,26 +11,12 @@ sm90_gemv_kind sm90_gemv_kind_of(const nk_gemv_problem *p)
     return codes + (p->a.dtype == NK_F16 ? 1 : p->a.dtype == NK_BF16 ? 2 : 0);
 }
 
-/* The low bits of all addresses of an operand's values, and of its scale factors. The stride of a dimension of extent 1
- * is unused. */
-static uint64_t bits_of_data(const nk_operand *o, int64_t rows, int64_t batches)
-{
-    return (uint64_t)(uintptr_t)o->data | (rows > 1 ? (uint64_t)o->row_stride : 0) |
-           (batches > 1 ? (uint64_t)o->batch_stride : 0);
-}
-
-static uint64_t bits_of_sf(const nk_operand *o, int64_t rows, int64_t batches)
-{
-    return (uint64_t)(uintptr_t)o->sf | (rows > 1 && o->sf_layout == NK_SF_LINEAR ? (uint64_t)o->sf_row_stride : 0) |
-           (batches > 1 ? (uint64_t)o->sf_batch_stride : 0);
-}
-
 sm90_gemv_access sm90_gemv_access_of(const nk_gemv_problem *p)
 {
-    uint64_t data = bits_of_data(&p->a, p->m, p->l) | bits_of_data(&p->b, p->n, p->l);
-    uint64_t sf = bits_of_sf(&p->b, p->n, p->l), token_sf = 0;
-    if (p->a.dtype == NK_E2M1X2) token_sf = bits_of_sf(&p->a, p->m, p->l);
-    if (p->k % (2 * SM90_GEMV_CHUNK) || data % 16 || sf % 4 || token_sf % 2) return SM90_GEMV_NARROW;
+    const bool is_aligned = cuda_are_data_aligned(&p->a, p->m, p->l, 16) &&
+                            cuda_are_data_aligned(&p->b, p->n, p->l, 16) && cuda_are_sf_aligned(&p->b, p->n, p->l, 4) &&
+                            (p->a.dtype != NK_E2M1X2 || cuda_are_sf_aligned(&p->a, p->m, p->l, 2));
+    if (p->k % (2 * SM90_GEMV_CHUNK) || !is_aligned) return SM90_GEMV_NARROW;
     return p->b.sf_layout == NK_SF_BLOCKED ? SM90_GEMV_BLOCKED : SM90_GEMV_LINEAR;
 }
 
@@ -44,7 +30,7 @@ static bool strides_fit_maps(const nk_operand *o, int64_t rows, int64_t batches)
 bool sm90_gemv_has_maps(const nk_gemv_problem *p)
 {
     return sm90_gemv_kind_of(p) == SM90_GEMV_CODES && sm90_gemv_access_of(p) != SM90_GEMV_NARROW && p->k > 0 &&
-           p->k % SM90_GEMV_STEP == 0 && bits_of_sf(&p->b, p->n, p->l) % 16 == 0 &&
+           p->k % SM90_GEMV_STEP == 0 && cuda_are_sf_aligned(&p->b, p->n, p->l, 16) &&
            (p->b.sf_layout == NK_SF_LINEAR || p->n % NK_SF_ATOM_ROWS == 0) && strides_fit_maps(&p->b, p->n, p->l);
 }
 
