@@ -43,6 +43,14 @@ typedef struct gemm_desc {
 static inline int32_t gemm_matrices(const gemm_desc *d) { return d->up ? 2 : 1; }
 static inline int64_t gemm_experts(const gemm_desc *d) { return d->experts ? d->experts->groups : 0; }
 
+/* One member as if it were all. */
+static inline gemm_desc gemm_member(const gemm_desc *d, int i)
+{
+    gemm_desc one = *d;
+    one.gemm = d->members[i];
+    return one;
+}
+
 /* Whether rows of the result are made of tokens that an index names. */
 static inline bool gemm_gathers(const gemm_desc *d) { return d->experts && d->experts->rows.data; }
 

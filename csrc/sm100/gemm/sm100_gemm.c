@@ -65,9 +65,9 @@ static double sm100_gemm_multicast_bytes(const gemm_config *t, double k, double 
 
 /* Of the CTA with most tiles: each tile takes its MMAs, its bytes or its stores, whichever is longest; the last tile's
  * stores come on top. */
-static double sm100_gemm_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, double waves)
+static double sm100_gemm_tiles_us(const gemm_desc *d, const gemm_config *t, double waves)
 {
-    const double matrices = gemm_matrices(d), k = (double)p->k / t->split_k;
+    const double matrices = gemm_matrices(d), k = (double)d->gemm->k / t->split_k;
     const double mmas = matrices * k / SM100_GEMM_MMA_K * sm100_gemm_mma_cycles(t);
     const double code_rows = matrices * SM100_GEMM_CTA_M + (double)t->tile_m / t->ctas_per_mma,
                  sf_rows = matrices * SM100_GEMM_CTA_M + t->tile_m;

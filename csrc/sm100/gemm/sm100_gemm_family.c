@@ -19,22 +19,16 @@ static bool sm100_are_tokens(int operand, bool tokens_are_mma_m)
     return operand != SM100_GEMM_OPERAND_UP && (operand == SM100_GEMM_OPERAND_M) == tokens_are_mma_m;
 }
 
-static const nk_operand *sm100_operand_of(const gemm_desc *d, const nk_gemm_problem *p, int operand,
-                                          bool tokens_are_mma_m)
+static const nk_operand *sm100_operand_of(const gemm_desc *d, int operand, bool tokens_are_mma_m)
 {
     if (operand == SM100_GEMM_OPERAND_UP) return d->up;
-    return sm100_are_tokens(operand, tokens_are_mma_m) ? &p->a : &p->b;
+    return sm100_are_tokens(operand, tokens_are_mma_m) ? &d->gemm->a : &d->gemm->b;
 }
 
-static int64_t sm100_rows_of(const gemm_desc *d, const nk_gemm_problem *p, bool tokens)
+static int64_t sm100_rows_of(const gemm_desc *d, bool tokens) { return tokens ? gemm_tokens(d) : d->gemm->n; }
+static int64_t sm100_batches_of(const gemm_desc *d, bool tokens)
 {
-    if (!tokens) return p->n;
-    return gemm_gathers(d) ? d->experts->rows.tokens : p->m;
-}
-
-static int64_t sm100_batches_of(const gemm_desc *d, const nk_gemm_problem *p, bool tokens)
-{
-    return d->experts && !tokens ? gemm_experts(d) : p->l;
+    return tokens ? d->gemm->l : gemm_weight_batches(d);
 }
 
 /* With batch_invariant, strides must serve any number of rows: a row must not go to another kernel, whose sums have
@@ -46,8 +40,7 @@ bool sm100_has_map(const gemm_desc *d, const nk_operand *o, bool batch_invariant
     const int64_t k = d->gemm->k, alignment = o->dtype == NK_E2M1X2 ? 32 : 8; /* 16 bytes */
     if (tokens && gemm_gathers(d) && k % alignment != 0) return false;
     const bool along_k = o->dtype == NK_E2M1X2 || k <= 1 || o->k_stride == 2;
-    return along_k &&
-           cuda_has_map(o, sm100_rows_of(d, d->gemm, tokens), sm100_batches_of(d, d->gemm, tokens), batch_invariant);
+    return along_k && cuda_has_map(o, sm100_rows_of(d, tokens), sm100_batches_of(d, tokens), batch_invariant);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -61,13 +54,12 @@ typedef struct tiling {
     double tiles;             /* of all batches */
 } tiling;
 
-static tiling sm100_tiling_of(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, bool tokens_are_mma_m)
+static tiling sm100_tiling_of(const gemm_desc *d, const gemm_config *t, bool tokens_are_mma_m)
 {
+    const nk_gemm_problem *p = d->gemm;
     tiling found = {.tokens_are_mma_m = tokens_are_mma_m};
     found.m_tiles = nk_ceil_div(tokens_are_mma_m ? p->m : p->n, t->tile_n);
-    found.n_tiles = tokens_are_mma_m ? nk_ceil_div(p->n, t->tile_m)
-                    : d->experts     ? gemm_m_tiles(d, t->tile_m)
-                                     : nk_ceil_div(p->m, t->tile_m);
+    found.n_tiles = tokens_are_mma_m ? nk_ceil_div(p->n, t->tile_m) : gemm_m_tiles(d, t->tile_m);
     found.tiles = (double)p->l * (double)found.m_tiles * (double)found.n_tiles;
     return found;
 }
@@ -75,12 +67,12 @@ static tiling sm100_tiling_of(const gemm_desc *d, const nk_gemm_problem *p, cons
 /* Which operand is the MMA's M. In grouped and dual GEMMs, and in batch-invariant calls, weights always are: then the
  * same instructions make a row, whatever else the call holds. Each group of a list takes tokens instead if that makes
  * fewer tiles. A gemm does as `schedule` says (1: tokens). */
-static tiling sm100_tiling_of_member(const sm100_mainloop *mainloop, const gemm_desc *d, const nk_gemm_problem *p,
-                                     const gemm_config *t, int32_t schedule, bool batch_invariant)
+static tiling sm100_tiling_of_member(const gemm_desc *one, const gemm_query *q, const gemm_config *t, int32_t schedule)
 {
-    const tiling asked = sm100_tiling_of(d, p, t, schedule == 1);
-    if (d->op != GEMM_LIST || !mainloop->tokens_may_be_mma_m || batch_invariant) return asked;
-    const tiling swapped = sm100_tiling_of(d, p, t, true);
+    const sm100_mainloop *mainloop = q->family->mainloop;
+    const tiling asked = sm100_tiling_of(one, t, schedule == 1);
+    if (one->op != GEMM_LIST || !mainloop->tokens_may_be_mma_m || q->batch_invariant) return asked;
+    const tiling swapped = sm100_tiling_of(one, t, true);
     return swapped.tiles < asked.tiles ? swapped : asked;
 }
 
@@ -102,8 +94,9 @@ const char *sm100_why_not_config(const gemm_desc *d, const gemm_query *q, const 
     double tiles = 0;
     if (c->schedule && (!mainloop->tokens_may_be_mma_m || d->op != GEMM || q->batch_invariant)) return gemm_no_schedule;
     for (int i = 0; i < d->count; i++) {
-        if (nk_ceil_div(d->members[i]->k, t->tile_k) < t->split_k) return "K has fewer K tiles than it is split into";
-        tiles += sm100_tiling_of_member(mainloop, d, d->members[i], t, c->schedule, q->batch_invariant).tiles;
+        const gemm_desc one = gemm_member(d, i);
+        if (nk_ceil_div(one.gemm->k, t->tile_k) < t->split_k) return "K has fewer K tiles than it is split into";
+        tiles += sm100_tiling_of_member(&one, q, t, c->schedule).tiles;
     }
     if (sm100_smem_bytes(mainloop, d, t) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
     return tiles * t->cluster < GEMM_LARGEST ? NULL : GEMM_TOO_LARGE;
@@ -119,10 +112,10 @@ double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c
     double us = 0;
     int64_t begin = 0;
     for (int i = 0; i < d->count; i++) {
-        const nk_gemm_problem *p = d->members[i];
-        const tiling its = sm100_tiling_of_member(mainloop, d, p, t, c->schedule, q->batch_invariant);
+        const gemm_desc one = gemm_member(d, i);
+        const tiling its = sm100_tiling_of_member(&one, q, t, c->schedule);
         const int64_t end = begin + (int64_t)its.tiles, waves = nk_ceil_div(end, at_once) - nk_ceil_div(begin, at_once);
-        us += mainloop->us(d, p, t, (double)waves) - (i ? mainloop->us(d, p, t, 0) : 0);
+        us += mainloop->us(&one, t, (double)waves) - (i ? mainloop->us(&one, t, 0) : 0);
         begin = end;
     }
     return us;
@@ -139,7 +132,8 @@ void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
     double tiles = 0;
     int32_t tokens_as_m = 0; /* a bit for each member whose tokens are the MMA's M */
     for (int i = 0; i < d->count; i++) {
-        const tiling its = sm100_tiling_of_member(mainloop, d, d->members[i], t, c->schedule, q->batch_invariant);
+        const gemm_desc one = gemm_member(d, i);
+        const tiling its = sm100_tiling_of_member(&one, q, t, c->schedule);
         tokens_as_m |= (int32_t)((uint32_t)its.tokens_are_mma_m << i);
         tiles += its.tiles;
     }
@@ -164,11 +158,10 @@ void sm100_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Whether scale factors are atoms that bulk copies can take as they are, without padding along K. */
-static bool sm100_have_whole_atoms(const gemm_desc *d, const nk_gemm_problem *p, const nk_operand *o, bool tokens)
+static bool sm100_have_whole_atoms(const gemm_desc *d, const nk_operand *o, bool tokens)
 {
-    const int64_t batch = sm100_batches_of(d, p, tokens) > 1 ? o->sf_batch_stride : 0;
-    return o->sf_layout == NK_SF_BLOCKED && p->k % SM100_GEMM_MMA_K == 0 &&
-           ((uint64_t)(uintptr_t)o->sf | (uint64_t)batch) % 16 == 0;
+    return o->sf_layout == NK_SF_BLOCKED && d->gemm->k % SM100_GEMM_MMA_K == 0 &&
+           cuda_are_sf_aligned(o, 1, sm100_batches_of(d, tokens), 16);
 }
 
 /* The up matrix begins inside an atom if N is no multiple of 128: so many gate rows lie before it there. */
@@ -178,20 +171,20 @@ static int32_t sm100_up_row_in_atom(const gemm_desc *d)
     return blocked ? (int32_t)(d->gemm->n % NK_SF_ATOM_ROWS) : 0;
 }
 
-static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, const nk_gemm_problem *p,
-                                         const gemm_config *t, bool tokens_are_mma_m)
+static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, const gemm_config *t,
+                                         bool tokens_are_mma_m)
 {
-    const tiling its = sm100_tiling_of(d, p, t, tokens_are_mma_m);
+    const tiling its = sm100_tiling_of(d, t, tokens_are_mma_m);
     sm100_gemm_params s = {.tokens_are_mma_m = tokens_are_mma_m,
                            .mma_m_tiles = (int32_t)its.m_tiles,
                            .mma_n_tiles = (int32_t)its.n_tiles,
                            .tiles = (int32_t)its.tiles,
-                           .k_steps = (int32_t)nk_ceil_div(p->k, t->tile_k),
+                           .k_steps = (int32_t)nk_ceil_div(d->gemm->k, t->tile_k),
                            .up_row_in_atom = sm100_up_row_in_atom(d)};
     for (int i = 0; i < sm100_operands(d); i++) {
-        const nk_operand *o = sm100_operand_of(d, p, i, tokens_are_mma_m);
+        const nk_operand *o = sm100_operand_of(d, i, tokens_are_mma_m);
         const bool tokens = sm100_are_tokens(i, tokens_are_mma_m);
-        s.sf_by_bulk_copy[i] = copies_sf && sm100_have_whole_atoms(d, p, o, tokens) && !(tokens && gemm_gathers(d)) &&
+        s.sf_by_bulk_copy[i] = copies_sf && sm100_have_whole_atoms(d, o, tokens) && !(tokens && gemm_gathers(d)) &&
                                !(i == SM100_GEMM_OPERAND_UP && s.up_row_in_atom);
         s.one_matrix[i] = (d->experts && tokens) || o->batch_stride == 0;
     }
@@ -199,16 +192,15 @@ static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, con
 }
 
 /* The boxes of one operand. A row of gathered tokens is a box of its own. */
-static cuda_boxes sm100_boxes_of(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t,
-                                 const sm100_gemm_params *s, int operand)
+static cuda_boxes sm100_boxes_of(const gemm_desc *d, const gemm_config *t, const sm100_gemm_params *s, int operand)
 {
-    const nk_operand *o = sm100_operand_of(d, p, operand, s->tokens_are_mma_m);
+    const nk_operand *o = sm100_operand_of(d, operand, s->tokens_are_mma_m);
     const bool tokens = sm100_are_tokens(operand, s->tokens_are_mma_m), gathers = tokens && gemm_gathers(d);
     const int32_t rows =
         operand == SM100_GEMM_OPERAND_N ? t->tile_m / t->ctas_per_mma / t->multicast : SM100_GEMM_CTA_M;
-    const int64_t batches = s->one_matrix[operand] ? 1 : sm100_batches_of(d, p, tokens);
+    const int64_t batches = s->one_matrix[operand] ? 1 : sm100_batches_of(d, tokens);
     const int32_t swizzled = o->dtype == NK_E2M1X2 ? t->tile_k : 64; /* of 16-bit elements 128 bytes */
-    return cuda_k_major_boxes(o, tokens ? "tokens" : "weights", p->k, sm100_rows_of(d, p, tokens),
+    return cuda_k_major_boxes(o, tokens ? "tokens" : "weights", d->gemm->k, sm100_rows_of(d, tokens),
                               gathers ? 0 : batches, swizzled, gathers ? 1 : rows);
 }
 
@@ -243,7 +235,7 @@ static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, cons
     const sm100_mainloop *mainloop = c->family->mainloop;
     const gemm_config *t = &c->family->configs[c->config];
     const int count = sm100_operands(d);
-    sm100_gemm_params params = sm100_params_of(mainloop->copies_sf, d, d->gemm, t, c->schedule);
+    sm100_gemm_params params = sm100_params_of(mainloop->copies_sf, d, t, c->schedule);
     cuda_tensor_map maps[SM100_GEMM_OPERANDS], *to[SM100_GEMM_OPERANDS];
     cuda_boxes boxes[SM100_GEMM_OPERANDS];
     nk_dual_gemm_problem dual;
@@ -251,7 +243,7 @@ static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, cons
     void *args[SM100_GEMM_OPERANDS + 3]; /* maps, the problem, the parameters and, if there are any, experts */
     if (d->experts) experts = sm100_experts_of(d->experts);
     for (int operand = 0; operand < count; operand++) {
-        boxes[operand] = sm100_boxes_of(d, d->gemm, t, &params, operand);
+        boxes[operand] = sm100_boxes_of(d, t, &params, operand);
         args[operand] = to[operand] = &maps[operand];
     }
     args[count] = (void *)(uintptr_t)d->params;
@@ -278,15 +270,16 @@ static nk_status sm100_launch_list(const gemm_desc *d, const gemm_launch *c, con
     sm100_gemm_params *all = &list.params;
     *all = (sm100_gemm_params){.sf_by_bulk_copy = {true, true, true}};
     for (int i = 0; i < d->count; i++) {
+        const gemm_desc one = gemm_member(d, i);
         sm100_list_group *g = &list.group[i];
-        g->gemm = *d->members[i];
-        g->params = sm100_params_of(mainloop->copies_sf, d, d->members[i], t, c->schedule >> i & 1);
+        g->gemm = *one.gemm;
+        g->params = sm100_params_of(mainloop->copies_sf, &one, t, c->schedule >> i & 1);
         g->first_tile = all->tiles;
         all->tiles += g->params.tiles;
         to[2 * i] = &g->map_m;
         to[2 * i + 1] = &g->map_n;
         for (int operand = 0; operand <= SM100_GEMM_OPERAND_N; operand++) {
-            boxes[2 * i + operand] = sm100_boxes_of(d, d->members[i], t, &g->params, operand);
+            boxes[2 * i + operand] = sm100_boxes_of(&one, t, &g->params, operand);
             all->sf_by_bulk_copy[operand] = all->sf_by_bulk_copy[operand] && g->params.sf_by_bulk_copy[operand];
         }
     }

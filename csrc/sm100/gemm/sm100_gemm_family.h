@@ -25,8 +25,8 @@ typedef struct sm100_mainloop {
     bool copies_sf;           /* bulk copies bring scale factors that are whole atoms */
     const char *(*why)(const gemm_desc *d, bool tokens_are_mma_m); /* what the plan says */
     sm100_resources (*resources)(const gemm_desc *d, const gemm_config *t);
-    /* Microseconds of a launch in which the busiest CTA has `waves` tiles of p; with 0 what a launch costs at least. */
-    double (*us)(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, double waves);
+    /* Microseconds of a launch in which the busiest CTA has `waves` tiles; with 0 what a launch costs at least. */
+    double (*us)(const gemm_desc *d, const gemm_config *t, double waves);
 } sm100_mainloop;
 
 /* Whether a tensor map describes a, b or up of a description. */

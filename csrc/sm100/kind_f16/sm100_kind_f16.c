@@ -54,8 +54,9 @@ static const char *sm100_f16_why_not(const gemm_desc *d, const gemm_query *q)
 
 /* MMAs, decoding, the bytes of stages or stores, whichever takes longest, of the CTA with most tiles; the last tile's
  * stores. */
-static double sm100_f16_tiles_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, double waves)
+static double sm100_f16_tiles_us(const gemm_desc *d, const gemm_config *t, double waves)
 {
+    const nk_gemm_problem *p = d->gemm;
     const int matrices = gemm_matrices(d);
     const double k = (double)p->k / t->split_k, blocks = k / SM100_KIND_F16_SWIZZLE_K;
     const double weight_bytes = sm100_f16_decodes(d) ? 0.5 + 1.0 / NK_SF_VEC : 2;
