@@ -7,9 +7,10 @@
 #include "nk_settings.h"
 #include "nk_tile.h"
 
-#define NK_OPERATORS(X)                                                                                     \
-    X(gemv) X(gemm) X(dual_gemm) X(grouped_gemm) X(grouped_dual_gemm) X(route) X(sort_by_expert) X(combine) \
-    X(quantize) X(dequantize) X(relayout)
+#define NK_OPERATORS(X)                                                                                         \
+    X(gemv)                                                                                                     \
+    X(gemm) X(dual_gemm) X(grouped_gemm) X(grouped_dual_gemm) X(route) X(sort_by_expert) X(combine) X(quantize) \
+        X(dequantize) X(relayout)
 
 typedef enum nk_operator {
 #define NK_OPERATOR(op) NK_OP_##op,
@@ -40,6 +41,20 @@ typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
 #define NK_DECLARE_CELL(row, op)                                                                                     \
     nk_status row##_plan_##op(const nk_##op##_problem *p, const nk_settings *settings, nk_plan *plan, void *choice); \
     nk_status row##_run_##op(const nk_##op##_problem *p, const void *choice, const nk_exec *exec)
+
+/* Declares the cells that every row for GPUs has of its own, and lists them in its table. */
+#define NK_DECLARE_GPU_CELLS(row)            \
+    NK_DECLARE_CELL(row, gemv);              \
+    NK_DECLARE_CELL(row, gemm);              \
+    NK_DECLARE_CELL(row, dual_gemm);         \
+    NK_DECLARE_CELL(row, grouped_gemm);      \
+    NK_DECLARE_CELL(row, grouped_dual_gemm); \
+    NK_DECLARE_CELL(row, route)
+
+#define NK_GPU_CELL(row, op) .op = {row##_plan_##op, row##_run_##op}
+#define NK_GPU_CELLS(row)                                                                                        \
+    NK_GPU_CELL(row, gemv), NK_GPU_CELL(row, gemm), NK_GPU_CELL(row, dual_gemm), NK_GPU_CELL(row, grouped_gemm), \
+        NK_GPU_CELL(row, grouped_dual_gemm), NK_GPU_CELL(row, route)
 
 typedef struct nk_backend nk_backend;
 struct nk_backend {

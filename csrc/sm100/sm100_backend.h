@@ -4,12 +4,11 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
-#include "cuda/cuda_row.h"
 
 #include <cuda_kernels.h>
 
 extern const nk_family sm100_gemm_family, sm100_kind_f16_family, sm100_gemv_family, sm100_route_family;
 
-CUDA_DECLARE_CELLS(sm100);
+NK_DECLARE_GPU_CELLS(sm100);
 
 #endif

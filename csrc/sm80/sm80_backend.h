@@ -4,12 +4,11 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
-#include "cuda/cuda_row.h"
 
 #include <cuda_kernels.h>
 
 extern const nk_family sm80_gemm_family, sm80_gemv_family, sm80_route_family;
 
-CUDA_DECLARE_CELLS(sm80);
+NK_DECLARE_GPU_CELLS(sm80);
 
 #endif

@@ -4,12 +4,11 @@
 
 #include "backend.h"
 #include "cuda/cuda_launch.h"
-#include "cuda/cuda_row.h"
 
 #include <cuda_kernels.h>
 
 extern const nk_family sm90_gemv_family, sm90_gemm_family, sm90_kind_f16_family, sm90_route_family;
 
-CUDA_DECLARE_CELLS(sm90);
+NK_DECLARE_GPU_CELLS(sm90);
 
 #endif

@@ -2,7 +2,7 @@
  * sm100_route_fma.h. */
 #include "sm100/sm100_backend.h"
 
-#include "cuda/cuda_encode.h"
+#include "cuda/cuda_route_plan.h"
 #include "cuda/cuda_route_sort.h"
 #include "nk_format.h"
 #include "sm100_route_config.h"
@@ -126,27 +126,6 @@ static void consider(const nk_route_problem *p, const cuda_gpu *gpu, int index, 
     }
 }
 
-#define LARGEST_EXTENT (1 << 30)          /* tensor maps and kernels count in 32 bits */
-#define LARGEST_STRIDE ((int64_t)1 << 40) /* of a tensor map */
-
-static bool has_map(const nk_operand *o, bool has_stride)
-{
-    const bool can_be_stride = o->row_stride > 0 && o->row_stride < LARGEST_STRIDE && o->row_stride % 16 == 0;
-    return (uintptr_t)o->data % 16 == 0 && (can_be_stride || !has_stride);
-}
-
-/* Why no tile can serve the problem, or NULL. */
-static const char *why_no_tile(const nk_route_problem *p, bool invariant)
-{
-    if (p->from_logits) return "given logits need no tensor cores";
-    if (!nk_route_has_halves(p)) return "its tiles multiply x and w of one 16-bit type";
-    if (p->m == 0 || p->k == 0) return p->m == 0 ? "M is 0" : "K is 0";
-    if (p->m > LARGEST_EXTENT || p->k > LARGEST_EXTENT) return "M or K is more than 2^30";
-    /* whether a token's row has a map may not depend on M */
-    if (has_map(&p->x, p->m > 1 || invariant) && has_map(&p->w, p->n > 1)) return NULL;
-    return "no tensor map describes x and w: their rows are not aligned to 16 bytes";
-}
-
 /* Why this tile cannot serve it, or NULL. */
 static const char *why_not_tile(const nk_route_problem *p, const cuda_gpu *gpu, int index)
 {
@@ -161,7 +140,9 @@ static const char *why_not_tile(const nk_route_problem *p, const cuda_gpu *gpu, 
 static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings, candidate *best)
 {
     const int forced = nk_tile_forced(settings, &sm100_route_family);
-    const char *why = why_no_tile(p, settings->batch_invariant), *why_not = NULL;
+    const char *why =
+        p->from_logits ? "given logits need no tensor cores" : cuda_route_why_no_map(p, settings->batch_invariant);
+    const char *why_not = NULL;
     *best = (candidate){.tile = NK_TILE_ANY};
     for (int i = 0; i < SM100_ROUTE_TILE_COUNT && !why; i++) {
         if (forced != NK_TILE_ANY && i != forced) continue;
@@ -220,28 +201,11 @@ nk_status sm100_plan_route(const nk_route_problem *p, const nk_settings *setting
     return NK_OK;
 }
 
-/* The stride of a dimension of extent 1 is unused, but must be a multiple of 16. */
-static cuda_boxes boxes_of(const char *name, const nk_operand *o, int64_t k, int64_t rows, int32_t box_rows)
-{
-    const uint64_t stride = rows > 1 ? (uint64_t)o->row_stride : 16;
-    return (cuda_boxes){.name = name,
-                        .at = o->data,
-                        .dtype = o->dtype,
-                        .rank = 2,
-                        .dims = {(uint64_t)k, (uint64_t)rows},
-                        .strides = {stride},
-                        .box = {SM100_ROUTE_TILE_K, (uint32_t)box_rows},
-                        .swizzle = CUDA_SWIZZLE_128,
-                        .l2 = CUDA_L2_256};
-}
-
 static nk_status run_tile(const nk_route_problem *p, const route_choice *r, const nk_exec *exec)
 {
     sm100_route_params params = r->params;
     cuda_tensor_map w, x;
-    const cuda_boxes boxes[] = {boxes_of("w", &p->w, p->k, p->n, params.experts),
-                                boxes_of("x", &p->x, p->k, p->m, params.tokens)};
-    NK_TRY(cuda_encode_maps(p->device, 2, boxes, (cuda_tensor_map *const[]){&w, &x}));
+    NK_TRY(cuda_route_maps(p, SM100_ROUTE_TILE_K, params.experts, params.tokens, (cuda_tensor_map *[]){&w, &x}));
     void *args[] = {&w, &x, (void *)(uintptr_t)p, &params};
     return cuda_launch(&sm100_route, p->device, exec->stream, &r->grid, args);
 }
