@@ -1,11 +1,12 @@
 """What tests need around the data: tensors, scale layouts, poisoned and guarded outputs."""
 
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from nvfp4kern.verify import reference
+from nvfp4kern.verify import data, reference
 from nvfp4kern.verify.reference import padded, to_blocked
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -74,6 +75,35 @@ def raw(tensor):
     return tensor.detach().cpu().contiguous().ravel().view(torch.uint8).numpy()
 
 
+class Halves(NamedTuple):
+    """An operand of 16-bit elements, which has no scale factors."""
+
+    values: np.ndarray
+    dtype: str
+
+
+def halves(rng, dtype, *shape, scale=1.0):
+    return Halves(data.halves(rng, dtype, *shape, scale=scale).astype(np.float64), dtype)
+
+
+def integers(rng, dtype, *shape, most=3):
+    return Halves(data.small_integers(rng, *shape, most=most).astype(np.float64), dtype)
+
+
+def halves_like(make, rng, dtype, *shape, scale=100.0):
+    """Whose sums are exact, or round, as those of what `make` makes."""
+    if make is data.full_range:
+        return halves(rng, dtype, *shape, scale=scale)
+    return integers(rng, dtype, *shape)
+
+
+def elements(operand, device, native=True):
+    """What a call takes: codes, or 16-bit numbers."""
+    if isinstance(operand, Halves):
+        return floats(operand.values, operand.dtype, device)
+    return codes(operand, device, native)
+
+
 # ---------------------------------------------------------------------------------------------
 # Scale layouts
 # ---------------------------------------------------------------------------------------------
@@ -87,6 +117,8 @@ def layout_of(form):
 
 def scales(operand, form, rng, device, byte=None):
     """The scales in one of SCALE_FORMS; padding holds `byte`, else random non-zero bytes."""
+    if isinstance(operand, Halves):
+        return None
     array = operand.scales
     *batch, rows, cols = array.shape
     if form == "linear":
@@ -179,6 +211,14 @@ def run(function, *args, shape, device, dtype="float16", order="row", **options)
 
 def assert_ok(verdict, *context):
     assert verdict.ok, (str(verdict), *context)
+
+
+def assert_right(got, expected, dtype, exact, *context):
+    """To the bit where sums are exact, else within the bound."""
+    if exact:
+        assert_ok(reference.check_bits(got, expected.rounded(dtype)), *context)
+    else:
+        assert_ok(reference.check(got, expected, dtype), *context)
 
 
 def hostile(rng, dtype, rows=40, k=256):

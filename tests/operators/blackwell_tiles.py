@@ -2,9 +2,9 @@
 
 import numpy as np
 from dense_calls import dual_operands, expect_dual, gemm_operands, run_dual, run_gemm
-from expert_calls import Matrices, Tokens, check_rows, drawn, group_operands, run_list
+from expert_calls import group_operands, run_list
 from expert_tiles import check_experts, check_gated_experts
-from generators import ORDERS, assert_ok, codes, floats, from_numpy, rng_of, scales, values
+from generators import ORDERS, assert_ok, assert_right, codes, floats, rng_of, scales, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -83,41 +83,29 @@ def check_sm100_gated_experts(device, c, mma_n):
     check_gated_experts(device, c, (5, 2 * mma_n + 1), 40, 2624, FORMS[0], activation="gelu")
 
 
-def check_by_index(device, c, sizes, tokens, n, k, form, make=data.exact_family):
-    """Rows of experts of these sizes, and of nobody before and behind them; two name a token."""
-    rng, offsets = rng_of(n, k), np.cumsum([2, *sizes])
-    count = int(offsets[-1]) + 3
-    a = Tokens(rng, device, tokens, k, form=form, make=make)
-    b = Matrices(rng, device, len(sizes), n, k, make=make)
-    rows = drawn(rng, offsets, count, tokens, 2)
-    options = {"rows": from_numpy(rows, device), "rows_per_token": 2, "form": form}
-    got = b.run(a.tensor, a.sf, offsets, count=count, dtype="float32", **options)
-    exact = make is data.exact_family
-    check_rows(got, offsets, b.expect(a.of(rows // 2), c=c), "float32", exact)
-
-
 def check_sm100_by_index(device, c, mma_n):
     """Tiles that end inside of four rows, experts that begin anywhere, one token for all rows."""
     for form in ("linear", "blocked", "strided"):
-        check_by_index(device, c, (mma_n + 3, 0, 1, 130, 0), 47, 140, 320, form)
-    check_by_index(device, c, (mma_n + 3, 5), 200, 33, 288, "blocked", data.full_range)
-    check_by_index(device, c, (7, 2 * mma_n + 1, 1), 1, 33, 2624, "linear")
+        sizes = (mma_n + 3, 0, 1, 130, 0)
+        check_experts(device, c, sizes, 140, 320, (form, "linear"), tokens=47)
+    full = {"full": True, "tokens": 200}
+    check_experts(device, c, (mma_n + 3, 5), 33, 288, ("blocked", "linear"), **full)
+    check_experts(device, c, (7, 2 * mma_n + 1, 1), 33, 2624, tokens=1)
 
 
-def check_list(device, c, sizes, forms, make=data.exact_family, **how):
-    """Groups of these (m, n, k). Each weight row has its alpha and bias."""
+def check_list(device, c, sizes, forms, make=data.exact_family, dtype=None, out="float32", **how):
+    """Groups of these (m, n, k), of 16-bit tokens if there is a dtype. Each weight row has its
+    alpha and bias."""
     rng = rng_of(len(sizes))
-    pairs = group_operands(rng, make, sizes)
+    pairs = group_operands(rng, make, sizes, dtype)
     alpha, bias = ([rng.integers(1, 4, n).astype(np.float32) for _, n, _ in sizes] for _ in "ab")
     given = {"alpha": alpha, "bias": bias}
     given = {name: [floats(v, "float32", device) for v in of] for name, of in given.items()}
-    outs = run_list(pairs, device, forms=forms, dtype="float32", **given, **how)
+    outs = run_list(pairs, device, forms=forms, dtype=out, **given, **how)
     for got, (a, b), *options in zip(outs, pairs, alpha, bias, strict=True):
-        expected = reference.gemm(a.values, b.values, alpha=options[0], bias=options[1], c=c)
-        if make is data.exact_family:
-            assert_ok(reference.check_bits(got, expected.rounded("float32")), got.shape)
-        else:
-            assert_ok(reference.check(got, expected, "float32"), got.shape)
+        options = {"alpha": options[0], "bias": options[1], "nvfp4": dtype is None}
+        expected = reference.gemm(a.values, b.values, c=c, **options)
+        assert_right(got, expected, out, make is data.exact_family, got.shape)
 
 
 def check_sm100_lists(device, c, mma_n):

@@ -1,6 +1,6 @@
 """gemm, gemv and dual_gemm of drawn operands, for the tests of operators and tiles."""
 
-from generators import codes, layout_of, rng_of, run, scales
+from generators import elements, layout_of, rng_of, run, scales
 
 import nvfp4kern
 from nvfp4kern.verify import reference
@@ -26,15 +26,25 @@ def dual_operands(rng, make, m, n, k, batch=None, **options):
     return operands(rng, make, (m, n, n), k, batch, **options)
 
 
-def run_dense(function, ops, device, *, forms=LINEAR, byte=None, **options):
-    """The values of an operator's guarded output."""
+def call_of(ops, device, *, forms=LINEAR, byte=None, place=elements, **options):
+    """(arguments, options) of a call. `place` makes the operands' elements."""
     of_each = (forms[0], *[forms[1]] * (len(ops) - 1))
     sf = [scales(o, form, rng_of(9), device, byte) for o, form in zip(ops, of_each, strict=True)]
     layout = tuple(map(layout_of, forms))
     options["scale_layout"] = layout[0] if layout[0] == layout[1] else layout
-    shape = (*ops[0].codes.shape[:-1], ops[1].codes.shape[-2])
-    given = [codes(o, device) for o in ops]
-    return run(function, *given, *sf, shape=shape, device=device, **options)
+    return [*(place(o, device) for o in ops), *sf], options
+
+
+def explain(operator, ops, device, **how):
+    args, options = call_of(ops, device, **how)
+    return nvfp4kern.explain(operator, *args, **options)
+
+
+def run_dense(function, ops, device, **how):
+    """The values of an operator's guarded output."""
+    args, options = call_of(ops, device, **how)
+    shape = (*args[0].shape[:-1], args[1].shape[-2])
+    return run(function, *args, shape=shape, device=device, **options)
 
 
 def run_gemm(a, b, device, **options):

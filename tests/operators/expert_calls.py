@@ -5,9 +5,12 @@ import torch
 from generators import (
     POISON,
     Guarded,
-    assert_ok,
+    Halves,
+    assert_right,
     codes,
+    elements,
     floats,
+    halves_like,
     layout_of,
     rng_of,
     run,
@@ -30,15 +33,29 @@ OFFSETS = {
 }
 
 
-def group_operands(rng, make, groups):
-    return [(make(rng, m, k), make(rng, n, k)) for m, n, k in groups]
+def group_operands(rng, make, groups, dtype=None):
+    """Pairs of (m, n, k) each; tokens are of a 16-bit dtype, if one is given."""
+
+    def tokens(m, k):
+        return halves_like(make, rng, dtype, m, k) if dtype else make(rng, m, k)
+
+    return [(tokens(m, k), make(rng, n, k)) for m, n, k in groups]
+
+
+def list_of(pairs, device, forms=("linear", "linear")):
+    """The arguments of grouped_gemm."""
+    sides = list(zip(*pairs, strict=True))
+    args = [[elements(o, device) for o in side] for side in sides]
+    for side, form in zip(sides, forms, strict=True):
+        sf = [scales(o, form, rng_of(9), device) for o in side]
+        args.append(None if isinstance(side[0], Halves) else sf)
+    return args
 
 
 def run_list(pairs, device, *, forms=("linear", "linear"), dtype="float16", order="row", **options):
-    outs = [Guarded((len(a.codes), len(b.codes)), dtype, device, order) for a, b in pairs]
-    args = [[codes(o, device) for o in side] for side in zip(*pairs, strict=True)]
-    for side, form in zip(zip(*pairs, strict=True), forms, strict=True):
-        args.append([scales(o, form, rng_of(9), device) for o in side])
+    """Tokens are Operands, or Halves of one type."""
+    args = list_of(pairs, device, forms)
+    outs = [Guarded((len(a), len(b)), dtype, device, order) for a, b in zip(*args[:2], strict=True)]
     out = [o.tensor for o in outs]
     layout = layout_of(forms[0]), layout_of(forms[1])
     with unchanged(*args, list(options.values())):
@@ -61,11 +78,7 @@ def check_rows(got, offsets, expected_of, dtype, exact=False):
     assert (got[owner < 0] == POISON).all()
     for g in range(len(offsets) - 1):
         rows = slice(offsets[g], offsets[g + 1])
-        expected = expected_of(g, rows)
-        if exact:
-            assert_ok(reference.check_bits(got[rows], expected.rounded(dtype)), g)
-        else:
-            assert_ok(reference.check(got[rows], expected, dtype), g)
+        assert_right(got[rows], expected_of(g, rows), dtype, exact, g)
 
 
 def int32(offsets, device):
@@ -90,7 +103,7 @@ class Tokens:
     ):  # fmt: skip
         self.form, self.halves = form, kind != "NVFP4"
         if self.halves:
-            self.values, self.sf = data.small_integers(rng, tokens, k, most=3), None
+            self.values, self.sf = halves_like(make, rng, dtype, tokens, k).values, None
             self.tensor = floats(self.values, dtype, device)
             return
         self.operand = make(rng, tokens, k)
@@ -128,13 +141,15 @@ class Matrices:
     kinds = ("NVFP4", "W4A16", "16-bit", "16-bit transposed")
 
     def __init__(
-        self, rng, device, experts, n, k, *, kind="NVFP4", make=data.exact_family, form="linear"
-    ):
+        self, rng, device, experts, n, k, *, kind="NVFP4", make=data.exact_family, form="linear",
+        dtype="bfloat16",
+    ):  # fmt: skip
         self.device, self.n, self.form = device, n, form
         rows = self.parts * n
         if kind.startswith("16-bit"):
-            self.values, self.sf = data.small_integers(rng, experts, rows, k, most=3), None
-            b = floats(self.values, "bfloat16", device)
+            numbers = halves_like(make, rng, dtype, experts, rows, k, scale=1)
+            self.values, self.sf = numbers.values, None
+            b = floats(self.values, dtype, device)
             transposed = b.transpose(1, 2).contiguous().transpose(1, 2)
             self.codes = transposed if "transposed" in kind else b
             return

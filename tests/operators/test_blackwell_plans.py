@@ -1,13 +1,11 @@
 """How Blackwell's row takes grouped GEMMs, what explain says of it, and hostile indices."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
 from conftest import GPUS
-from expert_calls import Tokens, int32
-from generators import assert_ok, codes, floats, raw, rng_of, scales, values
+from expert_calls import Tokens, group_operands, int32, list_of
+from generators import assert_ok, raw, rng_of, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -22,23 +20,12 @@ def device(monkeypatch):
     return found.device
 
 
-class Values(NamedTuple):
-    values: np.ndarray
-
-
 class Groups:
     """Of (m, n, k) each, with linear scale factors. Tokens are NVFP4, or of a 16-bit dtype."""
 
     def __init__(self, device, sizes, make=data.exact_family, dtype=None):
-        rng = rng_of(len(sizes))
-        self.pairs = [(make(rng, m, k), make(rng, n, k)) for m, n, k in sizes]
-        sides = list(zip(*self.pairs, strict=True))
-        self.args = [[codes(o, device) for o in side] for side in sides]
-        self.args += [[scales(o, "linear", rng, device) for o in side] for side in sides]
-        if dtype:
-            tokens = [data.small_integers(rng, m, k, most=3) for m, _, k in sizes]
-            self.args[0], self.args[2] = [floats(x, dtype, device) for x in tokens], None
-            self.pairs = [(Values(x), b) for x, (_, b) in zip(tokens, self.pairs, strict=True)]
+        self.pairs = group_operands(rng_of(len(sizes)), make, sizes, dtype)
+        self.args = list_of(self.pairs, device)
 
     def plan(self):
         return nvfp4kern.explain("grouped_gemm", *self.args)

@@ -4,29 +4,23 @@ import os
 
 import numpy as np
 import pytest
-import torch
-from dense_calls import dual_operands, expect_dual, run_dual
+from dense_calls import dual_operands, expect_dual, explain, run_dual
 from generators import (
     DTYPES,
     ODD_SHAPES,
     assert_ok,
     codes,
     floats,
-    layout_of,
+    halves,
     rng_of,
     run,
     scale_bytes,
-    scales,
 )
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
-
-
-def linear_scales(operand, device):
-    return scales(operand, "linear", None, device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -73,8 +67,7 @@ def test_largest_tile(backend, n, k, activation, order):
     m = 250
     ops = dual_operands(rng_of(n, k), data.exact_family, m, n, k)
     if backend.name == "sm80" and os.environ.get("NVFP4KERN_SM_LIMIT") == "3":
-        parts = [part(o, backend.device) for part in (codes, linear_scales) for o in ops]
-        plan = nvfp4kern.explain("dual_gemm", *parts)
+        plan = explain("dual_gemm", ops, backend.device)
         assert plan["kernel"] == "sm80_dual_gemm_t128_nvfp4"
         assert (plan["workspace_bytes"] > 0) == ((n, k) != (120, 1024))
     got = run_dual(ops, backend.device, activation=activation, order=order, dtype="float32")
@@ -106,24 +99,12 @@ def test_alphas(backend, kind):
 @pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
 @pytest.mark.parametrize("m, n, k", ODD_SHAPES)
 def test_16_bit_activations(backend, m, n, k, a_dtype):
-    rng, device = rng_of(m, n, k), backend.device
-    x = data.halves(rng, a_dtype, m, k)
-    b1, b2 = data.full_range(rng, n, k), data.full_range(rng, n, k)
+    rng = rng_of(m, n, k)
+    x, b1, b2 = halves(rng, a_dtype, m, k), *(data.full_range(rng, n, k) for _ in range(2))
     for form in ("linear", "blocked"):
-        sf = [scales(b, form, rng, device) for b in (b1, b2)]
-        args = floats(x, a_dtype, device), codes(b1, device), codes(b2, device), None, *sf
-        got = run(
-            nvfp4kern.dual_gemm,
-            *args,
-            shape=(m, n),
-            device=device,
-            dtype="bfloat16",
-            scale_layout=form,
-            alpha1=1e-3,
-        )
-        expected = reference.dual_gemm(
-            x.astype(np.float64), b1.values, b2.values, alpha1=1e-3, c=backend.c, nvfp4=False
-        )
+        options = {"forms": (form, form), "dtype": "bfloat16", "alpha1": 1e-3}
+        got = run_dual((x, b1, b2), backend.device, **options)
+        expected = expect_dual((x, b1, b2), alpha1=1e-3, c=backend.c, nvfp4=False)
         assert_ok(reference.check(got, expected, "bfloat16"), form)
 
 
@@ -144,28 +125,16 @@ def test_16_bit_activations(backend, m, n, k, a_dtype):
 def test_one_16_bit_token(gpu, batch, n, k, form, a_dtype, activation):
     """Hopper has a kernel of its own: of linear scale factors, N % 8 = 0 and K % 64 = 0."""
     rng, lead = rng_of(n, k), () if batch is None else (batch,)
-    b1, b2 = (data.full_range(rng, *lead, n, k) for _ in range(2))
-    x = torch.from_numpy(rng.standard_normal((*lead, 1, k))).to(getattr(torch, a_dtype))
-    alpha1, alpha2 = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
-    sf = [scales(b, form, rng_of(9), gpu.device) for b in (b1, b2)]
-    operands = x.to(gpu.device), codes(b1, gpu.device), codes(b2, gpu.device), None, *sf
-    layout = {"scale_layout": layout_of(form), "activation": activation}
-    got = run(
-        nvfp4kern.dual_gemm,
-        *operands,
-        shape=(*lead, 1, n),
-        device=gpu.device,
-        dtype="float32",
-        alpha1=floats(alpha1, "float32", gpu.device),
-        alpha2=floats(alpha2, "float32", gpu.device),
-        **layout,
-    )
-    options = {"alpha1": alpha1, "alpha2": alpha2, "activation": activation, "c": gpu.c}
-    expected = reference.dual_gemm(x.double().numpy(), b1.values, b2.values, nvfp4=False, **options)
+    ops = halves(rng, a_dtype, *lead, 1, k), *(data.full_range(rng, *lead, n, k) for _ in range(2))
+    alphas = {name: rng.standard_normal(n).astype(np.float32) for name in ("alpha1", "alpha2")}
+    given = {name: floats(alpha, "float32", gpu.device) for name, alpha in alphas.items()}
+    options = {"forms": (form, form), "activation": activation}
+    got = run_dual(ops, gpu.device, dtype="float32", **given, **options)
+    expected = expect_dual(ops, activation=activation, c=gpu.c, nvfp4=False, **alphas)
     assert_ok(reference.check(got, expected, "float32"))
     if gpu.name == "sm90":
         by_gemv = form == "linear" and n % 8 == 0 and k % 64 == 0
-        kernel = nvfp4kern.explain("dual_gemm", *operands, **layout)["kernel"]
+        kernel = explain("dual_gemm", ops, gpu.device, **options)["kernel"]
         assert kernel.startswith("sm90_gemv_") == by_gemv
 
 

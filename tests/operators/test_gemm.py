@@ -7,14 +7,15 @@ from dense_calls import gemm_operands, run_gemm
 from generators import (
     DTYPES,
     ODD_SHAPES,
+    Halves,
     assert_ok,
     codes,
     floats,
-    layout_of,
+    halves,
+    integers,
     rng_of,
     run,
     scale_bytes,
-    scales,
 )
 
 import nvfp4kern
@@ -115,45 +116,28 @@ def test_alpha_and_bias(backend, kind, bias_dtype, dtype):
 @pytest.mark.parametrize("m, n, k", ODD_SHAPES)
 def test_16_bit_activations(backend, m, n, k, a_dtype, dtype):
     rng = rng_of(m, n, k)
-    device = backend.device
-    x = data.halves(rng, a_dtype, 2, m, k)
-    b = data.full_range(rng, 2, n, k)
+    x, b = halves(rng, a_dtype, 2, m, k), data.full_range(rng, 2, n, k)
     for form in ("linear", "blocked"):
-        got = run(
-            nvfp4kern.gemm,
-            floats(x, a_dtype, device),
-            codes(b, device),
-            None,
-            scales(b, form, rng, device),
-            shape=(2, m, n),
-            device=device,
-            dtype=dtype,
-            scale_layout=form,
-        )
-        expected = reference.gemm(x.astype(np.float64), b.values, c=backend.c, nvfp4=False)
+        got = run_gemm(x, b, backend.device, forms=(form, form), dtype=dtype)
+        expected = reference.gemm(x.values, b.values, c=backend.c, nvfp4=False)
         assert_ok(reference.check(got, expected, dtype), form)
 
 
 @pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
 def test_16_bit_activations_exact(device, a_dtype):
     rng = rng_of(14)
-    x, b = data.small_integers(rng, 17, 208), data.exact_family(rng, 33, 208)
-    total, magnitude = reference.matmul(x.astype(np.float64), b.values)
-    assert data.is_exact(x, b.values, magnitude)
-    args = floats(x, a_dtype, device), codes(b, device), None, scale_bytes(b.scales, device)
-    got = run(nvfp4kern.gemm, *args, shape=(17, 33), device=device, dtype="float32")
-    assert_ok(reference.check_bits(got, total))
+    x, b = integers(rng, a_dtype, 17, 208, most=4), data.exact_family(rng, 33, 208)
+    total, magnitude = reference.matmul(x.values, b.values)
+    assert data.is_exact(x.values, b.values, magnitude)
+    assert_ok(reference.check_bits(run_gemm(x, b, device, dtype="float32"), total))
 
 
 def test_bfloat16_activations_keep_their_range(backend):
     rng = rng_of(15)
-    x = data.halves(rng, "bfloat16", 5, 64, scale=1e30)
-    b = data.full_range(rng, 9, 64)
-    args = floats(x, "bfloat16", backend.device), codes(b, backend.device), None
-    sf = scale_bytes(b.scales, backend.device)
+    x, b = halves(rng, "bfloat16", 5, 64, scale=1e30), data.full_range(rng, 9, 64)
     for dtype in ("float32", "bfloat16"):
-        got = run(nvfp4kern.gemm, *args, sf, shape=(5, 9), device=backend.device, dtype=dtype)
-        expected = reference.gemm(x.astype(np.float64), b.values, c=backend.c, nvfp4=False)
+        got = run_gemm(x, b, backend.device, dtype=dtype)
+        expected = reference.gemm(x.values, b.values, c=backend.c, nvfp4=False)
         assert np.abs(expected.exact).max() > 1e32
         assert_ok(reference.check(got, expected, dtype))
 
@@ -166,8 +150,7 @@ def test_16_bit_specials(device, a_dtype, k):
     x[1, 3], x[2, 0], x[2, 1], x[3, 0], x[4, k - 1] = nan, inf, -inf, inf, nan
     b = data.Operand(np.full((2, k // 2), 0x22, np.uint8), np.full((2, k // 16), 0x38, np.uint8))
     b.codes[1, 0] = 0  # inf * 0
-    args = floats(x, a_dtype, device), codes(b, device), None, scale_bytes(b.scales, device)
-    got = run(nvfp4kern.gemm, *args, shape=(5, 2), device=device)
+    got = run_gemm(Halves(x, a_dtype), b, device)
     want = [[k, k - 2], [nan, nan], [nan, nan], [inf, nan], [nan, nan]]
     np.testing.assert_array_equal(got, want)
 
@@ -286,42 +269,21 @@ def test_few_tokens_with_alpha_and_bias(gpu, monkeypatch, m, n, k, wide, overlap
     monkeypatch.setenv("NVFP4KERN_PDL", overlap)
     rng = rng_of(m, n, k, wide)
     a, b = gemm_operands(rng, data.full_range, m, n, k)
-    x = torch.from_numpy(rng.standard_normal((m, k))).half()
+    a = halves(rng, "float16", m, k) if wide else a
     alpha, bias = (rng.standard_normal(n).astype(np.float32) * scale for scale in (1, 100))
-    got = run(
-        nvfp4kern.gemm,
-        x.to(gpu.device) if wide else codes(a, gpu.device),
-        codes(b, gpu.device),
-        None if wide else scales(a, "linear", rng, gpu.device),
-        scales(b, "linear", rng, gpu.device),
-        shape=(m, n),
-        device=gpu.device,
-        alpha=floats(alpha, "float32", gpu.device),
-        bias=floats(bias, "float32", gpu.device),
-        dtype="float32",
-    )
-    tokens = x.double().numpy() if wide else a.values
-    expected = reference.gemm(tokens, b.values, alpha=alpha, bias=bias, c=gpu.c)
+    given = {"alpha": floats(alpha, "float32", gpu.device)}
+    given["bias"] = floats(bias, "float32", gpu.device)
+    got = run_gemm(a, b, gpu.device, dtype="float32", **given)
+    expected = reference.gemm(a.values, b.values, alpha=alpha, bias=bias, c=gpu.c)
     assert_ok(reference.check(got, expected, "float32"))
 
 
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 @pytest.mark.parametrize("form", ("linear", "blocked"))
 @pytest.mark.parametrize("m, n, k", FEW_TOKENS)
 def test_few_16_bit_tokens(gpu, m, n, k, form, dtype):
     b = data.exact_family(rng_of(n, k), n, k)
-    x = torch.from_numpy(rng_of(m, k).integers(-8, 9, (m, k)) / 4).to(dtype)
-    want, _ = reference.matmul(x.double().numpy(), b.values)
-    sfb = scales(b, form, rng_of(1), gpu.device)
-    got = run(
-        nvfp4kern.gemm,
-        x.to(gpu.device),
-        codes(b, gpu.device),
-        None,
-        sfb,
-        shape=(m, n),
-        device=gpu.device,
-        scale_layout=layout_of(form),
-        dtype="float32",
-    )
+    x = Halves(rng_of(m, k).integers(-8, 9, (m, k)) / 4, dtype)
+    want, _ = reference.matmul(x.values, b.values)
+    got = run_gemm(x, b, gpu.device, forms=(form, form), dtype="float32")
     assert_ok(reference.check_bits(got, want))

@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 import torch
 from dense_calls import gemv_operands, run_gemv
-from generators import (
-    DTYPES,
-    assert_ok,
-    codes,
-    floats,
-    rng_of,
-    run,
-    scale_bytes,
-    scales,
-)
+from generators import DTYPES, assert_ok, codes, floats, halves, rng_of, run, scale_bytes, scales
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -104,10 +95,9 @@ def test_16_bit_vector(device, m, k, b_dtype, dtype):
     rng = rng_of(m, k)
     a = data.full_range(rng, 2, m, k)
     scale = 1e30 if b_dtype == "bfloat16" and dtype != "float16" else 1.0
-    x = data.halves(rng, b_dtype, 2, 1, k, scale=scale)
-    args = codes(a, device), floats(x, b_dtype, device), scale_bytes(a.scales, device)
-    got = run(nvfp4kern.gemv, *args, shape=(2, m, 1), device=device, dtype=dtype)
-    expected = reference.gemv(a.values, x.astype(np.float64), nvfp4=False)
+    x = halves(rng, b_dtype, 2, 1, k, scale=scale)
+    got = run_gemv(a, x, device, dtype=dtype)
+    expected = reference.gemv(a.values, x.values, nvfp4=False)
     assert_ok(reference.check(got, expected, dtype))
 
 

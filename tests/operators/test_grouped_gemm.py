@@ -11,6 +11,7 @@ from expert_calls import (
     drawn,
     group_operands,
     int32,
+    list_of,
     run_list,
 )
 from generators import (
@@ -100,9 +101,9 @@ def test_list_with_many_groups(device):
 @pytest.mark.parametrize("dtype", (None, *DTYPES))
 def test_list_new_outputs(device, dtype):
     pairs = group_operands(rng_of(6), data.exact_family, GROUPS[:2])
-    args = [[codes(o, device) for o in side] for side in zip(*pairs, strict=True)]
-    args += [[scale_bytes(o.scales, device) for o in side] for side in zip(*pairs, strict=True)]
-    outs = nvfp4kern.grouped_gemm(*args, **({"out_dtype": dtype} if dtype else {}))
+    outs = nvfp4kern.grouped_gemm(
+        *list_of(pairs, device), **({"out_dtype": dtype} if dtype else {})
+    )
     assert isinstance(outs, list)
     for got, (a, b) in zip(outs, pairs, strict=True):
         assert got.dtype == getattr(torch, dtype or "float16")
@@ -180,11 +181,7 @@ def test_contiguous_full_range_alpha_and_bias(backend, alpha_shape, by_rows, dty
 def test_contiguous_16_bit_weights(backend, a_dtype, kind, dtype):
     rng, device = rng_of(10), backend.device
     x = data.halves(rng, a_dtype, 44, 96)
-    b = Matrices(rng, device, 3, 21, 96, kind=kind)
-    b.values = data.halves(rng, a_dtype, 3, 21, 96).astype(np.float64)
-    b.codes = floats(b.values, a_dtype, device)
-    if "transposed" in kind:
-        b.codes = b.codes.transpose(1, 2).contiguous().transpose(1, 2)
+    b = Matrices(rng, device, 3, 21, 96, kind=kind, make=data.full_range, dtype=a_dtype)
     got = b.run(floats(x, a_dtype, device), None, NOBODYS, dtype=dtype)
     expected = b.expect(x.astype(np.float64), c=backend.c, nvfp4=False)
     check_rows(got, NOBODYS, expected, dtype)

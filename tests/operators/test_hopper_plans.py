@@ -5,9 +5,12 @@ import os
 import pytest
 import torch
 from conftest import GPUS
+from expert_calls import group_operands, list_of
+from generators import rng_of
 from rows import tiles_of
 
 import nvfp4kern
+from nvfp4kern.verify import data
 
 MB = 1 << 20
 
@@ -112,16 +115,7 @@ def test_lists_of_16_bit_weights_are_left_alone(device, monkeypatch):
 
 
 def groups_of(device, sizes):
-    """Operands of (m, n, k) each, with linear scale factors."""
-    torch.manual_seed(0)
-    a, b, sfa, sfb = [], [], [], []
-    for m, n, k in sizes:
-        for rows, data, factors in ((m, a, sfa), (n, b, sfb)):
-            size = rows, k // 2
-            data.append(torch.randint(0, 256, size, dtype=torch.uint8, device=device))
-            size = rows, k // 16
-            factors.append(torch.randint(0x30, 0x40, size, dtype=torch.uint8, device=device))
-    return a, b, sfa, sfb
+    return list_of(group_operands(rng_of(0), data.full_range, sizes), device)
 
 
 @pytest.mark.parametrize("layout", ("linear", "blocked"))

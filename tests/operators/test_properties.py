@@ -2,21 +2,21 @@
 
 import numpy as np
 import pytest
+from dense_calls import expect_dual, run_dual, run_gemm, run_gemv
 from expert_calls import Matrices, Stack, Tokens, group_operands, run_list
 from generators import (
     DTYPES,
     ORDERS,
     SCALE_FORMS,
     assert_ok,
-    codes,
+    assert_right,
+    elements,
     floats,
     from_numpy,
-    layout_of,
+    halves,
     raw,
     rng_of,
-    run,
     scale_bytes,
-    scales,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ forms = st.tuples(st.sampled_from(SCALE_FORMS), st.sampled_from(SCALE_FORMS))
 dtypes, orders = st.sampled_from(DTYPES), st.sampled_from(ORDERS)
 makers = st.sampled_from((data.exact_family, data.full_range))
 alpha_kinds = st.sampled_from(("none", "float", "one", "column"))
-halves = st.sampled_from(("float16", "bfloat16"))
+of_16_bits = st.sampled_from(("float16", "bfloat16"))
 
 
 def strided(tensor, rng):
@@ -54,6 +54,11 @@ def strided(tensor, rng):
     return wide[..., extra:]
 
 
+def among(rng):
+    """What places operands in larger buffers."""
+    return lambda operand, device: strided(elements(operand, device, native=False), rng)
+
+
 def alpha_of(kind, n, rng, device):
     """The argument and its value."""
     if kind == "none":
@@ -62,12 +67,6 @@ def alpha_of(kind, n, rng, device):
     if kind == "float":
         return {"alpha": float(value[0])}, value
     return {"alpha": floats(value, "float32", device)}, value
-
-
-def verdict(got, expected, dtype, exact):
-    if exact:
-        return reference.check_bits(got, expected.rounded(dtype))
-    return reference.check(got, expected, dtype)
 
 
 @check
@@ -81,20 +80,11 @@ def test_gemm(backend, seed, make, m, n, k, batch, form, dtype, order, alpha_kin
     if biased:
         bias = data.halves(rng, dtype, n, scale=100)
         options["bias"] = floats(bias, dtype, device)
-    got = run(
-        nvfp4kern.gemm,
-        *(strided(codes(o, device, native=False), rng) for o in (a, b)),
-        *(scales(o, f, rng, device) for o, f in zip((a, b), form, strict=True)),
-        shape=(*lead, m, n),
-        device=device,
-        dtype=dtype,
-        order=order,
-        scale_layout=tuple(map(layout_of, form)),
-        **options,
-    )
+    options |= {"dtype": dtype, "order": order, "place": among(rng)}
+    got = run_gemm(a, b, device, forms=form, **options)
     expected = reference.gemm(a.values, b.values, alpha=alpha, bias=bias, c=backend.c)
     exact = make is data.exact_family and alpha_kind == "none" and not biased
-    assert_ok(verdict(got, expected, dtype, exact))
+    assert_right(got, expected, dtype, exact)
 
 
 @check
@@ -104,39 +94,20 @@ def test_gemv(backend, seed, make, m, k, batch, form, dtype, order, alpha_kind):
     lead = () if batch is None else (batch,)
     a, b = make(rng, *lead, m, k), make(rng, *lead, 1, k)
     options, alpha = alpha_of(alpha_kind, m, rng, device)
-    got = run(
-        nvfp4kern.gemv,
-        *(strided(codes(o, device, native=False), rng) for o in (a, b)),
-        *(scales(o, f, rng, device) for o, f in zip((a, b), form, strict=True)),
-        shape=(*lead, m, 1),
-        device=device,
-        dtype=dtype,
-        order=order,
-        scale_layout=tuple(map(layout_of, form)),
-        **options,
-    )
+    options |= {"dtype": dtype, "order": order, "place": among(rng)}
+    got = run_gemv(a, b, device, forms=form, **options)
     exact = make is data.exact_family and alpha_kind == "none"
-    assert_ok(verdict(got, reference.gemv(a.values, b.values, alpha=alpha), dtype, exact))
+    assert_right(got, reference.gemv(a.values, b.values, alpha=alpha), dtype, exact)
 
 
 @check
-@given(seeds, sizes, sizes, ks, halves, st.sampled_from(SCALE_FORMS), dtypes, orders)
+@given(seeds, sizes, sizes, ks, of_16_bits, st.sampled_from(SCALE_FORMS), dtypes, orders)
 def test_16_bit_activations(backend, seed, m, n, k, a_dtype, form, dtype, order):
     rng, device = rng_of(seed), backend.device
-    x, b = data.halves(rng, a_dtype, m, k), data.full_range(rng, n, k)
-    got = run(
-        nvfp4kern.gemm,
-        strided(floats(x, a_dtype, device), rng),
-        codes(b, device),
-        None,
-        scales(b, form, rng, device),
-        shape=(m, n),
-        device=device,
-        dtype=dtype,
-        order=order,
-        scale_layout=layout_of(form),
-    )
-    expected = reference.gemm(x.astype(np.float64), b.values, c=backend.c, nvfp4=False)
+    x, b = halves(rng, a_dtype, m, k), data.full_range(rng, n, k)
+    options = {"dtype": dtype, "order": order, "place": among(rng)}
+    got = run_gemm(x, b, device, forms=(form, form), **options)
+    expected = reference.gemm(x.values, b.values, c=backend.c, nvfp4=False)
     assert_ok(reference.check(got, expected, dtype))
 
 
@@ -149,20 +120,10 @@ def test_dual_gemm(backend, seed, make, m, n, k, form, dtype, order, activation,
     rng, device = rng_of(seed), backend.device
     ops = [make(rng, rows, k) for rows in (m, n, n)]
     options, alpha = alpha_of(alpha_kind, n, rng, device)
-    got = run(
-        nvfp4kern.dual_gemm,
-        *(strided(codes(o, device, native=False), rng) for o in ops),
-        *(scales(o, f, rng, device) for o, f in zip(ops, (*form, form[1]), strict=True)),
-        shape=(m, n),
-        device=device,
-        dtype=dtype,
-        order=order,
-        activation=activation,
-        scale_layout=tuple(map(layout_of, form)),
-        **({"alpha1": options["alpha"]} if options else {}),
-    )
-    values = [o.values for o in ops]
-    expected = reference.dual_gemm(*values, alpha1=alpha, activation=activation, c=backend.c)
+    options = {"alpha1": options["alpha"]} if options else {}
+    options |= {"dtype": dtype, "order": order, "place": among(rng)}
+    got = run_dual(ops, device, forms=form, activation=activation, **options)
+    expected = expect_dual(ops, alpha1=alpha, activation=activation, c=backend.c)
     assert_ok(reference.check(got, expected, dtype))
 
 
@@ -181,7 +142,7 @@ def test_grouped_gemm_list(backend, seed, make, groups, form, dtype, order):
     outs = run_list(pairs, device, forms=form, dtype=dtype, order=order)
     for got, (a, b) in zip(outs, pairs, strict=True):
         expected = reference.gemm(a.values, b.values, c=backend.c)
-        assert_ok(verdict(got, expected, dtype, make is data.exact_family))
+        assert_right(got, expected, dtype, make is data.exact_family)
 
 
 @pytest.mark.parametrize("experts", (Matrices, Stack), ids=lambda experts: experts.name)
@@ -235,7 +196,7 @@ def test_quantize(backend, seed, m, k, batch, dtype, blocked, magnitude, s2, ama
 
 
 @check
-@given(st.data(), seeds, st.integers(0, 40), ks, halves, st.sampled_from(routing.SCORES))
+@given(st.data(), seeds, st.integers(0, 40), ks, of_16_bits, st.sampled_from(routing.SCORES))
 def test_route(backend, drawn, seed, m, k, dtype, score):
     rng, device = rng_of(seed), backend.device
     n_group = drawn.draw(st.integers(1, 8))

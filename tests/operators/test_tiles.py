@@ -19,9 +19,13 @@ from dense_calls import (
     run_gemv,
 )
 from expert_calls import group_operands, run_list
-from expert_tiles import check_experts, check_gated_experts
-from generators import assert_ok, codes, floats, rng_of, run, scales, values
-from halves_tiles import check_experts_of_halves, check_sm90_kind_f16
+from expert_tiles import (
+    check_16_bit_experts,
+    check_experts,
+    check_gated_experts,
+    check_sm90_kind_f16,
+)
+from generators import assert_ok, codes, integers, rng_of, scales, values
 from refused_tiles import REFUSED, operator_call
 from route_tiles import check_sm80_route, check_sm90_route, check_sm100_route
 
@@ -55,10 +59,9 @@ def check_full_range(device, c, m, n, k, forms):
 def check_gemm_of(device, dtype, m, n, k):
     """16-bit tokens."""
     rng = rng_of(m, n, k)
-    a, b = data.small_integers(rng, m, k, most=3), data.exact_family(rng, n, k)
-    args = floats(a, dtype, device), codes(b, device), None, scales(b, "linear", rng, device)
-    got = run(nvfp4kern.gemm, *args, shape=(m, n), device=device, dtype="float32")
-    assert_ok(reference.check_bits(got, reference.gemm(a, b.values).rounded("float32")))
+    a, b = integers(rng, dtype, m, k), data.exact_family(rng, n, k)
+    got = run_gemm(a, b, device, dtype="float32")
+    assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float32")))
 
 
 def check_dual_gemm(device, c, m, n, k, batch=None, make=data.exact_family, dtype="float16", **how):
@@ -72,15 +75,9 @@ def check_dual_gemm(device, c, m, n, k, batch=None, make=data.exact_family, dtyp
 def check_dual_gemm_of(device, dtype, m, n, k):
     """16-bit tokens, and sums that are exact: the activation changes nothing."""
     rng = rng_of(m, n, k)
-    a = data.small_integers(rng, m, k, most=3)
-    b1, b2 = (data.exact_family(rng, n, k) for _ in range(2))
-    weights = codes(b1, device), codes(b2, device)
-    sf = [scales(b, "linear", rng, device) for b in (b1, b2)]
-    got = run(
-        nvfp4kern.dual_gemm, floats(a, dtype, device), *weights, None, *sf,
-        shape=(m, n), device=device, dtype="float32", activation="identity",
-    )  # fmt: skip
-    sums = [reference.gemm(a, b.values).rounded("float32") for b in (b1, b2)]
+    a, *weights = integers(rng, dtype, m, k), *(data.exact_family(rng, n, k) for _ in range(2))
+    got = run_dual((a, *weights), device, dtype="float32", activation="identity")
+    sums = [reference.gemm(a.values, b.values).rounded("float32") for b in weights]
     assert_ok(reference.check_bits(got, np.float32(sums[0]) * np.float32(sums[1])))
 
 
@@ -122,7 +119,7 @@ def check_sm80_gemm(tile, device, c):
     check_gemm_of(device, "bfloat16", 9, n, 160)
     check_dual_gemm(device, c, 11, n // 2 + 1, 272)
     check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
-    check_experts_of_halves(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
+    check_16_bit_experts(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
     if "grouped_dual_gemm" in tile["operators"]:
         check_gated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
         check_gated_experts(device, c, (1, 33), 64, 528, ("linear", "blocked"), "bfloat16")
