@@ -1,4 +1,4 @@
-"""Memory that is shared, read-only, misaligned or elsewhere, and calls that fit no signature."""
+"""Memory that is shared, read-only, misaligned or elsewhere."""
 
 import re
 
@@ -167,21 +167,6 @@ def test_route_outputs_share_memory(device):
     assert not buffer.any()
 
 
-def test_read_only_out_and_read_only_inputs(device):
-    if device != "cpu":
-        pytest.skip("NumPy arrays live on the CPU")
-    args = {name: value.numpy() for name, value in gemm(device).items() if name != "out"}
-    for array in args.values():
-        array.setflags(write=False)
-    args["out"] = np.full((M, N), 5, np.float16)
-    args["out"].setflags(write=False)
-    with pytest.raises(ValueError, match="^out: read-only"):
-        invoke(gemm, args)
-    assert (args["out"] == 5).all()
-    args["out"] = np.full((M, N), 5, np.float16)
-    assert invoke(gemm, args) is args["out"] and (args["out"] != 5).all()
-
-
 def frozen(t):
     array = t.numpy()
     array.setflags(write=False)
@@ -326,91 +311,11 @@ def test_a_tensor_that_says_it_is_on_a_gpu(name):
         nvfp4kern.explain("gemm", *(args.pop(n) for n in ("a", "b", "sfa", "sfb")), **args)
 
 
-# ---------------------------------------------------------------------------------------------
-# DLPack
-# ---------------------------------------------------------------------------------------------
-
-
-class Dlpack:
-    """An array whose __dlpack__ does what it is told."""
-
-    def __init__(self, result, device=(1, 0)):
-        self.result, self.device = result, device
-
-    def __dlpack__(self, **_):
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
-
-    def __dlpack_device__(self):
-        return self.device
-
-
-def test_a_consumed_capsule(device):
-    args = gemm("cpu")
-    capsule = torch.utils.dlpack.to_dlpack(args["a"])
-    torch.utils.dlpack.from_dlpack(capsule)
-    args["a"] = Dlpack(capsule)
-    with pytest.raises(BufferError, match="^a: "):
-        invoke(gemm, args)
-    assert args["out"].untouched()
-
-
-@pytest.mark.parametrize("result", (None, 3, "capsule"))
-def test_no_capsule(device, result):
-    args = gemm("cpu") | {"sfb": Dlpack(result)}
-    with pytest.raises((BufferError, TypeError), match="^sfb: "):
-        invoke(gemm, args)
-    assert args["out"].untouched()
-
-
-def test_an_exporter_that_raises(device):
-    args = gemm("cpu") | {"b": Dlpack(BufferError("not now"))}
-    with pytest.raises(BufferError, match="not now"):
-        invoke(gemm, args)
-    assert args["out"].untouched()
-
-
-def test_unknown_device(device):
-    args = gemm("cpu") | {"a": torch.zeros((M, K // 2), dtype=torch.uint8, device="meta")}
-    with pytest.raises((BufferError, ValueError, TypeError)):
-        invoke(gemm, args)
-    assert args["out"].untouched()
-
-
-# ---------------------------------------------------------------------------------------------
-# Calls
-# ---------------------------------------------------------------------------------------------
-
-
-def test_calls_that_do_not_fit_the_signature():
-    for call in (
-        lambda: nvfp4kern.gemm(),
-        lambda: nvfp4kern.gemm(1, 2, 3, 4, 5),
-        lambda: nvfp4kern.gemm(1, 2, 3, 4, beta=1),
-        lambda: nvfp4kern.gemm(1, 2, 3, 4, a=1),
-        lambda: nvfp4kern.explain(),
-    ):
-        with pytest.raises(TypeError, match=r"\(\) (missing|takes|got)"):
-            call()
-
-
 def test_unknown_operator_and_backend(device, monkeypatch):
-    with pytest.raises(ValueError, match="^op: 'conv'"):
+    with pytest.raises(ValueError, match="^op: 'conv', expected 'quantize', "):
         nvfp4kern.explain("conv")
     monkeypatch.setenv("NVFP4KERN_BACKEND", "abacus")
     args = gemm(device)
     with pytest.raises(nvfp4kern.BackendError, match="abacus"):
         invoke(gemm, args)
     assert args["out"].untouched()
-    with pytest.raises(ValueError, match="^device: "):
-        nvfp4kern.warmup("tpu")
-
-
-def test_explain_raises_what_the_call_would(device):
-    args = gemm(device)
-    operands = [args[name] for name in ("a", "b", "sfa", "sfb")]
-    assert nvfp4kern.explain("gemm", *operands, out=args["out"].tensor)["backend"]
-    assert args["out"].untouched()
-    with pytest.raises(ValueError, match="^sfa: "):
-        nvfp4kern.explain("gemm", *operands, scale_layout="blocked")

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from exporters import managed
+from exporters import Exporter, Legacy, Versioned, managed, new_capsule
 
 import nvfp4kern as nk
 from nvfp4kern.verify import data
@@ -24,30 +24,11 @@ RNG = np.random.default_rng(0)
 M, N, K = 2, 3, 32
 
 
-class Legacy:
-    """An array of the protocol's first version: __dlpack__ without max_version."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, *, stream=None):
-        return self.array.__dlpack__()
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
 class Refuses:
+    """By a new exception each time: one that is kept would keep its tracebacks."""
+
     def __dlpack__(self, **kwargs):
         raise BufferError("not today")
-
-    def __dlpack_device__(self):
-        return (1, 0)
-
-
-class NoCapsule:
-    def __dlpack__(self, **kwargs):
-        return 42
 
     def __dlpack_device__(self):
         return (1, 0)
@@ -70,6 +51,8 @@ def operands(wrap):
 
 
 NP, TORCH, LEGACY = operands(np.ascontiguousarray), operands(torch.from_numpy), operands(Legacy)
+VERSIONED = operands(lambda array: Versioned(torch.from_numpy(array)))
+CAPSULES = operands(lambda array: new_capsule(torch.from_numpy(array)))
 HALVES = torch.ones(M, K, dtype=torch.float16)
 X32 = torch.ones(M, K)
 ALPHA = torch.ones(N)
@@ -116,6 +99,8 @@ GOOD = {
     "numpy-out": partial(gemm, n, out=n.out),
     "numpy-new": partial(gemm, n, out_dtype=np.float32),
     "legacy-in": partial(gemm, le, out=n.out),
+    "versioned": partial(gemm, VERSIONED, out=VERSIONED.out),
+    "capsules": partial(gemm, CAPSULES, out=CAPSULES.out),
     "gemv": partial(nk.gemv, t.b, t.a[:1], t.sfb, t.sfa[:1]),
     "dual": partial(nk.dual_gemm, t.a, t.b, t.b, t.sfa, t.sfb, t.sfb),
     "list": partial(nk.grouped_gemm, [t.a, t.a], [t.b, t.b], [t.sfa] * 2, [t.sfb] * 2),
@@ -129,6 +114,7 @@ GOOD = {
     "dequantize": partial(nk.dequantize, QUANTIZED, out_dtype="bfloat16"),
     "from_blocked": partial(nk.from_blocked, BLOCKED, M, K // 16),
     "explain": partial(nk.explain, "gemm", t.a, t.b, t.sfa, t.sfb),
+    "explain-list": partial(nk.explain, "grouped_gemm", [t.a], [t.b], [t.sfa], [t.sfb]),
     "backends": nk.backends,
     "drop-in-gemv": competition("gemv", GEMV_TUPLE),
     "drop-in-gemm": competition("gemm", GEMM_TUPLE),
@@ -146,12 +132,14 @@ BAD = {
     "none": (TypeError, partial(gemm, t, None, t.b, t.sfa, t.sfb)),
     "no-dlpack": (TypeError, partial(gemm, n, n.a, "b", n.sfa, n.sfb)),
     "refuses": (BufferError, partial(gemm, n, n.a, Refuses(), n.sfa, n.sfb)),
-    "no-capsule": (UNREADABLE, partial(gemm, n, n.a, NoCapsule(), n.sfa, n.sfb)),
+    "no-capsule": (UNREADABLE, partial(gemm, n, n.a, Exporter(42), n.sfa, n.sfb)),
     "consumed": (BufferError, partial(gemm, n, CONSUMED, n.b, n.sfa, n.sfb)),
     "refused-by-torch": (BufferError, partial(gemm, t, HALVES.to("meta"), t.b, None, t.sfb)),
     "read-only": (ValueError, partial(gemm, n, out=READ_ONLY)),
     "legacy-out": (ValueError, partial(gemm, n, out=le.out)),
     "out-shape": (ValueError, partial(gemm, t, out=t.out.T)),
+    "out-and-dtype": (ValueError, partial(gemm, t, out=t.out, out_dtype="float32")),
+    "out-capsule": (ValueError, partial(gemm, CAPSULES, out_dtype="x", out=CAPSULES.out)),
     "no-allocator": (TypeError, partial(gemm, le)),
     "bfloat16-numpy": (TypeError, partial(gemm, n, out_dtype="bfloat16")),
     "layout": (ValueError, partial(gemm, t, scale_layout="swizzled")),
@@ -165,6 +153,7 @@ BAD = {
     "group-lengths": (ValueError, partial(nk.grouped_gemm, [t.a, t.a], [t.b], [t.sfa], [t.sfb])),
     "group-item": (TypeError, partial(nk.grouped_gemm, [t.a], [None], [t.sfa], [t.sfb])),
     "offsets": (ValueError, partial(contiguous, OFFSETS + 1)),
+    "from_blocked": (TypeError, partial(nk.from_blocked, BLOCKED, M, "x")),
     "route-k": (ValueError, partial(nk.route, HALVES, ROUTER, 5)),
     "route-k-type": (TypeError, partial(nk.route, HALVES, ROUTER, 2.0)),
     "quantize-scale": (ValueError, partial(nk.quantize, X32, global_scale=-1.0)),

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from exporters import Exporter
 
 import nvfp4kern as nk
 from nvfp4kern.competition.nvfp4_group_gemm import custom_kernel
@@ -28,25 +29,6 @@ EXPERTS, SFE = of_ones(2, 10, 32), of_ones(2, 10, 4)
 OFFSETS = torch.tensor([0, 2, 4])
 SF = of_ones(32, 4, 1, 4, 1, 1)
 GROUP = (of_ones(4, 32, 1), of_ones(10, 32, 1), of_ones(4, 10, 1, dtype=torch.half))
-
-
-class Exporter:
-    """Its methods raise or return what they are given."""
-
-    def __init__(self, capsule, device=(1, 0)):
-        self.capsule, self.device = capsule, device
-
-    def __dlpack__(self, **options):
-        return self.result(self.capsule)
-
-    def __dlpack_device__(self):
-        return self.result(self.device)
-
-    @staticmethod
-    def result(value):
-        if isinstance(value, Exception):
-            raise value
-        return value
 
 
 class Unreadable:
@@ -160,6 +142,10 @@ SAYS = [
      "scale_layout='blocked'"),
     (lambda: nk.grouped_gemm([], [B]), ValueError,
      "b: 1 items, expected 0: a list with one item for each of a"),
+    (lambda: nk.grouped_gemm([A], B, [SFA], [SFB]), TypeError,
+     "b: Tensor, expected a list with one item for each of a"),
+    (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], alpha=torch.ones(1)), TypeError,
+     "alpha: Tensor, expected a number or a list with one item for each of a"),
     (gemm(A[:, :16], B[:, :16], wide(SFA[:, :2]), SFB[:, :2]), ValueError,
      "sfa: stride 2 along K/16, expected 1, as after .contiguous()"),
     (gemm(sfa=wide(SFA)), ValueError,
@@ -210,6 +196,7 @@ SAYS = [
     (gemm(Exporter(None, device="cpu")), BufferError,
      "a: cannot be exported: __dlpack_device__ returned 'cpu', expected (device type, index)"),
     (gemm(Exporter(5)), TypeError, "a: __dlpack__ returned 5, expected a DLPack capsule"),
+    (gemm(Exporter(None)), TypeError, "a: __dlpack__ returned None, expected a DLPack capsule"),
     (gemm(Unreadable()), BufferError, "a: cannot be exported: no such thing"),
     (gemm(alpha=Unreadable()), BufferError, "alpha: cannot be exported: no such thing"),
     # The competition's tuples.
