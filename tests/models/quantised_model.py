@@ -79,11 +79,11 @@ class Truth:
         return max(found, default=None)
 
 
-def model_of(directory, dtype=torch.bfloat16, **changes):
-    """transformers' model of config.json, with weights of its own; `changes` to the config."""
+def model_of(directory, dtype=torch.bfloat16):
+    """transformers' model of config.json, with weights of its own."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(directory, **changes)
+    config = AutoConfig.from_pretrained(directory)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()

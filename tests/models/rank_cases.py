@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from empty_model import empty
 from exact_layers import ones
 from skeletons import plan_of
 from torch import nn
@@ -146,14 +147,9 @@ def replayed_feed_forward(layer, tokens, replays):
 
 def logits(directory, tokens):
     """Those of transformers' model of a tiny directory, its layers and experts cut."""
-    import transformers
+    from nvfp4kern.checkpoint import load_checkpoint
 
-    from nvfp4kern.checkpoint import load_checkpoint, meta_parameters
-
-    config = transformers.AutoConfig.from_pretrained(directory)
-    del config.quantization_config
-    with meta_parameters():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model = empty(directory)
     names = slice_(model, plan_of(model, dist.get_world_size()))
     report = load_checkpoint(model, directory, device="cpu", progress=False)
     with torch.no_grad():

@@ -15,10 +15,11 @@ META = {"device": "meta", "dtype": torch.bfloat16}
 class Stack(nn.Module):
     """Experts as transformers has them."""
 
-    def __init__(self):
+    def __init__(self, experts=EXPERTS, inner=EXPERT, hidden=HIDDEN, device="meta"):
         super().__init__()
-        self.gate_up_proj = nn.Parameter(torch.empty(EXPERTS, 2 * EXPERT, HIDDEN, **META))
-        self.down_proj = nn.Parameter(torch.empty(EXPERTS, HIDDEN, EXPERT, **META))
+        kind = {"dtype": torch.bfloat16, "device": device}
+        self.gate_up_proj = nn.Parameter(torch.randn(experts, 2 * inner, hidden, **kind))
+        self.down_proj = nn.Parameter(torch.randn(experts, hidden, inner, **kind))
         self.act_fn = nn.SiLU()
 
 

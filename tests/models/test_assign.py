@@ -4,6 +4,7 @@ import pytest
 import torch
 from layers import filled
 from safetensors.torch import save_file
+from skeletons import Stack
 from torch import nn
 
 from nvfp4kern.checkpoint import CheckpointError, load_checkpoint
@@ -49,16 +50,6 @@ def test_a_module_that_a_model_has_twice_is_loaded_once(tmp_path, named):
     assert torch.equal(model["a"].norm.weight.float(), norm["weight"])
 
 
-class Stack(nn.Module):
-    """As transformers has it."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate_up_proj = nn.Parameter(torch.ones(EXPERTS, 2 * INNER, H, dtype=torch.bfloat16))
-        self.down_proj = nn.Parameter(torch.ones(EXPERTS, H, INNER, dtype=torch.bfloat16))
-        self.act_fn = nn.SiLU()
-
-
 def experts(wrong=None):
     """Layers by name; one of expert 1, whose role is `wrong`, has 16 rows less."""
     made = {}
@@ -73,7 +64,7 @@ def experts(wrong=None):
 @pytest.mark.parametrize("quantised", [True, False])
 def test_wrong_rows_of_an_expert_name_it_and_both_shapes(tmp_path, role, quantised):
     """They fit some rows of the stack, so that the whole would only lack a few."""
-    model = nn.ModuleDict({"experts": Stack()})
+    model = nn.ModuleDict({"experts": Stack(EXPERTS, INNER, H, "cpu")})
     before = model["experts"]
     given, (rows, columns) = experts(role), ROLES[role]
     if not quantised:
@@ -99,14 +90,14 @@ def test_wrong_rows_of_a_stack_name_it_and_both_shapes(tmp_path):
     stored = filled(NVFP4Experts(H, INNER, EXPERTS), 1).state_dict()
     for name in ("gate_up_proj", "gate_up_proj_weight_scale"):
         stored[name] = stored[name][:, 32:]
-    model = nn.ModuleDict({"experts": Stack()})
+    model = nn.ModuleDict({"experts": Stack(EXPERTS, INNER, H, "cpu")})
     message = r"^experts\.gate_up_proj: \[32, 16\], expected \[48, 16\] as in the model's experts\."
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(model, files(tmp_path, {"experts": stored}), device="cpu")
 
 
 def test_a_number_where_an_expert_should_be_is_not_in_the_model(tmp_path):
-    model = nn.ModuleDict({"experts": Stack()})
+    model = nn.ModuleDict({"experts": Stack(EXPERTS, INNER, H, "cpu")})
     given = experts() | {"experts.2.gate_proj": {"weight": torch.tensor(1.0)}}
     with pytest.raises(CheckpointError, match=r"^experts\.2\.gate_proj\.weight: not in the model"):
         load_checkpoint(model, files(tmp_path, given), device="cpu")

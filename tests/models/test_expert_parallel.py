@@ -9,6 +9,7 @@ from layers import activations, filled
 from rank_cases import compiled_experts
 from rank_cases import experts as run_experts
 from rank_cases import mixture as run_mixture
+from skeletons import Stack
 from torch import nn
 
 from nvfp4kern.distributed import ExpertParallel
@@ -260,22 +261,11 @@ def test_rows_of_bytes_say_what_was_sent(as_rank, monkeypatch, input_quant, k):
     assert torch.equal(sent_weights[:2], weights)
 
 
-class Stack(nn.Module):
-    """As transformers has it."""
-
-    def __init__(self, device):
-        super().__init__()
-        kind = {"dtype": torch.bfloat16, "device": device}
-        self.gate_up_proj = nn.Parameter(torch.randn(E, 2 * INNER, H, **kind))
-        self.down_proj = nn.Parameter(torch.randn(E, H, INNER, **kind))
-        self.act_fn = nn.SiLU()
-
-
 def test_parts_of_transformers_experts(as_rank):
     as_rank(1, 3)
-    unset = ExpertParallel.slice_of(Stack("meta"), tokens="same")
+    unset = ExpertParallel.slice_of(Stack(E, INNER, H), tokens="same")
     assert unset.down_proj.is_meta and unset.down_proj.shape == (2, H, INNER // 2)
-    stack = Stack("cpu")
+    stack = Stack(E, INNER, H, "cpu")
     mine = ExpertParallel.from_experts(stack, input_quant="dynamic", tokens="same")
     whole = NVFP4Experts.from_experts(stack)
     assert torch.equal(mine.gate_up_proj, whole.gate_up_proj[3:5])
@@ -293,7 +283,7 @@ REFUSED = {
         "reduce_dtype: torch.float16, expected one of None, torch.float32",
     ),
     "values": (
-        lambda: ExpertParallel.slice_of(Stack("cpu")),
+        lambda: ExpertParallel.slice_of(Stack(E, INNER, H, "cpu")),
         "layer: experts with values, expected them quantised or on 'meta'",
     ),
     "a slice": (

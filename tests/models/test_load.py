@@ -88,15 +88,6 @@ def test_every_weight_lands_in_its_place(checkpoint, architecture, form):
     assert type(model.lm_head) is nn.Linear
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("stacked", ["E", "E11", "E2"])
-def test_stacked_experts(checkpoint, stacked):
-    directory = checkpoint("qwen3_moe", "modelopt-nvfp4", stacked=stacked, spread=stacked == "E2")
-    model = empty(directory)
-    load_checkpoint(model, directory, device="cpu")
-    check(model, directory)
-
-
 class Expert(nn.Module):
     def __init__(self, hidden, inner):
         super().__init__()
@@ -194,17 +185,6 @@ def test_tied_embeddings_stay_tied(checkpoint):
     check(model, directory)
 
 
-@pytest.mark.parametrize("input_quant", [None, "dynamic"])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_input_quant_overrides_the_files(checkpoint, input_quant):
-    directory = checkpoint("qwen3_moe", "modelopt-nvfp4")
-    model = empty(directory)
-    load_checkpoint(model, directory, device="cpu", input_quant=input_quant)
-    found = {m.input_quant for m in model.modules() if isinstance(m, (NVFP4Linear, NVFP4Experts))}
-    assert found == {input_quant}
-    check(model, directory)
-
-
 # -------------------------------------------------------------------------------------------------
 # Nothing or all
 # -------------------------------------------------------------------------------------------------
@@ -213,12 +193,8 @@ def test_input_quant_overrides_the_files(checkpoint, input_quant):
 AT = "model.layers.1.self_attn.k_proj"
 
 
-def without(key):
-    return lambda tensors: tensors.pop(f"{AT}.{key}")
-
-
-def with_value(key, value):
-    return lambda tensors: tensors.update({f"{AT}.{key}": value})
+def nan_global(tensors):
+    tensors[f"{AT}.weight_scale_2"] = torch.tensor(torch.nan)
 
 
 def nan_scale(tensors):
@@ -229,17 +205,8 @@ def nan_scale(tensors):
 
 ROWS = ("weight", "weight_scale", "bias")
 BROKEN = {
-    "NaN global": (with_value("weight_scale_2", torch.tensor(torch.nan)), "weight_scale_2: nan"),
-    "zero global": (with_value("weight_scale_2", torch.tensor(0.0)), "weight_scale_2: 0, expected"),
-    "negative": (
-        with_value("input_scale", torch.tensor(-1.0)),
-        "input_scale: -1, expected",
-    ),
-    "infinite": (with_value("weight_scale_2", torch.tensor(torch.inf)), "weight_scale_2: inf"),
-    "no global": (without("weight_scale_2"), "weight_scale_2"),
-    "no input scale": (without("input_scale"), "input_scale"),
-    "no block scales": (without("weight_scale"), "weight_scale"),
-    "no weight": (without("weight"), "weight"),
+    "NaN global": (nan_global, "weight_scale_2: nan"),
+    "no global": (lambda t: t.pop(f"{AT}.weight_scale_2"), "weight_scale_2"),
     "NaN block scale": (nan_scale, "weight_scale: 1 scale factors are NaN or negative"),
     "wrong rows": (
         lambda t: t.update({f"{AT}.{key}": t[f"{AT}.{key}"][:-16].clone() for key in ROWS}),

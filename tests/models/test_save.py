@@ -7,6 +7,7 @@ import pytest
 import torch
 from empty_model import empty
 from safetensors.torch import load_file
+from skeletons import Stack
 from torch import nn
 
 from nvfp4kern.checkpoint import Files, load_checkpoint, read_plan, save_checkpoint
@@ -184,9 +185,7 @@ def test_links_to_nothing_and_to_files_are_refused(tmp_path):
 def test_plain_stacks_of_experts_are_named_as_excluded(tmp_path):
     model = nn.ModuleDict({"mlp": nn.Module(), "up": linear(), "conv": nn.Conv1d(16, 16, 3)})
     model["mlp"].gate = nn.Linear(16, 4)
-    model["mlp"].experts = nn.Module()
-    model["mlp"].experts.gate_up_proj = nn.Parameter(torch.ones(2, 64, 32))
-    model["mlp"].experts.down_proj = nn.Parameter(torch.ones(2, 32, 32))
+    model["mlp"].experts = Stack(2, 32, 32, "cpu")
     save_checkpoint(model, tmp_path / "saved", config={})
     said = json.loads((tmp_path / "saved" / "hf_quant_config.json").read_text())
     assert said["quantization"]["exclude_modules"] == ["mlp.gate", "mlp.experts"]

@@ -1,7 +1,6 @@
 """load_checkpoint for a rank: what it reads are slices of what the whole model gets, to the bit."""
 
 import copy
-import json
 import math
 import random
 import re
@@ -9,16 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import EXPERTS, changed
 from packing import read_directory
 from safetensors.torch import save_file
 from skeletons import plan_of, skeleton
-from torch import nn
 
 import nvfp4kern.checkpoint.files as files_module
 from nvfp4kern.checkpoint import CheckpointError, Files, load_checkpoint
 from nvfp4kern.checkpoint.slices import own_slices
-from nvfp4kern.distributed import Cut, ExpertParallel, RowParallel, Slice, slice_
-from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
+from nvfp4kern.distributed import Cut, ExpertParallel, Slice, slice_
 from nvfp4kern.torch import to_blocked
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -267,45 +265,20 @@ def test_the_largest_magnitude_of_an_input_that_no_rank_has(checkpoint, as_rank)
         load_checkpoint(sliced(directory, 2), directory, device="cpu", input_quant="amax")
 
 
-H, INNER, EXPERTS = 32, 48, 4
+O_PROJ = "model.layers.0.self_attn.o_proj"
 
 
-class Small(nn.Module):
-    """A row-cut layer and experts."""
+@pytest.fixture
+def loaded(checkpoint, tmp_path):
+    """loaded(change): a rank's model of files whose tensors were changed."""
 
-    def __init__(self):
-        super().__init__()
-        self.o_proj = NVFP4Linear(64, 24, False, device="meta")
-        self.experts = NVFP4Experts(H, INNER, EXPERTS, device="meta")
+    def load(change):
+        directory = checkpoint("qwen3_moe", "modelopt-w4a16")
+        model = sliced(directory, 2)
+        load_checkpoint(model, changed(directory, tmp_path / "m", change), device="cpu")
+        return model
 
-
-def small_files(folder, change=lambda tensors: None):
-    draw = torch.Generator().manual_seed(2)
-    tensors = {}
-    sizes = {"o_proj": (24, 64)}
-    for e in range(EXPERTS):
-        for role, shape in (("gate", (INNER, H)), ("up", (INNER, H)), ("down", (H, INNER))):
-            sizes[f"experts.{e}.{role}_proj"] = shape
-    for name, (n, k) in sizes.items():
-        scales = torch.randint(32, 64, (n, k // 16), generator=draw, dtype=torch.uint8)
-        tensors[f"{name}.weight"] = torch.randint(
-            0, 256, (n, k // 2), generator=draw, dtype=torch.uint8
-        )
-        tensors[f"{name}.weight_scale"] = scales.view(torch.float8_e4m3fn)
-        tensors[f"{name}.weight_scale_2"] = torch.tensor(0.01)
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
-    quantization = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}
-    (folder / "config.json").write_text(json.dumps({"quantization_config": quantization}))
-    return folder
-
-
-def loaded(folder):
-    model = Small()
-    plan = {"o_proj": RowParallel.slice_of, "experts": ExpertParallel.slice_of}
-    slice_(model, plan)
-    load_checkpoint(model, folder, device="cpu")
-    return model
+    return load
 
 
 def without(name):
@@ -321,29 +294,29 @@ def shorter(name):
 
 
 def one_more_expert(tensors):
-    for name in [n for n in tensors if n.startswith("experts.0.")]:
+    for name in [n for n in tensors if n.startswith(f"{EXPERTS}.0.")]:
         tensors[name.replace("experts.0.", "experts.4.")] = tensors[name].clone()
 
 
 BROKEN = {
     "another rank's expert is missing": (
-        without("experts.3."),
+        without(f"{EXPERTS}.3."),
         "experts.gate_up_proj.*: the model",
     ),
     "another rank's expert is short": (
-        shorter("experts.3.up_proj"),
-        r"experts\.3\.up_proj\.weight: \[47, 16\], expected \[48, 16\] as in the model's experts\.",
+        shorter(f"{EXPERTS}.3.up_proj"),
+        r"experts\.3\.up_proj\.weight: \[47, 32\], expected \[48, 32\] as in the model's .*experts\.",
     ),
     "a row-cut layer is short": (
-        shorter("o_proj"),
-        r"o_proj\.weight: \[23, 32\], expected \[24, 32\] as in the model's o_proj\.weight",
+        shorter(O_PROJ),
+        r"o_proj\.weight: \[63, 32\], expected \[64, 32\] as in the model's .*o_proj\.weight",
     ),
     "one expert more": (
         one_more_expert,
-        r"experts\.4\..*: an expert beyond the 4 of experts",
+        r"experts\.4\..*: an expert beyond the 4 of .*experts",
     ),
     "another rank's global scale": (
-        lambda t: t.update({"experts.3.up_proj.weight_scale_2": torch.tensor(math.nan)}),
+        lambda t: t.update({f"{EXPERTS}.3.up_proj.weight_scale_2": torch.tensor(math.nan)}),
         r"experts\.3\.up_proj\.weight_scale_2: nan, expected a finite",
     ),
 }
@@ -351,25 +324,28 @@ BROKEN = {
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("kind", BROKEN)
-def test_all_ranks_refuse_what_headers_say(tmp_path, as_rank, kind, rank):
+def test_all_ranks_refuse_what_headers_say(loaded, as_rank, kind, rank):
     """And global scales. So no rank waits for one that has failed."""
     change, message = BROKEN[kind]
     as_rank(rank, 2)
     with pytest.raises(CheckpointError, match=message):
-        loaded(small_files(tmp_path, change))
+        loaded(change)
 
 
 @pytest.mark.parametrize("name, at, reader", [
-    ("o_proj", (3, 2), 1), ("o_proj", (3, 1), 0), ("experts.1.up_proj", (0, 0), 0),
-    ("experts.2.down_proj", (31, 2), 1),
+    (O_PROJ, (3, 2), 1), (O_PROJ, (3, 1), 0), (f"{EXPERTS}.1.up_proj", (0, 0), 0),
+    (f"{EXPERTS}.2.down_proj", (31, 2), 1),
 ])  # fmt: skip
-def test_scale_factors_are_checked_by_the_rank_that_reads_them(tmp_path, as_rank, name, at, reader):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_scale_factors_are_checked_by_the_rank_that_reads_them(
+    loaded, as_rank, name, at, reader, rank
+):
     def spoil(tensors):
         tensors[f"{name}.weight_scale"].view(torch.uint8)[at] = 0x7F
 
-    folder = small_files(tmp_path, spoil)
-    as_rank(reader, 2)
-    with pytest.raises(CheckpointError, match=f"{name}.weight_scale: 1 scale factors are NaN"):
-        loaded(folder)
-    as_rank(1 - reader, 2)
-    assert loaded(folder).o_proj.weight.shape == (24, 16)
+    as_rank(rank, 2)
+    if rank == reader:
+        with pytest.raises(CheckpointError, match=f"{name}.weight_scale: 1 scale factors are NaN"):
+            loaded(spoil)
+    else:
+        assert loaded(spoil).get_submodule(O_PROJ).weight.shape == (64, 16)
