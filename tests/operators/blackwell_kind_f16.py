@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from blackwell_tiles import check_list
 from dense_calls import expect_dual, run_dual, run_gemm
+from dense_tiles import check_list
 from expert_tiles import check_16_bit_experts, check_experts, check_gated_experts
 from generators import (
     ORDERS,

@@ -1,33 +1,17 @@
 """What every tile of Blackwell's GEMMs computes, for test_tiles.py."""
 
-import numpy as np
-from dense_calls import dual_operands, expect_dual, gemm_operands, run_dual, run_gemm
-from expert_calls import group_operands, run_list
+from functools import partial
+
+from dense_tiles import check_dual, check_exact, check_full_range, check_list
 from expert_tiles import check_experts, check_gated_experts
-from generators import ORDERS, assert_ok, assert_right, codes, floats, rng_of, scales, values
+from generators import ORDERS, assert_ok, codes, rng_of, scales, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
 TOKENS, WEIGHTS = 0, 1  # operands
+BLOCKED = ("blocked", "blocked")
 FORMS = [(a, b) for a in ("linear", "blocked") for b in ("linear", "blocked")]
-
-
-def check_full_range(device, c, m, n, k, forms):
-    """With NaN as the padding of blocked scale factors; alpha and bias for each weight row."""
-    rng = rng_of(m, n, k)
-    a, b = gemm_operands(rng, data.full_range, m, n, k)
-    alpha, bias = rng.normal(size=n).astype(np.float32), rng.normal(size=n).astype(np.float32)
-    given = {"alpha": floats(alpha, "float32", device), "bias": floats(bias, "float32", device)}
-    got = run_gemm(a, b, device, forms=forms, byte=0x7F, dtype="float32", **given)
-    want = reference.gemm(a.values, b.values, alpha=alpha, bias=bias, c=c)
-    assert_ok(reference.check(got, want, "float32"))
-
-
-def check_exact(device, m, n, k, batch=None, forms=("blocked", "blocked"), **options):
-    a, b = gemm_operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
-    want = reference.gemm(a.values, b.values).rounded(options.get("dtype", "float16"))
-    assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms, **options), want))
 
 
 def check_one_matrix(device, m, n, k, shared):
@@ -41,18 +25,6 @@ def check_one_matrix(device, m, n, k, shared):
     got = nvfp4kern.gemm(*given, *sf, scale_layout="blocked")
     want = reference.gemm(a.values, b.values).rounded("float16")
     assert_ok(reference.check_bits(values(got), want))
-
-
-def check_dual(device, c, m, n, k, batch=None, make=data.exact_family, dtype="float16", **how):
-    """`how` has the layouts of scale factors, their padding, the activation and the order. Each
-    feature has its alphas."""
-    rng = rng_of(m, n, k)
-    ops = dual_operands(rng, make, m, n, k, batch)
-    alphas = {name: rng.normal(size=n).astype(np.float32) for name in ("alpha1", "alpha2")}
-    given = {name: floats(values, "float32", device) for name, values in alphas.items()}
-    got = run_dual(ops, device, dtype=dtype, **given, **how)
-    want = expect_dual(ops, c=c, activation=how.get("activation", "silu"), **alphas)
-    assert_ok(reference.check(got, want, dtype))
 
 
 def check_sm100_dual(device, c, mma_n, more):
@@ -93,21 +65,6 @@ def check_sm100_by_index(device, c, mma_n):
     check_experts(device, c, (7, 2 * mma_n + 1, 1), 33, 2624, tokens=1)
 
 
-def check_list(device, c, sizes, forms, make=data.exact_family, dtype=None, out="float32", **how):
-    """Groups of these (m, n, k), of 16-bit tokens if there is a dtype. Each weight row has its
-    alpha and bias."""
-    rng = rng_of(len(sizes))
-    pairs = group_operands(rng, make, sizes, dtype)
-    alpha, bias = ([rng.integers(1, 4, n).astype(np.float32) for _, n, _ in sizes] for _ in "ab")
-    given = {"alpha": alpha, "bias": bias}
-    given = {name: [floats(v, "float32", device) for v in of] for name, of in given.items()}
-    outs = run_list(pairs, device, forms=forms, dtype=out, **given, **how)
-    for got, (a, b), *options in zip(outs, pairs, alpha, bias, strict=True):
-        options = {"alpha": options[0], "bias": options[1], "nvfp4": dtype is None}
-        expected = reference.gemm(a.values, b.values, c=c, **options)
-        assert_right(got, expected, out, make is data.exact_family, got.shape)
-
-
 def check_sm100_lists(device, c, mma_n):
     """Weights or tokens as operand M, any K, empty groups; scale factors of whole atoms or not."""
     sizes = [(3, 140, 64), (mma_n + 3, 270, 320), (0, 9, 32), (300, 17, 96), (1, 1, 1088)]
@@ -124,23 +81,24 @@ def check_sm100_gemm(tile, device, c):
     split K has a step: `more` is those of the other shares."""
     mma_n, split_k, operators = tile["tile_m"], tile["split_k"], tile["operators"]
     more = tile["tile_k"] * (split_k - 1)
+    exact = partial(check_exact, device, forms=BLOCKED)
     for m, n in [(mma_n + 3, 260), (300, mma_n // 2 + 1)]:
         for forms in FORMS:
             check_full_range(device, c, m, n, 288 + more, forms)
-    check_exact(device, 5, 140, 2624 * split_k)  # longer than the pipeline
-    check_exact(device, 2, 700, 32 + more)
-    check_exact(device, 2 * mma_n + 1, 129, 320 + more, batch=3)
-    check_exact(device, mma_n, 1, 64 + more, dtype="bfloat16")
+    exact(5, 140, 2624 * split_k)  # longer than the pipeline
+    exact(2, 700, 32 + more)
+    exact(2 * mma_n + 1, 129, 320 + more, batch=3)
+    exact(mma_n, 1, 64 + more, dtype="bfloat16")
     for order in ORDERS:
-        check_exact(device, 37, 264, 96 + more, order=order)
-        check_exact(device, 264, 37, 96 + more, order=order, dtype="float32")
+        exact(37, 264, 96 + more, order=order)
+        exact(264, 37, 96 + more, order=order, dtype="float32")
     for left in (3, 7, 11, 15):  # of sixteen columns: the last three are stored one by one
         for whole in (16, 32):
-            check_exact(device, whole + left, 140, 96 + more, order="padded columns")
+            exact(whole + left, 140, 96 + more, order="padded columns")
     for dtype in ("float16", "bfloat16", "float32"):  # whole sectors along M, or along N
-        check_exact(device, 272, 48, 96 + more, order="row", dtype=dtype)
-        check_exact(device, 272, 48, 96 + more, order="column", dtype=dtype)
-    check_exact(device, 264, 40, 96 + more)  # of every other row
+        exact(272, 48, 96 + more, order="row", dtype=dtype)
+        exact(272, 48, 96 + more, order="column", dtype=dtype)
+    exact(264, 40, 96 + more)  # of every other row
     for shared in (TOKENS, WEIGHTS):  # operand M or N
         check_one_matrix(device, 9, 130, 128 + more, shared)
         check_one_matrix(device, 300, 40, 128 + more, shared)

@@ -156,14 +156,11 @@ def test_16_bit_specials(device, a_dtype, k):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_no_k_gives_bias_or_zero(device, dtype):
+def test_no_k_gives_bias(device, dtype):
     a, b = gemm_operands(rng_of(16), data.full_range, 5, 7, 0, 2)
     bias = np.arange(7, dtype=np.float32) - 3
     got = run_gemm(a, b, device, dtype=dtype, bias=floats(bias, "float32", device), alpha=2.0)
     np.testing.assert_array_equal(got, np.broadcast_to(bias, (2, 5, 7)))
-    for form in ("linear", "blocked"):
-        got = run_gemm(a, b, device, dtype=dtype, forms=(form, form))
-        assert_ok(reference.check_bits(got, np.zeros((2, 5, 7))))
 
 
 @pytest.mark.parametrize("which", range(5))

@@ -9,16 +9,8 @@ import torch
 from blackwell_kind_f16 import check_sm100_kind_f16
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
-from dense_calls import (
-    dual_operands,
-    expect_dual,
-    gemm_operands,
-    gemv_operands,
-    run_dual,
-    run_gemm,
-    run_gemv,
-)
-from expert_calls import group_operands, run_list
+from dense_calls import LINEAR, gemm_operands, gemv_operands, run_dual, run_gemm, run_gemv
+from dense_tiles import check_dual, check_exact, check_full_range, check_list
 from expert_tiles import (
     check_16_bit_experts,
     check_experts,
@@ -43,33 +35,12 @@ no_tiles = pytest.mark.skipif(not TILES, reason="a build without kernels")
 # ---------------------------------------------------------------------------------------------
 
 
-def check_gemm(device, m, n, k, batch=None, forms=("linear", "linear")):
-    a, b = gemm_operands(rng_of(m, n, k), data.exact_family, m, n, k, batch)
-    want = reference.gemm(a.values, b.values).rounded("float16")
-    assert_ok(reference.check_bits(run_gemm(a, b, device, forms=forms), want))
-
-
-def check_full_range(device, c, m, n, k, forms):
-    """With NaN as the padding of blocked scale factors."""
-    a, b = gemm_operands(rng_of(m, n, k), data.full_range, m, n, k)
-    got = run_gemm(a, b, device, forms=forms, byte=0x7F, dtype="float32")
-    assert_ok(reference.check(got, reference.gemm(a.values, b.values, c=c), "float32"))
-
-
 def check_gemm_of(device, dtype, m, n, k):
     """16-bit tokens."""
     rng = rng_of(m, n, k)
     a, b = integers(rng, dtype, m, k), data.exact_family(rng, n, k)
     got = run_gemm(a, b, device, dtype="float32")
     assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float32")))
-
-
-def check_dual_gemm(device, c, m, n, k, batch=None, make=data.exact_family, dtype="float16", **how):
-    """`how` has the layouts of scale factors and the activation."""
-    ops = dual_operands(rng_of(m, n, k), make, m, n, k, batch)
-    options = {key: value for key, value in how.items() if key == "activation"}
-    got = run_dual(ops, device, dtype=dtype, **how)
-    assert_ok(reference.check(got, expect_dual(ops, c=c, **options), dtype))
 
 
 def check_dual_gemm_of(device, dtype, m, n, k):
@@ -79,12 +50,6 @@ def check_dual_gemm_of(device, dtype, m, n, k):
     got = run_dual((a, *weights), device, dtype="float32", activation="identity")
     sums = [reference.gemm(a.values, b.values).rounded("float32") for b in weights]
     assert_ok(reference.check_bits(got, np.float32(sums[0]) * np.float32(sums[1])))
-
-
-def check_groups(device, sizes):
-    pairs = group_operands(rng_of(len(sizes)), data.exact_family, sizes)
-    for got, (a, b) in zip(run_list(pairs, device), pairs, strict=True):
-        assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float16")))
 
 
 def check_weights_just_written(device, c, m, n, k):
@@ -113,12 +78,12 @@ def check_gemv(device, n, k, batch=None, forms=("linear", "linear")):
 def check_sm80_gemm(tile, device, c):
     tokens = tile["tile_m"]
     n = 260 if tokens == 128 else 140
-    check_gemm(device, tokens + 3, n, 304, forms=("blocked", "linear"))
-    check_gemm(device, 5, 40, 2048, batch=2)
+    check_exact(device, tokens + 3, n, 304, forms=("blocked", "linear"))
+    check_exact(device, 5, 40, 2048, batch=2)
     check_gemm_of(device, "float16", 9, n, 160)
     check_gemm_of(device, "bfloat16", 9, n, 160)
-    check_dual_gemm(device, c, 11, n // 2 + 1, 272)
-    check_groups(device, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)])
+    check_dual(device, c, 11, n // 2 + 1, 272)
+    check_list(device, c, [(tokens + 1, 33, 144), (0, 40, 64), (3, n, 512)], LINEAR)
     check_16_bit_experts(device, c, (tokens // 3 + 3, 0, tokens), 40, 96)
     if "grouped_dual_gemm" in tile["operators"]:
         check_gated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
@@ -129,7 +94,7 @@ def check_sm80_gemv(tile, device, c):
     k = 1024 * tile["split_k"]
     check_gemv(device, 131, k, forms=("blocked", "linear"))
     check_gemv(device, 5, k - 16, batch=2)
-    check_gemm(device, 1, 40, k)
+    check_exact(device, 1, 40, k)
     check_gemm_of(device, "bfloat16", 1, 40, k)
 
 
@@ -137,12 +102,12 @@ def check_sm90_gemv(tile, device, c):
     for form in ("linear", "blocked"):
         check_gemv(device, 384, 1280, batch=2, forms=(form, "linear"))
     check_gemv(device, 128, 4096)
-    check_gemm(device, 1, 128, 512)
+    check_exact(device, 1, 128, 512)
     if tile["tile"].startswith("short"):
         check_gemv(device, 37, 80)
     if tile["tile"].startswith("tall"):
         check_gemv(device, 37, 320)
-        check_gemm(device, 7, 300, 528)
+        check_exact(device, 7, 300, 528)
         check_gemm_of(device, "float16", 1, 300, 512)
         check_gemm_of(device, "bfloat16", 3, 70, 528)
         check_experts(device, c, (1, 0, 5, 2, 0), 140, 1344)
@@ -161,8 +126,8 @@ def check_sm100_gemv(tile, device, c):
         check_full_range(device, c, 7, 133, 448, ("linear", form))
     check_gemv(device, 37, 80)
     check_gemv(device, 24, 8192)  # by whole clusters
-    check_gemm(device, 1, 40, 512)
-    check_gemm(device, 5, 300, 528)
+    check_exact(device, 1, 40, 512)
+    check_exact(device, 5, 300, 528)
     check_gemm_of(device, "float16", 1, 300, 512)
     check_gemm_of(device, "bfloat16", 3, 70, 528)
     check_gemm_of(device, "bfloat16", 8, 140, 448)
@@ -189,26 +154,26 @@ def check_sm90_gated_experts(device, c, few):
 def check_sm90_gemm(tile, device, c):
     tokens = tile["tile_m"]
     few = min(tokens, 64)
-    check_gemm(device, 9, 420, 192, forms=("linear", "blocked"))  # tiles that begin within an atom
+    check_exact(device, 9, 420, 192, forms=("linear", "blocked"))  # tiles that begin within an atom
     for form, k in (("linear", 1344), ("blocked", 1312)):
-        check_gemm(device, few + 3, 140, k, forms=("blocked", form))
-        check_gemm(device, 5, 260, k % 256, batch=2, forms=("linear", form))
-    check_gemm(device, tokens + 9, 40, 192)
-    check_gemm(device, 1, 1, 2048, forms=("linear", "blocked"))
+        check_exact(device, few + 3, 140, k, forms=("blocked", form))
+        check_exact(device, 5, 260, k % 256, batch=2, forms=("linear", form))
+    check_exact(device, tokens + 9, 40, 192)
+    check_exact(device, 1, 1, 2048, forms=("linear", "blocked"))
     check_full_range(device, c, 19, 133, 448, ("linear", "blocked"))
     check_full_range(device, c, 9, 70, 1088, ("blocked", "linear"))
     check_gemm_of(device, "float16", 9, 133, 1088)
     check_gemm_of(device, "bfloat16", 9, 133, 1088)
-    check_dual_gemm(device, c, few + 3, 75, 1344, forms=("blocked", "linear"))
-    check_dual_gemm(device, c, few + 3, 200, 1312, forms=("linear", "blocked"))
-    check_dual_gemm(device, c, 5, 130, 96, 2, forms=("linear", "blocked"), dtype="bfloat16")
-    check_dual_gemm(device, c, tokens + 9, 40, 192, activation="gelu")
-    check_dual_gemm(device, c, 1, 1, 2048, forms=("linear", "blocked"), dtype="float32")
+    check_dual(device, c, few + 3, 75, 1344, forms=("blocked", "linear"))
+    check_dual(device, c, few + 3, 200, 1312, forms=("linear", "blocked"))
+    check_dual(device, c, 5, 130, 96, 2, forms=("linear", "blocked"), dtype="bfloat16")
+    check_dual(device, c, tokens + 9, 40, 192, activation="gelu")
+    check_dual(device, c, 1, 1, 2048, forms=("linear", "blocked"), dtype="float32")
     for form in ("linear", "blocked"):  # with NaN as the padding of blocked scale factors
         full = {"make": data.full_range, "forms": ("blocked", form), "byte": 0x7F}
-        check_dual_gemm(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
+        check_dual(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
     check_weights_just_written(device, c, few + 1, 140, 1088)
-    check_groups(device, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)])
+    check_list(device, c, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)], LINEAR)
     if "grouped_gemm" in tile["operators"]:
         check_sm90_experts(device, c, few)
     if "grouped_dual_gemm" in tile["operators"]:
