@@ -71,25 +71,26 @@ def weights(new, kind, *shape):
     return operand(new, kind if kind in PLAIN else "codes", *shape)
 
 
+def blocked(new, rows, k, *lead):
+    """Scale factors in whole atoms, of which there may be several matrices."""
+    return new((*lead, -(-rows // 128) * 128 * (-(-k // 64) * 4)), torch.uint8)
+
+
 def gemv(kind, new, m, n, k):
     batch = min(m, 3)
     (a, sfa), (b, sfb) = operand(new, "codes", batch, n, k), operand(new, kind, batch, 1, k)
     return nvfp4kern.gemv, (a, b, sfa, sfb), {}
 
 
-def blocked_gemm(kind, new, m, n, k):
-    (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, n, k)
-    padded = [-(-rows // 128) * 128 * (-(-k // 64) * 4) for rows in (m, n)]
-    sfa, sfb = (
-        sf if sf is None else new((size,), torch.uint8)
-        for sf, size in zip((sfa, sfb), padded, strict=True)
-    )
-    return nvfp4kern.gemm, (a, b, sfa, sfb), {"scale_layout": "blocked"}
-
-
 def gemm(kind, new, m, n, k):
     (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, n, k)
     return nvfp4kern.gemm, (a, b, sfa, sfb), {}
+
+
+def blocked_gemm(kind, new, m, n, k):
+    function, (a, b, sfa, _), _ = gemm(kind, new, m, n, k)
+    sfa = None if sfa is None else blocked(new, m, k)
+    return function, (a, b, sfa, blocked(new, n, k)), {"scale_layout": "blocked"}
 
 
 def dual_gemm(kind, new, m, n, k):
@@ -98,12 +99,20 @@ def dual_gemm(kind, new, m, n, k):
     return nvfp4kern.dual_gemm, (a, b1, b2, sfa, sfb1, sfb2), {"alpha1": 2.0**-16}
 
 
-def group_list(kind, new, m, n, k):
-    sizes = (m, n, k), (3, n + 1, 32)
+def listed(kind, new, *sizes):
     a, sfa = zip(*(operand(new, kind, m, k) for m, _, k in sizes), strict=True)
     b, sfb = zip(*(weights(new, kind, n, k) for _, n, k in sizes), strict=True)
     scales = [list(sf) if sf[0] is not None else None for sf in (sfa, sfb)]
     return nvfp4kern.grouped_gemm, (list(a), list(b), *scales), {}
+
+
+def group_list(kind, new, m, n, k):
+    return listed(kind, new, (m, n, k), (3, n + 1, 32))
+
+
+def one_launch(kind, new, m, n, k):
+    """Groups so alike that CTAs walk over their tiles."""
+    return listed(kind, new, *[(m, n, k)] * 6)
 
 
 def contiguous(kind, new, m, n, k):
@@ -111,21 +120,10 @@ def contiguous(kind, new, m, n, k):
     return nvfp4kern.grouped_gemm, (a, b, sfa, sfb), {"offsets": new((4,), torch.int32, m)}
 
 
-def one_launch(kind, new, m, n, k):
-    """Groups so alike that CTAs walk over their tiles."""
-    a, sfa = zip(*(operand(new, kind, m, k) for _ in range(6)), strict=True)
-    b, sfb = zip(*(weights(new, kind, n, k) for _ in range(6)), strict=True)
-    return nvfp4kern.grouped_gemm, (list(a), list(b), list(sfa), list(sfb)), {}
-
-
 def along_n(kind, new, m, n, k):
     """16-bit weights that lie as [experts, K, N]."""
-    b = new((3, k, n), FLOATS[kind]).transpose(1, 2)
-    return (
-        nvfp4kern.grouped_gemm,
-        (new((m, k), FLOATS[kind]), b),
-        {"offsets": new((4,), torch.int32, m)},
-    )
+    args = new((m, k), FLOATS[kind]), new((3, k, n), FLOATS[kind]).transpose(1, 2)
+    return nvfp4kern.grouped_gemm, args, {"offsets": new((4,), torch.int32, m)}
 
 
 def blocked_by_expert(new, m, n, k):
@@ -136,8 +134,8 @@ def blocked_by_expert(new, m, n, k):
 
 def blocked_weights(kind, new, m, n, k):
     function, (a, b, sfa, _), options = contiguous(kind, new, m, n, k)
-    sfb = new((3, -(-n // 128) * 128 * (-(-k // 64) * 4)), torch.uint8)
-    return function, (a, b, sfa, sfb), options | {"scale_layout": ("linear", "blocked")}
+    args = a, b, sfa, blocked(new, n, k, 3)
+    return function, args, options | {"scale_layout": ("linear", "blocked")}
 
 
 def by_rows(kind, new, m, n, k):
@@ -216,41 +214,22 @@ ROUTES = [
     {"score": "softmax_topk", "renormalize": True, "out_dtype": "bfloat16"},
     {"score": "sigmoid", "permutation": True, "return_row_of": True, "return_logits": True},
 ]
+SCALED = [{"global_scale": scale} for scale in (None, "amax")]
+SHIFTS = (0, 1)
+TOKENS = ("codes", "halves", "bfloats")
+OF_NVFP4 = (gemv, gemm, blocked_gemm, dual_gemm, stacked, encoding, blocked_weights)
+OF_ANY = (group_list, contiguous, by_rows)
 BUILDERS = [
-    *(
-        partial(make, kind)
-        for make in (gemv, gemm, blocked_gemm, dual_gemm, stacked, encoding, blocked_weights)
-        for kind in ("codes", "halves", "bfloats")
-    ),
-    *(
-        partial(make, kind)
-        for make in (group_list, contiguous, by_rows)
-        for kind in ("codes", "halves", "bfloats", *PLAIN)
-    ),
+    *(partial(make, kind) for make, kind in itertools.product(OF_NVFP4, TOKENS)),
+    *(partial(make, kind) for make, kind in itertools.product(OF_ANY, (*TOKENS, *PLAIN))),
     *(partial(one_launch, kind) for kind in ("codes", "bfloats")),
     *(partial(along_n, kind) for kind in ("halves", "bfloats")),
     blocked_by_expert,
-    *(
-        partial(route, options, kind, shift)
-        for options in ROUTES
-        for kind in ("halves", "bfloats", "floats")
-        for shift in (0, 1)
-    ),
+    *(partial(route, *how) for how in itertools.product(ROUTES, FLOATS, SHIFTS)),
     select,
     sort_by_expert,
-    *(
-        partial(combine, kind, shift, residual)
-        for kind in FLOATS
-        for shift in (0, 1)
-        for residual in (False, True)
-    ),
-    *(
-        partial(quantize, {"global_scale": scale}, kind, shift, gated)
-        for scale in (None, "amax")
-        for kind in FLOATS
-        for shift in (0, 1)
-        for gated in (False, True)
-    ),
+    *(partial(combine, *how) for how in itertools.product(FLOATS, SHIFTS, (False, True))),
+    *(partial(quantize, *how) for how in itertools.product(SCALED, FLOATS, SHIFTS, (False, True))),
     *(partial(quantize_by_expert, kind) for kind in FLOATS),
     *(partial(dequantize, dtype) for dtype in ("float16", "bfloat16", "float32")),
     to_blocked,
