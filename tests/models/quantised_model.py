@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import bounds
 import torch
+from empty_model import empty
 from packing import dequantized, input_scales, read_directory
 from tiny_architectures import ARCHITECTURES
 
@@ -79,21 +80,11 @@ class Truth:
         return max(found, default=None)
 
 
-def model_of(directory, dtype=torch.bfloat16):
-    """transformers' model of config.json, with weights of its own."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(directory)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-
-
 def load(directory, dtype=torch.bfloat16, **options):
     """A model that load_checkpoint has filled, on the CPU."""
     from nvfp4kern.checkpoint import load_checkpoint
 
-    model = model_of(directory, dtype)
+    model = empty(directory, dtype)
     load_checkpoint(model, directory, device="cpu", progress=False, **options)
     return model
 

@@ -158,22 +158,17 @@ def test_models_without_a_head_and_with_fewer_layers(checkpoint):
 
 
 def test_a_quantised_head_is_not_tied(checkpoint, tmp_path):
-    def change(config):
-        config["tie_word_embeddings"] = True
-
     untied = checkpoint("qwen3", "modelopt-w4a16", exclude=())
-    model = from_pretrained(changed(untied, tmp_path / "m", config=change))
+    tied = changed(untied, tmp_path / "m", config=lambda c: c.update(tie_word_embeddings=True))
+    model = from_pretrained(tied)
     model.tie_weights()
     assert torch.equal(tokens_and_logits(model)[1], tokens_and_logits(from_pretrained(untied))[1])
 
 
 def test_scales_of_the_key_value_cache_are_ignored(checkpoint, tmp_path):
-    def change(tensors):
-        for part in ("k_proj.k_scale", "v_proj.v_scale"):
-            tensors[f"model.layers.0.self_attn.{part}"] = torch.tensor(0.5)
-
-    directory = checkpoint("llama", "modelopt-nvfp4")
-    from_pretrained(changed(directory, tmp_path / "m", change))
+    parts = ("k_proj.k_scale", "v_proj.v_scale")
+    scales = {f"model.layers.0.self_attn.{part}": torch.tensor(0.5) for part in parts}
+    from_pretrained(changed(checkpoint("llama", "modelopt-nvfp4"), tmp_path / "m", **scales))
 
 
 def test_the_dtype_is_the_files_or_the_callers(checkpoint):
@@ -331,10 +326,8 @@ def test_experts_that_are_quantised_in_part_are_refused_by_name(checkpoint):
 
 
 def test_experts_of_another_kind_are_refused_by_name(checkpoint, tmp_path):
-    def change(config):
-        config["hidden_act"] = "gelu"
-
-    directory = changed(checkpoint("qwen3_moe", "modelopt-w4a16"), tmp_path / "m", config=change)
+    base = checkpoint("qwen3_moe", "modelopt-w4a16")
+    directory = changed(base, tmp_path / "m", config=lambda c: c.update(hidden_act="gelu"))
     with pytest.raises(CheckpointError, match="experts.0.*: is quantised; Qwen3MoeExperts.*silu"):
         from_pretrained(directory)
 
