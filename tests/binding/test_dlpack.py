@@ -15,6 +15,7 @@ from exporters import (
     FP4X2,
     OPERANDS,
     U8,
+    Exporter,
     K,
     Legacy,
     M,
@@ -146,12 +147,9 @@ def test_other_capsules():
 
 
 def test_what_a_producer_raises_is_named_and_kept():
-    class Broken:
-        def __dlpack__(self, **kwargs):
-            raise RuntimeError("no luck\nand a backtrace")
-
+    broken = Exporter(RuntimeError("no luck\nand a backtrace"))
     with pytest.raises(BufferError, match=r"^b: cannot be exported: no luck\Z") as caught:
-        nk.gemm(OPERANDS[0], Broken(), *OPERANDS[2:])
+        nk.gemm(OPERANDS[0], broken, *OPERANDS[2:])
     assert isinstance(caught.value.__cause__, RuntimeError)
 
     class Interrupted:
