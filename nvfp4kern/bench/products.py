@@ -194,14 +194,15 @@ def _grouped_mm(groups):
     return baselines.grouped_mm(a, b, rows.to(a.device, torch.int32))
 
 
-def _grouped_others(sets, moved, device):
+def _products(device):
+    """What builds the baselines of grouped_gemm."""
+    builds = {LOOP[device]: _loop_of_floats, GROUPED_MM: _grouped_mm}
+    return builds | {DEQUANTIZED_LOOP: _loop_dequantizing}
+
+
+def _grouped_others(builds, sets, moved, device):
     """Baselines on the sets' groups, pairs of tokens and weights."""
     some = rotated(sets, moved * 32 / 9, device)
-    builds = {
-        LOOP[device]: _loop_of_floats,
-        GROUPED_MM: _grouped_mm,
-        DEQUANTIZED_LOOP: _loop_dequantizing,
-    }
     return {
         name: lambda build=build: [build(groups) for groups in some]
         for name, build in builds.items()
@@ -240,7 +241,7 @@ def grouped_gemm(data, device, groups):
         right=lambda outs, i: all(
             data.is_product(out, *pair) for out, pair in zip(outs, sets[i], strict=True)
         ),
-        others=_grouped_others(sets, moved, device),
+        others=_grouped_others(_products(device), sets, moved, device),
         agrees=lambda got, ours: near(_as_list(got), ours),
         reads=[one_buffer(pairs) for pairs in sets] if device == "cuda" else [],
         drop_in=lambda: drop_ins.group_gemm(data, sets[0]),
@@ -313,7 +314,7 @@ class Mixture:
 def mixture(data, device, experts, top, n, k, label, tokens, wide):
     """The contiguous form with offsets on the device."""
     of = Mixture(data, device, experts, top, n, k, tokens, wide, n)
-    others = _grouped_others(of.groups, of.active, device)
+    others = _grouped_others(_products(device), of.groups, of.active, device)
     return Case(
         shape=f"{label} {n}x{k}, {tokens} tokens" + " W4A16" * wide,
         moved=of.moved,
@@ -357,7 +358,6 @@ def gated_mixture(data, device, experts, top, n, k, label, tokens, wide):
     """Experts whose stacks have n gates and n ups, on tokens as in mixture."""
     of = Mixture(data, device, experts, top, 2 * n, k, tokens, wide, n)
     builds = {PAIR_LOOP[device]: _loop_of_pairs, GATED_MM: _gated_mm}
-    some = rotated(of.groups, of.active * 32 / 9, device)
     return Case(
         shape=f"{label} 2x{n}x{k}, {tokens} tokens" + " W4A16" * wide,
         moved=of.moved,
@@ -366,10 +366,7 @@ def gated_mixture(data, device, experts, top, n, k, label, tokens, wide):
         right=lambda out, i: of.are_right(
             out, i, lambda rows, x, w: data.is_gated_product(rows, x, *_halves(w))
         ),
-        others={
-            name: lambda build=build: [build(groups) for groups in some]
-            for name, build in builds.items()
-        },
+        others=_grouped_others(builds, of.groups, of.active, device),
         agrees=lambda got, ours: near(_as_list(got), [ours]),
         reads=of.reads,
     )

@@ -36,21 +36,22 @@ NOBODYS = OFFSETS["rows of nobody"]
 GROUPS = [(1, 1, 16), (17, 33, 48), (0, 5, 32), (130, 7, 80), (3, 0, 16), (4, 9, 0), (40, 129, 256)]
 
 
+def check_exact(outs, pairs, dtype="float16"):
+    for g, (got, (a, b)) in enumerate(zip(outs, pairs, strict=True)):
+        assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded(dtype)), g)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("forms", [(a, b) for a in SCALE_FORMS for b in ("linear", "permuted")])
 def test_list_exact(device, forms, dtype):
     pairs = group_operands(rng_of(1), data.exact_family, GROUPS)
-    for got, (a, b) in zip(run_list(pairs, device, forms=forms, dtype=dtype), pairs, strict=True):
-        want = reference.gemm(a.values, b.values).rounded(dtype)
-        assert_ok(reference.check_bits(got, want), got.shape)
+    check_exact(run_list(pairs, device, forms=forms, dtype=dtype), pairs, dtype)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_list_output_orders(device, order):
     pairs = group_operands(rng_of(2), data.exact_family, GROUPS)
-    for got, (a, b) in zip(run_list(pairs, device, order=order), pairs, strict=True):
-        want = reference.gemm(a.values, b.values).rounded("float16")
-        assert_ok(reference.check_bits(got, want), got.shape)
+    check_exact(run_list(pairs, device, order=order), pairs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -93,9 +94,7 @@ def test_list_with_many_groups(device):
     rng = rng_of(5)
     groups = [tuple(int(v) for v in (g % 5, g % 7 + 1, 16 * (g % 3 + 1))) for g in range(300)]
     pairs = group_operands(rng, data.exact_family, groups)
-    for g, (got, (a, b)) in enumerate(zip(run_list(pairs, device), pairs, strict=True)):
-        want = reference.gemm(a.values, b.values).rounded("float16")
-        assert_ok(reference.check_bits(got, want), g)
+    check_exact(run_list(pairs, device), pairs)
 
 
 @pytest.mark.parametrize("dtype", (None, *DTYPES))
@@ -104,11 +103,9 @@ def test_list_new_outputs(device, dtype):
     outs = nvfp4kern.grouped_gemm(
         *list_of(pairs, device), **({"out_dtype": dtype} if dtype else {})
     )
-    assert isinstance(outs, list)
-    for got, (a, b) in zip(outs, pairs, strict=True):
-        assert got.dtype == getattr(torch, dtype or "float16")
-        want = reference.gemm(a.values, b.values).rounded(dtype or "float16")
-        assert_ok(reference.check_bits(values(got), want))
+    dtype = dtype or "float16"
+    assert isinstance(outs, list) and {got.dtype for got in outs} == {getattr(torch, dtype)}
+    check_exact(map(values, outs), pairs, dtype)
 
 
 @pytest.mark.parametrize("kind", ("W4A16", "16-bit", "16-bit transposed"))
