@@ -339,14 +339,10 @@ def test_no_output_shares_memory(device):
     rng = rng_of(17)
     a, stack = Tokens(rng, device, 6, 64), Stack(rng, device, 1, 32, 64)
     one = torch.zeros(6, 16 + 2, dtype=torch.uint8, device=device)
-    for out in ((raw_view(a.tensor)[:, :16], None), (None, raw_view(a.sf)[:, :2]),
-                (one[:, :16], one[:, 15:17])):  # fmt: skip
+    x, sf = (t.view(torch.uint8) for t in (a.tensor, a.sf))
+    for out in ((x[:, :16], None), (None, sf[:, :2]), (one[:, :16], one[:, 15:17])):
         with pytest.raises(ValueError, match="shares memory|overlaps"):
             stack.new(a.tensor, a.sf, [0, 6], quantized=True, out=out)
-
-
-def raw_view(t):
-    return t.view(torch.uint8)
 
 
 # ---------------------------------------------------------------------------------------------

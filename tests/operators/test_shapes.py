@@ -94,8 +94,8 @@ def test_batches_of_any_stride_share_weights(device, m, axes):
     wide = Operand(*(np.moveaxis(part, (0, 1), axes) for part in (a.codes, a.scales)))
     cut = Operand(a.codes[..., : k // 2], a.scales[..., : k // 16])
     given = [
-        make(part, device, native=False)[..., : k // size].movedim(axes, (0, 1))
-        for make, part, size in ((from_codes, wide.codes, 2), (scale_bytes, wide.scales, 16))
+        make(part, device)[..., : k // size].movedim(axes, (0, 1))
+        for make, part, size in ((from_numpy, wide.codes, 2), (scale_bytes, wide.scales, 16))
     ]
     sfb = scale_bytes(b.scales, device)
     got = nvfp4kern.gemm(given[0], codes(b, device), given[1], sfb)
@@ -171,10 +171,6 @@ def test_no_experts(device):
     assert nvfp4kern.grouped_gemm(x, x[None][:0], offsets=none).shape == (0, 0)
     q = nvfp4kern.quantize(x, scale_layout="blocked", offsets=none)
     assert q.data.shape == (0, 32) and q.scales.shape == (0, 4)
-
-
-def from_codes(array, device, native):
-    return from_numpy(array, device)
 
 
 @pytest.mark.parametrize("form", ("linear", "as quantize", "16-bit"))
