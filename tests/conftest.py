@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from ptxsim.fresh import fresh  # noqa: F401
 from rows import TABLE
 
 FORCED = os.environ.pop("NVFP4KERN_BACKEND", os.environ.get("NVFP4KERN_TESTED", ""))

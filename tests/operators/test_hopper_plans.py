@@ -291,6 +291,7 @@ def test_slices_are_the_whole(device, batch, m, monkeypatch):
             assert torch.equal(part, whole[i, rows])
 
 
+@pytest.mark.skipif("PTXSIM_CC" in os.environ, reason="minutes in the simulator: test_slices.py")
 def test_a_smaller_slice_has_fewer_tiles(device, monkeypatch):
     """K of 2^18 leaves workspace for 256 rows. CTAs that split K of no tile would store zeros."""
     monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:t128")

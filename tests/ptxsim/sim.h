@@ -307,6 +307,7 @@ typedef struct config {
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
     bool check_races, check_init, tmem_anywhere, cp_behind_mma;
+    const char *launches_to; /* a file that lists launches in place of running them, or NULL */
 } config;
 
 extern config sim_config;

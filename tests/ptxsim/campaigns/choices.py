@@ -101,7 +101,9 @@ CHOICES = (
         "a sector leaves at once, not in four requests",
         (128, 4096, 256), "MB to L2, by sectors", "p128", order="column",
         source="sm100_gemm_epilogue.cuh",
-        changed=("o.by_sector = o.next == size && is_aligned(o.at, 32);", "o.by_sector = false;"),
+        changed=(
+            "o.by_sector = o.column_stride == size && is_aligned(o.at, 32);", "o.by_sector = false;"
+        ),
     ),
 )  # fmt: skip
 

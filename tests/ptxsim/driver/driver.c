@@ -10,6 +10,7 @@
 #include "parse/ptx.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -330,12 +331,22 @@ EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, void *function, cons
     return *clusters ? CUDA_SUCCESS : fail(CUDA_ERROR_INVALID_CLUSTER_SIZE, "ptxsim: no room for such a cluster");
 }
 
+static CUresult list_launch(const launch *l)
+{
+    FILE *to = fopen(sim_config.launches_to, "a");
+    if (!to) return fail(CUDA_ERROR_INVALID_VALUE, "ptxsim: PTXSIM_LAUNCHES_TO cannot be written");
+    fprintf(to, "%s %u %u %u\n", l->program->name, l->grid.x, l->grid.y, l->grid.z);
+    fclose(to);
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *function, void **params, void **extra)
 {
     launch l;
     if (extra) return fail(CUDA_ERROR_NOT_SUPPORTED, "ptxsim: launch parameters in `extra`");
     CUresult result = configure(config, function, &l);
     if (result) return result;
+    if (sim_config.launches_to) return list_launch(&l);
     const program *p = l.program;
     l.number = __atomic_fetch_add(&sim_config.launches, 1, __ATOMIC_RELAXED);
     uint64_t mixed = sim_config.seed * 1000003 + l.number;

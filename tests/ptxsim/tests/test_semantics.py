@@ -168,8 +168,8 @@ def run_tests(library, changed=""):
     files = [
         HERE / f"test_{name}.py" for name in sorted(NOTICED_BY, key=lambda n: n not in changed)
     ]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", f"--confcutdir={HERE}"]
-    command += ["-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--noconftest"]
+    command += ["-p", "ptxsim.fresh", "-p", "no:cacheprovider"]
     return subprocess.run(
         [*command, *files],
         env={**os.environ, "PTXSIM_LIBRARY": str(library), "PYTHONPATH": str(TESTS)},

@@ -2,14 +2,16 @@
 findings."""
 
 import pytest
-from ptxsim import build, gpu
 
 
 @pytest.fixture(autouse=True)
 def fresh(request):
     capability = getattr(request.module, "CAPABILITY", None)
-    if capability and not build.find_cc():
+    if capability is None:
+        return
+    from . import build, gpu
+
+    if not build.find_cc():
         pytest.skip("no C compiler")
-    if capability:
-        gpu.configure(cc=capability)
-        gpu.clear()
+    gpu.configure(cc=capability)
+    gpu.clear()
