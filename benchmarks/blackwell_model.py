@@ -160,9 +160,7 @@ def microseconds(work, c):
     return sum(terms(work, c)[0].values())
 
 
-# ---------------------------------------------------------------------------------------------
-# Published kernels: fit and test
-# ---------------------------------------------------------------------------------------------
+# --- Published kernels: fit and test ---
 
 COMPETITION = [[group[:3] for group in groups] for groups in shapes.GROUP_GEMM_BENCHMARKS]
 

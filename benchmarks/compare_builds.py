@@ -155,9 +155,7 @@ def rows(old, sets, operators, device, source):
             yield attempted(name, partial(compared, old, case, layout, name, device))
 
 
-# ---------------------------------------------------------------------------------------------
-# Whole calls
-# ---------------------------------------------------------------------------------------------
+# --- Whole calls ---
 
 
 def wall(call, idle):
@@ -217,9 +215,7 @@ def overhead(old, device):
         yield attempted(title, partial(whole_call, old, title, function, make, device))
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
-# ---------------------------------------------------------------------------------------------
+# --- The command ---
 
 
 def summary(found):

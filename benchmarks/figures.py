@@ -49,9 +49,7 @@ def timed(found):
     return [row for row in found["rows"] if "time" in row]
 
 
-# ---------------------------------------------------------------------------------------------
-# Tables
-# ---------------------------------------------------------------------------------------------
+# --- Tables ---
 
 
 WORDS = ("operator", "shape", "layer", "by", "layout", "alternative", "call", "model", "how")
@@ -253,9 +251,7 @@ def floor(row):
     return number(row.get("floor") or yardstick(row))
 
 
-# ---------------------------------------------------------------------------------------------
-# The chart
-# ---------------------------------------------------------------------------------------------
+# --- The chart ---
 
 
 BAR, LABEL, LENGTH = 26, 400, 330
@@ -295,9 +291,7 @@ def chart(gpu, **_):
     return f"![{CHART_SAYS}](docs/{CHART.name})\n" if rows else ABSENT
 
 
-# ---------------------------------------------------------------------------------------------
-# Blocks
-# ---------------------------------------------------------------------------------------------
+# --- Blocks ---
 
 OPERATORS = (
     "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",

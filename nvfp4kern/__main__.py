@@ -23,9 +23,7 @@ SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvf
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
-# ---------------------------------------------------------------------------------------------
-# check
-# ---------------------------------------------------------------------------------------------
+# --- check ---
 
 
 def best_of(run, seconds=0.2, most=20):
@@ -121,9 +119,7 @@ def check(operators, everything):
     return 1 if failures or not count else 0
 
 
-# ---------------------------------------------------------------------------------------------
-# info, explain
-# ---------------------------------------------------------------------------------------------
+# --- info, explain ---
 
 
 CODE = """

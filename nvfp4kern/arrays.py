@@ -21,9 +21,7 @@ def _library(array: Any) -> Any:
     return None
 
 
-# ---------------------------------------------------------------------------------------------
-# Reading
-# ---------------------------------------------------------------------------------------------
+# --- Reading ---
 
 
 def address_function(kind: type[Any]) -> Callable[[Any], tuple] | None:
@@ -93,9 +91,7 @@ def current_stream(array: Any) -> int:
     return 0
 
 
-# ---------------------------------------------------------------------------------------------
-# Moving and storing
-# ---------------------------------------------------------------------------------------------
+# --- Moving and storing ---
 
 
 def stored(array: Any) -> tuple[Any, str | None]:
@@ -113,9 +109,7 @@ def restored(array: Any, name: str | None) -> Any:
     return array if name is None else array.view(getattr(sys.modules["torch"], name))
 
 
-# ---------------------------------------------------------------------------------------------
-# Allocating
-# ---------------------------------------------------------------------------------------------
+# --- Allocating ---
 
 
 def _unsupported(array: Any, name: str) -> TypeError:

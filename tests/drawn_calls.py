@@ -79,9 +79,7 @@ class Drawn:
             assert verdict.ok, f"output {i}, rows {rows}, {verdict}: {self.said}"
 
 
-# ---------------------------------------------------------------------------------------------
-# Operands
-# ---------------------------------------------------------------------------------------------
+# --- Operands ---
 
 
 def pitched(array, aligned, extra, device):
@@ -219,9 +217,7 @@ def without_none(options):
     return {name: value for name, value in options.items() if value is not None}
 
 
-# ---------------------------------------------------------------------------------------------
-# Operators
-# ---------------------------------------------------------------------------------------------
+# --- Operators ---
 
 
 def sizes_of(draw, tokens, work):

@@ -20,9 +20,7 @@ def rng_of(*seed):
     return np.random.default_rng(seed)
 
 
-# ---------------------------------------------------------------------------------------------
-# NumPy arrays to torch tensors and back
-# ---------------------------------------------------------------------------------------------
+# --- NumPy arrays to torch tensors and back ---
 
 
 def surrounded(tensor, device):
@@ -104,9 +102,7 @@ def elements(operand, device, native=True):
     return codes(operand, device, native)
 
 
-# ---------------------------------------------------------------------------------------------
-# Scale layouts
-# ---------------------------------------------------------------------------------------------
+# --- Scale layouts ---
 
 SCALE_FORMS = ("linear", "strided", "blocked", "flat", "permuted")
 
@@ -139,9 +135,7 @@ def scales(operand, form, rng, device, byte=None):
     return scale_bytes(blocked, device)
 
 
-# ---------------------------------------------------------------------------------------------
-# Outputs that show what was written, inputs that show when they were
-# ---------------------------------------------------------------------------------------------
+# --- Outputs that show what was written, inputs that show when they were ---
 
 ORDERS = ("row", "padded rows", "column", "padded columns")
 

@@ -113,9 +113,7 @@ class Call:
         return [*views_in([*self.args.values(), *self.extra])]
 
 
-# ---------------------------------------------------------------------------------------------
-# Spoils: (rng, call, one view of the call)
-# ---------------------------------------------------------------------------------------------
+# --- Spoils: (rng, call, one view of the call) ---
 
 
 def dtype(rng, call, v):

@@ -33,9 +33,7 @@ FLOATS = {"halves": torch.float16, "bfloats": torch.bfloat16, "floats": torch.fl
 PLAIN = {f"plain {name}": FLOATS[name] for name in ("halves", "bfloats")}
 
 
-# ---------------------------------------------------------------------------------------------
-# Where tensors come from
-# ---------------------------------------------------------------------------------------------
+# --- Where tensors come from ---
 
 
 def blank(shape, dtype, top=0, *, buffer=[]):  # noqa: B006
@@ -55,9 +53,7 @@ def random(shape, dtype, top=0):
     return torch.randn(shape).to(dtype).cuda()
 
 
-# ---------------------------------------------------------------------------------------------
-# The operators: (function, arguments, options) of tensors from `new`
-# ---------------------------------------------------------------------------------------------
+# --- The operators: (function, arguments, options) of tensors from `new` ---
 
 
 def operand(new, kind, *shape):
@@ -303,9 +299,7 @@ def cases(forced):
             yield build, shape
 
 
-# ---------------------------------------------------------------------------------------------
-# Commands
-# ---------------------------------------------------------------------------------------------
+# --- Commands ---
 
 
 def gpus():

@@ -54,9 +54,7 @@ def earlier(tmp_path_factory):
     return path
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
-# ---------------------------------------------------------------------------------------------
+# --- The command ---
 
 
 def test_every_operator_is_checked_and_has_all_its_columns(earlier):
@@ -285,9 +283,7 @@ def test_no_gpu(bench):
     assert status == 2 and "--device: 'cuda', but torch sees no GPU" in err
 
 
-# ---------------------------------------------------------------------------------------------
-# Shapes, operands
-# ---------------------------------------------------------------------------------------------
+# --- Shapes, operands ---
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -217,9 +217,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert fit_costs.costs_in(text)["SM80_ROUTE_BARRIER_US"] == pytest.approx(3.125, rel=0.01)
 
 
-# ---------------------------------------------------------------------------------------------
-# On the simulated GPU
-# ---------------------------------------------------------------------------------------------
+# --- On the simulated GPU ---
 
 SWEEP = """
 import json, sys

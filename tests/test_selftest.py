@@ -92,9 +92,7 @@ def test_what_is_missing_is_named(monkeypatch, capsys):
     assert "selftest needs NumPy, PyTorch and rich" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------
-# What is right
-# ---------------------------------------------------------------------------------------------
+# --- What is right ---
 
 
 def test_every_call_has_the_bytes_of_portable_code():
@@ -169,9 +167,7 @@ def test_torch_s_product_is_compared(monkeypatch):
     assert not any(row["torch_within_bound"] for row in rows)
 
 
-# ---------------------------------------------------------------------------------------------
-# Processes
-# ---------------------------------------------------------------------------------------------
+# --- Processes ---
 
 WORKER = """
 import json, os, sys, time
@@ -239,9 +235,7 @@ def test_compute_sanitizer_is_asked(tmp_path, monkeypatch):
     assert all(row["ok"] is None and "not installed" in row["why"] for row in rows)
 
 
-# ---------------------------------------------------------------------------------------------
-# What a file of a Blackwell GPU settles
-# ---------------------------------------------------------------------------------------------
+# --- What a file of a Blackwell GPU settles ---
 
 
 def row(name, ok=True, **more):
@@ -336,9 +330,7 @@ def test_the_checklist_has_every_assumption():
     assert listed == [(a.name, a.says) for a in assumptions.ASSUMPTIONS]
 
 
-# ---------------------------------------------------------------------------------------------
-# The simulated B200
-# ---------------------------------------------------------------------------------------------
+# --- The simulated B200 ---
 
 
 @pytest.mark.slow

@@ -77,9 +77,7 @@ def test_the_rules_see_the_sources():
     assert len(C_FILES) > 30 and len(ALL_C_FILES) > 200 and len(PY_FILES) > 10
 
 
-# ---------------------------------------------------------------------------------------------
-# C
-# ---------------------------------------------------------------------------------------------
+# --- C ---
 
 
 @pytest.mark.parametrize("path", C_FILES, **relative)
@@ -203,9 +201,7 @@ def test_files_open_with_what_they_are_for(path):
     assert stop and len(sentence.split()) > 1, opening.group(1)
 
 
-# ---------------------------------------------------------------------------------------------
-# Every file
-# ---------------------------------------------------------------------------------------------
+# --- Every file ---
 
 
 @pytest.mark.parametrize("path", ALL_C_FILES + PY_FILES, **relative)
@@ -230,9 +226,7 @@ def test_tests_assert_and_import_no_other_tests(path):
     assert not [name for _, name in imports_of(path) if name.startswith("test_")]
 
 
-# ---------------------------------------------------------------------------------------------
-# Python
-# ---------------------------------------------------------------------------------------------
+# --- Python ---
 
 
 def test_importing_needs_no_array_library():
@@ -298,9 +292,7 @@ def test_the_package_imports_nothing_foreign_at_module_level():
             assert not (level and first in FOREIGN) or foreign, f"{here} imports .{module}"
 
 
-# ---------------------------------------------------------------------------------------------
-# The stub, docstrings and signatures
-# ---------------------------------------------------------------------------------------------
+# --- The stub, docstrings and signatures ---
 
 
 def stub():
@@ -377,9 +369,7 @@ def test_explain_lists_its_operators():
     assert set(listed) == operators and len(listed) == len(operators) >= 9
 
 
-# ---------------------------------------------------------------------------------------------
-# The backend table
-# ---------------------------------------------------------------------------------------------
+# --- The backend table ---
 
 
 def test_every_row_is_in_every_list():

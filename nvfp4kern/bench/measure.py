@@ -176,9 +176,7 @@ def _checked_and_timed(shape, device, data):
     return found | times | {"right": True} if timed and same and exactly() else wrong
 
 
-# ---------------------------------------------------------------------------------------------
-# Environment
-# ---------------------------------------------------------------------------------------------
+# --- Environment ---
 
 QUERIES = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
 

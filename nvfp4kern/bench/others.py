@@ -106,9 +106,7 @@ def combine(data, device, label, tokens, top, h):
     )
 
 
-# ---------------------------------------------------------------------------------------------
-# Conversions
-# ---------------------------------------------------------------------------------------------
+# --- Conversions ---
 
 STEPS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
 """Where the magnitude of an E2M1 code changes; a tie goes to the even one."""

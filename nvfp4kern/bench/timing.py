@@ -166,9 +166,7 @@ def cold_in_turns(calls, samples=51):
     return {name: Time.of([times[name] for times in rounds[3:]]) for name in calls}
 
 
-# ---------------------------------------------------------------------------------------------
-# The host
-# ---------------------------------------------------------------------------------------------
+# --- The host ---
 
 HOST_SAMPLE_S = 1e-3
 """Length of a sample, at least."""

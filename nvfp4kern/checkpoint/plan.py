@@ -157,9 +157,7 @@ def take_kv_scales(plan: Plan, modules: dict[str, Parts], files: Files) -> None:
                 plan.ignored.append(parts.pop(part))
 
 
-# ---------------------------------------------------------------------------------------------
-# Shapes and dtypes
-# ---------------------------------------------------------------------------------------------
+# --- Shapes and dtypes ---
 
 
 def check_layer(plan: Plan, layer: Layer, files: Files) -> None:
@@ -223,9 +221,7 @@ def _fp8(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, str]
         yield "bias", f"{', '.join(FLOATS)} {[weight.shape[0]]}"
 
 
-# ---------------------------------------------------------------------------------------------
-# What the configuration says, and the tensors do not
-# ---------------------------------------------------------------------------------------------
+# --- What the configuration says, and the tensors do not ---
 
 
 def strings(value: object, where: str) -> list[str]:

@@ -140,9 +140,7 @@ def inspect(files: Files | str | Path, plan: Plan | None = None) -> Report:
     return report
 
 
-# ---------------------------------------------------------------------------------------------
-# Counting
-# ---------------------------------------------------------------------------------------------
+# --- Counting ---
 
 
 def _count(report: Report, plan: Plan, files: Files) -> None:
@@ -211,9 +209,7 @@ def _differ(report: Report, shards: str, values: Iterable[float]) -> None:
         found.ratio = max(found.ratio, max(values) / min(values))
 
 
-# ---------------------------------------------------------------------------------------------
-# Text
-# ---------------------------------------------------------------------------------------------
+# --- Text ---
 
 
 def _wrapped(style: str, text: str) -> Iterator[tuple[str, str]]:
@@ -259,9 +255,7 @@ def _summed(problems: Iterable[Problem]) -> Iterator[str]:
         yield f"{members[0]}{more}"
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
-# ---------------------------------------------------------------------------------------------
+# --- The command ---
 
 
 def command(path: str) -> int:

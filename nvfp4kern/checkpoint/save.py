@@ -102,9 +102,7 @@ def _move_files(work: Path, directory: Path) -> None:
         raise
 
 
-# -------------------------------------------------------------------------------------------------
-# Tensors
-# -------------------------------------------------------------------------------------------------
+# --- Tensors ---
 
 
 def _in_files(name: str, model_type: str) -> str:
@@ -220,9 +218,7 @@ def _write_shard(directory: Path, number: int, tensors: dict[str, Tensor]) -> li
     return list(tensors)
 
 
-# -------------------------------------------------------------------------------------------------
-# Configuration
-# -------------------------------------------------------------------------------------------------
+# --- Configuration ---
 
 
 def _quantization(layers: dict[str, str], excluded: list[str]) -> dict[str, Any]:

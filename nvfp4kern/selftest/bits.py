@@ -95,9 +95,7 @@ def items(device, extent):
                 yield f"tile {whole}", partial(_tile, *given)
 
 
-# ---------------------------------------------------------------------------------------------
-# The simulator's bits
-# ---------------------------------------------------------------------------------------------
+# --- The simulator's bits ---
 
 SAID = ("backend", "kernel", "tile", "why", "declined")
 """Of a plan, what the tile's whole name says, and words."""

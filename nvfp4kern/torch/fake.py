@@ -60,9 +60,7 @@ def codes(like, sizes, dtype):
     return empty(like, sizes, dtype)
 
 
-# ---------------------------------------------------------------------------------------------
-# Products
-# ---------------------------------------------------------------------------------------------
+# --- Products ---
 
 
 def gemv(a, out_dtype=None):
@@ -118,9 +116,7 @@ def grouped_dual_gemm_quantized(a, b, rows=None, data_dtype=None):
     return codes(a, (m, n // 2), data_dtype), empty(a, (m, n // SF_VEC), torch.float8_e4m3fn)
 
 
-# ---------------------------------------------------------------------------------------------
-# NVFP4
-# ---------------------------------------------------------------------------------------------
+# --- NVFP4 ---
 
 
 def quantize(x, scale_layout="linear", offsets=None, data_dtype=None):
@@ -163,9 +159,7 @@ def from_blocked(buffer, rows, cols):
     return empty(buffer, (*batch, rows, cols), buffer.dtype)
 
 
-# ---------------------------------------------------------------------------------------------
-# Routers, and what surrounds them
-# ---------------------------------------------------------------------------------------------
+# --- Routers, and what surrounds them ---
 
 
 def local_experts(n, expert_map, count):

@@ -83,9 +83,7 @@ def small_integers(rng, *shape, most=4):
     return rng.integers(-most, most + 1, shape).astype(np.float32)
 
 
-# ---------------------------------------------------------------------------------------------
-# The competition's tuples
-# ---------------------------------------------------------------------------------------------
+# --- The competition's tuples ---
 
 
 @dataclass

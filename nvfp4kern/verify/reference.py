@@ -19,9 +19,7 @@ FLT_TRUE_MIN = 2.0**-149
 FORMATS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126)}  # mantissa, exponent
 
 
-# ---------------------------------------------------------------------------------------------
-# Number formats
-# ---------------------------------------------------------------------------------------------
+# --- Number formats ---
 
 
 def minifloat_values(exponent_bits, mantissa_bits):
@@ -111,9 +109,7 @@ def dequantize(codes, scales, global_scale=None):
         return round_to(values * np.float64(np.float32(global_scale)), "float32").astype(np.float64)
 
 
-# ---------------------------------------------------------------------------------------------
-# Blocked scales
-# ---------------------------------------------------------------------------------------------
+# --- Blocked scales ---
 
 
 def padded(size, multiple):
@@ -155,9 +151,7 @@ def to_blocked_by_expert(scales, offsets):
     return out
 
 
-# ---------------------------------------------------------------------------------------------
-# Expected results and verdicts
-# ---------------------------------------------------------------------------------------------
+# --- Expected results and verdicts ---
 
 
 @dataclass
@@ -243,9 +237,7 @@ def check_bits(got, want):
     return _verdict(ok, np.where(ok, 0, np.inf), got, want)
 
 
-# ---------------------------------------------------------------------------------------------
-# Products
-# ---------------------------------------------------------------------------------------------
+# --- Products ---
 
 
 def _product_in_full(a, b):
@@ -349,9 +341,7 @@ def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp
     return Expected(np.where(special, exact, e.low), exact, np.where(special, exact, e.high))
 
 
-# ---------------------------------------------------------------------------------------------
-# Quantising, in float32
-# ---------------------------------------------------------------------------------------------
+# --- Quantising, in float32 ---
 
 
 def global_scale_pair(x, global_scale):

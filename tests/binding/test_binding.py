@@ -12,9 +12,7 @@ import nvfp4kern as nk
 from nvfp4kern.selftest import calls
 from nvfp4kern.torch.generated import FUNCTIONS
 
-# ---------------------------------------------------------------------------------------------
-# The call
-# ---------------------------------------------------------------------------------------------
+# --- The call ---
 
 
 @pytest.mark.parametrize(
@@ -80,9 +78,7 @@ def test_the_largest_float_is_no_overflow():
     assert nk.gemm(*zero, alpha=float("inf")).isnan().all()
 
 
-# ---------------------------------------------------------------------------------------------
-# Outputs
-# ---------------------------------------------------------------------------------------------
+# --- Outputs ---
 
 
 @pytest.mark.parametrize("word", ["float16", torch.float16, np.float16, np.dtype("float16"), None])
@@ -180,9 +176,7 @@ def test_outputs_are_returned_by_identity():
         assert all(one is other for one, other in zip(first, again, strict=True))
 
 
-# ---------------------------------------------------------------------------------------------
-# explain, backends, warmup
-# ---------------------------------------------------------------------------------------------
+# --- explain, backends, warmup ---
 
 
 def test_explain_runs_nothing():

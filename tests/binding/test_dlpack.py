@@ -178,9 +178,7 @@ def test_more_types_than_the_cache_holds():
     assert {id(kind) for kind in kinds[-7:]} <= seen and id(kinds[0]) not in seen
 
 
-# ---------------------------------------------------------------------------------------------
-# The exchange API
-# ---------------------------------------------------------------------------------------------
+# --- The exchange API ---
 
 
 FROM_API = pytest.mark.parametrize("form", [lambda t: t, managed], ids=["lent", "managed"])
@@ -212,9 +210,7 @@ def test_what_cannot_be_allocated():
         nk.gemm(a, b, sfa, sfb)
 
 
-# ---------------------------------------------------------------------------------------------
-# What Python code says of a type or of a tensor
-# ---------------------------------------------------------------------------------------------
+# --- What Python code says of a type or of a tensor ---
 
 
 class Capricious(type):

@@ -36,9 +36,7 @@ def plain(call):
     return getattr(nvfp4kern, call.function.__name__)(*call.args, **call.options)
 
 
-# ---------------------------------------------------------------------------------------------
-# Eagerly
-# ---------------------------------------------------------------------------------------------
+# --- Eagerly ---
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -93,9 +91,7 @@ def test_grad_modes_change_nothing(name, mode, device):
     call.check()
 
 
-# ---------------------------------------------------------------------------------------------
-# Schemas and fakes
-# ---------------------------------------------------------------------------------------------
+# --- Schemas and fakes ---
 
 
 class Recorder(TorchDispatchMode):
@@ -263,9 +259,7 @@ def test_defaults_are_those_of_the_schema(name):
         assert parameter.default == expected, (name, parameter.name)
 
 
-# ---------------------------------------------------------------------------------------------
-# Gradients
-# ---------------------------------------------------------------------------------------------
+# --- Gradients ---
 
 
 def test_a_gradient_is_refused_by_the_operator_s_name(device):
@@ -291,9 +285,7 @@ def test_a_gradient_is_refused_by_the_operator_s_name(device):
         assert not nk.dequantize(nk.quantize(x)).requires_grad
 
 
-# ---------------------------------------------------------------------------------------------
-# CUDA graphs
-# ---------------------------------------------------------------------------------------------
+# --- CUDA graphs ---
 
 
 @every_operator

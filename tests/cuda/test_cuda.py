@@ -125,9 +125,7 @@ def test_workspace_may_hold_anything(monkeypatch, name, byte, overlap):
         call.check(3)
 
 
-# ---------------------------------------------------------------------------------------------
-# Batch invariance
-# ---------------------------------------------------------------------------------------------
+# --- Batch invariance ---
 
 
 def tokens_and_weights(k=4096, n=96, m=200):

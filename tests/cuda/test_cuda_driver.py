@@ -19,9 +19,7 @@ every_operator = pytest.mark.parametrize("name", OPERATORS)
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-# ---------------------------------------------------------------------------------------------
-# Contexts
-# ---------------------------------------------------------------------------------------------
+# --- Contexts ---
 
 
 @contextmanager
@@ -72,9 +70,7 @@ def test_no_context_stays_behind_on_a_thread(gpu, size):
     """)
 
 
-# ---------------------------------------------------------------------------------------------
-# Threads and GPUs
-# ---------------------------------------------------------------------------------------------
+# --- Threads and GPUs ---
 
 
 def streams_and_calls(device, thread):
@@ -132,9 +128,7 @@ def test_the_first_call_may_come_from_a_fresh_thread_on_the_second_gpu(gpu, name
     """)
 
 
-# ---------------------------------------------------------------------------------------------
-# The environment
-# ---------------------------------------------------------------------------------------------
+# --- The environment ---
 
 
 def test_without_a_driver_the_cpu_works_and_the_error_says_why():

@@ -101,9 +101,7 @@ def encode(layer, address, dtype, dims, strides, box, swizzle=0, l2=0, nan=False
     return ctypes.string_at(at, 128)
 
 
-# ---------------------------------------------------------------------------------------------
-# Clusters
-# ---------------------------------------------------------------------------------------------
+# --- Clusters ---
 
 WHERE = """
 mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ctaid.y; mov.u32 %r2, %nctaid.x;
@@ -145,9 +143,7 @@ def test_the_shape_of_a_cluster_does_not_matter_for_the_room(layer, cluster):
     assert found[0] <= 8 // (cluster[0] * cluster[1])  # 8 SMs, one such CTA each
 
 
-# ---------------------------------------------------------------------------------------------
-# Tensor maps
-# ---------------------------------------------------------------------------------------------
+# --- Tensor maps ---
 
 
 def by_the_driver(address, kind, dims, strides, box, swizzle, l2, fill):
@@ -185,9 +181,7 @@ def test_a_map_that_the_driver_refuses_is_named(layer):
         encode(layer, memory.address, 3, (128, 8), (256,), (128, 8), swizzle=3)
 
 
-# ---------------------------------------------------------------------------------------------
-# Rows
-# ---------------------------------------------------------------------------------------------
+# --- Rows ---
 
 
 @pytest.mark.parametrize("oldest, newest", [(80, ANY_NEWER), (90, 90), (90, 93), (80, 90)])

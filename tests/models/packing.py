@@ -72,9 +72,7 @@ class Packed:
     pre_quant_scale: torch.Tensor | None = None
 
 
-# ---------------------------------------------------------------------------------------------
-# A directory
-# ---------------------------------------------------------------------------------------------
+# --- A directory ---
 
 BESIDE = re.compile(  # a tensor that only says how another one is read
     r"(\.|_)(weight_scale|weight_scale_2|weight_global_scale|input_scale|input_global_scale|"

@@ -84,9 +84,7 @@ def torchao():
 PRODUCERS = {f.__name__: f for f in (compressed_tensors, modelopt, torchao)}
 
 
-# ---------------------------------------------------------------------------------------------
-# Whole models
-# ---------------------------------------------------------------------------------------------
+# --- Whole models ---
 
 
 def random_model(architecture):

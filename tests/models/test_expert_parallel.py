@@ -48,9 +48,7 @@ def of_each_rank(world, counts, **options):
     return [tokens_of(n, seed=3 + rank, **options) for rank, n in enumerate(counts[:world])]
 
 
-# -------------------------------------------------------------------------------------------------
-# Each rank's own tokens
-# -------------------------------------------------------------------------------------------------
+# --- Each rank's own tokens ---
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -135,9 +133,7 @@ def test_16_bits_round_once_for_each_rank(team, input_quant):
             assert bool(((y.double() - want).abs() <= 1.01 * world * 2.0**-8 * size).all())
 
 
-# -------------------------------------------------------------------------------------------------
-# The same tokens on all ranks, and whole mixtures
-# -------------------------------------------------------------------------------------------------
+# --- The same tokens on all ranks, and whole mixtures ---
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -183,9 +179,7 @@ def test_experts_compile_whole(team, tokens):
     assert run == [True, True]
 
 
-# -------------------------------------------------------------------------------------------------
-# One process
-# -------------------------------------------------------------------------------------------------
+# --- One process ---
 
 
 @pytest.mark.parametrize("size, world", [(7, 3), (8, 4), (3, 3), (256, 7)])

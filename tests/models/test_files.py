@@ -86,9 +86,7 @@ def test_where_the_quantization_is_found(tmp_path):
         Files(tmp_path / "m")
 
 
-# ---------------------------------------------------------------------------------------------
-# What is refused
-# ---------------------------------------------------------------------------------------------
+# --- What is refused ---
 
 
 def put(path, header, body=b"", length=None):

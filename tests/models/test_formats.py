@@ -44,9 +44,7 @@ def configured(directory, to, quantization):
     return copy
 
 
-# ---------------------------------------------------------------------------------------------
-# What is understood
-# ---------------------------------------------------------------------------------------------
+# --- What is understood ---
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -178,9 +176,7 @@ def test_a_pattern_that_is_not_evaluated(checkpoint, tmp_path):
     assert all("this pattern is not evaluated" in text for text in sentences(plan))
 
 
-# ---------------------------------------------------------------------------------------------
-# What is wrong with a layer
-# ---------------------------------------------------------------------------------------------
+# --- What is wrong with a layer ---
 
 E4M3 = torch.float8_e4m3fn
 WRONG = {  # part -> its tensor, and what the problem says after the name
@@ -227,9 +223,7 @@ def test_stacked_experts_that_are_transposed_are_refused(checkpoint, tmp_path):
     assert fatal.startswith(name) and "[experts, K, N]" in fatal
 
 
-# ---------------------------------------------------------------------------------------------
-# What is refused by name
-# ---------------------------------------------------------------------------------------------
+# --- What is refused by name ---
 
 
 def group(**weights):

@@ -185,9 +185,7 @@ def test_tied_embeddings_stay_tied(checkpoint):
     check(model, directory)
 
 
-# -------------------------------------------------------------------------------------------------
-# Nothing or all
-# -------------------------------------------------------------------------------------------------
+# --- Nothing or all ---
 
 
 AT = "model.layers.1.self_attn.k_proj"

@@ -20,9 +20,7 @@ def rms(x):
     return x.double().square().mean().sqrt().item()
 
 
-# ---------------------------------------------------------------------------------------------
-# Layer by layer
-# ---------------------------------------------------------------------------------------------
+# --- Layer by layer ---
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
@@ -141,9 +139,7 @@ def test_the_bound_notices(checkpoint, fault, dtype):
         check_modules(model, Truth.of(directory), lambda: model(TOKENS))
 
 
-# ---------------------------------------------------------------------------------------------
-# Logits
-# ---------------------------------------------------------------------------------------------
+# --- Logits ---
 
 
 @pytest.mark.parametrize("form", WEIGHTS_ONLY)

@@ -147,9 +147,7 @@ def test_small_blocks_differ_below_their_smallest_scale(name):
     assert torch.equal(ours.data[0, there], packed.codes[0, there])
 
 
-# ---------------------------------------------------------------------------------------------
-# Whole checkpoints
-# ---------------------------------------------------------------------------------------------
+# --- Whole checkpoints ---
 
 
 @pytest.fixture(params=sorted(p.name for p in OTHERS.glob("modelopt-*")))

@@ -17,9 +17,7 @@ UNIT = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """The largest relative error of a rounding."""
 
 
-# -------------------------------------------------------------------------------------------------
-# Rows
-# -------------------------------------------------------------------------------------------------
+# --- Rows ---
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -56,9 +54,7 @@ def test_a_fused_layer_is_cut_part_by_part(team, world):
         assert torch.equal(got, torch.cat(mine, -1))
 
 
-# -------------------------------------------------------------------------------------------------
-# Columns
-# -------------------------------------------------------------------------------------------------
+# --- Columns ---
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -133,9 +129,7 @@ def test_two_ranks_round_their_sums_and_the_sum_of_these(team):
         assert torch.equal(got, parts[0] + parts[1])
 
 
-# -------------------------------------------------------------------------------------------------
-# A feed-forward layer
-# -------------------------------------------------------------------------------------------------
+# --- A feed-forward layer ---
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -190,9 +184,7 @@ def test_a_feed_forward_layer_of_row_scales(team):
         assert torch.equal(got, want)
 
 
-# -------------------------------------------------------------------------------------------------
-# What is refused
-# -------------------------------------------------------------------------------------------------
+# --- What is refused ---
 
 REFUSED = {
     "columns": (
@@ -279,9 +271,7 @@ def test_inputs_that_want_a_gradient_are_refused(as_rank, cls):
         layer(x)
 
 
-# -------------------------------------------------------------------------------------------------
-# Making slices
-# -------------------------------------------------------------------------------------------------
+# --- Making slices ---
 
 
 @pytest.mark.parametrize("cls, options", [(ColumnParallel, {"head_dim": 4}), (RowParallel, {})])

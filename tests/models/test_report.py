@@ -136,9 +136,7 @@ def test_names_stay_within_80_columns(checkpoint, tmp_path):
     assert len(report.errors) == 1 and max(map(len, str(report).splitlines())) <= 80
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
-# ---------------------------------------------------------------------------------------------
+# --- The command ---
 
 
 def run(path, **variables):

@@ -151,9 +151,7 @@ def test_a_loaded_part_loads_again(checkpoint, as_rank):
     check_same(model, before)
 
 
-# -------------------------------------------------------------------------------------------------
-# Other files
-# -------------------------------------------------------------------------------------------------
+# --- Other files ---
 
 INDICES = [(), (2,), (slice(1, 3),), (1, slice(8, 24)), (slice(None), slice(None), slice(1, 3))]
 
@@ -238,9 +236,7 @@ def test_an_index_outside_of_a_tensor_is_an_error_with_its_name(tmp_path):
         Files(tmp_path / "m.safetensors").read("s", (7,))
 
 
-# -------------------------------------------------------------------------------------------------
-# What does not fit
-# -------------------------------------------------------------------------------------------------
+# --- What does not fit ---
 
 
 @pytest.mark.parametrize(

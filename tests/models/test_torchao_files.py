@@ -152,9 +152,7 @@ def test_torch_save_is_read_without_torchao(tmp_path):
     assert subprocess.run([sys.executable, "-c", program]).returncode == 4
 
 
-# ---------------------------------------------------------------------------------------------
-# What is refused
-# ---------------------------------------------------------------------------------------------
+# --- What is refused ---
 
 
 def damaged(path, change):

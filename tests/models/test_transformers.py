@@ -58,9 +58,7 @@ def with_own_loader(directory, device="cpu"):
     return model
 
 
-# ---------------------------------------------------------------------------------------------
-# What loads
-# ---------------------------------------------------------------------------------------------
+# --- What loads ---
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -201,9 +199,7 @@ def test_a_plain_model_is_quantised(tmp_path):
     assert model.config.quantization_config.to_dict()["input_quant"] == "dynamic"
 
 
-# ---------------------------------------------------------------------------------------------
-# Whose checkpoints they are
-# ---------------------------------------------------------------------------------------------
+# --- Whose checkpoints they are ---
 
 
 def test_compressed_tensors_is_transformers_until_it_is_taken(checkpoint):
@@ -279,9 +275,7 @@ def test_the_configuration_is_kept(checkpoint):
     )
 
 
-# ---------------------------------------------------------------------------------------------
-# What is refused
-# ---------------------------------------------------------------------------------------------
+# --- What is refused ---
 
 
 UP = "model.layers.1.mlp.up_proj"

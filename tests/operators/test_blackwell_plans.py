@@ -115,9 +115,7 @@ def test_lists_that_no_tile_takes(device, monkeypatch):
     assert plan["declined"] == "sm100: the weights are not NVFP4"
 
 
-# ---------------------------------------------------------------------------------------------
-# Tokens by index
-# ---------------------------------------------------------------------------------------------
+# --- Tokens by index ---
 
 
 def test_tokens_whose_rows_would_have_no_map_go_where_they_go_gathered(device):

@@ -65,9 +65,7 @@ def check_interval(got, offsets, expected_of, scale=None):
         assert wrong is None, (g, wrong)
 
 
-# ---------------------------------------------------------------------------------------------
-# Bytes
-# ---------------------------------------------------------------------------------------------
+# --- Bytes ---
 
 
 @pytest.mark.parametrize("case", OFFSETS)
@@ -193,9 +191,7 @@ def test_the_bytes_of_quantize_of_our_own_sums_on_the_cpu(device):
     np.testing.assert_array_equal(raw(got.scales), raw(want.scales))
 
 
-# ---------------------------------------------------------------------------------------------
-# NaN, infinities, zeros
-# ---------------------------------------------------------------------------------------------
+# --- NaN, infinities, zeros ---
 
 
 @pytest.mark.any_path
@@ -236,9 +232,7 @@ def test_k_of_zero_gives_zero(device):
         assert (part[0] == 9).all() and (part[1:] == 0).all()
 
 
-# ---------------------------------------------------------------------------------------------
-# Addresses, new outputs, nothing to do
-# ---------------------------------------------------------------------------------------------
+# --- Addresses, new outputs, nothing to do ---
 
 
 @pytest.mark.any_path
@@ -302,9 +296,7 @@ def test_empty(device, tokens, experts, n, rows):
     assert out[0].untouched() and out[1].untouched()
 
 
-# ---------------------------------------------------------------------------------------------
-# Refusals
-# ---------------------------------------------------------------------------------------------
+# --- Refusals ---
 
 
 @pytest.mark.parametrize("options, message", [
@@ -345,9 +337,7 @@ def test_no_output_shares_memory(device):
             stack.new(a.tensor, a.sf, [0, 6], quantized=True, out=out)
 
 
-# ---------------------------------------------------------------------------------------------
-# Tiles of Hopper
-# ---------------------------------------------------------------------------------------------
+# --- Tiles of Hopper ---
 
 
 @pytest.mark.parametrize("tile", tiles_of("sm90/gemm", "grouped_dual_gemm"))

@@ -42,9 +42,7 @@ OF = {"ids": lambda value: getattr(value, "name", None)}
 operators = pytest.mark.parametrize("experts", OPERATORS, **OF)
 
 
-# ---------------------------------------------------------------------------------------------
-# Against the oracle
-# ---------------------------------------------------------------------------------------------
+# --- Against the oracle ---
 
 
 @operators
@@ -85,9 +83,7 @@ def test_output_orders(backend, experts, order, dtype):
     b.check(got, NOBODYS, a.values, backend.c, dtype)
 
 
-# ---------------------------------------------------------------------------------------------
-# Rows: which token each row of the result is made of
-# ---------------------------------------------------------------------------------------------
+# --- Rows: which token each row of the result is made of ---
 
 ROWS = {
     "even": ([0, 20, 40, 60], 60),
@@ -245,9 +241,7 @@ def test_what_names_no_token_is_an_error_on_the_cpu(experts, rows, message):
     assert out.untouched()
 
 
-# ---------------------------------------------------------------------------------------------
-# NaN
-# ---------------------------------------------------------------------------------------------
+# --- NaN ---
 
 
 @pytest.mark.parametrize("experts, row", [(Matrices, 4), (Stack, 4), (Stack, 19 + 4)], **OF)
@@ -281,9 +275,7 @@ def test_a_nan_stays_with_its_token(device, experts):
         np.testing.assert_array_equal(np.isnan(got), np.repeat(rows[:, None] // 2 == 2, 6, 1))
 
 
-# ---------------------------------------------------------------------------------------------
-# Addresses, new outputs, nothing to do
-# ---------------------------------------------------------------------------------------------
+# --- Addresses, new outputs, nothing to do ---
 
 
 @operators
@@ -372,9 +364,7 @@ def test_k_of_zero_is_a_sum_of_zeros(device, experts, options, rows):
     assert (got[0] == POISON).all() and (got[1:] == 0).all()
 
 
-# ---------------------------------------------------------------------------------------------
-# Tiles of Hopper
-# ---------------------------------------------------------------------------------------------
+# --- Tiles of Hopper ---
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,7 @@ def test_list_16_bit(backend, a_dtype, kind):
         assert_ok(reference.check(values(out.tensor), expected, "float32"))
 
 
-# ---------------------------------------------------------------------------------------------
-# The contiguous form: what it has beside test_grouped_experts.py
-# ---------------------------------------------------------------------------------------------
+# --- The contiguous form: what it has beside test_grouped_experts.py ---
 
 
 def test_contiguous_with_one_output(device):

@@ -270,9 +270,7 @@ def test_numpy(device, gated):
         check_bytes(q, x, "amax", up=up)
 
 
-# ---------------------------------------------------------------------------------------------
-# dequantize
-# ---------------------------------------------------------------------------------------------
+# --- dequantize ---
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -318,9 +316,7 @@ def test_what_quantize_made_comes_back(device, dtype):
     np.testing.assert_array_equal(values(got), x)
 
 
-# ---------------------------------------------------------------------------------------------
-# Scale layouts
-# ---------------------------------------------------------------------------------------------
+# --- Scale layouts ---
 
 
 @pytest.mark.parametrize("rows, cols", [(1, 1), (128, 4), (129, 5), (300, 17), (0, 3), (3, 0)])

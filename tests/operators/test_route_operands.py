@@ -53,9 +53,7 @@ def columns_of(array, dtype, device, shift):
     return floats(wide, dtype, device)[:, shift : shift + cols]
 
 
-# ---------------------------------------------------------------------------------------------
-# Any K, any alignment
-# ---------------------------------------------------------------------------------------------
+# --- Any K, any alignment ---
 
 
 @pytest.mark.parametrize("dtypes", [("float16",) * 2, ("bfloat16",) * 2, ("bfloat16", "float32")])
@@ -96,9 +94,7 @@ def test_odd_k_within_the_bound(backend, m, n, hidden, dtype):
     check(result, logit, e, Options(4))
 
 
-# ---------------------------------------------------------------------------------------------
-# fp16, bf16, fp32
-# ---------------------------------------------------------------------------------------------
+# --- fp16, bf16, fp32 ---
 
 
 @pytest.mark.parametrize("dtypes", PAIRS, ids="-".join)
@@ -196,9 +192,7 @@ def test_extents_and_alignments(device, m, n, hidden, shift, dtypes):
     np.testing.assert_array_equal(dense, routing.scatter(found, selected, n))
 
 
-# ---------------------------------------------------------------------------------------------
-# Logits in place of x and w, logits handed out
-# ---------------------------------------------------------------------------------------------
+# --- Logits in place of x and w, logits handed out ---
 
 
 def near_ties(rng, dtype):

@@ -282,9 +282,7 @@ def test_evenly_spaced_rows_are_one_matrix(device, m, layout, lead):
     assert plan(x) == plan(x.reshape(-1, 64))
 
 
-# ---------------------------------------------------------------------------------------------
-# What is refused
-# ---------------------------------------------------------------------------------------------
+# --- What is refused ---
 
 
 def of_ones(*shape, dtype=torch.uint8):

@@ -30,9 +30,7 @@ SMALL_GPU = "101376"  # bytes of shared memory
 no_tiles = pytest.mark.skipif(not TILES, reason="a build without kernels")
 
 
-# ---------------------------------------------------------------------------------------------
-# What the calls of a family compute
-# ---------------------------------------------------------------------------------------------
+# --- What the calls of a family compute ---
 
 
 def check_gemm_of(device, dtype, m, n, k):
@@ -197,9 +195,7 @@ CHECKS = {  # of a family: check(tile, device, c), where the tile is what _tiles
 }
 
 
-# ---------------------------------------------------------------------------------------------
-# Every tile
-# ---------------------------------------------------------------------------------------------
+# --- Every tile ---
 
 
 @pytest.fixture
@@ -248,9 +244,7 @@ def test_every_tile_is_the_oracle(name, on_row, monkeypatch):
     assert len(called) > 1
 
 
-# ---------------------------------------------------------------------------------------------
-# What a tile cannot serve
-# ---------------------------------------------------------------------------------------------
+# --- What a tile cannot serve ---
 
 
 @pytest.mark.parametrize("name, operator, sizes, environment, why", REFUSED)
@@ -296,9 +290,7 @@ def test_other_families_and_rows_are_left_alone(name, backend, monkeypatch):
             assert nvfp4kern.explain(*call) == then
 
 
-# ---------------------------------------------------------------------------------------------
-# What is written in the variable
-# ---------------------------------------------------------------------------------------------
+# --- What is written in the variable ---
 
 
 def refusal(monkeypatch, text):

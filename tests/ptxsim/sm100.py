@@ -156,9 +156,7 @@ def declarations(**sizes):
     return "\n".join([*lines, ".shared .align 16 .b8 address[16];", ".reg .b32 %d<256>;"])
 
 
-# ---------------------------------------------------------------------------------------------
-# A block-scaled product, D [128 or 256][n] = A [..][256] B [n][256]
-# ---------------------------------------------------------------------------------------------
+# --- A block-scaled product, D [128 or 256][n] = A [..][256] B [n][256] ---
 
 K = 256
 FENCE_PROXY = "fence.proxy.async.shared::cta;"

@@ -47,9 +47,7 @@ def collect(arrays, formats, on_hardware, cc="9.0", only="", tell=lambda text: N
         assert not bad, bad
 
 
-# ---------------------------------------------------------------------------------------------
-# The package's operators
-# ---------------------------------------------------------------------------------------------
+# --- The package's operators ---
 
 
 def operators(on_hardware):
@@ -94,9 +92,7 @@ def result_of(row, name, size, kind):
         return found
 
 
-# ---------------------------------------------------------------------------------------------
-# Files
-# ---------------------------------------------------------------------------------------------
+# --- Files ---
 
 
 def write(path, arrays, formats):

@@ -127,9 +127,7 @@ def statement_at(source, line, column):
     return anchors.at(anchors.named(text, is_lasting), begin + column - 1)
 
 
-# ---------------------------------------------------------------------------------------------
-# Who runs them
-# ---------------------------------------------------------------------------------------------
+# --- Who runs them ---
 
 
 def in_a_child(work, seconds=120):
@@ -223,9 +221,7 @@ for name, of_group in OF_GROUPS.items():
     EQUIVALENT |= dict.fromkeys(GROUPS[name], of_group)
 
 
-# ---------------------------------------------------------------------------------------------
-# A campaign
-# ---------------------------------------------------------------------------------------------
+# --- A campaign ---
 
 
 def drawn(made, seed):

@@ -342,9 +342,7 @@ def test_its_twin_is_clean(name):
     assert found(good, **launch) == set()
 
 
-# ---------------------------------------------------------------------------------------------
-# What reports say, and poison
-# ---------------------------------------------------------------------------------------------
+# --- What reports say, and poison ---
 
 
 def test_an_error_says_where():

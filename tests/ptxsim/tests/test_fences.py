@@ -141,9 +141,7 @@ def test_proxy_fences_that_are_not_modelled_are_refused(form):
         gpu.Module(gpu.kernel(f"fence.proxy.{form};")).kernel("f")
 
 
-# ---------------------------------------------------------------------------------------------
-# Global memory: ordinary stores, then an asynchronous load of the same bytes
-# ---------------------------------------------------------------------------------------------
+# --- Global memory: ordinary stores, then an asynchronous load of the same bytes ---
 
 BARRIER = "@%p0 mbarrier.init.shared::cta.b64 [%r2], 1; @%p0 " + INITS + "bar.sync 0;"
 OWN_WORD = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;"

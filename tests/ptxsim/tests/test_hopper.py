@@ -27,9 +27,7 @@ def found(body, *arrays, **options):
     return gpu.findings()
 
 
-# ---------------------------------------------------------------------------------------------
-# mbarrier
-# ---------------------------------------------------------------------------------------------
+# --- mbarrier ---
 
 HANDOVER = (
     start(arrivals=64)
@@ -97,9 +95,7 @@ def test_a_barrier_is_not_initialised_again_amid_a_phase():
     assert found(settled + again) == set()
 
 
-# ---------------------------------------------------------------------------------------------
-# Bulk copies
-# ---------------------------------------------------------------------------------------------
+# --- Bulk copies ---
 
 
 def test_a_bulk_copy_lands_before_its_barrier_completes():
@@ -180,9 +176,7 @@ def test_a_bulk_store_wants_fence_barrier_and_wait():
     assert any(out is None or (out[1][:256] == 0).any() for out in late)
 
 
-# ---------------------------------------------------------------------------------------------
-# Clusters
-# ---------------------------------------------------------------------------------------------
+# --- Clusters ---
 
 PAIR = {"grid": 2, "cluster": 2}
 RING = """
@@ -283,9 +277,7 @@ def test_st_async_brings_data_and_signals_where_mbarriers_are_ready():
     assert "race" in found(relaxed.replace("@%p0 fence.mbarrier_init", "//"), **PAIR)
 
 
-# ---------------------------------------------------------------------------------------------
-# Tiles
-# ---------------------------------------------------------------------------------------------
+# --- Tiles ---
 
 
 @pytest.mark.parametrize("width", [8, 16, 32, 64])

@@ -63,9 +63,7 @@ def smem_address(matrix, major, row, byte):
     return function(ctypes.addressof(matrix), row, byte)
 
 
-# ---------------------------------------------------------------------------------------------
-# Shared memory
-# ---------------------------------------------------------------------------------------------
+# --- Shared memory ---
 
 PATTERNS = {  # PTX ISA 5.5.7: which 16-byte piece lies at each place; row r of 128 bytes
     "none": ["01234567"],
@@ -138,9 +136,7 @@ def test_ldmatrix_gives_each_lane_two_of_its_row():
             assert pair("num_ldmatrix_position", True, lane, half) == at[::-1]
 
 
-# ---------------------------------------------------------------------------------------------
-# Tensor memory
-# ---------------------------------------------------------------------------------------------
+# --- Tensor memory ---
 
 
 def loaded(shape, repeat):
@@ -203,9 +199,7 @@ def test_accumulators_have_a_cell_for_each_element(ctas, m, n):
     assert max(column for _, _, column in cells) + 1 == (n // 2 if (ctas, m) == (2, 128) else n)
 
 
-# ---------------------------------------------------------------------------------------------
-# The instruction descriptor
-# ---------------------------------------------------------------------------------------------
+# --- The instruction descriptor ---
 
 
 def instruction(kind, ctas, bits):
@@ -265,9 +259,7 @@ def test_instruction_descriptors_that_are_wrong():
         assert text in (instruction(kind, ctas, bits)[1] or ""), (kind, ctas, hex(bits))
 
 
-# ---------------------------------------------------------------------------------------------
-# CuTe
-# ---------------------------------------------------------------------------------------------
+# --- CuTe ---
 
 
 def cutlass_headers():

@@ -211,9 +211,7 @@ def test_nvf4_sums_that_cancel_are_zero():
         assert not mma_nvf4(a, sfa, b, sfb, np.full((2, 16), c, np.uint32)).any()
 
 
-# ---------------------------------------------------------------------------------------------
-# Fragments
-# ---------------------------------------------------------------------------------------------
+# --- Fragments ---
 
 
 class Position(ctypes.Structure):

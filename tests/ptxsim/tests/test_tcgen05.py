@@ -22,9 +22,7 @@ def launch(body, arrays, variables, seed=0, parameters=sm100.PARAMETERS, **optio
     return memory[-1].array.copy()
 
 
-# ---------------------------------------------------------------------------------------------
-# mma, cp, commit, ld: a product of block-scaled e2m1
-# ---------------------------------------------------------------------------------------------
+# --- mma, cp, commit, ld: a product of block-scaled e2m1 ---
 
 
 def run_product(group, n, seed, operands=None, body=None, columns=128):
@@ -132,9 +130,7 @@ def test_a_nan_scale_poisons_its_row():
     assert np.isnan(got[5]).all() and not np.isnan(np.delete(got, 5, 0)).any()
 
 
-# ---------------------------------------------------------------------------------------------
-# kind::f16
-# ---------------------------------------------------------------------------------------------
+# --- kind::f16 ---
 
 HALVES = ["a_in", "b_in", "d_out"]
 DEPTH = 64  # of the matrices: 128 bytes of a row along K, four instructions

@@ -94,9 +94,7 @@ def test_a_collector_that_was_filled_may_be_used():
     assert found(fill, severities="EWN") == set()
 
 
-# ---------------------------------------------------------------------------------------------
-# Pairs
-# ---------------------------------------------------------------------------------------------
+# --- Pairs ---
 
 RANK = "mov.u32 %r40, %cluster_ctarank;"
 PAIR_ALONE = RANK + sm100.start(group=2) + sm100.finish(group=2)
@@ -158,9 +156,7 @@ def test_a_pair_that_only_allocates_is_clean():
     assert found(PAIR_ALONE, 2, seeds=range(30)) == set()
 
 
-# ---------------------------------------------------------------------------------------------
-# Allocation
-# ---------------------------------------------------------------------------------------------
+# --- Allocation ---
 
 FOUR = """
     mov.u32 %r0, %tid.x;
@@ -191,9 +187,7 @@ def test_allocations_lie_anywhere(anywhere):
     gpu.configure(cc="10.0", tmem_anywhere=1)
 
 
-# ---------------------------------------------------------------------------------------------
-# What is not modelled is an error with its line
-# ---------------------------------------------------------------------------------------------
+# --- What is not modelled is an error with its line ---
 
 MMA = "tcgen05.mma.cta_group::1.kind::"
 REJECTED = {

@@ -85,9 +85,7 @@ def test_what_is_missing_is_found(name):
     assert code in found(changed(body, old, new), 2 if body == PAIR else 1)
 
 
-# ---------------------------------------------------------------------------------------------
-# What one thread issues, without a commit in between
-# ---------------------------------------------------------------------------------------------
+# --- What one thread issues, without a commit in between ---
 
 WHOLE = sm100.wait("between", "%r11") + AFTER  # what was committed before is done
 ALSO = sm100.commit(1, "%r11")
@@ -169,9 +167,7 @@ def test_relaxed_arrivals_order_tensor_memory():
     assert "tcgen05-fence" in found(changed(body, BEFORE, ""))
 
 
-# ---------------------------------------------------------------------------------------------
-# ld and st
-# ---------------------------------------------------------------------------------------------
+# --- ld and st ---
 
 PUT = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r3], {%r0};"
 GET = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%d0}, [%r3];"

@@ -20,9 +20,7 @@ def launch(body, *arrays, variables=None, seed=0, **options):
     return memory[-1].array.copy()
 
 
-# ---------------------------------------------------------------------------------------------
-# Shapes of ld and st: PTX ISA 9.7.16.2.3
-# ---------------------------------------------------------------------------------------------
+# --- Shapes of ld and st: PTX ISA 9.7.16.2.3 ---
 
 CELLS = {  # of thread t's register r: lane, column
     "32x32b": lambda t, r: (t, r),
@@ -114,9 +112,7 @@ def test_pairs_of_columns_pack_into_a_register_and_back():
     assert (again == (threads << 16 | np.arange(8))).all()
 
 
-# ---------------------------------------------------------------------------------------------
-# cp: PTX ISA 9.7.16.9
-# ---------------------------------------------------------------------------------------------
+# --- cp: PTX ISA 9.7.16.9 ---
 
 COPIES = {  # name: rows, bytes of a row, the lanes a row goes to
     "128x256b": (128, 32, lambda r: [r]),
