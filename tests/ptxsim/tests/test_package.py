@@ -257,6 +257,8 @@ def cell_of(name):
 def cells(row):
     paths = f"{row}/{row}_backend.c", "cuda/cuda_shared_cells.h"
     source = "".join((TESTS.parent / "csrc" / path).read_text() for path in paths)
+    if "NK_GPU_CELLS" in source:
+        source += (TESTS.parent / "csrc/backend.h").read_text()
     return set(re.findall(r"(?:^    \.|CELL\(row, )(\w+)", source, flags=re.M))
 
 
