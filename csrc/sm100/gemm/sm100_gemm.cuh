@@ -18,10 +18,12 @@
  *
  * K: a step is 256 elements, one stage, at most four MMAs of 64 for each matrix. A stage has all operands' codes, 128
  * bytes a row, and their scale factors as atoms of 128 rows x 4 (cuBLAS's blocked layout), in both CTAs of a pair those
- * of all of operand N. Blocked scale factors of whole atoms come by bulk copies. Threads arrange all others: linear
- * ones, those of a K that ends inside an atom (its padding may be NaN), of tokens by index, of an up matrix that begins
- * inside an atom, at addresses that are no multiple of 16, and, in a list, those that any group must arrange
- * (sm100_params_of()).
+ * of all of operand N. Blocked scale factors of whole atoms come by bulk copies. Threads arrange all others:
+ *   - linear ones, and those of tokens by index
+ *   - those of a K that ends inside an atom, whose padding may be NaN
+ *   - those of an up matrix that begins inside an atom
+ *   - those at addresses that are no multiple of 16
+ *   - in a list, those that any group must arrange (sm100_launch_list())
  *
  * Roles: warps 0 - 3: epilogue
  *        warps 4 - 7: arrange the scale factors that bulk copies do not bring, if any. With tokens by index, warp 4

@@ -35,13 +35,14 @@
  *   two more warps            do nothing; they are there if setmaxnreg needs a whole producer warpgroup
  *
  * Barriers (mbarriers; "wait" is the parity that the first wait is given: 1 passes at once, since stages begin empty):
- *   full[STAGES]   producers -> a consumer group   1 arrival + the stage's bytes; 32 more if lanes copy    wait 0
+ *   full[STAGES]   producers -> a consumer group   1 arrival + the stage's bytes; 32 more if lanes copy   wait 0
  *                                                  scale factors, one behind the copies of each
- *   empty[STAGES]  a consumer group -> producers   128 W arrivals: each thread's, after its own reads. One wait 1
- *                                                  of each warp would do, but racecheck of compute-sanitizer
- *                                                  does not see that order
- *   sums_full      the peer CTA -> consumers       1 arrival, of this CTA's thread 0 when it initialises    wait 0
- *                                                  it, + the bytes of the peer's st.async; completes once
+ *   empty[STAGES]  a consumer group -> producers   128 W arrivals: each thread's, after its own reads.     wait 1
+ *                                                  One of each warp would do, but racecheck of
+ *                                                  compute-sanitizer does not see that order.
+ *   sums_full      the peer CTA -> consumers       1 arrival, of this CTA's thread 0, when it initialises  wait 0
+ *                                                  the barrier; + the bytes of the peer's st.async. It
+ *                                                  completes once.
  *   BARRIER_CONSUMERS    all consumers: none reads stages any more; partial sums of the other group are written
  *   BARRIER_PAIRS ..     two warps that share a block, see sm90_gemm_encode.cuh
  *   cluster        at the beginning: sums_full is initialised before the peer sends. A CTA waits on sums_full before
@@ -228,12 +229,12 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
     } else if constexpr (C::CLUSTER == 1) {
         store_gemm_tile<C>(p, params, tile, c, first_n8, sums);
     } else if constexpr (C::BOTH_CTAS_STORE) { /* CTA 1 the upper half */
-        const int rank = (int)cluster_ctarank(), slot = C::WARPGROUPS * c.consumer_group + c.warpgroup;
+        const int rank = (int)cluster_ctarank(), sender = C::WARPGROUPS * c.consumer_group + c.warpgroup;
         float ours[N / 2], theirs[N / 2];
         halve_sums(sums, rank == 1, ours, theirs);
         barrier_cluster_wait();
-        send_partial_sums(s, slot, c.thread, theirs);
-        add_peer_sums(s, slot, c.thread, ours);
+        send_partial_sums(s, sender, c.thread, theirs);
+        add_peer_sums(s, sender, c.thread, ours);
         store_gemm_tile<C>(p, params, tile, c, first_n8 + rank * (N / 8), ours);
     } else { /* CTA i stores what consumer group i has */
         barrier_cluster_wait();

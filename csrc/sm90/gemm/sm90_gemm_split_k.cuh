@@ -51,12 +51,12 @@ __device__ inline void reduce_consumer_groups(sm90_gemm_memory<C> &s, const cons
         add_quad(ours + 4 * i, ld_shared_v4(from + i * WARPGROUP * 16));
 }
 
-/* To the same warpgroup of the peer CTA; `slot` is its place in peer_sums. */
+/* To the same warpgroup of the peer CTA. `sender` is its number among the warpgroups that send. */
 template <class C, int N>
-__device__ inline void send_partial_sums(sm90_gemm_memory<C> &s, int slot, int thread, const float (&sums)[N])
+__device__ inline void send_partial_sums(sm90_gemm_memory<C> &s, int sender, int thread, const float (&sums)[N])
 {
     const uint32_t peer = cluster_ctarank() ^ 1, full = mapa(shared_address(&s.sums_full), peer);
-    const uint32_t to = mapa(shared_address(&s.peer_sums) + (slot * (N / 4) * WARPGROUP + thread) * 16, peer);
+    const uint32_t to = mapa(shared_address(&s.peer_sums) + (sender * (N / 4) * WARPGROUP + thread) * 16, peer);
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
         st_async_v4(to + i * WARPGROUP * 16, sums + 4 * i, full);
@@ -64,9 +64,9 @@ __device__ inline void send_partial_sums(sm90_gemm_memory<C> &s, int slot, int t
 
 /* From the same warpgroup of the peer CTA. */
 template <class C, int N>
-__device__ inline void add_peer_sums(sm90_gemm_memory<C> &s, int slot, int thread, float (&sums)[N])
+__device__ inline void add_peer_sums(sm90_gemm_memory<C> &s, int sender, int thread, float (&sums)[N])
 {
-    const uint32_t at = shared_address(&s.peer_sums) + (slot * (N / 4) * WARPGROUP + thread) * 16;
+    const uint32_t at = shared_address(&s.peer_sums) + (sender * (N / 4) * WARPGROUP + thread) * 16;
     mbarrier_wait_cluster(shared_address(&s.sums_full), 0);
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
