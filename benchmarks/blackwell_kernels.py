@@ -17,8 +17,8 @@ from blackwell_model import (
     STEP_K,
     Work,
     bytes_of,
-    h200,
     hbm_rate,
+    hopper,
     rows_of,
     terms,
 )
@@ -138,10 +138,10 @@ def shared_rows_of(mma_n, ctas, pairs):
 
 
 def streaming(shape):
-    """Of a gemv: what our cold call takes beyond the floor on an H200, and a B200's floor."""
+    """Of a gemv: what our cold call takes beyond the floor on a Hopper, and a B200's floor."""
     text = "x".join(str(size) for size in shape if size != 1)
     row = next(
-        r for r in h200()["rows"] if r["op"] == "gemv" and r["shape"] == text and "cold" in r
+        r for r in hopper()["rows"] if r["op"] == "gemv" and r["shape"] == text and "cold" in r
     )
     return {"call": row["cold"]["median"] - row["floor"], "HBM": row["moved"] / hbm_rate()}
 

@@ -34,7 +34,8 @@ GIVEN = {  # name: (value, unit, source)
     "multiply_adds": (16384, "a cycle and SM", "9 PFLOP/s of dense FP4 (Modal's GPU glossary)"),
     "clock": (1856, "MHz", "the same figure, by SMs and multiply-adds"),
     "hbm": (8.0, "TB/s", "Modal's GPU glossary"),
-    "h200": (4.8, "TB/s", "NVIDIA's data sheet of the H200"),
+    "H100": (3.35, "TB/s", "NVIDIA's data sheet of the H100 SXM"),
+    "H200": (4.8, "TB/s", "NVIDIA's data sheet of the H200"),
 }
 STARTS = {  # what is fitted: (first guess, unit, what it is)
     "call": (6.0, "us", "launch, events and host, as the harness times them"),
@@ -78,14 +79,16 @@ class Work:
 
 
 @cache
-def h200():
-    """Our own measurements of an H200."""
+def hopper():
+    """Our own measurements of an H100 or an H200."""
     return json.loads((RESULTS / "gpu.json").read_text())
 
 
 def hbm_rate():
-    """Bytes a microsecond: as much of the data sheet's as our reading kernel reaches on an H200."""
-    reached = h200()["environment"]["ceilings"]["read"] / GIVEN["h200"][0] / 1e6
+    """Bytes a microsecond: of the data sheet's what our reading kernel reaches on a Hopper GPU."""
+    measured = hopper()["environment"]
+    sheet = next(value for name, (value, *_) in GIVEN.items() if name in measured["gpu"])
+    reached = measured["ceilings"]["read"] / sheet / 1e6
     return GIVEN["hbm"][0] * 1e6 * reached
 
 

@@ -31,7 +31,7 @@ def near(tree):
 def test_the_file_is_what_the_program_writes(tmp_path, monkeypatch):
     """`python benchmarks/blackwell_model.py fit` writes it anew, `plans` before where plans or the
     simulator's counters have changed; then benchmarks/figures.py."""
-    model.h200()
+    model.hopper()
     monkeypatch.setattr(model, "RESULTS", tmp_path)
     assert model.rounded(model.fit()) == near(FILE)
 

@@ -66,10 +66,11 @@ def test_a_gpu_reads_them(case, monkeypatch):
     still = torch.tensor(WRITTEN[0], dtype=torch.int32, device="cuda")
     offsets = still.clone()
     with Written(offsets) as written:
-        for _ in range(12):
+        calls = 0
+        while calls < 12 or written.times <= 12:  # a busy host's thread is slower than calls
             nvfp4kern.grouped_gemm(*operands, offsets=offsets, out=out.tensor)
             torch.cuda.synchronize()
-    assert written.times > 12
+            calls += 1
     assert out.guards_intact()
     out.poison()
     nvfp4kern.grouped_gemm(*operands, offsets=still, out=out.tensor)
