@@ -85,10 +85,12 @@ def capsule_of(tensor, dtype=U8, shape=None, **fields):
     )
 
 
-@functools.cache
-def without_borrowing():
-    """A type of tensors whose exchange API is torch's, but for the function that lends a DLTensor:
-    a framework may leave it out. Then a managed tensor is asked for."""
+VERSION, OLDER, ALLOCATE, FROM_OBJECT, TO_OBJECT, LEND, STREAM = range(7)
+"""What the table of an exchange API holds."""
+
+
+def with_api(**changed):
+    """A type of tensors whose exchange API is torch's, but for some members of its table."""
     get, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     new.restype, new.argtypes = (
@@ -98,10 +100,18 @@ def without_borrowing():
     name = b"dlpack_exchange_api"
     torch_s = get(torch.Tensor.__dlpack_c_exchange_api__, name)
     table = (ctypes.c_void_p * 7)(*(ctypes.c_void_p * 7).from_address(torch_s))
-    table[5] = None  # after the version, an older table and three functions
+    for member, value in changed.items():
+        table[globals()[member]] = ctypes.cast(value, ctypes.c_void_p).value if value else None
     members = {"__dlpack_c_exchange_api__": new(ctypes.addressof(table), name, None)}
     members["__torch_function__"] = torch._C._disabled_torch_function_impl
-    return type("WithoutBorrowing", (torch.Tensor,), members | {"table": table})
+    return type("WithApi", (torch.Tensor,), members | {"table": table, "functions": changed})
+
+
+@functools.cache
+def without_borrowing():
+    """A framework may leave out the function that lends a DLTensor. Then a managed tensor is asked
+    for."""
+    return with_api(LEND=None)
 
 
 def managed(tensor):

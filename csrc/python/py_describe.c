@@ -178,6 +178,9 @@ int py_describe(py_call *call, const DLTensor *dl, uint64_t flags, nk_tensor *t)
         return py_fail_at(PyExc_ValueError, t->name, t->index, "%d dimensions, expected at most %d", (int)dl->ndim,
                           NK_MAX_DIMS);
     }
+    if (dl->ndim > 0 && !dl->shape) {
+        return py_fail_at(PyExc_BufferError, t->name, t->index, "%d dimensions without a shape", (int)dl->ndim);
+    }
     t->read_only = (flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
     t->ndim = dl->ndim;
     if (dl->strides)

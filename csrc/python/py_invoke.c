@@ -200,6 +200,6 @@ PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *ar
     bool failed = parse(op, args, nargs, kwnames, values) < 0 || op->run(&call, values, &result) < 0;
     if (failed || explain) Py_CLEAR(result);
     if (!failed && explain) result = plan_dict(&call.exec.plan);
-    Py_XDECREF(call.kept);
+    py_release(call.kept);
     return result;
 }

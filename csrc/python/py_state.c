@@ -6,8 +6,17 @@ int py_keep(py_call *call, PyObject *object)
     int failed = -1;
     if (!call->kept) call->kept = PyList_New(0);
     if (call->kept) failed = PyList_Append(call->kept, object);
-    Py_DECREF(object);
+    py_release(object);
     return failed;
+}
+
+void py_release(PyObject *object)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_XDECREF(object);
+    if (PyErr_Occurred()) PyErr_WriteUnraisable(NULL);
+    PyErr_Restore(type, value, traceback);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -29,6 +38,7 @@ int py_fail_at(PyObject *exception, const char *name, int32_t index, const char 
 
 int py_not_exported(const nk_tensor *t)
 {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "the exporter failed without an exception");
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
     PyObject *type, *cause, *traceback, *error, *error_type, *error_traceback;
     PyErr_Fetch(&type, &cause, &traceback);

@@ -43,6 +43,9 @@ typedef struct py_call {
 /* Keeps a new reference until the call ends; steals it. */
 int py_keep(py_call *call, PyObject *object);
 
+/* Releases what an exporter lent, or NULL. Its deleter may run Python code, so an exception that is set waits. */
+void py_release(PyObject *object);
+
 /* Raises "<name>: <text>", or "<name>[<index>]: <text>" where index is not negative. Returns -1. */
 int py_fail_at(PyObject *exception, const char *name, int32_t index, const char *format, ...);
 

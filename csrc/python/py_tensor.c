@@ -13,6 +13,21 @@
 /* Exporters: how tensors of a type are read                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* NULL where the chain ends. Versions fall along it: one that goes round would have no end. */
+static const DLPackExchangeAPIHeader *older(const DLPackExchangeAPIHeader *header)
+{
+    const DLPackVersion last = header->version;
+    header = header->prev_api;
+    if (!header || header->version.major > last.major) return NULL;
+    return header->version.major < last.major || header->version.minor < last.minor ? header : NULL;
+}
+
+static bool is_complete(const DLPackExchangeAPI *api)
+{
+    return api->managed_tensor_allocator && api->managed_tensor_from_py_object_no_sync &&
+           api->managed_tensor_to_py_object_no_sync && api->current_work_stream;
+}
+
 static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
 {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
@@ -23,8 +38,9 @@ static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
     Py_XDECREF(capsule); /* the table itself lives as long as the process */
     PyErr_Clear();
     while (header && header->version.major != DLPACK_MAJOR_VERSION)
-        header = header->prev_api;
-    return (const DLPackExchangeAPI *)(const void *)header;
+        header = older(header);
+    const DLPackExchangeAPI *api = (const void *)header;
+    return api && is_complete(api) ? api : NULL;
 }
 
 /* *address becomes a new reference, or NULL where tensors of this type are not read by address. */
@@ -74,12 +90,15 @@ static int from_capsule(py_call *call, PyObject *capsule, PyObject *owner, nk_te
 static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *api, nk_tensor *t)
 {
     if (api->dltensor_from_py_object_no_sync) {
-        DLTensor dl;
+        DLTensor dl = {0};
         if (api->dltensor_from_py_object_no_sync(object, &dl) < 0) return py_not_exported(t);
         if (py_describe(call, &dl, 0, t) < 0) return -1;
     } else {
-        DLManagedTensorVersioned *managed;
+        DLManagedTensorVersioned *managed = NULL;
         if (api->managed_tensor_from_py_object_no_sync(object, &managed) < 0) return py_not_exported(t);
+        if (!managed) {
+            return py_fail_at(PyExc_BufferError, t->name, t->index, "cannot be exported: the exchange API gave none");
+        }
         PyObject *capsule = PyCapsule_New(managed, VERSIONED, delete_managed);
         if (!capsule && managed->deleter) managed->deleter(managed);
         if (!capsule || py_keep(call, capsule) < 0 || from_capsule(call, capsule, NULL, t) < 0) return -1;
@@ -352,12 +371,16 @@ static PyObject *empty_from_api(const DLPackExchangeAPI *api, const nk_tensor *s
     failure failure = {.text = "no reason given"};
     DLManagedTensorVersioned *managed = NULL;
     void *object = NULL;
-    if (api->managed_tensor_allocator(&prototype, &managed, &failure, note_failure) < 0) {
+    if (api->managed_tensor_allocator(&prototype, &managed, &failure, note_failure) < 0 || !managed) {
         py_fail_at(failure.no_memory ? PyExc_MemoryError : PyExc_RuntimeError, spec->name, spec->index,
                    "cannot be allocated, %s", failure.text);
         return NULL;
     }
-    return api->managed_tensor_to_py_object_no_sync(managed, &object) < 0 ? NULL : object;
+    if (api->managed_tensor_to_py_object_no_sync(managed, &object) < 0) object = NULL;
+    if (!object && !PyErr_Occurred()) {
+        py_fail_at(PyExc_RuntimeError, spec->name, spec->index, "cannot be allocated, %s", failure.text);
+    }
+    return object;
 }
 
 static PyObject *empty_from_python(py_call *call, const nk_tensor *spec)

@@ -13,6 +13,7 @@ from exporters import (
     EXPECTED,
     FP4,
     FP4X2,
+    OLDER,
     OPERANDS,
     U8,
     Exporter,
@@ -26,6 +27,7 @@ from exporters import (
     new_capsule,
     old_capsule,
     same,
+    with_api,
 )
 
 import nvfp4kern as nk
@@ -201,6 +203,63 @@ def test_what_the_exchange_api_refuses(form):
     with pytest.raises(ValueError, match="^a: 7 dimensions, expected at most 6"):
         nk.gemm(form(a.reshape(1, 1, 1, 1, 1, M, K // 2)), b, sfa, sfb, out=out)
     assert not out.any()
+
+
+GIVES_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(lambda *_: 0)
+FAILS = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(lambda *_: -1)
+ALLOCATES_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 0)
+CONVERTS_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2)(lambda *_: 0)
+
+
+@pytest.mark.parametrize(
+    "changed, error, text",
+    [
+        (
+            {"LEND": None, "FROM_OBJECT": GIVES_NOTHING},
+            BufferError,
+            "a: cannot be exported: .*none",
+        ),
+        ({"LEND": None, "FROM_OBJECT": FAILS}, BufferError, "a: cannot be exported: .*without an"),
+        ({"LEND": GIVES_NOTHING}, ValueError, "a: a tensor without memory"),
+        ({"LEND": FAILS}, BufferError, "a: cannot be exported: .*without an exception"),
+        ({"ALLOCATE": ALLOCATES_NOTHING}, RuntimeError, "out: cannot be allocated, no reason"),
+        ({"TO_OBJECT": CONVERTS_NOTHING}, RuntimeError, "out: cannot be allocated, no reason"),
+    ],
+)
+def test_an_exchange_api_that_gives_nothing(changed, error, text):
+    a, *rest = OPERANDS
+    with pytest.raises(error, match=text):
+        nk.gemm(a.as_subclass(with_api(**changed)), *rest)
+
+
+@pytest.mark.parametrize("member", ["ALLOCATE", "FROM_OBJECT", "TO_OBJECT", "STREAM"])
+def test_an_exchange_api_that_lacks_a_function(member):
+    """It is none: such tensors are read by address, or by their __dlpack__."""
+    tensors = [t.as_subclass(with_api(**{member: None})) for t in OPERANDS]
+    assert same(nk.gemm(*tensors, out=torch.zeros_like(EXPECTED)), EXPECTED)
+
+
+def test_dimensions_without_a_shape():
+    a, *rest = OPERANDS
+    capsule = capsule_of(a)
+    capsule.shape = None
+    with pytest.raises(BufferError, match="^a: 2 dimensions without a shape"):
+        nk.gemm(capsule, *rest, out=torch.zeros_like(EXPECTED))
+
+
+def test_exchange_apis_that_go_round():
+    """None of them is of a version that is known here, and the older one leads back."""
+    kind, older = with_api(VERSION=ctypes.c_void_p(9)), with_api(VERSION=ctypes.c_void_p(8))
+    kind.table[OLDER], older.table[OLDER] = map(ctypes.addressof, (older.table, kind.table))
+    tensors = [t.as_subclass(kind) for t in OPERANDS]
+    assert same(nk.gemm(*tensors, out=torch.zeros_like(EXPECTED)), EXPECTED)
+
+
+def test_an_older_exchange_api():
+    kind, known = with_api(VERSION=ctypes.c_void_p(2)), with_api(LEND=GIVES_NOTHING)
+    kind.table[OLDER] = ctypes.addressof(known.table)
+    with pytest.raises(ValueError, match="^a: a tensor without memory"):
+        nk.gemm(OPERANDS[0].as_subclass(kind), *OPERANDS[1:])
 
 
 def test_what_cannot_be_allocated():

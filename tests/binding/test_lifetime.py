@@ -1,5 +1,6 @@
 """Leaks: references, objects and memory over 10^5 calls, good ones and every kind of bad one."""
 
+import ctypes
 import os
 import sys
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from capsules import Capsule
 from exporters import Exporter, Legacy, Versioned, managed, new_capsule
 
 import nvfp4kern as nk
@@ -275,3 +277,21 @@ def test_an_error_keeps_its_cause_and_no_argument():
     assert isinstance(caught.value.__cause__, BufferError)
     del caught
     assert sys.getrefcount(thing) == before
+
+
+def test_a_loan_ends_outside_of_the_call_s_exception():
+    """A capsule's destructor in Python runs, and the call's own exception stays."""
+    ended = []
+    destroy = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda capsule: ended.append(str(capsule)))
+    new = ctypes.pythonapi.PyCapsule_New
+
+    class Lends(Capsule):
+        def __dlpack__(self, **_):
+            new.restype = ctypes.py_object
+            new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            return new(ctypes.addressof(self), self.NAME, ctypes.cast(destroy, ctypes.c_void_p))
+
+    a = Lends.of(NP.a, (1, 8, 1), NP.a.shape)
+    with pytest.raises(ValueError, match="^sfb: shape"):
+        gemm(NP, a, NP.b, NP.sfa, NP.sfb[:1])
+    assert len(ended) == 1
