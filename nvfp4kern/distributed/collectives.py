@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..nn.frozen import wants_gradient
+from ..torch.ops import has_tangent
 
 Group: TypeAlias = Any
 """A ProcessGroup of torch.distributed, or None for all processes."""
@@ -52,6 +53,6 @@ def reduced_rows(partial: Tensor, world: int, group: Group) -> Tensor:
 
 def refuse_gradients(**inputs: Tensor) -> None:
     for name, value in inputs.items():
-        if wants_gradient(value):
-            reason = "wants a gradient; layers across ranks are for inference"
+        if wants_gradient(value) or has_tangent(value):
+            reason = "wants a gradient, or has a tangent; layers across ranks are for inference"
             raise NotImplementedError(f"{name}: {reason}")

@@ -2,7 +2,7 @@
 
 `import nvfp4kern.torch as nk` in place of `import nvfp4kern as nk` is all that a model changes.
 The operators themselves are `torch.ops.nvfp4kern.*`. They take torch tensors. They have no gradient
-(a backward pass through one raises NotImplementedError) and no DTensor rules.
+(a backward pass through one, and forward-mode AD, raise NotImplementedError) and no DTensor rules.
 Needs torch 2.8, the first with float4_e2m1fn_x2.
 """
 

@@ -1,4 +1,4 @@
-"""torch.ops.nvfp4kern.*: schemas, kernels, and what an operator without a gradient raises.
+"""torch.ops.nvfp4kern.*: schemas, kernels, and what operators without derivatives raise.
 
 Operators are registered through torch.library.Library, since Python layers are most of what a call
 costs. On the CPU (best of several runs) nvfp4kern.gemm takes 4 us. The same through a Library takes
@@ -15,6 +15,7 @@ import inspect
 from functools import partial
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import _C
 from . import fake
@@ -38,7 +39,7 @@ def _grouped_gemm_list(
     )  # fmt: skip
 
 
-# --- Gradients: there are none ---
+# --- Derivatives: there are none ---
 
 
 class _NoGradient(torch.autograd.Function):
@@ -72,11 +73,33 @@ _is_enabled = torch.is_grad_enabled
 _any_requires_grad = torch._C._any_requires_grad
 
 
+def _flat(op):
+    """How to find a call's tensors: torch looks into no list that has a None."""
+    lists = any(isinstance(each.type, torch.ListType) for each in op._schema.arguments)
+    return _tensors_in if lists else iter
+
+
+def has_tangent(tensor):
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def _refuse_tangents(op, values):
+    """Forward-mode AD would take a result without a tangent for a constant."""
+    if any(map(has_tangent, _tensors_in(values))):
+        raise NotImplementedError(
+            f"{op.name()} has no forward-mode derivative, but one of its arguments has a tangent: "
+            "nvfp4kern's operators are for inference"
+        )
+
+
 def _autograd(op):
     """The Autograd kernel of an operator that returns new tensors."""
+    flat = _flat(op)
 
     def autograd(keyset, *args):
-        if not _is_enabled() or not _any_requires_grad(*args):
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(op, args)
+        if not _is_enabled() or not _any_requires_grad(*flat(args)):
             return op.redispatch(keyset & _below_autograd, *args)
 
         def run():
@@ -91,9 +114,12 @@ def _autograd(op):
 
 def _autograd_out(op):
     """The Autograd kernel of an operator that writes to its arguments."""
+    flat = _flat(op)
 
     def autograd(keyset, *args, **outs):
-        if _is_enabled() and _any_requires_grad(*args, **outs):
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(op, (*args, *outs.values()))
+        if _is_enabled() and _any_requires_grad(*flat(args), *flat(outs.values())):
             raise NotImplementedError(
                 f"{op.name()} has no gradient, but one of its arguments requires grad: call it "
                 "under torch.no_grad() or torch.inference_mode()"

@@ -8,6 +8,7 @@ import torch
 from cuda_calls import OPERATORS, Call, assert_same, described, leaves, mapped
 from generators import raw
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -283,6 +284,44 @@ def test_a_gradient_is_refused_by_the_operator_s_name(device):
         nk.gemm(half, q.data, None, q.scales, alpha=alpha, out=half.new_empty(2, 3))
     with torch.no_grad():
         assert not nk.dequantize(nk.quantize(x)).requires_grad
+
+
+@pytest.mark.parametrize("wanted", ["alpha", "bias"])
+def test_a_gradient_is_found_beside_a_none(wanted, device):
+    x, x2 = (torch.ones((2, 32), dtype=torch.float16, device=device) for _ in range(2))
+    q = nvfp4kern.quantize(torch.ones((3, 32), device=device))
+    operands = [x, x2], [q.data] * 2, None, [q.scales] * 2
+    options = {wanted: [torch.ones(3, device=device, requires_grad=True), None]}
+    for y in nk.grouped_gemm(*operands, **options):
+        assert y.requires_grad
+    with pytest.raises(NotImplementedError, match="nvfp4kern::grouped_gemm_list_out has no gra"):
+        nk.grouped_gemm(*operands, **options, out=[x.new_empty(2, 3), x.new_empty(2, 3)])
+
+
+def test_a_forward_mode_derivative_is_refused_by_the_operator_s_name(device):
+    x = torch.ones((2, 32), dtype=torch.float16, device=device)
+    q = nvfp4kern.quantize(torch.ones((3, 32), device=device))
+    functions = {
+        "quantize": lambda x: nk.quantize(x).data,
+        "gemm": lambda x: nk.gemm(x, q.data, None, q.scales),
+        "gemm_out": lambda x: nk.gemm(x, q.data, None, q.scales, out=x.new_empty(2, 3)),
+        "grouped_gemm_list": lambda x: nk.grouped_gemm(
+            [x.detach()] * 2, [q.data] * 2, None, [q.scales] * 2, bias=[None, x[0, :3].float()]
+        ),
+        "route": lambda x: nk.route(logits=x, k=2),
+    }
+    for name, function in functions.items():
+        says = pytest.raises(NotImplementedError, match=f"nvfp4kern::{name} has no forward-mode")
+        with says:
+            torch.func.jvp(function, (x,), (x,))
+        with says:
+            torch.func.jacfwd(lambda y, f=function: torch.func.jvp(f, (y,), (x,))[1])(x)
+        with forward_ad.dual_level(), says:
+            function(forward_ad.make_dual(x, x))
+        with forward_ad.dual_level(), torch.no_grad(), says:
+            function(forward_ad.make_dual(x, x))
+    with forward_ad.dual_level():  # constants alone
+        assert_same(functions["gemm"](x), nvfp4kern.gemm(x, q.data, None, q.scales))
 
 
 # --- CUDA graphs ---

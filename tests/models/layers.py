@@ -1,6 +1,9 @@
 """float64 values of NVFP4 layers, by none of nvfp4kern.nn's code, and layers of random weights."""
 
+import warnings
+
 import torch
+from torch.autograd import forward_ad
 
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
 VALUES = torch.cat([VALUES, -VALUES])
@@ -68,3 +71,10 @@ def seen(layer, x):
     if layer.input_quant == "amax":
         return quantized_by_amax(x)
     return quantized(x, {"static": layer.input_scale, "dynamic": 1.0}[layer.input_quant])
+
+
+def with_tangent(x):
+    """For forward-mode AD. The first one makes torch compile a script, of which it warns itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return forward_ad.make_dual(x, torch.ones_like(x))

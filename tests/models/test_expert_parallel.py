@@ -5,12 +5,13 @@ import copy
 
 import pytest
 import torch
-from layers import activations, filled
+from layers import activations, filled, with_tangent
 from rank_cases import compiled_experts
 from rank_cases import experts as run_experts
 from rank_cases import mixture as run_mixture
 from skeletons import Stack
 from torch import nn
+from torch.autograd import forward_ad
 
 from nvfp4kern.distributed import ExpertParallel
 from nvfp4kern.distributed.cut import evenly
@@ -310,5 +311,7 @@ def test_inputs_that_want_a_gradient_are_refused(as_rank, tokens):
     mine = ExpertParallel.slice_of(experts_of(None), tokens=tokens)
     with pytest.raises(NotImplementedError, match="^top_k_weights: wants a gradient"):
         mine(x, ids, weights.requires_grad_())
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="^x: .* has a tangent"):
+        mine(with_tangent(x), ids, weights.detach())
     with pytest.raises(NotImplementedError, match="^x: wants a gradient"):
         mine(x.requires_grad_(), ids, weights)

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
-from layers import activations, decoded, filled, quantized
+from layers import activations, decoded, filled, quantized, with_tangent
 from torch import nn
+from torch.autograd import forward_ad
 
 from nvfp4kern import torch as nk
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, NVFP4MoE, NVFP4SwiGLU
@@ -138,6 +139,22 @@ def test_gradient_of_experts(input_quant):
     loose = 0.03 if input_quant is None else 0.3  # quantised inputs: the identity is a model
     assert bool(((x.grad - x2.grad).norm() <= loose * x2.grad.norm()).all())
     assert bool(((weights.grad - w2.grad).norm() <= loose * w2.grad.norm()).all())
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("dual", ["x", "weights"])
+def test_forward_mode_derivatives_are_refused(input_quant, dual):
+    given = dict(zip(("ids", "weights"), routed(4, 5, 2), strict=True), x=activations(4, 64))
+    moe = filled(NVFP4MoE(64, 48, 5, 2, input_quant=input_quant, dtype=torch.bfloat16), 2)
+    for wanted in (False, True):  # a gradient, too
+        value = given[dual].clone().requires_grad_(wanted)
+        with forward_ad.dual_level():
+            args = given | {dual: with_tangent(value)}
+            with pytest.raises(NotImplementedError, match="forward"):
+                moe.experts(args["x"], args["ids"], args["weights"])
+            if dual == "x":
+                with pytest.raises(NotImplementedError, match="forward"):
+                    moe(args["x"])
 
 
 def test_absent_experts_have_no_gradient():

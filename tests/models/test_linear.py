@@ -15,8 +15,10 @@ from layers import (
     quantized,
     quantized_by_amax,
     seen,
+    with_tangent,
 )
 from torch import nn
+from torch.autograd import forward_ad
 
 from nvfp4kern.nn import NVFP4Linear, NVFP4SwiGLU, fuse
 
@@ -156,6 +158,17 @@ def test_gradient_of_the_input(input_quant):
     want = grad.double() @ weight * layer.pre_quant_scale.double()
     size = grad.double().abs() @ weight.abs() * layer.pre_quant_scale.double().abs()
     near(x.grad, want, 4 * size)
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("wanted", [False, True], ids=["", "and a gradient"])
+def test_forward_mode_derivatives_are_refused(input_quant, wanted):
+    """Not zero, also where the input wants a gradient, too."""
+    linear = NVFP4Linear(48, 32, input_quant=input_quant, dtype=torch.bfloat16)
+    x = activations(4, 48)
+    for layer in (filled(linear, 2), filled(NVFP4SwiGLU(48, 32, input_quant=input_quant), 2)):
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
+            layer(with_tangent(x.clone().requires_grad_(wanted)))
 
 
 @pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
