@@ -110,7 +110,7 @@ static nk_status encode_global_scale(quantization *q, const nk_exec *exec, int64
     if (!p->amax_out) return NK_OK;
     NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
     float amax = nk_float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
-    *p->amax_out = amax > 0 ? amax / full : 1.0f;
+    *p->amax_out = amax > 0 ? fmaxf(amax / full, 1.0f / FLT_MAX) : 1.0f; /* 1/S where S is FLT_MAX */
     *s = amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
     return NK_OK;
 }

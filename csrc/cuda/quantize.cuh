@@ -196,7 +196,8 @@ __device__ inline float encode_scale(const nk_quantize_problem &p, const cuda_qu
     for (int i = threadIdx.x; i < q.maxima_count; i += CUDA_TILE_THREADS)
         bits = max(bits, q.maxima[i]);
     const float amax = __uint_as_float(max_of_cta<CUDA_TILE_THREADS>(bits)), full = NK_E2M1_MAX * NK_E4M3_MAX;
-    if (blockIdx.x == 0 && threadIdx.x == 0) *p.amax_out = amax > 0 ? __fdiv_rn(amax, full) : 1.0f;
+    if (blockIdx.x == 0 && threadIdx.x == 0) /* 1/S where S is FLT_MAX */
+        *p.amax_out = amax > 0 ? fmaxf(__fdiv_rn(amax, full), 1 / FLT_MAX) : 1.0f;
     return amax > 0 ? fminf(__fdiv_rn(full, amax), FLT_MAX) : 1.0f;
 }
 

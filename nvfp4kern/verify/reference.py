@@ -352,7 +352,8 @@ def global_scale_pair(x, global_scale):
         g = finite.max() if finite.size else np.float32(0)
         if g == 0:
             return one, one
-        return g / np.float32(2688), min(np.float32(2688) / g, FLT_MAX)
+        encode = np.float32(2688) / g
+        return (g / np.float32(2688), encode) if encode <= FLT_MAX else (one / FLT_MAX, FLT_MAX)
     s2 = one if global_scale is None else np.float32(global_scale)
     return s2, np.minimum(one / s2, FLT_MAX)
 

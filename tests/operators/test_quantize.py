@@ -105,12 +105,25 @@ def test_a_scale_of_zero_in_an_array(device):
     check_bytes(q, x, 0.0)
 
 
-@pytest.mark.parametrize("magnitude", (0.0, 1.4e-45, 1e-41, 1e-38, 1e-30, 1e30, 3.4e38))
+LEAST_AMAX = 2.0**-128 * 2688  # S is clamped below it
+
+
+@pytest.mark.parametrize("magnitude", (0.0, 1.4e-45, 1e-41, 1e-38, LEAST_AMAX, 1e-30, 1e30, 3.4e38))
 def test_amax_at_both_ends(device, magnitude):
-    x = (rng_of(4).uniform(-1, 1, (9, 64)) * magnitude).astype(np.float32)
-    x.flat[7] = magnitude
+    around = (np.nextafter(np.float32(magnitude), np.float32(end)) for end in (0, 1e38))
+    for amax in (np.float32(magnitude), *around):
+        x = (rng_of(4).uniform(-1, 1, (9, 64)) * amax).astype(np.float32)
+        x.flat[7] = amax
+        q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax")
+        assert values(q.global_scale).reshape(()) == check_bytes(q, x, "amax")
+
+
+@pytest.mark.parametrize("value", (1.8e-38, 1e-37, LEAST_AMAX / 2, LEAST_AMAX, 2 * LEAST_AMAX))
+def test_tiny_values_come_back(device, value):
+    x = np.full((2, 32), value, np.float32)
     q = nvfp4kern.quantize(floats(x, "float32", device), global_scale="amax")
-    assert values(q.global_scale).reshape(()) == check_bytes(q, x, "amax")
+    got = values(nvfp4kern.dequantize(q, out_dtype="float32"))
+    np.testing.assert_allclose(got, x, rtol=1 / 16)  # half a step of a scale factor
 
 
 def test_amax_passes_over_infinity_and_nan(device):
