@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..distributed import ColumnParallel, Cut, ExpertParallel, RowParallel, Slice
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
+from ..nn.replacing import why_not_replaced
 from .destinations import EXPERT, Destination, destinations, is_linear, spellings
 from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
@@ -122,6 +123,9 @@ class Assignment:
                         new.layers.append(layer)
         made: dict[int, Frozen] = {}  # one where the model has the same module twice
         for name, new in wanted.items():
+            reason = why_not_replaced(new.old)
+            if reason:
+                raise ValueError(f"model: {name}: {reason}")
             if id(new.old) not in made:
                 made[id(new.old)] = self._new_module(name, new)
         return {name: made[id(old)] for name, old in self.old.items() if id(old) in made}

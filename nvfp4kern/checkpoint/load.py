@@ -11,6 +11,7 @@ from torch import nn
 from .. import warmup
 from ..distributed import Slice
 from ..nn.frozen import Frozen, choice
+from ..nn.replacing import replace
 from .assign import Assignment
 from .files import CheckpointError, Files
 from .fill import Filler
@@ -34,6 +35,7 @@ def load_checkpoint(
 
     Where the files have NVFP4, linear layers and stacked experts become those of nvfp4kern.nn.
     A rank's slices, see nvfp4kern.distributed, stay slices: nothing else of these layers is read.
+    Hooks of a layer's calls stay.
 
     model: has the names of the checkpoint. It may be on the meta device, see `meta_parameters`.
         Its floating-point parameters keep their dtypes: the files' values are converted.
@@ -46,8 +48,9 @@ def load_checkpoint(
     progress: shows a bar where rich is installed and the output is a terminal.
 
     Raises CheckpointError for whatever is wrong with the files or does not fit the model, with the
-    tensor's name. Raises ValueError for a model that is itself a layer, and for one in float32
-    whose inputs are not quantised. The model is then as it was.
+    tensor's name. Raises ValueError for a model that is itself a layer, for one in float32 whose
+    inputs are not quantised, and for a layer with what cannot be kept, as quantize_ does. The model
+    is then as it was.
 
     Ends with nvfp4kern.warmup(device).
     """
@@ -100,7 +103,7 @@ def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> No
         value = target.tensor
         parameters.append((target, value if target.buffer else nn.Parameter(value, wants)))
     for name, module in assignment.modules.items():
-        model.set_submodule(name, module.train(model.get_submodule(name).training))
+        replace(model, name, module)
     for target, value in parameters:
         for owner, key in target.owners:
             setattr(owner, key, value)

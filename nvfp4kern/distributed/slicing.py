@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..nn.frozen import Frozen
+from ..nn.replacing import replace, why_not_replaced
 from .collectives import Group
 from .cut import Slice
 
@@ -32,9 +33,11 @@ def slice_(
             "*.experts": functools.partial(ExpertParallel.slice_of, tokens="same"),
         }
 
+    Hooks of a layer's calls stay.
+
     Raises ValueError for a pattern without a layer, for sizes that cannot be cut so, with the
-    layer's name, and for a model that is itself a layer. Raises TypeError for a module that is no
-    layer. The model is then as it was.
+    layer's name, for a layer with what cannot be kept, as quantize_ does, and for a model that is
+    itself a layer. Raises TypeError for a module that is no layer. The model is then as it was.
     """
     unused = dict.fromkeys(plan)
     made: dict[nn.Module, Slice] = {}  # one where the model has the same layer twice
@@ -52,7 +55,7 @@ def slice_(
     for pattern in unused:
         raise ValueError(f"plan: {pattern!r} matches no layer of the model")
     for name, module in chosen.items():
-        model.set_submodule(name, made[module])
+        replace(model, name, made[module])
     for each in model.modules():
         if isinstance(each, Frozen):
             each.finish()  # what NVFP4SwiGLU derives from its layers
@@ -60,6 +63,9 @@ def slice_(
 
 
 def _named(name: str, make: Callable[..., Slice], module: nn.Module, group: Any) -> Slice:
+    reason = why_not_replaced(module)
+    if reason:
+        raise ValueError(f"{name}: {reason}")
     try:
         return make(module, group=group)
     except (TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from ..types import Score
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
 from .linear import autocast, quantize_input, readable
 from .recipes import Recipe, quantize_weight
+from .replacing import made_by_hooks
 
 INPUT_QUANTS = (None, "static", "dynamic")
 WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
@@ -96,6 +97,9 @@ class NVFP4Experts(Frozen):
         weights = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
         if not all(isinstance(w, Tensor) and w.dim() == 3 for w in weights):
             return "has no gate_up_proj [E, 2 I, H] and down_proj [E, H, I]"
+        made = made_by_hooks(module, "gate_up_proj", "down_proj")
+        if made:
+            return f"has a {made} that is no parameter"
         up, down = (tuple(w.shape) for w in weights)
         flags = {"has_gate": True, "has_bias": False, "is_transposed": False,
                  "is_concatenated": True, "has_post_expert_norm": False}  # fmt: skip

@@ -10,6 +10,7 @@ from .. import torch as nk
 from ..layout import SF_VEC
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
 from .recipes import Recipe, quantize_weight
+from .replacing import made_by_hooks
 
 INPUT_QUANTS = (None, "static", "dynamic", "amax")
 
@@ -92,9 +93,13 @@ class NVFP4Linear(Frozen):
         input_quant: None, "dynamic" or "amax"; "static" would need a calibration.
         recipe: see NVFP4Config.
 
-        Raises ValueError for a weight with NaN or infinities. Synchronises with the device.
+        Raises ValueError for a weight with NaN or infinities, and for one that hooks make, as those
+        of weight_norm, spectral_norm and pruning do. Synchronises with the device.
         """
         choice("input_quant", input_quant, (None, "dynamic", "amax"))
+        made = made_by_hooks(linear, "weight", "bias")
+        if made:
+            raise ValueError(f"linear: its {made} is no parameter; remove weight_norm or pruning")
         layer = cls(
             linear.in_features,
             linear.out_features,

@@ -12,6 +12,7 @@ from .experts import NVFP4Experts
 from .frozen import InputQuant, choice
 from .linear import NVFP4Linear
 from .recipes import RECIPES, Recipe
+from .replacing import made_by_hooks, replace, why_not_replaced
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,14 @@ def quantize_(
 
     filter_fn: says of (module, name) whether to replace it. config.exclude counts first.
 
-    A layer whose K is no multiple of 16 stays as it is. Weights are float16, bfloat16 or float32,
-    on any device that nvfp4kern serves.
+    A layer whose K is no multiple of 16 stays as it is, and so does one whose weight is made of
+    other parameters, by weight_norm, spectral_norm or pruning. Weights are float16, bfloat16 or
+    float32, on any device that nvfp4kern serves. Hooks of a layer's calls stay, and so do their
+    handles.
 
     Raises ValueError for a model that is itself a layer, since nothing holds it, for experts with
-    "amax", and for weights with NaN or infinities. Raises TypeError for weights of other dtypes.
+    "amax", for weights with NaN or infinities, and for layers with what cannot be kept: hooks of
+    state_dict or of parts, a forward of their own. Raises TypeError for weights of other dtypes.
     All replacements are made before the first of them is put in, beside the weights they replace.
     So the model is as it was after any error, such as one for want of memory.
     """
@@ -63,6 +67,9 @@ def quantize_(
     for name, module in chosen.items():
         if not name:
             raise ValueError("model: itself a layer, expected a module that contains it")
+        reason = why_not_replaced(module)
+        if reason:
+            raise ValueError(f"{name}: {reason}; exclude it")
         if config.input_quant == "amax" and not isinstance(module, nn.Linear):
             raise ValueError(f"{name}: experts have no input_quant='amax'; exclude them")
         for key, value in module.named_parameters():
@@ -75,17 +82,17 @@ def quantize_(
         if module in made:
             continue
         try:
-            made[module] = quantized(module, config).train(module.training)
+            made[module] = quantized(module, config)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     for name, module in chosen.items():
-        model.set_submodule(name, made[module])
+        replace(model, name, made[module])
     return list(chosen)
 
 
 def quantizable(module: nn.Module) -> bool:
     if type(module) is nn.Linear:
-        return module.in_features % SF_VEC == 0
+        return module.in_features % SF_VEC == 0 and not made_by_hooks(module, "weight", "bias")
     return NVFP4Experts.why_not(module) is None
 
 

@@ -17,6 +17,7 @@ from ..checkpoint.load import in_few_words
 from ..checkpoint.plan import refuse
 from ..checkpoint.report import Report, inspect
 from ..nn import quantize_
+from ..nn.replacing import replace
 from .conversion import Converter, Loading
 from .layers import assign
 
@@ -51,7 +52,7 @@ class NVFP4KernQuantizer(HfQuantizer):
         conversions = get_model_conversion_mapping(model)
         self.loading = Loading(assign(model, conversions, files, plan))
         for name, module in self.loading.assignment.modules.items():
-            model.set_submodule(name, module)
+            replace(model, name, module)
             untie(model, name)
         ignore_unexpected(model, plan)
 

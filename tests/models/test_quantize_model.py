@@ -4,8 +4,11 @@ import pytest
 import torch
 from layers import E4M3, VALUES, activations, decoded
 from torch import nn
+from torch.nn.utils import prune, spectral_norm, weight_norm
 
-from nvfp4kern.nn import NVFP4Config, NVFP4Linear, quantize_
+from nvfp4kern.checkpoint import load_checkpoint, save_checkpoint
+from nvfp4kern.distributed import ColumnParallel, slice_
+from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, quantize_
 
 
 class Toy(nn.Module):
@@ -110,3 +113,99 @@ def test_a_layer_that_a_model_has_twice_stays_one():
     assert quantize_(model) == ["up", "again"]
     assert type(model.up) is NVFP4Linear and model.again is model.up
     assert not model.up.training
+
+
+def loaded(model, folder):
+    """Fills a model from a checkpoint of the same one, quantised."""
+    source = Toy().bfloat16()
+    quantize_(source)
+    save_checkpoint(source, folder, config={"model_type": "toy"})
+    load_checkpoint(model, folder, device="cpu", progress=False)
+
+
+CHANGES = {"quantize_": lambda model, folder: quantize_(model), "load_checkpoint": loaded}
+CHANGES["slice_"] = lambda model, _: slice_(model, {"up": ColumnParallel.slice_of})
+
+
+def changeable(change):
+    """A model that a change takes."""
+    model = Toy().bfloat16()
+    if change == "slice_":
+        model.up = NVFP4Linear.from_linear(model.up)
+    return model
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_hooks_of_calls_stay_and_their_handles(change, tmp_path, as_rank):
+    as_rank(0, 1)
+    model, calls = changeable(change), []
+    layer, before = model.up, type(model.up)
+    handles = [
+        layer.register_forward_pre_hook(lambda module, args: calls.append("before")),
+        layer.register_forward_hook(
+            lambda module, args, kwargs, y: calls.append(type(module)), with_kwargs=True
+        ),
+    ]
+    CHANGES[change](model, tmp_path)
+    assert type(model.up) is not before
+    model(activations(1, 32))
+    assert calls == ["before", type(model.up)]
+    handles[0].remove()
+    model(activations(1, 32))
+    assert calls[2:] == [type(model.up)]
+
+
+def test_backward_hooks_stay():
+    model, calls = Toy().bfloat16(), []
+    model.up.register_full_backward_hook(lambda module, to, of: calls.append(type(module)))
+    quantize_(model)
+    model(activations(1, 32).requires_grad_()).sum().backward()
+    assert calls == [NVFP4Linear]
+
+
+UNKEPT = {
+    "hooks of its state_dict": lambda layer: layer.register_state_dict_pre_hook(print),
+    "its forward was replaced": lambda layer: setattr(layer, "forward", print),
+    "its part has hooks": lambda layer: (
+        layer.register_module("part", nn.SiLU()) or layer.part.register_forward_hook(print)
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ["quantize_", "load_checkpoint"])
+@pytest.mark.parametrize("what", UNKEPT)
+def test_what_a_layer_cannot_keep_is_refused_by_name(change, what, tmp_path):
+    model = Toy().bfloat16()
+    UNKEPT[what](model.up)
+    with pytest.raises(ValueError, match=f"up: .*{what}"):
+        CHANGES[change](model, tmp_path)
+    assert type(model.up) is nn.Linear
+
+
+NORMS = {
+    "spectral_norm": spectral_norm,
+    "weight_norm": weight_norm,
+    "pruning": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    "pruning of a bias": lambda layer: prune.l1_unstructured(layer, "bias", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", NORMS)
+def test_weights_that_hooks_make_are_not_taken_as_they_are(norm, tmp_path):
+    """They are those of the last call."""
+    model = Toy()
+    NORMS[norm](model.up)
+    assert quantize_(model) == [] and type(model.up) is nn.Linear
+    with pytest.raises(ValueError, match="^linear: its (weight|bias) is no parameter"):
+        NVFP4Linear.from_linear(model.up)
+    with pytest.raises(ValueError, match="up: its (weight|bias) is no parameter"):
+        loaded(model.bfloat16(), tmp_path)
+    assert type(model.up) is nn.Linear
+    experts = nn.Module()
+    experts.down_proj = nn.Parameter(torch.randn(2, 32, 32))
+    experts.gate_up_proj = nn.Parameter(torch.randn(2, 64, 32))
+    experts.act_fn = nn.SiLU()
+    assert NVFP4Experts.why_not(experts) is None
+    prune.l1_unstructured(experts, "down_proj", 0.5)
+    assert NVFP4Experts.why_not(experts) == "has a down_proj that is no parameter"

@@ -1,0 +1,56 @@
+"""A layer that takes the place of a module in a model, and what it takes over from it."""
+
+from torch import nn
+
+from .frozen import Frozen
+
+KEPT = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+)
+OF_STATE = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+def made_by_hooks(module: nn.Module, *names: str) -> str | None:
+    """The first of these parameters that is a plain attribute: hooks of weight_norm, spectral_norm
+    and pruning leave it so, with the value of the last call."""
+    return next((name for name in names if name in vars(module)), None)
+
+
+def why_not_replaced(module: nn.Module) -> str | None:
+    """What a layer in the place of this module could not take over, or None."""
+    if isinstance(module, Frozen):
+        return None
+    made = made_by_hooks(module, "weight", "bias")
+    if made:
+        return f"its {made} is no parameter, as weight_norm and pruning leave it"
+    if any(getattr(module, key, None) for key in OF_STATE):
+        return "it has hooks of its state_dict, whose parameters would be others"
+    if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate's moves inputs
+        return "its forward was replaced"
+    for name, part in module.named_children():
+        if any(getattr(part, key, None) for key in KEPT):
+            return f"its {name} has hooks, and a quantised layer does not call it"
+    return None
+
+
+def replace(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Puts `new` in the place of the submodule `name`, in its mode. Calls run the same hooks, and
+    their handles still remove them."""
+    old = model.get_submodule(name)
+    for key in KEPT:
+        value = getattr(old, key, None)
+        if value is False or value:  # _is_full_backward_hook has three values
+            setattr(new, key, value)
+    model.set_submodule(name, new.train(old.training))
