@@ -1,6 +1,6 @@
 """Quantising a model's linear layers and experts in place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -34,6 +34,12 @@ class NVFP4Config:
     def __post_init__(self) -> None:
         choice("input_quant", self.input_quant, (None, "dynamic", "amax"))
         choice("recipe", self.recipe, RECIPES)
+        given = self.exclude
+        listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
+        patterns = tuple(given) if listed else (None,)
+        if not all(isinstance(each, str) for each in patterns):
+            raise TypeError(f"exclude: {given!r}, expected patterns, such as ('*lm_head',)")
+        object.__setattr__(self, "exclude", patterns)
 
 
 Filter = Callable[[nn.Module, str], bool]

@@ -42,7 +42,7 @@ class NVFP4KernConfig(QuantizationConfigMixin):
         **of_file: Any,
     ) -> None:
         self.quant_method = METHOD
-        self.on_the_fly = NVFP4Config(input_quant, recipe, tuple(exclude))
+        self.on_the_fly = NVFP4Config(input_quant, recipe, exclude)
         self.of_file = of_file
         if of_file:
             check(of_file)

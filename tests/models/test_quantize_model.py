@@ -1,5 +1,7 @@
 """quantize_ and its recipes."""
 
+import re
+
 import pytest
 import torch
 from layers import E4M3, VALUES, activations, decoded
@@ -20,6 +22,14 @@ class Toy(nn.Module):
 
     def forward(self, x):
         return self.up(x)
+
+
+def stack(act_fn):
+    experts = nn.Module()
+    experts.gate_up_proj = nn.Parameter(torch.randn(2, 64, 32))
+    experts.down_proj = nn.Parameter(torch.randn(2, 32, 32))
+    experts.act_fn = act_fn
+    return experts
 
 
 @pytest.mark.parametrize("recipe", ["amax", "four_six"])
@@ -63,10 +73,7 @@ def test_filter_and_refusals_leave_the_model_as_it_was():
         quantize_(model, NVFP4Config(exclude=()))
     assert type(model.up) is nn.Linear and type(model.lm_head) is nn.Linear
     model = Toy()
-    model.experts = nn.Module()
-    model.experts.gate_up_proj = nn.Parameter(torch.randn(2, 64, 32))
-    model.experts.down_proj = nn.Parameter(torch.randn(2, 32, 32))
-    model.experts.act_fn = nn.SiLU()
+    model.experts = stack(nn.SiLU())
     with pytest.raises(ValueError, match="experts: experts have no input_quant='amax'"):
         quantize_(model, NVFP4Config(input_quant="amax"))
     assert type(model.up) is nn.Linear
@@ -74,6 +81,10 @@ def test_filter_and_refusals_leave_the_model_as_it_was():
         NVFP4Config(recipe="x")
     with pytest.raises(ValueError, match="input_quant: 'static', expected one of None"):
         NVFP4Config(input_quant="static")
+    for patterns in ("*lm_head", b"*lm_head", ["*lm_head", 3], None):  # a string is no list
+        with pytest.raises(TypeError, match=f"exclude: {re.escape(repr(patterns))}, expected pat"):
+            NVFP4Config(exclude=patterns)
+    assert NVFP4Config(exclude=iter(["a"])) == NVFP4Config(exclude=("a",))
 
 
 @pytest.mark.parametrize("recipe", ["amax", "four_six"])
@@ -202,10 +213,31 @@ def test_weights_that_hooks_make_are_not_taken_as_they_are(norm, tmp_path):
     with pytest.raises(ValueError, match="up: its (weight|bias) is no parameter"):
         loaded(model.bfloat16(), tmp_path)
     assert type(model.up) is nn.Linear
-    experts = nn.Module()
-    experts.down_proj = nn.Parameter(torch.randn(2, 32, 32))
-    experts.gate_up_proj = nn.Parameter(torch.randn(2, 64, 32))
-    experts.act_fn = nn.SiLU()
-    assert NVFP4Experts.why_not(experts) is None
+    experts = stack(nn.SiLU())
     prune.l1_unstructured(experts, "down_proj", 0.5)
     assert NVFP4Experts.why_not(experts) == "has a down_proj that is no parameter"
+
+
+def raising(x):
+    raise RuntimeError("expected three dimensions")
+
+
+ACTIVATIONS = {
+    "silu": nn.SiLU(),
+    "silu in place": nn.SiLU(inplace=True),
+    "gelu": nn.GELU(),
+    "raises": raising,
+    "on meta": nn.PReLU(device="meta"),
+    "a pair": lambda x: (x, x),
+    "a word": "silu",
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_experts_without_silu_stay(name):
+    model = Toy()
+    model.experts = stack(ACTIVATIONS[name])
+    expected = ["up", "experts"] if name.startswith("silu") else ["up"]
+    assert quantize_(model) == expected
+    if len(expected) == 1:
+        assert "has the activation" in NVFP4Experts.why_not(model.experts)
