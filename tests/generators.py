@@ -11,6 +11,8 @@ from nvfp4kern.verify.reference import padded, to_blocked
 
 DTYPES = ("float16", "bfloat16", "float32")
 ODD_SHAPES = [(1, 1, 16), (3, 17, 48), (17, 129, 80), (129, 3, 176), (130, 33, 256)]  # M, N, K
+# Alphas by which sums become infinite, overflow, become NaN and stay what they are.
+INFINITE = np.float32([-np.inf, np.inf, 3e38, -3e38, np.nan, 1e-3])
 POISON = -4320.0  # exact in every output type
 GUARD = 0xA5
 AROUND = 256  # bytes before and after an input

@@ -17,9 +17,8 @@ double cpu_route_multiply_adds(const nk_route_problem *problem);
 /* One tile of a gemm, from its operands to the output. `rows_of_a` is NULL, or says which rows of A the tile's are. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at);
 
-/* One tile of act(alpha1 h) * (alpha2 u) from the sums h and u, which becomes h; destroys u. */
-void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *alpha1, const nk_alpha *alpha2,
-                   cpu_tile_coordinates at, cpu_tile h, cpu_tile u);
+/* h = act(h) * u */
+void cpu_gate_tile(const cpu_path *path, nk_activation activation, cpu_tile_coordinates at, cpu_tile h, cpu_tile u);
 
 /* What encoding by a global scale needs. */
 cpu_encoder cpu_encoder_of(const nk_alpha *global_scale);

@@ -12,25 +12,25 @@ typedef struct dual_gemm_call {
     cpu_tiling tiling;
 } dual_gemm_call;
 
-void cpu_gate_tile(cpu_means means, nk_activation activation, const nk_alpha *alpha1, const nk_alpha *alpha2,
-                   cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
+void cpu_gate_tile(const cpu_path *path, nk_activation activation, cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
 {
-    cpu_scale_tile(means.path, alpha1, NULL, at, h);
-    cpu_scale_tile(means.path, alpha2, NULL, at, u);
     for (int64_t i = 0; i < at.mb; i++)
-        means.path->activate(activation, h[i], u[i], at.nb);
+        path->activate(activation, h[i], u[i], at.nb);
 }
 
 static void multiply_pair_of_tiles(void *context, int64_t tile)
 {
     const dual_gemm_call *c = context;
     const nk_dual_gemm_problem *p = c->problem;
+    const cpu_path *path = c->means.path;
     cpu_tile_coordinates at = cpu_tile_at(&c->tiling, tile);
     cpu_tile h, u;
     cpu_sum_tile(c->means, &p->a, NULL, &p->b1, p->k, at, h);
     cpu_sum_tile(c->means, &p->a, NULL, &p->b2, p->k, at, u);
-    cpu_gate_tile(c->means, p->activation, &p->alpha1, &p->alpha2, at, h, u);
-    cpu_store_tile(c->means.path, &p->d, at, h);
+    cpu_scale_tile(path, &p->alpha1, NULL, at, h);
+    cpu_scale_tile(path, &p->alpha2, NULL, at, u);
+    cpu_gate_tile(path, p->activation, at, h, u);
+    cpu_store_tile(path, &p->d, at, h);
 }
 
 nk_status cpu_dual_gemm(const nk_dual_gemm_problem *p, cpu_means means, const nk_exec *exec)

@@ -57,21 +57,26 @@ static bool enter_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows r
     return true;
 }
 
-/* Codes and scale factors of a tile; `first` is the expert's first row. A tile begins and ends between two blocks. */
-static void encode_hidden_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile values)
+/* Codes and scale factors of a tile of fl(nk_silu(h) * u), which becomes h. `first` is the expert's first row. A tile
+ * begins and ends between two blocks. */
+static void encode_gated_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
 {
+    const cpu_path *path = c->means.path;
     const nk_encoded_output *to = &c->dual->encoded;
     const cpu_encoder encoder = cpu_encoder_of(&to->global_scale);
     uint8_t *codes = to->codes + (first + at.m0) * to->codes_row_stride + at.n0 / 2;
     uint8_t *sf = to->sf + (first + at.m0) * to->sf_row_stride + at.n0 / NK_SF_VEC;
-    for (int64_t i = 0; i < at.mb; i++, codes += to->codes_row_stride, sf += to->sf_row_stride)
-        c->means.path->encode(&encoder, (const uint8_t *)values[i], NK_F32, at.nb / NK_SF_VEC, codes, sf);
+    for (int64_t i = 0; i < at.mb; i++, codes += to->codes_row_stride, sf += to->sf_row_stride) {
+        path->gate(h[i], u[i], at.nb);
+        path->encode(&encoder, (const uint8_t *)h[i], NK_F32, at.nb / NK_SF_VEC, codes, sf);
+    }
 }
 
 /* The ups of a tile are the same number of rows further than its gates. */
 static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_gemm_problem *gates,
                            const int64_t *rows_of_a, cpu_tile_coordinates at)
 {
+    const cpu_path *path = c->means.path;
     cpu_tile h, u;
     cpu_tile_coordinates at_ups = at;
     nk_alpha alpha_ups = c->dual->alpha_ups;
@@ -79,11 +84,14 @@ static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_
     if (alpha_ups.data) alpha_ups.data += g * alpha_ups.group_stride;
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at, h);
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at_ups, u);
-    cpu_gate_tile(c->means, c->dual->activation, &gates->alpha, &alpha_ups, at, h, u);
-    if (c->dual->encoded.wanted)
-        encode_hidden_tile(c, first, at, h);
-    else
-        cpu_store_tile(c->means.path, &gates->d, at, h);
+    cpu_scale_tile(path, &gates->alpha, NULL, at, h);
+    cpu_scale_tile(path, &alpha_ups, NULL, at, u);
+    if (c->dual->encoded.wanted) {
+        encode_gated_tile(c, first, at, h, u);
+    } else {
+        cpu_gate_tile(path, c->dual->activation, at, h, u);
+        cpu_store_tile(path, &gates->d, at, h);
+    }
 }
 
 static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom_row, cpu_tile_coordinates at)

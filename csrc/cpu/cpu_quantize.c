@@ -58,7 +58,7 @@ static void load_gated(const quantization *q, int64_t l, int64_t row, int64_t k,
     float up[L1_ELEMENTS];
     load_elements(q, p->x + l * p->x_batch_stride + row * p->x_row_stride, k, count, values);
     load_elements(q, p->up + l * p->up_batch_stride + row * p->up_row_stride, k, count, up);
-    q->path->activate(NK_SILU, values, up, count);
+    q->path->gate(values, up, count);
 }
 
 /* The next elements from k on: where they lie, or silu(x) up in `values`. */

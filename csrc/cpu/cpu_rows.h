@@ -99,6 +99,9 @@ static inline float exponential(float x)
 
 static inline float cpu_sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
+/* NaN at -infinity, as h / (1 + exp(-h)) is; nk_silu's 0 is for quantising. */
+static inline float cpu_silu(float h) { return h == -INFINITY ? NAN : nk_silu(h); }
+
 /* erfc(x) for x >= 0, within a relative 2^-22 (2.5 + x^2 / 2) where it is normal: x^2 is rounded before exponential()
  * gets it. The polynomial is that of erfcc in Numerical Recipes. */
 static inline float erfc_of_positive(float x)
@@ -144,7 +147,8 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
 {
     switch (activation) {
     case NK_SILU:
-        gate_row(values, up, count);
+        for (int64_t i = 0; i < count; i++)
+            values[i] = cpu_silu(values[i]) * up[i];
         break;
     case NK_GELU:
         for (int64_t i = 0; i < count; i++)
@@ -167,7 +171,7 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
 
 /* The row functions of a path: these, and its own finite_amax_row, encode_row and decode_row. */
 #define CPU_ROWS                                                                                        \
-    .load = load_row, .store = store_row, .scale = scale_row, .activate = activate_row, .exp = exp_row, \
-    .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row, .decode = decode_row
+    .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .activate = activate_row, \
+    .exp = exp_row, .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row, .decode = decode_row
 
 #endif

@@ -170,6 +170,12 @@ class Expected:
     def rounded(self, dtype):
         return round_to(self.exact, dtype)
 
+    def in_float32(self):
+        """With infinities where float32 has no larger number."""
+        infinite = np.isinf(self.rounded("float32"))
+        ends = (self.low, self.exact, self.high)
+        return Expected(*(np.where(infinite, np.copysign(np.inf, self.exact), end) for end in ends))
+
 
 @dataclass
 class Verdict:
@@ -329,8 +335,8 @@ def _activate(name, h):
 
 def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp4=True):
     """act(alpha1 * a b1^T) * (alpha2 * a b2^T), with its interval."""
-    h = gemm(a, b1, alpha=alpha1, c=c, nvfp4=nvfp4)
-    u = gemm(a, b2, alpha=alpha2, c=c, nvfp4=nvfp4)
+    h = gemm(a, b1, alpha=alpha1, c=c, nvfp4=nvfp4).in_float32()
+    u = gemm(a, b2, alpha=alpha2, c=c, nvfp4=nvfp4).in_float32()
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         act = _activate(activation, h)
         corners = np.stack([act.low * u.low, act.low * u.high, act.high * u.low, act.high * u.high])

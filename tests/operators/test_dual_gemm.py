@@ -7,11 +7,13 @@ import pytest
 from dense_calls import dual_operands, expect_dual, explain, run_dual
 from generators import (
     DTYPES,
+    INFINITE,
     ODD_SHAPES,
     assert_ok,
     codes,
     floats,
     halves,
+    halves_like,
     rng_of,
     run,
     scale_bytes,
@@ -93,6 +95,23 @@ def test_alphas(backend, kind):
     ]
     got = run_dual(ops, backend.device, alpha1=given[0], alpha2=given[1], dtype="float32")
     expected = expect_dual(ops, alpha1=alpha1, alpha2=alpha2, c=backend.c)
+    assert_ok(reference.check(got, expected, "float32"))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("a_dtype", (None, "bfloat16"))
+@pytest.mark.parametrize("m", (1, 9, 130))
+def test_infinite_gates(backend, m, a_dtype, activation):
+    rng, (n, k) = rng_of(11), (48, 64)
+    ops = dual_operands(rng, data.exact_family, m, n, k)
+    if a_dtype:
+        ops[0] = halves_like(data.exact_family, rng, a_dtype, m, k)
+    alpha1 = np.resize(INFINITE, n)
+    given = floats(alpha1, "float32", backend.device)
+    got = run_dual(ops, backend.device, alpha1=given, activation=activation, dtype="float32")
+    with np.errstate(invalid="ignore"):
+        options = {"activation": activation, "c": backend.c, "nvfp4": not a_dtype}
+        expected = expect_dual(ops, alpha1=alpha1, **options)
     assert_ok(reference.check(got, expected, "float32"))
 
 

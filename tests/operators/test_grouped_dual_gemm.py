@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from expert_calls import OFFSETS, Stack, Tokens, alphas_of, check_rows
-from generators import DTYPES, POISON, assert_ok, floats, rng_of, values
+from generators import DTYPES, INFINITE, POISON, assert_ok, floats, rng_of, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, reference
@@ -72,6 +72,21 @@ def test_infinities_are_the_oracles(device):
     want = b.expect(a.values)(0, slice(0, 20)).rounded("float16")
     assert np.isposinf(want).any() and np.isneginf(want).any() and np.isfinite(want).any()
     assert reference.ulps(got, want, "float16").max() <= 1
+
+
+@pytest.mark.parametrize("activation", reference.ACTIVATIONS)
+@pytest.mark.parametrize("kind", Stack.kinds)
+@pytest.mark.parametrize("offsets", ([0, 1, 1, 2], [0, 9, 9, 140]), ids=str)
+def test_infinite_gates(backend, offsets, kind, activation):
+    rng, device, n = rng_of(9), backend.device, 48
+    a = Tokens(rng, device, offsets[-1], 64, kind=kind)
+    b = Stack(rng, device, 3, n, 64)
+    alpha1 = np.resize(INFINITE, (3, n))
+    given = floats(np.concatenate([alpha1, np.ones_like(alpha1)], axis=1), "float32", device)
+    got = b.run(a.tensor, a.sf, offsets, alpha=given, activation=activation, dtype="float32")
+    options = {"activation": activation, "c": backend.c, "nvfp4": not a.halves}
+    with np.errstate(invalid="ignore"):
+        check_rows(got, offsets, b.expect(a.values, alpha1=alpha1, **options), "float32")
 
 
 def test_hopper_leaves_ups_within_an_atom_to_sm80(gpu, monkeypatch):

@@ -12,7 +12,7 @@ from expert_calls import (
     expert_of,
     int32,
 )
-from generators import Guarded, floats, from_numpy, raw, rng_of, scales, unchanged
+from generators import INFINITE, Guarded, floats, from_numpy, raw, rng_of, scales, unchanged
 from rows import tiles_of
 
 import nvfp4kern
@@ -217,6 +217,22 @@ def test_infinities(device):
     got = encode(a, stack, offsets, alpha=2.0**100, global_scale=1e30)
     check_bytes(got, offsets, a.values, stack, 1e30, (2.0**100, 2.0**100))
     assert (got[1] == 0x7E).any()
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("kind", Stack.kinds)
+@pytest.mark.parametrize("offsets", ([0, 1, 1, 2], [0, 9, 9, 140]), ids=str)
+def test_infinite_gates(device, offsets, kind):
+    """silu(-inf) is -0 here. Each block has one sort of gates, and others between them."""
+    rng, n = rng_of(20), 16 * len(INFINITE)
+    a = Tokens(rng, device, offsets[-1], 64, kind=kind)
+    stack = Stack(rng, device, 3, n, 64)
+    alpha1, alpha2 = np.resize([1e-3, 1], (3, n)).astype(np.float32), np.ones((3, n), np.float32)
+    alpha1[:, ::2] = np.repeat(INFINITE, 8)
+    given = floats(np.concatenate([alpha1, alpha2], axis=1), "float32", device)
+    got = encode(a, stack, offsets, alpha=given)
+    check_bytes(got, offsets, a.values, stack, alphas=(alpha1, alpha2))
+    assert set(np.unique(got[1])) > {0x7E, 0x7F}  # infinities and NaN, and finite blocks
 
 
 @pytest.mark.any_path
