@@ -72,7 +72,7 @@ class Registered:
 
     name: str
     arguments: str
-    outputs: tuple = ("out",)
+    outputs: tuple = ("result",)
     dtype: str | None = "out_dtype"
     fixed: dict = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ def operator(
             Operator(
                 name, signature, inspect.getdoc(f), args or name, function or name,
                 run or "py_run_one", returns, list(overloads), prefix, members or {}, defaults, new,
-                wrapped and len(new) == 1 and new[0].outputs == ("out",),
+                wrapped and len(new) == 1 and new[0].outputs == ("result",),
             )
         )  # fmt: skip
 

@@ -114,7 +114,7 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
         dtype_of(out_dtype, given)
     if out is None:
         return list(_OPS.grouped_gemm_list.default(*args, dtype_of(out_dtype)))
-    _OPS.grouped_gemm_list_out.default(*args, out=list(out))
+    _OPS.grouped_gemm_list_out.default(*args, result=list(out))
     return out
 
 

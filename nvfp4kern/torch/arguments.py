@@ -60,7 +60,7 @@ def one(new, writing, args, out, *dtype):
     """Calls an operator of one output: the new tensor, or `out` itself."""
     if out is None:
         return new(*args, *dtype)
-    writing(*args, out=out)
+    writing(*args, result=out)
     return out
 
 

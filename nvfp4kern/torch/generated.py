@@ -222,43 +222,43 @@ REGISTERED = {
     "dequantize": (
         '''Tensor data, Tensor scales, float global_scale=1.0, Tensor? global_scale_tensor=None, str
         scale_layout="linear"''',
-        ("out",), _dequantize, "out_dtype",
+        ("result",), _dequantize, "out_dtype",
     ),
     "to_blocked": (
         '''Tensor scales''',
-        ("out",), _to_blocked, None,
+        ("result",), _to_blocked, None,
     ),
     "from_blocked": (
         '''Tensor buffer, SymInt rows, SymInt cols''',
-        ("out",), _from_blocked, None,
+        ("result",), _from_blocked, None,
     ),
     "gemv": (
         '''Tensor a, Tensor b, Tensor sfa, Tensor? sfb=None, float alpha=1.0, Tensor?
         alpha_tensor=None, str sfa_layout="linear", str sfb_layout="linear"''',
-        ("out",), _gemv, "out_dtype",
+        ("result",), _gemv, "out_dtype",
     ),
     "gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, float alpha=1.0, Tensor? alpha_tensor=None,
         Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear"''',
-        ("out",), _gemm, "out_dtype",
+        ("result",), _gemm, "out_dtype",
     ),
     "dual_gemm": (
         '''Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tensor sfb2, float alpha1=1.0,
         Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None, str
         activation="silu", str sfa_layout="linear", str sfb_layout="linear"''',
-        ("out",), _dual_gemm, "out_dtype",
+        ("result",), _dual_gemm, "out_dtype",
     ),
     "grouped_gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear",
         Tensor? rows=None, SymInt rows_per_token=1''',
-        ("out",), _grouped_gemm, "out_dtype",
+        ("result",), _grouped_gemm, "out_dtype",
     ),
     "grouped_dual_gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str sfb_layout="linear",
         Tensor? rows=None, SymInt rows_per_token=1''',
-        ("out",), _grouped_dual_gemm, "out_dtype",
+        ("result",), _grouped_dual_gemm, "out_dtype",
     ),
     "grouped_dual_gemm_quantized": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
@@ -280,6 +280,6 @@ REGISTERED = {
     ),
     "combine": (
         '''Tensor products, Tensor row_of, Tensor weights, Tensor? residual=None''',
-        ("out",), _combine, "out_dtype",
+        ("result",), _combine, "out_dtype",
     ),
 }

@@ -8,7 +8,8 @@ custom_op 26 us.
 An argument that is a number or a tensor in the Python API is two arguments here: of `alpha` and
 `alpha_tensor` the tensor counts where it is given. A pair of scale layouts is `sfa_layout` and
 `sfb_layout`. Every operator <op> has a sibling <op>_out, which writes to the tensors that it is
-given and returns nothing.
+given and returns nothing. None of these is called `out`: Dynamo would take the operator for one of
+torch's own, and refuse strides that are not contiguous.
 """
 
 import inspect
@@ -139,7 +140,8 @@ def _writing(names, kernel):
     """The kernel of an operator that writes to the tensors `names`."""
 
     def write(*args, **outs):
-        kernel(*args, out=outs["out"] if names == ("out",) else tuple(outs[n] for n in names))
+        given = tuple(outs[name] for name in names)
+        kernel(*args, out=given[0] if names == ("result",) else given)
 
     return write
 
@@ -173,8 +175,8 @@ def _register(name, arguments, returns, kernel, rule, autograd):
 def _operator(name, arguments, outputs, kernel, rule, dtype="out_dtype"):
     """Registers <name> and <name>_out. `outputs` names the tensors that <name> returns; `dtype` is
     the argument that says what dtype they get, which <name>_out does not have."""
-    if outputs == ("out[]",):
-        names, returns, written = ("out",), "Tensor[]", "Tensor(a!)[] out"
+    if outputs == ("result[]",):
+        names, returns, written = ("result",), "Tensor[]", "Tensor(a!)[] result"
     else:
         names = outputs
         returns = ", ".join(f"Tensor {output}" for output in outputs)
@@ -199,7 +201,11 @@ ROUTES = {  # (permutation, return_row_of, return_logits): the operator and what
 }
 
 _operator(
-    "grouped_gemm_list", _GROUPED_GEMM_LIST, ("out[]",), _grouped_gemm_list, fake.grouped_gemm_list
+    "grouped_gemm_list",
+    _GROUPED_GEMM_LIST,
+    ("result[]",),
+    _grouped_gemm_list,
+    fake.grouped_gemm_list,
 )
 for _name, (_arguments, _outputs, _kernel, _dtype) in REGISTERED.items():
     _rule = getattr(fake, _name)

@@ -124,6 +124,35 @@ def test_compiled_outputs_are_written_in_place(device):
         assert_same(result[1:], (want, want * 2))
 
 
+STRIDED = {
+    "column-major": lambda wide: wide[:WIDE, :5].T,
+    "columns": lambda wide: wide[:5, 3 : 3 + WIDE],
+    "rows": lambda wide: wide[1:11:2, :WIDE],
+}
+
+
+@pytest.mark.parametrize(
+    "compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("strides", STRIDED)
+def test_compiled_outputs_have_the_strides_that_calls_take(strides, compiler, device):
+    model, x = Model(device), torch.ones((5, K), dtype=torch.bfloat16, device=device)
+    operands = x, model.up.data, None, model.up.scales
+    listed = [[x] * 2, [model.up.data] * 2, None, [model.up.scales] * 2]
+
+    def function(out, first, second):
+        nk.gemm(*operands, out=out)
+        nk.grouped_gemm(*listed, out=[first, second])
+
+    wide = [torch.zeros((WIDE, 2 * WIDE), dtype=torch.float16, device=device) for _ in range(3)]
+    outs = [STRIDED[strides](each) for each in wide]
+    compiled(function, backend=compiler)(*outs)
+    want = nvfp4kern.gemm(*operands)
+    for each, out in zip(wide, outs, strict=True):
+        np.testing.assert_array_equal(raw(out.contiguous()), raw(want))
+        assert each.count_nonzero() == want.count_nonzero()  # nothing beside it
+
+
 def test_a_size_that_only_the_data_say(device):
     model = Model(device)
 
