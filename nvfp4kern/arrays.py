@@ -1,4 +1,4 @@
-"""What the C code asks Python about array types without DLPack's C exchange API.
+"""What the C code asks Python about array types.
 
 The only file that knows array libraries by name. It imports none of them: whoever holds an array
 has loaded its library.
@@ -21,7 +21,43 @@ def _library(array: Any) -> Any:
     return None
 
 
-# --- Reading ---
+# --- Reading and writing ---
+
+
+def protocol(
+    kind: type[Any],
+) -> tuple[bool, Callable[[Any], tuple] | None, Callable[[Any], None] | None]:
+    """How arrays of this type are read, and who is told which of them a call has written.
+
+    A `__dlpack__` of a subclass's own comes before the C exchange API of its base. Then
+    address_function's and written_function's answers.
+    """
+    names = ("__dlpack_c_exchange_api__", "__dlpack__")
+    defined = next((n for base in kind.__mro__ for n in names if n in vars(base)), None)
+    return defined == "__dlpack__", address_function(kind), written_function(kind)
+
+
+def written_function(kind: type[Any]) -> Callable[[Any], None] | None:
+    """torch's function that counts a change of each tensor of a list; None for other arrays.
+
+    Autograd compares the count with that of the time when it saved a tensor. Tensors of
+    inference mode have none and are left alone.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not issubclass(kind, torch.Tensor):
+        return None
+    direct = getattr(torch._C, "_increment_version", None)  # at half the cost of the public one
+    try:
+        direct([])
+    except Exception:  # an older torch, where it takes one tensor
+        return _increment_versions
+    return direct
+
+
+def _increment_versions(tensors: list[Any]) -> None:
+    for tensor in tensors:
+        if not tensor.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(tensor)
 
 
 def address_function(kind: type[Any]) -> Callable[[Any], tuple] | None:

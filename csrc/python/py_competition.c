@@ -71,7 +71,7 @@ static int single(py_call *call, PyObject *data, nk_gemm_args *args, nk_tensor t
         rotated(call, PyTuple_GetItem(items, 1), "b", &t[1], &args->b) < 0 ||
         permuted(call, PyTuple_GetItem(items, 4), "sfa_permuted", -1, &t[2], &args->sfa) < 0 ||
         permuted(call, PyTuple_GetItem(items, 5), "sfb_permuted", -1, &t[3], &args->sfb) < 0 ||
-        rotated(call, *c, "c", &t[4], &args->out) < 0) {
+        rotated(call, *c, "c", &t[4], &args->out) < 0 || py_note_output(call, *c) < 0) {
         return -1;
     }
     return 0;
@@ -114,6 +114,7 @@ static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
         permuted(call, PyTuple_GetItem(data, 7), "sfb1_permuted", -1, &sfb1, &args.sfb1) < 0 ||
         permuted(call, PyTuple_GetItem(data, 8), "sfb2_permuted", -1, &sfb2, &args.sfb2) < 0 ||
         rotated(call, PyTuple_GetItem(data, 9), "c", &c, &args.out) < 0 ||
+        py_note_output(call, PyTuple_GetItem(data, 9)) < 0 ||
         py_execute(call, run_dual_gemm, &args) < 0) {
         return -1;
     }
@@ -164,7 +165,8 @@ static int group(py_call *call, PyObject *abc, PyObject *sf, PyObject *sizes, in
         matrices(call, PyTuple_GetItem(abc, 1), "b", g, &t->b, &p->b) < 0 ||
         permuted(call, PyTuple_GetItem(sf, 0), "sfa_permuted", g, &t->sfa, &p->sfa) < 0 ||
         permuted(call, PyTuple_GetItem(sf, 1), "sfb_permuted", g, &t->sfb, &p->sfb) < 0 ||
-        matrices(call, PyTuple_GetItem(abc, 2), "c", g, &t->out, &p->out) < 0) {
+        matrices(call, PyTuple_GetItem(abc, 2), "c", g, &t->out, &p->out) < 0 ||
+        py_note_output(call, PyTuple_GetItem(abc, 2)) < 0) {
         return -1;
     }
     if (size[L] != 1) {

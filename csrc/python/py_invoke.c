@@ -126,6 +126,17 @@ static bool interrupted(void *context)
     return raised;
 }
 
+/* Also where the run has ended early, by an exception that stays: outputs hold anything then. */
+static int tell_written(py_call *call, int failed)
+{
+    PyObject *type = NULL, *value = NULL, *traceback = NULL;
+    if (failed) PyErr_Fetch(&type, &value, &traceback);
+    PyObject *told = PyObject_CallFunctionObjArgs(call->written, call->outputs, NULL);
+    Py_XDECREF(told);
+    if (failed) PyErr_Restore(type, value, traceback);
+    return failed || !told ? -1 : 0;
+}
+
 int py_execute(py_call *call, py_op *op, const void *args)
 {
     execution e = {.call = call};
@@ -138,7 +149,9 @@ int py_execute(py_call *call, py_op *op, const void *args)
     e.thread = PyEval_SaveThread();
     nk_status status = op(args, &call->exec);
     PyEval_RestoreThread(e.thread);
-    return py_check(call, status);
+    const bool refused = status == NK_VALUE_ERROR || status == NK_TYPE_ERROR || status == NK_NEEDS_WORKSPACE;
+    int failed = py_check(call, status);
+    return call->outputs && !refused ? tell_written(call, failed) : failed;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -201,5 +214,7 @@ PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *ar
     if (failed || explain) Py_CLEAR(result);
     if (!failed && explain) result = plan_dict(&call.exec.plan);
     py_release(call.kept);
+    Py_XDECREF(call.outputs);
+    Py_XDECREF(call.written);
     return result;
 }

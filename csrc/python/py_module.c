@@ -179,10 +179,11 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->nvfp4);
     Py_VISIT(state->empty);
     Py_VISIT(state->current_stream);
-    Py_VISIT(state->address_function);
+    Py_VISIT(state->protocol);
     for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
         Py_VISIT(state->exporters[i].type);
         Py_VISIT(state->exporters[i].address);
+        Py_VISIT(state->exporters[i].written);
     }
     return 0;
 }
@@ -194,10 +195,11 @@ static int clear(PyObject *module)
     Py_CLEAR(state->nvfp4);
     Py_CLEAR(state->empty);
     Py_CLEAR(state->current_stream);
-    Py_CLEAR(state->address_function);
+    Py_CLEAR(state->protocol);
     for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
         Py_CLEAR(state->exporters[i].type);
         Py_CLEAR(state->exporters[i].address);
+        Py_CLEAR(state->exporters[i].written);
     }
     return 0;
 }

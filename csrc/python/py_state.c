@@ -13,8 +13,9 @@ int py_keep(py_call *call, PyObject *object)
 void py_release(PyObject *object)
 {
     PyObject *type, *value, *traceback;
+    if (!object) return;
     PyErr_Fetch(&type, &value, &traceback);
-    Py_XDECREF(object);
+    Py_DECREF(object);
     if (PyErr_Occurred()) PyErr_WriteUnraisable(NULL);
     PyErr_Restore(type, value, traceback);
 }

@@ -12,12 +12,13 @@
 
 #define PY_EXPORTER_TYPES 8
 
-/* How tensors of one Python type are read: by `api` where the type has one, else by `address` where it is not NULL,
- * else by the type's __dlpack__. */
+/* How tensors of one Python type are read: by `api` where that is not NULL, else by `address` where it is not, else by
+ * the type's __dlpack__. */
 typedef struct py_exporter {
     PyTypeObject *type;
     const DLPackExchangeAPI *api;
-    PyObject *address; /* the function that nvfp4kern.arrays.address_function gave */
+    PyObject *address; /* what nvfp4kern.arrays.protocol says of the type, or NULL for each None there */
+    PyObject *written; /* who wants to know which tensors a call has written */
 } py_exporter;
 
 typedef struct py_state {
@@ -25,7 +26,7 @@ typedef struct py_state {
     PyObject *nvfp4;                          /* nvfp4kern.layout.NVFP4, NULL until the first quantize */
     PyObject *empty;                          /* nvfp4kern.arrays.empty, NULL until needed */
     PyObject *current_stream;                 /* nvfp4kern.arrays.current_stream, NULL until needed */
-    PyObject *address_function;               /* nvfp4kern.arrays.address_function, NULL until needed */
+    PyObject *protocol;                       /* nvfp4kern.arrays.protocol, NULL until needed */
     py_exporter exporters[PY_EXPORTER_TYPES]; /* the types seen last */
     int next_exporter;                        /* the entry that the next new type replaces */
 } py_state;
@@ -35,6 +36,8 @@ typedef struct py_call {
     const struct py_operator *op;
     PyObject *kept;        /* list of what must live until the call ends, or NULL */
     PyObject *like;        /* borrowed: its type allocates outputs and workspace */
+    PyObject *outputs;     /* tuple or list of the caller's tensors of whose change `written` is told, or NULL */
+    PyObject *written;
     nk_device device;      /* of the first tensor */
     bool has_stream;       /* exec.stream is the stream of some tensor of this call */
     nk_exec exec;

@@ -43,25 +43,32 @@ static const DLPackExchangeAPI *api_of_type(PyTypeObject *type)
     return api && is_complete(api) ? api : NULL;
 }
 
-/* *address becomes a new reference, or NULL where tensors of this type are not read by address. */
-static int address_of_type(py_state *state, PyTypeObject *type, PyObject **address)
+/* Sets `api` where the type's own __dlpack__ does not come before it, and new references. */
+static int ask_protocol(py_state *state, py_exporter *new)
 {
-    PyObject *choose = py_imported(&state->address_function, "nvfp4kern.arrays", "address_function");
-    *address = choose ? PyObject_CallFunctionObjArgs(choose, type, NULL) : NULL;
-    if (!*address) return -1;
-    if (*address == Py_None) Py_CLEAR(*address);
-    return 0;
+    int has_own_dlpack;
+    PyObject *protocol = py_imported(&state->protocol, "nvfp4kern.arrays", "protocol");
+    PyObject *answer = protocol ? PyObject_CallFunctionObjArgs(protocol, new->type, NULL) : NULL;
+    int failed = answer && PyArg_ParseTuple(answer, "pOO", &has_own_dlpack, &new->address, &new->written) ? 0 : -1;
+    if (!failed) {
+        new->api = has_own_dlpack ? NULL : api_of_type(new->type);
+        new->address = new->address == Py_None ? NULL : Py_NewRef(new->address);
+        new->written = new->written == Py_None ? NULL : Py_NewRef(new->written);
+    }
+    Py_XDECREF(answer);
+    return failed;
 }
 
 static const py_exporter *remember_exporter(py_state *state, PyTypeObject *type)
 {
-    py_exporter new = {.type = type, .api = api_of_type(type)};
-    if (!new.api && address_of_type(state, type, &new.address) < 0) return NULL;
+    py_exporter new = {.type = type};
+    if (ask_protocol(state, &new) < 0) return NULL;
     py_exporter *entry = &state->exporters[state->next_exporter], old = *entry;
     state->next_exporter = (state->next_exporter + 1) % PY_EXPORTER_TYPES;
     Py_INCREF((PyObject *)type);
     *entry = new;
-    Py_XDECREF(old.address); /* last: both may run Python code */
+    Py_XDECREF(old.address); /* last: these may run Python code */
+    Py_XDECREF(old.written);
     Py_XDECREF((PyObject *)old.type);
     return entry;
 }
@@ -338,7 +345,25 @@ int py_given_output(py_call *call, PyObject *object, const char *name, int32_t i
     if (py_tensor(call, object, name, index, t) < 0) return -1;
     call->like = object;
     *pointer = t;
-    return 0;
+    return py_note_output(call, object);
+}
+
+int py_note_output(py_call *call, PyObject *object)
+{
+    const py_exporter *exporter = find_exporter(call->state, object);
+    if (!exporter) return -1;
+    if (!exporter->written || call->exec.dry_run) return 0;
+    if (!call->written) call->written = Py_NewRef(exporter->written);
+    if (!call->outputs) { /* a list takes longer, and most calls have one output */
+        call->outputs = PyTuple_Pack(1, object);
+        return call->outputs ? 0 : -1;
+    }
+    if (PyTuple_Check(call->outputs)) {
+        PyObject *one = call->outputs;
+        call->outputs = PySequence_List(one);
+        Py_DECREF(one);
+    }
+    return call->outputs ? PyList_Append(call->outputs, object) : -1;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -20,6 +20,9 @@ int py_scalar(py_call *call, PyObject *object, const char *name, int32_t index, 
 int py_given_output(py_call *call, PyObject *object, const char *name, int32_t index, nk_tensor *t,
                     const nk_tensor **pointer);
 
+/* Notes that the call writes the caller's `object`, so that its framework is told. py_given_output does. */
+int py_note_output(py_call *call, PyObject *object);
+
 /* Returns a new object of the shape, dtype and device of `spec`, allocated by the type of call->like and described in
  * *t, which may be `spec`. NULL with an exception set. */
 PyObject *py_empty(py_call *call, const nk_tensor *spec, nk_tensor *t);
