@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .files import CheckpointError, Files, in_short, readable
+from .files import Files
 from .patterns import Names
 from .plan import (
     InputQuant,
@@ -18,6 +18,7 @@ from .plan import (
     take_kv_scales,
     take_plain,
 )
+from .untrusted import CheckpointError, in_short, readable
 
 FORMAT = "nvfp4-pack-quantized"
 SOURCES = {

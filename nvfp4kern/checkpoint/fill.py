@@ -19,10 +19,12 @@ class Filler:
     def __init__(self, files: Files, assignment: Assignment, device: torch.device) -> None:
         self.files, self.assignment, self.device = files, assignment, device
         self._shared: set[str] = set()
+        self._buffer = bytearray()
 
     def run(self, progress: bool) -> None:
         fills = list(in_order(self.files, self.assignment.fills))
         names = {fill.source.name for fill in fills}
+        self._buffer = bytearray(max((self.files.tensors[n].nbytes for n in names), default=0))
         with shown(progress, sum(self.files.tensors[name].nbytes for name in names)) as advance:
             last = ""
             for fill in fills:
@@ -47,7 +49,7 @@ class Filler:
         if fill.rule == "fp8":
             self._convert(fill, self._dequantized_fp8(fill), into)
             return
-        given = self.files.read(fill.source.name, fill.source_index)
+        given = self.files.read(fill.source.name, fill.source_index, self._buffer)
         self._check_dtype(fill, given)
         if given.dtype == torch.float8_e4m3fn:
             self._check_scales(fill, given)
@@ -115,7 +117,7 @@ class Filler:
     def _dequantized_fp8(self, fill: Fill) -> Tensor:
         assert fill.scale is not None
         scale = self.files.read(fill.scale.name).reshape(())
-        weight = self.files.read(fill.source.name, fill.source_index)
+        weight = self.files.read(fill.source.name, fill.source_index, self._buffer)
         wrong = int((weight.view(torch.uint8) & NAN_SCALE == NAN_SCALE).sum())
         if wrong:
             raise CheckpointError(f"{fill.source.name}: {wrong} elements are NaN, expected none")

@@ -3,10 +3,11 @@
 from typing import Literal
 
 from .compressed import plan_compressed
-from .files import CheckpointError, Files, in_short
+from .files import Files
 from .modelopt import plan_modelopt, read_config
 from .plan import InputQuant, Layer, Plan, Problem, Source, check_input_scales, check_layer
 from .torchao import is_torchao, plan_torchao
+from .untrusted import CheckpointError, in_short
 
 __all__ = ["Layer", "Plan", "Problem", "Source", "read_plan"]
 

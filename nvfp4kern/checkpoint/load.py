@@ -70,6 +70,7 @@ def load_checkpoint(
     with torch.no_grad():
         filler = Filler(files, assignment, torch.device(device))
         filler.run(progress)
+        files.check()
         commit(model, assignment, torch.device(device))
     if any(isinstance(module, Slice) for module in assignment.modules.values()):
         report.nbytes_read = files.nbytes_read

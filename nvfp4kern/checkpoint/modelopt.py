@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .files import CheckpointError, Files, in_short, readable
+from .files import Files
 from .patterns import Names
 from .plan import (
     InputQuant,
@@ -19,6 +19,7 @@ from .plan import (
     take_kv_scales,
     take_plain,
 )
+from .untrusted import CheckpointError, in_short, readable
 
 ACTIVATIONS: dict[str, InputQuant] = {
     "NVFP4": "static",

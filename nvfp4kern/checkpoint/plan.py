@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from .files import CheckpointError, Files, TensorInfo, in_short
+from .files import Files, TensorInfo
 from .patterns import Names, PatternError
+from .untrusted import CheckpointError, in_short
 
 __all__ = ["InputQuant", "Layer", "Plan", "Problem", "Source"]
 

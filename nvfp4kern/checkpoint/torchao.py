@@ -5,8 +5,9 @@ The header's metadata says what they are together: "module.weight". pickled.py m
 
 from typing import Any
 
-from .files import CheckpointError, Files, in_short, parse_json, readable
+from .files import Files
 from .plan import InputQuant, Layer, Plan, Source
+from .untrusted import CheckpointError, in_short, parse_json, readable
 
 PARTS = {
     "weight": "qdata",

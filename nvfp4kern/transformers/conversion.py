@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps, WeightConverter, WeightRenaming
 
 from ..checkpoint.assign import Assignment, Fill
-from ..checkpoint.files import Files
+from ..checkpoint.files import NONE, Files
 from ..checkpoint.fill import Filler
 
 PATTERN = "nvfp4kern"
@@ -103,7 +103,7 @@ class _Given(Files):
         self.tensors = files.tensors
         self._given = tensors
 
-    def read(self, name: str, index: tuple[Any, ...] = ()) -> Tensor:
+    def read(self, name: str, index: tuple[Any, ...] = (), buffer: bytearray = NONE) -> Tensor:
         return self._given[name][index].to(getattr(torch, self.tensors[name].dtype))
 
 

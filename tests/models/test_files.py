@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from nvfp4kern.checkpoint import CheckpointError, Files
+from nvfp4kern.checkpoint.opened import read_json
 
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00001-of-00003.safetensors"
@@ -104,17 +105,17 @@ HEADERS = {
     "empty": (b"", b"", 0, "header"),
     "not JSON": (b"{nonsense", b"", None, "JSON"),
     "a list": (b"[]", b"", None, "JSON"),
-    "too long": ({"a": entry(0, 4)}, b"1234", 2**63, "header"),
-    "long": ({"a": entry(0, 4)}, b"1234", 5000, "header"),
-    "deep": (DEEP, b"", None, "recursion"),
+    "too long": ({"a": entry(0, 4)}, b"1234", 2**63, "a header of 9223372036854775808 bytes"),
+    "long": ({"a": entry(0, 4)}, b"1234", 5000, "expected 5008"),
+    "deep": (DEEP, b"", None, "nested more than 100 deep"),
     "twice": (TWICE, b"1234", None, "header: not valid JSON: 'a' is there twice"),
-    "overlap": ({"a": entry(0, 4), "b": entry(0, 4)}, b"1234", None, "`[ab]`"),
-    "hole": ({"a": entry(4, 8)}, b"12345678", None, "`a`"),
+    "overlap": ({"a": entry(0, 4), "b": entry(0, 4)}, b"1234", None, "b: begins at"),
+    "hole": ({"a": entry(4, 8)}, b"12345678", None, "a: begins at"),
     "outside": ({"a": entry(0, 8, (2,))}, b"1234", None, "file"),
     "behind": ({"a": entry(0, 4)}, b"12345678", None, "file"),
     "backwards": ({"a": entry(4, 0)}, b"1234", None, "a"),
-    "wrong shape": ({"a": entry(0, 4, (3,))}, b"1234", None, "tensor"),
-    "huge shape": ({"a": entry(0, 4, (2**40, 2**40))}, b"1234", None, "overflow"),
+    "wrong shape": ({"a": entry(0, 4, (3,))}, b"1234", None, "in 4 bytes, expected 12"),
+    "huge shape": ({"a": entry(0, 4, (2**40, 2**40))}, b"1234", None, "sizes with a product below"),
     "size of torch": (
         {"a": entry(0, 0, (0, 2**63))}, b"", None,
         r"a: \[0, 9223372036854775808\], expected sizes with a product below 2\^63",
@@ -132,6 +133,8 @@ HEADERS = {
     "long name": ({"n" * 1001: entry(0, 4)}, b"1234", None, r"nnn\.\.\. as a tensor's name"),
     "control": ({"a\n": entry(0, 4)}, b"1234", None, r"'a\\n' as a tensor's name"),
     "metadata": ({"__metadata__": {"a": 1}, "a": entry(0, 4)}, b"1234", None, "string"),
+    "halves": ({"a": entry(0, 4, (8, 1), "F4")}, b"1234", None, "even number of F4"),
+    "many": (b"[" + b"[]," * 2**21 + b"[]]", b"", None, "JSON values, expected at most"),
 }  # fmt: skip
 
 
@@ -199,18 +202,96 @@ def test_two_checkpoints_in_one_directory(tmp_path):
         Files(directory)
 
 
+JSON = {
+    "empty": b"", "brace": b"{", "list": b"[]", "number": b"3", "bytes": b"\xff\xfe",
+    "UTF-16": '{"a": 1}'.encode("utf-16"), "twice": b'{"a": 1, "a": 2}', "deep": DEEP,
+    "deep behind text": b'{"]]\\"]": ' + DEEP + b"}", "open": b"[" * 10**6, "text": b'{"a": "[[[',
+    "digits": b'{"a": 1%s}' % (b"0" * 5000), "values": b'{"a":[%s[]]}' % (b"[]," * 2**21),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("file", ["config.json", "hf_quant_config.json", INDEX])
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"a": 1, "a": 2}', DEEP, b'{"a": 1%s}' % (b"0" * 5000)],
-    ids=["empty", "brace", "list", "number", "bytes", "twice", "deep", "digits"],
-)
+@pytest.mark.parametrize("text", JSON.values(), ids=JSON)
 def test_malformed_json(tmp_path, file, text):
     directory = write(tmp_path / "m")
     (directory / "model.safetensors").rename(directory / "x.safetensors")
     (directory / file).write_bytes(text)
     with pytest.raises(CheckpointError, match=f"^{file}: "):
         Files(directory)
+
+
+def test_json_that_is_large_or_has_brackets_in_text(tmp_path):
+    path = tmp_path / "x.json"
+    whole = {
+        "[[": ['"]', "\\", "{" * 1000, [[[[{}]]]]],
+        "b": dict.fromkeys(map(str, range(10**5)), []),
+    }
+    tiny.write_json(path, whole)
+    assert read_json(path) == whole
+    with path.open("r+b") as file:
+        file.truncate(100_000_001)
+    with pytest.raises(CheckpointError, match="100000001 bytes of JSON, expected at most 100000"):
+        read_json(path)
+
+
+def test_a_file_that_blocks_is_not_waited_for(tmp_path):
+    """The system's files have no size, and reading one may wait for ever."""
+    directory = write(tmp_path / "m")
+    (directory / "config.json").unlink()
+    (directory / "config.json").symlink_to("/proc/kmsg")
+    with pytest.raises(CheckpointError, match="^config.json: "):
+        Files(directory)
+
+
+# --- Files that change while they are read ---
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """(Files, the path of its shard)"""
+    return Files(write(tmp_path / "m")), tmp_path / "m" / "model.safetensors"
+
+
+def test_another_file_in_its_place_is_not_seen(opened):
+    files, path = opened
+    save_file({"a": torch.zeros(1000)}, path.with_name("other"))
+    path.with_name("other").replace(path)
+    assert torch.equal(files.read("a"), TENSORS["a"])
+    files.check()
+    path.unlink()
+    assert torch.equal(files.read("a", (1,)), TENSORS["a"][1])
+
+
+def test_a_file_that_is_shortened(opened):
+    files, path = opened
+    os.truncate(path, 100)
+    with pytest.raises(CheckpointError, match="^model.safetensors: was shortened while it was rea"):
+        files.read("a")
+    with pytest.raises(CheckpointError, match="^model.safetensors: was changed while it was read$"):
+        files.check()
+
+
+def test_a_file_that_is_written_to(opened):
+    files, path = opened
+    files.check()
+    content = path.read_bytes()
+    os.utime(path, ns=(0, 0))
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="^model.safetensors: was changed while it was read$"):
+        files.check()
+
+
+def test_an_interrupt_is_not_the_files_fault(opened, monkeypatch):
+    files, _ = opened
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "preadv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.read("a")
+    with pytest.raises(KeyboardInterrupt):
+        Files(files.path)
 
 
 def test_what_is_no_checkpoint(tmp_path):

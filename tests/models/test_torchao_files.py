@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import struct
 import subprocess
 import sys
 import zipfile
@@ -206,18 +207,26 @@ class Command:
 
 
 PICKLES = {
-    "code": ({"a": Command()}, "x.pt: torch.load: Weights only load failed"),
+    "code": ({"a": Command()}, "x.pt: not by torch.save: '__builtin__ exec', expected what make"),
     "a list": ([torch.ones(1)], "x.pt: list, expected a dictionary"),
-    "a number": ({"a": 3}, "x.pt: a: 'int', expected a plain tensor"),
-    "nested": ({"a": {"b": torch.ones(1)}}, "x.pt: a: 'dict', expected a plain tensor"),
-    "a key": ({3: torch.ones(1)}, "x.pt: 3 as a tensor's name"),
-    "sparse": ({"a": torch.eye(3).to_sparse()}, "x.pt: a: 'Tensor', expected a plain tensor"),
-    "meta": ({"a": torch.empty(3, device="meta")}, "x.pt: a: 'Tensor', expected a plain tensor"),
-    "expanded": ({"a": torch.ones(1).expand(2**40)}, "x.pt: a: more elements than the file has"),
+    "a number": ({"a": 3}, "x.pt: a: int, expected a plain tensor"),
+    "nested": ({"a": {"b": torch.ones(1)}}, "x.pt: a: dict, expected a plain tensor"),
+    "a key": ({3: torch.ones(1)}, "x.pt: not by torch.save: int as a key of a dictionary"),
+    "a control": ({"a\n": torch.ones(1)}, r"x.pt: 'a\n' as a tensor's name"),
+    "sparse": ({"a": torch.eye(3).to_sparse()}, "x.pt: not by torch.save: 'torch._utils _rebuild_"),
+    "meta": ({"a": torch.empty(3, device="meta")}, "x.pt: not by torch.save: 'torch._utils _rebu"),
+    "expanded": (
+        {"a": torch.ones(1).expand(2**40)},
+        "x.pt: not by torch.save: a tensor of [1099511627776]: more elements than the file has",
+    ),
+    "lazy": (
+        {"a": torch.ones(2, dtype=torch.cfloat).conj()},
+        "x.pt: not by torch.save: a tensor w",
+    ),
 }
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11 while it loads
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11 while it saves
 @pytest.mark.parametrize("kind", PICKLES)
 def test_pickles_that_are_more_than_weights(tmp_path, kind):
     content, expected = PICKLES[kind]
@@ -227,26 +236,132 @@ def test_pickles_that_are_more_than_weights(tmp_path, kind):
     assert str(caught.value).startswith(expected)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04", pickle.dumps({"a": 1}), pickle.dumps(Command())], ids=str
-)
+def test_tensors_that_torch_save_writes_otherwise(tmp_path):
+    """Views, parameters, those without elements, and all dtypes; a module's state."""
+    values = torch.arange(24.0).reshape(4, 6)
+    tensors = {
+        "turned": values.t(), "part": values[1:3, 2:], "step": values[:, ::2], "empty": values[:0],
+        "number": values[3, 4], "same": values, "parameter": torch.nn.Parameter(values),
+        "expanded": values[0][:, None].expand(6, 1), "bool": values > 3,
+    }  # fmt: skip
+    for dtype in (torch.int8, torch.int64, torch.float64, torch.bfloat16, torch.float8_e4m3fn):
+        tensors[str(dtype)] = values.to(dtype)
+    torch.save(tensors, tmp_path / "x.pt")
+    files = Files(tmp_path / "x.pt")
+    assert [*files.tensors] == [*tensors]
+    for name, want in tensors.items():
+        info, found = files.tensors[name], files.read(name)
+        assert (info.shape, f"torch.{info.dtype}") == (tuple(want.shape), str(want.dtype))
+        assert found.is_contiguous() and found.dtype == want.dtype
+        assert torch.equal(found.double(), want.detach().double())
+    assert torch.equal(files.read("turned", (2, slice(1, 3))), values.t()[2, 1:3])
+    state = torch.nn.Sequential(torch.nn.Linear(2, 3)).state_dict()
+    torch.save(state, tmp_path / "x.pt")
+    assert all(torch.equal(Files(tmp_path / "x.pt").read(n), t) for n, t in state.items())
+
+
+OTHERS = [b"", b"PK\x03\x04", b"x" * 100, pickle.dumps({"a": 1}), pickle.dumps(Command())]
+
+
+@pytest.mark.parametrize("content", OTHERS, ids=range(len(OTHERS)))
 def test_files_that_torch_save_did_not_write(tmp_path, content):
     (tmp_path / "x.bin").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"^x\.bin: torch\.load: "):
+    with pytest.raises(CheckpointError, match=r"^x\.bin: not by torch\.save: "):
         Files(tmp_path / "x.bin")
 
 
-def test_a_compressed_file_is_refused_before_it_is_inflated(tmp_path):
-    """torch.load would inflate a pickle of any size, and take compressed bytes for numbers."""
-    torch.save({"a": torch.ones(100)}, tmp_path / "x.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "x.pt") as plain,
-        zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as small,
-    ):
-        for name in plain.namelist():
-            small.writestr(name, plain.read(name))
-    with pytest.raises(CheckpointError, match=r"^y\.pt: torch\.load: .*data\.pkl is compressed"):
-        Files(tmp_path / "y.pt")
+def saved_with(path, pickled, **options):
+    """A file by torch.save, with another pickle."""
+    torch.save({"a": torch.ones(100)}, path)
+    with zipfile.ZipFile(path) as plain:
+        records = {name: plain.read(name) for name in plain.namelist()}
+    with zipfile.ZipFile(path, "w", **options) as file:
+        for name, content in records.items():
+            file.writestr(name, pickled if pickled and name.endswith("data.pkl") else content)
+    return path
+
+
+def two_directories(data):
+    """Behind the zip file's directory, where its end record says to look, another one: of the
+    same entries, as not compressed."""
+    end = data.rindex(b"PK\5\6")
+    length, at = struct.unpack_from("<II", data, end + 12)
+    other, entry = bytearray(data[at : at + length]), 0
+    while entry < len(other):
+        struct.pack_into("<H", other, entry + 10, 0)
+        struct.pack_into("<I", other, entry + 24, *struct.unpack_from("<I", other, entry + 20))
+        entry += 46 + sum(struct.unpack_from("<HHH", other, entry + 28))
+    return data[:end] + bytes(other) + data[end:]
+
+
+@pytest.mark.parametrize("change", [bytes, lambda b: b + b"\0" * 65700, two_directories])
+def test_nothing_is_inflated(tmp_path, change):
+    """100 MB, which another reader of zip files may find where Python's does not."""
+    bomb = b"}X\x01\0\0\0a" + b"X" + struct.pack("<I", 10**8) + b"a" * 10**8 + b"s."
+    path = saved_with(tmp_path / "y.pt", bomb, compression=zipfile.ZIP_DEFLATED)
+    path.write_bytes(change(path.read_bytes()))
+    del bomb
+    assert peak(path) < 50
+
+
+PEAK = """
+import re, sys
+from nvfp4kern.checkpoint import CheckpointError, Files
+def most():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1000
+before = most()
+try:
+    Files(sys.argv[1])
+except CheckpointError as error:
+    print(most() - before)
+"""
+
+
+def peak(path):
+    """MB by which a process grows that refuses the file."""
+    command = [sys.executable, "-c", PEAK, str(path)]
+    return int(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+
+
+def nested(levels):
+    """A key: a tuple of eleven tuples of eleven of the next ones, and so on."""
+    text = b"(" * levels + b"X\1\0\0\0atq\0"
+    for level in range(1, levels):
+        text += (b"h" + bytes([level - 1])) * 11 + b"tq" + bytes([level])
+    return b"\x80\2}" + text + b"K\1s."
+
+
+PEAKS = {
+    "a key with a long repr": (nested(8), 50),
+    "a key that hashes for ever": (nested(12), 50),
+    "many tuples": (b"\x80\2)" + b"\x85" * 10**5, 50),
+    "many marks": (b"\x80\2}" + b"(" * 9000 + b"(u" * 10**5, 50),
+    "too much": (b"\x80\2" + b"N" * 10**7, 50),
+    "a long text": (b"\x80\2X\xff\xff\xff\xff" + b"a" * 100, 50),
+}
+
+
+@pytest.mark.parametrize("kind", PEAKS)
+def test_pickles_take_no_more_than_their_size(tmp_path, kind):
+    pickled, limit = PEAKS[kind]
+    assert peak(saved_with(tmp_path / "y.pt", pickled)) < limit
+
+
+RECORDS = {
+    "compressed": (dict(compression=zipfile.ZIP_DEFLATED), bytes, "y/data.pkl is compressed"),
+    "elsewhere": ({}, lambda b: b.replace(b"PK\3\4", b"PK\3\5", 1), "not where the directory says"),
+    "other bytes": ({}, lambda b: b.replace(b"little", b"big   "), "its byteorder is not little"),
+    "no tensors": ({}, lambda b: b.replace(b"data/0", b"data/7"), "'data/0'"),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_zip_files_that_torch_save_did_not_write(tmp_path, kind):
+    options, change, expected = RECORDS[kind]
+    path = saved_with(tmp_path / "y.pt", None, **options)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(CheckpointError, match=rf"^y\.pt: not by torch\.save: .*{expected}"):
+        Files(path)
 
 
 def test_attributes_that_hold_each_other_are_not_written_out(tmp_path):
@@ -255,5 +370,5 @@ def test_attributes_that_hold_each_other_are_not_written_out(tmp_path):
         laughs = [laughs, laughs]
     tensor.block_size = laughs
     torch.save({"a.weight": tensor}, tmp_path / "x.pt")
-    with pytest.raises(CheckpointError, match=r"^x\.pt: a\.weight: block_size: 'list', expected"):
+    with pytest.raises(CheckpointError, match=r"^x\.pt: a\.weight: block_size: list, expected"):
         Files(tmp_path / "x.pt")
