@@ -130,6 +130,7 @@ def quantize(x, scale_layout="linear", offsets=None, data_dtype=None):
         fits = scale_layout == "blocked" and x.dim() == 2
         expect(fits, "offsets", "given", "None unless scale_layout='blocked' and x is [M, K]")
         (ends,) = ranked("offsets", offsets, (1,), "[G + 1]")
+        expect(ends >= 1, "offsets", f"shape ({ends},)", "[G + 1]")
         sizes = ((outer[0] // ATOM_ROWS + ends - 1) * ATOM_ROWS, up_to(sizes[1], ATOM_COLS))
     elif scale_layout == "blocked":
         sizes = blocked_sizes(*sizes)
