@@ -6,8 +6,9 @@ the ranks' sums. Expert parallelism: `ExpertParallel` has some experts, and toke
 A rank's layer takes the place of the whole one, by `slice_`, before a checkpoint is loaded or
 after. load_checkpoint then reads only what the rank has.
 
-Nothing synchronises with the device, so a CUDA graph takes a forward pass with its collectives.
-Layers are for inference: an input that wants a gradient is an error.
+All ranks call the same layers with the same dtype, k and number of tokens, see docs/distributed.md.
+After the first call nothing synchronises with the device, so a CUDA graph takes a forward pass with
+its collectives. Layers are for inference: an input that wants a gradient is an error.
 """
 
 from .cut import Cut, Slice

@@ -56,13 +56,15 @@ class Slice(nn.Module):
     """What the layers of all ranks have in common.
 
     `cuts` says which parameters are slices, by name; the others are whole, and the same on all
-    ranks. `rank` and `world` are the process's number in `group` and how many there are.
+    ranks. `rank` and `world` are the process's number in `group` and how many there are. `agreed`
+    has what its ranks have said about their calls.
     """
 
     cuts: Mapping[str, Cut]
     group: Group
     rank: int
     world: int
+    agreed: set[str]
 
     def own(self, name: str, whole: Tensor) -> Tensor:
         """A copy of what the rank has of the whole layer's parameter."""

@@ -14,6 +14,7 @@ from ..nn.recipes import Recipe
 from .collectives import (
     REDUCE_DTYPES,
     Group,
+    agree,
     gathered,
     rank_and_world,
     reduced,
@@ -52,8 +53,10 @@ class ExpertParallel(Slice, NVFP4Experts):
     Parameters are those of NVFP4Experts with the rank's experts alone. But the input scales are
     those of all experts, [E, 2] and [E]: a token is quantised once, with the largest of them.
 
-    Raises ValueError for fewer experts than ranks. Raises NotImplementedError where x or
-    top_k_weights want a gradient.
+    Raises ValueError for fewer experts than ranks. Raises it on all ranks where their calls differ
+    in k, in the dtype of x, in options or, on a CPU, in the number of tokens; a GPU is asked for
+    the first of each kind alone. Raises NotImplementedError where x or top_k_weights want a
+    gradient.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         super().__init__(
             hidden_size, intermediate_size, end - first, input_quant=input_quant, device=device
         )
-        self.rank, self.world, self.group = rank, world, group
+        self.rank, self.world, self.group, self.agreed = rank, world, group, set()
         self.all_experts, self.first_expert = num_experts, first
         self.tokens: Tokens = tokens
         self.tokens_per_rank, self.reduce_dtype = tokens_per_rank, reduce_dtype
@@ -175,14 +178,25 @@ class ExpertParallel(Slice, NVFP4Experts):
             else:
                 permutation = self._of_rank(sorted_rows, offsets, row_of)
             partial = self._partial(*self._operand(x), weights, permutation, x.dtype)
+            self._agree(x, len(x), ids.shape[1])
             summed = reduced(partial, self.group)
         return (summed if residual is None else summed.float() + residual).to(x.dtype)
 
     def _own(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        everyones = gathered(self._sent(x, ids, weights), self.world, self.group)
+        sent = self._sent(x, ids, weights)
+        self._agree(x, len(sent), ids.shape[1])
+        everyones = gathered(sent, self.world, self.group)
         a, sfa, ids, weights = self._columns(everyones, ids.shape[1], x.dtype)
         partial = self._partial(a, sfa, weights, self._by_expert(ids), x.dtype)
         return reduced_rows(partial, self.world, self.group)[: len(x)]
+
+    def _agree(self, x: Tensor, tokens: int, k: int) -> None:
+        agree(
+            self.agreed, x, self.world, self.group, layer=f"ExpertParallel of {self.tokens} tokens",
+            tokens=tokens, dtype=x.dtype, k=k, tokens_per_rank=self.tokens_per_rank,
+            reduce_dtype=self.reduce_dtype, input_quant=self.input_quant,
+            hidden_size=self.hidden_size, num_experts=self.all_experts,
+        )  # fmt: skip
 
     def _partial(
         self,

@@ -11,7 +11,7 @@ from ..layout import SF_VEC
 from ..nn.frozen import InputQuant, choice
 from ..nn.linear import NVFP4Linear, autocast
 from ..nn.recipes import Recipe
-from .collectives import REDUCE_DTYPES, Group, rank_and_world, reduced, refuse_gradients
+from .collectives import REDUCE_DTYPES, Group, agree, rank_and_world, reduced, refuse_gradients
 from .cut import Cut, Slice
 
 
@@ -22,7 +22,7 @@ class _LinearSlice(Slice, NVFP4Linear):
     """How the layer was cut, and `dtype`: keyword arguments of the class."""
 
     def _cut(self, cuts: dict[str, Cut], group: Group, **options: Any) -> None:
-        self.group, self.options = group, {"group": group, **options}
+        self.group, self.options, self.agreed = group, {"group": group, **options}, set()
         self.rank, self.world = rank_and_world(group)
         self.cuts = {name: cut for name, cut in cuts.items() if getattr(self, name) is not None}
 
@@ -163,8 +163,9 @@ class RowParallel(_LinearSlice):
     sum, in fp32.
 
     Raises ValueError where in_features is no multiple of 16 for each rank, since scale factors are
-    of 16 columns, and for input_quant="amax", since no rank has the whole input. Raises
-    NotImplementedError for x that wants a gradient.
+    of 16 columns, and for input_quant="amax", since no rank has the whole input. Raises ValueError
+    on all ranks where their calls differ, as ExpertParallel does. Raises NotImplementedError for x
+    that wants a gradient.
     """
 
     def __init__(
@@ -201,6 +202,12 @@ class RowParallel(_LinearSlice):
         partial = nk.gemm(
             a, self.weight, sfa, self.weight_scale, alpha=alpha,
             bias=self.bias if self.rank == 0 else None, out_dtype=self.reduce_dtype or x.dtype,
+        )  # fmt: skip
+        agree(
+            self.agreed, x, self.world, self.group, layer="RowParallel",
+            tokens=x.shape[:-1].numel(), dtype=x.dtype, reduce_dtype=self.reduce_dtype,
+            input_quant=self.input_quant, in_features=self.whole_in_features,
+            out_features=self.out_features,
         )  # fmt: skip
         return reduced(partial, self.group).to(x.dtype)
 

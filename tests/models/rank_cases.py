@@ -74,6 +74,39 @@ def experts(whole, inputs, options):
     return y
 
 
+def own_device():
+    return torch.device("cuda", rank()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def disagreeing(make, whole, inputs, options):
+    """What a rank's call says, whose input and options are its own. Then the group still works."""
+    device = own_device()
+    mine = make(whole.to(device), **options[rank()])
+    x, *more = (each.to(device) for each in inputs[rank()])
+    said = "nothing"
+    try:
+        mine(own_columns(x, mine) if isinstance(mine, RowParallel) else x, *more)
+    except ValueError as error:
+        said = str(error)
+    told = torch.ones(1, device=device)
+    dist.all_reduce(told)
+    return said, told.item()
+
+
+def asked(whole, given):
+    """How many sets of values a layer's ranks have agreed upon, after two calls of one dtype and
+    after two of another."""
+    device = own_device()
+    mine = ExpertParallel.slice_of(whole.to(device))
+    x, *more = (each.to(device) for each in given)
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        for _ in range(2):
+            mine(x.to(dtype), *more)
+        found.append(len(mine.agreed))
+    return found
+
+
 def mixture(moe, inputs, options):
     """A whole NVFP4MoE whose experts slice_ has cut."""
     model = nn.ModuleDict({"mlp": moe})
@@ -107,7 +140,7 @@ def routed(tokens, experts, k, draw):
 def replayed_experts(whole, tokens, k, options, replays):
     """How often, of so many replays, a rank's result had the bits of the same call without a graph,
     and those of one process. Each time its tokens and their experts are others."""
-    device = torch.device("cuda", rank()) if torch.cuda.is_available() else torch.device("cpu")
+    device = own_device()
     whole = whole.to(device)
     mine = ExpertParallel.slice_of(whole, **options)
     hidden, experts = whole.hidden_size, whole.num_experts
@@ -129,7 +162,7 @@ def replayed_experts(whole, tokens, k, options, replays):
 
 def replayed_feed_forward(layer, tokens, replays):
     """How often a SwiGLU layer of slices had the bits of one process, replayed on new tokens."""
-    device = torch.device("cuda", rank()) if torch.cuda.is_available() else torch.device("cpu")
+    device = own_device()
     whole = copy.deepcopy(layer).to(device)
     model = nn.ModuleDict({"mlp": layer.to(device)})
     row = partial(RowParallel.slice_of, reduce_dtype=torch.float32)

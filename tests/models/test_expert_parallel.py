@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 from layers import activations, filled, with_tangent
-from rank_cases import compiled_experts
+from rank_cases import compiled_experts, disagreeing
 from rank_cases import experts as run_experts
 from rank_cases import mixture as run_mixture
 from skeletons import Stack
@@ -178,6 +178,40 @@ def test_a_mixture_with_its_router(team, world, tokens, input_quant):
 def test_experts_compile_whole(team, tokens):
     run = team(2).run(compiled_experts, experts_of("static"), tokens_of(4), tokens)
     assert run == [True, True]
+
+
+# --- Ranks that disagree ---
+
+
+def changed(x, ids, weights, *, dtype=torch.bfloat16, k=K, tokens=5):
+    return x[:tokens].to(dtype), ids[:tokens, :k], weights[:tokens, :k]
+
+
+DIFFER = {  # of rank 1: its input, its options, what rank 0 says
+    "dtype": ({"dtype": torch.float16}, {}, "dtype=torch.float16, here dtype=torch.bfloat16"),
+    "k in the padding": ({"k": 2}, {}, "k=2, here k=3"),
+    "tokens": ({"tokens": 4}, {}, "tokens=4, here tokens=5"),
+    "reduce_dtype": (
+        {}, {"reduce_dtype": torch.float32},
+        "reduce_dtype=torch.float32, here reduce_dtype=None",
+    ),
+    "several": ({"tokens": 4, "k": 1}, {}, "tokens=4, here tokens=5; k=1, here k=3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", ["own", "same"])
+@pytest.mark.parametrize("what", DIFFER)
+def test_ranks_that_disagree_are_refused_on_all_of_them(team, tokens, what):
+    change, option, says = DIFFER[what]
+    inputs = [tokens_of(5), changed(*tokens_of(5), **change)]
+    options = [{"tokens": tokens}, {"tokens": tokens, **option}]
+    make = ExpertParallel.slice_of
+    got = team(2).run(disagreeing, make, experts_of(None), inputs, options)
+    assert got[0] == (f"rank 1 of the group has {says}; expected the same on all", 2.0)
+    assert got[1][0].startswith("rank 0 of the group has ") and got[1][1] == 2.0
+    inputs = [changed(*tokens_of(5), **change)] * 2  # the same change on both
+    got = team(2).run(disagreeing, make, experts_of(None), inputs, [options[1]] * 2)
+    assert got == [("nothing", 2.0)] * 2
 
 
 # --- One process ---

@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact_layers import exact, exact_swiglu, finished, integers, ones
 from layers import activations, decoded, filled, seen
-from rank_cases import column, compiled_row, feed_forward, row
+from rank_cases import column, compiled_row, disagreeing, feed_forward, row
 from torch import nn
 
 from nvfp4kern.checkpoint import save_checkpoint
@@ -269,6 +269,23 @@ def test_inputs_that_want_a_gradient_are_refused(as_rank, cls):
     x = activations(3, layer.in_features).requires_grad_()
     with pytest.raises(NotImplementedError, match="x: wants a gradient"):
         layer(x)
+
+
+@pytest.mark.parametrize(
+    "change, option, says",
+    [
+        (lambda x: x.half(), {}, "dtype=torch.float16, here dtype=torch.bfloat16"),
+        (lambda x: x[1:], {}, "tokens=2, here tokens=3"),
+        (lambda x: x, {"reduce_dtype": torch.float32}, "reduce_dtype=torch.float32, here reduce"),
+    ],
+    ids=["dtype", "tokens", "reduce_dtype"],
+)
+def test_ranks_that_disagree_are_refused_on_all_of_them(team, change, option, says):
+    layer, x = filled(NVFP4Linear(64, 32, False), 1), activations(3, 64)
+    args = RowParallel.slice_of, layer, [(x,), (change(x),)], [{}, option]
+    zero, one = team(2).run(disagreeing, *args)
+    assert zero[0].startswith(f"rank 1 of the group has {says}") and zero[1] == 2.0
+    assert one[0].startswith("rank 0 of the group has ") and one[1] == 2.0
 
 
 # --- Making slices ---

@@ -4,8 +4,10 @@ graph, and the same without a graph on two processes of gloo."""
 import pytest
 import torch
 from conftest import GPUS, why_no_gpu
-from exact_layers import exact_experts, exact_swiglu
-from rank_cases import replayed_experts, replayed_feed_forward
+from exact_layers import exact_experts, exact_swiglu, ones
+from rank_cases import asked, disagreeing, replayed_experts, replayed_feed_forward
+
+from nvfp4kern.distributed import ExpertParallel
 
 REPLAYS = {"gloo": 20, "nccl": 200}
 
@@ -57,3 +59,20 @@ def test_a_feed_forward_layer_on_new_tokens(two, input_quant, tokens):
     layer = exact_swiglu(input_quant)
     for found in ranks.run(replayed_feed_forward, layer, tokens, replays):
         assert found == replays
+
+
+def test_ranks_that_disagree(two):
+    ranks, _ = two
+    x, ids, weights = ones(5, 64, 0), torch.arange(5)[:, None], torch.ones(5, 1)
+    whole, inputs = exact_experts(None, 6), [(x, ids, weights), (x.half(), ids, weights)]
+    args = ExpertParallel.slice_of, whole, inputs, [{}, {}]
+    for rank, (said, told) in enumerate(ranks.run(disagreeing, *args)):
+        assert said.startswith(f"rank {1 - rank} of the group has dtype=torch.") and told == 2
+
+
+def test_a_gpu_is_asked_once(two, request):
+    ranks, _ = two
+    given = ones(5, 64, 0), torch.arange(5)[:, None], torch.ones(5, 1)
+    on_gpus = "nccl" in request.node.name
+    for found in ranks.run(asked, exact_experts("static", 6), given):
+        assert found == ([1, 2] if on_gpus else [0, 0])
