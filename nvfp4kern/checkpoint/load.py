@@ -18,6 +18,7 @@ from .fill import Filler
 from .formats import read_plan
 from .plan import refuse
 from .report import Report, inspect
+from .untrusted import in_short
 
 InputQuantOption = Literal["auto", "dynamic", "amax"] | None
 
@@ -41,7 +42,8 @@ def load_checkpoint(
         Its floating-point parameters keep their dtypes: the files' values are converted.
     path: a directory with config.json and *.safetensors, or one such file, by ModelOpt,
         compressed-tensors or torchao. It is not trusted. Layers in FP8 are dequantised.
-    device: where everything goes, "cpu" or "cuda". Tensors are copied one by one.
+    device: where everything goes: "cpu", "cuda", "cuda:<index>", or such a torch.device. Tensors
+        are copied one by one.
     input_quant: "auto" does what the files say. None leaves inputs at 16 bits (W4A16). "dynamic"
         and "amax" are NVFP4Linear's.
     strict: with False, tensors that nothing in the model takes are a warning instead of an error.
@@ -49,11 +51,12 @@ def load_checkpoint(
 
     Raises CheckpointError for whatever is wrong with the files or does not fit the model, with the
     tensor's name. Raises ValueError for a model that is itself a layer, for one in float32 whose
-    inputs are not quantised, and for a layer with what cannot be kept, as quantize_ does. The model
-    is then as it was.
+    inputs are not quantised, for a layer with what cannot be kept, as quantize_ does, and for
+    another device. The model is then as it was, and so it is after an interrupt.
 
-    Ends with nvfp4kern.warmup(device).
+    Calls nvfp4kern.warmup(device).
     """
+    place = device_of(device)
     choice("input_quant", input_quant, ("auto", None, "dynamic", "amax"))
     files = Files(path)
     plan = read_plan(files, input_quant)
@@ -68,18 +71,29 @@ def load_checkpoint(
             raise CheckpointError(f"{names}: not in the model (strict=False ignores them)")
         report.warn(names, "not in the model, ignored")
     with torch.no_grad():
-        filler = Filler(files, assignment, torch.device(device))
+        filler = Filler(files, assignment, place)
         filler.run(progress)
         files.check()
-        commit(model, assignment, torch.device(device))
-    if any(isinstance(module, Slice) for module in assignment.modules.values()):
-        report.nbytes_read = files.nbytes_read
-    if report.warnings:
-        more = len(report.warnings) - 1
-        others = f" ({more} more in the report's warnings)" if more else ""
-        warnings.warn(f"{report.warnings[0]}{others}", stacklevel=2)
-    warmup(device)
+        warmup(str(place) if place.type == "cuda" else "cpu")
+        if any(isinstance(module, Slice) for module in assignment.modules.values()):
+            report.nbytes_read = files.nbytes_read
+        if report.warnings:  # an error, where warnings are
+            more = len(report.warnings) - 1
+            others = f" ({more} more in the report's warnings)" if more else ""
+            warnings.warn(f"{report.warnings[0]}{others}", stacklevel=2)
+        commit(model, assignment, place)
     return report
+
+
+def device_of(given: Any) -> torch.device:
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        expected = "expected 'cpu', 'cuda' or 'cuda:<index>'"
+        raise ValueError(f"device: {in_short(given)}, {expected}")
+    return device
 
 
 def in_few_words(names: Iterable[str]) -> str:
@@ -89,7 +103,7 @@ def in_few_words(names: Iterable[str]) -> str:
 
 
 def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> None:
-    """Puts everything into the model. Whatever can fail comes before the first change."""
+    """Puts everything into the model: all of it, or nothing where it is interrupted."""
     buffers = []
     for name, module in model.named_modules():
         if isinstance(module, Frozen) or assignment.replaces(name):
@@ -97,19 +111,55 @@ def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> No
         for key in module._non_persistent_buffers_set:
             value = module._buffers[key]
             if value is not None:
-                buffers.append((module, key, value.to(device)))
-    parameters = []
+                buffers.append((module._buffers, key, value.to(device)))
+    made, others = set(assignment.modules.values()), []
     for target in assignment.targets.values():
-        wants = target.requires_grad
-        value = target.tensor
-        parameters.append((target, value if target.buffer else nn.Parameter(value, wants)))
-    for name, module in assignment.modules.items():
-        replace(model, name, module)
-    for target, value in parameters:
+        value: Any = target.tensor
+        value = value if target.buffer else nn.Parameter(value, target.requires_grad)
         for owner, key in target.owners:
+            if owner in made:
+                setattr(owner, key, value)
+            else:
+                others.append((owner, key, value))
+    finish(module for new in made for module in new.modules())
+    # The model changes from here on.
+    undo = Undo(model)
+    try:
+        for name, new in assignment.modules.items():
+            replace(model, name, new)
+        for owner, key, value in others:
             setattr(owner, key, value)
-    for module, key, value in buffers:
-        module._buffers[key] = value
-    for module in model.modules():
+        for held, key, value in buffers:
+            held[key] = value
+        finish(module for module in model.modules() if module not in made)
+    except BaseException:
+        undo()
+        raise
+
+
+def finish(modules: Iterable[nn.Module]) -> None:
+    for module in modules:
         if isinstance(module, Frozen):
             module.finish()
+
+
+class Undo:
+    """What a model's modules hold, and how to give it back to them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        held = [(m._modules, m._parameters, m._buffers) for m in model.modules()]
+        self.contents = [(each, dict(each)) for dicts in held for each in dicts]
+        # Frozen.derive writes in place.
+        self.values = [
+            (value, value.clone())
+            for module in model.modules()
+            if isinstance(module, Frozen)
+            for value in module._buffers.values()
+            if value is not None
+        ]
+
+    def __call__(self) -> None:
+        for each, content in self.contents:
+            each.update(content)
+        for value, was in self.values:
+            value.copy_(was)
