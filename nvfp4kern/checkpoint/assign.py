@@ -345,10 +345,10 @@ class Assignment:
             if given != part.shape:
                 raise wrong_shape(fill.source, given, part.shape, target)
         first = self._fill_once(target, fill.target_index)
-        if first or fill.rule in ("max", "same"):
+        if first or target.tied or fill.rule in ("max", "same"):  # several, which Filler compares
             for index, given in slices_of(target, fill.target_index, fill.source_index, info.shape):
                 self.fills.append(replace(fill, target_index=index, source_index=given))
-        elif not target.tied:  # files may have both names of a tied parameter
+        else:
             raise CheckpointError(f"{fill.source.name}: {target.name} is filled twice")
 
     def _fill_once(self, target: Target, index: tuple[Any, ...]) -> bool:

@@ -18,7 +18,7 @@ class Filler:
 
     def __init__(self, files: Files, assignment: Assignment, device: torch.device) -> None:
         self.files, self.assignment, self.device = files, assignment, device
-        self._shared: set[str] = set()
+        self._filled: set[tuple[str, str]] = set()
         self._buffer = bytearray()
 
     def run(self, progress: bool) -> None:
@@ -42,33 +42,42 @@ class Filler:
     def fill(self, fill: Fill) -> None:
         target = fill.target
         into = self.allocate(target)[fill.target_index]
-        if fill.rule in ("global", "max"):
-            value = self._global(fill).to(into.device)
-            into.copy_(torch.fmax(value, into) if fill.rule == "max" else value)
+        if fill.rule == "max":
+            into.copy_(torch.fmax(self._global(fill).to(into.device), into))
             return
+        given = self._given(fill)
+        part = target.name, repr(fill.target_index)
+        if part not in self._filled:
+            self._filled.add(part)
+            into.copy_(given)
+            self._check_range(fill, given, into)
+        elif not same_bits(given.to(into).expand_as(into), into):
+            what = f"differs from what else the files have for {target.name}"
+            raise CheckpointError(f"{fill.source.name}: {what}")
+
+    def _given(self, fill: Fill) -> Tensor:
+        if fill.rule == "global":
+            return self._global(fill)
         if fill.rule == "fp8":
-            self._convert(fill, self._dequantized_fp8(fill), into)
-            return
+            return self._dequantized_fp8(fill)
         given = self.files.read(fill.source.name, fill.source_index, self._buffer)
         self._check_dtype(fill, given)
         if given.dtype == torch.float8_e4m3fn:
             self._check_scales(fill, given)
-        if fill.rule == "same" and target.name in self._shared:
-            if not torch.equal(into.cpu(), given.to(into.dtype)):
-                raise CheckpointError(f"{fill.source.name}: differs within the fused {target.name}")
-        self._shared.add(target.name)
-        self._convert(fill, given, into)
+        return given
 
-    def _convert(self, fill: Fill, given: Tensor, into: Tensor) -> None:
-        """Copies. A value too large for float16 is an error: it would become infinity, silently."""
-        into.copy_(given)
-        if into.dtype == torch.float16 and given.dtype != torch.float16:
-            most = (
-                given.abs().nan_to_num(0.0, posinf=0.0).amax() if given.numel() else torch.zeros(())
-            )
-            if most > torch.finfo(torch.float16).max:
-                what = f"{most.item():g} is too large for float16, the dtype of the model's"
-                raise CheckpointError(f"{fill.source.name}: {what} {fill.target.name}")
+    def _check_range(self, fill: Fill, given: Tensor, into: Tensor) -> None:
+        """A finite value that is too large for the model's dtype is an error: it would become
+        infinity, silently."""
+        have, want = given.dtype, into.dtype
+        if have == want or not given.numel() or torch.finfo(have).max <= torch.finfo(want).max:
+            return
+        most = torch.stack(given.aminmax()).abs().max()
+        if not most.isfinite():  # others among them may be too large
+            most = given.abs().nan_to_num(0.0, posinf=0.0).amax()
+        if most.to(want).isinf():
+            what = f"{most.item():g} is too large for {name_of(want)}, the dtype of the model's"
+            raise CheckpointError(f"{fill.source.name}: {what} {fill.target.name}")
 
     def allocate(self, target: Target) -> Tensor:
         """The target's tensor, made at the first call. float32 ones begin as NaN."""
@@ -121,7 +130,10 @@ class Filler:
         wrong = int((weight.view(torch.uint8) & NAN_SCALE == NAN_SCALE).sum())
         if wrong:
             raise CheckpointError(f"{fill.source.name}: {wrong} elements are NaN, expected none")
-        return weight.to(self.device).float() * scale.to(self.device)
+        found = weight.to(self.device).float() * scale.to(self.device)
+        if found.isinf().any():
+            raise CheckpointError(f"{fill.scale.name}: {scale.item():g} makes the weight infinite")
+        return found
 
     def complete(self) -> None:
         """Gives experts without an input scale the largest one of the others."""
@@ -138,6 +150,10 @@ class Filler:
             most = torch.stack(groups[group]).reshape(-1, *columns).nan_to_num(0.0).amax(0)
             for one in groups[group]:
                 one.copy_(torch.where(one.isnan(), most, one))
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (a, b)))
 
 
 def name_of(dtype: torch.dtype) -> str:
