@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define STACK_BYTES ((size_t)2 << 20)
+#define BODY_STACK ((size_t)512 << 10) /* more than any body takes: its tiles and panels lie on the stack */
 #define ASK_MS 50 /* how often a caller asks whether it is interrupted */
 
 typedef struct loop {
@@ -22,6 +23,7 @@ typedef struct loop {
     int64_t jobs;
     _Atomic int64_t next;
     int threads;         /* that it may use, counting the caller */
+    bool waits;          /* the caller runs no jobs, for want of stack */
     unsigned forks;      /* the pool's, when it began */
     int helpers;         /* threads of the pool that are in it */
     pthread_cond_t left; /* the last of them has left */
@@ -194,8 +196,52 @@ static nk_status ask_whether_to_stop(const nk_exec *exec, const loop *l, int64_t
     return NK_OK;
 }
 
+/* Whether a body may run on this stack. One that is not the thread's own, as of a greenlet, counts as large. */
+static bool has_stack(void)
+{
+    static _Thread_local uintptr_t lowest;
+    if (!lowest) {
+        void *begin = NULL;
+        size_t size;
+        pthread_attr_t attributes;
+        if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+            pthread_attr_getstack(&attributes, &begin, &size);
+            pthread_attr_destroy(&attributes);
+        }
+        lowest = begin ? (uintptr_t)begin : UINTPTR_MAX;
+    }
+    return (uintptr_t)__builtin_frame_address(0) - lowest >= BODY_STACK;
+}
+
+/* For ASK_MS at most. False where there are none. */
+static bool wait_for_helpers(loop *l)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ASK_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    pthread_mutex_lock(&pool.lock);
+    bool any = pool.workers > 0;
+    if (any && has_jobs(l)) pthread_cond_timedwait(&l->left, &pool.lock, &until);
+    pthread_mutex_unlock(&pool.lock);
+    return any;
+}
+
+static nk_status await_jobs(const nk_exec *exec, loop *l)
+{
+    int64_t asked = 0;
+    while (has_jobs(l)) {
+        NK_CHECK(wait_for_helpers(l), NK_BACKEND_ERROR,
+                 "this thread has less than %zu kB of stack left, and no other can be started", BODY_STACK >> 10);
+        if (exec->interrupted) NK_TRY(ask_whether_to_stop(exec, l, &asked));
+    }
+    return NK_OK;
+}
+
 static nk_status run_jobs(const nk_exec *exec, loop *l)
 {
+    if (l->waits) return await_jobs(exec, l);
     int64_t asked = 0;
     bool asks = exec->interrupted && l->jobs > 1;
     for (int64_t job; (job = take_job(l)) < l->jobs;) {
@@ -211,7 +257,7 @@ static bool begin_loop(loop *l)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&pool.lock);
-    bool may = follow_affinity();
+    bool may = follow_affinity() || l->waits;
     if (may) {
         start_workers(l->threads - 1);
         l->other = pool.loops;
@@ -246,13 +292,14 @@ static void end_loop(void *ended)
 nk_status cpu_for_each(const nk_exec *exec, int64_t jobs, int threads, void (*body)(void *context, int64_t job),
                        void *context)
 {
-    if (jobs == 1) { /* a tiny problem, which the loop's counters would make slower */
+    const bool waits = !has_stack();
+    if (jobs == 1 && !waits) { /* a tiny problem, which the loop's counters would make slower */
         body(context, 0);
         return NK_OK;
     }
     nk_status status;
-    loop mine = {.body = body, .context = context, .jobs = jobs, .forks = pool.forks};
-    mine.threads = threads < jobs ? threads : (int)jobs;
+    loop mine = {.body = body, .context = context, .jobs = jobs, .forks = pool.forks, .waits = waits};
+    mine.threads = (threads < jobs ? threads : (int)jobs) + waits;
     if (mine.threads <= 1) return run_jobs(exec, &mine);
     mine.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     if (!begin_loop(&mine)) return run_jobs(exec, &mine);

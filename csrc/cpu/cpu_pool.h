@@ -17,7 +17,8 @@
 nk_status cpu_thread_count(const nk_settings *settings, int worthwhile, int *threads);
 
 /* Calls body(context, job) for every job in 0 .. jobs - 1, in any order, on at most `threads` threads. Jobs run in the
- * default floating-point mode. Asks exec->interrupted between jobs; no job runs once this has returned. */
+ * default floating-point mode. Asks exec->interrupted between jobs; no job runs once this has returned. A
+ * caller with little stack left runs none: a thread of the pool does. */
 nk_status cpu_for_each(const nk_exec *exec, int64_t jobs, int threads, void (*body)(void *context, int64_t job),
                        void *context);
 

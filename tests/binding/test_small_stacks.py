@@ -1,0 +1,71 @@
+"""A caller's thread with a small stack. A crash ends the process, so the calls run in another."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CALLS = """
+import threading
+import torch
+from nvfp4kern.selftest import calls, trees
+
+torch.use_deterministic_algorithms(True)  # new memory is filled: rows of no expert stay as they are
+
+def digests():
+    found = {}
+    for name, make in calls.OPERATORS.items():
+        function, args, options = make(calls.rounding(1), 40, 130, 512)
+        result = []
+        thread = threading.Thread(target=lambda: result.append(function(*args, **options)))
+        thread.start()
+        thread.join()
+        found[name] = trees.digest(trees.leaves(result))
+    return found
+
+want = digests()
+for kilobytes in 96, 300, 560, 640:  # from about 550 on a caller computes by itself
+    threading.stack_size(kilobytes << 10)
+    got = digests()
+    assert got == want, (kilobytes, [name for name in want if got[name] != want[name]])
+"""
+
+
+@pytest.mark.parametrize("threads, path", [("1", ""), ("3", "scalar")])
+def test_every_operator(threads, path):
+    settings = {"NVFP4KERN_NUM_THREADS": threads, "NVFP4KERN_CPU": path}
+    env = os.environ | settings | {"NVFP4KERN_BACKEND": "cpu"}
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_thread_to_compute_on():
+    """Neither room on the stack nor for another thread: an error, and the process goes on."""
+    program = """
+import resource, sys, threading
+import numpy as np
+import nvfp4kern as nk
+from nvfp4kern._C import gemm
+
+codes, scales = np.ones((3, 8), np.uint8), np.ones((3, 1), np.uint8)
+out = np.zeros((3, 3), np.float16)
+gemm(codes, codes, scales, scales, out=out)
+
+def call():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+    try:
+        gemm(codes, codes, scales, scales, out=out)
+    except nk.BackendError as error:
+        print(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+
+threading.stack_size(128 << 10)
+thread = threading.Thread(target=call)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("this thread has less than 512 kB of stack left"), done.stdout
