@@ -88,15 +88,17 @@ fi
 echo "-- the tests"
 if [ $# -eq 0 ]; then
     # Left out: what asserts memory or starts programs of its own, nvcc, which libasan ends, among them; torch's
-    # compilers, since test_torch_library.py calls the same operators; what is about text; what needs gigabytes; what
-    # is about benchmarks or models, whose calls are the operators'; and the simulated GPU, which is a program of its own.
+    # compilers, since test_torch_library.py calls the same operators; torch's fp8 product, which takes more time than
+    # ours beside it; what is about text; what needs gigabytes; what is about benchmarks or models, whose calls are the
+    # operators'; and the simulated GPU, which is a program of its own.
     set --
     # Instrumented code of one thread is most of the time: a process for each of two cores.
     if "$python" -c 'import xdist' 2> /dev/null; then set -- -n 2; fi
     for test in ptxsim cuda/test_ptx_layer.py cuda/test_launch_layer.py binding/test_lifetime.py \
-        operators/test_reference.py \
-        test_source_rules.py test_documents.py test_machine_code.py test_fit_costs.py \
-        test_compare_builds.py test_bench.py test_decode.py models test_checkout.py \
+        operators/test_reference.py operators/test_scaled_mm.py \
+        test_source_rules.py test_documents.py test_machine_code.py test_fit_costs.py test_repetition.py \
+        test_compare_builds.py test_bench.py test_bench_resumed.py test_bench_humming.py test_decode.py models \
+        test_checkout.py test_mutate_host.py \
         test_blackwell_model.py test_selftest.py binding/test_torch_compile.py; do
         [ -e "tests/$test" ] || die "there is no tests/$test to leave out"
         set -- "$@" "--ignore=tests/$test"
