@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
+from threading import Lock
 from time import thread_time
 from types import ModuleType
 
@@ -26,6 +27,8 @@ AT_WORST = 5e-9
 MEMORY = 1 << 20
 TOKEN = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|\(\?:?|\{,(?=\d*\})|.", re.S)
 WILDCARD = re.compile(r"\[!?(?:\][^\]]*|[^\]]+)\]|.", re.S)
+FILTERS = Lock()
+"""Of warnings are the process's. Two threads that leave in the order they came would leave ours."""
 SAME = {r"\A": "^", r"\Z": "$", "{,": "{0,"}  # each name is a line
 
 
@@ -98,7 +101,7 @@ class Names:
         """A class of the names' characters that this expression of one character matches."""
         if source not in self._classes:
             try:
-                with warnings.catch_warnings():
+                with FILTERS, warnings.catch_warnings():
                     warnings.simplefilter("error")
                     matches = re.compile(source).fullmatch
             except (re.error, Warning, OverflowError) as error:

@@ -4,6 +4,10 @@ import fnmatch
 import random
 import re
 import sys
+from contextlib import contextmanager
+from threading import Thread
+from time import sleep
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,3 +117,24 @@ def test_without_google_re2(monkeypatch):
     for find in (names.regular, names.wildcard):
         with pytest.raises(ModuleNotFoundError, match=r"google-re2.*nvfp4kern\[models\]"):
             find("lm*")
+
+
+def test_one_thread_at_a_time_changes_the_process_s_warnings(monkeypatch):
+    inside, most = [], []
+
+    @contextmanager
+    def catch_warnings():
+        inside.append(1)
+        most.append(len(inside))
+        sleep(0.01)
+        yield
+        inside.pop()
+
+    stand_in = SimpleNamespace(catch_warnings=catch_warnings, simplefilter=lambda action: None)
+    monkeypatch.setattr(patterns, "warnings", stand_in)
+    threads = [Thread(target=Names(["gate"]).regular, args=("[g]ate",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 4
