@@ -360,7 +360,8 @@ class NVFP4MoE(Frozen):
     """A router, its experts and, where given, shared experts: [.., H] -> [.., H].
 
     gate.weight is float16, bfloat16 or float32 [E, H]. x is as in NVFP4Experts and need not have
-    its dtype. The router has no gradient. Under torch.autocast both are first cast to autocast's
+    its dtype. The router has no gradient. Neither gate nor experts is called as a module, so hooks
+    of these do not run. Under torch.autocast both are first cast to autocast's
     dtype, as those of nn.Linear are.
 
     top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route.

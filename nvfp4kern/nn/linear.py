@@ -10,7 +10,7 @@ from .. import torch as nk
 from ..layout import SF_VEC
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
 from .recipes import Recipe, quantize_weight
-from .replacing import made_by_hooks
+from .replacing import has_hooks, made_by_hooks
 
 INPUT_QUANTS = (None, "static", "dynamic", "amax")
 
@@ -261,7 +261,7 @@ class NVFP4SwiGLU(Frozen):
 
     The three layers run one after the other, and each result is rounded, where the input wants a
     gradient and where gate and up of a checkpoint have a bias, a pre_quant_scale or different
-    input_quant.
+    input_quant, or have hooks.
     """
 
     EXACT = ("input_scale", "gate_alpha", "up_alpha")
@@ -286,7 +286,8 @@ class NVFP4SwiGLU(Frozen):
     def _apart(self) -> bool:
         gate, up = self.gate_proj, self.up_proj
         more = (gate.bias, up.bias, gate.pre_quant_scale, up.pre_quant_scale)
-        return gate.input_quant != up.input_quant or any(each is not None for each in more)
+        differ = gate.input_quant != up.input_quant or any(each is not None for each in more)
+        return differ or has_hooks(gate) or has_hooks(up)
 
     def finish(self) -> None:
         gate, up = self.gate_proj, self.up_proj

@@ -28,6 +28,11 @@ def made_by_hooks(module: nn.Module, *names: str) -> str | None:
     return next((name for name in names if name in vars(module)), None)
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Of its calls."""
+    return any(getattr(module, key, None) for key in KEPT)
+
+
 def why_not_replaced(module: nn.Module) -> str | None:
     """What a layer in the place of this module could not take over, or None."""
     if isinstance(module, Frozen):
@@ -40,7 +45,7 @@ def why_not_replaced(module: nn.Module) -> str | None:
     if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate's moves inputs
         return "its forward was replaced"
     for name, part in module.named_children():
-        if any(getattr(part, key, None) for key in KEPT):
+        if has_hooks(part):
             return f"its {name} has hooks, and a quantised layer does not call it"
     return None
 

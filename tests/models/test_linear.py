@@ -239,6 +239,14 @@ def test_swiglu_of_whatever_layers_a_checkpoint_puts_into_it(before, after, opti
     assert error < (0.03 if after else 0.006)
 
 
+@pytest.mark.parametrize("name", ["gate_proj", "up_proj", "down_proj"])
+def test_hooks_of_swiglu_s_layers_run(name):
+    layer, seen = filled(NVFP4SwiGLU(64, 96), 4), []
+    getattr(layer, name).register_forward_hook(lambda module, args, y: seen.append(y.shape))
+    layer(activations(5, 64))
+    assert seen == [(5, 64 if name == "down_proj" else 96)]
+
+
 def test_pre_quant_scale_of_another_dtype():
     layer = filled(NVFP4Linear(64, 32, pre_quant_scale=True), 3)
     x = activations(5, 64)
