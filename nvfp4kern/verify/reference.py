@@ -171,10 +171,11 @@ class Expected:
         return round_to(self.exact, dtype)
 
     def in_float32(self):
-        """With infinities where float32 has no larger number."""
-        infinite = np.isinf(self.rounded("float32"))
-        ends = (self.low, self.exact, self.high)
-        return Expected(*(np.where(infinite, np.copysign(np.inf, self.exact), end) for end in ends))
+        """With infinities where float32 has no larger number, and zeros where it has no smaller."""
+        rounded = self.rounded("float32")
+        infinite = np.isinf(rounded)
+        low, high = (np.where(infinite, rounded, end) for end in (self.low, self.high))
+        return Expected(low, np.where(infinite | (rounded == 0), rounded, self.exact), high)
 
 
 @dataclass
@@ -292,7 +293,8 @@ def gemm(a, b, *, alpha=1.0, bias=0.0, c=1, nvfp4=True):
     x, total = matmul(a, b)
     terms = a.shape[-1] / SF_VEC if nvfp4 else a.shape[-1]
     with np.errstate(invalid="ignore"):
-        return Expected.within(alpha * x + bias, error_bound(x, total, terms, alpha, bias, c))
+        e = error_bound(x, total, terms, alpha, bias, c) + FLT_TRUE_MIN
+        return Expected.within(alpha * x + bias, e)
 
 
 def gemv(a, b, *, alpha=1.0, c=1, nvfp4=True):
@@ -338,7 +340,7 @@ def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp
     h = gemm(a, b1, alpha=alpha1, c=c, nvfp4=nvfp4).in_float32()
     u = gemm(a, b2, alpha=alpha2, c=c, nvfp4=nvfp4).in_float32()
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        act = _activate(activation, h)
+        act = _activate(activation, h).in_float32()
         corners = np.stack([act.low * u.low, act.low * u.high, act.high * u.low, act.high * u.high])
         exact = act.exact * u.exact
         rounding = UNIT * np.abs(corners).max(axis=0)

@@ -101,17 +101,17 @@ def test_alphas(backend, kind):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("a_dtype", (None, "bfloat16"))
 @pytest.mark.parametrize("m", (1, 9, 130))
-def test_infinite_gates(backend, m, a_dtype, activation):
+def test_infinite_sums(backend, m, a_dtype, activation):
     rng, (n, k) = rng_of(11), (48, 64)
     ops = dual_operands(rng, data.exact_family, m, n, k)
     if a_dtype:
         ops[0] = halves_like(data.exact_family, rng, a_dtype, m, k)
-    alpha1 = np.resize(INFINITE, n)
-    given = floats(alpha1, "float32", backend.device)
-    got = run_dual(ops, backend.device, alpha1=given, activation=activation, dtype="float32")
+    alphas = {"alpha1": np.resize(INFINITE, n), "alpha2": np.repeat(INFINITE, 8)}
+    given = {name: floats(alpha, "float32", backend.device) for name, alpha in alphas.items()}
+    options = {"activation": activation}
+    got = run_dual(ops, backend.device, dtype="float32", **given, **options)
     with np.errstate(invalid="ignore"):
-        options = {"activation": activation, "c": backend.c, "nvfp4": not a_dtype}
-        expected = expect_dual(ops, alpha1=alpha1, **options)
+        expected = expect_dual(ops, c=backend.c, nvfp4=not a_dtype, **alphas, **options)
     assert_ok(reference.check(got, expected, "float32"))
 
 

@@ -77,16 +77,17 @@ def test_infinities_are_the_oracles(device):
 @pytest.mark.parametrize("activation", reference.ACTIVATIONS)
 @pytest.mark.parametrize("kind", Stack.kinds)
 @pytest.mark.parametrize("offsets", ([0, 1, 1, 2], [0, 9, 9, 140]), ids=str)
-def test_infinite_gates(backend, offsets, kind, activation):
+def test_infinite_sums(backend, offsets, kind, activation):
     rng, device, n = rng_of(9), backend.device, 48
     a = Tokens(rng, device, offsets[-1], 64, kind=kind)
     b = Stack(rng, device, 3, n, 64)
-    alpha1 = np.resize(INFINITE, (3, n))
-    given = floats(np.concatenate([alpha1, np.ones_like(alpha1)], axis=1), "float32", device)
+    alpha1, alpha2 = np.resize(INFINITE, (3, n)), np.tile(np.repeat(INFINITE, 8), (3, 1))
+    given = floats(np.concatenate([alpha1, alpha2], axis=1), "float32", device)
     got = b.run(a.tensor, a.sf, offsets, alpha=given, activation=activation, dtype="float32")
-    options = {"activation": activation, "c": backend.c, "nvfp4": not a.halves}
+    options = {"alpha1": alpha1, "alpha2": alpha2, "activation": activation}
+    expected = b.expect(a.values, c=backend.c, nvfp4=not a.halves, **options)
     with np.errstate(invalid="ignore"):
-        check_rows(got, offsets, b.expect(a.values, alpha1=alpha1, **options), "float32")
+        check_rows(got, offsets, expected, "float32")
 
 
 def test_hopper_leaves_ups_within_an_atom_to_sm80(gpu, monkeypatch):

@@ -222,12 +222,12 @@ def test_infinities(device):
 @pytest.mark.any_path
 @pytest.mark.parametrize("kind", Stack.kinds)
 @pytest.mark.parametrize("offsets", ([0, 1, 1, 2], [0, 9, 9, 140]), ids=str)
-def test_infinite_gates(device, offsets, kind):
+def test_infinite_sums(device, offsets, kind):
     """silu(-inf) is -0 here. Each block has one sort of gates, and others between them."""
     rng, n = rng_of(20), 16 * len(INFINITE)
     a = Tokens(rng, device, offsets[-1], 64, kind=kind)
     stack = Stack(rng, device, 3, n, 64)
-    alpha1, alpha2 = np.resize([1e-3, 1], (3, n)).astype(np.float32), np.ones((3, n), np.float32)
+    alpha1, alpha2 = np.resize(np.float32([1e-3, 1]), (3, n)), np.ones((3, n), np.float32)
     alpha1[:, ::2] = np.repeat(INFINITE, 8)
     given = floats(np.concatenate([alpha1, alpha2], axis=1), "float32", device)
     got = encode(a, stack, offsets, alpha=given)

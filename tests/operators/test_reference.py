@@ -173,6 +173,21 @@ def test_dual_gemm_interval_holds_float32():
     assert verdict.ok, str(verdict)
 
 
+def test_dual_gemm_has_no_more_range_than_float32():
+    """Sums are 16."""
+    ones = np.ones((1, 16))
+
+    def exact(activation, alpha1, alpha2):
+        alphas = {"alpha1": alpha1, "alpha2": alpha2, "activation": activation}
+        return reference.dual_gemm(ones, ones, ones, **alphas).exact.item()
+
+    assert np.isnan(exact("silu", -3e38, 1)) and exact("silu", -3, np.inf) == -np.inf
+    assert np.isnan(exact("silu", -20, np.inf)) and exact("silu", -20, 1) == 0
+    assert exact("identity", 1e-30, 3e38) == np.inf
+    tiny = reference.gemm(ones, ones, alpha=1.4e-45)
+    assert tiny.high - tiny.exact >= 2.0**-149
+
+
 def test_quantize_by_hand():
     x = np.zeros((1, 64), np.float32)
     x[0, :5] = [6, -0.0, 2.5, -0.25, 5]  # amax 6: scale 1
