@@ -19,6 +19,8 @@ __all__ = ["CheckpointError", "Files", "TensorInfo"]
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED = "pytorch_model.bin"
+INCOMPLETE = ".incomplete-"
+"""A folder of save_checkpoint's begins so, while it writes."""
 NONE = bytearray()
 
 
@@ -63,6 +65,9 @@ class Files:
         self.nbytes_read = 0
         if self.path.is_dir():
             self._directory = self.path
+            if any(self.path.glob(f"{INCOMPLETE}*/")):
+                left = f"has a folder {INCOMPLETE}*, which a save_checkpoint that was killed leaves"
+                raise CheckpointError(f"{self.path.name}: {left}")
             if is_there(self.path / "config.json"):
                 self.config = read_json(self.path / "config.json")
             index = self._read_index()

@@ -1,8 +1,8 @@
 """Writing a quantised model as NVIDIA's ModelOpt does, for every engine that reads such files."""
 
 import json
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..layout import SF_VEC
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
 from .destinations import ROLES
-from .files import INDEX, SINGLE
+from .files import INCOMPLETE, INDEX, SINGLE
 
 ALGORITHMS = {
     None: "W4A16_NVFP4",
@@ -48,7 +48,9 @@ def save_checkpoint(
     config.json and hf_quant_config.json.
 
     path: a directory that does not exist yet, or is empty, or a link to an empty one. In the end it
-        is complete, or as before.
+        is complete, or as before. A process that is killed leaves a folder that may be deleted:
+        `.NAME.incomplete-*` beside a new directory, `.incomplete-*` in one that was there. What is
+        beside that one is not complete, and load_checkpoint refuses it; config.json comes last.
     config: what config.json says beside quantization_config, by default `model.config.to_dict()`
         of a transformers model. Without either there is no config.json.
     max_shard_bytes: the most bytes of tensors in a file. A larger tensor has a file of its own.
@@ -72,17 +74,21 @@ def save_checkpoint(
     layers = dict(_layers(model, model_type))
     quantization = _quantization(layers, _excluded(model, model_type))
     path.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path if there else path.parent))
+    name = f"{INCOMPLETE}{secrets.token_hex(4)}"
+    work = path / name if there else path.parent / f".{path.name}{name}"
     try:
+        work.mkdir()
         _write_tensors(work, _tensors(model, model_type), max_shard_bytes)
         _write_json(work / "hf_quant_config.json", _by_modelopt(quantization))
         if config is not None:
             config = {**config, "quantization_config": quantization}
             _write_json(work / "config.json", config)
+        mode = (work / "hf_quant_config.json").stat().st_mode & 0o777
+        for file in work.iterdir():
+            file.chmod(mode)  # safetensors lets nobody else read its own
         if there:
             _move_files(work, path)
         else:
-            work.chmod(0o755)
             work.replace(path)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
@@ -90,15 +96,19 @@ def save_checkpoint(
 
 
 def _move_files(work: Path, directory: Path) -> None:
-    """Into a directory that stays: it may be a process's own, a link's, or a mounted one."""
-    moved = []
+    """Into a directory that stays: it may be a process's own, a link's, or a mounted one. Readers
+    ask for config.json, so it comes last."""
+    if [file for file in directory.iterdir() if file != work]:
+        raise FileExistsError(f"path: {directory} has files by now, expected an empty directory")
+    files = sorted(work.iterdir(), key=lambda file: (file.name == "config.json", file.name))
     try:
-        for file in sorted(work.iterdir()):
-            moved.append(file.replace(directory / file.name))
+        for file in files:
+            file.replace(directory / file.name)
         work.rmdir()
     except BaseException:
-        for file in moved:
-            file.unlink(missing_ok=True)
+        for file in files:
+            if not file.exists():
+                (directory / file.name).unlink(missing_ok=True)
         raise
 
 
