@@ -10,7 +10,7 @@ __all__ = ["CheckpointError", "check_name", "check_shape", "in_short", "parse_js
 JSON_BYTES = 100_000_000
 """Of a JSON file, and of safetensors' header."""
 JSON_VALUES = 4_000_000
-"""A header has 8 for each tensor. Python takes about 100 bytes for a value."""
+"""A header has 8 for each tensor. Python takes up to 200 bytes for a value."""
 JSON_DEPTH = 100
 FLAT = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"|[^][{}"]++)++', re.S)
 NAME_CHARACTERS = 1000
@@ -54,6 +54,8 @@ def _nested(text: bytes | bytearray) -> bool:
     """Whether brackets are nested too deep for json, which recurses on the thread's stack."""
     brackets = FLAT.sub(b"", text).translate(bytes.maketrans(b"{}", b"[]"))
     for _ in range(JSON_DEPTH):
+        if b"[]" not in brackets:
+            break
         brackets = brackets.replace(b"[]", b"")
     return b"[]" in brackets or len(brackets) > JSON_DEPTH  # those that stay have no other half
 
