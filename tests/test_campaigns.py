@@ -13,7 +13,7 @@ ONE_OUTPUT = "^(gem|batched|w4a16|dual|contiguous|by_rows|stacked|combine|deq|to
 SAMPLES = {
     "hostile_exporters": "--cases 40 --count 3",
     "failing_memory": f"--cases 20 --count 10 --only {ONE_OUTPUT}",
-    "interrupted": "--count 12 --only load",
+    "interrupted": "--count 12 --only load|save",
     "failing_files": "--count 10 --only (open|read|map|name|close):.load",
 }
 
