@@ -180,7 +180,7 @@ struct nk_gemm_problem;
 typedef struct nk_grouped_gemm_args {
     int64_t groups;
     const nk_gemm_args *list;
-    struct nk_gemm_problem *problems; /* list form: room for `groups` problems, filled by the call */
+    struct nk_gemm_problem *problems; /* list form: `groups` times nk_gemm_problem_size() bytes, for the call */
     nk_gemm_args all;
     const nk_tensor *offsets;
     const nk_tensor *rows;  /* or NULL */

@@ -8,11 +8,16 @@
 #include "cpu_pool.h"
 #include "cpu_tile.h"
 
+/* Of a list of many groups, a search for a tile's group begins at one of these. */
+#define LANDMARKS 256
+
 typedef struct grouped {
     const nk_grouped_gemm_problem *problem;
     const nk_grouped_dual_gemm_problem *dual; /* whose gates are `problem`, or NULL */
     cpu_means means;
     int threads;
+    int64_t apart;            /* groups from one landmark to the next */
+    int64_t tiles[LANDMARKS]; /* of all groups before a landmark */
 } grouped;
 
 /* Group g's rows of a. Offsets are read once for each use. */
@@ -115,12 +120,24 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
         cpu_gemm_tile(c->means, &gemm, rows_of_a, at);
 }
 
+/* The group at the last landmark not beyond *tile, which becomes a number among the tiles from there on. Experts are
+ * searched from the first: their offsets, which may change meanwhile, say where scale factors begin. */
+static int64_t landmark_before(const grouped *c, int64_t *tile)
+{
+    int64_t i = 0;
+    if (!c->problem->list) return 0;
+    while (i + 1 < LANDMARKS && (i + 1) * c->apart < c->problem->groups && c->tiles[i + 1] <= *tile)
+        i++;
+    *tile -= c->tiles[i];
+    return i * c->apart;
+}
+
 /* Tiles of all groups are numbered in turn. */
 static void multiply_experts_tile(void *context, int64_t tile)
 {
     const grouped *c = context;
     int64_t atom_row = 0;
-    for (int64_t g = 0; g < c->problem->groups; g++) {
+    for (int64_t g = landmark_before(c, &tile); g < c->problem->groups; g++) {
         cpu_rows rows = expert_rows(c->problem, g);
         cpu_tiling tiling = tiling_of(c, g, rows);
         int64_t tiles = cpu_tile_count(&tiling);
@@ -142,10 +159,16 @@ static nk_status run_groups(const nk_grouped_gemm_problem *p, const nk_grouped_d
         cpu_rows rows = expert_rows(p, g);
         multiply_adds += (double)(rows.end - rows.begin) * (double)gemm->n * (double)gemm->k * (dual ? 2 : 1);
     }
-    grouped c = {p, dual, means, (int)cpu_min(cpu_worthwhile_threads(multiply_adds), means.threads)};
+    grouped c;
+    c.problem = p;
+    c.dual = dual;
+    c.means = means;
+    c.threads = (int)cpu_min(cpu_worthwhile_threads(multiply_adds), means.threads);
+    c.apart = nk_ceil_div(p->groups, LANDMARKS);
     int64_t tiles = 0;
     for (int64_t g = 0; g < p->groups; g++) {
         cpu_tiling tiling = tiling_of(&c, g, expert_rows(p, g));
+        if (g % c.apart == 0) c.tiles[g / c.apart] = tiles;
         tiles += cpu_tile_count(&tiling);
     }
     return cpu_for_each(exec, tiles, c.threads, multiply_experts_tile, &c);

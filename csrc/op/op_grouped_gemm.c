@@ -5,7 +5,8 @@
 
 #include <inttypes.h>
 
-size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem); }
+/* The checked problems of all groups come first, then what the search for overlaps wants. */
+size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem) + nk_disjoint_bytes(); }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* List form: every group is a gemm of its own                                                                      */
@@ -39,7 +40,7 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
         NK_TRY(nk_check_out_matrix(args->list[g].out, &spec, exec, first, &args->problems[g].d));
         empty = empty && nk_numel(&spec) == 0;
     }
-    NK_TRY(nk_check_disjoint_groups(args->list, args->groups));
+    NK_TRY(nk_check_disjoint_groups(args->list, args->groups, args->problems + args->groups, exec));
     NK_DISPATCH(grouped_gemm, &problem, exec, empty);
 }
 

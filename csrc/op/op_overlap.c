@@ -82,15 +82,16 @@ nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others
     return NK_OK;
 }
 
-/* At most MOST_OUTPUTS outputs are taken at a time and sorted by their first byte. `reach` is the furthest last byte up
- * to this one. So the search for overlaps with a tensor goes back from the first output beyond it, and ends where no
- * earlier output reaches the tensor. */
-#define MOST_OUTPUTS 128
+/* The outputs are sorted by their first byte. `reach` is the furthest last byte up to this one. So the search for
+ * overlaps with a tensor goes back from the first output beyond it, and ends where no earlier output reaches the
+ * tensor. */
 typedef struct sorted_output {
     const nk_tensor *t;
     range in;
     uintptr_t reach;
 } sorted_output;
+
+size_t nk_disjoint_bytes(void) { return sizeof(sorted_output); }
 
 /* The first output that does not begin below `end`; `count` is at least 1. A binary search whose branches need no
  * prediction. */
@@ -103,47 +104,66 @@ static const sorted_output *first_beyond(const sorted_output *sorted, size_t cou
     return sorted + (sorted->in.low < end);
 }
 
-static nk_status check_against_outputs(const sorted_output *sorted, size_t count, const nk_tensor *other)
+/* *compared grows by the outputs looked at. */
+static nk_status check_against_outputs(const sorted_output *sorted, size_t count, const nk_tensor *other,
+                                       int64_t *compared)
 {
     const range in = range_of(other);
     for (const sorted_output *o = first_beyond(sorted, count, in.high); o > sorted && o[-1].reach > in.low; o--) {
         if (ranges_meet(o[-1].in, in)) NK_TRY(check(o[-1].t, o[-1].in, other, in));
+        ++*compared;
     }
     return NK_OK;
 }
 
-/* Takes and sorts the outputs of groups from `g` on; returns the first group that is left. */
-static int64_t take_outputs(const nk_gemm_args *list, int64_t g, int64_t groups, sorted_output *sorted, size_t *count)
+/* Shell's sort: of many it takes far less than the square, and few it inserts one by one. */
+static void sort(sorted_output *outputs, size_t count)
 {
-    *count = 0;
-    for (; g < groups && *count < MOST_OUTPUTS; g++) {
-        if (!list[g].out) continue;
-        const sorted_output next = {.t = list[g].out, .in = range_of(list[g].out)};
-        size_t at = (*count)++;
-        for (; at > 0 && sorted[at - 1].in.low > next.in.low; at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = next;
+    size_t gap = 1;
+    while (gap < count / 9)
+        gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3) {
+        for (size_t i = gap; i < count; i++) {
+            const sorted_output next = outputs[i];
+            size_t at = i;
+            for (; at >= gap && outputs[at - gap].in.low > next.in.low; at -= gap)
+                outputs[at] = outputs[at - gap];
+            outputs[at] = next;
+        }
     }
+}
+
+static size_t sort_outputs(const nk_gemm_args *list, int64_t groups, sorted_output *sorted)
+{
+    size_t count = 0;
+    for (int64_t g = 0; g < groups; g++) {
+        if (list[g].out) sorted[count++] = (sorted_output){.t = list[g].out, .in = range_of(list[g].out)};
+    }
+    sort(sorted, count);
     uintptr_t reach = 0;
-    for (size_t i = 0; i < *count; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (sorted[i].in.high > reach) reach = sorted[i].in.high;
         sorted[i].reach = reach;
     }
-    return g;
+    return count;
 }
 
-nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups)
+/* Outputs that interleave, as columns of one matrix do, are compared with each other: it may take long. */
+#define ASK_AFTER (1 << 20) /* comparisons */
+
+nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups, void *memory, const nk_exec *exec)
 {
-    sorted_output sorted[MOST_OUTPUTS];
-    size_t count;
-    for (int64_t next = 0; next < groups;) {
-        next = take_outputs(list, next, groups, sorted, &count);
-        for (int64_t g = 0; g < groups && count > 0; g++) {
-            const nk_gemm_args *o = &list[g];
-            const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
-            for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-                if (tensors[i]) NK_TRY(check_against_outputs(sorted, count, tensors[i]));
-        }
+    sorted_output *sorted = memory;
+    size_t count = sort_outputs(list, groups, sorted);
+    int64_t compared = 0;
+    for (int64_t g = 0; g < groups && count > 0; g++) {
+        const nk_gemm_args *o = &list[g];
+        const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
+        for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+            if (tensors[i]) NK_TRY(check_against_outputs(sorted, count, tensors[i], &compared));
+        if (compared < ASK_AFTER) continue;
+        compared = 0;
+        if (exec->interrupted && exec->interrupted(exec->context)) return NK_INTERRUPTED;
     }
     return NK_OK;
 }
