@@ -133,8 +133,8 @@ nk_status nk_check_out_rows(const nk_tensor *out, const nk_tensor *spec, unsigne
 /* `out` has no byte in common with any of `others`. NULL and `out` itself are skipped. */
 nk_status nk_check_disjoint(const nk_tensor *out, const nk_tensor *const *others, int count);
 
-/* No output of the list has a byte in common with any other tensor of the list. `memory` is nk_disjoint_bytes() for each
- * group. */
+/* No output of the list has a byte in common with any other tensor of the list. For each group `memory` has
+ * nk_disjoint_bytes(). */
 size_t nk_disjoint_bytes(void);
 nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups, void *memory, const nk_exec *exec);
 

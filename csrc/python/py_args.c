@@ -60,21 +60,48 @@ int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_no
 /* Halfway from FLT_MAX to 2^128: from this number on, rounding to fp32 gives infinity. */
 #define FLOAT_OVERFLOW 0x1.ffffffp127
 
-/* Converts with denormals, which (float)number would flush to zero in a thread that runs in FTZ mode. */
+/* (float)number to nearest even, in integers: the caller's thread may round otherwise, or flush denormals. */
 static float to_float(double number)
 {
-    if (!(fabs(number) < FLT_MIN)) return (float)number;
-    uint32_t bits = (uint32_t)rint(fabs(number) * 0x1p149); /* a denormal is this many times 2^-149 */
-    if (signbit(number)) bits |= 0x80000000u;
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    const int exponent = (int)(bits >> 52 & 0x7ff) - (DBL_MAX_EXP - FLT_MAX_EXP); /* biased; a denormal's is below 1 */
+    const int dropped = DBL_MANT_DIG - FLT_MANT_DIG + (exponent < 1 ? 1 - exponent : 0);
+    uint32_t result = 0; /* also for less than half of the least denormal */
     float value;
-    memcpy(&value, &bits, sizeof value);
+    if (!isfinite(number)) return (float)number;
+    if (dropped <= DBL_MANT_DIG) {
+        const uint64_t mantissa = (bits & 0xfffffffffffff) | 0x10000000000000, half = (uint64_t)1 << (dropped - 1);
+        const uint64_t rest = mantissa & (2 * half - 1);
+        result = (uint32_t)(mantissa >> dropped);
+        if (rest > half || (rest == half && result % 2)) result++;
+        if (exponent > 1) result += (uint32_t)(exponent - 1) << 23; /* the leading bit adds one */
+    }
+    result |= (uint32_t)(bits >> 63) << 31;
+    memcpy(&value, &result, sizeof value);
     return value;
+}
+
+/* NumPy's bool and complex scalars convert to float, too. */
+static bool is_bool_or_complex(PyObject *object)
+{
+    if (PyFloat_Check(object)) return false;
+    if (PyBool_Check(object) || PyComplex_Check(object)) return true;
+    if (PyLong_Check(object)) return false;
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    bool found = kind && PyUnicode_Check(kind) &&
+                 (PyUnicode_CompareWithASCIIString(kind, "b") == 0 || PyUnicode_CompareWithASCIIString(kind, "c") == 0);
+    Py_XDECREF(kind);
+    Py_XDECREF(dtype);
+    PyErr_Clear();
+    return found;
 }
 
 int py_float(PyObject *object, const char *name, int32_t index, float *value)
 {
     if (!object) return 0;
-    if (PyBool_Check(object) || !PyNumber_Check(object) || PyComplex_Check(object)) {
+    if (!PyNumber_Check(object) || is_bool_or_complex(object)) {
         return py_wrong_type(object, name, index, "a number");
     }
     double number = PyFloat_AsDouble(object);
@@ -114,10 +141,17 @@ static int find_word(const char *text, const char *const *words)
     return -1;
 }
 
+const char *py_text(PyObject *object)
+{
+    Py_ssize_t size;
+    const char *text = PyUnicode_AsUTF8AndSize(object, &size);
+    return text && strlen(text) != (size_t)size ? "" : text;
+}
+
 int py_word(PyObject *object, const char *name, const char *const *words, int *choice)
 {
     if (!object) return 0;
-    const char *text = PyUnicode_AsUTF8AndSize(object, NULL); /* raises for another type, too */
+    const char *text = py_text(object); /* raises for another type, too */
     if (!text && !raised_by_value()) return -1;
     *choice = text ? find_word(text, words) : -1;
     return *choice < 0 ? unknown_word(object, name, words, false) : 0;
@@ -137,7 +171,7 @@ static int dtype_word(PyObject *object, const char *name, const char *const *wor
         word = PyObject_GetAttrString(object, "__name__");
     else
         word = PyObject_Str(object);
-    text = word ? PyUnicode_AsUTF8AndSize(word, NULL) : NULL;
+    text = word ? py_text(word) : NULL;
     if (text) {
         const char *dot = PyUnicode_Check(object) ? NULL : strrchr(text, '.');
         choice = find_word(dot ? dot + 1 : text, words);

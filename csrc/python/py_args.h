@@ -17,6 +17,9 @@ int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_no
 /* A number that overflows float32 is refused; infinity and NaN are not. */
 int py_float(PyObject *object, const char *name, int32_t index, float *value);
 
+/* The text of a str, or "" where that has a NUL: no word has. NULL with an exception set. */
+const char *py_text(PyObject *object);
+
 /* *choice becomes the index of the word in `words`, which ends with NULL. */
 int py_word(PyObject *object, const char *name, const char *const *words, int *choice);
 int py_activation(PyObject *object, nk_activation *activation);

@@ -1,6 +1,7 @@
 /* Makes a call from end to end: parse, run, execute, explain. */
 #include "py_invoke.h"
 
+#include "py_args.h"
 #include "py_tensor.h"
 
 #include <string.h>
@@ -57,11 +58,12 @@ static int parse(const py_operator *op, PyObject *const *args, Py_ssize_t nargs,
 
     Py_ssize_t keywords = kwnames ? PyTuple_Size(kwnames) : 0;
     for (Py_ssize_t i = 0; i < keywords; i++) {
-        const char *keyword = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(kwnames, i), NULL);
+        PyObject *name = PyTuple_GetItem(kwnames, i);
+        const char *keyword = py_text(name);
         if (!keyword) return -1;
         int at = find_name(op, keyword);
         if (at < 0) {
-            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%s'", op->name, keyword);
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", op->name, name);
             return -1;
         }
         if (values[at]) {

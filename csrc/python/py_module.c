@@ -104,7 +104,7 @@ static PyObject *tiles(PyObject *module, PyObject *unused)
 static int parse_device(PyObject *object, nk_device *device)
 {
     PyObject *text = PyObject_Str(object);
-    const char *s = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    const char *s = text ? py_text(text) : NULL;
     int failed = s ? 0 : -1;
     *device = (nk_device){NK_CUDA, 0};
     if (s && strcmp(s, "cpu") == 0) {

@@ -164,11 +164,15 @@ class NVFP4Linear(Frozen):
 
 
 def autocast(x: Tensor) -> Tensor:
-    """x, or what torch.autocast makes of a linear layer's operand where it is on."""
+    """x, or what torch.autocast makes of a linear layer's operand where it is on. Raises TypeError
+    where that has a dtype that layers do not take."""
     device = x.device.type
-    if x.is_meta or not torch.is_autocast_enabled(device):  # which does not know "meta"
-        return x
-    return x.to(torch.get_autocast_dtype(device))
+    if not x.is_meta and torch.is_autocast_enabled(device):  # which does not know "meta"
+        x = x.to(torch.get_autocast_dtype(device))
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        name = str(x.dtype).removeprefix("torch.")
+        raise TypeError(f"x: dtype {name}, expected float16, bfloat16 or float32")
+    return x
 
 
 def readable(x: Tensor) -> Tensor:

@@ -19,7 +19,9 @@ def number(value, name):
     """(number, tensor). One of them is `value`, the other the default of the schema."""
     if isinstance(value, torch.Tensor):
         return 1.0, value
-    is_number = isinstance(value, (float, int)) or hasattr(value, "__float__")  # NumPy's have it
+    is_number = isinstance(value, (float, int))
+    if not is_number and hasattr(value, "__float__"):  # NumPy's have it, its bool and complex, too
+        is_number = getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "c")
     if isinstance(value, bool) or not is_number:
         raise TypeError(f"{name}: {type(value).__name__}, expected a number or a tensor")
     return float(value), None

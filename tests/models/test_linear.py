@@ -278,6 +278,13 @@ def test_autocast_casts_the_input_as_that_of_a_linear_layer(input_quant, given):
             layer(x.detach())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_an_input_of_another_dtype(dtype):
+    for module in (filled(NVFP4Linear(64, 64), 3), filled(NVFP4SwiGLU(64, 96), 4)):
+        with pytest.raises(TypeError, match=r"^x: dtype (float64|int32), expected float16, "):
+            module(torch.ones(5, 64, dtype=dtype))
+
+
 def test_the_default_dtype_changes_nothing():
     torch.manual_seed(0)
     linear = nn.Linear(64, 32)
