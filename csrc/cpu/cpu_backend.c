@@ -125,13 +125,31 @@ static nk_status plan_relayout(const nk_relayout_problem *p, const nk_settings *
 /* Runs                                                                                                             */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* A run's floating-point mode is not that of signal handlers: they get the caller's, and may change it. */
+typedef struct run_mode {
+    const nk_exec *exec; /* the caller's */
+    cpu_float_mode callers;
+} run_mode;
+
+static bool interrupted(void *context)
+{
+    run_mode *mode = context;
+    cpu_leave_default_mode(mode->callers);
+    bool stop = mode->exec->interrupted(mode->exec->context);
+    mode->callers = cpu_enter_default_mode();
+    return stop;
+}
+
 #define RUN(op)                                                                                          \
     static nk_status run_##op(const nk_##op##_problem *problem, const void *choice, const nk_exec *exec) \
     {                                                                                                    \
         const cpu_means *means = choice;                                                                 \
-        cpu_float_mode callers = cpu_enter_default_mode();                                               \
-        nk_status status = cpu_##op(problem, *means, exec);                                              \
-        cpu_leave_default_mode(callers);                                                                 \
+        run_mode mode = {exec, cpu_enter_default_mode()};                                                \
+        nk_exec own = *exec;                                                                             \
+        own.context = &mode;                                                                             \
+        if (exec->interrupted) own.interrupted = interrupted;                                            \
+        nk_status status = cpu_##op(problem, *means, &own);                                              \
+        cpu_leave_default_mode(mode.callers);                                                            \
         return status;                                                                                   \
     }
 

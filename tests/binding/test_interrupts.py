@@ -1,5 +1,6 @@
 """Signals during long calls on the CPU, and interpreters that the package is not for."""
 
+import ctypes
 import importlib
 import os
 import signal
@@ -122,6 +123,24 @@ def test_a_handler_that_computes(slowly):
         got = nk.gemm(a.codes, b.codes, a.scales, b.scales, out_dtype="float32")
     np.testing.assert_array_equal(got, reference.gemm(a.values, b.values).rounded("float32"))
     assert right == [True]
+
+
+def test_a_handler_runs_in_the_caller_s_floating_point_mode(slowly):
+    """And what mode it sets stays, although the call computes in its own."""
+    libm, down, up = ctypes.CDLL("libm.so.6"), 0x400, 0x800
+    rng = np.random.default_rng(2)
+    a, b = data.exact_family(rng, 700, 2048), data.exact_family(rng, 256, 2048)
+    want, seen = reference.gemm(a.values, b.values).rounded("float32"), []
+    if libm.fesetround(down):
+        pytest.skip("the modes have other numbers here")
+    try:
+        with alarm(lambda *_: seen.append((libm.fegetround(), libm.fesetround(up))), 0.05):
+            got = nk.gemm(a.codes, b.codes, a.scales, b.scales, out_dtype="float32")
+        seen.append(libm.fegetround())
+    finally:
+        libm.fesetround(0)
+    assert seen == [(down, 0), up]
+    np.testing.assert_array_equal(got, want)
 
 
 def run_python(program):
