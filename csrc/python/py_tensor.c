@@ -112,7 +112,7 @@ static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *ap
     }
     if (t->device.type == NK_CPU || call->has_stream) return 0;
     call->has_stream = true;
-    return api->current_work_stream(kDLCUDA, t->device.index, &call->exec.stream);
+    return api->current_work_stream(kDLCUDA, t->device.index, &call->exec.stream) < 0 ? py_not_exported(t) : 0;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -360,10 +360,12 @@ int py_note_output(py_call *call, PyObject *object)
     }
     if (PyTuple_Check(call->outputs)) {
         PyObject *one = call->outputs;
-        call->outputs = PySequence_List(one);
+        call->outputs = PyList_New(0);
+        int failed = call->outputs ? PyList_Append(call->outputs, PyTuple_GetItem(one, 0)) : -1;
         Py_DECREF(one);
+        if (failed) return -1;
     }
-    return call->outputs ? PyList_Append(call->outputs, object) : -1;
+    return PyList_Append(call->outputs, object);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

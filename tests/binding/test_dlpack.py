@@ -209,6 +209,14 @@ GIVES_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_
 FAILS = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(lambda *_: -1)
 ALLOCATES_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 0)
 CONVERTS_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2)(lambda *_: 0)
+HAS_NO_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 2, ctypes.c_void_p)(lambda *_: -1)
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+def LENDS_OF_A_GPU(_, tensor):
+    dl = (ctypes.c_int32 * 12).from_address(tensor)
+    dl[0], dl[2], dl[5] = 4096, 2, 0x00010801  # an address, kDLCUDA, one byte
+    return 0
 
 
 @pytest.mark.parametrize(
@@ -221,6 +229,11 @@ CONVERTS_NOTHING = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2)(lambd
         ),
         ({"LEND": None, "FROM_OBJECT": FAILS}, BufferError, "a: cannot be exported: .*without an"),
         ({"LEND": GIVES_NOTHING}, ValueError, "a: a tensor without memory"),
+        (
+            {"LEND": LENDS_OF_A_GPU, "STREAM": HAS_NO_STREAM},
+            BufferError,
+            "a: cannot be exported: .*without an",
+        ),
         ({"LEND": FAILS}, BufferError, "a: cannot be exported: .*without an exception"),
         ({"ALLOCATE": ALLOCATES_NOTHING}, RuntimeError, "out: cannot be allocated, no reason"),
         ({"TO_OBJECT": CONVERTS_NOTHING}, RuntimeError, "out: cannot be allocated, no reason"),
