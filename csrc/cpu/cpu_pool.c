@@ -22,7 +22,7 @@ typedef struct loop {
     void *context;
     int64_t jobs;
     _Atomic int64_t next;
-    int threads;         /* that it may use, counting the caller */
+    int threads;         /* that it may use, counting the caller unless it waits */
     bool waits;          /* the caller runs no jobs, for want of stack */
     unsigned forks;      /* the pool's, when it began */
     int helpers;         /* threads of the pool that are in it */
@@ -35,7 +35,7 @@ static struct {
     pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t begin;
     loop *loops;           /* that callers are running */
-    int callers, helpers;  /* threads in those loops */
+    int callers, helpers;  /* threads in those loops that run jobs */
     _Atomic unsigned turn; /* changes when a loop begins or ends: helpers then choose again */
     unsigned forks;        /* of this process and those it comes from */
     int workers;           /* threads of the pool; callers are none of them */
@@ -58,14 +58,15 @@ static void drop_jobs(loop *l) { atomic_store_explicit(&l->next, l->jobs, memory
 static bool has_jobs(loop *l) { return atomic_load_explicit(&l->next, memory_order_relaxed) < l->jobs; }
 
 /* The loop with the fewest helpers of those that may have one more; NULL where all threads are busy that one loop may
- * use. */
+ * use. First comes one whose jobs nobody runs: it would wait for ever where callers are never few. */
 static loop *loop_to_help(void)
 {
     loop *fewest = NULL;
     int most_threads = 0;
     for (loop *l = pool.loops; l; l = l->other) {
         if (l->threads > most_threads) most_threads = l->threads;
-        if (!has_jobs(l) || l->helpers + 1 >= l->threads) continue;
+        if (!has_jobs(l) || l->helpers + !l->waits >= l->threads) continue;
+        if (l->waits && l->helpers == 0) return l;
         if (!fewest || l->helpers < fewest->helpers) fewest = l;
     }
     return pool.callers + pool.helpers < most_threads ? fewest : NULL;
@@ -259,10 +260,10 @@ static bool begin_loop(loop *l)
     pthread_mutex_lock(&pool.lock);
     bool may = follow_affinity() || l->waits;
     if (may) {
-        start_workers(l->threads - 1);
+        start_workers(l->threads - !l->waits);
         l->other = pool.loops;
         pool.loops = l;
-        pool.callers++;
+        pool.callers += !l->waits;
         pool.turn++;
         pthread_cond_broadcast(&pool.begin);
     }
@@ -283,7 +284,7 @@ static void end_loop(void *ended)
     *at = l->other;
     while (l->helpers > 0)
         pthread_cond_wait(&l->left, &pool.lock);
-    pool.callers--;
+    pool.callers -= !l->waits;
     pool.turn++;
     if (pool.loops) pthread_cond_broadcast(&pool.begin);
     pthread_mutex_unlock(&pool.lock);
@@ -299,8 +300,8 @@ nk_status cpu_for_each(const nk_exec *exec, int64_t jobs, int threads, void (*bo
     }
     nk_status status;
     loop mine = {.body = body, .context = context, .jobs = jobs, .forks = pool.forks, .waits = waits};
-    mine.threads = (threads < jobs ? threads : (int)jobs) + waits;
-    if (mine.threads <= 1) return run_jobs(exec, &mine);
+    mine.threads = threads < jobs ? threads : (int)jobs;
+    if (mine.threads <= 1 && !waits) return run_jobs(exec, &mine);
     mine.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     if (!begin_loop(&mine)) return run_jobs(exec, &mine);
     /* Also where the thread ends here: Python ends threads that want the GIL while it shuts down. */

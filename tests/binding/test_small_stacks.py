@@ -40,6 +40,37 @@ def test_every_operator(threads, path):
     assert done.returncode == 0, done.stderr
 
 
+def test_several_at_once():
+    """More callers wait than there are threads, beside one that computes all the time."""
+    program = """
+import threading
+import numpy as np
+from nvfp4kern._C import gemm
+
+codes, scales = np.ones((300, 8), np.uint8), np.ones((300, 1), np.uint8)
+done = threading.Event()
+
+def call(ended):
+    out = np.zeros((300, 300), np.float16)
+    while not ended():
+        gemm(codes, codes, scales, scales, out=out)
+
+threading.Thread(target=call, args=(done.is_set,)).start()
+threading.stack_size(128 << 10)
+waiting = [threading.Thread(target=call, args=(iter([False] * 50 + [True]).__next__,))
+           for _ in range(6)]
+for each in waiting:
+    each.start()
+for each in waiting:
+    each.join()
+done.set()
+"""
+    run = [sys.executable, "-c", program]
+    env = os.environ | {"NVFP4KERN_NUM_THREADS": "2"}
+    done = subprocess.run(run, capture_output=True, text=True, env=env, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_thread_to_compute_on():
     """Neither room on the stack nor for another thread: an error, and the process goes on."""
     program = """
