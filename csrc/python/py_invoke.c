@@ -212,6 +212,7 @@ PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *ar
 {
     PyObject *values[PY_MAX_ARGS] = {NULL}, *result = NULL;
     py_call call = {.state = PyModule_GetState(module), .op = op, .exec.dry_run = explain};
+    if (py_enter_thread() < 0) return NULL;
     bool failed = parse(op, args, nargs, kwnames, values) < 0 || op->run(&call, values, &result) < 0;
     if (failed || explain) Py_CLEAR(result);
     if (!failed && explain) result = plan_dict(&call.exec.plan);

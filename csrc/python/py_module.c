@@ -44,6 +44,7 @@ static PyObject *backends(PyObject *module, PyObject *unused)
     py_call call = {.state = PyModule_GetState(module)};
     nk_backend_info info;
     nk_settings settings;
+    if (py_enter_thread() < 0) return NULL;
     if (py_check(&call, nk_settings_read(&settings)) < 0) return NULL; /* asking a row may open the driver */
     PyObject *list = PyList_New(0);
     for (int i = 0; list && nk_backend_list(i, &info); i++) {
@@ -163,6 +164,7 @@ static int execute(PyObject *module)
                         "nvfp4kern works in the main interpreter only, and this is a subinterpreter");
         return -1;
     }
+    if (py_init_threads() < 0) return -1;
     py_state *state = PyModule_GetState(module);
     state->backend_error = PyErr_NewExceptionWithDoc(
         "nvfp4kern.BackendError", "What this machine or this build of nvfp4kern cannot do.", PyExc_RuntimeError, NULL);

@@ -1,6 +1,43 @@
 /* Keeps a call's references, raises its exceptions, and imports the Python objects that the module needs. */
 #include "py_state.h"
 
+#include <pthread.h>
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Threads                                                                                                          */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* More than this library's thread-local variables take, and less than malloc takes from the system each time. */
+#define THREAD_LOCAL_BYTES ((size_t)96 << 10)
+
+static pthread_key_t entered;
+
+int py_init_threads(void)
+{
+    static bool done; /* under the GIL */
+    if (!done && pthread_key_create(&entered, NULL) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    done = true;
+    return 0;
+}
+
+int py_enter_thread(void)
+{
+    if (pthread_getspecific(entered)) return 0;
+    void *probe = PyMem_Malloc(THREAD_LOCAL_BYTES); /* by malloc, as glibc's own */
+    bool failed = !probe || pthread_setspecific(entered, &entered) != 0;
+    PyMem_Free(probe);
+    if (!failed) (void)nk_status_message(); /* now they are allocated, all together */
+    else PyErr_NoMemory();
+    return failed ? -1 : 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* References                                                                                                       */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
 int py_keep(py_call *call, PyObject *object)
 {
     int failed = -1;

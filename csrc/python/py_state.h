@@ -43,6 +43,11 @@ typedef struct py_call {
     nk_exec exec;
 } py_call;
 
+/* py_enter_thread comes first in every function of the module: MemoryError where there is none for this thread's
+ * variables, without which glibc ends the process. */
+int py_init_threads(void);
+int py_enter_thread(void);
+
 /* Keeps a new reference until the call ends; steals it. */
 int py_keep(py_call *call, PyObject *object);
 

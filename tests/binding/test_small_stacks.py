@@ -1,4 +1,4 @@
-"""A caller's thread with a small stack. A crash ends the process, so the calls run in another."""
+"""A caller's thread with a small stack or no memory. A crash ends a process: each test has one."""
 
 import os
 import subprocess
@@ -100,3 +100,37 @@ thread.join()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("this thread has less than 512 kB of stack left"), done.stdout
+
+
+def test_no_memory_for_a_thread_s_variables():
+    """glibc ends the process where it has none for them: a thread's first call asks before."""
+    program = """
+import ctypes, resource, threading
+import numpy as np
+from nvfp4kern._C import backends, gemm
+
+codes, scales = np.ones((3, 8), np.uint8), np.ones((3, 1), np.uint8)
+out = np.zeros((3, 3), np.float16)
+gemm(codes, codes, scales, scales, out=out)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+
+def call():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+    held = 0
+    while libc.malloc(1 << 13):
+        held += 1
+    for function, args in (gemm, (codes, codes, scales, scales)), (backends, ()):
+        try:
+            function(*args)
+        except MemoryError:
+            print("no memory")
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    gemm(codes, codes, scales, scales, out=out)
+
+thread = threading.Thread(target=call)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "no memory\nno memory\n"), done.stderr
