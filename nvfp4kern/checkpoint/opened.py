@@ -6,6 +6,7 @@ shortens the file.
 
 import itertools
 import math
+import operator
 import os
 import stat
 from dataclasses import dataclass
@@ -122,7 +123,8 @@ class Opened:
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a contiguous tensor."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    found = itertools.accumulate(shape[:0:-1], operator.mul, initial=1)
+    return tuple(found)[::-1] if shape else ()
 
 
 def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

@@ -27,6 +27,8 @@ MOST = 10**6
 """The largest number that an attribute may be."""
 PICKLE_BYTES = 10_000_000
 """torch.save takes about 200 for a tensor."""
+MOST_TENSORS = PICKLE_BYTES // 100
+"""One can be named in a few bytes of pickle, and its shape and strides take thousands of memory."""
 DIRECTORY_BYTES = 10_000_000
 """Of a zip file's directory, which has about 100 for a tensor."""
 STACK = 10_000
@@ -160,6 +162,7 @@ class _Walk:
         self.pickle = bytes(file.read(*records["data.pkl"]))
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.tensors = 0
 
     def result(self) -> Any:
         for opcode, argument, _ in pickletools.genops(self.pickle):
@@ -220,8 +223,12 @@ class _Walk:
         self.push(Storage(begin, nbytes, dtype))
 
     def call(self, _: Any) -> None:
-        arguments, function = expect(tuple, self.stack.pop()), expect(Named, self.stack.pop())
-        self.push(CALLS[function.name](*arguments))
+        arguments, named = expect(tuple, self.stack.pop()), expect(Named, self.stack.pop())
+        function = CALLS[named.name]
+        self.tensors += function is _tensor
+        if self.tensors > MOST_TENSORS:
+            raise ValueError(f"more than {MOST_TENSORS} tensors")
+        self.push(function(*arguments))
 
     def new(self, _: Any) -> None:
         arguments, kind = expect(tuple, self.stack.pop()), expect(Named, self.stack.pop())

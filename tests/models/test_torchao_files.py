@@ -331,11 +331,20 @@ def nested(levels):
     return b"\x80\2}" + text + b"K\1s."
 
 
+def of_one_shape(thousands):
+    """A list of empty tensors, each in five bytes. Its shape and strides take more memory."""
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\00X\3\0\0\0cpuK\1tQ"
+    arguments = b"(" + storage + b"K\0(K\0" + b"K\2" * 15 + b"tq\1h\1\x89}tq\2"
+    head = b"\x80\2ctorch._utils\n_rebuild_tensor_v2\nq\0" + arguments
+    return head + b"]" + (b"(" + b"h\0h\2R" * 1000 + b"e") * thousands + b"."
+
+
 PEAKS = {
     "a key with a long repr": (nested(8), 50),
     "a key that hashes for ever": (nested(12), 50),
     "many tuples": (b"\x80\2)" + b"\x85" * 10**5, 50),
     "many marks": (b"\x80\2}" + b"(" * 9000 + b"(u" * 10**5, 50),
+    "many tensors": (of_one_shape(1000), 200),
     "too much": (b"\x80\2" + b"N" * 10**7, 50),
     "a long text": (b"\x80\2X\xff\xff\xff\xff" + b"a" * 100, 50),
 }
