@@ -59,7 +59,8 @@ def quantize_(
 
     Raises ValueError for a model that is itself a layer, since nothing holds it, for experts with
     "amax", for weights with NaN or infinities, and for layers with what cannot be kept: hooks of
-    state_dict or of parts, a forward of their own. Raises TypeError for weights of other dtypes.
+    state_dict or of parts, parts of a linear layer, a forward of their own. Raises TypeError for
+    weights of other dtypes.
     All replacements are made before the first of them is put in, beside the weights they replace.
     So the model is as it was after any error, such as one for want of memory.
     """

@@ -25,7 +25,7 @@ OF_STATE = (
 def made_by_hooks(module: nn.Module, *names: str) -> str | None:
     """The first of these parameters that is a plain attribute: hooks of weight_norm, spectral_norm
     and pruning leave it so, with the value of the last call."""
-    return next((name for name in names if name in vars(module)), None)
+    return next((name for name in names if vars(module).get(name) is not None), None)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -35,16 +35,17 @@ def has_hooks(module: nn.Module) -> bool:
 
 def why_not_replaced(module: nn.Module) -> str | None:
     """What a layer in the place of this module could not take over, or None."""
-    if isinstance(module, Frozen):
-        return None
     made = made_by_hooks(module, "weight", "bias")
     if made:
         return f"its {made} is no parameter, as weight_norm and pruning leave it"
-    if any(getattr(module, key, None) for key in OF_STATE):
+    hooks = sum(len(getattr(module, key, ())) for key in OF_STATE)
+    if hooks > isinstance(module, Frozen):  # which has one of its own
         return "it has hooks of its state_dict, whose parameters would be others"
     if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate's moves inputs
         return "its forward was replaced"
     for name, part in module.named_children():
+        if isinstance(module, (nn.Linear, Frozen)):
+            return f"its {name} would be lost"
         if has_hooks(part):
             return f"its {name} has hooks, and a quantised layer does not call it"
     return None

@@ -177,20 +177,34 @@ def test_backward_hooks_stay():
 UNKEPT = {
     "hooks of its state_dict": lambda layer: layer.register_state_dict_pre_hook(print),
     "its forward was replaced": lambda layer: setattr(layer, "forward", print),
-    "its part has hooks": lambda layer: (
-        layer.register_module("part", nn.SiLU()) or layer.part.register_forward_hook(print)
-    ),
+    "its part would be lost": lambda layer: layer.register_module("part", nn.Linear(32, 32)),
 }
 
 
-@pytest.mark.parametrize("change", ["quantize_", "load_checkpoint"])
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("what", UNKEPT)
-def test_what_a_layer_cannot_keep_is_refused_by_name(change, what, tmp_path):
-    model = Toy().bfloat16()
-    UNKEPT[what](model.up)
+def test_what_a_layer_cannot_keep_is_refused_by_name(change, what, tmp_path, as_rank):
+    as_rank(0, 1)
+    model = changeable(change)
+    layer = model.up
+    UNKEPT[what](layer)
     with pytest.raises(ValueError, match=f"up: .*{what}"):
         CHANGES[change](model, tmp_path)
-    assert type(model.up) is nn.Linear
+    assert model.up is layer
+
+
+def test_a_layer_of_ours_is_not_loaded_over_what_it_cannot_keep(tmp_path):
+    model = changeable("slice_")
+    model.up.forward = print
+    with pytest.raises(ValueError, match="up: its forward was replaced"):
+        loaded(model, tmp_path)
+
+
+def test_hooks_of_an_activation_that_experts_would_not_call():
+    model = nn.Sequential(stack(nn.SiLU()))
+    model[0].act_fn.register_forward_hook(print)
+    with pytest.raises(ValueError, match="0: its act_fn has hooks"):
+        quantize_(model)
 
 
 NORMS = {
