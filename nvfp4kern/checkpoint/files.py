@@ -45,7 +45,7 @@ class Files:
     *.safetensors file, or one by torch.save (.pt, .pth, .bin).
 
     Everything that headers say is checked here, and no tensor is read. Raises CheckpointError,
-    which names the file and the tensor.
+    which names the file and the tensor. The files stay open until `close`, or the end of `with`.
 
     `.config` is what config.json says, {} without one. `.tensors` has a TensorInfo for each name.
     `.metadata` has what each shard's header says beside its tensors, by shard.
@@ -63,24 +63,22 @@ class Files:
         self._linear: dict[str, tuple[int, ...]] = {}
         self._last_linear: tuple[str, torch.Tensor] | None = None
         self.nbytes_read = 0
-        if self.path.is_dir():
-            self._directory = self.path
-            if any(self.path.glob(f"{INCOMPLETE}*/")):
-                left = f"has a folder {INCOMPLETE}*, which a save_checkpoint that was killed leaves"
-                raise CheckpointError(f"{self.path.name}: {left}")
-            if is_there(self.path / "config.json"):
-                self.config = read_json(self.path / "config.json")
-            index = self._read_index()
-            shards = sorted(set(index.values())) if index else self._unindexed()
-        else:
-            self._directory = self.path.parent
-            index, shards = {}, [self.path.name]
-        for shard in shards:
-            self._open(shard)
-        for name, shard in index.items():
-            if name not in self.tensors or self.tensors[name].shard != shard:
-                raise CheckpointError(f"{shard}: has no {name}, which {INDEX} says it has")
-        self._quantization = self._find_quantization()
+        try:
+            self._open_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """What headers say stays known."""
+        for opened in self._opened.values():
+            opened.close()
+
+    def __enter__(self) -> "Files":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     @property
     def quantization(self) -> dict[str, Any] | None:
@@ -146,6 +144,26 @@ class Files:
         return [float(x) for x in self.read(name).flatten().tolist()]
 
     # -------------------------------------------------------------------------------------------
+
+    def _open_all(self) -> None:
+        if self.path.is_dir():
+            self._directory = self.path
+            if any(self.path.glob(f"{INCOMPLETE}*/")):
+                left = f"has a folder {INCOMPLETE}*, which a save_checkpoint that was killed leaves"
+                raise CheckpointError(f"{self.path.name}: {left}")
+            if is_there(self.path / "config.json"):
+                self.config = read_json(self.path / "config.json")
+            index = self._read_index()
+            shards = sorted(set(index.values())) if index else self._unindexed()
+        else:
+            self._directory = self.path.parent
+            index, shards = {}, [self.path.name]
+        for shard in shards:
+            self._open(shard)
+        for name, shard in index.items():
+            if name not in self.tensors or self.tensors[name].shard != shard:
+                raise CheckpointError(f"{shard}: has no {name}, which {INDEX} says it has")
+        self._quantization = self._find_quantization()
 
     def _find_quantization(self) -> dict[str, Any] | None:
         for where, config in self._configs():

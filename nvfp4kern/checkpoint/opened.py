@@ -36,12 +36,14 @@ class Stored:
 class Opened:
     """A regular file or a link to one, as in Hugging Face's cache.
 
-    Raises CheckpointError for anything else, such as a pipe or a device.
+    Raises CheckpointError for anything else, such as a pipe or a device. Close it: what the garbage
+    collector closes stays open where an interrupt comes just then.
     """
+
+    _fd = -1
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
-        self._fd = -1
         try:
             if not path.is_file():
                 what = "not a regular file" if path.exists() else "there is no such file"
@@ -56,9 +58,22 @@ class Opened:
             raise CheckpointError(f"{path.name}: not a regular file")
         self.size = self._was.st_size
 
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        try:
+            if fd >= 0:
+                os.close(fd)
+        except OSError:  # it is closed all the same, and has been read
+            pass
+
+    def __enter__(self) -> "Opened":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        self.close()
 
     def read(self, begin: int, count: int) -> bytearray:
         """Raises CheckpointError where the file has not as many, before it takes memory."""
@@ -105,7 +120,10 @@ class Opened:
 
     def check(self) -> None:
         """Raises CheckpointError where somebody has written to the file since it was opened."""
-        now = os.fstat(self._fd)
+        try:
+            now = os.fstat(self._fd)
+        except OSError as error:
+            raise CheckpointError(f"{self.name}: {error.strerror}") from None
         if (now.st_size, now.st_mtime_ns) != (self.size, self._was.st_mtime_ns):
             raise CheckpointError(f"{self.name}: was changed while it was read")
 
@@ -140,8 +158,8 @@ def is_there(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    opened = Opened(path)
-    if opened.size > JSON_BYTES:
-        expected = f"expected at most {JSON_BYTES}"
-        raise CheckpointError(f"{path.name}: {opened.size} bytes of JSON, {expected}")
-    return parse_json(opened.read(0, opened.size), path.name)
+    with Opened(path) as opened:
+        if opened.size > JSON_BYTES:
+            expected = f"expected at most {JSON_BYTES}"
+            raise CheckpointError(f"{path.name}: {opened.size} bytes of JSON, {expected}")
+        return parse_json(opened.read(0, opened.size), path.name)

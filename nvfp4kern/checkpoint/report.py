@@ -125,7 +125,9 @@ def inspect(files: Files | str | Path, plan: Plan | None = None) -> Report:
 
     Raises CheckpointError where the files or their format cannot be read.
     """
-    files = files if isinstance(files, Files) else Files(files)
+    if not isinstance(files, Files):
+        with Files(files) as opened:
+            return inspect(opened, plan)
     plan = read_plan(files) if plan is None else plan
     nbytes = sum(info.nbytes for info in files.tensors.values())
     shards = len({info.shard for info in files.tensors.values()})

@@ -44,13 +44,13 @@ class NVFP4KernQuantizer(HfQuantizer):
         if directory is None:
             raise ValueError("state_dict: NVFP4 layers are loaded from files alone")
         self.pre_quantized = True
-        files = Files(directory)
-        plan = read_plan(files)
-        report = inspect(files, plan)
-        refuse(report.problems)
-        warn(report)
-        conversions = get_model_conversion_mapping(model)
-        self.loading = Loading(assign(model, conversions, files, plan))
+        with Files(directory) as files:  # transformers reads them itself
+            plan = read_plan(files)
+            report = inspect(files, plan)
+            refuse(report.problems)
+            warn(report)
+            conversions = get_model_conversion_mapping(model)
+            self.loading = Loading(assign(model, conversions, files, plan))
         for name, module in self.loading.assignment.modules.items():
             replace(model, name, module)
             untie(model, name)

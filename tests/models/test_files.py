@@ -1,5 +1,6 @@
 """What files.py lets through, and what it refuses by name."""
 
+import errno
 import json
 import os
 import struct
@@ -279,6 +280,37 @@ def test_a_file_that_is_written_to(opened):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="^model.safetensors: was changed while it was read$"):
         files.check()
+
+
+def failing(*_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_file_that_can_no_longer_be_asked(opened, monkeypatch):
+    files, _ = opened
+    with pytest.raises(CheckpointError, match="^model.safetensors: Input/output error$"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", failing)
+            files.check()
+
+
+def test_files_are_closed(tmp_path, monkeypatch):
+    """Also where closing fails, and where an exception's traceback holds them."""
+    directory, before = write(tmp_path / "m"), os.listdir("/proc/self/fd")
+    with Files(directory) as files:
+        assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    assert os.listdir("/proc/self/fd") == before and "a" in files.tensors
+    with pytest.raises(CheckpointError, match="^model.safetensors: Bad file descriptor$"):
+        files.read("a")
+    (directory / "hf_quant_config.json").write_text("[")
+    with pytest.raises(CheckpointError, match="^hf_quant_config.json: ") as raised:
+        Files(directory)
+    assert os.listdir("/proc/self/fd") == before and raised.tb
+    (directory / "hf_quant_config.json").unlink()
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda fd: (close(fd), failing()))
+    Files(directory)  # the garbage collector closes it
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_an_interrupt_is_not_the_files_fault(opened, monkeypatch):
