@@ -11,7 +11,7 @@ from torch import nn
 from .. import warmup
 from ..distributed import Slice
 from ..nn.frozen import Frozen, choice
-from ..nn.replacing import replace
+from ..nn.replacing import AllOrNothing, replace
 from .assign import Assignment
 from .files import CheckpointError, Files
 from .fill import Filler
@@ -58,19 +58,18 @@ def load_checkpoint(
     """
     place = device_of(device)
     choice("input_quant", input_quant, ("auto", None, "dynamic", "amax"))
-    files = Files(path)
-    plan = read_plan(files, input_quant)
-    if not plan.layers:
-        raise CheckpointError(f"{files.path.name}: has no layer in NVFP4 or FP8")
-    report = inspect(files, plan)  # refuses global scales that no weight has
-    refuse(report.problems)
-    assignment = Assignment(model, files, plan)
-    if assignment.unexpected:
-        names = in_few_words(assignment.unexpected)
-        if strict:
-            raise CheckpointError(f"{names}: not in the model (strict=False ignores them)")
-        report.warn(names, "not in the model, ignored")
-    with torch.no_grad():
+    with Files(path) as files:
+        plan = read_plan(files, input_quant)
+        if not plan.layers:
+            raise CheckpointError(f"{files.path.name}: has no layer in NVFP4 or FP8")
+        report = inspect(files, plan)  # refuses global scales that no weight has
+        refuse(report.problems)
+        assignment = Assignment(model, files, plan)
+        if assignment.unexpected:
+            names = in_few_words(assignment.unexpected)
+            if strict:
+                raise CheckpointError(f"{names}: not in the model (strict=False ignores them)")
+            report.warn(names, "not in the model, ignored")
         filler = Filler(files, assignment, place)
         filler.run(progress)
         files.check()
@@ -122,9 +121,7 @@ def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> No
             else:
                 others.append((owner, key, value))
     finish(module for new in made for module in new.modules())
-    # The model changes from here on.
-    undo = Undo(model)
-    try:
+    with AllOrNothing(model):
         for name, new in assignment.modules.items():
             replace(model, name, new)
         for owner, key, value in others:
@@ -132,34 +129,9 @@ def commit(model: nn.Module, assignment: Assignment, device: torch.device) -> No
         for held, key, value in buffers:
             held[key] = value
         finish(module for module in model.modules() if module not in made)
-    except BaseException:
-        undo()
-        raise
 
 
 def finish(modules: Iterable[nn.Module]) -> None:
     for module in modules:
         if isinstance(module, Frozen):
             module.finish()
-
-
-class Undo:
-    """What a model's modules hold, and how to give it back to them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        held = [(m._modules, m._parameters, m._buffers) for m in model.modules()]
-        self.contents = [(each, dict(each)) for dicts in held for each in dicts]
-        # Frozen.derive writes in place.
-        self.values = [
-            (value, value.clone())
-            for module in model.modules()
-            if isinstance(module, Frozen)
-            for value in module._buffers.values()
-            if value is not None
-        ]
-
-    def __call__(self) -> None:
-        for each, content in self.contents:
-            each.update(content)
-        for value, was in self.values:
-            value.copy_(was)

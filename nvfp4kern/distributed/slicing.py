@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..nn.frozen import Frozen
-from ..nn.replacing import replace, why_not_replaced
+from ..nn.replacing import AllOrNothing, replace, why_not_replaced
 from .collectives import Group
 from .cut import Slice
 
@@ -37,7 +37,8 @@ def slice_(
 
     Raises ValueError for a pattern without a layer, for sizes that cannot be cut so, with the
     layer's name, for a layer with what cannot be kept, as quantize_ does, and for a model that is
-    itself a layer. Raises TypeError for a module that is no layer. The model is then as it was.
+    itself a layer. Raises TypeError for a module that is no layer. The model is then as it was,
+    and so it is after an interrupt.
     """
     unused = dict.fromkeys(plan)
     made: dict[nn.Module, Slice] = {}  # one where the model has the same layer twice
@@ -54,11 +55,12 @@ def slice_(
         chosen[name] = module
     for pattern in unused:
         raise ValueError(f"plan: {pattern!r} matches no layer of the model")
-    for name, module in chosen.items():
-        replace(model, name, made[module])
-    for each in model.modules():
-        if isinstance(each, Frozen):
-            each.finish()  # what NVFP4SwiGLU derives from its layers
+    with AllOrNothing(model):
+        for name, module in chosen.items():
+            replace(model, name, made[module])
+        for each in model.modules():
+            if isinstance(each, Frozen):
+                each.finish()  # what NVFP4SwiGLU derives from its layers
     return list(chosen)
 
 

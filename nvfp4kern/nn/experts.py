@@ -130,13 +130,11 @@ class NVFP4Experts(Frozen):
         """Quantises transformers' stacked experts; the options are NVFP4Config's."""
         choice("input_quant", input_quant, (None, "dynamic"))
         experts = cls.like(module, input_quant=input_quant, device=module.down_proj.device)
-        with torch.no_grad():
-            for e in range(experts.num_experts):
-                for j, half in enumerate(module.gate_up_proj[e].chunk(2)):
-                    experts.expert_weight("gate_up_proj", e, j, *quantize_weight(half, recipe))
-                experts.expert_weight(
-                    "down_proj", e, 0, *quantize_weight(module.down_proj[e], recipe)
-                )
+        up, down = module.gate_up_proj.detach(), module.down_proj.detach()
+        for e in range(experts.num_experts):
+            for j, half in enumerate(up[e].chunk(2)):
+                experts.expert_weight("gate_up_proj", e, j, *quantize_weight(half, recipe))
+            experts.expert_weight("down_proj", e, 0, *quantize_weight(down[e], recipe))
         experts.finish()
         return experts
 
@@ -347,12 +345,11 @@ def _why_not_silu(module: nn.Module) -> str | None:
         return "has a gate of its own, _apply_gate"
     if act is None:
         return "has no act_fn"
-    with torch.device("cpu"), torch.no_grad():
-        probe = torch.linspace(-4, 4, 9)
-        try:
-            same = torch.allclose(act(probe.clone()), nn.functional.silu(probe))
-        except Exception as error:  # whatever a model's own code raises
-            return f"has the activation {act}, which has no value for a vector: {error}"
+    probe = torch.linspace(-4, 4, 9, device="cpu")
+    try:
+        same = torch.allclose(act(probe.clone()), nn.functional.silu(probe))
+    except Exception as error:  # whatever a model's own code raises
+        return f"has the activation {act}, which has no value for a vector: {error}"
     return None if same else f"has the activation {act}, expected silu"
 
 

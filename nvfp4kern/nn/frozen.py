@@ -66,7 +66,8 @@ class Frozen(nn.Module):
 
     def derive(self, name: str, value: Tensor) -> None:
         """Sets a buffer, in place where that can be: a captured CUDA graph reads its address."""
-        old = getattr(self, name)
+        # Not under torch.no_grad: an interrupt at its end leaves the thread without gradients.
+        old, value = getattr(self, name), value.detach()
         if old is None or old.device != value.device or old.shape != value.shape or old.is_meta:
             setattr(self, name, value)
         else:
@@ -91,5 +92,4 @@ class Frozen(nn.Module):
 
 
 def _after_loading(module: Frozen, _keys: Any) -> None:
-    with torch.no_grad():
-        module.finish()
+    module.finish()

@@ -12,7 +12,7 @@ from .experts import NVFP4Experts
 from .frozen import InputQuant, choice
 from .linear import NVFP4Linear
 from .recipes import RECIPES, Recipe
-from .replacing import made_by_hooks, replace, why_not_replaced
+from .replacing import AllOrNothing, made_by_hooks, replace, why_not_replaced
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def quantize_(
     state_dict or of parts, parts of a linear layer, a forward of their own. Raises TypeError for
     weights of other dtypes.
     All replacements are made before the first of them is put in, beside the weights they replace.
-    So the model is as it was after any error, such as one for want of memory.
+    So the model is as it was after any error, such as one for want of memory, and after an
+    interrupt.
     """
     config = config or NVFP4Config()
     chosen = {}
@@ -92,8 +93,9 @@ def quantize_(
             made[module] = quantized(module, config)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    for name, module in chosen.items():
-        replace(model, name, made[module])
+    with AllOrNothing(model):
+        for name, module in chosen.items():
+            replace(model, name, made[module])
     return list(chosen)
 
 

@@ -1,4 +1,7 @@
-"""A layer that takes the place of a module in a model, and what it takes over from it."""
+"""A layer that takes the place of a module in a model, and what it takes over from it: of all
+layers that shall be replaced, or of none."""
+
+from typing import Any
 
 from torch import nn
 
@@ -60,3 +63,34 @@ def replace(model: nn.Module, name: str, new: nn.Module) -> None:
         if value is False or value:  # _is_full_backward_hook has three values
             setattr(new, key, value)
     model.set_submodule(name, new.train(old.training))
+
+
+class AllOrNothing:
+    """What happens to a model inside is undone where an exception ends it, an interrupt too.
+
+    with AllOrNothing(model):
+        replace(model, name, new)
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        held = [(m._modules, m._parameters, m._buffers) for m in model.modules()]
+        self.contents = [(each, dict(each)) for dicts in held for each in dicts]
+        # Frozen.derive writes in place.
+        self.values = [
+            (value, value.clone())
+            for module in model.modules()
+            if isinstance(module, Frozen)
+            for value in module._buffers.values()
+            if value is not None
+        ]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, raised: Any, *_: Any) -> None:
+        if raised is None:
+            return
+        for each, content in self.contents:
+            each.update(content)
+        for value, was in self.values:
+            value.copy_(was)

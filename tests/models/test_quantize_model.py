@@ -1,9 +1,11 @@
 """quantize_ and its recipes."""
 
+import copy
 import re
 
 import pytest
 import torch
+from held import identity, interrupted, meaning
 from layers import E4M3, VALUES, activations, decoded
 from torch import nn
 from torch.nn.utils import prune, spectral_norm, weight_norm
@@ -135,7 +137,7 @@ def loaded(model, folder):
 
 
 CHANGES = {"quantize_": lambda model, folder: quantize_(model), "load_checkpoint": loaded}
-CHANGES["slice_"] = lambda model, _: slice_(model, {"up": ColumnParallel.slice_of})
+CHANGES["slice_"] = lambda model, _: slice_(model, {"*up": ColumnParallel.slice_of})
 
 
 def changeable(change):
@@ -164,6 +166,28 @@ def test_hooks_of_calls_stay_and_their_handles(change, tmp_path, as_rank):
     handles[0].remove()
     model(activations(1, 32))
     assert calls[2:] == [type(model.up)]
+
+
+@pytest.mark.parametrize("change", ["quantize_", "slice_"])
+def test_an_interrupt_anywhere_changes_nothing(change, as_rank):
+    """At each fifth line that it runs."""
+    as_rank(0, 1)
+    torch.manual_seed(0)
+    model = changeable(change)
+    model.experts, model.second_up = stack(nn.SiLU()), model.up
+    model.up.register_forward_hook(print)
+    plain, complete, before = model.up, copy.deepcopy(model), identity(model)
+    hooks = dict(plain._forward_hooks)
+    CHANGES[change](complete, None)
+    for line in range(1, 100_000, 5):
+        try:
+            interrupted(lambda: CHANGES[change](model, None), line)
+            break
+        except KeyboardInterrupt:
+            if identity(model) != before:
+                break
+            assert plain._forward_hooks == hooks and torch.is_grad_enabled()
+    assert line > 100 and meaning(model) == meaning(complete)
 
 
 def test_backward_hooks_stay():
