@@ -11,8 +11,8 @@ HERE = Path(__file__).parent
 SAMPLES = {
     "hostile_exporters": "--cases 40 --count 3",
     "failing_memory": "--cases 20 --count 10",
-    "interrupted": "--count 12 --only load|save",
-    "failing_files": "--count 10 --only (open|read|map|name|close):.load",
+    "interrupted": "--count 12 --only load|save|quantize$",
+    "failing_files": "--count 8 --only (open|read|stat|map|close):.load|write:.save",
 }
 
 

@@ -1,13 +1,18 @@
 """Writing a quantised model as NVIDIA's ModelOpt does, for every engine that reads such files."""
 
+import errno
 import json
+import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -61,7 +66,8 @@ def save_checkpoint(
 
     Raises FileExistsError for a directory with files. Raises ValueError for a global scale that is
     not set, for a rank's slice of a layer, and for a layer of `fuse` whose global scales differ:
-    the layout has one for a layer, so save before fusing.
+    the layout has one for a layer, so save before fusing. Raises OSError with the name of the
+    file that cannot be written.
     """
     path = Path(path)
     there = path.is_symlink() or path.exists()
@@ -224,7 +230,8 @@ def _write_shard(directory: Path, number: int, tensors: dict[str, Tensor]) -> li
         shares = address in seen or value.untyped_storage().nbytes() != value.nbytes
         own[name] = value.clone() if shares else value
         seen.add(address)
-    save_file(own, directory / str(number), metadata={"format": "pt"})
+    with _named(directory / str(number)) as file:
+        save_file(own, file, metadata={"format": "pt"})
     return list(tensors)
 
 
@@ -275,8 +282,25 @@ def _by_modelopt(found: dict[str, Any]) -> dict[str, Any]:
     return {"producer": found["producer"], "quantization": inner}
 
 
+@contextmanager
+def _named(file: Path) -> Iterator[Path]:
+    """Errors of writing a file are OSErrors that name it. safetensors has one of its own."""
+    try:
+        yield file
+    except (OSError, SafetensorError) as error:
+        number, text = getattr(error, "errno", None), str(error)
+        found = re.search(r"\(os error (\d+)\)", text)
+        if found:
+            number = int(found[1])
+        if number:
+            text = os.strerror(number)
+        raise OSError(number or errno.EIO, text, str(file)) from error
+
+
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, default=_spelled) + "\n")
+    text = json.dumps(value, indent=2, default=_spelled) + "\n"
+    with _named(path):
+        path.write_text(text)
 
 
 def _spelled(value: Any) -> str:

@@ -1,11 +1,15 @@
 """save_checkpoint that does not come to its end: the directory is complete, or as it was."""
 
+import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from held import interrupted
+from safetensors import SafetensorError
 from torch import nn
 
 from nvfp4kern.checkpoint import CheckpointError, Files, load_checkpoint, save, save_checkpoint
@@ -61,32 +65,39 @@ def test_a_directory_that_is_there_keeps_its_own(target):
 
 def test_an_interrupt_anywhere_leaves_all_or_nothing(target, tmp_path, monkeypatch):
     """At each fifth line of save.py."""
-    before, left = names(tmp_path), 0
-
-    def trace(frame, event, _):
-        nonlocal left
-        if frame.f_code.co_filename != save.__file__:
-            return None
-        left -= event == "line"
-        if left == 0:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace
-
-    for lines in range(1, 10_000, 5):
-        left, outer = lines, sys.gettrace()
-        sys.settrace(trace)
+    before = names(tmp_path)
+    for line in range(1, 10_000, 5):
         try:
-            write(target)
+            interrupted(lambda: write(target), line, within=save.__file__)
+            break
         except KeyboardInterrupt:
-            assert names(tmp_path) == before or names(target) == COMPLETE, lines
             if names(tmp_path) != before:
                 break
-        else:
-            break
-        finally:
-            sys.settrace(outer)
-    assert lines > 100 and names(tmp_path) - before >= {f"{target.name}/config.json"}
+    assert line > 100 and names(target) == COMPLETE
+
+
+FAILING = {
+    "no space for tensors": (SafetensorError("I/O error: No space (os error 28)"), "0"),
+    "tensors": (SafetensorError("failed to write whole buffer"), "0"),
+    "no space for json": (OSError(28, "No space"), "model.safetensors.index.json"),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_a_file_that_cannot_be_written_is_named(what, target, tmp_path, monkeypatch):
+    error, file = FAILING[what]
+    before = names(tmp_path)
+
+    def failing(*_, **__):
+        raise error
+
+    owner, name = (save, "save_file") if file == "0" else (Path, "write_text")
+    monkeypatch.setattr(owner, name, failing)
+    expected = "No space left on device" if "space" in what else "failed to write whole buffer"
+    with pytest.raises(OSError, match=f"{expected}: '.*/{file}'$") as raised:
+        write(target)
+    assert raised.value.errno == (errno.ENOSPC if "space" in what else errno.EIO)
+    assert names(tmp_path) == before
 
 
 def test_files_of_others_that_came_meanwhile_stay(target, monkeypatch):
