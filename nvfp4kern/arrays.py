@@ -46,7 +46,7 @@ def written_function(kind: type[Any]) -> Callable[[Any], None] | None:
     torch = sys.modules.get("torch")
     if torch is None or not issubclass(kind, torch.Tensor):
         return None
-    direct = getattr(torch._C, "_increment_version", None)  # at half the cost of the public one
+    direct: Any = getattr(torch._C, "_increment_version", None)  # half the public one's cost
     try:
         direct([])
     except Exception:  # an older torch, where it takes one tensor
