@@ -71,6 +71,9 @@ done.set()
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(
+    "NVFP4KERN_SANITIZED" in os.environ, reason="libasan's own memory is beyond the limit"
+)
 def test_no_thread_to_compute_on():
     """Neither room on the stack nor for another thread: an error, and the process goes on."""
     program = """
