@@ -256,6 +256,13 @@ def of_families(build, cc):
     return both
 
 
+def simulated(build, cc, sms):
+    """The variables of a process that asks for plans on a simulated GPU."""
+    library, folder = str(build.simulator()), str(of_families(build, cc))
+    found = {"NVFP4KERN_LIBCUDA": library, "NVFP4KERN_PTX_DIR": folder}
+    return found | {"PTXSIM_CC": cc, "PTXSIM_SMS": sms}
+
+
 def of_process(asked, worker):
     """Every asked.jobs-th draw, on a GPU of its own kind."""
     tree = Path(asked.tree).resolve()
@@ -265,12 +272,7 @@ def of_process(asked, worker):
     if row:
         from ptxsim import build
 
-        os.environ |= limits | {
-            "NVFP4KERN_LIBCUDA": str(build.simulator()),
-            "NVFP4KERN_PTX_DIR": str(of_families(build, asked.cc)),
-            "PTXSIM_CC": asked.cc,
-            "PTXSIM_SMS": sms,
-        }
+        os.environ |= limits | simulated(build, asked.cc, sms)
     import nvfp4kern
 
     tiles = defaultdict(list)

@@ -244,7 +244,7 @@ def grouped_gemm(data, device, groups):
     )
 
 
-def _routed(experts, top, tokens, draw):
+def routed(experts, top, tokens, draw):
     """How many of the tokens each expert gets where every token picks `top` of them at random."""
     chosen = torch.rand(tokens, experts, generator=draw).topk(top).indices
     return torch.bincount(chosen.flatten(), minlength=experts).tolist()
@@ -264,7 +264,7 @@ class Mixture:
         draw = torch.Generator().manual_seed(0)  # the same for any data
         self.sets = []
         for _ in range(rotation(self.active, device)):
-            ends = torch.tensor([0, *_routed(experts, top, tokens, draw)]).cumsum(0).int()
+            ends = torch.tensor([0, *routed(experts, top, tokens, draw)]).cumsum(0).int()
             one = made(device, self.rows, k), data.operand(device, experts, n, k), ends
             self.sets.append(one)
         self.groups = [
