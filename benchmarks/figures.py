@@ -123,7 +123,8 @@ def by_tokens(rows):
         tokens = row["sizes"]["tokens"]
         layer = layers.setdefault(row["shape"].replace(f", {tokens} tokens", ""), {})
         times = [number(median(row, name)) for name in ("time", "other") if name in row]
-        layer[tokens] = f"{' / '.join(times)} ({number(best_other(row)[1])})"
+        other = best_other(row)[1]
+        layer[tokens] = " / ".join(times) + (f" ({number(other)})" if other else "")
         layer.setdefault("by", {})[row["backend"]] = None
     lines = [
         [name, ", ".join(layer["by"]), *(layer.get(n, "") for n in counts)]
@@ -295,7 +296,7 @@ def chart(gpu, **_):
 
 OPERATORS = (
     "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
-    "combine", "quantize",
+    "combine", "experts", "layer", "quantize",
 )  # fmt: skip
 BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme": readme,

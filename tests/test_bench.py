@@ -12,12 +12,13 @@ from bench_columns import COLUMNS
 
 import nvfp4kern
 from nvfp4kern import __main__ as main
-from nvfp4kern.bench import exact, gaussian, measure, operands, others, products, timing
+from nvfp4kern.bench import exact, gaussian, layers, measure, operands, others, products, timing
 from nvfp4kern.bench.shapes import OPERATORS, SETS, chosen
 
+CASES = products, layers, others
 NO_COMPILER = "compiled code is timed on a GPU only"
-LAYOUT = dict.fromkeys(OPERATORS[:5], "blocked") | dict.fromkeys(OPERATORS[5:8])
-LAYOUT |= dict.fromkeys(OPERATORS[8:], "linear")
+LAYOUT = dict.fromkeys((*OPERATORS[:5], "experts"), "blocked")
+LAYOUT |= dict.fromkeys((*OPERATORS[5:8], "layer")) | dict.fromkeys(OPERATORS[8:10], "linear")
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
 
 
@@ -292,7 +293,7 @@ def test_shapes_are_what_their_cases_take(name):
     assert shapes and {shape.op for shape in shapes} <= set(OPERATORS)
     assert all(bool(shape.series) == bool(shape.at) for shape in shapes)
     for shape in shapes:
-        make = getattr(products, shape.make, None) or getattr(others, shape.make)
+        make = next(getattr(m, shape.make) for m in CASES if hasattr(m, shape.make))
         inspect.signature(make).bind(exact, "cpu", **shape.sizes)
     assert len(shapes) == len(list(SETS[name]()))
 

@@ -16,7 +16,8 @@ from nvfp4kern.bench.shapes import chosen
 
 TILE = 3
 NAMES = {"dense": HUMMING, "grouped_contiguous": HUMMING, "indexed": INDEXED}
-EXPERTS, TOP, N, K, TOKENS = 4, 2, 64, 128, 8  # of the mixture in the set "quick"
+HALVES = torch.float16, torch.bfloat16
+EXPERTS, TOP, N, K, TOKENS = 4, 2, 64, 128, 8  # of the mixtures in the set "quick"
 
 
 class Layer:
@@ -27,7 +28,7 @@ class Layer:
 
     def __init__(self, *, shape_n, shape_k, weight_config, num_experts, torch_dtype, **padding):
         assert weight_config == {"quant_method": "modelopt", "quant_algo": "nvfp4"}
-        assert torch_dtype is torch.float16
+        assert torch_dtype in HALVES
         assert padding == {"pad_n_to_multiple": 128, "pad_k_to_multiple": 64}
         lead = () if num_experts is None else (num_experts,)
         self.wanted = {
@@ -54,10 +55,10 @@ class Layer:
     def __call__(self, x, *, outputs, compute_config, tuning_config, **lists):
         form = compute_config["gemm_type"]
         assert tuning_config == {"chosen for": (x.shape[0], form), "block_shape": (TILE, 128, 64)}
-        assert x.dtype == outputs.dtype == torch.float16 and x.is_contiguous()
+        assert x.dtype == outputs.dtype and x.dtype in HALVES and x.is_contiguous()
         assert outputs.shape == (x.shape[0], self.weights.shape[1])
         for rows, expert in getattr(self, form)(x.shape[0], **lists):
-            outputs[rows] = (x[rows].double() @ self.weights[expert].T).half()
+            outputs[rows] = (x[rows].double() @ self.weights[expert].T).to(x.dtype)
         if self.wrong:
             outputs[0] += 1
         self.forms.append(form)
@@ -129,6 +130,25 @@ def test_it_gets_the_operands_of_ours_and_is_timed(humming):
     assert mixture["sizes"].items() >= {"n": N, "k": K, "tokens": TOKENS, "top": TOP}.items()
     assert all(mixture["others"][name]["median"] > 0 for name in (HUMMING, INDEXED))
     assert set(humming.forms) == set(NAMES)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_layers_are_made_of_its_products_with_our_route_and_combine(humming, wrong):
+    humming.wrong = wrong
+    rows = [measure.measured(shape, "cpu") for shape in chosen(["quick"], ["experts", "layer"])]
+    assert [row["shape"] for row in rows] == [
+        "small float16 64x128, 8 tokens",
+        "small bfloat16 64x128, 8 tokens",
+        "small W4A16 64x128, 8 tokens",
+        "small W4A4 64x128, 8 tokens",
+    ]
+    assert all(row["right"] for row in rows) and rows[-1]["others"] == {}
+    for row in rows[:-1]:
+        found = row["others"][HUMMING]
+        assert (
+            found == {"unavailable": "it computes something else"} if wrong else "median" in found
+        )
+    assert set(humming.forms) == {"grouped_contiguous"}
 
 
 def test_tables_have_no_more_baselines_than_fit(humming):

@@ -45,10 +45,11 @@ def compare(monkeypatch, tmp_path, capsys):
     return run
 
 
-def case_of(value):
-    """A result that must be 3 everywhere; ours writes `value`."""
+def case_of(value, wanted=(3,)):
+    """A result that must be one of those everywhere; ours writes `value`."""
     out = torch.empty(4)
-    right = {"right": lambda got, i: bool((got == 3).all())}
+    right = {"right": lambda got, i: any((got == one).all() for one in wanted)}
+    right["has_one_result"] = len(wanted) == 1
     return SimpleNamespace(calls={"": [partial(out.fill_, value)]}, outs={"": [out]}, **right)
 
 
@@ -78,6 +79,23 @@ def test_a_wrong_result_of_either_build_is_noticed(ours, theirs, same):
     case = case_of(ours)
     calls = [partial(case.outs[""][0].fill_, theirs)]
     assert compare_builds.same(case, "", calls) is same
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, same", [(3, 4, True), (4, 3, True), (2, 3, False), (3, 2, False)]
+)
+def test_where_several_results_are_right_builds_may_differ(ours, theirs, same):
+    case = case_of(ours, wanted=(3, 4))
+    calls = [partial(case.outs[""][0].fill_, theirs)]
+    assert compare_builds.same(case, "", calls) is same
+
+
+@pytest.mark.parametrize("lacking, failed", [("combine", 2), ("grouped_gemm", 6)])
+def test_layers_are_called_step_by_step_in_the_old_build(compare, lacking, failed):
+    status, said, rows = compare(f"{SAME}del {lacking}\n", "experts", "layer")
+    assert status == 2 and f"{failed} failed, 0 wrong" in said
+    layers = [row for name, row in rows.items() if name.startswith("layer")]
+    assert len(layers) == 2 and all(lacking in row["failed"] for row in layers)
 
 
 def test_a_build_that_writes_nothing_is_noticed():

@@ -37,15 +37,6 @@ def gated(a, b1, b2):
     return functional.silu(a @ b1.mT) * (a @ b2.mT)
 
 
-def in_order(calls):
-    """One call that makes them all, and returns what they did."""
-
-    def call():
-        return [one() for one in calls]
-
-    return call
-
-
 def dequantizing(build, operands):
     """The call build(*floats) of operands, which every call dequantises first."""
     made, steps = [], []
@@ -79,6 +70,17 @@ def compiled(function, device):
         raise Unavailable("compiled code is timed on a GPU only")
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def fused(function, device):
+    """What a baseline does between its products, compiled where that is."""
+    return compiled(function, device) if device == "cuda" else function
+
+
+def gate(both):
+    """silu of the first half of the columns, times the second half."""
+    first, second = both.chunk(2, dim=-1)
+    return functional.silu(first) * second
 
 
 def route(x, w, k):

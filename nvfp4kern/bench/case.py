@@ -17,6 +17,7 @@ class Case:
     none; agrees(got, out) says whether what such a call returned is what ours wrote to `out`.
     reads: for each set, what a kernel that only reads would read. drop_in: makes the call of the
     competition's entry point on the first set, and says whether its result is right.
+    has_one_result: exact data has one right result, to the bit, in whatever order sums are taken.
     """
 
     shape: str
@@ -29,11 +30,22 @@ class Case:
     agrees: Callable[[object, object], bool]
     reads: list[list] = field(default_factory=list)
     drop_in: Callable[[], tuple[Callable, Callable[[], bool]]] | None = None
+    has_one_result: bool = True
 
     @property
     def layout(self):
         """That of the row's `time`."""
         return next(iter(self.calls))
+
+
+@dataclass
+class InOrder:
+    """Calls that are timed as one; returns what they did."""
+
+    calls: list[Callable]
+
+    def __call__(self):
+        return [call() for call in self.calls]
 
 
 class Unavailable(Exception):

@@ -55,7 +55,8 @@ def is_gated_product(got, a, b1, b2):
     for columns, (h, u) in _products(a, b1, b2):
         exact = torch.nn.functional.silu(h) * u
         want, here = exact.to(got.dtype), got[..., columns]
-        near = (here.double() - exact).abs() <= exact.abs() * (2.0**-11 + 2.0**-20) + 2.0**-24
+        eps = torch.finfo(got.dtype).eps
+        near = (here.double() - exact).abs() <= exact.abs() * (eps / 2 + 2.0**-20) + 2.0**-24
         if not (near | (here == want)).all():
             return False
     return True

@@ -10,7 +10,8 @@ from itertools import pairwise
 import torch
 from torch.nn import functional
 
-from .case import Unavailable
+from . import baselines
+from .case import InOrder, Unavailable
 from .operands import Wide, alpha_of
 
 DEVICES = ("cuda",)
@@ -83,6 +84,25 @@ def indexed(x, w, ends):
     return partial(call, top_k=1, **{n: torch.as_tensor(v, **device) for n, v in lists.items()})
 
 
+def experts(x, up, down, offsets, rows, top, scale):
+    """A call for tokens x [T, K], whose row r of the products is of token rows[r] // top, and what
+    it writes. torch gathers and gates. `scale`: of the numbers between the products."""
+    count, device = len(rows), x.device
+    gathered = Wide(x.halves.new_empty(count, up.shape[-1]), x.scale)
+    h = Wide(x.halves.new_empty(count, down.shape[-1]), scale)
+    first, second = (_call(*one, "grouped_contiguous")[0] for one in ((gathered, up), (h, down)))
+    gather = baselines.fused(lambda tokens, at: tokens[at // top], device)
+    gate = baselines.fused(baselines.gate, device)
+    ends = torch.empty(len(offsets), dtype=torch.int64, device=device)
+
+    def call():
+        ends.copy_(offsets)  # int64
+        both = first.func(gather(x.halves, rows), expert_layout=ends, **first.keywords)
+        return second.func(gate(both), expert_layout=ends, **second.keywords)
+
+    return call, second.keywords["outputs"]
+
+
 def _offered(sets, device, builds):
     """{name: what makes a call for each set}; nothing where it does not run, or the first of a
     set's operands, the tokens, are NVFP4."""
@@ -93,6 +113,28 @@ def _offered(sets, device, builds):
 
 def for_gemm(sets, device):
     return _offered(sets, device, {HUMMING: dense})
+
+
+def for_experts(sets, top, scale, device):
+    def alone(*one):
+        return InOrder([experts(*one, top, scale)[0]])
+
+    return _offered(sets, device, {HUMMING: alone})
+
+
+def for_layers(sets, calls, routed, top, scale, device):
+    """Layers with our route, whose results `routed` has, and combine: the first and the last of our
+    calls."""
+
+    def between(x, weights, ours, order):
+        (route, *_, combine), (_, _, _, offsets, rows, _) = ours.calls, order
+        call, products = experts(x, *weights, offsets, rows, top, scale)
+        _, *given = combine.args
+        result = torch.empty_like(combine.keywords["out"])
+        return InOrder([route, call, partial(combine.func, products, *given, out=result)])
+
+    made = [(x, weights, *one) for (x, _, *weights), *one in zip(sets, calls, routed, strict=True)]
+    return _offered(made, device, {HUMMING: between})
 
 
 def for_mixture(sets, device):

@@ -8,7 +8,8 @@ import torch
 import nvfp4kern
 
 from .. import machine
-from . import ceilings, exact, gaussian, others, products, timing
+from . import ceilings, exact, gaussian, layers, others, products, timing
+from .case import InOrder
 from .operands import poison
 
 
@@ -124,8 +125,14 @@ def _on_gpu(case, row):
 
 
 def _plan(call):
-    plan = nvfp4kern.explain(call.func.__name__, *call.args, **call.keywords)
-    return {"backend": plan["backend"], "kernel": plan["kernel"]}
+    """Of several calls, what each one uses."""
+    plans = [
+        nvfp4kern.explain(one.func.__name__, *one.args, **one.keywords)
+        for one in (call.calls if isinstance(call, InOrder) else [call])
+    ]
+    return {
+        key: ", ".join(dict.fromkeys(plan[key] for plan in plans)) for key in ("backend", "kernel")
+    }
 
 
 def _described(case):
@@ -149,10 +156,11 @@ def measured(shape, device, data=gaussian):
         return row | {"failed": f"{type(error).__name__}: {_reason(error)}"}
 
 
-def _made(shape, device, data, seed):
-    make = getattr(products, shape.make, None) or getattr(others, shape.make)
+def made(shape, device, data, seed):
+    """The case of a shape."""
+    found = (getattr(module, shape.make, None) for module in (products, layers, others))
     torch.manual_seed(seed)
-    return make(data, device, **shape.sizes)
+    return next(filter(None, found))(data, device, **shape.sizes)
 
 
 def _checked_and_timed(shape, device, data):
@@ -160,13 +168,14 @@ def _checked_and_timed(shape, device, data):
     results are within its bound, and the timed calls write them again."""
 
     def exactly():
-        return data is exact or _is_right(_made(shape, device, exact, seed=1))
+        return data is exact or _is_right(made(shape, device, exact, seed=1))
 
     before = exactly()
-    case = _made(shape, device, data, seed=0)
-    found = _described(case)
+    case = made(shape, device, data, seed=0)
+    right = _is_right(case) and before
+    found = _described(case)  # after calls: plans of a layer's products read what route writes
     wrong = found | {"right": False}
-    if not before or not _is_right(case):
+    if not right:
         return wrong
     copies = [tensor.clone() for tensor in _tensors(case)]
     times = {"set": shape.set}

@@ -48,10 +48,10 @@ class Operand:
         parts = {name: getattr(self, name)[g] for name in ("codes", "linear", "blocked")}
         return replace(self, **parts)
 
-    def row_range(self, begin, end):
-        """Some rows, without blocked scale factors: an atom holds those of other rows, too."""
-        codes, linear = self.codes[begin:end], self.linear[begin:end]
-        return replace(self, codes=codes, linear=linear, blocked=None)
+    def of_rows(self, rows):
+        """Some rows, without blocked scale factors: an atom holds those of other rows, too. `rows`:
+        a slice or indices."""
+        return replace(self, codes=self.codes[rows], linear=self.linear[rows], blocked=None)
 
     def values(self, rows=slice(None)):
         """code * scale factor, exactly, in fp16."""
@@ -81,8 +81,8 @@ class Wide:
     def terms(self):
         return self.halves.shape[-1]
 
-    def row_range(self, begin, end):
-        return replace(self, halves=self.halves[begin:end])
+    def of_rows(self, rows):
+        return replace(self, halves=self.halves[rows])
 
     def values(self, rows=slice(None)):
         return self.halves[..., rows, :]

@@ -73,9 +73,16 @@ def sort_by_expert(data, device, label, tokens, top, experts):
     )
 
 
+def combined(products, row_of, weights):
+    """The weighted sums to the bit, in the contract's order."""
+    total = torch.zeros(len(weights), products.shape[1], device=products.device)
+    for rows, weight in zip(row_of.view(weights.shape).T, weights.T, strict=True):
+        total += products[rows].float() * weight[:, None]
+    return total.to(products.dtype)
+
+
 def combine(data, device, label, tokens, top, h):
-    """All experts are here. Sums are exact only of exact data, so they are taken in the contract's
-    order, each step rounded as there."""
+    """All experts are here."""
     moved = tokens * (top * (2.0 * h + 8) + 2 * h)
     rows = tokens * top
     sets = []
@@ -87,20 +94,13 @@ def combine(data, device, label, tokens, top, h):
     outs = [poisoned(device, tokens, h, dtype=torch.bfloat16) for _ in sets]
     calls = [partial(nvfp4kern.combine, *one, out=out) for one, out in zip(sets, outs, strict=True)]
 
-    def right(out, i):
-        products, row_of, weights = sets[i]
-        total = torch.zeros(tokens, h, device=device)
-        for j in range(top):
-            total += products[row_of.view(tokens, top)[:, j]].float() * weights[:, j, None]
-        return torch.equal(out, total.bfloat16())
-
     return Case(
         shape=f"{label} {h}, {tokens} tokens, top {top}",
         moved=moved,
         work=0.0,
         calls={"": calls},
         outs={"": outs},
-        right=right,
+        right=lambda out, i: torch.equal(out, combined(*sets[i])),
         others=_others(baselines.combine, lambda: sets, device),
         agrees=lambda got, ours: near([got], [ours]),
     )
@@ -112,7 +112,7 @@ STEPS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
 """Where the magnitude of an E2M1 code changes; a tie goes to the even one."""
 
 
-def _quantized(x, s2):
+def quantized_bytes(x, s2):
     """Codes and scale factors to the bit, by docs/contract.md's formulas: torch's float32 rounds as
     fl() there. s2 None: from the largest value. Values are finite, no block is all zeros."""
     one = torch.ones((), device=x.device)
@@ -151,7 +151,7 @@ def quantize(data, device, rows, k, amax):
     steps = torch.tensor(STEPS, device=device)
 
     def right(out, i):
-        codes, factors = _quantized(inputs[i], s2)
+        codes, factors = quantized_bytes(inputs[i], s2)
         want = factors if out[1].ndim == 2 else nvfp4kern.to_blocked(factors).flatten()
         return torch.equal(out[0], codes) and torch.equal(out[1], want)
 

@@ -19,7 +19,7 @@ from .baselines import (
     PAIR,
     PAIR_LOOP,
 )
-from .case import Case, Unavailable, rotated
+from .case import Case, InOrder, Unavailable, rotated
 from .operands import Wide, alpha_of, bytes_of, floats, near, poisoned
 from .timing import rotation
 
@@ -169,7 +169,7 @@ def dual_gemm(data, device, m, n, k):
 
 
 def _loop(build, groups):
-    return baselines.in_order([build(group) for group in groups])
+    return InOrder([build(group) for group in groups])
 
 
 def _loop_of_floats(groups):
@@ -268,7 +268,7 @@ class Mixture:
             one = made(device, self.rows, k), data.operand(device, experts, n, k), ends
             self.sets.append(one)
         self.groups = [
-            [(x.row_range(i, j), w.matrix(g)) for g, i, j in self.busy(ends)]
+            [(x.of_rows(slice(i, j)), w.matrix(g)) for g, i, j in self.busy(ends)]
             for x, w, ends in self.sets
         ]
         read = sum(bytes_of(*(o for pair in one for o in pair)) for one in self.groups)
@@ -326,26 +326,21 @@ def mixture(data, device, experts, top, n, k, label, tokens, wide):
 # --- grouped_dual_gemm ---
 
 
-def _halves(w):
+def halves(w):
     """Gate and up of an expert's stack."""
     rows = w.shape[0] // 2
-    return w.row_range(0, rows), w.row_range(rows, 2 * rows)
+    return w.of_rows(slice(rows)), w.of_rows(slice(rows, None))
 
 
 def _loop_of_pairs(groups):
     return _loop(
-        lambda pair: partial(baselines.gated, *map(floats, (pair[0], *_halves(pair[1])))), groups
+        lambda pair: partial(baselines.gated, *map(floats, (pair[0], *halves(pair[1])))), groups
     )
 
 
 def _gated_mm(groups):
     product = _grouped_mm(groups)
-
-    def call():
-        gate, up = product().chunk(2, dim=-1)
-        return torch.nn.functional.silu(gate) * up
-
-    return call
+    return lambda: baselines.gate(product())
 
 
 def gated_mixture(data, device, experts, top, n, k, label, tokens, wide):
@@ -358,7 +353,7 @@ def gated_mixture(data, device, experts, top, n, k, label, tokens, wide):
         work=4.0 * of.rows * n * k,
         **of.by_layout(nvfp4kern.grouped_dual_gemm, n),
         right=lambda out, i: of.are_right(
-            out, i, lambda rows, x, w: data.is_gated_product(rows, x, *_halves(w))
+            out, i, lambda rows, x, w: data.is_gated_product(rows, x, *halves(w))
         ),
         others=_grouped_others(builds, of.groups, of.active, device),
         agrees=lambda got, ours: near(_as_list(got), [ours]),

@@ -7,8 +7,7 @@ from ..verify import shapes as verified
 
 OPERATORS = (
     "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
-    "combine", "quantize",
-    "dequantize",
+    "combine", "quantize", "dequantize", "experts", "layer",
 )  # fmt: skip
 
 
@@ -46,7 +45,9 @@ MODELS = [
     Model("gpt-oss-120b", 128, 4, 2880, 2880),
     Model("DeepSeek-V3, 8 of 256", 8, 8, 7168, 2048),
 ]
+DEEPSEEK = Model("DeepSeek-V3", 256, 8, 7168, 2048)
 DECODED = (1, 8, 64, 256)
+SERVED = (*DECODED, 1024, 4096)
 SWEPT = [2**i for i in range(13)]
 FEW = (1, 4, 8, 16, 32, 64)
 WEIGHTS = [(7168, 16384), (4096, 7168), (7168, 2048)]
@@ -107,6 +108,21 @@ def _dequantize(rows, k):
     return Shape("dequantize", "dequantize", {"rows": rows, "k": k})
 
 
+def _experts(model, tokens, dtype="float16"):
+    sizes = {"label": model.name, "tokens": tokens, "dtype": dtype, **_of_model(model)}
+    return Shape("experts", "experts", sizes, series=f"{model.name} {dtype}", at=tokens)
+
+
+def _layer(model, tokens, quantized=False):
+    sizes = {"label": model.name, "tokens": tokens, "quantized": quantized, **_of_model(model)}
+    series = f"{model.name} {'W4A4' if quantized else 'W4A16'}"
+    return Shape("layer", "layer", sizes, series=series, at=tokens)
+
+
+def _of_model(model):
+    return {name: size for name, size in vars(model).items() if name != "name"}
+
+
 def _competition():
     yield from (_gemv(*sizes) for sizes in verified.GEMV_BENCHMARKS)
     yield from (_gemm(*sizes) for sizes in verified.GEMM_BENCHMARKS)
@@ -145,6 +161,17 @@ def _moe(wide=False):
             for tokens in DECODED:
                 yield _sort(model.name, tokens, model.top, model.experts)
                 yield _combine(model.name, tokens, model.top, model.hidden)
+
+
+def _layers():
+    """Experts with both products in turn, and layers with what stands before and behind them."""
+    qwen, _, oss, _ = MODELS
+    yield from (_experts(qwen, tokens) for tokens in SERVED)
+    yield from (_experts(qwen, tokens, "bfloat16") for tokens in (64, 256, 1024))
+    yield from (_experts(oss, tokens) for tokens in (1, 64, 256))
+    yield from (_experts(DEEPSEEK, tokens) for tokens in (2048, 4096))
+    for quantized in (False, True):
+        yield from (_layer(qwen, tokens, quantized) for tokens in SERVED)
 
 
 def _smallm():
@@ -192,6 +219,9 @@ def _quick():
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])
     yield from (_quantize(256, 1024, amax) for amax in (False, True))
     yield _dequantize(256, 1024)
+    small = Model("small", 4, 2, 128, 64)
+    yield from (_experts(small, 8, dtype) for dtype in ("float16", "bfloat16"))
+    yield from (_layer(small, 8, quantized) for quantized in (False, True))
 
 
 SETS = {
@@ -199,6 +229,7 @@ SETS = {
     "tokens": _tokens,
     "moe": _moe,
     "moe16": partial(_moe, wide=True),
+    "layers": _layers,
     "smallm": _smallm,
     "grid": _grid,
     "cpu": _cpu,
