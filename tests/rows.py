@@ -87,7 +87,7 @@ ROWS = {
                 "few tokens",
                 "few tokens, clusters of any size",
                 "route",
-                "dual_gemm of one token",
+                "dual_gemm of few tokens",
                 "grouped_dual_gemm",
                 "changing offsets",
             ),

@@ -127,36 +127,6 @@ def test_16_bit_activations(backend, m, n, k, a_dtype):
         assert_ok(reference.check(got, expected, "bfloat16"), form)
 
 
-@pytest.mark.parametrize("activation", ("silu", "gelu_tanh"))
-@pytest.mark.parametrize("a_dtype", ("float16", "bfloat16"))
-@pytest.mark.parametrize("form", ("linear", "strided", "blocked"))
-@pytest.mark.parametrize(
-    "batch, n, k",
-    [
-        (None, 8, 64),
-        (None, 40, 576),
-        (None, 44, 512),
-        (2, 304, 1088),
-        (None, 24, 16384),
-        (3, 8, 80),
-    ],
-)
-def test_one_16_bit_token(gpu, batch, n, k, form, a_dtype, activation):
-    """Hopper has a kernel of its own: of linear scale factors, N % 8 = 0 and K % 64 = 0."""
-    rng, lead = rng_of(n, k), () if batch is None else (batch,)
-    ops = halves(rng, a_dtype, *lead, 1, k), *(data.full_range(rng, *lead, n, k) for _ in range(2))
-    alphas = {name: rng.standard_normal(n).astype(np.float32) for name in ("alpha1", "alpha2")}
-    given = {name: floats(alpha, "float32", gpu.device) for name, alpha in alphas.items()}
-    options = {"forms": (form, form), "activation": activation}
-    got = run_dual(ops, gpu.device, dtype="float32", **given, **options)
-    expected = expect_dual(ops, activation=activation, c=gpu.c, nvfp4=False, **alphas)
-    assert_ok(reference.check(got, expected, "float32"))
-    if gpu.name == "sm90":
-        by_gemv = form == "linear" and n % 8 == 0 and k % 64 == 0
-        kernel = explain("dual_gemm", ops, gpu.device, **options)["kernel"]
-        assert kernel.startswith("sm90_gemv_") == by_gemv
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_no_k_gives_zero(device, activation):
     got = run_dual(

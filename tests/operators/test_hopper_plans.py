@@ -221,16 +221,33 @@ def test_experts_of_one_matrix(device):
     assert torch.allclose(got, alone, rtol=1e-5)
 
 
-def test_few_tokens_keep_the_gemv(device):
-    for m in (1, 4):
-        plan = plan_of(device, m, 384, 1024)
-        assert plan["kernel"].startswith("sm90_gemv") and plan["why"].startswith("few tokens")
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+@pytest.mark.parametrize("m", (1, 4, 8))
+def test_few_tokens_keep_the_gemv(device, m, operator):
+    plan = plan_of(device, m, 384, 1024, operator)
+    assert plan["kernel"].startswith("sm90_gemv") and plan["why"].startswith("few tokens")
+    assert plan["workspace_bytes"] == 0 and "declined" not in plan
 
 
-def test_a_forced_gemv_is_not_compared(device, monkeypatch):
+@pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))
+def test_a_forced_gemv_is_not_compared(device, operator, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemv:tall16")
-    assert plan_of(device, 8, 384, 1024)["tile"] == "tall16"
-    assert plan_of(device, 9, 384, 1024)["kernel"].startswith("sm90_gemm")
+    assert plan_of(device, 8, 384, 1024, operator)["tile"] == "tall16"
+    assert plan_of(device, 9, 384, 1024, operator)["kernel"].startswith(f"sm90_{operator}")
+
+
+@pytest.mark.parametrize("tile", ("short8", "map16"))
+def test_what_is_for_one_matrix_serves_no_two(device, tile, monkeypatch):
+    monkeypatch.setenv("NVFP4KERN_TILE", f"sm90/gemv:{tile}")
+    assert plan_of(device, 1, 384, 1024)["tile"] == tile
+    with pytest.raises(nvfp4kern.BackendError, match="it is for one NVFP4 token and one matrix"):
+        plan_of(device, 1, 384, 1024, "dual_gemm")
+
+
+def test_sizes_that_a_gemv_of_two_matrices_leaves_to_tiles(device):
+    for m, n, k in ((9, 384, 1024), (8, 388, 1024), (1, 384, 1040)):
+        plan = plan_of(device, m, n, k, "dual_gemm")
+        assert not plan["kernel"].startswith("sm90_gemv"), (m, n, k)
 
 
 @pytest.mark.parametrize("operator", ("gemm", "dual_gemm"))

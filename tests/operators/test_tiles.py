@@ -41,11 +41,12 @@ def check_gemm_of(device, dtype, m, n, k):
     assert_ok(reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float32")))
 
 
-def check_dual_gemm_of(device, dtype, m, n, k):
+def check_dual_gemm_of(device, dtype, m, n, k, form="linear"):
     """16-bit tokens, and sums that are exact: the activation changes nothing."""
     rng = rng_of(m, n, k)
     a, *weights = integers(rng, dtype, m, k), *(data.exact_family(rng, n, k) for _ in range(2))
-    got = run_dual((a, *weights), device, dtype="float32", activation="identity")
+    options = {"forms": (form, form), "dtype": "float32", "activation": "identity"}
+    got = run_dual((a, *weights), device, **options)
     sums = [reference.gemm(a.values, b.values).rounded("float32") for b in weights]
     assert_ok(reference.check_bits(got, np.float32(sums[0]) * np.float32(sums[1])))
 
@@ -108,6 +109,10 @@ def check_sm90_gemv(tile, device, c):
         check_exact(device, 7, 300, 528)
         check_gemm_of(device, "float16", 1, 300, 512)
         check_gemm_of(device, "bfloat16", 3, 70, 528)
+        for m, form in ((1, "linear"), (5, "blocked")):
+            check_dual(device, c, m, 256, 1344, 2, forms=(form, form), byte=0x7F)
+            check_dual_gemm_of(device, "float16", m, 72, 1088)
+            check_dual_gemm_of(device, "bfloat16", m, 384, 320, form)
         check_experts(device, c, (1, 0, 5, 2, 0), 140, 1344)
         check_experts(device, c, (3, 1), 260, 1088, ("linear", "blocked"), full=True)
         check_experts(device, c, (0, 9), 133, 448, ("linear", "blocked"), "float16")

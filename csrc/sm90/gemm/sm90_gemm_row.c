@@ -33,8 +33,7 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     return NULL;
 }
 
-/* The gemv takes every dual_gemm of one 16-bit token. Its time is compared with the tiles' after SM90_GEMM_GEMV_US is
- * added. */
+/* The gemv's time is compared with the tiles' after SM90_GEMM_GEMV_US is added. */
 static nk_status sm90_row_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,
                                     double *us)
 {
@@ -45,8 +44,7 @@ static nk_status sm90_row_plan_gemv(const gemm_desc *d, const nk_settings *setti
     if (d->op == GEMM_DUAL) status = sm90_plan_gemv_dual(d, settings, plan, c);
     if (d->experts) status = sm90_plan_gemv_experts(d, settings, plan, c);
     if (status != NK_OK) return status;
-    *us =
-        d->op == GEMM_DUAL || sm90_row_is_forced(settings, &sm90_gemv_family) ? 0 : c->schedule.us + SM90_GEMM_GEMV_US;
+    *us = sm90_row_is_forced(settings, &sm90_gemv_family) ? 0 : c->schedule.us + SM90_GEMM_GEMV_US;
     return NK_OK;
 }
 

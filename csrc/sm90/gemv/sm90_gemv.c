@@ -7,10 +7,11 @@
 
 #include <stddef.h>
 
+#define LAYOUTS(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked}
 #define ACCESSES(name) {&sm90_gemv_##name##_linear, &sm90_gemv_##name##_blocked, &sm90_gemv_##name##_narrow}
 static cuda_kernel *const kernels[][2][3] = {
     /* [is_short]: short tiles are for one NVFP4 token only, which has only these if its access is narrow */
-    [SM90_GEMV_CODES] = {{&sm90_gemv_codes_linear, &sm90_gemv_codes_blocked, NULL}, ACCESSES(codes_short)},
+    [SM90_GEMV_CODES] = {LAYOUTS(codes), ACCESSES(codes_short)},
     [SM90_GEMV_FP16] = {ACCESSES(fp16)},
     [SM90_GEMV_BF16] = {ACCESSES(bf16)},
     [SM90_GEMV_FEW_CODES] = {ACCESSES(few_codes)},
@@ -18,25 +19,24 @@ static cuda_kernel *const kernels[][2][3] = {
     [SM90_GEMV_FEW_BF16] = {ACCESSES(few_bf16)},
 };
 
-static cuda_kernel *const dual_kernels[] = {
-    [SM90_GEMV_FP16] = &sm90_gemv_fp16_dual,
-    [SM90_GEMV_BF16] = &sm90_gemv_bf16_dual,
+static cuda_kernel *const dual_kernels[][2] = {
+    [SM90_GEMV_CODES_AS_FP16] = LAYOUTS(codes_dual), [SM90_GEMV_FP16] = LAYOUTS(fp16_dual),
+    [SM90_GEMV_BF16] = LAYOUTS(bf16_dual),           [SM90_GEMV_FEW_CODES] = LAYOUTS(few_codes_dual),
+    [SM90_GEMV_FEW_FP16] = LAYOUTS(few_fp16_dual),   [SM90_GEMV_FEW_BF16] = LAYOUTS(few_bf16_dual),
 };
 
-#define EXPERTS(name)                                           \
-    {[SM90_GEMV_LINEAR] = &sm90_gemv_experts_##name##_linear,   \
-     [SM90_GEMV_BLOCKED] = &sm90_gemv_experts_##name##_blocked, \
-     [SM90_GEMV_DUAL] = &sm90_gemv_experts_##name##_dual}
-static cuda_kernel *const experts_kernels[][SM90_GEMV_DUAL + 1] = {
-    [SM90_GEMV_EXPERT_CODES] = EXPERTS(codes),
+#define EXPERTS(name)                                                 \
+    {                                                                 \
+        LAYOUTS(experts_##name), { &sm90_gemv_experts_##name##_dual } \
+    }
+static cuda_kernel *const experts_kernels[][2][2] = {
+    /* [is_dual]: of linear scale factors only */
+    [SM90_GEMV_CODES_AS_FP16] = EXPERTS(codes),
     [SM90_GEMV_FP16] = EXPERTS(fp16),
     [SM90_GEMV_BF16] = EXPERTS(bf16),
 };
 
-static cuda_kernel *const map_kernels[] = {
-    [SM90_GEMV_LINEAR] = &sm90_gemv_map_linear,
-    [SM90_GEMV_BLOCKED] = &sm90_gemv_map_blocked,
-};
+static cuda_kernel *const map_kernels[] = LAYOUTS(map);
 
 /* All kernels use the same resources. */
 static nk_status count_gemv_clusters(cuda_kernel *kernel, nk_device device, const cuda_gpu *gpu, sm90_gemv_clusters *c)
@@ -53,18 +53,16 @@ static nk_status count_gemv_clusters(cuda_kernel *kernel, nk_device device, cons
 typedef struct gemv_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int32_t kind, access;
-    int32_t has_experts;
-    int16_t is_blocked, has_maps;
-    int64_t forced; /* a tile, or NK_TILE_ANY */
+    int16_t kind, access, is_dual, has_experts, is_blocked, has_maps;
+    int32_t forced; /* a tile, or NK_TILE_ANY */
 } gemv_question;
 
 NK_CHOICE_FITS(sm90_gemv_choice);
 
 static cuda_kernel *pick_kernel(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
 {
-    if (variant->has_experts) return experts_kernels[variant->kind][access];
-    return variant->is_dual ? dual_kernels[variant->kind] : kernels[variant->kind][is_short][access];
+    if (variant->has_experts) return experts_kernels[variant->kind][variant->is_dual][access];
+    return variant->is_dual ? dual_kernels[variant->kind][access] : kernels[variant->kind][is_short][access];
 }
 
 /* Finding a schedule takes as long as all else before a launch, and the next calls ask the same. */
@@ -80,8 +78,9 @@ static nk_status find_schedule_once(const nk_gemv_problem *p, const sm90_gemv_va
                              p->m,
                              p->n,
                              p->k,
-                             (int32_t)variant->kind,
-                             (int32_t)(variant->is_dual ? SM90_GEMV_DUAL : sm90_gemv_access_of(p)),
+                             (int16_t)variant->kind,
+                             (int16_t)sm90_gemv_access_of(p),
+                             variant->is_dual,
                              variant->has_experts,
                              p->b.sf_layout == NK_SF_BLOCKED,
                              sm90_gemv_has_maps(p),
@@ -168,10 +167,14 @@ nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, n
     nk_gemv_problem second = *p, both = *p;
     second.b = *d->up;
     both.n *= 2;
-    const bool linear = sm90_gemv_access_of(p) == SM90_GEMV_LINEAR && sm90_gemv_access_of(&second) == SM90_GEMV_LINEAR;
-    if (p->m != 1 || p->a.dtype == NK_E2M1X2 || !linear || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
+    const sm90_gemv_access access = sm90_gemv_access_of(p);
+    const sm90_gemv_kind kind = sm90_gemv_kind_of(p);
+    const sm90_gemv_variant variant = {.kind = kind == SM90_GEMV_CODES ? SM90_GEMV_CODES_AS_FP16 : kind,
+                                       .is_dual = true};
+    const int whole_rows = access == SM90_GEMV_BLOCKED ? NK_SF_ATOM_ROWS : SM90_GEMV_M8;
+    if (access == SM90_GEMV_NARROW || access != sm90_gemv_access_of(&second)) return NK_DECLINED;
+    if (p->m > SM90_GEMV_MAX_TOKENS || p->n % whole_rows || p->k == 0) return NK_DECLINED;
     if (!fits_32_bits(p) || !fits_32_bits(&second)) return NK_DECLINED;
-    const sm90_gemv_variant variant = {.kind = sm90_gemv_kind_of(p), .is_dual = true};
     return sm90_gemv_plan(&both, &variant, settings, found, choice);
 }
 

@@ -1,6 +1,6 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
- * DUAL: D[l,0,n] = convert(act(alpha[n] * sum_k X[l,0,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,0,k] W2[l,n,k])).
- * Experts: row l of D is one token times the matrix of an expert, see sm90_gemv_experts. A bf16 token is converted to
+ * DUAL: D[l,m,n] = convert(act(alpha[n] * sum_k X[l,m,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,m,k] W2[l,n,k])).
+ * Experts: row l of D is one token times the matrix of an expert, see sm90_gemv_experts. One bf16 token is converted to
  * fp16 if that is exact (fp16_conversion_of_token).
  *
  * MMA: mma.m16n8k16. A (M) is 16 rows of W, decoded in registers. B (N) comes from shared memory, in decode order: any
@@ -177,7 +177,7 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
     work_tile_info w = initial_work_tile_info<ACCESS, TALL, 1>(p);
     constexpr bool COPIED = KIND != CODES && ACCESS != NARROW;
     constexpr bool EARLY_OUTPUT = KIND != CODES; /* with codes it would make the loop longer */
-    constexpr bool CONVERTED = EXPERTS && KIND == BF16;
+    constexpr bool CONVERTED = KIND == BF16 && COUNT == ONE && COPIED;
     const int per_token = w.k_steps * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const uint32_t pipeline = pipeline_of_warp();
     chunk_of_token at = first_chunk_of_thread(per_token, tokens);
@@ -185,6 +185,7 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
     token_chunk batch[TOKEN_BATCH];
     fp16_conversion as_fp16 = {false, 1, 1};
     if (COPIED) init_token_barriers(tokens);
+    if (CONVERTED) init_fp16_conversion();
     cursor_init(w, ahead);
     if (EXPERTS) {
         griddepcontrol_wait();
@@ -210,7 +211,7 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
         begin_tokens();
     }
     thread_outputs outputs = thread_outputs_of<COUNT == ONE ? 1 : SM90_GEMV_MAX_TOKENS>(s, w, tokens);
-    if (ACCESS != DUAL) prepare_epilogue<ACCESS, EARLY_OUTPUT>(p, w, outputs);
+    if (!is_dual<ACCESS>) prepare_epilogue<ACCESS, EARLY_OUTPUT>(p, w, outputs);
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_tokens_at(false, warps) + tokens * (int)sm90_gemv_token_bytes(s.k_steps));
     clear_partials(s, tokens, partials);
@@ -241,10 +242,10 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
     __syncthreads();
     const float product_scale =
         KIND == CODES ? NVFP4_DECODE_SCALE * NVFP4_DECODE_SCALE : NVFP4_DECODE_SCALE * as_fp16.inverse;
-    if constexpr (ACCESS == DUAL) {
+    if constexpr (is_dual<ACCESS>) {
         if (EXPERTS && experts->encoded.wanted)
             return epilogue_encode_dual(p, experts->encoded, w, outputs, product_scale, partials);
-        return epilogue_store_dual(p, w, outputs, product_scale, partials);
+        return epilogue_store_dual<ACCESS>(p, w, tokens, outputs, product_scale, partials);
     }
     epilogue_store<ACCESS, EARLY_OUTPUT>(p, w, tokens, outputs, product_scale, partials);
 }
@@ -262,8 +263,6 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
 
 GEMVS(fp16, FP16, ONE)
 GEMVS(bf16, BF16, ONE)
-GEMV(fp16_dual, FP16, ONE, DUAL)
-GEMV(bf16_dual, BF16, ONE, DUAL)
 
 #define EXPERTS(name, KIND, ACCESS)                                                                  \
     extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1) sm90_gemv_experts_##name(  \
@@ -274,7 +273,7 @@ GEMV(bf16_dual, BF16, ONE, DUAL)
 #define EXPERTS_OF(name, KIND)             \
     EXPERTS(name##_linear, KIND, LINEAR)   \
     EXPERTS(name##_blocked, KIND, BLOCKED) \
-    EXPERTS(name##_dual, KIND, DUAL)
+    EXPERTS(name##_dual, KIND, DUAL_LINEAR)
 
 EXPERTS_OF(codes, CODES)
 EXPERTS_OF(fp16, FP16)
@@ -282,3 +281,14 @@ EXPERTS_OF(bf16, BF16)
 GEMVS(few_codes, CODES, FEW)
 GEMVS(few_fp16, FP16, FEW)
 GEMVS(few_bf16, BF16, FEW)
+
+#define GEMVS_DUAL(name, KIND, COUNT)                  \
+    GEMV(name##_dual_linear, KIND, COUNT, DUAL_LINEAR) \
+    GEMV(name##_dual_blocked, KIND, COUNT, DUAL_BLOCKED)
+
+GEMVS_DUAL(codes, CODES, ONE)
+GEMVS_DUAL(fp16, FP16, ONE)
+GEMVS_DUAL(bf16, BF16, ONE)
+GEMVS_DUAL(few_codes, CODES, FEW)
+GEMVS_DUAL(few_fp16, FP16, FEW)
+GEMVS_DUAL(few_bf16, BF16, FEW)

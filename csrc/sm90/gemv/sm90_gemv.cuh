@@ -15,8 +15,11 @@ extern __shared__ __align__(1024) uint4 smem[]; /* the period of a tensor map's 
 __device__ inline sm90_gemv_head &smem_head() { return *(sm90_gemv_head *)smem; }
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
- * reads byte by byte, in both layouts. DUAL is LINEAR with two matrices: see sm90_gemv_dual. */
-enum { LINEAR, BLOCKED, NARROW, DUAL };
+ * reads byte by byte, in both layouts. DUAL_LINEAR and DUAL_BLOCKED are for two matrices, whose atoms are full: see
+ * sm90_gemv_dual. */
+enum { LINEAR, BLOCKED, NARROW, DUAL_LINEAR, DUAL_BLOCKED };
+
+template <int ACCESS> constexpr bool is_dual = ACCESS == DUAL_LINEAR || ACCESS == DUAL_BLOCKED;
 
 /* The shuffle tells the compiler that all lanes have the same value. */
 __device__ inline uint32_t warp_index() { return __shfl_sync(~0u, threadIdx.x >> 5, 0); }
@@ -50,7 +53,7 @@ typedef struct weight_cursor {
 
 template <int ACCESS> __device__ inline bool is_blocked(const nk_operand &o)
 {
-    return ACCESS == BLOCKED || (ACCESS == NARROW && o.sf_layout == NK_SF_BLOCKED);
+    return ACCESS == BLOCKED || ACCESS == DUAL_BLOCKED || (ACCESS == NARROW && o.sf_layout == NK_SF_BLOCKED);
 }
 
 template <int ACCESS, int M8S, int WARPS>
@@ -61,7 +64,7 @@ __device__ inline work_tile_info initial_work_tile_info(const sm90_gemv_args &p)
     work_tile_info w;
     w.l = w.matrix = blockIdx.z;
     w.expert = w.token = w.row = 0;
-    w.skew = is_blocked<ACCESS>(p.b) ? sf_row_in_atom((uint32_t)first) : 0;
+    w.skew = !is_dual<ACCESS> && is_blocked<ACCESS>(p.b) ? sf_row_in_atom((uint32_t)first) : 0;
     w.first_row = first - w.skew;
     w.positions = min(s.rows, s.all_positions - first);
     w.rows = s.n - w.first_row;
@@ -127,15 +130,26 @@ template <int ACCESS> __device__ inline int64_t sf_of_step(const sm90_gemv_args 
     return is_blocked<ACCESS>(p.b) ? sf_bytes_of_atoms(sf_atoms_of_k(SM90_GEMV_STEP)) : 2 * SM90_GEMV_CHUNKS;
 }
 
-/* The row of both matrices at a position, which is one of the first matrix. */
-__device__ inline int dual_row(int position) { return position >> 4 << 3 | (position & 7); }
+/* Two matrices: first_row and positions of the CTA count the rows of both. The position in each of them, from one of
+ * the first matrix in both. */
+__device__ inline int dual_position(int position) { return position >> 4 << 3 | (position & 7); }
+
+/* The row at a position in one of them. */
+template <int ACCESS> __device__ inline int dual_row(int position)
+{
+    return ACCESS == DUAL_BLOCKED ? sf_row_of_position(position) : position;
+}
 
 /* As cursor_to_tile(), with two matrices. */
+template <int ACCESS>
 __device__ inline void cursor_to_dual_tile(const sm90_gemv_args &p, const work_tile_info &w, int tile, int k_step,
                                            weight_cursor &at)
 {
     const int lane = threadIdx.x & 31, first = position_of_warp<TALL, 1>(tile);
-    const int64_t row = dual_row(w.first_row + first), from_first = w.first_k_step + k_step;
+    const int position = dual_position(w.first_row + first), of_codes = position + (lane >> 3),
+              of_sf = position + (lane >> 2);
+    const int64_t row = dual_row<ACCESS>(of_codes), fourth = dual_row<ACCESS>(of_codes + 4),
+                  from_first = w.first_k_step + k_step;
     at.tile = tile;
     at.k_step = k_step;
     at.codes_rows = first < w.positions ? 2 * TALL : 0;
@@ -143,12 +157,14 @@ __device__ inline void cursor_to_dual_tile(const sm90_gemv_args &p, const work_t
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
         const nk_operand &b = i ? p.dual.b : p.b;
-        const uint8_t *codes = b.data + w.matrix * b.batch_stride + (row + (lane >> 3)) * b.row_stride +
-                               from_first * (SM90_GEMV_STEP / 2) + (lane & 7) * 16;
-        at.codes[2 * i] = kept(codes);
-        at.codes[2 * i + 1] = kept(codes + 4 * b.row_stride);
-        at.sf[i] = kept(b.sf + w.matrix * b.sf_batch_stride + (row + (lane >> 2)) * b.sf_row_stride +
-                        from_first * sf_of_step<DUAL>(p) + (lane & 3) * SF_ATOM_COLS);
+        const uint8_t *codes = b.data + w.matrix * b.batch_stride + from_first * (SM90_GEMV_STEP / 2) + (lane & 7) * 16;
+        const uint8_t *sf = b.sf + w.matrix * b.sf_batch_stride + from_first * sf_of_step<ACCESS>(p);
+        at.codes[2 * i] = kept(codes + row * b.row_stride);
+        at.codes[2 * i + 1] = kept(codes + fourth * b.row_stride);
+        at.sf[i] = kept(sf + (ACCESS == DUAL_BLOCKED
+                                  ? (int64_t)sf_atom_of_row(of_sf) * p.scheduler.atoms_bytes +
+                                        sf_offset_of_position(sf_row_in_atom(of_sf)) + sf_bytes_of_atoms(lane & 3)
+                                  : of_sf * b.sf_row_stride + (lane & 3) * SF_ATOM_COLS));
     }
 }
 
@@ -158,7 +174,7 @@ template <int ACCESS, int M8S, int WARPS>
 __device__ inline void cursor_to_tile(const sm90_gemv_args &p, const work_tile_info &w, int tile, int k_step,
                                       weight_cursor &at)
 {
-    if constexpr (ACCESS == DUAL) return cursor_to_dual_tile(p, w, tile, k_step, at);
+    if constexpr (is_dual<ACCESS>) return cursor_to_dual_tile<ACCESS>(p, w, tile, k_step, at);
     const int lane = threadIdx.x & 31, first = position_of_warp<M8S, WARPS>(tile);
     const int64_t from_first = w.first_k_step + k_step;
     const uint32_t stride = (uint32_t)p.b.row_stride, sf_stride = (uint32_t)p.b.sf_row_stride, first_row = w.first_row,

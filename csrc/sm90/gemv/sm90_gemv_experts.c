@@ -42,7 +42,7 @@ nk_status sm90_plan_gemv_experts(const gemm_desc *d, const nk_settings *settings
     const nk_dtype dtype = rows.a.dtype;
     const sm90_gemv_variant variant = {.kind = dtype == NK_F16    ? SM90_GEMV_FP16
                                                : dtype == NK_BF16 ? SM90_GEMV_BF16
-                                                                  : SM90_GEMV_EXPERT_CODES,
+                                                                  : SM90_GEMV_CODES_AS_FP16,
                                        .is_dual = d->up,
                                        .has_experts = true};
     if (!fits_gemv(d)) return NK_DECLINED;

@@ -1,4 +1,4 @@
-/* What the kernels for few tokens add for experts: a row of D finds its expert, and converts a bf16 token to fp16. */
+/* What the kernels for few tokens add for experts: a row of D finds its expert, and may be encoded. */
 #ifndef NK_SM90_GEMV_EXPERTS_CUH
 #define NK_SM90_GEMV_EXPERTS_CUH
 
@@ -36,8 +36,6 @@ __device__ inline bool find_expert_of_cta(const sm90_gemv_experts &e, work_tile_
         if (threadIdx.x == 0) {
             smem_head().expert = expert;
             smem_head().token = token;
-            smem_head().largest = 0;
-            smem_head().least = ~0u;
         }
     }
     __syncthreads();
@@ -48,57 +46,6 @@ __device__ inline bool find_expert_of_cta(const sm90_gemv_experts &e, work_tile_
     return w.expert < e.experts;
 }
 
-/* A bf16 token in fp16, times a power of two: exact if the exponents of its elements lie close. Weights are then
- * decoded in 11 instructions a word instead of 20. */
-typedef struct fp16_conversion {
-    bool is_exact;
-    float scale, inverse; /* the power of two */
-} fp16_conversion;
-
-enum { BF16_MAGNITUDE = 0x7FFF, BF16_INFINITY = 0x7F80, BF16_EXPONENT_SHIFT = 7 };
-
-/* Of the token in shared memory, by all threads. Let F and f be the largest and the least exponent. Times 2^(142 - F)
- * all elements are below 65504, and the last bit of each is a multiple of 2^(8 + f - F); the last bit of fp16 is 2^-24.
- */
-__device__ inline fp16_conversion fp16_conversion_of_token(const sm90_gemv_scheduler &s, const work_tile_info &w)
-{
-    uint32_t largest = 0, least = ~0u; /* magnitudes; nonzero magnitudes less 1 */
-    mbarrier_wait(token_barrier(0), 0);
-    for (int word = threadIdx.x; word < w.words; word += blockDim.x) {
-        const uint4 v = ld_shared_v4(token_at(s, 0) + word * 16);
-        const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t low = pairs[i] & BF16_MAGNITUDE, high = pairs[i] >> 16 & BF16_MAGNITUDE;
-            largest = max(largest, max(low, high));
-            least = min(least, min(low - 1, high - 1));
-        }
-    }
-    largest = __reduce_max_sync(~0u, largest);
-    least = __reduce_min_sync(~0u, least);
-    if ((threadIdx.x & 31) == 0) {
-        atomicMax(&smem_head().largest, largest);
-        atomicMin(&smem_head().least, least);
-    }
-    __syncthreads();
-    const int most = smem_head().largest >> BF16_EXPONENT_SHIFT,
-              fewest = (smem_head().least + 1) >> BF16_EXPONENT_SHIFT;
-    if (most < 16 || smem_head().largest >= BF16_INFINITY || most - fewest > 32) return {false, 1, 1};
-    return {true, __uint_as_float((142 - most + 127) << 23), __uint_as_float((most - 142 + 127) << 23)};
-}
-
-__device__ inline uint32_t bf16_to_fp16(uint32_t pair, float scale)
-{
-    const float low = __uint_as_float(pair << 16) * scale, high = __uint_as_float(pair & 0xFFFF0000) * scale;
-    return pair_of<false>(low, high);
-}
-
-__device__ inline uint4 bf16_to_fp16(const uint4 &v, float scale)
-{
-    return make_uint4(bf16_to_fp16(v.x, scale), bf16_to_fp16(v.y, scale), bf16_to_fp16(v.z, scale),
-                      bf16_to_fp16(v.w, scale));
-}
-
 /* As epilogue_store_dual(), to codes and scale factors of fl(nk_silu(h) * u). Half a warp has the features of a
  * scale-factor block. CTAs have whole blocks. */
 __device__ inline void epilogue_encode_dual(const sm90_gemv_args &p, const nk_encoded_output &to,
@@ -106,7 +53,7 @@ __device__ inline void epilogue_encode_dual(const sm90_gemv_args &p, const nk_en
                                             const float *partials)
 {
     const int split_k = p.scheduler.split_k, stride = p.scheduler.rows, half = threadIdx.x & 16;
-    const int first = dual_row(w.first_row);
+    const int first = dual_position(w.first_row);
     const nk_alpha gates = expert_alpha(p.alpha, w), ups = expert_alpha(p.dual.alpha, w);
     const encoder e = encoder_of(encode_scale_of(to.global_scale));
     uint8_t *codes = to.codes + w.row * to.codes_row_stride, *sf = to.sf + w.row * to.sf_row_stride;

@@ -153,7 +153,7 @@ static gemv_costs costs_of(const sm90_gemv_schedule *s)
                             .cluster = SM90_GEMV_CODES_CLUSTER_US,
                             .ragged = SM90_GEMV_CODES_RAGGED_US};
     }
-    if (kind == SM90_GEMV_FP16 || kind == SM90_GEMV_BF16 || kind == SM90_GEMV_EXPERT_CODES) {
+    if (kind == SM90_GEMV_FP16 || kind == SM90_GEMV_BF16 || kind == SM90_GEMV_CODES_AS_FP16) {
         return (gemv_costs){.step_of_sm = SM90_GEMV_F16_STEP_OF_SM_US,
                             .each = s->variant.has_experts ? SM90_GEMV_EXPERT_US : 0,
                             .solo = SM90_GEMV_F16_SOLO_US,
@@ -204,7 +204,7 @@ const char *sm90_gemv_why_not(const nk_gemv_problem *p, sm90_gemv_kind kind, int
 {
     const bool codes = kind == SM90_GEMV_CODES, narrow = sm90_gemv_access_of(p) == SM90_GEMV_NARROW;
     const bool is_short = tiles[tile].is_short, by_tensor_map = tiles[tile].by_tensor_map;
-    if (!codes && (is_short || by_tensor_map)) return "it is for one NVFP4 token";
+    if (!codes && (is_short || by_tensor_map)) return "it is for one NVFP4 token and one matrix";
     if (codes && narrow && !is_short) return "K or an address is not aligned, which only short tiles support";
     if (by_tensor_map && !sm90_gemv_has_maps(p))
         return "no tensor map describes the weights: their K, rows, addresses or strides";

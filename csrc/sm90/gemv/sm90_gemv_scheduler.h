@@ -14,15 +14,10 @@ typedef enum sm90_gemv_kind {
     SM90_GEMV_FEW_CODES,
     SM90_GEMV_FEW_FP16,
     SM90_GEMV_FEW_BF16,
-    SM90_GEMV_EXPERT_CODES /* one NVFP4 token of experts, multiplied as fp16 */
+    SM90_GEMV_CODES_AS_FP16 /* one NVFP4 token, of experts or for two matrices */
 } sm90_gemv_kind;
 
-typedef enum sm90_gemv_access {
-    SM90_GEMV_LINEAR,
-    SM90_GEMV_BLOCKED,
-    SM90_GEMV_NARROW,
-    SM90_GEMV_DUAL
-} sm90_gemv_access;
+typedef enum sm90_gemv_access { SM90_GEMV_LINEAR, SM90_GEMV_BLOCKED, SM90_GEMV_NARROW } sm90_gemv_access;
 
 /* X(name, warps of a CTA, whether its tiles are short, whether W is loaded by tensor map). Two CTAs of 8 warps use one
  * SM; a CTA of 16 warps has it alone. Short tiles and tensor maps are for one NVFP4 token only. */
@@ -97,7 +92,7 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
 nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *dual, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *choice, const nk_exec *exec);
 
-/* dual_gemm of one 16-bit token. Declines all other calls. */
+/* dual_gemm of few tokens. Declines all other calls. */
 nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, sm90_gemv_choice *choice);
 nk_status sm90_run_gemv_dual(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec);
 

@@ -173,9 +173,9 @@ __device__ inline float sum_strided(const float *at, int count, int stride)
     return sum;
 }
 
-/* Adds the splits of each row, and sends the sum to the CTA with the row's epilogue. */
+/* Adds the splits of each row, and sends the sum times `product_scale` to the CTA with the row's epilogue. */
 __device__ inline void send_partials(const sm90_gemv_scheduler &s, const work_tile_info &w, int tokens,
-                                     const thread_outputs &e, const float *partials)
+                                     const thread_outputs &e, float product_scale, const float *partials)
 {
     const float *inbox = inbox_at(s, tokens, partials) + e.token, *sums = partials + e.token;
     barrier_cluster_wait_aligned(); /* every inbox is ready */
@@ -184,13 +184,14 @@ __device__ inline void send_partials(const sm90_gemv_scheduler &s, const work_ti
         const float sum = sum_strided(sums + position * tokens, s.split_k, s.rows * tokens);
         const int owner = sm90_gemv_divide(position, s.epilogue_rows_inverse);
         const float *at = inbox + (e.first_position + position - owner * s.epilogue_rows) * tokens;
-        st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum, mapa(inbox_mbarrier(), owner));
+        st_async(mapa((uint32_t)__cvta_generic_to_shared(at), owner), sum * product_scale,
+                 mapa(inbox_mbarrier(), owner));
     }
 }
 
 /* Adds the splits of each sum in order; if a cluster splits K, then the sums of its CTAs. A sum of decoded values must
- * be multiplied by `product_scale`. EARLY_OUTPUT: as for prepare_epilogue(). It runs once, so it is short rather than
- * unrolled. */
+ * be multiplied by `product_scale`, a power of two, which CTAs of a cluster need not share. EARLY_OUTPUT: as for
+ * prepare_epilogue(). It runs once, so it is short rather than unrolled. */
 template <int ACCESS, bool EARLY_OUTPUT>
 __device__ inline void epilogue_store(const sm90_gemv_args &p, const work_tile_info &w, int tokens, thread_outputs e,
                                       float product_scale, const float *partials)
@@ -199,38 +200,42 @@ __device__ inline void epilogue_store(const sm90_gemv_args &p, const work_tile_i
     const bool in_cluster = s.cluster > 1;
     const float *sums = (in_cluster ? inbox_at(s, tokens, partials) : partials) + e.token;
     const int summands = in_cluster ? s.cluster : s.split_k;
-    if (in_cluster) send_partials(s, w, tokens, e, partials);
+    const float scale = in_cluster ? 1 : product_scale;
+    if (in_cluster) send_partials(s, w, tokens, e, product_scale, partials);
 #pragma unroll 1
     while (e.row < e.rows) {
         if (!EARLY_OUTPUT) load_output_element<ACCESS>(p, w, e);
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
         const float sum = sum_strided(sums + e.row * tokens, summands, s.epilogue_rows * tokens);
-        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * product_scale, e.to.bias));
+        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * scale, e.to.bias));
         e.row += e.step;
         if (EARLY_OUTPUT) load_output_element<ACCESS>(p, w, e);
     }
 }
 
-/* As epilogue_store(), with two matrices and one token. A CTA has both sums of the rows of D that it stores. */
-__device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_tile_info &w, const thread_outputs &e,
-                                           float product_scale, const float *partials)
+/* As epilogue_store(), with two matrices. A CTA has both sums of the rows of D that it stores. */
+template <int ACCESS>
+__device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_tile_info &w, int tokens,
+                                           const thread_outputs &e, float product_scale, const float *partials)
 {
     const sm90_gemv_scheduler &s = p.scheduler;
     const bool in_cluster = s.cluster > 1;
-    const float *sums = in_cluster ? inbox_at(s, 1, partials) : partials;
-    const int summands = in_cluster ? s.cluster : s.split_k, stride = in_cluster ? s.epilogue_rows : s.rows;
-    const int first = dual_row(w.first_row + e.first_position);
+    const float *sums = (in_cluster ? inbox_at(s, tokens, partials) : partials) + e.token;
+    const int summands = in_cluster ? s.cluster : s.split_k, stride = (in_cluster ? s.epilogue_rows : s.rows) * tokens;
+    const float scale = in_cluster ? 1 : product_scale;
+    const int first = dual_position(w.first_row + e.first_position);
     const nk_alpha gates = expert_alpha(p.alpha, w), ups = expert_alpha(p.dual.alpha, w);
-    if (in_cluster) send_partials(s, w, 1, e, partials);
+    if (in_cluster) send_partials(s, w, tokens, e, product_scale, partials);
 #pragma unroll 1
-    for (int row = threadIdx.x; 2 * row < e.rows; row += blockDim.x) {
-        const float *at = sums + (row >> 3 << 4 | (row & 7));
+    for (int position = e.row; 2 * position < e.rows; position += e.step) {
+        const float *at = sums + (position >> 3 << 4 | (position & 7)) * tokens;
+        const int n = dual_row<ACCESS>(first + position);
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
-        float gate[1] = {__fmul_rn(alpha_at(gates, first + row), sum_strided(at, summands, stride) * product_scale)};
-        const float up = sum_strided(at + SM90_GEMV_M8, summands, stride) * product_scale;
+        float gate[1] = {__fmul_rn(alpha_at(gates, n), sum_strided(at, summands, stride) * scale)};
+        const float up = sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale;
         activate<1>(p.dual.activation, gate);
-        store_float(output_at(p.d, w.l, w.row, first + row), p.d.dtype,
-                    __fmul_rn(gate[0], __fmul_rn(alpha_at(ups, first + row), up)));
+        store_float(output_at(p.d, w.l, w.row + e.token, n), p.d.dtype,
+                    __fmul_rn(gate[0], __fmul_rn(alpha_at(ups, n), up)));
     }
 }
 

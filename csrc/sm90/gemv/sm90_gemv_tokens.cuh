@@ -1,6 +1,6 @@
 /* Brings up to eight tokens to shared memory, as 16-bit elements in the order in which decoding makes pairs of weights.
  * NVFP4 tokens, and those that are read byte by byte, go through registers. 16-bit tokens are copied (cp.async.bulk),
- * and then put into that order where they lie. */
+ * and then put into that order where they lie. One bf16 token is then converted to fp16 if that is exact. */
 #ifndef NK_SM90_GEMV_TOKENS_CUH
 #define NK_SM90_GEMV_TOKENS_CUH
 
@@ -181,6 +181,66 @@ __device__ inline void reorder_tokens(const sm90_gemv_scheduler &s, const work_t
 __device__ inline void reorder_tokens(const sm90_gemv_scheduler &s, const work_tile_info &w, int tokens)
 {
     reorder_tokens(s, w, tokens, [](const uint4 &v) { return v; });
+}
+
+/* A bf16 token in fp16, times a power of two: exact if the exponents of its elements lie close. Weights are then
+ * decoded in 11 instructions a word instead of 20. */
+typedef struct fp16_conversion {
+    bool is_exact;
+    float scale, inverse; /* the power of two */
+} fp16_conversion;
+
+enum { BF16_MAGNITUDE = 0x7FFF, BF16_INFINITY = 0x7F80, BF16_EXPONENT_SHIFT = 7 };
+
+/* A barrier of the CTA must follow before fp16_conversion_of_token(). */
+__device__ inline void init_fp16_conversion()
+{
+    if (threadIdx.x == 0) {
+        smem_head().largest = 0;
+        smem_head().least = ~0u;
+    }
+}
+
+/* Of the token in shared memory, by all threads. Let F and f be the largest and the least exponent. Times 2^(142 - F)
+ * all elements are below 65504, and the last bit of each is a multiple of 2^(8 + f - F); the last bit of fp16 is 2^-24.
+ */
+__device__ inline fp16_conversion fp16_conversion_of_token(const sm90_gemv_scheduler &s, const work_tile_info &w)
+{
+    uint32_t largest = 0, least = ~0u; /* magnitudes; nonzero magnitudes less 1 */
+    mbarrier_wait(token_barrier(0), 0);
+    for (int word = threadIdx.x; word < w.words; word += blockDim.x) {
+        const uint4 v = ld_shared_v4(token_at(s, 0) + word * 16);
+        const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t low = pairs[i] & BF16_MAGNITUDE, high = pairs[i] >> 16 & BF16_MAGNITUDE;
+            largest = max(largest, max(low, high));
+            least = min(least, min(low - 1, high - 1));
+        }
+    }
+    largest = __reduce_max_sync(~0u, largest);
+    least = __reduce_min_sync(~0u, least);
+    if ((threadIdx.x & 31) == 0) {
+        atomicMax(&smem_head().largest, largest);
+        atomicMin(&smem_head().least, least);
+    }
+    __syncthreads();
+    const int most = smem_head().largest >> BF16_EXPONENT_SHIFT,
+              fewest = (smem_head().least + 1) >> BF16_EXPONENT_SHIFT;
+    if (most < 16 || smem_head().largest >= BF16_INFINITY || most - fewest > 32) return {false, 1, 1};
+    return {true, __uint_as_float((142 - most + 127) << 23), __uint_as_float((most - 142 + 127) << 23)};
+}
+
+__device__ inline uint32_t bf16_to_fp16(uint32_t pair, float scale)
+{
+    const float low = __uint_as_float(pair << 16) * scale, high = __uint_as_float(pair & 0xFFFF0000) * scale;
+    return pair_of<false>(low, high);
+}
+
+__device__ inline uint4 bf16_to_fp16(const uint4 &v, float scale)
+{
+    return make_uint4(bf16_to_fp16(v.x, scale), bf16_to_fp16(v.y, scale), bf16_to_fp16(v.z, scale),
+                      bf16_to_fp16(v.w, scale));
 }
 
 #endif

@@ -65,7 +65,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "-k",
         "of_dual or test_dual and not full_range and not 16_bit and not largest_tile",
     ],
-    "dual_gemm of one token": ["operators/test_dual_gemm.py", "-k", "one_16_bit_token"],
+    "dual_gemm of few tokens": ["operators/test_dual_few_tokens.py"],
     "dual_gemm, the largest tile": ["operators/test_dual_gemm.py", "-k", "largest_tile"],
     "grouped_gemm": [
         "operators/test_grouped_gemm.py",
@@ -132,6 +132,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
 SMS = {
     "few tokens, clusters of any size": 16,
     "few tokens, few rows": 16,
+    "dual_gemm of few tokens": 16,
     "gemv by tensor maps": 16,
     "plans by cost": 78,
 }
