@@ -409,9 +409,9 @@ op: one of {operators}.
 
 Returns a dict with backend, kernel, why, batch_invariant and workspace_bytes. Where they apply it also has tile
 (its name, which NVFP4KERN_TILE can force), declined (why a more special backend has no kernel for the call),
-tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or warps that K of a tile is divided among)
-and steps_per_cta. Raises what the call would raise. On the CPU it reads offsets, rows and row_of, whose values
-calls check; it reads no other values.
+tile_m, tile_n, tile_k, grid, threads, stages, cluster, split (CTAs or warps that K of a tile is divided among),
+steps_per_cta and slices (that rows or batches are multiplied in, one after the other). Raises what the call would
+raise. On the CPU it reads offsets, rows and row_of, whose values calls check; it reads no other values.
 
 >>> explain('gemm', a, b, sfa, sfb)['kernel']""",
     ),

@@ -19,6 +19,7 @@ static const char *const names[COUNT] = {
     [NK_PTX_DIR] = "PTX_DIR",
     [NK_SM_LIMIT] = "SM_LIMIT",
     [NK_SMEM_LIMIT] = "SMEM_LIMIT",
+    [NK_ROW_LIMIT] = "ROW_LIMIT",
     [BACKEND] = "BACKEND",
     [CPU] = "CPU",
     [NUM_THREADS] = "NUM_THREADS",

@@ -28,9 +28,16 @@ typedef struct nk_settings {
  * value is none that the variable takes. */
 nk_status nk_settings_read(nk_settings *settings);
 
-/* What is wanted once a process, deep inside a call: as this thread's last nk_settings_read() found it. A thread that
- * has never called that reads the environment now. Empty where the variable is not set. */
-typedef enum nk_late_setting { NK_LIBCUDA, NK_PTX_DIR, NK_SM_LIMIT, NK_SMEM_LIMIT, NK_LATE_SETTINGS } nk_late_setting;
+/* What is wanted deep inside a call, mostly once a process: as this thread's last nk_settings_read() found it. A thread
+ * that has never called that reads the environment now. Empty where the variable is not set. */
+typedef enum nk_late_setting {
+    NK_LIBCUDA,
+    NK_PTX_DIR,
+    NK_SM_LIMIT,
+    NK_SMEM_LIMIT,
+    NK_ROW_LIMIT,
+    NK_LATE_SETTINGS
+} nk_late_setting;
 const char *nk_late_text(nk_late_setting which);
 
 /* A limit, or `most` where that is less or there is no limit. */

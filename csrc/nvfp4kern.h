@@ -85,6 +85,7 @@ typedef struct nk_plan {
     int32_t threads, stages, cluster;
     int32_t split;         /* CTAs, or warps of one, that K of a tile is divided among */
     int64_t steps_per_cta; /* of K, where tiles' steps are dealt out evenly */
+    int64_t slices;        /* that rows or batches are multiplied in, one after the other; 0: all at once */
     bool batch_invariant;
     const char *declined_by, *declined; /* the last row that has no kernel for this call, and why not; or NULL */
 } nk_plan;

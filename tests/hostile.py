@@ -92,6 +92,7 @@ ENVIRONMENT = {
     "PTX_DIR": ["/nowhere", "x" * 5000],
     "SM_LIMIT": ["1", "-1", "x"],
     "SMEM_LIMIT": ["0", "9" * 30],
+    "ROW_LIMIT": ["1", "0", "x"],
     "LIBCUDA": ["/nowhere", ""],
 }
 LIES = [{"data": None}, {"strides": None}] + [{"ndim": n} for n in (-1, 0, 7, 2**31 - 1)]

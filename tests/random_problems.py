@@ -52,6 +52,8 @@ def of_worker(asked, worker, end):
     os.environ["NVFP4KERN_BACKEND"] = asked.backend
     if worker // 2 % 2:  # the number of cases may be even
         os.environ["NVFP4KERN_SM_LIMIT"] = "3"
+    if worker // 4 % 2:
+        os.environ["NVFP4KERN_ROW_LIMIT"] = "19"
     import torch
     from drawn_cases import cases, families_of
 

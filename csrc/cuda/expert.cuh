@@ -22,11 +22,11 @@ template <int WARPS> struct expert_scan {
     expert_tile found;
 };
 
-/* Offset `index`, clamped to 0..rows, whatever memory holds: `rows` is the operands' extent. */
-__device__ inline int clamped_offset(const int32_t *offsets, int64_t index, int64_t rows)
+/* Offset `index` from `first_row` on, clamped to 0..rows, whatever memory holds: `rows` is the operands' extent. */
+__device__ inline int clamped_offset(const int32_t *offsets, int64_t index, int64_t rows, int32_t first_row = 0)
 {
     const int32_t most = (int32_t)min(rows, (int64_t)INT32_MAX);
-    return min(max(offsets[index], 0), most);
+    return min(max(offsets[index], first_row) - first_row, most);
 }
 
 #define NO_TILE UINT32_MAX
@@ -40,18 +40,19 @@ typedef struct scanned_expert {
 
 /* Calls f(scanned_expert) for each expert, in a thread of its own, up to the one with tile `index` of TILE_M tokens, or
  * for all if that is NO_TILE. Returns the tiles of the experts that were scanned. Offsets are read as if clamped to
- * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. `s` must be free, and is free
+ * 0..rows and never falling: whatever they hold, no byte outside the operands is touched. Of a slice of the experts'
+ * rows they count from its first row, so an expert has the rows that lie in the slice. `s` must be free, and is free
  * again behind the caller's next barrier. */
 template <int TILE_M, int WARPS, typename F>
 __device__ inline uint32_t scan_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
-                                        uint32_t index, F f)
+                                        int32_t first_row, uint32_t index, F f)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int end_before = clamped_offset(offsets, 0, rows), atoms_before = 0;
+    int end_before = clamped_offset(offsets, 0, rows, first_row), atoms_before = 0;
     uint32_t tiles_before = 0;
     for (int64_t base = 0; base < experts; base += 32 * WARPS) {
         const int64_t expert = base + threadIdx.x;
-        const int end_here = expert < experts ? clamped_offset(offsets, expert + 1, rows) : 0;
+        const int end_here = expert < experts ? clamped_offset(offsets, expert + 1, rows, first_row) : 0;
 
         int end = scan_max(end_here);
         if (lane == 31) s.warp_ends[warp] = end;
@@ -92,7 +93,7 @@ __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *
                                           uint32_t index)
 {
     if (threadIdx.x == 0) s.found.found = false; /* two barriers before another thread writes it */
-    const uint32_t tiles = scan_experts<TILE_M>(s, offsets, experts, rows, index, [&](const scanned_expert &e) {
+    const uint32_t tiles = scan_experts<TILE_M>(s, offsets, experts, rows, 0, index, [&](const scanned_expert &e) {
         const uint32_t number = index - e.first_tile;
         if (number < e.tiles)
             s.found = {e.expert, e.begin, e.end, e.begin + (int64_t)number * TILE_M, e.first_atom, 0, true};
@@ -107,10 +108,10 @@ __device__ inline expert_tile find_expert(expert_scan<WARPS> &s, const int32_t *
  * call it, and may read the list after it. */
 template <int TILE_M, int WARPS>
 __device__ inline void list_experts(expert_scan<WARPS> &s, const int32_t *offsets, int64_t experts, int64_t rows,
-                                    int2 *list)
+                                    int32_t first_row, int2 *list)
 {
     if (threadIdx.x == 0) list[experts] = make_int2(0, 0); /* there may be none */
-    scan_experts<TILE_M>(s, offsets, experts, rows, NO_TILE, [&](const scanned_expert &e) {
+    scan_experts<TILE_M>(s, offsets, experts, rows, first_row, NO_TILE, [&](const scanned_expert &e) {
         list[e.expert] = make_int2((int)e.first_tile, e.begin);
         if (e.expert == experts - 1) list[experts] = make_int2((int)(e.first_tile + e.tiles), e.end);
     });

@@ -38,12 +38,20 @@ const gemm_desc *gemm_describe_dual_gemm(const nk_dual_gemm_problem *p, gemm_cal
     return &c->desc;
 }
 
+static gemm_desc *describe_experts(gemm_call *c, gemm_operator op, const nk_grouped_gemm_problem *p, const void *params)
+{
+    gemm_desc *d = describe(c, op, &p->all, params);
+    d->experts = p;
+    d->slice.rows = p->all.m;
+    return d;
+}
+
 const gemm_desc *gemm_describe_grouped_gemm(const nk_grouped_gemm_problem *p, gemm_call *c)
 {
     if (p->list)
         describe(c, GEMM_LIST, p->list, NULL)->list = p;
     else
-        describe(c, GEMM_GROUPED, &p->all, &p->all)->experts = p;
+        describe_experts(c, GEMM_GROUPED, p, &p->all);
     return &c->desc;
 }
 
@@ -74,8 +82,7 @@ const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_prob
                             .activation = p->activation,
                             .d = gates->d,
                             .encoded = p->encoded};
-    gemm_desc *d = describe(c, GEMM_GROUPED_DUAL, gates, &c->gated);
-    d->experts = &p->gates;
+    gemm_desc *d = describe_experts(c, GEMM_GROUPED_DUAL, &p->gates, &c->gated);
     d->gated = &c->gated;
     d->up = &c->gated.b2;
     return d;

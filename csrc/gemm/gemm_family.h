@@ -25,6 +25,11 @@ typedef enum gemm_operator {
 
 #define GEMM_MEMBERS 32 /* all groups of a launch are its parameters, of 32,764 bytes at most, and travel with it */
 
+/* Of the rows of all experts: where those of a launch begin, and how many there are in all launches. */
+typedef struct gemm_slice {
+    int64_t first_row, rows;
+} gemm_slice;
+
 /* What one plan multiplies. */
 typedef struct gemm_desc {
     gemm_operator op;
@@ -33,6 +38,7 @@ typedef struct gemm_desc {
     const nk_operand *up;                   /* the second matrix of weights, or NULL */
     const void *params;                     /* the call as kernels of one problem take it */
     const nk_grouped_gemm_problem *experts; /* the contiguous form, or NULL */
+    gemm_slice slice;                       /* which of the experts' rows `gemm` has: offsets count among all */
     const gemm_gated *gated;                /* of GEMM_GROUPED_DUAL */
     const nk_grouped_gemm_problem *list;    /* a whole list, of which a plan makes launches; or NULL */
     int32_t count;                          /* members: 1 but for lists */
@@ -99,7 +105,8 @@ typedef struct gemm_family gemm_family;
 typedef struct gemm_query {
     const gemm_family *family;
     const cuda_gpu *gpu;
-    int32_t forced; /* a configuration, or NK_TILE_ANY */
+    int32_t forced;    /* a configuration, or NK_TILE_ANY */
+    int32_t row_limit; /* of a launch: NVFP4KERN_ROW_LIMIT */
     bool batch_invariant;
     nk_pdl pdl;
 } gemm_query;
@@ -112,7 +119,7 @@ typedef struct gemm_candidate {
     double us;
 } gemm_candidate;
 
-#define GEMM_SLICE_ROWS 256 /* slices of large calls begin at multiples of it: whole tiles, and whole atoms */
+#define GEMM_SLICE_ROWS 256 /* slices without experts begin at multiples of it: whole tiles, and whole atoms */
 
 /* A planned launch: all that `run` needs beside the call. */
 typedef struct gemm_launch {
@@ -120,6 +127,7 @@ typedef struct gemm_launch {
     cuda_kernel *kernel;
     nk_plan plan; /* the grid, threads and workspace, and what people are told */
     double us;
+    int64_t slice_rows, slice_batches; /* of each launch but the last */
     int32_t config, schedule, smem_bytes;
     nk_pdl pdl;
     bool overlap;
@@ -193,6 +201,7 @@ typedef struct gemm_call {
     gemm_desc desc;
     const nk_gemm_problem *member;
     nk_gemm_problem gemm;
+    nk_grouped_gemm_problem experts; /* of a slice */
     union {
         nk_dual_gemm_problem dual;
         gemm_gated gated;

@@ -153,6 +153,7 @@ nk_status gemm_query_of(const gemm_family *f, nk_device device, const nk_setting
                       .forced = nk_tile_forced(settings, f->tiles),
                       .batch_invariant = settings->batch_invariant,
                       .pdl = settings->pdl};
+    NK_TRY(nk_late_limit(NK_ROW_LIMIT, INT32_MAX, &q->row_limit));
     return cuda_gpu_of(device, &q->gpu);
 }
 

@@ -8,7 +8,6 @@
 #define GEMM_NOT_NVFP4(operand) "the " operand " are not NVFP4"
 #define GEMM_NO_KERNEL "the operator has no kernel of it"
 #define GEMM_NO_SMEM "its CTAs do not fit into shared memory"
-#define GEMM_NO_ROOM "the tokens take more than 256 MB in 16 bits"
 #define GEMM_NOTHING "no group has anything to multiply"
 
 #define GEMM_LARGEST (1 << 30) /* extent, or number of tiles: tensor maps and kernels count in 32 bits */

@@ -37,7 +37,8 @@ static int missing(const py_operator *op, PyObject *const *values)
 {
     char names[256] = "";
     int left = 0, count = 0;
-    for (int i = 0; i < op->required; i++) left += !values[i];
+    for (int i = 0; i < op->required; i++)
+        left += !values[i];
     for (int i = 0; i < op->required; i++) {
         if (values[i]) continue;
         size_t at = strlen(names);
@@ -54,7 +55,8 @@ static int missing(const py_operator *op, PyObject *const *values)
 static int parse(const py_operator *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **values)
 {
     if (nargs > op->positional) return too_many(op, nargs);
-    for (Py_ssize_t i = 0; i < nargs; i++) values[i] = args[i];
+    for (Py_ssize_t i = 0; i < nargs; i++)
+        values[i] = args[i];
 
     Py_ssize_t keywords = kwnames ? PyTuple_Size(kwnames) : 0;
     for (Py_ssize_t i = 0; i < keywords; i++) {
@@ -178,10 +180,16 @@ static PyObject *plan_dict(const nk_plan *plan)
         int64_t value;
         bool always;
     } numbers[] = {
-        {"tile_m", plan->tile_m, false},   {"tile_n", plan->tile_n, false}, {"tile_k", plan->tile_k, false},
-        {"grid", plan->grid, false},       {"threads", plan->threads, false}, {"stages", plan->stages, false},
-        {"cluster", plan->cluster, false}, {"split", plan->split, false},
+        {"tile_m", plan->tile_m, false},
+        {"tile_n", plan->tile_n, false},
+        {"tile_k", plan->tile_k, false},
+        {"grid", plan->grid, false},
+        {"threads", plan->threads, false},
+        {"stages", plan->stages, false},
+        {"cluster", plan->cluster, false},
+        {"split", plan->split, false},
         {"steps_per_cta", plan->steps_per_cta, false},
+        {"slices", plan->slices, false},
         {"workspace_bytes", plan->workspace_bytes, true},
     };
     PyObject *dict = PyDict_New();
@@ -189,8 +197,7 @@ static PyObject *plan_dict(const nk_plan *plan)
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i].value && set(dict, texts[i].key, PyUnicode_FromString(texts[i].value)) < 0) goto failed;
     }
-    if (plan->declined &&
-        set(dict, "declined", PyUnicode_FromFormat("%s: %s", plan->declined_by, plan->declined)) < 0)
+    if (plan->declined && set(dict, "declined", PyUnicode_FromFormat("%s: %s", plan->declined_by, plan->declined)) < 0)
         goto failed;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (!numbers[i].value && !numbers[i].always) continue;
@@ -207,8 +214,8 @@ failed:
 /* A call from end to end                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *args, Py_ssize_t nargs,
-                    PyObject *kwnames, bool explain)
+PyObject *py_invoke(PyObject *module, const py_operator *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                    bool explain)
 {
     PyObject *values[PY_MAX_ARGS] = {NULL}, *result = NULL;
     py_call call = {.state = PyModule_GetState(module), .op = op, .exec.dry_run = explain};

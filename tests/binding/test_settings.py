@@ -61,6 +61,7 @@ def test_other_variables(name, monkeypatch):
         ("PTX_DIR", 4095),
         ("SM_LIMIT", 4095),
         ("SMEM_LIMIT", 4095),
+        ("ROW_LIMIT", 4095),
     ],
 )
 def test_long_texts(variable, most, monkeypatch):

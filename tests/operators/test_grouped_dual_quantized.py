@@ -356,12 +356,16 @@ def test_no_output_shares_memory(device):
 # --- Tiles of Hopper ---
 
 
-@pytest.mark.parametrize("tile", tiles_of("sm90/gemm", "grouped_dual_gemm"))
-def test_wgmma_tiles(gpu, tile, monkeypatch):
+@pytest.mark.parametrize(
+    "tile, row_limit",
+    [(tile, "") for tile in tiles_of("sm90/gemm", "grouped_dual_gemm")] + [("v16", "50")],
+)
+def test_wgmma_tiles(gpu, tile, row_limit, monkeypatch):
     """Blocks at the end of a tile of 96 features, and rows of which a tile has none."""
     if gpu.name != "sm90":
         pytest.skip("tiles of another row")
     monkeypatch.setenv("NVFP4KERN_TILE", f"sm90/gemm:{tile}")
+    monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", row_limit)
     rng, device, offsets, per_token = rng_of(18), gpu.device, [0, 5, 5, 44, 180], 3
     for form_a, form_b, n in (("linear", "blocked", 128), ("blocked", "linear", 208)):
         a = Tokens(rng, device, 140, 320, form=form_a)
@@ -371,4 +375,4 @@ def test_wgmma_tiles(gpu, tile, monkeypatch):
         got = encode(a, stack, offsets, count=183, global_scale=0.5, **by_index)
         check_bytes(got, offsets, a.of(rows // per_token), stack, 0.5)
         plan = stack.explain(a.tensor, a.sf, offsets, form=form_a, quantized=True)
-        assert plan["backend"] == "sm90"
+        assert plan["backend"] == "sm90" and ("slices" in plan) == bool(row_limit)

@@ -280,8 +280,43 @@ def test_workspace_is_at_most_256_mb(device, operator, batch, m):
     k = 8192
     assert (batch or 1) * m * k * 2 > 256 * MB
     plan = plan_of(device, m, 16, k, operator, batch)
-    rows = 6000 + rows_of(plan, 6000) if batch == 3 else 63 * 256
+    rows = 6000 + rows_of(plan, 6000) if batch == 3 else rows_of(plan, 34 * 256)
     assert plan["backend"] == "sm90" and plan["workspace_bytes"] == rows * k * 2 <= 256 * MB
+    assert plan["slices"] == (4 if batch == 2 else 2)
+
+
+@pytest.mark.parametrize("operator", ("grouped_gemm", "grouped_dual_gemm"))
+@pytest.mark.parametrize("m, slices", [(16384, None), (18468, None), (18469, 2), (32768, 2)])
+def test_experts_take_at_most_256_mb(device, operator, m, slices):
+    k = 7168
+    shapes = (1, k // 2), (64, 256, k // 2), (1, k // 16), (64, 256, k // 16)
+    operands = (torch.zeros(shape, dtype=torch.uint8, device=device) for shape in shapes)
+    rows, offsets = (torch.zeros(n, dtype=torch.int32, device=device) for n in (m, 65))
+    of_rows = {"offsets": offsets, "rows": rows, "rows_per_token": 1}
+    plan = nvfp4kern.explain(operator, *operands, **of_rows)
+    assert plan["backend"] == "sm90" and plan.get("slices") == slices
+    rows = -(-m // (slices or 1)) + plan["tile_m"]
+    assert plan["workspace_bytes"] == rows * k * 2 <= 256 * MB
+
+
+def test_all_rows_of_experts_choose_the_tile_of_slices(device, monkeypatch):
+    whole = plan_of_experts(device, 1600)[0]
+    monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", "160")
+    plan = plan_of_experts(device, 1600)[0]
+    assert plan["tile"] == whole["tile"] and plan["slices"] == 10
+    assert plan["workspace_bytes"] == (160 + plan["tile_m"]) * 1024 * 2
+
+
+@pytest.mark.parametrize("m, limit, slices", [(99, 100, None), (99, 98, 2), (99, 1, 99)])
+def test_a_limit_of_rows(device, m, limit, slices, monkeypatch):
+    """Slices without experts are whole tiles and atoms, whatever the limit is."""
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:w8")
+    monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", str(limit))
+    assert plan_of_experts(device, m)[0].get("slices") == slices
+    assert plan_of(device, m, 384, 1024).get("slices") is None
+    monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", "none")
+    with pytest.raises(nvfp4kern.BackendError, match="^NVFP4KERN_ROW_LIMIT: 'none', expected a nu"):
+        plan_of(device, m, 384, 1024)
 
 
 @pytest.mark.skipif("PTXSIM_CC" in os.environ, reason="hours in the simulator")

@@ -249,6 +249,22 @@ def test_every_tile_is_the_oracle(name, on_row, monkeypatch):
     assert len(called) > 1
 
 
+@pytest.mark.parametrize("name", TILES.keys() & {"sm90/gemm:v8", "sm90/gemm:u96"})
+def test_experts_in_slices(name, on_row, monkeypatch):
+    """They begin within experts and within atoms, and the last has rows of nobody alone."""
+    backend = on_row("sm90")
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", "3")
+    called = watch(monkeypatch, backend, TILES[name]["tile"])
+    of_backend = backend.device, backend.c
+    check_sm90_experts(*of_backend, 7)
+    check_sm90_gated_experts(*of_backend, 7)
+    for form in ("linear", "blocked"):
+        check_experts(*of_backend, (4, 0, 7, 1), 40, 192, (form, "linear"), tokens=6)
+        check_gated_experts(*of_backend, (4, 0, 7, 1), 128, 96, (form, "blocked"), tokens=6)
+    assert len(called) > 10
+
+
 # --- What a tile cannot serve ---
 
 

@@ -212,7 +212,7 @@ template <class C, typename SMEM>
 __device__ inline void tabulate_experts(SMEM &s, const sm100_gemm_experts &experts, int64_t rows)
 {
     if (threadIdx.x == 0) s.experts[experts.count] = {0, 0, 0, 0}; /* there may be none */
-    scan_experts<C::MMA_N>(s.scan[0], experts.offsets, experts.count, rows, NO_TILE, [&](const scanned_expert &e) {
+    scan_experts<C::MMA_N>(s.scan[0], experts.offsets, experts.count, rows, 0, NO_TILE, [&](const scanned_expert &e) {
         s.experts[e.expert] = {(int)e.first_tile, e.begin, e.first_atom, 0};
         if (e.expert == experts.count - 1) s.experts[e.expert + 1] = {(int)(e.first_tile + e.tiles), e.end, 0, 0};
     });

@@ -83,7 +83,6 @@ const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q)
     const char *why = gemm_why_not_sizes(d);
     if (why) return why;
     if (sm90_gemm_rows_at_once(d) < GEMM_SLICE_ROWS) return "K is more than 2^18";
-    if (d->experts && p->m > sm90_gemm_rows_at_once(d)) return GEMM_NO_ROOM;
     why = sm90_gemm_why_not_weights(d, &p->b);
     if (!why && d->up) why = sm90_gemm_why_not_weights(d, d->up);
     if (why) return why;
@@ -295,7 +294,12 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     sm90_gemm_experts experts = {.wait_first = weights_first};
     if (g) {
         tokens.rows = g->rows;
-        experts = (sm90_gemm_experts){g->offsets, g->groups, g->a_sf_bytes, weights_first};
+        experts = (sm90_gemm_experts){.offsets = g->offsets,
+                                      .count = g->groups,
+                                      .token_sf_bytes = g->a_sf_bytes,
+                                      .rows = d->slice.rows,
+                                      .first_row = (int32_t)d->slice.first_row,
+                                      .wait_first = weights_first};
     }
     cuda_tensor_map maps[3];
     NK_TRY(sm90_gemm_encode_maps(d, t, &tokens, maps));

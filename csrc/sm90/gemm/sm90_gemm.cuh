@@ -321,7 +321,8 @@ __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_ma
     if (threadIdx.x == 0) init_gemm_barriers<C>(s, p);
     if constexpr (C::EXPERTS) {
         if (experts.wait_first) griddepcontrol_wait();
-        list_experts<C::TILE_M>(s.scan[0], experts.offsets, experts.count, p.m, s.experts); /* ends with a barrier */
+        list_experts<C::TILE_M>(s.scan[0], experts.offsets, experts.count, p.m, experts.first_row,
+                                s.experts); /* ends with a barrier */
         scheduler.tiles = s.experts[experts.count].x * params.n_tiles;
     } else {
         __syncthreads();

@@ -96,17 +96,20 @@ typedef struct sm90_gemm_params {
 } sm90_gemm_params;
 
 /* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1] - 1, read on the device, and batch g of the
- * weights. Its tiles have no split-K. */
+ * weights. Its tiles have no split-K. A launch multiplies all rows of the experts, or a slice of them: its problem is
+ * the slice, while offsets, and blocked scale factors of tokens that are not gathered, are those of all rows. */
 typedef struct sm90_gemm_experts {
-    const int32_t *offsets;
+    const int32_t *offsets; /* NULL: no experts */
     int64_t count;
     int64_t token_sf_bytes; /* of the buffer of blocked scale factors */
+    int64_t rows;           /* of all slices */
+    int32_t first_row;      /* of this one */
     bool wait_first;        /* reads no offset before the previous kernels have ended */
 } sm90_gemm_experts;
 
 /* Prepared tokens, as the prologue kernel (sm90_prepare_a_*) writes them to the workspace: [L][M][K rounded up to whole
- * steps] of 16 bits, K in the order in which weights are decoded, then spare rows: zeros, of a list whatever memory
- * holds. A row is one column of the MMA, so what spare rows hold reaches no output. */
+ * steps] of 16 bits, K in the order in which weights are decoded, then spare rows of zeros. Those of a list, and rows
+ * of no expert, hold whatever memory held: a row is one column of the MMA, so that reaches no output. */
 typedef struct sm90_prepared_a {
     uint8_t *data;
     int32_t k_steps;    /* of a row */

@@ -9,6 +9,8 @@
  * the same words, which L1 serves. One CTA per row, or per 4096 bytes of it, avoids divisions: the kernel is
  * instruction-bound.
  *
+ * Rows of no expert are not written: with absent experts most rows may be such.
+ *
  * Overlap: this kernel releases the GEMM, which may then start. By default it waits for the previous kernels first, so
  * that a kernel that wrote weights has ended when the GEMM reads them. */
 #include "cuda/expert.cuh"
@@ -72,23 +74,32 @@ __device__ inline void decode_vector(const nk_operand &a, int64_t k, const sm90_
     store_vector(t, at, pairs);
 }
 
+/* Whether there are experts, and none has this CTA's row. */
+__device__ inline bool is_row_of_nobody(const nk_gemm_problem &p, const sm90_gemm_experts &e)
+{
+    const int row = (int)blockIdx.x;
+    return e.offsets && (row < clamped_offset(e.offsets, 0, p.m, e.first_row) ||
+                         row >= clamped_offset(e.offsets, e.count, p.m, e.first_row));
+}
+
 extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
-    sm90_prepare_a_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t)
+    sm90_prepare_a_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t,
+                         const __grid_constant__ sm90_gemm_experts experts)
 {
     release_and_wait(t);
     const a_vector at = vector_of_thread(p, t);
-    if (at.step < t.k_steps) decode_vector(p.a, p.k, t, at, at.m);
+    if (at.step < t.k_steps && !is_row_of_nobody(p, experts)) decode_vector(p.a, p.k, t, at, at.m);
 }
 
 /* The row of blocked scale factors of a row of a contiguous grouped GEMM, by all threads: each expert's begin an atom.
- * Below 0 for rows of no expert, and for rows whose scale factors would lie outside the buffer: offsets are not
- * checked, and may change from one read to the next. */
+ * `row` counts among those of all slices. Below 0 for rows of no expert, and for rows whose scale factors would lie
+ * outside the buffer: offsets are not checked, and may change from one read to the next. */
 __device__ inline int64_t find_sf_row(expert_scan<SM90_PREPARE_A_THREADS / 32> &scan, const nk_gemm_problem &p,
                                       const sm90_gemm_experts &e, int64_t row)
 {
-    const int64_t index = row - clamped_offset(e.offsets, 0, p.m);
+    const int64_t index = row - clamped_offset(e.offsets, 0, e.rows);
     const uint32_t tile = index < 0 ? NO_TILE : (uint32_t)index; /* tiles of one token */
-    const expert_tile found = find_expert<1>(scan, e.offsets, e.count, p.m, tile);
+    const expert_tile found = find_expert<1>(scan, e.offsets, e.count, e.rows, tile);
     const int64_t sf_row = found.atom_row * SF_ATOM_ROWS + row - found.begin;
     const int64_t end = nk_sf_padded_rows(sf_row + 1) * nk_sf_padded_cols(p.k / NK_SF_VEC);
     return found.found && sf_row >= 0 && end <= e.token_sf_bytes ? sf_row : -1;
@@ -100,9 +111,13 @@ extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
                            const __grid_constant__ sm90_gemm_experts experts)
 {
     __shared__ expert_scan<SM90_PREPARE_A_THREADS / 32> scan;
+    __shared__ bool is_nobodys;
     release_and_wait(t);
     const a_vector at = vector_of_thread(p, t);
-    const int64_t sf_row = find_sf_row(scan, p, experts, at.m);
+    if (threadIdx.x == 0) is_nobodys = is_row_of_nobody(p, experts); /* for all: offsets may change meanwhile */
+    __syncthreads();
+    if (is_nobodys) return;
+    const int64_t sf_row = find_sf_row(scan, p, experts, experts.first_row + at.m);
     if (at.step < t.k_steps) decode_vector(p.a, p.k, t, at, sf_row);
 }
 
@@ -123,11 +138,12 @@ __device__ inline void permute_vector(const nk_operand &a, int64_t k, const sm90
 }
 
 extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
-    sm90_prepare_a_16bit(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t)
+    sm90_prepare_a_16bit(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t,
+                         const __grid_constant__ sm90_gemm_experts experts)
 {
     release_and_wait(t);
     const a_vector at = vector_of_thread(p, t);
-    if (at.step < t.k_steps) permute_vector(p.a, p.k, t, at);
+    if (at.step < t.k_steps && !is_row_of_nobody(p, experts)) permute_vector(p.a, p.k, t, at);
 }
 
 /* All groups of a list. */

@@ -154,7 +154,7 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
         fence_mbarrier_init();
     }
     griddepcontrol_wait(); /* by all threads: the next kernel relies on it */
-    list_experts<C::TILE_M>(s.scan, experts.offsets, experts.count, p.m, s.experts);
+    list_experts<C::TILE_M>(s.scan, experts.offsets, experts.count, p.m, 0, s.experts);
     const gemm_tile_scheduler scheduler = {params, s.experts, experts.count,
                                            s.experts[experts.count].x * params.n_tiles, nullptr};
     if (warpgroup == C::WARPGROUPS) {

@@ -1,6 +1,6 @@
 """Every tile of Hopper's products by wgmma and of its routers, and of Blackwell's products, forced
 in turn, on the simulated GPU. A seed draws a call for each kernel (tests/drawn_cases.py), its
-schedule, and how many SMs.
+schedule, how many SMs, and whether rows are multiplied in slices.
 
 A call goes wrong when it fails, when its bytes are not the CPU's, or the oracle's interval does not
 hold. The results of all seeds so far are kept in a file, to which later runs add theirs: of each
@@ -23,6 +23,8 @@ from . import package
 RESULTS = {row: build.HERE / "results" / f"{row}_tiles.json" for row in ("sm90", "sm100")}
 SMS = {"sm90": (132, 78, 3, 132, 114), "sm100": (3, 148, 1)}
 """By the seed: an H200 and smaller ones, a B200, and so few that CTAs walk over many tiles."""
+ROWS_AT_ONCE = {"sm90": ("", "19")}
+"""By the seed: calls are multiplied whole, or in slices."""
 FEW_SMS = 3
 """Of one launch for a list: a list of few tiles has a launch for each group."""
 COUNTS = ("calls", "declined", "wrong", "E", "W", "N")
@@ -85,6 +87,8 @@ def make_call(case, seed, counts):
 def try_case(fake_cuda, case, seed, counts, found):
     """Adds one call to the counts of its case."""
     os.environ["NVFP4KERN_TILE"] = case.setting
+    limits = ROWS_AT_ONCE.get(case.row, ("",))
+    os.environ["NVFP4KERN_ROW_LIMIT"] = limits[seed % len(limits)]
     fake_cuda.library.ptxsim_clear()
     fake_cuda.library.ptxsim_seed(seed)
     wrong = ""
