@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from drawn_calls import OF_HALVES, drawn
+from drawn_calls import ATOM_ROWS, OF_HALVES, drawn
 from drawn_gated import draw_gated
 from drawn_needs import NOTHING, Needs
 from drawn_routes import MOST_OVER, draw_route
@@ -19,8 +19,14 @@ KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NV
 KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
+DUAL_GEMV = {
+    f"{count} dual {layout}": (range(1, 2) if count == "one" else range(2, 9), layout)
+    for count in ("one", "few")
+    for layout in ("linear", "blocked")
+}
+"""dual_gemm by a gemv: of how many tokens, and the layout of the weights' scale factors."""
 OPERATORS_OF = {
-    "sm90/gemv": OF_EXPERTS,
+    "sm90/gemv": (*OF_EXPERTS, *DUAL_GEMV),
     "sm90/route": ("route",),
     "sm90/kind_f16": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
@@ -41,7 +47,7 @@ TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "dual"}
 """By operator, the kernel of sm90/gemv that a case is for: experts' weights have either layout."""
 FEW_ROWS = 8
-"""Of an expert, for a gemv of each row."""
+"""Of a call, or of an expert, for a gemv."""
 DRAWS = 400
 """Of a tile of Hopper's one launch for a list, which none can force: until cost takes it."""
 ROUTED_AT_ONCE = 256
@@ -86,6 +92,9 @@ class Case(NamedTuple):
         if self.operator in OF_HALVES:
             major = {"halves_along_k": "k_major", "halves_along_n": "n_major"}[self.operator]
             return f"sm90_kind_f16_{self.tile}_{dtype}_{major}"
+        if self.operator in DUAL_GEMV:
+            few = "few_" if self.operator.startswith("few") else ""
+            return f"sm90_gemv_{few}{dtype}_dual_{DUAL_GEMV[self.operator][1]}"
         if self.family == "sm90/gemv":
             return f"sm90_gemv_experts_{dtype}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
@@ -104,8 +113,14 @@ class Case(NamedTuple):
         """Of a seed, until one is for this kernel: what none can force, or a layout chooses."""
         return DRAWS if self.operator == "one launch" or self.family == "sm90/gemv" else 1
 
-    def has_layout_of(self, call):
-        """A gemv of experts is for one layout of their scale factors."""
+    def may_take(self, call):
+        """A gemv is for one layout of scale factors. With two matrices it also is for one token or
+        for several, and of some sizes."""
+        if self.operator in DUAL_GEMV:
+            tokens, layout = DUAL_GEMV[self.operator]
+            whole = ATOM_ROWS if layout == "blocked" else 8
+            fits = call.said["n"] % whole == call.said["k"] % 64 == 0
+            return fits and call.said["m"] in tokens and call.said["forms"][1] == layout
         if self.family != "sm90/gemv" or EXPERTS_GEMV[self.operator] == "dual":
             return True
         return call.said["forms"][1] == EXPERTS_GEMV[self.operator]
@@ -139,13 +154,14 @@ class Case(NamedTuple):
         tokens, needs = self.size
         if self.operator == "gated":
             return draw_gated(tokens, kind, seed, work, always_exact, needs)
-        return drawn(self.operator, kind, tokens, seed, work, always_exact, needs)
+        operator = "dual_gemm" if self.operator in DUAL_GEMV else self.operator
+        return drawn(operator, kind, tokens, seed, work, always_exact, needs)
 
     def draw_taken(self, seed, device, **options):
         """(a call of the seed that runs this case's kernel, its plan), or None."""
         for again in range(self.draws):
             call = self.draw(seed + again * 10**6, **options)
-            if not self.has_layout_of(call):
+            if not self.may_take(call):
                 continue
             try:
                 plan = call.explain(device)

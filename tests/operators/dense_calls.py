@@ -1,11 +1,13 @@
 """gemm, gemv and dual_gemm of drawn operands, for the tests of operators and tiles."""
 
-from generators import elements, layout_of, rng_of, run, scales
+from generators import Halves, elements, layout_of, rng_of, run, scales
 
 import nvfp4kern
-from nvfp4kern.verify import reference
+from nvfp4kern.verify import data, reference
 
 LINEAR = ("linear", "linear")
+NO_WEIGHTS_AT = -3
+"""The byte of two codes that are 0 where uneven() has tiny values."""
 
 
 def operands(rng, make, rows, k, batch=None, **options):
@@ -16,6 +18,18 @@ def operands(rng, make, rows, k, batch=None, **options):
 
 def gemm_operands(rng, make, m, n, k, batch=None, **options):
     return operands(rng, make, (m, n), k, batch, **options)
+
+
+def uneven(rng, dtype, m, k):
+    """Tokens whose parts of K fp16 can hold times different powers of two, and a part that it
+    cannot."""
+    x = data.small_integers(rng, m, k)
+    x[:, : k // 4] *= 8
+    x[:, k // 2 :] /= 8
+    if dtype == "bfloat16":
+        x[:, k // 2 : 3 * k // 4] = 0
+        x[:, 2 * NO_WEIGHTS_AT] = 2.0**-100
+    return Halves(x, dtype)
 
 
 def gemv_operands(rng, make, m, k, batch=None):

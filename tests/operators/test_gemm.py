@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from dense_calls import gemm_operands, run_gemm
+from dense_calls import NO_WEIGHTS_AT, gemm_operands, run_gemm, uneven
 from generators import (
     DTYPES,
     ODD_SHAPES,
@@ -273,6 +273,16 @@ def test_few_tokens_with_alpha_and_bias(gpu, monkeypatch, m, n, k, wide, overlap
     got = run_gemm(a, b, gpu.device, dtype="float32", **given)
     expected = reference.gemm(a.values, b.values, alpha=alpha, bias=bias, c=gpu.c)
     assert_ok(reference.check(got, expected, "float32"))
+
+
+@pytest.mark.parametrize("form", ("linear", "blocked"))
+@pytest.mark.parametrize("m, n, k", [(1, 300, 1088), (1, 40, 3584), (1, 17, 7168), (3, 90, 2304)])
+def test_parts_of_a_bf16_token(gpu, m, n, k, form):
+    """CTAs that have them may multiply by different powers of two, or by none."""
+    b, x = data.exact_family(rng_of(n, k), n, k), uneven(rng_of(m, k), "bfloat16", m, k)
+    b.codes[:, NO_WEIGHTS_AT] = 0
+    got = run_gemm(x, b, gpu.device, forms=(form, form), dtype="float32")
+    assert_ok(reference.check_bits(got, reference.matmul(x.values, b.values)[0]))
 
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))

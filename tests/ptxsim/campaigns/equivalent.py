@@ -112,6 +112,24 @@ OF_EXPERTS_GEMV = {
     ),
 }
 
+ONE_TILE = "no warp of a drawn call has steps of two tiles, as those of test_dual_few_tokens.py do"
+OF_DUAL_GEMV = {
+    "no warp barrier, run_16bit_gemv: statement (15 of 58)": (
+        "a lane makes the mbarrier that it uses; on hardware one lane makes them for all"
+    ),
+    "waits without acquiring, run_16bit_gemv: statement (39 of 58)": (
+        "a copy is there for all once it is counted, which hardware does not promise"
+    ),
+    "the other comparison, run_16bit_gemv: statement (21 of 58)": "of what is prefetched to L2",
+    "a comparison off by one, run_16bit_gemv: statement (28 of 58)": (
+        "rows are fetched by eight or not at all, and codes beyond K count for nothing"
+    ),
+    "operands swapped, run_16bit_gemv: statement (50 of 58)": "either loop fetches what it must",
+    "a comparison off by one, run_16bit_gemv: statement (50 of 58)": ONE_TILE,
+    "less for more, run_16bit_gemv: statement (4 of 58)": ONE_TILE,
+    "a comparison off by one, run_16bit_gemv: statement (57 of 58)": "sums beyond the last are 0",
+} | {key: why for key, why in OF_EXPERTS_GEMV.items() if "mbarrier" in key or "acquiring" in key}
+
 OF_LISTS = {
     "the other bound, scan_experts: statement (28 of 32)": NEVER_FALLS,
     "no barrier, list_experts: __syncthreads": SCANNED,
@@ -175,6 +193,7 @@ EQUIVALENT = {
     "sm100_kind_f16": OF_SM100_KIND_F16,
     **dict.fromkeys(("sm100_kind_f16_rows", "sm100_kind_f16_gated"), OF_SM100_EXPERTS),
     **dict.fromkeys(("sm90_experts", "sm90_experts_gated"), OF_EXPERTS_GEMV),
+    **dict.fromkeys(("sm90_dual", "sm90_dual_few"), OF_DUAL_GEMV),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,
     "gemv": {

@@ -169,6 +169,8 @@ TARGETS = {
     "sm90_gemv": lambda: PackageKernel("gemv", "sm90", sms=16, shape=(1, 8, 65536)),
     "sm90_tiles": lambda: PackageKernel("gemv", "sm90", sms=8, shape=(1, 128, 16384)),
     "sm90_few": lambda: PackageKernel("gemm_of_bfloats", "sm90", sms=3, shape=(5, 90, 4160)),
+    "sm90_dual": lambda: DrawnKernel("sm90/gemv", ["one dual linear"], "tall8", "bfloats", sms=16),
+    "sm90_dual_few": lambda: DrawnKernel("sm90/gemv", ["few dual blocked"], "tall8", sms=16),
     "sm90_experts": lambda: DrawnKernel("sm90/gemv", ["contiguous"], "tall8", "codes"),
     "sm90_experts_gated": lambda: DrawnKernel("sm90/gemv", ["gated"], "tall8", "bfloats"),
     "sm100_kind_f16": lambda: PackageKernel(
