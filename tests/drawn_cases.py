@@ -46,6 +46,8 @@ TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
 EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "dual"}
 """By operator, the kernel of sm90/gemv that a case is for: experts' weights have either layout."""
+ALIGNED = Needs(pitch=16)
+"""NVFP4 tokens, for a gemv of two matrices."""
 FEW_ROWS = 8
 """Of a call, or of an expert, for a gemv."""
 DRAWS = 400
@@ -135,7 +137,7 @@ class Case(NamedTuple):
     def size(self):
         """(tokens of a tile, what else it wants)"""
         if self.family == "sm90/gemv":
-            return FEW_ROWS, NOTHING
+            return FEW_ROWS, ALIGNED if self.operator in DUAL_GEMV else NOTHING
         if self.row != "sm100":
             return self.traits["tile_m"], NOTHING
         more_k = self.traits["tile_k"] * (self.traits["split_k"] - 1)
