@@ -110,19 +110,23 @@ SCALE_FORMS = ("linear", "strided", "blocked", "flat", "permuted")
 
 
 def layout_of(form):
-    return "linear" if form in ("linear", "strided") else "blocked"
+    return "linear" if form in ("linear", "strided", "padded") else "blocked"
 
 
 def scales(operand, form, rng, device, byte=None):
-    """The scales in one of SCALE_FORMS; padding holds `byte`, else random non-zero bytes."""
+    """The scales in one of SCALE_FORMS; padding holds `byte`, else random non-zero bytes.
+
+    As "padded" they are "strided" with rows of whole 16 bytes.
+    """
     if isinstance(operand, Halves):
         return None
     array = operand.scales
     *batch, rows, cols = array.shape
     if form == "linear":
         return scale_bytes(array, device)
-    if form == "strided":
-        wide = rng.integers(0, 256, (*batch, rows, cols + 3), np.uint8)
+    if form in ("strided", "padded"):
+        width = cols + 3 if form == "strided" else padded(cols, 16)
+        wide = rng.integers(0, 256, (*batch, rows, width), np.uint8)
         wide[..., :cols] = array
         return scale_bytes(wide, device)[..., :cols]
     shape = (*batch, padded(rows, 128), padded(cols, 4))

@@ -10,16 +10,18 @@
 #ifndef NK_ACTIVATION_CUH
 #define NK_ACTIVATION_CUH
 
+#include "cuda/ptx/arithmetic.cuh"
 #include "nk_math.h"
 #include "nk_problem.h"
 
 /* By exp(-|h|), which never overflows: exp(-h) would at h = -89, where silu is still a normal number. The factor
  * 1 / (1 + e) lies in 1/2 .. 1. A division of h e by 1 + e would take the slow path of division, which handles tiny
- * numerators, for every h far below 0. At h = -infinity h e is NaN, as the contract has it. */
+ * numerators, for every h far below 0, and 1 / (1 + e) a branch around it. At h = -infinity h e is NaN, as the contract
+ * has it. */
 __device__ inline float silu(float h)
 {
     const float e = expf(-fabsf(h));
-    return __fmul_rn(h < 0 ? __fmul_rn(h, e) : h, 1 / (1 + e));
+    return __fmul_rn(h < 0 ? __fmul_rn(h, e) : h, rcp_approx_ftz(1 + e));
 }
 
 __device__ inline float gelu(float h)

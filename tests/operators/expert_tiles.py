@@ -67,6 +67,14 @@ def check_gated_experts(
     of.check(options, "float32", **expected)
 
 
+def check_experts_of_one_matrix(device, c, sizes, n, k, *args, **how):
+    """All have the same codes, each with its scale factors."""
+    of = Experts(Matrices, device, sizes, n, k, *args, dtype=None, **how)
+    of.b.operand.codes[1:] = of.b.operand.codes[0]
+    of.b.values, of.b.codes = of.b.operand.values, of.b.codes[:1].expand(len(sizes), -1, -1)
+    of.check({}, "float32", c=c)
+
+
 def check_16_bit_experts(device, c, sizes, n, k, dtype="float16", *, along_n=False, **how):
     """Of weights that have 16 bits, too, and lie as [experts, N, K], or as [experts, K, N]."""
     kind = "16-bit transposed" if along_n else "16-bit"

@@ -90,19 +90,12 @@ def test_infinite_sums(backend, offsets, kind, activation):
         check_rows(got, offsets, expected, "float32")
 
 
-def test_hopper_leaves_ups_within_an_atom_to_sm80(gpu, monkeypatch):
+@pytest.mark.parametrize("n", [64, 72, 128])
+@pytest.mark.parametrize("form", ["linear", "blocked"])
+def test_hopper_takes_ups_within_an_atom(gpu, n, form):
     if gpu.name != "sm90":
         pytest.skip("tiles of another row")
     rng, device = rng_of(20), gpu.device
-    a = Tokens(rng, device, 4, 64)
-    for n, form, served in ((64, "linear", True), (64, "blocked", False), (128, "blocked", True)):
-        b = Stack(rng, device, 1, n, 64, form=form)
-        plan = b.explain(a.tensor, a.sf, [0, 4])
-        assert plan["backend"] == ("sm90" if served else "sm80")
-        assert served == ("declined" not in plan)
-        if not served:
-            assert "N is no multiple of 128" in plan["declined"]
-            monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:v8")
-            with pytest.raises(nvfp4kern.BackendError, match="N is no multiple of 128"):
-                b.explain(a.tensor, a.sf, [0, 4])
-            monkeypatch.delenv("NVFP4KERN_TILE")
+    a, b = Tokens(rng, device, 4, 64), Stack(rng, device, 1, n, 64, form=form)
+    plan = b.explain(a.tensor, a.sf, [0, 4])
+    assert plan["backend"] == "sm90" and "declined" not in plan

@@ -14,6 +14,7 @@ from dense_tiles import check_dual, check_exact, check_full_range, check_list
 from expert_tiles import (
     check_16_bit_experts,
     check_experts,
+    check_experts_of_one_matrix,
     check_gated_experts,
     check_sm90_kind_f16,
 )
@@ -136,7 +137,21 @@ def check_sm100_gemv(tile, device, c):
     check_gemm_of(device, "bfloat16", 8, 140, 448)
 
 
-def check_sm90_experts(device, c, few):
+def dealt(tokens):
+    """Experts' rows: full tiles, tiles of every height, and rows that two and three tiles share."""
+    step = 8 if tokens <= 32 else 16 if tokens <= 128 else 32
+    return *range(step, tokens + 1, step), tokens + 1, 0, 2 * tokens + 3, 9
+
+
+def check_sm90_experts(device, c, tokens, few):
+    check_experts(
+        device, c, dealt(tokens), 70, 512
+    )  # boxes of linear factors, of two stages or one
+    check_experts(device, c, dealt(tokens), 70, 192, ("linear", "blocked"), "bfloat16")
+    for k in (384, 416):  # boxes of an odd number of steps, and of a part of one
+        check_experts(device, c, (3, few), 140, k, ("linear", "padded"))
+    for form in ("linear", "blocked"):
+        check_experts_of_one_matrix(device, c, (3, 0, few), 140, 512, ("linear", form))
     check_experts(device, c, (1, 0, few + 3, 2, 0), 140, 1344)
     check_experts(device, c, (0, 130, 5), 40, 96, ("blocked", "blocked"))
     check_experts(device, c, (2, 0, 7), 140, 1088, ("blocked", "linear"))
@@ -147,16 +162,20 @@ def check_sm90_experts(device, c, few):
     check_experts(device, c, (0, 0), 16, 64, ("blocked", "linear"))
 
 
-def check_sm90_gated_experts(device, c, few):
+def check_sm90_gated_experts(device, c, tokens, few):
+    check_gated_experts(device, c, dealt(tokens), 24, 768)
+    check_gated_experts(device, c, dealt(tokens), 128, 64, ("linear", "blocked"), "bfloat16")
     check_gated_experts(device, c, (1, 0, few + 3, 2), 75, 1344)
     check_gated_experts(device, c, (0, 21, 5), 256, 96, ("blocked", "blocked"))
     check_gated_experts(device, c, (3, few, 1), 384, 448, ("linear", "blocked"), "bfloat16")
     check_gated_experts(device, c, (0, 9), 200, 1088, ("blocked", "linear"), "float16", "gelu")
+    check_gated_experts(
+        device, c, (2, few, 0), 200, 448, ("linear", "blocked")
+    )  # ups within an atom
+    check_gated_experts(device, c, (1, 9), 72, 1344, ("linear", "blocked"), "bfloat16")
 
 
-def check_sm90_gemm(tile, device, c):
-    tokens = tile["tile_m"]
-    few = min(tokens, 64)
+def check_sm90_one_gemm(tokens, few, device, c):
     check_exact(device, 9, 420, 192, forms=("linear", "blocked"))  # tiles that begin within an atom
     for form, k in (("linear", 1344), ("blocked", 1312)):
         check_exact(device, few + 3, 140, k, forms=("blocked", form))
@@ -177,12 +196,17 @@ def check_sm90_gemm(tile, device, c):
         check_dual(device, c, 19, 133, 448, activation="identity", dtype="float32", **full)
     check_weights_just_written(device, c, few + 1, 140, 1088)
     check_list(device, c, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)], LINEAR)
-    if "grouped_gemm" in tile["operators"]:
-        check_sm90_experts(device, c, few)
-    if "grouped_dual_gemm" in tile["operators"]:
-        check_sm90_gated_experts(device, c, few)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)
     check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
+
+
+def check_sm90_gemm(tile, device, c):
+    few = min(tile["tile_m"], 64)
+    if "gemm" in tile["operators"]:
+        check_sm90_one_gemm(tile["tile_m"], few, device, c)
+    if "grouped_gemm" in tile["operators"]:
+        check_sm90_experts(device, c, tile["tile_m"], few)
+        check_sm90_gated_experts(device, c, tile["tile_m"], few)
 
 
 CHECKS = {  # of a family: check(tile, device, c), where the tile is what _tiles() says of it
@@ -249,7 +273,7 @@ def test_every_tile_is_the_oracle(name, on_row, monkeypatch):
     assert len(called) > 1
 
 
-@pytest.mark.parametrize("name", TILES.keys() & {"sm90/gemm:v8", "sm90/gemm:u96"})
+@pytest.mark.parametrize("name", [n for n in ("sm90/gemm:v8", "sm90/gemm:v96") if n in TILES])
 def test_experts_in_slices(name, on_row, monkeypatch):
     """They begin within experts and within atoms, and the last has rows of nobody alone."""
     backend = on_row("sm90")
@@ -257,8 +281,8 @@ def test_experts_in_slices(name, on_row, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", "3")
     called = watch(monkeypatch, backend, TILES[name]["tile"])
     of_backend = backend.device, backend.c
-    check_sm90_experts(*of_backend, 7)
-    check_sm90_gated_experts(*of_backend, 7)
+    check_sm90_experts(*of_backend, 7, 7)
+    check_sm90_gated_experts(*of_backend, 7, 7)
     for form in ("linear", "blocked"):
         check_experts(*of_backend, (4, 0, 7, 1), 40, 192, (form, "linear"), tokens=6)
         check_gated_experts(*of_backend, (4, 0, 7, 1), 128, 96, (form, "blocked"), tokens=6)

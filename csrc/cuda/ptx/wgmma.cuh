@@ -26,8 +26,10 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
 /* The sums of a thread as an instruction lists them. */
 #define NK_SUMS_4 "%0,%1,%2,%3"
 #define NK_SUMS_8 NK_SUMS_4 ",%4,%5,%6,%7"
-#define NK_SUMS_16 NK_SUMS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define NK_SUMS_32 NK_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NK_SUMS_12 NK_SUMS_8 ",%8,%9,%10,%11"
+#define NK_SUMS_16 NK_SUMS_12 ",%12,%13,%14,%15"
+#define NK_SUMS_24 NK_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define NK_SUMS_32 NK_SUMS_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define NK_SUMS_48 NK_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NK_SUMS_40 NK_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define NK_SUMS_56 NK_SUMS_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
@@ -42,7 +44,9 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
 #define NK_SIXTEEN(c, d, i) NK_FOUR(c, d, i), NK_FOUR(c, d, i + 4), NK_FOUR(c, d, i + 8), NK_FOUR(c, d, i + 12)
 #define NK_OPERANDS_4(c, d) NK_FOUR(c, d, 0)
 #define NK_OPERANDS_8(c, d) NK_FOUR(c, d, 0), NK_FOUR(c, d, 4)
+#define NK_OPERANDS_12(c, d) NK_OPERANDS_8(c, d), NK_FOUR(c, d, 8)
 #define NK_OPERANDS_16(c, d) NK_SIXTEEN(c, d, 0)
+#define NK_OPERANDS_24(c, d) NK_OPERANDS_16(c, d), NK_FOUR(c, d, 16), NK_FOUR(c, d, 20)
 #define NK_OPERANDS_32(c, d) NK_OPERANDS_16(c, d), NK_SIXTEEN(c, d, 16)
 #define NK_OPERANDS_40(c, d) NK_OPERANDS_32(c, d), NK_FOUR(c, d, 32), NK_FOUR(c, d, 36)
 #define NK_OPERANDS_48(c, d) NK_OPERANDS_32(c, d), NK_SIXTEEN(c, d, 32)
@@ -58,7 +62,9 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint3
 #define NK_WGMMA_SIZES(V, ...)                        \
     V(4, 8, 5, 6, 7, 8, 9, __VA_ARGS__)               \
     V(8, 16, 9, 10, 11, 12, 13, __VA_ARGS__)          \
+    V(12, 24, 13, 14, 15, 16, 17, __VA_ARGS__)        \
     V(16, 32, 17, 18, 19, 20, 21, __VA_ARGS__)        \
+    V(24, 48, 25, 26, 27, 28, 29, __VA_ARGS__)        \
     V(32, 64, 33, 34, 35, 36, 37, __VA_ARGS__)        \
     V(40, 80, 41, 42, 43, 44, 45, __VA_ARGS__)        \
     V(48, 96, 49, 50, 51, 52, 53, __VA_ARGS__)        \

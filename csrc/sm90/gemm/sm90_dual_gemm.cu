@@ -8,10 +8,10 @@
              const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ nk_dual_gemm_problem p,   \
              const __grid_constant__ sm90_gemm_params params)                                                  \
     {                                                                                                          \
-        run_gemm<sm90_tile_config<DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, params);           \
+        run_gemm<sm90_tile_config<DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups, nullptr}, &tokens, p, params); \
     }
 #define KERNELS(name, ...)                                   \
     KERNEL(sm90_dual_gemm_##name##_fp16, false, __VA_ARGS__) \
     KERNEL(sm90_dual_gemm_##name##_bf16, true, __VA_ARGS__)
 
-SM90_GEMM_TILES(KERNELS)
+SM90_GEMM_ONE_GEMM_TILES(KERNELS)

@@ -3,14 +3,14 @@
 #include "sm90_gemm_family.h"
 
 static const gemm_config configs[SM90_GEMM_TILE_COUNT] = {
-#define CONFIG(name, m, n, consumer_groups, ctas, pipeline_stages, steps, early)              \
-    [SM90_GEMM_##name] = {.tile_m = m,                                                        \
-                          .tile_n = n,                                                        \
-                          .tile_k = (steps) * SM90_GEMM_STEP,                                 \
-                          .stages = pipeline_stages,                                          \
-                          .cluster = ctas,                                                    \
-                          .split_k = (consumer_groups) * (ctas) * SM90_GEMM_STAGE_N(n) / (n), \
-                          .warpgroups = SM90_GEMM_STAGE_N(n) / 64 * (consumer_groups)},
+#define CONFIG(name, m, n, consumer_groups, ctas, pipeline_stages, steps, early) \
+    [SM90_GEMM_##name] = {.tile_m = m,                                           \
+                          .tile_n = n,                                           \
+                          .tile_k = (steps) * SM90_GEMM_STEP,                    \
+                          .stages = pipeline_stages,                             \
+                          .cluster = ctas,                                       \
+                          .split_k = (consumer_groups) * (ctas),                 \
+                          .warpgroups = (n) / 64 * (consumer_groups)},
     SM90_GEMM_TILES(CONFIG)
 #undef CONFIG
 };
@@ -22,10 +22,10 @@ typedef cuda_kernel *kernels_of_tile[2];
 #define OF_DUAL(name, ...) KERNELS(dual_gemm, name)
 #define OF_GROUPED(name, ...) KERNELS(grouped_gemm, name)
 #define OF_GATED(name, ...) KERNELS(grouped_dual_gemm, name)
-static const kernels_of_tile of_gemm[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(OF_GEMM)},
-                             of_dual[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_TILES(OF_DUAL)},
-                             of_grouped[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_PERSISTENT_TILES(OF_GROUPED)},
-                             of_gated[SM90_GEMM_TILE_COUNT] = {SM90_GROUPED_DUAL_GEMM_TILES(OF_GATED)};
+static const kernels_of_tile of_gemm[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_GEMM)},
+                             of_dual[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_DUAL)},
+                             of_grouped[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GROUPED)},
+                             of_gated[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GATED)};
 
 static cuda_kernel *sm90_gemm_kernel_of(const gemm_desc *d, int config)
 {
@@ -95,7 +95,7 @@ const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q)
 static int64_t sm90_gemm_smem_bytes(const gemm_desc *d, int32_t config)
 {
     return sm90_gemm_tile_smem(&configs[config], gemm_matrices(d)) +
-           (d->experts ? SM90_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
+           (d->experts ? SM90_GEMM_TILE_LIST_BYTES + SM90_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
 }
 
 const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
@@ -116,39 +116,58 @@ const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, co
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* Tensor cores and instructions work side by side, but beside busy tensor cores instructions are issued slowly. */
-double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy)
+double sm90_gemm_step_us(const gemm_config *t, double tile_m, bool lanes_copy)
 {
-    const double rows_of_128 = SM90_GEMM_STAGE_N(t->tile_n) / 128.0;
+    const double rows_of_128 = t->tile_n / 128.0;
     const double tensor = tile_m * SM90_GEMM_TENSOR_TOKEN_US;
     const double issue = SM90_GEMM_ISSUE_US + tile_m * SM90_GEMM_ISSUE_TOKEN_US +
                          SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0);
     return rows_of_128 * nk_larger(tensor, issue);
 }
 
-/* The expected number of tiles of tile_m rows if m rows fall to experts at random; with INT32_MAX the experts that have
- * rows. An expert's rows are about Poisson. A mean above MANY is taken for all of them, and half a tile more. */
-static double sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m)
+/* Tiles along M, and the tokens that one multiplies. */
+typedef struct m_tiles {
+    double count, tile_m;
+} m_tiles;
+
+/* What to expect if m rows fall to experts at random: each one's are dealt evenly to as few tiles of at most tile_m
+ * rows as it needs, whose rows are rounded up to `step`. With INT32_MAX: the experts that have rows. An expert's rows
+ * are about Poisson. A mean above MANY is taken for all of them, and half a tile more. */
+static m_tiles sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m, int32_t step)
 {
     enum { MANY = 512, WIDTH = 200 }; /* nine standard deviations of MANY */
     const double mean = (double)m / (double)experts;
-    if (mean > MANY) return (double)experts * nk_larger(1, mean / tile_m + 0.5);
+    if (mean > MANY) {
+        const double count = nk_larger(1, mean / tile_m + 0.5);
+        return (m_tiles){(double)experts * count, fmin(tile_m, mean / count + 0.5 * step)};
+    }
     const int first = mean > WIDTH ? (int)mean - WIDTH : 0;
-    double weight = 1, all = 0, tiles = 0; /* weights are relative, to the first one */
+    double weight = 1, all = 0, tiles = 0, tokens = 0; /* weights are relative, to the first one */
     for (int rows = first; rows < first + 2 * WIDTH; rows++) {
         if (rows > mean && weight < 1e-9 * all) break;
+        const int its = rows / tile_m + (rows % tile_m != 0);
         all += weight;
-        tiles += weight * (rows / tile_m + (rows % tile_m != 0));
+        tiles += weight * its;
+        if (its) tokens += weight * its * (double)(nk_ceil_div(nk_ceil_div(rows, its), step) * step);
         weight *= mean / (rows + 1);
     }
-    return (double)experts * tiles / all;
+    return (m_tiles){(double)experts * tiles / all, tiles > 0 ? tokens / tiles : 0};
 }
 
-static double sm90_gemm_expected_tiles(const gemm_desc *d, const gemm_config *t)
+/* Tiles of experts are not equally high, so the CTA that takes longest has more tokens than the mean says. This chooses
+ * the fastest of the tiles that were timed for experts of Qwen3-30B, gpt-oss-120b and DeepSeek-V3 on an H200, but for 8
+ * experts of 7168 x 2048 with 256 rows each, where another takes 5 % less. */
+#define UNEVEN_TILES 1.1
+
+static m_tiles sm90_gemm_expected_tiles(const gemm_desc *d, const gemm_config *t)
 {
     const nk_gemm_problem *p = d->gemm;
     const double n_tiles = (double)gemm_n_tiles(d, t, p->n);
-    if (d->experts) return n_tiles * sm90_gemm_expert_tiles(p->m, gemm_experts(d), t->tile_m);
-    return n_tiles * (double)(p->l * nk_ceil_div(p->m, t->tile_m));
+    if (!d->experts) return (m_tiles){n_tiles * (double)(p->l * nk_ceil_div(p->m, t->tile_m)), t->tile_m};
+    m_tiles tiles = sm90_gemm_expert_tiles(p->m, gemm_experts(d), t->tile_m, SM90_GEMM_TILE_M_STEP(t->tile_m));
+    tiles.count *= n_tiles;
+    tiles.tile_m *= UNEVEN_TILES;
+    return tiles;
 }
 
 double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
@@ -157,21 +176,22 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
     const nk_gemm_problem *p = d->gemm;
     const gemm_config *t = &configs[c->config];
     const int64_t all_steps = nk_ceil_div(p->k, SM90_GEMM_STEP), steps_of_stage = sm90_gemm_steps(t);
-    const double tiles = sm90_gemm_expected_tiles(d, t);
+    const m_tiles expected = sm90_gemm_expected_tiles(d, t);
+    const double tiles = expected.count;
     const int64_t clusters = q->gpu->sms / t->cluster, at_once = clusters > 0 ? clusters : 1;
     const int64_t whole = (int64_t)(tiles / (double)at_once), waves = whole + ((double)(whole * at_once) < tiles);
-    const int64_t steps = nk_ceil_div(nk_ceil_div(all_steps, steps_of_stage), t->cluster) * steps_of_stage *
-                          (t->tile_n / SM90_GEMM_STAGE_N(t->tile_n));
+    const int64_t steps = nk_ceil_div(nk_ceil_div(all_steps, steps_of_stage), t->cluster) * steps_of_stage;
     const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
     const double token_bytes = (double)p->l * (double)p->m * padded_k * 2;
     const double matrices =
-        d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX) : (double)p->l; /* with rows */
+        d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX, 1).count : (double)p->l; /* with rows */
     const double weight_bytes = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
     const double busy = 1 + SM90_GEMM_BUSY * ctas / q->gpu->sms; /* CTAs share memory, L2 and power */
-    const double loop = busy * (double)(waves * steps) * sm90_gemm_step_us(t, t->tile_m, sm90_gemm_lanes_copy(d));
+    const double loop =
+        busy * (double)(waves * steps) * sm90_gemm_step_us(t, expected.tile_m, sm90_gemm_lanes_copy(d, t));
     const double tile =
-        SM90_GEMM_TILE_US + t->tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);
+        SM90_GEMM_TILE_US + expected.tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);
     return SM90_GEMM_LAUNCH_US + token_bytes / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
            nk_larger(loop, weight_bytes / SM90_GEMM_BYTES_PER_US);
 }
@@ -189,6 +209,15 @@ static int32_t sm90_gemm_sf_alignment(const gemm_desc *d)
     return bytes;
 }
 
+/* Whether tensor maps bring experts' linear scale factors. */
+static bool sm90_gemm_has_sf_boxes(const gemm_desc *d, const gemm_config *t)
+{
+    const nk_operand *b = &d->gemm->b; /* the ups have its strides */
+    return d->experts && SM90_GEMM_HAS_SF_BOXES(t->tile_n) && b->sf_layout == NK_SF_LINEAR &&
+           sm90_gemm_sf_alignment(d) == SM90_GEMM_SF_BOX_BYTES && cuda_is_stride(b->sf_row_stride, d->gemm->n) &&
+           (gemm_has_one_matrix(d) ? b->sf_batch_stride == 0 : cuda_is_stride(b->sf_batch_stride, gemm_experts(d)));
+}
+
 sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t)
 {
     const nk_gemm_problem *p = d->gemm;
@@ -203,6 +232,7 @@ sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t)
         .one_matrix = gemm_has_one_matrix(d),
         .mma_scale = p->a.dtype == NK_E2M1X2 ? 0x1p28f : 0x1p14f,
         .sf_alignment = sm90_gemm_sf_alignment(d),
+        .has_sf_boxes = sm90_gemm_has_sf_boxes(d, t),
     };
 }
 
@@ -231,7 +261,7 @@ static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launc
 cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, const char *name, const nk_operand *b)
 {
     return cuda_k_major_boxes(b, name, d->gemm->k, d->gemm->n, gemm_has_one_matrix(d) ? 1 : gemm_weight_batches(d),
-                              SM90_GEMM_STEP, SM90_GEMM_STAGE_N(t->tile_n) / gemm_matrices(d));
+                              SM90_GEMM_STEP, t->tile_n / gemm_matrices(d));
 }
 
 cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *tokens, const gemm_config *t, int64_t rows, int64_t batch_rows,
@@ -249,16 +279,51 @@ cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *tokens, const gemm_confi
                         .l2 = CUDA_L2_256};
 }
 
-static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t, const sm90_prepared_a *tokens,
-                                       cuda_tensor_map maps[3])
+/* Linear scale factors of experts. */
+static cuda_boxes sm90_gemm_sf_boxes(const gemm_desc *d, const gemm_config *t, const nk_operand *b)
+{
+    const int64_t rows = d->gemm->n, batches = gemm_has_one_matrix(d) ? 1 : gemm_experts(d);
+    return (cuda_boxes){
+        .name = "scale factors",
+        .at = b->sf,
+        .dtype = NK_E4M3,
+        .rank = 3,
+        .dims = {(uint64_t)(d->gemm->k / NK_SF_VEC), (uint64_t)rows, (uint64_t)batches},
+        .strides = {cuda_map_stride(b->sf_row_stride, rows), cuda_map_stride(b->sf_batch_stride, batches)},
+        .box = {SM90_GEMM_SF_BOX_BYTES, (uint32_t)(t->tile_n / gemm_matrices(d)), 1},
+        .swizzle = CUDA_SWIZZLE_NONE,
+        .l2 = CUDA_L2_256};
+}
+
+typedef struct sm90_gemm_maps {
+    cuda_tensor_map weights, ups, tokens;
+    sm90_expert_maps experts;
+} sm90_gemm_maps;
+
+static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t, const sm90_gemm_params *params,
+                                       const sm90_prepared_a *tokens, sm90_gemm_maps *maps)
 {
     const nk_gemm_problem *p = d->gemm;
-    const cuda_boxes boxes[] = {
-        sm90_gemm_token_boxes(tokens, t, p->m + sm90_gemm_spare_rows(d, t), p->m, p->l, t->tile_m),
-        sm90_gemm_weight_boxes(d, t, "weights", &p->b),
-        d->up ? sm90_gemm_weight_boxes(d, t, "ups", d->up) : (cuda_boxes){0},
-    };
-    return cuda_encode_maps(p->device, d->up ? 3 : 2, boxes, (cuda_tensor_map *const[]){&maps[0], &maps[1], &maps[2]});
+    const int64_t rows = p->m + sm90_gemm_spare_rows(d, t);
+    const int32_t step = d->experts ? SM90_GEMM_TILE_M_STEP(t->tile_m) : t->tile_m;
+    cuda_boxes boxes[4 + SM90_GEMM_MOST_TILE_M_STEPS];
+    cuda_tensor_map *to[4 + SM90_GEMM_MOST_TILE_M_STEPS];
+    int32_t count = 0;
+    to[count] = &maps->weights;
+    boxes[count++] = sm90_gemm_weight_boxes(d, t, "weights", &p->b);
+    if (d->up) {
+        to[count] = &maps->ups;
+        boxes[count++] = sm90_gemm_weight_boxes(d, t, "ups", d->up);
+    }
+    for (int32_t i = 0; params->has_sf_boxes && i < gemm_matrices(d); i++) {
+        to[count] = &maps->experts.sf[i];
+        boxes[count++] = sm90_gemm_sf_boxes(d, t, i ? d->up : &p->b);
+    }
+    for (int32_t i = 0; (i + 1) * step <= t->tile_m; i++) {
+        to[count] = d->experts ? &maps->experts.tokens[i] : &maps->tokens;
+        boxes[count++] = sm90_gemm_token_boxes(tokens, t, rows, p->m, p->l, (i + 1) * step);
+    }
+    return cuda_encode_maps(p->device, count, boxes, to);
 }
 
 static cuda_kernel *sm90_gemm_prologue_of(const gemm_desc *d)
@@ -301,12 +366,13 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
                                       .first_row = (int32_t)d->slice.first_row,
                                       .wait_first = weights_first};
     }
-    cuda_tensor_map maps[3];
-    NK_TRY(sm90_gemm_encode_maps(d, t, &tokens, maps));
+    sm90_gemm_maps maps;
+    NK_TRY(sm90_gemm_encode_maps(d, t, &params, &tokens, &maps));
     NK_TRY(sm90_gemm_launch_prologue(d, c, &tokens, &experts, exec));
     /* Kernels without experts take all but the last. */
-    void *with_up[] = {&maps[1], &maps[2], &maps[0], (void *)(uintptr_t)d->params, &params, &experts};
-    void *without[] = {&maps[1], &maps[0], (void *)(uintptr_t)d->params, &params, &experts};
+    void *token_maps = g ? (void *)&maps.experts : &maps.tokens;
+    void *with_up[] = {&maps.weights, &maps.ups, token_maps, (void *)(uintptr_t)d->params, &params, &experts};
+    void *without[] = {&maps.weights, token_maps, (void *)(uintptr_t)d->params, &params, &experts};
     gemm_launch launch = *c;
     if (t->split_k > 1) launch.plan.grid = (int64_t)params.tiles * t->cluster; /* the last slice may have fewer tiles */
     return gemm_launch_kernel(d, &launch, d->up ? with_up : without, exec);

@@ -23,20 +23,21 @@
  *   persistent     CTA i has tiles i, i + grid, ..; of a list in alternating order, see for_each_tile()
  *   split-K        one CTA or cluster for each tile. Two consumer groups take the K tiles of a CTA in turn; each CTA
  *                  of a cluster has half of K. Partial sums are added in a fixed order (sm90_gemm_split_k.cuh)
- *   tile_n = 256   two consumer groups have 128 weight rows each. Their stages alternate in the pipeline, and each
- *                  stage has its own copy of the tokens. Twice as many warps decode, and no sums are added up
+ *   experts        a tile multiplies as many tokens as it has, in steps of SM90_GEMM_TILE_M_STEP; an expert's
+ *                  tokens are dealt to its tiles evenly
  *   lists          each group has its own tile_m, at most that of a stage
  *
  * Roles: G = consumer groups, W = warpgroups of each
  *   warpgroups 0 .. G W - 1   consumers: warpgroup w has weight rows 64 (w % W) .. + 63 of the stages of group w / W
  *                             (dual_gemm: 32 gates and the same 32 ups)
  *   the next warp             producer: one thread loads by TMA
- *   the warp after it         producer of scale factors that are no whole atoms: all lanes copy
- *   two more warps            do nothing; they are there if setmaxnreg needs a whole producer warpgroup
+ *   the next one, or two      producers of scale factors that are no whole atoms and have no boxes: all lanes copy;
+ *                             two warps share 256 rows
+ *   more warps                do nothing; they are there if setmaxnreg needs a whole producer warpgroup
  *
  * Barriers (mbarriers; "wait" is the parity that the first wait is given: 1 passes at once, since stages begin empty):
- *   full[STAGES]   producers -> a consumer group   1 arrival + the stage's bytes; 32 more if lanes copy   wait 0
- *                                                  scale factors, one behind the copies of each
+ *   full[STAGES]   producers -> a consumer group   1 arrival + the stage's bytes; if lanes copy scale     wait 0
+ *                                                  factors 32 more of each warp, behind its copies
  *   empty[STAGES]  a consumer group -> producers   128 W arrivals: each thread's, after its own reads.     wait 1
  *                                                  One of each warp would do, but racecheck of
  *                                                  compute-sanitizer does not see that order.
@@ -51,9 +52,10 @@
  * Shared memory (struct sm90_gemm_memory; every part of a stage is a multiple of 1024 bytes, as swizzles need):
  *   STAGES x codes [step][weight row][64 bytes], swizzled by 64 bytes
  *            scale factors: blocked, [atom along N][step][two atoms along K]; of two matrices of 64 rows,
- *            [step][matrix][two half atoms along K]; or linear, [weight row][8 for each step]
+ *            [step][matrix][two half atoms along K]; or linear, [weight row][8 for each step, or 16 of boxes]
  *            tokens [64 elements of K][token][128 bytes], swizzled by 128 bytes
- *   partial sums of the peer CTA; barriers; the scan of offsets, the encoder's scale factors, the list of experts
+ *   partial sums of the peer CTA; barriers; the scan of offsets, the encoder's scale factors, the CTA's first
+ *   tiles, the list of experts
  * Partial sums of the other consumer group reuse the stages. */
 #ifndef NK_SM90_GEMM_CUH
 #define NK_SM90_GEMM_CUH
@@ -103,11 +105,14 @@ template <class C> __device__ inline uint32_t quarter_offset(const tile_coord &t
 
 /* Where a lane's codes and scale factors are in a stage. */
 template <class C, typename P> struct stage_reader {
-    static constexpr int NEXT = C::DUAL ? C::STAGE_FEATURES : 8; /* rows from a lane's first row to its second one */
+    static constexpr int NEXT = C::DUAL ? C::FEATURES : 8; /* rows from a lane's first row to its second one */
     static constexpr int BLOCKED_UPS =
         C::SF_ATOMS_N == 1 ? SF_ATOM_BYTES : C::SF_ATOMS_N / 2 * C::STEPS * SM90_GEMM_SF_BYTES;
+    /* Boxes have the scale factors of two steps, which may be two stages. */
+    static constexpr bool TWO_STAGES_OF_BOX = C::HAS_SF_BOXES && C::STEPS == 1;
     uint32_t codes, sf;            /* offsets in a stage, of the lane's first row */
     uint32_t sf_next, sf_step;     /* from there to its second row's, and to the next step's */
+    uint32_t sf_odd;               /* what the stage of an odd step adds to them */
     uint32_t last_masks[C::STEPS]; /* of the last K tile's scale factors */
     int last_k_tile;
 
@@ -117,25 +122,25 @@ template <class C, typename P> struct stage_reader {
         const int chunk = c.lane % 4,
                   row = (C::DUAL ? 32 : 64) * c.warpgroup + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4;
         const int blocked_row = C::SF_ATOMS_N == 1 ? row : row % SF_QUARTER_ROWS; /* see sf_of_tile() */
-        const bool linear = is_linear(p);
+        const bool rows = has_sf_rows<C>(p), boxes = sf_source_of<C>(p, params) == SF_BOXES;
+        const int sf_row_bytes = boxes ? SM90_GEMM_SF_BOX_BYTES : 8 * C::STEPS;
         codes = kept(row * SM90_GEMM_CODE_BYTES + (chunk ^ (row >> 1 & 3)) * 16);
         sf = kept(offsetof(typename sm90_gemm_memory<C>::stage, sf) +
-                  (linear ? row * 8 * C::STEPS + chunk * 2 : blocked_sf_offset<C>(blocked_row, chunk)));
-        sf_next = kept(linear    ? NEXT * 8 * C::STEPS
+                  (rows ? row * sf_row_bytes + chunk * 2 : blocked_sf_offset<C>(blocked_row, chunk)));
+        sf_next = kept(rows      ? NEXT * sf_row_bytes
                        : C::DUAL ? BLOCKED_UPS
                                  : 8 * SF_QUAD_BYTES); /* eight rows are in one quarter */
-        sf_step = kept(linear ? 8 : SM90_GEMM_SF_BYTES);
+        sf_step = kept(rows ? 8 : SM90_GEMM_SF_BYTES);
+        sf_odd = TWO_STAGES_OF_BOX ? kept(boxes ? 8 : 0) : 0;
 #pragma unroll
         for (int step = 0; step < C::STEPS; step++)
-            last_masks[step] = sf_mask(p.k, last_k_tile * C::STEPS + step, chunk);
+            last_masks[step] = kept(sf_mask(p.k, last_k_tile * C::STEPS + step, chunk));
     }
-
-    static __device__ bool is_linear(const P &p) { return weights_of(p, 0).sf_layout == NK_SF_LINEAR; }
 
     /* What a tile adds to `sf`. */
     __device__ uint32_t sf_of_tile(const P &p, const tile_coord &tile, const consumer &c) const
     {
-        return C::SF_ATOMS_N == 1 || is_linear(p) ? 0 : kept(quarter_offset<C>(tile, c));
+        return C::SF_ATOMS_N == 1 || has_sf_rows<C>(p) ? 0 : kept(quarter_offset<C>(tile, c));
     }
 };
 
@@ -143,17 +148,47 @@ template <class C, typename P> struct stage_reader {
 /* Main loop                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* A descriptor of tokens but for their address, which is the low word, in units of 16 bytes. */
+#define TOKEN_DESCRIPTOR (wgmma_descriptor(0, 0, 8 * 128, WGMMA_SWIZZLE_128B))
+
+/* The products of word i % 4 of step i / 4, with LOW to HIGH TILE_M_STEPs of tokens, m_steps: the same in all warps.
+ * Each height commits and waits for itself: behind the branches ptxas would wait for all products. */
+template <class C, int LOW, int HIGH, int SUMS>
+__device__ inline void multiply_word(float (&sums)[SUMS], int m_steps, uint32_t (&a)[2][4], uint32_t tokens, int i)
+{
+    if constexpr (LOW < HIGH) {
+        constexpr int MIDDLE = (LOW + HIGH) / 2;
+        if (m_steps <= MIDDLE)
+            multiply_word<C, LOW, MIDDLE>(sums, m_steps, a, tokens, i);
+        else
+            multiply_word<C, MIDDLE + 1, HIGH>(sums, m_steps, a, tokens, i);
+    } else {
+        constexpr int TILE_M = C::EXPERTS ? LOW * C::TILE_M_STEP : 2 * SUMS;
+        float (&used)[TILE_M / 2] = reinterpret_cast<float (&)[TILE_M / 2]>(sums);
+        wgmma_fence(a);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint64_t x = TOKEN_DESCRIPTOR + (tokens + (i / 2 * TILE_M * 128 + (i % 2 * 2 + j) * 32) / 16);
+            if (C::BFLOAT)
+                wgmma_bf16(used, a[j], x, true);
+            else
+                wgmma_f16(used, a[j], x, true);
+        }
+        wgmma_commit_group();
+        wgmma_wait_group<1>(used);
+    }
+}
+
 /* Adds up the K tiles of a tile that this consumer group has. A lane's sums in an n8 group are those of weight rows
  * lane / 4 and lane / 4 + 8 (dual_gemm: of a gate and its up), and of tokens 2 (lane % 4) and the next one. */
 template <class C, typename P, int SUMS>
 __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_addresses<C> &at,
-                                      const stage_reader<C, P> &reader, uint32_t sf_of_tile, k_range k,
+                                      const stage_reader<C, P> &reader, uint32_t sf_of_tile, int m_steps, k_range k,
                                       const consumer &c, sm90_pipeline_state &r, float (&sums)[SUMS])
 {
-    constexpr int TILE_M = 2 * SUMS;
     typedef typename sm90_gemm_memory<C>::stage stage;
-    const uint64_t first_tokens = /* of s, not of `at`: a descriptor must be uniform, and kept() hides that */
-        wgmma_descriptor(shared_address(s.stages[0].tokens), 16, 8 * 128, WGMMA_SWIZZLE_128B);
+    /* Of s, not of `at`: a descriptor must be uniform, and kept() hides that. */
+    const uint32_t first_tokens = shared_address(s.stages[0].tokens) / 16;
     uint32_t fragments[2][2][4]; /* [word % 2][k16 MMA of the word][register] */
     uint32_t unreleased = 0;     /* the empty barrier of the previous stage; 0: none, which is no barrier's address */
 #pragma unroll
@@ -163,13 +198,14 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
     for (int k_tile = k.begin + (C::CTA_SPLIT_K == 2 ? c.consumer_group : 0); k_tile < k.end;
          k_tile += C::CTA_SPLIT_K) {
         const uint32_t from = at.stage_at(r.stage);
-        const uint64_t tokens = first_tokens + r.stage * (uint32_t)(sizeof(stage) / 16);
+        const uint32_t tokens = first_tokens + r.stage * (uint32_t)(sizeof(stage) / 16);
         const bool is_last = k_tile == reader.last_k_tile;
         mbarrier_wait(at.full(r.stage), r.parity);
 #pragma unroll
         for (int step = 0; step < C::STEPS; step++) {
             const uint32_t codes = from + reader.codes + step * (uint32_t)sizeof(stage::codes[0]);
-            const uint32_t sf = from + reader.sf + sf_of_tile + step * reader.sf_step;
+            const uint32_t sf = from + reader.sf + sf_of_tile + step * reader.sf_step +
+                                (reader.TWO_STAGES_OF_BOX ? (k_tile & 1) * reader.sf_odd : 0);
             const uint32_t mask = is_last ? reader.last_masks[step] : 0x7F7F;
             const uint4 chunk[2] = {ld_shared_v4(codes), ld_shared_v4(codes + reader.NEXT * SM90_GEMM_CODE_BYTES)};
             const uint32_t scale[2] = {sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf) & mask),
@@ -186,17 +222,7 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
                     for (int j = 0; j < 4; j++)
                         a[j / 2][2 * (j % 2) + row] = pairs[j];
                 }
-                wgmma_fence(a);
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const uint64_t x = tokens + ((2 * step + i / 2) * TILE_M * 128 + (i % 2 * 2 + j) * 32) / 16;
-                    if (C::BFLOAT)
-                        wgmma_bf16(sums, a[j], x, true);
-                    else
-                        wgmma_f16(sums, a[j], x, true);
-                }
-                wgmma_commit_group();
-                wgmma_wait_group<1>(sums);
+                multiply_word<C, 1, C::TILE_M / C::TILE_M_STEP>(sums, m_steps, a, tokens, 4 * step + i);
                 /* All MMAs of the previous stage have ended. */
                 if (step == 0 && i == 0) mbarrier_arrive_if(unreleased, unreleased);
             }
@@ -216,18 +242,16 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
  * group stores or sends. */
 template <class C, typename P, int N>
 __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_params &params,
-                                      const tile_coord &tile, const consumer &c, int first_n8, float (&sums)[N])
+                                      const tile_coord &tile, const consumer &c, const lane_factors &f, int first_n8,
+                                      float (&sums)[N])
 {
-    /* The previous kernels may have written alpha and bias. Returns at once: the producer waited before it loaded
-     * tokens. */
-    griddepcontrol_wait();
     if constexpr (C::ENCODER_WARPS > 0) {
         if (p.encoded.wanted)
-            encode_gated_tile<C>(s, p, params, tile, c, sums);
+            encode_gated_tile<C>(s, p, params, tile, c, f, sums);
         else
-            store_gemm_tile<C>(p, params, tile, c, first_n8, sums);
+            store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
     } else if constexpr (C::CLUSTER == 1) {
-        store_gemm_tile<C>(p, params, tile, c, first_n8, sums);
+        store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
     } else if constexpr (C::BOTH_CTAS_STORE) { /* CTA 1 the upper half */
         const int rank = (int)cluster_ctarank(), sender = C::WARPGROUPS * c.consumer_group + c.warpgroup;
         float ours[N / 2], theirs[N / 2];
@@ -235,14 +259,14 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
         barrier_cluster_wait();
         send_partial_sums(s, sender, c.thread, theirs);
         add_peer_sums(s, sender, c.thread, ours);
-        store_gemm_tile<C>(p, params, tile, c, first_n8 + rank * (N / 8), ours);
+        store_gemm_tile<C>(p, params, tile, c, f, first_n8 + rank * (N / 8), ours);
     } else { /* CTA i stores what consumer group i has */
         barrier_cluster_wait();
         if ((int)cluster_ctarank() != c.consumer_group) {
             send_partial_sums(s, c.warpgroup, c.thread, sums);
         } else {
             add_peer_sums(s, c.warpgroup, c.thread, sums);
-            store_gemm_tile<C>(p, params, tile, c, first_n8, sums);
+            store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
         }
     }
 }
@@ -258,18 +282,20 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const g
     const consumer c = consumer_of<C>(warpgroup);
     const smem_addresses<C> at(s);
     const stage_reader<C, P> reader(p, scheduler.params, c);
-    sm90_pipeline_state r = {c.consumer_group, 0};
+    griddepcontrol_wait(); /* the previous kernels may have written alpha and bias; tokens come no earlier */
+    sm90_pipeline_state r = {C::CONSUMER_GROUPS == 1 ? 0 : c.consumer_group, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
-        tile_coord mine = tile;
-        if (C::N_HALVES == 2) mine.n += c.consumer_group * C::STAGE_FEATURES; /* may lie behind all rows */
-        wgmma_mainloop(s, at, reader, reader.sf_of_tile(p, tile, c), k, c, r, sums);
+        const lane_factors f = factors_of_lane<C>(p, tile, c);
+        /* By shuffle, so that the compiler knows that it is uniform. */
+        const int m_steps = C::EXPERTS ? __shfl_sync(~0u, m_steps_of<C>(tile), 0) : 1;
+        wgmma_mainloop(s, at, reader, reader.sf_of_tile(p, tile, c), m_steps, k, c, r, sums);
         if constexpr (C::CTA_SPLIT_K == 2) {
             float ours[C::ACCUMULATORS / 2];
             reduce_consumer_groups<C>(s, c, sums, ours);
-            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, c.consumer_group * C::OWN_N8S, ours);
+            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, f, c.consumer_group * C::OWN_N8S, ours);
         } else {
-            wgmma_epilogue<C>(s, p, scheduler.params, mine, c, 0, sums);
+            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, f, 0, sums);
         }
     });
 }
@@ -280,22 +306,26 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &li
 {
     const consumer c = consumer_of<C>(warpgroup);
     const smem_addresses<C> at(s);
+    griddepcontrol_wait(); /* as for one problem */
     sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
         const stage_reader<C, nk_gemm_problem> reader(g.gemm, g.params, c);
+        const lane_factors f = factors_of_lane<C>(g.gemm, tile, c);
         C::TILE_MS::call(g.tile_m_index, [&](auto tile_m) {
             float sums[tile_m.TILE_M / 2];
-            wgmma_mainloop(s, at, reader, 0, k_tiles_of_cta<C>(g.params), c, r, sums);
-            wgmma_epilogue<C>(s, g.gemm, g.params, tile, c, 0, sums);
+            wgmma_mainloop(s, at, reader, 0, 1, k_tiles_of_cta<C>(g.params), c, r, sums);
+            wgmma_epilogue<C>(s, g.gemm, g.params, tile, c, f, 0, sums);
         });
     });
 }
 
-template <class C, typename P> __device__ inline void init_gemm_barriers(sm90_gemm_memory<C> &s, const P &p)
+template <class C, typename P>
+__device__ inline void init_gemm_barriers(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_params &params)
 {
+    const bool lanes_copy = sf_source_of<C>(p, params) == SF_LANES;
     for (int i = 0; i < C::STAGES; i++) {
-        mbarrier_init(shared_address(&s.full[i]), lanes_copy_sf<C>(p) ? 33 : 1);
+        mbarrier_init(shared_address(&s.full[i]), lanes_copy ? 1 + 32 * C::COPY_WARPS : 1);
         mbarrier_init(shared_address(&s.empty[i]), WARPGROUP * C::WARPGROUPS);
     }
     if (C::CLUSTER == 2) mbarrier_init(shared_address(&s.sums_full), 1);
@@ -304,38 +334,44 @@ template <class C, typename P> __device__ inline void init_gemm_barriers(sm90_ge
 }
 
 template <class C, typename P>
-__device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
+__device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_map *tokens, const P &p,
                                 const sm90_gemm_params &params, const sm90_gemm_experts &experts = {})
 {
     typedef typename sm90_gemm_memory<C>::stage stage;
     extern __shared__ __align__(1024) uint8_t raw[];
     sm90_gemm_memory<C> &s = *(sm90_gemm_memory<C> *)raw;
-    static_assert(sizeof(sm90_gemm_memory<C>) <= C::SMEM, "what the host asks");
+    static_assert(offsetof(sm90_gemm_memory<C>, listed) <= C::SMEM, "what the host asks");
     static_assert(sizeof(stage) % 1024 == 0 && offsetof(stage, tokens) % 1024 == 0, "swizzles begin at 1024 bytes");
     /* By shuffle, so that the compiler knows that they are uniform. */
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x % WARPGROUP / 32, 0);
     const k_range k = k_tiles_of_cta<C>(params);
-    gemm_tile_scheduler scheduler = {params, s.experts, experts.count, params.tiles, list_of(p)};
+    gemm_tile_scheduler scheduler = {params, s.experts, experts.count, params.tiles, list_of(p), s.listed};
     griddepcontrol_launch_dependents();
-    if (threadIdx.x == 0) init_gemm_barriers<C>(s, p);
+    if (threadIdx.x == 0) init_gemm_barriers<C>(s, p, params);
     if constexpr (C::EXPERTS) {
         if (experts.wait_first) griddepcontrol_wait();
-        list_experts<C::TILE_M>(s.scan[0], experts.offsets, experts.count, p.m, experts.first_row,
+        /* The prologue has prepared no rows from the last offset on: falling offsets must lead to none of them. */
+        const int rows = clamped_offset(experts.offsets, experts.count, p.m, experts.first_row);
+        list_experts<C::TILE_M>(s.scan[0], experts.offsets, experts.count, rows, experts.first_row,
                                 s.experts); /* ends with a barrier */
         scheduler.tiles = s.experts[experts.count].x * params.n_tiles;
+        list_tiles<C>(scheduler, s.listed); /* so does this */
     } else {
         __syncthreads();
     }
     /* The barrier of either branch has made the mbarriers visible. */
     if (C::CLUSTER == 2) barrier_cluster_arrive();
-    /* Registers of all warpgroups, as launched: 2 x 224 + 56 = 2 x 216 + 72 = 3 x 168, and 3 x 152 + 56 = 4 x 128. */
+    /* Registers of all warpgroups, as launched: 2 x 224 + 56 = 2 x 216 + 72 = 3 x 168, 3 x 152 + 56 = 4 x 128, and
+     * 4 x 104 + 64 = 5 x 96. */
     if (warpgroup == C::WARPGROUPS * C::CONSUMER_GROUPS) {
-        if (C::HAS_PRODUCER_WARPGROUP) setmaxnreg_dec<C::LIST ? 72 : 56>();
+        if (C::HAS_PRODUCER_WARPGROUP) setmaxnreg_dec<C::WARPGROUPS == 4 ? 64 : C::LIST ? 72 : 56>();
         if (warp == 0 && elect_sync()) load_tiles<C>(s, weights, tokens, p, scheduler, k);
-        if (warp == 1 && lanes_copy_sf<C>(p)) copy_sf<C>(s, p, scheduler, k);
+        if (warp >= 1 && warp <= C::COPY_WARPS && sf_source_of<C>(p, params) == SF_LANES)
+            copy_sf<C>(s, p, scheduler, k, warp - 1);
     } else {
-        if (C::HAS_PRODUCER_WARPGROUP) setmaxnreg_inc<C::WARPGROUPS == 3 ? 152 : C::LIST ? 216 : 224>();
+        if (C::HAS_PRODUCER_WARPGROUP)
+            setmaxnreg_inc<C::WARPGROUPS == 4 ? 104 : C::WARPGROUPS == 3 ? 152 : C::LIST ? 216 : 224>();
         consume_tiles<C>(s, p, scheduler, k, warpgroup);
     }
     griddepcontrol_wait(); /* by all threads: the next kernel relies on it */

@@ -2,6 +2,7 @@
 #ifndef NK_SM90_GEMM_CONFIG_H
 #define NK_SM90_GEMM_CONFIG_H
 
+#include "cuda/cuda_tensor_map.h"
 #include "nk_format.h"
 #include "nk_problem.h"
 
@@ -15,14 +16,16 @@
 /* X(name, tile_m, tile_n, consumer groups, cluster, stages, steps of a K tile, early weight stages)
  *
  *   tile_m, tile_n   tokens and weight rows: the M and the N of the GEMM
- *   consumer groups  each of SM90_GEMM_STAGE_N / 64 warpgroups, takes stages of its own
+ *   consumer groups  each of tile_n / 64 warpgroups, takes stages of its own
  *   cluster          CTAs; each has an equal range of K, so this is split-K over the cluster
  *   steps            a stage holds one K tile: tile_k = 128 * steps
  *   early            stages whose weights are loaded before the previous kernel has ended (PDL)
  *
- * With tile_n <= 192, two consumer groups take a CTA's K tiles in turn: split-K within the CTA. With tile_n = 256, each
- * of the two has 128 weight rows, and nothing is split. Tiles of 192 rows (s, u) are for sizes at which tiles of 128
- * rows leave the last wave half empty. Names: t and s split K; w has 128 rows, v 256, s and u 192. */
+ * Two consumer groups take a CTA's K tiles in turn: split-K within the CTA. Tiles of 192 rows (s, u) are for sizes at
+ * which tiles of 128 rows leave the last wave half empty; those of 256 have more warps that decode. Names: t and s
+ * split K; w has 128 rows, v 256, s and u 192.
+ *
+ * A tile of experts multiplies as many tokens as it has, rounded up to SM90_GEMM_TILE_M_STEP. */
 
 /* Split-K, within the CTA (t16 .. t64) and over the cluster: a CTA, or a cluster, for each tile. */
 #define SM90_GEMM_SPLIT_K_TILES(X)   \
@@ -32,23 +35,28 @@
     X(t96, 96, 128, 1, 2, 5, 1, 4)   \
     X(t128, 128, 128, 1, 2, 4, 1, 4) \
     X(s128, 128, 192, 1, 2, 3, 1, 3)
-/* Tiles without split-K have a static tile scheduler: CTAs are persistent. grouped_dual_gemm has kernels of these
- * alone, since the other ones gain little for experts. */
-#define SM90_GROUPED_DUAL_GEMM_TILES(X) \
-    X(v8, 8, 256, 2, 1, 8, 2, 4)        \
-    X(v16, 16, 256, 2, 1, 8, 2, 4)      \
-    X(v32, 32, 256, 2, 1, 6, 2, 4)      \
-    X(w8, 8, 128, 1, 1, 9, 2, 4)        \
-    X(w64, 64, 128, 1, 1, 8, 1, 4)      \
-    X(w128, 128, 128, 1, 1, 5, 1, 5)    \
-    X(u96, 96, 192, 1, 1, 5, 1, 4)      \
-    X(u128, 128, 192, 1, 1, 4, 1, 4)
+/* Tiles without split-K have a static tile scheduler: CTAs are persistent. These are experts', too. */
+#define SM90_GEMM_COMMON_TILES(X)    \
+    X(v8, 8, 256, 1, 1, 4, 2, 3)     \
+    X(v16, 16, 256, 1, 1, 4, 2, 3)   \
+    X(v32, 32, 256, 1, 1, 4, 2, 3)   \
+    X(w8, 8, 128, 1, 1, 9, 2, 4)     \
+    X(w64, 64, 128, 1, 1, 8, 1, 4)   \
+    X(w128, 128, 128, 1, 1, 5, 1, 5) \
+    X(w256, 256, 128, 1, 1, 3, 1, 3)
 #define SM90_GEMM_PERSISTENT_TILES(X) \
-    SM90_GROUPED_DUAL_GEMM_TILES(X)   \
+    SM90_GEMM_COMMON_TILES(X)         \
     X(w32, 32, 128, 1, 1, 6, 2, 3)    \
     X(w96, 96, 128, 1, 1, 6, 1, 4)    \
-    X(w256, 256, 128, 1, 1, 3, 1, 3)
-#define SM90_GEMM_TILES(X) SM90_GEMM_SPLIT_K_TILES(X) SM90_GEMM_PERSISTENT_TILES(X)
+    X(u96, 96, 192, 1, 1, 5, 1, 4)    \
+    X(u128, 128, 192, 1, 1, 4, 1, 4)
+#define SM90_GEMM_LARGE_EXPERT_TILES(X) \
+    X(v96, 96, 256, 1, 1, 4, 1, 4)      \
+    X(v112, 112, 256, 1, 1, 4, 1, 4)
+/* Most experts have one tile, full or nearly so. */
+#define SM90_GEMM_EXPERT_TILES(X) SM90_GEMM_COMMON_TILES(X) SM90_GEMM_LARGE_EXPERT_TILES(X)
+#define SM90_GEMM_ONE_GEMM_TILES(X) SM90_GEMM_SPLIT_K_TILES(X) SM90_GEMM_PERSISTENT_TILES(X)
+#define SM90_GEMM_TILES(X) SM90_GEMM_ONE_GEMM_TILES(X) SM90_GEMM_LARGE_EXPERT_TILES(X)
 
 enum {
 #define SM90_GEMM_INDEX(name, ...) SM90_GEMM_##name,
@@ -59,30 +67,45 @@ enum {
 
 #define SM90_GEMM_MAX_TILE_M 256
 
-/* Weight rows of a stage: those of one consumer group, 64 for each of its warpgroups. */
-#define SM90_GEMM_STAGE_N(tile_n) ((tile_n) == 256 ? 128 : (tile_n))
+/* Tokens by which tiles of experts are as high as they must be: the N of an MMA. A kernel has a product and a tensor
+ * map for each height. */
+#define SM90_GEMM_TILE_M_STEP(tile_m) ((tile_m) > 128 ? 32 : (tile_m) > 32 ? 16 : 8)
+#define SM90_GEMM_MOST_TILE_M_STEPS 8
 
-/* The producers are two warps, or a whole warpgroup if the consumers' accumulators need its registers (setmaxnreg). */
-#define SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ((tile_m) >= 256 || SM90_GEMM_STAGE_N(tile_n) > 128)
+/* The producers are two warps, or a whole warpgroup if the consumers need its registers (setmaxnreg), or two warps
+ * copy.
+ */
+#define SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ((tile_m) >= 256 || (tile_n) > 128)
 /* A warpgroup's 128 threads for each 64 rows, and the producers'. */
 #define SM90_GEMM_THREADS(tile_m, tile_n, consumer_groups) \
-    (2 * SM90_GEMM_STAGE_N(tile_n) * (consumer_groups) + (SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ? 128 : 64))
+    (2 * (tile_n) * (consumer_groups) + (SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ? 128 : 64))
 
 /* Atoms of blocked scale factors that a stage has along N, for each 64 elements of K. 192 rows of a matrix, or 96 of
  * each of two, lie in at most two atoms of it. 64 rows of each of two matrices take the room of one. */
-#define SM90_GEMM_SF_ATOMS_N(stage_n, matrices) ((stage_n) > NK_SF_ATOM_ROWS ? 2 * (matrices) : 1)
+#define SM90_GEMM_SF_ATOMS_N(tile_n, matrices) ((tile_n) == 192 ? 2 * (matrices) : (tile_n) / NK_SF_ATOM_ROWS)
+
+/* Linear scale factors come as boxes of 16 bytes of each row, if an operand has such boxes: those of a stage, or those
+ * of two stages if a stage is one step. */
+#define SM90_GEMM_SF_BOX_BYTES 16
+#define SM90_GEMM_HAS_SF_BOXES(tile_n) ((tile_n) == 256)
+#define SM90_GEMM_STAGE_SF_BYTES(tile_n, steps, matrices)               \
+    (SM90_GEMM_HAS_SF_BOXES(tile_n) ? (tile_n) * SM90_GEMM_SF_BOX_BYTES \
+                                    : (steps) * SM90_GEMM_SF_ATOMS_N(tile_n, matrices) * SM90_GEMM_SF_BYTES)
 
 /* struct sm90_gemm_memory of sm90_gemm_tile.cuh, which sm90_gemm.cuh compares with this. The last 1024 bytes have the
  * barriers and, of experts, struct expert_scan and the encoder's scale factors. */
-#define SM90_GEMM_STAGE_BYTES(tile_m, stage_n, steps, matrices)                                                   \
-    ((steps) * ((stage_n) * SM90_GEMM_CODE_BYTES + SM90_GEMM_SF_ATOMS_N(stage_n, matrices) * SM90_GEMM_SF_BYTES + \
-                2 * SM90_GEMM_STEP * (tile_m)))
+#define SM90_GEMM_STAGE_BYTES(tile_m, tile_n, steps, matrices)                     \
+    ((steps) * ((tile_n) * SM90_GEMM_CODE_BYTES + 2 * SM90_GEMM_STEP * (tile_m)) + \
+     SM90_GEMM_STAGE_SF_BYTES(tile_n, steps, matrices))
 #define SM90_GEMM_PARTIAL_SUM_BYTES(tile_m, tile_n, cluster) ((cluster) == 2 ? 2 * (tile_n) * (tile_m) : 0)
 #define SM90_GEMM_BARRIER_BYTES(stages) ((2 * (stages) + 2) * 8)
-#define SM90_GEMM_SMEM(tile_m, tile_n, cluster, stages, steps, matrices)                    \
-    ((stages) * SM90_GEMM_STAGE_BYTES(tile_m, SM90_GEMM_STAGE_N(tile_n), steps, matrices) + \
+#define SM90_GEMM_SMEM(tile_m, tile_n, cluster, stages, steps, matrices) \
+    ((stages) * SM90_GEMM_STAGE_BYTES(tile_m, tile_n, steps, matrices) + \
      SM90_GEMM_PARTIAL_SUM_BYTES(tile_m, tile_n, cluster) + 1024 * ((SM90_GEMM_BARRIER_BYTES(stages) + 1023) / 1024))
-#define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1)) /* of the list of experts, which follows */
+/* Of experts a list of a CTA's first tiles follows, and one of the experts. */
+#define SM90_GEMM_LISTED_TILES 64
+#define SM90_GEMM_TILE_LIST_BYTES (16 * SM90_GEMM_LISTED_TILES)
+#define SM90_GEMM_EXPERT_BYTES(experts) (8 * ((experts) + 1))
 
 /* What is the same for all tiles of a GEMM. */
 typedef struct sm90_gemm_params {
@@ -93,7 +116,14 @@ typedef struct sm90_gemm_params {
     float mma_scale;         /* times an accumulator, the sum of products: 2^14 for each decoded operand */
     bool one_matrix;         /* all batches, or experts, have the same weights */
     int32_t sf_alignment;    /* that address and strides of linear scale factors have: 4, 8 or 16 bytes */
+    bool has_sf_boxes;       /* linear scale factors come by tensor maps: experts' */
 } sm90_gemm_params;
+
+/* Tensor maps of experts' weights: the linear scale factors of each matrix, and tokens in boxes of each height,
+ * SM90_GEMM_TILE_M_STEP apart. */
+typedef struct sm90_expert_maps {
+    cuda_tensor_map sf[2], tokens[SM90_GEMM_MOST_TILE_M_STEPS];
+} sm90_expert_maps;
 
 /* Contiguous grouped GEMM: expert g has tokens offsets[g] .. offsets[g+1] - 1, read on the device, and batch g of the
  * weights. Its tiles have no split-K. A launch multiplies all rows of the experts, or a slice of them: its problem is

@@ -28,20 +28,19 @@ __device__ inline void transpose_8x8(float v[2])
  * token lane / 4 of each n8 group. Byte i of `factors` is the scale factor in n8 group i of the window. */
 template <class C, int N>
 __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_params &params,
-                                         const tile_coord &tile, const consumer &c, float (&sums)[N])
+                                         const tile_coord &tile, const consumer &c, const lane_factors &f,
+                                         float (&sums)[N])
 {
     const int cta_warp = 4 * (C::WARPGROUPS * c.consumer_group + c.warpgroup) + c.warp,
               pair = BARRIER_PAIRS + cta_warp / 2;
-    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, safe_n = min(first + c.lane / 4, p.n - 1);
+    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp;
     const int64_t row = tile.m + c.lane / 4;
-    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), safe_n),
-                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), safe_n);
     const encoder e = encoder_of(encode_scale_of(p.encoded.global_scale));
     const uint32_t ours = shared_address(&s.half_block_sf[cta_warp][c.lane / 4]),
                    theirs = shared_address(&s.half_block_sf[cta_warp ^ 1][c.lane / 4]);
     uint8_t *codes = p.encoded.codes + row * p.encoded.codes_row_stride + first / 2 + c.lane % 4;
     uint8_t *sf = p.encoded.sf + row * p.encoded.sf_row_stride + first / NK_SF_VEC;
-    for_each_window<16>(sums, [&](auto &window, int done) {
+    for_each_window<16>(sums, tile.m_end - tile.m, [&](auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
         uint32_t factors = 0;
 #pragma unroll
@@ -49,7 +48,7 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
             float *v = window + 4 * i;
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = gated_value(alpha1, v[j] * params.mma_scale, alpha2, v[2 + j] * params.mma_scale);
+                v[j] = gated_value(f.alpha[0], v[j] * params.mma_scale, f.alpha[1], v[2 + j] * params.mma_scale);
             transpose_8x8(v);
             const uint32_t amax = max(__float_as_uint(fabsf(v[0])), __float_as_uint(fabsf(v[1])));
             factors |= sf_of_amax(e, quad_max(amax)) << 8 * i;

@@ -16,7 +16,7 @@ static inline int32_t sm90_gemm_steps(const gemm_config *t) { return t->tile_k /
 
 static inline int32_t sm90_gemm_threads(const gemm_config *t)
 {
-    const int32_t groups = t->warpgroups * 64 / SM90_GEMM_STAGE_N(t->tile_n);
+    const int32_t groups = t->warpgroups * 64 / t->tile_n;
     return SM90_GEMM_THREADS(t->tile_m, t->tile_n, groups);
 }
 
@@ -36,12 +36,19 @@ const char *sm90_gemm_why_not(const gemm_desc *d, const gemm_query *q);
 const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
 
 /* Microseconds: of a K step of a CTA, and of a launch. */
-double sm90_gemm_step_us(const gemm_config *t, int32_t tile_m, bool lanes_copy);
+double sm90_gemm_step_us(const gemm_config *t, double tile_m, bool lanes_copy);
 double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
 
-/* Whether lanes copy the weights' scale factors, as costs take it: of two matrices always, though tiles of 192 rows
- * load whole blocked atoms. */
-static inline bool sm90_gemm_lanes_copy(const gemm_desc *d) { return d->up || d->gemm->b.sf_layout == NK_SF_LINEAR; }
+/* Whether lanes copy the weights' scale factors, as costs take it, which know sizes and layouts alone. Of two matrices
+ * they always do, though tiles of 192 rows load whole blocked atoms; but with 256 rows of experts atoms are whole, and
+ * rows of linear ones have boxes, if N and K allow that. */
+static inline bool sm90_gemm_lanes_copy(const gemm_desc *d, const gemm_config *t)
+{
+    const bool is_linear = d->gemm->b.sf_layout == NK_SF_LINEAR;
+    if (!d->experts || t->tile_n != 256) return d->up || is_linear;
+    if (is_linear) return d->gemm->k / NK_SF_VEC % SM90_GEMM_SF_BOX_BYTES != 0;
+    return d->up && d->gemm->n % NK_SF_ATOM_ROWS != 0;
+}
 
 sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t);
 

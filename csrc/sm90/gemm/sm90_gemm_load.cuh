@@ -1,5 +1,5 @@
-/* The producer warps of sm90_gemm.cuh. A thread loads codes, tokens and whole atoms of scale factors by TMA; a warp
- * beside it copies scale factors that are no whole atoms. They compete for issue slots with the consumers, so what is
+/* The producer warps of sm90_gemm.cuh. A thread loads codes, tokens and whole atoms or boxes of scale factors by
+ * TMA; a warp or two beside it copy other scale factors. They compete for issue slots with the consumers, so what is
  * the same for all stages of a tile is computed once. */
 #ifndef NK_SM90_GEMM_LOAD_CUH
 #define NK_SM90_GEMM_LOAD_CUH
@@ -29,7 +29,8 @@ template <class C> struct tma_producer {
     typedef typename sm90_gemm_memory<C>::stage stage;
     static constexpr int STAGE_ATOMS = sf_atoms_of_k(SM90_GEMM_STEP) * C::STEPS; /* side by side in a stage */
     static constexpr uint32_t STAGE_SF = C::STEPS * SM90_GEMM_SF_BYTES;          /* and their bytes */
-    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP;       /* of a token in a stage */
+    static constexpr int MATRICES = C::DUAL ? 2 : 1;
+    static constexpr uint32_t TOKEN_BYTES = C::STEPS * 2 * SM90_GEMM_STEP; /* of a token in a stage */
     const smem_addresses<C> at;
     sm90_pipeline_state r;
     bool waited;
@@ -39,57 +40,61 @@ template <class C> struct tma_producer {
     /* All stages of a tile. The early ones of the first tile get their weights before the prologue kernel has ended. */
     template <typename P>
     __device__ void load_tile(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
-                              const tile_coord &tile, k_range k, bool one_matrix, int tile_m)
+                              const sm90_gemm_params &params, const tile_coord &tile, k_range k, int tile_m)
     {
         const uint32_t base_bytes = (uint32_t)(offsetof(stage, sf) + tile_m * TOKEN_BYTES); /* codes and tokens */
-        const bool loads_sf = !lanes_copy_sf<C>(p);
+        const sf_source source = sf_source_of<C>(p, params);
+        const int matrix = C::LIST || params.one_matrix ? 0 : tile.l;
         const int atoms = (int)sf_atoms_of_k(p.k), last_k_tile = (atoms - 1) / STAGE_ATOMS;
         const uint32_t last_sf_bytes = sf_bytes_of_atoms(atoms - last_k_tile * STAGE_ATOMS);
-        const tile_coord second_half = n_half_of_tile<C>(p, tile, C::N_HALVES - 1);
-        const uint8_t *sf[C::N_HALVES][C::SF_ATOMS_N]; /* of two matrices, gates come first; unused if lanes copy */
+        const uint8_t *sf[C::SF_ATOMS_N]; /* of two matrices, gates come first; unused if they are no whole atoms */
 #pragma unroll
-        for (int i = 0; i < C::N_HALVES * C::SF_ATOMS_N; i++) {
-            const bool second = C::DUAL && i >= C::SF_ATOMS_N / 2;
-            sf[i / C::SF_ATOMS_N][i % C::SF_ATOMS_N] =
-                sf_atoms_at(p, second, i < C::SF_ATOMS_N ? tile : second_half, atoms, C::SF_ATOMS_N == 1 ? 0 : i % 2);
+        for (int i = 0; i < C::SF_ATOMS_N; i++) {
+            constexpr int ATOMS_OF_MATRIX = C::SF_ATOMS_N == 1 ? 1 : C::SF_ATOMS_N / MATRICES;
+            sf[i] = sf_atoms_at(p, i >= ATOMS_OF_MATRIX, tile, atoms, i % ATOMS_OF_MATRIX);
         }
-        auto load_weights = [&](int stage_index, int k_tile, bool is_second_half) {
+        auto load_weights = [&](int stage_index, int k_tile) {
             const uint32_t full = at.full(stage_index), to = at.stage_at(stage_index);
-            const int row = is_second_half ? second_half.n : tile.n, matrix = one_matrix ? 0 : tile.l;
-            const uint32_t sf_bytes = !loads_sf ? 0 : k_tile == last_k_tile ? last_sf_bytes : STAGE_SF;
-            mbarrier_arrive_expect_tx(full, base_bytes + C::SF_ATOMS_N * sf_bytes);
+            const uint32_t sf_bytes = source != SF_ATOMS ? 0 : k_tile == last_k_tile ? last_sf_bytes : STAGE_SF;
+            const uint32_t box_bytes = source == SF_BOXES ? C::TILE_N * SM90_GEMM_SF_BOX_BYTES : 0;
+            mbarrier_arrive_expect_tx(full, base_bytes + C::SF_ATOMS_N * sf_bytes + box_bytes);
 #pragma unroll
             for (int step = 0; step < C::STEPS; step++) {
-                const int from[3] = {(k_tile * C::STEPS + step) * SM90_GEMM_CODE_BYTES, row, matrix};
+                const int from[3] = {(k_tile * C::STEPS + step) * SM90_GEMM_CODE_BYTES, tile.n, matrix};
                 const uint32_t codes = to + step * (uint32_t)sizeof(stage::codes[0]);
                 cp_async_bulk_tensor_3d(codes, &weights.first, from, full);
                 if (C::DUAL)
-                    cp_async_bulk_tensor_3d(codes + C::STAGE_FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from,
-                                            full);
+                    cp_async_bulk_tensor_3d(codes + C::FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from, full);
             }
             if (sf_bytes) {
 #pragma unroll
-                for (int j = 0; j < C::SF_ATOMS_N; j++)
-                    cp_async_bulk(to + offsetof(stage, sf[j]),
-                                  (is_second_half ? sf[C::N_HALVES - 1][j] : sf[0][j]) + (int64_t)k_tile * STAGE_SF,
-                                  sf_bytes, full);
+                for (int i = 0; i < C::SF_ATOMS_N; i++)
+                    cp_async_bulk(to + offsetof(stage, sf) + i * STAGE_SF, sf[i] + (int64_t)k_tile * STAGE_SF, sf_bytes,
+                                  full);
+            }
+            if constexpr (C::HAS_SF_BOXES) {
+                const int from[3] = {k_tile * C::STEPS / 2 * SM90_GEMM_SF_BOX_BYTES, tile.n, matrix};
+#pragma unroll
+                for (int i = 0; i < MATRICES && box_bytes; i++)
+                    cp_async_bulk_tensor_3d(to + offsetof(stage, sf) + i * C::FEATURES * SM90_GEMM_SF_BOX_BYTES,
+                                            &weights.sf[i], from, full);
             }
         };
         int early = 0;
         if (!waited) {
-            early = min(C::EARLY_STAGES, C::N_HALVES * (k.end - k.begin));
+            early = min(C::EARLY_STAGES, k.end - k.begin);
 #pragma unroll 1
             for (int i = 0; i < early; i++)
-                load_weights(i, k.begin + i / C::N_HALVES, i % C::N_HALVES);
+                load_weights(i, k.begin + i);
             griddepcontrol_wait();
             waited = true;
         }
 #pragma unroll 1
-        for (int i = 0; i < C::N_HALVES * (k.end - k.begin); i++) {
-            const int k_tile = k.begin + i / C::N_HALVES;
+        for (int i = 0; i < k.end - k.begin; i++) {
+            const int k_tile = k.begin + i;
             if (i >= early) {
                 mbarrier_wait(at.empty(r.stage), r.parity ^ 1);
-                load_weights(r.stage, k_tile, i % C::N_HALVES);
+                load_weights(r.stage, k_tile);
             }
             const int from[4] = {0, tile.m, k_tile * C::STEPS * 2, batch_of<C>(tile)};
             cp_async_bulk_tensor_4d(at.stage_at(r.stage) + offsetof(stage, tokens), &tokens, from, at.full(r.stage));
@@ -100,24 +105,25 @@ template <class C> struct tma_producer {
 
 template <class C, typename P>
 __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_maps &weights,
-                                  const cuda_tensor_map &tokens, const P &p, const gemm_tile_scheduler &scheduler,
+                                  const cuda_tensor_map *tokens, const P &p, const gemm_tile_scheduler &scheduler,
                                   k_range k)
 {
     tma_producer<C> producer(s);
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
-        producer.load_tile(weights, tokens, p, tile, k, scheduler.params.one_matrix, C::TILE_M);
+        const int m_steps = C::EXPERTS ? m_steps_of<C>(tile) : 1;
+        producer.load_tile(weights, tokens[m_steps - 1], p, scheduler.params, tile, k, m_steps * C::TILE_M_STEP);
     });
 }
 
 template <class C>
-__device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_maps &, const cuda_tensor_map &,
+__device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_maps &, const cuda_tensor_map *,
                                   const sm90_list &list, const gemm_tile_scheduler &scheduler, k_range)
 {
     tma_producer<C> producer(s);
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        producer.load_tile({g.weights, g.weights}, list.tokens[g.tile_m_index], g.gemm, tile,
-                           k_tiles_of_cta<C>(g.params), true, g.tile_m);
+        producer.load_tile({g.weights, g.weights, nullptr}, list.tokens[g.tile_m_index], g.gemm, g.params, tile,
+                           k_tiles_of_cta<C>(g.params), g.tile_m);
     });
 }
 
@@ -125,23 +131,35 @@ __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_map
 /* The producer warp of scale factors that are no whole atoms                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Linear scale factors of a tile. A lane copies those of stage rows lane, lane + 32, ..; from[i] is where those of row
- * 32 i + lane begin. */
+/* The rows of a stage whose scale factors a lane copies: every 32nd of its warp's. */
+template <class C> struct copied_rows {
+    static constexpr int BLOCKS = C::TILE_N / 32, COUNT = BLOCKS / C::COPY_WARPS; /* of a lane */
+    int first;                                                                    /* block of 32 rows */
+
+    __device__ int block(int i) const { return first + i; }
+    __device__ int stage_row(int i) const { return 32 * block(i) + (int)threadIdx.x % 32; }
+    /* Of two matrices, the ups come second. */
+    __device__ bool is_up(int i) const { return C::DUAL && block(i) >= BLOCKS / 2; }
+    __device__ int row(const tile_coord &tile, int64_t n, int i) const
+    {
+        return min(tile.n + stage_row(i) - (is_up(i) ? C::FEATURES : 0), (int)n - 1);
+    }
+};
+
+/* Linear scale factors of a tile; from[i] is where those of the lane's i-th row begin. */
 template <class C, typename P> struct linear_sf {
-    static constexpr int BYTES = 8 * C::STEPS;
-    static constexpr int ROWS = C::STAGE_N / 32; /* of a lane */
+    static constexpr int BYTES = 8 * C::STEPS, ROWS = copied_rows<C>::COUNT;
+    const copied_rows<C> rows;
     const uint8_t *from[ROWS];
     int cols, alignment;
 
-    __device__ linear_sf(const P &p, const sm90_gemm_params &params, const tile_coord &tile)
-        : cols((int)(p.k / NK_SF_VEC)), alignment(params.sf_alignment)
+    __device__ linear_sf(const P &p, const sm90_gemm_params &params, const tile_coord &tile, int copy_warp)
+        : rows{copy_warp * ROWS}, cols((int)(p.k / NK_SF_VEC)), alignment(params.sf_alignment)
     {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const int row_block = C::DUAL ? i % (ROWS / 2) : i;
-            const nk_operand &b = weights_of(p, i != row_block); /* the ups come second */
-            const int64_t row = (int64_t)tile.n + row_block * 32 + threadIdx.x % 32;
-            from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride + min(row, p.n - 1) * b.sf_row_stride);
+            const nk_operand &b = weights_of(p, rows.is_up(i));
+            from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride + rows.row(tile, p.n, i) * b.sf_row_stride);
         }
     }
 
@@ -164,7 +182,7 @@ template <class C, typename P> struct linear_sf {
 #pragma unroll
             for (int j = 0; j < BYTES; j += PIECE) {
                 const int valid = min(max(cols - col - j, 0), PIECE);
-                const uint32_t at = to + (threadIdx.x % 32 + 32 * i) * BYTES + j;
+                const uint32_t at = to + rows.stage_row(i) * BYTES + j;
                 cp_async_ca_zfill<PIECE>(at, from[i] + (valid ? col + j : 0), valid);
             }
         }
@@ -173,7 +191,7 @@ template <class C, typename P> struct linear_sf {
 
 /* Blocked scale factors of 64 rows of each of two matrices: half of each atom. A lane copies its half of a row quad. */
 template <class C, typename P> struct half_atom_sf {
-    static_assert(C::STAGE_FEATURES == SF_ATOM_ROWS / 2, "half of an atom's rows");
+    static_assert(C::FEATURES == SF_ATOM_ROWS / 2, "half of an atom's rows");
     static constexpr int QUAD_BYTES = SF_QUAD_BYTES / 2, BYTES = SF_ATOM_BYTES / 2;
     const uint8_t *from[2]; /* of each matrix */
     int atoms;              /* side by side */
@@ -182,7 +200,7 @@ template <class C, typename P> struct half_atom_sf {
         : atoms((int)sf_atoms_of_k(p.k))
     {
         const int64_t first = sf_bytes_of_atoms((int64_t)sf_atom_of_row(tile.n) * atoms);
-        const int half = sf_row_in_atom(tile.n) / C::STAGE_FEATURES;
+        const int half = sf_row_in_atom(tile.n) / C::FEATURES;
 #pragma unroll
         for (int matrix = 0; matrix < 2; matrix++) {
             const nk_operand &b = weights_of(p, matrix);
@@ -205,67 +223,84 @@ template <class C, typename P> struct half_atom_sf {
     }
 };
 
-/* All stages of a tile, each as soon as it is empty; sources[] are of the halves of tile_n. Scale factors are weights,
- * so the first ones are copied before the prologue kernel has ended. */
+/* Blocked scale factors of gates and ups whose atoms are not the same rows': row by row, as linear ones lie in a stage.
+ */
+template <class C, typename P> struct blocked_rows_sf {
+    static constexpr int BYTES = 8 * C::STEPS, ROWS = copied_rows<C>::COUNT;
+    const copied_rows<C> rows;
+    const uint8_t *from[ROWS];
+    int atoms; /* side by side */
+
+    __device__ blocked_rows_sf(const P &p, const tile_coord &tile, int copy_warp)
+        : rows{copy_warp * ROWS}, atoms((int)sf_atoms_of_k(p.k))
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const nk_operand &b = weights_of(p, rows.is_up(i));
+            const int row = rows.row(tile, p.n, i) + (rows.is_up(i) ? ups_row_in_atom<C>(p) : 0);
+            from[i] = kept_global(b.sf + tile.l * b.sf_batch_stride +
+                                  sf_bytes_of_atoms((int64_t)sf_atom_of_row(row) * atoms) +
+                                  sf_offset_in_atom(sf_row_in_atom(row), 0));
+        }
+    }
+
+    /* Zeros beyond the last atom; what the last one has beyond K is masked. */
+    __device__ void copy(uint32_t to, int k_tile) const
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+            for (int j = 0; j < 2 * C::STEPS; j++) {
+                const int atom = 2 * C::STEPS * k_tile + j;
+                cp_async_ca_zfill<SF_ATOM_COLS>(to + rows.stage_row(i) * BYTES + j * SF_ATOM_COLS,
+                                                from[i] + sf_bytes_of_atoms((int64_t)min(atom, atoms - 1)),
+                                                atom < atoms ? SF_ATOM_COLS : 0);
+            }
+        }
+    }
+};
+
+/* All stages of a tile, each as soon as it is empty. Scale factors are weights, so the first ones are copied before the
+ * prologue kernel has ended. */
 template <class C, typename SOURCE>
 __device__ inline void copy_stages(const sm90_gemm_memory<C> &s, sm90_pipeline_state &r, k_range k,
-                                   const SOURCE (&sources)[C::N_HALVES])
+                                   const SOURCE &source)
 {
     typedef typename sm90_gemm_memory<C>::stage stage;
     const smem_addresses<C> at(s);
 #pragma unroll 1
-    for (int i = 0; i < C::N_HALVES * (k.end - k.begin); i++) {
-        const uint32_t to = at.stage_at(r.stage) + offsetof(stage, sf);
+    for (int k_tile = k.begin; k_tile < k.end; k_tile++) {
         mbarrier_wait(at.empty(r.stage), r.parity ^ 1);
-        if (C::N_HALVES == 2 && i % 2)
-            sources[C::N_HALVES - 1].copy(to, k.begin + i / 2);
-        else
-            sources[0].copy(to, k.begin + i / C::N_HALVES);
+        source.copy(at.stage_at(r.stage) + offsetof(stage, sf), k_tile);
         cp_async_mbarrier_arrive_noinc(at.full(r.stage));
         advance_pipeline<C::STAGES>(r, 1);
     }
 }
 
-/* A source for each half of tile_n. */
-template <class C, typename SOURCE, int N_HALVES = C::N_HALVES> struct sf_sources {
-    SOURCE of[2];
-    template <typename P>
-    __device__ sf_sources(const P &p, const sm90_gemm_params &params, const tile_coord &tile)
-        : of{SOURCE(p, params, tile), SOURCE(p, params, n_half_of_tile<C>(p, tile, 1))}
-    {
-    }
-};
-template <class C, typename SOURCE> struct sf_sources<C, SOURCE, 1> {
-    SOURCE of[1];
-    template <typename P>
-    __device__ sf_sources(const P &p, const sm90_gemm_params &params, const tile_coord &tile)
-        : of{SOURCE(p, params, tile)}
-    {
-    }
-};
-
 template <class C, typename P>
 __device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const P &p, const gemm_tile_scheduler &scheduler,
-                               k_range k)
+                               k_range k, int copy_warp)
 {
     sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         if (weights_of(p, 0).sf_layout == NK_SF_LINEAR)
-            copy_stages<C>(s, r, k, sf_sources<C, linear_sf<C, P>>(p, scheduler.params, tile).of);
+            copy_stages<C>(s, r, k, linear_sf<C, P>(p, scheduler.params, tile, copy_warp));
+        else if (ups_row_in_atom<C>(p) != 0)
+            copy_stages<C>(s, r, k, blocked_rows_sf<C, P>(p, tile, copy_warp));
         else if constexpr (has_half_atoms<C>())
-            copy_stages<C>(s, r, k, sf_sources<C, half_atom_sf<C, P>>(p, scheduler.params, tile).of);
+            copy_stages<C>(s, r, k, half_atom_sf<C, P>(p, scheduler.params, tile));
     });
 }
 
 template <class C>
 __device__ inline void copy_sf(const sm90_gemm_memory<C> &s, const sm90_list &list,
-                               const gemm_tile_scheduler &scheduler, k_range)
+                               const gemm_tile_scheduler &scheduler, k_range, int copy_warp)
 {
     sm90_pipeline_state r = {0, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         const sm90_list_group &g = list.group[tile.l];
-        const linear_sf<C, nk_gemm_problem> sources[] = {{g.gemm, g.params, tile}};
-        copy_stages<C>(s, r, k_tiles_of_cta<C>(g.params), sources);
+        copy_stages<C>(s, r, k_tiles_of_cta<C>(g.params),
+                       linear_sf<C, nk_gemm_problem>(g.gemm, g.params, tile, copy_warp));
     });
 }
 

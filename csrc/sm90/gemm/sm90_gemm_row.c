@@ -23,8 +23,6 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     if (d->op == GEMM || d->op == GEMM_DUAL) return NULL;
     if (d->experts && gemm_experts(d) == 0) return "there are no experts";
     if (d->op == GEMM_GROUPED_DUAL && p->k == 0) return GEMM_K_IS_0;
-    if (d->op == GEMM_GROUPED_DUAL && p->b.sf_layout == NK_SF_BLOCKED && p->n % NK_SF_ATOM_ROWS != 0)
-        return "blocked scale factors of the ups begin within an atom: N is no multiple of 128";
     for (int64_t g = 0; d->list && g < d->list->groups; g++)
         if (d->list->list[g].b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
     if (d->list && sm90_row_is_forced(settings, &sm90_gemv_family)) return "no tile of sm90/gemv serves all groups";

@@ -7,11 +7,11 @@
 #include "cuda/epilogue.cuh"
 #include "sm90_gemm_tile.cuh"
 
-/* A lane's two weight rows, with their alpha and bias. */
-typedef struct lane_rows {
-    int64_t n[2];
+/* Alpha and bias of a lane's two weight rows, of a gate and its up. They are read before the main loop, which hides how
+ * long that takes. */
+typedef struct lane_factors {
     float alpha[2], bias[2];
-} lane_rows;
+} lane_factors;
 
 /* Whether rows can be stored in vectors of `bytes`: 16-bit elements side by side, aligned, and of a warp's `features`
  * all or none in bounds. The answer is the same for all warps: if it were not, the compiler would take no value of the
@@ -59,14 +59,24 @@ typedef struct lane_stores {
     }
 } lane_stores;
 
-/* Calls f(window, its first n8 group) for all sums, some n8 groups at a time. Unrolled code for all of them would be
- * fetched from memory for each tile, which takes longer than moving sums down: registers have no index. */
-template <int MOST, int N, typename F> __device__ inline void for_each_window(float (&sums)[N], F f)
+/* The most of N sums, whole n8 groups, that are at most MOST and divide N. */
+__device__ constexpr int window_of(int n, int most)
 {
-    constexpr int WINDOW = N % MOST == 0 ? MOST : N % 8 == 0 ? 8 : 4;
+    int window = most < n ? most : n;
+    while (n % window != 0)
+        window -= 4;
+    return window;
+}
+
+/* Calls f(window, its first n8 group) for the sums of `tokens` tokens, some n8 groups at a time. Unrolled code for all
+ * of them would be fetched from memory for each tile, which takes longer than moving sums down: registers have no
+ * index. */
+template <int MOST, int N, typename F> __device__ inline void for_each_window(float (&sums)[N], int64_t tokens, F f)
+{
+    constexpr int WINDOW = window_of(N, MOST);
     float (&window)[WINDOW] = reinterpret_cast<float (&)[WINDOW]>(sums);
 #pragma unroll 1
-    for (int i = 0; i < N; i += WINDOW) {
+    for (int i = 0; i < N && 2 * i < tokens; i += WINDOW) {
         f(window, i / 4);
 #pragma unroll
         for (int j = 0; j < N - WINDOW; j++)
@@ -81,35 +91,49 @@ template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const til
     return alpha;
 }
 
+template <class C>
+__device__ inline lane_factors factors_of_lane(const nk_gemm_problem &p, const tile_coord &tile, const consumer &c)
+{
+    const nk_alpha alpha = alpha_of<C>(p.alpha, tile);
+    nk_bias bias = p.bias;
+    if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
+    lane_factors f;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = min((int64_t)tile.n + 64 * c.warpgroup + 16 * c.warp + c.lane / 4 + 8 * i, p.n - 1);
+        f.alpha[i] = alpha_at(alpha, n);
+        f.bias[i] = bias_at(bias, n);
+    }
+    return f;
+}
+
+template <class C, typename P>
+__device__ inline lane_factors factors_of_lane(const P &p, const tile_coord &tile, const consumer &c)
+{
+    const int64_t n = min((int64_t)tile.n + 32 * c.warpgroup + 8 * c.warp + c.lane / 4, p.n - 1);
+    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)}, {0, 0}};
+}
+
 /* gemm: `sums` are of the n8 groups from first_n8 on. */
 template <class C, int N>
 __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_params &params, const tile_coord &tile,
-                                       const consumer &c, int first_n8, float (&sums)[N])
+                                       const consumer &c, const lane_factors &f, int first_n8, float (&sums)[N])
 {
     const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const nk_alpha alpha = alpha_of<C>(p.alpha, tile);
-    nk_bias bias = p.bias;
-    if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
     const bool vectors = has_vector_rows(d, p.n, 16, 8);
-    lane_rows rows;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        rows.n[i] = first + c.lane / 4 + 8 * i;
-        rows.alpha[i] = alpha_at(alpha, min(rows.n[i], p.n - 1));
-        rows.bias[i] = bias_at(bias, min(rows.n[i], p.n - 1));
-    }
     auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(rows.alpha[j / 2], sums4[j] * params.mma_scale, rows.bias[j / 2]);
+            v[j] = __fmaf_rn(f.alpha[j / 2], sums4[j] * params.mma_scale, f.bias[j / 2]);
     };
     if (vectors) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
 #pragma unroll
         for (int i = 0; i < N / 4; i++, at += 8 * d.row_stride) {
+            if (C::EXPERTS && token + 8 * i >= end) break;
             float v[4];
             values(sums + 4 * i, v);
             const uint2 four = d.dtype == NK_F16 ? row_vector<false>(v) : row_vector<true>(v);
@@ -117,8 +141,8 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
         }
         return;
     }
-    lane_stores out(d, batch, token, rows.n, p.n);
-    for_each_window<16>(sums, [&](const auto &window, int done) {
+    lane_stores out(d, batch, token, {first + c.lane / 4, first + c.lane / 4 + 8}, p.n);
+    for_each_window<16>(sums, end - token, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++) {
             const int64_t remaining = end - token - 8 * (done + i);
@@ -133,29 +157,27 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
 /* dual_gemm, grouped_dual_gemm: a warp has eight features, so a lane stores a vector of two. */
 template <class C, typename P, int N>
 __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &params, const tile_coord &tile,
-                                       const consumer &c, int first_n8, float (&sums)[N])
+                                       const consumer &c, const lane_factors &f, int first_n8, float (&sums)[N])
 {
-    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4, safe_n = min(n, p.n - 1);
+    const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     const bool vectors = has_vector_rows(d, p.n, 8, 4);
-    const float alpha1 = alpha_at(alpha_of<C>(p.alpha1, tile), safe_n),
-                alpha2 = alpha_at(alpha_of<C>(p.alpha2, tile), safe_n);
     uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
     lane_stores out(d, batch, token, {n, n}, p.n);
-    for_each_window<32>(sums, [&](const auto &window, int done) {
+    for_each_window<32>(sums, end - token, [&](const auto &window, int done) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
             const int64_t remaining = end - token - 8 * (done + i);
             float v[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(alpha1, window[4 * i + j] * params.mma_scale);
+                v[j] = __fmul_rn(f.alpha[0], window[4 * i + j] * params.mma_scale);
             activate<2>(p.activation, v);
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(v[j], __fmul_rn(alpha2, window[4 * i + 2 + j] * params.mma_scale));
+                v[j] = __fmul_rn(v[j], __fmul_rn(f.alpha[1], window[4 * i + 2 + j] * params.mma_scale));
             if (vectors) {
                 const bool half = d.dtype == NK_F16;
                 const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));

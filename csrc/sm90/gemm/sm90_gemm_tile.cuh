@@ -45,12 +45,15 @@ struct sm90_tile_config {
     static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
     static constexpr int TILE_M = TILE_M_, CONSUMER_GROUPS = CONSUMER_GROUPS_, CLUSTER = CLUSTER_;
     static constexpr int STAGES = STAGES_, STEPS = STEPS_, EARLY_STAGES = EARLY_STAGES_;
-    static constexpr int STAGE_N = SM90_GEMM_STAGE_N(TILE_N_), WARPGROUPS = STAGE_N / 64; /* of a consumer group */
-    static constexpr int STAGE_FEATURES = STAGE_N / (DUAL ? 2 : 1);                       /* columns of the output */
-    static constexpr int SF_ATOMS_N = SM90_GEMM_SF_ATOMS_N(STAGE_N, DUAL ? 2 : 1);
-    static constexpr int N_HALVES = TILE_N_ / STAGE_N; /* of tile_n: if two, each consumer group has its own */
-    static constexpr int CTA_SPLIT_K = CONSUMER_GROUPS / N_HALVES;
+    static constexpr int TILE_N = TILE_N_, WARPGROUPS = TILE_N / 64; /* of a consumer group */
+    static constexpr int FEATURES = TILE_N / (DUAL ? 2 : 1);         /* columns of the output */
+    static constexpr int SF_ATOMS_N = SM90_GEMM_SF_ATOMS_N(TILE_N, DUAL ? 2 : 1);
+    static constexpr int CTA_SPLIT_K = CONSUMER_GROUPS;
     static constexpr bool IS_SPLIT_K = CTA_SPLIT_K * CLUSTER > 1;
+    static constexpr int LISTED_TILES = EXPERTS ? SM90_GEMM_LISTED_TILES : 0;
+    static constexpr int TILE_M_STEP = EXPERTS ? SM90_GEMM_TILE_M_STEP(TILE_M) : TILE_M;
+    static constexpr int COPY_WARPS = TILE_N == 256 ? 2 : 1; /* that copy scale factors, each of as many rows */
+    static constexpr bool HAS_SF_BOXES = EXPERTS && SM90_GEMM_HAS_SF_BOXES(TILE_N);
     static constexpr bool BFLOAT = BFLOAT_;
     static constexpr bool HAS_PRODUCER_WARPGROUP = SM90_GEMM_HAS_PRODUCER_WARPGROUP(TILE_M, TILE_N_);
     static constexpr int CONSUMER_THREADS = WARPGROUPS * WARPGROUP * CONSUMER_GROUPS;
@@ -65,15 +68,23 @@ struct sm90_tile_config {
     static_assert(N8S % CTA_SPLIT_K == 0 && (CLUSTER == 1 || BOTH_CTAS_STORE || CTA_SPLIT_K == 2),
                   "each CTA stores some n8 groups");
     static_assert(!EXPERTS || !IS_SPLIT_K, "experts: no split-K. A cluster's CTAs could read different offsets");
-    static_assert(!LIST || (!IS_SPLIT_K && N_HALVES == 1 && SF_ATOMS_N == 1), "what consume_tiles() of a list does");
-    static_assert(N_HALVES == 1 || (CONSUMER_GROUPS == 2 && CLUSTER == 1), "each consumer group has one half");
+    static_assert(!LIST || (!IS_SPLIT_K && SF_ATOMS_N == 1), "what consume_tiles() of a list does");
+    static_assert(TILE_M % TILE_M_STEP == 0 && TILE_M / TILE_M_STEP <= SM90_GEMM_MOST_TILE_M_STEPS, "a map for each");
     static_assert(BARRIER_PAIRS + ENCODER_WARPS / 2 <= BARRIERS, "as many as a CTA has");
 };
 
+typedef struct tile_coord {
+    int l;     /* batch, expert or group */
+    int n;     /* first weight row, of each matrix */
+    int m;     /* first token */
+    int m_end; /* where the tokens of an expert's tile, or of a group, end; else unused */
+} tile_coord;
+
 template <class C> struct sm90_gemm_memory {
     struct stage {
-        uint8_t codes[C::STEPS][C::STAGE_N][SM90_GEMM_CODE_BYTES];
-        uint8_t sf[C::SF_ATOMS_N][C::STEPS][SM90_GEMM_SF_BYTES]; /* blocked; linear ones lie row after row */
+        uint8_t codes[C::STEPS][C::TILE_N][SM90_GEMM_CODE_BYTES];
+        /* Blocked, or linear ones row after row. */
+        uint8_t sf[SM90_GEMM_STAGE_SF_BYTES(C::TILE_N, C::STEPS, C::DUAL ? 2 : 1)];
         uint8_t tokens[2 * C::STEPS][C::TILE_M][2 * SM90_GEMM_SWIZZLE_K];
     } stages[C::STAGES];
     struct {
@@ -84,6 +95,7 @@ template <class C> struct sm90_gemm_memory {
     uint64_t full[C::STAGES], empty[C::STAGES], sums_full;
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     uint32_t half_block_sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_gated_tile() */
+    tile_coord listed[C::LISTED_TILES];          /* the CTA's first tiles, so that no tile begins with divisions */
     int2 experts[];                              /* see list_experts() */
 };
 
@@ -121,12 +133,11 @@ template <int STAGES> __device__ inline void advance_pipeline(sm90_pipeline_stat
 /* Tile scheduler: static. CTAs are persistent, but with split-K, where each tile has its own CTA or cluster        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct tile_coord {
-    int l;     /* batch, expert or group */
-    int n;     /* first weight row, of each matrix */
-    int m;     /* first token */
-    int m_end; /* where the tokens of the expert, or of the group, end; else unused */
-} tile_coord;
+/* Tokens of an expert's tile, in units of TILE_M_STEP: at least one, whatever offsets held while they were read. */
+template <class C> __device__ inline int m_steps_of(const tile_coord &tile)
+{
+    return max((tile.m_end - tile.m + C::TILE_M_STEP - 1) / C::TILE_M_STEP, 1);
+}
 
 /* Experts, or groups, share one batch of tokens. */
 template <class C> __device__ inline int batch_of(const tile_coord &tile) { return C::GROUPED ? 0 : tile.l; }
@@ -140,7 +151,8 @@ typedef struct gemm_tile_scheduler {
     const int2 *experts; /* see list_experts() */
     int64_t expert_count;
     int tiles;
-    const sm90_list *list; /* of groups, or null */
+    const sm90_list *list;    /* of groups, or null */
+    const tile_coord *listed; /* see list_tiles() */
 } gemm_tile_scheduler;
 
 template <typename P> __device__ inline const sm90_list *list_of(const P &) { return nullptr; }
@@ -162,17 +174,31 @@ template <class C> __device__ inline tile_coord tile_at(const gemm_tile_schedule
     const sm90_gemm_params &params = of.params;
     if constexpr (C::EXPERTS) { /* tiles of the same tokens are neighbours */
         const int m_tile = index / params.n_tiles;
-        const int n = (index - m_tile * params.n_tiles) * C::N_HALVES * C::STAGE_FEATURES;
+        const int n = (index - m_tile * params.n_tiles) * C::FEATURES;
         const int expert = expert_of_tile(of.experts, of.expert_count, m_tile);
-        const int2 begin = of.experts[expert];
-        return {expert, n, begin.y + (m_tile - begin.x) * C::TILE_M, of.experts[expert + 1].y};
+        const int2 begin = of.experts[expert], end = of.experts[expert + 1];
+        /* An expert's tokens are dealt evenly: of TILE_M 112, 280 are 96 + 96 + 88, not 112 + 112 + 56. */
+        const int rows = (end.y - begin.y + end.x - begin.x - 1) / (end.x - begin.x);
+        const int tile_m = min((rows + C::TILE_M_STEP - 1) / C::TILE_M_STEP * C::TILE_M_STEP, C::TILE_M);
+        const int m = begin.y + (m_tile - begin.x) * tile_m;
+        return {expert, n, m, min(m + tile_m, end.y)};
     } else {
         const int per_batch = params.n_tiles * params.m_tiles, l = index / per_batch, rest = index - l * per_batch;
         const int band = rest / (BAND_N_TILES * params.m_tiles),
                   n_tiles = min(BAND_N_TILES, params.n_tiles - band * BAND_N_TILES);
         const int i = rest - band * BAND_N_TILES * params.m_tiles;
-        return {l, (band * BAND_N_TILES + i % n_tiles) * C::N_HALVES * C::STAGE_FEATURES, i / n_tiles * C::TILE_M, 0};
+        return {l, (band * BAND_N_TILES + i % n_tiles) * C::FEATURES, i / n_tiles * C::TILE_M, 0};
     }
+}
+
+/* The first tiles of this CTA, by all threads. */
+template <class C> __device__ inline void list_tiles(const gemm_tile_scheduler &scheduler, tile_coord *listed)
+{
+    for (int i = threadIdx.x; i < C::LISTED_TILES; i += C::THREADS) {
+        const int t = (int)blockIdx.x + i * (int)gridDim.x;
+        if (t < scheduler.tiles) listed[i] = tile_at<C>(scheduler, t);
+    }
+    __syncthreads();
 }
 
 /* Calls f(tile) for each tile of this CTA, or for the one of this cluster. */
@@ -185,20 +211,12 @@ template <class C, typename F> __device__ inline void for_each_tile(const gemm_t
         const int ctas = (int)gridDim.x;
 #pragma unroll 1
         for (int first = 0; first < scheduler.tiles; first += ctas, t = ctas - 1 - t)
-            if (first + t < scheduler.tiles) f(list_tile_at(*scheduler.list, first + t, C::STAGE_FEATURES));
+            if (first + t < scheduler.tiles) f(list_tile_at(*scheduler.list, first + t, C::FEATURES));
     } else {
 #pragma unroll 1
-        for (; t < scheduler.tiles; t += (int)gridDim.x)
-            f(tile_at<C>(scheduler, t));
+        for (int i = 0; t < scheduler.tiles; t += (int)gridDim.x, i++)
+            f(i < C::LISTED_TILES ? scheduler.listed[i] : tile_at<C>(scheduler, t));
     }
-}
-
-/* Half 0 or 1 of tile_n, as a stage has it. The stage of a half 1 behind all weights has those of half 0 again; its
- * sums are not stored. */
-template <class C, typename P> __device__ inline tile_coord n_half_of_tile(const P &p, tile_coord tile, int half)
-{
-    if (half && tile.n + C::STAGE_FEATURES < p.n) tile.n += C::STAGE_FEATURES;
-    return tile;
 }
 
 /* K tiles begin .. end - 1. */
@@ -217,9 +235,10 @@ template <class C> __device__ inline k_range k_tiles_of_cta(const sm90_gemm_para
 /* Weights                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Tensor maps of the weights: of two matrices, the gates and the ups, or twice of one. */
+/* Tensor maps of the weights: of two matrices, the gates and the ups, or twice of one; and of their linear scale
+ * factors, or null. */
 typedef struct weight_maps {
-    const cuda_tensor_map &first, &second;
+    const cuda_tensor_map &first, &second, *sf;
 } weight_maps;
 
 __device__ inline const nk_operand &weights_of(const nk_gemm_problem &p, bool) { return p.b; }
@@ -234,11 +253,28 @@ __device__ inline const nk_operand &weights_of(const sm90_list &list, bool) { re
 /* A stage with 64 rows of each of two matrices has half of each one's atom: whole atoms would be twice the bytes. */
 template <class C> __device__ constexpr bool has_half_atoms() { return C::DUAL && C::SF_ATOMS_N == 1; }
 
-/* Whether lanes copy scale factors (cp.async). Otherwise they are whole atoms, which the producer thread loads as one
- * piece. */
-template <class C, typename P> __device__ inline bool lanes_copy_sf(const P &p)
+/* By how many rows blocked scale factors of an expert's ups begin within an atom, whose first rows are gates. */
+template <class C, typename P> __device__ inline int ups_row_in_atom(const P &p)
 {
-    return has_half_atoms<C>() || weights_of(p, 0).sf_layout == NK_SF_LINEAR;
+    if constexpr (C::EXPERTS && C::DUAL)
+        return p.b1.sf_layout == NK_SF_BLOCKED ? sf_row_in_atom((int)p.n) : 0;
+    else
+        return 0;
+}
+
+/* Whether a stage has scale factors row after row: linear ones, and those that are copied row by row. */
+template <class C, typename P> __device__ inline bool has_sf_rows(const P &p)
+{
+    return weights_of(p, 0).sf_layout == NK_SF_LINEAR || ups_row_in_atom<C>(p) != 0;
+}
+
+/* How scale factors come to a stage. Lanes copy (cp.async) what is neither whole atoms, which the producer thread loads
+ * as one piece, nor has boxes. */
+enum sf_source { SF_ATOMS, SF_BOXES, SF_LANES };
+template <class C, typename P> __device__ inline sf_source sf_source_of(const P &p, const sm90_gemm_params &params)
+{
+    if (C::HAS_SF_BOXES && params.has_sf_boxes) return SF_BOXES;
+    return has_half_atoms<C>() || has_sf_rows<C>(p) ? SF_LANES : SF_ATOMS;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

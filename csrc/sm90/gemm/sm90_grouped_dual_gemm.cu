@@ -5,13 +5,14 @@
 #define KERNEL(name, BFLOAT, ...)                                                                                      \
     extern "C" __global__ void __launch_bounds__(sm90_tile_config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>::THREADS, 1) \
         name(const __grid_constant__ cuda_tensor_map gates, const __grid_constant__ cuda_tensor_map ups,               \
-             const __grid_constant__ cuda_tensor_map tokens, const __grid_constant__ gemm_gated p,                     \
+             const __grid_constant__ sm90_expert_maps maps, const __grid_constant__ gemm_gated p,                      \
              const __grid_constant__ sm90_gemm_params params, const __grid_constant__ sm90_gemm_experts experts)       \
     {                                                                                                                  \
-        run_gemm<sm90_tile_config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups}, tokens, p, params, experts);  \
+        run_gemm<sm90_tile_config<GROUPED_DUAL_GEMM, BFLOAT, __VA_ARGS__>>({gates, ups, maps.sf}, maps.tokens, p,      \
+                                                                           params, experts);                           \
     }
 #define KERNELS(name, ...)                                           \
     KERNEL(sm90_grouped_dual_gemm_##name##_fp16, false, __VA_ARGS__) \
     KERNEL(sm90_grouped_dual_gemm_##name##_bf16, true, __VA_ARGS__)
 
-SM90_GROUPED_DUAL_GEMM_TILES(KERNELS)
+SM90_GEMM_EXPERT_TILES(KERNELS)

@@ -52,7 +52,7 @@ static int64_t sm90_list_whole_steps(int64_t k, const gemm_config *t)
 
 static double sm90_list_tile_us(const gemm_desc *d, const nk_gemm_problem *p, const gemm_config *t, int32_t tile_m)
 {
-    return (double)sm90_list_whole_steps(p->k, t) * sm90_gemm_step_us(t, tile_m, sm90_gemm_lanes_copy(d)) +
+    return (double)sm90_list_whole_steps(p->k, t) * sm90_gemm_step_us(t, tile_m, sm90_gemm_lanes_copy(d, t)) +
            SM90_GEMM_TILE_US + tile_m * SM90_GEMM_TILE_TOKEN_US;
 }
 
@@ -124,6 +124,7 @@ static double sm90_list_apart_us(const gemm_desc *d, const gemm_query *q)
         const gemm_desc one = {.op = GEMM, .gemm = d->members[i], .count = 1};
         double best = INFINITY;
         for (int config = 0; config < SM90_GEMM_TILE_COUNT; config++) {
+            if (!sm90_gemm.kernel(&one, config)) continue;
             const double us = sm90_gemm_us(&one, q, &(gemm_candidate){.config = config});
             best = us < best ? us : best;
         }

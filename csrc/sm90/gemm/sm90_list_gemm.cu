@@ -11,7 +11,7 @@ SM90_GEMM_PERSISTENT_TILES(PIPELINE)
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1) name(const __grid_constant__ sm90_list list) \
     {                                                                                                                  \
         const cuda_tensor_map &unused = list.tokens[0]; /* the list's own are in its parameters */                     \
-        run_gemm<__VA_ARGS__>({unused, unused}, unused, list, list.params);                                            \
+        run_gemm<__VA_ARGS__>({unused, unused, nullptr}, &unused, list, list.params);                                  \
     }
 #define KERNELS(name, ...)                                         \
     KERNEL(sm90_list_gemm_##name##_fp16, name<false, __VA_ARGS__>) \

@@ -30,7 +30,8 @@
 template <bool BFLOAT_, bool N_MAJOR_, int TILE_M_, int TILE_N_, int TILE_K_, int STAGES_> struct kind_f16_config {
     static constexpr bool BFLOAT = BFLOAT_, N_MAJOR = N_MAJOR_;
     static constexpr bool EXPERTS = true, GROUPED = true, LIST = false, IS_SPLIT_K = false;
-    static constexpr int TILE_M = TILE_M_, STAGE_FEATURES = TILE_N_, N_HALVES = 1, CLUSTER = 1;
+    static constexpr int TILE_M = TILE_M_, TILE_M_STEP = TILE_M_, FEATURES = TILE_N_, CLUSTER = 1;
+    static constexpr int LISTED_TILES = 0;
     static constexpr int STAGES = STAGES_, K64S = TILE_K_ / SM90_KIND_F16_SWIZZLE_K, WARPGROUPS = TILE_N_ / 64;
     static constexpr int THREADS = SM90_KIND_F16_THREADS(TILE_N_), ACCUMULATORS = TILE_M_ / 2;
     static constexpr int SMEM = SM90_KIND_F16_SMEM(TILE_M, TILE_N_, TILE_K_, STAGES);
@@ -38,7 +39,7 @@ template <bool BFLOAT_, bool N_MAJOR_, int TILE_M_, int TILE_N_, int TILE_K_, in
 
 template <class C> struct kind_f16_memory {
     struct stage {
-        uint8_t weights[C::K64S][C::STAGE_FEATURES * SM90_KIND_F16_SWIZZLE_BYTES];
+        uint8_t weights[C::K64S][C::FEATURES * SM90_KIND_F16_SWIZZLE_BYTES];
         uint8_t tokens[C::K64S][C::TILE_M * SM90_KIND_F16_SWIZZLE_BYTES];
     } stages[C::STAGES];
     uint64_t full[C::STAGES], empty[C::STAGES];
@@ -155,8 +156,8 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
     }
     griddepcontrol_wait(); /* by all threads: the next kernel relies on it */
     list_experts<C::TILE_M>(s.scan, experts.offsets, experts.count, p.m, 0, s.experts);
-    const gemm_tile_scheduler scheduler = {params, s.experts, experts.count,
-                                           s.experts[experts.count].x * params.n_tiles, nullptr};
+    const gemm_tile_scheduler scheduler = {
+        params, s.experts, experts.count, s.experts[experts.count].x * params.n_tiles, nullptr, nullptr};
     if (warpgroup == C::WARPGROUPS) {
         if (elect_sync()) load_kind_f16_tiles<C>(s, weights, tokens, scheduler);
         return;
@@ -167,7 +168,7 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
         kind_f16_mainloop<C>(s, params.k_steps, warpgroup, r, sums);
-        store_gemm_tile<C>(p, params, tile, c, 0, sums);
+        store_gemm_tile<C>(p, params, tile, c, factors_of_lane<C>(p, tile, c), 0, sums);
     });
 }
 

@@ -139,9 +139,9 @@ OF_WGMMA = OF_LISTS | {
     "no wait at the cluster barrier, run_gemm: barrier_cluster_wait": (
         "the CTA stays until its other warps have waited"
     ),
-    "no commit of products, wgmma_mainloop: wgmma_commit_group": APART,
-    "a group of products more under way, wgmma_mainloop: wgmma_wait_group (1 of 2)": APART,
-    "no wait for products, wgmma_mainloop: wgmma_wait_group (1 of 2)": APART,
+    "no commit of products, multiply_word: wgmma_commit_group": APART,
+    "a group of products more under way, multiply_word: wgmma_wait_group": APART,
+    "no wait for products, multiply_word: wgmma_wait_group": APART,
     "the cluster barrier releases nothing, run_gemm: barrier_cluster_arrive": (
         "the peer needs a barrier's initialisation, which a fence of its own releases"
     ),
