@@ -241,6 +241,6 @@ def test_tiles_are_of_the_rows_that_the_build_has():
     if "sm90" in built:  # as SM90_GEMM_TILES and SM90_LIST_PIPELINES say
         sizes = {"tile_m": 32, "tile_n": 128, "tile_k": 256, "stages": 6, "cluster": 1}
         sizes |= {"split_k": 1, "warpgroups": 2}
-        operators = ["gemm", "dual_gemm", "grouped_gemm", "list_gemm"]
+        operators = ["gemm", "dual_gemm", "list_gemm"]
         names = {"row": "sm90", "family": "gemm", "tile": "w32"}
         assert tiles["sm90/gemm:w32"] == names | sizes | {"operators": operators}
