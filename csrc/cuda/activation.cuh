@@ -16,8 +16,8 @@
 
 /* By exp(-|h|), which never overflows: exp(-h) would at h = -89, where silu is still a normal number. The factor
  * 1 / (1 + e) lies in 1/2 .. 1. A division of h e by 1 + e would take the slow path of division, which handles tiny
- * numerators, for every h far below 0, and 1 / (1 + e) a branch around it. At h = -infinity h e is NaN, as the contract
- * has it. */
+ * numerators, for every h far below 0. The reciprocal is an ulp off at most. At h = -infinity h e is NaN, as the
+ * contract has it. */
 __device__ inline float silu(float h)
 {
     const float e = expf(-fabsf(h));

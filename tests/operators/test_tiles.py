@@ -137,17 +137,16 @@ def check_sm100_gemv(tile, device, c):
     check_gemm_of(device, "bfloat16", 8, 140, 448)
 
 
-def dealt(tokens):
+def rows_of_experts(tokens):
     """Experts' rows: full tiles, tiles of every height, and rows that two and three tiles share."""
     step = 8 if tokens <= 32 else 16 if tokens <= 128 else 32
     return *range(step, tokens + 1, step), tokens + 1, 0, 2 * tokens + 3, 9
 
 
 def check_sm90_experts(device, c, tokens, few):
-    check_experts(
-        device, c, dealt(tokens), 70, 512
-    )  # boxes of linear factors, of two stages or one
-    check_experts(device, c, dealt(tokens), 70, 192, ("linear", "blocked"), "bfloat16")
+    # Boxes of linear factors, of two stages or one.
+    check_experts(device, c, rows_of_experts(tokens), 70, 512)
+    check_experts(device, c, rows_of_experts(tokens), 70, 192, ("linear", "blocked"), "bfloat16")
     for k in (384, 416):  # boxes of an odd number of steps, and of a part of one
         check_experts(device, c, (3, few), 140, k, ("linear", "padded"))
     for form in ("linear", "blocked"):
@@ -163,15 +162,16 @@ def check_sm90_experts(device, c, tokens, few):
 
 
 def check_sm90_gated_experts(device, c, tokens, few):
-    check_gated_experts(device, c, dealt(tokens), 24, 768)
-    check_gated_experts(device, c, dealt(tokens), 128, 64, ("linear", "blocked"), "bfloat16")
+    check_gated_experts(device, c, rows_of_experts(tokens), 24, 768)
+    check_gated_experts(
+        device, c, rows_of_experts(tokens), 128, 64, ("linear", "blocked"), "bfloat16"
+    )
     check_gated_experts(device, c, (1, 0, few + 3, 2), 75, 1344)
     check_gated_experts(device, c, (0, 21, 5), 256, 96, ("blocked", "blocked"))
     check_gated_experts(device, c, (3, few, 1), 384, 448, ("linear", "blocked"), "bfloat16")
     check_gated_experts(device, c, (0, 9), 200, 1088, ("blocked", "linear"), "float16", "gelu")
-    check_gated_experts(
-        device, c, (2, few, 0), 200, 448, ("linear", "blocked")
-    )  # ups within an atom
+    # Ups within an atom.
+    check_gated_experts(device, c, (2, few, 0), 200, 448, ("linear", "blocked"))
     check_gated_experts(device, c, (1, 9), 72, 1344, ("linear", "blocked"), "bfloat16")
 
 

@@ -24,7 +24,7 @@
  *   split-K        one CTA or cluster for each tile. Two consumer groups take the K tiles of a CTA in turn; each CTA
  *                  of a cluster has half of K. Partial sums are added in a fixed order (sm90_gemm_split_k.cuh)
  *   experts        a tile multiplies as many tokens as it has, in steps of SM90_GEMM_TILE_M_STEP; an expert's
- *                  tokens are dealt to its tiles evenly
+ *                  tokens are divided evenly among its tiles
  *   lists          each group has its own tile_m, at most that of a stage
  *
  * Roles: G = consumer groups, W = warpgroups of each

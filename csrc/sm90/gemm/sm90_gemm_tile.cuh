@@ -177,7 +177,7 @@ template <class C> __device__ inline tile_coord tile_at(const gemm_tile_schedule
         const int n = (index - m_tile * params.n_tiles) * C::FEATURES;
         const int expert = expert_of_tile(of.experts, of.expert_count, m_tile);
         const int2 begin = of.experts[expert], end = of.experts[expert + 1];
-        /* An expert's tokens are dealt evenly: of TILE_M 112, 280 are 96 + 96 + 88, not 112 + 112 + 56. */
+        /* An expert's tokens are divided evenly: of TILE_M 112, 280 are 96 + 96 + 88, not 112 + 112 + 56. */
         const int rows = (end.y - begin.y + end.x - begin.x - 1) / (end.x - begin.x);
         const int tile_m = min((rows + C::TILE_M_STEP - 1) / C::TILE_M_STEP * C::TILE_M_STEP, C::TILE_M);
         const int m = begin.y + (m_tile - begin.x) * tile_m;
