@@ -10,7 +10,7 @@ from ptxsim import build
 pytestmark = pytest.mark.skipif(not build.find_nvcc(), reason="no nvcc")
 
 PTX = Path(build.CSRC) / "cuda" / "ptx"
-SUMS = (4, 8, 16, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+SUMS = (4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 DIMENSIONS = (2, 3, 4, 5)
 
 

@@ -167,7 +167,7 @@ LOGIC = {
     "not added": (r"add\.rn\.f32\s+(%f\d+), (%f\d+), %f\d+;", r"mov.f32 \1, \2;"),
     "other bytes": (r"(prmt\.b32\s+%r\d+, %r\d+, [^,]+, )(\d+);", one_more),
     "no store": (r"st\.global\S*\s+\[[^;]*;", ""),
-    "no copy of a lane": (r"cp\.async\.c[ag]\.shared\S*\s+\[[^;]*;", ""),
+    "no copy of a lane": (r"(?:@\w+ )?cp\.async\.c[ag]\.shared\S*\s+\[[^;]*;", ""),
     "copies of lanes tell nobody": (r"cp\.async\.mbarrier\.arrive\S*\s+\[[^;]*;", ""),
     "no sums sent": (r"st\.async\S*\s+\[[^;]*;", ""),
     "no wait for kernels before": (r"griddepcontrol\.wait;", ""),
