@@ -148,7 +148,7 @@ class Files:
     def _open_all(self) -> None:
         if self.path.is_dir():
             self._directory = self.path
-            if any(self.path.glob(f"{INCOMPLETE}*/")):
+            if any(self.path.glob(f"{INCOMPLETE}*/*")):  # an empty one has given all it had
                 left = f"has a folder {INCOMPLETE}*, which a save_checkpoint that was killed leaves"
                 raise CheckpointError(f"{self.path.name}: {left}")
             if is_there(self.path / "config.json"):

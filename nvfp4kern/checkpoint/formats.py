@@ -3,6 +3,7 @@
 from typing import Literal
 
 from .compressed import plan_compressed
+from .configuration import read_record
 from .files import Files
 from .modelopt import plan_modelopt, read_config
 from .plan import InputQuant, Layer, Plan, Problem, Source, check_input_scales, check_layer
@@ -24,6 +25,7 @@ def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") 
     or torchao, and names it.
     """
     plan = _plan(files)
+    read_record(plan, files.quantization)
     for layer in plan.layers.values():
         if input_quant != "auto" and layer.kind == "nvfp4":
             layer.input_quant = input_quant

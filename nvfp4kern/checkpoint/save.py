@@ -6,7 +6,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .. import __version__
 from ..distributed import Slice
-from ..layout import SF_VEC
 from ..nn import NVFP4Experts, NVFP4Linear
-from ..nn.frozen import Frozen
+from ..nn.frozen import Frozen, InputQuant
+from .companions import copy_companions, folder_of
+from .configuration import ALGORITHMS, AWQ, beside, by_modelopt
 from .destinations import ROLES
 from .files import INCOMPLETE, INDEX, SINGLE
 
-ALGORITHMS = {
-    None: "W4A16_NVFP4",
-    "static": "NVFP4",
-    "dynamic": "W4A16_NVFP4",
-    "amax": "W4A16_NVFP4",
-}
-MIXED, AWQ = "MIXED_PRECISION", "NVFP4_AWQ"
 ROLE_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
 }
@@ -45,12 +39,14 @@ def save_checkpoint(
     path: str | Path,
     *,
     config: dict[str, Any] | None = None,
+    tokenizer: Any = None,
     max_shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Writes `model`, with its NVFP4 layers in ModelOpt's layout.
 
     The files are safetensors with linear scale factors, an index where there are several of them,
-    config.json and hf_quant_config.json.
+    config.json and hf_quant_config.json, and for a model of transformers generation_config.json
+    and what a tokenizer or a processor needs.
 
     path: a directory that does not exist yet, or is empty, or a link to an empty one. In the end it
         is complete, or as before. A process that is killed leaves a folder that may be deleted:
@@ -58,39 +54,46 @@ def save_checkpoint(
         beside that one is not complete, and load_checkpoint refuses it; config.json comes last.
     config: what config.json says beside quantization_config, by default `model.config.to_dict()`
         of a transformers model. Without either there is no config.json.
+    tokenizer: a tokenizer or a processor of transformers, or a model's folder whose small files
+        are copied. By default that is the folder that the model came from, where it is on this
+        machine.
     max_shard_bytes: the most bytes of tensors in a file. A larger tensor has a file of its own.
 
-    Stacked experts are written one by one, as published files have them. Such files cannot say
-    input_quant="dynamic" and "amax": these layers are written as weights alone (W4A16_NVFP4), and
-    load_checkpoint takes input_quant again.
+    Stacked experts are written one by one, as published files have them.
+    input_quant="dynamic" and "amax" come back by an entry that other engines pass over. To them
+    "dynamic" is an input_scale of 1 (NVFP4), which is the same, and "amax" is weights alone
+    (W4A16_NVFP4).
+    A layer of `fuse` whose global scales differ is written with one for each row, and a warning:
+    load_checkpoint takes that, other engines do not.
 
     Raises FileExistsError for a directory with files. Raises ValueError for a global scale that is
-    not set, for a rank's slice of a layer, and for a layer of `fuse` whose global scales differ:
-    the layout has one for a layer, so save before fusing. Raises OSError with the name of the
-    file that cannot be written.
+    not set, for a rank's slice of a layer, and for a model without an NVFP4 layer. Raises TypeError
+    for another tokenizer. Raises OSError with the name of the file or folder that cannot be written
+    or read.
     """
     path = Path(path)
     there = path.is_symlink() or path.exists()
     if there and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"path: {path} is there already, expected a new or empty directory")
+    write_companions = _companions(model, tokenizer)
     if config is None and hasattr(getattr(model, "config", None), "to_dict"):
         config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
         config.pop("_name_or_path", None)  # where it was loaded from is nobody's business
     model_type = (config or {}).get("model_type", "")
-    layers = dict(_layers(model, model_type))
-    quantization = _quantization(layers, _excluded(model, model_type))
+    quantization = _quantization(model, model_type)
     path.parent.mkdir(parents=True, exist_ok=True)
     name = f"{INCOMPLETE}{secrets.token_hex(4)}"
     work = path / name if there else path.parent / f".{path.name}{name}"
     try:
         work.mkdir()
+        write_companions(work)
         _write_tensors(work, _tensors(model, model_type), max_shard_bytes)
-        _write_json(work / "hf_quant_config.json", _by_modelopt(quantization))
+        write_json(work / "hf_quant_config.json", beside(quantization))
         if config is not None:
             config = {**config, "quantization_config": quantization}
-            _write_json(work / "config.json", config)
+            write_json(work / "config.json", config)
         mode = (work / "hf_quant_config.json").stat().st_mode & 0o777
-        for file in work.iterdir():
+        for file in work.glob("*.safetensors"):
             file.chmod(mode)  # safetensors lets nobody else read its own
         if there:
             _move_files(work, path)
@@ -99,6 +102,28 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def _companions(model: nn.Module, tokenizer: Any) -> Callable[[Path], None]:
+    """What writes the files that belong to a model beside its weights."""
+    folder = folder_of(model) if tokenizer is None else tokenizer
+    if isinstance(folder, (str, Path)):
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"tokenizer: {folder} is no directory")
+    elif folder is not None and not hasattr(folder, "save_pretrained"):
+        came = type(folder).__name__
+        raise TypeError(f"tokenizer: {came}, expected a folder, or one with save_pretrained")
+    generation = getattr(model, "generation_config", None)
+
+    def write(work: Path) -> None:
+        if hasattr(folder, "save_pretrained"):
+            folder.save_pretrained(work)
+        elif folder is not None:
+            copy_companions(Path(folder), work)
+        if hasattr(generation, "to_json_string"):
+            write_text(work / "generation_config.json", generation.to_json_string())
+
+    return write
 
 
 def _move_files(work: Path, directory: Path) -> None:
@@ -110,12 +135,19 @@ def _move_files(work: Path, directory: Path) -> None:
     try:
         for file in files:
             file.replace(directory / file.name)
-        work.rmdir()
     except BaseException:
         for file in files:
             if not file.exists():
-                (directory / file.name).unlink(missing_ok=True)
+                _remove(directory / file.name)
         raise
+    work.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 # --- Tensors ---
@@ -126,26 +158,37 @@ def _in_files(name: str, model_type: str) -> str:
     return name.replace(ours, theirs) if ours else name
 
 
-def _layers(model: nn.Module, model_type: str) -> Iterator[tuple[str, str]]:
-    """(name in the files, ModelOpt's algorithm) of each NVFP4 layer. Checks global scales."""
+def _quantization(model: nn.Module, model_type: str) -> dict[str, Any]:
+    """quantization_config of config.json. Checks global scales."""
+    layers: dict[str, str] = {}
+    inputs: dict[str, InputQuant] = {}
+    by_row = []
     for name, module in model.named_modules():
-        if not isinstance(module, Frozen):
-            continue
         if isinstance(module, Slice):
             raise ValueError(f"{name}: a rank's slice of a layer, expected whole layers")
+        if not isinstance(module, (NVFP4Linear, NVFP4Experts)):
+            continue
         for key, sentence in module.faults():
             raise ValueError(f"{name}.{key}: {sentence}")
-        here = _in_files(name, model_type)
-        if isinstance(module, NVFP4Linear):
+        names = [_in_files(name, model_type)]
+        algorithm = ALGORITHMS[module.input_quant]
+        if isinstance(module, NVFP4Experts):
+            each = range(module.num_experts)
+            names = [f"{names[0]}.{e}.{role}" for e in each for role in _roles(model_type)]
+        else:
             if module.weight_scale_2.dim():
-                expected = "expected one global scale: save before fusing"
-                raise ValueError(f"{name}.weight_scale_2: one for each row, {expected}")
-            scaled = module.pre_quant_scale is not None and module.input_quant == "static"
-            yield here, AWQ if scaled else ALGORITHMS[module.input_quant]
-        elif isinstance(module, NVFP4Experts):
-            for e in range(module.num_experts):
-                for role in _roles(model_type):
-                    yield f"{here}.{e}.{role}", ALGORITHMS[module.input_quant]
+                by_row.append(name)
+            if module.pre_quant_scale is not None and algorithm == "NVFP4":
+                algorithm = AWQ
+        layers |= dict.fromkeys(names, algorithm)
+        inputs |= dict.fromkeys(names, module.input_quant)
+    if not layers:
+        raise ValueError("model: has no NVFP4 layer, expected one that quantize_ has changed")
+    if by_row:
+        more = f" and {len(by_row) - 1} more" if len(by_row) > 1 else ""
+        sentence = "one for each row, which engines other than nvfp4kern do not read"
+        warnings.warn(f"{by_row[0]}.weight_scale_2{more}: {sentence}", stacklevel=3)
+    return by_modelopt(layers, inputs, _excluded(model, model_type))
 
 
 def _roles(model_type: str) -> tuple[str, str, str]:
@@ -178,6 +221,8 @@ def _tensors(model: nn.Module, model_type: str) -> Iterator[tuple[str, Tensor]]:
                 continue
             seen.add(id(value))
             yield (f"{here}.{key}" if here else key), value.detach()
+        if isinstance(module, NVFP4Linear) and module.input_quant == "dynamic":
+            yield f"{here}.input_scale", torch.ones(())
 
 
 def _experts(path: str, experts: NVFP4Experts, roles: tuple[str, str, str]) -> Iterator[Any]:
@@ -194,6 +239,8 @@ def _experts(path: str, experts: NVFP4Experts, roles: tuple[str, str, str]) -> I
                 value = getattr(experts, f"{stack}_{key}")
                 if value is not None:
                     yield f"{path}.{e}.{role}.{key}", value[e].reshape(-1)[half].detach()
+            if experts.input_quant == "dynamic":
+                yield f"{path}.{e}.{role}.input_scale", torch.ones(())
 
 
 def _write_tensors(
@@ -217,7 +264,7 @@ def _write_tensors(
         file = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
         (directory / str(i)).rename(directory / file)
         weight_map.update(dict.fromkeys(names, file))
-    _write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _write_shard(directory: Path, number: int, tensors: dict[str, Tensor]) -> list[str]:
@@ -235,51 +282,7 @@ def _write_shard(directory: Path, number: int, tensors: dict[str, Tensor]) -> li
     return list(tensors)
 
 
-# --- Configuration ---
-
-
-def _quantization(layers: dict[str, str], excluded: list[str]) -> dict[str, Any]:
-    """quantization_config of config.json."""
-    if not layers:
-        raise ValueError("model: has no NVFP4 layer, expected one that quantize_ has changed")
-    algorithms = set(layers.values())
-    if AWQ in algorithms:
-        algorithms -= {"NVFP4"}  # ModelOpt's layers of that algorithm need no pre_quant_scale each
-    number = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": SF_VEC}
-    found: dict[str, Any] = {
-        "quant_method": "modelopt",
-        "quant_algo": algorithms.pop() if len(algorithms) == 1 else MIXED,
-        "ignore": excluded,
-        "producer": {"name": "nvfp4kern", "version": __version__},
-    }
-    if found["quant_algo"] == MIXED:
-        found["quantized_layers"] = {
-            name: {"quant_algo": algorithm, "group_size": SF_VEC}
-            for name, algorithm in layers.items()
-        }
-        return found
-    if found["quant_algo"] == AWQ:
-        return found
-    group = {"weights": number, "targets": ["Linear"]}
-    if found["quant_algo"] == "NVFP4":
-        group["input_activations"] = number
-    found["config_groups"] = {"group_0": group}
-    return found
-
-
-def _by_modelopt(found: dict[str, Any]) -> dict[str, Any]:
-    """hf_quant_config.json, which says the same in other words."""
-    inner = {
-        "quant_algo": found["quant_algo"],
-        "kv_cache_quant_algo": None,
-        "group_size": SF_VEC,
-        "exclude_modules": found["ignore"],
-    }
-    if found["quant_algo"] == AWQ:
-        inner |= {"has_zero_point": False, "pre_quant_scale": True}
-    if "quantized_layers" in found:
-        inner["quantized_layers"] = found["quantized_layers"]
-    return {"producer": found["producer"], "quantization": inner}
+# --- Files ---
 
 
 @contextmanager
@@ -297,8 +300,11 @@ def _named(file: Path) -> Iterator[Path]:
         raise OSError(number or errno.EIO, text, str(file)) from error
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    text = json.dumps(value, indent=2, default=_spelled) + "\n"
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=2, default=_spelled) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     with _named(path):
         path.write_text(text)
 

@@ -1,7 +1,9 @@
 """save_checkpoint: what it writes is ModelOpt's layout, and comes back to the bit."""
 
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from safetensors.torch import load_file
 from skeletons import Stack
 from torch import nn
 
-from nvfp4kern.checkpoint import Files, load_checkpoint, read_plan, save_checkpoint
+from nvfp4kern.checkpoint import CheckpointError, Files, load_checkpoint, read_plan, save_checkpoint
 from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, fuse, quantize_
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -86,13 +88,24 @@ def test_awq_is_named_as_modelopt_does(checkpoint, tmp_path):
     assert "_name_or_path" not in json.loads((tmp_path / "saved" / "config.json").read_text())
 
 
-@pytest.mark.parametrize("recipe", ["amax", "four_six"])
-def test_a_quantised_model_comes_back(checkpoint, tmp_path, recipe):
-    directory = checkpoint("qwen3_moe", "modelopt-nvfp4")
+def plain(directory):
+    """A model of this architecture that is not quantised."""
     config = transformers.AutoConfig.from_pretrained(directory)
     del config.quantization_config
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def inputs_of(model):
+    """How each NVFP4 layer quantises its inputs."""
+    layers = model.named_modules()
+    return {n: m.input_quant for n, m in layers if isinstance(m, (NVFP4Linear, NVFP4Experts))}
+
+
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+def test_a_quantised_model_comes_back(checkpoint, tmp_path, recipe):
+    directory = checkpoint("qwen3_moe", "modelopt-nvfp4")
+    model = plain(directory)
     names = quantize_(model, NVFP4Config(recipe=recipe))
     assert any(name.endswith("experts") for name in names) and "lm_head" not in names
     assert any(isinstance(module, NVFP4Experts) for module in model.modules())
@@ -113,8 +126,6 @@ def test_what_cannot_be_said_is_refused_and_nothing_is_written(tmp_path):
     target = tmp_path / "saved"
     with pytest.raises(ValueError, match="model: has no NVFP4 layer"):
         save_checkpoint(nn.Sequential(nn.Linear(16, 16)), target)
-    with pytest.raises(ValueError, match=r"0\.weight_scale_2: one for each row"):
-        save_checkpoint(nn.Sequential(fuse([linear(), linear(2)])), target)
     with pytest.raises(ValueError, match=r"0\.weight_scale_2: nan, expected"):
         save_checkpoint(nn.Sequential(NVFP4Linear(32, 16)), target)
     assert list(tmp_path.iterdir()) == []
@@ -123,6 +134,114 @@ def test_what_cannot_be_said_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(FileExistsError, match="expected a new or empty directory"):
         save_checkpoint(nn.Sequential(linear()), tmp_path / "there")
     assert (tmp_path / "there" / "mine").read_text() == "mine"
+
+
+INPUTS = {
+    "dynamic": (NVFP4Config("dynamic"), None),
+    "amax": (NVFP4Config("amax", exclude=("*gate", "*lm_head", "*experts")), None),
+    "mixed": (NVFP4Config(), "*self_attn*"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("way", ["loader", "transformers"])
+@pytest.mark.parametrize("what", INPUTS)
+def test_the_quantisation_of_inputs_comes_back(checkpoint, tmp_path, what, way):
+    config, dynamic = INPUTS[what]
+    directory = checkpoint("qwen3_moe", "modelopt-nvfp4")
+    model = plain(directory)
+    if dynamic:
+        quantize_(model, NVFP4Config("dynamic"), lambda _, name: fnmatchcase(name, dynamic))
+    quantize_(model, config)
+    kinds = inputs_of(model)
+    assert len(set(kinds.values())) == (2 if dynamic else 1)
+    save_checkpoint(model, tmp_path / "saved")
+    if way == "loader":
+        again = empty(directory)
+        load_checkpoint(again, tmp_path / "saved", device="cpu")
+    else:
+        import nvfp4kern.transformers  # noqa: F401
+
+        automatic = transformers.AutoModelForCausalLM
+        again = automatic.from_pretrained(tmp_path / "saved", dtype=torch.bfloat16)
+    assert inputs_of(again) == kinds
+    same(model, again)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_to_other_engines_dynamic_inputs_are_an_equal_static_scale(checkpoint, tmp_path):
+    directory = checkpoint("qwen3_moe", "modelopt-nvfp4")
+    model, again = plain(directory), empty(directory)
+    quantize_(model, NVFP4Config("dynamic"))
+    save_checkpoint(model, tmp_path / "saved")
+    for name in ("config.json", "hf_quant_config.json"):
+        said = json.loads((tmp_path / "saved" / name).read_text())
+        assert said.get("quantization_config", said).pop("nvfp4kern") == {"input_quant": "dynamic"}
+        (tmp_path / "saved" / name).write_text(json.dumps(said))
+    report = load_checkpoint(again, tmp_path / "saved", device="cpu")
+    assert report.warnings == [] and report.format == "NVFP4"
+    assert set(inputs_of(again).values()) == {"static"}
+    with torch.no_grad():
+        assert torch.equal(model(IDS).logits, again(IDS).logits)
+
+
+@pytest.mark.parametrize("record", ["dynamic", {"input_quant": "token"}, {"input_quant": {"0": 1}}])
+def test_a_record_of_inputs_that_is_not_understood_is_refused(tmp_path, record):
+    save_checkpoint(nn.Sequential(linear()), tmp_path / "saved", config={})
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    config["quantization_config"]["nvfp4kern"] = record
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(config))
+    if record == "dynamic":
+        read_plan(Files(tmp_path / "saved"))
+        return
+    with pytest.raises(CheckpointError, match="nvfp4kern: input_quant: .* expected 'dynamic'"):
+        read_plan(Files(tmp_path / "saved"))
+
+
+def test_a_fused_layer_comes_back_and_is_warned_of(tmp_path):
+    model = nn.Sequential(fuse([linear(), linear(2)]))
+    with pytest.warns(UserWarning, match=r"^0\.weight_scale_2: one for each row, which engines"):
+        save_checkpoint(model, tmp_path / "saved")
+    again = nn.Sequential(nn.Linear(32, 32, dtype=torch.bfloat16))
+    load_checkpoint(again, tmp_path / "saved", device="cpu")
+    assert again[0].weight_scale_2.shape == (32,)
+    assert torch.equal(again[0].dequantize(), model[0].dequantize())
+
+
+COMPANIONS = ("tokenizer.json", "merges.txt", "vocab.model", "chat_template.jinja", "LICENSE")
+OTHERS = (".hidden.json", "old.index.json", "pytorch_model.bin", "picture.png")
+
+
+@pytest.mark.parametrize("given", ["nothing", "folder", "tokenizer"])
+def test_what_a_tokenizer_and_generation_need_comes_along(checkpoint, tmp_path, given):
+    origin = tmp_path / "origin"
+    model = plain(checkpoint("llama", "modelopt-nvfp4"))
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(origin)
+    (origin / "templates").mkdir()
+    for name in (*COMPANIONS, *OTHERS, "templates/one.jinja", "templates/two.bin"):
+        (origin / name).write_text(name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(origin, dtype=torch.bfloat16)
+    model.generation_config.top_k = 3
+    quantize_(model)
+    saves = SimpleNamespace(save_pretrained=lambda to: (to / "own.json").write_text("own"))
+    tokenizer = {"nothing": None, "folder": str(origin), "tokenizer": saves}[given]
+    save_checkpoint(model, tmp_path / "saved", tokenizer=tokenizer)
+    found = {str(p.relative_to(tmp_path / "saved")) for p in (tmp_path / "saved").rglob("*.*")}
+    found |= {"LICENSE"} if (tmp_path / "saved" / "LICENSE").exists() else set()
+    weights = {"config.json", "hf_quant_config.json", "model.safetensors", "generation_config.json"}
+    added = {"own.json"} if given == "tokenizer" else {*COMPANIONS, "templates/one.jinja"}
+    assert found == weights | added
+    again = transformers.GenerationConfig.from_pretrained(tmp_path / "saved")
+    assert (again.max_new_tokens, again.top_k) == (7, 3)
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="tokenizer: int, expected a folder, or one with save_pre"):
+        save_checkpoint(nn.Sequential(linear()), tmp_path / "saved", tokenizer=3)
+    with pytest.raises(FileNotFoundError, match="tokenizer: .*nowhere is no directory"):
+        save_checkpoint(nn.Sequential(linear()), tmp_path / "saved", tokenizer=tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_leaves_no_files(tmp_path, monkeypatch):

@@ -106,8 +106,8 @@ def test_files_of_others_that_came_meanwhile_stay(target, monkeypatch):
         (target / "config.json").write_text("mine")
         write_shown(path, value)
 
-    write_shown = save._write_json
-    monkeypatch.setattr(save, "_write_json", write_json)
+    write_shown = save.write_json
+    monkeypatch.setattr(save, "write_json", write_json)
     with pytest.raises(OSError):
         write(target)
     assert names(target) == {"config.json"} and (target / "config.json").read_text() == "mine"
@@ -123,6 +123,8 @@ def killed(file, to):
     left -= 1
     return os._exit(9) if left < 0 else replace(file, to)
 Path.replace = killed
+if left == 6:
+    Path.rmdir = lambda _: os._exit(9)
 from test_save_interrupted import write
 write(Path(sys.argv[1]))
 """
@@ -148,6 +150,15 @@ def test_a_process_that_is_killed_leaves_what_nobody_takes_for_a_checkpoint(tmp_
         Files(target)
     with pytest.raises(CheckpointError, match=r"^there: has a folder \.incomplete-"):
         load_checkpoint(nn.Sequential(nn.Linear(32, 16)), target, device="cpu")
+
+
+def test_a_process_that_is_killed_at_its_end_has_written_all(tmp_path):
+    target = tmp_path / "there"
+    target.mkdir()
+    assert killed(target, 6).returncode == 9
+    (left,) = target.glob(".incomplete-*")
+    assert names(target) == {*COMPLETE, left.name} and not list(left.iterdir())
+    load_checkpoint(own(), target, device="cpu")
 
 
 def test_a_process_that_is_killed_leaves_a_folder_beside_a_new_one(tmp_path):

@@ -1,0 +1,101 @@
+"""What a checkpoint of ours says of itself: ModelOpt's words, and what they cannot say beside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import __version__
+from ..layout import SF_VEC
+from .plan import InputQuant, Plan
+from .untrusted import CheckpointError, in_short
+
+ALGORITHMS: dict[InputQuant, str] = {
+    None: "W4A16_NVFP4",
+    "static": "NVFP4",
+    "dynamic": "NVFP4",
+    "amax": "W4A16_NVFP4",
+}
+"""How the inputs are quantised -> ModelOpt's algorithm. Dynamic block scales alone are what a
+static input_scale of 1 gives, and such files say that for other engines."""
+MIXED, AWQ = "MIXED_PRECISION", "NVFP4_AWQ"
+OWN = "nvfp4kern"
+"""The key of what ModelOpt's words cannot say. Other engines pass it over."""
+RECORDED = ("dynamic", "amax")
+
+
+def by_modelopt(
+    layers: Mapping[str, str], inputs: Mapping[str, InputQuant], excluded: list[str]
+) -> dict[str, Any]:
+    """quantization_config of config.json.
+
+    layers: the algorithm of each. inputs: how each quantises its input.
+    """
+    algorithms = set(layers.values())
+    if AWQ in algorithms:
+        algorithms -= {"NVFP4"}  # ModelOpt's layers of that algorithm need no pre_quant_scale each
+    number = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": SF_VEC}
+    found: dict[str, Any] = {
+        "quant_method": "modelopt",
+        "quant_algo": algorithms.pop() if len(algorithms) == 1 else MIXED,
+        "ignore": excluded,
+        "producer": {"name": "nvfp4kern", "version": __version__},
+        **record(inputs),
+    }
+    if found["quant_algo"] == MIXED:
+        found["quantized_layers"] = {
+            name: {"quant_algo": algorithm, "group_size": SF_VEC}
+            for name, algorithm in layers.items()
+        }
+        return found
+    if found["quant_algo"] == AWQ:
+        return found
+    group = {"weights": number, "targets": ["Linear"]}
+    if found["quant_algo"] == "NVFP4":
+        group["input_activations"] = number
+    found["config_groups"] = {"group_0": group}
+    return found
+
+
+def beside(found: dict[str, Any]) -> dict[str, Any]:
+    """hf_quant_config.json, which says the same in other words."""
+    inner = {
+        "quant_algo": found["quant_algo"],
+        "kv_cache_quant_algo": None,
+        "group_size": SF_VEC,
+        "exclude_modules": found["ignore"],
+    }
+    if found["quant_algo"] == AWQ:
+        inner |= {"has_zero_point": False, "pre_quant_scale": True}
+    if "quantized_layers" in found:
+        inner["quantized_layers"] = found["quantized_layers"]
+    own = {OWN: found[OWN]} if OWN in found else {}
+    return {"producer": found["producer"], "quantization": inner, **own}
+
+
+# --- How inputs are quantised ---
+
+
+def record(inputs: Mapping[str, InputQuant]) -> dict[str, Any]:
+    """The entry of a configuration for `read_record`, {} where ModelOpt's words say it all."""
+    said = {name: quant for name, quant in inputs.items() if quant in RECORDED}
+    if not said:
+        return {}
+    alike = len(said) == len(inputs) and len(set(said.values())) == 1
+    return {OWN: {"input_quant": next(iter(said.values())) if alike else said}}
+
+
+def read_record(plan: Plan, quantization: dict[str, Any] | None) -> None:
+    """Sets the layers' input_quant to what the files' writer recorded. Raises CheckpointError for
+    a record that is not understood."""
+    own = (quantization or {}).get(OWN)
+    if own is None:
+        return
+    given = own.get("input_quant") if isinstance(own, dict) else own
+    said = given if isinstance(given, dict) else dict.fromkeys(plan.layers, given)
+    for name, quant in said.items():
+        if quant not in RECORDED:
+            expected = "expected 'dynamic' or 'amax', or an object with these by layer"
+            raise CheckpointError(f"{OWN}: input_quant: {in_short(quant)}, {expected}")
+        if name not in plan.layers:
+            plan.warn(in_short(name), f"is no quantised layer, and has input_quant {quant!r}")
+        elif plan.layers[name].kind == "nvfp4":
+            plan.layers[name].input_quant = quant
