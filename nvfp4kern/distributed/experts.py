@@ -240,7 +240,8 @@ class ExpertParallel(Slice, NVFP4Experts):
         if sfa is None:
             a[:n].copy_(x)
         else:
-            quantize_input(x, self.input_quant, self.gate_up_input, out=(a[:n], sfa[:n]))
+            scale = self._input_scale("gate_up")
+            quantize_input(x, self.input_quant, scale, out=(a[:n], sfa[:n]))
         sent_ids[:n].copy_(ids)
         sent_ids[n:].fill_(-1)
         sent_weights[:n].copy_(weights)

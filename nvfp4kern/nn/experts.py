@@ -48,15 +48,8 @@ class NVFP4Experts(Frozen):
         "down_proj_weight_scale_2",
         "down_proj_input_scale",
     )
-    EXACT = (
-        "gate_up_proj_weight_scale",
-        "down_proj_weight_scale",
-        *GLOBALS,
-        "gate_up_alpha",
-        "down_alpha",
-        "gate_up_input",
-        "down_input",
-    )
+    FOLLOWING = ("gate_up_alpha", "down_alpha", "gate_up_input", "down_input")
+    EXACT = ("gate_up_proj_weight_scale", "down_proj_weight_scale", *GLOBALS, *FOLLOWING)
 
     def __init__(
         self,
@@ -153,14 +146,19 @@ class NVFP4Experts(Frozen):
             global_scale
         )
 
-    def finish(self) -> None:
+    def sources(self) -> tuple[Tensor | None, ...]:
+        return tuple(self._parameters.get(name) for name in self.GLOBALS)
+
+    def following(self) -> dict[str, Tensor]:
+        values = {}
         up, down = self.gate_up_proj_weight_scale_2, self.down_proj_weight_scale_2
         if self.gate_up_proj_input_scale is not None and self.down_proj_input_scale is not None:
-            self.derive("gate_up_input", self.gate_up_proj_input_scale.max())
-            self.derive("down_input", self.down_proj_input_scale.max())
-            up, down = up * self.gate_up_input, down * self.down_input
-        self.derive("gate_up_alpha", up.repeat_interleave(self.intermediate_size, dim=1))
-        self.derive("down_alpha", down + 0)
+            values["gate_up_input"] = self.gate_up_proj_input_scale.max()
+            values["down_input"] = self.down_proj_input_scale.max()
+            up, down = up * values["gate_up_input"], down * values["down_input"]
+        values["gate_up_alpha"] = up.repeat_interleave(self.intermediate_size, dim=1)
+        values["down_alpha"] = down + 0
+        return values
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore
         for name in self.GLOBALS[:2]:  # one number for gate and up
@@ -234,7 +232,11 @@ class NVFP4Experts(Frozen):
         """What the first product reads of tokens: codes or x itself, and scale factors."""
         if self.input_quant is None:
             return readable(x), None
-        return quantize_input(x, self.input_quant, self.gate_up_input)[:2]
+        return quantize_input(x, self.input_quant, self._input_scale("gate_up"))[:2]
+
+    def _input_scale(self, name: str) -> Tensor | None:
+        """The global scale of the input of a product, with input_quant="static" alone."""
+        return self.derived()[f"{name}_input"] if self.input_quant == "static" else None
 
     def _products_of(
         self,
@@ -248,12 +250,14 @@ class NVFP4Experts(Frozen):
         """_products of tokens as _operand makes them."""
         stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
         options: dict[str, Any] = {
-            "rows": sorted_rows, "rows_per_token": max(k, 1), "alpha": self.gate_up_alpha,
-        }  # fmt: skip
+            "rows": sorted_rows,
+            "rows_per_token": max(k, 1),
+            "alpha": self.derived()["gate_up_alpha"],
+        }
         if self.input_quant is None:
             h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
             return self._product("down", h, None, offsets, dtype)
-        options |= {"global_scale": self.down_input, "data_dtype": torch.uint8}
+        options |= {"global_scale": self._input_scale("down"), "data_dtype": torch.uint8}
         codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
         return self._product("down", codes, scales, offsets, dtype)
 
@@ -266,7 +270,7 @@ class NVFP4Experts(Frozen):
         dtype: torch.dtype,
     ) -> Tensor:
         weight, scales = getattr(self, f"{name}_proj"), getattr(self, f"{name}_proj_weight_scale")
-        alpha = getattr(self, f"{name}_alpha")
+        alpha = self.derived()[f"{name}_alpha"]
         return nk.grouped_gemm(
             a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype
         )
@@ -295,7 +299,7 @@ class _Gradient(torch.autograd.Function):
         ctx.save_for_backward(offsets)
         if experts.input_quant is None:
             return experts._product(name, x, None, offsets, x.dtype)
-        scale = getattr(experts, f"{name}_input")
+        scale = experts._input_scale(name)
         codes, scales, _ = quantize_input(x, experts.input_quant, scale)
         return experts._product(name, codes, scales, offsets, x.dtype)
 

@@ -39,13 +39,15 @@ class NVFP4Linear(Frozen):
     torch.compile and CUDA graphs take it.
 
     The gradient with respect to the input is torch's product with the dequantised weight.
-    Quantising the input counts as the identity. Parameters have no gradient.
+    Quantising the input counts as the identity. Parameters have no gradient, but for a bias that
+    was asked for one by `requires_grad_`.
 
     Raises ValueError for K that is no multiple of 16, and what nvfp4kern.gemm raises.
     """
 
     GLOBALS = ("weight_scale_2", "input_scale")
     EXACT = ("weight_scale", "weight_scale_2", "input_scale", "alpha")
+    FOLLOWING = ("alpha",)
 
     def __init__(
         self,
@@ -82,7 +84,8 @@ class NVFP4Linear(Frozen):
             self.pre_quant_scale = frozen(k, dtype=dtype, **where)
         if bias:
             del self.bias
-            self.bias = frozen(n, dtype=dtype, **where)
+            empty = torch.empty(n, dtype=dtype, **where)
+            self.bias = nn.Parameter(empty, requires_grad=False)
 
     @classmethod
     def from_linear(
@@ -118,9 +121,13 @@ class NVFP4Linear(Frozen):
             setattr(self, name, nn.Parameter(value, requires_grad=False))
         self.finish()
 
-    def finish(self) -> None:
-        if self.input_scale is not None:
-            self.derive("alpha", self.weight_scale_2 * self.input_scale)
+    def sources(self) -> tuple[Tensor | None, ...]:
+        own = self._parameters
+        return own.get("weight_scale_2"), own.get("input_scale")
+
+    def following(self) -> dict[str, Tensor]:
+        scale = self.input_scale
+        return {} if scale is None else {"alpha": self.weight_scale_2 * scale}
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight [N, K]: code * weight_scale * weight_scale_2 in float32, rounded to dtype.
@@ -135,8 +142,8 @@ class NVFP4Linear(Frozen):
 
     def forward(self, x: Tensor) -> Tensor:
         x = autocast(x)
-        if wants_gradient(x):
-            return _Gradient.apply(x, self)
+        if wants_gradient(x) or self.bias is not None and wants_gradient(self.bias):
+            return _Gradient.apply(x, self.bias, self)
         return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -154,7 +161,8 @@ class NVFP4Linear(Frozen):
         a, sfa, own = quantize_input(x, self.input_quant, self.input_scale)
         if self.input_quant == "amax":
             return a, sfa, self.weight_scale_2 * own
-        return a, sfa, self.weight_scale_2 if self.alpha is None else self.alpha
+        static = self.input_scale is not None
+        return a, sfa, self.derived()["alpha"] if static else self.weight_scale_2
 
     def extra_repr(self) -> str:
         return (
@@ -194,18 +202,23 @@ def quantize_input(
 
 
 class _Gradient(torch.autograd.Function):
-    """NVFP4Linear where the input wants a gradient."""
+    """NVFP4Linear where the input or the bias wants a gradient."""
 
     @staticmethod
-    def forward(ctx, x, layer):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, bias, layer):  # type: ignore[no-untyped-def]
         ctx.layer, ctx.dtype = layer, x.dtype
         return layer._forward(x)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        layer = ctx.layer
-        dx = grad @ layer.dequantize(ctx.dtype)
-        return dx if layer.pre_quant_scale is None else dx * layer.pre_quant_scale, None
+        layer, dx, dbias = ctx.layer, None, None
+        if ctx.needs_input_grad[0]:
+            dx = grad @ layer.dequantize(ctx.dtype)
+            if layer.pre_quant_scale is not None:
+                dx = dx * layer.pre_quant_scale
+        if ctx.needs_input_grad[1]:
+            dbias = grad.flatten(0, -2).sum(0).to(layer.bias.dtype)
+        return dx, dbias, None
 
 
 def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
@@ -265,10 +278,10 @@ class NVFP4SwiGLU(Frozen):
 
     The three layers run one after the other, and each result is rounded, where the input wants a
     gradient and where gate and up of a checkpoint have a bias, a pre_quant_scale or different
-    input_quant, or have hooks.
+    input_quant, have hooks, or are adapters' layers.
     """
 
-    EXACT = ("input_scale", "gate_alpha", "up_alpha")
+    FOLLOWING = EXACT = ("input_scale", "gate_alpha", "up_alpha")
 
     def __init__(
         self,
@@ -287,33 +300,47 @@ class NVFP4SwiGLU(Frozen):
             nan = torch.full((), torch.nan, dtype=torch.float32, device=device)
             self.register_buffer(name, nan if input_quant == "static" else None, persistent=False)
 
+    def _static(self) -> bool:
+        """Whether gate and up have static input scales. An adapter may have taken their place."""
+        return all(
+            isinstance(each, NVFP4Linear) and each.input_scale is not None
+            for each in (self.gate_proj, self.up_proj)
+        )
+
     def _apart(self) -> bool:
         gate, up = self.gate_proj, self.up_proj
+        if not (isinstance(gate, NVFP4Linear) and isinstance(up, NVFP4Linear)):
+            return True
         more = (gate.bias, up.bias, gate.pre_quant_scale, up.pre_quant_scale)
         differ = gate.input_quant != up.input_quant or any(each is not None for each in more)
         return differ or has_hooks(gate) or has_hooks(up)
 
-    def finish(self) -> None:
+    def sources(self) -> tuple[Tensor | None, ...]:
+        return (*self.gate_proj.sources(), *self.up_proj.sources()) if self._static() else ()
+
+    def following(self) -> dict[str, Tensor]:
         gate, up = self.gate_proj, self.up_proj
-        if gate.input_scale is not None and up.input_scale is not None:
-            self.derive("input_scale", torch.maximum(gate.input_scale, up.input_scale))
-            self.derive("gate_alpha", gate.weight_scale_2 * self.input_scale)
-            self.derive("up_alpha", up.weight_scale_2 * self.input_scale)
+        if not self._static():
+            return {}
+        scale = torch.maximum(gate.input_scale, up.input_scale)
+        alphas = gate.weight_scale_2 * scale, up.weight_scale_2 * scale
+        return {"input_scale": scale, "gate_alpha": alphas[0], "up_alpha": alphas[1]}
 
     def forward(self, x: Tensor) -> Tensor:
         x = autocast(x)
         gate, up = self.gate_proj, self.up_proj
         if wants_gradient(x) or self._apart():
             return self.down_proj(nn.functional.silu(gate(x)) * up(x))
-        alphas = gate.weight_scale_2, up.weight_scale_2
+        alphas, scale = (gate.weight_scale_2, up.weight_scale_2), None
+        if gate.input_quant == "static":
+            derived = self.derived()
+            scale, *alphas = (derived[name] for name in self.FOLLOWING)
         if gate.input_quant is None:
             a, sfa = readable(x), None
         else:
-            a, sfa, own = quantize_input(x, gate.input_quant, self.input_scale)
+            a, sfa, own = quantize_input(x, gate.input_quant, scale)
         if gate.input_quant == "amax":
             alphas = alphas[0] * own, alphas[1] * own
-        if gate.input_quant == "static":
-            alphas = self.gate_alpha, self.up_alpha
         h = nk.dual_gemm(
             a, gate.weight, up.weight, sfa, gate.weight_scale, up.weight_scale,
             alpha1=alphas[0], alpha2=alphas[1], out_dtype=x.dtype,

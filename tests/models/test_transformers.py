@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import tiny
 import torch
 from damage import changed
@@ -197,6 +198,32 @@ def test_a_plain_model_is_quantised(tmp_path):
     assert type(model.model.layers[0].self_attn.o_proj) is torch.nn.Linear
     assert len(tokens_and_logits(model)[0]) == 8
     assert model.config.quantization_config.to_dict()["input_quant"] == "dynamic"
+
+
+class QuantisedItself(transformers.Qwen3MoeForCausalLM):
+    """Its layers are ours before any weight is there, and no quantiser of ours is asked."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        layers = [(n, m) for n, m in self.named_modules() if n.endswith(("_proj", "experts"))]
+        for name, module in layers:
+            kind = NVFP4Experts.like if name.endswith("experts") else like
+            self.set_submodule(name, kind(module, input_quant="static", device="meta"))
+
+
+def like(linear, **options):
+    sizes = linear.in_features, linear.out_features, linear.bias is not None
+    return NVFP4Linear(*sizes, dtype=linear.weight.dtype, **options)
+
+
+def test_a_class_that_quantises_itself(checkpoint, tmp_path):
+    """from_pretrained sets parameters one by one, and then buffers to memory of any content."""
+    given = from_pretrained(checkpoint("qwen3_moe", "modelopt-nvfp4", spread=True))
+    safetensors.torch.save_file(given.state_dict(), tmp_path / "model.safetensors")
+    config = AutoConfig.for_model(**ARCHITECTURES["qwen3_moe"].config)
+    config.save_pretrained(tmp_path)
+    model = QuantisedItself.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert torch.equal(tokens_and_logits(model)[1], tokens_and_logits(given)[1])
 
 
 # --- Whose checkpoints they are ---
