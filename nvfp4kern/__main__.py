@@ -1,6 +1,6 @@
 """The command `nvfp4kern`, or `python -m nvfp4kern`: checks every operator on this machine.
 
-Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `selftest`.
+Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `quantize`, `selftest`.
 """
 
 import argparse
@@ -19,7 +19,9 @@ BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
 CHECKPOINT_NEEDS = (
     'checkpoint needs PyTorch, safetensors and google-re2: pip install torch "nvfp4kern[models]"'
 )
+QUANTIZE_NEEDS = CHECKPOINT_NEEDS.replace("checkpoint", "quantize", 1)
 SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvfp4kern[bench]"'
+CALIBRATE_NEEDS = "quantize --calibrate needs transformers: pip install transformers"
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
@@ -229,13 +231,51 @@ def explain(operator, shape):
 # ---------------------------------------------------------------------------------------------
 
 
+def add_quantize_arguments(parser):
+    parser.add_argument("source", metavar="SRC", help="a Hugging Face folder of safetensors")
+    parser.add_argument("target", metavar="DST", help="a new folder: absent until it is complete")
+    parser.add_argument(
+        "--recipe",
+        choices=("amax", "four_six"),
+        default="amax",
+        help="how scale factors are chosen: four_six is slower, with a smaller error of weights",
+    )
+    parser.add_argument(
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="modules that stay as they are, such as '*.layers.0.*', beside the head and routers; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--inputs",
+        choices=("none", "dynamic", "static"),
+        default="none",
+        help="inputs stay at 16 bits (W4A16), or are quantised (W4A4) with block scales alone or "
+        "with scales of --calibrate",
+    )
+    parser.add_argument(
+        "--calibrate", metavar="TEXTFILE", help="text for --inputs static; needs transformers"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("modelopt", "compressed-tensors"),
+        default="modelopt",
+        help="whose layout is written; vLLM and SGLang read both",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="reads all of it again, and prints layers' errors"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(prog=NAME, description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"nvfp4kern {nvfp4kern.__version__}")
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
     commands = parser.add_subparsers(
-        dest="command", metavar="info | explain | bench | checkpoint | selftest"
+        dest="command", metavar="info | explain | bench | checkpoint | quantize | selftest"
     )
     commands.add_parser("info", help="backends of this build and machine")
     one = commands.add_parser("explain", help="what a call would use; runs nothing")
@@ -246,6 +286,10 @@ def main():
         "checkpoint", help="what NVFP4 files hold, and what is wrong with them"
     )
     one.add_argument("path", metavar="DIR", help="a directory, or one .safetensors file")
+    one = commands.add_parser(
+        "quantize", help="makes a folder with NVFP4 weights of one without, shard by shard"
+    )
+    add_quantize_arguments(one)
     one = commands.add_parser("selftest", help="all that this machine can say, in one file")
     selftest.add_arguments(one, hidden=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -260,6 +304,10 @@ def main():
             from nvfp4kern.checkpoint.report import command
 
             return command(arguments.path)
+        if arguments.command == "quantize":
+            from nvfp4kern.quantizing import command
+
+            return command.run(arguments)
         if arguments.command == "selftest":
             return selftest.run(arguments)
         from nvfp4kern.verify.cases import OPERATORS
@@ -275,6 +323,9 @@ def main():
             needs = dict.fromkeys(("numpy", "torch", "rich"), SELFTEST_NEEDS)
         if arguments.command == "checkpoint":
             needs = dict.fromkeys(("torch", "safetensors", "re2"), CHECKPOINT_NEEDS)
+        if arguments.command == "quantize":
+            needs = dict.fromkeys(("torch", "safetensors", "re2"), QUANTIZE_NEEDS)
+            needs["transformers"] = CALIBRATE_NEEDS
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise

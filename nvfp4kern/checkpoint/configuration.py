@@ -5,6 +5,7 @@ from typing import Any
 
 from .. import __version__
 from ..layout import SF_VEC
+from .compressed import FORMAT
 from .plan import InputQuant, Plan
 from .untrusted import CheckpointError, in_short
 
@@ -69,6 +70,30 @@ def beside(found: dict[str, Any]) -> dict[str, Any]:
         inner["quantized_layers"] = found["quantized_layers"]
     own = {OWN: found[OWN]} if OWN in found else {}
     return {"producer": found["producer"], "quantization": inner, **own}
+
+
+def by_compressed_tensors(inputs: Mapping[str, InputQuant], excluded: list[str]) -> dict[str, Any]:
+    """quantization_config of a folder in compressed-tensors' layout, all layers alike."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": SF_VEC}
+    weights |= {"symmetric": True, "dynamic": False}
+    quant = next(iter(inputs.values()), None)
+    group = {
+        "format": FORMAT,
+        "weights": weights,
+        "input_activations": None if quant is None else {**weights, "dynamic": "local"},
+        "output_activations": None,
+        "targets": ["Linear"],
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": FORMAT,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": excluded,
+        "kv_cache_scheme": None,
+        "producer": {"name": "nvfp4kern", "version": __version__},
+        **record(inputs),
+    }
 
 
 # --- How inputs are quantised ---

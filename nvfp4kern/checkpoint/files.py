@@ -99,6 +99,12 @@ class Files:
             return self._read_blocked(name)[index]
         return self._read(name, index, buffer)
 
+    def pieces(self, name: str, nbytes: int = 1 << 22) -> Iterator[bytearray]:
+        """A tensor's bytes as they lie in its file, so many at a time."""
+        opened, stored = self._opened[self.tensors[name].shard], self._stored[name]
+        for at in range(0, stored.nbytes, nbytes):
+            yield opened.read(stored.begin + at, min(nbytes, stored.nbytes - at))
+
     def _read(self, name: str, index: tuple[Any, ...], buffer: bytearray) -> torch.Tensor:
         shard = self.tensors[name].shard
         try:

@@ -21,6 +21,15 @@ FLOATS = ("float32", "float16", "bfloat16")
 KV_SCALES = ("k_scale", "v_scale", "q_scale")
 ATTENTION = ("k_proj", "v_proj", "q_proj", "qkv_proj", "attn", "self_attn", "attention")
 EMBEDDINGS = ("embed", "wte", "wpe")
+SHARDS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("in_proj_qkv", "in_proj_z"),
+    ("gate_proj", "up_proj"),
+    ("w1", "w3"),
+)
+"""Layers that engines fuse, as they read the same x."""
 
 
 @dataclass(frozen=True)

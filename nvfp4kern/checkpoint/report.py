@@ -10,13 +10,11 @@ from pathlib import Path
 
 from .files import CheckpointError, Files
 from .formats import read_plan
-from .plan import Layer, Plan, Problem
+from .plan import SHARDS, Layer, Plan, Problem
 
 __all__ = ["Report", "inspect"]
 
 WIDTH = 80
-SHARDS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
-"""Layers that engines fuse, as they read the same x."""
 STACKED = "gate_up_proj"
 LARGEST = {"weight_scale_2": 1.0, "input_scale": 25.0, "weight_scale": 25.0}
 """Larger multipliers are suspicious: they mean a weight above 2688, activations above 65504."""
@@ -92,17 +90,17 @@ class Report:
     def lines(self) -> Iterator[tuple[str, str]]:
         """(rich's style, line) of the text; no line has more than 80 characters."""
         yield from _wrapped("bold", self.path)
-        size = f"{_bytes(self.nbytes)} in {_plural(self.files, 'file')}"
+        size = f"{in_bytes(self.nbytes)} in {_plural(self.files, 'file')}"
         yield from _wrapped("", f"{self.format} by {self.producer}, {size}")
         if self.nbytes_read is not None:
-            yield "", f"{_bytes(self.nbytes_read)} of it read by this rank"
+            yield "", f"{in_bytes(self.nbytes_read)} of it read by this rank"
         yield "", ""
         for kind, count in self.layers.items():
             yield "", _row(kind, _plural(count.number, "layer"), count.nbytes)
         for kind, count in self.tensors.items():
             yield "", _row(kind, _plural(count.number, "tensor"), count.nbytes)
         if self.excluded:
-            names = ", ".join(_grouped(self.excluded))
+            names = ", ".join(grouped(self.excluded))
             yield from _wrapped("", f"excluded: {names}")
         for shards, found in self.differing.items():
             if found.differ:
@@ -224,25 +222,25 @@ def _plural(number: int, word: str) -> str:
 
 
 def _row(kind: str, number: str, nbytes: int) -> str:
-    return f"{kind:<34} {number:>16} {_bytes(nbytes):>12}"
+    return f"{kind:<34} {number:>16} {in_bytes(nbytes):>12}"
 
 
-def _bytes(number: int) -> str:
+def in_bytes(number: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= size:
             return f"{number / size:.2f} {unit}"
     return f"{number} B"
 
 
-def _numberless(name: str) -> str:
+def numberless(name: str) -> str:
     """Makes one of names that differ only in the numbers of layers and experts."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def _grouped(names: Iterable[str]) -> Iterator[str]:
+def grouped(names: Iterable[str]) -> Iterator[str]:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        groups[_numberless(name)].append(name)
+        groups[numberless(name)].append(name)
     for pattern, members in groups.items():
         yield members[0] if len(members) == 1 else f"{pattern} ({len(members)})"
 
@@ -251,7 +249,7 @@ def _summed(problems: Iterable[Problem]) -> Iterator[str]:
     """A line for problems that differ only in numbers in their names."""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
-        groups[_numberless(problem.name), problem.sentence].append(problem)
+        groups[numberless(problem.name), problem.sentence].append(problem)
     for members in groups.values():
         more = f" (and {len(members) - 1} more like it)" if len(members) > 1 else ""
         yield f"{members[0]}{more}"

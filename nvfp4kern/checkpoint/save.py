@@ -174,7 +174,7 @@ def _quantization(model: nn.Module, model_type: str) -> dict[str, Any]:
         algorithm = ALGORITHMS[module.input_quant]
         if isinstance(module, NVFP4Experts):
             each = range(module.num_experts)
-            names = [f"{names[0]}.{e}.{role}" for e in each for role in _roles(model_type)]
+            names = [f"{names[0]}.{e}.{role}" for e in each for role in roles_of(model_type)]
         else:
             if module.weight_scale_2.dim():
                 by_row.append(name)
@@ -191,7 +191,7 @@ def _quantization(model: nn.Module, model_type: str) -> dict[str, Any]:
     return by_modelopt(layers, inputs, _excluded(model, model_type))
 
 
-def _roles(model_type: str) -> tuple[str, str, str]:
+def roles_of(model_type: str) -> tuple[str, str, str]:
     return ROLE_NAMES.get(model_type, ("gate_proj", "up_proj", "down_proj"))
 
 
@@ -213,7 +213,7 @@ def _tensors(model: nn.Module, model_type: str) -> Iterator[tuple[str, Tensor]]:
     for path, module in model.named_modules():
         here = _in_files(path, model_type)
         if isinstance(module, NVFP4Experts):
-            yield from _experts(here, module, _roles(model_type))
+            yield from _experts(here, module, roles_of(model_type))
             continue
         kept = module._buffers.keys() - module._non_persistent_buffers_set
         for key, value in (*module._parameters.items(), *module._buffers.items()):

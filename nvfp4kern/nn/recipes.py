@@ -1,6 +1,6 @@
 """How a weight becomes NVFP4: the choice of its global scale and of its scale factors."""
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,13 +19,16 @@ FOUR_SIX_MOST = 256.0
 """The largest scale factor where a block's largest code is 6: with 4 it becomes 384."""
 
 
-def quantize_weight(weight: Tensor, recipe: Recipe) -> NVFP4[Tensor]:
+def quantize_weight(
+    weight: Tensor, recipe: Recipe, global_scale: Tensor | None = None
+) -> NVFP4[Tensor]:
     """weight [N, K], float16, bfloat16 or float32 -> (uint8 [N, K/2], e4m3 [N, K/16], float32 []).
 
     "amax": nvfp4kern.quantize with the global scale max|weight| / (6 * 448).
     "four_six": of two scale factors for each block, by which its largest magnitude becomes 6 or 4,
         the one that leaves the smaller squared error; the global scale is max|weight| / (6 * 256).
         From "Four Over Six" (Cook et al., arXiv:2512.02010).
+    global_scale: float32 [], where it is not of this weight alone; see global_scale_of.
 
     Raises ValueError for a weight with NaN or infinities. Synchronises with the device.
     """
@@ -33,16 +36,26 @@ def quantize_weight(weight: Tensor, recipe: Recipe) -> NVFP4[Tensor]:
     if not weight.is_meta and not bool(torch.isfinite(weight).all()):
         raise ValueError("weight: has NaN or infinities, expected finite values")
     if recipe == "amax":
-        q = nk.quantize(weight.contiguous(), global_scale="amax", data_dtype=torch.uint8)
-        return NVFP4(q.data, q.scales, q.global_scale.reshape(()))
-    return _four_six(weight)
+        scale: Any = "amax" if global_scale is None else global_scale
+        q = nk.quantize(weight.contiguous(), global_scale=scale, data_dtype=torch.uint8)
+        return NVFP4(q.data, q.scales, torch.as_tensor(q.global_scale).reshape(()))
+    if global_scale is None:
+        global_scale = global_scale_of(weight.abs().amax(), recipe)
+    return _four_six(weight, global_scale)
 
 
-def _four_six(weight: Tensor) -> NVFP4[Tensor]:
+def global_scale_of(largest: Tensor, recipe: Recipe) -> Tensor:
+    """float32 [], by which a recipe takes weights whose largest magnitude is `largest`."""
+    if recipe == "amax":
+        block = largest.float().expand(1, SF_VEC).contiguous()
+        return nk.quantize(block, global_scale="amax").global_scale.reshape(())
+    scale = largest.float() / (CODE_VALUES[-1] * FOUR_SIX_MOST)
+    return torch.where(scale > 0, scale, 1.0)
+
+
+def _four_six(weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:
     blocks = weight.float().unflatten(-1, (-1, SF_VEC))
     largest = blocks.abs().amax(-1, keepdim=True)
-    global_scale = weight.abs().amax().float() / (CODE_VALUES[-1] * FOUR_SIX_MOST)
-    global_scale = torch.where(global_scale > 0, global_scale, 1.0)
     best: tuple[Tensor, Tensor, Tensor] | None = None
     for target in (6.0, 4.0):
         scales = (largest / (target * global_scale)).clamp(max=MOST).to(E4M3)

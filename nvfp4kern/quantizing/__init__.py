@@ -1,0 +1,8 @@
+"""Quantising a folder of safetensors without loading the model: `python -m nvfp4kern quantize`.
+
+Needs torch and safetensors, and google-re2: `pip install "nvfp4kern[models]"`.
+"""
+
+from .folder import Summary, quantize_folder
+
+__all__ = ["Summary", "quantize_folder"]

@@ -1,0 +1,78 @@
+"""Quantising the weight of one layer rows by rows: none of it is held but a piece."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.files import CheckpointError, Files
+from ..layout import NVFP4, SF_VEC
+from ..nn.recipes import Recipe, global_scale_of, quantize_weight
+from .choice import Weight
+
+ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 18}
+"""Of a piece. Recipe "four_six" takes about 60 bytes for each."""
+
+
+class Reader:
+    """Reads weights in pieces, into the same memory."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self._buffer = bytearray()
+        self._largest: dict[tuple[str, int], Tensor] = {}
+
+    def pieces(self, weight: Weight, elements: int) -> Iterator[tuple[int, Tensor]]:
+        """(first row in the layer, rows): each is valid until the next."""
+        step = max(elements // weight.columns, 1)
+        needed = min(step, weight.rows) * weight.columns * 4
+        if len(self._buffer) < needed:
+            self._buffer = bytearray(needed)
+        expert, first = weight.index or (None, 0)
+        for at in range(0, weight.rows, step):
+            rows = slice(first + at, first + min(at + step, weight.rows))
+            index = (rows,) if expert is None else (expert, rows)
+            yield at, self.files.read(weight.tensor, index, self._buffer)
+
+    def largest(self, weight: Weight) -> Tensor:
+        """The largest magnitude, float32 []. Raises CheckpointError for NaN and infinities."""
+        key = weight.name, weight.rows
+        if key not in self._largest:
+            found = torch.zeros(())
+            for _, piece in self.pieces(weight, ELEMENTS["amax"]):
+                low, high = piece.aminmax()  # NaN where one is
+                found = torch.maximum(found, torch.maximum(-low, high).float())
+            if not found.isfinite():
+                what = "has NaN or infinities, expected finite values"
+                raise CheckpointError(f"{weight.tensor}: {what}")
+            self._largest[key] = found
+        return self._largest[key]
+
+
+def quantized(
+    reader: Reader, weight: Weight, global_scale: Tensor, recipe: Recipe
+) -> Iterator[tuple[int, NVFP4[Tensor]]]:
+    """(first row, codes and scale factors of rows) of the whole weight."""
+    for at, piece in reader.pieces(weight, ELEMENTS[recipe]):
+        yield at, quantize_weight(piece, recipe, global_scale)
+
+
+def global_scale(largest: Tensor, recipe: Recipe, divisor: bool) -> tuple[Tensor, Tensor]:
+    """(the multiplier, what the file has), float32 []. divisor: the file has its inverse.
+
+    The multiplier is what a reader makes of the file's number.
+    """
+    made = global_scale_of(largest, recipe)
+    if not divisor:
+        return made, made
+    stored = 1 / made
+    return 1 / stored, stored
+
+
+def sizes(weight: Weight) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Part of an NVFP4 layer -> (dtype, shape)."""
+    n, k = weight.rows, weight.columns
+    return {
+        "weight": ("uint8", (n, k // 2)),
+        "weight_scale": ("float8_e4m3fn", (n, k // SF_VEC)),
+    }

@@ -1,0 +1,421 @@
+"""nvfp4kern.quantizing: a folder becomes one with NVFP4 weights, whole or not at all."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from empty_model import empty
+from held import files as contents
+from safetensors.torch import load_file, save_file
+
+from nvfp4kern.checkpoint import CheckpointError, Files, inspect, load_checkpoint, read_plan
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
+from nvfp4kern.nn.recipes import quantize_weight
+from nvfp4kern.quantizing import choice, quantize_folder, weights
+from nvfp4kern.quantizing.shards import Shard
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+IDS = torch.arange(24).reshape(2, 12)
+ARCHITECTURES = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint, tmp_path_factory):
+    """Makes a folder of several shards that is not quantised, once for each architecture."""
+    made = {}
+
+    def make(architecture):
+        if architecture not in made:
+            config = transformers.AutoConfig.from_pretrained(
+                checkpoint(architecture, "modelopt-nvfp4")
+            )
+            del config.quantization_config
+            torch.manual_seed(1)
+            automatic = transformers.AutoModelForCausalLM
+            model = automatic.from_config(config, dtype=torch.bfloat16)
+            made[architecture] = tmp_path_factory.mktemp("plain") / architecture
+            model.save_pretrained(made[architecture], max_shard_size="100kB")
+            (made[architecture] / "tokenizer.json").write_text("{}")
+        return made[architecture]
+
+    return make
+
+
+def by_names(monkeypatch):
+    """As where transformers is not installed."""
+    monkeypatch.setitem(sys.modules, "nvfp4kern.transformers.architecture", None)
+
+
+@pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("quant", [None, "dynamic"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_folder_is_quantised_and_loads_by_both_ways(plain, tmp_path, architecture, quant, form):
+    import nvfp4kern.transformers as ours
+
+    source, target = plain(architecture), tmp_path / "made"
+    made = quantize_folder(source, target, input_quant=quant, format=form, verify=True)
+    assert 0.05 < min(made.errors.values()) and max(made.errors.values()) < 0.12
+    assert inspect(target).problems == []
+    assert {each.name for each in source.iterdir()} <= {each.name for each in target.iterdir()}
+    model = empty(source)
+    assert load_checkpoint(model, target, device="cpu").warnings == []
+    kinds = {m.input_quant for m in model.modules() if isinstance(m, (NVFP4Linear, NVFP4Experts))}
+    assert kinds == {quant}
+    automatic = transformers.AutoModelForCausalLM
+    ours.take_over()
+    again = automatic.from_pretrained(target, dtype=torch.bfloat16)
+    ours.hand_back()
+    with torch.no_grad():
+        logits = model(IDS).logits
+        assert torch.equal(logits, again(IDS).logits)
+        exact = automatic.from_pretrained(source, dtype=torch.bfloat16)(IDS).logits
+    error = (logits - exact).norm() / exact.norm()
+    assert 0.01 < error < 0.4
+    assert all(name.endswith((".gate", "lm_head", "embed_tokens")) for name in made.kept)
+
+
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+def test_codes_are_the_recipes_and_fused_layers_share_a_scale(plain, tmp_path, recipe, monkeypatch):
+    """Whatever the pieces in which weights are read."""
+    monkeypatch.setattr(weights, "ELEMENTS", {"amax": 200, "four_six": 700})
+    source, target = plain("qwen3_moe"), tmp_path / "made"
+    quantize_folder(source, target, recipe=recipe)
+    with Files(source) as before, Files(target) as after:
+        layers = read_plan(after).layers
+        assert any(".experts.0.up_proj" in name for name in layers)
+        for name in layers:
+            parent, _, last = name.rpartition(".")
+            groups = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+            group = next((each for each in groups if last in each), (last,))
+            members = [before.read(f"{parent}.{each}.weight") for each in group]
+            largest = torch.stack([each.abs().amax() for each in members]).amax()
+            (alone,) = [w for w, each in zip(members, group, strict=True) if each == last]
+            scale = quantize_weight(largest.expand(1, 16).contiguous(), recipe).global_scale
+            expected = quantize_weight(alone, recipe, scale)
+            assert torch.equal(after.read(f"{name}.weight"), expected.data)
+            found = after.read(f"{name}.weight_scale").view(torch.uint8)
+            assert torch.equal(found, expected.scales.view(torch.uint8))
+            assert torch.equal(after.read(f"{name}.weight_scale_2"), scale)
+
+
+@pytest.mark.parametrize("by", ["model", "names"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_names_choose_what_the_model_does(plain, by, architecture, monkeypatch):
+    """But for a router of another name, which a pattern of the user's excludes."""
+    if by == "names":
+        by_names(monkeypatch)
+    with Files(plain(architecture)) as files:
+        found = choice.choose(files, ("*lm_head", "*.gate"))
+        kept = {name.rpartition(".")[2] for name in found.kept}
+        assert kept == {"lm_head", "embed_tokens"} | (
+            {"gate"} - {architecture == "llama" and "gate"}
+        )
+        assert found.by.startswith("the modules of" if by == "model" else "names, as there is no")
+
+
+def folder(path, tensors, **config):
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_stacks_of_experts_are_written_one_by_one(tmp_path, monkeypatch):
+    by_names(monkeypatch)
+    up, down = torch.randn(3, 64, 48), torch.randn(3, 48, 32)
+    up[1] *= 100
+    stacks = {"a.experts.gate_up_proj": up.bfloat16(), "a.experts.down_proj": down.bfloat16()}
+    turned = {f"b.experts.{n[10:]}": v.mT.contiguous() for n, v in stacks.items()}
+    source = folder(tmp_path / "source", {**stacks, **turned})
+    made = quantize_folder(source, tmp_path / "made", verify=True)
+    assert set(made.kept) == set(turned)
+    assert {"transposed" in why for why in made.kept.values()} == {True}
+    found = load_file(tmp_path / "made" / "model.safetensors")
+    for e in range(3):
+        for role, rows in (("gate_proj", slice(32)), ("up_proj", slice(32, 64))):
+            scale = quantize_weight(up[e].bfloat16(), "amax").global_scale
+            expected = quantize_weight(up[e, rows].bfloat16(), "amax", scale)
+            assert torch.equal(found[f"a.experts.{e}.{role}.weight"], expected.data)
+            assert torch.equal(found[f"a.experts.{e}.{role}.weight_scale_2"], scale)
+        assert torch.equal(
+            found[f"a.experts.{e}.down_proj.weight"],
+            quantize_weight(down[e].bfloat16(), "amax").data,
+        )
+    assert torch.equal(found["b.experts.down_proj"], turned["b.experts.down_proj"])
+
+
+def test_what_is_no_layer_stays_and_is_named(tmp_path, monkeypatch):
+    by_names(monkeypatch)
+    tensors = {
+        "layer.weight": torch.randn(32, 32),
+        "layer.bias": torch.randn(32),
+        "wte.weight": torch.randn(32, 32),
+        "odd.weight": torch.randn(32, 24),
+        "numbers.weight": torch.ones(32, 32, dtype=torch.int64),
+        "h.c_attn.weight": torch.randn(32, 32),
+        "mine.0.weight": torch.randn(32, 32),
+        "empty.weight": torch.empty(0, 32),
+        "flags": torch.tensor([True, False, True]),
+    }
+    source = folder(tmp_path / "source", tensors)
+    made = quantize_folder(source, tmp_path / "made", exclude="mine", verify=True)
+    kept = {"wte": "a table", "odd": "K = 24, no multiple of 16", "numbers": "int64"}
+    kept |= {"mine.0": "excluded by mine", "empty": "K = 32, no multiple of 16"}
+    kept["h.c_attn"] = "perhaps transposed, which only the model tells"
+    assert made.kept == kept and made.layers == 1
+    after = load_file(tmp_path / "made" / "model.safetensors")
+    for name, value in tensors.items():
+        assert name == "layer.weight" or torch.equal(after[name], value)
+
+
+FAULTS = {
+    "NaN": ({"a.weight": torch.full((16, 32), torch.nan)}, {}, "a.weight: has NaN or infinities"),
+    "infinity": ({"a.weight": -torch.ones(16, 32) / 0}, {}, "a.weight: has NaN or infinities"),
+    "nothing": ({"a.bias": torch.ones(16)}, {}, "source: has no weight to be quantised"),
+    "FP8": (
+        {"a.weight": torch.ones(16, 32)},
+        {"quantization_config": {"quant_method": "fp8"}},
+        "source: is quantised already, by fp8",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_source_that_cannot_be_quantised_is_refused(tmp_path, what, monkeypatch):
+    by_names(monkeypatch)
+    tensors, config, said = FAULTS[what]
+    source = folder(tmp_path / "source", tensors, **{"model_type": "own", **config})
+    with pytest.raises(CheckpointError, match=said):
+        quantize_folder(source, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+# --- All or nothing ---
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    by_names(monkeypatch)
+    (tmp_path / "source").mkdir()
+    names = {}
+    for shard in range(3):
+        tensors = {f"{shard}.{i}.weight": torch.randn(64, 64) for i in range(3)}
+        tensors |= {f"{shard}.norm": torch.randn(40), f"{shard}.ids": torch.arange(5)}
+        file = f"model-0000{shard + 1}-of-00003.safetensors"
+        save_file(tensors, tmp_path / "source" / file)
+        names |= dict.fromkeys(tensors, file)
+    index = {"metadata": {}, "weight_map": names}
+    (tmp_path / "source" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "source" / "config.json").write_text('{"model_type": "own"}')
+    (tmp_path / "source" / "tokenizer.json").write_text("{}")
+    return tmp_path / "source"
+
+
+KILLED = """
+import os, random, shutil, signal, sys
+from pathlib import Path
+sys.modules["nvfp4kern.transformers.architecture"] = None
+import held
+from nvfp4kern.quantizing import folder, quantize_folder
+folder.SYNC_BYTES = 20_000  # bytes, of a few steps
+source, target, points = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+def child(at):
+    "Quantises, and kills itself before this call for a file. Its number, or None where it ended."
+    def counted(call):
+        def wrapper(*arguments, **options):
+            nonlocal at
+            at -= 1
+            if at < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+        return wrapper
+    process = os.fork()
+    if not process:
+        first = at
+        for owner, names in ((os, "pwrite write fsync ftruncate"), (shutil, "rmtree copyfile"),
+                             (Path, "replace write_text mkdir")):
+            for name in names.split():
+                setattr(owner, name, counted(getattr(owner, name)))
+        quantize_folder(source, target)
+        (target.parent / "count").touch()
+        os.truncate(target.parent / "count", first - at)
+        os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+assert child(10**6) == 0
+complete, total = held.files(target), os.path.getsize(target.parent / "count")
+draw = random.Random(int(sys.argv[4]))
+for case in range(points):
+    shutil.rmtree(target)
+    kills = 0
+    while True:
+        at = case * total // points if not kills else draw.randrange(total)
+        status = child(at)
+        if not status:
+            break
+        assert status == signal.SIGKILL, status
+        if target.exists():
+            assert held.files(target) == complete
+            shutil.rmtree(target)
+        kills += 1
+        if kills > 10:
+            assert child(10**6) == 0
+            break
+    assert kills and held.files(target) == complete
+    assert {each.name for each in target.parent.iterdir()} == {"source", "made", "count"}
+print(total)
+"""
+
+
+def test_a_run_that_is_killed_anywhere_continues_to_the_same_bytes(small, tmp_path):
+    """Before each twelfth of its calls for files, and then at ten random ones."""
+    command = [sys.executable, "-c", KILLED, str(small), str(tmp_path / "made"), "12", "0"]
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) > 50
+
+
+def stopped(small, target, **options):
+    """A run that ends by an exception after half of its bytes."""
+
+    def stop(done, total):
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_folder(small, target, progress=stop, **options)
+
+
+def test_a_run_continues_where_it_was(small, tmp_path, monkeypatch):
+    monkeypatch.setattr("nvfp4kern.quantizing.folder.SYNC_BYTES", 0)
+    stopped(small, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+    told = []
+    quantize_folder(small, tmp_path / "made", progress=lambda *now: told.append(now))
+    quantize_folder(small, tmp_path / "other")
+    assert contents(tmp_path / "made") == contents(tmp_path / "other")
+    assert told[0][0] == 0 and told[-1][0] == told[-1][1]
+    assert len(told) < 13  # a call for each step, of 15, that was left
+
+
+def test_a_run_of_other_settings_is_not_continued(small, tmp_path):
+    stopped(small, tmp_path / "made")
+    with pytest.raises(FileExistsError, match=r"settings \(recipe, exclude\); delete it to begin"):
+        quantize_folder(small, tmp_path / "made", recipe="four_six", exclude=("nothing",))
+    (file, *_) = small.glob("*.safetensors")
+    os.utime(file)
+    with pytest.raises(FileExistsError, match=r"settings \(source\)"):
+        quantize_folder(small, tmp_path / "made")
+
+
+def test_two_runs_do_not_mix(small, tmp_path):
+    stopped(small, tmp_path / "made")
+    with open(tmp_path / ".made.incomplete-quantize" / "done") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError, match="another process is quantising into it: '.*made"):
+            quantize_folder(small, tmp_path / "made")
+    quantize_folder(small, tmp_path / "made")
+
+
+@pytest.mark.parametrize("there", ["file", "folder", "empty", "link"])
+def test_what_is_there_stays(small, tmp_path, there):
+    target = tmp_path / "made"
+    if there == "file":
+        target.write_text("mine")
+    else:
+        (tmp_path / "real" if there == "link" else target).mkdir()
+    if there == "folder":
+        (target / "mine").write_text("mine")
+    if there == "link":
+        target.symlink_to("real")
+    if there in ("file", "folder"):
+        with pytest.raises(FileExistsError, match="expected a new or empty directory"):
+            quantize_folder(small, target)
+        assert (target / "mine" if there == "folder" else target).read_text() == "mine"
+        assert not list(tmp_path.glob(".made*"))
+    else:
+        quantize_folder(small, target)
+        assert inspect(target).problems == []
+        assert target.is_symlink() == (there == "link")
+
+
+def test_a_source_that_changes_meanwhile_is_an_error(small, tmp_path):
+    (file, *_) = sorted(small.glob("*.safetensors"))
+    with pytest.raises(CheckpointError, match="was changed while it was read"):
+        quantize_folder(small, tmp_path / "made", progress=lambda *_: os.utime(file))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("what", ["codes", "copy"])
+def test_verifying_sees_what_is_wrong_before_it_is_there(small, tmp_path, what, monkeypatch):
+    def wrong(*arguments):
+        made = quantize_weight(*arguments)
+        made.data.bitwise_xor_(0x88)  # the signs
+        return made
+
+    if what == "codes":
+        monkeypatch.setattr(weights, "quantize_weight", wrong)
+    else:
+        write = Shard.write
+        monkeypatch.setattr(
+            Shard,
+            "write",
+            lambda shard, name, data, at=0: write(
+                shard, name, bytes(len(data)) if name == "1.norm" else data, at
+            ),
+        )
+    with pytest.raises(CheckpointError, match="a relative error of 2, at|: the copy differs"):
+        quantize_folder(small, tmp_path / "made", verify=True)
+    assert not (tmp_path / "made").exists()
+
+
+# --- Memory ---
+
+MEASURED = """
+import re, sys, threading, time
+sys.modules["nvfp4kern.transformers.architecture"] = None
+import torch
+import nvfp4kern
+from nvfp4kern.quantizing import quantize_folder
+
+def anonymous():
+    with open("/proc/self/status") as lines:
+        return int(re.search(r"RssAnon:\\s+(\\d+)", lines.read())[1]) * 1024
+
+nvfp4kern.quantize(torch.zeros(64, 64))  # what modules and threads take once
+before, most, done = anonymous(), 0, threading.Event()
+
+def watch():
+    global most
+    while not done.is_set():
+        most = max(most, anonymous())
+        time.sleep(0.001)
+
+watcher = threading.Thread(target=watch, daemon=True)
+watcher.start()
+quantize_folder(sys.argv[1], sys.argv[2], recipe=sys.argv[3], verify=sys.argv[3] == "amax")
+done.set()
+watcher.join()
+print(most - before)
+"""
+
+
+@pytest.mark.parametrize("recipe", ["amax", pytest.param("four_six", marks=pytest.mark.slow)])
+def test_memory_is_less_than_the_largest_tensor_and_its_result(tmp_path, recipe):
+    n = k = 4096
+    drawn = torch.randn(2**16).bfloat16().expand(n * k // 2**16, -1)
+    tensors = {"embed.weight": drawn.reshape(n, k).clone(), "a.weight": drawn.reshape(n, k)}
+    source = folder(tmp_path / "source", tensors)
+    command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / "made"), recipe]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = n * k // 2 + n * k // 16
+    assert int(done.stdout) < 1.3 * (2 * n * k + result)
