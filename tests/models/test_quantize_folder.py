@@ -13,10 +13,12 @@ from empty_model import empty
 from held import files as contents
 from safetensors.torch import load_file, save_file
 
+from nvfp4kern.__main__ import main
 from nvfp4kern.checkpoint import CheckpointError, Files, inspect, load_checkpoint, read_plan
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 from nvfp4kern.nn.recipes import quantize_weight
 from nvfp4kern.quantizing import choice, quantize_folder, weights
+from nvfp4kern.quantizing.command import Lines
 from nvfp4kern.quantizing.shards import Shard
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -375,6 +377,53 @@ def test_verifying_sees_what_is_wrong_before_it_is_there(small, tmp_path, what, 
     with pytest.raises(CheckpointError, match="a relative error of 2, at|: the copy differs"):
         quantize_folder(small, tmp_path / "made", verify=True)
     assert not (tmp_path / "made").exists()
+
+
+# --- The command ---
+
+
+def command(*arguments, **variables):
+    words = [sys.executable, "-m", "nvfp4kern", "quantize", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, env=os.environ | variables)
+
+
+def test_the_command(plain, tmp_path):
+    target = tmp_path / "made"
+    options = ("--recipe", "four_six", "--exclude", "*layers.0.*", "--inputs", "dynamic")
+    done = command(plain("llama"), target, *options, "--verify")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[:2] == ["7 layers quantised, 39% of 157.06 kB; chosen by",
+                        "  the modules of LlamaForCausalLM"]  # fmt: skip
+    assert "not quantised, excluded by *lm_head: lm_head" in said
+    assert f"{target}: complete after" in said[-1] and said[-2].startswith("worst: model.layers.1.")
+    assert inspect(target).format == "NVFP4" and inspect(target).problems == []
+    again = command(plain("llama"), target)
+    assert again.returncode == 2
+    expected = "is there already, expected a new or empty directory"
+    assert again.stderr == f"error: {target} {expected}\n"
+
+
+def test_the_command_says_what_is_left(monkeypatch, capsys):
+    clock = iter((0.0, 1.0, 15.0, 16.0, 30.0))
+    monkeypatch.setattr("nvfp4kern.quantizing.command.time.monotonic", lambda: next(clock))
+    say = Lines()
+    for done in (100, 200, 300, 700):
+        say(done * 10**6, 10**9)
+    assert capsys.readouterr().err.splitlines() == [
+        "200.00 MB of 1.00 GB, 6.67 MB/s, 120 s left",
+        "700.00 MB of 1.00 GB, 20.00 MB/s, 15 s left",
+    ]
+
+
+def test_the_command_is_interrupted(small, tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nvfp4kern.quantizing.command.quantize_folder", interrupted)
+    monkeypatch.setattr(sys, "argv", ["nvfp4kern", "quantize", str(small), str(tmp_path / "made")])
+    assert main() == 130
+    assert capsys.readouterr().err == "interrupted; the same command continues where it was\n"
 
 
 # --- Memory ---
