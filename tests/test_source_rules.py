@@ -271,6 +271,7 @@ FOREIGN = {
     "nn": {"torch"},
     "distributed": {"torch"},
     "checkpoint": {"torch", "safetensors"},
+    "quantizing": {"torch"},
     "transformers": {"torch", "transformers"},
 }
 """What a folder imports, which whoever has it imports by name."""

@@ -1,17 +1,14 @@
 """nvfp4kern.quantizing: a folder becomes one with NVFP4 weights, whole or not at all."""
 
-import fcntl
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from empty_model import empty
-from held import files as contents
-from safetensors.torch import load_file, save_file
+from folders import by_names, folder
+from safetensors.torch import load_file
 
 from nvfp4kern.__main__ import main
 from nvfp4kern.checkpoint import CheckpointError, Files, inspect, load_checkpoint, read_plan
@@ -19,7 +16,6 @@ from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 from nvfp4kern.nn.recipes import quantize_weight
 from nvfp4kern.quantizing import choice, quantize_folder, weights
 from nvfp4kern.quantizing.command import Lines
-from nvfp4kern.quantizing.shards import Shard
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -47,11 +43,6 @@ def plain(checkpoint, tmp_path_factory):
         return made[architecture]
 
     return make
-
-
-def by_names(monkeypatch):
-    """As where transformers is not installed."""
-    monkeypatch.setitem(sys.modules, "nvfp4kern.transformers.architecture", None)
 
 
 @pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
@@ -119,13 +110,6 @@ def test_names_choose_what_the_model_does(plain, by, architecture, monkeypatch):
             {"gate"} - {architecture == "llama" and "gate"}
         )
         assert found.by.startswith("the modules of" if by == "model" else "names, as there is no")
-
-
-def folder(path, tensors, **config):
-    path.mkdir()
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    (path / "config.json").write_text(json.dumps(config))
-    return path
 
 
 def test_stacks_of_experts_are_written_one_by_one(tmp_path, monkeypatch):
@@ -198,187 +182,6 @@ def test_a_source_that_cannot_be_quantised_is_refused(tmp_path, what, monkeypatc
     assert not (tmp_path / "made").exists()
 
 
-# --- All or nothing ---
-
-
-@pytest.fixture
-def small(tmp_path, monkeypatch):
-    by_names(monkeypatch)
-    (tmp_path / "source").mkdir()
-    names = {}
-    for shard in range(3):
-        tensors = {f"{shard}.{i}.weight": torch.randn(64, 64) for i in range(3)}
-        tensors |= {f"{shard}.norm": torch.randn(40), f"{shard}.ids": torch.arange(5)}
-        file = f"model-0000{shard + 1}-of-00003.safetensors"
-        save_file(tensors, tmp_path / "source" / file)
-        names |= dict.fromkeys(tensors, file)
-    index = {"metadata": {}, "weight_map": names}
-    (tmp_path / "source" / "model.safetensors.index.json").write_text(json.dumps(index))
-    (tmp_path / "source" / "config.json").write_text('{"model_type": "own"}')
-    (tmp_path / "source" / "tokenizer.json").write_text("{}")
-    return tmp_path / "source"
-
-
-KILLED = """
-import os, random, shutil, signal, sys
-from pathlib import Path
-sys.modules["nvfp4kern.transformers.architecture"] = None
-import held
-from nvfp4kern.quantizing import folder, quantize_folder
-folder.SYNC_BYTES = 20_000  # bytes, of a few steps
-source, target, points = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-
-def child(at):
-    "Quantises, and kills itself before this call for a file. Its number, or None where it ended."
-    def counted(call):
-        def wrapper(*arguments, **options):
-            nonlocal at
-            at -= 1
-            if at < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-        return wrapper
-    process = os.fork()
-    if not process:
-        first = at
-        for owner, names in ((os, "pwrite write fsync ftruncate"), (shutil, "rmtree copyfile"),
-                             (Path, "replace write_text mkdir")):
-            for name in names.split():
-                setattr(owner, name, counted(getattr(owner, name)))
-        quantize_folder(source, target)
-        (target.parent / "count").touch()
-        os.truncate(target.parent / "count", first - at)
-        os._exit(0)
-    return os.waitpid(process, 0)[1]
-
-assert child(10**6) == 0
-complete, total = held.files(target), os.path.getsize(target.parent / "count")
-draw = random.Random(int(sys.argv[4]))
-for case in range(points):
-    shutil.rmtree(target)
-    kills = 0
-    while True:
-        at = case * total // points if not kills else draw.randrange(total)
-        status = child(at)
-        if not status:
-            break
-        assert status == signal.SIGKILL, status
-        if target.exists():
-            assert held.files(target) == complete
-            shutil.rmtree(target)
-        kills += 1
-        if kills > 10:
-            assert child(10**6) == 0
-            break
-    assert kills and held.files(target) == complete
-    assert {each.name for each in target.parent.iterdir()} == {"source", "made", "count"}
-print(total)
-"""
-
-
-def test_a_run_that_is_killed_anywhere_continues_to_the_same_bytes(small, tmp_path):
-    """Before each twelfth of its calls for files, and then at ten random ones."""
-    command = [sys.executable, "-c", KILLED, str(small), str(tmp_path / "made"), "12", "0"]
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    assert int(done.stdout) > 50
-
-
-def stopped(small, target, **options):
-    """A run that ends by an exception after half of its bytes."""
-
-    def stop(done, total):
-        if done > total / 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        quantize_folder(small, target, progress=stop, **options)
-
-
-def test_a_run_continues_where_it_was(small, tmp_path, monkeypatch):
-    monkeypatch.setattr("nvfp4kern.quantizing.folder.SYNC_BYTES", 0)
-    stopped(small, tmp_path / "made")
-    assert not (tmp_path / "made").exists()
-    told = []
-    quantize_folder(small, tmp_path / "made", progress=lambda *now: told.append(now))
-    quantize_folder(small, tmp_path / "other")
-    assert contents(tmp_path / "made") == contents(tmp_path / "other")
-    assert told[0][0] == 0 and told[-1][0] == told[-1][1]
-    assert len(told) < 13  # a call for each step, of 15, that was left
-
-
-def test_a_run_of_other_settings_is_not_continued(small, tmp_path):
-    stopped(small, tmp_path / "made")
-    with pytest.raises(FileExistsError, match=r"settings \(recipe, exclude\); delete it to begin"):
-        quantize_folder(small, tmp_path / "made", recipe="four_six", exclude=("nothing",))
-    (file, *_) = small.glob("*.safetensors")
-    os.utime(file)
-    with pytest.raises(FileExistsError, match=r"settings \(source\)"):
-        quantize_folder(small, tmp_path / "made")
-
-
-def test_two_runs_do_not_mix(small, tmp_path):
-    stopped(small, tmp_path / "made")
-    with open(tmp_path / ".made.incomplete-quantize" / "done") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError, match="another process is quantising into it: '.*made"):
-            quantize_folder(small, tmp_path / "made")
-    quantize_folder(small, tmp_path / "made")
-
-
-@pytest.mark.parametrize("there", ["file", "folder", "empty", "link"])
-def test_what_is_there_stays(small, tmp_path, there):
-    target = tmp_path / "made"
-    if there == "file":
-        target.write_text("mine")
-    else:
-        (tmp_path / "real" if there == "link" else target).mkdir()
-    if there == "folder":
-        (target / "mine").write_text("mine")
-    if there == "link":
-        target.symlink_to("real")
-    if there in ("file", "folder"):
-        with pytest.raises(FileExistsError, match="expected a new or empty directory"):
-            quantize_folder(small, target)
-        assert (target / "mine" if there == "folder" else target).read_text() == "mine"
-        assert not list(tmp_path.glob(".made*"))
-    else:
-        quantize_folder(small, target)
-        assert inspect(target).problems == []
-        assert target.is_symlink() == (there == "link")
-
-
-def test_a_source_that_changes_meanwhile_is_an_error(small, tmp_path):
-    (file, *_) = sorted(small.glob("*.safetensors"))
-    with pytest.raises(CheckpointError, match="was changed while it was read"):
-        quantize_folder(small, tmp_path / "made", progress=lambda *_: os.utime(file))
-    assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("what", ["codes", "copy"])
-def test_verifying_sees_what_is_wrong_before_it_is_there(small, tmp_path, what, monkeypatch):
-    def wrong(*arguments):
-        made = quantize_weight(*arguments)
-        made.data.bitwise_xor_(0x88)  # the signs
-        return made
-
-    if what == "codes":
-        monkeypatch.setattr(weights, "quantize_weight", wrong)
-    else:
-        write = Shard.write
-        monkeypatch.setattr(
-            Shard,
-            "write",
-            lambda shard, name, data, at=0: write(
-                shard, name, bytes(len(data)) if name == "1.norm" else data, at
-            ),
-        )
-    with pytest.raises(CheckpointError, match="a relative error of 2, at|: the copy differs"):
-        quantize_folder(small, tmp_path / "made", verify=True)
-    assert not (tmp_path / "made").exists()
-
-
 # --- The command ---
 
 
@@ -416,55 +219,11 @@ def test_the_command_says_what_is_left(monkeypatch, capsys):
     ]
 
 
-def test_the_command_is_interrupted(small, tmp_path, monkeypatch, capsys):
+def test_the_command_is_interrupted(tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("nvfp4kern.quantizing.command.quantize_folder", interrupted)
-    monkeypatch.setattr(sys, "argv", ["nvfp4kern", "quantize", str(small), str(tmp_path / "made")])
+    monkeypatch.setattr(sys, "argv", ["nvfp4kern", "quantize", "source", "made"])
     assert main() == 130
     assert capsys.readouterr().err == "interrupted; the same command continues where it was\n"
-
-
-# --- Memory ---
-
-MEASURED = """
-import re, sys, threading, time
-sys.modules["nvfp4kern.transformers.architecture"] = None
-import torch
-import nvfp4kern
-from nvfp4kern.quantizing import quantize_folder
-
-def anonymous():
-    with open("/proc/self/status") as lines:
-        return int(re.search(r"RssAnon:\\s+(\\d+)", lines.read())[1]) * 1024
-
-nvfp4kern.quantize(torch.zeros(64, 64))  # what modules and threads take once
-before, most, done = anonymous(), 0, threading.Event()
-
-def watch():
-    global most
-    while not done.is_set():
-        most = max(most, anonymous())
-        time.sleep(0.001)
-
-watcher = threading.Thread(target=watch, daemon=True)
-watcher.start()
-quantize_folder(sys.argv[1], sys.argv[2], recipe=sys.argv[3], verify=sys.argv[3] == "amax")
-done.set()
-watcher.join()
-print(most - before)
-"""
-
-
-@pytest.mark.parametrize("recipe", ["amax", pytest.param("four_six", marks=pytest.mark.slow)])
-def test_memory_is_less_than_the_largest_tensor_and_its_result(tmp_path, recipe):
-    n = k = 4096
-    drawn = torch.randn(2**16).bfloat16().expand(n * k // 2**16, -1)
-    tensors = {"embed.weight": drawn.reshape(n, k).clone(), "a.weight": drawn.reshape(n, k)}
-    source = folder(tmp_path / "source", tensors)
-    command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / "made"), recipe]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    result = n * k // 2 + n * k // 16
-    assert int(done.stdout) < 1.3 * (2 * n * k + result)
