@@ -59,6 +59,10 @@ own_outs = Kind("PY_OWN", "Sequence[_A | None] | None")
 own_dtype = Kind("PY_OWN", "OutDtype | None")
 codes_dtype = Kind("PY_OWN", "CodesDtype")
 global_scale = Kind("PY_OWN", "Scalar | None", **SCALAR)
+inverse = Kind(
+    "PY_OWN", "Scalar | None", "float? {0}=None, Tensor? {0}_tensor=None", SCALAR["kernel"],
+    '*number_or_none({0}, "{0}")',
+)  # fmt: skip
 nvfp4 = Kind("PY_OWN", "tuple[_A, Tensor, Scalar | None]", **PARTS)
 
 TYPES = runpy.run_path(str(Path(__file__).parents[1] / "nvfp4kern" / "types.py"))

@@ -16,6 +16,7 @@ from operator_kinds import (
     count,
     flag,
     global_scale,
+    inverse,
     layout,
     layouts,
     number,
@@ -59,7 +60,8 @@ Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferE
     defaults=".global_scale.value = 1",
     registered=[
         Registered(
-            "quantize", "x up global_scale scale_layout offsets", ("data", "scales"), "data_dtype"
+            "quantize", "x up global_scale scale_layout offsets global_scale_inverse",
+            ("data", "scales"), "data_dtype",
         ),
         Registered(
             "quantize_amax", "x up scale_layout offsets", ("data", "scales", "global_scale"),
@@ -70,8 +72,8 @@ Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferE
 def quantize(
     x: tensor, *, up: optional = None,
     global_scale: Kind("PY_OWN", 'Scalar | Literal["amax"] | None', **SCALAR) = None,
-    scale_layout: layout = "linear", offsets: optional = None, out: own_outs = None,
-    data_dtype: codes_dtype = None,
+    global_scale_inverse: inverse = None, scale_layout: layout = "linear", offsets: optional = None,
+    out: own_outs = None, data_dtype: codes_dtype = None,
 ):  # fmt: skip
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
@@ -80,6 +82,9 @@ def quantize(
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
         float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
         has 1.0, the argument itself, or the new 1-element tensor.
+    global_scale_inverse: S, what elements are multiplied by, as it is: the divisor that compressed-tensors stores. A
+        number above 0 or a 1-element float32 tensor on x's device. It goes with no 'amax'. The result then has the
+        global_scale that is given beside it, which changes no byte, or 1 / S.
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
@@ -243,7 +248,7 @@ GATED = "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token"
         {
             "out": "_A | None = None", "out_dtype": "OutDtype | None = None",
             "quantized": "Literal[False] = False", "global_scale": "None = None",
-            "data_dtype": "None = None",
+            "global_scale_inverse": "None = None", "data_dtype": "None = None",
         },
         {
             "activation": 'Literal["silu"] = "silu"', "out": "Sequence[_A | None] | None = None",
@@ -253,8 +258,8 @@ GATED = "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token"
     registered=[
         Registered("grouped_dual_gemm", GATED),
         Registered(
-            "grouped_dual_gemm_quantized", f"{GATED} global_scale", ("data", "scales"),
-            "data_dtype", {"quantized": True},
+            "grouped_dual_gemm_quantized", f"{GATED} global_scale global_scale_inverse",
+            ("data", "scales"), "data_dtype", {"quantized": True},
         ),
     ],
 )  # fmt: skip
@@ -262,7 +267,8 @@ def grouped_dual_gemm(
     a: tensor, b: tensor, sfa: optional, sfb: scales, offsets: tensor, *, rows: optional = None,
     rows_per_token: size = 1, alpha: scalar_or_none = None, activation: activation = "silu",
     scale_layout: layouts = "linear", out: own_outs = None, out_dtype: own_dtype = None,
-    quantized: flag = False, global_scale: global_scale = None, data_dtype: codes_dtype = None,
+    quantized: flag = False, global_scale: global_scale = None,
+    global_scale_inverse: inverse = None, data_dtype: codes_dtype = None,
 ):  # fmt: skip
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
     float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
@@ -279,7 +285,7 @@ def grouped_dual_gemm(
     quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
         multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
         the result in float32. out is then (data, scales), where an item that is None is allocated.
-    global_scale, data_dtype: with quantized, as in quantize, but not 'amax'.
+    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
 
     {tensors}
     """

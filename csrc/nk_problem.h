@@ -25,9 +25,11 @@ typedef struct nk_output {
     int64_t row_stride, col_stride, batch_stride;
 } nk_output;
 
-/* A factor per feature: data[n * stride], or `value` for all features where data is NULL. */
+/* A factor per feature: data[n * stride], or `value` for all features where data is NULL. A global scale to quantise by
+ * may be given as its `inverse`. */
 typedef struct nk_alpha {
     float value;
+    bool inverse;
     const float *data;
     int64_t stride;       /* in elements; 0 for a 1-element tensor */
     int64_t group_stride; /* in elements, from expert to expert */

@@ -208,6 +208,7 @@ typedef struct nk_grouped_dual_gemm_args {
     const nk_tensor *out; /* or, where quantized: */
     bool quantized;
     nk_scalar global_scale;
+    bool inverse; /* as of quantize */
     const nk_tensor *codes, *scales;
 } nk_grouped_dual_gemm_args;
 /* One spec; where quantized two, of codes and scales. */
@@ -278,12 +279,14 @@ nk_status nk_combine(const nk_combine_args *args, nk_exec *exec);
 
 /* quantize: x [..,M,K] of fp16, bf16 or fp32, or silu(x) * up where `up` is not NULL -> codes [..,M,K/2] and scales
  * (linear [..,M,K/16], or blocked [..,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
- * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). With `offsets`
- * (int32 [G+1], blocked, x [M,K]) the scales of each expert start at an atom of their own. */
+ * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). Where
+ * `inverse`, global_scale is S, the inverse of s2. With `offsets` (int32 [G+1], blocked, x [M,K]) the scales of each
+ * expert start at an atom of their own. */
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     const nk_tensor *up; /* of x's shape and dtype, or NULL */
     nk_scalar global_scale;
+    bool inverse;
     bool amax;
     nk_sf_layout layout;
     const nk_tensor *offsets;

@@ -20,8 +20,9 @@ class BackendError(RuntimeError):
 
 def quantize(
     x: _A, *, up: Tensor | None = None, global_scale: Scalar | Literal["amax"] | None = None,
-    scale_layout: Layout = "linear", offsets: Tensor | None = None,
-    out: Sequence[_A | None] | None = None, data_dtype: CodesDtype = None,
+    global_scale_inverse: Scalar | None = None, scale_layout: Layout = "linear",
+    offsets: Tensor | None = None, out: Sequence[_A | None] | None = None,
+    data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]:
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
@@ -30,6 +31,9 @@ def quantize(
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
         float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
         has 1.0, the argument itself, or the new 1-element tensor.
+    global_scale_inverse: S, what elements are multiplied by, as it is: the divisor that compressed-tensors stores. A
+        number above 0 or a 1-element float32 tensor on x's device. It goes with no 'amax'. The result then has the
+        global_scale that is given beside it, which changes no byte, or 1 / S.
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
@@ -211,7 +215,7 @@ def grouped_dual_gemm(
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     activation: Activation = "silu", scale_layout: Layouts = "linear", out: _A | None = None,
     out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
-    data_dtype: None = None,
+    global_scale_inverse: None = None, data_dtype: None = None,
 ) -> _A:
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
     float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
@@ -230,7 +234,7 @@ def grouped_dual_gemm(
     quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
         multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
         the result in float32. out is then (data, scales), where an item that is None is allocated.
-    global_scale, data_dtype: with quantized, as in quantize, but not 'amax'.
+    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -247,7 +251,8 @@ def grouped_dual_gemm(
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
     out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
-    global_scale: Scalar | None = None, data_dtype: CodesDtype = None,
+    global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
+    data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]: ...
 @overload
 def route(

@@ -1,8 +1,8 @@
 /* quantize: codes and scale factors of x, which is the input or silu(input) * up.
- * With S = min(fl(1/s2), FLT_MAX), or min(fl(2688/g), FLT_MAX) for the amax g, and a the largest |x| of a block of 16:
- *   sf   = e4m3_rne(min(fl(a * fl(S * fl(1/6))), 448))
- *   code = e2m1_rne(fl(x * min(fl(1 / fl(sf * fl(1/S))), FLT_MAX)))
- * The order of these fp32 operations is the contract: every backend writes the same bytes. */
+ * With S = min(fl(1/s2), FLT_MAX), or S itself where that is given, or min(fl(2688/g), FLT_MAX) for the amax g, and a
+ * the largest |x| of a block of 16: sf   = e4m3_rne(min(fl(a * fl(S * fl(1/6))), 448)) code = e2m1_rne(fl(x * min(fl(1
+ * / fl(sf * fl(1/S))), FLT_MAX))) The order of these fp32 operations is the contract: every backend writes the same
+ * bytes. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
@@ -33,7 +33,7 @@ static cpu_encoder encoder_of_scale(float s)
 /* S */
 static float scale_of(const nk_alpha *global_scale)
 {
-    const float s = 1.0f / cpu_alpha_at(global_scale, 0);
+    const float given = cpu_alpha_at(global_scale, 0), s = global_scale->inverse ? given : 1.0f / given;
     return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
 }
 

@@ -19,7 +19,7 @@ __device__ inline encoder encoder_of(float s) { return {s > 0, __fmul_rn(s, 1.0f
 /* S for a global scale that is given. */
 __device__ inline float encode_scale_of(const nk_alpha &global_scale)
 {
-    const float s = __frcp_rn(alpha_at(global_scale, 0));
+    const float given = alpha_at(global_scale, 0), s = global_scale.inverse ? given : __frcp_rn(given);
     return s > FLT_MAX ? FLT_MAX : s; /* keeps NaN */
 }
 

@@ -41,6 +41,7 @@ static nk_status check_encoding(const nk_grouped_dual_gemm_args *args, const nk_
                 nk_shape_text(args->b).s);
     problem->encoded = (nk_encoded_output){.wanted = true};
     NK_TRY(nk_check_alpha(&args->global_scale, 1, args->a, &problem->encoded.global_scale));
+    problem->encoded.global_scale.inverse = args->inverse;
     NK_TRY(nk_spec_matrix("codes", NK_E2M1X2, args->a, a, gates->m, gates->n / 2, &specs[0]));
     return nk_spec_matrix("scales", NK_E4M3, args->a, a, gates->m, gates->n / NK_SF_VEC, &specs[1]);
 }

@@ -62,7 +62,10 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
         .sf_padded_rows = nk_sf_padded_rows(x->rows),
     };
     if (args->up) NK_TRY(check_up(args, x, p));
+    NK_CHECK(!args->amax || !args->inverse, NK_VALUE_ERROR,
+             "global_scale_inverse: given, expected None with global_scale='amax'");
     NK_TRY(nk_check_alpha(&args->global_scale, 1, first, &p->global_scale));
+    p->global_scale.inverse = args->inverse;
     if (args->offsets) {
         const nk_tensor *offsets = args->offsets;
         int64_t atoms;

@@ -14,7 +14,7 @@ static bool is_given(PyObject *object) { return object && object != Py_None; }
 /* With quantized=True: the outputs are codes and scale factors. */
 static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_gemm_args *args, PyObject **result)
 {
-    nk_tensor t[2], specs[2], global_scale;
+    nk_tensor t[2], specs[2], global_scale, inverse;
     const nk_tensor **pointers[] = {&args->codes, &args->scales};
     PyObject *given[2] = {NULL}, *outputs[2] = {NULL};
     nk_dtype data_dtype = NK_E2M1X2;
@@ -24,6 +24,8 @@ static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_g
                           v[PY_GROUPED_DUAL_GEMM_OUT_DTYPE]);
     }
     if (py_global_scale(call, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE], &global_scale, &args->global_scale, NULL) < 0 ||
+        py_global_scale_inverse(call, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE_INVERSE], &inverse, &args->global_scale,
+                                &args->inverse) < 0 ||
         py_optional_outputs(call, v[PY_GROUPED_DUAL_GEMM_OUT], "(data, scales)", 2, 2, given, t, pointers) < 0 ||
         py_codes_dtype(v[PY_GROUPED_DUAL_GEMM_DATA_DTYPE], args->codes, &data_dtype) < 0 ||
         py_check(call, nk_grouped_dual_gemm_out(args, specs)) < 0) {
@@ -34,10 +36,13 @@ static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_g
         if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
     if (py_execute(call, run_grouped_dual_gemm, args) < 0) goto done;
-    if (!call->exec.dry_run) *result = py_nvfp4(call, outputs, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE]);
+    if (!call->exec.dry_run)
+        *result =
+            py_nvfp4(call, outputs, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE], v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE_INVERSE]);
     failed = *result || call->exec.dry_run ? 0 : -1;
 done:
-    for (int i = 0; i < 2; i++) Py_XDECREF(outputs[i]);
+    for (int i = 0; i < 2; i++)
+        Py_XDECREF(outputs[i]);
     return failed;
 }
 
@@ -47,6 +52,7 @@ static int floats_output(py_call *call, PyObject *const *v, nk_grouped_dual_gemm
         int index;
         const char *name;
     } refused[] = {{PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE, "global_scale"},
+                   {PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE_INVERSE, "global_scale_inverse"},
                    {PY_GROUPED_DUAL_GEMM_DATA_DTYPE, "data_dtype"}};
     nk_tensor out;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {

@@ -9,6 +9,17 @@
 
 #define FLOAT_INFINITY_BITS 0x7f800000u
 
+static int read_positive(py_call *call, PyObject *object, const char *name, nk_tensor *t, nk_scalar *scalar)
+{
+    *scalar = (nk_scalar){0};
+    if (py_scalar(call, object, name, -1, t, scalar) < 0) return -1;
+    if (scalar->tensor) return 0;
+    uint32_t bits; /* not the value: the caller's thread may treat denormals as zero */
+    memcpy(&bits, &scalar->value, sizeof bits);
+    if (bits > 0 && bits < FLOAT_INFINITY_BITS) return 0;
+    return py_fail_at(PyExc_ValueError, name, -1, "%R, expected a finite number above 0 in float32", object);
+}
+
 int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax)
 {
     static const char *const words[] = {"amax", NULL};
@@ -21,12 +32,14 @@ int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *gl
         *amax = true;
         return py_word(object, "global_scale", words, &word);
     }
-    if (py_scalar(call, object, "global_scale", -1, t, global_scale) < 0) return -1;
-    if (global_scale->tensor) return 0;
-    uint32_t bits; /* not the value: the caller's thread may treat denormals as zero */
-    memcpy(&bits, &global_scale->value, sizeof bits);
-    if (bits > 0 && bits < FLOAT_INFINITY_BITS) return 0;
-    return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected a finite number above 0 in float32", object);
+    return read_positive(call, object, "global_scale", t, global_scale);
+}
+
+int py_global_scale_inverse(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *inverse)
+{
+    if (!object || object == Py_None) return 0;
+    *inverse = true;
+    return read_positive(call, object, "global_scale_inverse", t, global_scale);
 }
 
 int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype)
@@ -37,11 +50,16 @@ int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype)
                       py_dtype_name_of(codes));
 }
 
-PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale)
+static bool is_given(PyObject *object) { return object && object != Py_None; }
+
+PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale, PyObject *inverse)
 {
-    PyObject *type = py_imported(&call->state->nvfp4, "nvfp4kern.layout", "NVFP4"), *scale, *result = NULL;
-    if (global_scale && global_scale != Py_None) scale = Py_NewRef(global_scale);
-    else scale = PyFloat_FromDouble(1);
+    PyObject *type = py_imported(&call->state->nvfp4, "nvfp4kern.layout", "NVFP4"), *result = NULL;
+    PyObject *one = PyFloat_FromDouble(1), *scale;
+    if (is_given(global_scale)) scale = Py_NewRef(global_scale);
+    else if (one && is_given(inverse)) scale = PyNumber_TrueDivide(one, inverse);
+    else scale = Py_XNewRef(one);
+    Py_XDECREF(one);
     if (type && scale) result = PyObject_CallFunctionObjArgs(type, outputs[0], outputs[1], scale, NULL);
     Py_XDECREF(scale);
     return result;

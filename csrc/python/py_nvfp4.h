@@ -7,10 +7,14 @@
 /* Reads None, a number or a 1-element tensor, or "amax" where `amax` is not NULL. */
 int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax);
 
+/* Reads global_scale_inverse, None or what takes the place of a *global_scale that was read. */
+int py_global_scale_inverse(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *inverse);
+
 /* The dtype of new codes in *dtype, which the `codes` of an `out` given must agree with. */
 int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype);
 
-/* NVFP4 of the tensors outputs[0] and outputs[1]; without a global scale, or where that is None, it is the float 1. */
-PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale);
+/* NVFP4 of the tensors outputs[0] and outputs[1]. Its global scale is the one given, or else 1 / inverse, or the float
+ * 1. Those that are None are not given. */
+PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale, PyObject *inverse);
 
 #endif

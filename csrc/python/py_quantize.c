@@ -15,7 +15,7 @@ static nk_status run_quantize(const void *args, nk_exec *exec) { return nk_quant
 
 int py_run_quantize(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_tensor inputs[PY_MAX_TENSORS], global_scale, t[NK_QUANTIZE_OUTPUTS], specs[NK_QUANTIZE_OUTPUTS];
+    nk_tensor inputs[PY_MAX_TENSORS], global_scale, inverse, t[NK_QUANTIZE_OUTPUTS], specs[NK_QUANTIZE_OUTPUTS];
     nk_quantize_args args;
     const nk_tensor **pointers[] = {&args.codes, &args.scales, &args.amax_out};
     PyObject *given[NK_QUANTIZE_OUTPUTS] = {NULL}, *outputs[NK_QUANTIZE_OUTPUTS] = {NULL};
@@ -23,6 +23,8 @@ int py_run_quantize(py_call *call, PyObject *const *v, PyObject **result)
     int count, failed = -1;
     if (py_read(call, v, &args, inputs) < 0 ||
         py_global_scale(call, v[PY_QUANTIZE_GLOBAL_SCALE], &global_scale, &args.global_scale, &args.amax) < 0 ||
+        py_global_scale_inverse(call, v[PY_QUANTIZE_GLOBAL_SCALE_INVERSE], &inverse, &args.global_scale,
+                                &args.inverse) < 0 ||
         py_optional_outputs(call, v[PY_QUANTIZE_OUT],
                             args.amax ? "(data, scales) or (data, scales, global_scale)" : "(data, scales)", 2,
                             args.amax ? 3 : 2, given, t, pointers) < 0 ||
@@ -35,10 +37,13 @@ int py_run_quantize(py_call *call, PyObject *const *v, PyObject **result)
         if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
     if (py_execute(call, run_quantize, &args) < 0) goto done;
-    if (!call->exec.dry_run) *result = py_nvfp4(call, outputs, outputs[2] ? outputs[2] : v[PY_QUANTIZE_GLOBAL_SCALE]);
+    if (!call->exec.dry_run)
+        *result = py_nvfp4(call, outputs, outputs[2] ? outputs[2] : v[PY_QUANTIZE_GLOBAL_SCALE],
+                           v[PY_QUANTIZE_GLOBAL_SCALE_INVERSE]);
     failed = *result || call->exec.dry_run ? 0 : -1;
 done:
-    for (int i = 0; i < NK_QUANTIZE_OUTPUTS; i++) Py_XDECREF(outputs[i]);
+    for (int i = 0; i < NK_QUANTIZE_OUTPUTS; i++)
+        Py_XDECREF(outputs[i]);
     return failed;
 }
 
@@ -54,8 +59,7 @@ int py_run_dequantize(py_call *call, PyObject *const *v, PyObject **result)
     if (!q) return -1;
     PyObject *scale = PyTuple_GetItem(q, 2);
     if (scale == Py_None) scale = NULL; /* means 1, as for quantize */
-    if (py_read(call, v, &args, t) < 0 ||
-        py_argument(call, PyTuple_GetItem(q, 0), "q.data", &codes, &args.codes) < 0 ||
+    if (py_read(call, v, &args, t) < 0 || py_argument(call, PyTuple_GetItem(q, 0), "q.data", &codes, &args.codes) < 0 ||
         py_optional(call, PyTuple_GetItem(q, 1), "q.scales", &scales, &args.scales) < 0 ||
         py_scalar(call, scale, "q.global_scale", -1, &global_scale, &args.global_scale) < 0) {
         return -1;

@@ -17,6 +17,12 @@ from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
 from .slices import Index, own_slices
 
+STACKED_SCALES = tuple(
+    f"{stack}_input_scale{part}"
+    for stack in ("gate_up_proj", "down_proj")
+    for part in ("", "_inverse")
+)
+
 
 @dataclass
 class Target:
@@ -51,7 +57,7 @@ class Fill:
     target: Target
     target_index: tuple[Any, ...]
     rule: str
-    """"copy"; "global", a global scale; "max", the largest of several; "same", several that must
+    """"copy"; "global", a global scale; "max" or "min" of several; "same", several that must
     be equal; "fp8", which is multiplied by `scale`."""
     scale: Source | None = None
 
@@ -136,6 +142,7 @@ class Assignment:
             names = ", ".join(layer.name for layer in new.layers[:4])
             raise CheckpointError(f"{name}: {names} quantise their inputs differently")
         quant = kinds.pop()
+        inverse = any(layer.has_inverse for layer in new.layers)
         old = new.old
         if quant == "amax" and isinstance(old, RowParallel):
             reason = "input_quant='amax' is of the whole input, which no rank has"
@@ -152,19 +159,22 @@ class Assignment:
             if quant == "amax":
                 raise CheckpointError(f"{name}: experts have no input_quant='amax'")
             if isinstance(old, ExpertParallel):
-                return old.unset(input_quant=quant)
+                return old.unset(input_quant=quant, input_scale_inverse=inverse)
             if isinstance(old, NVFP4Experts):
                 sizes = old.hidden_size, old.intermediate_size, old.num_experts
-                return NVFP4Experts(*sizes, input_quant=quant, device="meta")
-            return NVFP4Experts.like(old, input_quant=quant, device="meta")
+            else:
+                sizes = NVFP4Experts.sizes_of(old)
+            options = {"input_quant": quant, "input_scale_inverse": inverse}
+            return NVFP4Experts(*sizes, device="meta", **options)
         if len(scaled) > 1:
             raise CheckpointError(f"{name}: only some of its layers have a pre_quant_scale")
         if isinstance(old, NVFP4Linear):
             dtype = next((v.dtype for v in (old.bias, old.pre_quant_scale) if v is not None), None)
         else:
             dtype = old.weight.dtype
-        options: dict[str, Any] = {
+        options = {
             "input_quant": quant,
+            "input_scale_inverse": inverse,
             "pre_quant_scale": scaled.pop(),
             "row_scales": len(new.layers) > 1 or self._one_for_each_row(new.layers[0]),
         }
@@ -281,16 +291,18 @@ class Assignment:
 
     def _fill_global(self, layer: Layer, to: Destination, key: str) -> None:
         """A layer has one global scale or one for each row. An expert of a stack has one or two."""
+        inverse = key == "input_scale" and layer.has_inverse
+        own = f"{key}_inverse" if inverse else key
         if to.stack is None:
-            target = self._aliases[f"{to.module}.{key}"]
+            target = self._aliases[f"{to.module}.{own}"]
             where: tuple[Any, ...] = (to.rows,) if len(target.shape) else ()
         else:
             weight, expert, half = to.stack
-            target = self._aliases[f"{to.module}.{weight}_{key}"]
+            target = self._aliases[f"{to.module}.{weight}_{own}"]
             where = (expert, half) if len(target.shape) == 2 else (expert,)
         if key not in layer.sources:
-            for own, _ in slices_of(target, where, (), ()):
-                self.constants.append((target, own, layer.constants[key]))
+            for at, _ in slices_of(target, where, (), ()):
+                self.constants.append((target, at, layer.constants[key]))
             self._fill_once(target, where)
             return
         source = layer.sources[key]
@@ -301,7 +313,11 @@ class Assignment:
         elif to.source and isinstance(to.source[0], int):
             pair = len(shape) == 2 and shape[1] == 2
             index = (to.source[0], int(pair and to.source[1].start > 0))
-        rule = "max" if key == "input_scale" and to.stack is None else "global"
+        rule = "global"
+        if key == "input_scale" and to.stack is None:
+            rule = "min" if inverse else "max"
+        if inverse:
+            source = replace(source, divisor=False)
         self._add(Fill(source, index, target, where, rule))
 
     def _fill_plain(self, name: str) -> None:
@@ -345,7 +361,9 @@ class Assignment:
             if given != part.shape:
                 raise wrong_shape(fill.source, given, part.shape, target)
         first = self._fill_once(target, fill.target_index)
-        if first or target.tied or fill.rule in ("max", "same"):  # several, which Filler compares
+        if (
+            first or target.tied or fill.rule in ("max", "min", "same")
+        ):  # several, which Filler compares
             for index, given in slices_of(target, fill.target_index, fill.source_index, info.shape):
                 self.fills.append(replace(fill, target_index=index, source_index=given))
         else:
@@ -406,10 +424,11 @@ def kept_in_float32(model: nn.Module) -> dict[torch.dtype, re.Pattern[str]]:
 
 def experts_of(name: str) -> str | None:
     """The name of an expert's input scale, with "*" for the expert's number. None for others."""
-    if name.endswith(("gate_up_proj_input_scale", "down_proj_input_scale")):
+    if name.endswith(STACKED_SCALES):
         return name
-    found = EXPERT.fullmatch(name.removesuffix(".input_scale"))
-    return f"{found[1]}.*.{found[3]}" if found and name.endswith(".input_scale") else None
+    module, _, part = name.rpartition(".")
+    found = EXPERT.fullmatch(module)
+    return f"{found[1]}.*.{found[3]}" if found and part.startswith("input_scale") else None
 
 
 def serves_others(target: Target) -> bool:

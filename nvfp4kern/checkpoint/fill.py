@@ -42,8 +42,9 @@ class Filler:
     def fill(self, fill: Fill) -> None:
         target = fill.target
         into = self.allocate(target)[fill.target_index]
-        if fill.rule == "max":
-            into.copy_(torch.fmax(self._global(fill).to(into.device), into))
+        if fill.rule in ("max", "min"):
+            extreme = torch.fmax if fill.rule == "max" else torch.fmin
+            into.copy_(extreme(self._global(fill).to(into.device), into))
             return
         given = self._given(fill)
         part = target.name, repr(fill.target_index)
@@ -136,18 +137,25 @@ class Filler:
         return found
 
     def complete(self) -> None:
-        """Gives experts without an input scale the largest one of the others."""
+        """Gives experts without an input scale the largest one of the others, or the smallest of
+        inverses."""
         groups: dict[str, list[Tensor]] = {}
+        inverses: dict[str, bool] = {}
         incomplete = set()
         for target in self.assignment.targets.values():
             group = experts_of(target.name)
             if group is not None and target.tensor is not None:
                 groups.setdefault(group, []).append(target.tensor)
+                inverses[group] = target.name.endswith("_inverse")
                 if target.missing:
                     incomplete.add(group)
         for group in incomplete:
             columns = groups[group][0].shape[1:]  # gate and up of a stack, else ()
-            most = torch.stack(groups[group]).reshape(-1, *columns).nan_to_num(0.0).amax(0)
+            given = torch.stack(groups[group]).reshape(-1, *columns)
+            if inverses[group]:
+                most = given.nan_to_num(torch.inf).amin(0)
+            else:
+                most = given.nan_to_num(0.0).amax(0)
             for one in groups[group]:
                 one.copy_(torch.where(one.isnan(), most, one))
 

@@ -57,6 +57,11 @@ class Layer:
     """Values of parameters that the format leaves out."""
 
     @property
+    def has_inverse(self) -> bool:
+        """Whether its static input scale is an inverse, which is kept as it is."""
+        return "input_scale" in self.sources and self.sources["input_scale"].divisor
+
+    @property
     def expert(self) -> str | None:
         """The layer's name with "*" for the expert's number, where it is one expert's."""
         parts = self.name.split(".")

@@ -220,7 +220,8 @@ def _tensors(model: nn.Module, model_type: str) -> Iterator[tuple[str, Tensor]]:
             if value is None or id(value) in seen or (key in module._buffers and key not in kept):
                 continue
             seen.add(id(value))
-            yield (f"{here}.{key}" if here else key), value.detach()
+            name = f"{here}.{key}" if here else key
+            yield as_multiplier(name, value.detach())
         if isinstance(module, NVFP4Linear) and module.input_quant == "dynamic":
             yield f"{here}.input_scale", torch.ones(())
 
@@ -235,12 +236,20 @@ def _experts(path: str, experts: NVFP4Experts, roles: tuple[str, str, str]) -> I
             yield f"{path}.{e}.{role}.weight", whole[index].detach()
             scales = getattr(experts, f"{stack}_weight_scale")[e]
             yield f"{path}.{e}.{role}.weight_scale", scales[index].detach()
-            for key in ("weight_scale_2", "input_scale"):
+            for key in ("weight_scale_2", "input_scale", "input_scale_inverse"):
                 value = getattr(experts, f"{stack}_{key}")
                 if value is not None:
-                    yield f"{path}.{e}.{role}.{key}", value[e].reshape(-1)[half].detach()
+                    one = value[e].reshape(-1)[half].detach()
+                    yield as_multiplier(f"{path}.{e}.{role}.{key}", one)
             if experts.input_quant == "dynamic":
                 yield f"{path}.{e}.{role}.input_scale", torch.ones(())
+
+
+def as_multiplier(name: str, value: Tensor) -> tuple[str, Tensor]:
+    """The layout has multipliers alone: an input scale whose inverse a layer has is rounded."""
+    if not name.endswith("input_scale_inverse"):
+        return name, value
+    return name.removesuffix("_inverse"), 1 / value
 
 
 def _write_tensors(

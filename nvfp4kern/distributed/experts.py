@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from .. import torch as nk
 from ..layout import SF_VEC
 from ..nn.experts import NVFP4Experts
-from ..nn.frozen import E4M3, InputQuant, choice, frozen
+from ..nn.frozen import E4M3, InputQuant, choice
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
 from .collectives import (
@@ -70,6 +70,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         reduce_dtype: torch.dtype | None = None,
         group: Group = None,
         input_quant: InputQuant = None,
+        input_scale_inverse: bool = False,
         device: Any = None,
     ) -> None:
         choice("tokens", tokens, ("own", "same"))
@@ -79,18 +80,20 @@ class ExpertParallel(Slice, NVFP4Experts):
             raise ValueError(f"num_experts: {num_experts}, expected one for each of {world} ranks")
         first, end = evenly(num_experts, rank, world)
         super().__init__(
-            hidden_size, intermediate_size, end - first, input_quant=input_quant, device=device
+            hidden_size,
+            intermediate_size,
+            end - first,
+            input_quant=input_quant,
+            input_scale_inverse=input_scale_inverse,
+            device=device,
         )
         self.rank, self.world, self.group, self.agreed = rank, world, group, set()
         self.all_experts, self.first_expert = num_experts, first
         self.tokens: Tokens = tokens
         self.tokens_per_rank, self.reduce_dtype = tokens_per_rank, reduce_dtype
-        if input_quant == "static":
-            where: dict[str, Any] = {"dtype": torch.float32, "device": device}
-            self.gate_up_proj_input_scale = frozen(num_experts, 2, **where)
-            self.down_proj_input_scale = frozen(num_experts, **where)
+        self._set_input_scales(num_experts, device)
         cut = Cut(0, num_experts, ((first, end),))
-        self.cuts = {name: cut for name in self._parameters if not name.endswith("_input_scale")}
+        self.cuts = {name: cut for name in self._parameters if "_input_scale" not in name}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -98,10 +101,10 @@ class ExpertParallel(Slice, NVFP4Experts):
         names = ("tokens", "tokens_per_rank", "reduce_dtype", "group")
         return {name: getattr(self, name) for name in names}
 
-    def unset(self, *, input_quant: InputQuant) -> Self:
+    def unset(self, **options: Any) -> Self:
         """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
         sizes = self.hidden_size, self.intermediate_size, self.all_experts
-        return type(self)(*sizes, input_quant=input_quant, device="meta", **self.options)
+        return type(self)(*sizes, device="meta", **options, **self.options)
 
     @classmethod
     def slice_of(cls, layer: nn.Module, **options: Any) -> Self:
@@ -122,7 +125,8 @@ class ExpertParallel(Slice, NVFP4Experts):
             e, h, i = layer.down_proj.shape
             return cls(h, i, e, device="meta", **options).train(layer.training)
         sizes = layer.hidden_size, layer.intermediate_size, layer.num_experts
-        made = cls(*sizes, input_quant=layer.input_quant, device="meta", **options)
+        options |= {"input_quant": layer.input_quant, "input_scale_inverse": layer.inverse}
+        made = cls(*sizes, device="meta", **options)
         if not layer.down_proj.is_meta:
             for name, value in layer.named_parameters():
                 own = made.own(name, value.data)
@@ -241,7 +245,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             a[:n].copy_(x)
         else:
             scale = self._input_scale("gate_up")
-            quantize_input(x, self.input_quant, scale, out=(a[:n], sfa[:n]))
+            quantize_input(x, self.input_quant, scale, self.inverse, out=(a[:n], sfa[:n]))
         sent_ids[:n].copy_(ids)
         sent_ids[n:].fill_(-1)
         sent_weights[:n].copy_(weights)

@@ -38,16 +38,10 @@ class _LinearSlice(Slice, NVFP4Linear):
         cut = self.cuts["weight"]
         return cut.whole if cut.dim == 0 else self.out_features
 
-    def unset(self, *, input_quant: InputQuant, pre_quant_scale: bool, row_scales: bool) -> Self:
+    def unset(self, **options: Any) -> Self:
         """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
-        options: dict[str, Any] = {
-            "input_quant": input_quant,
-            "pre_quant_scale": pre_quant_scale,
-            "row_scales": row_scales,
-            **self.options,
-        }
         sizes = self.whole_in_features, self.whole_out_features, self.bias is not None
-        return type(self)(*sizes, device="meta", **options)
+        return type(self)(*sizes, device="meta", **options, **self.options)
 
     @classmethod
     def slice_of(cls, layer: nn.Module, **options: Any) -> Self:
@@ -67,6 +61,7 @@ class _LinearSlice(Slice, NVFP4Linear):
             plain = (v.dtype for v in (layer.bias, layer.pre_quant_scale) if v is not None)
             given = {
                 "input_quant": layer.input_quant,
+                "input_scale_inverse": layer.input_scale_inverse is not None,
                 "pre_quant_scale": layer.pre_quant_scale is not None,
                 "row_scales": layer.weight_scale_2.dim() == 1,
                 "dtype": next(plain, None),
@@ -126,6 +121,7 @@ class ColumnParallel(_LinearSlice):
         head_dim: int = 1,
         group: Group = None,
         input_quant: InputQuant = None,
+        input_scale_inverse: bool = False,
         pre_quant_scale: bool = False,
         row_scales: bool = False,
         device: Any = None,
@@ -134,7 +130,8 @@ class ColumnParallel(_LinearSlice):
         rows = _rows(out_features, parts, head_dim, *rank_and_world(group))
         super().__init__(
             in_features, rows.extent, bias, input_quant=input_quant,
-            pre_quant_scale=pre_quant_scale, row_scales=row_scales, device=device, dtype=dtype,
+            input_scale_inverse=input_scale_inverse, pre_quant_scale=pre_quant_scale,
+            row_scales=row_scales, device=device, dtype=dtype,
         )  # fmt: skip
         cuts = dict.fromkeys(("weight", "weight_scale", "bias"), rows)
         if row_scales:
@@ -177,6 +174,7 @@ class RowParallel(_LinearSlice):
         reduce_dtype: torch.dtype | None = None,
         group: Group = None,
         input_quant: InputQuant = None,
+        input_scale_inverse: bool = False,
         pre_quant_scale: bool = False,
         row_scales: bool = False,
         device: Any = None,
@@ -188,7 +186,8 @@ class RowParallel(_LinearSlice):
         columns = _columns(in_features, *rank_and_world(group))
         super().__init__(
             columns.extent, out_features, bias, input_quant=input_quant,
-            pre_quant_scale=pre_quant_scale, row_scales=row_scales, device=device, dtype=dtype,
+            input_scale_inverse=input_scale_inverse, pre_quant_scale=pre_quant_scale,
+            row_scales=row_scales, device=device, dtype=dtype,
         )  # fmt: skip
         self.reduce_dtype = reduce_dtype
         cuts = {"weight": columns.per(2), "weight_scale": columns.per(SF_VEC)}

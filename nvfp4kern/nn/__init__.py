@@ -9,9 +9,10 @@ Where the parts of a fused layer have different global scales, its values are st
 take a global scale for each row or expert.
 """
 
-from .experts import NVFP4Experts, NVFP4MoE
+from .experts import NVFP4Experts
 from .frozen import InputQuant
 from .linear import NVFP4Linear, NVFP4SwiGLU, fuse
+from .mixture import NVFP4MoE
 from .quantize import NVFP4Config, quantize_
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A mixture of experts with NVFP4 weights, stacked: the experts alone, and with their router."""
+"""The experts of a mixture, with NVFP4 weights, stacked."""
 
 from typing import Any
 
@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
-from ..types import Score
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
-from .linear import autocast, quantize_input, readable
+from .linear import autocast, quantize_input, readable, static_scale
 from .recipes import Recipe, quantize_weight
 from .replacing import made_by_hooks
 
@@ -30,6 +29,8 @@ class NVFP4Experts(Frozen):
         down_proj_weight_scale       float8_e4m3fn [E, H, I/16]
         down_proj_weight_scale_2     float32 [E]
         down_proj_input_scale        float32 [E], with input_quant="static" alone
+    With input_scale_inverse=True `.._input_scale_inverse` take the place of the input scales, as in
+    NVFP4Linear.
     H is hidden_size, I intermediate_size, E num_experts. A file may have gate's and up's global
     scale as one number for each expert, [E] or [E, 1, 1]: both then get it.
 
@@ -45,8 +46,10 @@ class NVFP4Experts(Frozen):
     GLOBALS = (
         "gate_up_proj_weight_scale_2",
         "gate_up_proj_input_scale",
+        "gate_up_proj_input_scale_inverse",
         "down_proj_weight_scale_2",
         "down_proj_input_scale",
+        "down_proj_input_scale_inverse",
     )
     FOLLOWING = ("gate_up_alpha", "down_alpha", "gate_up_input", "down_input")
     EXACT = ("gate_up_proj_weight_scale", "down_proj_weight_scale", *GLOBALS, *FOLLOWING)
@@ -58,6 +61,7 @@ class NVFP4Experts(Frozen):
         num_experts: int,
         *,
         input_quant: InputQuant = None,
+        input_scale_inverse: bool = False,
         device: Any = None,
     ) -> None:
         super().__init__()
@@ -76,13 +80,21 @@ class NVFP4Experts(Frozen):
         self.down_proj_weight_scale = frozen(e, h, i // SF_VEC, dtype=E4M3, **where)
         self.down_proj_weight_scale_2 = frozen(e, **f32)
         static = input_quant == "static"
-        self.gate_up_proj_input_scale = frozen(e, 2, **f32) if static else None
-        self.down_proj_input_scale = frozen(e, **f32) if static else None
+        self.inverse = static and input_scale_inverse
+        self._set_input_scales(e, device)
         for name, shape in (("gate_up_alpha", (e, 2 * i)), ("down_alpha", (e,))):
             self.register_buffer(name, torch.full(shape, torch.nan, **f32), persistent=False)
         for name in ("gate_up_input", "down_input"):
             value = torch.full((), torch.nan, **f32) if static else None
             self.register_buffer(name, value, persistent=False)
+
+    def _set_input_scales(self, experts: int, device: Any) -> None:
+        """Makes input scales of so many experts, or their inverses, or neither."""
+        for stack, shape in (("gate_up_proj", (experts, 2)), ("down_proj", (experts,))):
+            for name, inverse in (("input_scale", False), ("input_scale_inverse", True)):
+                own = self.input_quant == "static" and self.inverse == inverse
+                value = frozen(*shape, dtype=torch.float32, device=device) if own else None
+                setattr(self, f"{stack}_{name}", value)
 
     @staticmethod
     def why_not(module: nn.Module) -> str | None:
@@ -110,11 +122,16 @@ class NVFP4Experts(Frozen):
         cls, module: nn.Module, *, input_quant: InputQuant = None, device: Any = None
     ) -> "NVFP4Experts":
         """Experts of the same sizes, unset. ValueError where why_not(module) has a reason."""
+        return cls(*cls.sizes_of(module), input_quant=input_quant, device=device)
+
+    @classmethod
+    def sizes_of(cls, module: nn.Module) -> tuple[int, int, int]:
+        """hidden_size, intermediate_size, num_experts. ValueError as `like` raises."""
         reason = cls.why_not(module)
         if reason:
             raise ValueError(f"experts: {type(module).__name__} {reason}")
         e, h, i = module.down_proj.shape
-        return cls(h, i, e, input_quant=input_quant, device=device)
+        return h, i, e
 
     @classmethod
     def from_experts(
@@ -156,12 +173,16 @@ class NVFP4Experts(Frozen):
             values["gate_up_input"] = self.gate_up_proj_input_scale.max()
             values["down_input"] = self.down_proj_input_scale.max()
             up, down = up * values["gate_up_input"], down * values["down_input"]
+        elif self.inverse:
+            values["gate_up_input"] = self.gate_up_proj_input_scale_inverse.min()
+            values["down_input"] = self.down_proj_input_scale_inverse.min()
+            up, down = up / values["gate_up_input"], down / values["down_input"]
         values["gate_up_alpha"] = up.repeat_interleave(self.intermediate_size, dim=1)
         values["down_alpha"] = down + 0
         return values
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore
-        for name in self.GLOBALS[:2]:  # one number for gate and up
+        for name in self.GLOBALS[:3]:  # one number for gate and up
             given, own = state_dict.get(prefix + name), getattr(self, name)
             if given is not None and own is not None and given.numel() == len(own):
                 state_dict[prefix + name] = given.reshape(-1, 1).repeat(1, 2)
@@ -232,10 +253,12 @@ class NVFP4Experts(Frozen):
         """What the first product reads of tokens: codes or x itself, and scale factors."""
         if self.input_quant is None:
             return readable(x), None
-        return quantize_input(x, self.input_quant, self._input_scale("gate_up"))[:2]
+        scale = self._input_scale("gate_up")
+        return quantize_input(x, self.input_quant, scale, self.inverse)[:2]
 
     def _input_scale(self, name: str) -> Tensor | None:
-        """The global scale of the input of a product, with input_quant="static" alone."""
+        """The global scale of the input of a product, or its inverse, with input_quant="static"
+        alone."""
         return self.derived()[f"{name}_input"] if self.input_quant == "static" else None
 
     def _products_of(
@@ -257,7 +280,8 @@ class NVFP4Experts(Frozen):
         if self.input_quant is None:
             h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
             return self._product("down", h, None, offsets, dtype)
-        options |= {"global_scale": self._input_scale("down"), "data_dtype": torch.uint8}
+        options |= static_scale(self._input_scale("down"), self.inverse)
+        options["data_dtype"] = torch.uint8
         codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
         return self._product("down", codes, scales, offsets, dtype)
 
@@ -300,7 +324,7 @@ class _Gradient(torch.autograd.Function):
         if experts.input_quant is None:
             return experts._product(name, x, None, offsets, x.dtype)
         scale = experts._input_scale(name)
-        codes, scales, _ = quantize_input(x, experts.input_quant, scale)
+        codes, scales, _ = quantize_input(x, experts.input_quant, scale, experts.inverse)
         return experts._product(name, codes, scales, offsets, x.dtype)
 
     @staticmethod
@@ -355,85 +379,3 @@ def _why_not_silu(module: nn.Module) -> str | None:
     except Exception as error:  # whatever a model's own code raises
         return f"has the activation {act}, which has no value for a vector: {error}"
     return None if same else f"has the activation {act}, expected silu"
-
-
-class NVFP4MoE(Frozen):
-    """A router, its experts and, where given, shared experts: [.., H] -> [.., H].
-
-    gate.weight is float16, bfloat16 or float32 [E, H]. x is as in NVFP4Experts and need not have
-    its dtype. The router has no gradient. Neither gate nor experts is called as a module, so hooks
-    of these do not run. Under torch.autocast both are first cast to autocast's
-    dtype, as those of nn.Linear are.
-
-    top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route.
-    correction_bias: True adds the parameter gate.e_score_correction_bias, float32 [E], as
-        DeepSeek-V3 has it. It takes part in the choice of experts, not in their weights.
-    shared_experts: a module [.., H] -> [.., H] whose result is added in float32, before the sum is
-        rounded to x's dtype.
-    input_quant: see NVFP4Experts.
-    """
-
-    EXACT = ("correction_bias",)
-
-    def __init__(
-        self,
-        hidden_size: int,
-        intermediate_size: int,
-        num_experts: int,
-        top_k: int,
-        *,
-        score: Score = "softmax_topk",
-        correction_bias: bool = False,
-        n_group: int = 1,
-        topk_group: int = 1,
-        renormalize: bool | None = None,
-        scaling_factor: float = 1.0,
-        shared_experts: nn.Module | None = None,
-        input_quant: InputQuant = None,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.gate = nn.Linear(hidden_size, num_experts, bias=False, device=device, dtype=dtype)
-        self.gate.requires_grad_(False)
-        self.gate.register_parameter("e_score_correction_bias", None)
-        if correction_bias:
-            self.gate.e_score_correction_bias = frozen(
-                num_experts, dtype=torch.float32, device=device
-            )
-        self.experts = NVFP4Experts(
-            hidden_size, intermediate_size, num_experts, input_quant=input_quant, device=device
-        )
-        self.shared_experts = shared_experts
-        self.top_k = top_k
-        self.routing: dict[str, Any] = {
-            "score": score,
-            "n_group": n_group,
-            "topk_group": topk_group,
-            "renormalize": renormalize,
-            "scaling_factor": scaling_factor,
-        }
-
-    @property
-    def correction_bias(self) -> nn.Parameter | None:
-        """gate.e_score_correction_bias. It stays float32: 16 bits would select other experts."""
-        return self.gate.e_score_correction_bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = autocast(x)
-        tokens = readable(x.reshape(-1, x.shape[-1]))
-        weights, ids, _, offsets, sorted_rows, row_of = nk.route(
-            tokens.detach(),
-            readable(autocast(self.gate.weight)),
-            self.top_k,
-            correction_bias=self.correction_bias,
-            permutation=True,
-            return_row_of=True,
-            **self.routing,
-        )
-        shared = None
-        if self.shared_experts is not None:
-            shared = self.shared_experts(x).reshape(tokens.shape)
-        return self.experts.combine(
-            tokens, ids, weights, sorted_rows, offsets, row_of, residual=shared
-        ).view(x.shape)

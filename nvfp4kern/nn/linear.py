@@ -23,13 +23,15 @@ class NVFP4Linear(Frozen):
         weight_scale     float8_e4m3fn [N, K/16], a scale factor for 16 elements along K
         weight_scale_2   float32 [], the global scale; [N], one for each row, with row_scales=True
         input_scale      float32 [], the input's global scale, with input_quant="static" alone
+        input_scale_inverse  float32 [], in its place with input_scale_inverse=True: its inverse,
+                         which compressed-tensors stores and the input is multiplied by as it is
         pre_quant_scale  dtype [K], which multiplies the input first (AWQ), or None
         bias             dtype [N], or None
     An element of W is code * weight_scale * weight_scale_2.
 
     input_quant: None leaves the input at 16 bits (W4A16). Otherwise the input is quantised to
         NVFP4 (W4A4), with this global scale:
-        "static"   input_scale
+        "static"   input_scale or input_scale_inverse
         "dynamic"  none: a row's codes do not depend on the other rows
         "amax"     the largest magnitude of the whole input / 2688
 
@@ -45,8 +47,8 @@ class NVFP4Linear(Frozen):
     Raises ValueError for K that is no multiple of 16, and what nvfp4kern.gemm raises.
     """
 
-    GLOBALS = ("weight_scale_2", "input_scale")
-    EXACT = ("weight_scale", "weight_scale_2", "input_scale", "alpha")
+    GLOBALS = ("weight_scale_2", "input_scale", "input_scale_inverse")
+    EXACT = ("weight_scale", *GLOBALS, "alpha")
     FOLLOWING = ("alpha",)
 
     def __init__(
@@ -56,6 +58,7 @@ class NVFP4Linear(Frozen):
         bias: bool = True,
         *,
         input_quant: InputQuant = None,
+        input_scale_inverse: bool = False,
         pre_quant_scale: bool = False,
         row_scales: bool = False,
         device: Any = None,
@@ -71,12 +74,15 @@ class NVFP4Linear(Frozen):
         self.weight_scale = frozen(n, k // SF_VEC, dtype=E4M3, **where)
         self.weight_scale_2 = frozen(*(n,) * row_scales, dtype=torch.float32, **where)
         self.input_scale: nn.Parameter | None = None
+        self.input_scale_inverse: nn.Parameter | None = None
         self.alpha: Tensor | None = None
         self.pre_quant_scale: nn.Parameter | None = None
         self.bias: nn.Parameter | None = None
         if input_quant == "static":
-            del self.input_scale, self.alpha
-            self.input_scale = frozen(dtype=torch.float32, **where)
+            name = "input_scale_inverse" if input_scale_inverse else "input_scale"
+            delattr(self, name)
+            setattr(self, name, frozen(dtype=torch.float32, **where))
+            del self.alpha
             product = torch.full_like(self.weight_scale_2, torch.nan)
             self.register_buffer("alpha", product, persistent=False)
         if pre_quant_scale:
@@ -122,10 +128,11 @@ class NVFP4Linear(Frozen):
         self.finish()
 
     def sources(self) -> tuple[Tensor | None, ...]:
-        own = self._parameters
-        return own.get("weight_scale_2"), own.get("input_scale")
+        return tuple(map(self._parameters.get, self.GLOBALS))
 
     def following(self) -> dict[str, Tensor]:
+        if self.input_scale_inverse is not None:
+            return {"alpha": self.weight_scale_2 / self.input_scale_inverse}
         scale = self.input_scale
         return {} if scale is None else {"alpha": self.weight_scale_2 * scale}
 
@@ -158,10 +165,12 @@ class NVFP4Linear(Frozen):
             x = (x * self.pre_quant_scale).to(x.dtype)
         if self.input_quant is None:
             return readable(x), None, self.weight_scale_2
-        a, sfa, own = quantize_input(x, self.input_quant, self.input_scale)
+        inverse = self.input_scale_inverse is not None
+        scale = self.input_scale_inverse if inverse else self.input_scale
+        a, sfa, own = quantize_input(x, self.input_quant, scale, inverse)
         if self.input_quant == "amax":
             return a, sfa, self.weight_scale_2 * own
-        static = self.input_scale is not None
+        static = scale is not None
         return a, sfa, self.derived()["alpha"] if static else self.weight_scale_2
 
     def extra_repr(self) -> str:
@@ -192,13 +201,28 @@ def quantize_input(
     x: Tensor,
     how: InputQuant,
     scale: Tensor | None,
+    inverse: bool = False,
     *,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Any]:
-    """(codes as bytes, scale factors, global scale) of x."""
-    global_scale = {"static": scale, "amax": "amax", "dynamic": None}[how or "dynamic"]
+    """(codes as bytes, scale factors, global scale of "amax") of x.
+
+    scale: of "static"; where `inverse`, its inverse.
+    """
     options: dict[str, Any] = {"out": out, "data_dtype": torch.uint8}
-    return nk.quantize(readable(x), global_scale=global_scale, **options)
+    if how == "static":
+        options |= static_scale(scale, inverse)
+    elif how == "amax":
+        options["global_scale"] = "amax"
+    return nk.quantize(readable(x), **options)
+
+
+def static_scale(scale: Tensor | None, inverse: bool) -> dict[str, Any]:
+    """Arguments of an operator that quantises. Beside an inverse stands some global scale, since
+    making the right one would cost a kernel, and the alphas of layers have it already."""
+    if not inverse:
+        return {"global_scale": scale}
+    return {"global_scale": 1.0, "global_scale_inverse": scale}
 
 
 class _Gradient(torch.autograd.Function):
@@ -225,11 +249,11 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     """One layer with the rows of several that have the same input, such as q, k and v.
 
     The weight's values are those of the layers: where global scales differ, each row gets its own
-    (row_scales). Of static input scales the layer takes the largest.
+    (row_scales). Of static input scales the layer takes the largest, of inverses the smallest.
 
     Raises ValueError for no layers, where in_features, input_quant or pre_quant_scale differ, and
-    where only some of the layers have a bias. Raises TypeError for others, such as a rank's slice
-    of a layer. Copies the weights. Synchronises with the device.
+    where only some of the layers have a bias or an input_scale_inverse. Raises TypeError for
+    others, such as a rank's slice of a layer. Copies the weights. Synchronises with the device.
     """
     if not layers:
         raise ValueError("layers: empty, expected at least one NVFP4Linear")
@@ -241,7 +265,7 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
             got, expected = getattr(layer, name), getattr(first, name)
             if got != expected:
                 raise ValueError(f"layers[{i}].{name}: {got!r}, expected {expected!r} as layers[0]")
-        for name in ("bias", "pre_quant_scale"):
+        for name in ("bias", "pre_quant_scale", "input_scale_inverse"):
             if (getattr(layer, name) is None) != (getattr(first, name) is None):
                 raise ValueError(f"layers[{i}].{name}: differs from layers[0] in being there")
         if first.pre_quant_scale is not None:
@@ -249,9 +273,11 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
                 raise ValueError(f"layers[{i}].pre_quant_scale: differs from that of layers[0]")
     scales = torch.cat([each.weight_scale_2.expand(each.out_features) for each in layers])
     shared = bool((scales == scales[0]).all())
-    fused = NVFP4Linear(
-        first.in_features, len(scales), False, input_quant=first.input_quant, device="meta"
-    )
+    options: dict[str, Any] = {
+        "input_quant": first.input_quant,
+        "input_scale_inverse": first.input_scale_inverse is not None,
+    }
+    fused = NVFP4Linear(first.in_features, len(scales), False, device="meta", **options)
     codes = torch.cat([layer.weight for layer in layers])
     factors = torch.cat([layer.weight_scale.view(torch.uint8) for layer in layers]).view(E4M3)
     values = {"weight": codes, "weight_scale": factors}
@@ -262,6 +288,9 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
         values["pre_quant_scale"] = first.pre_quant_scale.detach().clone()
     if first.input_scale is not None:
         values["input_scale"] = torch.stack([layer.input_scale for layer in layers]).max()
+    if first.input_scale_inverse is not None:
+        inverses = torch.stack([layer.input_scale_inverse for layer in layers])
+        values["input_scale_inverse"] = inverses.min()
     fused._set(**values)
     return fused
 
@@ -301,10 +330,12 @@ class NVFP4SwiGLU(Frozen):
             self.register_buffer(name, nan if input_quant == "static" else None, persistent=False)
 
     def _static(self) -> bool:
-        """Whether gate and up have static input scales. An adapter may have taken their place."""
-        return all(
-            isinstance(each, NVFP4Linear) and each.input_scale is not None
-            for each in (self.gate_proj, self.up_proj)
+        """Whether gate and up have static input scales, or both their inverses. An adapter may
+        have taken their place."""
+        layers = [e for e in (self.gate_proj, self.up_proj) if isinstance(e, NVFP4Linear)]
+        return any(
+            [getattr(each, name) is not None for each in layers] == [True, True]
+            for name in ("input_scale", "input_scale_inverse")
         )
 
     def _apart(self) -> bool:
@@ -313,6 +344,7 @@ class NVFP4SwiGLU(Frozen):
             return True
         more = (gate.bias, up.bias, gate.pre_quant_scale, up.pre_quant_scale)
         differ = gate.input_quant != up.input_quant or any(each is not None for each in more)
+        differ |= (gate.input_scale_inverse is None) != (up.input_scale_inverse is None)
         return differ or has_hooks(gate) or has_hooks(up)
 
     def sources(self) -> tuple[Tensor | None, ...]:
@@ -322,8 +354,12 @@ class NVFP4SwiGLU(Frozen):
         gate, up = self.gate_proj, self.up_proj
         if not self._static():
             return {}
-        scale = torch.maximum(gate.input_scale, up.input_scale)
-        alphas = gate.weight_scale_2 * scale, up.weight_scale_2 * scale
+        if gate.input_scale_inverse is not None:
+            scale = torch.minimum(gate.input_scale_inverse, up.input_scale_inverse)
+            alphas = gate.weight_scale_2 / scale, up.weight_scale_2 / scale
+        else:
+            scale = torch.maximum(gate.input_scale, up.input_scale)
+            alphas = gate.weight_scale_2 * scale, up.weight_scale_2 * scale
         return {"input_scale": scale, "gate_alpha": alphas[0], "up_alpha": alphas[1]}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -338,7 +374,8 @@ class NVFP4SwiGLU(Frozen):
         if gate.input_quant is None:
             a, sfa = readable(x), None
         else:
-            a, sfa, own = quantize_input(x, gate.input_quant, scale)
+            inverse = gate.input_scale_inverse is not None
+            a, sfa, own = quantize_input(x, gate.input_quant, scale, inverse)
         if gate.input_quant == "amax":
             alphas = alphas[0] * own, alphas[1] * own
         h = nk.dual_gemm(

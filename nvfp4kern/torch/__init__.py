@@ -17,7 +17,16 @@ from .._C import BackendError, backends, explain, warmup
 from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
 from ..types import Activation, Layout, Layouts, Score
 from . import generated, ops
-from .arguments import all_given, codes_dtype_of, dtype_of, number, one, pair
+from .arguments import (
+    all_given,
+    codes_dtype_of,
+    dtype_of,
+    number,
+    number_or_none,
+    one,
+    pair,
+    scale_of,
+)
 from .generated import *  # noqa: F403
 from .generated import FUNCTIONS, OutDtype, Scalar
 
@@ -124,7 +133,7 @@ def grouped_dual_gemm(
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     activation: Activation = "silu", scale_layout: Layouts = "linear", out: Tensor | None = None,
     out_dtype: OutDtype = None, quantized: Literal[False] = False, global_scale: None = None,
-    data_dtype: None = None,
+    global_scale_inverse: None = None, data_dtype: None = None,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def grouped_dual_gemm(
@@ -132,13 +141,14 @@ def grouped_dual_gemm(
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
     out: Sequence[Tensor] | None = None, out_dtype: None = None, quantized: Literal[True],
-    global_scale: Scalar | None = None, data_dtype: CodesDtype = None,
+    global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
+    data_dtype: CodesDtype = None,
 ) -> NVFP4[Tensor]: ...  # fmt: skip
 def grouped_dual_gemm(
     a: Any, b: Any, sfa: Any, sfb: Any, offsets: Any, *, rows: Any = None, rows_per_token: int = 1,
     alpha: Any = None, activation: Any = "silu", scale_layout: Layouts = "linear", out: Any = None,
     out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
-    data_dtype: Any = None,
+    global_scale_inverse: Any = None, data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     args = (
@@ -146,27 +156,34 @@ def grouped_dual_gemm(
         rows_per_token,
     )  # fmt: skip
     if quantized:
-        return _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, data_dtype)
-    for name, given in (("global_scale", global_scale), ("data_dtype", data_dtype)):
+        scales = global_scale, global_scale_inverse
+        return _grouped_dual_gemm_quantized(args, out, out_dtype, *scales, data_dtype)
+    refused = {
+        "global_scale": global_scale,
+        "global_scale_inverse": global_scale_inverse,
+        "data_dtype": data_dtype,
+    }
+    for name, given in refused.items():
         if given is not None:
             raise ValueError(f"{name}: given, expected None unless quantized=True")
     new, writing = _OPS.grouped_dual_gemm.default, _OPS.grouped_dual_gemm_out.default
     return one(new, writing, args, out, dtype_of(out_dtype, out))
 
 
-def _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, data_dtype):
+def _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, inverse, data_dtype):
     if out_dtype is not None:
         raise ValueError(f"out_dtype: {out_dtype!r}, expected None with quantized=True")
     if isinstance(global_scale, str):
         raise ValueError(f"global_scale: {global_scale!r}, expected None, a number or a tensor")
-    scale = 1.0 if global_scale is None else global_scale
-    args = (*args, *number(scale, "global_scale"))
+    scale = number(1.0 if global_scale is None else global_scale, "global_scale")
+    args = (*args, *scale, *number_or_none(inverse, "global_scale_inverse"))
     dtype = codes_dtype_of(data_dtype, out)
+    global_scale = scale_of(global_scale, inverse)
     if out is None:
-        return NVFP4(*_OPS.grouped_dual_gemm_quantized.default(*args, dtype), scale)
+        return NVFP4(*_OPS.grouped_dual_gemm_quantized.default(*args, dtype), global_scale)
     outs = all_given(out, ("data", "scales"))
     _OPS.grouped_dual_gemm_quantized_out.default(*args, **outs)
-    return NVFP4(*out, scale)
+    return NVFP4(*out, global_scale)
 
 
 def route(
@@ -230,6 +247,7 @@ def quantize(
     *,
     up: Tensor | None = None,
     global_scale: Scalar | Literal["amax"] | None = None,
+    global_scale_inverse: Scalar | None = None,
     scale_layout: Layout = "linear",
     offsets: Tensor | None = None,
     out: Sequence[Tensor] | None = None,
@@ -237,14 +255,18 @@ def quantize(
 ) -> NVFP4[Tensor]:
     dtype = codes_dtype_of(data_dtype, out)
     if isinstance(global_scale, str):
+        if global_scale_inverse is not None:
+            raise ValueError("global_scale_inverse: given, expected None with global_scale='amax'")
         return _quantize_amax(x, up, global_scale, scale_layout, offsets, out, dtype)
-    scale = 1.0 if global_scale is None else global_scale
-    args = (x, up, *number(scale, "global_scale"), scale_layout, offsets)
+    scale = number(1.0 if global_scale is None else global_scale, "global_scale")
+    inverse = number_or_none(global_scale_inverse, "global_scale_inverse")
+    args = (x, up, *scale, scale_layout, offsets, *inverse)
+    global_scale = scale_of(global_scale, global_scale_inverse)
     if out is None:
-        return NVFP4(*_OPS.quantize.default(*args, dtype), scale)
+        return NVFP4(*_OPS.quantize.default(*args, dtype), global_scale)
     outs = all_given(out, ("data", "scales"))
     _OPS.quantize_out.default(*args, **outs)
-    return NVFP4(*out, scale)
+    return NVFP4(*out, global_scale)
 
 
 def _quantize_amax(x, up, word, scale_layout, offsets, out, dtype):

@@ -27,6 +27,21 @@ def number(value, name):
     return float(value), None
 
 
+def number_or_none(value, name):
+    """(number, tensor) of which one is `value`, the other None; (None, None) of None."""
+    if value is None:
+        return None, None
+    scalar, tensor = number(value, name)
+    return (scalar, None) if tensor is None else (None, tensor)
+
+
+def scale_of(global_scale, inverse):
+    """The global scale of a result."""
+    if global_scale is not None:
+        return global_scale
+    return 1.0 if inverse is None else 1.0 / inverse
+
+
 def parts(q):
     """Codes, scale factors, and the global scale as number() has it."""
     data, scales, scale = q

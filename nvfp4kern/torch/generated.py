@@ -84,11 +84,12 @@ def combine(
 
 def _quantize(
     x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
-    data_dtype=None, *, out=None,
+    global_scale_inverse=None, global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
 ):
     return _C.quantize(
-        x, up=up, global_scale=either(global_scale, global_scale_tensor), scale_layout=scale_layout,
-        offsets=offsets, out=out, data_dtype=data_dtype,
+        x, up=up, global_scale=either(global_scale, global_scale_tensor),
+        global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
+        scale_layout=scale_layout, offsets=offsets, out=out, data_dtype=data_dtype,
     )[:2]
 
 
@@ -173,13 +174,15 @@ def _grouped_dual_gemm(
 def _grouped_dual_gemm_quantized(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, global_scale=1.0, global_scale_tensor=None,
-    data_dtype=None, *, out=None,
+    global_scale_inverse=None, global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
         alpha=either(alpha, alpha_tensor), activation=activation,
         scale_layout=(sfa_layout, sfb_layout), out=out, quantized=True,
-        global_scale=either(global_scale, global_scale_tensor), data_dtype=data_dtype,
+        global_scale=either(global_scale, global_scale_tensor),
+        global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
+        data_dtype=data_dtype,
     )[:2]
 
 
@@ -212,7 +215,8 @@ def _combine(products, row_of, weights, residual=None, out_dtype=None, *, out=No
 REGISTERED = {
     "quantize": (
         '''Tensor x, Tensor? up=None, float global_scale=1.0, Tensor? global_scale_tensor=None, str
-        scale_layout="linear", Tensor? offsets=None''',
+        scale_layout="linear", Tensor? offsets=None, float? global_scale_inverse=None, Tensor?
+        global_scale_inverse_tensor=None''',
         ("data", "scales"), _quantize, "data_dtype",
     ),
     "quantize_amax": (
@@ -264,7 +268,8 @@ REGISTERED = {
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str sfb_layout="linear",
         Tensor? rows=None, SymInt rows_per_token=1, float global_scale=1.0, Tensor?
-        global_scale_tensor=None''',
+        global_scale_tensor=None, float? global_scale_inverse=None, Tensor?
+        global_scale_inverse_tensor=None''',
         ("data", "scales"), _grouped_dual_gemm_quantized, "data_dtype",
     ),
     "route": (

@@ -352,7 +352,7 @@ def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp
 # --- Quantising, in float32 ---
 
 
-def global_scale_pair(x, global_scale):
+def global_scale_pair(x, global_scale, inverse=None):
     """(s2, S) in float32: the global scale, and what elements are multiplied by to be encoded."""
     one = np.float32(1)
     if isinstance(global_scale, str):
@@ -362,6 +362,8 @@ def global_scale_pair(x, global_scale):
             return one, one
         encode = np.float32(2688) / g
         return (g / np.float32(2688), encode) if encode <= FLT_MAX else (one / FLT_MAX, FLT_MAX)
+    if inverse is not None:
+        return one / np.float32(inverse), np.minimum(np.float32(inverse), FLT_MAX)
     s2 = one if global_scale is None else np.float32(global_scale)
     return s2, np.minimum(one / s2, FLT_MAX)
 
@@ -387,14 +389,15 @@ def silu(x):
     return np.where(n > 0, quotient * small, quotient) * beyond
 
 
-def quantize(x, global_scale=None, up=None):
+def quantize(x, global_scale=None, up=None, inverse=None):
     """x [.., K] float32, or silu(x) * up -> codes [.., K/2], scales [.., K/16], s2.
 
-    `global_scale`: None, a number or "amax".
+    `global_scale`: None, a number or "amax". `inverse`: a number that takes its place as S.
     """
     with np.errstate(all="ignore"):
         x = np.asarray(x, np.float32)
-        return _quantize(x if up is None else silu(x) * np.asarray(up, np.float32), global_scale)
+        x = x if up is None else silu(x) * np.asarray(up, np.float32)
+        return _quantize(x, *global_scale_pair(x, global_scale, inverse))
 
 
 def scale_factors(amax, encode):
@@ -410,8 +413,7 @@ def multipliers(sf, encode):
     return np.minimum(one / (sf * (one / encode)), FLT_MAX)
 
 
-def _quantize(x, global_scale):
-    s2, encode = global_scale_pair(x, global_scale)
+def _quantize(x, s2, encode):
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // SF_VEC, SF_VEC)
     nan = np.isnan(blocks).any(axis=-1)
     amax = np.abs(np.where(np.isnan(blocks), 0, blocks)).max(axis=-1, initial=0)
@@ -419,7 +421,7 @@ def _quantize(x, global_scale):
     sf, wanted = scale_factors(amax, encode)
     multiplier = multipliers(sf, encode)[..., None]
 
-    bad = nan | np.isnan(wanted) | ~((s2 >= 0) & (s2 < np.inf)) | np.signbit(s2)
+    bad = nan | np.isnan(wanted) | ~(encode > 0)
     zero = bad | (sf == 0)
     scaled = np.where(np.isinf(blocks), blocks, blocks * multiplier)
     scaled = np.where(zero[..., None], np.float32(0), scaled).astype(np.float64)

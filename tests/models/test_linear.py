@@ -20,7 +20,7 @@ from layers import (
 from torch import nn
 from torch.autograd import forward_ad
 
-from nvfp4kern.nn import NVFP4Linear, NVFP4SwiGLU, fuse
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, NVFP4SwiGLU, fuse
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -127,6 +127,50 @@ def test_fuse_is_exact_where_global_scales_differ(input_quant):
     assert torch.equal(fused(x), torch.cat([layer(x) for layer in (q, k, v)], -1))
     same = fuse([q, q])
     assert same.weight_scale_2.shape == () and torch.equal(same(x)[:, :48], q(x))
+
+
+def with_inverses(layer, made):
+    """`layer`, whose input scales are powers of two, as one that has their inverses."""
+    for name, value in layer.named_parameters():
+        if "input_scale" in name:
+            value.data.fill_(2.0 ** -(5 + ("up_proj.input" in name)))
+    state = layer.state_dict()
+    for name in [name for name in state if "input_scale" in name]:
+        state[f"{name}_inverse"] = 1 / state.pop(name)
+    made.load_state_dict(state)
+    layer.load_state_dict(layer.state_dict())
+    return layer, made
+
+
+def test_inverses_of_input_scales_compute_the_same():
+    options = {"input_quant": "static", "dtype": torch.bfloat16}
+    linear = filled(NVFP4Linear(64, 32, **options), 1)
+    pair = with_inverses(linear, NVFP4Linear(64, 32, input_scale_inverse=True, **options))
+    x = activations(5, 64)
+    assert pair[1].input_scale is None and torch.equal(pair[0](x), pair[1](x))
+    assert torch.equal(fuse([pair[0]] * 2)(x), fuse([pair[1]] * 2)(x))
+    with pytest.raises(ValueError, match=r"layers\[1\]\.input_scale_inverse: differs"):
+        fuse(pair)
+
+    swiglu = filled(NVFP4SwiGLU(64, 32, input_quant="static"), 2)
+    other = NVFP4SwiGLU(64, 32, input_quant="static")
+    for name, part in list(other.named_children()):
+        sizes = part.in_features, part.out_features, False
+        inverse = NVFP4Linear(*sizes, input_quant="static", input_scale_inverse=True)
+        setattr(other, name, inverse)
+    one, other = with_inverses(swiglu, other)
+    assert other.input_scale == 1 / one.input_scale and torch.equal(one(x), other(x))
+    other.up_proj = one.up_proj  # of both kinds: one after the other
+    apart = nn.functional.silu(other.gate_proj(x)) * other.up_proj(x)
+    assert torch.equal(other(x), other.down_proj(apart))
+
+    experts = filled(NVFP4Experts(64, 32, 3, input_quant="static"), 3)
+    made = NVFP4Experts(64, 32, 3, input_quant="static", input_scale_inverse=True)
+    one, other = with_inverses(experts, made)
+    ids = torch.tensor([[0, 2]] * 5)
+    assert torch.equal(one(x, ids, torch.ones(5, 2)), other(x, ids, torch.ones(5, 2)))
+    x.requires_grad_()
+    assert torch.equal(one(x, ids, torch.ones(5, 2)), other(x, ids, torch.ones(5, 2)))
 
 
 def test_fuse_takes_the_largest_input_scale_and_refuses_what_differs():

@@ -1,15 +1,19 @@
 """load_checkpoint on tiny models of transformers: what lands where, and that all of it does."""
 
+import shutil
+
 import pytest
 import torch
 from damage import changed
 from empty_model import empty
 from packing import dequantized
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from nvfp4kern.checkpoint import CheckpointError, load_checkpoint, meta_parameters
+from nvfp4kern.checkpoint import CheckpointError, load_checkpoint, meta_parameters, save_checkpoint
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
+from nvfp4kern.nn.linear import quantize_input
+from nvfp4kern.verify import reference
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -130,9 +134,45 @@ def test_an_expert_without_input_scale_gets_the_largest(checkpoint, form):
         load_checkpoint(model, directory, device="cpu")
     for module in model.modules():
         if isinstance(module, NVFP4Experts):
-            for scale in (module.gate_up_proj_input_scale, module.down_proj_input_scale):
+            for name in ("gate_up_proj_input_scale", "down_proj_input_scale"):
+                scale = getattr(module, name)
+                if form == "ct-w4a4":
+                    assert scale is None
+                    scale = 1 / getattr(module, f"{name}_inverse")
                 assert torch.equal(scale[1], scale.amax(0)) and bool((scale > 0).all())
     check(model, directory)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe"])
+def test_divisors_of_inputs_are_taken_as_they_are(checkpoint, architecture, tmp_path):
+    """504 is one of many numbers that fl(1 / fl(1 / x)) changes."""
+    directory = checkpoint(architecture, "ct-w4a4")
+    shutil.copytree(directory, tmp_path / "divisors")
+    for file in (tmp_path / "divisors").glob("*.safetensors"):
+        tensors = load_file(file)
+        for name in tensors:
+            if name.endswith("input_global_scale"):
+                tensors[name] = torch.full_like(tensors[name], 504)
+        save_file(tensors, file, metadata={"format": "pt"})
+    model = empty(directory)
+    load_checkpoint(model, tmp_path / "divisors", device="cpu")
+    assert 1 / (1 / torch.tensor(504.0)) != 504
+    linear = model.model.layers[0].self_attn.q_proj
+    assert linear.input_scale is None and linear.input_scale_inverse == 504
+    assert torch.equal(linear.alpha, linear.weight_scale_2 / 504)
+    x = torch.randn(7, linear.in_features, generator=torch.Generator().manual_seed(3))
+    codes, scales, _ = quantize_input(x, "static", linear.input_scale_inverse, True)
+    want_codes, want_scales, _ = reference.quantize(x.numpy(), inverse=504)
+    assert torch.equal(codes, torch.from_numpy(want_codes))
+    assert torch.equal(scales.view(torch.uint8), torch.from_numpy(want_scales))
+    for module in model.modules():
+        if isinstance(module, NVFP4Experts):
+            assert module.gate_up_input == module.down_input == 504
+            assert torch.equal(module.down_alpha, module.down_proj_weight_scale_2 / 504)
+    save_checkpoint(model, tmp_path / "saved")
+    again = empty(tmp_path / "saved")
+    load_checkpoint(again, tmp_path / "saved", device="cpu")
+    assert again.model.layers[0].self_attn.q_proj.input_scale == 1 / torch.tensor(504.0)
 
 
 class FusedAttention(nn.Module):

@@ -43,7 +43,7 @@ def gated_sums(a, w, alpha1=1.0, alpha2=1.0):
     return gates * np.float32(alpha1), ups * np.float32(alpha2)
 
 
-def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0)):
+def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0), inverse=None):
     """Each expert's rows as quantize's model makes them; rows of nobody are as they were."""
     owner = expert_of(offsets, len(a))
     for part in got:
@@ -53,7 +53,7 @@ def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0)):
         alpha1, alpha2 = (np.broadcast_to(of, (len(stack.values), stack.n))[g] for of in alphas)
         with np.errstate(all="ignore"):
             gates, ups = gated_sums(a[rows], w, alpha1, alpha2)
-        want = reference.quantize(gates, scale, ups)
+        want = reference.quantize(gates, scale, ups, inverse)
         np.testing.assert_array_equal(got[1][rows], want[1], str(g))
         np.testing.assert_array_equal(got[0][rows], want[0], str(g))
 
@@ -101,6 +101,18 @@ def test_global_scales(device, scale):
     )
     args = a, stack, offsets
     check_bytes(encode(*args, global_scale=given), offsets, a.values, stack, scale)
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize("inverse", (504.0, 1935.3601, np.float32(1935.3601)))
+def test_an_inverse_is_taken_as_it_is(device, inverse):
+    rng, offsets = rng_of(3), [0, 9, 9, 40]
+    a, stack = Tokens(rng, device, 40, 64), Stack(rng, device, 3, 32, 64)
+    number = float(np.float32(inverse))
+    array = isinstance(inverse, np.float32)
+    given = floats([number], "float32", device) if array else number
+    got = encode(a, stack, offsets, global_scale_inverse=given)
+    check_bytes(got, offsets, a.values, stack, inverse=number)
 
 
 @pytest.mark.any_path
@@ -322,6 +334,7 @@ def test_empty(device, tokens, experts, n, rows):
     ({"global_scale": torch.ones(2)}, r"global_scale: shape \(2,\)"),
     ({"out_dtype": "float16"}, "out_dtype: 'float16', expected None with quantized=True"),
     ({"quantized": False, "global_scale": 1.0}, "global_scale: given, expected None unless"),
+    ({"quantized": False, "global_scale_inverse": 1.0}, "global_scale_inverse: given, expected"),
     ({"quantized": False, "data_dtype": "uint8"}, "data_dtype: given, expected None unless"),
     ({"out": (None, None, None)}, r"out: 3 items, expected \(data, scales\)"),
     ({"out": (torch.zeros(7, 8, dtype=torch.uint8), None)}, r"out\[0\]: shape \(7, 8\)"),

@@ -44,9 +44,9 @@ def quantized(x, up, dtype, device, **options):
         return nvfp4kern.quantize(given[0], up=given[1], **options)
 
 
-def check_bytes(q, x, global_scale=None, layout="linear", up=None, offsets=None):
+def check_bytes(q, x, global_scale=None, layout="linear", up=None, offsets=None, inverse=None):
     """q against the model of x, an array of float32 values."""
-    want_codes, want_scales, s2 = reference.quantize(x, global_scale, up)
+    want_codes, want_scales, s2 = reference.quantize(x, global_scale, up, inverse)
     if offsets is not None:
         want_scales = reference.to_blocked_by_expert(want_scales, offsets)
     elif layout == "blocked":
@@ -103,6 +103,46 @@ def test_a_scale_of_zero_in_an_array(device):
         floats(x, "float32", device), global_scale=floats([0.0], "float32", device)
     )
     check_bytes(q, x, 0.0)
+
+
+# fl(1 / fl(1 / S)) is not S of the first two.
+INVERSES = (504.0, 1935.3601, 1.0, 2688.0, 3.4028235e38, 1.1754944e-38, 2.0**-127, 1.4e-45)
+
+
+@gates
+@pytest.mark.parametrize("inverse", INVERSES)
+def test_an_inverse_is_taken_as_it_is(device, inverse, gated):
+    x, up = drawn(gated, "float32", 9, 256, seed=5)
+    inverse = float(np.float32(inverse))
+    for given in (inverse, floats([inverse], "float32", device)):
+        q = quantized(x, up, "float32", device, global_scale_inverse=given)
+        with np.errstate(all="ignore"):
+            check_bytes(q, x, up=up, inverse=inverse)
+    one = floats([3.0], "float32", device)
+    both = quantized(x, up, "float32", device, global_scale=one, global_scale_inverse=inverse)
+    assert both.global_scale is one
+    np.testing.assert_array_equal(raw(both.data), raw(q.data))
+
+
+@pytest.mark.parametrize("inverse", (np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0))
+def test_inverses_that_an_array_may_hold(device, inverse):
+    x = hostile(rng_of(3), "float32")
+    given = floats([inverse], "float32", device)
+    with np.errstate(all="ignore"):
+        q = nvfp4kern.quantize(floats(x, "float32", device), global_scale_inverse=given)
+        check_bytes(q, x, inverse=inverse)
+
+
+@pytest.mark.parametrize("options, message", (
+    ({"global_scale": "amax", "global_scale_inverse": 2.0}, "given, expected None with global_sc"),
+    ({"global_scale_inverse": 0.0}, "0.0, expected a finite number above 0"),
+    ({"global_scale_inverse": 1e-46}, "1e-46, expected a finite number above 0"),
+    ({"global_scale_inverse": np.inf}, "inf, expected a finite number above 0"),
+    ({"global_scale_inverse": torch.ones(2)}, r"shape \(2,\)"),
+))  # fmt: skip
+def test_wrong_inverses(options, message):
+    with pytest.raises(ValueError, match=f"global_scale_inverse: {message}"):
+        nvfp4kern.quantize(torch.ones(2, 16), **options)
 
 
 LEAST_AMAX = 2.0**-128 * 2688  # S is clamped below it

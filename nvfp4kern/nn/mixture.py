@@ -1,0 +1,94 @@
+"""A mixture of experts: a router and stacked experts with NVFP4 weights."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch as nk
+from ..types import Score
+from .experts import NVFP4Experts
+from .frozen import Frozen, InputQuant, frozen
+from .linear import autocast, readable
+
+
+class NVFP4MoE(Frozen):
+    """A router, its experts and, where given, shared experts: [.., H] -> [.., H].
+
+    gate.weight is float16, bfloat16 or float32 [E, H]. x is as in NVFP4Experts and need not have
+    its dtype. The router has no gradient. Neither gate nor experts is called as a module, so hooks
+    of these do not run. Under torch.autocast both are first cast to autocast's
+    dtype, as those of nn.Linear are.
+
+    top_k, score, n_group, topk_group, renormalize, scaling_factor: see nvfp4kern.route.
+    correction_bias: True adds the parameter gate.e_score_correction_bias, float32 [E], as
+        DeepSeek-V3 has it. It takes part in the choice of experts, not in their weights.
+    shared_experts: a module [.., H] -> [.., H] whose result is added in float32, before the sum is
+        rounded to x's dtype.
+    input_quant: see NVFP4Experts.
+    """
+
+    EXACT = ("correction_bias",)
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        top_k: int,
+        *,
+        score: Score = "softmax_topk",
+        correction_bias: bool = False,
+        n_group: int = 1,
+        topk_group: int = 1,
+        renormalize: bool | None = None,
+        scaling_factor: float = 1.0,
+        shared_experts: nn.Module | None = None,
+        input_quant: InputQuant = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden_size, num_experts, bias=False, device=device, dtype=dtype)
+        self.gate.requires_grad_(False)
+        self.gate.register_parameter("e_score_correction_bias", None)
+        if correction_bias:
+            self.gate.e_score_correction_bias = frozen(
+                num_experts, dtype=torch.float32, device=device
+            )
+        self.experts = NVFP4Experts(
+            hidden_size, intermediate_size, num_experts, input_quant=input_quant, device=device
+        )
+        self.shared_experts = shared_experts
+        self.top_k = top_k
+        self.routing: dict[str, Any] = {
+            "score": score,
+            "n_group": n_group,
+            "topk_group": topk_group,
+            "renormalize": renormalize,
+            "scaling_factor": scaling_factor,
+        }
+
+    @property
+    def correction_bias(self) -> nn.Parameter | None:
+        """gate.e_score_correction_bias. It stays float32: 16 bits would select other experts."""
+        return self.gate.e_score_correction_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = autocast(x)
+        tokens = readable(x.reshape(-1, x.shape[-1]))
+        weights, ids, _, offsets, sorted_rows, row_of = nk.route(
+            tokens.detach(),
+            readable(autocast(self.gate.weight)),
+            self.top_k,
+            correction_bias=self.correction_bias,
+            permutation=True,
+            return_row_of=True,
+            **self.routing,
+        )
+        shared = None
+        if self.shared_experts is not None:
+            shared = self.shared_experts(x).reshape(tokens.shape)
+        return self.experts.combine(
+            tokens, ids, weights, sorted_rows, offsets, row_of, residual=shared
+        ).view(x.shape)
