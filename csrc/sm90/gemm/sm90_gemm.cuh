@@ -154,7 +154,7 @@ template <class C, typename P> struct stage_reader {
 /* The products of word i % 4 of step i / 4, with LOW to HIGH TILE_M_STEPs of tokens, m_steps: the same in all warps.
  * Each height commits and waits for itself: behind the branches ptxas would wait for all products. */
 template <class C, int LOW, int HIGH, int SUMS>
-__device__ inline void multiply_word(float (&sums)[SUMS], int m_steps, uint32_t (&a)[2][4], uint32_t tokens, int i)
+__device__ inline void multiply_word(float (&sums)[SUMS], int m_steps, uint32_t (&a)[2][4], uint64_t tokens, int i)
 {
     if constexpr (LOW < HIGH) {
         constexpr int MIDDLE = (LOW + HIGH) / 2;
@@ -168,7 +168,7 @@ __device__ inline void multiply_word(float (&sums)[SUMS], int m_steps, uint32_t 
         wgmma_fence(a);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const uint64_t x = TOKEN_DESCRIPTOR + (tokens + (i / 2 * TILE_M * 128 + (i % 2 * 2 + j) * 32) / 16);
+            const uint64_t x = tokens + (i / 2 * TILE_M * 128 + (i % 2 * 2 + j) * 32) / 16;
             if (C::BFLOAT)
                 wgmma_bf16(used, a[j], x, true);
             else
@@ -188,7 +188,7 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
 {
     typedef typename sm90_gemm_memory<C>::stage stage;
     /* Of s, not of `at`: a descriptor must be uniform, and kept() hides that. */
-    const uint32_t first_tokens = shared_address(s.stages[0].tokens) / 16;
+    const uint32_t first_tokens = shared_address(s.stages[0].tokens);
     uint32_t fragments[2][2][4]; /* [word % 2][k16 MMA of the word][register] */
     uint32_t unreleased = 0;     /* the empty barrier of the previous stage; 0: none, which is no barrier's address */
 #pragma unroll
@@ -198,7 +198,8 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
     for (int k_tile = k.begin + (C::CTA_SPLIT_K == 2 ? c.consumer_group : 0); k_tile < k.end;
          k_tile += C::CTA_SPLIT_K) {
         const uint32_t from = at.stage_at(r.stage);
-        const uint32_t tokens = first_tokens + r.stage * (uint32_t)(sizeof(stage) / 16);
+        const uint64_t tokens =
+            wgmma_descriptor(first_tokens + r.stage * (uint32_t)sizeof(stage), 0, 8 * 128, WGMMA_SWIZZLE_128B);
         const bool is_last = k_tile == reader.last_k_tile;
         mbarrier_wait(at.full(r.stage), r.parity);
 #pragma unroll

@@ -123,10 +123,9 @@ typedef struct sm90_pipeline_state {
 
 template <int STAGES> __device__ inline void advance_pipeline(sm90_pipeline_state &r, int by)
 {
-    r.stage += by;
-    if (r.stage < STAGES) return;
-    r.stage -= STAGES;
-    r.parity ^= 1;
+    const bool wraps = r.stage >= STAGES - by;
+    r.stage += wraps ? by - STAGES : by;
+    r.parity ^= wraps;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
