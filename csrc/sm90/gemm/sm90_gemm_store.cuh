@@ -22,12 +22,18 @@ __device__ inline bool has_vector_rows(const nk_output &d, int64_t n, int featur
            (((uintptr_t)d.data | d.row_stride | d.batch_stride) & (bytes - 1)) == 0;
 }
 
+/* Two elements of a token, fp16 or bf16. By a select, since a branch would keep groups of tokens apart. */
+__device__ inline uint32_t pair_of_dtype(bool half, float first, float second)
+{
+    return half ? pair_of<false>(first, second) : pair_of<true>(first, second);
+}
+
 /* Four 16-bit features of one token: two lanes exchange pairs. */
-template <bool BFLOAT> __device__ inline uint2 row_vector(const float v[4])
+__device__ inline uint2 row_vector(bool half, const float v[4])
 {
     const bool odd = threadIdx.x % 2;
-    const uint32_t low = movmatrix_trans(pair_of<BFLOAT>(v[0], v[1])),
-                   high = movmatrix_trans(pair_of<BFLOAT>(v[2], v[3]));
+    const uint32_t low = movmatrix_trans(pair_of_dtype(half, v[0], v[1])),
+                   high = movmatrix_trans(pair_of_dtype(half, v[2], v[3]));
     const uint32_t other = __shfl_xor_sync(~0u, odd ? low : high, 1);
     return odd ? make_uint2(other, high) : make_uint2(low, other);
 }
@@ -123,7 +129,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const bool vectors = has_vector_rows(d, p.n, 16, 8);
+    const bool vectors = has_vector_rows(d, p.n, 16, 8), half = d.dtype == NK_F16;
     auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
@@ -131,14 +137,15 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     };
     if (vectors) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
+        for_each_window<C::EXPERTS ? 32 : N>(sums, end - token, [&](const auto &window, int done) {
 #pragma unroll
-        for (int i = 0; i < N / 4; i++, at += 8 * d.row_stride) {
-            if (C::EXPERTS && token + 8 * i >= end) break;
-            float v[4];
-            values(sums + 4 * i, v);
-            const uint2 four = d.dtype == NK_F16 ? row_vector<false>(v) : row_vector<true>(v);
-            if (first < p.n && token + 8 * i + c.lane / 4 < end) *(uint2 *)at = four;
-        }
+            for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
+                float v[4];
+                values(window + 4 * i, v);
+                const uint2 four = row_vector(half, v);
+                if (first < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint2 *)at = four;
+            }
+        });
         return;
     }
     lane_stores out(d, batch, token, {first + c.lane / 4, first + c.lane / 4 + 8}, p.n);
@@ -163,28 +170,29 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const bool vectors = has_vector_rows(d, p.n, 8, 4);
+    const bool vectors = has_vector_rows(d, p.n, 8, 4), half = d.dtype == NK_F16;
     uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
     lane_stores out(d, batch, token, {n, n}, p.n);
     for_each_window<32>(sums, end - token, [&](const auto &window, int done) {
+        constexpr int N8S = (int)(sizeof window / 16);
+        float v[2 * N8S]; /* of all groups, so that one's latency hides in the others */
 #pragma unroll
-        for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
-            const int64_t remaining = end - token - 8 * (done + i);
-            float v[2];
+        for (int i = 0; i < 2 * N8S; i++)
+            v[i] = __fmul_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * params.mma_scale);
+        activate<2 * N8S>(p.activation, v);
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(f.alpha[0], window[4 * i + j] * params.mma_scale);
-            activate<2>(p.activation, v);
+        for (int i = 0; i < 2 * N8S; i++)
+            v[i] = __fmul_rn(v[i], __fmul_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale));
+        if (vectors) {
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                v[j] = __fmul_rn(v[j], __fmul_rn(f.alpha[1], window[4 * i + 2 + j] * params.mma_scale));
-            if (vectors) {
-                const bool half = d.dtype == NK_F16;
-                const uint32_t pair = movmatrix_trans(half ? pair_of<false>(v[0], v[1]) : pair_of<true>(v[0], v[1]));
-                if (first < p.n && c.lane / 4 < remaining) *(uint32_t *)at = pair;
-            } else {
-                out.store(0, d.dtype, v, remaining);
+            for (int i = 0; i < N8S; i++, at += 8 * d.row_stride) {
+                const uint32_t pair = movmatrix_trans(pair_of_dtype(half, v[2 * i], v[2 * i + 1]));
+                if (first < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint32_t *)at = pair;
             }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N8S; i++)
+                out.store(0, d.dtype, v + 2 * i, end - token - 8 * (done + i));
         }
     });
 }
