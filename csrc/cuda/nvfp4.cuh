@@ -45,13 +45,14 @@ __device__ inline uint32_t e4m3x2_to_f16x2(uint32_t bytes)
     return *(uint32_t *)&scaled;
 }
 
-/* The same pairs in bf16, whose magnitude bits are 8..6: the value times 2^-126. */
+/* The same pairs in bf16, whose magnitude bits are 8..6: the value times 2^-126. A multiplication shifts by two numbers
+ * at once, for the sign and for the magnitude. */
 __device__ inline void e2m1x8_to_bf16x2(uint32_t codes, uint32_t pairs[4])
 {
-    const uint32_t sign = 0x80008000, magnitude = 0x01C001C0;
-    pairs[0] = (codes << 12 & sign) | (codes << 6 & magnitude);
-    pairs[1] = (codes << 8 & sign) | (codes << 2 & magnitude);
-    pairs[2] = (codes << 4 & sign) | (codes >> 2 & magnitude);
+    const uint32_t sign = 0x80008000, magnitude = 0x01C001C0, bits = sign | magnitude;
+    pairs[0] = (codes & 0x000F000F) * (1 << 12 | 1 << 6) & bits;
+    pairs[1] = (codes & 0x00F000F0) * (1 << 8 | 1 << 2) & bits;
+    pairs[2] = (codes >> 2 & 0x03C003C0) * (1 << 6 | 1) & bits;
     pairs[3] = (codes & sign) | (codes >> 6 & magnitude);
 }
 

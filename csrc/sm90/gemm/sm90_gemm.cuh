@@ -79,12 +79,17 @@ __device__ inline uint32_t sf_mask(int64_t k, int step, int chunk)
 }
 
 /* Two scale factors as a pair of 16-bit floats, ready to multiply decoded codes with. Codes decode to 2^-14 of their
- * value in fp16, to 2^-126 in bf16: 2^112 makes both products 2^-14 of theirs. */
+ * value in fp16, to 2^-126 in bf16: 2^112 makes both products 2^-14 of theirs.
+ *
+ * An E4M3 value as fp16 is normal or zero, and its last seven bits are zeros. Shifted right by three it is a bf16 of
+ * 2^-112 of the value; two products make that 2^113, and the sum with minus a half of it 2^112. A NaN becomes infinite
+ * by the products, and a NaN again by the sum. */
 template <bool BFLOAT> __device__ inline uint32_t sf_as_16bit(uint32_t bytes)
 {
-    const uint32_t fp16 = cvt_f16x2_e4m3x2(bytes);
+    const uint32_t fp16 = cvt_f16x2_e4m3x2(bytes), bf16_2_112 = 0x77807780, bf16_2_113 = 0x78007800;
     if (!BFLOAT) return fp16;
-    return exact_bf16x2(float_of<false>(fp16, 0) * 0x1p112f, float_of<false>(fp16, 1) * 0x1p112f);
+    const uint32_t twice = multiply_pairs<true>(multiply_pairs<true>(fp16 >> 3, bf16_2_112), bf16_2_113);
+    return multiply_add_pairs<true>(twice, 0xBF00BF00, twice);
 }
 
 /* The offset of a chunk's two scale factors in a step's blocked ones: whole atoms, or half atoms of two matrices. */
