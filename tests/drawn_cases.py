@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from drawn_calls import ATOM_ROWS, OF_HALVES, drawn
+from drawn_calls import OF_HALVES, drawn
 from drawn_gated import draw_gated
 from drawn_needs import NOTHING, Needs
 from drawn_routes import MOST_OVER, draw_route
@@ -14,11 +14,12 @@ KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
 KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_gemm_16bit")
-KERNELS["gated"] = "grouped_dual_gemm"
+KERNELS |= dict.fromkeys(("gated", "gated blocked"), "grouped_dual_gemm")
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NVFP4",)}
 KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
+UPS_WITHIN_ATOMS = Needs(ups_within_atoms=True)
 DUAL_GEMV = {
     f"{count} dual {layout}": (range(1, 2) if count == "one" else range(2, 9), layout)
     for count in ("one", "few")
@@ -26,7 +27,7 @@ DUAL_GEMV = {
 }
 """dual_gemm by a gemv: of how many tokens, and the layout of the weights' scale factors."""
 OPERATORS_OF = {
-    "sm90/gemv": (*OF_EXPERTS, *DUAL_GEMV),
+    "sm90/gemv": (*OF_EXPERTS, "gated blocked", *DUAL_GEMV),
     "sm90/route": ("route",),
     "sm90/kind_f16": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
@@ -44,7 +45,8 @@ FAMILIES = tuple(OPERATORS_OF)
 TYPES_OF = {"sm100/gemm": ("codes",), "sm100/kind_f16": ("16 bits",)}
 TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
-EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear", "gated": "dual"}
+EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear"}
+EXPERTS_GEMV |= {"gated": "dual_linear", "gated blocked": "dual_blocked"}
 """By operator, the kernel of sm90/gemv that a case is for: experts' weights have either layout."""
 ALIGNED = Needs(pitch=16)
 """NVFP4 tokens, for a gemv of two matrices."""
@@ -120,12 +122,11 @@ class Case(NamedTuple):
         for several, and of some sizes."""
         if self.operator in DUAL_GEMV:
             tokens, layout = DUAL_GEMV[self.operator]
-            whole = ATOM_ROWS if layout == "blocked" else 8
-            fits = call.said["n"] % whole == call.said["k"] % 64 == 0
+            fits = call.said["n"] % 8 == call.said["k"] % 64 == 0
             return fits and call.said["m"] in tokens and call.said["forms"][1] == layout
-        if self.family != "sm90/gemv" or EXPERTS_GEMV[self.operator] == "dual":
+        if self.family != "sm90/gemv":
             return True
-        return call.said["forms"][1] == EXPERTS_GEMV[self.operator]
+        return EXPERTS_GEMV[self.operator].endswith(call.said["forms"][1])
 
     @property
     def kinds(self):
@@ -137,9 +138,9 @@ class Case(NamedTuple):
     def size(self):
         """(tokens of a tile, what else it wants)"""
         if self.family == "sm90/gemv":
-            return FEW_ROWS, ALIGNED if self.operator in DUAL_GEMV else NOTHING
+            return FEW_ROWS, ALIGNED if self.operator in DUAL_GEMV else UPS_WITHIN_ATOMS
         if self.row != "sm100":
-            return self.traits["tile_m"], NOTHING
+            return self.traits["tile_m"], UPS_WITHIN_ATOMS
         more_k = self.traits["tile_k"] * (self.traits["split_k"] - 1)
         codes = self.multiplies == "codes"
         gathered = codes and self.operator in ("rows", "gated")  # tokens of whole 16 bytes
@@ -154,7 +155,7 @@ class Case(NamedTuple):
             experts = self.traits.get("tile_n", ROUTED_AT_ONCE - MOST_OVER)
             return draw_route(self.traits["tile_m"], experts, kind, seed, work)
         tokens, needs = self.size
-        if self.operator == "gated":
+        if self.operator.startswith("gated"):
             return draw_gated(tokens, kind, seed, work, always_exact, needs)
         operator = "dual_gemm" if self.operator in DUAL_GEMV else self.operator
         return drawn(operator, kind, tokens, seed, work, always_exact, needs)

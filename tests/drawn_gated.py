@@ -23,10 +23,10 @@ def alphas_of(draw, experts, n):
 
 
 def stack_of(draw, exact, experts, n, k):
-    """Blocked scale factors of the ups begin an atom: others are left to another row."""
+    """Not all tiles take ups whose blocked scale factors begin within an atom."""
     while True:
         found = draw.weights(exact, experts, 2 * n, k)
-        if found[2] == "linear" or n % 128 == 0:
+        if found[2] == "linear" or n % 128 == 0 or draw.needs.ups_within_atoms:
             return found
 
 

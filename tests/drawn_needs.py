@@ -14,6 +14,8 @@ class Needs(NamedTuple):
     k_multiple: int = 1
     experts: int = 1024
     """So many at most: shared memory has their list."""
+    ups_within_atoms: bool = False
+    """Blocked scale factors of an expert's ups may begin within an atom."""
 
     def whole(self, k):
         return -(-k // self.k_multiple) * self.k_multiple

@@ -72,7 +72,7 @@ def test_experts_with_few_rows_take_a_gemv_for_each(device):
     assert plan["workspace_bytes"] == 0 and plan["cluster"] == 1 and plan["grid"] % 8 == 0
     options = {"offsets": torch.zeros(17, dtype=torch.int32, device=device)}
     gated = nvfp4kern.explain("grouped_dual_gemm", a, b, sfa, sfb, **options)
-    assert gated["kernel"] == "sm90_gemv_experts_codes_dual"
+    assert gated["kernel"] == "sm90_gemv_experts_codes_dual_linear"
     assert not plan_of_experts(device, 1600)[0]["kernel"].startswith("sm90_gemv")
 
 

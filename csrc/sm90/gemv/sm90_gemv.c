@@ -25,12 +25,9 @@ static cuda_kernel *const dual_kernels[][2] = {
     [SM90_GEMV_FEW_FP16] = LAYOUTS(few_fp16_dual),   [SM90_GEMV_FEW_BF16] = LAYOUTS(few_bf16_dual),
 };
 
-#define EXPERTS(name)                                                 \
-    {                                                                 \
-        LAYOUTS(experts_##name), { &sm90_gemv_experts_##name##_dual } \
-    }
+#define EXPERTS(name) {LAYOUTS(experts_##name), LAYOUTS(experts_##name##_dual)}
 static cuda_kernel *const experts_kernels[][2][2] = {
-    /* [is_dual]: of linear scale factors only */
+    /* [is_dual] */
     [SM90_GEMV_CODES_AS_FP16] = EXPERTS(codes),
     [SM90_GEMV_FP16] = EXPERTS(fp16),
     [SM90_GEMV_BF16] = EXPERTS(bf16),
@@ -171,9 +168,8 @@ nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, n
     const sm90_gemv_kind kind = sm90_gemv_kind_of(p);
     const sm90_gemv_variant variant = {.kind = kind == SM90_GEMV_CODES ? SM90_GEMV_CODES_AS_FP16 : kind,
                                        .is_dual = true};
-    const int whole_rows = access == SM90_GEMV_BLOCKED ? NK_SF_ATOM_ROWS : SM90_GEMV_M8;
     if (access == SM90_GEMV_NARROW || access != sm90_gemv_access_of(&second)) return NK_DECLINED;
-    if (p->m > SM90_GEMV_MAX_TOKENS || p->n % whole_rows || p->k == 0) return NK_DECLINED;
+    if (p->m > SM90_GEMV_MAX_TOKENS || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
     if (!fits_32_bits(p) || !fits_32_bits(&second)) return NK_DECLINED;
     return sm90_gemv_plan(&both, &variant, settings, found, choice);
 }

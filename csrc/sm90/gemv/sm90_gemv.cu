@@ -270,10 +270,11 @@ GEMVS(bf16, BF16, ONE)
     {                                                                                                \
         run_16bit_gemv<KIND, ONE, ACCESS, true>(p, &experts);                                        \
     }
-#define EXPERTS_OF(name, KIND)             \
-    EXPERTS(name##_linear, KIND, LINEAR)   \
-    EXPERTS(name##_blocked, KIND, BLOCKED) \
-    EXPERTS(name##_dual, KIND, DUAL_LINEAR)
+#define EXPERTS_OF(name, KIND)                     \
+    EXPERTS(name##_linear, KIND, LINEAR)           \
+    EXPERTS(name##_blocked, KIND, BLOCKED)         \
+    EXPERTS(name##_dual_linear, KIND, DUAL_LINEAR) \
+    EXPERTS(name##_dual_blocked, KIND, DUAL_BLOCKED)
 
 EXPERTS_OF(codes, CODES)
 EXPERTS_OF(fp16, FP16)

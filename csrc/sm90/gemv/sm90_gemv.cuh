@@ -15,8 +15,7 @@ extern __shared__ __align__(1024) uint4 smem[]; /* the period of a tensor map's 
 __device__ inline sm90_gemv_head &smem_head() { return *(sm90_gemv_head *)smem; }
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
- * reads byte by byte, in both layouts. DUAL_LINEAR and DUAL_BLOCKED are for two matrices, whose atoms are full: see
- * sm90_gemv_dual. */
+ * reads byte by byte, in both layouts. DUAL_LINEAR and DUAL_BLOCKED are for two matrices: see sm90_gemv_dual. */
 enum { LINEAR, BLOCKED, NARROW, DUAL_LINEAR, DUAL_BLOCKED };
 
 template <int ACCESS> constexpr bool is_dual = ACCESS == DUAL_LINEAR || ACCESS == DUAL_BLOCKED;
@@ -140,16 +139,16 @@ template <int ACCESS> __device__ inline int dual_row(int position)
     return ACCESS == DUAL_BLOCKED ? sf_row_of_position(position) : position;
 }
 
-/* As cursor_to_tile(), with two matrices. */
+/* As cursor_to_tile(), with two matrices. Positions without a row, in an atom that is not full, read the last row. */
 template <int ACCESS>
 __device__ inline void cursor_to_dual_tile(const sm90_gemv_args &p, const work_tile_info &w, int tile, int k_step,
                                            weight_cursor &at)
 {
     const int lane = threadIdx.x & 31, first = position_of_warp<TALL, 1>(tile);
-    const int position = dual_position(w.first_row + first), of_codes = position + (lane >> 3),
-              of_sf = position + (lane >> 2);
-    const int64_t row = dual_row<ACCESS>(of_codes), fourth = dual_row<ACCESS>(of_codes + 4),
-                  from_first = w.first_k_step + k_step;
+    const int position = dual_position(w.first_row + first), last_row = p.scheduler.n / 2 - 1;
+    const auto row_at = [&](int i) { return min(dual_row<ACCESS>(position + i), last_row); };
+    const int64_t row = row_at(lane >> 3), fourth = row_at((lane >> 3) + 4), from_first = w.first_k_step + k_step;
+    const int sf_row = row_at(lane >> 2);
     at.tile = tile;
     at.k_step = k_step;
     at.codes_rows = first < w.positions ? 2 * TALL : 0;
@@ -161,10 +160,10 @@ __device__ inline void cursor_to_dual_tile(const sm90_gemv_args &p, const work_t
         const uint8_t *sf = b.sf + w.matrix * b.sf_batch_stride + from_first * sf_of_step<ACCESS>(p);
         at.codes[2 * i] = kept(codes + row * b.row_stride);
         at.codes[2 * i + 1] = kept(codes + fourth * b.row_stride);
-        at.sf[i] = kept(sf + (ACCESS == DUAL_BLOCKED
-                                  ? (int64_t)sf_atom_of_row(of_sf) * p.scheduler.atoms_bytes +
-                                        sf_offset_of_position(sf_row_in_atom(of_sf)) + sf_bytes_of_atoms(lane & 3)
-                                  : of_sf * b.sf_row_stride + (lane & 3) * SF_ATOM_COLS));
+        const int in_atoms = sf_row + (i ? p.dual.first_sf_row : 0);
+        at.sf[i] = kept(sf + (ACCESS == DUAL_BLOCKED ? (int64_t)sf_atom_of_row(in_atoms) * p.scheduler.atoms_bytes +
+                                                           sf_offset_in_atoms(sf_row_in_atom(in_atoms), lane & 3, 0)
+                                                     : sf_row * b.sf_row_stride + (lane & 3) * SF_ATOM_COLS));
     }
 }
 

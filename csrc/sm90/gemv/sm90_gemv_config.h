@@ -63,6 +63,7 @@ typedef struct sm90_gemv_dual {
     nk_operand b;
     nk_alpha alpha;
     nk_activation activation;
+    int32_t first_sf_row; /* of blocked scale factors: where b begins in their first atom */
 } sm90_gemv_dual;
 
 /* The parameters of a kernel. An SM fetches them when they are read, in lines of 64 bytes, 70 ns each. So what is

@@ -30,7 +30,8 @@ static bool fits_gemv(const gemm_desc *d)
 {
     const nk_gemm_problem *p = d->gemm;
     const bool has_atoms_per_expert = p->a.dtype == NK_E2M1X2 && p->a.sf_layout == NK_SF_BLOCKED && !gemm_gathers(d);
-    const bool fits_dual = !d->up || (p->b.sf_layout == NK_SF_LINEAR && p->n % SM90_GEMV_M8 == 0);
+    const bool encodes = d->gated && d->gated->encoded.wanted; /* a scale factor's features must be neighbours */
+    const bool fits_dual = !d->up || (p->n % SM90_GEMV_M8 == 0 && !(encodes && p->b.sf_layout == NK_SF_BLOCKED));
     return p->b.dtype == NK_E2M1X2 && gemm_experts(d) <= INT32_MAX && p->k > 0 && p->m <= MAX_EXPERT_ROWS &&
            !has_atoms_per_expert && fits_dual && !is_narrow(d, &p->b) && !(d->up && is_narrow(d, d->up));
 }
@@ -58,7 +59,10 @@ nk_status sm90_run_gemv_experts(const gemm_desc *d, const sm90_gemv_choice *choi
     sm90_gemv_experts experts = {
         .offsets = d->experts->offsets, .experts = (int32_t)gemm_experts(d), .rows = d->experts->rows};
     if (d->gated) {
-        dual = (sm90_gemv_dual){.b = *d->up, .alpha = d->gated->alpha2, .activation = d->gated->activation};
+        dual = (sm90_gemv_dual){.b = *d->up,
+                                .alpha = d->gated->alpha2,
+                                .activation = d->gated->activation,
+                                .first_sf_row = (int32_t)(d->gemm->n % NK_SF_ATOM_ROWS)};
         experts.encoded = d->gated->encoded;
     }
     return sm90_gemv_run(&rows, &dual, &experts, choice, exec);

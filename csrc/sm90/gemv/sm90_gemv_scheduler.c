@@ -118,7 +118,8 @@ static bool schedule_rows(const nk_gemv_problem *p, const cuda_gpu *gpu, int clu
 static bool schedule_of(const nk_gemv_problem *p, const sm90_gemv_clusters *room, int cluster, int more, bool whole,
                         sm90_gemv_schedule *s)
 {
-    const int64_t positions = sm90_gemv_positions(p->n, p->b.sf_layout == NK_SF_BLOCKED);
+    const int matrices = s->variant.is_dual ? 2 : 1;
+    const int64_t positions = matrices * sm90_gemv_positions(p->n / matrices, p->b.sf_layout == NK_SF_BLOCKED);
     const int32_t tile = sm90_gemv_tile_rows(s->variant.kind, s->is_short),
                   granularity = epilogue_granularity(&s->variant, tile);
     const int64_t whole_rows = tile > granularity ? tile : granularity,

@@ -231,6 +231,7 @@ __device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_t
         const float *at = sums + (position >> 3 << 4 | (position & 7)) * tokens;
         const int n = dual_row<ACCESS>(first + position);
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
+        if (2 * n >= s.n) continue;                                 /* a position without a row */
         float gate[1] = {__fmul_rn(alpha_at(gates, n), sum_strided(at, summands, stride) * scale)};
         const float up = sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale;
         activate<1>(p.dual.activation, gate);
