@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from drawn_calls import OF_HALVES, drawn
 from drawn_gated import draw_gated
-from drawn_needs import NOTHING, Needs
+from drawn_needs import Needs
 from drawn_routes import MOST_OVER, draw_route
 from rows import tiles_of
 

@@ -145,6 +145,9 @@ OF_WGMMA = OF_LISTS | {
     "the cluster barrier releases nothing, run_gemm: barrier_cluster_arrive": (
         "the peer needs a barrier's initialisation, which a fence of its own releases"
     ),
+    "a constant more, for_each_tile: statement (10 of 11)": (
+        "of a division by a power of two: what is added is 0 for numbers from 0 on"
+    ),
     "an arrival more expected, init_gemm_barriers: mbarrier_init (2 of 3)": (
         "drawn calls of few steps fill the last of eight stages once; longer ones would hang"
     ),
