@@ -8,6 +8,7 @@ from .files import CheckpointError, Files, TensorInfo
 from .formats import Layer, Plan, Problem, Source, read_plan
 from .load import load_checkpoint
 from .meta import meta_parameters
+from .mxfp4 import nvfp4_of_mxfp4
 from .report import Report, inspect
 from .save import save_checkpoint
 
@@ -23,6 +24,7 @@ __all__ = [
     "inspect",
     "load_checkpoint",
     "meta_parameters",
+    "nvfp4_of_mxfp4",
     "read_plan",
     "save_checkpoint",
 ]

@@ -158,13 +158,17 @@ class Assignment:
                 raise CheckpointError(f"{name}: experts with a pre_quant_scale are not supported")
             if quant == "amax":
                 raise CheckpointError(f"{name}: experts have no input_quant='amax'")
+            options: dict[str, Any] = {
+                "input_quant": quant,
+                "input_scale_inverse": inverse,
+                "row_scales": any(map(self._one_for_each_row, new.layers)),
+            }
             if isinstance(old, ExpertParallel):
-                return old.unset(input_quant=quant, input_scale_inverse=inverse)
+                return old.unset(**options)
             if isinstance(old, NVFP4Experts):
                 sizes = old.hidden_size, old.intermediate_size, old.num_experts
             else:
                 sizes = NVFP4Experts.sizes_of(old)
-            options = {"input_quant": quant, "input_scale_inverse": inverse}
             return NVFP4Experts(*sizes, device="meta", **options)
         if len(scaled) > 1:
             raise CheckpointError(f"{name}: only some of its layers have a pre_quant_scale")
@@ -187,7 +191,8 @@ class Assignment:
         """Files of a layer that was fused have a global scale for each of its rows."""
         source = layer.sources.get("weight_scale_2")
         shape = self.files.tensors[source.name].shape if source else ()
-        return shape not in ((), (1,)) and len(shape) == 1
+        stacked = len(self.files.tensors[layer.sources["weight"].name].shape) == 3
+        return shape not in ((), (1,)) and len(shape) == 1 and not stacked
 
     def _find_targets(self, model: nn.Module) -> None:
         seen: dict[int, Target] = {}
@@ -290,7 +295,7 @@ class Assignment:
             raise wrong_shape(source, given, (rows, *target.whole[2:]), target)
 
     def _fill_global(self, layer: Layer, to: Destination, key: str) -> None:
-        """A layer has one global scale or one for each row. An expert of a stack has one or two."""
+        """A layer, an expert and each half of one have one global scale or one for each row."""
         inverse = key == "input_scale" and layer.has_inverse
         own = f"{key}_inverse" if inverse else key
         if to.stack is None:
@@ -300,6 +305,8 @@ class Assignment:
             weight, expert, half = to.stack
             target = self._aliases[f"{to.module}.{weight}_{own}"]
             where = (expert, half) if len(target.shape) == 2 else (expert,)
+            if key == "weight_scale_2" and getattr(self.modules[to.module], "row_scales", False):
+                where = (expert, to.rows)
         if key not in layer.sources:
             for at, _ in slices_of(target, where, (), ()):
                 self.constants.append((target, at, layer.constants[key]))

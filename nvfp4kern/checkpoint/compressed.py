@@ -3,6 +3,7 @@
 from typing import Any
 
 from .files import Files
+from .mxfp4 import SCALES, take_mxfp4
 from .patterns import Names
 from .plan import (
     InputQuant,
@@ -37,15 +38,22 @@ WEIGHTS: dict[str, tuple[object, ...]] = {
     "scale_dtype": ("torch.float8_e4m3fn", "float8_e4m3fn", None),
 }
 """What a group says of weights that are NVFP4."""
+MX_WEIGHTS: dict[str, tuple[object, ...]] = {
+    **WEIGHTS,
+    "strategy": ("group",),
+    "group_size": (32,),
+    "scale_dtype": ("torch.uint8", "uint8", "torch.float8_e8m0fnu", None),
+}
+FORMATS = {FORMAT: WEIGHTS, "mxfp4-pack-quantized": MX_WEIGHTS}
 Groups = dict[str, tuple[InputQuant, list[str]]]
 
 
 def read_groups(quantization: dict[str, Any]) -> Groups:
-    """Name -> (input_quant, targets) of each group. Raises CheckpointError for one that is not
-    NVFP4, and names it."""
+    """Name -> (input_quant, targets) of each group. Raises CheckpointError for one that is neither
+    NVFP4 nor MXFP4, and names it."""
     form = quantization.get("format", FORMAT)
-    if form not in (FORMAT, "mixed-precision"):
-        raise CheckpointError(f"format: {in_short(form)}, expected {FORMAT}")
+    if form not in (*FORMATS, "mixed-precision"):
+        raise CheckpointError(f"format: {in_short(form)}, expected {' or '.join(FORMATS)}")
     status = quantization.get("quantization_status", "compressed")
     if status != "compressed":
         raise CheckpointError(f"quantization_status: {in_short(status)}, expected compressed")
@@ -56,22 +64,23 @@ def read_groups(quantization: dict[str, Any]) -> Groups:
     groups = quantization.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise CheckpointError(f"config_groups: {in_short(groups)}, expected groups")
-    return {name: _group(f"config_groups: {in_short(name)}", g) for name, g in groups.items()}
+    return {name: _group(f"config_groups: {in_short(name)}", g, form) for name, g in groups.items()}
 
 
-def _group(where: str, group: object) -> tuple[InputQuant, list[str]]:
+def _group(where: str, group: object, whole: str) -> tuple[InputQuant, list[str]]:
     if isinstance(group, list):  # targets of a preset scheme
         raise CheckpointError(f"{where}: the preset scheme is not supported, expected weights")
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(group, dict) or not isinstance(weights, dict):
         raise CheckpointError(f"{where}: {in_short(group)}, expected an object with weights")
-    form = group.get("format") or FORMAT
-    if form != FORMAT:
-        raise CheckpointError(f"{where}: format: {in_short(form)}, expected {FORMAT}")
-    for key, allowed in WEIGHTS.items():
+    form = group.get("format") or (whole if whole in FORMATS else FORMAT)
+    if form not in FORMATS:
+        raise CheckpointError(f"{where}: format: {in_short(form)}, expected {' or '.join(FORMATS)}")
+    for key, allowed in FORMATS[form].items():
         if weights.get(key) not in allowed:
             came = f"weights.{key}: {in_short(weights.get(key))}"
-            raise CheckpointError(f"{where}: {came}, expected {allowed[0]} (NVFP4)")
+            expected = f"{allowed[0]} ({form[:5].upper()})"
+            raise CheckpointError(f"{where}: {came}, expected {expected}")
     targets = strings(group.get("targets"), f"{where}: targets")
     return _activations(where, group.get("input_activations")), targets
 
@@ -91,7 +100,10 @@ def plan_compressed(files: Files, quantization: dict[str, Any] | None) -> Plan:
     groups = read_groups(quantization) if quantization else {}
     ignore = strings(quantization.get("ignore"), "ignore") if quantization else []
     version = quantization.get("version", "") if quantization else ""
-    plan = Plan(FORMAT, f"compressed-tensors {readable(version)[:100]}".strip())
+    form = quantization.get("format") if quantization else FORMAT
+    plan = Plan(
+        form if form in FORMATS else FORMAT, f"compressed-tensors {readable(version)[:100]}".strip()
+    )
     plan.parts = {part: source.name for part, source in SOURCES.items()}
     modules = modules_of(files.tensors)
     take_kv_scales(plan, modules, files)
@@ -104,7 +116,7 @@ def plan_compressed(files: Files, quantization: dict[str, Any] | None) -> Plan:
     names = Names([*layers, *matrices])
     activations = _by_layer(plan, names, groups)
     for name in layers:
-        _add(plan, name, modules[name], activations)
+        _add(plan, files, name, modules[name], activations)
     if quantization:
         classes = any("Linear" in targets for _, targets in groups.values())
         compare(plan, matching(plan, names, ignore, "re:"), matrices, classes)
@@ -123,7 +135,9 @@ def _by_layer(plan: Plan, names: Names, groups: Groups) -> dict[str, InputQuant]
     return found
 
 
-def _add(plan: Plan, name: str, parts: Parts, activations: dict[str, InputQuant]) -> None:
+def _add(
+    plan: Plan, files: Files, name: str, parts: Parts, activations: dict[str, InputQuant]
+) -> None:
     """Adds a quantised module as a layer. What is wrong with it becomes a problem."""
     if "weight_packed" not in parts:
         plan.wrong(f"{name}.weight_packed", f"is missing beside {next(iter(parts))}")
@@ -138,6 +152,9 @@ def _add(plan: Plan, name: str, parts: Parts, activations: dict[str, InputQuant]
     layer = Layer(name, "nvfp4", "static" if "input_scale" in sources else None, sources)
     if name in activations:
         layer.input_quant = activations[name]
+    scale = sources.get("weight_scale")
+    if scale and files.tensors[scale.name].dtype in SCALES and "weight_scale_2" not in sources:
+        take_mxfp4(plan, files, layer)
     if layer.input_quant == "dynamic":
         sentence = "its activations' global scale is dynamic; block scales alone are used"
         plan.warn(name, sentence)

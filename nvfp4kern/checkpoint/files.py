@@ -1,7 +1,7 @@
 """A checkpoint's files, which are not trusted: everything is checked before a tensor is read."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 from ..torch import from_blocked
 from .headers import read_header
-from .opened import Opened, Stored, is_there, read_json
+from .opened import Opened, Stored, is_there, read_json, row_major
 from .pickled import SUFFIXES, read_pickled
 from .untrusted import CheckpointError, check_name, in_short
 
@@ -62,6 +62,8 @@ class Files:
         self._quantization: dict[str, Any] | None = None
         self._linear: dict[str, tuple[int, ...]] = {}
         self._last_linear: tuple[str, torch.Tensor] | None = None
+        self.made: dict[str, Callable[[], torch.Tensor]] = {}
+        """Tensors that are listed otherwise than they are stored, or not stored at all."""
         self.nbytes_read = 0
         try:
             self._open_all()
@@ -97,6 +99,8 @@ class Files:
         """
         if name in self._linear:
             return self._read_blocked(name)[index]
+        if name in self.made:
+            return self.made[name]()[index]
         return self._read(name, index, buffer)
 
     def pieces(self, name: str, nbytes: int = 1 << 22) -> Iterator[bytearray]:
@@ -104,6 +108,30 @@ class Files:
         opened, stored = self._opened[self.tensors[name].shard], self._stored[name]
         for at in range(0, stored.nbytes, nbytes):
             yield opened.read(stored.begin + at, min(nbytes, stored.nbytes - at))
+
+    def stored(self, name: str) -> torch.Tensor:
+        """All of a tensor, as it is stored."""
+        return self._read(name, (), NONE)
+
+    def make(
+        self, name: str, dtype: str, shape: tuple[int, ...], made: Callable[[], torch.Tensor]
+    ) -> None:
+        """From now on `name` is listed so, and read as what `made` returns."""
+        known = self.tensors.get(name)
+        shard = known.shard if known else next(iter(self._opened))
+        self.tensors[name] = TensorInfo(dtype, shape, known.nbytes if known else 0, shard)
+        self.made[name] = made
+
+    def flatten(self, name: str) -> None:
+        """From now on a tensor's last two dimensions are one."""
+        info, stored = self.tensors[name], self._stored[name]
+        *outer, a, b = info.shape
+        shape = (*outer, a * b)
+        if stored.strides == row_major(info.shape):
+            self.tensors[name] = replace(info, shape=shape)
+            self._stored[name] = replace(stored, shape=shape, strides=row_major(shape))
+        else:
+            self.make(name, info.dtype, shape, lambda: self.stored(name).flatten(-2))
 
     def _read(self, name: str, index: tuple[Any, ...], buffer: bytearray) -> torch.Tensor:
         shard = self.tensors[name].shard

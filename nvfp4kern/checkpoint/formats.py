@@ -6,13 +6,14 @@ from .compressed import plan_compressed
 from .configuration import read_record
 from .files import Files
 from .modelopt import plan_modelopt, read_config
+from .mxfp4 import plan_mxfp4
 from .plan import InputQuant, Layer, Plan, Problem, Source, check_input_scales, check_layer
 from .torchao import is_torchao, plan_torchao
 from .untrusted import CheckpointError, in_short
 
 __all__ = ["Layer", "Plan", "Problem", "Source", "read_plan"]
 
-HANDLED = "modelopt, compressed-tensors, torchao"
+HANDLED = "modelopt, compressed-tensors, torchao, mxfp4"
 
 
 def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") -> Plan:
@@ -22,7 +23,7 @@ def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") 
 
     What would make loading fail, and what looks odd, are the plan's problems. Raises
     CheckpointError for a format or an algorithm that is not NVFP4 of ModelOpt, compressed-tensors
-    or torchao, and names it.
+    or torchao, nor MXFP4, and names it.
     """
     plan = _plan(files)
     read_record(plan, files.quantization)
@@ -47,6 +48,8 @@ def _plan(files: Files) -> Plan:
         return plan_modelopt(files, read_config(quantization))
     if method == "torchao":
         return plan_torchao(files)
+    if method == "mxfp4":
+        return plan_mxfp4(files)
     raise CheckpointError(f"quant_method: {in_short(method)}, expected {HANDLED}")
 
 
@@ -54,7 +57,7 @@ def _by_names(files: Files) -> Plan:
     """A plan of files without a configuration."""
     parts = {name.rpartition(".")[2] for name in files.tensors}
     if any(part.endswith("_blocks") and f"{part[:-7]}_scales" in parts for part in parts):
-        raise CheckpointError(f"MXFP4: *_blocks and *_scales, expected NVFP4 by {HANDLED}")
+        return plan_mxfp4(files)
     if "weight_packed" in parts or "weight_global_scale" in parts:
         plan = plan_compressed(files, None)
     else:

@@ -162,7 +162,7 @@ def _multipliers(report: Report, files: Files, layer: Layer) -> list[float]:
     for part in parts:
         source = layer.sources.get(part)
         info = files.tensors[source.name] if source else None
-        if source is None or info is None or info.dtype != "float32":
+        if source is None or info is None or info.dtype != "float32" or source.name in files.made:
             continue
         rows = files.tensors[layer.sources["weight"].name].shape[:2]
         if math.prod(info.shape) > 2 * max(rows, default=0):

@@ -175,6 +175,8 @@ def _quantization(model: nn.Module, model_type: str) -> dict[str, Any]:
         if isinstance(module, NVFP4Experts):
             each = range(module.num_experts)
             names = [f"{names[0]}.{e}.{role}" for e in each for role in roles_of(model_type)]
+            if module.row_scales:
+                by_row.append(f"{name}.down_proj")
         else:
             if module.weight_scale_2.dim():
                 by_row.append(name)
@@ -239,7 +241,8 @@ def _experts(path: str, experts: NVFP4Experts, roles: tuple[str, str, str]) -> I
             for key in ("weight_scale_2", "input_scale", "input_scale_inverse"):
                 value = getattr(experts, f"{stack}_{key}")
                 if value is not None:
-                    one = value[e].reshape(-1)[half].detach()
+                    by_row = experts.row_scales and key == "weight_scale_2"
+                    one = value[e].reshape(-1)[index if by_row else half].detach()
                     yield as_multiplier(f"{path}.{e}.{role}.{key}", one)
             if experts.input_quant == "dynamic":
                 yield f"{path}.{e}.{role}.input_scale", torch.ones(())

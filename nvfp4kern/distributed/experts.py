@@ -71,6 +71,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         group: Group = None,
         input_quant: InputQuant = None,
         input_scale_inverse: bool = False,
+        row_scales: bool = False,
         device: Any = None,
     ) -> None:
         choice("tokens", tokens, ("own", "same"))
@@ -85,6 +86,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             end - first,
             input_quant=input_quant,
             input_scale_inverse=input_scale_inverse,
+            row_scales=row_scales,
             device=device,
         )
         self.rank, self.world, self.group, self.agreed = rank, world, group, set()
@@ -125,7 +127,11 @@ class ExpertParallel(Slice, NVFP4Experts):
             e, h, i = layer.down_proj.shape
             return cls(h, i, e, device="meta", **options).train(layer.training)
         sizes = layer.hidden_size, layer.intermediate_size, layer.num_experts
-        options |= {"input_quant": layer.input_quant, "input_scale_inverse": layer.inverse}
+        options |= {
+            "input_quant": layer.input_quant,
+            "input_scale_inverse": layer.inverse,
+            "row_scales": layer.row_scales,
+        }
         made = cls(*sizes, device="meta", **options)
         if not layer.down_proj.is_meta:
             for name, value in layer.named_parameters():

@@ -29,6 +29,7 @@ class NVFP4Experts(Frozen):
         down_proj_weight_scale       float8_e4m3fn [E, H, I/16]
         down_proj_weight_scale_2     float32 [E]
         down_proj_input_scale        float32 [E], with input_quant="static" alone
+    With row_scales=True a global scale is of a row, [E, 2 I] and [E, H].
     With input_scale_inverse=True `.._input_scale_inverse` take the place of the input scales, as in
     NVFP4Linear.
     H is hidden_size, I intermediate_size, E num_experts. A file may have gate's and up's global
@@ -62,6 +63,7 @@ class NVFP4Experts(Frozen):
         *,
         input_quant: InputQuant = None,
         input_scale_inverse: bool = False,
+        row_scales: bool = False,
         device: Any = None,
     ) -> None:
         super().__init__()
@@ -75,14 +77,16 @@ class NVFP4Experts(Frozen):
         f32: dict[str, Any] = {"dtype": torch.float32, **where}
         self.gate_up_proj = frozen(e, 2 * i, h // 2, dtype=torch.uint8, **where)
         self.gate_up_proj_weight_scale = frozen(e, 2 * i, h // SF_VEC, dtype=E4M3, **where)
-        self.gate_up_proj_weight_scale_2 = frozen(e, 2, **f32)
+        self.row_scales = row_scales
+        self.gate_up_proj_weight_scale_2 = frozen(e, 2 * i if row_scales else 2, **f32)
         self.down_proj = frozen(e, h, i // 2, dtype=torch.uint8, **where)
         self.down_proj_weight_scale = frozen(e, h, i // SF_VEC, dtype=E4M3, **where)
-        self.down_proj_weight_scale_2 = frozen(e, **f32)
+        self.down_proj_weight_scale_2 = frozen(*(e, h) if row_scales else (e,), **f32)
         static = input_quant == "static"
         self.inverse = static and input_scale_inverse
         self._set_input_scales(e, device)
-        for name, shape in (("gate_up_alpha", (e, 2 * i)), ("down_alpha", (e,))):
+        down_alpha = self.down_proj_weight_scale_2.shape
+        for name, shape in (("gate_up_alpha", (e, 2 * i)), ("down_alpha", down_alpha)):
             self.register_buffer(name, torch.full(shape, torch.nan, **f32), persistent=False)
         for name in ("gate_up_input", "down_input"):
             value = torch.full((), torch.nan, **f32) if static else None
@@ -177,7 +181,8 @@ class NVFP4Experts(Frozen):
             values["gate_up_input"] = self.gate_up_proj_input_scale_inverse.min()
             values["down_input"] = self.down_proj_input_scale_inverse.min()
             up, down = up / values["gate_up_input"], down / values["down_input"]
-        values["gate_up_alpha"] = up.repeat_interleave(self.intermediate_size, dim=1)
+        rows = 1 if self.row_scales else self.intermediate_size
+        values["gate_up_alpha"] = up.repeat_interleave(rows, dim=1)
         values["down_alpha"] = down + 0
         return values
 

@@ -235,7 +235,7 @@ def group(**weights):
 
 REFUSED = [
     ("modelopt-nvfp4", {"quant_method": "gptq"}, "quant_method: 'gptq'"),
-    ("modelopt-nvfp4", {"quant_method": "mxfp4"}, "quant_method: 'mxfp4'"),
+    ("modelopt-nvfp4", {"quant_method": "quark"}, "quant_method: 'quark'"),
     ("modelopt-nvfp4", {"quant_method": ["modelopt"]}, "quant_method: ['modelopt']"),
     ("modelopt-nvfp4", {}, "quant_method: None"),
     *(
@@ -250,7 +250,8 @@ REFUSED = [
         f"quantized_layers: '{Q}': quant_algo: 'W4A16_AWQ', expected NVFP4",
     ),
     ("ct-w4a4", {"format": "pack-quantized"}, "format: 'pack-quantized', expected nvfp4-pack-qua"),
-    ("ct-w4a4", {"format": "mxfp4-pack-quantized"}, "format: 'mxfp4-pack-quantized'"),
+    ("ct-w4a4", {"format": "mxfp8-pack-quantized"}, "format: 'mxfp8-pack-quantized'"),
+    ("ct-w4a4", {"format": "mxfp4-pack-quantized"}, "config_groups: 'group_0': weights.strategy"),
     ("ct-w4a4", {"quantization_status": "frozen"}, "quantization_status: 'frozen'"),
     ("ct-w4a4", {"transform_config": {"config_groups": {"u": {}}}}, "transform_config: is not su"),
     ("ct-w4a4", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: is not s"),
@@ -284,5 +285,6 @@ def test_what_is_refused_by_name(checkpoint, tmp_path, form, change, expected):
 def test_gpt_oss_is_refused_by_name(tmp_path):
     names = [f"model.layers.0.mlp.experts.gate_up_proj_{part}" for part in ("blocks", "scales")]
     save_file({n: torch.zeros(1, dtype=torch.uint8) for n in names}, tmp_path / "m.safetensors")
-    with pytest.raises(CheckpointError, match="^MXFP4: "):
-        read_plan(Files(tmp_path))
+    (problem,) = read_plan(Files(tmp_path)).problems
+    assert problem.fatal and problem.name == names[0]
+    assert problem.sentence.startswith("belongs to a stack of MXFP4 experts, whose gate")

@@ -1,0 +1,116 @@
+"""MXFP4 as NVFP4, to the bit: a power of two for 32 elements becomes two equal scale factors."""
+
+import torch
+from torch import Tensor
+
+from ..layout import NVFP4
+from .files import Files
+from .plan import Layer, Plan, Source
+from .untrusted import CheckpointError
+
+MX_VEC = 32
+BIAS, NAN = 127, 255
+LARGEST = 8
+"""The largest exponent of an E4M3 power of two, 2^8; the least is 2^-9."""
+SPAN = 17
+SCALES = ("uint8", "float8_e8m0fnu")
+GPT_OSS = (
+    "belongs to a stack of MXFP4 experts, whose gate (clamped, interleaved with up, with a bias) "
+    "is not supported; nvfp4_of_mxfp4 converts the weights"
+)
+E4M3_POWERS = torch.tensor([2.0**e for e in range(LARGEST - SPAN, LARGEST + 1)])
+
+
+def nvfp4_of_mxfp4(codes: Tensor, scales: Tensor) -> NVFP4[Tensor]:
+    """The same values as NVFP4(codes [.., N, K/2], float8_e4m3fn [.., N, K/16], float32 [.., N]).
+
+    codes: uint8 [.., N, K/2], or [.., N, K/32, 16] as gpt-oss has its blocks.
+    scales: E8M0 [.., N, K/32], uint8 or float8_e8m0fnu: 2^(byte - 127).
+
+    The last is a global scale for each row, a power of two. A block of zeros has no exponent.
+
+    Raises ValueError for a row whose other blocks' exponents differ by more than 17, which E4M3
+    does not have, and for NaN: nothing is ever rounded. Synchronises with the device.
+    """
+    if codes.dim() > scales.dim():
+        codes = codes.flatten(-2)
+    *rows, blocks = scales.shape
+    if codes.shape != (*rows, blocks * MX_VEC // 2) or codes.dtype != torch.uint8:
+        came = f"{codes.dtype} {list(codes.shape)}"
+        raise ValueError(f"codes: {came}, expected uint8 {[*rows, blocks * MX_VEC // 2]}")
+    stored = scales.view(torch.uint8).int()
+    used = (codes.unflatten(-1, (-1, MX_VEC // 2)) & 0x77 != 0).any(-1)
+    # A NaN scale makes zeros NaN, too.
+    _refuse(stored == NAN, "has a scale that is NaN")
+    least = stored.where(used, NAN).amin(-1) if blocks else stored.new_full(rows, NAN)
+    most = stored.where(used, -1).amax(-1) if blocks else stored.new_full(rows, -1)
+    empty = most < 0
+    wide = (most - least > SPAN).unsqueeze(-1)
+    _refuse(wide, f"has exponents that differ by more than {SPAN}, expected at most {SPAN}")
+    shift = (most - LARGEST).clamp(min=1).where(~empty, BIAS)  # below 1 it would be denormal
+    powers = E4M3_POWERS.to(codes.device)
+    at = (stored - shift.unsqueeze(-1) + SPAN - LARGEST).clamp(0, SPAN)
+    factors = powers[at].to(torch.float8_e4m3fn).repeat_interleave(2, -1)
+    return NVFP4(codes, factors, (shift << 23).view(torch.float32))
+
+
+def _refuse(wrong: Tensor, what: str) -> None:
+    rows = wrong.any(-1)
+    if bool(rows.any()):
+        row = rows.nonzero()[0].tolist()
+        raise ValueError(f"scales: row {', '.join(map(str, row))} {what}")
+
+
+def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
+    """Lists a layer's E8M0 scales as E4M3 and a global scale for each row, which reading makes."""
+    codes, scales = (layer.sources[part].name for part in ("weight", "weight_scale"))
+    info, weight = files.tensors[scales], files.tensors[codes]
+    if weight.shape[-1:] == (MX_VEC // 2,) and len(weight.shape) == len(info.shape) + 1:
+        files.flatten(codes)
+        weight = files.tensors[codes]
+    *rows, half = weight.shape or (0,)
+    expected = (*rows, half * 2 // MX_VEC)
+    if info.dtype not in SCALES or info.shape != expected or half % (MX_VEC // 2):
+        came = f"{info.dtype} {list(info.shape)}"
+        plan.wrong(scales, f"{came}, expected {SCALES[0]} {list(expected)}, E8M0 for 32 elements")
+        return
+    kept: dict[str, Tensor] = {}
+
+    def converted() -> NVFP4[Tensor]:
+        try:
+            found = nvfp4_of_mxfp4(files.read(codes), files.stored(scales))
+        except ValueError as error:
+            what = str(error).removeprefix("scales: ")
+            raise CheckpointError(f"{scales}: {what}") from None
+        kept["rows"] = found.global_scale
+        return found
+
+    files.make(scales, "float8_e4m3fn", (*rows, half // 8), lambda: converted().scales)
+    by_row = f"{scales} by rows"
+    files.make(by_row, "float32", tuple(rows), lambda: kept["rows"] if kept else converted()[2])
+    layer.sources["weight_scale_2"] = Source(by_row)
+    if layer.input_quant is not None:
+        layer.input_quant = None
+        plan.warn(layer.name, "its activations are MXFP4; they stay at 16 bits")
+
+
+def plan_mxfp4(files: Files) -> Plan:
+    """Files with names as OpenAI's: weight_blocks [N, K/32, 16] and weight_scales [N, K/32]."""
+    plan = Plan("MXFP4", "unknown")
+    for name in files.tensors:
+        parent, _, part = name.rpartition(".")
+        partner = f"{name[:-7]}_{'scales' if part.endswith('_blocks') else 'blocks'}"
+        if not part.endswith(("_blocks", "_scales")) or partner not in files.tensors:
+            plan.plain.append(name)
+        elif part == "weight_blocks":
+            sources = {"weight": Source(name), "weight_scale": Source(partner)}
+            if f"{parent}.bias" in files.tensors:
+                sources["bias"] = Source(f"{parent}.bias")
+            plan.layers[parent] = Layer(parent, "nvfp4", None, sources)
+        elif part.endswith("_blocks"):
+            plan.wrong(name, GPT_OSS)
+    used = {source.name for layer in plan.layers.values() for source in layer.sources.values()}
+    plan.plain = [name for name in plan.plain if name not in used]
+    for layer in plan.layers.values():
+        take_mxfp4(plan, files, layer)
+    return plan
