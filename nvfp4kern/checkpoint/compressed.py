@@ -73,9 +73,10 @@ def _group(where: str, group: object, whole: str) -> tuple[InputQuant, list[str]
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(group, dict) or not isinstance(weights, dict):
         raise CheckpointError(f"{where}: {in_short(group)}, expected an object with weights")
-    form = group.get("format") or (whole if whole in FORMATS else FORMAT)
-    if form not in FORMATS:
-        raise CheckpointError(f"{where}: format: {in_short(form)}, expected {' or '.join(FORMATS)}")
+    known = [whole] if whole in FORMATS else list(FORMATS)
+    form = group.get("format") or known[0]
+    if form not in known:
+        raise CheckpointError(f"{where}: format: {in_short(form)}, expected {' or '.join(known)}")
     for key, allowed in FORMATS[form].items():
         if weights.get(key) not in allowed:
             came = f"weights.{key}: {in_short(weights.get(key))}"

@@ -251,7 +251,7 @@ REFUSED = [
     ),
     ("ct-w4a4", {"format": "pack-quantized"}, "format: 'pack-quantized', expected nvfp4-pack-qua"),
     ("ct-w4a4", {"format": "mxfp8-pack-quantized"}, "format: 'mxfp8-pack-quantized'"),
-    ("ct-w4a4", {"format": "mxfp4-pack-quantized"}, "config_groups: 'group_0': weights.strategy"),
+    ("ct-w4a4", {"format": "mxfp4-pack-quantized"}, "config_groups: 'group_0': format: 'nv"),
     ("ct-w4a4", {"quantization_status": "frozen"}, "quantization_status: 'frozen'"),
     ("ct-w4a4", {"transform_config": {"config_groups": {"u": {}}}}, "transform_config: is not su"),
     ("ct-w4a4", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: is not s"),
