@@ -113,7 +113,8 @@ def competition(data: tuple[Any, ...]) -> torch.Tensor:
 def layer_calls() -> torch.Tensor:
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 16)).bfloat16()
     names = nn.quantize_(model, nn.NVFP4Config(recipe="four_six", input_quant="dynamic"))
-    assert_type(names, list[str])
+    assert_type(names, nn.QuantizationReport)
+    assert_type((names[0], names.kept, names.share), tuple[str, dict[str, str], float])
     layer = nn.NVFP4Linear.from_linear(torch.nn.Linear(32, 16, dtype=torch.bfloat16))
     assert_type(layer, nn.NVFP4Linear)
     assert_type(layer.dequantize(torch.bfloat16), torch.Tensor)

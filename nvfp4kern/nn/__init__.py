@@ -13,7 +13,7 @@ from .experts import NVFP4Experts
 from .frozen import InputQuant
 from .linear import NVFP4Linear, NVFP4SwiGLU, fuse
 from .mixture import NVFP4MoE
-from .quantize import NVFP4Config, quantize_
+from .quantize import NVFP4Config, QuantizationReport, quantize_
 
 __all__ = [
     "InputQuant",
@@ -22,6 +22,7 @@ __all__ = [
     "NVFP4Linear",
     "NVFP4MoE",
     "NVFP4SwiGLU",
+    "QuantizationReport",
     "fuse",
     "quantize_",
 ]

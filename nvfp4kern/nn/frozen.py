@@ -7,6 +7,8 @@ from typing import Any, Literal, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from .pretrained import adopt
+
 InputQuant: TypeAlias = Literal["static", "dynamic", "amax"] | None
 """How a layer quantises its input: not at all, or with which global scale."""
 
@@ -88,6 +90,7 @@ class Frozen(nn.Module):
         self._versions: list[int] = []
         """How often these had been written to then."""
         self.register_load_state_dict_post_hook(_after_loading)
+        adopt()
 
     def sources(self) -> tuple[Tensor | None, ...]:
         """The parameters that buffers follow from."""
@@ -173,6 +176,7 @@ class Frozen(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._store()
+        adopt()
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
         kept = {id(getattr(self, name)) for name in self.EXACT} - {id(None)}

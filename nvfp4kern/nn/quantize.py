@@ -1,18 +1,23 @@
 """Quantising a model's linear layers and experts in place."""
 
-from collections.abc import Callable, Iterable
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
 
-from ..layout import SF_VEC
+from .chosen import EXCLUDED, Candidate, Filter, candidates
 from .experts import NVFP4Experts
-from .frozen import InputQuant, choice
+from .frozen import Frozen, InputQuant, choice
 from .linear import NVFP4Linear
 from .recipes import RECIPES, Recipe
-from .replacing import AllOrNothing, made_by_hooks, replace, why_not_replaced
+from .replacing import AllOrNothing, replace, why_not_replaced
+
+NUMBERS = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
+"""Of layers and experts, in names."""
 
 
 @dataclass(frozen=True)
@@ -23,68 +28,100 @@ class NVFP4Config:
         NVFP4Linear.
     recipe: "amax", or "four_six", which is slower and has a smaller error: the largest magnitude
         of a block becomes code 6 or code 4, whichever is better.
-    exclude: patterns (fnmatch) of the names of modules that stay as they are, by default the head
-        and routers.
+    exclude: patterns (fnmatch) of the names of modules that stay as they are; a string is one.
+        "<head>" is what get_output_embeddings() of the model or of a part of it returns, and
+        "<router>" a module whose class has a router's name (..Router, ..Gate), with its parts. By
+        default these two, what is called like heads, classifiers and routers, and adapters:
+        NVFP4Config.exclude, to which (*NVFP4Config.exclude, "more") adds.
     """
 
     input_quant: InputQuant = None
     recipe: Recipe = "amax"
-    exclude: tuple[str, ...] = ("*lm_head", "*router*", "*mlp.gate", "*_gate")
+    exclude: Iterable[str] = EXCLUDED
 
     def __post_init__(self) -> None:
         choice("input_quant", self.input_quant, (None, "dynamic", "amax"))
         choice("recipe", self.recipe, RECIPES)
-        given = self.exclude
-        listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
+        given = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
+        listed = isinstance(given, Iterable) and not isinstance(given, bytes)
         patterns = tuple(given) if listed else (None,)
         if not all(isinstance(each, str) for each in patterns):
             raise TypeError(f"exclude: {given!r}, expected patterns, such as ('*lm_head',)")
+        for pattern in patterns:
+            if re.fullmatch("<.*>", pattern or "") and pattern not in EXCLUDED:
+                raise ValueError(f"exclude: {pattern!r}, expected '<head>' or '<router>'")
         object.__setattr__(self, "exclude", patterns)
 
 
-Filter = Callable[[nn.Module, str], bool]
+class QuantizationReport(list[str]):
+    """The names of the layers that quantize_ replaced, and what it did beside.
+
+    kept: name of a layer -> why it stayed as it was.
+    linear_bytes: of the weights of all linear layers and experts before, each counted once. Those
+        of a head that is an embedding's, too, do not count; those that were NVFP4 already do, as 16
+        bits.
+    quantized_bytes: of those among them that are NVFP4 now.
+
+    print(report) shows it. As a list it is that of the names.
+    """
+
+    kept: dict[str, str]
+    linear_bytes: int
+    quantized_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Of linear_bytes, how much is NVFP4 now; 0 where there are none."""
+        return self.quantized_bytes / self.linear_bytes if self.linear_bytes else 0.0
+
+    def __str__(self) -> str:
+        sizes = f"{self.quantized_bytes / 1e6:.1f} of {self.linear_bytes / 1e6:.1f} MB"
+        lines = [f"{len(self)} layers quantised: {self.share:.0%} of the linear bytes, {sizes}"]
+        return "\n".join([*lines, *(f"  {line}" for line in self.reasons())])
+
+    def reasons(self) -> list[str]:
+        """What stayed and why, layers of one name in a line."""
+        found = Counter((NUMBERS.sub("*", name), why) for name, why in self.kept.items())
+        return [
+            f"{name}{f' ({count})' if count > 1 else ''} stays: {why}"
+            for (name, why), count in found.items()
+        ]
 
 
 def quantize_(
     model: nn.Module, config: NVFP4Config | None = None, filter_fn: Filter | None = None
-) -> list[str]:
-    """Replaces linear layers and stacked experts of `model` by NVFP4 ones; returns their names.
+) -> QuantizationReport:
+    """Replaces linear layers and stacked experts of `model` by NVFP4 ones, and returns a report: it
+    is the list of their names, and says what stayed and why.
 
     filter_fn: says of (module, name) whether to replace it. config.exclude counts first.
 
-    A layer whose K is no multiple of 16 stays as it is, and so does one whose weight is made of
-    other parameters, by weight_norm, spectral_norm or pruning. Weights are float16, bfloat16 or
-    float32, on any device that nvfp4kern serves. Hooks of a layer's calls stay, and so do their
-    handles.
+    A layer stays as it is, and the report says why, where its K is no multiple of 16; where its
+    weight is made of other parameters, by weight_norm, spectral_norm or pruning; where it is of a
+    subclass of nn.Linear; where another module reads its weight, as T5, Mamba and
+    nn.TransformerEncoder do and the sources of their methods say; and experts of other gates or
+    layouts than NVFP4Experts'. Weights are float16, bfloat16 or float32, on any device that
+    nvfp4kern serves. Hooks of a layer's calls stay, and so do their handles.
 
-    Raises ValueError for a model that is itself a layer, since nothing holds it, for experts with
-    "amax", for weights with NaN or infinities, and for layers with what cannot be kept: hooks of
-    state_dict or of parts, parts of a linear layer, a forward of their own. Raises TypeError for
-    weights of other dtypes.
+    Warns where less than half of the linear bytes are NVFP4 in the end and no filter_fn chose so.
+
+    Without input_quant a layer takes inputs of 16 bits. So a model in float32 is refused, and
+    single layers in float32 among others of 16 bits stay.
+
+    Raises ValueError for a model that is itself a layer, since nothing holds it, for one in
+    float32 whose inputs are not quantised, for experts with "amax", for weights with NaN or
+    infinities, and for layers with what cannot be kept: hooks of state_dict or of parts, parts of a
+    linear layer, a forward of their own. Raises TypeError for weights of other dtypes.
     All replacements are made before the first of them is put in, beside the weights they replace.
     So the model is as it was after any error, such as one for want of memory, and after an
     interrupt.
     """
     config = config or NVFP4Config()
-    chosen = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if not quantizable(module) or any(fnmatchcase(name, each) for each in config.exclude):
-            continue
-        if filter_fn is None or filter_fn(module, name):
-            chosen[name] = module
+    found = candidates(model, config.exclude, filter_fn, config.input_quant)
+    chosen = {each.name: each.module for each in found if each.why is None}
     for name, module in chosen.items():
-        if not name:
-            raise ValueError("model: itself a layer, expected a module that contains it")
-        reason = why_not_replaced(module)
-        if reason:
-            raise ValueError(f"{name}: {reason}; exclude it")
-        if config.input_quant == "amax" and not isinstance(module, nn.Linear):
-            raise ValueError(f"{name}: experts have no input_quant='amax'; exclude them")
-        for key, value in module.named_parameters():
-            if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-                raise TypeError(
-                    f"{name}.{key}: {value.dtype}, expected float16, bfloat16 or float32"
-                )
+        check(name, module, config)
+    report = reported(model, found)
     made: dict[nn.Module, nn.Module] = {}  # one where the model has the same layer twice
     for name, module in chosen.items():
         if module in made:
@@ -93,16 +130,51 @@ def quantize_(
             made[module] = quantized(module, config)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+    if filter_fn is None and report.quantized_bytes * 2 < report.linear_bytes:
+        why = "; ".join(report.reasons()[:4])
+        what = f"{report.share:.0%} of the linear bytes became NVFP4: {why}"
+        warnings.warn(f"quantize_: {what}. print() of its result says all", stacklevel=2)
     with AllOrNothing(model):
         for name, module in chosen.items():
             replace(model, name, made[module])
-    return list(chosen)
+    return report
 
 
-def quantizable(module: nn.Module) -> bool:
-    if type(module) is nn.Linear:
-        return module.in_features % SF_VEC == 0 and not made_by_hooks(module, "weight", "bias")
-    return NVFP4Experts.why_not(module) is None
+def check(name: str, module: nn.Module, config: NVFP4Config) -> None:
+    """Raises an error for a module that cannot be replaced."""
+    if not name:
+        raise ValueError("model: itself a layer, expected a module that contains it")
+    reason = why_not_replaced(module)
+    if reason:
+        raise ValueError(f"{name}: {reason}; exclude it")
+    if config.input_quant == "amax" and not isinstance(module, nn.Linear):
+        raise ValueError(f"{name}: experts have no input_quant='amax'; exclude them")
+    for key, value in module.named_parameters():
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            raise TypeError(f"{name}.{key}: {value.dtype}, expected float16, bfloat16 or float32")
+        if value.dtype == torch.float32 and config.input_quant is None and value.dim() > 1:
+            raise ValueError(
+                f"model: {name} is float32; inputs that are not quantised are float16 or bfloat16: "
+                "model.to(torch.bfloat16), or input_quant='dynamic'"
+            )
+
+
+def reported(model: nn.Module, found: list[Candidate]) -> QuantizationReport:
+    report = QuantizationReport(each.name for each in found if each.why is None)
+    report.kept = {each.name: each.why for each in found if each.why is not None}
+    seen = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    held = [
+        value for m in model.modules() if isinstance(m, Frozen) for value in m.parameters(False)
+    ]
+    already = 4 * sum(value.nbytes for value in {*held} if value.dtype == torch.uint8)
+    report.linear_bytes = report.quantized_bytes = already
+    for each in found:
+        for weight in each.weights:
+            if id(weight) not in seen:
+                seen.add(id(weight))
+                report.linear_bytes += weight.nbytes
+                report.quantized_bytes += weight.nbytes if each.why is None else 0
+    return report
 
 
 def quantized(module: nn.Module, config: NVFP4Config) -> nn.Module:

@@ -1,5 +1,6 @@
 """The configuration that transformers makes of a checkpoint's, and whose it is."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from transformers.quantizers import auto
@@ -38,7 +39,7 @@ class NVFP4KernConfig(QuantizationConfigMixin):
         self,
         input_quant: InputQuant = None,
         recipe: Recipe = "amax",
-        exclude: tuple[str, ...] = NVFP4Config.exclude,
+        exclude: Iterable[str] = NVFP4Config.exclude,
         **of_file: Any,
     ) -> None:
         self.quant_method = METHOD

@@ -16,7 +16,7 @@ from ..checkpoint.formats import Plan, read_plan
 from ..checkpoint.load import in_few_words
 from ..checkpoint.plan import refuse
 from ..checkpoint.report import Report, inspect
-from ..nn import quantize_
+from ..nn import QuantizationReport, quantize_
 from ..nn.replacing import replace
 from .conversion import Converter, Loading
 from .layers import assign
@@ -31,6 +31,8 @@ class NVFP4KernQuantizer(HfQuantizer):
     requires_calibration = False
     quantization_config: Any
     loading: Loading | None = None
+    report: QuantizationReport | None = None
+    """Of a plain model: `model.hf_quantizer.report`."""
 
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
@@ -74,7 +76,7 @@ class NVFP4KernQuantizer(HfQuantizer):
         self, model: PreTrainedModel, **_: Any
     ) -> PreTrainedModel:
         if self.loading is None:
-            quantize_(model, self.quantization_config.on_the_fly)
+            self.report = quantize_(model, self.quantization_config.on_the_fly)
             return model
         loading, self.loading = self.loading, None
         for error in loading.errors:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E4
 
 import nvfp4kern.transformers as nt  # noqa: E402
 from nvfp4kern.checkpoint import CheckpointError, load_checkpoint, save_checkpoint  # noqa: E402
-from nvfp4kern.nn import NVFP4Experts, NVFP4Linear  # noqa: E402
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 
 FORMS = ("modelopt-nvfp4", "modelopt-w4a16", "modelopt-awq", "modelopt-mixed", "ct-w4a4")
 OTHERS = Path(__file__).parent / "others"
@@ -355,11 +355,58 @@ def test_experts_of_another_kind_are_refused_by_name(checkpoint, tmp_path):
 
 def test_saving_is_ours(checkpoint, tmp_path):
     model = from_pretrained(checkpoint("mixtral", "ct-w4a4", spread=True))
-    with pytest.raises(ValueError, match="not serializable"):
+    with pytest.raises(ValueError, match=r"save_pretrained: model.*expected .*save_checkpoint\("):
         model.save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
     save_checkpoint(model, tmp_path / "ours")
     again = from_pretrained(tmp_path / "ours")
     assert torch.equal(tokens_and_logits(again)[1], tokens_and_logits(model)[1])
+
+
+def plain(architecture="llama", **options):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**ARCHITECTURES[architecture].config)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, **options)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+def test_a_model_that_holds_our_layers_is_what_it_was(architecture, tmp_path):
+    """Whoever put them in."""
+    model = plain(architecture)
+    counts = [lambda: model.num_parameters(), lambda: model.num_parameters(False, True)]
+    before = [count() for count in counts]
+    quantize_(model)
+    assert [count() for count in counts] == before
+    model.requires_grad_(True)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert model.num_parameters(only_trainable=True) == trained < before[0] / 2
+    assert model.dtype == torch.bfloat16 and model.model.layers[0].self_attn.q_proj
+    assert {p.dtype for p in model.model.layers.parameters()} > {torch.float8_e4m3fn}
+    for each in (model, model.model):
+        with pytest.raises(ValueError, match=r"save_pretrained: (model\.)?layers\.0.*is NVFP4"):
+            each.save_pretrained(tmp_path / "theirs")
+    untouched = plain()
+    untouched.save_pretrained(tmp_path / "plain")
+    assert untouched.num_parameters() == sum(p.numel() for p in untouched.parameters())
+
+
+def test_the_dtype_of_a_part_is_not_that_of_its_scale_factors():
+    model = plain()
+    model.model.embed_tokens.to("meta")
+    model.get_input_embeddings().weight.requires_grad_(False)
+    part = type(model.model)(model.config).bfloat16()
+    del part.embed_tokens
+    quantize_(part)
+    assert next(p for p in part.parameters() if p.is_floating_point()).element_size() == 1
+    assert part.dtype == torch.bfloat16
+
+
+def test_from_pretrained_keeps_the_report_and_refuses_float32(tmp_path):
+    plain().save_pretrained(tmp_path)
+    model = from_pretrained(tmp_path, quantization_config=nt.NVFP4KernConfig())
+    assert model.hf_quantizer.report.kept == {"lm_head": "excluded by '<head>'"}
+    with pytest.raises(ValueError, match="is float32; inputs that are not quantised"):
+        from_pretrained(tmp_path, quantization_config=nt.NVFP4KernConfig(), dtype=torch.float32)
 
 
 def test_options_are_known_ones():
