@@ -90,19 +90,34 @@ def check_quantized_model(names):
     assert all(type(layer) is names["NVFP4Linear"] for layer in model)
 
 
+def check_adapters(names):
+    assert names["loss"].isfinite() and names["model"].peft_config
+
+
 CHECKS = {
     ("README.md", 0): check_linear,
     ("docs/api.md", 0): check_operators,
     ("docs/api.md", 1): check_compiled,
     ("docs/models.md", 0): check_quantized_model,
-    ("docs/models.md", 1): check_moe,
+    ("docs/models.md", 1): check_adapters,
+    ("docs/models.md", 2): check_moe,
 }
+
+
+def tiny_model():
+    """What the reader of a recipe has: a model's configuration, and tokens."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1)
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
+    return {"config": config, "batch": torch.arange(2, 34).reshape(2, 16)}
 
 
 def run_block(path, i, code, device):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    names = {}
+    if "import peft" in code:
+        pytest.importorskip("peft", reason="peft is not installed")
+    names = tiny_model() if "from transformers" in code else {}
     with torch.device(device):
         exec(compile(code, str(path), "exec"), names)
         CHECKS[str(path.relative_to(ROOT)), i](names)

@@ -24,6 +24,7 @@ from .companions import copy_companions, folder_of
 from .configuration import ALGORITHMS, AWQ, beside, by_modelopt
 from .destinations import ROLES
 from .files import INCOMPLETE, INDEX, SINGLE
+from .plan import EMBEDDINGS
 
 ROLE_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
@@ -201,7 +202,8 @@ def _excluded(model: nn.Module, model_type: str) -> list[str]:
     """Modules whose weights stay as they were, which engines would take for quantised ones."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, (Frozen, nn.Embedding)):
+        called_so = any(word in name.rpartition(".")[2] for word in EMBEDDINGS)
+        if isinstance(module, Frozen) or called_so and isinstance(module, nn.Embedding):
             continue
         own = module._parameters
         if any(own.get(key) is not None and own[key].dim() == rank for key, rank in PLAIN.items()):
