@@ -1,17 +1,15 @@
 """A model of transformers without its weights: which of a folder's tensors quantize_ would take."""
 
 from collections import defaultdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
 import transformers
-from torch import nn
 from transformers import AutoConfig
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from ..checkpoint.destinations import destinations
-from ..nn.quantize import quantizable
+from ..nn.chosen import candidates
 from ..nn.replacing import why_not_replaced
 from .conversion import renamed
 from .layers import spellings
@@ -46,11 +44,12 @@ class Architecture:
             for name, shape in {**shapes, **kept}.items()
             for spelt in self._spellings(name)
         }
+        staying = {each.name: each.why for each in candidates(self.model, exclude, None, None)}
         found: dict[str, str] = {}
         fillers: dict[str, list[str]] = defaultdict(list)
         for name, shape in shapes.items():
             homes = self._homes(name, shape, rows)
-            why = next(filter(None, (self._why_not(each, exclude) for each in homes)), None)
+            why = next(filter(None, (self._why_not(each, staying) for each in homes)), None)
             if not homes:
                 why = f"no linear layer of {self.name}"
             if why:
@@ -73,13 +72,8 @@ class Architecture:
                 return list(dict.fromkeys(each.module for each in found))
         return []
 
-    def _why_not(self, name: str, exclude: tuple[str, ...]) -> str | None:
-        module: nn.Module = self.modules[name]
-        pattern = next((each for each in exclude if fnmatchcase(name, each)), None)
-        if pattern:
-            return f"excluded by {pattern}"
-        if module is self.model.get_output_embeddings():
-            return "the head"
-        if not quantizable(module):
+    def _why_not(self, name: str, staying: dict[str, str | None]) -> str | None:
+        module = self.modules[name]
+        if name not in staying:
             return f"of a {type(module).__name__}, which quantize_ leaves"
-        return why_not_replaced(module)
+        return staying[name] or why_not_replaced(module)

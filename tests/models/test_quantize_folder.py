@@ -198,7 +198,7 @@ def test_the_command(plain, tmp_path):
     said = done.stdout.splitlines()
     assert said[:2] == ["7 layers quantised, 39% of 157.06 kB; chosen by",
                         "  the modules of LlamaForCausalLM"]  # fmt: skip
-    assert "not quantised, excluded by *lm_head: lm_head" in said
+    assert "not quantised, excluded by *lm_head*: lm_head" in said
     assert f"{target}: complete after" in said[-1] and said[-2].startswith("worst: model.layers.1.")
     assert inspect(target).format == "NVFP4" and inspect(target).problems == []
     again = command(plain("llama"), target)
