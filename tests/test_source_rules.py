@@ -273,6 +273,7 @@ FOREIGN = {
     "checkpoint": {"torch", "safetensors"},
     "quantizing": {"torch"},
     "transformers": {"torch", "transformers"},
+    "peft": {"torch", "peft"},
 }
 """What a folder imports, which whoever has it imports by name."""
 

@@ -167,11 +167,13 @@ def _reads(method: Any) -> Iterator[tuple[str, ...]]:
     except (OSError, TypeError, SyntaxError):
         return
     nodes = list(ast.walk(tree))
-    harmless = {
-        id(each.value)
-        for each in nodes
-        if isinstance(each, ast.Attribute) and each.attr == "device"
-    }
+    harmless = set()
+    for each in nodes:
+        if isinstance(each, ast.Attribute) and each.attr == "device":
+            harmless.add(id(each.value))
+        if isinstance(each, ast.If) and "pretraining_tp" in ast.unparse(each.test):
+            # Models after Llama's first code slice all of their weights there, in training alone.
+            harmless |= {id(node) for line in each.body for node in ast.walk(line)}
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in READ and id(node) not in harmless:
             path = _path(node.value)

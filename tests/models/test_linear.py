@@ -291,6 +291,23 @@ def test_hooks_of_swiglu_s_layers_run(name):
     assert seen == [(5, 64 if name == "down_proj" else 96)]
 
 
+@pytest.mark.parametrize("name", ["gate_proj", "up_proj"])
+def test_swiglu_calls_a_layer_whose_forward_was_replaced(name):
+    """accelerate brings offloaded weights by such a one. Meanwhile they are on the meta device."""
+    layer, given = filled(NVFP4SwiGLU(64, 96), 4), filled(NVFP4SwiGLU(64, 96), 4)
+    getattr(given, name).register_forward_hook(lambda *_: None)  # calls all three
+    part = getattr(layer, name)
+    weights, forward = part.state_dict(), part.forward
+    part.to("meta")
+
+    def bringing(x):
+        part.to_empty(device="cpu").load_state_dict(weights)
+        return forward(x)
+
+    part.forward = bringing
+    assert torch.equal(layer(activations(5, 64)), given(activations(5, 64)))
+
+
 def test_pre_quant_scale_of_another_dtype():
     layer = filled(NVFP4Linear(64, 32, pre_quant_scale=True), 3)
     x = activations(5, 64)

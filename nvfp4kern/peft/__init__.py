@@ -18,7 +18,7 @@ from peft.tuners.lora import LoraModel
 from peft.tuners.lora.layer import Linear
 from torch import nn
 
-from .nn import NVFP4Experts, NVFP4Linear
+from ..nn import NVFP4Experts, NVFP4Linear
 
 __all__ = ["NVFP4LoraLinear"]
 
