@@ -21,7 +21,9 @@ CHECKPOINT_NEEDS = (
 )
 QUANTIZE_NEEDS = CHECKPOINT_NEEDS.replace("checkpoint", "quantize", 1)
 SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvfp4kern[bench]"'
-CALIBRATE_NEEDS = "quantize --calibrate needs transformers: pip install transformers"
+CALIBRATE_NEEDS = (
+    "quantize --calibrate needs transformers and accelerate: pip install transformers accelerate"
+)
 PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
@@ -325,7 +327,7 @@ def main():
             needs = dict.fromkeys(("torch", "safetensors", "re2"), CHECKPOINT_NEEDS)
         if arguments.command == "quantize":
             needs = dict.fromkeys(("torch", "safetensors", "re2"), QUANTIZE_NEEDS)
-            needs["transformers"] = CALIBRATE_NEEDS
+            needs |= dict.fromkeys(("transformers", "accelerate"), CALIBRATE_NEEDS)
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise

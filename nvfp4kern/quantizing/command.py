@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ..checkpoint.report import grouped, in_bytes, numberless
 from .folder import Progress, Summary, quantize_folder
@@ -17,16 +18,12 @@ SECONDS = 10.0
 
 def run(arguments: argparse.Namespace) -> int:
     """0: DST is there. 2: something is wrong. 130: interrupted, and the same command continues."""
-    scales = None
     quant = None if arguments.inputs == "none" else arguments.inputs
     begin = time.monotonic()
     try:
         if (quant == "static") != (arguments.calibrate is not None):
             raise ValueError("--calibrate TEXTFILE: expected with --inputs static, and only then")
-        if quant == "static":
-            from .calibrating import input_scales
-
-            scales = input_scales(arguments.source, arguments.calibrate)
+        text = None if arguments.calibrate is None else Path(arguments.calibrate).read_text()
         with shown() as progress:
             made = quantize_folder(
                 arguments.source,
@@ -34,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
                 recipe=arguments.recipe,
                 exclude=arguments.exclude,
                 input_quant=quant,
-                input_scales=scales,
+                calibrate=text,
                 format=arguments.format,
                 verify=arguments.verify,
                 progress=progress,

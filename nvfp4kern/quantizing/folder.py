@@ -1,12 +1,12 @@
 """From a folder of safetensors to one with NVFP4 weights: all of it, or nothing."""
 
 import hashlib
-import json
+import math
 import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from ..checkpoint.plan import EMBEDDINGS, Source
 from ..checkpoint.save import write_json
 from ..nn import NVFP4Config
 from ..nn.frozen import InputQuant, choice
-from ..nn.recipes import RECIPES, Recipe
+from ..nn.recipes import CODE_VALUES, MOST, RECIPES, Recipe
 from .choice import Choice, Weight, choose, is_table
 from .shards import Shard
 from .verifying import Errors, verify_folder
@@ -86,7 +86,7 @@ def quantize_folder(
     recipe: Recipe = "amax",
     exclude: str | Iterable[str] = (),
     input_quant: Literal["static", "dynamic"] | None = None,
-    input_scales: Mapping[str, float] | None = None,
+    calibrate: str | None = None,
     format: Format = "modelopt",
     verify: bool = False,
     progress: Progress | None = None,
@@ -102,8 +102,9 @@ def quantize_folder(
     recipe: NVFP4Config's. Layers that engines fuse, such as q, k and v, get one global scale.
     exclude: patterns (fnmatch) of names of modules that stay as they are, with all that is in them,
         beside those of NVFP4Config.
-    input_quant: None (W4A16), "dynamic", or "static" with input_scales.
-    input_scales: layer -> input_scale, of every layer that is quantised.
+    input_quant: None (W4A16), "dynamic", or "static" with `calibrate`.
+    calibrate: a text whose first 65536 tokens the model is run with, layer by layer. An input's
+        scale is its largest magnitude / 2688; all experts of a layer have the same.
     format: whose layout is written; stacked experts are written one by one in both.
     verify: reads all of it again before it becomes `target`. Raises CheckpointError where a copy
         differs, or a layer's relative error is not that of NVFP4.
@@ -118,17 +119,19 @@ def quantize_folder(
     choice("recipe", recipe, RECIPES)
     choice("input_quant", input_quant, (None, "static", "dynamic"))
     choice("format", format, FORMATS)
-    if (input_quant == "static") != (input_scales is not None):
-        raise ValueError("input_scales: expected with input_quant='static', and only then")
+    if (input_quant == "static") != (calibrate is not None):
+        raise ValueError("calibrate: expected with input_quant='static', and only then")
     patterns = (*NVFP4Config().exclude, *((exclude,) if isinstance(exclude, str) else exclude))
     with Files(source) as files:
         _check_source(files)
         found = choose(files, patterns)
         if not found.weights:
             raise CheckpointError(f"{files.path.name}: has no weight to be quantised")
-        run = Run(files, found, recipe, input_quant, input_scales or {}, format)
-        work = Work(Path(target), run.settings(patterns))
+        run = Run(files, found, recipe, input_quant, format)
+        work = Work(Path(target), run.settings(patterns, calibrate))
         try:
+            if calibrate is not None:
+                run.input_scales = work.once("scales", lambda at: calibrated(run, calibrate, at))
             run.write(work, progress or (lambda done, total: None))
             files.check()
             run.finish(work.folder)
@@ -170,29 +173,24 @@ class Run:
         found: Choice,
         recipe: Recipe,
         input_quant: InputQuant,
-        input_scales: Mapping[str, float],
         format: Format,
     ) -> None:
         self.files, self.found = files, found
         self.recipe, self.input_quant, self.format = recipe, input_quant, format
-        self.input_scales = input_scales
+        self.input_scales: dict[str, float] = {}
         self.parts = SOURCES if format == "compressed-tensors" else {k: Source(k) for k in SOURCES}
         self.weights = [each for weights in found.weights.values() for each in weights]
         self.groups: dict[str, list[Weight]] = defaultdict(list)
         for weight in self.weights:
             self.groups[weight.group].append(weight)
-        for weight in self.weights if input_quant == "static" else ():
-            if weight.name not in input_scales:
-                raise ValueError(f"input_scales: has none of {weight.name}")
         self.jobs = self._jobs()
         self.shards: list[Shard] = []
 
-    def settings(self, patterns: tuple[str, ...]) -> dict[str, Any]:
+    def settings(self, patterns: tuple[str, ...], text: str | None) -> dict[str, Any]:
         """What a run must have in common with the one that it continues."""
         stats = {
             shard: os.stat(self.files.path / shard) for shard in (job.name for job in self.jobs)
         }
-        scales = json.dumps(sorted(self.input_scales.items()))
         layers = repr([(step.tensor, step.outputs) for job in self.jobs for step in job.steps])
         return {
             "version": __version__,
@@ -200,7 +198,7 @@ class Run:
             "recipe": self.recipe,
             "exclude": list(patterns),
             "inputs": self.input_quant,
-            "input scales": hashlib.sha256(scales.encode()).hexdigest(),
+            "text": hashlib.sha256((text or "").encode()).hexdigest(),
             "format": self.format,
             "chosen layers": hashlib.sha256(layers.encode()).hexdigest(),
         }
@@ -219,7 +217,7 @@ class Run:
     def _layer(self, weight: Weight) -> Step:
         shape = (1,) if self.format == "compressed-tensors" else ()
         found = sizes(weight) | {"weight_scale_2": ("float32", shape)}
-        if self.input_quant == "dynamic" or weight.name in self.input_scales:
+        if self.input_quant is not None:
             found["input_scale"] = ("float32", shape)
         outputs = {
             part: (f"{weight.name}.{self.parts[part].name}", *what) for part, what in found.items()
@@ -292,7 +290,8 @@ class Run:
             shard.write(step.outputs["weight_scale"][0], _bytes(made.scales), row * width // 8)
         shard.write(step.outputs["weight_scale_2"][0], _bytes(stored))
         if "input_scale" in step.outputs:
-            value = torch.tensor(self.input_scales.get(step.weight.name, 1.0))
+            dynamic = self.input_quant == "dynamic"  # block scales alone
+            value = torch.tensor(1.0 if dynamic else self.input_scales[step.weight.name])
             value = 1 / value if divisor else value
             shard.write(step.outputs["input_scale"][0], _bytes(value))
 
@@ -319,6 +318,29 @@ class Run:
             quantization = by_compressed_tensors(inputs, kept)
         config = {**self.files.config, "quantization_config": quantization}
         write_json(folder / "config.json", config)
+
+
+def calibrated(run: Run, text: str, offload: Path) -> dict[str, float]:
+    """The input_scale of each layer. Raises ValueError for one that the text did not reach."""
+    from ..transformers.architecture import Architecture
+    from ..transformers.calibration import largest_inputs
+
+    architecture = Architecture(run.files.path)
+    shapes = {
+        tensor.removesuffix(".weight"): run.files.tensors[tensor].shape
+        for tensor in run.found.weights
+    }
+    inputs = architecture.inputs_of(shapes)
+    largest = largest_inputs(architecture, run.files.path, text, offload)
+    found = {}
+    for weight in run.weights:
+        keys = inputs[weight.tensor.removesuffix(".weight")]
+        value = max((largest.get(key, 0.0) for key in keys), default=0.0)
+        if not 0 < value < math.inf:
+            what = "no token reached it" if not value else f"its input has {value:g}"
+            raise ValueError(f"--calibrate: {weight.name}: {what}; --exclude it")
+        found[weight.name] = value / (CODE_VALUES[-1] * MOST)
+    return found
 
 
 def _bytes(value: Tensor) -> memoryview:

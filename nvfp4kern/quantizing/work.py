@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ class Work:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise FileExistsError(f"{target} is there already, expected a new or empty directory")
         self.path.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path / "done", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+        self._fd = os.open(
+            self.path / "done", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
+        )
         try:
             self._begin(json.dumps(settings, indent=1))
         except BaseException:
@@ -58,11 +61,18 @@ class Work:
                 raise FileExistsError(f"{self.path} {what}")
         else:
             self.folder.mkdir(exist_ok=True)
-            temporary = file.with_suffix(".new")
-            temporary.write_text(settings)
-            fsync(temporary)
-            temporary.replace(file)
-            fsync(self.path)
+            _write(file, settings)
+
+    def once(self, name: str, make: Callable[[Path], Any]) -> Any:
+        """What `make` makes, a value of JSON, the first time. It gets a folder that it may use."""
+        file = self.path / f"{name}.json"
+        if not file.exists():
+            scratch = self.path / "scratch"
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            _write(file, json.dumps(make(scratch)))
+            shutil.rmtree(scratch)
+        return json.loads(file.read_text())
 
     def done(self) -> int:
         """Steps whose results are on the disk."""
@@ -87,3 +97,12 @@ class Work:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _write(file: Path, text: str) -> None:
+    """All of it, or nothing."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text(text)
+    fsync(temporary)
+    temporary.replace(file)
+    fsync(file.parent)

@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoConfig
 from transformers.conversion_mapping import get_model_conversion_mapping
 
-from ..checkpoint.destinations import destinations
+from ..checkpoint.destinations import Destination, destinations
 from ..nn.chosen import candidates
 from ..nn.replacing import why_not_replaced
 from .conversion import renamed
@@ -39,16 +39,12 @@ class Architecture:
 
         shapes: of the layers' weights. kept: of others, which stay anyhow.
         """
-        rows = {
-            spelt: shape[0]
-            for name, shape in {**shapes, **kept}.items()
-            for spelt in self._spellings(name)
-        }
+        rows = self._rows({**shapes, **kept})
         staying = {each.name: each.why for each in candidates(self.model, exclude, None, None)}
         found: dict[str, str] = {}
         fillers: dict[str, list[str]] = defaultdict(list)
         for name, shape in shapes.items():
-            homes = self._homes(name, shape, rows)
+            homes = list(dict.fromkeys(each.module for each in self._homes(name, shape, rows)))
             why = next(filter(None, (self._why_not(each, staying) for each in homes)), None)
             if not homes:
                 why = f"no linear layer of {self.name}"
@@ -57,19 +53,36 @@ class Architecture:
             for each in homes:
                 fillers[each].append(name)
         for name, shape in kept.items():
-            for each in self._homes(name, shape, rows):
-                found |= {one: f"{name} stays, and is fused with it" for one in fillers[each]}
+            for home in self._homes(name, shape, rows):
+                fused = fillers[home.module]
+                found |= dict.fromkeys(fused, f"{name} stays, and is fused with it")
         return found
 
     def _spellings(self, name: str) -> list[str]:
         inner = renamed(f"{name}.weight", self.conversions).removesuffix(".weight")
         return spellings(inner, self.model.base_model_prefix)
 
-    def _homes(self, name: str, shape: tuple[int, ...], rows: dict[str, int]) -> list[str]:
+    def inputs_of(self, shapes: Shapes) -> dict[str, set[str]]:
+        """Layer of the files -> the products of the model that it has a part in: a linear layer's
+        name, or a stack's with the weight's."""
+        rows = self._rows(shapes)
+        return {
+            name: {
+                each.module if each.stack is None else f"{each.module}.{each.stack[0]}"
+                for each in self._homes(name, shape, rows)
+            }
+            for name, shape in shapes.items()
+        }
+
+    def _rows(self, shapes: Shapes) -> dict[str, int]:
+        named = shapes.items()
+        return {spelt: shape[0] for name, shape in named for spelt in self._spellings(name)}
+
+    def _homes(self, name: str, shape: tuple[int, ...], rows: dict[str, int]) -> list[Destination]:
         for spelt in self._spellings(name):
             found = destinations(self.modules, spelt, shape, rows)
             if found:
-                return list(dict.fromkeys(each.module for each in found))
+                return found
         return []
 
     def _why_not(self, name: str, staying: dict[str, str | None]) -> str | None:

@@ -1,6 +1,7 @@
 """nvfp4kern.quantizing: a folder becomes one with NVFP4 weights, whole or not at all."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -180,6 +181,84 @@ def test_a_source_that_cannot_be_quantised_is_refused(tmp_path, what, monkeypatc
     with pytest.raises(CheckpointError, match=said):
         quantize_folder(source, tmp_path / "made")
     assert not (tmp_path / "made").exists()
+
+
+# --- Calibration ---
+
+
+@pytest.fixture
+def calibrated(plain, tmp_path):
+    """Makes a folder with a tokenizer of words, "1", "2" .. are their own numbers."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    import tokenizers
+
+    def make(architecture):
+        source = shutil.copytree(plain(architecture), tmp_path / "source")
+        words = tokenizers.models.WordLevel({str(i): i for i in range(128)}, unk_token="0")
+        made = tokenizers.Tokenizer(words)
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(source)
+        return source
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "mixtral"])
+def test_static_scales_are_those_of_a_text(calibrated, tmp_path, architecture, form, monkeypatch):
+    monkeypatch.setattr("nvfp4kern.transformers.calibration.SEQUENCE", 12)
+    source = calibrated(architecture)
+    text = " ".join(str(i % 50) for i in range(40))
+    options = {"input_quant": "static", "calibrate": text, "format": form, "verify": True}
+    quantize_folder(source, tmp_path / "made", **options)
+    assert inspect(tmp_path / "made").problems == []
+    automatic = transformers.AutoModelForCausalLM
+    model = automatic.from_pretrained(
+        source, dtype=torch.bfloat16, experts_implementation="eager"
+    ).eval()
+    largest, products = {}, {}
+
+    def see(into, name):
+        def hook(_, given, result=None):
+            value = float((given[0] if result is None else result).abs().max())
+            into[name] = max(into.get(name, 0.0), value)
+
+        return hook
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) or name.endswith(".experts"):
+            module.register_forward_pre_hook(see(largest, name))
+    with torch.no_grad():
+        for first in range(0, 40, 12):
+            model(torch.arange(first, min(first + 12, 40))[None])
+    with Files(tmp_path / "made") as files:
+        for name, layer in read_plan(files).layers.items():
+            assert layer.input_quant == "static"
+            stored = layer.sources["input_scale"]
+            (scale,) = files.numbers(stored.name)
+            scale = 1 / scale if stored.divisor else scale
+            parent = name.replace("block_sparse_moe", "mlp").partition(".experts.")[0] + ".experts"
+            if ".experts." not in name:
+                assert scale == pytest.approx(largest[name] / 2688, rel=0.02), name
+            elif name.endswith(("gate_proj", "up_proj", "w1", "w3")):
+                assert scale == pytest.approx(largest[parent] / 2688, rel=0.02), name
+            else:
+                products.setdefault(parent, set()).add(scale)
+    assert all(len(scales) == 1 for scales in products.values())
+    again = empty(source)
+    load_checkpoint(again, tmp_path / "made", device="cpu")
+    with torch.no_grad():
+        exact, logits = model(IDS).logits, again(IDS).logits
+    assert 0.01 < (logits - exact).norm() / exact.norm() < 0.4
+
+
+def test_a_text_that_says_nothing_is_refused(calibrated, tmp_path):
+    source = calibrated("llama")
+    with pytest.raises(ValueError, match="calibrate: expected with input_quant='static', and only"):
+        quantize_folder(source, tmp_path / "made", input_quant="static")
+    with pytest.raises(ValueError, match="--calibrate: a text without tokens"):
+        quantize_folder(source, tmp_path / "made", input_quant="static", calibrate="")
 
 
 # --- The command ---
