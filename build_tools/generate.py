@@ -84,13 +84,16 @@ def text_signature(op):
     return f"($module, /, {', '.join(starred(op, texts))})"
 
 
+NK_DTYPES = {None: "NK_OTHER", "float16": "NK_F16"}
+
+
 def c_default(p):
     """The member's value where the argument is not given, if that is not 0."""
     kind = p.annotation.c
     if kind.startswith("PY_SCALAR"):
         return ".value = 1"
     if kind == "PY_OUT_DTYPE":
-        return f" = {dict(float16='NK_F16', float32='NK_F32')[p.default]}"
+        return f" = {NK_DTYPES[p.default]}"
     if kind in ("PY_INT", "PY_FLOAT") and not required(p) and p.default:
         return f" = {p.default:g}"
     return ""
@@ -194,7 +197,7 @@ def quoted_doc(doc):
 
 def stub_hint(op):
     first = next(iter(op.parameters))
-    return lambda p: "_A" if p is first and p.annotation.c == "PY_TENSOR" else p.annotation.hint
+    return lambda p: "_A" if p is first and p.annotation.hint == "Tensor" else p.annotation.hint
 
 
 def stub():
@@ -230,6 +233,7 @@ from torch import Tensor
 
 from .. import _C
 from ..types import Activation, DtypeName, Layout, Layouts
+from ..whole import layout_of
 from .arguments import dtype_of, either, number, one, pair, parts
 
 Scalar: TypeAlias = float | Tensor

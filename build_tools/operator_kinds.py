@@ -50,6 +50,10 @@ activation = Kind("PY_WORD", "Activation", "str {0}", words="activation")
 score = Kind("PY_WORD", "Score", "str {0}", words="score")
 layout = Kind("PY_LAYOUT", "Layout", "str {0}")
 layouts = Kind("PY_LAYOUTS", "Layouts", **PAIR)
+# A tensor, or NVFP4 whole, which knows its layout:
+first_operand = Kind("PY_TENSOR", "_A | tuple[_A, Tensor, Scalar | None]", "Tensor {0}")
+operand = Kind("PY_TENSOR", "Tensor | tuple[Tensor, Tensor, Scalar | None]", "Tensor {0}")
+known_layouts = Kind("PY_LAYOUTS", "Layouts | None", **PAIR)
 out = Kind("PY_OUT", "_A | None")
 out_dtype = Kind("PY_OUT_DTYPE", "OutDtype")
 # What the operator's own C code reads:
@@ -63,6 +67,7 @@ inverse = Kind(
     "PY_OWN", "Scalar | None", "float? {0}=None, Tensor? {0}_tensor=None", SCALAR["kernel"],
     '*number_or_none({0}, "{0}")',
 )  # fmt: skip
+q_layout = Kind("PY_OWN", "Layout | None", 'str {0}="linear"', call='layout_of(q, "q", {0})')
 nvfp4 = Kind("PY_OWN", "tuple[_A, Tensor, Scalar | None]", **PARTS)
 
 TYPES = runpy.run_path(str(Path(__file__).parents[1] / "nvfp4kern" / "types.py"))

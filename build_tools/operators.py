@@ -14,13 +14,16 @@ from operator_kinds import (
     activation,
     codes_dtype,
     count,
+    first_operand,
     flag,
     global_scale,
     inverse,
+    known_layouts,
     layout,
     layouts,
     number,
     nvfp4,
+    operand,
     operator,
     optional,
     out,
@@ -29,6 +32,7 @@ from operator_kinds import (
     own_dtype,
     own_flag,
     own_outs,
+    q_layout,
     scalar,
     scalar_or_none,
     scales,
@@ -60,19 +64,21 @@ Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferE
     defaults=".global_scale.value = 1",
     registered=[
         Registered(
-            "quantize", "x up global_scale scale_layout offsets global_scale_inverse",
+            "quantize",
+            "x up global_scale scale_layout offsets global_scale_inverse smallest_scale",
             ("data", "scales"), "data_dtype",
         ),
         Registered(
-            "quantize_amax", "x up scale_layout offsets", ("data", "scales", "global_scale"),
-            "data_dtype", {"global_scale": "amax"},
+            "quantize_amax", "x up scale_layout offsets smallest_scale",
+            ("data", "scales", "global_scale"), "data_dtype", {"global_scale": "amax"},
         ),
     ],
 )  # fmt: skip
 def quantize(
     x: tensor, *, up: optional = None,
     global_scale: Kind("PY_OWN", 'Scalar | Literal["amax"] | None', **SCALAR) = None,
-    global_scale_inverse: inverse = None, scale_layout: layout = "linear", offsets: optional = None,
+    global_scale_inverse: inverse = None, smallest_scale: number = 0.0,
+    scale_layout: layout = "linear", offsets: optional = None,
     out: own_outs = None, data_dtype: codes_dtype = None,
 ):  # fmt: skip
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
@@ -81,10 +87,14 @@ def quantize(
     up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
         float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
-        has 1.0, the argument itself, or the new 1-element tensor.
+        has 1.0, the argument itself, or the new 1-element tensor. Careful: without one, blocks whose
+        largest |x| is below about 0.006 (6 * 2^-10 = 0.00586) become zeros, because E4M3 has no scale factor so
+        small. With one that is 6 * 2^-10 * global_scale, with 'amax' max|x| / 458752.
     global_scale_inverse: S, what elements are multiplied by, as it is: the divisor that compressed-tensors stores. A
         number above 0 or a 1-element float32 tensor on x's device. It goes with no 'amax'. The result then has the
         global_scale that is given beside it, which changes no byte, or 1 / S.
+    smallest_scale: what scale factors below it become. 2**-9, the smallest of E4M3 and ModelOpt's, keeps what such
+        blocks have above 2^-11 * global_scale; torchao's is 2**-6. A number from 2**-9 to 448, or 0 for none.
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
@@ -92,8 +102,8 @@ def quantize(
     data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2
         where the framework has it. With out it must be out's dtype.
 
-    Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are
-    rounded to nearest even and saturate.
+    Scale factor of a block: e4m3(max(amax/6 / global_scale, smallest_scale)). Codes: e2m1(x / (scale factor *
+    global_scale)). Both are rounded to nearest even and saturate.
     The bytes are the same on every backend.
     """
 
@@ -102,13 +112,13 @@ def quantize(
     run="py_run_dequantize", members={"scale_layout": "layout"}, defaults=".global_scale.value = 1"
 )
 def dequantize(
-    q: nvfp4, *, scale_layout: layout = "linear", out: out = None, out_dtype: out_dtype = "float16"
+    q: nvfp4, *, scale_layout: q_layout = None, out: out = None, out_dtype: out_dtype = "float16"
 ):
     """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
 
     q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
         tensor, or None for 1.
-    scale_layout: 'linear' or 'blocked'.
+    scale_layout: 'linear' or 'blocked'. None is what q knows of its own, else 'linear'. What q knows must not differ.
     {out}
     """
 
@@ -133,7 +143,7 @@ def from_blocked(buffer: tensor, rows: size, cols: size, *, out: out = None):
 @operator("gemm")
 def gemv(
     a: tensor, b: tensor, sfa: scales, sfb: optional = None, *, alpha: scalar = 1.0,
-    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = "float16",
+    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
     """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
 
@@ -142,24 +152,34 @@ def gemv(
     alpha: a number, or float32 with one element or [M].
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
+        None is the dtype of a 16-bit b, else float16.
 
     {tensors}
     """
 
 
-@operator()
+@operator(
+    run="py_run_gemm",
+    wrapped=False,  # for operands that are whole
+    registered=[Registered("gemm", "a b sfa sfb! alpha bias scale_layout")],
+)
 def gemm(
-    a: tensor, b: tensor, sfa: optional, sfb: scales, *, alpha: scalar = 1.0, bias: optional = None,
-    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = "float16",
+    a: first_operand, b: operand, sfa: optional = None, sfb: optional = None, *, alpha: scalar = 1.0,
+    bias: optional = None, scale_layout: known_layouts = None, out: out = None,
+    out_dtype: out_dtype = None,
 ):  # fmt: skip
     """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
 
     a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
+    a or b may be whole instead, an NVFP4 or any tuple (data, scales, global_scale). Its scales are then sfa or sfb, and
+        alpha is multiplied by its global_scale: gemm(x, quantize(w, global_scale='amax')) is about x @ w.T.
     alpha: a number, or float32 with one element or [N].
     bias: float32, float16 or bfloat16 [N].
-    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb). None is what an operand that is whole knows of its own,
+        else 'linear'. What it knows must not differ.
     {out}
+        None is the dtype of a 16-bit a, else float16.
 
     {tensors}
     """
@@ -169,7 +189,7 @@ def gemm(
 def dual_gemm(
     a: tensor, b1: tensor, b2: tensor, sfa: optional, sfb1: scales, sfb2: scales, *,
     alpha1: scalar = 1.0, alpha2: scalar = 1.0, activation: activation = "silu",
-    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = "float16",
+    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
     """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
 
@@ -179,6 +199,7 @@ def dual_gemm(
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
     {out}
+        None is the dtype of a 16-bit a, else float16.
 
     {tensors}
     """
@@ -215,7 +236,7 @@ def grouped_gemm(
     a: tensor, b: tensor, sfa: optional = None, sfb: optional = None, *,
     offsets: optional = None, rows: optional = None, rows_per_token: size = 1,
     alpha: scalar_or_none = None, bias: optional = None, scale_layout: layouts = "linear",
-    out: out = None, out_dtype: out_dtype = "float16",
+    out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
     """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
 
@@ -233,6 +254,7 @@ def grouped_gemm(
         factors), b then with K or N innermost.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
+        None is the dtype of a 16-bit a, else float16.
 
     {tensors}
     """
@@ -243,7 +265,7 @@ GATED = "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token"
 
 @operator(
     run="py_run_grouped_dual_gemm",
-    defaults=".out_dtype = NK_F16, .global_scale.value = 1",
+    defaults=".out_dtype = NK_OTHER, .global_scale.value = 1",
     overloads=[
         {
             "out": "_A | None = None", "out_dtype": "OutDtype | None = None",
@@ -281,7 +303,7 @@ def grouped_dual_gemm(
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
-        Without both it is float16.
+        None is the dtype of a 16-bit a, else float16.
     quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
         multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
         the result in float32. out is then (data, scales), where an item that is None is allocated.
@@ -385,7 +407,7 @@ def sort_by_expert(
 @operator()
 def combine(
     products: tensor, row_of: tensor, weights: tensor, *, residual: optional = None,
-    out: out = None, out_dtype: out_dtype = "float16",
+    out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
     """The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.
 
@@ -399,6 +421,7 @@ def combine(
     weights: [.., k], float16, bfloat16 or float32; k is any number, M counts the rows.
     residual: [.., H] of any of these dtypes, such as the result of shared experts.
     {out}
+        None is the dtype of 16-bit products, else float16.
     The bytes are the same on every backend, and whatever other tokens there are.
     """
 

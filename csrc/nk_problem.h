@@ -178,7 +178,8 @@ typedef struct nk_quantize_problem {
     const uint8_t *up; /* not NULL: silu(x) * up is quantised; it has x's type */
     int64_t up_row_stride, up_batch_stride;
     nk_alpha global_scale;
-    float *amax_out; /* not NULL: the global scale is computed from x and written here */
+    float *amax_out;      /* not NULL: the global scale is computed from x and written here */
+    float smallest_scale; /* scale factors below it become it; +0 for none */
     uint8_t *codes;
     int64_t codes_row_stride, codes_batch_stride;
     uint8_t *sf;

@@ -147,7 +147,7 @@ typedef struct nk_gemm_args {
     nk_sf_layout sfa_layout, sfb_layout;
     nk_scalar alpha;
     const nk_tensor *bias; /* [N] or NULL; gemm only */
-    nk_dtype out_dtype;    /* for nk_*_out only */
+    nk_dtype out_dtype;    /* for nk_*_out only. NK_OTHER: that of 16-bit tokens, fp16 of others */
     const nk_tensor *out;
 } nk_gemm_args;
 nk_status nk_gemv_out(const nk_gemm_args *args, nk_tensor *spec);
@@ -281,13 +281,14 @@ nk_status nk_combine(const nk_combine_args *args, nk_exec *exec);
  * (linear [..,M,K/16], or blocked [..,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
  * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). Where
  * `inverse`, global_scale is S, the inverse of s2. With `offsets` (int32 [G+1], blocked, x [M,K]) the scales of each
- * expert start at an atom of their own. */
+ * expert start at an atom of their own. Scales below `smallest_scale`, 0 or from 2^-9 to 448, become it. */
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     const nk_tensor *up; /* of x's shape and dtype, or NULL */
     nk_scalar global_scale;
     bool inverse;
     bool amax;
+    float smallest_scale;
     nk_sf_layout layout;
     const nk_tensor *offsets;
     const nk_tensor *codes, *scales, *amax_out;

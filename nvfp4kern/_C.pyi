@@ -20,9 +20,9 @@ class BackendError(RuntimeError):
 
 def quantize(
     x: _A, *, up: Tensor | None = None, global_scale: Scalar | Literal["amax"] | None = None,
-    global_scale_inverse: Scalar | None = None, scale_layout: Layout = "linear",
-    offsets: Tensor | None = None, out: Sequence[_A | None] | None = None,
-    data_dtype: CodesDtype = None,
+    global_scale_inverse: Scalar | None = None, smallest_scale: float = 0.0,
+    scale_layout: Layout = "linear", offsets: Tensor | None = None,
+    out: Sequence[_A | None] | None = None, data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]:
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
 
@@ -30,10 +30,14 @@ def quantize(
     up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
         float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
-        has 1.0, the argument itself, or the new 1-element tensor.
+        has 1.0, the argument itself, or the new 1-element tensor. Careful: without one, blocks whose
+        largest |x| is below about 0.006 (6 * 2^-10 = 0.00586) become zeros, because E4M3 has no scale factor so
+        small. With one that is 6 * 2^-10 * global_scale, with 'amax' max|x| / 458752.
     global_scale_inverse: S, what elements are multiplied by, as it is: the divisor that compressed-tensors stores. A
         number above 0 or a 1-element float32 tensor on x's device. It goes with no 'amax'. The result then has the
         global_scale that is given beside it, which changes no byte, or 1 / S.
+    smallest_scale: what scale factors below it become. 2**-9, the smallest of E4M3 and ModelOpt's, keeps what such
+        blocks have above 2^-11 * global_scale; torchao's is 2**-6. A number from 2**-9 to 448, or 0 for none.
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
@@ -41,8 +45,8 @@ def quantize(
     data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2
         where the framework has it. With out it must be out's dtype.
 
-    Scale factor of a block: e4m3(amax/6 / global_scale). Codes: e2m1(x / (scale factor * global_scale)). Both are
-    rounded to nearest even and saturate.
+    Scale factor of a block: e4m3(max(amax/6 / global_scale, smallest_scale)). Codes: e2m1(x / (scale factor *
+    global_scale)). Both are rounded to nearest even and saturate.
     The bytes are the same on every backend.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
@@ -50,14 +54,14 @@ def quantize(
     """
 
 def dequantize(
-    q: tuple[_A, Tensor, Scalar | None], *, scale_layout: Layout = "linear", out: _A | None = None,
-    out_dtype: OutDtype = "float16",
+    q: tuple[_A, Tensor, Scalar | None], *, scale_layout: Layout | None = None,
+    out: _A | None = None, out_dtype: OutDtype = "float16",
 ) -> _A:
     """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
 
     q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
         tensor, or None for 1.
-    scale_layout: 'linear' or 'blocked'.
+    scale_layout: 'linear' or 'blocked'. None is what q knows of its own, else 'linear'. What q knows must not differ.
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
@@ -87,7 +91,7 @@ def from_blocked(buffer: _A, rows: int, cols: int, *, out: _A | None = None) -> 
 
 def gemv(
     a: _A, b: Tensor, sfa: Tensor, sfb: Tensor | None = None, *, alpha: Scalar = 1.0,
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = "float16",
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A:
     """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
 
@@ -98,6 +102,7 @@ def gemv(
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+        None is the dtype of a 16-bit b, else float16.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -109,20 +114,25 @@ def gemv(
     """
 
 def gemm(
-    a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, *, alpha: Scalar = 1.0,
-    bias: Tensor | None = None, scale_layout: Layouts = "linear", out: _A | None = None,
-    out_dtype: OutDtype = "float16",
+    a: _A | tuple[_A, Tensor, Scalar | None], b: Tensor | tuple[Tensor, Tensor, Scalar | None],
+    sfa: Tensor | None = None, sfb: Tensor | None = None, *, alpha: Scalar = 1.0,
+    bias: Tensor | None = None, scale_layout: Layouts | None = None, out: _A | None = None,
+    out_dtype: OutDtype = None,
 ) -> _A:
     """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
 
     a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
+    a or b may be whole instead, an NVFP4 or any tuple (data, scales, global_scale). Its scales are then sfa or sfb, and
+        alpha is multiplied by its global_scale: gemm(x, quantize(w, global_scale='amax')) is about x @ w.T.
     alpha: a number, or float32 with one element or [N].
     bias: float32, float16 or bfloat16 [N].
-    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
+    scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb). None is what an operand that is whole knows of its own,
+        else 'linear'. What it knows must not differ.
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+        None is the dtype of a 16-bit a, else float16.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -136,7 +146,7 @@ def gemm(
 def dual_gemm(
     a: _A, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
     alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, activation: Activation = "silu",
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = "float16",
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A:
     """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
 
@@ -148,6 +158,7 @@ def dual_gemm(
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+        None is the dtype of a 16-bit a, else float16.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -164,7 +175,7 @@ def grouped_gemm(
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
     bias: Sequence[Tensor | None] | None = None, scale_layout: Layouts = "linear",
-    out: list[_A] | None = None, out_dtype: OutDtype = "float16",
+    out: list[_A] | None = None, out_dtype: OutDtype = None,
 ) -> list[_A]:
     """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
 
@@ -184,6 +195,7 @@ def grouped_gemm(
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+        None is the dtype of a 16-bit a, else float16.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -200,14 +212,14 @@ def grouped_gemm(
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
     bias: Sequence[Tensor | None] | None = None, scale_layout: Layouts = "linear",
-    out: tuple[_A, ...], out_dtype: OutDtype = "float16",
+    out: tuple[_A, ...], out_dtype: OutDtype = None,
 ) -> tuple[_A, ...]: ...
 @overload
 def grouped_gemm(
     a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     bias: Tensor | None = None, scale_layout: Layouts = "linear", out: _A | None = None,
-    out_dtype: OutDtype = "float16",
+    out_dtype: OutDtype = None,
 ) -> _A: ...
 @overload
 def grouped_dual_gemm(
@@ -230,7 +242,7 @@ def grouped_dual_gemm(
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
-        Without both it is float16.
+        None is the dtype of a 16-bit a, else float16.
     quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
         multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
         the result in float32. out is then (data, scales), where an item that is None is allocated.
@@ -354,7 +366,7 @@ def sort_by_expert(
 
 def combine(
     products: _A, row_of: Tensor, weights: Tensor, *, residual: Tensor | None = None,
-    out: _A | None = None, out_dtype: OutDtype = "float16",
+    out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A:
     """The end of a mixture of experts, also called unpermute or finalize: each token's weighted sum of its rows.
 
@@ -370,6 +382,7 @@ def combine(
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
+        None is the dtype of 16-bit products, else float16.
     The bytes are the same on every backend, and whatever other tokens there are.
 
     Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError

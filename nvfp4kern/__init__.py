@@ -28,6 +28,7 @@ from ._C import (  # noqa: E402
     warmup,
 )
 from .layout import NVFP4, global_scale_from_divisor  # noqa: E402
+from .whole import linear  # noqa: E402
 
 __all__ = [
     "NVFP4",
@@ -44,6 +45,7 @@ __all__ = [
     "global_scale_from_divisor",
     "grouped_dual_gemm",
     "grouped_gemm",
+    "linear",
     "quantize",
     "route",
     "sort_by_expert",

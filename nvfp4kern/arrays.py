@@ -145,6 +145,31 @@ def restored(array: Any, name: str | None) -> Any:
     return array if name is None else array.view(getattr(sys.modules["torch"], name))
 
 
+_told = False
+
+
+def tell_torch(kind: type[Any]) -> None:
+    """Registers NVFP4 as a node of torch's pytrees, once torch is there.
+
+    Without a `_make`, which named tuples have, because pytrees would then copy the items alone.
+    """
+    global _told
+    if _told or "torch.utils._pytree" not in sys.modules:
+        return
+    _told = True
+    pytree = sys.modules["torch.utils._pytree"]
+    pytree.register_pytree_node(
+        kind,
+        lambda q: (list(q), q.scale_layout),
+        lambda parts, layout: kind(*parts, layout),
+        serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+        flatten_with_keys_fn=lambda q: (
+            [(pytree.GetAttrKey(name), part) for name, part in q._asdict().items()],
+            q.scale_layout,
+        ),
+    )
+
+
 # --- Allocating ---
 
 

@@ -1,8 +1,9 @@
 """NVFP4 as a tuple, and the sizes of its scale buffers, as integers: no array library is needed."""
 
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from .arrays import restored, stored
+from .arrays import restored, stored, tell_torch
+from .types import Layout
 
 Array = TypeVar("Array")
 
@@ -13,31 +14,83 @@ ATOM_ROWS, ATOM_COLS = 128, 4
 """Rows and scales of one atom (512 bytes) of the blocked layout."""
 
 
-class NVFP4(NamedTuple, Generic[Array]):
-    """A quantised tensor: value = code * scale * global_scale."""
+class NVFP4(tuple[Array, Array, "Array | float"], Generic[Array]):
+    """A quantised tensor: value = code * scale * global_scale.
 
-    data: Array
-    """fp4 codes, two per byte: [.., M, K/2]."""
-    scales: Array
-    """e4m3 scales, linear [.., M, K/16] or blocked."""
-    global_scale: Array | float
-    """The multiplier that undoes it: a float or a 1-element float32 tensor."""
+    A tuple of three with names, which also knows how the scales lie, as no array of them can say.
+    """
+
+    _fields = __match_args__ = ("data", "scales", "global_scale")
+
+    scale_layout: Layout | None
+    """'linear' or 'blocked'. None where nobody has said it, and for `quantize(.., offsets=)`, whose
+    experts each begin an atom."""
+
+    def __new__(
+        cls,
+        data: Array,
+        scales: Array,
+        global_scale: Array | float,
+        scale_layout: Layout | None = None,
+    ) -> "NVFP4[Array]":
+        tell_torch(cls)
+        self = tuple.__new__(cls, (data, scales, global_scale))
+        self.scale_layout = scale_layout
+        return self
+
+    @property
+    def data(self) -> Array:
+        """fp4 codes, two per byte: [.., M, K/2]."""
+        return self[0]
+
+    @property
+    def scales(self) -> Array:
+        """e4m3 scales, linear [.., M, K/16] or blocked."""
+        return self[1]
+
+    @property
+    def global_scale(self) -> Array | float:
+        """The multiplier that undoes it: a float or a 1-element float32 tensor."""
+        return self[2]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the numbers: [.., M, K]."""
+        data: Any = self[0]
+        *outer, last = data.shape
+        return *outer, last * (1 if str(data.dtype).endswith("float4_e2m1fn") else 2)
 
     def to(self, device: Any) -> "NVFP4[Array]":
         """The same on another device, by the `to` of torch's tensors."""
         parts = []
         for part, dtype in map(stored, self):
             parts.append((part if isinstance(part, (float, int)) else part.to(device), dtype))
-        return nvfp4_of(*parts)
+        return nvfp4_of(*parts, self.scale_layout)
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def _replace(self, **parts: Any) -> "NVFP4[Any]":
+        return NVFP4(**(self._asdict() | {"scale_layout": self.scale_layout} | parts))
+
+    def __repr__(self) -> str:
+        parts = self._asdict() | {"scale_layout": self.scale_layout}
+        return f"NVFP4({', '.join(f'{name}={part!r}' for name, part in parts.items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle, copy and torch.save."""
-        return nvfp4_of, tuple(map(stored, self))
+        return nvfp4_of, (*map(stored, self), self.scale_layout)
 
 
-def nvfp4_of(*parts: tuple[Any, str | None]) -> NVFP4[Any]:
-    """The inverse of NVFP4.__reduce__."""
-    return NVFP4(*(restored(part, dtype) for part, dtype in parts))
+Stored: TypeAlias = tuple[Any, str | None]
+
+
+def nvfp4_of(
+    data: Stored, scales: Stored, global_scale: Stored, scale_layout: Layout | None = None
+) -> NVFP4[Any]:
+    """The inverse of NVFP4.__reduce__. Older pickles have no layout."""
+    parts = (restored(part, dtype) for part, dtype in (data, scales, global_scale))
+    return NVFP4(*parts, scale_layout)
 
 
 def _ceil_div(x: int, y: int) -> int:

@@ -32,6 +32,7 @@ typedef struct cpu_encoder {
     bool valid;      /* S > 0; a global scale of NaN, infinity or below 0 poisons every block */
     float to_sf;     /* fl(S * fl(1/6)) */
     float inverse_s; /* fl(1/S) */
+    float smallest;  /* scale factor, or +0 */
 } cpu_encoder;
 
 typedef struct cpu_path {

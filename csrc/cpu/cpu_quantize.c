@@ -1,8 +1,9 @@
 /* quantize: codes and scale factors of x, which is the input or silu(input) * up.
  * With S = min(fl(1/s2), FLT_MAX), or S itself where that is given, or min(fl(2688/g), FLT_MAX) for the amax g, and a
- * the largest |x| of a block of 16: sf   = e4m3_rne(min(fl(a * fl(S * fl(1/6))), 448)) code = e2m1_rne(fl(x * min(fl(1
- * / fl(sf * fl(1/S))), FLT_MAX))) The order of these fp32 operations is the contract: every backend writes the same
- * bytes. */
+ * the largest |x| of a block of 16:
+ *   sf   = e4m3_rne(min(max(fl(a * fl(S * fl(1/6))), smallest_scale), 448))
+ *   code = e2m1_rne(fl(x * min(fl(1 / fl(sf * fl(1/S))), FLT_MAX)))
+ * The order of these fp32 operations is the contract: every backend writes the same bytes. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
@@ -176,6 +177,7 @@ nk_status cpu_quantize(const nk_quantize_problem *p, cpu_means means, const nk_e
     float s;
     NK_TRY(encode_global_scale(&q, exec, jobs, means.threads, &s));
     q.encoder = encoder_of_scale(s);
+    q.encoder.smallest = p->smallest_scale;
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
     for (int64_t l = 0; p->layout == NK_SF_BLOCKED && padded && l < p->l; l++)
         memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);

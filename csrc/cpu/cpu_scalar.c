@@ -44,7 +44,7 @@ static uint8_t encode_row_block(const cpu_encoder *e, const float x[NK_SF_VEC], 
     }
     memset(codes, 0, NK_SF_VEC / 2);
     if (poisoned) return NK_E4M3_NAN;
-    uint8_t sf = cpu_e4m3_of_float(fminf(amax * e->to_sf, NK_E4M3_MAX));
+    uint8_t sf = cpu_e4m3_of_float(fminf(fmaxf(amax * e->to_sf, e->smallest), NK_E4M3_MAX));
     if (sf == 0) return 0;
 
     float to_code = fminf(1.0f / (cpu_e4m3_to_float(sf) * e->inverse_s), FLT_MAX);

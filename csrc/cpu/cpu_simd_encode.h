@@ -102,7 +102,8 @@ typedef struct bundle_scales {
 OPERATION bundle_scales scale_bundle(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype)
 {
     vi largest = largest_of_blocks(from, dtype);
-    vi sf = vi_e4m3_of(vf_min(vf_mul(vf_of_bits(largest), vf_set(e->to_sf)), vf_set(NK_E4M3_MAX)));
+    vf wanted = vf_max(vf_mul(vf_of_bits(largest), vf_set(e->to_sf)), vf_set(e->smallest));
+    vi sf = vi_e4m3_of(vf_min(wanted, vf_set(NK_E4M3_MAX)));
     sf = vi_select(vi_less(vi_set(0x7F800000), largest), vi_set(NK_E4M3_NAN), sf);
     vf to_code = vf_min(vf_div(vf_set(1), vf_mul(vf_of_e4m3(sf), vf_set(e->inverse_s))), vf_set(FLT_MAX));
     /* The smallest positive float instead of 0: finite elements get the code 0 as well, but an infinity saturates. */

@@ -335,9 +335,9 @@ __device__ inline void write_block(const nk_quantize_problem &p, const encoder &
     uint32_t codes[2], sf = 0;
     if (is_present(s, row)) {
         if constexpr (GATED)
-            sf = encode_block<CONVERT>(e, gated_block(in.x, in.up), codes);
+            sf = encode_block<CONVERT>(e, p.smallest_scale, gated_block(in.x, in.up), codes);
         else
-            sf = encode_block<CONVERT>(e, in.x, codes);
+            sf = encode_block<CONVERT>(e, p.smallest_scale, in.x, codes);
         store_codes<WIDE>(s.codes, codes);
     }
     const uint32_t in_atom = (uint32_t)(s.sf_row + row);

@@ -53,12 +53,13 @@ template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE
 }
 
 template <typename CONVERT, nk_dtype DTYPE>
-__device__ inline uint32_t encode_block(const encoder &e, const block<DTYPE> &x, uint32_t codes[2])
+__device__ inline uint32_t encode_block(const encoder &e, float smallest_scale, const block<DTYPE> &x,
+                                        uint32_t codes[2])
 {
     const uint32_t amax = amax_bits(x);
     codes[0] = codes[1] = 0;
     if (is_poisoned(e, amax)) return NK_E4M3_NAN;
-    const uint32_t sf = CONVERT::e4m3_of(__fmul_rn(__uint_as_float(amax), e.to_sf));
+    const uint32_t sf = CONVERT::e4m3_of(fmaxf(__fmul_rn(__uint_as_float(amax), e.to_sf), smallest_scale));
     if (sf == 0) return 0;
     const float to_code = code_factor(e, sf);
 #pragma unroll

@@ -172,6 +172,12 @@ static void begin_spec(nk_tensor *spec, const char *name, nk_dtype dtype, nk_dev
 
 static int64_t extent_or_one(int64_t x) { return x > 1 ? x : 1; }
 
+nk_dtype nk_result_dtype(nk_dtype asked, const nk_tensor *tokens)
+{
+    if (asked != NK_OTHER) return asked;
+    return NK_HALVES & NK_DTYPE_BIT(tokens->dtype) ? tokens->dtype : NK_F16;
+}
+
 nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, const int64_t *shape)
 {
     nk_tensor spec;

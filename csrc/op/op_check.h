@@ -108,6 +108,9 @@ nk_status nk_check_bias(const nk_tensor *bias, int64_t n, const nk_tensor *first
  * kernels clamp. */
 nk_status nk_check_offsets(const nk_tensor *offsets, int64_t rows, const nk_tensor *first, int64_t *atoms);
 
+/* The dtype that a call asks for, or with NK_OTHER that of 16-bit tokens, and fp16 of others. */
+nk_dtype nk_result_dtype(nk_dtype asked, const nk_tensor *tokens);
+
 /* The output that the inputs ask for: contiguous, without data. */
 nk_tensor nk_spec(const char *name, nk_dtype dtype, nk_device device, int ndim, const int64_t *shape);
 nk_status nk_spec_matrix(const char *name, nk_dtype dtype, const nk_tensor *first, const nk_view *like, int64_t rows,

@@ -57,7 +57,7 @@ static nk_status check(const nk_combine_args *args, nk_combine_problem *p, nk_te
     p->m = v.rows;
     p->k = v.cols;
     NK_TRY(check_row_of(args->row_of, products, p));
-    NK_TRY(nk_spec_rows("out", args->out_dtype, weights, p->m, p->h, spec));
+    NK_TRY(nk_spec_rows("out", nk_result_dtype(args->out_dtype, products), weights, p->m, p->h, spec));
     return args->residual ? check_residual(args->residual, spec, products, p) : NK_OK;
 }
 

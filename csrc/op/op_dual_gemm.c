@@ -24,7 +24,7 @@ static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *prob
     problem->n = b1.rows;
     NK_TRY(nk_check_alpha(&args->alpha1, problem->n, args->a, &problem->alpha1));
     NK_TRY(nk_check_alpha(&args->alpha2, problem->n, args->a, &problem->alpha2));
-    return nk_spec_matrix("out", args->out_dtype, args->a, &a, problem->m, problem->n, spec);
+    return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &a, problem->m, problem->n, spec);
 }
 
 nk_status nk_dual_gemm_out(const nk_dual_gemm_args *args, nk_tensor *spec)

@@ -74,7 +74,8 @@ static nk_status check(const nk_gemm_args *args, nk_gemm_problem *problem, nk_te
     NK_TRY(nk_check_k_innermost(args->a, &problem->a));
     NK_TRY(nk_check_alpha(&args->alpha, problem->n, args->a, &problem->alpha));
     NK_TRY(nk_check_bias(args->bias, problem->n, args->a, &problem->bias));
-    return nk_spec_matrix("out", args->out_dtype, args->a, &like, problem->m, problem->n, spec);
+    return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &like, problem->m, problem->n,
+                          spec);
 }
 
 nk_status nk_gemm_out(const nk_gemm_args *args, nk_tensor *spec)

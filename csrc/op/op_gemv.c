@@ -27,7 +27,7 @@ static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_te
     problem->m = 1;
     problem->n = matrix.rows;
     NK_TRY(nk_check_alpha(&args->alpha, problem->n, args->a, &problem->alpha));
-    return nk_spec_matrix("out", args->out_dtype, args->a, &matrix, problem->n, 1, spec);
+    return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->b), args->a, &matrix, problem->n, 1, spec);
 }
 
 nk_status nk_gemv_out(const nk_gemm_args *args, nk_tensor *spec)

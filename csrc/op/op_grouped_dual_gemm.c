@@ -69,7 +69,7 @@ static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_ge
     gates->n /= 2;
     NK_TRY(check_alphas(&args->alpha, problem->gates.groups, gates->n, args->a, &gates->alpha, &problem->alpha_ups));
     if (args->quantized) return check_encoding(args, &a, problem, specs);
-    return nk_spec_matrix("out", args->out_dtype, args->a, &a, gates->m, gates->n, specs);
+    return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &a, gates->m, gates->n, specs);
 }
 
 nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_tensor *specs)

@@ -23,7 +23,8 @@ static nk_status check_group(const nk_gemm_args *args, const nk_tensor *first, n
     NK_TRY(nk_check_16_bit_strides(args->b, &problem->b));
     NK_TRY(nk_check_alpha(&args->alpha, problem->n, first, &problem->alpha));
     NK_TRY(nk_check_bias(args->bias, problem->n, first, &problem->bias));
-    NK_TRY(nk_spec_matrix("out", args->out_dtype, first, &like, problem->m, problem->n, spec));
+    NK_TRY(
+        nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), first, &like, problem->m, problem->n, spec));
     spec->index = args->a->index;
     return NK_OK;
 }
@@ -76,7 +77,7 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
         int64_t size = nk_dtype_size(t->dtype);
         p->bias = (nk_bias){t->data, t->dtype, t->stride[1] * size, t->stride[0] * size};
     }
-    return nk_spec_matrix("out", all->out_dtype, first, &a, p->m, p->n, spec);
+    return nk_spec_matrix("out", nk_result_dtype(all->out_dtype, first), first, &a, p->m, p->n, spec);
 }
 
 static nk_status run_contiguous(const nk_grouped_gemm_args *args, nk_exec *exec)

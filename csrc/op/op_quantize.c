@@ -5,6 +5,8 @@
 
 #include <inttypes.h>
 
+#define LEAST_E4M3 0x1p-9f /* above 0 */
+
 typedef struct quantize_outputs {
     nk_tensor spec[NK_QUANTIZE_OUTPUTS]; /* codes, scales, amax_out */
     int count;
@@ -62,6 +64,10 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
         .sf_padded_rows = nk_sf_padded_rows(x->rows),
     };
     if (args->up) NK_TRY(check_up(args, x, p));
+    const float smallest = args->smallest_scale;
+    NK_CHECK(smallest == 0 || (smallest >= LEAST_E4M3 && smallest <= NK_E4M3_MAX), NK_VALUE_ERROR,
+             "smallest_scale: %g, expected 0 or a number from 2^-9 to 448", (double)smallest);
+    p->smallest_scale = smallest > 0 ? smallest : 0; /* not -0, which some conversions keep */
     NK_CHECK(!args->amax || !args->inverse, NK_VALUE_ERROR,
              "global_scale_inverse: given, expected None with global_scale='amax'");
     NK_TRY(nk_check_alpha(&args->global_scale, 1, first, &p->global_scale));

@@ -219,6 +219,7 @@ int py_scale_layout(PyObject *object, nk_sf_layout *layout)
 {
     static const char *const words[] = {[NK_SF_LINEAR] = "linear", [NK_SF_BLOCKED] = "blocked", NULL};
     int choice = NK_SF_LINEAR;
+    if (object == Py_None) object = NULL; /* not given */
     if (py_word(object, "scale_layout", words, &choice) < 0) return -1;
     *layout = (nk_sf_layout)choice;
     return 0;
@@ -226,7 +227,7 @@ int py_scale_layout(PyObject *object, nk_sf_layout *layout)
 
 int py_scale_layouts(PyObject *object, nk_sf_layout *sfa, nk_sf_layout *sfb)
 {
-    if (!object || PyUnicode_Check(object)) {
+    if (!object || object == Py_None || PyUnicode_Check(object)) {
         if (py_scale_layout(object, sfa) < 0) return -1;
         *sfb = *sfa;
         return 0;

@@ -117,7 +117,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
     py_groups groups = {0};
     int64_t per_token = 1;
     PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *biases = NULL, *outs = NULL;
-    nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_F16};
+    nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_OTHER};
     int failed = -1;
     if (refused_by_list(v[PY_GROUPED_GEMM_OFFSETS], "offsets") < 0 ||
         refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 ||

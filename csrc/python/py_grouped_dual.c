@@ -37,8 +37,8 @@ static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_g
     }
     if (py_execute(call, run_grouped_dual_gemm, args) < 0) goto done;
     if (!call->exec.dry_run)
-        *result =
-            py_nvfp4(call, outputs, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE], v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE_INVERSE]);
+        *result = py_nvfp4(call, outputs, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE],
+                           v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE_INVERSE], "linear");
     failed = *result || call->exec.dry_run ? 0 : -1;
 done:
     for (int i = 0; i < 2; i++)

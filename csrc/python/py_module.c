@@ -179,6 +179,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     py_state *state = PyModule_GetState(module);
     Py_VISIT(state->backend_error);
     Py_VISIT(state->nvfp4);
+    Py_VISIT(state->apart);
+    Py_VISIT(state->layout_of);
     Py_VISIT(state->empty);
     Py_VISIT(state->current_stream);
     Py_VISIT(state->protocol);
@@ -195,6 +197,8 @@ static int clear(PyObject *module)
     py_state *state = PyModule_GetState(module);
     Py_CLEAR(state->backend_error);
     Py_CLEAR(state->nvfp4);
+    Py_CLEAR(state->apart);
+    Py_CLEAR(state->layout_of);
     Py_CLEAR(state->empty);
     Py_CLEAR(state->current_stream);
     Py_CLEAR(state->protocol);

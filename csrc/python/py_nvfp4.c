@@ -52,7 +52,8 @@ int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype)
 
 static bool is_given(PyObject *object) { return object && object != Py_None; }
 
-PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale, PyObject *inverse)
+PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale, PyObject *inverse,
+                   const char *layout)
 {
     PyObject *type = py_imported(&call->state->nvfp4, "nvfp4kern.layout", "NVFP4"), *result = NULL;
     PyObject *one = PyFloat_FromDouble(1), *scale;
@@ -60,7 +61,7 @@ PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_s
     else if (one && is_given(inverse)) scale = PyNumber_TrueDivide(one, inverse);
     else scale = Py_XNewRef(one);
     Py_XDECREF(one);
-    if (type && scale) result = PyObject_CallFunctionObjArgs(type, outputs[0], outputs[1], scale, NULL);
+    if (type && scale) result = PyObject_CallFunction(type, "OOOz", outputs[0], outputs[1], scale, layout);
     Py_XDECREF(scale);
     return result;
 }

@@ -14,7 +14,8 @@ int py_global_scale_inverse(py_call *call, PyObject *object, nk_tensor *t, nk_sc
 int py_codes_dtype(PyObject *object, const nk_tensor *codes, nk_dtype *dtype);
 
 /* NVFP4 of the tensors outputs[0] and outputs[1]. Its global scale is the one given, or else 1 / inverse, or the float
- * 1. Those that are None are not given. */
-PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale, PyObject *inverse);
+ * 1. Those that are None are not given. `layout` is a word, or NULL where it is not to know its layout. */
+PyObject *py_nvfp4(py_call *call, PyObject *const outputs[2], PyObject *global_scale, PyObject *inverse,
+                   const char *layout);
 
 #endif

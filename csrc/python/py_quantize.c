@@ -1,4 +1,4 @@
-/* Reads what is special about quantize's and dequantize's arguments and results. */
+/* Reads what is special about the arguments and results of quantize, dequantize and gemm: they have NVFP4 whole. */
 #include "py_args.h"
 #include "py_nvfp4.h"
 #include "py_output.h"
@@ -6,6 +6,8 @@
 #include "py_tensor.h"
 
 #include <py_operators.h>
+
+#include <string.h>
 
 static nk_status run_quantize(const void *args, nk_exec *exec) { return nk_quantize(args, exec); }
 
@@ -37,9 +39,10 @@ int py_run_quantize(py_call *call, PyObject *const *v, PyObject **result)
         if (py_output(call, given[i], &specs[i], &t[i], pointers[i], &outputs[i]) < 0) goto done;
     }
     if (py_execute(call, run_quantize, &args) < 0) goto done;
+    const char *layout = args.offsets ? NULL : args.layout == NK_SF_LINEAR ? "linear" : "blocked";
     if (!call->exec.dry_run)
         *result = py_nvfp4(call, outputs, outputs[2] ? outputs[2] : v[PY_QUANTIZE_GLOBAL_SCALE],
-                           v[PY_QUANTIZE_GLOBAL_SCALE_INVERSE]);
+                           v[PY_QUANTIZE_GLOBAL_SCALE_INVERSE], layout);
     failed = *result || call->exec.dry_run ? 0 : -1;
 done:
     for (int i = 0; i < NK_QUANTIZE_OUTPUTS; i++)
@@ -51,6 +54,15 @@ done:
 /* dequantize                                                                                                       */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
+/* scale_layout=, or what q knows; a plain tuple or a list knows nothing. */
+static int read_layout(py_call *call, PyObject *q, PyObject *given, nk_sf_layout *layout)
+{
+    if (PyTuple_CheckExact(q) || PyList_Check(q)) return py_scale_layout(given, layout);
+    PyObject *layout_of = py_imported(&call->state->layout_of, "nvfp4kern.whole", "layout_of"), *word = NULL;
+    if (layout_of) word = PyObject_CallFunction(layout_of, "OsO", q, "q", given ? given : Py_None);
+    return word && py_keep(call, word) == 0 ? py_scale_layout(word, layout) : -1;
+}
+
 int py_run_dequantize(py_call *call, PyObject *const *v, PyObject **result)
 {
     nk_tensor t[PY_MAX_TENSORS], codes, scales, global_scale;
@@ -59,10 +71,35 @@ int py_run_dequantize(py_call *call, PyObject *const *v, PyObject **result)
     if (!q) return -1;
     PyObject *scale = PyTuple_GetItem(q, 2);
     if (scale == Py_None) scale = NULL; /* means 1, as for quantize */
-    if (py_read(call, v, &args, t) < 0 || py_argument(call, PyTuple_GetItem(q, 0), "q.data", &codes, &args.codes) < 0 ||
+    if (py_read(call, v, &args, t) < 0 ||
+        read_layout(call, v[PY_DEQUANTIZE_Q], v[PY_DEQUANTIZE_SCALE_LAYOUT], &args.layout) < 0 ||
+        py_argument(call, PyTuple_GetItem(q, 0), "q.data", &codes, &args.codes) < 0 ||
         py_optional(call, PyTuple_GetItem(q, 1), "q.scales", &scales, &args.scales) < 0 ||
         py_scalar(call, scale, "q.global_scale", -1, &global_scale, &args.global_scale) < 0) {
         return -1;
     }
     return py_finish_read(call, v, &args, t, result);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* gemm                                                                                                             */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* a and b, or one of them, may be tuples of three, which nvfp4kern.whole.apart takes apart. */
+int py_run_gemm(py_call *call, PyObject *const *v, PyObject **result)
+{
+    static const int places[] = {PY_GEMM_A, PY_GEMM_B, PY_GEMM_SFA, PY_GEMM_SFB, PY_GEMM_ALPHA, PY_GEMM_SCALE_LAYOUT};
+    enum { COUNT = sizeof places / sizeof places[0] };
+    if (!PyTuple_Check(v[PY_GEMM_A]) && !PyTuple_Check(v[PY_GEMM_B])) return py_run_one(call, v, result);
+    PyObject *apart = py_imported(&call->state->apart, "nvfp4kern.whole", "apart"), *values[PY_MAX_ARGS], *given[COUNT];
+    if (!apart) return -1;
+    for (int i = 0; i < COUNT; i++)
+        given[i] = v[places[i]] ? v[places[i]] : Py_None;
+    PyObject *parts =
+        PyObject_CallFunctionObjArgs(apart, given[0], given[1], given[2], given[3], given[4], given[5], NULL);
+    if (!parts || py_keep(call, parts) < 0) return -1;
+    memcpy(values, v, sizeof values);
+    for (int i = 0; i < COUNT; i++)
+        values[places[i]] = PyTuple_GetItem(parts, i);
+    return py_run_one(call, values, result);
 }

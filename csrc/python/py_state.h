@@ -24,6 +24,7 @@ typedef struct py_exporter {
 typedef struct py_state {
     PyObject *backend_error;
     PyObject *nvfp4;                          /* nvfp4kern.layout.NVFP4, NULL until the first quantize */
+    PyObject *apart, *layout_of;              /* of nvfp4kern.whole, NULL until needed */
     PyObject *empty;                          /* nvfp4kern.arrays.empty, NULL until needed */
     PyObject *current_stream;                 /* nvfp4kern.arrays.current_stream, NULL until needed */
     PyObject *protocol;                       /* nvfp4kern.arrays.protocol, NULL until needed */

@@ -13,8 +13,8 @@ Recipe: TypeAlias = Literal["amax", "four_six"]
 RECIPES = ("amax", "four_six")
 
 CODE_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-MOST = 448.0
-"""The largest scale factor, in E4M3."""
+MOST, SMALLEST = 448.0, 2.0**-9
+"""Scale factors, in E4M3. Without a smallest, blocks of small weights would vanish."""
 FOUR_SIX_MOST = 256.0
 """The largest scale factor where a block's largest code is 6: with 4 it becomes 384."""
 
@@ -30,6 +30,8 @@ def quantize_weight(
         From "Four Over Six" (Cook et al., arXiv:2512.02010).
     global_scale: float32 [], where it is not of this weight alone; see global_scale_of.
 
+    No scale factor is 0, by which a block of small weights would vanish.
+
     Raises ValueError for a weight with NaN or infinities. Synchronises with the device.
     """
     choice("recipe", recipe, RECIPES)
@@ -37,8 +39,9 @@ def quantize_weight(
         raise ValueError("weight: has NaN or infinities, expected finite values")
     if recipe == "amax":
         scale: Any = "amax" if global_scale is None else global_scale
-        q = nk.quantize(weight.contiguous(), global_scale=scale, data_dtype=torch.uint8)
-        return NVFP4(q.data, q.scales, torch.as_tensor(q.global_scale).reshape(()))
+        options: dict[str, Any] = {"global_scale": scale, "smallest_scale": SMALLEST}
+        q = nk.quantize(weight.contiguous(), data_dtype=torch.uint8, **options)
+        return q._replace(global_scale=torch.as_tensor(q.global_scale).reshape(()))
     if global_scale is None:
         global_scale = global_scale_of(weight.abs().amax(), recipe)
     return _four_six(weight, global_scale)
@@ -58,7 +61,7 @@ def _four_six(weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:
     largest = blocks.abs().amax(-1, keepdim=True)
     best: tuple[Tensor, Tensor, Tensor] | None = None
     for target in (6.0, 4.0):
-        scales = (largest / (target * global_scale)).clamp(max=MOST).to(E4M3)
+        scales = (largest / (target * global_scale)).clamp(SMALLEST, MOST).to(E4M3)
         step = scales.float() * global_scale
         codes = nearest_codes(torch.where(step > 0, blocks / step, 0.0))
         values = code_values(codes) * step
@@ -71,7 +74,8 @@ def _four_six(weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:
             best = torch.where(better, codes, best[0]), stored.view(E4M3), error
     codes, scales, _ = best
     codes = codes.flatten(-2)
-    return NVFP4(codes[..., ::2] | codes[..., 1::2] << 4, scales.squeeze(-1), global_scale)
+    packed = codes[..., ::2] | codes[..., 1::2] << 4
+    return NVFP4(packed, scales.squeeze(-1), global_scale, "linear")
 
 
 def nearest_codes(x: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ def contiguous_of_bfloats(rng, m, n, k):
     b, sfb = nvfp4(rng, 4, n, k, form="blocked")
     args = [integers(rng, "bfloat16", 7 * m, k), b, None, sfb]
     options = {"offsets": offsets_of(rng, 4, 7 * m), "scale_layout": ("linear", "blocked")}
-    return nvfp4kern.grouped_gemm, args, options
+    return nvfp4kern.grouped_gemm, args, options | {"out_dtype": "float16"}
 
 
 def contiguous_of_halves(rng, m, n, k):
@@ -150,7 +150,7 @@ def contiguous_by_rows(rng, m, n, k):
 def contiguous_of_bfloats_by_rows(rng, m, n, k):
     b, sfb = nvfp4(rng, 4, n, k)
     rows = from_numpy(rng.integers(0, 3 * m, 7 * m, np.int32))
-    options = {"offsets": offsets_of(rng, 4, 7 * m), "rows": rows}
+    options = {"offsets": offsets_of(rng, 4, 7 * m), "rows": rows, "out_dtype": "float16"}
     return nvfp4kern.grouped_gemm, [integers(rng, "bfloat16", 3 * m, k), b, None, sfb], options
 
 

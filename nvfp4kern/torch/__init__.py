@@ -16,6 +16,8 @@ from .. import _C
 from .._C import BackendError, backends, explain, warmup
 from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
 from ..types import Activation, Layout, Layouts, Score
+from ..whole import apart, weights
+from ..whole import linear as _linear
 from . import generated, ops
 from .arguments import (
     all_given,
@@ -37,9 +39,11 @@ __all__ = [
     "BackendError",
     "backends",
     "explain",
+    "gemm",
     "global_scale_from_divisor",
     "grouped_dual_gemm",
     "grouped_gemm",
+    "linear",
     "quantize",
     "route",
     "sort_by_expert",
@@ -48,6 +52,30 @@ __all__ = [
 __all__ += generated.__all__
 
 _OPS = torch.ops.nvfp4kern
+Whole: TypeAlias = tuple[Tensor, Tensor, Scalar | None]
+
+
+def gemm(
+    a: Tensor | Whole, b: Tensor | Whole, sfa: Tensor | None = None, sfb: Tensor | None = None, *,
+    alpha: Scalar = 1.0, bias: Tensor | None = None, scale_layout: Layouts | None = None,
+    out: Tensor | None = None, out_dtype: OutDtype = None,
+) -> Tensor:  # fmt: skip
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        a, b, sfa, sfb, alpha, scale_layout = apart(a, b, sfa, sfb, alpha, scale_layout)
+    if sfb is None:
+        raise ValueError("sfb: None, expected the scale factors of b")
+    args = (a, b, sfa, sfb, *number(alpha, "alpha"), bias, *pair(scale_layout))
+    return one(_OPS.gemm.default, _OPS.gemm_out.default, args, out, dtype_of(out_dtype, out))
+
+
+def linear(
+    x: Tensor | Whole, w: Whole, bias: Tensor | None = None, *, out: Tensor | None = None,
+    out_dtype: OutDtype = None,
+) -> Tensor:  # fmt: skip
+    return gemm(x, weights(w), bias=bias, out=out, out_dtype=out_dtype)
+
+
+linear.__doc__ = _linear.__doc__
 
 
 @overload
@@ -180,10 +208,11 @@ def _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, inverse, da
     dtype = codes_dtype_of(data_dtype, out)
     global_scale = scale_of(global_scale, inverse)
     if out is None:
-        return NVFP4(*_OPS.grouped_dual_gemm_quantized.default(*args, dtype), global_scale)
+        q = _OPS.grouped_dual_gemm_quantized.default(*args, dtype)
+        return NVFP4(*q, global_scale, "linear")
     outs = all_given(out, ("data", "scales"))
     _OPS.grouped_dual_gemm_quantized_out.default(*args, **outs)
-    return NVFP4(*out, global_scale)
+    return NVFP4(*out, global_scale, "linear")
 
 
 def route(
@@ -248,37 +277,39 @@ def quantize(
     up: Tensor | None = None,
     global_scale: Scalar | Literal["amax"] | None = None,
     global_scale_inverse: Scalar | None = None,
+    smallest_scale: float = 0.0,
     scale_layout: Layout = "linear",
     offsets: Tensor | None = None,
     out: Sequence[Tensor] | None = None,
     data_dtype: CodesDtype = None,
 ) -> NVFP4[Tensor]:
     dtype = codes_dtype_of(data_dtype, out)
+    known = scale_layout if offsets is None else None
     if isinstance(global_scale, str):
         if global_scale_inverse is not None:
             raise ValueError("global_scale_inverse: given, expected None with global_scale='amax'")
-        return _quantize_amax(x, up, global_scale, scale_layout, offsets, out, dtype)
+        args = (x, up, scale_layout, offsets, float(smallest_scale))
+        return _quantize_amax(args, global_scale, out, dtype, known)
     scale = number(1.0 if global_scale is None else global_scale, "global_scale")
     inverse = number_or_none(global_scale_inverse, "global_scale_inverse")
-    args = (x, up, *scale, scale_layout, offsets, *inverse)
+    args = (x, up, *scale, scale_layout, offsets, *inverse, float(smallest_scale))
     global_scale = scale_of(global_scale, global_scale_inverse)
     if out is None:
-        return NVFP4(*_OPS.quantize.default(*args, dtype), global_scale)
+        return NVFP4(*_OPS.quantize.default(*args, dtype), global_scale, known)
     outs = all_given(out, ("data", "scales"))
     _OPS.quantize_out.default(*args, **outs)
-    return NVFP4(*out, global_scale)
+    return NVFP4(*out, global_scale, known)
 
 
-def _quantize_amax(x, up, word, scale_layout, offsets, out, dtype):
+def _quantize_amax(args, word, out, dtype, known):
     if word != "amax":
         raise ValueError(f"global_scale: {word!r}, expected 'amax'")
-    args = (x, up, scale_layout, offsets)
     if out is None:
-        return NVFP4(*_OPS.quantize_amax.default(*args, dtype))
+        return NVFP4(*_OPS.quantize_amax.default(*args, dtype), known)
     if len(out) == 2:
-        out = (*out, torch.empty(1, dtype=torch.float32, device=x.device))
+        out = (*out, torch.empty(1, dtype=torch.float32, device=args[0].device))
     _OPS.quantize_amax_out.default(*args, **all_given(out, ("data", "scales", "global_scale")))
-    return NVFP4(*out)
+    return NVFP4(*out, known)
 
 
 for _name in FUNCTIONS:

@@ -8,6 +8,8 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 
 
 def pair(scale_layout):
+    if scale_layout is None:
+        return "linear", "linear"
     if isinstance(scale_layout, str):
         return scale_layout, scale_layout
     if isinstance(scale_layout, (tuple, list)) and len(scale_layout) == 2:

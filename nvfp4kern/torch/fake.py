@@ -46,11 +46,15 @@ def empty(like, sizes, dtype):
     return torch.empty(sizes, dtype=dtype, device=like.device)
 
 
-def floats(like, sizes, dtype, default=torch.float16):
-    """The result, of out_dtype."""
+def half_type(tokens):
+    return tokens.dtype if tokens.dtype in (torch.float16, torch.bfloat16) else torch.float16
+
+
+def floats(like, sizes, dtype, default=None):
+    """The result, of out_dtype, whose default is the dtype of a 16-bit `like`, else float16."""
     if dtype is not None and dtype not in FLOATS:
         raise ValueError(f"out_dtype: {dtype}, expected float16 or bfloat16 or float32")
-    return empty(like, sizes, default if dtype is None else dtype)
+    return empty(like, sizes, dtype or default or half_type(like))
 
 
 def codes(like, sizes, dtype):
@@ -63,9 +67,9 @@ def codes(like, sizes, dtype):
 # --- Products ---
 
 
-def gemv(a, out_dtype=None):
+def gemv(a, b, out_dtype=None):
     rows = ranked("a", a, (2, 3), "[M, K/2] with or without a batch L")[:-1]
-    return floats(a, (*rows, 1), out_dtype)
+    return floats(a, (*rows, 1), out_dtype, half_type(b))
 
 
 def gemm(a, b, out_dtype=None):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import _C
 from ..types import Activation, DtypeName, Layout, Layouts
+from ..whole import layout_of
 from .arguments import dtype_of, either, number, one, pair, parts
 
 Scalar: TypeAlias = float | Tensor
@@ -16,7 +17,7 @@ OutDtype: TypeAlias = DtypeName | torch.dtype | None
 _OPS = torch.ops.nvfp4kern
 
 __all__ = [
-    "dequantize", "to_blocked", "from_blocked", "gemv", "gemm", "dual_gemm", "combine",
+    "dequantize", "to_blocked", "from_blocked", "gemv", "dual_gemm", "combine",
 ]
 FUNCTIONS = (
     "quantize", "dequantize", "to_blocked", "from_blocked", "gemv", "gemm", "dual_gemm",
@@ -24,10 +25,10 @@ FUNCTIONS = (
 )
 
 def dequantize(
-    q: tuple[Tensor, Tensor, Scalar | None], *, scale_layout: Layout = "linear",
+    q: tuple[Tensor, Tensor, Scalar | None], *, scale_layout: Layout | None = None,
     out: Tensor | None = None, out_dtype: OutDtype = None,
 ) -> Tensor:
-    args = (*parts(q), scale_layout)
+    args = (*parts(q), layout_of(q, "q", scale_layout))
     return one(
         _OPS.dequantize.default, _OPS.dequantize_out.default, args, out, dtype_of(out_dtype, out),
     )
@@ -49,15 +50,6 @@ def gemv(
 ) -> Tensor:
     args = (a, b, sfa, sfb, *number(alpha, "alpha"), *pair(scale_layout))
     return one(_OPS.gemv.default, _OPS.gemv_out.default, args, out, dtype_of(out_dtype, out))
-
-
-def gemm(
-    a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, *, alpha: Scalar = 1.0,
-    bias: Tensor | None = None, scale_layout: Layouts = "linear", out: Tensor | None = None,
-    out_dtype: OutDtype = None,
-) -> Tensor:
-    args = (a, b, sfa, sfb, *number(alpha, "alpha"), bias, *pair(scale_layout))
-    return one(_OPS.gemm.default, _OPS.gemm_out.default, args, out, dtype_of(out_dtype, out))
 
 
 def dual_gemm(
@@ -84,19 +76,24 @@ def combine(
 
 def _quantize(
     x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
-    global_scale_inverse=None, global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
+    global_scale_inverse=None, global_scale_inverse_tensor=None, smallest_scale=0.0,
+    data_dtype=None, *, out=None,
 ):
     return _C.quantize(
         x, up=up, global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
-        scale_layout=scale_layout, offsets=offsets, out=out, data_dtype=data_dtype,
+        smallest_scale=smallest_scale, scale_layout=scale_layout, offsets=offsets, out=out,
+        data_dtype=data_dtype,
     )[:2]
 
 
-def _quantize_amax(x, up=None, scale_layout="linear", offsets=None, data_dtype=None, *, out=None):
+def _quantize_amax(
+    x, up=None, scale_layout="linear", offsets=None, smallest_scale=0.0, data_dtype=None, *,
+    out=None,
+):
     return _C.quantize(
-        x, up=up, global_scale="amax", scale_layout=scale_layout, offsets=offsets, out=out,
-        data_dtype=data_dtype,
+        x, up=up, global_scale="amax", smallest_scale=smallest_scale, scale_layout=scale_layout,
+        offsets=offsets, out=out, data_dtype=data_dtype,
     )[:3]
 
 
@@ -216,11 +213,12 @@ REGISTERED = {
     "quantize": (
         '''Tensor x, Tensor? up=None, float global_scale=1.0, Tensor? global_scale_tensor=None, str
         scale_layout="linear", Tensor? offsets=None, float? global_scale_inverse=None, Tensor?
-        global_scale_inverse_tensor=None''',
+        global_scale_inverse_tensor=None, float smallest_scale=0.0''',
         ("data", "scales"), _quantize, "data_dtype",
     ),
     "quantize_amax": (
-        '''Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None''',
+        '''Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None, float
+        smallest_scale=0.0''',
         ("data", "scales", "global_scale"), _quantize_amax, "data_dtype",
     ),
     "dequantize": (

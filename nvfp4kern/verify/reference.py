@@ -389,7 +389,7 @@ def silu(x):
     return np.where(n > 0, quotient * small, quotient) * beyond
 
 
-def quantize(x, global_scale=None, up=None, inverse=None):
+def quantize(x, global_scale=None, up=None, inverse=None, smallest_scale=0):
     """x [.., K] float32, or silu(x) * up -> codes [.., K/2], scales [.., K/16], s2.
 
     `global_scale`: None, a number or "amax". `inverse`: a number that takes its place as S.
@@ -397,12 +397,14 @@ def quantize(x, global_scale=None, up=None, inverse=None):
     with np.errstate(all="ignore"):
         x = np.asarray(x, np.float32)
         x = x if up is None else silu(x) * np.asarray(up, np.float32)
-        return _quantize(x, *global_scale_pair(x, global_scale, inverse))
+        pair = global_scale_pair(x, global_scale, inverse)
+        return _quantize(x, *pair, np.float32(smallest_scale))
 
 
-def scale_factors(amax, encode):
+def scale_factors(amax, encode, smallest=0):
     """(the factors of blocks with these largest magnitudes, what they were rounded from)"""
-    wanted = np.minimum(amax * (encode * (np.float32(1) / np.float32(6))), np.float32(448))
+    wanted = np.maximum(amax * (encode * (np.float32(1) / np.float32(6))), np.float32(smallest))
+    wanted = np.minimum(wanted, np.float32(448))
     sf = np.minimum(round_to_grid(wanted.astype(np.float64), 3, -6), 448).astype(np.float32)
     return sf, wanted
 
@@ -413,12 +415,12 @@ def multipliers(sf, encode):
     return np.minimum(one / (sf * (one / encode)), FLT_MAX)
 
 
-def _quantize(x, s2, encode):
+def _quantize(x, s2, encode, smallest_scale):
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // SF_VEC, SF_VEC)
     nan = np.isnan(blocks).any(axis=-1)
     amax = np.abs(np.where(np.isnan(blocks), 0, blocks)).max(axis=-1, initial=0)
 
-    sf, wanted = scale_factors(amax, encode)
+    sf, wanted = scale_factors(amax, encode, smallest_scale)
     multiplier = multipliers(sf, encode)[..., None]
 
     bad = nan | np.isnan(wanted) | ~(encode > 0)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from exporters import EXPECTED, OPERANDS, M, N, Versioned, new_capsule, same
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nvfp4kern as nk
+import nvfp4kern.torch as nkt
 from nvfp4kern.selftest import calls
 from nvfp4kern.torch.generated import FUNCTIONS
 
@@ -20,17 +22,20 @@ from nvfp4kern.torch.generated import FUNCTIONS
     [
         (
             lambda: nk.gemm(),
-            "gemm() missing 4 required positional arguments: 'a', 'b', 'sfa', and 'sfb'",
+            "gemm() missing 2 required positional arguments: 'a' and 'b'",
         ),
         (
-            lambda: nk.gemm(1, sfa=2),
-            "gemm() missing 2 required positional arguments: 'b' and 'sfb'",
+            lambda: nk.dual_gemm(1, sfa=2),
+            "dual_gemm() missing 4 required positional arguments: 'b1', 'b2', 'sfb1', and 'sfb2'",
         ),
         (
             lambda: nk.gemv(1, 2, 3, 4, 5),
             "gemv() takes from 3 to 4 positional arguments but 5 were given",
         ),
-        (lambda: nk.gemm(1, 2, 3, 4, 5), "gemm() takes 4 positional arguments but 5 were given"),
+        (
+            lambda: nk.gemm(1, 2, 3, 4, 5),
+            "gemm() takes from 2 to 4 positional arguments but 5 were given",
+        ),
         (
             lambda: nk.quantize(1, layout=2),
             "quantize() got an unexpected keyword argument 'layout'",
@@ -84,6 +89,40 @@ def test_the_largest_float_is_no_overflow():
 @pytest.mark.parametrize("word", ["float16", torch.float16, np.float16, np.dtype("float16"), None])
 def test_spellings_of_out_dtype(word):
     assert nk.gemm(*OPERANDS, out_dtype=word).dtype == torch.float16
+
+
+def results_of(library, tokens, sf):
+    """Of every operator that multiplies tokens, 16-bit ones with sf=None. Also of combine."""
+    w, sfb, _ = library.quantize(torch.ones(4, 32))
+    stacks, ends = (w[None], sf, sfb[None]), torch.tensor([0, 4], dtype=torch.int32)
+    yield library.gemm(tokens, w, sf, sfb)
+    yield library.gemv(w, tokens[:1], sfb, sf if sf is None else sf[:1])
+    yield library.dual_gemm(tokens, w, w, sf, sfb, sfb)
+    yield library.grouped_gemm(tokens, *stacks, offsets=ends)
+    yield library.grouped_dual_gemm(tokens, *stacks, ends)
+    yield library.grouped_gemm([tokens], [w], [sf], [sfb])[0]
+    if sf is None:
+        yield library.grouped_gemm(tokens, tokens[None], offsets=ends)
+        yield library.combine(tokens, torch.arange(4, dtype=torch.int32), torch.ones(4, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("library", [nk, nkt])
+def test_results_have_the_dtype_of_16_bit_tokens(library, dtype):
+    x = torch.ones((4, 32), dtype=dtype)
+    assert [y.dtype for y in results_of(library, x, None)] == [dtype] * 8
+    assert [y.dtype for y in results_of(library, *nk.quantize(x)[:2])] == [torch.float16] * 6
+    large = nk.linear(3e4 * x, nk.quantize(x))  # beyond float16
+    assert bool(large.isfinite().all()) == (dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_fakes_have_the_dtypes_of_results(dtype):
+    x = torch.ones((4, 32), dtype=dtype)
+    for given in ((x, None), nk.quantize(x)[:2]):
+        want = [y.dtype for y in results_of(nkt, *given)]
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert [y.dtype for y in results_of(nkt, *given)] == want
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

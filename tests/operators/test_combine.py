@@ -198,7 +198,7 @@ def test_any_rank(device, lead):
         x, rows, w.view(*lead, k), residual=floats(residual, "float16", device).view(*lead, h)
     )
     assert got.shape == (*lead, h)
-    check(got.reshape(m, h), routing.combine(products, row_of, weights, residual), "float16")
+    check(got.reshape(m, h), routing.combine(products, row_of, weights, residual), "bfloat16")
 
 
 @pytest.mark.parametrize(

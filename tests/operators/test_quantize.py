@@ -44,9 +44,11 @@ def quantized(x, up, dtype, device, **options):
         return nvfp4kern.quantize(given[0], up=given[1], **options)
 
 
-def check_bytes(q, x, global_scale=None, layout="linear", up=None, offsets=None, inverse=None):
+def check_bytes(
+    q, x, global_scale=None, layout="linear", up=None, offsets=None, inverse=None, smallest_scale=0
+):
     """q against the model of x, an array of float32 values."""
-    want_codes, want_scales, s2 = reference.quantize(x, global_scale, up, inverse)
+    want_codes, want_scales, s2 = reference.quantize(x, global_scale, up, inverse, smallest_scale)
     if offsets is not None:
         want_scales = reference.to_blocked_by_expert(want_scales, offsets)
     elif layout == "blocked":
@@ -76,6 +78,31 @@ def test_normal_data(device, rows, k, layout, dtype, gated):
 def test_hostile_data(device, scale, dtype, gated):
     x, up = hostile(rng_of(1), dtype), hostile(rng_of(4), dtype)[::-1] if gated else None
     check_bytes(quantized(x, up, dtype, device, global_scale=scale), x, scale, up=up)
+
+
+@gates
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("smallest", (2.0**-9, 2.0**-6, 0.0123, 448))
+def test_smallest_scale(device, smallest, dtype, gated):
+    """Also of blocks of zeros; of those with NaN or infinities as without it; not of padding."""
+    x, up = hostile(rng_of(1), dtype), hostile(rng_of(4), dtype)[::-1] if gated else None
+    for scale in (None, "amax", 1e-45, 0.37, 3.4028235e38):
+        for layout in ("linear", "blocked"):
+            options = {"global_scale": scale, "scale_layout": layout}
+            q = quantized(x, up, dtype, device, smallest_scale=smallest, **options)
+            check_bytes(q, x, scale, layout, up, smallest_scale=smallest)
+
+
+def test_smallest_scale_keeps_blocks_that_vanish(device):
+    """On both sides of the threshold that the docstring states."""
+    threshold = np.float32(6 * 2.0**-10)
+    above = np.nextafter(threshold, np.float32(1))
+    x = np.repeat(np.float32([[threshold, above, 2.0**-10, 2.0**-11]]), 16, axis=1)
+    q = nvfp4kern.quantize(floats(x, "float32", device))
+    np.testing.assert_array_equal(raw(q.scales), [[0, 1, 0, 0]])
+    q = nvfp4kern.quantize(floats(x, "float32", device), smallest_scale=2**-9)
+    got = values(nvfp4kern.dequantize(q, out_dtype="float32"))
+    np.testing.assert_array_equal(got[0, ::16], np.float32([3, 3, 0.5, 0]) * 2**-9)
 
 
 @pytest.mark.parametrize("scale", S2_RANGE)
