@@ -11,17 +11,12 @@ from torch import Tensor, nn
 from ..distributed import ColumnParallel, Cut, ExpertParallel, RowParallel, Slice
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
+from ..nn.linear import is_conv1d, sizes_of
 from ..nn.replacing import why_not_replaced
-from .destinations import EXPERT, Destination, destinations, is_linear, spellings
+from .destinations import Destination, destinations, experts_of, is_linear, spellings
 from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
 from .slices import Index, own_slices
-
-STACKED_SCALES = tuple(
-    f"{stack}_input_scale{part}"
-    for stack in ("gate_up_proj", "down_proj")
-    for part in ("", "_inverse")
-)
 
 
 @dataclass
@@ -184,7 +179,7 @@ class Assignment:
         }
         if isinstance(old, (ColumnParallel, RowParallel)):
             return old.unset(**options)
-        sizes = old.in_features, old.out_features, old.bias is not None
+        sizes = *sizes_of(old), old.bias is not None
         return NVFP4Linear(*sizes, device="meta", dtype=dtype, **options)
 
     def _one_for_each_row(self, layer: Layer) -> bool:
@@ -253,6 +248,8 @@ class Assignment:
 
     def _fill_layer(self, layer: Layer, to: Destination) -> None:
         if layer.kind == "fp8":
+            if is_conv1d(self.old[to.module]):
+                raise CheckpointError(f"{layer.name}: is FP8, which a Conv1D is not filled with")
             scale = layer.sources["weight_scale"]
             self._fill_rows(layer.sources["weight"], to, "weight", "fp8", scale)
         else:
@@ -427,15 +424,6 @@ def kept_in_float32(model: nn.Module) -> dict[torch.dtype, re.Pattern[str]]:
         for dtype, names in found.items()
         if names
     }
-
-
-def experts_of(name: str) -> str | None:
-    """The name of an expert's input scale, with "*" for the expert's number. None for others."""
-    if name.endswith(STACKED_SCALES):
-        return name
-    module, _, part = name.rpartition(".")
-    found = EXPERT.fullmatch(module)
-    return f"{found[1]}.*.{found[3]}" if found and part.startswith("input_scale") else None
 
 
 def serves_others(target: Target) -> bool:

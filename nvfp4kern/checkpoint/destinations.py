@@ -10,6 +10,8 @@ from torch import nn
 
 from ..distributed import ColumnParallel
 from ..nn import NVFP4Experts, NVFP4Linear
+from ..nn.linear import is_linear as computes_linear
+from ..nn.linear import sizes_of
 
 EXPERT = re.compile(r"(.+)\.(\d{1,6})\.(gate_proj|up_proj|down_proj|w1|w3|w2)")
 ROLES = {
@@ -28,6 +30,12 @@ FUSED = {
 RENAMED = ((".block_sparse_moe.", ".mlp."),)
 """Parts of names: the files', the model's."""
 
+STACKED_SCALES = tuple(
+    f"{stack}_input_scale{part}"
+    for stack in ("gate_up_proj", "down_proj")
+    for part in ("", "_inverse")
+)
+
 KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether a module is a stack of experts."""
 
@@ -45,7 +53,7 @@ class Destination:
 
 
 def is_linear(module: nn.Module | None) -> bool:
-    return type(module) is nn.Linear or isinstance(module, NVFP4Linear)
+    return isinstance(module, NVFP4Linear) or computes_linear(module)
 
 
 def is_experts(module: nn.Module | None) -> bool:
@@ -109,7 +117,7 @@ def _destinations(
 def rows_of(layer: Any) -> int:
     """Rows of a linear layer, of the whole one where ranks have some each."""
     whole = isinstance(layer, ColumnParallel)
-    return layer.whole_out_features if whole else layer.out_features
+    return layer.whole_out_features if whole else sizes_of(layer)[1]
 
 
 def _in_stack(module: str, weight: str, expert: int, half: int, rows: int) -> Destination:
@@ -141,3 +149,12 @@ def _unstacked(
             elif is_linear(modules.get(f"{parent}.{e}.{role}")):
                 found.append(Destination(f"{parent}.{e}.{role}", slice(0, each), source))
     return found
+
+
+def experts_of(name: str) -> str | None:
+    """The name of an expert's input scale, with "*" for the expert's number. None for others."""
+    if name.endswith(STACKED_SCALES):
+        return name
+    module, _, part = name.rpartition(".")
+    found = EXPERT.fullmatch(module)
+    return f"{found[1]}.*.{found[3]}" if found and part.startswith("input_scale") else None

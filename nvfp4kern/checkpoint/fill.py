@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .assign import Assignment, Fill, Target, experts_of, in_order
+from .assign import Assignment, Fill, Target, in_order
+from .destinations import experts_of
 from .files import CheckpointError, Files
 
 NAN_SCALE, MINUS_ZERO = 0x7F, 0x80

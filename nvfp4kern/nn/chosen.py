@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..layout import SF_VEC
 from .experts import NVFP4Experts
 from .frozen import Frozen, InputQuant
+from .linear import is_conv1d, is_linear, sizes_of
 from .replacing import made_by_hooks
 
 HEAD, ROUTER = "<head>", "<router>"
@@ -73,7 +74,7 @@ def candidates(
 
 def weights_of(module: nn.Module) -> list[Tensor]:
     """The matrices that a module multiplies its input by, as far as that can be told."""
-    if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # of transformers
+    if isinstance(module, nn.Linear) or is_conv1d(module):
         return [module.weight] if isinstance(module.weight, Tensor) else []
     others = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd)
     if isinstance(module, others) or "Norm" in type(module).__name__:
@@ -93,11 +94,12 @@ def weights_of(module: nn.Module) -> list[Tensor]:
 
 def why_not(module: nn.Module) -> str | None:
     """Why there is no NVFP4 layer for a module with weights, or None."""
-    if type(module) is nn.Linear:
-        if module.in_features % SF_VEC:
-            return f"has K = {module.in_features}, expected a multiple of {SF_VEC}"
+    if is_linear(module):
         made = made_by_hooks(module, "weight", "bias")
-        return made and f"has a {made} that is no parameter"
+        if made:
+            return f"has a {made} that is no parameter"
+        k, _ = sizes_of(module)
+        return f"has K = {k}, expected a multiple of {SF_VEC}" if k % SF_VEC else None
     if isinstance(module, nn.Linear):
         return f"is a {type(module).__name__}, which may compute otherwise than nn.Linear"
     if any(each.dim() == 3 for each in weights_of(module)):

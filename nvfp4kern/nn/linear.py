@@ -99,6 +99,7 @@ class NVFP4Linear(Frozen):
     ) -> "NVFP4Linear":
         """Quantises a layer's weight (float16, bfloat16 or float32); its bias is shared.
 
+        linear: an nn.Linear, or a Conv1D of transformers, whose weight is [K, N].
         input_quant: None, "dynamic" or "amax"; "static" would need a calibration.
         recipe: see NVFP4Config.
 
@@ -109,14 +110,11 @@ class NVFP4Linear(Frozen):
         made = made_by_hooks(linear, "weight", "bias")
         if made:
             raise ValueError(f"linear: its {made} is no parameter; remove weight_norm or pruning")
-        layer = cls(
-            linear.in_features,
-            linear.out_features,
-            bias=False,
-            input_quant=input_quant,
-            device="meta",
-        )
-        codes, scales, global_scale = quantize_weight(linear.weight.detach(), recipe)
+        weight = linear.weight.detach()
+        weight = weight.T if is_conv1d(linear) else weight
+        n, k = weight.shape
+        layer = cls(k, n, bias=False, input_quant=input_quant, device="meta")
+        codes, scales, global_scale = quantize_weight(weight, recipe)
         layer._set(weight=codes, weight_scale=scales, weight_scale_2=global_scale)
         if linear.bias is not None:
             layer._set(bias=linear.bias.detach())
@@ -178,6 +176,30 @@ class NVFP4Linear(Frozen):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, input_quant={self.input_quant!r}"
         )
+
+
+def is_conv1d(module: Any) -> bool:
+    """Whether a module is transformers' Conv1D: a linear layer whose weight is [K, N]."""
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+
+
+def is_linear(module: Any) -> bool:
+    """Whether a module computes what nn.Linear does of a weight and a bias, and holds no more."""
+    if is_conv1d(module):
+        return True
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return False
+    own = module._parameters.keys() - {"weight", "bias"}
+    return type(module) is nn.Linear or not (own or module._buffers or module._modules)
+
+
+def sizes_of(linear: nn.Module) -> tuple[int, int]:
+    """K and N of what is_linear says yes to, or of an NVFP4Linear."""
+    if isinstance(linear, NVFP4Linear):
+        return linear.in_features, linear.out_features
+    n, k = linear.weight.shape[::-1] if is_conv1d(linear) else linear.weight.shape
+    return int(k), int(n)
 
 
 def autocast(x: Tensor) -> Tensor:

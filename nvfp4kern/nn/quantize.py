@@ -12,7 +12,7 @@ from torch import nn
 from .chosen import EXCLUDED, Candidate, Filter, candidates
 from .experts import NVFP4Experts
 from .frozen import Frozen, InputQuant, choice
-from .linear import NVFP4Linear
+from .linear import NVFP4Linear, is_linear
 from .recipes import RECIPES, Recipe
 from .replacing import AllOrNothing, replace, why_not_replaced
 
@@ -98,10 +98,10 @@ def quantize_(
 
     A layer stays as it is, and the report says why, where its K is no multiple of 16; where its
     weight is made of other parameters, by weight_norm, spectral_norm or pruning; where it is of a
-    subclass of nn.Linear; where another module reads its weight, as T5, Mamba and
-    nn.TransformerEncoder do and the sources of their methods say; and experts of other gates or
-    layouts than NVFP4Experts'. Weights are float16, bfloat16 or float32, on any device that
-    nvfp4kern serves. Hooks of a layer's calls stay, and so do their handles.
+    subclass of nn.Linear with a forward or parts of its own; where another module reads its weight,
+    as T5, Mamba and nn.TransformerEncoder do and the sources of their methods say; and experts of
+    other gates or layouts than NVFP4Experts'. Weights are float16, bfloat16 or float32, on any
+    device that nvfp4kern serves. Hooks of a layer's calls stay, and so do their handles.
 
     Warns where less than half of the linear bytes are NVFP4 in the end and no filter_fn chose so.
 
@@ -147,7 +147,7 @@ def check(name: str, module: nn.Module, config: NVFP4Config) -> None:
     reason = why_not_replaced(module)
     if reason:
         raise ValueError(f"{name}: {reason}; exclude it")
-    if config.input_quant == "amax" and not isinstance(module, nn.Linear):
+    if config.input_quant == "amax" and not is_linear(module):
         raise ValueError(f"{name}: experts have no input_quant='amax'; exclude them")
     for key, value in module.named_parameters():
         if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -179,6 +179,6 @@ def reported(model: nn.Module, found: list[Candidate]) -> QuantizationReport:
 
 def quantized(module: nn.Module, config: NVFP4Config) -> nn.Module:
     options = {"input_quant": config.input_quant, "recipe": config.recipe}
-    if isinstance(module, nn.Linear):
+    if is_linear(module):
         return NVFP4Linear.from_linear(module, **options)
     return NVFP4Experts.from_experts(module, **options)

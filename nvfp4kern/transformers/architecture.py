@@ -10,6 +10,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 
 from ..checkpoint.destinations import Destination, destinations
 from ..nn.chosen import candidates
+from ..nn.linear import is_conv1d
 from ..nn.replacing import why_not_replaced
 from .conversion import renamed
 from .layers import spellings
@@ -87,6 +88,8 @@ class Architecture:
 
     def _why_not(self, name: str, staying: dict[str, str | None]) -> str | None:
         module = self.modules[name]
+        if is_conv1d(module):
+            return "of a Conv1D, whose weight is [K, N]; quantize_ takes it"
         if name not in staying:
             return f"of a {type(module).__name__}, which quantize_ leaves"
         return staying[name] or why_not_replaced(module)

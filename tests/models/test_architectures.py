@@ -15,6 +15,7 @@ import nvfp4kern.transformers  # noqa: E402, F401
 from nvfp4kern.checkpoint import load_checkpoint, meta_parameters, save_checkpoint  # noqa: E402
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.chosen import weights_of  # noqa: E402
+from nvfp4kern.nn.linear import is_conv1d  # noqa: E402
 
 COMMON = sizes(128, 64, 96, layers=2, heads=4, kv_heads=2, positions=64) | {"pad_token_id": 0}
 MIXTURE = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
@@ -178,9 +179,9 @@ def test_quantised_saved_loaded_and_run(name, tmp_path):
         if isinstance(module, nn.Linear) or weights_of(module)
     }
     weights = {
-        path: module.weight.detach()
+        path: module.weight.detach().T if is_conv1d(module) else module.weight.detach()
         for path, module in plain.items()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, nn.Linear) or is_conv1d(module)
     }
     count = model.num_parameters()
     with warnings.catch_warnings(record=True) as caught:
