@@ -238,22 +238,23 @@ class Run:
         if free < left:
             raise OSError(f"{work.folder}: {left} bytes are needed, {free} are free")
         done = self._done(work)
-        total = sum(step.nbytes for job in self.jobs for step in job.steps)
-        reader, steps, nbytes = Reader(self.files), 0, 0
-        progress(0, total)
+        of_steps = [step.nbytes for job in self.jobs for step in job.steps]
+        total, nbytes = sum(of_steps), sum(of_steps[:done])
+        reader, steps = Reader(self.files), 0
+        progress(nbytes, total)
         for job, shard in zip(self.jobs, self.shards, strict=True):
             if steps + len(job.steps) <= done:
                 steps += len(job.steps)
-                nbytes += sum(step.nbytes for step in job.steps)
                 continue
             shard.open()
             try:
                 since, unsynced = time.monotonic(), 0
                 for step in job.steps:
-                    if steps >= done:
-                        self._step(reader, step, shard)
-                        unsynced += step.nbytes
-                    steps, nbytes = steps + 1, nbytes + step.nbytes
+                    steps += 1
+                    if steps <= done:
+                        continue
+                    self._step(reader, step, shard)
+                    unsynced, nbytes = unsynced + step.nbytes, nbytes + step.nbytes
                     progress(nbytes, total)
                     if unsynced > SYNC_BYTES or time.monotonic() - since > SYNC_SECONDS:
                         shard.sync()
@@ -284,6 +285,9 @@ class Run:
         largest = torch.stack([reader.largest(each) for each in members]).amax()
         divisor = self.parts["weight_scale_2"].divisor
         scale, stored = global_scale(largest, self.recipe, divisor)
+        if not stored.isfinite():
+            what = f"{largest:g} at most, too small for a global scale that is a divisor"
+            raise CheckpointError(f"{step.tensor}: {what}")
         width = step.weight.columns // 2
         for row, made in quantized(reader, step.weight, scale, self.recipe):
             shard.write(step.outputs["weight"][0], _bytes(made.data), row * width)

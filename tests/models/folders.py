@@ -22,6 +22,7 @@ def folder(path, tensors, **config):
 def sharded(path):
     """Three shards of three layers each, and what else there may be."""
     path.mkdir()
+    torch.manual_seed(0)
     names = {}
     for shard in range(3):
         tensors = {f"{shard}.{i}.weight": torch.randn(64, 64) for i in range(3)}

@@ -161,6 +161,14 @@ def test_what_is_no_layer_stays_and_is_named(tmp_path, monkeypatch):
         assert name == "layer.weight" or torch.equal(after[name], value)
 
 
+def test_weights_too_small_for_a_divisor_are_refused(tmp_path, monkeypatch):
+    by_names(monkeypatch)
+    source = folder(tmp_path / "source", {"a.weight": torch.full((16, 32), 1e-37)})
+    with pytest.raises(CheckpointError, match="a.weight: 1e-37 at most, too small for a"):
+        quantize_folder(source, tmp_path / "made", format="compressed-tensors")
+    quantize_folder(source, tmp_path / "other")
+
+
 FAULTS = {
     "NaN": ({"a.weight": torch.full((16, 32), torch.nan)}, {}, "a.weight: has NaN or infinities"),
     "infinity": ({"a.weight": -torch.ones(16, 32) / 0}, {}, "a.weight: has NaN or infinities"),

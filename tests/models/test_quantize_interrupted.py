@@ -108,7 +108,7 @@ def test_a_run_continues_where_it_was(small, tmp_path, monkeypatch):
     quantize_folder(small, tmp_path / "made", progress=lambda *now: told.append(now))
     quantize_folder(small, tmp_path / "other")
     assert contents(tmp_path / "made") == contents(tmp_path / "other")
-    assert told[0][0] == 0 and told[-1][0] == told[-1][1]
+    assert 0 < told[0][0] < told[1][0] and told[-1][0] == told[-1][1]
     assert len(told) < 13  # a call for each step, of 15, that was left
 
 
@@ -178,7 +178,7 @@ def test_verifying_sees_what_is_wrong_before_it_is_there(small, tmp_path, what, 
                 shard, name, bytes(len(data)) if name == "1.norm" else data, at
             ),
         )
-    with pytest.raises(CheckpointError, match="a relative error of 2, at|: the copy differs"):
+    with pytest.raises(CheckpointError, match=r"a relative error of [12]|: the copy differs"):
         quantize_folder(small, tmp_path / "made", verify=True)
     assert not (tmp_path / "made").exists()
 
