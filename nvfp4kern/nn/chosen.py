@@ -88,7 +88,12 @@ def weights_of(module: nn.Module) -> list[Tensor]:
         for name, value in named.items()
         if value.is_floating_point()
         and min(value.shape[-2:], default=0) >= SF_VEC
-        and (value.dim() == 3 and len(value) > 1 or value.dim() == 2 and "weight" in name)
+        and (
+            value.dim() == 3
+            and (len(value) > 1 or name in READ)
+            or value.dim() == 2
+            and "weight" in name
+        )
     ]
 
 
@@ -118,7 +123,7 @@ def heads(model: nn.Module) -> set[nn.Module]:
         ask = getattr(module, "get_output_embeddings", None)
         try:
             head = ask() if callable(ask) else None
-        except (AttributeError, NotImplementedError):
+        except Exception:  # whatever a model's own code raises where it has none
             continue
         if isinstance(head, nn.Module):
             found.update(head.modules())

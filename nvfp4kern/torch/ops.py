@@ -158,6 +158,23 @@ def _by_name(op, rule):
     return given
 
 
+def _together(op, of):
+    """`of`, the fake of `op`, where all tensors are on the meta device or none: it runs for a call
+    with any there, whose result would otherwise be memory of any content."""
+    names = [argument.name for argument in op._schema.arguments]
+
+    def checked(*args, **outs):
+        given = {**dict(zip(names, args, strict=False)), **outs}
+        tensors = {n: x for n, x in given.items() if isinstance(x, torch.Tensor) and x.dim()}
+        meta = [name for name, x in tensors.items() if x.is_meta]
+        if meta and len(meta) < len(tensors):
+            device = next(x.device for x in tensors.values() if not x.is_meta)
+            raise ValueError(f"{meta[0]}: on the meta device, without values, expected {device}")
+        return of(*args, **outs)
+
+    return checked
+
+
 def _nothing(*args, **outs):
     """The fake of an operator that writes to its arguments: the call checks them."""
 
@@ -167,7 +184,7 @@ def _register(name, arguments, returns, kernel, rule, autograd):
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, kernel, key)
-    of = _by_name(op, rule) if rule else _nothing
+    of = _together(op, _by_name(op, rule) if rule else _nothing)
     torch.library.register_fake(f"{NAMESPACE}::{name}", of, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd(op), "Autograd", with_keyset=True)
 

@@ -341,3 +341,17 @@ def test_captured_operators_replay_on_new_data(name, gpu):
         for new, out in zip(made, call.outs, strict=True):
             if not name.startswith("contiguous"):  # rows of nobody hold anything
                 np.testing.assert_array_equal(raw(new), raw(out.tensor))
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_tensors_of_the_meta_device_beside_others_are_refused(out):
+    """As of a layer whose weights are offloaded: the result was memory of any content."""
+    x, w = torch.ones(4, 64), nk.quantize(torch.ones(32, 64))
+    options = {"out": torch.empty(4, 32, dtype=torch.float16)} if out else {}
+    for data, scales in ((w.data.to("meta"), w.scales), [each.to("meta") for each in w[:2]]):
+        with pytest.raises(
+            ValueError, match="^b: on the meta device, without values, expected cpu"
+        ):
+            nk.gemm(x.half(), data, None, scales, **options)
+    x = x.half().to("meta")
+    assert nk.gemm(x, data, None, scales, alpha=torch.ones(())).is_meta

@@ -168,6 +168,14 @@ def test_the_fast_path_of_torchs_encoder_reads_weights():
         assert model(activations(1, 3, 32)).shape == (1, 3, 32)
 
 
+def test_a_stack_of_one_expert():
+    experts = nn.Module()
+    experts.gate_up_proj = nn.Parameter(torch.randn(1, 64, 32))
+    experts.down_proj = nn.Parameter(torch.randn(1, 32, 32))
+    experts.act_fn = nn.SiLU()
+    assert quantize_(nn.Sequential(experts.bfloat16())).share == 1
+
+
 def test_float32_is_refused_at_once_and_not_in_forward():
     model = Named("up", "down").float()
     with pytest.raises(ValueError, match=r"^model: up is float32; inputs that are not quantised"):
