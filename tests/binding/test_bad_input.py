@@ -367,7 +367,10 @@ def arguments(operator):
 )  # fmt: skip
 def test_an_object_that_is_nothing(base, name):
     """It is no tensor, number, word, dtype or list."""
-    unread = {group_list: ("offsets", "rows"), stacked: ("global_scale", "data_dtype")}
+    unread = {
+        group_list: ("offsets", "rows"),
+        stacked: ("global_scale", "global_scale_inverse", "data_dtype"),
+    }
     message = "given, " if name in unread.get(base, ()) else "<?object.*, expected "
     refused(base, "cpu", given(**{name: object()}), (TypeError, ValueError), name, message)
 
