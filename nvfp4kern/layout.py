@@ -62,10 +62,11 @@ class NVFP4(tuple[Array, Array, "Array | float"], Generic[Array]):
 
     def to(self, device: Any) -> "NVFP4[Array]":
         """The same on another device, by the `to` of torch's tensors."""
-        parts = []
-        for part, dtype in map(stored, self):
-            parts.append((part if isinstance(part, (float, int)) else part.to(device), dtype))
-        return nvfp4_of(*parts, self.scale_layout)
+        data, scales, global_scale = (
+            (part if isinstance(part, (float, int)) else part.to(device), dtype)
+            for part, dtype in map(stored, self)
+        )
+        return nvfp4_of(data, scales, global_scale, self.scale_layout)
 
     def _asdict(self) -> dict[str, Any]:
         return dict(zip(self._fields, self, strict=True))
@@ -89,8 +90,7 @@ def nvfp4_of(
     data: Stored, scales: Stored, global_scale: Stored, scale_layout: Layout | None = None
 ) -> NVFP4[Any]:
     """The inverse of NVFP4.__reduce__. Older pickles have no layout."""
-    parts = (restored(part, dtype) for part, dtype in (data, scales, global_scale))
-    return NVFP4(*parts, scale_layout)
+    return NVFP4(restored(*data), restored(*scales), restored(*global_scale), scale_layout)
 
 
 def _ceil_div(x: int, y: int) -> int:
