@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import _C
 from .._C import BackendError, backends, explain, warmup
+from ..arrays import tell_torch
 from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
 from ..types import Activation, Layout, Layouts, Score
 from ..whole import apart, weights
@@ -52,6 +53,7 @@ __all__ = [
 __all__ += generated.__all__
 
 _OPS = torch.ops.nvfp4kern
+tell_torch(NVFP4)  # here, since Dynamo cannot trace it
 Whole: TypeAlias = tuple[Tensor, Tensor, Scalar | None]
 
 
