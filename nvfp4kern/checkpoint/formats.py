@@ -49,7 +49,10 @@ def _plan(files: Files) -> Plan:
     if method == "torchao":
         return plan_torchao(files)
     if method == "mxfp4":
-        return plan_mxfp4(files)
+        plan = plan_mxfp4(files)
+        if not plan.layers and not plan.problems:
+            raise CheckpointError("quant_method: 'mxfp4', expected .._blocks and .._scales then")
+        return plan
     raise CheckpointError(f"quant_method: {in_short(method)}, expected {HANDLED}")
 
 
