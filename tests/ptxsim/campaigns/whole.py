@@ -175,7 +175,7 @@ def run_16bit(shape, sms, by_rows=False):
     got = getattr(nvfp4kern, function)(*args, **options)
     report = fake_cuda.report()
     want = reference.gemm(a[order], b.values, nvfp4=False)
-    assert_ok(reference.check_bits(values(got), want.rounded("float16")))
+    assert_ok(reference.check_bits(values(got), want.rounded("bfloat16")))
     return {
         "kernel": plan["kernel"],
         "findings": {s: len(package.places(report["findings"], s)) for s in "EWN"},
