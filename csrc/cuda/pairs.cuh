@@ -49,14 +49,10 @@ template <bool BF16> __device__ inline uint32_t multiply_pairs(uint32_t x, uint3
     return *(const uint32_t *)&product;
 }
 
-template <bool BF16> __device__ inline uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z)
+__device__ inline uint32_t multiply_add_bf16x2(uint32_t x, uint32_t y, uint32_t z)
 {
-    if (BF16) {
-        const __nv_bfloat162 sum =
-            __hfma2(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&y, *(const __nv_bfloat162 *)&z);
-        return *(const uint32_t *)&sum;
-    }
-    const __half2 sum = __hfma2(*(const __half2 *)&x, *(const __half2 *)&y, *(const __half2 *)&z);
+    const __nv_bfloat162 sum =
+        __hfma2(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&y, *(const __nv_bfloat162 *)&z);
     return *(const uint32_t *)&sum;
 }
 

@@ -75,8 +75,8 @@ class Frozen(nn.Module):
     `.to(torch.bfloat16)`, `.half()` and the like, which would change their values. `FOLLOWING`
     names buffers that follow from parameters.
 
-    All parameters but `bias` are Stored, whoever sets them. Whoever sets them, and in which way,
-    `derived` has the buffers that follow from them.
+    All parameters but `bias` are Stored. However they are set, `derived` has what follows from
+    them.
     """
 
     GLOBALS: tuple[str, ...] = ()

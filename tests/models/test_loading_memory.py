@@ -13,22 +13,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import GPUS, NO_GPU, SLOW
+from peak_memory import FOUND
 
 MIB, GIB = 2**20, 2**30
 N = K = 4096
 LAYER = N * K // 2 + N * K // 16 + 4
 
 LOAD = """
-import re, sys, threading, time
+import sys
 import rich.progress
 import torch
 from torch import nn
 import nvfp4kern
 from nvfp4kern.checkpoint import load_checkpoint
-
-def anonymous():
-    with open("/proc/self/status") as lines:
-        return int(re.search(r"RssAnon:\\s+(\\d+)", lines.read())[1]) * 1024
+from peak_memory import Peak
 
 folder, device, layers = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with torch.device("meta"):
@@ -39,23 +37,11 @@ torch.zeros(64 * 2**20, dtype=torch.uint8, device=device).sum()
 nvfp4kern.warmup(device)
 if device == "cuda":
     torch.cuda.reset_peak_memory_stats()
-before, most, done = anonymous(), 0, threading.Event()
-
-def watch():
-    global most
-    while not done.is_set():
-        most = max(most, anonymous())
-        time.sleep(0.001)
-
-watcher = threading.Thread(target=watch)
-watcher.start()
-load_checkpoint(model, folder, device=device)
-done.set()
-watcher.join()
-most = max(most, anonymous())
+with Peak() as peak:
+    load_checkpoint(model, folder, device=device)
 assert model[-1].weight.device.type == device
 sums = [int(model[i].weight[-1].long().sum()) for i in (0, layers - 1)]
-print(most - before, torch.cuda.max_memory_allocated() if device == "cuda" else 0, *sums)
+print(peak.grown, torch.cuda.max_memory_allocated() if device == "cuda" else 0, *sums)
 """
 
 
@@ -93,7 +79,7 @@ def write(folder, layers, shards):
 
 
 def loaded(folder, device, layers):
-    command = [sys.executable, "-W", "error", "-c", LOAD, str(folder), device, str(layers)]
+    command = [sys.executable, "-W", "error", "-c", FOUND + LOAD, str(folder), device, str(layers)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return list(map(int, done.stdout.split()))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from folders import by_names, folder, sharded
 from held import files as contents
+from peak_memory import FOUND
 
 from nvfp4kern.checkpoint import CheckpointError, inspect
 from nvfp4kern.nn.recipes import quantize_weight
@@ -186,31 +187,17 @@ def test_verifying_sees_what_is_wrong_before_it_is_there(small, tmp_path, what, 
 # --- Memory ---
 
 MEASURED = """
-import re, sys, threading, time
+import sys
 sys.modules["nvfp4kern.transformers.architecture"] = None
 import torch
 import nvfp4kern
 from nvfp4kern.quantizing import quantize_folder
-
-def anonymous():
-    with open("/proc/self/status") as lines:
-        return int(re.search(r"RssAnon:\\s+(\\d+)", lines.read())[1]) * 1024
+from peak_memory import Peak
 
 nvfp4kern.quantize(torch.zeros(64, 64))  # what modules and threads take once
-before, most, done = anonymous(), 0, threading.Event()
-
-def watch():
-    global most
-    while not done.is_set():
-        most = max(most, anonymous())
-        time.sleep(0.001)
-
-watcher = threading.Thread(target=watch, daemon=True)
-watcher.start()
-quantize_folder(sys.argv[1], sys.argv[2], recipe=sys.argv[3], verify=sys.argv[3] == "amax")
-done.set()
-watcher.join()
-print(most - before)
+with Peak() as peak:
+    quantize_folder(sys.argv[1], sys.argv[2], recipe=sys.argv[3], verify=sys.argv[3] == "amax")
+print(peak.grown)
 """
 
 
@@ -220,7 +207,7 @@ def test_memory_is_less_than_the_largest_tensor_and_its_result(tmp_path, recipe)
     drawn = torch.randn(2**16).bfloat16().expand(n * k // 2**16, -1)
     tensors = {"embed.weight": drawn.reshape(n, k).clone(), "a.weight": drawn.reshape(n, k)}
     source = folder(tmp_path / "source", tensors)
-    command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / "made"), recipe]
+    command = [sys.executable, "-c", FOUND + MEASURED, str(source), str(tmp_path / "made"), recipe]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = n * k // 2 + n * k // 16

@@ -371,7 +371,7 @@ def plain(architecture="llama", **options):
 
 @pytest.mark.parametrize("architecture", ["llama", "mixtral"])
 def test_a_model_that_holds_our_layers_is_what_it_was(architecture, tmp_path):
-    """Whoever put them in."""
+    """Also where quantize_ put them in."""
     model = plain(architecture)
     counts = [lambda: model.num_parameters(), lambda: model.num_parameters(False, True)]
     before = [count() for count in counts]

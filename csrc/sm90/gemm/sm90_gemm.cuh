@@ -89,7 +89,7 @@ template <bool BFLOAT> __device__ inline uint32_t sf_as_16bit(uint32_t bytes)
     const uint32_t fp16 = cvt_f16x2_e4m3x2(bytes), bf16_2_112 = 0x77807780, bf16_2_113 = 0x78007800;
     if (!BFLOAT) return fp16;
     const uint32_t twice = multiply_pairs<true>(multiply_pairs<true>(fp16 >> 3, bf16_2_112), bf16_2_113);
-    return multiply_add_pairs<true>(twice, 0xBF00BF00, twice);
+    return multiply_add_bf16x2(twice, 0xBF00BF00, twice);
 }
 
 /* The offset of a chunk's two scale factors in a step's blocked ones: whole atoms, or half atoms of two matrices. */
@@ -152,9 +152,6 @@ template <class C, typename P> struct stage_reader {
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Main loop                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
-
-/* A descriptor of tokens but for their address, which is the low word, in units of 16 bytes. */
-#define TOKEN_DESCRIPTOR (wgmma_descriptor(0, 0, 8 * 128, WGMMA_SWIZZLE_128B))
 
 /* The products of word i % 4 of step i / 4, with LOW to HIGH TILE_M_STEPs of tokens, m_steps: the same in all warps.
  * Each height commits and waits for itself: behind the branches ptxas would wait for all products. */
