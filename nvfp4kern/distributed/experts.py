@@ -11,6 +11,7 @@ from ..nn.experts import NVFP4Experts
 from ..nn.frozen import E4M3, InputQuant, choice
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
+from ..nn.stacks import SORTED
 from .collectives import (
     REDUCE_DTYPES,
     Group,
@@ -124,8 +125,9 @@ class ExpertParallel(Slice, NVFP4Experts):
                 raise ValueError(f"layer: {type(layer).__name__} {reason}")
             if not layer.down_proj.is_meta:
                 raise ValueError("layer: experts with values, expected them quantised or on 'meta'")
-            e, h, i = layer.down_proj.shape
-            return cls(h, i, e, device="meta", **options).train(layer.training)
+            if type(layer).__name__ in SORTED:
+                raise ValueError(f"layer: {type(layer).__name__} gets its tokens without ids")
+            return cls(*cls.sizes_of(layer), device="meta", **options).train(layer.training)
         sizes = layer.hidden_size, layer.intermediate_size, layer.num_experts
         options |= {
             "input_quant": layer.input_quant,

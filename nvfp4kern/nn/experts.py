@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
+from . import stacks
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
 from .linear import autocast, quantize_input, readable, static_scale
 from .recipes import Recipe, quantize_weight
-from .replacing import made_by_hooks
 
 INPUT_QUANTS = (None, "static", "dynamic")
 WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
@@ -103,23 +103,7 @@ class NVFP4Experts(Frozen):
     @staticmethod
     def why_not(module: nn.Module) -> str | None:
         """Why a module of transformers is no stack of experts that this class computes, or None."""
-        weights = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
-        if not all(isinstance(w, Tensor) and w.dim() == 3 for w in weights):
-            return "has no gate_up_proj [E, 2 I, H] and down_proj [E, H, I]"
-        made = made_by_hooks(module, "gate_up_proj", "down_proj")
-        if made:
-            return f"has a {made} that is no parameter"
-        up, down = (tuple(w.shape) for w in weights)
-        flags = {"has_gate": True, "has_bias": False, "is_transposed": False,
-                 "is_concatenated": True, "has_post_expert_norm": False}  # fmt: skip
-        for name, expected in flags.items():
-            if getattr(module, name, expected) != expected:
-                return f"has {name}={not expected}"
-        if up[0] != down[0] or up[1] != 2 * down[2] or up[2] != down[1]:
-            return f"has gate_up_proj {list(up)} and down_proj {list(down)}"
-        if up[2] % SF_VEC or down[2] % SF_VEC:
-            return f"has sizes {up[2]} and {down[2]}, expected multiples of {SF_VEC}"
-        return _why_not_silu(module)
+        return stacks.why_not(module)
 
     @classmethod
     def like(
@@ -134,7 +118,7 @@ class NVFP4Experts(Frozen):
         reason = cls.why_not(module)
         if reason:
             raise ValueError(f"experts: {type(module).__name__} {reason}")
-        e, h, i = module.down_proj.shape
+        e, h, i = stacks.matrices(module)[1].shape
         return h, i, e
 
     @classmethod
@@ -144,7 +128,7 @@ class NVFP4Experts(Frozen):
         """Quantises transformers' stacked experts; the options are NVFP4Config's."""
         choice("input_quant", input_quant, (None, "dynamic"))
         experts = cls.like(module, input_quant=input_quant, device=module.down_proj.device)
-        up, down = module.gate_up_proj.detach(), module.down_proj.detach()
+        up, down = stacks.matrices(module)
         for e in range(experts.num_experts):
             for j, half in enumerate(up[e].chunk(2)):
                 experts.expert_weight("gate_up_proj", e, j, *quantize_weight(half, recipe))
@@ -193,21 +177,35 @@ class NVFP4Experts(Frozen):
                 state_dict[prefix + name] = given.reshape(-1, 1).repeat(1, 2)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def forward(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, top_k_index: Tensor | None = None, top_k_weights: Tensor | None = None
+    ) -> Tensor:
         """x [.., H] -> [.., H] of its dtype, the weighted sum over k experts.
 
         x: float16 or bfloat16, with input_quant also float32 where it wants no gradient.
         top_k_index: int [.., k], numbers that int32 has. One below 0, or num_experts and above, is
             an expert on another device: it adds nothing.
         top_k_weights: floating point [.., k].
+        Without these two x has as many tokens for each expert, in the experts' order, as Llama-4
+            sorts them, and each gets the result of its expert.
         Under torch.autocast x is first cast to autocast's dtype, as nn.Linear's input is.
         """
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
+        if top_k_index is None or top_k_weights is None:
+            return self._sorted(tokens).view(x.shape)
         ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.num_experts)
         weights = top_k_weights.reshape(ids.shape)
         return self.combine(tokens, ids, weights, sorted_rows, offsets, row_of).view(x.shape)
+
+    def _sorted(self, x: Tensor) -> Tensor:
+        each, left = divmod(len(x), self.num_experts)
+        if left:
+            raise ValueError(f"x: {len(x)} tokens, expected a multiple of {self.num_experts}")
+        rows = torch.arange(len(x), dtype=torch.int32, device=x.device)
+        offsets = torch.arange(self.num_experts + 1, dtype=torch.int32, device=x.device) * each
+        return self._products(x, rows, 1, offsets)
 
     def combine(
         self,
@@ -368,19 +366,3 @@ class _Combined(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             dresidual = grad.to(ctx.residual)
         return dproducts, None, dweights, dresidual, None
-
-
-def _why_not_silu(module: nn.Module) -> str | None:
-    """Asks the activation for values, since its names differ. Some models gate in a method."""
-    act = getattr(module, "act_fn", None)
-    own_gate = getattr(type(module), "_apply_gate", None)
-    if own_gate is not None and own_gate.__name__ != "_default_apply_gate":
-        return "has a gate of its own, _apply_gate"
-    if act is None:
-        return "has no act_fn"
-    probe = torch.linspace(-4, 4, 9, device="cpu")
-    try:
-        same = torch.allclose(act(probe.clone()), nn.functional.silu(probe))
-    except Exception as error:  # whatever a model's own code raises
-        return f"has the activation {act}, which has no value for a vector: {error}"
-    return None if same else f"has the activation {act}, expected silu"

@@ -330,3 +330,60 @@ def test_one_number_for_gate_and_up_becomes_two_that_share_no_memory():
     for name in names:
         pair = getattr(layer, name)
         assert pair.is_contiguous() and torch.equal(pair, state[name][:, :1].repeat(1, 2))
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+def test_sorted_tokens_need_no_routing(input_quant):
+    """As Llama-4 calls its experts: three tokens for each of five."""
+    experts, x = experts_of(input_quant), activations(15, 64)
+    ids = torch.arange(5).repeat_interleave(3)[:, None]
+    want = experts(x, ids, torch.ones(15, 1))
+    assert torch.equal(experts(x), want)
+    assert torch.equal(experts(x.view(5, 3, 64)), want.view(5, 3, 64))
+    with pytest.raises(ValueError, match="^x: 14 tokens, expected a multiple of 5"):
+        experts(x[:14])
+
+
+class Stack(nn.Module):
+    def __init__(self, gate_up, down):
+        super().__init__()
+        draw = torch.Generator().manual_seed(2)
+        self.gate_up_proj = nn.Parameter(torch.randn(gate_up, generator=draw).bfloat16())
+        self.down_proj = nn.Parameter(torch.randn(down, generator=draw).bfloat16())
+        self.act_fn = nn.SiLU()
+
+
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+def test_transposed_stacks_have_the_codes_of_others(recipe):
+    plain = Stack((3, 96, 64), (3, 64, 48))
+    turned = Stack((3, 64, 96), (3, 48, 64))
+    for key, value in plain.named_parameters():
+        turned.get_parameter(key).data.copy_(value.data.transpose(1, 2))
+    want, got = (NVFP4Experts.from_experts(each, recipe=recipe) for each in (plain, turned))
+    for key, value in want.named_parameters():
+        assert torch.equal(got.get_parameter(key).view(torch.uint8), value.view(torch.uint8)), key
+
+
+class OtherOrder(Stack):
+    def forward(self, hidden_states, routing_weights, router_indices):
+        raise NotImplementedError
+
+
+class WithItsRouter(Stack):
+    def forward(self, hidden_states):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind, change, why", [
+    (OtherOrder, {}, r"forward of \(hidden_states, routing_weights, router_indices\), expected"),
+    (WithItsRouter, {}, r"has a forward of \(hidden_states\), expected tokens, ids and weights"),
+    (Stack, {"is_transposed": True}, r"has gate_up_proj \[2, 64, 32\] and down_proj \[2, 32, 32\]"),
+    (Stack, {"has_bias": True}, "has has_bias=True"),
+    (Stack, {"is_concatenated": False}, "has is_concatenated=False"),
+    (Stack, {"has_gate": False}, "has has_gate=False"),
+])  # fmt: skip
+def test_stacks_that_compute_something_else_are_refused_by_name(kind, change, why):
+    stack = kind((2, 64, 32), (2, 32, 32))
+    vars(stack).update(change)
+    with pytest.raises(ValueError, match=f"^experts: {kind.__name__} has.*{why[3:]}"):
+        NVFP4Experts.from_experts(stack)
