@@ -1,5 +1,6 @@
 """Which tensor of the files fills which part of the model: decided from headers alone."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -186,8 +187,8 @@ class Assignment:
         """Files of a layer that was fused have a global scale for each of its rows."""
         source = layer.sources.get("weight_scale_2")
         shape = self.files.tensors[source.name].shape if source else ()
-        stacked = len(self.files.tensors[layer.sources["weight"].name].shape) == 3
-        return shape not in ((), (1,)) and len(shape) == 1 and not stacked
+        weight = self.files.tensors[layer.sources["weight"].name].shape
+        return shape != (1,) and shape == weight[:-1]
 
     def _find_targets(self, model: nn.Module) -> None:
         seen: dict[int, Target] = {}
@@ -315,8 +316,8 @@ class Assignment:
         if torch.Size(shape).numel() == 1:
             index = ()
         elif to.source and isinstance(to.source[0], int):
-            pair = len(shape) == 2 and shape[1] == 2
-            index = (to.source[0], int(pair and to.source[1].start > 0))
+            halves = {1: 0, 2: int(to.source[1].start > 0)}
+            index = (to.source[0], halves.get(math.prod(shape[1:]), to.source[1]))
         rule = "global"
         if key == "input_scale" and to.stack is None:
             rule = "min" if inverse else "max"
@@ -435,4 +436,5 @@ def serves_others(target: Target) -> bool:
 def in_order(files: Files, fills: list[Fill]) -> Iterator[Fill]:
     """As the tensors lie in the files, shard by shard."""
     order = {name: i for i, name in enumerate(files.tensors)}
+    order |= {name: order[made.of[-1]] for name, made in files.made.items()}
     yield from sorted(fills, key=lambda fill: order[fill.source.name])

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -22,6 +22,7 @@ PICKLED = "pytorch_model.bin"
 INCOMPLETE = ".incomplete-"
 """A folder of save_checkpoint's begins so, while it writes."""
 NONE = bytearray()
+Index: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,16 @@ class TensorInfo:
     nbytes: int
     shard: str
     """The name of its file."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a tensor is read that is listed otherwise than it is stored, or not stored at all."""
+
+    of: tuple[str, ...]
+    """The stored tensors that it is made of."""
+    make: Callable[[Callable[[str, Index], torch.Tensor], Index], torch.Tensor]
+    """(stored, index) -> tensor[index], where stored(name, index) reads what is stored."""
 
 
 class Files:
@@ -61,9 +72,8 @@ class Files:
         self._stored: dict[str, Stored] = {}
         self._quantization: dict[str, Any] | None = None
         self._linear: dict[str, tuple[int, ...]] = {}
-        self._last_linear: tuple[str, torch.Tensor] | None = None
-        self.made: dict[str, Callable[[], torch.Tensor]] = {}
-        """Tensors that are listed otherwise than they are stored, or not stored at all."""
+        self._last: tuple[Any, Any] | None = None
+        self.made: dict[str, Made] = {}
         self.nbytes_read = 0
         try:
             self._open_all()
@@ -87,9 +97,7 @@ class Files:
         """config.json's quantization_config, or what hf_quant_config.json says, or None."""
         return self._quantization
 
-    def read(
-        self, name: str, index: tuple[Any, ...] = (), buffer: bytearray = NONE
-    ) -> torch.Tensor:
+    def read(self, name: str, index: Index = (), buffer: bytearray = NONE) -> torch.Tensor:
         """A tensor on the CPU, or tensor[index]: do not write to it.
 
         index: numbers and slices. Nothing else of the tensor is read, but where its scale factors
@@ -100,7 +108,7 @@ class Files:
         if name in self._linear:
             return self._read_blocked(name)[index]
         if name in self.made:
-            return self.made[name]()[index]
+            return self.made[name].make(self.stored, index)
         return self._read(name, index, buffer)
 
     def pieces(self, name: str, nbytes: int = 1 << 22) -> Iterator[bytearray]:
@@ -109,18 +117,41 @@ class Files:
         for at in range(0, stored.nbytes, nbytes):
             yield opened.read(stored.begin + at, min(nbytes, stored.nbytes - at))
 
-    def stored(self, name: str) -> torch.Tensor:
-        """All of a tensor, as it is stored."""
-        return self._read(name, (), NONE)
+    def stored(self, name: str, index: Index = ()) -> torch.Tensor:
+        """A tensor as it is stored, or tensor[index]."""
+        return self._read(name, index, NONE)
 
-    def make(
-        self, name: str, dtype: str, shape: tuple[int, ...], made: Callable[[], torch.Tensor]
-    ) -> None:
-        """From now on `name` is listed so, and read as what `made` returns."""
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """make(), or what it returned for this key, if that was the last one."""
+        if self._last is None or self._last[0] != key:
+            self._last = None  # its memory may be needed
+            self._last = key, make()
+        return self._last[1]
+
+    def stored_of(self, name: str) -> tuple[str, ...]:
+        """The stored tensors that are read for a listed one."""
+        return self.made[name].of if name in self.made else (name,)
+
+    def dtype_stored(self, name: str) -> str:
+        return self._stored[name].dtype
+
+    def make(self, name: str, dtype: str, shape: tuple[int, ...], made: Made) -> None:
+        """From now on `name` is listed so, and read as `made` says."""
         known = self.tensors.get(name)
-        shard = known.shard if known else next(iter(self._opened))
+        shard = known.shard if known else self.tensors[made.of[0]].shard
         self.tensors[name] = TensorInfo(dtype, shape, known.nbytes if known else 0, shard)
         self.made[name] = made
+
+    def transpose(self, name: str) -> None:
+        """From now on a tensor's last two dimensions are the other way round."""
+        info = self.tensors[name]
+        *outer, a, b = info.shape
+
+        def make(stored: Callable[[str, Index], torch.Tensor], index: Index) -> torch.Tensor:
+            *first, rows, columns = (*index, *(slice(None),) * (len(info.shape) - len(index)))
+            return stored(name, (*first, columns, rows)).transpose(-1, -2)
+
+        self.make(name, info.dtype, (*outer, b, a), Made((name,), make))
 
     def flatten(self, name: str) -> None:
         """From now on a tensor's last two dimensions are one."""
@@ -131,9 +162,10 @@ class Files:
             self.tensors[name] = replace(info, shape=shape)
             self._stored[name] = replace(stored, shape=shape, strides=row_major(shape))
         else:
-            self.make(name, info.dtype, shape, lambda: self.stored(name).flatten(-2))
+            whole = Made((name,), lambda stored, index: stored(name, ()).flatten(-2)[index])
+            self.make(name, info.dtype, shape, whole)
 
-    def _read(self, name: str, index: tuple[Any, ...], buffer: bytearray) -> torch.Tensor:
+    def _read(self, name: str, index: Index, buffer: bytearray) -> torch.Tensor:
         shard = self.tensors[name].shard
         try:
             found = self._opened[shard].tensor(self._stored[name], index, buffer)
@@ -143,13 +175,14 @@ class Files:
         return found
 
     def _read_blocked(self, name: str) -> torch.Tensor:
-        """All of it, as linear. The last one is kept: experts are taken from it one by one."""
-        if self._last_linear is None or self._last_linear[0] != name:
-            *batch, rows, columns = shape = self._linear[name]
+        """All of it, as linear. Experts are taken from it one by one."""
+        *batch, rows, columns = shape = self._linear[name]
+
+        def make() -> torch.Tensor:
             stored = self._read(name, (), NONE).flatten()
-            linear = from_blocked(stored, math.prod(batch) * rows, columns).reshape(shape)
-            self._last_linear = name, linear
-        return self._last_linear[1]
+            return from_blocked(stored, math.prod(batch) * rows, columns).reshape(shape)
+
+        return self.once(name, make)
 
     def unblock(self, name: str, shape: tuple[int, ...]) -> bool:
         """Takes scale factors as blocked: from now on they are listed and read as linear.

@@ -142,6 +142,8 @@ def _add(plan: Plan, files: Files, config: Config | None, name: str, parts: Part
         plan.wrong(parts["weight"], f"{dtype}, expected {expected}")
         return
     sources = {part: Source(parts.pop(part)) for part in PARTS if part in parts}
+    if "weight_scale" in sources:
+        _turn(files, sources["weight"].name, sources["weight_scale"].name)
     for other in parts.values():
         plan.wrong(other, "a tensor of a quantised layer that is not understood")
     algorithm = _algorithm(config, name)
@@ -154,6 +156,14 @@ def _add(plan: Plan, files: Files, config: Config | None, name: str, parts: Part
     if config and (algorithm == "FP8") != (layer.kind == "fp8"):
         plan.warn(name, f"its tensors are {layer.kind}, the configuration says {algorithm}")
     plan.layers[name] = layer
+
+
+def _turn(files: Files, weight: str, scale: str) -> None:
+    """Lists experts that are stacked as [E, K, N] as [E, N, K]: Llama-4's and gpt-oss's are."""
+    shape = files.tensors[weight].shape
+    if len(shape) == 3 and files.tensors[scale].shape == (shape[0], shape[1] // 8, shape[2]):
+        files.transpose(weight)
+        files.transpose(scale)
 
 
 def _compare_mixed(plan: Plan, config: Config) -> None:

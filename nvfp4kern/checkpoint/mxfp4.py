@@ -1,10 +1,12 @@
 """MXFP4 as NVFP4, to the bit: a power of two for 32 elements becomes two equal scale factors."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ..layout import NVFP4
-from .files import Files
+from .files import Files, Index, Made
 from .plan import Layer, Plan, Source
 from .untrusted import CheckpointError
 
@@ -32,6 +34,11 @@ def nvfp4_of_mxfp4(codes: Tensor, scales: Tensor) -> NVFP4[Tensor]:
     Raises ValueError for a row whose other blocks' exponents differ by more than 17, which E4M3
     does not have, and for NaN: nothing is ever rounded. Synchronises with the device.
     """
+    return _converted(codes, scales, ())
+
+
+def _converted(codes: Tensor, scales: Tensor, index: Index) -> NVFP4[Tensor]:
+    """nvfp4_of_mxfp4 of tensor[index]; an error names the row of the tensor."""
     if codes.dim() > scales.dim():
         codes = codes.flatten(-2)
     *rows, blocks = scales.shape
@@ -41,12 +48,12 @@ def nvfp4_of_mxfp4(codes: Tensor, scales: Tensor) -> NVFP4[Tensor]:
     stored = scales.view(torch.uint8).int()
     used = (codes.unflatten(-1, (-1, MX_VEC // 2)) & 0x77 != 0).any(-1)
     # A NaN scale makes zeros NaN, too.
-    _refuse(stored == NAN, "has a scale that is NaN")
+    _refuse(stored == NAN, index, "has a scale that is NaN")
     least = stored.where(used, NAN).amin(-1) if blocks else stored.new_full(rows, NAN)
     most = stored.where(used, -1).amax(-1) if blocks else stored.new_full(rows, -1)
     empty = most < 0
     wide = (most - least > SPAN).unsqueeze(-1)
-    _refuse(wide, f"has exponents that differ by more than {SPAN}, expected at most {SPAN}")
+    _refuse(wide, index, f"has exponents that differ by more than {SPAN}, expected at most {SPAN}")
     shift = (most - LARGEST).clamp(min=1).where(~empty, BIAS)  # below 1 it would be denormal
     powers = E4M3_POWERS.to(codes.device)
     at = (stored - shift.unsqueeze(-1) + SPAN - LARGEST).clamp(0, SPAN)
@@ -54,11 +61,12 @@ def nvfp4_of_mxfp4(codes: Tensor, scales: Tensor) -> NVFP4[Tensor]:
     return NVFP4(codes, factors, (shift << 23).view(torch.float32))
 
 
-def _refuse(wrong: Tensor, what: str) -> None:
+def _refuse(wrong: Tensor, index: Index, what: str) -> None:
     rows = wrong.any(-1)
     if bool(rows.any()):
-        row = rows.nonzero()[0].tolist()
-        raise ValueError(f"scales: row {', '.join(map(str, row))} {what}")
+        left = rows.nonzero()[0].tolist()
+        first = [at if isinstance(at, int) else (at.start or 0) + left.pop(0) for at in index]
+        raise ValueError(f"scales: row {', '.join(map(str, first + left))} {what}")
 
 
 def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
@@ -74,20 +82,22 @@ def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
         came = f"{info.dtype} {list(info.shape)}"
         plan.wrong(scales, f"{came}, expected {SCALES[0]} {list(expected)}, E8M0 for 32 elements")
         return
-    kept: dict[str, Tensor] = {}
 
-    def converted() -> NVFP4[Tensor]:
-        try:
-            found = nvfp4_of_mxfp4(files.read(codes), files.stored(scales))
-        except ValueError as error:
-            what = str(error).removeprefix("scales: ")
-            raise CheckpointError(f"{scales}: {what}") from None
-        kept["rows"] = found.global_scale
-        return found
+    def converted(stored: Callable[[str, Index], Tensor], index: Index) -> NVFP4[Tensor]:
+        def make() -> NVFP4[Tensor]:
+            try:
+                return _converted(stored(codes, index), stored(scales, index), index)
+            except ValueError as error:
+                what = str(error).removeprefix("scales: ")
+                raise CheckpointError(f"{scales}: {what}") from None
 
-    files.make(scales, "float8_e4m3fn", (*rows, half // 8), lambda: converted().scales)
-    by_row = f"{scales} by rows"
-    files.make(by_row, "float32", tuple(rows), lambda: kept["rows"] if kept else converted()[2])
+        return files.once((scales, repr(index)), make)
+
+    by_row, of = f"{scales} by rows", (codes, scales)
+    factors = Made(of, lambda stored, index: converted(stored, index).scales)
+    files.make(scales, "float8_e4m3fn", (*rows, half // 8), factors)
+    powers = Made(of, lambda stored, index: converted(stored, index).global_scale)
+    files.make(by_row, "float32", tuple(rows), powers)
     layer.sources["weight_scale_2"] = Source(by_row)
     if layer.input_quant is not None:
         layer.input_quant = None

@@ -196,15 +196,12 @@ def _nvfp4(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, st
         yield "weight", "uint8 with K/2 a multiple of 8 (K of 16), and not empty"
         return
     if scale is None or scale.dtype != "float8_e4m3fn" or scale.shape != (*experts, n, half // 8):
-        turned = scale is not None and scale.shape[-1:] == (half,)
-        shape = ", ".join(map(str, (*experts, n, half // 8)))
-        why = "; experts stacked as [experts, K, N] are not supported" if turned else ""
-        yield "weight_scale", f"float8_e4m3fn [{shape}]{why}"
+        yield "weight_scale", f"float8_e4m3fn {[*experts, n, half // 8]}"
     rows = _globals(layer, experts, n)
     for part in ("weight_scale_2", "input_scale"):
         info = infos.get(part)
         needed = part == "weight_scale_2" and part not in layer.constants
-        shapes = rows if part == "weight_scale_2" else [r for r in rows if r != (n,) or n == 1]
+        shapes = rows if part == "weight_scale_2" else [r for r in rows if r[-1:] != (n,) or n == 1]
         if (needed and info is None) or (
             info is not None and (info.dtype != "float32" or info.shape not in shapes)
         ):
@@ -216,12 +213,12 @@ def _nvfp4(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, st
 
 
 def _globals(layer: Layer, experts: list[int], n: int) -> list[tuple[int, ...]]:
-    """Shapes that global scales may have: one for all, each row, each expert, or gate and up."""
+    """Shapes that global scales may have: one for all, each expert, gate and up, or each row."""
     if not experts:
         return [(), (1,), (n,)]
     (e,) = experts
     both = [(e, 2)] if layer.name.endswith("gate_up_proj") else []
-    return [(), (1,), (e,), (e, 1), (e, 1, 1), *both]
+    return [(), (1,), (e,), (e, 1), (e, 1, 1), *both, (e, n)]
 
 
 def _fp8(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps, WeightConverter, WeightRenaming
 
 from ..checkpoint.assign import Assignment, Fill
-from ..checkpoint.files import NONE, Files
+from ..checkpoint.files import NONE, Files, Index
 from ..checkpoint.fill import Filler
 
 PATTERN = "nvfp4kern"
@@ -27,15 +27,16 @@ def renamed(key: str, conversions: Iterable[Any]) -> str:
     return key
 
 
-def tensors_of(fill: Fill) -> list[str]:
-    return [source.name for source in (fill.source, fill.scale) if source]
+def tensors_of(files: Files, fill: Fill) -> list[str]:
+    given = [source.name for source in (fill.source, fill.scale) if source]
+    return [stored for name in given for stored in files.stored_of(name)]
 
 
-def groups_of(fills: Iterable[Fill]) -> list[list[Fill]]:
+def groups_of(files: Files, fills: Iterable[Fill]) -> list[list[Fill]]:
     """Puts fills together that have a tensor or a parameter in common, as a fused layer's have."""
 
     def keys_of(fill: Fill) -> list[tuple[str, str]]:
-        tensors = [("tensor", name) for name in tensors_of(fill)]
+        tensors = [("tensor", name) for name in tensors_of(files, fill)]
         return [("parameter", fill.target.name), *tensors]
 
     groups: dict[tuple[str, str], list[Fill]] = {}
@@ -56,7 +57,8 @@ class Loading:
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.groups = {group[0].target.name: group for group in groups_of(assignment.fills)}
+        groups = groups_of(assignment.files, assignment.fills)
+        self.groups = {group[0].target.name: group for group in groups}
         self.errors: list[Exception] = []
 
     def routes(self, conversions: list[Any]) -> dict[str, str]:
@@ -65,7 +67,7 @@ class Loading:
             renamed(tensor, conversions): first
             for first, group in self.groups.items()
             for fill in group
-            for tensor in tensors_of(fill)
+            for tensor in tensors_of(self.assignment.files, fill)
         }
 
     def make(self, first: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -100,11 +102,16 @@ class _Given(Files):
     """Files whose tensors have been read already, and perhaps cast."""
 
     def __init__(self, files: Files, tensors: dict[str, Tensor]) -> None:
-        self.tensors = files.tensors
-        self._given = tensors
+        self.tensors, self.made, self._last = files.tensors, files.made, None
+        self._given, self._files = tensors, files
 
-    def read(self, name: str, index: tuple[Any, ...] = (), buffer: bytearray = NONE) -> Tensor:
-        return self._given[name][index].to(getattr(torch, self.tensors[name].dtype))
+    def read(self, name: str, index: Index = (), buffer: bytearray = NONE) -> Tensor:
+        if name in self.made:
+            return self.made[name].make(self.stored, index)
+        return self.stored(name).reshape(self.tensors[name].shape)[index]
+
+    def stored(self, name: str, index: Index = ()) -> Tensor:
+        return self._given[name][index].to(getattr(torch, self._files.dtype_stored(name)))
 
 
 class _Make(ConversionOps):

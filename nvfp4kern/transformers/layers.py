@@ -21,8 +21,6 @@ def assign(model: PreTrainedModel, conversions: list[Any], files: Files, plan: P
     conversions: transformers' for this model.
     Raises CheckpointError for a layer for which the model has a module that we cannot replace.
     """
-    if files.made:
-        raise CheckpointError(f"{next(iter(files.made))}: MXFP4, which load_checkpoint alone reads")
     modules = dict(model.named_modules(remove_duplicate=False))
     prefix = model.base_model_prefix
     named = {name_in_model(layer, conversions): layer for layer in plan.layers.values()}

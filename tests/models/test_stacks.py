@@ -1,0 +1,86 @@
+"""Stacks of experts in files: Llama-4's, which lie across."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+import nvfp4kern.transformers  # noqa: E402, F401
+from nvfp4kern.checkpoint import load_checkpoint, meta_parameters  # noqa: E402
+from nvfp4kern.nn import NVFP4Experts, quantize_  # noqa: E402
+
+PROMPT = torch.arange(2, 8)[None]
+LLAMA4 = dict(
+    vocab_size=128, hidden_size=64, intermediate_size=48, intermediate_size_mlp=96,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+    max_position_embeddings=64, pad_token_id=0,
+)  # fmt: skip
+
+
+def built(name, sizes):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(name, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return config, model.eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=PROMPT).logits
+
+
+def by_both_ways(folder, config):
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    with meta_parameters():
+        own = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    load_checkpoint(own, folder, device="cpu", progress=False)
+    return theirs.eval(), own.eval()
+
+
+def turned(model):
+    """Tensors as ModelOpt writes Llama-4's: stacks [E, K/2, N] with one global scale."""
+    tensors = {}
+    for name, value in model.state_dict().items():
+        if name.endswith(("_proj", "_proj_weight_scale")):  # of stacks
+            value = value.transpose(1, 2)
+        elif name.endswith("_proj_weight_scale_2"):
+            value = value.flatten()[0]
+        tensors[name] = value.contiguous()
+    return tensors
+
+
+@pytest.mark.parametrize("inputs", [None, "static"])
+def test_llama_4_as_modelopt_writes_it(tmp_path, inputs):
+    config, model = built("llama4_text", LLAMA4)
+    quantize_(model, filter_fn=lambda module, name: name.endswith("experts"))
+    for module in model.modules():
+        if isinstance(module, NVFP4Experts):
+            for name in ("gate_up_proj", "down_proj"):
+                torch.nn.init.constant_(getattr(module, f"{name}_weight_scale_2"), 2.0**-12)
+    want = logits(model)
+    tensors = turned(model)
+    if inputs:
+        stacks = [n for n in tensors if n.endswith("experts.down_proj")]
+        for name in stacks:
+            for stack in ("gate_up_proj", "down_proj"):
+                tensors[f"{name.removesuffix('down_proj')}{stack}_input_scale"] = torch.tensor(0.01)
+        assert stacks
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    quantization = {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4" if inputs else "W4A16_NVFP4",
+        "ignore": ["*self_attn*", "*shared_expert*", "*forward.[gud]*_proj", "*router", "lm_head"],
+    }
+    text = json.dumps({**config.to_dict(), "quantization_config": quantization})
+    (tmp_path / "config.json").write_text(text)
+    for again in by_both_ways(tmp_path, config):
+        experts = [m for m in again.modules() if isinstance(m, NVFP4Experts)]
+        assert [e.input_quant for e in experts] == [inputs]
+        if inputs is None:
+            assert torch.equal(logits(again), want)
+        else:
+            assert (logits(again) - want).norm() < 0.2 * want.norm()
