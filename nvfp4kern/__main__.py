@@ -1,6 +1,6 @@
 """The command `nvfp4kern`, or `python -m nvfp4kern`: checks every operator on this machine.
 
-Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `quantize`, `selftest`.
+Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `quantize`, `generate`, `selftest`.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import time
 
 import nvfp4kern
 from nvfp4kern import bench, machine, selftest
+from nvfp4kern.options import add_generate_arguments
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
@@ -21,6 +22,11 @@ CHECKPOINT_NEEDS = (
 )
 QUANTIZE_NEEDS = CHECKPOINT_NEEDS.replace("checkpoint", "quantize", 1)
 SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvfp4kern[bench]"'
+MODEL_LIBRARIES = ("torch", "transformers", "accelerate", "safetensors", "re2")
+GENERATE_NEEDS = (
+    "generate needs PyTorch, transformers, accelerate for a GPU, safetensors and google-re2: "
+    'pip install torch transformers accelerate "nvfp4kern[models]"'
+)
 CALIBRATE_NEEDS = (
     "quantize --calibrate needs transformers and accelerate: pip install transformers accelerate"
 )
@@ -277,7 +283,8 @@ def main():
     parser.add_argument("--all", action="store_true", help="all competition shapes, not a spread")
     parser.add_argument("--op", metavar="OP", help="one operator only")
     commands = parser.add_subparsers(
-        dest="command", metavar="info | explain | bench | checkpoint | quantize | selftest"
+        dest="command",
+        metavar="info | explain | bench | checkpoint | quantize | generate | selftest",
     )
     commands.add_parser("info", help="backends of this build and machine")
     one = commands.add_parser("explain", help="what a call would use; runs nothing")
@@ -292,6 +299,9 @@ def main():
         "quantize", help="makes a folder with NVFP4 weights of one without, shard by shard"
     )
     add_quantize_arguments(one)
+    add_generate_arguments(
+        commands.add_parser("generate", help="runs a folder's model, and says how fast it is")
+    )
     one = commands.add_parser("selftest", help="all that this machine can say, in one file")
     selftest.add_arguments(one, hidden=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -310,6 +320,10 @@ def main():
             from nvfp4kern.quantizing import command
 
             return command.run(arguments)
+        if arguments.command == "generate":
+            from nvfp4kern.transformers import generating
+
+            return generating.run(arguments)
         if arguments.command == "selftest":
             return selftest.run(arguments)
         from nvfp4kern.verify.cases import OPERATORS
@@ -328,6 +342,8 @@ def main():
         if arguments.command == "quantize":
             needs = dict.fromkeys(("torch", "safetensors", "re2"), QUANTIZE_NEEDS)
             needs |= dict.fromkeys(("transformers", "accelerate"), CALIBRATE_NEEDS)
+        if arguments.command == "generate":
+            needs = dict.fromkeys(MODEL_LIBRARIES, GENERATE_NEEDS)
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise

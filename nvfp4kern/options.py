@@ -1,0 +1,39 @@
+"""Options of commands whose own modules need torch, which --help does not."""
+
+import argparse
+
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+
+def add_device_and_dtype(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="of what is not NVFP4; default: auto, the folder's",
+    )
+
+
+def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, NVFP4 or not")
+    parser.add_argument(
+        "prompt", metavar="PROMPT", help="what a user says, where the tokenizer has a chat template"
+    )
+    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: 128")
+    add_device_and_dtype(parser)
+    parser.add_argument(
+        "--raw", action="store_true", help="the prompt as it is, without the chat template"
+    )
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="draws tokens as the folder's generation configuration says; default: the likeliest",
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="draws tokens at this temperature"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw; default: 0")
+    parser.add_argument(
+        "--compile", action="store_true", help="decodes by torch.compile, with a static cache"
+    )
