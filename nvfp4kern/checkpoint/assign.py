@@ -14,7 +14,7 @@ from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen
 from ..nn.linear import is_conv1d, sizes_of
 from ..nn.replacing import why_not_replaced
-from .destinations import Destination, destinations, experts_of, is_linear, spellings
+from .destinations import Destination, check_stack, destinations, experts_of, is_linear, spellings
 from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
 from .slices import Index, own_slices
@@ -82,6 +82,8 @@ class Assignment:
             for name, layer in plan.layers.items()
         }
         reached = {name: self._destinations(name, layer) for name, layer in plan.layers.items()}
+        for name, layer in plan.layers.items():
+            check_stack(self.old, layer, reached[name])
         self.unexpected = [
             source.name
             for name, layer in plan.layers.items()

@@ -12,6 +12,9 @@ from ..distributed import ColumnParallel
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.linear import is_linear as computes_linear
 from ..nn.linear import sizes_of
+from ..nn.stacks import is_interleaved
+from .plan import Layer
+from .untrusted import CheckpointError
 
 EXPERT = re.compile(r"(.+)\.(\d{1,6})\.(gate_proj|up_proj|down_proj|w1|w3|w2)")
 ROLES = {
@@ -112,6 +115,21 @@ def _destinations(
             if all(map(is_linear, layers)):
                 return list(_cut(parent, parts, [rows_of(layer) for layer in layers]))
     return []
+
+
+def check_stack(modules: Mapping[str, nn.Module], layer: Layer, reached: list[Destination]) -> None:
+    """Raises CheckpointError where the model has another stack of experts than the files."""
+    weight = layer.sources["weight"].name
+    for to in reached:
+        if layer.interleaved and not is_interleaved(modules[to.module]):
+            what = f"its rows are gate, up, gate, up; those of the model's {to.module} are not"
+            raise CheckpointError(f"{weight}: {what}")
+    for spelling in () if reached else spellings(layer.name):
+        expert = EXPERT.fullmatch(spelling)
+        old = modules.get(expert[1] if expert else spelling.rpartition(".")[0])
+        if old is not None and any(value.dim() == 3 for value in old.parameters(recurse=False)):
+            why = NVFP4Experts.why_not(old) or "has no such weight"
+            raise CheckpointError(f"{weight}: is quantised; {type(old).__name__} {why}")
 
 
 def rows_of(layer: Any) -> int:

@@ -16,10 +16,7 @@ LARGEST = 8
 """The largest exponent of an E4M3 power of two, 2^8; the least is 2^-9."""
 SPAN = 17
 SCALES = ("uint8", "float8_e8m0fnu")
-GPT_OSS = (
-    "belongs to a stack of MXFP4 experts, whose gate (clamped, interleaved with up, with a bias) "
-    "is not supported; nvfp4_of_mxfp4 converts the weights"
-)
+STACKS = ("gate_up_proj", "down_proj")
 E4M3_POWERS = torch.tensor([2.0**e for e in range(LARGEST - SPAN, LARGEST + 1)])
 
 
@@ -78,7 +75,10 @@ def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
         weight = files.tensors[codes]
     *rows, half = weight.shape or (0,)
     expected = (*rows, half * 2 // MX_VEC)
-    if info.dtype not in SCALES or info.shape != expected or half % (MX_VEC // 2):
+    if half % (MX_VEC // 2):
+        plan.wrong(codes, f"has K = {2 * half}, expected a multiple of {MX_VEC}")
+        return
+    if info.dtype not in SCALES or info.shape != expected:
         came = f"{info.dtype} {list(info.shape)}"
         plan.wrong(scales, f"{came}, expected {SCALES[0]} {list(expected)}, E8M0 for 32 elements")
         return
@@ -105,22 +105,27 @@ def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
 
 
 def plan_mxfp4(files: Files) -> Plan:
-    """Files with names as OpenAI's: weight_blocks [N, K/32, 16] and weight_scales [N, K/32]."""
+    """Files with OpenAI's names. A linear layer has weight_blocks [N, K/32, 16] and weight_scales
+    [N, K/32]; a stack of gpt-oss's experts gate_up_proj_blocks [E, 2 I, H/32, 16] and so on."""
     plan = Plan("MXFP4", "unknown")
-    for name in files.tensors:
-        parent, _, part = name.rpartition(".")
-        partner = f"{name[:-7]}_{'scales' if part.endswith('_blocks') else 'blocks'}"
-        if not part.endswith(("_blocks", "_scales")) or partner not in files.tensors:
-            plan.plain.append(name)
-        elif part == "weight_blocks":
-            sources = {"weight": Source(name), "weight_scale": Source(partner)}
-            if f"{parent}.bias" in files.tensors:
-                sources["bias"] = Source(f"{parent}.bias")
-            plan.layers[parent] = Layer(parent, "nvfp4", None, sources)
-        elif part.endswith("_blocks"):
-            plan.wrong(name, GPT_OSS)
+    for blocks in files.tensors:
+        name, scales = blocks.removesuffix("_blocks"), f"{blocks.removesuffix('_blocks')}_scales"
+        if name == blocks or scales not in files.tensors:
+            continue
+        layer, _, part = name.rpartition(".")
+        bias = f"{name}_bias"
+        if part == "weight":
+            name, bias = layer, f"{layer}.bias"
+        elif part not in STACKS:
+            plan.wrong(blocks, f"is no weight, nor one of {', '.join(STACKS)}")
+            continue
+        sources = {"weight": Source(blocks), "weight_scale": Source(scales)}
+        if bias in files.tensors:
+            sources["bias"] = Source(bias)
+        interleaved = part == "gate_up_proj"
+        plan.layers[name] = Layer(name, "nvfp4", None, sources, interleaved=interleaved)
     used = {source.name for layer in plan.layers.values() for source in layer.sources.values()}
-    plan.plain = [name for name in plan.plain if name not in used]
+    plan.plain = [name for name in files.tensors if name not in used]
     for layer in plan.layers.values():
         take_mxfp4(plan, files, layer)
     return plan

@@ -43,6 +43,13 @@ def is_transposed(module: nn.Module) -> bool:
     return up.shape[2] == 2 * down.shape[1] and up.shape[1] == down.shape[2]
 
 
+def is_interleaved(module: nn.Module) -> bool:
+    """Whether the rows of gate_up_proj are gate, up, gate, up instead of two halves."""
+    return getattr(module, "gate_up", None) == "interleaved" or not getattr(
+        module, "is_concatenated", True
+    )
+
+
 def matrices(module: nn.Module) -> tuple[Tensor, Tensor]:
     """gate_up_proj as [E, 2 I, H] and down_proj as [E, H, I], which share the module's memory."""
     up, down = module.gate_up_proj.detach(), module.down_proj.detach()

@@ -288,9 +288,9 @@ def test_what_is_refused_by_name(checkpoint, tmp_path, form, change, expected):
     assert str(caught.value).startswith(expected)
 
 
-def test_gpt_oss_is_refused_by_name(tmp_path):
-    names = [f"model.layers.0.mlp.experts.gate_up_proj_{part}" for part in ("blocks", "scales")]
-    save_file({n: torch.zeros(1, dtype=torch.uint8) for n in names}, tmp_path / "m.safetensors")
-    (problem,) = read_plan(Files(tmp_path)).problems
-    assert problem.fatal and problem.name == names[0]
-    assert problem.sentence.startswith("belongs to a stack of MXFP4 experts, whose gate")
+def test_wrong_stacks_by_openais_names_are_problems(tmp_path):
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    parts = {f"{name}_{part}": torch.zeros(1, dtype=torch.uint8) for part in ("blocks", "scales")}
+    save_file(parts | {f"{name}_bias": torch.zeros(1)}, tmp_path / "m.safetensors")
+    (problem, *_) = read_plan(Files(tmp_path)).problems
+    assert problem.fatal and str(problem) == f"{name}_blocks: has K = 2, expected a multiple of 32"

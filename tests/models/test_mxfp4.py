@@ -7,11 +7,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from nvfp4kern import NVFP4
 from nvfp4kern.checkpoint import (
     CheckpointError,
+    Files,
     inspect,
     load_checkpoint,
     nvfp4_of_mxfp4,
+    read_plan,
     save_checkpoint,
 )
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
@@ -202,28 +205,78 @@ def test_a_row_that_nvfp4_cannot_say_is_an_error(tmp_path, model, form, part, ch
     assert before == {n: (type(m), id(m)) for n, m in model.named_modules()}
 
 
-def test_wrong_shapes_are_problems(tmp_path, model):
+@pytest.mark.parametrize("part, columns, said", [
+    ("scale", 1, "weight_scale: uint8 [48, 1], expected uint8 [48, 2], E8M0 for 32 elements"),
+    ("packed", 24, "weight_packed: has K = 48, expected a multiple of 32"),
+])  # fmt: skip
+def test_wrong_shapes_are_problems(tmp_path, model, part, columns, said):
     def change(tensors):
-        tensors["q_proj.weight_scale"] = tensors["q_proj.weight_scale"][:, :1].clone()
+        name = f"q_proj.weight_{part}"
+        tensors[name] = tensors[name][:, :columns].clone()
 
     file_of(tmp_path / "m", "compressed", change=change)
     (error, *_) = inspect(tmp_path / "m").errors
-    assert error.startswith(
-        "q_proj.weight_scale: uint8 [48, 1], expected uint8 [48, 2], E8M0 for 32"
-    )
-    with pytest.raises(CheckpointError, match="E8M0 for 32 elements"):
+    assert error == f"q_proj.{said}"
+    with pytest.raises(CheckpointError, match=f"^q_proj.weight_{part}: "):
         load_checkpoint(model, tmp_path / "m", device="cpu")
 
 
-def test_stacks_of_gpt_oss_are_refused_by_name(tmp_path, model):
-    def change(tensors):
-        codes, scales = drawn(2, 64, 64)
-        name = "model.layers.0.mlp.experts.gate_up_proj"
-        blocks = codes.unflatten(-1, (-1, 16))
-        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+# --- Stacks by OpenAI's names ---
 
-    file_of(tmp_path / "m", "openai", change=change)
-    with pytest.raises(CheckpointError, match=r"gate_up_proj_blocks: belongs to a stack of MXFP4"):
+
+def stack_file(folder, prefix="experts", seed=3, change=lambda tensors: None):
+    """Two experts of gpt-oss, 64 wide and 32 inside, and the codes and scales of their weights."""
+    tensors, drawn_ones = {}, {}
+    for name, shape in (("gate_up_proj", (2, 64, 64)), ("down_proj", (2, 64, 32))):
+        codes, scales = drawn(*shape, seed=seed)
+        drawn_ones[name] = codes, scales
+        tensors[f"{prefix}.{name}_blocks"] = codes.unflatten(-1, (-1, 16))
+        tensors[f"{prefix}.{name}_scales"] = scales
+        tensors[f"{prefix}.{name}_bias"] = torch.randn(shape[:2]).to(torch.bfloat16)
+    change(tensors)
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"quantization_config": {"quant_method": "mxfp4"}}')
+    return drawn_ones
+
+
+@pytest.mark.parametrize("index", [(0,), (1, slice(8, 40))])
+def test_stacks_are_read_expert_by_expert_with_transformers_bits(tmp_path, index):
+    want = stack_file(tmp_path / "m")
+    with Files(tmp_path / "m") as files:
+        plan = read_plan(files)
+        assert plan.problems == [] and plan.plain == []
+        assert {n: each.interleaved for n, each in plan.layers.items()} == {
+            "experts.gate_up_proj": True, "experts.down_proj": False}  # fmt: skip
+        for name, layer in plan.layers.items():
+            parts = [
+                files.read(layer.sources[part].name, index)
+                for part in ("weight", "weight_scale", "weight_scale_2")
+            ]
+            weights = values(*want[name.removeprefix("experts.")])
+            assert same_bits(by_nvfp4(NVFP4(*parts)), weights[index])
+            assert layer.sources["bias"].name == f"{name}_bias"
+
+
+def test_a_row_of_a_stack_that_nvfp4_cannot_say_is_named(tmp_path):
+    def change(tensors):
+        tensors["experts.gate_up_proj_blocks"].fill_(0x22)
+        tensors["experts.gate_up_proj_scales"][1, 21] = torch.tensor([100, 118])
+
+    stack_file(tmp_path / "m", change=change)
+    with Files(tmp_path / "m") as files:
+        name = read_plan(files).layers["experts.gate_up_proj"].sources["weight_scale"].name
+        files.read(name, (0,))
+        for index in ((1,), (1, slice(16, 32)), ()):
+            with pytest.raises(CheckpointError, match=f"^{name}: row 1, 21 has exponents"):
+                files.read(name, index)
+
+
+def test_rows_that_take_turns_are_not_those_of_halves(tmp_path):
+    stack_file(tmp_path / "m")
+    model = nn.Module()
+    model.experts = NVFP4Experts(64, 32, 2, device="meta")
+    with pytest.raises(CheckpointError, match="^experts.gate_up_proj_blocks: its rows are gate, u"):
         load_checkpoint(model, tmp_path / "m", device="cpu")
 
 

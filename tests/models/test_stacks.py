@@ -1,16 +1,23 @@
-"""Stacks of experts in files: Llama-4's, which lie across."""
+"""Stacks of experts in files: Llama-4's, which lie across, and those of Nemotron-H and gpt-oss,
+whose experts no layer computes."""
 
 import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import nvfp4kern.transformers  # noqa: E402, F401
-from nvfp4kern.checkpoint import load_checkpoint, meta_parameters  # noqa: E402
+from nvfp4kern.checkpoint import (  # noqa: E402
+    CheckpointError,
+    load_checkpoint,
+    meta_parameters,
+    save_checkpoint,
+)
 from nvfp4kern.nn import NVFP4Experts, quantize_  # noqa: E402
+from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
 
 PROMPT = torch.arange(2, 8)[None]
 LLAMA4 = dict(
@@ -18,6 +25,14 @@ LLAMA4 = dict(
     num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
     num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
     max_position_embeddings=64, pad_token_id=0,
+)  # fmt: skip
+
+NEMOTRON_H = dict(
+    vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=64,
+    pad_token_id=0, num_experts_per_tok=2, moe_intermediate_size=48, n_routed_experts=4,
+    layers_block_type=["mamba", "moe", "attention", "mlp"], moe_shared_expert_intermediate_size=48,
+    ssm_state_size=16, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, chunk_size=16,
 )  # fmt: skip
 
 
@@ -84,3 +99,33 @@ def test_llama_4_as_modelopt_writes_it(tmp_path, inputs):
             assert torch.equal(logits(again), want)
         else:
             assert (logits(again) - want).norm() < 0.2 * want.norm()
+
+
+def test_experts_without_a_gate_are_refused_by_name(tmp_path):
+    """As ModelOpt writes Nemotron-H's, one by one. Its layers that are linear load."""
+    config, model = built("nemotron_h", NEMOTRON_H)
+    report = quantize_(model)
+    (experts,) = (n for n, why in report.kept.items() if "has an up_proj and no gate" in why)
+    assert any(name.endswith("mixer.up_proj") for name in report)
+    save_checkpoint(model, tmp_path / "saved")
+    want = logits(model)
+    for again in by_both_ways(tmp_path / "saved", config):
+        assert torch.equal(logits(again), want)
+
+    tensors = load_file(tmp_path / "saved" / "model.safetensors")
+    text = (tmp_path / "saved" / "config.json").read_text()
+    for key in ("up_proj", "down_proj"):
+        for e, weight in enumerate(tensors.pop(f"{experts}.{key}")):
+            q = quantize_weight(weight, "amax")
+            tensors[f"{experts}.{e}.{key}.weight"] = q.data
+            tensors[f"{experts}.{e}.{key}.weight_scale"] = q.scales
+            tensors[f"{experts}.{e}.{key}.weight_scale_2"] = q.global_scale
+    (tmp_path / "files").mkdir()
+    save_file(tensors, tmp_path / "files" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "files" / "config.json").write_text(text)
+    refused = rf"{experts}\..*: is quantised; NemotronHExperts has an up_proj and no gate"
+    with pytest.raises(CheckpointError, match=f"^{refused}"):
+        load_checkpoint(model, tmp_path / "files", device="cpu", progress=False)
+    with pytest.raises(CheckpointError, match=f"^{refused}"):
+        with pytest.warns(UserWarning):
+            transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "files")
