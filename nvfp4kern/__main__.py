@@ -1,6 +1,7 @@
 """The command `nvfp4kern`, or `python -m nvfp4kern`: checks every operator on this machine.
 
-Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `quantize`, `generate`, `selftest`.
+Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `quantize`, `generate`, `compare`,
+`selftest`.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import time
 
 import nvfp4kern
 from nvfp4kern import bench, machine, selftest
-from nvfp4kern.options import add_generate_arguments
+from nvfp4kern.options import add_compare_arguments, add_generate_arguments
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
@@ -27,10 +28,11 @@ GENERATE_NEEDS = (
     "generate needs PyTorch, transformers, accelerate for a GPU, safetensors and google-re2: "
     'pip install torch transformers accelerate "nvfp4kern[models]"'
 )
+COMPARE_NEEDS = GENERATE_NEEDS.replace("generate", "compare", 1)
 CALIBRATE_NEEDS = (
     "quantize --calibrate needs transformers and accelerate: pip install transformers accelerate"
 )
-PLOT_NEEDS = 'bench --plot needs matplotlib: pip install "nvfp4kern[plot]"'
+PLOT_NEEDS = '--plot needs matplotlib: pip install "nvfp4kern[plot]"'
 
 
 # --- check ---
@@ -284,7 +286,7 @@ def main():
     parser.add_argument("--op", metavar="OP", help="one operator only")
     commands = parser.add_subparsers(
         dest="command",
-        metavar="info | explain | bench | checkpoint | quantize | generate | selftest",
+        metavar="info | explain | bench | checkpoint | quantize | generate | compare | selftest",
     )
     commands.add_parser("info", help="backends of this build and machine")
     one = commands.add_parser("explain", help="what a call would use; runs nothing")
@@ -301,6 +303,9 @@ def main():
     add_quantize_arguments(one)
     add_generate_arguments(
         commands.add_parser("generate", help="runs a folder's model, and says how fast it is")
+    )
+    add_compare_arguments(
+        commands.add_parser("compare", help="how far a quantised folder is from another, on a text")
     )
     one = commands.add_parser("selftest", help="all that this machine can say, in one file")
     selftest.add_arguments(one, hidden=argparse.SUPPRESS)
@@ -324,6 +329,10 @@ def main():
             from nvfp4kern.transformers import generating
 
             return generating.run(arguments)
+        if arguments.command == "compare":
+            from nvfp4kern.comparing import command
+
+            return command.run(arguments)
         if arguments.command == "selftest":
             return selftest.run(arguments)
         from nvfp4kern.verify.cases import OPERATORS
@@ -334,7 +343,7 @@ def main():
     except ModuleNotFoundError as missing:
         needs = {"numpy": CHECK_NEEDS, "rich": CHECK_NEEDS}
         if arguments.command == "bench":
-            needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": PLOT_NEEDS}
+            needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": f"bench {PLOT_NEEDS}"}
         if arguments.command == "selftest":
             needs = dict.fromkeys(("numpy", "torch", "rich"), SELFTEST_NEEDS)
         if arguments.command == "checkpoint":
@@ -344,6 +353,9 @@ def main():
             needs |= dict.fromkeys(("transformers", "accelerate"), CALIBRATE_NEEDS)
         if arguments.command == "generate":
             needs = dict.fromkeys(MODEL_LIBRARIES, GENERATE_NEEDS)
+        if arguments.command == "compare":
+            needs = dict.fromkeys(MODEL_LIBRARIES, COMPARE_NEEDS)
+            needs["matplotlib"] = f"compare {PLOT_NEEDS}"
         name = (missing.name or "").partition(".")[0]
         if name not in needs:
             raise

@@ -1,6 +1,7 @@
 """Options of commands whose own modules need torch, which --help does not."""
 
 import argparse
+from pathlib import Path
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -36,4 +37,28 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw; default: 0")
     parser.add_argument(
         "--compile", action="store_true", help="decodes by torch.compile, with a static cache"
+    )
+
+
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("reference", metavar="REFERENCE", help="the folder that FOLDER was made of")
+    parser.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, such as NVFP4")
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", required=True, help="UTF-8, of which tokens are made"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=1 << 14, metavar="N", help="of the text; default: 16384"
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="tokens of a sequence; default: 512, or the model's positions",
+    )
+    add_device_and_dtype(parser)
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes all figures, layer by layer"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draws errors of layers and the KL of tokens"
     )
